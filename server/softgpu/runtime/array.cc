@@ -81,7 +81,7 @@ std::optional<TexelFormat> texel_format(CUarray_format format, unsigned channels
       return channels == 4 ? std::optional(TexelFormat{TexelKind::unsigned_normalized, 10, 4}) : std::nullopt;
     default: break;
   }
-  // CU_AD_FORMAT_UNORM_INT8X1 to CU_AD_FORMAT_SNORM_INT16X4, which include the number of channels.
+  // CU_AD_FORMAT_UNORM_INT8X1 to CU_AD_FORMAT_SNORM_INT16X4: each includes the number of channels.
   if (number < 0xc0 || number > 0xcb) return std::nullopt;
   const int place = number - 0xc0;
   constexpr uint8_t kChannels[3] = {1, 2, 4};

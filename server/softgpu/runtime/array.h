@@ -1,8 +1,7 @@
 // CUDA arrays and mipmapped arrays: texels in device memory, row after row.
 //
-// An array owns its memory, but a level of a mipmapped array uses that array's. The memory map has the memory
-// under the context, with which it is freed; give_back() frees it earlier, and is called once. Otherwise
-// immutable; any thread.
+// An array owns its memory; a level of a mipmapped array lies in the mipmapped array's memory. The memory is
+// freed with the context, or earlier by give_back(), which is called once. Otherwise immutable; any thread.
 #pragma once
 #include <atomic>
 #include <optional>
@@ -25,7 +24,7 @@ class Array final : public Object {
  public:
   static constexpr HandleKind kKind = HandleKind::array;
   static CUresult create(Context& context, const CUDA_ARRAY3D_DESCRIPTOR& wanted, Ref<Array>* array);
-  // With `is_level`, a level of a mipmapped array, in that array's memory.
+  // `is_level`: a level of a mipmapped array, which owns the memory at `address`.
   Array(const CUDA_ARRAY3D_DESCRIPTOR& shape, uint64_t address, Ref<Context> context, bool is_level);
 
   const CUDA_ARRAY3D_DESCRIPTOR& shape() const { return shape_; }

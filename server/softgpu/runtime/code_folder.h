@@ -14,8 +14,9 @@ struct CodeFolder {
   std::string problem;             // what failed; empty if nothing did
 };
 
-// `where` is Config::cache, `limit` the file's size in bytes. Makes the folder if there is none. Folder and
-// file must belong to this user and be inaccessible to others, because their content is executed.
+// `where` is Config::cache; `limit` bounds the size of a file in a folder, in bytes. Makes the folder if
+// there is none. Folder and file must belong to this user and be inaccessible to others, because their
+// content is executed.
 CodeFolder open_code_folder(const std::string& where, uint64_t limit);
 
 }  // namespace gpupool::softgpu

@@ -30,7 +30,7 @@ int next_body(uint32_t type, size_t bodies, uint32_t value) {
   return value < bodies ? static_cast<int>(value) : -1;
 }
 
-// Runs after a body: starts the next round of a while node, or completes the node.
+// Runs after a body: starts the next round of a WHILE node, or completes the node.
 class ConditionalOp::Round final : public Op {
  public:
   explicit Round(Ref<ConditionalOp> node) : node_(std::move(node)) {}

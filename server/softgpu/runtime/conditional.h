@@ -12,7 +12,7 @@ namespace gpupool::softgpu {
 class Graph;
 class GraphExec;
 
-// The condition of a CUgraphConditionalHandle. Its graph and the executable graphs made of that hold
+// The condition of a CUgraphConditionalHandle. The graph and the executable graphs made from it hold
 // references.
 class Condition final : public Object {
  public:
@@ -42,7 +42,7 @@ struct Conditional {
 // Returns the index of the body to run next, or -1.
 int next_body(uint32_t type, size_t bodies, uint32_t value);
 
-// One run of a conditional node: tests the condition and runs a body, repeatedly for a while node.
+// One run of a conditional node: tests the condition and runs a body, repeatedly for a WHILE node.
 class ConditionalOp final : public Op {
  public:
   ConditionalOp(Ref<Condition> condition, uint32_t type, std::vector<Ref<GraphExec>> bodies);

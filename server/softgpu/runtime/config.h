@@ -1,5 +1,5 @@
 // softgpu's configuration, read from SOFTGPU_* and some CUDA_* environment variables. cuInit and softgpu's
-// NVML read it once. Any thread that does not race with setenv().
+// NVML read it once. Not while another thread calls setenv().
 #pragma once
 #include <cstdint>
 #include <string>

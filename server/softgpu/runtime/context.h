@@ -50,7 +50,7 @@ class Context final : public Object {
   uint64_t id() const { return id_; }
   std::atomic<int> attached{0};  // calls of cuCtxAttach minus those of cuCtxDetach
 
-  // --- Life ---
+  // --- Life cycle ---
   // Makes the context usable. CUDA_ERROR_OUT_OF_MEMORY if the device lacks the memory that a context reserves
   // (rule context_memory).
   CUresult activate();
@@ -59,8 +59,8 @@ class Context final : public Object {
   void tear_down();
   // The number of activations. Caches of a context's objects compare it to detect a reset.
   uint64_t epoch() const { return epoch_.load(std::memory_order_acquire); }
-  // True from the beginning of tear_down() to the next activate(); operations that wait for a value then give
-  // up.
+  // True from the beginning of tear_down() to the next activate(). Operations that wait for a value give up
+  // meanwhile.
   bool ending() const { return ending_.load(std::memory_order_acquire); }
   // CUDA_SUCCESS, the sticky error, or CUDA_ERROR_CONTEXT_IS_DESTROYED for an inactive context.
   CUresult check() const { return active() ? error() : CUDA_ERROR_CONTEXT_IS_DESTROYED; }
@@ -73,9 +73,8 @@ class Context final : public Object {
   bool failed() const { return error() != CUDA_SUCCESS; }
   void fail(CUresult error);  // keeps the first error
 
-  // --- Streams ---
-  // Create a stream or an event with a handle. CUDA_ERROR_OUT_OF_MEMORY: too many handles or interprocess
-  // events.
+  // --- Streams --- Create a stream or an event with a handle. `shared`: the state of an interprocess event,
+  // else null. CUDA_ERROR_OUT_OF_MEMORY: too many handles or interprocess events.
   CUresult create_stream(unsigned flags, int priority, CUstream* stream);
   CUresult create_event(unsigned flags, CUevent* event);
   CUresult adopt_event(unsigned flags, std::shared_ptr<SharedEvent> shared, CUevent* event);
@@ -172,11 +171,11 @@ class Context final : public Object {
   std::atomic<uint64_t> epoch_{0};
   std::atomic<int> error_{CUDA_SUCCESS};
 
-  std::mutex order_mutex_;  // the context's lock: guards the order of its streams' operations
+  std::mutex order_mutex_;  // the context's lock, or order lock: guards the members down to greens_
   std::vector<HardwareQueue> queues_;
   const uint32_t queue_limit_;
   const bool issues_in_order_;
-  std::atomic<uint32_t> streams_made_{0};  // assigns the queues in turn
+  std::atomic<uint32_t> streams_made_{0};  // atomic, for assigning queues in turn
   Ref<Stream> legacy_;
   std::vector<Ref<Stream>> streams_;  // created and per-thread ones
   // Last operations of destroyed streams, and operations behind all work.
@@ -199,8 +198,8 @@ class Context final : public Object {
   std::shared_ptr<Memory> own_memory_, local_memory_, printf_memory_, heap_memory_;
 };
 
-// The calling thread's context stack. A null context for set_current_context() pops it, as for
-// cuCtxSetCurrent.
+// The calling thread's context stack. set_current_context(nullptr) pops it, as cuCtxSetCurrent does.
+// current_context() returns null if it is empty.
 Ref<Context> current_context();
 void set_current_context(Ref<Context> context);
 void push_context(Ref<Context> context);

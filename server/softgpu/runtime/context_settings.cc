@@ -70,7 +70,7 @@ CUresult Context::set_limit(CUlimit limit, size_t value) {
   return CUDA_SUCCESS;
 }
 
-// Takes memory for the increase over the default only, which the context's own memory includes.
+// Takes memory for what exceeds the default; the context's own memory includes the default.
 CUresult Context::take_for_limit(size_t value, size_t at_first, std::shared_ptr<Memory>* memory) {
   if (value <= at_first || !runtime().config().rules.keep(Rule::context_memory)) return CUDA_SUCCESS;
   return device_.create_physical(value - at_first, memory);

@@ -41,9 +41,9 @@ class Costs {
   using Occupy = void (*)(uint64_t nanoseconds);
   Costs() = default;  // off
 
-  // Empty: off. "h100": the table's numbers. Otherwise the path of a TOML file with lines `name =
-  // microseconds`; missing costs are 0. Returns an error message for a wrong setting. Tests pass an `occupy`
-  // of their own.
+  // Empty: off. "h100": the table's numbers. Otherwise the path of a TOML file that gives costs in
+  // microseconds by name; missing costs are 0. Returns an error message for a wrong setting. Tests pass an
+  // `occupy` of their own.
   static std::variant<Costs, std::string> parse(std::string_view setting, Occupy occupy = occupy_thread);
 
   bool on() const { return on_; }

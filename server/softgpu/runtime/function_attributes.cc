@@ -36,7 +36,8 @@ int blocks_per_multiprocessor(const KernelInfo& kernel, const FunctionSettings& 
   const int threads = round_up(block_size, static_cast<int>(kWarpSize));
   int blocks = std::min(limits::kBlocksPerMultiprocessor, limits::kThreadsPerMultiprocessor / threads);
   const int registers = round_up(static_cast<int>(std::max(kernel.registers, 1u)), 8) * threads;
-  blocks = std::min(blocks, std::max(limits::kRegisters / registers, 1));  // never 0: it is an estimate
+  // The number of registers is an estimate, which must not keep a kernel from running: at least one block.
+  blocks = std::min(blocks, std::max(limits::kRegisters / registers, 1));
   const int shared = round_up(static_cast<int>(kernel.static_shared_bytes + dynamic_shared), static_cast<int>(kSharedAllocationUnit)) +
                      limits::kReservedSharedPerBlock;
   return std::min(blocks, limits::kSharedPerMultiprocessor / shared);

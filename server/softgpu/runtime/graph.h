@@ -60,8 +60,8 @@ class GraphNode final : public Object {
 class Graph final : public Object {
  public:
   static constexpr HandleKind kKind = HandleKind::graph;
-  // With graph_mutex() held. connect() returns false for an edge that exists or leaves the graph,
-  // disconnect() for a missing one.
+  // All functions: with graph_mutex() held. connect() returns false for an existing edge, an edge from a node
+  // to itself or to another graph; disconnect() for a missing edge.
   Ref<GraphNode> add(CUgraphNodeType type, const std::vector<GraphNode*>& dependencies);
   static bool connect(GraphNode& from, GraphNode& to, cuda::EdgeData edge = {});
   static bool disconnect(GraphNode& from, GraphNode& to);
@@ -169,7 +169,7 @@ class Capture final : public Object {
   // With graph_mutex() held:
   bool invalid = false;
   bool ended = false;
-  std::map<const Stream*, std::vector<CapturedDependency>> frontier;  // by stream; for its next node
+  std::map<const Stream*, std::vector<CapturedDependency>> frontier;  // dependencies of a stream's next node
   std::vector<Ref<Stream>> streams;
 
   // Adds a node for the operation. If the operation cannot be cloned, invalidates the capture and returns

@@ -1,5 +1,5 @@
-// The identity of an instance's devices, computed from the configuration without starting the runtime:
-// softgpu's NVML uses it, too. Every process of the instance gets the same. Any thread.
+// Properties of devices that follow from the configuration alone, so processes with the same configuration
+// agree on them. The runtime and softgpu's NVML, which starts no runtime, use them. Any thread.
 #pragma once
 #include "server/softgpu/runtime/config.h"
 

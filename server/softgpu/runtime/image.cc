@@ -98,7 +98,7 @@ CUresult unpack_image(const cuda::ImageSpans& spans, const Device& device, std::
   cuda::Image image;
   CUresult result = cuda::parse_image(spans, image);
   if (result == CUDA_SUCCESS && image.linked.empty()) {
-    // The image was made by cuLinkComplete.
+    // An image made by cuLinkComplete holds PTX texts.
     const cuda::ImageEntry* const cubin = cuda::select_entry(image.entries, {device.capability_major(), device.capability_minor(), false});
     if (cubin != nullptr && cubin->kind == cuda::CodeKind::elf && cubin->record.empty()) {
       const auto linked = cuda::texts_of_linked_cubin(cubin->payload);

@@ -28,7 +28,7 @@ class Library final : public Object {
   bool has_code() const { return program_ != nullptr; }
   // Prints the reason once, to stderr and the driver's log.
   void report_no_code();
-  // program() to managed() require has_code().
+  // program(), module() and managed() require has_code().
   const Program& program() const { return *program_; }
   Ref<Kernel> kernel(std::string_view name);
   std::vector<Ref<Kernel>> kernels();
@@ -46,7 +46,7 @@ class Library final : public Object {
   const std::shared_ptr<const Program> program_;
   uint64_t handle_ = 0;
   std::mutex mutex_;
-  std::string why_no_code_;  // empty: reported already
+  std::string why_no_code_;  // empty: nothing to report
   std::map<std::string, Ref<Kernel>, std::less<>> kernels_;
   struct Instance {
     uint64_t epoch;
@@ -60,8 +60,8 @@ class Library final : public Object {
   uint64_t managed_data_ = 0;
 };
 
-// Finds a library whose code is needed. CUDA_ERROR_INVALID_HANDLE, or CUDA_ERROR_NO_BINARY_FOR_GPU if it has
-// none.
+// Finds a library for a call that needs its code. CUDA_ERROR_NO_BINARY_FOR_GPU if it has no code for the
+// devices; CUDA_ERROR_INVALID_HANDLE if there is no such library.
 CUresult find_library(uint64_t handle, Ref<Library>* library);
 
 class Kernel final : public Object {
@@ -87,8 +87,8 @@ class Kernel final : public Object {
   Ref<Function> cached_;
 };
 
-// Finds the function of a CUfunction handle, which in CUDA may be a kernel's handle: then its function in the
-// context.
+// Finds a function by a CUfunction handle. As in CUDA, this may be the handle of a library kernel, which
+// stands for the kernel's function in the context.
 CUresult resolve_function(Context& context, uint64_t handle, Ref<Function>* function);
 
 }  // namespace gpupool::softgpu

@@ -29,7 +29,8 @@ class MemoryPool final : public Object {
 
   // Returns an address, or nullopt if the device is out of memory or the pool has reached its maximum size.
   std::optional<uint64_t> allocate(uint64_t size);
-  // Called when the pool's handle is destroyed: frees the cache and sets the release threshold to 0.
+  // Called when the pool's handle is destroyed: frees the cache and sets the release threshold to 0. What is
+  // freed later goes back to the device with the pool's last reference.
   void set_released();
   // Makes an allocation's block available to others.
   void give_back(uint64_t address);

@@ -1,6 +1,6 @@
 // The memory map: who owns each address range, what kind of memory it is, and who may access it.
 //
-// The memory itself belongs to the device's heap, to a memory pool or to softgpu's reserved range.
+// The memory itself belongs to the device's heap, a memory pool, softgpu's reserved range or the program.
 // Thread-safe. There are two locks: one for the index, held briefly; and the access lock, held shared while
 // the host touches device memory (copies, waits for values) and exclusively while memory is freed or
 // unmapped, so that freeing memory under a running copy cannot crash the process.
@@ -77,7 +77,7 @@ class MemoryMap {
   bool add(MemoryRange range);
   // Returns the range that contains the address.
   std::optional<MemoryRange> find(uint64_t address) const;
-  // Removes and returns the range that starts at the address, if `accept` agrees.
+  // Removes and returns the range that starts at the address, if `accept` returns true for it.
   template <class Accept>
   std::optional<MemoryRange> take(uint64_t address, const Accept& accept) {
     index_lock_.lock();

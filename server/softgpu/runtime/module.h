@@ -24,9 +24,9 @@
 
 namespace gpupool::softgpu {
 
-// Attributes of a kernel that the program has set. A library kernel has settings per device, and its function
-// in a context has settings on top: attributes set by cuFuncSetAttribute override later cuKernelSetAttribute
-// calls.
+// The attributes of a kernel that a program has set. A library kernel has settings per device, and its
+// function in a context has settings on top: attributes set by cuFuncSetAttribute override later
+// cuKernelSetAttribute calls.
 class FunctionSettings {
  public:
   explicit FunctionSettings(std::shared_ptr<const FunctionSettings> of_kernel = nullptr) : of_kernel_(std::move(of_kernel)) {

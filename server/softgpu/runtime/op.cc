@@ -132,7 +132,7 @@ void Op::complete() {
   // `self` keeps the operation itself until the function returns.
   const Ref<Op> self = Ref<Op>::share(this);
   if (queue_ != nullptr) {
-    queue_->leave();  // the queue's owner, the context, waits for its operations
+    queue_->leave();  // the queue is still there: its context waits for its operations
     issue();
   }
   std::array<Op*, 2> first;

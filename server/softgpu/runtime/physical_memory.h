@@ -18,7 +18,7 @@ class PhysicalMemory final : public Object {
   const std::shared_ptr<Memory> memory;
   const CUmemAllocationProp properties;
   uint64_t handle = 0;                    // set before the object is published
-  std::atomic<uint32_t> handle_count{1};  // uses of the handle: created, retained, imported; minus releases
+  std::atomic<uint32_t> handle_count{1};  // 1 for its creation, plus retains, minus releases
 };
 
 }  // namespace gpupool::softgpu

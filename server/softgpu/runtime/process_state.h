@@ -1,6 +1,6 @@
 // Whether this process is locked or checkpointed (cuCheckpointProcess...). While it is locked, every call
-// into the library blocks at its beginning. While it is checkpointed, its memory is not charged to the
-// devices; nothing has to be moved, because softgpu's device memory is host memory.
+// into the library blocks at its beginning. While it is checkpointed, the memory of its own is not charged to
+// the devices; nothing has to be moved, because softgpu's device memory is host memory.
 //
 // Any thread. Locking waits for queued work, but not for other calls that have already begun.
 #pragma once
@@ -21,7 +21,7 @@ class ProcessState {
   }
   int get() const { return state_.load(std::memory_order_acquire); }
 
-  // Each returns CUDA_ERROR_ILLEGAL_STATE unless the process is in the state before.
+  // Each returns CUDA_ERROR_ILLEGAL_STATE if the process is not in the state that the change starts from.
   CUresult lock(unsigned timeout_ms);  // 0: no timeout; CUDA_ERROR_NOT_READY: timed out waiting for work
   CUresult checkpoint();
   CUresult restore();  // CUDA_ERROR_OUT_OF_MEMORY: a device lacks the memory; nothing has changed

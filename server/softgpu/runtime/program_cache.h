@@ -1,7 +1,7 @@
 // The compiled programs of this process, by content: an image that is loaded twice is compiled once.
 //
-// Keeps programs that are in use, and the 64 used last for programs that unload and load again. Thread-safe;
-// threads that load the same image at the same time compile it once.
+// Keeps programs that are in use, and the 64 most recently used ones, for programs that unload an image and
+// load it again. Thread-safe; threads that load the same image at the same time compile it once.
 #pragma once
 #include <condition_variable>
 #include <list>

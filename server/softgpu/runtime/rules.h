@@ -27,7 +27,7 @@ struct RuleRow {
 // All rules, in the order of the enumeration.
 std::span<const RuleRow> rule_rows();
 
-// A rule that SOFTGPU_RULES cannot switch; only documented.
+// A rule that is always on; listed for the documentation.
 struct FixedRule {
   std::string_view what;
   std::string_view source;

@@ -71,7 +71,7 @@ Runtime::Runtime() {
   pthread_atfork(nullptr, nullptr, after_fork);
 }
 
-// A forked child has none of the parent's threads and cannot use its devices: every call in the child returns
+// A forked child has none of the parent's threads and cannot use its devices: calls in the child return
 // CUDA_ERROR_NOT_INITIALIZED.
 void Runtime::after_fork() {
   Runtime& self = runtime();

@@ -36,7 +36,7 @@ class TextureReference final : public Object {
     const std::lock_guard guard(mutex_);
     return settings_;
   }
-  // Applies `change` to the settings; fails, and keeps them, if no texture can have the result.
+  // Applies `change` to the settings; fails, and keeps them, if the result is invalid.
   template <class Change>
   CUresult set(const Change& change) {
     const std::lock_guard guard(mutex_);
@@ -44,7 +44,7 @@ class TextureReference final : public Object {
     change(changed);
     return apply(changed);
   }
-  // Called when the module is unloaded and its data freed: unbinds the reference.
+  // Called when the module is unloaded: removes the texture and lets go of the module's data.
   void leave();
 
   uint64_t handle = 0;

@@ -10,7 +10,8 @@
 namespace gpupool::softgpu {
 namespace {
 
-// After a change: spin, then yield, then sleep between polls, twice as long each time.
+// After a change: spin, then yield, then sleep between polls, twice as long each time up to kLongestSleep.
+// All in nanoseconds.
 constexpr uint64_t kBusyNanoseconds = 20'000;
 constexpr uint64_t kYieldNanoseconds = 100'000;
 constexpr uint64_t kShortestSleep = 5'000;

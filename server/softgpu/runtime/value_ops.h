@@ -1,5 +1,5 @@
-// Stream memory operations: a stream waits until a word in memory has a value, or writes a word. Also waits
-// for events that other processes have recorded.
+// Stream memory operations: a stream waits until a word in memory has a value, or writes a word. Waits for
+// events that other processes record are polled in the same way.
 //
 // Another stream, a kernel, or a plain store of the host may write the word. So waiting operations are parked
 // with one thread, which polls their words: continuously after a change, then at growing intervals up to 0.5
@@ -17,7 +17,8 @@ namespace gpupool::softgpu {
 
 enum class ValueCondition : uint8_t { at_least, equal, any_bit, any_bit_clear };
 
-// An operation that is complete once poll() has returned true. start() polls first, then the waiter's thread.
+// An operation that is complete once poll() has returned true. start() polls it once, then ValueWaiter's
+// thread does.
 class PolledOp : public Op {
  protected:
   void start() override;
@@ -85,7 +86,7 @@ class BatchOp final : public Op {
 class ValueWaiter {
  public:
   void park(Ref<PolledOp> op);
-  // Makes the thread poll at once.
+  // Makes the thread poll at once, after something that parked operations may wait for.
   void kick();
 
  private:

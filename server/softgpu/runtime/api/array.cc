@@ -32,7 +32,7 @@ Descriptor widened(const Old& old) {
   return wide;
 }
 
-// Fills in a descriptor. Those of the first version get the lower 32 bits of sizes.
+// Fills in a descriptor. The _v1 types get the lower 32 bits of sizes.
 template <class Descriptor>
 CUresult describe(Descriptor* descriptor, CUarray handle) {
   return call_in_context([&](Context&) {

@@ -71,8 +71,8 @@ CUresult capture_info(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t
               : capture->invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
                                  : CU_STREAM_CAPTURE_STATUS_ACTIVE;
     if (!capture || capture->invalid) return CUDA_SUCCESS;
-    // The program may use the lists until its next call about the stream. They are overwritten when this
-    // thread asks about another stream.
+    // In CUDA, the lists are valid until the next call on the stream. Here the next query of any stream by
+    // this thread overwrites them.
     thread_local std::vector<CUgraphNode> lent;
     thread_local std::vector<CUgraphEdgeData> lent_edges;
     lent.clear();

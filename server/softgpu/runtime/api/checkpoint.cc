@@ -1,5 +1,5 @@
-// cuCheckpointProcess... of this process. For another process these return CUDA_ERROR_NOT_SUPPORTED; poold
-// checkpoints its sessions in their workers.
+// cuCheckpointProcess... of this process. Another process gives CUDA_ERROR_NOT_SUPPORTED; poold has its
+// workers checkpoint their own sessions.
 #include "protocol/cuda/checkpoint_args.h"
 
 #if CUDA_VERSION >= 12080

@@ -296,8 +296,8 @@ CUDA_EXPORT CUresult cuCtxAttach(CUcontext* handle, unsigned int flags) {
     return CUDA_SUCCESS;
   });
 }
-// Without an unmatched cuCtxAttach, destroys the context, or fails for a primary one. As documented, the
-// context must be current.
+// If no cuCtxAttach is left, destroys the context, which fails for a primary one. As documented, the context
+// must be current.
 CUDA_EXPORT CUresult cuCtxDetach(CUcontext handle) {
   return call_about_context([&](Context& context) {
     if (handle_value(handle) != context.handle()) return CUDA_ERROR_INVALID_CONTEXT;

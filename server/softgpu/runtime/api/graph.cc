@@ -30,8 +30,8 @@ struct Edge {
   cuda::EdgeData data() const { return to->edges.of(*from); }
 };
 
-// The same for edges. `to` is null for a node's dependencies, `from` for its dependents, both for the count
-// alone.
+// The same for edges. `to` is null for a node's dependencies, `from` for its dependents, both are null to
+// query the count.
 CUresult give_edges(const std::vector<Edge>& edges, CUgraphNode* from, CUgraphNode* to, CUgraphEdgeData* data, size_t* count) {
   if (count == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (from == nullptr && to == nullptr) {

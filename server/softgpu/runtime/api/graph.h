@@ -1,4 +1,4 @@
-// Helpers of the graph functions. Any thread, without graph_mutex() held.
+// Helpers of the graph functions. Any thread; call_on_graph() and add_node() take graph_mutex().
 #pragma once
 #include <vector>
 

@@ -278,7 +278,7 @@ CUDA_EXPORT CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode handle, CUDA_KERN
     const auto& grid = static_cast<const GridOp&>(*node.prototype);
     params->kern = make_handle<CUkernel>(grid.kernel());
     if (params->kern != nullptr) params->func = nullptr;
-    // cudart maps this handle to the program's symbol of the kernel.
+    // cudart finds the program's symbol of the kernel by this handle.
     else params->kern = make_handle<CUkernel>(grid.function().library_kernel.load(std::memory_order_relaxed));
     params->ctx = make_handle<CUcontext>(grid.function().context().handle());
     return CUDA_SUCCESS;

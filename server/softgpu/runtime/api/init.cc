@@ -1,4 +1,4 @@
-// cuInit, cuDriverGetVersion, cuGetProcAddress, and questions of poold's workers.
+// cuInit, cuDriverGetVersion, cuGetProcAddress, and functions for poold's workers.
 #include "server/softgpu/memory/address_space.h"
 #include "server/softgpu/runtime/api/call.h"
 #include "server/softgpu/runtime/identity.h"

@@ -1,8 +1,8 @@
 // cuIpc...: memory and events of other processes on the same device.
 //
-// A handle of memory has the owner's process id and its descriptor there, so both processes must belong to
-// one user and see each other in /proc. The pool's workers may not, and share memory by descriptors (vmm.cc).
-// Events are in the device's shared file.
+// A memory handle contains the owner's process id and its descriptor there, so both processes must belong to
+// one user and see each other in /proc. For the pool's workers that need not be so; they share memory by
+// descriptors (vmm.cc). Events are in the device's shared file.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -54,7 +54,7 @@ Device* device_of(uint64_t key) {
   return nullptr;
 }
 
-// Memory that is open. Opening it again returns the same address.
+// Opened memory. Opening it again returns the same address.
 struct Opened {
   uint64_t address;
   uint32_t times;

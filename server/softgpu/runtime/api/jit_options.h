@@ -95,8 +95,8 @@ class JitOptions {
   const unsigned count_;
   const CUjit_option* const options_;
   void** const values_;
-  // The values of CU_JIT_*_LOG_BUFFER_SIZE_BYTES: the driver overwrites them with the number of bytes
-  // written.
+  // Sizes of the program's log buffers, saved because the options' values are replaced by the numbers of
+  // bytes written.
   const size_t info_room_;
   const size_t error_room_;
   const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();

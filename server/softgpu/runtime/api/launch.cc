@@ -47,7 +47,8 @@ bool pack_extra(const KernelInfo& kernel, void** extra, PackedParameters& packed
     }
   }
   if (kernel.parameters.empty()) return true;
-  // The last parameter may be cut off: NCCL's kernels take 4 KiB and are passed the bytes that they read.
+  // The last parameter may be cut off: NCCL's kernels take 4 KiB but are passed only the bytes that they
+  // read.
   if (buffer == nullptr || size == nullptr || *size <= kernel.parameters.back().offset) return false;
   std::memcpy(packed.data(), buffer, std::min(*size, packed.size()));
   return true;

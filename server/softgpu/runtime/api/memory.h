@@ -1,4 +1,4 @@
-// Allocation of device memory, for several kinds of memory.
+// Allocation of device memory, for cuMemAlloc and cuMemAllocManaged. Any thread.
 #pragma once
 #include "server/softgpu/runtime/context.h"
 #include "server/softgpu/runtime/memory_map.h"

@@ -26,8 +26,8 @@ namespace {
 
 constexpr unsigned kExternal = 1;  // CU_EVENT_WAIT_EXTERNAL: captured as a node
 
-// A captured stream can neither be waited for nor queried: invalidates the capture. False if the stream is
-// not captured.
+// Querying a captured stream, or waiting for it, invalidates the capture. Returns false if the stream is not
+// captured.
 bool spoil_capture(Stream& stream) {
   if (!stream.capturing()) return false;
   std::lock_guard guard(graph_mutex());

@@ -196,7 +196,7 @@ CUDA_EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* h
     const auto range = runtime().memory().find(reinterpret_cast<uint64_t>(address));
     if (handle == nullptr || !range || range->kind != MemoryKind::mapped) return CUDA_ERROR_INVALID_VALUE;
     auto& physical = static_cast<PhysicalMemory&>(*range->owner);
-    // If the handle has been released, the mapping still has the memory, and that gets a new handle.
+    // If the handle has been released, the mapping still holds the memory: make a new handle.
     uint32_t count = physical.handle_count.load();
     while (count != 0 && !physical.handle_count.compare_exchange_weak(count, count + 1)) {
     }
