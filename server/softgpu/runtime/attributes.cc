@@ -184,7 +184,7 @@ std::optional<int> Device::attribute(CUdevice_attribute attribute) const {
     case CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_MIPMAPPED_WIDTH:
     case CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_MIPMAPPED_HEIGHT:
       return limits::kMipmappedWidth;
-    case 139:  // not in any header
+    case 139:  // in no cuda.h
       return 0;
     default:
       break;

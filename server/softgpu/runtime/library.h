@@ -76,7 +76,7 @@ class Kernel final : public Object {
     return settings_[static_cast<size_t>(device)];
   }
   CUresult function(Context& current, Ref<Function>* function);
-  uint64_t handle = 0;  // set once, before the kernel is shown to anyone
+  uint64_t handle = 0;  // set before the kernel is published
 
  private:
   const Ref<Library> library_;  // keeps info_ valid

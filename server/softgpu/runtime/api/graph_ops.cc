@@ -8,7 +8,8 @@ namespace gpupool::softgpu::api {
 CUresult make_kernel_op(const CUDA_KERNEL_NODE_PARAMS_v1* kernel, uint64_t handle, Ref<Op>* op) {
   Ref<Context> context = current_context();
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
-  // A function runs in its own context whichever is current (CUDA_KERNEL_NODE_PARAMS: "ctx is ignored if func is set").
+  // A function runs in its own context, whichever context is current (CUDA_KERNEL_NODE_PARAMS: "ctx is
+  // ignored if func is set").
   if (const Ref<Function> function = runtime().handles().find<Function>(handle); function && &function->context() != &context->root()) {
     context = Ref<Context>::share(&function->context());
   }

@@ -140,7 +140,7 @@ CUDA_EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle 
         *address = known->second.address;
         return CUDA_SUCCESS;
       }
-      opened().by_memory.erase(known);  // gone with its context
+      opened().by_memory.erase(known);  // freed with its context
     }
     uint64_t at = 0;
     const CUresult result = open_memory(context, handle, &at);

@@ -26,7 +26,8 @@ class JitOptions {
     for (unsigned i = 0; i < count_; ++i) {
       const auto option = static_cast<unsigned>(options_[i]);
       if (option >= CU_JIT_NUM_OPTIONS) return CUDA_ERROR_INVALID_VALUE;
-      if ((option >= 17 && option <= 19) || (option >= 25 && option <= 28)) return CUDA_ERROR_NOT_SUPPORTED;  // names and addresses of symbols
+      // Names and addresses of symbols.
+      if ((option >= 17 && option <= 19) || (option >= 25 && option <= 28)) return CUDA_ERROR_NOT_SUPPORTED;
     }
     return CUDA_SUCCESS;
   }

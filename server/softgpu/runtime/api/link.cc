@@ -23,13 +23,13 @@ class Linker final : public Object {
   Linker(unsigned count, CUjit_option* options, void** values) : options(count, options, values) {}
 
   const JitOptions options;  // the program must keep its arrays until the linker is destroyed
-  std::mutex mutex;          // guards the rest
+  std::mutex mutex;          // guards texts and image
   std::vector<std::string> texts;
   std::string image;
 };
 
-// `may_lack_code`: ignores an image without code for the device. Archives have them (NVIDIA's device
-// runtime); cuLinkComplete reports symbols that stay undefined.
+// `may_lack_code`: for parts of archives, ignores an image without code for the device, as in NVIDIA's device
+// runtime. cuLinkComplete reports symbols that stay undefined.
 CUresult add_image(Linker& linker, const Device& device, ByteSpan bytes, bool may_lack_code = false) {
   gpupool::cuda::ImageSpans spans;
   spans.image = bytes;

@@ -14,7 +14,7 @@ using namespace gpupool::softgpu::api;
 namespace {
 
 constexpr unsigned kMaxRank = kMaxTensorRank;
-// Names that older headers lack.
+// Values of enumerations of cuda.h, which older headers lack.
 constexpr int kLastType = 15, k16U4Align8 = 13, k16U4Align16 = 14, k16U6Align16 = 15;
 constexpr int kLastSwizzle = 6;
 
