@@ -29,10 +29,11 @@ enum class FaultKind : uint32_t {
   trap,                 // trap instruction: CUDA_ERROR_LAUNCH_FAILED
   assertion,            // __assertfail: CUDA_ERROR_ASSERT
   deadlock,             // every thread of the block waits at a barrier that cannot complete: CUDA_ERROR_LAUNCH_FAILED
-  cancelled,            // the executor was destroyed before the grid had run: nobody is left to be told
+  cancelled,            // executor destroyed, or being destroyed, before the grid completed
 };
 
-// Shared memory is given to a block in units of this many bytes on compute capability 8.0 and newer (PTX ISA, %total_smem_size).
+// Granularity of shared memory allocation, in bytes, on compute capability 8.0 and newer (PTX ISA,
+// %total_smem_size).
 constexpr uint32_t kSharedAllocationUnit = 128;
 
 struct BlockContext {
@@ -40,13 +41,13 @@ struct BlockContext {
   uint32_t block_dim[3];    // %ntid
   uint32_t block_idx[3];    // %ctaid
   uint32_t dynamic_shared_bytes;
-  uint32_t total_shared_bytes;  // size of the shared window: static + dynamic, in whole allocation units (%total_smem_size)
+  uint32_t total_shared_bytes;  // static + dynamic, rounded up to kSharedAllocationUnit (%total_smem_size)
   uint32_t reserved0;
   uint64_t shared_base;     // generic address of the shared window
   uint64_t params;          // generic address of the packed kernel parameters
   uint64_t module_data;     // generic address of the module's data segment (globals and constants)
   uint64_t grid_id;         // %gridid
-  void* executor;           // private to exec/
+  void* executor;           // the BlockRun; private to exec/
   uint64_t grid_workspace;  // 16 zeroed bytes for the grid's barrier; 0 when the launch is not cooperative
   uint32_t cluster_dim[3];  // %cluster_nctaid
   uint32_t cluster_idx[3];  // %cluster_ctaid
@@ -60,17 +61,18 @@ struct ThreadContext {
   uint32_t warp;            // %warpid
   uint32_t linear_tid;
   BlockContext* block;
-  uint32_t runtime_error;   // the device runtime's last error; generated code that uses it starts with 0
+  uint32_t runtime_error;  // last error of the device runtime; kernels that use it set it to 0 at their start
   uint32_t reserved0;
 };
 
 static_assert(offsetof(BlockContext, shared_base) == 48 && sizeof(BlockContext) == 128);
 static_assert(offsetof(ThreadContext, block) == 24 && sizeof(ThreadContext) == 40);
 
-// What the JIT hands over for one kernel.
-// thread_entry runs one CUDA thread from start to end; a kernel that synchronises runs each thread on a fiber of its own.
-// loop_entry (only when the kernel never synchronises inside a block, else null) runs every thread of the block in plain
-// loops: it fills `scratch` itself for each thread.
+// Entry points of one compiled kernel.
+// thread_entry runs one CUDA thread from start to end; a kernel that synchronises runs each thread on its own
+// fiber.
+// loop_entry runs all threads of the block in plain loops and fills in *scratch for each thread. It is null
+// for kernels that synchronise inside a block.
 using ThreadEntry = void (*)(ThreadContext*);
 using LoopEntry = void (*)(BlockContext*, ThreadContext* scratch);
 struct KernelCode {
@@ -84,8 +86,8 @@ enum class BarrierReduction : uint32_t { none, popc, conjunction, disjunction };
 
 extern "C" {
 // --- Synchronisation (may switch fibers) ---
-// In a loop run only softgpu_yield, softgpu_active_mask and softgpu_converge may be called; the others end the grid with a
-// fault.
+// In a loop run (loop_entry) only softgpu_yield, softgpu_active_mask and softgpu_converge may be called; the
+// others end the grid with FaultKind::illegal_instruction.
 // bar.sync / barrier.sync / bar.red: thread_count 0 means all threads of the block. Returns the reduction's result.
 uint32_t softgpu_barrier(ThreadContext*, uint32_t barrier, uint32_t thread_count, BarrierReduction, uint32_t predicate);
 void softgpu_barrier_arrive(ThreadContext*, uint32_t barrier, uint32_t thread_count);
@@ -96,52 +98,56 @@ uint32_t softgpu_shuffle(ThreadContext*, ShuffleMode, uint32_t value, uint32_t b
 uint32_t softgpu_vote(ThreadContext*, VoteMode, uint32_t predicate, uint32_t member_mask);
 uint32_t softgpu_match_any(ThreadContext*, uint64_t value, uint32_t member_mask);
 uint32_t softgpu_match_all(ThreadContext*, uint64_t value, uint32_t member_mask, uint32_t* all_equal);
-// The lanes that are at this call now. The threads of a warp run one after another here, so the thread waits until no
-// other thread of its warp can go on by itself (each waits for others, spins, or has ended); lanes that then wait at the
-// same call (same return address) get one common mask. That is what a converged warp sees on a GPU, and it makes
-// "mask = activemask; shfl(mask, ...)" work. Kernels that use it need fibers: in a loop run it is the thread's own lane.
+// Returns the mask of the lanes that are at this call. The threads of a warp run one after another, so the
+// call waits until no other thread of the warp can proceed by itself (each is blocked, spins, or has ended).
+// Lanes that then wait at the same call site (return address) get one common mask, as a converged warp would
+// on a GPU; this makes "mask = activemask; shfl(mask, ...)" work. Kernels that use it need fibers: a loop run
+// returns the thread's own lane alone.
 uint32_t softgpu_active_mask(ThreadContext*);
-// A point at which the lanes of a warp that runs in lock step would be together (docs/adr/0033). The thread waits until no
-// other lane of its warp can go on by itself; then the lanes at the lowest `point` go on. Points are numbered in the order
-// in which code reaches them; those of a called function come before those of its callers. Returns at once in a loop run.
+// Reconvergence point of a warp that is simulated in lock step (docs/adr/0033). Waits until no other lane of
+// the warp can proceed by itself, then releases the lanes at the lowest `point`. Points are numbered in the
+// order in which code reaches them; the points of a called function precede those of its callers. Returns at
+// once in a loop run.
 void softgpu_converge(ThreadContext*, uint32_t point);
-// All lanes of the mask meet, and the last to arrive calls `function` with what each brought (null: a lane that is not
-// there). Lanes that call with other functions meet apart.
+// Waits for all lanes of the mask; the last to arrive calls `function` with an array of each lane's `data`
+// (null for a lane that does not take part). Lanes that pass different functions form separate groups.
 using WarpFunction = void (*)(void* const* data_of_lanes);
 void softgpu_warp_call(ThreadContext*, WarpFunction function, void* data, uint32_t member_mask);
-// A thread that may be spinning on memory (volatile or acquire load, failed compare-and-swap in a loop, nanosleep)
-// lets the other threads of its block run.
+// Lets the other threads of the block run. Called by a thread that may be spinning on memory (volatile or
+// acquire load, failed compare-and-swap in a loop, nanosleep).
 void softgpu_yield(ThreadContext*);
-// exit instruction or return from the kernel inside a nested call. Never from loop_entry, which has nothing to return to.
+// Ends the thread: the exit instruction, or a return from the kernel inside a nested call. Not allowed in a
+// loop run, where ending one thread would end them all.
 [[noreturn]] void softgpu_exit(ThreadContext*);
 
-// barrier.cluster.arrive and .wait; a block without a cluster is one of its own.
+// barrier.cluster.arrive and .wait. A block launched without a cluster forms a cluster of its own.
 void softgpu_cluster_arrive(ThreadContext*);
 void softgpu_cluster_wait(ThreadContext*);
-// An address in shared::cluster space has the rank of its block plus one above kClusterAddressBits, and an offset in that
-// block's window below; a number without a rank means the thread's own block. The grid ends with a fault where there is no
-// such block, or `bytes` do not fit into its window.
+// An address in shared::cluster space holds the block's rank plus one above kClusterAddressBits and an offset
+// into that block's window below; without a rank it means the thread's own block. The grid ends with
+// FaultKind::illegal_address if there is no such block or `bytes` do not fit into its window.
 constexpr uint32_t kClusterAddressBits = 24;
 uint64_t softgpu_cluster_to_generic(ThreadContext*, uint64_t address, uint32_t bytes);
 uint64_t softgpu_generic_to_cluster(ThreadContext*, uint64_t address);
-uint32_t softgpu_cluster_rank(ThreadContext*, uint64_t generic);  // 0xFFFFFFFF: in no window of the cluster
+uint32_t softgpu_cluster_rank(ThreadContext*, uint64_t generic);  // UINT32_MAX: in no window of the cluster
 uint64_t softgpu_map_to_rank(ThreadContext*, uint64_t generic, uint32_t rank);  // mapa
 
 // --- Memory ---
-// Called when an access [address, address + bytes) lies outside the reserved range or is misaligned: returns when the
-// address belongs to registered host memory (or is only unaligned there), else ends the grid with a fault.
+// Called when an access [address, address + bytes) is misaligned or outside the reserved range. Returns if
+// the address is registered host memory, where unaligned access is allowed; else ends the grid with a fault.
 void softgpu_check_access(ThreadContext*, uint64_t address, uint32_t bytes, uint32_t is_store);
 [[noreturn]] void softgpu_fault(ThreadContext*, FaultKind, uint64_t address);
 
 // --- Device-side library ---
 int32_t softgpu_vprintf(ThreadContext*, uint64_t format, uint64_t arguments);
-// Ends the thread; the grid ends with a fault when the block's other threads have run as far as they can.
+// Ends the thread. The grid ends with a fault once the block's other threads have ended or can no longer
+// proceed.
 [[noreturn]] void softgpu_assertfail(ThreadContext*, uint64_t message, uint64_t file, uint32_t line, uint64_t function,
                                      uint64_t char_size);
 uint64_t softgpu_malloc(ThreadContext*, uint64_t bytes);
 void softgpu_free(ThreadContext*, uint64_t address);
 void softgpu_set_condition(ThreadContext*, uint64_t handle, uint32_t value);
-// The device runtime's functions (cudaLaunchDeviceV2, ...): exec/device_runtime.h.
+// The functions of the device runtime (cudaLaunchDeviceV2, ...) are declared in exec/device_runtime.h.
 uint64_t softgpu_clock64(ThreadContext*);
 uint64_t softgpu_global_timer(ThreadContext*);
 }

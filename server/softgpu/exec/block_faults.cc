@@ -1,4 +1,4 @@
-// How a running block ends before its time: faults, failed assertions, and what is said of them.
+// The abnormal ends of a running block: faults and failed assertions, and the text that describes them.
 #include <cstdio>
 #include <utility>
 
@@ -20,10 +20,11 @@ void BlockRun::fail_assertion(ThreadContext* thread) {
   const uint32_t index = thread->linear_tid / kWarpSize;
   --warps_[index].going;
   settle(warps_[index], index);
-  for (;;) suspend(reinterpret_cast<ThreadSlot*>(thread));  // is never resumed
+  for (;;) suspend(reinterpret_cast<ThreadSlot*>(thread));  // never resumed
 }
 
-// A thread that fails an assertion leaves the loops for good, so the rest of the threads run one by one.
+// Each thread that fails an assertion abandons the loop's stack, so the remaining threads run one by one on a
+// new one.
 void BlockRun::run_loops() {
   switch_stacks(pool_stack_, *loop_fiber_);
   while (const uint32_t next = std::exchange(rest_of_loop_, 0)) {

@@ -10,9 +10,9 @@
 namespace gpupool::softgpu {
 namespace {
 
-constexpr uint64_t kWindowGuard = 64 << 10;   // bytes on both sides of a shared window
-// Every so many switches a thread that has not started or has yielded goes first, so that threads which keep waking each
-// other do not starve it.
+constexpr uint64_t kWindowGuard = 64 << 10;   // guard on each side of a shared window, in bytes
+// Every kFairness-th switch prefers a thread that has not started or has yielded, so that threads that keep
+// waking each other cannot starve it.
 constexpr uint32_t kFairness = 256;
 
 __attribute__((tls_model("initial-exec"))) thread_local BlockRun* block_here = nullptr;
@@ -35,8 +35,8 @@ bool BlockRun::prepare(Grid& grid) {
   threads_ = 0;
   in_loops_ = grid.in_loops;
 
-  // The window ends at its guard, so that running over its end faults.
-  // Programs align what copies swizzle to 1024 bytes, by generic addresses or by shared ones.
+  // The window ends at its guard page, so that an overrun faults. Swizzled copies need 1024-byte alignment,
+  // both of generic and of shared-space addresses.
   const uint64_t alignment = context_.total_shared_bytes < 1024 ? 256 : 1024;
   const uint64_t needed = round_up(context_.total_shared_bytes, alignment);
   if (window_ == 0 || needed > window_bytes_) {
@@ -198,8 +198,8 @@ SOFTGPU_LEAVES_STACK void BlockRun::loop_main() {
   }
 }
 
-// Who runs next: threads that can go on, then threads not started (late, so that few stacks are in use at a time), then
-// threads that spin. Null: back to the pool thread, for the reason in end_.
+// Chooses the next thread: first a thread that is ready, then one that has not started (late, to keep few
+// stacks in use), then one that spins. Returns null to switch to the pool thread; end_ then holds the reason.
 ThreadSlot* BlockRun::pick() {
   if (grid_->aborted.load(std::memory_order_relaxed)) {
     end_ = SliceEnd::aborted;
@@ -264,7 +264,8 @@ void BlockRun::suspend(ThreadSlot* me) {
   switch_stacks(*mine, stack_of(next));
 }
 
-// The thread is over and its stack is at its bottom: returns a thread to start on it, or leaves it for good.
+// Called when the thread has ended and its stack is empty: returns the next thread to start on the same
+// stack, or leaves the stack for good.
 SOFTGPU_LEAVES_STACK ThreadSlot* BlockRun::end_thread(ThreadSlot* slot) {
   Fiber* fiber = std::exchange(slot->fiber, nullptr);
   retire_thread(slot);
@@ -343,7 +344,8 @@ void BlockRun::yield(ThreadContext* thread) {
   Warp& warp = warps_[index];
   const uint32_t lane = 1u << thread->lane;
   if ((warp.resumed & lane) != 0) {
-    // It may be on its way to the next point of convergence in this loop: the others wait for it once more.
+    // The lane may be on its way to the next convergence point in this loop, so the other lanes wait for it
+    // once more.
     warp.resumed &= ~lane;
     warp.yielded = true;
   } else {

@@ -1,9 +1,11 @@
-// The execution of one block on one pool thread: its CUDA threads in plain loops on one stack, or each on a fiber.
+// Execution of one block on one pool thread: its CUDA threads run in plain loops on one stack, or each on a
+// fiber.
 //
-// Owns the shared-memory window and the state of threads, warps and barriers, and is reused for one block after the other.
-// run() is called on the pool thread's own stack and returns when the block has ended, has faulted, or can do nothing but
-// spin. Fibers switch to each other directly. Nothing on a fiber's stack may own anything while it can switch: fibers are
-// abandoned without unwinding when a grid faults.
+// Owns the shared-memory window and the state of threads, warps and barriers; a Worker reuses it for one
+// block after another. run() is called on the pool thread's own stack and returns when the block has
+// finished, has faulted, or can do nothing but spin. Fibers switch to each other directly. No object on a
+// fiber's stack may own a resource across a switch: fibers are abandoned without unwinding when a grid
+// faults. Used by its pool thread alone.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -18,11 +20,11 @@
 namespace gpupool::softgpu {
 
 struct ThreadSlot {
-  ThreadContext context;  // first: the functions of abi.h get its address
-  Fiber* fiber;           // null: not started, or ended
-  ThreadSlot* next;       // in the list it is in
-  uint32_t result;        // at a barrier: its BarrierReduction while it waits, then the result
-  uint32_t cluster_ticket;  // arrived at the cluster's barrier in this phase, less one; 0: not, or has waited since
+  ThreadContext context;  // must be first: the functions of abi.h receive its address
+  Fiber* fiber;           // null: not started yet, or ended
+  ThreadSlot* next;       // link in the ThreadList that contains the slot
+  uint32_t result;  // while waiting at a barrier: its BarrierReduction; afterwards the reduction's result
+  uint32_t cluster_ticket;  // cluster phase + 1 of its arrival; 0: not arrived, or has waited since
 };
 
 class ThreadList {
@@ -51,10 +53,10 @@ class ThreadList {
 
 struct Barrier {
   uint32_t arrived = 0;
-  uint32_t without_waiting = 0;  // of those, by bar.arrive
+  uint32_t without_waiting = 0;  // of `arrived`: threads that used bar.arrive
   uint32_t expected = 0;         // 0: all threads that have not ended
-  uint32_t true_count = 0;       // reduction: arrived with a true predicate
-  uint32_t predicates = 0;       // reduction: arrived with any
+  uint32_t true_count = 0;       // reduction: threads that arrived with a true predicate
+  uint32_t predicates = 0;       // reduction: threads that arrived with any predicate
   ThreadList waiting;
 };
 
@@ -67,15 +69,15 @@ class BlockRun {
   BlockRun(const BlockRun&) = delete;
   BlockRun& operator=(const BlockRun&) = delete;
 
-  // False: the host has no memory left for the block's shared window or threads.
-  // `cluster`: the one whose block it is; null without clusters.
+  // Prepares block number `index` of the grid. `cluster` is the block's cluster, or null. Returns false if
+  // the host has no memory for the block's shared window or threads.
   bool begin(Grid& grid, uint64_t index, std::shared_ptr<Cluster> cluster = nullptr);
-  void leave_cluster();  // when it is over, however
-  // On the pool thread's own stack. idle: every thread that could run only spins.
+  void leave_cluster();  // called once the block has ended, for whatever reason
+  // Runs on the pool thread's own stack. Returns SliceEnd::idle if every runnable thread only spins.
   SliceEnd run();
-  // True when something other than spinning happened since the last call.
+  // Returns true if a thread has done more than spin since the last call.
   bool take_progress();
-  // After faulted or aborted: gives up every fiber.
+  // Gives all fibers back to the pool; for blocks that faulted or were aborted.
   void abandon();
 
   Grid& grid() const { return *grid_; }
@@ -90,7 +92,7 @@ class BlockRun {
   }
   void set_fault_text(std::string text) { fault_text_ = std::move(text); }
   bool assertion_failed() const { return assertion_failed_; }
-  // A buffer for text that a thread builds without switching; fibers have no stack for it.
+  // Buffer for text that a thread builds without switching; a fiber's stack is too small for it.
   static constexpr uint32_t kTextBytes = 64 << 10;
   char* text_buffer();
 
@@ -102,23 +104,23 @@ class BlockRun {
   Warp& warp_of(const ThreadContext* thread) { return warps_[thread->linear_tid / kWarpSize]; }
   [[noreturn]] void end_with_fault(FaultKind kind, uint64_t address);
   [[noreturn]] void exit_thread(ThreadContext* thread);
-  // Stops the thread. The block goes on until its other threads have ended, failed, too, or wait, and faults then, so that
-  // each thread that fails has said so.
+  // Stops the thread. The block faults once its other threads have ended, failed as well, or wait, so that
+  // every failing thread has reported its assertion.
   [[noreturn]] void fail_assertion(ThreadContext* thread);
   void yield(ThreadContext* thread);
   uint32_t barrier(ThreadContext* thread, uint32_t id, uint32_t count, BarrierReduction reduction, uint32_t predicate);
   void barrier_arrive(uint32_t id, uint32_t count);
-  // Arrives at a collective operation of the warp and returns when its results are there.
+  // Joins a collective operation of the warp; returns when its results are available.
   void collective(ThreadContext* thread, Warp::Kind kind, uint8_t mode, uint32_t members,
                   WarpFunction function = nullptr);
   uint32_t active_mask(ThreadContext* thread, uintptr_t call_site);
   void converge(ThreadContext* thread, uint32_t point);
   void cluster_arrive(ThreadContext* thread);
   void cluster_wait(ThreadContext* thread);
-  uint64_t cluster_window(uint32_t rank);  // 0: there is no such block
+  uint64_t cluster_window(uint32_t rank);  // 0: no such block
   uint32_t cluster_rank_of(uint64_t address);
 
-  // --- For the cluster ---
+  // --- Called by Cluster ---
   void wake_cluster_waiters();
   bool can_go_on() const;
 
@@ -134,8 +136,8 @@ class BlockRun {
   void retire_thread(ThreadSlot* slot);
   void wake(ThreadSlot* slot);
   void wake_lanes(uint32_t warp, uint32_t lanes, const ThreadSlot* except);
-  // When no lane of the warp can go on by itself: releases lanes in softgpu_converge; when there are none, the lanes in
-  // softgpu_active_mask learn who waits with them.
+  // If no lane of the warp can proceed by itself: releases lanes in softgpu_converge or, if there are none,
+  // gives the lanes in softgpu_active_mask their masks and releases them.
   void settle(Warp& warp, uint32_t index);
   bool complete(const Barrier& barrier) const;
   void release(Barrier& barrier);
@@ -151,13 +153,13 @@ class BlockRun {
 
   BlockContext context_{};
   Grid* grid_ = nullptr;
-  uint64_t grid_id_ = 0;          // tells a new grid at an old one's address
+  uint64_t grid_id_ = 0;          // detects a new grid at the address of a deleted one
   bool in_loops_ = false;
   SliceEnd end_ = SliceEnd::running;
   bool progress_ = false;
   uint32_t threads_ = 0, live_ = 0, next_unstarted_ = 0;
   uint32_t picks_ = 0, idle_picks_ = 0, yielded_count_ = 0;
-  uint32_t used_barriers_ = 0;    // one bit each
+  uint32_t used_barriers_ = 0;    // bit mask of barriers_ used since begin()
   ThreadSlot* current_ = nullptr;
   ThreadList ready_, yielded_, cluster_waiting_;
   std::shared_ptr<Cluster> cluster_;
@@ -165,13 +167,13 @@ class BlockRun {
   std::unique_ptr<ThreadSlot[]> slots_;
   std::unique_ptr<Warp[]> warps_;
   uint32_t slot_capacity_ = 0;
-  uint32_t slot_dim_[3] = {0, 0, 0};  // block_dim for which the slots' indices are set
+  uint32_t slot_dim_[3] = {0, 0, 0};  // block_dim that the slots' indices were computed for
 
   Fiber* loop_fiber_ = nullptr;
   ThreadContext scratch_{};
   uint32_t loop_yields_ = 0;
   bool assertion_failed_ = false;
-  uint32_t rest_of_loop_ = 0;     // the first thread that has not run, when an assertion left the loops; 0: none did
+  uint32_t rest_of_loop_ = 0;     // after a failed assertion: first thread that has not run; 0: none
 
   uint64_t window_ = 0, window_bytes_ = 0;
   FaultKind fault_ = FaultKind::none;
@@ -180,7 +182,7 @@ class BlockRun {
   std::unique_ptr<char[]> text_;
 };
 
-// The block that this pool thread runs now; null elsewhere.
+// The block that the calling pool thread is running; null on other threads and between blocks.
 BlockRun* running_block();
 void set_running_block(BlockRun* block);
 

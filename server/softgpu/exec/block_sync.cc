@@ -6,8 +6,8 @@
 
 namespace gpupool::softgpu {
 
-// A barrier for all threads does not wait for those that ended. One with a count that names the whole block is the same,
-// unless threads arrived without waiting: those may have ended and still count.
+// A barrier for all threads does not wait for threads that have ended. A count that covers the whole block
+// means the same, unless threads used bar.arrive: those may have ended and still count.
 bool BlockRun::complete(const Barrier& barrier) const {
   if (barrier.expected != 0 && barrier.arrived >= barrier.expected) return true;
   const bool all = barrier.expected == 0 || barrier.expected >= threads_;

@@ -17,11 +17,12 @@ int64_t read_string_checked(char* to, uint64_t capacity, uint64_t address) {
   if (capacity == 0) return -1;
   uint64_t length = 0;
   while (length < capacity - 1) {
-    // Never past a 64-byte line, so that a string at the end of its page does not touch the next one.
+    // Reads do not cross a 64-byte line, so that a string at the end of its page does not touch the next
+    // page.
     const uint64_t bytes = std::min(capacity - 1 - length, 64 - (address + length) % 64);
     bool read = read_checked(to + length, address + length, bytes);
     uint64_t got = bytes;
-    if (!read) {  // registered host memory may end within the line
+    if (!read) {  // registered host memory may end within the line: read single bytes
       got = 1;
       read = read_checked(to + length, address + length, 1);
     }

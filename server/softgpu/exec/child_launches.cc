@@ -11,7 +11,7 @@ namespace gpupool::softgpu {
 namespace {
 
 constexpr uint64_t kTailStream = 3, kLastOwnStream = 4;  // cudaStreamTailLaunch, cudaStreamFireAndForget
-constexpr uint64_t kFirstHandle = 0x1000;                // the lowest bit is the Kind
+constexpr uint64_t kFirstHandle = 0x1000;                // bit 0 of a handle is its Kind
 constexpr size_t kMostHandles = 65536;
 constexpr uint64_t kMostParameterBytes = 32764;
 

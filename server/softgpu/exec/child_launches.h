@@ -1,8 +1,10 @@
-// What a grid's kernels have started through the device runtime (dynamic parallelism): kernels, copies and fills. A grid
-// collects them; when its last block is done, they run one after the other in their order, those of the tail stream last, and
-// their own children before the next; only then is the grid done. Inside a kernel nobody can wait for a child, so none can
-// tell the difference, and streams and events need be no more than names.
-// Thread-safe; nothing throws.
+// Work that a grid's kernels submit through the device runtime (dynamic parallelism): kernels, copies and
+// fills.
+//
+// A grid collects this work. After its last block it runs the items one after another in submission order,
+// those of the tail stream last, each with its own children before the next; then the grid is complete.
+// Kernels cannot wait for their children, so this order satisfies all streams and events, which are therefore
+// mere handles. Thread-safe. Does not throw.
 #pragma once
 #include <cstdint>
 #include <deque>
@@ -16,7 +18,7 @@
 
 namespace gpupool::softgpu {
 
-// cudaError_t
+// Values of cudaError_t.
 enum class RuntimeError : uint32_t {
   success = 0,
   invalid_value = 1,
@@ -34,32 +36,33 @@ enum class RuntimeError : uint32_t {
 
 class ChildLaunches {
  public:
-  static constexpr size_t kMost = 2048;  // at a time, as CUDA's default (cudaLimitDevRuntimePendingLaunchCount)
+  static constexpr size_t kMost = 2048;  // CUDA's default of cudaLimitDevRuntimePendingLaunchCount
 
   struct Launch {
-    uint64_t kernel = 0;  // 0: the request has code of its own
+    uint64_t kernel = 0;  // 0: the request already contains its code
     GridRequest request;
   };
   struct Shape {
-    const uint32_t *grid, *block;  // three each
+    const uint32_t *grid, *block;  // three elements each
     uint32_t shared_bytes;
   };
 
   ~ChildLaunches();
-  // Memory for a kernel's parameters.
+  // Allocates memory for the parameters of `kernel`, to be launched in this shape.
   RuntimeError buffer(const KernelServices& services, uint64_t kernel, const Shape& shape, uint64_t* address);
-  RuntimeError buffer(uint64_t bytes, uint64_t* address);  // of a kernel to be named by the launch
-  // `address`: what buffer() gave, once; `stream`: a cudaStream_t of the device's.
+  RuntimeError buffer(uint64_t bytes, uint64_t* address);  // the kernel is named by launch()
+  // Launches the kernel whose parameters lie at `address`, an address returned by buffer(), and frees them.
+  // `stream`: a cudaStream_t of the device runtime.
   RuntimeError launch(uint64_t address, uint64_t stream);
   RuntimeError launch(const KernelServices& services, uint64_t kernel, const Shape& shape, uint64_t address, uint64_t stream);
   RuntimeError launch(GridRequest request, uint64_t stream);
-  std::optional<Launch> next();  // when no thread of the grid runs any more
+  std::optional<Launch> next();  // called once no thread of the grid runs any more
 
-  // Streams and events of the grid's own.
+  // Streams and events created by the grid's kernels.
   enum class Kind : uint64_t { stream = 0, event = 1 };
   RuntimeError create(Kind kind, uint64_t* handle);
   RuntimeError destroy(Kind kind, uint64_t handle);
-  bool knows(Kind kind, uint64_t handle);  // streams: also CUDA's own
+  bool knows(Kind kind, uint64_t handle);  // streams: includes CUDA's built-in handles
 
  private:
   bool full() const { return buffers_.size() + launched_.size() + tail_.size() >= kMost; }

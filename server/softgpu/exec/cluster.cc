@@ -46,7 +46,7 @@ bool Cluster::stuck() const {
   return true;
 }
 
-// --- Of a running block ---
+// --- BlockRun: cluster operations ---
 
 Cluster& BlockRun::cluster() {
   if (!cluster_) {
@@ -73,7 +73,7 @@ void BlockRun::wake_cluster_waiters() {
 void BlockRun::cluster_arrive(ThreadContext* thread) {
   if (in_loops_) end_with_fault(FaultKind::illegal_instruction, 0);
   auto* slot = reinterpret_cast<ThreadSlot*>(thread);
-  if (has_arrived(*slot)) return;  // twice without waiting: undefined in PTX
+  if (has_arrived(*slot)) return;  // arriving twice without waiting is undefined in PTX
   Cluster& all = cluster();
   slot->cluster_ticket = all.phase() + 1;
   all.arrive();

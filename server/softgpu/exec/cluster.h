@@ -1,8 +1,9 @@
-// The blocks of one thread block cluster: where their shared windows lie, and the barrier of all their threads.
+// The blocks of one thread block cluster: the addresses of their shared windows, and the barrier of all their
+// threads.
 //
-// All blocks of a cluster live on one worker, so this is plain data of one host thread. Owned by the blocks together. A block
-// that is over has left: its window is no longer found here. A block launched without a cluster is one of its own, made
-// when it asks for it.
+// All blocks of a cluster run on one worker, so only one thread uses the object. The blocks own it together.
+// A block that has ended leaves, and its window can no longer be found. A block launched without a cluster
+// creates one of size 1 when it first needs one.
 #pragma once
 #include <cstdint>
 
@@ -19,16 +20,16 @@ class Cluster {
 
   void join(uint32_t rank, BlockRun* block, uint64_t shared_base, uint32_t shared_bytes, uint32_t threads);
   void leave(const BlockRun* block);
-  // The window of a block; 0 when there is no such block any more.
+  // Address of the block's window; 0 if there is no such block or it has ended.
   uint64_t shared_base(uint32_t rank) const { return rank < size_ ? members_[rank].base : 0; }
   uint32_t shared_bytes() const { return shared_bytes_; }
-  uint32_t rank_of(uint64_t address) const;  // whose window it lies in; size() when in none
+  uint32_t rank_of(uint64_t address) const;  // block whose window contains it; size(): none
 
   // --- barrier.cluster ---
   uint32_t phase() const { return phase_; }
   void arrive();
-  void thread_ends(bool has_arrived);  // in this phase, without having waited
-  bool stuck() const;                  // nobody in the cluster can go on
+  void thread_ends(bool has_arrived);  // has_arrived: the thread arrived in this phase and has not waited
+  bool stuck() const;                  // no thread of the cluster can proceed
 
  private:
   struct Member {

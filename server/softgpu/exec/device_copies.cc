@@ -1,4 +1,5 @@
-// The device runtime's copies and fills: each is a grid of its own, without a kernel, that runs in its place among the children.
+// Copies and fills of the device runtime. Each is a grid without a kernel that runs in order with the other
+// child launches.
 #include <algorithm>
 #include <cstring>
 #include <string_view>
@@ -10,21 +11,21 @@
 namespace gpupool::softgpu {
 namespace {
 
-constexpr uint64_t kPieceBytes = 1 << 20;  // a block's part of a row
-constexpr uint64_t kMostBytes = uint64_t{1} << 47;     // of one copy: more than any address space has
+constexpr uint64_t kPieceBytes = 1 << 20;  // bytes of a row that one block processes
+constexpr uint64_t kMostBytes = uint64_t{1} << 47;     // per copy: more than any address space holds
 constexpr uint32_t kDeviceToDevice = 3, kDefault = 4;  // cudaMemcpyKind
 
 struct Pitches {
   uint64_t row, slice;
 };
 struct Box {
-  uint64_t to, from;  // from 0: a fill
+  uint64_t to, from;  // from 0: a fill with `value`
   Pitches to_pitch, from_pitch;
   uint64_t width;
   uint32_t value;
 };
 
-// Rows are the grid's y, slices its z.
+// Runs one block. Block x is a part of a row, y the row, z the slice.
 void run_block(BlockContext* block, ThreadContext* thread) {
   Box box;
   std::memcpy(&box, reinterpret_cast<const void*>(block->params), sizeof box);
@@ -106,7 +107,8 @@ uint32_t softgpu_cudaMemcpy3DAsync(ThreadContext* thread, uint64_t parameters, u
   for (uint64_t at = 0; at < sizeof(CopyParameters); at += 8) softgpu_check_access(thread, parameters + at, 8, 0);
   CopyParameters p;
   std::memcpy(&p, reinterpret_cast<const void*>(parameters), sizeof p);
-  if (p.from_array != 0 || p.to_array != 0) return fail(thread, RuntimeError::invalid_value);  // CUDA has none of arrays here
+  // CUDA's device runtime does not copy arrays
+  if (p.from_array != 0 || p.to_array != 0) return fail(thread, RuntimeError::invalid_value);
   if (p.from.address == 0 || p.to.address == 0) return fail(thread, RuntimeError::invalid_value);
   const Box box{start_of(p.to, p.to_at), start_of(p.from, p.from_at), {p.to.pitch, p.to.pitch * p.to.height},
                 {p.from.pitch, p.from.pitch * p.from.height}, p.extent.width, 0};

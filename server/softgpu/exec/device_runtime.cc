@@ -15,7 +15,7 @@ uint32_t finish(ThreadContext* thread, RuntimeError error) {
   return static_cast<uint32_t>(error);
 }
 
-// To where a kernel wants a result.
+// Stores a result at the address that the kernel passed.
 template <class T>
 uint32_t give(ThreadContext* thread, uint64_t to, std::optional<T> value, RuntimeError otherwise = RuntimeError::invalid_value) {
   if (to == 0 || !value) return finish(thread, to == 0 ? RuntimeError::invalid_value : otherwise);
@@ -41,7 +41,8 @@ uint32_t destroy(ThreadContext* thread, Kind kind, uint64_t handle) {
   return with_launches(thread, [&](ChildLaunches& launches, const auto&) { return launches.destroy(kind, handle); });
 }
 
-// Everything runs in the order of the calls, so an event is done before anything that comes later could wait for it.
+// Child work runs in the order of the calls, so an event is always complete before work that could wait for
+// it; checking the handles is all there is to do.
 uint32_t use_event(ThreadContext* thread, uint64_t stream, uint64_t event, bool right_flags) {
   if (!right_flags) return finish(thread, RuntimeError::invalid_value);
   return with_launches(thread, [&](ChildLaunches& launches, const auto&) {
@@ -96,7 +97,7 @@ uint32_t softgpu_cudaDeviceGetSharedMemConfig(ThreadContext* thread, uint64_t co
   return give<int>(thread, config, 1);  // cudaSharedMemBankSizeFourByte
 }
 
-// The first fields of cudaFuncAttributes; NVIDIA's library fills in no more either.
+// Fills in the first fields of cudaFuncAttributes, as NVIDIA's library does.
 uint32_t softgpu_cudaFuncGetAttributes(ThreadContext* thread, uint64_t attributes, uint64_t kernel) {
   static constexpr int kShared = 1, kConstant = 2, kLocal = 3, kThreads = 0, kRegisters = 4, kPtx = 5, kBinary = 6;  // CUfunction_attribute
   const KernelServices& services = *device_runtime_of(thread).services;
@@ -140,7 +141,7 @@ uint32_t softgpu_cudaFree(ThreadContext* thread, uint64_t address) {
 }
 
 uint32_t softgpu_cudaStreamCreateWithFlags(ThreadContext* thread, uint64_t stream, uint32_t flags) {
-  return create(thread, Kind::stream, stream, flags == 1);  // cudaStreamNonBlocking: as CUDA demands here
+  return create(thread, Kind::stream, stream, flags == 1);  // cudaStreamNonBlocking, which CUDA requires here
 }
 
 uint32_t softgpu_cudaStreamDestroy(ThreadContext* thread, uint64_t stream) { return destroy(thread, Kind::stream, stream); }
@@ -150,7 +151,7 @@ uint32_t softgpu_cudaStreamWaitEvent(ThreadContext* thread, uint64_t stream, uin
 }
 
 uint32_t softgpu_cudaEventCreateWithFlags(ThreadContext* thread, uint64_t event, uint32_t flags) {
-  return create(thread, Kind::event, event, flags == 2);  // cudaEventDisableTiming: as CUDA demands here
+  return create(thread, Kind::event, event, flags == 2);  // cudaEventDisableTiming, which CUDA requires here
 }
 
 uint32_t softgpu_cudaEventRecord(ThreadContext* thread, uint64_t event, uint64_t stream) {
@@ -164,7 +165,7 @@ uint32_t softgpu_cudaEventRecordWithFlags(ThreadContext* thread, uint64_t event,
 uint32_t softgpu_cudaEventDestroy(ThreadContext* thread, uint64_t event) { return destroy(thread, Kind::event, event); }
 
 uint64_t softgpu_cudaGetParameterBuffer(ThreadContext* thread, uint64_t alignment, uint64_t bytes) {
-  constexpr uint64_t kMostAlignment = 64;  // CUDA's own
+  constexpr uint64_t kMostAlignment = 64;  // CUDA's limit
   uint64_t address = 0;
   with_launches(thread, [&](ChildLaunches& launches, const auto&) {
     return alignment > kMostAlignment ? RuntimeError::invalid_value : launches.buffer(bytes, &address);
@@ -197,7 +198,8 @@ uint64_t softgpu_cudaCGGetIntrinsicHandle(ThreadContext* thread, uint32_t scope)
   return scope == kGrid ? thread->block->grid_workspace : 0;
 }
 
-// As cooperative_groups.h has it, and on the same word: the highest bit turns when the last block arrives.
+// The algorithm and the barrier word of cooperative_groups.h: the highest bit flips when the last block
+// arrives.
 uint32_t softgpu_cudaCGSynchronizeGrid(ThreadContext* thread, uint64_t group, uint32_t) {
   if (!is_group(thread, group)) return finish(thread, RuntimeError::invalid_value);
   constexpr uint32_t kTurn = 0x8000'0000;

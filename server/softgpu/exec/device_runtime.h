@@ -1,6 +1,8 @@
-// CUDA's device runtime: what kernels call of the functions that are NVIDIA's libcudadevrt elsewhere. Each is
-// softgpu_<its CUDA name>; generated code calls them. A number that a kernel gives is a cudaError_t, cudaDeviceAttr and so on;
-// pointers are generic addresses, and structs that the C function takes by value are passed by address.
+// CUDA's device runtime: the functions of NVIDIA's libcudadevrt that kernels call. Each is named
+// softgpu_<CUDA name> and is called by generated code on the fiber or pool thread of the CUDA thread. Numbers
+// passed by kernels are a cudaError_t, cudaDeviceAttr and so on, and may be invalid. Pointers are generic
+// addresses; structs that the C function takes by value are passed by address. Errors are returned and kept
+// in ThreadContext::runtime_error.
 #pragma once
 #include <cstdint>
 
@@ -11,9 +13,9 @@ namespace gpupool::softgpu {
 class ChildLaunches;
 class KernelServices;
 
-// The part of a grid that its threads' calls go to.
+// The parts of a grid that the device runtime uses.
 struct DeviceRuntime {
-  ChildLaunches* launches;          // null: the grid is nested too deep to launch
+  ChildLaunches* launches;          // null: the grid is nested too deeply to launch
   const KernelServices* services;
 };
 DeviceRuntime device_runtime_of(const ThreadContext* thread);

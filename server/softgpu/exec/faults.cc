@@ -14,12 +14,13 @@ namespace gpupool::softgpu {
 namespace {
 
 constexpr std::array<int, 4> kSignals = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
-constexpr uint64_t kSignalStackBytes = 256 << 10;  // the sanitizers' own handlers want much
+constexpr uint64_t kSignalStackBytes = 256 << 10;  // the sanitizers' handlers need a large stack
 
 void on_signal(int number, siginfo_t* info, void* raw_context);
 
-// The handlers behind ours, oldest first: what was there when ours was installed, then those that came later. Changed
-// under `busy` by whoever can take it without waiting, since signal handlers take it, too.
+// The handlers behind ours, oldest first: the handler found at installation, then handlers installed later.
+// Modified only while holding `busy`, which is only ever tried, never waited for, since signal handlers take
+// it as well.
 constexpr size_t kMaxBehind = 8;
 struct Chain {
   struct sigaction behind[kMaxBehind];
@@ -37,7 +38,7 @@ bool same_handler(const struct sigaction& a, const struct sigaction& b) {
 struct sigaction our_action() {
   struct sigaction action {};
   action.sa_sigaction = on_signal;
-  // SA_NODEFER: a handler that ours passes on to may leave by siglongjmp, as it could before.
+  // SA_NODEFER: a handler that ours passes a signal to may leave by siglongjmp, as it could without us.
   action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
   sigemptyset(&action.sa_mask);
   return action;
@@ -55,7 +56,7 @@ bool put_in_front(size_t index) {
   if (sigaction(kSignals[index], nullptr, &now) != 0) return false;
   if (chain.count > 0 && same_handler(now, ours)) return true;
   if (chain.busy.test_and_set()) return true;
-  // Known before ours is in force: a signal may come at once.
+  // Record the handler before ours takes effect: a signal may arrive at once.
   if (chain.count == 0 || !same_handler(now, chain.behind[chain.count - 1])) {
     if (chain.count == kMaxBehind) --chain.count;
     chain.behind[chain.count++] = now;
@@ -78,8 +79,9 @@ void go_on_at(ucontext_t& c, const void* where) {
   c.uc_mcontext.gregs[REG_RIP] = static_cast<greg_t>(reinterpret_cast<uint64_t>(where));
 }
 void call_on_stack(ucontext_t& c, void (*function)(), uint64_t stack) {
-  c.uc_mcontext.gregs[REG_RSP] = static_cast<greg_t>((stack & ~uint64_t{15}) - 8);  // as if a call had been made
-  c.uc_mcontext.gregs[REG_EFL] &= ~greg_t{0x400};  // direction flag: the ABI wants it clear
+  // stack alignment after a call
+  c.uc_mcontext.gregs[REG_RSP] = static_cast<greg_t>((stack & ~uint64_t{15}) - 8);
+  c.uc_mcontext.gregs[REG_EFL] &= ~greg_t{0x400};  // clear the direction flag, as the ABI requires
   go_on_at(c, reinterpret_cast<void*>(function));
 }
 void reset_float_control() {
@@ -97,7 +99,7 @@ void call_on_stack(ucontext_t& c, void (*function)(), uint64_t stack) {
 void reset_float_control() {}
 #endif
 
-// Where a faulting kernel goes on: on the pool thread's own stack, below what run() left there.
+// A faulting kernel continues here, on the pool thread's own stack, below the frames that run() left there.
 [[noreturn]] SOFTGPU_LEAVES_STACK void landing() {
   reset_float_control();
   BlockRun* block = running_block();
@@ -136,8 +138,8 @@ void pass_on(int number, siginfo_t* info, void* context) {
   const struct sigaction action = chain.behind[chain.count - 1];
   const bool newcomer = chain.count > 1;
   if (newcomer && mine) {
-    // It may put back what it found, and that is ours: let it find itself in force, and take it out of the chain, so that
-    // the signal that follows goes to the handler before it.
+    // The newer handler may restore the handler that it found, which is ours. Reinstall the newer one and
+    // drop it from the chain, so that the next signal goes to the handler before it.
     --chain.count;
     sigaction(number, &action, nullptr);
   }
@@ -148,14 +150,14 @@ void pass_on(int number, siginfo_t* info, void* context) {
     call_handler(action, number, info, context);
     struct sigaction now {};
     if (newcomer && mine && sigaction(number, nullptr, &now) == 0 && same_handler(now, action)) {
-      put_in_front(index_of(number));  // it dealt with the signal
+      put_in_front(index_of(number));  // the newer handler dealt with the signal and stays installed
     }
     return;
   }
-  const bool sent = info->si_code <= 0;  // by kill() and the like, not by an instruction
+  const bool sent = info->si_code <= 0;  // sent by kill() or similar, not raised by an instruction
   if (sent && action.sa_handler == SIG_IGN) return;
-  // The default action ends the process. An instruction's signal comes again when the handler returns; one that was sent
-  // has to be sent again, and stays pending until then.
+  // The default action ends the process. A signal raised by an instruction is raised again when the handler
+  // returns; a sent signal has to be raised again and stays pending until then.
   struct sigaction end {};
   end.sa_handler = SIG_DFL;
   sigaction(number, &end, nullptr);
@@ -194,7 +196,8 @@ bool install_fault_handlers() {
 }
 
 void keep_fault_handlers() {
-  if (in_front(0)) return;  // who takes the others takes SIGSEGV, too
+  // a program that replaces any of the handlers is assumed to replace SIGSEGV's as well
+  if (in_front(0)) return;
   for (size_t i = 0; i < kSignals.size(); ++i) put_in_front(i);
 }
 

@@ -1,10 +1,10 @@
 // Signals raised by kernels. Internal to exec/.
 //
-// Handlers of SIGSEGV, SIGBUS, SIGFPE and SIGILL are installed once per process. A signal belongs to a kernel when its
-// stack pointer lies in softgpu's reserved range, where no other code runs; the grid then ends with a fault. Every other
-// signal is passed to the handler that was there before, or to the default action, as if ours did not exist. A program may
-// install handlers after us, also ones that fall back on "the previous handler" (ours): keep_fault_handlers() puts ours in
-// front again and remembers the newcomer.
+// Handlers of SIGSEGV, SIGBUS, SIGFPE and SIGILL are installed once per process. A signal belongs to a kernel
+// if its stack pointer lies in softgpu's reserved range, where no other code runs; the grid then ends with a
+// fault. All other signals are passed to the previous handler or the default action. A program may later
+// install handlers of its own, some of which call "the previous handler" (ours): keep_fault_handlers() puts
+// ours in front again and remembers the newer one.
 #pragma once
 #include <cstdint>
 
@@ -13,10 +13,10 @@
 namespace gpupool::softgpu {
 
 bool install_fault_handlers();
-void keep_fault_handlers();  // before a launch; one system call when nothing changed
+void keep_fault_handlers();  // call before a launch; costs one system call if nothing changed
 
-// A signal stack for the calling thread, for as long as the object lives. Pool threads have one: a fiber whose stack
-// overflowed has no room for the handler.
+// Provides an alternate signal stack for the calling thread for the lifetime of the object. Pool threads need
+// one: a fiber whose stack overflowed has no room for the handler.
 class SignalStack {
  public:
   SignalStack();

@@ -41,8 +41,8 @@ SOFTGPU_LEAVES_STACK void after_switch([[maybe_unused]] StackContext& now) {
 
 }  // namespace
 
-// A guard without a mapping of its own where the kernel has that (Linux 6.13), since a process may have only some 65,000
-// mappings; else an inaccessible one.
+// Uses MADV_GUARD_INSTALL where the kernel has it (Linux 6.13), which needs no mapping of its own: a process
+// is limited to about 65,000 mappings (vm.max_map_count). Else makes the pages inaccessible.
 bool install_guard(uint64_t address, uint64_t bytes) {
   constexpr int kGuardInstall = 102;  // MADV_GUARD_INSTALL
   void* at = reinterpret_cast<void*>(address);
@@ -87,14 +87,16 @@ bool FiberPool::grow(uint32_t size_class) {
   const uint64_t bytes = kStacksPerSlab * (stack + kGuardBytes);
   const auto slab = allocate_host(bytes, page_bytes());
   if (!slab) return false;
-  madvise(reinterpret_cast<void*>(*slab), bytes, MADV_NOHUGEPAGE);  // a thread that uses 4 KiB must not cost 2 MiB
+  // a thread that uses 4 KiB must not cost a 2 MiB page
+  madvise(reinterpret_cast<void*>(*slab), bytes, MADV_NOHUGEPAGE);
   slabs_.push_back({*slab, bytes});
   for (uint32_t i = 0; i < kStacksPerSlab; ++i) {
     const uint64_t guard = *slab + i * (stack + kGuardBytes);
     if (!install_guard(guard, kGuardBytes)) return i > 0;
     auto fiber = std::make_unique<Fiber>();
     fiber->bottom = guard + kGuardBytes;
-    // Stacks a power of two apart would fight for the same cache sets: start each at another line of its first page.
+    // Stacks a power of two apart would compete for the same cache sets, so each starts at a different line
+    // of its first page.
     fiber->bytes = stack - (all_.size() % 12) * 320 / 64 * 64;
     fiber->size_class = size_class;
     free_[size_class].push_back(fiber.get());

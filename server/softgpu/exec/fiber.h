@@ -1,7 +1,8 @@
-// Stacks for CUDA threads, and what the sanitizers want to know about switching between them.
+// Stacks for CUDA threads, and the sanitizer annotations for switching between them.
 //
-// A FiberPool belongs to one pool thread and is used by it alone. Stacks lie in softgpu's reserved range, below each one a
-// guard; they are reused last in, first out, so that kernels whose threads rarely block run on few, warm stacks.
+// A FiberPool belongs to one pool thread and is used by it alone. Stacks lie in softgpu's reserved range with
+// a guard below each; they are reused last in, first out, so that kernels whose threads rarely block run on
+// few, cache-warm stacks.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -17,25 +18,25 @@ constexpr bool kSanitized = true;
 constexpr bool kSanitized = false;
 #endif
 
-// A stack one can switch to: a fiber's, or the pool thread's own.
+// A stack that can be switched to: a fiber's, or the pool thread's own.
 struct StackContext {
-  void* saved = nullptr;  // stack pointer while it does not run
+  void* saved = nullptr;  // stack pointer while not running
   uint64_t bottom = 0;    // lowest address
   uint64_t bytes = 0;
-  void* tsan = nullptr;   // ThreadSanitizer's idea of it
-  void* asan = nullptr;   // AddressSanitizer's fake stack while it does not run
+  void* tsan = nullptr;   // ThreadSanitizer's fiber handle
+  void* asan = nullptr;   // AddressSanitizer's fake stack while not running
 };
 
 struct Fiber : StackContext {
   uint32_t size_class = 0;
-  bool used = false;  // since its pages were last given back
+  bool used = false;  // true if used since its pages were last returned to the kernel
 };
 
-// Leaves `from` for `to`; returns when somebody switches back.
+// Switches from `from` to `to`; returns when another context switches back.
 void switch_stacks(StackContext& from, StackContext& to);
 // Leaves `from` for good.
 [[noreturn]] void leave_stack(StackContext& from, StackContext& to);
-// First thing on a new stack.
+// Must be the first call on a new stack.
 void arrived_on_new_stack();
 
 // Makes pages of allocate_host memory inaccessible.
@@ -51,22 +52,23 @@ class FiberPool {
   FiberPool(const FiberPool&) = delete;
   FiberPool& operator=(const FiberPool&) = delete;
 
-  // The class whose stacks have at least so many bytes; kClasses when there is none so large.
+  // Returns the smallest class whose stacks have at least `bytes` bytes, or kClasses if none is that large.
   static constexpr uint32_t kClasses = 12;
   static uint32_t class_for(uint64_t bytes);
 
-  // A fiber that will start at `entry`; null when the host has no memory or mappings left.
+  // Returns a fiber that starts at `entry`, or null if the host has no memory or mappings left.
   Fiber* take(uint32_t size_class, void (*entry)());
   void give(Fiber* fiber) { free_[fiber->size_class].push_back(fiber); }
-  // A fiber that was left in the middle of something: its stack may be marked by the sanitizers. Not while it runs.
+  // Takes back a fiber that was left in the middle of its work; clears the sanitizers' marks on its stack.
+  // The fiber must not be running.
   void give_abandoned(Fiber* fiber);
-  // Puts a fiber that runs aside, for reclaim() by the pool thread when it is on its own stack again.
+  // Sets a running fiber aside until the pool thread is on its own stack again and calls reclaim().
   void retire(Fiber* fiber) { retired_.push_back(fiber); }
   void reclaim();
-  // Gives the pages of unused stacks back to the kernel.
+  // Returns the pages of unused stacks to the kernel.
   void trim();
 
-  // True when the address lies in the guard below this stack.
+  // Returns true if the address lies in the guard below this stack.
   static bool in_guard(const Fiber& fiber, uint64_t address) {
     return address < fiber.bottom && address >= fiber.bottom - kGuardBytes;
   }

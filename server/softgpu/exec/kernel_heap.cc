@@ -1,4 +1,4 @@
-// malloc and free in kernels: one heap per process, a piece of host memory inside the reserved range.
+// malloc and free in kernels: one heap per process, in host memory inside the reserved range. Thread-safe.
 #include <map>
 #include <mutex>
 #include <new>
@@ -38,7 +38,7 @@ class KernelHeap {
   void release(uint64_t address) {
     std::lock_guard lock(mutex_);
     const auto found = live_.find(address);
-    if (found == live_.end()) return;  // undefined in CUDA; here it does nothing
+    if (found == live_.end()) return;  // undefined in CUDA; ignored here
     uint64_t bytes = found->second;
     live_.erase(found);
     auto next = free_.lower_bound(address);

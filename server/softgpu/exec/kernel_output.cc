@@ -1,4 +1,5 @@
-// Text from kernels: printf and failed assertions.
+// Text from kernels: printf output and messages of failed assertions, collected in buffers until the runtime
+// takes it.
 #include <cstdio>
 #include <deque>
 #include <mutex>
@@ -12,7 +13,8 @@
 namespace gpupool::softgpu {
 namespace {
 
-// Text in order; when more is written than fits, the oldest is dropped, as in CUDA's circular buffer.
+// Text in the order of writing. When the limit is exceeded, the oldest text is dropped, as in CUDA's circular
+// buffer.
 class TextFifo {
  public:
   explicit TextFifo(uint64_t limit) : limit_(limit) {}
@@ -21,7 +23,7 @@ class TextFifo {
     pieces_.emplace_back(text, length);
     bytes_ += length;
     shrink();
-  } catch (const std::bad_alloc&) {  // the text is lost, as when the buffer is full
+  } catch (const std::bad_alloc&) {  // drop the text, as if the buffer were full
   }
   std::string take() {
     std::lock_guard lock(mutex_);
@@ -110,7 +112,7 @@ void softgpu_assertfail(ThreadContext* thread, uint64_t message, uint64_t file, 
   char place[160];
   std::snprintf(place, sizeof place, ": block: [%u,%u,%u], thread: [%u,%u,%u] Assertion `", at[0], at[1], at[2],
                 thread->tid[0], thread->tid[1], thread->tid[2]);
-  {  // destroyed before this stack is left for good
+  {  // scope: the string must be destroyed before fail_assertion() abandons this stack
     std::string text = std::string(file_text) + ":" + std::to_string(line) + ": " + function_text + place +
                        message_text + "` failed.\n";
     assert_fifo().append(text.data(), text.size());

@@ -17,11 +17,12 @@
 namespace gpupool::softgpu {
 namespace {
 
-// Workers sleep on bits of a futex, each on one of them.
+// Workers sleep on one futex word, each with one bit of its wait mask.
 uint32_t bit_of(unsigned worker) { return 1u << worker % 32; }
 
-constexpr uint64_t kSpinNanoseconds = 5'000;  // before an idle worker sleeps; short, as the submitter may wait for its processor
-constexpr uint64_t kLongIdleNanoseconds = 500'000'000;  // after that it gives memory back
+// polling time of an idle worker before it sleeps; short, as the submitter may need the processor
+constexpr uint64_t kSpinNanoseconds = 5'000;
+constexpr uint64_t kLongIdleNanoseconds = 500'000'000;  // idle time after which a worker frees memory
 
 }  // namespace
 
@@ -88,14 +89,16 @@ void Pool::submit(GridRequest request, std::function<void(GridResult)> done) {
 }
 
 void Pool::submit_at(uint32_t depth, GridRequest request, std::function<void(GridResult)> done) {
-  // Programs put signal handlers in place between their calls, not in the middle of many grids: looking costs a system call.
+  // Programs install signal handlers between their calls, not in the middle of many grids. Checking costs a
+  // system call, so it is done rarely while grids run.
   const bool busy = worker_about_to_claim != nullptr || unfinished_count_.load(std::memory_order_relaxed) != 0;
   if (!busy || submissions_.fetch_add(1, std::memory_order_relaxed) % 64 == 0) keep_fault_handlers();
   auto* grid = new Grid;
   grid->request = std::move(request);
   grid->done = std::move(done);
   const GridRequest& r = grid->request;
-  constexpr uint32_t kMostDepth = 24;  // as CUDA limits it; what returns from a chain of children returns through all
+  // CUDA's limit; bounds the recursion through the completion callbacks of nested children
+  constexpr uint32_t kMostDepth = 24;
   grid->depth = depth;
   if (r.services != nullptr && depth < kMostDepth) grid->children = std::make_unique<ChildLaunches>();
   BlockContext& context = grid->context;
@@ -136,9 +139,10 @@ void Pool::submit_at(uint32_t depth, GridRequest request, std::function<void(Gri
   }
   const bool possible = whole_clusters && grid->cluster_blocks <= kMaxClusterBlocks && grid->workers > 0 && grid->blocks > 0 && grid->threads > 0 && grid->threads <= kMaxThreadsPerBlock &&
                         grid->stack_class < FiberPool::kClasses && context.params != 0;
-  const std::shared_ptr<const Multiprocessors> where = r.multiprocessors;  // once it is queued the grid may end and go
+  // a copy: once queued, the grid may complete and be deleted
+  const std::shared_ptr<const Multiprocessors> where = r.multiprocessors;
   const bool may_run = worker_about_to_claim != nullptr && grid->may_run_on(worker_about_to_claim->number());
-  if (grid->blocks == 0) grid->blocks = 1;  // so that abort() has one to finish
+  if (grid->blocks == 0) grid->blocks = 1;  // abort() then has one block to finish
   bool stopping;
   {
     std::lock_guard lock(mutex_);
@@ -153,13 +157,14 @@ void Pool::submit_at(uint32_t depth, GridRequest request, std::function<void(Gri
       queued_.store(static_cast<uint32_t>(queue_.size()), std::memory_order_relaxed);
     }
   }
-  if (!possible || stopping) {  // never in the queue: a worker that is awake would run it
+  if (!possible || stopping) {  // not queued: a worker that is awake would run it
     abort(*grid, stopping ? FaultKind::cancelled : FaultKind::illegal_instruction, 0,
           "kernel " + std::string(r.kernel_name) + ": a launch that cannot run");
     release(grid);
     return;
   }
-  // The worker that has just ended a grid takes the next one itself, and wakes others when there is more than it can do.
+  // The worker that has just completed a grid runs the next one itself, and wakes others if there is more
+  // than it can do.
   if (worker_about_to_claim != nullptr && may_run) {
     worker_about_to_claim = nullptr;
     return;
@@ -169,7 +174,7 @@ void Pool::submit_at(uint32_t depth, GridRequest request, std::function<void(Gri
 }
 
 void Pool::wake_another(const Grid& grid) {
-  // Which of the queued ones needs whom is not worth looking at.
+  // Wakes all workers rather than finding out which queued grid may run on which worker.
   if (divided_.load() && more_than_one_queued()) return wake(nullptr, INT32_MAX);
   wake(grid.request.multiprocessors.get(), 1);
 }
@@ -180,10 +185,10 @@ void Pool::wake(const Multiprocessors* where, int most) {
     if (!spinning_.load()) syscall(SYS_futex, &epoch_, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
     return;
   }
-  // Who spins may be one that must not run it.
+  // The spinning worker may not be allowed to run the grid, so wake by bit mask.
   uint32_t bits = where == nullptr ? FUTEX_BITSET_MATCH_ANY : 0;
   for (unsigned i = 0; where != nullptr && i < thread_count_; ++i) bits |= where->test(i) ? bit_of(i) : 0;
-  if (thread_count_ > 32) most = INT32_MAX;  // workers that share a bit
+  if (thread_count_ > 32) most = INT32_MAX;  // workers share bits
   syscall(SYS_futex, &epoch_, FUTEX_WAKE_BITSET_PRIVATE, most, nullptr, nullptr, bits);
 }
 
@@ -251,7 +256,8 @@ void Pool::block_starts(Grid& grid) {
 }
 
 void Pool::finish_blocks(Grid& grid, uint64_t count) {
-  const uint64_t blocks = grid.blocks;  // once these are counted, another thread may complete and delete the grid
+  // a copy: once the blocks are counted, another thread may complete and delete the grid
+  const uint64_t blocks = grid.blocks;
   if (grid.finished.fetch_add(count) + count == blocks) complete(grid);
 }
 
@@ -297,7 +303,8 @@ void Pool::complete(Grid& grid) {
   if (done) done(std::move(result));
 }
 
-// The next of what a grid has launched; `result` is the grid's and that of the children until now.
+// Runs the next item that a grid has launched. `result` is the result of the grid and of the children run so
+// far.
 void Pool::run_children(uint32_t depth, std::shared_ptr<ChildLaunches> children, const KernelServices* services,
                         std::shared_ptr<const Multiprocessors> where, GridResult result, std::function<void(GridResult)> done) {
   auto launch = result.fault == FaultKind::none ? children->next() : std::nullopt;

@@ -10,16 +10,16 @@
 namespace gpupool::softgpu {
 namespace {
 
-constexpr int kMaxWidth = 4096;  // of a field, and digits of precision
+constexpr int kMaxWidth = 4096;  // maximum field width and number of digits of precision
 
 struct Conversion {
   char flags[8] = {};
   int width = -1, precision = -1;
   bool width_argument = false, precision_argument = false;
   char length[3] = {};
-  bool wide = false;   // takes 8 bytes if it is an integer
+  bool wide = false;   // an integer argument has 8 bytes
   char type = 0;
-  const char* end = nullptr;  // just after it
+  const char* end = nullptr;  // the character after the conversion
 };
 
 int read_number(const char*& at) {
@@ -28,7 +28,7 @@ int read_number(const char*& at) {
   return number;
 }
 
-// Parses what follows a '%'. The type is 0 when the format ends within it.
+// Parses the part of a conversion after '%'. The type is 0 if the format ends within it.
 Conversion parse(const char* at) {
   Conversion c;
   size_t flags = 0;
@@ -103,7 +103,7 @@ class Formatter {
     return value;
   }
 
-  // snprintf into what is left of the buffer. The format is built here, never taken from the kernel.
+  // Appends one value through snprintf. The format is built here, never taken from the kernel.
   template <typename T>
   void print(const Conversion& c, const char* length, char type, T value) {
     char format[32];
@@ -111,14 +111,13 @@ class Formatter {
     std::snprintf(format, sizeof format, has_precision ? "%%%s*.*%s%c" : "%%%s*%s%c", c.flags, length, type);
     const uint64_t room = capacity_ - result_.length;
     const int width = std::max(c.width, 0);
-    // One more than the room: snprintf wants to end the text.
     const int written = has_precision ? std::snprintf(scratch_, sizeof scratch_, format, width, c.precision, value)
                                       : std::snprintf(scratch_, sizeof scratch_, format, width, value);
     if (written <= 0 || room == 0) return;
     append(scratch_, std::min<uint64_t>(static_cast<uint64_t>(written), sizeof scratch_ - 1));
   }
 
-  // False: not a conversion, or one too many; it is printed as it is written.
+  // Returns false if this is no conversion or exceeds the argument limit; the caller then prints it verbatim.
   bool convert(Conversion& c) {
     if (c.type == '\0' || std::strchr("diuoxXcpsfFeEgGaA", c.type) == nullptr) return false;
     const int needed = 1 + c.width_argument + c.precision_argument;
@@ -164,7 +163,7 @@ class Formatter {
     const char* bytes = "(null)";
     uint64_t length = 6;
     if (address != 0) {
-      // Straight into the buffer behind the text so far, then moved behind its padding.
+      // Read directly into the buffer behind the existing text, then move behind the padding.
       const uint64_t room = capacity_ - result_.length;
       const uint64_t wanted = c.precision >= 0 ? std::min<uint64_t>(static_cast<uint64_t>(c.precision), room) : room;
       if (wanted == 0) return pad(c, 0);
@@ -200,7 +199,8 @@ class Formatter {
   uint64_t capacity_;
   uint64_t next_;
   FormattedText result_;
-  char scratch_[kMaxWidth + 512];  // widest field; %f of the largest double has 309 digits and its precision
+  // the widest field; %f of the largest double has 309 digits plus the precision
+  char scratch_[kMaxWidth + 512];
 };
 
 }  // namespace

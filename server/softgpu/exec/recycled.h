@@ -1,5 +1,6 @@
-// Memory for objects that one thread makes and another ends, as grids and operations are: the general allocator would take
-// the slow way through an arena for each. A class derives from Recycled<itself>; a few of its objects' places are kept.
+// Free list for objects that one thread creates and another deletes, such as grids and operations; the
+// general allocator would take its slow path through another thread's arena for each. A class derives from
+// Recycled<itself>; up to kMost freed objects are kept per class. Thread-safe.
 #pragma once
 #include <cstddef>
 #include <mutex>
@@ -40,7 +41,7 @@ class Recycled {
     Free* next;
   };
 #if defined(__SANITIZE_ADDRESS__)
-  static constexpr size_t kMost = 0;  // what is used after its end shall be noticed
+  static constexpr size_t kMost = 0;  // keep none, so that AddressSanitizer detects use after free
 #else
   static constexpr size_t kMost = 4096;
 #endif

@@ -1,4 +1,5 @@
-// What the device runtime says of errors. Kernels read the texts, so they lie where kernels may read.
+// cudaGetErrorName and cudaGetErrorString for kernels. The texts are stored in the reserved range, where
+// kernels may read.
 #include <cstring>
 #include <map>
 #include <string_view>

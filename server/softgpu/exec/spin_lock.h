@@ -1,4 +1,5 @@
-// A lock for some tens of instructions. Yields when it does not get the lock soon: its holder may have been preempted.
+// A spin lock for critical sections of some tens of instructions. Yields the processor if the lock is not
+// free soon: its holder may have been preempted.
 #pragma once
 #include <sched.h>
 
@@ -6,7 +7,7 @@
 
 namespace gpupool::softgpu {
 
-// For loops that wait for another thread's next few instructions.
+// Pauses inside a loop that waits for the next few instructions of another thread.
 inline void pause_cpu() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();

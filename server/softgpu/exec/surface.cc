@@ -1,4 +1,5 @@
-// Surfaces: loads, stores and reductions at a place given in bytes (or, for formatted stores and reductions, in texels).
+// Surface loads, stores and reductions. Coordinates are in bytes, or in texels for formatted stores and
+// reductions.
 #include <algorithm>
 #include <atomic>
 #include <bit>
@@ -14,13 +15,15 @@ namespace {
 using namespace texture_call;
 
 const TextureState& surface_of(ThreadContext* thread, uint64_t& surface) {
-  if (in_range(surface, 8) && surface % 8 == 0) surface = *reinterpret_cast<const uint64_t*>(surface);  // a reference
+  // a reference
+  if (in_range(surface, 8) && surface % 8 == 0) surface = *reinterpret_cast<const uint64_t*>(surface);
   const TextureState* const found = find_texture(surface, true);
   if (!found) softgpu_fault(thread, FaultKind::illegal_address, surface);
   return *found;
 }
 
-// The address of `bytes` bytes there; 0: outside, and that does nothing.
+// Returns the address of `bytes` bytes at the coordinates in `in`; 0 if outside and the access is to be
+// ignored.
 uint64_t address_in(ThreadContext* thread, const TextureState& s, uint32_t what, const uint32_t* in, uint32_t bytes) {
   const TextureLevel& level = s.levels[0];
   const uint32_t texel = s.format.bytes();
@@ -44,7 +47,7 @@ uint64_t address_in(ThreadContext* thread, const TextureState& s, uint32_t what,
 
 uint32_t bytes_of(uint32_t what) { return what >> kBytesShift & 31; }
 
-// A register's 32 bits as a channel of the format.
+// Converts the 32 bits of a register to a channel of the format.
 uint32_t converted(const TexelFormat& format, uint32_t value) {
   const float number = std::bit_cast<float>(value);
   const float most = static_cast<float>((uint64_t{1} << (format.bits - (format.kind == TexelKind::signed_normalized))) - 1);

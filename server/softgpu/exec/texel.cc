@@ -66,7 +66,7 @@ Texel read_texel(const TextureState& t, const TextureLevel& level, uint32_t x, u
       texel.set(channel, t.srgb && bits == 8 && channel < 3 ? linear_of_srgb(number) : number);
     }
   }
-  // What the format has no channel for: 0, and 1 for the last.
+  // Channels that the format lacks read as 0, the fourth as 1.
   if (t.format.channels < 4) {
     if (t.to_float || kind == TexelKind::floating) texel.set(3, 1.0f);
     else texel.bits[3] = 1;

@@ -1,4 +1,5 @@
-// One texel of a texture, in the four 32-bit registers that a fetch gives. Internal to the texture functions.
+// One texel of a texture, as the four 32-bit registers that a fetch returns. Internal to the texture
+// functions.
 #pragma once
 #include <bit>
 #include <cmath>
@@ -16,9 +17,9 @@ struct Texel {
 };
 
 float number_of_half(uint16_t half);
-uint16_t half_of(float value);  // to the nearest, ties to even
+uint16_t half_of(float value);  // rounds to nearest, ties to even
 
-// The texel must lie in the level; its memory may be gone, which faults.
+// Reads a texel, which must lie in the level. Faults if the texture's memory is no longer mapped.
 Texel read_texel(const TextureState& texture, const TextureLevel& level, uint32_t x, uint32_t y, uint32_t z);
 
 }  // namespace gpupool::softgpu

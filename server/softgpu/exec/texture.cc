@@ -1,4 +1,5 @@
-// Sampling. What the CUDA programming guide's appendix on texture fetching says, with weights of eight fractional bits.
+// Texture sampling as in the CUDA programming guide's appendix on texture fetching; weights have eight
+// fractional bits.
 #include "server/softgpu/exec/texture.h"
 
 #include <algorithm>
@@ -14,7 +15,7 @@ namespace {
 
 using namespace texture_call;
 
-constexpr float kFar = 1 << 30;  // coordinates beyond mean the same as these
+constexpr float kFar = 1 << 30;  // coordinates are clamped to +-kFar
 
 int64_t whole(float value) { return static_cast<int64_t>(std::floor(value)); }
 
@@ -23,10 +24,10 @@ float tame(float value) {
   return std::clamp(value, -kFar, kFar);
 }
 
-// A weight with eight fractional bits, from 0 to 1.
+// Returns a weight from 0 to 1 with eight fractional bits.
 float weight(float fraction) { return std::nearbyint(fraction * 256) / 256; }
 
-// The texel that stands for number `at`; -1: the border.
+// Returns the index of the texel that index `at` addresses; -1: the border color.
 int64_t place(int64_t at, uint32_t size, AddressMode mode) {
   const auto n = static_cast<int64_t>(size);
   switch (mode) {
@@ -41,28 +42,28 @@ int64_t place(int64_t at, uint32_t size, AddressMode mode) {
   return std::clamp<int64_t>(at, 0, n - 1);
 }
 
-// The one or two texels along an axis that count, before addressing.
+// The one or two texels along an axis that contribute, before the address mode is applied.
 struct Axis {
   int64_t first = 0;
-  float second_weight = 0;  // 0: the first alone
+  float second_weight = 0;  // 0: only the first contributes
 };
 
 struct Sampler {
   const TextureState& t;
-  const bool integers;  // coordinates are texel numbers
+  const bool integers;  // coordinates are integer texel indices
   const bool linear;
 
   AddressMode mode(uint32_t axis) const {
     const AddressMode wished = t.address_mode[axis];
     if (t.cube) return AddressMode::clamp;
-    // Repeating needs normalized coordinates.
+    // Wrap and mirror need normalized coordinates.
     const bool repeats = wished == AddressMode::wrap || wished == AddressMode::mirror;
     return repeats && (!t.normalized || integers) ? AddressMode::clamp : wished;
   }
   Axis axis(float coordinate, uint32_t size, uint32_t number, int32_t offset) const {
     float x = tame(coordinate);
     if (t.normalized && !integers) {
-      // Before they are multiplied, or large coordinates would lose the bits that count.
+      // Reduce before multiplying, or large coordinates would lose their significant bits.
       if (mode(number) == AddressMode::wrap) x -= std::floor(x);
       if (mode(number) == AddressMode::mirror) x -= 2 * std::floor(x / 2);
       x = tame(x * static_cast<float>(size));
@@ -82,7 +83,7 @@ struct Sampler {
     std::memcpy(texel.bits, t.border, sizeof texel.bits);
     return texel;
   }
-  // Address modes applied; `slice`: layer or face where there are any.
+  // Applies the address modes. `slice`: layer or face, 0 if there are none.
   Texel texel(const TextureLevel& level, uint32_t dimensions, int64_t x, int64_t y, int64_t z, uint32_t slice) const {
     if (t.is_linear && (x < 0 || x >= level.width)) return Texel{};
     x = place(x, level.width, mode(0));
@@ -93,7 +94,7 @@ struct Sampler {
   }
 };
 
-// A direction as a cube's face and a place on it, from 0 to 1.
+// A direction as a cube's face and a position on it, from 0 to 1.
 struct OnCube {
   uint32_t face;
   float u, v;
@@ -112,7 +113,7 @@ OnCube on_cube(float x, float y, float z) {
   if (!(m > 0)) return {face, 0.5f, 0.5f};
   return {face, (s / m + 1) / 2, (t / m + 1) / 2};
 }
-// The direction to a texel of a face, which may lie beyond its edge.
+// Returns the face and position of a texel that may lie beyond the edge of `face`.
 OnCube around_edge(uint32_t face, int64_t x, int64_t y, uint32_t size) {
   const float s = (static_cast<float>(x) + 0.5f) / static_cast<float>(size) * 2 - 1;
   const float t = (static_cast<float>(y) + 0.5f) / static_cast<float>(size) * 2 - 1;
@@ -131,7 +132,7 @@ struct Request {
   float x, y, z;
   uint32_t slice;
   const int32_t* offset;
-  const float* reference;  // depth comparison; null: none
+  const float* reference;  // reference value of a depth comparison; null: none
 
   uint32_t dimensions() const { return (what & kGeometry) == kCube ? 2 : (what & kGeometry) + 1; }
 };
@@ -195,7 +196,7 @@ float level_of_gradient(const TextureState& t, const Request& r, const uint32_t*
     float length = 0;
     for (uint32_t axis = 0; axis < ((r.what & kGeometry) == kCube ? 3 : r.dimensions()); ++axis) {
       float step = std::bit_cast<float>(in[first + axis]);
-      // On a cube the derivatives are those of the direction, two units of which are a face.
+      // Derivatives on a cube are those of the direction; a face is two units wide.
       if (t.cube) step *= static_cast<float>(level.width) / 2;
       else if (t.normalized) step *= static_cast<float>(sizes[axis]);
       length += step * step;
@@ -237,7 +238,8 @@ using namespace gpupool::softgpu;
 
 extern "C" void softgpu_texture_fetch(ThreadContext* thread, uint64_t texture, uint32_t what, const uint32_t* in, uint32_t* out) {
   using namespace texture_input;
-  if (in_range(texture, 8) && texture % 8 == 0) texture = *reinterpret_cast<const uint64_t*>(texture);  // a reference
+  // a reference
+  if (in_range(texture, 8) && texture % 8 == 0) texture = *reinterpret_cast<const uint64_t*>(texture);
   const TextureState* const t = find_texture(texture, false);
   if (!t) softgpu_fault(thread, FaultKind::illegal_address, texture);
   const bool integers = (what & kIntegers) != 0;
@@ -249,7 +251,7 @@ extern "C" void softgpu_texture_fetch(ThreadContext* thread, uint64_t texture, u
   constexpr int32_t kNone[3] = {0, 0, 0};
   int32_t offset[3];
   std::memcpy(offset, (what & kOffset) != 0 ? reinterpret_cast<const int32_t*>(in + kOffsets) : kNone, sizeof offset);
-  for (int32_t& one : offset) one = std::clamp(one, -8, 7);  // what hardware takes
+  for (int32_t& one : offset) one = std::clamp(one, -8, 7);  // the hardware's range
   const float reference = std::bit_cast<float>(in[kReference]);
   Request request{what, coordinate(kX), coordinate(kY), coordinate(kZ), 0, offset, (what & kCompare) != 0 ? &reference : nullptr};
   const bool cube = (what & kGeometry) == kCube;

@@ -1,4 +1,4 @@
-// The table of textures and surfaces, and questions about them.
+// The table of textures and surfaces, and the texture queries.
 #include <array>
 #include <atomic>
 #include <deque>
@@ -12,11 +12,11 @@
 namespace gpupool::softgpu {
 namespace {
 
-// A value is tag (8) | generation (24) | index (32), never an address of the reserved range.
+// A handle is tag (8 bits) | generation (24) | index (32), and never an address of the reserved range.
 constexpr uint64_t kTag = 0x54ull << 56;
 constexpr uint32_t kGenerations = 1u << 24;
 constexpr uint32_t kSlots = 65536, kChunkSlots = 256;
-constexpr size_t kRest = 4096;  // slots that rest before one is used again
+constexpr size_t kRest = 4096;  // number of free slots kept before one is reused
 
 struct Slot {
   std::atomic<uint64_t> handle{0};
@@ -27,7 +27,7 @@ using Chunk = std::array<Slot, kChunkSlots>;
 
 struct Table {
   std::array<std::atomic<Chunk*>, kSlots / kChunkSlots> chunks{};
-  std::mutex mutex;  // guards what follows, and changes
+  std::mutex mutex;  // guards the members below; held for all changes
   uint32_t used = 0;
   std::deque<uint32_t> free;
 };
@@ -110,7 +110,7 @@ uint32_t softgpu_texture_query(ThreadContext* thread, uint64_t handle, uint32_t 
     case TextureQuestion::width: return l.width;
     case TextureQuestion::height: return l.height;
     case TextureQuestion::depth: return l.depth;
-    case TextureQuestion::channel_data_type: {  // in OpenCL's numbers, as the PTX ISA says
+    case TextureQuestion::channel_data_type: {  // values of OpenCL, as the PTX ISA specifies
       const uint32_t bits = t->format.bits, step = bits == 8 ? 0 : bits == 16 ? 1 : 2;
       switch (t->format.kind) {
         case TexelKind::signed_normalized: return 0x10d0 + step;

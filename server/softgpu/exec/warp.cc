@@ -5,8 +5,9 @@
 namespace gpupool::softgpu {
 namespace {
 
-// Lanes at a later point may be what the lanes at earlier ones spin for, so their wait is bounded: by so many releases of
-// other lanes, of which each counts more when a lane has yielded in a loop.
+// Lanes at earlier points may spin for lanes at later ones, so the wait of the later lanes is bounded by
+// kMostOvertaken releases of other lanes. A release counts kYieldedWeight times if a lane has yielded in a
+// loop since the last one.
 constexpr uint32_t kMostOvertaken = 1 << 16;
 constexpr uint32_t kYieldedWeight = 1 << 10;
 
@@ -18,7 +19,7 @@ void for_each_lane(uint32_t lanes, F f) {
 }  // namespace
 
 uint32_t Warp::arrive(uint32_t lane, Kind kind, uint8_t mode, uint32_t members, WarpFunction function) {
-  members |= 1u << lane;  // a mask without the caller is undefined in PTX; never let it wait for ever
+  members |= 1u << lane;  // a mask without the caller is undefined in PTX; it must not wait for ever
   for (uint32_t i = 0; i < group_count; ++i) {
     Group& group = groups[i];
     if (group.members != members || group.kind != kind || group.mode != mode || group.function != function)
@@ -106,7 +107,7 @@ void Warp::compute_shuffle(const Group& group) {
         in_range = source <= last;
         break;
     }
-    // Reading a lane that does not take part is undefined in PTX: the lane keeps its own value then.
+    // Reading a lane that does not take part is undefined in PTX; here the lane keeps its own value.
     const bool present = in_range && ((group.arrived >> source) & 1) != 0;
     result[lane] = static_cast<uint32_t>(value[present ? source : me]);
     flag[lane] = in_range;

@@ -1,8 +1,8 @@
 // The collective operations of one warp: shuffles, votes, matches, warp barriers. Internal to exec/.
 //
-// A lane that arrives joins the group of lanes with the same operation and member mask; the last member to arrive
-// computes the results of all. Several groups exist at once when the warp has diverged. Lanes that ended are not waited
-// for. Plain data of one block, used by its pool thread alone.
+// An arriving lane joins the group of lanes with the same operation and member mask; the last member to
+// arrive computes the results of all. Several groups exist at once when the warp has diverged. Lanes that
+// have ended are not waited for. Plain data of one block, used by its pool thread alone.
 #pragma once
 #include <cstdint>
 
@@ -17,21 +17,21 @@ struct Warp {
     uint32_t arrived;
     Kind kind;
     uint8_t mode;  // ShuffleMode or VoteMode
-    WarpFunction function;  // of a call
+    WarpFunction function;  // for Kind::call
   };
 
-  uint32_t ended = 0;           // lanes that left or never were
-  uint32_t going = 0;           // how many lanes run or could run now
+  uint32_t ended = 0;           // lanes that have ended or never existed
+  uint32_t going = 0;           // number of lanes that run or could run now
   uint32_t asking_mask = 0;     // lanes that wait in softgpu_active_mask
   uint32_t converging = 0;      // lanes that wait in softgpu_converge
   uint32_t resumed = 0;         // lanes that left softgpu_converge and have not yielded since
   uint32_t spinning = 0;        // lanes that yielded and do not count as going
   bool yielded = false;         // a resumed lane has yielded since the last release
-  uint32_t overtaken = 0;       // how long lanes at a later point have waited for lanes at earlier ones
+  uint32_t overtaken = 0;       // weighted number of releases for which lanes at a later point have waited
   uint32_t group_count = 0;
   Group groups[kWarpSize];
 
-  // Per lane: what it brought, what it gets.
+  // Per lane: operands and results.
   uint64_t value[kWarpSize];
   uint32_t b[kWarpSize], c[kWarpSize];
   uint32_t result[kWarpSize];
@@ -47,12 +47,14 @@ struct Warp {
     yielded = false;
     group_count = 0;
   }
-  // Called when no lane is going and some are converging: takes the lanes that may go on out of `converging`. These are the
-  // lanes at the earliest point, so that a lane that left a branch or loop early waits for the rest of its warp.
+  // Called when no lane is going and some are converging: removes the lanes that may continue from
+  // `converging` and returns them. These are the lanes at the earliest point, so that a lane that left a
+  // branch or loop early waits for the rest of its warp.
   uint32_t take_converged();
-  // Adds the lane. Returns the lanes whose results are ready (this one among them), or 0 when it has to wait.
+  // Adds a lane to a group. Returns the lanes whose results are ready, this one included, or 0 if the lane
+  // has to wait.
   uint32_t arrive(uint32_t lane, Kind kind, uint8_t mode, uint32_t members, WarpFunction function = nullptr);
-  // Called after `ended` grew: returns the lanes of one group that became complete by it, 0 when there is none.
+  // Called after `ended` grew: returns the lanes of one group that this completed, 0 if there is none.
   uint32_t complete_one();
 
  private:

@@ -1,3 +1,5 @@
+// Worker: the body of a pool thread. Claims chunks of blocks, runs them, and reports finished ones to the
+// Pool.
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -16,10 +18,12 @@
 namespace gpupool::softgpu {
 namespace {
 
-// How many blocks a worker claims at once: few enough that all workers end together, and one where blocks are few.
+// Limits the number of blocks claimed at once, so that all workers end at about the same time: a worker
+// claims its share of the remaining blocks divided by kChunksPerWorker, at least one and at most kMaxChunk.
 constexpr uint64_t kMaxChunk = 64;
 constexpr uint64_t kChunksPerWorker = 4;
-// Blocks that only spin let further blocks start beside them after this time, and no more than so many per worker.
+// If all blocks of a worker only spin for kSpinBeforeCompany, further blocks start beside them, up to
+// kMaxCompany.
 constexpr uint64_t kSpinBeforeCompany = 100'000;  // nanoseconds
 constexpr size_t kMaxCompany = 64;
 constexpr size_t kMaxSpare = 4;
@@ -27,7 +31,8 @@ constexpr size_t kMaxSpare = 4;
 }  // namespace
 
 void Worker::run() {
-  // Signals of the program go to the program's own threads. Those of an access fault cannot be blocked.
+  // The program's signals are delivered to the program's own threads. Synchronous fault signals must not be
+  // blocked.
   sigset_t all;
   sigfillset(&all);
   for (int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT}) sigdelset(&all, fault);
@@ -64,7 +69,7 @@ void Worker::run() {
   spare_.clear();
 }
 
-// Does one piece of work; false when there is none.
+// Starts or advances blocks; returns false if there is nothing to do.
 bool Worker::step() {
   if (live_.empty()) return start_block();
   advance_others();
@@ -94,7 +99,7 @@ bool Worker::claim(Grid** grid, uint64_t* index) {
     chunk_next_ = chunk_end_ = 0;
     grid_ = pool_.more_to_claim() ? pool_.first_grid(number_) : nullptr;
     if (grid_ == nullptr) return false;
-    // Others may help: with what is left of this grid, or with the next one.
+    // Wake another worker for the rest of this grid or for the next one.
     if (grid_->blocks - std::min(grid_->blocks, grid_->next.load(std::memory_order_relaxed)) > 1 ||
         pool_.more_than_one_queued()) {
       pool_.wake_another(*grid_);
@@ -127,7 +132,7 @@ bool Worker::start_block() {
     run_first(std::move(block), begun);
     return true;
   }
-  // The windows of all must be there before any of them runs.
+  // All windows must exist before any block of the cluster runs.
   const auto cluster = std::make_shared<Cluster>(grid->cluster_blocks);
   std::vector<std::pair<std::unique_ptr<BlockRun>, bool>> blocks;
   for (uint32_t rank = 0; rank < grid->cluster_blocks; ++rank) {
@@ -162,7 +167,8 @@ void Worker::run_first(std::unique_ptr<BlockRun> block, bool begun) {
   }
 }
 
-// Runs each block that lives here for a while. When all of them only spin, what they wait for may be a block not started.
+// Runs each live block for one slice. If all of them only spin, they may be waiting for a block that has not
+// started.
 void Worker::advance_others() {
   const auto takes_turns = [](const std::unique_ptr<BlockRun>& block) { return block->grid().takes_turns(); };
   if (std::any_of(live_.begin(), live_.end(), takes_turns)) {
@@ -200,7 +206,7 @@ void Worker::advance_others() {
   back_off();
 }
 
-// True: the block is over.
+// Returns true if the block has ended.
 bool Worker::settle(BlockRun& block, SliceEnd end) {
   if (end == SliceEnd::idle) return false;
   if (end != SliceEnd::finished) {
@@ -212,7 +218,8 @@ bool Worker::settle(BlockRun& block, SliceEnd end) {
   if (counted_ != &grid) count_finished();
   counted_ = &grid;
   ++uncounted_;
-  // Counting each block would have the workers fight for the counter; but nothing may be left uncounted for long.
+  // Counting every block at once would cause contention on the counter, but no finished block may stay
+  // uncounted for long.
   if (grid_ != &grid || chunk_next_ == chunk_end_ || !live_.empty()) {
     if (grid_ == &grid && chunk_next_ == chunk_end_ && live_.empty()) worker_about_to_claim = this;
     count_finished();
@@ -248,7 +255,8 @@ void Worker::drop_turn() {
   pool_.turns()->release();
 }
 
-// Everything here spins on memory that another worker, a copy or the program will write.
+// Reduces the load while all live blocks spin on memory that another worker, a copy or the program will
+// write.
 void Worker::back_off() {
   ++idle_rounds_;
   if (idle_rounds_ < 16) return;

@@ -19,7 +19,8 @@
 namespace gpupool::softgpu {
 namespace {
 
-// Free pieces of the range by address and by size. Best fit: the smallest piece in which the request fits.
+// The free ranges by address and by size. Best fit: allocates from the smallest free range that is large
+// enough.
 class AddressAllocator {
  public:
   std::optional<uint64_t> allocate(uint64_t size, uint64_t alignment, uint64_t hint) {
@@ -27,7 +28,8 @@ class AddressAllocator {
     if (!ready_) {
       const uint64_t start = random_start();
       insert_free(kRangeBase, start - kRangeBase);
-      insert_free(start + kGranule, kRangeBase + kRangeSize - start - kGranule);  // the gap keeps them from becoming one piece
+      // the gap prevents the two from being merged
+      insert_free(start + kGranule, kRangeBase + kRangeSize - start - kGranule);
       ready_ = true;
     }
     if (hint != 0 && hint % alignment == 0 && in_range(hint, size)) {
@@ -67,7 +69,7 @@ class AddressAllocator {
     return true;
   }
 
-  // True when [address, address + size) lies in allocated addresses (of one or several allocations).
+  // Returns true if [address, address + size) lies in allocated addresses, of one or several allocations.
   bool covers(uint64_t address, uint64_t size) {
     std::lock_guard lock(mutex_);
     auto piece = used_.upper_bound(address);
@@ -97,8 +99,9 @@ class AddressAllocator {
     free_.emplace(address, size);
     by_size_.emplace(size, address);
   }
-  // Allocations start at a random place in the last eighth, as a driver's do by ASLR: variables of modules in several processes
-  // should have different addresses. The piece behind it is the smaller one, and so is used first.
+  // Allocations start at a random address in the last eighth of the range, similar to ASLR, so that module
+  // variables of several processes have different addresses. The free range behind that address is the
+  // smaller one and is used first.
   static uint64_t random_start() {
     constexpr uint64_t kPlaces = kRangeSize / 16 / kGranule;
     uint64_t random = 0;
@@ -135,7 +138,7 @@ bool reserve_range() {
     void* got = mmap(wished, kRangeSize, PROT_NONE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
     if (got == wished) {
-      madvise(got, kRangeSize, MADV_DONTDUMP);  // a core file of a crashed program is about its own memory
+      madvise(got, kRangeSize, MADV_DONTDUMP);  // keep the range out of core files
       return true;
     }
     if (got != MAP_FAILED) munmap(got, kRangeSize);  // kernels before 4.17 take the address as a hint

@@ -1,8 +1,9 @@
-// Plain allocations (cuMemAlloc and its asynchronous cousins) on a SharedDevice, made and mapped in one step.
+// Plain allocations (cuMemAlloc, cuMemAllocAsync) on a SharedDevice, made and mapped in one step. Used by
+// runtime/.
 //
-// Small allocations share granules of 2 MiB, so that they cost neither a mapping nor a granule each; larger ones get a
-// piece of memory of their own, rounded up to 64 KiB. A granule without allocations goes back to the device at once.
-// Owns the memory behind every live allocation. Thread-safe.
+// Allocations of up to 1 MiB share granules of 2 MiB, so that they need neither a mapping nor a granule each;
+// larger ones get memory of their own, rounded up to 64 KiB. An empty granule is returned to the device at
+// once. Owns the memory of all live allocations. Thread-safe.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -22,25 +23,25 @@ class DeviceHeap {
   DeviceHeap(const DeviceHeap&) = delete;
   DeviceHeap& operator=(const DeviceHeap&) = delete;
 
-  static constexpr uint64_t kAlignment = 512;            // bytes, of every address handed out
+  static constexpr uint64_t kAlignment = 512;            // bytes, of every returned address
   static constexpr uint64_t kSmallLimit = kGranule / 2;  // larger allocations are not pooled
   static constexpr uint64_t kLargeMultiple = 64 << 10;   // bytes
 
-  // Null when the device has not that much left. The memory is not zeroed when it was used before by this heap.
+  // Returns nullopt if the device has too little free memory. Memory used earlier by this heap is not zeroed.
   std::optional<uint64_t> allocate(uint64_t size);
-  bool free(uint64_t address);  // false: not the start of a live allocation
+  bool free(uint64_t address);  // returns false if the address is not the start of a live allocation
 
   struct Allocation {
     uint64_t address;
-    uint64_t size;  // as asked for
+    uint64_t size;  // as requested
   };
-  // The live allocation that contains the address.
+  // Returns the live allocation that contains the address.
   std::optional<Allocation> find(uint64_t address) const;
 
  private:
   struct Live {
-    uint64_t size;      // as asked for
-    uint64_t reserved;  // as taken
+    uint64_t size;      // as requested
+    uint64_t reserved;  // rounded up
     bool pooled;
   };
   std::optional<uint64_t> take_pooled(uint64_t size);

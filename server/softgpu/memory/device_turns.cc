@@ -1,5 +1,6 @@
-// Round robin between processes. The holder's slot number is one word in the shared file. Who wants the turn sets its bit
-// in the `waiting` set; who gives it up hands it to the next living slot after its own and wakes that process alone.
+// Round-robin turns between processes. One word of the shared file holds the slot number of the holder. A
+// process that wants the turn sets its bit in the `waiting` set; the holder passes the turn to the next
+// living slot after its own and wakes only that process.
 #include "server/softgpu/memory/device_turns.h"
 
 #include <linux/futex.h>
@@ -34,7 +35,7 @@ class Turns final : public DeviceTurns {
 
   void acquire() override {
     std::unique_lock lock(mutex_);
-    // An expired slice ends when the last thread has let go; a thread that joined it now would prolong it.
+    // An expired slice ends when the last thread has released it; a thread that joined now would prolong it.
     changed_.wait(lock, [this] { return !obtaining_ && !(held_ > 0 && expired_); });
     if (held_++ > 0) return;
     obtaining_ = true;
@@ -55,7 +56,8 @@ class Turns final : public DeviceTurns {
   }
 
   bool still_mine() override {
-    // Taken away as overdue it is another's, or nobody's and nobody waits: then, too, it has to be acquired anew.
+    // If the turn was taken away as overdue, this process has to acquire it again, even if it is free and no
+    // process waits.
     const bool held = state_.holder.load(std::memory_order_relaxed) == me_ + 1;
     if (held && (!anyone_waits() || now() < slice_end_.load(std::memory_order_relaxed))) return true;
     expired_ = true;
@@ -98,7 +100,7 @@ class Turns final : public DeviceTurns {
         watched_turn = turn;
         watched_since = time;
       }
-      // A holder that died, or that is stuck in one endless block, is not waited for.
+      // Take over from a holder that has died or is stuck in one endless block.
       if (holder != 0 && (!file_.alive(holder - 1) || time - watched_since > kOverdueNanoseconds)) {
         if (take(holder)) break;
         continue;
@@ -108,7 +110,7 @@ class Turns final : public DeviceTurns {
     set_waiting(me_, false);
   }
 
-  // The next living process that waits, after this one in the circle of slots.
+  // Returns the next living process that waits, following this one in the circle of slots.
   std::optional<uint32_t> next_waiting() {
     for (uint32_t step = 1; step <= kMaxProcesses; ++step) {
       const uint32_t slot = (me_ + step) % kMaxProcesses;
@@ -132,9 +134,9 @@ class Turns final : public DeviceTurns {
     uint32_t holder = me_ + 1;
     auto next = next_waiting();
     if (!next) {
-      if (!state_.holder.compare_exchange_strong(holder, 0)) return;  // it was taken from us as overdue
+      if (!state_.holder.compare_exchange_strong(holder, 0)) return;  // taken away as overdue
       state_.turn.fetch_add(1);
-      // Someone may have begun to wait between the look and the change, and sleep already.
+      // A process may have started to wait and sleep between the search and the release.
       next = next_waiting();
       if (!next) return;
       holder = 0;
@@ -150,8 +152,8 @@ class Turns final : public DeviceTurns {
   const uint32_t me_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  uint32_t held_ = 0;        // nested acquires of this process
-  bool obtaining_ = false;   // one thread talks to the other processes, the rest wait
+  uint32_t held_ = 0;        // acquires of this process that are not released
+  bool obtaining_ = false;   // one thread negotiates with the other processes, the rest wait for it
   std::atomic<bool> expired_{false};
   std::atomic<uint64_t> slice_end_{0};
 };

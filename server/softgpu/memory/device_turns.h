@@ -1,4 +1,4 @@
-// Internal to memory/: the turns of a device whose state is in a SharedFile, which must outlive them.
+// Internal to memory/: creates the DeviceTurns of a device whose state is in `file`, which must outlive them.
 #pragma once
 #include <memory>
 

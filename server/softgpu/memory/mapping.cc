@@ -1,4 +1,4 @@
-// Memory objects and where they are mapped.
+// Memory objects and the table of their mappings.
 #include "server/softgpu/memory/mapping.h"
 
 #include <fcntl.h>
@@ -33,7 +33,7 @@ int protection_of(Access access) {
 std::atomic<bool> dirty{false};
 constexpr unsigned char kDirt = 0xdb;
 
-// Of memory at an address, whatever may be done with it there.
+// Fills the memory mapped at `address`; `access` is its protection before and afterwards.
 void make_dirty(uint64_t address, uint64_t size, Access access) {
   void* const start = reinterpret_cast<void*>(address);
   if (mprotect(start, size, PROT_READ | PROT_WRITE) == 0) std::memset(start, kDirt, size);
@@ -41,38 +41,40 @@ void make_dirty(uint64_t address, uint64_t size, Access access) {
 }
 
 constexpr uint64_t kLabel = 0x4d45'4d4f'5259'5301;
-constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;  // nobody can take pages away under a mapping
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;  // prevents truncation under a mapping
 
 bool page_multiple(uint64_t value) { return value % page_bytes() == 0; }
 
-// The move of a Memory to a memfd in progress, and the last one, for the SIGSEGV handler.
+// The current and the last move of a Memory to a memfd, for the SIGSEGV handler.
 std::atomic<uint64_t> moving_begin{0}, moving_end{0}, moves_done{0};
 std::atomic<bool> moving{false};
 
 class MappedMemory final : public Memory {
  public:
   MappedMemory(uint64_t size, std::function<void()> released) : size_(size), released_(std::move(released)) {}
-  // Another process's; takes over the descriptor.
+  // Memory exported by another process; takes ownership of the descriptor.
   MappedMemory(uint64_t size, std::function<void()> released, int file)
       : size_(size), released_(std::move(released)), state_(State::shared), file_(file) {}
   ~MappedMemory() override;
   uint64_t size() const override { return size_; }
   uint64_t mapped_size() const { return round_up(size_, page_bytes()); }
 
-  // All under the table's mutex.
+  // These must be called with the table's mutex held.
   bool place(uint64_t offset, uint64_t address, uint64_t size, Access access);
   bool leave(uint64_t address, uint64_t size, bool last_reference);
   bool label(MemoryLabel label);
   int file() const { return file_; }
 
  private:
+  // fresh: no content. at_home: private pages mapped at one address. parked: private pages not mapped for
+  // kernels. shared: in a memfd.
   enum class State { fresh, at_home, parked, shared };
   bool move_to_file();
 
   const uint64_t size_;
   std::function<void()> released_;
   State state_ = State::fresh;
-  uint64_t home_ = 0;                   // at_home, parked: where the private pages are
+  uint64_t home_ = 0;                   // at_home, parked: address of the private pages
   Access home_access_ = Access::none;   // at_home
   int file_ = -1;                       // shared
   friend struct Table;
@@ -97,7 +99,8 @@ struct Table {
     --next;
     return next->first + next->second.size > address;
   }
-  // The mappings that make up exactly this range; false when it cuts one or has a gap.
+  // Finds the mappings that make up exactly this range. Returns false if the range cuts a mapping or has a
+  // gap.
   bool whole(uint64_t address, uint64_t size, Iterator* first, Iterator* end) {
     Iterator at = mappings.find(address);
     *first = at;
@@ -118,7 +121,7 @@ Table& table() {
   return *instance;
 }
 
-// Moves private pages to another address without copying; what was at `from` becomes a reservation again.
+// Moves private pages to another address without copying; `from` becomes a reservation again.
 bool move_pages(uint64_t from, uint64_t to, uint64_t size) {
   void* source = reinterpret_cast<void*>(from);
   if (mprotect(source, size, PROT_READ | PROT_WRITE) != 0) return false;
@@ -145,7 +148,7 @@ bool write_file(int file, const char* bytes, uint64_t size, uint64_t offset) {
   return true;
 }
 
-// Kernels may go on reading what is copied; writers are held off by mprotect.
+// Kernels may read the pages during the copy; mprotect keeps writers out.
 __attribute__((no_sanitize("thread"))) bool all_zero(const char* bytes, uint64_t size) {
   const auto* words = reinterpret_cast<const uint64_t*>(bytes);
   for (uint64_t i = 0; i < size / sizeof(uint64_t); ++i) {
@@ -168,7 +171,7 @@ bool MappedMemory::move_to_file() {
   const uint64_t size = mapped_size();
   const int file = memfd_create("softgpu", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (file < 0) return false;
-  if (ftruncate(file, static_cast<off_t>(size + page_bytes())) != 0) {  // a page for the label
+  if (ftruncate(file, static_cast<off_t>(size + page_bytes())) != 0) {  // one more page for the label
     close(file);
     return false;
   }
@@ -191,7 +194,8 @@ bool MappedMemory::move_to_file() {
       if (!all_zero(bytes, page)) ok = write_file(file, bytes, page, at);
     }
     const int protection = state_ == State::at_home ? protection_of(home_access_) : PROT_NONE;
-    // The call itself: for ThreadSanitizer mmap() writes what it maps, and here the bytes stay as they are for whoever reads them.
+    // The raw system call: for ThreadSanitizer, mmap() writes the mapped range, but here the bytes do not
+    // change for readers.
     if (ok && state_ == State::at_home) ok = syscall(SYS_mmap, home, size, protection, MAP_SHARED | MAP_FIXED, file, 0) == static_cast<long>(home_);
     if (!ok) mprotect(home, size, protection);
     moves_done.fetch_add(1);
@@ -226,7 +230,8 @@ bool MappedMemory::place(uint64_t offset, uint64_t address, uint64_t size, Acces
   const bool whole = offset == 0 && size == mapped_size();
   if (whole && state_ == State::fresh) {
     if (!back_with_fresh_pages(address, size, protection_of(access), true)) return false;
-    madvise(reinterpret_cast<void*>(address), size, MADV_DONTFORK);  // a forked child must not make every page copy-on-write
+    // keep fork() from making every page copy-on-write
+    madvise(reinterpret_cast<void*>(address), size, MADV_DONTFORK);
     if (dirty) make_dirty(address, size, access);
   } else if (whole && state_ == State::parked && move_pages(home_, address, size)) {
     release_addresses(home_, size);
@@ -248,7 +253,7 @@ bool MappedMemory::leave(uint64_t address, uint64_t size, bool last_reference) {
     state_ = State::fresh;
     return back_with_nothing(address, size);
   }
-  // The content outlives the mapping.
+  // The content outlives the mapping, so park the pages elsewhere.
   const auto parking = allocate_addresses(size, std::min(size & -size, kGranule), 0);
   if (parking && move_pages(address, *parking, size)) {
     mprotect(reinterpret_cast<void*>(*parking), size, PROT_NONE);
@@ -313,7 +318,8 @@ bool map_memory(const std::shared_ptr<Memory>& memory, uint64_t offset, uint64_t
 
 bool unmap_memory(uint64_t address, uint64_t size) {
   auto& t = table();
-  std::map<uint64_t, Mapping> gone;  // destroyed after the mutex is released: the last reference runs foreign code
+  // destroyed after the mutex is released, because dropping the last reference runs the `released` callback
+  std::map<uint64_t, Mapping> gone;
   std::lock_guard lock(t.mutex);
   Table::Iterator at, end;
   if (size == 0 || !t.whole(address, size, &at, &end)) return false;
@@ -372,8 +378,8 @@ bool anything_mapped(uint64_t address, uint64_t size) {
 }
 
 bool wait_for_move(uint64_t address) {
-  // The fault may be older than the end of the move: one more try per move and thread.
-  // Initial-exec: a signal handler must not allocate thread-local storage.
+  // The fault may predate the end of the move, so allow one retry per move and thread. Initial-exec: a signal
+  // handler must not allocate thread-local storage.
   __attribute__((tls_model("initial-exec"))) static thread_local uint64_t retried_moves = 0;
   if (address < moving_begin || address >= moving_end) return false;
   if (moving) {

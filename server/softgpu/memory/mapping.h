@@ -1,16 +1,16 @@
-// What address_space.cc and mapping.cc tell each other. Internal to memory/.
+// The interface between address_space.cc and mapping.cc. Internal to memory/.
 #pragma once
 #include <cstdint>
 
 namespace gpupool::softgpu {
 
-// True when [address, address + size) lies in allocated addresses.
+// Returns true if [address, address + size) lies in allocated addresses.
 bool addresses_allocated(uint64_t address, uint64_t size);
-// True when some Memory is mapped within.
+// Returns true if any Memory is mapped within the range.
 bool anything_mapped(uint64_t address, uint64_t size);
-// free_addresses for addresses known to be free of mappings.
+// As free_addresses, for addresses known to have no mappings.
 void release_addresses(uint64_t address, uint64_t size);
-// Replaces what is there by fresh private pages, or by a reservation without memory.
+// Replace the mapping of the range by fresh private pages, or by a reservation without memory.
 bool back_with_fresh_pages(uint64_t address, uint64_t size, int protection, bool huge_pages);
 bool back_with_nothing(uint64_t address, uint64_t size);
 

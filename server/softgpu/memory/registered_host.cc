@@ -1,4 +1,5 @@
-// Host memory outside the range that kernels may use because the program registered it.
+// Host memory outside the reserved range that kernels may access because the program registered it.
+// Thread-safe.
 #include <atomic>
 #include <map>
 #include <mutex>
@@ -16,7 +17,7 @@ struct Registration {
 struct Registrations {
   std::shared_mutex mutex;
   std::map<uint64_t, Registration> pieces;  // by address
-  std::atomic<size_t> count{0};             // lets the usual case, none, go without the mutex
+  std::atomic<size_t> count{0};             // avoids the mutex in the usual case, no registrations
 };
 
 Registrations& registrations() {

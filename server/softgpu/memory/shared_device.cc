@@ -59,7 +59,7 @@ class OpenDevice final : public SharedDevice, public std::enable_shared_from_thi
     {
       std::lock_guard lock(charges_mutex_);
       const auto known = charges_.find(memory.get());
-      if (known == charges_.end()) return -1;  // another device's
+      if (known == charges_.end()) return -1;  // memory of another device
       charge = known->second.lock();
     }
     const int descriptor = softgpu::export_memory(memory, {.device = key(), .handle_types = handle_types}, kept);
@@ -111,7 +111,8 @@ class OpenDevice final : public SharedDevice, public std::enable_shared_from_thi
   void prepare_to_die() { file_.prepare_to_die(); }
 
  private:
-  // Of one Memory object: for this process alone, or (id not 0) one of those that hold what is shared.
+  // The charge of one Memory object: to this process alone or, if id is not 0, one of the holders of shared
+  // memory.
   struct Charge {
     Charge(std::shared_ptr<OpenDevice> device, uint64_t size) : device(std::move(device)), size(size) {}
     void end() {
@@ -187,24 +188,25 @@ class OpenDevice final : public SharedDevice, public std::enable_shared_from_thi
   mutable SharedFile file_;
   std::unique_ptr<DeviceTurns> turns_;
   std::mutex holdings_mutex_;
-  std::map<uint64_t, uint32_t> holdings_;  // shared memory: how often this process has it
+  std::map<uint64_t, uint32_t> holdings_;  // shared memory by id: how often this process holds it
   std::mutex charges_mutex_;
   std::map<const Memory*, std::weak_ptr<Charge>> charges_;
   std::mutex parked_mutex_;
   uint64_t parked_ = 0;
 };
 
-// One object per file and process: a process's record locks on a file end when it closes any descriptor of that file.
+// There is one object per file and process: closing any descriptor of a file drops all the process's record
+// locks on it.
 struct Registry {
   std::mutex mutex;
   std::condition_variable closed;
   struct Entry {
     std::weak_ptr<OpenDevice> device;
-    int owner;  // process id: a forked child opens the device for itself
+    int owner;  // process id: a forked child opens the device anew
   };
   std::map<std::string, Entry> entries;  // until the device is closed
-  std::vector<std::shared_ptr<SharedDevice>> kept;  // by a process that ends
-  int prepared_in = 0;                   // process id: at_exit is registered, abandoned files are removed
+  std::vector<std::shared_ptr<SharedDevice>> kept;  // by at_exit()
+  int prepared_in = 0;  // process id in which at_exit is registered and abandoned files are removed
 };
 
 Registry& registry() {
@@ -221,21 +223,21 @@ void close_device(const std::string& path, OpenDevice* device) {
   r.closed.notify_all();
 }
 
-// Programs end without destroying what they hold of the device; its file must go all the same.
+// Programs exit without destroying their references to the device; its file has to be removed nevertheless.
 void at_exit() {
   auto& r = registry();
   std::unique_lock lock(r.mutex, std::try_to_lock);
-  if (!lock) return;  // a thread still runs and uses it; the next process that opens a device cleans up
+  if (!lock) return;  // a thread is still using the registry; the next process that opens a device cleans up
   for (auto& [path, entry] : r.entries) {
     if (entry.owner != getpid()) continue;
     if (const auto device = entry.device.lock()) {
       device->prepare_to_die();
-      r.kept.push_back(device);  // not closed from here: the registry is locked
+      r.kept.push_back(device);  // closing it needs the registry's mutex
     }
   }
 }
 
-// Files of devices all of whose processes were killed.
+// Removes the files of devices whose processes have all been killed.
 void sweep(Registry& r, const std::string& prefix) {
   constexpr int kMost = 1000;
   DIR* directory = opendir("/dev/shm");
@@ -278,7 +280,7 @@ std::shared_ptr<SharedDevice> SharedDevice::open(int ordinal, uint64_t memory_by
     r.closed.wait(lock);  // another thread is closing it
   }
   if (r.prepared_in != getpid()) {
-    if (r.prepared_in == 0) std::atexit(at_exit);  // a forked child inherits it
+    if (r.prepared_in == 0) std::atexit(at_exit);  // inherited by forked children
     r.prepared_in = getpid();
     sweep(r, prefix);
   }

@@ -18,7 +18,7 @@ class OpenEvent final : public SharedEvent {
 
   SharedEventName name() const override { return {index_, {place().id[0].load(), place().id[1].load()}}; }
 
-  // Whose the record is stands there before anybody sees its number: what is left of an earlier one may be a dead process's.
+  // The recorder is stored before the number becomes visible: the old value may name a dead process.
   uint64_t record() override {
     return file_.exclusively([this] {
       const uint64_t number = place().recorded.load() + 1;
@@ -46,7 +46,7 @@ class OpenEvent final : public SharedEvent {
   Place& place() const { return file_.state().events.places[index_]; }
   SharedEvents::Mark& mark(uint64_t number) const { return place().marks[number % SharedEvents::kMarks]; }
 
-  const std::shared_ptr<void> owner_;  // of the file
+  const std::shared_ptr<void> owner_;  // keeps the file alive
   SharedFile& file_;
   const uint32_t index_;
 };

@@ -1,8 +1,10 @@
-// Events that several processes record and wait for (CU_EVENT_INTERPROCESS), in the device's shared file. All zeroes: none.
+// Events shared by several processes (CU_EVENT_INTERPROCESS), stored in the device's shared file. All-zero
+// memory: no events.
 //
-// A record has a number. Who waits, waits for the latest number of that moment, and goes on when that record is complete, or
-// its process is dead: nobody waits for what will never come. A process that uses an event has a bit there, so that what a
-// dead one left is free again (leave_all).
+// Each record has a number. A waiter waits for the latest number at the time of its call, and continues when
+// that record is complete or its process has died, so that it cannot wait for ever. Each process that uses an
+// event has a bit in its place; leave_all() clears the bits of a dead process, which frees its events.
+// Thread-safe.
 #pragma once
 #include <array>
 #include <atomic>
@@ -13,7 +15,8 @@ namespace gpupool::softgpu {
 
 constexpr uint32_t kMaxSharedEvents = 4096;  // per device
 
-// What another process needs to find it. The id is random, so that it cannot be mistaken for a later event's.
+// Identifies an event to other processes. The id is random, so that it does not match a later event in the
+// same place.
 struct SharedEventName {
   uint32_t index;
   std::array<uint64_t, 2> id;
@@ -22,9 +25,9 @@ struct SharedEventName {
 
 class SharedEvent {
  public:
-  virtual ~SharedEvent() = default;  // this process uses it no more
+  virtual ~SharedEvent() = default;  // this object's use of the event ends
   virtual SharedEventName name() const = 0;
-  // A new record; completed() must follow, whatever happens.
+  // Starts a new record; the caller must call completed() in any case.
   virtual uint64_t record() = 0;
   virtual void completed(uint64_t number) = 0;
   virtual uint64_t latest() const = 0;  // 0: never recorded
@@ -32,19 +35,19 @@ class SharedEvent {
 };
 
 struct SharedEvents {
-  static constexpr uint32_t kMarks = 16;  // records under way that are told apart
+  static constexpr uint32_t kMarks = 16;  // concurrent records that are tracked separately
   struct Mark {
-    std::atomic<uint64_t> completed;  // the highest number
-    std::atomic<uint64_t> recorder;   // of the last: SharedFile::self()
+    std::atomic<uint64_t> completed;  // highest completed number
+    std::atomic<uint64_t> recorder;   // process of the latest record: SharedFile::self()
   };
   struct Place {
-    std::atomic<uint64_t> users[4];  // a bit per slot; none: free
+    std::atomic<uint64_t> users[4];  // one bit per process slot; all zero: free
     std::atomic<uint64_t> id[2];
-    std::atomic<uint64_t> recorded;  // the latest number
+    std::atomic<uint64_t> recorded;  // latest number
     Mark marks[kMarks];
     bool used() const { return (users[0].load() | users[1].load() | users[2].load() | users[3].load()) != 0; }
   };
-  std::atomic<uint32_t> in_use;  // places that were ever taken are below
+  std::atomic<uint32_t> in_use;  // one more than the highest place used so far
   Place places[kMaxSharedEvents];
 
   void leave(uint32_t place, uint32_t slot) { places[place].users[slot / 64].fetch_and(~(uint64_t{1} << slot % 64)); }
@@ -54,7 +57,8 @@ struct SharedEvents {
 };
 
 class SharedFile;
-// Null: there are too many, or (open) none of that name. `owner`: whose the file is.
+// Return null if all places are in use, or (open) if there is no event of that name. `owner` keeps the file
+// alive.
 std::shared_ptr<SharedEvent> make_shared_event(SharedFile& file, std::shared_ptr<void> owner);
 std::shared_ptr<SharedEvent> open_shared_event(SharedFile& file, const SharedEventName& name, std::shared_ptr<void> owner);
 

@@ -33,7 +33,8 @@ std::string system_error(const std::string& what, const std::string& path) {
 
 bool SharedFile::lock_byte(int64_t byte) const {
   auto lock = record(byte, F_WRLCK);
-  // The kernel's deadlock detection looks at processes, not threads, and so sees deadlocks where there are none.
+  // The kernel's deadlock detection considers processes, not threads, and so reports deadlocks that do not
+  // exist.
   while (fcntl(file_, F_SETLKW, &lock) != 0) {
     if (errno != EINTR && errno != EDEADLK) return false;
     sched_yield();
@@ -48,7 +49,8 @@ void SharedFile::unlock_byte(int64_t byte) const {
 
 bool SharedFile::locked_elsewhere(int64_t byte) const {
   auto lock = record(byte, F_WRLCK);
-  return fcntl(file_, F_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;  // cannot tell: assume it lives
+  // on error assume that the process lives
+  return fcntl(file_, F_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 
 bool SharedFile::alive(uint32_t slot) const { return slot == slot_ || locked_elsewhere(kFirstSlotByte + slot); }
@@ -87,7 +89,7 @@ bool SharedFile::join_locked(const std::string& path, uint64_t total_bytes, bool
     *error = system_error("cannot examine", path);
     return false;
   }
-  if (info.st_nlink == 0) {  // its last user removed it between our open and our lock
+  if (info.st_nlink == 0) {  // removed by its last user between our open and our lock
     *retry = true;
     return false;
   }
@@ -117,7 +119,7 @@ bool SharedFile::join_locked(const std::string& path, uint64_t total_bytes, bool
   auto all_slots = record(kFirstSlotByte, F_WRLCK);
   all_slots.l_len = kMaxProcesses;
   const bool anyone = fcntl(file_, F_GETLK, &all_slots) != 0 || all_slots.l_type != F_UNLCK;
-  if (!anyone) {  // new, or everyone who used it died: start clean
+  if (!anyone) {  // new, or all its users have died: start clean
     state_ = new (mapped) SharedState{};
     state_->version = kVersion;
     state_->slot_count = kMaxProcesses;
@@ -178,7 +180,7 @@ void SharedFile::drop_event(uint32_t place) {
 
 bool SharedFile::mine() const { return getpid() == owner_; }
 
-// Processes about to end have given up their process id in the slot, but hold its lock until the very end.
+// Processes about to end have cleared the process id in their slot, but hold its lock until the very end.
 bool SharedFile::anyone_else() const {
   for (uint32_t i = 0; i < kMaxProcesses; ++i) {
     if (i != slot_ && state_->slots[i].pid != 0 && locked_elsewhere(kFirstSlotByte + i)) return true;
@@ -195,7 +197,7 @@ void SharedFile::leave() {
     let_go(slot_);
     state_->slots[slot_].pid = 0;
     if (!anyone_else()) unlink(path_.c_str());
-    close(file_);  // drops every lock of this process on the file
+    close(file_);  // drops all record locks of this process on the file
   }
   munmap(state_, sizeof(SharedState));
   state_ = nullptr;
@@ -217,7 +219,7 @@ void SharedFile::remove_if_abandoned(const std::string& path) {
   struct stat info{};
   uint64_t magic = 0;
   auto lock = record(kLifecycleByte, F_WRLCK);
-  // Whoever holds a lock, of whatever kind, uses the file; so nothing here waits.
+  // A process that holds any lock uses the file, so this function never waits for locks.
   bool abandoned = fcntl(file.file_, F_SETLK, &lock) == 0 && fstat(file.file_, &info) == 0 && S_ISREG(info.st_mode) &&
                    info.st_uid == geteuid() && info.st_size == static_cast<off_t>(sizeof(SharedState)) &&
                    pread(file.file_, &magic, sizeof magic, 0) == sizeof magic && magic == kMagic;
@@ -226,7 +228,7 @@ void SharedFile::remove_if_abandoned(const std::string& path) {
     slots.l_len = kMaxProcesses;
     abandoned = fcntl(file.file_, F_GETLK, &slots) == 0 && slots.l_type == F_UNLCK;
   }
-  // Someone who has it open and waits for the lock finds it without a name, and makes another.
+  // A process that has the file open and waits for the lock finds it unlinked and creates a new one.
   if (abandoned) unlink(path.c_str());
   close(file.file_);
 }

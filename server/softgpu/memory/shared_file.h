@@ -1,10 +1,11 @@
-// The file in /dev/shm behind a SharedDevice: its layout, and who takes part. Internal to memory/.
+// The file in /dev/shm behind a SharedDevice: its layout and the processes that use it. Internal to memory/.
 //
-// Every process that takes part owns a slot, and holds a POSIX record lock on that slot's byte: the kernel drops the lock
-// when the process dies, whatever kills it, and tells every other process, also across PID namespaces. What a dead process
-// left in its slot is wiped by whoever looks next; a file whose processes are all dead is removed by the next that opens
-// any softgpu device. A slot is written by its owner alone, or by the wiper under the
-// life-cycle lock, so that no crash can leave the accounts wrong: the sum of the slots is the truth.
+// Each process owns a slot and holds a POSIX record lock on that slot's byte. The kernel drops the lock when
+// the process dies for any reason, and reports it to other processes, also across PID namespaces. The slot of
+// a dead process is cleared by the next process that looks; a file whose processes are all dead is removed by
+// the next process that opens any softgpu device. Only its owner writes a slot, or a process that clears it
+// under the life-cycle lock, so a crash cannot corrupt the accounts: the sum of the slots is authoritative.
+// Thread-safe after join().
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -21,10 +22,10 @@ constexpr uint32_t kMaxProcesses = 256;  // per device
 constexpr uint32_t kMaxSharedMemories = 1024;
 
 struct alignas(64) ProcessSlot {
-  std::atomic<uint64_t> pid;      // for people who look at the file; 0: slot free
+  std::atomic<uint64_t> pid;      // for inspection by people; 0: slot free
   std::atomic<uint64_t> charged;  // bytes
-  std::atomic<uint32_t> wake;     // futex: counts the turns handed to this process
-  std::atomic<uint32_t> owners;   // counts the processes that have had it
+  std::atomic<uint32_t> wake;     // futex word: counts the turns handed to this process
+  std::atomic<uint32_t> owners;   // counts the processes that have owned the slot
 };
 
 struct SharedState {
@@ -32,11 +33,11 @@ struct SharedState {
   uint32_t version;
   uint32_t slot_count;
   uint64_t total_bytes;
-  alignas(64) std::atomic<uint32_t> holder;        // of the turn: slot + 1, 0 nobody
+  alignas(64) std::atomic<uint32_t> holder;        // slot of the turn's holder + 1; 0: none
   std::atomic<uint32_t> turn;                      // counts changes of the holder
-  std::atomic<uint64_t> waiting[kMaxProcesses / 64];  // one bit per slot that waits for the turn
+  std::atomic<uint64_t> waiting[kMaxProcesses / 64];  // one bit per slot waiting for the turn
   ProcessSlot slots[kMaxProcesses];
-  quota::HeldMemory<kMaxProcesses, kMaxSharedMemories> shared;  // beside what slots have charged
+  quota::HeldMemory<kMaxProcesses, kMaxSharedMemories> shared;  // charged besides ProcessSlot::charged
   SharedEvents events;
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
@@ -48,30 +49,33 @@ class SharedFile {
   SharedFile(const SharedFile&) = delete;
   SharedFile& operator=(const SharedFile&) = delete;
 
-  // Opens or creates the file and takes a slot. False: `error` says why.
+  // Opens or creates the file and takes a slot. On failure returns false and sets *error.
   bool join(const std::string& path, uint64_t total_bytes, std::string* error);
-  // Gives the slot back; the last one removes the file. In a forked child, which owns no slot, it only unmaps.
+  // Gives the slot back; the last process removes the file. In a forked child, which owns no slot, it only
+  // unmaps the file.
   void leave();
-  // At the end of a process that does not destroy its objects: removes the file when nobody else is left, but keeps the
-  // state usable for threads that still run. The kernel gives the slot's lock back.
+  // For a process that ends without destroying its objects: removes the file if no other process uses it, but
+  // keeps the state usable for threads that still run. The kernel releases the slot's lock.
   void prepare_to_die();
-  // Removes a file that nobody uses any more, its processes having been killed. Not one that this process has open.
+  // Removes a file whose processes were all killed. Must not be called for a file that this process has open.
   static void remove_if_abandoned(const std::string& path);
 
   // False in a forked child of the process that joined.
   bool mine() const;
   SharedState& state() const { return *state_; }
   uint32_t slot() const { return slot_; }
-  // Whether the process that owns (or owned) this slot lives. The caller's own slot counts as living.
+  // Returns whether the process that owns (or owned) this slot lives. The caller's own slot counts as living.
   bool alive(uint32_t slot) const;
-  // This process, among all that have been or will be in the file; and whether the one of that name lives.
+  // self() identifies this process among all past and future users of the file; alive_still() returns whether
+  // the process with such an identifier lives.
   uint64_t self() const { return uint64_t{state_->slots[slot_].owners} << 16 | slot_; }
   bool alive_still(uint64_t process) const;
   void wipe_dead();
-  // This process uses a shared event; once for each object that it has of it.
+  // Marks a shared event as used by this process; called once for each object of the event.
   void hold_event(uint32_t place);
   void drop_event(uint32_t place);
-  // Runs `change` while no other process or thread runs one; for decisions about the sum of all slots.
+  // Runs `change` while no other process or thread runs one; for decisions that depend on the sum of all
+  // slots.
   template <typename F>
   auto exclusively(F change) {
     std::lock_guard lock(mutex_);
@@ -97,9 +101,9 @@ class SharedFile {
   SharedState* state_ = nullptr;
   uint32_t slot_ = kNoSlot;
   int owner_ = 0;     // process id
-  std::mutex mutex_;  // record locks do not exclude threads of one process
+  std::mutex mutex_;  // needed in addition: record locks do not exclude threads of one process
   std::mutex events_mutex_;
-  std::map<uint32_t, uint32_t> events_;  // held by this process: how often
+  std::map<uint32_t, uint32_t> events_;  // uses of each event by this process
 };
 
 }  // namespace gpupool::softgpu
