@@ -46,7 +46,7 @@ AddressForm unknown(uint32_t which, int64_t coefficient = 1) {
 
 bool is_number(const AddressForm& form) { return form.variable.empty() && form.terms.empty(); }
 
-// a + factor * b; nothing when that has no form.
+// Returns a + factor * b, or nullopt if the sum has no form.
 std::optional<AddressForm> combine(const AddressForm& a, const AddressForm& b, int64_t factor) {
   if (!b.variable.empty() && (!a.variable.empty() || factor != 1)) return std::nullopt;
   if (std::abs(factor) > kMostCoefficient) return std::nullopt;
@@ -71,7 +71,7 @@ std::optional<AddressForm> combine(const AddressForm& a, const AddressForm& b, i
   return sum;
 }
 
-// The form of a special register, as a function of the lane.
+// Returns how a special register varies among the lanes of a warp.
 Variation variation_of_special(std::string_view name) {
   constexpr std::string_view kByLane[] = {"%tid", "%laneid", "%lanemask", "%clock", "%globaltimer"};
   for (std::string_view prefix : kByLane)
@@ -79,8 +79,9 @@ Variation variation_of_special(std::string_view name) {
   return Variation::uniform;
 }
 
-// True if warps are assumed not to span rows of a block: .reqntid gives a width that is a multiple of 32, or the code never reads
-// %tid.y or %tid.z. The second is a heuristic: a launch may have rows that the code does not read.
+// Returns true if warps are assumed not to span rows of a block: .reqntid gives a width that is a multiple of
+// 32, or the code never reads %tid.y or %tid.z. The latter is a heuristic: a launch may have rows that the
+// code does not read.
 bool has_warps_within_rows(const Function& f) {
   if (f.required_block[0] != 0) return f.required_block[0] % kWarpLanes == 0;
   return std::ranges::none_of(f.operand_pool, [](const Operand& operand) {
@@ -119,8 +120,9 @@ AddressForms::AddressForms(const Function& f, const std::vector<uint32_t>& defin
   find_uniform_comparisons();
 }
 
-// A vote or reduction gives all lanes of one member mask one value, and so does a shuffle from one lane. A shuffle within parts of the warp does so
-// for the lanes of a part, which exchange data with each other.
+// Returns true if the instruction gives all lanes of its member mask one value: a vote, a reduction, or a
+// shuffle from one lane. A shuffle within parts of the warp does so per part, and only lanes of the same part
+// exchange data with each other.
 bool AddressForms::is_agreed(const Instruction& i) const {
   const bool from_one_lane = i.opcode == "shfl" && f_.has(i, "idx");
   if (i.opcode != "vote" && i.opcode != "redux" && !from_one_lane) return false;
@@ -131,7 +133,7 @@ bool AddressForms::is_agreed(const Instruction& i) const {
   return is_uniform(operands.back()) && (!from_one_lane || is_uniform(operands[2]));
 }
 
-// The most that any operand varies; a load is as uniform as its address is.
+// Returns the largest variation of any operand; a load is as uniform as its address.
 Variation AddressForms::variation_of(const Instruction& i) const {
   if (is_agreed(i)) return Variation::uniform;
   if (i.opcode == "elect") return Variation::by_lane;
@@ -170,7 +172,7 @@ void AddressForms::find_variations() {
   }
 }
 
-// Lanes of one warp agree whether tid.x lies below a multiple of 32.
+// All lanes of a warp agree whether tid.x is below a multiple of 32.
 void AddressForms::find_uniform_comparisons() {
   if (!rows_are_warps_) return;
   for (const Instruction& i : f_.code) {
@@ -206,7 +208,7 @@ AddressForm AddressForms::of_address(const Operand& address) {
 AddressForm AddressForms::of_register(uint32_t reg) {
   if (forms_[reg]) return *forms_[reg];
   if (visiting_[reg]) return unknown(reg);
-  // Forms in terms of a register that is being visited are not kept, so there may be very many to find.
+  // Forms that refer to a register being visited are not cached, so the number of steps must be limited.
   if (depth_ >= kMostDepth || ++steps_ > kMostSteps) exhausted_ = true;
   if (exhausted_) return unknown(reg);
   visiting_[reg] = true;
@@ -220,21 +222,22 @@ AddressForm AddressForms::of_register(uint32_t reg) {
   --depth_;
   visiting_[reg] = false;
   AddressForm result = form.value_or(unknown(reg));
-  // In terms of a register whose own form is being found, its unknown would mean another thing than it will afterwards.
+  // Do not cache a form that refers to a register whose own form is being computed: that unknown will have
+  // another meaning afterwards.
   for (const AddressForm::Term& term : result.terms)
     if (term.unknown != reg && term.unknown != kLaneUnknown && visiting_[term.unknown]) return result;
   forms_[reg] = result;
   return result;
 }
 
-// A register that starts with some value and to which a constant is added again and again: its start plus a multiple of
-// the constant. Lanes that run in lock step have added it equally often.
+// Induction variable: a register that is initialised once and repeatedly incremented by a constant has the
+// form start + unknown * constant. Lanes in lock step have incremented it equally often.
 std::optional<AddressForm> AddressForms::of_induction(uint32_t reg) {
   for (size_t step = 0; step < 2; ++step) {
     const Instruction& adds = f_.code[definitions_[reg][step]];
     const Instruction& starts = f_.code[definitions_[reg][1 - step]];
     if (adds.is_predicated || starts.is_predicated) continue;
-    const auto added = of_instruction(adds, reg);  // in terms of the register itself, which is being visited
+    const auto added = of_instruction(adds, reg);  // in terms of `reg`, which is being visited
     if (!added || !added->variable.empty() || added->terms != std::vector<AddressForm::Term>{{reg, 1}}) continue;
     const auto start = of_instruction(starts, reg);
     if (!start || start->coefficient_of(reg) != 0 || added->constant == 0) continue;
@@ -270,13 +273,14 @@ std::optional<AddressForm> AddressForms::of_instruction(const Instruction& i, ui
   return of_bits(i, target);
 }
 
-// tid & 31 counts lanes as tid does, tid >> 5 is the same in all lanes of a warp, and x & 0xff0 is a multiple of 16.
+// tid & 31 counts lanes as tid does, tid >> 5 is equal in all lanes of a warp, and x & 0xff0 is a multiple of
+// 16.
 std::optional<AddressForm> AddressForms::of_bits(const Instruction& i, uint32_t target) {
   auto operands = f_.operands(i);
   const AddressForm a = of_operand(operands[1]), b = of_operand(operands[2]);
   if (!is_number(b) || b.constant <= 0) return std::nullopt;
   const bool of_lane = a == unknown(kLaneUnknown);
-  // nvcc compiles a division by 32 to an addition of a uniform value and a shift.
+  // nvcc compiles a division by 32 to the addition of a uniform value and a shift.
   const bool uniform_but_lane = std::all_of(a.terms.begin(), a.terms.end(), [&](const AddressForm::Term& term) {
     if (term.unknown == kLaneUnknown) return term.coefficient == 1;
     return warp_number_[term.unknown] || variation(term.unknown) == Variation::uniform;
@@ -286,7 +290,7 @@ std::optional<AddressForm> AddressForms::of_bits(const Instruction& i, uint32_t 
   const auto mask = static_cast<uint64_t>(b.constant);
   const int64_t multiple = int64_t{1} << std::countr_zero(mask);
   if (of_lane && mask == 31) {
-    warp_number_[target] = true;  // the unknown stands for -(tid / 32) here
+    warp_number_[target] = true;  // here the unknown stands for -(tid / 32)
     return combine(a, unknown(target, 32), 1);
   }
   if (of_lane && multiple >= 32) warp_number_[target] = true;
@@ -297,12 +301,13 @@ namespace {
 
 struct Difference {
   int64_t constant = 0;
-  int64_t multiple = 0;  // plus any multiple of it; 0: none
-  bool between_lanes = false;  // and that even for lanes of one number
+  int64_t multiple = 0;  // any multiple of this may be added to the constant; 0: none
+  bool between_lanes = false;  // the multiple may differ between the lanes
   bool by_data = false;
 
   void add_any(int64_t coefficient) { multiple = std::gcd(multiple, coefficient); }
-  // Do accesses of these sizes overlap when their addresses are this and `more` apart?
+  // Returns true if accesses of these sizes overlap when their addresses differ by this difference plus
+  // `more`.
   bool overlaps(int64_t more, uint32_t a_bytes, uint32_t b_bytes) const {
     int64_t apart = constant + more;
     if (multiple == 0) return apart < int64_t{a_bytes} && -apart < int64_t{b_bytes};
@@ -311,7 +316,7 @@ struct Difference {
   }
 };
 
-// Distance from a's address to b's, without the part that depends on the lane.
+// Returns the distance from a's address to b's, without the part that depends on the lane.
 Difference difference_of(const AddressForms& forms, const AddressForm& a, const AddressForm& b, bool later,
                          const std::vector<bool>& changes) {
   Difference difference;
@@ -354,7 +359,7 @@ Relation relation(const AddressForms& forms, const SharedAccess& a, const Shared
       if ((d != 0 || same_lane) && difference.overlaps(a_lane * d, a.bytes, b.bytes)) return meet;
     return Relation::apart;
   }
-  // The number of the warp's first lane no longer cancels out.
+  // The number of the warp's first lane does not cancel out here.
   const Relation likely = difference.by_data ? Relation::by_data : Relation::likely;
   difference.add_any(kWarpLanes * (b_lane - a_lane));
   for (int64_t of_a = 0; of_a < kWarpLanes; ++of_a)

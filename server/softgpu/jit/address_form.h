@@ -1,8 +1,10 @@
-// Addresses of shared memory as sums: variable + constant + coefficient * unknown + ... Private to jit/'s analyses.
+// Shared-memory addresses as sums: variable + constant + coefficient * unknown + ... Private to jit/'s
+// analyses; used by convergence.cc on the thread that compiles.
 //
-// Enough to tell in most kernels whether two accesses of one warp can meet at an address from different lanes. What is not
-// understood becomes an unknown of its own, so a form is never wrong, only vague. Arithmetic is taken as exact: addresses
-// that wrap around are not considered.
+// Precise enough in most kernels to decide whether two accesses of one warp can meet at an address from
+// different lanes. A value that the analysis cannot follow becomes an unknown of its own, so a form may be
+// imprecise but not wrong, except that arithmetic is taken to be exact: wrap-around of addresses is not
+// considered.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -13,22 +15,24 @@
 
 namespace gpupool::softgpu {
 
-// How an unknown differs between the lanes of a warp.
+// How an unknown varies among the lanes of a warp: the same in all lanes, a function of the lane, or
+// dependent on data from memory.
 enum class Variation : uint8_t { uniform, by_lane, by_data };
 
-// The unknown that counts the lanes: %tid.x, which is the lane plus a number that all lanes of a warp share (for blocks
-// whose width is a multiple of 32; others have rows that begin within a warp, see relation()).
+// The unknown that stands for the lane: %tid.x, which is the lane plus a number common to all lanes of a
+// warp. This holds for blocks whose width is a multiple of 32; in others, rows begin within a warp, see
+// relation().
 constexpr uint32_t kLaneUnknown = UINT32_MAX;
 
 struct AddressForm {
   struct Term {
-    uint32_t unknown;  // kLaneUnknown, or the register whose value it is
+    uint32_t unknown;  // kLaneUnknown, or the register that holds the value
     int64_t coefficient;
     bool operator==(const Term&) const = default;
   };
-  std::string_view variable;  // empty: none, or not known which
+  std::string_view variable;  // empty: none, or unknown
   int64_t constant = 0;
-  std::vector<Term> terms;  // sorted by unknown, no coefficient is 0
+  std::vector<Term> terms;  // sorted by unknown; no coefficient is 0
   bool operator==(const AddressForm&) const = default;
 
   int64_t coefficient_of(uint32_t unknown) const;
@@ -38,7 +42,7 @@ class AddressForms {
  public:
   AddressForms(const ptx::Function& function, const std::vector<uint32_t>& definition_counts);
 
-  // False when the code was too much: the forms so far mean nothing then.
+  // Returns false if the analysis ran out of steps; the forms must not be used then.
   bool complete() const { return !exhausted_; }
   // Returns the form of the address operand of a load or store.
   AddressForm of_address(const ptx::Operand& address);
@@ -46,7 +50,7 @@ class AddressForms {
     if (unknown == kLaneUnknown) return Variation::by_lane;
     return warp_uniform_[unknown] || (warp_number_[unknown] && rows_are_warps_) ? Variation::uniform : variation_[unknown];
   }
-  // Whether lanes of a warp have different addresses at most where warps span rows of a block.
+  // Returns true if the lanes of a warp can have different addresses only where warps span rows of a block.
   bool is_of_warp(const AddressForm& form) const;
 
  private:
@@ -61,11 +65,14 @@ class AddressForms {
   std::optional<AddressForm> of_bits(const ptx::Instruction& instruction, uint32_t target);
 
   const ptx::Function& f_;
-  std::vector<std::vector<uint32_t>> definitions_;  // per register: instructions; empty when there are many
+  // per register: instructions that define it; empty if there are too many
+  std::vector<std::vector<uint32_t>> definitions_;
   std::vector<Variation> variation_;
   bool rows_are_warps_;             // see has_warps_within_rows()
-  std::vector<bool> warp_uniform_;  // per register: though its value is computed from the lane's
-  std::vector<bool> warp_number_;  // per register: computed from the lane's number, as tid / 32 is, but the same in all lanes of a warp within a row
+  std::vector<bool> warp_uniform_;  // per register: uniform although computed from the lane's value
+  // per register: derived from the lane's number, such as tid / 32, but equal in all lanes of a warp within a
+  // row
+  std::vector<bool> warp_number_;
   std::vector<std::optional<AddressForm>> forms_;
   std::vector<bool> visiting_;
   uint32_t depth_ = 0, steps_ = 0;
@@ -74,7 +81,7 @@ class AddressForms {
 
 struct SharedAccess {
   uint32_t instruction = 0;
-  uint32_t block = 0;  // of the flow graph
+  uint32_t block = 0;  // index of the block in the flow graph
   uint32_t bytes = 0;
   bool is_store = false;
   bool is_volatile = false;
@@ -83,14 +90,14 @@ struct SharedAccess {
 
 // How the addresses of two accesses by lanes of one warp relate.
 enum class Relation : uint8_t {
-  apart,         // different lanes never meet at an address
-  same_uniform,  // both are at one address that all lanes share
-  by_data,       // they may meet, depending on values from memory
-  likely,        // they may meet, depending on indices
-  certain,       // they meet
+  apart,         // different lanes never access the same address
+  same_uniform,  // all lanes access one common address
+  by_data,       // lanes may access the same address, depending on values from memory
+  likely,        // lanes may access the same address, depending on indices
+  certain,       // lanes do access the same address
 };
-// `later`: the first access may have happened in an earlier iteration than the second. `changes`: per register, whether
-// its value may change from one iteration to the next.
+// `later`: the first access may belong to an earlier loop iteration than the second. `changes`: per register,
+// whether its value may differ between iterations.
 Relation relation(const AddressForms& forms, const SharedAccess& a, const SharedAccess& b, bool later,
                   const std::vector<bool>& changes);
 

@@ -60,7 +60,7 @@ void find_symbols(const Function& f, FunctionFacts& facts) {
   std::sort(facts.used_variables.begin(), facts.used_variables.end());
 }
 
-// Follows mov, cvta and add from the address of a variable.
+// Follows mov, cvta and add from a variable's address to set based_on.
 void find_bases(const Function& f, FunctionFacts& facts) {
   auto base_of = [&](const Operand& operand) {
     if (operand.kind == Operand::Kind::reg) return facts.based_on[operand.index];

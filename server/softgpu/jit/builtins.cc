@@ -15,7 +15,7 @@ constexpr Builtin::Value value_of() {
   else return {sizeof(T), false};
 }
 
-// How the function is called follows from its type.
+// Derives the calling convention from the function's type.
 template <class Result, class... Arguments>
 Builtin builtin(std::string_view name, const char* symbol, Result (*function)(ThreadContext*, Arguments...)) {
   return {name, symbol, reinterpret_cast<void*>(function), value_of<Result>(), {value_of<Arguments>()...}};
@@ -38,7 +38,7 @@ std::vector<Builtin> make_builtins() {
   return made;
 }
 
-// CUDA 12 and later call them __cudaCDP2<name>; _ptsz is for programs whose default stream is per thread.
+// CUDA 12 and later use the names __cudaCDP2<name>; the suffix _ptsz is used for per-thread default streams.
 constexpr std::string_view kNewPrefix = "__cudaCDP2", kPrefix = "cuda", kPerThread = "_ptsz";
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Functions that PTX calls and no PTX defines: softgpu has them (exec/abi.h, exec/device_runtime.h).
+// Functions that PTX code calls without defining them; softgpu implements them (exec/abi.h,
+// exec/device_runtime.h). Used by the linker, the code generator and the engine. Thread-safe.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -13,8 +14,8 @@ struct Builtin {
     uint32_t bytes = 0;      // 0: no result
     bool is_struct = false;  // passed by address
   };
-  std::string_view name;  // in PTX, where find_builtin knows it by more than one
-  const char* symbol;     // in generated code
+  std::string_view name;  // name in PTX; find_builtin() accepts further names for some
+  const char* symbol;     // name in generated code
   void* address;
   Value result;
   std::vector<Value> arguments;
@@ -22,9 +23,9 @@ struct Builtin {
 };
 
 std::span<const Builtin> builtins();
-// An index into builtins().
+// Returns an index into builtins(), or nullopt.
 std::optional<uint32_t> find_builtin(std::string_view name);
-// Is that the name of a function of CUDA's device runtime, whether it is there or not?
+// Returns true for names of CUDA's device runtime, implemented or not.
 bool is_of_device_runtime(std::string_view name);
 
 }  // namespace gpupool::softgpu

@@ -12,11 +12,11 @@
 
 namespace gpupool::softgpu {
 
-// A file of zeroes is an empty one. `generation` changes whenever entries move; `moving` tells that a process ended while
-// it moved them.
+// A zero-filled file is empty. `generation` changes whenever entries move; `moving` is 1 while they move, and
+// stays 1 if the process dies meanwhile.
 struct CodeFile::FileHeader {
   uint64_t magic = 0;
-  uint64_t end = 0;  // of the last entry
+  uint64_t end = 0;  // end of the last entry
   uint64_t generation = 0;
   uint64_t moving = 0;
 };
@@ -33,7 +33,7 @@ namespace {
 
 constexpr uint64_t kFileMagic = 0x3145444f43475053;   // "SPGCODE1"
 constexpr uint64_t kEntryMagic = 0x3159525445475053;  // "SPGETRY1"
-constexpr std::chrono::milliseconds kLongestWait{200};  // for another process's lock
+constexpr std::chrono::milliseconds kLongestWait{200};  // maximum wait for another process's lock
 
 uint64_t now() {
   return static_cast<uint64_t>(
@@ -77,7 +77,8 @@ bool write_all(int file, const void* from, uint64_t bytes, uint64_t offset) {
 
 }  // namespace
 
-// A lock that belongs to the process (fcntl). flock() belongs to the open file, which descriptors that were passed on share.
+// A lock owned by the process (fcntl). A flock() lock belongs to the open file description, which processes
+// that were given the descriptor share.
 class CodeFile::FileLock {
  public:
   explicit FileLock(int file) : file_(file) {
@@ -109,7 +110,7 @@ CodeFile::~CodeFile() {
   ::close(descriptor_);
 }
 
-// False: there is nothing of use in the file.
+// Returns false if the file has no valid header.
 bool CodeFile::read_header(FileHeader& header) {
   struct stat status {};
   return read_all(descriptor_, &header, sizeof header, 0) && header.magic == kFileMagic && header.moving == 0 &&
@@ -117,7 +118,7 @@ bool CodeFile::read_header(FileHeader& header) {
          header.end <= static_cast<uint64_t>(status.st_size);
 }
 
-// Brings entries_ up to date. What is wrong in the file ends the list there: header.end then lies before the file's.
+// Updates entries_ from the file. At the first invalid entry it stops and sets header.magic to 0.
 void CodeFile::refresh(FileHeader& header) {
   if (!read_header(header)) {
     entries_.clear();
@@ -156,7 +157,7 @@ std::optional<std::vector<char>> CodeFile::read_entry(const CodeKey& key, const 
 
 std::optional<std::vector<char>> CodeFile::find(const CodeKey& key) {
   std::lock_guard guard(mutex_);
-  // Twice: another process may move the entries while they are read.
+  // Try twice: another process may move the entries during the read.
   for (int attempt = 0; attempt < 2; ++attempt) {
     FileHeader header;
     refresh(header);
@@ -185,20 +186,21 @@ void CodeFile::drop_damaged(const CodeKey& key, uint64_t generation) {
   entries_.erase(it);
 }
 
-// Starts the file anew. With its lock held.
+// Makes the file empty. The file's lock must be held.
 bool CodeFile::clear(FileHeader& header) {
   entries_.clear();
   generation_ = now();
   scanned_ = sizeof header;
   header = {kFileMagic, sizeof header, generation_, 0};
-  (void)!::ftruncate(descriptor_, static_cast<off_t>(sizeof header));  // a file of fixed size cannot be
+  (void)!::ftruncate(descriptor_, static_cast<off_t>(sizeof header));  // may fail for a file of fixed size
   return write_all(descriptor_, &header, sizeof header, 0);
 }
 
-// Leaves half of the limit to what was used last and moves it together. With the file's lock held.
+// Keeps the most recently used entries that fit into half of the limit, and compacts them. The file's lock
+// must be held.
 void CodeFile::make_room(FileHeader& header, uint64_t bytes) {
   std::vector<std::pair<CodeKey, Entry>> kept(entries_.begin(), entries_.end());
-  for (auto& [key, entry] : kept) {  // other processes use entries, too
+  for (auto& [key, entry] : kept) {  // other processes may have used entries since
     EntryHeader stored;
     if (read_all(descriptor_, &stored, sizeof stored, entry.offset)) entry.used = stored.used;
   }

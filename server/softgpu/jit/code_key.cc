@@ -31,7 +31,7 @@ struct BuildIdSearch {
   std::string id;
 };
 
-// The build id of the loaded file that has the address.
+// Finds the build id of the loaded file that contains the address.
 int look_for_build_id(dl_phdr_info* file, size_t, void* user) {
   auto& search = *static_cast<BuildIdSearch*>(user);
   bool contains = false;
@@ -64,7 +64,7 @@ std::string build_id_of(const void* address) {
   return search.id;
 }
 
-// All but the program; empty: unknown.
+// Returns everything except the program that code depends on; empty if unknown.
 std::string compiler_identity() {
   const std::string own = build_id_of(reinterpret_cast<const void*>(&compiler_identity));
   const std::string llvm_build = build_id_of(reinterpret_cast<const void*>(&llvm::orc::JITTargetMachineBuilder::detectHost));

@@ -1,8 +1,8 @@
-// LLVM IR from linked PTX. Private to jit/.
+// Generates LLVM IR from linked PTX. Private to jit/.
 //
-// ModuleCodegen owns what one LLVM module shares (declarations, function tables); FunctionCodegen turns one
-// PTX function into IR. Neither is thread-safe. What cannot be translated throws CodegenFailure, which
-// generate_*() turns into a CompileError: the IR built so far is then thrown away.
+// ModuleCodegen owns the declarations and function tables of one LLVM module; FunctionCodegen translates one
+// PTX function. Neither is thread-safe. Code that cannot be translated throws CodegenFailure, which
+// generate_kernel() and check_functions() turn into a CompileError; the IR built so far is then discarded.
 #pragma once
 #include <llvm/IR/IRBuilder.h>
 #include <llvm/IR/Module.h>
@@ -31,26 +31,26 @@ constexpr const char* kLoopEntryName = "softgpu_loop_entry";
 
 class ModuleCodegen {
  public:
-  // kernel null: functions are only checked, shared variables all lie at offset 0.
+  // kernel null: the functions are only checked, and all shared variables get offset 0.
   ModuleCodegen(const Image& image, const LinkedKernel* kernel, llvm::Module& module)
       : image(image), kernel(kernel), module(module), context(module.getContext()) {}
 
   void generate_function(uint32_t index);
-  void generate_entries();  // thread_entry and, when it does not synchronise, loop_entry of `kernel`
+  void generate_entries();  // thread_entry, and loop_entry if `kernel` does not synchronise
 
-  llvm::Function* function(uint32_t index);        // declares it when needed
+  llvm::Function* function(uint32_t index);        // declares it if needed
   llvm::Function* body(uint32_t kernel_function);  // void (thread, block, tid.x, tid.y, tid.z)
   llvm::FunctionType* function_type(const std::vector<ptx::Variable>& results,
                                     const std::vector<ptx::Variable>& parameters);
-  // Array of pointers, indexed like Image::functions: null where the function has another signature or is
-  // never used as a pointer.
+  // Array of pointers, indexed like Image::functions: null for functions of another signature or whose
+  // address is never taken.
   llvm::GlobalVariable* function_table(const std::vector<ptx::Variable>& results,
                                        const std::vector<ptx::Variable>& parameters);
   void finish_tables();
   llvm::Type* int_type(uint32_t bits) { return llvm::IntegerType::get(context, bits); }
   llvm::Type* ir_type(Type type);
   uint32_t shared_offset(uint32_t variable) const;
-  // Numbers grow along the code of a function, and from called functions to those that call them.
+  // Numbers increase along the code of a function, and from called functions to their callers.
   uint32_t convergence_point(const LinkedFunction& function, uint32_t instruction) const;
   uint32_t static_shared_bytes() const { return kernel ? kernel->info.static_shared_bytes : 0; }
 
@@ -86,8 +86,8 @@ class FunctionCodegen {
     enum class Kind { generic, shared, storage } kind = Kind::generic;
     llvm::Value* value = nullptr;  // generic: i64 address; shared: i64 offset; storage: i64 offset
     uint32_t variable = 0;         // storage
-    uint64_t safe_bytes = 0;       // generic: known to be inside for so many bytes,
-    uint64_t safe_alignment = 1;   // and known to be so aligned
+    uint64_t safe_bytes = 0;       // generic: number of bytes known to be accessible
+    uint64_t safe_alignment = 1;   // generic: their known alignment
   };
 
   // --- Skeleton (codegen_function.cc) ---
@@ -128,7 +128,7 @@ class FunctionCodegen {
   llvm::Value* call_pure(const char* name, llvm::Type* result, std::initializer_list<llvm::Value*> arguments);
   llvm::Value* intrinsic(llvm::Intrinsic::ID id, std::initializer_list<llvm::Value*> arguments);
   llvm::Value* select_min(llvm::Value* a, llvm::Value* b, bool is_signed);
-  void fault(FaultKind kind, llvm::Value* address);  // ends the current block
+  void fault(FaultKind kind, llvm::Value* address);  // terminates the current block
 
   // --- Control flow and calls (codegen_control.cc) ---
   void bra(Decoded& i);
@@ -227,7 +227,7 @@ class FunctionCodegen {
   void bit_count(Decoded& i);  // popc, clz, brev
   void bfind(Decoded& i);
   void fns(Decoded& i);
-  // A part of a register, or a negative one, that a video instruction reads.
+  // Reads an operand of a video instruction: a part of a register, or a negated register.
   llvm::Value* video_operand(Decoded& i, size_t index, Type type, llvm::Type* wide);
   llvm::Value* clamp(llvm::Value* value, uint32_t bits, bool is_signed);
   void finish_video(Decoded& i, llvm::Value* value, Type to, bool saturate, std::string_view second);
@@ -240,7 +240,7 @@ class FunctionCodegen {
   struct FloatMode {
     Rounding rounding = Rounding::none;
     bool flush = false, saturate = false, relu = false;
-    bool zero_outside = false;  // .oob
+    bool zero_outside = false;  // .oob: operands outside of a tensor give 0
   };
   FloatMode take_float_mode(Decoded& i);
   llvm::Value* directed(uint32_t operation, Rounding rounding, llvm::Value* a, llvm::Value* b = nullptr,
@@ -253,7 +253,7 @@ class FunctionCodegen {
   void float_fma(Decoded& i, Type type, FloatMode mode);
   void float_div(Decoded& i, Type type, FloatMode mode, bool approximate);
   void float_unary(Decoded& i);    // rcp sqrt rsqrt sin cos lg2 ex2 tanh
-  void float_abs_neg(Decoded& i);  // integers too
+  void float_abs_neg(Decoded& i);  // also handles integers
   void float_min_max(Decoded& i, Type type, FloatMode mode, bool nan, bool magnitude);
   llvm::Value* minimum(llvm::Value* a, llvm::Value* b, bool maximum, bool propagate_nan);
   void testp(Decoded& i);
@@ -274,7 +274,7 @@ class FunctionCodegen {
   llvm::Value* round_to_integral(llvm::Value* value, Rounding rounding);
   llvm::Value* integer_to_float(llvm::Value* value, Type to, Type from, Rounding rounding);
 
-  bool cvt_narrow(Decoded& i);  // codegen_narrow.cc; false: other formats
+  bool cvt_narrow(Decoded& i);  // codegen_narrow.cc; returns false for other formats
   void cvt_at_random(Decoded& i);
   void cvt_tf32(Decoded& i, FloatMode mode);
   llvm::Value* saturate_half(llvm::Value* half, Type type);
@@ -343,13 +343,13 @@ class FunctionCodegen {
   const FunctionFacts& facts_;
   llvm::Function* function_;
   llvm::IRBuilder<> b_;
-  llvm::IRBuilder<> entry_;        // inserts allocas and context loads at the function's start
+  llvm::IRBuilder<> entry_;        // inserts allocas and context loads at the start of the function
   llvm::Value* thread_ = nullptr;  // ThreadContext*
   llvm::Value* block_ = nullptr;   // BlockContext*
   llvm::Value* tid_[3] = {};
-  llvm::Value* result_pointer_ = nullptr;  // where an aggregate result goes
+  llvm::Value* result_pointer_ = nullptr;  // memory of an aggregate result
   llvm::AllocaInst* carry_ = nullptr;
-  llvm::AllocaInst* saved_stacks_ = nullptr;  // one for each stacksave, null before it ran
+  llvm::AllocaInst* saved_stacks_ = nullptr;  // one per stacksave, null until it has run
   uint32_t saved_stack_count_ = 0, next_saved_stack_ = 0;
   std::vector<llvm::AllocaInst*> registers_;
   std::vector<llvm::AllocaInst*>
@@ -361,17 +361,17 @@ class FunctionCodegen {
   std::vector<llvm::BasicBlock*> label_blocks_;
   struct Temporaries {
     std::vector<llvm::AllocaInst*> memory;
-    size_t used = 0;                     // so many of them by `instruction`
+    size_t used = 0;                     // number of them in use by `instruction`
     uint32_t instruction = UINT32_MAX;
   };
   std::unordered_map<llvm::Type*, Temporaries> temporaries_;
   llvm::Value* parameter_base_ = nullptr;
-  uint32_t index_ = 0;  // of the instruction being translated
+  uint32_t index_ = 0;  // index of the instruction being translated
 };
 
-// The IR of one kernel and all it reaches.
+// Generates the IR of one kernel and of all functions that it reaches.
 std::optional<CompileError> generate_kernel(const Image& image, const LinkedKernel& kernel, llvm::Module& module);
-// Translates every function once, to find what is not supported.
+// Translates every function once to find unsupported code. Uses several threads for large images.
 std::optional<CompileError> check_functions(const Image& image);
 
 }  // namespace gpupool::softgpu

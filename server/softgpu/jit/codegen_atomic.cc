@@ -1,4 +1,4 @@
-// Atomic operations and fences. Everything is at least as strong as asked for: one device, one memory.
+// Atomic operations and fences. Scopes are ignored: every operation is atomic for all threads of the host.
 #include "server/softgpu/jit/codegen.h"
 
 namespace gpupool::softgpu {
@@ -13,7 +13,7 @@ void FunctionCodegen::red(Decoded& i) {
   atomic(i, false);
 }
 
-// Compare-and-swap until nobody came between. `update` maps the old bits to the new ones.
+// Compare-and-swap loop. `update` maps the old bits to the new ones.
 llvm::Value* FunctionCodegen::atomic_loop(llvm::Value* pointer, Type type, AtomicOrdering order,
                                           const std::function<llvm::Value*(llvm::Value*)>& update) {
   uint32_t bytes = ptx::bytes_of(type);
@@ -35,10 +35,10 @@ llvm::Value* FunctionCodegen::atomic_loop(llvm::Value* pointer, Type type, Atomi
   return old;
 }
 
-// atom and red on 128 bits, and on vectors, whose elements are exchanged one by one.
+// atom and red, including 128-bit operations and vectors, whose elements are updated one by one.
 void FunctionCodegen::atomic(Decoded& i, bool has_result) {
   AtomicOrdering order = AtomicOrdering::Monotonic;
-  // red.async: the bytes are then announced to an mbarrier, but for .mmio.
+  // red.async subtracts the bytes from an mbarrier afterwards, except with .mmio.
   const bool async = !has_result && i.take("async"), announces = async && !i.take("mmio");
   if (announces && !i.take("mbarrier::complete_tx::bytes")) i.fail("expected .mbarrier::complete_tx::bytes");
   if (i.take("acq_rel"))
@@ -151,12 +151,12 @@ void FunctionCodegen::membar(Decoded& i) {
 void FunctionCodegen::fence(Decoded& i) {
   bool weaker = i.take_any({"acq_rel", "acquire", "release"});
   i.take("sc");
-  i.take("proxy");  // other proxies (async, alias, tensormap) see the same memory here
+  i.take("proxy");  // other proxies (async, alias, tensormap) access the same memory here
   i.take_any({"async", "alias", "async.global", "global", "shared::cta", "async::generic", "mbarrier_init",
               "cta", "cluster", "gpu", "sys", "sync_restrict::shared::cta",
               "sync_restrict::shared::cluster", "shared::cluster", "tensormap::generic", "async.shared::cta",
               "async.shared::cluster"});
-  i.done();  // the range that a tensormap fence names does not matter
+  i.done();  // the address range of a tensormap fence is ignored
   b_.CreateFence(weaker ? AtomicOrdering::AcquireRelease : AtomicOrdering::SequentiallyConsistent);
 }
 

@@ -1,4 +1,5 @@
-// Bitwise instructions. PTX clamps shift amounts where LLVM calls them undefined: every amount is tamed here.
+// Bitwise instructions. PTX clamps shift amounts where LLVM makes them undefined, so every amount is clamped
+// here.
 #include "server/softgpu/jit/codegen.h"
 
 namespace gpupool::softgpu {
@@ -55,7 +56,7 @@ void FunctionCodegen::lop3(Decoded& i) {
   auto lut = static_cast<uint32_t>(table.value);
   auto bit = [&](uint32_t n) { return i32(lut >> n & 1 ? ~0u : 0); };
   auto by_c = [&](uint32_t n) { return choose(c, bit(n | 1), bit(n)); };
-  // An exclusive or shows as two halves of the table that are each other's complement.
+  // An exclusive or appears as two halves of the table that complement each other.
   auto by_b = [&](uint32_t n) -> llvm::Value* {
     if ((lut >> n & 3) == (~(lut >> (n | 2)) & 3)) return b_.CreateXor(b, by_c(n));
     return choose(b, by_c(n | 2), by_c(n));
@@ -97,7 +98,7 @@ void FunctionCodegen::shift(Decoded& i) {
     i.fail("expected 16, 32 or 64 bits");
   llvm::Value* value = read(i, 1, type);
   llvm::Value* amount = read(i, 2, Type::u32);
-  if (value->getType()->getIntegerBitWidth() < 32) {  // compare before the amount loses bits
+  if (value->getType()->getIntegerBitWidth() < 32) {  // clamp before the amount is truncated
     amount = select_min(amount, i32(255), false);
   }
   write(i.operand(0),
@@ -178,7 +179,7 @@ void FunctionCodegen::bfe(Decoded& i) {
   llvm::Value* length = field(3);
   bool is_signed = ptx::is_signed(type);
   llvm::Value* shifted = shift_right(value, position, is_signed);
-  // Cut to `length` bits by shifting them to the top and back.
+  // Truncates to `length` bits by shifting them to the top and back.
   llvm::Value* kept = select_min(length, llvm::ConstantInt::get(ir, bits), false);
   llvm::Value* lost = b_.CreateAnd(b_.CreateSub(llvm::ConstantInt::get(ir, bits), kept),
                                    llvm::ConstantInt::get(ir, bits - 1));

@@ -1,5 +1,5 @@
-// Copies and reductions of many bytes between global and shared memory and between the windows of a cluster, with a tensor
-// map or without; and tensor maps themselves. All is done at once: what waits for it finds it done.
+// Bulk copies and reductions between global and shared memory and within a cluster, with and without tensor
+// maps, and the instructions on tensor maps. Copies complete at once, so waiting for them never waits.
 #include "server/softgpu/jit/codegen.h"
 #include "server/softgpu/jit/tensor.h"
 
@@ -34,7 +34,8 @@ Reduction take_reduction(Decoded& i) {
 
 }  // namespace
 
-// An operand of a bulk copy as a generic address; in shared memory all its bytes lie in one window.
+// Returns the generic address of an operand of a bulk copy. In shared memory, all bytes must lie in one
+// window.
 llvm::Value* FunctionCodegen::bulk_address(Decoded& i, size_t operand, std::string_view space, llvm::Value* bytes) {
   if (space == "global") return resolve(i, i.operand(operand), Space::global).value;
   llvm::Value* address = resolve(i, i.operand(operand), Space::shared).value;
@@ -95,7 +96,7 @@ void FunctionCodegen::cp_bulk(Decoded& i, bool reduces) {
   if (barrier) call_runtime("softgpu_mbarrier_transfer", word, {barrier, b_.CreateNeg(wide)});
 }
 
-// [map, {x, y, ...}]: the map's address, and an array of the coordinates.
+// [map, {x, y, ...}]: sets `map` to the map's address and returns an array of the coordinates.
 llvm::Value* FunctionCodegen::tensor_coordinates(Decoded& i, const Operand& tensor, uint32_t count, llvm::Value*& map) {
   if (tensor.kind != Operand::Kind::fetch || tensor.count != 2) i.fail("expected a tensor map and coordinates");
   const auto parts = i.elements(tensor);
@@ -142,7 +143,7 @@ void FunctionCodegen::cp_bulk_tensor(Decoded& i, bool reduces) {
                {thread_, map, array, i32(rank), rows, from, i32(static_cast<uint32_t>(reduction))});
 }
 
-// st.bulk: zeros.
+// st.bulk stores zeros.
 void FunctionCodegen::st_bulk(Decoded& i) {
   i.take("weak");
   if (!i.take_any({"shared::cta", "shared"})) i.fail("expected .shared::cta");
@@ -150,14 +151,14 @@ void FunctionCodegen::st_bulk(Decoded& i) {
   const Operand& value = i.operand(2);
   if (value.kind != Operand::Kind::integer || value.value != 0) i.fail("only zeros are stored");
   llvm::Value* bytes = read(i, 1, Type::u64);
-  constexpr uint64_t kMost = (1u << kClusterAddressBits) - 1;  // more fits into no window
+  constexpr uint64_t kMost = (1u << kClusterAddressBits) - 1;  // no window is larger
   llvm::Value* checked = b_.CreateTrunc(intrinsic(llvm::Intrinsic::umin, {bytes, i64(kMost)}), b_.getInt32Ty());
   llvm::Value* to = bulk_address(i, 0, "shared::cta", checked);
   b_.CreateMemSet(pointer_to(to), b_.getInt8(0), bytes, llvm::MaybeAlign(1));
 }
 
 void FunctionCodegen::tensormap(Decoded& i) {
-  if (i.take("cp_fenceproxy")) {  // each lane copies the same
+  if (i.take("cp_fenceproxy")) {  // every lane copies the same bytes
     i.take_any({"global", "shared::cta", "tensormap::generic", "release", "cta", "cluster", "gpu", "sys", "sync", "aligned"});
     i.done(3);
     const Operand& size = i.operand(2);

@@ -1,4 +1,4 @@
-// Blocks of a cluster: their barrier, and addresses in each other's shared memory.
+// Clusters: the barrier of their blocks, and addresses in each other's shared memory.
 #include "server/softgpu/jit/codegen.h"
 
 namespace gpupool::softgpu {
@@ -46,7 +46,8 @@ void FunctionCodegen::getctarank(Decoded& i) {
   write(i.operand(0), cluster_rank_of(address), Type::u32);
 }
 
-// Blocks that have not started cannot be cancelled here, which the ISA allows; what asks is told so.
+// softgpu cannot cancel blocks that have not started, which the ISA allows: try_cancel always reports that no
+// block was cancelled.
 void FunctionCodegen::clusterlaunchcontrol(Decoded& i) {
   if (i.take("try_cancel")) {
     const bool in_shared = i.take("shared::cta"), to_all = i.take("multicast::cluster::all");
@@ -68,7 +69,7 @@ void FunctionCodegen::clusterlaunchcontrol(Decoded& i) {
     read(i, 1, Type::b128);
     return write(i.operand(0), b_.getFalse(), Type::pred);
   }
-  // Which block was cancelled: undefined, where none was.
+  // The index of the cancelled block; undefined if none was cancelled, as here.
   const bool all = i.take("get_first_ctaid");
   if (!all && i.take_one({"get_first_ctaid::x", "get_first_ctaid::y", "get_first_ctaid::z"}).empty()) i.fail("unknown question");
   if (all && !i.take("v4")) i.fail("expected .v4");

@@ -66,7 +66,7 @@ void FunctionCodegen::setp(Decoded& i) {
   auto [p, q] = split_pair(i, i.operand(0));
   llvm::Value* a = read_float(i, 1, type, flush && type == Type::f32);
   llvm::Value* b = read_float(i, 2, type, flush && type == Type::f32);
-  if (ptx::is_packed_half(type)) {  // p and q are the results of the two halves
+  if (ptx::is_packed_half(type)) {  // p and q receive the results of the two halves
     Type half = type == Type::f16x2 ? Type::f16 : Type::bf16;
     for (uint32_t n = 0; n < 2; ++n) {
       auto part = [&](llvm::Value* v) { return b_.CreateTrunc(b_.CreateLShr(v, 16 * n), b_.getInt16Ty()); };
@@ -79,7 +79,7 @@ void FunctionCodegen::setp(Decoded& i) {
   }
   llvm::Value* result = compare(i, op, type, a, b);
   llvm::Value* opposite = b_.CreateNot(result);
-  if (!with.empty()) {  // both before either is written: p may be the predicate that is read
+  if (!with.empty()) {  // compute both before writing either: p may be the predicate that is read
     result = combine(i, with, result, i.operand(3));
     if (q) opposite = combine(i, with, opposite, i.operand(3));
   }

@@ -1,4 +1,4 @@
-// Branches, calls and the ends of a thread.
+// Branches, calls, and instructions that end a thread.
 #include "server/softgpu/jit/codegen.h"
 
 namespace gpupool::softgpu {
@@ -111,7 +111,8 @@ void FunctionCodegen::call_function(Decoded& i, llvm::FunctionType* type, llvm::
                                     std::span<const Operand> arguments) {
   if (arguments.size() != parameters.size()) i.fail("wrong number of arguments");
   if (result_operands.size() > 1) i.fail("a function has one result at most");
-  // A declaration may promise a result that the definition, in another image, does not have: the variable stays as it is.
+  // A declaration may promise a result that the definition in another image does not have; the variable keeps
+  // its value.
   if (results.empty()) result_operands = {};
   std::vector<llvm::Value*> values{thread_};
   bool in_memory = !results.empty() && results[0].is_aggregate();
@@ -150,7 +151,7 @@ void FunctionCodegen::call_builtin(Decoded& i, const Builtin& builtin, std::span
   }
 }
 
-// call (results), target, (arguments), prototype: every part but the target may be absent.
+// call (results), target, (arguments), prototype: every part except the target is optional.
 void FunctionCodegen::call(Decoded& i) {
   i.take("uni");
   i.done();

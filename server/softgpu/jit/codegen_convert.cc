@@ -1,4 +1,4 @@
-// cvt in all its forms.
+// All forms of cvt, except those in codegen_narrow.cc.
 #include "server/softgpu/jit/codegen.h"
 
 namespace gpupool::softgpu {
@@ -18,7 +18,7 @@ llvm::Value* FunctionCodegen::round_to_integral(llvm::Value* value, Rounding rou
 llvm::Value* FunctionCodegen::integer_to_integer(llvm::Value* value, Type to, Type from, bool saturate) {
   uint32_t from_bits = ptx::bits_of(from), to_bits = ptx::bits_of(to);
   if (!saturate) return convert_bits(value, m_.ir_type(to), ptx::is_signed(from));
-  // In a type wide enough for both, clamp to the target's limits.
+  // Clamp to the target's limits in a type wide enough for both.
   uint32_t bits = std::max(from_bits, to_bits) + 1;
   llvm::Type* wide = m_.int_type(bits);
   llvm::APInt low =
@@ -31,8 +31,8 @@ llvm::Value* FunctionCodegen::integer_to_integer(llvm::Value* value, Type to, Ty
   return b_.CreateTrunc(extended, m_.ir_type(to));
 }
 
-// As on a GPU: out of range gives the nearest limit; NaN gives 0, or the top bit alone where 64 bits are
-// involved.
+// As on a GPU: out-of-range values give the nearest limit; NaN gives 0, or only the top bit if source or
+// target has 64 bits.
 llvm::Value* FunctionCodegen::float_to_integer(llvm::Value* value, Type to, Rounding rounding) {
   uint32_t bits = ptx::bits_of(to);
   bool wide = bits == 64 || value->getType()->isDoubleTy();
@@ -71,7 +71,8 @@ void FunctionCodegen::cvt_two_halves(Decoded& i, Type to, FloatMode mode, bool f
   write(i.operand(0), b_.CreateOr(b_.CreateShl(convert(1), 16), convert(2)), to);
 }
 
-// cvt.pack: two saturated numbers, and where they are small, c moved up to make room for them.
+// cvt.pack: two saturated numbers. For numbers of fewer than 16 bits, operand c is shifted left and merged
+// in.
 void FunctionCodegen::cvt_pack(Decoded& i) {
   i.take("sat");
   const std::string_view small = i.take_one({"u2", "s2", "u4", "s4"});
@@ -126,7 +127,8 @@ void FunctionCodegen::cvt(Decoded& i) {
   }
   if (ptx::is_half(from)) value = half_to_float(value, from);
   if (ptx::is_integer(to)) return write(i.operand(0), float_to_integer(value, to, mode.rounding), to);
-  // Between floating-point types; of equal size only rounding to an integral value makes sense.
+  // Floating point to floating point; between types of equal size only rounding to an integral value has an
+  // effect.
   if (to_integral) value = round_to_integral(value, mode.rounding);
   if (ptx::is_half(to)) {
     FloatMode clamp = mode;

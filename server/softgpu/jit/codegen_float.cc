@@ -1,5 +1,5 @@
-// f32 and f64 arithmetic. Round-to-nearest is plain LLVM; the other modes are calls into jit/support.cc.
-// Approximate instructions give the exact result or the C library's, which lies within their documented
+// f32 and f64 arithmetic. Round-to-nearest is plain LLVM; other rounding modes call jit/support.cc.
+// Approximate instructions give the exact result or that of the C library, which is within their documented
 // error.
 #include "server/softgpu/jit/codegen.h"
 #include "server/softgpu/jit/support.h"
@@ -9,7 +9,7 @@ namespace {
 
 constexpr uint32_t kExponentMask = 0x7F800000, kSignMask = 0x80000000;
 
-// Two floats in each 64-bit operand.
+// Applies the operation to the two floats in each 64-bit operand.
 llvm::Value* for_singles(llvm::IRBuilder<>& b, std::initializer_list<llvm::Value*> operands,
                          const std::function<llvm::Value*(std::vector<llvm::Value*>)>& operation) {
   llvm::Value* result = b.getInt64(0);
@@ -34,7 +34,7 @@ FunctionCodegen::FloatMode FunctionCodegen::take_float_mode(Decoded& i) {
   return mode;
 }
 
-// f32 only: subnormals become zeros of the same sign.
+// Replaces f32 subnormals by zeros of the same sign; returns other types unchanged.
 llvm::Value* FunctionCodegen::flush_subnormal(llvm::Value* value) {
   if (!value->getType()->isFloatTy()) return value;
   llvm::Value* bits = b_.CreateBitCast(value, b_.getInt32Ty());
@@ -171,7 +171,7 @@ void FunctionCodegen::float_unary(Decoded& i) {
     return write(i.operand(0), result, type);
   }
   if (!ptx::is_float(type)) i.fail("expected a floating-point type");
-  // Of f64 they work on the upper words alone.
+  // The .approx.ftz.f64 forms use only the upper word of the operand and of the result.
   const bool upper = approximate && mode.flush && type == Type::f64;
   auto cut = [&](llvm::Value* value) {
     llvm::Value* bits = b_.CreateAnd(b_.CreateBitCast(value, b_.getInt64Ty()), i64(0xFFFFFFFFull << 32));
@@ -183,7 +183,7 @@ void FunctionCodegen::float_unary(Decoded& i) {
   write(i.operand(0), upper ? cut(result) : finish_float(result, type, mode), type);
 }
 
-// abs and neg, of integers too.
+// abs and neg, also of integers.
 void FunctionCodegen::float_abs_neg(Decoded& i) {
   bool flush = i.take("ftz"), is_abs = i.opcode() == "abs";
   Type type = i.type();
@@ -208,8 +208,8 @@ void FunctionCodegen::float_abs_neg(Decoded& i) {
   write(i.operand(0), negative, type);
 }
 
-// IEEE 754-2008 minNum and maxNum with -0 < +0: a NaN gives the other operand, or NaN where that is asked
-// for.
+// IEEE 754-2008 minNum and maxNum with -0 < +0: a NaN operand gives the other operand, or NaN if
+// propagate_nan.
 llvm::Value* FunctionCodegen::minimum(llvm::Value* a, llvm::Value* b, bool maximum, bool propagate_nan) {
   llvm::Type* type = a->getType();
   llvm::Type* bits = m_.int_type(type->getPrimitiveSizeInBits());
@@ -232,7 +232,7 @@ void FunctionCodegen::float_min_max(Decoded& i, Type type, FloatMode mode, bool 
   if (operands != 3 && operands != 4) i.fail("expected 3 operands");
   const bool signs = magnitude && i.take("xorsign");
   i.done();
-  // .abs compares magnitudes; .xorsign.abs then gives the result the product's sign.
+  // .abs compares magnitudes; .xorsign.abs gives the result the sign of the product.
   auto choose = [&](llvm::Value* a, llvm::Value* b) -> llvm::Value* {
     if (!magnitude) return minimum(a, b, maximum, nan);
     llvm::Value* result = minimum(intrinsic(llvm::Intrinsic::fabs, {a}), intrinsic(llvm::Intrinsic::fabs, {b}), maximum, nan);

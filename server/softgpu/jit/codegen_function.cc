@@ -1,4 +1,5 @@
-// The skeleton of one function: arguments, storage, basic blocks, guards, dispatch.
+// The frame of a translated function: arguments, storage, basic blocks, guards, and the dispatch of
+// instructions.
 #include <algorithm>
 
 #include "server/softgpu/jit/codegen.h"
@@ -9,7 +10,7 @@ namespace {
 struct ArchitectureRow {
   std::string_view opcode, where;
 };
-// Instructions that belong to one architecture and that PTX for others cannot have.
+// Instructions of one architecture, which PTX for other architectures cannot contain.
 constexpr ArchitectureRow kOneArchitecture[] = {
     {"wgmma", "9.0"}, {"tcgen05", "10.x"}, {"multimem", "9.0 and later, linked by switches,"}};
 
@@ -36,8 +37,8 @@ void FunctionCodegen::start_block(llvm::BasicBlock* block) {
   b_.SetInsertPoint(block);
 }
 
-// Memory that holds something during the current instruction only. Instructions share it: a loop that is unrolled into
-// thousands of matrix products must not have thousands of arrays in its frame.
+// Returns memory that is valid during the current instruction. Instructions share it: a loop unrolled into
+// thousands of matrix products must not get thousands of arrays in its frame.
 llvm::AllocaInst* FunctionCodegen::temporary(llvm::Type* type) {
   Temporaries& own = temporaries_[type];
   if (own.instruction != index_) own = {std::move(own.memory), 0, index_};
@@ -124,7 +125,7 @@ void FunctionCodegen::prepare_arguments() {
   }
 }
 
-// Local arrays and parameters come to be at the first use.
+// Memory of local variables and parameters is allocated at their first use.
 FunctionCodegen::Storage& FunctionCodegen::variable_storage(uint32_t variable) {
   auto [it, fresh] = storage_.emplace(variable, Storage{});
   if (fresh) {

@@ -1,4 +1,4 @@
-// f16 and bf16, single and packed. Held as integers; computed in f32 or f64 and rounded once.
+// f16 and bf16, single and packed. Values are held as integers, computed in f32 or f64, and rounded once.
 #include "server/softgpu/jit/codegen.h"
 #include "server/softgpu/jit/support.h"
 
@@ -28,8 +28,8 @@ llvm::Value* FunctionCodegen::half_to_float(llvm::Value* half, Type type) {
   return call_pure("softgpu_half_to_float", single, {b_.CreateZExt(half, b_.getInt32Ty())});
 }
 
-// `value` is a float or a double. A double first becomes a float whose last bit remembers that something was
-// cut off (round to odd), so that the second rounding is right.
+// `value` is a float or a double. A double is first rounded to odd, to a float whose last bit records
+// inexactness, so that the second rounding is correct.
 llvm::Value* FunctionCodegen::float_to_half(llvm::Value* value, Type type, Rounding rounding) {
   if (value->getType()->isDoubleTy()) {
     llvm::Value* single = b_.CreateFPTrunc(value, b_.getFloatTy());
@@ -62,8 +62,8 @@ llvm::Value* FunctionCodegen::float_to_half(llvm::Value* value, Type type, Round
 llvm::Value* FunctionCodegen::half_arithmetic(std::string_view op, Type type,
                                               const std::vector<llvm::Value*>& halves, FloatMode mode) {
   const bool flush = mode.flush;
-  mode.flush = false;  // of the f32 in between, not of the half
-  auto flushed = [&](llvm::Value* half) -> llvm::Value* {  // subnormals are zeros of the same sign
+  mode.flush = false;  // flushing applies to the half, not to the intermediate f32
+  auto flushed = [&](llvm::Value* half) -> llvm::Value* {  // replaces subnormals by zeros of the same sign
     if (!flush) return half;
     llvm::Value* exponent = b_.CreateAnd(half, b_.getInt16(type == Type::f16 ? 0x7C00 : 0x7F80));
     return b_.CreateSelect(b_.CreateIsNull(exponent), b_.CreateAnd(half, b_.getInt16(0x8000)), half);
@@ -82,7 +82,8 @@ llvm::Value* FunctionCodegen::half_arithmetic(std::string_view op, Type type,
   else if (type == Type::bf16)
     result = call_pure("softgpu_fma_bf16", b_.getFloatTy(), {v[0], v[1], v[2]});
   else {
-    // The product of two f16 is exact in f64, and what the sum loses is too small to matter to an f16.
+    // The product of two f16 is exact in f64, and the rounding error of the sum is too small to affect an
+    // f16.
     for (llvm::Value*& value : v) value = b_.CreateFPExt(value, b_.getDoubleTy());
     result = b_.CreateFAdd(b_.CreateFMul(v[0], v[1]), v[2]);
   }
@@ -105,7 +106,7 @@ void FunctionCodegen::half_fma(Decoded& i, Type type, FloatMode mode) {
       [&](Type half, std::vector<llvm::Value*> v) {
         llvm::Value* value = half_arithmetic("fma", half, v, mode);
         if (!mode.zero_outside) return value;
-        // A factor from beyond a tensor's edge makes the result zero.
+        // A factor from outside a tensor (kOutsideHalf) makes the result zero.
         llvm::Value* outside = b_.CreateOr(b_.CreateICmpEQ(v[0], b_.getInt16(kOutsideHalf)), b_.CreateICmpEQ(v[1], b_.getInt16(kOutsideHalf)));
         return b_.CreateSelect(outside, b_.getInt16(0), value);
       });

@@ -1,4 +1,5 @@
-// Integer arithmetic. Where PTX leaves a result open (division by zero) the answer is what NVIDIA GPUs give.
+// Integer arithmetic. Where PTX leaves a result undefined (division by zero), the result is that of NVIDIA
+// GPUs.
 #include "server/softgpu/jit/codegen.h"
 
 namespace gpupool::softgpu {
@@ -31,7 +32,7 @@ void FunctionCodegen::add(Decoded& i) {
   else
     result = b_.CreateAdd(a, b);
   write(i.operand(0), result, type);
-  // The sum of a variable's address and something else still points into the variable.
+  // The sum of a variable's address and another value still points into the variable.
   auto based = [&](const Operand& o) {
     return (o.kind == Operand::Kind::reg && facts_.based_on[o.index] != kNoVariable) ||
            o.kind == Operand::Kind::variable;
@@ -76,7 +77,7 @@ void FunctionCodegen::carry_out(llvm::Value* value) {
   if (value) b_.CreateStore(value, carry_);
 }
 
-// a + b + in; `in` may be null.
+// Returns a + b + in; `in` may be null.
 llvm::Value* FunctionCodegen::add_carry(llvm::Value* a, llvm::Value* b, llvm::Value* in, bool out) {
   llvm::Value* first = intrinsic(llvm::Intrinsic::uadd_with_overflow, {a, b});
   llvm::Value* sum = b_.CreateExtractValue(first, 0);
@@ -99,7 +100,7 @@ void FunctionCodegen::add_with_carry(Decoded& i) {
   llvm::Value* a = read(i, 1, type);
   llvm::Value* b = read(i, 2, type);
   llvm::Value* in = carry_in();
-  // After a subtraction the flag says "no borrow", as on the hardware: nvcc's 128-bit division reads it with
+  // After a subtraction the flag means "no borrow", as on the hardware: nvcc's 128-bit division reads it with
   // addc.
   if (i.opcode() == "addc") return write(i.operand(0), add_carry(a, b, in, cc), type);
   llvm::Value* first = intrinsic(llvm::Intrinsic::usub_with_overflow, {a, b});
@@ -111,7 +112,7 @@ void FunctionCodegen::add_with_carry(Decoded& i) {
   write(i.operand(0), b_.CreateExtractValue(second, 0), type);
 }
 
-// The wanted part of a * b: lo, hi, or wide (twice as wide).
+// Returns part of a * b: lo, hi, or wide (twice as wide).
 llvm::Value* FunctionCodegen::multiply(Decoded& i, Type type, std::string_view part, llvm::Value* a,
                                        llvm::Value* b) {
   if (part == "lo") return b_.CreateMul(a, b);
@@ -160,7 +161,7 @@ void FunctionCodegen::mul(Decoded& i) {
   write(i.operand(0), multiply(i, type, part, read(i, 1, type), read(i, 2, type)), result);
 }
 
-// mad and madc: a * b + c, with carries where asked.
+// mad and madc: a * b + c, with carries if requested.
 void FunctionCodegen::mad(Decoded& i) {
   std::string_view part = i.take_one({"lo", "hi", "wide"});
   bool cc = i.take("cc"), with_carry = i.opcode() == "madc";
@@ -186,7 +187,7 @@ void FunctionCodegen::mad(Decoded& i) {
   write(i.operand(0), sum, result);
 }
 
-// mul24 and mad24: the low 24 bits of each factor.
+// mul24 and mad24 multiply the low 24 bits of each factor.
 void FunctionCodegen::mul24(Decoded& i) {
   std::string_view part = i.take_one({"lo", "hi"});
   bool saturate = i.take("sat"), adds = i.opcode() == "mad24";
@@ -230,7 +231,7 @@ llvm::Value* FunctionCodegen::divide(Type type, llvm::Value* a, llvm::Value* b, 
     llvm::Value* least = llvm::ConstantInt::get(ir, llvm::APInt::getSignedMinValue(ptx::bits_of(type)));
     unsafe = b_.CreateOr(zero, b_.CreateAnd(b_.CreateICmpEQ(a, least), b_.CreateICmpEQ(b, all_ones)));
   }
-  // Dividing by one instead gives what the overflowing quotient wraps to.
+  // Dividing by one gives the value that the overflowing quotient wraps to.
   llvm::Value* divisor = b_.CreateSelect(unsafe, one, b);
   llvm::Value* result;
   if (ptx::is_signed(type))
@@ -271,7 +272,7 @@ llvm::Value* FunctionCodegen::select_min(llvm::Value* a, llvm::Value* b, bool is
 void FunctionCodegen::min_max(Decoded& i) {
   FloatMode mode = take_float_mode(i);
   bool nan = i.take("NaN"), magnitude = i.take("abs");
-  // u16x2 and s16x2 are no scalar types elsewhere.
+  // u16x2 and s16x2 are not ptx::Types.
   bool pair_unsigned = i.take("u16x2"), pair = pair_unsigned || i.take("s16x2");
   Type type = pair ? Type::b32 : i.type();
   bool maximum = i.opcode() == "max";
@@ -298,7 +299,7 @@ void FunctionCodegen::min_max(Decoded& i) {
   write(i.operand(0), pick(a, b, ptx::is_signed(type)), type);
 }
 
-// dp4a and dp2a: dot products of bytes (of 16-bit numbers and bytes), added to c.
+// dp4a and dp2a: dot products of bytes, or of 16-bit numbers and bytes, plus c.
 void FunctionCodegen::dp(Decoded& i) {
   bool four = i.opcode() == "dp4a", high = i.take("hi");
   i.take("lo");

@@ -1,4 +1,5 @@
-// mma, wmma, ldmatrix, stmatrix, movmatrix: operands are gathered into words, matrix.cc does the work.
+// mma, wmma, ldmatrix, stmatrix, movmatrix: the operands are collected into arrays of words; matrix.cc
+// computes.
 #include <charconv>
 
 #include "server/softgpu/jit/codegen.h"
@@ -25,7 +26,7 @@ MatrixElement take_element(Decoded& i) {
   i.fail("." + std::string(name.substr(0, 60)) + " is no type of a matrix element that is supported");
 }
 
-bool take_layout(Decoded& i) {  // true: by columns
+bool take_layout(Decoded& i) {  // returns true for column-major
   const std::string_view layout = i.take_next();
   if (layout != "row" && layout != "col") i.fail("expected .row or .col");
   return layout == "col";
@@ -42,7 +43,7 @@ void check_known(Decoded& i, const MatrixOperation& o) {
 
 }  // namespace
 
-// An array of words on the stack.
+// Returns an array of words in the function's frame.
 llvm::Value* FunctionCodegen::word_array(uint32_t words) {
   return temporary(llvm::ArrayType::get(b_.getInt32Ty(), words));
 }
@@ -51,7 +52,7 @@ llvm::Value* FunctionCodegen::word_at(llvm::Value* array, uint32_t index) {
   return b_.CreateConstGEP1_32(b_.getInt32Ty(), array, index);
 }
 
-// Registers of 32 bits, or of 64 (`wide`), that hold `words` words in all.
+// Stores registers of 32 bits, or of 64 (`wide`), that hold `words` words in total.
 void FunctionCodegen::store_words(Decoded& i, const Operand& operand, llvm::Value* array, uint32_t first,
                                   uint32_t words, bool wide) {
   std::span<const Operand> registers(&operand, 1);
@@ -76,7 +77,8 @@ void FunctionCodegen::load_words(Decoded& i, const Operand& operand, llvm::Value
   }
 }
 
-// The generic address that an operand in brackets names, and the window that accesses must stay in (none: two zeros).
+// Returns the generic address of an operand in brackets, and the bounds that accesses must stay in (two
+// zeros: unchecked).
 FunctionCodegen::Window FunctionCodegen::window_of(Decoded& i, const Operand& operand, Space space) {
   Address address = resolve(i, operand, space);
   llvm::Type* word = b_.getInt64Ty();
@@ -137,7 +139,7 @@ void FunctionCodegen::wmma(Decoded& i) {
     take_matrix_shape(i, o);
     o.d = take_element(i);
     const MatrixElement second = take_element(i);
-    // Of f16 only the types of d and c are written.
+    // For f16, only the types of d and c are written.
     if (std::string_view third = i.take_next(); !third.empty()) {
       auto b = find_matrix_element(third);
       if (!b) i.fail("unknown type");
@@ -161,7 +163,7 @@ void FunctionCodegen::wmma(Decoded& i) {
   const MatrixPart part = matrix == "a" ? MatrixPart::a : matrix == "b" ? MatrixPart::b : MatrixPart::c;
   if (part == MatrixPart::c) {
     o.c = o.d = element;
-    // What goes with such a sum, to check the shape.
+    // Choose the types that go with this accumulator, to check the shape.
     using E = MatrixElement;
     o.a = o.b = element == E::f64 ? E::f64 : element == E::f16 ? E::f16 : element == E::f32 && o.k == 8 ? E::tf32
                 : element != E::s32 ? E::f16 : o.k == 16 ? E::s8 : o.k == 32 ? E::s4 : E::b1;

@@ -1,5 +1,5 @@
-// mbarrier objects. The object is one 64-bit word in shared memory;
-// support.cc knows its layout. Copies are done at once, so waiting for them never waits.
+// mbarrier objects: 64-bit words in shared memory, whose layout is defined in support.cc. Copies complete at
+// once, so waiting for them never waits.
 #include "server/softgpu/jit/codegen.h"
 #include "server/softgpu/jit/support.h"
 
@@ -38,7 +38,7 @@ void FunctionCodegen::mbarrier(Decoded& i) {
     b_.CreateStore(i64(0), mbarrier_pointer(i, 0, space));
   } else if (op == "arrive" || op == "arrive_drop") {
     size_t at =
-        count > 0 && i.operand(0).kind == Operand::Kind::address ? 0 : 1;  // the state may be left out
+        count > 0 && i.operand(0).kind == Operand::Kind::address ? 0 : 1;  // the state operand is optional
     llvm::Value* number = count > at + 1 ? read(i, at + 1, Type::u32) : i32(expects ? 0 : 1);
     llvm::Value* pointer = mbarrier_pointer(i, at, space);
     if (expects) call("softgpu_mbarrier_transfer", {pointer, b_.CreateZExt(number, word)});
@@ -69,7 +69,8 @@ void FunctionCodegen::mbarrier(Decoded& i) {
   }
 }
 
-// cp.async.mbarrier.arrive: without .noinc the arrival was announced first, which leaves the count as it is.
+// cp.async.mbarrier.arrive: without .noinc the pending count is first incremented, so the arrival leaves it
+// unchanged.
 void FunctionCodegen::cp_mbarrier_arrive(Decoded& i) {
   bool counts = i.take("noinc");
   i.take("arrive");

@@ -1,4 +1,4 @@
-// Addresses, their checks, loads and stores.
+// Addresses and their checks, loads and stores.
 #include <llvm/IR/MDBuilder.h>
 
 #include <bit>
@@ -60,7 +60,7 @@ FunctionCodegen::Address FunctionCodegen::resolve(Decoded& i, const Operand& ope
           std::gcd(uint64_t{m_.image.data[symbol.index].tree->alignment}, offset | 1ull << 12);
       return address;
     }
-    if (symbol.kind == Symbol::Kind::undefined) linked_address(symbol, base.name);  // says so
+    if (symbol.kind == Symbol::Kind::undefined) linked_address(symbol, base.name);  // throws
     i.fail("functions cannot be read or written");
   };
   switch (base.kind) {
@@ -111,8 +111,8 @@ llvm::Value* FunctionCodegen::base_offset(uint32_t reg) {
   return b_.CreateLoad(b_.getInt64Ty(), memory);
 }
 
-// Called where `target` is written: keeps the offset from its variable's start, when it always points into
-// one.
+// Called when `target` is written: if it always points into one variable, records its offset from the
+// variable's start.
 void FunctionCodegen::remember_base(const Operand& target, const Operand& source, llvm::Value* added) {
   if (target.kind != Operand::Kind::reg || facts_.based_on[target.index] == kNoVariable) return;
   base_offset(target.index);  // creates the slot
@@ -122,15 +122,15 @@ void FunctionCodegen::remember_base(const Operand& target, const Operand& source
   b_.CreateStore(offset, base_offsets_[target.index]);
 }
 
-// The access must lie in softgpu's range and be aligned; anything else is settled by the runtime, far from
-// the hot path.
+// Checks that the access lies in softgpu's range and is aligned; the runtime handles all other cases in a
+// cold block.
 void FunctionCodegen::check_generic(llvm::Value* address, uint32_t bytes, bool is_store,
                                     bool exact_alignment) {
   auto bits = static_cast<uint32_t>(std::countr_zero(bytes));
   auto rotate = [&](llvm::Value* value) -> llvm::Value* {
     return bits ? intrinsic(llvm::Intrinsic::fshr, {value, value, i64(bits)}) : value;
   };
-  // Rotating the alignment bits to the top lets one comparison test them and the range together.
+  // Rotating the alignment bits to the top lets one comparison test both alignment and range.
   static_assert(std::has_single_bit(kRangeSize));
   constexpr auto kSizeBits = static_cast<uint32_t>(std::countr_zero(kRangeSize));
   llvm::Value* good;
@@ -157,10 +157,12 @@ void FunctionCodegen::check_generic(llvm::Value* address, uint32_t bytes, bool i
   b_.SetInsertPoint(inside);
 }
 
-// The access at `offset` of something `size` bytes long must lie inside and be aligned, else the grid ends.
+// Checks that the access at `offset` lies within `size` bytes and is aligned; else the grid ends with a
+// fault.
 void FunctionCodegen::check_bounds(llvm::Value* offset, llvm::Value* size, uint32_t bytes, uint32_t alignment,
                                    llvm::Value* base) {
-  llvm::Value* last = b_.CreateSub(size, i64(bytes));  // size is below 2^62: negative when nothing fits
+  // size is below 2^62, so this is negative if nothing fits
+  llvm::Value* last = b_.CreateSub(size, i64(bytes));
   llvm::Value* fits = b_.CreateAnd(b_.CreateICmpSGE(last, i64(0)), b_.CreateICmpULE(offset, last));
   llvm::Value* good = fits;
   if (alignment > 1)
@@ -228,7 +230,7 @@ bool FunctionCodegen::is_kernel_parameter(const Address& address, uint32_t bytes
   return constant && constant->getZExtValue() <= size && bytes <= size - constant->getZExtValue();
 }
 
-// Parameters never change: loaded once, at the start, where the loop over the threads can leave them outside.
+// Kernel parameters never change, so each is loaded once at the start, outside of the loop over the threads.
 llvm::Value* FunctionCodegen::kernel_parameter(const Address& address, Type type) {
   uint64_t offset = llvm::cast<llvm::ConstantInt>(address.value)->getZExtValue();
   llvm::Value*& value = parameters_[{address.variable, offset, type}];
@@ -270,7 +272,7 @@ void FunctionCodegen::ld(Decoded& i) {
   llvm::Value* pointer = checked_pointer(i, address, bytes * width, false, atomic);
   llvm::Type* element = atomic ? m_.int_type(bytes * 8) : m_.ir_type(type);
   bool fresh =
-      address.kind == Address::Kind::storage;  // may not have been written yet: must not be undefined
+      address.kind == Address::Kind::storage;  // may be uninitialised, so the value is frozen
   if (width > 1 && !atomic) {
     auto* vector = llvm::FixedVectorType::get(element, width);
     llvm::LoadInst* load = b_.CreateAlignedLoad(vector, pointer, llvm::Align(1), is_volatile);
@@ -294,7 +296,7 @@ void FunctionCodegen::ld(Decoded& i) {
 
 void FunctionCodegen::st(Decoded& i) {
   if (i.take("bulk")) return st_bulk(i);
-  bool async = i.take("async");  // and then the bytes are announced to an mbarrier, but for .mmio
+  bool async = i.take("async");  // st.async subtracts the bytes from an mbarrier, except with .mmio
   if (async && i.peek(1) == "mmio") async = false;
   if (async && !i.take("mbarrier::complete_tx::bytes")) i.fail("expected .mbarrier::complete_tx::bytes");
   bool release = i.take("release"), relaxed = i.take("relaxed"),

@@ -1,4 +1,4 @@
-// What one LLVM module shares, and the two entry points of a kernel.
+// The declarations shared by an LLVM module, and the entry points of a kernel.
 #include <llvm/IR/LLVMContext.h>
 #include <llvm/IR/Verifier.h>
 #include <llvm/Support/raw_ostream.h>
@@ -13,7 +13,8 @@
 namespace gpupool::softgpu {
 namespace {
 
-// Sizes of arrays are part of it: they travel as pointers, and a callee trusts that the whole array is there.
+// Includes the sizes of arrays: they are passed as pointers, and the callee relies on the whole array being
+// present.
 std::string signature(const std::vector<ptx::Variable>& results,
                       const std::vector<ptx::Variable>& parameters) {
   std::string text;
@@ -29,7 +30,7 @@ std::string signature(const std::vector<ptx::Variable>& results,
 
 void add_common_attributes(llvm::Function* function) {
   function->addFnAttr(llvm::Attribute::NoUnwind);
-  // Large frames touch every page, so that they cannot jump over a fiber's guard page.
+  // Large frames probe every page, so that they cannot skip a fiber's guard.
   function->addFnAttr("probe-stack", "inline-asm");
 }
 
@@ -130,8 +131,9 @@ void ModuleCodegen::finish_tables() {
   }
 }
 
-// A kernel that synchronises has one entry, which runs one thread. Otherwise a function runs a box of
-// threads; both entries call it (one thread is the smallest box), so the kernel's code exists once.
+// A kernel that synchronises has one entry, which runs one thread. For others, a function runs a box of
+// threads and both entries call it (a single thread is the smallest box), so that the kernel's code exists
+// once.
 void ModuleCodegen::generate_entries() {
   llvm::Type* pointer = llvm::PointerType::get(context, 0);
   llvm::Type* number = int_type(32);
@@ -275,7 +277,7 @@ std::optional<CompileError> check_function(ModuleCodegen& codegen, uint32_t inde
   return std::nullopt;
 }
 
-// Several threads take functions in turn; the error of the first function in the text is the one that is told.
+// Several threads take functions in turn; the error of the first failing function in the text is reported.
 class Checks {
  public:
   explicit Checks(const Image& image) : image_(image), first_bad_(static_cast<uint32_t>(image.functions.size())) {}
@@ -294,7 +296,7 @@ class Checks {
         first_bad_.store(index);
         error_ = std::move(error);
       }
-      return;  // this module has half a function in it
+      return;  // this module contains an incomplete function
     }
   }
   std::optional<CompileError> error() { return std::move(error_); }
@@ -310,13 +312,13 @@ class Checks {
 }  // namespace
 
 std::optional<CompileError> check_functions(const Image& image) {
-  constexpr size_t kWorthAThread = 32;  // functions
+  constexpr size_t kWorthAThread = 32;  // functions per additional thread
   Checks checks(image);
   const size_t most = std::min<size_t>(std::thread::hardware_concurrency(), image.functions.size() / kWorthAThread);
   std::vector<std::thread> others;
   try {
     while (others.size() + 1 < most) others.emplace_back([&] { checks.work(); });
-  } catch (const std::system_error&) {  // no more threads: the work is done by those that there are
+  } catch (const std::system_error&) {  // no more threads: the existing ones do the work
   }
   checks.work();
   for (std::thread& other : others) other.join();

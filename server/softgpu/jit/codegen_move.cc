@@ -1,4 +1,4 @@
-// Moves: between registers, between state spaces, and from global to shared memory.
+// Moves between registers, between state spaces, and from global to shared memory.
 #include "server/softgpu/jit/codegen.h"
 
 namespace gpupool::softgpu {
@@ -22,7 +22,7 @@ void FunctionCodegen::cvta(Decoded& i) {
     if (!to) {
       value = b_.CreateAdd(value, base);
     } else {
-      // Pointers into other windows of the cluster come along here too.
+      // Handles pointers into other windows of the cluster, too.
       llvm::Type* word = b_.getInt64Ty();
       llvm::Value* generic = convert_bits(value, word, false);
       llvm::Value* offset = b_.CreateSub(generic, shared_base());
@@ -54,7 +54,7 @@ void FunctionCodegen::isspacep(Decoded& i) {
                   b_.CreateZExt(block_field(offsetof(BlockContext, total_shared_bytes), b_.getInt32Ty()),
                                 b_.getInt64Ty()));
   };
-  // Locals lie on this thread's stack, above and close to where the stack stands now.
+  // Local variables lie on this thread's stack, close to the current frame.
   auto in_local = [&] {
     llvm::Value* top =
         b_.CreateIntrinsic(llvm::Intrinsic::frameaddress, {llvm::PointerType::get(m_.context, 0)}, {i32(0)});
@@ -123,7 +123,7 @@ void FunctionCodegen::mov_vector(Decoded& i, Type type) {
     write(elements[n], b_.CreateTrunc(b_.CreateLShr(value, uint64_t{n} * part), m_.int_type(part)), element);
 }
 
-// cp.async: copied at once, so committing and waiting have nothing to do.
+// cp.async copies at once, so committing and waiting do nothing.
 void FunctionCodegen::cp(Decoded& i) {
   const bool reduces = i.take("reduce");
   if (!i.take("async")) i.fail("expected .async");
@@ -134,7 +134,8 @@ void FunctionCodegen::cp(Decoded& i) {
   i.take_any({"ca", "cg"});
   if (!i.take_one({"shared", "shared::cta"}).size() || !i.take("global"))
     i.fail("only global to shared is supported");
-  const size_t count_of_operands = i.operand_count() - (i.take("L2::cache_hint") ? 1 : 0);  // the policy is the last
+  // the cache policy is the last operand
+  const size_t count_of_operands = i.operand_count() - (i.take("L2::cache_hint") ? 1 : 0);
   i.take_cache_hints();
   i.done();
   const Operand& size = i.operand(2);
@@ -150,7 +151,7 @@ void FunctionCodegen::cp(Decoded& i) {
     b_.CreateAlignedStore(value, to, llvm::Align(1));
     return;
   }
-  // A source size below `bytes` fills the rest with zeros; a predicate that ignores the source is size 0.
+  // A source size below `bytes` fills the rest with zeros; a true ignore-src predicate means size 0.
   const Operand& limit = i.operand(3);
   bool ignore = limit.kind == Operand::Kind::reg && f_.registers[limit.index].type == Type::pred;
   llvm::Value* count =
@@ -164,7 +165,7 @@ void FunctionCodegen::cp(Decoded& i) {
   llvm::Value* missing = b_.CreateMul(b_.CreateSub(i32(bytes), select_min(count, i32(bytes), false)), i32(8));
   llvm::Value* wide = b_.CreateZExt(missing, type);
   value =
-      b_.CreateLShr(b_.CreateShl(value, wide), wide);  // count is at least 1 here, so the shift is in range
+      b_.CreateLShr(b_.CreateShl(value, wide), wide);  // count is at least 1, so the shift is in range
   b_.CreateAlignedStore(value, to, llvm::Align(1));
   start_block(after);
 }

@@ -1,4 +1,4 @@
-// cvt to and from the formats of at most 8 bits, and to tf32.
+// cvt to and from formats of at most 8 bits, to tf32, and with stochastic rounding (.rs).
 #include "server/softgpu/jit/codegen.h"
 #include "server/softgpu/jit/narrow_float.h"
 
@@ -8,7 +8,7 @@ namespace {
 struct NarrowRow {
   std::string_view name;
   NarrowFormat format;
-  uint32_t bits;  // of one number within the pair
+  uint32_t bits;  // bits per number of the pair
 };
 constexpr NarrowRow kNarrow[] = {{"e4m3x2", NarrowFormat::e4m3, 8}, {"e5m2x2", NarrowFormat::e5m2, 8},
                                  {"e2m3x2", NarrowFormat::e2m3, 8}, {"e3m2x2", NarrowFormat::e3m2, 8},
@@ -23,7 +23,7 @@ bool FunctionCodegen::cvt_narrow(Decoded& i) {
     for (const NarrowRow& row : kNarrow)
       if (row.name == i.peek(at)) narrow = &row;
   if (!narrow) return false;
-  const bool to_narrow = ptx::find_type(i.peek(at)).has_value();  // the other type comes after it
+  const bool to_narrow = ptx::find_type(i.peek(at)).has_value();  // the other type follows
   i.take(narrow->name);
   const bool up = i.take("rp");
   if (narrow->format == NarrowFormat::ue8m0) i.take("rz");
@@ -53,7 +53,7 @@ bool FunctionCodegen::cvt_narrow(Decoded& i) {
   if (!packed && other != Type::f32) i.fail("types that cannot be converted");
   i.done(packed ? 2 : 3);
   llvm::Value* result = i32(0);
-  for (uint32_t n = 0; n < 2; ++n) {  // of two operands the first is the upper half
+  for (uint32_t n = 0; n < 2; ++n) {  // the first of two operands is the upper half
     llvm::Value* value;
     if (packed) {
       llvm::Value* halves = read(i, 1, other);
@@ -69,7 +69,8 @@ bool FunctionCodegen::cvt_narrow(Decoded& i) {
   return true;
 }
 
-// cvt.rs: two halves, or four smaller numbers, the first on top; the random bits come with the last operand.
+// cvt.rs: two halves or four smaller numbers, the first in the most significant place; the last operand holds
+// random bits.
 void FunctionCodegen::cvt_at_random(Decoded& i) {
   struct Row {
     std::string_view name;
@@ -124,7 +125,7 @@ void FunctionCodegen::cvt_tf32(Decoded& i, FloatMode mode) {
         Type::b32);
 }
 
-// .satfinite of f16 and bf16: what would be infinite is the largest number. Takes and gives bits.
+// .satfinite for f16 and bf16: infinity becomes the largest finite number. Takes and returns bits.
 llvm::Value* FunctionCodegen::saturate_half(llvm::Value* half, Type type) {
   llvm::Type* bits = b_.getInt16Ty();
   const uint32_t infinity = type == Type::f16 ? 0x7C00 : 0x7F80;

@@ -1,4 +1,4 @@
-// Reading and writing operands: registers, constants, special registers and addresses of symbols.
+// Reads and writes operands: registers, constants, special registers and addresses of symbols.
 #include <bit>
 
 #include "server/softgpu/jit/codegen.h"
@@ -10,7 +10,7 @@ struct SpecialRow {
   std::string_view name;
   uint64_t value;
 };
-// Special registers with a fixed answer. softgpu shows itself as one multiprocessor.
+// Special registers with a constant value. softgpu presents itself as one multiprocessor.
 constexpr SpecialRow kConstants[] = {
     {"%nsmid", 1},
     {"%smid", 0},
@@ -20,7 +20,7 @@ constexpr SpecialRow kConstants[] = {
 
 }  // namespace
 
-// Bits of any scalar to the integer or floating-point type `to`, cut or extended.
+// Converts the bits of any scalar to the integer or floating-point type `to`, truncated or extended.
 llvm::Value* FunctionCodegen::convert_bits(llvm::Value* value, llvm::Type* to, bool sign_extend) {
   llvm::Type* from = value->getType();
   if (from == to) return value;
@@ -115,7 +115,8 @@ std::pair<const Operand*, const Operand*> FunctionCodegen::split_pair(Decoded& i
 
 // --- Context fields ---
 
-// Fields of the BlockContext never change while the block runs: loaded once at the function's start.
+// Fields of the BlockContext do not change while the block runs, so each is loaded once at the start of the
+// function.
 llvm::Value* FunctionCodegen::block_field(uint32_t offset, llvm::Type* type, uint64_t limit) {
   llvm::Value*& value = fields_[offset];
   if (!value) {
@@ -175,7 +176,8 @@ llvm::Value* FunctionCodegen::special_32(std::string_view name, char component) 
   if (name == "%cluster_nctarank")
     return b_.CreateMul(b_.CreateMul(special_32("%cluster_nctaid", 'x'), special_32("%cluster_nctaid", 'y')),
                         special_32("%cluster_nctaid", 'z'));
-  if (name == "%envreg1" || name == "%envreg2") {  // the address of the grid's barrier, its upper half first
+  // the upper and lower half of the address of the grid's barrier
+  if (name == "%envreg1" || name == "%envreg2") {
     llvm::Value* address = block_field(offsetof(BlockContext, grid_workspace), b_.getInt64Ty());
     return b_.CreateTrunc(name == "%envreg1" ? b_.CreateLShr(address, 32) : address, number);
   }
@@ -245,7 +247,7 @@ llvm::Value* FunctionCodegen::function_address(uint32_t index) {
   return i64(kFunctionAddressBase + kFunctionAddressStep * index);
 }
 
-// Shared variables: an offset in the window; everything else: a generic address.
+// Returns an offset in the window for shared variables, else a generic address.
 llvm::Value* FunctionCodegen::linked_address(Symbol symbol, std::string_view name) {
   switch (symbol.kind) {
     case Symbol::Kind::shared:
@@ -281,7 +283,7 @@ llvm::Value* FunctionCodegen::call_runtime(const char* name, llvm::Type* result,
   return b_.CreateCall(callee, arguments);
 }
 
-// A function of its arguments alone: LLVM may drop, merge and move such calls.
+// Calls a function that depends on its arguments alone: LLVM may remove, merge and move the calls.
 llvm::Value* FunctionCodegen::call_pure(const char* name, llvm::Type* result,
                                         std::initializer_list<llvm::Value*> arguments) {
   llvm::Value* value = call_runtime(name, result, arguments);

@@ -1,4 +1,4 @@
-// Instructions about caches and stacks: policies that change nothing here, and memory on the thread's own stack.
+// Cache policies, which have no effect here, and memory on the thread's own stack (alloca).
 #include <llvm/Config/llvm-config.h>
 
 #include "server/softgpu/jit/codegen.h"
@@ -6,7 +6,7 @@
 namespace gpupool::softgpu {
 namespace {
 
-constexpr uint64_t kMaxAllocation = 512 * 1024;  // local memory of a thread, as CUDA limits it
+constexpr uint64_t kMaxAllocation = 512 * 1024;  // CUDA's limit for a thread's local memory, in bytes
 
 llvm::Function* stack_intrinsic(llvm::Module& module, llvm::Intrinsic::ID id) {
 #if LLVM_VERSION_MAJOR >= 18
@@ -18,7 +18,7 @@ llvm::Function* stack_intrinsic(llvm::Module& module, llvm::Intrinsic::ID id) {
 
 }  // namespace
 
-// A policy is a number that nobody looks at.
+// A policy is a number that no instruction evaluates.
 void FunctionCodegen::createpolicy(Decoded& i) {
   i.take_any({"fractional", "range", "cvt", "global", "L2"});
   i.take_cache_hints();
@@ -49,13 +49,14 @@ void FunctionCodegen::alloca_(Decoded& i) {
   b_.SetInsertPoint(small);
   llvm::AllocaInst* memory = b_.CreateAlloca(b_.getInt8Ty(), size);
   memory->setAlignment(llvm::Align(alignment));
-  // Cleared: nothing undefined may reach LLVM, and every page is touched before anything beyond it.
+  // Clear the memory: no undefined values may reach LLVM, and every page must be touched before memory beyond
+  // it.
   b_.CreateMemSet(memory, b_.getInt8(0), size, llvm::MaybeAlign(alignment));
   write(i.operand(0), b_.CreatePtrToInt(memory, b_.getInt64Ty()), type);
 }
 
-// What a program holds is no address but the number of the stacksave: restoring anything else could leave the stack
-// anywhere.
+// The program gets the number of the stacksave rather than an address: restoring an arbitrary address would
+// corrupt the stack.
 void FunctionCodegen::prepare_saved_stacks() {
   if (saved_stacks_) return;
   for (const ptx::Instruction& one : f_.code) saved_stack_count_ += one.opcode == "stacksave";

@@ -1,10 +1,10 @@
-// Barriers and warp operations: calls into the executor, which may switch to other threads of the block.
+// Barriers and warp operations: calls of the executor, which may switch to other threads of the block.
 #include "server/softgpu/jit/codegen.h"
 #include "server/softgpu/jit/support.h"
 
 namespace gpupool::softgpu {
 
-// bar and barrier: sync, red, arrive, and bar.warp.sync.
+// bar and barrier: sync, red, arrive; bar.warp.sync; barrier.cluster.
 void FunctionCodegen::bar(Decoded& i) {
   if (i.take("warp")) return warp_barrier(i);
   if (i.take("cluster")) return cluster_barrier(i);
@@ -51,7 +51,7 @@ void FunctionCodegen::warp_barrier(Decoded& i) {
   call_runtime("softgpu_warp_sync", b_.getVoidTy(), {thread_, read(i, 0, Type::u32)});
 }
 
-// The runtime tells the lanes that call it at one place from those at another: LLVM must not make one call of two in different branches.
+// The runtime distinguishes lanes by the call site, so LLVM must not merge calls in different branches.
 llvm::Value* FunctionCodegen::active_mask() {
   auto* const call = llvm::cast<llvm::CallInst>(call_runtime("softgpu_active_mask", b_.getInt32Ty(), {thread_}));
   call->setConvergent();
@@ -153,7 +153,7 @@ void FunctionCodegen::redux(Decoded& i) {
         type);
 }
 
-// The lowest lane of the mask is elected.
+// Elects the lowest lane of the mask.
 void FunctionCodegen::elect(Decoded& i) {
   i.take("sync");
   i.done(2);

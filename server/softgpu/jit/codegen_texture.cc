@@ -1,4 +1,4 @@
-// Textures and surfaces: calls of exec/texture.h, with the instruction's numbers in an array.
+// Textures and surfaces: calls of the functions of exec/texture.h, with the operands in an array.
 #include <algorithm>
 
 #include "server/softgpu/exec/texture.h"
@@ -21,7 +21,7 @@ namespace {
 struct Geometry {
   std::string_view name;
   uint32_t what;
-  uint32_t dimensions;  // numbers that a place has, without the layer
+  uint32_t dimensions;  // number of coordinates without the layer
 };
 constexpr Geometry kGeometries[] = {
     {"1d", call::k1d, 1},
@@ -46,7 +46,7 @@ std::string_view take_geometry(Decoded& i) {
 
 }  // namespace
 
-// A reference is passed by its address, an object by its value.
+// A reference is passed by address, an object by value.
 llvm::Value* FunctionCodegen::texture_value(const Operand& operand) {
   if (operand.kind == Operand::Kind::reg || operand.kind == Operand::Kind::integer) return read(operand, Type::u64);
   if (operand.kind == Operand::Kind::symbol || operand.kind == Operand::Kind::variable) return symbol_address(operand);
@@ -58,7 +58,7 @@ void FunctionCodegen::store_input(const Fetch& fetch, uint32_t at, const Operand
   b_.CreateStore(value, b_.CreateConstGEP1_64(b_.getInt32Ty(), fetch.in, at));
 }
 
-// As many as the texture has dimensions; a vector may have more.
+// Stores as many numbers as the texture has dimensions; the vector may be longer.
 void FunctionCodegen::store_inputs(Decoded& i, const Fetch& fetch, uint32_t at, const Operand& operand, Type type) {
   if (operand.kind != Operand::Kind::vector) {
     if (fetch.dimensions != 1) i.fail("expected a vector");
@@ -95,7 +95,8 @@ FunctionCodegen::Fetch FunctionCodegen::take_fetch(Decoded& i, size_t operand, s
   return fetch;
 }
 
-// What follows the coordinates (offsets, a depth to compare with), the call, and its results.
+// Stores the operands after the coordinates (offsets, a depth to compare with), calls the fetch, and writes
+// the results.
 void FunctionCodegen::finish_fetch(Decoded& i, Fetch& fetch, size_t next, Type result) {
   for (; next < i.operand_count(); ++next) {
     const Operand& operand = i.operand(next);

@@ -1,5 +1,5 @@
-// Video instructions: of one number, with parts of registers as operands and a second operation or a merge behind; and of
-// four bytes or two 16-bit numbers at once.
+// Video instructions: scalar ones, whose operands may be parts of registers and which have a secondary
+// operation or a merge; and SIMD ones on four bytes or two 16-bit numbers.
 #include "server/softgpu/jit/codegen.h"
 
 namespace gpupool::softgpu {
@@ -9,7 +9,7 @@ struct Part {
   uint32_t bits = 32, shift = 0;
 };
 
-// .b0 to .b3, .h0 and .h1.
+// Parses .b0 to .b3, .h0 and .h1.
 Part part_of(Decoded& i, std::string_view name) {
   if (name.empty()) return {};
   if (name.size() == 2 && name[0] == 'b' && name[1] >= '0' && name[1] <= '3')
@@ -30,7 +30,8 @@ void expect_words(Decoded& i, std::initializer_list<Type> types) {
     if (type != Type::u32 && type != Type::s32) i.fail("expected .u32 or .s32");
 }
 
-// Which of the numbers of two registers a lane takes: "h10", "b7654"; the most significant comes first.
+// Returns which number of two registers a lane takes: "h10", "b7654"; the selector of the most significant
+// lane is first.
 uint32_t selected(Decoded& i, std::string_view name, uint32_t lanes, uint32_t lane, uint32_t otherwise) {
   if (name.empty()) return otherwise;
   if (name.size() != lanes + 1 || name[0] != (lanes == 2 ? 'h' : 'b')) i.fail("a selector that does not fit");
@@ -55,7 +56,7 @@ llvm::Value* FunctionCodegen::video_operand(Decoded& i, size_t index, Type type,
   return ptx::is_signed(type) ? b_.CreateSExt(value, wide) : b_.CreateZExt(value, wide);
 }
 
-// `value` is wide enough for what was computed.
+// `value` must be wide enough for the result before saturation.
 void FunctionCodegen::finish_video(Decoded& i, llvm::Value* value, Type to, bool saturate, std::string_view second) {
   const Operand& target = i.operand(0);
   const Part part = part_of(i, target.part);
@@ -82,7 +83,7 @@ void FunctionCodegen::finish_video(Decoded& i, llvm::Value* value, Type to, bool
 void FunctionCodegen::video(Decoded& i) {
   const std::string_view op = i.opcode().substr(1);
   const bool saturate = i.take("sat");
-  llvm::Type* wide = m_.int_type(128);  // for the product and for what is shifted by 32
+  llvm::Type* wide = m_.int_type(128);  // wide enough for products and for shifts by 32
   if (op == "mad") {
     const bool plus_one = i.take("po");
     const std::string_view scale = i.take_one({"shr7", "shr15"});
@@ -144,14 +145,14 @@ void FunctionCodegen::video_lanes(Decoded& i) {
   i.done(4);
   expect_words(i, {to, left, right});
   if (compares && comparison.empty()) i.fail("the comparison is missing");
-  const std::string_view mask = i.operand(0).part;  // "h10", "b20": the lanes that are written
+  const std::string_view mask = i.operand(0).part;  // "h10", "b20": the lanes to write
   if (!mask.empty() && (mask.size() < 2 || mask[0] != (lanes == 2 ? 'h' : 'b') ||
                         mask.find_first_not_of("0123", 1) != std::string_view::npos || mask[1] - '0' >= static_cast<int>(lanes)))
     i.fail("a mask that does not fit");
   llvm::Value* sources[] = {read(whole(i.operand(1)), Type::u32), read(whole(i.operand(2)), Type::u32)};
   llvm::Value* before = read(i, 3, Type::u32);
   llvm::Value* result = before;
-  // The selectors count through both registers.
+  // The selectors number the lanes of both registers consecutively.
   auto lane = [&](std::string_view selector, Type type, uint32_t n, uint32_t otherwise) {
     const uint32_t from = selected(i, selector, lanes, n, otherwise);
     llvm::Value* value = b_.CreateTrunc(b_.CreateLShr(sources[from / lanes], from % lanes * bits), m_.int_type(bits));

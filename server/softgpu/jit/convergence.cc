@@ -15,11 +15,11 @@ using ptx::Function;
 using ptx::Instruction;
 using ptx::Operand;
 
-// Functions with more accesses to shared memory are left as they are: the analysis grows with their square.
+// Larger functions are left unchanged: the cost of the analysis is quadratic in the number of accesses.
 constexpr size_t kMostAccesses = 512;
 constexpr uint64_t kMostWork = 50'000'000;
 
-// After it, the lanes of a warp have met.
+// Returns true if the lanes of a warp have met after the instruction.
 bool is_meeting(const Function& f, const Instruction& i) {
   const std::string_view op = i.opcode;
   if (i.is_predicated) return false;
@@ -28,7 +28,7 @@ bool is_meeting(const Function& f, const Instruction& i) {
          op == "wmma" || op == "ldmatrix" || op == "stmatrix" || op == "movmatrix";
 }
 
-// Sets of accesses, one bit each.
+// A set of accesses, one bit each.
 class Bits {
  public:
   explicit Bits(size_t count) : words_((count + 63) / 64) {}
@@ -36,7 +36,7 @@ class Bits {
   bool test(size_t n) const { return (words_[n / 64] >> n % 64 & 1) != 0; }
   bool empty() const { return words_.empty(); }
   void clear() { std::fill(words_.begin(), words_.end(), 0); }
-  bool merge(const Bits& other) {  // true: grew
+  bool merge(const Bits& other) {  // returns true if this set grew
     bool grew = false;
     for (size_t w = 0; w < words_.size(); ++w) {
       grew |= (other.words_[w] & ~words_[w]) != 0;
@@ -55,8 +55,8 @@ class Bits {
   std::vector<uint64_t> words_;
 };
 
-// The accesses since the lanes last met. Of stale ones a register has changed since, so that the same form may mean
-// another address.
+// The accesses since the lanes last met. An access is stale once a register of its form has changed, so that
+// an equal form may mean another address.
 struct Pending {
   explicit Pending(size_t count) : fresh(count), stale(count) {}
   void clear() { fresh.clear(), stale.clear(); }
@@ -108,16 +108,16 @@ class Finder {
   AddressForms forms_;
   FlowGraph graph_;
   std::vector<SharedAccess> accesses_;
-  std::vector<uint32_t> access_at_;  // per instruction: an access, or UINT32_MAX
-  std::vector<bool> changes_;        // per register: differs between iterations
-  std::vector<Bits> users_;          // per register: the accesses in whose form it is
+  std::vector<uint32_t> access_at_;  // per instruction: index into accesses_, or UINT32_MAX
+  std::vector<bool> changes_;        // per register: value may differ between iterations
+  std::vector<Bits> users_;          // per register: accesses whose form contains it
   std::vector<Bits> of_block_;       // per block: its accesses
   std::vector<bool> diverges_;       // per block: lanes of a warp may leave it for different blocks
-  std::vector<bool> diverged_target_;  // per block: it is such a one
-  std::vector<bool> partial_;          // per block: some lanes of a warp may be in it without the others
+  std::vector<bool> diverged_target_;  // per block: target of a divergent branch
+  std::vector<bool> partial_;          // per block: only some lanes of a warp may execute it
   std::vector<bool> meeting_, points_;
   std::vector<Pending> at_start_;    // per block
-  bool found_exchange_ = false;      // a lane may load what another has stored
+  bool found_exchange_ = false;      // a lane may load data that another has stored
   uint64_t work_ = 0;
 };
 
@@ -136,7 +136,7 @@ void Finder::find_accesses() {
       if (auto type = ptx::find_type(word)) access.bytes = ptx::bytes_of(*type);
       if (auto space = ptx::find_space(word); space && *space != ptx::Space::shared) other_space = true;
     }
-    // A volatile access by a generic address may be one to shared memory.
+    // A volatile access by a generic address may be to shared memory.
     const bool shared = f_.has(i, "shared") || f_.has(i, "shared::cta");
     if (!shared && (other_space || !access.is_volatile)) continue;
     access.bytes *= f_.has(i, "v2") ? 2 : f_.has(i, "v4") ? 4 : f_.has(i, "v8") ? 8 : 1;
@@ -169,7 +169,7 @@ void Finder::find_changes(const std::vector<uint32_t>& definitions) {
     }
 }
 
-// Is this evidence that lanes exchange data between the two accesses?
+// Returns true if the two accesses are evidence that lanes exchange data.
 bool Finder::conflicts(uint32_t earlier, uint32_t now, bool stale) const {
   const SharedAccess &a = accesses_[earlier], &b = accesses_[now];
   const bool is_volatile = a.is_volatile || b.is_volatile;
@@ -180,7 +180,8 @@ bool Finder::conflicts(uint32_t earlier, uint32_t now, bool stale) const {
     case Relation::by_data: return is_volatile;
     case Relation::same_uniform: break;
   }
-  // One lane that works alone does both under one condition, which the others do not fulfil; data that it hands out is read under another.
+  // A single lane that works alone makes both accesses under one condition that is false in the other lanes;
+  // the other lanes read its results under another condition.
   const Instruction &first = f_.code[a.instruction], &second = f_.code[b.instruction];
   const bool all_lanes = !partial_[a.block] && (!first.is_predicated || forms_.variation(first.predicate) == Variation::uniform);
   const bool one_condition = a.block == b.block && first.is_predicated == second.is_predicated &&
@@ -233,11 +234,11 @@ void Finder::flow() {
   }
 }
 
-// The blocks in which other lanes of the warp may be while some go from one block to another: lanes wait at points, in the
-// order of the code, and nowhere else. Nothing where all lanes go together.
+// Returns the range of blocks in which other lanes of the warp may be while some lanes go from one block to
+// another: lanes wait only at points, in the order of the code. Empty if all lanes stay together.
 std::pair<uint32_t, uint32_t> Finder::bypassed(uint32_t from, uint32_t to) const {
   const auto& successors = graph_.blocks[from].successors;
-  const uint32_t first = successors.size() > 1 ? successors.front() : from + 1;  // they are sorted
+  const uint32_t first = successors.size() > 1 ? successors.front() : from + 1;  // successors are sorted
   const bool apart = successors.size() > 1 ? diverges_[from] : to > from + 1 && diverged_target_[from + 1];
   return apart && first < to ? std::pair(first, to) : std::pair(0u, 0u);
 }
@@ -256,13 +257,14 @@ void Finder::find_divergence() {
   find_partial_blocks();
 }
 
-// Behind a branch at which lanes part, the blocks up to its last target, and up to where the blocks before that target jump to (`else`).
-// Lanes that leave a loop early leave its blocks to the others.
+// Marks the blocks after a divergent branch up to its last target, extended to the targets of jumps out of
+// these blocks (`else`). For a divergent branch back, marks the blocks of the loop, which lanes may leave
+// early.
 void Finder::find_partial_blocks() {
   partial_.assign(graph_.blocks.size(), false);
   for (uint32_t b = 0; b < graph_.blocks.size(); ++b) {
     if (!diverges_[b]) continue;
-    const auto& targets = graph_.blocks[b].successors;  // they are sorted
+    const auto& targets = graph_.blocks[b].successors;  // sorted
     for (uint32_t inside = targets.front(); inside <= b; ++inside) partial_[inside] = true;
     uint32_t end = targets.back();
     for (uint32_t inside = b + 1; inside < end; ++inside) {

@@ -1,9 +1,11 @@
-// Finds where the lanes of a warp must wait for each other because code relies on lock step.
+// Finds the points at which the lanes of a warp must wait for each other because the code relies on lock
+// step. Called by analyse().
 //
-// Old code exchanges data between the lanes of a warp in shared memory without a barrier, trusting that a store of all
-// lanes comes before the next load of any. The executor runs lanes one after another, so such code needs points at which
-// they converge (softgpu_converge): before a load of what another lane may have stored since the last barrier, and before
-// a store to what another lane may have loaded (docs/adr/0033 says what is found and what is not).
+// Older code exchanges data between the lanes of a warp through shared memory without a barrier, on the
+// assumption that a store is complete in all lanes before any lane executes the next load. The executor runs
+// lanes one after another, so such code needs points of convergence (softgpu_converge): before a load of data
+// that another lane may have stored since the last barrier, and before a store to data that another lane may
+// have loaded (docs/adr/0033 lists what is found and what is not).
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -12,13 +14,15 @@
 
 namespace gpupool::softgpu {
 
-// Where lanes converge: nowhere, where the analysis finds exchange between lanes, or before every access to memory that lanes share
-// and every atomic (slow; shows whether a wrong result comes from lock step that the analysis does not find).
+// Where lanes converge: nowhere; where the analysis finds an exchange between lanes; or before every atomic
+// and every access to memory that lanes share. The last is slow; it shows whether a wrong result comes from
+// lock step that the analysis misses.
 enum class Convergence : uint8_t { none, found, everywhere };
 
-// `definitions`: per register, the number of instructions that write it. `synchronises`: the function has barriers or
-// other operations in which threads meet; one without needs better evidence, since converging costs it its plain loops.
-// One flag per instruction: the lanes converge before it. Empty: nowhere.
+// `definitions`: per register, the number of instructions that write it. `synchronises`: the function has
+// barriers or other operations in which threads meet; a function without them needs stronger evidence, since
+// converging rules out running its threads in plain loops. Returns per instruction whether the lanes converge
+// before it; empty: nowhere.
 std::vector<bool> find_convergence_points(const ptx::Function& function, const std::vector<uint32_t>& definitions,
                                           bool synchronises);
 

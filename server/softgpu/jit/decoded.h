@@ -1,5 +1,5 @@
-// One instruction while code is generated for it: hands out modifiers and remembers which were understood, so
-// that an unknown one is refused instead of ignored. Failures are thrown as CodegenFailure and end up in a
+// One instruction during code generation: hands out its modifiers and records which were used, so that an
+// unknown modifier is rejected instead of ignored. Errors are thrown as CodegenFailure, which becomes a
 // CompileError.
 #pragma once
 #include <initializer_list>
@@ -36,13 +36,13 @@ class Decoded {
       if (!(used_ >> i & 1) && modifiers_[i] == word) return used_ |= 1u << i, true;
     return false;
   }
-  // Takes all of these that are present.
+  // Takes all of these modifiers that are present; returns true if there was any.
   bool take_any(std::initializer_list<std::string_view> words) {
     bool any = false;
     for (std::string_view word : words) any |= take(word);
     return any;
   }
-  // The one of these that is present, or empty.
+  // Takes the first of these modifiers that is present and returns it; empty if there is none.
   std::string_view take_one(std::initializer_list<std::string_view> words) {
     for (std::string_view word : words)
       if (take(word)) return word;
@@ -70,7 +70,7 @@ class Decoded {
     if (take("rna")) return Rounding::nearest_away;
     return Rounding::none;
   }
-  // Caches and their hints, which change nothing here.
+  // Takes cache operators and hints, which have no effect here.
   void take_cache_hints() {
     take_any({"ca",
               "cg",
@@ -93,7 +93,7 @@ class Decoded {
               "L2::256B",
               "unified"});
   }
-  // The first modifier not yet taken, for those that are looked up in a table; empty when none is left.
+  // Takes the first unused modifier, to be looked up in a table; empty if none is left.
   std::string_view take_next() {
     for (size_t i = 0; i < modifiers_.size(); ++i)
       if (!(used_ >> i & 1)) return used_ |= 1u << i, modifiers_[i];
@@ -102,7 +102,7 @@ class Decoded {
   std::string_view peek(size_t index) const {
     return index < modifiers_.size() ? modifiers_[index] : std::string_view{};
   }
-  // Every modifier must have been taken.
+  // Fails unless all modifiers have been taken.
   void done() {
     for (size_t i = 0; i < modifiers_.size(); ++i)
       if (!(used_ >> i & 1))

@@ -1,11 +1,11 @@
-// Which registers an instruction writes. Private to jit/'s analyses.
+// The registers that an instruction writes. Private to jit/'s analyses.
 #pragma once
 #include "server/softgpu/ptx/ast.h"
 
 namespace gpupool::softgpu {
 
-// Calls visit(register) for everything the instruction may write. Reading the first operand as the
-// destination is right or, for instructions without one, merely careful.
+// Calls visit(register) for every register that the instruction may write. Takes the first operand for the
+// destination, which is conservative for instructions without a destination.
 template <typename Visit>
 void for_each_definition(const ptx::Function& f, const ptx::Instruction& i, Visit visit) {
   auto operands = f.operands(i);

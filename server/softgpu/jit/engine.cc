@@ -20,7 +20,7 @@
 namespace gpupool::softgpu {
 namespace {
 
-// What differs between LLVM 15 and newer ones.
+// Differences between LLVM 15 and newer versions.
 #if LLVM_VERSION_MAJOR >= 18
 constexpr auto kFastCode = llvm::CodeGenOptLevel::Default;
 constexpr auto kQuickCode = llvm::CodeGenOptLevel::None;
@@ -52,8 +52,8 @@ void initialise_llvm() {
   });
 }
 
-// The linker that LLVM 15 and 16 take by themselves. The one of newer versions looks its helpers up among the process's
-// symbols, where LLVM's are not when a program has opened this library with dlopen.
+// The default linking layer of LLVM 15 and 16. Newer versions default to JITLink, which looks up its helper
+// functions among the process's symbols; LLVM's are not there if the program opened this library with dlopen.
 std::unique_ptr<llvm::orc::ObjectLayer> linking_layer(llvm::orc::ExecutionSession& session, const llvm::Triple&) {
   return std::make_unique<llvm::orc::RTDyldObjectLinkingLayer>(
       session, [] { return std::make_unique<llvm::SectionMemoryManager>(); });
@@ -109,8 +109,8 @@ std::variant<std::unique_ptr<Engine>, std::string> Engine::create(bool optimise)
   if (!jit) return text_of(jit.takeError());
   state->jit = std::move(*jit);
 
-  // Generated code finds the runtime here and nowhere else: not in the process, whose symbols may be
-  // anybody's.
+  // Generated code finds runtime functions here only, not among the process's symbols, which the program
+  // could define.
   auto& session = state->jit->getExecutionSession();
   state->runtime = &session.createBareJITDylib("runtime");
   llvm::orc::SymbolMap symbols;

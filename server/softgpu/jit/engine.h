@@ -1,5 +1,5 @@
-// Turns LLVM modules into object files, and object files into machine code that can run. Owns the LLJIT of one Program; not
-// thread-safe, Program locks around it.
+// Compiles LLVM modules to object files and loads object files as executable code. Owns the LLJIT of one
+// Program. Not thread-safe; Program holds a lock around its calls. Errors are LLVM's messages.
 #pragma once
 #include <memory>
 #include <span>
@@ -20,9 +20,9 @@ class Engine {
   static std::variant<std::unique_ptr<Engine>, std::string> create(bool optimise);
   ~Engine();
 
-  // An object file, which any process with this processor may load; or LLVM's complaint.
+  // Returns an object file, which any process with the same processor may load, or LLVM's error message.
   std::variant<std::vector<char>, std::string> compile(llvm::Module& module);
-  // `name` must be new. Returns the entries (`has_loop`: of both kinds) or LLVM's complaint.
+  // `name` must be unique. Returns the entry points (has_loop: loop_entry as well) or LLVM's error message.
   std::variant<KernelCode, std::string> load(const std::string& name, std::span<const char> object, bool has_loop);
 
  private:

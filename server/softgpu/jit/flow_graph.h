@@ -1,4 +1,4 @@
-// The control flow of one PTX function: basic blocks and the edges between them. Private to jit/'s analyses.
+// The control-flow graph of one PTX function: basic blocks and their edges. Private to jit/'s analyses.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -8,12 +8,12 @@
 namespace gpupool::softgpu {
 
 struct FlowBlock {
-  uint32_t begin = 0, end = 0;  // instructions
+  uint32_t begin = 0, end = 0;  // instructions [begin, end)
   std::vector<uint32_t> successors, predecessors;
 };
 
 struct FlowGraph {
-  std::vector<FlowBlock> blocks;   // in the order of the code
+  std::vector<FlowBlock> blocks;   // in code order
   std::vector<uint32_t> block_of;  // per instruction
 };
 

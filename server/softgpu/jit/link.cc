@@ -14,14 +14,14 @@ using ptx::Space;
 
 constexpr uint32_t kNewestVersionMajor = 9;
 constexpr uint64_t kMaxDataBytes = 1ull << 36;
-constexpr uint64_t kMaxSharedBytes = 227 * 1024;  // what a block of a data-centre GPU can have
-constexpr uint64_t kMaxLocalBytes = 512 * 1024;   // per thread, as CUDA limits it
+constexpr uint64_t kMaxSharedBytes = 227 * 1024;  // maximum per block on a data-centre GPU
+constexpr uint64_t kMaxLocalBytes = 512 * 1024;   // per thread; CUDA's limit
 constexpr uint64_t kMaxParameterBytes = 32764;    // PTX ISA 8.1 and later
 constexpr uint64_t kMaxReached = 10'000'000;      // functions reached by kernels, summed over the kernels
 constexpr uint32_t kDynamicSharedAlignment = 16;
-constexpr uint64_t kMostRegisters = 255;          // of a thread
+constexpr uint64_t kMostRegisters = 255;          // per thread
 constexpr uint64_t kRegistersPerBlock = 64 * 1024;
-constexpr uint64_t kRegistersBeside = 6;          // addresses and counters of ptxas's own
+constexpr uint64_t kRegistersBeside = 6;  // estimate of ptxas's own registers for addresses and counters
 
 uint64_t align_up(uint64_t value, uint64_t alignment) {
   return (value + alignment - 1) & ~(alignment - 1);
@@ -29,7 +29,7 @@ uint64_t align_up(uint64_t value, uint64_t alignment) {
 std::string name_for_message(std::string_view function, bool is_kernel) {
   return (is_kernel ? "kernel " : "function ") + std::string(function.substr(0, 200));
 }
-// The line of the first call.
+// Returns the line of the first call.
 uint32_t line_of_call(const ptx::Function& f, std::string_view callee) {
   for (const ptx::Instruction& i : f.code)
     for (const ptx::Operand& operand : f.operands(i))
@@ -86,7 +86,7 @@ class Linker {
                std::to_string(options_.compute_capability % 10));
   }
 
-  // Puts a definition where its linkage says; true when it is the one to keep.
+  // Records a definition according to its linkage; returns true if it is kept.
   bool define(uint32_t file, std::string_view name, Linkage linkage, Symbol symbol, uint32_t line) {
     if (linkage == Linkage::internal) {
       auto [it, fresh] = image_.local_[file].emplace(name, symbol);
@@ -107,7 +107,8 @@ class Linker {
     return true;
   }
 
-  // NVIDIA's device runtime, where it comes as PTX, rests on NVIDIA's firmware: softgpu's own functions take its place.
+  // Where NVIDIA's device runtime is included as PTX, it needs NVIDIA's firmware; softgpu's functions replace
+  // it.
   static bool is_device_runtime(const ptx::File& file) {
     return std::any_of(file.functions.begin(), file.functions.end(), [](const ptx::Function& f) {
       return f.has_body && f.linkage == Linkage::visible && is_of_device_runtime(f.name) && find_builtin(f.name);
@@ -117,7 +118,7 @@ class Linker {
   void add_symbols(uint32_t index) {
     const ptx::File& file = image_.files[index];
     if (is_device_runtime(file)) return;
-    // A declaration may carry the linkage that the definition leaves out.
+    // A declaration may have a linkage that the definition omits.
     std::unordered_map<std::string_view, Linkage> declared;
     for (const ptx::Function& f : file.functions)
       if (!f.has_body && f.linkage != Linkage::internal && f.linkage != Linkage::external)
@@ -138,7 +139,8 @@ class Linker {
     for (const ptx::Variable& v : file.variables) {
       bool dynamic = v.space == Space::shared && v.linkage == Linkage::external;
       if (v.linkage == Linkage::external && !dynamic) continue;
-      Linkage linkage = dynamic ? Linkage::weak : v.linkage;  // every file's extern array is the same window
+      // the extern arrays of all files are the same window
+      Linkage linkage = dynamic ? Linkage::weak : v.linkage;
       Symbol symbol = add_variable(index, v, dynamic);
       if (!define(index, v.name, linkage, symbol, v.line)) drop_last(symbol);
     }
@@ -207,7 +209,7 @@ class Linker {
       }
   }
 
-  // Everything the kernel can reach, callees before their order matters to nobody.
+  // Collects all functions that the kernel can reach, in any order, the kernel first.
   void collect_functions(LinkedKernel& kernel) {
     std::vector<bool> seen(image_.functions.size(), false);
     bool indirect = false;
@@ -239,7 +241,8 @@ class Linker {
     }
   }
 
-  // Of this kind, each once, in order, by the kernel and all that it calls.
+  // Returns the variables of this kind used by the kernel and all functions it reaches, sorted and without
+  // duplicates.
   std::vector<uint32_t> variables_used(const LinkedKernel& kernel, Symbol::Kind kind) {
     std::vector<uint32_t> used;
     for (uint32_t index : kernel.functions) {
@@ -324,7 +327,7 @@ class Linker {
       for (const ptx::Variable& v : function.tree->variables)
         if (v.space == Space::local) local += align_up(v.size, v.alignment);
       registers = std::max<uint64_t>(registers, function.facts.live_registers);
-      // `exit` in a called function leaves through the executor, which needs a fiber to leave.
+      // `exit` in a called function leaves through the executor, which requires a fiber.
       kernel.info.synchronises |=
           function.facts.synchronises || (reached != index && function.facts.has_exit);
     }
@@ -343,7 +346,8 @@ class Linker {
     image_.kernels.push_back(std::move(kernel));
   }
 
-  // As ptxas would allot them: no more than a block of the size that is promised may have, else what a thread may have.
+  // Estimates the registers that ptxas would allocate, limited by the declared block size or by the maximum
+  // per thread.
   void estimate_registers(LinkedKernel& kernel, const ptx::Function& f, uint32_t file_limit, uint64_t live) {
     uint64_t most = kMostRegisters;
     if (f.max_block[0] || f.required_block[0])

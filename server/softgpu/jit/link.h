@@ -1,7 +1,5 @@
-// Several parsed PTX files as one image: symbols resolved, data laid out, per-kernel facts collected. No LLVM
-// here.
-//
-// Immutable after link(); safe from any thread.
+// Links parsed PTX files into an image: resolves symbols, lays out data, and collects facts about kernels. No
+// LLVM here. Used by compile() and the code generator. An Image is immutable after link(), and thread-safe.
 #pragma once
 #include <memory>
 #include <optional>
@@ -18,8 +16,8 @@
 
 namespace gpupool::softgpu {
 
-// A pointer to a device function, as a kernel sees it, is no host address but kFunctionAddressBase + 16 *
-// index: calls through it are checked against the image's table, and it means the same in every kernel of the
+// Kernels see a pointer to a device function as kFunctionAddressBase + 16 * index, not as a host address:
+// calls through it are checked against the image's table, and it has the same meaning in all kernels of the
 // image.
 constexpr uint64_t kFunctionAddressBase = 0x0F00'0000'0000'0000;
 constexpr uint64_t kFunctionAddressStep = 16;
@@ -27,14 +25,15 @@ constexpr uint64_t kFunctionAddressStep = 16;
 struct Symbol {
   enum class Kind : uint8_t { undefined, function, data, shared, builtin };
   Kind kind = Kind::undefined;
-  uint32_t index = 0;  // of a builtin: among builtins()
+  uint32_t index = 0;  // for a builtin, an index into builtins()
 };
 
 struct LinkedFunction {
   const ptx::Function* tree = nullptr;
   uint32_t file = 0;
   FunctionFacts facts;
-  std::unordered_map<uint32_t, Symbol> variables;  // its own .shared, .global and .const variables, by index
+  // .shared, .global and .const variables declared in the function, by index
+  std::unordered_map<uint32_t, Symbol> variables;
   bool address_taken = false;
 };
 
@@ -44,8 +43,8 @@ struct DataVariable {
   uint64_t offset = 0;
 };
 
-// What CUDA keeps for itself in a block's shared memory (compute capability 8.0 and later); cooperative
-// groups use it. Here only kernels that ask for it have it.
+// Shared memory that CUDA reserves in each block (compute capability 8.0 and later) and cooperative groups
+// use. Here only kernels that refer to it have it.
 constexpr uint32_t kReservedSharedBytes = 1024;
 
 struct SharedVariable {
@@ -58,9 +57,9 @@ struct SharedVariable {
 struct LinkedKernel {
   uint32_t function = 0;
   KernelInfo info;
-  std::vector<uint32_t> functions;                        // reached from it, itself first
+  std::vector<uint32_t> functions;                        // all functions that it reaches, itself first
   std::unordered_map<uint32_t, uint32_t> shared_offsets;  // shared variable -> offset in the window
-  uint32_t reserved_shared = 0;                           // offset of the reserved part, when used
+  uint32_t reserved_shared = 0;                           // offset of the reserved part, if used
 };
 
 class Image {
@@ -73,10 +72,11 @@ class Image {
   std::vector<LinkedKernel> kernels;
   uint64_t data_bytes = 0;
   uint64_t data_alignment = 256;
-  bool uses_device_runtime = false;  // a kernel reaches a call of it
+  bool uses_device_runtime = false;  // some kernel can reach a call of the device runtime
 
   Symbol resolve(uint32_t file, std::string_view name) const;
-  // The value of a pointer to a symbol for data segments that lie at `address`; nothing for undefined names.
+  // Returns the value of a pointer to a symbol if the data segment lies at `address`; nullopt for undefined
+  // names.
   std::optional<uint64_t> address_of(uint32_t file, std::string_view name, uint64_t address) const;
   void write_data(std::span<std::byte> image, uint64_t address) const;
   std::string where(uint32_t file, uint32_t line) const;  // "line 12" or "file 2, line 12"

@@ -25,7 +25,7 @@ constexpr ElementRow kElements[] = {{"f16", 16}, {"bf16", 16}, {"tf32", 32}, {"f
                                     {"s32", 32}, {"e4m3", 8},  {"e5m2", 8}};
 
 struct ShapeRow {
-  uint32_t m, n, k, bits;  // of an element of a
+  uint32_t m, n, k, bits;  // bits: of an element of a
   bool wmma;
 };
 constexpr ShapeRow kMatrixShapes[] = {
@@ -41,12 +41,13 @@ bool is_fp8(MatrixElement e) { return e == MatrixElement::e4m3 || e == MatrixEle
 bool is_byte(MatrixElement e) { return e == MatrixElement::s8 || e == MatrixElement::u8; }
 bool is_nibble(MatrixElement e) { return e == MatrixElement::s4 || e == MatrixElement::u4; }
 
-// Of a matrix in a fragment: lane and element there.
+// The position of an element in the fragments: the lane and the index within the lane's elements.
 struct Place {
   uint32_t lane, index;
 };
 
-// The fragments of mma: groups of four lanes share a row (a column of b), each with a word of consecutive elements.
+// Fragments of mma: groups of four lanes share a row (for b: a column), and each lane has words of
+// consecutive elements.
 Place place_in_mma(const MatrixOperation& o, MatrixPart part, uint32_t row, uint32_t column) {
   if (part == MatrixPart::c)
     return {(row % 8) * 4 + column % 8 / 2, (row / 8) * 2 + column % 2};
@@ -56,7 +57,7 @@ Place place_in_mma(const MatrixOperation& o, MatrixPart part, uint32_t row, uint
   return {group * 4 + along / each % 4, word * each + along % each};
 }
 
-// m8n8k4: lanes 4q to 4q + 3 and 16 + 4q to 16 + 4q + 3 compute a product of their own.
+// m8n8k4: lanes 4q to 4q + 3 and 16 + 4q to 16 + 4q + 3 compute a separate product.
 Place place_in_quad(const MatrixOperation& o, uint32_t quad, MatrixPart part, uint32_t row, uint32_t column) {
   const auto lane = [&](uint32_t of_eight) { return quad * 4 + of_eight % 4 + (of_eight < 4 ? 0 : 16); };
   if (part == MatrixPart::a) {
@@ -115,7 +116,8 @@ double number(uint64_t bits, MatrixElement element) {
   return 0;
 }
 
-// A float whose last bit remembers that something was cut off (round to odd) rounds to f16 as the double would.
+// Rounds to odd, to a float whose last bit records inexactness, so that rounding to f16 gives the double's
+// result.
 uint32_t double_to_half(double value) {
   const auto single = static_cast<float>(value);
   const double back = single;
@@ -132,7 +134,7 @@ uint64_t rounded(double value, const MatrixOperation& o) {
     case MatrixElement::f16: return double_to_half(value);
     default: break;
   }
-  // The sum is exact in a double.
+  // The sum of integers is exact in a double.
   constexpr double kLeast = std::numeric_limits<int32_t>::min(), kMost = std::numeric_limits<int32_t>::max();
   if (o.saturates) value = std::clamp(value, kLeast, kMost);
   return static_cast<uint32_t>(static_cast<int64_t>(value));
@@ -140,7 +142,7 @@ uint64_t rounded(double value, const MatrixOperation& o) {
 
 constexpr uint32_t kMostA = 16 * 256, kMostB = 256 * 8, kMostC = 256;
 struct Scratch {
-  double a[kMostA], b[kMostB], c[kMostC];  // b by columns
+  double a[kMostA], b[kMostB], c[kMostC];  // b column by column
 };
 
 struct MmaLane {
@@ -149,7 +151,7 @@ struct MmaLane {
   uint32_t* out;
 };
 
-// A lane that came with another instruction takes no part.
+// Lanes that arrived with another instruction do not take part.
 const MmaLane* lane_of(void* const* lanes, uint32_t lane, uint64_t operation) {
   const auto* one = static_cast<const MmaLane*>(lanes[lane]);
   return one && one->operation == operation ? one : nullptr;
@@ -178,7 +180,7 @@ void compute_mma(void* const* lanes) {
   for (uint32_t lane = kWarpSize; lane-- > 0;)
     if (lanes[lane]) operation = static_cast<const MmaLane*>(lanes[lane])->operation;
   const MatrixOperation o = MatrixOperation::unpack(operation);
-  // Not an object of the thread itself: room for those is small in a library that programs open late.
+  // Allocated on the heap: static TLS is scarce in a library opened with dlopen.
   static thread_local std::unique_ptr<Scratch> kept;
   if (!kept) kept = std::make_unique<Scratch>();
   Scratch& scratch = *kept;
@@ -212,7 +214,7 @@ void compute_mma(void* const* lanes) {
   }
 }
 
-// Ends the grid where the access is not allowed.
+// Ends the grid with a fault if the access is not allowed.
 void check(ThreadContext* thread, uint64_t address, uint32_t bytes, uint64_t low, uint64_t high, bool is_store) {
   if (low == high) {
     if (!in_range(address, bytes) || address % bytes != 0) softgpu_check_access(thread, address, bytes, is_store);
@@ -223,7 +225,7 @@ void check(ThreadContext* thread, uint64_t address, uint32_t bytes, uint64_t low
   if (address % bytes != 0) softgpu_fault(thread, FaultKind::misaligned_address, address);
 }
 
-// Calls visit(index in the fragment, address, bit within the byte there) for each element that the lane holds.
+// Calls visit(index in the fragment, address, bit within the byte) for each element that the lane holds.
 template <typename Visit>
 void for_each_element(ThreadContext* thread, const MatrixOperation& o, MatrixPart part, bool by_column,
                       uint64_t address, uint32_t stride, Visit visit) {
@@ -237,12 +239,12 @@ void for_each_element(ThreadContext* thread, const MatrixOperation& o, MatrixPar
   }
 }
 
-// Memory is read when all lanes have come, and written before one goes on: warps run in lock step, so programs store what the other lanes load
-// with the next instruction, without a barrier in between.
+// Memory is read after all lanes have arrived and written before any continues: warps run in lock step on a
+// GPU, so programs load in the next instruction what other lanes stored, without a barrier in between.
 struct RowsLane {
   uint32_t count, transposes;
   uint32_t words[4], out[4];
-  std::byte* row = nullptr;  // in memory
+  std::byte* row = nullptr;  // address of the row in memory
 };
 constexpr uint32_t kRowBytes = 16;
 
@@ -254,7 +256,8 @@ void for_each_row(void* const* lanes, Visit&& visit) {
   }
 }
 
-// Element (row, column) of a matrix lies in lane 4 * row + column / 2; its row in memory belongs to lane `row`.
+// Element (row, column) of a matrix is held by lane 4 * row + column / 2; lane `row` passes the address of
+// its row.
 void compute_rows(void* const* lanes, bool gathers) {
   const RowsLane* first = nullptr;
   for (uint32_t lane = kWarpSize; lane-- > 0;)
@@ -269,7 +272,7 @@ void compute_rows(void* const* lanes, bool gathers) {
         const uint32_t r = first->transposes ? column : row, c = first->transposes ? row : column;
         RowsLane *memory = lane_at(matrix * 8 + r), *fragment = lane_at(row * 4 + column / 2);
         if (!memory || !fragment) continue;
-        // What lies at (r, c) in memory is element (row, column) of the fragment.
+        // Element (r, c) in memory is element (row, column) of the fragment.
         if (gathers)
           set_element_bits(fragment->out + matrix, column % 2, 16, element_bits(memory->words, c, 16));
         else
@@ -363,7 +366,7 @@ bool MatrixOperation::is_known() const {
 uint32_t MatrixOperation::words(MatrixPart part) const {
   const uint32_t bits = bits_of(element(part)) * rows(part) * columns(part);
   if (layout == MatrixLayout::quads) return bits / 8 / 32;
-  // Fragments of f16 have eight words in every shape; elements repeat.
+  // Fragments of f16 have eight words in every shape; elements are repeated.
   if (layout == MatrixLayout::wmma && part != MatrixPart::c && a == MatrixElement::f16) return 8;
   return bits / kWarpSize / 32;
 }
@@ -396,7 +399,8 @@ void softgpu_wmma_load(ThreadContext* thread, uint64_t operation, MatrixPart par
 
 void softgpu_wmma_store(ThreadContext* thread, uint64_t operation, uint32_t by_column, uint64_t address, uint64_t low,
                         uint64_t high, uint32_t stride, const uint32_t* in) {
-  const MatrixOperation o = MatrixOperation::unpack(operation);  // c is what is stored: 16 bits at least
+  // c is the stored matrix: elements of at least 16 bits
+  const MatrixOperation o = MatrixOperation::unpack(operation);
   const uint32_t bits = bits_of(o.c);
   meet(thread);
   for_each_element(thread, o, MatrixPart::c, by_column, address, stride, [&](uint32_t index, uint64_t at, uint32_t) {

@@ -11,7 +11,7 @@ namespace {
 
 struct NarrowShape {
   int fraction_bits, bias;
-  uint32_t sign, largest, nan;  // bits; nan 0: there is none
+  uint32_t sign, largest, nan;  // bit patterns; nan 0: the format has none
 };
 constexpr NarrowShape kNarrowShapes[] = {{3, 7, 0x80, 0x7E, 0x7F},
                              {2, 15, 0x80, 0x7B, 0x7F},
@@ -38,13 +38,14 @@ uint32_t softgpu_float_to_narrow(float value, NarrowFormat format, uint32_t up) 
   const uint32_t sign = std::signbit(value) ? shape.sign : 0;
   const float magnitude = std::fabs(value);
   if (magnitude == 0) return sign;
-  if (magnitude >= 65536) return sign | shape.largest;  // beyond all of them, and infinity
+  // larger than any of these numbers, including infinity
+  if (magnitude >= 65536) return sign | shape.largest;
   int exponent;
-  std::frexp(magnitude, &exponent);  // magnitude = 0.5..1 times two to this
-  // Numbers between two powers of two have one distance; below the least normal one it stays as it is.
+  std::frexp(magnitude, &exponent);  // magnitude = f * 2^exponent, with f in [0.5, 1)
+  // The spacing is constant between two powers of two, and below the smallest normal number.
   const int step = std::max(exponent - 1, 1 - shape.bias) - shape.fraction_bits;
   const auto units = static_cast<uint32_t>(std::nearbyint(std::ldexp(magnitude, -step)));
-  // The exponent's field counts on where the fraction overflows into it.
+  // An overflow of the fraction carries into the exponent field.
   const auto field = static_cast<uint32_t>(step + shape.fraction_bits + shape.bias - 1);
   const uint32_t bits = (field << shape.fraction_bits) + units;
   return sign | (bits > shape.largest ? shape.largest : bits);

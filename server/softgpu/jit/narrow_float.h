@@ -1,4 +1,5 @@
-// Floating-point formats of at most 8 bits, and tf32. Pure functions, safe from any thread.
+// Conversions to floating-point formats of at most 8 bits and tf32, and stochastic rounding. Called by
+// generated code. Pure functions, thread-safe.
 #pragma once
 #include <cstdint>
 
@@ -7,22 +8,22 @@ namespace gpupool::softgpu {
 enum class NarrowFormat : uint32_t {
   e4m3,   // no infinity, one NaN per sign
   e5m2,   // as IEEE 754
-  e2m3,   // the rest has neither infinity nor NaN
+  e2m3,   // this and the formats below, except f16 and bf16: neither infinity nor NaN
   e3m2,
   e2m1,
-  f16,    // these two are rounded at random only
+  f16,    // f16, bf16: only for stochastic rounding
   bf16,
-  ue8m0,  // a power of two, 0xFF is NaN
+  ue8m0,  // a power of two; 0xFF is NaN
 };
 
 extern "C" {
-// Rounds to nearest even (ue8m0: towards zero, or up when `up`); what is too large becomes the largest number.
+// Rounds to nearest even (ue8m0: towards zero, or up if `up`); values too large become the largest number.
 uint32_t softgpu_float_to_narrow(float value, NarrowFormat format, uint32_t up);
-// Adds `random`, a fraction of 2 to the power of `random_bits`, to what would be cut off, and cuts (.rs). f16 and bf16
-// overflow to infinity.
+// Stochastic rounding (.rs): adds `random`, in units of 2^-random_bits of the last kept place, and truncates.
+// f16 and bf16 overflow to infinity.
 uint32_t softgpu_float_to_narrow_at_random(float value, NarrowFormat format, uint32_t random, uint32_t random_bits);
 float softgpu_narrow_to_float(uint32_t bits, NarrowFormat format);
-// `rounding` is a Rounding: nearest, nearest_away or zero. Results have 13 zero bits at the end.
+// `rounding` is a Rounding: nearest, nearest_away or zero. The 13 low bits of the result are zero.
 uint32_t softgpu_float_to_tf32(float value, uint32_t rounding, uint32_t saturate);
 }
 

@@ -13,7 +13,7 @@
 namespace gpupool::softgpu {
 namespace {
 
-// Messages quote the text, which may hold anything; they must stay one printable line.
+// Messages quote the PTX text, which may contain any bytes; they must stay one printable line.
 CompileError one_line(CompileError error) {
   constexpr size_t kMaxLength = 1000;
   if (error.message.size() > kMaxLength) error.message.resize(kMaxLength);
@@ -117,12 +117,12 @@ class LinkedProgram final : public Program {
   std::shared_ptr<const Image> image_;
   bool optimise_;
   std::shared_ptr<CodeFile> code_file_;  // null: none
-  CodeKey key_;                          // of this program there
+  CodeKey key_;                          // key of this program in code_file_
   std::vector<KernelInfo> kernels_;
   std::vector<GlobalInfo> globals_;
   std::vector<ReferenceInfo> references_;
   std::unordered_map<std::string_view, size_t> kernel_index_, global_index_;  // views into image_
-  mutable std::mutex mutex_;                                                  // guards what follows
+  mutable std::mutex mutex_;                                                  // guards the members below
   mutable std::unique_ptr<Engine> engine_;
   mutable std::vector<KernelCode> code_;
   mutable std::vector<bool> was_kept_;

@@ -1,4 +1,5 @@
-// How many registers a function would need on a GPU: an estimate, for what depends on it (occupancy, attributes).
+// Estimates the number of registers that a function would need on a GPU; occupancy and function attributes
+// depend on it.
 #include <algorithm>
 #include <map>
 
@@ -10,8 +11,8 @@ namespace {
 constexpr uint32_t kNowhere = UINT32_MAX;
 
 struct LoopRange {
-  uint32_t begin, end;          // instructions, both inside
-  uint32_t outer = kNowhere;    // the next larger one around it
+  uint32_t begin, end;          // instructions, both inclusive
+  uint32_t outer = kNowhere;    // the next larger loop around it
 };
 
 template <typename Visit>
@@ -23,7 +24,7 @@ void for_each_target(const ptx::Function& f, const ptx::Instruction& i, Visit vi
   }
 }
 
-// Branches back make loops; one for each instruction that is branched back to, in the order of the text.
+// Branches back make loops; returns one per target of such branches, in text order.
 std::vector<LoopRange> find_loops(const ptx::Function& f) {
   std::map<uint32_t, uint32_t> end_of;
   for (uint32_t at = 0; at < f.code.size(); ++at)
@@ -35,7 +36,7 @@ std::vector<LoopRange> find_loops(const ptx::Function& f) {
   return loops;
 }
 
-// For each instruction the innermost loop around it, and for each loop the one around that.
+// Returns for each instruction the innermost loop around it, and sets LoopRange::outer.
 std::vector<uint32_t> nest_loops(std::vector<LoopRange>& loops, size_t instructions) {
   std::vector<uint32_t> innermost(instructions, kNowhere), open;
   size_t next = 0;
@@ -65,8 +66,9 @@ void for_each_register(const ptx::Function& f, const ptx::Instruction& i, Visit 
 
 }  // namespace
 
-// The most 32-bit words that hold values at one instruction. A register holds one from where it is mentioned first to where it is
-// last, and to the end of each loop around that which began later than the register did.
+// Returns the largest number of 32-bit words that hold values at one instruction. A register holds a value
+// from its first mention to its last, and to the end of each loop around the last mention that began after
+// the first.
 uint32_t live_registers(const ptx::Function& f) {
   std::vector<uint32_t> first(f.registers.size(), kNowhere), last(f.registers.size(), 0);
   for (uint32_t at = 0; at < f.code.size(); ++at)

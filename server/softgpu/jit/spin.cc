@@ -11,7 +11,7 @@ using ptx::Function;
 using ptx::Instruction;
 using ptx::Operand;
 
-// Beyond this much work (huge generated functions) every branch back yields instead.
+// Work limit of the analysis, for huge generated functions; beyond it every branch back yields.
 constexpr uint64_t kMaxWork = 20'000'000;
 
 class Classifier {
@@ -27,8 +27,8 @@ class Classifier {
     }
   }
 
-  // May this instruction be what a loop waits for? Value operands that must be checked against the loop go to
-  // `values`.
+  // Returns true if a loop may wait at this instruction, provided that the registers stored in `values` do
+  // not change in the loop.
   bool is_candidate(const Instruction& i, std::vector<uint32_t>& values) const {
     values.clear();
     auto operands = f_.operands(i);
@@ -57,7 +57,7 @@ struct LoopBlocks {
   std::vector<uint32_t> blocks;  // sorted
 };
 
-// The blocks that reach `tail` without passing `head`.
+// Returns the blocks that reach `tail` without passing `head`, and `head`; sorted.
 std::vector<uint32_t> loop_body(const FlowGraph& graph, uint32_t tail, uint32_t head, uint64_t& work) {
   std::vector<bool> seen(graph.blocks.size(), false);
   std::vector<uint32_t> body{head}, stack;

@@ -20,7 +20,7 @@
 namespace gpupool::softgpu {
 namespace {
 
-// Switches the host's rounding mode while it lives.
+// Sets the host's rounding mode for the lifetime of the object.
 class RoundingScope {
  public:
   explicit RoundingScope(uint32_t rounding) : before_(std::fegetround()) {
@@ -45,7 +45,7 @@ class RoundingScope {
   int before_;
 };
 
-// Operands and results pass through volatile variables, or the compiler would compute outside the scope.
+// Operands and results are volatile; otherwise the compiler could move the computation out of the scope.
 template <typename Real>
 Real directed(uint32_t operation, uint32_t rounding, Real a_value, Real b_value, Real c_value) {
   volatile Real a = a_value, b = b_value, c = c_value;
@@ -82,7 +82,7 @@ Real from_integer(uint64_t value, uint32_t is_signed, uint32_t rounding) {
   return result;
 }
 
-// Cuts a magnitude of 31 bits (a float without sign) to `kept` fewer bits, rounding as asked.
+// Drops the low `cut` bits of a float's magnitude, with the given rounding.
 uint32_t round_bits(uint32_t magnitude, uint32_t cut, bool negative, Rounding rounding) {
   uint32_t low = magnitude & ((1u << cut) - 1), high = magnitude >> cut, half = 1u << (cut - 1);
   bool up = false;
@@ -139,11 +139,11 @@ uint32_t softgpu_float_to_half(float value, uint32_t rounding_code) {
     return sign | (away ? 0x7C00 : 0x7BFF);
   }
   if (magnitude >= 0x38800000) return sign | (round_bits(magnitude - 0x38000000, 13, negative, rounding));
-  // Subnormal: the fraction in units of 2^-24.
+  // Subnormal result: the fraction is in units of 2^-24.
   uint32_t exponent = magnitude >> 23;
   uint32_t fraction = exponent ? (magnitude & 0x7FFFFF) | 0x800000 : magnitude & 0x7FFFFF;
   uint32_t cut = 126 - (exponent ? exponent : 1);
-  if (cut > 25) {  // less than a quarter of the smallest number: only whether it is zero matters
+  if (cut > 25) {  // less than a quarter of the smallest number: only its being nonzero matters
     fraction = fraction != 0;
     cut = 2;
   }
@@ -157,7 +157,8 @@ uint32_t softgpu_float_to_bf16(float value, uint32_t rounding) {
   return (bits >> 16 & 0x8000) | round_bits(magnitude, 16, bits >> 31, static_cast<Rounding>(rounding));
 }
 
-// a * b + c of bf16 numbers as a float that rounds to bf16 as the exact result would: round to odd.
+// a * b + c of bf16 numbers, rounded to odd, so that rounding the float to bf16 gives the exact result's
+// rounding.
 static float softgpu_fma_bf16(float a, float b, float c) {
   float up = directed<float>(kFma, static_cast<uint32_t>(Rounding::up), a, b, c);
   float down = directed<float>(kFma, static_cast<uint32_t>(Rounding::down), a, b, c);
@@ -183,7 +184,8 @@ static float softgpu_tanh_f32(float x) {
   return std::tanh(x);
 }
 
-// The n-th set bit (n > 0 upwards, n < 0 downwards, 0: the bit at `base` itself) counted from bit `base`.
+// Returns the position of the n-th set bit counted from bit `base`: upwards for n > 0, downwards for n < 0,
+// the bit at `base` itself for n = 0; ~0 if there is none.
 static uint32_t softgpu_fns(uint32_t mask, uint32_t base, int32_t offset) {
   if (base > 31) return ~0u;
   if (offset == 0) return mask >> base & 1 ? base : ~0u;
@@ -193,7 +195,7 @@ static uint32_t softgpu_fns(uint32_t mask, uint32_t base, int32_t offset) {
   return ~0u;
 }
 
-// Without kReduxNan NaNs lose against numbers.
+// Without kReduxNan a NaN operand gives the other operand.
 static uint32_t redux_floats(uint32_t operation, uint32_t left, uint32_t right) {
   const float a = std::bit_cast<float>(left), b = std::bit_cast<float>(right);
   if (std::isnan(a) || std::isnan(b)) {
@@ -242,8 +244,8 @@ static uint32_t softgpu_redux(ThreadContext* thread, uint32_t operation, uint32_
   return result;
 }
 
-// An mbarrier: pending arrivals in bits 0..19, expected arrivals in 20..39, bytes under way in 40..62, phase
-// in 63. All threads that use it belong to one block and so to one host thread.
+// An mbarrier: pending arrivals in bits 0 to 19, expected arrivals in 20 to 39, pending bytes in 40 to 62,
+// phase in 63. All threads that use it run on one host thread.
 constexpr uint64_t kArrivals = (1u << 20) - 1, kBytes = (1u << 23) - 1;
 
 static uint64_t finish_phase(uint64_t state) {
@@ -269,12 +271,12 @@ static uint64_t softgpu_mbarrier_arrive(uint64_t* barrier, uint32_t count, uint3
 uint64_t softgpu_mbarrier_transfer(uint64_t* barrier, uint64_t bytes) {
   uint64_t before = *barrier, under_way = ((before >> 40 & kBytes) + bytes) & kBytes;
   uint64_t after = (before & ~(kBytes << 40)) | under_way << 40;
-  // Announcing bytes completes nothing.
+  // Adding bytes cannot complete a phase.
   *barrier = static_cast<int64_t>(bytes) < 0 ? finish_phase(after) : after;
   return before;
 }
 
-// Both addresses are generic; those in shared memory are known to lie in their window.
+// Both addresses are generic; ranges in shared memory have been checked to lie in their window.
 static void softgpu_bulk_copy(ThreadContext* thread, uint64_t to, uint64_t from, uint64_t bytes) {
   constexpr uint64_t kAlignment = 16;
   for (uint64_t value : {to, from, bytes})
@@ -284,7 +286,8 @@ static void softgpu_bulk_copy(ThreadContext* thread, uint64_t to, uint64_t from,
   std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
 }
 
-// To the same place in the window of every block of the mask, each of which has an mbarrier at the same place.
+// Copies to the same offset in the window of every block of the mask and signals the mbarrier at the same
+// offset there.
 static void softgpu_bulk_multicast(ThreadContext* thread, uint64_t to, uint64_t from, uint64_t bytes, uint64_t barrier,
                                    uint16_t ranks) {
   constexpr uint64_t kOffset = (1u << kClusterAddressBits) - 1;
@@ -299,8 +302,9 @@ static void softgpu_bulk_multicast(ThreadContext* thread, uint64_t to, uint64_t 
   }
 }
 
-// clusterlaunchcontrol.try_cancel: every block is started, so the answer (zeros) is always that none was cancelled.
-// Addresses in shared::cluster space, of the thread's own block; to_all: the same place in each block of the cluster.
+// clusterlaunchcontrol.try_cancel: every block is started, so the response (zeros) is always that none was
+// cancelled. The addresses are in shared::cluster space; to_all: the same offsets in each block of the
+// cluster.
 static void softgpu_cancel_nothing(ThreadContext* thread, uint64_t answer, uint64_t barrier, uint32_t to_all) {
   constexpr uint64_t kOffset = (1u << kClusterAddressBits) - 1, kAnswerBytes = 16;
   const BlockContext& block = *thread->block;
@@ -320,7 +324,7 @@ static void softgpu_cancel_nothing(ThreadContext* thread, uint64_t answer, uint6
 
 bool host_converts_half() {
 #if defined(__x86_64__)
-  static const bool yes = [] {  // clang's __builtin_cpu_supports does not know "f16c", which "avx" must be there for
+  static const bool yes = [] {  // clang's __builtin_cpu_supports lacks "f16c"; F16C also requires AVX
     unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
     return __builtin_cpu_supports("avx") && __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
   }();
@@ -405,7 +409,7 @@ std::span<const RuntimeSymbol> runtime_symbols() {
       SYMBOL(softgpu_ldmatrix),
       SYMBOL(softgpu_stmatrix),
       SYMBOL(softgpu_movmatrix),
-      // LLVM makes calls of these of its own accord: of memory operations always, of the others on old
+      // LLVM generates calls of these itself: of the memory functions always, of the others on old
       // processors.
       SYMBOL(memcpy),
       SYMBOL(memmove),
@@ -419,7 +423,7 @@ std::span<const RuntimeSymbol> runtime_symbols() {
       MATHS(ceil, D1),
       {"truncf", reinterpret_cast<void*>(static_cast<F1>(&std::trunc))},
       MATHS(trunc, D1),
-      // Round to even, which the host's default rounding mode does.
+      // Round half to even, which is the host's default rounding mode.
       {"roundevenf", reinterpret_cast<void*>(static_cast<F1>(&std::nearbyint))},
       {"roundeven", reinterpret_cast<void*>(static_cast<D1>(&std::nearbyint))},
   };

@@ -15,7 +15,7 @@
 namespace gpupool::softgpu {
 namespace {
 
-// CUtensorMapDataType, which headers before CUDA 12 lack.
+// Values of CUtensorMapDataType, which headers before CUDA 12 lack.
 enum ElementType : uint8_t {
   kU8, kU16, kU32, kS32, kU64, kS64, kF16, kF32, kF64, kBf16, kF32Ftz, kTf32, kTf32Ftz, kU4, kU4WithGaps, kU6WithGaps
 };
@@ -36,7 +36,8 @@ uint32_t bits_of_element(uint8_t type) {
   }
 }
 
-// The bytes of an element beyond the tensor's edge: zeros, or a NaN that fma.oob knows (of f16; others are plain).
+// Returns the bits of an element outside of the tensor: zeros or NaN; for f16 the NaN that fma.oob
+// recognises.
 uint64_t outside(const TensorMap& map) {
   if (map.fill == 0) return 0;
   switch (map.type) {
@@ -47,7 +48,7 @@ uint64_t outside(const TensorMap& map) {
   }
 }
 
-// Bits of the offset in the window that the swizzle flips for what lies at that offset.
+// Returns the offset in the window after applying the swizzle.
 uint32_t swizzled(uint32_t offset, uint8_t mode) {
   switch (mode) {
     case 1: return offset ^ (offset >> 3 & 0x10);
@@ -153,7 +154,7 @@ std::optional<ReducedType> reduced_type(uint8_t type) {
   }
 }
 
-// One copy by a map: the map itself, checked, and the shape of the box.
+// One copy through a map: the validated map and the shape of the box.
 class Box {
  public:
   Box(ThreadContext* thread, uint64_t address, uint32_t rank, TensorRows rows) : thread_(thread) {
@@ -182,7 +183,8 @@ class Box {
   uint64_t bytes() const { return row_count_ * row_bytes_; }
   uint32_t row_bytes() const { return row_bytes_; }
 
-  // Calls visit(offset of the row in the box, its address in global memory, first and last byte of it that exist).
+  // Calls visit(offset of the row in the box, its address in global memory, begin and end of its bytes inside
+  // the tensor).
   template <typename Visit>
   void for_each_row(const int32_t* coordinates, Visit visit) const {
     const uint32_t bits = bits_of_element(map_.type);
@@ -202,7 +204,7 @@ class Box {
     }
   }
 
-  // Between a row and the window, whose bytes change their places by the swizzle. `window` is its address, `at` an offset.
+  // Copy one row to and from the swizzled window. `window` is the window's address, `at` an offset in it.
   void put(uint64_t window, uint64_t at, const std::byte* row) const {
     for (uint32_t done = 0; done < row_bytes_; done += kChunk)
       std::memcpy(place(window, at + done), row + done, kChunk);
@@ -224,7 +226,7 @@ class Box {
   uint32_t row_bytes_ = 0, pitch_ = 0;
 };
 
-// The bytes that the swizzle may move things within, around [offset, offset + bytes).
+// The range within which the swizzle may move the bytes [offset, offset + bytes).
 struct Extent {
   uint64_t low, high;
 };
@@ -233,7 +235,7 @@ Extent extent(uint64_t offset, uint64_t bytes, uint8_t mode) {
   return {offset / span * span, (offset + bytes + span - 1) / span * span};
 }
 
-// The address of offset 0 of the window that [address, address + bytes) lies in, all of it.
+// Returns the address of offset 0 of the window that contains all bytes of the box at `address`.
 uint64_t window_of(ThreadContext* thread, uint64_t address, const Box& box) {
   const uint64_t offset = address & kWindowOffset;
   if (offset % 128 != 0) softgpu_fault(thread, FaultKind::misaligned_address, address);
@@ -343,7 +345,7 @@ void softgpu_bulk_copy_masked(ThreadContext* thread, uint64_t to, uint64_t from,
 void softgpu_tensormap_replace(ThreadContext* thread, uint64_t address, TensorField field, uint32_t ordinal, uint64_t value) {
   if (address % kTensorMapBytes != 0) softgpu_fault(thread, FaultKind::misaligned_address, address);
   check_memory(thread, address, kTensorMapBytes, true);
-  // The numbers that the instruction has for types.
+  // Element types in the numbering of the instruction.
   static constexpr uint8_t kTypes[] = {kU8,  kU16, kU32, kS32, kU64,  kS64,     kF16, kF32,
                                        kF32Ftz, kF64, kBf16, kTf32, kTf32Ftz, kU4,  kU4WithGaps, kU6WithGaps};
   TensorMap map;

@@ -1,4 +1,4 @@
-// Constant expressions.
+// Parser: constant expressions.
 #include "server/softgpu/ptx/parser_impl.h"
 
 namespace gpupool::softgpu::ptx {

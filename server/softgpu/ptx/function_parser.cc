@@ -1,4 +1,4 @@
-// Functions: signatures, scopes and statements. Operands are in operand_parser.cc.
+// Parser: functions, that is signatures, scopes and statements. Operands are in operand_parser.cc.
 #include <algorithm>
 
 #include "server/softgpu/ptx/parser_impl.h"
@@ -24,7 +24,7 @@ void Parser::parse_parameters(std::vector<Variable>& out, bool allow_registers) 
       fail("expected .param before " + shown());
     out.push_back(parse_type_and_name(Linkage::internal, parse_shape(space)));
     if (out.back().is_unsized)
-      out.back().is_unsized = false;  // .param .b8 p[]: variable arguments, none passed
+      out.back().is_unsized = false;  // .param .b8 p[]: variable arguments, of which none are passed
     if (!token_.is(')')) expect(',');
   }
 }
@@ -186,7 +186,7 @@ void Parser::declare(std::string_view name, Name value) {
 }
 
 bool Parser::find_name(std::string_view name, uint32_t scope, Name& found) {
-  // %r12 may belong to a range; its register comes to be at the first use.
+  // %r12 may belong to a range of registers; the register is created at its first use.
   size_t digits = name.size();
   while (digits > 0 && name[digits - 1] >= '0' && name[digits - 1] <= '9') --digits;
   uint64_t number = 0;
@@ -232,10 +232,10 @@ void Parser::parse_prototype(std::string_view name) {
   function_->prototypes.push_back(std::move(prototype));
 }
 
-// What follows "name:": a table of targets, a prototype, or nothing, for a label.
+// Parses the rest after "name:": a table of targets, a prototype, or nothing if it is a label.
 void Parser::parse_labelled(std::string_view name, uint32_t line) {
   if (accept_dotted("callprototype")) return parse_prototype(name);
-  if (accept_dotted("calltargets")) {  // any function of that shape may be called; checked at run time
+  if (accept_dotted("calltargets")) {  // any function of that signature may be called; checked at run time
     Prototype prototype;
     prototype.like = expect_identifier();
     skip_statement();
@@ -246,7 +246,7 @@ void Parser::parse_labelled(std::string_view name, uint32_t line) {
   if (accept_dotted("branchtargets")) {
     uint32_t list = static_cast<uint32_t>(function_->target_lists.size());
     declare(name, {Name::Kind::targets, list});
-    // The labels come later: kept as operands until names are resolved, then collected.
+    // The labels are defined later: store them as operands until resolve_names() replaces them.
     Operand group;
     group.kind = Operand::Kind::list;
     std::vector<Operand> elements;

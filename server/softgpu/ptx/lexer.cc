@@ -89,7 +89,7 @@ Token Lexer::number() {
     Token token =
         make(end - begin - 2 == (single ? 8u : 16u) ? TokenKind::real : TokenKind::punctuation, begin, end);
     token.is_single = single;
-    // A signalling NaN must keep its bits, so a single stays a pattern of 32 bits.
+    // Keep a single as its 32 bits: a conversion to double would change a signalling NaN.
     token.value = value;
     return token;
   }

@@ -1,4 +1,5 @@
-// Cuts PTX text into tokens. Never fails: an unknown character is a token of its own that no rule accepts.
+// Splits PTX text into tokens; used by Parser. Never fails: an unknown character becomes a punctuation token
+// that no grammar rule accepts.
 #pragma once
 #include <cstdint>
 #include <string_view>
@@ -29,8 +30,8 @@ class Lexer {
  public:
   explicit Lexer(std::string_view text) : text_(text) {}
   Token next();
-  bool at_name();    // whether a name of a register comes next
-  void skip_line();  // .loc and .file end with their line, not with a semicolon
+  bool at_name();    // returns whether the name of a register or symbol follows
+  void skip_line();  // for .loc and .file, which end with their line, not with a semicolon
 
  private:
   void skip_space();

@@ -1,4 +1,4 @@
-// Operands of instructions.
+// Parser: operands of instructions.
 #include "server/softgpu/ptx/parser_impl.h"
 
 namespace gpupool::softgpu::ptx {
@@ -51,7 +51,7 @@ Operand Parser::parse_address() {
   return address;
 }
 
-// What follows "[a": a texture, surface or tensor's coordinates.
+// Parses the rest after "[a": the coordinates of a texture, surface or tensor.
 Operand Parser::parse_fetch(Operand base, int64_t offset) {
   base.value += offset;
   std::vector<Operand> elements{base};
@@ -83,7 +83,7 @@ Operand Parser::parse_name_operand(std::string_view name) {
       }
       return operand;
     }
-    operand.kind = Operand::Kind::symbol;  // or a label further down: resolve_names() decides
+    operand.kind = Operand::Kind::symbol;  // or a label defined later; resolve_names() decides
     operand.name = name;
   } else {
     operand.index = found.index;
@@ -123,7 +123,7 @@ Operand Parser::parse_name_operand(std::string_view name) {
   return operand;
 }
 
-// array[3]: elements are counted, whatever dimensions or vectors the declaration has.
+// array[3]: the index counts scalar elements, regardless of the declaration's dimensions and vector width.
 void Parser::parse_element(Operand& array) {
   const std::string shown_name = "'" + std::string(array.name.substr(0, 200)) + "'";
   uint32_t element_bytes = 0;
@@ -148,7 +148,8 @@ Operand Parser::parse_operand() {
   if (accept('{')) {
     Operand vector = parse_group('}', Operand::Kind::vector);
     if (!accept('|')) return vector;
-    Operand second = parse_name_operand(expect_identifier());  // tex: whether the texels are there
+    // tex: predicate that receives whether the texels are resident
+    Operand second = parse_name_operand(expect_identifier());
     Operand pair;
     pair.kind = Operand::Kind::pair;
     pair.count = 2;

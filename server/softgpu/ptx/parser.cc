@@ -1,4 +1,4 @@
-// Directives of a file: version, target, variables and their initialisers. Functions are in
+// Parser: directives of a file, that is version, target, variables and their initialisers. Functions are in
 // function_parser.cc.
 #include "server/softgpu/ptx/parser.h"
 
@@ -89,7 +89,7 @@ void Parser::skip_block() {
 }
 
 bool Parser::skip_debug_directive() {
-  if (token_.is('@')) {  // @@DWARF of old compilers
+  if (token_.is('@')) {  // @@DWARF, written by old compilers
     lexer_.skip_line();
     advance();
     return true;
@@ -108,7 +108,7 @@ bool Parser::skip_debug_directive() {
   return true;
 }
 
-// Leaves other pragmas alone.
+// Returns false for other pragmas, without consuming them.
 bool Parser::parse_register_limit(File& file) {
   if (token_.kind != TokenKind::dotted || token_.text != "pragma") return false;
   Lexer ahead = lexer_;
@@ -121,7 +121,7 @@ bool Parser::parse_register_limit(File& file) {
 }
 
 void Parser::parse_version(File& file) {
-  // "9.0" is one real token, its digits are what counts.
+  // "9.0" is one real token; its text holds the version.
   std::string_view text = token_.text;
   size_t dot = text.find('.');
   if (token_.kind != TokenKind::real || dot == std::string_view::npos || dot > 3) fail("expected a version");
@@ -217,8 +217,8 @@ void Parser::parse_attribute(Variable& variable) {
   }
 }
 
-// Everything before the name: .align, .attribute, vector width, type and, for kernel parameters, what it
-// points to.
+// Parses the part of a declaration before the name: .align, .attribute, vector width, type and, for kernel
+// parameters, the space and alignment of the pointee.
 Variable Parser::parse_shape(Space space) {
   Variable shape;
   shape.space = space;
@@ -236,7 +236,7 @@ Variable Parser::parse_shape(Space space) {
       width = 2;
     } else if (accept_dotted("v4")) {
       width = 4;
-    } else if (accept_dotted("ptr")) {  // .ptr .global .align 16: a promise about the pointee, not used
+    } else if (accept_dotted("ptr")) {  // .ptr .global .align 16 describes the pointee; ignored
       if (token_.kind == TokenKind::dotted && find_space(token_.text)) advance();
       if (accept_dotted("align")) expect_integer(UINT32_MAX);
     } else if (auto opaque = find_opaque(token_.text); opaque != Opaque::none && !has_type) {
@@ -308,7 +308,7 @@ void Parser::parse_initialisers(Variable& variable, int depth) {
     variable.initialisers.push_back(parse_initialiser());
     return;
   }
-  // Inner braces of a multi-dimensional array are taken as its rows in full, which is what compilers write.
+  // Inner braces of a multi-dimensional array are taken to hold complete rows, as compilers write them.
   while (!accept('}')) {
     parse_initialisers(variable, depth + 1);
     if (!token_.is('}')) expect(',');

@@ -1,5 +1,5 @@
-// The recursive-descent parser behind parse(). One object per file and thread; fails by throwing SyntaxError
-// inside.
+// The recursive-descent parser behind parse(). One object per file, used by one thread. Reports errors by
+// throwing SyntaxError, which parse() catches.
 #pragma once
 #include <string>
 #include <unordered_map>
@@ -10,7 +10,7 @@
 
 namespace gpupool::softgpu::ptx {
 
-constexpr size_t kMaxOperands = 512;  // of one instruction or group
+constexpr size_t kMaxOperands = 512;  // per instruction or group
 
 class Parser {
  public:
@@ -101,10 +101,11 @@ class Parser {
   std::string_view text_;
   Lexer lexer_;
   Token token_;
-  size_t previous_end_ = 0;  // where the last consumed token ended
+  size_t previous_end_ = 0;  // end of the last consumed token, as an offset into text_
   Function* function_ = nullptr;
-  std::unordered_map<std::string_view, uint32_t> module_arrays_;  // outside of functions -> bytes of an element
-  std::string_view function_name_;                                // being parsed, for messages; empty: none
+  // variables outside functions: element size in bytes
+  std::unordered_map<std::string_view, uint32_t> module_arrays_;
+  std::string_view function_name_;  // function being parsed, for messages; empty: none
   bool in_kernel_ = false;
   std::vector<Scope> scopes_;
   std::vector<Fixup> fixups_;

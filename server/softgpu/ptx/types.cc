@@ -24,9 +24,8 @@ std::optional<Type> find_type(std::string_view name) {
 }
 
 std::optional<Space> find_space(std::string_view name) {
-  // A sub-qualifier keeps the meaning on one device: ".shared::cta" is the block's own window,
-  // ".param::entry" and
-  // ".param::func" are told apart by what the name refers to.
+  // Sub-qualifiers that do not change the space: ".shared::cta" is the block's own window, and the operand's
+  // name tells ".param::entry" from ".param::func".
   if (name == "global") return Space::global;
   if (name == "shared" || name == "shared::cta") return Space::shared;
   if (name == "local") return Space::local;

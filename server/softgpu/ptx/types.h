@@ -1,4 +1,4 @@
-// PTX's scalar types and state spaces. Plain values; safe anywhere.
+// PTX's scalar types and state spaces. Plain values; thread-safe.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -30,10 +30,10 @@ enum class Type : uint8_t {
   f64,
 };
 
-// shared_cluster: the windows of all blocks of a cluster; variables lie in `shared`.
+// shared_cluster: the shared windows of all blocks of a cluster; variables lie in `shared`.
 enum class Space : uint8_t { generic, reg, global, shared, shared_cluster, local, constant, param };
 
-// The type a modifier such as "u32" (without its dot) names.
+// Returns the type named by a modifier such as "u32" (without the dot).
 std::optional<Type> find_type(std::string_view name);
 std::optional<Space> find_space(std::string_view name);
 
