@@ -86,8 +86,8 @@ enum class BarrierReduction : uint32_t { none, popc, conjunction, disjunction };
 
 extern "C" {
 // --- Synchronisation (may switch fibers) ---
-// In a loop run (loop_entry) only softgpu_yield, softgpu_active_mask and softgpu_converge may be called; the
-// others end the grid with FaultKind::illegal_instruction.
+// In a loop run (loop_entry), of the functions that synchronise only softgpu_yield, softgpu_active_mask and
+// softgpu_converge may be called; the others end the grid with FaultKind::illegal_instruction.
 // bar.sync / barrier.sync / bar.red: thread_count 0 means all threads of the block. Returns the reduction's result.
 uint32_t softgpu_barrier(ThreadContext*, uint32_t barrier, uint32_t thread_count, BarrierReduction, uint32_t predicate);
 void softgpu_barrier_arrive(ThreadContext*, uint32_t barrier, uint32_t thread_count);

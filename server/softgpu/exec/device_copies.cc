@@ -107,7 +107,7 @@ uint32_t softgpu_cudaMemcpy3DAsync(ThreadContext* thread, uint64_t parameters, u
   for (uint64_t at = 0; at < sizeof(CopyParameters); at += 8) softgpu_check_access(thread, parameters + at, 8, 0);
   CopyParameters p;
   std::memcpy(&p, reinterpret_cast<const void*>(parameters), sizeof p);
-  // CUDA's device runtime does not copy arrays
+  // CUDA's device runtime does not copy arrays.
   if (p.from_array != 0 || p.to_array != 0) return fail(thread, RuntimeError::invalid_value);
   if (p.from.address == 0 || p.to.address == 0) return fail(thread, RuntimeError::invalid_value);
   const Box box{start_of(p.to, p.to_at), start_of(p.from, p.from_at), {p.to.pitch, p.to.pitch * p.to.height},

@@ -79,7 +79,7 @@ void go_on_at(ucontext_t& c, const void* where) {
   c.uc_mcontext.gregs[REG_RIP] = static_cast<greg_t>(reinterpret_cast<uint64_t>(where));
 }
 void call_on_stack(ucontext_t& c, void (*function)(), uint64_t stack) {
-  // stack alignment after a call
+  // Align the stack as after a call.
   c.uc_mcontext.gregs[REG_RSP] = static_cast<greg_t>((stack & ~uint64_t{15}) - 8);
   c.uc_mcontext.gregs[REG_EFL] &= ~greg_t{0x400};  // clear the direction flag, as the ABI requires
   go_on_at(c, reinterpret_cast<void*>(function));
@@ -150,7 +150,7 @@ void pass_on(int number, siginfo_t* info, void* context) {
     call_handler(action, number, info, context);
     struct sigaction now {};
     if (newcomer && mine && sigaction(number, nullptr, &now) == 0 && same_handler(now, action)) {
-      put_in_front(index_of(number));  // the newer handler dealt with the signal and stays installed
+      put_in_front(index_of(number));  // the newer handler dealt with the signal
     }
     return;
   }
@@ -196,7 +196,7 @@ bool install_fault_handlers() {
 }
 
 void keep_fault_handlers() {
-  // a program that replaces any of the handlers is assumed to replace SIGSEGV's as well
+  // A program that replaces any of the handlers is assumed to replace SIGSEGV's as well.
   if (in_front(0)) return;
   for (size_t i = 0; i < kSignals.size(); ++i) put_in_front(i);
 }

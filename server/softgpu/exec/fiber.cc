@@ -87,7 +87,7 @@ bool FiberPool::grow(uint32_t size_class) {
   const uint64_t bytes = kStacksPerSlab * (stack + kGuardBytes);
   const auto slab = allocate_host(bytes, page_bytes());
   if (!slab) return false;
-  // a thread that uses 4 KiB must not cost a 2 MiB page
+  // A thread that uses 4 KiB must not cost a 2 MiB page.
   madvise(reinterpret_cast<void*>(*slab), bytes, MADV_NOHUGEPAGE);
   slabs_.push_back({*slab, bytes});
   for (uint32_t i = 0; i < kStacksPerSlab; ++i) {

@@ -33,7 +33,7 @@ struct Grid : Recycled<Grid> {
 
   alignas(64) std::atomic<uint64_t> next{0};        // next block to claim; runs past `blocks`
   alignas(64) std::atomic<uint64_t> finished{0};    // blocks that ran or were skipped
-  alignas(64) std::atomic<bool> aborted{false};  // set by a fault: no more blocks start, spinning blocks stop
+  alignas(64) std::atomic<bool> aborted{false};  // after a fault or cancellation: no more blocks start
   std::atomic<uint32_t> references{2};
   std::atomic<uint64_t> start{0}, away_before{0};   // nanoseconds
   GridResult result;           // this and the members below are guarded by Pool::mutex_

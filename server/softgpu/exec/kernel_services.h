@@ -14,7 +14,7 @@ class KernelServices {
  public:
   virtual ~KernelServices() = default;
   virtual std::optional<uint32_t> parameter_bytes(uint64_t kernel) const = 0;  // nullopt: no such kernel
-  // can it run in the request's shape?
+  // Returns true if the kernel can run in the request's shape.
   virtual bool fits(uint64_t kernel, const GridRequest& request) const = 0;
   // Fills in the kernel's part of the request; returns false if it cannot. May compile, so must not be called
   // on a fiber.

@@ -20,7 +20,7 @@ namespace {
 // Workers sleep on one futex word, each with one bit of its wait mask.
 uint32_t bit_of(unsigned worker) { return 1u << worker % 32; }
 
-// polling time of an idle worker before it sleeps; short, as the submitter may need the processor
+// Polling time of an idle worker before it sleeps; short, as the submitter may need the processor.
 constexpr uint64_t kSpinNanoseconds = 5'000;
 constexpr uint64_t kLongIdleNanoseconds = 500'000'000;  // idle time after which a worker frees memory
 
@@ -97,7 +97,7 @@ void Pool::submit_at(uint32_t depth, GridRequest request, std::function<void(Gri
   grid->request = std::move(request);
   grid->done = std::move(done);
   const GridRequest& r = grid->request;
-  // CUDA's limit; bounds the recursion through the completion callbacks of nested children
+  // CUDA's limit; bounds the recursion through the completion callbacks of nested children.
   constexpr uint32_t kMostDepth = 24;
   grid->depth = depth;
   if (r.services != nullptr && depth < kMostDepth) grid->children = std::make_unique<ChildLaunches>();
@@ -139,7 +139,7 @@ void Pool::submit_at(uint32_t depth, GridRequest request, std::function<void(Gri
   }
   const bool possible = whole_clusters && grid->cluster_blocks <= kMaxClusterBlocks && grid->workers > 0 && grid->blocks > 0 && grid->threads > 0 && grid->threads <= kMaxThreadsPerBlock &&
                         grid->stack_class < FiberPool::kClasses && context.params != 0;
-  // a copy: once queued, the grid may complete and be deleted
+  // Copied, because once queued the grid may complete and be deleted.
   const std::shared_ptr<const Multiprocessors> where = r.multiprocessors;
   const bool may_run = worker_about_to_claim != nullptr && grid->may_run_on(worker_about_to_claim->number());
   if (grid->blocks == 0) grid->blocks = 1;  // abort() then has one block to finish
@@ -256,7 +256,7 @@ void Pool::block_starts(Grid& grid) {
 }
 
 void Pool::finish_blocks(Grid& grid, uint64_t count) {
-  // a copy: once the blocks are counted, another thread may complete and delete the grid
+  // Copied, because once the blocks are counted another thread may complete and delete the grid.
   const uint64_t blocks = grid.blocks;
   if (grid.finished.fetch_add(count) + count == blocks) complete(grid);
 }

@@ -199,7 +199,7 @@ class Formatter {
   uint64_t capacity_;
   uint64_t next_;
   FormattedText result_;
-  // the widest field; %f of the largest double has 309 digits plus the precision
+  // Large enough for the widest field; %f of the largest double has 309 digits plus the precision.
   char scratch_[kMaxWidth + 512];
 };
 

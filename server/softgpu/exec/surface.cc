@@ -15,7 +15,7 @@ namespace {
 using namespace texture_call;
 
 const TextureState& surface_of(ThreadContext* thread, uint64_t& surface) {
-  // a reference
+  // The value may be the address of a surface reference.
   if (in_range(surface, 8) && surface % 8 == 0) surface = *reinterpret_cast<const uint64_t*>(surface);
   const TextureState* const found = find_texture(surface, true);
   if (!found) softgpu_fault(thread, FaultKind::illegal_address, surface);

@@ -238,7 +238,7 @@ using namespace gpupool::softgpu;
 
 extern "C" void softgpu_texture_fetch(ThreadContext* thread, uint64_t texture, uint32_t what, const uint32_t* in, uint32_t* out) {
   using namespace texture_input;
-  // a reference
+  // The value may be the address of a texture reference.
   if (in_range(texture, 8) && texture % 8 == 0) texture = *reinterpret_cast<const uint64_t*>(texture);
   const TextureState* const t = find_texture(texture, false);
   if (!t) softgpu_fault(thread, FaultKind::illegal_address, texture);

@@ -3,9 +3,9 @@
 //
 // A description holds plain numbers; its creator owns the memory. Texture values passed by kernels are looked
 // up in the table and never dereferenced as descriptions, so an invalid or stale value ends the grid with
-// CUDA_ERROR_ILLEGAL_ADDRESS. Coordinates are always clamped to the description's extent; if the memory is
-// gone, the access faults like any other. Any thread may add and remove descriptions; the memory of a slot is
-// never freed, and slots are reused as late as possible.
+// CUDA_ERROR_ILLEGAL_ADDRESS. Accesses never leave the description's extent; if the memory behind it is gone,
+// they fault like any other access. Any thread may add and remove descriptions; the memory of a slot is never
+// freed, and slots are reused as late as possible.
 #pragma once
 #include <cstdint>
 

@@ -90,7 +90,7 @@ class FunctionCodegen {
     uint64_t safe_alignment = 1;   // generic: their known alignment
   };
 
-  // --- Skeleton (codegen_function.cc) ---
+  // --- Function frame (codegen_function.cc) ---
   void prepare_blocks();
   Storage& variable_storage(uint32_t variable);
   void prepare_arguments();
@@ -117,7 +117,7 @@ class FunctionCodegen {
   llvm::Value* function_address(uint32_t index);
   std::pair<const Operand*, const Operand*> split_pair(Decoded& i, const Operand& operand);
 
-  // --- Small things ---
+  // --- Helpers ---
   llvm::Value* i32(uint32_t value) { return b_.getInt32(value); }
   llvm::Value* i64(uint64_t value) { return b_.getInt64(value); }
   llvm::Value* block_field(uint32_t offset, llvm::Type* type, uint64_t limit = 0);
@@ -185,7 +185,7 @@ class FunctionCodegen {
   void getctarank(Decoded& i);
   llvm::Value* cluster_to_generic(llvm::Value* address, llvm::Value* bytes);
   llvm::Value* cluster_rank_of(llvm::Value* generic);
-  // --- Copies of many bytes, tensor maps (codegen_bulk.cc) ---
+  // --- Bulk copies, tensor maps (codegen_bulk.cc) ---
   llvm::Value* bulk_address(Decoded& i, size_t operand, std::string_view space, llvm::Value* bytes);
   void cp_bulk(Decoded& i, bool reduces);
   void cp_bulk_tensor(Decoded& i, bool reduces);
@@ -240,7 +240,7 @@ class FunctionCodegen {
   struct FloatMode {
     Rounding rounding = Rounding::none;
     bool flush = false, saturate = false, relu = false;
-    bool zero_outside = false;  // .oob: operands outside of a tensor give 0
+    bool zero_outside = false;  // .oob: a factor from outside a tensor gives 0
   };
   FloatMode take_float_mode(Decoded& i);
   llvm::Value* directed(uint32_t operation, Rounding rounding, llvm::Value* a, llvm::Value* b = nullptr,

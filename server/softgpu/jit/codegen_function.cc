@@ -10,7 +10,7 @@ namespace {
 struct ArchitectureRow {
   std::string_view opcode, where;
 };
-// Instructions of one architecture, which PTX for other architectures cannot contain.
+// Unsupported instructions that need particular GPUs; the error names those.
 constexpr ArchitectureRow kOneArchitecture[] = {
     {"wgmma", "9.0"}, {"tcgen05", "10.x"}, {"multimem", "9.0 and later, linked by switches,"}};
 

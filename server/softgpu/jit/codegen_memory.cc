@@ -161,7 +161,7 @@ void FunctionCodegen::check_generic(llvm::Value* address, uint32_t bytes, bool i
 // fault.
 void FunctionCodegen::check_bounds(llvm::Value* offset, llvm::Value* size, uint32_t bytes, uint32_t alignment,
                                    llvm::Value* base) {
-  // size is below 2^62, so this is negative if nothing fits
+  // `size` is below 2^62, so this is negative if nothing fits.
   llvm::Value* last = b_.CreateSub(size, i64(bytes));
   llvm::Value* fits = b_.CreateAnd(b_.CreateICmpSGE(last, i64(0)), b_.CreateICmpULE(offset, last));
   llvm::Value* good = fits;

@@ -134,7 +134,7 @@ void FunctionCodegen::cp(Decoded& i) {
   i.take_any({"ca", "cg"});
   if (!i.take_one({"shared", "shared::cta"}).size() || !i.take("global"))
     i.fail("only global to shared is supported");
-  // the cache policy is the last operand
+  // The cache policy is the last operand.
   const size_t count_of_operands = i.operand_count() - (i.take("L2::cache_hint") ? 1 : 0);
   i.take_cache_hints();
   i.done();

@@ -176,7 +176,7 @@ llvm::Value* FunctionCodegen::special_32(std::string_view name, char component) 
   if (name == "%cluster_nctarank")
     return b_.CreateMul(b_.CreateMul(special_32("%cluster_nctaid", 'x'), special_32("%cluster_nctaid", 'y')),
                         special_32("%cluster_nctaid", 'z'));
-  // the upper and lower half of the address of the grid's barrier
+  // The upper and the lower half of the address of the grid's barrier.
   if (name == "%envreg1" || name == "%envreg2") {
     llvm::Value* address = block_field(offsetof(BlockContext, grid_workspace), b_.getInt64Ty());
     return b_.CreateTrunc(name == "%envreg1" ? b_.CreateLShr(address, 32) : address, number);

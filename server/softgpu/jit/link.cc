@@ -139,7 +139,7 @@ class Linker {
     for (const ptx::Variable& v : file.variables) {
       bool dynamic = v.space == Space::shared && v.linkage == Linkage::external;
       if (v.linkage == Linkage::external && !dynamic) continue;
-      // the extern arrays of all files are the same window
+      // The extern arrays of all files are the same window.
       Linkage linkage = dynamic ? Linkage::weak : v.linkage;
       Symbol symbol = add_variable(index, v, dynamic);
       if (!define(index, v.name, linkage, symbol, v.line)) drop_last(symbol);

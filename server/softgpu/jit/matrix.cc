@@ -399,7 +399,7 @@ void softgpu_wmma_load(ThreadContext* thread, uint64_t operation, MatrixPart par
 
 void softgpu_wmma_store(ThreadContext* thread, uint64_t operation, uint32_t by_column, uint64_t address, uint64_t low,
                         uint64_t high, uint32_t stride, const uint32_t* in) {
-  // c is the stored matrix: elements of at least 16 bits
+  // The stored matrix is c, with elements of at least 16 bits.
   const MatrixOperation o = MatrixOperation::unpack(operation);
   const uint32_t bits = bits_of(o.c);
   meet(thread);

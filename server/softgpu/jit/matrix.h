@@ -16,7 +16,7 @@ namespace gpupool::softgpu {
 
 enum class MatrixElement : uint8_t { f16, bf16, tf32, f32, f64, s8, u8, s4, u4, b1, s32, e4m3, e5m2 };
 enum class MatrixPart : uint8_t { a, b, c };
-// layout of fragments; quads: the four small products of m8n8k4
+// The layout of fragments; quads: the four small products of m8n8k4.
 enum class MatrixLayout : uint8_t { mma, quads, wmma };
 
 std::optional<MatrixElement> find_matrix_element(std::string_view name);

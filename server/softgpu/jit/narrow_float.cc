@@ -38,7 +38,7 @@ uint32_t softgpu_float_to_narrow(float value, NarrowFormat format, uint32_t up) 
   const uint32_t sign = std::signbit(value) ? shape.sign : 0;
   const float magnitude = std::fabs(value);
   if (magnitude == 0) return sign;
-  // larger than any of these numbers, including infinity
+  // Larger than any of these numbers, or infinite.
   if (magnitude >= 65536) return sign | shape.largest;
   int exponent;
   std::frexp(magnitude, &exponent);  // magnitude = f * 2^exponent, with f in [0.5, 1)

@@ -8,11 +8,11 @@ namespace gpupool::softgpu {
 enum class NarrowFormat : uint32_t {
   e4m3,   // no infinity, one NaN per sign
   e5m2,   // as IEEE 754
-  e2m3,   // this and the formats below, except f16 and bf16: neither infinity nor NaN
-  e3m2,
-  e2m1,
-  f16,    // f16, bf16: only for stochastic rounding
-  bf16,
+  e2m3,   // no infinity, no NaN
+  e3m2,   // no infinity, no NaN
+  e2m1,   // no infinity, no NaN
+  f16,    // only for stochastic rounding
+  bf16,   // only for stochastic rounding
   ue8m0,  // a power of two; 0xFF is NaN
 };
 

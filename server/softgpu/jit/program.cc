@@ -28,7 +28,7 @@ class LinkedProgram final : public Program {
       : image_(std::move(image)), optimise_(optimise), code_file_(std::move(code_file)), key_(key) {
     for (const LinkedKernel& kernel : image_->kernels) {
       kernel_index_.emplace(image_->functions[kernel.function].tree->name,
-                            kernels_.size());  // of several with one name the first is found
+                            kernels_.size());  // the first of several kernels with the same name
       kernels_.push_back(kernel.info);
     }
     for (const DataVariable& data : image_->data) {

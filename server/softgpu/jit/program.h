@@ -60,9 +60,9 @@ struct ReferenceInfo {
 
 enum class CompileErrorCode {
   invalid_ptx,              // CUDA_ERROR_INVALID_PTX: syntax, unknown instruction or operand
-  unsupported_ptx_version,  // CUDA_ERROR_UNSUPPORTED_PTX_VERSION: newer .version than known, or .target above the device
-  unresolved_symbol,        // linking several files left a name undefined: CUDA_ERROR_INVALID_IMAGE
-  internal,                 // LLVM refused what we generated: CUDA_ERROR_JIT_COMPILER... a bug of ours
+  unsupported_ptx_version,  // CUDA_ERROR_UNSUPPORTED_PTX_VERSION: .version or .target too new
+  unresolved_symbol,        // CUDA_ERROR_INVALID_IMAGE: a name is undefined after linking
+  internal,                 // CUDA_ERROR_JIT_COMPILER_NOT_FOUND: LLVM rejected the generated code, or out of memory
 };
 struct CompileError {
   CompileErrorCode code;
@@ -74,7 +74,7 @@ class CodeFile;
 struct CompileOptions {
   uint32_t compute_capability = 90;  // of the device, e.g. 90 for 9.0; PTX with a newer .target is rejected
   bool optimise = true;
-  // simulates lock step for code that relies on it (docs/adr/0033)
+  // Simulates lock step for code that relies on it (docs/adr/0033).
   Convergence converge_warps = Convergence::found;
   std::shared_ptr<CodeFile> code_file = nullptr;  // cache of compiled code; null: none
 };

@@ -28,7 +28,7 @@ class AddressAllocator {
     if (!ready_) {
       const uint64_t start = random_start();
       insert_free(kRangeBase, start - kRangeBase);
-      // the gap prevents the two from being merged
+      // The gap prevents the two free ranges from being merged.
       insert_free(start + kGranule, kRangeBase + kRangeSize - start - kGranule);
       ready_ = true;
     }

@@ -7,8 +7,8 @@
 // here throws, except std::bad_alloc for bookkeeping.
 //
 // While a Memory object is mapped at one address, its memory is private anonymous memory with huge pages,
-// because the first touch of fresh memory is twice as fast there as in a memfd. Mapping it at a second
-// address or exporting it to another process moves the contents to a memfd.
+// because the first touch of fresh memory is twice as fast there as in a memfd. Mapping only a part of it,
+// mapping it at a second address or exporting it to another process moves the contents to a memfd.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -230,7 +230,7 @@ bool MappedMemory::place(uint64_t offset, uint64_t address, uint64_t size, Acces
   const bool whole = offset == 0 && size == mapped_size();
   if (whole && state_ == State::fresh) {
     if (!back_with_fresh_pages(address, size, protection_of(access), true)) return false;
-    // keep fork() from making every page copy-on-write
+    // Keep fork() from making every page copy-on-write.
     madvise(reinterpret_cast<void*>(address), size, MADV_DONTFORK);
     if (dirty) make_dirty(address, size, access);
   } else if (whole && state_ == State::parked && move_pages(home_, address, size)) {
@@ -318,7 +318,7 @@ bool map_memory(const std::shared_ptr<Memory>& memory, uint64_t offset, uint64_t
 
 bool unmap_memory(uint64_t address, uint64_t size) {
   auto& t = table();
-  // destroyed after the mutex is released, because dropping the last reference runs the `released` callback
+  // Destroyed after the mutex is released, because dropping the last reference runs `released`.
   std::map<uint64_t, Mapping> gone;
   std::lock_guard lock(t.mutex);
   Table::Iterator at, end;

@@ -49,7 +49,7 @@ void SharedFile::unlock_byte(int64_t byte) const {
 
 bool SharedFile::locked_elsewhere(int64_t byte) const {
   auto lock = record(byte, F_WRLCK);
-  // on error assume that the process lives
+  // On error assume that the process lives.
   return fcntl(file_, F_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 

@@ -5,7 +5,7 @@
 // a dead process is cleared by the next process that looks; a file whose processes are all dead is removed by
 // the next process that opens any softgpu device. Only its owner writes a slot, or a process that clears it
 // under the life-cycle lock, so a crash cannot corrupt the accounts: the sum of the slots is authoritative.
-// Thread-safe after join().
+// Thread-safe between join() and leave().
 #pragma once
 #include <atomic>
 #include <cstdint>

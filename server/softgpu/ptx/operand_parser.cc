@@ -148,7 +148,7 @@ Operand Parser::parse_operand() {
   if (accept('{')) {
     Operand vector = parse_group('}', Operand::Kind::vector);
     if (!accept('|')) return vector;
-    // tex: predicate that receives whether the texels are resident
+    // tex: the predicate that receives whether the texels are resident.
     Operand second = parse_name_operand(expect_identifier());
     Operand pair;
     pair.kind = Operand::Kind::pair;
