@@ -15,8 +15,8 @@
 namespace gpupool::softgpu {
 
 // Where lanes converge: nowhere; where the analysis finds an exchange between lanes; or before every atomic
-// and every access to memory that lanes share. The last is slow; it shows whether a wrong result comes from
-// lock step that the analysis misses.
+// and every load and store, except of .param and .const. The last is slow; it shows whether a wrong result
+// comes from lock step that the analysis misses.
 enum class Convergence : uint8_t { none, found, everywhere };
 
 // `definitions`: per register, the number of instructions that write it. `synchronises`: the function has
