@@ -1,8 +1,10 @@
-// The system calls that a worker may make once it has a client, with any arguments: one row each, with the reason. Calls whose arguments
-// are checked are in sandbox_calls.cc. A call that is in neither fails with EPERM. libseccomp leaves out names that the architecture does not have.
+// System calls that the seccomp filter of a worker allows with any arguments once the worker has a client;
+// one row each, with the reason. Calls whose arguments are checked are in sandbox_calls.cc. All other calls
+// fail with EPERM. sandbox.cc builds the filter from this table; libseccomp skips names that the architecture
+// does not have.
 //
-// "driver": not made by gpupool; in the list because NVIDIA's driver, rdma-core or glibc make it or may make it, and it reaches nothing
-// outside of the process.
+// Reason "driver": gpupool itself does not make the call, but NVIDIA's driver, rdma-core or glibc makes it or
+// may make it, and its effects stay within the process.
 #pragma once
 
 namespace gpupool::worker::sandbox {
@@ -85,7 +87,7 @@ constexpr AllowedCall kAllowedCalls[] = {
     {"alarm", "driver; signals this process only"},
     {"setitimer", "driver; signals this process only"},
     {"getitimer", "driver"},
-    // files that restrict_files() leaves, pipes, events
+    // files that restrict_files() still allows, pipes, events
     {"open", "driver: devices, settings"},
     {"openat", "device files, settings, /proc/self, cached code"},
     {"openat2", "driver"},
@@ -156,7 +158,7 @@ constexpr AllowedCall kAllowedCalls[] = {
     {"recvfrom", "connections"},
     {"recvmsg", "connections, descriptors from poold"},
     {"recvmmsg", "driver"},
-    // what the process and the machine are
+    // identity of the process and properties of the machine
     {"getpid", "kill and tgkill of this process"},
     {"getppid", "the worker ends when poold has ended"},
     {"getuid", "softgpu's files"},

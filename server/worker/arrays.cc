@@ -9,13 +9,13 @@ namespace gpupool::worker {
 namespace {
 
 constexpr unsigned kRefusedFlags = CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING;
-constexpr size_t kMostTexels = size_t{1} << 28;  // along an axis; above what any device takes
+constexpr size_t kMostTexels = size_t{1} << 28;  // along one axis; more than any device supports
 
 size_t aligned(size_t size, size_t to) { return (size + to - 1) / to * to; }
 
 bool is_layered(const CUDA_ARRAY3D_DESCRIPTOR& shape) { return (shape.Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP)) != 0; }
 
-// Larger than what devices lay out: rows of 64 bytes in blocks of up to 128 rows and 32 slices.
+// Upper bound of the bytes that devices use: rows padded to 64 bytes, blocks of up to 128 rows and 32 slices.
 uint64_t layout_bytes(const CUDA_ARRAY3D_DESCRIPTOR& shape, unsigned level) {
   const auto halve = [level](size_t size) { return std::max<size_t>(size >> std::min(level, 63u), 1); };
   const auto blocks = [](size_t size, size_t most) { return aligned(size, std::min(std::bit_ceil(size), most)); };
@@ -40,7 +40,7 @@ CUresult check(const CUDA_ARRAY3D_DESCRIPTOR& shape) {
 CUresult Arrays::create(const CUDA_ARRAY3D_DESCRIPTOR& shape, unsigned level_count, uint64_t bytes, void** array) {
   if (!contexts_.current()) return CUDA_ERROR_INVALID_CONTEXT;
   if (made_.size() >= kMaxArrays) return CUDA_ERROR_OUT_OF_MEMORY;
-  // Devices give no less at a time.
+  // Devices allocate memory for arrays in units of at least 64 KiB.
   Made made{&contexts_.current()->owner(), aligned(bytes, 64u << 10), shape, level_count};
   const int device = made.context->device;
   if (const CUresult result = memory_.charge(device, made.charged); result != CUDA_SUCCESS) return result;
@@ -57,7 +57,8 @@ CUresult Arrays::create(const CUDA_ARRAY3D_DESCRIPTOR& shape, unsigned level_cou
   return result;
 }
 
-// Without waiting: is_dirty() until it is zero. If it comes to nothing, it stays so until the session destroys it.
+// Starts to zero the array; is_dirty() holds until that is done. After an error in zeroing, the array stays
+// dirty until the session destroys it.
 CUresult Arrays::zero(void* array, const Made& made) {
   std::vector<Scrubber::Part> parts;
   (void)for_each_part(array, made, [&](CUarray part, const CUDA_ARRAY3D_DESCRIPTOR& shape) { return parts.push_back({part, shape}), CUDA_SUCCESS; });
@@ -83,7 +84,8 @@ CUresult Arrays::create(CUmipmappedArray* array, const CUDA_ARRAY3D_DESCRIPTOR& 
   if (!api_.cuMipmappedArrayCreate || !api_.cuMipmappedArrayDestroy || !api_.cuMipmappedArrayGetLevel) return CUDA_ERROR_NOT_SUPPORTED;
   if (const CUresult result = check(shape); result != CUDA_SUCCESS) return result;
   const size_t longest = std::max({shape.Width, shape.Height, is_layered(shape) ? size_t{1} : shape.Depth});
-  levels = std::clamp(levels, 1u, static_cast<unsigned>(std::bit_width(longest)));  // as the driver does
+  // clamped as by the driver
+  levels = std::clamp(levels, 1u, static_cast<unsigned>(std::bit_width(longest)));
   uint64_t bytes = 0;
   for (unsigned level = 0; level < levels; ++level) bytes += layout_bytes(shape, level);
   void* made = nullptr;
@@ -191,7 +193,7 @@ CUresult Arrays::create_texture(CUtexObject* object, const CUDA_RESOURCE_DESC& r
   const bool linear = resource.resType == CU_RESOURCE_TYPE_LINEAR, rows = resource.resType == CU_RESOURCE_TYPE_PITCH2D;
   if (linear) bytes = res.linear.sizeInBytes;
   if (rows && __builtin_mul_overflow(res.pitch2D.pitchInBytes, res.pitch2D.height, &bytes)) return CUDA_ERROR_INVALID_VALUE;
-  if (rows) {  // the last row may end where the texels do
+  if (rows) {  // the last row may end right behind its last texel
     const uint64_t used = res.pitch2D.width * cuda::texel_bytes(res.pitch2D.format, res.pitch2D.numChannels);
     if (res.pitch2D.width > kMostTexels || used > res.pitch2D.pitchInBytes || res.pitch2D.height == 0) return CUDA_ERROR_INVALID_VALUE;
     bytes -= res.pitch2D.pitchInBytes - used;

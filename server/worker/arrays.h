@@ -1,6 +1,8 @@
-// The session's arrays, and its texture and surface objects, in which the driver would take any number for an object. An array
-// counts in the tenant's memory quota from before it is made until the driver has got its memory back. Block-compressed and
-// planar arrays, and those without memory of their own, are not offered. The executor's thread, but for the end of destroy().
+// The session's CUDA arrays, texture objects and surface objects. Validates handles and object numbers,
+// because the driver dereferences whatever number it gets. An array is charged to the tenant's memory quota
+// from before its creation until the driver has freed it. Rejects block-compressed, planar, sparse and
+// deferred-mapping arrays with CUDA_ERROR_NOT_SUPPORTED. Executor's thread only, except for the completion of
+// destroy(), which runs on a wait thread.
 #pragma once
 #include <functional>
 #include <map>
@@ -20,42 +22,49 @@
 namespace gpupool::worker {
 
 constexpr size_t kMaxArrays = 1u << 20;
-constexpr size_t kMaxTextures = 1u << 20;  // and surfaces, of one session; as many as a device has
+// limit of texture and surface objects per session; as many as a device supports
+constexpr size_t kMaxTextures = 1u << 20;
 
 class Arrays {
  public:
   Arrays(const DeviceApi& api, Contexts& contexts, DeviceMemory& memory, Scrubber& scrubber, WaitPool& waits)
       : api_(api), contexts_(contexts), memory_(memory), scrubber_(scrubber), waits_(waits) {}
 
-  // As the driver's functions, in the current context.
+  // Like the driver's functions of the same purpose; the array belongs to the current context.
   CUresult create(CUarray* array, const CUDA_ARRAY3D_DESCRIPTOR& shape);
   CUresult create(CUmipmappedArray* array, const CUDA_ARRAY3D_DESCRIPTOR& shape, unsigned levels);
   CUresult level(CUarray* part, CUmipmappedArray whole, unsigned number) const;
-  // When what the context has got so far is done; then `done` is called, on another thread. False: no thread is to be had, and
-  // it was not destroyed.
+  // Destroys the array on a wait thread once all earlier work in its context is done, then calls `done` on
+  // that thread. Returns false, and destroys nothing, if the array is unknown or no thread is available.
   bool destroy(void* array, std::function<void(CUresult)> done);
-  // At once: nothing in the context is at work. Parts of others are left to these.
+  // Destroys the array immediately; nothing may be running in its context. Ignores levels of mipmapped
+  // arrays, which are destroyed with the whole array.
   void drop(void* array);
 
-  // The resource's handles have been resolved. CUDA_ERROR_INVALID_VALUE: not the session's memory.
+  // The caller has replaced the handles in `resource` by device pointers. CUDA_ERROR_INVALID_VALUE: linear or
+  // pitched memory that the session does not own.
   CUresult create_texture(CUtexObject* object, const CUDA_RESOURCE_DESC& resource, const CUDA_TEXTURE_DESC* texture,
                           const CUDA_RESOURCE_VIEW_DESC* view);
   CUresult create_surface(CUsurfObject* object, const CUDA_RESOURCE_DESC& resource);
-  // In two steps. False: the current context has none of this number.
+  // Destroying an object takes two steps: forget_object() removes it from the table and returns false if the
+  // current context has no object with this number; destroy_object() then calls the driver.
   bool forget_object(bool surface, unsigned long long number);
   CUresult destroy_object(bool surface, unsigned long long number);
-  // Texture references of the program's own; false: it is none.
+  // Texture references that the program has created (cuTexRefCreate). forget_reference() returns false for an
+  // unknown one.
   void reference_made(CUtexref reference) { references_[reference] = &contexts_.current()->owner(); }
   bool forget_reference(CUtexref reference) { return references_.erase(reference) != 0; }
-  // Not zeroed yet: the client must not name it.
+  // True until the new array has been zeroed; the client must not use it before.
   bool is_dirty(const void* array) const { return !dirty_.empty() && dirty_.contains(array); }
-  // A texture or surface reference was made to name it, or a level of it.
+  // Records that a texture or surface reference names the array or one of its levels; such an array cannot be
+  // checkpointed.
   void bound(void* array);
-  // The context is about to end.
+  // Destroys all objects of a context that is about to be destroyed.
   void drop_objects(const ContextState& context);
 
-  // --- Checkpoints, in arrays_checkpoint.cc: arrays are made anew, and what the session has of them names the new ones ---
-  // Null, or what cannot be made to.
+  // --- Checkpoints (arrays_checkpoint.cc): arrays are created again, and the session's handles and objects
+  // then name the new ones ---
+  // Returns null if all arrays can leave the device, else a description of the obstacle for the log.
   const char* stays();
   void add_pieces(CheckpointImage::Pieces& pieces, HandleTable& table);
 
@@ -67,33 +76,34 @@ class Arrays {
     unsigned level_count = 0;     // 0: not mipmapped
     std::vector<CUarray> levels{};
     bool bound = false;
-    bool away = false;            // in a checkpoint
+    bool away = false;            // removed from the device by a checkpoint
   };
-  // What an object on an array is made of again.
+  // Arguments with which an object on an array was created, to create it again after a checkpoint.
   struct Description {
     CUDA_RESOURCE_DESC resource{};
     CUDA_TEXTURE_DESC texture{};
     std::optional<CUDA_RESOURCE_VIEW_DESC> view;
   };
   struct Object {
-    std::shared_ptr<Description> of_array;  // null: of memory
+    std::shared_ptr<Description> of_array;  // null: the object is on linear or pitched memory
     bool away = false;
   };
-  using Objects = std::map<std::tuple<ContextState*, bool, unsigned long long>, Object>;  // true: a surface
+  // bool: true for a surface object
+  using Objects = std::map<std::tuple<ContextState*, bool, unsigned long long>, Object>;
   class LeavingArray;
   class LeavingNames;
 
   CUresult create(const CUDA_ARRAY3D_DESCRIPTOR& shape, unsigned level_count, uint64_t bytes, void** array);
   CUresult zero(void* array, const Made& made);
-  // On the device, in its context, which is current.
+  // Calls the driver to create the array on the device; made.context must be current.
   CUresult make(Made& made, void** array);
   CUresult destroy_now(void* array, const Made& made);
   CUresult unmake(void* array, const Made& made);
-  // All that it consists of.
+  // Visits the array itself, or each level of a mipmapped array.
   CUresult for_each_part(void* array, const Made& made, const std::function<CUresult(CUarray, const CUDA_ARRAY3D_DESCRIPTOR&)>& visit);
   CUresult create_object(Description description, bool surface, unsigned long long* number);
   CUresult make_object(const Description& description, bool surface, unsigned long long* number);
-  // With this number.
+  // Creates the object and ensures that the driver assigns the given number.
   CUresult make_object_again(const Description& description, bool surface, unsigned long long number);
   std::unordered_set<const void*> all_parts() const;
   bool number_comes_again(const Description& description, bool surface);
@@ -105,9 +115,10 @@ class Arrays {
   Scrubber& scrubber_;
   WaitPool& waits_;
   std::unordered_map<void*, Made> made_;
-  std::unordered_set<const void*> dirty_;   // of them
+  std::unordered_set<const void*> dirty_;   // subset of made_ that is not zeroed yet
   std::mutex doomed_mutex_;
-  std::unordered_map<void*, Made> doomed_;  // a wait thread is to destroy them, if it comes to that
+  // arrays that a wait thread will destroy, unless their context is destroyed first
+  std::unordered_map<void*, Made> doomed_;
   Objects objects_;
   std::unordered_map<CUtexref, const ContextState*> references_;
 };

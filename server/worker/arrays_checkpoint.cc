@@ -1,5 +1,6 @@
-// Arrays leave the device at a checkpoint and are made anew. The driver knows the new ones by other pointers: the session's handles then
-// stand for these, and texture and surface objects are made again, under the numbers that kernels know them by.
+// Checkpoints of arrays. A checkpoint destroys the session's arrays on the device, and a restore creates them
+// again. The driver returns new pointers, so the session's handles are mapped to them, and texture and
+// surface objects are created again under their old numbers, which kernels hold.
 #include <algorithm>
 #include <utility>
 
@@ -9,7 +10,7 @@
 namespace gpupool::worker {
 namespace {
 
-// The array that an object is on.
+// Returns the array that a texture or surface resource is on.
 void* array_of(const CUDA_RESOURCE_DESC& resource) {
   return resource.resType == CU_RESOURCE_TYPE_ARRAY ? static_cast<void*>(resource.res.array.hArray) : resource.res.mipmap.hMipmappedArray;
 }
@@ -18,7 +19,7 @@ void name_array(CUDA_RESOURCE_DESC& resource, void* array) {
   else resource.res.mipmap.hMipmappedArray = static_cast<CUmipmappedArray>(array);
 }
 
-// The session's context is another one within a scope.
+// Makes another context the session's current context for the duration of a scope.
 class Within {
  public:
   Within(Contexts& contexts, ContextState* context) : contexts_(contexts), before_(contexts.current()) { contexts_.enter(context); }
@@ -60,7 +61,7 @@ class Arrays::LeavingArray final : public CheckpointImage::Piece {
   }
   void is_back() override { arrays_.made_.at(before_).away = false; }
 
-  // What others know by the one pointer has the other now; the array and its levels.
+  // Adds the mapping from the old to the new device pointers, for the array and its levels.
   void rename(std::unordered_map<void*, void*>* wholes, std::unordered_map<void*, void*>* parts) {
     const Made& before = arrays_.made_.at(before_);
     (*(made_.level_count == 0 ? parts : wholes))[before_] = now_;
@@ -79,17 +80,18 @@ class Arrays::LeavingArray final : public CheckpointImage::Piece {
   }
 
   Arrays& arrays_;
-  void* before_;  // in Arrays::made_
-  void* now_;     // null: on no device
+  void* before_;  // key in Arrays::made_
+  void* now_;     // current device pointer; null: not on the device
   Made made_;
 };
 
-// Leaves before the arrays do, and is back after them.
+// The texture and surface objects on arrays. First in the list of pieces, so that objects leave the device
+// before their arrays and come back after them.
 class Arrays::LeavingNames final : public CheckpointImage::Piece {
  public:
   LeavingNames(Arrays& arrays, HandleTable& table) : Piece(0, 0, 0), arrays_(arrays), table_(table) {}
   void add(LeavingArray* array) { leaving_.push_back(array); }
-  // Objects in the order in which they are to be made again.
+  // Call in the order in which the objects are to be created again.
   void add(Objects::value_type& object) { objects_.push_back(&object); }
 
   CUresult copy_out(std::byte*) override { return CUDA_SUCCESS; }
@@ -158,7 +160,7 @@ void Arrays::add_pieces(CheckpointImage::Pieces& pieces, HandleTable& table) {
   }
 }
 
-// What objects may be on: others are on arrays that have been destroyed.
+// Returns all existing arrays and levels. Objects on other arrays name destroyed ones and cannot be restored.
 std::unordered_set<const void*> Arrays::all_parts() const {
   std::unordered_set<const void*> all;
   for (const auto& [array, made] : made_) {
@@ -168,7 +170,8 @@ std::unordered_set<const void*> Arrays::all_parts() const {
   return all;
 }
 
-// Drivers give the lowest number that is free, or the one that was given back last: others that come first are kept until it is there.
+// Drivers assign the lowest free number or the most recently freed one, so objects with other numbers are
+// kept until the wanted number comes up, then destroyed.
 CUresult Arrays::make_object_again(const Description& description, bool surface, unsigned long long number) {
   std::vector<unsigned long long> others;
   CUresult result = CUDA_SUCCESS;
@@ -184,10 +187,11 @@ CUresult Arrays::make_object_again(const Description& description, bool surface,
   return result;
 }
 
-// Tried with two more, so that nothing is lost if they do not.
+// Tests on two additional objects whether the driver assigns freed numbers again, so that a failure costs
+// nothing.
 bool Arrays::number_comes_again(const Description& description, bool surface) {
   unsigned long long first[2] = {}, again[2] = {};
-  const auto destroy = [&](const unsigned long long (&numbers)[2]) {  // the higher one first, as take_off() does
+  const auto destroy = [&](const unsigned long long (&numbers)[2]) {  // higher number first, as in take_off()
     for (const int i : {1, 0}) {
       if (numbers[i] != 0) (void)destroy_object(surface, numbers[i]);
     }
@@ -203,7 +207,7 @@ bool Arrays::number_comes_again(const Description& description, bool surface) {
   return same;
 }
 
-// With one of each context.
+// Tests one object of each context and type.
 bool Arrays::numbers_come_again() {
   const auto there = all_parts();
   std::pair<ContextState*, bool> tried{};

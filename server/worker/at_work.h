@@ -1,5 +1,6 @@
-// The executor's current command, its stream and what the time goes by in it, for monitoring by other threads. Only the executor's thread
-// writes. Reads are not atomic as a whole: a reader may see fields of two successive commands.
+// The executor's current command, its stream, and the reason why it waits, for monitoring by other threads.
+// Only the executor's thread writes. A read of several fields is not atomic: a reader may see fields of two
+// successive commands.
 #pragma once
 #include <time.h>
 
@@ -16,11 +17,11 @@ class AtWork {
  public:
   static constexpr uint64_t kNoStream = ~uint64_t{0};
   struct Command {
-    uint64_t sequence = 0;          // 0: none is at work
-    uint64_t context = 0;           // this and the next: the client's handles
-    uint64_t stream = kNoStream;    // 0: the legacy stream of its context
-    uint16_t id = 0;                // of a row or command; 0: the worker's own work between two commands
-    std::chrono::nanoseconds since{};  // of the steady clock, to a few milliseconds
+    uint64_t sequence = 0;          // 0: no command is being executed
+    uint64_t context = 0;           // the client's handle
+    uint64_t stream = kNoStream;    // the client's handle; 0: the legacy stream of `context`
+    uint16_t id = 0;                // id of a row or command; 0: internal work between two commands
+    std::chrono::nanoseconds since{};  // start, on the steady clock, accurate to a few milliseconds
   };
 
   // Called once, by the executor's thread.
@@ -32,7 +33,7 @@ class AtWork {
     return {sequence_.load(order), context_.load(order), stream_.load(order), id_.load(order), std::chrono::nanoseconds(since_.load(order))};
   }
   std::chrono::nanoseconds age() const { return std::max(coarse_now() - command().since, std::chrono::nanoseconds(0)); }
-  // The driver function that the executor is in, and the reason for its wait; null: none.
+  // The driver function that the executor is inside, and the reason for its wait; null: none.
   const char* driver_function() const { return read(&ThreadActivity::driver_function); }
   const char* waits_for() const { return read(&ThreadActivity::waits_for); }
   // Counters, for comparison with what the client has sent.
@@ -45,7 +46,7 @@ class AtWork {
   void count_received(uint64_t sequence) { received_.store(sequence, std::memory_order_relaxed); }
   void count_executed() { executed_.store(executed() + 1, std::memory_order_relaxed); }
 
-  // A command that is executed within another one, or between two, during its lifetime.
+  // Marks a command that runs within another command or between two, for the lifetime of this object.
   class Inner {
    public:
     Inner(AtWork& at_work, uint64_t sequence, uint16_t id, uint64_t context) : at_work_(at_work), outer_(at_work.command()) {
@@ -61,7 +62,7 @@ class AtWork {
   };
 
  private:
-  // A tenth of the time that the exact clock takes.
+  // Costs a tenth of reading the exact clock.
   static std::chrono::nanoseconds coarse_now() {
     timespec now{};
     ::clock_gettime(CLOCK_MONOTONIC_COARSE, &now);

@@ -7,11 +7,12 @@
 namespace gpupool::worker {
 namespace {
 
-constexpr uint64_t kMostKept = uint64_t{1} << 30;  // bytes, where the tenant may not have fewer
-// Bytes of commands that can arrive after the client was told, as Backlog::bytes() counts them: a batch and a piece of a copy from each of the
-// program's threads, and the buffers of the sockets.
+constexpr uint64_t kMostKept = uint64_t{1} << 30;  // bytes; used where the tenant's limit is higher or absent
+// Bytes, as Backlog::bytes() counts them, that can still arrive after the client was told: a batch and a
+// piece of a copy from each of the program's threads, and the contents of the socket buffers.
 constexpr uint64_t kOnTheWay = 128u << 20;
-constexpr size_t kMostAsked = 4096;  // a thread each; more are answered at once
+// pending await_room commands, one per client thread; further ones are answered at once
+constexpr size_t kMostAsked = 4096;
 
 }  // namespace
 
@@ -52,7 +53,8 @@ void BackPressure::update() {
   ContextState* const before = session_.contexts.current();
   std::erase_if(asked_, [&](const Asked& asked) {
     if (!has_room(asked)) return false;
-    // An earlier command's error stays for a command that is executed: the client would take it for this stream's.
+    // Does not report a deferred error here: the client would attribute it to this stream. The next executed
+    // command does.
     session_.outbox.send(wire::MessageKind::reply, CUDA_SUCCESS, asked.command.sequence);
     return true;
   });

@@ -1,6 +1,8 @@
-// Keeps a client from sending commands faster than its streams take them, where the executor cannot just stop receiving: what opens a gate may
-// come behind. Beyond half of the backlog's limit each message says so (wire::kBacklogLong), and the client asks with await_room before it gives
-// a stream work. A stream that waits for nothing has room at once; others when the backlog is short again. Executor's thread.
+// Throttles a client that sends commands faster than its streams execute them. The executor cannot just stop
+// receiving, because the command that opens a gate may be behind. While the backlog exceeds half of its
+// limit, each message carries wire::kBacklogLong, and the client sends await_room before it gives a stream
+// more work. A stream that waits for nothing has room at once; other streams have room when the backlog has
+// shrunk. Executor's thread.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -17,11 +19,13 @@ class BackPressure {
   BackPressure(const BackPressure&) = delete;
   BackPressure& operator=(const BackPressure&) = delete;
 
-  // Bytes that the backlog may have while the client has to be heard. A client that asks stays below them.
+  // Limit of the backlog's bytes while the executor must keep receiving. A client that sends await_room stays
+  // below it.
   uint64_t limit() const;
-  // await_room: answered when the stream has room.
+  // Handles the command await_room: replies when the stream has room.
   void await_room(const wire::CommandHeader& command, uint64_t stream);
-  // After the backlog or its gates have changed: tells the client, and answers what has room now.
+  // Call after the backlog or its gates have changed. Tells the client when the backlog becomes long or
+  // short, and answers pending await_room commands whose streams have room now.
   void update();
 
  private:

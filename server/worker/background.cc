@@ -18,7 +18,8 @@ namespace gpupool::worker {
 namespace {
 
 constexpr std::chrono::milliseconds kTick{1000};
-constexpr std::chrono::milliseconds kOutlive{2000};  // a command at work without a client
+// time a command may keep running after the client has gone
+constexpr std::chrono::milliseconds kOutlive{2000};
 // Times after which a long command is logged. A driver call that never returns would be invisible otherwise.
 constexpr std::chrono::seconds kReportAfter[] = {std::chrono::seconds(2), std::chrono::seconds(10)};
 
@@ -37,7 +38,8 @@ class LongCommand {
  public:
   explicit LongCommand(const SessionStart& start) : session_(start.session_number) {}
 
-  // Expected waits of the worker's own, such as for its turn, are no reason to warn.
+  // Warns only if the worker itself has no reason to wait; waits of its own, for example for its turn, are
+  // logged as info.
   void look(const AtWork& at_work) {
     const auto time = at_work.age();
     if (reported_ == std::size(kReportAfter) || time < kReportAfter[reported_]) return;
@@ -103,7 +105,8 @@ void Background::run() {
     const uint64_t at_work = executor_.at_work.sequence();
     const auto* const bandwidth = executor_.start.bandwidth.get();
     if (bandwidth && bandwidth->debt(Bandwidth::Direction::to_device) > std::chrono::nanoseconds(0)) {
-      executor_.outbox.send(wire::MessageKind::pong, 0, 0);  // the client's pings wait behind what its quota holds back
+      // the client's pings are held back behind data that exceeds its quota
+      executor_.outbox.send(wire::MessageKind::pong, 0, 0);
     }
     if (at_work == 0 || at_work != seen) {
       seen = at_work;
@@ -115,7 +118,8 @@ void Background::run() {
     executor_.outbox.send(wire::MessageKind::pong, 0, 0);
     if (executor_.outbox.over()) executor_.compute.stop();
     if (!executor_.outbox.over() || now - since < kOutlive) continue;
-    // The executor is inside the driver on behalf of nobody. The driver frees what the process held.
+    // The executor is inside the driver and the client is gone. On exit the driver frees everything that the
+    // process holds.
     std::_Exit(1);
   }
 }

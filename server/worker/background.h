@@ -1,6 +1,6 @@
-// A session's background thread: moves what device code prints to the client, tells the client that the worker is alive
-// while one command takes long and logs which one, ends the session when poold shuts down, and the process when a command outlives its
-// client.
+// A session's background thread: forwards output of device code to the client; while one command takes long,
+// sends signs of life to the client and logs the command; ends the session when poold shuts down; and exits
+// the process when a command is still running two seconds after its client has gone.
 #pragma once
 #include <thread>
 

@@ -26,7 +26,7 @@ void add_to(std::unordered_map<uint64_t, size_t>& counts, uint64_t key, int one)
 
 }  // namespace
 
-// True if `which` holds for a stream that has a closed gate or kept commands.
+// True if `which` is true for any stream that has kept commands or a gate closed before `sequence`.
 bool Backlog::any_waiting(uint64_t sequence, const std::function<bool(StreamState&)>& which) const {
   const auto gated = [&](const auto& gate) { return StreamGates::sequence_of(*gate) < sequence && which(StreamGates::stream_of(*gate)); };
   return std::any_of(streams_.begin(), streams_.end(), [&](StreamState* stream) { return which(*stream); }) ||
@@ -54,7 +54,7 @@ const char* Backlog::must_wait(const CommandOrder& order) const {
     return "a stream of its context";
   }
   if (order.stream && waits(*order.stream, order.sequence)) return order.stream->oldest_gate < order.sequence ? "its stream's gate" : "a command before it in its stream";
-  // A wait for another stream than the legacy one waits for no work that the legacy stream gets later.
+  // A wait for a stream other than the legacy one does not cover work that the legacy stream gets later.
   const bool with_legacy = order.stream && (order.gives_work || order.stream == &order.stream->context->legacy);
   if (with_legacy && waits_with_legacy(*order.stream, order.sequence)) return "the legacy stream's order";
   const auto is_written = [this](uint64_t key) { return writes_.contains(key) || held_.contains(key); };
@@ -64,7 +64,7 @@ const char* Backlog::must_wait(const CommandOrder& order) const {
   return with_object ? "a command before it with the same object" : nullptr;
 }
 
-// Adds the command to what later ones are compared with, or takes it away.
+// Adds the command to the summary that later commands are compared with (`one` = 1), or removes it (-1).
 void Backlog::count(const CommandOrder& order, int one) {
   if (order.stream && order.gives_work) {
     if (order.stream->kept == 0) streams_.push_back(order.stream);

@@ -1,7 +1,9 @@
-// Commands that the executor has received and not executed: their stream has a closed gate (stream_gates.h), or they come after one that
-// waits for that. They are executed in their order as far as they depend on each other; commands that depend on none of them pass.
+// Commands that the executor has received but not executed, because their stream has a closed gate
+// (stream_gates.h) or because they depend on a command that waits for one. Dependent commands are executed in
+// order; independent commands pass them.
 //
-// Executor's thread, but for describe(). Bounded by the executor, which stops receiving when bytes() gets too large.
+// Executor's thread, except describe(). The executor bounds the size: it stops receiving when bytes() gets
+// too large.
 #pragma once
 #include <chrono>
 #include <cstddef>
@@ -27,9 +29,11 @@ class Backlog {
     wire::CommandHeader header;
     std::vector<std::byte> body;
     CommandOrder order;
-    std::optional<Clock::time_point> answer_by;  // the client is told by then that the command was accepted, executed or not
-    const char* waits_for;                       // of must_wait()
-    uint64_t stream = AtWork::kNoStream;         // the client's handle of order.stream, which may be destroyed; keep() sets it
+    // when to tell the client that the command was accepted, executed or not
+    std::optional<Clock::time_point> answer_by;
+    const char* waits_for;                       // as returned by must_wait()
+    // the client's handle of order.stream, which may be destroyed by now; set by keep()
+    uint64_t stream = AtWork::kNoStream;
   };
 
   Backlog(Contexts& contexts, StreamGates& gates) : contexts_(contexts), gates_(gates) {}
@@ -40,32 +44,37 @@ class Backlog {
   uint64_t bytes() const { return bytes_; }
   size_t size() const { return kept_.size() + running_.size(); }
   bool any_in(const ContextState& context) const;
-  // What the command has to wait for, a string literal; null: nothing.
+  // Returns what the command has to wait for, as a string literal, or null if it can be executed now.
   const char* must_wait(const CommandOrder& order) const;
   void keep(Kept command);
-  // Calls `execute` for each command that need not wait any more, in their order. False: so did `execute`, which ends this.
+  // Calls `execute` for each command that no longer has to wait, in order. Stops and returns false when
+  // `execute` does.
   bool run(const std::function<bool(Kept&)>& execute);
 
-  // Calls `answer` with the commands whose `answer_by` has come, which want no reply any more. The time until the next comes.
+  // Calls `answer` for each command whose `answer_by` has passed and clears its wish for a reply. Returns the
+  // time until the next `answer_by`, if any.
   std::optional<Clock::duration> answer_late_ones(const std::function<void(const wire::CommandHeader&)>& answer);
-  // Work behind a closed gate, of a command that was executed, has still to write the object: commands that name it wait until release().
+  // Declares that executed work behind a closed gate will still write the object: commands that name it wait
+  // until release().
   void hold(uint64_t key);
   void release(uint64_t key);
-  // Likewise, of work that has still to read the object: commands that change it wait.
+  // Likewise for work that will still read the object: only commands that change it wait.
   void hold_read(uint64_t key);
   void release_read(uint64_t key);
-  // Some command will destroy the object, which the client takes for destroyed already.
+  // True if a kept command destroys the object; the client already regards it as destroyed.
   bool destroys(uint64_t handle) const { return writes_.contains(handle); }
-  // The stream is about to be destroyed by a command that is out of order: commands that name it will find that.
+  // Call before a command that passes the backlog destroys the stream. Kept commands for the stream then find
+  // it destroyed.
   void forget(const StreamState& stream);
-  // Removes the commands of a context that is about to be destroyed.
+  // Removes and returns the kept commands of a context that is about to be destroyed.
   std::vector<Kept> remove(const ContextState& context);
   void clear();
   // Any thread.
   void describe(admin::WorkerDump& dump);
 
  private:
-  // These say what commands before `sequence` have left: a command does not wait for gates that later ones close.
+  // Considers only gates of commands before `sequence`: a command does not wait for gates that later commands
+  // close.
   static bool waits(const StreamState& stream, uint64_t sequence) { return stream.oldest_gate < sequence || stream.kept != 0; }
   bool waits_with_legacy(StreamState& stream, uint64_t sequence) const;
   bool any_waiting(uint64_t sequence, const std::function<bool(StreamState&)>& which) const;
@@ -74,17 +83,19 @@ class Backlog {
 
   Contexts& contexts_;
   StreamGates& gates_;
-  std::mutex mutex_;          // what follows, where it is changed, or read by another thread; never held during a driver call
+  // guards kept_, running_ and bytes_ on writes and on reads by other threads; never held during a driver
+  // call
+  std::mutex mutex_;
   std::deque<Kept> kept_;
-  std::deque<Kept> running_;  // of run(): still to be looked at
+  std::deque<Kept> running_;  // commands that run() has yet to examine
   uint64_t bytes_ = 0;
-  // No other thread's.
-  size_t to_answer_ = 0;               // commands with `answer_by`
-  // Of kept_: what later commands are compared with.
-  std::vector<StreamState*> streams_;  // with StreamState::kept
+  // The rest is for the executor's thread only.
+  size_t to_answer_ = 0;               // number of commands with `answer_by`
+  // Summary of kept_, which later commands are compared with:
+  std::vector<StreamState*> streams_;  // streams with StreamState::kept != 0
   std::unordered_map<uint64_t, size_t> reads_, writes_;
   size_t alone_ = 0, for_all_streams_ = 0;
-  std::unordered_map<uint64_t, size_t> held_, held_reads_;  // by hold() and hold_read(): how often
+  std::unordered_map<uint64_t, size_t> held_, held_reads_;  // counts per key of hold() and hold_read()
 };
 
 }  // namespace gpupool::worker

@@ -13,9 +13,10 @@ using std::chrono::nanoseconds;
 using transport::Clock;
 constexpr size_t kLeastPortion = 4096;
 constexpr const char* kTheBandwidth = "the tenant's bandwidth";
-constexpr std::chrono::milliseconds kLongestNap{100};  // the quota may be raised meanwhile, or the client leave
+// so that a raised quota or the end of the connection is noticed
+constexpr std::chrono::milliseconds kLongestNap{100};
 
-// Of the machine's one monotonic clock, so that processes agree.
+// Nanoseconds of the monotonic clock, which is the same in all processes of the host.
 uint64_t now() { return static_cast<uint64_t>(nanoseconds(Clock::now().time_since_epoch()).count()); }
 
 }  // namespace
@@ -92,7 +93,7 @@ Result<transport::Connection::Ready> MeteredConnection::wait(bool for_receive, b
   const nanoseconds send_debt = for_send ? bandwidth_->debt(to_host) : nanoseconds(0);
   if (receive_debt <= nanoseconds(0) && send_debt <= nanoseconds(0)) return inner_->wait(for_receive, for_send, deadline);
   const Waiting waiting(kTheBandwidth);
-  // A direction that is in debt is looked at again when it no longer is; a debt of nanoseconds is none.
+  // Does not poll a direction that is in debt before the debt is paid off.
   const bool receive = for_receive && receive_debt <= nanoseconds(0), send = for_send && send_debt <= nanoseconds(0);
   const nanoseconds sooner = receive ? send_debt : send ? receive_debt : for_receive && for_send ? std::min(receive_debt, send_debt) : receive_debt + send_debt;
   const auto paid = Clock::now() + std::chrono::ceil<Clock::duration>(sooner);

@@ -1,8 +1,10 @@
-// A tenant's bandwidth quota: bytes per second in each direction, shared by all its sessions. What has been moved is charged
-// afterwards; while it is not paid off, no more is moved, so that the quota holds over any time longer than kBurst and TCP itself
-// (or the credits of shm and rdma) holds the client back.
+// A tenant's bandwidth quota: bytes per second in each direction, shared by all its sessions. Transfers are
+// charged after the fact; while a debt is outstanding nothing more is transferred, so the quota holds over
+// any interval longer than kBurst, and TCP's flow control (or the credits of shm and rdma) throttles the
+// client.
 //
-// The debt is in the tenant's account: the time at which it is paid off. Any thread, any process.
+// The debt is stored in the tenant's shared account as the time at which it will be paid off. Any thread, any
+// process.
 #pragma once
 #include <chrono>
 #include <memory>
@@ -16,17 +18,18 @@ namespace gpupool::worker {
 class Bandwidth {
  public:
   enum class Direction { to_device, to_host };
-  static constexpr std::chrono::milliseconds kBurst{20};  // of bytes that may be moved at once after a pause
+  // worth of transfer allowed at once after an idle period
+  static constexpr std::chrono::milliseconds kBurst{20};
 
   explicit Bandwidth(Usage usage) : usage_(std::move(usage)) {}
 
   bool limited(Direction direction) const { return rate(direction) != 0; }
   void charge(Direction direction, uint64_t bytes);
-  // How long nothing more is to be moved; zero: nothing is owed.
+  // Time until the next transfer is allowed; zero: no debt.
   std::chrono::nanoseconds debt(Direction direction) const;
-  // Sleeps until nothing is owed, or nobody is there any more to wait for it.
+  // Sleeps until the debt is paid off or the connection is over.
   void pay_off(Direction direction, const Outbox& outbox) const;
-  // At most so many bytes at once, lest one move owes too much.
+  // Largest number of bytes to transfer at once, to keep a single debt small.
   size_t portion(Direction direction) const;
 
  private:
@@ -35,8 +38,9 @@ class Bandwidth {
   const Usage usage_;
 };
 
-// A connection whose bytes are charged. While they are owed it takes and gives nothing, as if the network were slow; only messages of
-// kAlways bytes or less go out at once, since replies and signs of life must.
+// A connection whose bytes are charged to the quota. While in debt it neither sends nor receives, like a slow
+// network; only messages of at most kAlways bytes are sent regardless, so that replies and signs of life are
+// not delayed.
 class MeteredConnection final : public transport::Connection {
  public:
   static constexpr size_t kAlways = 4096;

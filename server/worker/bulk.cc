@@ -22,7 +22,7 @@ void Bulk::serve(StreamState& stream) {
     lane->served = true;
   }
   if (waits_.submit(lane->context, "small copies from the device", [this, lane] { wait_for(lane); })) return;
-  // No thread to be had: the executor waits itself.
+  // No thread is available: the executor waits itself.
   wait_for(lane);
 }
 
@@ -51,8 +51,8 @@ void Bulk::wait_for(const std::shared_ptr<CopyLane>& lane) {
   make_current(api_, before);
 }
 
-// Sends the data in front that is ready; replies that come up are collected, or left where they are if `replies` is null.
-// False: nothing was done.
+// Sends pieces at the front of the lane that are ready. Appends replies at the front to `replies`, or stops
+// at them if `replies` is null. Returns false if it found nothing to do.
 bool Bulk::send_ready(CopyLane& lane, std::vector<CopyPiece>* replies) {
   bool any = false;
   while (true) {
@@ -72,7 +72,8 @@ bool Bulk::send_ready(CopyLane& lane, std::vector<CopyPiece>* replies) {
         if (state == CUDA_ERROR_NOT_READY) break;
         if (state != CUDA_SUCCESS && lane.failed == CUDA_SUCCESS) lane.failed = state;
         failed = lane.failed;
-        // Returns at once; it is what makes the driver print.
+        // The event is complete, so this returns at once; it makes the driver print the output of device
+        // code.
         if (piece.event && output_possible_.load(std::memory_order_relaxed)) api_.cuEventSynchronize(piece.event);
       }
       lane.pieces.pop_front();
@@ -100,7 +101,7 @@ bool Bulk::send_ready(CopyLane& lane, std::vector<CopyPiece>* replies) {
 
 void Bulk::flush() {
   if (idle()) {
-    // Somebody may still be sending the last of it.
+    // Another thread may still be sending the last piece.
     const std::lock_guard lock(send_mutex_);
     return;
   }
@@ -118,7 +119,8 @@ void Bulk::flush() {
     replies.clear();
     for_each_lane([&](CopyLane& lane) { send_ready(lane, &replies); });
     if (replies.empty()) return;
-    // A copy's end may mean (default stream) that copies of other streams have ended too, after their turn above.
+    // With the default stream, the end of this copy may imply that copies of other streams have ended since
+    // their lanes were visited above.
     for_each_lane([&](CopyLane& lane) { send_ready(lane, nullptr); });
     if (output_possible_.load(std::memory_order_relaxed)) capture_.flush();
     for (const CopyPiece& reply : replies) {

@@ -8,7 +8,7 @@
 namespace gpupool::worker {
 namespace {
 
-// A piece as a rectangle; the device's end of `copy` is what the caller fills in.
+// Returns the extent of a piece; the caller fills in both ends of the copy.
 CUDA_MEMCPY2D rectangle(const DeviceRows& rows, uint64_t piece) {
   CUDA_MEMCPY2D copy{};
   copy.WidthInBytes = rows.width;
@@ -26,7 +26,7 @@ void BulkCopies::add(uint64_t sequence, std::shared_ptr<BulkCopy> copy) {
 }
 
 void BulkCopies::remove(uint64_t sequence) {
-  std::shared_ptr<BulkCopy> last;  // destroyed without the lock
+  std::shared_ptr<BulkCopy> last;  // destroyed after the lock is released
   const std::lock_guard lock(mutex_);
   if (const auto found = copies_.find(sequence); found != copies_.end()) {
     last = std::move(found->second);

@@ -1,8 +1,10 @@
-// One copy whose rows travel on the bulk connections (protocol/wire/commands.h, BulkCopy) or by RemoteMemory: what both directions share.
+// State that both directions of a large copy share: a copy whose rows travel on the bulk connections
+// (BulkCopy in protocol/wire/commands.h) or through RemoteMemory.
 //
-// Where the CPU reaches the device's memory, pieces go between it and the socket directly. Elsewhere they go through staging memory
-// (staged_copy.h). Either way the copy's stream has a closed gate until the copy is over (stream_gates.h): the stream keeps CUDA's order, and
-// neither the executor nor another stream waits.
+// Where the CPU can access device memory, pieces go directly between it and the socket; elsewhere they go
+// through staging memory (staged_copy.h). In both cases the gate of the copy's stream is closed until the
+// copy is over (stream_gates.h), so the stream keeps CUDA's order while neither the executor nor another
+// stream waits.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -21,7 +23,7 @@
 
 namespace gpupool::worker {
 
-// Rows in device memory.
+// A rectangle of rows in device memory; sizes in bytes.
 struct DeviceRows {
   uint64_t address = 0;
   uint64_t pitch = 0;
@@ -34,23 +36,24 @@ struct DeviceRows {
   uint64_t size_of(uint64_t piece) const { return std::min(piece_bytes(), total() - piece * piece_bytes()); }
 };
 
-// What is registered of a copy that is on its way. The context that it belongs to is current where cancel() is called.
+// A copy in progress. Its context must be current in the thread that calls cancel().
 class BulkCopy {
  public:
-  // Null: a copy that touches nothing.
+  // `context` is null for a copy of no bytes.
   BulkCopy(ContextState* context, const DeviceRows& rows, bool to_device)
       : context(context ? context->object : nullptr), rows(rows), to_device(to_device), events_(context ? context->events : nullptr) {}
   virtual ~BulkCopy() = default;
   BulkCopy(const BulkCopy&) = delete;
   BulkCopy& operator=(const BulkCopy&) = delete;
-  // The rest of the data will not come, or be sent: the gate opens. Returns when no thread is at the copy's memory. Executor's thread.
+  // Gives up the rest of the data and opens the gate. Returns when no thread accesses the copy's memory any
+  // more. Executor's thread.
   virtual void cancel() = 0;
 
   const CUcontext context;
   const DeviceRows rows;
   const bool to_device;
   const std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();
-  // For monitoring. Any thread.
+  // Bytes transferred so far, for monitoring. Any thread.
   uint64_t done_bytes() const { return std::min(done_bytes_.load(std::memory_order_relaxed), rows.total()); }
 
  protected:
@@ -61,27 +64,30 @@ class BulkCopy {
   std::atomic<uint64_t> done_bytes_{0};
 };
 
-// The copies on their way. Any thread.
+// The session's large copies in progress, by the sequence numbers of their commands. Any thread.
 class BulkCopies {
  public:
   void add(uint64_t sequence, std::shared_ptr<BulkCopy> copy);
   void remove(uint64_t sequence);
   std::shared_ptr<BulkCopy> find(uint64_t sequence);
-  // Waits until the executor has received the command. Null: it announced no copy (or one that is over), or the session ends.
+  // Waits until the executor has received the command. Returns null if the command announced no copy, if the
+  // copy is over, or if the session ends.
   std::shared_ptr<BulkCopy> await(uint64_t sequence);
-  // Commands up to this one have been executed.
+  // Call when all commands up to `sequence` have been executed.
   void passed(uint64_t sequence);
-  // A copy whose command is in the backlog, so that its data may come: await() finds it, and take_announced() does, once.
+  // Registers a copy whose command is still in the backlog, so that its data can be received: await() finds
+  // the copy, and take_announced() returns it once.
   void announce(uint64_t sequence, std::shared_ptr<BulkCopy> copy);
   std::shared_ptr<BulkCopy> take_announced(uint64_t sequence);
-  // Room in ordinary memory for data that comes before its stream gets to the copy. False: more than `limit` would lie there.
+  // Reserves ordinary memory for data that arrives before its stream reaches the copy. Returns false if the
+  // total would exceed `limit` bytes.
   bool take_room(uint64_t bytes, uint64_t limit);
   void give_room(uint64_t bytes) { early_bytes_.fetch_sub(bytes); }
-  // Until no copy of `context` is on its way; false: the deadline came first.
+  // Waits until no copy of `context` is in progress. Returns false if the deadline came first.
   bool drain(CUcontext context, std::chrono::steady_clock::time_point deadline);
-  // Those of one context, which is current.
+  // Cancels the copies of one context, which must be current.
   void cancel(CUcontext context);
-  // await() waits no more.
+  // Ends all calls of await(), current and future ones.
   void end();
   void describe(admin::WorkerDump& dump);
 
@@ -89,15 +95,16 @@ class BulkCopies {
   std::mutex mutex_;  // never held during a driver call
   std::condition_variable changed_;
   std::unordered_map<uint64_t, std::shared_ptr<BulkCopy>> copies_, announced_;
-  std::atomic<uint64_t> early_bytes_{0};  // of take_room()
+  std::atomic<uint64_t> early_bytes_{0};  // reserved by take_room()
   uint64_t passed_ = 0;
   bool over_ = false;
 };
 
-// One piece between its rows and `packed` memory that the CPU reaches, at the CPU's speed.
+// Copy one piece between its rows and `packed` host memory with the CPU; device memory must be accessible to
+// the CPU.
 void gather(const DeviceRows& rows, uint64_t offset, std::span<std::byte> packed);
 void scatter(const DeviceRows& rows, uint64_t offset, std::span<const std::byte> packed);
-// The same on the device, as part of `stream`.
+// Enqueue the same copies in `stream`.
 CUresult copy_piece_in(const DeviceApi& api, const DeviceRows& rows, uint64_t piece, std::byte* from, CUstream stream);
 CUresult copy_piece_out(const DeviceApi& api, const DeviceRows& rows, uint64_t piece, std::byte* to, CUstream stream);
 

@@ -40,7 +40,8 @@ bool BulkLinks::add(std::unique_ptr<transport::Connection> connection, std::opti
         link.receiver = std::thread([this, &link, peer_copy] { run_receiver(link, peer_copy); });
         if (!peer_copy) link.sender = std::thread([this, &link] { run_sender(link); });
         added = true;
-      } catch (const std::system_error&) {  // no thread to be had: a connection that serves one direction is no use
+      // no thread available; a connection that works in one direction only is useless
+      } catch (const std::system_error&) {
         link.connection->close();
       }
     }
@@ -86,7 +87,7 @@ void BulkLinks::send_among_messages(std::shared_ptr<OutgoingCopy> copy, uint64_t
     try {
       if (!stopping_ && !sends_messages_) message_sender_ = std::thread([this] { run_message_sender(); });
       sends_messages_ = true;
-    } catch (const std::system_error&) {  // no thread to be had
+    } catch (const std::system_error&) {  // no thread available
     }
     if (!stopping_ && sends_messages_) {
       messages_.push_back({std::move(copy), piece});
@@ -151,7 +152,7 @@ void BulkLinks::receive_until_closed(Link& link, std::optional<uint64_t> peer_co
     link.state = Link::over;
   }
   wake_.notify_all();
-  // A client that is leaving: its command connection says so, too.
+  // A client that leaves also closes its command connection, which ends the session.
   if (link.from_peer || received.error().code == ErrorCode::closed) return;
   outbox_.end("a bulk connection failed: " + received.error().message);
 }
@@ -217,7 +218,7 @@ void BulkLinks::run_message_sender() {
 }
 
 void BulkLinks::close() {
-  std::deque<Piece> unsent;  // let go of without the lock
+  std::deque<Piece> unsent;  // destroyed after the lock is released
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;

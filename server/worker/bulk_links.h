@@ -1,11 +1,13 @@
-// The session's bulk connections: each with a thread that receives pieces of copies to the device, and one that sends
-// pieces of copies from it. Pieces to send are taken in order by whichever connection is free.
+// The session's bulk connections. Each has one thread that receives pieces of copies to the device and one
+// that sends pieces of copies from it; whichever connection is free sends the next piece.
 //
-// Without them (shared memory has none) a thread sends the pieces as device_data messages of the command connection.
+// Without bulk connections (shared memory has none), a thread sends the pieces as device_data messages on the
+// command connection.
 //
-// add() and send() may be called by any thread. A connection that breaks within a piece ends the session; one that the
-// client closes between pieces is just gone, and so is one of a peer, whatever happens to it. A peer may send pieces of the copies whose keys
-// (protocol/peers/proof.h) it has shown on its connection, and is sent none.
+// add() and send() may be called by any thread. A connection that breaks within a piece ends the session; a
+// connection that the client closes between pieces is just removed, and so is any connection of another
+// server (a peer), whatever happens to it. A peer may send pieces of a copy only after it has presented the
+// copy's key (protocol/peers/proof.h) on its connection; nothing is sent to a peer.
 #pragma once
 #include <condition_variable>
 #include <deque>
@@ -30,24 +32,26 @@ class OutgoingCopy;
 
 class BulkLinks {
  public:
-  // `bulk_token`: the session's, of which the keys of copies from peers are derived.
+  // `bulk_token`: the session's token, from which the keys of copies from peers are derived.
   BulkLinks(BulkCopies& copies, Outbox& outbox, compression::Policy compression, WelcomeBulk welcome, std::string bulk_token)
       : copies_(copies), outbox_(outbox), compression_(compression), welcome_(std::move(welcome)), bulk_token_(std::move(bulk_token)) {}
   ~BulkLinks() { stop(); }
   BulkLinks(const BulkLinks&) = delete;
   BulkLinks& operator=(const BulkLinks&) = delete;
 
-  // When the hello has come; the other side is welcomed here, so that it never uses what any() does not know yet. From a peer, which has
-  // shown the key of `peer_copy`: it may break. False: the session has enough of them, or ends.
+  // Adds a connection whose hello has arrived. The welcome is sent by this connection's thread, so the client
+  // never uses a connection that any() does not count yet. `peer_copy`: the connection is of a peer that has
+  // presented this copy's key. Returns false if the session has too many connections or is ending.
   bool add(std::unique_ptr<transport::Connection> connection, std::optional<uint64_t> peer_copy);
-  // Closes the peers' connections.
+  // Closes the connections of peers.
   void drop_peers();
   bool any();
   void send(std::shared_ptr<OutgoingCopy> copy, uint64_t piece);
   void send_among_messages(std::shared_ptr<OutgoingCopy> copy, uint64_t piece);
-  // Closes the connections: nothing is received or sent any more. What was still to be sent is cancel()led by the caller.
+  // Closes all connections; nothing is received or sent afterwards. The caller must cancel() the copies with
+  // unsent pieces.
   void close();
-  // Waits for the threads, too.
+  // Closes all connections and joins their threads.
   void stop();
   // Any thread.
   void describe(admin::WorkerDump& dump);
@@ -60,14 +64,17 @@ class BulkLinks {
   struct Link {
     std::unique_ptr<transport::Connection> connection;
     bool from_peer = false;
-    std::vector<uint64_t> claimed;  // from a peer: the copies that it may send pieces of; the receiver's
+    // copies that a peer has presented keys of; used by the receiver thread only
+    std::vector<uint64_t> claimed;
     enum : int { opening, open, over } state = opening;
-    std::thread receiver, sender;  // peers are sent nothing
-    const ThreadActivity* receiving = nullptr;  // of these threads, while they run
+    std::thread receiver, sender;  // no sender for a peer
+    // activity of the receiver and the sender thread, while they run
+    const ThreadActivity* receiving = nullptr;
     const ThreadActivity* sending = nullptr;
   };
   void run_receiver(Link& link, std::optional<uint64_t> peer_copy);
-  // Lets a peer's connection send the copy's pieces. One connection can have a copy, once. Waits until the command has been received.
+  // Allows the peer's connection to send the copy's pieces. Each copy can be claimed once. Waits until the
+  // copy's command has been received.
   Result<void> claim(Link& link, uint64_t copy);
   void receive_until_closed(Link& link, std::optional<uint64_t> peer_copy);
   void send_until_closed(Link& link);
@@ -75,7 +82,7 @@ class BulkLinks {
   bool open(Link& link);
   void run_sender(Link& link);
   void run_message_sender();
-  bool next(std::deque<Piece>& queue, const Link* link, Piece& piece);  // false: the end
+  bool next(std::deque<Piece>& queue, const Link* link, Piece& piece);  // false: stop
   static void join(std::vector<std::unique_ptr<Link>>& links);
   Result<void> receive_piece(Link& link, compression::PieceReader& reader, std::span<std::byte> scratch);
   Result<void> receive_key(Link& link, compression::PieceReader& reader, uint64_t copy);
@@ -85,7 +92,7 @@ class BulkLinks {
   const compression::Policy compression_;
   const WelcomeBulk welcome_;
   const std::string bulk_token_;
-  std::mutex mutex_;  // what follows; never held during a driver call
+  std::mutex mutex_;  // guards the rest; never held during a driver call
   std::condition_variable wake_;
   std::deque<Piece> queue_;
   std::deque<Piece> messages_;

@@ -48,7 +48,7 @@ CachedImages::~CachedImages() {
 
 void CachedImages::answered(server::ControlMessage message) {
   const std::lock_guard lock(mutex_);
-  if (message.header.image_request != request_ || answer_) {  // nobody waits for it any more
+  if (message.header.image_request != request_ || answer_) {  // the request has timed out
     if (message.descriptor >= 0) ::close(message.descriptor);
     return;
   }
@@ -56,14 +56,15 @@ void CachedImages::answered(server::ControlMessage message) {
   changed_.notify_one();
 }
 
-// descriptor -1: poold does not have it or does not want it, or does not answer.
+// Sends a request and waits for its answer. The answer's descriptor is -1 if poold does not have the image,
+// does not want it, or does not answer in time.
 server::ControlMessage CachedImages::ask(ControlKind kind, const wire::ImageDigest& name, uint64_t bytes) {
   std::unique_lock lock(mutex_);
   answer_.reset();
   const auto sent = control_->send({.kind = kind, .image_bytes = bytes, .image_name = name, .image_request = ++request_});
   const Waiting waiting("poold's answer about an image");
   if (sent) changed_.wait_for(lock, patience_, [this] { return answer_.has_value(); });
-  ++request_;  // what comes later is too late
+  ++request_;  // ignores late answers
   return std::exchange(answer_, std::nullopt).value_or(server::ControlMessage{});
 }
 
@@ -73,7 +74,7 @@ std::optional<MappedImage> CachedImages::take(const wire::ImageName& name) {
   if (answer.descriptor < 0) return std::nullopt;
   MappedImage image(answer.descriptor, name.size);
   ::close(answer.descriptor);
-  // Equal to the client's own proof: these are its bytes, whatever the cache calls them.
+  // The proof matches, so these are the client's bytes, whatever the cache calls them.
   if (!image.bytes().empty() && image::proof(nonce_, image.bytes()) == name.proof) return image;
   if (image.bytes().empty() || image::digest(image.bytes()) != name.digest) {
     (void)control_->send(
@@ -87,7 +88,7 @@ void CachedImages::deposit(std::span<const std::byte> image) {
   const wire::ImageDigest name = image::digest(image);
   const server::ControlMessage space = ask(ControlKind::image_offered, name, image.size());
   if (space.descriptor < 0) return;
-  if (server::fill_image_file(space.descriptor, image)) {  // else the image stays uncached
+  if (server::fill_image_file(space.descriptor, image)) {  // otherwise the image stays uncached
     (void)control_->send({.kind = ControlKind::image_deposit, .image_bytes = image.size(), .image_name = name});
   }
   ::close(space.descriptor);

@@ -1,8 +1,10 @@
-// The worker's side of poold's image cache: takes out what its client names and proves to have, and puts in what its
-// client has uploaded. The executor's thread uses it; answers arrive on the control thread.
+// The worker's client of poold's image cache: fetches images that the program's client names and proves to
+// have, and stores images that the client has uploaded. Called on the executor's thread; poold's answers
+// arrive on the control thread.
 //
-// Nothing is believed but the bytes at hand: a file is used only if it is sealed, so that nobody can change it any more,
-// and if it gives the client's own proof over exactly the bytes that will be loaded. Whatever goes wrong counts as a miss.
+// Trusts only the bytes themselves: a file is used only if it is sealed, so that no process can change it,
+// and if the client's proof matches exactly the bytes that will be loaded. Every failure counts as a cache
+// miss.
 #pragma once
 #include <condition_variable>
 #include <chrono>
@@ -17,10 +19,11 @@
 
 namespace gpupool::worker {
 
-// An image in a sealed file, mapped; a NUL stands behind its bytes.
+// An image in a sealed file, mapped read-only; a NUL byte follows its last byte.
 class MappedImage {
  public:
-  // `descriptor` stays the caller's. bytes() is empty where the file is not what it should be.
+  // The caller keeps `descriptor`. bytes() is empty if the file is not sealed, has another size, or lacks the
+  // NUL byte.
   MappedImage(int descriptor, uint64_t size);
   ~MappedImage();
   MappedImage(MappedImage&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
@@ -33,7 +36,8 @@ class MappedImage {
 
 class CachedImages {
  public:
-  // Null control: no cache. poold answers at once; one that does not is not worth waiting for.
+  // `control` may be null: no cache. poold normally answers at once; after `patience` the request counts as a
+  // miss.
   CachedImages(Control* control, const image::Nonce& nonce, uint64_t largest,
                std::chrono::milliseconds patience = std::chrono::milliseconds(1000));
   ~CachedImages();
@@ -54,7 +58,7 @@ class CachedImages {
   std::mutex mutex_;
   std::condition_variable changed_;
   uint64_t request_ = 0;
-  std::optional<server::ControlMessage> answer_;  // to request_
+  std::optional<server::ControlMessage> answer_;  // answer to request_
 };
 
 }  // namespace gpupool::worker

@@ -15,10 +15,12 @@ using server::ControlHeader;
 using server::ControlKind;
 using wire::CheckpointAction;
 
-constexpr timespec kLookEvery{0, 1'000'000};  // the device does not tell when a stream is done
+// polling interval, because the device does not signal that a stream is done
+constexpr timespec kLookEvery{0, 1'000'000};
 constexpr std::chrono::microseconds kLookAtWork{10'000};
 constexpr const char* kShared = "memory that it shares with other programs, or has from them";
-constexpr auto kLookAtClient = 100ms;  // whether it is still there, and at poold's other wishes
+// interval of checks for the end of the connection and for other messages of poold
+constexpr auto kLookAtClient = 100ms;
 
 }  // namespace
 
@@ -34,7 +36,7 @@ void Checkpoint::begin() {
     asked_.notify_one();
     session_.start.connection->interrupt();
   });
-  // Answered here: the executor may be busy for long.
+  // Handled on the control thread, since the executor may be busy for long.
   session_.start.control->handle(ControlKind::stop_locking, [this](const server::ControlMessage& message) {
     const std::lock_guard lock(mutex_);
     if (!question_ || question_->number != message.header.state_question || question_->action != CheckpointAction::lock) return;
@@ -48,7 +50,8 @@ void Checkpoint::end() {
   for (const ControlKind kind : {ControlKind::change_state, ControlKind::stop_locking}) session_.start.control->handle(kind, nullptr);
 }
 
-// poold asks nothing else before it has the answer. Where it cannot be told it does not read, or is gone.
+// poold sends no further request before this answer. A failed send means that poold does not read, or is
+// gone.
 void Checkpoint::answer(CUresult result) {
   ControlHeader header{.kind = ControlKind::state_changed};
   header.state_question = question_->number;
@@ -72,7 +75,8 @@ bool Checkpoint::hold(uint16_t id) {
       stay();
       break;
     }
-    // What ends the work may be behind this command: the answer of a host function, of a held stream.
+    // The command may be what ends the work: the answer of a host function, or the resumption of a held
+    // stream.
     if (lets_go_on(id) || session_.gates.any_by_number()) break;
     if (!session_.settle()) return false;
     ::nanosleep(&kLookEvery, nullptr);
@@ -83,7 +87,7 @@ bool Checkpoint::hold(uint16_t id) {
 void Checkpoint::stay() {
   const Waiting waiting("being unlocked");
   std::unique_lock lock(mutex_);
-  if (!wanted_.load(std::memory_order_relaxed) || !question_) return;  // given up
+  if (!wanted_.load(std::memory_order_relaxed) || !question_) return;  // the request was withdrawn
   answer(CUDA_SUCCESS);
   while (wanted_.load(std::memory_order_relaxed)) {
     const bool asked = asked_.wait_for(lock, kLookAtClient, [this] { return question_.has_value(); });

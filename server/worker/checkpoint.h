@@ -1,9 +1,11 @@
-// The session is locked, checkpointed, restored and unlocked when poold says so (another program of its tenant wants it).
+// Locks, checkpoints, restores and unlocks the session at poold's request, which acts for another program of
+// the same tenant (cuCheckpointProcess...).
 //
-// Locked, the executor takes no commands and stays in here, between two of them, with nothing of the session on the device; the background
-// thread's signs of life go on. Checkpointed, its device memory is in host memory as well. The lock has to wait for what the device
-// has: commands are held back meanwhile, but for those that streams wait for. begin(), end() and what poold says: any thread; the rest is the
-// executor's.
+// While locked, the executor stays in here, between two commands, and the session has no work on the device;
+// the background thread's signs of life continue. While checkpointed, the session's device memory is in host
+// memory. Locking waits for running device work to end; meanwhile commands are held back, except those that
+// the work waits for. begin(), end() and the handlers of poold's messages: any thread. The rest: executor's
+// thread.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -26,11 +28,12 @@ class Checkpoint {
   Checkpoint& operator=(const Checkpoint&) = delete;
 
   void begin();
-  // No message of poold's is handled any more when this returns.
+  // No handler of poold's messages runs any more when this returns.
   void end();
-  // False: the session is over.
+  // Call before each command. Blocks while the session is being locked or is locked. Returns false if the
+  // session is over.
   bool before_command(uint16_t id) { return !wanted_.load(std::memory_order_acquire) || hold(id); }
-  // No command is there. How long the executor may sleep at most.
+  // Call when no command is available. Returns the longest time that the executor may sleep, if limited.
   std::optional<std::chrono::microseconds> before_sleep();
 
  private:
@@ -44,15 +47,15 @@ class Checkpoint {
   void stay();
   CUresult change(const Question& question);
   CUresult check_out(uint64_t host_bytes);
-  // With the mutex held.
+  // Requires mutex_.
   void answer(CUresult result);
 
   Executor& session_;
-  std::atomic<bool> wanted_{false};  // to be locked
+  std::atomic<bool> wanted_{false};  // poold has asked to lock the session
 
-  std::mutex mutex_;  // what follows
+  std::mutex mutex_;  // guards the rest
   std::condition_variable asked_;
-  std::optional<Question> question_;  // not answered yet
+  std::optional<Question> question_;  // unanswered
 };
 
 }  // namespace gpupool::worker

@@ -33,7 +33,7 @@ CUresult CheckpointImage::copy_all(uint64_t most) {
 
 CUresult CheckpointImage::check_out(Pieces pieces, uint64_t most) {
   pieces_ = std::move(pieces);
-  CUresult result = copy_all(most);  // before the first leaves
+  CUresult result = copy_all(most);  // copies everything before the first piece leaves
   size_t begun = 0;
   while (result == CUDA_SUCCESS && begun < pieces_.size()) result = pieces_[begun++]->take_off();
   if (result != CUDA_SUCCESS) {
@@ -59,7 +59,7 @@ CUresult CheckpointImage::check_out(Pieces pieces, uint64_t most) {
   return CUDA_SUCCESS;
 }
 
-// Each device's share of the quota at once.
+// Reserves the quota of all pieces, or none of it.
 CUresult CheckpointImage::reserve() {
   std::map<int, uint64_t> wanted;
   for (const auto& piece : pieces_) wanted[piece->device] += piece->charged;
@@ -94,11 +94,12 @@ CUresult CheckpointImage::check_in() {
   return CUDA_SUCCESS;
 }
 
-// It is there, and its copy is not needed. What nobody could import meanwhile can be imported again.
+// Finishes a piece that is on the device: frees its host copy and lets other sessions import it again.
 void CheckpointImage::settle(Piece& piece, bool was_out) {
   if (was_out) ledger_.note_checkpointed(piece.device, -static_cast<int64_t>(piece.charged));
   if (was_out && is_shared(piece) && !ledger_.share(piece.device, piece.charged, *piece.shared())) {
-    *piece.shared() = 0;  // too much is shared by now: the names that the program gave out mean nothing any more
+    // the tenant's limit of shared memory is reached: names that the program gave out become invalid
+    *piece.shared() = 0;
     offers_.forget(std::move(piece.held));
   } else {
     offers_.renew(std::move(piece.held), piece.handle());

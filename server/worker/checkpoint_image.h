@@ -1,5 +1,6 @@
-// What a checkpointed session had on its GPUs: it lies in host memory and counts in no quota until it is brought back, all of it or
-// nothing. The executor's thread, with nothing of the session on the device.
+// Contents of a checkpointed session's GPU memory. They are kept in host memory and count in no memory quota
+// until all of them are restored; a failed restore restores nothing. Executor's thread; nothing of the
+// session may run on the device.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -14,8 +15,8 @@ namespace gpupool::worker {
 
 class CheckpointImage {
  public:
-  // A part of it: an allocation, an array. Made by whom it belongs to (DeviceMemory, VirtualMemory, Arrays), who outlives it and leaves
-  // alone what is away.
+  // One allocation or array. Created by the component that owns it (DeviceMemory, VirtualMemory, Arrays),
+  // which outlives the piece and does not touch the object while it is off the device.
   class Piece {
    public:
     Piece(int device, uint64_t bytes, uint64_t charged) : device(device), bytes(bytes), charged(charged) {}
@@ -24,23 +25,26 @@ class CheckpointImage {
     Piece& operator=(const Piece&) = delete;
 
     virtual CUresult copy_out(std::byte* to) = 0;
-    // What is on the device of it goes. With an error some is still there.
+    // Frees the object's device memory. After an error some of it may remain.
     virtual CUresult take_off() = 0;
-    // What is not on the device of it comes back, with what copy_out() gave. With an error some has not.
+    // Allocates the object's missing device memory and fills it with the data from copy_out(). After an error
+    // some of it may be missing.
     virtual CUresult bring_back(const std::byte* from) = 0;
-    // The quota counts it no longer; it counts it again, or always did since the checkpoint came to nothing.
+    // left(): the quota no longer counts the memory. is_back(): the quota counts it again, or still does
+    // because the checkpoint failed.
     virtual void left() {}
     virtual void is_back() {}
-    // What other sessions may import, and its quota::Ledger::share() (0: none of it, and then it may become 0).
+    // For memory that other sessions may import: its handle, and the id for quota::Ledger::share(). Null or
+    // 0: not shared. check_in() sets the id to 0 if the memory cannot be shared again.
     virtual CUmemGenericAllocationHandle handle() const { return 0; }
     virtual uint64_t* shared() { return nullptr; }
 
     const int device;
-    const uint64_t bytes;    // of the copy
+    const uint64_t bytes;    // size of the copy in host memory
     const uint64_t charged;
     std::byte* host = nullptr;
-    bool borrowed = false;   // `host` belongs to somebody else until left(), and needs no copying
-    Offers::Held held;       // while nobody can import it
+    bool borrowed = false;   // until left(), `host` is owned elsewhere and already holds the data
+    Offers::Held held;       // keeps other sessions from importing the memory
   };
   using Pieces = std::vector<std::unique_ptr<Piece>>;
 
@@ -49,12 +53,14 @@ class CheckpointImage {
   CheckpointImage(const CheckpointImage&) = delete;
   CheckpointImage& operator=(const CheckpointImage&) = delete;
 
-  // Host memory and copies of at most `most` bytes, then off the device in this order. With an error all is as it was.
-  // CUDA_ERROR_NOT_PERMITTED: another session has fetched some of it.
+  // Copies all pieces to host memory, then takes them off the device in the given order. On an error the
+  // state is as before. CUDA_ERROR_OUT_OF_MEMORY: more than `most` bytes, or no host memory.
+  // CUDA_ERROR_NOT_PERMITTED: another session has imported some of the memory.
   CUresult check_out(Pieces pieces, uint64_t most);
-  // In the opposite order. CUDA_ERROR_OUT_OF_MEMORY: the quota or a device is full. With an error all is as it was, and it can be tried again.
+  // Brings all pieces back, in the opposite order. CUDA_ERROR_OUT_OF_MEMORY: the quota or a device is full.
+  // On an error the state is as before, and the call can be repeated.
   CUresult check_in();
-  // The session ends without it.
+  // Frees the copies in host memory; for the end of the session.
   void drop();
 
  private:

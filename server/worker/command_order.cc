@@ -18,11 +18,13 @@ namespace {
 using Rule = CommandOrder::Rule;
 using Id = wire::Command;
 
-// Keys that are no handles of the client's: those leave the highest bit clear.
-constexpr uint64_t kHostMemory = uint64_t{1} << 63;  // with the number of shared host memory
-constexpr uint64_t kFrees = ~uint64_t{0};            // frees retire in the order of the commands
+// Keys that are not handles of the client; handles never have the highest bit set.
+constexpr uint64_t kHostMemory = uint64_t{1} << 63;  // combined with the number of shared host memory
+// all frees share this key, because they retire in the order of the commands
+constexpr uint64_t kFrees = ~uint64_t{0};
 
-// Rows whose roles do not say how they are ordered. `writes`: they change the object that they name. `early`: as returns_early().
+// Rows whose parameter roles do not determine their order. `writes`: they change the objects that they name.
+// `early`: the result of returns_early().
 struct Exception {
   std::string_view name;
   Rule rule;
@@ -37,7 +39,7 @@ constexpr Exception kExceptions[] = {
     {"cuEventElapsedTime_v2", Rule::query},
     {"cuEventRecord", Rule::in_order, true},
     {"cuEventRecordWithFlags", Rule::in_order, true},
-    {"cuCtxRecordEvent", Rule::alone},  // of all streams of a context
+    {"cuCtxRecordEvent", Rule::alone},  // records an event for all streams of a context
     {"cuCtxWaitEvent", Rule::alone, false, false, true},
     {"cuFuncSetAttribute", Rule::in_order, true, true},
     {"cuFuncSetCacheConfig", Rule::in_order, true, true},
@@ -49,7 +51,7 @@ constexpr Exception kExceptions[] = {
     {"cuStreamCopyAttributes", Rule::at_once},
 };
 
-// By the rows' places in the table; null: no exception.
+// Indexed by the row's position in the call table; null: no exception.
 const std::vector<const Exception*>& exceptions() {
   static const auto by_row = [] {
     std::vector<const Exception*> found;
@@ -83,7 +85,7 @@ CommandOrder order_of_row(Executor& session, const Command& command) {
   return order;
 }
 
-// A launch reads its function, and the modules and libraries that this ends with.
+// A launch reads its function and the function's owners (module, library), whose unloading would remove it.
 void read_function(const Executor& session, CommandOrder& order, uint64_t function) {
   for (uint64_t handle = function; handle != 0; handle = session.table.owner_of(handle)) order.reads.add(handle);
 }
@@ -101,7 +103,7 @@ void read_launch_order(Executor& session, CommandOrder& order, wire::Reader body
   }
 }
 
-// Of a copy whose body begins with `stream`.
+// Sets the order of a copy in `stream` with the given wire::kCopy... flags.
 void set_copy_order(Executor& session, CommandOrder& order, uint64_t stream, uint32_t flags) {
   if ((flags & wire::kCopyPassesOthers) != 0) return;
   order.rule = Rule::in_order;
@@ -179,11 +181,12 @@ CommandOrder order_of(Executor& session, const Command& command) {
       order.rule = Rule::in_order;
       order.writes.add(kFrees);
       if (free.stream == wire::kAllStreams) order.rule = Rule::after_context, order.context = context;
-      else set_stream(session, order, free.stream, true);  // as work, behind the legacy stream and what all streams wait for
+      // ordered like work: after the legacy stream and after barriers
+      else set_stream(session, order, free.stream, true);
       break;
     }
     case Id::synchronize_context:
-    case Id::destroy_array:  // copies name arrays within their bodies
+    case Id::destroy_array:  // also waits for copies, whose bodies name arrays outside of the keys
       order.rule = Rule::after_context;
       order.context = context;
       break;

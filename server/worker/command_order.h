@@ -1,5 +1,5 @@
-// Which streams and objects a command depends on: decides whether it may be executed while commands before it are in the backlog (backlog.h).
-// Executor's thread.
+// The streams and objects that a command depends on. They decide whether the command may be executed while
+// earlier commands are in the backlog (backlog.h). Executor's thread.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -13,7 +13,7 @@ namespace gpupool::worker {
 class Executor;
 struct Command;
 
-// Client's handles, and other numbers that stand for objects. `full`: there were more than fit.
+// The client's handles, and other numbers that identify objects. `full`: more keys were added than fit.
 struct OrderKeys {
   std::array<uint64_t, 4> keys{};
   uint8_t count = 0;
@@ -29,26 +29,29 @@ struct OrderKeys {
 
 struct CommandOrder {
   enum class Rule : uint8_t {
-    at_once,        // depends on nothing that a stream has still to do
-    in_order,       // after what is before it in its stream, and before it with its objects
+    at_once,        // does not depend on unfinished stream work
+    in_order,       // after earlier commands in its stream and with its objects
     query,          // likewise, but answered with CUDA_ERROR_NOT_READY instead of being kept
-    after_context,  // after everything before it in the streams of `context`
-    after_barriers, // after what all streams are to wait for
-    alone,          // after everything before it, and before all commands but `in_order` ones that name no object
+    after_context,  // after all earlier work in the streams of `context`
+    after_barriers, // after earlier copies that order all streams
+    // after all earlier commands, and before all later ones except `in_order` commands without objects
+    alone,
   };
   Rule rule = Rule::at_once;
-  uint64_t sequence = 0;         // the command's
+  uint64_t sequence = 0;         // sequence number of the command
   bool gives_work = false;       // to `stream`; otherwise the command only waits for it
-  bool for_all_streams = false;  // work that any stream gets later comes after this command
+  bool for_all_streams = false;  // later work of any stream comes after this command
   StreamState* stream = nullptr;
   const ContextState* context = nullptr;
   OrderKeys reads, writes;
 };
 
-// CUDA's function returns before its work is done: a client that waits for every call must not wait for as long as the command is kept.
+// True for commands whose CUDA function returns before its work is done. A client in synchronous mode must
+// not wait until a kept command leaves the backlog.
 bool returns_early(uint16_t command);
 
-// Makes the command's context current. Malformed commands may be executed at once: their handler ends the session.
+// Returns the command's dependencies, and makes its context current. A malformed command may be executed at
+// once: its handler ends the session.
 CommandOrder order_of(Executor& session, const Command& command);
 
 }  // namespace gpupool::worker

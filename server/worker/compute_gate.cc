@@ -12,12 +12,14 @@ using quota::TurnWord;
 using std::chrono::nanoseconds;
 using namespace std::chrono_literals;
 
-constexpr uint64_t kWorksAlone = 1024;   // of one piece, where nobody waits
-constexpr size_t kPiecesAlone = 64;      // not seen done; beyond them pieces get longer
-constexpr uint64_t kWorks = 64;          // of one piece, where others may wait
-constexpr double kPiece = 0.5e6;         // nanoseconds, likewise
-constexpr double kAhead = 2e6;           // nanoseconds of work on the device, likewise
-constexpr nanoseconds kStartGrace = 2ms; // work that has not begun by then waits for something else
+constexpr uint64_t kWorksAlone = 1024;   // commands in one piece while the GPU is not shared
+// unfinished pieces per stream while the GPU is not shared; beyond that, pieces get longer
+constexpr size_t kPiecesAlone = 64;
+constexpr uint64_t kWorks = 64;          // commands in one piece while the GPU is shared
+constexpr double kPiece = 0.5e6;         // expected nanoseconds of one piece while the GPU is shared
+constexpr double kAhead = 2e6;           // nanoseconds of work on the device while the GPU is shared
+// work that has not started by then is taken to wait for something else
+constexpr nanoseconds kStartGrace = 2ms;
 constexpr std::chrono::microseconds kReapAlone{20'000};
 
 void add(std::atomic<uint64_t>& counter, double nanoseconds) { quota::count(counter, static_cast<uint64_t>(std::max(0.0, nanoseconds))); }
@@ -67,7 +69,7 @@ bool ComputeGate::enter(StreamState& stream, const WorkKind& kind) {
   bool pass = is_free();
   if (pass && (!lane.open || lane.resting)) {
     begin_alone(lane);
-    pass = is_free();  // once the piece is open the turn is not given up
+    pass = is_free();  // an open piece keeps the turn from being given up, so check again
   }
   if (!pass && !wait_for_turn(lane, kind)) return false;
   lane.kind = lane.works == 0 || lane.kind == kind ? kind : WorkKind{};
@@ -101,17 +103,17 @@ void ComputeGate::pause(StreamState& stream) {
   stream.compute->behind_wait = true;
 }
 
-// Until there is the turn, and little enough on the device. The lane has an open piece then.
+// Waits for the turn, and until little enough work is on the device. The lane has an open piece on success.
 bool ComputeGate::wait_for_turn(ComputeLane& lane, const WorkKind& kind) {
   ComputeGpu& gpu = lane.gpu;
-  if (lane.open && lane.sampled) end(lane);  // from here on all is measured
+  if (lane.open && lane.sampled) end(lane);  // while the GPU is shared all work is measured
   if (lane.open && lane.works != 0 && !(lane.kind == kind)) {
     bool known = false;
     {
       const Lock lock(mutex_);
       known = estimates_.knows(kind);
     }
-    if (!known) end(lane);  // what is new is measured by itself
+    if (!known) end(lane);  // measure an unknown kind by itself
   }
   const Waiting waiting("its turn on the GPU");
   Clock::time_point shut{}, crowded{}, asked{};
@@ -136,12 +138,13 @@ bool ComputeGate::wait_for_turn(ComputeLane& lane, const WorkKind& kind) {
       }
       if (!word.single()) next = std::min(next, nanoseconds(static_cast<int64_t>(flying - kAhead) + 1));
       if (crowded == Clock::time_point{}) crowded = now;
-      if (now - crowded > kLongest) {  // perhaps it waits for what comes now
+      if (now - crowded > kLongest) {  // the earlier work may be waiting for this command
         for (const auto& other : gpu.lanes) other->strays = other->pieces.size();
       }
     } else {
       if (shut == Clock::time_point{}) shut = now;
-      const bool told = asked == Clock::time_point{} && (*page_)->wants_turn[gpu.index].load() != 0;  // by give_up()
+      // give_up() has already asked for the next turn
+      const bool told = asked == Clock::time_point{} && (*page_)->wants_turn[gpu.index].load() != 0;
       if (word.closed() && now - asked > kAskAgain) {
         asked = now;
         if (!told) ask(gpu);
@@ -187,7 +190,7 @@ void ComputeGate::end(ComputeLane& lane) {
   std::erase(open_, &lane);
   if (lane.sampled) {
     const Lock lock(mutex_);
-    if (lane.seen_idle) {  // nothing is to be waited for
+    if (lane.seen_idle) {  // the sampled work has ended, so no event is needed
       lane.open = lane.sampled = lane.resting = lane.seen_idle = false;
       return;
     }
@@ -198,7 +201,7 @@ void ComputeGate::end(ComputeLane& lane) {
   const Lock lock(mutex_);
   const bool sampled = lane.sampled;
   lane.open = lane.sampled = lane.resting = false;
-  if (!last) {  // short of events, or a broken context: not measured
+  if (!last) {  // no event available, or the context is broken: not measured
     if (lane.start) lane.events->give(std::exchange(lane.start, nullptr));
     lane.expected = 0;
     return;
@@ -210,7 +213,7 @@ void ComputeGate::end(ComputeLane& lane) {
     lane.front_since = Clock::now();
     lane.front_started = false;
   }
-  // Nobody knows when the device began with a sampled piece, and so when it should be done.
+  // The start time of a sampled piece is unknown, and with it the expected end.
   lane.pieces.push_back({std::exchange(lane.start, nullptr), last, lane.works, lane.kind, expected, known && !sampled});
   lane.works = 0;
   lane.expected = 0;
@@ -220,7 +223,8 @@ void ComputeGate::end_all() {
   while (!open_.empty()) end(*open_.back());
 }
 
-// The executor is about to sleep. Sampled pieces stay open, without an event, as long as nobody waits for the GPU.
+// Call when the executor is about to sleep. Ends the open pieces; sampled pieces stay open, without an end
+// event, while the GPU is not shared.
 void ComputeGate::rest() {
   for (size_t i = open_.size(); i-- > 0;) {
     ComputeLane& lane = *open_[i];
@@ -253,7 +257,8 @@ std::optional<std::chrono::microseconds> ComputeGate::before_sleep() {
   return std::nullopt;
 }
 
-// Work on the device that will go on by itself: nanoseconds until it is done, as expected.
+// Returns the expected remaining time, in nanoseconds, of work on the device that does not wait for anything
+// else.
 double ComputeGate::in_flight(ComputeGpu& gpu, Clock::time_point now) {
   double sum = 0;
   for (const auto& lane : gpu.lanes) {
@@ -266,7 +271,7 @@ double ComputeGate::in_flight(ComputeGpu& gpu, Clock::time_point now) {
   return sum;
 }
 
-// What is on the device ends soon, as is known of its kind.
+// True if all work on the device is of known kinds and is expected to end within kHandOver.
 bool ComputeGate::almost_done(ComputeGpu& gpu, double flying) const {
   return flying <= kHandOver && std::all_of(gpu.lanes.begin(), gpu.lanes.end(), [](const auto& lane) {
     return !lane->may_be_at_work() && std::all_of(lane->pieces.begin(), lane->pieces.end(), [](const ComputePiece& piece) { return piece.known; });
@@ -276,12 +281,12 @@ bool ComputeGate::almost_done(ComputeGpu& gpu, double flying) const {
 bool ComputeGate::is_blocked(ComputeLane& lane, Clock::time_point now) {
   if (lane.front_started) return false;
   const VisitContext visit(api_, lane.context);
-  // The device is taken to be at work on a sampled piece.
+  // A sampled piece has no start event; assume that it has started.
   lane.front_started = !lane.pieces.front().start || api_.cuEventQuery(lane.pieces.front().start) != CUDA_ERROR_NOT_READY;
   return !lane.front_started && now - lane.front_since > kStartGrace;
 }
 
-// What is done, but for what a wait thread will see done.
+// Removes finished pieces from the front of the lane, unless a wait thread does that.
 void ComputeGate::reap(ComputeLane& lane) {
   if (lane.watched || lane.pieces.empty()) return;
   const VisitContext visit(api_, lane.context);
@@ -298,7 +303,8 @@ void ComputeGate::pop(ComputeLane& lane) {
   if (piece.start) lane.events->give(piece.start);
 }
 
-// What the piece adds to the time in which anything of the context's was at work.
+// Returns the GPU time to charge for the piece: its length, less what overlaps with measured pieces of the
+// same context.
 double ComputeGate::charge(ComputeLane& lane, const ComputePiece& piece) {
   float length = 0, after = 0;
   if (!elapsed_ || !piece.start || elapsed_(&length, piece.start, piece.end) != CUDA_SUCCESS || length < 0) length = 0;

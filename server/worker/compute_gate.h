@@ -1,18 +1,22 @@
-// What every command that makes the device compute passes: launches, fills, copies within the device. It measures the GPU
-// time that the session uses, and where others share the GPU, or its tenant has a hard limit, it lets work through in the
-// session's turns only (quota/turn_word.h).
+// Admission of all commands that make a GPU compute: launches, fills, copies within the device. Measures the
+// GPU time that the session uses. Where other sessions share the GPU or the tenant has a hard limit, work
+// passes only during the session's turns (quota/turn_word.h).
 //
-// Alone and without a limit a command looks at one word; an event goes before the first of 1024 commands and one behind the
-// last, or before the executor sleeps. Events cost time on the device and keep kernels from overlapping, so of a session that sleeps often only one
-// piece in 10 ms gets them, and the time of the others is sampled: a thread asks every 5 ms whether the device is at work on them
-// (compute_gate_samples.cc). Otherwise little work is kept on the device (kAhead), so that a turn can be given up
-// soon: when poold asks for it and the last work on the device is short and has begun, since the next session's first work
-// takes a moment to get there. What goes on after a turn is charged as well. Work of a stream that waits for something else
-// does not count until it begins; work that goes on after poold has taken the turn away does not count any more. So nothing that
-// the executor would have to do can be what the gate waits for, or not for long.
+// A session that is alone on its GPU and has no limit pays one load per command. A piece is up to 1024
+// commands of one stream, with an event before the first and after the last command; it also ends when the
+// executor goes to sleep. Events cost device time and prevent kernels from overlapping, so for a session that
+// sleeps often only one piece per 10 ms has events. The time of its other pieces is sampled: a thread checks
+// every 5 ms whether the device is working on them (compute_gate_samples.cc).
 //
-// enter(), left(), pause(), before_sleep(), tidy(), leave(), drop(), departing() are the executor's; stop() and describe() are any thread's. A thread
-// of the gate watches poold's bell; wait threads (waits.h) wait for the device.
+// A session that shares the GPU keeps little work on the device (kAhead), so that it can give up its turn
+// soon after poold asks for it. It gives the turn up slightly early, once the last work has started and is
+// short (kHandOver), because the next session's first work takes a moment to reach the device. Work that
+// continues after the turn is still charged. Work of a stream that waits for something else does not count as
+// being on the device until it starts, and work that continues after poold has taken the turn away no longer
+// counts. So the gate cannot wait for long for something that only the executor can bring about.
+//
+// stop() and describe(): any thread; all other functions: executor's thread. A thread of the gate watches
+// poold's bell in the session page, and wait threads (waits.h) wait for the device.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -33,16 +37,18 @@
 
 namespace gpupool::worker {
 
-// One GPU, as the session uses it.
+// The session's use of one GPU.
 struct ComputeGpu {
   uint32_t index = 0;
   std::atomic<uint32_t>* turn = nullptr;  // in the session page
   quota::SessionPage::Gpu* use = nullptr;
   std::vector<std::shared_ptr<ComputeLane>> lanes;
-  // By context, of all that is done in it: where the next piece's time begins at the earliest.
+  // By context: the end event of the last measured piece. A later piece is charged at most the time since
+  // this event.
   std::unordered_map<CUcontext, CUevent> latest;
-  ComputeLane::Clock::time_point next_measured{};  // the executor's: so far measured pieces are paid for, alone
-  bool held = false;                // the turn, as last seen
+  // executor's thread; earliest time of the next measured piece while alone, ahead by at most kMeasureAhead
+  ComputeLane::Clock::time_point next_measured{};
+  bool held = false;                // the session had the turn when last checked
   bool executor_waits = false;
   ComputeLane::Clock::time_point idle_since{};
 };
@@ -51,14 +57,17 @@ class ComputeGate {
  public:
   using Clock = ComputeLane::Clock;
 
-  // `ring` tells poold to look at the session page. `wake` ends the executor's sleep, so that it calls before_sleep() again.
+  // `ring` makes poold look at the session page. `wake` interrupts the executor's sleep, so that it calls
+  // before_sleep() again.
   ComputeGate(const DeviceApi& api, const Usage& usage, WaitPool& waits, std::function<void()> ring, std::function<void()> wake);
   ~ComputeGate();
   ComputeGate(const ComputeGate&) = delete;
   ComputeGate& operator=(const ComputeGate&) = delete;
 
   void load(const SymbolLookup& symbol);
-  // `work` gives the stream, whose context is current, work of this kind. CUDA_ERROR_OPERATING_SYSTEM: the session is over.
+  // Admits `work`, which enqueues work of this kind in `stream`, whose context must be current. Blocks until
+  // the session has its turn. Returns the result of `work`, or CUDA_ERROR_OPERATING_SYSTEM if the session is
+  // over.
   template <class F>
   CUresult run(StreamState& stream, const WorkKind& kind, F&& work) {
     if (!page_) return work();
@@ -67,31 +76,35 @@ class ComputeGate {
     left(*stream.compute);
     return result;
   }
-  // The stream waits next for the client, or for something that other work or another session does: that time does not count.
+  // Call before the stream starts to wait for the client, for other work or for another session, so that the
+  // wait is not charged as GPU time.
   void pause(StreamState& stream);
-  // No command is there. How long the executor may sleep at most.
+  // Call when no command is available. Returns the longest time that the executor may sleep, if limited.
   std::optional<std::chrono::microseconds> before_sleep();
-  // After each command; costs a load.
+  // Call after each command; costs one load unless the watcher thread has asked for attention.
   void tidy() {
     if (attention_.load(std::memory_order_relaxed)) tidy_up();
   }
-  // The stream is about to be destroyed.
+  // Call before the stream is destroyed.
   void departing(StreamState& stream);
-  // The context is about to be destroyed: no wait in it begins any more.
+  // Call before the context is destroyed: starts no further wait in it.
   void leave(const ContextState& context);
-  // Everything in the context is done.
+  // Call when all work in the context is done and before it is destroyed: charges its pieces and forgets its
+  // lanes.
   void drop(const ContextState& context);
-  // Ends the session: the watcher gives the turns up, enter() waits no longer. Takes no lock, because the watcher may hold it in a driver
-  // call that waits for a kernel: the caller ends the process then.
+  // Ends the gate: the watcher gives up the session's turns, and a blocked run() returns. Takes no lock:
+  // the watcher may hold it in a driver call that waits for a kernel, and the caller must end the process then.
   void stop();
-  // What is on the device, as far as it can be told without waiting. Any thread.
+  // Reports the work on the device without waiting. Any thread.
   void describe(admin::WorkerDump& dump);
 
  private:
   using Lock = std::unique_lock<std::mutex>;
-  static constexpr double kHandOver = 0.25e6;  // nanoseconds of work left: a turn given up now reaches the next session when that is done
+  // nanoseconds of remaining work; a turn given up now reaches the next session when this work is done
+  static constexpr double kHandOver = 0.25e6;
   static constexpr std::chrono::nanoseconds kAskAgain{100'000'000};
-  static constexpr std::chrono::nanoseconds kLongest{1'000'000'000};  // between two looks; and for work to end before more is let past it
+  // longest interval between checks; also how long blocked work may keep further work from passing
+  static constexpr std::chrono::nanoseconds kLongest{1'000'000'000};
 
   bool enter(StreamState& stream, const WorkKind& kind);
   void left(ComputeLane& lane);
@@ -102,10 +115,10 @@ class ComputeGate {
   void end_all();
   void rest();
   void tidy_up();
-  // While the session is alone.
+  // For a session that is alone on its GPU.
   void begin_alone(ComputeLane& lane);
   void begin_sampled(ComputeLane& lane, Clock::time_point now);
-  // With the lock held, as everything below.
+  // The functions below require mutex_.
   double in_flight(ComputeGpu& gpu, Clock::time_point now);
   bool almost_done(ComputeGpu& gpu, double flying) const;
   bool is_blocked(ComputeLane& lane, Clock::time_point now);
@@ -126,24 +139,25 @@ class ComputeGate {
   void run_waiter(const std::shared_ptr<ComputeLane>& lane);
 
   const DeviceApi& api_;
-  const std::shared_ptr<quota::SharedPage<quota::SessionPage>> page_;  // null: nothing is measured, nothing waits
+  const std::shared_ptr<quota::SharedPage<quota::SessionPage>> page_;  // null: no measuring and no waiting
   WaitPool& waits_;
   const std::function<void()> ring_, wake_;
   CUresult (*elapsed_)(float*, CUevent, CUevent) = nullptr;
-  std::vector<ComputeLane*> open_;      // the executor's: lanes with an open piece
-  std::atomic<bool> attention_{false};  // the watcher wants the executor to end the open pieces
+  std::vector<ComputeLane*> open_;      // executor's thread; lanes with an open piece
+  std::atomic<bool> attention_{false};  // the watcher asks the executor to end the open pieces
 
-  // Held during calls such as cuEventQuery, which wait where another thread holds the context's lock in a call that does.
+  // Guards what follows. Held during driver calls such as cuEventQuery, which block while another thread
+  // holds the context's lock in a call that waits.
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<std::unique_ptr<ComputeGpu>> gpus_;  // that were used
+  std::vector<std::unique_ptr<ComputeGpu>> gpus_;  // GPUs that the session has used
   Estimates estimates_;
-  bool sampling_ = false;  // some work that is sampled may be on the device
+  bool sampling_ = false;  // sampled work may be on the device
   int64_t sample_slot_ = 0;
   Clock::time_point next_sample_{};
   std::minstd_rand random_{std::random_device{}()};
   std::atomic<bool> stopped_{false};
-  std::thread watcher_;  // from the first command on
+  std::thread watcher_;  // started by the first command
 };
 
 }  // namespace gpupool::worker

@@ -1,7 +1,8 @@
-// How long the device is at work on a session that is alone on its GPU and sleeps often, without an event before and behind each piece of work:
-// the watcher's thread asks at random moments, one in each span of kSampleEvery, and each answer stands for such a span. So the sum is right on
-// average, whatever the work is, with a standard deviation of at most 35 ms over a second.
-// Nobody asks once the device was seen idle while the executor sleeps.
+// Sampling of GPU time, for a session that is alone on its GPU and sleeps often, instead of events around
+// each piece of work. The watcher thread checks at one random moment in each interval of kSampleEvery whether
+// the device is working on the session's sampled pieces; each positive check counts for a whole interval. The
+// expected value of the sum is correct for any pattern of work, with a standard deviation of at most 35 ms
+// over one second. No checks are made once the device was seen idle while the executor sleeps.
 #include <algorithm>
 #include <unordered_map>
 
@@ -13,10 +14,11 @@ namespace {
 using std::chrono::nanoseconds;
 using namespace std::chrono_literals;
 
-constexpr nanoseconds kMeasureEvery = 10ms;  // a piece, alone, in the long run
-constexpr nanoseconds kMeasureAhead = 310ms; // what short programs do is measured: 32 pieces at once
+constexpr nanoseconds kMeasureEvery = 10ms;  // average interval of measured pieces while alone
+// credit for measured pieces: 32 at once, so that short programs are measured entirely
+constexpr nanoseconds kMeasureAhead = 310ms;
 constexpr nanoseconds kSampleEvery = 5ms;
-constexpr int64_t kMostMissed = 20;          // moments that one answer stands for, where the thread comes late
+constexpr int64_t kMostMissed = 20;  // intervals that one check counts for at most if the thread runs late
 
 int64_t slot_of(ComputeLane::Clock::time_point time) { return nanoseconds(time.time_since_epoch()) / kSampleEvery; }
 
@@ -36,7 +38,7 @@ void ComputeGate::begin_alone(ComputeLane& lane) {
   begin(lane);
 }
 
-// Or goes on with the open one.
+// Starts a sampled piece, or restarts the one that is open.
 void ComputeGate::begin_sampled(ComputeLane& lane, Clock::time_point now) {
   if (!lane.open) open_.push_back(&lane);
   lane.works = 0;
@@ -51,7 +53,8 @@ void ComputeGate::begin_sampled(ComputeLane& lane, Clock::time_point now) {
   quota::ring_bell((*page_)->bell);
 }
 
-// Each span has one moment, also when nobody asked in it: otherwise the beginning of work would be asked about more often than the rest.
+// Draws one moment per interval, also for intervals without a check. Otherwise the start of work would be
+// sampled more often than the rest.
 void ComputeGate::draw_next_sample(Clock::time_point now) {
   while (next_sample_ <= now) {
     sample_slot_ = std::max(slot_of(now), sample_slot_ + 1);
@@ -60,7 +63,7 @@ void ComputeGate::draw_next_sample(Clock::time_point now) {
   }
 }
 
-// When to come again. Finished pieces have been reaped.
+// Takes due samples and returns the time until the next call. Finished pieces must have been reaped.
 nanoseconds ComputeGate::take_samples() {
   if (!sampling_) return kLongest;
   const auto now = Clock::now();
@@ -79,7 +82,7 @@ nanoseconds ComputeGate::take_samples() {
   return more ? std::max(nanoseconds(next_sample_ - now), 0ns) : kLongest;
 }
 
-// Of a lane with an open sampled piece.
+// Checks whether the stream of an open sampled piece is idle.
 bool ComputeGate::is_idle(ComputeLane& lane) {
   const VisitContext visit(api_, lane.context);
   const bool idle = api_.cuStreamQuery(lane.stream) != CUDA_ERROR_NOT_READY;
@@ -87,16 +90,16 @@ bool ComputeGate::is_idle(ComputeLane& lane) {
   return idle;
 }
 
-// No event says when the device is done with them.
+// True if the device is working on a resting piece, whose end no event will report.
 bool ComputeGate::any_resting_at_work(ComputeGpu& gpu) {
   bool any = false;
   for (const auto& lane : gpu.lanes) any |= lane->resting && !lane->seen_idle && !is_idle(*lane);
   return any;
 }
 
-// Counts `weight` for each context in which the device is at work on sampled pieces, and on none that is measured.
+// Charges `weight` for each context in which the device is working on sampled pieces only.
 void ComputeGate::sample(ComputeGpu& gpu, nanoseconds weight) {
-  std::unordered_map<CUcontext, bool> at_work;  // false: on a measured piece
+  std::unordered_map<CUcontext, bool> at_work;  // by context; false: on at least one measured piece
   for (const auto& lane : gpu.lanes) {
     bool sampled = lane->sampled, works = lane->may_be_at_work();
     if (!lane->pieces.empty()) {

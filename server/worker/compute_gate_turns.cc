@@ -1,4 +1,6 @@
-// When a session's turn on a GPU is given up and asked for: the threads that watch the turn and the device.
+// When a session gives up its turn on a GPU and when it asks for one. Runs on the watcher thread, on wait
+// threads, and on the executor's thread. All functions but run_waiter() and run_watcher() require
+// ComputeGate's mutex_.
 #include <algorithm>
 
 #include "server/worker/compute_gate.h"
@@ -10,8 +12,9 @@ using quota::TurnWord;
 using std::chrono::nanoseconds;
 using namespace std::chrono_literals;
 
-constexpr nanoseconds kLinger = 200us;   // the next command of a program that waits after each comes within this
-constexpr nanoseconds kLook = 1ms;       // at work that has not begun
+// idle time before a turn is given up; a program that waits after each command sends the next one within this
+constexpr nanoseconds kLinger = 200us;
+constexpr nanoseconds kLook = 1ms;       // interval of checks for work that has not started
 
 }  // namespace
 
@@ -39,7 +42,8 @@ void ComputeGate::run_waiter(const std::shared_ptr<ComputeLane>& lane) {
   make_current(api_, nullptr);
 }
 
-// Looks at what has changed on either side, and gives the turn up where it is time. When to look again at the latest.
+// Processes finished work and changes of the turn word, and gives the turn up when it is due. Returns the
+// longest time until the next call.
 nanoseconds ComputeGate::settle(ComputeGpu& gpu) {
   const auto now = Clock::now();
   const TurnWord word{gpu.turn->load(std::memory_order_acquire)};
@@ -51,7 +55,7 @@ nanoseconds ComputeGate::settle(ComputeGpu& gpu) {
     unwatched |= !lane->watched;
   }
   std::erase_if(gpu.lanes, [](const auto& lane) { return lane->orphan && lane->pieces.empty() && !lane->open; });
-  if (word.closed() && std::exchange(gpu.held, false)) {  // taken
+  if (word.closed() && std::exchange(gpu.held, false)) {  // poold has taken the turn away
     for (const auto& lane : gpu.lanes) lane->strays = lane->pieces.size();
   }
   if (!word.closed()) gpu.held = true;

@@ -5,7 +5,7 @@
 
 namespace gpupool::worker {
 
-// A family's key is even: it is no shape's.
+// The key of a family is even, the key of a shape is odd, so they never collide.
 WorkKind kernel_kind(const void* function, uint64_t blocks, uint64_t threads) {
   uint64_t hash = reinterpret_cast<uintptr_t>(function) * 0x9E3779B97F4A7C15u;
   const uint64_t family = hash & ~uint64_t{1};
@@ -30,7 +30,7 @@ const double* Estimates::find(uint64_t key) {
 }
 
 double Estimates::of(const WorkKind& kind) {
-  constexpr double kShortest = 5e3;  // of work that is scaled down: a launch
+  constexpr double kShortest = 5e3;  // nanoseconds; lower bound of scaled estimates: the time of a launch
   if (const double* const time = find(kind.shape)) return *time;
   if (const double* const time = find(kind.family)) return std::max(kShortest, *time * kind.size);
   return kUnknown;

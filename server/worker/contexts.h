@@ -1,8 +1,8 @@
-// The client's contexts and streams, with what the worker keeps per context and stream: its events, its pinned staging
-// memory, which streams were used since when.
+// The client's contexts and streams, with the worker's state of each: pooled events, pinned staging memory,
+// recent uses.
 //
-// The executor's thread alone uses it, but for EventPool (any thread) and make_current (any thread, for itself).
-// Contexts come and go by commands; streams by HandleTable.
+// Executor's thread only, except EventPool (any thread) and make_current() (any thread, for itself). Commands
+// create and destroy contexts; HandleTable creates and destroys streams.
 #pragma once
 #include <memory>
 #include <mutex>
@@ -17,11 +17,11 @@
 
 namespace gpupool::worker {
 
-// Makes `context` (null: none) current for the calling thread; costs nothing when it is already.
+// Makes `context` (null: none) current in the calling thread. Free if it already is.
 CUresult make_current(const DeviceApi& api, CUcontext context);
-// What make_current made so; null where that is not known.
+// Returns the context that make_current() has made current, or null if unknown.
 CUcontext current_context();
-// Another context is current for the calling thread within a scope, and then the one before.
+// Makes another context current in the calling thread for the duration of a scope.
 class VisitContext {
  public:
   VisitContext(const DeviceApi& api, CUcontext context) : api_(api), before_(current_context()), result_(make_current(api, context)) {}
@@ -35,24 +35,28 @@ class VisitContext {
   const CUcontext before_;
   const CUresult result_;
 };
-// After a context was destroyed its address may come back as another one.
+// Call after a context was destroyed: a new context may get the same address.
 void forget_current();
-// A green context may be current in one thread at a time: the one that has called keep_green_contexts(). For all others
-// make_current() takes the primary context, which has the same events. Null: the green one is about to go.
+// A green context is current in one thread at a time: the thread that has called keep_green_contexts(). In
+// all other threads make_current() uses the primary context instead, which has the same events.
+// set_primary_of() registers the primary context; null unregisters the green context before it is destroyed.
 void keep_green_contexts();
 void set_primary_of(CUcontext green, CUcontext primary);
 
-// Events of one context, all with the same flags, for reuse. Any thread, with a current context.
+// Reusable events of one context, all with the same flags. Any thread, with the context current.
 class EventPool {
  public:
-  // Blocking synchronisation: a waiting thread must not take a core from the device's host code or other clients.
+  // The default flags request blocking synchronization: a waiting thread must not take a CPU core from device
+  // code on the host or from other clients.
   explicit EventPool(const DeviceApi& api, unsigned flags = CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC) : api_(api), flags_(flags) {}
-  CUevent take();             // null: the device could not give one
-  CUresult why_none() const;  // of take(), in the same context: its own error where it failed meanwhile
+  CUevent take();             // returns null if the device could not create one
+  // the error after take() returned null: the context's own error if it is broken, else
+  // CUDA_ERROR_OUT_OF_MEMORY
+  CUresult why_none() const;
   void give(CUevent event);
-  // Destroys the idle ones; those in use must have come back.
+  // Destroys the idle events; all events must have been given back.
   void clear();
-  // The context is gone and its events with it.
+  // Forgets the events; the context is gone, and its events with it.
   void abandon();
 
  private:
@@ -62,37 +66,37 @@ class EventPool {
   std::vector<CUevent> idle_;
 };
 
-// Local memory of a function or kernel: bytes per thread, on the device that takes most of those that were asked.
+// Local memory of a function or kernel: bytes per thread, the maximum over the devices queried so far.
 struct KernelMemory {
-  uint64_t devices = 0;  // that were asked, a bit for each
+  uint64_t devices = 0;  // bit mask of the devices queried
   uint64_t bytes = 0;
 };
 constexpr uint64_t bit_of_device(int device) { return device >= 0 && device < 64 ? uint64_t{1} << device : 0; }
 
 struct ContextState;
-class CopyLane;      // copies to the host that are on their way (bulk.h)
-struct ComputeLane;  // what is measured of a stream (compute_lane.h)
+class CopyLane;      // pending copies to the host (bulk.h)
+struct ComputeLane;  // measured work of a stream (compute_lane.h)
 struct StagingChunk;
 
 struct StreamState {
   ContextState* context = nullptr;
   CUstream stream = nullptr;          // null: the context's legacy default stream
-  uint64_t handle = 0;                // the client's; 0 likewise
-  bool used = false;                  // in context->used: work since the last record for a free
-  bool dirty = false;                 // work since it was last seen idle
-  std::shared_ptr<CopyLane> lane;     // made with the first copy to the host
-  std::shared_ptr<ComputeLane> compute;  // made with the first work for the device
-  StagingChunk* slab = nullptr;       // where small copies to the device are staged next
+  uint64_t handle = 0;                // the client's handle; 0: legacy stream
+  bool used = false;                  // listed in context->used: had work since the last record for a free
+  bool dirty = false;                 // had work since it was last seen idle
+  std::shared_ptr<CopyLane> lane;     // created by the first copy to the host
+  std::shared_ptr<ComputeLane> compute;  // created by the first work for the device
+  StagingChunk* slab = nullptr;       // where the next small copy to the device is staged
   size_t slab_used = 0;
-  std::optional<bool> blocking;       // the legacy stream and this one wait for each other's work; once it was asked
-  uint64_t ordered = 0;               // the last barrier that it is behind
-  uint64_t cleared = 0;               // the last clear that it is behind
-  uint64_t last_use = 0;              // counts the uses of all streams
+  std::optional<bool> blocking;       // cached: whether it and the legacy stream wait for each other's work
+  uint64_t ordered = 0;               // number of the last barrier that its work is ordered after
+  uint64_t cleared = 0;               // number of the last clear (zeroing) that its work is ordered after
+  uint64_t last_use = 0;              // Contexts::uses() at the last use
   uint64_t use_before = 0;
   static constexpr uint64_t kNoGate = ~uint64_t{0};
-  uint64_t oldest_gate = kNoGate;     // of its closed ones, the lowest sequence number (stream_gates.h)
-  bool own = false;                   // the client copies there what other streams wait for
-  unsigned kept = 0;                  // commands of the backlog that give it work (backlog.h)
+  uint64_t oldest_gate = kNoGate;     // lowest sequence number of its closed gates (stream_gates.h)
+  bool own = false;                   // internal stream of the client, for copies that other streams wait for
+  unsigned kept = 0;                  // commands in the backlog that give it work (backlog.h)
   std::shared_ptr<Progress> progress = std::make_shared<Progress>();
 };
 
@@ -103,37 +107,41 @@ struct ContextState {
   const CUcontext object;
   const int device;
   const bool primary;
-  void* green = nullptr;              // on some of the device's multiprocessors (device_partition.h); `object` is its context
-  ContextState* root = nullptr;       // of a green context of the client's: the primary one, whose memory and modules it uses
-  unsigned retained = 1;              // primary contexts: how often the client retains it
-  std::shared_ptr<EventPool> events;  // shared with waits that outlive the context's last command
+  // GreenContext (device_partition.h) on some multiprocessors; `object` is its CUcontext
+  void* green = nullptr;
+  // set in the client's green contexts: the primary context, whose memory and modules they use
+  ContextState* root = nullptr;
+  unsigned retained = 1;              // primary contexts: number of times the client has retained it
+  std::shared_ptr<EventPool> events;  // shared with waits that may outlive the context
   std::shared_ptr<EventPool> timed_events;
   StreamState legacy;
   std::unordered_map<CUstream, std::unique_ptr<StreamState>> streams;
   std::vector<StreamState*> used;     // streams with StreamState::used
-  std::vector<CUevent> departed;      // recorded on streams that were destroyed since the last record for a free
-  CUevent barrier = nullptr;          // what every stream of every context waits for before its next work
-  uint64_t barrier_number = 0;        // counts all contexts' barriers
-  bool launched = false;              // kernels since device printf was last fetched
-  CUstream scrubbing = nullptr;       // Scrubber's
-  void* zeros = nullptr;              // likewise; pinned
-  uint64_t charged = 0;               // bytes of the quota, by Footprints
-  // Local memory that the device keeps for the context. It only grows: drivers do not shrink it any more (CU_CTX_LMEM_RESIZE_TO_MAX).
+  // events recorded on streams that were destroyed since the last record for a free
+  std::vector<CUevent> departed;
+  CUevent barrier = nullptr;  // event that all streams of all contexts wait for before their next work
+  uint64_t barrier_number = 0;        // number of `barrier`, counted over all contexts
+  bool launched = false;  // kernels were launched since the output of device printf was last fetched
+  CUstream scrubbing = nullptr;       // owned by Scrubber
+  void* zeros = nullptr;              // owned by Scrubber; pinned
+  uint64_t charged = 0;               // bytes of the quota, charged by Footprints
+  // Local memory that the device keeps for the context. Never shrinks (CU_CTX_LMEM_RESIZE_TO_MAX).
   struct LocalMemory {
-    uint64_t at_first = 0;            // bytes per thread: the stack limit of a new context; 0: not asked yet
+    uint64_t at_first = 0;  // bytes per thread: the stack limit of a new context; 0: not queried yet
     uint64_t bytes = 0;               // per thread, now
     uint64_t charged = 0;             // part of ContextState::charged
   };
-  LocalMemory local;                  // of a green context: see owner()
+  LocalMemory local;                  // not used in a green context: see owner()
   struct Limit {
     size_t at_first = 0;
-    uint64_t charged = 0;             // what it was raised by
+    uint64_t charged = 0;             // bytes charged because the limit was raised
   };
-  std::unordered_map<int, Limit> limits;  // those that the client has set, by CUlimit
-  // Events that only the client's cuEventRecord records; null: not recorded yet.
+  std::unordered_map<int, Limit> limits;  // limits that the client has set, by CUlimit
+  // Events that only the client's cuEventRecord records. Null value: not recorded yet.
   std::unordered_map<CUevent, std::shared_ptr<const Recorded>> recorded;
 
-  // What the objects made in it belong to, but for streams.
+  // The context that owns objects created in this one, except streams: the primary context of a green
+  // context.
   ContextState& owner() { return root ? *root : *this; }
   // Every stream of the context, the legacy one first.
   template <class F>
@@ -149,17 +157,18 @@ class Contexts {
 
   ContextState* find(uint64_t handle);
   ContextState* find_primary(int device);
-  StreamState* find_stream(CUstream stream);  // null: of the current context; none
-  ContextState* find_on(int device);  // any; null: none is on that device
+  StreamState* find_stream(CUstream stream);  // null: the legacy stream of the current context
+  ContextState* find_on(int device);  // returns any context on the device, or null
   ContextState* add(uint64_t handle, CUcontext object, int device, bool primary);
   void remove(uint64_t handle);
   ContextState* current() const { return current_; }
   AtWork& at_work() const { return at_work_; }
-  // Also tells the device. Null: no context.
+  // Makes the context (null: none) the session's current one, also in the driver.
   CUresult enter(ContextState* context);
-  // What `stream` gets from now on runs after what `earlier` has got by now. Leaves the context of `stream` current.
+  // Orders future work of `stream` after all work that `earlier` has got so far. Leaves the context of
+  // `stream` current.
   void order_after(StreamState& stream, StreamState& earlier);
-  // What any stream of any context gets from now on runs after what `stream` has got by now.
+  // Orders future work of all streams of all contexts after all work that `stream` has got so far.
   void order_all_after(StreamState& stream);
   void note_use(StreamState& stream) {
     if (stream.ordered != barriers_) wait_for_barriers(stream);
@@ -173,28 +182,32 @@ class Contexts {
     stream.used = true;
     stream.context->used.push_back(&stream);
   }
-  // The last use was a question, which gives the stream nothing to do.
+  // Undoes the last note_use(): that call was a query, which gives the stream no work.
   void take_back_use(StreamState& stream) { stream.last_use = stream.use_before; }
   uint64_t uses() const { return uses_; }
-  // The device says that the stream is idle.
+  // Call when the device reports that the stream is idle.
   void seen_idle(StreamState& stream);
-  // What the client gave the stream is known to be done, and what the legacy stream has to wait for.
+  // True if the client's work in the stream is known to be done; for the legacy stream, also the work that it
+  // waits for.
   bool is_done(StreamState& stream) const;
-  // An event of the current context's, from cuEventCreate on. `recorded` comes before the device hears of it.
+  // Tracks an event of the current context from cuEventCreate on. event_recorded() must precede the driver's
+  // cuEventRecord.
   void event_created(CUevent event);
   void event_recorded(CUevent event, CUstream stream);
-  // It is destroyed, or something else may record it: what it says is about nobody knows what.
+  // Stops tracking an event that is destroyed or that other commands may record.
   void event_untold(CUevent event);
-  // What the event says once it has passed; null: nothing.
+  // Returns the work that is done once the event has passed, or null if unknown.
   std::shared_ptr<const Recorded> recorded(CUevent event) const;
-  // The stream and the legacy one of its context wait for each other's work. Not to be asked of the legacy one.
+  // True if the stream and the legacy stream of its context wait for each other's work. Must not be called
+  // for the legacy stream.
   bool is_blocking(StreamState& stream) const;
-  // New memory of the current context is being zeroed by what `stream`, of that context and the worker's own, has got by now: whatever any
-  // stream gets from now on runs after it. The context must be the session's only one, since an error in it would let others go on.
+  // Orders future work of all streams after the zeroing of new memory that `stream`, an internal stream of
+  // the current context, has got so far. The context must be the session's only one, because an error in it
+  // would let other contexts continue.
   CUresult order_all_after_clear(CUstream stream);
-  // The context with the clears that are not done; null: there are none.
+  // Returns the context with unfinished clears, or null.
   ContextState* clearing();
-  // Waits for them. An error: the memory may not be zero.
+  // Waits for unfinished clears. After an error the memory may not be zero.
   CUresult await_clears();
   void forget_clears(const ContextState& context);
   auto& all() { return contexts_; }
@@ -207,14 +220,14 @@ class Contexts {
   AtWork& at_work_;
   std::unordered_map<uint64_t, std::unique_ptr<ContextState>> contexts_;
   ContextState* current_ = nullptr;
-  uint64_t barriers_ = 0;  // so many were set
+  uint64_t barriers_ = 0;  // number of barriers set so far
   ContextState* clearing_ = nullptr;
-  CUevent clear_event_ = nullptr;  // behind the last clear of `clearing_`
+  CUevent clear_event_ = nullptr;  // recorded behind the last clear of `clearing_`
   uint64_t clears_ = 0;
   uint64_t uses_ = 0;
 };
 
-constexpr size_t kMaxContexts = 256;        // of one client
-constexpr size_t kMaxPooledEvents = 1024;   // idle ones of one context
+constexpr size_t kMaxContexts = 256;        // per client
+constexpr size_t kMaxPooledEvents = 1024;   // idle events per context
 
 }  // namespace gpupool::worker
