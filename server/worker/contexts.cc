@@ -154,10 +154,11 @@ void Contexts::order_all_after(StreamState& stream) {
   const CUevent event = context.events->take();
   if (!event || api_.cuEventRecord(event, stream.stream) != CUDA_SUCCESS) {
     if (event) context.events->give(event);
-    api_.cuStreamSynchronize(stream.stream);  // out of events, or the context is broken and nothing runs any more
+    // no event available, or the context is broken and nothing runs any more
+    api_.cuStreamSynchronize(stream.stream);
     return;
   }
-  // Streams that wait for the one before have captured what it was recorded on.
+  // Waits on the previous barrier refer to the work it was recorded behind, so its event can be reused.
   if (context.barrier) context.events->give(context.barrier);
   context.barrier = event;
   stream.ordered = context.barrier_number = ++barriers_;
@@ -222,7 +223,8 @@ bool Contexts::is_blocking(StreamState& stream) const {
 void Contexts::seen_idle(StreamState& stream) {
   stream.progress->raise(uses_);
   if (&stream != &stream.context->legacy) return;
-  // So is what it has to wait for, unless something of the worker's own stands there.
+  // The streams that the legacy stream waits for are done as well, unless the worker has enqueued work of its
+  // own there.
   for (const auto& [object, other] : stream.context->streams) {
     if (other->last_use > other->progress->done() && api_.cuStreamQuery(object) == CUDA_SUCCESS) other->progress->raise(uses_);
   }

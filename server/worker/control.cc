@@ -58,7 +58,8 @@ void Control::dispatch(server::ControlMessage message) {
   else found->second(std::move(message));
 }
 
-// A message that is damaged counts as the end too: poold is the same build, so the socket is not poold's any more.
+// A malformed message ends the loop too: poold is of the same build, so somebody else must be writing to the
+// socket.
 void Control::run() {
   while (true) {
     auto message = server::receive_control(socket_);

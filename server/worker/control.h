@@ -1,5 +1,6 @@
-// The worker's end of the control socket while its session runs (server/handover.h): one thread receives what poold
-// sends and gives each message to the handler of its kind. Any thread.
+// The worker's end of the control socket to poold while a session runs (server/handover.h). One thread
+// receives poold's messages and passes each to the handler of its kind. All functions may be called from any
+// thread.
 #pragma once
 #include <functional>
 #include <map>
@@ -13,21 +14,23 @@ namespace gpupool::worker {
 
 class Control {
  public:
-  // Owns the message's descriptor. Runs on the control thread: must be brief, and must not call handle().
+  // Receives ownership of the message's descriptor. Runs on the control thread: must return soon, and must
+  // not call handle().
   using Handler = std::function<void(server::ControlMessage)>;
 
-  // `socket` stays the caller's; `poold_gone` is called on the control thread when poold has closed its end.
+  // The caller keeps `socket`. `poold_gone` is called on the control thread when poold has closed its end.
   Control(int socket, std::function<void()> poold_gone);
   ~Control();
   Control(const Control&) = delete;
   Control& operator=(const Control&) = delete;
 
-  // Messages that came before their handler are given to it now; the oldest few of them are kept. A null handler drops
-  // what comes from now on; when the call returns, the former one is not at work any more.
+  // Sets the handler of a kind. Messages that arrived earlier are passed to it at once (at most 64 of all
+  // kinds are kept until then). With a null handler, later messages are dropped, and the previous handler is
+  // not running any more when the call returns.
   void handle(server::ControlKind kind, Handler handler);
-  // To poold; never blocks.
+  // Sends a message to poold. Never blocks.
   Result<void> send(const server::ControlHeader& header, const std::string& payload = {}) const;
-  // Readable as soon as poold has closed its end.
+  // A descriptor that becomes readable when poold has closed its end.
   int end_descriptor() const { return ended_; }
 
  private:

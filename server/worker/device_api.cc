@@ -13,7 +13,7 @@ const char* DeviceApi::load(const SymbolLookup& symbol) {
   const auto zeroes = reinterpret_cast<int (*)()>(symbol("softgpu_zeroes_memory"));
   zeroes_memory = zeroes && zeroes() != 0;
   wish_texture = reinterpret_cast<decltype(wish_texture)>(symbol("softgpu_wish_texture"));
-  // These are called without asking first; every other one is checked where it is used.
+  // The functions below are called without a check; all others are checked before each use.
 #define GPUPOOL_NEED(name) \
   if (!name) return #name;
   GPUPOOL_NEED(cuCtxSetCurrent)

@@ -1,11 +1,12 @@
-// The driver functions that the worker calls by itself, beside those of the call table's rows. Looked up once when a
-// session starts; what the device library does not have stays null. Immutable afterwards.
+// Table of the driver functions that the worker calls itself, in addition to the rows of the call table.
+// Filled once at the start of a session and immutable afterwards; functions that the device library lacks are
+// null. Any thread.
 #pragma once
 #include "protocol/cuda/cuda_header.h"
 #include "server/worker/session.h"
 #include "server/worker/thread_activity.h"
 
-// The names, for DeviceApi's members and for their look-up.
+// Names of the functions, for DeviceApi's members and their lookup.
 #define GPUPOOL_DEVICE_CALLS(X)                                                                                     \
   X(cuCtxSetCurrent) X(cuCtxSynchronize) X(cuCtxCreate_v2) X(cuCtxDestroy_v2) X(cuDevicePrimaryCtxRetain)           \
   X(cuDevicePrimaryCtxRelease_v2) X(cuDevicePrimaryCtxReset_v2) X(cuDevicePrimaryCtxSetFlags_v2)                    \
@@ -65,12 +66,14 @@ struct DeviceApi {
   GPUPOOL_DEVICE_CALLS_12_4(GPUPOOL_MEMBER)
 #undef GPUPOOL_MEMBER
 
-  // Memory that the device gives is zeroed by itself (softgpu says so).
+  // True if the device zeroes new memory itself. Only softgpu reports this.
   bool zeroes_memory = false;
-  // The thread's next texture or surface gets this number, where it can; null: the device has no such function (softgpu has).
+  // Requests a number for the calling thread's next texture or surface object. A softgpu extension; null on
+  // other devices.
   void (*wish_texture)(unsigned long long number) = nullptr;
 
-  // The name of a function that no session can do without and that is missing; null when all are there.
+  // Looks up all functions. Returns null on success, or the name of a missing function without which no
+  // session can work.
   const char* load(const SymbolLookup& symbol);
 };
 

@@ -11,20 +11,22 @@
 namespace gpupool::worker {
 namespace {
 
-// Newer drivers know attributes that this build's cuda.h does not: all that a driver answers are passed on.
+// Newer drivers have attributes that this build's cuda.h lacks: pass on all attributes that the driver knows.
 constexpr int kAttributesTried = 256;
 static_assert(CU_DEVICE_ATTRIBUTE_MAX <= kAttributesTried);
 
 #if defined(GPUPOOL_TSAN)
-constexpr uint64_t kLeastWishedRange = 1ull << 36;  // ThreadSanitizer leaves softgpu 256 GiB for everything
+constexpr uint64_t kLeastWishedRange = 1ull << 36;  // ThreadSanitizer leaves softgpu 256 GiB of address space
 #else
 constexpr uint64_t kLeastWishedRange = 1ull << 40;
 #endif
-// PyTorch's expandable segments reserve 1.125 times a GPU's memory for each stream and memory pool that allocates on it.
+// PyTorch's expandable segments reserve 1.125 times a GPU's memory for each stream and memory pool that
+// allocates on it.
 constexpr uint64_t kRangePerMemory = 64;
 constexpr uint64_t kMostWishedRange = 1ull << 44;
 constexpr uint64_t kSmallestRange = 1ull << 30;
-// Far from where Linux puts heaps, libraries and stacks, so that most clients have them free, too. User space has 47 bits.
+// Far from where Linux places heaps, libraries and stacks, so that these addresses are free in most clients
+// as well. User space has 47 bits of addresses.
 constexpr uint64_t kWishedBases[] = {0x2000'0000'0000, 0x1000'0000'0000, 0x3000'0000'0000, 0x6000'0000'0000};
 constexpr uint64_t kEndOfPrograms = uint64_t{1} << 47;
 
@@ -119,7 +121,8 @@ bool is_monitored(const DeviceLibrary& library, int attribute) {
     case CU_DEVICE_ATTRIBUTE_CLOCK_RATE:
     case CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE:
     case CU_DEVICE_ATTRIBUTE_ECC_ENABLED:
-      return library.symbol("softgpu_zeroes_memory") == nullptr;  // softgpu makes them up for programs that compute with them
+      // softgpu reports made-up values, for programs that compute with them
+      return library.symbol("softgpu_zeroes_memory") == nullptr;
     case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
     case CU_DEVICE_ATTRIBUTE_INTEGRATED:
     case CU_DEVICE_ATTRIBUTE_COMPUTE_MODE:
@@ -200,7 +203,7 @@ AddressRange reserve(const DeviceLibrary& library, uint64_t size, CUresult* resu
       if (elsewhere.size != 0) free(elsewhere.base, elsewhere.size);
       return {base, size};
     }
-    if (!usable) *result = CUDA_ERROR_OUT_OF_MEMORY;  // out of usable addresses
+    if (!usable) *result = CUDA_ERROR_OUT_OF_MEMORY;  // no usable addresses are left
     if (usable && elsewhere.size == 0) elsewhere = {base, size};
     else if (free != nullptr) free(base, size);
   }

@@ -1,5 +1,5 @@
-// What a client learns of the devices when its session starts (HelloReply), and the session's range of device
-// addresses. Used by the worker's main thread only, before the session runs.
+// The description of the devices that the client receives at the start of its session (HelloReply), and the
+// session's range of device addresses. Main thread of the worker, before the session runs.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -13,24 +13,26 @@ namespace gpupool::worker {
 
 class DeviceLibrary;
 
-// An attribute that poold is told of, because those who watch a GPU are shown it.
+// True for device attributes that poold gets for GPU monitoring.
 bool is_monitored(const DeviceLibrary& library, int attribute);
 
-// Everything that does not change while the worker waits for its session.
+// Describes all devices; the result stays valid while the worker waits for its session.
 Result<std::vector<control::Device>> describe_devices(const DeviceLibrary& library);
 
-// What poold is told of the devices' multiprocessors, and the client of those that it has.
+// describe_partitions() adds the counts of multiprocessors and groups for poold. limit_multiprocessors()
+// replaces the number of multiprocessors that the client sees by the number that its session has.
 void describe_partitions(const DeviceLibrary& library, std::vector<control::Device>& devices);
 void limit_multiprocessors(const std::vector<quota::Groups>& groups, std::vector<control::Device>& devices);
 
-// No more memory than the tenant may have.
+// Limits the reported memory sizes to the tenant's quota.
 void limit_memory(const quota::Ledger& ledger, std::vector<control::Device>& devices);
 
 struct AddressRange {
   uint64_t base = 0;
   uint64_t size = 0;
 };
-// From 1 to 16 TiB, by the devices' memory, or as much of that as the device library gives; size 0 where addresses cannot be reserved.
+// Reserves 1 to 16 TiB, depending on the devices' memory, or as much of it as the device library grants.
+// Returns size 0 if addresses cannot be reserved.
 AddressRange reserve_addresses(const DeviceLibrary& library, const std::vector<control::Device>& devices);
 
 }  // namespace gpupool::worker

@@ -14,8 +14,9 @@ Error unusable(const std::string& path, const std::string& why) {
   return {ErrorCode::unavailable, "device library '" + path + "' cannot be used: " + why};
 }
 
-// NVIDIA's driver creates this node through a setuid program at the first cuInit, which a worker is not allowed to run. Whether the kernel has the
-// driver is seen in /proc: libcuda.so.1 makes /dev/nvidiactl also on a host without a GPU, where root runs a program.
+// NVIDIA's driver lets a setuid program create this node at the first cuInit, and a worker may not run one.
+// /proc tells whether the kernel module is loaded: libcuda.so.1 also creates /dev/nvidiactl for root on a
+// host without a GPU.
 std::string missing_node() {
   const bool missing = ::access("/proc/driver/nvidia/version", F_OK) == 0 && ::access("/dev/nvidia-uvm", F_OK) != 0;
   return missing ? "; there is no /dev/nvidia-uvm: run 'nvidia-modprobe -u -c=0' as root" : "";

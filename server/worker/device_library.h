@@ -1,6 +1,6 @@
-// The device's libcuda.so.1 (NVIDIA's, or softgpu), opened by an explicit path: what the worker calls.
+// The device's libcuda.so.1 (NVIDIA's or softgpu's), opened by its path.
 //
-// Immutable once loaded; any thread may call symbol(). Never unloaded: drivers do not survive that, and the
+// Immutable after load(); any thread may call symbol(). Never unloaded: drivers do not support that, and the
 // process ends with the session.
 #pragma once
 #include <functional>
@@ -13,11 +13,12 @@ namespace gpupool::worker {
 
 class DeviceLibrary {
  public:
-  // dlopen, `between` (may be null), and cuInit. Refuses gpupool's own client library, which would only send the calls on.
+  // Calls dlopen, `between` (may be null) and cuInit. Rejects gpupool's client library, which would send the
+  // calls back to a server.
   static Result<std::unique_ptr<DeviceLibrary>> load(const std::string& path, const std::function<Result<void>()>& between = nullptr);
 
-  // The address of a name as it stands in the symbol table ("cuMemAlloc_v2"); nullptr where the library has
-  // none.
+  // Returns the address of an exported symbol, such as "cuMemAlloc_v2", or null if the library has none of
+  // that name.
   void* symbol(const char* name) const;
   const std::string& path() const { return path_; }
   int driver_version() const { return driver_version_; }
@@ -32,10 +33,10 @@ class DeviceLibrary {
   int device_count_ = 0;
 };
 
-// DEVICE_CALL(library, cuDeviceTotalMem_v2): a typed pointer to exactly that symbol, or nullptr.
+// DEVICE_CALL(library, cuDeviceTotalMem_v2): a typed pointer to exactly that symbol, or null.
 #define DEVICE_CALL(library, name) reinterpret_cast<decltype(&name)>((library).symbol(#name))
 
-// "CUDA_ERROR_NO_DEVICE (100)"
+// Returns, for example, "CUDA_ERROR_NO_DEVICE (100)".
 std::string error_text(const DeviceLibrary& library, int result);
 
 }  // namespace gpupool::worker

@@ -8,11 +8,12 @@
 namespace gpupool::worker {
 namespace {
 
-// Freed memory counts as free, as it would where cuMemFree had waited: so the executor waits for it, but not without
-// end (what holds the memory may need something that the client has yet to send).
+// Memory that the client has freed counts as free, because CUDA's cuMemFree would have waited. So an
+// allocation waits for pending frees, but for a limited time: they may depend on something that the client
+// has yet to send.
 constexpr std::chrono::seconds kLongestSettle{10};
-constexpr timespec kPollEvery{0, 100'000};  // events have no time-out
-// Of one avoid(): a driver may ignore every address hint.
+constexpr timespec kPollEvery{0, 100'000};  // polling interval; event waits have no timeout
+// Per call of avoid(), because a driver may ignore every address hint.
 constexpr int kMostAttempts = 64;
 constexpr uint64_t kSmallestAvoided = 1u << 30;
 
@@ -98,7 +99,8 @@ CUresult DeviceMemory::map(uint64_t address, uint64_t size, int device, uint64_t
   });
 }
 
-// Where the memory was zeroed before, the client may have mapped something else there meanwhile, or have another range.
+// If the memory was zeroed first, the client may by now have mapped something else at this address or have
+// another range.
 CUresult DeviceMemory::add_new(uint64_t address, const Mapping& mapping, bool to_be_zeroed) {
   CUresult result = in_range(address, mapping.size) && !is_mapped(address, mapping.size) ? map_at(address, mapping) : CUDA_ERROR_INVALID_VALUE;
   if (result == CUDA_SUCCESS && to_be_zeroed) {
@@ -113,7 +115,8 @@ CUresult DeviceMemory::add_new(uint64_t address, const Mapping& mapping, bool to
 
 void DeviceMemory::give_back_new(const Mapping& mapping) {
   uncharge(mapping.device, mapping.size);
-  // What the device gave, the session had; more may have been charged since, also to a higher peak.
+  // Memory that the device allocated counts in the peak. By now other charges may have raised the peak
+  // further.
   if (mapping.memory == 0) return undo_peak(mapping.device);
   api_.cuMemRelease(mapping.memory);
 }
@@ -123,7 +126,7 @@ CUmemAllocationProp DeviceMemory::properties_of(int device) const {
   wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   wanted.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
   wanted.allocFlags.gpuDirectRDMACapable = can_be_moved(device) ? 1 : 0;
-  // cuIpcGetMemHandle comes later, and takes any allocation.
+  // Any allocation may be shared by cuIpcGetMemHandle later.
   if (shareable(device)) wanted.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   return wanted;
 }
@@ -166,14 +169,15 @@ CUresult DeviceMemory::share(uint64_t address, Offers::Memory* memory, uint64_t*
   if (mapping.charge == 0) {
     if (const CUresult result = share_charge(mapping.device, mapping.size, &mapping.charge); result != CUDA_SUCCESS) return result;
     ledger_.note_movable(mapping.device, -static_cast<int64_t>(mapping.size));
-    if (windows_) windows_->drop(found->first, mapping.size);  // the device may put it elsewhere to share it
+    // the device may relocate the memory to share it
+    if (windows_) windows_->drop(found->first, mapping.size);
   }
   *memory = {mapping.memory, mapping.size, mapping.device, CU_MEM_HANDLE_TYPE_NONE, mapping.charge};
   *offset = address - found->first;
   return CUDA_SUCCESS;
 }
 
-// What is in it may be another tenant's: it is overwritten before the client gets at it.
+// The memory may still hold another tenant's data: it must be zeroed before the client can access it.
 CUresult DeviceMemory::map_at(uint64_t address, const Mapping& mapping) {
   CUresult result = api_.cuMemMap(address, mapping.size, 0, mapping.memory, 0);
   if (result != CUDA_SUCCESS) return result;
@@ -182,7 +186,7 @@ CUresult DeviceMemory::map_at(uint64_t address, const Mapping& mapping) {
   return result;
 }
 
-// By a network card: memory is made for that, where the device can.
+// True if new memory should be created for direct access by network cards (GPUDirect RDMA).
 bool DeviceMemory::can_be_moved(int device) const {
   int yes = 0;
   return windows_ && api_.cuDeviceGetAttribute &&
@@ -217,7 +221,7 @@ bool DeviceMemory::register_for_moving(uint64_t address, uint64_t size, std::vec
   return true;
 }
 
-// The one that it lies in; none: end().
+// Returns the mapping that contains the address, or end().
 std::map<uint64_t, DeviceMemory::Mapping>::const_iterator DeviceMemory::mapping_of(uint64_t address) const {
   auto mapping = mappings_.upper_bound(address);
   if (mapping == mappings_.begin()) return mappings_.end();
@@ -282,7 +286,7 @@ CUresult DeviceMemory::free(uint64_t address, uint64_t size, uint64_t sequence, 
     for (const CUevent event : events) context->events->give(event);
     return why;
   };
-  // Whole mappings that lie side by side.
+  // Only whole, adjacent mappings can be freed.
   const auto first = mappings_.find(address);
   auto last = first;
   uint64_t covered = 0;
@@ -301,7 +305,7 @@ CUresult DeviceMemory::free(uint64_t address, uint64_t size, uint64_t sequence, 
   }
   if (size != 0) mappings_.erase(first, last);
 
-  // The memory may be freed while it is still being zeroed.
+  // The memory may still be in the process of being zeroed: wait for that, too.
   ContextState* const clearing = size != 0 ? contexts_.clearing() : nullptr;
   if (!context) context = clearing;
   const CUcontext before = current_context();
@@ -314,7 +318,7 @@ CUresult DeviceMemory::free(uint64_t address, uint64_t size, uint64_t sequence, 
     const auto wait_for = [&](CUstream stream) {
       const CUevent event = group.pool->take();
       if (event && api_.cuEventRecord(event, stream) == CUDA_SUCCESS) return group.events.push_back(event);
-      // Out of events, or a broken context where nothing runs any more (this returns at once then).
+      // No event available, or the context is broken; then this returns at once.
       if (event) group.pool->give(event);
       api_.cuStreamSynchronize(stream);
     };
@@ -344,7 +348,7 @@ void DeviceMemory::expect_late(uint64_t sequence) {
 bool DeviceMemory::passed(Group& group) {
   while (!group.events.empty()) {
     if (group.context != current_context()) make_current(api_, group.context);
-    // Any other error: the context is broken, nothing of it runs any more.
+    // Any other error means that the context is broken and none of its work runs any more.
     if (api_.cuEventQuery(group.events.back()) == CUDA_ERROR_NOT_READY) return false;
     group.pool->give(group.events.back());
     group.events.pop_back();
@@ -365,7 +369,7 @@ void DeviceMemory::finish(Group& group) {
 void DeviceMemory::collect() {
   if (!pending()) return;
   const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock) return;  // somebody is at it
+  if (!lock) return;  // another thread is collecting
   const CUcontext before = current_context();
   while (!groups_.empty() && passed(groups_.front())) {
     finish(groups_.front());

@@ -1,8 +1,8 @@
-// The session's device memory: its address range, what is mapped in it, and what is being given back.
+// The session's device memory: its range of addresses, its mappings, and pending frees.
 //
-// map() and free() belong to the executor's thread; collect() to any. Frees retire in the order in which they were
-// queued, each when the events recorded with it have passed; nobody blocks for them. An event set is shared by all frees
-// between which no stream got new work.
+// Executor's thread, except where stated. collect(): any thread. Frees take effect in the order in which they
+// were queued, each after the events recorded with it have passed; no thread blocks for that. Consecutive
+// frees share a set of events if no stream got work between them.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -30,18 +30,19 @@ constexpr size_t kMaxMappings = 1u << 20;
 constexpr size_t kMaxPendingFrees = 1u << 20;
 constexpr size_t kMaxAvoided = 256;
 
-// Who waits for memory on a device that is full.
+// Interface through which an allocation waits for memory on a full device; implemented by MemoryMoves.
 class RoomSource {
  public:
   struct Wait {
     int device = 0;
     uint64_t bytes = 0;
-    bool returns = false;  // from host memory
-    std::chrono::steady_clock::time_point since{}, asked{};  // this and below: the source's
+    bool returns = false;  // the memory comes back from host memory
+    std::chrono::steady_clock::time_point since{}, asked{};  // this and the next: state of the RoomSource
     uint64_t question = 0;
-    std::chrono::milliseconds patience{30'000};  // of an allocation: then the device is full as far as it is concerned
+    // wait limit of an allocation; then the device counts as full
+    std::chrono::milliseconds patience{30'000};
   };
-  // Waits for a moment. False: it is no use any more.
+  // Waits for a moment. Returns false when further waiting is useless.
   virtual bool await(Wait& wait) = 0;
 
  protected:
@@ -50,7 +51,7 @@ class RoomSource {
 
 class DeviceMemory {
  public:
-  // `moved_by` may be null.
+  // `moved_by` may be null: no direct transfers.
   DeviceMemory(const DeviceApi& api, Contexts& contexts, Outbox& outbox, quota::Ledger& ledger, Scrubber& scrubber,
                transport::DirectMemory* moved_by)
       : api_(api), contexts_(contexts), outbox_(outbox), ledger_(ledger), scrubber_(scrubber) {
@@ -62,88 +63,103 @@ class DeviceMemory {
     cpu_reaches_ = false;
     windows_.reset();
   }
-  // Another range in place of the one so far, which must hold nothing.
+  // Replaces the range by another one. The old range must be empty.
   CUresult move(uint64_t wished, uint64_t size);
-  // Keeps the driver from placing anything there, as far as it is free: where a range cannot be reserved, halves of it are tried.
+  // Reserves free parts of [base, base + size), so that the driver places nothing there. Retries with halves
+  // of a part that cannot be reserved.
   void avoid(uint64_t base, uint64_t size);
   void release_range();
   void release_avoided();
   uint64_t base() const { return base_; }
   uint64_t size() const { return size_; }
 
-  // `peers`: bits of devices that get access besides (cuMemPoolSetAccess). May postpone the command (Scrubber::zero_unmapped).
+  // Maps new memory, zeroed before the client can use it. `peers`: bit mask of other devices that get access
+  // (cuMemPoolSetAccess). May postpone the reply to the command (Scrubber::zero_unmapped).
   CUresult map(uint64_t address, uint64_t size, int device, uint64_t granularity, uint32_t peers = 0);
-  // --- Access between devices, in device_memory_peers.cc ---
-  // cuCtxEnablePeerAccess: gives `who`'s device access to all present and later mappings of `whose` device, until forbid_access() or
-  // the destruction of either context. Memory that the client mapped by cuMemMap keeps the access set by cuMemSetAccess.
+  // --- Access between devices (device_memory_peers.cc) ---
+  // cuCtxEnablePeerAccess: gives the device of `who` access to all present and later mappings on the device
+  // of `whose`, until forbid_access() or the destruction of either context. Memory that the client maps with
+  // cuMemMap keeps the access set by cuMemSetAccess.
   CUresult allow_access(const ContextState& who, const ContextState& whose);
   void forbid_access(const ContextState& who, const ContextState& whose);
-  // Records what cuMemSetAccess has given to mappings of this class, so that they keep it when they move.
+  // Records access that cuMemSetAccess has given to mappings of this class, to restore it when they are
+  // moved.
   void note_access(uint64_t address, uint64_t size, std::span<const CUmemAccessDesc> access);
   // Returns the device of the mapping at this address, or -1 if there is none.
   int device_of(uint64_t address) const;
-  // In the tenant's quota, before the device gives anything and after it has got it back. OUT_OF_MEMORY: there is not so much
-  // left. What the client has freed already counts as free: it is waited for, bounded. uncharge(): any thread.
+  // Charges the tenant's quota; call before the device allocates. If the quota is exhausted, waits up to 10 s
+  // for pending frees, then returns OUT_OF_MEMORY. uncharge(): call after the device has freed the memory;
+  // any thread.
   CUresult charge(int device, uint64_t bytes);
   void uncharge(int device, uint64_t bytes) { ledger_.release(device, bytes); }
-  // The device refused what the last charge() was for, which does not count in the session's peak.
+  // Call if the device refused the memory of the last charge(), so that it does not count in the session's
+  // peak.
   void undo_peak(int device) { ledger_.undo_peak(device); }
-  // The same for memory that other sessions may have too: quota::Ledger. share_charge(): *charge is 0 until it is shared.
+  // The same for memory shared between sessions (quota::Ledger). share_charge(): *charge is 0 before the
+  // memory is shared, and its id afterwards.
   CUresult share_charge(int device, uint64_t bytes, uint64_t* charge);
   CUresult join_charge(int device, uint64_t bytes, uint64_t charge);
   void leave_charge(int device, uint64_t bytes, uint64_t charge) { ledger_.leave(device, bytes, charge); }
-  // Can memory of the device be shared? It has to be made for that.
+  // True if memory of the device can be shared; it must be created as shareable.
   bool shareable(int device) const;
-  // What is mapped there, for other sessions; it does not move to host memory any more.
+  // Returns the mapping at an address for other sessions. From now on it is not moved to host memory.
   CUresult share(uint64_t address, Offers::Memory* memory, uint64_t* offset);
-  // Called before the session lets go of memory; true: others may have it.
+  // Sets a function to call before the session releases memory. It returns true if other sessions may hold
+  // the memory.
   void on_release(std::function<bool(CUmemGenericAllocationHandle)> released) { released_ = std::move(released); }
   bool releasing(CUmemGenericAllocationHandle memory) const { return released_ && released_(memory); }
-  // cuMemCreate, which waits as charge() does. The caller has charged it.
+  // Calls cuMemCreate, waiting as charge() does. The caller has charged the memory.
   CUresult create(CUmemGenericAllocationHandle* memory, uint64_t size, const CUmemAllocationProp& properties,
                   unsigned long long flags);
-  // Calls `attempt` until it gives something else than OUT_OF_MEMORY, as create() does.
+  // Calls `attempt` until it returns another result than OUT_OF_MEMORY, waiting as create() does.
   CUresult with_room(int device, uint64_t bytes, const std::function<CUresult()>& attempt);
-  // --- Oversubscription, in device_memory_moves.cc ---
+  // --- Oversubscription (device_memory_moves.cc) ---
   void get_room_by(RoomSource& source) { room_ = &source; }
-  // Mappings go to host memory; the caller has seen that the session has no work on the device. `bytes` as far as possible,
-  // never more than `most`, and as long as `keep` bytes of the session stay there. The bytes that went.
+  // Moves mappings to host memory; the session must have no work on the device. Moves `bytes` if possible,
+  // never more than `most`, and only while at least `keep` bytes of the session remain on the device. Returns
+  // the bytes moved.
   uint64_t move_out(int device, uint64_t bytes, uint64_t most, uint64_t keep);
   bool moved_out() const { return moved_ != 0; }
-  // All of it, to the same addresses; waits for room. With an error some is still in host memory. *took: without the waiting.
+  // Moves all memory back to its addresses, waiting for room. After an error some of it is still in host
+  // memory. Adds the time spent, except waiting, to *took.
   CUresult move_back(std::chrono::nanoseconds* took);
 
-  // --- Checkpoints, in device_memory_checkpoint.cc ---
+  // --- Checkpoints (device_memory_checkpoint.cc) ---
   void add_pieces(CheckpointImage::Pieces& pieces);
 
-  // Waits for `events` (already recorded) and for the work that `streams` have, all of `context`; without any, for
-  // nothing but earlier frees.
+  // Frees mappings after `events` (already recorded) have passed and the present work of `streams` is done,
+  // all of them of `context`. Without events and streams, the free only waits for earlier frees.
   CUresult free(uint64_t address, uint64_t size, uint64_t sequence, ContextState* context,
                 std::span<StreamState* const> streams, std::vector<CUevent> events);
-  // Frees nothing; `sequence` is told as retired when everything before it is.
+  // Frees nothing, but reports `sequence` as retired after all earlier frees.
   void retire(uint64_t sequence) { (void)free(0, 0, sequence, nullptr, {}, {}); }
-  // The free with this sequence number comes later than ones with higher numbers: none of those counts as retired before it does.
+  // Announces that the free with this sequence number will be queued after frees with higher numbers, which
+  // then do not count as retired before it.
   void expect_late(uint64_t sequence);
-  // Frees whose time has come take effect; cheap when there are none.
+  // Completes frees whose events have passed; cheap if none are pending.
   void collect();
-  // Waits until all frees so far have taken effect, as CUDA's own cuMemFree would have: where memory is counted. Bounded.
+  // Waits up to 10 s until all queued frees have taken effect, for functions that report memory: CUDA's own
+  // cuMemFree waits.
   void settle();
-  // Whether a thread maps, frees or moves memory at this moment; for monitoring.
+  // For monitoring: whether a thread is mapping, freeing or moving memory right now.
   bool busy() { return !std::unique_lock(mutex_, std::try_to_lock); }
   bool pending() const { return pending_.load(std::memory_order_acquire) != 0; }
-  // The context's work is over (and its events are gone if `gone`): nothing waits for it, its mappings end.
+  // Call when the context's work is done: ends the wait for its events and removes its mappings. `gone`: the
+  // context is already destroyed, and its events with it.
   void drop_context(ContextState& context, bool gone);
   void drop_all();
 
-  // May the driver be given these bytes as device memory? In the range, or in a module's variable that it was told of.
+  // True if the bytes may be passed to the driver as device memory: they are within the range or within a
+  // registered variable of a module.
   bool owns(uint64_t address, uint64_t size) const;
   bool in_range(uint64_t address, uint64_t size) const {
     return address >= base_ && size <= size_ && address - base_ <= size_ - size;
   }
   bool cpu_reaches() const { return cpu_reaches_; }
-  // Mapped, and the CPU may read and write it at the same address.
+  // True if the bytes are mapped, and the CPU can read and write them at the same addresses.
   bool reachable(uint64_t address, uint64_t size) const;
-  // For moving by DirectMemory: the windows that these bytes lie in. False: not all of it can be registered.
+  // Registers the windows of these bytes for DirectMemory. Returns false if not all of them can be
+  // registered.
   bool register_for_moving(uint64_t address, uint64_t size, std::vector<DeviceSpan>* spans);
   bool add_variable(uint64_t owner, uint64_t address, uint64_t size);
   void forget_variables(uint64_t owner) {
@@ -156,10 +172,10 @@ class DeviceMemory {
     CUmemGenericAllocationHandle memory = 0;
     const ContextState* context = nullptr;
     int device = 0;
-    std::byte* moved = nullptr;  // in host memory, and there is no device memory
-    uint64_t charge = 0;         // shared
-    bool away = false;           // in a checkpoint
-    uint32_t peers = 0;          // bits of devices that were given access to this mapping
+    std::byte* moved = nullptr;  // copy in host memory; null: in device memory
+    uint64_t charge = 0;         // id in quota::Ledger; 0: not shared
+    bool away = false;           // removed from the device by a checkpoint
+    uint32_t peers = 0;          // bit mask of devices with access to this mapping
   };
   class Leaving;
   struct Piece {
@@ -189,7 +205,7 @@ class DeviceMemory {
   CUresult with_room(RoomSource::Wait& wait, const std::function<CUresult()>& attempt);
   void release_host(const Mapping& mapping);
   CUresult map_at(uint64_t address, const Mapping& mapping);
-  bool is_mapped(uint64_t address, uint64_t size) const;  // a byte of it
+  bool is_mapped(uint64_t address, uint64_t size) const;  // true if any byte is mapped
   CUresult add_new(uint64_t address, const Mapping& mapping, bool to_be_zeroed);
   void give_back_new(const Mapping& mapping);
   bool can_be_moved(int device) const;
@@ -197,7 +213,8 @@ class DeviceMemory {
   CUresult set_access(uint64_t address, const Mapping& mapping);
   CUresult set_peer_access(int peer, int device, CUmemAccess_flags flags);
   std::vector<int> peers_of(int device) const;
-  // Until at least one more free has taken effect; false when there is none, or `stop` has come.
+  // Waits until at least one more free has taken effect. Returns false if none is pending or `stop` has been
+  // reached.
   bool wait_for_free(std::chrono::steady_clock::time_point stop);
   void finish(Group& group);
   void unmap(const Piece& piece);
@@ -212,18 +229,18 @@ class DeviceMemory {
   uint64_t size_ = 0;
   std::map<uint64_t, Mapping> mappings_;  // executor's thread
   std::set<std::pair<const ContextState*, const ContextState*>> peers_;  // (who, whose) of allow_access()
-  size_t moved_ = 0;                      // of them, in host memory
-  RoomSource* room_ = nullptr;            // null: a device that is full stays so
-  bool cpu_reaches_ = true;               // until a device says no
-  std::set<int> cpu_reached_;             // devices whose memory the CPU has read and written
+  size_t moved_ = 0;                      // number of mappings in host memory
+  RoomSource* room_ = nullptr;            // null: allocations fail at once on a full device
+  bool cpu_reaches_ = true;               // until a device denies the CPU access
+  std::set<int> cpu_reached_;             // devices whose memory the CPU was seen to read and write
   std::function<bool(CUmemGenericAllocationHandle)> released_;
   std::optional<DeviceWindows> windows_;
-  std::multimap<uint64_t, std::pair<uint64_t, uint64_t>> variables_;  // by address: size, owner
-  std::mutex mutex_;                      // what follows; held during driver calls
+  std::multimap<uint64_t, std::pair<uint64_t, uint64_t>> variables_;  // by address: size, owner's handle
+  std::mutex mutex_;                      // guards the rest; held during driver calls
   std::deque<Group> groups_;
-  std::set<uint64_t> late_;               // of expect_late(), until they retire
+  std::set<uint64_t> late_;               // arguments of expect_late() whose frees have not retired
   uint64_t retired_ = 0;                  // highest sequence number of a free that has taken effect
-  std::atomic<size_t> pending_{0};        // frees in groups_
+  std::atomic<size_t> pending_{0};        // number of frees in groups_
 };
 
 }  // namespace gpupool::worker

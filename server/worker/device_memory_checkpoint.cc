@@ -1,4 +1,5 @@
-// What a checkpoint takes of the memory that the session has mapped by itself, and brings back to the same addresses.
+// Checkpoints of the session's mappings: their contents leave the device, and a restore brings them back to
+// the same addresses.
 #include <utility>
 
 #include "server/worker/device_memory.h"
@@ -50,7 +51,7 @@ class DeviceMemory::Leaving final : public CheckpointImage::Piece {
   DeviceMemory& memory_;
   const uint64_t address_;
   Mapping& mapping_;
-  bool counts_ = true;  // as memory that could be moved, or was
+  bool counts_ = true;  // the ledger counts the memory as movable or as in host memory
 };
 
 void DeviceMemory::add_pieces(CheckpointImage::Pieces& pieces) {

@@ -1,4 +1,5 @@
-// Oversubscription: an idle session's device memory lies in host memory until the session goes on.
+// Oversubscription: moves an idle session's device memory to host memory, and back before the session
+// continues.
 #include <utility>
 
 #include "server/worker/device_memory.h"
@@ -24,7 +25,7 @@ bool DeviceMemory::move_out(uint64_t address, Mapping& mapping) {
   return host && take_off(address, mapping, host);
 }
 
-// Null: there is no memory, or the copy failed.
+// Returns null if there is no host memory or the copy failed.
 std::byte* DeviceMemory::copy_to_host(uint64_t address, const Mapping& mapping) {
   std::byte* const host = take_host_pages(mapping.size);
   if (!host) return nullptr;
@@ -33,7 +34,7 @@ std::byte* DeviceMemory::copy_to_host(uint64_t address, const Mapping& mapping) 
   return nullptr;
 }
 
-// Takes over its copy, which goes if the device does not let go of the memory.
+// Takes ownership of the copy in `host`, and frees it if the device cannot unmap the memory.
 bool DeviceMemory::take_off(uint64_t address, Mapping& mapping, std::byte* host) {
   if (windows_) windows_->drop(address, mapping.size);
   if (api_.cuMemUnmap(address, mapping.size) != CUDA_SUCCESS) {
@@ -50,7 +51,7 @@ bool DeviceMemory::take_off(uint64_t address, Mapping& mapping, std::byte* host)
 
 CUresult DeviceMemory::move_back(std::chrono::nanoseconds* took) {
   RoomSource::Wait wait{.device = -1, .returns = true};
-  while (moved_out()) {  // while it waits for the rest, what is back may have to go again
+  while (moved_out()) {  // during the wait for room, memory that is back may have to leave again
     for (auto& [address, mapping] : mappings_) {
       if (!mapping.moved) continue;
       if (wait.device != mapping.device) wait = {.device = mapping.device, .returns = true};

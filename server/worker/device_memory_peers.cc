@@ -1,6 +1,6 @@
-// Who has access to the session's mappings: their own device, peers and the CPU. cuCtxEnablePeerAccess does not apply to virtual
-// memory: each accessing device needs cuMemSetAccess, which is called here on behalf of peers. Spans of memory pools have access of their
-// own (cuMemPoolSetAccess).
+// Access of devices and the CPU to the session's mappings. cuCtxEnablePeerAccess does not apply to virtual
+// memory: each accessing device needs cuMemSetAccess, which is called here for peers. Memory pools have
+// access rights of their own (cuMemPoolSetAccess).
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -13,7 +13,8 @@
 namespace gpupool::worker {
 namespace {
 
-// Reads and writes one page through a pipe: a page that the CPU does not reach is EFAULT there, where a load would end the process.
+// Reads and writes one page through a pipe: if the CPU cannot access the page, the system call fails with
+// EFAULT, whereas a load would kill the process.
 bool cpu_can_use_page(uint64_t address) {
   constexpr size_t kPage = 4096;  // fits into a pipe
   auto* const page = reinterpret_cast<void*>(address);
@@ -35,15 +36,15 @@ std::vector<int> DeviceMemory::peers_of(int device) const {
   return {peers.begin(), peers.end()};
 }
 
-// The device's memory can be reached by the CPU at all: softgpu, coherent links.
+// True if the CPU can access the device's memory in principle, as with softgpu or coherent links.
 bool DeviceMemory::host_may_access(int device) const {
   int yes = 0;
   return api_.cuDeviceGetAttribute &&
          api_.cuDeviceGetAttribute(&yes, CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST, device) == CUDA_SUCCESS && yes != 0;
 }
 
-// Gives access to the mapping's device, its peers, and the CPU where the device supports it. A driver's word is not enough for that: the
-// first mapping of each device is tried.
+// Grants access to the mapping's device, to its peers and, where the device supports it, to the CPU. The
+// driver's claim is verified on the first mapping of each device.
 CUresult DeviceMemory::set_access(uint64_t address, const Mapping& mapping) {
   constexpr auto kHost = static_cast<CUmemLocationType>(2);  // CU_MEM_LOCATION_TYPE_HOST, CUDA 12.2
   std::vector<CUmemAccessDesc> access{{{CU_MEM_LOCATION_TYPE_DEVICE, mapping.device}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE}};
@@ -85,7 +86,7 @@ void DeviceMemory::forbid_access(const ContextState& who, const ContextState& wh
   (void)set_peer_access(who.device, whose.device, CU_MEM_ACCESS_FLAGS_PROT_NONE);
 }
 
-// Applies to all mappings, and returns the first error.
+// Applies the access to all mappings of `device`; returns the first error.
 CUresult DeviceMemory::set_peer_access(int peer, int device, CUmemAccess_flags flags) {
   const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, peer}, flags};
   CUresult first_error = CUDA_SUCCESS;

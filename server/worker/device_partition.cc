@@ -19,7 +19,7 @@ void DevicePartition::load(const SymbolLookup& symbol) {
 bool DevicePartition::split(CUdevice device, std::vector<CUdevResource>& groups, CUdevResource& all, CUdevResource& rest) const {
   if (!get_resource_ || !split_ || !describe_ || !create_ || !destroy_ || !context_of_) return false;
   if (get_resource_(device, &all, CU_DEV_RESOURCE_TYPE_SM) != CUDA_SUCCESS || all.sm.smCount == 0) return false;
-  // The driver rounds up to what it can do, and so may make fewer groups.
+  // The driver rounds the group size up, so there may be fewer groups than requested.
   const unsigned least = (all.sm.smCount + quota::kMostGroups - 1) / quota::kMostGroups;
   unsigned count = 0;
   if (split_(nullptr, &count, &all, nullptr, 0, least) != CUDA_SUCCESS || count == 0 || count > quota::kMostGroups) return false;

@@ -1,8 +1,10 @@
-// Parts of a device's multiprocessors, as green contexts: what poold is told of them, and a session's contexts on the groups that
-// poold has given it (quota/partitions.h). Where the device offers none everything is as without them.
+// Partitions of a device's multiprocessors by green contexts: describes the device's groups for poold, and
+// creates a session's contexts on the groups that poold has assigned (quota/partitions.h). Sessions on
+// devices without green contexts use the whole device.
 //
-// A device is divided into as many equal groups as there can be, kMostGroups at most, in one split of all that it has, so
-// that a group's number means the same multiprocessors in every worker. What is left over belongs to the last group.
+// A device is divided in a single split into the largest possible number of equal groups, at most
+// kMostGroups, so that a group number means the same multiprocessors in every worker. Left-over
+// multiprocessors belong to the last group.
 #pragma once
 #include <vector>
 
@@ -13,17 +15,17 @@
 
 namespace gpupool::worker {
 
-// CUgreenCtx, which not all headers have.
+// CUgreenCtx, which older CUDA headers lack.
 using GreenContext = void*;
 
 class DevicePartition {
  public:
-  // Looks the functions up. Any thread afterwards.
+  // Looks up the driver functions. Afterwards all functions may be called from any thread.
   void load(const SymbolLookup& symbol);
 
-  // groups 0: it cannot be divided.
+  // Returns 0 groups if the device cannot be divided.
   quota::Partitions::Gpu divide(CUdevice device) const;
-  // The primary context on these groups, with streams of its own. Retains the primary context.
+  // Creates a green context on these groups, with a default stream of its own. Retains the primary context.
   CUresult create(CUdevice device, quota::Groups which, GreenContext* green, CUcontext* context) const;
 #if CUDA_VERSION >= 12040
   CUresult create(CUdevice device, CUdevResourceDesc description, GreenContext* green, CUcontext* context) const;

@@ -38,7 +38,7 @@ bool DeviceWindows::use(uint64_t start, uint64_t bytes, bool cpu_reaches, Device
   return true;
 }
 
-// Lets go of the window that nobody has used for the longest time, if there is one that nobody uses now.
+// Evicts the least recently used window that is not in use. Returns false if there is none.
 bool DeviceWindows::make_room() {
   for (auto start = order_.rbegin(); start != order_.rend(); ++start) {
     const auto window = windows_.find(*start);
@@ -54,7 +54,8 @@ bool DeviceWindows::make_room() {
 void DeviceWindows::drop(uint64_t start, uint64_t bytes) {
   const std::lock_guard lock(mutex_);
   for (auto window = windows_.lower_bound(start); window != windows_.end() && window->first - start < bytes;) {
-    // No copy has it any more: what frees memory has waited for the streams. One of a client that breaks that rule fails.
+    // No copy uses the window any more, because frees wait for the streams. If a client frees memory earlier,
+    // its copy fails.
     memory_.remove(*window->second.region);
     order_.erase(window->second.used);
     window = windows_.erase(window);

@@ -1,8 +1,9 @@
-// Device memory that is registered to be moved by transport::DirectMemory (GPUDirect): in windows, each at its first use, until
-// its mapping ends. Where the CPU does not reach it the driver gives a dma-buf for the window.
+// Device memory that is registered with transport::DirectMemory (GPUDirect RDMA), in windows: each is
+// registered at its first use and stays registered until its mapping ends. Where the CPU cannot access device
+// memory, the driver provides a dma-buf for the window.
 //
-// Bounded: the window that has not been used for the longest time gives way. drop() may be called by any thread, the rest
-// belongs to the executor's.
+// The number of windows is limited; the least recently used one is evicted. Executor's thread, except drop():
+// any thread.
 #pragma once
 #include <cstdint>
 #include <list>
@@ -16,14 +17,14 @@
 
 namespace gpupool::worker {
 
-constexpr uint64_t kWindowBytes = 32u << 20;  // windows begin at multiples of it
+constexpr uint64_t kWindowBytes = 32u << 20;  // size and alignment of windows
 constexpr size_t kMostWindows = 1024;
 
-// Device memory of one window, up to `end`.
+// The part of a window's device memory up to `end`.
 struct DeviceSpan {
   uint64_t end = 0;
   uint32_t key = 0;
-  std::shared_ptr<const void> kept;  // as long as somebody has it, the window gives way to no other
+  std::shared_ptr<const void> kept;  // keeps the window from being evicted
 };
 
 class DeviceWindows {
@@ -33,9 +34,10 @@ class DeviceWindows {
   DeviceWindows(const DeviceWindows&) = delete;
   DeviceWindows& operator=(const DeviceWindows&) = delete;
 
-  // The window [start, start + bytes), which lies within one mapping. False: it cannot be registered.
+  // Registers the window [start, start + bytes), which must lie within one mapping. Returns false if that
+  // fails.
   bool use(uint64_t start, uint64_t bytes, bool cpu_reaches, DeviceSpan* span);
-  // Before [start, start + bytes) is unmapped.
+  // Call before [start, start + bytes) is unmapped.
   void drop(uint64_t start, uint64_t bytes);
 
  private:
@@ -50,10 +52,10 @@ class DeviceWindows {
 
   const DeviceApi& api_;
   transport::DirectMemory& memory_;
-  std::mutex mutex_;  // what follows
+  std::mutex mutex_;  // guards the rest
   std::map<uint64_t, Window> windows_;
-  std::list<uint64_t> order_;  // their starts, the last used in front
-  bool refused_ = false;       // no more could be registered, and none has been dropped since
+  std::list<uint64_t> order_;  // start addresses, most recently used first
+  bool refused_ = false;       // the last registration failed, and no window has been dropped since
 };
 
 }  // namespace gpupool::worker

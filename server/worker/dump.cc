@@ -46,7 +46,7 @@ DumpServer::DumpServer(Executor& session) : session_(session) {
   session.start.control->handle(ControlKind::dump_wanted, [&session](const server::ControlMessage& message) {
     server::ControlHeader header{.kind = ControlKind::dump};
     header.dump_question = message.header.dump_question;
-    (void)session.start.control->send(header, dump(session));  // poold says that there was no answer
+    (void)session.start.control->send(header, dump(session));  // poold reports a missing answer
   });
 }
 

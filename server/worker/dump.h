@@ -1,5 +1,6 @@
-// What the session is doing at one moment (protocol/control/dump.proto): the worker's part of `pool-admin dump`, which must be there when the
-// executor is stuck inside a driver call. So no describe() takes a lock that is held during driver calls or while sending.
+// A snapshot of the session's activity (protocol/control/dump.proto): the worker's part of `pool-admin dump`.
+// It must work while the executor is stuck inside a driver call, so describe() functions take no lock that is
+// held during driver calls or while sending.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -13,12 +14,13 @@ namespace gpupool::worker {
 
 class Executor;
 
-constexpr int kMostListed = 32;      // of each list
-constexpr int kMostKeptListed = 20;  // of the backlog
+constexpr int kMostListed = 32;      // entries per list
+constexpr int kMostKeptListed = 20;  // entries of the backlog's list
 
-// Fits server::kMaxControlPayload. Any thread.
+// Returns a serialized WorkerDump of at most server::kMaxControlPayload bytes. Any thread.
 std::string dump(Executor& session);
-// poold asks for dumps until the object is gone; the control thread answers, unless it is inside a driver call itself (offers.h).
+// Answers poold's requests for dumps during its lifetime, on the control thread. That thread can be inside a
+// driver call itself (offers.h), which delays the answer.
 class DumpServer {
  public:
   explicit DumpServer(Executor& session);

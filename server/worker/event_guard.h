@@ -1,4 +1,4 @@
-// Keeps the client's events alive while a wait thread is inside the driver with them. Any thread.
+// Keeps the client's events alive while a wait thread uses them in a driver call. Any thread.
 #pragma once
 #include <mutex>
 #include <unordered_map>
@@ -21,7 +21,8 @@ class EventGuard {
     if (found->second.doomed) api_.cuEventDestroy_v2(event);
     held_.erase(found);
   }
-  // True: a wait holds the event; it is destroyed when that ends. False: the caller destroys it.
+  // Returns true if a wait holds the event, which is then destroyed when the wait ends. Returns false if the
+  // caller must destroy it.
   bool postpone_destruction(CUevent event) {
     const std::lock_guard lock(mutex_);
     const auto found = held_.find(event);

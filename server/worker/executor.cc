@@ -40,17 +40,18 @@ constexpr bool without_gaps() {
 }
 static_assert(without_gaps(), "commands.def is appended to, one id after the other");
 
-constexpr size_t kMaxPeers = 64;  // of one session
+constexpr size_t kMaxPeers = 64;  // per session
 constexpr size_t kKeptReplyBytes = 1u << 20;
-constexpr std::chrono::microseconds kShortestSleep{500};   // with frees on their way
+constexpr std::chrono::microseconds kShortestSleep{500};   // while frees are pending
 constexpr std::chrono::microseconds kLongestSleep{50'000};
-// A client that waits for every call hears of errors as long as a gate opens within this time.
+// A client in synchronous mode gets a kept command's error if the gate opens within this time.
 constexpr std::chrono::milliseconds kLongestToAccept{20};
-constexpr uint64_t kMostKept = 64u << 20;                  // bytes of the backlog, where the client need not be heard for it to get shorter
-constexpr std::chrono::milliseconds kLookAtClient{100};    // whether it is still there
+constexpr uint64_t kMostKept = 64u << 20;  // bytes of the backlog while the executor may stop receiving
+constexpr std::chrono::milliseconds kLookAtClient{100};    // interval of checks for the end of the connection
 constexpr std::chrono::seconds kLongestQuiesce{10};        // for waits in a context that is being destroyed
 
-// Without poold, or for measurements of what it costs, GPU time is neither measured nor limited.
+// GPU time is neither measured nor limited without poold, or with GPUPOOL_ACCOUNTING=off (to measure the cost
+// of accounting).
 Usage measured(const SessionStart& start) {
   const char* const accounting = std::getenv("GPUPOOL_ACCOUNTING");
   const bool off = start.control == nullptr || (accounting != nullptr && std::strcmp(accounting, "off") == 0);
@@ -137,8 +138,8 @@ bool Executor::run() {
     functions_.push_back({function && wrapper ? wrapper : function, wrapper ? nullptr : row.name});
   }
   if (api.cuThreadExchangeStreamCaptureMode) {
-    // What the client's threads may do while one of them captures is checked in the client; the worker's own calls
-    // must not break a capture.
+    // The client checks what its threads may do during a stream capture. The worker's own calls must not
+    // invalidate a capture.
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     api.cuThreadExchangeStreamCaptureMode(&mode);
   }
@@ -168,7 +169,7 @@ bool Executor::receive(const wire::CommandHeader& header) {
   at_work.begin(header.sequence, header.id, header.context);
   Command command{header};
   const bool ordered = gates.any() || !backlog.empty();
-  // The data of a copy is received into its place, unless the copy may be kept.
+  // The data of a copy is received directly into its destination, unless the copy may have to be kept.
   const bool in_pieces = header.id == static_cast<uint16_t>(wire::Command::copy_to_device) && !ordered;
   if (!in_pieces) {
     const auto body = inbox.body(header.length);
@@ -207,12 +208,12 @@ bool Executor::keep(Command& command, bool* alive) {
   std::optional<Backlog::Clock::time_point> answer_by;
   if (command.wants_reply() && returns_early(command.header.id)) answer_by = Backlog::Clock::now() + kLongestToAccept;
   backlog.keep({command.header, {bytes.begin(), bytes.end()}, order, answer_by, waits_for});
-  // A gate that opened meanwhile did not know that it was waited for.
+  // A gate that opened since must_wait() did not interrupt the executor, because nothing was waiting for it.
   *alive = settle();
   return true;
 }
 
-// Executes a command whose body has been received.
+// Executes a command whose body has been received completely.
 bool Executor::replay(Command& command) {
   if (command.header.id != static_cast<uint16_t>(wire::Command::copy_to_device)) return finish(command, execute(command));
   inbox.replay(command.body);
@@ -222,7 +223,8 @@ bool Executor::replay(Command& command) {
 }
 
 bool Executor::run_backlog() {
-  // The next part of a graph may wait for its turn on the GPU, and the client hears of this worker meanwhile.
+  // The next part of a graph may wait for its turn on the GPU; marking a command as running keeps signs of
+  // life going.
   std::optional<AtWork::Inner> inner;
   if (at_work.sequence() == 0) inner.emplace(at_work, std::max<uint64_t>(last_sequence_, 1), uint16_t{0}, uint64_t{0});
   const bool alive = !gates.settle() || backlog.run([this](Backlog::Kept& kept) { return execute_kept(kept); });
@@ -244,7 +246,7 @@ bool Executor::make_room() {
   if (!too_much()) return true;
   const Waiting waiting("the client to let its streams go on");
   at_work.begin(std::max<uint64_t>(last_sequence_, 1), 0, 0);
-  // What a stream waits for may be a command that has not been received yet.
+  // Stop waiting if a stream waits for a command that has not been received yet.
   while (!outbox.over() && too_much() && !gates.any_by_number()) {
     gates.wait(kLookAtClient);
     if (!settle()) return false;
@@ -280,7 +282,7 @@ bool Executor::empty_backlog(ContextState& context, std::chrono::steady_clock::t
 bool Executor::when_done(StreamState& stream, const char* purpose, std::function<void(CUresult)> then) {
   const auto pool = stream.context->events;
   const CUevent event = pool->take();
-  // Goes back also when the session ends before a thread waits for it.
+  // Returns the event to its pool even if the session ends before a thread waits for it.
   std::shared_ptr<void> lent(event, [pool](void* lent) {
     if (lent) pool->give(static_cast<CUevent>(lent));
   });
@@ -306,11 +308,12 @@ void Executor::unload_postponed() {
   if (before) make_current(api, before->object);
 }
 
-// An answer_later() outlives its command.
+// State of a postponed reply; shared with the function that answer_later() returns, which outlives the
+// command.
 struct Executor::Postponed {
   uint64_t sequence = 0;
   bool wants_reply = false;
-  CUresult deferred = CUDA_SUCCESS;  // the error of something before it
+  CUresult deferred = CUDA_SUCCESS;  // error of an earlier command
   wire::Buffer body;
 };
 
@@ -347,7 +350,7 @@ Outcome Executor::execute_now(Command& command) {
 
 Outcome Executor::execute_row(Command& command) {
   const auto index = find_row(command.header.id);
-  // A client built with newer headers than this worker may know more rows.
+  // A client that was built with newer headers may know more rows.
   if (!index) return CUDA_ERROR_NOT_SUPPORTED;
   const CallRow& row = call_rows()[*index];
   if (!enter(command) && row.needs_context) return CUDA_ERROR_INVALID_CONTEXT;
@@ -396,7 +399,7 @@ std::optional<std::chrono::microseconds> Executor::before_sleep() {
     longest = longest ? std::min(*longest, look) : look;
   }
   if (at_work.sequence() == 0) {  // not in the middle of a command
-    // Moving memory takes time, in which the client hears of this worker; so does being locked.
+    // Marking a command as running keeps signs of life going while memory is moved or the session is locked.
     at_work.begin(std::max<uint64_t>(last_sequence_, 1), 0, 0);
     const Waiting waiting("its memory to be moved");
     if (!settle()) outbox.close();
@@ -426,7 +429,8 @@ void Executor::publish() {
 }
 
 bool Executor::is_idle(StreamState& stream) {
-  // An event, not a query: a stream may also have to wait for others (the default stream does, and they for it).
+  // Uses an event instead of a query, because a stream may also have to wait for others (as the legacy stream
+  // does).
   EventPool& pool = *stream.context->events;
   const CUevent event = pool.take();
   if (!event) return false;
@@ -436,7 +440,7 @@ bool Executor::is_idle(StreamState& stream) {
 }
 
 void Executor::fetch_output(StreamState& stream) {
-  // Idle, so this returns at once; it is what makes the driver print.
+  // The stream is idle, so this returns at once; it makes the driver print the output of device code.
   if (output_possible.load(std::memory_order_relaxed)) api.cuStreamSynchronize(stream.stream);
 }
 
@@ -462,7 +466,7 @@ void Executor::departing(StreamState& stream) {
   staging.close_slab(stream);
   if (!stream.used) return;
   ContextState& context = *stream.context;
-  // The oldest ones have passed in most cases: the list stays short without a free.
+  // Most of the oldest events have passed, so the list stays short even without frees.
   std::erase_if(context.departed, [&](CUevent event) {
     if (api.cuEventQuery(event) == CUDA_ERROR_NOT_READY) return false;
     context.events->give(event);
@@ -478,7 +482,7 @@ void Executor::departing(StreamState& stream) {
 }
 
 bool Executor::leave(ContextState& context) {
-  scrubber.finish_all();  // behind whatever runs on the device
+  scrubber.finish_all();  // zeroing may be queued behind any work on the device
   const Waiting waiting("its copies and waits to end");
   const auto deadline = std::chrono::steady_clock::now() + kLongestQuiesce;
   if (!empty_backlog(context, deadline)) return false;
@@ -525,7 +529,7 @@ void Executor::tear_down() {
   remote.close();
   peer_requests.stop();
   for (auto& [name, peer] : peers_) peer->stop();
-  for (auto& [handle, context] : contexts.all()) {  // nobody waits for data that cannot come any more
+  for (auto& [handle, context] : contexts.all()) {  // ends waits for data that will not come any more
     contexts.enter(context.get());
     copies.cancel(context->object);
   }

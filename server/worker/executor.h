@@ -1,8 +1,8 @@
-// Executes one client's commands, in their order, on the device. One thread, which is also the one that receives: what a
-// command needs to wait for is parked with a wait thread and answered from there, while later commands go on. Commands for a stream that
-// waits for the client are kept (backlog.h) until it goes on.
+// Executes one client's commands in order on the device. A single thread both receives and executes; a
+// command that must wait is parked with a wait thread, which sends the reply while later commands continue.
+// Commands for a stream that waits for the client are kept in the backlog (backlog.h).
 //
-// Owns everything that the session holds on the device. The handlers of single commands are in calls/.
+// Owns all of the session's state on the device. The handlers of single commands are in calls/.
 #pragma once
 #include <array>
 #include <atomic>
@@ -61,19 +61,20 @@ namespace gpupool::worker {
 
 struct Command {
   wire::CommandHeader header;
-  wire::Reader body{{}};  // empty in commands that take their body from the inbox
+  wire::Reader body{{}};  // empty for commands that read their body from the inbox
   bool wants_reply() const { return (header.flags & wire::kWantsReply) != 0; }
 };
 
-// What became of a command.
+// Result of executing a command.
 struct Outcome {
   enum class Next { reply, parked, malformed, lost };
   Next next = Next::reply;
   CUresult result = CUDA_SUCCESS;
-  const char* why = "";  // malformed: for the client's message
+  const char* why = "";  // malformed: the reason, for the message to the client
 
   Outcome(CUresult result) : result(result) {}
-  static Outcome parked() { return Outcome(Next::parked, ""); }  // answered already, or by a wait thread later
+  // the reply was sent already, or a wait thread will send it
+  static Outcome parked() { return Outcome(Next::parked, ""); }
   static Outcome malformed(const char* why) { return Outcome(Next::malformed, why); }
   static Outcome lost() { return Outcome(Next::lost, ""); }       // the connection broke within the command
 
@@ -88,13 +89,13 @@ class Executor {
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
-  // Until the client leaves or must be made to. True after an orderly end.
+  // Runs until the client leaves or the session has to end. Returns true after an orderly end.
   bool run();
-  // Frees everything; blocks while the device is at work on it.
+  // Frees everything; blocks while the device is using it.
   void tear_down();
   AtWork at_work;
 
-  // --- for the handlers in calls/ ---
+  // --- For the handlers in calls/ ---
   SessionStart& start;
   quota::SessionPage& counters;
   DeviceApi api;
@@ -103,7 +104,7 @@ class Executor {
   quota::Ledger ledger;
   Outbox outbox;
   OutputCapture capture;
-  std::atomic<bool> output_possible{false};  // there is device code, which may print
+  std::atomic<bool> output_possible{false};  // device code has been loaded, and may print
   Contexts contexts;
   StreamGates gates;
   Backlog backlog;
@@ -137,96 +138,105 @@ class Executor {
   EventGuard events;
   guards::Calls guarded;
   Inbox inbox;
-  wire::Buffer reply_body;  // of the command at work
+  wire::Buffer reply_body;  // body of the reply to the current command
 
-  // Answers later, from any thread that has a context current: sends what must come before, then the reply.
+  // Sends a delayed reply, after everything that must precede it (publish()). Any thread that has a context
+  // current.
   void answer(uint64_t sequence, CUresult result, std::span<const std::byte> body = {});
-  // The error of an earlier command that nobody waited for; it is reported once.
+  // Returns the error of an earlier command without a reply, and clears it.
   CUresult take_deferred() {
     const CUresult result = deferred();
     if (result != CUDA_SUCCESS) deferred_.store(CUDA_SUCCESS, std::memory_order_relaxed);
     return result;
   }
   CUresult deferred() const { return deferred_.load(std::memory_order_relaxed); }
-  // Only the first is ever reported.
+  // Records an error of a command without a reply. Only the first is reported to the client; later ones are
+  // counted.
   void defer(CUresult result) {
     if (deferred() == CUDA_SUCCESS) deferred_.store(result, std::memory_order_relaxed);
     else if (result != CUDA_SUCCESS) counters.errors.fetch_add(1, std::memory_order_relaxed);
   }
-  // Sends what the client must see before it is told that device work has completed. Any thread.
+  // Sends output of device code and finished copies, which must reach the client before it is told that
+  // device work has completed. Any thread.
   void publish();
-  // True: everything that the stream got so far, and what it has to wait for, is done.
+  // True if all work that the stream has got so far, and all work that it waits for, is done.
   bool is_idle(StreamState& stream);
-  // Completed work of a stream: its kernels' output is fetched from the device.
+  // Call for an idle stream: makes the driver print the output of its kernels.
   void fetch_output(StreamState& stream);
-  // Answers commands whose memory has been zeroed, and executes kept commands whose gates have opened. False: the session is over. Between two
-  // commands.
+  // Call between two commands. Answers commands whose memory has been zeroed, and executes kept commands
+  // whose gates have opened. Returns false if the session is over.
   bool settle() {
     scrubber.settle();
     return !gates.has_opened() || run_backlog();
   }
-  // Calls `then` on a wait thread, with the stream's context current, when the device has done what the stream got so far, with the error that it
-  // ended with. `purpose`: a string literal, for monitoring. False: there is no event or thread to be had.
+  // Calls `then` on a wait thread when the device has finished the stream's present work, with the stream's
+  // context current and the error of that work. `purpose`: a string literal, for monitoring. Returns false if
+  // no event or thread is available.
   bool when_done(StreamState& stream, const char* purpose, std::function<void(CUresult)> then);
-  // The stream is about to be destroyed: its unfinished copies and uses are kept apart from it.
+  // Call before the stream is destroyed. Its unfinished copies and uses are tracked without it from then on.
   void departing(StreamState& stream);
-  // Null: there are too many. Does not connect yet.
+  // Returns the connection to another server, which may not be open yet, or null if there are too many.
   std::shared_ptr<Peer> peer(const wire::PeerTarget& target);
-  // The context that the command names, made current; null: it names none, or one that does not exist.
+  // Makes the command's context current. Returns null if the command names none or one that does not exist.
   ContextState* enter(const Command& command);
-  // The context is about to be destroyed: what the session has in it is given up. False: a wait in it did not end.
+  // Call before the context is destroyed: frees everything that the session has in it. Returns false if a
+  // wait in it does not end within 10 s.
   bool leave(ContextState& context);
-  // The session's multiprocessors of a device; 0: all.
+  // Returns the session's groups of multiprocessors on a device; 0: all.
   quota::Groups groups_of(int device) const {
     return static_cast<size_t>(device) < start.groups.size() ? start.groups[static_cast<size_t>(device)] : 0;
   }
-  // Ends a context on the device that the session has left; what retains the primary context stays the caller's.
+  // Destroys a context that leave() has been called for. A primary context is only left; the caller releases
+  // it.
   CUresult destroy(CUcontext object, bool primary, GreenContext green);
 
  private:
   bool receive(const wire::CommandHeader& header);
-  // Whether the command was kept, or answered as one that would have been. *alive: the session goes on.
+  // Keeps the command in the backlog if it has to wait, or answers it if it may not be kept. Returns whether
+  // it did either. *alive: false if the session is over.
   bool keep(Command& command, bool* alive);
   bool run_backlog();
   bool execute_kept(Backlog::Kept& kept);
   bool replay(Command& command);
-  // Waits while too many commands are kept. False: the session is over.
+  // Waits while the backlog is too large. Returns false if the session is over.
   bool make_room();
-  // What is kept of a context that is about to be destroyed is executed as far as it can be, and given up. False: the session is over.
+  // Executes the kept commands of a context that is about to be destroyed as far as possible, and drops the
+  // rest. Returns false if the session is over.
   bool empty_backlog(ContextState& context, std::chrono::steady_clock::time_point deadline);
   struct Postponed;
-  // The command at work is answered by what this returns, on the executor's thread.
+  // Postpones the reply to the current command: calling the returned function on the executor's thread sends
+  // it.
   std::function<void(CUresult)> answer_later();
   Outcome execute(Command& command);
   Outcome execute_now(Command& command);
   Outcome execute_row(Command& command);
   void unload_postponed();
-  // What is kept of a module or library until the device has unloaded it.
+  // Removes the state of a module or library that is kept until the device has unloaded it.
   void forget_code(uint64_t handle);
   bool finish(const Command& command, const Outcome& outcome);
   std::optional<std::chrono::microseconds> before_sleep();
 
   struct RowFunction {
     void* address;
-    const char* driver_name;  // null: a wrapper, which names the driver functions that it calls
+    const char* driver_name;  // null: the address is a wrapper, which reports driver functions itself
   };
-  std::vector<RowFunction> functions_;  // of the rows, by their place in the table
+  std::vector<RowFunction> functions_;  // by the row's position in the call table
   struct PeerName {
     std::array<uint8_t, 16> address, session_id;
     uint16_t port, rdma;
     auto operator<=>(const PeerName&) const = default;
   };
   std::map<PeerName, std::shared_ptr<Peer>> peers_;  // executor's thread
-  std::shared_ptr<Postponed> postponed_;  // by the command at work
+  std::shared_ptr<Postponed> postponed_;  // set by answer_later() for the current command
   uint64_t last_sequence_ = 0;
-  std::atomic<CUresult> deferred_{CUDA_SUCCESS};  // the executor's thread writes
+  std::atomic<CUresult> deferred_{CUDA_SUCCESS};  // written by the executor's thread only
   std::chrono::microseconds next_sleep_{500};
 };
 
 // Returns the name of a row or command, such as "cuMemsetD8Async" or "launch"; "none" for an unknown id.
 const char* command_name(uint16_t id);
 
-// Wrappers that a row calls in place of the driver's function find the session here.
+// The session of the calling executor thread, for wrappers that rows call in place of driver functions.
 extern thread_local Executor* t_executor;
 
 }  // namespace gpupool::worker

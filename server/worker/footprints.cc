@@ -8,15 +8,15 @@
 namespace gpupool::worker {
 namespace {
 
-// Sizes in device memory are rounded by every allocator; this is the least that one takes.
+// Granularity of allocations in device memory; no allocator uses less.
 constexpr uint64_t kRounding = 512;
-// What others allocate while a context is made looks like its own: more than this no context takes.
+// Upper limit of a context's size: memory that other processes allocate meanwhile looks like the context's.
 constexpr uint64_t kMostOfContext = uint64_t{1} << 30;
 
-// A process without a context on the device is not listed there, so it had nothing.
+// A process without a context on the device is not listed there, so it used nothing before.
 uint64_t growth(const MemoryUse& before, const MemoryUse& after) {
   if (after.process) return *after.process - std::min(*after.process, before.process.value_or(0));
-  // Where nobody could be asked before, the context may have all that is in use.
+  // Without a measurement before, all memory in use may be the context's.
   const uint64_t had = before.device.value_or(0), has = after.device.value_or(0);
   return std::min(has - std::min(has, had), kMostOfContext);
 }
@@ -25,7 +25,7 @@ uint64_t growth(const MemoryUse& before, const MemoryUse& after) {
 
 Footprints::Coming::Coming(Footprints& all, int device) : all_(all), device_(device) {
   const uint64_t libraries = all.libraries();
-  // Another context's work is not ordered behind them.
+  // A new context's work is not ordered after pending clears of another context.
   result_ = all.contexts_.await_clears();
   if (result_ == CUDA_SUCCESS) result_ = all.memory_.charge(device, libraries);
   if (result_ != CUDA_SUCCESS) return;
@@ -114,10 +114,10 @@ uint64_t Footprints::libraries() const {
 
 namespace {
 
-// Of a kernel's launch by a kernel that has not begun: its parameters, which may be 32,764 bytes, what describes it, and two events.
+// Size of a pending launch by a kernel: up to 32,764 bytes of parameters, a descriptor, and two events.
 constexpr uint64_t kPendingLaunchBytes = 40 * 1024;
 
-// Device memory that a context's limit makes the driver take. nullopt: nobody says how much.
+// Device memory that the driver allocates for a limit of a context. nullopt: unknown.
 std::optional<uint64_t> cost_of_limit(CUlimit limit, uint64_t value) {
   switch (limit) {
     case CU_LIMIT_PRINTF_FIFO_SIZE:
@@ -125,7 +125,7 @@ std::optional<uint64_t> cost_of_limit(CUlimit limit, uint64_t value) {
     case CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT: return value > UINT64_MAX / kPendingLaunchBytes ? UINT64_MAX : value * kPendingLaunchBytes;
     case CU_LIMIT_MAX_L2_FETCH_GRANULARITY:
     case CU_LIMIT_PERSISTING_L2_CACHE_SIZE: return 0;
-    default: return std::nullopt;  // CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH, and those to come
+    default: return std::nullopt;  // CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH and future limits
   }
 }
 
@@ -138,7 +138,7 @@ CUresult Footprints::set_limit(CUlimit limit, size_t value) {
   if (limit == CU_LIMIT_STACK_SIZE) return set_stack_limit(context, value);
   auto known = context.limits.find(limit);
   if (known == context.limits.end()) {
-    size_t at_first = 0;  // which is part of what the context took when it was made
+    size_t at_first = 0;  // included in the size of the new context
     const CUresult result = api_.cuCtxGetLimit(&at_first, limit);
     if (result != CUDA_SUCCESS) return result;
     known = context.limits.emplace(limit, ContextState::Limit{at_first, 0}).first;

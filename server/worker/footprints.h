@@ -1,11 +1,12 @@
-// What counts in the tenant's memory quota beside the memory that the client asks for: contexts, the variables and code of
-// modules and libraries, kernels' local memory, executable graphs, and what a client raises the limits of a context to (stacks,
-// device printf, malloc in kernels, launches by kernels).
-// Managed memory belongs here as soon as it is forwarded; arrays: arrays.h. The executor's thread.
+// Charges the tenant's memory quota for device memory that the client does not allocate itself: contexts,
+// variables and code of modules and libraries, local memory of kernels, executable graphs, and raised limits
+// of a context (stacks, device printf, malloc in kernels, launches by kernels). Arrays are charged in
+// arrays.h; managed memory will have to be charged here once it is forwarded. Executor's thread.
 //
-// Counted is what the image says (protocol/cuda/device_bytes.h), a library's once for every context; of a context what the
-// process's memory on the device, as the driver tells it, grew by when it was made, or else what the device's free memory lost; of its
-// limits what they are raised by. Where the driver alone knows how much it takes, an upper estimate counts (ADR 0018).
+// An image is charged by its contents (protocol/cuda/device_bytes.h), a library once per context. A context
+// is charged by the growth of the process's device memory during its creation as the driver reports it, or
+// else by the decrease of the device's free memory. Limits are charged by their increase. Where only the
+// driver knows the size, an upper estimate is charged (ADR 0018).
 #pragma once
 #include <unordered_map>
 
@@ -20,16 +21,16 @@ class Footprints {
   Footprints(const DeviceApi& api, Contexts& contexts, HandleTable& table, DeviceMemory& memory, quota::Ledger& ledger, const SessionStart& start)
       : api_(api), contexts_(contexts), table_(table), memory_(memory), ledger_(ledger), start_(start) {}
 
-  // A context that is about to be made on `device`: what it takes is charged until it is made a part of the context, or given
-  // back when this is destroyed.
+  // A context that is about to be created on `device`. Its charge passes to the context with become(), or is
+  // released by the destructor.
   class Coming {
    public:
     Coming(Footprints& all, int device);
     ~Coming();
     Coming(const Coming&) = delete;
     Coming& operator=(const Coming&) = delete;
-    CUresult result() const { return result_; }  // OUT_OF_MEMORY: it must not be made
-    // It was made. OUT_OF_MEMORY: it must be destroyed again.
+    CUresult result() const { return result_; }  // OUT_OF_MEMORY: do not create the context
+    // Call after the context was created. OUT_OF_MEMORY: the context must be destroyed again.
     CUresult measure(CUcontext made);
     void become(ContextState& context);
 
@@ -39,9 +40,9 @@ class Footprints {
     CUresult result_;
     uint64_t charged_ = 0;
     MemoryUse before_;
-    bool by_context_ = false;  // a context tells the memory in use, which need not be NVML's number
+    bool by_context_ = false;  // the memory in use is reported by a context, which may differ from NVML
   };
-  // A context that is about to be destroyed: what it took is given back when this is.
+  // A context that is about to be destroyed. The destructor releases its charge.
   class Leaving {
    public:
     Leaving(Footprints& all, const ContextState& context) : all_(all), device_(context.device), charged_(context.charged) {}
@@ -55,29 +56,31 @@ class Footprints {
     const uint64_t charged_;
   };
 
-  // Before an image is loaded under this handle, which must not have one; forget_image() when that failed, and at its end.
+  // Call before an image is loaded under this handle, which must not have one yet. Call forget_image() if
+  // loading failed, and when the image is unloaded.
   CUresult add_module(uint64_t handle, const cuda::Image& image);
   CUresult add_library(uint64_t handle, const cuda::Image& image);
   void forget_image(uint64_t handle);
 
-  // cuCtxSetLimit, in the current context.
+  // cuCtxSetLimit for the current context; charges or releases the difference.
   CUresult set_limit(CUlimit limit, size_t value);
 
-  // --- Local memory, in footprints_local_memory.cc ---
-  // Before the kernel is launched in the context, or becomes a node of a graph there; a function's own context goes before. Charges what the context's local memory grows by.
-  // OUT_OF_MEMORY: there is no room in the quota.
+  // --- Local memory (footprints_local_memory.cc) ---
+  // Call before the kernel is launched in the context or becomes a node of a graph in it; a function's own
+  // context takes precedence. Charges the growth of the context's local memory. OUT_OF_MEMORY: the quota is
+  // exhausted.
   CUresult charge_local_memory(ContextState& context, const HandleTable::Launchable& kernel) {
     const ContextState& owner = context.owner();
     if ((kernel.memory->devices & bit_of_device(owner.device)) != 0 && kernel.memory->bytes <= owner.local.bytes) [[likely]] return CUDA_SUCCESS;
     return grow_local_memory(context.owner(), kernel);
   }
-  // The device refused the launch for want of memory: the context has what it had before.
+  // Call if the device refused the launch for lack of memory: restores the previous charge.
   void restore_local_memory(ContextState& context, const ContextState::LocalMemory& before);
 
  private:
   struct Image {
     uint64_t bytes = 0;
-    int device = -1;  // of a module; a library is in every context
+    int device = -1;  // device of a module; -1: a library, which is in every context
     bool launches_kernels = false;
   };
   cuda::DeviceUse use_of(const cuda::Image& image, int device) const;
@@ -88,7 +91,8 @@ class Footprints {
   CUresult add_local_bytes(cuda::Kind kind, void* object, int device, uint64_t* bytes) const;
   CUresult add_local_bytes_of_all(uint64_t code, int device, uint64_t* bytes) const;
   CUresult set_stack_limit(ContextState& context, size_t value);
-  // As start_.memory_use tells; of all processes also as `context`, of this session on the device, does. Null: there is none.
+  // Returns the memory in use as reported by start_.memory_use. If that gives no number for this process, the
+  // total in use comes from `context`, one of the session's contexts on the device, unless it is null.
   MemoryUse used_on(int device, CUcontext context);
   void log_refusal(int device, uint64_t context_bytes) const;
 

@@ -1,6 +1,7 @@
-// Local memory: stacks, spilled registers and arrays of kernels' threads. The device keeps it for every thread that it can hold, of the kernel
-// that has needed most so far, and not less than the stack limit; a launch that needs more makes it grow. So the most that any kernel of a
-// context has needed is charged until the context ends, before the launch.
+// Local memory: stacks, spilled registers and local arrays of kernel threads. The device allocates it for the
+// maximum number of resident threads, at the size that the most demanding kernel so far needs, and at least
+// at the stack limit. A launch that needs more makes it grow. So the maximum over a context's kernels is
+// charged before the launch, until the context ends.
 #include <algorithm>
 #include <vector>
 
@@ -13,7 +14,8 @@ constexpr uint64_t kLeastGranularity = 512;
 
 }  // namespace
 
-// All of it, although the context may have had some of it when it was made: whether it had is the driver's secret.
+// Returns the whole size, although the context may have some of it from its creation: the driver does not
+// report that.
 uint64_t Footprints::local_memory(uint64_t bytes_per_thread, int device) const {
   int processors = 0, threads = 0;
   if (!api_.cuDeviceGetAttribute ||
@@ -29,7 +31,7 @@ uint64_t Footprints::local_memory(uint64_t bytes_per_thread, int device) const {
   return (bytes + granularity - 1) / granularity * granularity;
 }
 
-// Raises *bytes to what a function or kernel needs.
+// Raises *bytes to the need of a function or kernel.
 CUresult Footprints::add_local_bytes(cuda::Kind kind, void* object, int device, uint64_t* bytes) const {
   int needed = 0;
   CUresult result = CUDA_SUCCESS;
@@ -44,7 +46,8 @@ CUresult Footprints::add_local_bytes(cuda::Kind kind, void* object, int device, 
   return result;
 }
 
-// The same of all kernels of a module or library: a kernel that launches others has them all at hand, and no launch of theirs is seen here.
+// Does the same for all kernels of a module or library: a kernel may launch any of them, and the worker does
+// not see these launches.
 CUresult Footprints::add_local_bytes_of_all(uint64_t code, int device, uint64_t* bytes) const {
 #if CUDA_VERSION >= 12040
   const auto add_all = [&](cuda::Kind kind, auto of, const auto& count_of, const auto& enumerate, auto object) -> CUresult {
@@ -68,7 +71,8 @@ CUresult Footprints::add_local_bytes_of_all(uint64_t code, int device, uint64_t*
   return CUDA_SUCCESS;
 }
 
-// A kernel whose need is not told is not launched: a context that is broken tells nothing, and the next one would believe it to need nothing.
+// Fails if the driver does not report the kernel's need. It reports none in a broken context, and a later
+// context would take the need for 0.
 CUresult Footprints::grow_local_memory(ContextState& context, const HandleTable::Launchable& kernel) {
   KernelMemory& memory = *kernel.memory;
   if ((memory.devices & bit_of_device(context.device)) == 0) {
@@ -84,7 +88,8 @@ CUresult Footprints::grow_local_memory(ContextState& context, const HandleTable:
 }
 
 CUresult Footprints::grow_local_memory(ContextState& context, uint64_t bytes_per_thread) {
-  // Asked before anything makes it grow: a driver may raise the limit to what a kernel has needed.
+  // Query the initial limit before anything makes it grow: a driver may raise the limit to the need of a
+  // kernel.
   if (context.local.at_first == 0) {
     const CUcontext before = current_context();
     size_t stack = 0;
@@ -112,7 +117,7 @@ void Footprints::restore_local_memory(ContextState& context, const ContextState:
   context.local.charged = before.charged;
 }
 
-// Lowering the limit gives nothing back: see ContextState::LocalMemory.
+// Lowering the limit releases nothing: see ContextState::LocalMemory.
 CUresult Footprints::set_stack_limit(ContextState& context, size_t value) {
   const ContextState::LocalMemory before = context.local;
   CUresult result = grow_local_memory(context, value);

@@ -1,4 +1,4 @@
-// Conditions of graphs, and the bodies of the nodes that go by them (graphs.h).
+// Conditions of graphs, and the bodies of conditional nodes (graphs.h). Executor's thread.
 #include <algorithm>
 #include <cstring>
 
@@ -21,7 +21,8 @@ Graphs::Owner Graphs::take(uint64_t handle) {
   return graph;
 }
 
-// A kernel that sets a condition has been given the client's handle for it, wherever in its parameters.
+// Kernels that set a condition have the client's handle of it somewhere in their parameters. Replaces it by
+// the device's handle.
 CUresult Graphs::translate_conditions(Graph& graph, uint32_t level, NodeWork& work) {
   Graph& root = graph.root ? *graph.root : graph;
   const std::span<std::byte> parameters = work.parameters();
@@ -41,12 +42,12 @@ CUresult Graphs::keep_condition(Graph& graph, const NodeWork& work) {
   return graph.conditions.try_emplace(work.condition.handle, Condition{work.condition, work.context}).second ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
-// A condition lives in one graph of the device's, and its value ends with a launch of that. So no client node can be between a kernel that sets
-// it and the conditional node.
+// A condition belongs to one graph on the device, and its value is lost at the end of a launch of that graph.
+// So no client node may come between a kernel that sets the condition and the conditional node.
 CUresult Graphs::use_condition(Graph& root, Condition& condition, uint32_t level) {
 #if CUDA_VERSION >= 12030
   if (condition.made != 0) return condition.level == level ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
-  if (root.is_executable) return CUDA_ERROR_INVALID_VALUE;  // made with the graph, or never
+  if (root.is_executable) return CUDA_ERROR_INVALID_VALUE;  // conditions are only created with the graph
   const DeviceApi& api = session_.api;
   if (!api.cuGraphConditionalHandleCreate) return CUDA_ERROR_NOT_SUPPORTED;
   if (root.parts.size() <= level) root.parts.resize(level + 1);
@@ -99,7 +100,8 @@ CUresult Graphs::add_conditional(Graph& graph, const NodeWork& work, uint32_t le
 #endif
 }
 
-// Of a node that was not made: what follows about them belongs to nothing.
+// Registers the bodies of a conditional node that was not created, so that later commands for them have no
+// effect.
 bool Graphs::refuse_bodies(Graph& graph, wire::Reader body) {
   const auto head = body.get<wire::GraphConditional>();
   const auto bytes = body.get_bytes(uint64_t{head.bodies} * sizeof(uint64_t));

@@ -1,8 +1,10 @@
-// Launches of executable graphs (graphs.h): as a whole, or one part after the other where client nodes cut the graph.
+// Launches of executable graphs (graphs.h): as a whole, or part by part where client nodes divide the graph.
+// Executor's thread.
 //
-// A launch in parts has a gate in its stream for each client node that the client has been told of, so that the backlog keeps the stream's
-// later commands. The last answer's gate gives the driver the next part, in the executor's thread. Until the driver has all parts the executable
-// graph is held in the backlog, and an event until the driver has the part that records it or waits for it.
+// During a launch in parts, the stream has a closed gate for each client node that the client was told of, so
+// the stream's later commands stay in the backlog. When the last of these gates opens, the executor gives the
+// driver the next part. The executable graph is held in the backlog until the driver has all parts, and each
+// event until the driver has the part that records it or waits for it.
 #include <algorithm>
 
 #include "server/worker/calls/host_function.h"
@@ -38,7 +40,8 @@ CUresult Graphs::launch_part(const Part& part, StreamState& stream) {
                               [&] { return session_.api.cuGraphLaunch(part.executable, stream.stream); });
 }
 
-// The next part and the client nodes of its level. The stream's context is current.
+// Launches the next part and calls the client for the nodes of its level. The stream's context must be
+// current.
 CUresult Graphs::go_on(const std::shared_ptr<Launch>& launch) {
   const uint32_t number = launch->next++;
   const Part& part = launch->graph->parts[number];
@@ -55,8 +58,8 @@ CUresult Graphs::go_on(const std::shared_ptr<Launch>& launch) {
   return result;
 }
 
-// Tells the client of the part's client nodes, once the stream has done what it got so far. `behind_work`: of those that the part's own work comes
-// before; the others run beside it.
+// Tells the client to execute client nodes of the part once the stream has finished its present work.
+// `behind_work`: the nodes that depend on the part's own work, or else those that run beside it.
 CUresult Graphs::call_client(const std::shared_ptr<Launch>& launch, const Part& part, bool behind_work) {
   std::vector<uint64_t> callbacks;
   std::vector<std::shared_ptr<StreamGate>> gates;
@@ -97,7 +100,8 @@ void Graphs::finish(std::shared_ptr<Launch> launch) {
   launch->graph = nullptr;
   for (const Launch::Held& held : launch->held) release(held);
   for (const auto& [number, gate] : launch->gates) {
-    (void)session_.gates.take(number);  // the next launch uses it, perhaps before the gates are settled
+    // the next launch uses the same number, perhaps before the gates are settled
+    (void)session_.gates.take(number);
     gate->open();
   }
   launch->gates.clear();

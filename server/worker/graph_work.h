@@ -1,4 +1,5 @@
-// What a node of a graph does, as the driver gets it. Refers to itself: stays where it is.
+// The work of one graph node in the form that the driver takes. Contains pointers to itself, so it cannot be
+// copied or moved. Executor's thread.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -19,7 +20,8 @@ struct NodeWork {
   NodeWork(const NodeWork&) = delete;
   NodeWork& operator=(const NodeWork&) = delete;
 
-  // Reads and checks a body. nullopt: malformed. Makes the node's context current.
+  // Reads and checks the body of a node, and makes the node's context current. Returns nullopt if the body is
+  // malformed.
   std::optional<CUresult> read(Executor& session, const wire::GraphNode& head, wire::Reader body);
 
   wire::GraphNodeKind kind = wire::GraphNodeKind::empty;
@@ -32,14 +34,14 @@ struct NodeWork {
   CUDA_MEMCPY3D copy{};
   uint64_t callback = 0;
   CUevent event = nullptr;
-  uint64_t event_handle = 0;  // the client's
+  uint64_t event_handle = 0;  // the client's handle
   std::vector<CUstreamBatchMemOpParams> operations;
   wire::GraphCondition condition{};
   wire::GraphConditional conditional{};
   std::vector<uint64_t> bodies;
 
   bool names_array() const { return copy.srcMemoryType == CU_MEMORYTYPE_ARRAY || copy.dstMemoryType == CU_MEMORYTYPE_ARRAY; }
-  // Of kernels.
+  // The parameters of a kernel node.
   std::span<std::byte> parameters() { return {parameters_.data(), parameter_bytes_}; }
 
  private:
