@@ -10,11 +10,13 @@
 namespace gpupool::worker {
 namespace {
 
-constexpr size_t kMostOperations = 256;  // of one node, as CUDA has it
-// A device library may trust the kernel's own idea of its parameters: so much can be read behind what was sent.
+constexpr size_t kMostOperations = 256;  // per node, as in CUDA
+// A device library may read as many parameter bytes as the kernel declares, so keep the buffer readable
+// beyond what was sent.
 constexpr size_t kReadable = wire::kMaxParameterBytes + 4;
 
-// The bytes from the first to the last of a box; nullopt: the numbers cannot be.
+// Returns the bytes from the first to the last byte of a box, or nullopt if the sizes are inconsistent or
+// overflow.
 std::optional<uint64_t> extent(uint64_t pitch, uint64_t slice_rows, uint64_t width, uint64_t height, uint64_t depth) {
   uint64_t slice = 0, slices = 0, rows = 0, bytes = 0;
   if ((height > 1 && pitch < width) || __builtin_mul_overflow(pitch, slice_rows, &slice)) return std::nullopt;
@@ -63,9 +65,11 @@ std::optional<CUresult> NodeWork::read_kernel(Executor& session, wire::Reader bo
   if (!context || session.contexts.enter(context) != CUDA_SUCCESS) return CUDA_ERROR_INVALID_CONTEXT;
   const auto node = session.table.resolve_launchable(launch.function);
   if (!node || !node->object) return CUDA_ERROR_INVALID_HANDLE;
-  // The device may take it when the graph is made executable. It is told of by what uses the graph.
+  // The device may allocate local memory when the graph is instantiated. The command that uses the graph
+  // reports this error.
   if (const CUresult result = session.footprints.charge_local_memory(node->context ? *node->context : *context, *node); result != CUDA_SUCCESS) return result;
-  // A kernel is for any context, and then the node says which; the driver takes one in a function's place as launches do.
+  // A kernel can run in any context, so the node names one. A kernel may stand in place of a function, as in
+  // launches.
   if (cuda::kind_of(launch.function) == cuda::Kind::kernel) {
     kernel.kern = static_cast<CUkernel>(node->object);
     kernel.ctx = context->object;
@@ -89,7 +93,8 @@ std::optional<CUresult> NodeWork::read_kernel(Executor& session, wire::Reader bo
   attributes.resize(launch.attribute_count);
   if (!read->attributes.empty()) std::memcpy(attributes.data(), read->attributes.data(), read->attributes.size());
   for (CUlaunchAttribute& attribute : attributes) {
-    if (cuda::is_of_launches_only(attribute)) return CUDA_ERROR_INVALID_VALUE;  // the client made edges of them
+    // the client has replaced these attributes by edges
+    if (cuda::is_of_launches_only(attribute)) return CUDA_ERROR_INVALID_VALUE;
     if (const CUresult result = commands::translate(session, attribute); result != CUDA_SUCCESS) return result;
   }
   if ((launch.flags & wire::kLaunchCooperative) != 0) {

@@ -19,7 +19,7 @@ Graphs::Graph* Graphs::find(uint64_t handle, bool executable) {
 
 namespace {
 
-// Nodes of the client are not among them.
+// Client nodes are not allowed in bodies.
 bool may_be_in_body(GraphNodeKind kind) {
   return kind == GraphNodeKind::empty || kind == GraphNodeKind::kernel || kind == GraphNodeKind::fill || kind == GraphNodeKind::copy ||
          kind == GraphNodeKind::conditional;
@@ -37,7 +37,7 @@ bool Graphs::Dependencies::read(wire::Reader& reader, const wire::GraphNode& nod
   edges.resize(node.edge_count);
   if (!bytes.empty()) std::memcpy(numbers.data(), bytes.data(), bytes.size());
   if (!edge_bytes.empty()) std::memcpy(edges.data(), edge_bytes.data(), edge_bytes.size());
-  // Earlier ones, once each: no graph has a cycle.
+  // A node depends on earlier nodes only, each named once, so no graph has a cycle.
   std::sort(numbers.begin(), numbers.end());
   if (!numbers.empty() && (numbers.back() >= index || std::adjacent_find(numbers.begin(), numbers.end()) != numbers.end())) return false;
   for (size_t i = 0; i < edges.size(); ++i) {
@@ -112,7 +112,7 @@ CUresult Graphs::add_node(Graph& graph, const NodeWork& work, const Node& place,
   node.context = work.context;
   node.names_array = work.names_array();
   CUresult result = hold(node, work);
-  // There is a part behind each client node, if only an empty one.
+  // Each client node is followed by a part, which may be empty.
   graph.parts.resize(std::max<size_t>(graph.parts.size(), node.level + 1 + (node.kind == GraphNodeKind::host)));
   if (result == CUDA_SUCCESS && node.kind != GraphNodeKind::host) result = add_to_device(graph, work, node, dependencies);
   if (result != CUDA_SUCCESS) {
@@ -129,7 +129,7 @@ CUresult Graphs::add_node(Graph& graph, const NodeWork& work, const Node& place,
   return CUDA_SUCCESS;
 }
 
-// Full dependencies come with the node, the others behind it.
+// Full dependencies are passed with the node; edges with data are added afterwards.
 CUresult Graphs::add_to_device(Graph& graph, const NodeWork& work, Node& node, const Dependencies& dependencies) {
   CUgraph& object = graph.parts[node.level].object;
   if (const CUresult made = object ? CUDA_SUCCESS : session_.api.cuGraphCreate(&object, 0); made != CUDA_SUCCESS) return made;
@@ -148,7 +148,8 @@ CUresult Graphs::add_to_device(Graph& graph, const NodeWork& work, Node& node, c
   return result;
 }
 
-// A driver that refuses the edge's data, or knows of none, gets a full dependency: it may make kernels wait longer, which is correct too.
+// If the driver rejects or does not support edge data, adds a full dependency, which is correct but may delay
+// kernels.
 CUresult Graphs::connect(CUgraph graph, CUgraphNode from, CUgraphNode to, const wire::GraphEdge& edge) {
   const DeviceApi& api = session_.api;
 #if CUDA_VERSION >= 12030
@@ -203,7 +204,7 @@ CUresult Graphs::make_node(Graph& graph, const NodeWork& work, Node& node, const
   return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-// What the device does not keep alive by itself, and the client's number for the node.
+// Keeps the node's event alive, which the device does not, and reserves the client's id of a client node.
 CUresult Graphs::hold(Node& node, const NodeWork& work) {
   if (work.kind == GraphNodeKind::host) {
     if (callbacks_.size() >= kMaxClientNodes || !callbacks_.insert(work.callback).second) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -220,7 +221,7 @@ void Graphs::let_go(Node& node) {
   if (node.callback != 0) callbacks_.erase(std::exchange(node.callback, 0));
 }
 
-// Until end().
+// Charges the graph's memory in the quota until end().
 CUresult Graphs::charge(Graph& graph) {
   std::map<int, uint64_t> wanted;
   const auto count = [&](const Graph& one) {
@@ -261,8 +262,8 @@ CUresult Graphs::instantiate(const wire::InstantiateGraph& body, wire::GraphResu
   return CUDA_SUCCESS;
 }
 
-// A refused update changes nothing, as with CUDA: where a part is refused, those before it are restored. Where that fails, the executable graph is
-// not launched until it has been updated.
+// A failed update must change nothing, as with CUDA: if the driver rejects a part, the parts before it are
+// restored. If that fails too, the executable graph cannot be launched until it has been updated.
 CUresult Graphs::update_parts(Graph& target, Graph& graph, wire::GraphResult& result) {
 #if CUDA_VERSION >= 12000
   if (!session_.api.cuGraphExecUpdate_v2) return CUDA_ERROR_NOT_SUPPORTED;
@@ -294,7 +295,8 @@ CUresult Graphs::update_parts(Graph& target, Graph& graph, wire::GraphResult& re
 #endif
 }
 
-// Gives the first parts what the last update, or the graph that they were made of, had in them. Nodes that were set one by one are not in there.
+// Restores the first `count` parts to the last update, or to the original graph. Fails if nodes were set one
+// by one since then, because those changes are in neither.
 bool Graphs::restore_parts(const Graph& target, size_t count) {
 #if CUDA_VERSION >= 12000
   return std::all_of(target.parts.begin(), target.parts.begin() + static_cast<ptrdiff_t>(count), [this](const Part& part) {
@@ -316,7 +318,8 @@ CUresult Graphs::update(const wire::UpdateGraph& body, wire::GraphResult& result
   if (outcome == CUDA_SUCCESS) outcome = update_parts(*target, *graph, result);
   if (outcome == CUDA_SUCCESS) {
     std::swap(target->conditions, graph->conditions);
-    // The shapes are the same: what the nodes refer to changes hands, and goes with the graph that is not needed any more.
+    // The graphs have the same shape. Swap what the nodes hold; end() of the other graph releases the old
+    // objects.
     for (size_t i = 0; i < target->nodes.size(); ++i) {
       std::swap(target->nodes[i].event, graph->nodes[i].event);
       std::swap(target->nodes[i].event_handle, graph->nodes[i].event_handle);
@@ -458,7 +461,7 @@ void Graphs::add_events(uint64_t executable, OrderKeys& waits_for, OrderKeys& re
 
 void Graphs::clear() {
   for (auto& [handle, graph] : graphs_) {
-    if (!graph->root) end(*graph);  // bodies have nothing but what ends with it
+    if (!graph->root) end(*graph);  // bodies hold nothing beyond the root
   }
   graphs_.clear();
   nodes_ = edges_ = 0;

@@ -1,12 +1,16 @@
-// The session's graphs: what the client has described node by node, and what the device made of it.
+// The session's graphs: the nodes that the client has described, and the device's graphs made from them.
+// Executor's thread.
 //
-// The client does everything that only looks at a graph; a graph is here to become an executable one, or to update one, and
-// is gone then. A node is checked when it is added, and the command that uses the graph reports what is wrong with it. The executor's thread.
+// Queries about graphs are answered in the client. A graph exists here only until it is instantiated or used
+// for an update. Nodes are checked when they are added; the command that uses the graph reports the first
+// error.
 //
-// Client nodes (host functions, copies from and to the client's memory) do not get to the driver: no operation there may wait for the client.
-// They cut the graph into parts. The level of a node is the largest number of client nodes on a path to it, and part k is a graph of
-// the device's with the nodes of level k. Edges between parts are implied by the order in which a launch gives the parts to the driver
-// (graph_launch.cc). Bodies of conditional nodes, which could not be cut, have no client nodes: CUDA allows none, and add() ends the session.
+// Client nodes (host functions, copies from and to the client's memory) are not given to the driver, because
+// no driver operation may wait for the client. They divide the graph into parts: the level of a node is the
+// largest number of client nodes on any path to it, and part k is a device graph of the nodes of level k. The
+// order in which a launch gives the parts to the driver implies the edges between parts (graph_launch.cc).
+// Bodies of conditional nodes cannot be divided; they have no client nodes, because CUDA allows none there
+// and add() ends the session of a client that sends one.
 #pragma once
 #include <atomic>
 #include <map>
@@ -27,10 +31,11 @@ namespace gpupool::worker {
 
 class Executor;
 
-constexpr size_t kMaxGraphs = 1u << 16;               // of one session, executable ones among them
-constexpr uint64_t kMaxGraphEdges = 4u << 20;         // in all of them
-constexpr size_t kMaxClientNodes = 65536;             // likewise
-// Device memory that a driver takes for each node of an executable graph that gives the device work; reported of kernels and driver 550.
+constexpr size_t kMaxGraphs = 1u << 16;               // per session, including executable graphs
+constexpr uint64_t kMaxGraphEdges = 4u << 20;         // in all graphs of a session
+constexpr size_t kMaxClientNodes = 65536;             // in all graphs of a session
+// Bytes of device memory that a driver uses per node of an executable graph that runs on the device; reported
+// for kernel nodes and driver 550.
 constexpr uint64_t kGraphNodeBytes = 64 * 1024;
 static_assert(wire::kMaxGraphNodes <= kMaxGraphEdges);
 
@@ -41,31 +46,33 @@ class Graphs {
   explicit Graphs(Executor& session) : session_(session) {}
   ~Graphs();
 
-  // False: malformed.
+  // Appends nodes to a graph, which is created if needed. Returns false if they are malformed.
   bool add(const wire::GraphNodes& head, wire::Reader& nodes);
   CUresult instantiate(const wire::InstantiateGraph& body, wire::GraphResult& result);
-  // `accepted`: the client takes the executable graph for updated already. After an error its launches fail then.
+  // `accepted`: the client has already been told that the update succeeded, so after an error launches of the
+  // executable graph fail.
   CUresult update(const wire::UpdateGraph& body, wire::GraphResult& result, bool accepted);
-  // nullopt: malformed.
+  // Changes one node of an executable graph. Returns nullopt if the node is malformed.
   std::optional<CUresult> set(const wire::SetGraphNode& head, wire::Reader& node);
   CUresult enable(const wire::SetGraphNode& body);
-  // The stream's context is current. `command`: the sequence number of the launch.
+  // The stream's context must be current. `command`: sequence number of the launch command.
   CUresult launch(uint64_t executable, StreamState& stream, uint64_t command);
   CUresult upload(uint64_t executable, StreamState& stream);
   CUresult destroy(uint64_t handle);
 
-  // Some launch has parts that the driver does not have yet.
+  // True while a launch has parts that the driver does not have yet.
   bool launching() const { return !launches_.empty(); }
-  // The stream, or the context with its streams, is about to be destroyed: no further parts go there.
+  // Call before the stream, or the context with its streams, is destroyed: their launches get no further
+  // parts.
   void give_up_launches(const StreamState& stream);
   void give_up_launches(const ContextState& context);
-  // The context is about to end, and whatever uses it; everything is done.
+  // Destroys the graphs that use a context. Call before the context is destroyed, when its work is done.
   void drop(const ContextState& context);
   void clear();
   size_t size() const { return graphs_.size(); }
   // Adds the client's handles of the events that an executable graph waits for and records.
   void add_events(uint64_t executable, OrderKeys& waits_for, OrderKeys& records) const;
-  // The device has an array's address in it, which nobody can change.
+  // True if a graph contains the address of an array; the driver has no way to replace it.
   bool names_array() const;
 
  private:
@@ -73,53 +80,55 @@ class Graphs {
     CUgraphNode object = nullptr;    // null: a client node
     wire::GraphNodeKind kind{};
     uint32_t level = 0;
-    bool behind_work = false;        // of the device in its own part
+    bool behind_work = false;        // depends on device work in its own part
     ContextState* context = nullptr;
-    CUevent event = nullptr;         // held
-    uint64_t event_handle = 0;       // the client's
-    uint64_t callback = 0;           // of a client node; in callbacks_
+    CUevent event = nullptr;         // held in Executor::events
+    uint64_t event_handle = 0;       // the client's handle
+    uint64_t callback = 0;           // id of a client node, which is in callbacks_
     bool names_array = false;
   };
   struct Part {
-    CUgraph object = nullptr;          // null: nothing but client nodes so far
-    CUgraphExec executable = nullptr;  // null: not instantiated yet, or no work in it
-    CUgraph updated_from = nullptr;    // by the last update; null: there was none
-    bool has_changed_nodes = false;    // set one by one since then
-    uint32_t works = 0;                // nodes that are not empty
-    std::vector<uint32_t> client_nodes;  // their numbers; the next part comes after these
+    CUgraph object = nullptr;          // null: no nodes but client nodes so far
+    CUgraphExec executable = nullptr;  // null: not instantiated yet, or no work
+    CUgraph updated_from = nullptr;    // graph of the last update; null: never updated
+    bool has_changed_nodes = false;    // nodes were set one by one since the last update
+    uint32_t works = 0;                // number of nodes that give the device work
+    std::vector<uint32_t> client_nodes;  // indices in Graph::nodes; the next part comes after these nodes
   };
   struct Condition {
     wire::GraphCondition wanted;
     ContextState* context;
-    uint64_t made = 0;                 // the device's handle; 0: none yet
-    uint32_t level = 0;                // of the part that has it
+    uint64_t made = 0;                 // the device's handle; 0: not created yet
+    uint32_t level = 0;                // level of the part that the condition is in
   };
   struct Graph {
     bool is_executable = false;
     std::vector<Part> parts = std::vector<Part>(1);
     std::vector<Node> nodes;
     uint64_t edges = 0;
-    Graph* root = nullptr;             // of a body: the graph that it will end with
-    uint32_t level = 0;                // of a body: of the part that it is in
-    std::vector<uint64_t> bodies;      // of a root: numbers of them all
-    std::vector<std::unique_ptr<Graph>> inner;  // the same, once it is executable
-    std::unordered_map<uint64_t, Condition> conditions;  // of a root, by the client's handle
-    std::map<int, uint64_t> charged;   // of an executable graph: bytes of the quota, by device
-    size_t refused = 0;                // nodes that were not kept, since one was wrong
-    CUresult wrong = CUDA_SUCCESS;     // of an executable graph: an update that failed half way
+    Graph* root = nullptr;             // body only: the graph that owns it
+    uint32_t level = 0;                // body only: level of the part that it is in
+    std::vector<uint64_t> bodies;      // root only: handles of all bodies
+    std::vector<std::unique_ptr<Graph>> inner;  // executable root only: the bodies themselves
+    std::unordered_map<uint64_t, Condition> conditions;  // root only, by the client's handle
+    std::map<int, uint64_t> charged;   // executable graph only: bytes of the quota, by device
+    size_t refused = 0;                // nodes that were dropped because of an error
+    // first error; in an executable graph: error of an update that failed half way
+    CUresult wrong = CUDA_SUCCESS;
     uint32_t wrong_node = wire::kNoGraphNode;
   };
-  // Of a graph with client nodes, until the driver has all of its parts.
+  // A launch of a graph with client nodes, until the driver has all parts.
   struct Launch {
-    Graph* graph;                      // null: over
+    Graph* graph;                      // null: the launch is over
     StreamState* stream;
-    uint64_t command;                  // its sequence number
-    uint32_t next = 0;                 // the part that comes next
-    size_t unanswered = 0;             // client nodes of the part before
-    std::vector<std::pair<uint64_t, std::shared_ptr<StreamGate>>> gates;  // theirs, by number
+    uint64_t command;                  // sequence number of the launch command
+    uint32_t next = 0;                 // index of the next part
+    size_t unanswered = 0;             // unanswered client nodes of the previous part
+    // gates of the unanswered client nodes, by callback id
+    std::vector<std::pair<uint64_t, std::shared_ptr<StreamGate>>> gates;
     std::atomic<bool> failed{false};
-    struct Held {                      // a key in the backlog
-      uint32_t part;                   // it is released behind this one
+    struct Held {                      // a key held in the backlog
+      uint32_t part;                   // the key is released after this part was launched
       uint64_t key;
       bool writes;
     };
@@ -128,7 +137,7 @@ class Graphs {
   using Owner = std::unique_ptr<Graph>;
 
   Graph* find(uint64_t handle, bool executable);
-  // Both lists in ascending order; `edges` has those that are not full dependencies.
+  // Dependencies of a node. Both lists are in ascending order; `edges` contains the edges with edge data.
   struct Dependencies {
     std::vector<uint32_t> numbers;
     std::vector<wire::GraphEdge> edges;
@@ -138,17 +147,19 @@ class Graphs {
   CUresult add_to_device(Graph& graph, const NodeWork& work, Node& node, const Dependencies& dependencies);
   CUresult make_node(Graph& graph, const NodeWork& work, Node& node, const std::vector<CUgraphNode>& before);
   CUresult connect(CUgraph graph, CUgraphNode from, CUgraphNode to, const wire::GraphEdge& edge);
-  // Whether the edges are such as CUDA has between nodes of these kinds.
+  // True if CUDA allows these edges to a node of this kind.
   static bool may_have(const Graph& graph, wire::GraphNodeKind kind, const std::vector<wire::GraphEdge>& edges);
-  // Where a node with these dependencies stands.
+  // Returns a node with the level and behind_work that follow from the dependencies.
   static Node place(const Graph& graph, std::span<const uint32_t> dependencies);
   CUresult keep_condition(Graph& graph, const NodeWork& work);
-  // Makes the condition, if it is not made, in the part of `level`; all that names it must be there.
+  // Creates the condition in the part of `level`, unless it exists. All nodes that name it must be on that
+  // level.
   CUresult use_condition(Graph& root, Condition& condition, uint32_t level);
   CUresult add_conditional(Graph& graph, const NodeWork& work, uint32_t level, std::span<const CUgraphNode> before, CUgraphNode* object);
   bool refuse_bodies(Graph& graph, wire::Reader body);
   CUresult translate_conditions(Graph& graph, uint32_t level, NodeWork& work);
-  // Takes it, with its bodies, out of the table; null: there is none that is whole and not executable.
+  // Removes a graph with its bodies from the table. Returns null if there is none, or if it is executable or
+  // a body.
   Owner take(uint64_t handle);
   CUresult update_parts(Graph& target, Graph& graph, wire::GraphResult& result);
   bool restore_parts(const Graph& target, size_t count);
@@ -158,7 +169,7 @@ class Graphs {
   void let_go(Node& node);
   void end(Graph& graph);
 
-  // graph_launch.cc
+  // In graph_launch.cc:
   CUresult launch_part(const Part& part, StreamState& stream);
   CUresult go_on(const std::shared_ptr<Launch>& launch);
   CUresult call_client(const std::shared_ptr<Launch>& launch, const Part& part, bool behind_work);

@@ -5,7 +5,7 @@
 namespace gpupool::worker {
 namespace {
 
-constexpr uint64_t kHandleBits = 0x7fff'ffff'ffff'fff0;  // make_handle's layout: the rest is zero
+constexpr uint64_t kHandleBits = 0x7fff'ffff'ffff'fff0;  // the other bits of make_handle()'s layout are zero
 
 bool belongs_to_context(cuda::Kind kind) {
   using cuda::Kind;
@@ -29,7 +29,7 @@ HandleTable::Entry* HandleTable::find(uint64_t handle) const {
 
 std::optional<void*> HandleTable::resolve(Kind kind, uint64_t handle) {
   const Kind actual = cuda::kind_of(handle);
-  // The driver takes a CUkernel where it expects a CUfunction, and cudart relies on it.
+  // The driver accepts a CUkernel in place of a CUfunction, and cudart relies on that.
   if (actual != kind && !(kind == Kind::function && actual == Kind::kernel)) return std::nullopt;
   const Entry* const entry = find(handle);
   if (!entry) return std::nullopt;
@@ -41,7 +41,7 @@ std::optional<void*> HandleTable::resolve(Kind kind, uint64_t handle) {
 
 std::optional<HandleTable::Launchable> HandleTable::resolve_launchable(uint64_t handle) {
   const Kind kind = cuda::kind_of(handle);
-  // The driver takes a CUkernel where it expects a CUfunction, and cudart relies on it.
+  // The driver accepts a CUkernel in place of a CUfunction, and cudart relies on that.
   if (kind != Kind::function && kind != Kind::kernel) return std::nullopt;
   Entry* const entry = find(handle);
   if (!entry) return std::nullopt;
@@ -50,7 +50,8 @@ std::optional<HandleTable::Launchable> HandleTable::resolve_launchable(uint64_t 
 
 StreamState* HandleTable::find_stream(uint64_t handle) {
   StreamState* state = nullptr;
-  if (handle <= 1) {  // 0 and CU_STREAM_LEGACY; per-thread streams (2) are streams of their own, made by the client
+  // 0 and CU_STREAM_LEGACY; the client creates an ordinary stream for each per-thread stream (2)
+  if (handle <= 1) {
     if (ContextState* const context = contexts_.current()) state = &context->legacy;
   } else if (cuda::kind_of(handle) == Kind::stream) {
     if (Entry* const entry = find(handle)) state = entry->stream;
@@ -74,7 +75,7 @@ void HandleTable::bind_owned(Kind kind, uint64_t handle, void* object, uint64_t 
     entry = {};
   }
   if (entry.handle != 0) {
-    // The client uses the place again because it believes the object destroyed: destroying it has failed.
+    // The client reuses the index because it takes the object for destroyed, but destroying it has failed.
     void* const old = entry.object;
     const Kind old_kind = cuda::kind_of(entry.handle);
     if (old_kind == Kind::context) {
@@ -85,7 +86,7 @@ void HandleTable::bind_owned(Kind kind, uint64_t handle, void* object, uint64_t 
     if (entry.stream && departing_) departing_(*entry.stream);
     destroy(old_kind, old);
     forget(entry);
-    if (owner != 0 && !find(owner)) {  // it was the owner's place, and the object is gone with it
+    if (owner != 0 && !find(owner)) {  // the index was the owner's, and the object is gone with it
       broken_ = true;
       return;
     }
@@ -96,7 +97,7 @@ void HandleTable::bind_owned(Kind kind, uint64_t handle, void* object, uint64_t 
   entry.context = !belongs_to_context(kind) || !current ? nullptr : kind == Kind::stream ? current : &current->owner();
   entry.owner = owner;
   if (owner != 0) {
-    // Whichever context is current, the driver's object ends with its module's.
+    // The object belongs to its module's context, whichever context is current.
     if (const Entry* const code = find(owner); code && code->context) entry.context = code->context;
     adopt_child(owner, handle);
   }
@@ -112,7 +113,7 @@ void HandleTable::bind_owned(Kind kind, uint64_t handle, void* object, uint64_t 
   count(kind, 1);
 }
 
-// Modulo 2^32, so that -1 takes one away.
+// Adds modulo 2^32, so ~0u subtracts one.
 void HandleTable::count(Kind kind, uint32_t more) {
   if (kind == Kind::stream) counters_.streams.fetch_add(more, std::memory_order_relaxed);
   if (kind == Kind::module || kind == Kind::library) counters_.modules.fetch_add(more, std::memory_order_relaxed);
@@ -120,7 +121,7 @@ void HandleTable::count(Kind kind, uint32_t more) {
 
 void HandleTable::adopt_child(uint64_t owner, uint64_t handle) {
   auto& children = children_[owner];
-  // A client may bind the same place again and again: the list stays in proportion to what is alive.
+  // A client may bind the same index repeatedly; keep the list proportional to the number of live objects.
   if (children.size() > 2 * size_ + kPageEntries) {
     std::sort(children.begin(), children.end());
     children.erase(std::unique(children.begin(), children.end()), children.end());
@@ -157,7 +158,7 @@ uint64_t HandleTable::owner_of(uint64_t handle) const {
   return entry ? entry->owner : 0;
 }
 
-// `visit` may forget the entry.
+// `visit` may remove the entry.
 template <class F>
 void HandleTable::for_each_entry(F&& visit) {
   for (auto& page : pages_) {
@@ -207,17 +208,17 @@ void HandleTable::destroy(Kind kind, void* object) {
     case Kind::mipmapped_array:
       if (destroy_array_) destroy_array_(object);
       break;
-    case Kind::linker:   // Linkers' own
+    case Kind::linker:   // owned by Linkers
     case Kind::green_context:
-    case Kind::resource_description:  // the driver has no call to end one
+    case Kind::resource_description:  // the driver has no call to destroy it
     case Kind::none:
-    case Kind::context:  // Contexts' own
+    case Kind::context:  // owned by Contexts
     case Kind::function:
     case Kind::kernel:
     case Kind::graph_node:
     case Kind::graph_condition:
     case Kind::upload:
-    case Kind::texture_reference:  // their module's or context's
+    case Kind::texture_reference:  // owned by their module or context
     case Kind::surface_reference:
       break;
   }

@@ -1,10 +1,10 @@
-// The client's handles and the device's objects behind them: codec.h's Table, and the only place where a number that a
-// client sent becomes a pointer that the driver gets. The executor's thread alone uses it.
+// Maps the client's handles to the device's objects; implements codec.h's Table. This is the only place where
+// a number that a client sent becomes a pointer that is passed to the driver. Executor's thread only.
 //
-// Handles are compared whole, so that a stale one (older generation, other kind) is unknown. Objects remember the context
-// they were made in and the module or library they belong to, and vanish with it: the driver would follow a dangling
-// CUfunction without a check. What is still there at the end of the session is destroyed by
-// destroy_all().
+// Handles are compared as a whole, so a stale handle (older generation or other kind) is unknown. An object
+// belongs to the context in which it was created, and possibly to a module or library, and is removed with
+// it: the driver would follow a dangling CUfunction without a check. destroy_all() destroys the remaining
+// objects at the end of the session.
 #pragma once
 #include <array>
 #include <functional>
@@ -20,25 +20,25 @@
 
 namespace gpupool::worker {
 
-constexpr uint32_t kMaxHandles = 4u << 20;  // indices a client may use; above it the session ends
+constexpr uint32_t kMaxHandles = 4u << 20;  // a session with a larger index ends
 
 class HandleTable {
  public:
   using Kind = cuda::Kind;
 
-  // Streams and modules are counted in `counters`.
+  // Counts streams and modules in `counters`.
   HandleTable(const DeviceApi& api, Contexts& contexts, quota::SessionPage& counters, const VisibleDevices& visible)
       : api_(api), contexts_(contexts), counters_(counters), visible_(visible), pages_(kPages) {}
 
   // --- codec.h's Table ---
   std::optional<void*> resolve(Kind kind, uint64_t handle);
-  // A function that is launched, or a kernel in its place. nullopt: unknown.
+  // A function, or a kernel that is launched in place of one. nullopt: unknown handle.
   struct Launchable {
     uint64_t handle;
     void* object;
-    uint64_t owner;        // its module or library
-    ContextState* context; // null: a kernel, which is for any
-    KernelMemory* memory;  // until the handle is bound again or forgotten
+    uint64_t owner;        // handle of its module or library
+    ContextState* context; // null: a kernel, which runs in any context
+    KernelMemory* memory;  // valid until the handle is bound again or removed
   };
   std::optional<Launchable> resolve_launchable(uint64_t handle);
   // The context of the object that resolve() found last; null: it belongs to none.
@@ -51,35 +51,37 @@ class HandleTable {
   }
   std::optional<CUdevice> device(CUdevice number) const { return visible_.find(number); }
 
-  // The same. Null: unknown, or no context is current.
+  // Returns the state of a stream, or null if the handle is unknown or, for the legacy stream, no context is
+  // current.
   StreamState* find_stream(uint64_t handle);
-  StreamState* use_stream(uint64_t handle) {  // it is about to get work
+  StreamState* use_stream(uint64_t handle) {  // the stream is about to get work
     StreamState* const state = find_stream(handle);
     if (state) contexts_.note_use(*state);
     return state;
   }
-  // `owner`: the module or library that the object vanishes with; 0: none.
+  // `owner`: the module or library that the object is removed with; 0: none.
   void bind_owned(Kind kind, uint64_t handle, void* object, uint64_t owner);
   uint64_t owner_of(uint64_t handle) const;
-  // Handles of this kind that stand for one of these objects stand for another one from now on.
+  // Maps handles of this kind to new objects, by old object.
   void replace(Kind kind, const std::unordered_map<void*, void*>& objects);
-  // Destroys every object that was made in a context, users before what they use.
+  // Destroys every object of a context, users before the objects that they use.
   void drop_context(const ContextState& context) { destroy_where(&context); }
-  // Destroys every object that is left (contexts stay).
+  // Destroys all remaining objects, except contexts.
   void destroy_all() { destroy_where(nullptr); }
-  // Called while the stream still exists, before the table destroys or forgets it.
+  // Sets a function to call before the table destroys or removes a stream, which still exists then.
   void on_stream_departing(std::function<void(StreamState&)> departing) { departing_ = std::move(departing); }
-  // Called when a module or library is gone.
+  // Sets a function to call after a module or library was removed.
   void on_code_gone(std::function<void(uint64_t)> gone) { code_gone_ = std::move(gone); }
-  // Whether an object whose place the client uses again is to stay, since a command that names it has yet to be executed.
+  // Sets a predicate: true if an object whose index the client reuses must stay, because a command that names
+  // it has yet to be executed.
   void keep_if(std::function<bool(uint64_t)> needed) { needed_ = std::move(needed); }
-  // Called in place of cuMemRelease, which the table would call.
+  // Sets a function to call in place of cuMemRelease.
   void release_memory_by(std::function<void(CUmemGenericAllocationHandle)> release) { release_memory_ = std::move(release); }
-  // Which arrays and mipmapped arrays cannot be resolved yet.
+  // Sets a predicate: true for arrays and mipmapped arrays that resolve() must not return yet.
   void hide_arrays_if(std::function<bool(const void*)> hidden) { array_hidden_ = std::move(hidden); }
-  // Called with an array or mipmapped array that the table would destroy.
+  // Sets the function that destroys arrays and mipmapped arrays.
   void destroy_array_by(std::function<void(void*)> destroy) { destroy_array_ = std::move(destroy); }
-  // A handle that no client of ours makes was bound: the session must end.
+  // True after a handle was bound that gpupool's client never creates: the session must end.
   bool broken() const { return broken_; }
   size_t size() const { return size_; }
 
@@ -89,10 +91,10 @@ class HandleTable {
   struct Entry {
     uint64_t handle = 0;  // 0: empty
     void* object = nullptr;
-    ContextState* context = nullptr;  // null: belongs to none (libraries, kernels, memory)
-    StreamState* stream = nullptr;    // of a stream
+    ContextState* context = nullptr;  // null: belongs to no context (libraries, kernels, memory)
+    StreamState* stream = nullptr;    // for a stream
     uint64_t owner = 0;
-    KernelMemory memory;              // of a function or kernel
+    KernelMemory memory;              // for a function or kernel
   };
   using Page = std::array<Entry, kPageEntries>;
 
@@ -110,8 +112,9 @@ class HandleTable {
   quota::SessionPage& counters_;
   const VisibleDevices& visible_;
   std::vector<std::unique_ptr<Page>> pages_;
-  std::unordered_map<uint64_t, Entry> displaced_;  // of keep_if(), by handle
-  std::unordered_map<uint64_t, std::vector<uint64_t>> children_;  // of modules and libraries
+  std::unordered_map<uint64_t, Entry> displaced_;  // objects that keep_if() has kept, by handle
+  // handles of functions, kernels and others, by module or library
+  std::unordered_map<uint64_t, std::vector<uint64_t>> children_;
   std::function<void(StreamState&)> departing_;
   std::function<void(uint64_t)> code_gone_;
   std::function<bool(uint64_t)> needed_;

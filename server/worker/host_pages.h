@@ -1,4 +1,4 @@
-// Host memory that device memory's contents lie in for some time: as long as it may be, and in no core dump.
+// Host memory for the contents of device memory: excluded from core dumps, in huge pages where possible.
 #pragma once
 #include <sys/mman.h>
 
@@ -7,7 +7,7 @@
 
 namespace gpupool::worker {
 
-// Null: there is none.
+// Returns null if no memory is available.
 inline std::byte* take_host_pages(uint64_t bytes) {
   void* const pages = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (pages == MAP_FAILED) return nullptr;

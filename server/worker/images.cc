@@ -13,7 +13,7 @@ bool driver_tells_layouts(const DeviceApi& api) {
 #endif
 }
 
-// Empty: the image has code for the device.
+// Returns why the image has no code for the device, or an empty string if it has code.
 std::string why_no_code(const DeviceApi& api, CUdevice device, const cuda::Image& image) {
   cuda::CodeTarget target;
   cuda::CodeSelection selection;

@@ -1,6 +1,7 @@
-// Modules and libraries of the client: images are checked before the driver sees them, because the driver takes sizes
-// from the image's own headers; what must live as long as the loaded object (options and log buffers of the compiler, parameter layouts for drivers
-// that do not tell them) is kept here. The executor's thread alone uses it.
+// Loads the client's modules and libraries. Checks images before the driver sees them, because the driver
+// trusts the sizes in an image's headers, and owns what must live as long as the loaded object: the
+// compiler's options and log buffers, and parameter layouts for drivers that do not report them. Executor's
+// thread only.
 #pragma once
 #include <cstddef>
 #include <functional>
@@ -17,7 +18,7 @@
 
 namespace gpupool::worker {
 
-constexpr size_t kJitLogBytes = 16 * 1024;  // each of the two logs
+constexpr size_t kJitLogBytes = 16 * 1024;  // bytes of each of the two logs
 
 class Images {
  public:
@@ -27,21 +28,23 @@ class Images {
     CUresult result = CUDA_SUCCESS;
     void* object = nullptr;
     bool admitted = false;
-    std::string log;  // of the JIT compiler; where the driver says nothing of an image without code for the device, the reason
-    float milliseconds = 0;  // that it took
+    // log of the JIT compiler; if it is empty and the image has no code for the device, the reason
+    std::string log;
+    float milliseconds = 0;  // compile time
   };
-  using Options = std::span<const wire::JitOption>;  // numeric ones alone
-  // Asked when the image is understood, before the driver gets it.
+  using Options = std::span<const wire::JitOption>;  // numeric options only
+  // Called after the image was parsed and before the driver gets it; an error prevents loading.
   using Admit = std::function<CUresult(const cuda::Image&)>;
-  // `device`: the current context's.
+  // `device`: the device of the current context.
   Loaded load_module(uint64_t handle, CUdevice device, std::span<const std::byte> bundle, Options options, const Admit& admit);
   Loaded load_library(uint64_t handle, CUdevice device, std::span<const std::byte> bundle, Options options, const Admit& admit);
-  // Parameter layout of a kernel by name, where the driver cannot tell it; null: unknown.
+  // Returns the parameter layout of a kernel, where the driver cannot report it; null: unknown.
   const std::vector<cuda::KernelParam>* layout(uint64_t owner, std::string_view kernel) const;
   void forget(uint64_t handle) { kept_.erase(handle); }
 
  private:
-  // What the driver is given with an image. Libraries compile late, so it may write there until they are unloaded.
+  // Options and buffers passed to the driver. Libraries compile lazily, so the driver may write to them until
+  // the library is unloaded.
   struct Jit {
     char info[kJitLogBytes] = {};
     char error[kJitLogBytes] = {};

@@ -12,7 +12,8 @@ namespace gpupool::worker {
 namespace {
 
 constexpr size_t kBufferBytes = 64 * 1024;
-// Beside the connection's patience: a client that calls in a loop needs some time between a reply and its next call.
+// Added to the connection's polling time: a client that calls in a loop needs some time between a reply and
+// its next call.
 constexpr std::chrono::microseconds kBetweenCalls{10};
 
 }  // namespace
@@ -61,7 +62,7 @@ Result<size_t> Inbox::receive(std::span<std::byte> destination) {
 
 Result<void> Inbox::fill(size_t wanted) {
   if (end_ - begin_ >= wanted) return {};
-  if (wanted > capacity_) {  // bounded: next() refuses bodies above kMaxBodyBytes
+  if (wanted > capacity_) {  // bounded: next() rejects bodies above kMaxBodyBytes
     auto larger = std::make_unique_for_overwrite<std::byte[]>(wanted);
     std::memcpy(larger.get(), buffer_.get() + begin_, end_ - begin_);
     buffer_ = std::move(larger);

@@ -1,7 +1,8 @@
-// The receiving side of a session: frames are decoded where they were received. The executor's thread alone uses it.
+// The receiving side of a session: decodes command frames in the receive buffer. Executor's thread only.
 //
-// next() gives one header at a time; its body is then taken exactly once, by body() as one piece (valid until the next
-// call), or piece by piece with body() and read_into(), which receives a long payload straight into its place.
+// next() returns one header. The caller must then consume the body exactly once: with body() as a whole
+// (valid until the next call), or in pieces with body() and read_into(), which receives a long payload
+// directly into its destination.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -19,25 +20,26 @@ namespace gpupool::worker {
 
 class Inbox {
  public:
-  // Called before the thread sleeps for want of input; how long it may sleep at most (nullopt: until input comes).
+  // Called before the thread sleeps because there is no input. Returns the longest time to sleep; nullopt:
+  // until input arrives.
   using Idle = std::function<std::optional<std::chrono::microseconds>()>;
 
-  // What is received is added to `bytes`.
+  // Adds the number of received bytes to `bytes`.
   Inbox(transport::Connection& connection, std::atomic<uint64_t>& bytes, Idle idle);
 
   Result<wire::CommandHeader> next();
   Result<std::span<const std::byte>> body(size_t size);
   Result<void> read_into(std::span<std::byte> destination);
   size_t body_left() const { return body_left_; }
-  // Until end_replay(), body() and read_into() take from a body that was received before.
+  // Until end_replay(), body() and read_into() return data of a body that was received earlier.
   void replay(wire::Reader body);
   void end_replay();
-  // True when more of the client's bytes lie here already.
+  // True if the buffer holds unread bytes.
   bool has_input() const { return end_ != begin_; }
 
  private:
-  Result<void> fill(size_t wanted);              // until `wanted` bytes lie in the buffer
-  Result<size_t> receive(std::span<std::byte>);  // at least one byte; waits
+  Result<void> fill(size_t wanted);              // receives until the buffer holds `wanted` bytes
+  Result<size_t> receive(std::span<std::byte>);  // waits for at least one byte
   Result<size_t> receive_some(std::span<std::byte>);
 
   transport::Connection& connection_;

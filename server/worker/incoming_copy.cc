@@ -8,11 +8,12 @@
 namespace gpupool::worker {
 namespace {
 
-// Data in ordinary memory, of all copies of a session: as a rule, and where a connection has waited for room so long.
+// Limits of early data in ordinary memory, per session: normally, and after a connection has waited for
+// kPatience.
 constexpr uint64_t kMostEarlyBytes = 256u << 20;
 constexpr uint64_t kMostEarlyAtAll = uint64_t{1} << 30;
 constexpr std::chrono::milliseconds kPatience{100};
-// A connection waits so long for staging memory of a copy whose stream has come to it; then others' data may be more urgent.
+// How long a connection waits for staging memory before it looks at other possibilities.
 constexpr std::chrono::milliseconds kChunkTime{20};
 
 }  // namespace
@@ -27,7 +28,7 @@ void IncomingCopy::prepare(ContextState& context) {
   way_ = Way::staged;
 }
 
-// The stream has come to the copy, or never will.
+// Sets the way when the stream has reached the copy, or never will.
 void IncomingCopy::decide(Way way) {
   {
     const std::lock_guard lock(mutex_);
@@ -38,8 +39,8 @@ void IncomingCopy::decide(Way way) {
   pass_on_early();
 }
 
-// Has a wait thread bring the pieces that lie in ordinary memory to their place, once the stream has come to the copy. Where no thread is to be
-// had the caller does it.
+// After begin(), lets a wait thread move the pieces in ordinary memory to their rows. The caller does it if
+// no thread is available.
 void IncomingCopy::pass_on_early() {
   {
     const std::lock_guard lock(mutex_);
@@ -87,7 +88,7 @@ IncomingCopy::Way IncomingCopy::way() {
   return way_;
 }
 
-// The caller was counted in active_.
+// The caller must have been counted in active_.
 void IncomingCopy::count(uint64_t received) {
   bool last = false;
   count_done(received * rows.piece_bytes());
@@ -95,7 +96,7 @@ void IncomingCopy::count(uint64_t received) {
     const std::lock_guard lock(mutex_);
     --active_;
     missing_ -= received;
-    // Not before the last thread has left: the context may be destroyed then.
+    // Wait for the last thread to leave, because the context may be destroyed afterwards.
     last = !over_ && missing_ == 0 && active_ == 0;
     over_ |= last;
     if (over_ && gate_) gate_->open();
@@ -125,7 +126,7 @@ CUresult IncomingCopy::begin(StreamState& stream, bool orders_streams) {
       return CUDA_SUCCESS;
     }
   }
-  finish(stream, orders_streams);  // all of it was there already
+  finish(stream, orders_streams);  // all data had arrived before
   return CUDA_SUCCESS;
 }
 
@@ -134,7 +135,7 @@ void IncomingCopy::begin_nowhere() {
   decide(Way::nowhere);
 }
 
-// The data is there, or will not come, and the stream's context is current.
+// Completes the copy when its data is there or will not come. The stream's context must be current.
 void IncomingCopy::finish(StreamState& stream, bool orders_streams) {
   if (staged_) {
     session_.defer(staged_->result());
@@ -165,7 +166,7 @@ Result<void> IncomingCopy::receive_piece(compression::PieceReader& reader, uint6
   const auto impatient = std::chrono::steady_clock::now() + kPatience;
   std::unique_lock lock(mutex_);
   while (way_ != Way::direct && way_ != Way::nowhere) {
-    // Pieces in ordinary memory show that the stream does not get on.
+    // Pieces in ordinary memory indicate a stalled stream.
     if (way_ == Way::staged && early_.empty()) {
       lock.unlock();
       if (const auto received = receive_staged(reader, piece, packed)) return *received;
@@ -178,7 +179,7 @@ Result<void> IncomingCopy::receive_piece(compression::PieceReader& reader, uint6
       return receive_early(reader, piece, kept);
     }
     const Waiting waiting("room for data of copies whose streams do not get on");
-    changed_.wait_for(lock, kChunkTime);  // other copies may give back room as well
+    changed_.wait_for(lock, kChunkTime);  // other copies may release room without a notification
   }
   const Way way = way_;
   lock.unlock();
@@ -190,7 +191,7 @@ Result<void> IncomingCopy::receive_piece(compression::PieceReader& reader, uint6
   return received;
 }
 
-// Nullopt: no chunk became free.
+// Returns nullopt if no chunk became free in time.
 std::optional<Result<void>> IncomingCopy::receive_staged(compression::PieceReader& reader, uint64_t piece, std::span<std::byte> packed) {
   make_current(session_.api, context);
   std::optional<Result<void>> received;

@@ -23,7 +23,7 @@
 namespace gpupool::worker::sandbox {
 namespace {
 
-// As in linux/landlock.h, which may be older at the build than the kernel at run time.
+// As in linux/landlock.h, which may be older at build time than the kernel at run time.
 constexpr uint64_t kExecute = 1 << 0, kWriteFile = 1 << 1, kReadFile = 1 << 2, kReadFolder = 1 << 3, kRemoveFolder = 1 << 4, kRemoveFile = 1 << 5,
                    kMakeDevice = 1 << 6, kMakeFolder = 1 << 7, kMakeFile = 1 << 8, kMakeSocket = 1 << 9, kMakeFifo = 1 << 10, kMakeBlockDevice = 1 << 11,
                    kMakeLink = 1 << 12, kMove = 1 << 13, kTruncate = 1 << 14, kControlDevice = 1 << 15;
@@ -43,24 +43,26 @@ struct PathRule {
 
 constexpr uint64_t kRead = kReadFile | kReadFolder | kExecute;
 constexpr uint64_t kChange = kWriteFile | kRemoveFile | kMakeFile | kTruncate | kControlDevice;
-constexpr uint64_t kOfFiles = kExecute | kWriteFile | kReadFile | kTruncate | kControlDevice;  // the rest can be allowed below folders only
+// rights that apply to files; the others are only valid for folders
+constexpr uint64_t kOfFiles = kExecute | kWriteFile | kReadFile | kTruncate | kControlDevice;
 
-// What drivers read: libraries, settings, and what the kernel tells of devices.
+// Files that drivers read: libraries, settings, and the kernel's information about devices.
 constexpr const char* kReadable[] = {
     "/usr", "/lib", "/lib64", "/opt", "/run/nvidia", "/proc", "/sys",
-    // the dynamic loader
+    // dynamic loader
     "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/ld.so.preload",
     // names of hosts, users and groups (NSS), time zones
     "/etc/nsswitch.conf", "/etc/hosts", "/etc/host.conf", "/etc/resolv.conf", "/etc/gai.conf", "/etc/services", "/etc/protocols", "/etc/networks", "/etc/passwd", "/etc/group",
     "/etc/localtime", "/etc/timezone",
-    // TLS: settings and authorities' certificates, no keys
+    // TLS: settings and CA certificates, but no keys
     "/etc/ssl/openssl.cnf", "/etc/ssl/certs", "/etc/ssl/cert.pem", "/etc/pki/tls/openssl.cnf", "/etc/pki/tls/certs", "/etc/pki/ca-trust/extracted", "/etc/crypto-policies",
     // drivers
     "/etc/nvidia", "/etc/OpenCL", "/etc/libibverbs.d", "/etc/rdma", "/etc/libnl", "/etc/libnl-3"};
 constexpr const char* kWritable[] = {"/dev/shm", "/proc/self"};  // shared memory; a thread's name
-// No terminals, no virtual machines, no other program's devices, whatever their modes.
+// No terminals, virtual machines or devices of other programs, whatever their modes.
 constexpr const char* kDevices[] = {"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/infiniband", "/dev/dri"};
-constexpr std::string_view kGpuDevices[] = {"nvidia", "nvhost", "nvmap", "nvgpu", "dxg"};  // names in /dev that begin so
+// prefixes of names in /dev
+constexpr std::string_view kGpuDevices[] = {"nvidia", "nvhost", "nvmap", "nvgpu", "dxg"};
 
 Error failure(const std::string& what, int error) { return {ErrorCode::unavailable, what + ": " + std::generic_category().message(error)}; }
 
@@ -74,7 +76,7 @@ uint64_t known_file_rights(int version) {
 
 Result<void> allow(int ruleset, const std::string& path, uint64_t rights) {
   const int file = ::open(path.c_str(), O_PATH | O_CLOEXEC);
-  if (file < 0) return {};  // what is not there needs no rule
+  if (file < 0) return {};  // a missing file needs no rule
   struct stat status {};
   if (::fstat(file, &status) == 0 && !S_ISDIR(status.st_mode)) rights &= kOfFiles;
   const PathRule rule{rights, file};
@@ -143,7 +145,7 @@ Result<void> restrict_files(const std::vector<std::string>& readable, const std:
   if (version < kLandlockFiles) return {};
   const uint64_t known = known_file_rights(version);
   RulesetAttributes attributes{.files = known, .tcp = 0, .scopes = 0};
-  size_t size = sizeof attributes.files;  // older kernels refuse to be given more than they know
+  size_t size = sizeof attributes.files;  // older kernels reject structures longer than theirs
   if (version >= kLandlockTcp) {
     attributes.tcp = kBindTcp | kConnectTcp;
     size += sizeof attributes.tcp;

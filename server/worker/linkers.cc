@@ -54,7 +54,7 @@ CUresult Linkers::add(uint64_t handle, CUjitInputType type, std::span<const std:
   Linker* const linker = find(handle);
   if (!linker) return CUDA_ERROR_INVALID_HANDLE;
   auto& kept = *linker->of_inputs.emplace_back(std::make_unique<OptionList>(list(options)));
-  // Text with its NUL; the rest ends where it ends.
+  // The size of PTX text includes its NUL; other inputs have none.
   const size_t size = bytes.size() + (type == CU_JIT_INPUT_PTX ? 1 : 0);
   const CUresult result =
       api_.cuLinkAddData_v2(linker->state, type, const_cast<std::byte*>(bytes.data()), size, name.c_str(),

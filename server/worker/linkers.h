@@ -1,5 +1,5 @@
-// The client's linkers (cuLink*): the driver reads options and writes logs through pointers for as long as a linker lives, so these
-// are kept here. The executor's thread alone uses it.
+// The client's linkers (cuLink*). The driver reads options and writes logs through pointers while a linker
+// exists, so this class owns them. Executor's thread only.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -15,7 +15,7 @@
 
 namespace gpupool::worker {
 
-constexpr size_t kMaxLinkers = 1024;  // more than any program has at a time
+constexpr size_t kMaxLinkers = 1024;  // per session; more than any program uses at a time
 
 class Linkers {
  public:
@@ -25,16 +25,18 @@ class Linkers {
   Linkers(const Linkers&) = delete;
   Linkers& operator=(const Linkers&) = delete;
 
-  // With the linker's context current, in all of these. Options: numeric ones alone (wire::is_numeric_jit_option).
+  // All functions need the linker's context to be current. `options`: numeric ones only
+  // (wire::is_numeric_jit_option).
   CUresult create(uint64_t linker, const ContextState& context, Options options);
-  // `bytes` end with a NUL that is not part of them. `log`: what the driver had to say.
+  // A NUL byte must follow `bytes`. `log`: output of the driver.
   CUresult add(uint64_t linker, CUjitInputType type, std::span<const std::byte> bytes, const std::string& name, Options options,
                std::string& log);
   CUresult complete(uint64_t linker, uint64_t* size, std::string& log);
-  // At most wire::kMaxImagePartBytes of the image; nothing: there is none, or not as much.
+  // Returns at most wire::kMaxImagePartBytes of the image from `offset`; empty if there is no image or
+  // `offset` is beyond its end.
   std::span<const std::byte> image(uint64_t linker, uint64_t offset) const;
   CUresult destroy(uint64_t linker);
-  // Those of the current context, which is about to end.
+  // Destroys the linkers of the current context, which is about to be destroyed.
   void drop(const ContextState& context);
   const ContextState* context_of(uint64_t linker) const;
 
@@ -50,7 +52,7 @@ class Linkers {
     std::vector<std::unique_ptr<OptionList>> of_inputs;
     char info[kJitLogBytes] = {};
     char error[kJitLogBytes] = {};
-    std::span<const std::byte> image;  // the driver's, as long as the linker lives
+    std::span<const std::byte> image;  // owned by the driver while the linker exists
   };
   static OptionList list(Options options);
   static std::string take_log(Linker& linker);

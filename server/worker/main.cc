@@ -1,5 +1,6 @@
-// poold-worker: opens the device library, tells poold that it is ready, waits for one client, serves it,
-// ends. Started by poold only, with the control socket as descriptor 3 and its log, a socket to poold, as descriptor 4.
+// poold-worker: opens the device library, reports to poold that it is ready, waits for one client, runs its
+// session, and ends. Started by poold only, with the control socket as descriptor 3 and a socket to poold for
+// its log as descriptor 4.
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -41,7 +42,7 @@
 namespace gpupool::worker {
 namespace {
 
-// The sanitizers' own run-time calls what a worker must not.
+// The sanitizers' runtime needs system calls that the filter denies.
 #if defined(GPUPOOL_ASAN) || defined(GPUPOOL_TSAN)
 constexpr bool kFiltersCalls = false;
 #else
@@ -100,14 +101,14 @@ bool parse_arguments(int count, char** words, Arguments& out) {
   return count % 2 == 1 && !out.device.empty() && out.parent > 0;
 }
 
-// poold's own descriptors are closed on exec; this is for what poold itself was started with.
+// poold's own descriptors are closed on exec. This closes descriptors that poold itself has inherited.
 void close_inherited() {
   constexpr int kFirst = server::kSessionPageDescriptor + 1;
   if (::syscall(SYS_close_range, kFirst, ~0u, 0) == 0) return;
   for (int descriptor = kFirst; descriptor < 4096; ++descriptor) ::close(descriptor);  // Linux before 5.9
 }
 
-// Opens `path` under this number, so that it becomes no other file's before poold sends what belongs there.
+// Opens `path` under this number, so that no other file gets it before poold sends the right descriptor.
 bool reserve_descriptor(const char* path, int flags, int number) {
   const int opened = ::open(path, flags | O_CLOEXEC);
   if (opened == number) return true;
@@ -116,22 +117,23 @@ bool reserve_descriptor(const char* path, int flags, int number) {
   return reserved;
 }
 
-// softgpu keeps what it compiles in a file that poold gives once the tenant is known; before, the number must not become
-// another file's. Never in a folder: all tenants' workers could write there.
+// softgpu caches compiled code in a file that poold sends once the tenant is known; until then the number is
+// reserved. The cache is never a folder, because the workers of all tenants could write there.
 bool reserve_code_descriptor() {
   return reserve_descriptor("/dev/null", O_RDWR, server::kCodeDescriptor) &&
          set_environment("SOFTGPU_CACHE", "fd:" + std::to_string(server::kCodeDescriptor));
 }
 
-// NVIDIA's driver reads these variables in cuInit, before the tenant is known: they name the folder by a descriptor, which becomes the
-// tenant's folder with the session. Until then it is one in which nobody can make anything.
+// NVIDIA's driver reads these variables in cuInit, before the tenant is known. They name the folder by a
+// descriptor, which becomes the tenant's folder when the session starts; until then it is a folder where no
+// file can be created.
 bool set_driver_cache(const std::string& bytes) {
   const std::string path = "/proc/self/fd/" + std::to_string(server::kCacheDescriptor);
   return reserve_descriptor("/sys", O_RDONLY | O_DIRECTORY, server::kCacheDescriptor) && set_environment("CUDA_CACHE_PATH", path) &&
          set_environment("CUDA_CACHE_MAXSIZE", bytes);
 }
 
-// Lets the number name what poold has sent. False: the next message is another one.
+// Moves the message's descriptor to the given number. Returns false if the message is of another kind.
 bool take_descriptor(Result<server::ControlMessage>& message, server::ControlKind kind, int number) {
   if (!message || message->header.kind != kind) return false;
   ::dup3(message->descriptor, number, O_CLOEXEC);
@@ -139,8 +141,8 @@ bool take_descriptor(Result<server::ControlMessage>& message, server::ControlKin
   return true;
 }
 
-// The session ends itself when poold shuts down. Where it cannot (its thread is inside the driver), the
-// process ends: nobody would supervise it or account for it any more.
+// The session ends by itself when poold shuts down. If it cannot, because its thread is inside the driver,
+// the process ends: without poold it would not be supervised or accounted for.
 void poold_is_gone() {
   constexpr int kGrace = 1500;  // ms; poold kills after 2 s
   ::poll(nullptr, 0, kGrace);
@@ -221,7 +223,7 @@ int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressR
   reply.set_worker_pid(::getpid());
   reply.set_server_id(header.server_id);
   reply.set_peer_protocol(wire::kPeerProtocolVersion);
-  // Where client and worker share memory nothing is faster than the one connection.
+  // Bulk connections have no advantage over shared memory.
   reply.set_bulk_connections((*connection)->shares_memory() ? 0 : wire::kMaxBulkConnections);
   reply.set_takes_compressed(true);
   reply.set_bulk_token(std::string(header.bulk_token.data(), header.bulk_token.size()));
@@ -261,7 +263,8 @@ int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressR
   start.image_nonce = nonce;
   start.largest_image = keeps_images ? header.image_bytes : 0;
   start.stop_descriptor = control.end_descriptor();
-  const char* const staging = std::getenv("GPUPOOL_STAGING");  // "always": as on a device that the CPU does not reach
+  // "always": stage copies as on devices whose memory the CPU cannot access
+  const char* const staging = std::getenv("GPUPOOL_STAGING");
   start.direct_memory = staging == nullptr || std::strcmp(staging, "always") != 0;
   options.bulk = true;
   options.session = start.connection.get();
@@ -297,50 +300,54 @@ std::string in_short(const DeviceLibrary& library, const std::vector<control::De
 }
 
 int fail_to_start(const std::string& why) {
-  // If poold is gone too, nobody is left to be told.
+  // The send only fails if poold is gone.
   (void)server::send_control(server::kControlDescriptor, {.kind = server::ControlKind::failed},
                              why.substr(0, server::kMaxControlPayload), -1);
   return server::kWorkerDeviceUnusable;
 }
 
-// A change of the user undoes PR_SET_PDEATHSIG.
+// Must be called again after a change of the user, which resets PR_SET_PDEATHSIG.
 bool dies_with_poold(const Arguments& arguments) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  return ::getppid() == arguments.parent;  // else it ended before the line above
+  return ::getppid() == arguments.parent;  // false: poold ended before the call of prctl
 }
 
-// A worker that uses RDMA stays in the network in which its devices and their addresses are.
+// A worker that uses RDMA keeps its network namespace, where its devices and their addresses are.
 sandbox::Namespaces wanted_namespaces(const Arguments& arguments) {
   const bool uses_rdma = arguments.rdma != transport::RdmaOptions::Use::never && transport::has_rdma_device();
   return {.processes = true, .ipc = true, .network = !uses_rdma};
 }
 
-// Between the device library's loading, which may need what only poold's user can read, and its start, which makes files and threads.
+// Runs between the loading of the device library, which may need files that only poold's user can read, and
+// cuInit, which creates files and threads.
 Result<void> confine(const Arguments& arguments) {
   if (!arguments.sandbox) return {};
   const int processes = ::open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (::geteuid() == 0 && !arguments.user.empty()) (void)sandbox::separate(wanted_namespaces(arguments));  // poold has said what is not possible
+  // poold has reported what is not possible
+  if (::geteuid() == 0 && !arguments.user.empty()) (void)sandbox::separate(wanted_namespaces(arguments));
   Result<void> confined = sandbox::drop_user(arguments.user);
   if (confined && !dies_with_poold(arguments)) confined = Error{ErrorCode::closed, "poold is gone"};
   if (confined && arguments.own_user) {
     confined = sandbox::take_over_user(processes);
-    ::umask(077);  // what it makes is not for others, whom its group or the host's settings might let in
+    ::umask(077);  // the worker's group or the host's settings might give others access to its files
   }
-  ::close(processes);  // with it a worker would see what it must not
+  ::close(processes);  // would give access to processes outside of the namespace
   if (!confined) return confined;
   return sandbox::restrict_files({std::filesystem::path(arguments.device).parent_path()}, arguments.cache_folders);
 }
 
 int run(const Arguments& arguments) {
-  // First of all, while this process is still poold's user: the device library and clients are subject to the limits.
+  // First of all, while the process still has poold's user: the limits apply to the device library and the
+  // client.
   if (!arguments.cgroup.empty()) {
     if (const auto entered = server::enter_cgroup(arguments.cgroup, arguments.cgroup_settings); !entered) return fail_to_start(entered.error().message);
   }
   // Waiting streams must not share hardware queues; NVIDIA's driver reads this in cuInit.
   if (!set_environment("CUDA_DEVICE_MAX_CONNECTIONS", "32", false)) return fail_to_start("out of memory");
-  // The client's to honour: a launch that blocks would keep the executor from what lets it go on.
+  // The client implements this variable: a blocking launch would keep the executor from commands that let the
+  // launch complete.
   ::unsetenv("CUDA_LAUNCH_BLOCKING");  // NOLINT(concurrency-mt-unsafe): the process has one thread yet
-  if (arguments.tls) {  // while files can be opened
+  if (arguments.tls) {  // while files can still be opened
     if (const auto ready = transport::tls::Context::by_secret(transport::Side::server); !ready) return fail_to_start(ready.error().message);
   }
   auto library = DeviceLibrary::load(arguments.device, [&arguments] { return confine(arguments); });
@@ -359,7 +366,8 @@ int run(const Arguments& arguments) {
   }
   const auto told = server::send_control(server::kControlDescriptor, {.kind = server::ControlKind::ready},
                                          in_short(**library, *devices), -1);
-  // Nothing has run on the device until a client comes, so that its library's exit handlers find nothing to wait for.
+  // Nothing has run on the device before the first client, so the library's exit handlers have nothing to
+  // wait for.
   if (!told) std::exit(server::kWorkerPooldGone);  // NOLINT(concurrency-mt-unsafe): no other thread ends the process
   auto page = quota::SharedPage<quota::SessionPage>::open(server::kSessionPageDescriptor);
   auto message = server::receive_control(server::kControlDescriptor);
@@ -377,7 +385,7 @@ int run(const Arguments& arguments) {
   if (!message) return server::kWorkerControlBroken;
   if (message->header.kind != server::ControlKind::session || message->descriptor < 0)
     return server::kWorkerControlBroken;
-  Control& control = *new Control(server::kControlDescriptor, poold_is_gone);  // as long as the process
+  Control& control = *new Control(server::kControlDescriptor, poold_is_gone);  // lives as long as the process
   return serve(**library, std::move(*devices), range, rdma, std::move(*message), control, usage, std::move(groups), std::move(memory_use));
 }
 
@@ -399,8 +407,8 @@ int main(int count, char** words) {
   }
   if (!worker::reserve_code_descriptor()) return server::kWorkerUsage;
   if (!arguments.cache_folders.empty() && !worker::set_driver_cache(arguments.cache_bytes)) return server::kWorkerUsage;
-  (void)::signal(SIGPIPE, SIG_IGN);  // of a log that poold reads no more
+  (void)::signal(SIGPIPE, SIG_IGN);  // writing to the log fails after poold has stopped reading it
   log::start_to_poold(server::kLogDescriptor, arguments.level);
-  // _exit: the device library's own exit handlers may wait for a client's endless kernel.
+  // _exit, because the device library's exit handlers may wait for an endless kernel.
   ::_exit(worker::run(arguments));
 }

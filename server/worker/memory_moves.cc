@@ -15,14 +15,15 @@ using namespace std::chrono_literals;
 using Clock = MemoryMoves::Clock;
 
 constexpr auto kAskEvery = 100ms;
-constexpr timespec kLookEvery{0, 1'000'000};  // the device does not tell when it has got memory back, or a stream is done
-constexpr auto kLongestOrder = 5s;        // an order that could not be followed is given back
-constexpr auto kLongestDrain = 500ms;     // commands are held back for work that is on the device
+// polling interval, because the device does not signal freed memory or finished streams
+constexpr timespec kLookEvery{0, 1'000'000};
+constexpr auto kLongestOrder = 5s;        // an order that cannot be executed within this time is declined
+constexpr auto kLongestDrain = 500ms;  // how long commands are held back while the device finishes its work
 constexpr std::chrono::microseconds kLookAtWork{10'000};
-constexpr std::chrono::microseconds kLookAnyway{250'000};  // should the wake-up have been lost
+constexpr std::chrono::microseconds kLookAnyway{250'000};  // in case a wake-up was lost
 constexpr auto kShortestStay = 1s;
 constexpr auto kLongestStay = 60s;
-constexpr int kStayFactor = 4;            // as long as that many times what bringing the memory back took
+constexpr int kStayFactor = 4;  // memory stays for this multiple of the time that bringing it back took
 
 bool touches_memory(uint16_t id) {
   using wire::Command;
@@ -93,14 +94,14 @@ void MemoryMoves::answer(const Order& order, uint64_t moved) {
   if (!session_.start.control->send(header)) unsent_ = header;
 }
 
-// Also of streams that are gone, of copies that others do, and of what is being captured.
+// Includes work of destroyed streams, copies by other threads, and stream captures.
 bool MemoryMoves::has_work() {
   const DeviceApi& api = session_.api;
   if (session_.gates.any() || !session_.backlog.empty()) return true;
   session_.memory.collect();
   session_.scrubber.settle();
   if (session_.memory.pending() || session_.scrubber.pending()) return true;
-  session_.compute.before_sleep();  // its turn on the GPU is not kept meanwhile
+  session_.compute.before_sleep();  // gives up the turn on the GPU
   const CUcontext before = current_context();
   bool work = false;
   const auto is_capturing = [&](const StreamState& stream) {
@@ -133,12 +134,13 @@ std::optional<std::chrono::microseconds> MemoryMoves::before_sleep() {
   if (!on_) return std::nullopt;
   const auto wanted = order();
   if (!wanted) return kLookAnyway;
-  if (!wanted->at_once && Clock::now() - idle_since_ < quota::kIdleAfter) answer(*wanted, 0);  // at work again
+  // the session has become active again
+  if (!wanted->at_once && Clock::now() - idle_since_ < quota::kIdleAfter) answer(*wanted, 0);
   else if (!follow(*wanted)) return kLookAtWork;
   return kLookAnyway;
 }
 
-// Others wait: commands are held back until the device is done with what it has.
+// Other sessions need the memory: holds commands back until the device has finished its work.
 void MemoryMoves::give_way() {
   const auto stop = Clock::now() + kLongestDrain;
   auto wanted = order();
@@ -166,7 +168,7 @@ void MemoryMoves::after_command() {
 
 bool MemoryMoves::bring_back() {
   std::chrono::nanoseconds took{};
-  stay(kLongestStay);  // nobody knows yet how long it takes
+  stay(kLongestStay);  // it is not known yet how long this takes
   const CUresult result = session_.memory.move_back(&took);
   stay(took);
   if (result == CUDA_SUCCESS) return true;
@@ -179,7 +181,8 @@ void MemoryMoves::stay(std::chrono::nanoseconds took) {
   session_.counters.stays_until.store(nanoseconds_of(until), std::memory_order_relaxed);
 }
 
-// One look. Its own memory is given to those who have waited for longer: it is of no use before all of it is there.
+// Makes one attempt. Gives up the session's own memory to sessions that have waited longer: it is useless to
+// a session that is still waiting for the rest of its memory.
 bool MemoryMoves::await(Wait& wait) {
   const Waiting waiting("room on the GPU");
   const auto now = Clock::now();
@@ -202,7 +205,7 @@ bool MemoryMoves::await(Wait& wait) {
     if (wanted->at_once) follow(*wanted);
     else answer(*wanted, 0);
   }
-  session_.compute.tidy();  // the turn on the GPU may be wanted
+  session_.compute.tidy();  // another session may be waiting for the turn
   if (!wait.returns) stay(0s);
   ::nanosleep(&kLookEvery, nullptr);
   return true;

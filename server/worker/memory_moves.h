@@ -1,9 +1,10 @@
-// Oversubscription: the session's device memory goes to host memory when poold says so and nothing of the session is on the
-// device, and comes back before the next command that could touch it. All of it on the executor's thread and between two
-// commands, or while a command waits for memory, so that nobody sees it.
+// Oversubscription: moves the session's device memory to host memory when poold orders it and the session has
+// no work on the device, and back before the next command that may access it. Runs on the executor's thread
+// between two commands or while a command waits for memory, so the moves are invisible to the client.
 //
-// await() is what a command that finds the device full waits in. The handlers of poold's messages run on the control thread;
-// the rest belongs to the executor's. Without oversubscription nothing here does anything.
+// await() is the wait of a command that finds the device full. Handlers of poold's messages run on the
+// control thread; all other functions belong to the executor's thread. Without oversubscription this class
+// does nothing.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -17,7 +18,7 @@ namespace gpupool::worker {
 
 class Executor;
 
-// Streams may wait for what this command says: the device is not waited for before it.
+// True for commands that streams may wait for; they must be executed before waiting for the device.
 bool lets_go_on(uint16_t command);
 
 class MemoryMoves final : public RoomSource {
@@ -29,15 +30,16 @@ class MemoryMoves final : public RoomSource {
   MemoryMoves& operator=(const MemoryMoves&) = delete;
 
   void begin();
-  // No message of poold's is handled any more when this returns.
+  // No handler of poold's messages runs any more when this returns.
   void end();
-  // False: the memory cannot come back; the session has been told why.
+  // Call before each command. Moves memory back if the command may access it. Returns false if that failed,
+  // after telling the client why.
   bool before_command(uint16_t id);
   void after_command();
-  // No command is there. How long the executor may sleep at most.
+  // Call when no command is available. Returns the longest time that the executor may sleep, if limited.
   std::optional<std::chrono::microseconds> before_sleep();
   bool await(Wait& wait) override;
-  // Is anything of the session on the device, or on its way there? Its turn on the GPU is given up.
+  // True if the session has work on the device or pending. Gives up the session's turn on the GPU.
   bool has_work();
 
  private:
@@ -50,22 +52,23 @@ class MemoryMoves final : public RoomSource {
 
   std::optional<Order> order();
   void answer(const Order& order, uint64_t moved);
-  // True: there is no order any more.
+  // Executes the order if possible. Returns true if there is no order any more.
   bool follow(const Order& order);
   void give_way();
   bool bring_back();
-  // The memory is not to go again for some time; the longer it took to come back, the longer.
+  // Asks poold not to move the memory for some time, which grows with the time that moving it back took.
   void stay(std::chrono::nanoseconds took);
 
   Executor& session_;
   bool on_ = false;
   Clock::time_point idle_since_{};
-  uint64_t question_ = 0;  // of the last time when room was asked for
+  uint64_t question_ = 0;  // id of the last request for room
 
-  std::mutex mutex_;  // what follows
+  std::mutex mutex_;  // guards the rest
   std::optional<Order> order_;
-  std::optional<server::ControlHeader> unsent_;  // answer, while poold does not read
-  server::ControlHeader patience_;               // the last answer about that
+  // an answer that could not be sent because poold is not reading
+  std::optional<server::ControlHeader> unsent_;
+  server::ControlHeader patience_;               // last message of kind room_patience
 };
 
 }  // namespace gpupool::worker
