@@ -15,11 +15,11 @@
 namespace gpupool::worker {
 namespace {
 
-constexpr int kMostAttempts = 4;  // processes come while they are listed
+constexpr int kMostAttempts = 4;  // further processes may start while the list is read
 
 class Nvml {
  public:
-  // True if it answers for at least one device.
+  // Returns true if NVML knows at least one of the devices.
   bool open(const std::string& path, const std::vector<control::Device>& devices) {
     void* const library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (!library) return false;
@@ -34,7 +34,8 @@ class Nvml {
       nvmlDevice_t handle = nullptr;
       std::string uuid = lease::gpu_uuid_text(device.uuid());
       bool known = by_uuid(uuid.c_str(), &handle) == NVML_SUCCESS;
-      if (!known) known = by_uuid(uuid.replace(0, std::string_view("GPU").size(), "MIG").c_str(), &handle) == NVML_SUCCESS;  // an instance of a divided GPU
+      // an instance of a divided GPU (MIG)
+      if (!known) known = by_uuid(uuid.replace(0, std::string_view("GPU").size(), "MIG").c_str(), &handle) == NVML_SUCCESS;
       handles_.push_back(known ? handle : nullptr);
     }
     return std::any_of(handles_.begin(), handles_.end(), [](nvmlDevice_t handle) { return handle != nullptr; });
@@ -51,7 +52,7 @@ class Nvml {
   }
 
  private:
-  // Nullopt also where the process has another number than the driver knows, as in a container.
+  // Also nullopt if the driver knows the process by another number, as in a container.
   std::optional<uint64_t> of_process(nvmlDevice_t handle) const {
     std::vector<nvmlProcessInfo_t> all(64);
     for (int attempt = 0; processes_ && attempt < kMostAttempts; ++attempt) {
@@ -70,7 +71,7 @@ class Nvml {
     return std::nullopt;
   }
 
-  std::vector<nvmlDevice_t> handles_;  // as the device library numbers them; null: unknown
+  std::vector<nvmlDevice_t> handles_;  // indexed by the device library's numbers; null: unknown to NVML
   decltype(&nvmlDeviceGetMemoryInfo) memory_info_ = nullptr;
   decltype(&nvmlDeviceGetComputeRunningProcesses_v2) processes_ = nullptr;  // _v3 has the same parameters
 };
@@ -84,7 +85,8 @@ std::function<MemoryUse(int device)> open_memory_use(const DeviceLibrary& librar
       return tell(device, &bytes) == CUDA_SUCCESS ? MemoryUse{.process = bytes} : MemoryUse{};
     };
   }
-  // By its folder, since another libnvidia-ml.so.1 that the dynamic linker finds first may be gpupool's own, for clients.
+  // Takes NVML from the driver's folder: the libnvidia-ml.so.1 that the dynamic linker finds first may be
+  // gpupool's own, for clients.
   Dl_info driver{};
   if (::dladdr(library.symbol("cuInit"), &driver) == 0 || !driver.dli_fname) return nullptr;
   const auto nvml = std::make_shared<Nvml>();

@@ -1,5 +1,5 @@
-// How much of a device's memory is in use, asked where a session may have no context to ask in: of NVIDIA's driver its NVML, which lies beside
-// the device library; softgpu tells by itself. Opened once, while files can be opened; then any thread.
+// Reports how much of a device's memory is in use, also where the session has no context to query. NVIDIA's
+// driver is queried through the NVML beside the device library; softgpu reports by itself.
 #pragma once
 #include <functional>
 #include <vector>
@@ -11,7 +11,8 @@ namespace gpupool::worker {
 
 class DeviceLibrary;
 
-// `devices` as describe_devices() gives them. Null: nothing tells.
+// Opens NVML; call while files can still be opened. The returned function may be called from any thread; it
+// is null if neither source is available. `devices`: as returned by describe_devices().
 std::function<MemoryUse(int device)> open_memory_use(const DeviceLibrary& library, const std::vector<control::Device>& devices);
 
 }  // namespace gpupool::worker

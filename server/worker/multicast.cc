@@ -1,4 +1,4 @@
-// Multicast objects (virtual_memory.h).
+// Multicast objects (virtual_memory.h). Executor's thread.
 #include <algorithm>
 
 #include "server/worker/virtual_memory.h"
@@ -23,7 +23,7 @@ CUresult VirtualMemory::create_multicast(CUmemGenericAllocationHandle* handle, c
   made->multicasts = &multicasts_;
   ++multicasts_;
   CUmulticastObjectProp wanted = properties;
-  // Whatever kind of handle the client wants, workers pass it on as a descriptor.
+  // Workers pass memory on as descriptors, whatever kind of handle the client requests.
   if (wanted.handleTypes != 0) wanted.handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   const CUresult result = api_.cuMulticastCreate(&made->handle, &wanted);
   if (result == CUDA_SUCCESS) *handle = add(std::move(made));

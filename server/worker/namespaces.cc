@@ -6,12 +6,15 @@
 namespace gpupool::worker::sandbox {
 namespace {
 
-// The processes keep their numbers, so that poold, logs and drivers know a worker by one number: what other processes do is hidden by a /proc of its own.
+// Uses a separate /proc instead of a PID namespace, so that poold, logs and drivers know a worker by the same
+// PID.
 bool hide_processes() {
   if (::unshare(CLONE_NEWNS) != 0) return false;
-  // Mounts and unmounts of the host still come, so that a worker keeps no file system busy; its own do not leave.
+  // The host's mounts and unmounts still propagate into the namespace, so a worker keeps no file system busy;
+  // its own mounts do not propagate out.
   if (::mount("", "/", "", MS_REC | MS_SLAVE, nullptr) != 0) return false;
-  return ::mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, "hidepid=invisible") == 0;  // by mount since Linux 5.8
+  // per mount since Linux 5.8
+  return ::mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, "hidepid=invisible") == 0;
 }
 
 }  // namespace

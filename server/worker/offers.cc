@@ -116,7 +116,8 @@ CUresult Offers::take(const Secret& secret, ControlHeader* header, int* descript
   return api_.cuMemExportToShareableHandle(descriptor, memory.handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
 }
 
-// poold has seen to it that who asks is of the same tenant. The descriptor is there before the answer is.
+// poold has verified that the asking session belongs to the same tenant. Sends the descriptor before the
+// answer.
 void Offers::answer(const server::ControlMessage& wanted) {
   ControlHeader header{.kind = ControlKind::share_found, .share_asker = wanted.header.share_asker, .share_request = wanted.header.share_request};
   int descriptor = -1;
@@ -126,12 +127,12 @@ void Offers::answer(const server::ControlMessage& wanted) {
     if (!server::send_control(wanted.descriptor, {.kind = ControlKind::share_found}, "", descriptor)) header.kind = ControlKind::share_missing;
     ::close(descriptor);
   }
-  (void)control_->send(header);  // else poold does not read, and who asks gives up
+  (void)control_->send(header);  // fails if poold does not read; the asking worker then times out
 }
 
 void Offers::answered(server::ControlMessage message) {
   const std::lock_guard lock(mutex_);
-  if (message.header.share_request != request_ || answer_) {  // nobody waits for it any more
+  if (message.header.share_request != request_ || answer_) {  // the request has timed out
     if (message.descriptor >= 0) ::close(message.descriptor);
     return;
   }
@@ -139,7 +140,7 @@ void Offers::answered(server::ControlMessage message) {
   changed_.notify_one();
 }
 
-// The descriptor that the other worker has sent on this socket, which is closed; -1: none.
+// Receives the descriptor that the other worker has sent, and closes the socket. Returns -1 if there is none.
 int Offers::take_descriptor(int socket) {
   if (socket < 0) return -1;
   const auto message = server::receive_control(socket);
@@ -164,7 +165,7 @@ CUresult Offers::fetch(const wire::SharedName& name, Fetched* to) {
                                       .share_request = ++request_});
     const Waiting waiting("another session's worker");
     if (sent) changed_.wait_for(lock, patience_, [this] { return answer_.has_value(); });
-    ++request_;  // what comes later is too late
+    ++request_;  // ignores late answers
     const auto message = std::exchange(answer_, std::nullopt);
     if (!message) return CUDA_ERROR_MAP_FAILED;
     header = message->header;

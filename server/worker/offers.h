@@ -1,11 +1,11 @@
-// What the session shares with other sessions of its tenant on this host, and how it gets at theirs (docs/adr, "Sharing memory
-// between processes").
+// Memory and events that the session shares with other sessions of its tenant on this host, and access to
+// those of other sessions (docs/adr, "Sharing memory between processes").
 //
-// The client gets a name with a secret in it for each thing; who shows that name to its own worker has poold ask this one, which
-// answers from the control thread, so a busy or blocked executor holds nobody up. Nothing is kept open for what was offered:
-// the driver makes a descriptor when it is asked for.
+// Each shared object gets a name that contains a secret. A session that presents the name to its own worker
+// makes poold ask this worker, which answers on the control thread, so a busy or blocked executor delays
+// nobody. Nothing is held open for a shared object: the driver creates a descriptor on each request.
 //
-// fetch() belongs to the executor's thread and waits, bounded; the rest to any.
+// fetch() belongs to the executor's thread and waits for a limited time; all other functions: any thread.
 #pragma once
 #include <array>
 #include <chrono>
@@ -30,8 +30,8 @@ class Offers {
     CUmemGenericAllocationHandle handle = 0;
     uint64_t size = 0;
     int device = 0;             // kOfNone: a multicast object, which has no memory of its own
-    uint64_t handle_types = 0;  // as its client asked for
-    uint64_t charge = 0;        // quota::Ledger::share(); 0 for a multicast object
+    uint64_t handle_types = 0;  // requested by the client
+    uint64_t charge = 0;        // id of quota::Ledger::share(); 0 for a multicast object
     static constexpr int kOfNone = -1;
     bool is_multicast() const { return device == kOfNone; }
   };
@@ -41,23 +41,25 @@ class Offers {
     CUipcEventHandle handle{};
   };
 
-  // `control` may be null: then there are no others.
+  // `control` may be null: nothing can be fetched from other sessions. `patience`: limit of a fetch.
   Offers(const DeviceApi& api, Control* control, uint64_t server, uint64_t session,
          std::chrono::milliseconds patience = std::chrono::milliseconds(2000));
   ~Offers();
   Offers(const Offers&) = delete;
   Offers& operator=(const Offers&) = delete;
 
-  // The same name each time, until withdraw(). CUDA_ERROR_OUT_OF_MEMORY: too many.
+  // Makes the object available under a name, the same one until withdraw(). CUDA_ERROR_OUT_OF_MEMORY: too
+  // many.
   CUresult offer(const Memory& memory, wire::SharedName* name);
   CUresult offer(const Event& event, wire::SharedName* name);
-  // From now on nobody gets it; who has it keeps it. Before the driver is told to release it. True: somebody has it, or may have.
+  // Ends availability; sessions that have imported the object keep it. Call before the driver releases it.
+  // For memory, returns true if another session has imported it, or may have.
   bool withdraw(CUmemGenericAllocationHandle memory);
   void withdraw(CUevent event);
   void withdraw_events(const ContextState& context);
-  // For a checkpoint: nobody gets it until renew(), where the driver knows it by another handle, and the client by the same name. nullopt:
-  // somebody has got it already.
-  using Held = std::map<uint64_t, std::array<uint8_t, 16>>::node_type;  // empty: it is not offered
+  // For checkpoints: hold() makes memory unavailable until renew(), which sets its new handle under the same
+  // name; forget() invalidates the name. nullopt: another session has already imported the memory.
+  using Held = std::map<uint64_t, std::array<uint8_t, 16>>::node_type;  // empty: the memory is not shared
   std::optional<Held> hold(CUmemGenericAllocationHandle memory);
   void renew(Held held, CUmemGenericAllocationHandle now);
   void forget(Held held);
@@ -67,13 +69,13 @@ class Offers {
     Fetched() = default;
     Fetched(const Fetched&) = delete;
     Fetched& operator=(const Fetched&) = delete;
-    std::optional<Memory> memory;  // without a handle
-    int descriptor = -1;           // of the memory
+    std::optional<Memory> memory;  // handle is 0
+    int descriptor = -1;           // refers to the memory; -1: an event
     std::optional<CUipcEventHandle> event;
-    bool own = false;  // this session's
+    bool own = false;  // shared by this session itself
   };
-  // What another session of the tenant, or this one, has offered under the name. CUDA_ERROR_INVALID_VALUE: there is no such
-  // offer, for this tenant; CUDA_ERROR_MAP_FAILED: no answer.
+  // Fetches what this or another session of the tenant shares under the name. CUDA_ERROR_INVALID_VALUE:
+  // nothing is shared under the name for this tenant. CUDA_ERROR_MAP_FAILED: no answer in time.
   CUresult fetch(const wire::SharedName& name, Fetched* to);
 
  private:
@@ -96,11 +98,12 @@ class Offers {
   const uint64_t server_, session_;
   const std::chrono::milliseconds patience_;
 
-  std::mutex offers_mutex_;  // held while the driver makes a descriptor: what is offered is not released meanwhile
+  // held while the driver creates a descriptor, so that the memory is not released meanwhile
+  std::mutex offers_mutex_;
   std::map<Secret, Offer> offers_;
   std::map<uint64_t, Secret> by_memory_, by_event_;
 
-  std::mutex mutex_;  // what follows
+  std::mutex mutex_;  // guards the rest
   std::condition_variable changed_;
   uint64_t request_ = 0;
   std::optional<server::ControlMessage> answer_;

@@ -12,6 +12,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kFarewellTime{500};  // for the last message to a client that may not read
 
+// Wait for another sender before the last message.
 constexpr std::chrono::milliseconds kOthersTime{50};
 
 }  // namespace
@@ -54,9 +55,10 @@ bool Outbox::send(wire::MessageKind kind, int32_t result, uint64_t sequence, std
   if (over()) return false;
   if (kind == wire::MessageKind::reply && result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY &&
       result != wire::kImageMissing) {
-    counters_.errors.fetch_add(1, std::memory_order_relaxed);  // defer() counts others
+    counters_.errors.fetch_add(1, std::memory_order_relaxed);  // other errors are counted by defer()
   }
-  if (kind == wire::MessageKind::pong) connection_.look_for_peer();  // a sign of life is to find that out, too
+  // a sign of life must also detect a dead client
+  if (kind == wire::MessageKind::pong) connection_.look_for_peer();
   const wire::MessageHeader header{.kind = kind, .result = result, .sequence = sequence};
   if (send_locked(header, body, more, {})) return true;
   close();
@@ -64,7 +66,7 @@ bool Outbox::send(wire::MessageKind kind, int32_t result, uint64_t sequence, std
 }
 
 void Outbox::end(std::string_view reason) {
-  // Whoever is just sending a message is waited for; a sender that is blocked is not worth it.
+  // Waits briefly for a sender in progress, but not for one that is blocked.
   std::unique_lock lock(mutex_, std::try_to_lock);
   for (const auto limit = transport::Clock::now() + kOthersTime; !lock && transport::Clock::now() < limit && !lock.try_lock();) {
     std::this_thread::yield();

@@ -1,6 +1,7 @@
-// Everything that a session sends: one mutex, whole messages, in the order of the calls. Any thread may send. A sender
-// blocks while the client does not read; the transport notices a client that is gone. After the first failure, or after
-// end(), nothing is sent any more and the connection is closed, which also ends the executor's receiving.
+// The sending side of a session's connection: sends whole messages in the order of the calls, under one
+// mutex. Any thread. A sender blocks while the client does not read; the transport detects a dead client.
+// After the first failure or end(), nothing more is sent and the connection is closed, which also ends the
+// executor's receiving.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -23,21 +24,22 @@ class Outbox {
   Outbox(const Outbox&) = delete;
   Outbox& operator=(const Outbox&) = delete;
 
-  // False when the session is over.
+  // Returns false if the session is over.
   bool send(wire::MessageKind kind, int32_t result, uint64_t sequence, std::span<const std::byte> body = {},
             std::span<const std::byte> more = {});
-  // Says why the session ends, as well as a client that may not read allows, and closes the connection.
+  // Sends the reason for the end of the session, waiting only briefly for a client that does not read, and
+  // closes the connection.
   void end(std::string_view reason);
   void close();
-  // The session's, for those who move its data by other ways.
+  // The session's counters, for senders on other connections.
   quota::SessionPage& counters() const { return counters_; }
-  // Whether a thread is sending at this moment; for monitoring.
+  // For monitoring: whether a thread is sending right now.
   bool sending() { return !std::unique_lock(mutex_, std::try_to_lock); }
   bool over() const { return over_.load(std::memory_order_acquire); }
 
-  // What wire::kBacklogLong tells.
+  // Value of wire::kBacklogLong in later messages.
   void set_backlog_long(bool is_long) { backlog_long_.store(is_long, std::memory_order_relaxed); }
-  // What MessageHeader::retired tells; never goes back.
+  // Value of MessageHeader::retired in later messages; must not decrease.
   void set_retired(uint64_t sequence) { retired_.store(sequence, std::memory_order_release); }
 
  private:

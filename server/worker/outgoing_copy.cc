@@ -50,7 +50,7 @@ CUresult OutgoingCopy::begin_staged(StreamState& stream) {
   return CUDA_SUCCESS;
 }
 
-// The pieces are queued when they are ready: at once, or by a wait thread.
+// Queues the pieces at once if they are ready, else on a wait thread.
 void OutgoingCopy::hand_over() {
   const bool may_block = way_.by == Way::peer && !way_.server->is_open();
   if (!may_block && reached_ && session_.api.cuEventQuery(reached_) == CUDA_SUCCESS) return queue_ready();
@@ -60,7 +60,7 @@ void OutgoingCopy::hand_over() {
     self->queue_ready();
     make_current(self->session_.api, nullptr);
   });
-  if (!taken) queue_ready();  // no thread to be had: the executor waits itself
+  if (!taken) queue_ready();  // no thread available: the executor waits itself
 }
 
 void OutgoingCopy::queue_ready() {
@@ -71,7 +71,7 @@ void OutgoingCopy::queue_ready() {
     return;
   }
   const CUresult result = session_.api.cuEventSynchronize(reached_);
-  events_->give(std::exchange(reached_, nullptr));  // before the context can be destroyed
+  events_->give(std::exchange(reached_, nullptr));  // must precede the destruction of the context
   if (result != CUDA_SUCCESS) return finish(result);
   for (uint64_t piece = 0; piece < rows.pieces(); ++piece) queue(piece);
 }
@@ -140,7 +140,7 @@ void OutgoingCopy::finish(CUresult result) {
   if (staged_) staged_->close();
   {
     const std::lock_guard lock(mutex_);
-    if (active_ == 0) gate_->open();  // else the last piece that is being sent does it
+    if (active_ == 0) gate_->open();  // otherwise end() of the last piece in transit opens it
   }
   session_.copies.remove(sequence_);
 }

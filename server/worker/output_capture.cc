@@ -12,8 +12,8 @@ namespace gpupool::worker {
 namespace {
 
 constexpr size_t kPieceBytes = 16 * 1024;
-constexpr int kMaxPieces = 256;          // per flush: a kernel that prints for ever must not keep a wait from ending
-constexpr int kPipeBytes = 1 << 20;      // wished; the system may give less
+constexpr int kMaxPieces = 256;  // per flush: a kernel that prints endlessly must not block a wait forever
+constexpr int kPipeBytes = 1 << 20;      // requested size; the system may grant less
 
 }  // namespace
 

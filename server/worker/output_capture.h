@@ -1,7 +1,8 @@
-// What device code prints: the worker's descriptors 1 and 2 lead into pipes, and from there to the client as messages.
-// (The driver prints from within the worker's process, whatever the program did with its own descriptors.)
+// Forwards output of device code to the client: redirects the worker's descriptors 1 and 2 into pipes, whose
+// contents are sent as messages. (The driver prints in the worker's process, whatever the program has done
+// with its own descriptors.)
 //
-// Any thread may flush(). Destruction puts the old descriptors back.
+// flush() and drain(): any thread. The destructor restores the descriptors.
 #pragma once
 #include <array>
 #include <mutex>
@@ -19,17 +20,17 @@ class OutputCapture {
   OutputCapture& operator=(const OutputCapture&) = delete;
 
   Result<void> start();
-  // Everything printed so far is with the outbox when this returns.
+  // Passes everything printed so far to the Outbox.
   void flush();
-  // Moves what lies in the pipes, so that nobody who prints is held up.
+  // Empties the pipes, so that printing code does not block.
   void drain();
-  // The reading ends, to poll; -1 when nothing is captured.
+  // The reading ends, for poll(); -1 when nothing is captured.
   std::array<int, 2> descriptors() const { return {pipes_[0].reader, pipes_[1].reader}; }
 
  private:
   struct Pipe {
     int reader = -1;
-    int saved = -1;  // what the descriptor was before
+    int saved = -1;  // the original descriptor
   };
 
   Outbox& outbox_;

@@ -43,7 +43,7 @@ bool Peer::open(const wire::PeerTarget& target) {
   if (broken()) return false;
   auto connection = connect(target);
   const std::lock_guard lock(mutex_);
-  if (state_ != State::closed) return false;  // stopped meanwhile
+  if (state_ != State::closed) return false;  // stop() was called meanwhile
   state_ = connection ? State::open : State::broken;
   if (!connection) return false;
   connection_ = std::move(*connection);
@@ -51,7 +51,7 @@ bool Peer::open(const wire::PeerTarget& target) {
   if (bandwidth_) connection_ = std::make_unique<MeteredConnection>(std::move(connection_), bandwidth_);
   try {
     sender_ = std::thread([this] { run_sender(); });
-  } catch (const std::system_error&) {  // no thread to be had
+  } catch (const std::system_error&) {  // no thread available
     state_ = State::broken;
   }
   return state_ == State::open;

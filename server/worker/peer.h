@@ -1,9 +1,9 @@
-// Another server's session of the same client, to which copies are sent directly.
+// A connection to the client's session on another server (the peer), to which copies are sent directly.
 //
-// One connection, which poold opens when the first copy wants it (peer_requests.h), and one thread that sends. It begins with that copy's key; later
-// copies send their own before their pieces. Whatever goes wrong ends the copies with an
-// error and the peer with them: the session makes a new one, and the client knows another way. open() may block, and belongs to
-// wait threads; the rest may be called by any.
+// poold opens the connection for the first copy (peer_requests.h), on behalf of that copy's key; one thread
+// sends. Later copies send their own key before their first piece. Any failure ends the copies with an error
+// and makes the peer unusable; the session then creates a new one, and the client has a fallback. open() may
+// block and is called on wait threads; all other functions: any thread.
 #pragma once
 #include <condition_variable>
 #include <deque>
@@ -22,14 +22,14 @@ class PeerRequests;
 
 class Peer {
  public:
-  // What it sends is charged to `bandwidth`. With `over_rdma` that is tried, where both ends can.
+  // Charges sent bytes to `bandwidth` (may be null). `over_rdma`: upgrade to RDMA if both ends can.
   Peer(bool over_rdma, PeerRequests& requests, std::chrono::milliseconds dead_peer_timeout, const transport::RdmaOptions& rdma,
        std::shared_ptr<Bandwidth> bandwidth);
   ~Peer() { stop(); }
   Peer(const Peer&) = delete;
   Peer& operator=(const Peer&) = delete;
 
-  // False: it cannot be reached, or does not hold the copy's key.
+  // Returns false if the other server cannot be reached or does not hold the copy's key.
   bool open(const wire::PeerTarget& target);
   bool is_open();
   bool broken();
@@ -50,11 +50,11 @@ class Peer {
   const std::shared_ptr<Bandwidth> bandwidth_;  // may be null
   transport::Options options_;
   std::mutex opening_;
-  std::mutex mutex_;  // what follows
+  std::mutex mutex_;  // guards the rest
   std::condition_variable wake_;
   State state_ = State::closed;
   std::unique_ptr<transport::Connection> connection_;
-  uint64_t opened_for_ = 0;  // the copy with whose key
+  uint64_t opened_for_ = 0;  // the copy whose key opened the connection
   std::deque<Piece> queue_;
   std::thread sender_;
 };

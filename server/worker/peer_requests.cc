@@ -23,7 +23,7 @@ PeerRequests::~PeerRequests() {
 void PeerRequests::answered(const server::ControlMessage& message) {
   const std::lock_guard lock(mutex_);
   const auto asked = waiting_.find(message.header.peer_request);
-  if (asked == waiting_.end() || asked->second || stopped_) {  // nobody waits for it any more
+  if (asked == waiting_.end() || asked->second || stopped_) {  // the request has timed out or was stopped
     if (message.descriptor >= 0) ::close(message.descriptor);
     return;
   }

@@ -1,5 +1,6 @@
-// How far a stream's work is known to be done. The device may say "not ready" of a stream whose work the client has seen
-// end: events of the worker's own (for frees, for what is measured) stand behind it. Any thread.
+// How much of a stream's work is known to be done. The device may report "not ready" although all of the
+// client's work is done, because events of the worker (for frees, for measuring) are queued behind it. Any
+// thread.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -9,9 +10,10 @@ namespace gpupool::worker {
 
 class Progress {
  public:
-  // Everything that the stream got up to this use (Contexts::uses()) is done.
+  // Records that all work up to this use (Contexts::uses()) is done.
   void raise(uint64_t use) { raise(done_, use); }
-  // An event behind that use has passed: what the stream had to wait for is done too.
+  // Records that an event behind this use has passed, so that work the stream had to wait for is done as
+  // well.
   void passed(uint64_t use) {
     raise(awaited_, use);
     raise(done_, use);
@@ -27,7 +29,7 @@ class Progress {
   std::atomic<uint64_t> done_{0}, awaited_{0};
 };
 
-// What an event that has passed says. A later recording of the event makes a new one, before the device hears of it.
+// Information that becomes valid when an event has passed. Replaced before each new recording of the event.
 struct Recorded {
   std::shared_ptr<Progress> progress;
   uint64_t use = 0;

@@ -87,7 +87,7 @@ void RemoteCopy::hand_over() {
     self->submit_ready();
     make_current(self->session_.api, nullptr);
   });
-  if (!taken) submit_ready();  // no thread to be had: the executor waits itself
+  if (!taken) submit_ready();  // no thread available: the executor waits itself
 }
 
 void RemoteCopy::submit_ready() {
@@ -109,7 +109,7 @@ void RemoteCopy::submit_ready() {
     return;
   }
   const CUresult result = session_.api.cuEventSynchronize(reached_);
-  events_->give(std::exchange(reached_, nullptr));  // before the context can be destroyed
+  events_->give(std::exchange(reached_, nullptr));  // must precede the destruction of the context
   if (result == CUDA_SUCCESS) submit(0, pieces_);
   else finish(result);
 }
@@ -120,7 +120,7 @@ StagingChunk* RemoteCopy::chunk_of(uint64_t piece) {
   return chunks_.at(piece);
 }
 
-// The flush is queued behind the last piece.
+// Submits pieces, and the flush after the last piece.
 void RemoteCopy::submit(uint64_t first, uint64_t last) {
   if (last == pieces_ && !client_.to_device) ++last;
   session_.remote.submit(shared_from_this(), first, last);
@@ -185,13 +185,13 @@ void RemoteCopy::finish(CUresult result) {
       result_ = result;
     }
   }
-  // A thread may be waiting for a piece that does not come.
+  // Wake a thread that waits for a piece that will not come.
   if (in_) in_->close();
   if (out_) out_->close();
   release();
 }
 
-// Ends the copy, when it is over and nothing of it is under way any more.
+// Ends the copy if it is finished and none of its pieces is in progress.
 void RemoteCopy::release() {
   {
     const std::lock_guard lock(mutex_);

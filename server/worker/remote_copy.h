@@ -1,9 +1,10 @@
-// A copy between the device and memory that the client has registered, moved by RemoteMemory: straight out of or into device
-// memory where that can be registered (GPUDirect), else through staging memory (staged_copy.h).
+// A copy between device memory and memory that the client has registered, moved by RemoteMemory: directly
+// from or to device memory if that can be registered (GPUDirect RDMA), else through staging memory
+// (staged_copy.h).
 //
-// start() belongs to the executor's thread. Pieces are queued when they may be moved: at once, or by a wait thread when the
-// stream, or the device with a chunk of staging memory, has got there. The reply is sent, and only then the gate opens: when the
-// last piece has been read, or has been written and can be seen by the client.
+// start(): executor's thread. Pieces are submitted when they may be moved: at once, or by a wait thread when
+// the stream has reached the copy or a staging chunk is ready. When the last piece has been read, or was
+// written and is visible to the client, the reply is sent, and then the gate opens.
 #pragma once
 #include <condition_variable>
 #include <memory>
@@ -25,12 +26,12 @@ class Executor;
 class RemoteCopy final : public BulkCopy, public RemoteMemory::Copy, public std::enable_shared_from_this<RemoteCopy> {
  public:
   struct Client {
-    uint64_t memory;  // the rows, packed
+    uint64_t memory;  // address of the packed rows in the client
     uint32_t key;
     bool to_device;
     bool orders_streams = false;  // kCopyOrdersStreams
   };
-  // Registers the copy and gives `stream` its part. With an error nothing was registered.
+  // Registers the copy and enqueues its device part in `stream`. After an error nothing is registered.
   static CUresult start(Executor& session, StreamState& stream, const DeviceRows& rows, const Client& client, uint64_t sequence,
                         CUresult reply);
   RemoteCopy(Executor& session, ContextState& context, const DeviceRows& rows, const Client& client, uint64_t sequence,
@@ -48,10 +49,10 @@ class RemoteCopy final : public BulkCopy, public RemoteMemory::Copy, public std:
   void close_gate(StreamState& stream);
   void give_back(StreamState& stream);
   void hand_over();
-  // On a thread that may wait: has the pieces moved as the device allows it.
+  // Submits the pieces as they become ready. Runs on a thread that may block.
   void submit_ready();
   void submit(uint64_t first, uint64_t last);
-  // The first result counts.
+  // Ends the copy; only the first call's result counts.
   void finish(CUresult result);
   void release();
   StagingChunk* chunk_of(uint64_t piece);
@@ -59,23 +60,24 @@ class RemoteCopy final : public BulkCopy, public RemoteMemory::Copy, public std:
   Executor& session_;
   const Client client_;
   const uint64_t sequence_;
-  const CUresult reply_;           // of an earlier command, to be told with this copy's success
-  uint64_t pieces_ = 0;            // without the flush, which is one more
-  std::vector<DeviceSpan> spans_;  // direct: the device memory, in order
-  bool written_past_cpu_ = false;  // the network card writes device memory: the device is told before its stream goes on
-  std::optional<StagedIn> in_;     // staged: one of these
+  const CUresult reply_;           // deferred error of an earlier command, reported if this copy succeeds
+  uint64_t pieces_ = 0;            // without the final flush, which counts as one more
+  std::vector<DeviceSpan> spans_;  // direct: the device memory, in order of addresses
+  // the network card writes device memory: cuFlushGPUDirectRDMAWrites is needed before the stream continues
+  bool written_past_cpu_ = false;
+  std::optional<StagedIn> in_;     // staged: one of in_ and out_
   std::optional<StagedOut> out_;
-  CUevent reached_ = nullptr;  // direct: the stream has come to the copy
+  CUevent reached_ = nullptr;  // direct: passes when the stream has reached the copy
   std::shared_ptr<StreamGate> gate_;
-  // The RemoteMemory's thread's.
+  // Used by RemoteMemory's thread only:
   size_t span_ = 0;
-  uint64_t done_bytes_ = 0;        // of a direct copy: begun
+  uint64_t done_bytes_ = 0;        // bytes of a direct copy that were begun
 
-  std::mutex mutex_;               // what follows
+  std::mutex mutex_;               // guards the rest
   std::condition_variable idle_;
-  std::unordered_map<uint64_t, StagingChunk*> chunks_;  // of in_, by piece
-  uint64_t unmoved_ = 0;           // pieces, and the flush
-  unsigned active_ = 0;            // pieces under way
+  std::unordered_map<uint64_t, StagingChunk*> chunks_;  // chunks of in_, by piece
+  uint64_t unmoved_ = 0;           // pieces and flush that have not ended
+  unsigned active_ = 0;            // pieces in progress
   bool finished_ = false;
   bool releasing_ = false;
   bool released_ = false;

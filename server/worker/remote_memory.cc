@@ -9,12 +9,13 @@ namespace {
 
 using transport::Clock;
 
-// Of pieces of 1 MiB: several times what a link of 400 Gb/s holds. More only fills queues on the way: a read is answered as fast
-// as the other side can send, and what a queue cannot take is lost and sent again (Soft-RoCE, whose queue holds 1000 packets of
-// 4 KiB, ran out of retries with eight).
+// Pieces (of 1 MiB) in progress: two already exceed several times the bandwidth-delay product of a 400 Gb/s
+// link. More would only fill queues on the way: a read is answered at the full speed of the other side, and
+// packets that a queue cannot hold are lost and retransmitted. (Soft-RoCE, with a queue of 1000 packets of 4
+// KiB, ran out of retries with eight pieces.)
 constexpr size_t kUnderWay = 2;
 static_assert(kUnderWay <= transport::DirectMemory::kMostUnderWay);
-// How long completions are polled for before the thread sleeps: about two wake-ups' worth.
+// Time of polling for completions before the thread sleeps; about the cost of two wake-ups.
 constexpr auto kSpin = std::chrono::microseconds(20);
 
 }  // namespace
@@ -27,7 +28,7 @@ void RemoteMemory::submit(std::shared_ptr<Copy> copy, uint64_t first, uint64_t l
     const std::lock_guard lock(mutex_);
     try {
       if (direct_ && !closed_ && !broken_ && !thread_.joinable()) thread_ = std::thread([this] { run(); });
-    } catch (const std::system_error&) {  // no thread to be had
+    } catch (const std::system_error&) {  // no thread available
       broken_ = true;
     }
     if (direct_ && !closed_ && !broken_) {
@@ -53,7 +54,8 @@ void RemoteMemory::run() {
   lose(nullptr);
 }
 
-// A piece counts when it is begun, and ends when it is paid for. Both directions wait for either: which one is next is not known yet.
+// A piece is charged when it begins, and the debt is paid before the next one. Waits for both directions'
+// debts, because the direction of the next piece is not known yet.
 void RemoteMemory::pay_off() {
   if (!bandwidth_) return;
   const auto debt = std::max(bandwidth_->debt(Bandwidth::Direction::to_device), bandwidth_->debt(Bandwidth::Direction::to_host));
@@ -62,7 +64,7 @@ void RemoteMemory::pay_off() {
   wake_.wait_for(lock, debt, [this] { return closed_; });
 }
 
-// The next piece of the copy whose turn it is.
+// Takes the next piece of the next copy in turn.
 bool RemoteMemory::take(Entry& entry) {
   const std::lock_guard lock(mutex_);
   if (closed_ || queue_.empty() || under_way_.size() >= kUnderWay) return false;
@@ -130,7 +132,7 @@ Result<void> RemoteMemory::sleep() {
   return waited;
 }
 
-// Nothing is under way any more.
+// Call when no piece is in progress on the connection any more.
 void RemoteMemory::lose(const Error* why) {
   std::deque<Entry> queue;
   bool closed = false;

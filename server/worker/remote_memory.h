@@ -1,9 +1,9 @@
-// Moves bytes between memory of the client's and this process's, by transport::DirectMemory: no processor touches them, and
-// nothing here is open to the client.
+// Moves bytes between the client's memory and this process's memory with transport::DirectMemory (RDMA reads
+// and writes by the server). Uses no CPU on either side, and exposes no memory of the worker to the client.
 //
-// One thread posts pieces, a few at a time, and sees them complete; it never waits for the device. Copies take turns, piece
-// by piece. submit() may be called by any thread. When the connection breaks, or the client named memory that it has not
-// registered, the session ends and every copy hears that it is lost.
+// One thread posts a few pieces at a time and polls for their completion; it never waits for the device.
+// Copies take turns, piece by piece. submit(): any thread. If the connection breaks or the client named
+// memory that it has not registered, the session ends, and lost() of every copy is called.
 #pragma once
 #include <condition_variable>
 #include <deque>
@@ -21,8 +21,9 @@ namespace gpupool::worker {
 class RemoteMemory {
  public:
   struct Move {
-    enum { read, write, flush } what;  // flush: what the copy wrote before can be seen by the client; names a byte of it
-    std::byte* local = nullptr;        // not for flush
+    // flush: makes earlier writes of the copy visible to the client; names one byte of them
+    enum { read, write, flush } what;
+    std::byte* local = nullptr;        // unused by flush
     uint32_t local_key = 0;
     uint32_t remote_key = 0;
     uint64_t remote = 0;
@@ -31,25 +32,26 @@ class RemoteMemory {
   class Copy {
    public:
     virtual ~Copy() = default;
-    // Its pieces are begun in order, and end in order. Nullopt: the copy is over; this piece is not moved, and does not end.
+    // Called for the pieces in order, as end() is. Returns nullopt if the copy is over: the piece is not
+    // moved, and end() is not called for it.
     virtual std::optional<Move> begin(uint64_t piece) = 0;
     virtual void end(uint64_t piece) = 0;
-    // No more pieces will be moved. Any thread, and perhaps more than once.
+    // No more pieces will be moved. Called on any thread, possibly more than once.
     virtual void lost() = 0;
   };
 
-  // `direct` may be null: then there is nothing to submit. `bandwidth` too: then nothing is charged.
+  // `direct` may be null: every submitted copy is lost. `bandwidth` may be null: nothing is charged.
   RemoteMemory(transport::DirectMemory* direct, Outbox& outbox, std::shared_ptr<Bandwidth> bandwidth = nullptr);
   ~RemoteMemory() { stop(); }
   RemoteMemory(const RemoteMemory&) = delete;
   RemoteMemory& operator=(const RemoteMemory&) = delete;
 
   transport::DirectMemory* memory() const { return direct_; }
-  // The pieces [first, last) may be moved.
+  // Submits the pieces [first, last), which may be moved from now on.
   void submit(std::shared_ptr<Copy> copy, uint64_t first, uint64_t last);
-  // Begins no more pieces. Those under way end when the connection is closed, which is the caller's to do.
+  // Begins no more pieces. Pieces in progress end when the caller closes the connection.
   void close();
-  // Waits for the thread, too; then lets go of what it has registered.
+  // Closes, joins the thread, and then unregisters its memory.
   void stop();
 
  private:
@@ -69,16 +71,16 @@ class RemoteMemory {
   transport::DirectMemory* const direct_;
   Outbox& outbox_;
   const std::shared_ptr<Bandwidth> bandwidth_;
-  // The thread's own.
+  // Used by the thread only:
   std::deque<std::pair<std::shared_ptr<Copy>, uint64_t>> under_way_;
-  transport::Clock::time_point last_seen_{};  // something completed or was posted
-  alignas(64) std::byte flushed_[64]{};       // where a flush reads to
+  transport::Clock::time_point last_seen_{};  // time of the last completion or post
+  alignas(64) std::byte flushed_[64]{};       // destination of the read that implements a flush
   std::optional<transport::DirectMemory::Region> flushed_region_;
 
-  std::mutex mutex_;  // what follows
+  std::mutex mutex_;  // guards the rest
   std::condition_variable wake_;
   std::deque<Entry> queue_;
-  bool asleep_ = false;  // in DirectMemory::wait()
+  bool asleep_ = false;  // inside DirectMemory::wait()
   bool closed_ = false;
   bool broken_ = false;
   std::thread thread_;

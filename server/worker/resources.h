@@ -1,7 +1,9 @@
-// A device's resources as green contexts are made of them. What the driver says of one holds more than the program needs, and the driver
-// believes what it is given back; so it stays here, and the client has its number.
+// Resources of a device, from which green contexts are created. The driver's CUdevResource contains more than
+// the program needs, and the driver trusts it when it is passed back; so it stays in the worker, and the
+// client gets a number for it.
 //
-// Nobody says when a resource is no longer of use: the oldest are forgotten. The executor's thread alone uses it.
+// CUDA has no call that frees a resource, so only the latest kMostKept are remembered. Executor's thread
+// only.
 #pragma once
 #include <deque>
 #include <span>
@@ -18,20 +20,20 @@ class Resources {
   void load(const SymbolLookup& symbol);
 
 #if CUDA_VERSION >= 12040
-  // Of the device, or of the context where there is one.
+  // Gets the resource of the context, or of the device if `context` is null.
   CUresult get(CUdevice device, CUcontext context, CUdevResourceType type, CUdevResource* resource) const;
   CUresult split(const CUdevResource& whole, unsigned* groups, unsigned flags, unsigned least, std::vector<CUdevResource>* parts,
                  CUdevResource* remaining) const;
   CUresult describe(std::span<CUdevResource> resources, CUdevResourceDesc* description);
 
   uint64_t keep(const CUdevResource& resource);
-  const CUdevResource* find(uint64_t number) const;  // null: forgotten, or never was
+  const CUdevResource* find(uint64_t number) const;  // null: forgotten, or never existed
 
  private:
   static constexpr size_t kMostKept = 16'384;
-  static constexpr size_t kMostDescriptions = 4096;  // the driver has no call to end one
+  static constexpr size_t kMostDescriptions = 4096;  // the driver has no call to destroy one
   std::deque<CUdevResource> kept_;
-  uint64_t first_ = 1;  // number of the oldest
+  uint64_t first_ = 1;  // number of the oldest entry of kept_
   size_t descriptions_ = 0;
   DeviceCall<decltype(&cuDeviceGetDevResource)> of_device_{"cuDeviceGetDevResource"};
   DeviceCall<decltype(&cuCtxGetDevResource)> of_context_{"cuCtxGetDevResource"};

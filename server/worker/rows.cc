@@ -18,7 +18,7 @@ std::optional<CUresult> execute(void* function, wire::Reader& reader, wire::Writ
   return Row::execute(reinterpret_cast<typename Row::Function>(function), reader, writer, table);
 }
 
-// Collects what Row::visit() shows it.
+// Visitor for Row::visit() that collects the named objects.
 struct Collector {
   CallObjects& objects;
 

@@ -1,4 +1,5 @@
-// The call table on the worker's side: what each row's id executes. Built by the compiler from protocol/cuda/calls.def.
+// The worker's side of the call table: the function behind each row's id. Generated at compile time from
+// protocol/cuda/calls.def; immutable. Any thread.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -11,25 +12,25 @@
 
 namespace gpupool::worker {
 
-// The objects that a request names, by the roles of its parameters.
+// The objects that a request names, according to the roles of its parameters.
 struct CallObjects {
   static constexpr uint64_t kNoStream = ~uint64_t{0};
-  uint64_t stream = kNoStream;          // as in the request; of a call that destroys a stream, that one
+  uint64_t stream = kNoStream;          // handle in the request; also set for a stream that the call destroys
   OrderKeys named, destroyed;           // handles
-  bool references = false;              // texture or surface references, which launches read without naming them
+  bool references = false;  // names texture or surface references, which launches read without naming them
 };
 
 struct CallRow {
   uint16_t id;
   const char* name;
   bool needs_context;
-  bool is_async;                        // the client does not wait for its execution, unless it waits for every call
+  bool is_async;                        // the client does not wait for execution, except in synchronous mode
   std::optional<CUresult> (*execute)(void* function, wire::Reader&, wire::Writer&, HandleTable&);
-  bool (*objects)(wire::Reader, CallObjects&);  // false: malformed
+  bool (*objects)(wire::Reader, CallObjects&);  // returns false if malformed
 };
 
 std::span<const CallRow> call_rows();
-// Index of the row with this id; nullopt: no such row.
+// Returns the index of the row with this id, or nullopt if there is none.
 std::optional<size_t> find_row(uint16_t id);
 
 }  // namespace gpupool::worker

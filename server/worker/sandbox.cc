@@ -20,9 +20,10 @@
 namespace gpupool::worker::sandbox {
 namespace {
 
-constexpr std::chrono::milliseconds kPatience{3'000};  // with processes that a poold left which was killed: the kernel kills them
-constexpr int kPause = 20;                             // milliseconds between two looks
-constexpr rlim_t kMostThreads = 4096;                  // a driver and a session have some dozens
+// for processes left by a poold that was killed, which the kernel is ending
+constexpr std::chrono::milliseconds kPatience{3'000};
+constexpr int kPause = 20;                             // milliseconds between checks
+constexpr rlim_t kMostThreads = 4096;                  // a driver and a session use a few dozen
 
 struct Identity {
   uid_t user = 0;
@@ -36,7 +37,8 @@ Error failure(const std::string& what, int error) {
 Result<Identity> find_user(const std::string& name) {
   uid_t number = 0;
   const auto read = std::from_chars(name.data(), name.data() + name.size(), number);
-  // A number needs no entry in the host's database; its group is the one of the same number, which other workers do not have.
+  // A number needs no entry in the user database. Its group is the one of the same number, which other
+  // workers do not have.
   if (read.ec == std::errc() && read.ptr == name.data() + name.size()) return Identity{number, number};
   const passwd* const found = ::getpwnam(name.c_str());
   if (!found) return Error{ErrorCode::invalid, "there is no user '" + name + "' for workers; name another one with --worker-users"};
@@ -59,7 +61,7 @@ Result<void> become(const std::string& user) {
 }
 
 Result<std::optional<pid_t>> other_process_of(uid_t user, int processes) {
-  const int folder = ::openat(processes, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);  // closedir() closes it
+  const int folder = ::openat(processes, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);  // closed by closedir()
   DIR* const list = folder >= 0 ? ::fdopendir(folder) : nullptr;
   if (!list) return failure("cannot see in /proc whether another process has a worker's user", errno);
   std::optional<pid_t> other;
@@ -74,7 +76,7 @@ Result<std::optional<pid_t>> other_process_of(uid_t user, int processes) {
   return other;
 }
 
-// Session after session has this user, of whichever tenants.
+// Successive sessions of different tenants have this user.
 void remove_leftovers(uid_t user) {
   DIR* const memory = ::opendir("/dev/shm");
   if (!memory) return;
@@ -94,7 +96,8 @@ Result<void> drop_user(const std::string& user) {
   ::setrlimit(RLIMIT_CORE, &none);
   if (::geteuid() == 0 && !user.empty()) {
     rlimit locked{RLIM_INFINITY, RLIM_INFINITY};
-    if (::setrlimit(RLIMIT_MEMLOCK, &locked) != 0 && ::getrlimit(RLIMIT_MEMLOCK, &locked) == 0) {  // root of a container
+    // in a container, root may lack this right
+    if (::setrlimit(RLIMIT_MEMLOCK, &locked) != 0 && ::getrlimit(RLIMIT_MEMLOCK, &locked) == 0) {
       locked.rlim_cur = locked.rlim_max;
       ::setrlimit(RLIMIT_MEMLOCK, &locked);
     }
@@ -111,7 +114,8 @@ Result<void> hide_memory() {
 
 Result<void> take_over_user(int processes) {
   const uid_t user = ::getuid();
-  const rlimit threads{kMostThreads, kMostThreads};  // of the user: without users of their own workers would take them from each other
+  // counted per user: workers with a common user would exhaust it for each other
+  const rlimit threads{kMostThreads, kMostThreads};
   ::setrlimit(RLIMIT_NPROC, &threads);
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
   while (true) {

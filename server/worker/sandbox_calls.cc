@@ -1,4 +1,5 @@
-// sandbox::restrict_calls(): a filter of allowed_calls.h, and of the calls below whose arguments decide.
+// sandbox::restrict_calls(): the filter of allowed_calls.h, and of the calls below, which are allowed with
+// certain arguments only.
 #include <fcntl.h>
 #include <linux/netlink.h>
 #include <linux/prctl.h>
@@ -27,14 +28,15 @@
 namespace gpupool::worker::sandbox {
 namespace {
 
-// A call that is allowed where all of its conditions hold. Several rows of one call are alternatives.
+// A call that is allowed if all its conditions hold. Several rows of the same call are alternatives.
 struct CheckedCall {
   const char* name;
   std::vector<scmp_arg_cmp> only;
   const char* reason;
 };
 
-// The kernel takes the low 32 bits of an int, so the rest must not decide: an attacker chooses it freely.
+// The kernel uses the low 32 bits of an int, so the upper bits, which an attacker chooses freely, must not
+// matter.
 scmp_arg_cmp is(unsigned argument, uint64_t value) { return SCMP_CMP(argument, SCMP_CMP_MASKED_EQ, 0xffffffffu, value & 0xffffffffu); }
 scmp_arg_cmp has_none_of(unsigned argument, uint64_t bits) { return SCMP_CMP(argument, SCMP_CMP_MASKED_EQ, bits, 0); }
 scmp_arg_cmp has_all_of(unsigned argument, uint64_t bits) { return SCMP_CMP(argument, SCMP_CMP_MASKED_EQ, bits, bits); }
@@ -43,8 +45,8 @@ scmp_arg_cmp is_socket_type(unsigned argument, int type) {
   return SCMP_CMP(argument, SCMP_CMP_MASKED_EQ, 0xffffffffu & ~static_cast<unsigned>(SOCK_CLOEXEC | SOCK_NONBLOCK), static_cast<scmp_datum_t>(type));
 }
 
-// No command that makes the kernel send signals for the descriptor (F_SETOWN, F_SETSIG, O_ASYNC, F_NOTIFY, F_SETLEASE): they go to any
-// process of the same user.
+// Excludes commands that make the kernel send signals for a descriptor (F_SETOWN, F_SETSIG, O_ASYNC,
+// F_NOTIFY, F_SETLEASE), because these can go to any process of the same user.
 std::vector<CheckedCall> descriptor_calls() {
   return {
       {"fcntl", {is(1, F_DUPFD)}, "descriptors"},
@@ -60,7 +62,8 @@ std::vector<CheckedCall> descriptor_calls() {
       {"fcntl", {is(1, F_GET_SEALS)}, "images and shared memory"},
       {"fcntl", {is(1, F_SETPIPE_SZ)}, "output of kernels"},
       {"fcntl", {is(1, F_GETPIPE_SZ)}, "driver"},
-      // Of type 'T' (a terminal, which poold's log may be, must not be typed into; FIOASYNC) and 0x89 (FIOSETOWN, SIOCSPGRP) only these.
+      // The only allowed ioctls of type 'T' (poold's log may be a terminal, which must not receive input;
+      // FIOASYNC) and of type 0x89 (FIOSETOWN, SIOCSPGRP).
       {"ioctl", {is(1, TCGETS)}, "isatty"},
       {"ioctl", {is(1, FIONREAD)}, "driver"},
       {"ioctl", {is(1, FIONBIO)}, "driver"},
@@ -70,9 +73,10 @@ std::vector<CheckedCall> descriptor_calls() {
   };
 }
 
-// All other types: drivers are called by ioctl (NVIDIA's 'F' and 0, RDMA's 0x1b, dma-buf 'b'). A filter compares for equality under a mask, so
-// "neither of two types" is said by bits: one in which the two are equal and the type differs, or one in which it differs from the first
-// and another in which it differs from the second.
+// Allows ioctls of all other types, which drivers use (NVIDIA's 'F' and 0, RDMA's 0x1b, dma-buf's 'b'). A
+// filter can only compare for equality under a mask. "Neither of two types" is therefore expressed by bits:
+// either one bit in which both are equal and the type differs, or one bit in which the type differs from the
+// first and another in which it differs from the second.
 std::vector<CheckedCall> device_calls() {
   constexpr unsigned kTerminal = 'T', kSocket = 0x89;
   const auto bits = [](unsigned mask, unsigned value) { return SCMP_CMP(1, SCMP_CMP_MASKED_EQ, scmp_datum_t{mask} << 8, scmp_datum_t{value & mask} << 8); };
@@ -90,14 +94,16 @@ std::vector<CheckedCall> device_calls() {
   return calls;
 }
 
-// Options that make nobody wait: SO_LINGER would, where poold closes its copy of the descriptor.
+// Only options that cannot block another process: SO_LINGER would block poold when it closes its copy of the
+// descriptor.
 std::vector<CheckedCall> socket_calls() {
   std::vector<CheckedCall> calls = {
-      // No datagram sockets: such a socket reaches any other one by sendto or connect.
+      // No datagram sockets: they reach any other socket by sendto or connect.
       {"socketpair", {is(0, AF_UNIX), is_socket_type(1, SOCK_STREAM)}, "shm connections"},
       {"socketpair", {is(0, AF_UNIX), is_socket_type(1, SOCK_SEQPACKET)}, "driver"},
       {"sendto", {is_null(4)}, "send()"},
-      // By the address's length, which ports do not have: sockets of the Internet and, but for a few names, Unix sockets keep the name that they got.
+      // Identified by the length of the address, which excludes ports: Internet sockets and, except for a few
+      // names, Unix sockets keep their address.
       {"bind", {is(2, sizeof(sockaddr_nl))}, "netlink sockets of rdma-core (nl_connect) and glibc (getaddrinfo)"},
       {"socket", {is(0, AF_NETLINK), is(2, NETLINK_ROUTE)}, "rdma-core; glibc's getaddrinfo"},
       {"socket", {is(0, AF_NETLINK), is(2, NETLINK_RDMA)}, "rdma-core"},
@@ -116,7 +122,7 @@ std::vector<CheckedCall> socket_calls() {
   return calls;
 }
 
-// Threads and signals of this process, and no process beside it.
+// Threads and signals of this process only, and no new process.
 std::vector<CheckedCall> process_calls() {
   const auto self = static_cast<uint64_t>(::getpid());
   return {
@@ -125,7 +131,8 @@ std::vector<CheckedCall> process_calls() {
       {"tgkill", {is(0, self)}, "raise(), pthread_kill()"},
       {"prlimit64", {is(0, 0)}, "limits of its own"},
       {"prlimit64", {is(0, self)}, "limits of its own"},
-      // Of the calling thread: pthread_setaffinity_np, which names a thread's number, fails, since a filter cannot tell whose it is.
+      // For the calling thread only. pthread_setaffinity_np fails, because it passes a thread id, and a
+      // filter cannot tell whose it is.
       {"sched_setaffinity", {is(0, 0)}, "driver"},
       {"move_pages", {is(0, 0)}, "driver"},
       {"move_pages", {is(0, self)}, "driver"},
@@ -147,10 +154,10 @@ class Filter {
  public:
   explicit Filter(uint32_t refusal) : context_(::seccomp_init(refusal), ::seccomp_release) {}
 
-  // Failures are kept; the first one is the result of load().
+  // Keeps the first error for load().
   void add(uint32_t action, const char* name, const std::vector<scmp_arg_cmp>& only = {}) {
     const int number = ::seccomp_syscall_resolve_name(name);
-    if (!context_ || number == __NR_SCMP_ERROR) return;  // older libseccomps do not know the newest calls
+    if (!context_ || number == __NR_SCMP_ERROR) return;  // older versions of libseccomp lack the newest calls
     const int error = ::seccomp_rule_add_array(context_.get(), action, number, static_cast<unsigned>(only.size()), only.data());
     if (error != 0 && error != -EDOM && error_ == 0) error_ = error;
   }
@@ -159,7 +166,7 @@ class Filter {
   }
   Result<void> load() {
     if (!context_) return Error{ErrorCode::unavailable, "cannot make a system-call filter"};
-    // All threads; and a tree in place of a list, where libseccomp can.
+    // Applies to all threads; as a binary tree instead of a list, if libseccomp supports that.
     if (error_ == 0) error_ = ::seccomp_attr_set(context_.get(), SCMP_FLTATR_CTL_TSYNC, 1);
     (void)::seccomp_attr_set(context_.get(), SCMP_FLTATR_CTL_OPTIMIZE, 2);
     if (error_ == 0) error_ = ::seccomp_load(context_.get());
@@ -181,7 +188,7 @@ Result<void> restrict_calls(Calls others) {
   filter.allow(device_calls());
   filter.allow(socket_calls());
   filter.allow(process_calls());
-  // Its flags are in memory, where a filter cannot look: libc then takes clone.
+  // The flags of clone3 are in memory, which a filter cannot read; after ENOSYS libc falls back to clone.
   filter.add(SCMP_ACT_ERRNO(ENOSYS), "clone3");
   return filter.load();
 }

@@ -37,7 +37,7 @@ CUresult Scrubber::run(int device, const Work& work) {
     const CUresult made = make_stream(*context);
     return made == CUDA_SUCCESS ? finish(context->scrubbing) : made;
   }
-  // The client has no context there yet.
+  // The client has no context on the device yet.
   CUcontext primary = nullptr;
   CUresult result = api_.cuDevicePrimaryCtxRetain(&primary, device);
   if (result != CUDA_SUCCESS) return result;

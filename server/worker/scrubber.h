@@ -1,10 +1,11 @@
-// The worker's own work on device memory. It zeroes memory before a client can read it, since what another client left there
-// must not be seen (nothing to do where the device does so itself: DeviceApi::zeroes_memory), and copies memory that is moved.
-// The executor's thread.
+// The worker's own operations on device memory. Zeroes memory before a client can read it, so that no client
+// sees another client's data (not needed if DeviceApi::zeroes_memory), and copies memory that is moved.
+// Executor's thread.
 //
-// Copies are waited for. Zeroing is done on a stream of the worker's own; as a rule the client gets no name for the memory before that is done, and the
-// command is answered then, while the executor goes on (zero_unmapped(), zero()). A new mapping of a session's only context is mapped at once instead,
-// and every stream waits (start_clear()).
+// Copies block. Zeroing runs on a stream of the worker's own. Normally the client gets access to the memory
+// only when it is zero: the reply to its command is postponed while the executor continues (zero_unmapped(),
+// zero()). In a session with a single context, a new mapping is used at once instead, and all streams wait
+// for the zeroing (start_clear()).
 #pragma once
 #include <atomic>
 #include <functional>
@@ -20,18 +21,19 @@ namespace gpupool::worker {
 
 class Scrubber {
  public:
-  // Called once: the memory is zero now, or why not. Returns the result of the command.
+  // Called once with the result of zeroing. Returns the result of the command.
   using Complete = std::function<CUresult(CUresult)>;
   using Answer = std::function<void(CUresult)>;
-  // Says that the command at work is answered later, by what it returns.
+  // Postpones the reply to the current command; calling the returned function sends it.
   using Postpone = std::function<Answer()>;
 
-  // `wake` ends the executor's sleep, so that it calls settle().
+  // `wake` interrupts the executor's sleep, so that it calls settle().
   Scrubber(const DeviceApi& api, Contexts& contexts, WaitPool& waits, Postpone postpone, std::function<void()> wake)
       : api_(api), contexts_(contexts), waits_(waits), postpone_(std::move(postpone)), wake_(std::move(wake)) {}
 
-  // Zeroes memory that is mapped nowhere, and then calls `complete`: at once, or later, where this postpones the command and returns CUDA_SUCCESS.
-  // The memory must not be freed before. An error means that nothing is postponed, and `complete` has been told.
+  // Zeroes unmapped memory and then calls `complete`: at once, or later, in which case this postpones the
+  // command's reply and returns CUDA_SUCCESS. The memory must not be freed before. On an error nothing is
+  // postponed, and `complete` has been called with it.
   CUresult zero_unmapped(CUmemGenericAllocationHandle memory, uint64_t size, CUmemLocation location, Complete complete);
   // The same for arrays of the current context.
   struct Part {
@@ -39,35 +41,35 @@ class Scrubber {
     CUDA_ARRAY3D_DESCRIPTOR shape;
   };
   CUresult zero(const std::vector<Part>& parts, int device, Complete complete);
-  // Completes and answers what has been zeroed. Between two commands.
+  // Call between two commands: completes and answers finished jobs.
   void settle() {
     if (any_done_.load(std::memory_order_relaxed)) finish_done();
   }
-  // Waits for all that is being zeroed, and completes it.
+  // Waits for all pending jobs and completes them.
   void finish_all();
   bool pending() const { return !jobs_.empty(); }
 
-  // Whether start_clear() may be called for the device: it is that of the session's only context, which is current.
+  // True if start_clear() may be used: the session has a single context, which is current and on the device.
   bool can_order_streams(int device) const;
-  // Zeroes a new mapping, without waiting: every stream waits for it (Contexts::order_all_after_clear).
+  // Zeroes a new mapping without waiting; all streams wait for it (Contexts::order_all_after_clear).
   CUresult start_clear(CUdeviceptr address, uint64_t size);
-  // Memory that is mapped nowhere is mapped somewhere for as long as `visit` takes, which gets the address.
+  // Maps unmapped memory temporarily and calls `visit` with its address.
   CUresult visit_unmapped(CUmemGenericAllocationHandle memory, uint64_t size, CUmemLocation location,
                           const std::function<CUresult(CUdeviceptr)>& visit);
-  // Between device memory that is mapped there and ordinary memory.
+  // Copy between mapped device memory and ordinary memory.
   CUresult copy_out(std::byte* to, CUdeviceptr from, uint64_t size, int device);
   CUresult copy_in(CUdeviceptr to, const std::byte* from, uint64_t size, int device);
-  // Between an array, of the current context, and cuda::array_bytes() of ordinary memory.
+  // Copy between an array of the current context and cuda::array_bytes() bytes of ordinary memory.
   CUresult copy_out(std::byte* to, CUarray from, const CUDA_ARRAY3D_DESCRIPTOR& shape, int device);
   CUresult copy_in(CUarray to, const std::byte* from, const CUDA_ARRAY3D_DESCRIPTOR& shape, int device);
-  // The context is about to be destroyed.
+  // Call before the context is destroyed.
   void leave(ContextState& context);
 
  private:
   using Work = std::function<CUresult(CUstream)>;
-  // Shared with a wait thread.
+  // End of a job's device work; shared with a wait thread.
   struct Mark {
-    std::shared_ptr<void> event;  // goes back to its pool
+    std::shared_ptr<void> event;  // returns to its pool when released
     CUresult result = CUDA_SUCCESS;
     std::atomic<bool> passed{false};
   };
@@ -79,11 +81,12 @@ class Scrubber {
     Answer answer;
   };
 
-  // `work` with a stream of a context of the device, which it waits for.
+  // Calls `work` with a stream on the device, and waits for that stream.
   CUresult run(int device, const Work& work);
-  // `work` likewise, without waiting; then `undo` and `complete`.
+  // Calls `work` with a stream, and calls `undo` and `complete` when the stream has finished, which may be
+  // later.
   CUresult run_later(int device, const Work& work, std::function<void()> undo, Complete complete);
-  // Null: nothing marks the end of `work`, which is over; *result.
+  // Enqueues `work`. Returns null if it failed or has already finished; *result has its result then.
   std::shared_ptr<Mark> begin(ContextState& context, const Work& work, CUresult* result);
   bool passed_soon(Mark& mark, CUcontext context);
   bool await(const std::shared_ptr<Mark>& mark, CUcontext context);

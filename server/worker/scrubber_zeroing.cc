@@ -1,4 +1,4 @@
-// Memory that is zeroed while the executor goes on with other commands.
+// Zeroing while the executor continues with other commands.
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -12,15 +12,16 @@ namespace {
 
 // Most memory is zero before a thread could be woken.
 constexpr std::chrono::microseconds kLongestLook{50};
-constexpr size_t kZeros = 4u << 20;  // no row of an array is longer
+constexpr size_t kZeros = 4u << 20;  // bytes; no row of an array is longer
 
-// From zeros in host memory: behind no kernel, and no copy within the device has to be waited for by anybody else then.
+// Copies from zeros in host memory: these copies do not queue behind kernels, and no thread has to wait for a
+// copy within the device.
 CUresult zero_array(const DeviceApi& api, const Scrubber::Part& part, const void* zeros, CUstream stream) {
   const auto& shape = part.shape;
   const size_t row = shape.Width * cuda::texel_bytes(shape.Format, shape.NumChannels);
   const size_t height = std::max<size_t>(shape.Height, 1), depth = std::max<size_t>(shape.Depth, 1);
   if (row == 0 || row > kZeros) return CUDA_ERROR_INVALID_VALUE;
-  const size_t rows = std::min(height, kZeros / row);  // of a copy
+  const size_t rows = std::min(height, kZeros / row);  // per copy
   const size_t slices = rows == height ? std::min(depth, kZeros / (row * height)) : 1;
   CUDA_MEMCPY3D copy{};
   copy.srcMemoryType = CU_MEMORYTYPE_HOST;
@@ -42,7 +43,7 @@ CUresult zero_array(const DeviceApi& api, const Scrubber::Part& part, const void
 
 }  // namespace
 
-// Pinned where that can be had: the driver would wait for copies of other memory before it returns.
+// Uses pinned memory if possible, because the driver blocks in copies of pageable memory.
 const void* Scrubber::zeros(int device) {
   static const std::vector<std::byte> pageable(kZeros);
   ContextState* const context = contexts_.find_on(device);
@@ -106,7 +107,7 @@ std::shared_ptr<Scrubber::Mark> Scrubber::begin(ContextState& context, const Wor
     if (lent) pool->give(static_cast<CUevent>(lent));
   });
   if (event && api_.cuEventRecord(event, context.scrubbing) == CUDA_SUCCESS) return mark;
-  // A part of it may be on the device, where the memory must not be freed before.
+  // Part of the work may be on the device already; the memory must not be freed before it ends.
   const CUresult ended = api_.cuStreamSynchronize(context.scrubbing);
   if (*result == CUDA_SUCCESS) *result = ended;
   return nullptr;
@@ -122,7 +123,7 @@ bool Scrubber::passed_soon(Mark& mark, CUcontext context) {
   return false;
 }
 
-// False: no thread waits for it, and so the executor has.
+// Returns false if no wait thread was available; the calling executor has waited then.
 bool Scrubber::await(const std::shared_ptr<Mark>& mark, CUcontext context) {
   const bool begun = waits_.submit(context, "new memory to be zeroed", [this, mark = mark, context]() mutable {
     make_current(api_, context);
@@ -140,7 +141,8 @@ bool Scrubber::await(const std::shared_ptr<Mark>& mark, CUcontext context) {
 }
 
 void Scrubber::finish_done() {
-  any_done_.exchange(false, std::memory_order_acq_rel);  // so that what was done before is seen below
+  // the exchange makes all earlier `passed` flags visible below
+  any_done_.exchange(false, std::memory_order_acq_rel);
   std::list<Job> done;
   for (auto job = jobs_.begin(); job != jobs_.end();) {
     const auto next = std::next(job);

@@ -13,10 +13,10 @@
 namespace gpupool::worker {
 namespace {
 
-// How long the device may take to let go of what the client left; a kernel that never ends must not keep the process.
+// How long freeing the client's objects may take; an endless kernel must not keep the process alive.
 constexpr std::chrono::milliseconds kTearDownTime{1800};
 
-// Leaves the process unless it is destroyed in time.
+// Exits the process unless destroyed in time.
 class Watchdog {
  public:
   explicit Watchdog(int status) : thread_([this, status] {

@@ -16,7 +16,7 @@ size_t byte_limit() {
   return static_cast<size_t>(::sysconf(_SC_PHYS_PAGES)) / 2 * static_cast<size_t>(::sysconf(_SC_PAGESIZE));
 }
 
-// Ordinary memory of exactly this size, which is there already and can never become less.
+// True for memory of exactly this size whose pages are allocated and that cannot shrink.
 bool is_safe(int descriptor, uint64_t size) {
   struct stat about {};
   struct statfs system {};
@@ -26,15 +26,15 @@ bool is_safe(int descriptor, uint64_t size) {
          static_cast<uint64_t>(about.st_size) == size && static_cast<uint64_t>(about.st_blocks) * 512 >= size;
 }
 
-// At the wished address if nothing of this process is there, which the client must not be able to replace. The pages are there;
-// having them in the page table too spares the first copy a fault for each.
+// Maps at the wished address only if nothing of this process is there, because the client must not be able to
+// replace it. MAP_POPULATE avoids a page fault per page in the first copy.
 void* map(int descriptor, uint64_t size, uint64_t wished) {
   constexpr uint64_t kLowest = uint64_t{1} << 32, kHighest = uint64_t{1} << 47;
   void* const place = reinterpret_cast<void*>(static_cast<uintptr_t>(wished));
   if (wished >= kLowest && wished < kHighest && size <= kHighest - wished && wished % static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)) == 0) {
     void* const got = ::mmap(place, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE | MAP_FIXED_NOREPLACE, descriptor, 0);
     if (got == place) return got;
-    if (got != MAP_FAILED) ::munmap(got, size);  // a kernel older than 4.17 takes the flag for a hint
+    if (got != MAP_FAILED) ::munmap(got, size);  // kernels before 4.17 treat the flag as a hint
   }
   return ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, descriptor, 0);
 }
@@ -82,14 +82,15 @@ void SharedHostMemory::release(uint64_t id) {
     return found->second.context->object;
   }();
   if (!context) return;
-  // Where no thread can be had it goes with its context.
+  // If no thread is available, the memory is unmapped with its context.
   (void)waits_.submit(context, "the end of shared host memory", [this, id, context] {
     make_current(api_, context);
     api_.cuCtxSynchronize();
     Memory memory{};
     {
       const std::lock_guard lock(mutex_);
-      memory = memories_.at(id);  // only this task or the end of the context, which waits for it, takes it away
+      // only removed by this task, or by the end of the context, which waits for this task
+      memory = memories_.at(id);
     }
     unmap(memory);
     {

@@ -1,10 +1,11 @@
-// Host memory of the client's program that this process maps too: copies between it and the device need nobody's help and
-// nothing on the wire.
+// Host memory of the client's program that this process maps as well, so that copies between it and the
+// device need neither the client nor the connection.
 //
-// The client made it (a memfd) and is not trusted: the size is the sealed one, so that nobody can take pages away under the
-// device, and number and total are bounded. Each belongs to the context in which the program allocated it, where it is
-// registered with the driver. The executor's thread alone uses it, but for the wait threads that let go of it: that waits
-// for the device.
+// The client created the memory (a memfd) and is not trusted: the file must be sealed against shrinking, so
+// that no process can remove pages while the device uses them, and the number and total size are limited.
+// Each piece of memory belongs to the context in which the program allocated it, and is registered with the
+// driver there. Executor's thread, except that wait threads unregister memory, because that waits for the
+// device.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -16,7 +17,8 @@
 
 namespace gpupool::worker {
 
-constexpr size_t kMaxSharedHostMemory = 4096;  // pieces; their bytes: half of the machine's memory
+// number of pieces; their total size is limited to half of the host's memory
+constexpr size_t kMaxSharedHostMemory = 4096;
 
 class SharedHostMemory {
  public:
@@ -24,14 +26,15 @@ class SharedHostMemory {
   SharedHostMemory(const SharedHostMemory&) = delete;
   SharedHostMemory& operator=(const SharedHostMemory&) = delete;
 
-  // With `context` current. The descriptor stays the caller's.
-  // `wished`: where kernels should find it, if it is free here; else they find it elsewhere. *device: where; 0: nowhere.
+  // Maps and registers memory; `context` must be current, and the caller keeps the descriptor. `wished`: the
+  // address at which kernels should find it, if it is free in this process. *device: the address for kernels;
+  // 0: none.
   CUresult add(ContextState& context, uint64_t id, int descriptor, uint64_t size, uint64_t wished, uint64_t* device);
-  // Null: no such memory of this context, or these bytes are not in it.
+  // Returns the address of the bytes, or null if they are not in memory `id` of this context.
   std::byte* find(const ContextState& context, uint64_t id, uint64_t offset, uint64_t bytes);
-  // Can be found no more; goes when the context's work so far is over.
+  // Makes the memory unavailable at once, and unmaps it when the context's present work is done.
   void release(uint64_t id);
-  // The context's work is over, and no wait of it is left.
+  // Unmaps the context's memory; the context's work must be done, and no wait thread may be using it.
   void drop_context(const ContextState& context);
 
  private:
@@ -41,7 +44,7 @@ class SharedHostMemory {
     size_t size;
     bool released;
   };
-  void unmap(const Memory& memory);  // the context is current
+  void unmap(const Memory& memory);  // the context must be current
 
   const DeviceApi& api_;
   WaitPool& waits_;

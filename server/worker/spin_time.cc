@@ -9,7 +9,8 @@ namespace gpupool::worker {
 namespace {
 
 constexpr std::chrono::seconds kCountEvery{1};
-constexpr std::chrono::milliseconds kLongest{1};  // of what is learnt, so that one long wait is forgotten after few short ones
+// upper limit of a learned duration, so that a single long wait is soon outweighed by short ones
+constexpr std::chrono::milliseconds kLongest{1};
 
 }  // namespace
 
@@ -32,7 +33,7 @@ SpinTime::Microseconds SpinTime::limit() {
 void SpinTime::took(Clock::duration time) {
   const int64_t mean = mean_.load(std::memory_order_relaxed);
   const int64_t nanoseconds = std::min<std::chrono::nanoseconds>(time, kLongest).count();
-  mean_.store(mean + (nanoseconds - mean) / 8, std::memory_order_relaxed);  // an update that is lost does no harm
+  mean_.store(mean + (nanoseconds - mean) / 8, std::memory_order_relaxed);  // a lost update is harmless
 }
 
 }  // namespace gpupool::worker

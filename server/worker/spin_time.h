@@ -1,7 +1,8 @@
-// How long the executor looks at the device itself before it parks a wait: a wait thread costs two wake-ups, and on NVIDIA's driver an
-// interrupt. Learnt from how long the session's waits take: longer than a moment only where that is expected to pay and cores are free.
+// Determines how long the executor polls the device before it parks a wait: a wait thread costs two wake-ups,
+// and with NVIDIA's driver an interrupt. Learned from the durations of the session's waits; polling longer
+// than a moment is only allowed where it is likely to pay off and CPU cores are free.
 //
-// limit() belongs to the executor's thread, took() to any.
+// limit(): executor's thread; took(): any thread.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -13,14 +14,15 @@ class SpinTime {
   using Clock = std::chrono::steady_clock;
   using Microseconds = std::chrono::microseconds;
   static constexpr Microseconds kMoment{25}, kLeast{100}, kMost{200};
-  static constexpr int kFreeCores = 4;  // with fewer nobody spins: sessions and other programs need them
+  // no longer polling with fewer free cores: other sessions and programs need them
+  static constexpr int kFreeCores = 4;
 
-  // Processors that this process may use, less the load average of the last minute.
+  // Returns the number of CPUs of this process, less the load average of the last minute.
   static int free_cores();
   explicit SpinTime(int (*count_free)() = free_cores) : count_free_(count_free) {}
 
   Microseconds limit();
-  // A wait that was not over at once has taken this long.
+  // Reports the duration of a wait that had not finished at once.
   void took(Clock::duration time);
 
  private:

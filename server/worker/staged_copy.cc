@@ -6,7 +6,8 @@
 namespace gpupool::worker {
 namespace {
 
-// Records an event behind a copy from or to a chunk. Null, after the device is done with the copy: it could not be recorded.
+// Records an event behind a copy from or to a chunk. On failure, waits until the device has finished the copy
+// and returns null.
 CUevent record_behind(const DeviceApi& api, EventPool& events, CUstream stream, CUresult* result) {
   const CUevent event = events.take();
   *result = event ? api.cuEventRecord(event, stream) : events.why_none();
@@ -16,7 +17,8 @@ CUevent record_behind(const DeviceApi& api, EventPool& events, CUstream stream, 
   return nullptr;
 }
 
-// The driver has no wait with a limit. True: the event has completed, or failed.
+// Polls, because the driver has no event wait with a timeout. Returns true if the event has completed or
+// failed.
 bool wait_until(const DeviceApi& api, CUevent event, std::chrono::steady_clock::time_point stop) {
   std::chrono::microseconds between_looks{20};
   while (api.cuEventQuery(event) == CUDA_ERROR_NOT_READY) {

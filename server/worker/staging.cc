@@ -13,15 +13,15 @@ using std::chrono::milliseconds;
 using std::chrono::microseconds;
 using Clock = std::chrono::steady_clock;
 
-constexpr milliseconds kPatience{100};           // without any piece coming back, before taking more
-constexpr milliseconds kLongestWait{10'000};     // at the hard limit, before a copy fails
-constexpr microseconds kPollEvery{100};          // the device reports through events, which have no time-out
+constexpr milliseconds kPatience{100};  // time without a released chunk before more memory is allocated
+constexpr milliseconds kLongestWait{10'000};     // wait at the hard limit before a copy fails
+constexpr microseconds kPollEvery{100};          // polling interval, because event waits have no timeout
 
 }  // namespace
 
 StagingChunk* Staging::take_idle(const ContextState& context, size_t size, bool registered) {
   const std::lock_guard lock(mutex_);
-  for (size_t i = idle_.size(); i-- > 0;) {  // the last used is warm
+  for (size_t i = idle_.size(); i-- > 0;) {  // the most recently used chunk is likely in the cache
     StagingChunk* const chunk = idle_[i];
     if (registered && !chunk->registered) continue;
     if (chunk->context != &context || (size > kSmallPiece) != (chunk->size == kLargePiece)) continue;
@@ -169,7 +169,8 @@ void Staging::keep_until(StagingChunk* chunk, StreamState& stream) {
     return;
   }
   if (event) chunk->context->events->give(event);
-  api_.cuStreamSynchronize(stream.stream);  // out of events, or the context is broken and nothing runs any more
+  // no event available, or the context is broken and nothing runs any more
+  api_.cuStreamSynchronize(stream.stream);
   give_back(chunk);
 }
 

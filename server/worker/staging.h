@@ -1,9 +1,10 @@
-// Pinned host memory through which the client's data goes to and from the device, in pieces of two sizes, pooled per
-// context and bounded per session.
+// Pinned host memory through which the client's data travels to and from the device, in chunks of two sizes,
+// pooled per context and limited per session.
 //
-// acquire(), keep_until() and the rest belong to the executor's thread; give_back() to any. When the session's share is in
-// use, acquire() waits for the device or the client to let go of a piece: the back-pressure of this client alone. Only
-// when nothing moves (a stream that waits for something the client has yet to send) it takes more, up to a hard limit.
+// Executor's thread, except give_back(): any thread. When the session's normal share is in use, acquire()
+// waits until the device or the client releases a chunk, which throttles this client only. If nothing is
+// released (a stream may be waiting for something that the client has yet to send), it allocates more, up to
+// a hard limit.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -20,41 +21,42 @@
 
 namespace gpupool::worker {
 
-constexpr size_t kStagingBytes = 64u << 20;            // what a session uses as long as its copies move
-constexpr size_t kMaxStagingBytes = size_t{1} << 30;   // what it may pin at all
-constexpr size_t kLeastStagingBytes = 16u << 20;      // what copies need to move at all
-constexpr size_t kLargePiece = 1u << 20;               // wire::kBulkChunkBytes
+constexpr size_t kStagingBytes = 64u << 20;            // normal share of a session
+constexpr size_t kMaxStagingBytes = size_t{1} << 30;   // hard limit of a session
+constexpr size_t kLeastStagingBytes = 16u << 20;      // minimum that copies need, whatever the tenant's limit
+constexpr size_t kLargePiece = 1u << 20;               // bytes; equal to wire::kBulkChunkBytes
 constexpr size_t kSmallPiece = 64u << 10;
 
 struct StagingChunk {
   ContextState* context = nullptr;
   std::byte* data = nullptr;
   size_t size = 0;  // kLargePiece or kSmallPiece
-  std::optional<transport::DirectMemory::Region> registered{};  // once, for as long as the piece is there
+  std::optional<transport::DirectMemory::Region> registered{};  // set once and kept for the chunk's lifetime
 };
 
 class Staging {
  public:
-  // `moved_by` may be null. The tenant's limit of queued bytes holds here, from kLeastStagingBytes on.
+  // `moved_by` may be null. The tenant's limit of queued bytes applies beyond kLeastStagingBytes.
   Staging(const DeviceApi& api, transport::DirectMemory* moved_by, Usage usage) : api_(api), moved_by_(moved_by), usage_(std::move(usage)) {}
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
 
-  // A piece of at least `size` bytes (at most kLargePiece), with `context` current. Null: out of memory. `registered`: one that
-  // DirectMemory, which there must be, can move from and to.
+  // Acquires a chunk of at least `size` bytes (at most kLargePiece); `context` must be current. Returns null
+  // if out of memory. `registered`: usable by DirectMemory, which must be available.
   StagingChunk* acquire(ContextState& context, size_t size, bool registered = false);
-  // The same, but only what is there or may be had at once.
+  // Like acquire(), but without waiting.
   StagingChunk* try_acquire(ContextState& context, size_t size, bool registered = false);
   void give_back(StagingChunk* chunk);
-  // Comes back by itself once everything that `stream` was given so far has run.
+  // Gives the chunk back when the stream's present work is done.
   void keep_until(StagingChunk* chunk, StreamState& stream);
-  // Comes back by itself once `event`, of the chunk's context, has passed; takes the event over.
+  // Gives the chunk back when `event`, of the chunk's context, has passed; takes ownership of the event.
   void keep_until(StagingChunk* chunk, CUevent event) { busy_.push_back({chunk, event}); }
-  // A place for `size` (at most kSlabPart) bytes that many small copies of one stream share. Null: out of memory.
+  // Returns space for `size` bytes (at most kSlabPart) in a chunk that small copies of the stream share, or
+  // null if out of memory.
   static constexpr size_t kSlabPart = 16u << 10;
   std::byte* slab_place(StreamState& stream, size_t size);
   void close_slab(StreamState& stream);
-  // The context is about to be destroyed (frees its pieces), or is gone and its memory with it.
+  // Call before the context is destroyed (frees its chunks), or with `gone` after that (forgets them).
   void drop_context(ContextState& context, bool gone);
   // Any thread.
   void describe(admin::WorkerDump& dump);
@@ -64,7 +66,7 @@ class Staging {
     StagingChunk* chunk;
     CUevent event;
   };
-  struct Block {  // one pinned allocation: a large piece, or small ones
+  struct Block {  // one pinned allocation: one large chunk, or small ones
     void* memory;
     ContextState* context;
     std::vector<std::unique_ptr<StagingChunk>> pieces;
@@ -81,15 +83,16 @@ class Staging {
   const DeviceApi& api_;
   transport::DirectMemory* const moved_by_;
   const Usage usage_;
-  std::mutex mutex_;  // idle_, returned_; never held during a driver call
+  std::mutex mutex_;  // guards idle_, and blocks_ on changes; never held during a driver call
   std::condition_variable returned_;
   std::vector<StagingChunk*> idle_;
   std::vector<Busy> busy_;  // executor's thread
   std::vector<Block> blocks_;
-  std::atomic<size_t> total_{0};  // bytes; executor's thread changes it
-  size_t registered_ = 0;        // pieces
-  bool unregistrable_ = false;   // no more can be, as far as is known
-  bool stalled_ = false;  // copies do not move: what they wait for may be a later command, so memory is not waited for
+  std::atomic<size_t> total_{0};  // bytes; written by the executor's thread
+  size_t registered_ = 0;        // number of registered chunks
+  bool unregistrable_ = false;   // the last registration failed
+  // copies do not progress, perhaps because they wait for a later command: allocate instead of waiting
+  bool stalled_ = false;
 };
 
 }  // namespace gpupool::worker

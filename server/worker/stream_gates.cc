@@ -10,7 +10,8 @@ namespace gpupool::worker {
 void StreamGate::open() {
   if (is_open_.exchange(true)) return;
   gates_.any_open_.store(true);
-  // The executor sets `awaited_` before it looks at any_open_ for the last time: one of the two sees the other's store.
+  // The executor sets `awaited_` before its last check of any_open_, so at least one of the two sees the
+  // other's store.
   if (gates_.awaited_.load()) gates_.wake_();
   const std::lock_guard lock(gates_.mutex_);
   gates_.opened_one_.notify_all();
@@ -43,7 +44,8 @@ std::shared_ptr<StreamGate> StreamGates::take(uint64_t number) {
 void StreamGates::lift(uint64_t number) {
   if (const auto gate = take(number)) return gate->open();
   lifted_.insert(number);
-  if (lifted_.size() > kMostLifted) lifted_.erase(lifted_.begin());  // clients count upwards
+  // clients count upwards, so the first is the oldest
+  if (lifted_.size() > kMostLifted) lifted_.erase(lifted_.begin());
 }
 
 bool StreamGates::any_before(uint64_t sequence) const {
@@ -102,7 +104,7 @@ bool StreamGates::settle() {
   for (const auto& gate : open) {
     StreamState& stream = *gate->stream_;
     contexts_.enter(stream.context);
-    contexts_.note_use_unordered(stream);  // other threads have given it work
+    contexts_.note_use_unordered(stream);  // other threads have given the stream work
     if (const auto opened = std::exchange(gate->opened_, nullptr)) opened(stream);
   }
   return !open.empty();

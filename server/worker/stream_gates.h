@@ -1,11 +1,13 @@
-// Gates keep a stream's later commands out of the driver until the client has done something: sent a copy's data, received it, run a host
-// function, resumed the stream. While a stream has a closed gate the backlog (backlog.h) holds its commands. So no queue of the driver
-// contains an operation that only the client can complete, and no driver call has to return before the client can complete it.
+// Gates keep a stream's later commands out of the driver until the client has done something: sent or
+// received the data of a copy, run a host function, or resumed the stream. While a stream has a closed gate,
+// the backlog (backlog.h) keeps its commands. So no driver queue contains an operation that only the client
+// can complete, and no driver call has to wait for the client.
 //
-// A gate has the sequence number of the command that closed it, however late that happened: commands before that one do not wait for it.
+// A gate has the sequence number of the command that closed it, even if it was closed later: earlier commands
+// do not wait for it.
 //
-// StreamGate::open() and StreamGates::describe() may be called by any thread; everything else belongs to the executor's thread. A gate that
-// was opened counts as closed until settle(), which the executor calls between two commands.
+// StreamGate::open() and StreamGates::describe(): any thread; everything else: executor's thread. An opened
+// gate counts as closed until settle(), which the executor calls between two commands.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -26,13 +28,13 @@ class StreamGates;
 
 class StreamGate {
  public:
-  // Called by settle(), with the stream's context current.
+  // Called by settle() with the stream's context current.
   using Opened = std::function<void(StreamState&)>;
 
   StreamGate(StreamGates& gates, StreamState& stream, uint64_t sequence, const char* reason, bool for_all_streams, Opened opened)
       : gates_(gates), stream_(&stream), stream_handle_(stream.handle), context_handle_(stream.context->handle), sequence_(sequence),
         reason_(reason), for_all_streams_(for_all_streams), opened_(std::move(opened)) {}
-  // Wakes the executor if the backlog waits for a gate.
+  // Opens the gate, and wakes the executor if commands wait for gates.
   void open();
 
  private:
@@ -50,48 +52,51 @@ class StreamGate {
 
 class StreamGates {
  public:
-  // `wake` ends the executor's sleep. `closing` is called for the stream of each gate that closes.
+  // `wake` interrupts the executor's sleep. `closing` is called with the stream of each gate that is closed.
   StreamGates(Contexts& contexts, std::function<void()> wake, std::function<void(StreamState&)> closing)
       : contexts_(contexts), wake_(std::move(wake)), closing_(std::move(closing)) {}
   StreamGates(const StreamGates&) = delete;
   StreamGates& operator=(const StreamGates&) = delete;
 
-  // `sequence`: the command's. `reason`: what the stream waits for, a string literal such as "a host function". `for_all_streams`: work that any
-  // stream gets later comes after this gate, not only the stream's own.
+  // `sequence`: of the command. `reason`: what the stream waits for, a string literal such as "a host
+  // function". `for_all_streams`: later work of every stream is ordered behind this gate, not just the
+  // stream's own.
   std::shared_ptr<StreamGate> close(StreamState& stream, uint64_t sequence, const char* reason, StreamGate::Opened opened = nullptr,
                                     bool for_all_streams = false);
-  // A gate that the client opens by `number`. Null: another gate has this number.
+  // Closes a gate that the client opens by `number`. Returns null if the number is in use.
   std::shared_ptr<StreamGate> close_by_number(StreamState& stream, uint64_t sequence, const char* reason, uint64_t number,
                                               StreamGate::Opened opened = nullptr);
-  // Forgets the number of a gate, for the caller to open it. Null: no gate has it.
+  // Removes and returns the gate with this number, for the caller to open it. Returns null if there is none.
   std::shared_ptr<StreamGate> take(uint64_t number);
-  // Opens the gate with the number. A gate that is yet to be closed, because its command is kept, is not closed any more: is_lifted().
+  // Opens the gate with this number. If its command is still in the backlog, the gate will not be closed at
+  // all: see is_lifted().
   void lift(uint64_t number);
-  // Once, whether lift() came before the gate.
+  // Returns true, once, if lift() was called before the gate was to be closed.
   bool is_lifted(uint64_t number) { return lifted_.erase(number) != 0; }
 
   bool any() const { return !closed_.empty(); }
-  // Closed by a command before `sequence`.
+  // True for gates closed by commands before `sequence`.
   bool any_before(uint64_t sequence) const;
   bool any_for_all_streams_before(uint64_t sequence) const;
   bool any_in(const ContextState& context) const;
-  // Some gate waits for the client's answer, not only for data on its way.
+  // True if a gate waits for an answer of the client, not only for data in transit.
   bool any_by_number() const { return !numbers_.empty(); }
   const std::vector<std::shared_ptr<StreamGate>>& closed() const { return closed_; }
   static StreamState& stream_of(const StreamGate& gate) { return *gate.stream_; }
   static uint64_t sequence_of(const StreamGate& gate) { return gate.sequence_; }
 
   bool has_opened() const { return any_open_.load(std::memory_order_relaxed); }
-  // Forgets the open gates after calling their `opened`. True: there was one.
+  // Removes opened gates and calls their `opened`. Returns true if there were any.
   bool settle();
-  // Whether commands wait for gates, so that opening one has to wake the executor.
+  // Call with true while commands wait for gates, so that opening a gate wakes the executor.
   void set_awaited(bool awaited) { awaited_.store(awaited); }
-  // Until a gate opens, at most so long.
+  // Waits until a gate opens, or for `longest`.
   void wait(std::chrono::milliseconds longest);
 
   // Opens the numbered gates of a context that is about to be destroyed.
   void open_numbered(const ContextState& context);
-  // The stream is about to be destroyed, or the session to end: `opened` is not called any more.
+  // Call before the stream is destroyed (drop) or the session ends (clear): removes gates without calling
+  // `opened`.
   void drop(const StreamState& stream);
   void clear();
   // Any thread.
@@ -99,9 +104,9 @@ class StreamGates {
 
  private:
   friend class StreamGate;
-  static constexpr size_t kMostLifted = 4096;  // of holds that are kept; what is left of contexts that are gone makes room
+  static constexpr size_t kMostLifted = 4096;  // entries left by destroyed contexts are evicted beyond this
 
-  // Takes the gates for which `which` holds out of closed_.
+  // Removes and returns the gates in closed_ for which `which` is true.
   template <class Which>
   std::vector<std::shared_ptr<StreamGate>> take_if(Which which);
   void forget(StreamGate& gate);
@@ -109,9 +114,9 @@ class StreamGates {
   Contexts& contexts_;
   const std::function<void()> wake_;
   const std::function<void(StreamState&)> closing_;
-  std::vector<std::shared_ptr<StreamGate>> closed_;  // changed with the mutex held
+  std::vector<std::shared_ptr<StreamGate>> closed_;  // modified under mutex_
   std::unordered_map<uint64_t, std::shared_ptr<StreamGate>> numbers_;
-  std::set<uint64_t> lifted_;  // at most kMostLifted, the newest
+  std::set<uint64_t> lifted_;  // numbers passed to lift() before their gates
   size_t for_all_streams_ = 0;
   std::atomic<bool> any_open_{false};
   std::atomic<bool> awaited_{false};

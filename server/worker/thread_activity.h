@@ -1,19 +1,20 @@
-// What each thread of the worker is doing, for other threads to show: the driver function that it is in, and the reason for a wait. The words
-// are the thread's own and cost a store each; whoever reads them must know that the thread lives (at_work.h, waits.h, bulk_links.h).
+// What each thread of the worker is doing, for display by other threads: the driver function that it is in,
+// and the reason for its wait. Each thread writes its own fields, at the cost of a store; readers must ensure
+// that the thread is alive (at_work.h, waits.h, bulk_links.h).
 #pragma once
 #include <atomic>
 
 namespace gpupool::worker {
 
-// Names and reasons are string literals, or live as long as the process.
+// Names and reasons must be string literals or live as long as the process.
 struct ThreadActivity {
-  std::atomic<const char*> driver_function{nullptr};  // null: in none
-  std::atomic<const char*> waits_for{nullptr};        // of the innermost Waiting; null: nothing of the worker's own
+  std::atomic<const char*> driver_function{nullptr};  // null: not in the driver
+  std::atomic<const char*> waits_for{nullptr};        // reason of the innermost Waiting; null: none
 };
 
 inline constinit thread_local ThreadActivity t_activity;
 
-// Names the driver function that the calling thread is in, during its lifetime. Null: none.
+// Sets the driver function that the calling thread is in, for the lifetime of this object. Null: none.
 class InDriver {
  public:
   explicit InDriver(const char* function) : before_(t_activity.driver_function.load(std::memory_order_relaxed)) {
@@ -27,7 +28,7 @@ class InDriver {
   const char* const before_;
 };
 
-// Sets the reason for a wait during its lifetime, such as "its turn on the GPU".
+// Sets the reason for a wait, such as "its turn on the GPU", for the lifetime of this object.
 class Waiting {
  public:
   explicit Waiting(const char* what) : before_(t_activity.waits_for.load(std::memory_order_relaxed)) {
@@ -41,7 +42,7 @@ class Waiting {
   const char* const before_;
 };
 
-// A function of the device library, named while a thread is in it.
+// A function of the device library that reports itself with InDriver while it is called.
 template <class Function>
 class DeviceCall;
 template <class Result, class... Arguments>

@@ -14,7 +14,8 @@ Uploads::Added Uploads::add(uint64_t upload, uint64_t total, std::span<const std
     found->second.refused = promised_ > most || total > most - promised_;
     if (!found->second.refused) {
       promised_ += total;
-      found->second.bytes.reserve(total + 1);  // address space; memory comes with the bytes
+      // reserves address space only; pages are allocated when they are filled
+      found->second.bytes.reserve(total + 1);
     }
   }
   Upload& image = found->second;

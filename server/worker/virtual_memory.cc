@@ -34,7 +34,7 @@ CUresult VirtualMemory::create(CUmemGenericAllocationHandle* handle, size_t size
   auto made = std::make_shared<Allocation>(api_, memory_, device, size, properties.requestedHandleTypes);
   made->properties = properties;
   made->flags = flags;
-  // Whatever kind of handle the client wants, workers pass it on as a descriptor.
+  // Workers pass memory on as descriptors, whatever kind of handle the client requests.
   if (properties.requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE) {
     if (!memory_.shareable(device)) {
       memory_.undo_peak(device);
@@ -45,7 +45,7 @@ CUresult VirtualMemory::create(CUmemGenericAllocationHandle* handle, size_t size
   const CUresult result = memory_.create(&made->handle, size, made->properties, flags);
   if (result != CUDA_SUCCESS) memory_.undo_peak(device);
   if (result != CUDA_SUCCESS) return result;
-  // The number stands for nothing before the memory is zero.
+  // The handle is unknown until the memory is zero.
   const CUmemGenericAllocationHandle number = *handle = ++last_;
   const CUmemGenericAllocationHandle memory = made->handle;
   return scrubber_.zero_unmapped(memory, size, properties.location, [this, number, made = std::move(made)](CUresult zeroed) {
@@ -55,7 +55,8 @@ CUresult VirtualMemory::create(CUmemGenericAllocationHandle* handle, size_t size
 }
 
 CUresult VirtualMemory::release(CUmemGenericAllocationHandle handle) {
-  if (!created_.contains(handle)) scrubber_.finish_all();  // a client that did not wait for cuMemCreate
+  // for a client that did not wait for the reply to cuMemCreate
+  if (!created_.contains(handle)) scrubber_.finish_all();
   const auto known = created_.find(handle);
   if (known == created_.end()) return CUDA_ERROR_INVALID_VALUE;
   Allocation& allocation = *known->second;
@@ -145,8 +146,8 @@ bool VirtualMemory::shares() const {
 
 // --- Checkpoints ---
 
-// An allocation with its mappings. Its contents are read and written where it is mapped for that moment only: the client's mappings may be
-// of a part of it, without access, or none.
+// An allocation with its mappings. Its contents are copied through a temporary mapping, because the client
+// may have mapped only part of it, without access rights, or not at all.
 class VirtualMemory::Leaving final : public CheckpointImage::Piece {
  public:
   Leaving(VirtualMemory& memory, std::shared_ptr<Allocation> allocation)
@@ -191,7 +192,7 @@ class VirtualMemory::Leaving final : public CheckpointImage::Piece {
   VirtualMemory& memory_;
   const std::shared_ptr<Allocation> allocation_;
   std::vector<std::pair<CUdeviceptr, const Mapping*>> mappings_;
-  size_t mapped_ = 0;  // so many of them are
+  size_t mapped_ = 0;  // number of entries of mappings_ that are mapped
 };
 
 void VirtualMemory::add_pieces(CheckpointImage::Pieces& pieces) {

@@ -1,5 +1,6 @@
-// Memory that the client makes and maps by itself (cuMemCreate, cuMemMap). It stays, and stays charged, until its handle is released and it
-// is mapped nowhere any more. Handles are numbers of the session's own, since a checkpoint makes the driver's anew. The executor's thread.
+// Memory that the client allocates and maps itself (cuMemCreate, cuMemMap). It exists, and stays charged,
+// until its handle is released and all its mappings are gone. Handles are numbers of the session's own,
+// because a restore after a checkpoint creates new driver handles. Executor's thread only.
 #pragma once
 #include <map>
 #include <memory>
@@ -13,34 +14,36 @@ namespace gpupool::worker {
 
 class VirtualMemory {
  public:
-  static constexpr size_t kMaxMulticasts = 256;  // of a session: the switches between GPUs have few
+  static constexpr size_t kMaxMulticasts = 256;  // per session; NVLink switches support few
 
   VirtualMemory(const DeviceApi& api, DeviceMemory& memory, Scrubber& scrubber) : api_(api), memory_(memory), scrubber_(scrubber) {}
 
-  // As the driver's functions of these names; the caller has checked the properties.
+  // Like the driver's functions of these names; the caller has checked the properties.
   CUresult create(CUmemGenericAllocationHandle* handle, size_t size, const CUmemAllocationProp& properties, unsigned long long flags);
   CUresult release(CUmemGenericAllocationHandle handle);
   CUresult map(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags);
   CUresult unmap(CUdeviceptr address, size_t size);
   CUresult set_access(CUdeviceptr address, size_t size, const std::vector<CUmemAccessDesc>& access);
 #if CUDA_VERSION >= 12010
-  // Multicast objects (multicast.cc): handles like those of memory, which stands for the memory of several devices that is bound to it. What
-  // is bound stays charged to its maker until it is unbound or the object is gone. Devices are the library's numbers.
+  // Multicast objects (multicast.cc). Their handles are of the same kind as memory handles; an object
+  // combines the memory of several devices that is bound to it. Bound memory stays charged to its owner until
+  // it is unbound or the object is destroyed. Devices are numbered as in the library.
   CUresult create_multicast(CUmemGenericAllocationHandle* handle, const CUmulticastObjectProp& properties);
   CUresult add_multicast_device(CUmemGenericAllocationHandle object, CUdevice device);
   CUresult bind_multicast(CUmemGenericAllocationHandle object, size_t offset, CUmemGenericAllocationHandle memory, size_t memory_offset, size_t size);
-  // Of memory that is mapped, all of it by one mapping of map().
+  // Binds memory by the address at which it is mapped; a single map() must have mapped all of it.
   CUresult bind_multicast_at(CUmemGenericAllocationHandle object, size_t offset, CUdeviceptr address, size_t size);
-  // As it was bound, since the driver does not define what else it does.
+  // Only unbinds exactly what was bound, since the driver does not define other cases.
   CUresult unbind_multicast(CUmemGenericAllocationHandle object, CUdevice device, size_t offset, size_t size);
 #endif
-  // For other sessions. CUDA_ERROR_INVALID_VALUE: it was not made for that.
+  // Describes memory for other sessions. CUDA_ERROR_INVALID_VALUE: it was not created as shareable.
   CUresult share(CUmemGenericAllocationHandle handle, Offers::Memory* memory);
-  // Another session's; the descriptor stays the caller's.
+  // Imports another session's memory; the caller keeps the descriptor.
   CUresult import(int descriptor, const Offers::Memory& memory, CUmemGenericAllocationHandle* handle);
-  // Handles have been released.
+  // Unmaps everything. All handles have been released.
   void drop_all();
-  // Is any of it other sessions' as well, as far as is known here? That stays at a checkpoint, and so do multicast objects.
+  // True if other sessions may have some of the memory, which then cannot be checkpointed; neither can
+  // multicast objects.
   bool shares() const;
   bool has_multicasts() const { return multicasts_ != 0; }
   void add_pieces(CheckpointImage::Pieces& pieces);
@@ -50,9 +53,9 @@ class VirtualMemory {
   // Memory that is bound to a multicast object.
   struct Bound {
     std::shared_ptr<Allocation> memory;
-    size_t offset, size;  // in the object
+    size_t offset, size;  // in the multicast object
   };
-  // Of the device, and of the quota.
+  // Device memory with its charge in the quota.
   struct Allocation {
     Allocation(const DeviceApi& api, DeviceMemory& memory, int device, uint64_t bytes, uint64_t handle_types, uint64_t shared = 0)
         : device(device), bytes(bytes), handle_types(handle_types), shared(shared), api_(api), memory_(memory) {}
@@ -62,15 +65,16 @@ class VirtualMemory {
 
     const int device;
     const uint64_t bytes;
-    const uint64_t handle_types;      // as the client asked for
-    CUmemAllocationProp properties{};  // what it is made with
+    const uint64_t handle_types;      // as the client requested
+    CUmemAllocationProp properties{};  // as passed to cuMemCreate
     unsigned long long flags = 0;
-    CUmemGenericAllocationHandle handle = 0;  // the driver's
-    uint64_t shared;        // quota::Ledger's, or 0
-    bool of_others = false;  // it was imported, or others may have imported it and it is offered no longer
-    bool away = false;      // in a checkpoint
-    size_t* multicasts = nullptr;  // of a multicast object: what counts it
-    std::vector<Bound> bound;      // to it
+    CUmemGenericAllocationHandle handle = 0;  // the driver's handle
+    uint64_t shared;        // id in quota::Ledger; 0: not shared
+    // imported, or no longer available to other sessions but possibly imported by one
+    bool of_others = false;
+    bool away = false;      // removed from the device by a checkpoint
+    size_t* multicasts = nullptr;  // multicast object only: counter of these objects
+    std::vector<Bound> bound;      // multicast object only: memory bound to it
 
     bool is_multicast() const { return device == Offers::Memory::kOfNone; }
 
@@ -81,13 +85,13 @@ class VirtualMemory {
   struct Mapping {
     std::shared_ptr<Allocation> allocation;
     uint64_t size = 0, offset = 0;
-    std::vector<CUmemAccessDesc> access;  // one of each place
+    std::vector<CUmemAccessDesc> access;  // the latest for each location
   };
   class Leaving;
 
   CUresult map_at(CUdeviceptr address, const Mapping& mapping);
   CUmemGenericAllocationHandle add(std::shared_ptr<Allocation> allocation);
-  // Null: there is no such object.
+  // Returns null if there is no multicast object of this handle.
   Allocation* find_multicast(CUmemGenericAllocationHandle object);
   CUresult bind(CUmemGenericAllocationHandle object, size_t offset, std::shared_ptr<Allocation> memory, size_t memory_offset, size_t size);
 
@@ -96,7 +100,8 @@ class VirtualMemory {
   Scrubber& scrubber_;
   CUmemGenericAllocationHandle last_ = 0;
   size_t multicasts_ = 0;
-  std::map<CUmemGenericAllocationHandle, std::shared_ptr<Allocation>> created_;  // and not released
+  // allocations whose handles are not released
+  std::map<CUmemGenericAllocationHandle, std::shared_ptr<Allocation>> created_;
   std::map<CUdeviceptr, Mapping> mapped_;
 };
 

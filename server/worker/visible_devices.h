@@ -1,5 +1,6 @@
-// Which of the host's devices a session sees, and the one place where its numbers become the device library's. Immutable; any
-// thread. Everything behind it (contexts, memory, ledger, turns) has the library's numbers.
+// The devices of the host that a session sees: translates the session's device numbers to the device
+// library's. All other parts of the worker (contexts, memory, ledger, turns) use the library's numbers.
+// Immutable; any thread.
 #pragma once
 #include <cstddef>
 #include <optional>
@@ -11,7 +12,7 @@ namespace gpupool::worker {
 class VisibleDevices {
  public:
   VisibleDevices() = default;
-  // `ordinals`: the library's, in the session's order.
+  // `ordinals`: the library's device numbers, in the session's order.
   explicit VisibleDevices(std::vector<int> ordinals) : ordinals_(std::move(ordinals)) {}
 
   static VisibleDevices all(size_t count) {
@@ -19,7 +20,7 @@ class VisibleDevices {
     for (size_t i = 0; i < count; ++i) ordinals[i] = static_cast<int>(i);
     return VisibleDevices(std::move(ordinals));
   }
-  // Nothing: there is no such device for this session.
+  // Returns the library's number of a device of the session, or nullopt if there is none.
   std::optional<int> find(int device) const {
     if (device < 0 || static_cast<size_t>(device) >= ordinals_.size()) return std::nullopt;
     return ordinals_[static_cast<size_t>(device)];

@@ -1,5 +1,5 @@
-// Threads that block so that the executor need not: each parked wait occupies one until the device reports. Threads are
-// made on demand and stay for the session. Any thread may submit.
+// Threads that block in place of the executor: each parked wait occupies one thread until the device reports.
+// Threads are created on demand and live until the end of the session. Any thread may call submit().
 #pragma once
 #include <chrono>
 #include <condition_variable>
@@ -18,12 +18,12 @@
 namespace gpupool::worker {
 
 constexpr size_t kMaxWaitThreads = 256;
-constexpr size_t kMaxQueuedWaits = 65536;  // parked waits beyond the threads; above it a wait is refused
+constexpr size_t kMaxQueuedWaits = 65536;  // waits beyond the number of threads; further ones are refused
 
 class WaitPool {
  public:
   using Task = std::function<void()>;
-  // For monitoring. `what`: a string literal.
+  // Description of a task for monitoring. `what`: a string literal.
   struct Purpose {
     Purpose(const char* what, uint64_t stream = AtWork::kNoStream) : what(what), stream(stream) {}
     const char* what;
@@ -35,11 +35,12 @@ class WaitPool {
   WaitPool(const WaitPool&) = delete;
   WaitPool& operator=(const WaitPool&) = delete;
 
-  // False: too many are queued, or no thread could be made. The task will not run then. `tag` is what it belongs to.
+  // Runs the task on a wait thread. Returns false, and does not run it, if too many tasks are queued or no
+  // thread could be created. `tag` identifies the task's owner for drain(), usually a CUcontext.
   bool submit(const void* tag, Purpose purpose, Task task);
-  // Blocks until no task of `tag` is queued or running, or `deadline`. False: still running.
+  // Waits until no task of `tag` is queued or running. Returns false if the deadline came first.
   bool drain(const void* tag, std::chrono::steady_clock::time_point deadline);
-  // Drops what has not begun, waits for what has.
+  // Drops queued tasks and waits for running ones.
   void stop();
   void describe(admin::WorkerDump& dump);
 
@@ -57,12 +58,12 @@ class WaitPool {
   };
   void run();
 
-  std::mutex mutex_;  // never held during a task
+  std::mutex mutex_;  // never held while a task runs
   std::condition_variable wake_;
   std::condition_variable drained_;
   std::deque<Tagged> queue_;
   std::list<Running> running_;
-  std::unordered_map<const void*, size_t> open_;  // queued and running tasks per tag
+  std::unordered_map<const void*, size_t> open_;  // number of queued and running tasks per tag
   std::vector<std::thread> threads_;
   size_t idle_ = 0;
   bool stopping_ = false;

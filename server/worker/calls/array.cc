@@ -1,4 +1,4 @@
-// Arrays' ends and parts, and texture references.
+// Handlers for destroying arrays, getting their parts, and texture references.
 #include "protocol/wire/commands.h"
 #include "server/worker/calls/commands.h"
 

@@ -1,4 +1,4 @@
-// The wrappers (guards.h) of what makes arrays, textures and surfaces, and of copies that name arrays.
+// Wrappers (guards.h) for calls that create arrays, textures and surfaces, and for copies that name arrays.
 #include "server/worker/calls/array_guards.h"
 
 #include "protocol/cuda/array_bytes.h"
@@ -10,7 +10,7 @@ namespace {
 
 using cuda::Kind;
 
-// What stands for an object in a struct that the client sent: its handle.
+// Replaces the client's handle, which the client sends in place of an object, by the driver's object.
 template <class Object>
 bool resolve(Kind kind, Object& object) {
   const auto found = t_executor->table.resolve(kind, cuda::handle_bits(object));
@@ -18,7 +18,7 @@ bool resolve(Kind kind, Object& object) {
   return found.has_value();
 }
 
-// What must not lie elsewhere than where the kind of resource says.
+// Copies the fields of the given resource type only, with handles resolved.
 CUresult resolve(const CUDA_RESOURCE_DESC& asked, CUDA_RESOURCE_DESC* resource) {
   *resource = {};
   resource->resType = asked.resType;
@@ -74,7 +74,7 @@ CUresult create_reference(CUtexref* reference) {
   if (result == CUDA_SUCCESS) t_executor->arrays.reference_made(*reference);
   return result;
 }
-// A module's goes with its module.
+// A reference obtained from a module is destroyed with the module only.
 CUresult destroy_reference(CUtexref reference) {
   return t_executor->arrays.forget_reference(reference) ? t_executor->guarded.cuTexRefDestroy(reference) : CUDA_ERROR_INVALID_HANDLE;
 }

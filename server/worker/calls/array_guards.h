@@ -1,4 +1,4 @@
-// Wrappers of the rows of protocol/cuda/array.def. See guards.h.
+// Wrappers for the rows of protocol/cuda/array.def (guards.h). Executor's thread.
 #pragma once
 #include "protocol/cuda/cuda_header.h"
 
@@ -19,7 +19,7 @@ CUresult bind_surface(CUsurfref reference, CUarray array, unsigned flags);
 CUresult bind_memory(size_t* offset, CUtexref reference, CUdeviceptr address, size_t bytes);
 CUresult bind_rows(CUtexref reference, const CUDA_ARRAY_DESCRIPTOR* shape, CUdeviceptr address, size_t pitch);
 
-// The client's handle in a copy becomes the driver's array; false: there is none.
+// Replaces the client's handle in a copy by the driver's array. Returns false if the handle is unknown.
 bool resolve_array(CUarray& array);
 
 }  // namespace gpupool::worker::guards

@@ -1,4 +1,5 @@
-// Copies whose data goes by the bulk connections, or straight from and to the client's memory. The command says what and where; nothing here waits for the data.
+// Handlers for copies whose data travels on the bulk connections, or directly from and to the client's
+// memory. They start the copy and never wait for its data.
 #include "protocol/wire/copies.h"
 #include "protocol/wire/peers.h"
 #include "server/worker/calls/commands.h"
@@ -17,7 +18,7 @@ bool sane(const wire::BulkCopy& copy) {
 
 DeviceRows rows_of(const wire::BulkCopy& copy) { return {copy.device, copy.pitch, copy.width, copy.rows}; }
 
-// A reply ends every copy; the error of one that nobody waits for comes with a later answer as well.
+// A reply ends every copy. If the command does not want a reply, its error is also deferred to a later reply.
 Outcome fail(Executor& session, const Command& command, CUresult why) {
   if (!command.wants_reply()) session.outbox.send(wire::MessageKind::reply, why, command.header.sequence);
   return why;
@@ -80,7 +81,7 @@ Outcome bulk_from_device(Executor& session, Command& command) {
 
 namespace {
 
-// Between the device and memory that the client has registered.
+// A copy between the device and memory that the client has registered.
 Outcome direct_copy(Executor& session, Command& command, bool to_device) {
   const auto copy = only<wire::DirectCopy>(command);
   const uint32_t allowed = to_device ? wire::kCopyOrdersStreams | wire::kCopyPassesOthers : 0;
@@ -109,7 +110,7 @@ Outcome direct_copy(Executor& session, Command& command, bool to_device) {
 Outcome direct_to_device(Executor& session, Command& command) { return direct_copy(session, command, true); }
 Outcome direct_from_device(Executor& session, Command& command) { return direct_copy(session, command, false); }
 
-// From clients older than copy_to_peer. Nothing that they name is used.
+// Sent by clients older than copy_to_peer; rejected without using anything in it.
 Outcome bulk_to_peer(Executor&, Command& command) {
   const auto copy = command.body.get<wire::PeerCopy>();
   for (int texts = 0; texts < 3; ++texts) (void)command.body.get_text();
@@ -139,7 +140,7 @@ Outcome cancel_bulk(Executor& session, Command& command) {
   const auto body = only<wire::CancelBulk>(command);
   if (!body) return bad_body();
   const auto copy = std::dynamic_pointer_cast<IncomingCopy>(session.copies.find(body->copy));
-  if (!copy) return CUDA_SUCCESS;  // all of it has come
+  if (!copy) return CUDA_SUCCESS;  // all data has arrived
   session.links.drop_peers();
   copy->cancel();
   session.copies.remove(body->copy);

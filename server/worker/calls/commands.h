@@ -1,5 +1,5 @@
-// The handlers of wire::Command, one per row of commands.def. Each reads its body, checks it and does its part; the
-// executor replies. Called on the executor's thread.
+// Handlers of wire::Command, one per row of commands.def. Each reads and checks its body and does the work;
+// the executor sends the reply. Executor's thread.
 #pragma once
 #include "server/worker/executor.h"
 
@@ -9,10 +9,11 @@ namespace gpupool::worker::commands {
 #include "protocol/wire/commands.def"
 #undef COMMAND
 
-// bulk_to_device goes to the backlog: its data may come all the same.
+// Call when bulk_to_device is put into the backlog: prepares for its data, which may arrive before it is
+// executed.
 void announce_bulk_to_device(Executor& session, const Command& command, const CommandOrder& order);
 
-// A command whose body is exactly one T.
+// Returns a body that must consist of exactly one T; nullopt: it has another length.
 template <class T>
 std::optional<T> only(Command& command) {
   const T body = command.body.get<T>();

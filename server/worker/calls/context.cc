@@ -4,7 +4,7 @@
 namespace gpupool::worker::commands {
 namespace {
 
-// With the device as the library numbers it; -1: the session has no such one.
+// Translates the body's device to the library's number; -1: the session has no such device.
 template <class Body>
 std::optional<Body> with_device(Executor& session, Command& command) {
   auto body = only<Body>(command);
@@ -16,7 +16,7 @@ bool is_context_handle(uint64_t handle) { return cuda::kind_of(handle) == cuda::
 
 Outcome stuck() { return Outcome::malformed("a context was destroyed while its work was waited for"); }
 
-// Whatever becomes of the command: the context's addresses may be used again after it.
+// Retires the command's sequence number in any case: the client may reuse the context's addresses afterwards.
 class Retire {
  public:
   Retire(Executor& session, const Command& command) : session_(session), sequence_(command.header.sequence) {}
@@ -27,7 +27,7 @@ class Retire {
   const uint64_t sequence_;
 };
 
-// The context's last moment on the worker's side; what destroys it on the device comes next.
+// Removes the context from the worker's tables. The caller destroys it on the device next.
 void remove(Executor& session, ContextState& context) {
   session.contexts.enter(nullptr);
   session.table.unbind(context.handle);
@@ -43,7 +43,7 @@ void add(Executor& session, uint64_t handle, CUcontext object, int device, bool 
   wire::Writer(session.reply_body).put(handle);
 }
 
-// `create` makes a green context, and the CUcontext that it is.
+// `create` creates a green context and its CUcontext.
 template <class Create>
 CUresult make_green(Executor& session, int device, CUcontext* object, Create&& create) {
   CUcontext primary = nullptr;
@@ -51,16 +51,18 @@ CUresult make_green(Executor& session, int device, CUcontext* object, Create&& c
   if (result != CUDA_SUCCESS) return result;
   result = create();
   if (result == CUDA_SUCCESS) set_primary_of(*object, primary);
-  session.api.cuDevicePrimaryCtxRelease_v2(device);  // the green one holds it
+  session.api.cuDevicePrimaryCtxRelease_v2(device);  // the green context retains it
   return result;
 }
 
-// The primary context on the session's multiprocessors of the device, where it does not have all of them.
+// Creates a green context on the session's multiprocessors, for a session that does not have the whole
+// device.
 CUresult make_green(Executor& session, int device, GreenContext* green, CUcontext* object) {
   return make_green(session, device, object, [&] { return session.partition.create(device, session.groups_of(device), green, object); });
 }
 
-// The primary context is about to end, and with it the green ones that the client has made of it. False: a wait in one did not end.
+// Destroys the client's green contexts of a primary context that is about to be destroyed. Returns false if a
+// wait in one of them did not end.
 bool end_greens(Executor& session, const ContextState& primary) {
   std::vector<uint64_t> greens;
   for (const auto& [handle, context] : session.contexts.all()) {
@@ -172,13 +174,14 @@ Outcome reset_primary_context(Executor& session, Command& command) {
   if (!end_greens(session, *context)) return stuck();
   const Footprints::Leaving leaving(session.footprints, *context);
   if (!session.leave(*context)) return stuck();
-  // Reset ends what was retained; the client retains the context again before it uses it again.
+  // The reset ends all retains; the client retains the context again before its next use.
   const unsigned retained = context->retained;
   const CUcontext object = context->object;
   const GreenContext green = context->green;
   remove(session, *context);
   CUresult result = session.destroy(object, true, green);
-  // Other green contexts would end with the primary one; without any it is reset when nothing retains it.
+  // A reset would destroy other green contexts of the primary context. Where the session uses one, the
+  // primary context is only released.
   if (!green && session.api.cuDevicePrimaryCtxReset_v2) result = session.api.cuDevicePrimaryCtxReset_v2(body->device);
   for (unsigned i = 0; i < retained; ++i) session.api.cuDevicePrimaryCtxRelease_v2(body->device);
   return result;

@@ -1,4 +1,4 @@
-// Copies between the client and the device, through staging memory (staging.h, bulk.h).
+// Handlers for copies between the client and the device through staging memory (staging.h, bulk.h).
 #include <algorithm>
 #include <chrono>
 
@@ -11,7 +11,8 @@
 namespace gpupool::worker::commands {
 namespace {
 
-// A copy this small is looked after by the executor for a moment: handing it to a thread costs more than it takes.
+// The executor itself polls for copies up to this size for a moment; handing them to a thread would take
+// longer.
 constexpr size_t kQuickBytes = 64u << 10;
 
 CUresult copy_rows_in(const DeviceApi& api, const wire::CopyToDevice& copy, std::byte* from, CUstream stream) {
@@ -28,7 +29,7 @@ CUresult copy_rows_in(const DeviceApi& api, const wire::CopyToDevice& copy, std:
   return api.cuMemcpy2DAsync_v2(&rows, stream);
 }
 
-// Receives the payload into nothing, so that the next command is found.
+// Discards the payload, so that the next command is found.
 Outcome refuse(Executor& session, CUresult why) {
   std::byte drain[16 * 1024];
   while (session.inbox.body_left() != 0) {
@@ -38,7 +39,7 @@ Outcome refuse(Executor& session, CUresult why) {
   return why;
 }
 
-// One piece of a copy to the client, as a rectangle in device memory.
+// A piece of a copy to the client, as a rectangle in device memory.
 struct Rectangle {
   uint64_t source;
   uint64_t width;
@@ -59,7 +60,7 @@ CUresult copy_rows_out(const DeviceApi& api, const Rectangle& piece, uint64_t pi
   return api.cuMemcpy2DAsync_v2(&rows, stream);
 }
 
-// Enqueues one piece: device to staging memory, and the event that says when it is there.
+// Enqueues one piece: a copy from the device to staging memory, and an event that reports its completion.
 CUresult enqueue(Executor& session, StreamState& stream, const Rectangle& rectangle, uint64_t pitch, CopyPiece piece) {
   ContextState& context = *stream.context;
   piece.size = static_cast<uint32_t>(rectangle.width * rectangle.rows);
@@ -69,7 +70,8 @@ CUresult enqueue(Executor& session, StreamState& stream, const Rectangle& rectan
   if (result == CUDA_SUCCESS) {
     piece.event = context.events->take();
     if (!piece.event) {
-      result = session.api.cuStreamSynchronize(stream.stream);  // out of events: the piece is ready when pushed
+      // no event available: the piece is ready when pushed
+      result = session.api.cuStreamSynchronize(stream.stream);
     } else if (result = session.api.cuEventRecord(piece.event, stream.stream); result != CUDA_SUCCESS) {
       context.events->give(piece.event);
       session.api.cuStreamSynchronize(stream.stream);
@@ -83,7 +85,7 @@ CUresult enqueue(Executor& session, StreamState& stream, const Rectangle& rectan
   return CUDA_SUCCESS;
 }
 
-// Straight from device memory that the CPU reaches, with nothing left to wait for. The result is the reply's.
+// Sends directly from device memory that the CPU can access, if the stream is idle. Returns whether it did.
 bool send_at_once(Executor& session, StreamState& stream, const wire::CopyFromDevice& copy, uint64_t sequence) {
   const uint64_t bytes = copy.width * copy.rows;
   if (copy.rows != 1 || bytes > kLargePiece || !session.memory.reachable(copy.source, bytes) || !session.is_idle(stream)) return false;
@@ -150,7 +152,7 @@ Outcome copy_to_device(Executor& session, Command& command) {
   };
   if (bytes > Staging::kSlabPart && copy.rows == 1 &&
       session.memory.reachable(copy.destination, bytes) && session.is_idle(*stream)) {
-    // Nothing is before it, and it is done before anything else is looked at.
+    // The stream is idle, and the copy ends before any other command is executed.
     if (!session.inbox.read_into({reinterpret_cast<std::byte*>(copy.destination), bytes})) return Outcome::lost();
     return CUDA_SUCCESS;
   }
@@ -177,7 +179,8 @@ Outcome copy_from_device(Executor& session, Command& command) {
   if (!copy) return bad_body();
   session.enter(command);
   const uint64_t sequence = command.header.sequence;
-  // A reply ends every transfer; the error of one that nobody waits for comes with a later answer as well.
+  // A reply ends every copy. If the command does not want a reply, its error is also deferred to a later
+  // reply.
   const auto fail = [&](CUresult why) -> Outcome {
     if (command.wants_reply()) return why;
     session.outbox.send(wire::MessageKind::reply, why, sequence);
@@ -197,7 +200,7 @@ Outcome copy_from_device(Executor& session, Command& command) {
     session.outbox.send(wire::MessageKind::reply, result, sequence);
     return Outcome::parked();
   }
-  // Larger ones too, by another thread.
+  // Copies above 1 MiB are sent by another thread.
   const bool in_pieces = copy->rows == 1 || copy->width <= kLargePiece;
   if (copy->width * copy->rows > kLargePiece && in_pieces) {
     const DeviceRows rows{copy->source, copy->pitch, copy->width, copy->rows};

@@ -1,4 +1,4 @@
-// Graphs: described, made executable, changed, launched (graphs.h).
+// Handlers for graphs: describing, instantiating, updating and launching them (graphs.h).
 #include "protocol/wire/graphs.h"
 #include "server/worker/calls/commands.h"
 
@@ -10,7 +10,7 @@ Outcome with_result(Executor& session, CUresult outcome, const wire::GraphResult
   return outcome;
 }
 
-// The stream of a launch, with its context current.
+// Calls `work` with the stream of a launch, whose context is current.
 template <class F>
 Outcome on_stream(Executor& session, Command& command, F&& work) {
   const auto body = only<wire::LaunchGraph>(command);
