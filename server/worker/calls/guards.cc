@@ -17,7 +17,7 @@ namespace {
 
 bool owns(CUdeviceptr address, uint64_t size) { return t_executor->memory.owns(address, size); }
 
-// `rows` of `width` bytes, `pitch` apart; false where the product does not fit 64 bits.
+// Checks `rows` of `width` bytes, `pitch` bytes apart; false also on overflow.
 bool owns_rows(CUdeviceptr address, uint64_t pitch, uint64_t width, uint64_t rows) {
   if (width == 0 || rows == 0) return true;
   uint64_t extent = 0;
@@ -30,7 +30,8 @@ bool owns_items(CUdeviceptr address, uint64_t count, uint64_t item) {
 }
 
 CUresult unload_module(CUmodule module) {
-  const ContextState* const context = t_executor->table.resolved_in();  // of the module, whichever context is current
+  // the module's context, whichever context is current
+  const ContextState* const context = t_executor->table.resolved_in();
   return behind_kept_work(context ? context->object : nullptr, 0, [module, real = REAL(cuModuleUnload)] { return real(module); });
 }
 #if CUDA_VERSION >= 12000
@@ -39,7 +40,7 @@ CUresult unload_library(CUlibrary library) {
 }
 #endif
 
-// What the device itself fills or copies counts as its work, as kernels do.
+// Fills and copies within the device count as GPU work, like kernels.
 template <class F>
 CUresult work(CUstream stream, uint64_t bytes, F&& call) {
   StreamState* const state = t_executor->contexts.find_stream(stream);
@@ -74,7 +75,8 @@ CUresult set_2d32(CUdeviceptr address, size_t pitch, unsigned value, size_t widt
   return work(stream, width * rows * 4, [&] { return REAL(cuMemsetD2D32Async)(address, pitch, value, width, rows, stream); });
 }
 
-// Copies must not depend on peer access: a context on the device of each side. False: it is the stream's device, or nothing is known of one.
+// Returns contexts on the devices of both sides, because a copy must not depend on peer access. Returns false
+// if both sides are on the stream's device, or if a device is unknown.
 bool contexts_of(CUstream stream, CUdeviceptr to, CUdeviceptr from, CUcontext* to_context, CUcontext* from_context) {
   const int to_device = t_executor->memory.device_of(to), from_device = t_executor->memory.device_of(from);
   const StreamState* const state = t_executor->contexts.find_stream(stream);
@@ -95,7 +97,7 @@ CUresult copy(CUdeviceptr to, CUdeviceptr from, size_t size, CUstream stream) {
     return REAL(cuMemcpyPeerAsync)(to, there, from, here, size, stream);
   });
 }
-// Finds the session's context by the driver's handle; nullptr if there is none.
+// Finds the session's context by the driver's handle; returns null if there is none.
 ContextState* find_context(CUcontext object) {
   for (const auto& [handle, context] : t_executor->contexts.all()) {
     if (context->object == object) return context.get();
@@ -128,7 +130,7 @@ CUresult copy_peer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcon
 
 bool is_device_side(CUmemorytype type) { return type == CU_MEMORYTYPE_DEVICE || type == CU_MEMORYTYPE_UNIFIED; }
 
-// The extent that one side of a 2D or 3D copy touches: `x` bytes, `y` rows, `z` planes in.
+// Checks the extent of one side of a 2D or 3D copy, which starts at `x` bytes, `y` rows and `z` planes.
 bool owns_box(CUdeviceptr address, uint64_t pitch, uint64_t height, uint64_t x, uint64_t y, uint64_t z, uint64_t width,
               uint64_t rows, uint64_t planes) {
   if (width == 0 || rows == 0 || planes == 0) return true;
@@ -146,7 +148,7 @@ bool owns_box(CUdeviceptr address, uint64_t pitch, uint64_t height, uint64_t x, 
   return owns(address, extent);
 }
 
-// One end of a copy of boxes, made into what the driver may get.
+// One side of a 2D or 3D copy; check_end() changes it to values that are safe to pass to the driver.
 struct BoxEnd {
   CUmemorytype& type;
   const void** host;
@@ -164,13 +166,14 @@ CUresult check_end(const BoxEnd& end, const Copy& copy, uint64_t depth) {
   if (!is_device_side(end.type)) return CUDA_ERROR_NOT_SUPPORTED;
   end.type = CU_MEMORYTYPE_DEVICE;
   end.array = nullptr;
-  // Pitch 0 is allowed for one row.
+  // Pitch 0 is allowed for a single row.
   const bool owned = owns_box(end.device, end.pitch ? end.pitch : copy.WidthInBytes, end.height, end.x, end.y, end.z,
                               copy.WidthInBytes, copy.Height, depth);
   return owned ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-// A checked copy of memory that is not all of the stream's device; nothing: it is, or there is an array.
+// Converts a checked copy that involves memory of another device than the stream's. Returns nullopt if it
+// does not, or if an array is involved.
 std::optional<CUDA_MEMCPY3D_PEER> between_devices(CUstream stream, const CUDA_MEMCPY3D& copy) {
   CUDA_MEMCPY3D_PEER peers{};
   const bool memory = copy.dstMemoryType == CU_MEMORYTYPE_DEVICE && copy.srcMemoryType == CU_MEMORYTYPE_DEVICE;
@@ -208,7 +211,7 @@ bool plain_properties(const CUmemAllocationProp* properties) {
          (properties->requestedHandleTypes & ~(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | kFabric)) == 0 &&
          properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE && !properties->win32HandleMetaData;
 }
-// The place's device becomes the library's number.
+// Replaces the session's device number by the library's.
 CUresult find_device(CUmemLocation& location) {
   if (location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_SUCCESS;
   const auto device = t_executor->start.visible.find(location.id);
@@ -224,7 +227,7 @@ CUresult create_memory(CUmemGenericAllocationHandle* handle, size_t size, const 
   return t_executor->virtual_memory.create(handle, size, found, flags);
 }
 CUresult release_memory(CUmemGenericAllocationHandle handle) { return t_executor->virtual_memory.release(handle); }
-// Of the device, as much as the tenant may have.
+// Reports the memory of the device, but no more than the tenant's quota.
 CUresult memory_info(size_t* free, size_t* total) {
   if (!free || !total) return CUDA_ERROR_INVALID_VALUE;
   t_executor->memory.settle();
@@ -232,7 +235,7 @@ CUresult memory_info(size_t* free, size_t* total) {
   const ContextState* const context = t_executor->contexts.current();
   if (result != CUDA_SUCCESS || !context) return result;
   if (const auto room = t_executor->ledger.room(context->device)) {
-    // Where memory may be moved, what others have makes room.
+    // With oversubscription, other sessions' memory can be moved to make room.
     const uint64_t used = t_executor->ledger.used(context->device);
     if (t_executor->start.oversubscribes) *free = *total > used ? *total - used : 0;
     *free = std::min<uint64_t>(*free, room->free);
@@ -277,7 +280,8 @@ CUresult get_access(unsigned long long* flags, const CUmemLocation* location, CU
 }
 
 #if CUDA_VERSION >= 12000
-// The driver reads as many as the rank says: the row has made sure of that where there are any.
+// The driver reads as many elements as the rank says. The row has checked the lengths of arrays that are
+// present.
 bool all_there(cuuint32_t rank, std::initializer_list<const void*> arrays) {
   return rank != 0 && std::find(arrays.begin(), arrays.end(), nullptr) == arrays.end();
 }
@@ -306,7 +310,8 @@ CUresult encode_im2col_wide(CUtensorMap* map, CUtensorMapDataType type, cuuint32
                                            swizzle, promotion, fill);
 }
 
-// The engine writes as many bytes as the input holds, into the address space of this session's contexts, as a kernel might.
+// The decompression engine writes as many bytes as the input yields, within the address space of this
+// session's contexts, as a kernel could.
 CUresult decompress(CUmemDecompressParams* operations, size_t count, unsigned flags, size_t* failed, CUstream stream) {
   if (!operations) return CUDA_ERROR_INVALID_VALUE;
   uint64_t bytes = 0;
@@ -315,7 +320,8 @@ CUresult decompress(CUmemDecompressParams* operations, size_t count, unsigned fl
     if (!owns(at(one.src), one.srcNumBytes) || !owns(at(one.dst), std::max<uint64_t>(one.dstNumBytes, 1)) || !owns(at(one.dstActBytes), sizeof *one.dstActBytes)) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    bytes += one.srcNumBytes + one.dstNumBytes;  // each lies in the session's memory, so that the sum is far from an overflow
+    // each is within the session's memory, so the sum cannot overflow
+    bytes += one.srcNumBytes + one.dstNumBytes;
   }
   return work(stream, bytes, [&] { return REAL(cuMemBatchDecompressAsync)(operations, count, flags, failed, stream); });
 }

@@ -1,6 +1,7 @@
-// Rows whose arguments the driver would trust too far: addresses that could be the worker's own, structs with host
-// pointers, objects that a wait thread still uses; and rows whose answer must not overtake earlier data. Each has a
-// wrapper with the driver function's own signature that the row calls instead. Executor's thread only.
+// Wrappers for rows whose arguments the driver would trust too far (addresses that could be the worker's own,
+// structs with host pointers, objects that a wait thread still uses) and for rows whose reply must not
+// overtake earlier data. A wrapper has the signature of the driver's function, and the row calls it instead.
+// Executor's thread only.
 #pragma once
 #include <span>
 #include <string_view>
@@ -45,16 +46,18 @@ class DeviceMemory;
 
 namespace gpupool::worker::guards {
 
-// Known ones, on the session's own memory.
+// Checks that all operations are known and access the session's own memory only.
 CUresult check_operations(const DeviceMemory& memory, std::span<const CUstreamBatchMemOpParams> operations);
 
-// Now, or once the driver has all work that was launched before (postponed_unloads.h).
+// Calls `unload` now, or postpones it until the driver has all work that was launched before
+// (postponed_unloads.h).
 CUresult behind_kept_work(CUcontext context, uint64_t handle, PostponedUnloads::Unload unload);
 
-// Within the session's memory and arrays, whose handles become the driver's arrays. Host memory has no place in it.
+// Checks that the copy stays within the session's memory and arrays, and replaces the client's handles of
+// arrays by the driver's. Rejects host memory.
 CUresult check_copy(CUDA_MEMCPY3D& copy);
 
-// The driver's own functions behind the wrappers; null where the device library has none.
+// The driver's functions behind the wrappers; null where the device library lacks them.
 struct Calls {
 #define GPUPOOL_MEMBER(name) DeviceCall<decltype(&::name)> name{#name};
   GPUPOOL_GUARDED_CALLS(GPUPOOL_MEMBER)
@@ -63,7 +66,7 @@ struct Calls {
   GPUPOOL_GUARDED_CALLS_12_8(GPUPOOL_MEMBER)
 #undef GPUPOOL_MEMBER
   void load(const SymbolLookup& symbol);
-  // What a row calls for `name`: the wrapper, where there is one and the function behind it. Null: not guarded.
+  // Returns the wrapper for `name`, or null if the row is not guarded.
   void* wrapper(std::string_view name) const;
 };
 

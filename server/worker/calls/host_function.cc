@@ -8,7 +8,7 @@
 namespace gpupool::worker::commands {
 
 CUresult call_back_when_done(Executor& session, StreamState& stream, uint64_t command, std::vector<uint64_t> callbacks, std::function<void()> failed) {
-  // What the stream did before, and what it copied, has reached the client before it hears of the function's turn.
+  // Earlier output and data of the stream must reach the client before it calls the function.
   const auto tell = [&session, command, callbacks = std::move(callbacks)] {
     session.publish();
     for (const uint64_t callback : callbacks) session.outbox.send(wire::MessageKind::host_callback, 0, command, std::as_bytes(std::span(&callback, 1)));
@@ -53,8 +53,9 @@ Outcome host_function_done(Executor& session, Command& command) {
   const auto body = only<wire::HostFunctionDone>(command);
   if (!body) return bad_body();
   const auto gate = session.gates.take(body->callback);
-  if (!gate) return CUDA_SUCCESS;  // its context was destroyed meanwhile, or the launch of its graph has failed
-  // What was copied for it is with the driver: no CPU needs to wait for it.
+  if (!gate) return CUDA_SUCCESS;  // the context was destroyed, or the launch of the graph has failed
+  // The function's copies are already queued in `copies`, so the stream waits for them on the device, not on
+  // the CPU.
   if (StreamState* const copies = body->stream ? session.table.find_stream(body->stream) : nullptr) {
     session.contexts.order_after(StreamGates::stream_of(*gate), *copies);
   }

@@ -1,4 +1,5 @@
-// Telling the client that the turn of its host functions has come: those in streams, and nodes of graphs. The executor's thread.
+// Tells the client to call host functions: those in streams, and client nodes of graphs. Executor's thread,
+// except tell_not_called().
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -8,14 +9,16 @@
 
 namespace gpupool::worker::commands {
 
-// Tells the client when the stream, whose context is current, has done what it got so far. After an error of the device's `failed` is called in
-// place of that, by any thread, and the client told that the functions are not called, as CUDA calls none then. Calls `failed` also before it
-// returns an error. `command`: the sequence number of the command that has these functions.
+// Tells the client to call the functions when the stream, whose context must be current, has done its present
+// work. If that work fails, calls no function, as CUDA does: tells the client so and calls `failed`, on any
+// thread. Also calls `failed` before returning an error. `command`: sequence number of the command with these
+// functions.
 CUresult call_back_when_done(Executor& session, StreamState& stream, uint64_t command, std::vector<uint64_t> callbacks, std::function<void()> failed);
 
-// Commands with functions that the client waits to be told of.
+// True for commands with functions that the client expects to be told about.
 bool calls_back(uint16_t command);
-// Tells the client that the functions of a command that it has not been told of will not be called. Any thread.
+// Tells the client that the functions of a command that were not announced yet will not be called. Any
+// thread.
 void tell_not_called(Executor& session, uint64_t command, CUresult why);
 
 }  // namespace gpupool::worker::commands

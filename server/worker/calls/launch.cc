@@ -7,7 +7,7 @@
 namespace gpupool::worker::commands {
 namespace {
 
-// By number: older headers do not have all of the names.
+// By number, because older headers lack some of the names.
 enum LaunchAttribute : unsigned {
   kIgnore = 0,
   kAccessPolicyWindow = 1,
@@ -26,7 +26,7 @@ enum LaunchAttribute : unsigned {
   kNvlinkCentricScheduling = 16,
 };
 
-// A launch whose local memory the quota has room for.
+// Launches a kernel after charging its local memory to the quota.
 template <class F>
 CUresult launch_in_quota(Executor& session, StreamState& stream, const HandleTable::Launchable& kernel, const WorkKind& kind, F&& launch) {
   ContextState& context = kernel.context ? *kernel.context : stream.context->owner();
@@ -48,7 +48,7 @@ std::optional<uint64_t> event_of(const CUlaunchAttribute& attribute) {
   return handle;
 }
 
-// Attributes hold plain values but for these; handles are translated, addresses checked, what is unknown is refused.
+// Resolves handles, checks addresses, and rejects unknown attributes. All other attributes are plain values.
 CUresult translate(Executor& session, CUlaunchAttribute& attribute) {
   switch (static_cast<unsigned>(attribute.id)) {
     case kIgnore:
@@ -106,7 +106,8 @@ Outcome launch(Executor& session, Command& command) {
   if (!kernel || !stream) return CUDA_ERROR_INVALID_HANDLE;
   const auto function = static_cast<CUfunction>(kernel->object);
 
-  // Aligned, and readable beyond what was sent: a device library may trust the kernel's own idea of its parameters.
+  // Aligned, and readable beyond what was sent: a device library may read as many parameter bytes as the
+  // kernel declares.
   alignas(64) static thread_local std::byte parameters[wire::kMaxParameterBytes + 4];
   if (!parameter_bytes.empty()) std::memcpy(parameters, parameter_bytes.data(), parameter_bytes.size());
   size_t size = parameter_bytes.size();
@@ -123,7 +124,7 @@ Outcome launch(Executor& session, Command& command) {
     });
   }
   if (!session.api.cuLaunchKernelEx) return CUDA_ERROR_NOT_SUPPORTED;
-  // cuLaunchCooperativeKernel takes no packed parameters; the attribute says the same.
+  // cuLaunchCooperativeKernel takes no packed parameters; use the equivalent attribute.
   CUlaunchAttribute attributes[wire::kMaxLaunchAttributes + 1] = {};
   unsigned count = launch.attribute_count;
   if (!attribute_bytes.empty()) std::memcpy(attributes, attribute_bytes.data(), attribute_bytes.size());

@@ -1,4 +1,4 @@
-// What a launch and a kernel node of a graph have in common: their body on the wire. The executor's thread.
+// The body on the wire that launches and kernel nodes of graphs have in common. Executor's thread.
 #pragma once
 #include <optional>
 #include <span>
@@ -13,12 +13,12 @@ struct LaunchBody {
   std::span<const std::byte> attributes;  // CUlaunchAttribute, not aligned
   std::span<const std::byte> parameters;
 };
-// All that is left of the body; nullopt: malformed.
+// Reads the rest of the body. Returns nullopt if it is malformed.
 std::optional<LaunchBody> read_launch(wire::Reader& body);
 
-// The client's handle of the event that the launch records; nullopt: the attribute names none.
+// Returns the client's handle of the event that the attribute names, or nullopt if it names none.
 std::optional<uint64_t> event_of(const CUlaunchAttribute& attribute);
-// A client's attribute becomes the driver's.
+// Converts a client's attribute to the driver's.
 CUresult translate(Executor& session, CUlaunchAttribute& attribute);
 
 }  // namespace gpupool::worker::commands

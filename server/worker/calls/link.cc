@@ -1,4 +1,4 @@
-// Linking (linkers.h).
+// Handlers for linking (linkers.h).
 #include "protocol/wire/images.h"
 #include "server/worker/calls/commands.h"
 
@@ -7,7 +7,7 @@ namespace {
 
 using cuda::Kind;
 
-// Nullopt: they do not fit the body, or are none that may travel.
+// Returns nullopt if the options exceed the body or are not numeric.
 std::optional<std::vector<wire::JitOption>> read_options(wire::Reader& body, uint64_t count) {
   if (count > wire::kMaxJitOptions) return std::nullopt;
   std::vector<wire::JitOption> options(count);
@@ -18,7 +18,7 @@ std::optional<std::vector<wire::JitOption>> read_options(wire::Reader& body, uin
   return body.ok() ? std::optional(std::move(options)) : std::nullopt;
 }
 
-// Makes the linker's context current; false: no such linker.
+// Makes the linker's context current. Returns false if there is no such linker.
 bool enter_linker(Executor& session, uint64_t linker) {
   const ContextState* const context = session.linkers.context_of(linker);
   if (context) session.contexts.enter(const_cast<ContextState*>(context));
@@ -47,7 +47,7 @@ Outcome add_link_input(Executor& session, Command& command) {
   const auto bytes = std::span<const std::byte>(*uploaded).first(uploaded->size() - 1);
   const auto type = static_cast<CUjitInputType>(body.type);
   if (type == CU_JIT_INPUT_FATBINARY || type == CU_JIT_INPUT_CUBIN) {
-    // The driver believes the sizes in an image's own headers.
+    // The driver trusts the sizes in an image's headers, so check them first.
     std::vector<cuda::ImageEntry> entries;
     if (const CUresult result = cuda::parse_image(bytes, entries); result != CUDA_SUCCESS) return result;
   }
@@ -81,7 +81,7 @@ Outcome linked_image(Executor& session, Command& command) {
 Outcome destroy_linker(Executor& session, Command& command) {
   const auto body = only<wire::DestroyLinker>(command);
   if (!body) return bad_body();
-  if (!enter_linker(session, body->linker)) return CUDA_SUCCESS;  // it went with its context
+  if (!enter_linker(session, body->linker)) return CUDA_SUCCESS;  // destroyed with its context
   return session.linkers.destroy(body->linker);
 }
 

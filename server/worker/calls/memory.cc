@@ -11,7 +11,7 @@ Outcome map_memory(Executor& session, Command& command) {
   const auto device = session.start.visible.find(body->device);
   if (!device || static_cast<size_t>(*device) >= granularity.size()) return CUDA_ERROR_INVALID_DEVICE;
   session.memory.collect();
-  uint32_t peers = 0;  // as the library numbers them
+  uint32_t peers = 0;  // bit mask of the library's device numbers
   for (int number = 0; number < 32; ++number) {
     const auto peer = (body->peers >> number & 1) != 0 ? session.start.visible.find(number) : std::nullopt;
     if (peer && *peer < 32) peers |= 1u << *peer;
@@ -37,14 +37,14 @@ Outcome free_memory(Executor& session, Command& command) {
     session.contexts.enter(context);
     streams.push_back(stream);
   } else if (context) {
-    // Work recorded for an earlier free is waited for by that one, and frees retire in order.
+    // Earlier work is waited for by earlier frees, and frees retire in order.
     streams.swap(context->used);
     for (StreamState* const stream : streams) stream->used = false;
     events.swap(context->departed);
   }
   const CUresult result =
       session.memory.free(body->address, body->size, command.header.sequence, context, streams, std::move(events));
-  // The client may use the place again in any case.
+  // The client may reuse the addresses in any case.
   if (result != CUDA_SUCCESS) session.memory.retire(command.header.sequence);
   return result;
 }

@@ -1,4 +1,4 @@
-// Modules and libraries, and what is looked up in them.
+// Handlers for modules, libraries, and lookups in them.
 #include <algorithm>
 #include <cstring>
 #include <optional>
@@ -11,7 +11,7 @@ namespace {
 
 using cuda::Kind;
 
-// A command whose body is a T and a text, which must be nothing but the rest.
+// Reads a body that consists of a T and a text. Returns false for any other body, or a NUL in the text.
 template <class T>
 bool with_text(Command& command, T& body, std::string& text) {
   body = command.body.get<T>();
@@ -19,7 +19,7 @@ bool with_text(Command& command, T& body, std::string& text) {
   return command.body.finished() && text.find('\0') == std::string::npos;
 }
 
-// The device whose attributes count where a kernel is in no context.
+// The device whose attributes apply to a kernel; without a context, device 0.
 CUdevice device_of(const Executor& session) {
   const ContextState* const context = session.contexts.current();
   return context ? context->device : 0;
@@ -33,7 +33,8 @@ Outcome describe(Executor& session, wire::FunctionInfo& info, std::vector<wire::
   return CUDA_SUCCESS;
 }
 
-// Parameters in order, from the driver (`ask`: cu*GetParamInfo of one of them) or else from the image.
+// Returns the parameters in order, from the image if it was kept, else from the driver (`ask`:
+// cu*GetParamInfo of one parameter).
 template <class Ask>
 std::vector<wire::ParameterInfo> parameters_of(Executor& session, uint64_t owner, const std::string& name, Ask&& ask) {
   std::vector<wire::ParameterInfo> parameters;
@@ -50,7 +51,7 @@ std::vector<wire::ParameterInfo> parameters_of(Executor& session, uint64_t owner
 }
 
 #if CUDA_VERSION >= 12040
-// The names of what a module or library has; they live as long as it does.
+// Collects the names of all functions of a module or kernels of a library; they live as long as the owner.
 template <class Owner, class Object>
 CUresult all_names(Owner owner, const DeviceCall<CUresult (*)(unsigned*, Owner)>& count_of,
                    const DeviceCall<CUresult (*)(Object*, unsigned, Owner)>& enumerate,
@@ -69,7 +70,7 @@ CUresult all_names(Owner owner, const DeviceCall<CUresult (*)(unsigned*, Owner)>
 }
 #endif
 
-// The image that a load is about, wherever its bytes are.
+// The image of a load command, from an upload or from poold's cache.
 struct Wanted {
   bool malformed = false;
   wire::LoadImage body{};
@@ -93,7 +94,7 @@ Wanted take_image(Executor& session, Command& command, Kind kind) {
   if (wanted.malformed) return wanted;
   wanted.options.resize(count);
   if (count != 0) std::memcpy(wanted.options.data(), command.body.get_bytes(bytes).data(), bytes);
-  // Others have pointers for values.
+  // The values of other options are pointers.
   wanted.malformed = !std::all_of(wanted.options.begin(), wanted.options.end(), [](const auto& option) { return wire::is_numeric_jit_option(option.option); });
   if (wanted.malformed) return wanted;
   if (wanted.name) {

@@ -37,7 +37,7 @@ CUresult unbind_multicast(CUmemGenericAllocationHandle object, CUdevice device, 
   return t_executor->virtual_memory.unbind_multicast(object, device, offset, size);
 }
 
-// Whatever kind of handle the client wants, workers pass the object on as a descriptor.
+// Workers pass the object on as a descriptor, whatever kind of handle the client requests.
 CUresult multicast_granularity(size_t* granularity, const CUmulticastObjectProp* properties, CUmulticastGranularity_flags option) {
   if (!granularity || !is_plain(properties)) return CUDA_ERROR_INVALID_VALUE;
   CUmulticastObjectProp made = *properties;

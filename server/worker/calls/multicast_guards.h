@@ -1,4 +1,5 @@
-// Wrappers of the rows of multicast objects, which are kept with the memory that the client makes (virtual_memory.h). See guards.h.
+// Wrappers for the rows of multicast objects, which VirtualMemory owns (virtual_memory.h, guards.h).
+// Executor's thread.
 #pragma once
 #include "protocol/cuda/cuda_header.h"
 

@@ -1,4 +1,4 @@
-// Resources of devices, for green contexts (resources.h).
+// Handlers for resources of devices, for green contexts (resources.h).
 #include "protocol/wire/commands.h"
 #include "server/worker/calls/commands.h"
 
@@ -31,7 +31,8 @@ Outcome device_resource(Executor& session, Command& command) {
   if (body->context != 0) {
     context = session.contexts.find(body->context);
     if (!context || context->device != *device) return CUDA_ERROR_INVALID_CONTEXT;
-  } else if (session.groups_of(*device) != 0) {  // a session's device is what its contexts have of it
+  // the session's view of the device is its primary context's part
+  } else if (session.groups_of(*device) != 0) {
     context = session.contexts.find_primary(*device);
     if (!context) return CUDA_ERROR_INVALID_CONTEXT;
   }

@@ -1,4 +1,5 @@
-// Copies straight between the device and memory that the client's program shares with this process.
+// Handlers for memory that the client's program shares with this process: copies directly between it and the
+// device.
 #include <unistd.h>
 
 #include "protocol/wire/copies.h"
@@ -14,7 +15,7 @@ Outcome share_host_memory(Executor& session, Command& command) {
   if (!body) return bad_body();
   transport::Connection& connection = *session.start.connection;
   if (!connection.shares_memory()) return CUDA_ERROR_NOT_SUPPORTED;
-  // It was sent before the command.
+  // The client sends the descriptor before the command.
   const auto descriptor = connection.receive_descriptor(transport::Clock::now());
   if (!descriptor) return Outcome::malformed("no descriptor came with it");
   ContextState* const context = session.enter(command);
@@ -22,7 +23,8 @@ Outcome share_host_memory(Executor& session, Command& command) {
   const CUresult result = context ? session.shared_memory.add(*context, body->memory, *descriptor, body->size, body->address, &device)
                                   : CUDA_ERROR_INVALID_CONTEXT;
   ::close(*descriptor);
-  // The reply's result may be an earlier command's; its body says that this one was done.
+  // The reply's result may be a deferred error of an earlier command; a body shows that this command
+  // succeeded.
   if (result == CUDA_SUCCESS) wire::Writer(session.reply_body).put(wire::SharedHostMemoryAt{body->memory, device});
   return result;
 }
@@ -30,7 +32,7 @@ Outcome share_host_memory(Executor& session, Command& command) {
 Outcome release_host_memory(Executor& session, Command& command) {
   const auto body = only<wire::ReleaseHostMemory>(command);
   if (!body) return bad_body();
-  session.shared_memory.release(body->memory);  // it may have gone with its context
+  session.shared_memory.release(body->memory);  // it may have been released with its context
   return CUDA_SUCCESS;
 }
 

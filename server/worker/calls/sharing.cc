@@ -1,4 +1,4 @@
-// Memory and events that the client shares with other processes of its tenant.
+// Handlers for memory and events that the client shares with other processes of its tenant.
 #include <algorithm>
 
 #include "protocol/wire/sharing.h"

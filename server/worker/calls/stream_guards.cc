@@ -1,4 +1,5 @@
-// The wrappers (guards.h) of streams and events: what they may name, and what is known once they answer.
+// Wrappers (guards.h) for streams and events: check their arguments, and record which work is known to be
+// done.
 #include "server/worker/calls/stream_guards.h"
 
 #include <algorithm>
@@ -20,7 +21,7 @@ bool is_wait(const CUstreamBatchMemOpParams& operation) {
   return operation.operation == CU_STREAM_MEM_OP_WAIT_VALUE_32 || operation.operation == CU_STREAM_MEM_OP_WAIT_VALUE_64;
 }
 
-// The stream may wait for what other work, or another session, does.
+// Call before the stream may wait for other work or another session.
 void pause(CUstream stream) {
   if (StreamState* const state = t_executor->contexts.find_stream(stream)) t_executor->compute.pause(*state);
 }
@@ -75,7 +76,7 @@ CUresult batch(CUstream stream, unsigned count, CUstreamBatchMemOpParams* operat
 }
 
 CUresult set_stream_attribute(CUstream stream, CUstreamAttrID attribute, const CUstreamAttrValue* value) {
-  // Those of streams; what else there is for launches holds handles.
+  // Attributes of streams; other launch attributes contain handles.
   constexpr unsigned kOfStreams = 1u << 1 | 1u << 3 | 1u << 8 | 1u << 9 | 1u << 10;
   const auto id = static_cast<unsigned>(attribute);
   if (id >= 32 || (kOfStreams >> id & 1) == 0) return CUDA_ERROR_INVALID_VALUE;
@@ -119,7 +120,7 @@ CUresult create_event(CUevent* event, unsigned flags) {
   const CUresult result = REAL(cuEventCreate)(event, flags);
   if (result != CUDA_SUCCESS) return result;
   t_executor->contexts.event_untold(*event);
-  // Others may record one that processes share.
+  // An event that processes share may be recorded by others.
   if ((flags & CU_EVENT_INTERPROCESS) == 0) t_executor->contexts.event_created(*event);
   return result;
 }
@@ -133,7 +134,7 @@ CUresult record_event_with_flags(CUevent event, CUstream stream, unsigned flags)
 }
 
 CUresult wait_event(CUstream stream, CUevent event, unsigned flags) {
-  if (!t_executor->contexts.recorded(event)) pause(stream);  // perhaps another session records it
+  if (!t_executor->contexts.recorded(event)) pause(stream);  // another session may record it
   return REAL(cuStreamWaitEvent)(stream, event, flags);
 }
 

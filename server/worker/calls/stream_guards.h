@@ -1,4 +1,4 @@
-// Wrappers of the rows of streams and events. See guards.h.
+// Wrappers for the rows of streams and events (guards.h). Executor's thread.
 #pragma once
 #include "protocol/cuda/cuda_header.h"
 

@@ -1,6 +1,6 @@
-// Waits: answered at once where nothing is left to wait for, after a short look where it is nearly done, and by a wait
-// thread otherwise. What is waited for is fixed when the command is executed (an event recorded there and then), so that
-// commands of the client's other threads, which go on meanwhile, are not waited for.
+// Handlers for waits. A wait is answered at once if all its work is done, after short polling if it is nearly
+// done, and otherwise by a wait thread. An event recorded when the command is executed fixes the work to wait
+// for, so later commands of the client's other threads are not included.
 #include <chrono>
 #include <span>
 
@@ -10,9 +10,9 @@
 namespace gpupool::worker::commands {
 namespace {
 
-struct Marks {  // events on the streams that are waited for
+struct Marks {  // events on the streams that a command waits for
   std::shared_ptr<EventPool> pool;
-  uint64_t use = 0;  // the last one before them
+  uint64_t use = 0;  // Contexts::uses() before they were recorded
   std::vector<CUevent> events;
   std::vector<std::shared_ptr<Progress>> streams;
   void done() const {
@@ -20,7 +20,7 @@ struct Marks {  // events on the streams that are waited for
   }
 };
 
-// True when the mark has been passed or its context has failed; the error is kept.
+// Returns true if the event has passed or its context has failed; keeps the first error.
 bool passed(const DeviceApi& api, CUevent event, CUresult& result) {
   const CUresult state = api.cuEventQuery(event);
   if (state == CUDA_ERROR_NOT_READY) return false;
@@ -28,7 +28,8 @@ bool passed(const DeviceApi& api, CUevent event, CUresult& result) {
   return true;
 }
 
-// True when all marks were passed within the session's spin time; they are back in the pool then. Ends when another command has come.
+// Polls until all marks have passed, and returns true then. Returns false at the end of the session's spin
+// time or when another command has arrived. Gives passed marks back to the pool.
 bool look(Executor& session, Marks& marks, SpinTime::Clock::time_point begin, CUresult& result) {
   const auto stop = begin + session.spin_time.limit();
   while (!session.inbox.has_input()) {
@@ -47,7 +48,8 @@ Outcome completed(Executor& session, CUresult result) {
   return result;
 }
 
-// `streams`: of one context, which is current.
+// Waits for the present work of `streams`, which belong to `context` (which must be current) or to its green
+// contexts.
 Outcome wait_for(Executor& session, Command& command, ContextState& context, std::span<StreamState* const> streams) {
   Marks marks{context.events, session.contexts.uses(), {}, {}};
   CUresult result = CUDA_SUCCESS;
@@ -118,13 +120,13 @@ Outcome synchronize_context(Executor& session, Command& command) {
   ContextState* const context = session.enter(command);
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
   std::vector<StreamState*> busy;
-  for (const auto& [handle, other] : session.contexts.all()) {  // its green contexts too
+  for (const auto& [handle, other] : session.contexts.all()) {  // includes its green contexts
     if (other.get() != context && other->root != context) continue;
     other->for_each_stream([&](StreamState& stream) {
       if (stream.dirty) busy.push_back(&stream);
     });
   }
-  // Nothing of this client runs: this returns at once, with the context's error if it has one.
+  // No work of this client is running, so this returns at once, with the context's error if there is one.
   if (busy.empty()) return completed(session, session.api.cuCtxSynchronize());
   return wait_for(session, command, *context, busy);
 }
@@ -139,10 +141,10 @@ Outcome synchronize_stream(Executor& session, Command& command) {
   return wait_for(session, command, *stream->context, {&stream, 1});
 }
 
-// The backlog keeps this command behind the event's records.
+// The backlog executes this command after earlier records of the event.
 Outcome await_record(Executor&, Command& command) { return only<wire::AwaitRecord>(command) ? Outcome(CUDA_SUCCESS) : bad_body(); }
 
-// The backlog keeps this command behind the barriers.
+// The backlog executes this command after earlier barriers.
 Outcome await_barriers(Executor&, Command& command) { return command.body.finished() ? Outcome(CUDA_SUCCESS) : bad_body(); }
 
 Outcome synchronize_event(Executor& session, Command& command) {
@@ -163,7 +165,7 @@ Outcome synchronize_event(Executor& session, Command& command) {
   if (done) {
     if (!at_once) session.spin_time.took(SpinTime::Clock::now() - begin);
     if (result == CUDA_SUCCESS && recorded) recorded->passed();
-    // Returns at once; it is what makes the driver print.
+    // The event has passed, so this returns at once; it makes the driver print the output of device code.
     if (result == CUDA_SUCCESS && session.output_possible) result = session.api.cuEventSynchronize(event);
     return completed(session, result);
   }
@@ -172,7 +174,8 @@ Outcome synchronize_event(Executor& session, Command& command) {
   const CUcontext current = context->object;
   const CUresult deferred = session.take_deferred();
   session.events.hold(event);
-  // Not there any more once the event is recorded anew, and what has passed may be that.
+  // Holds no reference: if the event is recorded again, the Recorded is deleted, and the wait may have seen
+  // the newer record.
   const auto wait = [&session, event, sequence, current, deferred, begin, weak = std::weak_ptr(recorded)] {
     make_current(session.api, current);
     const CUresult result = session.api.cuEventSynchronize(event);
