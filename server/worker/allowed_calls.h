@@ -1,7 +1,7 @@
 // System calls that the seccomp filter of a worker allows with any arguments once the worker has a client;
-// one row each, with the reason. Calls whose arguments are checked are in sandbox_calls.cc. All other calls
-// fail with EPERM. sandbox.cc builds the filter from this table; libseccomp skips names that the architecture
-// does not have.
+// one row each, with the reason. sandbox_calls.cc builds the filter from this table and adds calls whose
+// arguments are checked. All other calls fail with EPERM. libseccomp skips names that the architecture does
+// not have.
 //
 // Reason "driver": gpupool itself does not make the call, but NVIDIA's driver, rdma-core or glibc makes it or
 // may make it, and its effects stay within the process.

@@ -84,7 +84,7 @@ CUresult Arrays::create(CUmipmappedArray* array, const CUDA_ARRAY3D_DESCRIPTOR& 
   if (!api_.cuMipmappedArrayCreate || !api_.cuMipmappedArrayDestroy || !api_.cuMipmappedArrayGetLevel) return CUDA_ERROR_NOT_SUPPORTED;
   if (const CUresult result = check(shape); result != CUDA_SUCCESS) return result;
   const size_t longest = std::max({shape.Width, shape.Height, is_layered(shape) ? size_t{1} : shape.Depth});
-  // clamped as by the driver
+  // Clamped as by the driver.
   levels = std::clamp(levels, 1u, static_cast<unsigned>(std::bit_width(longest)));
   uint64_t bytes = 0;
   for (unsigned level = 0; level < levels; ++level) bytes += layout_bytes(shape, level);

@@ -1,5 +1,5 @@
 // The session's CUDA arrays, texture objects and surface objects. Validates handles and object numbers,
-// because the driver dereferences whatever number it gets. An array is charged to the tenant's memory quota
+// because the driver would use any number as an object. An array is charged to the tenant's memory quota
 // from before its creation until the driver has freed it. Rejects block-compressed, planar, sparse and
 // deferred-mapping arrays with CUDA_ERROR_NOT_SUPPORTED. Executor's thread only, except for the completion of
 // destroy(), which runs on a wait thread.
@@ -22,7 +22,7 @@
 namespace gpupool::worker {
 
 constexpr size_t kMaxArrays = 1u << 20;
-// limit of texture and surface objects per session; as many as a device supports
+// Limit of texture and surface objects per session; as many as a device supports.
 constexpr size_t kMaxTextures = 1u << 20;
 
 class Arrays {
@@ -117,7 +117,7 @@ class Arrays {
   std::unordered_map<void*, Made> made_;
   std::unordered_set<const void*> dirty_;   // subset of made_ that is not zeroed yet
   std::mutex doomed_mutex_;
-  // arrays that a wait thread will destroy, unless their context is destroyed first
+  // Arrays that a wait thread will destroy, unless their context is destroyed first.
   std::unordered_map<void*, Made> doomed_;
   Objects objects_;
   std::unordered_map<CUtexref, const ContextState*> references_;

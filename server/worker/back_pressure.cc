@@ -11,7 +11,7 @@ constexpr uint64_t kMostKept = uint64_t{1} << 30;  // bytes; used where the tena
 // Bytes, as Backlog::bytes() counts them, that can still arrive after the client was told: a batch and a
 // piece of a copy from each of the program's threads, and the contents of the socket buffers.
 constexpr uint64_t kOnTheWay = 128u << 20;
-// pending await_room commands, one per client thread; further ones are answered at once
+// Pending await_room commands, one per client thread; further ones are answered at once.
 constexpr size_t kMostAsked = 4096;
 
 }  // namespace

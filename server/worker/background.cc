@@ -18,7 +18,7 @@ namespace gpupool::worker {
 namespace {
 
 constexpr std::chrono::milliseconds kTick{1000};
-// time a command may keep running after the client has gone
+// Time a command may keep running after the client has gone.
 constexpr std::chrono::milliseconds kOutlive{2000};
 // Times after which a long command is logged. A driver call that never returns would be invisible otherwise.
 constexpr std::chrono::seconds kReportAfter[] = {std::chrono::seconds(2), std::chrono::seconds(10)};
@@ -105,7 +105,7 @@ void Background::run() {
     const uint64_t at_work = executor_.at_work.sequence();
     const auto* const bandwidth = executor_.start.bandwidth.get();
     if (bandwidth && bandwidth->debt(Bandwidth::Direction::to_device) > std::chrono::nanoseconds(0)) {
-      // the client's pings are held back behind data that exceeds its quota
+      // The client's pings are held back behind data that exceeds its quota.
       executor_.outbox.send(wire::MessageKind::pong, 0, 0);
     }
     if (at_work == 0 || at_work != seen) {

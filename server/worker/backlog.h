@@ -29,10 +29,10 @@ class Backlog {
     wire::CommandHeader header;
     std::vector<std::byte> body;
     CommandOrder order;
-    // when to tell the client that the command was accepted, executed or not
+    // When to tell the client that the command was accepted, executed or not.
     std::optional<Clock::time_point> answer_by;
     const char* waits_for;                       // as returned by must_wait()
-    // the client's handle of order.stream, which may be destroyed by now; set by keep()
+    // The client's handle of order.stream, which may be destroyed by now; set by keep().
     uint64_t stream = AtWork::kNoStream;
   };
 
@@ -83,8 +83,8 @@ class Backlog {
 
   Contexts& contexts_;
   StreamGates& gates_;
-  // guards kept_, running_ and bytes_ on writes and on reads by other threads; never held during a driver
-  // call
+  // Guards kept_, running_ and bytes_ on writes and on reads by other threads; never held during a driver
+  // call.
   std::mutex mutex_;
   std::deque<Kept> kept_;
   std::deque<Kept> running_;  // commands that run() has yet to examine

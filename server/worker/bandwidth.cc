@@ -13,7 +13,7 @@ using std::chrono::nanoseconds;
 using transport::Clock;
 constexpr size_t kLeastPortion = 4096;
 constexpr const char* kTheBandwidth = "the tenant's bandwidth";
-// so that a raised quota or the end of the connection is noticed
+// Short enough to notice a raised quota or the end of the connection.
 constexpr std::chrono::milliseconds kLongestNap{100};
 
 // Nanoseconds of the monotonic clock, which is the same in all processes of the host.

@@ -18,7 +18,7 @@ namespace gpupool::worker {
 class Bandwidth {
  public:
   enum class Direction { to_device, to_host };
-  // worth of transfer allowed at once after an idle period
+  // The transfer of this much time is allowed at once after an idle period.
   static constexpr std::chrono::milliseconds kBurst{20};
 
   explicit Bandwidth(Usage usage) : usage_(std::move(usage)) {}

@@ -41,7 +41,7 @@ class CopyLane {
   std::deque<CopyPiece> pieces;     // this and the rest: guarded by Bulk::items_mutex_
   bool served = false;              // a wait thread is serving this lane
   CUevent watched = nullptr;        // event that the wait thread is waiting for
-  // another thread has sent the watched piece; the wait thread must return the event to the pool
+  // Another thread has sent the watched piece; the wait thread must return the event to the pool.
   bool watched_released = false;
   CUresult failed = CUDA_SUCCESS;   // error of the front copy on the device
 };

@@ -73,7 +73,8 @@ class BulkCopies {
   // Waits until the executor has received the command. Returns null if the command announced no copy, if the
   // copy is over, or if the session ends.
   std::shared_ptr<BulkCopy> await(uint64_t sequence);
-  // Call when all commands up to `sequence` have been executed.
+  // Call when the command `sequence` was executed or announced; await() no longer waits for it or for earlier
+  // commands.
   void passed(uint64_t sequence);
   // Registers a copy whose command is still in the backlog, so that its data can be received: await() finds
   // the copy, and take_announced() returns it once.

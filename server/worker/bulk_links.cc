@@ -40,8 +40,7 @@ bool BulkLinks::add(std::unique_ptr<transport::Connection> connection, std::opti
         link.receiver = std::thread([this, &link, peer_copy] { run_receiver(link, peer_copy); });
         if (!peer_copy) link.sender = std::thread([this, &link] { run_sender(link); });
         added = true;
-      // no thread available; a connection that works in one direction only is useless
-      } catch (const std::system_error&) {
+      } catch (const std::system_error&) {  // no thread available; one direction alone is useless
         link.connection->close();
       }
     }

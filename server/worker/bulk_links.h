@@ -64,11 +64,11 @@ class BulkLinks {
   struct Link {
     std::unique_ptr<transport::Connection> connection;
     bool from_peer = false;
-    // copies that a peer has presented keys of; used by the receiver thread only
+    // Copies that a peer has presented keys of; used by the receiver thread only.
     std::vector<uint64_t> claimed;
     enum : int { opening, open, over } state = opening;
     std::thread receiver, sender;  // no sender for a peer
-    // activity of the receiver and the sender thread, while they run
+    // Activity of the receiver and the sender thread, while they run.
     const ThreadActivity* receiving = nullptr;
     const ThreadActivity* sending = nullptr;
   };

@@ -15,11 +15,11 @@ using server::ControlHeader;
 using server::ControlKind;
 using wire::CheckpointAction;
 
-// polling interval, because the device does not signal that a stream is done
+// Polling interval, because the device does not signal that a stream is done.
 constexpr timespec kLookEvery{0, 1'000'000};
 constexpr std::chrono::microseconds kLookAtWork{10'000};
 constexpr const char* kShared = "memory that it shares with other programs, or has from them";
-// interval of checks for the end of the connection and for other messages of poold
+// Interval of checks for the end of the connection and for other messages of poold.
 constexpr auto kLookAtClient = 100ms;
 
 }  // namespace

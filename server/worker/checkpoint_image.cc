@@ -98,7 +98,7 @@ CUresult CheckpointImage::check_in() {
 void CheckpointImage::settle(Piece& piece, bool was_out) {
   if (was_out) ledger_.note_checkpointed(piece.device, -static_cast<int64_t>(piece.charged));
   if (was_out && is_shared(piece) && !ledger_.share(piece.device, piece.charged, *piece.shared())) {
-    // the tenant's limit of shared memory is reached: names that the program gave out become invalid
+    // The tenant's limit of shared memory is reached: names that the program gave out become invalid.
     *piece.shared() = 0;
     offers_.forget(std::move(piece.held));
   } else {

@@ -20,7 +20,7 @@ using Id = wire::Command;
 
 // Keys that are not handles of the client; handles never have the highest bit set.
 constexpr uint64_t kHostMemory = uint64_t{1} << 63;  // combined with the number of shared host memory
-// all frees share this key, because they retire in the order of the commands
+// All frees share this key, because they retire in the order of the commands.
 constexpr uint64_t kFrees = ~uint64_t{0};
 
 // Rows whose parameter roles do not determine their order. `writes`: they change the objects that they name.
@@ -181,7 +181,7 @@ CommandOrder order_of(Executor& session, const Command& command) {
       order.rule = Rule::in_order;
       order.writes.add(kFrees);
       if (free.stream == wire::kAllStreams) order.rule = Rule::after_context, order.context = context;
-      // ordered like work: after the legacy stream and after barriers
+      // Ordered like work: after the legacy stream and after barriers.
       else set_stream(session, order, free.stream, true);
       break;
     }

@@ -34,7 +34,7 @@ struct CommandOrder {
     query,          // likewise, but answered with CUDA_ERROR_NOT_READY instead of being kept
     after_context,  // after all earlier work in the streams of `context`
     after_barriers, // after earlier copies that order all streams
-    // after all earlier commands, and before all later ones except `in_order` commands without objects
+    // After all earlier commands, and before all later ones except `in_order` commands without objects.
     alone,
   };
   Rule rule = Rule::at_once;

@@ -13,12 +13,12 @@ using std::chrono::nanoseconds;
 using namespace std::chrono_literals;
 
 constexpr uint64_t kWorksAlone = 1024;   // commands in one piece while the GPU is not shared
-// unfinished pieces per stream while the GPU is not shared; beyond that, pieces get longer
+// Unfinished pieces per stream while the GPU is not shared; beyond that, pieces get longer.
 constexpr size_t kPiecesAlone = 64;
 constexpr uint64_t kWorks = 64;          // commands in one piece while the GPU is shared
 constexpr double kPiece = 0.5e6;         // expected nanoseconds of one piece while the GPU is shared
 constexpr double kAhead = 2e6;           // nanoseconds of work on the device while the GPU is shared
-// work that has not started by then is taken to wait for something else
+// Work that has not started by then is taken to wait for something else.
 constexpr nanoseconds kStartGrace = 2ms;
 constexpr std::chrono::microseconds kReapAlone{20'000};
 

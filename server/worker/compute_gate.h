@@ -46,7 +46,8 @@ struct ComputeGpu {
   // By context: the end event of the last measured piece. A later piece is charged at most the time since
   // this event.
   std::unordered_map<CUcontext, CUevent> latest;
-  // executor's thread; earliest time of the next measured piece while alone, ahead by at most kMeasureAhead
+  // Executor's thread. Each measured piece of a session that is alone moves this time by kMeasureEvery;
+  // pieces are sampled instead while it is more than kMeasureAhead in the future.
   ComputeLane::Clock::time_point next_measured{};
   bool held = false;                // the session had the turn when last checked
   bool executor_waits = false;
@@ -100,10 +101,10 @@ class ComputeGate {
 
  private:
   using Lock = std::unique_lock<std::mutex>;
-  // nanoseconds of remaining work; a turn given up now reaches the next session when this work is done
+  // Nanoseconds of remaining work; a turn given up now reaches the next session when this work is done.
   static constexpr double kHandOver = 0.25e6;
   static constexpr std::chrono::nanoseconds kAskAgain{100'000'000};
-  // longest interval between checks; also how long blocked work may keep further work from passing
+  // Longest interval between checks; also how long blocked work may keep further work from passing.
   static constexpr std::chrono::nanoseconds kLongest{1'000'000'000};
 
   bool enter(StreamState& stream, const WorkKind& kind);

@@ -15,7 +15,7 @@ using std::chrono::nanoseconds;
 using namespace std::chrono_literals;
 
 constexpr nanoseconds kMeasureEvery = 10ms;  // average interval of measured pieces while alone
-// credit for measured pieces: 32 at once, so that short programs are measured entirely
+// Credit for measured pieces: 32 at once, so that short programs are measured entirely.
 constexpr nanoseconds kMeasureAhead = 310ms;
 constexpr nanoseconds kSampleEvery = 5ms;
 constexpr int64_t kMostMissed = 20;  // intervals that one check counts for at most if the thread runs late

@@ -12,7 +12,8 @@ using quota::TurnWord;
 using std::chrono::nanoseconds;
 using namespace std::chrono_literals;
 
-// idle time before a turn is given up; a program that waits after each command sends the next one within this
+// Idle time before a turn is given up; a program that waits after each command sends the next one within
+// this.
 constexpr nanoseconds kLinger = 200us;
 constexpr nanoseconds kLook = 1ms;       // interval of checks for work that has not started
 

@@ -5,7 +5,7 @@
 
 namespace gpupool::worker {
 
-// The key of a family is even, the key of a shape is odd, so they never collide.
+// The key of a kernel's family is even and the keys of its shapes are odd, so they never collide.
 WorkKind kernel_kind(const void* function, uint64_t blocks, uint64_t threads) {
   uint64_t hash = reinterpret_cast<uintptr_t>(function) * 0x9E3779B97F4A7C15u;
   const uint64_t family = hash & ~uint64_t{1};

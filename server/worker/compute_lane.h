@@ -65,14 +65,14 @@ struct ComputeLane {
   const CUcontext context;
   const CUstream stream;      // null: the legacy stream
   const std::shared_ptr<EventPool> events;
-  // false for the legacy stream of a green context, which other threads cannot make current
+  // False for the legacy stream of a green context, which other threads cannot make current.
   const bool samplable;
   // Executor's thread; but `open`, `sampled` and `resting` are changed under the lock:
   bool open = false;          // a piece has begun and not ended
   bool sampled = false;       // the open piece is sampled
   bool resting = false;       // the open piece is sampled, and the executor has slept since the piece's last command
-  // the stream waits for something before the next piece; the piece must be measured, because the stream is
-  // not idle during the wait either
+  // The stream waits for something before the next piece; the piece must be measured, because the stream is
+  // not idle during the wait either.
   bool behind_wait = false;
   CUevent start = nullptr;
   uint64_t works = 0;

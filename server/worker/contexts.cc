@@ -154,7 +154,7 @@ void Contexts::order_all_after(StreamState& stream) {
   const CUevent event = context.events->take();
   if (!event || api_.cuEventRecord(event, stream.stream) != CUDA_SUCCESS) {
     if (event) context.events->give(event);
-    // no event available, or the context is broken and nothing runs any more
+    // No event available, or the context is broken and nothing runs any more.
     api_.cuStreamSynchronize(stream.stream);
     return;
   }

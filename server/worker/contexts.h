@@ -17,7 +17,7 @@
 
 namespace gpupool::worker {
 
-// Makes `context` (null: none) current in the calling thread. Free if it already is.
+// Makes `context` (null: none) current in the calling thread. Costs nothing if it already is.
 CUresult make_current(const DeviceApi& api, CUcontext context);
 // Returns the context that make_current() has made current, or null if unknown.
 CUcontext current_context();
@@ -50,8 +50,8 @@ class EventPool {
   // code on the host or from other clients.
   explicit EventPool(const DeviceApi& api, unsigned flags = CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC) : api_(api), flags_(flags) {}
   CUevent take();             // returns null if the device could not create one
-  // the error after take() returned null: the context's own error if it is broken, else
-  // CUDA_ERROR_OUT_OF_MEMORY
+  // The error after take() returned null: the context's own error if it is broken, else
+  // CUDA_ERROR_OUT_OF_MEMORY.
   CUresult why_none() const;
   void give(CUevent event);
   // Destroys the idle events; all events must have been given back.
@@ -109,7 +109,7 @@ struct ContextState {
   const bool primary;
   // GreenContext (device_partition.h) on some multiprocessors; `object` is its CUcontext
   void* green = nullptr;
-  // set in the client's green contexts: the primary context, whose memory and modules they use
+  // Set in the client's green contexts: the primary context, whose memory and modules they use.
   ContextState* root = nullptr;
   unsigned retained = 1;              // primary contexts: number of times the client has retained it
   std::shared_ptr<EventPool> events;  // shared with waits that may outlive the context
@@ -117,7 +117,7 @@ struct ContextState {
   StreamState legacy;
   std::unordered_map<CUstream, std::unique_ptr<StreamState>> streams;
   std::vector<StreamState*> used;     // streams with StreamState::used
-  // events recorded on streams that were destroyed since the last record for a free
+  // Events recorded on streams that were destroyed since the last record for a free.
   std::vector<CUevent> departed;
   CUevent barrier = nullptr;  // event that all streams of all contexts wait for before their next work
   uint64_t barrier_number = 0;        // number of `barrier`, counted over all contexts

@@ -58,8 +58,8 @@ void Control::dispatch(server::ControlMessage message) {
   else found->second(std::move(message));
 }
 
-// A malformed message ends the loop too: poold is of the same build, so somebody else must be writing to the
-// socket.
+// A malformed message ends the loop too: poold is of the same build, so another process must be writing to
+// the socket.
 void Control::run() {
   while (true) {
     auto message = server::receive_control(socket_);

@@ -169,7 +169,7 @@ CUresult DeviceMemory::share(uint64_t address, Offers::Memory* memory, uint64_t*
   if (mapping.charge == 0) {
     if (const CUresult result = share_charge(mapping.device, mapping.size, &mapping.charge); result != CUDA_SUCCESS) return result;
     ledger_.note_movable(mapping.device, -static_cast<int64_t>(mapping.size));
-    // the device may relocate the memory to share it
+    // The device may relocate the memory to share it.
     if (windows_) windows_->drop(found->first, mapping.size);
   }
   *memory = {mapping.memory, mapping.size, mapping.device, CU_MEM_HANDLE_TYPE_NONE, mapping.charge};

@@ -39,7 +39,7 @@ class RoomSource {
     bool returns = false;  // the memory comes back from host memory
     std::chrono::steady_clock::time_point since{}, asked{};  // this and the next: state of the RoomSource
     uint64_t question = 0;
-    // wait limit of an allocation; then the device counts as full
+    // Wait limit of an allocation; then the device counts as full.
     std::chrono::milliseconds patience{30'000};
   };
   // Waits for a moment. Returns false when further waiting is useless.
@@ -108,7 +108,8 @@ class DeviceMemory {
   // the memory.
   void on_release(std::function<bool(CUmemGenericAllocationHandle)> released) { released_ = std::move(released); }
   bool releasing(CUmemGenericAllocationHandle memory) const { return released_ && released_(memory); }
-  // Calls cuMemCreate, waiting as charge() does. The caller has charged the memory.
+  // Calls cuMemCreate. On a full device, waits for pending frees and then for room (RoomSource). The caller
+  // has charged the memory.
   CUresult create(CUmemGenericAllocationHandle* memory, uint64_t size, const CUmemAllocationProp& properties,
                   unsigned long long flags);
   // Calls `attempt` until it returns another result than OUT_OF_MEMORY, waiting as create() does.

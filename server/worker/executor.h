@@ -73,7 +73,7 @@ struct Outcome {
   const char* why = "";  // malformed: the reason, for the message to the client
 
   Outcome(CUresult result) : result(result) {}
-  // the reply was sent already, or a wait thread will send it
+  // The reply was sent already, or a wait thread will send it.
   static Outcome parked() { return Outcome(Next::parked, ""); }
   static Outcome malformed(const char* why) { return Outcome(Next::malformed, why); }
   static Outcome lost() { return Outcome(Next::lost, ""); }       // the connection broke within the command
@@ -186,8 +186,7 @@ class Executor {
   quota::Groups groups_of(int device) const {
     return static_cast<size_t>(device) < start.groups.size() ? start.groups[static_cast<size_t>(device)] : 0;
   }
-  // Destroys a context that leave() has been called for. A primary context is only left; the caller releases
-  // it.
+  // Destroys a context after leave(). Does not release a primary context, which the caller must do.
   CUresult destroy(CUcontext object, bool primary, GreenContext green);
 
  private:

@@ -100,7 +100,7 @@ void Graphs::finish(std::shared_ptr<Launch> launch) {
   launch->graph = nullptr;
   for (const Launch::Held& held : launch->held) release(held);
   for (const auto& [number, gate] : launch->gates) {
-    // the next launch uses the same number, perhaps before the gates are settled
+    // The next launch uses the same number, perhaps before the gates are settled.
     (void)session_.gates.take(number);
     gate->open();
   }

@@ -113,7 +113,7 @@ class Graphs {
     std::unordered_map<uint64_t, Condition> conditions;  // root only, by the client's handle
     std::map<int, uint64_t> charged;   // executable graph only: bytes of the quota, by device
     size_t refused = 0;                // nodes that were dropped because of an error
-    // first error; in an executable graph: error of an update that failed half way
+    // First error; in an executable graph: error of an update that failed half way.
     CUresult wrong = CUDA_SUCCESS;
     uint32_t wrong_node = wire::kNoGraphNode;
   };
@@ -124,7 +124,7 @@ class Graphs {
     uint64_t command;                  // sequence number of the launch command
     uint32_t next = 0;                 // index of the next part
     size_t unanswered = 0;             // unanswered client nodes of the previous part
-    // gates of the unanswered client nodes, by callback id
+    // Gates of the unanswered client nodes, by callback id.
     std::vector<std::pair<uint64_t, std::shared_ptr<StreamGate>>> gates;
     std::atomic<bool> failed{false};
     struct Held {                      // a key held in the backlog

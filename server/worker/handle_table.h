@@ -113,7 +113,7 @@ class HandleTable {
   const VisibleDevices& visible_;
   std::vector<std::unique_ptr<Page>> pages_;
   std::unordered_map<uint64_t, Entry> displaced_;  // objects that keep_if() has kept, by handle
-  // handles of functions, kernels and others, by module or library
+  // Handles of functions, kernels and others, by module or library.
   std::unordered_map<uint64_t, std::vector<uint64_t>> children_;
   std::function<void(StreamState&)> departing_;
   std::function<void(uint64_t)> code_gone_;

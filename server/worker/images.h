@@ -28,7 +28,7 @@ class Images {
     CUresult result = CUDA_SUCCESS;
     void* object = nullptr;
     bool admitted = false;
-    // log of the JIT compiler; if it is empty and the image has no code for the device, the reason
+    // Log of the JIT compiler; if it is empty and the image has no code for the device, the reason.
     std::string log;
     float milliseconds = 0;  // compile time
   };

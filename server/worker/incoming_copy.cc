@@ -13,7 +13,7 @@ namespace {
 constexpr uint64_t kMostEarlyBytes = 256u << 20;
 constexpr uint64_t kMostEarlyAtAll = uint64_t{1} << 30;
 constexpr std::chrono::milliseconds kPatience{100};
-// How long a connection waits for staging memory before it looks at other possibilities.
+// How long a connection waits for staging memory before it falls back to ordinary memory.
 constexpr std::chrono::milliseconds kChunkTime{20};
 
 }  // namespace

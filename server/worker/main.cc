@@ -337,8 +337,8 @@ Result<void> confine(const Arguments& arguments) {
 }
 
 int run(const Arguments& arguments) {
-  // First of all, while the process still has poold's user: the limits apply to the device library and the
-  // client.
+  // This comes first, while the process still has poold's user, so that the limits also apply to the device
+  // library.
   if (!arguments.cgroup.empty()) {
     if (const auto entered = server::enter_cgroup(arguments.cgroup, arguments.cgroup_settings); !entered) return fail_to_start(entered.error().message);
   }

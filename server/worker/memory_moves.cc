@@ -15,7 +15,7 @@ using namespace std::chrono_literals;
 using Clock = MemoryMoves::Clock;
 
 constexpr auto kAskEvery = 100ms;
-// polling interval, because the device does not signal freed memory or finished streams
+// Polling interval, because the device does not signal freed memory or finished streams.
 constexpr timespec kLookEvery{0, 1'000'000};
 constexpr auto kLongestOrder = 5s;        // an order that cannot be executed within this time is declined
 constexpr auto kLongestDrain = 500ms;  // how long commands are held back while the device finishes its work
@@ -134,7 +134,7 @@ std::optional<std::chrono::microseconds> MemoryMoves::before_sleep() {
   if (!on_) return std::nullopt;
   const auto wanted = order();
   if (!wanted) return kLookAnyway;
-  // the session has become active again
+  // The session has become active again.
   if (!wanted->at_once && Clock::now() - idle_since_ < quota::kIdleAfter) answer(*wanted, 0);
   else if (!follow(*wanted)) return kLookAtWork;
   return kLookAnyway;

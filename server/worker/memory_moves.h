@@ -18,7 +18,8 @@ namespace gpupool::worker {
 
 class Executor;
 
-// True for commands that streams may wait for; they must be executed before waiting for the device.
+// True for commands that are not held back while the executor waits for the device: streams may be waiting
+// for them, or they access no device memory.
 bool lets_go_on(uint16_t command);
 
 class MemoryMoves final : public RoomSource {
@@ -66,7 +67,7 @@ class MemoryMoves final : public RoomSource {
 
   std::mutex mutex_;  // guards the rest
   std::optional<Order> order_;
-  // an answer that could not be sent because poold is not reading
+  // An answer that could not be sent because poold is not reading.
   std::optional<server::ControlHeader> unsent_;
   server::ControlHeader patience_;               // last message of kind room_patience
 };

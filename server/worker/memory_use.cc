@@ -34,7 +34,7 @@ class Nvml {
       nvmlDevice_t handle = nullptr;
       std::string uuid = lease::gpu_uuid_text(device.uuid());
       bool known = by_uuid(uuid.c_str(), &handle) == NVML_SUCCESS;
-      // an instance of a divided GPU (MIG)
+      // An instance of a divided GPU (MIG).
       if (!known) known = by_uuid(uuid.replace(0, std::string_view("GPU").size(), "MIG").c_str(), &handle) == NVML_SUCCESS;
       handles_.push_back(known ? handle : nullptr);
     }

@@ -13,7 +13,7 @@ bool hide_processes() {
   // The host's mounts and unmounts still propagate into the namespace, so a worker keeps no file system busy;
   // its own mounts do not propagate out.
   if (::mount("", "/", "", MS_REC | MS_SLAVE, nullptr) != 0) return false;
-  // per mount since Linux 5.8
+  // Per mount since Linux 5.8.
   return ::mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, "hidepid=invisible") == 0;
 }
 

@@ -8,7 +8,7 @@ namespace gpupool::worker::sandbox {
 struct Namespaces {
   bool processes = false;  // a /proc without processes that this process may not trace
   bool ipc = false;        // own System V IPC objects and POSIX message queues
-  // a network without devices, ports and abstract Unix sockets; open sockets keep working
+  // A network without devices, ports and abstract Unix sockets; open sockets keep working.
   bool network = false;
 };
 

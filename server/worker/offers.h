@@ -2,8 +2,9 @@
 // those of other sessions (docs/adr, "Sharing memory between processes").
 //
 // Each shared object gets a name that contains a secret. A session that presents the name to its own worker
-// makes poold ask this worker, which answers on the control thread, so a busy or blocked executor delays
-// nobody. Nothing is held open for a shared object: the driver creates a descriptor on each request.
+// makes poold ask this worker, which answers on the control thread, so a busy or blocked executor does not
+// delay other sessions. Nothing is held open for a shared object: the driver creates a descriptor on each
+// request.
 //
 // fetch() belongs to the executor's thread and waits for a limited time; all other functions: any thread.
 #pragma once
@@ -98,7 +99,7 @@ class Offers {
   const uint64_t server_, session_;
   const std::chrono::milliseconds patience_;
 
-  // held while the driver creates a descriptor, so that the memory is not released meanwhile
+  // Held while the driver creates a descriptor, so that the memory is not released meanwhile.
   std::mutex offers_mutex_;
   std::map<Secret, Offer> offers_;
   std::map<uint64_t, Secret> by_memory_, by_event_;

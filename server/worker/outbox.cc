@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kFarewellTime{500};  // for the last message to a client that may not read
 
-// Wait for another sender before the last message.
+// How long end() waits for another sender before it sends the last message.
 constexpr std::chrono::milliseconds kOthersTime{50};
 
 }  // namespace
@@ -57,7 +57,7 @@ bool Outbox::send(wire::MessageKind kind, int32_t result, uint64_t sequence, std
       result != wire::kImageMissing) {
     counters_.errors.fetch_add(1, std::memory_order_relaxed);  // other errors are counted by defer()
   }
-  // a sign of life must also detect a dead client
+  // A sign of life must also detect a dead client.
   if (kind == wire::MessageKind::pong) connection_.look_for_peer();
   const wire::MessageHeader header{.kind = kind, .result = result, .sequence = sequence};
   if (send_locked(header, body, more, {})) return true;

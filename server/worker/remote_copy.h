@@ -63,7 +63,7 @@ class RemoteCopy final : public BulkCopy, public RemoteMemory::Copy, public std:
   const CUresult reply_;           // deferred error of an earlier command, reported if this copy succeeds
   uint64_t pieces_ = 0;            // without the final flush, which counts as one more
   std::vector<DeviceSpan> spans_;  // direct: the device memory, in order of addresses
-  // the network card writes device memory: cuFlushGPUDirectRDMAWrites is needed before the stream continues
+  // The network card writes device memory: cuFlushGPUDirectRDMAWrites is needed before the stream continues.
   bool written_past_cpu_ = false;
   std::optional<StagedIn> in_;     // staged: one of in_ and out_
   std::optional<StagedOut> out_;

@@ -9,10 +9,10 @@ namespace {
 
 using transport::Clock;
 
-// Pieces (of 1 MiB) in progress: two already exceed several times the bandwidth-delay product of a 400 Gb/s
-// link. More would only fill queues on the way: a read is answered at the full speed of the other side, and
-// packets that a queue cannot hold are lost and retransmitted. (Soft-RoCE, with a queue of 1000 packets of 4
-// KiB, ran out of retries with eight pieces.)
+// Number of pieces in progress. Two pieces of 1 MiB are several times the bandwidth-delay product of a 400
+// Gb/s link. More would only fill queues on the way: a read is answered at the full speed of the other side,
+// and packets that a queue cannot hold are lost and retransmitted. (Soft-RoCE, with a queue of 1000 packets
+// of 4 KiB, ran out of retries with eight pieces.)
 constexpr size_t kUnderWay = 2;
 static_assert(kUnderWay <= transport::DirectMemory::kMostUnderWay);
 // Time of polling for completions before the thread sleeps; about the cost of two wake-ups.

@@ -20,7 +20,7 @@
 namespace gpupool::worker::sandbox {
 namespace {
 
-// for processes left by a poold that was killed, which the kernel is ending
+// How long to wait for processes of a killed poold, which the kernel is ending.
 constexpr std::chrono::milliseconds kPatience{3'000};
 constexpr int kPause = 20;                             // milliseconds between checks
 constexpr rlim_t kMostThreads = 4096;                  // a driver and a session use a few dozen
@@ -76,7 +76,8 @@ Result<std::optional<pid_t>> other_process_of(uid_t user, int processes) {
   return other;
 }
 
-// Successive sessions of different tenants have this user.
+// Removes files that earlier sessions left in /dev/shm: sessions of different tenants use the same user one
+// after another.
 void remove_leftovers(uid_t user) {
   DIR* const memory = ::opendir("/dev/shm");
   if (!memory) return;
@@ -96,7 +97,7 @@ Result<void> drop_user(const std::string& user) {
   ::setrlimit(RLIMIT_CORE, &none);
   if (::geteuid() == 0 && !user.empty()) {
     rlimit locked{RLIM_INFINITY, RLIM_INFINITY};
-    // in a container, root may lack this right
+    // In a container, root may lack this right.
     if (::setrlimit(RLIMIT_MEMLOCK, &locked) != 0 && ::getrlimit(RLIMIT_MEMLOCK, &locked) == 0) {
       locked.rlim_cur = locked.rlim_max;
       ::setrlimit(RLIMIT_MEMLOCK, &locked);
@@ -114,7 +115,7 @@ Result<void> hide_memory() {
 
 Result<void> take_over_user(int processes) {
   const uid_t user = ::getuid();
-  // counted per user: workers with a common user would exhaust it for each other
+  // Counted per user: workers with a common user would exhaust it for each other.
   const rlimit threads{kMostThreads, kMostThreads};
   ::setrlimit(RLIMIT_NPROC, &threads);
   const auto deadline = std::chrono::steady_clock::now() + kPatience;

@@ -14,8 +14,8 @@ namespace {
 constexpr std::chrono::microseconds kLongestLook{50};
 constexpr size_t kZeros = 4u << 20;  // bytes; no row of an array is longer
 
-// Copies from zeros in host memory: these copies do not queue behind kernels, and no thread has to wait for a
-// copy within the device.
+// Copies zeros from host memory. Unlike fills and copies within the device, these copies do not queue behind
+// kernels.
 CUresult zero_array(const DeviceApi& api, const Scrubber::Part& part, const void* zeros, CUstream stream) {
   const auto& shape = part.shape;
   const size_t row = shape.Width * cuda::texel_bytes(shape.Format, shape.NumChannels);
@@ -141,7 +141,7 @@ bool Scrubber::await(const std::shared_ptr<Mark>& mark, CUcontext context) {
 }
 
 void Scrubber::finish_done() {
-  // the exchange makes all earlier `passed` flags visible below
+  // The exchange makes all earlier `passed` flags visible below.
   any_done_.exchange(false, std::memory_order_acq_rel);
   std::list<Job> done;
   for (auto job = jobs_.begin(); job != jobs_.end();) {

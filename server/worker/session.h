@@ -86,7 +86,7 @@ struct SessionStart {
   std::function<void(BulkSink)> bulk_connections;
   WelcomeBulk welcome_bulk;
   std::string bulk_token;  // the keys of copies from other servers are derived from it
-  // of data to the client on bulk connections, as the client requested
+  // For data to the client on bulk connections, as the client requested.
   compression::Policy compression = compression::Policy::off;
   Usage usage;
   std::vector<quota::Groups> groups;  // the session's groups of multiprocessors, by device; empty or 0: all
@@ -94,7 +94,7 @@ struct SessionStart {
   Control* control = nullptr;                          // to poold; must outlive the session; null: none
   image::Nonce image_nonce{};                          // as sent in the hello
   uint64_t largest_image = 0;  // largest image that poold caches, in bytes; 0: no cache
-  // part of the names of memory and events shared between processes
+  // Part of the names of memory and events shared between processes.
   uint64_t server_id = 0, session_number = 0;
   bool oversubscribes = false;                         // device memory may be moved to host memory and back
   int stop_descriptor = -1;  // readable when poold shuts down, which ends the session; -1: none

@@ -89,7 +89,7 @@ void SharedHostMemory::release(uint64_t id) {
     Memory memory{};
     {
       const std::lock_guard lock(mutex_);
-      // only removed by this task, or by the end of the context, which waits for this task
+      // Only removed by this task, or by the end of the context, which waits for this task.
       memory = memories_.at(id);
     }
     unmap(memory);

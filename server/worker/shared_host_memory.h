@@ -17,7 +17,7 @@
 
 namespace gpupool::worker {
 
-// number of pieces; their total size is limited to half of the host's memory
+// Number of pieces; their total size is limited to half of the host's memory.
 constexpr size_t kMaxSharedHostMemory = 4096;
 
 class SharedHostMemory {

@@ -9,7 +9,7 @@ namespace gpupool::worker {
 namespace {
 
 constexpr std::chrono::seconds kCountEvery{1};
-// upper limit of a learned duration, so that a single long wait is soon outweighed by short ones
+// Upper limit of a learned duration, so that a single long wait is soon outweighed by short ones.
 constexpr std::chrono::milliseconds kLongest{1};
 
 }  // namespace

@@ -14,7 +14,7 @@ class SpinTime {
   using Clock = std::chrono::steady_clock;
   using Microseconds = std::chrono::microseconds;
   static constexpr Microseconds kMoment{25}, kLeast{100}, kMost{200};
-  // no longer polling with fewer free cores: other sessions and programs need them
+  // No longer polling with fewer free cores: other sessions and programs need them.
   static constexpr int kFreeCores = 4;
 
   // Returns the number of CPUs of this process, less the load average of the last minute.

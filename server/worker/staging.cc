@@ -169,7 +169,7 @@ void Staging::keep_until(StagingChunk* chunk, StreamState& stream) {
     return;
   }
   if (event) chunk->context->events->give(event);
-  // no event available, or the context is broken and nothing runs any more
+  // No event available, or the context is broken and nothing runs any more.
   api_.cuStreamSynchronize(stream.stream);
   give_back(chunk);
 }

@@ -91,7 +91,7 @@ class Staging {
   std::atomic<size_t> total_{0};  // bytes; written by the executor's thread
   size_t registered_ = 0;        // number of registered chunks
   bool unregistrable_ = false;   // the last registration failed
-  // copies do not progress, perhaps because they wait for a later command: allocate instead of waiting
+  // Copies do not progress, perhaps because they wait for a later command: allocate instead of waiting.
   bool stalled_ = false;
 };
 

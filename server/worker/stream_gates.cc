@@ -44,7 +44,7 @@ std::shared_ptr<StreamGate> StreamGates::take(uint64_t number) {
 void StreamGates::lift(uint64_t number) {
   if (const auto gate = take(number)) return gate->open();
   lifted_.insert(number);
-  // clients count upwards, so the first is the oldest
+  // Clients count upwards, so the first is the oldest.
   if (lifted_.size() > kMostLifted) lifted_.erase(lifted_.begin());
 }
 

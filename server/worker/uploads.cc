@@ -14,7 +14,7 @@ Uploads::Added Uploads::add(uint64_t upload, uint64_t total, std::span<const std
     found->second.refused = promised_ > most || total > most - promised_;
     if (!found->second.refused) {
       promised_ += total;
-      // reserves address space only; pages are allocated when they are filled
+      // Reserves address space only; pages are allocated when they are filled.
       found->second.bytes.reserve(total + 1);
     }
   }

@@ -55,7 +55,7 @@ CUresult VirtualMemory::create(CUmemGenericAllocationHandle* handle, size_t size
 }
 
 CUresult VirtualMemory::release(CUmemGenericAllocationHandle handle) {
-  // for a client that did not wait for the reply to cuMemCreate
+  // For a client that did not wait for the reply to cuMemCreate.
   if (!created_.contains(handle)) scrubber_.finish_all();
   const auto known = created_.find(handle);
   if (known == created_.end()) return CUDA_ERROR_INVALID_VALUE;

@@ -70,7 +70,7 @@ class VirtualMemory {
     unsigned long long flags = 0;
     CUmemGenericAllocationHandle handle = 0;  // the driver's handle
     uint64_t shared;        // id in quota::Ledger; 0: not shared
-    // imported, or no longer available to other sessions but possibly imported by one
+    // Imported, or no longer available to other sessions but possibly imported by one.
     bool of_others = false;
     bool away = false;      // removed from the device by a checkpoint
     size_t* multicasts = nullptr;  // multicast object only: counter of these objects
@@ -100,7 +100,7 @@ class VirtualMemory {
   Scrubber& scrubber_;
   CUmemGenericAllocationHandle last_ = 0;
   size_t multicasts_ = 0;
-  // allocations whose handles are not released
+  // Allocations whose handles are not released.
   std::map<CUmemGenericAllocationHandle, std::shared_ptr<Allocation>> created_;
   std::map<CUdeviceptr, Mapping> mapped_;
 };

@@ -70,7 +70,7 @@ CUresult enqueue(Executor& session, StreamState& stream, const Rectangle& rectan
   if (result == CUDA_SUCCESS) {
     piece.event = context.events->take();
     if (!piece.event) {
-      // no event available: the piece is ready when pushed
+      // No event available: the piece is ready when pushed.
       result = session.api.cuStreamSynchronize(stream.stream);
     } else if (result = session.api.cuEventRecord(piece.event, stream.stream); result != CUDA_SUCCESS) {
       context.events->give(piece.event);

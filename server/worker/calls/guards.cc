@@ -30,7 +30,7 @@ bool owns_items(CUdeviceptr address, uint64_t count, uint64_t item) {
 }
 
 CUresult unload_module(CUmodule module) {
-  // the module's context, whichever context is current
+  // The module's context, whichever context is current.
   const ContextState* const context = t_executor->table.resolved_in();
   return behind_kept_work(context ? context->object : nullptr, 0, [module, real = REAL(cuModuleUnload)] { return real(module); });
 }
@@ -320,7 +320,7 @@ CUresult decompress(CUmemDecompressParams* operations, size_t count, unsigned fl
     if (!owns(at(one.src), one.srcNumBytes) || !owns(at(one.dst), std::max<uint64_t>(one.dstNumBytes, 1)) || !owns(at(one.dstActBytes), sizeof *one.dstActBytes)) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    // each is within the session's memory, so the sum cannot overflow
+    // Each is within the session's memory, so the sum cannot overflow.
     bytes += one.srcNumBytes + one.dstNumBytes;
   }
   return work(stream, bytes, [&] { return REAL(cuMemBatchDecompressAsync)(operations, count, flags, failed, stream); });

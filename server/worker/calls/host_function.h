@@ -10,7 +10,7 @@
 namespace gpupool::worker::commands {
 
 // Tells the client to call the functions when the stream, whose context must be current, has done its present
-// work. If that work fails, calls no function, as CUDA does: tells the client so and calls `failed`, on any
+// work. If that work fails, no function is called, as in CUDA: tells the client so and calls `failed`, on any
 // thread. Also calls `failed` before returning an error. `command`: sequence number of the command with these
 // functions.
 CUresult call_back_when_done(Executor& session, StreamState& stream, uint64_t command, std::vector<uint64_t> callbacks, std::function<void()> failed);

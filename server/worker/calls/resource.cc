@@ -31,8 +31,7 @@ Outcome device_resource(Executor& session, Command& command) {
   if (body->context != 0) {
     context = session.contexts.find(body->context);
     if (!context || context->device != *device) return CUDA_ERROR_INVALID_CONTEXT;
-  // the session's view of the device is its primary context's part
-  } else if (session.groups_of(*device) != 0) {
+  } else if (session.groups_of(*device) != 0) {  // the session has only its primary context's part
     context = session.contexts.find_primary(*device);
     if (!context) return CUDA_ERROR_INVALID_CONTEXT;
   }

@@ -174,8 +174,8 @@ Outcome synchronize_event(Executor& session, Command& command) {
   const CUcontext current = context->object;
   const CUresult deferred = session.take_deferred();
   session.events.hold(event);
-  // Holds no reference: if the event is recorded again, the Recorded is deleted, and the wait may have seen
-  // the newer record.
+  // A weak reference: recording the event again deletes the Recorded, because the wait below may then have
+  // seen the newer record.
   const auto wait = [&session, event, sequence, current, deferred, begin, weak = std::weak_ptr(recorded)] {
     make_current(session.api, current);
     const CUresult result = session.api.cuEventSynchronize(event);
