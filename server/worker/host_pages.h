@@ -1,4 +1,5 @@
-// Host memory for the contents of device memory: excluded from core dumps, in huge pages where possible.
+// Host memory for the contents of device memory: excluded from core dumps, in huge pages where possible. Any
+// thread.
 #pragma once
 #include <sys/mman.h>
 
