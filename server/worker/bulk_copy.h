@@ -70,8 +70,8 @@ class BulkCopies {
   void add(uint64_t sequence, std::shared_ptr<BulkCopy> copy);
   void remove(uint64_t sequence);
   std::shared_ptr<BulkCopy> find(uint64_t sequence);
-  // Waits until the executor has received the command. Returns null if the command announced no copy, if the
-  // copy is over, or if the session ends.
+  // Waits until passed() was called for this or a later command. Returns null if the command announced no copy,
+  // if the copy is over, or if the session ends.
   std::shared_ptr<BulkCopy> await(uint64_t sequence);
   // Call when the command `sequence` was executed or announced; await() no longer waits for it or for earlier
   // commands.

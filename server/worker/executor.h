@@ -232,7 +232,7 @@ class Executor {
   std::chrono::microseconds next_sleep_{500};
 };
 
-// Returns the name of a row or command, such as "cuMemsetD8Async" or "launch"; "none" for an unknown id.
+// Returns the name of a row or command, such as "cuMemsetD8Async" or "launch"; "none" or "?" for an unknown id.
 const char* command_name(uint16_t id);
 
 // The session of the calling executor thread, for wrappers that rows call in place of driver functions.

@@ -83,7 +83,7 @@ class Staging {
   const DeviceApi& api_;
   transport::DirectMemory* const moved_by_;
   const Usage usage_;
-  std::mutex mutex_;  // guards idle_, and blocks_ on changes; never held during a driver call
+  std::mutex mutex_;  // guards idle_; never held during a driver call
   std::condition_variable returned_;
   std::vector<StagingChunk*> idle_;
   std::vector<Busy> busy_;  // executor's thread
