@@ -1,4 +1,6 @@
-// The range of device addresses that a client and its server agree on, when a session begins. One thread; blocks where `move` does.
+// Agrees with a server on the range of device addresses for a session. Called once per session, by the thread
+// that connects; blocks while `move` does. Fails with ErrorCode::unavailable if no range is free on both
+// sides.
 #pragma once
 #include <functional>
 #include <optional>
@@ -9,10 +11,11 @@
 
 namespace gpupool::client {
 
-// Asks the server for another range, at the wished address if it can. nullopt: the call failed, or the answer is malformed.
+// Asks the server for another range, preferably at the given address. nullopt: the call failed, or the reply
+// is malformed.
 using MoveAddresses = std::function<std::optional<wire::AddressRange>(const wire::MoveAddresses& wish)>;
 
-// Adopts the range that the server has proposed, or the first one that is free here, too, of those that it proposes afterwards.
+// Adopts the proposed range or, if it is not free in this process, asks the server for up to 16 others.
 Result<void> agree_on_addresses(AddressSpace& addresses, wire::AddressRange proposed, uint64_t granularity, const MoveAddresses& move);
 
 }  // namespace gpupool::client

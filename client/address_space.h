@@ -1,10 +1,11 @@
-// Device addresses, minted by the client out of the range that the worker has reserved for this session.
+// Allocates device addresses from the range that the worker has reserved for this session.
 //
-// Allocations up to 16 MiB are blocks of slabs: mappings of one granule that small ones share, or of as many as one block
-// needs. A slab goes when its last block does, but for a few that stay mapped for programs that allocate and free in turns.
-// Larger allocations get mappings of their own. An address that is freed is used again only when the server says that
-// everything queued before the free has run (retired). The same range is reserved in this process without memory, so that no host pointer can equal a device
-// address. Any thread.
+// Allocations up to 16 MiB are blocks of slabs. A slab is one mapping: a single granule that small blocks
+// share, or as many granules as one block needs. A slab is unmapped when its last block is freed, except for
+// some idle slabs that stay mapped for programs that allocate and free in turns. Larger allocations get a
+// mapping of their own. A freed address is reused only once the server reports that every command queued
+// before the free has run (retired()). The same range is reserved in this process without memory, so that no
+// host pointer equals a device address. Thread-safe.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -25,24 +26,28 @@ class PoolMemory;
 
 struct Allocation {
   uint64_t address = 0;
-  uint64_t size = 0;        // as asked for
+  uint64_t size = 0;        // size that the program asked for, in bytes
   uint64_t context = 0;
   Device* device = nullptr;
   uint64_t id = 0;          // CU_POINTER_ATTRIBUTE_BUFFER_ID
-  bool foreign = false;     // not freed by cuMemFree: a module's variable, mapped memory
-  bool managed = false;     // the host has it at the same address (mirrors.h): in whole pages of its own
+  bool foreign = false;     // cuMemFree does not free it: a module's variable, or mapped memory
+  // Managed memory, which the host has at the same address (mirrors.h); occupies whole pages.
+  bool managed = false;
   enum class Origin : uint8_t { plain, stream_ordered, shared_pool } origin = Origin::plain;
-  int handle_types = 0;     // of mapped memory: CUmemAllocationHandleType
-  uint64_t pool = 0;        // handle of the memory pool that it comes from
-  PoolMemory* pool_memory = nullptr;  // that pool's, which lives at least as long; the allocation has no mapping of its own
+  int handle_types = 0;     // of mapped memory: CUmemAllocationHandleType bits
+  uint64_t pool = 0;        // handle of the memory pool that it was allocated from; 0: none
+  // That pool's memory, which outlives the allocation; if set, the allocation has no mapping of its own.
+  PoolMemory* pool_memory = nullptr;
   bool sync_memops = false; // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
-  bool decompressable = false;  // the program asked for memory that the device's decompression engine reaches
+  // The program asked for memory that the device's decompression engine can access.
+  bool decompressable = false;
 };
 
 class AddressSpace {
  public:
-  // Takes the range if it is free in this process. False if it is not, so that the server has to move it; also false if the granularity
-  // is not a power of two, or the base is 0, which is no device address, or the base or the size is not a multiple of the granularity.
+  // Reserves the range in this process and uses it. Returns false if the range is not free here, so that the
+  // server must propose another, or if it is invalid: the granularity is not a power of two, the base is 0,
+  // or the base or the size is not a multiple of the granularity.
   bool adopt(uint64_t base, uint64_t size, uint64_t granularity);
   static bool is_free(uint64_t base, uint64_t size);
   uint64_t base() const { return base_; }
@@ -50,73 +55,80 @@ class AddressSpace {
   uint64_t granularity() const { return granularity_; }
 
   static constexpr uint64_t kMostIdle = 32u << 20;
-
+  // bytes of idle slabs that stay mapped, per device
   struct Place {
-    uint64_t address = 0;
-    uint64_t map_address = 0;  // to be mapped first, when map_size is not 0
+    uint64_t address = 0;  // an address from the range, and the mapping that it needs
+    uint64_t map_address = 0;  // mapping to request first, if map_size is not 0
     uint64_t map_size = 0;
   };
-  // nullopt: the range is full.
+  // Returns nullopt if the range is full.
   std::optional<Place> allocate(uint64_t bytes, uint64_t alignment, const Allocation& about);
-  // The mapping has been asked for and will be there, or is: whoever allocates may have a part of it.
+  // Marks the mapping as requested or present, so that other allocations may use the rest of it.
   void mapped(const Place& place);
   // Undoes allocate() when mapping failed.
   void abandon(uint64_t address);
 
   struct Release {
     uint64_t address = 0;
-    uint64_t unmap_size = 0;  // 0: the mapping goes on serving other blocks
+    uint64_t unmap_size = 0;  // 0: the mapping stays, for other blocks
   };
-  // The start of a live allocation leaves the books; nullopt: it is none. Then retire_after() with the free command's
-  // sequence number. `most_idle`: bytes that stay mapped for nobody, per device.
+  // Removes the live allocation that starts at `address`; nullopt: none starts there. The caller then sends
+  // the free command and passes its sequence number to retire_after(). `most_idle`: bytes of idle slabs that
+  // stay mapped, per device.
   std::optional<Release> release(uint64_t address, uint64_t most_idle = kMostIdle);
   void retire_after(const Release& release, uint64_t sequence);
-  // Empty mappings that are kept for the next small allocation: free memory, to whoever asks or needs it.
+  // Idle slabs: mapped, without live blocks, kept for later small allocations. take_idle() hands them to the
+  // caller to unmap.
   uint64_t idle_bytes(const Device* device) const;
   std::vector<Release> take_idle(const Device* device);
-  // The server has passed all frees up to this sequence number.
+  // Reuses the addresses of all frees up to this sequence number, which the server has executed.
   void retired(uint64_t sequence);
 
-  // Spans: whole granules for memory pools, whose allocations lie within. take_span(): as allocate(), then mapped() or abandon_span().
-  // Nothing uses a span that is given back: one up to 16 MiB may stay mapped, and serves the next allocation at once.
+  // Spans are whole granules for memory pools, which allocate inside them. After take_span() the caller calls
+  // mapped() or abandon_span(), as after allocate(). A span of up to 16 MiB that is given back may stay
+  // mapped and is reusable at once, so no work may still use it.
   std::optional<Place> take_span(uint64_t bytes, const Allocation& about);
   void abandon_span(uint64_t address);
   Release give_span(uint64_t address, uint64_t most_idle);
   void add_pooled(Allocation allocation);
-  // nullopt: no memory pool's allocation starts there.
+  // Removes a pool's allocation; nullopt: none starts at `address`.
   std::optional<Allocation> take_pooled(uint64_t address);
 
-  // Device memory that the driver placed by itself (variables of modules), or that the program has mapped or opened, so that its
-  // addresses are known as device addresses.
+  // Records device memory that this class did not place (a module's variable, memory that the program has
+  // mapped or opened), so that its addresses are recognised as device addresses.
   void add_foreign(const Allocation& allocation);
   void forget_foreign(uint64_t address);
 
-  // True if any of these bytes can be device memory of this session: in its range, or an allocation outside of it.
+  // True if any of these bytes may be device memory of this session: in its range, or in a foreign
+  // allocation.
   bool overlaps(uint64_t address, uint64_t bytes) const;
-  // The allocation that contains the address.
+  // Returns the allocation that contains the address.
   std::optional<Allocation> find(uint64_t address) const;
   void set_sync_memops(uint64_t address, bool on);  // of the allocation that starts there
   bool in_range(uint64_t address) const { return address - base_ < size_; }
-  // Of device memory, that is.
+  // True if the address counts as device memory of this session: in its range but not a host place, or in a
+  // foreign allocation.
   bool knows(uint64_t address) const {
     return in_range(address) ? address < lowest_host_.load(std::memory_order_relaxed) || !host_place(address) : find(address).has_value();
   }
 
-  // Addresses for host memory that a kernel may be given too: from the end of the range, with nothing mapped on the server.
+  // Host places: addresses of this range for pinned host memory that kernels may also use, taken from the end
+  // of the range. The server has nothing mapped there at first.
   std::optional<uint64_t> reserve_host(uint64_t bytes);
-  // `sequence`: of the command that unmaps what the server has there; 0: it has nothing.
+  // `sequence`: number of the command that unmaps the memory on the server; 0: nothing is mapped there.
   void unreserve_host(uint64_t address, uint64_t sequence);
-  // The place that holds the address.
+  // Returns the start of the host place that contains the address.
   std::optional<uint64_t> host_place(uint64_t address) const;
   bool has_hosts() const { return lowest_host_.load(std::memory_order_relaxed) != UINT64_MAX; }
   bool may_be_host(uint64_t address) const { return in_range(address) && address >= lowest_host_.load(std::memory_order_relaxed); }
 
-  // Addresses without memory for cuMemAddressReserve, and mappings that the program makes in them.
+  // Addresses without memory, for cuMemAddressReserve; the program maps memory in them.
   std::optional<uint64_t> reserve(uint64_t bytes, uint64_t alignment, uint64_t wished);
-  bool is_reserved(uint64_t address, uint64_t bytes) const;  // inside one reservation
-  bool unreserve(uint64_t address, uint64_t bytes);          // exactly one reservation
+  bool is_reserved(uint64_t address, uint64_t bytes) const;  // lies inside one reservation
+  bool unreserve(uint64_t address, uint64_t bytes);          // only a whole reservation
 
-  // Forgets everything of a context (destroyed or reset); the server unmaps by itself.
+  // Forgets all allocations of a context that was destroyed or reset. The server unmaps them by itself; their
+  // addresses are reused once `sequence` has retired.
   void forget_context(uint64_t context, uint64_t sequence);
 
  private:
@@ -124,20 +136,21 @@ class AddressSpace {
     uint64_t size = 0;
     Device* device = nullptr;
     uint64_t context = 0;
-    uint64_t used = 0;                       // bytes of live and waiting blocks
+    uint64_t used = 0;                       // bytes of live blocks, and of freed ones that have not retired
     uint64_t live = 0;                       // bytes of live blocks
-    std::map<uint64_t, uint64_t> free;       // address -> size
-    bool idle = false;                       // without live blocks, and kept
-    bool mapped = false;                     // others may have blocks of it
-    bool managed = false;                    // all of its blocks are
+    std::map<uint64_t, uint64_t> free;       // address -> size, of free blocks
+    bool idle = false;                       // kept without live blocks
+    bool mapped = false;  // the mapping was requested: other allocations may take blocks of it
+    bool managed = false;                    // all of its blocks are managed memory
   };
   struct Pending {
     uint64_t sequence;
     uint64_t address;
     uint64_t size;
-    bool whole;                              // a mapping of its own: the range is free again; else a block of a slab
+    bool whole;  // true: a whole mapping, which returns to the range; false: a block of a slab
   };
-  static constexpr uint64_t kLargestBlock = 16u << 20;  // above it an allocation has a mapping of its own
+  // Bytes; larger allocations have a mapping of their own.
+  static constexpr uint64_t kLargestBlock = 16u << 20;
   static uint64_t new_id();
   std::optional<uint64_t> take_range(uint64_t bytes, uint64_t alignment, uint64_t wished);
   void give_range(uint64_t address, uint64_t bytes);
@@ -154,19 +167,20 @@ class AddressSpace {
   uint64_t base_ = 0;
   uint64_t size_ = 0;
   uint64_t granularity_ = 0;
-  std::map<uint64_t, uint64_t> free_;        // of the range: address -> size
+  std::map<uint64_t, uint64_t> free_;        // unused parts of the range: address -> size
   std::map<uint64_t, Allocation> allocations_;
   std::map<uint64_t, uint64_t> block_size_;  // live blocks: address -> rounded size
   Slabs slabs_;
-  std::map<const Device*, uint64_t> idle_;   // bytes of idle slabs
-  std::set<std::tuple<const Device*, uint64_t, bool, uint64_t, uint64_t>> roomy_;  // device, context, managed, size, address of slabs with holes
-  std::map<uint64_t, uint64_t> host_places_;
+  std::map<const Device*, uint64_t> idle_;   // bytes of idle slabs, by device
+  // Slabs with free blocks: device, context, managed, size, address.
+  std::set<std::tuple<const Device*, uint64_t, bool, uint64_t, uint64_t>> roomy_;
+  std::map<uint64_t, uint64_t> host_places_;  // address -> size
   std::atomic<uint64_t> lowest_host_{UINT64_MAX};
-  std::map<uint64_t, uint64_t> reservations_;
+  std::map<uint64_t, uint64_t> reservations_;  // address -> size
   struct LargeSpan {
     uint64_t size = 0, context = 0;
   };
-  std::map<uint64_t, LargeSpan> large_spans_;  // that are no slabs
+  std::map<uint64_t, LargeSpan> large_spans_;  // spans larger than kLargestBlock, which are not slabs
   std::deque<Pending> pending_;
 };
 

@@ -1,5 +1,6 @@
-// Answers of the server that do not change, so that the same question is asked once: occupancy of a kernel, what two devices
-// can do together. Keyed by the request as it would travel. Any thread.
+// Cache of replies that do not change, such as a kernel's occupancy or the peer attributes of two devices.
+// The key is the encoded request with its id and context. Each session has one, used by rows of mode `once`.
+// Thread-safe.
 #pragma once
 #include <cstdint>
 #include <mutex>
@@ -28,7 +29,7 @@ class Answers {
     if (answers_.size() >= kMost) answers_.clear();
     answers_.insert_or_assign(std::move(key), answer);
   }
-  // What the answers depend on has changed.
+  // Call when a setting that the replies depend on has changed.
   void forget() {
     std::lock_guard lock(mutex_);
     answers_.clear();

@@ -1,8 +1,10 @@
-// Best-fit allocator with splitting and coalescing over spans of mapped device memory, for stream-ordered allocation.
+// Best-fit allocator with splitting and coalescing over spans of mapped device memory, for stream-ordered
+// allocation.
 //
-// A freed block carries the point at which its stream freed it; the caller tells which points the allocating stream is ordered behind.
-// Free neighbours within a span are merged if the same stream freed them or if both are settled. Requests up to kSmall are served from small
-// spans only, so that they do not keep large spans from being released. A pure data structure: no lock, no calls to the server.
+// Each freed block carries a FreePoint; the caller decides which points the allocating stream is ordered
+// behind. Adjacent free blocks of a span merge if the same stream freed them or if both are settled. Requests
+// up to kSmall are served from small spans only, so that they do not keep large spans from being released. A
+// pure data structure, used by PoolMemory under its mutex: no lock of its own, no calls to the server.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -13,10 +15,10 @@
 
 namespace gpupool::client {
 
-// Everything that `stream` was given before `time` (StreamOrder's clock).
+// A position in a stream: all work that `stream` was given before `time` (the clock of StreamOrder).
 struct FreePoint {
   uint64_t stream = 0;
-  uint64_t time = 0;  // 0: settled, no work that used the block is left
+  uint64_t time = 0;  // 0: settled, i.e. no remaining work uses the block
   bool settled() const { return time == 0; }
 };
 
@@ -26,21 +28,22 @@ class BlockPool {
   struct Span {
     uint64_t address = 0, size = 0;
   };
-  static constexpr uint64_t kBlock = 512;  // sizes and addresses of blocks are multiples of it
-  static constexpr uint64_t kSmall = 1u << 20;
+  static constexpr uint64_t kBlock = 512;  // bytes; sizes and addresses of blocks are multiples of it
+  static constexpr uint64_t kSmall = 1u << 20;  // bytes
   static constexpr uint64_t kSmallSpan = 2u << 20;
 
-  // Takes the smallest free block that is large enough and whose point is `usable`.
+  // Takes the smallest free block that is large enough and whose point passes `usable`.
   std::optional<uint64_t> allocate(uint64_t bytes, const Test& usable);
-  // The point of the block that allocate() would take if every point was usable.
+  // Returns the point of the block that allocate() would take if all points were usable.
   std::optional<FreePoint> best_fit(uint64_t bytes) const;
-  // Adds memory whose first `bytes` are allocated; 0: all of it is free.
+  // Adds a span whose first `bytes` are allocated; 0: all of it is free.
   void add_span(const Span& span, uint64_t bytes);
-  // False if no live block starts there.
+  // Returns false if no live block starts at `address`.
   bool free(uint64_t address, const FreePoint& point);
-  // Settles the free blocks whose points are `done`.
+  // Marks the free blocks whose points pass `done` as settled.
   void settle(const Test& done);
-  // Removes spans without a live block until they sum up to `bytes`; spans with unsettled blocks only if `unsettled_too`.
+  // Removes spans without live blocks until their sizes add up to `bytes`. Spans with unsettled blocks are
+  // removed only if `unsettled_too`.
   std::vector<Span> take_free_spans(uint64_t bytes, bool unsettled_too);
   std::vector<Span> spans() const;
 
@@ -59,7 +62,7 @@ class BlockPool {
   };
   using Blocks = std::map<uint64_t, Block>;
   using Spans = std::map<uint64_t, SpanState>;
-  using Index = std::map<std::pair<uint64_t, uint64_t>, Blocks::iterator>;  // by size and address
+  using Index = std::map<std::pair<uint64_t, uint64_t>, Blocks::iterator>;  // key: size and address
 
   static bool may_merge(const Block& one, const Block& other);
   Index& index_of(const Block& block) { return free_[block.span->size <= kSmallSpan]; }
@@ -72,11 +75,11 @@ class BlockPool {
   bool is_settled(const Spans::value_type& span) const;
   Spans::iterator erase(Spans::iterator span);
 
-  Blocks blocks_;      // by address; they cover the spans
+  Blocks blocks_;      // by address; together they cover all spans
   Spans spans_;        // by address
-  Index free_[2];      // free blocks in large and in small spans
+  Index free_[2];      // free blocks: [0] in large spans, [1] in small spans
   uint64_t used_ = 0, reserved_ = 0;
-  size_t empty_spans_ = 0;  // without a live block
+  size_t empty_spans_ = 0;  // spans without a live block
 };
 
 }  // namespace gpupool::client

@@ -1,9 +1,9 @@
-// Work between servers: a stream of one that waits for something on another. The client stands between them: the stream is
-// held on its server (wire::HoldStream) until the client, told by the other server, lets it go on. No thread of the program
-// waits.
+// Orders a stream behind work on another server. The client holds the stream on its own server
+// (wire::HoldStream), waits until the other server reports completion, and then resumes it. No thread of the
+// program waits.
 //
-// Errors of such work come with the next call that waits in the stream's context. A server that is lost holds up nobody:
-// what waits for it goes on, with an error. Any thread.
+// Errors of this work are returned by the next call that waits in the stream's context. If a server is lost,
+// the streams that wait for it resume with an error. Thread-safe.
 #pragma once
 #include <functional>
 
@@ -12,23 +12,26 @@
 
 namespace gpupool::client {
 
-// cuStreamWaitEvent, where the event is of another server than the stream, which is resolved and of `context`.
+// cuStreamWaitEvent for an event of another server. The stream is resolved and belongs to `context`.
 CUresult wait_for_event(Context& context, CUstream stream, const Object& event);
 
-// Runs `work` on a thread of the client's when the stream gets there; the stream goes on when it has returned. `others` are the
-// contexts of other servers that it uses (null: none); they live until then.
+// Runs `work` on a client thread once the stream has reached this point, and resumes the stream when `work`
+// returns. `from` and `to` are contexts of other servers that it uses (null: none); they are kept alive until
+// then.
 CUresult run_between(Context& context, CUstream stream, Context* from, Context* to, std::function<CUresult()> work);
 
-// Is any stream held? Then nothing else may be made to wait for all streams.
+// True if any stream is held. Making all streams wait for a synchronous copy could then deadlock, so the
+// caller must wait itself.
 bool streams_held();
-// The program makes streams wait for values in memory, which it may write by another stream.
+// Notes that the program uses cuStreamWaitValue: a stream may wait for a value that another stream has yet to
+// write.
 void note_value_waits();
 bool streams_may_stand();  // streams_held(), or note_value_waits() was called
 
-// Until no such work names the context: it is about to end.
+// Blocks until no work between servers uses the context. Called before the context is destroyed.
 void await_bridges(Context& context);
 
-// Sends what is queued and waits until the stream has done it.
+// Flushes the command queue and blocks until the stream's (the context's) work is done.
 CUresult synchronize_stream(Context& context, CUstream stream);
 CUresult synchronize_context(Context& context);
 

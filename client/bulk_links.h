@@ -1,10 +1,11 @@
-// The session's bulk connections: large copies go over them, so that neither the commands nor other copies wait behind the
-// data. Each has a thread that sends pieces and one that receives them, straight from and to the program's memory.
+// A session's bulk connections. Large copies use them, so that neither commands nor other copies wait behind
+// the data. Each connection has one thread that sends pieces and one that receives them, directly from and to
+// the program's memory.
 //
-// They are opened in the background when the first large copy asks for them (GPUPOOL_BULK_CONNECTIONS=N: N of them, at the
-// start); until then, and where the server has none,
-// copies travel on the command connection. Pieces are sent in the order of the commands that announced them, by whichever
-// connection is free. Any thread. A connection that breaks fails the session.
+// They are opened in the background at the first large copy, or at connect if GPUPOOL_BULK_CONNECTIONS is
+// set. Until then, and if the server accepts none, copies use the command connection. Pieces are sent in the
+// order of the commands that announce them, on whichever connection is free. Thread-safe. A broken bulk
+// connection fails the session.
 #pragma once
 #include <array>
 #include <atomic>
@@ -24,27 +25,28 @@
 
 namespace gpupool::client {
 
-// Rows in the program's memory, on their way to the device.
+// Rows in the program's memory that are being sent to the device.
 struct Upload {
-  uint64_t sequence = 0;  // of the command
+  uint64_t sequence = 0;  // of the announcing command
   const std::byte* memory = nullptr;
   uint64_t pitch = 0;
   uint64_t width = 0;
   uint64_t rows = 1;
-  uint64_t next = 0;      // the rest: under BulkLinks' mutex
-  uint64_t unsent = 0;    // pieces
+  uint64_t next = 0;      // next piece to send; under BulkLinks' mutex
+  uint64_t unsent = 0;    // pieces not yet sent; under BulkLinks' mutex
 };
 
 class BulkLinks {
  public:
-  struct Offer {  // of the server's hello
-    transport::Endpoint server;    // tcp; options.rdma.use says whether rdma follows
+  struct Offer {  // terms from the server's HelloReply
+    transport::Endpoint server;    // a tcp address; options.rdma.use says whether to upgrade to RDMA
     transport::Options options;
     std::string session_id;
-    std::string token;         // empty: the server takes no bulk connections at all
-    unsigned connections = 0;  // 0: none may be opened
+    std::string token;         // empty: the server accepts no bulk connections at all
+    unsigned connections = 0;  // most that may be opened; 0: none
     compression::Policy compression = compression::Policy::off;
-    // For copies from other servers: the address under which they may reach this one, and the version of what servers say to each other.
+    // For copies from other servers: the numeric address at which they reach this server, and the version of
+    // the protocol between servers.
     std::optional<std::array<uint8_t, 16>> address = std::nullopt;
     uint32_t peer_protocol = 0;
   };
@@ -52,19 +54,20 @@ class BulkLinks {
 
   void take_offer(Offer offer) { offer_ = std::move(offer); }
   const Offer& offer() const { return offer_; }
-  // False: there are none yet, or never. The first call starts opening them.
+  // Returns true if bulk connections are open. The first call starts to open them in the background.
   bool ready();
-  // Opens them now, and waits for it.
+  // Opens them and blocks until they are open.
   void open_now();
-  // In the order of the sequence numbers, before the command itself can reach the server.
+  // Queues the upload. Call in the order of the sequence numbers, before the announcing command can reach the
+  // server.
   std::shared_ptr<Upload> post(const Upload& upload);
-  // Until its memory has been read; false: the session has failed.
+  // Blocks until the upload's memory has been read. Returns false if the session has failed.
   bool wait_read(const Upload& upload);
-  // Is anything posted that has not been read?
+  // True while a posted upload has not been read completely.
   bool reading() const { return unread_.load(std::memory_order_acquire) != 0; }
-  // Returns when no thread reads or sends any more.
+  // Closes the connections. On return no thread reads the program's memory or sends.
   void fail();
-  // In a forked child.
+  // In a forked child: closes the child's descriptors. Takes no lock.
   void abandon();
 
  private:
@@ -84,12 +87,12 @@ class BulkLinks {
   std::atomic<int> state_{kClosed};
   std::atomic<size_t> unread_{0};
 
-  std::mutex mutex_;  // what follows
+  std::mutex mutex_;  // guards the members below
   std::condition_variable posted_;
   std::condition_variable read_;
   std::deque<std::shared_ptr<Upload>> uploads_;
   std::vector<std::unique_ptr<transport::Connection>> connections_;
-  unsigned sending_ = 0;  // threads that read the program's memory
+  unsigned sending_ = 0;  // threads that are reading the program's memory
   bool over_ = false;
 };
 

@@ -1,4 +1,5 @@
-// A copy's rows as bulk copies, each within the limits of one (wire::BulkCopy).
+// Cuts the rows of a copy into bulk copies that respect the limits of wire::BulkCopy. Used by transfer.cc and
+// server_copy.cc. No state.
 #pragma once
 #include <algorithm>
 
@@ -8,13 +9,14 @@
 namespace gpupool::client {
 
 struct BulkPart {
-  uint64_t host;    // offsets
-  uint64_t device;
+  uint64_t host;    // offset in bytes from the start of the copy
+  uint64_t device;  // offset in bytes, likewise
   uint64_t width;
   uint64_t rows;
 };
 
-// Rows as bulk copies, each within its limits (wire::BulkCopy).
+// Calls visit(part, is_last) for each part in order; stops at the first result that is not CUDA_SUCCESS and
+// returns it.
 template <class Visit>
 CUresult for_each_bulk_part(const Rows& rows, Visit&& visit) {
   if (rows.count != 1 && rows.width <= wire::kBulkChunkBytes) {

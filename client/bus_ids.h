@@ -1,4 +1,4 @@
-// PCI addresses of GPUs of several servers.
+// Makes the PCI bus ids of the GPUs of several servers unique. Called once, when the devices are numbered.
 #pragma once
 #include <vector>
 
@@ -6,8 +6,9 @@
 
 namespace gpupool::client {
 
-// Hosts of one kind have their GPUs in the same slots, and programs tell GPUs apart by them: the domain, which tells nothing
-// here, makes them differ. Always the same ones for the same servers in the same order.
+// Hosts of the same model have their GPUs at the same bus ids, and programs distinguish GPUs by bus id.
+// Changes the PCI domain, which carries no information here, of duplicates. The result depends only on the
+// servers and their order.
 void make_bus_ids_unique(const std::vector<hello::Device*>& devices);
 
 }  // namespace gpupool::client

@@ -1,4 +1,6 @@
-// The addresses at which this process has memory, for servers: a variable of a module that their driver places there could not be mirrored.
+// The address ranges that this process already uses. They are sent to the servers (avoid_addresses): a
+// managed variable that a server's driver places there could not be mirrored in this process. Called once, at
+// connect.
 #pragma once
 #include <vector>
 
@@ -6,7 +8,8 @@
 
 namespace gpupool::client {
 
-// A few large ranges, with room around the memory for what the program maps next. Reads /proc/self/maps; empty where that fails.
+// Returns a few large ranges, rounded outwards to 64 GiB for later mappings of the program. Reads
+// /proc/self/maps; empty if that fails.
 std::vector<wire::AddressRange> busy_addresses();
 
 }  // namespace gpupool::client

@@ -1,7 +1,8 @@
-// From an exported function to the wire: what every row of protocol/cuda/calls.def does on the client.
+// The path of a table row (protocol/cuda/calls.def) from the exported function to the wire. Any thread of the
+// program.
 //
-// rows::cuX::forward has cuX's own type. exports.cc makes it the exported symbol; hand-written calls (client/calls/) use it
-// as a function. Nothing is thrown out of here.
+// rows::cuX::forward has the type of cuX. exports.cc makes it the exported symbol; the hand-written calls
+// (client/calls/) use it as a function. Nothing here throws across forward() and forward_per_thread().
 #pragma once
 #include <new>
 #include <type_traits>
@@ -16,7 +17,8 @@ namespace gpupool::client {
 using cuda::Kind;
 using cuda::Mode;
 
-// What a row's parameters need of the session (codec.h calls this `Ends`).
+// What a row's codec (codec.h, where it is named `Ends`) needs from the session: new handles, look-ups,
+// server-side numbers.
 struct Ends {
   Session& session;
   Context* context;
@@ -37,37 +39,38 @@ struct Ends {
   }
 };
 
-// CU_STREAM_PER_THREAD becomes the calling thread's own stream; CU_STREAM_LEGACY becomes null.
+// Replaces CU_STREAM_PER_THREAD by the calling thread's own stream and CU_STREAM_LEGACY by null.
 CUresult resolve_stream(Context& context, CUstream& stream);
 CUresult create_stream(Context& context, unsigned flags, int priority, CUstream* stream);
-// What a stream is of; the special ones are the current context's.
+// Returns the context that the stream was made in; for special streams, the current context.
 CUresult context_of_stream(CUstream stream, Context** context);
-// The (resolved) stream has got work that may write the program's memory.
+// Notes that the (resolved) stream has work that may write the program's memory.
 void note_host_writer(Context& context, CUstream stream);
-// A stream of the client's own in the context, that waits for no other.
+// Returns a non-blocking stream of the client's own in the context.
 CUresult own_stream(Context& context, CUstream* stream);
 
-// Where a call goes: to a session, and there to a context.
+// The destination of a call: a session, and a context of that session.
 struct Place {
   Session* session = nullptr;
-  Context* context = nullptr;  // null: none of this session is current
+  Context* context = nullptr;  // null: no context of this session is current
 };
-// Of what the calling thread's context says and what the call names, the latter decides, if it belongs to another server:
-// then its own context (null: it is gone) takes the place of the current one.
+// If the named object or device belongs to another server, redirects the call there: its context replaces the
+// current one (null if that context is gone).
 void go_to(const Object& named, Place& place);
 void go_to(const Device& named, Place& place);
 
-// The calling thread's context and its session, or the code to return.
+// Returns the calling thread's context and its session, or the error code to return to the program.
 CUresult ready_with_context(Session** session, Context** context);
-// The same, and the stream resolved and found alive; a stream of another server than the context's: go_to().
+// The same, and resolves the stream and checks that it is alive. A stream of another server redirects the
+// call: go_to().
 CUresult ready_with_stream(Session** session, Context** context, CUstream& stream);
-// While many commands wait for their streams (wire::kBacklogLong): until the (resolved) stream may have more. The caller holds no lock that the
-// program's host functions need.
+// While the server reports a long backlog (wire::kBacklogLong), blocks until the (resolved) stream may get
+// more commands. The caller must hold no lock that the program's host functions need.
 CUresult await_room(Session& session, Context& context, CUstream stream);
-// Both: for calls that give the stream work.
+// ready_with_stream() and await_room(): for calls that give the stream work.
 CUresult ready_for_work(Session** session, Context** context, CUstream& stream);
 
-// Runs a hand-written call; nothing gets past the C boundary.
+// Runs a hand-written call. Turns exceptions into CUDA error codes, so that none crosses the C boundary.
 template <class Body>
 CUresult guarded(Body&& body) noexcept {
   try {
@@ -79,7 +82,8 @@ CUresult guarded(Body&& body) noexcept {
   }
 }
 
-// What a parameter of a role names. A context that is an argument says what a call is about, not where it goes.
+// The kind of object that a parameter of this role names, for routing. A context as an argument is what the
+// call is about and does not route it.
 template <class Role>
 constexpr Kind kNamed = Kind::none;
 template <Kind K>
@@ -101,11 +105,12 @@ struct Call<Id, M, CUresult (*)(A...), Roles...> {
   static constexpr bool kNeedsContext = M == Mode::async || M == Mode::sync || M == Mode::once;
   static constexpr bool kWaits = M != Mode::async && M != Mode::async_without_context;
   static constexpr bool kOnce = M == Mode::once || M == Mode::once_without_context;
-  // Answers about kernels depend on what is set of them (rows of module.def), or of their context.
+  // Cached replies about kernels depend on settings that these rows change: the rows of module.def,
+  // cuCtxSetCacheConfig (0x0103) and cuCtxSetSharedMemConfig (0x0105).
   static constexpr bool kSetsKernels = !kOnce && (Id >> 8 == 0x05 || Id == 0x0103 || Id == 0x0105);
 
   static CUresult forward(A... arguments) noexcept { return run(typename Row::Args(arguments...)); }
-  // The _ptsz twin: the null stream is the calling thread's.
+  // The _ptsz twin: a null stream means the calling thread's own stream.
   static CUresult forward_per_thread(A... arguments) noexcept {
     (null_to_per_thread(arguments), ...);
     return run(typename Row::Args(arguments...));
@@ -140,8 +145,8 @@ struct Call<Id, M, CUresult (*)(A...), Roles...> {
   }
   static constexpr bool kHasStream = (std::is_same_v<Roles, cuda::role::stream> || ...);
   static constexpr bool kHasDevice = (std::is_same_v<Roles, cuda::role::device> || ...);
-  // A row with a stream goes where the stream is, a special one being the current context's; else where a device is that it
-  // names, else where the first of its handles is.
+  // Routes a call: by its stream if the row has one (a special stream belongs to the current context), else
+  // by the first device that it names, else by the first handle.
   template <class Role, class T>
   static bool find_place(T argument, Place& place) {
     if constexpr (std::is_same_v<Role, cuda::role::device>) {
@@ -169,7 +174,7 @@ struct Call<Id, M, CUresult (*)(A...), Roles...> {
   }
 
  public:
-  // The call, sent to a place that the caller has found.
+  // Makes the call at a place that the caller has chosen.
   static CUresult at(const Place& place, typename Row::Args arguments) {
     auto [session, context] = place;
     if (kNeedsContext && !context) return CUDA_ERROR_CONTEXT_IS_DESTROYED;

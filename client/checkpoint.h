@@ -1,5 +1,6 @@
-// Another process's sessions, or this one's, as cuCheckpointProcess... sees them: poold is asked over a connection of its own
-// (protocol/wire/checkpoint.h), since this process may be locked itself. One thread.
+// The sessions of a process, this one or another, for cuCheckpointProcess... (client/calls/checkpoint.cc).
+// Asks poold over separate connections (protocol/wire/checkpoint.h), because this process's own sessions may
+// be locked. Not thread-safe; one thread per object.
 #pragma once
 #include <memory>
 #include <optional>
@@ -14,15 +15,16 @@
 
 namespace gpupool::client {
 
-// A process's sessions with all of this process's servers.
+// One process's sessions with all servers of this process.
 class CheckpointedProcess {
  public:
-  // CUDA_ERROR_INVALID_VALUE: no server has a session of that process for this tenant. CUDA_ERROR_DEVICE_UNAVAILABLE: a server cannot be asked.
+  // CUDA_ERROR_INVALID_VALUE: no server has a session of that process for this tenant.
+  // CUDA_ERROR_DEVICE_UNAVAILABLE: a server could not be asked.
   static CUresult find(const Settings& settings, const std::vector<LeasedServer>& servers, int pid, std::optional<CheckpointedProcess>* found);
 
-  // Sessions that differ: the state that an action has to go on from.
+  // Returns the earliest state (in the order of ProcessState) among the sessions, which may differ.
   wire::ProcessState state() const;
-  // Of all its sessions; where one refuses, the others go back to where they were. `timeout_ms` 0: none.
+  // Applies the action to all sessions. If one refuses, rolls back the others. `timeout_ms` 0: no timeout.
   CUresult change(wire::CheckpointAction action, unsigned timeout_ms = 0);
 
  private:
@@ -32,12 +34,12 @@ class CheckpointedProcess {
     std::vector<wire::ProcessSession> sessions;
   };
   explicit CheckpointedProcess(int pid, std::chrono::milliseconds dead_peer_timeout) : pid_(pid), dead_peer_timeout_(dead_peer_timeout) {}
-  // CUDA_ERROR_DEVICE_UNAVAILABLE: the server is lost.
+  // CUDA_ERROR_DEVICE_UNAVAILABLE: the connection to the server failed.
   CUresult ask(Server& server, const wire::CheckpointQuestion& question, std::vector<wire::ProcessSession>* sessions) const;
 
   int pid_;
   std::chrono::milliseconds dead_peer_timeout_;
-  std::vector<Server> servers_;  // those that have some
+  std::vector<Server> servers_;  // only servers that have sessions of the process
 };
 
 }  // namespace gpupool::client

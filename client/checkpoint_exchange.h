@@ -1,5 +1,6 @@
-// One question about a process's sessions and poold's answer (protocol/wire/checkpoint.h), on a connection of its own. The server is not trusted.
-// One thread; blocks as long as signs of life come, each within `dead_peer_timeout`.
+// Sends poold one question about a process's sessions and receives the answer (protocol/wire/checkpoint.h) on
+// a dedicated connection. The server is not trusted. Used by CheckpointedProcess. One thread; blocks while
+// poold sends keep-alive preambles, each within `dead_peer_timeout`.
 #pragma once
 #include <chrono>
 #include <vector>
@@ -9,7 +10,7 @@
 
 namespace gpupool::client {
 
-// `sessions`: those that the answer tells of. ErrorCode::malformed: what came is no answer.
+// `sessions` receives those in the answer. ErrorCode::malformed: the answer violates the protocol.
 Result<wire::CheckpointAnswer> exchange_checkpoint(transport::Connection& connection, const wire::CheckpointQuestion& question,
                                                    std::chrono::milliseconds dead_peer_timeout, std::vector<wire::ProcessSession>* sessions);
 

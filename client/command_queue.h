@@ -1,8 +1,9 @@
-// The sending half of a session: one ordered stream of commands from all threads of the process.
+// The sending half of a session: one ordered command stream from all threads of the process.
 //
-// append() puts a command into the current batch and returns; the batch is sent by whoever waits next, when it is full,
-// or by a flusher thread that sends while the socket is idle: no delay when little happens, one system call for many
-// commands when much does. Lock order: send_mutex_, then mutex_. Any thread.
+// append() adds a command to the current batch and returns. The batch is sent by the next thread that waits,
+// by the appending thread when the batch is full, or by a flusher thread while the socket is idle: no delay
+// under light load, one system call for many commands under heavy load. A send error fails the session
+// (Hooks::failed). Lock order: send_mutex_, then mutex_. Thread-safe.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -23,12 +24,14 @@ class CommandQueue {
   static constexpr const char* kThreadName = "gpupool-flusher";
 
   struct Hooks {
-    std::function<bool(transport::Deadline)> wait_for_room;  // false: no room in time, or the session failed
+    // False: no room before the deadline, or the session has failed.
+    std::function<bool(transport::Deadline)> wait_for_room;
     std::function<void(Error)> failed;
   };
   CommandQueue(transport::Connection& connection, std::chrono::milliseconds dead_peer_timeout, Hooks hooks);
 
-  // `write_body(writer)` appends the body; `before_sending(sequence)` runs before the command can reach the server.
+  // Appends a command. `write_body(writer)` writes its body; `before_sending(sequence)` runs before the
+  // command can reach the server.
   template <class WriteBody, class BeforeSending>
   void append(uint16_t id, uint16_t flags, uint64_t context, WriteBody&& write_body, BeforeSending&& before_sending) {
     const trace::Timer timer;
@@ -48,7 +51,8 @@ class CommandQueue {
     if (timer) [[unlikely]] trace::count_call(id, bytes, timer.passed());
   }
 
-  // A command whose body is `head` followed by `payload`, sent at once straight from the caller's memory.
+  // Sends a command at once, with `head` and then `payload` as its body, directly from the caller's memory.
+  // Returns false if sending failed.
   template <class Head, class BeforeSending>
   bool send_bulk(uint16_t id, uint16_t flags, uint64_t context, const Head& head, std::span<const iovec> payload,
                  BeforeSending&& before_sending) {
@@ -69,20 +73,21 @@ class CommandQueue {
     return sent;
   }
 
-  // Sends everything appended before the call.
+  // Sends everything appended before the call. Returns false if sending failed.
   bool flush();
-  // The same, but gives up when another thread is sending.
+  // Like flush(), but does nothing if another thread is sending.
   void try_flush();
-  // Makes sure that what was appended is sent soon.
+  // Makes the flusher thread send what was appended.
   void wake_flusher();
 
  private:
-  static constexpr size_t kBatchLimit = 512 * 1024;  // then the appending thread sends: back-pressure
+  // Bytes; above it the appending thread sends, which is back-pressure.
+  static constexpr size_t kBatchLimit = 512 * 1024;
 
   static size_t begin_command(wire::Buffer& buffer);
   uint64_t end_command(wire::Buffer& buffer, size_t at, uint16_t id, uint16_t flags, uint64_t context, size_t payload);
-  void take_batch();                           // both locks held
-  bool send(std::span<const iovec> payload);   // sending_, then payload; send_mutex_ held
+  void take_batch();                           // call with both locks held
+  bool send(std::span<const iovec> payload);   // sends sending_, then payload; call with send_mutex_ held
   void run_flusher();
 
   transport::Connection& connection_;
@@ -93,7 +98,7 @@ class CommandQueue {
   wire::Buffer sending_;
   bool failed_ = false;
 
-  // Lines of their own: the flusher looks at the count while threads append.
+  // Separate cache lines: the flusher polls pending_bytes_ while threads append.
   alignas(64) std::mutex mutex_;
   wire::Buffer pending_;
   uint64_t sequence_ = 0;

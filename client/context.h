@@ -1,8 +1,9 @@
-// Contexts, and the state that CUDA keeps per host thread: all of it lives in the client, so that the start-up queries and
-// the context calls of cudart (which come with almost every other call) never travel.
+// Contexts and CUDA's per-thread state. Both live in the client, so the context calls that cudart makes with
+// almost every other call, and its start-up queries, need no round trip.
 //
-// A Context is created on the server by the first command that names it. Primary contexts keep their handle for the life
-// of the process, across release and reset. Any thread.
+// A Context is created on the server by the first command that names it. A primary context keeps its handle
+// for the life of the process, across release and reset. Thread-safe, except ThreadState, which belongs to
+// its thread.
 #pragma once
 #include <atomic>
 #include <memory>
@@ -18,7 +19,8 @@ namespace gpupool::client {
 class Session;
 struct Device;
 
-// A stream of the client's own that is lent to one piece of work at a time as far as there are enough (lend_stream() of side_stream.h).
+// A stream of the client's own for internal work. Normally used for one piece of work at a time; shared when
+// all are in use (lend_stream() of side_stream.h).
 struct LentStream {
   uint64_t stream = 0;
   uint32_t epoch = 0;
@@ -30,34 +32,37 @@ struct Context : Object {
   bool primary = false;
   unsigned flags = 0;
   unsigned long long id = 0;         // cuCtxGetId
-  // Of a green context: the device's primary one, which has its memory, modules and events, and what that was then.
+  // Green contexts: the device's primary context, which has their memory, modules and events, and its epoch
+  // at creation.
   Context* root = nullptr;
   uint32_t root_epoch = 0;
-  uint64_t green = 0;                // its CUgreenCtx
+  uint64_t green = 0;                // CUgreenCtx of a green context
   Context& owner() { return root ? *root : *this; }
   const Context& owner() const { return root ? *root : *this; }
   std::atomic<bool> active{true};    // false: a primary context that is not retained, or was reset since
   std::atomic<bool> on_server{false};
   std::atomic<int> sticky_error{0};  // a CUresult that every further call on this context returns
-  std::atomic<int> late_error{0};    // of work between servers: the next call that waits returns it, once
-  std::vector<LentStream> lent;      // under mutex
-  std::vector<LentStream> side_streams;  // side_stream.h; under mutex
-  int bridges = 0;                   // work between servers that uses this context (bridge.cc)
-  std::mutex mutex;                  // guards retains and the step to on_server
-  int retains = 0;                   // cuDevicePrimaryCtxRetain
-  std::atomic<int> attached{0};      // cuCtxAttach without cuCtxDetach
-  std::atomic<uint32_t> epoch{0};    // raised by reset: streams of before are gone
-  uint64_t copy_stream = 0;          // for copies inside host functions; made at first use, under mutex
+  // Error of work between servers; returned once, by the next call that waits.
+  std::atomic<int> late_error{0};
+  std::vector<LentStream> lent;      // guarded by mutex
+  std::vector<LentStream> side_streams;  // see side_stream.h; guarded by mutex
+  int bridges = 0;                   // number of bridges that use this context (bridge.cc)
+  std::mutex mutex;                  // guards retains and the transition to on_server
+  int retains = 0;                   // cuDevicePrimaryCtxRetain count
+  std::atomic<int> attached{0};      // cuCtxAttach calls without cuCtxDetach
+  std::atomic<uint32_t> epoch{0};    // incremented by reset, which destroys the streams of earlier epochs
+  uint64_t copy_stream = 0;          // for copies inside host functions; made at first use; guarded by mutex
   uint32_t copy_stream_epoch = 0;
-  // Work that may write the program's memory and that the legacy stream comes behind, since that was last waited for.
+  // Set when a stream that the legacy stream synchronises with gets work that may write the program's memory;
+  // cleared when the legacy stream or the context is waited for.
   std::atomic<bool> host_writers{false};
-  // Streams that the legacy one waits for have been made.
+  // Set once the context has streams that the legacy stream synchronises with.
   std::atomic<bool> blocking_streams{false};
-  // Of local memory, where a memory quota holds: the most bytes per thread that the server has found room for, and in its upper half the
-  // context's epoch then.
+  // Under a memory quota: the largest local memory per thread, in bytes, for which the server has found room
+  // (lower 32 bits), and the context's epoch at that time (upper 32 bits).
   std::atomic<uint64_t> local_memory{0};
-  std::atomic<uint64_t> touches{0};  // numbers its last work that may use memory of mirrors.h
-  std::atomic<uint64_t> waited{0};   // up to there it is known to be over
+  std::atomic<uint64_t> touches{0};  // number of its last work that may use memory of mirrors.h
+  std::atomic<uint64_t> waited{0};   // touches up to this number are known to be complete
 };
 
 struct ThreadState {
@@ -66,28 +71,31 @@ struct ThreadState {
     uint32_t epoch;
     uint64_t stream;
   };
-  std::vector<uint64_t> contexts;  // the stack, top at the end
+  std::vector<uint64_t> contexts;  // context stack, top at the end
   std::vector<PerThreadStream> streams;
   CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 };
 
-// Of the calling thread; made at first use, freed when the thread ends.
+// Returns the calling thread's state. Created at first use, freed when the thread ends.
 ThreadState& thread_state();
 
-// cuCtxGetId of a context that is not a primary one.
+// Returns a new cuCtxGetId value, for contexts that are not primary.
 unsigned long long new_context_id();
 
-// The calling thread's current context: null when there is none. *error tells of a destroyed one.
+// Returns the calling thread's current context, or null: *error is then CUDA_ERROR_CONTEXT_IS_DESTROYED or
+// CUDA_ERROR_INVALID_CONTEXT.
 Context* current_context(CUresult* error = nullptr);
 
-// Its session; null when there is none.
+// Returns the current context's session; null: no context is current.
 Session* current_session();
 
-// Makes sure that its server knows the context before a command names it. Where a memory quota holds, in which the context counts, this waits
-// for the server: an error is then the context's. Else errors surface at a later call that waits.
+// Creates the context on its server if it is not there yet. Under a memory quota, which contexts count
+// against, this waits for the server and returns its error. Otherwise errors surface at a later call that
+// waits.
 CUresult ensure_on_server(Context& context);
 
-// What CU_STREAM_PER_THREAD means for the calling thread and context: a real stream, made at first use.
+// Returns the real stream behind CU_STREAM_PER_THREAD for the calling thread and context; created at first
+// use.
 CUresult per_thread_stream(Context& context, uint64_t* stream);
 
 }  // namespace gpupool::client

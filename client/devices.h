@@ -1,6 +1,6 @@
-// The devices that the program sees: what the servers told in their hellos, numbered through in the order of the servers,
-// in the order CUDA_VISIBLE_DEVICES asks for.
-// Constant after start; any thread.
+// The devices that the program sees: those of all servers, as described in the hellos, in the order of the
+// servers, filtered and reordered by CUDA_VISIBLE_DEVICES. Made once, at connect; constant afterwards, except
+// Device::total_bytes. Thread-safe.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -18,13 +18,13 @@ struct Context;
 
 struct Device {
   int ordinal = 0;             // as the program numbers it
-  Session* session = nullptr;  // its server
+  Session* session = nullptr;  // session with its server
   int server_ordinal = 0;      // as the worker numbers it
   Context* primary = nullptr;
   std::string name;
   std::string uuid;  // 16 bytes
   std::string pci_bus_id;
-  std::atomic<uint64_t> total_bytes{0};  // as of the last cuMemGetInfo: a quota may change
+  std::atomic<uint64_t> total_bytes{0};  // bytes, as of the last cuMemGetInfo; a quota may change it
   uint64_t granularity = 0;
   std::unordered_map<int, int> attributes;
 };
@@ -33,11 +33,11 @@ struct Device {
 constexpr int kFabricHandle = 8;
 constexpr int kShareableHandleTypes = 1 | kFabricHandle;
 
-constexpr int kMulticastSupported = 132;  // the attribute of CUDA 12.1
+constexpr int kMulticastSupported = 132;  // CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, new in CUDA 12.1
 
 using Devices = std::vector<std::unique_ptr<Device>>;
 
-// Of device memory: the server's word, or CUDA's usual one.
+// Allocation granularity in bytes: as the server says, else CUDA's usual 2 MiB.
 uint64_t granularity_of(const hello::Device& described);
 
 struct OfferedDevice {
@@ -46,8 +46,8 @@ struct OfferedDevice {
   hello::Device description;
 };
 
-// `visible`: the value of CUDA_VISIBLE_DEVICES, null when it is not set. As with CUDA, the list ends at the first entry that
-// names no device; complains if the entry was meant to.
+// `visible`: value of CUDA_VISIBLE_DEVICES; null: not set. As with CUDA, the list ends at the first entry
+// that names no device; logs an error unless that entry hides devices on purpose ("", "-1", "none", ...).
 Devices make_devices(std::vector<OfferedDevice> offered, const char* visible);
 
 }  // namespace gpupool::client

@@ -1,10 +1,12 @@
-// GPUPOOL_DRIVER_VERSION: the CUDA version that the program is told instead of the one that client and servers have in common.
+// GPUPOOL_DRIVER_VERSION: overrides the CUDA driver version that the program sees. Default: the version that
+// the client and all servers support. Thread-safe.
 #pragma once
 #include <optional>
 
 namespace gpupool::client {
 
-// As cuDriverGetVersion gives it: 13040. Read once; a wrong value is complained about, and counts as not set. Any thread.
+// Returns the version as cuDriverGetVersion does, e.g. 13040. The variable is read once; an invalid value is
+// logged and ignored.
 std::optional<int> driver_version_setting();
 
 }  // namespace gpupool::client

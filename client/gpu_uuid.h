@@ -1,11 +1,12 @@
-// A GPU's UUID as nvidia-smi prints it. For the client's libraries, which cannot have protocol/lease's twin (it comes with Protobuf).
+// Formats a GPU's UUID as nvidia-smi prints it. For the client's libraries, which cannot link protocol/lease,
+// whose equivalent function brings in Protobuf. Stateless.
 #pragma once
 #include <cstdio>
 #include <string>
 
 namespace gpupool::client {
 
-// "GPU-0123abcd-...".
+// Returns "GPU-0123abcd-...". `uuid`: 16 bytes.
 inline std::string gpu_uuid_text(const std::string& uuid) {
   std::string text = "GPU-";
   char digits[3];

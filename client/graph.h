@@ -1,8 +1,9 @@
-// Graphs as the client keeps them: nodes, what they do, what comes before what. Everything that only looks at a graph or changes it is
-// answered here; the server learns of it when it becomes executable (graph_exec.h).
+// Graphs as the client keeps them: nodes, their work, their dependencies. Calls that only build or inspect a
+// graph are answered here; the server learns of a graph when it is instantiated (graph_exec.h).
 //
-// One mutex guards all graphs, captures (capture.h) and what executable graphs know: building them is rare. A node that is
-// removed stays until its graph ends, since captures and events may name it.
+// One mutex, graph_mutex(), guards all graphs, captures (capture.h) and the client's part of executable
+// graphs; building them is rare. A removed node lives until its graph is destroyed, because captures and
+// events may name it.
 #pragma once
 #include <memory>
 #include <mutex>
@@ -23,8 +24,8 @@ std::mutex& graph_mutex();
 class Graph;
 
 struct KernelWork {
-  wire::Launch launch{};       // without a stream
-  wire::Buffer tail;           // attributes, then parameters
+  wire::Launch launch{};       // its stream is not set
+  wire::Buffer tail;           // the launch attributes, then the parameters
   std::vector<CUlaunchAttribute> attributes() const;
   void set_attributes(const std::vector<CUlaunchAttribute>& attributes);
 };
@@ -34,7 +35,7 @@ struct FillWork {
 struct CopyWork {
   CUDA_MEMCPY3D params{};
   Box box;
-  std::optional<CUDA_MEMCPY3D> array_copy;  // where an end is an array
+  std::optional<CUDA_MEMCPY3D> array_copy;  // set if either side is an array
   bool on_host() const { return !box.from.on_device || !box.to.on_device; }
 };
 struct HostWork {
@@ -61,35 +62,37 @@ struct ConditionalWork {
   uint64_t condition = 0;
   uint32_t type = 0;           // CUgraphConditionalNodeType
   std::vector<std::shared_ptr<Graph>> bodies;
-  std::vector<CUgraph> lent;   // their handles, for the program
+  std::vector<CUgraph> lent;   // handles of `bodies`, as given to the program
 };
 using NodeWork = std::variant<std::monostate, KernelWork, FillWork, CopyWork, HostWork, EventWork, ChildWork, OperationsWork,
                               AllocWork, FreeWork, ConditionalWork>;
 
-// What kernels set and conditional nodes go by (cuGraphConditionalHandleCreate).
+// A condition that kernels set and conditional nodes test (cuGraphConditionalHandleCreate).
 struct GraphCondition {
   uint64_t handle = 0;
   uint64_t context = 0;
   uint32_t initial = 0;
-  bool at_launch = false;  // every launch begins with the initial value
+  bool at_launch = false;  // each launch resets it to the initial value
 };
 
-// Parameter copies, and the array of their addresses, that cuGraphKernelNodeGetParams lends to the program.
+// Copies of a node's parameters and the array of their addresses, which cuGraphKernelNodeGetParams returns to
+// the program.
 struct LentParameters {
   std::vector<std::byte> values;
   std::vector<void*> addresses;
 };
 
 struct GraphNode {
-  Graph* graph = nullptr;  // null: removed
+  Graph* graph = nullptr;  // null: the node was removed
   CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
   uint64_t handle = 0;
   uint64_t context = 0;
-  uint64_t original = 0;   // handle of the node that this one was cloned from
+  uint64_t original = 0;   // handle of the node that this one was cloned from; 0: none
   NodeWork work;
-  std::vector<std::unique_ptr<LentParameters>> lent;  // one for each kernel layout; programs go on using them after they set parameters
+  // One per kernel layout; programs keep using the pointers after setting parameters.
+  std::vector<std::unique_ptr<LentParameters>> lent;
   std::vector<GraphNode*> dependencies;
-  cuda::EdgesFrom<GraphNode> edges;  // from the dependencies
+  cuda::EdgesFrom<GraphNode> edges;  // edge data of `dependencies`
   std::vector<GraphNode*> dependents;
 };
 
@@ -100,15 +103,15 @@ class Graph {
   Graph& operator=(const Graph&) = delete;
   ~Graph();
 
-  // With graph_mutex() held, all of it. Null: no handle is left.
+  // Call all functions with graph_mutex() held. add() returns null if the handle table is full.
   GraphNode* add(CUgraphNodeType type, uint64_t context, NodeWork work, const std::vector<GraphNode*>& dependencies);
   static bool connect(GraphNode& from, GraphNode& to, cuda::EdgeData edge = {});
   static bool disconnect(GraphNode& from, GraphNode& to);
   void remove(GraphNode& node);
-  std::shared_ptr<Graph> clone() const;  // null: no handles are left
-  bool has_memory() const;  // memory nodes
-  bool has_conditions() const;  // such a graph can be neither cloned nor a child
-  // Nodes before those that depend on them; false: there is a cycle.
+  std::shared_ptr<Graph> clone() const;  // null: the handle table is full
+  bool has_memory() const;  // true if it has allocation or free nodes
+  bool has_conditions() const;  // if true, it can be neither cloned nor added as a child graph
+  // Sorts the nodes topologically; false: the graph has a cycle.
   bool in_order(std::vector<GraphNode*>& order) const;
 
   uint64_t handle = 0;
@@ -120,7 +123,7 @@ class Graph {
   std::vector<std::unique_ptr<GraphNode>> removed_;
 };
 
-// What the program's handles stand for.
+// Objects in the handle table for graphs and their nodes.
 struct GraphObject : Object {
   std::shared_ptr<Graph> graph;
 };
@@ -128,26 +131,26 @@ struct GraphNodeObject : Object {
   GraphNode* node = nullptr;
 };
 
-// With graph_mutex() held; null: there is none.
+// Look-ups by handle; null: no live graph or node has it. Call with graph_mutex() held.
 Graph* find_graph(CUgraph handle);
 std::shared_ptr<Graph> share_graph(CUgraph handle);
 GraphNode* find_node(CUgraphNode handle);
-// 0: no handle is left. The graph's handle keeps it alive.
+// Gives the graph a handle, which keeps it alive. 0: the handle table is full.
 uint64_t publish(const std::shared_ptr<Graph>& graph);
 
 inline CUgraph graph_handle(const Graph& graph) { return cuda::handle_from_bits<CUgraph>(graph.handle); }
 inline CUgraphNode node_handle(const GraphNode& node) { return cuda::handle_from_bits<CUgraphNode>(node.handle); }
 
-// --- What nodes do, from what the program says; checked as the calls do that do it at once ---
+// --- Work of nodes, made from the program's parameters and checked like the immediate calls ---
 
-// client/calls/launch.cc. Launched in this context.
+// client/calls/launch.cc. The kernel is launched in `context`.
 CUresult make_kernel(const CUDA_KERNEL_NODE_PARAMS& params, Context& context, KernelWork* work);
-// client/calls/copy.cc. In the context's session; CUDA_ERROR_NOT_SUPPORTED: it reaches other servers.
+// client/calls/copy.cc. All memory must belong to the context's session; else CUDA_ERROR_NOT_SUPPORTED.
 CUresult make_copy(const CUDA_MEMCPY3D& params, Context& context, CopyWork* work);
-// What such a node does when its turn has come, where it reaches the program's memory: run in the client. The stream that
-// has to be waited for then, 0: none.
+// Performs a copy node that accesses the program's memory, in the client, when the node's turn has come.
+// Returns the stream to synchronise with afterwards; 0: none.
 uint64_t copy_now(Context& context, const Box& box);
-// client/calls/fill.cc
+// Checks a fill: client/calls/fill.cc
 CUresult check_fill(const CUDA_MEMSET_NODE_PARAMS& params, Context& context);
 
 }  // namespace gpupool::client

@@ -1,8 +1,10 @@
-// Executable graphs: made by sending the server what a graph does (wire::GraphNodes), launched by one command. The server keeps
-// them; the client remembers which of its nodes became which.
+// Executable graphs. Instantiating sends the server a description of the graph (wire::GraphNodes); a launch
+// is one command. The server keeps the executable graph; the client remembers how its nodes correspond to the
+// program's.
 //
-// What touches the program's memory or calls its functions runs in the client (calls/host_function.h) while the launch waits
-// there. With graph_mutex() held, but for what says that it talks to the server. Any thread.
+// Nodes that access the program's memory or call its functions run in the client (calls/host_function.h)
+// while the server holds the launch. Call everything with graph_mutex() held, except functions documented
+// otherwise. Any thread.
 #pragma once
 #include <atomic>
 #include <set>
@@ -19,11 +21,12 @@ struct GraphExec : Object {
   struct Node {
     CUgraphNodeType type{};
     wire::GraphNodeKind kind{};
-    uint64_t node = 0;                    // handle in the program's graph, 0: none
+    uint64_t node = 0;                    // handle in the program's graph; 0: none
     std::vector<uint32_t> dependencies;
-    std::vector<wire::GraphEdge> edges;   // from those that are not full dependencies
-    std::vector<uint64_t> bodies;         // of conditional nodes: numbers of their graphs
-    uint64_t callback = 0;                // of host functions, and of copies to or from the program's memory
+    std::vector<wire::GraphEdge> edges;   // edge data, for dependencies that are not plain ones
+    std::vector<uint64_t> bodies;         // conditional nodes: numbers of their body graphs
+    // Id of the client-side work of host nodes and of copies to or from the program's memory; 0: none.
+    uint64_t callback = 0;
     std::shared_ptr<std::atomic<bool>> enabled;
   };
   Node* find(uint64_t node);
@@ -32,26 +35,27 @@ struct GraphExec : Object {
   uint64_t flags = 0;
   bool calls_back = false;
   std::vector<Node> nodes;
-  std::unordered_map<uint64_t, uint32_t> numbers;  // of the program's nodes
+  std::unordered_map<uint64_t, uint32_t> numbers;  // index in `nodes` by the program's node handle
   std::vector<cuda::graph_memory::Shared> allocated, freed;
-  // Those of the graph that it was made of, where there are any; given up when the launches are through.
+  // References to the graph's user objects, if it has any; released on update or destruction, once pending
+  // launches are done.
   std::shared_ptr<cuda::UserReferences> user_objects;
-  std::set<uint64_t> launched_in;  // streams, then; under graph_mutex()
+  std::set<uint64_t> launched_in;  // streams of launches so far; guarded by graph_mutex()
 };
 
-// A graph as the server gets it.
+// A graph in the form in which it is sent to the server.
 struct GraphDescription {
   GraphDescription() = default;
   GraphDescription(const GraphDescription&) = delete;
   GraphDescription& operator=(const GraphDescription&) = delete;
-  ~GraphDescription();  // what is not a part of an executable graph is forgotten
+  ~GraphDescription();  // forgets the callbacks that no executable graph has taken over
 
-  // CUDA_ERROR_NOT_SUPPORTED: it reaches more than one server.
+  // CUDA_ERROR_NOT_SUPPORTED: the graph involves more than one server.
   CUresult describe(const Graph& graph, Context& current);
-  // Without graph_mutex(). Sends it as the graph `handle`.
+  // Sends the description as the graph `handle`. Call without graph_mutex().
   CUresult send(uint64_t handle) const;
 
-  Context* context = nullptr;  // of its session
+  Context* context = nullptr;  // a context of the graph's session
   std::vector<GraphExec::Node> nodes;
   std::vector<cuda::graph_memory::Shared> allocated, freed;
   std::shared_ptr<cuda::UserReferences> user_objects;  // null: none
@@ -61,23 +65,24 @@ struct GraphDescription {
   CUresult append_node(const GraphNode* node, std::vector<uint32_t> dependencies, std::vector<wire::GraphEdge> edges = {});
   CUresult append_conditions(const Graph& graph);
   CUresult append_bodies();
-  // Where the next record goes.
+  // Returns a writer at the place of the next node record.
   wire::Writer next_record();
 
   struct Message {
-    uint64_t graph = 0;  // 0: the one that is described, else a body of it
+    uint64_t graph = 0;  // 0: the described graph; else a body graph
     uint32_t count = 0;
     wire::Buffer bytes;
   };
   std::vector<Message> messages_;
-  uint64_t body_ = 0;    // that is being described; 0: none
-  std::vector<std::pair<uint64_t, const Graph*>> bodies_;  // that are to be described, too
+  uint64_t body_ = 0;    // number of the body graph being described; 0: none
+  std::vector<std::pair<uint64_t, const Graph*>> bodies_;  // body graphs still to be described
 };
 
-// A number for a graph that only one description names.
+// Returns an unused graph number, for a graph that only a description names.
 uint64_t mint_graph_number(Session& session);
 
-// The node's record, with `dependencies`; what it has to be called for gets a number.
+// Writes the node's record with `described.dependencies`. Work that must run in the client gets a callback
+// id.
 CUresult write_node(wire::Writer& writer, const GraphNode* node, Session& session, GraphExec::Node& described);
 
 }  // namespace gpupool::client

@@ -1,5 +1,6 @@
-// The device memory of a graph's memory node (protocol/cuda/graph_memory.h). It comes from the session's address space like all other memory, so
-// the tenant's quota holds. Any thread; no lock of graphs is needed.
+// Device memory of graph allocation nodes (protocol/cuda/graph_memory.h). It comes from the session's address
+// space like all other memory, so the tenant's quota applies. Used by the graph calls and the free calls.
+// Thread-safe; needs no lock of graphs.
 #pragma once
 #include "client/call.h"
 #include "protocol/cuda/graph_memory.h"
@@ -13,9 +14,10 @@ using cuda::graph_memory::commit_launch;
 using cuda::graph_memory::find;
 using cuda::graph_memory::Shared;
 
-// In the context's device.
+// Allocates on the context's device.
 CUresult allocate(Context& context, uint64_t bytes, Shared* memory);
-// cuMemFree and cuMemFreeAsync: what is queued goes before the memory does. nullopt: it is no memory node's.
+// cuMemFree and cuMemFreeAsync of a node's memory. The memory is freed after work that is already queued.
+// nullopt: the address is not a node's memory.
 inline std::optional<CUresult> free(uint64_t address) {
   Shared gone;
   return cuda::graph_memory::free(address, &gone);

@@ -1,9 +1,9 @@
-// The client's handles: what each minted handle stands for on this side. One table for all sessions of the process, so that
-// a handle tells its session, and one of another server is never mistaken for one of this.
+// The handle table: the client's object for each handle that it has minted. One table for all sessions of the
+// process, so that a handle identifies its session and handles of different servers cannot be confused.
 //
-// find() takes no lock and is on the path of every launch. An object lives until its handle is retired; using a handle
-// while another thread destroys the object is the program's error, as with CUDA. Handles that never were, or are stale,
-// are found out by their generation. Any thread.
+// find() takes no lock; every launch uses it. An object lives until its handle is retired. Using a handle
+// while another thread destroys its object is an error of the program, as with CUDA. Invalid and stale
+// handles are detected by their generation. Thread-safe.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -20,13 +20,14 @@ using cuda::Kind;
 
 class Session;
 
-// What the client knows about a minted handle; specialised below client/ where more is known (functions, streams).
+// The client's state of a minted handle. Derived types add state (functions, streams, ...).
 struct Object {
   virtual ~Object() = default;
   uint64_t handle = 0;
-  uint64_t context = 0;        // current when it was made, 0: none
-  Session* session = nullptr;  // whose server knows it
-  // CUDA_SUCCESS: a call of that session may name it. Some objects go to other servers when they are first wanted there.
+  uint64_t context = 0;        // current context when it was made; 0: none
+  Session* session = nullptr;  // session whose server has the object
+  // Makes the object available to calls of session `other`. CUDA_SUCCESS: it is. Some objects are created on
+  // further servers when first used there.
   virtual CUresult come_to(Session& other) { return session == &other ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE; }
 };
 
@@ -36,10 +37,10 @@ class HandleTable {
   HandleTable(const HandleTable&) = delete;
   HandleTable& operator=(const HandleTable&) = delete;
 
-  // 0 when the table is full (4 million live handles).
+  // Returns 0 if the table is full (4 million live handles).
   uint64_t mint(Kind kind, std::unique_ptr<Object> object);
   void retire(uint64_t handle);
-  // Null unless the handle is live and of that kind.
+  // Returns null unless the handle is live and has this kind.
   Object* find(Kind kind, uint64_t handle) const;
   template <class T>
   T* find_as(Kind kind, uint64_t handle) const {
@@ -57,12 +58,12 @@ class HandleTable {
   Slot* slot(uint32_t index) const;
 
   std::atomic<Slot*> pages_[kPages]{};
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   uint32_t used_ = 0;
   std::vector<uint32_t> free_;
 };
 
-// Of the process; never destroyed.
+// The table of the process; never destroyed.
 inline HandleTable& handles() {
   static HandleTable* const only = new HandleTable;
   return *only;

@@ -1,9 +1,10 @@
-// Pages of this process at addresses that were chosen elsewhere, each with two places: where the program has it, protected or
-// not, and an alias that the client can always read and write. So a page is complete before the program sees it, and the
-// client never faults.
+// Pages at an address that was chosen elsewhere, mapped twice: at the program's address, with changing
+// protection, and at an alias that the client can always access. So a page is complete before the program
+// sees it, and the client never faults.
 //
-// The memory is a memfd as long as the range, of which only what is used takes memory. The kernel knows which pages were ever
-// touched (touched()), and a forked child has none of them, as with CUDA. Not thread-safe, but for alias().
+// The memory is a memfd as long as the range; only touched pages take memory. The kernel knows which pages
+// were ever touched (touched()). A forked child inherits none of the pages, as with CUDA. Used by Mirrors
+// under its mutex. Not thread-safe, except alias().
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -16,27 +17,28 @@ class HostPages {
  public:
   enum class Use { none, read, write };
 
-  // Addresses [base, base + size), whole pages. `taken`: they are reserved in this process already; else they must be free.
-  // Null: they are not, or there is no memory.
+  // Addresses [base, base + size), whole pages. `taken`: the process has already reserved them; otherwise
+  // they must be free. Returns null if they are not free or memory is exhausted.
   static std::unique_ptr<HostPages> create(uint64_t base, uint64_t size, bool taken);
   ~HostPages();
   HostPages(const HostPages&) = delete;
   HostPages& operator=(const HostPages&) = delete;
 
-  // To make a file longer than the limit would end the program (SIGXFSZ).
+  // False if a file of this size would exceed RLIMIT_FSIZE, which would kill the program with SIGXFSZ.
   static bool may_have_file(uint64_t size);
 
   static uint64_t page();
   static uint64_t down(uint64_t address) { return address / page() * page(); }
   static uint64_t up(uint64_t address) { return down(address + page() - 1); }
 
-  // Whole pages. False: the kernel refuses.
+  // show() maps whole pages at the program's address, protect() changes their protection. False: the kernel
+  // refused.
   bool show(uint64_t address, uint64_t bytes, Use use);
   bool protect(uint64_t address, uint64_t bytes, Use use);
-  // Reserved without memory again.
+  // Unmaps the pages and frees their memory; the addresses stay reserved.
   void hide(uint64_t address, uint64_t bytes);
   std::byte* alias(uint64_t address) const { return alias_ + (address - base_); }
-  // Calls `found(begin, end)` for what was ever touched of it.
+  // Calls `found(begin, end)` for each part that was ever touched.
   void touched(uint64_t begin, uint64_t end, const std::function<void(uint64_t, uint64_t)>& found) const;
 
  private:
@@ -45,7 +47,7 @@ class HostPages {
   const uint64_t base_, size_;
   const int file_;
   std::byte* const alias_;
-  const bool owned_;  // the addresses are unmapped at the end
+  const bool owned_;  // the destructor unmaps the addresses
 };
 
 }  // namespace gpupool::client

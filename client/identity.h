@@ -1,10 +1,10 @@
-// Who this process is, as its hellos say it.
+// How this process introduces itself in its hellos: to servers, to poold, and for NVML. Thread-safe.
 #pragma once
 #include "protocol/control/hello_codec.h"
 
 namespace gpupool::client {
 
-// Versions, program, host and process; everything else is the caller's to add.
+// Returns a Hello with versions, program, host and process id. The caller fills in the rest.
 hello::Hello introduction();
 
 }  // namespace gpupool::client

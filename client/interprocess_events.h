@@ -1,6 +1,6 @@
-// The events of this process that other processes may see (CU_EVENT_INTERPROCESS): a record of one has to be on its server before the call
-// returns, since another process, with a connection of its own, may wait for it then. While there are none, asking costs a load.
-// Any thread.
+// The events of this process that other processes may open (CU_EVENT_INTERPROCESS). cuEventRecord of one must
+// reach its server before it returns, because another process, on its own connection, may wait for the event
+// right away. While there are none, contains() costs one atomic load. Thread-safe.
 #pragma once
 #include "protocol/cuda/cuda_header.h"
 

@@ -1,13 +1,15 @@
-// The command that maps device memory (wire::MapMemory).
+// Sends the command that maps device memory (wire::MapMemory). Used by the allocation calls and PoolMemory.
+// Any thread; blocks for a round trip.
 #pragma once
 #include "client/call.h"
 #include "protocol/wire/commands.h"
 
 namespace gpupool::client {
 
-// Waits for the reply, so that the call that exceeds the memory returns CUDA_ERROR_OUT_OF_MEMORY: allocators free their caches and
-// retry on it. Only the server knows how much memory contexts, modules and other processes use.
-// `mapped`: it was done, and the result is an earlier call's. `peers`: bits of the server's devices that get access besides.
+// Waits for the reply, so that the call that exceeds the memory returns CUDA_ERROR_OUT_OF_MEMORY: allocators
+// react to it by freeing their caches and retrying. Only the server knows how much memory contexts, modules
+// and other processes use. *mapped: the memory was mapped, even if the result is an error (an earlier
+// call's). `peers`: bit mask of further server devices that get access.
 inline CUresult map_memory(Session& session, Context& context, const Device& device, const AddressSpace::Place& place, uint32_t peers, bool* mapped) {
   const wire::MapMemory body{place.map_address, place.map_size, device.server_ordinal, peers};
   wire::Buffer reply;

@@ -1,5 +1,5 @@
-// Is there memory of the program at an address? A system call that is given memory that is not there fails in the middle of a message, which would
-// cost the session.
+// Checks whether the program has memory at an address. A system call on unmapped memory would fail in the
+// middle of a message, which would end the session. Stateless; any thread.
 #pragma once
 #include <sys/mman.h>
 
@@ -11,7 +11,7 @@
 namespace gpupool::client {
 
 inline bool is_mapped(uint64_t address, uint64_t bytes) {
-  constexpr uint64_t kPages = 4096;  // asked about at a time
+  constexpr uint64_t kPages = 4096;  // pages per mincore() call
   unsigned char resident[kPages];
   const uint64_t page = HostPages::page(), end = address + bytes;
   for (uint64_t at = address / page * page; at < end; at += kPages * page) {

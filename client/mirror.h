@@ -1,4 +1,5 @@
-// One allocation, or a part of one, of those in mirrors.h, and how the two halves of its implementation walk over them.
+// One mirrored allocation, or a part of one (mirrors.h), and the iteration over mirrors. Private to
+// mirrors.cc and mirrors_to_host.cc. Guarded by the mutex of Mirrors.
 #pragma once
 #include <algorithm>
 
@@ -11,24 +12,25 @@ struct Mirrors::Mirror {
     uint64_t begin, end;
   };
   uint64_t begin = 0, end = 0;  // whole pages
-  std::vector<Piece> pieces;    // what of them is moved: all, but of modules' variables
+  // Byte ranges that are transferred: everything, except around variables of modules.
+  std::vector<Piece> pieces;
   uint64_t address = 0;         // of the allocation
   bool managed = true;
   HostPages* pages = nullptr;
-  std::unique_ptr<HostPages> own_pages;  // null: the session's
+  std::unique_ptr<HostPages> own_pages;  // null: the pages of the session's zone
   Session* session = nullptr;
   uint64_t context = 0;
   Attachment attachment = Attachment::global;
   uint64_t stream = 0;
-  uint64_t block = 0;        // bytes
+  uint64_t block = 0;        // size of a block in bytes
   std::vector<State> states;
   bool with_host = false;
-  // Work by which it was last used other than as one of all: a stream's that it is attached to, a copy.
+  // Last work that used it other than as global memory: in the stream that it is attached to, or a copy.
   uint64_t touch = 0, touch_context = 0, touch_stream = 0;
-  bool touched_by_stream = false;  // and by nothing else
+  bool touched_by_stream = false;  // that stream's work only
   unsigned uses = 0;               // copies and fills that are being queued
-  size_t next = 0;       // where the program comes next if it goes on as it does
-  size_t ahead = 1;      // blocks
+  size_t next = 0;       // next block in a sequential access, for prefetching
+  size_t ahead = 1;      // number of blocks to fetch at a sequential fault
 
   size_t index(uint64_t at) const { return (at - begin) / block; }
   uint64_t at(size_t index) const { return std::min(end, begin + index * block); }

@@ -1,15 +1,18 @@
-// Memory that the program's host code and its kernels use at the same address: managed memory, __managed__ variables, and pinned
-// memory that kernels may reach where the server cannot map it (ADR 0028). The two live on two machines, so every block of it is
-// where it was used last.
+// Memory that host code and kernels use at the same address: managed memory, __managed__ variables, and
+// pinned memory that kernels access but the server cannot map (ADR 0028). Client and device are two machines,
+// so each block resides where it was used last.
 //
-// A block is on the device (the program's pages cannot be accessed: a fault brings it, page_faults.h), shared (both have the
-// same; the program may read), dirty (the program may write) or fresh (so far used by the program alone, as far as it used it).
-// Before the device gets work that might use a block, what the program has written goes there, in front of the work. Before the program
-// gets a block, all work that might have written it is waited for: the host may use the memory whenever CUDA says that it may, which
-// is when no kernel is running that could. A host function waits for nothing: work that might use the block is done, or queued behind the function.
-// So the block goes back to the device when the function returns.
+// States of a block. device: valid on the device only; the program's pages are inaccessible, and a fault
+// fetches the block (page_faults.h). shared: valid on both sides; the program may read. dirty: valid in the
+// program only; the program may write. fresh: used only by the program so far; untouched pages are zero.
 //
-// Any thread. One mutex, held while blocks move, but not while work on the device is waited for.
+// Before the device gets work that may use a block, the program's changes are sent ahead of the work. Before
+// the program gets a block, the client waits for all work that may have written it: CUDA lets the host use
+// the memory only while no kernel runs that may use it. A host function must not wait: work that may use the
+// block is complete or queued behind the function. So its blocks are fetched at once and sent back when it
+// returns.
+//
+// Thread-safe. One mutex, held while blocks are transferred, but not while waiting for work on the device.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -34,30 +37,33 @@ class Mirrors {
   struct Mirror;
   using Lock = std::unique_lock<std::mutex>;
 
-  // Is there such memory? One load: what every launch pays.
+  // True if there is mirrored memory. Costs one atomic load at each launch.
   bool any() const { return any_.load(std::memory_order_relaxed); }
 
-  // Shows the program memory that the server has mapped, or will have before anything else, at an address of the session's.
+  // Gives the program pages at an address of the session's range that the server has mapped, or will map
+  // before later commands.
   CUresult add_managed(Session& session, Context& context, uint64_t address, uint64_t bytes, Attachment attachment);
-  // Memory that the program has in its pages already (AddressSpace::reserve_host).
+  // Takes over memory that already lies in host pages of the session's range (AddressSpace::reserve_host).
   CUresult add_pinned(Session& session, Context& context, uint64_t address, uint64_t bytes);
-  // A module's variable: anywhere. `context` may be null.
+  // Adds a module's variable, at an address that the driver chose. `context` may be null.
   CUresult add_variable(Session& session, Context* context, uint64_t address, uint64_t bytes);
   void remove(uint64_t address);
   void forget_context(const Context& context);
 
   struct About {
-    uint64_t address = 0, bytes = 0;  // all of it
+    uint64_t address = 0, bytes = 0;  // of the whole contiguous piece
     Session* session = nullptr;
     bool managed = false;
   };
-  // What holds the address; nullopt: nothing here.
+  // Returns the mirrored memory that contains the address; nullopt: none does.
   std::optional<About> find(uint64_t address) const;
 
-  // Before work that may use whatever the device can reach: until the lock is gone no block moves, so the work has to be
-  // queued under it. *result: whether what the program has written could be sent. The stream is resolved.
+  // Call before queueing work that may use any memory of the device; the stream is resolved. Sends the
+  // program's changes; *result is an error if that failed. Queue the work while holding the returned lock,
+  // which keeps blocks from moving.
   [[nodiscard]] Lock before_work(Context& context, CUstream stream, CUresult* result);
-  // A copy or fill that writes, while it is being queued. Other threads' accesses to what it writes wait until this is gone.
+  // A copy or fill that writes, while it is being queued. Accesses of other threads to the destination wait
+  // until this object is destroyed.
   class Use {
    public:
     Use() = default;
@@ -70,19 +76,23 @@ class Mirrors {
     Context* context_ = nullptr;
     uint64_t address_ = 0, bytes_ = 0;
   };
-  // Before a copy or fill of these bytes, some of which may be here. `write`: kept until the work is queued; null: it only reads.
+  // Call before a copy or fill of these bytes, some of which may be mirrored. `write`: for the destination;
+  // keep it until the work is queued. Null: a source, which is only read.
   CUresult before_use(Context& context, uint64_t address, uint64_t bytes, Use* write);
-  // After a host function. Its stream goes on when the own streams of these contexts have done what they got so far.
+  // Call after a host function: sends back the blocks that it used. The function's stream must wait until the
+  // client's own streams of the returned contexts have done their present work.
   std::vector<Context*> after_host_function();
-  // Is any byte of it here?
+  // True if any of these bytes is mirrored.
   bool touches(uint64_t address, uint64_t bytes) const;
-  // `context`: the one that the call is made in.
+  // cuStreamAttachMemAsync. `context`: the context in which the call is made.
   CUresult attach(const Context& context, CUstream stream, uint64_t address, Attachment attachment);
-  // Waits for the stream and brings it to the host, to be used by the program and by system calls.
+  // Waits for the stream and fetches these bytes, for the program and for system calls, which fail with
+  // EFAULT instead of raising SIGSEGV.
   CUresult bring(Context& context, CUstream stream, uint64_t address, uint64_t bytes);
-  // The number of the context's last touch that is queued.
+  // Returns the number of the context's last queued touch.
   uint64_t touches_of(const Context& context) const;
-  // After a wait that saw everything done that the context had been given: `before` is its touches then.
+  // Call after a wait that saw all earlier work of the context complete; `before`: touches_of() from before
+  // the wait.
   static void waited(Context& context, uint64_t before);
 
  private:
@@ -110,21 +120,22 @@ class Mirrors {
   void for_each_part(uint64_t address, uint64_t bytes, Visit&& visit);
 
   mutable std::mutex mutex_;
-  std::condition_variable queued_;  // a Use is gone
+  std::condition_variable queued_;  // notified when a Use is destroyed
   std::atomic<bool> any_{false};
-  Map mirrors_;                        // by their first page
-  std::vector<Mirror*> with_host_;     // those of which some block is not on the device
-  std::vector<Mirror*> of_streams_;    // attached to one
-  std::map<Session*, std::unique_ptr<HostPages>> zones_;
-  std::vector<uint64_t> contexts_;     // handles of those that have given the device work
+  Map mirrors_;                        // by first page
+  std::vector<Mirror*> with_host_;     // those with blocks that are not in state `device`
+  std::vector<Mirror*> of_streams_;    // those attached to a stream
+  std::map<Session*, std::unique_ptr<HostPages>> zones_;  // by session; pages in the session's address range
+  std::vector<uint64_t> contexts_;     // handles of contexts that have given the device work
   std::atomic<uint64_t> last_touch_{0};
-  std::vector<std::pair<uint64_t, uint64_t>> lent_;  // addresses of blocks that were brought for host functions
-  std::set<uint64_t> lenders_;                       // handles of their contexts so far
+  // Addresses of blocks that were fetched for host functions.
+  std::vector<std::pair<uint64_t, uint64_t>> lent_;
+  std::set<uint64_t> lenders_;                       // handles of the contexts that fetched them, ever
 };
 
 Mirrors& mirrors();
 
-// What was advised of memory that is gone. client/calls/managed.cc
+// Forgets cuMemAdvise settings of freed memory: client/calls/managed.cc
 void forget_advice(uint64_t address, uint64_t bytes);
 
 }  // namespace gpupool::client

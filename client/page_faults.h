@@ -1,8 +1,9 @@
-// The program's accesses to pages that are not there, told to whoever can bring them.
+// Handles the program's accesses to pages that are not present (Mirrors).
 //
-// A handler for SIGSEGV, installed with the first such memory. It does nothing itself but hand the address to a thread of
-// the client's and wait: that thread may lock, allocate and talk to a server, the handler may not, and its stack may be
-// small. What is not ours goes to the handler that was there before, or to one that the program has installed since (keep()).
+// start() installs a SIGSEGV handler with the first mirrored memory. The handler only passes the address to a
+// client thread and waits: that thread may lock, allocate and talk to a server, while the handler may not,
+// and its stack may be small. Other faults go to the handler that was installed before, or to one that the
+// program has installed since (keep()). All functions are thread-safe.
 #pragma once
 #include <sys/types.h>
 
@@ -13,20 +14,21 @@ namespace gpupool::client::page_faults {
 enum class Access { read, write, unknown };
 enum class Answer : uint32_t {
   none,
-  served,    // the access may be tried again
-  not_ours,
-  lost,      // the page cannot be brought: the program gets SIGBUS, as when a device that has managed memory is lost
+  served,    // the access may be retried
+  not_ours,  // the address is not mirrored: passed to the previous handler
+  lost,      // the page cannot be fetched: raises SIGBUS, as when a device with managed memory is lost
 };
-// `in_host_function`: the access is a host function's, for which its stream waits.
+// `in_host_function`: the access comes from a host function, for which its stream waits.
 using Serve = Answer (*)(uint64_t address, Access access, bool in_host_function);
 
-// False: no thread can be had. Later calls do nothing.
+// Starts the threads and installs the handler. False: no thread could be created. Later calls do nothing.
 bool start(Serve serve);
-// Faults in [begin, end) are asked about from now on.
+// Faults in [begin, end) are passed to Serve from now on.
 void watch(uint64_t begin, uint64_t end);
-// If the program has put a handler in the place of ours, ours is put before it.
+// Installs the handler again, if the program has replaced it.
 void keep();
-// Called by each of the two threads that run host functions and late copies: what they wait for must not wait for other faults.
+// Called by the two threads that run host functions and late copies: their faults are served on a separate
+// thread, because they must not wait behind other faults.
 void this_thread_runs_host_functions();
 
 }  // namespace gpupool::client::page_faults

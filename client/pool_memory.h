@@ -1,9 +1,11 @@
-// The memory of one memory pool: spans mapped on the server, and the blocks in them that stream-ordered allocations get.
+// The memory of one memory pool: spans mapped on the server, and the blocks in them that stream-ordered
+// allocations get.
 //
-// Freeing and allocating again in a stream costs neither a command nor a mapping. A freed block serves other streams once they are ordered
-// behind the free or its work is known to be done, as the pool's reuse attributes allow. Calls that wait for a stream, an event or a context
-// release what exceeds the pool's threshold. A pool outlives its handle as long as allocations of it are live. Spans belong to the context
-// that they were mapped in, like all device memory. Any thread.
+// Freeing and allocating again in a stream needs neither a command nor a mapping. A freed block serves other
+// streams once they are ordered behind the free, or once its work is known to be done, as the pool's reuse
+// attributes allow. Calls that wait for a stream, an event or a context release memory above the pool's
+// threshold. The memory outlives the pool's handle while allocations are live. Spans belong to the context in
+// which they were mapped, like all device memory. Thread-safe.
 #pragma once
 #include <map>
 #include <memory>
@@ -23,29 +25,29 @@ class PoolMemory : public std::enable_shared_from_this<PoolMemory> {
   static std::shared_ptr<PoolMemory> create(Device& device, uint64_t max_size);
   PoolMemory(Device& device, uint64_t max_size) : device_(device), max_size_(max_size) {}
 
-  // cuMemAllocAsync; `about` says what the allocation is, but for its place.
+  // cuMemAllocAsync. `about`: the allocation's properties, without its address.
   CUresult allocate(Context& context, CUstream stream, uint64_t bytes, Allocation about, CUdeviceptr* address);
-  // `freed` is no allocation any more. A settled point: no work uses it.
+  // Frees an allocation. `point` settled: no work uses the memory any more.
   void free(const Allocation& freed, const FreePoint& point);
-  // Releases free spans until at most `keep` bytes are reserved. Spans whose work may not be done only if `unsettled_too`: the server waits
-  // for that work. False if there was nothing to release.
+  // Releases free spans until at most `keep` bytes are reserved. Includes spans whose work may not be done
+  // only if `unsettled_too`; the server waits for that work. Returns false if nothing was released.
   bool trim(uint64_t keep, bool unsettled_too = false);
   void trim_to_threshold();
-  // The pool's handle is gone: nothing stays reserved but for live allocations.
+  // Call when the pool's handle is destroyed: keeps only the spans of live allocations reserved.
   void abandon();
   void forget_context(uint64_t context);
 
   CUresult get(CUmemPool_attribute attribute, void* value) const;
   CUresult set(CUmemPool_attribute attribute, const void* value);
-  // cuMemPoolSetAccess for one device, of present and later spans.
+  // cuMemPoolSetAccess for one device; applies to present and later spans.
   void set_access(const Device& device, CUmemAccess_flags flags);
   CUmemAccess_flags access(int device) const;
   const Device& device() const { return device_; }
-  // The handle is gone and nothing is reserved.
+  // True if the pool was abandoned and nothing is reserved.
   bool is_over() const;
 
  private:
-  // With mutex_ held.
+  // Call with mutex_ held.
   uint64_t used() const;
   uint64_t reserved() const;
   void note_high_marks();
@@ -67,13 +69,14 @@ class PoolMemory : public std::enable_shared_from_this<PoolMemory> {
   bool abandoned_ = false;
 };
 
-// The stream, which is resolved, frees memory now.
+// The free point for a cuMemFreeAsync in the (resolved) stream now.
 FreePoint freed_in(const Context& context, CUstream stream);
-// A call that waits for a stream, an event or a context has returned: these points are passed, and pools release what exceeds their thresholds.
+// Call after a wait for a stream, an event or a context: marks these points as passed, and releases pool
+// memory above the thresholds.
 void after_wait(const StreamOrder::Points& points);
-// The context has been destroyed, with its streams and its memory.
+// Call when the context has been destroyed, with its streams and memory.
 void forget_pool_memory_of(uint64_t context);
-// Releases the free spans of all pools on the device; false if there were none.
+// Releases the free spans of all pools of the device; false if there were none.
 bool trim_pools(const Device& device, bool unsettled_too);
 
 }  // namespace gpupool::client

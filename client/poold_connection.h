@@ -1,4 +1,5 @@
-// A connection to poold itself, beside sessions: no worker is taken for it. What it is for, the hello says.
+// Opens a connection to poold itself, beside the sessions, without a worker. Used for checkpoints and NVML;
+// the hello says which. Any thread.
 #pragma once
 #include <chrono>
 #include <memory>
@@ -10,7 +11,8 @@
 
 namespace gpupool::client {
 
-// `wish`: the introduction, and what the connection is for. Blocks for `patience` and the time that connecting may take.
+// `wish`: the introduction, with the purpose of the connection set. Blocks for at most the time to connect
+// plus `patience`.
 Result<std::unique_ptr<transport::Connection>> connect_to_poold(const Settings& settings, const LeasedServer& server, hello::Hello wish,
                                                                 std::chrono::milliseconds patience, hello::HelloReply* reply);
 

@@ -1,7 +1,7 @@
-// What the process has one of: its servers and their devices, and the policy for start, fork and exit.
+// The process-wide state: sessions, devices, and the policy for start, fork and exit.
 //
-// The only global of the client. It connects at cuInit, is never destroyed (programs call the driver from exit handlers),
-// and says in a forked child what CUDA says: not initialised. Any thread; what is told here is constant once ready().
+// Connects at cuInit. Never destroyed, because programs call the driver from exit handlers. In a forked child
+// all calls return CUDA_ERROR_NOT_INITIALIZED, as with CUDA. Thread-safe; constant once ready().
 #pragma once
 #include <memory>
 #include <vector>
@@ -11,24 +11,25 @@
 
 namespace gpupool::client {
 
-// cuInit: connects once; later calls repeat the first answer. The reason of a failure goes to stderr once.
+// cuInit: connects once; later calls return the first result. Logs the reason of a failure once.
 CUresult initialise();
 
-// CUDA_SUCCESS, or the code that a driver call returns now.
+// CUDA_SUCCESS once connected; otherwise the code for driver calls to return.
 CUresult ready();
 
-// All servers, of devices that are not visible too, with their tokens as of now: a lease's are renewed.
+// All servers, including those without visible devices, with their current tokens (the tokens of a lease are
+// renewed).
 Result<std::vector<LeasedServer>> servers_now();
 
-// One for each server of which a device is visible, in the order of GPUPOOL.
+// One session per server with a visible device, in the order of GPUPOOL.
 const std::vector<std::unique_ptr<Session>>& sessions();
 
-// As the program numbers them, of all servers.
+// The visible devices of all servers, by the program's numbers.
 const Devices& devices();
-Device* find_device(int ordinal);  // null: there is none
+Device* find_device(int ordinal);  // null: no device has this number
 
-// The session that an address belongs to, looking in `first` before the others: where two servers have placed variables of
-// modules at the same address, the caller's own is meant. Null: no device address.
+// Returns the session that an address belongs to; null: it is no device address. Looks in `first` before the
+// others: if two servers have placed module variables at the same address, the caller's own server is meant.
 Session* session_of(uint64_t address, Session* first);
 
 }  // namespace gpupool::client

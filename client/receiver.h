@@ -1,9 +1,11 @@
-// The receiving half of a session: reads the server's messages and hands each to whoever waits for it.
+// The receiving half of a session: reads the server's messages and passes each to the thread or handler that
+// waits for it.
 //
-// No thread of its own in the common case: the app thread that waits reads the socket itself (it "pumps") until its own
-// reply is there, and serves others on the way; threads that find somebody pumping sleep until their reply is there or the
-// role is free. Only while something may arrive that nobody waits for (asynchronous device-to-host copies, host
-// functions) a background thread pumps in the gaps. Any thread; after fail() every wait ends at once.
+// There is normally no receiver thread: a program thread that waits reads the socket itself ("pumps") until
+// its own reply is there, and delivers other replies on the way. Threads that find another one pumping sleep
+// until their reply is there or the role is free. A background thread pumps in the gaps only while messages
+// are expected that no thread waits for (asynchronous device-to-host copies, host functions). Thread-safe;
+// after fail() every wait returns at once.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -26,28 +28,29 @@
 
 namespace gpupool::client {
 
-// A command whose reply somebody waits for. Lives on the waiting thread's stack.
+// A command whose reply a thread waits for. Lives on that thread's stack.
 struct Waiter {
   uint64_t sequence = 0;
-  uint16_t id = 0;  // of the call or command
+  uint16_t id = 0;  // id of the call or command
   bool done = false;
   CUresult result = CUDA_SUCCESS;
   wire::Buffer body;
 };
 
-// Where the rows of a device-to-host copy go; without a destination, a copy whose data the server takes itself.
+// The destination of a device-to-host copy's rows. Without `destination`: a direct copy to the device, whose
+// data the server reads itself.
 struct Transfer {
   std::byte* destination = nullptr;
   uint64_t pitch = 0;
   uint64_t width = 0;
   uint64_t rows = 0;
-  bool background = false;  // nobody waits for it
-  bool bulk = false;        // its data comes on the bulk connections
-  uint64_t missing = 0;     // of a bulk transfer: bytes that have not come
-  unsigned active = 0;      // threads that receive a piece of it
-  std::shared_ptr<const void> held{};  // until the copy is over
+  bool background = false;  // asynchronous: no thread waits for it
+  bool bulk = false;        // its data comes on the bulk connections, or the server transfers it by RDMA
+  uint64_t missing = 0;     // bulk transfers: bytes not yet received
+  unsigned active = 0;      // threads that are receiving a piece of it
+  std::shared_ptr<const void> held{};  // kept alive until the copy is over
 
-  // Size of the piece of a bulk transfer that begins here; 0: none does.
+  // Returns the size of the bulk transfer's piece that begins at `offset`; 0: none begins there.
   uint64_t piece_at(uint64_t offset) const {
     const uint64_t total = width * rows;
     const uint64_t piece = total != 0 ? wire::bulk_piece_bytes(width, rows) : 1;
@@ -58,58 +61,61 @@ struct Transfer {
 class Receiver {
  public:
   struct Hooks {
-    std::function<void()> ping;                        // sends a ping if that is possible without waiting
+    std::function<void()> ping;                        // sends a ping if possible without blocking
     std::function<void(uint64_t callback, uint64_t command, CUresult result)> host_callback;
-    std::function<void(uint64_t sequence)> retired;    // frees up to this sequence number have taken effect
-    std::function<void(Error)> failed;                 // the session is over
+    std::function<void(uint64_t sequence)> retired;    // frees up to this number have taken effect
+    std::function<void(Error)> failed;                 // the session has failed
   };
   Receiver(transport::Connection& connection, std::chrono::milliseconds dead_peer_timeout, Hooks hooks);
 
-  // Before the command is sent.
+  // Registers a wait. Call before the command is sent.
   void expect(Waiter& waiter);
-  // Calls `then` with the result, on the thread that receives it; it must not block. A failed session's result is
-  // CUDA_ERROR_DEVICE_UNAVAILABLE.
+  // Calls `then` with the result, on the receiving thread; it must not block. If the session fails, the
+  // result is CUDA_ERROR_DEVICE_UNAVAILABLE.
   void expect(uint64_t sequence, std::function<void(CUresult)> then);
   void expect_transfer(uint64_t sequence, const Transfer& transfer);
-  // For the threads of the bulk connections, around each piece. Nullopt: nobody wants it (any more), or it cannot be.
+  // Called by the threads of the bulk connections around each piece. nullopt: no transfer expects this piece.
   std::optional<Transfer> begin_piece(uint64_t sequence, uint64_t offset);
   void end_piece(uint64_t sequence, uint64_t length);
-  // Until the session has failed, or the deadline: what broke a bulk connection may break the session, with a better reason.
+  // Blocks until the session has failed, or until the deadline: the cause that broke a bulk connection may
+  // also break the session, with a better error message.
   void await_failure(transport::Clock::time_point deadline);
-  // Until the reply is there, or the session has failed (then false).
+  // Blocks until the reply is there (true) or the session has failed (false).
   bool wait(Waiter& waiter);
-  // For a sender whose socket is full: waits for room, and reads meanwhile if nobody else does.
+  // For a sender whose socket is full: waits for room, and pumps meanwhile if no other thread does. False:
+  // failed, or no room before the deadline.
   bool wait_for_room(transport::Deadline deadline);
-  // While interest is held, a background thread receives in the gaps.
+  // While interest is held, a background thread pumps in the gaps.
   void add_interest();
   void drop_interest();
-  // While the server is watched, a background thread pings it as if a reply were awaited, so that a silent server is noticed.
+  // While the server is watched, a background thread pings it as if a reply were awaited, to detect a dead
+  // server.
   void watch_server();
   void stop_watching();
   void fail();
-  // As the server said last: the session's memory is limited (wire::kMemoryLimited).
+  // wire::kMemoryLimited of the last message: the session's memory is limited.
   bool memory_limited() const { return memory_limited_.load(std::memory_order_relaxed); }
   void set_memory_limited(bool limited) { memory_limited_.store(limited, std::memory_order_relaxed); }
-  // Likewise: wire::kBacklogLong.
+  // wire::kBacklogLong of the last message.
   bool backlog_long() const { return backlog_long_.load(std::memory_order_relaxed); }
   bool transfers_pending() const { return background_transfers_.load() != 0; }
-  // Is data from the device still to arrive in [memory, memory + bytes)?
+  // True if data from the device has yet to arrive in [memory, memory + bytes).
   bool awaits_data_in(const void* memory, uint64_t bytes);
 
  private:
   using Lock = std::unique_lock<std::mutex>;
-  bool receive_some();                          // reads what is there; false: failed
-  bool parse();                                 // handles every whole message in the buffer
+  bool receive_some();                          // reads what is available; false: failed
+  bool parse();                                 // handles every complete message in the buffer
   bool handle(const wire::MessageHeader& header, const std::byte* body);
   void finish_transfer(Lock& lock, uint64_t sequence, bool good);
   bool receive_data(const wire::MessageHeader& header);
   bool scatter(const Transfer& transfer, uint64_t offset, uint64_t length);
-  bool take(std::byte* to, uint64_t length);    // from the buffer, then from the connection
+  bool take(std::byte* to, uint64_t length);    // copies from the buffer, then from the connection
   bool pump_until_done(const Waiter& waiter);
   bool stay_alive(transport::Clock::time_point started);
   void note_received();
   void report(ErrorCode code, std::string message);
-  void start_background();                      // mutex_ held
+  void start_background();                      // call with mutex_ held
   void run_background();
   bool is_done(const Waiter& waiter);
   void release_role();
@@ -125,7 +131,7 @@ class Receiver {
   std::unordered_map<uint64_t, Transfer> transfers_;
   bool pumping_ = false;
   bool failed_ = false;
-  unsigned active_pieces_ = 0;  // of bulk transfers: memory that is being written
+  unsigned active_pieces_ = 0;  // pieces of bulk transfers that are being received
   bool background_running_ = false;
   int interest_ = 0;
   int watched_ = 0;
@@ -133,7 +139,7 @@ class Receiver {
   std::atomic<bool> memory_limited_{false};
   std::atomic<bool> backlog_long_{false};
 
-  // Owned by whoever pumps.
+  // Owned by the pumping thread.
   std::vector<std::byte> buffer_;
   size_t begin_ = 0;
   size_t end_ = 0;

@@ -1,8 +1,10 @@
-// The program's pinned memory as the device of an rdma connection knows it: one session's registrations, by which its server
-// reads and writes that memory itself. Whole allocations, at the first large copy of each, until they are freed.
+// The program's pinned memory as registered with a session's RDMA device, so that the server reads and writes
+// it directly. Whole allocations are registered at their first large copy, and stay registered until they are
+// freed.
 //
-// Bounded: what has not been used for the longest time gives way. Where nothing more can be registered (RLIMIT_MEMLOCK)
-// copies take another way. Any thread; never called with a lock of the receiver's held, but for the end of a lease.
+// The number and size are bounded: the least recently used registration is evicted. If nothing more can be
+// registered (RLIMIT_MEMLOCK), copies use another path. Thread-safe. Never call it with a lock of the
+// receiver held, except to release a Lease.
 #pragma once
 #include <list>
 #include <memory>
@@ -22,19 +24,18 @@ class RegisteredMemory {
     size_t allocations = 1024;
     uint64_t bytes = ~uint64_t{0};
   };
-  // As long as it is held the memory stays registered: by each copy under way.
+  // Keeps the memory registered. Each copy in progress holds one.
   struct Lease {
     uint32_t key = 0;
     std::shared_ptr<const void> held;
   };
 
-  // Before anything else; null: there is nothing to register with.
+  // Call before any other function. `memory` null: the connection has no RDMA device.
   void start(transport::DirectMemory* memory, const Limits& limits);
   bool usable() const { return memory_ != nullptr; }
-  // Nullopt: it cannot be registered.
+  // Returns nullopt if the allocation cannot be registered.
   std::optional<Lease> use(const HostAllocation& allocation);
-  // Before the allocation goes: it has copies under way only where the program has not waited for them, and stays registered
-  // for those.
+  // Call before the allocation is freed. Copies still in progress keep the registration until they are over.
   void forget(uint64_t allocation);
   size_t size();
 
@@ -61,11 +62,11 @@ class RegisteredMemory {
 
   transport::DirectMemory* memory_ = nullptr;
   Limits limits_;
-  std::mutex mutex_;                            // what follows
+  std::mutex mutex_;                            // guards the members below
   std::unordered_map<uint64_t, Known> known_;   // by the allocation's id
-  std::list<uint64_t> order_;                   // the ids, the last used in front
+  std::list<uint64_t> order_;                   // ids, most recently used first
   uint64_t bytes_ = 0;
-  std::set<uint64_t> refused_;                  // ids that could not be registered, and nothing has been let go of since
+  std::set<uint64_t> refused_;  // ids whose registration failed; cleared when a registration is released
   bool explained_ = false;
 };
 

@@ -1,5 +1,6 @@
-// Decodes a server's replies about code and shared memory. The server is not trusted: each function checks the whole reply before the client uses it.
-// No state, any thread. False: the reply is malformed; the output arguments may then be partly filled.
+// Decodes a server's replies about code and shared memory. The server is not trusted: each function validates
+// the whole reply. Returns false if the reply is malformed; output arguments may then be partly filled.
+// Stateless, any thread.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -12,26 +13,27 @@
 
 namespace gpupool::client {
 
-// get_function, get_kernel.
+// For get_function and get_kernel.
 struct KernelDescription {
   std::vector<wire::ParameterInfo> parameters;
-  uint32_t parameter_bytes = 0;  // of all of them
+  uint32_t parameter_bytes = 0;  // total size
   int32_t attributes[wire::kFunctionAttributes] = {};
 };
 bool read_kernel_description(std::span<const std::byte> reply, KernelDescription* description);
 
-// One reply to kernel_names: appends its names to those of the replies before it. *complete: these are all.
+// For kernel_names: appends the names of one reply. *complete: no more names follow.
 bool read_kernel_names(std::span<const std::byte> reply, std::vector<std::string>* names, bool* complete);
 
-// get_global: a variable that ends where addresses do, or before.
+// For get_global. The variable must end within the address space.
 bool read_global(std::span<const std::byte> reply, wire::GlobalInfo* info);
 
-// export_memory, export_event.
+// For export_memory and export_event.
 bool read_shared_name(std::span<const std::byte> reply, wire::SharedName* name);
-// import_memory.
+// For import_memory.
 bool read_imported_memory(std::span<const std::byte> reply, wire::ImportedMemory* memory);
 
-// True for bytes that a program carries between processes and that are a name of this kind (SharedKind); a program may pass any.
+// True if these bytes are a name of this kind (SharedKind). They come from the program, which may pass
+// anything.
 bool is_shared_name(const wire::SharedName& name, uint32_t kind);
 
 }  // namespace gpupool::client

@@ -1,8 +1,9 @@
-// One connection of this process to a worker: the one ordered command stream, its replies, and what the client keeps
-// for it (addresses). A process has one for each server.
+// A connection of this process to a worker: the ordered command stream, its replies, and the client's state
+// for it (addresses, handles, cached replies). A process has one per server.
 //
-// Made by Process and never destroyed, since programs call the driver from exit handlers and detached threads. When
-// the connection is lost the session stays as a failed one: every further call returns failure(). Any thread.
+// Created by Process. Once connected, never destroyed, because programs call the driver from exit handlers
+// and detached threads. If the connection is lost the session stays in the failed state: every further call
+// returns failure(). Thread-safe.
 #pragma once
 #include <atomic>
 #include <memory>
@@ -29,51 +30,53 @@ constexpr unsigned kMaxServers = 64;
 
 class Session {
  public:
-  // Connects and says hello. Before anything else take_addresses() has to succeed.
+  // Connects and exchanges hellos. take_addresses() must succeed before any other call.
   static Result<std::unique_ptr<Session>> open(const Settings& settings, const transport::Endpoint& endpoint);
-  // The server's range must be free here too; when it is not, asks for others until one is free on both sides.
+  // Reserves the server's address range in this process; if it is not free here, asks for other ranges until
+  // one is free on both sides.
   Result<void> take_addresses();
 
   const std::string& server() const { return settings_.server; }
-  unsigned index() const { return settings_.index; }  // below kMaxServers
-  // The server's devices, as it numbers them.
+  unsigned index() const { return settings_.index; }  // less than kMaxServers
+  // The server's devices, in its own numbering.
   const std::vector<hello::Device>& offered() const { return offered_; }
   bool launch_blocking() const { return settings_.launch_blocking; }
   bool memory_limited() const { return receiver_.memory_limited(); }
   AddressSpace& addresses() { return addresses_; }
   Answers& answers() { return answers_; }
-  // A handle of this session: HandleTable::mint().
+  // Creates a handle of this session; see HandleTable::mint().
   uint64_t mint(Kind kind, std::unique_ptr<Object> object);
-  // How to name an image to the server; null: it would have to be uploaded anyway.
+  // The nonce for naming an image to the server; null: the server does not keep images of this size, so it
+  // must be uploaded.
   const image::Nonce* image_nonce(uint64_t image_bytes) const {
     return image_bytes <= largest_image_ ? &image_nonce_ : nullptr;
   }
   int driver_version() const { return driver_version_; }
-  uint64_t server_id() const { return server_id_; }  // 0: a server that shares nothing
+  uint64_t server_id() const { return server_id_; }  // 0: the server does not support sharing
   Receiver& receiver() { return receiver_; }
   CommandQueue& queue() { return queue_; }
   BulkLinks& links() { return links_; }
   RegisteredMemory& registered() { return registered_; }
 
-  // Can the server map this program's memory?
+  // True if the server can map this process's memory.
   bool shares_memory() const { return connection_->shares_memory(); }
-  // Gives the server a descriptor and the command that is about it. *taken: it has the memory now, whatever the result
-  // (which may be an earlier command's). *device: where kernels find it; 0: nowhere.
+  // Sends the server a descriptor and the command about it. *taken: the server has mapped the memory, even if
+  // the result is an error (an earlier command's). *device: kernels' address; 0: none.
   CUresult share_host_memory(Context& context, int descriptor, const wire::ShareHostMemory& memory, bool* taken,
                              uint64_t* device);
-  // Is host memory that the program gave to an asynchronous copy still being read or written?
+  // True while an asynchronous copy reads or writes host memory of the program.
   bool copies_pending() const { return receiver_.transfers_pending() || links_.reading(); }
-  // Held while its server sends to another one or receives from it: a copy each way at a time, on one stream of each, would wait
-  // for each other.
+  // Held by a copy from server to server, for both sessions: two copies in opposite directions, on one stream
+  // of each server, would wait for each other.
   std::mutex& peer_copy() { return peer_copy_; }
-  // Can its server connect to others? Until one time that it could not.
+  // True until the server has failed to connect to another server.
   bool may_reach_peers() const { return reaches_peers_.load(std::memory_order_relaxed); }
   void reaches_no_peers() { reaches_peers_.store(false, std::memory_order_relaxed); }
   bool failed() const { return failed_.load(std::memory_order_acquire); }
-  // What calls return once the connection is lost.
+  // Returned by all calls once the connection is lost.
   static constexpr CUresult failure() { return CUDA_ERROR_DEVICE_UNAVAILABLE; }
 
-  // Queues a command; its errors surface at a later call that waits. *sequence, when asked for, names it.
+  // Queues a command; errors surface at a later call that waits. *sequence, if not null, receives its number.
   template <class WriteBody>
   CUresult post(uint16_t id, Context* context, WriteBody&& write_body, uint64_t* sequence = nullptr) {
     if (const CUresult early = before_call(context); early != CUDA_SUCCESS) return early;
@@ -98,7 +101,7 @@ class Session {
     queue_.flush();
     return finish_call(context, waiter, reply);
   }
-  // The same for commands of protocol/wire/commands.h whose body is one struct.
+  // Overloads for commands of protocol/wire/commands.h whose body is one struct.
   template <class Body>
   CUresult post(wire::Command command, Context* context, const Body& body, uint64_t* sequence = nullptr) {
     return post(static_cast<uint16_t>(command), context, [&](wire::Writer& writer) { writer.put(body); }, sequence);
@@ -115,7 +118,7 @@ class Session {
                 },
                 reply);
   }
-  // Queues a command whose reply nobody waits for here: `then` gets its result (Receiver::expect).
+  // Queues a command and passes its result to `then` (Receiver::expect) without waiting.
   template <class WriteBody>
   CUresult call_later(wire::Command command, Context& context, WriteBody&& write_body, std::function<void(CUresult)> then) {
     if (const CUresult early = before_call(&context); early != CUDA_SUCCESS) return early;
@@ -124,7 +127,8 @@ class Session {
     queue_.wake_flusher();
     return CUDA_SUCCESS;
   }
-  // Queues a command. Calls `sent_as` with its sequence number before it can reach the server; if it does not call that, nothing was sent.
+  // Queues a command. Calls `sent_as` with its sequence number before it can reach the server. If `sent_as`
+  // was not called, nothing was sent.
   template <class Body, class SentAs>
   CUresult post_known(wire::Command command, Context& context, const Body& body, SentAs&& sent_as) {
     if (const CUresult early = before_call(&context); early != CUDA_SUCCESS) return early;
@@ -141,14 +145,15 @@ class Session {
     return finish_call(&context, waiter, reply);
   }
   CUresult finish_call(Context* context, Waiter& waiter, wire::Buffer& reply);
-  // CUDA_SUCCESS, or what every call returns now; makes sure the server knows the context.
+  // Returns CUDA_SUCCESS, or the error that every call returns now. Creates the context on the server if
+  // necessary.
   CUresult before_call(Context* context);
   static uint64_t handle_of(const Context* context) { return context ? context->handle : 0; }
 
   void fail(const Error& error);
   // In a forked child: closes its copy of the connection, which stays open in the parent. Takes no lock.
   void abandon();
-  // `handler` is called as Receiver::Hooks::host_callback, and with 0 as the command once the session has failed.
+  // `handler` is called as Receiver::Hooks::host_callback, and with command 0 when the session has failed.
   void on_host_callback(void (*handler)(Session&, uint64_t callback, uint64_t command, CUresult result)) { host_callback_ = handler; }
 
  private:
@@ -162,18 +167,18 @@ class Session {
   CommandQueue queue_;
   BulkLinks links_;
   RegisteredMemory registered_;
-  std::mutex share_mutex_;  // descriptors are sent in the order of their commands
+  std::mutex share_mutex_;  // keeps descriptors in the order of their commands
   AddressSpace addresses_;
   Answers answers_;
   std::vector<hello::Device> offered_;
-  wire::AddressRange proposed_{};  // by the server, in its hello
+  wire::AddressRange proposed_{};  // proposed by the server in its hello
   int driver_version_ = 0;
   image::Nonce image_nonce_{};
   uint64_t largest_image_ = 0;
   uint64_t server_id_ = 0;
   std::atomic<bool> failed_{false};
   std::mutex closing_;
-  std::optional<std::string> why_;  // it failed; set under closing_, once
+  std::optional<std::string> why_;  // the first error; guarded by closing_
   std::mutex peer_copy_;
   std::atomic<bool> reaches_peers_{true};
   void (*host_callback_)(Session&, uint64_t, uint64_t, CUresult) = nullptr;

@@ -1,4 +1,5 @@
-// What the environment says of how this process uses its servers. A wrong value is complained about, and counts as not set.
+// The client's settings from the environment: how this process uses its servers. An invalid value is logged
+// and ignored. Read once per call of settings_from_environment(); plain data afterwards.
 #pragma once
 #include <chrono>
 #include <optional>
@@ -9,23 +10,25 @@
 
 namespace gpupool::client {
 
-// GPUPOOL_TRANSPORT: what carries a session with a server of a tcp:// address. rdma:// and shm:// addresses say it themselves.
+// GPUPOOL_TRANSPORT: the transport for sessions with servers of tcp:// addresses. rdma:// and shm://
+// addresses name theirs.
 enum class Carrier {
-  automatic,  // shared memory on this host; rdma where both sides can; else tcp
+  automatic,  // shared memory on this host, else RDMA where both sides have it, else TCP
   tcp,
   rdma,
 };
 
 struct Settings {
-  std::string tenant;                                     // GPUPOOL_TENANT; empty: the token's, the certificate's
-  std::string token;                                      // of the file in GPUPOOL_TOKEN_FILE, else GPUPOOL_TOKEN; never logged
-  std::string server;                                     // of those in GPUPOOL
-  unsigned index = 0;                                     // its place there
+  std::string tenant;  // GPUPOOL_TENANT; empty: the tenant of the token or certificate
+  std::string token;  // from GPUPOOL_TOKEN_FILE, else GPUPOOL_TOKEN; never logged
+  std::string server;                                     // address, one of those in GPUPOOL
+  unsigned index = 0;                                     // index in GPUPOOL
   Carrier carrier = Carrier::automatic;
   transport::TlsOptions tls;                              // GPUPOOL_TLS_CA, GPUPOOL_TLS_CERT, GPUPOOL_TLS_KEY
-  transport::RdmaOptions rdma;                            // GPUPOOL_RDMA_...; `use` is the session's to choose
-  bool shared_memory = true;                              // GPUPOOL_SHM=0: no shared memory with a server on this host
-  std::optional<unsigned> bulk_connections;               // GPUPOOL_BULK_CONNECTIONS, at most; not set: what suits the carrier
+  transport::RdmaOptions rdma;                            // GPUPOOL_RDMA_...; Session sets `use`
+  bool shared_memory = true;  // GPUPOOL_SHM=0: no shared memory with a server on this host
+  // GPUPOOL_BULK_CONNECTIONS, the most to open; not set: depends on the carrier.
+  std::optional<unsigned> bulk_connections;
   compression::Policy compression = compression::Policy::automatic;  // GPUPOOL_COMPRESSION
   bool every_call_waits = false;                          // GPUPOOL_SYNC=1
   bool launch_blocking = false;                           // CUDA_LAUNCH_BLOCKING=1: a launch returns when its kernel is done
@@ -33,10 +36,10 @@ struct Settings {
   std::chrono::milliseconds dead_peer_timeout{15000};     // GPUPOOL_DEAD_PEER_TIMEOUT_MS
 };
 
-// The tenant's token as it is now, of GPUPOOL_TOKEN_FILE or GPUPOOL_TOKEN: for those who live longer than a token.
+// Returns the current token from GPUPOOL_TOKEN_FILE or GPUPOOL_TOKEN, for processes that outlive a token.
 std::string token_from_environment();
 
-// All but `server` and `index`.
+// All settings except `server` and `index`.
 Settings settings_from_environment();
 
 }  // namespace gpupool::client

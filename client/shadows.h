@@ -1,10 +1,12 @@
-// Memory that the program has registered (cuMemHostRegister) and whose address for kernels it has asked for. Its first and last pages hold
-// other things of the program's, so they cannot be protected as those in mirrors.h are: the device has a copy at an address of its own, and
-// `seen` is what both had last. Before work that may use it, what the program has changed since goes to the device; after a wait, what the
-// device has changed comes back. Both ways in the client's own stream, or the host could get what the device had before. Byte by byte, so that host and device may write different parts at the same time. Each time all of it
-// is compared: meant for flags and small results, not for gigabytes.
+// Registered host memory (cuMemHostRegister) whose device address the program has asked for. Its first and
+// last pages may hold unrelated data, so they cannot be protected as those of mirrors.h are. Instead the
+// device has a copy at its own address, and `seen` holds the last contents common to both. Before work that
+// may use the copy, bytes that the program has changed since are sent; after a wait, bytes that the device
+// has changed are fetched. Both use the client's own stream, so that the host never gets older device
+// contents. The comparison is by byte, so that host and device may write different parts at the same time.
+// Each time all of the memory is compared: intended for flags and small results, not for gigabytes.
 //
-// Any thread; one mutex, held while data moves, never while work of the program's is waited for.
+// Thread-safe; one mutex, held while data is transferred, never while waiting for the program's work.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -21,32 +23,34 @@ namespace gpupool::client {
 
 class Shadows {
  public:
-  // Is there such memory? One load: what every launch and every wait pays.
+  // True if there is such memory. Costs one atomic load at each launch and each wait.
   bool any() const { return count_.load(std::memory_order_relaxed) != 0; }
 
-  // The device gets what the program has; `device`: memory of the context's that is as large.
+  // Sends the memory's contents to its device copy. `device`: memory of the context, of the same size.
   CUresult add(Context& context, void* host, uint64_t bytes, bool read_only, CUdeviceptr device);
-  // What the device has changed is lost: wait before. The device's memory, which is the caller's again; 0: there is none.
+  // Forgets the memory; wait first, as changes by the device are lost. Returns the device copy, which the
+  // caller must free; 0: there was none.
   CUdeviceptr remove(const void* host);
-  // The program's addresses of what is gone with it.
+  // Forgets the memory whose device copy belongs to the context. Returns its host addresses.
   std::vector<uint64_t> forget_context(const Context& context);
 
-  // After a host function: what it has changed goes to the device in the own streams of these contexts.
+  // Call after a host function: sends its changes. The function's stream must wait for the client's own
+  // streams of the returned contexts.
   std::vector<Context*> after_host_function();
-  // Before work of the stream (resolved) that may use whatever the device can reach.
+  // Call before work of the (resolved) stream that may use any memory of the device.
   CUresult before_work(Context& context, CUstream stream);
-  // The same for a copy or fill of these bytes of the device's.
+  // The same for a copy or fill of these bytes of device memory.
   CUresult before_use(Context& context, CUstream stream, uint64_t address, uint64_t bytes);
-  // After a wait for a stream (resolved), or for all that a context had been given. `last`: last_use() before it; what has been given to the
-  // device since may still be at it.
+  // Call after a wait for a (resolved) stream or for a whole context; fetches the device's changes. `last`:
+  // last_use() from before the wait; work given to the device since may still be running.
   CUresult after_stream(Context& context, CUstream stream, uint64_t last);
   CUresult after_context(Context& context, uint64_t last);
   uint64_t last_use() const { return last_use_.load(); }
-  // After a wait for something else.
+  // Call after any other wait.
   CUresult after_something();
-  // May the device have changed what of these bytes the program's memory does not have yet?
+  // True if the device copy of these bytes may be newer than the host's.
   bool is_behind(uint64_t host, uint64_t bytes) const;
-  // The program's address of a device address.
+  // Returns the host address for a device address.
   std::optional<uint64_t> host_of(uint64_t device) const;
 
  private:
@@ -56,7 +60,8 @@ class Shadows {
     Session* session = nullptr;
     uint64_t context = 0;
     std::vector<std::byte> seen;
-    std::set<std::pair<uint64_t, uint64_t>> behind;  // contexts' streams whose work may have changed it since
+    // (context, stream) pairs whose work may have changed the copy since.
+    std::set<std::pair<uint64_t, uint64_t>> behind;
     void used_by(const Context& user, CUstream stream);
   };
 
@@ -68,7 +73,7 @@ class Shadows {
   mutable std::mutex mutex_;
   std::atomic<size_t> count_{0};
   std::atomic<uint64_t> last_use_{0};
-  std::map<uint64_t, Shadow> shadows_;  // by the program's address
+  std::map<uint64_t, Shadow> shadows_;  // by host address
 };
 
 Shadows& shadows();

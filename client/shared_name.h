@@ -1,6 +1,7 @@
-// The names under which sessions of one tenant share memory and events, in the forms that programs carry between processes: CUDA's
-// opaque handles of 64 bytes, which may also go to other machines, or a file with those bytes, whose descriptor goes over Unix
-// sockets. A name says which server and session has the thing, and holds a secret; it keeps nothing alive. Any thread.
+// The names by which sessions of one tenant share memory and events. Programs pass them between processes as
+// CUDA's opaque 64-byte handles, which may also go to other machines, or as a file with those bytes, whose
+// descriptor goes over Unix sockets. A name identifies server, session and object, and contains a secret; it
+// keeps nothing alive. Thread-safe.
 #pragma once
 #include <cstring>
 
@@ -17,14 +18,16 @@ void write_name(const wire::SharedName& name, Handle* to) {
   std::memcpy(to, &name, sizeof name);
 }
 
-// The name in bytes that the program says are a handle of this kind, and the session with its server. CUDA_ERROR_INVALID_VALUE: they are
-// not. CUDA_ERROR_NOT_SUPPORTED: the program has no session with that server, which is told the user.
+// Checks that the bytes are a name of this kind and finds the session with its server.
+// CUDA_ERROR_INVALID_VALUE: they are not a name. CUDA_ERROR_NOT_SUPPORTED: this process has no session with
+// that server (also logged).
 CUresult read_name(const void* bytes, SharedKind kind, wire::SharedName* name, Session** session);
-// The bytes in a file; -1: the file is none of write_name_file()'s, or (write) there can be none.
+// Writes the name to an anonymous sealed file and returns its descriptor; -1: failed. read_name_file()
+// returns false if the file is too short.
 int write_name_file(const wire::SharedName& name);
 bool read_name_file(int descriptor, wire::SharedName* bytes);
 
-// Another process has a name of device memory of this one, or the other way round.
+// Notes that device memory is shared between this process and another one.
 void note_shared_memory();
 bool memory_is_shared();
 

@@ -1,4 +1,4 @@
-// What the client remembers of a stream that it made. Any thread.
+// The client's state of a stream: flags, priority, id. Thread-safe.
 #pragma once
 #include <atomic>
 
@@ -12,7 +12,8 @@ struct Stream : Object {
   unsigned long long id = 0;
 };
 
-// Clamps to the range of the context's streams, as CUDA does; lower is more urgent. The server is asked once, and not at all for 0.
+// Clamps to the priority range of the context's streams, as CUDA does; lower is more urgent. 0 needs no round
+// trip; otherwise the server is asked once.
 CUresult clamp_priority(Context& context, int* priority);
 
 }  // namespace gpupool::client

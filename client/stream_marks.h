@@ -1,25 +1,27 @@
-// Events of the client's own that are recorded behind memory frees of a stream: to ask the server whether the work before them is done, and to
-// order another stream behind it (REUSE_ALLOW_OPPORTUNISTIC and REUSE_ALLOW_INTERNAL_DEPENDENCIES of memory pools). Any thread.
+// The client's own events, recorded behind memory frees of a stream. Used to ask the server whether earlier
+// work is done, and to order another stream behind it (REUSE_ALLOW_OPPORTUNISTIC and
+// REUSE_ALLOW_INTERNAL_DEPENDENCIES of memory pools). Thread-safe.
 #pragma once
 #include "client/call.h"
 #include "client/stream_order.h"
 
 namespace gpupool::client {
 
-// The name of a stream for StreamOrder.
+// A stream's key in StreamOrder.
 inline uint64_t order_key(const Context& context, CUstream stream) { return stream ? cuda::handle_bits(stream) : context.handle; }
-// The context that a stream was made in; `current` for a null stream.
+// Returns the context that the stream was made in; for a null stream, `current`.
 const Context& stream_context(const Context& current, CUstream stream);
 
-// One round trip. Where it is done StreamOrder knows that afterwards. An error may be an earlier call's.
+// Asks the server whether the work before the point is done, with one round trip; updates StreamOrder if so.
+// An error may be an earlier call's.
 CUresult ask_passed(const FreePoint& point);
-// Makes the stream wait for the point. False if that is not possible.
+// Makes the stream wait for the point. Returns false if that is not possible.
 bool wait_for_point(Context& context, CUstream stream, const FreePoint& point);
-// Before the stream is destroyed: what it has freed can still be asked about.
+// Call before the stream is destroyed: records an event, so that its frees can still be queried.
 void stream_departs(CUstream stream);
-// The context has been destroyed, and its events with it.
+// Call when the context has been destroyed, with its events.
 void forget_marks_of(uint64_t context);
-// Destroys the events of streams that are gone and done.
+// Destroys the events of destroyed streams whose work is done.
 void tidy_marks();
 
 }  // namespace gpupool::client

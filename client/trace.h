@@ -1,9 +1,10 @@
-// What travelled, counted: GPUPOOL_TRACE=1 prints a table per call when the process exits, GPUPOOL_STATS=1 (pool-run
-// --stats) a few lines. Both go to stderr, or to the file that GPUPOOL_TRACE_FILE names (%p: the process id).
+// Counts calls and traffic. GPUPOOL_TRACE=1 prints a table per call when the process exits, GPUPOOL_STATS=1
+// (pool-run --stats) a few lines. Both go to stderr, or to the file named by GPUPOOL_TRACE_FILE (%p: the
+// process id).
 //
-// A call is named by its row of the call table or its command; calls that are answered in the client are counted where the
-// program asked cuGetProcAddress for them, as cudart does. Off, it costs a test of one flag per call. Any thread; nothing
-// fails, at worst nothing is printed.
+// A call is named by its table row or its command. Calls that the client answers itself are counted if the
+// program got their address from cuGetProcAddress, as cudart does. When off, costs a test of one flag per
+// call. Thread-safe; on failure nothing is printed.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -15,18 +16,18 @@ namespace gpupool::client::trace {
 extern std::atomic<bool> enabled;
 inline bool on() { return enabled.load(std::memory_order_relaxed); }
 
-// Reads the environment, once. Before it nothing is counted.
+// Reads the environment, once. Nothing is counted before.
 void start();
 
-// The address of a function that counts and then goes on to `function`, an exported symbol of this library.
+// Returns a stub that counts and then jumps to `function`, an exported symbol of this library.
 void* counted(void* function);
 
 void count_call(uint16_t id, size_t bytes_sent, std::chrono::nanoseconds in_client);
 void count_round_trip(uint16_t id, size_t bytes_received, std::chrono::nanoseconds waited);
-void count_sent(uint16_t id, size_t bytes);      // what belongs to a call that is counted elsewhere
-void count_received(uint16_t id, size_t bytes);  // the same
+void count_sent(uint16_t id, size_t bytes);      // further bytes of a call that is counted elsewhere
+void count_received(uint16_t id, size_t bytes);  // likewise
 
-// The time from its making on, where tracing is on.
+// Measures the time since its construction, if tracing is on.
 class Timer {
  public:
   Timer() : on_(on()) {

@@ -1,4 +1,4 @@
-// Copies between this process and the device, as rows: the shape under every cuMemcpy.
+// Copies between this process and the device, as rows: the basis of all cuMemcpy calls. Thread-safe.
 #pragma once
 #include "client/call.h"
 #include "protocol/wire/rows.h"
@@ -6,39 +6,43 @@
 namespace gpupool::client {
 
 struct Rows {
-  uint64_t width = 0;  // bytes per row
+  uint64_t width = 0;  // bytes
   uint64_t count = 0;
   uint64_t host_pitch = 0;
   uint64_t device_pitch = 0;
 };
-// Rows without gaps on both sides are one.
+// Merges rows without gaps on both sides into one row.
 inline Rows make_rows(uint64_t width, uint64_t count, uint64_t host_pitch, uint64_t device_pitch) {
   wire::join_rows(width, count, host_pitch, device_pitch);
   return count == 1 ? Rows{width, 1, width, width} : Rows{width, count, host_pitch, device_pitch};
 }
 
-// The data is on its way when this returns. `stream` is resolved.
+// The order of a copy relative to other work. The command is queued, and the data sent or posted, when
+// copy_to_device() returns. `stream` is resolved.
 enum class CopyOrder {
   in_stream,
-  before_all,     // no stream gets past the copy with what it is given later, as if the copy were done now
-  passes_others,  // copies that were to be done before all do not hold this one up
+  before_all,     // later work of all streams waits for the copy, as if it had been synchronous
+  passes_others,  // does not wait for earlier `before_all` copies
 };
-// `commands`: for a copy that a stream is held for. On the bulk connections its data could be behind that of copies in the held stream. Copies
-// that pass others go that way, too.
+// `commands`: for copies for which a stream is held. On the bulk connections their data could queue behind
+// that of copies in the held stream, which is a deadlock. `passes_others` copies use it, too.
 enum class Lane { bulk, commands };
 enum class Source {
-  reusable,  // when this returns, the host memory may be reused
-  kept,      // pinned: it stays as it is until the stream is past the copy
+  reusable,  // the host memory may be reused when the function returns
+  kept,      // pinned memory, unchanged until the stream has passed the copy
 };
 CUresult copy_to_device(Session& session, Context& context, CUstream stream, uint64_t to, const void* from,
                         const Rows& rows, CopyOrder order, Source source, Lane lane = Lane::bulk);
-// Between the device and memory that the server maps too (host_memory.h, use_shared), in the order of the stream.
+// Copies between the device and memory that the server maps too (HostMemory::use_shared), in the order of the
+// stream.
 CUresult copy_shared(Session& session, Context& context, CUstream stream, uint64_t memory, uint64_t offset, uint64_t device,
                      const Rows& rows, bool to_device);
-// Sends what the program has written to memory that kernels use, too (mirrors.h, shadows.h). It goes in the client's own stream: the stream of the work
-// that needs it may be waiting for a host function, which may need it before. All work that any stream gets later comes after it.
+// Sends the program's changes of memory that kernels also use (mirrors.h, shadows.h), in the client's own
+// stream: the stream of the work that needs them may wait for a host function that itself needs the data
+// first. All later work of any stream is ordered behind it.
 CUresult push_to_device(Context& context, uint64_t to, const void* from, uint64_t bytes);
-// wait: return when the data is there; otherwise it arrives before any later wait on the stream returns.
+// `wait`: returns when the data is there. Otherwise the data arrives before any later wait on the stream
+// returns.
 CUresult copy_from_device(Session& session, Context& context, CUstream stream, void* to, uint64_t from,
                           const Rows& rows, bool wait);
 

@@ -1,4 +1,5 @@
-// Physical memory (cuMemCreate) and where it is mapped, as the client knows it. Any thread.
+// Physical memory (cuMemCreate) and its mappings, as the client knows them. Used by the virtual memory,
+// sharing and multicast calls. Thread-safe.
 #pragma once
 #include <map>
 #include <mutex>
@@ -8,17 +9,18 @@
 
 namespace gpupool::client {
 
-// Its handle is good while `references` is not 0. The server's lives as long as it is mapped, too, since
-// cuMemRetainAllocationHandle brings it back.
+// A physical allocation. Its handle is valid while `references` is not 0. The server also keeps the memory
+// while it is mapped, because cuMemRetainAllocationHandle can revive the handle.
 struct Memory : Object {
-  CUmemAllocationProp properties{};  // as the program gave them
+  CUmemAllocationProp properties{};  // as passed by the program
   uint64_t size = 0;
   bool multicast = false;            // a multicast object (calls/multicast.cc)
-  int references = 1;                // this and the next under mappings().mutex: cuMemCreate, cuMemRetainAllocationHandle
-  int mapped = 0;                    // times
+  // cuMemCreate and cuMemRetainAllocationHandle calls without cuMemRelease; guarded by mappings().mutex.
+  int references = 1;
+  int mapped = 0;                    // number of mappings; guarded by mappings().mutex
 };
 
-// Which memory lies behind which mapped addresses.
+// All mappings, by address.
 struct Mappings {
   struct Mapping {
     uint64_t size;
@@ -29,19 +31,22 @@ struct Mappings {
 };
 Mappings& mappings();
 
-// Null: no such handle is good.
+// Returns null if the handle is not valid.
 Memory* find_memory(CUmemGenericAllocationHandle handle);
 
-// The name under which other processes get the mapping that an allocation lies in, and the allocation in it.
+// Asks the server for the name of the mapping that contains an allocation; fills in the allocation's place in
+// it.
 CUresult name_of_allocation(Session& session, const Allocation& about, SharedKind kind, wire::SharedName* name);
 
-// A handle of memory that another process, or (unless wire::kOfOthersOnly) this one, has shared.
+// Imports memory that another process has shared, or this one unless wire::kOfOthersOnly.
 CUresult import_memory(Session& session, const wire::SharedName& name, uint32_t flags, CUmemGenericAllocationHandle* handle);
 
-// Memory of another process at an address of this one, as cuIpcOpenMemHandle and cuMemPoolImportPointer give it: mapped as a whole,
-// the address being that of the part which the name is about. The same name again gives the same address, and counts.
+// Opens another process's memory at an address of this one, for cuIpcOpenMemHandle and
+// cuMemPoolImportPointer: maps the whole mapping and returns the address of the part that the name is about.
+// Opening the same name again returns the same address and counts a reference.
 CUresult open_shared(Session& session, const wire::SharedName& name, CUdeviceptr* address);
-// CUDA_ERROR_INVALID_VALUE: nothing of this kind was opened there. Work that uses it must be done.
+// Drops a reference. CUDA_ERROR_INVALID_VALUE: nothing of this kind was opened at the address. Work that uses
+// the memory must be done.
 CUresult close_shared(SharedKind kind, CUdeviceptr address);
 bool is_opened(SharedKind kind, CUdeviceptr address);
 
