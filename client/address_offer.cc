@@ -10,7 +10,8 @@ constexpr int kAddressAttempts = 16;
 Result<void> agree_on_addresses(AddressSpace& addresses, wire::AddressRange proposed, uint64_t granularity, const MoveAddresses& move) {
   for (int attempt = 0; attempt < kAddressAttempts && proposed.size != 0; ++attempt) {
     if (addresses.adopt(proposed.base, proposed.size, granularity)) return {};
-    // Servers usually propose the same range, so a second server's is taken.
+    // Servers usually propose the same range, so a second server's is probably taken: ask for the next free
+    // one.
     uint64_t wished = proposed.base + proposed.size;
     for (int step = 0; step < kAddressAttempts && !AddressSpace::is_free(wished, proposed.size); ++step) wished += proposed.size;
     const auto moved = move({wished, proposed.size});

@@ -9,8 +9,8 @@
 namespace gpupool::client {
 namespace {
 
-std::atomic<uint64_t> next_id{1};           // of allocations: of all sessions
-constexpr uint64_t kBlock = 512;            // cuMemAlloc aligns to at least 256 bytes; NVIDIA's driver uses 512
+std::atomic<uint64_t> next_id{1};           // allocation ids, shared by all sessions
+constexpr uint64_t kBlock = 512;  // bytes; cuMemAlloc aligns to at least 256, NVIDIA's driver to 512
 
 uint64_t round_up(uint64_t value, uint64_t to) { return (value + to - 1) / to * to; }
 
@@ -20,7 +20,7 @@ bool take_from_process(uint64_t base, uint64_t size) {
   void* got = mmap(wished, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
   if (got == MAP_FAILED) return false;
   if (got == wished) return true;
-  munmap(got, size);  // a kernel older than 4.17 takes the flag for a hint
+  munmap(got, size);  // kernels before 4.17 treat MAP_FIXED_NOREPLACE as a hint
   return false;
 }
 
@@ -149,7 +149,8 @@ AddressSpace::Slabs::iterator AddressSpace::erase_slab(Slabs::iterator slab) {
   return slabs_.erase(slab);
 }
 
-// A block out of the slabs of the size that it would make a slab of, so that a small block does not keep a large mapping.
+// Takes a block from a slab of the size that a new slab for this block would have, so that small blocks do
+// not keep large mappings alive.
 std::optional<uint64_t> AddressSpace::take_block(uint64_t size, const Allocation& about) {
   const uint64_t whole = round_up(size, granularity_);
   const Device* const device = about.device;
@@ -245,7 +246,7 @@ std::optional<AddressSpace::Release> AddressSpace::release(uint64_t address, uin
     set_idle(slab->second, true);
     return Release{address, 0};
   }
-  // The last block: the whole mapping goes, with the blocks that still wait to be retired.
+  // The last live block: unmap the slab, including blocks whose frees have not retired.
   const Release whole{slab->first, slab->second.size};
   block_size_.erase(block);
   erase_slab(slab);
@@ -284,7 +285,8 @@ void AddressSpace::retire_after(const Release& release, uint64_t sequence) {
 
 void AddressSpace::retired(uint64_t sequence) {
   std::lock_guard lock(mutex_);
-  // Sequence numbers of different threads may be queued slightly out of order; what waits too long is only address space.
+  // Commands of different threads may be noted slightly out of order. A late entry only delays the reuse of
+  // addresses.
   while (!pending_.empty() && pending_.front().sequence <= sequence) {
     const Pending gone = pending_.front();
     pending_.pop_front();
@@ -335,7 +337,7 @@ std::optional<Allocation> AddressSpace::find(uint64_t address) const {
 }
 
 std::optional<uint64_t> AddressSpace::reserve(uint64_t bytes, uint64_t alignment, uint64_t wished) {
-  if (bytes == 0) return std::nullopt;  // which would fit behind the last address
+  if (bytes == 0) return std::nullopt;  // would fit behind the last address
   std::lock_guard lock(mutex_);
   const auto at = take_range(bytes, std::max(alignment, granularity_), wished);
   if (at) reservations_[*at] = bytes;

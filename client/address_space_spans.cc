@@ -1,4 +1,4 @@
-// Spans of memory pools in the session's addresses, and the allocations within them.
+// Spans of memory pools in the session's address range, and the allocations within them.
 #include "client/address_space.h"
 
 namespace gpupool::client {

@@ -39,7 +39,7 @@ std::optional<uint64_t> BlockPool::allocate(uint64_t bytes, const Test& usable) 
   return block->first;
 }
 
-// Makes the first `size` bytes of a free block, which is in no index, a live one.
+// Turns the first `size` bytes of a free block into a live one. The block must not be in an index.
 void BlockPool::take(Blocks::iterator block, uint64_t size) {
   const auto [address, whole] = *block;
   if (whole.size > size) {
@@ -76,7 +76,7 @@ bool BlockPool::free(uint64_t address, const FreePoint& point) {
   return true;
 }
 
-// The block itself is in no index yet, its neighbours are.
+// The block itself must not be in an index; its neighbours are.
 void BlockPool::merge_and_index(Blocks::iterator block) {
   const auto absorb = [&](Blocks::iterator first, Blocks::iterator second) {
     first->second.size += second->second.size;
@@ -104,7 +104,7 @@ void BlockPool::settle(const Test& done) {
       if (!block->second.point.settled() && done(block->second.point)) settled.push_back(block);
     }
   }
-  // Settled blocks merge with settled ones only, so those that are still to come stay.
+  // Settled blocks merge only with settled ones, so the unsettled blocks still in `settled` remain valid.
   for (const Blocks::iterator block : settled) {
     remove_from_index(block);
     block->second.point = {};

@@ -15,7 +15,7 @@
 namespace gpupool::client {
 namespace {
 
-// Threads that are started when there is work and never end, as all of the client's.
+// Threads that are started on demand and never end, like all threads of the client.
 class Crew {
  public:
   explicit Crew(size_t most) : most_(most) {}
@@ -28,7 +28,7 @@ class Crew {
       std::thread([this] { work(); }).detach();
       ++threads_;
     } catch (const std::system_error&) {
-      // The process is out of threads: those that there are do it, or the first one that can be made.
+      // No thread can be created: an existing thread runs the task, or the first one that can be created.
     }
   }
 
@@ -55,7 +55,7 @@ class Crew {
   size_t idle_ = 0;
 };
 
-// Copies wait for servers; what lets streams go on must not wait for copies, which may wait for those streams.
+// Copies wait for servers. Resuming streams must not queue behind copies, which may wait for those streams.
 Crew& copying() {
   static Crew* const only = new Crew(4);
   return *only;
@@ -65,7 +65,7 @@ Crew& resuming() {
   return *only;
 }
 
-std::atomic<uint64_t> next_hold{uint64_t{1} << 63};  // apart from the numbers of host functions
+std::atomic<uint64_t> next_hold{uint64_t{1} << 63};  // separate from the ids of host functions
 std::atomic<int> held{0};
 std::atomic<bool> value_waits{false};
 
@@ -79,7 +79,7 @@ Uses& uses() {
   return *only;
 }
 
-// A stream that is held, and the contexts that must live until it goes on.
+// A held stream, and the contexts that must live until it resumes.
 class Bridge {
  public:
   Bridge(Context& context, CUstream stream, Context* from, Context* to)
@@ -89,7 +89,7 @@ class Bridge {
       if (named) ++named->bridges;
     }
     held.fetch_add(1);
-    context.session->receiver().add_interest();  // receives wire::kBacklogLong while no thread waits
+    context.session->receiver().add_interest();  // to receive wire::kBacklogLong while no thread waits
   }
   ~Bridge() {
     context_.session->receiver().drop_interest();
@@ -118,8 +118,8 @@ class Bridge {
   const uint64_t id_ = next_hold.fetch_add(1);
 };
 
-// Is the context, or its server, lost? An answer may also bring the error of something else, which was done in vain, and no
-// more than that.
+// True if the context or its server is lost. Other errors belong to earlier commands of the context and do
+// not affect this work.
 bool is_broken(CUresult answer) { return cuda::is_sticky(answer) || answer == Session::failure(); }
 
 void take_back(Context& context, CUstream stream) {
@@ -134,7 +134,8 @@ CUresult wait_for_event(Context& context, CUstream stream, const Object& event) 
   if (!other) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   if (const CUresult result = other->session->before_call(other); result != CUDA_SUCCESS) return result;
   const auto bridge = std::make_shared<Bridge>(context, stream, other, nullptr);
-  // The event may be recorded again before its time has come: a stream of its own keeps what it stands for now.
+  // The event may be recorded again before the stream gets here, so a separate stream waits for its present
+  // record.
   CUstream lent = nullptr;
   if (const CUresult result = lend_stream(*other, other->lent, &lent); result != CUDA_SUCCESS) return result;
   const auto done = [bridge, other, lent](CUresult result) {
@@ -158,7 +159,7 @@ CUresult wait_for_event(Context& context, CUstream stream, const Object& event) 
 
 namespace {
 
-// One context of each session that the contexts belong to, except the session of `context`.
+// Returns one context for each session of `contexts`, except the session of `context`.
 std::vector<Context*> other_sessions(const Context& context, std::initializer_list<Context*> contexts) {
   std::vector<Context*> found;
   for (Context* const one : contexts) {
@@ -173,7 +174,7 @@ std::vector<Context*> other_sessions(const Context& context, std::initializer_li
 CUresult run_between(Context& context, CUstream stream, Context* from, Context* to, std::function<CUresult()> work) {
   const auto bridge = std::make_shared<Bridge>(context, stream, from, to);
   struct Start {
-    std::atomic<size_t> missing{2};  // answers, and the hold
+    std::atomic<size_t> missing{2};  // replies, and the hold
     CUresult result = CUDA_SUCCESS;
     bool held = false;
   };
@@ -188,8 +189,8 @@ CUresult run_between(Context& context, CUstream stream, Context* from, Context* 
       bridge->go_on(result != CUDA_SUCCESS ? result : before);
     });
   };
-  // A stream of its own waits for what comes before: to wait for `stream` itself would leave out what that is to wait for, and what the stream
-  // gets meanwhile must not be waited for.
+  // Waits in a separate stream for the work before this call. Waiting for `stream` itself would miss what it
+  // has yet to wait for (legacy stream, events) and would include work that it gets meanwhile.
   CUstream lent = nullptr;
   if (const CUresult result = lend_stream(context, context.lent, &lent); result != CUDA_SUCCESS) return result;
   CUresult asked = order_after(context, lent, context, stream);
@@ -197,19 +198,21 @@ CUresult run_between(Context& context, CUstream stream, Context* from, Context* 
     asked = context.session->call_later(wire::Command::synchronize_stream, context,
                                         [&](wire::Writer& writer) { writer.put(wire::SynchronizeStream{cuda::handle_bits(lent)}); },
                                         [bridge, &context, lent, start, arrive](CUresult result) {
-                                          resuming().run([bridge, &context, lent] { take_back(context, lent); });  // it locks
+                                          // Off this thread, because it locks.
+                                          resuming().run([bridge, &context, lent] { take_back(context, lent); });
                                           start->result = result;
                                           arrive();
                                         });
   }
   if (asked != CUDA_SUCCESS) return take_back(context, lent), asked;
-  // The work's streams are the client's own, which pass what all streams are to wait for. What of that comes before this call has to be over.
+  // The work runs in the client's own streams, which do not wait for synchronous copies that all streams wait
+  // for (`before_all`). So wait until those queued before this call are done.
   for (Context* const other : others) {
     const CUresult sent = other->session->call_later(wire::Command::await_barriers, *other, [](wire::Writer&) {}, [other, arrive](CUresult result) {
       if (result != CUDA_SUCCESS && !is_broken(result)) other->late_error = result;
       arrive();
     });
-    if (sent != CUDA_SUCCESS) arrive();  // the work meets the same error
+    if (sent != CUDA_SUCCESS) arrive();  // the work will get the same error
   }
   const CUresult result = bridge->hold();
   start->held = result == CUDA_SUCCESS;

@@ -15,11 +15,13 @@ namespace {
 
 using transport::Clock;
 
-// Rows shorter than this are packed before they are sent: a memcpy costs less than an entry in a gather list.
+// Rows shorter than this (bytes) are packed before sending: a memcpy costs less than an entry in a gather
+// list.
 constexpr uint64_t kShortRow = 2048;
-// How long the session has to say why a bulk connection has ended.
+// Time for the session to report why a bulk connection has ended.
 constexpr std::chrono::seconds kReasonComes{1};
-// A full socket does not tell a slow server from a hung one, so the server is watched during uploads that take longer.
+// A full socket does not distinguish a slow server from a hung one, so the server is pinged during uploads
+// that take longer than this.
 constexpr std::chrono::milliseconds kQuickUpload{50};
 
 }  // namespace

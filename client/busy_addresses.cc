@@ -7,7 +7,7 @@
 namespace gpupool::client {
 namespace {
 
-// Reads "begin-end ...", hexadecimal.
+// Parses "begin-end ...", in hexadecimal.
 bool read_range(const char* line, uint64_t* begin, uint64_t* end) {
   char* rest = nullptr;
   *begin = std::strtoull(line, &rest, 16);
@@ -25,7 +25,7 @@ std::vector<wire::AddressRange> busy_addresses() {
   std::FILE* const maps = std::fopen("/proc/self/maps", "re");
   if (!maps) return ranges;
   char line[512];
-  bool at_start = true;  // longer lines come in several parts
+  bool at_start = true;  // longer lines are read in several parts
   while (std::fgets(line, sizeof line, maps)) {
     uint64_t begin = 0, end = 0;
     const bool parsed = at_start && read_range(line, &begin, &end);

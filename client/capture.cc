@@ -39,7 +39,7 @@ void invalidate_blocking(const Context& context) {
   }
 }
 
-// The stream's next node; null: no handle is left.
+// Appends a node behind the stream's frontier; null: the handle table is full.
 GraphNode* append(Capture& capture, CUstream stream, CUgraphNodeType type, const Context& context, NodeWork work) {
   auto& frontier = capture.frontier[cuda::handle_bits(stream)];
   GraphNode* const node = capture.graph->add(type, context.handle, std::move(work), {});
@@ -49,13 +49,13 @@ GraphNode* append(Capture& capture, CUstream stream, CUgraphNodeType type, const
   return node;
 }
 
-// On GPUs before compute capability 9.0 captured launches make full dependencies.
+// On GPUs below compute capability 9.0, programmatic dependencies are captured as full dependencies.
 bool has_programmatic_edges(const Device& device) {
   const auto major = device.attributes.find(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
   return major != device.attributes.end() && major->second >= 9;
 }
 
-// Whether the events that a launch records can be captured.
+// Checks that the events recorded by a launch can be captured.
 CUresult check_events(const Context& context, std::span<const CUlaunchAttribute> attributes) {
   for (const CUlaunchAttribute& attribute : attributes) {
     const auto recorded = cuda::launch_event(attribute);
@@ -168,7 +168,7 @@ std::optional<CUresult> record(Context& context, CUstream stream, const Object& 
     return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
   }
   const auto capture = of(stream);
-  if (!capture) {  // an ordinary record from now on
+  if (!capture) {  // an ordinary record replaces the captured one
     captures().events.erase(event.handle);
     count();
     return std::nullopt;
@@ -192,7 +192,7 @@ std::optional<CUresult> wait(Context& context, CUstream stream, const Object& ev
   const auto found = captures().events.find(event.handle);
   const auto theirs = found == captures().events.end() ? nullptr : found->second.capture;
   if (theirs && !theirs->ended && !(mine && mine != theirs)) {
-    // The stream takes part from now on, behind what the event stands for.
+    // The stream joins the capture, behind the captured event.
     if (!stream) {
       theirs->invalid = true;
       return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
@@ -249,7 +249,7 @@ void forget_stream(CUstream stream) {
     capture->invalid = true;
     end(*capture);  // its origin is destroyed, so no call can end it
   } else {
-    captures().streams.erase(cuda::handle_bits(stream));  // its frontier stays: what it did must still be joined
+    captures().streams.erase(cuda::handle_bits(stream));  // its frontier stays: its work must still be joined
     count();
   }
 }

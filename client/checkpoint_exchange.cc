@@ -20,7 +20,7 @@ Result<wire::CheckpointAnswer> exchange_checkpoint(transport::Connection& connec
   wire::Preamble preamble{.length = sizeof question};
   const iovec parts[] = {{&preamble, sizeof preamble}, {const_cast<wire::CheckpointQuestion*>(&question), sizeof question}};
   if (auto sent = transport::send_all(connection, parts, Clock::now() + dead_peer_timeout); !sent) return sent.error();
-  do {  // signs of life
+  do {  // skips keep-alive preambles
     if (auto got = receive(connection, &preamble, sizeof preamble, Clock::now() + dead_peer_timeout); !got) return got.error();
   } while (preamble.magic == wire::kMagic && preamble.length == 0);
   wire::CheckpointAnswer answer;

@@ -12,7 +12,8 @@ namespace {
 
 using transport::Clock;
 
-// How long the flusher looks for more commands before it sleeps: waking it costs the app thread a system call.
+// How long the flusher polls for more commands before it sleeps: waking it costs the calling thread a system
+// call.
 constexpr auto kLinger = std::chrono::microseconds(50);
 
 }  // namespace

@@ -10,11 +10,11 @@
 namespace gpupool::client {
 namespace {
 
-// A plain pointer and a pthread key, not an object with a destructor: the main thread's exit handlers still call the
-// driver after its thread-local objects are gone.
+// A plain pointer and a pthread key instead of an object with a destructor: the main thread's exit handlers
+// may call the driver after its thread-local objects are destroyed.
 thread_local ThreadState* state_of_thread = nullptr;
 
-// The streams that stood for CU_STREAM_PER_THREAD end with their thread.
+// Destroys the streams that stood for CU_STREAM_PER_THREAD in an ended thread.
 CUresult destroy_streams(const ThreadState& ended) {
   if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
   for (const auto& known : ended.streams) {
@@ -40,7 +40,7 @@ pthread_key_t thread_end_key() {
   return key;
 }
 
-// Sent without a context of its own, so that this does not come back to ensure_on_server().
+// Sends the command without a context, so that it does not call ensure_on_server() again.
 template <class Body>
 CUresult make_on_server(Context& context, wire::Command command, const Body& body) {
   Session& session = *context.session;
@@ -52,7 +52,8 @@ CUresult make_on_server(Context& context, wire::Command command, const Body& bod
   const CUresult result = session.call(command, nullptr, body, reply);
   if (result == CUDA_SUCCESS) return result;
   wire::Reader reader(reply);
-  if (reader.get<uint64_t>() == context.handle && reader.finished()) {  // it was made; an earlier command failed
+  // It was created; the error is an earlier command's.
+  if (reader.get<uint64_t>() == context.handle && reader.finished()) {
     context.late_error = result;
     return CUDA_SUCCESS;
   }

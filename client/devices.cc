@@ -13,7 +13,7 @@
 namespace gpupool::client {
 namespace {
 
-// Entries that hide devices on purpose are no mistake.
+// Values that hide all devices on purpose are not reported.
 void explain_missing(const char* visible, const std::string& entry, size_t devices) {
   for (const char* const hides : {"", "-1", "NoDevFiles", "none", "void"}) {
     if (entry == hides) return;
@@ -34,7 +34,7 @@ std::vector<int> visible_ordinals(const std::vector<OfferedDevice>& devices, con
     std::string entry = list.substr(at, comma - at);
     entry.erase(0, entry.find_first_not_of(" \t"));
     int ordinal = -1;
-    if (entry.rfind("GPU-", 0) == 0) {  // possibly shortened
+    if (entry.rfind("GPU-", 0) == 0) {  // possibly abbreviated
       for (size_t i = 0; i < devices.size(); ++i) {
         if (gpu_uuid_text(devices[i].description.uuid).rfind(entry, 0) == 0) ordinal = static_cast<int>(i);
       }
@@ -51,9 +51,10 @@ std::vector<int> visible_ordinals(const std::vector<OfferedDevice>& devices, con
   return ordinals;
 }
 
-constexpr int kIpcEventSupported = 125, kFabricSupported = 128;  // CUDA 12.0, 12.3
+// CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED (CUDA 12.0), _HANDLE_TYPE_FABRIC_SUPPORTED (12.3).
+constexpr int kIpcEventSupported = 125, kFabricSupported = 128;
 
-// What the worker's device can do but this client does not forward yet is not promised to the program.
+// Clears the attributes for features that the device has but this client does not forward.
 void hide_what_is_not_forwarded(Device& device) {
   for (const int attribute : std::initializer_list<int>{
         CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
@@ -62,7 +63,7 @@ void hide_what_is_not_forwarded(Device& device) {
         CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM,
         CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED,
         CU_DEVICE_ATTRIBUTE_COOPERATIVE_MULTI_DEVICE_LAUNCH, 129 /* UNIFIED_FUNCTION_POINTERS */,
-        // What protocol/cuda/unsupported.def is about. By number, since older headers lack some.
+        // The functions of protocol/cuda/unsupported.def. By number, because older headers lack some names.
         112 /* SPARSE_CUDA_ARRAY */, 114 /* TIMELINE_SEMAPHORE_INTEROP */, 121 /* DEFERRED_MAPPING_CUDA_ARRAY */, 124 /* DMA_BUF */,
 #if CUDA_VERSION < 12010
         132 /* MULTICAST */,
@@ -76,7 +77,8 @@ void hide_what_is_not_forwarded(Device& device) {
   }
 }
 
-// Handles for other processes are names of the server's, in whatever form (calls/shareable.cc).
+// Shareable handles are names issued by the server (calls/shareable.cc), so all handle types are supported if
+// the server shares memory.
 void show_handle_types(Device& device) {
   auto& attributes = device.attributes;
   const auto found = attributes.find(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
@@ -90,7 +92,8 @@ void show_handle_types(Device& device) {
   if (device.session->server_id() == 0) set(kIpcEventSupported, 0);
 }
 
-// A multicast object is one server's. A program that finds the attribute on devices of several would make one for all of them.
+// A multicast object belongs to one server. If devices of several servers had the attribute, programs would
+// create one object for all of them.
 void hide_multicast_across_servers(Devices& devices) {
   const bool one_server = std::all_of(devices.begin(), devices.end(), [&](const auto& device) { return device->session == devices.front()->session; });
   for (const auto& device : devices) {

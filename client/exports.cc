@@ -1,8 +1,8 @@
-// The rows of protocol/cuda/calls.def become exported symbols of libcuda.so.1.
+// Defines the rows of protocol/cuda/calls.def as exported symbols of libcuda.so.1.
 //
-// C++ cannot define a function from a deduced type, so each name is one jump over a typed, constant function pointer.
-// Hand-written calls define their symbols in client/calls/; what neither has answers CUDA_ERROR_NOT_SUPPORTED
-// (protocol/cuda/exports.S).
+// C++ cannot define a function from a deduced type, so each symbol is a jump through a typed constant
+// function pointer. Hand-written calls define their symbols in client/calls/; the remaining symbols return
+// CUDA_ERROR_NOT_SUPPORTED (protocol/cuda/exports.S).
 #include "client/call.h"
 
 #if defined(__x86_64__)

@@ -25,7 +25,7 @@ void KernelWork::set_attributes(const std::vector<CUlaunchAttribute>& attributes
 
 namespace {
 
-// The graphs that a node owns.
+// Retires the handles of graphs that the node owns.
 void retire_inner(const NodeWork& work) {
   if (const auto* const child = std::get_if<ChildWork>(&work)) handles().retire(child->graph->handle);
   if (const auto* const conditional = std::get_if<ConditionalWork>(&work)) {

@@ -20,7 +20,7 @@ void put_body(wire::Buffer& body, const T& value) {
   wire::Writer(body).put(value);
 }
 
-// As CUDA has it.
+// Node types that CUDA allows in the body of a conditional node.
 bool may_be_in_body(const GraphNode& node) {
   const auto* const copy = std::get_if<CopyWork>(&node.work);
   return std::holds_alternative<std::monostate>(node.work) || std::holds_alternative<KernelWork>(node.work) || std::holds_alternative<FillWork>(node.work) ||
@@ -29,7 +29,8 @@ bool may_be_in_body(const GraphNode& node) {
 
 bool is_empty(const Box& box) { return box.width == 0 || box.height == 0 || box.depth == 0; }
 
-// Rows from one slice to the next, where the device has to know.
+// Computes the pitch, and the rows from one slice to the next where that matters. False: the layout cannot be
+// expressed.
 bool slice_rows(const Box& box, const End& end, uint64_t* pitch, uint64_t* rows) {
   *pitch = box.height == 1 && box.depth == 1 ? box.width : end.pitch;
   *rows = box.height;
@@ -91,7 +92,7 @@ CUresult write_node(wire::Writer& writer, const GraphNode* node, Session& sessio
     put_body(body, wire::GraphHost{described.callback});
   };
   if (!node) {
-    // a place that others meet in
+    // a node without work, where dependencies meet
   } else if (const auto* const kernel = std::get_if<KernelWork>(&node->work)) {
     result = needs(GraphNodeKind::kernel);
     put_body(body, kernel->launch);
@@ -163,7 +164,7 @@ wire::Writer GraphDescription::next_record() {
   return wire::Writer(messages_.back().bytes);
 }
 
-// Of the graph and of all bodies in it: kernels may set any of them.
+// Appends the conditions of the graph and of all bodies in it, because kernels may set any of them.
 CUresult GraphDescription::append_conditions(const Graph& graph) {
   for (const GraphCondition& condition : graph.conditions) {
     const Context* const own = find_context(condition.context);
@@ -188,7 +189,8 @@ CUresult GraphDescription::append_conditions(const Graph& graph) {
   return CUDA_SUCCESS;
 }
 
-// Their nodes are not among `nodes`: no call names one of an executable graph.
+// Appends the bodies of conditional nodes. Their nodes are dropped from `nodes`, because no call names a body
+// node of an executable graph.
 CUresult GraphDescription::append_bodies() {
   auto own = std::exchange(nodes, {});
   CUresult result = CUDA_SUCCESS;
@@ -223,12 +225,13 @@ CUresult GraphDescription::append_node(const GraphNode* node, std::vector<uint32
   return write_node(writer, node, *context->session, described);
 }
 
-// A child graph begins and ends with a node that does nothing: so its first nodes need not know all that comes before, and what
-// comes after need not know all of its last ones.
+// Surrounds a child graph with two empty nodes, so that its root nodes need not list every predecessor, nor
+// later nodes every leaf of it.
 CUresult GraphDescription::append(const Graph& graph, const std::vector<uint32_t>& roots, std::vector<uint32_t>* leaves) {
   std::vector<GraphNode*> order;
   if (!graph.in_order(order)) return CUDA_ERROR_INVALID_VALUE;
-  std::unordered_map<const GraphNode*, uint32_t> last;  // what stands for a node being complete
+  // For each node, the record after which it is complete.
+  std::unordered_map<const GraphNode*, uint32_t> last;
   for (const GraphNode* const node : order) {
     std::vector<uint32_t> dependencies;
     if (node->dependencies.empty()) dependencies = roots;
@@ -257,7 +260,8 @@ CUresult GraphDescription::append(const Graph& graph, const std::vector<uint32_t
 }
 
 CUresult GraphDescription::describe(const Graph& graph, Context& current) {
-  // Of the first node that has one: all must have one of the same server.
+  // Chooses the session: that of the last node with a context of another session than `current`, else that of
+  // `current`. Nodes of any other session fail later.
   context = &current;
   std::vector<const Graph*> open{&graph};
   for (size_t i = 0; i < open.size(); ++i) {
@@ -273,7 +277,7 @@ CUresult GraphDescription::describe(const Graph& graph, Context& current) {
       else if (Context* const own = node->context ? find_context(node->context) : nullptr; own && own->session != current.session) context = own;
     }
   }
-  messages_.emplace_back();  // also of a graph without nodes
+  messages_.emplace_back();  // a graph without nodes also needs a message
   CUresult result = append_conditions(graph);
   if (result == CUDA_SUCCESS) result = append(graph, {}, nullptr);
   return result == CUDA_SUCCESS ? append_bodies() : result;

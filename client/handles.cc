@@ -21,7 +21,7 @@ uint64_t HandleTable::mint(Kind kind, std::unique_ptr<Object> object) {
     if (!page.load(std::memory_order_relaxed)) page.store(new Slot[kPageSlots], std::memory_order_release);
   }
   Slot& place = *slot(index);
-  // Generation 0 is skipped, so that no handle of this table has only an index in it.
+  // Generation 0 is skipped: every minted handle has a non-zero generation.
   place.generation = place.generation % 0xfffff + 1;
   const uint64_t handle = cuda::make_handle(kind, place.generation, index);
   if (!object) object = std::make_unique<Object>();
@@ -32,7 +32,8 @@ uint64_t HandleTable::mint(Kind kind, std::unique_ptr<Object> object) {
 }
 
 void HandleTable::retire(uint64_t handle) {
-  std::unique_ptr<Object> gone;  // without the lock: what it refers to may have handles as well
+  // Destroyed after the lock is released, because its destructor may retire handles.
+  std::unique_ptr<Object> gone;
   std::lock_guard lock(mutex_);
   Slot* place = slot(cuda::index_of(handle));
   if (!place || place->handle.load() != handle) return;

@@ -26,7 +26,7 @@ uint64_t round_to_pages(uint64_t bytes) {
   return (bytes + page - 1) / page * page;
 }
 
-// The number behind `name` in a file of the kernel's; what is not there, or no number ("max"), sets no limit.
+// Returns the number that follows `name` in a file of /proc or /sys. No file or no number ("max"): no limit.
 uint64_t number_in(const std::string& file, const char* name) {
   uint64_t value = UINT64_MAX;
   std::FILE* const text = std::fopen(file.c_str(), "re");
@@ -45,13 +45,13 @@ uint64_t number_in(const std::string& file, const char* name) {
   return value;
 }
 
-// What is left to the groups of processes that this one is in (a container, a service), one in the other.
+// Memory left in the control groups that this process is in (container, service), including their ancestors.
 uint64_t left_to_groups() {
   uint64_t left = UINT64_MAX;
   std::ifstream groups("/proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {  // number:controllers:path
     const size_t at = line.find(":/");
-    const bool second = line.starts_with("0::");  // of the second version, which has all controllers
+    const bool second = line.starts_with("0::");  // cgroup v2, which has all controllers
     if (at == std::string::npos || !(second || line.substr(0, at).ends_with(":memory"))) continue;
     const std::string root = second ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
     const char* const limit_file = second ? "/memory.max" : "/memory.limit_in_bytes";
@@ -65,8 +65,9 @@ uint64_t left_to_groups() {
   return left;
 }
 
-// What the machine, and the groups that this process is in, have left. Memory that is filled at once
-// must not take what everybody lives on: what does not fit here stays ordinary memory, filled as it is used.
+// True if half of the memory left on the machine and in the control groups suffices, and shared memory stays
+// below a quarter of RAM. Memory that is populated at once must not exhaust what the rest of the machine
+// needs; larger requests become ordinary memory, populated on use.
 bool fits_in_memory(uint64_t bytes, uint64_t shared_already) {
   static const uint64_t most = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) / 4 * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   if (bytes > most || shared_already > most - bytes) return false;
@@ -75,8 +76,9 @@ bool fits_in_memory(uint64_t bytes, uint64_t shared_already) {
   return bytes <= std::min(free, left_to_groups()) / 2;
 }
 
-// Takes the memory of all of it, as pinned memory is there from the start; looks again and again whether there is enough for the rest,
-// since other programs may be at the same. In small parts, because the kernel gives up a part when a signal comes.
+// Populates the file, as pinned memory is resident from the start. Checks again from time to time whether
+// enough memory is left, since other programs may be allocating too. Works in small parts, because a signal
+// makes fallocate() fail.
 bool fill(int file, uint64_t size, uint64_t shared_already) {
   constexpr uint64_t kPart = 4u << 20, kLookEvery = 16 * kPart;
   constexpr int kTries = 10;
@@ -96,14 +98,15 @@ bool fill(int file, uint64_t size, uint64_t shared_already) {
 
 uint64_t bits(const void* address) { return reinterpret_cast<uintptr_t>(address); }
 
-// Pinned memory that the server shares is placed where both sides are likely to have room, so that kernels find it at the same address: apart
-// from where either has its libraries and heap, and from other programs' by chance.
+// Chooses an address for shared pinned memory that is probably free in the worker too, so that kernels find
+// it at the same address: away from both sides' libraries and heaps, and spread by process id to avoid those
+// of other programs.
 void* likely_place(uint64_t size) {
   static std::atomic<uint64_t> next{0x6000'0000'0000ull + (static_cast<uint64_t>(getpid()) % 4096 << 32)};
   return host_pointer(next.fetch_add(size, std::memory_order_relaxed));
 }
 
-// The number of the command that does it; 0: a reset has done it.
+// Unmaps the memory on the server. Returns the command's sequence number; 0: a reset has already unmapped it.
 uint64_t unmap_on_server(const HostAllocation& gone) {
   auto* const context = handles().find_as<Context>(Kind::context, gone.context);
   if (!context || context->epoch.load() != gone.epoch) return 0;
@@ -117,15 +120,16 @@ uint64_t unmap_on_server(const HostAllocation& gone) {
 }  // namespace
 
 HostMemory& host_memory() {
-  static HostMemory* const only = new HostMemory;  // never destroyed: programs free in exit handlers
+  static HostMemory* const only = new HostMemory;  // never destroyed: programs free memory in exit handlers
   return *only;
 }
 
 void* HostMemory::allocate(uint64_t bytes, unsigned flags, Context& context) {
   const uint64_t size = round_to_pages(bytes);
   if (size < bytes) return nullptr;
-  // Moved, when it is there, to where a kernel could be given the same address; if there is no room left, it stays. Kernels before 6.12 that
-  // refuse memory for a fixed address have taken away what was there, and something else of the program's could come to be there.
+  // Allocates anywhere, then moves the memory to an address that a kernel can also be given; if there is none
+  // left, it stays. Not MAP_FIXED at once: kernels before 6.12 that refuse the memory have already removed
+  // the reservation, and another mapping of the program could take the addresses.
   void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return nullptr;
   AddressSpace& addresses = context.session->addresses();
@@ -199,7 +203,7 @@ void* HostMemory::allocate_shared(uint64_t bytes, unsigned flags, Context& conte
   close(file);
   if (!taken || *result != CUDA_SUCCESS) {
     if (taken) context.session->post(wire::Command::release_host_memory, nullptr, wire::ReleaseHostMemory{id});
-    else *result = CUDA_SUCCESS;  // memory that is not shared will do
+    else *result = CUDA_SUCCESS;  // memory that is not shared is used instead
     munmap(memory, size);
     return nullptr;
   }

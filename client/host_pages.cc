@@ -16,11 +16,11 @@ int protection(HostPages::Use use) {
   return use == HostPages::Use::none ? PROT_NONE : use == HostPages::Use::read ? PROT_READ : PROT_READ | PROT_WRITE;
 }
 
-// Before anything else of this process can come to be there.
+// Reserves the addresses before another mapping of this process takes them.
 bool reserve(uint64_t base, uint64_t size) {
   void* const got = mmap(host_pointer(base), size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
   if (got == host_pointer(base)) return true;
-  if (got != MAP_FAILED) munmap(got, size);  // a kernel older than 4.17 takes the flag for a hint
+  if (got != MAP_FAILED) munmap(got, size);  // kernels before 4.17 treat MAP_FIXED_NOREPLACE as a hint
   return false;
 }
 

@@ -22,7 +22,7 @@ std::string host_name() {
   return name;
 }
 
-// Processes can tell each other's numbers apart only in one namespace of one running kernel.
+// Identifies the PID namespace, by boot id and namespace. Process ids are comparable only within one.
 std::string pid_space() {
   char boot[64];
   const int file = ::open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);

@@ -18,14 +18,15 @@ namespace {
 
 constexpr char kHead[] = "gpupool: ";
 
-// One write per line, past stdio: the program may have closed or redirected its FILE objects.
+// One write per line, bypassing stdio: the program may have closed or redirected its FILE objects.
 void write_line(const char* format, va_list arguments, bool complaint = false) {
   char line[1024];
   int length = std::snprintf(line, sizeof line, kHead);
   length += std::max(0, std::vsnprintf(line + length, sizeof line - length - 1, format, arguments));
   if (length > static_cast<int>(sizeof line) - 2) length = sizeof line - 2;
   constexpr size_t kHeadBytes = sizeof kHead - 1;
-  make_printable(line + kHeadBytes, static_cast<size_t>(length) - kHeadBytes);  // much of it has come from servers
+  // Much of the text comes from servers.
+  make_printable(line + kHeadBytes, static_cast<size_t>(length) - kHeadBytes);
   line[length++] = '\n';
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line, length);
   if (complaint && complaint_listener) complaint_listener(line + kHeadBytes, static_cast<size_t>(length) - kHeadBytes - 1);

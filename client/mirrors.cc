@@ -14,7 +14,8 @@ namespace gpupool::client {
 namespace {
 
 constexpr uint64_t kSmallestBlock = 64 * 1024;
-constexpr uint64_t kMostBlocks = 4096;           // of one allocation: each may be a mapping of the kernel's, of which a process has 65530
+// Per allocation: each block may be a kernel mapping, of which a process has 65530.
+constexpr uint64_t kMostBlocks = 4096;
 
 }  // namespace
 
@@ -23,7 +24,7 @@ Mirrors& mirrors() {
   return *only;
 }
 
-// --- What there is ---
+// --- Adding, removing and finding mirrors ---
 
 Mirrors::Mirror* Mirrors::containing(uint64_t address) const {
   auto found = mirrors_.upper_bound(address);
@@ -44,7 +45,8 @@ CUresult Mirrors::add(std::unique_ptr<Mirror> mirror, HostPages::Use use, State 
   if (!page_faults::start(serve)) return CUDA_ERROR_OUT_OF_MEMORY;
   if (!mirror->pages->show(mirror->begin, mirror->end - mirror->begin, use)) {
     if (mirror->managed) mirror->pages->hide(mirror->begin, mirror->end - mirror->begin);
-    else mirror->pages->protect(mirror->begin, mirror->end - mirror->begin, HostPages::Use::write);  // still the program's own
+    // The memory remains the program's.
+    else mirror->pages->protect(mirror->begin, mirror->end - mirror->begin, HostPages::Use::write);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   page_faults::watch(mirror->begin, mirror->end);
@@ -80,7 +82,7 @@ CUresult Mirrors::add_pinned(Session& session, Context& context, uint64_t addres
   mirror->context = context.handle;
   mirror->pages = zone(session);
   if (!mirror->pages || !page_faults::start(serve)) return CUDA_ERROR_OUT_OF_MEMORY;
-  // A thread that writes meanwhile waits in its fault until the pages have changed places.
+  // A thread that writes meanwhile blocks in its fault until the pages have been replaced.
   page_faults::watch(mirror->begin, mirror->end);
   HostPages& pages = *mirror->pages;
   if (!pages.protect(mirror->begin, mirror->end - mirror->begin, HostPages::Use::read)) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -106,12 +108,13 @@ CUresult Mirrors::add_variable(Session& session, Context* context, uint64_t addr
                                      [&](const Mirror::Piece& had) { return had.begin == piece.begin && had.end == piece.end; });
       const size_t first = known->index(piece.begin), last = known->index(piece.end - 1) + 1;
       if (context) known->context = context->handle;
-      if (again) {  // in a context that is new: what the program had was another's
+      if (again) {  // seen again in a new context: the program's data belonged to the old one
         if (!set(*known, first, last, State::device)) return CUDA_ERROR_OUT_OF_MEMORY;
         note_host(*known);
       } else {
         if (known->session != &session || !known->own_pages) return CUDA_ERROR_NOT_SUPPORTED;
-        // What the program has of its neighbours goes to the device first, so that the block can be brought whole.
+        // Sends the program's changes of neighbouring variables first, so that the block can be fetched as a
+        // whole.
         const CUresult result = known->with_host ? push(*known, first, last, State::device) : CUDA_SUCCESS;
         if (result != CUDA_SUCCESS) return result;
         known->pieces.push_back(piece);
@@ -160,7 +163,7 @@ void Mirrors::forget_context(const Context& context) {
   for (auto it = mirrors_.begin(); it != mirrors_.end();) {
     const auto next = std::next(it);
     Mirror& mirror = *it->second;
-    // The variables of a library stay where they are.
+    // Variables of a library keep their addresses.
     if (mirror.context == context.handle && mirror.own_pages && set(mirror, 0, mirror.states.size(), State::device)) {
       note_host(mirror);
     } else if (mirror.context == context.handle) {
@@ -190,7 +193,7 @@ bool Mirrors::touches(uint64_t address, uint64_t bytes) const {
   return next != mirrors_.end() && next->first - address < bytes;
 }
 
-// --- Blocks ---
+// --- State of blocks ---
 
 void Mirrors::note_host(Mirror& mirror) {
   const bool with_host = std::any_of(mirror.states.begin(), mirror.states.end(), [](State state) { return state != State::device; });
@@ -215,7 +218,7 @@ bool Mirrors::set(Mirror& mirror, size_t first, size_t last, State state) {
 
 Context* Mirrors::context_of(const Mirror& mirror) const {
   if (auto* const own = handles().find_as<Context>(Kind::context, mirror.context); own && own->active) return own;
-  // A variable that was asked for before there was a context, or after a reset.
+  // A variable that was looked up before there was a context, or before a reset.
   for (const auto& device : devices()) {
     if (device->session == mirror.session && device->primary->active) return device->primary;
   }
@@ -235,14 +238,14 @@ CUresult Mirrors::send(const Mirror& mirror, Context& context, uint64_t begin, u
   return CUDA_SUCCESS;
 }
 
-// What the program has of these blocks goes to the device, and they get the state, device or shared. No work that was queued before needs what the
-// device had of them.
+// Sends the program's changes of these blocks and sets their state, `device` or `shared`. No queued work may
+// still need the device's old contents.
 CUresult Mirrors::push(Mirror& mirror, size_t first, size_t last, State state) {
   const std::vector<State> before(mirror.states.begin() + static_cast<ptrdiff_t>(first), mirror.states.begin() + static_cast<ptrdiff_t>(last));
   if (std::all_of(before.begin(), before.end(), [](State had) { return had == State::device; })) return CUDA_SUCCESS;
   Context* const context = context_of(mirror);
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
-  // From here on the program cannot write them.
+  // From here on the program cannot write to them.
   for (size_t at = first; at < last;) {
     size_t until = at + 1;
     const bool there = before[at - first] == State::device;
@@ -271,7 +274,7 @@ void Mirrors::note_context(const Context& context) {
   if (std::find(contexts_.begin(), contexts_.end(), context.handle) == contexts_.end()) contexts_.push_back(context.handle);
 }
 
-// --- Before the device ---
+// --- Before work of the device ---
 
 Mirrors::Lock Mirrors::before_work(Context& context, CUstream stream, CUresult* result) {
   Lock lock(mutex_);
@@ -285,7 +288,8 @@ Mirrors::Lock Mirrors::before_work(Context& context, CUstream stream, CUresult* 
     mirror->attachment = Attachment::global;  // the stream was destroyed
     return true;
   });
-  // The null stream waits for blocking streams of its context, so programs use their memory in it too.
+  // Blocking streams synchronise with the null stream of their context, so programs use memory attached to
+  // them in it too.
   const auto may_use = [&](const Mirror& mirror) {
     if (mirror.stream == handle) return true;
     if (handle != 0) return false;
@@ -332,13 +336,14 @@ CUresult Mirrors::before_use(Context& context, uint64_t address, uint64_t bytes,
   return result;
 }
 
-// The number comes when the work is queued: a wait that began before has not seen it done.
+// The touch is numbered when the work is queued: a wait that began before has not seen it complete.
 Mirrors::Use::~Use() {
   if (!context_) return;
   Mirrors& all = mirrors();
   const Lock lock(all.mutex_);
   all.for_each_part(address_, bytes_, [&](Mirror& mirror, size_t, size_t) {
-    if (mirror.session != context_->session || mirror.uses == 0) return;  // 0: it is new, at the address of one that was freed
+    // 0: a new allocation at the address of a freed one.
+    if (mirror.session != context_->session || mirror.uses == 0) return;
     --mirror.uses;
     context_->touches = mirror.touch = ++all.last_touch_;
     mirror.touched_by_stream = false;
@@ -349,7 +354,7 @@ Mirrors::Use::~Use() {
 
 uint64_t Mirrors::touches_of(const Context& context) const {
   if (!any()) return 0;
-  const Lock lock(mutex_);  // held while launches are queued
+  const Lock lock(mutex_);  // launches hold it while they are queued
   return context.touches.load();
 }
 

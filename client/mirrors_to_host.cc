@@ -1,4 +1,4 @@
-// How blocks come to the host: for a fault, or because the program asks.
+// Mirrors: moving blocks to the host, for a fault or on request.
 #include <algorithm>
 
 #include "client/bridge.h"
@@ -11,7 +11,7 @@
 namespace gpupool::client {
 namespace {
 
-constexpr uint64_t kMostAhead = 8 * 1024 * 1024;  // bytes brought for one access
+constexpr uint64_t kMostAhead = 8 * 1024 * 1024;  // bytes fetched for one access
 
 using page_faults::Access;
 using page_faults::Answer;
@@ -39,7 +39,7 @@ void Mirrors::waited(Context& context, uint64_t before) {
   }
 }
 
-// May the device still be at it? `but`: whatever that context has queued.
+// True if the device may still be using the memory. `but`: ignores the work of this context.
 bool Mirrors::is_behind(const Mirror& mirror, const Context* but) const {
   if (mirror.uses != 0) return true;
   const auto behind = [&](const Context* context, uint64_t touch) { return context && context != but && context->waited.load() < touch; };
@@ -50,7 +50,7 @@ bool Mirrors::is_behind(const Mirror& mirror, const Context* but) const {
   });
 }
 
-// Without the lock meanwhile, so the mirror may be another afterwards.
+// Releases the lock while waiting, so the mirror may have been replaced afterwards.
 CUresult Mirrors::wait_for_device(Lock& lock, uint64_t address) {
   queued_.wait(lock, [&] {
     const Mirror* const used = containing(address);
@@ -60,7 +60,7 @@ CUresult Mirrors::wait_for_device(Lock& lock, uint64_t address) {
   if (!mirror || !is_behind(*mirror)) return CUDA_SUCCESS;
   CUresult result = CUDA_SUCCESS;
   const auto settle = [&](Context& context, CUresult got) {
-    // An earlier command's error is the next call's to report, not ours.
+    // An earlier command's error is reported by the context's next call.
     if (got != CUDA_SUCCESS && got != Session::failure() && !cuda::is_sticky(got)) context.late_error = got;
     else if (got != CUDA_SUCCESS) result = got;
   };
@@ -104,7 +104,8 @@ Answer Mirrors::bring_block(uint64_t address, Access access, bool wait) {
   if (!mirror) return Answer::not_ours;
   const size_t index = mirror->index(address);
   const State state = mirror->states[index];
-  if (state == State::dirty || state == State::fresh) return Answer::served;  // by another thread's fault
+  // Another thread's fault has fetched it.
+  if (state == State::dirty || state == State::fresh) return Answer::served;
   if (state == State::shared && access == Access::read) return Answer::served;
   mirror->ahead = index == mirror->next ? std::min(mirror->ahead * 2, std::max<size_t>(1, kMostAhead / mirror->block)) : 1;
   size_t last = index + 1;
@@ -115,7 +116,7 @@ Answer Mirrors::bring_block(uint64_t address, Access access, bool wait) {
     complain("the program uses managed memory that was on the server, which is lost");
     return Answer::lost;
   }
-  // After a sticky error the program sees what it had last, and the error at its next call.
+  // After a sticky error the program sees the old contents, and gets the error at its next call.
   if (result != CUDA_SUCCESS) {
     complain("managed memory cannot be brought to the host (error %d): its contents are those of before", static_cast<int>(result));
   }
@@ -133,7 +134,8 @@ void Mirrors::lend(const Mirror& mirror, size_t first, size_t last) {
   if (const Context* const lender = context_of(mirror)) lenders_.insert(lender->handle);
 }
 
-// Another thread's function may have sent this one's blocks, so every context is named that ever lent one.
+// Another thread's host function may have sent blocks that this one used, so this returns all contexts that
+// ever fetched one.
 std::vector<Context*> Mirrors::after_host_function() {
   const Lock lock(mutex_);
   for (const auto& [begin, end] : std::exchange(lent_, {})) {
@@ -152,7 +154,7 @@ std::vector<Context*> Mirrors::after_host_function() {
 CUresult Mirrors::bring(Context& context, CUstream stream, uint64_t address, uint64_t bytes) {
   CUresult result = synchronize_stream(context, stream);
   Lock lock(mutex_);
-  // Data of copies that all streams come after may still be on its way, and other streams may be at it.
+  // Data of `before_all` copies may still be in flight, and other streams may be using the memory.
   std::vector<uint64_t> parts;
   for_each_part(address, bytes, [&](const Mirror& mirror, size_t first, size_t last) {
     const auto begin = mirror.states.begin();
@@ -178,7 +180,8 @@ CUresult Mirrors::bring(Context& context, CUstream stream, uint64_t address, uin
 CUresult Mirrors::attach(const Context& context, CUstream stream, uint64_t address, Attachment attachment) {
   Lock lock(mutex_);
   if (!containing(address)) return CUDA_ERROR_INVALID_VALUE;
-  // Work queued before this call may use the memory: the program's next access waits for it. Only one context's can be noted for that.
+  // The program's next access must wait for work that was queued before this call. Only one context's work
+  // can be noted, so wait for the others' now.
   if (is_behind(*containing(address), &context)) {
     if (const CUresult result = wait_for_device(lock, address); result != CUDA_SUCCESS) return result;
   }

@@ -15,7 +15,8 @@
 namespace gpupool::client {
 namespace {
 
-// False: the server does not have the image, or does not keep images at all.
+// Asks the server to load an image that it keeps, by name. False: the server does not have it, or keeps no
+// images.
 bool load_by_name(Session& session, Context* context, wire::Command command, uint64_t handle, cuda::ByteSpan bundle,
                   const std::vector<wire::JitOption>& options, wire::Buffer& reply, CUresult* result) {
   const image::Nonce* const nonce = session.image_nonce(bundle.size());
@@ -29,7 +30,8 @@ bool load_by_name(Session& session, Context* context, wire::Command command, uin
   return !reply.empty() || static_cast<int>(*result) != wire::kImageMissing;
 }
 
-// What the session's devices can run. Empty: not known, or the program has the compiler choose code for another device.
+// Returns the compute capabilities of the session's devices. Empty: unknown, or the program chose the target
+// of compilation (CU_JIT_TARGET).
 std::vector<cuda::CodeTarget> targets_of(const Session& session, const std::vector<wire::JitOption>& options) {
   if (std::any_of(options.begin(), options.end(), [](const wire::JitOption& option) { return option.option == CU_JIT_TARGET; })) return {};
   std::vector<cuda::CodeTarget> targets;
@@ -43,7 +45,7 @@ std::vector<cuda::CodeTarget> targets_of(const Session& session, const std::vect
   return targets;
 }
 
-// The server's verdict on an image, sent if need be, without code that its devices cannot run.
+// Loads an image on the server, without code that its devices cannot run; uploads it if necessary.
 CUresult load_image(Session& session, Context* context, Kind kind, uint64_t handle, cuda::ImageSpans spans, const std::vector<wire::JitOption>& options,
                     wire::Buffer& reply) {
   const auto command = kind == Kind::module ? wire::Command::load_module : wire::Command::load_library;
@@ -61,7 +63,7 @@ CUresult load_image(Session& session, Context* context, Kind kind, uint64_t hand
   }, reply);
 }
 
-// Copies what the server said of a function into the object; false: it makes no sense.
+// Copies a look-up's reply into the function; false: the reply is malformed.
 bool take_description(const wire::Buffer& reply, Function& function) {
   KernelDescription description;
   if (!read_kernel_description(reply, &description)) return false;
@@ -71,14 +73,15 @@ bool take_description(const wire::Buffer& reply, Function& function) {
   return true;
 }
 
-// A device loads a fat binary without code for it as a library, and refuses the calls that need the code: complains at the first.
+// A device loads a fat binary without code for it as a library, and fails the calls that need the code. Logs
+// the reason at the first one.
 CUresult explain_no_code(Code& code, CUresult result) {
   if (result != CUDA_ERROR_NO_BINARY_FOR_GPU) return result;
   if (const std::string why = std::exchange(code.log, {}); !why.empty()) complain("the device refused a module: %s", why.c_str());
   return result;
 }
 
-// Another server whose device memory has some of these addresses; null: none.
+// Returns another session whose device memory includes some of these addresses; null: none.
 const Session* owner_of(const Session& asked, uint64_t address, uint64_t bytes) {
   const auto found = std::find_if(sessions().begin(), sessions().end(), [&](const auto& session) {
     return session.get() != &asked && session->addresses().overlaps(address, bytes);
@@ -86,7 +89,7 @@ const Session* owner_of(const Session& asked, uint64_t address, uint64_t bytes) 
   return found == sessions().end() ? nullptr : found->get();
 }
 
-// Any of its devices.
+// Returns any of the session's devices.
 Device* session_device(const Session& session) {
   const auto found = std::find_if(devices().begin(), devices().end(), [&](const auto& device) { return device->session == &session; });
   return found == devices().end() ? nullptr : found->get();
@@ -174,7 +177,7 @@ CUresult load(Session& session, Context* context, Kind kind, const void* image, 
   Code* const code = made.get();
   code->context = context ? context->owner().handle : 0;
   if (kind == Kind::library && sessions().size() > 1) {
-    cuda::Bytes bundle;  // of all code: other servers may have other devices
+    cuda::Bytes bundle;  // all code: other servers may have other devices
     if (const CUresult result = cuda::bundle(spans, bundle); result != CUDA_SUCCESS) return result;
     code->bundle.assign(bundle.view().begin(), bundle.view().end());
     code->options = options;
@@ -191,7 +194,6 @@ CUresult load(Session& session, Context* context, Kind kind, const void* image, 
   return result;
 }
 
-// The handle of a function by name: from memory, or with one round trip.
 CUresult look_up(Session& session, Context* context, Kind owner_kind, Kind kind, uint64_t owner, const char* name,
                  uint64_t* handle) {
   auto* code = handles().find_as<Code>(owner_kind, owner);
@@ -224,7 +226,6 @@ CUresult look_up(Session& session, Context* context, Kind owner_kind, Kind kind,
   return CUDA_SUCCESS;
 }
 
-// The function of a library's kernel in a context.
 CUresult function_of_kernel(Session& session, Context* context, uint64_t given, uint64_t* made) {
   auto* kernel = handles().find_as<Function>(Kind::kernel, given);
   if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
@@ -303,7 +304,8 @@ CUresult get_global(Session& session, Context* context, Kind owner_kind, uint64_
     if (result != CUDA_SUCCESS) return explain_no_code(*code, result);
     wire::GlobalInfo info;
     if (!read_global(reply, &info)) return Session::failure();
-    // The driver chose the address, and knows only of its own server's: a copy could not tell the two memories apart.
+    // The driver chose the address without knowledge of other servers: if another session has memory there,
+    // copies could not tell the two apart.
     if (const Session* const other = owner_of(session, info.address, info.size)) {
       complain("the variable '%s' cannot be used: %s placed it at 0x%llx, where this program has device memory of %s; start the program again, "
                "or use one server", name, session.server().c_str(), static_cast<unsigned long long>(info.address), other->server().c_str());
@@ -362,14 +364,14 @@ CUresult Function::come_to(Session& other) {
   if (const CUresult result = library->come_to(other); result != CUDA_SUCCESS) return result;
   std::lock_guard lock(mutex);
   if (elsewhere.load() & bit) return CUDA_SUCCESS;
-  // Its parameters are the same everywhere; what its attributes are there is asked by device (cuKernelGetAttribute).
+  // Its parameters are the same on every server. Its attributes may differ, and are queried per device
+  // (cuKernelGetAttribute).
   wire::Buffer reply;
   const CUresult result = other.call(wire::Command::get_kernel, nullptr, name, reply, wire::GetFunction{handle, owner});
   if (result == CUDA_SUCCESS) elsewhere.fetch_or(bit);
   return result;
 }
 
-// A file is read whole and loaded from memory; PTX needs its NUL.
 CUresult read_file(const char* path, std::string* content) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return CUDA_ERROR_FILE_NOT_FOUND;

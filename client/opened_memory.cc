@@ -1,4 +1,4 @@
-// Memory of other processes, opened at an address.
+// Memory of other processes that is opened at an address of this one (virtual_memory.h).
 #include <algorithm>
 
 #include "client/virtual_memory.h"
@@ -34,7 +34,7 @@ CUresult map(Session& session, uint64_t address, const Memory& memory) {
   CUmemAccessDesc access{memory.properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
   access.location.id = find_device(access.location.id)->server_ordinal;
   result = rows::cuMemSetAccess::at({&session, nullptr}, {address, memory.size, &access, 1});
-  // Both were queued: did they succeed?
+  // Both commands are queued; this query shows whether they succeeded.
   unsigned long long flags = 0;
   if (result == CUDA_SUCCESS) result = rows::cuMemGetAccess::at({&session, nullptr}, {&flags, &access.location, address});
   return result == CUDA_SUCCESS && flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE ? CUDA_ERROR_MAP_FAILED : result;

@@ -22,7 +22,7 @@ namespace {
 using Word = std::atomic<uint32_t>;
 static_assert(sizeof(Word) == sizeof(uint32_t) && Word::is_always_lock_free);
 
-// On the stack of the thread that faulted, which waits.
+// A fault to be served. Lives on the stack of the faulting thread, which waits.
 struct Request {
   uint64_t address;
   Access access;
@@ -30,17 +30,19 @@ struct Request {
   Request* next = nullptr;
 };
 
-// Who handled the signal before, the latest first. Never freed: a handler may be running.
+// A signal handler that was installed before this one; the most recent first. Never freed, because it may be
+// running.
 struct Former {
   struct sigaction action;
   const Former* older;
 };
 
-constexpr int kLanes = 2;  // the host functions' faults, and all others, which may wait for a host function
-constexpr int kHostFunctionThreads = 2;  // the program's functions, and late copies (calls/host_function.cc)
+// [0]: all other faults, which may wait for a host function; [1]: faults of host functions.
+constexpr int kLanes = 2;
+constexpr int kHostFunctionThreads = 2;  // the program's functions; late copies (calls/host_function.cc)
 constexpr size_t kMostNested = 64;
 
-// No object with a constructor: the handler may run at any time.
+// Constant-initialised, because the handler may run at any time.
 struct State {
   Serve serve = nullptr;
   std::atomic<uint64_t> begin{UINT64_MAX}, end{0};
@@ -52,7 +54,7 @@ struct State {
     Word bell{0};
     std::atomic<pid_t> thread{0};
   } lanes[kLanes];
-  // Threads that are in a former handler: one that calls ours in turn must not be called again.
+  // Threads that are inside a former handler. If that handler calls this one, it must not be called again.
   struct Passing {
     std::atomic<pid_t> thread{0};
     std::atomic<uintptr_t> frame{0};
@@ -87,7 +89,7 @@ void run_lane(int number) {
       continue;
     }
     while (request) {
-      Request* const next = request->next;  // gone once it is answered
+      Request* const next = request->next;  // read first: the request is gone once it is answered
       const Answer answer = state.serve(request->address, request->access, number == 1);
       request->answer.store(static_cast<uint32_t>(answer), std::memory_order_release);
       futex_wake(request->answer);
@@ -96,7 +98,7 @@ void run_lane(int number) {
   }
 }
 
-// What the processor says of the access. Fetching an instruction is nothing that a page could be brought for.
+// Decodes the kind of access. False: an instruction fetch, which cannot be served.
 bool describe(const siginfo_t& info, const void* context, Access* access) {
 #if defined(__x86_64__)
   const auto& registers = static_cast<const ucontext_t*>(context)->uc_mcontext.gregs;
@@ -118,7 +120,7 @@ void set_default(int signal) {
 }
 
 void pass_on(int signal, siginfo_t* info, void* context) {
-  // A former handler that has called this one wants the one before it.
+  // If a former handler has called this one, pass the signal to the handler before it.
   const pid_t self = thread_id();
   const auto frame = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
   const Former* former = state.former.load(std::memory_order_acquire);
@@ -126,7 +128,7 @@ void pass_on(int signal, siginfo_t* info, void* context) {
   for (auto& passing : state.passing) {
     if (passing.thread.load(std::memory_order_relaxed) == self) {
       if (passing.frame.load(std::memory_order_relaxed) > frame) former = former ? former->older : nullptr;
-      else mine = &passing;  // left with a jump
+      else mine = &passing;  // that handler was left by longjmp
     }
   }
   for (auto& passing : state.passing) {
@@ -137,7 +139,7 @@ void pass_on(int signal, siginfo_t* info, void* context) {
   }
   if (!former || !mine || former->action.sa_handler == SIG_DFL || former->action.sa_handler == SIG_IGN) {
     if (mine) mine->thread = 0;
-    set_default(signal);  // the access is tried again and ends the program where it happened
+    set_default(signal);  // the access is retried and ends the program at the fault
     if (info->si_code <= 0) raise(signal);
     return;
   }
@@ -179,7 +181,7 @@ void on_fault(int signal, siginfo_t* info, void* context) {
   errno = error;
 }
 
-// Puts ours first, if it is not.
+// Installs the handler unless it is installed already.
 void install() {
   struct sigaction now {};
   if (sigaction(SIGSEGV, nullptr, &now) != 0 || ((now.sa_flags & SA_SIGINFO) && now.sa_sigaction == on_fault)) return;

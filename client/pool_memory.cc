@@ -30,11 +30,12 @@ void forget_unused_pools() {
   std::erase_if(registry().all, [](const auto& pool) { return pool->is_over(); });
 }
 
-// Spans without a live block go back to the server.
+// Returns spans without live blocks to the server.
 void release_spans(const Device& device, const std::vector<BlockPool::Span>& spans, bool settled) {
   Session& session = *device.session;
   if (!settled) {
-    // Frees take effect in order, so those of the spans wait for the work that these wait for.
+    // Frees take effect in order: these empty ones wait for the pending work of each stream, so the frees of
+    // the spans do, too.
     for (const auto& [point, handle] : stream_order().unpassed()) {
       auto* const context = handles().find_as<Context>(Kind::context, handle);
       if (!context || context->session != &session) continue;
@@ -52,7 +53,7 @@ void release_spans(const Device& device, const std::vector<BlockPool::Span>& spa
 
 bool is_point_passed(const FreePoint& point) { return stream_order().is_passed(point); }
 
-// As wire::MapMemory has it.
+// The peer bits of wire::MapMemory.
 uint32_t peers_of(const std::map<int, CUmemAccess_flags>& access) {
   uint32_t bits = 0;
   for (const auto& [ordinal, flags] : access) {
@@ -124,7 +125,8 @@ CUresult PoolMemory::allocate(Context& context, CUstream stream, uint64_t bytes,
   return CUDA_SUCCESS;
 }
 
-// No free block may be used as it is. In the order that the CUDA programming guide gives.
+// Called when no free block is usable. Tries the alternatives in the order of the CUDA programming guide:
+// opportunistic reuse, new memory, reuse with an internal dependency.
 CUresult PoolMemory::grow(Context& context, CUstream stream, uint64_t bytes, const Allocation& about, std::optional<uint64_t>* block) {
   const uint64_t key = order_key(context, stream);
   const auto reused = [&](bool own_dependency = false) { return (*block = reuse(about.context, key, bytes, own_dependency)).has_value(); };
@@ -215,7 +217,7 @@ void PoolMemory::trim_to_threshold() {
 }
 
 void PoolMemory::abandon() {
-  const auto self = shared_from_this();  // the registry may have the last reference
+  const auto self = shared_from_this();  // the registry may hold the last reference
   {
     const std::lock_guard lock(mutex_);
     abandoned_ = true;

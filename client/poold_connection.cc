@@ -9,7 +9,8 @@ namespace gpupool::client {
 Result<std::unique_ptr<transport::Connection>> connect_to_poold(const Settings& settings, const LeasedServer& server, hello::Hello wish,
                                                                 std::chrono::milliseconds patience, hello::HelloReply* reply) {
   transport::Endpoint endpoint = server.endpoint;
-  if (endpoint.scheme == "rdma") endpoint.scheme = "tcp";  // it begins so, too, and this stays with it
+  // RDMA sessions begin over TCP; this connection stays on TCP.
+  if (endpoint.scheme == "rdma") endpoint.scheme = "tcp";
   transport::Options options;
   options.connect_timeout = std::min(settings.connect_timeout, patience);
   options.dead_peer_timeout = settings.dead_peer_timeout;

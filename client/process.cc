@@ -28,9 +28,9 @@ struct Process {
   Devices devices;
   std::atomic<bool> ready{false};
   std::atomic<bool> tried{false};
-  std::atomic<bool> forked{false};  // this is a child of a process that had a session
+  std::atomic<bool> forked{false};  // this is a child of a process that had connected
   CUresult result = CUDA_ERROR_NOT_INITIALIZED;
-  std::string servers;  // in the words of GPUPOOL; a lease that was asked for: lease:FILE
+  std::string servers;  // as GPUPOOL names them; after a lease was acquired: lease:FILE
 };
 
 Process& process() {
@@ -38,7 +38,7 @@ Process& process() {
   return *only;
 }
 
-// PREFIX/bin/pool-lease, seen from PREFIX/lib/client/libcuda.so.1.
+// Returns PREFIX/bin/pool-lease for a library in PREFIX/lib/client/libcuda.so.1.
 std::string holder_program() {
   Dl_info here{};
   if (::dladdr(reinterpret_cast<const void*>(&holder_program), &here) == 0 || !here.dli_fname) return "pool-lease";
@@ -49,7 +49,7 @@ std::string holder_program() {
   return path + "/bin/pool-lease";
 }
 
-// What GPUPOOL says: servers, the file of a lease, or a pool to ask for one.
+// Resolves GPUPOOL: servers, a lease file, or a pool, which is asked for a lease.
 Result<std::vector<LeasedServer>> find_servers(std::string text) {
   if (text.starts_with("pool://")) {
     const auto file = acquire_lease(holder_program(), text, ::program_invocation_short_name);
@@ -61,8 +61,7 @@ Result<std::vector<LeasedServer>> find_servers(std::string text) {
   return servers;
 }
 
-// A leased host is there, or the scheduler would not have given it away: what it does not answer at once is asked again, as long as
-// connecting may take.
+// Opens a session. The scheduler only grants live hosts, so a leased server is retried until connect_timeout.
 Result<std::unique_ptr<Session>> open_session(const Settings& settings, const transport::Endpoint& endpoint, bool leased) {
   const auto end = std::chrono::steady_clock::now() + settings.connect_timeout;
   for (auto pause = std::chrono::milliseconds(50);; pause *= 2) {
@@ -75,7 +74,7 @@ Result<std::unique_ptr<Session>> open_session(const Settings& settings, const tr
   }
 }
 
-// Sessions with all servers, or none: a GPU that the user has listed is missed.
+// Opens sessions with all servers, or none, because the user expects every listed GPU.
 bool open_sessions(const char* text, std::vector<std::unique_ptr<Session>>& sessions) {
   const auto servers = find_servers(text);
   if (!servers) {
@@ -101,7 +100,8 @@ bool open_sessions(const char* text, std::vector<std::unique_ptr<Session>>& sess
   return true;
 }
 
-// Numbers the devices through, and makes their primary contexts. Servers without a visible device are left.
+// Numbers the devices and creates their primary contexts. Closes the sessions with servers that have no
+// visible device.
 bool take_devices(Process& self) {
   std::vector<OfferedDevice> offered;
   for (const auto& session : self.sessions) {
@@ -113,7 +113,7 @@ bool take_devices(Process& self) {
     return std::none_of(self.devices.begin(), self.devices.end(),
                         [&](const auto& device) { return device->session == session.get(); });
   });
-  const auto busy = busy_addresses();  // before the servers' ranges are among them
+  const auto busy = busy_addresses();  // taken before the servers' ranges are reserved
   for (const auto& session : self.sessions) {
     if (auto taken = session->take_addresses(); !taken) {
       complain("cannot use the server %s: %s", session->server().c_str(), taken.error().message.c_str());
@@ -153,10 +153,10 @@ CUresult connect(Process& self) {
   }
   pthread_atfork(nullptr, nullptr, [] {
     process().forked = true;
-    // The servers must see the connections end with this process, however long its children live.
+    // The servers must see the connections close when this process ends, even if its children live on.
     for (const auto& parents : process().sessions) parents->abandon();
   });
-  // A number that somebody has chosen counts from the first copy on.
+  // If the user has chosen a number, open the bulk connections now, so that the first copy uses them.
   if (std::getenv("GPUPOOL_BULK_CONNECTIONS")) {
     for (const auto& session : self.sessions) session->links().open_now();
   }
@@ -204,8 +204,8 @@ Session* session_of(uint64_t address, Session* first) {
 
 }  // namespace gpupool::client
 
-// For our libnvidia-ml.so.1 in the same program, which must not ask for a lease of its own: what GPUPOOL came to. Returns its length; 0: there
-// is no session.
+// For our libnvidia-ml.so.1 in the same process, which must not acquire a lease of its own: the servers of
+// this process, as GPUPOOL would name them. Returns the length of the text; 0: not connected.
 extern "C" __attribute__((visibility("default"))) size_t gpupool_client_servers(char* text, size_t size) {
   using namespace gpupool::client;
   if (ready() != CUDA_SUCCESS) return 0;

@@ -19,10 +19,10 @@ namespace {
 using transport::Clock;
 using transport::Connection;
 
-constexpr size_t kBufferBytes = 64 * 1024;  // replies are small; bulk data goes past it
-// The background thread looks this often whether its help is still wanted.
+constexpr size_t kBufferBytes = 64 * 1024;  // bytes; replies are small, bulk data bypasses it
+// How often the background thread checks whether it is still needed.
 constexpr auto kBackgroundWait = std::chrono::milliseconds(50);
-// A ping follows each third of the dead-peer timeout without a sign of life, so a silent server has been sent two.
+// A ping is sent after each third of dead_peer_timeout without a message, so a dead server has been sent two.
 constexpr unsigned kPingsBeforeLoss = 2;
 
 }  // namespace
@@ -87,7 +87,7 @@ bool Receiver::wait(Waiter& waiter) {
     changed_.notify_all();
   }
   waiters_.erase(waiter.sequence);
-  // The caller may free its memory when it hears of a failure.
+  // After a failure the caller may free its memory: wait until no piece is being received into it.
   changed_.wait(lock, [this] { return !failed_ || active_pieces_ == 0; });
   return !failed_;
 }
@@ -102,7 +102,7 @@ bool Receiver::pump_until_done(const Waiter& waiter) {
   last_received_ = std::max(last_received_, started);
   unanswered_pings_ = 0;
   const Connection::Patience patience = connection_.patience();
-  unsigned looks = 0;  // since something came
+  unsigned looks = 0;  // polls without a message
   while (looks % patience.looks_per_yield != 0 || !is_done(waiter)) {
     const auto before = last_received_;
     if (!receive_some() || !parse()) return false;
@@ -113,7 +113,7 @@ bool Receiver::pump_until_done(const Waiter& waiter) {
     }
     if (++looks % patience.looks_per_yield != 0) continue;
     if (Clock::now() - started < patience.time) {
-      std::this_thread::yield();  // the worker may be waiting for this very core
+      std::this_thread::yield();  // the worker may need this core
       continue;
     }
     const auto ready = connection_.wait(true, false, Clock::now() + dead_peer_timeout_ / 3);
@@ -126,8 +126,8 @@ bool Receiver::pump_until_done(const Waiter& waiter) {
   return true;
 }
 
-// Called after each third of the timeout without a message. Elapsed time alone does not prove that the server is lost: a program
-// that was stopped (SIGSTOP) or not scheduled for that long has neither pinged nor read.
+// Called after each third of the timeout without a message. Elapsed time alone does not prove that the server
+// is dead: a program that was stopped (SIGSTOP) or not scheduled for that long has neither pinged nor read.
 bool Receiver::stay_alive(Clock::time_point started) {
   if (unanswered_pings_ >= kPingsBeforeLoss && Clock::now() - std::max(last_received_, started) > dead_peer_timeout_) {
     report(ErrorCode::lost, "no sign of life for " + std::to_string(dead_peer_timeout_.count()) +
@@ -237,8 +237,9 @@ bool Receiver::handle(const wire::MessageHeader& header, const std::byte* body) 
       }
       return true;
     }
-    case wire::MessageKind::standard_output:  // as the program's own code wrote it
-      (void)std::fwrite(body, 1, header.length, stdout);  // a kernel's printf learns of no failure
+    case wire::MessageKind::standard_output:  // unfiltered: output of the program's own device code
+      // Write errors are ignored, as for a kernel's printf.
+      (void)std::fwrite(body, 1, header.length, stdout);
       return true;
     case wire::MessageKind::standard_error: {
       const std::string text = printable_lines({reinterpret_cast<const char*>(body), header.length});
@@ -264,8 +265,9 @@ bool Receiver::handle(const wire::MessageHeader& header, const std::byte* body) 
   return false;
 }
 
-// The reply says that all of a bulk transfer's data has been sent: the rest of it is on its way. Whoever hears of anything
-// later may rely on it, so this waits. After an error pieces may be missing, but none may still be written.
+// The reply means that all data of a bulk transfer has been sent; the rest may be in flight on other
+// connections. Waits for it, because whatever is reported later may rely on the data. After an error pieces
+// may be missing, but none may still be being written.
 void Receiver::finish_transfer(Lock& lock, uint64_t sequence, bool good) {
   changed_.wait(lock, [&] {
     const auto found = transfers_.find(sequence);
@@ -322,7 +324,7 @@ bool Receiver::receive_data(const wire::MessageHeader& header) {
   return scatter(transfer, head.offset, length);
 }
 
-// Packed bytes [offset, offset + length) of the copy go to their rows, straight from the socket.
+// Copies packed bytes [offset, offset + length) of the transfer from the socket to their rows.
 bool Receiver::scatter(const Transfer& transfer, uint64_t offset, uint64_t length) {
   return wire::for_each_row(transfer.width, transfer.pitch, offset, length, [&](uint64_t to, uint64_t, uint64_t size) {
     return take(transfer.destination + to, size);
@@ -335,7 +337,7 @@ bool Receiver::take(std::byte* to, uint64_t length) {
   begin_ += buffered;
   to += buffered;
   length -= buffered;
-  // Many small rows: read ahead into the buffer instead of one system call each.
+  // Many small rows: read ahead into the buffer instead of making one system call for each.
   while (length && length < kBufferBytes / 4) {
     if (!receive_some()) return false;
     if (begin_ == end_) {
@@ -404,7 +406,8 @@ void Receiver::run_background() {
       continue;
     }
     pumping_ = true;
-    // Another server's streams may depend on a handler's reply; a waiter cannot read while this thread has the role.
+    // Count a handler's reply as awaited, because other servers' streams may depend on it; likewise a waiter,
+    // which cannot pump while this thread has the role.
     const bool was_awaited = std::exchange(awaited, watched_ != 0 || !handlers_.empty() || !waiters_.empty());
     if (!was_awaited) last_asked = waiting_since = Clock::now();
     lock.unlock();
@@ -423,7 +426,8 @@ void Receiver::run_background() {
 }
 
 void Receiver::report(ErrorCode code, std::string message) {
-  hooks_.failed(Error{code, std::move(message)});  // first, so that whose wait ends finds the session failed
+  // First, so that threads whose wait ends find the session failed.
+  hooks_.failed(Error{code, std::move(message)});
   fail();
 }
 

@@ -11,7 +11,7 @@ namespace gpupool::client {
 void RegisteredMemory::start(transport::DirectMemory* memory, const Limits& limits) {
   memory_ = memory;
   limits_ = limits;
-  // What is registered can go nowhere else: the rest of the machine needs memory, too.
+  // Registered memory is locked; leave half of the RAM to the rest of the machine.
   const auto half = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) / 2 * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   limits_.bytes = std::min(limits_.bytes, half);
 }
@@ -46,7 +46,7 @@ std::optional<RegisteredMemory::Lease> RegisteredMemory::use(const HostAllocatio
   return Lease{known->second.registration->region.remote_key, known->second.registration};
 }
 
-// Lets go of what has not been used for the longest time, if there is anything that no copy uses now.
+// Evicts the least recently used registration that no copy uses; false: there is none.
 bool RegisteredMemory::make_room() {
   for (auto id = order_.rbegin(); id != order_.rend(); ++id) {
     const auto known = known_.find(*id);

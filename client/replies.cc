@@ -9,7 +9,8 @@
 namespace gpupool::client {
 namespace {
 
-constexpr uint64_t kAddressLimit = uint64_t{1} << 57;  // of processors with five levels of page tables, and of GPUs
+// 57-bit virtual addresses: processors with five-level page tables, and GPUs.
+constexpr uint64_t kAddressLimit = uint64_t{1} << 57;
 
 bool names_something(const wire::SharedName& name) { return name.magic == wire::kSharedName && name.server != 0; }
 
@@ -37,7 +38,8 @@ bool read_kernel_names(std::span<const std::byte> reply, std::vector<std::string
   std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   const size_t before = names->size();
   for (size_t end; (end = text.find('\0')) != std::string_view::npos; text.remove_prefix(end + 1)) names->emplace_back(text.substr(0, end));
-  // A part of a name, more names than there are, or none although there are more, which would be asked for without end.
+  // Reject a truncated name, more names than announced, and an empty part, which would be requested again
+  // without end.
   if (!text.empty() || names->size() > count || (names->size() == before && count != before)) return false;
   *complete = names->size() == count;
   return true;

@@ -18,8 +18,8 @@ constexpr uint64_t kPiece = 4 * 1024 * 1024;
 
 std::byte* host_pointer(uint64_t address) { return reinterpret_cast<std::byte*>(static_cast<uintptr_t>(address)); }
 
-// Memory for two pieces. Kept for the next copy, and never freed: what was being received when a server was lost may still be
-// written.
+// A buffer for two pieces. Reused by later copies and never freed, because data that was in flight when a
+// server was lost may still be written to it.
 class Buffers {
  public:
   Buffers() {
@@ -73,7 +73,7 @@ std::vector<Piece> cut(const Box& box) {
   return pieces;
 }
 
-// The next piece is on its way to the client while one is sent on.
+// Copies through the client: receives the next piece while sending the current one.
 CUresult relay(const Box& box, CUstream source, CUstream target) {
   const std::vector<Piece> pieces = cut(box);
   Context& from = *box.from.context;
@@ -97,11 +97,11 @@ CUresult relay(const Box& box, CUstream source, CUstream target) {
   }
   const CUresult arrived = synchronize_stream(to, target);
   if (result == CUDA_SUCCESS) return arrived;
-  (void)synchronize_stream(from, source);  // nothing may come into the buffers any more
+  (void)synchronize_stream(from, source);  // the buffers must not be written any more
   return result;
 }
 
-// All but the copy's number and key.
+// Fills in all but the copy's number and key.
 wire::PeerTarget target_of(const BulkLinks::Offer& offer) {
   wire::PeerTarget target{};
   target.address = *offer.address;
@@ -111,13 +111,14 @@ wire::PeerTarget target_of(const BulkLinks::Offer& offer) {
   return target;
 }
 
-// Can servers send copies to this session? Over tls they could not without each other's certificates.
+// True if other servers can send copies to this session. Not over TLS, because they would need each other's
+// certificates.
 bool takes_from_peers(const BulkLinks::Offer& offer) {
   return offer.peer_protocol == wire::kPeerProtocolVersion && !offer.token.empty() && offer.session_id.size() == sizeof(wire::PeerTarget::session_id) &&
          offer.server.scheme == "tcp" && offer.address;
 }
 
-// One part from server to server. False: it did not get there, and has to take another way.
+// Sends one part from server to server. False: it was not transferred and must take another path.
 bool send_part(const Box& box, const BulkPart& part, uint64_t from_address, uint64_t to_address, CUstream source, CUstream target,
                CUresult* result) {
   Session& from = *box.from.context->session;
@@ -143,7 +144,7 @@ bool send_part(const Box& box, const BulkPart& part, uint64_t from_address, uint
   return cuda::is_sticky(sent) || sent == Session::failure();
 }
 
-// The source's server sends to the target's. False: it cannot, or no more.
+// Has the source's server send to the target's. False: it cannot, or can no longer.
 bool send_directly(const Box& box, CUstream source, CUstream target, CUresult* result) {
   Session& from = *box.from.context->session;
   if (!from.may_reach_peers() || !takes_from_peers(box.to.context->session->links().offer())) return false;
@@ -166,7 +167,7 @@ bool send_directly(const Box& box, CUstream source, CUstream target, CUresult* r
   return there;
 }
 
-// Between the program's memory and a device.
+// Copies between the program's memory and a device.
 CUresult move(const Box& box, const End& device, CUstream stream) {
   const bool up = box.to.on_device;
   for (uint64_t z = 0; z < box.depth; ++z) {
@@ -182,7 +183,7 @@ CUresult move(const Box& box, const End& device, CUstream stream) {
   return up ? synchronize_stream(*device.context, stream) : CUDA_SUCCESS;
 }
 
-// On a thread that may wait.
+// Performs the copy and waits for it.
 CUresult copy_now(const Box& box) {
   CUstream source = nullptr, target = nullptr;
   if (box.from.on_device) {
@@ -193,7 +194,7 @@ CUresult copy_now(const Box& box) {
   }
   if (!box.from.on_device) return move(box, box.to, target);
   if (!box.to.on_device) return move(box, box.from, source);
-  if (box.from.context->session == box.to.context->session) {  // it is only the stream that is elsewhere
+  if (box.from.context->session == box.to.context->session) {  // only the stream belongs to another server
     const CUresult result = copy_on_server(*box.from.context, source, box);
     return result == CUDA_SUCCESS ? synchronize_stream(*box.from.context, source) : result;
   }
@@ -205,7 +206,7 @@ CUresult copy_now(const Box& box) {
 }  // namespace
 
 CUresult copy_between_servers(Context& context, CUstream stream, const Box& box, bool wait) {
-  // What cannot begin is told at once, as with every copy.
+  // Errors that exist already are returned at once, as for every copy.
   for (Context* const named : {&context, box.from.context, box.to.context}) {
     if (!named) continue;
     if (const CUresult result = named->session->before_call(named); result != CUDA_SUCCESS) return result;

@@ -30,14 +30,14 @@ transport::Options options_of(const Settings& settings) {
   return options;
 }
 
-// rdma:// and shm:// addresses say what carries the session, GPUPOOL_TRANSPORT says it for tcp://.
+// rdma:// and shm:// addresses determine the transport; for tcp:// GPUPOOL_TRANSPORT does.
 Use rdma_for(const Settings& settings, const std::string& scheme) {
   if (scheme == "rdma" || (scheme == "tcp" && settings.carrier == Carrier::rdma)) return Use::always;
   const bool may = scheme == "tcp" && settings.carrier == Carrier::automatic && transport::has_rdma_device();
   return may ? Use::if_possible : Use::never;
 }
 
-// More than one helps where one core cannot fill the link; an rdma device needs none.
+// Several connections help if one core cannot fill the link; RDMA devices do not need that.
 unsigned usual_bulk_connections(bool over_rdma) {
   return over_rdma ? 1 : std::clamp(std::thread::hardware_concurrency() / 2, 1u, 4u);
 }
@@ -100,7 +100,7 @@ Result<void> Session::say_hello(const transport::Endpoint& server, const transpo
     std::memcpy(image_nonce_.data(), reply->image_nonce.data(), image_nonce_.size());
     largest_image_ = reply->largest_image;
   }
-  // Where the session had to stay with tcp, so do its bulk connections.
+  // If the session stays on TCP, so do its bulk connections.
   const bool over_rdma = connection_->direct_memory() != nullptr;
   transport::Options bulk = options_of(settings_);
   if (over_rdma) bulk.session = connection_.get();
@@ -165,7 +165,7 @@ CUresult Session::share_host_memory(Context& context, int descriptor, const wire
   if (auto sent = connection_->send_descriptor(descriptor, Clock::now() + settings_.dead_peer_timeout); !sent) {
     return CUDA_ERROR_NOT_SUPPORTED;
   }
-  // From here on the command must follow, whatever becomes of the context.
+  // The descriptor has been sent, so its command must follow, even if the context is lost.
   Waiter waiter;
   queue_.append(static_cast<uint16_t>(wire::Command::share_host_memory), wire::kWantsReply, handle_of(&context),
                 [&](wire::Writer& writer) { writer.put(memory); },
@@ -196,8 +196,9 @@ void Session::abandon() {
 void Session::fail(const Error& error) {
   {
     const std::lock_guard lock(closing_);
-    if (!why_) why_ = error.message;  // who fails because it was closed here has less to say
-    // Before anybody hears of it: the server must not write any more what is then the program's again.
+    if (!why_) why_ = error.message;  // keep the first error; later ones only report our own close
+    // Close before any thread sees the failure: the server must no longer write to memory that then belongs
+    // to the program.
     if (connection_->direct_memory()) connection_->close();
   }
   if (failed_.exchange(true, std::memory_order_acq_rel)) return;

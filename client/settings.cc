@@ -64,7 +64,7 @@ std::string text_of(const char* variable) {
   return text ? text : "";
 }
 
-// The first line, without blanks around it.
+// Returns the first line without surrounding blanks.
 std::string only_line(const std::string& text) {
   constexpr const char* kBlanks = " \t\r\n";
   const std::string line = text.substr(0, text.find('\n'));

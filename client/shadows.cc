@@ -10,15 +10,16 @@
 namespace gpupool::client {
 namespace {
 
-constexpr size_t kCompared = 64;   // bytes at once
-constexpr size_t kGap = 4096;      // equal bytes that are sent along rather than in two messages
+constexpr size_t kCompared = 64;   // bytes compared at once
+constexpr size_t kGap = 4096;      // equal bytes that are sent along to save a message
 
 bool overlaps(uint64_t a, uint64_t a_bytes, uint64_t b, uint64_t b_bytes) { return a < b + b_bytes && b < a + a_bytes; }
 
-// Calls found(begin, end) for each run in which they differ; runs with no more than `gap` equal bytes between them are one.
+// Calls found(begin, end) for each run of differing bytes; runs separated by at most `gap` equal bytes are
+// combined.
 template <class Found>
 CUresult for_each_difference(const std::byte* a, const std::byte* b, size_t bytes, size_t gap, const Found& found) {
-  size_t begin = bytes, end = 0;  // of the run
+  size_t begin = bytes, end = 0;  // of the current run
   for (size_t block = 0; block < bytes; block += kCompared) {
     const size_t until = std::min(block + kCompared, bytes);
     if (std::memcmp(a + block, b + block, until - block) == 0) continue;
@@ -77,10 +78,11 @@ std::vector<uint64_t> Shadows::forget_context(const Context& context) {
   return gone;
 }
 
-// While other work may be at it only what the program has written itself is sent.
+// While the device may be changing the copy, sends exactly the bytes that the program has changed, without
+// gaps.
 CUresult Shadows::push(Shadow& shadow) {
   auto* const context = handles().find_as<Context>(Kind::context, shadow.context);
-  if (!context) return CUDA_SUCCESS;  // on its way out
+  if (!context) return CUDA_SUCCESS;  // the context is being destroyed
   const std::byte* const now = bytes_at(shadow.host);
   return for_each_difference(now, shadow.seen.data(), shadow.bytes, shadow.behind.empty() ? kGap : 0, [&](size_t begin, size_t end) {
     std::memcpy(shadow.seen.data() + begin, now + begin, end - begin);
@@ -117,7 +119,7 @@ CUresult Shadows::before_use(Context& context, CUstream stream, uint64_t address
 CUresult Shadows::fetch(Shadow& shadow) {
   auto* const context = handles().find_as<Context>(Kind::context, shadow.context);
   CUstream own = nullptr;
-  if (!context) return CUDA_SUCCESS;  // on its way out
+  if (!context) return CUDA_SUCCESS;  // the context is being destroyed
   if (const CUresult result = own_stream(*context, &own); result != CUDA_SUCCESS) return result;
   std::vector<std::byte> now(shadow.bytes);
   const CUresult result = copy_from_device(*shadow.session, *context, own, now.data(), shadow.device,
@@ -130,7 +132,7 @@ CUresult Shadows::fetch(Shadow& shadow) {
   });
 }
 
-// `done`: is nothing of that stream's left that could still change it?
+// `done(user)`: true if no work of this (context, stream) pair can still change the copy.
 template <class Done>
 CUresult Shadows::after(const Done& done) {
   const std::lock_guard lock(mutex_);

@@ -6,7 +6,7 @@
 
 namespace gpupool::client {
 CUresult lend_stream(Context& context, std::vector<LentStream>& streams, CUstream* stream) {
-  constexpr size_t kMostStreams = 8;  // so that what waits in one of them seldom holds up others
+  constexpr size_t kMostStreams = 8;  // enough that streams with long waits seldom delay others
   std::lock_guard lock(context.mutex);
   const uint32_t epoch = context.epoch.load();
   std::erase_if(streams, [&](const LentStream& lent) { return lent.epoch != epoch; });
@@ -27,11 +27,12 @@ Context* side_context(const Context& context, uint64_t address) {
   if (!known || !known->device || known->device == context.device) return nullptr;
   auto* const its = handles().find_as<Context>(Kind::context, known->context);
   if (its && its->device == known->device) return its;
-  Context* const primary = known->device->primary;  // a memory pool may be another device's than the context that asked
+  // Memory of a pool may be on another device than the context that allocated it.
+  Context* const primary = known->device->primary;
   return primary->active.load() ? primary : nullptr;
 }
 
-// An event of its own each time: one that is shared would put streams behind each other that have nothing to do with each other.
+// Creates a new event each time: a shared one would order unrelated streams behind each other.
 template <class Wait>
 CUresult with_event(Context& context, CUstream stream, Wait&& wait) {
   Context* its = &context;
@@ -44,7 +45,7 @@ CUresult with_event(Context& context, CUstream stream, Wait&& wait) {
   if (result != CUDA_SUCCESS) return result;
   result = rows::cuEventRecord::at(place, {event, stream});
   if (result == CUDA_SUCCESS) result = wait(event);
-  (void)rows::cuEventDestroy_v2::at(place, {event});  // the server does it behind the two
+  (void)rows::cuEventDestroy_v2::at(place, {event});  // the server destroys it after the record and the wait
   return result;
 }
 

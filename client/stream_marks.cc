@@ -11,12 +11,12 @@ namespace {
 struct Mark {
   CUevent event = nullptr;
   uint64_t context = 0;        // of the event
-  StreamOrder::Points points;  // what it is behind
+  StreamOrder::Points points;  // the frees that it is behind
 };
 
 struct Marks {
   std::mutex mutex;
-  std::unordered_map<uint64_t, Mark> by_stream;  // but for those that a thread is using
+  std::unordered_map<uint64_t, Mark> by_stream;  // except marks that a thread has taken
 };
 Marks& marks() {
   static Marks* const only = new Marks;
@@ -37,7 +37,7 @@ void destroy_mark(const Mark& mark) {
   if (context && mark.event) (void)rows::cuEventDestroy_v2::at({context->session, context}, {mark.event});
 }
 
-// Records the mark behind what its stream has now.
+// Records the mark's event behind the stream's present work.
 bool record_mark(uint64_t stream, Mark& mark) {
   const bool null_stream = cuda::kind_of(stream) == Kind::context;
   const Object* const object = null_stream ? nullptr : handles().find(Kind::stream, stream);
@@ -50,7 +50,8 @@ bool record_mark(uint64_t stream, Mark& mark) {
   return rows::cuEventRecord::at(place, {mark.event, cuda::handle_from_bits<CUstream>(null_stream ? 0 : stream)}) == CUDA_SUCCESS;
 }
 
-// nullopt: the stream is gone without a mark. Goes back by give_mark().
+// Takes the stream's mark, recorded behind the point; return it with give_mark(). nullopt: the stream was
+// destroyed without a mark.
 std::optional<Mark> take_mark(const FreePoint& point) {
   Mark mark;
   {
@@ -68,7 +69,7 @@ void give_mark(uint64_t stream, Mark mark) {
     const std::lock_guard lock(marks().mutex);
     if (marks().by_stream.try_emplace(stream, mark).second) return;
   }
-  destroy_mark(mark);  // another thread's is there meanwhile
+  destroy_mark(mark);  // another thread has stored one meanwhile
 }
 
 }  // namespace

@@ -100,7 +100,7 @@ void StreamOrder::end_record(uint64_t event, const Points& points) {
   const std::lock_guard lock(mutex_);
   const auto known = events_.find(event);
   if (known == events_.end() || --known->second.recording != 0) return;
-  // Which of two records that overlap came last is not known.
+  // If records overlap, the last one is unknown.
   if (!known->second.overlapped && !known->second.distrusted) known->second.points = points;
   known->second.overlapped = false;
 }

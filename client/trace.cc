@@ -18,7 +18,8 @@
 #include "protocol/wire/frame.h"
 
 extern "C" {
-// From trace_stubs.S: by the rows of symbols.def, functions that count and go on.
+// From trace_stubs.S, by the rows of symbols.def: stubs that count and then jump to the function, and their
+// counters.
 extern const char gpupool_counting_stubs[] __attribute__((visibility("hidden")));
 extern uint64_t gpupool_counting_counts[] __attribute__((visibility("hidden")));
 }
@@ -84,7 +85,7 @@ bool is_one(const char* variable) {
   return text && std::strcmp(text, "1") == 0;
 }
 
-// Past stdio: the program may have closed or redirected its FILE objects.
+// Bypasses stdio: the program may have closed or redirected its FILE objects.
 struct Output {
   int descriptor;
   void line(const char* format, ...) const __attribute__((format(printf, 2, 3)));
@@ -132,7 +133,7 @@ Rows take_rows() {
   return rows;
 }
 
-// The longest waits first, then what was called most.
+// Sorted by time waited, then by number of calls.
 void print_table(const Output& out, Rows rows, const Values& all) {
   std::stable_sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) {
     return std::pair(a.second[kWaited], a.second[kCalls]) > std::pair(b.second[kWaited], b.second[kCalls]);
@@ -173,7 +174,8 @@ void print_stats(const Output& out, Rows rows, const Values& all) {
   });
 }
 
-// Later than exit handlers, which may still call the driver. A forked child has nothing to tell of its own.
+// A destructor, to run after exit handlers, which may still call the driver. Prints nothing in a forked
+// child.
 __attribute__((destructor)) void print_at_exit() {
   if (!on() || getpid() != settings.process) return;
   const int descriptor = open_output();
@@ -187,7 +189,7 @@ __attribute__((destructor)) void print_at_exit() {
     }
     if (settings.table) print_table(out, rows, all);
     if (settings.stats) print_stats(out, rows, all);
-  } catch (...) {  // out of memory: the process ends anyway
+  } catch (...) {  // out of memory; the process is exiting anyway
   }
   close(descriptor);
 }

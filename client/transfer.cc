@@ -14,7 +14,8 @@ namespace gpupool::client {
 namespace {
 
 constexpr uint16_t id_of(wire::Command command) { return static_cast<uint16_t>(command); }
-// Below this a copy joins the batch instead of being sent from the caller's memory: a memcpy is cheaper than a system call.
+// Copies up to this size (bytes) are appended to the batch instead of being sent from the caller's memory: a
+// memcpy costs less than a system call.
 constexpr uint64_t kInline = 16 * 1024;
 
 CUresult send_piece(Session& session, Context& context, const wire::CopyToDevice& head, const std::byte* bytes) {
@@ -37,7 +38,8 @@ CUresult fetch(Session& session, Context& context, wire::Command command, const 
   if (const CUresult early = session.before_call(&context); early != CUDA_SUCCESS) return early;
   transfer.background = !wait;
   Waiter waiter{.id = id_of(command)};
-  // Nobody sees a background copy's reply: without the flag its error comes with the next answer that is waited for.
+  // No thread waits for a background copy's reply: without the flag its error is returned with the next
+  // awaited reply.
   const uint16_t flags = wait ? wire::kWantsReply : uint16_t{0};
   session.queue().append(id_of(command), flags, Session::handle_of(&context), [&](wire::Writer& writer) { writer.put(body); },
                          [&](uint64_t sequence) {
@@ -54,7 +56,8 @@ CUresult fetch(Session& session, Context& context, wire::Command command, const 
   return session.finish_call(&context, waiter, reply);
 }
 
-// Large copies go over the bulk connections. A synchronous one has to be larger to gain by that: the caller waits anyway.
+// Minimum size in bytes for bulk connections. Higher for synchronous copies, which gain less because the
+// caller waits anyway.
 constexpr uint64_t kBulkFrom = 256 * 1024;
 constexpr uint64_t kSynchronousBulkFrom = wire::kBulkChunkBytes + 1;
 
@@ -86,10 +89,10 @@ CUresult bulk_to_device(Session& session, Context& context, CUstream stream, uin
   return result;
 }
 
-// From here on the server takes the data of pinned memory itself, where it can.
+// Minimum size in bytes for direct copies of pinned memory by RDMA.
 constexpr uint64_t kDirectFrom = 256 * 1024;
 
-// In host memory the rows must be packed.
+// Registers the memory for a direct copy. The rows must be packed in host memory.
 std::optional<RegisteredMemory::Lease> registered(Session& session, const void* memory, const Rows& rows) {
   const uint64_t bytes = rows.width * rows.count;
   if (bytes < kDirectFrom || !session.registered().usable() || (rows.count != 1 && rows.host_pitch != rows.width)) return std::nullopt;
@@ -102,7 +105,7 @@ std::optional<RegisteredMemory::Lease> registered(Session& session, const void* 
 CUresult copy_to_device(Session& session, Context& context, CUstream stream, uint64_t to, const void* from,
                         const Rows& rows, CopyOrder order, Source kept, Lane lane) {
   const auto* source = static_cast<const std::byte*>(from);
-  // Copies that the client makes on its own may be what other streams wait for.
+  // The client's own copies must not wait for room, because other streams may be waiting for them.
   const bool may_wait = lane == Lane::bulk && order == CopyOrder::in_stream;
   const auto send = [&](const wire::CopyToDevice& head, const std::byte* bytes) {
     const CUresult result = may_wait ? await_room(session, context, stream) : CUDA_SUCCESS;

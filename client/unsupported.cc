@@ -1,6 +1,7 @@
-// A function that the library does not have says so when it is called: once, with the reason of protocol/cuda/unsupported.def, or that it is newer
-// than the library. Functions of cudaGL.h, cudaVDPAU.h and cudaEGL.h, which unsupported.def does not list, say nothing: programs have other ways where they fail,
-// and use them by themselves.
+// Symbols of functions that this library does not implement. Each logs once when called: the reason from
+// protocol/cuda/unsupported.def, or that the function is newer than the library. Functions of cudaGL.h,
+// cudaVDPAU.h and cudaEGL.h, which unsupported.def does not list, fail silently, because programs then use
+// their fallbacks.
 #include <atomic>
 #include <iterator>
 #include <string_view>
