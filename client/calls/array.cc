@@ -13,7 +13,8 @@ using namespace gpupool::client;
 
 namespace {
 
-// Makes an object on the server under a handle of its own; a full device may have room yet.
+// Creates an object on the server under a new handle. If the device is out of memory, returns idle memory and
+// tries once more.
 template <class Known, class Write>
 CUresult create(Kind kind, uint16_t id, std::unique_ptr<Known> known, const Write& write, uint64_t* handle) {
   Session* session = nullptr;
@@ -92,7 +93,7 @@ CUresult describe(Descriptor* answer, CUarray handle) {
   });
 }
 
-// Goes where the object is; null: it is not alive.
+// Finds the object and redirects `place` to its server; null: it is not alive.
 template <class Known>
 Known* find(Kind kind, uint64_t handle, Place& place) {
   auto* const known = handles().find_as<Known>(kind, handle);
@@ -134,7 +135,7 @@ CUDA_EXPORT CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR* shape, CUarr
 CUDA_EXPORT CUresult cuArray3DGetDescriptor(CUDA_ARRAY3D_DESCRIPTOR_v1* shape, CUarray array) { return describe(shape, array); }
 CUDA_EXPORT CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR* shape, CUarray array) { return describe(shape, array); }
 
-// Neither this nor its twin needs a current context.
+// cuArrayDestroy and cuMipmappedArrayDestroy need no current context.
 CUDA_EXPORT CUresult cuArrayDestroy(CUarray array) {
   return guarded([&]() -> CUresult {
     if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;

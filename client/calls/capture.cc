@@ -1,4 +1,4 @@
-// Stream capture (client/capture.h): all of it is the client's.
+// Exported functions of stream capture. The state is in client/capture.h; nothing is sent to the server.
 #include "client/capture.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace {
 
 bool valid_mode(CUstreamCaptureMode mode) { return static_cast<unsigned>(mode) <= CU_STREAM_CAPTURE_MODE_RELAXED; }
 
-// With the stream resolved and graph_mutex() held.
+// Runs `body` with the stream resolved and graph_mutex() held.
 template <class Body>
 CUresult on_stream(CUstream stream, Body&& body) {
   return guarded([&]() -> CUresult {
@@ -50,7 +50,7 @@ CUresult begin(CUstream given, CUstreamCaptureMode mode) {
   });
 }
 
-// Is everything that the capture's other streams did before what the first one did last?
+// True if the origin stream's last nodes depend on all nodes that other streams have captured.
 bool is_joined(const Capture& capture) {
   std::unordered_set<const GraphNode*> before;
   std::vector<const GraphNode*> open;
@@ -68,7 +68,8 @@ bool is_joined(const Capture& capture) {
 CUresult end(CUstream given, CUgraph* graph) {
   return on_stream(given, [&](Context&, CUstream stream) -> CUresult {
     const auto capture = capture::of(stream);
-    // Whoever captured into a graph has it already (cuStreamBeginCaptureToGraph); a null graph is believed to be an error otherwise.
+    // cuStreamBeginCaptureToGraph: the program has the graph already, so `graph` may be null. Otherwise null
+    // is an error, as we believe NVIDIA's driver does.
     if (!graph && (!capture || capture->own_graph)) return CUDA_ERROR_INVALID_VALUE;
     if (graph) *graph = nullptr;
     if (!capture) return CUDA_ERROR_ILLEGAL_STATE;
@@ -103,7 +104,7 @@ CUresult info(CUstream given, CUstreamCaptureStatus* status, cuuint64_t* id = nu
     if (dependencies && !edges && !full) return CUDA_ERROR_LOSSY_QUERY;
     if (id) *id = capture->id;
     if (graph) *graph = graph_handle(*capture->graph);
-    // CUDA lends the lists until the next call about the stream; lists per thread live as long.
+    // CUDA lends the lists until the next call about the stream; one list per thread meets that.
     thread_local std::vector<CUgraphNode> lent;
     thread_local std::vector<CUgraphEdgeData> lent_edges;
     lent.clear();
@@ -135,7 +136,7 @@ CUresult update_dependencies(CUstream given, CUgraphNode* handles, const CUgraph
 
 }  // namespace
 
-// A function and its twin, in which the null stream is the calling thread's.
+// Defines a function and its _ptsz twin, for which a null stream is the calling thread's.
 #define ON_STREAM(function, parameters, arguments, body)                              \
   CUDA_EXPORT CUresult function(CUstream stream STREAM_ARGUMENTS parameters) { return body; } \
   CUDA_EXPORT CUresult function##_ptsz(CUstream stream STREAM_ARGUMENTS parameters) { return function(or_per_thread(stream) STREAM_ARGUMENTS arguments); }

@@ -1,5 +1,6 @@
-// Processes that are locked, checkpointed, restored and unlocked by number: others of the tenant on this machine, or this one. poold does it
-// with their sessions (checkpoint.h); nothing of it goes over this process's own.
+// cuCheckpointProcess...: locks, checkpoints, restores and unlocks a process by its id: another process of
+// the tenant on this machine, or this one. poold acts on that process's sessions (checkpoint.h); this
+// process's own sessions are not used.
 #include "protocol/cuda/checkpoint_args.h"
 
 #if CUDA_VERSION >= 12080
@@ -42,7 +43,8 @@ CUresult change(int pid, const Args* args, CheckpointAction action, unsigned tim
   return with_process(pid, [&](CheckpointedProcess& process) { return process.change(action, timeout_ms); });
 }
 
-// Nothing in a process is needed to restore it; but who asks wants a thread that does nothing of the program's own.
+// Restoring needs no thread of the process, but the caller expects one that runs no code of the program:
+// returns the library's flusher thread, or `pid` if there is none.
 int thread_of_library(int pid) {
   const std::string folder = "/proc/" + std::to_string(pid) + "/task/";
   int found = pid;
@@ -61,7 +63,8 @@ int thread_of_library(int pid) {
 }  // namespace
 
 CUDA_EXPORT CUresult cuCheckpointProcessLock(int pid, CUcheckpointLockArgs* args) {
-  if (pid == ::getpid() && ready() == CUDA_SUCCESS) {  // what it has called before is before the lock
+  // Earlier calls of this process must take effect before the lock.
+  if (pid == ::getpid() && ready() == CUDA_SUCCESS) {
     for (const auto& session : sessions()) session->queue().flush();
   }
   return change(pid, args, CheckpointAction::lock, args ? args->timeoutMs : 0);

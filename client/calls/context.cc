@@ -1,4 +1,4 @@
-// Contexts: the stack and every question about a context are answered here; what the server has to know is queued.
+// Contexts: the per-thread stack and queries are answered here; commands for the server are queued.
 #include <algorithm>
 
 #include "client/mirrors.h"
@@ -38,7 +38,7 @@ void go_to(const Device& named, Place& place) {
 }
 
 unsigned long long new_context_id() {
-  static std::atomic<unsigned long long> next{1 << 16};  // below: primary contexts
+  static std::atomic<unsigned long long> next{1 << 16};  // smaller ids are primary contexts
   return next.fetch_add(1);
 }
 
@@ -48,13 +48,14 @@ namespace {
 
 CUcontext as_cuda(const Context& context) { return cuda::handle_from_bits<CUcontext>(context.handle); }
 
-// A null context means the current one, where a function takes a context.
+// Forgets the client's state of memory in a context that is destroyed or reset.
 void forget_memory(const Context& context) {
   forget_pool_memory_of(context.handle);
   mirrors().forget_context(context);
   for (const uint64_t host : shadows().forget_context(context)) host_memory().set_device(host, 0);
 }
 
+// A null `given` means the current context.
 CUresult find_context(CUcontext given, Session** session, Context** context) {
   if (!given) return ready_with_context(session, context);
   if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
@@ -130,7 +131,7 @@ CUresult destroy_context(CUcontext given) {
   return result;
 }
 
-// The last release resets the primary context, as CUDA documents.
+// Also called for the last release, which resets the primary context, as CUDA documents.
 CUresult reset_primary(Session& session, Context& context) {
   await_bridges(context);
   bool was_active = false;
@@ -351,7 +352,7 @@ CUDA_EXPORT CUresult cuCtxGetFlags(unsigned int* flags) {
 CUDA_EXPORT CUresult cuCtxGetApiVersion(CUcontext given, unsigned int* version) {
   FOR_CONTEXT(given);
   if (!version) return CUDA_ERROR_INVALID_VALUE;
-  *version = 3020;  // the value NVIDIA's driver gives for every context since cuCtxCreate_v2
+  *version = 3020;  // NVIDIA's driver returns this value for every context since cuCtxCreate_v2
   return CUDA_SUCCESS;
 }
 
@@ -396,7 +397,7 @@ CUDA_EXPORT CUresult cuCtxSynchronize_v2(CUcontext given) {
 }
 #endif
 
-// Profilers attach on the GPU host; starting and stopping them from here has nothing to act on.
+// Profilers attach on the GPU host, so starting and stopping them here has no effect.
 CUDA_EXPORT CUresult cuProfilerStart(void) {
   FOR_CONTEXT(nullptr);
   return CUDA_SUCCESS;

@@ -1,5 +1,5 @@
-// Copies. Which side each end is on decides the way: host to device is sent, device to host is received, device to device
-// is a row of the table, host to host is a memmove after the stream has got there.
+// Copies. The kinds of both ends determine the path: host to device is sent, device to host is received,
+// device to device is a table row, host to host is a memmove after the stream has been synchronised.
 #include <algorithm>
 #include <cstring>
 
@@ -38,7 +38,7 @@ CUresult enter(Caller& caller) {
   return ready_for_work(&caller.session, &caller.context, caller.stream);
 }
 
-// The bytes from the first to the last; nothing fits what is too much for 64 bits.
+// Bytes from the first to the last; UINT64_MAX on overflow, which no memory contains.
 uint64_t span_of(const Box& box, const End& end) {
   uint64_t slices = 0, rows = 0, span = 0;
   if (__builtin_mul_overflow(box.depth - 1, end.slice, &slices) || __builtin_mul_overflow(box.height - 1, end.pitch, &rows) ||
@@ -48,7 +48,7 @@ uint64_t span_of(const Box& box, const End& end) {
   return span;
 }
 
-// z * slice + y * pitch + x; false: too much for 64 bits.
+// Computes z * slice + y * pitch + x; false on overflow.
 bool offset_of(uint64_t x, uint64_t y, uint64_t pitch, uint64_t z, uint64_t slice, uint64_t* offset) {
   uint64_t rows = 0;
   return !__builtin_mul_overflow(z, slice, offset) && !__builtin_mul_overflow(y, pitch, &rows) &&
@@ -70,8 +70,9 @@ CUresult host_to_host(const Caller& caller, const Box& box) {
   return result;
 }
 
-// Pinned memory is read when the stream gets there, not now: what comes before in the stream may still write it (a host
-// function, a copy from the device). The stream stops there until the data has been sent and copied on another stream.
+// Pinned memory is read when the stream reaches the copy, because earlier work of the stream may still write
+// to it (a host function, a copy from the device). The stream is held until the data has been sent and copied
+// in another stream.
 CUresult copy_to_device_later(const Caller& caller, uint64_t to, const void* from, const Rows& rows) {
   CUstream own = nullptr;
   Session& session = *caller.session;
@@ -83,7 +84,7 @@ CUresult copy_to_device_later(const Caller& caller, uint64_t to, const void* fro
   });
 }
 
-// Memory that the server maps too: the device reads or writes it itself when the stream gets there.
+// Memory that the server maps too: the device accesses it directly when the stream reaches the copy.
 CUresult copy_in_place(const Caller& caller, const HostAllocation& memory, const End& host, const End& device, const Rows& rows,
                        uint64_t depth, bool up) {
   for (uint64_t z = 0; z < depth; ++z) {
@@ -101,27 +102,28 @@ CUresult run_between_servers(const Caller& caller, Box box) {
     if (end->on_device) {
       if (!end->context) end->context = caller.context;
     } else if (!host_memory().is_pinned(host_pointer(end->address), span_of(box, *end))) {
-      wait = true;  // pageable: it may be gone when the caller goes on
+      wait = true;  // pageable memory may be freed when the call returns
     }
   }
   return copy_between_servers(*caller.context, caller.stream, box, wait);
 }
 
-// Is what a copy from the device brings still to arrive there?
+// True if a copy from the device has yet to write to this memory.
 bool awaits_data_in(const void* memory, uint64_t bytes) {
   return std::any_of(sessions().begin(), sessions().end(),
                      [&](const auto& session) { return session->receiver().awaits_data_in(memory, bytes); });
 }
 
-// Is there memory? Ends on other servers than `own`'s get a context of theirs.
+// Checks that both ends are valid memory. Ends on other servers than `own` get a context there.
 CUresult check_ends(Box& box, Session& own, bool& between_servers) {
   for (End* end : {&box.from, &box.to}) {
     if (box.height > 1 && end->pitch < box.width) return CUDA_ERROR_INVALID_VALUE;
     const uint64_t span = span_of(box, *end);
-    // With unified addresses the address decides, also where the program names memory of a device as the host's (Warp does).
+    // With unified addressing the address decides, even if the program calls device memory host memory (Warp
+    // does).
     if (!end->on_device && session_of(end->address, &own)) end->on_device = true;
     if (mirrors().any() && span != UINT64_MAX) [[unlikely]] {
-      // What the host and kernels both use is the device's here, whichever the program says.
+      // Mirrored memory is copied on the device, whichever kind the program names.
       if (const auto both = mirrors().find(end->address); both && span <= both->bytes - (end->address - both->address)) {
         end->on_device = true;
         if (!both->managed && both->session != &own) return CUDA_ERROR_NOT_SUPPORTED;
@@ -131,7 +133,7 @@ CUresult check_ends(Box& box, Session& own, bool& between_servers) {
       }
     }
     Session* const session = end->on_device ? session_of(end->address, &own) : nullptr;
-    // Pinned memory is the device's as well.
+    // Pinned memory may be named as device memory.
     if (end->on_device && !session && span != UINT64_MAX && host_memory().is_pinned(host_pointer(end->address), span)) end->on_device = false;
     if (end->on_device ? !session || !is_mapped(*session, end->address, span) : end->address == 0 || span == UINT64_MAX) {
       return CUDA_ERROR_INVALID_VALUE;
@@ -144,7 +146,7 @@ CUresult check_ends(Box& box, Session& own, bool& between_servers) {
   return CUDA_SUCCESS;
 }
 
-// What cuGraphMemcpyNodeGetParams says of a copy that was captured.
+// The parameters that cuGraphMemcpyNodeGetParams returns for a captured copy.
 CUDA_MEMCPY3D describe(const Box& box) {
   CUDA_MEMCPY3D params{};
   params.srcMemoryType = params.dstMemoryType = CU_MEMORYTYPE_UNIFIED;
@@ -172,12 +174,12 @@ std::optional<CUresult> capture_copy(const Caller& caller, const Box& box, bool 
   });
 }
 
-// What the program has of memory that the device has too. `use`: kept until the copy is queued.
+// Synchronises mirrored memory and registered memory before a copy. `use`: kept until the copy is queued.
 CUresult before_copy(const Caller& caller, const Box& box, Mirrors::Use& use) {
   for (const End* end : {&box.from, &box.to}) {
     const uint64_t bytes = span_of(box, *end);
     if (!end->on_device) {
-      // What kernels have made of it is to be copied.
+      // Host end: fetch the device's changes first.
       const CUresult result = shadows().is_behind(end->address, bytes) ? synchronize_stream(*caller.context, caller.stream) : CUDA_SUCCESS;
       if (result != CUDA_SUCCESS) return result;
       continue;
@@ -192,17 +194,18 @@ CUresult before_copy(const Caller& caller, const Box& box, Mirrors::Use& use) {
   return CUDA_SUCCESS;
 }
 
-// A synchronous copy to the device usually returns when its data has been read, and no stream gets past it. That is not enough where somebody
-// else sees what it comes behind, or what it has written: the program in its own memory, another process. Nor may other streams be made to wait
-// for it where a stream stands still that may wait for them.
+// A synchronous copy to the device usually returns when its data has been read, and later work of all streams
+// waits for it. It must be complete before it returns if its completion is visible otherwise: to the program
+// in its own memory (earlier device work writes there), or to another process. The same holds if other
+// streams must not be made to wait for it, because a held stream may be waiting for them.
 bool ends_before_return(const Context& context) {
   return streams_may_stand() || context.host_writers.load(std::memory_order_relaxed) || memory_is_shared();
 }
 
 constexpr uint64_t kSentAlong = 16 * 1024;
 
-// Between the program's memory and the device of the caller's context. `asked`: the program's own context and stream, which are others where the
-// memory is on another device than the stream's.
+// Copies between the program's memory and the device. `asked` has the program's context and stream; `caller`
+// has those to use, which differ if the memory is on another device than the stream's.
 CUresult run_host_device(const Caller& asked, const Caller& caller, const Box& box) {
   const bool up = box.to.on_device;
   const End& host = up ? box.from : box.to;
@@ -212,7 +215,7 @@ CUresult run_host_device(const Caller& asked, const Caller& caller, const Box& b
   void* const start = host_pointer(host.address);
   const bool written = up && host_memory().is_written(start);
   const bool ends_first = up && caller.wait && ends_before_return(*asked.context);
-  // A small synchronous copy to the device is sent with the next commands instead: nobody waits for it.
+  // A small synchronous copy to the device is sent with the next commands; the caller does not wait.
   const bool sent_along = up && caller.wait && !written && !ends_first && box.width * box.height * box.depth <= kSentAlong;
   if (!sent_along && asked.context == caller.context) {
     if (const auto shared = host_memory().use_shared(start, host_span, *asked.context, !up, caller.wait)) {
@@ -221,7 +224,7 @@ CUresult run_host_device(const Caller& asked, const Caller& caller, const Box& b
       return result;
     }
   }
-  // What is pageable may be gone when the caller goes on, so the copy is waited for, as CUDA does.
+  // Pageable memory may be freed when the call returns, so the copy is waited for, as CUDA does.
   const bool wait = caller.wait || (!up && !host_memory().is_pinned(host_pointer(host.address), host_span));
   bool later = up && (written || host_functions_pending() || streams_held() || awaits_data_in(host_pointer(host.address), host_span));
   if (later && caller.wait) {
@@ -241,7 +244,8 @@ CUresult run_host_device(const Caller& asked, const Caller& caller, const Box& b
            : copy_from_device(*caller.session, *caller.context, caller.stream, host_address, device_address, rows, wait);
     if (result != CUDA_SUCCESS) return result;
   }
-  if (!up && !wait) note_host_writer(*asked.context, asked.stream);  // once it is queued: a wait of another thread may clear the note before
+  // After queueing: another thread's wait may clear the flag before that.
+  if (!up && !wait) note_host_writer(*asked.context, asked.stream);
   if (ends_first) {
     if (!asked.stream) asked.context->host_writers.store(false, std::memory_order_relaxed);
     return synchronize_stream(*caller.context, caller.stream);
@@ -249,7 +253,8 @@ CUresult run_host_device(const Caller& asked, const Caller& caller, const Box& b
   return !up && caller.wait && shadows().any() ? shadows().after_something() : CUDA_SUCCESS;
 }
 
-// Nothing of either device runs beside a synchronous copy between two.
+// Copies on one server. As with CUDA, a synchronous copy between two devices overlaps with no other work of
+// either.
 CUresult run_on_server(const Caller& caller, const Box& box) {
   const auto owner = [&](uint64_t address) {
     Context* const side = side_context(*caller.context, address);
@@ -263,7 +268,7 @@ CUresult run_on_server(const Caller& caller, const Box& box) {
     if (result != CUDA_SUCCESS) return result;
   }
   const CUresult result = copy_on_server(*caller.context, caller.stream, box);
-  // The program may write what the copy reads when this returns.
+  // On return the program may change the memory that the copy reads.
   const bool reads_of_host = caller.wait && (mirrors().touches(box.from.address, span_of(box, box.from)) ||
                                              (shadows().any() && shadows().host_of(box.from.address)));
   return result == CUDA_SUCCESS && (serialised || reads_of_host) ? synchronize_stream(*caller.context, caller.stream) : result;
@@ -285,7 +290,8 @@ CUresult run(Caller caller, Box box) {
   if (Context* const side = side_context(*caller.context, box.to.on_device ? box.to.address : box.from.address)) [[unlikely]] {
     Caller on_side{caller.session, side, nullptr, caller.wait};
     const End& host = box.to.on_device ? box.from : box.to;
-    // Kernels use memory that the server maps in the order of their streams, which a copy over the connection does not keep: it is waited for.
+    // Kernels use memory that the server maps in the order of their streams, which a copy over the connection
+    // does not preserve. So wait before and after.
     CUresult result = CUDA_SUCCESS;
     if (host_memory().use_shared(host_pointer(host.address), span_of(box, host), *caller.context, false, true)) {
       result = synchronize_stream(*caller.context, caller.stream);
@@ -323,7 +329,7 @@ CUresult anywhere(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream strea
   });
 }
 
-// The ends of cuMemcpy2D and 3D, but for arrays (client/array.h).
+// Makes an end of cuMemcpy2D or 3D; arrays are handled in client/array.h.
 CUresult make_end(CUmemorytype type, const void* host, CUdeviceptr device, uint64_t pitch,
                   uint64_t slice, uint64_t offset, End* end) {
   switch (type) {
@@ -371,7 +377,7 @@ CUresult make_box(const CUDA_MEMCPY3D& copy, Box& box) {
   box.width = copy.WidthInBytes;
   box.height = copy.Height;
   box.depth = copy.Depth;
-  // What is left 0 means rows and slices without gaps.
+  // 0 means rows and slices without gaps.
   const uint64_t from_pitch = copy.srcPitch ? copy.srcPitch : box.width + copy.srcXInBytes;
   const uint64_t to_pitch = copy.dstPitch ? copy.dstPitch : box.width + copy.dstXInBytes;
   uint64_t from_slice = 0, to_slice = 0, from_offset = 0, to_offset = 0;
@@ -409,7 +415,7 @@ CUresult peer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext 
       return *captured;
     }
     if (source->session == caller.session && target->session == caller.session) {
-      // CUDA lets nothing of the three contexts run beside the synchronous one.
+      // CUDA overlaps a synchronous peer copy with no work of the three contexts.
       for (Context* const context : {source, target}) {
         const CUresult result = wait ? synchronize_context(*context) : CUDA_SUCCESS;
         if (result != CUDA_SUCCESS) return result;
@@ -448,7 +454,7 @@ CUresult gpupool::client::make_copy(const CUDA_MEMCPY3D& params, Context& contex
 
 namespace {
 
-// The memory may be gone since the node was made.
+// True if the memory of a host end still exists; it may have been unmapped since the node was made.
 bool is_there(const End& end, const Box& box) {
   if (end.on_device || box.width == 0 || box.height == 0 || box.depth == 0) return true;
   const uint64_t bytes = (box.depth - 1) * end.slice + (box.height - 1) * end.pitch + box.width;
@@ -480,7 +486,7 @@ uint64_t gpupool::client::copy_now(Context& context, const Box& box) {
   for (uint64_t z = 0; z < box.depth && result == CUDA_SUCCESS; ++z) {
     void* const memory = host_pointer(host.address + z * host.slice);
     const uint64_t address = device.address + z * device.slice;
-    // Other streams' order is not this copy's: they may be what it is waited for by.
+    // Must not wait for other streams' work: they may be waiting for this copy.
     result = up ? copy_to_device(*place.session, place, own, address, memory, rows, CopyOrder::passes_others, Source::kept)
                 : copy_from_device(*place.session, place, own, memory, address, rows, true);
   }
@@ -488,12 +494,12 @@ uint64_t gpupool::client::copy_now(Context& context, const Box& box) {
   return result == CUDA_SUCCESS && up ? cuda::handle_bits(own) : 0;
 }
 
-// An address says by itself whose memory it is.
+// The contexts are ignored: an address identifies its memory.
 CUresult gpupool::cuda::copy_box_between(const CUDA_MEMCPY3D& copy, CUcontext, CUcontext, CUstream stream, bool wait) {
   return copy_3d(&copy, stream, wait);
 }
 
-// A function, its twin on the per-thread stream, and what both do.
+// Defines a function, its per-thread-stream twin, and their common body.
 #define SYNC_COPY(function, parameters, arguments, body) \
   CUDA_EXPORT CUresult function parameters {             \
     const CUstream stream = nullptr;                     \

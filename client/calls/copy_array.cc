@@ -14,13 +14,14 @@
 namespace gpupool::client {
 namespace {
 
-constexpr uint64_t kPieceBytes = 4u << 20;   // of device memory that a copy goes through
-constexpr uint64_t kLeastPiece = 64u << 10;  // where that is not to be had
+constexpr uint64_t kPieceBytes = 4u << 20;   // bytes of the device buffer that a copy goes through
+constexpr uint64_t kLeastPiece = 64u << 10;  // bytes, if that much is not available
+// Limit of sizes and offsets, in bytes, that keeps their sums from overflowing.
 constexpr uint64_t kSane = uint64_t{1} << 46;
 
 bool part(uint64_t first, uint64_t count, uint64_t of) { return first <= of && count <= of - first; }
 
-// One end of a copy.
+// Refers to the fields of one side of a copy.
 struct Side {
   CUmemorytype& type;
   CUdeviceptr& device;
@@ -28,7 +29,7 @@ struct Side {
   const void* host;
   size_t &x, &y, &z, &pitch, &height;
   bool on_host = false;
-  uint64_t span = 0;  // bytes from the address on that may be touched; of memory
+  uint64_t span = 0;  // bytes from the address on that may be accessed; memory only
 };
 Side source(CUDA_MEMCPY3D& c) { return {c.srcMemoryType, c.srcDevice, c.srcArray, c.srcHost, c.srcXInBytes, c.srcY, c.srcZ, c.srcPitch, c.srcHeight}; }
 Side target(CUDA_MEMCPY3D& c) { return {c.dstMemoryType, c.dstDevice, c.dstArray, c.dstHost, c.dstXInBytes, c.dstY, c.dstZ, c.dstPitch, c.dstHeight}; }
@@ -44,7 +45,7 @@ CUresult check_array(const Side& side, const CUDA_MEMCPY3D& copy, const Session&
   return inside ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-// What is left 0 means rows and slices without gaps.
+// 0 means rows and slices without gaps.
 CUresult check_memory(Side& side, const CUDA_MEMCPY3D& copy, Session& session) {
   for (const uint64_t number : {side.x, side.y, side.z, side.pitch, side.height, copy.WidthInBytes, copy.Height, copy.Depth}) {
     if (number >= kSane) return CUDA_ERROR_INVALID_VALUE;
@@ -63,7 +64,7 @@ CUresult check_memory(Side& side, const CUDA_MEMCPY3D& copy, Session& session) {
   const uint64_t address = side.on_host ? reinterpret_cast<uintptr_t>(side.host) : side.device;
   if (!side.on_host && side.type != CU_MEMORYTYPE_DEVICE && side.type != CU_MEMORYTYPE_UNIFIED) return CUDA_ERROR_INVALID_VALUE;
   if (mirrors().any() && !empty) [[unlikely]] {
-    // What the host and kernels both use is the device's here, whichever the program says.
+    // Mirrored memory is copied on the device, whichever kind the program names.
     const auto both = mirrors().find(address);
     if (both && side.span <= both->bytes - (address - both->address)) {
       if (both->session != &session) return CUDA_ERROR_NOT_SUPPORTED;
@@ -90,7 +91,7 @@ struct Checked {
   bool from_host = false, to_host = false;
   uint64_t from_span = 0, to_span = 0;
 };
-// Fills in what was left out.
+// Checks both sides and fills in omitted values.
 CUresult check(CUDA_MEMCPY3D& copy, Session& session, Checked* checked) {
   if (copy.srcLOD != 0 || copy.dstLOD != 0) return CUDA_ERROR_INVALID_VALUE;
   copy.reserved0 = copy.reserved1 = nullptr;
@@ -103,7 +104,7 @@ CUresult check(CUDA_MEMCPY3D& copy, Session& session, Checked* checked) {
   return CUDA_SUCCESS;
 }
 
-// What the program has of memory that the device has too.
+// Sends the program's changes of mirrored memory before a copy.
 CUresult before_copy(const Place& place, const CUDA_MEMCPY3D& copy, const Checked& checked, Mirrors::Use& use) {
   CUresult result = CUDA_SUCCESS;
   if (copy.srcMemoryType == CU_MEMORYTYPE_DEVICE) result = mirrors().before_use(*place.context, copy.srcDevice, checked.from_span, nullptr);
@@ -115,6 +116,7 @@ CUresult before_copy(const Place& place, const CUDA_MEMCPY3D& copy, const Checke
 
 bool is_empty(const CUDA_MEMCPY3D& copy) { return copy.WidthInBytes == 0 || copy.Height == 0 || copy.Depth == 0; }
 
+// Makes a context current in this thread.
 struct Current {
   explicit Current(const Context& context) { thread_state().contexts.push_back(context.handle); }
   ~Current() { thread_state().contexts.pop_back(); }
@@ -131,7 +133,8 @@ CUresult allocate(CUdeviceptr* memory, uint64_t* most, uint64_t row, CUstream st
   return result;
 }
 
-// `up`: from the program's memory to the array. `of_host`: does the half between the program's memory and the device's.
+// Copies through a device buffer. `up`: from the program's memory to the array. `of_host(part)` copies
+// between the program's memory and the buffer.
 template <class OfHost>
 CUresult through_device(const Place& place, const CUDA_MEMCPY3D& copy, bool up, CUstream stream, const OfHost& of_host) {
   const uint64_t row = copy.WidthInBytes;
@@ -186,10 +189,11 @@ uint64_t copy_array_now(Context& context, const CUDA_MEMCPY3D& copy) {
   const bool up = copy.dstMemoryType == CU_MEMORYTYPE_ARRAY;
   CUresult result = own_stream(context, &own);
   if (result == CUDA_SUCCESS) {
-    const Current current(context);  // the thread of host functions has none
+    const Current current(context);  // the thread of host functions has no current context
     result = through_device({context.session, &context}, copy, up, own, [&](const CUDA_MEMCPY3D& half) {
       CopyWork work;
-      // copy_now() passes what is kept of its stream, and there the last piece may still leave the memory between.
+      // copy_now() does not wait for earlier work of its stream, where the last piece may still be leaving
+      // the buffer.
       if (const CUresult left = up ? synchronize_stream(context, own) : CUDA_SUCCESS; left != CUDA_SUCCESS) return left;
       const CUresult made = make_copy(half, context, &work);
       if (made == CUDA_SUCCESS) (void)copy_now(context, work.box);

@@ -1,4 +1,5 @@
-// Batches of data that the GPU's decompression engine unpacks, where the server's device has one.
+// cuMemBatchDecompressAsync: batches of data for the GPU's decompression engine, if the server's device has
+// one.
 #include <cstdint>
 #include <span>
 
@@ -37,7 +38,8 @@ CUresult decompress(CUmemDecompressParams* operations, size_t count, unsigned fl
     if (result != CUDA_SUCCESS) return result;
     const auto lock = mirrors().any() ? mirrors().before_work(*place.context, stream, &result) : Mirrors::Lock();
     if (result != CUDA_SUCCESS) return result;
-    // The operation that the server's driver refuses is not told: the error stands for all of them.
+    // The index of the operation that the server's driver refuses is not reported: the error applies to the
+    // whole batch.
     return rows::cuMemBatchDecompressAsync::at(place, {operations, count, flags, nullptr, stream});
   });
 }

@@ -1,11 +1,13 @@
-// What frees or destroys an object needs no current context: where the thread has none, the object's own takes its place.
+// Calls that free or destroy an object need no current context: without one, they use the object's own. Used
+// by the destroy and free calls. Any thread.
 #pragma once
 #include "client/call.h"
 #include "client/context.h"
 
 namespace gpupool::client {
 
-// For as long as this lives. Of the calling thread.
+// Makes `context` current in the calling thread for the lifetime of this object, unless a context is current
+// already.
 class BorrowedContext {
  public:
   explicit BorrowedContext(uint64_t context) {
@@ -24,7 +26,7 @@ class BorrowedContext {
   bool borrowed_ = false;
 };
 
-// A row that ends an object.
+// Forwards a row that destroys an object.
 template <class Row, class Handle>
 CUresult destroy(Kind kind, Handle handle) noexcept {
   return guarded([&]() -> CUresult {

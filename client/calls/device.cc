@@ -1,4 +1,4 @@
-// Devices: answered from what the server's hello brought. Nothing here travels.
+// Devices: answered from the servers' hellos, without a round trip.
 #include <algorithm>
 #include <cstring>
 #include <strings.h>
@@ -17,7 +17,7 @@ CUresult find(CUdevice ordinal, const Device** device) {
   return *device ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 
-// As CUDA does: cut to the buffer, always terminated.
+// Truncates to the buffer and always terminates, as CUDA does.
 CUresult copy_text(const std::string& text, char* to, int size) {
   if (!to || size <= 0) return CUDA_ERROR_INVALID_VALUE;
   const size_t length = std::min<size_t>(text.size(), size - 1);
@@ -64,7 +64,7 @@ CUDA_EXPORT CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice ordinal) {
 
 CUDA_EXPORT CUresult cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice ordinal) { return cuDeviceGetUuid(uuid, ordinal); }
 
-// The locally unique id is a notion of Windows drivers.
+// LUIDs exist only with Windows drivers.
 CUDA_EXPORT CUresult cuDeviceGetLuid(char* luid, unsigned int* node_mask, CUdevice ordinal) {
   const Device* device = nullptr;
   const CUresult result = find(ordinal, &device);
@@ -131,7 +131,7 @@ CUDA_EXPORT CUresult cuDeviceGetByPCIBusId(CUdevice* device, const char* id) {
   if (!device || !id) return CUDA_ERROR_INVALID_VALUE;
   if (!gpupool::cuda::parse_pci_address(id)) return CUDA_ERROR_INVALID_VALUE;
   for (const auto& known : devices()) {
-    const std::string& full = known->pci_bus_id;  // "0000:01:00.0"; the domain and the function may be left out
+    const std::string& full = known->pci_bus_id;  // "0000:01:00.0"; the domain or the function may be omitted
     const std::string wanted = id;
     const auto matches = [&](const std::string& text) { return strcasecmp(text.c_str(), id) == 0; };
     const std::string no_domain = full.substr(std::min(full.find(':') + 1, full.size()));
@@ -145,7 +145,7 @@ CUDA_EXPORT CUresult cuDeviceGetByPCIBusId(CUdevice* device, const char* id) {
 }
 
 #if CUDA_VERSION >= 13000
-// The host's memory is another machine's than the device's: nothing is atomic between the two.
+// Host and device memory are on different machines, so no operation is atomic between them.
 CUDA_EXPORT CUresult cuDeviceGetHostAtomicCapabilities(unsigned int* capabilities, const CUatomicOperation* operations,
                                                        unsigned int count, CUdevice ordinal) {
   const Device* device = nullptr;

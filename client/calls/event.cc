@@ -1,4 +1,4 @@
-// Events: rows, but for what a capture has to do with them.
+// Events: table rows, except for stream capture and the order of streams.
 #include "client/calls/destroy.h"
 #include "client/capture.h"
 #include "client/interprocess_events.h"
@@ -13,7 +13,8 @@ using namespace gpupool::client;
 
 namespace {
 
-// Waits until the device has the record of an event that other processes see, since they may wait for it as soon as the call has returned.
+// Other processes may wait for a shared event as soon as the record call has returned, so waits until the
+// device has the record.
 CUresult recorded(CUresult result, CUevent event) {
   if (result != CUDA_SUCCESS || !interprocess_events::contains(event)) [[likely]] return result;
   Place place;
@@ -30,7 +31,8 @@ CUresult forward_record(CUevent event, CUstream stream, unsigned flags) {
   return flags == 0 ? rows::cuEventRecord::forward(event, stream) : rows::cuEventRecordWithFlags::forward(event, stream, flags);
 }
 
-// The same where memory pools follow events. The server may refuse flags, and a stream of another context than the event's.
+// Records while memory pools follow events. The server may reject flags, and a stream of another context than
+// the event's.
 CUresult record_in_order(CUevent event, CUstream stream, unsigned flags) {
   Session* session = nullptr;
   Context* context = nullptr;
@@ -57,7 +59,7 @@ CUresult record(CUevent event, CUstream stream, unsigned flags) {
       const Object* const known = handles().find(Kind::event, cuda::handle_bits(event));
       if (!known) return CUDA_ERROR_INVALID_HANDLE;
       if (const auto captured = capture::record(*context, stream, *known, flags)) {
-        if (flags != 0) stream_order().distrust(known->handle);  // the graph records it when it is launched
+        if (flags != 0) stream_order().distrust(known->handle);  // the graph records the event at each launch
         return *captured;
       }
     }
@@ -130,7 +132,7 @@ CUDA_EXPORT CUresult cuEventSynchronize(CUevent event) {
 #if CUDA_VERSION >= 12050
 namespace {
 
-// A null context is the current one.
+// A null context means the current one.
 CUresult find(CUcontext given, CUevent event, Context** context, const Object** known) {
   Session* session = nullptr;
   if (given) {
@@ -166,7 +168,8 @@ CUDA_EXPORT CUresult cuCtxWaitEvent(CUcontext given, CUevent event) {
     if (const CUresult result = find(given, event, &context, &known); result != CUDA_SUCCESS) return result;
     if (const CUresult refused = capture::refuse_context(*context); refused != CUDA_SUCCESS) return refused;
     if (capture::refuse_event(event) != CUDA_SUCCESS) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    // Another server's event: no stream that this context has or will have may go on, so the caller waits.
+    // An event of another server: no present or future stream of the context may continue, so the caller
+    // waits.
     if (known->session != context->session) return cuEventSynchronize(event);
     return rows::cuCtxWaitEvent::at({context->session, context}, {cuda::handle_from_bits<CUcontext>(context->handle), event});
   });

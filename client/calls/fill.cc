@@ -1,4 +1,4 @@
-// Fills. To the caller the synchronous ones are asynchronous too for device memory, so each is its ...Async row.
+// Fills. CUDA's synchronous fills of device memory are asynchronous too, so each uses its ...Async row.
 #include <cstring>
 
 #include "client/calls/host_function.h"
@@ -13,7 +13,8 @@ using namespace gpupool::client;
 
 namespace {
 
-// Before the row is queued: its error would surface later, and the worker sees only whole mappings.
+// Checks the memory before the row is queued: the row's error would surface later, and the worker checks
+// whole mappings only.
 CUresult find_memory(CUdeviceptr address, uint64_t pitch, uint64_t width, uint64_t height, uint64_t item, Place& memory) {
   Session* session = nullptr;
   Context* context = nullptr;
@@ -37,7 +38,7 @@ CUresult find_memory(CUdeviceptr address, uint64_t pitch, uint64_t width, uint64
   return memory.context ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
-// Pinned memory that is not a mirror's: this process's to fill, when the stream gets there.
+// Fills pinned memory that is not mirrored, in this process, when the stream reaches the fill.
 CUresult fill_host(Session& session, Context& context, CUstream stream, const CUDA_MEMSET_NODE_PARAMS& params) {
   return run_in_stream(session, context, stream, [params]() -> uint64_t {
     for (size_t row = 0; row < params.height; ++row) {
@@ -48,7 +49,7 @@ CUresult fill_host(Session& session, Context& context, CUstream stream, const CU
   });
 }
 
-// `arguments`: of the row, but for the stream; `params`: the same as a graph's node.
+// `arguments`: the row's, without the stream; `params`: the same as a graph node.
 template <class Row, class... Arguments>
 CUresult fill(const Place& memory, CUstream stream, bool wait, const CUDA_MEMSET_NODE_PARAMS& params, Arguments... arguments) {
   Session* session = nullptr;

@@ -1,4 +1,4 @@
-// Functions and kernels: attributes and parameters, answered from what the look-up brought.
+// Functions and kernels: attributes and parameters, answered from the look-up's reply.
 #include <mutex>
 
 #include "client/module.h"
@@ -38,7 +38,8 @@ bool is_known(int attribute) { return attribute >= 0 && attribute < static_cast<
   return CUDA_SUCCESS;
 }
 
-// Serializes setting an attribute and caching its value, so that the cache cannot differ from the server after a race.
+// Serializes setting an attribute and caching its value, so that the cache cannot differ from the server
+// after a race.
 std::mutex& setting() {
   static auto* const only = new std::mutex;  // programs call the driver from exit handlers
   return *only;
@@ -75,7 +76,8 @@ CUDA_EXPORT CUresult cuFuncSetAttribute(CUfunction given, CUfunction_attribute a
     if (is_set_already(function, attribute, value)) return CUDA_SUCCESS;
     if (const CUresult result = rows::cuFuncSetAttribute::forward(given, attribute, value); result != CUDA_SUCCESS) return result;
     if (!is_known(attribute)) return CUDA_SUCCESS;
-    const bool is_kernel = cuda::kind_of(function->handle) == Kind::kernel;  // it stands for its function in the current context
+    // Stands for its function in the current context.
+    const bool is_kernel = cuda::kind_of(function->handle) == Kind::kernel;
     if (auto* const kernel = is_kernel ? function : handles().find_as<Function>(Kind::kernel, function->kernel)) kernel->varies = true;
     if (const CUresult result = go_to_function(current_session(), current_context(), &function); result != CUDA_SUCCESS) return result;
     function->own |= 1u << attribute;
@@ -101,12 +103,13 @@ CUDA_EXPORT CUresult cuFuncGetModule(CUmodule* module, CUfunction given) {
 CUDA_EXPORT CUresult cuKernelGetAttribute(int* value, CUfunction_attribute attribute, CUkernel kernel, CUdevice device) {
   if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
   if (!find_device(device)) return CUDA_ERROR_INVALID_DEVICE;
-  // The look-up described the kernel on one device; devices of one kind agree, others are asked.
+  // The look-up described the kernel on one device. Other devices may differ, so with several the server is
+  // asked.
   if (devices().size() > 1) return rows::cuKernelGetAttribute::forward(value, attribute, kernel, device);
   Function* function = nullptr;
   if (const CUresult result = find(as_function(kernel), &function); result != CUDA_SUCCESS) return result;
   if (!value || !is_known(attribute)) return CUDA_ERROR_INVALID_VALUE;
-  *value = function->attributes[attribute].load();  // not what was set of its functions
+  *value = function->attributes[attribute].load();  // not the values set on its functions
   return CUDA_SUCCESS;
 }
 
@@ -127,8 +130,8 @@ CUDA_EXPORT CUresult cuKernelSetAttribute(CUfunction_attribute attribute, int va
     function->set_for[{device, attribute}] = value;
     if (devices().size() > 1) function->varies = true;
     else function->attributes[attribute] = value;
-    // The functions that it has in contexts of this device follow, but where they have a value of their own: a launch is checked by
-    // its function's.
+    // Functions of this kernel in contexts of this device follow, unless they have a value of their own:
+    // launches are checked against the function's attributes.
     for (const auto& [where, handle] : function->functions) {
       const auto* const context = handles().find_as<Context>(Kind::context, where.first);
       auto* const made = handles().find_as<Function>(Kind::function, handle);
@@ -165,7 +168,7 @@ CUDA_EXPORT CUresult cuFuncLoad(CUfunction given) {
 }
 #endif
 
-// The search of NVIDIA's occupancy API: the block size with the most threads on a multiprocessor, larger blocks first.
+// NVIDIA's search: the block size with the most threads per multiprocessor, larger blocks first.
 CUDA_EXPORT CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int* min_grid, int* best_block, CUfunction given,
                                                                CUoccupancyB2DSize shared_of_block, size_t shared_bytes,
                                                                int block_limit, unsigned int flags) {
@@ -213,7 +216,7 @@ CUDA_EXPORT CUresult cuOccupancyMaxPotentialBlockSize(int* min_grid, int* best_b
 
 namespace {
 
-// Of the device that the stream is of, where one is given.
+// Asks about the device of the given stream, or of the current context.
 template <class Row>
 CUresult ask_of_clusters(int* answer, CUfunction function, const CUlaunchConfig* config) {
   return guarded([&]() -> CUresult {

@@ -11,8 +11,8 @@ using namespace gpupool::client;
 
 namespace {
 
-// CUDA's way to hand out a list: without a buffer the count is asked for; a longer buffer is filled with zeros. NVIDIA's driver refuses a
-// buffer without room for an entry.
+// Returns a list as CUDA does: without a buffer, only the count; a longer buffer is filled with zeros.
+// NVIDIA's driver refuses a buffer without room for an entry.
 CUresult give_nodes(const std::vector<GraphNode*>& nodes, CUgraphNode* out, size_t* count) {
   if (!count || (out && *count == 0)) return CUDA_ERROR_INVALID_VALUE;
   if (out) {
@@ -38,7 +38,7 @@ std::vector<Edge> edges_behind(GraphNode& node) {
   return edges;
 }
 
-// The same for a list of edges. `from` or `to` may alone be null; both are where only the count is asked for.
+// The same for edges. Either `from` or `to` may be null; if both are, only the count is returned.
 CUresult give_edges(const std::vector<Edge>& edges, CUgraphNode* from, CUgraphNode* to, CUgraphEdgeData* data, size_t* count) {
   const bool counts = !from && !to;
   if (!count || (counts && data) || (!counts && *count == 0)) return CUDA_ERROR_INVALID_VALUE;
@@ -93,7 +93,7 @@ CUresult change_edges(CUgraph handle, const CUgraphNode* from, const CUgraphNode
   });
 }
 
-// An edge is known by its data, too.
+// The edge must also match by its data.
 bool disconnect(GraphNode& from, GraphNode& to, cuda::EdgeData edge) { return to.edges.of(from) == edge && Graph::disconnect(from, to); }
 
 }  // namespace
@@ -111,7 +111,7 @@ CUDA_EXPORT CUresult cuGraphCreate(CUgraph* handle, unsigned int flags) {
 }
 
 CUDA_EXPORT CUresult cuGraphDestroy(CUgraph handle) {
-  std::shared_ptr<Graph> kept;  // its end comes without the lock: it may free memory
+  std::shared_ptr<Graph> kept;  // destroyed after the lock is released, because it may free memory
   return on_graph(handle, [&](Graph& graph) -> CUresult {
     kept = share_graph(handle);
     while (!graph.nodes.empty()) graph.remove(*graph.nodes.back());
@@ -130,7 +130,7 @@ CUDA_EXPORT CUresult cuGraphDestroyNode(CUgraphNode handle) {
 CUDA_EXPORT CUresult cuGraphClone(CUgraph* clone, CUgraph handle) {
   return on_graph(handle, [&](Graph& graph) -> CUresult {
     if (!clone) return CUDA_ERROR_INVALID_VALUE;
-    if (graph.has_memory()) return CUDA_ERROR_NOT_SUPPORTED;  // its addresses are one graph's
+    if (graph.has_memory()) return CUDA_ERROR_NOT_SUPPORTED;  // its addresses belong to one graph
     if (graph.has_conditions()) return CUDA_ERROR_NOT_SUPPORTED;
     const auto copy = graph.clone();
     if (!copy || publish(copy) == 0) return CUDA_ERROR_OUT_OF_MEMORY;

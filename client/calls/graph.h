@@ -1,10 +1,11 @@
-// Helpers of the graph functions.
+// Helpers of the graph functions: look-ups under graph_mutex(), and the making of nodes' work. Used by
+// client/calls/graph*.cc and memory.cc. Any thread.
 #pragma once
 #include "client/graph.h"
 
 namespace gpupool::client {
 
-// `body` runs with graph_mutex() held.
+// Runs `body` with graph_mutex() held. CUDA_ERROR_INVALID_VALUE: no such graph (node).
 template <class Body>
 CUresult on_graph(CUgraph handle, Body&& body) noexcept {
   return guarded([&]() -> CUresult {
@@ -25,23 +26,23 @@ CUresult on_node(CUgraphNode handle, Body&& body) noexcept {
   });
 }
 
-// What cuGraphKernelNodeGetParams and the like take, in the form of the newest header, and the work that it means in `context`
-// (null: none is current).
+// Check a node's parameters, in the newest version of their structs, and convert them to work in `context`
+// (null: no context is current).
 CUresult make_kernel_work(const CUDA_KERNEL_NODE_PARAMS* params, Context* context, NodeWork& work);
 CUresult make_copy_work(const CUDA_MEMCPY3D* params, Context* context, NodeWork& work);
 CUresult make_fill_work(const CUDA_MEMSET_NODE_PARAMS* params, Context* context, NodeWork& work);
 CUresult make_host_work(const CUDA_HOST_NODE_PARAMS* params, NodeWork& work);
 CUresult make_event_work(CUevent event, NodeWork& work);
 CUresult make_operations_work(const CUDA_BATCH_MEM_OP_NODE_PARAMS* params, NodeWork& work);
-// Allocates.
+// Allocates the memory and sets params->dptr.
 CUresult make_alloc_work(CUDA_MEM_ALLOC_NODE_PARAMS* params, Context* context, NodeWork& work);
 CUresult make_free_work(CUdeviceptr address, NodeWork& work);
 #if CUDA_VERSION >= 12030
-// client/calls/graph_conditional.cc. Makes the bodies.
+// client/calls/graph_conditional.cc. Creates the body graphs.
 CUresult make_conditional_work(const CUDA_CONDITIONAL_NODE_PARAMS& params, ConditionalWork& work);
 CUresult add_conditional_node(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count, CUDA_CONDITIONAL_NODE_PARAMS& params);
 #endif
-// The context that a call names; null: the current one, if any.
+// Returns the context that a call names; null: the current one.
 CUresult context_for(CUcontext given, Context** context);
 
 #if CUDA_VERSION >= 12000

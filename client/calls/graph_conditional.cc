@@ -1,5 +1,6 @@
-// Conditions of graphs, and the nodes that go by them: kept here like all of a graph (client/graph.h); the handle that a program gives its kernels
-// becomes the device's when the graph is made executable (server/worker/graphs.h).
+// Conditional handles and nodes, kept here like the rest of a graph (client/graph.h). The handle that a
+// program passes to its kernels is replaced by the device's when the graph is instantiated
+// (server/worker/graphs.h).
 #include "client/calls/graph.h"
 #include "protocol/cuda/conditional_check.h"
 #include "protocol/cuda/exports.h"

@@ -1,4 +1,4 @@
-// Executable graphs: made, changed, launched (client/graph_exec.h).
+// Executable graphs: instantiation, update, launch (client/graph_exec.h).
 #include "client/graph_exec.h"
 #include "client/mirrors.h"
 
@@ -17,12 +17,12 @@ using namespace gpupool::client;
 
 namespace {
 
-constexpr int kMostExecutables = 60'000;  // of the process; the server has its own limit
+constexpr int kMostExecutables = 60'000;  // of this process; the server has its own limit
 std::atomic<int> executables{0};
 
 GraphExec* find_exec(CUgraphExec handle) { return handles().find_as<GraphExec>(Kind::graph_exec, cuda::handle_bits(handle)); }
 
-// The program's node with that number among those described; null: none.
+// Returns the program's node with this index in the description; null: none.
 CUgraphNode node_of(const GraphDescription& description, uint32_t number) {
   return number < description.nodes.size() ? cuda::handle_from_bits<CUgraphNode>(description.nodes[number].node) : nullptr;
 }
@@ -73,7 +73,7 @@ CUresult instantiate(CUgraphExec* out, CUgraph handle, uint64_t flags, CUgraphNo
       handles().retire(executable);
       return result != CUDA_SUCCESS ? result : Session::failure();
     }
-    // It is there, also when the result is an earlier call's.
+    // The executable graph exists, even if the result is an earlier call's error.
     const std::lock_guard lock(graph_mutex());
     ++executables;
     exec.flags = flags;
@@ -97,8 +97,8 @@ CUresult instantiate(CUgraphExec* out, CUgraph handle, uint64_t flags, CUgraphNo
   });
 }
 
-// The references go when every stream that the graph was launched in has got past it. A stream that is gone cannot say so: then
-// its context is waited for.
+// Releases the user object references once every stream that the graph was launched in has passed the launch.
+// For a destroyed stream, waits for its context instead.
 void give_up_when_done(GraphExec& exec) {
   const std::shared_ptr<cuda::UserReferences> held = std::move(exec.user_objects);
   for (const uint64_t handle : std::exchange(exec.launched_in, {})) {
@@ -111,7 +111,7 @@ void give_up_when_done(GraphExec& exec) {
   }
 }
 
-// What both need of an executable graph that is to go into a stream.
+// Common checks of launch and upload.
 template <class Body>
 CUresult on_stream(CUgraphExec handle, CUstream stream, Body&& body) noexcept {
   return guarded([&]() -> CUresult {
@@ -165,7 +165,7 @@ CUresult upload(CUgraphExec handle, CUstream stream) {
   });
 }
 
-// Are these nodes as those? The first that is not.
+// Compares the nodes of both. *number: the first node that differs.
 CUgraphExecUpdateResult compare(const GraphExec& exec, const GraphDescription& description, uint32_t* number) {
   if (exec.nodes.size() != description.nodes.size()) return CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
   for (uint32_t i = 0; i < exec.nodes.size(); ++i) {
@@ -173,7 +173,8 @@ CUgraphExecUpdateResult compare(const GraphExec& exec, const GraphDescription& d
     *number = i;
     if (before.type != after.type) return CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED;
     if (before.dependencies != after.dependencies || before.edges != after.edges) return CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
-    if (before.kind != after.kind) return CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED;  // to or from the host, and now not
+    // Became a copy to or from the host, or ceased to be one.
+    if (before.kind != after.kind) return CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED;
   }
   *number = wire::kNoGraphNode;
   return CU_GRAPH_EXEC_UPDATE_SUCCESS;
@@ -220,14 +221,14 @@ CUresult update(CUgraphExec handle, CUgraph graph_handle, CUgraphNode* blamed, C
     }
     std::swap(exec->allocated, description.allocated);
     std::swap(exec->freed, description.freed);
-    // Launches of before hold on to what they were launched with.
+    // Earlier launches keep the references that they were launched with.
     if (exec->user_objects) give_up_when_done(*exec);
     exec->user_objects = std::move(description.user_objects);
     return result;
   });
 }
 
-// New work for a node of an executable graph, in the context given or the current one.
+// Sets new work for a node of an executable graph, in the context `given` or the current one.
 template <class Make>
 CUresult set(CUgraphExec handle, CUgraphNode node, CUgraphNodeType type, CUcontext given, Make&& make) {
   return guarded([&]() -> CUresult {
@@ -268,7 +269,8 @@ CUresult set(CUgraphExec handle, CUgraphNode node, CUgraphNodeType type, CUconte
   });
 }
 
-// A child graph of the same shape: node by node, as the two were made.
+// Sets the work of a child graph's nodes, one by one. The new child must have the same shape, with nodes in
+// the same order.
 CUresult set_child(CUgraphExec handle, CUgraphNode given, CUgraph child_handle) {
   struct Change {
     CUgraphNode node;
@@ -301,7 +303,7 @@ CUresult set_child(CUgraphExec handle, CUgraphNode given, CUgraph child_handle) 
   return CUDA_SUCCESS;
 }
 
-// Kernels, fills and copies may be disabled.
+// Only kernel, fill and copy nodes can be disabled.
 CUresult on_enabled(CUgraphExec handle, CUgraphNode node, const std::function<CUresult(GraphExec&, GraphExec::Node&)>& body) {
   return guarded([&]() -> CUresult {
     if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;

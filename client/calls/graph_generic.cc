@@ -1,4 +1,5 @@
-// The functions of CUDA 12 that take any node's parameters: each is the one for the node's type. And a picture of a graph.
+// The generic node functions of CUDA 12, which dispatch to the function for the node's type, and
+// cuGraphDebugDotPrint.
 #include <fstream>
 #include <unordered_map>
 
@@ -11,7 +12,7 @@ using namespace gpupool::client;
 #if CUDA_VERSION >= 12020
 namespace {
 
-// cuGraphAddNode's structs are the newest of each type, the functions' are not.
+// CUgraphNodeParams has the newest structs of each type; the functions take older ones.
 CUDA_KERNEL_NODE_PARAMS kernel_of(const CUgraphNodeParams& params) {
   const auto& kernel = params.kernel;
   CUDA_KERNEL_NODE_PARAMS made{};
@@ -175,7 +176,8 @@ CUDA_EXPORT CUresult cuGraphAddNode_v2(CUgraphNode* node, CUgraph graph, const C
   if (const CUresult added = cuGraphAddNode(node, graph, dependencies, count, params); added != CUDA_SUCCESS) return added;
   return on_node(*node, [&](GraphNode& made) -> CUresult {
     for (size_t i = 0; i < count; ++i) {
-      if (const GraphNode* const from = find_node(from_nodes[i])) made.edges.set(*from, data[i]);  // unless another thread has destroyed it
+      // Unless another thread has destroyed it.
+      if (const GraphNode* const from = find_node(from_nodes[i])) made.edges.set(*from, data[i]);
     }
     return CUDA_SUCCESS;
   });

@@ -1,4 +1,4 @@
-// Memory nodes of graphs (client/graph_memory.h).
+// Allocation and free nodes of graphs (client/graph_memory.h).
 #include "client/graph_memory.h"
 
 #include "client/calls/graph.h"

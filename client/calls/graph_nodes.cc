@@ -1,5 +1,5 @@
-// Nodes of graphs: making them, reading and changing what they do. What a node says is checked as the call is that does the same
-// at once.
+// Graph nodes: creation, and reading and changing their work. A node's parameters are checked like those of
+// the immediate call.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -55,7 +55,7 @@ CUresult make_host_work(const CUDA_HOST_NODE_PARAMS* params, NodeWork& work) {
 
 CUresult make_event_work(CUevent event, NodeWork& work) {
   if (!handles().find(Kind::event, cuda::handle_bits(event))) return CUDA_ERROR_INVALID_HANDLE;
-  stream_order().distrust(cuda::handle_bits(event));  // a launch may record it
+  stream_order().distrust(cuda::handle_bits(event));  // a launch may record the event
   work = EventWork{cuda::handle_bits(event)};
   return CUDA_SUCCESS;
 }
@@ -87,7 +87,7 @@ CUDA_KERNEL_NODE_PARAMS newest(const CUDA_KERNEL_NODE_PARAMS_v1& params) {
 
 namespace {
 
-// `make` says what the node does. The context is the one given, or the current one, if there is one.
+// Adds a node with the work that `make` returns. Its context is `given` or, if null, the current one, if any.
 template <class Make>
 CUresult add(CUgraphNode* out, CUgraph handle, const CUgraphNode* dependencies, size_t count, CUgraphNodeType type, CUcontext given, Make&& make) {
   return on_graph(handle, [&](Graph& graph) -> CUresult {
@@ -114,7 +114,7 @@ CUresult on_node_of(CUgraphNode handle, CUgraphNodeType type, Body&& body) {
   return on_node(handle, [&](GraphNode& node) { return node.type == type ? body(node) : CUDA_ERROR_INVALID_VALUE; });
 }
 
-// New work for a node, made in the context that it has or, without one, in the current one.
+// Sets new work for a node, made in the node's context or, without one, in the current one.
 template <class Make>
 CUresult set(CUgraphNode handle, CUgraphNodeType type, Make&& make) {
   return on_node_of(handle, type, [&](GraphNode& node) -> CUresult {
@@ -127,7 +127,8 @@ CUresult set(CUgraphNode handle, CUgraphNodeType type, Make&& make) {
   });
 }
 
-// The parameters as the node has them now. The addresses stay the same as long as the node's kernels have parameters of the same sizes.
+// Returns the node's present parameters. The addresses stay the same while the node's kernels have parameters
+// of the same sizes.
 void** lend_parameters(GraphNode& node, const KernelWork& kernel, const Function* function) {
   const size_t count = function ? function->parameters.size() : 0;
   const auto same_layout = [&](const auto& lent) {
@@ -174,7 +175,7 @@ CUresult get_kernel_v1(CUgraphNode handle, CUDA_KERNEL_NODE_PARAMS_v1* params) {
   });
 }
 
-// Attributes stay when parameters are set.
+// Sets parameters; the attributes stay.
 CUresult set_kernel(CUgraphNode handle, const CUDA_KERNEL_NODE_PARAMS* params) {
   return on_node_of(handle, CU_GRAPH_NODE_TYPE_KERNEL, [&](GraphNode& node) -> CUresult {
     Context* context = nullptr;
@@ -216,7 +217,7 @@ CUevent event_of(const EventWork& work) { return cuda::handle_from_bits<CUevent>
 #define NODE_ARGUMENTS CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count
 #define NODE node, graph, dependencies, count
 
-// --- Making nodes ---
+// --- Adding nodes ---
 
 CUDA_EXPORT CUresult cuGraphAddMemcpyNode(NODE_ARGUMENTS, const CUDA_MEMCPY3D* params, CUcontext given) {
   return add(NODE, CU_GRAPH_NODE_TYPE_MEMCPY, given, [&](Context* context, NodeWork& work) { return make_copy_work(params, context, work); });
@@ -238,7 +239,7 @@ CUresult gpupool::client::add_conditional_node(NODE_ARGUMENTS, CUDA_CONDITIONAL_
   return add(NODE, CU_GRAPH_NODE_TYPE_CONDITIONAL, params.ctx, [&](Context*, NodeWork& work) {
     ConditionalWork made;
     const CUresult result = make_conditional_work(params, made);
-    params.phGraph_out = made.lent.data();  // where it stays
+    params.phGraph_out = made.lent.data();  // the array lives in the node
     work = std::move(made);
     return result;
   });
@@ -279,7 +280,7 @@ CUDA_EXPORT CUresult cuGraphAddKernelNode(NODE_ARGUMENTS, const CUDA_KERNEL_NODE
 }
 #endif
 
-// --- Reading and changing them ---
+// --- Getting and setting parameters ---
 
 CUDA_EXPORT CUresult cuGraphKernelNodeGetParams(CUgraphNode handle, CUDA_KERNEL_NODE_PARAMS_v1* params) { return get_kernel_v1(handle, params); }
 #if CUDA_VERSION >= 12000
@@ -296,7 +297,8 @@ CUDA_EXPORT CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode handle, CUDA_KERN
     if (cuda::kind_of(cuda::handle_bits(params->func)) == Kind::kernel) {
       params->kern = reinterpret_cast<CUkernel>(std::exchange(params->func, nullptr));
     } else if (const Function* const function = find_function(params->func)) {
-      params->kern = cuda::handle_from_bits<CUkernel>(function->kernel);  // by it cudart finds the program's name of the kernel
+      // Cudart uses it to find the program's name of the kernel.
+      params->kern = cuda::handle_from_bits<CUkernel>(function->kernel);
     }
     params->ctx = cuda::handle_from_bits<CUcontext>(node.context);
     return CUDA_SUCCESS;
@@ -354,7 +356,7 @@ CUDA_EXPORT CUresult cuGraphBatchMemOpNodeSetParams(CUgraphNode handle, const CU
 }
 #endif
 
-// --- Attributes of kernels ---
+// --- Kernel attributes ---
 
 CUDA_EXPORT CUresult cuGraphKernelNodeSetAttribute(CUgraphNode handle, CUkernelNodeAttrID id, const CUkernelNodeAttrValue* value) {
   return on_node_of(handle, CU_GRAPH_NODE_TYPE_KERNEL, [&](GraphNode& node) -> CUresult {

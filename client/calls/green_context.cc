@@ -1,6 +1,6 @@
-// Green contexts: some of a device's multiprocessors as a context of their own. The server splits and describes resources; the program's
-// CUdevResource holds the number by which the server knows one. A green context is a Context whose memory, modules and events are its
-// device's primary context's (Context::root).
+// Green contexts: a subset of a device's multiprocessors as a context. The server splits and describes
+// resources; the program's CUdevResource contains the number by which the server knows one. A green context
+// is a Context that shares memory, modules and events with its device's primary context (Context::root).
 #include <algorithm>
 #include <cstring>
 
@@ -21,7 +21,7 @@ struct Green : Object {
   Context* made = nullptr;
 };
 
-// What a CUdevResource keeps where programs do not look. They may write there all the same.
+// Stored in the private part of a CUdevResource. Programs may overwrite it nevertheless, so it is checked.
 struct Origin {
   uint64_t number;
   uint32_t server;  // Session::index() + 1
@@ -59,7 +59,7 @@ CUresult malformed(Session& session) {
   return Session::failure();
 }
 
-// Of a context, or (null) of the device.
+// Returns the resource of a context or, if null, of the device.
 CUresult get(const Device& device, Context* context, CUdevResource* resource, CUdevResourceType type) {
   if (!resource) return CUDA_ERROR_INVALID_VALUE;
   if (type != CU_DEV_RESOURCE_TYPE_SM) return CUDA_ERROR_INVALID_RESOURCE_TYPE;
@@ -68,7 +68,7 @@ CUresult get(const Device& device, Context* context, CUdevResource* resource, CU
   wire::Buffer reply;
   CUresult result = session.call(wire::Command::device_resource, context, body, reply);
   if (result == CUDA_ERROR_INVALID_CONTEXT && !context) {
-    // A session on a part of the GPU has what its contexts have: there must be one.
+    // A session on a part of the GPU sees the resources of its contexts, so it needs one.
     if (result = ensure_on_server(*device.primary); result != CUDA_SUCCESS) return result;
     result = session.call(wire::Command::device_resource, nullptr, body, reply);
   }
@@ -128,7 +128,7 @@ CUresult describe(CUdevResourceDesc* description, const CUdevResource* resources
   return CUDA_SUCCESS;
 }
 
-// The server has been asked to make the context; the primary one is retained.
+// Creates the context on the server. The primary context must be retained.
 CUresult create(Device& device, const Object& description, CUgreenCtx* out) {
   auto fresh = std::make_unique<Context>();
   Context& context = *fresh;
@@ -183,7 +183,8 @@ CUresult destroy(Context& context) {
   auto& stack = thread_state().contexts;
   if (!stack.empty() && stack.back() == context.handle) stack.pop_back();
   const CUdevice device = context.device->ordinal;
-  const bool counted = context.root_epoch == context.root->epoch.load();  // else the primary context was reset since
+  // Else the primary context was reset since.
+  const bool counted = context.root_epoch == context.root->epoch.load();
   handles().retire(context.green);
   handles().retire(context.handle);
   if (counted) cuDevicePrimaryCtxRelease_v2(device);

@@ -18,8 +18,8 @@ using namespace gpupool::client;
 
 namespace {
 
-// Sends what the function has written of memory that kernels use, too, in the client's own streams. Returns the stream that the function's has to
-// wait for: `behind`, if it is not 0.
+// Sends a host function's changes of memory that kernels also use, in the client's own streams. Returns the
+// stream that the function's stream must wait for: `behind`, unless that is 0.
 uint64_t push_written(Session& session, uint64_t behind) {
   (void)guarded([&] {
     std::vector<Context*> senders = mirrors().any() ? mirrors().after_host_function() : std::vector<Context*>();
@@ -38,8 +38,8 @@ uint64_t push_written(Session& session, uint64_t behind) {
   return behind;
 }
 
-// One thread runs the host functions of streams, as CUDA's drivers do; it never ends. While functions are outstanding the session
-// receives in the background.
+// Runs host functions on threads of its own, which never end: one for the program's functions, as NVIDIA's
+// driver does, one for copies. While functions are outstanding the session receives in the background.
 class HostFunctions {
  public:
   struct Function {
@@ -47,11 +47,11 @@ class HostFunctions {
     CUstreamCallback callback = nullptr;  // cuStreamAddCallback
     CUstream stream = nullptr;
     void* user = nullptr;
-    std::function<uint64_t()> action;     // the client's own (run_in_stream), or a graph's
+    std::function<uint64_t()> action;     // work of the client (run_in_stream) or of a graph node
     bool of_graph = false;
-    bool kept = false;                    // a graph's that may be launched again
+    bool kept = false;                    // graph nodes: may be launched again
     Session* session = nullptr;
-    std::deque<uint64_t> commands{};      // sequence numbers of those behind which it is still to be announced
+    std::deque<uint64_t> commands{};  // sequence numbers of commands for which it has not been announced yet
     bool of_program() const { return function || callback; }
     bool is_pending() const { return of_program() || of_graph; }
   };
@@ -62,7 +62,7 @@ class HostFunctions {
     return last_id_;
   }
   void forget(const std::vector<uint64_t>& ids) {
-    std::vector<std::shared_ptr<Function>> gone;  // their end comes without the lock
+    std::vector<std::shared_ptr<Function>> gone;  // destroyed after the lock is released
     std::lock_guard lock(mutex_);
     for (const uint64_t id : ids) {
       const auto found = functions_.find(id);
@@ -73,7 +73,7 @@ class HostFunctions {
       functions_.erase(found);
     }
   }
-  // Returns how many of them there are.
+  // Notes that the functions will run for this command. Returns how many of them exist.
   size_t expect(uint64_t command, const std::vector<uint64_t>& ids) {
     size_t count = 0;
     std::lock_guard lock(mutex_);
@@ -95,7 +95,7 @@ class HostFunctions {
     if (!function->kept && function->commands.empty()) functions_.erase(found);
     run_soon({id, function, CUDA_SUCCESS});
   }
-  // No more of this command's, 0: of the session's, are announced.
+  // No further functions of this command (0: of the session) will be announced.
   void give_up(const Session& session, uint64_t command, CUresult why) {
     std::lock_guard lock(mutex_);
     for (auto entry = functions_.begin(); entry != functions_.end();) {
@@ -110,17 +110,18 @@ class HostFunctions {
   struct Turn {
     uint64_t id;
     std::shared_ptr<Function> function;
-    CUresult result;  // not CUDA_SUCCESS: it is not called
+    // Not CUDA_SUCCESS: the function is not called (a cuStreamAddCallback callback is, with this result).
+    CUresult result;
   };
-  // The program's functions run one after another on one thread. Copies have a thread of their own: they do not wait for a function in another
-  // stream.
+  // The program's functions run one after another on one thread. Copies have their own, so that they do not
+  // wait for a function in another stream.
   struct Lane {
     std::deque<Turn> ready;
     std::condition_variable changed;
     bool started = false;
   };
 
-  // With the mutex held.
+  // Call with the mutex held.
   void run_soon(Turn turn) {
     Lane& lane = turn.function->of_program() ? of_program_ : copies_;
     lane.ready.push_back(std::move(turn));
@@ -161,7 +162,7 @@ class HostFunctions {
   std::unordered_map<uint64_t, std::shared_ptr<Function>> functions_;
   uint64_t last_id_ = 0;
   Lane of_program_, copies_;
-  std::atomic<int> pending_{0};  // the program's own and graphs', until they have ended
+  std::atomic<int> pending_{0};  // functions of the program and of graphs that have not ended
 };
 
 HostFunctions& host_functions() {
@@ -173,7 +174,7 @@ CUresult post(Session& session, Context& context, CUstream stream, HostFunctions
   function.session = &session;
   const uint64_t id = host_functions().add(std::move(function));
   const CUresult result = post_with_host_functions(session, context, wire::Command::host_function, wire::HostFunction{cuda::handle_bits(stream), id}, {id});
-  if (result != CUDA_SUCCESS) host_functions().forget({id});  // if it was not sent
+  if (result != CUDA_SUCCESS) host_functions().forget({id});  // no effect if it was sent
   return result;
 }
 

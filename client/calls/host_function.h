@@ -1,4 +1,6 @@
-// Host functions: the server says when a stream has reached one, a thread of this process runs it, the stream goes on.
+// Host functions: the server announces that a stream has reached one, a thread of this process runs it, and
+// the stream continues. Also runs the client's own work in stream order, and that of graph nodes.
+// Thread-safe.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -8,29 +10,30 @@
 
 namespace gpupool::client {
 
-// Called by whoever receives the server's message: hands the function to the thread that runs them, in that order. `command`: the sequence number
-// of the command behind which it runs. With an error as `result` no function of that command (0: of the session) runs any more that has not been
-// announced.
+// Called by the thread that receives the server's message: passes the function to the thread that runs it, in
+// the order of the messages. `command`: sequence number of the command that it belongs to. If `result` is an
+// error, functions of that command (0: of the session) that have not been announced are not run any more.
 void host_function_turn(Session& session, uint64_t callback, uint64_t command, CUresult result);
 
-// Has the program launched host functions that have not ended? They may still write what a later copy reads.
+// True if the program has launched host functions that have not ended. They may still write to the source of
+// a later copy.
 bool host_functions_pending();
 
-// Runs `action` in the client when `stream` (resolved) gets there. The stream goes on when it returns and the stream whose
-// handle it returns (0: none) has done what it got so far.
+// Runs `action` in the client when `stream` (resolved) reaches it. The stream continues when `action` has
+// returned and the stream whose handle it returned (0: none) has done its present work.
 CUresult run_in_stream(Session& session, Context& context, CUstream stream, std::function<uint64_t()> action);
 
-// The same for a graph's node: `action` runs each time that the server says so under this number, until forgotten and all launches
-// are through.
+// The same for a graph node: returns an id; `action` runs each time the server announces that id, until it is
+// forgotten and no launch is pending.
 uint64_t keep_host_function(Session& session, std::function<uint64_t()> action);
 void forget_host_functions(const std::vector<uint64_t>& ids);
 
-// Each of the functions is to run once behind this command, which is about to be sent.
+// Notes that each of the functions will run once for this command. Call before the command is sent.
 void expect_host_functions(Session& session, uint64_t command, const std::vector<uint64_t>& ids);
 template <class Body>
 CUresult post_with_host_functions(Session& session, Context& context, wire::Command command, const Body& body, const std::vector<uint64_t>& ids) {
   const CUresult result = session.post_known(command, context, body, [&](uint64_t sequence) { expect_host_functions(session, sequence, ids); });
-  // Those that the session's failure has not found.
+  // The session may have failed before the functions were registered: give them up here.
   if (session.failed()) host_function_turn(session, 0, 0, Session::failure());
   return result;
 }

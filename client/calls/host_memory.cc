@@ -1,5 +1,6 @@
-// Pinned host memory. Where the server shares it, kernels use it in place; elsewhere it is plain memory of this process until a kernel
-// is to reach it (ADR 0028). Of what the program registers itself kernels get a copy (client/shadows.h).
+// Pinned host memory. If the server shares it, kernels use it in place. Otherwise it is ordinary memory of
+// this process until a kernel is to use it (ADR 0028). For memory that the program registers, kernels get a
+// copy (client/shadows.h).
 #include "client/host_memory.h"
 
 #include <algorithm>
@@ -18,14 +19,15 @@ constexpr unsigned kAllocFlags = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVI
 constexpr unsigned kRegisterFlags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP |
                                     CU_MEMHOSTREGISTER_IOMEMORY | CU_MEMHOSTREGISTER_READ_ONLY;
 
-// Copies may still be on their way into memory that is about to go, or out of it, on any server: CUDA waits for them too.
+// Waits for copies that may still access memory that is about to be freed, on any server, as CUDA does.
 void await_copies(bool used = false) {
   const auto pending = [](const auto& session) { return session->copies_pending(); };
   if (!used && !streams_held() && std::none_of(sessions().begin(), sessions().end(), pending)) return;
   Context* const current = current_context();
   const auto finish = [](Context& context) {
     const CUresult result = synchronize_context(context);
-    if (result != CUDA_SUCCESS && !gpupool::cuda::is_sticky(result)) context.late_error = result;  // not this call's to report
+    // Reported by the context's next call.
+    if (result != CUDA_SUCCESS && !gpupool::cuda::is_sticky(result)) context.late_error = result;
   };
   if (current) finish(*current);
   for (const auto& device : devices()) {
@@ -34,13 +36,13 @@ void await_copies(bool used = false) {
   }
 }
 
-// The servers can reach it no more.
+// Drops RDMA registrations, so that servers can no longer access the memory.
 void withdraw(const std::optional<HostAllocation>& allocation, const void* memory) {
   if (!allocation || allocation->address != reinterpret_cast<uintptr_t>(memory)) return;
   for (const auto& session : sessions()) session->registered().forget(allocation->id);
 }
 
-// Kernels' address of registered memory, from when it is first asked for.
+// Returns the kernels' address of registered memory; makes the device copy at the first call.
 CUresult device_pointer_of_registered(const HostAllocation& registered, uint64_t address, Session& session, Context& context, CUdeviceptr* device) {
   static std::mutex making;
   const std::lock_guard lock(making);
@@ -77,7 +79,7 @@ CUDA_EXPORT CUresult cuMemHostAlloc(void** memory, size_t bytes, unsigned int fl
     if (result != CUDA_SUCCESS) return result;
     if (!*memory) *memory = host_memory().allocate(bytes, flags, *context);
     if (!*memory) return CUDA_ERROR_OUT_OF_MEMORY;
-    // What does not fit the device now is tried again when a kernel is given it.
+    // If this fails (device memory), it is retried when a kernel is given the memory.
     if (flags & CU_MEMHOSTALLOC_DEVICEMAP) (void)reach_host_memory(reinterpret_cast<uintptr_t>(*memory), *context);
     return CUDA_SUCCESS;
   });
@@ -119,7 +121,7 @@ CUDA_EXPORT CUresult cuMemHostUnregister(void* memory) {
     if (const CUdeviceptr device = shadows().any() ? shadows().remove(memory) : 0) cuMemFree_v2(device);
     if (allocation && allocation->registered) withdraw(allocation, memory);
     if (host_memory().remove_registered(memory)) return brought;
-    // Pinned memory and the middle of registered memory are known, but not as what was registered.
+    // Pinned memory and the middle of registered memory are known, but were not registered at this address.
     return allocation ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
   });
 }
@@ -127,7 +129,7 @@ CUDA_EXPORT CUresult cuMemHostUnregister(void* memory) {
 CUresult gpupool::client::reach_host_memory(uint64_t address, Context& context) {
   const auto found = host_memory().find(address);
   if (!found || found->reached || !found->home) return CUDA_SUCCESS;
-  // Copies must not find pages that are elsewhere.
+  // Running copies must not use pages that are about to be replaced.
   await_copies(true);
   for (const auto& session : sessions()) session->registered().forget(found->id);
   return host_memory().reach(address, context);

@@ -1,4 +1,4 @@
-// Start-up: cuInit, versions, names of errors, symbol look-up and export tables. Nothing here travels.
+// Start-up: cuInit, versions, error names, symbol look-up and export tables. Only cuInit uses the network.
 #include <atomic>
 
 #include "client/call.h"
@@ -13,12 +13,13 @@
 using namespace gpupool;
 using namespace gpupool::client;
 
-// Tells the worker's loader that this is no device library (poold refuses to start on it).
+// Tells the worker's loader that this is not a device library; poold refuses to start on it.
 CUDA_EXPORT const char gpupool_client_version[] = GPUPOOL_VERSION;
 
 namespace {
 
-// The setting. Else, until the server is known, the newest whose promises are kept; then what the servers' drivers all have, if that is older.
+// The CUDA version to report: GPUPOOL_DRIVER_VERSION; else the newest version that this library implements;
+// once connected, the oldest of that and of the servers' drivers.
 int driver_version() {
   if (const auto setting = driver_version_setting()) return *setting;
   int version = cuda::kPromisedVersion;
@@ -27,8 +28,9 @@ int driver_version() {
   return version;
 }
 
-// The versions that cuDriverGetVersion told last, in this thread and in any. Runtimes ask before cuInit, when the servers' versions are not known
-// yet; their validity check is about the version that they were told.
+// The version that cuDriverGetVersion last returned in this thread, and in any thread. Runtimes ask before
+// cuInit, when the servers' versions are unknown; their validity check must use the version that they were
+// given.
 thread_local int told_here = 0;
 std::atomic<int> told_anywhere{0};
 

@@ -1,5 +1,5 @@
-// cuIpc...: device memory and events of other processes of the tenant. The handle is a name (shared_name.h); the workers of the two
-// processes pass the memory on.
+// cuIpc...: device memory and events of other processes of the tenant. The handle is a name (shared_name.h);
+// the workers of the two processes pass the memory on.
 #include <mutex>
 #include <unordered_set>
 
@@ -122,7 +122,8 @@ CUDA_EXPORT CUresult cuIpcOpenEventHandle(CUevent* event, CUipcEventHandle handl
     wire::SharedName name{};
     Session* owner = nullptr;
     if (const CUresult result = read_name(&handle, SharedKind::event, &name, &owner); result != CUDA_SUCCESS) return result;
-    if (owner != session) return CUDA_ERROR_NOT_SUPPORTED;  // another server's than the current context's
+    // Event of another server than the current context's.
+    if (owner != session) return CUDA_ERROR_NOT_SUPPORTED;
     auto object = std::make_unique<Object>();
     object->context = context->owner().handle;
     const uint64_t minted = session->mint(Kind::event, std::move(object));

@@ -1,4 +1,4 @@
-// Launches: checked here, packed into one message, queued. This is the hottest path of the client.
+// Kernel launches: checked here, packed into one message, queued. The hottest path of the client.
 #include <algorithm>
 #include <cstring>
 
@@ -61,14 +61,15 @@ cuda::LaunchLimits limits_of(const Device& device, const Function& function) {
   return limits;
 }
 
-// The device may record the event before the kernel, and what is before it, has ended.
+// The device may record the event before the kernel, and earlier work of the stream, has completed.
 void distrust_event_of(const CUlaunchAttribute& attribute) {
   if (const auto recorded = cuda::launch_event(attribute)) stream_order().distrust(cuda::handle_bits(recorded->event));
 }
 
-// Can the device refuse what only it knows enough about? Then the program waits for its answer, instead of hearing of it later.
+// True if the device may reject the launch for a reason that the client cannot check (clusters, cooperative
+// grids). The launch then waits for the server's reply, so that the program gets the error from this call.
 bool is_doubtful(const Request& request, const Device& device, const Function& function) {
-  constexpr uint32_t kPortable = 8, kMost = 16;  // blocks of a cluster
+  constexpr uint32_t kPortable = 8, kMost = 16;  // blocks per cluster: portable and hardware maximum
   const auto of_function = [&](int id) { return static_cast<uint32_t>(std::max(0, function.attributes[id].load(std::memory_order_relaxed))); };
   const uint32_t required[3] = {of_function(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH), of_function(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT),
                                 of_function(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH)};
@@ -102,8 +103,9 @@ bool is_doubtful(const Request& request, const Device& device, const Function& f
   return blocks > of_device(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT) * (of_device(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR) / threads);
 }
 
-// Local memory (bytes per thread) that the launch needs more of than any before in the context, where a memory quota holds: the server may have no
-// room for it, and the program hears of that as a driver's answer to this launch. 0: no more.
+// Under a memory quota, returns the launch's local memory (bytes per thread) if it exceeds that of all
+// earlier launches in the context, else 0. The server may have no room for it, and the program expects that
+// error from this launch.
 uint32_t more_local_memory(const Session& session, const Context& context, const Function& function) {
   const int bytes = function.attributes[CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES].load(std::memory_order_relaxed);
   if (bytes <= 0 || !session.memory_limited()) [[likely]] return 0;
@@ -112,13 +114,13 @@ uint32_t more_local_memory(const Session& session, const Context& context, const
   return of_now && static_cast<uint32_t>(known) >= static_cast<uint32_t>(bytes) ? 0 : static_cast<uint32_t>(bytes);
 }
 
-// A request that may be launched, as it is sent.
+// A launch that passed the checks, in the form in which it is sent.
 struct Prepared {
   Function* function = nullptr;
   bool doubtful = false;
-  uint32_t local_bytes = 0;  // more_local_memory()
+  uint32_t local_bytes = 0;  // result of more_local_memory()
   wire::Launch body{};
-  const void* packed = nullptr;  // parameters; null: one by one
+  const void* packed = nullptr;  // packed parameters; null: Request::parameters
 };
 
 CUresult prepare(const Request& request, Session& session, Context& context, Prepared& prepared) {
@@ -160,14 +162,14 @@ CUresult prepare(const Request& request, Session& session, Context& context, Pre
   return CUDA_SUCCESS;
 }
 
-// Attributes and parameters.
+// Writes attributes and parameters.
 void write_tail(wire::Writer& writer, const Request& request, const Prepared& prepared) {
   writer.put_bytes(request.attributes, request.attribute_count * sizeof(CUlaunchAttribute));
   if (prepared.packed) {
     writer.put_bytes(prepared.packed, prepared.body.parameter_bytes);
     return;
   }
-  // Gaps between parameters are alignment; their bytes are zero.
+  // Gaps between parameters are padding and sent as zeros.
   static constexpr std::byte kGap[64] = {};
   uint32_t at = 0;
   for (size_t i = 0; i < prepared.function->parameters.size(); ++i) {
@@ -182,7 +184,7 @@ void write_tail(wire::Writer& writer, const Request& request, const Prepared& pr
   }
 }
 
-// Pinned memory that a kernel is given becomes such as both use.
+// Mirrors pinned memory that is named by packed kernel parameters.
 CUresult reach_parameters(const std::byte* packed, uint32_t bytes, Session& session, Context& context) {
   for (uint32_t at = 0; session.addresses().has_hosts() && at + sizeof(uint64_t) <= bytes; at += sizeof(uint64_t)) {
     uint64_t word = 0;
@@ -211,7 +213,7 @@ CUresult make_work(const Request& request, Context& context, KernelWork* work) {
                           *context.session, context);
 }
 
-// The same of parameters that are not packed.
+// The same for parameters that are not packed.
 CUresult reach_parameters(const Request& request, const Prepared& prepared, Session& session, Context& context) {
   if (prepared.packed) return reach_parameters(static_cast<const std::byte*>(prepared.packed), prepared.body.parameter_bytes, session, context);
   const auto& parameters = prepared.function->parameters;
@@ -236,8 +238,8 @@ CUresult send(Session& session, Context& context, const Prepared& prepared, Writ
   return result;
 }
 
-// A launch where there is memory that the host and kernels both use. The program's parameters may be in it, and pages of it
-// are moved while the command is queued, so they are read first.
+// A launch while there is mirrored memory. The parameters may lie in it, and its blocks are moved while the
+// command is queued, so the parameters are read first.
 CUresult launch_with_mirrors(const Request& request, const Prepared& prepared, Session& session, Context& context) {
   wire::Buffer tail;
   wire::Writer tail_writer(tail);

@@ -1,4 +1,4 @@
-// The launch calls of CUDA 2: shape and parameters are set on the function first.
+// The launch calls of CUDA 2, which set shape and parameters on the function first.
 #include <cstring>
 
 #include "client/module.h"
@@ -42,7 +42,7 @@ CUresult launch(CUfunction function, int width, int height, CUstream stream) {
     if (result != CUDA_SUCCESS) return result;
     if (width <= 0 || height <= 0) return CUDA_ERROR_INVALID_VALUE;
     size_t bytes = old.parameters.size();
-    if (bytes == 0) old.parameters.emplace_back();  // there must be an address
+    if (bytes == 0) old.parameters.emplace_back();  // the address must not be null
     void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, old.parameters.data(), CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_END};
     return cuLaunchKernel(function, static_cast<unsigned>(width), static_cast<unsigned>(height), 1, old.block[0], old.block[1], old.block[2],
                           old.shared_bytes, stream, nullptr, extra);

@@ -138,7 +138,7 @@ CUDA_EXPORT CUresult cuLibraryGetManaged(CUdeviceptr* address, size_t* bytes, CU
     const Object* known = handles().find(Kind::library, cuda::handle_bits(library));
     if (!known) return CUDA_ERROR_INVALID_HANDLE;
     Context* context = current_context();
-    if (context && !context->active) context = nullptr;  // such variables are there before there is a context
+    if (context && !context->active) context = nullptr;  // managed variables exist without a context
     bool managed = false;
     CUdeviceptr at = 0;
     const CUresult result = get_global(context ? *context->session : *known->session, context, Kind::library,
@@ -158,7 +158,8 @@ CUDA_EXPORT CUresult cuLibraryGetModule(CUmodule* made, CUlibrary given) {
     if (!made) return CUDA_ERROR_INVALID_VALUE;
     auto* library = handles().find_as<Code>(Kind::library, cuda::handle_bits(given));
     if (!library) return CUDA_ERROR_INVALID_HANDLE;
-    // A library without code for the device has no module. Only a look-up tells, so the first call in a context makes one.
+    // A library without code for the device has no module. Only a look-up shows that, so the first call in a
+    // context makes one.
     bool asked = false;
     {
       std::lock_guard lock(library->mutex);

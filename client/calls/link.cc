@@ -1,4 +1,4 @@
-// Linking: the linker is the server's; its inputs are sent as they are added, and what it made is fetched once.
+// Linking. The linker is on the server: inputs are sent as they are added, and the result is fetched once.
 #include "client/module.h"
 #include "protocol/cuda/exports.h"
 #include "protocol/cuda/fatbin.h"
@@ -10,8 +10,8 @@ using namespace gpupool::client;
 namespace {
 
 struct Linker : Object {
-  JitOptions options;  // the program keeps them until the linker is destroyed
-  std::mutex mutex;    // guards the rest
+  JitOptions options;  // the program keeps their buffers valid until the linker is destroyed
+  std::mutex mutex;    // guards the members below
   std::vector<std::byte> image;
 };
 
@@ -63,7 +63,7 @@ CUresult add(CUlinkState state, CUjitInputType type, const void* data, size_t si
   return guarded([&]() -> CUresult {
     At at;
     if (const CUresult result = find(state, &at); result != CUDA_SUCCESS) return result;
-    // Text ends at its NUL, which the server puts there again.
+    // PTX ends at its NUL, which the server appends again.
     if (data && type == CU_JIT_INPUT_PTX) size = ::strnlen(static_cast<const char*>(data), size);
     if (!data || size == 0 || size > cuda::kMaxImageBytes) return CUDA_ERROR_INVALID_VALUE;
     std::vector<wire::JitOption> numeric;

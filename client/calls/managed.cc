@@ -1,5 +1,5 @@
-// Managed memory: an allocation on the device that the program has at the same address (client/mirrors.h), and what it says of where it
-// will be used. Advice is remembered; a prefetch moves.
+// Managed memory: a device allocation that the program has at the same address (client/mirrors.h), and the
+// program's hints about its use. Advice is stored; a prefetch moves data.
 #include "protocol/cuda/managed.h"
 
 #include "client/calls/mapped.h"
@@ -25,7 +25,7 @@ Advice& advice() {
 
 int device_count() { return static_cast<int>(devices().size()); }
 
-// Managed, all of it.
+// Checks that the whole range is managed memory.
 CUresult check_range(CUdeviceptr address, size_t bytes) {
   const auto about = mirrors().find(address);
   if (bytes == 0 || !about || !about->managed) return CUDA_ERROR_INVALID_VALUE;
@@ -43,7 +43,7 @@ CUresult advise(CUdeviceptr address, size_t bytes, CUmem_advise what, const Mana
   });
 }
 
-// To the host it is waited for: then the program may give the memory to system calls, too.
+// A prefetch to the host is synchronous: afterwards the program may also pass the memory to system calls.
 CUresult move(Context& context, CUstream stream, CUdeviceptr address, size_t bytes, const ManagedPlace& place) {
   Mirrors::Use use;
   const CUresult result = place.is_device() ? mirrors().before_use(context, address, bytes, &use)
@@ -84,7 +84,7 @@ struct Batch {
   CUstream stream;
 };
 
-// A discard leaves any contents: what is there stays.
+// After a discard the contents are undefined, so nothing is done for it.
 CUresult batch(Batch batch, const CUmemLocation* places, const size_t* firsts, size_t places_count, bool prefetches) {
   return guarded([&]() -> CUresult {
     if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;

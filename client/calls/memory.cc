@@ -1,4 +1,5 @@
-// Device memory: the client picks the address, the worker maps memory there. Freed memory is reused without a round trip.
+// Device memory: the client chooses the address, the worker maps memory there. Freed memory is reused without
+// a round trip.
 #include <algorithm>
 
 #include "client/calls/destroy.h"
@@ -29,7 +30,7 @@ bool gpupool::client::give_back_idle(Session& session, const Device& device, boo
   const auto idle = session.addresses().take_idle(&device);
   for (const auto& gone : idle) {
     uint64_t sequence = 0;
-    // No work but what earlier frees wait for can touch it, and frees take effect in order.
+    // Only work that earlier frees wait for can access idle memory, and frees take effect in order.
     (void)session.post(wire::Command::free_memory, nullptr,
                        wire::FreeMemory{gone.address, gone.unmap_size, wire::kAllStreams}, &sequence);
     session.addresses().retire_after(gone, sequence);
@@ -40,17 +41,20 @@ bool gpupool::client::give_back_idle(Session& session, const Device& device, boo
 
 namespace {
 
+// Alignment of allocations and of cuMemAllocPitch, in bytes.
 constexpr uint64_t kAlignment = 512;
 
 CUresult release(Context& context, CUdeviceptr address, uint64_t stream) {
   if (const CUresult result = context.session->before_call(&context); result != CUDA_SUCCESS) return result;
   if (address == 0) return CUDA_SUCCESS;
-  if (shadows().any() && shadows().host_of(address)) [[unlikely]] return CUDA_ERROR_INVALID_VALUE;  // it goes with what it stands for
+  // The device copy of registered memory is freed when that is unregistered.
+  if (shadows().any() && shadows().host_of(address)) [[unlikely]] return CUDA_ERROR_INVALID_VALUE;
   Session* owning = session_of(address, context.session);
   if (!owning) return CUDA_ERROR_INVALID_VALUE;
   Session& session = *owning;
   if (const auto pooled = session.addresses().take_pooled(address)) {
-    // As the CUDA programming guide has it: the program says that no work uses the memory, and nothing is waited for.
+    // As the CUDA programming guide says: cuMemFree of pool memory asserts that no work uses it, so nothing
+    // is waited for.
     pooled->pool_memory->free(*pooled, {});
     return CUDA_SUCCESS;
   }
@@ -97,8 +101,9 @@ CUresult allocate(Session& session, Context& context, CUdeviceptr* address, uint
   return CUDA_SUCCESS;
 }
 
-// A free from a pool is work in its stream, although it sends nothing: in the legacy stream it comes behind what the blocking streams have got,
-// which get their next work behind it, and in a blocking stream behind the legacy one's work.
+// A free to a pool is work in its stream although nothing is sent. In the legacy stream it must be ordered
+// behind the blocking streams' work and before their next work; in a blocking stream, behind the legacy
+// stream's work. An event in the stream achieves that.
 void order_free(Context& context, CUstream stream) {
   const bool legacy = cuda::handle_bits(stream) <= 1;
   if (legacy ? context.blocking_streams.load(std::memory_order_relaxed) : is_blocking(cuda::handle_bits(stream))) (void)give_event(context, stream);
@@ -145,7 +150,7 @@ CUresult free_async(CUdeviceptr address, CUstream stream) {
       return CUDA_SUCCESS;
     }
     if (const auto of_graph = graph_memory::free(address)) [[unlikely]] return *of_graph;
-    if (is_opened(SharedKind::pool_pointer, address)) [[unlikely]] {  // another process's
+    if (is_opened(SharedKind::pool_pointer, address)) [[unlikely]] {  // another process's memory
       const CUresult result = cuStreamSynchronize(stream);
       return result == CUDA_SUCCESS ? close_shared(SharedKind::pool_pointer, address) : result;
     }

@@ -1,4 +1,4 @@
-// Memory pools and their attributes, which the client keeps by itself.
+// Memory pools and their attributes, kept by the client.
 #include "client/memory_pool.h"
 
 #include "client/stream_marks.h"
@@ -9,7 +9,7 @@ using namespace gpupool::client;
 
 namespace {
 
-// The default pool of each device, made at first use, and the one that is current.
+// Each device's default pool, created at first use, and its current pool.
 struct Pools {
   std::mutex mutex;
   std::map<int, uint64_t> by_default;
@@ -168,7 +168,8 @@ CUDA_EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool given, const CUmemAccessDes
     if (place.type != CU_MEM_LOCATION_TYPE_DEVICE || !is_access(flags)) return CUDA_ERROR_INVALID_VALUE;
     const Device* const device = find_device(place.id);
     if (!device) return CUDA_ERROR_INVALID_DEVICE;
-    // A device cannot be shut out of its own pool. The documentation names no error; NVIDIA's driver is believed to give this one.
+    // A device cannot lose access to its own pool. The documentation names no error code; NVIDIA's driver is
+    // believed to return this one.
     if (device == own && flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) return CUDA_ERROR_INVALID_DEVICE;
     if (device->session != own->session && flags != CU_MEM_ACCESS_FLAGS_PROT_NONE) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
   }
@@ -190,7 +191,7 @@ CUDA_EXPORT CUresult cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool g
   return CUDA_SUCCESS;
 }
 
-// Asks the server first what work behind earlier frees is done.
+// First asks the server which work before earlier frees is done.
 CUDA_EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool given, size_t keep) {
   return guarded([&]() -> CUresult {
     Pool* pool = nullptr;

@@ -23,7 +23,7 @@ CUresult load_module(CUmodule* module, const void* image, const JitOptions& jit)
   });
 }
 
-// The library that a module of cuLibraryGetModule stands for; 0: it is a module of its own, or none.
+// Returns the library behind a module of cuLibraryGetModule; 0: it is an ordinary module, or none.
 uint64_t library_behind(CUmodule module) {
   const auto* code = handles().find_as<Code>(Kind::module, cuda::handle_bits(module));
   return code ? code->library : 0;
@@ -65,7 +65,7 @@ CUDA_EXPORT CUresult cuModuleUnload(CUmodule module) {
     if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
     auto* code = handles().find_as<Code>(Kind::module, cuda::handle_bits(module));
     if (!code) return CUDA_ERROR_INVALID_HANDLE;
-    if (code->library != 0) return CUDA_ERROR_NOT_PERMITTED;  // it goes with its library
+    if (code->library != 0) return CUDA_ERROR_NOT_PERMITTED;  // freed with its library
     std::map<std::string, uint64_t> functions;
     {
       std::lock_guard lock(code->mutex);

@@ -1,5 +1,5 @@
-// Multicast objects: handles like those of memory (client/virtual_memory.h), made by the server's driver where it has them. Their devices and
-// the memory that is bound to them are one server's.
+// Multicast objects: handles like those of memory (client/virtual_memory.h), implemented by the server's
+// driver if it supports them. The devices and the memory bound to an object belong to one server.
 #include <algorithm>
 
 #include "client/call.h"
@@ -18,7 +18,7 @@ bool has_multicast(const Device& device) {
   return found != device.attributes.end() && found->second != 0;
 }
 
-// Before any argument is looked at, as libraries do that lack a function.
+// Checked before any argument, as in drivers that do not support multicast.
 CUresult ready_for_multicast() {
   if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
   const bool supported = std::any_of(devices().begin(), devices().end(), [](const auto& device) { return has_multicast(*device); });
@@ -32,7 +32,7 @@ Memory* find_object(CUmemGenericAllocationHandle handle) {
 
 bool is_within(size_t offset, size_t size, uint64_t whole) { return size != 0 && size <= whole && offset <= whole - size; }
 
-// The same device under its server's number; the object's server must have it.
+// Checks that the object's server has the device.
 CUresult check_device(const Memory* object, CUdevice ordinal) {
   const Device* const device = find_device(ordinal);
   if (!object) return CUDA_ERROR_INVALID_VALUE;

@@ -1,5 +1,5 @@
-// Access between devices. Devices of one server: the server knows. Of two: kernels of one cannot reach memory of the other,
-// copies can (server_copy.h).
+// Peer access between devices. For devices of one server, the server answers. Kernels cannot access memory of
+// another server; copies can (server_copy.h).
 #include <algorithm>
 
 #include "client/call.h"
@@ -10,7 +10,7 @@ using namespace gpupool::client;
 
 namespace {
 
-// Have both devices one server?
+// *together: both devices belong to one server.
 CUresult find(CUdevice first, CUdevice second, bool* together) {
   if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
   const Device* const one = find_device(first);
@@ -20,7 +20,7 @@ CUresult find(CUdevice first, CUdevice second, bool* together) {
   return CUDA_SUCCESS;
 }
 
-// Is the peer a context of another server than the current one's?
+// *apart: the peer context belongs to another server than the current one.
 CUresult find(CUcontext given, bool* apart) {
   Session* session = nullptr;
   Context* context = nullptr;

@@ -1,4 +1,4 @@
-// Questions about addresses, answered from the client's own books.
+// Pointer queries, answered from the client's records.
 #include "client/call.h"
 #include "client/host_memory.h"
 #include "client/shadows.h"
@@ -22,7 +22,7 @@ struct Found {
   explicit operator bool() const { return device || host; }
 };
 
-// Kernels' address of registered memory is as good as the program's.
+// Accepts the kernels' address of registered memory as well as the host address.
 Found find(CUdeviceptr& address) {
   Found found;
   if (shadows().any()) [[unlikely]] address = shadows().host_of(address).value_or(address);
@@ -36,7 +36,7 @@ bool is_mapped_by_program(uint64_t start) {
   return mappings().by_address.contains(start);
 }
 
-// Of the current context's device. Only cuMemSetAccess takes access away, and the server knows what it was called with.
+// For the current context's device. Only cuMemSetAccess removes access, and the server knows its settings.
 CUresult access_flags(const Found& found, CUdeviceptr address, void* to) {
   unsigned long long flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
   static_assert(int{CU_MEM_ACCESS_FLAGS_PROT_READ} == int{CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READ} &&
@@ -55,7 +55,7 @@ CUresult access_flags(const Found& found, CUdeviceptr address, void* to) {
   return give(to, static_cast<int>(flags));
 }
 
-// cuPointerGetAttribute fails for addresses that CUDA does not know; cuPointerGetAttributes gives zeros for them.
+// cuPointerGetAttribute fails for addresses unknown to CUDA; cuPointerGetAttributes returns zeros for them.
 CUresult answer(const Found& found, CUpointer_attribute attribute, CUdeviceptr address, void* to) {
   const uint64_t base = found.device ? found.device->address : found.host ? found.host->address : 0;
   const uint64_t size = found.device ? found.device->size : found.host ? found.host->size : 0;
@@ -134,7 +134,7 @@ CUDA_EXPORT CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attrib
     const Found found = find(address);
     for (unsigned i = 0; i < count; ++i) {
       if (!data[i]) return CUDA_ERROR_INVALID_VALUE;
-      // Here what has no answer is no error.
+      // Unlike cuPointerGetAttribute, a missing host pointer is not an error here.
       const bool no_host_pointer = found.device && !found.device->managed && attributes[i] == CU_POINTER_ATTRIBUTE_HOST_POINTER;
       const CUresult result = no_host_pointer ? give<void*>(data[i], nullptr) : answer(found, attributes[i], address, data[i]);
       if (result != CUDA_SUCCESS) return result;
@@ -147,7 +147,7 @@ CUDA_EXPORT CUresult cuPointerSetAttribute(const void* value, CUpointer_attribut
   return guarded([&]() -> CUresult {
     if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
     if (!value || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) return CUDA_ERROR_INVALID_VALUE;
-    // Synchronous copies are always complete, or on their way in order, when they return.
+    // No action needed: on return a synchronous copy is complete or ordered before all later work.
     const auto found = find(address).device;
     if (!found) return CUDA_ERROR_INVALID_VALUE;
     session_of(address, current_session())->addresses().set_sync_memops(found->address, *static_cast<const unsigned*>(value) != 0);

@@ -1,7 +1,8 @@
-// Memory for other processes as a descriptor or a fabric handle: cuMemExportToShareableHandle and back, the same for memory pools.
+// Memory for other processes as a file descriptor or a fabric handle: cuMemExportToShareableHandle and its
+// counterparts, also for memory pools.
 //
-// What a program gets is a name (shared_name.h) in either form. It keeps nothing alive: unlike NVIDIA's descriptors, one that
-// is received after the memory was released opens nothing.
+// The program gets a name (shared_name.h) in either form. A name keeps nothing alive: unlike with NVIDIA's
+// descriptors, importing one after the memory was released fails.
 #include "client/memory_pool.h"
 #include "client/replies.h"
 #include "client/virtual_memory.h"

@@ -1,4 +1,5 @@
-// Streams. Creating one costs no round trip, except for the first with a priority. The client stores flags and priority.
+// Streams. Creating one costs no round trip, except for the first with a priority. The client stores flags
+// and priority.
 #include <algorithm>
 
 #include "client/bridge.h"
@@ -18,7 +19,7 @@ using namespace gpupool::client;
 namespace gpupool::client {
 
 namespace {
-std::atomic<unsigned long long> next_stream_id{3};  // 1 and 2: the special streams
+std::atomic<unsigned long long> next_stream_id{3};  // 1 and 2 are the special streams
 }
 
 CUresult clamp_priority(Context& context, int* priority) {
@@ -26,7 +27,8 @@ CUresult clamp_priority(Context& context, int* priority) {
   int least = 0, greatest = 0;
   const CUresult result = rows::cuCtxGetStreamPriorityRange::at({context.session, &context}, {&least, &greatest});
   if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_SUPPORTED) return result;
-  *priority = std::max(greatest, std::min(least, *priority));  // an older server lacks the call: one priority
+  // An older server lacks the call and has one priority.
+  *priority = std::max(greatest, std::min(least, *priority));
   return CUDA_SUCCESS;
 }
 
@@ -83,14 +85,14 @@ CUresult own_stream(Context& context, CUstream* stream) {
 
 CUresult await_room(Session& session, Context& context, CUstream stream) {
   if (!session.receiver().backlog_long()) [[likely]] return CUDA_SUCCESS;
-  if (capture::any()) {  // what is captured is not sent
+  if (capture::any()) {  // captured work is not sent
     const std::lock_guard lock(graph_mutex());
     if (capture::of(stream)) return CUDA_SUCCESS;
   }
   wire::Buffer reply;
   const CUresult result = session.call(wire::Command::await_room, &context, wire::AwaitRoom{cuda::handle_bits(stream)}, reply);
   if (result == CUDA_SUCCESS || result == Session::failure() || cuda::is_sticky(result)) return result;
-  context.late_error = result;  // an earlier command's: the call is made all the same
+  context.late_error = result;  // an earlier command's error; the call proceeds
   return CUDA_SUCCESS;
 }
 
@@ -126,10 +128,10 @@ CUresult resolve_stream(Context& context, CUstream& stream) {
 
 namespace {
 
-// What is known of a stream; the special ones have flags and priority of their own.
+// Properties of a stream; the special streams have fixed ones.
 struct StreamFacts {
   Session* session = nullptr;
-  Context* context = nullptr;  // the stream's
+  Context* context = nullptr;  // of the stream
   unsigned flags = CU_STREAM_DEFAULT;
   int priority = 0;
   unsigned long long id = 1;
@@ -205,7 +207,8 @@ CUresult synchronize(CUstream stream) {
   });
 }
 
-// Rows with a stream, as long as nothing that they are not told of is captured.
+// Forwards a row that takes a stream. If the stream is being captured, invalidates the capture and returns an
+// error instead.
 template <class Row, class... Arguments>
 CUresult unless_captured(CUstream stream, Arguments... arguments) {
   return guarded([&]() -> CUresult {
@@ -219,7 +222,7 @@ CUresult unless_captured(CUstream stream, Arguments... arguments) {
   });
 }
 
-// Everything that is done once the stream is idle, as far as memory pools want to know.
+// The points that are passed once the stream is idle; for memory pools.
 StreamOrder::Points reach_of(CUstream stream) {
   Session* session = nullptr;
   Context* context = nullptr;
@@ -227,7 +230,7 @@ StreamOrder::Points reach_of(CUstream stream) {
   return stream_order().reach(order_key(*context, stream));
 }
 
-// cuStreamWaitValue32 and its like.
+// cuStreamWaitValue32 and related calls.
 template <class Row, class... Arguments>
 CUresult memory_operations(CUstream stream, const CUstreamBatchMemOpParams* operations, unsigned count, Arguments... arguments) {
   return guarded([&]() -> CUresult {
@@ -289,7 +292,7 @@ CUDA_EXPORT CUresult cuStreamQuery(CUstream stream) {
 }
 CUDA_EXPORT CUresult cuStreamQuery_ptsz(CUstream stream) { return cuStreamQuery(or_per_thread(stream)); }
 
-// The first versions do the same.
+// The first versions behave the same.
 #define MEMORY_OPERATION(function, type, bits)                                                                     \
   MEMORY_OPERATION_NAMED(function, function##_v2, type, bits)                                                      \
   MEMORY_OPERATION_NAMED(function##_v2, function##_v2, type, bits)

@@ -1,4 +1,4 @@
-// Attributes of streams: the server keeps them. A stream's priority is remembered here too, where it is asked for.
+// Stream attributes: stored by the server. The priority is also stored here, where queries are answered.
 #include "client/stream.h"
 #include "protocol/cuda/exports.h"
 
@@ -7,7 +7,7 @@ using namespace gpupool::client;
 
 namespace {
 
-// Null: a special stream, whose priority nobody set.
+// Returns null for a special stream, which has no stored priority.
 Stream* known(CUstream stream) { return handles().find_as<Stream>(Kind::stream, cuda::handle_bits(stream)); }
 
 CUresult set(CUstream stream, CUstreamAttrID attribute, const CUstreamAttrValue* value) {

@@ -1,5 +1,5 @@
-// Tensor maps. The server's driver encodes them, because their 128 bytes are opaque. Programs encode the same map before every launch,
-// so results are cached by their arguments.
+// Tensor maps. The server's driver encodes them, because their 128 bytes are opaque. Programs encode the same
+// map before every launch, so results are cached by their arguments.
 #include <mutex>
 #include <string>
 #include <unordered_map>
@@ -85,7 +85,7 @@ CUresult run(CUtensorMap* map, const Ask& ask, Arguments... arguments) {
 
 }  // namespace
 
-// A rank that cannot be would have the arrays read too far.
+// A rank above the maximum would make the client read beyond the arrays.
 CUDA_EXPORT CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address, const cuuint64_t* sizes,
                                             const cuuint64_t* strides, const cuuint32_t* box, const cuuint32_t* element_strides,
                                             CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion,

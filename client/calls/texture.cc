@@ -1,5 +1,5 @@
-// Texture and surface objects. A kernel gets an object as a number, so it is the device's own that the program is given; what the
-// program said of it is kept here.
+// Texture and surface objects. Kernels receive an object as a number, so the program gets the device's own
+// number. The descriptors are stored here.
 #include <map>
 #include <mutex>
 #include <optional>
@@ -19,7 +19,7 @@ struct Texture {
   std::optional<CUDA_RESOURCE_VIEW_DESC> view;
 };
 
-// Of the process, by context (devices number them for themselves); never destroyed.
+// All objects of the process, by context (each device numbers its own) and object; never destroyed.
 struct Textures {
   std::mutex mutex;
   std::map<std::pair<uint64_t, uint64_t>, Texture> all;
@@ -64,7 +64,8 @@ CUresult destroy(unsigned long long object, bool surface, const Destroy& forward
   return guarded([&]() -> CUresult {
     Place place;
     if (const CUresult result = ready_with_context(&place.session, &place.context); result != CUDA_SUCCESS) return result;
-    if (object == 0) return CUDA_SUCCESS;  // as NVIDIA's driver is believed to do: programs destroy what they never made
+    // As NVIDIA's driver is believed to do, because programs destroy objects that were never created.
+    if (object == 0) return CUDA_SUCCESS;
     {
       const std::lock_guard lock(textures().mutex);
       const auto known = textures().all.find({place.context->handle, object});

@@ -1,4 +1,5 @@
-// Texture and surface references of modules: rows, but for what the client has to remember (which array is bound).
+// Texture and surface references of modules: table rows, except for state that the client must store (the
+// bound array).
 #include <algorithm>
 #include <map>
 #include <mutex>
@@ -17,11 +18,12 @@ namespace {
 struct Reference : Object {
   bool of_module = false;
   std::mutex mutex;
-  uint64_t array = 0, mipmapped_array = 0;  // handles; at most one
+  uint64_t array = 0, mipmapped_array = 0;  // handles; at most one is set
   float border[4] = {0, 0, 0, 0};
 };
 
-// By module and name; handles never mean another object later, so what is left here of a module that is gone does no harm.
+// By kind, module handle and name. Handles are never reused for another object, so entries of unloaded
+// modules are harmless.
 struct References {
   std::mutex mutex;
   std::map<std::tuple<Kind, uint64_t, std::string>, uint64_t> by_name;
@@ -40,7 +42,8 @@ CUresult get(Kind kind, CUmodule module, const char* name, uint64_t* handle) {
   if (!handle || !name) return CUDA_ERROR_INVALID_VALUE;
   const auto* const code = handles().find_as<Code>(Kind::module, cuda::handle_bits(module));
   if (!code) return CUDA_ERROR_INVALID_HANDLE;
-  if (code->library != 0) return CUDA_ERROR_NOT_FOUND;  // libraries came when references had gone
+  // Libraries came with CUDA 12, which removed references.
+  if (code->library != 0) return CUDA_ERROR_NOT_FOUND;
   go_to(*code, place);
   if (!place.context) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   const std::lock_guard lock(references().mutex);
@@ -64,7 +67,7 @@ CUresult get(Kind kind, CUmodule module, const char* name, uint64_t* handle) {
   return CUDA_SUCCESS;
 }
 
-// After a call that bound one of them, or memory.
+// Stores what a successful call has bound: an array, a mipmapped array, or neither (memory).
 CUresult bound(CUresult result, Reference* reference, uint64_t array, uint64_t mipmapped_array) {
   if (result != CUDA_SUCCESS || !reference) return result;
   const std::lock_guard lock(reference->mutex);

@@ -1,4 +1,5 @@
-// Virtual memory management: reservations are cut from the session's range here; memory and mappings are the worker's.
+// Virtual memory management: reservations come from the session's address range; memory and mappings are the
+// worker's.
 #include "client/virtual_memory.h"
 
 #include "client/idle_memory.h"
@@ -61,7 +62,7 @@ CUresult import_memory(Session& session, const wire::SharedName& name, uint32_t 
     *handle = minted;
     return CUDA_SUCCESS;
   }
-  (void)rows::cuMemRelease::forward(minted);  // on a device that CUDA_VISIBLE_DEVICES hides
+  (void)rows::cuMemRelease::forward(minted);  // it is on a device that CUDA_VISIBLE_DEVICES hides
   return CUDA_ERROR_INVALID_DEVICE;
 }
 
@@ -71,7 +72,7 @@ namespace {
 
 constexpr unsigned kUsageHwDecompress = 2;  // CU_MEM_CREATE_USAGE_HW_DECOMPRESS, CUDA 12.6
 
-// The device of a location, which becomes the one that the device's server knows.
+// Replaces the location's device ordinal by the server's. *device: the device.
 CUresult to_server_location(CUmemLocation* location, const Device** device) {
   if (location->type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_NOT_SUPPORTED;
   *device = find_device(location->id);
@@ -80,7 +81,7 @@ CUresult to_server_location(CUmemLocation* location, const Device** device) {
   return CUDA_SUCCESS;
 }
 
-// Whose reserved addresses they are; null: they are none.
+// Returns the session in whose range the program has reserved these addresses; null: none.
 Session* reserved_by(uint64_t address, uint64_t bytes) {
   Session* session = session_of(address, current_session());
   return session && session->addresses().is_reserved(address, bytes) ? session : nullptr;
@@ -103,8 +104,8 @@ CUDA_EXPORT CUresult cuMemAddressReserve(CUdeviceptr* address, size_t size, size
                                          unsigned long long flags) {
   return guarded([&]() -> CUresult {
     if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
-    // Addresses are a server's, and CUDA does not say whose memory will be mapped there: as a rule, that of the device which
-    // the thread works with.
+    // Addresses belong to a server, and CUDA does not say which memory will be mapped: assume that of the
+    // current device.
     Session* session = current_session();
     if (!session) session = sessions().front().get();
     if (!address || size == 0 || size % session->addresses().granularity() != 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
@@ -190,7 +191,7 @@ CUDA_EXPORT CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, C
     Session* const session = reserved_by(address, size);
     if (!session || flags != 0) return CUDA_ERROR_INVALID_VALUE;
     if ((address | size | offset) % session->addresses().granularity() != 0) return CUDA_ERROR_INVALID_VALUE;
-    if (memory->session != session) return CUDA_ERROR_NOT_SUPPORTED;  // another server's memory
+    if (memory->session != session) return CUDA_ERROR_NOT_SUPPORTED;  // memory of another server
     {
       std::lock_guard lock(mappings().mutex);
       auto& all = mappings().by_address;
@@ -227,7 +228,7 @@ CUDA_EXPORT CUresult cuMemUnmap(CUdeviceptr address, size_t size) {
     if (!session) return CUDA_ERROR_INVALID_VALUE;
     const CUresult result = rows::cuMemUnmap::at({session}, {address, size});
     if (result != CUDA_SUCCESS) return result;
-    std::vector<uint64_t> released;  // before, and now mapped nowhere
+    std::vector<uint64_t> released;  // released earlier and now unmapped everywhere
     {
       std::lock_guard lock(mappings().mutex);
       auto& all = mappings().by_address;
@@ -254,7 +255,8 @@ CUDA_EXPORT CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUme
       const Device* device = nullptr;
       const CUresult result = to_server_location(&description.location, &device);
       if (result != CUDA_SUCCESS) return result;
-      if (device->session != session) return CUDA_ERROR_INVALID_DEVICE;  // no server reaches another's memory
+      // Servers cannot access each other's memory.
+      if (device->session != session) return CUDA_ERROR_INVALID_DEVICE;
     }
     return rows::cuMemSetAccess::at({session}, {address, size, on_server.data(), count});
   });
@@ -295,7 +297,7 @@ CUDA_EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* h
     if (address - found->first >= found->second.size) return CUDA_ERROR_INVALID_VALUE;
     auto* memory = handles().find_as<Memory>(Kind::memory, found->second.memory);
     if (!memory) return CUDA_ERROR_INVALID_VALUE;
-    ++memory->references;  // also of one that the program had released
+    ++memory->references;  // also revives a handle that the program had released
     *handle = found->second.memory;
     return CUDA_SUCCESS;
   });
