@@ -23,7 +23,8 @@ bool read_number(const std::string& text, T& out) {
   return !text.empty() && read.ec == std::errc() && read.ptr == text.data() + text.size();
 }
 
-// Thousandths of what is written in wholes (cpus) or hundredths (percent).
+// Parses a decimal number and multiplies it by `each`, to get thousandths: 1000 for units (cpus), 10 for
+// percent.
 bool read_milli(const std::string& text, double each, double most, uint32_t& out) {
   double value = 0;
   if (!read_number(text, value) || !(value > 0 && value <= most)) return false;

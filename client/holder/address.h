@@ -1,8 +1,10 @@
-// pool://HOST[:PORT][,HOST[:PORT]...][?KEY=VALUE&...]: schedulers and what is asked of them.
+// Parses pool:// addresses: pool://HOST[:PORT][,HOST[:PORT]...][?KEY=VALUE&...], the schedulers of a pool and
+// the resources to request. Used by pool-lease. Stateless, any thread.
 //
-// gpus=N, compute=PERCENT (of each, fractions allowed), memory=SIZE (of each), model=NAME (may come several times), one-host=1,
-// cpus=N, host-memory=SIZE, mode=elastic|hard, priority=low|normal|high, near=LABEL, apart=LABEL, label=LABEL (these three may come
-// several times), tenant=NAME, insecure=1. Values may be %-encoded.
+// Keys: gpus=N, compute=PERCENT (of each GPU, fractions allowed), memory=SIZE (of each GPU), model=NAME
+// (repeatable), one-host=1, cpus=N, host-memory=SIZE, mode=elastic|hard, priority=low|normal|high,
+// near=LABEL, apart=LABEL, label=LABEL (these three repeatable), tenant=NAME, insecure=1. Values may be
+// percent-encoded.
 #pragma once
 #include <string>
 #include <vector>
@@ -12,21 +14,21 @@
 
 namespace gpupool::holder {
 
-constexpr uint16_t kDefaultPort = 9800;  // pool-scheduler's
+constexpr uint16_t kDefaultPort = 9800;  // port of pool-scheduler
 
 struct Scheduler {
   std::string host;
   uint16_t port = kDefaultPort;
-  std::string text() const;  // as gRPC takes it, HOST:PORT
+  std::string text() const;  // HOST:PORT, as gRPC takes it
 };
 
 struct PoolAddress {
-  std::vector<Scheduler> schedulers;  // of one pool
+  std::vector<Scheduler> schedulers;  // all of one pool
   pool::Request request;
-  bool insecure = false;  // without TLS beyond this host
+  bool insecure = false;  // allow connections without TLS to other hosts
 };
 
-// ErrorCode::invalid: what is wrong with it.
+// ErrorCode::invalid: the message says what is wrong with the address.
 Result<PoolAddress> parse_pool_address(const std::string& text);
 
 }  // namespace gpupool::holder

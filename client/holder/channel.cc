@@ -12,8 +12,9 @@
 namespace gpupool::holder {
 namespace {
 
-constexpr int kKeepaliveMs = 6'000, kKeepaliveTimeoutMs = 4'000;  // the scheduler refuses pings more often than each 5 s
-constexpr int kConnectMs = 3'000;  // another scheduler may be there
+// The scheduler rejects pings more often than every 5 s.
+constexpr int kKeepaliveMs = 6'000, kKeepaliveTimeoutMs = 4'000;
+constexpr int kConnectMs = 3'000;  // short, because another scheduler may be reachable
 
 std::string contents(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -30,8 +31,8 @@ std::shared_ptr<grpc::Channel> open_channel(const PoolAddress& address, const Sc
   arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kConnectMs);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kConnectMs);
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // each attempt stands for itself
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // as for poolds
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a new connection for each attempt
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // as in connections to poold
   if (tls.ca.empty() && (address.insecure || transport::connects_to_loopback(scheduler.host))) {
     return grpc::CreateCustomChannel(scheduler.text(), grpc::InsecureChannelCredentials(), arguments);
   }

@@ -1,4 +1,5 @@
-// How programs reach a pool's scheduler, and what it says about who leads.
+// gRPC channels to a pool's schedulers, and the errors and redirections that schedulers return. Used by
+// Holder. Any thread, unless one object is shared.
 #pragma once
 #include <grpcpp/grpcpp.h>
 
@@ -12,23 +13,24 @@
 
 namespace gpupool::holder {
 
-constexpr int kMostEventBytes = 4 << 20;  // of one message for pool-lease
-// TLS with the files in `tls`, or trusting the system's authorities; in plain only to this host, or where the address says insecure=1. Messages of more
-// than `most_message_bytes` end their call.
+constexpr int kMostEventBytes = 4 << 20;  // limit for messages to pool-lease
+// Uses TLS with the files in `tls`, or with the system's authorities. Without TLS only to this host, or if
+// the address says insecure=1. A message above `most_message_bytes` fails its call.
 std::shared_ptr<grpc::Channel> open_channel(const PoolAddress& address, const Scheduler& scheduler, const transport::TlsOptions& tls,
                                             int most_message_bytes = kMostEventBytes);
 
-// ErrorCode::invalid: the private key in `tls` must not be used, since others can read it. To be asked before the first channel is opened.
+// Call before the first channel is opened. ErrorCode::invalid: other users can read the private key in `tls`,
+// so it is not used.
 Result<void> check_files(const transport::TlsOptions& tls);
 
-// The end of a call with a message that may be shown to a user: printable and bounded.
+// Returns the status with a message that is safe to show: printable and of bounded length.
 grpc::Status printable_status(const grpc::Status& status);
 
-// After a call has failed: the place in `schedulers` of the one that leads, which is added where it is new; none where the call
-// says nothing about it.
+// After a failed call: returns the index in `schedulers` of the leader that the reply names, appending it if
+// it is new; nullopt: the reply names none.
 std::optional<size_t> leader_of(const grpc::ClientContext& context, std::vector<Scheduler>& schedulers);
 
-// Why a call failed, for a user: what the scheduler says or, if none answered, what to check.
+// Explains a failed call to the user: the scheduler's message or, if no scheduler answered, what to check.
 std::string failure_text(const Scheduler& scheduler, const grpc::Status& status);
 
 }  // namespace gpupool::holder

@@ -16,13 +16,14 @@ namespace {
 using namespace std::chrono_literals;
 using std::chrono::milliseconds;
 
-// Another leader is there after 3 to 4 s: while it may come all ask often.
+// A new leader is elected within 3 to 4 s; clients retry often during that time.
 constexpr milliseconds kFirstPause = 200ms, kLongestPause = 5000ms, kLongestPauseAtFirst = 1000ms;
+// Period after losing the scheduler in which retries are frequent.
 constexpr milliseconds kAtFirst = 20'000ms;
-constexpr milliseconds kFarewell = 8000ms;  // a lease is given back to the next leader, too
-constexpr milliseconds kBetweenLines = 1000ms;
+constexpr milliseconds kFarewell = 8000ms;  // time to return a lease, possibly to the next leader
+constexpr milliseconds kBetweenLines = 1000ms;  // minimum time between two messages about the queue
 
-// Asking once more, or somebody else, will not help.
+// True if neither a retry nor another scheduler will help.
 bool is_final(grpc::StatusCode code) {
   switch (code) {
     case grpc::StatusCode::INVALID_ARGUMENT:
@@ -38,7 +39,7 @@ bool is_final(grpc::StatusCode code) {
   }
 }
 
-// A scheduler's texts, which go to the user's terminal.
+// Makes the scheduler's texts safe for the user's terminal.
 void make_texts_printable(pool::AcquireEvent& event) {
   if (event.has_queued()) event.mutable_queued()->set_why(printable_message(event.queued().why()));
   if (event.has_ended()) event.mutable_ended()->set_reason(printable_message(event.ended().reason()));
@@ -66,7 +67,7 @@ Result<void> Holder::run() {
   const auto start = Clock::now();
   auto last_heard = start;
   milliseconds between = kFirstPause;
-  std::optional<Clock::time_point> farewell;  // until then
+  std::optional<Clock::time_point> farewell;  // deadline for returning the lease
   for (bool followed = false;;) {
     const Scheduler scheduler = settings_.address.schedulers[next_ % settings_.address.schedulers.size()];
     std::optional<Error> over;
@@ -79,7 +80,7 @@ Result<void> Holder::run() {
       const std::lock_guard lock(mutex_);
       stopping = stopping_;
     }
-    // A lease whose stream was cut just now is given back on a new one; if that fails it ends by itself.
+    // If the stream broke just now, the lease is returned on a new stream; if that fails, the lease expires.
     if (stopping && !farewell) farewell = Clock::now() + kFarewell;
     if (stopping && (lease_.lease().empty() || status.ok() || Clock::now() > *farewell)) return {};
     if (is_final(status.error_code())) return Error{ErrorCode::refused, failure_text(scheduler, status)};
@@ -88,7 +89,8 @@ Result<void> Holder::run() {
     }
     if (heard_) between = kFirstPause;
     if (!redirected_ && (!status.ok() || !heard_)) ++next_;
-    followed = redirected_ && !followed;  // at once, but not in a circle
+    // Follow a redirection at once, but not twice in a row, to avoid a loop.
+    followed = redirected_ && !followed;
     if (followed) continue;
     if (std::exchange(last_told_, "cut") != "cut") {
       told_((heard_ ? "lost the scheduler " + scheduler.text() + ": " + status.error_message() : failure_text(scheduler, status)) +
@@ -115,7 +117,7 @@ void Holder::pause(milliseconds time) {
   stopped_.wait_for(lock, time, [&] { return stopping_; });
 }
 
-// One stream, from its beginning to its end.
+// Runs one stream from beginning to end.
 grpc::Status Holder::attend(const Scheduler& scheduler, std::optional<Error>& over) {
   const auto stub = pool::Leases::NewStub(open_channel(settings_.address, scheduler, settings_.tls));
   grpc::ClientContext context;

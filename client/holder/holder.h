@@ -1,8 +1,9 @@
-// Gets a lease from a pool's scheduler and holds it: the stream of pool.proto's Leases.Acquire, taken up again with the ticket or the
-// secret when it was cut, at this scheduler or another one of the pool. Its request has an id, so that a grant which it could not hear
-// is told again.
+// Acquires a lease from a pool's scheduler and holds it: the stream of Leases.Acquire in pool.proto. A broken
+// stream is resumed, at this scheduler or another one of the pool, by the queue ticket or the lease's secret.
+// The request has an id, so that a grant whose message was lost is sent again.
 //
-// run() is one thread's, stop() any other's. What happens is told by calls from within run().
+// Used by pool-lease. run() blocks one thread; stop() may be called from any other. The callbacks run in
+// run()'s thread.
 #pragma once
 #include <grpcpp/grpcpp.h>
 
@@ -25,23 +26,25 @@ class Holder {
  public:
   struct Settings {
     PoolAddress address;
-    std::string token;          // of the tenant
+    std::string token;          // token of the tenant
     transport::TlsOptions tls;  // files; without `ca` the system's authorities are trusted
-    // How long no scheduler at all may be reachable before the first one was.
+    // How long to try before the first scheduler has answered.
     std::chrono::milliseconds patience{10'000};
-    // The token as it is now, for each new stream: tokens are replaced while leases are held. Empty, or it says nothing: `token`.
+    // Returns the current token for each new stream, because tokens are replaced while leases are held. If
+    // empty or null, `token` is used.
     std::function<std::string()> renewed_token{};
   };
-  // A lease, or the same one with new tokens. An error ends run().
+  // Called for a new lease, and for the same lease with renewed tokens. An error ends run().
   using Granted = std::function<Result<void>(const pool::Granted&)>;
-  using Told = std::function<void(const std::string&)>;  // one line for a person
+  using Told = std::function<void(const std::string&)>;  // one line for the user
 
   Holder(Settings settings, Granted granted, Told told);
 
-  // Until the lease has ended, was never granted, or stop(). The error says why, but for stop().
+  // Blocks until the lease has ended, was refused, or stop(). The error gives the reason; no error after
+  // stop().
   Result<void> run();
-  // Gives the place in the queue or the lease back; run() returns when the scheduler has taken it. May block while a connection
-  // is made.
+  // Leaves the queue or returns the lease; run() returns when the scheduler has acknowledged it. May block
+  // while a connection is opened.
   void stop();
 
  private:
@@ -56,18 +59,18 @@ class Holder {
   Settings settings_;
   const Granted granted_;
   const Told told_;
-  size_t next_ = 0;     // of the schedulers
-  bool redirected_ = false;  // the scheduler of this attempt has named another one as the leader
-  bool heard_ = false;  // the scheduler has answered in this attempt
+  size_t next_ = 0;     // index of the next scheduler
+  bool redirected_ = false;  // the scheduler of this attempt named another one as leader
+  bool heard_ = false;  // the scheduler of this attempt has answered
   bool ever_heard_ = false;
-  pool::Resume lease_;      // empty: none yet
+  pool::Resume lease_;      // empty: no lease yet
   std::string last_told_;
   Clock::time_point told_at_{};
 
   std::mutex mutex_;
   std::condition_variable stopped_;
   bool stopping_ = false;
-  Stream* stream_ = nullptr;  // of the attempt under way
+  Stream* stream_ = nullptr;  // stream of the current attempt
 };
 
 }  // namespace gpupool::holder

@@ -1,8 +1,8 @@
-// pool-lease: gets GPUs from a pool's scheduler and holds them as long as the process that started it lives. The client library
-// (GPUPOOL=pool://...) and pool-run start it; nobody else needs to.
+// pool-lease: acquires GPUs from a pool's scheduler and holds them while the process that started it lives.
+// Started by the client library (GPUPOOL=pool://...) and by pool-run.
 //
-// It answers with one line on stdout, "granted FILE" (client/lease/file.h), "refused REASON" or "invalid REASON", and lives on as nobody's child:
-// the program's own waits must not see it.
+// Prints one line on stdout, "granted FILE" (client/lease/file.h), "refused REASON" or "invalid REASON". It
+// detaches from its parent, so that the program's own wait() calls do not see it.
 #include <poll.h>
 #include <signal.h>
 #include <sys/signalfd.h>
@@ -29,7 +29,8 @@ namespace {
 
 using namespace gpupool;
 
-constexpr unsigned kFarewellSeconds = 10;  // for the scheduler to take the lease back; it ends by itself otherwise
+// Time for the scheduler to acknowledge; otherwise the lease expires.
+constexpr unsigned kFarewellSeconds = 10;
 
 constexpr const char* kHelp =
     "Usage: pool-lease pool://SCHEDULER:PORT?gpus=2&memory=8GiB&compute=50&... [PROGRAM [PID]]\n"
@@ -41,7 +42,7 @@ constexpr const char* kHelp =
     "  --version     print the version\n"
     "  --help        print this text\n";
 
-// Any thread. Once it is removed it is not written any more.
+// The lease file. Thread-safe; after remove() it is not written any more.
 class LeaseFile {
  public:
   ~LeaseFile() { remove(); }
@@ -80,16 +81,16 @@ Result<std::vector<client::LeasedServer>> servers_of(const pool::Granted& grante
   return servers;
 }
 
-// The one line, once.
+// Prints the answer; only the first call has an effect.
 void answer(const std::string& line) {
   static bool answered = false;
   if (std::exchange(answered, true)) return;
   std::printf("%s\n", line.c_str());
   std::fflush(stdout);
-  std::fclose(stdout);  // who waits for it goes on
+  std::fclose(stdout);  // the reader continues at end of file
 }
 
-// Until the process has ended, or a signal asks this one to.
+// Waits until the process has ended or this one gets a signal.
 void await_end(int process, int signals) {
   pollfd watched[] = {{process, POLLIN, 0}, {signals, POLLIN, 0}};
   while (::poll(watched, 2, -1) < 0 && errno == EINTR) {
@@ -113,17 +114,17 @@ int hold(holder::PoolAddress address, int process, int signals) {
                         [](const std::string& line) { client::complain("%s", line.c_str()); });
   std::thread watcher([&] {
     await_end(process, signals);
-    file.remove();  // the alarm leaves no time for it
+    file.remove();  // before the alarm, which leaves no time for it
     ::alarm(kFarewellSeconds);
     holder.stop();
   });
   const Result<void> ended = holder.run();
   if (!ended && granted_once) {
     client::complain("%s", ended.error().message.c_str());
-    (void)file.write({});  // whoever starts now is told
+    (void)file.write({});  // programs that start now see that the lease is over
   }
   if (!granted_once) answer("refused " + printable(ended ? "pool-lease was ended" : ended.error().message));
-  if (!granted_once) ::kill(::getpid(), SIGTERM);  // the watcher has nothing to wait for
+  if (!granted_once) ::kill(::getpid(), SIGTERM);  // ends the watcher
   watcher.join();
   return ended ? 0 : 1;
 }
@@ -137,12 +138,12 @@ int main(int, char** words) {
   auto address = holder::parse_pool_address(word);
   if (!address) return answer("invalid " + printable(address.error().message)), 2;
 
-  ::syscall(SYS_close_range, 3u, ~0u, 0u);  // what the program has open is not ours to keep
-  // Before the one who started it can be gone and its number somebody else's. It may be gone already: then the parent is whoever takes
-  // orphans, and would be waited for in vain.
+  ::syscall(SYS_close_range, 3u, ~0u, 0u);  // close the program's other descriptors
+  // Get a pidfd before the starting process can exit and its id be reused. It may have exited already; then
+  // our parent is the process that adopts orphans, and we would wait for that one forever.
   pid_t parent = ::getppid();
   if (words[2] && words[3]) {
-    parent = 0;  // no process's, if the word is no number
+    parent = 0;  // matches no process if the argument is not a number
     std::from_chars(words[3], words[3] + std::strlen(words[3]), parent);
   }
   const int process = static_cast<int>(::syscall(SYS_pidfd_open, parent, 0));

@@ -33,17 +33,17 @@ class Descriptor {
 
 struct Place {
   Descriptor folder;
-  std::string name;  // of the file in it
+  std::string name;  // of the file in the folder
 };
 
-// Empty: only root and this user decide what is there.
+// Returns why other users could have changed the file or folder; empty: only root and this user can.
 std::string distrust_reason(const struct stat& about) {
   if (about.st_uid != ::geteuid() && about.st_uid != 0) return "is another user's";
   if ((about.st_mode & (S_IWGRP | S_IWOTH)) != 0) return "can be written by other users";
   return "";
 }
 
-// Opens the file's folder. Whoever can write there could put another file in its place, so such a folder is refused.
+// Opens the file's folder. Refuses a folder that other users can write, because they could replace the file.
 Result<Place> open_folder(const std::string& path) {
   const size_t slash = path.rfind('/');
   const std::string folder = slash == std::string::npos ? "." : path.substr(0, std::max<size_t>(slash, 1));
@@ -77,7 +77,7 @@ Result<std::string> contents(const std::string& path) {
   return text;
 }
 
-// A token that ends the line would add servers of its own.
+// A token with a line break could add servers to the file.
 bool is_token(const std::string& text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c <= '~'; });
 }
@@ -152,7 +152,7 @@ Result<void> write_lease_file(const std::string& path, const std::vector<LeasedS
   if (!place) return place.error();
   const int folder = place->folder.number();
   const std::string fresh = place->name + ".new";
-  ::unlinkat(folder, fresh.c_str(), 0);  // there after a write that was cut off
+  ::unlinkat(folder, fresh.c_str(), 0);  // left by an interrupted write
   const Descriptor file(::openat(folder, fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (file.number() >= 0 && write_all(file.number(), text) && ::renameat(folder, fresh.c_str(), folder, place->name.c_str()) == 0) return {};
   const std::string why = std::generic_category().message(errno);

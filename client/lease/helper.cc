@@ -17,7 +17,8 @@ namespace {
 
 constexpr size_t kLongestAnswer = 64 * 1024;
 
-// In a session of its own, so that it does not get the terminal's signals; no memory or signal state of ours.
+// Starts it in a new session, so that it does not get the terminal's signals, with default signal handlers
+// and mask.
 int spawn(const std::string& holder, const std::string& address, const std::string& program, int answer, pid_t& pid) {
   posix_spawn_file_actions_t files;
   posix_spawnattr_t attributes;
@@ -52,7 +53,8 @@ Result<std::string> acquire_lease(const std::string& holder, const std::string& 
     ::close(answer[0]);
     return Error{ErrorCode::unavailable, "cannot start " + holder + ": " + std::generic_category().message(error)};
   }
-  // It leaves at once and goes on as nobody's child; a handler of the program's may have seen that first.
+  // It forks and exits at once, so that it is not our child; a SIGCHLD handler of the program may have reaped
+  // it first.
   int status = 0;
   while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
   }

@@ -1,7 +1,9 @@
-// Starts pool-lease, the program that gets GPUs from a pool's scheduler and holds them as long as this process lives, whatever it
-// becomes by exec. The library has no gRPC of its own, which would get in the way of the program's.
+// Starts pool-lease, the program that acquires GPUs from a pool's scheduler and holds them while this process
+// lives, even across exec. The library itself does not link gRPC, which could conflict with the program's
+// own.
 //
-// Any thread. It never returns a lease that is not there; while the request waits in the queue, pool-lease tells so on stderr.
+// Used by pool-run and by the library at cuInit. Any thread; blocks until the lease is granted or refused.
+// While the request is queued, pool-lease reports its place on stderr.
 #pragma once
 #include <string>
 
@@ -9,8 +11,9 @@
 
 namespace gpupool::client {
 
-// `holder`: pool-lease's path; `address`: pool://...; `program`: what people call the one that wants the lease. The lease file's path. ErrorCode::refused: the scheduler's, or pool-lease's reason;
-// invalid: the address; unavailable: it cannot be started.
+// `holder`: path of pool-lease; `address`: pool://...; `program`: name of the program, for display. Returns
+// the path of the lease file. ErrorCode::refused: the reason given by the scheduler or by pool-lease;
+// invalid: the address is wrong; unavailable: pool-lease cannot be started.
 Result<std::string> acquire_lease(const std::string& holder, const std::string& address, const std::string& program);
 
 }  // namespace gpupool::client

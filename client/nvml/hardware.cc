@@ -1,4 +1,5 @@
-// Modes and sensors of the GPUs, and what lies between them. What a server's device does not tell is not supported.
+// Modes and sensors of the GPUs, and the topology between them. Values that a server's device does not
+// provide are NVML_ERROR_NOT_SUPPORTED.
 #include <chrono>
 
 #include "client/nvml/library.h"
@@ -11,7 +12,7 @@ namespace {
 
 enum Clock : unsigned { kGraphics, kSm, kMemory, kVideo };
 constexpr unsigned kP2pOk = 0, kP2pNotSupported = 5;
-constexpr unsigned kTopologySystem = 50;  // as far from each other as GPUs of one machine can be
+constexpr unsigned kTopologySystem = 50;  // NVML_TOPOLOGY_SYSTEM, the farthest level within one machine
 constexpr unsigned kMostP2pIndexes = 7;
 
 template <class Value, class Out>
@@ -27,7 +28,7 @@ nvmlReturn_t attribute(nvmlDevice_t device, int id, Out* out) {
   });
 }
 
-// `read(Sensors&)`: one of its values. The rest of the arguments is checked before.
+// Returns `read(sensors)`. Other arguments must have been checked.
 template <class Out, class Read>
 nvmlReturn_t sensor(nvmlDevice_t device, Out* out, Read read) {
   return library().with_device(device, [&](const Device& known) {
@@ -60,7 +61,7 @@ nvmlReturn_t with_both(nvmlDevice_t first, nvmlDevice_t second, Answer answer) {
   });
 }
 
-// Of the fields of NVML_FI_DEV_..., those that are known here.
+// Answers the NVML_FI_DEV_... fields that are known here.
 nvmlReturn_t field(const Device& device, const monitor::State& state, nvmlFieldValue_t& value) {
   constexpr unsigned kUnsigned = 1, kUnsignedLongLong = 3;
   const auto& sensors = state.gpus[device.place].sensors;
@@ -183,8 +184,8 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count
   });
 }
 
-// Whether GPUs of one server reach each other's memory is the driver's to say (cuDeviceCanAccessPeer): who asks here, as NCCL does, asks
-// there, too. From server to server memory goes through the servers, whatever links there are.
+// Within one server the driver decides about peer access (cuDeviceCanAccessPeer), and callers such as NCCL
+// ask it too, so this says yes. Between servers there is no peer access; copies go from server to server.
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t first, nvmlDevice_t second, unsigned int index, unsigned int* status) {
   return with_both(first, second, [&](const Device& a, const Device& b) {
     if (index >= kMostP2pIndexes) return NVML_ERROR_INVALID_ARGUMENT;

@@ -1,4 +1,4 @@
-// Which GPUs there are, and what they are. Answered from what the servers said when the library was opened.
+// Which GPUs there are and their properties, from the servers' hellos at nvmlInit.
 #include <cstdio>
 #include <cstring>
 #include <strings.h>
@@ -37,7 +37,7 @@ void write_place(const Device& device, nvmlPciInfo_t& pci) {
   pci.domain = device.domain;
   pci.bus = device.bus;
   pci.device = device.slot;
-  pci.pciDeviceId = 0;  // CUDA does not tell the chip's number
+  pci.pciDeviceId = 0;  // CUDA does not report the PCI device id
 }
 
 int major_of(const Device& device) { return device.attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR); }
@@ -109,7 +109,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUIDV(const nvmlUUID_t* uuid, nvml
   return find(device, [&](const Device& known) { return std::memcmp(known.description.uuid.data(), uuid->value.bytes, sizeof uuid->value.bytes) == 0; });
 }
 
-// "0000:01:00.0", with a domain of any length or none, with or without the function.
+// Accepts "0000:01:00.0" with a domain of any length or none, with or without the function.
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetHandleByPciBusId(const char* id, nvmlDevice_t* device) {
   const auto address = id ? gpupool::cuda::parse_pci_address(id) : std::nullopt;
   if (!address) return library().with_library([](auto&) { return NVML_ERROR_INVALID_ARGUMENT; });

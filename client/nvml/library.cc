@@ -14,7 +14,7 @@
 namespace gpupool::nvml {
 namespace {
 
-constexpr uintptr_t kFirstHandle = 0x67700010;  // then every 16th
+constexpr uintptr_t kFirstHandle = 0x67700010;  // followed by every 16th number
 constexpr uintptr_t kHandleStep = 16;
 
 std::atomic<Library*> current{nullptr};
@@ -33,7 +33,8 @@ Library& Library::get() {
   if (known) return *known;
   auto fresh = std::make_unique<Library>();
   if (!current.compare_exchange_strong(known, fresh.get(), std::memory_order_acq_rel)) return *known;
-  // The child's mutex may be held by a thread that it does not have, and its connections are the parent's.
+  // In a forked child the mutex may be locked by a thread that does not exist there, and the connections
+  // belong to the parent.
   pthread_atfork(nullptr, nullptr, [] {
     Library* const parents = current.load();
     Library* const own = new (std::nothrow) Library;

@@ -1,7 +1,8 @@
-// The state of libnvidia-ml.so.1: what nvmlInit opened, and which GPUs there are.
+// The state of libnvidia-ml.so.1: what nvmlInit has opened, and the GPUs.
 //
-// One for the process, never destroyed, behind one mutex that a call holds while it asks a server; so calls of several threads take turns. Handles
-// are numbers: a wrong one is refused, never followed. A forked child opens connections of its own when it first calls.
+// One object per process, never destroyed. One mutex, held while a server is asked, so calls of several
+// threads are serialized. Handles are numbers: a wrong one is rejected, never dereferenced. A forked child
+// opens its own connections at its first call.
 #pragma once
 #include <memory>
 #include <mutex>
@@ -18,21 +19,23 @@ namespace gpupool::nvml {
 struct Device {
   unsigned index = 0;
   Source* source = nullptr;
-  size_t place = 0;             // among its source's
-  hello::Device description;    // with the PCI address that CUDA shows, too
+  size_t place = 0;             // index among the source's devices
+  hello::Device description;    // pci_bus_id is the one that CUDA shows, too
   unsigned domain = 0, bus = 0, slot = 0;
-  int attribute(int id, int otherwise = -1) const;  // a CUdevice_attribute
+  int attribute(int id, int otherwise = -1) const;  // `id`: a CUdevice_attribute
 };
 
 class Library {
  public:
   static Library& get();
 
-  // Each with a matching shutdown(). `may_be_empty`: without servers there are no GPUs, and that is no error.
+  // Each successful initialise() needs a shutdown(). `may_be_empty`: no servers means no GPUs instead of an
+  // error.
   nvmlReturn_t initialise(bool may_be_empty);
   nvmlReturn_t shutdown();
 
-  // Calls `answer(Library&)`, or `answer(Device&)` for a device, with the lock held. What it throws becomes an error.
+  // Calls `answer(Library&)`, or `answer(Device&)` for a device, with the lock held. Exceptions become
+  // NVML_ERROR_UNKNOWN.
   template <class Answer>
   nvmlReturn_t with_library(Answer answer) {
     try {
@@ -54,7 +57,7 @@ class Library {
   const std::vector<std::unique_ptr<Device>>& devices() const { return devices_; }
   static nvmlDevice_t handle_of(const Device& device);
   Device* find(nvmlDevice_t handle) const;
-  int driver_version() const;  // that all sources have, as cuDriverGetVersion says it
+  int driver_version() const;  // the oldest of all sources, as cuDriverGetVersion returns it
 
  private:
   nvmlReturn_t open();
@@ -72,9 +75,9 @@ class Library {
 
 inline Library& library() { return Library::get(); }
 
-// As NVML does: all of it or nothing.
+// Copies all or nothing, as NVML does: NVML_ERROR_INSUFFICIENT_SIZE if it does not fit.
 nvmlReturn_t copy_text(const std::string& text, char* to, unsigned size);
-// The value where it is known.
+// Stores the value; NVML_ERROR_NOT_SUPPORTED if it is not known.
 template <class Value, class Out>
 nvmlReturn_t give(const std::optional<Value>& value, Out* out) {
   if (!out) return NVML_ERROR_INVALID_ARGUMENT;

@@ -1,7 +1,8 @@
-// The part of NVML's interface that libnvidia-ml.so.1 answers with something else than "not supported" (functions.def has all of it).
-// Names, numbers and layouts are NVML's, so that programs built with NVIDIA's nvml.h find what they expect.
+// The part of NVML's interface that libnvidia-ml.so.1 implements (functions.def lists all of it). Names,
+// numbers and layouts are NVML's, for programs built with NVIDIA's nvml.h.
 //
-// Every function may be called by any thread, and returns. Nothing but nvmlInit... waits for longer than it takes to ask a server.
+// All functions are thread-safe and do not wait longer than a request to a server takes (5 s and the time to
+// connect), except that utilization waits for its first sampling window.
 #pragma once
 
 #if defined(__cplusplus)
@@ -25,7 +26,7 @@ typedef enum {
   NVML_ERROR_UNKNOWN = 999
 } nvmlReturn_t;
 
-// `version` of structs that have one.
+// The `version` field of versioned structs.
 #define NVML_STRUCT_VERSION(type, number) ((unsigned int)(sizeof(type) | ((number) << 24U)))
 
 #define NVML_DEVICE_UUID_BUFFER_SIZE 80
@@ -37,10 +38,10 @@ typedef enum {
 #define NVML_VALUE_NOT_AVAILABLE (-1)
 
 typedef struct {
-  char busIdLegacy[16];  // "0000:01:00.0"; all that nvmlDeviceGetPciInfo and _v2 have of texts
+  char busIdLegacy[16];  // "0000:01:00.0"; the only string of nvmlDeviceGetPciInfo and _v2
   unsigned int domain, bus, device;
   unsigned int pciDeviceId;
-  unsigned int pciSubSystemId;  // not for nvmlDeviceGetPciInfo
+  unsigned int pciSubSystemId;  // not set by nvmlDeviceGetPciInfo
   char busId[32];               // "00000000:01:00.0"; _v3 only
 } nvmlPciInfo_t;
 

@@ -10,7 +10,8 @@
 namespace gpupool::nvml {
 namespace {
 
-// What GPUPOOL says. A program that asks a pool for GPUs does so through libcuda.so.1; nothing is asked for only to be looked at.
+// Returns the servers that GPUPOOL names. For pool:// they are those that libcuda.so.1 in this process has
+// leased, if any: NVML itself acquires no lease.
 std::string servers_of_program() {
   const char* const text = std::getenv("GPUPOOL");
   if (!text || std::strncmp(text, "pool://", 7) != 0) return text ? text : "";

@@ -18,8 +18,8 @@ namespace {
 using namespace std::chrono_literals;
 using transport::Clock;
 
-constexpr auto kFreshFor = 20ms;      // one look answers all that a tool asks at a time
-constexpr auto kShortestWindow = 167ms;  // as NVML: its samples span from 1/6 s to 1 s
+constexpr auto kFreshFor = 20ms;      // one look answers all queries that a tool makes in a row
+constexpr auto kShortestWindow = 167ms;  // as in NVML, whose samples span 1/6 s to 1 s
 constexpr auto kLongestWindow = 2s;
 constexpr auto kBetweenSamples = 50ms;
 constexpr auto kFirstPause = 1s;
@@ -72,7 +72,8 @@ Result<monitor::State> Server::ask() {
   return state;
 }
 
-// poold ends connections that were silent for long, or gives up some for others: that is no loss.
+// Asks again on a new connection: poold closes connections that were idle for long, and some in favour of
+// others, so that is not a failure.
 Result<monitor::State> Server::ask_anew() {
   auto state = ask();
   if (state) return state;

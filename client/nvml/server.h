@@ -1,8 +1,9 @@
-// One server of GPUPOOL as NVML's library sees it: a connection to poold that takes no worker, no GPU memory and no session
-// (protocol/control/monitor.proto).
+// One server of GPUPOOL, as a source for libnvidia-ml.so.1: a connection to poold without worker, GPU memory
+// or session (protocol/control/monitor.proto).
 //
-// One thread at a time (Library's mutex). A server that is lost is asked for again, ever more seldom, and is good again when it shows the
-// same GPUs as before. No call waits for it longer than kPatience and the time that a connection may take.
+// Not thread-safe: guarded by Library's mutex. A lost server is retried at growing intervals (1 s to 30 s),
+// and accepted again if it reports the same GPUs as before. A call blocks for at most kPatience plus the time
+// to connect.
 #pragma once
 #include <chrono>
 #include <deque>
@@ -22,7 +23,7 @@ class Server final : public Source {
  public:
   using Clock = std::chrono::steady_clock;
   static constexpr std::chrono::milliseconds kPatience{5'000};
-  // Address and token, as of now: a lease's tokens are renewed.
+  // Returns the server's address and current token (the tokens of a lease are renewed).
   using Find = std::function<Result<client::LeasedServer>()>;
 
   static Result<std::unique_ptr<Server>> open(const client::Settings& settings, Find find);
@@ -33,7 +34,7 @@ class Server final : public Source {
   const monitor::State* look() override;  // null: the server is lost
   nvmlReturn_t unavailable() const override { return NVML_ERROR_GPU_IS_LOST; }
   Window window() override;
-  // Closes the child's copy of the connection, which stays open in the parent.
+  // In a forked child: closes its copy of the connection, which stays open in the parent.
   void abandon() override;
 
  private:
@@ -46,7 +47,7 @@ class Server final : public Source {
   client::Settings settings_;
   const Find find_;
   std::string name_;
-  std::unique_ptr<transport::Connection> connection_;  // null: there is none
+  std::unique_ptr<transport::Connection> connection_;  // null: not connected
   std::vector<hello::Device> devices_;
   int driver_version_ = 0;
   std::optional<monitor::State> state_;

@@ -1,6 +1,5 @@
-// Where the answers of libnvidia-ml.so.1 come from: a poold of GPUPOOL (server.h), or the softgpu beside the library (server/softgpu/nvml/).
-//
-// One thread at a time (Library's mutex).
+// The source of the answers of libnvidia-ml.so.1: a poold of GPUPOOL (server.h), or the softgpu beside the
+// library (server/softgpu/nvml/). Not thread-safe: guarded by Library's mutex.
 #pragma once
 #include <chrono>
 #include <memory>
@@ -16,24 +15,26 @@ class Source {
   virtual ~Source() = default;
 
   virtual const std::vector<hello::Device>& devices() const = 0;
-  virtual int driver_version() const = 0;  // as cuDriverGetVersion says it
-  // How the GPUs are used, not older than a moment. Null: nothing is known, and unavailable() says what the caller gets instead.
+  virtual int driver_version() const = 0;  // as cuDriverGetVersion returns it
+  // Returns the GPUs' present use (at most 20 ms old for a server). Null: unknown; return unavailable() to
+  // the caller.
   virtual const monitor::State* look() = 0;
   virtual nvmlReturn_t unavailable() const = 0;
 
-  // Activity of the GPUs between the previous query and this one.
+  // Two states between which a GPU's activity is measured.
   struct Window {
     const monitor::State* before = nullptr;
-    const monitor::State* now = nullptr;     // null: as look()
-    std::chrono::milliseconds missing{};     // nothing to compare with: look again after this time
+    const monitor::State* now = nullptr;     // null: as for look()
+    std::chrono::milliseconds missing{};     // if `before` is null: time until a window exists
   };
   virtual Window window() = 0;
 
-  // In a forked child: lets go of what is the parent's. Takes no lock.
+  // In a forked child: releases what belongs to the parent. Takes no lock.
   virtual void abandon() = 0;
 };
 
-// Those of this process; each library has its own. `may_be_empty`: where none is named, there are none, and that is no error.
+// Opens the sources of this process; defined by each library. `may_be_empty`: if none is configured, returns
+// none instead of an error.
 Result<std::vector<std::unique_ptr<Source>>> open_sources(bool may_be_empty);
 
 }  // namespace gpupool::nvml

@@ -1,6 +1,5 @@
-// What this library does not answer: the rows of functions.def that are no NVML_FUNCTION.
-//
-// They take nothing from their arguments, so one shape does for all of them.
+// The rows of functions.def other than NVML_FUNCTION. They do not read their arguments, so all have the same
+// signature.
 #include "client/nvml/library.h"
 
 namespace {

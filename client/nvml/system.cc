@@ -18,8 +18,8 @@ nvmlReturn_t initialise(bool may_be_empty) {
   }
 }
 
-// A driver has a version of its own beside CUDA's; a server does not tell it. The first one that came with this CUDA, as NVIDIA lists them,
-// can do as much.
+// NVIDIA's driver has its own version, which servers do not report. Returns the first driver release that
+// supported this CUDA version, from NVIDIA's list.
 std::string driver_version(int cuda) {
   struct Release {
     int cuda;
@@ -111,7 +111,7 @@ NVML_EXPORT nvmlReturn_t nvmlSystemGetNVMLVersion(char* version, unsigned int le
   return library().with_library([&](const Library& open) { return copy_text("13." + driver_version(open.driver_version()), version, length); });
 }
 
-// Of this host, whether it uses a GPU or not: any user can see as much in /proc.
+// Any process of this host, whether it uses a GPU or not: /proc shows as much to every user.
 NVML_EXPORT nvmlReturn_t nvmlSystemGetProcessName(unsigned int pid, char* name, unsigned int length) {
   return library().with_library([&](const Library&) {
     if (!name || length == 0) return NVML_ERROR_INVALID_ARGUMENT;
@@ -120,7 +120,7 @@ NVML_EXPORT nvmlReturn_t nvmlSystemGetProcessName(unsigned int pid, char* name, 
     const ssize_t read = file >= 0 ? ::read(file, words, sizeof words - 1) : 0;
     if (file >= 0) ::close(file);
     if (read <= 0) return NVML_ERROR_NOT_FOUND;
-    const std::string program = words;  // the first word; NVML cuts it to the buffer
+    const std::string program = words;  // the first word, cut to the buffer as NVML does
     program.copy(name, length - 1);
     name[std::min<size_t>(program.size(), length - 1)] = '\0';
     return NVML_SUCCESS;

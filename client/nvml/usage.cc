@@ -1,4 +1,4 @@
-// How the GPUs are used, by this client's tenant: memory, processes, time. Asked of the servers.
+// The use of the GPUs by this client's tenant: memory, processes, time. Asked from the servers.
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,7 +24,8 @@ nvmlReturn_t with_state(nvmlDevice_t handle, Answer answer) {
   });
 }
 
-// Processes of this host that use the GPU, and what each has of its memory. One may have several sessions.
+// Returns the processes of this host that use the GPU, with their GPU memory. A process may have several
+// sessions.
 std::map<unsigned, uint64_t> processes_on(const Device& device, const monitor::State& state) {
   std::map<unsigned, uint64_t> found;
   for (const auto& session : state.sessions) {
@@ -43,7 +44,7 @@ void fill(nvmlProcessDetail_t& info, unsigned pid, uint64_t bytes) {
   info = {.pid = pid, .usedGpuMemory = bytes, .gpuInstanceId = kNone, .computeInstanceId = kNone, .usedGpuCcProtectedMemory = 0};
 }
 
-// As NVML does: where there is too little room, only the number that is there.
+// As NVML does: if there is too little room, returns only the count.
 template <class Entry, class All, class Fill>
 nvmlReturn_t give_all(const All& all, unsigned* count, Entry* entries, Fill fill_one) {
   const unsigned room = *count;
@@ -62,20 +63,20 @@ nvmlReturn_t compute_processes(nvmlDevice_t handle, unsigned* count, Info* infos
   });
 }
 
-// There are no graphics, and who shares a GPU does not do it through MPS.
+// The pool has no graphics processes and does not use MPS.
 nvmlReturn_t no_processes(nvmlDevice_t handle, unsigned* count) {
   return Library::get().with_device(handle, [&](const Device&) { return give(std::optional(0), count); });
 }
 
-// Percent of the time between two looks.
+// Percentage of the window's time.
 unsigned percent(uint64_t before, uint64_t now, const Source::Window& window) {
   const int64_t time = window.now->taken_ns - window.before->taken_ns;
   const uint64_t used = now > before ? now - before : 0;
   return time <= 0 ? 0 : static_cast<unsigned>(std::min<uint64_t>(100, (100 * used + static_cast<uint64_t>(time) / 2) / static_cast<uint64_t>(time)));
 }
 
-// `answer` once there is something to compare with: right after the library was opened that takes a sixth of a second, and other threads'
-// calls go on meanwhile.
+// Calls `answer` once a window exists. Right after nvmlInit that takes 1/6 s, during which other threads'
+// calls continue.
 template <class Answer>
 nvmlReturn_t with_window(nvmlDevice_t handle, Answer answer) {
   constexpr int kMostTries = 10;
@@ -103,7 +104,7 @@ uint64_t time_of(const monitor::State& state, uint64_t session, size_t gpu) {
   return 0;
 }
 
-// Those that used the GPU in the window.
+// Returns the processes that used the GPU in the window, with their share in percent.
 std::map<unsigned, unsigned> busy_processes(const Device& device, const Source::Window& window) {
   std::map<unsigned, unsigned> busy;
   for (const auto& session : window.now->sessions) {
@@ -189,7 +190,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t devi
   });
 }
 
-// How much of the time the memory was read or written nobody measures here: 0.
+// Memory utilization is not measured and reported as 0.
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t* utilization) {
   if (!utilization) return with_window(device, [](auto&, auto&) { return NVML_ERROR_INVALID_ARGUMENT; });
   return with_window(device, [&](const Device& known, const Source::Window& window) {

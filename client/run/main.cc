@@ -1,7 +1,7 @@
-// pool-run: starts a program with gpupool's client library in the place of NVIDIA's driver.
+// pool-run: starts a program with gpupool's client library in place of NVIDIA's driver.
 //
-// It becomes the program (exec), so the exit status and the signals are the program's own. A lease of a pool is held by pool-lease
-// (client/holder/) as long as the program lives.
+// It replaces itself by the program (exec), so exit status and signals are the program's own. pool-lease
+// (client/holder/) holds a pool's lease while the program lives.
 #include <unistd.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// As a shell and env(1) do: these say that the program never ran.
+// 125 to 127 as in env(1) and the shell: the program was not run.
 constexpr int kExitUsage = 2;
 constexpr int kExitBroken = 125;
 constexpr int kExitCannotRun = 126;
@@ -77,16 +77,16 @@ int fail(int status, const std::string& why) {
   return status;
 }
 
-// What may be asked of a pool; all but the last with a value.
+// The resources that may be requested from a pool; all but the last take a value.
 constexpr std::string_view kWishes[] = {"gpus", "compute", "memory", "model", "cpus", "host-memory", "mode", "priority", "near", "apart", "label", "one-host"};
 
 struct Arguments {
   std::string server;
-  std::string wishes;  // as they stand behind the ? of a pool:// address
+  std::string wishes;  // in the form of a pool:// address's query string
   std::string token_file;
   bool preload = false;
   bool stats = false;
-  char** program = nullptr;  // with its arguments, up to a null
+  char** program = nullptr;  // with its arguments, terminated by null
 };
 
 std::string encoded(const std::string& value) {
@@ -100,7 +100,8 @@ std::string encoded(const std::string& value) {
   return out;
 }
 
-// 0: it is one, or none; otherwise the exit status.
+// Parses one --NAME of kWishes. Returns 0 if that succeeded or the word is another option (*found); else the
+// exit status.
 int parse_wish(char**& words, Arguments& out, bool& found) {
   const std::string word = *words;
   const size_t equals = word.find('=');
@@ -117,7 +118,7 @@ int parse_wish(char**& words, Arguments& out, bool& found) {
   return 0;
 }
 
-// -1: go on; otherwise the exit status.
+// Returns -1 to continue, else the exit status.
 int parse(char** words, Arguments& out) {
   for (++words; *words != nullptr; ++words) {
     const std::string word = *words;
@@ -154,7 +155,7 @@ int parse(char** words, Arguments& out) {
   return -1;
 }
 
-// Where the library is, seen from PREFIX/bin/pool-run.
+// Returns the library's path, relative to PREFIX/bin/pool-run.
 fs::path client_library(std::error_code& status) {
   const fs::path program = fs::read_symlink("/proc/self/exe", status);
   return (program.parent_path().parent_path() / "lib" / "client" / "libcuda.so.1").lexically_normal();
@@ -162,20 +163,21 @@ fs::path client_library(std::error_code& status) {
 
 bool prepend(const char* variable, const std::string& value) {
   const char* old = std::getenv(variable);
-  // An empty entry would mean the current folder.
+  // an empty entry would mean the current directory
   const std::string all = old != nullptr && *old != '\0' ? value + ":" + old : value;
   return gpupool::set_environment(variable, all);
 }
 
-// What NCCL cannot find out on this host: no GPU maps this host's shared memory, and the GPUs of one server reach each other's memory.
-// Between processes whose GPUs are different servers' it must not try that: as far as it can see they are on one host, so each server
-// is made one. A process with GPUs of several servers is left to what NCCL makes of them.
+// Sets what NCCL cannot detect on this host: GPUs do not map this host's shared memory, and GPUs of one
+// server have peer access. Between processes whose GPUs belong to different servers NCCL must not try peer
+// access, although they seem to be on one host; so each server gets its own host id. A process with GPUs of
+// several servers is left to NCCL.
 bool advise_nccl(const std::string& server) {
   const auto set = [](const char* name, const std::string& value) { return gpupool::set_environment(name, value, false); };
   if (!set("NCCL_SHM_DISABLE", "1")) return false;
   const auto servers = gpupool::client::named_servers(server);
   if (!servers || servers->size() != 1) return true;
-  std::string host;  // as NCCL itself names it
+  std::string host;  // as NCCL composes it
   for (const char* file : {"/proc/sys/kernel/hostname", "/proc/sys/kernel/random/boot_id"}) {
     std::string line;
     std::getline(std::ifstream(file), line);
@@ -184,7 +186,8 @@ bool advise_nccl(const std::string& server) {
   return set("NCCL_P2P_LEVEL", "SYS") && set("NCCL_HOSTID", host + servers->front().endpoint.text());
 }
 
-// JAX ignores its CUDA backend on a machine without device files of NVIDIA's; a plugin of its own kind corrects that (client/python/).
+// JAX ignores its CUDA backend on a machine without NVIDIA device files; a plugin corrects that
+// (client/python/).
 bool advise_jax(const fs::path& client_folder) {
   std::error_code status;
   const fs::path modules = client_folder / "python";
@@ -228,7 +231,7 @@ int run(char** words) {
   if (!token_file.empty() && !gpupool::set_environment("GPUPOOL_TOKEN_FILE", token_file)) return fail(kExitBroken, "out of memory");
   if (pool) {
     if (!arguments.wishes.empty()) arguments.server += (arguments.server.find('?') == std::string::npos ? "?" : "&") + arguments.wishes;
-    // It holds the lease as long as this process lives, which is about to become the program.
+    // pool-lease holds the lease while this process lives, which is about to become the program.
     const auto lease = gpupool::client::acquire_lease(fs::read_symlink("/proc/self/exe").parent_path() / "pool-lease", arguments.server,
                                                        fs::path(arguments.program[0]).filename());
     if (!lease) return fail(lease.error().code == gpupool::ErrorCode::invalid ? kExitUsage : kExitBroken, lease.error().message);

@@ -1,4 +1,5 @@
-// The library that pool-smi shows the answers of: libnvidia-ml.so.1 of this installation, as any NVML program loads it.
+// The functions of this installation's libnvidia-ml.so.1 that pool-smi uses, loaded like any NVML program
+// does. One thread.
 #pragma once
 #include <string>
 
@@ -18,7 +19,7 @@ struct Api {
 #define SMI_POINTER(name) decltype(&::name) name = nullptr;
   SMI_FUNCTIONS(SMI_POINTER)
 #undef SMI_POINTER
-  // Why it cannot be used; empty: it can.
+  // Loads the library. Returns an error message; empty: success.
   std::string load();
 };
 

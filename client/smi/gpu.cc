@@ -35,7 +35,7 @@ std::string now() {
 
 std::string in_mib(unsigned long long bytes) { return std::to_string(bytes >> 20); }
 
-// Reads one GPU's values, each where its function answers.
+// Reads one GPU's values; values whose function fails are left out.
 class Reader {
  public:
   Reader(const Api& api, nvmlDevice_t device, Gpu& gpu) : api_(api), device_(device), gpu_(gpu) {}
@@ -69,7 +69,7 @@ class Reader {
       set("memory.free", in_mib(memory.free));
     }
     nvmlUtilization_t utilization{};
-    // The library cannot say that it does not know utilization.memory: it gives 0.
+    // The library cannot report utilization.memory as unknown (it returns 0), so it is left out.
     if (ok(api_.nvmlDeviceGetUtilizationRates(device_, &utilization))) set("utilization.gpu", std::to_string(utilization.gpu));
     processes();
   }
@@ -96,14 +96,15 @@ class Reader {
     gpu_.lost |= result == NVML_ERROR_GPU_IS_LOST;
     return result == NVML_SUCCESS;
   }
-  // Names come from servers.
+  // Makes the value printable, because names come from servers.
   void set(const char* name, const std::string& value) { gpu_.values[name] = printable(value); }
 
   void processes() {
     std::vector<nvmlProcessInfo_t> infos(16);
     unsigned count = 0;
     nvmlReturn_t result = NVML_ERROR_INSUFFICIENT_SIZE;
-    for (int tries = 0; tries < 4 && result == NVML_ERROR_INSUFFICIENT_SIZE; ++tries) {  // more may come meanwhile
+    // More may start meanwhile.
+    for (int tries = 0; tries < 4 && result == NVML_ERROR_INSUFFICIENT_SIZE; ++tries) {
       infos.resize(std::max<size_t>(infos.size(), 2 * count));
       count = static_cast<unsigned>(infos.size());
       result = api_.nvmlDeviceGetComputeRunningProcesses_v3(device_, &count, infos.data());

@@ -1,4 +1,5 @@
-// What pool-smi shows of one GPU: read at one time, then printed as a table, as CSV or as JSON.
+// The values that pool-smi shows of a GPU: read at one time, then printed as a table, CSV or JSON. One
+// thread.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -11,11 +12,12 @@ namespace gpupool::smi {
 
 struct Field {
   enum class Kind { text, number, real };
-  const char* name;  // as nvidia-smi calls it
-  const char* unit;  // in CSV's header and behind values; empty: none
+  const char* name;  // as in nvidia-smi
+  const char* unit;  // in the CSV header and after values; empty: none
   Kind kind;
 };
-// All that can be asked for; other names of the same field are in `also`.
+// All fields that can be queried. find_field() also accepts nvidia-smi's other names of a field; null:
+// unknown.
 const std::vector<Field>& fields();
 const Field* find_field(const std::string& name);
 
@@ -27,13 +29,14 @@ struct Process {
 
 struct Gpu {
   unsigned index = 0;
-  std::map<std::string, std::string> values;  // by the field's name, without unit; what is not known is not there
+  std::map<std::string, std::string> values;  // by field name, without unit; unknown values are missing
   std::vector<Process> processes;
   bool lost = false;
-  const std::string& get(const std::string& name) const;  // "N/A" where it is not known
+  const std::string& get(const std::string& name) const;  // "N/A": unknown
 };
 
-// Of all GPUs, or those whose index, UUID or bus id is in `wanted`. Why not, in `failure`.
+// Reads all GPUs, or those whose index, UUID or bus id is in `wanted`. If the result is empty, `failure` says
+// why.
 std::vector<Gpu> read_gpus(const Api& api, const std::vector<std::string>& wanted, std::string& failure);
 
 }  // namespace gpupool::smi

@@ -1,6 +1,6 @@
 // pool-smi: shows the GPUs that GPUPOOL gives a program, as nvidia-smi shows a machine's own.
 //
-// It asks libnvidia-ml.so.1 and nothing else: no session, no worker and no GPU memory are taken.
+// It only uses libnvidia-ml.so.1, so it takes no session, worker or GPU memory.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -37,7 +37,7 @@ int fail(int status, const std::string& why) {
   return status;
 }
 
-// Empty: good.
+// Returns an error message; empty: success.
 std::string read_format(const std::string& format, Csv& csv) {
   std::istringstream words(format);
   for (std::string word; std::getline(words, word, ',');) {
@@ -90,7 +90,8 @@ int run(const Arguments& arguments) {
   if (!server || !*server) return fail(kExitNoServer, "no server is named: give --server tcp://HOST:PORT, or set GPUPOOL");
   Api api;
   if (const std::string wrong = api.load(); !wrong.empty()) return fail(1, wrong);
-  if (const nvmlReturn_t result = api.nvmlInit_v2(); result != NVML_SUCCESS) return kExitNoServer;  // the library has said why
+  // The library has logged the reason.
+  if (const nvmlReturn_t result = api.nvmlInit_v2(); result != NVML_SUCCESS) return kExitNoServer;
   int status = show(api, arguments, csv);
   csv.header = false;
   while (arguments.every > 0 && (status == 0 || status == kExitLost)) {

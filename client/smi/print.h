@@ -1,4 +1,4 @@
-// pool-smi's outputs.
+// The output formats of pool-smi. Stateless.
 #pragma once
 #include <string>
 #include <vector>
@@ -7,7 +7,7 @@
 
 namespace gpupool::smi {
 
-std::string as_list(const std::vector<Gpu>& gpus);   // a line each, as nvidia-smi -L
+std::string as_list(const std::vector<Gpu>& gpus);   // one line per GPU, as nvidia-smi -L
 std::string as_table(const std::vector<Gpu>& gpus);
 std::string as_json(const std::vector<Gpu>& gpus);
 
@@ -17,7 +17,8 @@ struct Csv {
   bool units = true;
 };
 std::string as_csv(const std::vector<Gpu>& gpus, const Csv& csv);
-// A line for each process: of "pid", "process_name", "used_gpu_memory", "gpu_uuid".
+// One line per process, with columns from "pid", "process_name", "used_gpu_memory" ("used_memory"),
+// "gpu_uuid".
 bool is_process_column(const std::string& name);
 std::string processes_as_csv(const std::vector<Gpu>& gpus, const Csv& csv);
 
