@@ -1,5 +1,5 @@
-// Cache of replies that do not change, such as a kernel's occupancy or the peer attributes of two devices.
-// The key is the encoded request with its id and context. Each session has one, used by rows of mode `once`.
+// Cache of replies that do not change, e.g. a kernel's occupancy or the peer attributes of two devices. The
+// key is the encoded request with its id and context. Each session has one, used by rows of mode `once`.
 // Thread-safe.
 #pragma once
 #include <cstdint>

@@ -1,4 +1,5 @@
-// Makes the PCI bus ids of the GPUs of several servers unique. Called once, when the devices are numbered.
+// Makes the PCI bus ids of the GPUs of several servers unique. Called when the client library and the NVML
+// library number their devices. One thread.
 #pragma once
 #include <vector>
 

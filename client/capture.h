@@ -64,8 +64,8 @@ std::optional<CUresult> add(Context& context, CUstream stream, CUgraphNodeType t
 CUresult refuse(Context& context, CUstream stream, CUresult why = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
 // The same for all streams of the context.
 CUresult refuse_context(const Context& context);
-// For the calls that CUDA calls potentially unsafe during capture (cuThreadExchangeStreamCaptureMode):
-// returns an error, and invalidates the captures in the way, if this thread may not make them now.
+// For the calls that CUDA calls potentially unsafe during capture (cuThreadExchangeStreamCaptureMode). If a
+// capture forbids them in this thread, invalidates that capture and returns an error.
 CUresult refuse_unsafe();
 
 // cuEventRecordWithFlags and cuStreamWaitEvent. nullopt: no capture is involved.

@@ -260,8 +260,8 @@ CUresult GraphDescription::append(const Graph& graph, const std::vector<uint32_t
 }
 
 CUresult GraphDescription::describe(const Graph& graph, Context& current) {
-  // Chooses the session: that of the last node with a context of another session than `current`, else that of
-  // `current`. Nodes of any other session fail later.
+  // Chooses the context, and so the session: the last node's context that is not in the session of `current`,
+  // else `current`. Nodes of other sessions fail later.
   context = &current;
   std::vector<const Graph*> open{&graph};
   for (size_t i = 0; i < open.size(); ++i) {

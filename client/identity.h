@@ -1,4 +1,4 @@
-// How this process introduces itself in its hellos: to servers, to poold, and for NVML. Thread-safe.
+// The introduction of this process in the hellos for sessions, checkpoints and NVML. Thread-safe.
 #pragma once
 #include "protocol/control/hello_codec.h"
 

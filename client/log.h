@@ -10,8 +10,7 @@ namespace gpupool::client {
 void complain(const char* format, ...) __attribute__((format(printf, 1, 2)));
 void explain(const char* format, ...) __attribute__((format(printf, 1, 2)));
 
-// Also receives each line of complain(), without "gpupool: " and without the newline. Set once, by
-// initialise().
+// Also receives each line of complain(), without "gpupool: " and without the newline. Set by initialise().
 using ComplaintListener = void (*)(const char* text, size_t length);
 extern ComplaintListener complaint_listener;
 

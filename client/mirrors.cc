@@ -14,7 +14,8 @@ namespace gpupool::client {
 namespace {
 
 constexpr uint64_t kSmallestBlock = 64 * 1024;
-// Per allocation: each block may be a kernel mapping, of which a process has 65530.
+// Per allocation: each block may be a memory mapping of its own, and Linux allows a process 65530
+// (vm.max_map_count).
 constexpr uint64_t kMostBlocks = 4096;
 
 }  // namespace

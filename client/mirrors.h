@@ -89,10 +89,10 @@ class Mirrors {
   // Waits for the stream and fetches these bytes, for the program and for system calls, which fail with
   // EFAULT instead of raising SIGSEGV.
   CUresult bring(Context& context, CUstream stream, uint64_t address, uint64_t bytes);
-  // Returns the number of the context's last queued touch.
+  // Returns the number of the context's last queued work that may use mirrored memory (Context::touches).
   uint64_t touches_of(const Context& context) const;
-  // Call after a wait that saw all earlier work of the context complete; `before`: touches_of() from before
-  // the wait.
+  // Call after a wait that saw all earlier work of the context complete; `before`: the result of touches_of()
+  // before the wait.
   static void waited(Context& context, uint64_t before);
 
  private:

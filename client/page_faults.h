@@ -21,7 +21,8 @@ enum class Answer : uint32_t {
 // `in_host_function`: the access comes from a host function, for which its stream waits.
 using Serve = Answer (*)(uint64_t address, Access access, bool in_host_function);
 
-// Starts the threads and installs the handler. False: no thread could be created. Later calls do nothing.
+// Starts the threads and installs the handler; once it has succeeded, later calls do nothing. False: no
+// thread could be created.
 bool start(Serve serve);
 // Faults in [begin, end) are passed to Serve from now on.
 void watch(uint64_t begin, uint64_t end);

@@ -406,8 +406,8 @@ void Receiver::run_background() {
       continue;
     }
     pumping_ = true;
-    // Count a handler's reply as awaited, because other servers' streams may depend on it; likewise a waiter,
-    // which cannot pump while this thread has the role.
+    // A handler's reply is awaited too, because other servers' streams may depend on it. So is a waiter's: a
+    // waiter cannot pump while this thread has the role.
     const bool was_awaited = std::exchange(awaited, watched_ != 0 || !handlers_.empty() || !waiters_.empty());
     if (!was_awaited) last_asked = waiting_since = Clock::now();
     lock.unlock();

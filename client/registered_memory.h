@@ -1,10 +1,10 @@
 // The program's pinned memory as registered with a session's RDMA device, so that the server reads and writes
 // it directly. Whole allocations are registered at their first large copy, and stay registered until they are
-// freed.
+// freed or evicted.
 //
-// The number and size are bounded: the least recently used registration is evicted. If nothing more can be
-// registered (RLIMIT_MEMLOCK), copies use another path. Thread-safe. Never call it with a lock of the
-// receiver held, except to release a Lease.
+// Number and size are bounded; the least recently used registration that no copy uses is evicted. If nothing
+// more can be registered (RLIMIT_MEMLOCK), copies use another path. Thread-safe. Never call it with a lock of
+// the receiver held, except to release a Lease.
 #pragma once
 #include <list>
 #include <memory>

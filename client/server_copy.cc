@@ -144,7 +144,7 @@ bool send_part(const Box& box, const BulkPart& part, uint64_t from_address, uint
   return cuda::is_sticky(sent) || sent == Session::failure();
 }
 
-// Has the source's server send to the target's. False: it cannot, or can no longer.
+// Makes the source's server send to the target's. False: it cannot, or can no longer.
 bool send_directly(const Box& box, CUstream source, CUstream target, CUresult* result) {
   Session& from = *box.from.context->session;
   if (!from.may_reach_peers() || !takes_from_peers(box.to.context->session->links().offer())) return false;
@@ -206,7 +206,7 @@ CUresult copy_now(const Box& box) {
 }  // namespace
 
 CUresult copy_between_servers(Context& context, CUstream stream, const Box& box, bool wait) {
-  // Errors that exist already are returned at once, as for every copy.
+  // Reports a failed session or context at once, as every copy does.
   for (Context* const named : {&context, box.from.context, box.to.context}) {
     if (!named) continue;
     if (const CUresult result = named->session->before_call(named); result != CUDA_SUCCESS) return result;

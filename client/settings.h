@@ -19,14 +19,14 @@ enum class Carrier {
 };
 
 struct Settings {
-  std::string tenant;  // GPUPOOL_TENANT; empty: the tenant of the token or certificate
-  std::string token;  // from GPUPOOL_TOKEN_FILE, else GPUPOOL_TOKEN; never logged
+  std::string tenant;  // GPUPOOL_TENANT; empty: of the token or certificate
+  std::string token;                                      // GPUPOOL_TOKEN_FILE or GPUPOOL_TOKEN; never logged
   std::string server;                                     // address, one of those in GPUPOOL
   unsigned index = 0;                                     // index in GPUPOOL
   Carrier carrier = Carrier::automatic;
   transport::TlsOptions tls;                              // GPUPOOL_TLS_CA, GPUPOOL_TLS_CERT, GPUPOOL_TLS_KEY
   transport::RdmaOptions rdma;                            // GPUPOOL_RDMA_...; Session sets `use`
-  bool shared_memory = true;  // GPUPOOL_SHM=0: no shared memory with a server on this host
+  bool shared_memory = true;                              // GPUPOOL_SHM=0: not with a server on this host
   // GPUPOOL_BULK_CONNECTIONS, the most to open; not set: depends on the carrier.
   std::optional<unsigned> bulk_connections;
   compression::Policy compression = compression::Policy::automatic;  // GPUPOOL_COMPRESSION

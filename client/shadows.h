@@ -23,7 +23,8 @@ namespace gpupool::client {
 
 class Shadows {
  public:
-  // True if there is such memory. Costs one atomic load at each launch and each wait.
+  // True if there is any registered memory with a device copy. Costs one atomic load at each launch and each
+  // wait.
   bool any() const { return count_.load(std::memory_order_relaxed) != 0; }
 
   // Sends the memory's contents to its device copy. `device`: memory of the context, of the same size.

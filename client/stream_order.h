@@ -1,5 +1,5 @@
 // The order of work in streams as far as this process has established it, by recording and waiting for events
-// and by calls that wait. Tells whether memory that one stream has freed may be used by another one
+// and by calls that wait. Used to decide whether memory that one stream has freed may be used by another one
 // (REUSE_FOLLOW_EVENT_DEPENDENCIES of memory pools).
 //
 // Time is a counter of frees. "Stream A up to time t" means all work given to A before the free numbered t.

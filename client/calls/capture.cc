@@ -69,7 +69,7 @@ CUresult end(CUstream given, CUgraph* graph) {
   return on_stream(given, [&](Context&, CUstream stream) -> CUresult {
     const auto capture = capture::of(stream);
     // cuStreamBeginCaptureToGraph: the program has the graph already, so `graph` may be null. Otherwise null
-    // is an error, as we believe NVIDIA's driver does.
+    // is an error, as NVIDIA's driver is believed to do.
     if (!graph && (!capture || capture->own_graph)) return CUDA_ERROR_INVALID_VALUE;
     if (graph) *graph = nullptr;
     if (!capture) return CUDA_ERROR_ILLEGAL_STATE;

@@ -194,10 +194,10 @@ CUresult before_copy(const Caller& caller, const Box& box, Mirrors::Use& use) {
   return CUDA_SUCCESS;
 }
 
-// A synchronous copy to the device usually returns when its data has been read, and later work of all streams
-// waits for it. It must be complete before it returns if its completion is visible otherwise: to the program
-// in its own memory (earlier device work writes there), or to another process. The same holds if other
-// streams must not be made to wait for it, because a held stream may be waiting for them.
+// True if a synchronous copy to the device must be complete when the call returns. Usually the call returns
+// when its data has been read, and later work of all streams waits for the copy. That is not enough if
+// earlier work of the legacy stream writes to the program's memory, or if another process shares device
+// memory: both could be observed too early. And it could deadlock if a stream is held or waits for a value.
 bool ends_before_return(const Context& context) {
   return streams_may_stand() || context.host_writers.load(std::memory_order_relaxed) || memory_is_shared();
 }

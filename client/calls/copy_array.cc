@@ -16,7 +16,7 @@ namespace {
 
 constexpr uint64_t kPieceBytes = 4u << 20;   // bytes of the device buffer that a copy goes through
 constexpr uint64_t kLeastPiece = 64u << 10;  // bytes, if that much is not available
-// Limit of sizes and offsets, in bytes, that keeps their sums from overflowing.
+// Upper limit of all sizes and offsets, so that their sums cannot overflow.
 constexpr uint64_t kSane = uint64_t{1} << 46;
 
 bool part(uint64_t first, uint64_t count, uint64_t of) { return first <= of && count <= of - first; }

@@ -76,7 +76,7 @@ CUDA_EXPORT CUresult cuFuncSetAttribute(CUfunction given, CUfunction_attribute a
     if (is_set_already(function, attribute, value)) return CUDA_SUCCESS;
     if (const CUresult result = rows::cuFuncSetAttribute::forward(given, attribute, value); result != CUDA_SUCCESS) return result;
     if (!is_known(attribute)) return CUDA_SUCCESS;
-    // Stands for its function in the current context.
+    // A kernel stands for its function in the current context.
     const bool is_kernel = cuda::kind_of(function->handle) == Kind::kernel;
     if (auto* const kernel = is_kernel ? function : handles().find_as<Function>(Kind::kernel, function->kernel)) kernel->varies = true;
     if (const CUresult result = go_to_function(current_session(), current_context(), &function); result != CUDA_SUCCESS) return result;

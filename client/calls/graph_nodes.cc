@@ -297,7 +297,7 @@ CUDA_EXPORT CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode handle, CUDA_KERN
     if (cuda::kind_of(cuda::handle_bits(params->func)) == Kind::kernel) {
       params->kern = reinterpret_cast<CUkernel>(std::exchange(params->func, nullptr));
     } else if (const Function* const function = find_function(params->func)) {
-      // Cudart uses it to find the program's name of the kernel.
+      // The runtime (cudart) uses it to find the program's name of the kernel.
       params->kern = cuda::handle_from_bits<CUkernel>(function->kernel);
     }
     params->ctx = cuda::handle_from_bits<CUcontext>(node.context);

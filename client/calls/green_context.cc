@@ -68,7 +68,7 @@ CUresult get(const Device& device, Context* context, CUdevResource* resource, CU
   wire::Buffer reply;
   CUresult result = session.call(wire::Command::device_resource, context, body, reply);
   if (result == CUDA_ERROR_INVALID_CONTEXT && !context) {
-    // A session on a part of the GPU sees the resources of its contexts, so it needs one.
+    // A session on a part of the GPU has the resources of its contexts, so a context must exist.
     if (result = ensure_on_server(*device.primary); result != CUDA_SUCCESS) return result;
     result = session.call(wire::Command::device_resource, nullptr, body, reply);
   }

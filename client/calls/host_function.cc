@@ -19,7 +19,7 @@ using namespace gpupool::client;
 namespace {
 
 // Sends a host function's changes of memory that kernels also use, in the client's own streams. Returns the
-// stream that the function's stream must wait for: `behind`, unless that is 0.
+// stream that the function's stream must wait for: `behind` or, if that is 0, one of the client's own.
 uint64_t push_written(Session& session, uint64_t behind) {
   (void)guarded([&] {
     std::vector<Context*> senders = mirrors().any() ? mirrors().after_host_function() : std::vector<Context*>();

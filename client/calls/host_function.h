@@ -15,8 +15,8 @@ namespace gpupool::client {
 // error, functions of that command (0: of the session) that have not been announced are not run any more.
 void host_function_turn(Session& session, uint64_t callback, uint64_t command, CUresult result);
 
-// True if the program has launched host functions that have not ended. They may still write to the source of
-// a later copy.
+// True if the program's host functions, or graph nodes that the client runs, are queued or running. They may
+// still write to the source of a later copy.
 bool host_functions_pending();
 
 // Runs `action` in the client when `stream` (resolved) reaches it. The stream continues when `action` has

@@ -13,7 +13,8 @@
 using namespace gpupool;
 using namespace gpupool::client;
 
-// Tells the worker's loader that this is not a device library; poold refuses to start on it.
+// Marks this library as a client: the worker's loader rejects it as a device library, and poold refuses to
+// start on it.
 CUDA_EXPORT const char gpupool_client_version[] = GPUPOOL_VERSION;
 
 namespace {

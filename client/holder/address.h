@@ -1,5 +1,5 @@
 // Parses pool:// addresses: pool://HOST[:PORT][,HOST[:PORT]...][?KEY=VALUE&...], the schedulers of a pool and
-// the resources to request. Used by pool-lease. Stateless, any thread.
+// the resources to request. Used by pool-lease and pool-admin. Stateless, any thread.
 //
 // Keys: gpus=N, compute=PERCENT (of each GPU, fractions allowed), memory=SIZE (of each GPU), model=NAME
 // (repeatable), one-host=1, cpus=N, host-memory=SIZE, mode=elastic|hard, priority=low|normal|high,

@@ -1,5 +1,5 @@
 // gRPC channels to a pool's schedulers, and the errors and redirections that schedulers return. Used by
-// Holder. Any thread, unless one object is shared.
+// Holder and pool-admin. The functions hold no state and may be called by any thread.
 #pragma once
 #include <grpcpp/grpcpp.h>
 

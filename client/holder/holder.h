@@ -40,8 +40,8 @@ class Holder {
 
   Holder(Settings settings, Granted granted, Told told);
 
-  // Blocks until the lease has ended, was refused, or stop(). The error gives the reason; no error after
-  // stop().
+  // Blocks until the lease has ended or was refused, or stop() was called. The error gives the reason; no
+  // error after stop().
   Result<void> run();
   // Leaves the queue or returns the lease; run() returns when the scheduler has acknowledged it. May block
   // while a connection is opened.

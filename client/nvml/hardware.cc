@@ -185,7 +185,8 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count
 }
 
 // Within one server the driver decides about peer access (cuDeviceCanAccessPeer), and callers such as NCCL
-// ask it too, so this says yes. Between servers there is no peer access; copies go from server to server.
+// ask it too, so the answer is always yes here. Between servers there is no peer access; copies go from
+// server to server.
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t first, nvmlDevice_t second, unsigned int index, unsigned int* status) {
   return with_both(first, second, [&](const Device& a, const Device& b) {
     if (index >= kMostP2pIndexes) return NVML_ERROR_INVALID_ARGUMENT;

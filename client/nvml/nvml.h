@@ -1,8 +1,8 @@
 // The part of NVML's interface that libnvidia-ml.so.1 implements (functions.def lists all of it). Names,
 // numbers and layouts are NVML's, for programs built with NVIDIA's nvml.h.
 //
-// All functions are thread-safe and do not wait longer than a request to a server takes (5 s and the time to
-// connect), except that utilization waits for its first sampling window.
+// All functions are thread-safe. None waits longer than asking a server takes (server.h), except that
+// utilization also waits for its first sampling window.
 #pragma once
 
 #if defined(__cplusplus)

@@ -2,8 +2,8 @@
 // or session (protocol/control/monitor.proto).
 //
 // Not thread-safe: guarded by Library's mutex. A lost server is retried at growing intervals (1 s to 30 s),
-// and accepted again if it reports the same GPUs as before. A call blocks for at most kPatience plus the time
-// to connect.
+// and accepted again if it reports the same GPUs as before. A call blocks for at most four times kPatience:
+// question, connecting, hello, and the question once more.
 #pragma once
 #include <chrono>
 #include <deque>

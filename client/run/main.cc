@@ -100,8 +100,7 @@ std::string encoded(const std::string& value) {
   return out;
 }
 
-// Parses one --NAME of kWishes. Returns 0 if that succeeded or the word is another option (*found); else the
-// exit status.
+// Parses an option of kWishes. `found`: it was one. Returns 0, or the exit status of a usage error.
 int parse_wish(char**& words, Arguments& out, bool& found) {
   const std::string word = *words;
   const size_t equals = word.find('=');
