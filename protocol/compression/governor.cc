@@ -7,14 +7,15 @@ namespace gpupool::compression {
 namespace {
 
 constexpr double kWindowBytes = 2 << 20;
-constexpr double kWindowSeconds = 0.25;    // a slow link need not be watched for megabytes
-// Of the time, blocked: then the link sets the pace. Compressing, it does so as long as the socket fills up at all.
+constexpr double kWindowSeconds = 0.25;    // judges a slow link before 2 MiB have been sent
+// The link counts as the bottleneck if sending was blocked for more than this fraction of the time. While
+// compressing, a smaller fraction shows it.
 constexpr double kHeldUpPlain = 0.5;
 constexpr double kHeldUpCompressed = 0.1;
-constexpr double kFastLink = 600e6;        // bytes per second: what LZ4 hardly keeps up with
+constexpr double kFastLink = 600e6;        // bytes per second; LZ4 hardly compresses faster
 constexpr double kGainToStart = 1.25;
 constexpr double kGainToGoOn = 1.05;
-constexpr double kWorthless = 0.9;         // packed to raw
+constexpr double kWorthless = 0.9;         // packed / raw bytes: compression is useless above this
 constexpr unsigned kShortestPause = 8;
 constexpr unsigned kLongestPause = 512;
 constexpr unsigned kWindowsWithoutLink = 16;
@@ -45,7 +46,8 @@ void Governor::sent_plain(size_t raw, Duration took, Duration blocked) {
   if (!window_.full()) return;
   const Window window = std::exchange(window_, {});
   const double rate = window.raw / window.took;
-  // Only from the second such window on: in the first one the socket's empty memory took most.
+  // The link counts as the bottleneck from the second such window on: in the first one, sends mostly filled
+  // the empty socket buffer.
   const bool before = std::exchange(held_up_, window.blocked > window.took * kHeldUpPlain);
   link_rate_ = before && held_up_ && rate < kFastLink ? rate : 0;
 }
@@ -77,7 +79,7 @@ void Governor::sent_compressed(size_t raw, size_t packed, Duration took, Duratio
   if (window.raw / window.took < link_rate_ * kGainToGoOn) return give_up();
   sample_pause_ = kShortestPause;
   if (unlimited_ < kWindowsWithoutLink) return;
-  // The link may have become faster than it was when it was last seen to be the limit: look again.
+  // The link may have become faster since it was last the bottleneck: measure it again.
   compressing_ = false;
   held_up_ = false;
   link_rate_ = 0;

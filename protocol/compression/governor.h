@@ -1,10 +1,13 @@
-// Decides for one direction of one connection whether its pieces are compressed: when that makes them arrive sooner, as
-// measured on the way, and not otherwise.
+// Decides whether the pieces sent in one direction of a bulk connection are compressed. With
+// Policy::automatic they are compressed only while that raises the measured throughput. Used by PieceSender;
+// belongs to the sending thread; cannot fail.
 //
-// Uncompressed pieces tell how fast the link takes data, as long as it is the link that sending waits for. While it is, and
-// is slow enough, a sample of a piece is compressed now and then; where the sample promises a gain, pieces are compressed,
-// and what they really achieve is held against the link. Data that does not shrink, or a link that no longer holds sending
-// up, ends it at once; fruitless attempts become ever rarer. Belongs to the thread that sends.
+// The governor measures the link's rate from uncompressed pieces, in windows during which the socket was full
+// most of the time. While the link is slow enough, it asks for a sample of a piece to be compressed now and
+// then. If the sample promises a gain, pieces are compressed and their throughput is compared with the link's
+// rate. Compression stops at once if the data does not shrink or nothing is gained; each failed attempt
+// doubles the pause before the next sample. If the link is no longer the bottleneck, compression stops so
+// that the link is measured again.
 #pragma once
 #include <chrono>
 #include <cstddef>
@@ -27,8 +30,8 @@ class Governor {
   explicit Governor(Policy policy) : policy_(policy) {}
 
   Next next() const;
-  // What became of a piece of `raw` bytes: how long the whole of it took the thread, and for how much of that the socket
-  // had no room.
+  // Reports a piece of `raw` bytes that was sent: `took` is the time for the whole piece, `blocked` the part
+  // of it in which the socket had no room.
   void sent_plain(size_t raw, Duration took, Duration blocked);
   void sampled(size_t raw, size_t packed, Duration took);
   void sent_compressed(size_t raw, size_t packed, Duration took, Duration blocked);
@@ -43,11 +46,11 @@ class Governor {
   const Policy policy_;
   bool compressing_ = false;
   Window window_;
-  double link_rate_ = 0;        // bytes per second; 0: not known, or not what sending waits for
-  bool held_up_ = false;        // by the link, in the last window
-  unsigned next_sample_ = 0;    // pieces until then
-  unsigned sample_pause_ = 8;   // pieces
-  unsigned unlimited_ = 0;      // windows in which the link waited for compression
+  double link_rate_ = 0;        // bytes per second; 0: unknown, or the link is not the bottleneck
+  bool held_up_ = false;        // the link was the bottleneck in the last window
+  unsigned next_sample_ = 0;    // pieces before the next sample
+  unsigned sample_pause_ = 8;   // pieces; doubled by each failed attempt
+  unsigned unlimited_ = 0;      // consecutive windows in which the link was not the bottleneck
 };
 
 }  // namespace gpupool::compression

@@ -37,7 +37,7 @@ Result<void> PieceSender::send(transport::Connection& connection, wire::BulkHead
   const auto next = governor_.next();
   size_t packed = 0;
   if (next == Governor::Next::plain_with_sample) {
-    // The first part alone, so that nothing is put together only to be looked at.
+    // Sample the first part alone, which saves joining the parts.
     const size_t bytes = std::min<size_t>(parts[0].iov_len, kSampleBytes);
     const size_t sample = pack({static_cast<const std::byte*>(parts[0].iov_base), bytes}, room().first(bytes));
     governor_.sampled(bytes, sample != 0 ? sample : bytes, Clock::now() - start);

@@ -1,5 +1,7 @@
-// Pieces of bulk copies on a connection, compressed where that pays (wire::BulkHeader). A PieceSender and a PieceReader
-// each belong to the one thread that sends, or receives, on their connection.
+// Sends and receives the pieces of bulk copies on a connection (wire::BulkHeader), compressed where that is
+// faster. Used by the bulk connections of the client library and of workers. A PieceSender belongs to the
+// connection's sending thread, a PieceReader to its receiving thread. Fails as the connection does, or with
+// ErrorCode::malformed.
 #pragma once
 #include <cstddef>
 #include <memory>
@@ -15,9 +17,10 @@ namespace gpupool::compression {
 class PieceSender {
  public:
   explicit PieceSender(Policy policy) : governor_(policy) {}
-  // `header` with the uncompressed length; `parts`: its bytes, at most kBulkChunkBytes. Blocks as send_all() does.
+  // Sends one piece. `header` has the uncompressed length, `parts` the piece's bytes, at most
+  // kBulkChunkBytes. Blocks as send_all() does.
   Result<void> send(transport::Connection& connection, wire::BulkHeader header, std::span<const iovec> parts);
-  // Bytes of what it was given to send since the last call, as they went over the connection.
+  // Returns the bytes sent since the last call, headers included, as they went over the connection.
   uint64_t take_sent() { return std::exchange(sent_, 0); }
 
  private:
@@ -26,23 +29,25 @@ class PieceSender {
 
   Governor governor_;
   uint64_t sent_ = 0;
-  std::unique_ptr<std::byte[]> packed_;  // both made when first wanted
+  std::unique_ptr<std::byte[]> packed_;  // kBulkChunkBytes; allocated on first use, as is joined_
   std::unique_ptr<std::byte[]> joined_;
 };
 
 class PieceReader {
  public:
   explicit PieceReader(transport::Connection& connection) : connection_(connection) {}
-  // The next piece's header; its bytes are then read once. ErrorCode::closed: no piece comes any more. With `copy_keys` it may be that of
-  // a copy's key (wire::kBulkCopyKey), which read() takes as a piece.
+  // Receives the next piece's header. The caller then calls read() or skip() once. ErrorCode::closed: the
+  // peer sends no more pieces. With `copy_keys` the header may also announce a copy's key
+  // (wire::kBulkCopyKey), which read() receives like a piece.
   Result<wire::BulkHeader> next(bool copy_keys = false);
-  // Is the header's length possible for a piece of this size?
+  // True if the header's length is possible for a piece of `piece_bytes`.
   bool fits(uint64_t piece_bytes) const {
     return compressed() ? header_.length < piece_bytes : header_.length == piece_bytes;
   }
-  // Into exactly the piece's memory. Malformed: these are not its bytes.
+  // Receives the piece's bytes into `piece`, which has exactly the piece's size. ErrorCode::malformed: the
+  // block does not decompress to that size.
   Result<void> read(std::span<std::byte> piece);
-  // To nowhere.
+  // Receives and discards the piece's bytes.
   Result<void> skip();
 
  private:
@@ -51,7 +56,7 @@ class PieceReader {
 
   transport::Connection& connection_;
   wire::BulkHeader header_;
-  std::unique_ptr<std::byte[]> packed_;  // made when first wanted
+  std::unique_ptr<std::byte[]> packed_;  // kBulkChunkBytes; allocated on first use
 };
 
 }  // namespace gpupool::compression

@@ -1,4 +1,5 @@
-// Where a poold's admin socket is when nobody says, for poold and for pool-admin.
+// Default path of the admin socket, for poold, which makes it, and pool-admin, which connects to it. Uses
+// getenv(); cannot fail.
 #pragma once
 #include <unistd.h>
 
@@ -9,8 +10,8 @@
 
 namespace gpupool::admin {
 
-// A service's own folder where systemd made one, root's beside those of other daemons, anybody else's in their run-time folder.
-// Not /run/gpupool, which is shared with containers: whoever is root in one would be an administrator.
+// Returns systemd's RUNTIME_DIRECTORY, /run/poold for root, or a folder below XDG_RUNTIME_DIR or /tmp. It is
+// not /run/gpupool, which is shared with containers: root in a container would then administer poold.
 inline std::string socket_folder() {
   const char* const given = std::getenv("RUNTIME_DIRECTORY");
   if (given && *given) return std::string(given).substr(0, std::string_view(given).find(':'));
@@ -19,7 +20,7 @@ inline std::string socket_folder() {
   return own && *own ? std::string(own) + "/poold" : "/tmp/poold-" + std::to_string(::geteuid());
 }
 
-// `name`: poold's first port, or its process id where it has none.
+// `name` is poold's first port, or its process id if it listens on no port.
 inline std::string default_socket(uint64_t name) { return socket_folder() + "/poold-" + std::to_string(name) + ".sock"; }
 
 }  // namespace gpupool::admin

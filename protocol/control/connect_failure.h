@@ -1,13 +1,14 @@
-// gRPC's message for a connection that was not made, shortened for users. Values; any thread.
+// Shortens gRPC messages about failed connections for users of pool-lease and poold. Values; any thread.
 #pragma once
 #include <string>
 
 namespace gpupool::pool {
 
-// Something listens at the address but is no gRPC server, or has TLS while this side has none.
+// Reason if a server that does not speak gRPC listens at the address, or one that requires TLS.
 constexpr const char* kNoGrpc = "what listens there speaks no gRPC, or only with TLS";
 
-// "Connection refused"; empty: the connection was made, the message is the server's own or another one.
+// Returns a short reason such as "Connection refused", or an empty string if the message is about anything
+// but a connection that was not made.
 inline std::string connect_failure(const std::string& message) {
   if (!message.starts_with("failed to connect to all addresses") && !message.starts_with("DNS resolution failed")) return {};
   const size_t last = message.rfind(": ");

@@ -1,7 +1,8 @@
-// Hello and HelloReply for the client library: plain structs, written and read with protozero.
+// Hello and HelloReply for the client libraries: plain structs, read and written with protozero. Programs
+// bring their own libprotobuf, so the client libraries link none (the server does, see hello.proto).
 //
-// The client lives in programs that bring their own libprotobuf, so it links none (the server does, see hello.proto).
-// Header-only, no state, any thread. Nothing is thrown out of here: bytes that are no such message are Result errors.
+// Header-only, no state, any thread. No exceptions leave this file: bytes that do not parse are
+// ErrorCode::malformed.
 #pragma once
 #include <cstdint>
 #include <exception>
@@ -80,12 +81,12 @@ struct HelloReply {
   uint32_t peer_protocol = 0;
 };
 
-constexpr size_t kMaxDevices = 256;             // a peer is not trusted: more is malformed
+constexpr size_t kMaxDevices = 256;             // more is malformed: the peer is untrusted
 constexpr size_t kMaxAttributesPerDevice = 4096;
 
 namespace detail {
 
-// proto3: a default value is not written.
+// Writes fields; omits default values, as proto3 does.
 class Fields {
  public:
   explicit Fields(std::string& out) : writer_(out) {}
@@ -113,8 +114,8 @@ class Fields {
   protozero::pbf_writer writer_;
 };
 
-// Calls visit(tag) for each field; visit reads the value and returns true, or returns false to have it skipped.
-// A known tag with another wire type is skipped too, as libprotobuf does.
+// Calls visit(tag) for each field. visit() reads the value and returns true, or returns false to have the
+// field skipped. A known tag with another wire type is skipped, as in libprotobuf.
 template <class Visit>
 void each_field(protozero::pbf_reader& in, Visit visit) {
   while (in.next()) {
@@ -129,7 +130,8 @@ constexpr uint32_t bytes(uint32_t tag) {
   return protozero::tag_and_type(tag, protozero::pbf_wire_type::length_delimited);
 }
 
-// protozero's get_bool() looks at the byte behind a message that ends with the field's tag, and takes 0x80 0x00 for true.
+// protozero's get_bool() reads one byte past a message that ends with the field's tag, and does not decode a
+// varint of several bytes.
 inline bool get_flag(protozero::pbf_reader& in) { return in.get_uint64() != 0; }
 
 inline Attribute read_attribute(protozero::pbf_reader in) {
@@ -165,7 +167,7 @@ inline Device read_device(protozero::pbf_reader in) {
   return device;
 }
 
-// Where a message occurs twice, the later fields win, as with libprotobuf.
+// If a message occurs twice, the later fields win, as in libprotobuf.
 inline void read_range(protozero::pbf_reader in, AddressRange& range) {
   each_field(in, [&](uint32_t field) {
     switch (field) {

@@ -10,13 +10,15 @@
 namespace gpupool::hello {
 namespace {
 
-// True for the beginning of an HTTP/2 SETTINGS frame (RFC 9113, 6.5), which a gRPC server sends first.
+// True for the beginning of an HTTP/2 SETTINGS frame (RFC 9113, 6.5), the first bytes that a gRPC server
+// sends.
 bool is_http2(const wire::Preamble& answer) {
-  constexpr std::array<unsigned char, 6> kRest{0x04, 0, 0, 0, 0, 0};  // type, flags, stream, behind the length's three bytes
+  // type, flags, stream; the length's three bytes come before
+  constexpr std::array<unsigned char, 6> kRest{0x04, 0, 0, 0, 0, 0};
   return std::memcmp(reinterpret_cast<const unsigned char*>(&answer) + 3, kRest.data(), kRest.size()) == 0;
 }
 
-// Texts of the server that go to terminals, logs, and programs which print them.
+// Sanitizes the server's texts, which reach terminals, logs and programs.
 void make_texts_printable(HelloReply& reply) {
   reply.reason = printable_message(reply.reason);
   reply.server_version = printable(cut_name(reply.server_version));
@@ -40,7 +42,8 @@ Result<HelloReply> exchange(transport::Connection& connection, const Hello& hell
 Result<HelloReply> receive_reply(transport::Connection& connection, transport::Deadline deadline) {
   wire::Preamble answer;
   if (auto got = transport::receive_exact(connection, {reinterpret_cast<std::byte*>(&answer), sizeof answer}, deadline); !got) {
-    const bool ended = got.error().code == ErrorCode::closed || got.error().code == ErrorCode::lost;  // a reset, where it read nothing
+    // the server resets the connection if it has not read the hello
+    const bool ended = got.error().code == ErrorCode::closed || got.error().code == ErrorCode::lost;
     return Error{got.error().code, "no answer to the hello: " + got.error().message +
                                        (ended ? "; check that a poold listens there, and whether with TLS (tls://HOST:PORT)" : "")};
   }

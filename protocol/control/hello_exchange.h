@@ -1,13 +1,15 @@
-// The opening of a connection, from its client's side: Preamble and Hello out, Preamble and HelloReply in.
+// Opens a connection from the client's side: sends Preamble and Hello, receives Preamble and HelloReply. Used
+// by the client libraries and, for peers, by workers. Blocks the calling thread until the deadline.
 #pragma once
 #include "protocol/control/hello_codec.h"
 #include "protocol/transport/transport.h"
 
 namespace gpupool::hello {
 
-// Blocks until the server has said that it takes the connection; its refusal is ErrorCode::refused, with its reason.
-// receive_reply() is the second half.
+// Sends the hello and waits for the reply. ErrorCode::refused, with the server's reason, if the server
+// rejects the connection. Texts in the reply are printable.
 Result<HelloReply> exchange(transport::Connection& connection, const Hello& hello, transport::Deadline deadline);
+// Waits for the reply to a hello that has been sent; fails as exchange() does.
 Result<HelloReply> receive_reply(transport::Connection& connection, transport::Deadline deadline);
 
 }  // namespace gpupool::hello

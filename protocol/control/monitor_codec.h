@@ -1,6 +1,6 @@
-// MonitorState for the client libraries: plain structs, read and written with protozero, as in hello_codec.h.
-//
-// Header-only, no state, any thread. Nothing is thrown out of here: bytes that are no such message are Result errors.
+// MonitorState for the client libraries (libnvidia-ml.so.1, pool-smi): plain structs, read with protozero as
+// in hello_codec.h. Header-only, no state, any thread. No exceptions leave this file: bytes that do not parse
+// are ErrorCode::malformed.
 #pragma once
 #include <cstdint>
 #include <optional>

@@ -1,4 +1,4 @@
-// Names of a node's conditions, as users read them. Values; any thread.
+// Names of a node's conditions, as users of pool-admin and pool-scheduler see them. Values; any thread.
 #pragma once
 #include "protocol/control/pool_admin.pb.h"
 

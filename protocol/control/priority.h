@@ -1,4 +1,5 @@
-// The names of the priorities of leases, as pool-run, pool-admin and pool-scheduler's configuration have them. Values; any thread.
+// Names of lease priorities for users: pool-run, pool-admin and pool-scheduler's configuration. Values; any
+// thread.
 #pragma once
 #include <algorithm>
 #include <iterator>
@@ -17,7 +18,7 @@ inline const char* text_of(lease::Priority priority) {
   return priority == lease::LATENCY_CRITICAL ? "high" : "normal";
 }
 
-// The names that lease.proto has are accepted too.
+// Also accepts the names of lease.proto.
 inline std::optional<lease::Priority> parse_priority(std::string_view name) {
   constexpr std::pair<std::string_view, lease::Priority> kNames[] = {{"low", lease::BEST_EFFORT},
                                                                      {"normal", lease::NORMAL},

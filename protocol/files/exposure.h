@@ -1,8 +1,10 @@
-// Tells whether users other than a file's owner and root can read or write it. poold, pool-scheduler and the clients ask before they use private keys,
-// tokens and configurations. No state, any thread. It looks at the file alone: its folder is the operator's matter.
+// Checks whether users other than a file's owner and root can read or write it. poold, pool-scheduler and the
+// clients call it before they use private keys, tokens and configurations. No state, any thread. Only the
+// file itself is checked, not its folder.
 //
-// The group may read a file of root's if it is root's group, or one that this process belongs to: a systemd credential, a secret mounted by Kubernetes
-// (fsGroup), or root:gpupool 0640. POSIX ACLs show as the group's rights. Device files such as /dev/null pass.
+// A file owned by root may be readable by its group if that is root's group or one of this process's groups:
+// for example a systemd credential, a secret mounted by Kubernetes (fsGroup), or root:gpupool 0640. POSIX
+// ACLs count through the group bits of the mode. Character devices such as /dev/null pass.
 #pragma once
 #include <sys/stat.h>
 
@@ -13,17 +15,18 @@
 namespace gpupool::files {
 
 struct Exposure {
-  bool readable = false;  // by others
+  bool readable = false;  // by users other than its owner and root, as is writable
   bool writable = false;
 };
 Exposure exposure_of(const struct stat& about);
 
-// For private keys and tokens. ErrorCode::invalid: others can read or write the file, with the chmod that ends it. A file that is not there passes:
-// whoever opens it reports that.
+// Checks a private key or token file. ErrorCode::invalid if other users can read or write it; the message
+// names the chmod that fixes it. A missing file passes: opening it reports the error.
 Result<void> check_secret(const std::string& path);
-// The same of a file that is open; `path` is for the message.
+// Checks an open file in the same way; `path` is for the message.
 Result<void> check_secret(int file, const std::string& path);
-// For configurations and public keys, which others may read: ErrorCode::invalid if others can write the file.
+// Checks a configuration or public key, which others may read. ErrorCode::invalid if other users can write
+// the file.
 Result<void> check_unaltered(const std::string& path);
 
 }  // namespace gpupool::files

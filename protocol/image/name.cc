@@ -1,7 +1,7 @@
 #include "protocol/image/name.h"
 
-// The plain functions: the client links these alone, some 24 KiB, and none of OpenSSL's providers. Their deprecation is
-// about choosing algorithms at run time, which nobody wants here.
+// SHA256_Init and its siblings are deprecated in favour of EVP, which chooses algorithms at run time. Used
+// directly, they link some 24 KiB into the client library and none of OpenSSL's providers.
 #define OPENSSL_SUPPRESS_DEPRECATED
 #include <openssl/sha.h>
 
@@ -24,7 +24,7 @@ class Sha256 {
   SHA256_CTX state_;
 };
 
-constexpr size_t kBlock = 256 * 1024;  // stays in the cache from one hash to the other
+constexpr size_t kBlock = 256 * 1024;  // bytes; the block stays in the CPU cache between the two hashes
 
 }  // namespace
 

@@ -1,8 +1,9 @@
-// How the two ends speak about a module image without sending it: by name (the SHA-256 of its bundle) and with a proof
-// that the speaker has the bytes. No state, any thread, cannot fail.
+// Names a module image so that it need not be sent: an ImageName has the SHA-256 of the image's bundle and a
+// proof that the sender has the bundle's bytes. Used by the client library and by workers. No state, any
+// thread, cannot fail.
 //
-// The proof is the SHA-256 of a nonce, which the server makes for each session, and the whole bundle behind it: it
-// cannot be computed from the name, and one session's proof is worth nothing in another.
+// The proof is the SHA-256 of a nonce, which the server makes for each session, followed by the whole bundle.
+// It cannot be computed from the digest, and a proof from one session is useless in another.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -16,7 +17,7 @@ using Nonce = std::array<std::byte, 32>;
 
 wire::ImageDigest digest(std::span<const std::byte> bundle);
 wire::ImageDigest proof(const Nonce& nonce, std::span<const std::byte> bundle);
-// All of it in one pass over the bytes.
+// Computes size, digest and proof in one pass over the bundle.
 wire::ImageName name(const Nonce& nonce, std::span<const std::byte> bundle);
 
 }  // namespace gpupool::image

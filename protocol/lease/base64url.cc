@@ -22,7 +22,7 @@ std::string to_base64url(std::string_view bytes) {
   std::string text;
   text.reserve(bytes.size() * 4 / 3 + 3);
   uint32_t bits = 0;
-  int count = 0;  // of bits that are not written yet
+  int count = 0;  // pending bits
   for (const char byte : bytes) {
     bits = (bits << 8) | static_cast<unsigned char>(byte);
     for (count += 8; count >= 6; count -= 6) text += kAlphabet[(bits >> (count - 6)) & 63];

@@ -1,4 +1,5 @@
-// Bytes as text that may stand in files, environments and addresses: base64url of RFC 4648 without padding.
+// Encodes bytes as text for files, environment variables and addresses: base64url of RFC 4648 without
+// padding. Used for the tokens of leases. No state, any thread.
 #pragma once
 #include <optional>
 #include <string>
@@ -7,7 +8,7 @@
 namespace gpupool::lease {
 
 std::string to_base64url(std::string_view bytes);
-// None: it is no such text. The same bytes have no second text.
+// Returns nullopt unless `text` is a canonical encoding: no two texts decode to the same bytes.
 std::optional<std::string> from_base64url(std::string_view text);
 
 }  // namespace gpupool::lease

@@ -48,7 +48,7 @@ struct Descriptor {
 Result<std::string> read_file(const std::string& path, bool secret) {
   const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY)};
   if (file.number < 0) return cannot("read", path, errno_text());
-  // Whoever can alter a public key can sign leases.
+  // A user who can replace a public key can sign leases that this host accepts.
   if (const auto checked = secret ? files::check_secret(file.number, path) : files::check_unaltered(path); !checked) return checked.error();
   std::string text(kMostFileBytes, '\0');
   size_t size = 0;
@@ -65,7 +65,7 @@ Result<std::string> read_file(const std::string& path, bool secret) {
 
 Bio reader(const std::string& text) { return Bio(::BIO_new_mem_buf(text.data(), static_cast<int>(text.size()))); }
 
-// Nobody is asked for a password.
+// Makes keys with a password fail instead of prompting for it.
 int no_password(char*, int, int, void*) { return -1; }
 
 Key private_key(const std::string& pem) { return Key(::PEM_read_bio_PrivateKey(reader(pem).get(), nullptr, no_password, nullptr)); }

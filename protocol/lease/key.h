@@ -13,7 +13,8 @@ class PublicKey {
  public:
   static constexpr size_t kBytes = 32;
   explicit PublicKey(const std::array<unsigned char, kBytes>& raw);
-  // A PEM file ("PUBLIC KEY"). ErrorCode::invalid: it is none, and why. A private key is refused: it has no place on other hosts.
+  // Reads a PEM file ("PUBLIC KEY"). ErrorCode::invalid, with the reason, if it has no Ed25519 public key. A
+  // private key is rejected: it must not be on hosts other than the scheduler's.
   static Result<PublicKey> read(const std::string& path);
 
   const std::string& id() const { return id_; }  // SignedLease.key_id
@@ -30,12 +31,14 @@ class PublicKey {
 class SigningKey {
  public:
   static Result<SigningKey> make();
-  // A PEM file ("PRIVATE KEY"). ErrorCode::invalid: it is none, or others can read it.
+  // Reads a PEM file ("PRIVATE KEY"). ErrorCode::invalid if it has no Ed25519 private key, or other users can
+  // read it.
   static Result<SigningKey> read(const std::string& path);
-  // A new file with mode 0600; one that is there is never overwritten.
+  // Writes a new PEM file with mode 0600. ErrorCode::invalid if the file exists or cannot be written.
   Result<void> write(const std::string& path) const;
 
   const PublicKey& public_key() const { return public_; }
+  // Returns the signature of 64 bytes, or an empty string if OpenSSL fails.
   std::string sign(std::string_view message) const;
 
  private:

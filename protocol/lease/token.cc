@@ -8,8 +8,9 @@
 namespace gpupool::lease {
 namespace {
 
-constexpr uint64_t kMostBytes = uint64_t{1} << 50;  // memory of a GPU, bytes per second
-constexpr int64_t kLatestTime = int64_t{1} << 50;   // milliseconds: no sum of two overflows
+// limit for a GPU's memory in bytes, and for bytes per second
+constexpr uint64_t kMostBytes = uint64_t{1} << 50;
+constexpr int64_t kLatestTime = int64_t{1} << 50;   // milliseconds since 1970; a sum of two does not overflow
 constexpr uint32_t kMostSessions = 1'000'000;
 constexpr size_t kUuidText = 40;
 constexpr std::string_view kSignedPrefix = "gpupool lease 1\n";
@@ -42,7 +43,7 @@ std::string check_shares(const Lease& lease) {
   return {};
 }
 
-// What is wrong with it on any node at any time; empty: nothing.
+// Returns why no node could accept the lease at any time, or an empty string.
 std::string check_contents(const Lease& lease) {
   if (lease.id().size() != kIdBytes) return "has no id of 16 bytes";
   if (!lease.boot().empty() && lease.boot().size() != kBootBytes) return "is for what is no poold";

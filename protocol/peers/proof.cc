@@ -1,6 +1,6 @@
 #include "protocol/peers/proof.h"
 
-// The plain functions, as in protocol/image: the client links these alone.
+// The functions that are deprecated in favour of EVP, for the reason given in protocol/image/name.cc.
 #define OPENSSL_SUPPRESS_DEPRECATED
 #include <openssl/sha.h>
 
@@ -54,7 +54,8 @@ class Hmac {
   Sha256 inner_;
 };
 
-// Pads for a session's id and a copy's number in a hello with this nonce.
+// HMAC of a hello's nonce under the session's id: `session` stands for the id in the hello, `copy` is XORed
+// with the copy's number.
 struct Mask {
   std::array<uint8_t, 16> session;
   uint64_t copy;

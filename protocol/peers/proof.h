@@ -1,4 +1,5 @@
-// Keys of copies between servers, and the proofs of holding one (protocol/wire/peers.h). HMAC-SHA256; no state, any thread, cannot fail.
+// Derives the keys of copies between servers, and proves possession of a key (protocol/wire/peers.h).
+// HMAC-SHA256. Used by the client library (copy_key) and by poold. No state, any thread, cannot fail.
 //
 // A copy's key is derived from the bulk token of the session that receives it, which only that session's client and server know. The client
 // gives the sending server this key alone, so that server can neither derive another copy's key nor join the session as its client would.
@@ -12,16 +13,17 @@
 
 namespace gpupool::peers {
 
-// Key of the copy to the device with this sequence number.
+// Key of the copy to the device with the sequence number `copy`.
 wire::CopyKey copy_key(std::string_view bulk_token, uint64_t copy);
 
 enum class Side { connecting, accepting };
 // Proof that this side holds the key, for the connection of these two nonces.
 wire::PeerMac prove(const wire::CopyKey& key, Side side, const wire::PeerNonce& connecting, const wire::PeerNonce& accepting);
 
-// Names a session and a copy in a way that is random to everybody who does not know the session's id.
+// Makes a hello that names a session and a copy, and looks random to anyone who does not know the session's
+// id. The caller sets `rdma`.
 wire::PeerHello make_hello(const wire::PeerNonce& nonce, std::span<const uint8_t, 16> session_id, uint64_t copy);
-// True if the hello is for this session; then *copy is the copy's number.
+// True if the hello names this session; then *copy is the copy's sequence number.
 bool names(const wire::PeerHello& hello, std::span<const uint8_t, 16> session_id, uint64_t* copy);
 
 // Constant-time comparison.

@@ -8,7 +8,7 @@
 namespace gpupool {
 namespace {
 
-// Bytes of the character that begins here; 0: none does.
+// Returns the length in bytes of the printable character that begins here, or 0 if there is none.
 size_t character_length(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   if (byte(0) < 0x80) return byte(0) >= 0x20 && byte(0) != 0x7f ? 1 : 0;
@@ -21,7 +21,7 @@ size_t character_length(std::string_view text) {
   }
   constexpr uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
   const bool surrogate = code >= 0xd800 && code < 0xe000;
-  const bool control = code < 0xa0;  // C1, which terminals obey
+  const bool control = code < 0xa0;  // C1 control characters, which terminals interpret
   const bool direction = (code >= 0x200e && code <= 0x200f) || (code >= 0x2028 && code <= 0x202e) || (code >= 0x2066 && code <= 0x2069);
   return code < kLeast[length] || code > 0x10ffff || surrogate || control || direction ? 0 : length;
 }

@@ -1,5 +1,6 @@
-// Makes text of another machine fit for a terminal, a log or a metric's label. poold, pool-scheduler, the client libraries and the tools use it where
-// such text arrives. Any thread; the forms that return a string allocate.
+// Makes text from another machine safe for terminals, logs and metric labels. poold, pool-scheduler, the
+// client libraries and the tools apply it when they receive text. Any thread; the functions that return a
+// string allocate.
 #pragma once
 #include <cstddef>
 #include <string>
@@ -7,15 +8,16 @@
 
 namespace gpupool {
 
-// Well-formed UTF-8 without control characters and characters that change the writing direction; '?' stands for every byte of the rest.
+// Replaces each byte by '?' that is not well-formed UTF-8, or belongs to a control character or to one that
+// changes the writing direction.
 std::string printable(std::string_view text);
-// The same in place; `text` keeps its length.
+// Works as printable(), in place: the length does not change.
 void make_printable(char* text, size_t size);
-// The same, but keeps the ends of lines: for output of several lines.
+// Works as printable(), but keeps newlines.
 std::string printable_lines(std::string_view text);
 
 constexpr size_t kMostMessageBytes = 1024;
-// For a reason or an error: at most kMostMessageBytes bytes, printable; "..." at the end stands for the rest.
+// Works as printable(), and cuts the text to kMostMessageBytes bytes, the last three of which are then "...".
 std::string printable_message(std::string_view text);
 
 }  // namespace gpupool
