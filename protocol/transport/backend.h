@@ -1,5 +1,5 @@
-// The table of transports that this build has: one row per scheme (transport.cc). No registration at load
-// time, so that the client library stays free of global constructors.
+// The table of transports in this build: one row per scheme (transport.cc). It is a constant, not registered
+// at load time, so that the client library has no global constructors.
 #pragma once
 #include <memory>
 #include <string_view>

@@ -1,4 +1,4 @@
-// Deadlines, as poll() and loops want them.
+// Helpers for deadlines in loops and for poll(). Any thread.
 #pragma once
 #include <algorithm>
 
@@ -8,7 +8,8 @@ namespace gpupool::transport {
 
 inline bool passed(const Deadline& deadline) { return deadline && Clock::now() >= *deadline; }
 
-// Milliseconds for poll(), rounded up; at most an hour, after which its caller looks again.
+// Timeout for poll() in milliseconds, rounded up; -1 without a deadline. At most an hour, so callers check
+// the deadline again.
 inline int poll_limit(const Deadline& deadline) {
   if (!deadline) return -1;
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline - Clock::now());

@@ -1,5 +1,6 @@
-// Decides whether an address can only mean this host, so that plaintext does not leave it. Used by poold, and by clients of a pool's scheduler; no
-// state, any thread, cannot fail. Names count by their text alone: "127.evil.example" is a name of DNS like any other.
+// Decides whether an address can only mean this host, so that plaintext does not leave it. Used by poold, and
+// by clients of a pool's scheduler. No state, any thread, cannot fail. Names are judged by their text alone:
+// "127.evil.example" is an ordinary DNS name.
 #pragma once
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -8,7 +9,7 @@
 
 namespace gpupool::transport {
 
-// `host` as a number, without brackets; a name is not one.
+// True if `host` is a numeric loopback address, without brackets.
 inline bool is_loopback(const std::string& host) {
   in_addr four{};
   if (::inet_pton(AF_INET, host.c_str(), &four) == 1) return (ntohl(four.s_addr) >> 24) == 127;
@@ -17,7 +18,7 @@ inline bool is_loopback(const std::string& host) {
   return IN6_IS_ADDR_LOOPBACK(&six) || (IN6_IS_ADDR_V4MAPPED(&six) && six.s6_addr[12] == 127);
 }
 
-// `address` as a client is given it: HOST, HOST:PORT or [IPV6]:PORT. "localhost" is loopback, as RFC 6761 has it.
+// `address` is HOST, HOST:PORT or [IPV6]:PORT. "localhost" counts as loopback (RFC 6761).
 inline bool connects_to_loopback(const std::string& address) {
   const bool bracketed = address.starts_with('[');
   const bool bare_ipv6 = !bracketed && address.find(':') != address.rfind(':');

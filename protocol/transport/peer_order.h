@@ -1,5 +1,6 @@
-// What a thread has done before it sent something comes before what another does after it has received the peer's answer,
-// whichever connections the two used. ThreadSanitizer cannot see order that goes through another process, so it is told.
+// Tells ThreadSanitizer about order that goes through the peer's process, which it cannot see: everything a
+// thread did before it sent bytes happens before whatever another thread does after it received the peer's
+// answer, on any connection. Without ThreadSanitizer these functions do nothing.
 #pragma once
 
 namespace gpupool::transport {

@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kLongestDeviceName = 63;
 
-// Decimal, or hexadecimal after 0x as partition keys and traffic classes are often written.
+// Accepts hexadecimal after 0x, in which partition keys and traffic classes are often written.
 template <class T>
 bool read_number(std::string_view text, unsigned lowest, unsigned highest, T& out) {
   const bool hexadecimal = text.starts_with("0x") || text.starts_with("0X");

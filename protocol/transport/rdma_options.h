@@ -1,5 +1,6 @@
-// RdmaOptions from text. One table of settings serves the environment of client and worker (GPUPOOL_RDMA_MTU), poold's
-// command line (--rdma-mtu) and its configuration file ([rdma] mtu).
+// Reads RdmaOptions from text. One table of settings serves the environment of client and worker
+// (GPUPOOL_RDMA_MTU), poold's command line (--rdma-mtu) and its configuration file ([rdma] mtu). Any thread
+// that may call getenv().
 #pragma once
 #include <functional>
 #include <span>
@@ -13,17 +14,19 @@ namespace gpupool::transport {
 struct RdmaSetting {
   const char* name;      // "gid-index"
   const char* variable;  // "GPUPOOL_RDMA_GID_INDEX"
-  const char* values;    // what it may be, to follow "is not"
-  const char* meaning;   // for a person, with what holds where it is not set
-  bool (*read)(std::string_view text, RdmaOptions& out);  // false, and `out` is as it was: no such value
+  const char* values;    // allowed values, to follow "is not"
+  const char* meaning;   // for --help, with the default in brackets
+  // returns false and leaves `out` unchanged if the value is not allowed
+  bool (*read)(std::string_view text, RdmaOptions& out);
 };
 std::span<const RdmaSetting> rdma_settings();
 const RdmaSetting* find_rdma_setting(std::string_view name);
 
-// What the GPUPOOL_RDMA_... variables say; `complain` gets a line for each wrong one, which counts as not set.
+// Reads the GPUPOOL_RDMA_... variables. Invalid ones are ignored; `complain` gets a line for each.
 RdmaOptions rdma_options_from_environment(const std::function<void(const std::string&)>& complain);
 
-// Does the system have any RDMA device, usable or not? Looks at one folder, so that machines without one pay nothing else.
+// True if the system has an RDMA device, usable or not. Looks at one folder of sysfs, so it costs little on
+// machines without one.
 bool has_rdma_device();
 
 }  // namespace gpupool::transport

@@ -42,7 +42,7 @@ Error bad_endpoint(const std::string& text, const std::string& why) {
               "; write it as tcp://HOST:PORT, tcp://[IPV6]:PORT, tls://HOST:PORT, rdma://HOST:PORT, shm:///PATH or shm://@NAME"};
 }
 
-// No blanks, no control characters: addresses go into log lines.
+// Rejects blanks and control characters, because addresses go into log lines.
 bool is_printable(const std::string& text) {
   return std::all_of(text.begin(), text.end(), [](unsigned char c) { return c > ' ' && c != 0x7f; });
 }

@@ -17,7 +17,7 @@ Result<Address> make_address(const Endpoint& endpoint) {
   std::memcpy(address.bytes.sun_path, name.data(), name.size());
   address.size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + name.size());
   if (name.starts_with('@')) address.bytes.sun_path[0] = '\0';
-  else ++address.size;  // the zero behind a path
+  else ++address.size;  // the NUL behind a path
   return address;
 }
 

@@ -1,4 +1,4 @@
-// Addresses of Unix sockets: a path, or an abstract name written with '@' in front.
+// Addresses of Unix sockets: a path, or an abstract name written with a leading '@'. No state, any thread.
 #pragma once
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -13,12 +13,13 @@ struct Address {
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&bytes); }
 };
 
+// ErrorCode::invalid: the name is too long for a sockaddr_un.
 Result<Address> make_address(const Endpoint& endpoint);
-// The other end of a connected socket: its address, or its process where it has none.
+// Names the peer of a connected socket: its address, or else its process and user.
 std::string peer_text(int descriptor, const Address& address);
 
-// Where the poold that listens on this numeric tcp address can be found by shared memory too. The address is in the name,
-// since several poolds may have the same port on different addresses of a host.
+// The abstract name under which the poold that listens on this numeric tcp address also offers shared memory.
+// It has the address because several poolds may use the same port on different addresses of a host.
 Endpoint beside_tcp(const std::string& numeric_host, uint16_t port);
 
 }  // namespace gpupool::transport::shm

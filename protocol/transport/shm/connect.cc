@@ -11,11 +11,11 @@
 namespace gpupool::transport::shm {
 namespace {
 
-// -1: errno says why.
+// Returns -1 and sets errno on failure.
 int connected_socket(const Address& address, std::chrono::milliseconds timeout) {
   const int made = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (made < 0) return -1;
-  // How long connect() may wait for room in the listener's queue.
+  // Limits how long connect() waits for room in the listener's backlog.
   const timeval limit{static_cast<time_t>(timeout.count() / 1000),
                       static_cast<suseconds_t>(timeout.count() % 1000 * 1000)};
   ::setsockopt(made, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
@@ -29,7 +29,8 @@ int connected_socket(const Address& address, std::chrono::milliseconds timeout) 
   return made;
 }
 
-// Abstract names belong to whoever comes first; who listens was recorded by the kernel. Empty: a user who may read what this program sends.
+// Any process can take an abstract name, so the listener's user, as recorded by the kernel, must be root or
+// this program's user. Returns why it is not trusted, or an empty string.
 std::string distrust_reason(int socket) {
   ucred listener{};
   socklen_t size = sizeof listener;

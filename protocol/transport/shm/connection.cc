@@ -42,7 +42,7 @@ void ShmConnection::ring(int socket) {
   const char bell = 0;
   while (::send(socket, &bell, 1, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
     if (errno == EINTR) continue;
-    // Full: the peer has doorbells that it has not heard yet.
+    // A full socket is as good: the peer has unread doorbells.
     if (errno != EAGAIN && errno != EWOULDBLOCK) peer_gone_.store(true, std::memory_order_release);
     return;
   }
@@ -66,7 +66,7 @@ Result<size_t> ShmConnection::receive_some(std::span<std::byte> buffer) {
   if (received && *received == 0) {
     if (closed()) return failure(0, "receiving from");
     if (!peer_ended()) return size_t{0};
-    received = take();  // what it wrote before its end
+    received = take();  // bytes written before the peer's end
     if (received && *received == 0) return Error{ErrorCode::closed, peer() + " closed the connection"};
   }
   if (!received) return nonsense();
@@ -75,7 +75,7 @@ Result<size_t> ShmConnection::receive_some(std::span<std::byte> buffer) {
 }
 
 Connection::Ready ShmConnection::look(bool for_receive, bool for_send) {
-  const bool ended = closed() || peer_ended();  // the next call on the connection says how
+  const bool ended = closed() || peer_ended();  // the next call on the connection reports the error
   const bool receive = for_receive && (ended || rings_.in->available() != size_t{0});
   const bool send = for_send && (ended || rings_.out->room() != size_t{0});
   return receive && send ? Ready::both : receive ? Ready::receive : send ? Ready::send : Ready::none;
@@ -88,7 +88,8 @@ Result<Connection::Ready> ShmConnection::wait(bool for_receive, bool for_send, D
   while (true) {
     if (for_receive) reader_sleeps.store(1, std::memory_order_seq_cst);
     if (for_send) writer_sleeps.store(1, std::memory_order_seq_cst);
-    // The peer publishes first and then looks whether to ring: either it sees the wish, or this sees what it published.
+    // The peer publishes its index before it checks the sleep flag; this side sets the flag before it checks
+    // the index. So either the peer rings, or this side sees the new index.
     Ready ready = look(for_receive, for_send);
     bool interrupted = false;
     if (ready == Ready::none) {
@@ -115,7 +116,7 @@ Result<Connection::Ready> ShmConnection::wait(bool for_receive, bool for_send, D
   }
 }
 
-// Memory takes bytes whether or not anybody will read them; the sockets beside it say who is there.
+// Writing to a ring succeeds even if the peer is dead; only the sockets show that.
 void ShmConnection::look_for_peer() {
   if (!upgraded_.load(std::memory_order_acquire)) return;
   pollfd polled[2] = {{socket(), 0, 0}, {rings_.room, 0, 0}};
@@ -126,7 +127,7 @@ void ShmConnection::close() {
   if (upgraded_.load(std::memory_order_acquire) && !closed()) {
     rings_.out->control().writer_closed.store(1, std::memory_order_seq_cst);
   }
-  SocketConnection::close();  // wakes whoever waits, on both sides
+  SocketConnection::close();  // wakes waiting threads on both sides
 }
 
 int ShmConnection::release_descriptor() {

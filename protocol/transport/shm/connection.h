@@ -1,8 +1,10 @@
-// The shm transport's connection: a Unix stream socket that carries the hello, and from upgrade() on two rings in a memfd.
+// The shm transport's connection. A Unix stream socket carries the hello; from upgrade() on, two rings in a
+// memfd carry the bytes. Threads and errors as in transport.h.
 //
-// Afterwards the socket carries descriptors and doorbells (a byte for a receiver that sleeps), and its end is the peer's,
-// killed or not. A second pair of sockets carries the doorbells of sleeping senders, so that two threads of one side never
-// take each other's. The memory is sealed: no peer can shrink it under the other.
+// After upgrade() the socket carries descriptors and doorbells (a byte that wakes a sleeping receiver), and
+// its end means that the peer has closed or died. A second socket pair carries the doorbells of sleeping
+// senders, so that two threads of one side never take each other's. The memfd is sealed: neither peer can
+// shrink it.
 #pragma once
 #include <atomic>
 #include <deque>
@@ -15,7 +17,7 @@
 namespace gpupool::transport::shm {
 
 constexpr size_t kRingBytes = 1u << 20;
-constexpr size_t kMostDescriptors = 16;  // received and not yet asked for
+constexpr size_t kMostDescriptors = 16;  // received, but not yet fetched by receive_descriptor()
 
 class ShmConnection final : public SocketConnection {
  public:
@@ -38,7 +40,7 @@ class ShmConnection final : public SocketConnection {
   struct Rings {
     std::byte* memory = nullptr;
     size_t size = 0;
-    int room = -1;  // doorbells for and from senders
+    int room = -1;  // socket pair: doorbells for and from senders
     std::optional<RingWriter> out;
     std::optional<RingReader> in;
   };
@@ -47,7 +49,7 @@ class ShmConnection final : public SocketConnection {
   Result<void> accept_offer(Deadline deadline);
   Result<void> map(int memory, size_t ring_bytes, Side side);
   Result<void> send_descriptors(std::span<const int> descriptors, std::span<const std::byte> bytes, Deadline deadline);
-  Result<void> take_socket();  // doorbells and descriptors that are there
+  Result<void> take_socket();  // reads pending doorbells and descriptors
   Ready look(bool for_receive, bool for_send);
   bool peer_ended();
   void ring(int socket);
@@ -56,12 +58,13 @@ class ShmConnection final : public SocketConnection {
   Rings rings_;
   std::atomic<bool> upgraded_{false};
   std::atomic<bool> peer_gone_{false};
-  std::deque<int> descriptors_;  // the receiver's
+  std::deque<int> descriptors_;  // used by the receiving thread only
 };
 
 Result<std::unique_ptr<Connection>> connect(const Endpoint& endpoint, const Options& options);
 Result<std::unique_ptr<Connection>> adopt(int descriptor, const Options& options);
-// A poold that listens on this tcp address of this host and that this process trusts (its user's or root's). Null: none.
+// Connects to the poold that listens on this tcp address of this host, if it runs as root or as this
+// process's user. Returns null if there is none.
 std::unique_ptr<Connection> connect_beside_tcp(const std::string& numeric_host, uint16_t port, const Options& options);
 
 }  // namespace gpupool::transport::shm

@@ -32,7 +32,7 @@ class ShmListener final : public SocketListener {
  private:
   void remove() {
     struct stat now {};
-    // Only our own: somebody may have put another one in its place.
+    // Remove only the file made here: another process may have replaced it.
     if (path_.empty() || ::lstat(path_.c_str(), &now) != 0) return;
     if (now.st_dev == made_.st_dev && now.st_ino == made_.st_ino) ::unlink(path_.c_str());
   }
@@ -41,7 +41,7 @@ class ShmListener final : public SocketListener {
   struct stat made_ {};
 };
 
-// A socket on which nobody listens any more.
+// True if the path is a socket that nobody listens on.
 bool is_left_over(const Address& address) {
   struct stat about {};
   if (::lstat(address.bytes.sun_path, &about) != 0 || !S_ISSOCK(about.st_mode)) return false;
@@ -71,9 +71,9 @@ Result<std::unique_ptr<Listener>> listen(const Endpoint& endpoint, const Options
   };
   const int made = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (made < 0) return failure(errno);
-  allow_descriptors(made, false);  // not before a worker has the connection (ShmConnection::offer)
+  allow_descriptors(made, false);  // ShmConnection::offer() allows them, once a worker has the connection
   int error = bind_to(made, *address);
-  // The folder's permissions decide who may connect; poold authenticates sessions, as those over TCP.
+  // The folder's permissions decide who may connect; poold authenticates sessions as it does over TCP.
   if (error == 0 && address->bytes.sun_path[0] != '\0') ::chmod(address->bytes.sun_path, 0666);
   if (error == 0 && ::listen(made, kBacklog) != 0) error = errno;
   const int wake = error == 0 ? ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) : -1;

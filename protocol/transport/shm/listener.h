@@ -1,5 +1,5 @@
-// Listens on a Unix socket. One on a path is removed again when the listener closes, and one that a poold left behind
-// when it was killed is replaced.
+// Listens on a Unix socket. A socket file is removed when the listener closes, and one left behind by a
+// killed poold is replaced. Threads and errors as in socket/listener.h.
 #pragma once
 #include "protocol/transport/transport.h"
 

@@ -1,8 +1,9 @@
-// One direction's bytes in memory that two processes map: one writes, one reads, neither trusts the other.
+// Transports the bytes of one direction through memory that two processes map. One thread writes, one thread
+// reads, as a rule in different processes. Used by ShmConnection.
 //
-// Each side keeps its own index to itself and publishes it; the other's index is checked at every use, and bytes are copied
-// out before anybody looks at them. So a peer that writes nonsense there harms its own session and no more. One thread
-// writes, one reads; both may be in different processes.
+// Neither side trusts the other. Each keeps its own index in private memory and publishes a copy; the other's
+// index is checked at every use, and bytes are copied out before they are used. So a peer that writes garbage
+// damages only its own session: the functions return nullopt.
 #pragma once
 #include <sys/uio.h>
 
@@ -15,17 +16,18 @@
 
 namespace gpupool::transport::shm {
 
-// In the shared memory; the two ends' fields lie in cache lines of their own.
+// Lies in the shared memory. Writer's and reader's fields are in separate cache lines.
 struct RingControl {
   alignas(64) std::atomic<uint64_t> written;    // bytes since the start
-  std::atomic<uint32_t> writer_sleeps;          // it wants a doorbell when there is room
+  std::atomic<uint32_t> writer_sleeps;          // the writer wants a doorbell when there is room
   std::atomic<uint32_t> writer_closed;
-  alignas(64) std::atomic<uint64_t> read;
-  std::atomic<uint32_t> reader_sleeps;          // it wants a doorbell when there are bytes
+  alignas(64) std::atomic<uint64_t> read;  // bytes since the start
+  std::atomic<uint32_t> reader_sleeps;          // the reader wants a doorbell when there are bytes
 };
 static_assert(sizeof(RingControl) == 128 && std::atomic<uint64_t>::is_always_lock_free);
 
-// So much is copied before the other side is told of it: it works on the front of a long transfer meanwhile.
+// The index is published after this many bytes, so that the other side works on the front of a long transfer
+// meanwhile.
 constexpr size_t kStepBytes = 64 * 1024;
 
 class RingWriter {
@@ -33,13 +35,14 @@ class RingWriter {
   RingWriter(RingControl& control, std::byte* data, size_t capacity)
       : control_(control), data_(data), capacity_(capacity) {}
 
-  // Room in bytes; nullopt: the reader's index is nonsense.
+  // Free bytes; nullopt: the reader's index is invalid.
   std::optional<size_t> room() {
     const uint64_t used = written_ - control_.read.load(std::memory_order_seq_cst);
     if (used > capacity_) return std::nullopt;
     return capacity_ - used;
   }
-  // As much from the front of the list as fits. `wake` is called when the reader asked for it.
+  // Writes as much from the front of the list as fits, and returns the bytes written; nullopt: the reader's
+  // index is invalid. Calls `wake` if the reader asked for a doorbell.
   template <class Wake>
   std::optional<size_t> write(std::span<const iovec> buffers, Wake&& wake);
   RingControl& control() { return control_; }
@@ -58,11 +61,14 @@ class RingReader {
   RingReader(RingControl& control, const std::byte* data, size_t capacity)
       : control_(control), data_(data), capacity_(capacity) {}
 
+  // Bytes to read; nullopt: the writer's index is invalid.
   std::optional<size_t> available() {
     const uint64_t there = control_.written.load(std::memory_order_seq_cst) - read_;
     if (there > capacity_) return std::nullopt;
     return there;
   }
+  // Fills `buffer` as far as there are bytes, and returns their number; nullopt: the writer's index is
+  // invalid. Calls `wake` if the writer asked for a doorbell and half of the ring is free.
   template <class Wake>
   std::optional<size_t> read(std::span<std::byte> buffer, Wake&& wake);
   RingControl& control() { return control_; }
@@ -81,7 +87,7 @@ std::optional<size_t> RingWriter::write(std::span<const iovec> buffers, Wake&& w
   auto left = room();
   if (!left) return std::nullopt;
   size_t total = 0;
-  size_t step = 0;  // put since the last publication
+  size_t step = 0;  // bytes since the last publication
   const auto publish = [&] {
     control_.written.store(written_, std::memory_order_seq_cst);
     step = 0;
@@ -115,7 +121,7 @@ std::optional<size_t> RingReader::read(std::span<std::byte> buffer, Wake&& wake)
     get(buffer.data() + total, bytes);
     total += bytes;
     control_.read.store(read_ += bytes, std::memory_order_seq_cst);
-    // A doorbell for every few bytes of room would cost more than the bytes.
+    // A doorbell for every few bytes of room would cost more than copying them.
     if (control_.writer_sleeps.load(std::memory_order_seq_cst) != 0 && *there - bytes <= capacity_ / 2 &&
         control_.writer_sleeps.exchange(0) != 0) {
       wake();

@@ -1,4 +1,4 @@
-// How the rings come into being, and what else travels beside them: descriptors.
+// Sets up the rings of a ShmConnection, and passes descriptors over its Unix socket.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/mman.h>
@@ -18,13 +18,14 @@
 namespace gpupool::transport::shm {
 namespace {
 
-constexpr size_t kControlBytes = 4096;  // in front of the two rings
+constexpr size_t kControlBytes = 4096;  // bytes in front of the two rings
 constexpr size_t kMostInMessage = 4;
 constexpr size_t kLeastRingBytes = kStepBytes;
 constexpr size_t kMostRingBytes = 64u << 20;
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
-// What the server sends, with the descriptors of the memory and of the client's end for senders' doorbells.
+// Sent by the server with two descriptors: the memfd, and the client's end of the socket pair for senders'
+// doorbells.
 struct Offer {
   uint32_t magic = 0x474e4952;  // "RING"
   uint32_t ring_bytes = kRingBytes;
@@ -63,7 +64,7 @@ Result<void> ShmConnection::upgrade(Side side, Deadline deadline) {
 }
 
 Result<void> ShmConnection::offer(Deadline deadline) {
-  allow_descriptors(socket(), true);  // before the client knows of the rings, and sends some
+  allow_descriptors(socket(), true);  // before the client learns of the rings and sends descriptors
   const Descriptor memory(::memfd_create("gpupool-rings", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (memory.get() < 0 || ::ftruncate(memory.get(), kControlBytes + 2 * kRingBytes) != 0 ||
       ::fcntl(memory.get(), F_ADD_SEALS, kSeals) != 0) {
@@ -109,10 +110,10 @@ Result<void> ShmConnection::map(int memory, size_t ring_bytes, Side side) {
   const size_t size = kControlBytes + 2 * ring_bytes;
   void* const start = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
   if (start == MAP_FAILED) return system_error("cannot map shared memory");
-  ::madvise(start, size, MADV_DONTFORK);  // a child has no business with its parent's session
+  ::madvise(start, size, MADV_DONTFORK);  // a forked child must not use its parent's session
   rings_.memory = static_cast<std::byte*>(start);
   rings_.size = size;
-  auto* const controls = reinterpret_cast<RingControl*>(start);  // zeros: a fresh memfd
+  auto* const controls = reinterpret_cast<RingControl*>(start);  // all zeros: the memfd is new
   std::byte* const data = rings_.memory + kControlBytes;
   const size_t out = side == Side::client ? 0 : 1;
   rings_.out.emplace(controls[out], data + out * ring_bytes, ring_bytes);

@@ -100,7 +100,7 @@ Result<Connection::Ready> SocketConnection::wait(bool for_receive, bool for_send
       limit = std::clamp(left, milliseconds(0), limit);
     }
     const short wished = static_cast<short>((for_receive ? POLLIN : 0) | (for_send ? POLLOUT : 0));
-    // Without a wish, even a hang-up must not end the wait.
+    // If no direction is requested, even a hang-up must not end the wait.
     pollfd polled[2] = {{wished != 0 ? socket_ : -1, wished, 0}, {wake_, POLLIN, 0}};
     const int count = ::poll(polled, 2, static_cast<int>(limit.count()));
     if (count < 0) {
@@ -109,7 +109,8 @@ Result<Connection::Ready> SocketConnection::wait(bool for_receive, bool for_send
     }
     const bool interrupted = polled[1].revents != 0 && take_interrupt();
     const short seen = polled[0].revents;
-    const bool broken = (seen & (POLLERR | POLLHUP | POLLNVAL)) != 0;  // the next call on the socket says how
+    // the next call on the socket reports the error
+    const bool broken = (seen & (POLLERR | POLLHUP | POLLNVAL)) != 0;
     const bool receive = for_receive && ((seen & POLLIN) != 0 || broken);
     const bool send = for_send && ((seen & POLLOUT) != 0 || broken);
     if (receive && send) return Ready::both;
@@ -126,7 +127,8 @@ Result<Connection::Ready> SocketConnection::wait(bool for_receive, bool for_send
 
 void SocketConnection::interrupt() {
   const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = ::write(wake_, &one, sizeof one);  // full: one is pending already
+  // a full counter means that an interrupt is pending already
+  [[maybe_unused]] const ssize_t written = ::write(wake_, &one, sizeof one);
 }
 
 void SocketConnection::close() {

@@ -1,9 +1,10 @@
-// What connections over stream sockets share: a native non-blocking socket, an eventfd for interrupt().
+// Base of connections over stream sockets (tcp, tls, shm): a non-blocking socket, and an eventfd for
+// interrupt(). Threads as in transport.h. Raises no signals, throws nothing.
 //
-// Raises no signals and throws nothing. close() shuts the socket down but leaves the descriptor open until
-// destruction, so that a thread inside wait() never touches a number that the program has reused. A peer that
-// is alive but does not read may stall for ever; one whose machine or network is gone is noticed inside
-// wait() where the transport knows how (peer_is_gone).
+// close() shuts the socket down but leaves the descriptor open until destruction, so that a thread inside
+// wait() never uses a descriptor number that the program has reused. A live peer that does not read may block
+// its sender indefinitely. A peer whose machine or network is gone is noticed inside wait() if the transport
+// overrides peer_is_gone().
 #pragma once
 #include <atomic>
 #include <memory>
@@ -35,7 +36,7 @@ class SocketConnection : public Connection {
   bool closed() const { return closed_.load(std::memory_order_acquire); }
   bool take_interrupt();
   Error failure(int error, const char* doing) const;
-  // Has the peer's machine been silent for this long although it owes an answer?
+  // True if the peer's machine has been silent for this long although it owes an acknowledgement.
   virtual bool peer_is_gone(std::chrono::milliseconds) const { return false; }
 
  private:
@@ -46,9 +47,9 @@ class SocketConnection : public Connection {
   std::atomic<bool> closed_{false};
 };
 
-// Non-blocking, not inherited by programs that this one starts.
+// Makes the descriptor non-blocking and close-on-exec. False on failure, with errno.
 bool prepare_socket(int descriptor);
-// For a descriptor that cannot be adopted: closes it.
+// Closes a descriptor that cannot be adopted, and returns the error.
 Error refuse_descriptor(int descriptor, ErrorCode code, const std::string& doing, int error);
 
 }  // namespace gpupool::transport

@@ -1,6 +1,7 @@
-// Whether the other end of a Unix socket may send descriptors (SCM_RIGHTS), where the kernel lets the receiver decide (Linux 6.16). Connections
-// inherit the setting from their listener. Older kernels accept descriptors in any case, so a receiver that must not take one also has to look
-// before it reads.
+// Sets whether the peer of a Unix socket may send descriptors (SCM_RIGHTS), where the kernel lets the
+// receiver decide (SO_PASSRIGHTS, Linux 6.16). Connections inherit the setting from their listener. Older
+// kernels always accept descriptors, so a receiver that must not take one also has to peek before it reads.
+// Any thread; failures are ignored.
 #pragma once
 #include <sys/socket.h>
 
@@ -9,7 +10,7 @@ namespace gpupool::transport {
 #if defined(SO_PASSRIGHTS)
 constexpr int kPassRights = SO_PASSRIGHTS;
 #elif defined(__hppa__) || defined(__sparc__) || defined(__alpha__) || defined(__mips__)
-constexpr int kPassRights = -1;  // numbers options differently
+constexpr int kPassRights = -1;  // these number socket options differently
 #else
 constexpr int kPassRights = 83;
 #endif

@@ -31,7 +31,7 @@ Result<std::unique_ptr<Connection>> SocketListener::accept(Deadline deadline) {
     if (accepted >= 0) {
       auto connection = adopt_(accepted, options_);
       if (connection || connection.error().code != ErrorCode::lost) return connection;
-      continue;  // gone before it was accepted
+      continue;  // the peer hung up before it was accepted
     }
     switch (errno) {
       case EAGAIN:
@@ -43,7 +43,7 @@ Result<std::unique_ptr<Connection>> SocketListener::accept(Deadline deadline) {
       case EHOSTDOWN:
       case ENETUNREACH:
       case EHOSTUNREACH:
-        continue;  // errors of that one connection, as accept(2) advises
+        continue;  // error of this connection alone: try again, as accept(2) advises
       default:
         return Error{ErrorCode::unavailable, "cannot accept a connection on " + endpoint_.text() + ": " +
                                                  std::generic_category().message(errno)};
@@ -64,7 +64,7 @@ void SocketListener::close() {
   closed_.store(true, std::memory_order_release);
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t written = ::write(wake_, &one, sizeof one);
-  ::shutdown(socket_, SHUT_RDWR);  // refuses who comes now; the descriptor itself lives until destruction
+  ::shutdown(socket_, SHUT_RDWR);  // refuses new connections; the descriptor stays open until destruction
 }
 
 }  // namespace gpupool::transport

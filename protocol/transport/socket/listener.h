@@ -1,5 +1,5 @@
-// What listeners of stream sockets share. One thread accepts; close() may come from any thread and ends a waiting
-// accept().
+// Base of listeners on stream sockets (tcp, tls, rdma, shm). One thread accepts; any thread may call close(),
+// which ends a waiting accept().
 #pragma once
 #include <atomic>
 #include <memory>
@@ -32,7 +32,7 @@ class SocketListener : public Listener {
   std::atomic<bool> closed_{false};
 };
 
-constexpr int kBacklog = 4096;  // a flood that poold takes in within a second must not make others try again
+constexpr int kBacklog = 4096;  // enough for the connections that poold accepts within a second
 Error cannot_listen(const Endpoint& endpoint, const std::string& why, const std::string& advice);
 
 }  // namespace gpupool::transport

@@ -1,4 +1,4 @@
-// Socket addresses as text: "127.0.0.1:4321", "[::1]:4321".
+// Socket addresses as text: "127.0.0.1:4321", "[::1]:4321". No state, any thread.
 #pragma once
 #include <sys/socket.h>
 
@@ -10,7 +10,7 @@ namespace gpupool::transport::tcp {
 std::string address_host(const sockaddr_storage& address);  // without brackets
 uint16_t address_port(const sockaddr_storage& address);
 std::string address_text(const sockaddr_storage& address);
-// Are both ends of a connected socket on this machine?
+// True if both ends of a connected socket have the same address, so are on this host.
 bool is_same_host(int socket);
 
 }  // namespace gpupool::transport::tcp

@@ -1,4 +1,4 @@
-// Resolving and connecting, on Asio: every address of a host is tried within one time limit, in turns.
+// Resolves a host and connects to it, with Asio: all its addresses are tried in turns, within one time limit.
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -17,15 +17,16 @@ namespace {
 
 using asio::ip::tcp;
 
-// Time limit of one attempt at one address. Linux before 6.5 sends a lost SYN again after 1 s, 3 s and 7 s, so a host that becomes reachable
-// after 3 s would be missed within a time limit of 5 s. A new socket starts these timers again.
+// Time limit of one attempt at one address. Linux before 6.5 retransmits a lost SYN after 1 s, 3 s and 7 s,
+// so within a limit of 5 s a host that becomes reachable after 3 s would be missed. A new socket restarts
+// these timers.
 constexpr std::chrono::milliseconds kAttempt{2000};
 
 Error cannot_connect(const Endpoint& endpoint, const std::string& why, const std::string& advice) {
   return {ErrorCode::unavailable, "cannot connect to " + endpoint.text() + ": " + why + "; " + advice};
 }
 
-// The socket comes from here and not from Asio, because Asio's are inherited by programs that the app starts.
+// Made here with SOCK_CLOEXEC, because programs that the application starts would inherit Asio's sockets.
 int new_socket(const tcp::endpoint& address, asio::error_code& status) {
   const int made = ::socket(address.protocol().family(), SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
   if (made < 0) status.assign(errno, asio::system_category());
@@ -54,14 +55,14 @@ int connect_one(asio::io_context& context, const tcp::endpoint& address, Clock::
     asio::error_code ignored;
     socket.close(ignored);
     context.restart();
-    context.run();  // the handler refers to this frame
+    context.run();  // runs the handler, which refers to this frame
     status = asio::error::timed_out;
   }
   if (status) return -1;
   return socket.release(status);
 }
 
-// The address from which this host would answer is the address itself. Asks the routing table; sends nothing.
+// True if this host would answer from the address itself. Asks the routing table; sends nothing.
 bool is_this_host(const tcp::endpoint& address) {
   if (address.address().is_loopback()) return true;
   const int probe = ::socket(address.protocol().family(), SOCK_DGRAM | SOCK_CLOEXEC, IPPROTO_UDP);
@@ -74,8 +75,8 @@ bool is_this_host(const tcp::endpoint& address) {
   return known && local.address() == address.address();
 }
 
-// A server that listens on this very address, or on all of the host's. Abstract names are those of one network namespace,
-// so no other container's server answers here.
+// Connects over shared memory to a server that listens on this very address, or on all addresses of the host.
+// Abstract names belong to a network namespace, so the servers of other containers are not found.
 std::unique_ptr<Connection> connect_beside(const tcp::endpoint& address, const Options& options) {
   for (const std::string& host : {address.address().to_string(), std::string("0.0.0.0"), std::string("::")}) {
     if (auto connection = shm::connect_beside_tcp(host, address.port(), options)) return connection;
@@ -90,8 +91,8 @@ Result<std::unique_ptr<Connection>> resolve_and_connect(const Endpoint& endpoint
   asio::io_context context(1);
   asio::error_code status;
   tcp::resolver resolver(context);
-  // In this thread, not in Asio's: a guest library starts no thread for it. The resolver has its own time
-  // limits.
+  // In this thread rather than Asio's: the client library starts no thread for it. The resolver has its own
+  // time limits.
   const auto addresses =
       resolver.resolve(endpoint.host, std::to_string(endpoint.port), tcp::resolver::numeric_service, status);
   if (status) {
@@ -128,7 +129,7 @@ Result<std::unique_ptr<Connection>> resolve_and_connect(const Endpoint& endpoint
 Result<std::unique_ptr<Connection>> connect(const Endpoint& endpoint, const Options& options) {
   try {
     return resolve_and_connect(endpoint, options);
-  } catch (const std::exception& failure) {  // Asio out of descriptors or memory
+  } catch (const std::exception& failure) {  // Asio ran out of descriptors or memory
     return cannot_connect(endpoint, failure.what(), "check the limit of open files");
   }
 }

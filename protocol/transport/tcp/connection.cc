@@ -15,7 +15,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Idle connections: the kernel probes the peer and gives up after about `timeout` without an answer.
+// Has the kernel probe the peer of an idle connection, and give up after about `timeout` without an answer.
 void probe_when_idle(int socket, milliseconds timeout) {
   const int seconds = static_cast<int>(std::clamp<int64_t>((timeout.count() + 999) / 1000, 1, 3600));
   const int idle = std::max(1, seconds / 3);
@@ -28,8 +28,9 @@ void probe_when_idle(int socket, milliseconds timeout) {
   ::setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
 }
 
-// A connection within one machine: data that waits in large buffers has left the cache by the time it is read, which
-// halves the bandwidth. Between machines the kernel's tuning is left alone: long, fast networks need it.
+// For connections within one host: data that waits in large buffers has left the CPU cache by the time it is
+// read, which halves the bandwidth. Between hosts the kernel's tuning is kept, which long, fast networks
+// need.
 void keep_data_in_cache(int socket) {
   const int bytes = 256 * 1024;
   ::setsockopt(socket, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
@@ -38,11 +39,9 @@ void keep_data_in_cache(int socket) {
 
 }  // namespace
 
-// True when the peer's machine has been silent for dead_peer_timeout although it owes an answer.
-// TCP_USER_TIMEOUT would be simpler, but it also kills a connection whose peer is alive and merely reads
-// nothing (a program that computes, or is stopped in a debugger, while data for it waits). Two unanswered
-// retransmissions or window probes are asked for, because an alive peer's last answer can be old where the
-// kernel probes rarely.
+// TCP_USER_TIMEOUT would be simpler, but it also ends a connection whose peer is alive and merely does not
+// read (a program that computes, or is stopped in a debugger). Two unanswered retransmissions or window
+// probes are required, because a live peer's last acknowledgement can be old where the kernel probes rarely.
 bool TcpConnection::peer_is_gone(milliseconds timeout) const {
   tcp_info info{};
   socklen_t size = sizeof info;
@@ -60,8 +59,8 @@ Result<std::unique_ptr<Connection>> adopt(int descriptor, const Options& options
                   error);
   }
   const int on = 1;
-  // Commands are batched by the sender itself: Nagle's algorithm would only add delay. (It fails where it is
-  // no TCP.)
+  // Commands are batched by the sender: Nagle's algorithm would only add delay. The call fails if the socket
+  // is not TCP.
   if (::setsockopt(descriptor, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) != 0) {
     return refuse_descriptor(descriptor, ErrorCode::invalid, "cannot take over a connection that is not TCP", errno);
   }

@@ -1,5 +1,5 @@
-// The tcp transport's connection. A peer whose machine or network is gone is noticed by what the kernel knows of
-// unanswered packets.
+// The tcp transport's connection, and the base of tls connections. A peer whose machine or network is gone is
+// noticed by the kernel's count of unanswered packets. Threads and errors as in transport.h.
 #pragma once
 #include "protocol/transport/socket/connection.h"
 

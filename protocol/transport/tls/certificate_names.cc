@@ -1,4 +1,5 @@
-// The names in a certificate, compared as whole strings later: what could be read in two ways is left out.
+// Reads the names in a client's certificate. They are later compared as whole strings, so ambiguous names are
+// left out.
 #include <cstring>
 
 #include "protocol/transport/tls/openssl.h"
@@ -7,7 +8,7 @@
 namespace gpupool::transport::tls {
 namespace {
 
-// "admin\0.example" must not be taken for "admin".
+// Skips names with a NUL byte: "admin\0.example" must not be taken for "admin".
 void add(std::vector<std::string>& names, const unsigned char* text, int bytes) {
   if (!text || bytes <= 0 || std::memchr(text, 0, static_cast<size_t>(bytes))) return;
   names.emplace_back(reinterpret_cast<const char*>(text), static_cast<size_t>(bytes));
@@ -17,7 +18,8 @@ void add_common_name(std::vector<std::string>& names, X509* certificate) {
   const Openssl& ssl = openssl();
   auto* const subject = ssl.X509_get_subject_name(certificate);
   const int at = ssl.X509_NAME_get_index_by_NID(subject, NID_commonName, -1);
-  if (at < 0 || ssl.X509_NAME_get_index_by_NID(subject, NID_commonName, at) >= 0) return;  // two: which?
+  // ambiguous: several common names
+  if (at < 0 || ssl.X509_NAME_get_index_by_NID(subject, NID_commonName, at) >= 0) return;
   unsigned char* text = nullptr;
   const int bytes = ssl.ASN1_STRING_to_UTF8(&text, ssl.X509_NAME_ENTRY_get_data(ssl.X509_NAME_get_entry(subject, at)));
   add(names, text, bytes);

@@ -13,9 +13,10 @@
 namespace gpupool::transport::tls {
 namespace {
 
-constexpr size_t kMostAtOnce = 16 * Stream::kMostBytes;  // then the other direction gets a turn for sure
+// bytes per call; then the other direction gets the lock
+constexpr size_t kMostAtOnce = 16 * Stream::kMostBytes;
 
-// Appends at most `most` bytes of the list, without the first `skip`.
+// Appends the list's bytes, without the first `skip`, until `out` has `most` bytes.
 void gather(std::span<const iovec> list, size_t skip, size_t most, std::vector<std::byte>& out) {
   for (const iovec& part : list) {
     const size_t skipped = std::min(skip, part.iov_len);
@@ -65,7 +66,7 @@ Result<size_t> TlsConnection::send_some(std::span<const iovec> buffers) {
   return accepted;
 }
 
-// poold has ended its part.
+// Replaces poold's stream, which poold has ended, by the worker's.
 Result<void> TlsConnection::go_on_with_worker() {
   const auto secret = stream_->secret();
   if (!secret) return secret.error();
@@ -124,7 +125,7 @@ void TlsConnection::close() {
   TcpConnection::close();
 }
 
-// As a rule the hello has done it already.
+// Waits for the switch to the worker's stream. As a rule the hello exchange has done it already.
 Result<void> TlsConnection::upgrade(Side, Deadline deadline) {
   while (true) {
     Result<bool> open = false;
@@ -157,7 +158,7 @@ std::string TlsConnection::carrier() const {
 
 namespace {
 
-// Takes the socket out of a tcp connection; `make` makes the stream for it.
+// Moves the socket of a tcp connection into a TlsConnection; `make` makes its stream.
 template <class Make>
 Result<std::unique_ptr<Connection>> wrap(Connection& plain, const Options& options, bool with_worker, Make make) {
   const std::string peer = plain.peer();
@@ -176,7 +177,7 @@ Result<std::unique_ptr<Connection>> wrap(Connection& plain, const Options& optio
 
 Result<std::unique_ptr<Connection>> connect(const Endpoint& endpoint, const Options& options) {
   Options plain_options = options;
-  plain_options.prefer_shared_memory = false;  // whoever names a tls:// address wants TLS
+  plain_options.prefer_shared_memory = false;  // a tls:// address asks for TLS, also on this host
   auto plain = tcp::connect(endpoint, plain_options);
   if (!plain) return plain;
   auto context = Context::client(options.tls);

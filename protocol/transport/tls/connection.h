@@ -1,7 +1,9 @@
-// The tls transport's connection: TCP's, with TLS 1.3 inside (stream.h). A client's goes from the one with poold to the one with the
-// worker when poold ends the first; a worker's begins with the second, by the secret in TlsOptions.
+// The tls transport's connection: TLS 1.3 over TCP (stream.h). A client's connection has two streams in turn,
+// with poold and then with the worker; it switches when poold ends the first. A worker's connection has the
+// second one only, with TlsOptions::secret as its key. Errors as in transport.h.
 //
-// Sending and receiving on two threads take turns, record by record: an SSL object is one thread's at a time.
+// One thread may send while another receives. They take turns, record by record, because an SSL object may be
+// used by one thread at a time.
 #pragma once
 #include <memory>
 #include <mutex>
@@ -27,19 +29,21 @@ class TlsConnection final : public tcp::TcpConnection {
   Result<void> go_on_with_worker();
   Error name_peer(const Error& error) const;
 
-  mutable std::mutex mutex_;  // for both
+  mutable std::mutex mutex_;  // guards stream_ and with_worker_
   std::unique_ptr<Stream> stream_;
   bool with_worker_;
-  std::optional<Error> ended_;  // the receiver's: after what was received before it
-  // The sender's: bytes of a record that has been begun. They are at the front of what the caller sends next, too.
+  std::optional<Error> ended_;  // the receiver's: returned after all bytes received before it
+  // The sender's: the rest of a record that OpenSSL has begun. The caller's next list starts with the same
+  // bytes.
   std::vector<std::byte> begun_;
-  size_t ahead_ = 0;  // bytes of the caller's next list that have been sent already
+  size_t ahead_ = 0;  // bytes at the front of the caller's next list that have been sent already
 };
 
 Result<std::unique_ptr<Connection>> connect(const Endpoint& endpoint, const Options& options);
-// By options.tls.secret.
+// Takes over a worker's connection, whose key is options.tls.secret.
 Result<std::unique_ptr<Connection>> adopt(int descriptor, const Options& options);
-// Its connections have no TLS yet: poold takes their descriptors, opens a Stream, and hands them to workers that adopt them.
+// Accepted connections are plain tcp: poold takes their descriptors, opens a Stream on each, and passes them
+// to workers, which adopt them.
 Result<std::unique_ptr<Listener>> listen(const Endpoint& endpoint, const Options& options);
 
 }  // namespace gpupool::transport::tls

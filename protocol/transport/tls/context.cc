@@ -17,7 +17,7 @@ Error wrong_file(const std::string& file, const std::string& what) {
   return {ErrorCode::invalid, "'" + file + "' cannot be used as " + what + " (PEM): " + why};
 }
 
-// An encrypted key must not ask on somebody's terminal.
+// Makes an encrypted key fail instead of prompting on the program's terminal.
 int no_password(char*, int, int, void*) { return -1; }
 
 Result<std::shared_ptr<const Context>> create(const SSL_METHOD* method) {
@@ -28,7 +28,8 @@ Result<std::shared_ptr<const Context>> create(const SSL_METHOD* method) {
   ssl.SSL_CTX_ctrl(context, SSL_CTRL_SET_MIN_PROTO_VERSION, TLS1_3_VERSION, nullptr);
   ssl.SSL_CTX_ctrl(context, SSL_CTRL_MODE, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER, nullptr);
   ssl.SSL_CTX_ctrl(context, SSL_CTRL_SET_SESS_CACHE_MODE, SSL_SESS_CACHE_OFF, nullptr);
-  // A server says nothing after its handshake that the other side would have to read first.
+  // No session tickets: a server then sends nothing after its handshake that the client would have to read
+  // first.
   ssl.SSL_CTX_set_num_tickets(context, 0);
   ssl.SSL_CTX_set_default_passwd_cb(context, no_password);
   ssl.ERR_clear_error();
@@ -60,7 +61,7 @@ Result<std::shared_ptr<const Context>> Context::client(const TlsOptions& options
   SSL_CTX* const context = (*made)->get();
   (*ssl)->SSL_CTX_set_verify(context, SSL_VERIFY_PEER, nullptr);
   if (options.ca.empty()) {
-    (*ssl)->SSL_CTX_set_default_verify_paths(context);  // what is not there trusts nobody
+    (*ssl)->SSL_CTX_set_default_verify_paths(context);  // missing files trust no authority
   } else if ((*ssl)->SSL_CTX_load_verify_locations(context, options.ca.c_str(), nullptr) != 1) {
     return wrong_file(options.ca, "authorities' certificates (GPUPOOL_TLS_CA)");
   }
@@ -99,7 +100,8 @@ Result<std::shared_ptr<const Context>> Context::by_secret(Side side) {
   if (!made) return made;
   SSL_CTX* const context = (*made)->get();
   (*ssl)->SSL_CTX_set_ciphersuites(context, kSecretCipher);
-  // The client trusts no authority and the server has no certificate: only the secret can do.
+  // The client trusts no authority and the server has no certificate, so only the secret can authenticate
+  // them.
   if (side == Side::client) {
     (*ssl)->SSL_CTX_set_verify(context, SSL_VERIFY_PEER, nullptr);
     (*ssl)->SSL_CTX_set_psk_use_session_callback(context, use_secret);

@@ -1,4 +1,5 @@
-// What TLS connections of one kind have in common: who they are and whom they trust. TLS 1.3 only. Any thread.
+// Certificates and trusted authorities that TLS streams of one kind share (an SSL_CTX). TLS 1.3 only. Any
+// thread.
 #pragma once
 #include <memory>
 #include <string>
@@ -12,12 +13,13 @@ namespace gpupool::transport::tls {
 
 class Context {
  public:
-  // ErrorCode::invalid: a file cannot be used, or others can read the private key.
-  // The server's certificate is checked against `options.ca` (empty: the system's authorities).
+  // Checks the server's certificate against `options.ca` (empty: the system's authorities).
+  // ErrorCode::invalid: a file cannot be used, or other users can read the private key.
   static Result<std::shared_ptr<const Context>> client(const TlsOptions& options);
-  // A client's certificate is asked for where `options.ca` says who may have signed it; clients need not have one.
+  // If `options.ca` is set, asks clients for a certificate of these authorities; they need not have one.
+  // ErrorCode::invalid as for client().
   static Result<std::shared_ptr<const Context>> server(const TlsOptions& options);
-  // Both sides know a secret, and nothing else counts (stream.h).
+  // Authenticates both sides by a secret that they share, and by nothing else (stream.h).
   static Result<std::shared_ptr<const Context>> by_secret(Side side);
 
   explicit Context(ssl_ctx_st* context) : context_(context) {}

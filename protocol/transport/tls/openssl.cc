@@ -19,7 +19,7 @@ Result<const Openssl*> load() {
   if (!g_openssl.function) return Error{ErrorCode::unavailable, "libssl.so.3 has no " #function};
   GPUPOOL_OPENSSL(LOAD)
 #undef LOAD
-  // No clearing up at exit: threads may be sending until the process ends.
+  // No cleanup at exit: threads may send until the process ends.
   if (g_openssl.OPENSSL_init_ssl(OPENSSL_INIT_NO_ATEXIT, nullptr) != 1) return Error{ErrorCode::unavailable, "OpenSSL cannot be started"};
   g_openssl.socket_method = make_socket_method(g_openssl);
   if (!g_openssl.socket_method) return Error{ErrorCode::unavailable, "OpenSSL cannot be started: out of memory"};
@@ -29,7 +29,8 @@ Result<const Openssl*> load() {
 }  // namespace
 
 Result<const Openssl*> load_openssl() {
-  static const auto* const loaded = new Result<const Openssl*>(load());  // programs use the library from exit handlers, too
+  // never destroyed: exit handlers use it too
+  static const auto* const loaded = new Result<const Openssl*>(load());
   return *loaded;
 }
 

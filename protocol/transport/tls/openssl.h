@@ -1,5 +1,6 @@
-// OpenSSL's libssl.so.3, opened when the first tls:// address is used: the client library is a guest and asks for nothing at load time,
-// and a worker opens it before it is confined. Loaded once, never closed.
+// OpenSSL's libssl.so.3, loaded with dlopen() when the first tls:// address is used: the client library must
+// not add a dependency to the program, and a worker loads it before it is sandboxed. Loaded once, never
+// closed.
 #pragma once
 #include <openssl/err.h>
 #include <openssl/ssl.h>
@@ -30,12 +31,12 @@ struct Openssl {
 #define GPUPOOL_FUNCTION(name) decltype(&::name) name;
   GPUPOOL_OPENSSL(GPUPOOL_FUNCTION)
 #undef GPUPOOL_FUNCTION
-  BIO_METHOD* socket_method;  // stream.cc's
+  BIO_METHOD* socket_method;  // from make_socket_method() (stream.cc)
 };
 
-// ErrorCode::unavailable: not installed.
+// ErrorCode::unavailable: the library is not installed or cannot be used. Any thread.
 Result<const Openssl*> load_openssl();
-// Once that has succeeded.
+// To be called only after load_openssl() has succeeded.
 const Openssl& openssl();
 
 }  // namespace gpupool::transport::tls

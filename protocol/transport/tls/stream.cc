@@ -27,7 +27,7 @@ Stream* stream_of(SSL* ssl) { return static_cast<Stream*>(openssl().SSL_get_ex_d
 
 }  // namespace
 
-// OpenSSL's own socket BIO raises SIGPIPE.
+// A BIO of our own, because OpenSSL's socket BIO raises SIGPIPE.
 BIO_METHOD* make_socket_method(const Openssl& functions) {
   BIO_METHOD* const method = functions.BIO_meth_new(BIO_TYPE_SOURCE_SINK | 100, "gpupool socket");
   if (!method) return nullptr;
@@ -138,7 +138,8 @@ int find_secret(SSL* ssl, const unsigned char* name, size_t name_bytes, SSL_SESS
   return !known || *session ? 1 : 0;
 }
 
-// What a person can do about it.
+// Describes why the handshake failed, and what the user can do about it. `reason`: OpenSSL's, or null if the
+// peer hung up.
 Error Stream::opening_failure(const char* reason) const {
   const Openssl& functions = openssl();
   const std::string text = reason ? reason : "it hung up";
@@ -169,7 +170,7 @@ Error Stream::opening_failure(const char* reason) const {
   return refused("no TLS connection: " + text);
 }
 
-// Of an SSL_ function's status and what it had done.
+// Translates the status of an SSL_ function that has moved `count` bytes.
 Result<size_t> Stream::outcome(int status, size_t count) {
   const Openssl& functions = openssl();
   wants_to_send_ = false;
@@ -197,7 +198,8 @@ Result<size_t> Stream::outcome(int status, size_t count) {
   if (!open_) return opening_failure(end_of_file || system_error_ != 0 || kind == SSL_ERROR_SYSCALL ? nullptr : reason);
   if (end_of_file || kind == SSL_ERROR_SYSCALL) return Error{ErrorCode::closed, "the connection was ended"};
   const std::string text = reason ? reason : "broken";
-  // What TLS 1.3 says only now: the client was open first.
+  // With TLS 1.3 a client has completed its handshake before it learns that the server rejects its
+  // certificate.
   if (side_ == Side::client && !has_secret_ && text.find("alert") != std::string::npos) {
     return Error{ErrorCode::refused, "the server does not accept this client's certificate (" + text +
                                          "); check GPUPOOL_TLS_CERT and GPUPOOL_TLS_KEY"};

@@ -1,8 +1,10 @@
-// One TLS connection over a non-blocking socket, which stays the caller's. Never blocks, never raises SIGPIPE. One thread at a time.
+// One TLS connection over a non-blocking socket, which the caller owns. Never blocks, never raises SIGPIPE.
+// One thread at a time.
 //
-// A session has two of them, one after the other on the same socket: first client and poold, by certificates, until poold has read the
-// Hello and ends it; then client and worker, by a secret that the first one gives (docs/adr). So a worker never has the server's key. No
-// byte beyond what belongs to the first is ever taken from the socket by it.
+// A session has two of them on one socket, one after the other. The first connects client and poold and is
+// authenticated by certificates; poold ends it when it has read the Hello. The second connects client and
+// worker and is authenticated by a secret exported from the first (docs/adr/0019-tls.md), so that a worker
+// never has the server's private key. The first stream never takes bytes of the second from the socket.
 #pragma once
 #include <array>
 #include <memory>
@@ -25,7 +27,7 @@ using Secret = std::array<char, 32>;
 
 class Stream {
  public:
-  // `host`: whom a client's certificate check expects, a name or a numeric address.
+  // `host`: the name or numeric address that the server's certificate must have.
   static Result<std::unique_ptr<Stream>> client(std::shared_ptr<const Context> context, int socket, const std::string& host);
   static Result<std::unique_ptr<Stream>> server(std::shared_ptr<const Context> context, int socket);
   static Result<std::unique_ptr<Stream>> by_secret(Side side, int socket, const Secret& secret);
@@ -33,24 +35,27 @@ class Stream {
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
-  // One step of the opening, which sending and receiving do as well. True: it is open.
+  // Performs one step of the handshake, as do sending and receiving. Returns true when the stream is open.
   Result<bool> open();
   bool is_open() const { return open_; }
-  // 0: would block. ErrorCode::closed: the other side has ended it; is_ended() says whether it said so, or just hung up.
+  // Returns 0 if it would block. ErrorCode::closed: the peer has ended the stream; is_ended() tells
+  // close_notify from a hang-up.
   Result<size_t> receive_some(std::span<std::byte> buffer);
   bool is_ended() const;
-  // 0: would block; the next call must have the same bytes. At most kMostBytes count.
+  // Sends at most kMostBytes. Returns 0 if it would block; the next call must then have the same bytes.
   static constexpr size_t kMostBytes = 16 * 1024;
   Result<size_t> send_some(std::span<const std::byte> bytes);
-  // What the last call that would block waits for: room to send, or else something to receive.
+  // True if the last call that would have blocked waits for room to send, false if it waits for bytes to
+  // receive.
   bool wants_to_send() const { return wants_to_send_; }
-  bool has_received() const;  // bytes that receive_some() has at once
-  void change_key_after(uint64_t records) { records_per_key_ = records; }  // sent
-  void end();                 // tells the other side, if it can
+  bool has_received() const;  // receive_some() has bytes without reading the socket
+  // `records`: how many are sent before the key is updated.
+  void change_key_after(uint64_t records) { records_per_key_ = records; }
+  void end();                 // sends close_notify, if possible
 
-  // Once open: both sides get the same, nobody else can have it.
+  // The exported secret of an open stream: only its two ends can compute it.
   Result<Secret> secret() const;
-  // Common name and alternative names of the client's certificate; none if it showed none.
+  // Common name and alternative names of the client's verified certificate; empty if it has none.
   std::vector<std::string> certificate_names() const;
   std::string cipher() const;
 
@@ -75,12 +80,12 @@ class Stream {
   bool has_secret_ = false;
   Secret secret_{};
   std::string host_;
-  int system_error_ = 0;  // of the socket's last failure
-  uint64_t records_ = 0;  // sent with one key
-  uint64_t records_per_key_ = 1u << 22;  // one of AES-GCM is good for about 2^24 (RFC 8446, 5.5)
+  int system_error_ = 0;  // errno of the socket's last failure
+  uint64_t records_ = 0;  // sent with the current key
+  uint64_t records_per_key_ = 1u << 22;  // AES-GCM: a key is good for about 2^24 records (RFC 8446, 5.5)
 };
 
-// Of Context::by_secret(); callbacks of OpenSSL's.
+// OpenSSL callbacks: the first two find the key of Context::by_secret() streams.
 constexpr const char* kSecretCipher = "TLS_AES_128_GCM_SHA256";
 int use_secret(ssl_st* ssl, const evp_md_st* hash, const unsigned char** name, size_t* name_bytes, ssl_session_st** session);
 int find_secret(ssl_st* ssl, const unsigned char* name, size_t name_bytes, ssl_session_st** session);
