@@ -1,6 +1,7 @@
-// Bodies of the commands in commands.def and of the messages that answer them: fixed structs, then variable parts where
-// the comment says so. All sizes in bytes, all handles minted by the client (protocol/cuda/handles.h), little-endian.
-// copies.h, graphs.h, images.h and sharing.h have those of their subjects.
+// Bodies of the commands in commands.def and of the replies to them, written by the client library and read
+// by workers: fixed structs, followed by variable parts where a comment says so. Sizes are bytes, handles are
+// minted by the client (protocol/cuda/handles.h), everything is little-endian. copies.h, graphs.h, images.h,
+// peers.h and sharing.h have the bodies of their subjects.
 #pragma once
 #include <cstdint>
 
@@ -8,21 +9,23 @@
 
 namespace gpupool::wire {
 
-// ping: no body; answered by MessageKind::pong at once, also while the executor works.
-// goodbye: no body; the client is about to close in an orderly way.
+// ping: no body; answered at once by MessageKind::pong, also while the executor works.
+// goodbye: no body; the client is about to close the connection.
 
-struct MoveAddresses {  // the range proposed in HelloReply is not free in the client; reply: AddressRange
+// reserves another address range if that of HelloReply is not free in the client; reply: AddressRange
+struct MoveAddresses {
   uint64_t wished_base; // free in the client; 0: any
   uint64_t size;
 };
-// avoid_addresses: an AddressRange that means something else to the client (another server's memory, the program's own), so that the
-// device places nothing of its own there. As far as it is free.
+// avoid_addresses: a range that the client uses for something else (another server's memory, or the program's
+// own). The worker reserves what is free of it, so that the device places nothing there.
 struct AddressRange {
   uint64_t base;
   uint64_t size;
 };
 
-// retain_primary_context and create_context reply with the handle if the context was made by them, whatever an earlier command's error.
+// The reply to retain_primary_context and create_context has the handle if the command has made the context,
+// even if the reply's result is the error of an earlier command.
 struct PrimaryContext {  // retain_, release_, reset_primary_context
   uint64_t handle;
   int32_t device;
@@ -31,39 +34,41 @@ struct PrimaryContext {  // retain_, release_, reset_primary_context
 struct CreateContext {
   uint64_t handle;
   int32_t device;
-  uint32_t flags;        // CUctx_flags, and kGreenContext: uint64_t, what describe_resources described, follows
+  uint32_t flags;        // CUctx_flags, and kGreenContext: the uint64_t handle of describe_resources follows
 };
-// Of CreateContext: a green context, which uses what the device's primary context has.
+// Flag of CreateContext: makes a green context, which uses memory, modules and events of the device's primary
+// context.
 constexpr uint32_t kGreenContext = 1u << 31;
-// device_resource: the multiprocessors of a device or context; reply: ResourceInfo.
+// device_resource: asks for the multiprocessors of a device or context; reply: ResourceInfo.
 struct DeviceResource {
-  uint64_t context;      // 0: the device's
+  uint64_t context;      // 0: those of the device
   int32_t device;
   uint32_t type;         // CUdevResourceType
 };
 struct ResourceInfo {
-  uint64_t number;       // by which the server knows it; 0: there is nothing
+  uint64_t number;       // the server's number of the resource; 0: there is none
   uint32_t multiprocessors;
-  uint32_t smallest;     // partition
-  uint32_t alignment;    // of partitions
+  uint32_t smallest;     // multiprocessors in the smallest partition
+  uint32_t alignment;    // multiprocessors; partitions have a multiple of it
   uint32_t reserved;
 };
-// split_resource: into equal groups; reply: ResourceGroups, its ResourceInfos, and one of what remains.
+// split_resource: splits a resource into equal groups; reply: ResourceGroups, then their ResourceInfos and
+// one for the remainder.
 constexpr uint32_t kMaxResourceGroups = 4096;
 struct SplitResource {
   uint64_t resource;
-  uint32_t groups;       // at most
+  uint32_t groups;       // most groups
   uint32_t flags;
-  uint32_t least;        // multiprocessors in each
-  uint32_t only_count;   // 1: how many would there be?
+  uint32_t least;        // least multiprocessors per group
+  uint32_t only_count;   // 1: only asks how many groups there would be
 };
 struct ResourceGroups {
   uint32_t groups;
-  uint32_t given;        // as many follow
+  uint32_t given;        // number of groups whose ResourceInfo follows
 };
-// describe_resources: `count` numbers follow.
+// describe_resources: `count` numbers of resources follow.
 struct DescribeResources {
-  uint64_t description;  // handle
+  uint64_t description;  // new handle
   uint32_t count;
   uint32_t reserved;
 };
@@ -78,46 +83,49 @@ struct SynchronizeStream {
 struct SynchronizeEvent {
   uint64_t event;
 };
-// own_stream: the client copies in this stream what other streams wait for: data of a graph's node, pages of a fault. Such copies do not wait for
-// what all streams are to wait for.
+// own_stream: names a stream of the client library's own. Other streams may wait for its copies (data of
+// graph nodes, pages of faults), so these do not wait for barriers, that is, for work that all streams must
+// wait for.
 struct OwnStream {
   uint64_t stream;
 };
-// await_barriers, without a body: answered once everything that came before and that all streams are to wait for has been given to the device. The
-// client asks before it copies between servers in a stream of its own.
-// await_room: answered at once if the stream waits for nothing, else when fewer commands wait for their streams (kBacklogLong).
+// await_barriers: no body; answered once all earlier barriers have been given to the device. The client asks
+// before it copies between servers in a stream of its own, which does not wait for them.
+// await_room: answered at once if the stream waits for nothing, else when the backlog is shorter
+// (kBacklogLong).
 struct AwaitRoom {
   uint64_t stream;
 };
-// await_record: answered once the device has every record of the event that came before. For events that other processes wait for.
+// await_record: answered once the device has all earlier records of the event. For interprocess events.
 struct AwaitRecord {
   uint64_t event;
 };
 
-// map_memory: device memory behind addresses of the session's range that have none. Multiples of Device.granularity.
-// Reply: u64 address when it was done, also when the result is an earlier command's error.
+// map_memory: maps device memory to unmapped addresses of the session's range, in multiples of
+// Device.granularity. Reply: u64 address if it was mapped, even if the reply's result is the error of an
+// earlier command.
 struct MapMemory {
   uint64_t address;
   uint64_t size;
   int32_t device;
-  uint32_t peers;  // bits of other devices of the session that get access, too
+  uint32_t peers;  // bitmask of other devices of the session that get access, too
 };
-// free_memory: takes effect when everything queued before it (on `stream`, or on the whole context when stream is
-// kAllStreams) has run; MessageHeader::retired then reaches this command's sequence number.
+// free_memory: takes effect when everything queued before it (in `stream`, or in the whole context if that is
+// kAllStreams) has completed. MessageHeader::retired then reaches this command's sequence number.
 constexpr uint64_t kAllStreams = ~0ull;
 struct FreeMemory {
   uint64_t address;
-  uint64_t size;        // to unmap; 0: only tell when the place may be reused
+  uint64_t size;        // bytes to unmap; 0: only reports when the addresses may be reused
   uint64_t stream;
 };
 
-// launch: attribute_count CUlaunchAttribute, then parameter_bytes of packed parameters follow.
+// launch: attribute_count CUlaunchAttributes follow, then parameter_bytes of packed parameters.
 constexpr uint32_t kLaunchCooperative = 1;
-constexpr uint32_t kLaunchExtended = 2;  // cuLaunchKernelEx: the attributes apply
+constexpr uint32_t kLaunchExtended = 2;  // cuLaunchKernelEx: has attributes
 constexpr uint32_t kMaxLaunchAttributes = 64;
 constexpr uint32_t kMaxParameterBytes = 32764;  // CUDA's limit since 12.1 (4 KiB before)
 struct Launch {
-  uint64_t function;    // function or kernel
+  uint64_t function;    // handle of a function or kernel
   uint64_t stream;
   uint32_t grid[3];
   uint32_t block[3];
@@ -127,20 +135,22 @@ struct Launch {
   uint32_t parameter_bytes;
 };
 
-// host_function: when the stream gets there, the server sends MessageKind::host_callback with `callback` and the stream
-// goes on after host_function_done. All messages about the functions of a command, those of a graph's launch too, have its sequence number. One
-// with an error as result, and 0 as `callback`, says that those functions of it which have not been announced are not called.
+// host_function: when the stream gets there, the server sends MessageKind::host_callback with `callback`, and
+// the stream goes on after host_function_done. All host_callback messages of one command, also of a graph
+// launch, have its sequence number. A message with an error as result and 0 as `callback` says that the
+// command's functions which have not been announced will not be called.
 struct HostFunction {
   uint64_t stream;
   uint64_t callback;
 };
 struct HostFunctionDone {
   uint64_t callback;
-  uint64_t stream;  // not 0: done when this stream has done what it got so far (copies of the host function)
+  // not 0: takes effect when this stream has done its earlier work (the host function's copies)
+  uint64_t stream;
 };
 
-// hold_stream: the stream goes no further than here until resume_stream with the same hold, a number of the client's that
-// no host function has either.
+// hold_stream: stops the stream here until resume_stream with the same `hold`, a number that the client uses
+// for no other hold or host function.
 struct HoldStream {
   uint64_t stream;
   uint64_t hold;
@@ -149,18 +159,20 @@ struct ResumeStream {
   uint64_t hold;
 };
 
-// destroy_array: an array or a mipmapped array, when what its context has got so far is done. Reply: empty.
+// destroy_array: destroys an array or mipmapped array when earlier work of its context has completed. Reply:
+// empty.
 struct DestroyArray {
   uint64_t array;
 };
-// array_part: a level of a mipmapped array, or a plane of an array; it goes with the whole. Reply: empty.
+// array_part: makes a handle of a mipmapped array's level or an array's plane, which is destroyed with the
+// whole. Reply: empty.
 struct ArrayPart {
   uint64_t handle;      // new array
-  uint64_t whole;
-  uint32_t number;
+  uint64_t whole;  // the mipmapped array, or the array
+  uint32_t number;  // of the level or plane
   uint32_t reserved;
 };
-// get_reference: name (text) of a module's texture or surface reference follows. Reply: empty.
+// get_reference: the name (text) of a texture or surface reference of the module follows. Reply: empty.
 struct GetReference {
   uint64_t handle;      // new texture or surface reference
   uint64_t module;

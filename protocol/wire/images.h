@@ -1,4 +1,5 @@
-// Bodies of the commands about code: images, modules, libraries, linkers, functions and their globals. As in commands.h.
+// Bodies of the commands about code: images, modules, libraries, linkers, functions and globals. Conventions
+// as in commands.h.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -7,15 +8,16 @@
 
 namespace gpupool::wire {
 
-// upload_part: bytes of a module image, as a bundle (protocol/cuda/fatbin.h), follow. Parts come in order; an upload is
-// consumed by the load that names it.
+// upload_part: a part of a module image, as a bundle (protocol/cuda/fatbin.h), follows. Parts come in order;
+// the load that names the upload consumes it.
 struct UploadPart {
   uint64_t upload;
-  uint64_t total;       // whole size, the same in every part
+  uint64_t total;       // bytes of the whole image, the same in every part
 };
-// load_module, load_library: the image is the upload or, where that is 0, one that the server has by the ImageName that follows. Then
-// JitOptions, as many as there are. Reply: text with the JIT's log (may be empty), and the milliseconds that it took (float). An empty body
-// and kImageMissing: the server has no such image, or the proof is wrong; upload the image and load again.
+// load_module, load_library: the image is the upload or, if that is 0, an image that the server keeps, named
+// by the ImageName that follows. JitOptions follow, up to the end of the body. Reply: text with the JIT's log
+// (may be empty), and the JIT's time in milliseconds (float). kImageMissing with an empty body: the server
+// has no such image, or the proof is wrong; the client then uploads the image and loads again.
 struct LoadImage {
   uint64_t handle;      // new module or library
   uint64_t upload;
@@ -32,45 +34,49 @@ struct GetFunction {
   uint64_t handle;      // new function or kernel
   uint64_t owner;       // module or library
 };
-// kernel_names: what a module or library has. Reply: KernelNames.
+// kernel_names: asks for the kernels of a module or library. Reply: KernelNames.
 struct GetKernelNames {
   uint64_t owner;       // module or library
-  uint64_t first;       // of the names, in the server's order
+  uint64_t first;       // number of the first wanted name, in the server's order
 };
-struct KernelNames {    // then as many names from `first` on as fit kMaxNamesBytes, at least one if there is one, each with its NUL
-  uint64_t count;       // of all
+// names from `first` on follow, each with its NUL: those that fit kMaxNamesBytes, but at least one if there
+// are any
+struct KernelNames {
+  uint64_t count;       // of all names
 };
 constexpr uint32_t kMaxNamesBytes = 256 * 1024;
-// create_linker: then option_count times JitOption. The linker belongs to the current context. Reply: empty.
+// create_linker: option_count JitOptions follow. The linker belongs to the current context. Reply: empty.
 struct CreateLinker {
   uint64_t linker;      // new
   uint64_t option_count;
 };
-struct JitOption {      // one whose value is a number; logs travel in replies
+struct JitOption {      // an option with a numeric value; logs travel in replies
   uint32_t option;      // CUjit_option
   uint32_t reserved;
   uint64_t value;       // as the program passes it
 };
 constexpr uint32_t kMaxJitOptions = 64;
-// True for the options that may travel.
+// True for the options that may be sent: their values are numbers, not pointers.
 constexpr bool is_numeric_jit_option(uint32_t option) {
   return option <= 1 || (option >= 7 && option <= 16) || (option >= 20 && option <= 24) || (option >= 29 && option <= 34);
 }
-// add_link_input: then option_count times JitOption and the input's name (text). Reply: text with the linker's log.
+// add_link_input: option_count JitOptions and the input's name (text) follow. Reply: text with the linker's
+// log.
 struct AddLinkInput {
   uint64_t linker;
-  uint64_t upload;      // the input's bytes, as they are
+  uint64_t upload;      // has the input's bytes, unchanged
   uint32_t type;        // CUjitInputType
   uint32_t option_count;
 };
-// complete_link: Reply: LinkedImage, text with the linker's log.
+// complete_link: links the inputs. Reply: LinkedImage, then text with the linker's log.
 struct CompleteLink {
   uint64_t linker;
 };
 struct LinkedImage {
-  uint64_t size;        // 0: it failed
+  uint64_t size;        // 0: linking failed
 };
-// linked_image: a part of what a completed linker made. Reply: its bytes, kMaxImagePartBytes of them where there are as many.
+// linked_image: fetches a part of a linked image. Reply: kMaxImagePartBytes bytes from `offset` on, or as
+// many as are left.
 struct GetLinkedImage {
   uint64_t linker;
   uint64_t offset;
@@ -86,7 +92,7 @@ struct KernelFunction {
 };
 constexpr uint32_t kFunctionAttributes = 16;  // CU_FUNC_ATTRIBUTE_* 0..15
 constexpr uint32_t kMaxParameters = 4096;     // more than fit the 32764 bytes that CUDA allows a kernel
-struct FunctionInfo {   // then parameter_count times ParameterInfo
+struct FunctionInfo {   // parameter_count ParameterInfos follow
   int32_t attributes[kFunctionAttributes];
   uint32_t parameter_count;
   uint32_t reserved;
@@ -95,14 +101,15 @@ struct ParameterInfo {
   uint32_t offset;
   uint32_t size;
 };
-// get_global: name (text) follows. Without a context only a library's managed variables are found. Reply: GlobalInfo.
+// get_global: the name (text) follows. Without a context only managed variables of libraries are found.
+// Reply: GlobalInfo.
 struct GetGlobal {
   uint64_t owner;       // module or library
 };
 struct GlobalInfo {
   uint64_t address;
   uint64_t size;
-  uint32_t managed;     // 1: the host uses it at the same address
+  uint32_t managed;     // 1: managed memory, at the same address on the host
   uint32_t reserved;
 };
 

@@ -1,8 +1,11 @@
-// Opening between two servers, before the data of a copy goes from one to the other (docs/wire-format.md, "Copies between servers").
+// Handshake between two servers, before the data of a copy goes from one to the other (docs/wire-format.md,
+// "Copies between servers"). Done by poold on both sides.
 //
-// The connecting poold opens with a Preamble of kPeerProtocolVersion and a PeerHello, the accepting one answers with a Preamble of that version
-// and a PeerAnswer, or with a refusal as to a client, and the first one ends with a PeerProof. Random numbers, hashes and HMACs only: no
-// byte that a client chose leaves the host before the other side has proved that it holds the copy's key. Proofs: protocol/peers/proof.h.
+// The connecting poold sends a Preamble with version kPeerProtocolVersion and a PeerHello. The accepting
+// poold answers with a Preamble of that version and a PeerAnswer, or with a refusal as to a client. The
+// connecting poold then sends a PeerProof. The frames consist of random numbers, hashes and HMACs: no byte
+// that a client chose leaves the host before the other side has proved that it holds the copy's key
+// (protocol/peers/proof.h).
 #pragma once
 #include <array>
 #include <cstdint>
@@ -12,7 +15,7 @@
 
 namespace gpupool::wire {
 
-// Not a number of the clients' protocol: servers before this version answer it with WRONG_VERSION.
+// Not a version of the client protocol: servers older than this version answer it with WRONG_VERSION.
 constexpr uint16_t kPeerProtocolVersion = 0x8002;
 
 using PeerNonce = std::array<uint8_t, 32>;
@@ -21,7 +24,7 @@ using CopyKey = std::array<uint8_t, 32>;
 
 struct PeerHello {
   PeerNonce nonce;
-  std::array<uint8_t, 16> session;  // this and the next: masked with the nonce
+  std::array<uint8_t, 16> session;  // session and copy are masked with the nonce (peers::make_hello)
   uint64_t copy;
   uint32_t rdma;                    // as Hello.rdma
   uint32_t reserved;
@@ -34,19 +37,19 @@ struct PeerProof {
   PeerMac proof;
 };
 
-// The other end of a copy between servers.
+// The receiving end of a copy between servers.
 struct PeerTarget {
   std::array<uint8_t, 16> address;     // IPv6, or IPv4 as ::ffff:a.b.c.d
   std::array<uint8_t, 16> session_id;  // the client's session there
   CopyKey key;                         // of the copy (peers::copy_key)
-  uint64_t copy;                       // sequence number of the announcement there
+  uint64_t copy;                       // sequence number of bulk_to_device there
   uint16_t port;
-  uint16_t rdma;                       // 1: over rdma where both ends can
+  uint16_t rdma;                       // 1: use rdma if both ends can
   uint32_t reserved;
 };
-// copy_to_peer: a copy from the device whose pieces this server sends to another one, where the client has announced it with
-// bulk_to_device. Reply: when all has been sent; after an error some of it may have been. CUDA_ERROR_NOT_SUPPORTED: the other server cannot be
-// reached from here, for whatever reason.
+// copy_to_peer: sends the pieces of a copy from the device to another server, where the client has announced
+// it with bulk_to_device. Reply: when all pieces have been sent; after an error some may have been.
+// CUDA_ERROR_NOT_SUPPORTED: the other server cannot be reached from here, for whatever reason.
 struct CopyToPeer {
   BulkCopy rows;  // flags 0
   PeerTarget target;

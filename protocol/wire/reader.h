@@ -1,5 +1,6 @@
-// Reads values from bytes of a peer that is not trusted. Every read is checked; after the first failed one ok() is false
-// and all further reads give zeros, so that a decoder can read everything and check once.
+// Reads values from the bytes of an untrusted peer. Every read is checked: after the first one that fails,
+// ok() is false and all further reads return zeros, so that a decoder can read everything and check once. One
+// thread at a time.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -22,7 +23,7 @@ class Reader {
     if (const auto bytes = get_bytes(sizeof(T)); bytes.size() == sizeof(T)) std::memcpy(&value, bytes.data(), sizeof(T));
     return value;
   }
-  // A view into the message: valid as long as the message is.
+  // Returns a view into the message, valid as long as the message is.
   std::span<const std::byte> get_bytes(size_t size) {
     if (!ok_ || size > rest_.size()) {
       ok_ = false;
@@ -41,7 +42,7 @@ class Reader {
   size_t remaining() const { return ok_ ? rest_.size() : 0; }
   void fail() { ok_ = false; }
   bool ok() const { return ok_; }
-  // True when everything was read and nothing is left over.
+  // True if all bytes were read and no read failed.
   bool finished() const { return ok_ && rest_.empty(); }
 
  private:

@@ -10,7 +10,7 @@ namespace gpupool {
 enum class ErrorCode {
   closed,        // the peer ended the connection in an orderly way
   lost,          // reset, timed out or unreachable
-  refused,       // the peer said no; the message says why
+  refused,       // rejected by the peer; the message says why
   malformed,     // the peer broke the protocol
   limit,         // a size or count above what this side accepts
   invalid,       // bad argument or configuration on this side
@@ -19,7 +19,7 @@ enum class ErrorCode {
 
 struct Error {
   ErrorCode code = ErrorCode::unavailable;
-  std::string message;  // one line for a person: what happened, to what, what to do
+  std::string message;  // one line for users: what happened, to what, what to do
 };
 
 template <class T>

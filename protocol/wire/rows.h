@@ -1,4 +1,5 @@
-// Rows of bytes in memory, `pitch` from one to the next, and the same rows packed: what every copy of a rectangle comes to.
+// Copies between rows of bytes in memory, `pitch` bytes apart, and the same rows packed. All copies of
+// rectangles in client and worker use it. No state, any thread.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -7,7 +8,7 @@
 
 namespace gpupool::wire {
 
-// Rows without gaps, on every side, are one row.
+// Joins rows without gaps on any side into one row.
 template <class Count, class... Pitch>
 constexpr void join_rows(Count& width, Count& rows, Pitch... pitches) {
   if (rows == 1 || ((pitches != width) || ...)) return;
@@ -15,8 +16,9 @@ constexpr void join_rows(Count& width, Count& rows, Pitch... pitches) {
   rows = 1;
 }
 
-// Where the packed bytes [offset, offset + bytes) lie: visit(offset in the rows' memory, offset behind `offset`, size) for each
-// row; false, when it says so, ends it.
+// Locates the packed bytes [offset, offset + bytes) in the unpacked rows: calls visit(offset in the rows'
+// memory, offset relative to `offset`, size) for each row. Stops and returns false when visit() returns
+// false.
 template <class Visit>
 bool for_each_row(uint64_t width, uint64_t pitch, uint64_t offset, uint64_t bytes, Visit&& visit) {
   if (pitch == width) return bytes == 0 || visit(offset, uint64_t{0}, bytes);

@@ -1,4 +1,5 @@
-// Bodies of the commands that share memory and events between processes of a tenant. As in commands.h.
+// Bodies of the commands that share memory and events between processes of a tenant. Conventions as in
+// commands.h.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -7,30 +8,32 @@
 
 namespace gpupool::wire {
 
-// What one session of a tenant gives others: programs carry it between processes as CUDA's opaque handles, or in a file.
+// Names an object that a session shares with other sessions of its tenant. Programs pass it between processes
+// as one of CUDA's opaque handles, or in a file.
 struct SharedName {
   uint32_t magic;         // kSharedName
-  uint32_t kind;          // the client's: which of CUDA's handles it is
+  uint32_t kind;          // which of CUDA's handles it is; for clients only
   uint64_t server;        // HelloReply.server_id
-  uint64_t session;       // whose it is
+  uint64_t session;       // the exporting session
   std::array<uint8_t, 16> secret;
-  uint64_t offset;        // this and the next: of the allocation, in the memory
-  uint64_t size;          // the client's
+  uint64_t offset;        // bytes; of the allocation in the memory
+  uint64_t size;          // bytes of the allocation; for clients only
   uint64_t reserved;
 };
 constexpr uint32_t kSharedName = 0x52414853;  // "SHAR"
-// export_memory: memory that the client has made (cuMemCreate), or what is mapped at an address by map_memory. Reply: SharedName, with
-// the address's offset; the same until the memory is released. export_event: of an event of several processes. Reply: SharedName.
+// export_memory: exports memory that the client has created (cuMemCreate), or the memory that map_memory has
+// mapped at an address. Reply: SharedName, with the address's offset; the same name until the memory is
+// released. export_event: exports an interprocess event. Reply: SharedName.
 struct ExportMemory {
-  uint64_t memory;        // 0: the address counts
+  uint64_t memory;        // 0: `address` names the memory
   uint64_t address;
 };
 struct ExportEvent {
   uint64_t event;
 };
-// import_memory: as cuMemCreate, with the memory that the name stands for. Reply: ImportedMemory. CUDA_ERROR_INVALID_VALUE: nothing
-// of this tenant's has that name now.
-constexpr uint32_t kOfOthersOnly = 1;  // the session's own is refused (CUDA_ERROR_INVALID_CONTEXT)
+// import_memory: makes a handle, as cuMemCreate does, of the memory that the name refers to. Reply:
+// ImportedMemory. CUDA_ERROR_INVALID_VALUE: this tenant shares nothing under this name.
+constexpr uint32_t kOfOthersOnly = 1;  // refuses this session's own memory with CUDA_ERROR_INVALID_CONTEXT
 struct ImportMemory {
   uint64_t memory;        // new
   SharedName name;
@@ -39,7 +42,7 @@ struct ImportMemory {
 };
 struct ImportedMemory {
   uint64_t size;
-  uint64_t handle_types;  // CUmemAllocationHandleType, as asked for when it was made
+  uint64_t handle_types;  // CUmemAllocationHandleType, as requested when it was created
   int32_t device;         // kOfNoDevice: a multicast object
   uint32_t reserved;
 };

@@ -1,4 +1,5 @@
-// Appends values to a byte buffer in wire order. Not thread-safe. Never fails: the owner checks limits before sending.
+// Appends values to a byte buffer in wire order. One thread at a time. Never fails: the buffer's owner checks
+// limits before sending.
 #pragma once
 #include <cstddef>
 #include <cstdint>
