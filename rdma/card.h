@@ -1,5 +1,6 @@
-// Messages of the switch from TCP to RDMA: each side sends a Card, and a Verdict after each step. They are sent as they are in memory. The peer is not
-// trusted: its messages are checked here before a device uses anything of them. No state, any thread.
+// Messages of the upgrade from TCP to RDMA: each side sends a Card, and a Verdict after each step. They are
+// sent as they lie in memory. The peer is not trusted: its messages are checked here before a device uses
+// anything in them. No state, any thread.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -17,13 +18,13 @@ constexpr uint32_t kCardVersion = 1;
 struct Card {
   uint32_t magic = kCardMagic;
   uint32_t version = kCardVersion;
-  uint32_t usable = 0;
-  uint32_t receives = 0;
-  Address stream;
-  Address direct;
-  std::array<uint8_t, 16> manager_token{};
-  uint16_t manager_port = 0;     // server: where its connection manager listens; 0: it does not
-  uint16_t has_manager = 0;      // client
+  uint32_t usable = 0;  // 1: this side can use rdma; 0: `why_not` says why it cannot
+  uint32_t receives = 0;  // data messages that the peer may have in flight
+  Address stream;  // of the stream's queue pair
+  Address direct;  // of the DataChannel's queue pair; none for bulk connections
+  std::array<uint8_t, 16> manager_token{};  // server: the client shows it to the server's connection manager
+  uint16_t manager_port = 0;     // server: port of its connection manager; 0: there is none
+  uint16_t has_manager = 0;      // client: 1 if it has a connection manager
   char why_not[156] = "";
 };
 static_assert(sizeof(Card) == 256 && std::is_trivially_copyable_v<Card>);
@@ -34,11 +35,12 @@ struct Verdict {
 };
 static_assert(sizeof(Verdict) == 160 && std::is_trivially_copyable_v<Verdict>);
 
-// This side's reason, as far as there is room.
+// Stores this side's reason, cut to the space that there is.
 void set_reason(Card& card, const std::string& why_not);
 void set_reason(Verdict& verdict, const std::string& why_not);
 
-// Why there will be no rdma with the side whose card this is, in characters that a log line may have; empty: it may be tried. ErrorCode::malformed: no card.
+// Returns why the peer cannot use rdma, as printable text; empty: rdma may be tried. ErrorCode::malformed:
+// this is no Card.
 Result<std::string> refusal_of(const Card& theirs);
 std::string refusal_of(const Verdict& theirs);
 

@@ -12,7 +12,7 @@
 namespace gpupool::transport::rdma {
 namespace {
 
-// How long close() waits for the peer's device to have the last message. A peer that is alive has it at once.
+// How long close() waits for the peer's device to acknowledge the last message. A live peer does so at once.
 constexpr std::chrono::milliseconds kFarewell{500};
 
 }  // namespace
@@ -34,7 +34,7 @@ Result<size_t> RdmaConnection::send_some(std::span<const iovec> buffers) {
 
 Result<size_t> RdmaConnection::receive_some(std::span<std::byte> buffer) {
   if (!upgraded_.load(std::memory_order_acquire)) return TcpConnection::receive_some(buffer);
-  // Asked first: what came before the end is there now.
+  // Checked before receiving, so that all data from before the peer's end has arrived.
   const bool over = peer_.load(std::memory_order_acquire) != Peer::there;
   auto received = stream_->receive_some(buffer);
   if (!received) return name_peer(received.error());
@@ -42,7 +42,7 @@ Result<size_t> RdmaConnection::receive_some(std::span<std::byte> buffer) {
   return received;
 }
 
-// The socket carries nothing any more but its end.
+// After upgrade() the socket carries no data, so it becomes readable only at its end.
 bool RdmaConnection::peer_has_gone() {
   char byte = 0;
   while (true) {
@@ -65,7 +65,8 @@ Result<Connection::Ready> RdmaConnection::wait(bool for_receive, bool for_send, 
   while (true) {
     const auto ready = wishes ? stream_->prepare_to_wait(for_receive, for_send) : Ready::none;
     if (ready != Ready::none) return ready;
-    if (wishes && (peer_.load(std::memory_order_acquire) != Peer::there || closed())) {  // the next call says so
+    // the next call reports it
+    if (wishes && (peer_.load(std::memory_order_acquire) != Peer::there || closed())) {
       stream_->stop_waiting(for_receive, for_send);
       return for_receive && for_send ? Ready::both : for_receive ? Ready::receive : Ready::send;
     }

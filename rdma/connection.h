@@ -1,7 +1,9 @@
-// The rdma transport's connection: TCP until upgrade(), then a stream over a queue pair (stream.h).
+// The rdma transport's connection: TCP until upgrade(), then a stream over a queue pair (stream.h). Threads
+// and errors as in protocol/transport/transport.h.
 //
-// The TCP connection stays as the sign that the peer is alive: its end ends the other, after what has arrived. Where rdma
-// cannot be had, upgrade() leaves everything with TCP (RdmaOptions::Use::if_possible) or fails.
+// The TCP connection stays open to show whether the peer is alive: when it ends, so does the connection,
+// after everything that has arrived. If rdma is not possible, upgrade() stays with TCP
+// (RdmaOptions::Use::if_possible) or fails.
 #pragma once
 #include <atomic>
 #include <memory>
@@ -29,7 +31,7 @@ class RdmaConnection final : public tcp::TcpConnection {
   DirectMemory* direct_memory() override { return direct_.get(); }
 
  private:
-  // The steps of upgrade(); each returns why there will be no rdma, empty if there will.
+  // The steps of upgrade(). The text returned says why rdma is not possible; it is empty if it still is.
   std::string prepare(Side side);
   Result<std::string> connect_pairs(Side side, const Card& mine, const Card& theirs, Deadline deadline);
   Result<void> connect_by_manager(uint16_t port, const ConnectionManager::Token& token,
@@ -42,16 +44,16 @@ class RdmaConnection final : public tcp::TcpConnection {
 
   const RdmaOptions options_;
   const bool bulk_;
-  std::shared_ptr<Domain> domain_;  // of the session
-  std::unique_ptr<ConnectionManager> manager_;  // as long as the queue pairs that it has connected
+  std::shared_ptr<Domain> domain_;  // shared by the session's connections
+  std::unique_ptr<ConnectionManager> manager_;  // must outlive the queue pairs that it has connected
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<DataChannel> direct_;
   std::atomic<bool> upgraded_{false};
-  // What became of the peer, as the socket tells it: gone like one that closes a TCP connection, or without a word.
+  // State of the peer according to the socket: it closed the connection in an orderly way, or was lost.
   enum class Peer : int { there, closed, lost };
   std::atomic<Peer> peer_{Peer::there};
   std::string carrier_ = "tcp";
-  Patience patience_;  // upgrade() finds it out
+  Patience patience_;  // measured by upgrade()
 };
 
 Result<std::unique_ptr<Connection>> connect(const Endpoint& endpoint, const Options& options);

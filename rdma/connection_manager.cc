@@ -42,7 +42,7 @@ struct Calls {
 #undef CALL
 };
 
-// Null: not installed, or too old.
+// Returns null if librdmacm is not installed or too old.
 const Calls* load_calls() {
   static Calls found;
   void* const library = ::dlopen("librdmacm.so.1", RTLD_NOW | RTLD_LOCAL);
@@ -60,10 +60,10 @@ const Calls* calls() {
   return loaded;
 }
 
-// What the client says with its request for a connection.
+// Private data in the client's request for a connection.
 struct Greeting {
   ConnectionManager::Token token;
-  uint32_t place;  // of the queue pair in the list
+  uint32_t place;  // index of the queue pair in the list
 };
 
 constexpr int kBacklog = 4;
@@ -213,7 +213,7 @@ Result<void> ConnectionManager::accept(std::span<const Pair> pairs, int client, 
     if (kind == RDMA_CM_EVENT_CONNECT_REQUEST) {
       ids_.push_back(id);
       if (greeting.token != token_ || greeting.place >= pairs.size() || taken[greeting.place]) {
-        calls()->reject(id, nullptr, 0);  // not the client that the token was told
+        calls()->reject(id, nullptr, 0);  // not the client that was given the token
         continue;
       }
       taken[greeting.place] = true;

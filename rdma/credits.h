@@ -1,34 +1,37 @@
-// Flow control of a stream: who may send, and when the other side hears that it may go on.
+// Flow control of a stream by credits: when a side may send, and when it tells the peer that it may go on.
+// Used by Stream under its lock.
 //
-// Each side has `limit` + kReserved receive buffers posted for the connection. A data message takes one of `limit` credits,
-// and its buffer is posted again before the credit goes back. Credits go back with every message (a running count beside the
-// data) and, when half of `limit` is owed, with a message of its own, which needs no credit.
+// Each side posts `limit` + kReserved receive buffers for a connection. A data message takes one of `limit`
+// credits, and its buffer is posted again before the credit is returned. Every message returns credits (by a
+// running count beside the data); when half of `limit` is owed, a message of its own returns them, which
+// needs no credit.
 //
-// Invariant: the peer never has more messages on their way or unposted than there are buffers.
-//   - Data: at most `limit`, by credits.
-//   - Messages of their own that return credits: at most 2. Each tells of at least limit / 2 credits that nobody told of
-//     before, and the peer can have at most `limit` credits out that it does not know to be back. Such a message's buffer is
-//     posted again before what it tells is used.
+// Invariant: messages of the peer that are in flight or whose buffers are not posted again never outnumber
+// the buffers.
+//   - Data messages: at most `limit`, by credits.
+//   - Credit messages: at most 2. Each returns at least limit / 2 credits that were not returned before, and
+//     at most `limit` credits can be outstanding. Its buffer is posted again before those credits are used.
 //   - One probe, as the first message, and one end, as the last.
-// So kReserved is 4, no message ever finds the receiver not ready, and none waits for another's credit: what returns credits
-// is never held up by the lack of them.
+// So kReserved is 4. No message finds the receiver without a buffer, and credit messages never wait for
+// credits, so the two sides cannot deadlock.
 #pragma once
 #include <cstdint>
 
 namespace gpupool::transport::rdma {
 
 constexpr uint32_t kReserved = 4;
-constexpr uint32_t kCountMask = (1u << 28) - 1;  // counts run modulo this: they share 32 bits with the message's kind
+// Counts are modulo this: they share 32 bits with the message's kind
+constexpr uint32_t kCountMask = (1u << 28) - 1;
 
 // Not thread-safe.
 class Credits {
  public:
-  // `mine`: data messages that the peer may send; `theirs`: that this side may.
+  // `mine`: data messages that the peer may have in flight; `theirs`: those that this side may.
   Credits(uint32_t mine, uint32_t theirs) : mine_(mine), theirs_(theirs) {}
 
   bool may_send() const { return sent_ - returned_ < theirs_; }
   void has_sent() { ++sent_; }
-  // The peer says how many it has had in all. False: that cannot be.
+  // Takes the peer's running count of data messages that it has consumed. False: the count is impossible.
   bool hear(uint32_t count) {
     const uint32_t more = (count - returned_) & kCountMask;
     if (more > sent_ - returned_) return false;
@@ -36,16 +39,16 @@ class Credits {
     return true;
   }
 
-  // A data message came. False: the peer had no credit for it.
+  // Counts a data message that has arrived. False: the peer had no credit for it.
   bool has_received() {
     if (received_ - consumed_ >= mine_) return false;
     ++received_;
     return true;
   }
-  void has_consumed() { ++consumed_; }  // its buffer is posted again
-  // Time for a message that returns credits?
+  void has_consumed() { ++consumed_; }  // the message's buffer has been posted again
+  // True if a message that returns credits is due.
   bool owes() const { return consumed_ - told_ >= (mine_ + 1) / 2; }
-  // The count to send now.
+  // Returns the running count for the message that is about to be sent.
   uint32_t tell() {
     told_ = consumed_;
     return told_ & kCountMask;

@@ -23,7 +23,7 @@ Result<std::unique_ptr<DataChannel>> DataChannel::make(std::shared_ptr<Domain> d
 }
 
 DataChannel::~DataChannel() {
-  pair_->fail();  // the device lets go of the program's memory
+  pair_->fail();  // the device stops using the program's memory
   pair_.reset();
   ::close(wake_);
 }
@@ -39,7 +39,7 @@ Result<DirectMemory::Region> DataChannel::add(void* start, uint64_t bytes, Acces
 }
 
 void DataChannel::remove(const Region& region) {
-  Registered gone;  // deregistered without the lock
+  Registered gone;  // deregistered after the lock has been released
   const std::lock_guard lock(mutex_);
   if (const auto found = regions_.find(region.id); found != regions_.end()) {
     gone = std::move(found->second);
@@ -65,7 +65,7 @@ Result<void> DataChannel::post(const Transfer& transfer, ibv_wr_opcode opcode) {
 Result<void> DataChannel::read(const Transfer& transfer) { return post(transfer, IBV_WR_RDMA_READ); }
 Result<void> DataChannel::write(const Transfer& transfer) { return post(transfer, IBV_WR_RDMA_WRITE); }
 
-// A read is answered after the writes before it on the same queue pair have been done, and pushes them to memory.
+// A read is executed after earlier writes of the same queue pair and flushes them to the peer's memory.
 Result<void> DataChannel::flush(const Transfer& transfer) {
   Transfer last = transfer;
   last.bytes = 1;
@@ -102,7 +102,7 @@ bool DataChannel::nothing_done() {
 
 Result<void> DataChannel::wait(Deadline deadline) {
   pair_->arm();
-  // What completed before the arming tells nobody.
+  // Completions before arm() raise no event.
   if (!nothing_done()) return {};
   pollfd polled[2] = {{pair_->events_descriptor(), POLLIN, 0}, {wake_, POLLIN, 0}};
   ::poll(polled, 2, poll_limit(deadline));

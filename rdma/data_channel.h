@@ -1,7 +1,9 @@
-// Direct transfers (direct_memory.h) over a queue pair of their own, so that no command waits behind them.
+// One-sided transfers (protocol/transport/direct_memory.h) over a queue pair of their own, so that no command
+// waits behind them. Threads and errors as there.
 //
-// The client's side only holds the queue pair open, and registers memory. The peer has no access to anything that is not
-// registered with Access::remote: on the worker's side, where nothing is, to nothing at all.
+// The client's side only keeps the queue pair open and registers memory. The peer can reach only memory that
+// was registered with Access::remote. Workers register none this way, so a client reaches nothing of its
+// worker's.
 #pragma once
 #include <memory>
 #include <mutex>
@@ -27,7 +29,7 @@ class DataChannel final : public DirectMemory {
   Result<size_t> completed(std::span<uint64_t> cookies) override;
   Result<void> wait(Deadline deadline) override;
   void interrupt() override;
-  // Thread-safe. What is under way fails, and the peer reaches nothing any more.
+  // Any thread. Pending transfers fail, and the peer can no longer reach any memory.
   void close() { pair_->fail(); }
 
  private:
@@ -35,12 +37,13 @@ class DataChannel final : public DirectMemory {
   Result<void> post(const Transfer& transfer, ibv_wr_opcode opcode);
   bool nothing_done();
 
-  std::mutex mutex_;  // regions_, next_id_
+  std::mutex mutex_;  // guards regions_ and next_id_
   std::unordered_map<uint64_t, Registered> regions_;
   uint64_t next_id_ = 1;
-  std::unique_ptr<QueuePair> pair_;  // goes before the memory that it uses
+  // declared after regions_, because it must be destroyed before they are deregistered
+  std::unique_ptr<QueuePair> pair_;
   const int wake_;
-  // Found by wait(), for completed().
+  // A completion that wait() has found, for completed().
   ibv_wc early_{};
   bool has_early_ = false;
 };

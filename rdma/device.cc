@@ -11,7 +11,7 @@
 namespace gpupool::transport::rdma {
 namespace {
 
-// An address as a GID: IPv4 mapped into IPv6.
+// Converts an address to a GID: IPv4 is mapped into IPv6.
 std::optional<ibv_gid> gid_of(const sockaddr_storage& address) {
   ibv_gid gid{};
   if (address.ss_family == AF_INET) {
@@ -36,7 +36,7 @@ bool is_roce_v2(const std::string& device, unsigned port, int index) {
   return text == "RoCE v2";
 }
 
-// How well a GID fits; 0: not at all.
+// Rates a GID; 0: it cannot be used.
 int fitness(const Device& device, const ibv_gid& gid, int index, const std::optional<ibv_gid>& local) {
   if (std::all_of(std::begin(gid.raw), std::end(gid.raw), [](uint8_t byte) { return byte == 0; })) return 0;
   if (!device.ethernet) return index == 0 ? 2 : 1;
@@ -62,19 +62,20 @@ bool find_partition(const Verbs& verbs, const RdmaOptions& options, int table, D
   for (int index = 0; index < table; ++index) {
     uint16_t key = 0;
     if (verbs.query_pkey(device.context, device.port, index, &key) != 0) continue;
-    if ((ntohs(key) & 0x7fff) != (options.partition_key & 0x7fff)) continue;  // the top bit: full membership
+    // the top bit tells full from limited membership
+    if ((ntohs(key) & 0x7fff) != (options.partition_key & 0x7fff)) continue;
     device.partition_index = static_cast<uint16_t>(index);
     return true;
   }
   return false;
 }
 
-// Fills in the port's best GID; how well it fits, 0 with `why` when the port cannot be used.
+// Fills in the port's best GID and returns its rating, or 0 and `why` if the port cannot be used.
 int examine_port(const Verbs& verbs, const RdmaOptions& options, const std::optional<ibv_gid>& local, Device& device,
                  std::string& why) {
   const std::string name = device.name + " port " + std::to_string(device.port);
   ibv_port_attr port{};
-  // The symbol takes the struct of old, which is the front of today's.
+  // The symbol's parameter is the older, shorter struct, which is a prefix of ibv_port_attr.
   if (verbs.query_port(device.context, device.port, reinterpret_cast<_compat_ibv_port_attr*>(&port)) != 0) return 0;
   if (port.state != IBV_PORT_ACTIVE) {
     why = name + " is down";

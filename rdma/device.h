@@ -1,4 +1,4 @@
-// Which device, port and GID carry a connection.
+// Chooses the device, port and GID that carry a connection. Used by Domain. No state, any thread.
 #pragma once
 #include <sys/socket.h>
 
@@ -9,7 +9,7 @@
 
 namespace gpupool::transport::rdma {
 
-// An open device and the port of it that was chosen. Closed by its owner (Domain).
+// An open device and the chosen port of it. The owner (Domain) closes it.
 struct Device {
   ibv_context* context = nullptr;
   std::string name;
@@ -18,14 +18,15 @@ struct Device {
   ibv_gid gid{};
   uint16_t lid = 0;
   ibv_mtu mtu = IBV_MTU_1024;
-  bool ethernet = false;  // RoCE: peers are named by GIDs
+  bool ethernet = false;  // RoCE: peers are addressed by GIDs
   uint16_t partition_index = 0;
   ibv_device_attr limits{};
 
   std::string text() const;  // "rxe0, port 1, GID 1"
 };
 
-// The best there is for a connection whose own address is `local`. The error says what was missing.
+// Opens the best device, port and GID for a connection whose own address is `local`. ErrorCode::unavailable:
+// nothing fits; the message says why.
 Result<Device> open_device(const Verbs& verbs, const RdmaOptions& options, const sockaddr_storage& local);
 
 }  // namespace gpupool::transport::rdma

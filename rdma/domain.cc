@@ -51,7 +51,7 @@ Result<void> Domain::take_events() {
       case IBV_EVENT_DEVICE_FATAL:
         if (broken_.empty()) broken_ = device_.name + " reports: " + verbs_.event_type_str(event.event_type);
         break;
-      default:  // a port that goes down may come back: transfers that cannot wait for it fail by themselves
+      default:  // a port that is down may come back; transfers that cannot wait for it fail by themselves
         break;
     }
     verbs_.ack_async_event(&event);
@@ -72,7 +72,7 @@ Result<Registered> Domain::add(void* start, uint64_t bytes, int access, int dma_
   }
   if (region) return Registered(verbs_, region);
   const int error = errno;
-  const bool limit = error == ENOMEM || error == EAGAIN || error == EPERM;  // EPERM: it is zero
+  const bool limit = error == ENOMEM || error == EAGAIN || error == EPERM;  // EPERM: the limit is zero
   return Error{limit ? ErrorCode::limit : ErrorCode::unavailable,
                "cannot register " + std::to_string(bytes) + " bytes with " + device_.name + ": " +
                    std::generic_category().message(error) + (limit ? " (is 'ulimit -l' large enough?)" : "")};

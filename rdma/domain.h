@@ -1,7 +1,7 @@
-// What the connections of one session share: the device, a protection domain, and a shared receive queue.
+// The device, protection domain and shared receive queue of the connections of one session. Any thread.
 //
-// A protection domain of its own for each session: keys and queue pairs of one session are nothing to another, not even
-// within one process (a client with several servers). Any thread.
+// Every session has a protection domain of its own, so that keys and queue pairs of one session are useless
+// in another, even within one process (a client with several servers).
 #pragma once
 #include <deque>
 #include <memory>
@@ -14,10 +14,10 @@
 
 namespace gpupool::transport::rdma {
 
-constexpr uint32_t kBufferBytes = 16 * 1024;       // of one message
-constexpr uint32_t kMostSharedReceives = 1024;     // of a session: 16 MiB
+constexpr uint32_t kBufferBytes = 16 * 1024;       // bytes per message
+constexpr uint32_t kMostSharedReceives = 1024;     // per session: 16 MiB
 
-// Memory of this process that the device may use.
+// A registered memory region. Deregistered on destruction.
 class Registered {
  public:
   Registered() = default;
@@ -39,7 +39,8 @@ class Registered {
   ibv_mr* region_ = nullptr;
 };
 
-// Buffers of kBufferBytes in one registered piece. A forked child does not get them: the device goes on writing to the parent's.
+// Buffers of kBufferBytes in one registered block. A forked child does not inherit them, because the device
+// keeps writing to the parent's.
 class BufferBlock {
  public:
   BufferBlock(std::byte* memory, size_t count, Registered registered)
@@ -73,17 +74,19 @@ class Domain {
   ibv_pd* protection() const { return protection_; }
   ibv_srq* receive_queue() const { return receive_queue_; }
 
-  // Readable when the device has something to say that belongs to no transfer; take_events() then tells whether the session
-  // can go on. Most errors come with a completion; these are for who waits for none.
+  // Readable when the device has an asynchronous event, which belongs to no transfer. take_events() then
+  // fails with ErrorCode::lost if the session cannot go on. Most errors come with a completion too; events
+  // are for threads that wait for none.
   int events_descriptor() const { return device_.context->async_fd; }
   Result<void> take_events();
 
-  // ErrorCode::limit: more than may be registered.
+  // ErrorCode::limit: no more memory can be registered (RLIMIT_MEMLOCK).
   Result<Registered> add(void* start, uint64_t bytes, int access, int dma_buf = -1);
   Result<std::unique_ptr<BufferBlock>> make_buffers(size_t count);
 
-  // A connection needs `count` more buffers in the shared receive queue; when it ends, it leaves them to others. Completions
-  // name a buffer by wr_id; it is the connection's until it posts it again.
+  // Adds `count` buffers to the shared receive queue for a connection, which leaves them to others when it
+  // ends. A completion has a buffer's address in wr_id; the buffer is the connection's until it posts it
+  // again.
   Result<void> join(uint32_t count);
   void leave(uint32_t count);
   Result<void> post(ReceiveBuffer& buffer);
@@ -95,11 +98,11 @@ class Domain {
   const Device device_;
   ibv_pd* protection_ = nullptr;
   ibv_srq* receive_queue_ = nullptr;
-  std::mutex mutex_;  // what follows
-  std::string broken_;  // why, when it is
+  std::mutex mutex_;  // guards all below
+  std::string broken_;  // why the session cannot go on; empty: it can
   std::vector<std::unique_ptr<BufferBlock>> blocks_;
-  std::deque<ReceiveBuffer> buffers_;  // stay where they are
-  uint32_t spare_ = 0;                 // posted, and counted for no connection
+  std::deque<ReceiveBuffer> buffers_;  // elements keep their address, which is their wr_id
+  uint32_t spare_ = 0;                 // posted, but counted for no connection
 };
 
 }  // namespace gpupool::transport::rdma

@@ -13,13 +13,13 @@
 namespace gpupool::transport::rdma {
 namespace {
 
-// 7 would be for ever on some devices (Soft-RoCE): a dead peer would never be noticed.
+// 7 means forever on some devices (Soft-RoCE): a dead peer would never be noticed.
 constexpr uint8_t kRetries = 6;
-// Credits see to it that a receive buffer is always there (credits.h). A peer that breaks the rules is not waited for.
+// Credits ensure that a receive buffer is always posted (credits.h), so only a misbehaving peer is not ready.
 constexpr uint8_t kReceiverNotReadyRetries = 1;
 constexpr uint8_t kReceiverNotReadyTimer = 12;  // 0.64 ms
 constexpr uint8_t kHopLimit = 64;
-constexpr uint8_t kReads = 16;
+constexpr uint8_t kReads = 16;  // most RDMA reads at a time
 
 }  // namespace
 
@@ -41,7 +41,7 @@ Result<std::unique_ptr<QueuePair>> QueuePair::make(std::shared_ptr<Domain> domai
   wish.cap.max_send_sge = std::clamp(size.send_parts, 1u, static_cast<uint32_t>(device.limits.max_sge));
   wish.cap.max_recv_sge = 1;
   wish.cap.max_recv_wr = size.receives != 0 ? 0 : 1;
-  // How much a device takes inline is found out by asking for less and less.
+  // The device's limit for inline data is found by asking for less until it accepts.
   for (wish.cap.max_inline_data = size.inline_bytes;; wish.cap.max_inline_data /= 2) {
     ibv_qp_init_attr attempt = wish;
     made->pair_ = verbs.create_qp(made->domain_->protection(), &attempt);
@@ -106,7 +106,7 @@ void QueuePair::describe_path(ibv_qp_attr& state, const Address& peer, const Rdm
   state.ah_attr.port_num = device.port;
   state.ah_attr.sl = static_cast<uint8_t>(options.service_level);
   state.ah_attr.dlid = peer.lid;
-  // By GID also between InfiniBand subnets: another prefix.
+  // A GID is also needed between InfiniBand subnets, which have different prefixes.
   state.ah_attr.is_global = device.ethernet || std::memcmp(peer.gid.data(), device.gid.raw, 8) != 0;
   std::memcpy(state.ah_attr.grh.dgid.raw, peer.gid.data(), peer.gid.size());
   state.ah_attr.grh.sgid_index = device.gid_index;

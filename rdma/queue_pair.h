@@ -1,6 +1,6 @@
-// A reliable queue pair with its completion queue, and the way from nothing to ready.
-//
-// Errors of connect() leave it unusable. Posting and polling: see who owns it (stream.h, data_channel.h).
+// A reliable queue pair with its completion queue, from creation to readiness for sending. A failed connect()
+// leaves it unusable until reset(). Not thread-safe, but for fail(): its owner (stream.h, data_channel.h)
+// serialises posting and polling.
 #pragma once
 #include <functional>
 #include <memory>
@@ -14,10 +14,10 @@ class QueuePair {
  public:
   struct Size {
     uint32_t sends = 0;
-    uint32_t receives = 0;       // completions of shared receives that may wait; 0: it receives nothing
-    uint32_t send_parts = 1;     // gather list, as far as the device goes
-    uint32_t inline_bytes = 0;   // as far as the device goes
-    int remote_access = 0;       // IBV_ACCESS_REMOTE_...: what the peer may do with memory that it has keys to
+    uint32_t receives = 0;       // pending completions of shared receives; 0: it receives nothing
+    uint32_t send_parts = 1;     // elements of the gather list, limited by the device
+    uint32_t inline_bytes = 0;   // limited by the device
+    int remote_access = 0;       // IBV_ACCESS_REMOTE_...: the peer's rights to memory that it has keys of
   };
   static Result<std::unique_ptr<QueuePair>> make(std::shared_ptr<Domain> domain, const Size& size);
   ~QueuePair();
@@ -25,13 +25,13 @@ class QueuePair {
   QueuePair& operator=(const QueuePair&) = delete;
 
   Address address() const;
-  // Fills in what is to be set for the state in `state`; false: it cannot (connection_manager.h).
+  // Fills in the attributes for the queue pair's state in `state`. False: it cannot (connection_manager.h).
   using Path = std::function<bool(ibv_qp_attr& state, int& mask)>;
-  // Along `path` where one is given, else as the address says.
+  // Connects along `path` if there is one, else by the peer's address.
   Result<void> connect(const Address& peer, const RdmaOptions& options, const Path& path = nullptr);
-  // As it was made, for another way to connect it.
+  // Returns to the initial state, so that connect() can be tried in another way.
   Result<void> reset();
-  // Nothing is sent or received any more; what was posted completes with an error.
+  // Nothing is sent or received any more; posted requests complete with an error.
   void fail();
 
   Domain& domain() const { return *domain_; }
@@ -40,7 +40,8 @@ class QueuePair {
   uint32_t inline_bytes() const { return inline_bytes_; }
   uint32_t send_parts() const { return send_parts_; }
 
-  // What completes after arm() makes events_descriptor() readable, once; take_events() makes it unreadable again.
+  // The first completion after arm() makes events_descriptor() readable; take_events() makes it unreadable
+  // again.
   void arm() { ibv_req_notify_cq(completions_, 0); }
   int events_descriptor() const { return events_->fd; }
   void take_events();

@@ -14,18 +14,19 @@
 namespace gpupool::transport::rdma {
 namespace {
 
-constexpr uint32_t kDepth = 32;  // data messages
+constexpr uint32_t kDepth = 32;  // data messages in flight
 constexpr uint32_t kBulkDepth = 64;
-constexpr uint32_t kSignalEvery = 8;
-constexpr uint32_t kBatch = 16;  // sends that one doorbell announces
+constexpr uint32_t kSignalEvery = 8;  // data messages per completion
+constexpr uint32_t kBatch = 16;  // most sends per doorbell
 constexpr uint32_t kSendParts = 8;
 constexpr uint32_t kInlineBytes = 256;
-constexpr unsigned kKindShift = 28;  // above Credits' count
+constexpr unsigned kKindShift = 28;  // of the kind in a message's immediate word, above Credits' count
 
-// Sends and receives share a completion queue; buffers are at even addresses.
+// Sends and receives share a completion queue: the wr_id of a send is odd, that of a receive is the even
+// address of its buffer.
 constexpr uint64_t send_id(uint64_t number) { return number << 1 | 1; }
 
-// To the next byte there is.
+// Skips to the next byte.
 void skip_empty(std::span<const iovec>& buffers, size_t& offset) {
   for (; !buffers.empty() && offset == buffers.front().iov_len; offset = 0) buffers = buffers.subspan(1);
 }
@@ -55,7 +56,8 @@ Result<std::unique_ptr<Stream>> Stream::make(std::shared_ptr<Domain> domain, boo
   auto buffers = made->domain_->make_buffers(made->sends_);
   if (!buffers) return buffers.error();
   made->send_buffers_ = std::move(*buffers);
-  // A peer that breaks the rules may take every shared receive buffer: the completion queue holds even that.
+  // A misbehaving peer may use up all shared receive buffers, so the completion queue has room for all of
+  // them.
   auto pair = QueuePair::make(made->domain_, {.sends = made->sends_,
                                               .receives = kMostSharedReceives,
                                               .send_parts = kSendParts,
@@ -69,7 +71,7 @@ Result<std::unique_ptr<Stream>> Stream::make(std::shared_ptr<Domain> domain, boo
 
 Stream::~Stream() {
   if (pair_) {
-    // What the peer has sent and nobody will read goes back to the session's other connections.
+    // Received messages that nobody will read: their buffers go back to the session's other connections.
     pair_->fail();
     ibv_wc done[16];
     for (int count = 1; count > 0;) {
@@ -102,7 +104,7 @@ Result<void> Stream::probe(Deadline deadline) {
   return await(lock, deadline, [this] { return completed_ == posted_; });
 }
 
-// Until `done`, or the peer has ended, which then wants nothing more.
+// Waits until `done`, or until the peer has ended the stream and so needs nothing more.
 Result<void> Stream::await(std::unique_lock<std::mutex>& lock, Deadline deadline, const std::function<bool()>& done) {
   while (true) {
     progress();
@@ -157,7 +159,7 @@ Result<size_t> Stream::send_some(std::span<const iovec> buffers) {
   return size_t{0};
 }
 
-// As many messages as may be sent, at most kBatch, behind one doorbell.
+// Posts as many messages as may be sent, at most kBatch, with one doorbell. Returns how many.
 uint32_t Stream::post_batch(std::span<const iovec>& buffers, size_t& offset, size_t& total) {
   std::array<ibv_send_wr, kBatch> requests;
   std::array<std::array<ibv_sge, kSendParts>, kBatch> parts;
@@ -169,7 +171,7 @@ uint32_t Stream::post_batch(std::span<const iovec>& buffers, size_t& offset, siz
     ibv_send_wr& request = requests[count] = {};
     std::byte* const slot = send_buffers_->at(posted_ % sends_);
     size_t bytes = 0, pieces = 0;
-    // First as if the rest went inline: a gather list over the caller's memory.
+    // Try to send the rest inline: a gather list over the caller's memory.
     std::span<const iovec> rest = buffers;
     size_t at = offset;
     for (; !rest.empty() && pieces < most_parts && bytes <= pair_->inline_bytes(); rest = rest.subspan(1), at = 0) {
@@ -261,7 +263,7 @@ Connection::Ready Stream::prepare_to_wait(bool for_receive, bool for_send) {
   progress();
   const auto ready = look_locked(for_receive, for_send);
   if (ready != Connection::Ready::none) return ready;
-  // What came before the arming tells nobody: one more look.
+  // Completions before arm() raise no event: look once more.
   pair_->arm();
   progress();
   const auto again = look_locked(for_receive, for_send);
@@ -283,7 +285,7 @@ void Stream::stop_waiting(bool for_receive, bool for_send) {
   }
   pair_->take_events();
   progress();
-  // The other thread may be asleep, and the event that was taken here would have woken it.
+  // The other thread may be asleep, and the event taken here would have woken it.
   if (receiver_sleeps_ || sender_sleeps_) {
     pair_->arm();
     progress();
@@ -320,7 +322,7 @@ void Stream::handle_receive(const ibv_wc& completion) {
   const bool counted = (completion.wc_flags & IBV_WC_WITH_IMM) != 0;
   const uint32_t word = counted ? ntohl(completion.imm_data) : 0;
   const Kind kind{word >> kKindShift};
-  // A probe may come before this side is through with connect(): it is the first message.
+  // A probe may arrive before this side has finished connect(): it is the peer's first message.
   bool good = counted && kind <= Kind::end && credits_.has_value();
   if (good && kind == Kind::data && completion.byte_len != 0) {
     good = credits_->has_received();

@@ -1,10 +1,12 @@
-// A stream of bytes over a queue pair: messages of up to kBufferBytes, each sent when there is a credit for it (credits.h).
+// A byte stream over a queue pair: messages of up to kBufferBytes, each sent when there is a credit for it
+// (credits.h). Used by RdmaConnection, which adds the peer to error messages.
 //
-// Small messages go inline, straight from the caller's memory; others through a ring of registered buffers. Of the sends only
-// some ask for a completion; one completion tells of all before it.
+// Small messages are sent inline, straight from the caller's memory; others go through a ring of registered
+// buffers. Only some sends ask for a completion, which stands for all sends before it.
 //
-// Any thread; one lock over everything, never held while waiting. A side has one thread that sends and one that receives, and
-// whichever of them looks at the completions does the other's part, too: it wakes it, when it sleeps in wait().
+// Any thread. One lock guards everything and is never held while waiting. A side has one thread that sends
+// and one that receives. Whichever of them polls the completions handles the other's, too, and wakes it if it
+// sleeps in wait().
 #pragma once
 #include <atomic>
 #include <deque>
@@ -26,27 +28,30 @@ class Stream {
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
-  uint32_t receives() const { return receives_; }  // data messages that the peer may have on their way
-  // To be connected before anything is sent.
+  uint32_t receives() const { return receives_; }  // data messages that the peer may have in flight
+  // Has to be connected before anything is sent.
   QueuePair& pair() { return *pair_; }
-  // Before it is connected; `peer_receives` as the peer's receives().
+  // To be called before the queue pair is connected, with the peer's receives().
   Result<void> begin(uint32_t peer_receives);
-  // Sends an empty message and waits until the peer's device has it: the way there and back works.
+  // Sends an empty message and waits until the peer's device acknowledges it, which shows that packets pass
+  // in both directions.
   Result<void> probe(Deadline deadline);
 
   Result<size_t> send_some(std::span<const iovec> buffers);
   Result<size_t> receive_some(std::span<std::byte> buffer);
-  // What is possible now; errors of the queue pair count as possible, since the next call tells them.
+  // What is possible now. A broken queue pair counts as ready, because the next call reports the error.
   Connection::Ready look(bool for_receive, bool for_send);
 
-  // A thread is about to sleep: from now on one of the descriptors becomes readable when what it waits for may have come.
-  // None: it may sleep. Afterwards it calls stop_waiting().
+  // To be called before a thread sleeps. If it returns Ready::none the thread may sleep: one of the
+  // descriptors becomes readable when what the thread waits for may have happened. It then calls
+  // stop_waiting().
   Connection::Ready prepare_to_wait(bool for_receive, bool for_send);
   void stop_waiting(bool for_receive, bool for_send);
   int events_descriptor() const { return pair_->events_descriptor(); }
   int wake_descriptor(bool receiver) const { return receiver ? receiver_wake_ : sender_wake_; }
 
-  // The last message; waits until the peer's device has all of it, or the deadline.
+  // Sends the last message and waits until the peer's device has acknowledged everything, or until the
+  // deadline.
   void end(Deadline deadline);
 
  private:
@@ -56,7 +61,7 @@ class Stream {
   bool can_send() const { return !failure_ && !ending_ && has_room() && credits_ && credits_->may_send(); }
   bool can_receive() const { return !arrived_.empty() || failure_ || ended_; }
   Connection::Ready look_locked(bool for_receive, bool for_send);
-  void progress();  // handles completions, returns credits, wakes
+  void progress();  // handles completions, returns credits, wakes sleeping threads
   void handle(const ibv_wc& completion);
   void handle_receive(const ibv_wc& completion);
   void post_control(Kind kind);
@@ -67,16 +72,16 @@ class Stream {
 
   const std::shared_ptr<Domain> domain_;
   const uint32_t receives_;
-  const uint32_t sends_;  // as many messages may wait to be acknowledged
+  const uint32_t sends_;  // most messages without acknowledgement
   const int receiver_wake_;
   const int sender_wake_;
 
-  std::mutex mutex_;  // what follows
+  std::mutex mutex_;  // guards all below
   bool joined_ = false;
   std::unique_ptr<BufferBlock> send_buffers_;
-  std::unique_ptr<QueuePair> pair_;  // before the buffers goes what uses them
+  std::unique_ptr<QueuePair> pair_;  // declared after send_buffers_, because it must be destroyed before them
   std::optional<Credits> credits_;
-  uint64_t posted_ = 0, completed_ = 0;  // sends
+  uint64_t posted_ = 0, completed_ = 0;  // numbers of sends
   struct Arrived {
     ReceiveBuffer* buffer;
     uint32_t size;

@@ -1,5 +1,6 @@
-// How a connection gets its queue pairs: both sides say where theirs are, connect them, try them, and agree each time. Whoever
-// finds that it cannot be says so, and both stay with TCP.
+// The upgrade of a connection from TCP to rdma: both sides exchange the addresses of their queue pairs,
+// connect them and test them, and exchange Verdicts after each step. If rdma turns out to be impossible for
+// either side, both stay with TCP.
 #include <netinet/in.h>
 #include <sys/socket.h>
 
@@ -10,7 +11,8 @@
 namespace gpupool::transport::rdma {
 namespace {
 
-// The trial message takes its retries to fail where packets get lost on the way, for example in a firewall.
+// Time limit for connecting through the manager and for the probe, which is resent until it fails if packets
+// get lost on the way, for example in a firewall.
 constexpr std::chrono::seconds kTrial{5};
 constexpr std::chrono::microseconds kLeastPatience{20}, kMostPatience{300};
 constexpr unsigned kLooksPerYield = 64;
@@ -92,7 +94,8 @@ Result<std::string> RdmaConnection::connect_pairs(Side side, const Card& mine, c
   }
   const auto begin = Clock::now();
   const auto probed = stream_->probe(begin + kTrial);
-  // A message, its acknowledgement and a wake-up: so much later hears who sleeps. To look costs no system call.
+  // The probe took a message, its acknowledgement and a wake-up: a sleeping thread learns of data so much
+  // later. Polling takes no system call.
   const auto took = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - begin);
   patience_ = {std::clamp(took, kLeastPatience, kMostPatience), kLooksPerYield};
   return agree(probed, deadline);

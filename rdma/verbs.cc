@@ -10,7 +10,7 @@ namespace {
 
 Result<const Verbs*> load_library() {
   static Verbs found;
-  // Never closed: its own threads and exit handlers may still need it.
+  // Never closed: the library's threads and exit handlers may still need it.
   void* const library = ::dlopen("libibverbs.so.1", RTLD_NOW | RTLD_LOCAL);
   if (!library) return Error{ErrorCode::unavailable, "libibverbs.so.1 is not installed (package libibverbs1)"};
 #define VERB(name)                                                                              \
@@ -29,7 +29,8 @@ Error verb_failure(const char* doing, int error) {
 }
 
 Result<const Verbs*> load_verbs() {
-  static const auto* const loaded = new Result<const Verbs*>(load_library());  // programs use the library from exit handlers, too
+  // never destroyed: exit handlers use it too
+  static const auto* const loaded = new Result<const Verbs*>(load_library());
   return *loaded;
 }
 

@@ -1,5 +1,6 @@
-// libibverbs, loaded when it is first wanted: programs start on machines without it. What verbs.h defines inline
-// (ibv_post_send, ibv_poll_cq, ...) goes through the device's own table and needs no symbol.
+// libibverbs, loaded with dlopen() when it is first used, because programs must start on machines without it.
+// Functions that verbs.h defines inline (ibv_post_send, ibv_poll_cq, ...) use the device's own table and need
+// no symbol.
 #pragma once
 #include <infiniband/verbs.h>
 
@@ -44,10 +45,10 @@ struct Verbs {
   decltype(&::ibv_reg_dmabuf_mr) reg_dmabuf_mr = nullptr;  // null before rdma-core 34
 };
 
-// What the system's number of an error says of a verb that failed.
+// Makes an error of a verb that failed with this errno.
 Error verb_failure(const char* doing, int error);
 
-// Any thread. The error says why there is none.
+// Any thread. ErrorCode::unavailable: the library is not installed or too old.
 Result<const Verbs*> load_verbs();
 
 
