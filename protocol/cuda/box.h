@@ -1,11 +1,11 @@
-// Descriptions of copies of boxes exist in several generations (CUDA_MEMCPY2D, 3D, 3D_PEER, each with a first version) whose fields have the
-// same names.
+// Converts between the generations of descriptors for copies of boxes (CUDA_MEMCPY2D, 3D, 3D_PEER, each with
+// a first version), whose fields have the same names. Pure functions, any thread.
 #pragma once
 #include "protocol/cuda/cuda_header.h"
 
 namespace gpupool::cuda {
 
-// What every generation has.
+// Copies the fields that all generations have.
 template <class To, class From>
 void set_rectangle(To& to, const From& from) {
   to.srcXInBytes = from.srcXInBytes;
@@ -26,7 +26,7 @@ void set_rectangle(To& to, const From& from) {
   to.Height = from.Height;
 }
 
-// What those of three dimensions have.
+// Copies the fields that all three-dimensional generations have.
 template <class To, class From>
 void set_box(To& to, const From& from) {
   set_rectangle(to, from);
@@ -39,7 +39,7 @@ void set_box(To& to, const From& from) {
   to.Depth = from.Depth;
 }
 
-// A box of one slice.
+// Returns the copy as a box of one slice.
 inline CUDA_MEMCPY3D boxed(const CUDA_MEMCPY2D& copy) {
   CUDA_MEMCPY3D box{};
   set_rectangle(box, copy);
@@ -47,8 +47,8 @@ inline CUDA_MEMCPY3D boxed(const CUDA_MEMCPY2D& copy) {
   return box;
 }
 
-// The copy of cuMemcpy3DPeer once its contexts are known to exist (null where a side is no memory of a device). The client library and softgpu each
-// have their own.
+// Performs cuMemcpy3DPeer once its contexts are known to exist (null for a side that is not device memory);
+// synchronously if `wait`. Defined by the client library and by softgpu.
 CUresult copy_box_between(const CUDA_MEMCPY3D& copy, CUcontext to, CUcontext from, CUstream stream, bool wait);
 
 }  // namespace gpupool::cuda

@@ -1,4 +1,4 @@
-// The bytes of an untrusted image, and reads that never pass their end.
+// The bytes of an untrusted image, and reads that never pass their end. No state, any thread.
 #pragma once
 #include <cstddef>
 #include <cstdint>

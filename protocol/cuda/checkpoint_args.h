@@ -1,4 +1,5 @@
-// What cuCheckpointProcess... has to refuse of its arguments, wherever it is carried out. Header-only, no state, any thread.
+// Checks the arguments of cuCheckpointProcess..., for the client library and softgpu. Header-only, no state,
+// any thread.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -8,20 +9,21 @@
 #if CUDA_VERSION >= 12080
 namespace gpupool::cuda {
 
-// Bytes that are reserved, and must be zero.
+// True if all bytes are zero, as reserved ones must be.
 inline bool are_zero(const void* bytes, size_t size) {
   const auto* const first = static_cast<const unsigned char*>(bytes);
   return std::all_of(first, first + size, [](unsigned char byte) { return byte == 0; });
 }
 
-// Null: no wishes.
+// Null pointers are valid: no options.
 inline bool fits(const CUcheckpointLockArgs* args) {
   return !args || (args->reserved0 == 0 && are_zero(args->reserved1, sizeof args->reserved1));
 }
 inline bool fits(const CUcheckpointCheckpointArgs* args) { return !args || are_zero(args, sizeof *args); }
 inline bool fits(const CUcheckpointUnlockArgs* args) { return !args || are_zero(args, sizeof *args); }
 
-// `known(uuid)`: is it one of the GPUs? CUDA_ERROR_NOT_SUPPORTED: memory is to come back to another GPU than it was on.
+// `known(uuid)` says whether a GPU has this UUID. CUDA_ERROR_NOT_SUPPORTED: memory would move to another GPU
+// than it was on.
 template <class Known>
 CUresult check_restore(const CUcheckpointRestoreArgs* args, [[maybe_unused]] const Known& known) {
   if (!args) return CUDA_SUCCESS;

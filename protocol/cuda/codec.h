@@ -1,6 +1,6 @@
-// From a row of the call table (function type and one role per parameter) to its four halves: the client writes the
-// request and reads the reply; the worker reads the request, calls the function and writes the reply. `Ends` and `Table` are
-// as in parameter.h.
+// Turns a row of the call table (function type and one role per parameter) into its four halves: the client
+// writes the request and reads the reply; the worker reads the request, calls the function and writes the
+// reply. parameter.h describes `Ends` and `Table`. No state; any thread that may use those.
 #pragma once
 #include <optional>
 #include <tuple>
@@ -10,7 +10,7 @@
 
 namespace gpupool::cuda {
 
-// A whole row.
+// The codec of one row.
 template <class Function, class... Roles>
 struct Row;
 
@@ -37,7 +37,7 @@ struct Row<CUresult (*)(A...), Roles...> {
       (Parameter<Roles, A>::write(writer, std::get<I>(args), args, ends), ...);
     }(Indices{});
   }
-  // False: the server sent something else than this row's reply.
+  // False: the server sent anything but this row's reply.
   static bool read_reply(Reader& reader, const Args& args) {
     [&]<size_t... I>(std::index_sequence<I...>) {
       (Parameter<Roles, A>::read_reply(reader, std::get<I>(args), args), ...);
@@ -46,7 +46,7 @@ struct Row<CUresult (*)(A...), Roles...> {
   }
 
   // --- worker ---
-  // Calls visit(role, slot) for each parameter of a request. False: malformed.
+  // Calls visit(role, slot) for each parameter of a request. False: the request is malformed.
   template <class Visit>
   static bool visit(Reader& reader, Visit&& visit) {
     return [&]<size_t... I>(std::index_sequence<I...>) {
@@ -56,7 +56,7 @@ struct Row<CUresult (*)(A...), Roles...> {
       return read && reader.finished();
     }(Indices{});
   }
-  // nullopt: malformed request, the session ends. The reply's body is written only after success.
+  // nullopt: the request is malformed, and the session ends. The reply's body is written only on success.
   template <class Table>
   static std::optional<CUresult> execute(Function function, Reader& reader, Writer& writer, Table& table) {
     return [&]<size_t... I>(std::index_sequence<I...>) -> std::optional<CUresult> {

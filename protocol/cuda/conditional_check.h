@@ -1,10 +1,10 @@
-// How many bodies a conditional node may have: what the client and softgpu both check. Pure.
+// Checks how many bodies a conditional node may have, for the client library and softgpu. Pure; any thread.
 #pragma once
 #include "protocol/cuda/cuda_header.h"
 
 namespace gpupool::cuda {
 
-// `type`: CUgraphConditionalNodeType, by number since older headers lack some.
+// `type` is a CUgraphConditionalNodeType, as a number because older headers lack some.
 constexpr bool may_have_bodies(unsigned type, unsigned bodies) {
   switch (type) {
     case 0: return bodies == 1 || (bodies == 2 && CUDA_VERSION >= 12080);  // CU_GRAPH_COND_TYPE_IF

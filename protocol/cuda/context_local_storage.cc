@@ -19,8 +19,8 @@ size_t hash(CUcontext context, void* key) {
 
 }  // namespace
 
-// Holds the mutex and keeps the sequence odd. What it stores is stored with release order, so a reader that
-// saw any of it also sees the odd number, or a later one.
+// Holds the mutex and keeps the sequence odd. It stores with release order, so a reader that has seen any of
+// its stores also sees the odd number, or a later one.
 struct ContextLocalStorage::Writer {
   explicit Writer(ContextLocalStorage& owner) : storage(owner), lock(owner.mutex_) {
     storage.sequence_.fetch_add(1, std::memory_order_relaxed);
@@ -32,7 +32,8 @@ struct ContextLocalStorage::Writer {
 
 ContextLocalStorage::Slot* ContextLocalStorage::find(const Table* table, CUcontext context, void* key) {
   if (table == nullptr) return nullptr;
-  // At least a quarter of the slots is empty; the bound is for readers that look while a writer moves things.
+  // At least a quarter of the slots is empty; the bound is for readers that probe while a writer moves
+  // values.
   size_t at = hash(context, key);
   for (size_t probes = 0; probes < table->size; ++probes, ++at) {
     Slot& slot = table->slots[at & (table->size - 1)];
@@ -63,7 +64,7 @@ bool ContextLocalStorage::get(CUcontext context, void* key, void** value) const 
   return true;
 }
 
-// One more slot may be filled afterwards. Under a Writer.
+// Makes room for one more value; called under a Writer. False: out of memory.
 bool ContextLocalStorage::make_room() {
   Table* old = table_.load(std::memory_order_relaxed);
   if (old != nullptr && filled_ + 1 <= old->size / 4 * 3) return true;
@@ -72,11 +73,11 @@ bool ContextLocalStorage::make_room() {
   for (size_t i = 0; old != nullptr && i < old->size; ++i) {
     used += old->slots[i].state.load(std::memory_order_relaxed) == State::used ? 1 : 0;
   }
-  // The same size again where many slots only hold removed values: then the table is as large as twice what
-  // it keeps.
+  // The size stays the same if many slots hold removed values: a table is at least twice as large as its
+  // contents when it is made.
   const size_t size = old == nullptr ? kFirstSize : used + 1 > old->size / 2 ? old->size * 2 : old->size;
   Table* table = nullptr;
-  // An outgrown table of the right size is taken back into use: its late readers see the sequence change.
+  // An outgrown table of the right size is reused. Readers that still probe it see the sequence change.
   for (Table** link = old != nullptr ? &old->outgrown : nullptr; link != nullptr && *link != nullptr;
        link = &(*link)->outgrown) {
     if ((*link)->size == size) {
@@ -143,8 +144,8 @@ bool ContextLocalStorage::remove(CUcontext context, void* key) {
 }
 
 void ContextLocalStorage::destroy_context(CUcontext context) {
-  // One at a time, since a destructor may put, remove or destroy, too; what destructors put is destroyed as
-  // well, but not without end.
+  // One value at a time, because a destructor may call put(), remove() or destroy_context(). Values that
+  // destructors put are destroyed too, up to a limit.
   size_t start = 0;
   for (int rounds = 0; rounds < 4096; ++rounds) {
     void* key = nullptr;

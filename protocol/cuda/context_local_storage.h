@@ -1,11 +1,11 @@
 // Values that CUDA's runtime keeps per context: (context, key) -> value, with a destructor that runs when the
-// context goes. Almost every runtime call reads one, so get() takes no lock: it probes a small hash table
-// under a sequence counter and falls back to the mutex only while a writer is at work. put() and remove() are
-// rare (once per runtime and context).
+// context is destroyed or reset. Almost every runtime call reads one, so get() takes no lock: it probes a
+// small hash table under a sequence counter and takes the mutex only while a writer is active. put() and
+// remove() are rare (once per runtime and context).
 //
-// Any thread may call anything. An object is meant to be a global that is never destroyed, since runtimes
-// call the driver from exit handlers: it has a constant initialiser and a trivial destructor, and keeps its
-// memory to the end. Destructors of values run outside the lock and may call back.
+// Any thread may call any function. An object is meant to be a global that is never destroyed, because
+// runtimes call the driver from exit handlers: it has a constant initialiser and a trivial destructor, and
+// never frees its memory. Destructors of values run outside the lock and may call back.
 #pragma once
 
 #include <atomic>
@@ -25,13 +25,13 @@ class ContextLocalStorage {
   ContextLocalStorage(const ContextLocalStorage&) = delete;
   ContextLocalStorage& operator=(const ContextLocalStorage&) = delete;
 
-  // Takes the place of an earlier value of that key, whose destructor then does not run. False: out of
-  // memory.
+  // Replaces an earlier value of the key, whose destructor does not run. False: out of memory.
   bool put(CUcontext context, void* key, void* value, Destructor destructor);
+  // False: the key has no value in this context.
   bool get(CUcontext context, void* key, void** value) const;
-  // Forgets the value without running its destructor. False: there was none.
+  // Forgets the value without running its destructor. False: there was no value.
   bool remove(CUcontext context, void* key);
-  // Removes all values of a context, then runs their destructors: on reset and destruction of the context.
+  // Removes all values of a context and runs their destructors. For destruction and reset of the context.
   void destroy_context(CUcontext context);
 
  private:
@@ -54,9 +54,9 @@ class ContextLocalStorage {
   bool make_room();
 
   mutable std::mutex mutex_;
-  std::atomic<uint64_t> sequence_{0};   // odd while a writer is at work
-  std::atomic<Table*> table_{nullptr};  // outgrown tables stay, for readers that still probe them
-  size_t filled_ = 0;                   // slots not empty
+  std::atomic<uint64_t> sequence_{0};   // odd while a writer is active
+  std::atomic<Table*> table_{nullptr};  // outgrown tables are kept for readers that still probe them
+  size_t filled_ = 0;                   // slots that are not empty
 };
 
 }  // namespace gpupool::cuda

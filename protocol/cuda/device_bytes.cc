@@ -34,7 +34,7 @@ uint64_t cubin_bytes(ByteSpan cubin) {
     Elf64_Shdr section;
     if (!read_at(cubin, head.e_shoff + i * sizeof section, section)) break;
     if ((section.sh_flags & SHF_ALLOC) == 0) continue;
-    // On-chip memory, of each block.
+    // Shared memory is on the chip.
     constexpr std::string_view kShared = ".nv.shared";
     char name[kShared.size()];
     const uint64_t at = plus(names.sh_offset, section.sh_name);
@@ -44,7 +44,8 @@ uint64_t cubin_bytes(ByteSpan cubin) {
   return sum;
 }
 
-// An array's length as PTX writes it: decimal, hexadecimal or octal. Nonsense counts as 1; the compiler will refuse it.
+// Parses an array's length in PTX: decimal, hexadecimal or octal. Invalid text counts as 1; the compiler will
+// reject it.
 uint64_t length(std::string_view word) {
   if (!word.empty() && word.back() == 'U') word.remove_suffix(1);
   int base = 10;
@@ -60,7 +61,8 @@ uint64_t length(std::string_view word) {
   return error == std::errc() && end == word.data() + word.size() ? value : 1;
 }
 
-// What follows ".global" or ".const" up to the ';' behind it: one or more variables of one type.
+// Reads from behind ".global" or ".const" to the next ';': one or more variables of one type. Returns their
+// bytes.
 uint64_t variables_bytes(Tokens& tokens) {
   uint64_t sum = 0, element = 0, count = 1, initialised = 1;
   bool open_array = false, in_value = false;
@@ -101,11 +103,11 @@ uint64_t ptx_bytes(std::string_view ptx) {
   Tokens tokens(ptx);
   uint64_t sum = 0;
   int braces = 0, parentheses = 0;
-  bool external = false, section = false;  // sections are for debuggers, and stay on the host
-  const char* body = nullptr;              // of the function at hand
-  bool starts = true;  // a statement, where statements are
+  bool external = false, section = false;  // a debug section, which stays on the host
+  const char* body = nullptr;              // start of the current function's body
+  bool starts = true;  // at the start of a statement
   for (std::string_view token = tokens.next(); !token.empty(); token = tokens.next()) {
-    if (is_word(token.front())) {  // most are
+    if (is_word(token.front())) {  // as most tokens are
       starts = false;
       continue;
     }

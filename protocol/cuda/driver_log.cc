@@ -23,11 +23,12 @@ struct Log {
   std::deque<std::string> lines;
   uint32_t first = 0;  // number of the oldest line
   size_t bytes = 0;
-  // Held while listeners run, so that one that was removed is not running any more. One may remove itself.
+  // Held while listeners run, so that a removed listener is no longer running. Recursive, because a listener
+  // may remove itself.
   std::recursive_mutex listening;
   std::vector<std::unique_ptr<Registered>> listeners;
 };
-// Programs call the driver from exit handlers: never destroyed.
+// Never destroyed: exit handlers may call the driver.
 Log& log() {
   static Log* const only = new Log;
   return *only;
@@ -65,7 +66,7 @@ void log_for_program(Severity severity, std::string_view text) try {
     listener.call(listener.data, static_cast<int>(severity), line.data(), line.size());
   }
 } catch (const std::bad_alloc&) {
-  // A line less.
+  // The line is lost.
 }
 
 namespace driver_log {

@@ -8,12 +8,14 @@
 
 namespace gpupool::cuda {
 
-// The newest version whose promises the libraries keep: every function of its cuda.h is there (docs/coverage.md).
+// The newest version that the libraries support in full: they have every function of its cuda.h
+// (docs/coverage.md).
 constexpr int kPromisedVersion = CUDA_VERSION;
 
 constexpr int kOldestDriverVersion = 11070;
 
-// "13.4": 13040. Nothing where the text is no version from kOldestDriverVersion to the newest of symbols.def.
+// Parses "13.4" to 13040. nullopt if the text is not a version from kOldestDriverVersion to the newest of
+// symbols.def.
 std::optional<int> parse_driver_version(std::string_view text);
 
 // For messages about a wrong setting: "a CUDA version from 11.7 to 13.5".

@@ -1,4 +1,5 @@
-// Names and texts of CUresult codes, for cuGetErrorName, cuGetErrorString and log lines, and which of them are sticky. Constant data, any thread.
+// Names and texts of CUresult codes, for cuGetErrorName, cuGetErrorString and logs, and which codes are
+// sticky. Constant data, any thread.
 #pragma once
 
 namespace gpupool::cuda {

@@ -11,7 +11,7 @@
 namespace gpupool::cuda {
 namespace {
 
-// Bytes in the order in which CUuuid holds them.
+// The bytes are in the order of CUuuid.
 struct TableId {
   unsigned char bytes[16];
   bool operator==(const CUuuid& id) const { return std::memcmp(bytes, id.bytes, sizeof(bytes)) == 0; }
@@ -43,7 +43,7 @@ constexpr TableId kToolsContext = table_id("21318c60-9714-3248-8ca6-41ff7324c8f2
 constexpr TableId kToolsModule = table_id("6e163fbe-b958-444d-835c-e182aff1991e");
 constexpr TableId kCublasLt = table_id("1734dc26-800d-4745-8726-c0f1e7dd8bca");
 
-// cudart asks for this one first of all, and does without it.
+// cudart requests this table first of all, and works without it.
 constexpr TableId kRefused = table_id("f8cff951-2146-8b4e-b9e2-fb469e7c0dd9");
 
 constinit std::atomic<const DriverHooks*> installed_hooks{nullptr};
@@ -58,8 +58,8 @@ CUresult unsupported() {
   return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-// A table's slots: function pointers, but for slot 0 of most tables, which is the table's size in bytes. That
-// size is kept at kSlots where nobody is known to care; cudart 11.8 does of INTEGRITY_CHECK's
+// The slots of a table: function pointers, except that slot 0 of most tables is the table's size in bytes.
+// The size is that of kSlots wherever no caller is known to check it; cudart 11.8 checks INTEGRITY_CHECK's
 // (docs/cuda-abi.md).
 constexpr size_t kSlots = 64;
 struct Table {
@@ -82,15 +82,15 @@ CUresult primary_context_without_retain(CUcontext* context, CUdevice device) {
   return context == nullptr ? CUDA_ERROR_INVALID_VALUE : hooks().primary_context(device, context);
 }
 
-// How cudart 11 loads a program's fat binary. The runtime's own bookkeeping, which also comes along, is empty
-// for the images that nvcc makes.
+// Loads a program's fat binary for cudart 11. The other arguments are the runtime's own bookkeeping, which is
+// empty for images made by nvcc.
 CUresult load_fat_binary(CUmodule* module, const void* wrapper, const void*, const void*, uint32_t) {
   if (module == nullptr || wrapper == nullptr) return CUDA_ERROR_INVALID_VALUE;
   return hooks().load_module(module, wrapper);
 }
 
-// Runtimes from CUDA 13.1 on call this once, after cuInit, without arguments, and fail to start with the error
-// that it returns.
+// Runtimes from CUDA 13.1 on call this once, after cuInit, without arguments. They fail to start if it
+// returns an error.
 CUresult accept_runtime() {
   return CUDA_SUCCESS;
 }
@@ -99,8 +99,8 @@ CUresult current_context(CUcontext* context) {
   return context == nullptr ? CUDA_ERROR_INVALID_VALUE : hooks().current_context(context);
 }
 
-// Which callbacks a profiler wants: none. One array for the runtime's functions, indexed by CUPTI's callback
-// ids (CUDA 13.5's runtime wants 567), one for its resources.
+// The callbacks that a profiler has enabled: none. One array is for the runtime's functions, indexed by
+// CUPTI's callback ids (CUDA 13.5's runtime expects 567), one for its resources.
 constinit uint32_t runtime_callbacks[1024] = {};
 constinit uint32_t resource_callbacks[64] = {};
 
@@ -171,7 +171,8 @@ CUresult stream_object_state(CUcontext, void*, uint64_t* state) {
 
 using FunctionCallback = void (*)(void* user, CUfunction function, uint64_t);
 
-// The answer is how many functions there are, not a result: cuFFT's modules have one, and it takes nothing else for success.
+// Returns the number of functions, not a CUresult. cuFFT's modules have one function, and it accepts no other
+// number as success.
 int enumerate_functions(CUcontext context, CUmodule module, FunctionCallback callback, void* user) {
   if (callback == nullptr) return 0;
   struct Visit {
@@ -192,7 +193,7 @@ int enumerate_functions(CUcontext context, CUmodule module, FunctionCallback cal
 
 CUresult two_values(uint64_t*, uint64_t*) {
   return CUDA_SUCCESS;
-}  // the caller's zeros are the answer
+}  // leaves the caller's zeros
 
 CUresult integrity_check(uint32_t version, uint64_t seconds, uint64_t result[2]);
 
@@ -215,7 +216,7 @@ struct Tables {
   Table unknown{Table::Functions{}};
 };
 
-// Made at the first question, and never destroyed: runtimes ask from exit handlers, too.
+// Made at the first request, and never destroyed: exit handlers may request tables.
 const Tables& tables() {
   alignas(Tables) static unsigned char memory[sizeof(Tables)];
   static const Tables* const made = new (memory) Tables;

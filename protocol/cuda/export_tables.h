@@ -1,7 +1,7 @@
-// cuGetExportTable: the tables of functions that NVIDIA's runtime and libraries ask of a driver beside the
-// documented API. What is known of them, and who needs which, is in docs/cuda-abi.md. The tables are constant
-// and live as long as the library; the hooks say what only the library can know. Any thread may call any
-// function of them.
+// cuGetExportTable: tables of undocumented functions that NVIDIA's runtime and libraries request from a
+// driver. docs/cuda-abi.md says what is known of them and who uses which. Used by the client library and
+// softgpu. The tables are constant and live as long as the library; DriverHooks supplies what differs between
+// libraries. Any thread may call any function of the tables.
 #pragma once
 
 #include <cstdint>
@@ -19,30 +19,30 @@ struct DeviceIdentity {
   int32_t pci_device;
 };
 
-// All but `stream_object` must be there. They may be called before cuInit and must not throw.
+// All hooks but `stream_object` are required. They may be called before cuInit and must not throw.
 struct DriverHooks {
-  // The primary context's handle, without retaining it; the same before and after it exists, and across its
-  // reset.
+  // Returns the primary context's handle without retaining it. The handle is the same before and after the
+  // context exists, and across a reset.
   CUresult (*primary_context)(CUdevice device, CUcontext* context);
-  CUresult (*current_context)(CUcontext* context);  // null where none is current
+  CUresult (*current_context)(CUcontext* context);  // null if no context is current
   CUresult (*context_id)(CUcontext context, unsigned long long* id);
   // Calls visit once per function of the module.
   CUresult (*enumerate_functions)(CUcontext context, CUmodule module,
                                   void (*visit)(void* user, CUfunction function), void* user);
   CUresult (*load_module)(CUmodule* module, const void* image);  // as cuModuleLoadData
-  // Some non-null value that stands for the stream; where the hook is null, the stream's own handle does.
+  // Returns a non-null value that stands for the stream. A null hook: the stream's handle is used.
   CUresult (*stream_object)(CUcontext context, CUstream stream, void** object);
   CUresult (*driver_version)(int* version);
-  CUresult (*device_count)(int* count);  // as cuDeviceGetCount: what CUDA_VISIBLE_DEVICES leaves
+  CUresult (*device_count)(int* count);  // as cuDeviceGetCount: the devices in CUDA_VISIBLE_DEVICES
   CUresult (*device_identity)(CUdevice device, DeviceIdentity* identity);
 };
 
-// `hooks` must live as long as the library. CUDA_ERROR_INVALID_VALUE for the one table that a runtime is to
-// do without; a table of CUDA_ERROR_NOT_SUPPORTED stubs for UUIDs that are not known.
+// `hooks` must live as long as the library. CUDA_ERROR_INVALID_VALUE for the one table that cudart must not
+// get; a table of CUDA_ERROR_NOT_SUPPORTED stubs for unknown UUIDs.
 CUresult get_export_table(const void** table, const CUuuid* id, const DriverHooks& hooks);
 
-// What the runtime keeps per context. The library calls destroy_context() when a context is reset or
-// destroyed, after the last call that could still use it.
+// The values that the runtime keeps per context. The library calls destroy_context() when a context is reset
+// or destroyed, after the last call that could use them.
 ContextLocalStorage& context_local_storage();
 
 }  // namespace gpupool::cuda

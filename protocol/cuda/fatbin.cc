@@ -23,7 +23,7 @@ uint32_t magic_of(ByteSpan bytes) {
   return magic;
 }
 
-// Byte by byte: text may end, with a NUL, before four bytes do.
+// Compares byte by byte, because text may end (with a NUL) before four bytes do.
 bool starts_with(const std::byte* bytes, uint32_t magic) {
   for (int i = 0; i < 4; ++i) {
     if (bytes[i] != static_cast<std::byte>(magic >> (8 * i))) return false;
@@ -54,8 +54,8 @@ std::string_view until_nul(std::string_view text) {
   return text.substr(0, text.find('\0'));
 }
 
-// The end of the furthest part that the ELF headers speak of; 0 when they make no sense. `bytes` may be the
-// memory behind a bare pointer, of unknown end: then `limit` is how far the headers are believed.
+// Returns the end of the last part that the ELF headers describe, or 0 if they are inconsistent. `elf` may be
+// memory behind a bare pointer, whose size is unknown; `limit` then bounds what the headers may claim.
 uint64_t elf_extent(const std::byte* elf, uint64_t limit) {
   const ByteSpan bytes(elf, limit);
   Elf64_Ehdr header;
@@ -138,7 +138,7 @@ CUresult parse_ptx(ByteSpan bytes, std::vector<ImageEntry>& entries) {
   return CUDA_SUCCESS;
 }
 
-// One entry at the start of `bytes`; its length in `length`.
+// Parses one entry at the start of `bytes` and stores its length.
 bool parse_entry(ByteSpan bytes, ImageEntry& entry, uint64_t& length) {
   EntryHeader header;
   if (!read_at(bytes, 0, header) || header.header_size < sizeof(header) ||
@@ -173,7 +173,7 @@ bool parse_entry(ByteSpan bytes, ImageEntry& entry, uint64_t& length) {
   if (header.name_offset != 0 && inside(header.name_offset, header.name_length, head.size())) {
     entry.name = until_nul(as_text(head.subspan(header.name_offset, header.name_length)));
   }
-  // Of an ELF entry the options are a binary record, which nobody here needs.
+  // The options of an ELF entry are a binary record, which is not needed here.
   OptionsHeader options;
   if (entry.kind == CodeKind::ptx && header.options_offset != 0 &&
       read_at(head, header.options_offset, options) && options.length != 0 &&
@@ -215,7 +215,7 @@ uint64_t image_extent(const void* image) {
     return header.header_size + header.size;
   }
   if (starts_with(bytes, kElfMagic)) return elf_extent(bytes, kMaxImageBytes);
-  // Text is looked at up to its NUL and no further.
+  // Reads text up to its NUL and no further.
   uint64_t i = 0;
   while (is_space(text[i])) ++i;
   if (text[i] != '.' && text[i] != '/') return 0;

@@ -1,4 +1,4 @@
-// The second half of fatbin.h: choosing, unpacking and sending entries.
+// The second half of fatbin.h: selecting, unpacking and bundling entries.
 #include <lz4.h>
 #include <zstd.h>
 
@@ -29,13 +29,13 @@ bool runs_on(const ImageEntry& entry, const CodeTarget& target) {
   return entry.arch <= device;
 }
 
-// Cubins before PTX, then newer architectures, then what was made for fewer devices.
+// Ranks cubins above PTX, then newer architectures, then code for fewer devices.
 int rank(const ImageEntry& entry) {
   return (entry.kind == CodeKind::elf ? 1 << 20 : 0) + static_cast<int>(std::min(entry.arch, 9999u)) * 4 +
          (entry.exact_arch ? 2 : 0) + (entry.family_arch ? 1 : 0);
 }
 
-// The architectures of an image's code of one kind, as "sm_80, sm_90a"; empty: no such code.
+// Returns the architectures of an image's code of one kind, as in "sm_80, sm_90a"; empty if there is none.
 std::string architectures(const Image& image, CodeKind kind) {
   constexpr size_t kMostBytes = 200;
   std::set<std::pair<uint32_t, std::string>> found;
@@ -69,12 +69,12 @@ CUresult select_code(const Image& image, const CodeTarget& target, CodeSelection
   selection = {};
   const ImageEntry* best = select_entry(image.entries, target);
   if (best == nullptr || best->kind != CodeKind::elf) {
-    // The linked result of an -rdc program has no PTX of its own; that of its parts stands in for it.
+    // The linked result of an -rdc program has no PTX of its own, so the PTX of its parts is linked instead.
     CodeTarget ptx = target;
     ptx.ptx_only = true;
     for (const std::vector<ImageEntry>& file : image.linked) {
       const ImageEntry* part = select_entry(file, ptx);
-      // NVIDIA's device runtime has none; what is missed is missed by name when the parts are linked.
+      // NVIDIA's device runtime has no PTX. Linking reports missing symbols by name.
       if (part != nullptr) selection.entries.push_back(part);
     }
     selection.link = !selection.entries.empty();
@@ -118,7 +118,7 @@ CUresult unpack_entry(const ImageEntry& entry, Bytes& bytes, uint64_t max_bytes)
   }
   const uint64_t packed = entry.payload.size();
   if (packed > INT_MAX) return CUDA_ERROR_INVALID_IMAGE;
-  // Before memory is taken for it: LZ4 makes at most 255 bytes out of one, and zstd frames tell their size.
+  // Check the size before allocating: LZ4 expands a byte to at most 255, and zstd frames state their size.
   if (entry.packing == Packing::lz4) {
     if (size / 255 > packed) return CUDA_ERROR_INVALID_IMAGE;
   } else {
@@ -208,8 +208,7 @@ CUresult Bundle::parse(ByteSpan bytes) {
     if (length > kMaxImageBytes || padded(length) > bytes.size() - offset) return CUDA_ERROR_INVALID_IMAGE;
     const ByteSpan file = bytes.subspan(offset, length);
     offset += padded(length);
-    // A local driver reads these up to what their own headers say, so the headers must not say more than
-    // there is.
+    // A local driver reads a file as far as its own headers say, which must not be beyond its end.
     std::vector<ImageEntry> entries;
     if (const CUresult result = parse_image(file, entries); result != CUDA_SUCCESS) return result;
     const bool bare_ptx =

@@ -1,4 +1,4 @@
-// The layout of NVIDIA's fat binaries, as nvcc and fatbinary of CUDA 11 to 13 write them. All numbers
+// The layout of NVIDIA's fat binaries, as nvcc and fatbinary of CUDA 11 to 13 write them. All numbers are
 // little-endian.
 #pragma once
 
@@ -11,7 +11,7 @@ constexpr uint32_t kContainerMagic = 0xBA55ED50;
 constexpr uint32_t kElfMagic = 0x464C457F;
 constexpr uint16_t kElfMachineCuda = 190;
 
-// What __cudaRegisterFatBinary is given; the pointers are those of the process.
+// The argument of __cudaRegisterFatBinary; its pointers are valid in the program's process.
 struct WrapperHeader {
   uint32_t magic;
   uint32_t version;           // 2: `linked` is a list that ends with a null pointer
@@ -23,7 +23,7 @@ struct ContainerHeader {
   uint32_t magic;
   uint16_t version;      // 1
   uint16_t header_size;  // 16
-  uint64_t size;         // of the entries that follow
+  uint64_t size;         // bytes of the entries that follow
 };
 static_assert(sizeof(ContainerHeader) == 16);
 
@@ -33,8 +33,8 @@ constexpr uint16_t kKindElf = 2;
 struct EntryHeader {
   uint16_t kind;
   uint16_t version;         // 0x101
-  uint32_t header_size;     // with name and options
-  uint64_t padded_payload;  // from the header's end to the next entry
+  uint32_t header_size;     // including name and options
+  uint64_t padded_payload;  // bytes from the header's end to the next entry
   uint32_t compressed_size;
   uint32_t options_offset;  // of an OptionsHeader, from the entry's start
   uint16_t minor;           // of the PTX or ELF format

@@ -1,5 +1,5 @@
-// Data of graph edges (CUgraphEdgeData of CUDA 12.3), and the edges that captured launches make: common to the client library and softgpu, which pass
-// their own types of nodes. Pure; any thread.
+// Edge data of graphs (CUgraphEdgeData of CUDA 12.3), and the edges that captured launches make. Used by the
+// client library and softgpu, which pass their own node types. Pure functions; any thread.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -18,7 +18,8 @@ struct CUgraphEdgeData {
 
 namespace gpupool::cuda {
 
-// Numbers of cuda.h, which older headers lack: CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC, _LAUNCH_ORDER, CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC.
+// Values of cuda.h that older headers lack: CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC, _LAUNCH_ORDER,
+// CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC.
 constexpr uint8_t kPortProgrammatic = 1, kPortLaunchOrder = 2, kDependencyProgrammatic = 1;
 
 struct EdgeData {
@@ -28,14 +29,15 @@ struct EdgeData {
 };
 constexpr EdgeData kFullDependency{};
 
-// As documented for CUgraphEdgeData: only kernels have ports, and programmatic edges are between kernels.
+// True if an edge may have this data. As documented for CUgraphEdgeData, only kernels have ports, and
+// programmatic edges are between kernels.
 constexpr bool may_connect(EdgeData edge, bool from_kernel, bool to_kernel) {
   if (edge == kFullDependency) return true;
   if (!from_kernel || edge.from_port == 0 || edge.from_port > kPortLaunchOrder) return false;
   return edge.type == kDependencyProgrammatic ? to_kernel : edge.type == 0 && edge.from_port == kPortLaunchOrder;
 }
 
-// Edge data of a node's dependencies. An edge that is not in the map is a full dependency.
+// Edge data of a node's dependencies. A dependency that is not in the map is a full one.
 template <class Node>
 class EdgesFrom {
  public:
@@ -59,11 +61,12 @@ template <class Node>
 struct CapturedDependency {
   Node* node;
   EdgeData edge{};
-  bool last_in_stream = false;  // the stream's own last node, rather than one that it waits for by an event
+  bool last_in_stream = false;  // the stream's own last node, not one that it waits for by an event
 };
 
-// A dependency that is there already keeps its edge data only if the new one has the same. Where the stream waits for all of its own last node, by
-// an event, no attribute of the next kernel shortens that.
+// Adds a dependency. If it exists with other edge data, it becomes a full dependency. A full dependency on
+// the stream's own last node, made by waiting for an event, is not shortened by attributes of the next
+// kernel.
 template <class Node>
 void add_dependency(std::vector<CapturedDependency<Node>>& all, Node* node, EdgeData edge) {
   const auto found = std::find_if(all.begin(), all.end(), [&](const auto& known) { return known.node == node; });
@@ -72,7 +75,8 @@ void add_dependency(std::vector<CapturedDependency<Node>>& all, Node* node, Edge
   if (edge == kFullDependency) found->last_in_stream = false;
 }
 
-// A kernel with CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION comes next: the attribute concerns the kernel before it in its stream.
+// To be called before adding a kernel with CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION: the
+// attribute makes its edge from the previous kernel of its stream programmatic.
 template <class Node>
 void serialize_programmatically(std::vector<CapturedDependency<Node>>& all) {
   for (auto& dependency : all) {
@@ -80,14 +84,16 @@ void serialize_programmatically(std::vector<CapturedDependency<Node>>& all) {
   }
 }
 
-// The data of the edge to a node of type `to`: programmatic edges are full dependencies for anything but a kernel.
+// Edge data of a dependency of a node of type `to`: for anything but a kernel, programmatic edges become full
+// dependencies.
 template <class Node>
 EdgeData captured_edge(const CapturedDependency<Node>& dependency, CUgraphNodeType to) {
   const bool allowed = may_connect(dependency.edge, dependency.node->type == CU_GRAPH_NODE_TYPE_KERNEL, to == CU_GRAPH_NODE_TYPE_KERNEL);
   return allowed ? dependency.edge : kFullDependency;
 }
 
-// CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, _PROGRAMMATIC_EVENT and _LAUNCH_COMPLETION_EVENT: launches have them, nodes do not.
+// True for CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, _PROGRAMMATIC_EVENT and
+// _LAUNCH_COMPLETION_EVENT, which launches have and nodes do not.
 inline bool is_of_launches_only(const CUlaunchAttribute& attribute) {
   const auto id = static_cast<unsigned>(attribute.id);
   return id == 6 || id == 7 || id == 12;
@@ -96,10 +102,11 @@ inline bool is_of_launches_only(const CUlaunchAttribute& attribute) {
 struct LaunchEvent {
   CUevent event;
   int flags;
-  EdgeData edge;  // to kernels behind the event, in graphs
+  EdgeData edge;  // of edges to the kernels behind the event, in graphs
 };
 
-// The event that the attribute makes a kernel record. All members of the value are read by their place, since older headers lack them.
+// The event that the attribute makes a kernel record. The value's members are read by their offsets, because
+// older headers lack them.
 inline std::optional<LaunchEvent> launch_event(const CUlaunchAttribute& attribute) {
   struct {
     CUevent event;
@@ -131,7 +138,8 @@ inline CUgraphEdgeData to_cuda(EdgeData edge) {
   return data;
 }
 
-// The data of the edge at this place of a list that may be null; nullopt: an edge between such nodes cannot have it.
+// Edge data at index `place` of a list, which may be null. nullopt: invalid for an edge between nodes of
+// these types.
 inline std::optional<EdgeData> read_edge(const CUgraphEdgeData* edges, size_t place, CUgraphNodeType from, CUgraphNodeType to) {
   if (!edges) return kFullDependency;
   const CUgraphEdgeData& data = edges[place];

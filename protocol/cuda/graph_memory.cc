@@ -11,7 +11,7 @@ namespace {
 
 struct Use {
   uint64_t current = 0;
-  uint64_t most = 0;  // since it was last set to 0
+  uint64_t most = 0;  // high-water mark since it was last reset
 };
 
 struct Registry {
@@ -21,16 +21,16 @@ struct Registry {
     std::weak_ptr<GraphMemory> shared;
   };
   std::map<uint64_t, Known> known;                        // by address
-  std::map<uint64_t, graph_memory::Shared> live;          // a launch has left it to the program
+  std::map<uint64_t, graph_memory::Shared> live;          // left to the program by a launch; by address
   std::map<CUdevice, Use> use;                            // bytes
 };
 Registry& registry() {
   static Registry* const only = new Registry;
   return *only;
 }
-constinit std::atomic<size_t> count{0};  // of what is known
+constinit std::atomic<size_t> count{0};  // size of Registry::known, for readers without the lock
 
-// With the lock held.
+// To be called with the lock held.
 bool knows(const GraphMemory& memory) {
   const auto found = registry().known.find(memory.address);
   return found != registry().known.end() && found->second.memory == &memory;
@@ -74,7 +74,7 @@ CUresult check_launch(const std::vector<Shared>& allocated, bool again) {
 }
 
 void commit_launch(const std::vector<Shared>& allocated, const std::vector<Shared>& freed) {
-  std::vector<Shared> gone;  // ends without the lock
+  std::vector<Shared> gone;  // destroyed after the lock is released
   const std::lock_guard lock(registry().mutex);
   auto& live = registry().live;
   for (const Shared& memory : allocated) {
@@ -87,7 +87,7 @@ void commit_launch(const std::vector<Shared>& allocated, const std::vector<Share
 
 void forget_context(uint64_t context) {
   if (count.load() == 0) return;
-  std::vector<Shared> gone;  // ends without the lock
+  std::vector<Shared> gone;  // destroyed after the lock is released
   const std::lock_guard lock(registry().mutex);
   std::erase_if(registry().live, [&](auto& one) {
     if (one.second->context != context) return false;

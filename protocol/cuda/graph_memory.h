@@ -1,7 +1,9 @@
-// Memory of graphs' memory nodes, as a driver library keeps account of it; each library derives its own kind, which frees the memory.
+// Accounts for the memory of graphs' memory nodes in a driver library. The client library and softgpu each
+// derive a class that frees the memory.
 //
-// The memory exists from when its node is made until neither the graph, nor what was made executable of it, nor the program can use it any
-// more: so its address stays what it is from launch to launch. Any thread; no lock of graphs is needed.
+// The memory exists from the creation of its node until neither the graph, nor its executable graphs, nor the
+// program can use it any more, so that its address is the same in every launch. Any thread; callers need not
+// lock graphs.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -14,7 +16,7 @@ namespace gpupool::cuda {
 
 class GraphMemory {
  public:
-  // `context`: any number that tells it from other contexts that are alive; the memory goes with it.
+  // `context`: a number that differs from those of other live contexts. The memory ends with its context.
   GraphMemory(uint64_t address, uint64_t bytes, CUdevice device, uint64_t context) : address(address), bytes(bytes), device(device), context(context) {}
   virtual ~GraphMemory() = default;
   GraphMemory(const GraphMemory&) = delete;
@@ -26,8 +28,8 @@ class GraphMemory {
   const uint64_t context;
 
  protected:
-  // A derived class calls it before it frees the memory, whose address may then be another's at once. False: its context was destroyed
-  // and took the memory along, so it must not be freed.
+  // To be called by a derived class before it frees the memory, because its address may be reused at once.
+  // False: the context was destroyed together with the memory, which must not be freed.
   bool forget() const;
 };
 
@@ -36,20 +38,23 @@ namespace graph_memory {
 using Shared = std::shared_ptr<GraphMemory>;
 
 void add(const Shared& memory);
-// Null: no memory node's.
+// Null: the address is not a memory node's.
 Shared find(uint64_t address);
-// A launch leaves the program what its graph allocates and does not free, and frees what others have left. CUDA_ERROR_INVALID_VALUE: the program has
-// some of it still, but for `again`, with which that is as if it had freed it; or a context that is gone took some of it along.
+// Checks a launch that leaves the program the memory `allocated`: its graph allocates it and does not free
+// it. CUDA_ERROR_INVALID_VALUE: the program still has some of it from an earlier launch (allowed if `again`:
+// auto free on launch), or a context was destroyed together with some of it.
 CUresult check_launch(const std::vector<Shared>& allocated, bool again);
-// Once the launch is in its stream.
+// To be called once the launch is in its stream. `freed`: memory from earlier launches that the graph frees.
 void commit_launch(const std::vector<Shared>& allocated, const std::vector<Shared>& freed);
-// A context is being destroyed or reset, before its addresses can be another's: its memory is no graph's and no program's any more.
+// To be called when a context is destroyed or reset, before its addresses can be reused: forgets its memory.
 void forget_context(uint64_t context);
-// cuMemFree and cuMemFreeAsync. nullopt: it is no memory node's. *gone: work that is queued may still use it.
+// Implements cuMemFree and cuMemFreeAsync. nullopt: the address is not a memory node's. The caller keeps
+// *gone as long as queued work may use the memory.
 std::optional<CUresult> free(uint64_t address, Shared* gone);
 
-// Implements cuDeviceGetGraphMemAttribute and cuDeviceSetGraphMemAttribute for an existing device. Memory that no graph needs any more has gone
-// back at once: so as much is reserved as is used, and there is nothing to trim.
+// Implements cuDeviceGetGraphMemAttribute and cuDeviceSetGraphMemAttribute for an existing device. Memory is
+// given back as soon as no graph needs it, so that as much is reserved as is used, and there is nothing to
+// trim.
 CUresult attribute(CUdevice device, CUgraphMem_attribute attribute, void* value);
 CUresult set_attribute(CUdevice device, CUgraphMem_attribute attribute, const void* value);
 

@@ -21,14 +21,14 @@ enum class Kind : uint8_t {
   graph = 10,
   graph_exec = 11,
   graph_node = 12,
-  upload = 13,     // not CUDA's: a module image on its way
+  upload = 13,     // not CUDA's: a module image that is being uploaded
   linker = 14,
   graph_condition = 15,
   array = 16,
   mipmapped_array = 17,
   texture_reference = 18,
   surface_reference = 19,
-  green_context = 24,         // of the client alone: the server knows its context
+  green_context = 24,         // of the client alone: the server has only its context
   resource_description = 25,  // cuDevResourceGenerateDesc
 };
 

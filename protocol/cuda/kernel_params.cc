@@ -11,10 +11,10 @@
 namespace gpupool::cuda {
 namespace {
 
-// --- cubins
-// -----------------------------------------------------------------------------------------------------------
+// --- cubins ---
 
-// A .nv.info section is a run of records {u8 format, u8 attribute, u16 value or size of what follows}.
+// A .nv.info section is a sequence of records {u8 format, u8 attribute, u16 value or size of the data behind
+// it}.
 constexpr uint8_t kFormatSized = 4;
 constexpr uint8_t kAttributeParam =
     0x17;  // {u32 index, u16 ordinal, u16 offset, u32 flags, size in bits 18 and up}
@@ -29,8 +29,7 @@ struct ParamRecord {
 };
 static_assert(sizeof(ParamRecord) == 12);
 
-// `budget` is how many parameters may still come: sections that lie on top of each other must not multiply
-// them.
+// `budget`: how many more parameters are accepted, so that overlapping sections cannot multiply them.
 bool read_info(ByteSpan info, std::vector<KernelParam>& params, uint64_t& budget) {
   std::vector<bool> seen;
   uint64_t at = 0;
@@ -62,15 +61,14 @@ bool read_info(ByteSpan info, std::vector<KernelParam>& params, uint64_t& budget
     }
     at += head.value;
   }
-  // None left out, none on top of another.
+  // No parameter may be missing or overlap another.
   for (size_t i = 0; i < params.size(); ++i) {
     if (!seen[i] || (i > 0 && params[i].offset < params[i - 1].offset + params[i - 1].size)) return false;
   }
   return true;
 }
 
-// --- PTX
-// --------------------------------------------------------------------------------------------------------------
+// --- PTX ---
 
 std::optional<uint32_t> number(std::string_view word) {
   uint64_t value = 0;
@@ -92,12 +90,12 @@ std::optional<uint32_t> number(std::string_view word) {
   return static_cast<uint32_t>(value);
 }
 
-// What follows ".param" up to the ',' or ')' behind it, which is returned in `end`.
+// Reads from behind ".param" to the next ',' or ')', which is stored in `end`.
 bool read_param(Tokens& tokens, uint32_t& offset, KernelParam& param, std::string_view& end) {
   uint64_t size = 0;
   uint32_t alignment = 0;
   bool named = false;
-  bool of_pointer = false;  // ".ptr .global .align 4" speaks of what is pointed to
+  bool of_pointer = false;  // ".ptr .global .align 4" describes the memory pointed to
   for (std::string_view token = tokens.next(); !token.empty(); token = tokens.next()) {
     if (token == "," || token == ")") {
       if (size == 0 || size > kMaxParamBytes || !named) return false;
@@ -123,7 +121,7 @@ bool read_param(Tokens& tokens, uint32_t& offset, KernelParam& param, std::strin
       if (size > kMaxParamBytes) return false;
     } else if (token[0] == '.') {
       const uint32_t bytes = type_size(token);
-      if (bytes == 0) continue;  // .const, .global, ... behind .ptr
+      if (bytes == 0) continue;  // .const, .global, ... after .ptr
       size = bytes;
       if (alignment == 0) alignment = bytes;
     } else if (is_word(token[0]) && !named) {
@@ -155,7 +153,7 @@ bool read_entry(Tokens& tokens, KernelLayout& kernel) {
 
 CUresult kernels_of_cubin(ByteSpan cubin, std::vector<KernelLayout>& kernels) {
   constexpr std::string_view kPrefix = ".nv.info.";
-  constexpr size_t kMaxNameBytes = 65536;  // so that many sections cannot point at one endless name
+  constexpr size_t kMaxNameBytes = 65536;  // keeps many sections from sharing one very long name
   Elf64_Ehdr header;
   if (!read_at(cubin, 0, header) || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 ||
       header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_shentsize < sizeof(Elf64_Shdr)) {

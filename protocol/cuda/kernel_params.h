@@ -1,6 +1,6 @@
-// Where a kernel expects its parameters, read from its code: for drivers older than cuFuncGetParamInfo
-// (12.4), and for devices that have no driver. The bytes may be hostile; nothing outside them is read,
-// results point into them. Pure functions, any thread.
+// Reads from a kernel's code where it expects its parameters: for drivers without cuFuncGetParamInfo (before
+// 12.4), and for softgpu. The bytes may be hostile: nothing outside them is read. Results point into them.
+// Pure functions, any thread.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace gpupool::cuda {
 
-constexpr uint32_t kMaxParamBytes = 32764;  // CUDA's own limit, of compute capability 7.0 and later
+constexpr uint32_t kMaxParamBytes = 32764;  // CUDA's own limit for compute capability 7.0 and later
 
 struct KernelParam {
   uint32_t offset = 0;
@@ -27,14 +27,14 @@ struct KernelLayout {
   uint32_t bytes() const { return params.empty() ? 0 : params.back().offset + params.back().size; }
 };
 
-// Of every function in a cubin that has a .nv.info section of its own; device functions have no parameters
-// there. INVALID_IMAGE: not a cubin, or records that contradict each other.
+// Lists every function in a cubin that has a .nv.info section of its own; device functions have no parameters
+// there. INVALID_IMAGE: not a cubin, or its records contradict each other.
 CUresult kernels_of_cubin(ByteSpan cubin, std::vector<KernelLayout>& kernels);
 
-// Of every .entry of a PTX text. INVALID_PTX: a parameter list that cannot be read.
+// Lists every .entry of a PTX text. INVALID_PTX: a parameter list cannot be parsed.
 CUresult kernels_of_ptx(std::string_view ptx, std::vector<KernelLayout>& kernels);
 
-// Of one unpacked entry of an image, of either kind.
+// Lists the kernels of one unpacked entry of an image, of either kind.
 CUresult kernels_of_code(CodeKind kind, ByteSpan code, std::vector<KernelLayout>& kernels);
 
 }  // namespace gpupool::cuda

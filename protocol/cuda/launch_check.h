@@ -1,6 +1,7 @@
-// What a launch may ask for, checked alike by the client library (before anything is queued) and by softgpu.
-// Pure; any thread. Codes as documented for cuLaunchKernel. More threads than a kernel's launch bounds is CUDA_ERROR_INVALID_VALUE, more
-// than its registers allow is CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, as programs report of NVIDIA's driver; not seen on a GPU here.
+// Checks a launch's shape, in the client library (before anything is queued) and in softgpu. Pure; any
+// thread. Returns the codes documented for cuLaunchKernel. More threads than a kernel's launch bounds are
+// CUDA_ERROR_INVALID_VALUE, more than its registers allow CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, as programs
+// report of NVIDIA's driver; not verified on a GPU.
 #pragma once
 #include <cstdint>
 
@@ -19,12 +20,13 @@ struct LaunchLimits {
   uint32_t max_block[3] = {1024, 1024, 64};
   uint32_t max_grid[3] = {0x7fffffff, 65535, 65535};
   uint32_t registers_per_block = 65536;  // of the device
-  uint32_t function_registers = 0;       // CU_FUNC_ATTRIBUTE_NUM_REGS, of each thread
+  uint32_t function_registers = 0;       // CU_FUNC_ATTRIBUTE_NUM_REGS, per thread
   uint32_t function_max_threads = 1024;  // CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK
   uint64_t max_dynamic_shared_bytes = 48 * 1024;  // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 };
 
-// CU_LAUNCH_ATTRIBUTE_...: those that CUDA 13.0 knows. NVIDIA's driver is believed to refuse others as CUDA_ERROR_INVALID_VALUE.
+// True for the CU_LAUNCH_ATTRIBUTE_... that CUDA 13.0 knows. NVIDIA's driver is believed to reject others
+// with CUDA_ERROR_INVALID_VALUE.
 inline bool is_launch_attribute(CUlaunchAttributeID id) { return static_cast<unsigned>(id) <= 16; }
 
 inline CUresult check_launch(const LaunchShape& shape, const LaunchLimits& limits) {

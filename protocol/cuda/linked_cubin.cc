@@ -21,7 +21,7 @@ void append(std::string& bytes, const T& value) {
 
 std::string make_linked_cubin(std::span<const std::string> texts, uint32_t arch) {
   const std::string names = '\0' + std::string(kSection) + '\0';
-  std::vector<Elf64_Shdr> sections(1);  // the first is empty in every ELF file
+  std::vector<Elf64_Shdr> sections(1);  // the first section is empty in every ELF file
   std::string cubin(sizeof(Elf64_Ehdr), '\0');
   const auto add = [&](uint32_t type, uint32_t name, std::string_view bytes) {
     Elf64_Shdr section{};

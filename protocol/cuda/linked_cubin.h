@@ -1,5 +1,6 @@
-// What softgpu's linker hands out: a cubin, as programs expect it of cuLinkComplete, that keeps the PTX texts it was linked from,
-// one section each; they are linked when it is loaded. Pure functions, any thread.
+// The result of softgpu's linker: a cubin, as programs expect from cuLinkComplete, that contains the PTX
+// texts it was linked from, one per section. They are linked when the cubin is loaded. Pure functions, any
+// thread.
 #pragma once
 #include <span>
 #include <string>
@@ -12,10 +13,11 @@ namespace gpupool::cuda {
 
 constexpr size_t kMaxLinkedTexts = 4096;
 
-// At most kMaxLinkedTexts. `arch`: 10 * major + minor.
+// At most kMaxLinkedTexts texts. `arch`: 10 * major + minor.
 std::string make_linked_cubin(std::span<const std::string> texts, uint32_t arch);
 
-// The texts in an ELF file, whatever it holds; none: it was not made here, or is broken. They point into the file.
+// Returns the texts in an untrusted ELF file, as views into it. Empty: the file was not made here, or is
+// broken.
 std::vector<std::string_view> texts_of_linked_cubin(ByteSpan elf);
 
 }  // namespace gpupool::cuda

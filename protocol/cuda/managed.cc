@@ -9,7 +9,7 @@ namespace {
 
 constexpr uint64_t kPage = 4096;
 
-// What whole pages of the range are about.
+// Advice and prefetches apply to whole pages of the range.
 uint64_t page_of(uint64_t address) { return address / kPage * kPage; }
 uint64_t end_page_of(uint64_t address, uint64_t bytes) { return page_of(address + bytes + kPage - 1); }
 
@@ -97,7 +97,7 @@ void ManagedAdvice::forget(uint64_t address, uint64_t bytes) {
 
 CUresult ManagedAdvice::get(void* data, size_t size, CUmem_range_attribute attribute, uint64_t address, uint64_t bytes) const {
   if (!data || size == 0 || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
-  // All pages have to agree.
+  // All pages must agree.
   const Facts none;
   bool read_mostly = true, same_preferred = true, same_prefetched = true;
   std::vector<int> accessed_by;
@@ -143,7 +143,7 @@ CUresult ManagedAdvice::get(void* data, size_t size, CUmem_range_attribute attri
       std::memcpy(data, devices.data(), size);
       return CUDA_SUCCESS;
     }
-    case 5:  // CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_TYPE, CUDA 12.2, and what follows
+    case 5:  // CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_TYPE and the ones after it: CUDA 12.2
       return give(preferred.type);
     case 6:
       return give(preferred.id);

@@ -1,5 +1,5 @@
-// What cuMemAdvise and prefetches say of managed memory, and how it is asked for: the same on the client as on softgpu. Not
-// thread-safe.
+// The advice (cuMemAdvise) and prefetches recorded for managed memory, and the checks of their arguments.
+// Used by the client library and softgpu. One thread at a time.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace gpupool::cuda {
 
-// CUmemLocation, which older headers do not have in full.
+// A CUmemLocation, which older headers lack in full.
 struct ManagedPlace {
   static constexpr int kNone = 0, kDevice = 1, kHost = 2, kHostNode = 3, kNearHostNode = 4;
   int type = kNone;
@@ -19,19 +19,20 @@ struct ManagedPlace {
   static ManagedPlace of_device(CUdevice device) { return device == CU_DEVICE_CPU ? ManagedPlace{kHost, 0} : ManagedPlace{kDevice, device}; }
   bool is_device() const { return type == kDevice; }
   bool operator==(const ManagedPlace&) const = default;
-  // As one number: a device, CU_DEVICE_CPU, or CU_DEVICE_INVALID.
+  // The location as one number: a device, CU_DEVICE_CPU, or CU_DEVICE_INVALID.
   int as_device() const { return type == kNone ? CU_DEVICE_INVALID : is_device() ? id : CU_DEVICE_CPU; }
 };
 
-// CUDA_SUCCESS: somewhere that memory can be. `devices`: how many there are.
+// CUDA_SUCCESS if memory can be at this location. `devices`: number of devices.
 CUresult check_place(const ManagedPlace& place, int devices);
 
 class ManagedAdvice {
  public:
-  // CUDA_ERROR_INVALID_VALUE: no such advice, or not for such a place. The range is managed memory.
+  // Records advice for a range of managed memory. CUDA_ERROR_INVALID_VALUE: the advice does not exist, or not
+  // for this kind of location.
   CUresult advise(uint64_t address, uint64_t bytes, CUmem_advise advice, ManagedPlace place, int devices);
   void prefetched(uint64_t address, uint64_t bytes, const ManagedPlace& place);
-  // cuMemRangeGetAttribute
+  // Implements cuMemRangeGetAttribute.
   CUresult get(void* data, size_t size, CUmem_range_attribute attribute, uint64_t address, uint64_t bytes) const;
   void forget(uint64_t address, uint64_t bytes);
 
@@ -49,10 +50,10 @@ class ManagedAdvice {
     uint64_t end;
     Facts facts;
   };
-  std::map<uint64_t, Range> ranges_;  // those of which anything was said
+  std::map<uint64_t, Range> ranges_;  // ranges with recorded facts
 };
 
-// The arguments of the batches of prefetches and discards, but for the memory itself.
+// Check the arguments of batches of prefetches and discards, except for the memory itself.
 CUresult check_batch(const void* addresses, const void* sizes, size_t count, unsigned long long flags, CUstream stream);
 CUresult check_batch_places(const size_t* firsts, const void* places, size_t places_count, size_t count);
 

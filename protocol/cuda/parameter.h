@@ -1,8 +1,10 @@
-// How one parameter of a driver function travels, by its role (roles.h): what the client checks, writes and reads back, and
-// what the worker reads, resolves, passes and writes back. codec.h puts the parameters of a row together.
+// How one parameter of a driver function travels, by its role (roles.h): what the client checks, writes and
+// reads back, and what the worker reads, resolves, passes and writes back. codec.h combines the parameters of
+// a row.
 //
-// Client: `Ends` gives mint(kind), retire(handle), live(kind, handle), stream(handle) and device(ordinal). Worker: `Table`
-// gives resolve(kind, handle) -> optional<void*>, bind(kind, handle, object), unbind(handle) and stream(handle). Nothing here
+// Client: `Ends` provides mint(kind), retire(handle), live(kind, handle), stream(handle) and device(ordinal).
+// Worker: `Table` provides resolve(kind, handle) -> optional<void*>, bind(kind, handle, object),
+// unbind(handle), stream(handle) and device(ordinal). Nothing here throws but std::bad_alloc.
 // throws but bad_alloc.
 #pragma once
 #include <array>
@@ -35,9 +37,10 @@ H handle_from_bits(uint64_t bits) {
   else return static_cast<H>(bits);
 }
 
-// One parameter. The primary template is left undefined: a role that does not fit its type does not compile.
-// Client side: check (CUDA_SUCCESS or the code to return at once), write, read_reply.
-// Worker side: Slot, read (false: malformed), resolve (CUresult), argument, finish (after a successful call), write_reply.
+// One parameter. The primary template is undefined, so a role that does not fit its type does not compile.
+// Client side: check (CUDA_SUCCESS, or the code to return at once), write, read_reply.
+// Worker side: Slot, read (false: malformed), resolve and prepare (CUresult), argument, finish (after a
+// successful call), write_reply.
 template <class Role, class A>
 struct Parameter;
 
@@ -249,7 +252,8 @@ struct Parameter<role::in_out, T*> : Parameter<role::out, T*> {
   }
 };
 
-// Arrays whose length another parameter gives. The length travels with the array too, and the worker compares the two.
+// Arrays whose length is given by another parameter. The length also travels with the array, and the worker
+// compares the two.
 template <size_t N, size_t Less, class T>
 struct InArrayParameter : ParameterBase {
   using V = std::remove_const_t<T>;
@@ -265,7 +269,8 @@ struct InArrayParameter : ParameterBase {
   template <class Ends, class Args>
   static void write(Writer& writer, T* arg, const Args& args, Ends&) {
     uint64_t count = arg ? count_in(args) : 0;
-    if (count > kMaxArrayBytes / sizeof(V)) count = 0;  // no such call makes sense: the worker answers INVALID_VALUE
+    // no driver function takes that many; the worker answers CUDA_ERROR_INVALID_VALUE
+    if (count > kMaxArrayBytes / sizeof(V)) count = 0;
     writer.put<uint8_t>(arg != nullptr);
     writer.put<uint64_t>(count);
     writer.put_bytes(arg, count * sizeof(V));
@@ -353,7 +358,7 @@ struct Parameter<role::address, void*> : ParameterBase {
   static void* argument(Slot& slot) { return reinterpret_cast<void*>(static_cast<uintptr_t>(slot)); }
 };
 
-// Of the attributes only those that the answer depends on, none of which holds a handle.
+// Only the attributes that the answer depends on are sent; none of them has a handle.
 template <>
 struct Parameter<role::launch_shape, const CUlaunchConfig*> : ParameterBase {
   static constexpr uint32_t kMaxAttributes = 64;

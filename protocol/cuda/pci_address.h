@@ -11,8 +11,8 @@ struct PciAddress {
   bool operator==(const PciAddress&) const = default;
 };
 
-// Reads hexadecimal "domain:bus:device.function"; the domain (then 0) and the function may be left out. Nothing where a number is missing or
-// has no place in 32 bits. What follows the device is not read.
+// Parses hexadecimal "domain:bus:device.function"; the domain (then 0) and the function may be missing. Text
+// behind the device is ignored. nullopt if a number is missing or exceeds 32 bits.
 std::optional<PciAddress> parse_pci_address(std::string_view text);
 
 }  // namespace gpupool::cuda

@@ -1,4 +1,5 @@
-// The words of a PTX text, for those who look for its declarations. Internal to protocol/cuda.
+// Splits a PTX text into tokens, to find its declarations. Internal to protocol/cuda. One thread per object;
+// results point into the text.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -16,12 +17,13 @@ inline constexpr auto kIsWord = [] {
 
 inline bool is_word(char c) { return kIsWord[static_cast<unsigned char>(c)]; }
 
-// Words (".param", "name", "32") and single characters, without blank space, comments and strings.
+// Tokens are words (".param", "name", "32") and single characters; blank space, comments and strings are
+// skipped.
 class Tokens {
  public:
   explicit Tokens(std::string_view text) : text_(text) {}
 
-  // Empty at the end.
+  // Returns an empty string at the end.
   std::string_view next() {
     skip_blank();
     if (at_ == text_.size()) return {};
@@ -32,7 +34,7 @@ class Tokens {
     return text_.substr(start, at_ - start);
   }
 
-  // Behind the next ".entry"; false where there is none.
+  // Skips to behind the next ".entry"; false if there is none.
   bool seek_entry() {
     for (;;) {
       skip_blank();
@@ -41,7 +43,7 @@ class Tokens {
         if (next() == ".entry") return true;
       } else if (is_word(text_[at_])) {
         while (at_ < text_.size() && (is_word(text_[at_]) || text_[at_] == '.'))
-          ++at_;  // "ld.param.u64" is one
+          ++at_;  // "ld.param.u64" counts as one word
       } else {
         ++at_;
       }
@@ -72,7 +74,7 @@ class Tokens {
   size_t at_ = 0;
 };
 
-// Bytes of one value (".u32"); 0: no such type.
+// Bytes of one value of a type such as ".u32"; 0: not a type.
 inline uint32_t type_size(std::string_view type) {
   constexpr struct {
     std::string_view name;

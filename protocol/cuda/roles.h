@@ -1,5 +1,5 @@
-// The roles that parameters of driver functions play: the vocabulary of the rows in protocol/cuda/*.def.
-// How each role travels is in codec.h.
+// The roles of parameters of driver functions: the vocabulary of the rows in protocol/cuda/*.def. parameter.h
+// defines how each role travels.
 #pragma once
 #include <cstddef>
 
@@ -7,20 +7,21 @@
 
 namespace gpupool::cuda {
 
-// Modes: does the caller wait for the server?
+// Whether the caller waits for the server.
 enum class Mode {
   async,                  // queued; errors surface at the next call that waits
   sync,                   // one round trip
-  async_without_context,  // the same, for functions that need no current context
+  async_without_context,  // as async, for functions that need no current context
   sync_without_context,
-  once,                   // one round trip for the first of equal questions; setting something of a kernel forgets the answers
+  // one round trip, then the answer is cached per arguments; setting something of a kernel clears the cache
+  once,
   once_without_context,
 };
 
 namespace role {
-struct value {};                                // a number, enum, struct or device address, as it is
+struct value {};                                // a number, enum, struct or device address, unchanged
 template <Kind K> struct handle {};             // an object of kind K; null stays null
-template <Kind K> struct handle_in_use {};      // as handle, but null is refused by the client at once
+template <Kind K> struct handle_in_use {};      // as handle, but the client rejects null
 template <Kind K> struct new_handle {};         // K*: the client mints the handle, the worker binds it to the result
 template <Kind K> struct dead_handle {};        // the handle of an object that this call destroys
 struct device {};                               // CUdevice: numbered differently on the two sides (CUDA_VISIBLE_DEVICES)
@@ -29,15 +30,16 @@ struct in {};                                   // const T*: one T, may be null
 struct out {};                                  // T*: one T that the call writes, may be null
 struct in_out {};                               // T*: one T, read and written
 template <size_t N> struct in_array {};         // const T*: as many T as parameter N (from 0) says
-template <size_t N, size_t K> struct in_array_less {};  // const T*: K fewer than parameter N says
+template <size_t N, size_t K> struct in_array_less {};  // const T*: K fewer T than parameter N says
 template <size_t N> struct out_array {};        // T*: as many T as parameter N says, written by the call
 template <size_t N> struct out_text {};         // char*: buffer of parameter N bytes, NUL-terminated by the call
-struct c_string {};                             // const char*
-struct address {};                              // void*: an address in the device's memory, which nobody follows
-struct launch_shape {};                         // const CUlaunchConfig*: the shape, without a stream, and attributes about clusters
+struct c_string {};                             // const char*  // may be null
+struct address {};                              // void*: a device address, which is never dereferenced
+struct launch_shape {};  // const CUlaunchConfig*: its shape and cluster attributes, without its stream
 }  // namespace role
 
-// Arrays in a row's arguments: far above what any driver function takes, far below what could hurt the worker.
+// Limit for arrays in a row's arguments: far above what any driver function takes, far below what could harm
+// the worker.
 constexpr size_t kMaxArrayBytes = 1u << 20;
 
 }  // namespace gpupool::cuda

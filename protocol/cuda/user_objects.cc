@@ -17,7 +17,7 @@ struct Objects {
   std::map<CUuserObject, UserObject> alive;
   uint64_t next = 1;
 };
-// Programs call the driver from exit handlers: never destroyed.
+// Never destroyed: exit handlers may call the driver.
 Objects& objects() {
   static Objects* const only = new Objects;
   return *only;
@@ -52,7 +52,7 @@ CUresult release(CUuserObject handle, uint64_t count) {
 CUresult create_user_object(CUuserObject* handle, void* data, CUhostFn destroy, unsigned count, unsigned flags) {
   if (!handle || !destroy || !valid(count) || flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) return CUDA_ERROR_INVALID_VALUE;
   const std::lock_guard lock(objects().mutex);
-  // Like no other handle, and never given out twice.
+  // The handle's kind differs from all others (handles.h), and its number is never reused.
   *handle = reinterpret_cast<CUuserObject>(static_cast<uintptr_t>(uint64_t{0x70} << 56 | objects().next++ << 4));
   objects().alive[*handle] = {data, destroy, count};
   return CUDA_SUCCESS;

@@ -1,5 +1,6 @@
-// User objects (cuUserObject...): counts of references; the program's function is called when the last one goes, by whoever gives it
-// up. Any thread.
+// User objects (cuUserObject...): reference counts. The thread that drops the last reference calls the
+// program's destructor function. Used by the client library and softgpu. Any thread, except that a
+// UserReferences is for one thread at a time.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -12,15 +13,15 @@ CUresult create_user_object(CUuserObject* handle, void* data, CUhostFn destroy, 
 CUresult retain_user_object(CUuserObject handle, unsigned count);
 CUresult release_user_object(CUuserObject handle, unsigned count);
 
-// The references that a graph or an executable graph has. Its owner sees to threads.
+// The references that a graph or an executable graph holds. The graph's owner serialises threads.
 class UserReferences {
  public:
   UserReferences() = default;
-  UserReferences(const UserReferences& other) { add_all(other); }  // as many of its own
+  UserReferences(const UserReferences& other) { add_all(other); }  // takes references of its own
   UserReferences& operator=(const UserReferences&) = delete;
   ~UserReferences();
 
-  // `move`: the caller's become these.
+  // `move`: takes over references of the caller instead of adding some.
   CUresult add(CUuserObject handle, unsigned count, bool move);
   CUresult remove(CUuserObject handle, unsigned count);
   void add_all(const UserReferences& other);

@@ -28,7 +28,7 @@ constexpr int kNewest = [] {
 constexpr uint16_t kNone = 0xffff;
 static_assert(kRowCount < kNone);
 
-// A full name taken apart: base, N of _vN (1 where absent), per-thread twin or not.
+// The parts of a full name: base, N of _vN (1 without it), and whether it is a per-thread variant.
 struct Parts {
   std::string_view base;
   int revision = 1;
@@ -72,7 +72,7 @@ constexpr std::array<Parts, kRowCount> kByBase = [] {
   return all;
 }();
 
-// Every per-thread twin follows the symbol that it is the twin of, and revisions of one base get newer.
+// Every per-thread variant directly follows its symbol, and later revisions of a base are not older.
 static_assert([] {
   for (uint32_t i = 0; i < kRowCount; ++i) {
     const Parts& now = kByBase[i];

@@ -1,5 +1,5 @@
-// cuGetProcAddress's question, answered from symbols.def: which symbol is meant by (base name, CUDA version,
-// flags)? Pure functions over constant tables: any thread, no allocation, no failure but "not found".
+// Answers cuGetProcAddress from symbols.def: finds the symbol for a base name, CUDA version and flags. Pure
+// functions over constant tables: any thread, no allocation, no failure but "not found".
 #pragma once
 
 #include <cstdint>
@@ -7,33 +7,33 @@
 
 namespace gpupool::cuda {
 
-// The newest CUDA version that symbols.def knows.
+// The newest CUDA version in symbols.def.
 int newest_symbol_version();
 
-// Symbols are numbered by their row in symbols.def. A name outside the range is "".
+// Symbols are numbered by their row in symbols.def. The name of any other number is "".
 uint32_t symbol_count();
 const char* symbol_name(uint32_t symbol);
 
-// The row of a full name, as in "cuMemAlloc_v2"; symbol_count() where there is none.
+// Row of a full name like "cuMemAlloc_v2"; symbol_count() if there is none.
 uint32_t symbol_by_name(std::string_view full_name);
 
-// The values are those of CUdriverProcAddressQueryResult, which cuda.h 11.8 does not have.
+// Values of CUdriverProcAddressQueryResult, which cuda.h 11.8 lacks.
 enum class SymbolStatus : int { found = 0, not_found = 1, version_not_sufficient = 2 };
 
-// CUdriverProcAddress_flags, likewise.
+// Values of CUdriverProcAddress_flags, which cuda.h 11.8 lacks.
 enum SymbolFlags : uint64_t { kDefaultStream = 0, kLegacyStream = 1, kPerThreadDefaultStream = 2 };
 
 struct SymbolMatch {
   SymbolStatus status = SymbolStatus::not_found;
-  uint32_t symbol = 0;  // meaningful when found
+  uint32_t symbol = 0;  // valid if found
 };
 
-// "cuMemcpyHtoDAsync" of "cuMemcpyHtoDAsync_v2_ptsz".
+// Returns "cuMemcpyHtoDAsync" for "cuMemcpyHtoDAsync_v2_ptsz".
 std::string_view base_name(std::string_view symbol);
 
-// The newest version of `base_name` that is not newer than `cuda_version`; its per-thread twin where flags
-// ask for it and the twin is not newer than that either. `base_name` is taken without _vN, _ptds and _ptsz,
-// as CUDA documents it.
+// Finds the newest version of `base_name` that is not newer than `cuda_version`, or its per-thread variant if
+// the flags ask for one and it is not newer either. `base_name` has no _vN, _ptds or _ptsz, as CUDA
+// documents.
 SymbolMatch find_symbol(std::string_view base_name, int cuda_version, uint64_t flags);
 
 }  // namespace gpupool::cuda

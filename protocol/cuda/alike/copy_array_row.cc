@@ -1,9 +1,10 @@
-// Copies of one row from or to an array, with their first versions and their twins on the per-thread stream: copies of a rectangle one high.
+// Copies of one row from or to an array, with their first versions and per-thread variants. Each is a copy of
+// a rectangle of height 1.
 #include "protocol/cuda/exports.h"
 
 namespace {
 
-// What an end of a copy is: its place is given in bytes.
+// One end of a copy; `offset` is in bytes.
 struct End {
   CUmemorytype type;
   const void* host;
@@ -34,7 +35,7 @@ struct Row : CUDA_MEMCPY2D {
 
 }  // namespace
 
-// The function of old, today's, and its twin.
+// Define the first version of a copy, the current one, and its per-thread variant.
 #define COPY(name, old_parameters, parameters, to, from) \
   CUDA_EXPORT CUresult name old_parameters {             \
     const Row row(to, from, bytes);                      \

@@ -1,5 +1,5 @@
-// Batches of copies. The copies of a batch are in no order among themselves, so the stream's own is one of those allowed: each is an
-// ordinary copy.
+// Batches of copies. CUDA leaves the order of copies within a batch open, so each is an ordinary copy, in the
+// stream's order.
 #include "protocol/cuda/exports.h"
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 #if CUDA_VERSION >= 12080
 namespace {
 
-// The legacy default stream is refused, as documented.
+// The legacy default stream is rejected, as documented.
 bool allowed(CUstream stream) { return stream != nullptr && stream != CU_STREAM_LEGACY; }
 
 bool valid(CUmemcpySrcAccessOrder order) {
@@ -30,8 +30,8 @@ bool is_on_host(CUdeviceptr address) {
   return cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) != CUDA_SUCCESS || type == CU_MEMORYTYPE_HOST;
 }
 
-// Of pinned memory a copy reads when the stream gets there, of other memory at once: so what must have been read at once is copied
-// from other memory.
+// A copy reads pinned memory when the stream gets there, and other host memory before the call returns. So a
+// source that must be read during the call is first copied to ordinary memory.
 CUresult copy_one(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUmemcpySrcAccessOrder order, CUstream stream) {
   if (order != CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL || !is_on_host(from) || is_on_host(to)) {
     return cuMemcpyAsync(to, from, bytes, stream);
@@ -61,7 +61,7 @@ CUresult copy_batch(const CUdeviceptr* to, const CUdeviceptr* from, const size_t
   return CUDA_SUCCESS;
 }
 
-// Bytes of an array's element; 0: there is no such array.
+// Bytes of an array's element; 0: not an array, or a format without copies in batches.
 size_t element_bytes(CUarray array) {
   CUDA_ARRAY3D_DESCRIPTOR about{};
   if (cuArray3DGetDescriptor_v2(&about, array) != CUDA_SUCCESS) return 0;
@@ -155,7 +155,7 @@ CUresult copy_3d_batch(size_t count, const CUDA_MEMCPY3D_BATCH_OP* copies, size_
     CUresult result = describe(copies[i], &copy);
     if (result == CUDA_SUCCESS) result = cuMemcpy3DAsync_v2(&copy, stream);
     const bool now = copies[i].srcAccessOrder == CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL;
-    // Rows of pinned memory that must have been read on return.
+    // Pinned rows that must have been read when the call returns.
     if (result == CUDA_SUCCESS && now && copy.srcMemoryType == CU_MEMORYTYPE_UNIFIED && is_on_host(copy.srcDevice) &&
         status == CU_STREAM_CAPTURE_STATUS_NONE) {
       result = cuStreamSynchronize(stream);

@@ -1,10 +1,10 @@
-// Copies of boxes between contexts.
+// Copies of boxes between contexts: cuMemcpy3DPeer.
 #include "protocol/cuda/box.h"
 #include "protocol/cuda/exports.h"
 
 namespace {
 
-// A context counts where the side is memory of a device.
+// A side's context must exist only if the side is device memory.
 CUresult check(CUmemorytype type, CUcontext context) {
   if (type == CU_MEMORYTYPE_ARRAY || type == CU_MEMORYTYPE_HOST) return CUDA_SUCCESS;
   unsigned version = 0;

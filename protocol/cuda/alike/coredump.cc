@@ -1,4 +1,4 @@
-// cuCoredump...: the values are kept and given back. Neither library writes such a file (docs/cuda-abi.md).
+// cuCoredump...: settings are kept and returned. Neither library writes core dumps (docs/cuda-abi.md).
 #include "protocol/cuda/exports.h"
 
 #if CUDA_VERSION >= 12010
@@ -129,7 +129,7 @@ CUresult set(CUcoredumpSettings attribute, const void* value, size_t* size, Valu
     }
     case CU_COREDUMP_ENABLE_USER_TRIGGER:
       return global ? set_bytes(values.user_trigger, value, size) : CUDA_ERROR_NOT_PERMITTED;
-    case CU_COREDUMP_PIPE:  // is being listened to
+    case CU_COREDUMP_PIPE:  // cannot change while user triggers are enabled
       if (!global || (value && values.user_trigger.value_or(false))) return CUDA_ERROR_NOT_PERMITTED;
       return set_text(values.pipe, value, size);
     default:

@@ -1,6 +1,7 @@
-// The first versions of functions that have newer ones. Those that are only older names do what the newer ones do. Those of the time
-// of 32-bit addresses do it for what fits 32 bits: a size that does not fit is given as the largest that does, an address that does
-// not fit is given to nobody (memory at such an address is let go of again: CUDA_ERROR_OUT_OF_MEMORY).
+// The first versions of functions that have newer ones. If only the name changed, they call the newer
+// function. If they are from the time of 32-bit addresses, they return sizes above 32 bits as the largest
+// 32-bit number, and fail if they would return an address above 32 bits: with CUDA_ERROR_OUT_OF_MEMORY for
+// new memory, which is freed again, else with CUDA_ERROR_INVALID_VALUE.
 #include <algorithm>
 #include <limits>
 
@@ -15,7 +16,7 @@ static_assert(sizeof(CUdeviceptr_v1) == sizeof(Narrow));
 bool fits(CUdeviceptr address) { return address <= std::numeric_limits<Narrow>::max(); }
 Narrow narrow_size(size_t size) { return static_cast<Narrow>(std::min<size_t>(size, std::numeric_limits<Narrow>::max())); }
 
-// Memory that was just allocated.
+// Returns the address of new memory, or frees the memory if the address does not fit 32 bits.
 CUresult hand_out(CUdeviceptr address, CUdeviceptr_v1* to) {
   if (to && fits(address)) {
     *to = static_cast<CUdeviceptr_v1>(address);
@@ -60,7 +61,7 @@ CUDA_EXPORT CUresult cuMemHostRegister(void* memory, size_t size, unsigned int f
   return cuMemHostRegister_v2(memory, size, flags);
 }
 
-// --- Of 32 bits ---
+// --- 32-bit versions ---
 
 CUDA_EXPORT CUresult cuDeviceTotalMem(unsigned int* bytes, CUdevice device) {
   size_t wide = 0;

@@ -1,4 +1,4 @@
-// A device's attributes of the memory that graph memory nodes hold.
+// cuDevice...GraphMem...: a device's memory that graphs' memory nodes hold.
 #include "protocol/cuda/graph_memory.h"
 
 #include "protocol/cuda/alike/device_check.h"

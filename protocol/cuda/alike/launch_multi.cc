@@ -1,5 +1,6 @@
-// Cooperative launches on several devices, whose grids wait for one another: CU_DEVICE_ATTRIBUTE_COOPERATIVE_MULTI_DEVICE_LAUNCH is 0,
-// so it comes to a cooperative launch on one device. And unified functions, which no device here has.
+// Cooperative launches on several devices, whose grids wait for one another.
+// CU_DEVICE_ATTRIBUTE_COOPERATIVE_MULTI_DEVICE_LAUNCH is 0, so only a launch on one device succeeds. Also
+// unified functions, which no device here has.
 #include "protocol/cuda/exports.h"
 
 CUDA_EXPORT CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* launches, unsigned int count, unsigned int flags) {
@@ -9,7 +10,7 @@ CUDA_EXPORT CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* la
   if (!launches || count == 0 || (flags & ~kKnown) != 0) return CUDA_ERROR_INVALID_VALUE;
   if (count > static_cast<unsigned>(devices)) return CUDA_ERROR_INVALID_VALUE;
   for (unsigned i = 0; i < count; ++i) {
-    // Each needs a stream of its own, none of them a default one.
+    // The default streams are not allowed.
     const CUstream stream = launches[i].hStream;
     if (!stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD) return CUDA_ERROR_INVALID_VALUE;
   }

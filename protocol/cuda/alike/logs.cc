@@ -1,4 +1,4 @@
-// cuLogs...: what the library has said of errors, for the program to read.
+// cuLogs...: gives the program the library's log of errors (driver_log.h).
 #include "protocol/cuda/driver_log.h"
 #include "protocol/cuda/exports.h"
 
@@ -40,7 +40,7 @@ bool write_all(int file, std::string_view text) {
 
 CUDA_EXPORT CUresult cuLogsRegisterCallback(CUlogsCallback callback, void* data, CUlogsCallbackHandle* handle) {
   if (!callback) return CUDA_ERROR_INVALID_VALUE;
-  // The levels are the same numbers.
+  // CUlogLevel and Severity have the same numbers.
   static_assert(sizeof(CUlogLevel) == sizeof(int) && static_cast<int>(Severity::warning) == CU_LOG_LEVEL_WARNING);
   void* const made = driver_log::add_listener(reinterpret_cast<driver_log::Listener>(callback), data);
   if (!made) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -84,7 +84,7 @@ CUDA_EXPORT CUresult cuLogsDumpToMemory(CUlogIterator* iterator, char* buffer, s
     const size_t room = *size;
     *size = 0;
     if (room != 0) *buffer = '\0';
-    // The newest that fit, with a word about the others.
+    // The newest lines that fit, after a line about the missing ones.
     size_t bytes = 1, first = lines.size();
     while (first > 0 && bytes + lines[first - 1].size() + 1 <= room) bytes += lines[--first].size() + 1;
     const auto head = [&] { return std::string_view(first != 0 ? kCut : lost ? kLost : ""); };

@@ -1,10 +1,11 @@
-// Pools by place and sort of memory: those of a device's own memory are what cuDevice...MemPool is about; others are not offered.
+// Memory pools by location and kind of memory. For a device's own memory they are the pools of
+// cuDevice...MemPool; others are not supported.
 #include "protocol/cuda/exports.h"
 
 #if CUDA_VERSION >= 13000
 namespace {
 
-// CUDA_SUCCESS: a device's own memory.
+// CUDA_SUCCESS for a device's own memory.
 CUresult check(const CUmemLocation* place, CUmemAllocationType type) {
   int count = 0;
   if (const CUresult result = cuDeviceGetCount(&count); result != CUDA_SUCCESS) return result;
@@ -33,6 +34,7 @@ CUDA_EXPORT CUresult cuMemSetMemPool(CUmemLocation* place, CUmemAllocationType t
   const CUresult result = check(place, type);
   if (result != CUDA_SUCCESS) return result;
   const CUresult set = cuDeviceSetMemPool(place->id, pool);
-  return set == CUDA_ERROR_INVALID_DEVICE ? CUDA_ERROR_INVALID_VALUE : set;  // the pool is of another place
+  // the pool belongs to another location
+  return set == CUDA_ERROR_INVALID_DEVICE ? CUDA_ERROR_INVALID_VALUE : set;
 }
 #endif

@@ -1,6 +1,6 @@
-// Notifications that a device has for a program: there is one sort, that the process has more memory than its budget. Neither library
-// takes back memory that was given, so a registered callback is kept and never called. And cuProfilerInitialize, which NVIDIA's driver
-// has refused since CUDA 12.
+// Notifications from a device to a program. The only type says that the process exceeds its memory budget.
+// Neither library takes memory back, so a registered callback is kept and never called. Also
+// cuProfilerInitialize, which NVIDIA's driver has rejected since CUDA 12.
 #include "protocol/cuda/alike/device_check.h"
 
 #include <algorithm>

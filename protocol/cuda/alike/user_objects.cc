@@ -1,4 +1,4 @@
-// User objects themselves; which graphs hold references is each library's affair.
+// The calls about user objects themselves. Each library implements the references that its graphs hold.
 #include "protocol/cuda/user_objects.h"
 
 #include <new>
