@@ -18,10 +18,10 @@ constexpr uint32_t kCardVersion = 1;
 struct Card {
   uint32_t magic = kCardMagic;
   uint32_t version = kCardVersion;
-  uint32_t usable = 0;  // 1: this side can use rdma; 0: `why_not` says why it cannot
+  uint32_t usable = 0;    // 1: this side can use rdma; 0: `why_not` says why it cannot
   uint32_t receives = 0;  // data messages that the peer may have in flight
-  Address stream;  // of the stream's queue pair
-  Address direct;  // of the DataChannel's queue pair; none for bulk connections
+  Address stream;         // of the stream's queue pair
+  Address direct;         // of the DataChannel's queue pair; none for bulk connections
   std::array<uint8_t, 16> manager_token{};  // server: the client shows it to the server's connection manager
   uint16_t manager_port = 0;     // server: port of its connection manager; 0: there is none
   uint16_t has_manager = 0;      // client: 1 if it has a connection manager
@@ -40,7 +40,7 @@ void set_reason(Card& card, const std::string& why_not);
 void set_reason(Verdict& verdict, const std::string& why_not);
 
 // Returns why the peer cannot use rdma, as printable text; empty: rdma may be tried. ErrorCode::malformed:
-// this is no Card.
+// not a Card.
 Result<std::string> refusal_of(const Card& theirs);
 std::string refusal_of(const Verdict& theirs);
 

@@ -65,7 +65,7 @@ Result<Connection::Ready> RdmaConnection::wait(bool for_receive, bool for_send, 
   while (true) {
     const auto ready = wishes ? stream_->prepare_to_wait(for_receive, for_send) : Ready::none;
     if (ready != Ready::none) return ready;
-    // the next call reports it
+    // The next call reports it.
     if (wishes && (peer_.load(std::memory_order_acquire) != Peer::there || closed())) {
       stream_->stop_waiting(for_receive, for_send);
       return for_receive && for_send ? Ready::both : for_receive ? Ready::receive : Ready::send;

@@ -44,7 +44,7 @@ class RdmaConnection final : public tcp::TcpConnection {
 
   const RdmaOptions options_;
   const bool bulk_;
-  std::shared_ptr<Domain> domain_;  // shared by the session's connections
+  std::shared_ptr<Domain> domain_;              // shared by the session's connections
   std::unique_ptr<ConnectionManager> manager_;  // must outlive the queue pairs that it has connected
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<DataChannel> direct_;

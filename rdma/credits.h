@@ -20,7 +20,7 @@
 namespace gpupool::transport::rdma {
 
 constexpr uint32_t kReserved = 4;
-// Counts are modulo this: they share 32 bits with the message's kind
+// Counts are modulo this: they share 32 bits with the message's kind.
 constexpr uint32_t kCountMask = (1u << 28) - 1;
 
 // Not thread-safe.

@@ -2,8 +2,8 @@
 // waits behind them. Threads and errors as there.
 //
 // The client's side only keeps the queue pair open and registers memory. The peer can reach only memory that
-// was registered with Access::remote. Workers register none this way, so a client reaches nothing of its
-// worker's.
+// was registered with Access::remote. Workers register none this way, so a client cannot access its worker's
+// memory.
 #pragma once
 #include <memory>
 #include <mutex>
@@ -40,7 +40,7 @@ class DataChannel final : public DirectMemory {
   std::mutex mutex_;  // guards regions_ and next_id_
   std::unordered_map<uint64_t, Registered> regions_;
   uint64_t next_id_ = 1;
-  // declared after regions_, because it must be destroyed before they are deregistered
+  // Declared after regions_, because it must be destroyed before they are deregistered.
   std::unique_ptr<QueuePair> pair_;
   const int wake_;
   // A completion that wait() has found, for completed().

@@ -62,7 +62,7 @@ bool find_partition(const Verbs& verbs, const RdmaOptions& options, int table, D
   for (int index = 0; index < table; ++index) {
     uint16_t key = 0;
     if (verbs.query_pkey(device.context, device.port, index, &key) != 0) continue;
-    // the top bit tells full from limited membership
+    // The top bit distinguishes full from limited membership.
     if ((ntohs(key) & 0x7fff) != (options.partition_key & 0x7fff)) continue;
     device.partition_index = static_cast<uint16_t>(index);
     return true;

@@ -98,8 +98,8 @@ class Domain {
   const Device device_;
   ibv_pd* protection_ = nullptr;
   ibv_srq* receive_queue_ = nullptr;
-  std::mutex mutex_;  // guards all below
-  std::string broken_;  // why the session cannot go on; empty: it can
+  std::mutex mutex_;    // guards all below
+  std::string broken_;                 // why the session cannot go on; empty: it can
   std::vector<std::unique_ptr<BufferBlock>> blocks_;
   std::deque<ReceiveBuffer> buffers_;  // elements keep their address, which is their wr_id
   uint32_t spare_ = 0;                 // posted, but counted for no connection

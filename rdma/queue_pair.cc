@@ -19,7 +19,7 @@ constexpr uint8_t kRetries = 6;
 constexpr uint8_t kReceiverNotReadyRetries = 1;
 constexpr uint8_t kReceiverNotReadyTimer = 12;  // 0.64 ms
 constexpr uint8_t kHopLimit = 64;
-constexpr uint8_t kReads = 16;  // most RDMA reads at a time
+constexpr uint8_t kReads = 16;                  // most RDMA reads at a time
 
 }  // namespace
 

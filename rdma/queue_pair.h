@@ -25,7 +25,7 @@ class QueuePair {
   QueuePair& operator=(const QueuePair&) = delete;
 
   Address address() const;
-  // Fills in the attributes for the queue pair's state in `state`. False: it cannot (connection_manager.h).
+  // Fills in the attributes for the queue pair's state in `state`. False on failure (connection_manager.h).
   using Path = std::function<bool(ibv_qp_attr& state, int& mask)>;
   // Connects along `path` if there is one, else by the peer's address.
   Result<void> connect(const Address& peer, const RdmaOptions& options, const Path& path = nullptr);

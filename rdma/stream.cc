@@ -14,10 +14,10 @@
 namespace gpupool::transport::rdma {
 namespace {
 
-constexpr uint32_t kDepth = 32;  // data messages in flight
+constexpr uint32_t kDepth = 32;       // data messages in flight
 constexpr uint32_t kBulkDepth = 64;
 constexpr uint32_t kSignalEvery = 8;  // data messages per completion
-constexpr uint32_t kBatch = 16;  // most sends per doorbell
+constexpr uint32_t kBatch = 16;       // most sends per doorbell
 constexpr uint32_t kSendParts = 8;
 constexpr uint32_t kInlineBytes = 256;
 constexpr unsigned kKindShift = 28;  // of the kind in a message's immediate word, above Credits' count

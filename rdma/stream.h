@@ -39,7 +39,7 @@ class Stream {
 
   Result<size_t> send_some(std::span<const iovec> buffers);
   Result<size_t> receive_some(std::span<std::byte> buffer);
-  // What is possible now. A broken queue pair counts as ready, because the next call reports the error.
+  // Returns what is possible now. A broken queue pair counts as ready: the next call reports the error.
   Connection::Ready look(bool for_receive, bool for_send);
 
   // To be called before a thread sleeps. If it returns Ready::none the thread may sleep: one of the

@@ -94,8 +94,8 @@ Result<std::string> RdmaConnection::connect_pairs(Side side, const Card& mine, c
   }
   const auto begin = Clock::now();
   const auto probed = stream_->probe(begin + kTrial);
-  // The probe took a message, its acknowledgement and a wake-up: a sleeping thread learns of data so much
-  // later. Polling takes no system call.
+  // The probe took a message, its acknowledgement and a wake-up: a sleeping thread learns of data that
+  // much later. Polling takes no system call.
   const auto took = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - begin);
   patience_ = {std::clamp(took, kLeastPatience, kMostPatience), kLooksPerYield};
   return agree(probed, deadline);

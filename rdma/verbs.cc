@@ -29,7 +29,7 @@ Error verb_failure(const char* doing, int error) {
 }
 
 Result<const Verbs*> load_verbs() {
-  // never destroyed: exit handlers use it too
+  // Never destroyed: exit handlers use it too.
   static const auto* const loaded = new Result<const Verbs*>(load_library());
   return *loaded;
 }

@@ -7,8 +7,8 @@ namespace gpupool::pool {
 // Reason if a server that does not speak gRPC listens at the address, or one that requires TLS.
 constexpr const char* kNoGrpc = "what listens there speaks no gRPC, or only with TLS";
 
-// Returns a short reason such as "Connection refused", or an empty string if the message is about anything
-// but a connection that was not made.
+// Returns a short reason, for example "Connection refused", or an empty string if the message is not about a
+// failed connection attempt.
 inline std::string connect_failure(const std::string& message) {
   if (!message.starts_with("failed to connect to all addresses") && !message.starts_with("DNS resolution failed")) return {};
   const size_t last = message.rfind(": ");

@@ -13,7 +13,7 @@ namespace {
 // True for the beginning of an HTTP/2 SETTINGS frame (RFC 9113, 6.5), the first bytes that a gRPC server
 // sends.
 bool is_http2(const wire::Preamble& answer) {
-  // type, flags, stream; the length's three bytes come before
+  // Type, flags, stream; the length's three bytes come before.
   constexpr std::array<unsigned char, 6> kRest{0x04, 0, 0, 0, 0, 0};
   return std::memcmp(reinterpret_cast<const unsigned char*>(&answer) + 3, kRest.data(), kRest.size()) == 0;
 }
@@ -42,7 +42,7 @@ Result<HelloReply> exchange(transport::Connection& connection, const Hello& hell
 Result<HelloReply> receive_reply(transport::Connection& connection, transport::Deadline deadline) {
   wire::Preamble answer;
   if (auto got = transport::receive_exact(connection, {reinterpret_cast<std::byte*>(&answer), sizeof answer}, deadline); !got) {
-    // the server resets the connection if it has not read the hello
+    // The server resets the connection if it has not read the hello.
     const bool ended = got.error().code == ErrorCode::closed || got.error().code == ErrorCode::lost;
     return Error{got.error().code, "no answer to the hello: " + got.error().message +
                                        (ended ? "; check that a poold listens there, and whether with TLS (tls://HOST:PORT)" : "")};

@@ -1,5 +1,6 @@
-// cuda.h with every versioned prototype (cuMemAlloc and cuMemAlloc_v2, ..._ptsz) and without its renaming macros.
-// Targets that use it are compiled with __CUDA_API_VERSION_INTERNAL, so that any other include of cuda.h agrees.
+// cuda.h with every versioned prototype (cuMemAlloc and cuMemAlloc_v2, ..._ptsz) and without its renaming
+// macros. Targets that use it are compiled with __CUDA_API_VERSION_INTERNAL, so that any other include of
+// cuda.h agrees.
 #pragma once
 #ifndef __CUDA_API_VERSION_INTERNAL
 #define __CUDA_API_VERSION_INTERNAL

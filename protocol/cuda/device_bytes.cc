@@ -103,11 +103,11 @@ uint64_t ptx_bytes(std::string_view ptx) {
   Tokens tokens(ptx);
   uint64_t sum = 0;
   int braces = 0, parentheses = 0;
-  bool external = false, section = false;  // a debug section, which stays on the host
+  bool external = false, section = false;  // in a debug section, which stays on the host
   const char* body = nullptr;              // start of the current function's body
-  bool starts = true;  // at the start of a statement
+  bool starts = true;                      // at the start of a statement
   for (std::string_view token = tokens.next(); !token.empty(); token = tokens.next()) {
-    if (is_word(token.front())) {  // as most tokens are
+    if (is_word(token.front())) {          // most tokens are words
       starts = false;
       continue;
     }

@@ -7,15 +7,15 @@
 
 namespace gpupool::cuda {
 
-// Of one unpacked entry. Returns 0 for bytes that are not code: loading them reports the error.
+// Bytes for one unpacked entry. Returns 0 for bytes that are not code: loading them reports the error.
 uint64_t device_bytes(CodeKind kind, ByteSpan code);
 
 struct DeviceUse {
   uint64_t bytes = 0;
   bool launches_kernels = false;  // the code names functions of the device runtime that launch kernels
 };
-// Of the code that a device of this compute capability would load: the larger of cubin and PTX, since it may
-// load either.
+// Use by the code that a device of this compute capability would load: the larger of cubin and PTX, since it
+// may load either.
 DeviceUse device_use(const Image& image, int major, int minor);
 inline uint64_t device_bytes(const Image& image, int major, int minor) { return device_use(image, major, minor).bytes; }
 

@@ -1,4 +1,5 @@
-// The CUDA version that a driver library reports (cuDriverGetVersion), and the setting for it. Pure functions, any thread.
+// The CUDA version that a driver library reports (cuDriverGetVersion), and the setting for it. Pure
+// functions, any thread.
 #pragma once
 
 #include <optional>

@@ -59,7 +59,7 @@ CUresult unsupported() {
 }
 
 // The slots of a table: function pointers, except that slot 0 of most tables is the table's size in bytes.
-// The size is that of kSlots wherever no caller is known to check it; cudart 11.8 checks INTEGRITY_CHECK's
+// The size is that of kSlots unless a caller is known to check it, as cudart 11.8 does with INTEGRITY_CHECK
 // (docs/cuda-abi.md).
 constexpr size_t kSlots = 64;
 struct Table {

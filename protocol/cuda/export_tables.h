@@ -37,8 +37,8 @@ struct DriverHooks {
   CUresult (*device_identity)(CUdevice device, DeviceIdentity* identity);
 };
 
-// `hooks` must live as long as the library. CUDA_ERROR_INVALID_VALUE for the one table that cudart must not
-// get; a table of CUDA_ERROR_NOT_SUPPORTED stubs for unknown UUIDs.
+// `hooks` must live as long as the library. CUDA_ERROR_INVALID_VALUE for the one table that cudart must do
+// without; a table of CUDA_ERROR_NOT_SUPPORTED stubs for unknown UUIDs.
 CUresult get_export_table(const void** table, const CUuuid* id, const DriverHooks& hooks);
 
 // The values that the runtime keeps per context. The library calls destroy_context() when a context is reset

@@ -5,7 +5,7 @@
 //   parse_image()      splits bytes into entries
 //   select_code()      selects the entries that a device should load
 //   unpack_entry()     decompresses one entry
-//   keep_runnable()    drops the entries that none of some devices can run, before an image is sent
+//   keep_runnable()    drops the entries that none of the given devices can run
 //   bundle(), Bundle   turn the files of an image into one run of bytes for the wire, and back into what a
 //                      driver accepts
 //
@@ -48,8 +48,8 @@ uint64_t image_extent(const void* image);
 // True for a wrapper or a container, which may have code for several devices; false for a cubin or PTX.
 bool is_fat_binary(const void* image);
 
-// Does the same as image_extent(), and also follows a wrapper's pointers. The pointer is the program's own: a
-// wrong one faults, as with any driver.
+// Finds the image behind a bare pointer, as image_extent() does, and also follows a wrapper's pointers. The
+// pointer is the program's own: a wrong one faults, as with any driver.
 CUresult locate_image(const void* image, ImageSpans& spans);
 
 enum class CodeKind : uint8_t { ptx, elf, other };
@@ -105,7 +105,7 @@ class Bytes {
  public:
   Bytes() = default;
   explicit Bytes(ByteSpan borrowed) : view_(borrowed) {}
-  static Bytes allocate(uint64_t size);  // view() is empty if memory is short
+  static Bytes allocate(uint64_t size);           // view() is empty if memory is short
   ByteSpan view() const { return view_; }
   std::byte* writable() { return owned_.get(); }  // only for allocated bytes
   // The text up to the first NUL: PTX entries are padded with NULs.

@@ -64,9 +64,8 @@ struct CapturedDependency {
   bool last_in_stream = false;  // the stream's own last node, not one that it waits for by an event
 };
 
-// Adds a dependency. If it exists with other edge data, it becomes a full dependency. A full dependency on
-// the stream's own last node, made by waiting for an event, is not shortened by attributes of the next
-// kernel.
+// Adds a dependency. If it exists with other edge data, it becomes a full dependency. If the stream waits by
+// an event for all of its own last node, attributes of the next kernel do not relax that dependency.
 template <class Node>
 void add_dependency(std::vector<CapturedDependency<Node>>& all, Node* node, EdgeData edge) {
   const auto found = std::find_if(all.begin(), all.end(), [&](const auto& known) { return known.node == node; });

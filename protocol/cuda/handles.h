@@ -1,7 +1,7 @@
 // Handles as they travel: minted by the client, looked up by the worker, never dereferenced by either.
 //
-// 64 bits: 0 | kind (7) | generation (20) | index (32) | 0000. The low four bits are zero, as in a pointer, because
-// programs (PyTorch's StreamId) rely on that. Stream handles 0, 1 and 2 are CUDA's own special streams.
+// 64 bits: 0 | kind (7) | generation (20) | index (32) | 0000. The low four bits are zero, as in a pointer,
+// because programs (PyTorch's StreamId) rely on that. Stream handles 0, 1 and 2 are CUDA's special streams.
 #pragma once
 #include <cstdint>
 

@@ -19,7 +19,7 @@ constexpr uint8_t kFormatSized = 4;
 constexpr uint8_t kAttributeParam =
     0x17;  // {u32 index, u16 ordinal, u16 offset, u32 flags, size in bits 18 and up}
 constexpr uint8_t kAttributeParamV2 =
-    0x45;  // {u32 index, u16 ordinal, u16 offset, u32 size}: kernels with large ones
+    0x45;  // {u32 index, u16 ordinal, u16 offset, u32 size}: for kernels with large parameters
 
 struct ParamRecord {
   uint32_t index;

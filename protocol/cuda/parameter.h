@@ -5,7 +5,6 @@
 // Client: `Ends` provides mint(kind), retire(handle), live(kind, handle), stream(handle) and device(ordinal).
 // Worker: `Table` provides resolve(kind, handle) -> optional<void*>, bind(kind, handle, object),
 // unbind(handle), stream(handle) and device(ordinal). Nothing here throws but std::bad_alloc.
-// throws but bad_alloc.
 #pragma once
 #include <array>
 #include <optional>
@@ -269,7 +268,7 @@ struct InArrayParameter : ParameterBase {
   template <class Ends, class Args>
   static void write(Writer& writer, T* arg, const Args& args, Ends&) {
     uint64_t count = arg ? count_in(args) : 0;
-    // no driver function takes that many; the worker answers CUDA_ERROR_INVALID_VALUE
+    // No driver function takes that many; the worker answers CUDA_ERROR_INVALID_VALUE.
     if (count > kMaxArrayBytes / sizeof(V)) count = 0;
     writer.put<uint8_t>(arg != nullptr);
     writer.put<uint64_t>(count);

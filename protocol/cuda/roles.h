@@ -13,7 +13,8 @@ enum class Mode {
   sync,                   // one round trip
   async_without_context,  // as async, for functions that need no current context
   sync_without_context,
-  // one round trip, then the answer is cached per arguments; setting something of a kernel clears the cache
+  // One round trip, then the answer is cached per arguments. Setting an attribute of a kernel clears the
+  // cache.
   once,
   once_without_context,
 };
@@ -33,7 +34,7 @@ template <size_t N> struct in_array {};         // const T*: as many T as parame
 template <size_t N, size_t K> struct in_array_less {};  // const T*: K fewer T than parameter N says
 template <size_t N> struct out_array {};        // T*: as many T as parameter N says, written by the call
 template <size_t N> struct out_text {};         // char*: buffer of parameter N bytes, NUL-terminated by the call
-struct c_string {};                             // const char*  // may be null
+struct c_string {};                             // const char*, may be null
 struct address {};                              // void*: a device address, which is never dereferenced
 struct launch_shape {};  // const CUlaunchConfig*: its shape and cluster attributes, without its stream
 }  // namespace role

@@ -1,4 +1,5 @@
-// The scheduler's key pair, Ed25519 (RFC 8032): it signs leases, poold checks them. Keys are immutable; any thread.
+// The scheduler's key pair, Ed25519 (RFC 8032): the scheduler signs leases, poold verifies them. Keys are
+// immutable; any thread.
 #pragma once
 #include <array>
 #include <memory>

@@ -8,7 +8,7 @@
 namespace gpupool::lease {
 namespace {
 
-// limit for a GPU's memory in bytes, and for bytes per second
+// Limit for a GPU's memory in bytes, and for bytes per second.
 constexpr uint64_t kMostBytes = uint64_t{1} << 50;
 constexpr int64_t kLatestTime = int64_t{1} << 50;   // milliseconds since 1970; a sum of two does not overflow
 constexpr uint32_t kMostSessions = 1'000'000;

@@ -14,9 +14,9 @@
 namespace gpupool::lease {
 
 constexpr std::string_view kTokenPrefix = "lease:";
-constexpr std::chrono::milliseconds kClockSkew{30'000};  // tolerated difference between the clocks of scheduler and poold
+constexpr std::chrono::milliseconds kClockSkew{30'000};  // tolerated difference to the scheduler's clock
 constexpr std::chrono::milliseconds kLongestLife{24 * 3'600'000};  // of a token, from issued_ms to expires_ms
-constexpr size_t kMostTokenBytes = 24 * 1024;  // of a token's text
+constexpr size_t kMostTokenBytes = 24 * 1024;                      // of a token's text
 constexpr int kMostShares = 64;                // GPUs of one lease on one node
 constexpr size_t kIdBytes = 16;
 constexpr size_t kBootBytes = 16;              // Lease.boot, unless it is empty: valid for any poold process

@@ -1,8 +1,9 @@
 // Derives the keys of copies between servers, and proves possession of a key (protocol/wire/peers.h).
 // HMAC-SHA256. Used by the client library (copy_key) and by poold. No state, any thread, cannot fail.
 //
-// A copy's key is derived from the bulk token of the session that receives it, which only that session's client and server know. The client
-// gives the sending server this key alone, so that server can neither derive another copy's key nor join the session as its client would.
+// A copy's key is derived from the bulk token of the receiving session, which only that session's client and
+// server know. The client gives the sending server this key alone, so that server can neither derive another
+// copy's key nor join the session as its client would.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -8,16 +8,16 @@
 
 namespace gpupool {
 
-// Replaces each byte by '?' that is not well-formed UTF-8, or belongs to a control character or to one that
-// changes the writing direction.
+// Replaces by '?' each byte that is not part of well-formed UTF-8, or that belongs to a control character or
+// to a character that changes the writing direction.
 std::string printable(std::string_view text);
-// Works as printable(), in place: the length does not change.
+// Does the same in place; the length does not change.
 void make_printable(char* text, size_t size);
-// Works as printable(), but keeps newlines.
+// Does the same, but keeps newlines.
 std::string printable_lines(std::string_view text);
 
 constexpr size_t kMostMessageBytes = 1024;
-// Works as printable(), and cuts the text to kMostMessageBytes bytes, the last three of which are then "...".
+// Does the same, and cuts longer texts to kMostMessageBytes bytes, of which the last three are "...".
 std::string printable_message(std::string_view text);
 
 }  // namespace gpupool

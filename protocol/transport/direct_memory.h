@@ -15,7 +15,7 @@ class DirectMemory {
   struct Region {
     uint64_t id = 0;          // for remove()
     uint32_t local_key = 0;   // for this side's own transfers
-    uint32_t remote_key = 0;  // for the peer's transfers; 0: the peer has no access
+    uint32_t remote_key = 0;            // for the peer's transfers; 0: the peer has no access
   };
   enum class Access { local, remote };  // remote: the peer may read and write it
   struct Transfer {
@@ -24,7 +24,7 @@ class DirectMemory {
     uint32_t remote_key = 0;
     uint64_t remote = 0;  // address in the peer
     uint32_t bytes = 0;   // at least 1
-    uint64_t cookie = 0;  // returned by completed()
+    uint64_t cookie = 0;                       // returned by completed()
   };
   static constexpr size_t kMostUnderWay = 64;  // pending transfers
 
@@ -45,7 +45,7 @@ class DirectMemory {
   // Stores the cookies of completed transfers and returns how many, or 0 if there are none. An error: the
   // connection is broken, and nothing completes any more.
   virtual Result<size_t> completed(std::span<uint64_t> cookies) = 0;
-  // Blocks until completed() has something, interrupt() ends this wait or has been called before it, or the
+  // Blocks until completed() has something, interrupt() is called (or has been called before), or the
   // deadline passes.
   virtual Result<void> wait(Deadline deadline) = 0;
   virtual void interrupt() = 0;  // thread-safe

@@ -16,7 +16,7 @@ struct RdmaSetting {
   const char* variable;  // "GPUPOOL_RDMA_GID_INDEX"
   const char* values;    // allowed values, to follow "is not"
   const char* meaning;   // for --help, with the default in brackets
-  // returns false and leaves `out` unchanged if the value is not allowed
+  // Returns false and leaves `out` unchanged if the value is not allowed.
   bool (*read)(std::string_view text, RdmaOptions& out);
 };
 std::span<const RdmaSetting> rdma_settings();

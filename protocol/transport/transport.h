@@ -71,7 +71,7 @@ struct RdmaOptions {
 
 // Options of tls connections. Files are PEM.
 struct TlsOptions {
-  // authorities that must have signed the peer's certificate; empty: for a client the system's
+  // Authorities that must have signed the peer's certificate; empty: for a client the system's.
   std::string ca;
   std::string certificate;  // own certificate, followed by its chain; optional for clients
   std::string key;          // private key of `certificate`
@@ -80,7 +80,7 @@ struct TlsOptions {
 
 struct Options {
   std::chrono::milliseconds connect_timeout{5000};
-  // wait() reports ErrorCode::lost if the peer's machine has not acknowledged anything for this long.
+  // wait() fails with ErrorCode::lost if the peer's machine owes an acknowledgement for this long.
   std::chrono::milliseconds dead_peer_timeout{15000};
   bool bulk = false;  // carries only large transfers: bandwidth matters, not latency
   // connect() to a tcp address of this host: use shared memory instead if a trusted poold offers it (shm/).

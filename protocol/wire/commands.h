@@ -12,7 +12,8 @@ namespace gpupool::wire {
 // ping: no body; answered at once by MessageKind::pong, also while the executor works.
 // goodbye: no body; the client is about to close the connection.
 
-// reserves another address range if that of HelloReply is not free in the client; reply: AddressRange
+// move_addresses: reserves another address range if that of HelloReply is not free in the client; reply:
+// AddressRange.
 struct MoveAddresses {
   uint64_t wished_base; // free in the client; 0: any
   uint64_t size;
@@ -121,7 +122,7 @@ struct FreeMemory {
 
 // launch: attribute_count CUlaunchAttributes follow, then parameter_bytes of packed parameters.
 constexpr uint32_t kLaunchCooperative = 1;
-constexpr uint32_t kLaunchExtended = 2;  // cuLaunchKernelEx: has attributes
+constexpr uint32_t kLaunchExtended = 2;         // cuLaunchKernelEx: has attributes
 constexpr uint32_t kMaxLaunchAttributes = 64;
 constexpr uint32_t kMaxParameterBytes = 32764;  // CUDA's limit since 12.1 (4 KiB before)
 struct Launch {
@@ -168,8 +169,8 @@ struct DestroyArray {
 // whole. Reply: empty.
 struct ArrayPart {
   uint64_t handle;      // new array
-  uint64_t whole;  // the mipmapped array, or the array
-  uint32_t number;  // of the level or plane
+  uint64_t whole;       // the mipmapped array, or the array
+  uint32_t number;      // of the level or plane
   uint32_t reserved;
 };
 // get_reference: the name (text) of a texture or surface reference of the module follows. Reply: empty.

@@ -71,7 +71,7 @@ struct CancelBulk {
 struct DirectCopy {
   BulkCopy rows;        // flags as for the bulk commands
   uint64_t memory;      // address in the client, of rows.width * rows.rows bytes
-  uint32_t key;  // remote key of the registered memory
+  uint32_t key;         // remote key of the registered memory
   uint32_t reserved;
 };
 // Bytes of the pieces that packed rows are cut into: whole rows if there are several.

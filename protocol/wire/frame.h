@@ -2,8 +2,8 @@
 // Little-endian, as is every machine that CUDA supports.
 //
 // A connection starts with one Preamble + Hello from the client and one Preamble + HelloReply from the server
-// (Protobuf, protocol/control/hello.proto). Then the client sends commands and the server sends messages, each a fixed
-// header followed by `length` bytes.
+// (Protobuf, protocol/control/hello.proto). Then the client sends commands and the server sends messages,
+// each a fixed header followed by `length` bytes.
 #pragma once
 #include <bit>
 #include <cstddef>
@@ -48,9 +48,9 @@ enum class MessageKind : uint16_t {
   device_data = 2,      // part of a device-to-host copy: body is DeviceData + bytes
   standard_output = 3,  // what device code printed
   standard_error = 4,   // assertion texts
-  // a host function is due: body is u64 callback id; with an error: it will not be called (commands.h)
+  // A host function is due: body is u64 callback id; with an error: it will not be called (commands.h).
   host_callback = 5,
-  pong = 6,  // answers a ping, or (sequence 0) shows that a long command is still running
+  pong = 6,             // answers a ping, or (sequence 0) shows that a long command is still running
   end = 7,              // the server ends the session; body is a text that says why
 };
 struct MessageHeader {
@@ -69,7 +69,7 @@ constexpr uint16_t kMemoryLimited = 1;
 // gives a stream work.
 constexpr uint16_t kBacklogLong = 2;
 
-// On a bulk connection, in both directions: precedes each piece of the copies that commands have announced.
+// Bulk connections carry the pieces of announced copies, in both directions, each behind a BulkHeader.
 constexpr uint32_t kMaxBulkConnections = 8;  // per session
 struct BulkHeader {
   uint32_t length = 0;    // bytes after this header; every piece but the last of a copy has bulk_piece_bytes()

@@ -39,8 +39,8 @@ struct GetKernelNames {
   uint64_t owner;       // module or library
   uint64_t first;       // number of the first wanted name, in the server's order
 };
-// names from `first` on follow, each with its NUL: those that fit kMaxNamesBytes, but at least one if there
-// are any
+// Names from `first` on follow, each with its NUL: those that fit kMaxNamesBytes, but at least one if there
+// are any.
 struct KernelNames {
   uint64_t count;       // of all names
 };

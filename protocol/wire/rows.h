@@ -1,5 +1,5 @@
-// Copies between rows of bytes in memory, `pitch` bytes apart, and the same rows packed. All copies of
-// rectangles in client and worker use it. No state, any thread.
+// Copies between rows of bytes that are `pitch` bytes apart in memory and the same rows packed. Used by all
+// copies of rectangles in client and worker. No state, any thread.
 #pragma once
 #include <algorithm>
 #include <cstddef>

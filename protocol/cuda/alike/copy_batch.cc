@@ -61,7 +61,7 @@ CUresult copy_batch(const CUdeviceptr* to, const CUdeviceptr* from, const size_t
   return CUDA_SUCCESS;
 }
 
-// Bytes of an array's element; 0: not an array, or a format without copies in batches.
+// Bytes of an array's element; 0: not an array, or an unsupported format.
 size_t element_bytes(CUarray array) {
   CUDA_ARRAY3D_DESCRIPTOR about{};
   if (cuArray3DGetDescriptor_v2(&about, array) != CUDA_SUCCESS) return 0;

@@ -34,7 +34,7 @@ CUDA_EXPORT CUresult cuMemSetMemPool(CUmemLocation* place, CUmemAllocationType t
   const CUresult result = check(place, type);
   if (result != CUDA_SUCCESS) return result;
   const CUresult set = cuDeviceSetMemPool(place->id, pool);
-  // the pool belongs to another location
+  // The pool belongs to another location.
   return set == CUDA_ERROR_INVALID_DEVICE ? CUDA_ERROR_INVALID_VALUE : set;
 }
 #endif

@@ -42,7 +42,7 @@ void ShmConnection::ring(int socket) {
   const char bell = 0;
   while (::send(socket, &bell, 1, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
     if (errno == EINTR) continue;
-    // A full socket is as good: the peer has unread doorbells.
+    // If the socket is full, unread doorbells wake the peer.
     if (errno != EAGAIN && errno != EWOULDBLOCK) peer_gone_.store(true, std::memory_order_release);
     return;
   }

@@ -1,4 +1,4 @@
-// Transports the bytes of one direction through memory that two processes map. One thread writes, one thread
+// Carries the bytes of one direction through memory that two processes map. One thread writes, one thread
 // reads, as a rule in different processes. Used by ShmConnection.
 //
 // Neither side trusts the other. Each keeps its own index in private memory and publishes a copy; the other's
@@ -21,7 +21,7 @@ struct RingControl {
   alignas(64) std::atomic<uint64_t> written;    // bytes since the start
   std::atomic<uint32_t> writer_sleeps;          // the writer wants a doorbell when there is room
   std::atomic<uint32_t> writer_closed;
-  alignas(64) std::atomic<uint64_t> read;  // bytes since the start
+  alignas(64) std::atomic<uint64_t> read;       // bytes since the start
   std::atomic<uint32_t> reader_sleeps;          // the reader wants a doorbell when there are bytes
 };
 static_assert(sizeof(RingControl) == 128 && std::atomic<uint64_t>::is_always_lock_free);
@@ -67,8 +67,8 @@ class RingReader {
     if (there > capacity_) return std::nullopt;
     return there;
   }
-  // Fills `buffer` as far as there are bytes, and returns their number; nullopt: the writer's index is
-  // invalid. Calls `wake` if the writer asked for a doorbell and half of the ring is free.
+  // Reads the bytes that are there, at most buffer.size(), and returns their number; nullopt: the writer's
+  // index is invalid. Calls `wake` if the writer asked for a doorbell and half of the ring is free.
   template <class Wake>
   std::optional<size_t> read(std::span<std::byte> buffer, Wake&& wake);
   RingControl& control() { return control_; }

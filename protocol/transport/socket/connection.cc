@@ -109,7 +109,7 @@ Result<Connection::Ready> SocketConnection::wait(bool for_receive, bool for_send
     }
     const bool interrupted = polled[1].revents != 0 && take_interrupt();
     const short seen = polled[0].revents;
-    // the next call on the socket reports the error
+    // The next call on the socket reports the error.
     const bool broken = (seen & (POLLERR | POLLHUP | POLLNVAL)) != 0;
     const bool receive = for_receive && ((seen & POLLIN) != 0 || broken);
     const bool send = for_send && ((seen & POLLOUT) != 0 || broken);
@@ -127,7 +127,7 @@ Result<Connection::Ready> SocketConnection::wait(bool for_receive, bool for_send
 
 void SocketConnection::interrupt() {
   const uint64_t one = 1;
-  // a full counter means that an interrupt is pending already
+  // A full counter means that an interrupt is pending already.
   [[maybe_unused]] const ssize_t written = ::write(wake_, &one, sizeof one);
 }
 

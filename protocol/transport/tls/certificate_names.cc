@@ -18,7 +18,7 @@ void add_common_name(std::vector<std::string>& names, X509* certificate) {
   const Openssl& ssl = openssl();
   auto* const subject = ssl.X509_get_subject_name(certificate);
   const int at = ssl.X509_NAME_get_index_by_NID(subject, NID_commonName, -1);
-  // ambiguous: several common names
+  // Ambiguous: several common names.
   if (at < 0 || ssl.X509_NAME_get_index_by_NID(subject, NID_commonName, at) >= 0) return;
   unsigned char* text = nullptr;
   const int bytes = ssl.ASN1_STRING_to_UTF8(&text, ssl.X509_NAME_ENTRY_get_data(ssl.X509_NAME_get_entry(subject, at)));

@@ -13,7 +13,7 @@
 namespace gpupool::transport::tls {
 namespace {
 
-// bytes per call; then the other direction gets the lock
+// Bytes per call; then the other direction gets the lock.
 constexpr size_t kMostAtOnce = 16 * Stream::kMostBytes;
 
 // Appends the list's bytes, without the first `skip`, until `out` has `most` bytes.

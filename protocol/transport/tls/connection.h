@@ -32,7 +32,7 @@ class TlsConnection final : public tcp::TcpConnection {
   mutable std::mutex mutex_;  // guards stream_ and with_worker_
   std::unique_ptr<Stream> stream_;
   bool with_worker_;
-  std::optional<Error> ended_;  // the receiver's: returned after all bytes received before it
+  std::optional<Error> ended_;  // the receiver's: returned once all earlier bytes are delivered
   // The sender's: the rest of a record that OpenSSL has begun. The caller's next list starts with the same
   // bytes.
   std::vector<std::byte> begun_;

@@ -29,7 +29,7 @@ Result<const Openssl*> load() {
 }  // namespace
 
 Result<const Openssl*> load_openssl() {
-  // never destroyed: exit handlers use it too
+  // Never destroyed: exit handlers use it too.
   static const auto* const loaded = new Result<const Openssl*>(load());
   return *loaded;
 }

@@ -48,7 +48,7 @@ class Stream {
   // True if the last call that would have blocked waits for room to send, false if it waits for bytes to
   // receive.
   bool wants_to_send() const { return wants_to_send_; }
-  bool has_received() const;  // receive_some() has bytes without reading the socket
+  bool has_received() const;  // receive_some() need not read the socket
   // `records`: how many are sent before the key is updated.
   void change_key_after(uint64_t records) { records_per_key_ = records; }
   void end();                 // sends close_notify, if possible
@@ -80,8 +80,8 @@ class Stream {
   bool has_secret_ = false;
   Secret secret_{};
   std::string host_;
-  int system_error_ = 0;  // errno of the socket's last failure
-  uint64_t records_ = 0;  // sent with the current key
+  int system_error_ = 0;                 // errno of the socket's last failure
+  uint64_t records_ = 0;                 // sent with the current key
   uint64_t records_per_key_ = 1u << 22;  // AES-GCM: a key is good for about 2^24 records (RFC 8446, 5.5)
 };
 
