@@ -67,7 +67,7 @@ struct ResourceGroups {
   uint32_t groups;
   uint32_t given;        // number of groups whose ResourceInfo follows
 };
-// describe_resources: `count` numbers of resources follow.
+// describe_resources: `count` numbers of resources (u64) follow.
 struct DescribeResources {
   uint64_t description;  // new handle
   uint32_t count;
