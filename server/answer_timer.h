@@ -1,5 +1,6 @@
-// A time-out for one question at a time. asio may have queued a timer's handler when the timer is cancelled, and calls it without an error then:
-// here a time-out that was stopped, or set anew, never expires. One thread, the io_context's; the timer must not end before its handlers.
+// A timeout for one question at a time. WorkerPool uses it for dumps, on the io_context's thread. An asio
+// timer that is cancelled may still call a handler without an error if asio had already queued it; this
+// timer never expires after stop() or a new start(). It must outlive its handlers.
 #pragma once
 #include <chrono>
 #include <cstdint>

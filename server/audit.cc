@@ -9,7 +9,7 @@
 namespace gpupool::server {
 namespace {
 
-// Of a page that the worker may have filled with anything: sums may wrap, nothing else.
+// The page is untrusted: the sum may wrap.
 uint64_t sum(const quota::SessionPage& page, std::atomic<uint64_t> quota::SessionPage::Gpu::* what) {
   uint64_t total = 0;
   for (const auto& gpu : page.gpus) total += (gpu.*what).load(std::memory_order_relaxed);
@@ -22,7 +22,7 @@ uint64_t most(const quota::SessionPage& page, std::atomic<uint64_t> quota::Sessi
   return highest;
 }
 
-// "1: memory 2147483648 compute 25, ...": of the GPUs of which the tenant has another share than of each.
+// Returns "1: memory 2147483648 compute 25, ..." for the GPUs whose limits differ from the tenant's default.
 std::string other_shares(const quota::Quota& quota) {
   std::string text;
   for (const auto& [gpu, limits] : quota.gpus) {
@@ -32,7 +32,7 @@ std::string other_shares(const quota::Quota& quota) {
   return text;
 }
 
-// Which session it is and whose; both of its lines begin with this.
+// Fields that identify a session, the first ones of both of its records.
 std::vector<log::Field> fields_of(const SessionView& session) {
   const Client& client = session.client;
   return {{"session", session.number},
@@ -74,7 +74,7 @@ void Audit::ended(const SessionView& session, const std::string& reason, bool cr
   write(crashed ? log::Level::error : log::Level::info, "session_ended", fields);
 }
 
-// The log has the front door's line.
+// Written to the file only: FrontDoor logs the refusal.
 void Audit::denied(const Client& client, const Refusal& refusal) {
   file_.append_if_room("session_denied", {{"client", client.address},
                                     {"lease", client.lease},
@@ -86,7 +86,7 @@ void Audit::denied(const Client& client, const Refusal& refusal) {
                                     {"reason", refusal.reason}});
 }
 
-// The log has clients_refused_unlogged.
+// Written to the file only: FrontDoor logs clients_refused_unlogged.
 void Audit::denied_too(uint64_t count) { file_.append_if_room("sessions_denied_too", {{"count", count}}); }
 
 void Audit::administered(std::string_view does, const std::string& on, const std::string& how) {

@@ -1,5 +1,6 @@
-// Who used this host's GPUs, when, and how much: one structured line for each session's start and end and each client that was turned away,
-// in poold's log and, if wished, appended to a file as JSON. poold's one thread.
+// Records who used this host's GPUs, when and how much: a structured line for each session's start and end
+// and for each refused client, in poold's log and optionally in a JSON file (log/audit_file.h). The daemon
+// and the admin service use it on poold's thread.
 #pragma once
 #include <span>
 #include <string>
@@ -14,19 +15,20 @@ namespace gpupool::server {
 
 class Audit {
  public:
-  explicit Audit(std::string file) : file_(std::move(file)) {}  // empty: none
+  explicit Audit(std::string file) : file_(std::move(file)) {}  // empty: no file
 
-  // Again after a rotation; on failure the old file stays in use.
+  // Opens the file, or reopens it after a rotation. On failure the old file stays in use.
   Result<void> open() { return file_.open(); }
-  // The file takes no lines: no session should begin.
+  // True if the file accepts no records. No session should begin then.
   bool stalled() const { return file_.stalled(); }
   AuditFile::Counts counts() const { return file_.counts(); }
   void started(const SessionView& session, const quota::Quota& quota);
   void ended(const SessionView& session, const std::string& reason, bool crashed);
   void denied(const Client& client, const Refusal& refusal);
-  // Clients that were turned away without a line of their own, within about a second. For the file alone.
+  // Records the number of clients refused without a record of their own within about a second. Written to the
+  // file only.
   void denied_too(uint64_t count);
-  // An administrator's change, over the admin socket: what, and of what.
+  // Records an administrator's change over the admin socket: the action, its object and details.
   void administered(std::string_view does, const std::string& on, const std::string& how);
   void reloaded(const std::string& file, size_t tenants);
 

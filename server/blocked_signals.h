@@ -1,10 +1,10 @@
-// Signals are for poold's first thread, whose loop they wake up.
+// Blocks signals, so that threads of poold leave them to its main thread, whose event loop they wake.
 #pragma once
 #include <signal.h>
 
 namespace gpupool::server {
 
-// While one lives, this thread handles no signal, nor do threads that it starts for as long as they live.
+// Blocks all signals on this thread while the object lives. Threads started meanwhile inherit that for good.
 class BlockedSignals {
  public:
   BlockedSignals() {

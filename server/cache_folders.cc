@@ -31,7 +31,7 @@ namespace fs = std::filesystem;
 constexpr const char* kParent = "/dev/shm";
 constexpr const char* kPrefix = "gpupool-cache-";
 constexpr std::chrono::seconds kLastPatience{2};
-constexpr const char* kLock = "lock";  // locked by poold as long as it runs
+constexpr const char* kLock = "lock";  // locked while poold runs
 
 Error cannot_make(const std::string& path, int error) {
   return {ErrorCode::unavailable, "cannot make '" + path + "': " + std::generic_category().message(error)};
@@ -49,7 +49,8 @@ std::string random_name() {
   return name;
 }
 
-// False where there is no thread for it: workers can take all that the host has. Folders then stay until the next poold starts.
+// Runs `work` on a detached thread. Returns false if no thread can be started, for instance because workers
+// use all that the host allows. Folders then stay until the next poold starts.
 bool in_background(std::function<void()> work) {
   const BlockedSignals blocked;
   try {
@@ -61,8 +62,8 @@ bool in_background(std::function<void()> work) {
   }
 }
 
-// What workers made belongs to their users, and root may lack the capability to change it (examples/systemd/poold.service), so the calling thread takes
-// the owner's identity for files meanwhile.
+// Sets the calling thread's file system user ID to the owner's. Files that workers made belong to the
+// workers' users, and root may lack the capability to change them (examples/systemd/poold.service).
 class AsOwner {
  public:
   explicit AsOwner(uid_t owner) : before_(static_cast<uid_t>(::setfsuid(owner))) {}
@@ -74,10 +75,10 @@ class AsOwner {
   const uid_t before_;
 };
 
-constexpr int kDeepest = 16;      // folders in folders that are open at once; the driver's are two deep
+constexpr int kDeepest = 16;      // limit of recursion; the driver's folders are two deep
 constexpr int kMostRounds = 4096;
 
-// Calls `use` with each name in the folder, however many a worker has made.
+// Calls `use` with each name in the folder.
 template <class Use>
 void for_each_name(int folder, const Use& use) {
   const int own = ::openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);  // closedir() closes it
@@ -93,18 +94,18 @@ void for_each_name(int folder, const Use& use) {
   ::closedir(list);
 }
 
-// Opens a folder that a worker may have made, with whatever mode. -1: it is none.
+// Opens a folder that a worker made, whatever its mode. Returns -1 if there is none.
 int open_folder(int parent, const char* name, uid_t& owner) {
   struct stat status {};
   if (::fstatat(parent, name, &status, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISDIR(status.st_mode)) return -1;
   owner = status.st_uid;
   const AsOwner identity(owner);
-  (void)!::fchmodat(parent, name, 0777, AT_SYMLINK_NOFOLLOW);  // else it cannot be opened
+  (void)!::fchmodat(parent, name, 0777, AT_SYMLINK_NOFOLLOW);  // otherwise it may not open
   return ::openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 }
 
-// Removes what is in `folder`, of whichever users; the calling thread has its owner's identity. True if folders that are deeper than kDeepest were moved
-// to `top`, for another round.
+// Removes everything in `folder`. The calling thread must have the identity of the folder's owner. Returns
+// true if folders deeper than kDeepest were moved to `top`, for another round.
 bool empty(int top, int folder, int depth) {
   bool moved = false;
   for_each_name(folder, [&](const char* name) {
@@ -129,7 +130,7 @@ void empty(int folder) {
   for (int round = 0; round < kMostRounds && empty(folder, folder, 0); ++round) {}
 }
 
-// Lets everybody who gets into the folder read and change what is `user`'s there.
+// Makes `user`'s files in the folder readable and writable for everyone who can reach them.
 void open_to_all(int folder, uid_t user, int depth = 0) {
   for_each_name(folder, [&](const char* name) {
     struct stat status {};
@@ -154,7 +155,7 @@ void remove_root(const std::string& path) {
   fs::remove_all(path, status);
 }
 
-// Removes what a poold of this user left that was killed.
+// Removes root folders of killed poolds of this user.
 void remove_stale() {
   std::error_code status;
   for (fs::directory_iterator entry(kParent, status); !status && entry != fs::directory_iterator(); entry.increment(status)) {
@@ -197,7 +198,7 @@ Result<std::unique_ptr<CacheFolders>> CacheFolders::open(const std::string& work
   const int lock = ::open((path + "/" + kLock).c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   const bool locked = lock >= 0 && ::flock(lock, LOCK_EX | LOCK_NB) == 0;
   const int folder = ::open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
-  // Unlisted for the user's other processes, too: workers, which may not change modes.
+  // Mode 0300 hides the names from workers, which may run as this user but must not change modes.
   if (!locked || folder < 0 || ::chmod(path.c_str(), 0300) != 0) {
     const int error = errno;
     if (lock >= 0) ::close(lock);
@@ -205,7 +206,7 @@ Result<std::unique_ptr<CacheFolders>> CacheFolders::open(const std::string& work
     remove_root(path);
     return cannot_make(path, error);
   }
-  (void)in_background([] { remove_stale(); });  // not before this one is locked
+  (void)in_background([] { remove_stale(); });  // only after this root is locked
   return std::unique_ptr<CacheFolders>(new CacheFolders(path, std::make_shared<const Root>(folder, lock)));
 }
 
@@ -223,7 +224,7 @@ CacheFolders::Folder CacheFolders::make() {
   Folder made{random_name()};
   if (made.name.empty() || ::mkdirat(root_->folder, made.name.c_str(), 0700) != 0) return made;
   made.descriptor = ::openat(root_->folder, made.name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-  // For whatever user workers are: whoever has not been given the descriptor does not get past the root folder.
+  // Any user may access it: without the descriptor no worker gets past the root folder.
   if (made.descriptor >= 0 && ::fchmod(made.descriptor, 0777) == 0) return made;
   if (made.descriptor >= 0) ::close(std::exchange(made.descriptor, -1));
   ::unlinkat(root_->folder, made.name.c_str(), AT_REMOVEDIR);

@@ -1,9 +1,11 @@
-// Folders in which NVIDIA's driver keeps machine code that it compiled from PTX (CUDA_CACHE_PATH): one for each tenant, given to the
-// workers of that tenant's sessions by descriptor and to no others. poold's one thread.
+// Folders for the NVIDIA driver's cache of code compiled from PTX (CUDA_CACHE_PATH): one for each tenant,
+// passed by descriptor to the workers of that tenant's sessions only. TenantCode uses it on poold's thread;
+// detached threads change and remove files.
 //
-// All lie in one root folder in /dev/shm, which goes with this object, or, what a worker has made too much of to remove it in a moment, when the next
-// poold of the same user starts. Nobody can list it and the names are random, so a worker that has been taken over does not find other tenants' folders. Nothing but the driver itself bounds what a
-// folder takes.
+// All folders lie in one root folder in /dev/shm. The destructor removes it; files that are left after 2 s
+// are removed when the next poold of the same user starts. The root cannot be listed and names are random, so
+// a compromised worker cannot find other tenants' folders. Only the driver itself limits the size of a
+// folder.
 #pragma once
 #include <sys/types.h>
 
@@ -21,7 +23,8 @@ class CacheFolders {
     int descriptor = -1;  // -1: it could not be made
   };
 
-  // `worker_users`: those that workers become when poold is root.
+  // `worker_users`: users of the workers if poold is root (WorkerUsers). ErrorCode::unavailable: no root
+  // folder.
   static Result<std::unique_ptr<CacheFolders>> open(const std::string& worker_users);
   ~CacheFolders();
   CacheFolders(const CacheFolders&) = delete;
@@ -29,10 +32,12 @@ class CacheFolders {
 
   const std::string& root() const { return path_; }
   Folder make();
-  // Where each session has a user of its own: lets the other sessions of the tenant read and change what `user`'s has made, which has ended. Returns at
-  // once; a thread of its own does it. They have what it is for by the folder's descriptor, so the modes keep nobody else from it or let them in.
+  // For sessions that each have a user of their own: lets the tenant's other sessions read and change files
+  // that an ended session's `user` made. Returns at once; a detached thread does it. File modes may be open
+  // to all, because access requires the folder's descriptor.
   void share(const Folder& folder, uid_t user);
-  // Workers that have it go on without. Returns at once; a thread of its own empties the folder, however much a worker put into it.
+  // Removes a folder; workers that have it open continue without it. Returns at once; a detached thread does
+  // it.
   void remove(Folder folder);
 
  private:

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::chrono::seconds kInterval{10};
 
-// Equal for two looks at a file that nobody has written or replaced in between.
+// Identifies a version of a file: changes when the file is written or replaced.
 struct Stamp {
   bool there = false;
   dev_t device = 0;
@@ -42,7 +42,7 @@ struct CertificateWatch::Shared : std::enable_shared_from_this<Shared> {
   Shared(asio::io_context& context, transport::TlsOptions files, std::function<void(const Read&)> changed)
       : context(context), files(std::move(files)), changed(std::move(changed)) {}
   void run(Stamps known);
-  bool pause();  // false: the end
+  bool pause();  // false: this object is being destroyed
   void tell(Read read);
 
   asio::io_context& context;

@@ -1,7 +1,9 @@
-// Reads a TLS server's certificate, key and authorities again when their files have changed, without being told. poold uses it.
+// Reads a TLS server's certificate, key and client authorities again when their files change. Used by the
+// daemon.
 //
-// A thread of its own looks at the files every ten seconds, since a file system may stall, and tells of a change on `context`'s thread. Where the
-// files cannot be used (half of a pair is written, a mistake) the error is told, once until they change again. The destructor does not wait.
+// A thread of its own checks the files every 10 s, since a file system may stall, and reports a change on
+// `context`'s thread. Unusable files (only one of a pair written yet, a mistake) are reported as an error,
+// once until they change again. The destructor does not wait for the thread.
 #pragma once
 #include <asio/io_context.hpp>
 #include <functional>
@@ -14,7 +16,7 @@ namespace gpupool::server {
 class CertificateWatch {
  public:
   using Read = Result<std::shared_ptr<const transport::tls::Context>>;
-  // `changed` is called while this object lives.
+  // `changed` is not called after the destructor.
   CertificateWatch(asio::io_context& context, transport::TlsOptions files, std::function<void(const Read&)> changed);
   ~CertificateWatch();
   CertificateWatch(const CertificateWatch&) = delete;
@@ -22,7 +24,7 @@ class CertificateWatch {
 
  private:
   struct Shared;
-  const std::shared_ptr<Shared> shared_;  // the thread's, too
+  const std::shared_ptr<Shared> shared_;  // shared with the thread
 };
 
 }  // namespace gpupool::server

@@ -1,4 +1,5 @@
-// What poold says of its workers' confinement: by --check-host, and at its start.
+// Checks the workers' confinement, for --check-host and at poold's start. Runs on the main thread before
+// others are started.
 #pragma once
 #include <functional>
 
@@ -6,14 +7,16 @@
 
 namespace gpupool::server {
 
-// Prints the layers. The exit status: 0 if all hold, else kExitFailure.
+// Prints the layers. Returns the exit status: 0 if all are effective, else kExitFailure.
 int check_host(const ServerOptions& options);
 
-// Refuses to start where a worker could read the TLS key or the node's token; with --insecure and --sandbox=off look_at_confinement() finds that.
+// Fails if a worker could read the TLS key or the node's token. With --insecure or --sandbox=off it succeeds,
+// and look_at_confinement() finds these secrets.
 Result<void> check_secrets(const ServerOptions& options, const std::string& device_library);
 
-// What it gives logs a warning for each layer that does not hold, and for each secret that a worker could read. Looks by forking, so it comes before
-// other threads; the log must not be written before a thread writes it.
+// Checks the layers, and returns a function that logs a warning for each layer that is not effective and for
+// each secret that a worker could read. Forks, so call this before starting threads, and the returned
+// function once the log has its thread.
 std::function<void()> look_at_confinement(const ServerOptions& options, const std::string& device_library);
 
 }  // namespace gpupool::server

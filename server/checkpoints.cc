@@ -15,8 +15,9 @@
 
 namespace gpupool::server {
 
-// Lives in Checkpoints' list, and in the handlers of its pending operations; drop() ends both. The next question is read when the answer
-// has been written. While a question is open the link waits for the socket to become readable, so a client that leaves is noticed at once.
+// One client's connection. Checkpoints' list and the handlers of pending operations own it until drop().
+// Reads the next question when the answer has been written. While a question is open, waits for the socket to
+// become readable, so that a disconnect is noticed at once.
 class CheckpointLink : public std::enable_shared_from_this<CheckpointLink> {
  public:
   CheckpointLink(Checkpoints& owner, Client client)
@@ -57,14 +58,16 @@ class CheckpointLink : public std::enable_shared_from_this<CheckpointLink> {
     stream_.read(std::span(asked_), [self = shared_from_this()](bool asked) { asked ? self->take_question() : self->drop(); });
   }
 
-  // The client has nothing to say while its question is open: it has left, or breaks the protocol.
+  // A client sends nothing while its question is open. If the socket becomes readable, the client has
+  // disconnected or broken the protocol.
   void watch(uint64_t asked) {
     stream_.await_readable([weak = weak_from_this(), asked] {
       if (const auto self = weak.lock(); self && self->question_ == asked) self->drop();
     });
   }
 
-  // The next question is read only then, so that a flood fills the client's own socket. The more connections a tenant has, the longer each pauses.
+  // Delays reading the next question, so that a flood fills the client's own socket. The delay grows with the
+  // number of the tenant's connections.
   void pause() {
     timer_.expires_after(Checkpoints::kPause * owner_.links_of(tenant()));
     timer_.async_wait([self = shared_from_this()](const asio::error_code& status) {
@@ -109,7 +112,8 @@ class CheckpointLink : public std::enable_shared_from_this<CheckpointLink> {
     answer(body);
   }
 
-  // Behind a sign of life that is on its way. No other answer is: the next question has not been read.
+  // May follow an empty frame that is still being sent. No other answer is pending: the next question has not
+  // been read.
   void answer(const std::string& body) {
     const wire::Preamble preamble{.length = static_cast<uint32_t>(body.size())};
     unsent_.append(reinterpret_cast<const char*>(&preamble), sizeof preamble);
@@ -134,7 +138,7 @@ class CheckpointLink : public std::enable_shared_from_this<CheckpointLink> {
     timer_.async_wait([self = shared_from_this()](const asio::error_code& status) {
       if (status || !self->waits_) return;
       const wire::Preamble preamble;
-      // A client that does not read gets no more of them.
+      // Queues at most one empty frame for a client that does not read.
       if (self->unsent_.empty()) self->unsent_.assign(reinterpret_cast<const char*>(&preamble), sizeof preamble);
       self->send();
       self->show_life();
@@ -150,13 +154,13 @@ class CheckpointLink : public std::enable_shared_from_this<CheckpointLink> {
 
   Checkpoints& owner_;
   ByteStream stream_;
-  asio::steady_timer timer_;     // of the connection
-  asio::steady_timer time_out_;  // of the question
+  asio::steady_timer timer_;     // of the connection: limits, pauses and empty frames
+  asio::steady_timer time_out_;  // of a pending lock
   const Client client_;
   std::array<std::byte, sizeof(wire::Preamble) + sizeof(wire::CheckpointQuestion)> asked_;
   std::string sending_, unsent_;
-  uint64_t question_ = 0;  // the pool's number; 0: none, or answered
-  bool waits_ = false;     // it has asked, and gets an answer
+  uint64_t question_ = 0;  // number of the open question in WorkerPool; 0: none
+  bool waits_ = false;     // a question is being answered
 };
 
 Checkpoints::Checkpoints(asio::io_context& context, WorkerPool& pool, Refuse refuse) : context_(context), pool_(pool), refuse_(std::move(refuse)) {}

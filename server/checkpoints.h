@@ -1,9 +1,10 @@
-// The clients that lock, checkpoint, restore and unlock other processes of their tenant (protocol/wire/checkpoint.h): poold passes on
-// what they want to the sessions' workers, and no worker is taken for them.
+// Serves clients that lock, checkpoint, restore and unlock other processes of their tenant
+// (protocol/wire/checkpoint.h). Passes their questions to the sessions' workers; these clients get no worker
+// of their own. Used by the daemon.
 //
-// poold's one thread. What comes in is not trusted: questions have a fixed size, one is read and answered at a time, and connections are
-// bounded in number for each tenant and in time, and all of a tenant's are answered 500 times a second at most. A client that leaves while its
-// question is open takes back what is not done yet.
+// Runs on poold's thread. Input is untrusted: questions have a fixed size and are read and answered one at a
+// time; connections are limited in number for each tenant, and in time; a tenant gets at most 500 answers per
+// second. When a client disconnects, its pending lock is cancelled.
 #pragma once
 #include <asio/io_context.hpp>
 #include <chrono>
@@ -22,10 +23,12 @@ class Checkpoints {
  public:
   static constexpr size_t kMostOfTenant = 64;
   static constexpr size_t kMost = 1024;
-  static constexpr std::chrono::milliseconds kSilence{60'000};   // between an answer and the next question
-  static constexpr std::chrono::milliseconds kPatience{5'000};   // for a client that does not read
-  static constexpr std::chrono::milliseconds kLifeSign{500};     // while it waits
-  static constexpr std::chrono::milliseconds kPause{2};          // between an answer and reading the next question, times the tenant's connections
+  // Limit of the time between an answer and the next question.
+  static constexpr std::chrono::milliseconds kSilence{60'000};
+  static constexpr std::chrono::milliseconds kPatience{5'000};   // for a client that does not read its answer
+  static constexpr std::chrono::milliseconds kLifeSign{500};  // interval of empty frames while a client waits
+  // Pause before the next question is read, times the tenant's number of connections.
+  static constexpr std::chrono::milliseconds kPause{2};
   using Refuse = std::function<void(Client, const Refusal&)>;
 
   Checkpoints(asio::io_context& context, WorkerPool& pool, Refuse refuse);
@@ -33,9 +36,9 @@ class Checkpoints {
   Checkpoints(const Checkpoints&) = delete;
   Checkpoints& operator=(const Checkpoints&) = delete;
 
-  // A client that has shown whose it is. Takes over its descriptor.
+  // Serves an authenticated client, or refuses it if there are too many. Takes ownership of its descriptor.
   void admit(Client client);
-  // Those of these clients lose their connections.
+  // Closes the connections of clients for which `clients` returns true.
   void drop_if(const std::function<bool(const Client&)>& clients);
   void close();
 

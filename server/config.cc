@@ -1,4 +1,4 @@
-// The TOML file of poold: the same keys as the command line's long options.
+// Reads poold's TOML file, whose keys are the long options of the command line.
 #include <string_view>
 #include <utility>
 
@@ -11,7 +11,7 @@ namespace {
 
 using namespace settings;
 
-// [rdma]: `enabled`, and the options that begin with --rdma-. Numbers may be given as such or as text.
+// Reads [rdma]: `enabled`, and the --rdma-* options without that prefix. Numbers may be integers or strings.
 Result<void> to_rdma(const toml::node& node, ServerOptions& options) {
   return for_each_key(node, [&](std::string_view key, const toml::node& value) -> Result<void> {
     if (key == "enabled") return to_flag(value, options.rdma);
@@ -40,7 +40,7 @@ Result<void> to_endpoints(const toml::node& node, std::vector<transport::Endpoin
 
 constexpr std::pair<std::string_view, Sandbox> kSandboxes[] = {{"on", Sandbox::on}, {"off", Sandbox::off}, {"log", Sandbox::log}};
 
-// A flag, too, as before there was "log".
+// Also accepts true and false, the only values before "log" was added.
 Result<void> to_sandbox(const toml::node& node, Sandbox& out) {
   if (const auto flag = node.value_exact<bool>()) {
     out = *flag ? Sandbox::on : Sandbox::off;

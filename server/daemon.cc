@@ -44,7 +44,7 @@
 namespace gpupool::server {
 namespace {
 
-constexpr std::chrono::milliseconds kLastLines{1'000};  // for the log to be written at the end
+constexpr std::chrono::milliseconds kLastLines{1'000};  // limit for the final log flush
 
 bool is_foreign(const transport::Endpoint& endpoint) { return endpoint.scheme != "shm" && !transport::is_loopback(endpoint.host); }
 
@@ -64,13 +64,14 @@ int fail(const std::string& why) {
   return kExitFailure;
 }
 
-// Leases are credentials, too.
+// True if poold can authenticate clients: by tenants' tokens or certificates, or by a pool's leases.
 bool any_credentials(const ServerOptions& options) {
   const auto& tenants = options.tenants;
   return options.pool.configured() || std::any_of(tenants.begin(), tenants.end(), [](const Tenant& tenant) { return tenant.has_credentials(); });
 }
 
-// Null: none. The layers of the confinement tell of a host that has none.
+// Returns null without a sandbox or without a delegated cgroup. A host without cgroup delegation is reported
+// with the confinement layers.
 std::shared_ptr<Cgroups> open_cgroups(const ServerOptions& options) {
   if (options.sandbox == Sandbox::off) return nullptr;
   auto opened = Cgroups::open(options.worker_limits);
@@ -101,10 +102,11 @@ Result<Listeners> open_listeners(const ServerOptions& options) {
   return listeners;
 }
 
-// Programs of this host look for shared memory beside the port that they were given. Without it they use tcp.
+// Adds a shared-memory listener beside each TCP and RDMA listener, for programs on this host. On failure it
+// logs a warning, and those programs use TCP.
 void listen_beside_tcp(const ServerOptions& options, Listeners& listeners) {
   for (size_t at = listeners.size(); at-- > 0;) {
-    const transport::Endpoint tcp = listeners[at]->endpoint();  // or rdma, which begins over tcp
+    const transport::Endpoint tcp = listeners[at]->endpoint();  // or rdma, whose connections start over TCP
     if (tcp.scheme == "shm" || tcp.scheme == "tls") continue;
     if (auto opened = open_listener(transport::shm::beside_tcp(tcp.host, tcp.port), options, listeners); !opened) {
       log::warning("no_shared_memory", {{"address", tcp.text()}, {"reason", opened.error().message}});
@@ -117,7 +119,7 @@ const char* rdma_offer(const ServerOptions& options) {
   return transport::has_rdma_device() ? "offered; connections begin over the TCP port" : "no device";
 }
 
-// The workers read what the options say from the environment, where it wins over what poold was started with.
+// Exports the RDMA options to the workers' environment. They override variables that poold inherited.
 void export_rdma_settings(const ServerOptions& options) {
   for (const auto& [variable, text] : options.rdma_settings) {
     if (!set_environment(variable.c_str(), text)) throw std::bad_alloc();
@@ -134,10 +136,10 @@ struct Addresses {
       if (endpoint.scheme != "shm") remote.push_back(endpoint.text());
     }
   }
-  uint16_t port = 0;  // of the first with a port
-  bool foreign = false;  // other machines reach one
+  uint16_t port = 0;  // of the first listener that has one
+  bool foreign = false;  // an address is reachable from other machines
   std::string text;
-  std::vector<std::string> remote;  // over the network
+  std::vector<std::string> remote;  // all but shm
 };
 
 std::string new_boot() {
@@ -219,7 +221,7 @@ class Daemon {
   }
 
  private:
-  // A socket that nobody asked for is nothing to fail for.
+  // Fails if --admin-socket or --metrics cannot be served. A failure of the default socket is only a warning.
   Result<void> serve_administration() {
     const uint64_t name = addresses_.port != 0 ? addresses_.port : static_cast<uint64_t>(::getpid());
     const bool asked = !options_.admin_socket.empty();
@@ -232,7 +234,8 @@ class Daemon {
     return administration_.serve_metrics(options_.metrics);
   }
 
-  // Ready only now: whoever reads the port file is served at once.
+  // Called when the first worker is ready. Accepts clients before writing the port file, whose readers may
+  // connect at once.
   void open() {
     if (stopping_) return;
     door_.open();
@@ -261,7 +264,7 @@ class Daemon {
     log::warning("quota_without_effect", {{"tenant", tenant.name}, {"quota_memory", limit}, {"gpu_memory", most}, {"reason", "the quota is more memory than any GPU here has"}});
   }
 
-  // Warns that a tenant's users need tokens on sockets at paths.
+  // Warns if tenants list users but a listening socket is at a path, where a user ID does not authenticate.
   void warn_of_users() const {
     const auto at_path = std::find_if(options_.listen.begin(), options_.listen.end(), [](const auto& endpoint) { return endpoint.scheme == "shm" && !endpoint.host.starts_with('@'); });
     const auto has_users = [](const auto& entry) { return !entry.second.users.empty(); };
@@ -295,7 +298,8 @@ class Daemon {
   }
 
   void admit(Client client, const Credentials& shown) {
-    if (client.peer || !client.bulk_token.empty()) return pool_.attach(std::move(client));  // which says whose it is
+    // The connection gets its session's tenant.
+    if (client.peer || !client.bulk_token.empty()) return pool_.attach(std::move(client));
     if (lease::is_token(shown.token)) return admit_lease(std::move(client), shown.token);
     const auto admission = authenticate(tenants_, shown);
     if (!admission) return turn_away(std::move(client), {control::HelloReply::DENIED, admission.error().message});
@@ -326,8 +330,9 @@ class Daemon {
 
   MonitorSources monitor_sources() const { return {pool_, tenants_, administration_.ended()}; }
 
-  // A peer that shows again and again what gives no access is not even answered. One that shows the right thing is never held up, so
-  // nobody can lock out others behind the same address.
+  // Refuses a client. For each address, at most 10 refusals at once and then one per second are answered and
+  // audited; DENIED beyond that is dropped without an answer. Successful authentication is not limited, so no
+  // client can lock out others behind its address.
   void turn_away(Client client, const Refusal& refusal) {
     const bool answered = denials_.take(client.charged_to);
     if (answered && all_denials_.take()) audit_.denied(client, refusal);
@@ -366,7 +371,7 @@ class Daemon {
     return {};
   }
 
-  // The files have changed. Those who are connected stay connected; who comes now gets the new certificate.
+  // Called when the certificate files have changed. Open connections keep the old certificate.
   void renew_certificate(const CertificateWatch::Read& read) {
     if (!read) return log::warning("certificate_not_renewed", {{"reason", read.error().message}, {"note", "the one before stays in use"}});
     door_.use_tls(*read);
@@ -380,10 +385,10 @@ class Daemon {
     return {};
   }
 
-  // What a reload brings.
+  // Settings read by a reload. All are checked before any takes effect.
   struct Reloaded {
-    ServerOptions options;  // of the file
-    std::shared_ptr<const transport::tls::Context> tls;  // null: none
+    ServerOptions options;  // from the configuration file
+    std::shared_ptr<const transport::tls::Context> tls;  // null: no tls:// address
     std::vector<lease::PublicKey> keys;
   };
   Result<Reloaded> read_again() const {
@@ -403,8 +408,9 @@ class Daemon {
     return read;
   }
 
-  // Tenants, certificates and the pool's public keys. A mistake in a file changes nothing. Without a configuration there are the audit
-  // file and the certificate, which is renewed by itself.
+  // Handles SIGHUP: reopens the audit file and reads tenants, certificates and the pool's public keys again.
+  // An error in a file leaves all settings unchanged. Without --config it only reopens the audit file and
+  // reads the certificate.
   void reload() {
     if (const auto opened = audit_.open(); !opened) log::error("audit_failed", {{"reason", opened.error().message}});
     if (options_.config_file.empty()) {
@@ -421,7 +427,7 @@ class Daemon {
     end_revoked();
   }
 
-  // What has been taken out of the configuration ends what it has begun.
+  // Ends sessions and connections whose tenant or credential is no longer in the configuration.
   void end_revoked() {
     const auto why = [this](const Client& client) { return revoked(tenants_, client.tenant, client.credential); };
     pool_.end_sessions(why, log::Level::warning);
@@ -464,7 +470,8 @@ class Daemon {
   Monitors monitors_;
   Checkpoints checkpoints_;
   PeerRates denials_{{.burst = 10, .per_second = 1}};
-  TokenBucket all_denials_{{.burst = 200, .per_second = 50}};  // in the audit file, from however many addresses they come
+  // Limits audited denials of all addresses together.
+  TokenBucket all_denials_{{.burst = 200, .per_second = 50}};
   LeftOut unaudited_;
   bool stopping_ = false;
   bool port_file_written_ = false;

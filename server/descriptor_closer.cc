@@ -31,8 +31,8 @@ std::atomic<uint32_t>* shared_word() {
   return new (page) std::atomic<uint32_t>(0);
 }
 
-// In the child of a process with threads: system calls only. `held` is sorted; nothing else stays open, so that nobody waits for the end of a
-// connection because of this process.
+// Runs in the child of a multithreaded process: system calls only. `held` is sorted. Closes all other
+// descriptors, so that no connection stays open because of this process.
 [[noreturn]] void hold_until_closed(std::span<const int> held, std::atomic<uint32_t>* closed, uint32_t before, pid_t parent) {
   ::syscall(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
   unsigned next = 0;
@@ -51,7 +51,8 @@ std::atomic<uint32_t>* shared_word() {
 
 constexpr size_t kMostDrained = 1 << 20;  // a Unix socket keeps some hundred KiB
 
-// Reads what is there, to its end. False: descriptors are among it, or too much. After shutdown() nothing more comes.
+// Reads and discards all data. Returns false if descriptors are among it or there is too much. After
+// shutdown() nothing more arrives.
 bool drained(int socket) {
   std::byte buffer[4096];
   for (size_t count = 0; count < kMostDrained;) {
@@ -117,7 +118,7 @@ void DescriptorCloser::tend(Lane& lane) {
   if (lane.helpers.size() < kMostHelpers || now - lane.helpers.back().since >= kPauseBeyond) start_helper(lane);
 }
 
-// Does nothing where there can be no process now.
+// Does nothing if no process can be forked now.
 void DescriptorCloser::start_helper(Lane& lane) {
   std::sort(lane.waiting.begin(), lane.waiting.end());
   const uint32_t before = closed_->load();

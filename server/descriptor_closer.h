@@ -1,9 +1,10 @@
-// Closes descriptors whose last close may wait for somebody else: sockets that a worker has got as well (it may have set SO_LINGER), and Unix
-// sockets, whose unread messages may hold descriptors of any kind (before Linux 6.16).
+// Closes descriptors whose last close may block: sockets that a worker holds as well (it may have set
+// SO_LINGER), and Unix sockets, whose unread messages may hold descriptors of any kind (before Linux 6.16).
 //
-// Short-lived child processes do it by ending: poold forks one, which has copies of them all, closes its own, and lets the child go. The kernel
-// does not linger for a process that ends, and where it waits all the same (a FUSE file), only the child does. Unix sockets have children of their
-// own, so that other descriptors never wait behind what somebody has sent. poold's one thread.
+// Short-lived child processes do this by exiting: poold forks a child, which has copies of the descriptors,
+// closes its own, and lets the child exit. The kernel does not linger for a process that exits, and where a
+// close blocks all the same (a FUSE file), only the child waits. Unix sockets have children of their own, so
+// that other descriptors never wait for a descriptor in a message. Runs on poold's thread.
 #pragma once
 #include <sys/types.h>
 
@@ -21,20 +22,22 @@ namespace gpupool::server {
 
 class DescriptorCloser {
  public:
-  // Of each of the two kinds. They stay where a close never ends; then one more starts each second and takes all that waits.
+  // Limit for each of the two kinds. Children remain while a close never returns; beyond the limit one more
+  // starts each second and takes all waiting descriptors.
   static constexpr size_t kMostHelpers = 64;
   static constexpr std::chrono::milliseconds kPause{20}, kPauseBeyond{1'000};
 
-  // At most one exists at a time. close_elsewhere() uses it.
+  // At most one object exists at a time, for close_elsewhere().
   explicit DescriptorCloser(asio::io_context& context);
-  // Leaves what is not closed yet to the end of this process.
+  // Descriptors that still wait are closed when this process exits.
   ~DescriptorCloser();
   DescriptorCloser(const DescriptorCloser&) = delete;
   DescriptorCloser& operator=(const DescriptorCloser&) = delete;
 
-  // Takes over the descriptor, which stays open for a moment. Those of one turn of the loop go together.
+  // Takes ownership of the descriptor, which stays open for a moment. Descriptors of one turn of the event
+  // loop are closed together.
   void close(int descriptor);
-  // Calls `done` when this process has closed all that it was given so far.
+  // Calls `done` when this process has closed all descriptors that it was given so far.
   void then(std::function<void()> done);
   size_t helpers() const { return others_.helpers.size() + unix_.helpers.size(); }
 
@@ -57,15 +60,18 @@ class DescriptorCloser {
   asio::steady_timer timer_;
   Lane others_, unix_;
   std::vector<std::function<void()>> done_;
-  std::atomic<uint32_t>* const closed_;  // batches; shared with helpers, which wait for it
+  // Number of closed batches; shared with the children, which wait for it to change.
+  std::atomic<uint32_t>* const closed_;
   bool scheduled_ = false;
 };
 
-// By the process's DescriptorCloser, or at once where there is none: in a worker, and once poold is over.
+// Closes the descriptor with this process's DescriptorCloser, or at once if there is none: in a worker, or
+// when poold is ending.
 void close_elsewhere(int descriptor);
-// Calls `done` when that has happened to all descriptors so far.
+// Calls `done` when all descriptors passed to close_elsewhere() so far are closed.
 void after_closing(std::function<void()> done);
-// A client's connection that no other process has had. Its peer sees the end at once. What has come and was not read is lost.
+// Closes a client's connection that no other process holds. The peer sees its end at once; unread data is
+// lost.
 void close_connection(int socket);
 
 }  // namespace gpupool::server

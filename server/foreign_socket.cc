@@ -53,7 +53,8 @@ void refuse_descriptors(int socket) {
 
 Result<size_t> receive_bytes(int socket, std::span<std::byte> buffer) {
   if (buffer.empty()) return size_t{0};
-  // Without room for descriptors the kernel says that it had some. The socket keeps them, as it keeps the bytes.
+  // Without room for descriptors, the kernel only sets MSG_CTRUNC. With MSG_PEEK they stay in the socket,
+  // like the bytes.
   iovec part{buffer.data(), buffer.size()};
   msghdr message{};
   message.msg_iov = &part;

@@ -12,7 +12,7 @@ namespace gpupool::server {
 namespace {
 
 constexpr size_t kMostHalfOpen = 512;
-constexpr int kMostAcceptedAtOnce = 32;  // then others get a turn
+constexpr int kMostAcceptedAtOnce = 32;  // then other handlers run
 constexpr std::chrono::milliseconds kPauseAfterFailure{100};
 constexpr unsigned kReportsPerSecond = 20;
 
@@ -43,12 +43,14 @@ void FrontDoor::close() {
     for (const auto& entrance : entrances_) {
       entrance->pause.cancel();
       entrance->readable.cancel();
-      // The connections that it has not accepted are closed with the process, which does not wait for what they hold.
+      // Keep a duplicate, so that the kernel closes unaccepted connections when the process ends. Closing
+      // them here could block on descriptors in unread messages.
       (void)::fcntl(entrance->listener->descriptor(), F_DUPFD_CLOEXEC, 0);
       entrance->listener->close();
     }
   }
-  while (half_open_.size() != 0) half_open_.oldest_of_most("")->drop();  // those refused since, too
+  // Includes refused clients that were added since an earlier call.
+  while (half_open_.size() != 0) half_open_.oldest_of_most("")->drop();
   unlogged_.finish();
 }
 
@@ -66,7 +68,7 @@ void FrontDoor::accept_some(Entrance& entrance) {
       add(std::move(*connection), entrance.listener->endpoint().scheme);
       continue;
     }
-    if (connection.error().code != ErrorCode::unavailable) break;  // nobody there
+    if (connection.error().code != ErrorCode::unavailable) break;  // no pending connection
     // Out of descriptors or memory: sessions that end will free some.
     log::error("accept_failed", {{"reason", connection.error().message}});
     entrance.pause.expires_after(kPauseAfterFailure);
@@ -104,7 +106,8 @@ void FrontDoor::add(std::unique_ptr<transport::Connection> connection, const std
   half_open->read_hello(hello_timeout_);
 }
 
-// Drops the oldest connection of the peer that has most, if there are too many for one more of `peer`. Where each has one it is the oldest.
+// If the limit is reached, drops the oldest connection of the peer that has most, counting the new connection
+// of `peer`. Among peers with equally many, the oldest connection is dropped.
 void FrontDoor::make_room(const std::string& peer) {
   if (half_open_.size() < kMostHalfOpen) return;
   const auto oldest = half_open_.oldest_of_most(peer);

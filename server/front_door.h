@@ -1,8 +1,10 @@
-// poold's entrance: accepts connections and reads each one's Preamble and Hello, many at once, none for long.
+// Accepts poold's connections and reads each one's Preamble and Hello, many concurrently. Passes clients with
+// a complete, valid Hello to the Admit callback.
 //
-// Runs on poold's one thread. Connections are not trusted: bounded in size, time, number and rate, number and rate for each peer
-// (admission/peer.h). Where there are too many, the peer that has most loses its oldest, so no peer keeps the others out. Only a client
-// whose Hello is complete and fits is passed on.
+// Runs on poold's thread; steps of TLS handshakes run on another one (handshakes.h). Connections are
+// untrusted: their size, duration and number are limited, and so are the number and rate of each peer
+// (admission/peer.h). At the limit the peer with the most connections loses its oldest, so no peer can lock
+// out others.
 #pragma once
 #include <asio/io_context.hpp>
 #include <asio/posix/stream_descriptor.hpp>
@@ -38,18 +40,20 @@ class FrontDoor {
   FrontDoor(const FrontDoor&) = delete;
   FrontDoor& operator=(const FrontDoor&) = delete;
 
-  // For tls listeners; those who come from now on.
+  // Sets the TLS context of future connections to tls listeners.
   void use_tls(std::shared_ptr<const transport::tls::Context> context) { tls_ = std::move(context); }
-  // Tenants' users count on sockets at paths, too. Otherwise only on abstract ones, which containers with networks of their own cannot reach.
+  // Lets user IDs authenticate tenants on sockets at paths, too. By default they do so only on abstract
+  // sockets, which containers with their own network namespace cannot reach.
   void trust_users_at_paths() { trusts_users_at_paths_ = true; }
   void open();
-  // Refuses newcomers and drops the half-open ones.
+  // Closes the listeners and all pending connections.
   void close();
-  // Sends the refusal and closes the connection once the client has seen it. Takes over the descriptor.
+  // Sends the refusal, and closes the connection when the client has read it or after a timeout. Takes
+  // ownership of the descriptor.
   void refuse(Client client, const Refusal& refusal);
-  // Closes the connection without an answer. Takes over the descriptor.
+  // Closes the connection without an answer. Takes ownership of the descriptor.
   void drop(Client client);
-  // Connections that were turned away so far, logged or not.
+  // Number of connections refused so far, logged or not.
   uint64_t turned_away() const { return turned_away_; }
 
  private:
@@ -59,7 +63,7 @@ class FrontDoor {
     Entrance(asio::io_context& context, std::unique_ptr<transport::Listener> listener);
     ~Entrance() { readable.release(); }
     const std::unique_ptr<transport::Listener> listener;
-    asio::posix::stream_descriptor readable;  // the listener's descriptor, lent
+    asio::posix::stream_descriptor readable;  // borrows the listener's descriptor
     asio::steady_timer pause;
   };
 
@@ -84,12 +88,12 @@ class FrontDoor {
   PerPeer<std::shared_ptr<HalfOpen>> half_open_;
   bool closed_ = false;
   uint64_t turned_away_ = 0;
-  // Refusals are logged, but a flood of them must not fill the disk.
+  // Limits logged refusals per second; unlogged_ counts the rest.
   std::chrono::steady_clock::time_point report_second_{};
   unsigned reports_in_second_ = 0;
   LeftOut unlogged_;
   PeerRates rates_;
-  // Hellos of other servers, for each of which a hash is made for each session.
+  // Rate limits for other servers' hellos: each costs a hash for every session.
   PeerRates peer_hellos_{{.burst = 64, .per_second = 16}};
   TokenBucket all_peer_hellos_{{.burst = 512, .per_second = 256}};
 };

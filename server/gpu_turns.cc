@@ -97,7 +97,8 @@ void GpuTurns::write(const Place& place, const Arbiter& its) {
     if (next == word) continue;
     auto& there = (*session.page)->turns[gpu];
     uint32_t expected = word.word;
-    // A turn that the worker has just given up stays so: it has told, and read() will see it.
+    // If the worker has just closed its turn, leave its word: its message is on the way, and read() handles
+    // it.
     const bool goes_on = !word.closed() && !next.closed();
     if (!goes_on) there.store(next.word);
     else if (!there.compare_exchange_strong(expected, next.word) && !TurnWord{expected}.closed()) there.store(next.word);
@@ -125,7 +126,7 @@ void GpuTurns::set_timer() {
     if (status) return;
     const Time now = time_now();
     for (auto& [place, its] : arbiters_) {
-      // What its holder has not told yet.
+      // Read changes that the holder has not reported yet.
       if (const auto holder = its.holder(); holder && sessions_.contains(*holder)) read(*holder, sessions_.at(*holder), place.gpu, now);
       its.tick(now);
     }

@@ -1,10 +1,11 @@
-// The turns that the workers take on the GPUs: an arbiter per GPU (quota/arbiter.h), and one per partition of a GPU, for what
-// its tenant's sessions do at the same time; the tenants' shares, and the words in the
-// session pages by which both sides talk. poold's one thread; never waits for a worker.
+// Gives workers turns on the GPUs, with an arbiter (quota/arbiter.h) for each GPU and one for each partition
+// of a GPU, whose tenant's sessions share it. Applies the tenants' shares, and exchanges words with the
+// workers through the session pages (quota/turn_word.h). WorkerPool uses it on poold's thread; it never waits
+// for a worker.
 //
-// A worker is believed that it wants a turn, that it gives one up, and what it has used, within the time that has passed:
-// each can harm its own tenant only. One that has been taken over can use a GPU out of its turn, as the device itself then
-// shares the time among processes.
+// Within the time that has passed, a worker's reports are believed: that it wants a turn, gives one up, and
+// how much time it used. False ones harm only its own tenant. A compromised worker can use a GPU out of turn;
+// the device then shares its time among processes.
 #pragma once
 #include <array>
 #include <asio/io_context.hpp>
@@ -25,16 +26,16 @@ class GpuTurns {
  public:
   using Page = std::shared_ptr<quota::SharedPage<quota::SessionPage>>;
 
-  // `tenants` outlives it.
+  // `tenants` must outlive this object.
   GpuTurns(asio::io_context& context, Tenants& tenants, const quota::Arbiter::Settings& settings);
-  // Before the worker may ask for anything.
-  // `lane`: whose turns it takes part in: everybody's (empty), or those of one partition.
+  // Adds a session, before its worker may ask for a turn. `lane`: the partition whose sessions take turns
+  // with this one (its tenant's name), or empty for the sessions without a partition.
   void add(uint64_t session, const std::string& tenant, const std::string& lane, Page page);
-  // Its worker has ended: what it had is the others' at once.
+  // Removes a session whose worker has ended. Its turns are free at once.
   void remove(uint64_t session);
-  // The worker says that something has changed.
+  // Reads the session's words after its worker reported a change.
   void look_at(uint64_t session);
-  // No more timers.
+  // Stops the timer.
   void stop();
 
  private:
@@ -43,10 +44,10 @@ class GpuTurns {
     std::string tenant;
     std::string lane;
     Page page;
-    std::map<uint32_t, quota::TurnWord> words;  // that were written, by GPU; those of the GPUs that it has wanted once
+    std::map<uint32_t, quota::TurnWord> words;  // last written, by GPU; only GPUs that the session has wanted
   };
 
-  // The multiprocessors of one GPU that sessions use one after the other.
+  // A GPU, or a partition of it, that sessions use one after the other.
   struct Place {
     uint32_t gpu = 0;
     std::string lane;

@@ -32,7 +32,8 @@ std::string encode(const Refusal& refusal) {
   return std::string(reinterpret_cast<const char*>(&preamble), sizeof preamble) + body;
 }
 
-// True for a Unix socket at a path, which containers may share. Abstract names are those of one network namespace.
+// True for a Unix socket at a path, which containers may share. An abstract name belongs to one network
+// namespace.
 bool is_at_path(int socket) {
   sockaddr_un own{};
   socklen_t size = sizeof own;
@@ -78,7 +79,7 @@ void HalfOpen::open_tls() {
   door_.handshakes_.post({.owner = this, .peer = peer_, .work = [self] { self->take_tls_step(); }, .done = [self] { self->tls_step_done(); }});
 }
 
-// On the handshakes' thread. A client that has left before its turn came costs nothing.
+// Runs on the handshake thread. Skips the step if the client has already disconnected.
 void HalfOpen::take_tls_step() {
   pollfd left{.fd = stream_.native_handle(), .events = POLLRDHUP, .revents = 0};
   if (::poll(&left, 1, 0) > 0) opened_ = Error{ErrorCode::closed, address_ + " closed the connection"};
@@ -94,7 +95,7 @@ void HalfOpen::tls_step_done() {
   read_preamble();
 }
 
-// OpenSSL has told the client why, if it can be told.
+// OpenSSL has already sent the client an alert, if it could.
 void HalfOpen::fail_tls(const std::string& why) {
   door_.report(address_, why);
   start_timer(kRefusalTimeout, "it did not read why there is no TLS connection");
@@ -119,7 +120,7 @@ void HalfOpen::await_tls(std::function<void()> then) {
                      });
 }
 
-// Somebody who took this for a tcp:// port.
+// True if the client speaks gpupool's protocol without TLS, as to a tcp:// port.
 bool HalfOpen::is_plain() {
   uint32_t magic = 0;
   return ::recv(stream_.native_handle(), &magic, sizeof magic, MSG_PEEK | MSG_DONTWAIT) == sizeof magic && magic == wire::kMagic;
@@ -178,14 +179,15 @@ void HalfOpen::introduce() {
   if (hello.from_peer()) {
     return refuse({control::HelloReply::WRONG_VERSION, "another server asks for a copy's connection in the way of earlier releases; use the same release of gpupool on both"});
   }
-  // The worker could not have it: what follows is said to the worker, in a connection of its own.
+  // Bytes that OpenSSL has already received cannot be handed over. A client waits for the worker, which
+  // starts a TLS session of its own.
   if (tls_ && tls_->has_received()) return refuse({control::HelloReply::MALFORMED, "the client goes on before the connection was handed over"});
   timer_.cancel();
   Credentials shown{.tenant = hello.tenant(), .token = hello.token()};
   if (tls_) shown.certificate_names = tls_->certificate_names();
   const int socket = stream_.native_handle();
   if (transport_ == "shm" && (door_.trusts_users_at_paths_ || !is_at_path(socket))) shown.user = user_of(socket);
-  hello.clear_token();  // none of the worker's business
+  hello.clear_token();  // the worker must not see it
   Client client{.descriptor = stream_.release(),
                 .transport = transport_ == "shm" || transport_ == "tls" ? transport_ : hello.rdma() != 0 ? "rdma" : "tcp",
                 .hello = hello.SerializeAsString(),
@@ -219,7 +221,8 @@ void HalfOpen::written(const asio::error_code& status) {
   linger();
 }
 
-// Closing with bytes unread would reset the connection, and the refusal might be lost with it.
+// Reads the rest: closing with unread bytes would reset the connection, and the client might lose the
+// refusal.
 void HalfOpen::linger() {
   async_receive_some(stream_, sink_, [self = shared_from_this()](const asio::error_code& status, size_t received) {
     if (status == asio::error::operation_aborted) return;
@@ -243,7 +246,7 @@ void HalfOpen::drop() {
   timer_.cancel();
   dropped_ = true;
   if (opening_ && door_.handshakes_.withdraw(this)) opening_ = false;
-  if (!opening_) hang_up();  // otherwise tls_step_done() does
+  if (!opening_) hang_up();  // else tls_step_done() closes it
   if (place) door_.half_open_.remove(*std::exchange(place, std::nullopt));
 }
 

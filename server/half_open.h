@@ -1,7 +1,8 @@
-// One connection that has not introduced itself yet, or that is being told why it is refused.
+// A connection that has not sent its complete Hello yet, or that is being sent a refusal. Used by FrontDoor
+// alone.
 //
-// Lives among FrontDoor's, and in the handlers of its pending operations; drop() ends both. poold's one
-// thread.
+// Runs on poold's thread, except take_tls_step(). FrontDoor's list and the handlers of pending operations own
+// it until drop(). Errors are reported to FrontDoor and close the connection.
 #pragma once
 #include <array>
 #include <asio/posix/stream_descriptor.hpp>
@@ -20,7 +21,7 @@ namespace gpupool::server {
 
 class HalfOpen : public std::enable_shared_from_this<HalfOpen> {
  public:
-  // `tls`: null where the transport is another.
+  // `tls` is null for other transports.
   HalfOpen(FrontDoor& door, int descriptor, std::string transport, std::string address, std::shared_ptr<transport::tls::Stream> tls);
 
   void read_hello(std::chrono::milliseconds timeout);
@@ -30,12 +31,13 @@ class HalfOpen : public std::enable_shared_from_this<HalfOpen> {
   const std::string& address() const { return address_; }
   const std::string& peer() const { return peer_; }
 
-  std::optional<PerPeer<std::shared_ptr<HalfOpen>>::Place> place;  // among the door's
+  std::optional<PerPeer<std::shared_ptr<HalfOpen>>::Place> place;  // in FrontDoor's list
 
  private:
   using Then = std::function<void(const asio::error_code& status, size_t count)>;
 
-  // The whole buffer, then `then` (not after drop()). Through TLS where there is some; its failures end here.
+  // Fills the buffer, then calls `then` unless drop() was called. Reads through TLS if the connection uses
+  // it, and handles TLS errors itself.
   void read(asio::mutable_buffer buffer, Then then);
   void read_tls(std::span<std::byte> buffer, size_t received, Then then);
   void write_tls(std::span<const std::byte> rest);
@@ -51,31 +53,31 @@ class HalfOpen : public std::enable_shared_from_this<HalfOpen> {
   void read_body();
   void written(const asio::error_code& status);
   void introduce();
-  // In half_open_peer.cc: another server.
+  // Handshake with another server, in half_open_peer.cc.
   void read_peer_hello();
   void prove_to_peer();
   void read_peer_proof();
   void deny_peer(const std::string& why);
   void linger();
-  void reject(const std::string& why);  // without an answer
+  void reject(const std::string& why);  // closes without an answer
 
   FrontDoor& door_;
   asio::posix::stream_descriptor stream_;
   asio::steady_timer timer_;
   const std::string transport_;
   const std::string address_;
-  const std::string peer_;  // that its load and its refusals are charged to
+  const std::string peer_;  // its load and refusals are charged to this peer
   std::shared_ptr<transport::tls::Stream> tls_;
-  bool opening_ = false;           // a step of the handshake is waiting or under way: the socket must stay
+  bool opening_ = false;           // a TLS step is queued or running: the socket must stay open
   bool dropped_ = false;
-  Result<bool> opened_ = false;    // what the last step came to
+  Result<bool> opened_ = false;    // result of the last TLS step; true: the handshake is complete
   wire::Preamble preamble_;
-  std::string bytes_;              // Hello, then the refusal
+  std::string bytes_;              // the Hello, later the refusal
   wire::PeerHello peer_hello_{};
   wire::PeerProof peer_proof_{};
   wire::PeerMac peer_expected_{};
   std::optional<PeerCopy> peer_copy_;
-  std::array<std::byte, 4096> sink_{};  // what a refused client still sends
+  std::array<std::byte, 4096> sink_{};  // discarded data of a refused client
   size_t discarded_ = 0;
 };
 

@@ -1,5 +1,5 @@
-// Accepts another server: it names a copy of one of the sessions here, this poold proves that it holds the copy's key, and then so does the
-// other one (protocol/wire/peers.h).
+// Handshake with another server (protocol/wire/peers.h): it names a copy of a session here; this poold proves
+// that it holds the copy's key, and then the other server does.
 #include <sys/random.h>
 
 #include <asio/write.hpp>
@@ -20,7 +20,7 @@ void HalfOpen::read_peer_hello() {
   });
 }
 
-// Counted and bounded as clients' refusals are.
+// Counted and rate-limited like the refusals of clients.
 void HalfOpen::deny_peer(const std::string& why) {
   timer_.cancel();
   Client client{.descriptor = stream_.release(), .transport = "tcp", .charged_to = peer_, .address = address_};

@@ -24,7 +24,8 @@ Error failure(const char* doing, int error) {
           std::string(doing) + " the control socket: " + std::generic_category().message(error)};
 }
 
-// How many descriptors came; the first is kept in `first`. Padding leaves room for more than one, which nobody sends.
+// Returns the number of descriptors received, and keeps the first in `first`. Alignment leaves room for more
+// than one.
 size_t take_descriptors(msghdr& message, int& first) {
   size_t count = 0;
   for (cmsghdr* control = CMSG_FIRSTHDR(&message); control != nullptr; control = CMSG_NXTHDR(&message, control)) {
@@ -66,7 +67,7 @@ Result<void> send_control(int socket, ControlHeader header, const std::string& p
 
 namespace {
 
-// `most`: room for a payload.
+// `most`: the largest payload accepted.
 Result<ControlMessage> receive(int socket, DescriptorSpace* space, int flags, size_t most) {
   ControlMessage out;
   out.payload.resize(most);
@@ -105,11 +106,11 @@ Result<ControlMessage> receive_worker_control(int socket) {
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
-  ssize_t size = 0;  // of the whole message: most have no payload, and come often
+  ssize_t size = 0;  // of the whole message: most have no payload
   while ((size = ::recvmsg(socket, &message, MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT)) < 0) {
     if (errno != EINTR) return failure("reading from", errno);
   }
-  // Received, they would be closed on this thread.
+  // Receiving descriptors would close them on this thread.
   if ((message.msg_flags & MSG_CTRUNC) != 0) return Error{ErrorCode::malformed, "a message on the control socket carries descriptors"};
   const size_t payload = std::max(static_cast<size_t>(size), sizeof(ControlHeader)) - sizeof(ControlHeader);
   return receive(socket, nullptr, MSG_DONTWAIT, std::min<size_t>(payload, kMaxControlPayload));

@@ -22,7 +22,7 @@ constexpr int kNiceness = 5;
 Handshakes::Handshakes(asio::io_context& context) : context_(context), thread_((BlockedSignals(), 1)) {
   asio::post(thread_, [] {
     ::pthread_setname_np(::pthread_self(), "handshakes");
-    ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNiceness);  // of this thread alone; without it, too, all works
+    ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNiceness);  // of this thread only; optional
   });
 }
 

@@ -1,9 +1,11 @@
-// Steps of TLS handshakes, on a thread of their own: a handshake is the one part of a new connection that takes milliseconds of a processor,
-// and poold's thread hands out turns on the GPU. One step at a time, with a lower priority than poold's other threads.
+// Runs the steps of TLS handshakes on a thread of their own, one at a time and at a lower priority. A step
+// takes milliseconds of CPU time, too long for poold's thread, which schedules turns on the GPUs. Used by
+// FrontDoor.
 //
-// Where there are more than the thread can do, the peer that waits with fewest goes first. Its steps are taken at random: a flood of one
-// address would leave its other programs nothing in order of arrival, where the front door drops the oldest, and little in reverse order.
-// Bounded in number by the front door's connections. poold's thread calls all of it.
+// The peer with the fewest waiting steps goes first, and one of its steps is chosen at random. With a
+// first-come order, a flood from one address would starve other programs at that address, because FrontDoor
+// drops the oldest connections; last-come-first-served would serve them little better. FrontDoor's limit on
+// connections bounds the queue. All functions are called on poold's thread.
 #pragma once
 #include <asio/io_context.hpp>
 #include <asio/thread_pool.hpp>
@@ -17,19 +19,19 @@ namespace gpupool::server {
 class Handshakes {
  public:
   struct Step {
-    const void* owner;  // has one step at most
+    const void* owner;  // has at most one step
     std::string peer;
-    std::function<void()> work;  // on the other thread
-    std::function<void()> done;  // on poold's thread, afterwards
+    std::function<void()> work;  // runs on the handshake thread
+    std::function<void()> done;  // runs on poold's thread after `work`
   };
 
   explicit Handshakes(asio::io_context& context);
-  ~Handshakes() { thread_.join(); }  // after the step that is under way
+  ~Handshakes() { thread_.join(); }  // waits for the running step
   Handshakes(const Handshakes&) = delete;
   Handshakes& operator=(const Handshakes&) = delete;
 
   void post(Step step);
-  // Forgets the owner's step. False: it has none that waits; one that is under way is finished.
+  // Removes the owner's waiting step. Returns false if none is waiting; a running step finishes.
   bool withdraw(const void* owner);
 
  private:

@@ -16,10 +16,10 @@ namespace {
 
 constexpr uint64_t kPage = 4096;
 
-// The file's pages, and one for what the kernel and this table need beside them.
+// The file's pages, plus one for the kernel's and this table's overhead.
 uint64_t cost(uint64_t image_bytes) { return (image_bytes + 1 + kPage - 1) / kPage * kPage + kPage; }
 
-// Enough of a name to tell images apart in a log, too little to ask for one.
+// Enough of the name to tell images apart in the log, too little to request one.
 std::string shortened(const wire::ImageDigest& name) {
   std::string out;
   for (size_t i = 0; i < 4; ++i) {

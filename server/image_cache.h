@@ -1,8 +1,8 @@
-// The module images that poold keeps for all clients: sealed memory files by name and size, within a bound; those that
-// were not asked for the longest go first. poold's one thread.
+// Module images that poold keeps for all clients: sealed memory files, found by name and size, of limited
+// total size. The least recently used image is evicted first. WorkerPool uses it on poold's thread.
 //
-// It never reads an image: a worker takes one out only together with its own check of every byte (cached_images.h), so
-// nothing here is worth more than a hint. What a worker deposits is a worker's word for it.
+// poold never reads an image, and a deposited image may be wrong. A worker that gets one verifies every byte
+// (cached_images.h).
 #pragma once
 #include <cstdint>
 #include <list>
@@ -16,21 +16,24 @@ namespace gpupool::server {
 
 class ImageCache {
  public:
-  // `capacity` in bytes of memory, 0: nothing is kept. Not more than `most_images`, each of which is an open descriptor.
+  // `capacity` is in bytes of memory; 0: keeps nothing. Keeps at most `most_images`, each of which is an open
+  // descriptor.
   explicit ImageCache(uint64_t capacity, size_t most_images = kMostImages);
   ~ImageCache();
   ImageCache(const ImageCache&) = delete;
   ImageCache& operator=(const ImageCache&) = delete;
 
-  // Largest image that is kept at all; 0: none is.
+  // Size of the largest image that is kept; 0: none.
   uint64_t largest_image() const;
-  // The image's descriptor, which stays the cache's until the next call; -1: not here. `session` is for the log.
+  // Returns the image's descriptor, which the cache owns and which is valid until the next call; -1: not
+  // found. `session` is for the log.
   int find(const wire::ImageDigest& name, uint64_t image_bytes, uint64_t session);
-  // True where add() would keep it.
+  // True if add() would keep the image.
   bool wants(const wire::ImageDigest& name, uint64_t image_bytes) const;
-  // Takes over the descriptor of a file that poold made, also when it fails: it is not what it should be. Keeps what is there under the name.
+  // Takes ownership of the descriptor of a file that poold made, also on failure. ErrorCode::malformed: the
+  // file is not sealed or has another size. An image that exists under this name and size is kept.
   Result<void> add(const wire::ImageDigest& name, uint64_t image_bytes, int descriptor, uint64_t session);
-  // Its bytes are not what its name says.
+  // Removes an image whose bytes do not match its name.
   void drop_damaged(const wire::ImageDigest& name, uint64_t image_bytes, uint64_t session);
 
   uint64_t bytes() const { return bytes_; }
@@ -41,7 +44,8 @@ class ImageCache {
 
  private:
   static constexpr size_t kMostImages = 4096;
-  // The size is part of the key: under a wrong one nobody can keep others from depositing the image.
+  // The size is part of the key: an image under a wrong size does not keep the right one from being
+  // deposited.
   using Key = std::pair<wire::ImageDigest, uint64_t>;
   struct Image {
     Key key;

@@ -1,4 +1,5 @@
-// Where the parts of an installation are, seen from the running program (PREFIX/bin/poold).
+// Finds the parts of an installation from the path of the running program (PREFIX/bin/poold). poold uses it
+// at its start; ErrorCode::unavailable: a file is missing.
 #pragma once
 #include <string>
 
@@ -6,8 +7,8 @@
 
 namespace gpupool::server {
 
-// "softgpu": PREFIX/lib/softgpu/libcuda.so.1; "nvidia": libcuda.so.1 as the dynamic linker finds it; else a
-// path.
+// "softgpu": PREFIX/lib/softgpu/libcuda.so.1; "nvidia": libcuda.so.1 as the dynamic linker finds it;
+// otherwise a path. ErrorCode::invalid: neither.
 Result<std::string> device_library_path(const std::string& device);
 Result<std::string> worker_program_path();
 

@@ -11,7 +11,8 @@
 
 namespace {
 
-// A caller may have closed 0, 1 or 2; a socket must not get one of these numbers.
+// Opens /dev/null on each of descriptors 0 to 2 that the caller has closed, so that no socket gets its
+// number.
 void fill_standard_descriptors() {
   for (int descriptor = ::open("/dev/null", O_RDWR); descriptor >= 0;
        descriptor = ::open("/dev/null", O_RDWR)) {

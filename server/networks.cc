@@ -11,11 +11,12 @@ bool holds(const Network& network, const decltype(network.address())& address) {
   return Network(address, network.prefix_length()).canonical() == network.canonical();
 }
 
-// Reached without a network, or only on the host's own link: services there may trust whoever can connect (metadata servers of clouds, too).
+// Loopback and link-local addresses: services there, for instance clouds' metadata servers, may trust every
+// client.
 bool is_local(const asio::ip::address_v4& address) { return address.is_loopback() || (address.to_uint() >> 16) == 0xa9fe; }  // 169.254.0.0/16
 bool is_local(const asio::ip::address_v6& address) { return address.is_loopback() || address.is_link_local(); }
 
-// A network of local addresses has to be named: 0.0.0.0/0 has none of them.
+// A local address matches only networks of local addresses, not 0.0.0.0/0.
 template <class Network, class Address>
 bool any_holds(const std::vector<Network>& networks, const Address& address) {
   return std::any_of(networks.begin(), networks.end(), [&](const Network& network) {
@@ -47,7 +48,8 @@ Result<Networks> Networks::parse(const std::string& list) {
 }
 
 bool Networks::contains(const asio::ip::address& address) const {
-  if (address.is_unspecified() || address.is_multicast()) return false;  // the unspecified address means loopback
+  // Connecting to the unspecified address means loopback.
+  if (address.is_unspecified() || address.is_multicast()) return false;
   if (address.is_v4()) return any_ ? !is_local(address.to_v4()) : any_holds(four_, address.to_v4());
   const auto six = address.to_v6();
   if (six.is_v4_mapped()) return contains(asio::ip::make_address_v4(asio::ip::v4_mapped, six));

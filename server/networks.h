@@ -1,4 +1,5 @@
-// IP networks that an operator lists, e.g. "10.1.0.0/16,fd00::/8,192.0.2.7", or "any", or "none". Immutable; any thread.
+// A list of IP networks that an operator configures, e.g. "10.1.0.0/16,fd00::/8,192.0.2.7", "any" or "none".
+// Immutable; any thread.
 #pragma once
 #include <asio/ip/address.hpp>
 #include <asio/ip/network_v4.hpp>
@@ -12,11 +13,12 @@ namespace gpupool::server {
 
 class Networks {
  public:
-  // ErrorCode::invalid with what is wrong.
+  // ErrorCode::invalid: the message names the wrong entry.
   static Result<Networks> parse(const std::string& list);
 
   bool none() const { return !any_ && four_.empty() && six_.empty(); }
-  // Loopback and link-local addresses are in networks of their own kind only ("127.0.0.0/8"), never in "any" or 0.0.0.0/0.
+  // Loopback and link-local addresses match only networks of these kinds ("127.0.0.0/8"), never "any" or
+  // 0.0.0.0/0.
   bool contains(const asio::ip::address& address) const;
 
  private:

@@ -26,7 +26,7 @@ constexpr const char* kNotes =
     "softgpu reads SOFTGPU_DEVICES, SOFTGPU_MEMORY, SOFTGPU_COMPUTE_CAPABILITY and SOFTGPU_INSTANCE (poolds that name different\n"
     "instances have GPUs of their own).";
 
-// The values as they stand on the command line; only those that were given are used.
+// Option values from the command line. Only options that were given are used.
 struct Words {
   std::vector<std::string> listen;
   bool no_shm = false;

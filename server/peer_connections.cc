@@ -21,7 +21,7 @@ namespace {
 
 using asio::ip::tcp;
 
-constexpr size_t kMostWaiting = 64;  // attempts per session; a worker asks for that many peers at most
+constexpr size_t kMostWaiting = 64;  // attempts per session; a worker requests no more peers at once
 constexpr uint32_t kLongestRefusal = 4096;
 constexpr size_t kLongestReason = 256;
 
@@ -40,7 +40,7 @@ std::string text_of(const tcp::endpoint& endpoint) {
 
 }  // namespace
 
-// Lives in its session's list until it is answered, and in the handlers of its pending operations.
+// One attempt. Its session's list owns it until it is answered, and the handlers of pending operations do.
 class PeerConnections::Attempt : public std::enable_shared_from_this<Attempt> {
  public:
   Attempt(PeerConnections& owner, uint64_t session, uint64_t number, const wire::PeerTarget& target)
@@ -65,7 +65,7 @@ class PeerConnections::Attempt : public std::enable_shared_from_this<Attempt> {
   Answer take_answer() { return std::exchange(answer_, nullptr); }
 
  private:
-  // The answer waits for the timer. Logs the first failure only.
+  // Closes the socket; the timer sends the answer. Logs the first failure only.
   void fail(const std::string& why) {
     if (failed_) return;
     failed_ = true;
@@ -77,7 +77,7 @@ class PeerConnections::Attempt : public std::enable_shared_from_this<Attempt> {
     timer_.cancel();
     owner_.finish(session_, number_, descriptor);
   }
-  // Handler of an operation: goes on if it has succeeded and nobody has given up.
+  // Makes a handler that calls `next` if the operation succeeded and the attempt has not failed.
   template <class Next>
   auto then(const char* doing, Next next) {
     return [self = shared_from_this(), doing, next](const asio::error_code& status, size_t = 0) {
@@ -144,7 +144,7 @@ class PeerConnections::Attempt : public std::enable_shared_from_this<Attempt> {
     asio::error_code bad;
     const int descriptor = socket_.release(bad);
     if (bad) return fail(bad.message());
-    failed_ = true;  // nothing else is to be done here
+    failed_ = true;  // later handlers do nothing
     end(descriptor);
   }
 

@@ -1,9 +1,12 @@
-// Opens connections to other servers for workers, which may open none themselves, and has each server prove that it holds the copy's key before
-// anything that a client chose is sent (protocol/wire/peers.h). Networks says where to; the rest of the world is not even asked.
+// Opens connections to other servers for workers, which may open none themselves. Verifies that the other
+// server holds the copy's key before anything chosen by a client is sent (protocol/wire/peers.h). Connects
+// only to addresses in `networks`.
 //
-// A client must not learn from here what listens where. So every attempt that fails, whatever the reason, is answered kPatience after it was asked
-// for, and only a proof is answered sooner. An address outside the networks is refused at once: that depends on nothing but the configuration.
-// poold's one thread; never blocks. Answers come from the event loop or, for such addresses, from open() itself.
+// Must not tell a client which addresses and ports accept connections. So every failed attempt is answered
+// kPatience after it was requested, whatever the reason; only a valid proof is answered sooner. An address
+// outside the networks is refused at once, since that depends on the configuration alone. WorkerPool uses it
+// on poold's thread; it never blocks. Answers come from the event loop, or from open() itself for refused
+// addresses.
 #pragma once
 #include <asio/io_context.hpp>
 #include <chrono>
@@ -21,7 +24,7 @@ namespace gpupool::server {
 class PeerConnections {
  public:
   static constexpr std::chrono::milliseconds kPatience{3'000};
-  // The descriptor is the receiver's; -1: there is no connection.
+  // The receiver owns the descriptor; -1: no connection.
   using Answer = std::function<void(int descriptor)>;
 
   PeerConnections(asio::io_context& context, Networks networks);
@@ -29,17 +32,17 @@ class PeerConnections {
   PeerConnections(const PeerConnections&) = delete;
   PeerConnections& operator=(const PeerConnections&) = delete;
 
-  // False: the session waits for more connections than any client needs, and is not answered.
+  // Returns false, without an answer, if the session has more open attempts than any client needs.
   bool open(uint64_t session, const wire::PeerTarget& target, Answer answer);
-  // The session has ended: it is not answered any more.
+  // Drops the attempts of a session that has ended, without answers.
   void drop(uint64_t session);
-  void close();  // drops all
+  void close();  // drops all attempts
 
  private:
   class Attempt;
   struct Session {
-    TokenBucket pace{{.burst = 32, .per_second = 2}};  // attempts that it may begin
-    bool told = false;  // that an address is outside the networks
+    TokenBucket pace{{.burst = 32, .per_second = 2}};  // limits new attempts
+    bool told = false;  // logged that an address is outside the networks
     std::map<uint64_t, std::shared_ptr<Attempt>> attempts;
   };
 

@@ -1,4 +1,4 @@
-// How programs that start a daemon learn on which port it listens.
+// Writes a daemon's port to a file for the program that started the daemon. poold and pool-scheduler use it.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -7,7 +7,8 @@
 
 namespace gpupool::server {
 
-// Under its name there is always a whole file or none.
+// Replaces the file atomically, so that a reader never sees a part of it. ErrorCode::unavailable: it cannot
+// be written.
 Result<void> write_port_file(const std::string& path, uint16_t port);
 
 }  // namespace gpupool::server

@@ -1,4 +1,4 @@
-// Why a client is not served: the status and reason of the HelloReply it gets.
+// Why a client is refused: status and reason of its HelloReply.
 #pragma once
 #include <string>
 
@@ -8,7 +8,7 @@ namespace gpupool::server {
 
 struct Refusal {
   control::HelloReply::Status status = control::HelloReply::BUSY;
-  std::string reason;  // one line for the person at the other end
+  std::string reason;  // one line for the client's user
 };
 
 }  // namespace gpupool::server

@@ -14,7 +14,7 @@ namespace gpupool::server {
 namespace {
 
 constexpr int kSeals = F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW;
-constexpr long kTmpfsMagic = 0x01021994;  // huge pages have another one: their mappings round sizes up
+constexpr long kTmpfsMagic = 0x01021994;  // hugetlbfs has another one; its mappings round sizes up
 
 }  // namespace
 

@@ -31,7 +31,7 @@ TenantCode::TenantCode(uint64_t capacity, std::unique_ptr<CacheFolders> folders)
 TenantCode::~TenantCode() {
   for (const Kept& kept : kept_) {
     ::close(kept.file);
-    if (kept.folder.descriptor >= 0) ::close(kept.folder.descriptor);  // folders_ removes them all
+    if (kept.folder.descriptor >= 0) ::close(kept.folder.descriptor);  // CacheFolders removes the folders
   }
 }
 
@@ -50,7 +50,7 @@ void TenantCode::session_ended(const std::string& tenant, uid_t user) {
   if (folders_ && found != kept_.end()) folders_->share(found->folder, user);
 }
 
-// "TENANT/" of a lease, which is no tenant's name.
+// For a lease, returns "TENANT/", which is no valid name of a tenant.
 std::string TenantCode::owner_of(const std::string& tenant) {
   const size_t slash = tenant.find('/');
   return slash == std::string::npos ? tenant : tenant.substr(0, slash + 1);
@@ -62,7 +62,8 @@ TenantCode::Kept* TenantCode::kept_for(const std::string& tenant) {
   const auto found = std::find_if(kept_.begin(), kept_.end(), [&](const Kept& one) { return one.owner == name; });
   if (found != kept_.end()) {
     kept_.splice(kept_.begin(), kept_, found);
-    if (folders_ && kept_.front().folder.descriptor < 0) kept_.front().folder = folders_->make();  // it could not be made before
+    // Making it failed before.
+    if (folders_ && kept_.front().folder.descriptor < 0) kept_.front().folder = folders_->make();
     return &kept_.front();
   }
   const int file = make_file(bytes_per_tenant_);

@@ -1,9 +1,9 @@
-// Keeps what softgpu or NVIDIA's driver compiled for each tenant, so that its later sessions need not compile it again: for softgpu one
-// memory file per tenant, for NVIDIA's driver one folder (cache_folders.h), given to the workers of that tenant's sessions and to no
-// others. poold's one thread.
+// Keeps each tenant's compiled code, so that its later sessions need not compile it again: a memory file for
+// softgpu, a folder for NVIDIA's driver (cache_folders.h). Both are passed to the workers of that tenant's
+// sessions only. WorkerPool uses it on poold's thread.
 //
-// A worker writes machine code there that the tenant's next sessions execute, so tenants must never share a file or a folder, and poold
-// never reads one. Files are of fixed size; memory is taken as they fill.
+// Later sessions execute the machine code that a worker wrote, so tenants must never share a file or a
+// folder. poold never reads one. Files have a fixed size and take memory as they fill.
 #pragma once
 #include <sys/types.h>
 
@@ -20,22 +20,26 @@ class TenantCode {
  public:
   static constexpr uint64_t kMostPerTenant = 64ull << 20;  // bytes
 
-  // `capacity` in bytes of all files together, 0: nothing is kept. Without `folders` tenants have none.
+  // `capacity`: bytes of all files together; 0: keeps nothing. Without `folders` there are only files.
   explicit TenantCode(uint64_t capacity, std::unique_ptr<CacheFolders> folders = nullptr);
   ~TenantCode();
   TenantCode(const TenantCode&) = delete;
   TenantCode& operator=(const TenantCode&) = delete;
 
-  // `tenant`: a tenant's name, or TENANT/LEASE of a session by lease (pool/leases.h). All leases of a tenant share a file, which a tenant of
-  // that name in poold's own configuration does not: it may be somebody else.
-  // The tenant's file, which stays this object's until the next call; -1: none. Where there is no room for another one, the
-  // tenant's that began no session for longest goes; sessions that have it keep it.
+  // Returns the tenant's file, which this object owns and which is valid until the next call; -1: none. If
+  // there is no room for another file, the least recently used one is closed; sessions that have it open keep
+  // it.
+  //
+  // `tenant` is a tenant's name, or TENANT/LEASE of a session by lease (pool/leases.h). All leases of a
+  // tenant share a file, but not with a tenant of that name in poold's own configuration, which may be a
+  // different one.
   int file_of(const std::string& tenant);
-  // Likewise the tenant's folder, open as a descriptor.
+  // Like file_of(), for the tenant's folder as an open descriptor.
   int folder_of(const std::string& tenant);
-  // Lets the tenant's sessions use what one of them, which had `user` to itself, left in the folder.
+  // Lets the tenant's other sessions use files that an ended session, with `user` of its own, left in the
+  // folder.
   void session_ended(const std::string& tenant, uid_t user);
-  // The folder with all tenants' folders; empty: there are none.
+  // Path of the root folder of all tenants' folders; empty: none.
   std::string folders() const { return folders_ && most_ != 0 ? folders_->root() : ""; }
   uint64_t bytes_per_tenant() const { return bytes_per_tenant_; }
 

@@ -14,9 +14,9 @@ namespace gpupool::server {
 namespace {
 
 constexpr size_t kPiece = 16 * 1024;
-constexpr int kMostPiecesAtEnd = 64;  // whoever the worker gave its end to may go on writing
+constexpr int kMostPiecesAtEnd = 64;  // another process may hold the worker's end and go on writing
 
-// Fields that poold fills in itself.
+// Fields that poold sets itself.
 bool is_reserved(const std::string& key) {
   return key == "time" || key == "level" || key == "component" || key == "pid" || key == "event" || key == "session";
 }
@@ -40,7 +40,7 @@ void WorkerLog::await_more() {
   });
 }
 
-// Errors as receive_bytes().
+// Returns the errors of receive_bytes().
 Result<void> WorkerLog::read_some() {
   char bytes[kPiece];
   const auto got = receive_bytes(socket_.native_handle(), std::as_writable_bytes(std::span(bytes)));

@@ -1,9 +1,11 @@
-// Reads a worker's stdout, stderr and log, which are one socket of its own: lines of its log go into poold's, checked and marked with the
-// worker's number and its session; anything else goes there escaped, as `worker_output`. Bounded in a line's length and in lines for each second, so
-// that a worker that has been taken over can neither forge another's lines nor fill the log.
+// Reads a worker's stdout, stderr and log, which are one socket. Log lines are validated and written to
+// poold's log with the worker's PID and session; other output is escaped and logged as `worker_output`. The
+// length of lines and their rate are limited, so that a compromised worker can neither forge another's lines
+// nor flood the log.
 //
-// A socket, because whoever reads a pipe waits for a writer that is in the midst of writing, and a worker can stay there (memory that does not come).
-// poold's one thread, which reads without blocking and a bounded amount at a time, and takes no descriptors.
+// A socket, because reading a pipe blocks while a writer is inside write(), and a worker can stay there
+// (waiting for memory). WorkerPool owns it, on poold's thread. Reads a bounded amount without blocking, and
+// accepts no descriptors.
 #pragma once
 #include <sys/types.h>
 
@@ -26,13 +28,15 @@ class WorkerLog : public std::enable_shared_from_this<WorkerLog> {
   static constexpr size_t kMostLine = 4096;
   static constexpr double kLinesPerSecond = 100, kMostAtOnce = 1000;
 
-  // Takes over poold's end of the socket, which does not block.
+  // Takes ownership of `socket`, poold's end, which must be non-blocking.
   WorkerLog(asio::io_context& context, int socket, pid_t worker);
 
-  // `misbehaves` is told, once and with the reason, where the worker sends what poold does not take; no more is read then.
+  // Starts reading. Calls `misbehaves` once, with the reason, if the worker sends descriptors, and stops
+  // reading then.
   void watch(std::function<void(const std::string& why)> misbehaves);
   void set_session(uint64_t session) { session_ = session; }
-  // The worker has ended: takes what is left, and closes the socket, whoever else has its other end.
+  // Reads the rest after the worker has ended, and closes the socket, even if another process holds the other
+  // end.
   void finish();
 
  private:
@@ -48,7 +52,7 @@ class WorkerLog : public std::enable_shared_from_this<WorkerLog> {
   const pid_t worker_;
   uint64_t session_ = 0;  // 0: none yet
   std::string line_;
-  size_t cut_ = 0;  // bytes of the line that had no room
+  size_t cut_ = 0;  // bytes beyond kMostLine in this line
   double allowance_ = kMostAtOnce;
   std::chrono::steady_clock::time_point since_;
   uint64_t lost_ = 0;

@@ -26,11 +26,13 @@ constexpr milliseconds kLongestBackoff{10'000};
 constexpr unsigned kFailuresThatCount = 3;
 constexpr milliseconds kStopGrace{2'000};
 constexpr milliseconds kKillGrace{5'000};
-constexpr int kLastMessages = 64;  // that are still read of a worker that has ended: whoever it gave its socket to may go on sending
+// Limit of messages read from an ended worker's socket, which another process may hold and write to.
+constexpr int kLastMessages = 64;
 
-// Opening a device library keeps a core busy.
+// Limits concurrent starts: opening a device library keeps a core busy.
 unsigned most_starting_at_once() {
-  static const unsigned most = std::max(4u, std::thread::hardware_concurrency());  // reads a file
+  // hardware_concurrency() reads a file, so call it once.
+  static const unsigned most = std::max(4u, std::thread::hardware_concurrency());
   return most;
 }
 
@@ -38,7 +40,7 @@ int64_t milliseconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - start).count();
 }
 
-// Folders for the cache of NVIDIA's driver; null: none are wanted or they cannot be made.
+// Opens the root of the NVIDIA driver's cache folders. Returns null if they are not wanted or cannot be made.
 std::unique_ptr<CacheFolders> open_folders(const WorkerPool::Settings& settings) {
   if (settings.code_cache_bytes == 0 || !settings.driver_cache) return nullptr;
   auto folders = CacheFolders::open(settings.program.user);
@@ -49,7 +51,8 @@ std::unique_ptr<CacheFolders> open_folders(const WorkerPool::Settings& settings)
 
 }  // namespace
 
-// The last of it: whoever counts poold's descriptors may do so now.
+// Logs worker_gone once all descriptors of the worker are closed. Tests count poold's descriptors after that
+// line.
 WorkerPool::Worker::~Worker() {
   close_control();
   output->finish();
@@ -78,7 +81,7 @@ WorkerPool::WorkerPool(asio::io_context& context, Settings settings, Tenants& te
       child_signal_(context, SIGCHLD),
       backoff_timer_(context),
       stop_timer_(context) {
-  // Without it nothing is shared: 0 is in no name.
+  // Without a random number nothing is shared: no name contains 0.
   if (::getrandom(&server_id_, sizeof server_id_, 0) != sizeof server_id_) server_id_ = 0;
   tenants.on_change([this](const Tenant& tenant) {
     if (const auto set = accounts_.set(tenant.name, tenant.quota); !set) {
@@ -93,7 +96,8 @@ WorkerPool::~WorkerPool() {
   for (auto& [pid, worker] : workers_) {
     int wait_status = 0;
     settings_.processes.kill(pid);
-    settings_.processes.has_ended(pid, &wait_status);  // one that the driver keeps in the kernel does not end: init's to reap
+    // A process stuck in the kernel is left for init to reap.
+    settings_.processes.has_ended(pid, &wait_status);
   }
   for (const Waiting& waiting : waiting_) close_connection(waiting.client.descriptor);
 }
@@ -169,7 +173,7 @@ void WorkerPool::watch_start(const std::shared_ptr<Worker>& worker) {
   watch_control(worker);
 }
 
-// One message at a time, so that a worker which floods poold shares its thread with everybody else.
+// Reads one message per event, so that a worker that floods its socket does not starve the others.
 void WorkerPool::watch_control(const std::shared_ptr<Worker>& worker) {
   worker->control.async_wait(asio::posix::stream_descriptor::wait_read,
                              [this, worker](const asio::error_code& status) {
@@ -177,18 +181,18 @@ void WorkerPool::watch_control(const std::shared_ptr<Worker>& worker) {
                              });
 }
 
-// False when nothing more is to be read.
+// Returns false if nothing more may be read.
 bool WorkerPool::read_control(Worker& worker) {
   if (!worker.failure.empty()) return false;
   const auto message = receive_worker_control(worker.control.native_handle());
   if (!message) {
-    if (message.error().code == ErrorCode::limit) return true;  // nothing there
+    if (message.error().code == ErrorCode::limit) return true;  // no message
     if (message.error().code == ErrorCode::malformed) end_worker(worker, message.error().message);
-    return false;  // it has ended: reap() says how
+    return false;  // the worker has ended; reap() reports it
   }
   if (worker.state == Stage::serving) return serve(worker, *message);
   if (worker.state == Stage::starting && message->header.kind == ControlKind::ready) {
-    // It has had no client yet, so what it says can be believed.
+    // The worker has had no client yet, so its message is trusted.
     if (control::Devices said; devices_.empty() && said.ParseFromString(message->payload)) learn(said);
     became_ready(worker);
     return true;
@@ -198,7 +202,7 @@ bool WorkerPool::read_control(Worker& worker) {
   return false;
 }
 
-// A worker runs what its client makes it run, so its messages are checked as a client's are.
+// A worker executes a client's commands, so its messages are validated like a client's.
 bool WorkerPool::serve(Worker& worker, const ControlMessage& message) {
   const ControlHeader& header = message.header;
   if (header.kind == ControlKind::dump) return take_dump(worker, message);
@@ -236,12 +240,12 @@ bool WorkerPool::give_image(Worker& worker, const ControlHeader& wanted) {
                                   .image_name = wanted.image_name,
                                   .image_request = wanted.image_request},
                                  "", image);
-  // It asks and does not listen; one that has ended is no such case.
+  // The worker does not drain its socket. A worker that has ended is handled by reap().
   if (!sent && sent.error().code == ErrorCode::limit) return end_worker(worker, sent.error().message);
   return true;
 }
 
-// It has one file at a time, which it fills while it holds back its client's answer.
+// A worker has one such file at a time. It delays its client's reply while it fills the file.
 bool WorkerPool::make_image_space(Worker& worker, const ControlHeader& offered) {
   Worker::ImageSpace& space = worker.image_space;
   close_elsewhere(std::exchange(space.file, -1));
@@ -268,7 +272,7 @@ bool WorkerPool::take_image(Worker& worker, const ControlHeader& deposit) {
   return added || end_worker(worker, added.error().message);
 }
 
-// Of a worker that has ended: at most the one that it was given a file for.
+// Takes the image that an ended worker deposited last; at most one, for which it was given a file.
 void WorkerPool::take_last_images(Worker& worker) {
   for (int count = 0; count < kLastMessages && worker.image_space.file >= 0; ++count) {
     const auto message = receive_worker_control(worker.control.native_handle());
@@ -279,7 +283,7 @@ void WorkerPool::take_last_images(Worker& worker) {
 
 bool WorkerPool::end_worker(Worker& worker, const std::string& why) {
   worker.failure = why;
-  if (worker.ended) {  // its number may be another process's by now
+  if (worker.ended) {  // its PID may belong to another process by now
     log::warning("worker_sent_nonsense", {{"worker", worker.pid}, {"session", worker.session}, {"reason", why}});
     return false;
   }
@@ -310,7 +314,7 @@ void WorkerPool::became_ready(Worker& worker) {
   keep_enough();
 }
 
-// A worker may die once for a reason of its own: clients are not sent away for that.
+// A single failure may be particular to one worker: refuse clients only after several in a row.
 bool WorkerPool::cannot_start() const { return backing_off_ && failures_in_a_row_ >= kFailuresThatCount && count(Stage::starting) == 0; }
 
 void WorkerPool::start_failed(const std::string& why) {
@@ -369,7 +373,7 @@ void WorkerPool::reap() {
 
 void WorkerPool::ended(Worker& worker, int wait_status) {
   worker.ended = true;
-  if (worker.state == Stage::starting) read_control(worker);  // its last words may not have been read yet
+  if (worker.state == Stage::starting) read_control(worker);  // its last message may still be unread
   worker.deadline.cancel();
   if (worker.state == Stage::serving && worker.failure.empty()) take_last_images(worker);
   worker.close_control();
@@ -399,7 +403,7 @@ void WorkerPool::ended(Worker& worker, int wait_status) {
   }
 }
 
-// How a worker ended, also where its limits ended it.
+// Releases the worker's cgroup. Returns how the worker ended, including a kill at its memory limit.
 std::string WorkerPool::leave_cgroup(Worker& worker, int wait_status) {
   if (worker.cgroup.empty()) return end_text(wait_status);
   const Cgroups::End end = settings_.cgroups->end(worker.cgroup);
@@ -410,7 +414,7 @@ std::string WorkerPool::leave_cgroup(Worker& worker, int wait_status) {
   return WIFSIGNALED(wait_status) && !end.killed.empty() ? end.killed : end_text(wait_status);
 }
 
-// Workers that do not end although they were killed: the driver keeps them in the kernel.
+// Gives up on workers that have been killed but do not end, because the driver keeps them in the kernel.
 void WorkerPool::leave_behind() {
   stop_timer_.expires_after(kKillGrace);
   stop_timer_.async_wait([this](const asio::error_code& status) {

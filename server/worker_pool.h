@@ -1,8 +1,8 @@
-// poold's workers: started ahead of clients, given one client each, supervised to their end.
+// poold's worker processes: starts them ahead of clients, gives each worker one client, and supervises it
+// until it exits. The daemon owns it; Checkpoints and the snapshots for administrators and monitors read it.
 //
-// Runs on poold's one thread (the io_context's). A worker that crashes is logged and replaced and touches no
-// other one. Workers that cannot start are retried ever more slowly; meanwhile clients are refused with the
-// reason.
+// Runs on poold's thread. A crashed worker is logged and replaced; other workers are not affected. Failed
+// starts are retried with exponential backoff, and meanwhile clients are refused with the reason.
 #pragma once
 #include <sys/types.h>
 
@@ -43,10 +43,10 @@
 
 namespace gpupool::server {
 
-// A copy to the device that another server may send, of a session here.
+// A copy to a session here that another server may send.
 struct PeerCopy {
   uint64_t session = 0;
-  uint64_t copy = 0;  // sequence number of its command
+  uint64_t copy = 0;  // sequence number of the copy's command
   wire::CopyKey key{};
 };
 
@@ -56,35 +56,37 @@ struct Client {
   std::string transport;
   std::string hello;
   std::string session_id;
-  std::string bulk_token;  // not empty: a bulk connection of that session
-  std::optional<PeerCopy> peer;  // another server's, which has shown the copy's key
-  bool monitor = false;    // wants no session: it watches
-  bool checkpoint = false;  // nor this one: it changes others' state
-  std::shared_ptr<transport::tls::Stream> tls;  // poold's part of a tls connection; null of others
+  std::string bulk_token;  // not empty: a bulk connection of session_id
+  // Set for another server's connection, which has proved that it holds the copy's key.
+  std::optional<PeerCopy> peer;
+  bool monitor = false;    // queries GPU state only; needs no session
+  bool checkpoint = false;  // checkpoints other processes; needs no session
+  std::shared_ptr<transport::tls::Stream> tls;  // poold's part of a tls connection; null for other transports
   std::string tenant = kDefaultTenant;
-  std::string lease;  // hexadecimal; empty: it has shown none
-  Credential credential;  // that admitted it; of a bulk or peer's connection: none, since it belongs to a session
-  std::string charged_to;  // the peer that its refusals are charged to (admission/peer.h)
-  // For logs, as the client says it:
+  std::string lease;  // hexadecimal; empty: none
+  // Authenticated the client; none for bulk and peer connections, which belong to a session.
+  Credential credential;
+  std::string charged_to;  // peer that its refusals are charged to (admission/peer.h)
+  // For logs; all but `address` as the client reported it:
   std::string address;
   std::string host;
   std::string program;
   int64_t pid = 0;
-  std::string pid_space;  // that `pid` belongs to
+  std::string pid_space;  // PID namespace of `pid`
 };
 
-// A session at work, for those who administer poold. Valid during the call that hands it out.
+// A running session as administration sees it. Valid only during the callback that receives it.
 struct SessionView {
   uint64_t number;
   pid_t worker;
   std::chrono::system_clock::time_point started;
   std::chrono::nanoseconds age;
   const Client& client;
-  const quota::SessionPage& page;  // the worker may write anything into it
+  const quota::SessionPage& page;  // untrusted: the worker may write anything
   bool ending;                     // end_session() was called
   wire::ProcessState state;
-  const std::string& locked_by;  // the program that has locked it, or wants to; as the client says it
-  const char* state_change;      // "lock", ... that is asked for and not done; empty: none
+  const std::string& locked_by;  // program that locked it or is locking it, as its client reported
+  const char* state_change;      // name of the pending state change ("lock", ...); empty: none
 };
 
 class WorkerPool {
@@ -104,39 +106,44 @@ class WorkerPool {
     unsigned idle_workers = 2;
     unsigned max_sessions = 64;
     uint64_t image_cache_bytes = 0;
-    uint64_t code_cache_bytes = 0;  // for machine code that softgpu or NVIDIA's driver has compiled
+    uint64_t code_cache_bytes = 0;  // limit for code compiled by softgpu or NVIDIA's driver
     bool driver_cache = false;      // the device library may be NVIDIA's
-    uint64_t host_memory_for_idle = 0;  // bytes; 0: device memory stays where it is
-    uint64_t host_memory_for_checkpoints = 0;  // bytes; 0: there are none
+    uint64_t host_memory_for_idle = 0;  // bytes; 0: device memory never moves to host memory
+    uint64_t host_memory_for_checkpoints = 0;  // bytes; 0: no checkpoints
     std::chrono::milliseconds dead_peer_timeout{};
-    std::chrono::milliseconds start_timeout{60'000};  // from exec to ready
-    // How long a client waits for a worker; it loses patience itself after 20 s.
+    std::chrono::milliseconds start_timeout{60'000};  // from exec to `ready`
+    // How long a client waits for a worker. Less than the client's own timeout of 20 s.
     std::chrono::milliseconds client_patience{15'000};
-    Networks peers;  // where copies to other servers may go
+    Networks peers;  // allowed destinations of copies to other servers
     quota::Arbiter::Settings turns{};
-    // Asked before each session: why none may begin now.
+    // Called before each session. Returns why no session may begin now, if so.
     std::function<std::optional<Refusal>()> refuses;
   };
-  // Takes the client back, with its descriptor, to be told why.
   using SessionEnded = std::function<void(const SessionView&, const std::string& reason, bool crashed)>;
+  // Receives a refused client, with its descriptor, and sends it the refusal.
   using Refuse = std::function<void(Client, Refusal)>;
 
-  // `tenants` outlives it; their limits are those of the workers' accounts.
+  // `tenants` must outlive this object. Its quotas apply to the workers' accounts.
   WorkerPool(asio::io_context& context, Settings settings, Tenants& tenants, Refuse refuse);
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
 
-  // Calls back once: with success when the first worker is ready, or with why it could not start.
+  // Starts the first workers. Calls back once: with success when one is ready, or with the reason why it
+  // could not start.
   void start(std::function<void(Result<void>)> first_result);
-  // This and the next are in worker_pool_clients.cc. The client gets a worker at once or soon, or is refused. Takes over its
-  // descriptor.
+  // Clients, in worker_pool_clients.cc.
+  //
+  // Gives the client a worker at once or when one is ready, or refuses it. Takes ownership of its descriptor.
   void assign(Client client);
-  // A bulk connection goes to its session's worker, or is refused. Takes over its descriptor.
+  // Passes a bulk or peer connection to its session's worker, or refuses it. Takes ownership of its
+  // descriptor.
   void attach(Client client);
-  // In worker_pool_peers.cc: the copy that another server's hello names. Nothing: no session here has it.
+  // Finds the copy that another server's hello names; empty: no session here has it. In worker_pool_peers.cc.
   std::optional<PeerCopy> find_peer_copy(const wire::PeerHello& hello) const;
-  // This and the next six are in worker_pool_admin.cc. What a worker said of them; none before the first was ready.
+  // Administration, in worker_pool_admin.cc.
+  //
+  // The GPUs and their driver as the first worker reported them; empty before it is ready.
   const std::vector<control::Device>& devices() const { return devices_; }
   int32_t driver_version() const { return driver_version_; }
   bool oversubscribes() const { return settings_.host_memory_for_idle != 0; }
@@ -145,30 +152,37 @@ class WorkerPool {
   State state() const;
   unsigned max_sessions() const { return settings_.max_sessions; }
   void for_each_session(const std::function<void(const SessionView&)>& visit) const;
-  // Its client hears the reason, which says by whom. ErrorCode::unavailable: there is no such session.
+  // Sends `reason` to the session's client and ends the session. ErrorCode::unavailable: there is no such
+  // session.
   Result<void> end_session(uint64_t session, const std::string& reason, log::Level level = log::Level::warning);
-  // All of a tenant whose lease has ended, those that wait for a worker too. No warning: programs that end give their lease back.
+  // Ends all sessions of a tenant whose lease has ended, and refuses its waiting clients. Logs no warning:
+  // programs return their lease when they end.
   void end_sessions(const std::string& tenant, const std::string& reason);
-  // Those, and clients that wait for a worker, for which there is a reason.
+  // Ends the sessions, and refuses the waiting clients, for which `reason` returns a text.
   using Reason = std::function<std::optional<std::string>(const Client&)>;
   void end_sessions(const Reason& reason, log::Level level);
-  size_t sessions_of(const std::string& tenant) const;  // those that wait included
+  size_t sessions_of(const std::string& tenant) const;  // includes clients that wait for a worker
   bool is_worker(pid_t pid) const { return workers_.contains(pid); }
-  // This and the next two are in worker_pool_checkpoints.cc. The sessions of a process of the client's tenant and lease on the client's own
-  // system.
+  // Checkpoints, in worker_pool_checkpoints.cc.
+  //
+  // Sessions of the process `pid` in the client's own host and PID namespace, tenant and lease.
   std::vector<wire::ProcessSession> sessions_of_process(const Client& client, int64_t pid) const;
-  // One of them is locked, checkpointed, restored or unlocked; `answered` is called once, perhaps at once. What to give up by; 0: nothing.
+  // Locks, checkpoints, restores or unlocks one of these sessions. Calls `answered` once with a CUresult,
+  // possibly before returning. Returns a number for give_up(); 0: already answered.
   uint64_t change_state(const Client& client, const wire::CheckpointQuestion& wish, std::function<void(int32_t)> answered);
-  // Of locking, which is answered soon; `nobody_waits`: it is not, and a session that has just been locked is unlocked.
+  // Cancels a pending lock; other actions go on. With `nobody_waits`, `answered` is not called, and a session
+  // that gets locked all the same is unlocked again.
   void give_up(uint64_t question, bool nobody_waits);
-  // In worker_pool_dumps.cc: what a session's worker says that the session is doing (an admin::WorkerDump), or why it says nothing. `answered` is
-  // called once, within 2 s, perhaps at once. ErrorCode::unavailable: there is no such session, and `answered` is not called.
+  // Asks a session's worker what the session is doing. Calls `answered` once within 2 s, possibly before
+  // returning, with a serialized admin::WorkerDump or an error. ErrorCode::unavailable: there is no such
+  // session, and `answered` is not called. In worker_pool_dumps.cc.
   using Dumped = std::function<void(const SessionView&, const Result<std::string>&)>;
   Result<void> dump(uint64_t session, Dumped answered);
-  // Called when a session's worker has ended (why, and whether by a crash), and when one has begun, for this object's whole life.
+  // Register a callback for the end of each session (with the reason, and whether the worker crashed) or for
+  // its start. Callbacks are never removed.
   void on_session_end(SessionEnded ended) { session_ended_.push_back(std::move(ended)); }
   void on_session_start(std::function<void(const SessionView&)> started) { session_started_.push_back(std::move(started)); }
-  // Ends all workers, those with a client too, and then calls back.
+  // Ends all workers, including those with a client, then calls back.
   void stop(std::function<void()> stopped);
 
  private:
@@ -184,64 +198,66 @@ class WorkerPool {
           since(Clock::now()),
           dump(context) {}
     ~Worker();
-    void close_control();  // it sees the end of it and leaves
+    void close_control();  // the worker then sees the end of the socket and exits
     pid_t pid;
     std::string cgroup;  // empty: none
-    std::unique_ptr<WorkerUsers::Taken> user;  // given back when the process has been waited for
+    std::unique_ptr<WorkerUsers::Taken> user;  // returned when the process has been waited for
     asio::posix::stream_descriptor control;
     const std::shared_ptr<WorkerLog> output;
     std::shared_ptr<quota::SharedPage<quota::SessionPage>> page;
-    std::unique_ptr<quota::Accounts::Place> place;  // while serving
+    std::unique_ptr<quota::Accounts::Place> place;  // quota account; while serving
     asio::steady_timer deadline;
     Stage state = Stage::starting;
     bool ended = false;
-    Clock::time_point since;  // of the state
+    Clock::time_point since;  // when `state` began
     uint64_t session = 0;
-    std::string session_id;  // this and the next: while serving
-    std::string bulk_token;
-    Client client;  // without descriptor and Hello; while serving
-    std::chrono::system_clock::time_point started;  // this and the next: of the session
-    std::string ending;      // why end_session() ends it
+    std::string session_id;  // while serving
+    std::string bulk_token;  // while serving
+    Client client;  // while serving; without descriptor and Hello
+    std::chrono::system_clock::time_point started;  // of the session
+    std::string ending;      // reason given to end_session(); empty: not called
     std::string failure;
-    wire::ImageDigest image{};  // that it got last
-    // The file that it fills with an image it has offered; poold's, so that closing it waits for nobody.
+    wire::ImageDigest image{};  // last one that poold gave it
+    // File that the worker fills with an image it has offered. poold made it, so its close does not block.
     struct ImageSpace {
       wire::ImageDigest name{};
       uint64_t bytes = 0;
       int file = -1;
     };
     ImageSpace image_space;
-    // Of memory that is moved, in worker_pool_memory.cc.
+    // Memory moves, in worker_pool_memory.cc.
     struct Moves {
-      Clock::time_point wants_since{}, wanted{}, warned{};  // room: from when, when it last said so
+      // Requests for room: first, latest, and the last warning.
+      Clock::time_point wants_since{}, wanted{}, warned{};
       struct Order {
         int gpu;
         uint64_t keep, most;
       };
-      std::optional<Order> order;          // that is not answered yet
-      Clock::time_point declined_until{};  // it has work although it gets no commands
-      uint64_t allowed = 0;                // bytes that may be in host memory
+      std::optional<Order> order;          // not answered yet
+      Clock::time_point declined_until{};  // the session is busy without commands: do not ask before
+      uint64_t allowed = 0;                // limit for its bytes in host memory
     };
     Moves moves;
-    // What it wants of another session: whose it is, and its number for the question. In worker_pool_shares.cc.
+    // Open question about another session's memory or event, in worker_pool_shares.cc: the other session, and
+    // the number of the question.
     struct ShareAsked {
       uint64_t session = 0, request = 0;
-      int end = -1;  // the asker's, of the pair on which the descriptor comes
+      int end = -1;  // the asking worker's end of the pair that carries the descriptor
     };
     ShareAsked share_asked;
-    // In worker_pool_checkpoints.cc.
+    // Checkpoint state, in worker_pool_checkpoints.cc.
     struct Checkpoint {
       wire::ProcessState state = wire::ProcessState::running;
-      uint64_t question = 0;  // that is not answered yet; this and the next two are its
+      uint64_t question = 0;  // number of the open question, 0: none; `action` and `answered` belong to it
       wire::CheckpointAction action{};
-      std::function<void(int32_t)> answered;  // null: nobody waits
-      uint64_t host_bytes = 0;                 // that its memory may take
-      std::string by;                          // who has locked it, or wants to
+      std::function<void(int32_t)> answered;  // null: no client waits
+      uint64_t host_bytes = 0;                 // limit of host memory for its device memory
+      std::string by;                          // program that has locked it or is locking it
     };
     Checkpoint checkpoint;
     struct Dump {
       explicit Dump(asio::io_context& context) : deadline(context) {}
-      uint64_t question = 0;  // that the worker has not answered
+      uint64_t question = 0;  // number of the open question; 0: none
       std::vector<Dumped> waiting;
       AnswerTimer deadline;
     };
@@ -254,7 +270,7 @@ class WorkerPool {
   };
 
   void keep_enough();
-  bool has_own_users() const;  // each worker is another user
+  bool has_own_users() const;  // each worker runs as a different user
   void start_one();
   void watch_start(const std::shared_ptr<Worker>& worker);
   void watch_control(const std::shared_ptr<Worker>& worker);
@@ -264,35 +280,37 @@ class WorkerPool {
   bool make_image_space(Worker& worker, const ControlHeader& offered);
   bool take_image(Worker& worker, const ControlHeader& deposit);
   void take_last_images(Worker& worker);
-  // This and the next five are in worker_pool_memory.cc.
+  // In worker_pool_memory.cc:
   bool make_room(Worker& asking, const ControlHeader& wanted);
   bool moved_out(Worker& worker, const ControlHeader& done);
   std::vector<quota::MemoryUse> memory_on(int gpu, Clock::time_point now) const;
   static uint64_t in_host(const Worker& worker);
   static bool still_wants(const Worker& worker, Clock::time_point now);
   uint64_t host_room() const;
-  // This and the next are in worker_pool_peers.cc.
+  // In worker_pool_peers.cc:
   bool open_peer(Worker& asking, const ControlHeader& wanted);
   void answer_peer(uint64_t session, uint64_t request, int descriptor);
-  // This and the next five are in worker_pool_shares.cc.
+  // In worker_pool_shares.cc:
   Worker* serving(uint64_t session);
   bool share_missing(Worker& asking, uint64_t request);
   bool ask_for_share(Worker& asking, const ControlHeader& wanted);
   bool give_share(Worker& owner, const ControlHeader& header);
   static void forget_share(Worker& asking);
   void answer_for(const Worker& gone);
-  static uint64_t host_memory_left();
-  // This and the next three are in worker_pool_checkpoints.cc.
+  static uint64_t host_memory_left();  // in worker_pool_memory.cc
+  // In worker_pool_checkpoints.cc:
   static bool is_of_process(const Worker& worker, const Client& client, int64_t pid);
   bool order(Worker& worker, wire::CheckpointAction action, uint64_t host_bytes);
   bool state_changed(Worker& worker, const ControlHeader& answer);
   uint64_t checkpoint_room() const;
   static const char* name_of(wire::CheckpointAction action);
-  // This and the next three are in worker_pool_dumps.cc.
+  // In worker_pool_dumps.cc:
   void ask_for_dump(const std::shared_ptr<Worker>& worker, Dumped answered);
   bool take_dump(Worker& worker, const ControlMessage& message);
-  void end_dump(Worker& worker);  // of a worker that has ended
+  void end_dump(Worker& worker);  // for a worker that has ended
   void answer_dump(Worker& worker, const Result<std::string>& payload);
+  // In worker_pool.cc, and hand_over() and give_up_waiting() in worker_pool_clients.cc, view_of() in
+  // worker_pool_admin.cc, learn(), divide_gpus() and tell_of_partitions() in worker_pool_partitions.cc:
   bool end_worker(Worker& worker, const std::string& why);
   void became_ready(Worker& worker);
   bool cannot_start() const;
@@ -318,7 +336,7 @@ class WorkerPool {
   TenantCode code_;
   quota::Accounts accounts_;
   quota::Partitions partitions_;
-  std::map<std::string, quota::Partitions::Wish> partitioned_;  // as partitions_ knows it
+  std::map<std::string, quota::Partitions::Wish> partitioned_;  // last passed to partitions_
   WorkerUsers users_;
   GpuTurns turns_;
   PeerConnections peers_;
@@ -339,7 +357,7 @@ class WorkerPool {
   std::vector<std::function<void(const SessionView&)>> session_started_;
   uint64_t start_failures_ = 0;
   uint64_t next_session_ = 1;
-  uint64_t server_id_ = 0;  // random: names of what is shared are good for this process only
+  uint64_t server_id_ = 0;  // random: names of shared objects are valid for this process only
   uint64_t next_ticket_ = 1;
   uint64_t next_question_ = 1;
 };

@@ -1,4 +1,4 @@
-// WorkerPool as those see it who administer poold.
+// The part of WorkerPool for administration: its state, its sessions, and ending them.
 #include "server/log/log.h"
 #include "server/worker_pool.h"
 
@@ -47,7 +47,7 @@ Result<void> WorkerPool::end_session(uint64_t session, const std::string& reason
                                    worker->ending, -1);
     worker->deadline.expires_after(told ? kEndGrace : std::chrono::milliseconds(0));
     worker->deadline.async_wait([this, worker = worker](const asio::error_code& status) {
-      const auto at = workers_.find(worker->pid);  // once it is reaped the number may be another process's
+      const auto at = workers_.find(worker->pid);  // after reaping, the PID may be another process's
       if (!status && at != workers_.end() && at->second == worker) settings_.processes.kill(worker->pid);
     });
     return {};

@@ -1,5 +1,6 @@
-// Sessions that are locked and checkpointed because another client of their tenant says so (server/checkpoints.h). What it says of
-// itself and of a process's number is believed: by lying it reaches other sessions of its own tenant and lease, and no others.
+// The part of WorkerPool that locks, checkpoints, restores and unlocks sessions for another client of their
+// tenant (server/checkpoints.h). The client's report of its own host and of the PID is not verified: a false
+// one reaches only sessions of its own tenant and lease.
 
 #include <algorithm>
 #include <utility>
@@ -32,7 +33,7 @@ std::vector<wire::ProcessSession> WorkerPool::sessions_of_process(const Client& 
   return sessions;
 }
 
-// What other sessions' checkpoints leave.
+// Bytes of host memory that other sessions' checkpoints leave.
 uint64_t WorkerPool::checkpoint_room() const {
   uint64_t taken = 0, on_their_way = 0;
   for (const auto& [pid, worker] : workers_) {
@@ -76,7 +77,7 @@ uint64_t WorkerPool::change_state(const Client& client, const wire::CheckpointQu
       return refuse(CUDA_ERROR_OUT_OF_MEMORY);
     }
   }
-  // One that does not listen, or has just ended.
+  // The worker does not drain its socket, or has just ended.
   if (!order(worker, wish.action, bytes)) return refuse(CUDA_ERROR_INVALID_VALUE);
   if (wish.action == CheckpointAction::lock) worker.checkpoint.by = client.program + " (process " + std::to_string(client.pid) + " on " + client.host + ")";
   worker.checkpoint.answered = std::move(answered);

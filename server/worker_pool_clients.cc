@@ -1,4 +1,4 @@
-// How clients come to the workers of a WorkerPool.
+// The part of WorkerPool that gives clients to workers.
 #include <sys/random.h>
 #include <algorithm>
 #include <utility>
@@ -10,14 +10,14 @@
 namespace gpupool::server {
 namespace {
 
-// In a time that does not tell how much of it was right.
+// Takes a time that does not depend on the position of a difference.
 bool same_secret(const std::string& a, const std::string& b) {
   unsigned char difference = a.size() == b.size() ? 0 : 1;
   for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) difference |= static_cast<unsigned char>(a[i] ^ b[i]);
   return difference == 0;
 }
 
-// The worker has the connection as well, and may be done with it first.
+// The worker holds the connection as well and may have set SO_LINGER, so closing it here could block.
 void close_shared(int& descriptor) { close_elsewhere(std::exchange(descriptor, -1)); }
 
 bool add_secret(const Client& client, ControlHeader& header) {
@@ -89,7 +89,7 @@ void WorkerPool::attach(Client client) {
     if (client.peer) header.peer.copy = client.peer->copy;
     client.transport.copy(header.transport.data(), header.transport.size() - 1);
     if (!send_control(worker->control.native_handle(), header, "", client.descriptor)) break;
-    if (client.tls) client.tls->end();  // the client goes on with the worker
+    if (client.tls) client.tls->end();  // the client continues with the worker
     close_shared(client.descriptor);
     log::debug("bulk_connection", {{"session", worker->session}, {"client", client.address}});
     return;
@@ -127,7 +127,7 @@ bool WorkerPool::hand_over(Worker& worker, Client& client) {
     refuse_(std::move(client), {control::HelloReply::BUSY, place.error().message});
     return true;
   }
-  divide_gpus();  // a tenant may have gone from the configuration
+  divide_gpus();  // the configuration may have changed
   const auto groups = partitions_.take(next_session_, client.tenant);
   if (!groups) {
     refuse_(std::move(client), {control::HelloReply::BUSY, groups.error().message});
@@ -146,7 +146,7 @@ bool WorkerPool::hand_over(Worker& worker, Client& client) {
   worker.client.descriptor = -1;
   worker.client.hello.clear();
   worker.client.tls.reset();
-  // Told first: no client is served of whom the audit does not know yet.
+  // Notify before the client is served, so that the audit has a record of every session.
   for (const auto& tell : session_started_) tell(view_of(worker));
   auto sent = send_control(worker.control.native_handle(),
                            {.kind = ControlKind::account, .account_slot = worker.place->slot()},
@@ -157,7 +157,7 @@ bool WorkerPool::hand_over(Worker& worker, Client& client) {
   const int folder = code_.folder_of(client.tenant);
   if (sent && folder >= 0) sent = send_control(worker.control.native_handle(), {.kind = ControlKind::cache_folder}, {}, folder);
   if (sent) sent = send_control(worker.control.native_handle(), header, client.hello, client.descriptor);
-  if (!sent) {  // it has just died: reap() reports it
+  if (!sent) {  // the worker has just ended; reap() reports it
     worker.failure = "it ended while it waited for a client: " + sent.error().message;
     for (const auto& tell : session_ended_) tell(view_of(worker), worker.failure + "; the client gets another worker", false);
     worker.place.reset();
@@ -167,7 +167,7 @@ bool WorkerPool::hand_over(Worker& worker, Client& client) {
     return false;
   }
   turns_.add(worker.session, client.tenant, has_partition ? client.tenant : "", worker.page);
-  if (client.tls) client.tls->end();  // the client goes on with the worker
+  if (client.tls) client.tls->end();  // the client continues with the worker
   close_shared(client.descriptor);
   return true;
 }

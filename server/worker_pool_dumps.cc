@@ -1,5 +1,6 @@
-// What sessions are doing, asked of their workers' control threads (worker/dump.h). A worker is asked one question at a time, however many want
-// to know, so that one that does not read is not sent more.
+// The part of WorkerPool that asks workers' control threads what their sessions are doing (worker/dump.h). A
+// worker has at most one open question, shared by all callers, so a worker that does not read is sent no
+// more.
 #include <utility>
 
 #include "server/worker_pool.h"
@@ -27,7 +28,7 @@ void WorkerPool::ask_for_dump(const std::shared_ptr<Worker>& worker, Dumped answ
   if (dump.waiting.size() > 1) return;
   if (dump.question == 0) {
     const auto sent = send_control(worker->control.native_handle(), {.kind = ControlKind::dump_wanted, .dump_question = next_question_}, "", -1);
-    if (!sent) {  // closed: the worker is gone already, though SIGCHLD has not come yet
+    if (!sent) {  // closed: the worker has ended, but SIGCHLD has not arrived
       const bool ended = sent.error().code == ErrorCode::closed;
       return answer_dump(*worker, Error{ErrorCode::unavailable, ended ? kEnded : "its worker does not read its control socket"});
     }
@@ -38,7 +39,7 @@ void WorkerPool::ask_for_dump(const std::shared_ptr<Worker>& worker, Dumped answ
   });
 }
 
-// The answer to a question that has been given up is dropped, when it comes.
+// An answer that comes after its callers have timed out goes to later callers, or is dropped.
 bool WorkerPool::take_dump(Worker& worker, const ControlMessage& message) {
   if (worker.dump.question == 0 || message.header.dump_question != worker.dump.question) return end_worker(worker, "it sent a dump that nobody asked for");
   worker.dump.question = 0;

@@ -1,7 +1,8 @@
-// Oversubscription: on a GPU that is full, other sessions' memory is to go to host memory (quota/memory_moves.h says whose).
+// The part of WorkerPool for oversubscribed memory: when a GPU is full, moves other sessions' device memory
+// to host memory. quota/memory_moves.h chooses the sessions.
 //
-// What the session pages say is used as it is: whoever writes something else there is not asked, or asked in vain, and what is
-// guaranteed to others, and the host memory that they may fill, do not depend on it.
+// Session pages are used without validation. A worker that writes false values there is at worst not asked,
+// or asked in vain; other tenants' guarantees and the limit of host memory do not depend on them.
 #include <algorithm>
 #include <fstream>
 
@@ -13,14 +14,15 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kStillWants = 1s;          // who wants room says so again before that
-constexpr auto kAskAgain = 2s;            // one that has work although it gets no commands, or that is always at work
+constexpr auto kStillWants = 1s;          // a waiting session repeats its request within this time
+constexpr auto kAskAgain = 2s;            // pause before asking a busy session again
 constexpr auto kLongestStay = 60s;
-constexpr auto kPatienceOfEntitled = 60s;  // room is theirs, but somebody's work takes its time
+// For a session entitled to the room, while another session finishes its work.
+constexpr auto kPatienceOfEntitled = 60s;
 constexpr auto kWarnAfter = 10s;
 constexpr auto kWarnAgain = 60s;
 constexpr auto kTooOften = 2ms;
-constexpr uint64_t kHostReserve = uint64_t{512} << 20;  // that stays free for everybody else on the host
+constexpr uint64_t kHostReserve = uint64_t{512} << 20;  // kept free for other processes of the host
 
 uint64_t host_memory_available() {
   std::ifstream file("/proc/meminfo");
@@ -35,7 +37,7 @@ quota::MoveTime since_start(std::chrono::steady_clock::time_point time) { return
 
 }  // namespace
 
-// It says so again and again, but while it copies what comes back.
+// A waiting session repeats its request, except while it copies memory back from the host.
 bool WorkerPool::still_wants(const Worker& worker, Clock::time_point now) {
   const auto& moves = worker.moves;
   if (now - moves.wanted < kStillWants) return true;
@@ -64,7 +66,7 @@ std::vector<quota::MemoryUse> WorkerPool::memory_on(int gpu, Clock::time_point n
   return uses;
 }
 
-// Of a session, in host memory, and no more than it was ever told to move there.
+// The session's bytes in host memory, at most as many as it was ever told to move there.
 uint64_t WorkerPool::in_host(const Worker& worker) {
   uint64_t bytes = 0;
   for (const auto& gpu : (*worker.page)->gpus) bytes += std::min(gpu.memory_in_host.load(), worker.moves.allowed);
@@ -101,7 +103,7 @@ bool WorkerPool::make_room(Worker& asking, const ControlHeader& wanted) {
   const auto uses = memory_on(wanted.gpu, now);
   uint64_t room = host_room();
   for (const auto& use : uses) {
-    // Its own place there becomes free: else two could not change places where host memory is full.
+    // Its own host memory becomes free: otherwise two sessions could not swap while host memory is full.
     if (use.session == asking.session && wanted.memory_returns != 0) room += use.in_host;
   }
   room = std::min(room, host_memory_left());
@@ -123,7 +125,7 @@ bool WorkerPool::make_room(Worker& asking, const ControlHeader& wanted) {
     header.memory_most = order.most;
     header.memory_keep = order.keep;
     header.memory_at_once = order.at_once;
-    // One that does not listen, or has just ended, keeps its memory or gives it back by itself.
+    // If the worker does not drain its socket or has just ended, it keeps its memory or frees it by exiting.
     if (!send_control(worker.control.native_handle(), header, "", -1)) continue;
     worker.moves.allowed = std::min(worker.moves.allowed, in_host(worker)) + order.most;
     worker.moves.order = Worker::Moves::Order{wanted.gpu, order.keep, order.most};
@@ -134,7 +136,8 @@ bool WorkerPool::make_room(Worker& asking, const ControlHeader& wanted) {
   ControlHeader header{.kind = ControlKind::room_patience};
   header.memory_question = wanted.memory_question;
   header.memory_patience_ms = choice.hopeless ? 0 : std::chrono::milliseconds(kPatienceOfEntitled).count();
-  (void)send_control(asking.control.native_handle(), header, "", -1);  // it is as patient as usual otherwise
+  // On failure the worker waits for the usual time.
+  (void)send_control(asking.control.native_handle(), header, "", -1);
   return true;
 }
 

@@ -1,4 +1,4 @@
-// Which multiprocessors the sessions of a WorkerPool get.
+// The part of WorkerPool that assigns multiprocessors to sessions.
 #include <algorithm>
 
 #include "protocol/lease/token.h"
@@ -30,7 +30,7 @@ void WorkerPool::divide_gpus() {
   tell_of_partitions();
 }
 
-// Tenants whose sessions would be refused.
+// Warns of tenants whose sessions would be refused because their partition does not fit.
 void WorkerPool::tell_of_partitions() const {
   if (partitions_.gpus().empty()) return;
   for (const auto& [tenant, wish] : partitioned_) {

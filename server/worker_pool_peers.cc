@@ -1,4 +1,5 @@
-// Copies between servers: connections that workers want to other servers (peer_connections.h), and those that come from there.
+// The part of WorkerPool for copies between servers: opens connections to other servers for workers
+// (peer_connections.h), and finds the session that another server's hello names.
 #include <algorithm>
 #include <span>
 
@@ -17,13 +18,13 @@ void WorkerPool::answer_peer(uint64_t session, uint64_t request, int descriptor)
   if (Worker* const asking = serving(session)) {
     const auto sent = send_control(asking->control.native_handle(),
                                    {.kind = descriptor >= 0 ? ControlKind::peer_found : ControlKind::peer_missing, .peer_request = request}, "", descriptor);
-    // A worker that does not drain its socket; one that has ended is handled elsewhere.
+    // The worker does not drain its socket. A worker that has ended is handled by reap().
     if (!sent && sent.error().code == ErrorCode::limit) end_worker(*asking, sent.error().message);
   }
-  close_elsewhere(descriptor);  // which the worker may have by now
+  close_elsewhere(descriptor);  // the worker may hold it, too
 }
 
-// Hashes once per session.
+// Computes one hash per session.
 std::optional<PeerCopy> WorkerPool::find_peer_copy(const wire::PeerHello& hello) const {
   for (const auto& [pid, worker] : workers_) {
     std::array<uint8_t, 16> id{};

@@ -1,6 +1,7 @@
-// What sessions of one tenant share (worker/offers.h): one worker's question goes to another, and the answer back. poold keeps
-// nothing but who has asked whom, and the asker's end of a pair of sockets on which the other worker sends the memory's descriptor; the secret in the
-// name is the other worker's to check.
+// The part of WorkerPool for memory and events that sessions of one tenant share (worker/offers.h): passes
+// one worker's question to another worker, and the answer back. poold keeps only the open question and the
+// asking worker's end of the socket pair that carries the memory's descriptor. The owning worker checks the
+// secret in the name.
 #include <sys/socket.h>
 
 #include "server/descriptor_closer.h"
@@ -17,7 +18,7 @@ WorkerPool::Worker* WorkerPool::serving(uint64_t session) {
 
 bool WorkerPool::share_missing(Worker& asking, uint64_t request) {
   const auto sent = send_control(asking.control.native_handle(), {.kind = ControlKind::share_missing, .share_request = request}, "", -1);
-  // It asks and does not listen; one that has ended is no such case.
+  // The worker does not drain its socket. A worker that has ended is handled by reap().
   if (!sent && sent.error().code == ErrorCode::limit) return end_worker(asking, sent.error().message);
   return true;
 }
@@ -41,11 +42,13 @@ bool WorkerPool::ask_for_share(Worker& asking, const ControlHeader& wanted) {
   close_elsewhere(ends[1]);
   if (sent) return true;
   forget_share(asking);
-  return share_missing(asking, wanted.share_request);  // it does not listen: no reason to end either
+  // The owner does not drain its socket: no reason to end either worker.
+  return share_missing(asking, wanted.share_request);
 }
 
 bool WorkerPool::give_share(Worker& owner, const ControlHeader& header) {
-  // Who has asked may have given up, or ended, or never was: nobody gets what they have not asked this worker for.
+  // The asking session may have given up or ended, or the answer may be made up: deliver an answer only to a
+  // session that has this question open for this worker.
   Worker* const asking = serving(header.share_asker);
   if (asking && asking != &owner && asking->share_asked.session == owner.session && asking->share_asked.request == header.share_request) {
     ControlHeader passed = header;

@@ -24,7 +24,7 @@ Error cannot_start(const std::string& program, int error) {
   return {ErrorCode::unavailable, "cannot start " + program + ": " + std::generic_category().message(error)};
 }
 
-// Descriptors below this one are targets of dup2 in the child, so a source must lie above.
+// Lower descriptors are targets of dup2 in the child, so a source must not be one of them.
 constexpr int kFirstFree = 10;
 
 // A pair of Unix sockets between poold and a worker.
@@ -32,7 +32,7 @@ struct Channel {
   int ours = -1, theirs = -1;
 };
 
-// False, with errno: what was opened is in `out`.
+// Returns false with errno set. `out` then has the descriptors that were opened.
 bool open_channel(int type, Channel& out) {
   int ends[2];
   if (::socketpair(AF_UNIX, type | SOCK_CLOEXEC, 0, ends) != 0) return false;

@@ -1,4 +1,5 @@
-// Starts one worker process with its control socket, and says how one ended.
+// Starts worker processes with their sockets and session page, and describes how one ended. WorkerPool uses
+// it on poold's thread, through WorkerProcesses.
 #pragma once
 #include <sys/types.h>
 
@@ -16,38 +17,40 @@ namespace gpupool::server {
 struct WorkerProgram {
   std::string program;
   std::string device;  // path of the device library
-  std::string user;       // that the worker becomes when poold is root, a name or a number; empty: it stays root
-  bool own_user = false;  // no other process is that user's
+  std::string user;       // name or number for the worker if poold is root; empty: it stays root
+  bool own_user = false;  // no other process runs as that user
   Sandbox sandbox = Sandbox::on;
-  std::string cache_folders;  // the folder with all tenants' folders for the cache of NVIDIA's driver; empty: there are none
-  uint64_t cache_bytes = 0;   // that the driver may keep in one
-  std::string cgroup, cgroup_settings;  // enter_cgroup()'s; empty: none
-  bool tls = false;  // there will be tls connections
-  bool rdma = true;    // offered; how, its environment says (GPUPOOL_RDMA_...)
+  std::string cache_folders;  // root of all tenants' folders for the NVIDIA driver's cache; empty: none
+  uint64_t cache_bytes = 0;   // limit for the driver's cache in one folder
+  std::string cgroup, cgroup_settings;  // for enter_cgroup(); empty: none
+  bool tls = false;  // tls connections may come
+  bool rdma = true;    // RDMA is offered; the environment has its settings (GPUPOOL_RDMA_...)
   log::Level log_level = log::Level::info;
 };
 
 struct StartedWorker {
   pid_t pid = -1;
-  int control = -1;  // poold's end of the control socket, non-blocking; the caller's to close
-  int output = -1;   // likewise the end of the socket that is its stdout, stderr and log
+  int control = -1;  // poold's end of the control socket, non-blocking; the caller owns it
+  int output = -1;   // poold's end of the socket for stdout, stderr and log; likewise
   std::shared_ptr<quota::SharedPage<quota::SessionPage>> page;
 };
 
-// The worker gets nothing but stdin from /dev/null, a socket to poold (as 1, 2 and the log), the control socket and its session's page.
+// The worker inherits stdin from /dev/null, a socket to poold (stdout, stderr and log), the control socket
+// and its session page, and nothing else.
 Result<StartedWorker> start_worker(const WorkerProgram& program);
 void kill_worker(pid_t pid);
 bool worker_has_ended(pid_t pid, int* wait_status);
 
-// How WorkerPool starts workers, kills them and learns of their ends. A test may have workers that are no processes.
+// How WorkerPool starts, kills and reaps workers. Tests substitute workers that are no processes.
 struct WorkerProcesses {
   std::function<Result<StartedWorker>(const WorkerProgram&)> start = start_worker;
   std::function<void(pid_t)> kill = kill_worker;
-  // True: it has ended, and `wait_status` is as waitpid() says. It is not asked about again.
+  // Returns true if the worker has ended, with waitpid()'s `wait_status`. Not called again for that worker
+  // then.
   std::function<bool(pid_t, int* wait_status)> has_ended = worker_has_ended;
 };
 
-// Why a worker's session is over: "the client left", "killed by signal 11 (Segmentation fault)", "exit status
+// Describes how a worker ended: "the client left", "killed by signal 11 (Segmentation fault)", "exit status
 // 3".
 std::string end_text(int wait_status);
 
