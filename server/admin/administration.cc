@@ -70,7 +70,7 @@ void Administration::dump(uint64_t session, std::function<void(Result<admin::Ses
   if (!asked) answered(asked.error());
 }
 
-// Its number, where it is named by that or by its UUID.
+// Finds a GPU by its number or its UUID.
 Result<uint32_t> Administration::gpu_of(const std::string& name) const {
   const auto& devices = pool_.devices();
   const std::string uuid = gpu_uuid(name);

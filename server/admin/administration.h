@@ -1,5 +1,5 @@
-// What a poold offers to those who run it: the gRPC service on its admin socket, and the HTTP endpoint for Prometheus and
-// health checks. poold's one thread.
+// poold's administration: the gRPC service on the admin socket, and the HTTP endpoint for Prometheus and
+// health checks. The daemon owns it, on poold's thread.
 #pragma once
 #include <asio/io_context.hpp>
 #include <memory>
@@ -14,18 +14,18 @@ namespace gpupool::server {
 
 class Administration {
  public:
-  // `agent`: null where poold belongs to no pool.
+  // `agent` is null if poold belongs to no pool.
   Administration(asio::io_context& context, WorkerPool& pool, const FrontDoor& door, Tenants& tenants, Audit& audit, const Agent* agent);
   Administration(const Administration&) = delete;
   Administration& operator=(const Administration&) = delete;
 
   Result<void> serve_socket(const std::string& path);
   Result<void> serve_metrics(const std::string& address);
-  // Whoever is being served hears that it is over. Brief.
+  // Stops serving. Open calls end with an error. Returns soon.
   void close();
   admin::Snapshot snapshot() const { return take_snapshot(sources()); }
   const EndedUsage& ended() const { return ended_; }
-  // A session of a tenant that had shown who it is was refused.
+  // Counts a refused session of an authenticated tenant.
   void denied(const std::string& tenant) { ended_.denied(tenant); }
 
  private:

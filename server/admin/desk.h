@@ -1,4 +1,5 @@
-// How another thread asks poold's thread, which owns everything. ask() may be called by any thread but that one.
+// Runs questions of other threads on poold's thread, which owns all state. AdminService uses it. ask() and
+// ask_for() may be called on any thread but poold's.
 #pragma once
 #include <asio/io_context.hpp>
 #include <asio/post.hpp>
@@ -15,14 +16,15 @@ class Desk {
  public:
   explicit Desk(asio::io_context& context) : context_(context), state_(std::make_shared<State>()) {}
 
-  // What `question` returned on poold's thread; nothing: closed, or not answered in time. `question` holds what it needs by
-  // value: it may be asked after the caller has given up, but not after close().
+  // Runs `question` on poold's thread and returns its result; empty: closed, or no answer within `patience`.
+  // `question` must own what it uses: it may run after the caller has given up, but not after close().
   template <class Question>
   auto ask(Question question, std::chrono::milliseconds patience) -> std::optional<std::invoke_result_t<Question&>> {
     using Answer = std::invoke_result_t<Question&>;
     return ask_for<Answer>([question = std::move(question)](auto reply) mutable { reply(question()); }, patience);
   }
-  // The same for a question that is answered later: it is given a function, which it calls with the Answer, also after close().
+  // The same for a question that is answered later: `question` gets a function to call with the Answer, even
+  // after close().
   template <class Answer, class Question>
   std::optional<Answer> ask_for(Question question, std::chrono::milliseconds patience) {
     const auto answer = std::make_shared<std::optional<Answer>>();
@@ -40,7 +42,7 @@ class Desk {
     return std::move(*answer);
   }
 
-  // False: closed.
+  // Returns false if closed.
   bool sleep(std::chrono::milliseconds time) {
     std::unique_lock lock(state_->mutex);
     return !state_->changed.wait_for(lock, time, [this] { return state_->closed; });
@@ -51,7 +53,7 @@ class Desk {
     return state_->closed;
   }
 
-  // On poold's thread: whoever asks or sleeps goes on at once, without an answer.
+  // Called on poold's thread. Waiting calls of ask() and sleep() return at once, without an answer.
   void close() {
     const std::lock_guard lock(state_->mutex);
     state_->closed = true;

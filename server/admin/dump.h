@@ -1,4 +1,4 @@
-// A session's dump for people: what its worker says, which is not trusted, and what poold knows itself. poold's one thread.
+// Completes a session's dump: the worker's answer, which is untrusted, and poold's own data. poold's thread.
 #pragma once
 #include <string>
 
@@ -7,7 +7,7 @@
 
 namespace gpupool::server {
 
-// `said`: a serialized admin::WorkerDump, or why there is none.
+// `said`: a serialized admin::WorkerDump, or the reason why there is none.
 admin::SessionDump complete_dump(const SessionView& session, const Result<std::string>& said);
 
 }  // namespace gpupool::server

@@ -45,7 +45,7 @@ std::string_view trim(std::string_view text) {
   return text.substr(0, text.find_last_not_of(" \t") + 1);
 }
 
-// Status to refuse with, or 0. Sets `host`.
+// Returns the status with which to refuse the request, or 0. Sets `host`.
 int check_fields(std::string_view fields, bool wants_host, std::string& host) {
   int hosts = 0;
   while (!fields.empty()) {
@@ -57,7 +57,7 @@ int check_fields(std::string_view fields, bool wants_host, std::string& host) {
       ++hosts;
       host = trim(value);
     }
-    // Nothing here takes a body.
+    // Requests with a body are refused.
     if (same_name(name, "transfer-encoding")) return 400;
     if (same_name(name, "content-length") && value.find_first_not_of(" \t0") != value.npos) return 413;
   }

@@ -1,4 +1,4 @@
-// Reads the head of an HTTP/1.x request. A pure function of untrusted bytes.
+// Parses the head of an HTTP/1.x request. Pure functions of untrusted bytes.
 #pragma once
 #include <cstddef>
 #include <optional>
@@ -10,17 +10,17 @@ namespace gpupool::server {
 constexpr size_t kMostRequestHeadBytes = 8 * 1024;
 
 struct HttpRequest {
-  bool head = false;  // HEAD: the answer goes without its body
-  std::string path;   // of the target, without the query
-  std::string host;   // as in the Host field, perhaps with a port; empty: HTTP/1.0 without one
-  int refusal = 0;    // 4xx or 505 with which the request is to be answered; 0: it is a good GET or HEAD
+  bool head = false;  // HEAD: the response has no body
+  std::string path;   // of the target, without query
+  std::string host;   // value of the Host field, possibly with a port; empty: HTTP/1.0 without one
+  int refusal = 0;    // status with which to refuse the request, 4xx or 505; 0: a valid GET or HEAD
 };
 
-// Nothing: what came so far may still become a head. Never nothing from kMostRequestHeadBytes on.
+// Returns nothing if the head is incomplete so far. From kMostRequestHeadBytes on always returns a request.
 std::optional<HttpRequest> read_request(std::string_view bytes);
 
-// True for localhost and for numeric addresses, with or without a port. A web page of another site whose name was made to resolve to this
-// machine (DNS rebinding) shows up with that name.
+// True for localhost and for numeric addresses, with or without a port. In a DNS rebinding attack, in which
+// another site's name is made to resolve to this machine, the web page's requests have that name.
 bool is_local_host(std::string_view host);
 
 }  // namespace gpupool::server

@@ -15,9 +15,10 @@ using asio::ip::tcp;
 
 constexpr size_t kMostDiscarded = 64 * 1024;
 constexpr std::chrono::milliseconds kPauseAfterFailure{100};
-constexpr int kPauseTimes = 20;  // as long as the last answer took to make
+constexpr int kPauseTimes = 20;  // factor of the time that making the last answer took
 constexpr std::chrono::milliseconds kLongestPause{1'000};
-// The page is one document with its script and its style in it; nothing else is loaded, and no other page may frame it.
+// For pages that are a single document with script and style: they load nothing else, and no other page may
+// frame them.
 constexpr const char* kFixedFields =
     "\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nX-Frame-Options: DENY\r\nCross-Origin-Resource-Policy: same-origin"
     "\r\nContent-Security-Policy: default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; base-uri 'none'; "
@@ -128,7 +129,8 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
     });
   }
 
-  // Closing with bytes unread would reset the connection, and the answer might be lost with it.
+  // Reads the rest: closing with unread bytes would reset the connection, and the client might lose the
+  // answer.
   void linger() {
     socket_.async_read_some(asio::buffer(buffer_), [self = shared_from_this()](const asio::error_code& status, size_t bytes) {
       self->discarded_ += bytes;
@@ -141,9 +143,9 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
   HttpServer* server_;  // null: dropped
   tcp::socket socket_;
   asio::steady_timer deadline_;
-  asio::steady_timer turn_;  // for an answer
+  asio::steady_timer turn_;  // until a new answer may be made
   std::array<char, 4096> buffer_;
-  std::string head_;  // then the answer
+  std::string head_;  // head of the request, later the response
   std::string path_;
   Clock::time_point asked_;
   bool without_body_ = false;
@@ -199,7 +201,7 @@ std::optional<HttpResponse> HttpServer::answer(const std::string& path, Clock::t
   }
   HttpResponse response = answer_(path);
   const auto end = Clock::now();
-  // Only these paths are few.
+  // Keep successful answers only: only these have a small number of paths.
   if (response.status == 200) made_.insert_or_assign(path, Made{response, begin, end + std::min<Clock::duration>(kPauseTimes * (end - begin), kLongestPause)});
   return response;
 }
@@ -211,7 +213,7 @@ HttpServer::~HttpServer() {
 void HttpServer::accept() {
   acceptor_.async_accept([this](const asio::error_code& status, tcp::socket socket) {
     if (status == asio::error::operation_aborted) return;
-    if (status) {  // out of descriptors: some will be free again
+    if (status) {  // out of descriptors: retry later
       pause_.expires_after(kPauseAfterFailure);
       pause_.async_wait([this](const asio::error_code& over) {
         if (!over) accept();

@@ -1,9 +1,11 @@
-// Answers GET and HEAD requests over HTTP/1.1, one per connection, for Prometheus and health checks. poold's one thread.
+// Answers GET and HEAD requests over HTTP/1.1, one per connection, for Prometheus and health checks. poold
+// and pool-scheduler use it, on their main threads.
 //
-// Requests are not trusted: bounded in size, time and number (the longest waiting connection is dropped for a new one). On a loopback address
-// only requests for localhost or a numeric address are answered, so web pages of other sites cannot read the answers by DNS rebinding. The next
-// answer to a path is made after twenty times as long as the last one took, a second at most, for all requests that wait for it by then: no
-// answer is older than its request, and requests in numbers do not take the thread's time.
+// Requests are untrusted: limited in size, time and number (a new connection replaces the oldest if there are
+// too many). On a loopback address only requests for localhost or a numeric address are answered, so that web
+// pages of other sites cannot read the answers by DNS rebinding. After an answer whose making took a time t,
+// the next one to that path is made 20 t later, or 1 s later if that is less, for all requests that wait by
+// then. So no answer is older than its request, and many requests cannot use up the thread's time.
 #pragma once
 #include <asio/io_context.hpp>
 #include <asio/ip/tcp.hpp>
@@ -28,14 +30,14 @@ struct HttpResponse {
   std::string type = "text/plain; charset=utf-8";
 };
 
-std::string text_of(const asio::ip::tcp::endpoint& endpoint);  // as in addresses
+std::string text_of(const asio::ip::tcp::endpoint& endpoint);  // HOST:PORT, with brackets for IPv6
 
 class HttpServer {
  public:
   using Answer = std::function<HttpResponse(const std::string& path)>;
   static constexpr size_t kMostConnections = 64;
 
-  // Fails when it cannot listen on "HOST:PORT" (port 0 takes a free one; "[::1]:PORT").
+  // Listens on "HOST:PORT" or "[::1]:PORT"; port 0 takes a free one. ErrorCode::unavailable: it cannot.
   static Result<std::unique_ptr<HttpServer>> listen(asio::io_context& context, const std::string& address, Answer answer,
                                                     std::chrono::milliseconds patience = std::chrono::seconds(10));
   HttpServer(asio::io_context& context, asio::ip::tcp::acceptor acceptor, Answer answer, std::chrono::milliseconds patience);
@@ -50,13 +52,13 @@ class HttpServer {
   using Clock = std::chrono::steady_clock;
   struct Made {
     HttpResponse response;
-    Clock::time_point at;    // when that began
-    Clock::time_point next;  // not before
+    Clock::time_point at;    // when making it began
+    Clock::time_point next;  // the next answer is not made before
   };
   class Connection;
   void accept();
   std::optional<HttpResponse> refuse(const HttpRequest& request) const;
-  // Nothing: it is to be asked again at `when`.
+  // Returns nothing if the answer must wait until `when`.
   std::optional<HttpResponse> answer(const std::string& path, Clock::time_point asked, Clock::time_point& when);
 
   asio::ip::tcp::acceptor acceptor_;

@@ -117,7 +117,7 @@ void add_rows(const Row<Message> (&rows)[n], MetricsPage& page, const auto& for_
   }
 }
 
-// What each tenant may have of each GPU that its sessions see.
+// Calls `visit` with the memory and compute limits of each tenant on each GPU that its sessions see.
 void for_each_share(const admin::Snapshot& snapshot, const auto& visit) {
   for (const admin::Tenant& tenant : snapshot.tenants()) {
     for (const admin::Gpu& gpu : snapshot.gpus()) {

@@ -1,4 +1,4 @@
-// A snapshot as Prometheus reads it. What each metric means: docs/operations.md.
+// Writes a snapshot in Prometheus's text format. docs/operations.md describes the metrics.
 #pragma once
 #include <string>
 

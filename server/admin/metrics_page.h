@@ -1,4 +1,4 @@
-// A page of metrics in the making, as Prometheus reads it. One thread.
+// Builds a page of metrics in Prometheus's text format. poold and pool-scheduler use it; one thread.
 #pragma once
 #include <prometheus/metric_family.h>
 #include <prometheus/text_serializer.h>
@@ -27,10 +27,10 @@ class MetricsPage {
    private:
     prometheus::MetricFamily& family_;
   };
-  // Valid until the next.
+  // The family is valid until the next call.
   Family gauge(const char* name, const char* help) { return make(name, help, prometheus::MetricType::Gauge); }
   Family counter(const char* name, const char* help) { return make(name, help, prometheus::MetricType::Counter); }
-  // Without labels.
+  // Adds a metric without labels.
   void gauge(const char* name, const char* help, double value) { gauge(name, help).add({}, value); }
   void counter(const char* name, const char* help, double value) { counter(name, help).add({}, value); }
   std::string text() const { return prometheus::TextSerializer().Serialize(families_); }

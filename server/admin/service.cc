@@ -26,7 +26,7 @@ using std::chrono::milliseconds;
 constexpr milliseconds kPatience{5'000};
 constexpr uint32_t kShortestInterval = 100;
 constexpr uint32_t kLongestInterval = 10'000;
-constexpr int kMostWatchers = 16;  // each keeps a thread
+constexpr int kMostWatchers = 16;  // each occupies a thread
 constexpr int kMostThreads = 48;
 constexpr size_t kLongestReason = 1024;
 constexpr int kMostRequestBytes = 64 * 1024;
@@ -154,7 +154,7 @@ class AdminService::Calls final : public admin::Admin::Service {
     return Status::OK;
   }
 
-  // Of questions that can be refused.
+  // For questions that can fail.
   template <class Question, class Reply = std::nullptr_t>
   Status ask_result(Question question, Reply reply = nullptr) {
     auto answer = desk_.ask(std::move(question), kPatience);
@@ -176,7 +176,7 @@ class AdminService::Calls final : public admin::Admin::Service {
 class AdminService::Server {
  public:
   explicit Server(Calls& calls) {
-    const BlockedSignals blocked;  // in gRPC's threads
+    const BlockedSignals blocked;  // for gRPC's threads
     gpr_set_log_function(log_of_grpc);
     grpc::ServerBuilder builder;
     grpc::ResourceQuota limits("poold-admin");
@@ -190,7 +190,7 @@ class AdminService::Server {
     builder.RegisterService(&calls);
     server_ = builder.BuildAndStart();
   }
-  // Whoever is being served hears that it is over.
+  // Open calls end with an error.
   ~Server() {
     if (server_) server_->Shutdown(std::chrono::system_clock::now());
   }
@@ -243,7 +243,8 @@ void AdminService::accept_some() {
   await_connection();
 }
 
-// The file's mode lets in the same and root; a worker is the same, perhaps, and does what a stranger makes it do.
+// The socket's mode admits poold's user and root. A worker may run as poold's user, and executes a client's
+// commands, so workers are refused.
 bool AdminService::welcome(int connection) const {
   ucred who{};
   socklen_t size = sizeof who;

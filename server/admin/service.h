@@ -1,7 +1,8 @@
-// The gRPC service of protocol/control/admin.proto over the connections of one Unix socket.
+// The gRPC service of protocol/control/admin.proto on a Unix socket. Administration owns it.
 //
-// Made and ended on poold's thread. poold accepts the connections itself and gives them to gRPC, so that it decides who may
-// connect; gRPC's threads ask poold's (desk.h) and wait. Takes no signals.
+// Made and destroyed on poold's thread, which accepts connections, decides which processes may connect, and
+// passes the connections to gRPC. gRPC's threads run their questions on poold's thread (desk.h) and wait for
+// the answers. They have all signals blocked.
 #pragma once
 #include <sys/types.h>
 
@@ -19,14 +20,14 @@
 
 namespace gpupool::server {
 
-// What the service does, on poold's thread.
+// Operations of the service, called on poold's thread.
 struct AdminActions {
   std::function<admin::Poold()> health;
   std::function<admin::Snapshot()> snapshot;
   std::function<Result<admin::Quota>(const std::string& tenant)> quota;
   std::function<Result<admin::Quota>(const admin::SetQuotaRequest& request)> set_quota;
   std::function<Result<void>(uint64_t session, const std::string& reason)> end_session;
-  // Answers within 2 s, perhaps at once.
+  // Answers within 2 s, possibly before returning.
   std::function<void(uint64_t session, std::function<void(Result<admin::SessionDump>)>)> dump;
   std::function<bool(pid_t)> may_connect;
 };
@@ -52,7 +53,7 @@ class AdminService {
   Desk desk_;
   std::unique_ptr<Calls> calls_;
   std::unique_ptr<Server> server_;
-  asio::posix::stream_descriptor readable_;  // the socket's descriptor, lent
+  asio::posix::stream_descriptor readable_;  // borrows the socket's descriptor
   asio::steady_timer pause_;
 };
 

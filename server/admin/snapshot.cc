@@ -77,7 +77,7 @@ void fill(const Usage& usage, admin::Tenant& tenant) {
   tenant.set_denied(usage.denied);
 }
 
-// Multiprocessors of the tenant's partition of a GPU.
+// Number of multiprocessors in the tenant's partition of a GPU.
 uint32_t partition_of(const Sources& sources, const std::string& tenant, size_t gpu) {
   const quota::Partitions& partitions = sources.pool.partitions();
   const auto& place = partitions.place(tenant);

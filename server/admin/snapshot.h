@@ -1,5 +1,5 @@
-// Everything that there is to see of a poold, as the messages of protocol/control/admin.proto: for its gRPC service and for
-// Prometheus alike. poold's one thread.
+// The state of poold as messages of protocol/control/admin.proto, for its gRPC service and for Prometheus.
+// poold's thread.
 #pragma once
 #include <chrono>
 
@@ -14,7 +14,7 @@
 
 namespace gpupool::server {
 
-// What a snapshot is taken of.
+// The objects that a snapshot describes.
 struct Sources {
   const WorkerPool& pool;
   const FrontDoor& door;
@@ -22,14 +22,15 @@ struct Sources {
   const EndedUsage& ended;
   const Audit& audit;
   std::chrono::system_clock::time_point started;
-  const Agent* agent;  // null: it belongs to no pool
+  const Agent* agent;  // null: poold belongs to no pool
 };
 
 admin::Poold describe_poold(const Sources& sources);
 admin::Snapshot take_snapshot(const Sources& sources);
 
 admin::Quota to_message(const quota::Quota& quota);
-// Puts the fields that are present over those of `quota`; or, with a GPU, over those of its share alone, which has no others.
+// Applies the fields that are present in `changes` to the quota, or to one GPU's limits. ErrorCode::invalid:
+// `changes` has fields that do not exist for a single GPU.
 void apply(const admin::Quota& changes, quota::Quota& quota);
 Result<void> apply(const admin::Quota& changes, quota::GpuLimits& limits);
 

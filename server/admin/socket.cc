@@ -27,7 +27,7 @@ Error failure(const std::string& path, int error) {
 
 std::string lock_path(const std::string& path) { return path + ".lock"; }
 
-// -1: a living process holds it; -2: errno says.
+// Returns the lock's descriptor; -1: a running process holds the lock; -2: failure, with errno set.
 int take_lock(const std::string& path) {
   while (true) {
     const int lock = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -36,7 +36,8 @@ int take_lock(const std::string& path) {
       ::close(lock);
       return -1;
     }
-    // The former holder may have removed the file between the two calls: then this lock protects nothing.
+    // The previous owner may have removed the file between open() and flock(): then this lock protects
+    // nothing.
     struct stat ours {}, there {};
     if (::fstat(lock, &ours) == 0 && ::stat(path.c_str(), &there) == 0 && ours.st_ino == there.st_ino && ours.st_dev == there.st_dev) {
       return lock;
@@ -61,7 +62,7 @@ Result<OwnedSocket> OwnedSocket::listen(const std::string& path) {
     std::filesystem::create_directories(folder.parent_path(), ignored);
     ::mkdir(folder.c_str(), 0700);
   }
-  // Whoever owns the folder can put another socket into the place of this one.
+  // The owner of the folder can replace the socket.
   struct stat around {};
   const std::string above = folder.empty() ? "." : folder.string();
   if (::stat(above.c_str(), &around) != 0) return failure(path, errno);
@@ -84,12 +85,12 @@ Result<OwnedSocket> OwnedSocket::listen(const std::string& path) {
     if (!S_ISSOCK(there.st_mode)) {
       return give_up({ErrorCode::invalid, "'" + path + "' is there and is no socket; remove it, or name another --admin-socket"}, -1);
     }
-    ::unlink(path.c_str());  // nobody lives who holds the lock
+    ::unlink(path.c_str());  // left by a dead process: we hold its lock
   }
   const int socket = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (socket < 0) return give_up(failure(path, errno), -1);
   transport::allow_descriptors(socket, false);
-  // Nobody can connect before listen().
+  // No client can connect before listen(), so chmod() comes in time.
   if (::bind(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) return give_up(failure(path, errno), socket);
   if (::chmod(path.c_str(), 0600) != 0 || ::listen(socket, kBacklog) != 0) {
     const Error error = failure(path, errno);

@@ -1,5 +1,6 @@
-// A listening Unix socket under a path of its own, for one process at a time: a socket that a dead process left is replaced, that
-// of a living one is not. Who is who is decided by a lock on PATH.lock, which a process holds as long as it lives.
+// A listening Unix socket at a path, owned by one process at a time: the socket of a dead process is
+// replaced, that of a running one is not. A process owns the socket while it holds the lock on PATH.lock.
+// poold and pool-scheduler use it.
 #pragma once
 #include <string>
 
@@ -9,12 +10,13 @@ namespace gpupool::server {
 
 class OwnedSocket {
  public:
-  // Only this user and root can connect. Folders that are missing are made, for this user alone. ErrorCode::invalid: the path is
-  // too long, or something else is there; refused: a living process has it; unavailable: the system does not let us.
+  // Listens at `path`, for this user and root only. Makes missing folders, for this user only.
+  // ErrorCode::invalid: the path is too long, is not a socket, or is in another user's folder; refused: a
+  // running process owns it; unavailable: a system call failed.
   static Result<OwnedSocket> listen(const std::string& path);
   OwnedSocket(OwnedSocket&& other) noexcept;
   OwnedSocket& operator=(OwnedSocket&&) = delete;
-  ~OwnedSocket();  // the path is free again
+  ~OwnedSocket();  // removes the socket
 
   int descriptor() const { return socket_; }
   const std::string& path() const { return path_; }

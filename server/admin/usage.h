@@ -1,7 +1,7 @@
-// What sessions have used, added up: for each tenant and GPU, with the sessions that have ended. poold's one thread.
+// Sums of what sessions have used, by tenant and by GPU, including ended sessions. poold's thread.
 //
-// The numbers come from pages that workers write; whoever took over a worker can make its own tenant's wrong. Those of a GPU,
-// which concern all, are held to what is possible.
+// Workers write these numbers into their session pages. A compromised worker can falsify its own tenant's;
+// those of a GPU, which concern all tenants, are limited to possible values.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -14,7 +14,7 @@ namespace gpupool::server {
 
 struct Usage {
   uint64_t gpu_nanoseconds = 0;
-  std::vector<uint64_t> gpu_nanoseconds_by_gpu;  // no session can have used one for longer than it has lived
+  std::vector<uint64_t> gpu_nanoseconds_by_gpu;  // sums of believable_gpu_time()
   uint64_t throttled_nanoseconds = 0;
   uint64_t bytes_from_client = 0;
   uint64_t bytes_to_client = 0;
@@ -29,13 +29,13 @@ struct Usage {
   uint64_t gpu_time(size_t gpu) const { return gpu < gpu_nanoseconds_by_gpu.size() ? gpu_nanoseconds_by_gpu[gpu] : 0; }
 };
 
-// No session can have used a GPU for longer than it has lived.
+// Reported GPU time in nanoseconds, limited to the session's age.
 uint64_t believable_gpu_time(const SessionView& session, size_t gpu);
 
 struct EndedUsage {
   void add(const SessionView& session);
   void denied(const std::string& tenant) { ++tenants[tenant].denied; }
-  // What a lease has used is the tenant's, whose it was.
+  // Adds the usage of a lease that has ended to its tenant's.
   void fold(const std::string& lease, const std::string& tenant);
 
   std::map<std::string, Usage> tenants;

@@ -1,4 +1,5 @@
-// The part of a session's dump that its worker sends: not trusted, since a worker runs what its client makes it run.
+// Parses the part of a session's dump that its worker sends. It is untrusted, since a worker executes a
+// client's commands.
 #pragma once
 #include <string>
 
@@ -7,7 +8,8 @@
 
 namespace gpupool::server {
 
-// With printable texts of bounded length and lists of bounded size. ErrorCode::malformed: not a serialized WorkerDump.
+// Makes texts printable and limits their length, and the length of lists. ErrorCode::malformed: not a
+// serialized WorkerDump.
 Result<admin::WorkerDump> read_worker_dump(const std::string& bytes);
 
 }  // namespace gpupool::server

@@ -1,5 +1,5 @@
-// Counts events that were left out of a log, and reports their number one second after the first of them, so that no refusal is invisible.
-// One thread; never fails.
+// Counts events that were left out of a log, and reports their number one second after the first of them, so
+// that every refusal is at least counted. One thread; never fails.
 #pragma once
 #include <asio/io_context.hpp>
 #include <asio/steady_timer.hpp>
@@ -13,7 +13,7 @@ class LeftOut {
   LeftOut(asio::io_context& context, std::function<void(uint64_t count)> report) : timer_(context), report_(std::move(report)) {}
 
   void note();
-  // Reports now what has not been reported, before the end.
+  // Reports the events that have not been reported yet. Call it at the end.
   void finish();
 
  private:

@@ -1,5 +1,5 @@
-// A token bucket for each peer (peer.h). One thread; never fails. The number of peers is bounded: the peer that was seen least recently is
-// forgotten, and has a full bucket again.
+// A token bucket for each peer (peer.h). The number of peers is limited: the least recently seen one is
+// forgotten, and has a full bucket when it returns. One thread; never fails.
 #pragma once
 #include <list>
 #include <string>
@@ -18,7 +18,7 @@ class PeerRates {
 
   explicit PeerRates(const Limit& limit) : limit_(limit) {}
 
-  // Takes a token. False: the peer has none left.
+  // Takes a token. Returns false if the peer has none left.
   bool take(const std::string& peer, Clock::time_point now = Clock::now());
   size_t peers() const { return buckets_.size(); }
 
@@ -30,7 +30,7 @@ class PeerRates {
 
   const Limit limit_;
   std::list<Bucket> buckets_;  // least recently seen first
-  std::unordered_map<std::string_view, std::list<Bucket>::iterator> by_peer_;  // the keys are the buckets' own
+  std::unordered_map<std::string_view, std::list<Bucket>::iterator> by_peer_;  // keys point into buckets_
 };
 
 }  // namespace gpupool::server

@@ -1,5 +1,6 @@
-// Things that are each charged to a peer (peer.h), and the one that goes when there are too many: the oldest of the peer that has most, in steps that
-// grow with the number of peers, not of things. One thread; never fails.
+// Objects charged to peers (peer.h), and the choice of one to drop when there are too many: the oldest of the
+// peer that has most. The choice takes time proportional to the number of peers, not of objects. One thread;
+// never fails.
 #pragma once
 #include <cstdint>
 #include <iterator>
@@ -14,12 +15,12 @@ template <class Thing>
 class PerPeer {
   struct Kept {
     Thing thing;
-    uint64_t number;  // counted up: the oldest has the lowest
+    uint64_t number;  // increasing: the oldest has the lowest
   };
-  using Peers = std::map<std::string, std::list<Kept>>;  // no list is empty; each has its oldest first
+  using Peers = std::map<std::string, std::list<Kept>>;  // no list is empty; oldest first
 
  public:
-  // Where a thing is kept. Valid until the thing is removed.
+  // Position of an object. Valid until the object is removed.
   struct Place {
     typename Peers::iterator peer;
     typename std::list<Kept>::iterator thing;
@@ -36,8 +37,8 @@ class PerPeer {
     --size_;
   }
   size_t size() const { return size_; }
-  // The oldest thing of the peer that has most things; if several peers have most, the oldest of theirs. A peer `newcomer` that has things counts as
-  // having one more. Requires size() > 0.
+  // Returns the oldest object of the peer that has most; if several peers have most, the oldest of theirs.
+  // Counts one more object for the peer `newcomer` if it has any. Requires size() > 0.
   const Thing& oldest_of_most(const std::string& newcomer) const {
     const auto count = [&, own = peers_.find(newcomer)](auto peer) { return peer->second.size() + (peer == own ? 1 : 0); };
     auto chosen = peers_.begin();

@@ -1,4 +1,4 @@
-// A token bucket: `burst` tokens at once, then `per_second`. One thread; never fails.
+// A token bucket: starts with `burst` tokens and gains `per_second`. One thread; never fails.
 #pragma once
 #include <algorithm>
 #include <chrono>
@@ -15,7 +15,7 @@ class TokenBucket {
 
   explicit TokenBucket(const Limit& limit, Clock::time_point now = Clock::now()) : limit_(limit), tokens_(limit.burst), since_(now) {}
 
-  // False: there is none left.
+  // Takes a token. Returns false if there is none left.
   bool take(Clock::time_point now = Clock::now()) {
     tokens_ = std::min(limit_.burst, tokens_ + std::chrono::duration<double>(now - since_).count() * limit_.per_second);
     since_ = now;

@@ -37,7 +37,7 @@ std::string read_file(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// In one write, as the kernel wants it. errno tells why not.
+// Writes `text` with one write(), as the kernel requires. On failure returns false with errno set.
 bool write_file(const std::string& path, std::string_view text) {
   const int file = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
   if (file < 0) return false;
@@ -54,7 +54,7 @@ Error failed(const std::string& what, const std::string& path, int error) {
 
 Error none(const std::string& why) { return {ErrorCode::unavailable, why}; }
 
-// The number behind `key` in a file of lines "key number"; 0 without one.
+// Returns the number behind `key` in a file of lines "key number", or 0 if there is none.
 uint64_t count_of(const std::string& path, const std::string& key) {
   std::istringstream lines(read_file(path));
   std::string name;
@@ -64,13 +64,14 @@ uint64_t count_of(const std::string& path, const std::string& key) {
   return 0;
 }
 
-// True when nothing is there any more.
+// Returns true if the cgroup no longer exists.
 bool remove_cgroup(const std::string& folder) {
   (void)write_file(folder + "/cgroup.kill", "1");  // Linux 5.14; before it only the worker itself is sure to be gone
   return ::rmdir(folder.c_str()) == 0 || errno == ENOENT;
 }
 
-// This process's group as a folder. Its path is told from the root of the hierarchy, of which a mount may show only a part.
+// Returns the folder of this process's cgroup. /proc/self/cgroup has its path from the root of the hierarchy,
+// of which a mount may show only a part.
 std::optional<std::string> own_folder() {
   std::ifstream own("/proc/self/cgroup");
   std::string line, path;
@@ -93,8 +94,9 @@ std::optional<std::string> own_folder() {
   return std::nullopt;
 }
 
-// True if systemd manages the group and has not delegated it. Only root has to ask: it can write to every group, an ordinary user only to delegated ones.
-// systemd marks groups that it delegates with an extended attribute.
+// True if systemd manages the cgroup and has not delegated it. systemd marks delegated cgroups with an
+// extended attribute. Only root needs this check: it can write to every cgroup, ordinary users only to
+// delegated ones.
 bool is_systemds(const std::string& folder) {
   if (::geteuid() != 0 || ::access("/run/systemd/system", F_OK) != 0) return false;
   char mark = 0;
@@ -102,7 +104,8 @@ bool is_systemds(const std::string& folder) {
   return !marked("user.delegate") && !marked("trusted.delegate");
 }
 
-// "memory.max=..., ..." for what the group can limit. `own` has the files that workers' groups will have.
+// Returns "memory.max=..., ..." for the limits that the cgroup supports. `own` has the files that workers'
+// cgroups will have.
 std::string settings_for(const DelegatedCgroup& group, const WorkerLimits& limits) {
   const std::string own = group.folder + kOwn;
   std::string settings;
@@ -119,7 +122,7 @@ std::string settings_for(const DelegatedCgroup& group, const WorkerLimits& limit
   return settings;
 }
 
-// The controllers that could be enabled for the group's children.
+// Enables the controllers for the cgroup's children. Returns those that could be enabled.
 std::vector<std::string> enable(const DelegatedCgroup& group) {
   std::vector<std::string> enabled;
   for (const std::string& controller : group.controllers) {
@@ -160,7 +163,8 @@ Result<std::unique_ptr<Cgroups>> Cgroups::open(const WorkerLimits& limits) {
   if (!read_file(own + "/cgroup.procs").empty()) return Error{ErrorCode::limit, "another process is in " + own + "; each poold needs a cgroup of its own"};
   if (!write_file(own + "/cgroup.procs", "0")) return failed("move poold to", own, errno);
   group->controllers = enable(*group);
-  // Turns on GPUs are given by one thread, which must not wait behind those of all sessions.
+  // poold's thread schedules turns on GPUs, and must not wait for a processor behind the threads of all
+  // sessions.
   if (group->has("cpu")) (void)write_file(own + "/cpu.weight", "1000");
   std::unique_ptr<Cgroups> cgroups(new Cgroups(std::move(*group), limits));
   return cgroups;
@@ -169,7 +173,7 @@ Result<std::unique_ptr<Cgroups>> Cgroups::open(const WorkerLimits& limits) {
 Cgroups::Cgroups(DelegatedCgroup group, const WorkerLimits& limits)
     : group_(std::move(group)), limits_(limits), settings_(settings_for(group_, limits)) {
   std::error_code failure;
-  for (const auto& entry : fs::directory_iterator(group_.folder, failure)) {  // of a poold that was killed
+  for (const auto& entry : fs::directory_iterator(group_.folder, failure)) {  // left by a killed poold
     const std::string name = entry.path().filename();
     if (!name.starts_with(kWorker)) continue;
     uint64_t number = 0;
@@ -216,7 +220,7 @@ std::string Cgroups::next() { return group_.folder + "/" + std::string(kWorker) 
 Cgroups::End Cgroups::end(const std::string& folder) {
   End end{.killed = {}, .refused_threads = count_of(folder + "/pids.events", "max")};
   if (const std::string events = folder + "/memory.events"; count_of(events, "oom_kill") != 0) {
-    // Counted where the limit is.
+    // The kernel counts `oom` in the cgroup whose limit was reached.
     const bool own_limit = limits_.memory_mib != 0 && count_of(events, "oom") != 0;
     end.killed = own_limit ? "killed because it took more than " + std::to_string(limits_.memory_mib) + " MiB of host memory, its limit; raise --worker-memory-mib if programs need more"
                            : "killed because the host, or poold's own cgroup, had no memory left; --worker-memory-mib limits each worker";

@@ -1,10 +1,11 @@
-// A control group of version 2 for each worker, with limits, where the host has delegated poold's own group to it (Delegate=yes of its unit):
+// A cgroup v2 for each worker, with limits, if the host has delegated poold's own cgroup to it (Delegate=yes
+// in its unit). WorkerPool uses it on poold's thread; workers call enter_cgroup().
 //
 //   GROUP/poold        poold itself: a group that hands controllers on to its children may hold no processes
 //   GROUP/worker-N     a worker, which makes and enters it before it loads the device library
 //
-// poold's thread reads a worker's group when the worker has ended; another thread removes the group, because the kernel makes whoever adds or
-// removes groups wait for those who move processes.
+// poold's thread reads a worker's counters when the worker has ended. Another thread removes the cgroup:
+// adding and removing cgroups waits for a kernel lock that is held while processes are moved between cgroups.
 #pragma once
 #include <chrono>
 #include <condition_variable>
@@ -20,7 +21,7 @@
 
 namespace gpupool::server {
 
-constexpr unsigned kWorkerThreads = 4096;  // a driver and a session have some dozens
+constexpr unsigned kWorkerThreads = 4096;  // a driver and a session use some dozens
 
 // Limits of one worker. 0: no limit.
 struct WorkerLimits {
@@ -32,33 +33,36 @@ struct WorkerLimits {
 
 struct DelegatedCgroup {
   std::string folder;
-  std::vector<std::string> controllers;  // of memory, pids and cpu
+  std::vector<std::string> controllers;  // those of memory, pids and cpu that it has
   bool has(std::string_view controller) const;
 };
 
-// This process's own group, if poold may divide it. ErrorCode::unavailable: why not. Changes nothing.
+// Finds this process's own cgroup, if poold may divide it. Changes nothing. ErrorCode::unavailable: it may
+// not; the message says why.
 Result<DelegatedCgroup> find_delegated_cgroup();
 
 class Cgroups {
  public:
-  // Moves this process to GROUP/poold, enables the controllers, and removes what a poold that was killed has left. ErrorCode::unavailable: nothing is
-  // delegated; others: it is, and something failed. Called once, at the start.
+  // Moves this process to GROUP/poold, enables the controllers, and removes cgroups that a killed poold has
+  // left. Called once, at the start. ErrorCode::unavailable: no cgroup is delegated; other codes: setting up
+  // the delegated one failed.
   static Result<std::unique_ptr<Cgroups>> open(const WorkerLimits& limits);
-  // Waits a second for groups that cannot be removed yet; the next poold removes the rest.
+  // Waits up to 1 s for cgroups that cannot be removed yet. The next poold removes the rest.
   ~Cgroups();
   Cgroups(const Cgroups&) = delete;
   Cgroups& operator=(const Cgroups&) = delete;
 
   const DelegatedCgroup& group() const { return group_; }
-  // This and the next are enter_cgroup()'s, of the next worker. The folder's name is new, so that it is never another worker's.
+  // Arguments of enter_cgroup() for the next worker. The folder's name is never reused.
   std::string next();
   const std::string& settings() const { return settings_; }
 
   struct End {
-    std::string killed;             // by the kernel for want of memory: why, and what to do. Empty: it was not
-    uint64_t refused_threads = 0;   // that the limit has refused
+    std::string killed;  // why the kernel's OOM killer killed it, and what to do; empty: it did not
+    uint64_t refused_threads = 0;   // threads and processes refused by the limit
   };
-  // Reads how a worker ended that waitpid() has returned. Another thread then kills what is left in its group, and removes the group.
+  // Reads how a worker ended. Call it after waitpid(). The other thread then kills processes left in the
+  // cgroup and removes the cgroup.
   End end(const std::string& folder);
 
  private:
@@ -73,14 +77,15 @@ class Cgroups {
   const WorkerLimits limits_;
   const std::string settings_;
   uint64_t next_ = 1;
-  std::mutex mutex_;  // of the next three
+  std::mutex mutex_;  // guards ended_ and stop_by_
   std::condition_variable changed_;
   std::vector<Ended> ended_;
   std::chrono::steady_clock::time_point stop_by_ = std::chrono::steady_clock::time_point::max();
   std::thread remover_;
 };
 
-// In the worker: makes the group, limits it by `settings` (FILE=VALUE, separated by commas), and enters it.
+// Called in the worker: makes the cgroup, applies `settings` (FILE=VALUE, separated by commas) to it, and
+// enters it.
 Result<void> enter_cgroup(const std::string& folder, std::string_view settings);
 
 }  // namespace gpupool::server

@@ -29,7 +29,7 @@ constexpr uid_t kNobody = 65534;
 Layer holds(const char* name, std::string text) { return {name, State::holds, std::move(text)}; }
 Layer missing(const char* name, std::string text) { return {name, State::missing, std::move(text)}; }
 
-// A user namespace, as a container's, may know only some of the host's users.
+// False if poold's user namespace does not map the user. A container's may map only some of the host's users.
 bool has_user(uint64_t number) {
   std::ifstream map("/proc/self/uid_map");
   uint64_t inside = 0, outside = 0, count = 0;
@@ -76,7 +76,8 @@ Layer of_landlock(const char* name, int needed, const char* linux, const std::st
   return missing(name, "this kernel has version " + std::to_string(version) + " of Landlock, which needs " + std::to_string(needed) + " (Linux " + linux + "): " + effect);
 }
 
-// Has a child do what a worker does, and become another user, from which the kernel must hide poold.
+// Lets a child process make a worker's namespaces and become another user, and checks that the kernel hides
+// poold from it.
 sandbox::Namespaces try_namespaces() {
   const std::string poold = "/proc/" + std::to_string(::getpid());
   const pid_t child = ::fork();
@@ -106,7 +107,7 @@ std::vector<Layer> of_namespaces(const ConfinementWish& wish) {
   return layers;
 }
 
-// Whether a limit is wanted that the group has no controller for.
+// Returns the controllers that the limits need and the cgroup does not have.
 std::string missing_controllers(const DelegatedCgroup& group, const WorkerLimits& limits) {
   std::string names;
   const std::pair<const char*, bool> wanted[] = {{"memory", limits.memory_mib != 0}, {"pids", limits.threads != 0}, {"cpu", limits.cpus != 0}};

@@ -1,5 +1,6 @@
-// The layers of the workers' confinement: which of them hold on this host, and why others do not. For poold's warning at its start and for
-// poold --check-host, so that an operator learns it before a client does. Any thread.
+// Checks which layers of the workers' confinement are effective on this host, and why others are not, so that
+// an operator learns it before a client does. Used for warnings at poold's start and for poold --check-host.
+// check_layers() forks, so it is called before other threads start.
 #pragma once
 #include <string>
 #include <vector>
@@ -10,23 +11,23 @@
 namespace gpupool::server {
 
 struct Layer {
-  enum class State { holds, missing, unused };  // unused: the options do not want it, whether the host has it or not
+  enum class State { holds, missing, unused };  // unused: the options do not ask for it
   std::string name;
   State state = State::missing;
-  std::string text;  // what holds, or why it does not and with what effect
+  std::string text;  // what is effective, or why it is not and what follows
 };
 
 struct ConfinementWish {
   Sandbox sandbox = Sandbox::on;
   std::string users;      // --worker-users
-  bool rdma = false;      // workers use RDMA, of which this host has a device
+  bool rdma = false;      // workers use RDMA, and this host has a device
   bool filters = true;    // this build filters system calls
   WorkerLimits limits{};
 };
 
 std::vector<Layer> check_layers(const ConfinementWish& wish);
 
-// One line each, for people. True if no layer is missing.
+// Prints a line for each layer. Returns true if none is missing.
 bool print_layers(const std::vector<Layer>& layers);
 
 }  // namespace gpupool::server

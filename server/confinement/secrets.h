@@ -1,4 +1,4 @@
-// poold's own secrets (the TLS key, the node's token) that a worker could read. Any thread.
+// Finds poold's own secrets (the TLS key, the node's token) that a worker could read. Any thread.
 #pragma once
 #include <string>
 #include <utility>
@@ -13,8 +13,8 @@ struct Secret {
   std::string file;
 };
 
-// Why a worker could read each of them; those that it could not are left out. A file that is not there is left out, too. `readable`: folders
-// that are left to workers besides the system's.
+// Returns a message for each secret that a worker could read. Files that do not exist are skipped.
+// `readable`: folders that workers may read besides the system's.
 std::vector<std::string> readable_secrets(const std::vector<Secret>& secrets, const ConfinementWish& wish, const std::vector<std::string>& readable);
 
 }  // namespace gpupool::server

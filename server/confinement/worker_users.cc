@@ -10,7 +10,8 @@ namespace gpupool::server {
 namespace {
 
 constexpr std::pair<const char*, Sandbox> kSandboxes[] = {{"off", Sandbox::off}, {"on", Sandbox::on}, {"log", Sandbox::log}};
-constexpr uid_t kLargest = std::numeric_limits<uid_t>::max() - 1;  // the largest number says "no change" to the kernel
+// The largest number means "no change" to the kernel.
+constexpr uid_t kLargest = std::numeric_limits<uid_t>::max() - 1;
 constexpr uid_t kMost = 1u << 20;                                  // in a range
 
 std::optional<uid_t> to_number(std::string_view text) {

@@ -1,4 +1,5 @@
-// The users that workers become when poold is root (--worker-users): one for all, or one of a range for each. poold's one thread.
+// The users that workers become if poold is root (--worker-users): one for all workers, or one of a range for
+// each. Used on poold's thread.
 #pragma once
 #include <sys/types.h>
 
@@ -11,23 +12,25 @@
 
 namespace gpupool::server {
 
-enum class Sandbox { off, on, log };  // log: system calls that would be refused are made, and the kernel logs them
+enum class Sandbox { off, on, log };  // log: forbidden system calls are executed, and the kernel logs them
 const char* name_of(Sandbox sandbox);
 bool parse(const std::string& name, Sandbox& out);
 
 class WorkerUsers {
  public:
-  // A user's name or number for all workers, or FIRST-LAST, numbers that need no entry in the host's database. Empty: workers stay root.
+  // Parses a user's name or ID for all workers, or FIRST-LAST, a range of IDs that need no entry in the user
+  // database. Empty: workers stay root. ErrorCode::invalid: root, or not a valid range.
   static Result<WorkerUsers> parse(const std::string& text);
 
-  // Each worker has its own, so that it can neither signal another one nor read what it made.
+  // True if each worker has its own user, so that it can neither signal another worker nor access its files.
   bool one_each() const { return first_ != last_; }
   size_t size() const { return size_t{last_ - first_} + 1; }
   bool is_number() const { return last_ != 0; }
-  uid_t first() const { return first_; }  // this and the next: of numbers
-  uid_t last() const { return last_; }
+  uid_t first() const { return first_; }  // only if is_number()
+  uid_t last() const { return last_; }  // only if is_number()
 
-  // A worker's user, taken until it is given back or this is destroyed, which must not be before the worker has been waited for.
+  // A worker's user, reserved until give_back() or destruction. Call either only after the worker has been
+  // waited for.
   class Taken {
    public:
     Taken(std::string name, std::shared_ptr<std::vector<bool>> taken, size_t place) : name(std::move(name)), taken_(std::move(taken)), place_(place) {}
@@ -43,8 +46,8 @@ class WorkerUsers {
     std::shared_ptr<std::vector<bool>> taken_;
     const size_t place_;
   };
-  // ErrorCode::limit: all are taken. One that was given back comes last, so that files which a worker left are long gone when they would be
-  // another one's.
+  // Reserves a user. ErrorCode::limit: all have a worker. A returned user is reused last, so that files of
+  // its previous worker are gone by then.
   Result<std::unique_ptr<Taken>> take();
 
  private:

@@ -27,7 +27,7 @@ struct AuditFile::Queue {
     if (descriptor >= 0) ::close(descriptor);
   }
   Result<int> open_file() const;
-  void number(std::string& line);  // locked
+  void number(std::string& line);  // requires `mutex`
   bool write(const std::string& line);
   void run();
   void reopen();
@@ -38,12 +38,12 @@ struct AuditFile::Queue {
 
   const std::string path;
   std::string boot;     // hexadecimal
-  int descriptor = -1;  // this and the next: the thread's, once it runs
-  bool torn = false;    // the file ends in a part of a line
-  std::mutex mutex;     // what follows; never held while writing
+  int descriptor = -1;  // used by the thread only, once it runs
+  bool torn = false;    // the file ends in a part of a line; used by the thread only
+  std::mutex mutex;     // guards the members below; never held while writing
   std::condition_variable changed;
   std::deque<std::string> waiting;
-  uint64_t lost = 0;  // since the file last said how many
+  uint64_t lost = 0;  // since the last record of their number
   Counts counts;
   bool reopens = false, busy = false, ends = false;
   std::optional<std::chrono::steady_clock::time_point> behind_since;  // a line was not written in time
@@ -51,13 +51,14 @@ struct AuditFile::Queue {
 
 AuditFile::Queue::Queue(std::string path) : path(std::move(path)) {
   uint64_t random = 0;
-  if (::getrandom(&random, sizeof random, 0) != static_cast<ssize_t>(sizeof random)) std::terminate();  // never, for so few bytes
+  // Never fails for so few bytes.
+  if (::getrandom(&random, sizeof random, 0) != static_cast<ssize_t>(sizeof random)) std::terminate();
   char digits[2 * sizeof random + 1];
   std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(random));
   boot = digits;
 }
 
-// Behind the brace that begins it.
+// Inserts `boot` and `seq` after the opening brace.
 void AuditFile::Queue::number(std::string& line) { line.insert(1, "\"boot\":\"" + boot + "\",\"seq\":" + std::to_string(++counts.records) + ","); }
 
 Result<int> AuditFile::Queue::open_file() const {
@@ -66,7 +67,7 @@ Result<int> AuditFile::Queue::open_file() const {
   return Error{ErrorCode::unavailable, "cannot open the audit file '" + path + "': " + std::generic_category().message(errno)};
 }
 
-// What is left of a line that could not be written as a whole (a full disk) is a line by itself.
+// After a line that could only be written in part (a full disk), begins a new line first.
 bool AuditFile::Queue::write(const std::string& line) {
   const std::string text = (torn ? "\n" : "") + line;
   std::string_view rest = text;

@@ -1,12 +1,12 @@
-// A file to which lines of JSON are appended, for those who want to know afterwards who did what.
+// Appends audit records, as lines of JSON, to a file. Audit owns it and calls all functions on one thread.
 //
-// Each line has the process's `boot`, a random number, and `seq`, which counts from 1 without a gap, also over a rotation: a line that is
-// missing or was put elsewhere shows. Lines that are lost have numbers, too.
+// Each line has `boot`, a random number of this process, and `seq`, which counts from 1 without gaps, also
+// across rotations, so that a missing or moved line can be detected. Lost lines have numbers, too.
 //
-// A thread of its own writes, since a disk or pipe may stall. append() waits until the line is written, so that the record of what happens is there
-// before it happens, but not for long, and not at all from then on until all lines are written. Where that takes longer, stalled() is true, and
-// whoever appends should begin nothing new that has to be recorded. What cannot be written at all is in the log, with the whole line. One thread
-// calls.
+// A thread of its own writes, since a disk or pipe may stall. append() waits up to kPatience for its line to
+// be written, so that a record is written before what it records happens. After a timeout, append() does not
+// wait again until all lines are written. If that takes longer than kStalled, stalled() is true, and callers
+// should begin nothing that has to be recorded. A line that cannot be written is put into the log as a whole.
 #pragma once
 #include <chrono>
 #include <initializer_list>
@@ -22,25 +22,26 @@ namespace gpupool::server {
 
 class AuditFile {
  public:
-  static constexpr std::chrono::milliseconds kPatience{200};  // of append(), the first time
+  static constexpr std::chrono::milliseconds kPatience{200};  // of append(), until the first timeout
   static constexpr std::chrono::milliseconds kStalled{2'000};
   static constexpr std::chrono::milliseconds kLastPatience{2'000};
   static constexpr size_t kMostWaiting = 16'384;  // lines; more are lost, and counted in the log and the file
 
-  explicit AuditFile(std::string path);  // empty: none
+  explicit AuditFile(std::string path);  // empty: no file
   ~AuditFile();
   AuditFile(const AuditFile&) = delete;
   AuditFile& operator=(const AuditFile&) = delete;
 
-  // Again after a rotation: the thread then opens it, and logs where that fails and the old file stays in use.
+  // Opens the file and starts the thread. Call it again after a rotation: the thread then reopens the file,
+  // or on failure logs it and keeps the old file.
   Result<void> open();
   void append(std::string_view event, std::span<const log::Field> fields);
   void append(std::string_view event, std::initializer_list<log::Field> fields) { append(event, std::span(fields.begin(), fields.size())); }
-  // The same for what may come without bound: lost once half of the room is taken.
+  // Like append(), for records whose number is unlimited: lost once half of the queue is in use.
   void append_if_room(std::string_view event, std::initializer_list<log::Field> fields);
   bool stalled() const;
   struct Counts {
-    uint64_t records = 0, lost = 0;  // all that were numbered, and those of them that are not in the file
+    uint64_t records = 0, lost = 0;  // all numbered records, and those that are not in the file
   };
   Counts counts() const;
 
@@ -48,7 +49,7 @@ class AuditFile {
   struct Queue;
   void append(std::string line, size_t most_waiting);
 
-  const std::shared_ptr<Queue> queue_;  // the thread's too, which may outlive this in write()
+  const std::shared_ptr<Queue> queue_;  // shared with the thread, which may outlive this object in write()
   bool started_ = false;
 };
 

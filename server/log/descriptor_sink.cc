@@ -39,7 +39,7 @@ void DescriptorSink::sink_it_(const spdlog::details::log_msg& message) {
 void DescriptorSink::put(const spdlog::details::log_msg& message) {
   spdlog::memory_buf_t line;
   formatter_->format(message, line);
-  write_line(descriptor_, {line.data(), line.size()});  // a log that cannot be written must not stop the work
+  write_line(descriptor_, {line.data(), line.size()});  // a failing log must not stop the work
 }
 
 uint64_t DescriptorSink::lost_to_tell(size_t cost) {

@@ -1,5 +1,5 @@
-// spdlog's sink for a descriptor. Where spdlog's thread writes, it also bounds what waits for that thread, in bytes, and counts the lines that
-// have no room. Any thread.
+// spdlog's sink that writes to a descriptor. In the background mode it also limits the bytes that wait for
+// spdlog's thread, and counts the lines dropped for that. log.cc uses it. Any thread.
 #pragma once
 #include <spdlog/sinks/base_sink.h>
 
@@ -15,19 +15,20 @@ namespace gpupool::log {
 
 class DescriptorSink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
-  static constexpr size_t kMostBytes = 1 << 20;    // of lines that wait
-  static constexpr size_t kPerLine = 512;          // counted for each line beside its text: what spdlog's queue takes for it
+  static constexpr size_t kMostBytes = 1 << 20;    // of waiting lines
+  // Bytes of a line's entry in spdlog's queue, counted beside its text.
+  static constexpr size_t kPerLine = 512;
   static constexpr size_t kMostLines = kMostBytes / kPerLine;
-  static constexpr std::chrono::seconds kPause{1};  // between two lines that tell of lost ones, while lines wait
+  static constexpr std::chrono::seconds kPause{1};  // between two reports of lost lines, while lines wait
 
-  // `lost_line` makes the text that tells how many lines were dropped.
+  // `lost_line` makes the text of a line that reports the number of dropped lines.
   DescriptorSink(int descriptor, std::function<std::string(uint64_t lost)> lost_line);
 
-  // From now on each line must be reserved before it is logged.
+  // Starts the background mode: each line must be reserved before it is logged.
   void expect_background() { background_ = true; }
-  // False, and the line counts as lost, where too many wait.
+  // Reserves room for a line. Returns false, and counts the line as lost, if too many bytes wait.
   bool reserve(size_t bytes);
-  // Waits until all lines so far are written. False: they were not in time.
+  // Waits until all lines so far are written. Returns false on timeout.
   bool await_written(std::chrono::milliseconds patience);
 
  private:
@@ -40,7 +41,7 @@ class DescriptorSink final : public spdlog::sinks::base_sink<std::mutex> {
   const int descriptor_;
   const std::function<std::string(uint64_t)> lost_line_;
   bool background_ = false;
-  std::mutex waiting_mutex_;  // what follows; never held while writing
+  std::mutex waiting_mutex_;  // guards the members below; never held while writing
   std::condition_variable all_written_;
   size_t waiting_ = 0;  // bytes
   uint64_t lost_ = 0;

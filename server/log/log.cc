@@ -18,7 +18,7 @@ namespace gpupool::log {
 namespace {
 
 struct State {
-  std::string component;  // empty: poold puts it in front
+  std::string component;  // empty in a worker: poold adds it
   Format format = Format::text;
   std::shared_ptr<DescriptorSink> sink;
   std::shared_ptr<spdlog::logger> logger;
@@ -52,7 +52,8 @@ bool is_plain(std::string_view value) {
   return true;
 }
 
-// A string literal of JSON. Bytes beyond ASCII are escaped one by one: clients may send what is no UTF-8.
+// Appends a JSON string literal. Bytes beyond ASCII are escaped one by one, since clients may send invalid
+// UTF-8.
 void append_quoted(std::string& out, std::string_view value) {
   out += '"';
   for (const unsigned char c : value) {
@@ -124,7 +125,7 @@ std::string lost_line(uint64_t lost) {
 
 void set_logger(State& state, std::shared_ptr<spdlog::logger> logger, spdlog::level::level_enum level) {
   logger->set_level(level);
-  logger->set_error_handler([](const std::string&) {});  // spdlog's own one writes to stderr
+  logger->set_error_handler([](const std::string&) {});  // spdlog's own handler writes to stderr
   state.logger = std::move(logger);
 }
 
@@ -138,7 +139,7 @@ void start(int descriptor, Level level, Format format, std::string component, co
   delete std::exchange(g_state, state.release());
 }
 
-// spdlog's one thread and its queue. Never destroyed: the thread may be in write() when the process ends.
+// spdlog's thread and its queue. Never destroyed: the thread may be in write() when the process ends.
 std::shared_ptr<spdlog::details::thread_pool>& writer() {
   static auto& pool = *new auto([] {
     const server::BlockedSignals blocked;
@@ -158,7 +159,7 @@ void start_to_poold(int descriptor, Level level) { start(descriptor, level, Form
 
 void write_in_background() {
   g_state->sink->expect_background();
-  // Nothing overruns: the sink has room for fewer lines than the queue.
+  // The queue never overruns: the sink has room for no more lines than the queue.
   set_logger(*g_state,
              std::make_shared<spdlog::async_logger>("", g_state->sink, writer(), spdlog::async_overflow_policy::overrun_oldest),
              g_state->logger->level());

@@ -1,7 +1,9 @@
-// Structured log lines of poold and its workers: one event name and key=value pairs, as text or as JSON.
+// Structured log lines of poold, its workers and pool-scheduler: an event name and key=value pairs, as text
+// or JSON.
 //
-// Goes to one descriptor, a line at a time. Any thread may log; start() is called once, before that. Values come from
-// clients too: everything that is no plain text is escaped. A worker's lines go to poold, which checks them and puts them into its own log.
+// Writes whole lines to one descriptor. Any thread may log, after start() has been called once. Values may
+// come from clients: all but plain text is escaped. A worker's lines go to poold, which validates them and
+// writes them to its own log.
 #pragma once
 #include <sys/types.h>
 
@@ -18,7 +20,7 @@ namespace gpupool::log {
 enum class Level { debug, info, warning, error, off };
 enum class Format { text, json };
 
-struct Number {  // that is no whole one, as text
+struct Number {  // a number with a fraction, as text
   std::string text;
 };
 
@@ -34,16 +36,17 @@ struct Field {
   Field(std::string_view key, T value) : key(key), value(std::to_string(value)), quoted(false) {}
 };
 
-// `component` stands in every line: "poold", for example. The descriptor stays the caller's.
+// `component`, e.g. "poold", is part of every line. The descriptor stays the caller's.
 void start(int descriptor, Level level, Format format, std::string component);
-// In a worker: lines for poold (relayed_line.h).
+// In a worker: writes lines for poold (relayed_line.h).
 void start_to_poold(int descriptor, Level level);
-// From now on a thread writes, and nobody who logs waits for whoever reads the log: lines that have no room are dropped and counted. Once.
+// Starts a thread that writes, so that logging does not wait for the log's reader. Lines without room in its
+// queue are dropped and counted. Call once.
 void write_in_background();
-// Waits, at a process's end, until that thread has written all. False: not in time.
+// Waits, at the end of the process, until all lines are written. Returns false on timeout.
 bool flush(std::chrono::milliseconds patience);
 void write(Level level, std::string_view event, std::span<const Field> fields);
-// In another process's name.
+// Logs in the name of another process.
 struct Process {
   std::string component;
   pid_t pid;
@@ -53,7 +56,7 @@ inline void write(Level level, std::string_view event, std::initializer_list<Fie
   write(level, event, std::span(fields.begin(), fields.size()));
 }
 
-// A line of JSON with the time, the event and the fields, for another file than the log.
+// Returns a line of JSON with the time, the event and the fields, for a file other than the log.
 std::string json_line(std::string_view event, std::span<const Field> fields);
 
 inline void debug(std::string_view event, std::initializer_list<Field> fields = {}) {
@@ -69,7 +72,7 @@ inline void error(std::string_view event, std::initializer_list<Field> fields = 
   write(Level::error, event, fields);
 }
 
-// False for an unknown name.
+// Return false for an unknown name.
 bool parse(std::string_view name, Level& level);
 bool parse(std::string_view name, Format& format);
 const char* name_of(Level level);

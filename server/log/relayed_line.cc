@@ -15,7 +15,7 @@ bool is_name(std::string_view text) {
          std::all_of(text.begin(), text.end(), [](char c) { return (c >= 'a' && c <= 'z') || is_digit(c) || c == '_'; });
 }
 
-// As JSON has them, without exponents.
+// True for a JSON number without an exponent.
 bool is_number(std::string_view text) {
   if (text.starts_with('-')) text.remove_prefix(1);
   const size_t point = std::min(text.find('.'), text.size());
@@ -33,7 +33,8 @@ int hexadecimal(char c) {
   return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-// What append_quoted() in log.cc writes, after the first quote; `rest` begins behind the last one then.
+// Parses a string that append_quoted() in log.cc has written, after its opening quote. On success `rest`
+// begins after the closing quote.
 bool take_quoted(std::string_view& rest, std::string& out) {
   for (size_t at = 0; at < rest.size(); ++at) {
     const char c = rest[at];

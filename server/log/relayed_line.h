@@ -1,5 +1,5 @@
-// A line that a worker has written for poold's log, taken apart. Only that goes on: whatever a worker that has been taken over writes, poold makes
-// the line of the log from checked parts, with its own word for who wrote it.
+// Parses a line that a worker has written for poold's log. poold writes its own line from the validated parts
+// and adds the worker's PID, so a compromised worker cannot forge lines. Any thread.
 #pragma once
 #include <optional>
 #include <string>
@@ -21,7 +21,7 @@ struct RelayedLine {
   std::vector<Part> parts;
 };
 
-// nullopt: not a line of log::start_to_poold().
+// Returns nullopt if `line` does not have the format of start_to_poold().
 std::optional<RelayedLine> parse_relayed(std::string_view line);
 
 }  // namespace gpupool::log

@@ -30,7 +30,7 @@ void ByteStream::write(std::span<const std::byte> bytes, Then then) {
 }
 
 void ByteStream::await_readable(std::function<void()> then) {
-  // Bytes that OpenSSL has decrypted already do not make the socket readable again.
+  // Bytes that OpenSSL has already decrypted do not make the socket readable again.
   if (tls_ && tls_->has_received()) return then();
   stream_.async_wait(asio::posix::stream_descriptor::wait_read, [then = std::move(then)](const asio::error_code& status) {
     if (!status) then();

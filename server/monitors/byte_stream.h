@@ -1,6 +1,8 @@
-// Exact reads and writes on a client's connection that poold keeps, through TLS where there is some.
+// Exact reads and writes on the connection of a client that poold itself serves, through TLS if the
+// connection uses it. Monitors and Checkpoints use it.
 //
-// poold's one thread, which never takes a descriptor that the client sends. One read and one write at a time. Handlers keep what they need alive; none is called after close().
+// poold's thread, which never accepts a descriptor from the client. One read and one write at a time. A
+// handler must keep alive what it uses; none is called after close().
 #pragma once
 #include <asio/posix/stream_descriptor.hpp>
 #include <functional>
@@ -15,13 +17,14 @@ class ByteStream {
  public:
   using Then = std::function<void(bool done)>;  // false: the connection has ended or broken
 
-  // Takes over the descriptor. `tls`: null where there is none.
+  // Takes ownership of the descriptor. `tls` may be null.
   ByteStream(asio::io_context& context, int descriptor, std::shared_ptr<transport::tls::Stream> tls);
   ~ByteStream() { close(); }
 
   void read(std::span<std::byte> buffer, Then then);
   void write(std::span<const std::byte> bytes, Then then);
-  // Calls `then` once there are bytes to read, or the other side has ended the connection. A read() may begin meanwhile.
+  // Calls `then` once there are bytes to read or the peer has closed the connection. A read() may begin
+  // meanwhile.
   void await_readable(std::function<void()> then);
   void close();
 

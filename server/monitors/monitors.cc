@@ -11,7 +11,7 @@
 
 namespace gpupool::server {
 
-// Lives in Monitors' list, and in the handlers of its pending operations; drop() ends both.
+// One client's connection. Monitors' list and the handlers of pending operations own it until drop().
 class MonitorLink : public std::enable_shared_from_this<MonitorLink> {
  public:
   MonitorLink(Monitors& monitors, Client client)
@@ -56,7 +56,7 @@ class MonitorLink : public std::enable_shared_from_this<MonitorLink> {
     });
   }
 
-  // The next question is read only then, so that a flood fills the client's own socket.
+  // Delays reading the next question, so that a flood fills the client's own socket.
   void pause() {
     timer_.expires_after(monitors_.limits_.between_answers);
     timer_.async_wait([self = shared_from_this()](const asio::error_code& status) {
@@ -110,7 +110,8 @@ bool Monitors::admit(Client& client) {
   return true;
 }
 
-// Of the tenant's own, or, where all together are too many, of the tenant's that has most.
+// Drops a connection if there are too many: the tenant's own that has been silent for longest, or, if all
+// tenants together have too many, one of the tenant that has most.
 void Monitors::make_room(const std::string& tenant) {
   std::map<std::string, size_t> counts;
   for (const auto& link : links_) ++counts[link->tenant()];

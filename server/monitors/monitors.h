@@ -1,7 +1,9 @@
-// The clients that only watch (protocol/control/monitor.proto): poold answers them itself, and no worker is taken.
+// Serves clients that only query the state of GPUs (protocol/control/monitor.proto), such as NVML's. They get
+// no worker. The daemon owns it.
 //
-// poold's one thread. What comes in is not trusted: a question has no content, one is answered at a time, at most fifty in a second on
-// one connection, and connections are bounded in number for each tenant (the one that has been silent for longest gives way) and in time.
+// Runs on poold's thread. Input is untrusted: questions are empty frames, answered one at a time and at most
+// 50 times per second on each connection; connections are limited in number for each tenant (the one that has
+// been silent for longest is dropped) and in time.
 #pragma once
 #include <asio/io_context.hpp>
 #include <chrono>
@@ -29,7 +31,7 @@ class Monitors {
     std::chrono::milliseconds silence{60'000};
     std::chrono::milliseconds patience{5'000};  // for a client that does not read
   };
-  // What it shows. nullopt: not to this client any more.
+  // Provides the answers. nullopt: none for this client any more.
   struct Source {
     std::function<std::optional<control::HelloReply>(const Client&)> describe;
     std::function<std::optional<control::MonitorState>(const Client&)> look;
@@ -40,10 +42,11 @@ class Monitors {
   Monitors(const Monitors&) = delete;
   Monitors& operator=(const Monitors&) = delete;
 
-  // A client that has shown whose it is. Takes over its descriptor. False: refused, and the descriptor is still the caller's.
+  // Serves an authenticated client. Takes ownership of its descriptor, unless it returns false: there is no
+  // answer for this client.
   bool admit(Client& client);
   size_t count() const { return links_.size(); }
-  // Those of these clients lose their connections.
+  // Closes the connections of clients for which `clients` returns true.
   void drop_if(const std::function<bool(const Client&)>& clients);
   void close();
 
@@ -54,7 +57,7 @@ class Monitors {
   asio::io_context& context_;
   const Limits limits_;
   const Source source_;
-  std::list<std::shared_ptr<MonitorLink>> links_;  // that has been silent for longest first
+  std::list<std::shared_ptr<MonitorLink>> links_;  // silent for longest first
 };
 
 }  // namespace gpupool::server

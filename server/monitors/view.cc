@@ -15,7 +15,7 @@ namespace {
 
 uint64_t value(const std::atomic<uint64_t>& counter) { return counter.load(std::memory_order_relaxed); }
 
-// The GPUs that the tenant's sessions see, in their order.
+// The GPUs visible to the tenant's sessions, in their order.
 std::optional<std::vector<uint32_t>> visible_to(const MonitorSources& sources, const Client& client) {
   const Tenant* const tenant = sources.tenants.find(client.tenant);
   const size_t there = std::min(sources.pool.devices().size(), quota::kMostGpus);
@@ -31,7 +31,7 @@ uint64_t room_of(const Tenant& tenant, uint32_t gpu, const control::Device& devi
   return limit == 0 ? device.total_bytes() : std::min(limit, device.total_bytes());
 }
 
-// Sums never get past this, whatever the pages say.
+// Adds with saturation at `most`, since session pages may contain anything.
 void add_up(uint64_t& sum, uint64_t more, uint64_t most) { sum = std::min(most, sum + std::min(most, more)); }
 
 void add_session(const SessionView& view, const Client& client, const std::vector<uint32_t>& gpus, control::MonitorState& state) {
@@ -113,7 +113,7 @@ std::optional<control::MonitorState> show_to_monitor(const MonitorSources& sourc
     control::MonitoredGpu& gpu = *state.add_gpus();
     gpu.set_total_bytes(total);
     gpu.set_used_bytes(std::min(total, sum.used));
-    // Where memory may be moved, what others have makes room.
+    // If memory may move to host memory, other tenants' memory does not reduce what is free.
     const uint64_t on_device = sources.pool.oversubscribes() ? device.total_bytes() - sum.used : device.total_bytes() - sum.resident_of_all;
     gpu.set_free_bytes(std::min(total - gpu.used_bytes(), on_device));
     gpu.set_gpu_nanoseconds(sum.time);

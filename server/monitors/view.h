@@ -1,4 +1,4 @@
-// What a client that only watches is shown of this poold: its own tenant's. poold's one thread.
+// The state of this poold that a monitoring client may see: its own tenant's. poold's thread.
 #pragma once
 #include <optional>
 
@@ -16,7 +16,7 @@ struct MonitorSources {
   const EndedUsage& ended;
 };
 
-// nullopt: the tenant is gone, or the lease has ended.
+// Return nullopt if the tenant does not exist any more, its lease has ended, or no GPU is known yet.
 std::optional<control::HelloReply> describe_to_monitor(const MonitorSources& sources, const Client& client);
 std::optional<control::MonitorState> show_to_monitor(const MonitorSources& sources, const Client& client);
 

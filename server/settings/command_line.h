@@ -1,4 +1,4 @@
-// Shared by the command lines of all programs. Header only: it needs CLI11 alone.
+// Helper for the command lines of all programs. Header only; needs nothing but CLI11.
 #pragma once
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -7,7 +7,8 @@
 
 namespace gpupool::settings {
 
-// Describes a mistake on a command line to its user. Names an unknown option or word before a missing one: it may be a misspelling of it.
+// Describes a usage error to the user. Names an unknown option or word before a missing one, which it may be
+// a misspelling of.
 inline std::string describe_mistake(const CLI::App& app, const CLI::ParseError& error) {
   const std::vector<std::string> unknown = app.remaining(true);
   if (unknown.empty()) return error.what();

@@ -16,7 +16,7 @@ bool is_bare_value(const std::string& text) {
   return text == "true" || text == "false" || *end == '\0';
 }
 
-// Says how to write the value of this line that lacks quotes; empty if none does.
+// Shows how to write a value on this line that lacks quotes; empty if none does.
 std::string quotes_hint(const std::string& path, unsigned number) {
   std::ifstream file(path);
   std::string line;

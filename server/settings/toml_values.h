@@ -1,5 +1,6 @@
-// Values of TOML files, as poold's and pool-scheduler's configurations have them. Each reads one node and leaves `out` as it was
-// where the node is something else; ErrorCode::invalid then says what it must be, without the key, which the caller puts before it.
+// Readers for values of poold's and pool-scheduler's TOML files. Each reads one node; a node of another type
+// leaves `out` unchanged and returns ErrorCode::invalid with what it must be. The caller puts the key before
+// that.
 #pragma once
 #include <toml++/toml.h>
 
@@ -17,7 +18,7 @@
 
 namespace gpupool::settings {
 
-// What the command line and the files accept.
+// Limits and names that command lines and files share.
 constexpr double kLeastSeconds = 0.001;
 constexpr double kMostSeconds = 86'400;
 constexpr const char* kLogLevels = "debug, info, warning, error, off";
@@ -28,23 +29,24 @@ inline std::chrono::milliseconds to_milliseconds(double seconds) {
 
 inline Error wrong(const std::string& why) { return {ErrorCode::invalid, why}; }
 
-// The whole file, which only its owner and root may write; the error names it, and the line.
+// Reads the file, which only its owner and root may be able to write. Errors name the file and the line.
 Result<toml::table> read_file(const std::string& path);
 
 Result<void> to_text(const toml::node& node, std::string& out);
-// A text, or an array of them.
+// Reads a string, or an array of strings.
 Result<void> to_list(const toml::node& node, std::vector<std::string>& out);
 Result<void> to_flag(const toml::node& node, bool& out);
 Result<void> to_count(const toml::node& node, uint32_t lowest, uint32_t highest, uint32_t& out);
 Result<void> to_seconds(const toml::node& node, std::chrono::milliseconds& out);
-// As text with a unit, or as a number of bytes; `parse` reads either as text.
+// Reads a string with a unit, or a number of bytes. `parse` gets either as text.
 Result<void> to_bytes(const toml::node& node, Result<uint64_t> (*parse)(std::string_view), uint64_t& out);
 Result<void> to_level(const toml::node& node, log::Level& out);
 Result<void> to_format(const toml::node& node, log::Format& out);
-// A table of certificate, key, and the authorities of the other side's certificates under the name `ca`.
+// Reads a table with certificate, key, and under the key `ca` the authorities of the other side's
+// certificates.
 Result<void> to_tls(const toml::node& node, std::string_view ca, transport::TlsOptions& out);
 
-// One of the names.
+// Reads one of the names.
 template <class T, size_t N>
 Result<void> to_choice(const toml::node& node, const std::pair<std::string_view, T> (&choices)[N], T& out) {
   const auto text = node.value_exact<std::string>();
@@ -59,11 +61,12 @@ Result<void> to_choice(const toml::node& node, const std::pair<std::string_view,
   return wrong("must be one of " + names);
 }
 
-// Every key of a table; what is wrong with one is said behind its name.
+// Calls `read` for each key of a table. An error begins with the key.
 Result<void> for_each_key(const toml::node& node, const std::function<Result<void>(std::string_view key, const toml::node& value)>& read);
-// Every [[key]] of a file; what is wrong with one is said behind its name, or its line where it has no name.
+// Calls `read` for each [[key]] of a file. An error begins with the key and the table's name, or its line if
+// it has none.
 Result<void> for_each_table(const toml::table& file, const std::string& key, const std::function<Result<void>(const toml::table& table)>& read);
-// Every entry of an array.
+// Calls `read` for each entry of an array.
 Result<void> for_each_entry(const toml::node& node, const std::function<Result<void>(const toml::node&)>& read);
 
 }  // namespace gpupool::settings
