@@ -22,9 +22,9 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kUsualHeartbeat{2'000}, kShortestHeartbeat{100}, kLongestHeartbeat{60'000};
-constexpr milliseconds kFirstPatience{10'000};    // for a scheduler's first word
-constexpr milliseconds kConnectPatience{3'000};   // another scheduler may be there
-constexpr milliseconds kShortestPatience{15'000};  // for the next; or so many heartbeats:
+constexpr milliseconds kFirstPatience{10'000};    // for a scheduler's first message
+constexpr milliseconds kConnectPatience{3'000};   // short, since another scheduler may be reachable
+constexpr milliseconds kShortestPatience{15'000};  // for later messages; or kMissedHeartbeats, if longer
 constexpr int kMissedHeartbeats = 4;
 constexpr milliseconds kFirstBackoff{200}, kLongestBackoff{10'000};
 constexpr milliseconds kNotableSkew{5'000};
@@ -39,7 +39,7 @@ Result<std::string> read_file(const std::string& path) {
   return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
-// No file, no token: for schedulers that believe everybody.
+// An empty path returns an empty token, for schedulers that trust all nodes.
 Result<std::string> read_token(const std::string& path) {
   if (path.empty()) return std::string();
   if (const auto checked = files::check_secret(path); !checked) return checked.error();
@@ -57,12 +57,12 @@ std::string bounded(const std::string& reason) { return printable(reason.substr(
 
 }  // namespace
 
-// Streams end on gRPC's threads; the io_context must not go before the last of them.
+// State shared with the streams, which end on gRPC's threads. The io_context must outlive all of them.
 struct Agent::Shared {
   std::mutex mutex;
   std::condition_variable changed;
   int open = 0;
-  bool closed = false;  // poold's thread alone
+  bool closed = false;  // used on poold's thread only
 };
 
 Agent::Agent(asio::io_context& context, PoolOptions options, Leases& leases, Host host)
@@ -117,7 +117,7 @@ void Agent::stop() {
 
 std::shared_ptr<grpc::Channel> Agent::channel(const std::string& address) const {
   grpc::ChannelArguments arguments;
-  // Each attempt stands for itself: this object decides when the next one is due.
+  // No sharing or retrying of connections by gRPC: this object decides when to connect.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, static_cast<int>(kConnectPatience.count()));
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, static_cast<int>(kConnectPatience.count()));
@@ -128,7 +128,8 @@ std::shared_ptr<grpc::Channel> Agent::channel(const std::string& address) const 
   return grpc::CreateCustomChannel(address, credentials, arguments);
 }
 
-// `event` on poold's thread, unless another attempt is at work by then.
+// Returns a function that posts `event` to poold's thread, where it does nothing if the Agent has stopped or
+// another attempt has begun.
 template <class Event>
 auto Agent::on_thread(uint64_t attempt, Event event) {
   return [this, &context = context_, shared = shared_, attempt, event](auto... what) {
@@ -142,7 +143,7 @@ void Agent::connect() {
   if (stopped_) return;
   const auto token = read_token(options_.token_file);
   if (!token) return away(token.error().message);
-  // The authorities may have been renewed. A file that cannot be read just now changes nothing.
+  // The authorities may have been renewed. If the file cannot be read now, the last content stays in use.
   if (auto ca = options_.ca.empty() ? Result<std::string>("") : read_file(options_.ca); ca && !ca->empty()) ca_ = std::move(*ca);
   address_ = leader_.empty() ? options_.schedulers[next_++ % options_.schedulers.size()] : std::exchange(leader_, {});
   const uint64_t attempt = ++attempt_;
@@ -151,7 +152,7 @@ void Agent::connect() {
     const std::lock_guard lock(shared_->mutex);
     ++shared_->open;
   }
-  const BlockedSignals blocked;  // in gRPC's threads
+  const BlockedSignals blocked;  // for gRPC's threads
   NodeStream::Events events;
   events.orders = on_thread(attempt, [this](const pool::NodeOrders& orders) { attended(orders); });
   events.written = on_thread(attempt, [this] {
@@ -252,7 +253,7 @@ void Agent::attended(const pool::NodeOrders& orders) {
 
 void Agent::note_clock(int64_t scheduler_ms) {
   const auto now = std::chrono::duration_cast<milliseconds>(std::chrono::system_clock::now().time_since_epoch());
-  if (scheduler_ms <= 0 || scheduler_ms > INT64_MAX / 2) return;  // it does not say
+  if (scheduler_ms <= 0 || scheduler_ms > INT64_MAX / 2) return;  // the scheduler did not send its time
   clock_skew_ms_ = scheduler_ms - now.count();
   const bool notable = std::abs(clock_skew_ms_) > kNotableSkew.count();
   if (notable && !told_skew_) {
@@ -269,7 +270,7 @@ void Agent::ended(const grpc::Status& status, const std::string& leader) {
   if (elsewhere) {
     leader_ = leader;
     if (std::exchange(attended_, false)) since_ = Clock::now();
-    if (!std::exchange(followed_, true)) return connect();  // at once, but not in a circle
+    if (!std::exchange(followed_, true)) return connect();  // at once, but only one redirection in a row
   }
   followed_ = false;
   const std::string unconnected = pool::connect_failure(status.error_message());
@@ -287,7 +288,8 @@ void Agent::away(const std::string& why) {
   if (!std::exchange(told_away_, true)) {
     log::warning("scheduler_away", {{"reason", why}, {"note", "sessions and leases go on; it is tried again"}});
   }
-  // Once round all of them soon, then ever more slowly, and not all nodes together.
+  // Tries each scheduler once soon, then with exponential backoff; with jitter, so that nodes do not
+  // reconnect all at once.
   const unsigned doublings = std::min(failures_ / static_cast<unsigned>(options_.schedulers.size()), 10u);
   const milliseconds longest = std::min(kFirstBackoff * (1u << doublings), kLongestBackoff);
   ++failures_;

@@ -1,8 +1,9 @@
-// poold as a node of a pool: attends one of the schedulers, tells it what this host has and which leases are in use, and ends
-// leases that it orders to end. poold's one thread; gRPC's threads post to it.
+// poold as a node of a pool: keeps an Attend stream to one of the schedulers, reports this host's GPUs and
+// the leases in use, and ends leases that the scheduler orders to end. The daemon owns it. poold's thread;
+// gRPC's threads post to it.
 //
-// Schedulers come and go: the next one is tried, ever more slowly, while sessions and leases go on undisturbed. What a scheduler
-// says is bounded, and can end leases and nothing else.
+// If a scheduler fails, tries the next one with exponential backoff; sessions and leases continue meanwhile.
+// A scheduler's messages are limited in size and can do nothing but end leases.
 #pragma once
 #include <asio/io_context.hpp>
 #include <asio/steady_timer.hpp>
@@ -21,8 +22,8 @@ namespace gpupool::server {
 class Agent {
  public:
   struct Host {
-    std::function<pool::Inventory()> inventory;            // without node, boot and what the options say
-    std::function<void(pool::NodeReport&)> describe_state;  // ready and the GPUs' use
+    std::function<pool::Inventory()> inventory;            // without node, boot and the values of PoolOptions
+    std::function<void(pool::NodeReport&)> describe_state;  // fills in readiness and the GPUs' use
   };
 
   Agent(asio::io_context& context, PoolOptions options, Leases& leases, Host host);
@@ -30,16 +31,16 @@ class Agent {
   Agent(const Agent&) = delete;
   Agent& operator=(const Agent&) = delete;
 
-  // Nothing where there are no schedulers. ErrorCode::invalid: a file cannot be read.
+  // Connects to a scheduler. Does nothing if none is configured. ErrorCode::invalid: a file cannot be read.
   Result<void> start();
-  // Tells the scheduler that poold stops; the destructor waits until it has heard it.
+  // Sends the scheduler a last report, which says that poold is leaving. The destructor waits for it.
   void stop();
   void describe(admin::PoolMembership& out) const;
 
  private:
   using Clock = std::chrono::steady_clock;
   using Milliseconds = std::chrono::milliseconds;
-  struct Shared;  // with the streams' events
+  struct Shared;  // used by the streams' events, too
 
   void connect();
   std::shared_ptr<grpc::Channel> channel(const std::string& address) const;
@@ -62,29 +63,29 @@ class Agent {
   std::minstd_rand random_;
   asio::steady_timer retry_timer_;
   asio::steady_timer report_timer_;
-  asio::steady_timer patience_timer_;  // for a word of the scheduler
+  asio::steady_timer patience_timer_;  // limits the wait for the scheduler's next message
   const std::shared_ptr<Shared> shared_;
 
   std::shared_ptr<NodeStream> stream_;
-  std::shared_ptr<NodeStream> leaving_;   // the stream that stop() has sent the last report on
-  std::shared_ptr<NodeStream> finished_;  // the one before: gRPC's thread may be on its way out of it
+  std::shared_ptr<NodeStream> leaving_;   // stop() has sent the last report on it
+  std::shared_ptr<NodeStream> finished_;  // previous stream: gRPC's thread may still be returning from it
   uint64_t attempt_ = 0;
-  size_t next_ = 0;         // of options_.schedulers
-  std::string leader_;      // where to go next instead
-  bool followed_ = false;   // this attempt goes where the one before was sent
-  std::string address_;     // of stream_
+  size_t next_ = 0;         // index of the next one of options_.schedulers
+  std::string leader_;      // where to connect next instead, as the previous scheduler said
+  bool followed_ = false;   // this attempt follows the previous scheduler's redirection
+  std::string address_;     // of stream_'s scheduler
   bool writing_ = false;
   bool wants_report_ = false;
-  bool has_inventory_ = false;  // in this stream
-  bool attended_ = false;       // the scheduler has answered in this stream
+  bool has_inventory_ = false;  // sent on this stream
+  bool attended_ = false;       // the scheduler has answered on this stream
   bool told_away_ = false;
   bool stopped_ = false;
   unsigned failures_ = 0;       // in a row
   Milliseconds heartbeat_;
-  Clock::time_point since_ = Clock::now();  // of being attended, or not
+  Clock::time_point since_ = Clock::now();  // when attended_ last changed
   std::string away_because_;
   std::string fenced_because_;
-  int64_t clock_skew_ms_ = 0;   // the scheduler's clock less this one
+  int64_t clock_skew_ms_ = 0;   // the scheduler's clock minus this host's
   bool told_skew_ = false;
 };
 

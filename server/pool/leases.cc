@@ -9,13 +9,13 @@
 namespace gpupool::server {
 namespace {
 
-constexpr size_t kShortId = 8;  // digits of it, in a tenant's name
-// After this the last token of a lease that was ended has expired, however the clocks go.
+constexpr size_t kShortId = 8;  // digits of the ID in a tenant's name
+// When an ended lease's last token has expired, even with clock skew.
 constexpr std::chrono::milliseconds kRemembered = lease::kLongestLife + 2 * lease::kClockSkew;
 
 Error refused(const std::string& why) { return {ErrorCode::refused, why}; }
 
-// `gpus`: of its shares.
+// `gpus`: the GPU numbers of the lease's shares.
 quota::Quota quota_of(const lease::Lease& lease, const std::vector<uint32_t>& gpus) {
   quota::Quota quota;
   quota.each = {.memory_bytes = lease.shares(0).memory_bytes(), .compute_milli = lease.shares(0).compute_milli()};
@@ -52,7 +52,7 @@ Result<std::vector<uint32_t>> Leases::find_gpus(const lease::Lease& lease) const
   return gpus;
 }
 
-// Two leases of one tenant can begin with the same digits.
+// Uses the whole ID if another lease of the tenant begins with the same digits.
 std::string Leases::new_name(const lease::Lease& lease) const {
   const std::string digits = lease::hexadecimal(lease.id());
   std::string name = lease.tenant() + "/" + digits.substr(0, kShortId);
@@ -107,7 +107,7 @@ void Leases::end(const std::string& id, const std::string& reason, std::chrono::
   }
   Entry& entry = found->second;
   const auto due = asio::steady_timer::clock_type::now() + grace;
-  if (!entry.ending || due < entry.end.expiry()) {  // the order is repeated until it is answered
+  if (!entry.ending || due < entry.end.expiry()) {  // the scheduler repeats the order until it is answered
     entry.end.expires_at(due);
     entry.end.async_wait([this, id](const asio::error_code& status) {
       const auto its = entries_.find(id);
@@ -120,7 +120,7 @@ void Leases::end(const std::string& id, const std::string& reason, std::chrono::
   settle_soon();
 }
 
-// Later, when all has been told that a session's end brings with it.
+// Posted, so that all callbacks of a session's end run before.
 void Leases::settle_soon() {
   if (stopped_ || std::exchange(settling_, true)) return;
   asio::post(context_, [this] {

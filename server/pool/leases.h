@@ -1,8 +1,10 @@
-// The leases that poold knows of: those that clients have shown, and those that the scheduler has ended. Each is a tenant of its
-// own, "TENANT/ID8", from its first session on until it has ended or expired and nothing of it is left, so that it is limited,
-// audited and shown where all tenants are. poold's one thread.
+// The leases known to poold: those that clients have presented, and those that the scheduler has ended. Each
+// lease is a tenant of its own, named "TENANT/ID8", from its first session until it has ended or expired and
+// has no session left. So it is limited, audited and listed like other tenants. The daemon and Agent use it
+// on poold's thread.
 //
-// A client's token is not trusted (protocol/lease/token.h); nor is the scheduler's word, beyond which leases end.
+// Clients' tokens are untrusted and verified (protocol/lease/token.h). Of the scheduler nothing is accepted
+// but orders to end leases.
 #pragma once
 #include <asio/io_context.hpp>
 #include <asio/steady_timer.hpp>
@@ -23,10 +25,10 @@ namespace gpupool::server {
 
 class Leases {
  public:
-  // What it knows of poold and does to it.
+  // Access to poold's state.
   struct Host {
     std::function<const std::vector<control::Device>&()> devices;
-    std::function<size_t(const std::string& tenant)> sessions;  // those that wait for a worker included
+    std::function<size_t(const std::string& tenant)> sessions;  // includes those that wait for a worker
     std::function<void(const std::string& tenant, const std::string& reason)> end_sessions;
     std::function<std::chrono::milliseconds()> now;             // since 1970
   };
@@ -35,7 +37,7 @@ class Leases {
     std::string lease;  // hexadecimal
   };
 
-  // `boot`: kBootBytes, of this process.
+  // `boot`: lease::kBootBytes that identify this process.
   Leases(asio::io_context& context, Tenants& tenants, std::string node, std::string boot, std::vector<lease::PublicKey> keys, Host host);
   Leases(const Leases&) = delete;
   Leases& operator=(const Leases&) = delete;
@@ -44,19 +46,21 @@ class Leases {
   const std::string& boot() const { return boot_; }
   bool serves() const { return !keys_.empty(); }
 
-  // Whose session it is. ErrorCode::refused or malformed: the reason is for the client.
+  // Verifies a token and returns the session's tenant and lease. ErrorCode::refused or malformed: the message
+  // is for the client.
   Result<Admitted> admit(std::string_view token);
-  // No new session from now on; those that run are ended after `grace`. The next report says when nothing is left. `id` must have
-  // lease::kIdBytes.
+  // Admits no new session of the lease, and ends its sessions after `grace`. A later report says when none is
+  // left. `id` must have lease::kIdBytes.
   void end(const std::string& id, const std::string& reason, std::chrono::milliseconds grace);
-  // Some session has ended.
+  // Called after a session's end: soon checks which leases are over.
   void settle_soon();
-  // Those with a session, those that have ended since the last report, and the keys that leases are checked with.
+  // Adds to the report: leases with sessions, leases that have ended since the last report, and the IDs of
+  // the keys that verify leases.
   void report(pool::NodeReport& out);
   size_t count() const { return entries_.size(); }
-  // `changed` is called when there is something to report at once. For this object's whole life.
+  // `changed` is called when there is something to report at once. It is never removed.
   void on_end(std::function<void()> changed) { changed_ = std::move(changed); }
-  // No more timers.
+  // Stops the timers.
   void stop();
 
  private:
@@ -70,7 +74,7 @@ class Leases {
     std::vector<uint32_t> gpus;
     bool ending = false;
     std::string reason;
-    asio::steady_timer end;  // of `grace`
+    asio::steady_timer end;  // expires after `grace`
   };
   Result<std::vector<uint32_t>> find_gpus(const lease::Lease& lease) const;
   std::string new_name(const lease::Lease& lease) const;
@@ -83,8 +87,8 @@ class Leases {
   std::vector<lease::PublicKey> keys_;
   const Host host_;
   std::map<std::string, Entry> entries_;  // by id
-  std::map<std::string, Time> ended_;     // by id: until when a token of it may still be valid
-  std::map<std::string, uint64_t> to_report_;  // ended, nothing is left: the serial, by id
+  std::map<std::string, Time> ended_;     // by ID: until when one of its tokens may be valid
+  std::map<std::string, uint64_t> to_report_;  // serials of ended leases without sessions, by ID
   std::function<void()> changed_;
   bool settling_ = false;
   bool stopped_ = false;

@@ -66,7 +66,7 @@ void NodeStream::OnWriteDone(bool ok) {
 void NodeStream::OnDone(const grpc::Status& status) {
   const auto& trailers = context_.GetServerTrailingMetadata();
   const auto leader = trailers.find("leader");
-  const auto ended = events_.ended;  // which may outlive this object
+  const auto ended = events_.ended;  // a copy: the call may destroy this object
   ended(std::exchange(self_, nullptr), status, leader == trailers.end() ? "" : std::string(leader->second.data(), leader->second.size()));
 }
 

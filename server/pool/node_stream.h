@@ -1,5 +1,5 @@
-// One Attend stream to one scheduler. It is made, written to and cancelled on poold's thread; what it tells comes on gRPC's
-// threads, which must not touch poold's objects. It keeps itself alive until it has told its end.
+// An Attend stream to one scheduler; Agent uses it. Made, written to and cancelled on poold's thread. Events
+// are called on gRPC's threads, which must not touch poold's objects. It owns itself until its `ended` event.
 #pragma once
 #include <grpcpp/grpcpp.h>
 
@@ -18,20 +18,20 @@ class NodeStream final : public grpc::ClientBidiReactor<pool::NodeReport, pool::
   struct Events {
     std::function<void(pool::NodeOrders)> orders;
     std::function<void()> written;  // write() may be called again
-    std::function<void()> broken;   // release() it
-    // Last. `leader`: the address that an UNAVAILABLE scheduler says to go to; empty: it says none. `stream` must go on another
-    // thread than gRPC's, which is still at work on it.
+    std::function<void()> broken;   // call release()
+    // Called last. `leader`: the address that an UNAVAILABLE scheduler redirects to; empty: none. `stream`
+    // must be released on a thread other than gRPC's, which is still using it.
     std::function<void(std::shared_ptr<NodeStream> stream, const grpc::Status& status, const std::string& leader)> ended;
   };
 
   static std::shared_ptr<NodeStream> open(std::shared_ptr<grpc::Channel> channel, const std::string& token, Events events);
 
-  // After the first one, which may be at once, only after `written`, and not after release().
+  // The first write may follow open() at once, later ones only after `written`, and none after release().
   void write(pool::NodeReport report);
   void cancel() { context_.TryCancel(); }
-  // Writes a last report, after the one that is being written, and ends the stream. Once, instead of release().
+  // Writes a last report, after the pending one, and ends the stream. Call once, instead of release().
   void leave(pool::NodeReport last);
-  // Nothing will be written any more: the stream can end. Once.
+  // Lets the stream end: nothing more will be written. Call once.
   void release() { RemoveHold(); }
 
  private:
@@ -46,10 +46,10 @@ class NodeStream final : public grpc::ClientBidiReactor<pool::NodeReport, pool::
   const std::unique_ptr<pool::Nodes::Stub> stub_;
   pool::NodeOrders orders_;
   pool::NodeReport report_;
-  std::mutex mutex_;  // for the next two, which both threads use
+  std::mutex mutex_;  // guards writing_ and last_, which both threads use
   bool writing_ = false;
-  std::optional<pool::NodeReport> last_;  // waits for the report that is being written
-  std::shared_ptr<NodeStream> self_;  // until OnDone()
+  std::optional<pool::NodeReport> last_;  // waits for the pending write
+  std::shared_ptr<NodeStream> self_;  // keeps this object alive until OnDone()
 };
 
 }  // namespace gpupool::server

@@ -1,4 +1,4 @@
-// What poold is told of the pool that it belongs to: [pool] in its configuration, --pool-... on its command line.
+// Settings of poold's membership in a pool: [pool] in its configuration, --pool-... on its command line.
 #pragma once
 #include <toml++/toml.h>
 
@@ -16,21 +16,22 @@ class App;
 namespace gpupool::server {
 
 struct PoolOptions {
-  std::vector<std::string> schedulers;   // HOST:PORT; empty: none is attended, leases are served all the same
-  std::string token_file;                // by which the scheduler knows this node; none, and the scheduler must believe everybody
-  std::string name;                      // of this node; empty only where there is no pool
-  std::vector<std::string> addresses;    // for clients, best first; empty: where poold listens
-  std::vector<std::string> public_keys;  // PEM files of those who sign leases
-  std::string ca;                        // PEM file: who signs the schedulers' certificates; empty: the system's
-  bool insecure = false;                 // plain gRPC, as to loopback in any case
+  std::vector<std::string> schedulers;   // HOST:PORT; empty: no scheduler, but leases are served
+  // Authenticates this node to the scheduler; empty: the scheduler must trust all nodes.
+  std::string token_file;
+  std::string name;                      // this node's name; empty only without a pool
+  std::vector<std::string> addresses;    // for clients, best first; empty: poold's listening addresses
+  std::vector<std::string> public_keys;  // PEM files of the keys that verify leases
+  std::string ca;  // PEM file with authorities of the schedulers' certificates; empty: the system's
+  bool insecure = false;                 // gRPC without TLS; also used to loopback addresses
   std::string rack;
   std::string zone;
-  unsigned cpu_milli = 0;                // this and the next: for leases
-  uint64_t host_memory_bytes = 0;
+  unsigned cpu_milli = 0;                // thousandths of CPUs offered to leases
+  uint64_t host_memory_bytes = 0;  // bytes offered to leases
   bool configured() const { return !public_keys.empty() || !schedulers.empty(); }
 };
 
-// The options; apply() overwrites what the command line has said.
+// Command-line options of the pool. apply() overwrites the values that the command line sets.
 class PoolWords {
  public:
   explicit PoolWords(CLI::App& app);
@@ -42,9 +43,10 @@ class PoolWords {
   std::string host_memory_;
 };
 
-// ErrorCode::invalid: with the key.
+// ErrorCode::invalid: the message begins with the key.
 Result<void> read_pool(const toml::node& node, PoolOptions& options);
-// Gives the node this host's name where it has none. ErrorCode::invalid: what is missing or wrong, in full.
+// Sets a missing node name to the host's name, and checks the options. ErrorCode::invalid: the message is
+// complete.
 Result<void> check_pool(PoolOptions& options);
 Result<std::vector<lease::PublicKey>> read_public_keys(const std::vector<std::string>& files);
 

@@ -1,6 +1,6 @@
-// The memory that poold shares with all workers of one tenant, and with no others: the tenant's limits, written by poold, and
-// what each of its sessions uses, written by that session's worker. A worker that has been taken over can spoil its own
-// tenant's account only. poold never waits for anything in here.
+// Memory that poold shares with all workers of one tenant, and with no others: the tenant's limits, which
+// poold writes, and what each session uses, which its worker writes. A compromised worker can corrupt its own
+// tenant's account only. poold never waits for anything in it. Zero-initialized.
 #pragma once
 #include <pthread.h>
 
@@ -13,35 +13,38 @@
 
 namespace gpupool::quota {
 
-constexpr size_t kMostGpus = 64;                // of one host, as CUDA counts them
+constexpr size_t kMostGpus = 64;                // of one host; CUDA's numbers are below this
 constexpr size_t kMostSessionsOfTenant = 1024;  // at one time
-constexpr uint32_t kMostShared = 4096;          // pieces of memory that several sessions of a tenant have
+constexpr uint32_t kMostShared = 4096;          // pieces of memory shared by several sessions of a tenant
 
 struct Account {
-  // poold's.
-  std::atomic<uint64_t> memory_limit[kMostGpus];  // bytes; 0: none
-  std::atomic<uint32_t> memory_limited;           // not 0: there is such a limit
+  // Written by poold.
+  std::atomic<uint64_t> memory_limit[kMostGpus];  // bytes; 0: no limit
+  std::atomic<uint32_t> memory_limited;           // not 0: at least one GPU has a limit
   std::atomic<uint64_t> to_device_bytes_per_second;
   std::atomic<uint64_t> to_host_bytes_per_second;
-  std::atomic<uint32_t> streams;  // this and below: of each session
-  std::atomic<uint32_t> modules;
-  std::atomic<uint64_t> queued_bytes;
-  // The workers': when what has been moved is paid off, in nanoseconds of CLOCK_MONOTONIC.
+  std::atomic<uint32_t> streams;  // limit of each session
+  std::atomic<uint32_t> modules;  // limit of each session
+  std::atomic<uint64_t> queued_bytes;  // limit of each session
+  // Written by the workers: when the bytes transferred so far are paid for at the tenant's rate, in
+  // nanoseconds of CLOCK_MONOTONIC.
   std::atomic<uint64_t> to_device_paid_off;
   std::atomic<uint64_t> to_host_paid_off;
 
-  std::atomic<uint32_t> slots;  // those in use are below this
+  std::atomic<uint32_t> slots;  // slots in use have lower numbers
 
-  // The workers' (ledger.h): who decides about memory at this moment, and whether somebody waits to.
+  // Used by the workers (memory_turn.h): the lock for decisions about memory, and whether a worker waits for
+  // it.
   std::atomic<uint32_t> memory_turn;
   std::atomic<uint32_t> memory_turn_wanted;
 
-  // One per session. Its worker's while it lives; poold clears it then.
+  // One per session, written by its worker. poold clears it when the worker has ended.
   struct Slot {
     std::atomic<uint64_t> memory_used[kMostGpus];  // bytes
   };
   Slot sessions[kMostSessionsOfTenant];
-  // What sessions share, apart from what each has for itself: charged once, until the last of them has let go.
+  // Memory that sessions share, which is in none of their slots: charged once, until the last session has
+  // left it.
   HeldMemory<kMostSessionsOfTenant, kMostShared> shared;
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);

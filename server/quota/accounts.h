@@ -1,4 +1,4 @@
-// poold's accounts, one per tenant that has a session or a quota. One thread.
+// poold's accounts, one for each tenant that has a session or a quota. WorkerPool uses it on poold's thread.
 #pragma once
 #include <map>
 #include <memory>
@@ -13,7 +13,8 @@ namespace gpupool::quota {
 class Accounts {
  public:
   using Page = std::shared_ptr<SharedPage<Account>>;
-  // A session's place in its tenant's account; given back when this is destroyed, which must be after its worker's end.
+  // A session's slot in its tenant's account. The destructor clears the slot, so it must come after the
+  // worker's end.
   class Place {
    public:
     Place(std::shared_ptr<std::vector<bool>> taken, Page account, uint32_t slot)
@@ -30,13 +31,13 @@ class Accounts {
     uint32_t slot_;
   };
 
-  // Made when it is first asked for. Fails when this process can open no more files.
+  // Returns the tenant's account, made on first use. ErrorCode::unavailable: no memory file can be made.
   Result<Page> of(const std::string& tenant);
-  // Limits of a tenant's account from now on, those of its running sessions too.
+  // Sets the limits of a tenant's account, for running sessions too.
   Result<void> set(const std::string& tenant, const Quota& quota);
-  // The tenant comes no more; places that are taken stay good.
+  // Forgets the tenant; existing Place objects stay valid.
   void drop(const std::string& tenant) { entries_.erase(tenant); }
-  // ErrorCode::limit: the tenant has kMostSessionsOfTenant already.
+  // Takes a free slot. ErrorCode::limit: the tenant has kMostSessionsOfTenant sessions.
   Result<std::unique_ptr<Place>> take(const std::string& tenant);
 
  private:

@@ -7,15 +7,16 @@
 namespace gpupool::quota {
 namespace {
 
-// A bit below what was promised, for what a turn takes beyond its end.
+// Slightly below the promised rate, for what a turn takes after its end.
 constexpr double kFillRate = 0.985;
-// In units of what the bucket gets: so much is needed to go on after it was empty, is kept while idle, and while waiting.
+// Nanoseconds at the bucket's rate: needed to go on after the bucket was empty, kept while idle, and kept
+// while waiting.
 constexpr double kResume = 15e6, kIdleMost = 15e6, kWaitingMost = 500e6;
-// How much a tenant that comes back may be behind those who went on, in time; and where it was away for a moment only, as a busy
-// program is when its host is.
+// Nanoseconds by which a returning tenant may be behind the others; and if it was away for less than kMoment,
+// as a busy program is when its host delays it.
 constexpr double kKeptLag = 20e6, kKeptLagOfBusy = 200e6;
 constexpr Arbiter::Time kMoment{50'000'000};
-// Turns of small shares are shorter, so that they come more often.
+// Below this part of all weights turns are shorter, so that they come more often.
 constexpr double kWholeQuantum = 0.25;
 
 double count(Arbiter::Time time) { return static_cast<double>(time.count()); }
@@ -73,7 +74,8 @@ void Arbiter::want(Session session, bool wants, Time now) {
   const bool had_rival = holder_ && has_rival(*holder_);
   activate(session);
   if (holder_) {
-    // One that had the GPU for itself has had its turn. One that is ahead of who has just come ends its turn sooner.
+    // A holder without a rival so far has had its turn. If the new session comes before the holder, the turn
+    // ends sooner.
     if (!had_rival) turn_ends_ = now;
     else if (before(state, sessions_.at(*holder_))) turn_ends_ = std::min(turn_ends_, now + settings_.shortest);
   }
@@ -98,7 +100,7 @@ void Arbiter::report(Session session, Time used, Time now) {
   const Time believed = std::clamp(used, state.reported, std::max(state.reported, now - state.since));
   const double more = count(believed - state.reported);
   state.reported = believed;
-  // Who has the GPU for himself, without a limit, pays nothing.
+  // A session that has the GPU to itself, without a hard limit, is not charged.
   if (holder_ == session && !metered() && tenant_of(state).share.mode == Mode::elastic) return;
   state.unpaid += more;
   if (state.unpaid > 0) charge(state, std::exchange(state.unpaid, 0));
@@ -126,18 +128,19 @@ Arbiter::Turn Arbiter::turn(Session session) const {
   return turn;
 }
 
-// Somebody else waits for the turn who could have it.
+// True if another session waits for the turn and may have it.
 bool Arbiter::has_rival(Session session) const {
   return std::any_of(sessions_.begin(), sessions_.end(), [&](const auto& other) {
     return other.first != session && other.second.wants && !tenant_of(other.second).exhausted;
   });
 }
 
-// Somebody waits for the holder.
+// True if another session waits for the holder.
 bool Arbiter::metered() const { return holder_ && has_rival(*holder_); }
 
-// Until when the holder pays for the time for which it holds the turn: while somebody waits, and a moment longer, so that a busy
-// program that is held up on its host finds its share when it is back.
+// Until when the holder is charged for holding the turn: while another session waits, and until kMoment after
+// another tenant's last session stopped wanting it, so that a busy program delayed on its host gets its share
+// when it returns.
 Arbiter::Time Arbiter::metered_until(Time now) const {
   if (!holder_ || metered()) return holder_ ? now : Time{};
   Time until{};
@@ -176,7 +179,8 @@ void Arbiter::fill(Tenant& tenant, Time now) const {
   if (tenant.tokens >= kResume * rate) tenant.exhausted = false;
 }
 
-// The session begins to want the turn. Who was away does not get back what it has not used then, but for a little.
+// Marks the session as wanting the turn. After an absence, it and its tenant may be behind the others only a
+// little.
 void Arbiter::activate(Session session) {
   State& state = sessions_.at(session);
   Tenant& tenant = tenant_of(state);
@@ -203,7 +207,7 @@ void Arbiter::put_down() {
   asked_.reset();
 }
 
-// Whether a gets the turn before b.
+// True if a gets the turn before b.
 bool Arbiter::before(const State& a, const State& b) const {
   const Tenant& mine = tenant_of(a);
   const Tenant& other = tenant_of(b);

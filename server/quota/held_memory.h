@@ -1,9 +1,9 @@
-// Memory that several holders share: each piece is counted once, as long as anybody holds it. In shared memory; all zeroes is
-// the empty state.
+// Memory shared by several holders: each piece is charged once while at least one of them holds it. It is
+// part of Account, in shared memory; all zeroes is the empty state.
 //
-// A holder is in or out with a single store, so one that is killed at any instruction leaves nothing wrong: whoever cleans up
-// after it takes it out everywhere (leave_all). join() and add() are for one caller at a time of all processes; the rest for
-// anybody at any time.
+// A holder joins or leaves a piece with a single atomic operation, so a process may be killed at any
+// instruction; poold then calls leave_all(). join() and add() need a lock among all processes (MemoryTurn);
+// the rest may be called at any time.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -16,14 +16,14 @@ class HeldMemory {
   static_assert(Holders % 64 == 0);
 
  public:
-  // False: nobody holds a piece of this id.
+  // Returns false if no holder has a piece of this id.
   bool join(uint64_t id, uint32_t holder) {
     Piece* const piece = find(id);
     if (!piece) return false;
     piece->holders[holder / 64].fetch_or(bit(holder));
     return true;
   }
-  // `id`: of no piece that is held, not 0. False: there are too many pieces.
+  // `id`: not 0, and not of a held piece. Returns false if there are too many pieces.
   bool add(uint64_t id, uint32_t gpu, uint64_t bytes, uint32_t holder) {
     for (uint32_t i = 0; i < Pieces; ++i) {
       if (i < in_use() && pieces_[i].held()) continue;
@@ -42,7 +42,7 @@ class HeldMemory {
   void leave_all(uint32_t holder) {
     for (uint32_t i = 0; i < in_use(); ++i) pieces_[i].holders[holder / 64].fetch_and(~bit(holder));
   }
-  // Saturated, as others may write anything in here.
+  // Saturates, since other processes may write anything here.
   uint64_t bytes(uint32_t gpu) const {
     return sum([&](const Piece& piece) { return piece.gpu.load() == gpu && piece.held(); });
   }
@@ -55,7 +55,7 @@ class HeldMemory {
     std::atomic<uint64_t> id;
     std::atomic<uint64_t> bytes;
     std::atomic<uint32_t> gpu;
-    std::atomic<uint64_t> holders[Holders / 64];  // a bit for each; none: the place is free
+    std::atomic<uint64_t> holders[Holders / 64];  // a bit for each; all zero: this entry is free
     bool held() const {
       return std::any_of(std::begin(holders), std::end(holders), [](const auto& word) { return word.load() != 0; });
     }
@@ -77,7 +77,7 @@ class HeldMemory {
     return all;
   }
 
-  std::atomic<uint32_t> in_use_;  // places that were ever taken are below
+  std::atomic<uint32_t> in_use_;  // entries that were ever used are below
   Piece pieces_[Pieces];
 };
 

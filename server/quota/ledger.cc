@@ -7,7 +7,8 @@
 namespace gpupool::quota {
 namespace {
 
-constexpr std::chrono::milliseconds kPatience{2'000};  // with another worker that has the turn and is stopped
+// With another worker that holds the lock and is stopped.
+constexpr std::chrono::milliseconds kPatience{2'000};
 
 bool known(int gpu) { return gpu >= 0 && static_cast<size_t>(gpu) < kMostGpus; }
 
@@ -25,7 +26,7 @@ bool Ledger::reserve(int gpu, uint64_t bytes) {
   Account& account = **account_;
   uint64_t used = 0;
   {
-    // Also without a limit: one may be set while this is decided.
+    // Also without a limit: one may be set meanwhile.
     const MemoryTurn turn(account, slot_, kPatience);
     if (!turn.held()) return false;
     if (!fits(gpu, bytes)) return false;
@@ -65,7 +66,7 @@ bool Ledger::share(int gpu, uint64_t bytes, uint64_t id) {
   Account& account = **account_;
   const std::lock_guard lock(mutex_);
   {
-    // Charged twice for a moment, never less than once.
+    // For a moment the memory is charged twice, but never less than once.
     const MemoryTurn turn(account, slot_, kPatience);
     if (!turn.held() || !account.shared.add(id, static_cast<uint32_t>(gpu), bytes, slot_)) return false;
     account.sessions[slot_].memory_used[gpu].fetch_sub(bytes);

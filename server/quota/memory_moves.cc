@@ -7,7 +7,7 @@
 namespace gpupool::quota {
 namespace {
 
-uint64_t sum(uint64_t a, uint64_t b) {  // sessions say what they have, so it may be anything
+uint64_t sum(uint64_t a, uint64_t b) {  // saturates: sessions may report anything
   uint64_t both = 0;
   return __builtin_add_overflow(a, b, &both) ? UINT64_MAX : both;
 }
@@ -31,7 +31,7 @@ struct Candidate {
 MoveChoice choose_moves(const MemoryWish& wish, const std::vector<MemoryUse>& sessions,
                         const std::function<uint64_t(const std::string&)>& guaranteed, uint64_t device_bytes, uint64_t host_room,
                         MoveTime now) {
-  std::map<std::string, uint64_t> surplus;  // of what a tenant has on the GPU, beyond what is guaranteed to it
+  std::map<std::string, uint64_t> surplus;  // resident bytes of a tenant above its guaranteed memory
   const MemoryUse* asking = nullptr;
   uint64_t need = wish.bytes;
   bool others_have = false;
@@ -45,7 +45,7 @@ MoveChoice choose_moves(const MemoryWish& wish, const std::vector<MemoryUse>& se
     }
   }
   if (!asking) return {{}, true};
-  // What it gives up to have more is of no use to it: all that it has must fit.
+  // Its own memory cannot make room for it: all of it must fit on the device.
   if (!wish.returns && sum(sum(asking->resident, asking->in_host), wish.bytes) > device_bytes) return {{}, true};
   MoveChoice choice;
   const bool entitled = choice.entitled = sum(surplus[asking->tenant], wish.bytes) <= guaranteed(asking->tenant);
@@ -67,7 +67,8 @@ MoveChoice choose_moves(const MemoryWish& wish, const std::vector<MemoryUse>& se
   std::sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
     return std::tie(a.why, a.order, a.use->session) < std::tie(b.why, b.order, b.use->session);
   });
-  // A program that takes memory piece by piece need not wait for each of them.
+  // Makes more room than needed, so that a program that allocates piece by piece does not wait for each
+  // piece.
   const uint64_t more = wish.returns ? 0 : asking->resident / 2;
   for (const Candidate& candidate : candidates) {
     if (need == 0) break;

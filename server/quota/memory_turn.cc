@@ -12,20 +12,20 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// The word: whose turn it is (slot + 1, 0: nobody's), and above it how many turns there were, so that two turns of one
-// worker are never taken for one.
+// The lock word: its owner (slot + 1; 0: free), and above it a count of acquisitions, so that two of one
+// worker differ.
 constexpr uint32_t kOwnerMask = 0x7ff;
 constexpr uint32_t kOneTurn = kOwnerMask + 1;
 static_assert(kMostSessionsOfTenant < kOwnerMask);
 
-constexpr int kLooks = 100;  // before sleeping: a turn takes about a microsecond
+constexpr int kLooks = 100;  // before sleeping: the lock is held for about a microsecond
 
 uint32_t* word_of(std::atomic<uint32_t>& word) {
   static_assert(sizeof word == sizeof(uint32_t));
   return reinterpret_cast<uint32_t*>(&word);
 }
 
-// Until the word is another, somebody wakes us, or the time is over.
+// Sleeps until the word has changed, a wakeup, or the timeout.
 void sleep_while(std::atomic<uint32_t>& word, uint32_t value, Clock::duration longest) {
   const auto nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(longest).count();
   const timespec time{static_cast<time_t>(nanoseconds / 1'000'000'000), static_cast<long>(nanoseconds % 1'000'000'000)};

@@ -1,8 +1,7 @@
-// The turn to decide about a tenant's memory: a lock among the tenant's workers, in their account.
+// A lock in a tenant's account, for its workers' decisions about memory. Ledger uses it in workers.
 //
-// A worker that is killed with the turn loses it when poold takes its slot back; one that is stopped keeps it, so waiting
-// is bounded. Nothing in the account is followed or trusted: a worker that spoils this word keeps its own tenant's sessions
-// from getting memory, and no others.
+// poold releases the lock of a worker that was killed. A stopped worker keeps it, so waiting is limited. A
+// worker that corrupts the lock only keeps its own tenant's sessions from getting memory.
 #pragma once
 #include <chrono>
 
@@ -12,14 +11,14 @@ namespace gpupool::quota {
 
 class MemoryTurn {
  public:
-  // Waits no longer than `patience`; held() tells.
+  // Waits for at most `patience`; then held() may be false.
   MemoryTurn(Account& account, uint32_t slot, std::chrono::milliseconds patience);
   ~MemoryTurn();
   MemoryTurn(const MemoryTurn&) = delete;
   MemoryTurn& operator=(const MemoryTurn&) = delete;
   bool held() const { return held_; }
 
-  // poold's, after the end of the worker that has the slot. Never blocks.
+  // Called by poold after the end of the slot's worker. Never blocks.
   static void take_from(Account& account, uint32_t slot);
 
  private:

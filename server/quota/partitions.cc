@@ -7,7 +7,7 @@
 namespace gpupool::quota {
 namespace {
 
-// The lowest `count` groups of `from`; fewer: there are not so many.
+// Returns the lowest `count` groups of `from`, or all of them if there are fewer.
 Groups lowest(Groups from, uint32_t count) {
   Groups out = 0;
   for (; count > 0 && from != 0; --count) {
@@ -66,7 +66,7 @@ Result<Partitions::PerGpu> Partitions::take(uint64_t session, const std::string&
     if (owned != 0 && rest[gpu] == 0) {
       return Error{ErrorCode::limit, "partitions of other tenants have all multiprocessors of GPU " + std::to_string(gpu)};
     }
-    if (owned == 0) rest[gpu] = 0;  // nobody to keep away from
+    if (owned == 0) rest[gpu] = 0;  // there are no groups to avoid
   }
   return rest;
 }

@@ -1,4 +1,4 @@
-// What one tenant may use of each GPU of a host, and of the host. Zero means no limit unless said otherwise.
+// Limits of one tenant on a host and on each of its GPUs. 0 means no limit unless said otherwise.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -8,9 +8,9 @@
 namespace gpupool::quota {
 
 enum class Mode : uint32_t {
-  elastic,  // may use what others leave idle, and gives it back when they want it
+  elastic,  // may use what others leave idle, until they want it
   hard,     // never more than its share
-  partition,  // multiprocessors of its own, and no turns with other tenants
+  partition,  // has multiprocessors of its own; takes no turns with other tenants
 };
 inline const char* name_of(Mode mode) {
   return mode == Mode::partition ? "partition" : mode == Mode::hard ? "hard" : "elastic";
@@ -20,18 +20,21 @@ enum class Priority : uint32_t { best_effort, normal, latency_critical };
 
 constexpr uint32_t kWholeGpu = 1000;  // thousandths
 
-// Counts that hold where a quota limits memory and not them: each of these takes device memory that only the driver knows of.
+// Limits that apply if a quota limits memory but not these counts: each session, stream and module takes
+// device memory that only the driver accounts for.
 constexpr uint32_t kUsualSessions = 64, kUsualStreams = 4096, kUsualModules = 16384;
 
-// Of one GPU.
+// Limits on one GPU.
 struct GpuShare {
-  uint64_t memory_bytes = 0;             // what the tenant's sessions have together
-  uint64_t guaranteed_memory_bytes = 0;  // of it, what is never moved to host memory; only with oversubscription
-  uint32_t compute_milli = kWholeGpu;    // thousandths of its time, 1 to 1000; under contention a weight; of its multiprocessors (partition)
+  uint64_t memory_bytes = 0;             // of all the tenant's sessions together
+  // Part of it that never moves to host memory; only with oversubscription.
+  uint64_t guaranteed_memory_bytes = 0;
+  // Thousandths of its time, 1 to 1000, under contention a weight; in mode partition, of its multiprocessors.
+  uint32_t compute_milli = kWholeGpu;
   bool operator==(const GpuShare&) const = default;
 };
 
-// Where the share of one GPU is another than that of each.
+// Limits on one GPU that differ from those on every GPU.
 struct GpuLimits {
   std::optional<uint64_t> memory_bytes;
   std::optional<uint64_t> guaranteed_memory_bytes;
@@ -40,16 +43,16 @@ struct GpuLimits {
 };
 
 struct Quota {
-  GpuShare each;                      // GPU
-  std::map<uint32_t, GpuLimits> gpus;  // by the host's number
+  GpuShare each;                      // for every GPU without limits of its own
+  std::map<uint32_t, GpuLimits> gpus;  // by the host's GPU number
   Mode mode = Mode::elastic;
   Priority priority = Priority::normal;
   uint64_t to_device_bytes_per_second = 0;
   uint64_t to_host_bytes_per_second = 0;
   uint32_t sessions = 0;
-  uint32_t streams = 0;        // this and below: of each session
-  uint32_t modules = 0;
-  uint64_t queued_bytes = 0;   // commands and data that have come and are not executed yet
+  uint32_t streams = 0;        // of each session
+  uint32_t modules = 0;  // of each session
+  uint64_t queued_bytes = 0;   // of each session: received commands and data that are not executed yet
   bool operator==(const Quota&) const = default;
 
   bool limits_memory() const {

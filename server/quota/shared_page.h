@@ -1,5 +1,6 @@
-// A memory file of fixed size that two processes map: poold makes it and hands the descriptor to a worker. Neither can resize
-// it under the other. What is in it must be atomics, since whoever maps it may write at any time.
+// A memory file of fixed size that two processes map: poold makes it and passes its descriptor to a worker.
+// Seals keep both from resizing it. The contents must be atomics, since the other process may write at any
+// time.
 #pragma once
 #include <cstddef>
 #include <memory>
@@ -11,8 +12,8 @@ namespace gpupool::quota {
 
 class SharedMapping {
  public:
-  static Result<SharedMapping> create(const char* name, size_t bytes);  // zeroes
-  // Takes the descriptor over. ErrorCode::malformed: not a file that create() has made with this size.
+  static Result<SharedMapping> create(const char* name, size_t bytes);  // filled with zeroes
+  // Takes ownership of the descriptor. ErrorCode::malformed: create() has not made this file with this size.
   static Result<SharedMapping> open(int descriptor, size_t bytes);
   SharedMapping(SharedMapping&& other) noexcept;
   SharedMapping& operator=(SharedMapping&& other) = delete;

@@ -1,5 +1,5 @@
-// How poold tells a worker whether it may use a GPU: one word per GPU in the session page. poold writes it; the worker changes
-// it once per turn, from open to closed, and only if the turn is still the same one.
+// The word in the session page by which poold tells a worker whether it may use a GPU; one per GPU. poold
+// writes it. The worker changes it once per turn, to closed, and only while the turn has the same number.
 #pragma once
 #include <linux/futex.h>
 #include <sys/syscall.h>
@@ -16,7 +16,7 @@
 namespace gpupool::quota {
 
 struct TurnWord {
-  uint32_t word = 0;  // two bits of state, three flags, and the number of the turn
+  uint32_t word = 0;  // 2 bits of state, 3 flags, and the turn's number
 
   static TurnWord of(const Arbiter::Turn& turn, uint32_t number) {
     return {static_cast<uint32_t>(turn.state) | turn.bounded * kBounded | turn.single * kSingle | turn.wanted * kWanted | number << kNumberShift};
@@ -27,7 +27,7 @@ struct TurnWord {
   bool bounded() const { return (word & kBounded) != 0; }
   bool single() const { return (word & kSingle) != 0; }
   bool wanted() const { return (word & kWanted) != 0; }
-  // The GPU is this session's alone, and without a limit: nothing to look at before work is given to it.
+  // True if the session is alone on the GPU and has no limit: work needs no further checks.
   bool free() const { return (word & ~(~0u << kNumberShift)) == static_cast<uint32_t>(Arbiter::Turn::State::open); }
   uint32_t number() const { return word >> kNumberShift; }
   TurnWord given_up() const { return {word & ~(kState | kWanted)}; }
@@ -37,7 +37,7 @@ struct TurnWord {
   static constexpr uint32_t kState = 3, kBounded = 4, kSingle = 8, kWanted = 16, kNumberShift = 5;
 };
 
-// The page's bell. wait_bell() also returns early.
+// The session page's futex. wait_bell() may return early.
 inline void ring_bell(std::atomic<uint32_t>& bell) {
   bell.fetch_add(1);
   ::syscall(SYS_futex, &bell, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);

@@ -13,14 +13,14 @@ Error refused(const std::string& why) {
   return {ErrorCode::refused, why};
 }
 
-// In a time that does not tell how much of it was right.
+// Takes a time that does not depend on the position of a difference.
 bool same(const TokenHash& a, const TokenHash& b) {
   unsigned char difference = 0;
   for (size_t i = 0; i < a.size(); ++i) difference |= static_cast<unsigned char>(a[i] ^ b[i]);
   return difference == 0;
 }
 
-// Looks at all of them, whatever it finds.
+// Compares with all tokens, so that the time does not depend on the result.
 bool contains(const std::vector<TokenHash>& tokens, const TokenHash& shown) {
   bool found = false;
   for (const TokenHash& token : tokens) found |= same(token, shown);
@@ -48,7 +48,7 @@ Result<Admission> by_wish(const Tenants& tenants, const std::string& wish) {
   return refused("this server has no tenant of the name in GPUPOOL_TENANT");
 }
 
-// `rank`: as in authenticate().
+// `rank` is authenticate()'s.
 Credential credential_of(const Tenant& tenant, const Credentials& shown, const TokenHash& token, int rank) {
   Credential by;
   by.kind = rank == 3 ? Credential::Kind::token : rank == 2 ? Credential::Kind::certificate : Credential::Kind::user;
@@ -79,7 +79,8 @@ Result<Admission> authenticate(const Tenants& tenants, const Credentials& shown)
   if (!tenants.has_credentials()) return refused("this server serves leases of its pool alone: name the pool's scheduler (pool-run --server pool://HOST:PORT)");
   const bool token_fits = shown.token.size() >= kShortestToken;
   const TokenHash hash = hash_token(shown.token);
-  // A token says the most, then a certificate, then being on this host: a program may have them all, for different tenants.
+  // A token takes precedence over a certificate, and a certificate over a user of this host: a program may
+  // have all of them, for different tenants.
   const Tenant* best = nullptr;
   int best_rank = 0;
   for (const auto& [name, tenant] : tenants.all()) {
@@ -92,7 +93,7 @@ Result<Admission> authenticate(const Tenants& tenants, const Credentials& shown)
       best_rank = rank;
     }
   }
-  // A wrong token is never made good by something else.
+  // A wrong token is refused, even if another credential matches.
   if (best && (shown.token.empty() || best_rank == 3)) return Admission{best, credential_of(*best, shown, hash, best_rank)};
   if (shown.token.empty() && shown.certificate_names.empty()) {
     return refused("this server wants to know who you are: set GPUPOOL_TOKEN_FILE to a file with your token, or use a tls:// address with "

@@ -1,4 +1,4 @@
-// Who a client is, by what it shows.
+// Authenticates clients by their tokens, certificates and user IDs. The daemon calls it on poold's thread.
 #pragma once
 #include <optional>
 #include <string>
@@ -10,12 +10,12 @@
 
 namespace gpupool::server {
 
-// As the client says it, except where said.
+// Sent by the client and unverified, except where said.
 struct Credentials {
-  std::string tenant;  // empty: whichever the rest belongs to
+  std::string tenant;  // empty: any
   std::string token;
-  std::vector<std::string> certificate_names;  // checked: a trusted authority has signed them
-  std::optional<uid_t> user;                   // checked: the kernel says it, of a client on this host
+  std::vector<std::string> certificate_names;  // verified: signed by a trusted authority
+  std::optional<uid_t> user;                   // verified: reported by the kernel, for a client on this host
 };
 
 struct Admission {
@@ -23,11 +23,13 @@ struct Admission {
   Credential by;
 };
 
-// The tenant whose token, certificate or user it is. Where no tenant has any, the one that the client names, else the default one or the
-// only one. ErrorCode::refused: the message is for the client; it does not tell which part was wrong, and neither does the time.
+// Returns the tenant whose token, certificate or user matches. If no tenant has credentials, returns the
+// tenant that the client names, else the default or only one. ErrorCode::refused: the message is for the
+// client; neither the message nor the time taken tells which part was wrong.
 Result<Admission> authenticate(const Tenants& tenants, const Credentials& shown);
 
-// Why what was begun as `tenant`, with this credential, may not go on, for its client; nothing: it may. A lease's tenant goes with its lease.
+// Returns the reason why a session that was admitted as `tenant` with this credential must end, as text for
+// its client; nothing: it may go on. Sessions by lease end with their leases.
 std::optional<std::string> revoked(const Tenants& tenants, const std::string& tenant, const Credential& by);
 
 }  // namespace gpupool::server

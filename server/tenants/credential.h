@@ -1,4 +1,5 @@
-// What admitted a client. Sessions keep it, so that they end when it is taken away. Values; any thread.
+// The credential that admitted a client. Sessions keep it, so that they end when it is removed from the
+// configuration. A value; any thread.
 #pragma once
 #include <sys/types.h>
 
@@ -11,11 +12,12 @@ namespace gpupool::server {
 
 struct Credential {
   enum class Kind { none, token, certificate, user, lease };
-  Kind kind = Kind::none;          // none: nobody had to show anything
+  Kind kind = Kind::none;          // none: no authentication was needed
   TokenHash token{};
-  std::vector<std::string> names;  // of the certificate, as far as they are the tenant's
+  std::vector<std::string> names;  // names in the certificate that belong to the tenant
   uid_t user = 0;
-  // For logs: "token 1a2b3c4d" (the first digits of its hash in the configuration), "certificate NAME", "user 1000", "lease"; empty for none.
+  // Returns, for logs, "token 1a2b3c4d" (first digits of the hash in the configuration), "certificate NAME",
+  // "user 1000", "lease", or an empty text for none.
   std::string text() const;
 };
 

@@ -8,11 +8,11 @@ namespace gpupool::server {
 namespace {
 
 constexpr size_t kLongestWord = 64;
-constexpr size_t kShortestPart = 3;  // of a word that is named by a part of it
+constexpr size_t kShortestPart = 3;  // of a known word, to be suggested for that part
 
 bool are_alike(char a, char b) { return a == b || (a == '-' && b == '_') || (a == '_' && b == '-'); }
 
-// Insertions, deletions and replacements of one character that make `b` of `a` (Levenshtein).
+// The Levenshtein distance; hyphens and underscores are equal.
 size_t distance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});

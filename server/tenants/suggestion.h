@@ -1,4 +1,4 @@
-// A suggestion for a key that a user has mistyped, for error messages. Values; any thread.
+// Suggests a correction for a mistyped key, for error messages. Any thread.
 #pragma once
 #include <string>
 #include <string_view>
@@ -6,7 +6,8 @@
 
 namespace gpupool::server {
 
-// "; did you mean 'memory'?" with the known word that `word` is most like; empty if it is like none. Hyphens and underscores are the same.
+// Returns "; did you mean 'memory'?" with the known word that is most like `word`, or an empty text if none
+// is. Hyphens and underscores are equal.
 std::string suggestion(std::string_view word, const std::vector<std::string_view>& known);
 
 }  // namespace gpupool::server

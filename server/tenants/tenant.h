@@ -1,4 +1,4 @@
-// One tenant: who may call itself so, and what it may use.
+// A tenant: its credentials and its quota. A value.
 #pragma once
 #include <sys/types.h>
 
@@ -18,13 +18,14 @@ constexpr const char* kDefaultTenant = "default";
 struct Tenant {
   std::string name;
   quota::Quota quota;
-  std::map<std::string, quota::GpuLimits> named_gpus;  // of the configuration, by UUID; Tenants puts them into the quota
-  std::vector<TokenHash> tokens;          // any of them will do
-  std::vector<TokenHash> retired_tokens;  // what they have begun goes on; they begin nothing more
-  std::vector<std::string> certificates;  // names in client certificates, likewise
-  std::vector<uid_t> users;               // of this host, over its Unix sockets, likewise
-  bool leased = false;          // for as long as a lease of the pool: no client can ask for it
-  std::vector<uint32_t> gpus;   // that its sessions see, in their order, as the host numbers them; empty: all
+  // From the configuration, by UUID; Tenants moves them into `quota`.
+  std::map<std::string, quota::GpuLimits> named_gpus;
+  std::vector<TokenHash> tokens;          // any of them authenticates
+  std::vector<TokenHash> retired_tokens;  // keep existing sessions, start no new ones
+  std::vector<std::string> certificates;  // names in client certificates; any of them authenticates
+  std::vector<uid_t> users;  // user IDs of this host, on its Unix sockets; any of them authenticates
+  bool leased = false;          // exists for a lease of the pool; clients cannot name it
+  std::vector<uint32_t> gpus;   // that its sessions see, in this order, by the host's numbers; empty: all
   bool has_credentials() const { return !tokens.empty() || !retired_tokens.empty() || !certificates.empty() || !users.empty(); }
   bool operator==(const Tenant&) const = default;
 };

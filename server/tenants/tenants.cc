@@ -17,7 +17,7 @@ Error wrong(const std::string& why) {
   return {ErrorCode::invalid, why};
 }
 
-// They stand in log lines, in commands and in metrics.
+// Names appear in log lines, commands and metrics.
 bool is_name(const std::string& text) {
   const auto fits = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' || c == '.';
@@ -34,10 +34,10 @@ Error too_much(uint64_t milli, const std::string& gpu) {
   return wrong("compute: the tenants' partitions would be " + percent_text(milli) + " % of " + gpu);
 }
 
-// What partitions take of each GPU, and of those that some tenant has another share of.
+// Sums the partitions of each GPU, and separately of GPUs on which some tenant has other limits.
 class PartitionSum {
  public:
-  // Fails where it is more than a GPU.
+  // Fails if the sum exceeds a GPU.
   Result<void> add(const Tenant& tenant) {
     const quota::Quota& quota = tenant.quota;
     if (quota.mode != quota::Mode::partition) return {};
@@ -103,7 +103,7 @@ Result<void> Tenants::set_quota(const std::string& name, const quota::Quota& quo
   Tenant changed = tenant;
   changed.quota = quota;
   if (auto added = partitions.add(changed); !added) return added;
-  configured_.emplace(name, tenant.quota);  // the first change keeps what the file says
+  configured_.emplace(name, tenant.quota);  // the first change keeps the configured quota
   tenant.quota = quota;
   log::info("quota_changed", {{"tenant", name}});
   tell(tenant);

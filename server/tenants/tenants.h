@@ -1,10 +1,10 @@
-// The tenants that poold knows, and the one place where a tenant's quota changes. poold's one thread.
+// The tenants known to poold; all changes of quotas go through it. The daemon owns it, on poold's thread.
 //
-// A configuration may name GPUs by UUID before poold knows which it has: these limits hold from know_gpus() on, which comes before
-// the first session.
+// A configuration may name GPUs by UUID before poold knows its GPUs. These limits apply from know_gpus() on,
+// which comes before the first session.
 //
-// Without configured tenants there is one, kDefaultTenant, without limits and without credentials, unless leases alone are
-// served.
+// Without configured tenants there is one, kDefaultTenant, without limits and credentials, unless only leases
+// are served.
 #pragma once
 #include <functional>
 #include <map>
@@ -20,38 +20,41 @@ namespace gpupool::server {
 class Tenants {
  public:
   using Changed = std::function<void(const Tenant&)>;
-  enum class Without { anybody, nobody };  // credentials: who is served
+  enum class Without { anybody, nobody };  // whether clients are served if no tenant has credentials
 
   Tenants();
-  // check_tenants() must have passed.
+  // Requires that check_tenants() has passed.
   explicit Tenants(std::vector<Tenant> configured, Without without_credentials = Without::anybody);
   Tenants(const Tenants&) = delete;
   Tenants& operator=(const Tenants&) = delete;
 
-  // Null: there is none of that name. Valid until the next replace().
+  // Returns null if no tenant has this name. Valid until the next replace(), or remove_lease() of this
+  // tenant.
   const Tenant* find(const std::string& name) const;
   const std::map<std::string, Tenant>& all() const { return tenants_; }
-  // Somebody must show who they are.
+  // True if clients must authenticate.
   bool has_credentials() const;
   bool serves_anybody() const { return without_ == Without::anybody && !has_credentials(); }
 
-  // From now on, for running sessions too, until the next replace(). ErrorCode::unavailable: no such tenant; invalid: no
-  // quota that makes sense.
+  // Changes a quota until the next replace(), for running sessions too. ErrorCode::unavailable: there is no
+  // such tenant; invalid: the quota is not valid.
   Result<void> set_quota(const std::string& name, const quota::Quota& quota);
-  // What the configuration says now. Listeners hear of tenants that are new or whose quota is another; what set_quota() had
-  // changed is overwritten, and logged. A tenant that is gone gets no new sessions; its running ones keep their limits.
+  // Replaces the tenants by those of the configuration. Calls listeners for new tenants and changed quotas.
+  // Changes by set_quota() are overwritten, which is logged. A removed tenant gets no new sessions; its
+  // running ones keep their limits.
   void replace(std::vector<Tenant> configured);
 
-  // The host's, in their order, as nvidia-smi prints them. Limits of others are logged and hold for none.
+  // Sets the UUIDs of the host's GPUs, in their order, as nvidia-smi prints them. Limits for other GPUs are
+  // logged and ignored.
   void know_gpus(std::vector<std::string> uuids);
 
-  // A lease's tenant, with its name, quota and GPUs; replace() leaves it alone. New, or with another quota than before.
+  // Adds a lease's tenant, with its name, quota and GPUs, or changes its quota. replace() leaves it alone.
   void put_lease(Tenant tenant);
   void remove_lease(const std::string& name);
 
-  // `changed` is called for every tenant at once, and whenever a tenant's quota has changed. For this object's whole life.
+  // Calls `changed` for every tenant now, and whenever a tenant's quota has changed. It is never removed.
   void on_change(Changed changed);
-  // `removed` is called when a lease's tenant is gone: it has no sessions any more. For this object's whole life.
+  // Calls `removed` when a lease's tenant was removed; it has no sessions then. It is never removed.
   void on_removal(std::function<void(const std::string& name)> removed) { removal_listeners_.push_back(std::move(removed)); }
 
  private:
@@ -60,21 +63,22 @@ class Tenants {
   void find_gpus(Tenant& tenant) const;
 
   const Without without_;
-  std::vector<std::string> gpus_;                    // UUIDs; none: not known yet
-  std::map<std::string, quota::Quota> configured_;   // what set_quota() has changed since, as it was
-  std::map<std::string, Tenant> tenants_;            // by name; after what by_name() reads
+  std::vector<std::string> gpus_;                    // UUIDs; empty: not known yet
+  std::map<std::string, quota::Quota> configured_;   // configured quotas that set_quota() has changed
+  std::map<std::string, Tenant> tenants_;  // by name; declared after the members that by_name() reads
   std::vector<Changed> listeners_;
   std::vector<std::function<void(const std::string&)>> removal_listeners_;
 };
 
-// Why this makes no sense, if it does not.
+// Return ErrorCode::invalid, with the reason, if the limits are not valid.
 Result<void> check_share(const quota::GpuShare& share);
 Result<void> check_quota(const quota::Quota& quota);
-// "GPU-" and 36 characters, with small letters; empty: the text is no UUID.
+// Returns "GPU-" and 36 characters in lower case, or an empty text if `text` is no UUID.
 std::string gpu_uuid(std::string_view text);
-// The tenants with SM partitions, and how much of each GPU they have.
+// Returns the tenants with partitions, and their part of each GPU.
 std::map<std::string, quota::Partitions::Wish> partitions_of(const std::map<std::string, Tenant>& tenants);
-// Names that can be logged and typed, none twice; quotas; no token, certificate or user twice; all tenants have some, or none has.
+// Checks that names are valid and unique, that quotas are valid, that no token, certificate or user occurs
+// twice, and that either all tenants have credentials or none has.
 Result<void> check_tenants(const std::vector<Tenant>& tenants);
 
 }  // namespace gpupool::server

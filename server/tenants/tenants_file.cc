@@ -32,7 +32,8 @@ Result<void> to_compute(const toml::node& node, uint32_t& out) {
   char text[32];
   char* end = text;
   if (const auto value = node.value<double>(); node.is_number() && value && std::abs(*value) < 1000) {
-    const auto written = std::to_chars(text, std::end(text), *value, std::chars_format::fixed);  // as short as the file has it
+    // In the shortest form, as in the file.
+    const auto written = std::to_chars(text, std::end(text), *value, std::chars_format::fixed);
     if (written.ec == std::errc()) end = written.ptr;
   }
   const auto milli = parse_compute({text, end});
@@ -41,7 +42,7 @@ Result<void> to_compute(const toml::node& node, uint32_t& out) {
   return {};
 }
 
-// What a GPU's limits and a quota have alike; nullopt: another key.
+// Reads the keys that a GPU's limits and a quota have in common. nullopt: another key.
 std::optional<Result<void>> read_share(std::string_view key, const toml::node& node, quota::GpuLimits& out) {
   if (key == "memory") return to_bytes(node, parse_memory, out.memory_bytes.emplace());
   if (key == "guaranteed_memory") return to_bytes(node, parse_memory, out.guaranteed_memory_bytes.emplace());
@@ -49,7 +50,7 @@ std::optional<Result<void>> read_share(std::string_view key, const toml::node& n
   return std::nullopt;
 }
 
-// Keys of quotas may have hyphens, as pool-admin writes them.
+// Keys of quotas may have hyphens, as in pool-admin's options.
 std::string with_underscores(std::string_view key) {
   std::string out(key);
   std::replace(out.begin(), out.end(), '-', '_');
@@ -82,7 +83,7 @@ Result<void> read_quota(const toml::node& node, quota::Quota& quota) {
   return read ? check_share(quota.each) : read;
 }
 
-// [tenant.gpu.0] or [tenant.gpu.GPU-...]: where a GPU is another than each.
+// Reads [tenant.gpu.0] or [tenant.gpu.GPU-...]: limits of one GPU that differ from the quota.
 Result<void> read_gpu(std::string_view name, const toml::node& node, Tenant& tenant) {
   quota::GpuLimits limits;
   const auto read = for_each_key(node, [&](std::string_view key, const toml::node& value) {

@@ -1,4 +1,4 @@
-// The tenants in poold's configuration: [[tenant]] and [default_quota]; docs/operations.md.
+// Reads the tenants of poold's configuration: [[tenant]] and [default_quota] (docs/operations.md).
 #pragma once
 #include <toml++/toml.h>
 
@@ -10,8 +10,8 @@
 
 namespace gpupool::server {
 
-// Checked as a whole (check_tenants()). What is wrong is ErrorCode::invalid and names the key. Only [default_quota]: one tenant, the
-// default one, with it; nothing of either: none.
+// Reads and checks all tenants (check_tenants()). ErrorCode::invalid: the message names the key. With
+// [default_quota] alone, returns the default tenant with that quota; with neither, returns none.
 Result<std::vector<Tenant>> read_tenants(const toml::table& file);
 
 }  // namespace gpupool::server

@@ -20,7 +20,7 @@ constexpr Unit kUnits[] = {{"TiB", 1ull << 40}, {"TB", 1'000'000'000'000}, {"GiB
                            {"MiB", 1ull << 20}, {"MB", 1'000'000},         {"KiB", 1ull << 10}, {"kB", 1'000},
                            {"B", 1}};
 constexpr uint64_t kLeastMemory = 1 << 20;
-constexpr size_t kMostDigits = 18;  // on either side of the point: nothing overflows 128 bits
+constexpr size_t kMostDigits = 18;  // on either side of the point, so that 128 bits suffice
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
@@ -28,7 +28,7 @@ Error not_one(std::string_view text, const char* what, const std::string& exampl
   return {ErrorCode::invalid, "'" + std::string(text) + "' is no " + what + "; write it as " + examples};
 }
 
-// Digits from the front of `text`, which loses them.
+// Takes digits from the front of `text`.
 bool take_number(std::string_view& text, uint64_t& number, size_t& digits) {
   digits = static_cast<size_t>(std::find_if_not(text.begin(), text.end(), is_digit) - text.begin());
   if (digits == 0 || digits > kMostDigits) return false;
@@ -58,7 +58,8 @@ bool parse(std::string_view text, uint64_t& bytes) {
   return all == bytes;
 }
 
-// "2GiB or 2GB" for "2G", "2GB" for "2gb": a size whose unit is written otherwise, with the right unit; empty for anything else.
+// Corrects a size whose unit is not written exactly: "2GiB or 2GB" for "2G", "2GB" for "2gb". Empty for
+// anything else.
 std::string with_right_unit(std::string_view text) {
   const size_t end = std::min(text.find_first_not_of("0123456789."), text.size());
   const std::string_view number = text.substr(0, end);

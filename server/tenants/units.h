@@ -1,5 +1,5 @@
-// Sizes, rates and parts of GPUs as people write them: "8GiB", "1.5GB", "4096", "1GB/s", "12.5". For poold, pool-scheduler, pool-run and
-// pool-admin.
+// Parses and writes sizes, rates and parts of GPUs: "8GiB", "1.5GB", "4096", "1GB/s", "12.5". Used by poold,
+// pool-scheduler, pool-run and pool-admin. Any thread.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -9,18 +9,18 @@
 
 namespace gpupool::server {
 
-// Exact: what is no whole number of bytes, or does not fit in 64 bits, is ErrorCode::invalid, as is anything else.
+// Parses a size exactly. ErrorCode::invalid: not a size, not a whole number of bytes, or more than 64 bits.
 Result<uint64_t> parse_size(std::string_view text);
-// A size that is 0 or at least 1 MiB. Less is ErrorCode::invalid: a number whose unit was forgotten.
+// Parses a size that is 0 or at least 1 MiB. Less is ErrorCode::invalid: the unit was probably forgotten.
 Result<uint64_t> parse_memory(std::string_view text);
 Result<uint64_t> parse_rate(std::string_view text);  // bytes per second
-// The shortest of them that says exactly this: "8GiB", "1500MB", "4097".
+// Writes the size exactly in the shortest form: "8GiB", "1500MB", "4097".
 std::string size_text(uint64_t bytes);
 
-// Percent of a GPU with at most one digit behind the point, from 0.1 to 100; as thousandths.
+// Parses a percentage of a GPU, from 0.1 to 100 with at most one decimal. Returns thousandths.
 Result<uint32_t> parse_compute(std::string_view text);
 std::string percent_text(uint64_t milli);  // "25", "12.5"
-// A number of GPUs up to 10^9, as thousandths of one.
+// Parses a number of GPUs, up to 10^9. Returns thousandths of a GPU.
 Result<uint64_t> parse_gpus(std::string_view text);
 std::string milli_text(uint64_t milli);  // thousandths as a number of wholes: "2", "0.5"
 std::string gpus_text(uint64_t milli);   // "2 GPUs", "0.5 GPU"
