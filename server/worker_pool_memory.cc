@@ -66,7 +66,7 @@ std::vector<quota::MemoryUse> WorkerPool::memory_on(int gpu, Clock::time_point n
   return uses;
 }
 
-// The session's bytes in host memory, at most as many as it was ever told to move there.
+// The session's bytes in host memory, at most as many as poold ever ordered it to move there.
 uint64_t WorkerPool::in_host(const Worker& worker) {
   uint64_t bytes = 0;
   for (const auto& gpu : (*worker.page)->gpus) bytes += std::min(gpu.memory_in_host.load(), worker.moves.allowed);

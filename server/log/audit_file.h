@@ -4,9 +4,10 @@
 // across rotations, so that a missing or moved line can be detected. Lost lines have numbers, too.
 //
 // A thread of its own writes, since a disk or pipe may stall. append() waits up to kPatience for its line to
-// be written, so that a record is written before what it records happens. After a timeout, append() does not
-// wait again until all lines are written. If that takes longer than kStalled, stalled() is true, and callers
-// should begin nothing that has to be recorded. A line that cannot be written is put into the log as a whole.
+// be written, so that a record is in the file before the recorded event happens. After a timeout, append()
+// does not wait again until all lines are written. If that takes longer than kStalled, stalled() is true, and
+// callers should begin nothing that has to be recorded. A line that cannot be written is put into the log as
+// a whole.
 #pragma once
 #include <chrono>
 #include <initializer_list>

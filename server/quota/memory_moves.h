@@ -30,7 +30,7 @@ struct MemoryUse {
   uint64_t movable = 0;                  // part of `resident`
   uint64_t in_host = 0;                  // bytes
   std::optional<MoveTime> idle_since;    // empty: busy
-  MoveTime stays_until{};                // its memory has come back recently
+  MoveTime stays_until{};                // it got its memory back recently; not to be moved before
   std::optional<MoveTime> waits_since;   // for room for itself
   std::optional<uint64_t> will_keep;     // it has an open order; so many resident bytes remain
 };

@@ -32,7 +32,7 @@ struct SessionPage {
   std::atomic<uint64_t> over_quota;  // requests refused because of a quota
   // Only with oversubscription; nanoseconds of the steady clock.
   std::atomic<int64_t> idle_since;  // 0: a command is running
-  std::atomic<int64_t> stays_until;  // its memory has just come back; poold accepts at most a minute
+  std::atomic<int64_t> stays_until;  // its memory has just come back; poold accepts at most 1 minute
 
   // Turns on each GPU (turn_word.h), written by poold, except that the worker ends them; whether the worker
   // waits for one; and a futex that poold increments and wakes after it has changed a turn.
