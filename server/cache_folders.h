@@ -23,8 +23,8 @@ class CacheFolders {
     int descriptor = -1;  // -1: it could not be made
   };
 
-  // `worker_users`: users of the workers if poold is root (WorkerUsers). ErrorCode::unavailable: no root
-  // folder.
+  // Makes the root folder. `worker_users`: users of the workers if poold is root (WorkerUsers).
+  // ErrorCode::unavailable: it cannot be made, or workers would be root.
   static Result<std::unique_ptr<CacheFolders>> open(const std::string& worker_users);
   ~CacheFolders();
   CacheFolders(const CacheFolders&) = delete;

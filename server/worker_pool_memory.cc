@@ -1,8 +1,8 @@
 // The part of WorkerPool for oversubscribed memory: when a GPU is full, moves other sessions' device memory
 // to host memory. quota/memory_moves.h chooses the sessions.
 //
-// Session pages are used without validation. A worker that writes false values there is at worst not asked,
-// or asked in vain; other tenants' guarantees and the limit of host memory do not depend on them.
+// Values in session pages may be false. A worker that falsifies them is at worst not asked, or asked in vain;
+// other tenants' guarantees and the limit of host memory do not depend on these values.
 #include <algorithm>
 #include <fstream>
 

@@ -45,8 +45,8 @@ bool worker_has_ended(pid_t pid, int* wait_status);
 struct WorkerProcesses {
   std::function<Result<StartedWorker>(const WorkerProgram&)> start = start_worker;
   std::function<void(pid_t)> kill = kill_worker;
-  // Returns true if the worker has ended, with waitpid()'s `wait_status`. Not called again for that worker
-  // then.
+  // Returns true if the worker has ended, with waitpid()'s `wait_status`. WorkerPool then does not call it
+  // again for that worker.
   std::function<bool(pid_t, int* wait_status)> has_ended = worker_has_ended;
 };
 

@@ -16,7 +16,7 @@ struct HttpRequest {
   int refusal = 0;    // status with which to refuse the request, 4xx or 505; 0: a valid GET or HEAD
 };
 
-// Returns nothing if the head is incomplete so far. From kMostRequestHeadBytes on always returns a request.
+// Returns nothing if the head is incomplete so far, but never for kMostRequestHeadBytes or more.
 std::optional<HttpRequest> read_request(std::string_view bytes);
 
 // True for localhost and for numeric addresses, with or without a port. In a DNS rebinding attack, in which

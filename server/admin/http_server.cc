@@ -15,7 +15,7 @@ using asio::ip::tcp;
 
 constexpr size_t kMostDiscarded = 64 * 1024;
 constexpr std::chrono::milliseconds kPauseAfterFailure{100};
-constexpr int kPauseTimes = 20;  // factor of the time that making the last answer took
+constexpr int kPauseTimes = 20;  // pause after an answer, in multiples of the time that making it took
 constexpr std::chrono::milliseconds kLongestPause{1'000};
 // For pages that are a single document with script and style: they load nothing else, and no other page may
 // frame them.

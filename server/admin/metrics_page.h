@@ -27,7 +27,7 @@ class MetricsPage {
    private:
     prometheus::MetricFamily& family_;
   };
-  // The family is valid until the next call.
+  // The returned family is valid until the next call of either function.
   Family gauge(const char* name, const char* help) { return make(name, help, prometheus::MetricType::Gauge); }
   Family counter(const char* name, const char* help) { return make(name, help, prometheus::MetricType::Counter); }
   // Adds a metric without labels.

@@ -11,8 +11,8 @@ namespace gpupool::server {
 class OwnedSocket {
  public:
   // Listens at `path`, for this user and root only. Makes missing folders, for this user only.
-  // ErrorCode::invalid: the path is too long, is not a socket, or is in another user's folder; refused: a
-  // running process owns it; unavailable: a system call failed.
+  // ErrorCode::invalid: the path is too long, exists and is no socket, or is in another user's folder;
+  // refused: a running process owns the socket; unavailable: a system call failed.
   static Result<OwnedSocket> listen(const std::string& path);
   OwnedSocket(OwnedSocket&& other) noexcept;
   OwnedSocket& operator=(OwnedSocket&&) = delete;

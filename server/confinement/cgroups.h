@@ -33,7 +33,7 @@ struct WorkerLimits {
 
 struct DelegatedCgroup {
   std::string folder;
-  std::vector<std::string> controllers;  // those of memory, pids and cpu that it has
+  std::vector<std::string> controllers;  // the available ones of memory, pids and cpu
   bool has(std::string_view controller) const;
 };
 

@@ -43,7 +43,7 @@ struct AuditFile::Queue {
   std::mutex mutex;     // guards the members below; never held while writing
   std::condition_variable changed;
   std::deque<std::string> waiting;
-  uint64_t lost = 0;  // since the last record of their number
+  uint64_t lost = 0;  // since the last audit_records_lost record
   Counts counts;
   bool reopens = false, busy = false, ends = false;
   std::optional<std::chrono::steady_clock::time_point> behind_since;  // a line was not written in time

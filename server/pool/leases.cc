@@ -10,7 +10,7 @@ namespace gpupool::server {
 namespace {
 
 constexpr size_t kShortId = 8;  // digits of the ID in a tenant's name
-// When an ended lease's last token has expired, even with clock skew.
+// How long an ended lease is remembered: until its last token has expired, even with clock skew.
 constexpr std::chrono::milliseconds kRemembered = lease::kLongestLife + 2 * lease::kClockSkew;
 
 Error refused(const std::string& why) { return {ErrorCode::refused, why}; }

@@ -3,8 +3,8 @@
 // has no session left. So it is limited, audited and listed like other tenants. The daemon and Agent use it
 // on poold's thread.
 //
-// Clients' tokens are untrusted and verified (protocol/lease/token.h). Of the scheduler nothing is accepted
-// but orders to end leases.
+// Clients' tokens are untrusted and verified (protocol/lease/token.h). The scheduler can do nothing here but
+// end leases.
 #pragma once
 #include <asio/io_context.hpp>
 #include <asio/steady_timer.hpp>
@@ -58,7 +58,7 @@ class Leases {
   // the keys that verify leases.
   void report(pool::NodeReport& out);
   size_t count() const { return entries_.size(); }
-  // `changed` is called when there is something to report at once. It is never removed.
+  // `changed` is called when there is something to report at once, for this object's whole life.
   void on_end(std::function<void()> changed) { changed_ = std::move(changed); }
   // Stops the timers.
   void stop();

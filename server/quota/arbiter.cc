@@ -12,11 +12,11 @@ constexpr double kFillRate = 0.985;
 // Nanoseconds at the bucket's rate: needed to go on after the bucket was empty, kept while idle, and kept
 // while waiting.
 constexpr double kResume = 15e6, kIdleMost = 15e6, kWaitingMost = 500e6;
-// Nanoseconds by which a returning tenant may be behind the others; and if it was away for less than kMoment,
-// as a busy program is when its host delays it.
+// How far a returning tenant may lag behind the others, in nanoseconds; and how far if it was away for less
+// than kMoment, as a busy program is when its host delays it.
 constexpr double kKeptLag = 20e6, kKeptLagOfBusy = 200e6;
 constexpr Arbiter::Time kMoment{50'000'000};
-// Below this part of all weights turns are shorter, so that they come more often.
+// Tenants with less than this part of all weights have shorter turns, which come more often.
 constexpr double kWholeQuantum = 0.25;
 
 double count(Arbiter::Time time) { return static_cast<double>(time.count()); }
@@ -74,8 +74,8 @@ void Arbiter::want(Session session, bool wants, Time now) {
   const bool had_rival = holder_ && has_rival(*holder_);
   activate(session);
   if (holder_) {
-    // A holder without a rival so far has had its turn. If the new session comes before the holder, the turn
-    // ends sooner.
+    // If the holder had no rival before, its turn ends now. If the new session takes precedence over the
+    // holder, the turn ends soon.
     if (!had_rival) turn_ends_ = now;
     else if (before(state, sessions_.at(*holder_))) turn_ends_ = std::min(turn_ends_, now + settings_.shortest);
   }
@@ -138,9 +138,9 @@ bool Arbiter::has_rival(Session session) const {
 // True if another session waits for the holder.
 bool Arbiter::metered() const { return holder_ && has_rival(*holder_); }
 
-// Until when the holder is charged for holding the turn: while another session waits, and until kMoment after
-// another tenant's last session stopped wanting it, so that a busy program delayed on its host gets its share
-// when it returns.
+// Returns the time until which the holder is charged for holding the turn: now while another session waits,
+// else kMoment after another tenant's last session stopped wanting it, so that a busy program delayed on its
+// host gets its share when it returns.
 Arbiter::Time Arbiter::metered_until(Time now) const {
   if (!holder_ || metered()) return holder_ ? now : Time{};
   Time until{};

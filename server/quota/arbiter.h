@@ -30,8 +30,8 @@ class Arbiter {
 
   struct Settings {
     Time quantum{20'000'000};     // length of a turn while others of the same priority wait
-    // Shortest turn; also how long a turn goes on after a session that comes before the holder begins to
-    // wait.
+    // Shortest turn; also the rest of a turn when a session begins to wait that takes precedence over the
+    // holder.
     Time shortest{4'000'000};
     Time overdue{1'000'000'000};  // the holder loses its turn so long after it was asked to give it up
   };
@@ -39,7 +39,7 @@ class Arbiter {
     uint32_t weight = kWholeGpu;  // thousandths of the GPU; in mode hard, the limit
     Mode mode = Mode::elastic;
     Priority priority = Priority::normal;
-    // A partition's sessions share it in mode elastic.
+    // Mode partition counts as elastic: a partition's sessions take turns on it.
     static Share of(const Quota& quota, uint32_t gpu) {
       return {quota.of(gpu).compute_milli, quota.mode == Mode::hard ? Mode::hard : Mode::elastic, quota.priority};
     }

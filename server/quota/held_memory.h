@@ -77,7 +77,7 @@ class HeldMemory {
     return all;
   }
 
-  std::atomic<uint32_t> in_use_;  // entries that were ever used are below
+  std::atomic<uint32_t> in_use_;  // upper bound of the entries that were ever used
   Piece pieces_[Pieces];
 };
 

@@ -7,7 +7,7 @@
 namespace gpupool::quota {
 namespace {
 
-// With another worker that holds the lock and is stopped.
+// Limit of the wait for another worker that holds the lock and may be stopped.
 constexpr std::chrono::milliseconds kPatience{2'000};
 
 bool known(int gpu) { return gpu >= 0 && static_cast<size_t>(gpu) < kMostGpus; }

@@ -25,7 +25,7 @@ uint32_t* word_of(std::atomic<uint32_t>& word) {
   return reinterpret_cast<uint32_t*>(&word);
 }
 
-// Sleeps until the word has changed, a wakeup, or the timeout.
+// Sleeps until the word changes, a wakeup comes, or the timeout expires.
 void sleep_while(std::atomic<uint32_t>& word, uint32_t value, Clock::duration longest) {
   const auto nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(longest).count();
   const timespec time{static_cast<time_t>(nanoseconds / 1'000'000'000), static_cast<long>(nanoseconds % 1'000'000'000)};

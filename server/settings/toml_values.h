@@ -1,6 +1,5 @@
 // Readers for values of poold's and pool-scheduler's TOML files. Each reads one node; a node of another type
-// leaves `out` unchanged and returns ErrorCode::invalid with what it must be. The caller puts the key before
-// that.
+// leaves `out` unchanged and returns ErrorCode::invalid with what it must be. The caller prefixes the key.
 #pragma once
 #include <toml++/toml.h>
 

@@ -48,7 +48,7 @@ Result<Admission> by_wish(const Tenants& tenants, const std::string& wish) {
   return refused("this server has no tenant of the name in GPUPOOL_TENANT");
 }
 
-// `rank` is authenticate()'s.
+// `rank`: 1 for a user, 2 for a certificate, 3 for a token.
 Credential credential_of(const Tenant& tenant, const Credentials& shown, const TokenHash& token, int rank) {
   Credential by;
   by.kind = rank == 3 ? Credential::Kind::token : rank == 2 ? Credential::Kind::certificate : Credential::Kind::user;

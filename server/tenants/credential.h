@@ -1,5 +1,5 @@
 // The credential that admitted a client. Sessions keep it, so that they end when it is removed from the
-// configuration. A value; any thread.
+// configuration. Plain values; any thread.
 #pragma once
 #include <sys/types.h>
 

@@ -1,4 +1,4 @@
-// A tenant: its credentials and its quota. A value.
+// A tenant: its credentials and its quota. Plain values; any thread.
 #pragma once
 #include <sys/types.h>
 

@@ -52,9 +52,11 @@ class Tenants {
   void put_lease(Tenant tenant);
   void remove_lease(const std::string& name);
 
-  // Calls `changed` for every tenant now, and whenever a tenant's quota has changed. It is never removed.
+  // Calls `changed` for every tenant now, and whenever a tenant's quota has changed, for this object's whole
+  // life.
   void on_change(Changed changed);
-  // Calls `removed` when a lease's tenant was removed; it has no sessions then. It is never removed.
+  // Calls `removed` when a lease's tenant was removed, which has no sessions then, for this object's whole
+  // life.
   void on_removal(std::function<void(const std::string& name)> removed) { removal_listeners_.push_back(std::move(removed)); }
 
  private:
