@@ -20,7 +20,7 @@ struct HttpRequest {
 std::optional<HttpRequest> read_request(std::string_view bytes);
 
 // True for localhost and for numeric addresses, with or without a port. In a DNS rebinding attack, in which
-// another site's name is made to resolve to this machine, the web page's requests have that name.
+// another site's name is made to resolve to this host, the web page's requests have that name.
 bool is_local_host(std::string_view host);
 
 }  // namespace gpupool::server
