@@ -112,7 +112,8 @@ class WorkerPool {
     uint64_t host_memory_for_checkpoints = 0;  // bytes; 0: no checkpoints
     std::chrono::milliseconds dead_peer_timeout{};
     std::chrono::milliseconds start_timeout{60'000};  // from exec to `ready`
-    // How long a client waits for a worker. Less than the client's own timeout of 20 s.
+    // How long a client waits for a worker. Less than the client's own timeout, by default 20 s
+    // (connect_timeout plus dead_peer_timeout).
     std::chrono::milliseconds client_patience{15'000};
     Networks peers;  // allowed destinations of copies to other servers
     quota::Arbiter::Settings turns{};
