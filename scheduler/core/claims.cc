@@ -1,8 +1,10 @@
-// Which node has a GPU whose UUID several nodes report: by which of them had it before, and by what operators say.
+// Decides which node owns a GPU whose UUID several nodes report, by the age of their claims and by the
+// operators' decisions (trust_gpu()).
 //
-// A node's word is all that the core has for a UUID, so a bad node may report another one's, before it or after it. Neither may then keep the
-// other from serving: the GPU alone is withheld from leases, on one of them or on both, and never the node. A claim holds against
-// others that come an hour or more later. Younger ones contend: nobody gets leases of that GPU until an operator has decided (trust_gpu()).
+// The core cannot verify a UUID, so a faulty or malicious node may report the UUID of another node's GPU.
+// This must not take the other node out of service: only the GPU is withheld from leases, never the node. A
+// claim prevails over claims that are younger by an hour or more (kSettlesAfter). Without a prevailing claim
+// the GPU is withheld on all nodes that report it, until an operator decides.
 #include "protocol/text/names.h"
 #include "scheduler/core/core.h"
 
@@ -16,7 +18,7 @@ struct Claimant {
   Gpu* gpu;
 };
 
-// The one that gets leases of the GPU; null: none of them.
+// Returns the claimant on which the GPU may be leased; null if it is withheld on all of them.
 const Claimant* owner_of(const std::vector<Claimant>& claimants) {
   const Claimant* oldest = nullptr;
   for (const Claimant& one : claimants) {

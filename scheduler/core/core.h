@@ -1,11 +1,15 @@
-// The scheduler's core: who waits, who has which share of which GPU, and how the nodes do. It is told what happened and when, and says
-// what is to be stored and told (take()). No I/O, no clock, no threads of its own; one thread at a time.
+// The scheduler's core: a deterministic state machine over the queue, the leases and the nodes. The service
+// (service/engine.h) passes it events together with the current time, and take() returns the resulting
+// Effects: store writes, messages and log lines. It does no I/O, reads no clock and starts no thread; one
+// thread at a time may call it. Expected failures are Results.
 //
-// The rule that everything serves: a share is given to somebody only when nobody else can use it any more. So what a lease
-// has stays taken until its node says that nothing of it is left, or the node is another process, or an operator removes it.
+// Invariant: a GPU share is granted only when no earlier lease can still use it. Therefore the share of an
+// ended lease stays allocated until its node reports that no session of the lease is left, the node's poold
+// has been restarted, or an operator removes the node.
 //
-// The caller stores Effects::writes before it says anything of the same or later Effects to anybody. What is in the store makes
-// another core (restore()), on which no lease is lost; those who wait come back by themselves.
+// The caller must store Effects::writes before it sends any message of the same or of later Effects.
+// restore() rebuilds a core from the store without losing a lease. Waiting requests are not stored; their
+// clients request again.
 #pragma once
 #include <deque>
 #include <functional>
@@ -23,7 +27,7 @@ namespace gpupool::scheduler {
 
 struct ConfiguredTenant {
   std::string name;
-  pool::TenantQuota quota;  // the fields that are not as usual
+  pool::TenantQuota quota;  // only the fields that differ from default_quota()
 };
 
 class Core {
@@ -34,33 +38,39 @@ class Core {
   Core(const Core&) = delete;
   Core& operator=(const Core&) = delete;
 
-  // Once, before anything else: the id of the key that leases are signed with. Nodes that do not have it are fenced.
+  // Sets the id of the key that lease tokens are signed with. Nodes that report other keys only are fenced.
+  // Call once, before any other member.
   void sign_with(std::string key_id) { key_id_ = std::move(key_id); }
-  // Once, before anything else: all that is stored. An error names the key that makes no sense.
+  // Restores the state from all records of the store. Call once, after sign_with() and before any other
+  // member. ErrorCode::invalid names the key of the unusable record.
   Result<void> restore(const std::vector<std::pair<std::string, std::string>>& stored, Time now);
-  void configure(const std::vector<ConfiguredTenant>& tenants, Time now);  // at first, and whenever it is another
-  // Ends what tenants have that are not configured any more. Not at the start: another scheduler may have a newer configuration.
+  // Replaces the list of configured tenants. Call at the start and after each change of the configuration.
+  void configure(const std::vector<ConfiguredTenant>& tenants, Time now);
+  // Evicts the leases and refuses the waiting requests of tenants that are no longer configured. Do not call
+  // at the start: the previous leader may have had a newer configuration.
   void end_removed_tenants(Time now);
 
-  // Holders. `arrived`: of the ticket, if there is one. The caller has checked tickets and secrets. Only the secret says whose a lease is
-  // where resume()'s tenant is empty.
+  // Lease clients (holders). The caller has already verified tickets and lease secrets. `arrived` is the
+  // arrival time in the request's ticket, if it has a valid one. An empty `tenant` of resume() skips the
+  // check that the lease belongs to this tenant.
   void request(Stream stream, const std::string& tenant, const pool::Request& request, std::optional<Time> arrived, Time now);
   void resume(Stream stream, const std::string& tenant, const LeaseId& lease, Time now);
   void release(Stream stream, Time now);
   void holder_cut(Stream stream, Time now);
-  // What it showed gives it no access any more: its place in the queue or its lease ends at once.
+  // Ends the client's lease, or removes its request from the queue, because its token is no longer valid.
   void revoke(Stream stream, const std::string& reason, Time now);
 
-  // Nodes.
+  // Nodes. attend() registers a node with its first report; report() is a heartbeat.
   void attend(Stream stream, const pool::NodeReport& first, Time now);
   void report(Stream stream, const pool::NodeReport& report, Time now);
   void node_cut(Stream stream, Time now);
 
-  // Operators. ErrorCode::unavailable: there is no such thing; invalid: why not.
+  // Operators. ErrorCode::unavailable: no such node, tenant, lease or request. ErrorCode::invalid: the
+  // message says why the command was rejected.
   Result<void> drain(const std::string& node, const std::string& reason, bool evict, std::optional<uint32_t> grace_ms, Time now);
   Result<void> undrain(const std::string& node, Time now);
   Result<uint32_t> remove_node(const std::string& node, Time now);
-  // The GPU is this node's, whoever else reports it. By its UUID.
+  // Declares this node the owner of the GPU with this UUID, even if other nodes report the same UUID.
   Result<void> trust_gpu(const std::string& node, const std::string& uuid, Time now);
   Result<LeaseId> evict(const std::string& lease, const std::string& reason, std::optional<uint32_t> grace_ms, Time now);
   Result<pool::TenantQuota> set_quota(const std::string& tenant, const pool::TenantQuota& changes, Time now);
@@ -79,14 +89,14 @@ class Core {
   void view_queue(google::protobuf::RepeatedPtrField<pool::Waiting>& out) const;
   void view_tenants(google::protobuf::RepeatedPtrField<pool::TenantState>& out, Time now) const;
 
-  // What has become due. To be called at least every second.
+  // Handles timeouts. Call at least once a second.
   void tick(Time now);
-  // Grants what can be granted; to be called after one or more of the above.
+  // Grants waiting requests. Call after one or more of the calls above.
   void schedule(Time now);
   Effects take(Time now);
 
  private:
-  // Holders and leases (leases.cc).
+  // Lease clients and leases (leases.cc).
   void grant(Waiter& waiter, const std::vector<Spot>& spots, Time now);
   void announce(Lease& lease, Time now);
   void end(Lease& lease, pool::Ended::Why why, const std::string& reason, uint32_t grace_ms, Time now);
@@ -125,11 +135,13 @@ class Core {
   void refuse_request(Stream stream, const std::string& tenant, const pool::Request& request, Refusal::Kind kind, const std::string& why);
   const std::optional<std::string>& never_places(const Demand& demand, const std::string& shape);
   void refuse_impossible();
-  // Nodes register only once they hear of this scheduler, so a request that fits no known node is not refused before. The store does not
-  // shorten this: a node may have been added while no scheduler ran.
+  // After a start, nodes need some heartbeats to find this scheduler and register. Until then a request that
+  // fits no known node stays queued instead of being refused. Nodes in the store do not shorten this time: a
+  // node may have been added while no scheduler ran.
   int64_t settling_ms() const { return 5 * int64_t{policy_.heartbeat_ms()}; }
   bool settled(Time now) const { return now >= started_ + settling_ms(); }
-  // With what depends on the present leases: what the quota leaves, and where related leases are.
+  // Returns the demand including the state that depends on current leases: the memory left in the tenant's
+  // quota, and the nodes of the leases named by `near` and `apart_from`.
   Demand demand_now(const Waiter& waiter) const;
   bool try_to_grant(Waiter& waiter, Time now);
   bool reserve(Waiter& waiter, Time now);
@@ -143,11 +155,14 @@ class Core {
   std::optional<std::string> never_allowed(const pool::Request& request, const Tenant& tenant) const;
   // Checks the memory quota against the implied memory: a request without --memory takes the same share of memory as of compute.
   std::optional<std::string> never_within_memory(const Demand& demand, const Tenant& tenant) const;
-  std::optional<std::string> why_never_places(const Demand& demand, bool with_fenced = false) const;  // null: it can be placed, sooner or later
+  // Returns null if the demand could be placed on an idle pool. `with_fenced` also counts fenced nodes and
+  // withheld GPUs.
+  std::optional<std::string> why_never_places(const Demand& demand, bool with_fenced = false) const;
   std::string explain(const Waiter& waiter) const;
-  const Waiter* blocking_request(const Waiter& waiter) const;  // of the same tenant, which the quota has no room for; null: none
+  // Returns the tenant's earlier request that exceeds the quota and blocks this one; null if there is none.
+  const Waiter* blocking_request(const Waiter& waiter) const;
 
-  // Restore (restore.cc).
+  // Restore (records.cc).
   Result<void> restore_node(const std::string& value, Time now);
   Result<void> restore_lease(const std::string& value, Time now);
 
@@ -158,42 +173,47 @@ class Core {
   const MakeId make_id_;
   std::string key_id_;  // empty: nodes' keys are not compared
   const Time started_;
-  Time awake_;  // it was so last
+  Time awake_;  // time of the last notice_pause()
   pool::Policy policy_ = default_policy();
   Nodes nodes_;
   std::unique_ptr<Placer> placer_;
-  std::map<std::string, std::set<std::string>> claimants_;  // by a GPU's UUID: the nodes that report it, in their `gpus`
+  std::map<std::string, std::set<std::string>> claimants_;  // GPU UUID -> names of the nodes that report it
   std::unordered_map<Stream, std::string> node_streams_;
-  PoolTotal total_;  // of all nodes that are known
+  PoolTotal total_;  // over all known nodes
 
   std::map<std::string, Tenant> tenants_;
   std::unordered_map<LeaseId, Lease> leases_;
   std::deque<OverLease> over_;  // the latest ended leases, in memory only
   std::unordered_map<Stream, LeaseId> holders_;
-  std::map<std::pair<std::string, std::string>, LeaseId> asked_;  // by tenant and the request's id, where it has one
+  std::map<std::pair<std::string, std::string>, LeaseId> asked_;  // (tenant, request id) -> its lease
   std::set<std::pair<Time, LeaseId>> deadlines_;
-  using Where = std::map<std::pair<std::string, std::string>, std::map<const Node*, uint32_t>>;  // tenant and label: leases by node
-  Where labelled_;  // those that have it
-  Where repelling_;  // those that are never beside it
+  // (tenant, label) -> number of leases on each node
+  using Where = std::map<std::pair<std::string, std::string>, std::map<const Node*, uint32_t>>;
+  Where labelled_;   // leases with the label
+  Where repelling_;  // leases whose apart_from names the label
 
   Queue queue_;
   uint64_t requests_ = 0;
-  Stream head_ = 0;  // for whom something is reserved
-  std::vector<Stream> heads_;  // waiting requests that have been the head, in this order; the first that reserve() finds GPUs for is the head
+  Stream head_ = 0;  // the request that `reservation_` is for; 0: none
+  // Waiting requests that are or were the head, oldest first. The first one that reserve() finds GPUs for
+  // becomes the head again.
+  std::vector<Stream> heads_;
   std::vector<Spot> reservation_;
-  std::map<std::string, Stream> blocked_;  // by tenant: the first request that its quota has no room for
-  uint64_t capacity_ = 1;  // changes whenever somebody may find a place who found none
+  std::map<std::string, Stream> blocked_;  // tenant -> its first request that exceeds its quota
+  uint64_t capacity_ = 1;  // version; incremented when a request that did not fit before may fit now
   bool dirty_ = false;     // schedule() has something to do
   bool places_changed_ = false;
   Time places_told_ = 0;
-  bool settled_ = false;  // the nodes have had time to come: what fits none of them never will
-  bool recheck_waiting_ = true;  // since the last refuse_impossible()
-  std::unordered_map<std::string, std::optional<std::string>> never_;  // by shape, until a node changes what it has, or whether it is trusted
+  bool settled_ = false;  // settling_ms() has passed
+  bool recheck_waiting_ = true;  // refuse_impossible() must run again
+  // Cache of why_never_places() by shape; cleared when a node's inventory, condition or withheld GPUs change.
+  std::unordered_map<std::string, std::optional<std::string>> never_;
 
   pool::PoolCounters counters_;
   std::map<int, uint64_t> ended_;
   Effects effects_;
-  std::set<LeaseId> dirty_leases_;  // to be written; deleted if they are not there
+  // Records to write at the next take(); the record is deleted if the object no longer exists.
+  std::set<LeaseId> dirty_leases_;
   std::set<std::string> dirty_nodes_;
   std::set<std::string> to_answer_;
 };

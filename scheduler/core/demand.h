@@ -1,4 +1,5 @@
-// A request in the form that is compared with what nodes have. Pure.
+// A client's request in the form that the core compares with the resources of nodes. A value: no I/O, any
+// thread, no failures.
 #pragma once
 #include <optional>
 #include <set>
@@ -11,29 +12,32 @@ namespace gpupool::scheduler {
 struct Demand {
   uint32_t gpus = 1;
   uint32_t milli = kWholeGpu;
-  uint64_t memory = 0;  // 0: the same part of it as of the compute
-  uint64_t most_memory = UINT64_MAX;  // that may be taken of one GPU: what the tenant's quota leaves
+  uint64_t memory = 0;  // bytes of each GPU; 0: the same fraction of its memory as of its compute
+  uint64_t most_memory = UINT64_MAX;  // limit per GPU: the memory left in the tenant's quota
   std::set<std::string> models;  // empty: any
   bool one_host = false;
-  HostAmount host;               // beside them; where several nodes are used, on each as many as its GPUs' even part
-  std::set<const Node*> near;    // wished
-  std::set<const Node*> apart;   // never there
+  HostAmount host;               // of the GPUs' nodes; shared among nodes in proportion to their GPUs
+  std::set<const Node*> near;    // preferred nodes
+  std::set<const Node*> apart;   // excluded nodes
 
   explicit Demand(const pool::Request& request);
   // A whole GPU comes with all of its memory.
   Amount of(const Gpu& gpu) const { return {milli, memory_of(gpu.book.total.memory)}; }
-  uint64_t memory_of(uint64_t all) const;  // of a GPU that has `all`
-  // Whether a GPU of that kind can be given, with nothing else on it.
+  // Returns the bytes to allocate on a GPU that has `all` bytes.
+  uint64_t memory_of(uint64_t all) const;
+  // Returns true if an idle GPU of this model and memory satisfies the demand.
   bool suits(const std::string& model, uint64_t all_memory) const;
   bool suits(const Gpu& gpu) const { return suits(gpu.model, gpu.book.total.memory); }
   HostAmount host_beside(uint32_t gpus) const;
-  // How many of `gpus` GPUs of one node can be used with so much of the host; for one host all, or none.
+  // Returns how many of `gpus` GPUs of one node the host resources `free` suffice for; with `one_host` all or
+  // none.
   uint32_t gpus_beside(const HostAmount& free, uint32_t gpus) const;
-  // How much of the pool it is, to compare demands by: equal for equal ones, without `near` and `apart`.
+  // Returns a cache key: equal for demands that ask for the same resources. Ignores `near`, `apart` and
+  // `most_memory`.
   std::string shape() const;
 };
 
-// Why nobody could ever make sense of it, if so.
+// Validates the fields of a request. Returns null if they are valid, else the reason.
 std::optional<std::string> check_request(const pool::Request& request);
 
 }  // namespace gpupool::scheduler

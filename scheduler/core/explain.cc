@@ -27,7 +27,8 @@ std::string text_of(const Demand& demand) {
   return text;
 }
 
-// GPUs for which `good` holds, with what the host of each node has (`host`) beside: on the best node, or on all.
+// Counts the suitable GPUs for which `good` holds and whose node has enough of the host resources that
+// host(node) returns: on the best node if the demand needs one host, else over all nodes.
 template <class Host, class Good>
 uint32_t count_gpus(const Nodes& nodes, const Demand& demand, Host host, Good good) {
   uint32_t most = 0, sum = 0;
@@ -43,7 +44,8 @@ uint32_t count_gpus(const Nodes& nodes, const Demand& demand, Host host, Good go
 
 HostAmount all_of_host(const Node& node) { return node.host.total; }
 
-// "; n1 is drained (new kernel), n2 is lost (not heard for too long)": lists the hosts with GPUs for the demand that get no lease of it now.
+// Lists the hosts that have suitable GPUs but get no lease for the demand now, as in "; n1 is drained (new
+// kernel), n2 is lost (not heard for too long)".
 std::string closed_hosts(const Nodes& nodes, const Demand& demand) {
   constexpr uint32_t kMostHosts = 4;
   std::string text;
@@ -62,7 +64,8 @@ std::string closed_hosts(const Nodes& nodes, const Demand& demand) {
   return hosts <= kMostHosts ? text : text + " and " + std::to_string(hosts - kMostHosts) + " more";
 }
 
-// "4 GPUs on 2 hosts: 3 x H100 79.6 GiB, 1 x L4 22.5 GiB": the kinds with the most GPUs, which --model names.
+// Describes the pool by its most frequent kinds of GPUs, as in "4 GPUs on 2 hosts: 3 x H100 79.6 GiB, 1 x L4
+// 22.5 GiB".
 std::string contents_of(const Nodes& nodes) {
   constexpr size_t kMostKinds = 4;
   std::map<std::string, uint32_t> counts;
@@ -92,7 +95,7 @@ std::string contents_of(const Nodes& nodes) {
 std::optional<std::string> Core::never_allowed(const pool::Request& request, const Tenant& tenant) const {
   const pool::TenantQuota& quota = tenant.quota;
   const uint64_t milli = uint64_t{request.gpus()} * request.compute_milli();
-  // The limits are written as in `pool-admin quota set`, the request as in pool-run's options.
+  // Writes limits in the syntax of `pool-admin quota set`, and requests in that of pool-run's options.
   const auto exceeds = [&](const std::string& asked, const std::string& limit) {
     return "the request for " + asked + " exceeds the quota of tenant '" + tenant.name + "', " + limit + ": ask for less (--gpus, --compute, --memory, --priority), or have the quota raised";
   };

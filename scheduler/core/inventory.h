@@ -1,4 +1,4 @@
-// What a node says that it has. Pure.
+// Validation of the inventory that a node reports when it registers. Pure functions, used by nodes.cc.
 #pragma once
 #include <optional>
 #include <string>
@@ -7,9 +7,10 @@
 
 namespace gpupool::scheduler {
 
-// What is wrong with it, whatever is known of the node.
+// Returns the first invalid field as a text; null if the inventory is valid.
 std::optional<std::string> check_inventory(const pool::Inventory& inventory);
-// The same process says something else than it said before: what.
+// Compares two inventories of the same poold process. Returns a text if the hardware differs, which it
+// cannot; else null.
 std::optional<std::string> contradiction(const pool::Inventory& before, const pool::Inventory& now);
 
 }  // namespace gpupool::scheduler

@@ -1,4 +1,4 @@
-// The core's holders and leases.
+// Core: requests of lease clients, and the life of a lease from its grant to the release of its last part.
 #include "protocol/lease/token.h"
 #include "protocol/text/names.h"
 #include "scheduler/core/core.h"
@@ -9,7 +9,7 @@ namespace {
 
 constexpr size_t kMostOver = 4096;
 
-// On every GPU and host that the lease has a part of.
+// Applies `change` to the books of the GPUs and of the host that this part of a lease uses.
 template <class Change>
 void each_book(const LeasePart& part, Change change) {
   for (const auto& share : part.shares) change(part.node->gpus[share.gpu].book, share.amount);
@@ -20,7 +20,7 @@ void each_book(const LeasePart& part, Change change) {
 
 void Core::request(Stream stream, const std::string& name, const pool::Request& request, std::optional<Time> arrived, Time now) {
   if (const auto known = asked_.find({name, request.id()}); known != asked_.end()) return resume(stream, name, known->second, now);
-  if (const Waiter* const before = queue_.find(name, request.id())) {  // whose connection was cut, which nobody here has heard of yet
+  if (const Waiter* const before = queue_.find(name, request.id())) {  // its old stream is still open
     arrived = std::min(arrived.value_or(now), before->arrived);
     const Stream cut = before->stream;
     holder_cut(cut, now);
@@ -105,7 +105,8 @@ void Core::grant(Waiter& waiter, const std::vector<Spot>& spots, Time now) {
   announce(kept, now);
 }
 
-// What it has is in the books as used; the rest of what follows from a lease's being there is done here.
+// Registers a lease whose shares are already entered as used in the nodes' books: updates the indexes, its
+// tenant's usage and the nodes' ending and preemptible amounts, and sets its deadline.
 Lease& Core::adopt(Lease lease, Time now) {
   Lease& kept = leases_[lease.id] = std::move(lease);
   if (!kept.request.id().empty()) asked_[{kept.tenant, kept.request.id()}] = kept.id;
@@ -147,7 +148,7 @@ void Core::note_labels(const Lease& lease, const Node& node, bool there) {
   note_in(repelling_, lease.request.apart_from());
 }
 
-// Tells its holder all of it, with tokens of the present.
+// Sends the client the complete grant with fresh tokens, and schedules the next renewal.
 void Core::announce(Lease& lease, Time now) {
   Grant grant{.lease = lease.id, .servers = {}, .expires = now + policy_.token_ms(), .hold_ms = policy_.hold_ms()};
   for (const LeasePart& part : lease.parts) {
@@ -248,10 +249,11 @@ void Core::uncount(Lease& lease, Time now) {
       whose.memory -= share.amount.memory;
     }
   }
-  ++capacity_;  // of its quota
+  ++capacity_;  // the tenant's quota has room again
 }
 
-// Nothing of it can be used on that node any more. The lease is ending; with its last part it is forgotten.
+// Frees the part of an ending lease on this node, whose last session has ended there. Deletes the lease with
+// its last part.
 void Core::part_gone(Lease& lease, Node& node, Time now) {
   const auto part = std::find_if(lease.parts.begin(), lease.parts.end(), [&](const LeasePart& one) { return one.node == &node; });
   if (part == lease.parts.end()) return;
@@ -260,7 +262,7 @@ void Core::part_gone(Lease& lease, Node& node, Time now) {
     book.used -= amount;
     book.ending -= amount;
   });
-  if (lease.counted) {  // what goes with a part is not its tenant's any more
+  if (lease.counted) {  // the lease has other parts: subtract only this one from the tenant's usage
     Tenant& whose = tenant(lease.tenant);
     whose.count(now);
     for (const auto& share : part->shares) {
@@ -309,7 +311,7 @@ void Core::resume(Stream stream, const std::string& name, const LeaseId& id, Tim
 
 void Core::release(Stream stream, Time now) {
   if (Lease* const lease = held_by(stream)) {
-    if (lease->ending) tell_end(*lease, now, true);  // before the grace is over
+    if (lease->ending) tell_end(*lease, now, true);  // do not wait for the end of the grace period
     end(*lease, pool::Ended::RELEASED, "given back", 0, now);
     return;
   }

@@ -23,7 +23,8 @@ bool LibraryPlacer::set_policy(const std::string& name) {
   return true;
 }
 
-// What the library cannot take (more than 64 kinds of GPUs) gets no leases.
+// Adds the node to the library. The library supports 64 kinds of GPUs (kMaxModels); GPUs of further kinds are
+// left out and never leased.
 std::vector<LibraryPlacer::Group> LibraryPlacer::groups_of(Node& node) {
   std::map<std::string, Group> by_kind;
   for (uint32_t gpu = 0; gpu < node.gpus.size(); ++gpu) by_kind[name_of(node.gpus[gpu])].gpus.push_back(gpu);
@@ -73,7 +74,8 @@ void LibraryPlacer::changed(Node& node) {
       (void)cluster_.set_drained(group.id, false);
       group.open = true;
       (void)cluster_.release(group.taken);
-      // It always fits: it is at most all that there is. If not, the node is as one that has nothing.
+      // Cannot fail: `taken` never exceeds the node's total. If it did, the library would see the node as
+      // idle.
       group.taken = cluster_.allocate(taken) ? std::move(taken) : placement::Placement{};
     }
     if (node.open() != group.open) (void)cluster_.set_drained(group.id, !node.open());
@@ -92,8 +94,8 @@ void LibraryPlacer::removed(Node& node) {
   mixed_.erase(node.name());
 }
 
-// The demand as the library understands it. Where memory is to be the same part as the compute, it is another amount on each size of GPU:
-// then one for each, the smallest first.
+// Translates a demand into requests of the library. If memory is implied by the compute share, its amount
+// depends on the GPU's size: then there is one request per GPU memory size, smallest first.
 std::vector<placement::Request> LibraryPlacer::requests_for(const Demand& demand) const {
   placement::Request request{.gpus = static_cast<int>(demand.gpus),
                              .milli = static_cast<int>(demand.milli),
@@ -122,7 +124,7 @@ void LibraryPlacer::arrived(const Demand& demand) {
   if (!requests.empty()) placer_->observe(requests.front());
 }
 
-// Something of no size there, so that rules find it.
+// Allocates an empty placement of group `group` on these nodes, so that the group's rules apply to them.
 placement::Placement LibraryPlacer::mark(const std::set<const Node*>& nodes, const char* group) {
   placement::Placement marks{.parts = {}, .group = group};
   for (const Node* const node : nodes) {
@@ -147,7 +149,8 @@ std::optional<placement::Placement> LibraryPlacer::decide(placement::Request req
   return placer_->decide(request);
 }
 
-// Several GPUs of one node, of which no kind has enough there: to the library each kind is a node of its own.
+// Finds a node whose GPUs of all kinds together satisfy the demand. The library cannot, because it sees each
+// kind as a node of its own.
 std::optional<std::vector<Spot>> LibraryPlacer::place_on_mixed(const Demand& demand) const {
   for (const auto& [name, node] : mixed_) {
     if (!node->open() || demand.apart.contains(node) || !demand.host.within(node->host.spare())) continue;

@@ -1,5 +1,6 @@
-// The core's placer on the placement library (scheduler/placement). Keeps the library's picture of the cluster: a node of the pool is there
-// as one for each kind of GPU that it has, on which what is not spare is taken by nobody in particular.
+// The core's Placer, implemented with the placement library (scheduler/placement). Mirrors the pool into a
+// placement::Cluster: a node becomes one library node per kind of GPU (model and memory), and everything
+// allocated or reserved on it becomes one anonymous Placement. The core's thread; does not fail.
 #pragma once
 #include <map>
 #include <memory>
@@ -20,11 +21,11 @@ class LibraryPlacer : public Placer {
   bool set_policy(const std::string& name) override;
 
  private:
-  // GPUs of one kind of one node.
+  // The GPUs of one kind on one node: one node of the library.
   struct Group {
     placement::NodeId id;
-    std::vector<uint32_t> gpus;      // of the node
-    placement::Placement taken;
+    std::vector<uint32_t> gpus;      // indexes in Node::gpus
+    placement::Placement taken;      // everything allocated or reserved there
     bool open = false;
   };
   struct Kind {
@@ -42,9 +43,9 @@ class LibraryPlacer : public Placer {
   placement::Cluster cluster_;
   placement::Placer::Options options_;
   std::unique_ptr<placement::Placer> placer_;
-  std::map<std::string, Kind> kinds_;                      // by the library's name
+  std::map<std::string, Kind> kinds_;                      // by name_of(), the library's model name
   std::unordered_map<const Node*, std::vector<Group>> groups_;
-  std::unordered_map<uint32_t, std::pair<Node*, size_t>> by_slot_;  // of the library: which group
+  std::unordered_map<uint32_t, std::pair<Node*, size_t>> by_slot_;  // library slot -> node, index in groups_
   std::map<std::string, Node*> mixed_;  // nodes with several groups, by name
 };
 

@@ -1,4 +1,4 @@
-// A GPU host as the scheduler's core knows it: what it has, what is taken of it, and how it does.
+// A GPU host in the scheduler's core: inventory, allocations and health. Owned by Core; its thread.
 #pragma once
 #include <algorithm>
 #include <deque>
@@ -21,7 +21,7 @@ struct Amount {
   bool operator==(const Amount&) const = default;
 };
 inline Amount operator+(Amount a, const Amount& b) { return a += b; }
-// What is left; nothing where there is too little.
+// Subtracts, saturating at zero.
 inline Amount less(const Amount& a, const Amount& b) {
   return {a.milli - std::min(a.milli, b.milli), a.memory - std::min(a.memory, b.memory)};
 }
@@ -39,67 +39,68 @@ inline HostAmount less(const HostAmount& a, const HostAmount& b) {
   return {a.cpu_milli - std::min(a.cpu_milli, b.cpu_milli), a.memory - std::min(a.memory, b.memory)};
 }
 
-// The account of one thing that is shared.
+// The allocations of one shared resource: a GPU or the CPU and memory of a host.
 template <class T>
 struct Book {
   T total;
-  T used;         // by all leases that are not gone
-  T ending;       // part of it: by those that are to go
-  T preemptible;  // part of it: by best-effort ones that are not ending
-  T reserved;     // for the head of the queue; with `used` it may be more than there is
-  bool withheld = false;  // nothing more is leased of it
+  T used;         // by all leases, ending ones included
+  T ending;       // part of `used`: by ending leases
+  T preemptible;  // part of `used`: by best-effort leases that are not ending
+  T reserved;     // for the head of the queue; `used` + `reserved` may exceed `total`
+  bool withheld = false;  // no new leases of it
   T free() const { return withheld ? T{} : less(total, used); }
   T spare() const { return withheld ? T{} : less(total, used + reserved); }
 };
 
-// A node's word that a GPU is its own (claims.cc).
+// A node's claim that it has a GPU (claims.cc).
 struct Claim {
-  Time since = 0;        // without a pause; 0: since before this was recorded
-  bool trusted = false;  // an operator says so, too
+  Time since = 0;        // reported without interruption since then; 0: since before this was recorded
+  bool trusted = false;  // confirmed by an operator (trust_gpu())
 };
 
 struct Gpu {
   std::string uuid, model;
   Claim claim;
-  std::string withheld_because;  // not empty: another node reports the same GPU, and no more leases of it are placed here
+  std::string withheld_because;  // non-empty: why book.withheld is set
   Book<Amount> book;
-  pool::GpuUse use;  // as reported
+  pool::GpuUse use;  // from the last report
 };
 
 struct Node {
   pool::Inventory inventory;
   std::vector<Gpu> gpus;  // in the inventory's order
   Book<HostAmount> host;
-  std::set<LeaseId> leases;  // with a part here
+  std::set<LeaseId> leases;  // leases with a part on this node
 
   bool drained = false;
   std::string drained_because;
-  Time drained_at = 0;    // 0: not known
-  std::string removed_boot;
+  Time drained_at = 0;    // 0: unknown
+  std::string removed_boot;  // boot id of the poold process that an operator removed
 
   Stream stream = 0;
-  Time heard = 0;         // of a node of the store: when the core was made
+  Time heard = 0;         // last report; for a restored node the time of restore()
   bool ever_heard = false;
-  bool silent = true;
-  bool lost = false;
-  Time stopped_at = 0;    // when its poold said that it stops; 0: it did not
-  pool::NodeState::Condition shown = pool::NodeState::SILENT;
+  bool silent = true;     // disconnected, or three heartbeats missed
+  bool lost = false;      // no report for node_lost_ms; its leases were ended
+  Time stopped_at = 0;    // when its poold announced a shutdown; 0: it did not
+  pool::NodeState::Condition shown = pool::NodeState::SILENT;  // condition() at the last check_node()
   std::string shown_because;
   Time since = 0;         // of `shown`
   bool ready = false;
   std::string not_ready_because;
-  int64_t clock_ahead = 0;
-  std::string lie;        // why nothing that it says is believed; until it is another process, or an operator trusts it
-  bool foreign_key = false;  // its poold lacks the key that leases are signed with
+  int64_t clock_ahead = 0;  // milliseconds
+  // Non-empty: why its reports are not trusted. Cleared by a restart of its poold, and by undrain and remove.
+  std::string lie;
+  bool foreign_key = false;  // its poold lacks the scheduler's public key
   Time flapping_until = 0;
-  std::deque<Time> attended;
-  bool was_open = false;   // as the placer knows it
-  std::string told_fence;
-  std::set<LeaseId> strangers;  // leases with sessions here that were not granted
+  std::deque<Time> attended;  // registrations within the last minute
+  bool was_open = false;   // open() as last passed to the placer
+  std::string told_fence;  // fence() as last sent to the node
+  std::set<LeaseId> strangers;  // unknown leases that have sessions here
 
   const std::string& name() const { return inventory.node(); }
   const std::string& boot() const { return inventory.boot(); }
-  bool forgotten() const { return boot().empty(); }  // an operator has removed it, and it has not been heard since
+  bool forgotten() const { return boot().empty(); }  // removed by an operator, and not registered since
   bool removed() const { return !removed_boot.empty() && removed_boot == boot(); }
   std::string fence() const {
     if (!lie.empty()) return lie;
@@ -112,9 +113,9 @@ struct Node {
     if (!strangers.empty()) return "sessions run there with a lease that is over or was never granted";
     return "";
   }
-  // Leases are placed here.
+  // True if new leases may be placed here.
   bool open() const { return !silent && !lost && stopped_at == 0 && ready && !drained && fence().empty(); }
-  // The condition that operators are shown, and its cause.
+  // Returns the condition shown to operators, and its cause.
   std::pair<pool::NodeState::Condition, std::string> condition() const;
 };
 

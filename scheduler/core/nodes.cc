@@ -1,4 +1,4 @@
-// The core's nodes: they come, report, are fenced and get lost.
+// Core: registration of nodes, heartbeats, fencing and loss.
 #include "protocol/lease/token.h"
 #include "protocol/text/names.h"
 #include "scheduler/core/core.h"
@@ -7,11 +7,11 @@
 namespace gpupool::scheduler {
 namespace {
 
-constexpr size_t kOftenAttended = 6;  // within kMinute: flapping
+constexpr size_t kOftenAttended = 6;  // registrations within kMinute: the node is flapping
 constexpr Time kMinute = 60'000;
-constexpr int64_t kClockTolerance = 5'000;
-constexpr int kSilentAfter = 3;       // heartbeats
-constexpr Time kPause = 2'000;        // tick() comes more often
+constexpr int64_t kClockTolerance = 5'000;  // milliseconds
+constexpr int kSilentAfter = 3;       // missed heartbeats
+constexpr Time kPause = 2'000;        // a longer gap between ticks means that this process was suspended
 constexpr int kMostReportedLeases = 65'536;
 
 }  // namespace
@@ -33,7 +33,7 @@ void Core::attend(Stream stream, const pool::NodeReport& first, Time now) {
   if (same_process) {
     if (const auto lied = contradiction(node.inventory, inventory)) node.lie = *lied;
     else if (node.lie.empty() && node.inventory.SerializeAsString() != inventory.SerializeAsString()) {
-      node.inventory = inventory;  // addresses, for example
+      node.inventory = inventory;  // fields that may change, such as addresses
       dirty_nodes_.insert(node.name());
     }
   } else {
@@ -90,7 +90,7 @@ void Core::take_report(Node& node, const pool::NodeReport& report, Time now) {
       if (use.sessions() > 0 && use.lease().size() == lease::kIdBytes) node.strangers.insert(use.lease());
       continue;
     }
-    // Tokens are told when their serial is stored.
+    // A token is sent only after its serial has been stored, so a higher serial is a forgery or an error.
     if (use.serial() > lease->serial) node.lie = "it has seen a token of lease " + lease::hexadecimal(use.lease()) + " that was never given";
     part_on_node(*lease)->sessions = use.sessions();
     if (use.sessions() > 0) continue;
@@ -114,7 +114,8 @@ void Core::node_cut(Stream stream, Time now) {
   check_node(node, now);
 }
 
-// Whoever was stopped himself (a suspended machine, a process without time) has heard nobody meanwhile, and blames nobody for it.
+// Extends all timeouts by the time during which this process did not run (suspended machine, starved
+// process): missing heartbeats of that time are not the nodes' fault.
 void Core::notice_pause(Time now) {
   const Time away = now - std::exchange(awake_, now);
   if (away <= kPause) return;
@@ -125,7 +126,7 @@ void Core::notice_pause(Time now) {
   }
 }
 
-// What follows from the time, and from what has been heard.
+// Updates the node's condition from the current time and its last report: silent, lost, fenced, open.
 void Core::check_node(Node& node, Time now) {
   if (node.forgotten()) return;
   if (now > node.heard + kSilentAfter * int64_t{policy_.heartbeat_ms()}) node.silent = true;
@@ -156,7 +157,8 @@ void Core::check_node(Node& node, Time now) {
     node.since = now;
     never_.clear();
   }
-  if (condition != node.shown || because != node.shown_because) places_changed_ = true;  // reasons of waiting requests name both
+  // The reasons shown for waiting requests name the condition and its cause.
+  if (condition != node.shown || because != node.shown_because) places_changed_ = true;
   node.shown = condition;
   node.shown_because = std::move(because);
   if (node.open() != node.was_open) {
@@ -165,14 +167,14 @@ void Core::check_node(Node& node, Time now) {
   }
 }
 
-// What it has, or what is free there, is another.
+// Informs the placer of a change of the node's inventory, free resources or open state.
 void Core::changed(Node& node, bool more_free) {
   placer_->changed(node);
   if (more_free) ++capacity_;
   dirty_ = places_changed_ = true;
 }
 
-// Its process is not there any more, and with it all that could be used there.
+// Ends and frees the node's parts of all leases: its poold process is gone, and its sessions with it.
 void Core::forget_leases(Node& node, const std::string& reason, Time now) {
   for (const LeaseId& id : std::set<LeaseId>(node.leases)) {
     Lease& lease = *find_lease(id);
@@ -181,14 +183,15 @@ void Core::forget_leases(Node& node, const std::string& reason, Time now) {
   }
 }
 
-// Nothing is leased there. `claims`: of the store; a GPU that it has had before keeps its claim.
+// Replaces the inventory of a node without leases. `claims` are the claims restored from the store; a GPU
+// that the node had before keeps its claim.
 void Core::take_inventory(Node& node, const pool::Inventory& inventory, Time now, std::map<std::string, Claim> claims) {
   if (std::any_of(reservation_.begin(), reservation_.end(), [&](const Spot& spot) { return spot.node == &node; })) {
     lift_reservation();
     head_ = 0;
   }
   placer_->removed(node);
-  std::set<std::string> reported;  // now or before
+  std::set<std::string> reported;  // UUIDs in the old or the new inventory
   for (const Gpu& gpu : node.gpus) {
     total_.milli -= kWholeGpu;
     total_.memory -= gpu.book.total.memory;

@@ -1,4 +1,4 @@
-// What operators tell the core.
+// Core: the operators' commands (pool-admin): drain, undrain, remove, evict, quotas, policy, why.
 #include <algorithm>
 
 #include "protocol/lease/token.h"

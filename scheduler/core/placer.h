@@ -1,4 +1,6 @@
-// Where a request goes: between the core, which owns what is taken, and the placement library, which finds the best place in what is free.
+// Interface through which the core asks for GPUs to grant. LibraryPlacer implements it with
+// scheduler/placement; tests use a simple first-fit one. The core owns the allocations, the placer only
+// proposes. The core's thread; does not fail.
 #pragma once
 #include <map>
 #include <optional>
@@ -20,15 +22,16 @@ using Nodes = std::map<std::string, Node>;  // by name
 class Placer {
  public:
   virtual ~Placer() = default;
-  // What a node has, has spare, or whether it is open is another: to be said before the next place().
+  // Call before the next place() after a node's inventory, spare resources or open() changed.
   virtual void changed(Node& node) = 0;
-  // The node is about to go, or its GPUs are others now.
+  // Call before a node's inventory is replaced or cleared.
   virtual void removed(Node& node) = 0;
-  // Somebody asks for it: policies that learn take note.
+  // Call for each request that is queued, for policies that learn the mix of requests.
   virtual void arrived(const Demand& demand) = 0;
-  // As many GPUs as it asks for, all different, of open nodes, in order of their nodes; or none. What they have spare is enough.
+  // Returns as many distinct GPUs as demanded, on open nodes with enough spare resources, grouped by node;
+  // null if there are none.
   virtual std::optional<std::vector<Spot>> place(const Demand& demand) = 0;
-  // False: there is no such policy.
+  // Returns false if there is no policy of this name.
   virtual bool set_policy(const std::string& name) = 0;
 };
 

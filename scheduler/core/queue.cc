@@ -50,7 +50,7 @@ Stream FairOrder::next() {
   last_ = turns_.top();
   turns_.pop();
   const Stream stream = last_->at->second;
-  ++last_->at;  // whoever is granted leaves the line
+  ++last_->at;  // advance now: granting erases this entry
   return stream;
 }
 

@@ -1,4 +1,5 @@
-// Those who wait: by priority, then fairly between tenants (weighted dominant share), then by their arrival.
+// The queue of waiting requests: ordered by priority, then by the tenants' weighted dominant share (dominant
+// resource fairness), then by arrival. Used by Core, on its thread.
 #pragma once
 #include <array>
 #include <map>
@@ -13,14 +14,14 @@ namespace gpupool::scheduler {
 
 struct Waiter {
   Stream stream = 0;
-  uint64_t number = 0;    // of the request, for people
+  uint64_t number = 0;    // shown to users as "qNUMBER"
   std::string tenant;
-  pool::Request request;  // without its ticket
+  pool::Request request;  // without ticket and tenant
   Time arrived = 0;
-  std::string shape;
-  uint64_t failed_at = 0;  // the capacity's number when it last found no place
-  bool over_quota = false;  // when it was last looked at
-  // What its holder has been told, and when.
+  std::string shape;       // Demand::shape()
+  uint64_t failed_at = 0;  // Core::capacity_ when placement last failed
+  bool over_quota = false;  // at the last schedule()
+  // The last QueuePlace sent to its client, and when.
   uint32_t told_place = 0, told_waiting = 0;
   std::string told_why;
   Time told = 0;
@@ -36,12 +37,12 @@ struct Waiter {
 class Queue {
  public:
   using Line = std::map<std::pair<Time, uint64_t>, Stream>;  // of one tenant, by arrival
-  using Lines = std::map<std::string, Line>;                 // by tenant; they stay when they are empty
+  using Lines = std::map<std::string, Line>;                 // by tenant; empty lines are kept
 
   Waiter& add(Waiter waiter);
   void remove(Stream stream);
   Waiter* find(Stream stream);
-  Waiter* find(const std::string& tenant, const std::string& request_id);  // of those that have an id
+  Waiter* find(const std::string& tenant, const std::string& request_id);  // by a non-empty id
   const Lines& lines(lease::Priority priority) const { return lines_[priority]; }
   size_t size() const { return waiting_.size(); }
   const std::unordered_map<Stream, Waiter>& all() const { return waiting_; }
@@ -52,27 +53,28 @@ class Queue {
   std::array<Lines, lease::Priority_ARRAYSIZE> lines_;
 };
 
-// Goes through one priority in the order in which they are to be served. The queue and the tenants may change only by what
-// is said here.
+// Iterates over the requests of one priority in the order in which they are to be served. After each next()
+// call exactly one of granted(), skipped() and blocked(). While it exists, the queue and the tenants may
+// change only in the ways reported to it.
 class FairOrder {
  public:
   FairOrder(const Queue& queue, lease::Priority priority, const std::map<std::string, Tenant>& tenants, const PoolTotal& total);
 
-  // Null: that was all.
+  // Returns 0 at the end.
   Stream next();
-  // Of the last one: its tenant has so much more now.
+  // The last request was granted and has left the queue; its tenant now uses this much more.
   void granted(uint64_t milli, uint64_t memory);
-  void skipped() { again(); }  // it stays; the tenant's next may be served
-  void blocked() {}            // nor the tenant's others
+  void skipped() { again(); }  // the last request stays queued; go on to the tenant's next one
+  void blocked() {}            // skip all further requests of the tenant
 
  private:
   struct Turn {
     double share;  // weighted
     std::pair<Time, uint64_t> arrived;
     const Tenant* tenant;
-    uint64_t milli, memory;  // what the tenant would have
+    uint64_t milli, memory;  // the tenant's usage with everything granted so far
     Queue::Line::const_iterator at, end;
-    // The last in this order is served first.
+    // std::priority_queue serves the greatest first: the smallest share, then the earliest arrival.
     bool operator<(const Turn& other) const { return share != other.share ? share > other.share : arrived > other.arrived; }
   };
   void push(Turn turn);

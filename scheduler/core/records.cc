@@ -107,8 +107,8 @@ Result<void> Core::restore_node(const std::string& value, Time now) {
   return {};
 }
 
-// What has been granted is taken again, whatever anybody says: a share that does not fit shows that the store has been changed by
-// somebody else.
+// Allocates the shares of a stored lease again, regardless of the nodes' condition. A share that does not fit
+// means that the store is corrupt or was modified by another program.
 Result<void> Core::restore_lease(const std::string& value, Time now) {
   const auto wrong = [](const std::string& why) { return Error{ErrorCode::invalid, why}; };
   LeaseRecord record;

@@ -1,9 +1,10 @@
-// The scheduler's records in the store: under which keys, and as what.
+// Keys and serialized values (records.proto) of the scheduler's records in the store. Core writes them in
+// take() and reads them in restore().
 //
 //   lease/<id in hexadecimal>   LeaseRecord
 //   node/<name>                 NodeRecord
-//   quota/<tenant>              pool.TenantQuota: the fields that an operator has set
-//   policy                      pool.Policy: likewise
+//   quota/<tenant>              pool.TenantQuota: only the fields that an operator has set
+//   policy                      pool.Policy: all fields
 #pragma once
 #include <string>
 

@@ -1,15 +1,19 @@
-// The core's decisions: who is served next, where, and what is kept for the first who cannot be.
+// Core: the scheduling decisions: which request is granted next, on which GPUs, and what is reserved for the
+// first request that does not fit.
 //
-// How long a lease lasts nobody knows. So what keeps a large request from waiting for ever behind small ones is a reservation: the first
-// that finds no place (the head) gets certain GPUs, those that are free or will be soonest, and only what it does not need of
-// them is given to those behind it. It stays the head until it is served. Another request takes its turn while a higher
-// priority has a head, too few hosts are open, or the tenant's quota has no room; afterwards the first one is the head again.
+// Leases have no known duration. A reservation keeps a large request from starving behind small ones: the
+// first request that cannot be placed becomes the head of the queue, and the GPUs that are free or will be
+// free soonest are reserved for it. Requests behind it get only what the reservation does not need
+// (backfill). The head stays the head until it is granted. It loses the reservation temporarily while a
+// higher priority has a head, too few hosts are open, or its tenant's quota is exhausted, and then becomes
+// the head again.
 #include "scheduler/core/core.h"
 
 namespace gpupool::scheduler {
 namespace {
 
-// What has to happen before there is room.
+// What must happen before a need fits, in order of increasing cost: nothing, leases already ending,
+// preemption of best-effort leases, the end of other leases; `never` if it cannot fit at all.
 enum Wait { none, endings, preemption, leases, never };
 
 template <class T>
@@ -55,7 +59,7 @@ void Core::refuse_impossible() {
     const Demand demand(waiter.request);
     const Tenant& whose = tenants_.at(waiter.tenant);
     auto known = impossible.find(waiter.shape);
-    // A waiting request may wait for a fenced node, which an operator can open again.
+    // Count fenced nodes and withheld GPUs, too: an operator can open them again.
     if (known == impossible.end()) known = impossible.emplace(waiter.shape, why_never_places(demand, true)).first;
     if (known->second) refused.emplace_back(stream, *known->second);
     else if (const auto forbidden = never_allowed(waiter.request, whose)) refused.emplace_back(stream, *forbidden);
@@ -70,7 +74,7 @@ void Core::refuse_impossible() {
   }
 }
 
-// Of GPUs, as far as it does not depend on which: what they have at least.
+// Returns the least GPU memory in bytes that the demand can take in total, whichever GPUs it gets.
 uint64_t Core::memory_for(const Demand& demand) const {
   uint64_t least = 0;
   if (demand.memory != 0 && demand.milli < kWholeGpu) return demand.memory * demand.gpus;
@@ -93,7 +97,7 @@ Demand Core::demand_now(const Waiter& waiter) const {
   Demand demand(waiter.request);
   const Tenant& whose = tenants_.at(waiter.tenant);
   if (const uint64_t quota = whose.quota.memory_bytes(); quota != 0) {
-    // The other GPUs take the least that is possible.
+    // Assume that the demand's other GPUs take the least possible memory.
     const uint64_t others = memory_for(demand) / demand.gpus * (demand.gpus - 1);
     demand.most_memory = quota - std::min(quota, whose.memory + others);
   }
@@ -116,14 +120,16 @@ bool Core::try_to_grant(Waiter& waiter, Time now) {
   counters_.set_placements_tried(counters_.placements_tried() + 1);
   const Tenant& whose = tenant(waiter.tenant);
   auto spots = placer_->place(demand);
-  if (spots && exceeds_quota(whose, demand, *spots)) {  // GPUs of several sizes, each within the quota, but not together
+  // GPUs of different memory sizes can each be within the quota but exceed it together: retry with an even
+  // limit.
+  if (spots && exceeds_quota(whose, demand, *spots)) {
     Demand even = demand;
     even.most_memory = (whose.quota.memory_bytes() - whose.memory) / demand.gpus;
     spots = placer_->place(even);
   }
   bool room = spots.has_value();
   std::map<const Node*, uint32_t> by_node;
-  for (size_t i = 0; room && i < spots->size(); ++i) {  // the placer proposes; what is so is in the books
+  for (size_t i = 0; room && i < spots->size(); ++i) {  // verify the placer's proposal against the books
     const Gpu& gpu = (*spots)[i].node->gpus[(*spots)[i].gpu];
     room = (*spots)[i].node->open() && demand.of(gpu).within(gpu.book.spare());
     ++by_node[(*spots)[i].node];
@@ -144,7 +150,7 @@ void Core::schedule(Time now) {
   const Stream head = std::exchange(head_, 0);
   const std::vector<Spot> before = reservation_;
   lift_reservation();
-  // Those behind the head may find a place when something else, or nothing, is kept for it.
+  // Requests behind the head may fit after its reservation has changed.
   const auto compare = [&] {
     const bool same = head_ == head && std::equal(before.begin(), before.end(), reservation_.begin(), reservation_.end(),
                                                   [](const Spot& a, const Spot& b) { return a.node == b.node && a.gpu == b.gpu; });
@@ -158,7 +164,7 @@ void Core::schedule(Time now) {
     for (const Stream stream : heads_) {
       Waiter* const first = queue_.find(stream);
       if (!first || first->request.priority() != priority || head_ != 0) continue;
-      // What was kept for it was not to be had by anybody since it last failed; for it it is.
+      // Its own reservation hid GPUs from the last attempt, so try again even if capacity_ is unchanged.
       first->failed_at = 0;
       if (fits_quota(tenant(first->tenant), Demand(first->request)) && !try_to_grant(*first, now) && reserve(*first, now)) head_ = stream;
       if (head_ != 0 || stream == head) compare();
@@ -201,7 +207,8 @@ void Core::lift_reservation() {
   for (Node* const node : nodes) placer_->changed(*node);
 }
 
-// Keeps for it the GPUs that will be free first. False: there are not enough that can be waited for.
+// Reserves the GPUs that will be free soonest for the request, and starts preemption if that helps. Returns
+// false, and reserves nothing, if open hosts do not have enough suitable GPUs.
 bool Core::reserve(Waiter& waiter, Time now) {
   const Demand demand = demand_now(waiter);
   const Tenant& whose = tenant(waiter.tenant);
@@ -227,7 +234,7 @@ bool Core::reserve(Waiter& waiter, Time now) {
       continue;
     }
     if (here.size() < demand.gpus || exceeds_quota(whose, demand, spots_of(here))) continue;
-    // By the slowest, then by how many there are of the slower ones.
+    // Compare hosts by their slowest GPU, then by the sum of all waits.
     const auto cost = [](const std::vector<Candidate>& of) {
       int sum = 0;
       for (const Candidate& one : of) sum += one.wait;
@@ -258,7 +265,8 @@ bool Core::reserve(Waiter& waiter, Time now) {
   return true;
 }
 
-// Ends best-effort leases until what is reserved will be free: the latest first, and none that does not help.
+// Ends best-effort leases until the reserved GPUs will become free: the youngest lease first, and only leases
+// on those GPUs or hosts.
 void Core::preempt(const Demand& demand, const Waiter& for_whom, Time now) {
   const std::string reason = "tenant '" + for_whom.tenant + "' needs the GPU for something of a higher priority";
   const auto end_one = [&](const Node& node, auto&& helps) {
@@ -312,7 +320,7 @@ void Core::tell_places(Time now) {
   places_told_ = now;
   places_changed_ = false;
   const uint32_t waiting = static_cast<uint32_t>(queue_.size());
-  std::unordered_map<std::string, std::string> reasons;  // by tenant and shape, of those that nothing else tells apart
+  std::unordered_map<std::string, std::string> reasons;  // by tenant and shape
   for (const auto& [stream, place] : places()) {
     Waiter& waiter = *queue_.find(stream);
     if (waiter.told != 0 && now < waiter.told + 1000) {

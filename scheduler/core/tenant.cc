@@ -53,7 +53,7 @@ std::optional<std::string> check_quota(const pool::TenantQuota& changes) {
 
 std::optional<std::string> check_policy(const pool::Policy& changes) {
   const auto outside = [](bool there, uint32_t value, uint32_t lowest, uint32_t highest) { return there && (value < lowest || value > highest); };
-  // Named and measured as in `pool-admin policy set`.
+  // Uses the keys and units of `pool-admin policy set`.
   const auto seconds = [](const char* key, const char* range) { return std::string(key) + " must be " + range + " seconds"; };
   if (outside(changes.has_grace_ms(), changes.grace_ms(), 0, kDay)) return seconds("grace", "0 to 86400");
   if (outside(changes.has_hold_ms(), changes.hold_ms(), 1'000, kDay)) return seconds("hold", "1 to 86400");

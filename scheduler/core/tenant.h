@@ -1,4 +1,4 @@
-// A tenant as the scheduler's core knows it: what it may have, and what it has.
+// A tenant in the scheduler's core: its quota and its usage. Owned by Core; its thread.
 #pragma once
 #include <string>
 
@@ -14,19 +14,20 @@ struct PoolTotal {
 struct Tenant {
   std::string name;
   bool configured = false;
-  pool::TenantQuota as_configured;       // all fields
-  std::optional<pool::TenantQuota> set;  // by an operator, the fields that it has changed
-  pool::TenantQuota quota;               // what counts: both together
+  pool::TenantQuota as_configured;       // all fields are set
+  std::optional<pool::TenantQuota> set;  // only the fields that an operator has set
+  pool::TenantQuota quota;               // the effective quota: as_configured overridden by `set`
 
-  uint64_t milli = 0;  // this to leases: that it has
-  uint64_t memory = 0;
+  uint64_t milli = 0;     // thousandths of GPUs in its leases
+  uint64_t memory = 0;    // bytes of GPU memory in its leases
   uint32_t leases = 0;
-  uint32_t waiting = 0;
-  uint64_t granted = 0;
-  uint64_t milli_ms = 0;  // thousandths times milliseconds until `counted`
+  uint32_t waiting = 0;   // requests in the queue
+  uint64_t granted = 0;   // total number of leases granted
+  uint64_t milli_ms = 0;  // GPU thousandths times milliseconds, accumulated until `counted`
   Time counted = 0;
 
-  // Its dominant share: of what it has the most of, how much of the pool that is.
+  // Returns the dominant share: the larger of its fractions of the pool's compute and of the pool's memory, 0
+  // to 1.
   double share(const PoolTotal& total) const {
     const double compute = total.milli == 0 ? 0 : static_cast<double>(milli) / static_cast<double>(total.milli);
     const double bytes = total.memory == 0 ? 0 : static_cast<double>(memory) / static_cast<double>(total.memory);
@@ -36,14 +37,14 @@ struct Tenant {
     milli_ms += milli * static_cast<uint64_t>(std::max<Time>(0, now - counted));
     counted = now;
   }
-  // `configured` and `set` together.
+  // Recomputes `quota` from `as_configured` and `set`.
   void combine();
 };
 
-// All fields, with what each is when nobody has said anything.
+// The defaults; all fields are set.
 pool::TenantQuota default_quota();
 pool::Policy default_policy();
-// Changes of `changes` that make no sense: why.
+// Validate the fields that `changes` sets. Return null if they are valid, else the reason.
 std::optional<std::string> check_quota(const pool::TenantQuota& changes);
 std::optional<std::string> check_policy(const pool::Policy& changes);
 

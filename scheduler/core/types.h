@@ -1,4 +1,5 @@
-// What goes into the scheduler's core and comes out of it. Values; any thread.
+// Types of the scheduler core's inputs and outputs (Effects), shared with service/engine.h. Values; any
+// thread.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -14,19 +15,20 @@
 
 namespace gpupool::scheduler {
 
-using Time = int64_t;        // milliseconds, by the caller's clock, which never runs backwards
+using Time = int64_t;        // milliseconds on the caller's monotonic clock
 using LeaseId = std::string;  // 16 bytes
-using Stream = uint64_t;     // a holder's or a node's connection; the caller gives the numbers, none twice; 0: none
+// The number of a client's or a node's connection, assigned by the caller and never reused. 0: none.
+using Stream = uint64_t;
 
 struct Refusal {
   enum class Kind { invalid, exhausted, denied, busy };
   Kind kind;
-  std::string reason;  // one line for a person
+  std::string reason;  // one line for the user
 };
 
 struct GrantedServer {
   std::string address;
-  lease::Lease lease;  // unsigned; its times by the core's clock
+  lease::Lease lease;  // unsigned; times on the core's clock
 };
 struct Grant {
   LeaseId lease;
@@ -38,21 +40,21 @@ struct QueuePlace {
   uint32_t place;
   uint32_t waiting;
   std::string why;
-  Time arrived;  // for the ticket
+  Time arrived;  // goes into the ticket (service/seals.h)
 };
 
 struct ToHolder {
   Stream stream;
   std::variant<QueuePlace, Grant, pool::Ended, Refusal> what;
-  bool last = false;  // the stream ends with it
+  bool last = false;  // close the stream after this message
 };
 struct ToNode {
   Stream stream;
   pool::NodeOrders orders;
-  std::optional<Refusal> refusal;  // instead: the stream ends with it
+  std::optional<Refusal> refusal;  // if set, `orders` is ignored and the stream is closed
 };
 
-// For the log and the audit.
+// A line for the log and the audit file.
 struct Note {
   enum class Level { info, warning } level;
   const char* event;
@@ -60,7 +62,7 @@ struct Note {
 };
 
 struct Effects {
-  std::vector<Write> writes;  // to be stored before anything else of it is said
+  std::vector<Write> writes;  // must be stored before the rest is published
   std::vector<ToHolder> holders;
   std::vector<ToNode> nodes;
   std::vector<Note> notes;

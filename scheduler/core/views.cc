@@ -1,4 +1,4 @@
-// What operators see of the core.
+// Core: the state shown to operators (pool-admin, metrics, web page).
 #include <algorithm>
 
 #include "protocol/lease/token.h"
@@ -190,7 +190,7 @@ void Core::view_queue(google::protobuf::RepeatedPtrField<pool::Waiting>& out) co
     view.set_tenant(waiter.tenant);
     view.set_since_ms(waiter.arrived);
     *view.mutable_request() = waiter.request;
-    view.mutable_request()->clear_id();  // nobody else may ask with it
+    view.mutable_request()->clear_id();  // the id authorizes taking the request over
     view.set_why(waiter.told_why.empty() ? "has just come" : waiter.told_why);
     view.set_head(stream == head_);
   }
