@@ -135,7 +135,7 @@ Result<void> Cluster::allocate(const Placement& placement) {
       for (size_t j = 0; j < i; ++j) take(placement.parts[j], true);
       return checked;
     }
-    take(placement.parts[i], false);  // at once: two parts may name one node
+    take(placement.parts[i], false);  // before checking the next part, which may be on the same node
   }
   if (!placement.group.empty()) {
     for (const Part& part : placement.parts) ++groups_[placement.group][part.node.slot];
@@ -144,7 +144,7 @@ Result<void> Cluster::allocate(const Placement& placement) {
 }
 
 Result<void> Cluster::release(const Placement& placement) {
-  // As in allocate(), part by part: what is given back twice is found by the totals.
+  // Check and take part by part, as in allocate(): releasing more than was allocated would exceed the totals.
   for (size_t i = 0; i < placement.parts.size(); ++i) {
     const Part& part = placement.parts[i];
     if (!has(part.node)) continue;
@@ -214,7 +214,7 @@ std::optional<std::span<const uint32_t>> Cluster::changes_since(uint64_t number)
 
 void Cluster::changed(uint32_t slot) {
   ++change_;
-  // Longer than this, looking at every node is as quick.
+  // With a longer log, rejudging every node would be as fast.
   const size_t most = std::max<size_t>(2 * states_.size(), 1024);
   if (log_.size() >= most) {
     log_.erase(log_.begin(), log_.begin() + static_cast<std::ptrdiff_t>(most / 2));

@@ -1,7 +1,9 @@
-// The inventory: nodes, what is free on them, and which group has what where. Exact to the thousandth and the byte.
+// The inventory of the placement library: nodes, their free resources, and the nodes on which each group has
+// placements. Exact to the GPU thousandth and the byte.
 //
-// Owns the nodes, not the placements: whoever asked for one keeps it and gives it back. Not thread-safe. Failures are Results and
-// change nothing.
+// Owns the nodes. The caller owns the placements and passes each one to release() later. Used by Placer
+// (read-only) and by its callers (core/library_placer.h, sim/). Not thread-safe. A call that fails changes
+// nothing.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -19,12 +21,12 @@ namespace gpupool::placement {
 class Cluster {
  public:
   Result<NodeId> add(const NodeSpec& spec);
-  // What was placed there is gone with it; releasing it later is allowed and does nothing for that node.
+  // Removes the node with its allocations. Releasing a placement later skips its parts on removed nodes.
   Result<void> remove(NodeId node);
-  // A drained node keeps what it has and gets nothing new.
+  // A drained node keeps its allocations but accepts no new ones.
   Result<void> set_drained(NodeId node, bool drained);
 
-  // All of it or nothing. A drained node is refused, too.
+  // Allocates all parts or none. Fails if a node is drained or has too little free.
   Result<void> allocate(const Placement& placement);
   Result<void> release(const Placement& placement);
 
@@ -34,46 +36,48 @@ class Cluster {
   bool drained(NodeId node) const { return nodes_[node.slot].drained; }
   size_t size() const { return by_name_.size(); }
 
-  // Slots: nodes by number, 0..slots()-1; those of removed nodes are not open.
+  // Nodes by slot number, 0 to slots() - 1. Slots of removed nodes are not open and are reused.
   uint32_t slots() const { return static_cast<uint32_t>(states_.size()); }
   const NodeState& state(uint32_t slot) const { return states_[slot]; }
-  // The state that it would have with nothing on it.
+  // The state of the node without any allocation.
   const NodeState& empty_state(uint32_t slot) const { return families_[nodes_[slot].family].empty; }
   NodeId id(uint32_t slot) const { return {slot, nodes_[slot].generation}; }
   Distance distance(uint32_t a, uint32_t b) const;
   uint32_t rack(uint32_t slot) const { return nodes_[slot].rack; }
   uint32_t zone(uint32_t slot) const { return nodes_[slot].zone; }
 
-  // Totals over all nodes that are there, drained or not.
+  // Totals over all present nodes, including drained ones.
   int64_t total_milli() const { return total_milli_; }
   int64_t free_milli() const { return free_milli_; }
 
-  // The nodes where a group has something.
+  // The slots where a group has placements, with their number; null: none.
   const std::map<uint32_t, uint32_t>* slots_of(const std::string& group) const;
 
-  // A request as nodes see it. `gpus`: of one node; the processors and memory of the others are theirs.
+  // Returns the shape of a request's part with `gpus` GPUs on one node. Processors and host memory are
+  // divided in proportion to the GPUs.
   Shape shape_of(const Request& request, int gpus) const;
   Shape shape_of(const Request& request) const { return shape_of(request, request.gpus); }
   size_t models() const { return models_.size(); }
   const std::string& model_name(size_t model) const { return models_[model]; }
 
-  // The largest of any node there ever was, and a number that grows when one of them or the number of models does.
+  // Maxima over all nodes ever added. extremes_version() grows when one of them or the number of models does.
   struct Extremes {
     uint64_t gpu_memory = 0;
     int64_t cpu_milli = 1;
     int gpus = 1;
   };
-  // Nodes that are alike when nothing is placed on them.
+  // Nodes with equal resources.
   struct Family {
     NodeState empty;
-    uint32_t nodes = 0;  // that are there, drained or not
+    uint32_t nodes = 0;  // present ones, including drained ones
   };
   const std::vector<Family>& families() const { return families_; }
   const Extremes& extremes() const { return extremes_; }
   uint64_t extremes_version() const { return extremes_version_; }
 
-  // Every change of a node has a number. changes_since() gives the slots that changed after `number` (some more than once), or nothing if
-  // that is longer ago than is remembered: then any may have.
+  // Each change of a node gets the next number. changes_since() returns the slots that changed after
+  // `number`, possibly with duplicates, or null if the log no longer goes back that far: then any slot may
+  // have changed.
   uint64_t change() const { return change_; }
   std::optional<std::span<const uint32_t>> changes_since(uint64_t number) const;
 
@@ -92,19 +96,19 @@ class Cluster {
 
   std::vector<Node> nodes_;
   std::vector<NodeState> states_;
-  std::vector<uint32_t> unused_;                                  // slots
+  std::vector<uint32_t> unused_;                                  // free slots
   std::unordered_map<std::string, uint32_t> by_name_;
-  std::unordered_map<std::string, uint32_t> places_;              // zones and racks
+  std::unordered_map<std::string, uint32_t> places_;              // numbers of zones and racks
   std::vector<std::string> models_;
-  std::unordered_map<std::string, std::map<uint32_t, uint32_t>> groups_;  // group, slot: placements there
+  std::unordered_map<std::string, std::map<uint32_t, uint32_t>> groups_;  // group -> slot -> placements
   int64_t total_milli_ = 0, free_milli_ = 0;
   std::vector<Family> families_;
-  std::unordered_map<Shape, uint32_t, ShapeHash> family_of_;       // what it has, written as if it were asked for
+  std::unordered_map<Shape, uint32_t, ShapeHash> family_of_;       // by the node's total resources
   Extremes extremes_;
   uint64_t extremes_version_ = 0;
   uint64_t change_ = 0;
-  uint64_t first_change_ = 0;                                     // that log_[0] follows
-  std::vector<uint32_t> log_;
+  uint64_t first_change_ = 0;                                     // log_[0] is change first_change_ + 1
+  std::vector<uint32_t> log_;                                     // changed slots
 };
 
 }  // namespace gpupool::placement

@@ -1,4 +1,4 @@
-// Placer::explain: what keeps a request out.
+// Placer::explain(): why a request cannot be placed now.
 #include <algorithm>
 #include <map>
 
@@ -15,7 +15,7 @@ std::string amount(uint64_t bytes) {
   return bytes < 10 * kMib ? std::to_string(bytes) + " bytes" : std::to_string(bytes / kMib) + " MiB";
 }
 
-// The first thing in the way, or nullptr. `state` of the node as it is, or empty.
+// Returns the first reason why the shape does not fit into this state of a node; null if it fits.
 const char* obstacle(const NodeState& state, const Shape& shape) {
   if (shape.gpus > 0) {
     if ((shape.models >> state.model & 1) == 0) return "another GPU model";
@@ -59,7 +59,8 @@ Explanation Placer::explain(const Request& request) const {
   const Shape shape = cluster_.shape_of(request, over_nodes ? 1 : request.gpus);
   std::map<std::string, uint32_t> reasons;
   std::map<std::string, uint32_t> never;
-  std::map<std::pair<bool, uint32_t>, std::pair<int64_t, int64_t>> places;  // by rack or zone: GPUs that fit now, and if all were empty
+  // By rack or zone: the number of GPUs that fit now, and that would fit if all nodes were idle.
+  std::map<std::pair<bool, uint32_t>, std::pair<int64_t, int64_t>> places;
   int most_share = 0;
   for (uint32_t slot = 0; slot < cluster_.slots(); ++slot) {
     if (!cluster_.has(cluster_.id(slot))) continue;

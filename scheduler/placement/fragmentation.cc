@@ -7,15 +7,18 @@
 namespace gpupool::placement {
 namespace {
 
-// How the four parts count; free share that is unusable counts once. Found by a coarse search over all traces of the published experiment:
-// between half and twice of each changes what is allocated by less than a tenth of a point (docs/adr/0024-placement.md).
+// Weights of the terms relative to `unusable`. Found by a coarse search over the traces of the published
+// experiment; halving or doubling one changes the allocation by less than 0.1 percentage points
+// (docs/adr/0024-placement.md).
 constexpr float kHoles = 10.0f * kWholeGpu;
 constexpr float kStarved = 0.3f;
 constexpr float kDead = 3.0f * kWholeGpu;
-// What fills a node up is taken to be half of the lane in question and half of the average: nodes get mixed requests.
+// The requests that fill a node up are assumed to be half of the lane in question and half of the average
+// mix.
 constexpr double kOwnPart = 0.5;
 
-// Amounts of processors and of memory that are told apart; more are grouped, each request then counting as the largest of its group.
+// Maximum number of distinct amounts of processors and of memory in the tables. More amounts are grouped, and
+// each request counts with the largest amount of its group.
 constexpr size_t kSteps = 32;
 
 struct Amount {
@@ -46,12 +49,13 @@ std::vector<int64_t> steps_of(std::vector<Amount> amounts) {
   return steps;
 }
 
-// How many of the steps are at most `value`.
+// Returns the number of steps that are at most `value`.
 size_t steps_within(const std::vector<int64_t>& steps, int64_t value) {
   return static_cast<size_t>(std::upper_bound(steps.begin(), steps.end(), value) - steps.begin());
 }
 
-// Requests that only some nodes could ever serve are that much denser there.
+// Scales up the frequency of requests that only some nodes could ever serve, because they concentrate on
+// those.
 std::vector<Kind> by_density(const Surroundings& surroundings) {
   std::vector<Kind> kinds = surroundings.kinds;
   for (Kind& kind : kinds) {
@@ -134,7 +138,7 @@ void Fragmentation::sort_into_lanes(const std::vector<Kind>& kinds) {
   }
 }
 
-// The lane of its size, or the nearest.
+// Returns the lane of the shape's size, or the nearest one.
 size_t Fragmentation::lane_of(const Shape& shape) const {
   const int milli = demand_of(shape);
   const auto distance = [&](const Lane& lane) {
@@ -151,7 +155,7 @@ void Fragmentation::measure_needs() {
     memory += lane.memory;
     size += lane.frequency * lane.gpus * lane.milli;
   }
-  constexpr double kNone = 1e30;  // needs none: enough for any number
+  constexpr double kNone = 1e30;  // the lane needs none of the resource: any number of requests fits
   for (size_t i = 0; i < lanes_.size(); ++i) {
     const Lane& lane = lanes_[i];
     const auto per_unit = [&](double own, double all) {
@@ -189,7 +193,7 @@ void Fragmentation::look_from_models(const std::vector<Kind>& kinds, size_t mode
       const Shape& shape = kinds[i].shape;
       const size_t lane = lane_of(shape);
       const auto frequency = static_cast<float>(kinds[i].frequency);
-      // Not of several GPUs: a node that has them free but not enough else would gain by being broken up.
+      // Not for several GPUs: breaking up a node with free GPUs but too few processors would count as a gain.
       if (lanes_[lane].gpus == 1) view.demand[lane] += frequency * static_cast<float>(lanes_[lane].milli);
       const auto step_of = [](const std::vector<int64_t>& steps, int64_t value) {
         return static_cast<size_t>(std::lower_bound(steps.begin(), steps.end(), value) - steps.begin()) + 1;
@@ -219,7 +223,8 @@ void Fragmentation::bury(View& view) const {
 float Fragmentation::useless(const Node& node, const View& view) const {
   const size_t row = steps_within(cpu_steps_, node.cpu) * (memory_steps_.size() + 1) + steps_within(memory_steps_, node.memory);
   const Lanes& enough = view.enough[row];
-  // One more, so that lanes that need none have enough where there is none.
+  // Add one unit, so that lanes that need none of a resource are not limited on a node without any of it
+  // left.
   const auto cpus = static_cast<float>(node.cpu + 1), bytes = static_cast<float>(node.memory + 1);
   float used = 0, starved = 0;
   for (size_t lane = 0; lane < kLanes; ++lane) {
@@ -277,7 +282,7 @@ Choice Fragmentation::choose(const NodeState& node, const Shape& shape) const {
   Choice best;
   for (int gpu = 0; gpu < node.gpus; ++gpu) {
     if (!node.gpu_fits(gpu, shape)) continue;
-    bool alike = false;  // as one before it
+    bool alike = false;  // to an earlier GPU, whose cost is the same
     for (int other = 0; other < gpu && !alike; ++other) {
       alike = node.milli[other] == node.milli[gpu] && node.memory_bytes[other] == node.memory_bytes[gpu];
     }

@@ -1,8 +1,9 @@
-// Fragmentation Gradient Descent as published by Weng et al., "Beware of Fragmentation", USENIX ATC 2023: the node and GPU where the
-// share of free GPU that a typical task cannot use grows least. For comparison; fragmentation.h is what gpupool uses.
+// Fragmentation Gradient Descent as published by Weng et al., "Beware of Fragmentation", USENIX ATC 2023:
+// chooses the node and GPU where the share of free GPU that a typical task cannot use grows least. Used for
+// comparison only; gpupool's own policy is fragmentation.h.
 //
-// As in the authors' simulator costs are whole percents of a sigmoid, and typical tasks are the most frequent shapes. How many of
-// them the published figures used is not told; nine tenths of all arrivals come closest.
+// As in the authors' simulator, costs are whole percents of a sigmoid, and the typical tasks are the most
+// frequent shapes. The paper does not say how many; those of 90 % of all arrivals reproduce its figures best.
 #pragma once
 #include "scheduler/placement/policy.h"
 

@@ -1,4 +1,5 @@
-// What is free on one node, and a request in the form that is compared with it. Values: any thread, no failure.
+// The free resources of one node (NodeState), and the part of a request that goes to one node (Shape).
+// Values; any thread; no failures.
 #pragma once
 #include <array>
 #include <bit>
@@ -9,12 +10,13 @@
 
 namespace gpupool::placement {
 
-// A request as one node sees it. Equal shapes are placed alike wherever no group rules are involved.
+// The resources that a request needs on one node. Requests without group rules and with equal shapes are
+// placed in the same way.
 struct Shape {
   uint16_t gpus = 0;
   uint16_t milli = 0;
   uint64_t memory_bytes = 0;
-  uint64_t models = 0;                // a bit for each model of the cluster that will do
+  uint64_t models = 0;                // bitmask of acceptable models
   int64_t cpu_milli = 0;
   int64_t host_memory = 0;
   bool operator==(const Shape&) const = default;
@@ -34,10 +36,10 @@ struct ShapeHash {
 struct NodeState {
   int64_t cpu_milli = 0;              // free
   int64_t host_memory = 0;            // free
-  uint64_t gpu_memory = 0;            // of one GPU, all of it
+  uint64_t gpu_memory = 0;            // total bytes of one GPU
   uint8_t gpus = 0;
   uint8_t model = 0;
-  bool open = false;                  // there, and not drained
+  bool open = false;                  // present and not drained
   std::array<uint16_t, kMaxGpusPerNode> milli{};          // free
   std::array<uint64_t, kMaxGpusPerNode> memory_bytes{};   // free
   bool operator==(const NodeState&) const = default;
@@ -46,14 +48,14 @@ struct NodeState {
     return milli[gpu] >= shape.milli && memory_bytes[gpu] >= shape.memory_bytes;
   }
 
-  // A GPU's free share in thousandths as a packing policy sees it: what is short, compute or memory, decides.
+  // Returns a GPU's free share in thousandths: the smaller one of its free compute and its free memory.
   int level(int gpu) const { return level_of(milli[gpu], memory_bytes[gpu]); }
   int level_of(int free_milli, uint64_t free_memory) const {
     if (gpu_memory == 0) return free_milli;
     const int by_memory = static_cast<int>(static_cast<unsigned __int128>(free_memory) * kWholeGpu / gpu_memory);
     return free_milli < by_memory ? free_milli : by_memory;
   }
-  // After one more share on it.
+  // Returns level() after one more share of this shape on the GPU.
   int level_after(int gpu, const Shape& shape) const {
     return shape.milli == kWholeGpu ? 0 : level_of(milli[gpu] - shape.milli, memory_bytes[gpu] - shape.memory_bytes);
   }

@@ -7,15 +7,16 @@ namespace gpupool::placement {
 namespace {
 
 constexpr double kTolerance = 1e-9;
-// A GPU has few useful patterns; a programme that is still not solved by then gives prices that are nearly right.
+// Iteration limit. Realistic inputs converge earlier, because few patterns are useful; otherwise the prices
+// are approximate.
 constexpr int kMostSteps = 400;
 
 struct Fill {
   std::array<double, kWholeGpu + 1> worth{};
-  std::array<int, kWholeGpu + 1> last{};  // the size that was added last, or -1: nothing, look one thousandth below
+  std::array<int, kWholeGpu + 1> last{};  // size added last; -1: same filling as one thousandth below
 };
 
-// The unbounded knapsack.
+// Solves the unbounded knapsack problem for every room from 0 to 1000.
 Fill best_fill(const std::vector<ShareSize>& sizes, const std::vector<double>& prices) {
   Fill fill;
   fill.last[0] = -1;
@@ -34,7 +35,7 @@ Fill best_fill(const std::vector<ShareSize>& sizes, const std::vector<double>& p
   return fill;
 }
 
-// How many of each size a GPU holds in that filling.
+// Returns how many shares of each size the best filling of a whole GPU holds.
 std::vector<double> pattern_of(const Fill& fill, const std::vector<ShareSize>& sizes) {
   std::vector<double> pattern(sizes.size());
   for (int room = kWholeGpu; room > 0;) {
@@ -51,8 +52,8 @@ std::vector<double> pattern_of(const Fill& fill, const std::vector<ShareSize>& s
 
 }  // namespace
 
-// Gilmore and Gomory's column generation: a basis of as many patterns as there are sizes, kept as its inverse; the knapsack finds the
-// pattern that improves it most.
+// Column generation by Gilmore and Gomory: a basis of as many patterns as sizes, stored as its inverse. The
+// knapsack finds the pattern with the best reduced cost, and the simplex ratio test the one that leaves.
 std::vector<double> share_prices(const std::vector<ShareSize>& sizes) {
   const size_t count = sizes.size();
   std::vector<std::vector<double>> inverse(count, std::vector<double>(count));

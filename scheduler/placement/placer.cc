@@ -8,7 +8,8 @@
 namespace gpupool::placement {
 namespace {
 
-// How much of the mix of requests must be new before everything is judged anew, and how often that is asked.
+// The policy is rebuilt when at least this fraction of the mix of requests has changed. The mix is checked
+// when the number of arrivals has reached kLookAgain times the number at the last check, plus kLookLater.
 constexpr double kDrift = 0.01;
 constexpr double kLookAgain = 1.3;
 constexpr double kLookLater = 20;
@@ -36,7 +37,7 @@ Result<void> Placer::check(const Request& request) {
 }
 
 void Placer::count(const Request& request) {
-  // GPUs that may be of several nodes are found one by one.
+  // Requests that may span nodes are placed GPU by GPU, so they count as that many requests for one GPU.
   if (request.gpus > 1 && request.spread != Distance::host) {
     workload_.observe(cluster_.shape_of(request, 1), request.gpus);
   } else {
@@ -84,7 +85,7 @@ bool Placer::allowed(const Request& request, uint32_t slot) const {
 }
 
 std::optional<uint32_t> Placer::random_slot(const Request& request, const Shape& shape) {
-  // Of all that fit each with the same chance.
+  // Reservoir sampling: each fitting node is chosen with equal probability.
   std::optional<uint32_t> chosen;
   uint64_t fitting = 0;
   for (uint32_t slot = 0; slot < cluster_.slots(); ++slot) {
@@ -132,7 +133,8 @@ std::optional<Placement> Placer::decide(const Request& request) {
   return std::nullopt;
 }
 
-// The nearest nodes: of one rack if one has enough, then of one zone, then of all; of racks and zones the one with the least that is enough.
+// Takes the GPUs from one rack if one has enough, else from one zone, else from all nodes; among racks or
+// zones from the one with the fewest free GPUs that suffice.
 std::optional<Placement> Placer::decide_over_nodes(const Request& request) {
   const Shape one = cluster_.shape_of(request, 1);
   std::vector<uint32_t> slots;
@@ -152,14 +154,15 @@ std::optional<Placement> Placer::decide_over_nodes(const Request& request) {
       if (content.first >= request.gpus) order.emplace_back(content.first, place);
     }
     std::sort(order.begin(), order.end());
-    for (const auto& [free, place] : order) {  // the second and later ones: processors or memory were not enough for all GPUs of the first
+    for (const auto& [free, place] : order) {  // try the next if its processors or memory do not suffice
       if (auto placement = gather(request, std::move(places[place].second))) return placement;
     }
   }
   return std::nullopt;
 }
 
-// From the zones, in them the racks, and in them the nodes with the most fitting GPUs, so that there are few.
+// Fills the request from the zones, racks and nodes with the most fitting GPUs first, so that it spans few of
+// them.
 std::optional<Placement> Placer::gather(const Request& request, std::vector<uint32_t> slots) {
   const Shape one = cluster_.shape_of(request, 1);
   std::map<uint32_t, int64_t> of_zone, of_rack;

@@ -1,9 +1,11 @@
-// Decides where a request goes. Owns the policy and what it has learned; refers to the cluster, which the caller changes:
+// Chooses the nodes and GPUs for a request. Owns the policy and its learned workload; reads the cluster,
+// which the caller changes:
 //
 //   placer.observe(request);                       once for each request that arrives
 //   if (auto placement = placer.decide(request)) cluster.allocate(*placement);
 //
-// A request is placed wherever it fits: policies choose among nodes, they never refuse. Not thread-safe; deterministic.
+// A request that fits somewhere is always placed: policies only choose among the nodes that fit. Not
+// thread-safe; deterministic for a given seed.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -22,34 +24,35 @@ namespace gpupool::placement {
 
 // Why a request is not placed now.
 struct Explanation {
-  bool ever = false;                  // it would fit if nothing else were placed
-  std::string text;                   // one line for a person
+  bool ever = false;                  // it would fit into the idle cluster
+  std::string text;                   // one line for the user
   struct Reason {
     std::string what;
-    uint32_t nodes = 0;               // that it keeps out
+    uint32_t nodes = 0;               // number of nodes with this reason
   };
-  std::vector<Reason> reasons;        // each node counts once, for the first thing in the way
+  std::vector<Reason> reasons;        // each node counts once, with its first reason
 };
 
 class Placer {
  public:
   struct Options {
     PolicyKind policy = PolicyKind::fragmentation;
-    uint64_t seed = 1;                // of the random policy
-    size_t index_bytes_per_gpu = 150; // for remembered costs; the rest of the library needs a few dozen at most
+    uint64_t seed = 1;                // for the random policy
+    size_t index_bytes_per_gpu = 150; // limit of the score index; the rest needs a few dozen bytes at most
   };
   Placer(const Cluster& cluster, Options options);
 
-  // What makes a request impossible whatever the pool: no request of 0 thousandths, no distance smaller than its GPUs need, ...
+  // Validates a request independently of the cluster: number of GPUs, share, amounts.
   static Result<void> check(const Request& request);
 
   void observe(const Request& request);
-  // Learn this mix of requests at once, and no other: for the published policy, which knows the future.
+  // Learns this mix of requests and ignores later observe() calls: for the published policy, which knows all
+  // tasks in advance.
   void know(const std::vector<Request>& requests);
   std::optional<Placement> decide(const Request& request);
   Explanation explain(const Request& request) const;
 
-  // Bytes beyond the inventory: costs, workload, tables.
+  // Returns the bytes used in addition to the cluster: score index, workload, policy tables.
   size_t bytes() const;
 
  private:
@@ -67,9 +70,9 @@ class Placer {
   Options options_;
   std::mt19937_64 random_;
   Workload workload_;
-  std::vector<Kind> known_;           // that the policy was made with
+  std::vector<Kind> known_;           // the workload that the policy was made for
   uint64_t known_extremes_ = 0;
-  double next_look_ = 1;              // arrivals, then it is asked whether the mix has changed
+  double next_look_ = 1;              // number of arrivals at which to check the workload for drift
   bool fixed_ = false;                // know() was called
   std::unique_ptr<Policy> policy_;
   ScoreIndex index_;

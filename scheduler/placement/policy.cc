@@ -48,7 +48,8 @@ class Spread : public Policy {
   }
 };
 
-// What is left of processors and GPUs, each in relation to the largest node, half and half; in whole percents, as published.
+// Remaining processors and GPUs, each relative to the largest node, weighted equally; in whole percents, as
+// published.
 class BestFit : public Policy {
  public:
   explicit BestFit(const Surroundings& s) : cpu_(static_cast<double>(s.extremes.cpu_milli)), gpu_(s.extremes.gpus * kWholeGpu) {}
@@ -62,7 +63,8 @@ class BestFit : public Policy {
   double cpu_, gpu_;
 };
 
-// The product of what is free and what is asked for, each in relation to the largest node, is to be small; in whole percents, as published.
+// Dot product of the free and the requested resources, each relative to the largest node; in whole percents,
+// as published.
 class DotProduct : public Policy {
  public:
   explicit DotProduct(const Surroundings& s) : cpu_(static_cast<double>(s.extremes.cpu_milli)), gpu_(s.extremes.gpus * kWholeGpu) {}
@@ -76,7 +78,8 @@ class DotProduct : public Policy {
   double cpu_, gpu_;
 };
 
-// Scores of 0 to 100 as published: above 50 for GPUs in use, above 33 for whole GPUs of nodes in use, less for unused nodes.
+// Scores of 0 to 100 as published: from 50 for GPUs in use, from 33 for idle GPUs of nodes in use, at most 33
+// for idle nodes.
 class GpuPacking : public Policy {
  public:
   Choice choose(const NodeState& node, const Shape& shape) const override {

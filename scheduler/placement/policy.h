@@ -1,4 +1,5 @@
-// How good a node is for a shape. A policy is a value: the same state, shape and workload give the same cost on any thread.
+// Interface of placement policies: the cost of placing a shape on a node. A policy is immutable: equal inputs
+// give equal costs, on any thread. Used by Placer and ScoreIndex.
 #pragma once
 #include <limits>
 #include <memory>
@@ -14,20 +15,20 @@ namespace gpupool::placement {
 constexpr float kImpossible = std::numeric_limits<float>::infinity();
 
 struct Choice {
-  float cost = kImpossible;   // the least is taken; of equal ones the first node
-  uint16_t gpu_mask = 0;
+  float cost = kImpossible;   // the node with the least cost is taken; among equal ones the first
+  uint16_t gpu_mask = 0;      // the GPUs to take
 };
 
 class Policy {
  public:
   virtual ~Policy() = default;
-  // For a node that the shape fits on.
+  // Requires that the shape fits on the node.
   virtual Choice choose(const NodeState& node, const Shape& shape) const = 0;
-  // Of memory that its tables take.
+  // Returns the memory used by the policy's tables.
   virtual size_t bytes() const { return 0; }
 };
 
-// What a policy may know about the pool.
+// The facts about the cluster and the workload that policies are made from.
 struct Surroundings {
   std::vector<Kind> kinds;
   size_t models = 1;
@@ -49,12 +50,12 @@ enum class PolicyKind {
 const char* name_of(PolicyKind kind);
 std::optional<PolicyKind> policy_named(const std::string& name);
 std::string policy_names();  // for messages
-// Not for random, which has no costs.
+// For PolicyKind::random, which has no costs, returns the binpack policy; Placer does not use it.
 std::unique_ptr<Policy> make_policy(PolicyKind kind, const Surroundings& surroundings);
-// Whether costs depend on the workload.
+// Returns true if the policy's costs depend on the workload.
 inline bool learns(PolicyKind kind) { return kind == PolicyKind::fragmentation || kind == PolicyKind::fgd; }
 
-// The GPUs with the least, or the most, free share among those that fit; the first of equal ones.
+// Return the GPUs with the smallest or the largest free share among those that fit; the first of equal ones.
 uint16_t fullest_gpus(const NodeState& node, const Shape& shape);
 uint16_t emptiest_gpus(const NodeState& node, const Shape& shape);
 

@@ -5,8 +5,8 @@
 namespace gpupool::placement {
 namespace {
 
-constexpr uint32_t kBlock = 64;  // nodes; about the square root of how many there are
-// Nodes that are judged at most by one decision beyond those that changed: a quarter of a millisecond's work.
+constexpr uint32_t kBlock = 64;  // nodes; about the square root of the number of nodes in a large pool
+// Limit of nodes recomputed by one query in addition to changed ones; takes about 0.25 ms.
 constexpr uint32_t kRenewed = 16 * kBlock;
 constexpr size_t kJudgedOfSome = 512;
 
@@ -16,11 +16,12 @@ float judge(const NodeState& node, const Shape& shape, const Policy& policy) {
 
 }  // namespace
 
-// `begin`: of a block. `end`: of a block or of all.
+// Recomputes the costs of the slots from `begin` to `end`. `begin` must be the start of a block, `end` the
+// end of a block or of all slots.
 void ScoreIndex::judge_range(Entry& entry, const Shape& shape, const Policy& policy, uint32_t begin, uint32_t end) const {
   std::fill(entry.block_least.begin() + begin / kBlock, entry.block_least.begin() + (end + kBlock - 1) / kBlock, kImpossible);
   for (uint32_t slot = begin; slot < end; ++slot) {
-    // New nodes of one kind stand side by side and are alike until something is placed on them.
+    // Nodes of one kind are often added together and have equal states until something is placed on them.
     const bool alike = slot > begin && cluster_.state(slot) == cluster_.state(slot - 1);
     entry.cost[slot] = alike ? entry.cost[slot - 1] : judge(cluster_.state(slot), shape, policy);
     float& least = entry.block_least[slot / kBlock];
@@ -37,7 +38,7 @@ void ScoreIndex::judge_all(Entry& entry, const Shape& shape, const Policy& polic
   entry.renewed = slots;
 }
 
-// Whether the shape is to be kept. Only then the oldest ones go, if they must.
+// Returns true if the shape may be cached, after evicting least recently used shapes as needed.
 bool ScoreIndex::makes_room(const Shape& shape) {
   const size_t each = cluster_.slots() * sizeof(float) + sizeof(Entry);
   if ((entries_.size() + 1) * each > most_bytes_) {

@@ -1,8 +1,10 @@
-// The cheapest node for a shape, without looking at all nodes each time: costs are kept per shape and node, and only nodes that changed
-// since the shape was last asked for are judged again. Owns the costs; refers to the cluster. Not thread-safe.
+// Cache of placement costs per shape and node. best() finds the cheapest node for a shape and recomputes only
+// the costs of nodes that changed since the last query of that shape. Used by Placer; reads the cluster. Not
+// thread-safe.
 //
-// Memory: 4 bytes for each node and shape. When the limit is reached, a shape that was asked for twice among a few others takes the place of the
-// one that was not asked for longest; for others, some of the nodes that they fit on are judged, and nothing is kept.
+// It takes 4 bytes per node and cached shape. When the limit is reached, a new shape must be queried twice in
+// a short time to be cached, in place of the least recently used one. For a shape that is not cached, a
+// sample of the nodes that it fits on is evaluated.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -21,11 +23,12 @@ class ScoreIndex {
  public:
   ScoreIndex(const Cluster& cluster, size_t most_bytes) : cluster_(cluster), most_bytes_(most_bytes) {}
 
-  // The slot with the least cost, of equal ones the first; nothing if the shape fits nowhere. Among the slots that are allowed, if that is given:
-  // then all nodes are looked at, though none is judged again.
+  // Returns the slot with the least cost, the first among equal ones; null if the shape fits nowhere. With
+  // `allowed` it considers only the slots for which that returns true, and scans the costs of all nodes.
   using Allowed = std::function<bool(uint32_t)>;
   std::optional<uint32_t> best(const Shape& shape, const Policy& policy, const Allowed& allowed = {});
-  // The policy has learned: all costs are judged anew, of each shape a few thousand nodes whenever it is asked for.
+  // Invalidates all costs after a change of the policy. Each query then recomputes a part of its shape's
+  // costs (kRenewed nodes); until then the old ones are used.
   void renew() { ++epoch_; }
 
   size_t shapes() const { return entries_.size(); }
@@ -35,8 +38,8 @@ class ScoreIndex {
   struct Entry {
     std::vector<float> cost;         // [slot]
     std::vector<float> block_least;  // [slot / kBlock]
-    uint64_t change = 0;             // of the cluster, up to which the costs hold
-    uint32_t epoch = 0;              // of the policy, which judged the slots below `renewed`; the others are of an earlier one
+    uint64_t change = 0;             // the cluster's change number that the costs are valid for
+    uint32_t epoch = 0;              // policy epoch of the costs of slots below `renewed`; others are older
     uint32_t renewed = 0;
     std::list<Shape>::iterator used;
   };
@@ -50,11 +53,11 @@ class ScoreIndex {
   const Cluster& cluster_;
   size_t most_bytes_;
   std::unordered_map<Shape, Entry, ShapeHash> entries_;
-  std::list<Shape> recently_;  // used ones first
-  std::vector<uint32_t> seen_;  // [slot]: the refresh that judged it last
+  std::list<Shape> recently_;  // cached shapes, most recently used first
+  std::vector<uint32_t> seen_;  // [slot]: the refresh_ that last recomputed it
   uint32_t refresh_ = 0;
   uint32_t epoch_ = 0;
-  std::array<size_t, 64> newcomers_{};  // hashes of shapes that were not kept
+  std::array<size_t, 64> newcomers_{};  // hashes of recent shapes that were not cached
   std::vector<uint32_t> fitting_;
 };
 

@@ -6,8 +6,8 @@
 namespace gpupool::placement {
 namespace {
 
-constexpr double kRemembered = 1 << 17;  // arrivals; then all counts are halved
-constexpr size_t kMostKinds = 1024;      // tenants may ask for any share; then the rarest half is forgotten
+constexpr double kRemembered = 1 << 17;  // number of arrivals at which all counts are halved
+constexpr size_t kMostKinds = 1024;      // above, the rarest half is dropped: clients may ask for any share
 
 auto order(const Kind& kind) {
   const Shape& shape = kind.shape;
@@ -45,7 +45,7 @@ std::vector<Kind> Workload::kinds() const {
 
 double Workload::drift_from(const std::vector<Kind>& before) const {
   if (total_ == 0) return 0;
-  // What is more frequent than before adds up to the same as what is less frequent.
+  // The increases of frequencies add up to the same as the decreases, so the increases suffice.
   double known = 0, more = 0;
   for (const Kind& kind : before) {
     const auto now = counts_.find(kind.shape);

@@ -1,4 +1,5 @@
-// Which shapes of request arrive how often: what has been seen so far, nothing of what is to come. Older arrivals count less.
+// Frequencies of the request shapes that have arrived so far. Older arrivals count less. Used by Placer; not
+// thread-safe.
 #pragma once
 #include <cstddef>
 #include <unordered_map>
@@ -10,16 +11,16 @@ namespace gpupool::placement {
 
 struct Kind {
   Shape shape;
-  double frequency = 0;  // all of a list add up to 1
+  double frequency = 0;  // the frequencies of a list add up to 1
 };
 
 class Workload {
  public:
   void observe(const Shape& shape, double times = 1);
-  // The most frequent first, equal ones in a fixed order.
+  // Returns the most frequent shapes first; the order is deterministic.
   std::vector<Kind> kinds() const;
   double total() const { return total_; }
-  // How much of the arrivals is of another kind than in `before`: 0 (the same mix) to 1.
+  // Returns the distance of the present mix from `before`, the total variation: 0 (the same mix) to 1.
   double drift_from(const std::vector<Kind>& before) const;
 
  private:
