@@ -21,7 +21,7 @@ grpc::Status failed(const Error& error) {
 
 grpc::Status too_long() { return {grpc::StatusCode::INVALID_ARGUMENT, "the reason is longer than 1024 bytes"}; }
 
-// Ready to be answered, or why not.
+// Returns OK if the caller is an operator and this scheduler leads; else the status to end the call with.
 grpc::Status check(Engine& engine, Context& context, std::string* operator_ = nullptr) {
   const auto caller = engine.callers().operator_(bearer_token(context));
   if (!caller) {
@@ -33,7 +33,7 @@ grpc::Status check(Engine& engine, Context& context, std::string* operator_ = nu
   return engine.leads() && !engine.stopping() ? grpc::Status::OK : not_leading(engine, context);
 }
 
-// `look` fills the reply on the engine's thread.
+// Answers a read-only call: runs `look`, which fills the reply, on the engine's thread.
 template <class Look>
 grpc::ServerUnaryReactor* answer(Engine& engine, Context* context, Look look) {
   auto* const reactor = context->DefaultReactor();
@@ -45,7 +45,8 @@ grpc::ServerUnaryReactor* answer(Engine& engine, Context* context, Look look) {
   return reactor;
 }
 
-// `change` tells the core something: the caller hears when it has been stored. `what` and the fields go into the audit.
+// Executes a command: runs `change` on the engine's thread, writes `what` and `on` to the audit file, and
+// answers after the change has been stored.
 template <class Change>
 grpc::ServerUnaryReactor* change(Engine& engine, Context* context, const char* what, const std::string& on, Change change) {
   auto* const reactor = context->DefaultReactor();
@@ -73,7 +74,7 @@ std::optional<uint32_t> grace_of(const auto& request) {
   return request.has_grace_ms() ? std::optional(request.grace_ms()) : std::nullopt;
 }
 
-// What others chose may be any bytes; what is sent must be UTF-8.
+// Replace unprintable bytes in texts chosen by clients and nodes: Protobuf strings must be valid UTF-8.
 void make_printable(pool::LeaseState& lease) {
   lease.set_program(printable(lease.program()));
   lease.set_host(printable(lease.host()));
@@ -125,7 +126,8 @@ class Watcher final : public grpc::ServerWriteReactor<pool::PoolSnapshot> {
   }
   void show() {
     if (ended_) return;
-    if (const grpc::Status status = check(engine_, context_); !status.ok()) return end(status);  // the token may have been taken away
+    // Check again: the token may have been removed from the configuration.
+    if (const grpc::Status status = check(engine_, context_); !status.ok()) return end(status);
     snapshot_ = take_snapshot(engine_);
     writing_ = true;
     StartWrite(&snapshot_);
@@ -155,7 +157,7 @@ class Watcher final : public grpc::ServerWriteReactor<pool::PoolSnapshot> {
     engine_.post([this] {
       --watchers_;
       timer_.cancel();
-      engine_.post([this] { delete this; });  // after the timer's last word
+      engine_.post([this] { delete this; });  // after the cancelled timer's handler
     });
   }
 

@@ -1,11 +1,13 @@
-// The service PoolAdmin of protocol/control/pool_admin.proto: gRPC's threads ask the engine's.
+// The gRPC service PoolAdmin of protocol/control/pool_admin.proto, used by pool-admin. gRPC's threads post
+// each call to the engine's thread, which checks the operator's token and answers. UNAVAILABLE while this
+// scheduler does not lead.
 #pragma once
 #include "protocol/control/pool_admin.grpc.pb.h"
 #include "scheduler/service/streams.h"
 
 namespace gpupool::scheduler {
 
-// All of it; the engine's thread, while it leads.
+// Returns the complete state of the pool. The engine's thread, only while it leads.
 pool::PoolSnapshot take_snapshot(Engine& engine);
 
 class AdminService final : public pool::PoolAdmin::CallbackService {
@@ -36,7 +38,7 @@ class AdminService final : public pool::PoolAdmin::CallbackService {
   grpc::ServerWriteReactor<pool::PoolSnapshot>* Watch(Context* context, const pool::PoolWatchRequest* request) override;
 
   Engine& engine_;
-  int watchers_ = 0;  // the engine's
+  int watchers_ = 0;  // number of Watch calls; the engine's thread
 };
 
 }  // namespace gpupool::scheduler

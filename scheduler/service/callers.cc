@@ -22,7 +22,7 @@ constexpr const char* kRoleNames[] = {"tenant", "node", "operator"};
 
 std::string of_role(Role role) { return std::string(role == Role::operator_ ? "an " : "a ") + kRoleNames[static_cast<int>(role)] + "'s"; }
 
-// Advice for a caller that lacks the role.
+// Tells a caller without the role which option takes the token, and how to create one.
 std::string token_needed(Role role) {
   constexpr const char* kOptions[] = {"pool-run --token-file, GPUPOOL_TOKEN_FILE", "poold --pool-token-file", "pool-admin --token-file, GPUPOOL_TOKEN_FILE"};
   return "show " + of_role(role) + " token (" + kOptions[static_cast<int>(role)] + "); pool-scheduler --make-token makes one, whose hash belongs into [[" +
@@ -32,7 +32,8 @@ std::string token_needed(Role role) {
 Result<uint64_t> to_number(const toml::node& node, Result<uint64_t> (*parse)(std::string_view)) {
   if (const auto number = node.value_exact<int64_t>()) {
     if (*number < 0) return wrong("must not be negative");
-    constexpr int64_t kSurelyBytes = 1 << 20;  // below, `parse` may ask for a unit; above, it takes fewer digits
+    // Numbers from here on are taken as bytes; smaller ones go to `parse`, which may require a unit.
+    constexpr int64_t kSurelyBytes = 1 << 20;
     return parse && *number < kSurelyBytes ? parse(std::to_string(*number)) : static_cast<uint64_t>(*number);
   }
   const auto text = node.value_exact<std::string>();

@@ -1,4 +1,5 @@
-// Who may call the scheduler, by the token that it shows: tenants, nodes, operators. Immutable; any thread.
+// Authentication of the scheduler's callers (tenants, nodes, operators) by their bearer tokens, from the
+// configuration file. Immutable; any thread.
 #pragma once
 #include <toml++/toml.h>
 
@@ -17,27 +18,29 @@ enum class Role { tenant, node, operator_ };
 struct Caller {
   Role role;
   std::string name;
-  bool retired = false;  // a tenant's token that begins nothing more
+  bool retired = false;  // a tenant's retired token: not accepted for new requests
 };
 
-// What a tenant's call is for: retired tokens are good for what they have begun.
+// The purpose of a tenant's call. Retired tokens are accepted only for existing leases and requests.
 enum class For { something_new, what_is_there };
 
 class Callers {
  public:
   Callers() = default;
-  // [[tenant]], [[node]] and [[operator]] of the configuration. What is wrong is ErrorCode::invalid and names the key. If anybody has a
-  // token all must have one. Nobody at all: there is one tenant, "default", and everybody is believed.
+  // Reads [[tenant]], [[node]] and [[operator]] of the configuration. ErrorCode::invalid names the wrong key.
+  // If one entry has a token, all must have one. Without entries there is one tenant, "default", and callers
+  // are not authenticated.
   static Result<Callers> read(const toml::table& file);
 
   const std::vector<ConfiguredTenant>& tenants() const { return tenants_; }
   bool has_tokens() const { return !by_token_.empty(); }
 
-  // ErrorCode::refused: not known, with what to do about it; invalid: known, but somebody else (of another kind). `token`: what
-  // was shown. `name`: who it says it is, if anything; it must not be somebody else.
+  // Authenticate a caller and return its name. `token` is the bearer token, may be empty. `name` is the name
+  // that the caller claims, may be empty for a tenant. ErrorCode::refused: no token or an unknown one; the
+  // message says what to do. ErrorCode::invalid: the token belongs to another role or name.
   Result<std::string> tenant(const std::string& token, const std::string& name, For purpose) const;
   Result<std::string> node(const std::string& token, const std::string& name) const;
-  // Whether the token gives its owner the role, perhaps for what is there only.
+  // Checks that the token has the role; accepts retired tokens.
   Result<void> check(const std::string& token, Role role) const;
   Result<std::string> operator_(const std::string& token) const;
 

@@ -20,7 +20,7 @@
 namespace gpupool::scheduler {
 namespace {
 
-constexpr unsigned kLooksEverySeconds = 1;  // gRPC, at copies in memory
+constexpr unsigned kLooksEverySeconds = 1;  // gRPC polls the in-memory copies this often
 constexpr const char *kCertificate = "certificate", *kKey = "key", *kAuthorities = "authorities";
 
 Error failed(const std::string& what) { return {ErrorCode::unavailable, "TLS: cannot " + what + ": " + std::generic_category().message(errno)}; }
@@ -41,7 +41,7 @@ void Certificates::remove(const Version& version) {
   for (const int copy : version.copies) ::close(copy);
 }
 
-// Into memory, since the key must not be on a disk a second time.
+// Copies a file into a memfd, so that the key is not written to disk again.
 Result<void> Certificates::copy(const std::string& from, const char* name, Version& version) {
   std::ifstream file(from, std::ios::binary);
   const std::string content{std::istreambuf_iterator<char>(file), {}};
@@ -51,7 +51,8 @@ Result<void> Certificates::copy(const std::string& from, const char* name, Versi
   version.copies.push_back(made);
   if (::fchmod(made, 0600) != 0) return failed("keep others from the copy of '" + from + "'");
   if (::write(made, content.data(), content.size()) != static_cast<ssize_t>(content.size())) return failed("make a copy of '" + from + "'");
-  // gRPC takes a pair whose times did not change while it read both. They are in whole seconds, so each version gets a time of its own.
+  // gRPC accepts a pair if the modification times, in whole seconds, did not change while it read both. Give
+  // each version a distinct time, so that it never accepts parts of two versions.
   const timespec time{static_cast<time_t>(number_), 0};
   const timespec times[] = {time, time};
   ::futimens(made, times);
@@ -76,14 +77,14 @@ Result<void> Certificates::read() {
   return good;
 }
 
-// If they fit together.
+// Makes the version the current one if its certificate, key and CAs match.
 Result<void> Certificates::show(Version version) {
   const auto used = transport::tls::Context::server({.ca = files_.ca.empty() ? "" : version.folder + "/" + kAuthorities,
                                                      .certificate = version.folder + "/" + kCertificate,
                                                      .key = version.folder + "/" + kKey,
                                                      .secret = {}});
   if (!used) {
-    const auto as_given = transport::tls::Context::server(files_);  // an error that names the files
+    const auto as_given = transport::tls::Context::server(files_);  // for an error with the user's file names
     return as_given ? used.error() : as_given.error();
   }
   const std::string fresh = folder_ + "/next", current = folder_ + "/current";

@@ -1,7 +1,9 @@
-// The certificate, key and authorities with which pool-scheduler serves TLS, and their renewal while it runs.
+// The certificate, private key and client CAs with which pool-scheduler serves TLS, and their renewal while
+// it runs. The engine's thread.
 //
-// gRPC reads them from files again and again and takes what is there: with half of a renewed pair it would let nobody in, and without a file
-// it would end. So it is shown copies in memory, of files that fit together, which are replaced all at once. The engine's thread.
+// gRPC polls the files that it is given and uses whatever they contain: with half of a renewed pair every
+// handshake would fail, and a missing file could end the process. Therefore gRPC gets in-memory copies of
+// files that match, and they are replaced atomically.
 #pragma once
 #include <grpcpp/grpcpp.h>
 
@@ -24,17 +26,17 @@ class Certificates {
   Certificates(const Certificates&) = delete;
   Certificates& operator=(const Certificates&) = delete;
 
-  // Reads the files. An error changes nothing, and says which file is wrong.
+  // Reads the files. On an error, which names the wrong file, the previous version stays in use.
   Result<void> read();
-  // After the first read().
+  // Requires a successful read().
   std::shared_ptr<grpc::ServerCredentials> credentials() const;
-  // Reads them again whenever they have changed, and logs what came of it.
+  // Calls renew() whenever the files have changed.
   void watch(asio::io_context& context);
-  // Again at once.
+  // Reads the files again now and logs the result.
   void renew();
 
  private:
-  // Copies of the files as they were at one moment: descriptors of memory, and a folder with links to them.
+  // One version of the files: copies in memfds, and a folder with symbolic links to them.
   struct Version {
     std::string folder;
     std::vector<int> copies;
@@ -44,9 +46,9 @@ class Certificates {
   static void remove(const Version& version);
 
   const transport::TlsOptions files_;
-  std::string folder_;       // with the versions, and a link to the one that is in use
-  unsigned number_ = 0;      // of the last version
-  std::vector<Version> shown_;  // the last one, and the one before, which gRPC may be reading
+  std::string folder_;       // contains the versions, and the link "current" to the one in use
+  unsigned number_ = 0;      // number of the last version
+  std::vector<Version> shown_;  // the current version, and the previous one, which gRPC may be reading
   std::optional<server::CertificateWatch> watch_;
 };
 

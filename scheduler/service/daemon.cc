@@ -30,9 +30,9 @@ namespace {
 constexpr int kKeepaliveMs = 10'000;
 constexpr int kLeastBetweenPingsMs = 5'000;
 constexpr std::chrono::seconds kCallsEnd{5};
-// Bounds on what callers may cause before they have shown a token.
-constexpr size_t kMostMemoryOfCalls = size_t{1} << 30;  // of all connections and calls, as gRPC counts it
-constexpr int kMostMessageBytes = 1024 * 1024;  // a node's report of thirty thousand leases
+// Limits on the resources that unauthenticated callers can use.
+constexpr size_t kMostMemoryOfCalls = size_t{1} << 30;  // bytes, for all connections and calls
+constexpr int kMostMessageBytes = 1024 * 1024;  // a node's report of about 30,000 leases
 constexpr int kMostMetadataBytes = 8 * 1024;
 constexpr int kMostStreamsOfConnection = 4096;
 constexpr int kHandshakeMs = 10'000;
@@ -49,7 +49,7 @@ void raise_descriptor_limit() {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// "HOST:PORT", numeric after this. Nobody else reaches a loopback address.
+// A resolved, numeric "HOST:PORT".
 struct ListenAddress {
   std::string text;
   bool loopback = false;
@@ -68,7 +68,8 @@ Result<ListenAddress> resolve(const std::string& listen) {
   return ListenAddress{server::text_of(endpoint), endpoint.address().is_loopback()};
 }
 
-// ErrorCode::invalid: the address makes no sense, or must not be listened on with these options.
+// Resolves the address to listen on. ErrorCode::invalid: it is malformed, or not allowed without TLS, tokens
+// or --insecure.
 Result<ListenAddress> allowed_address(const Options& options) {
   auto where = resolve(options.listen);
   if (where && !where->loopback && !options.insecure && (options.tls.certificate.empty() || !options.callers.has_tokens())) {
@@ -118,7 +119,7 @@ class Daemon {
     return 0;
   }
 
-  // After a start that failed half way.
+  // Stops the server if run() failed after starting it.
   ~Daemon() {
     if (server_) server_->Shutdown(std::chrono::system_clock::now());
     if (shutdown_.joinable()) shutdown_.join();
@@ -189,7 +190,8 @@ class Daemon {
       http_.reset();
       history_timer_.cancel();
       engine_.stop([this] {
-        // Calls end on the engine's thread: it has to go on until the last one has.
+        // Calls end on the engine's thread, which must run until the last one has ended, so shut down on
+        // another thread.
         shutdown_ = std::thread([this] {
           server_->Shutdown(std::chrono::system_clock::now() + kCallsEnd);
           server_->Wait();
@@ -207,7 +209,8 @@ class Daemon {
     });
   }
 
-  // Tenants, nodes and operators. A mistake in the file changes nothing.
+  // SIGHUP: reopens the audit file, renews the certificates, and reads tenants, nodes and operators again. An
+  // invalid configuration file changes nothing.
   void reload() {
     if (const auto opened = engine_.open_audit(); !opened) log::error("audit_failed", {{"reason", opened.error().message}});
     if (certificates_) certificates_->renew();
@@ -233,7 +236,7 @@ class Daemon {
   NodesService nodes_;
   AdminService admin_;
   std::unique_ptr<server::HttpServer> http_;
-  std::optional<Certificates> certificates_;  // none: no TLS
+  std::optional<Certificates> certificates_;  // null: no TLS
   std::unique_ptr<grpc::Server> server_;
   std::thread shutdown_;
   int port_ = 0;
@@ -246,7 +249,7 @@ int run_daemon(const Options& options) {
   (void)::signal(SIGPIPE, SIG_IGN);
   raise_descriptor_limit();
   log::start(STDERR_FILENO, options.log_level, options.log_format, "pool-scheduler");
-  auto where = allowed_address(options);  // before files are made
+  auto where = allowed_address(options);  // check before creating files
   if (!where) return fail(where.error().message);
   if (const auto allowed = check_store(options.store, options.insecure); !allowed) return fail(allowed.error().message);
   bool made = false;

@@ -27,7 +27,8 @@ Time wall_clock() {
 
 LeaseId random_id() {
   LeaseId id(lease::kIdBytes, '\0');
-  if (::getrandom(id.data(), id.size(), 0) != static_cast<ssize_t>(id.size())) std::terminate();  // never, for so few bytes
+  // getrandom() of at most 256 bytes does not fail.
+  if (::getrandom(id.data(), id.size(), 0) != static_cast<ssize_t>(id.size())) std::terminate();
   return id;
 }
 
@@ -101,7 +102,7 @@ void Engine::lead(Result<uint64_t> term, Result<std::vector<Entry>> entries) {
   flush();
 }
 
-// What was not stored has not been said to anybody, and is forgotten.
+// Drops the core: effects that were not stored have not been published either.
 void Engine::step_down(const std::string& why) {
   if (!std::exchange(told_failure_, true) || core_) log::error("does_not_lead", {{"reason", why}});
   ++store_failures_;
@@ -159,7 +160,8 @@ void Engine::configure(Callers callers) {
   flush();
 }
 
-// Holders with a lease or a place in the queue hear of it when that is stored.
+// Revokes the streams whose token is no longer valid. Clients with a lease or a queued request are told after
+// the revocation has been stored; others at once.
 void Engine::end_revoked() {
   for (const auto& [stream, holder] : holders_) {
     const auto why = holder->revoked();
@@ -186,7 +188,7 @@ void Engine::tick() {
   });
 }
 
-// Who opens a stream and says nothing is not waited for.
+// Ends streams that have sent no message within kFirstWords.
 void Engine::end_silent() {
   const grpc::Status status(grpc::StatusCode::DEADLINE_EXCEEDED, "nothing was said");
   const auto end = [&](auto& streams, Stream stream) {
@@ -202,7 +204,7 @@ void Engine::end_silent() {
 void Engine::flush(std::function<void(bool)> told) {
   if (told) told_.push_back(std::move(told));
   if (std::exchange(work_posted_, true)) return;
-  post([this] { work(); });  // after what else has come by now
+  post([this] { work(); });  // after the events that are already queued
 }
 
 void Engine::work() {
@@ -211,11 +213,11 @@ void Engine::work() {
     for (const auto& told : std::exchange(told_, {})) told(false);
     return;
   }
-  if (storing_now_ || stopping_) return;  // commit() comes back here
+  if (storing_now_ || stopping_) return;  // commit() calls work() again
   if (now() >= may_grant_) core_->schedule(now());
   Effects effects = core_->take(now());
   being_told_ = std::exchange(told_, {});
-  // What is said without being stored is true only while nobody else leads.
+  // Effects without writes may be published only while no other scheduler leads.
   if (effects.writes.empty() && !store_->leads()) return step_down(kNoMore);
   if (effects.writes.empty()) return publish(std::move(effects));
   commit(std::move(effects));
@@ -254,7 +256,7 @@ void Engine::publish(Effects effects) {
 
 void Engine::publish(const ToHolder& one, int64_t offset) {
   const auto found = holders_.find(one.stream);
-  if (found == holders_.end()) return;  // gone: the core hears of it
+  if (found == holders_.end()) return;  // the stream has ended; forget() has informed the core
   HolderStream& stream = *found->second;
   pool::AcquireEvent event;
   if (const auto* const place = std::get_if<QueuePlace>(&one.what)) {
@@ -274,7 +276,7 @@ void Engine::publish(const ToHolder& one, int64_t offset) {
       lease.set_issued_ms(lease.issued_ms() + offset);
       lease.set_expires_ms(lease.expires_ms() + offset);
       auto token = lease::make_token(lease, key_);
-      if (!token) {  // the core grants nothing that cannot be said
+      if (!token) {  // unexpected: the core only grants leases that fit into a token
         log::error("no_token", {{"lease", lease::hexadecimal(lease.id())}, {"reason", token.error().message}});
         return stream.end({grpc::StatusCode::INTERNAL, token.error().message});
       }

@@ -1,8 +1,10 @@
-// The scheduler's one thread: it owns the core, stores what the core decides, and tells those whom it concerns, in this order. While a
-// transaction is being stored what comes is gathered for the next one, so that many grants cost one.
+// Runs the core on the scheduler's main thread: campaigns for leadership, passes events to the core, stores
+// its decisions, and then publishes them to clients and nodes. While one transaction is being stored, further
+// events are collected for the next one (group commit).
 //
-// Owned by main; run() is the thread. post() and ask() are for all others. Streams (streams.h) belong to it, from the moment that
-// they say something until they are done.
+// Owned by Daemon, whose io_context runs on the engine's thread. Other threads may only call post(). Streams
+// (streams.h) register with add() and call forget() when they end; the engine does not own them. If the store
+// fails, the engine drops the core, ends all streams and campaigns again.
 #pragma once
 #include <asio/io_context.hpp>
 #include <asio/post.hpp>
@@ -30,7 +32,8 @@ class NodeStream;
 
 class Engine {
  public:
-  // `return_time`: how long a new leader grants nothing, so that those who waited with the one before it come back first.
+  // `return_time`: how long a new leader grants nothing, so that clients that waited at the previous leader
+  // can return with their tickets before others are served.
   Engine(asio::io_context& context, std::unique_ptr<Store> store, lease::SigningKey key, Callers callers, std::string audit_file,
          std::chrono::milliseconds return_time);
   ~Engine();
@@ -38,11 +41,13 @@ class Engine {
   Engine& operator=(const Engine&) = delete;
 
   Result<void> open_audit() { return audit_.open(); }
-  // From now on it tries to become the leader.
+  // Starts to campaign for leadership. `address` is published in the store for clients to find the leader.
   void start(const std::string& address);
-  // Streams are ended; `done` when nothing is being stored any more and somebody else may lead.
+  // Ends all streams; calls `done` when the last transaction has been stored and the leadership has been
+  // given up.
   void stop(std::function<void()> done);
-  // Of a file that was read again. What callers have begun with what is not in it any more ends.
+  // Applies a configuration that was read again. Ends leases, requests and streams of callers whose tenant or
+  // token was removed.
   void configure(Callers callers);
 
   template <class Work>
@@ -50,22 +55,24 @@ class Engine {
     asio::post(context_, std::move(work));
   }
 
-  // The engine's thread alone, all of them.
+  // The following members may be called on the engine's thread only.
   asio::io_context& context() { return context_; }
   const Callers& callers() const { return callers_; }
   const Seals& seals() const { return seals_; }
   const lease::SigningKey& key() const { return key_; }
   const Store& store() const { return *store_; }
-  // By the store's word, too: one that was asleep, or cut off from the store, knows nothing of what its successor does.
+  // Asks the store as well: a scheduler that was suspended or cut off may have been replaced without
+  // noticing.
   bool leads() const { return core_ && store_->leads(); }
   bool stopping() const { return stopping_; }
   uint64_t term() const { return term_; }
   uint64_t commits() const { return commits_; }
   uint64_t store_failures() const { return store_failures_; }
-  Core& core() { return *core_; }   // while it leads
-  Time now() const;                 // the core's clock
-  int64_t wall_offset() const;      // time of day less now()
-  // The core has been told something: soon what follows is stored and said. `told`: after that; false: it was not stored.
+  Core& core() { return *core_; }   // only while it leads
+  Time now() const;                 // the core's monotonic clock
+  int64_t wall_offset() const;      // wall clock minus now(), milliseconds
+  // Call after events were passed to the core: schedules storing and publishing of its effects. `told` is
+  // called after that, or with false if they could not be stored.
   void flush(std::function<void(bool)> told = {});
   void audit(const char* event, std::initializer_list<log::Field> fields);
   server::AuditFile::Counts audit_counts() const { return audit_.counts(); }
@@ -91,7 +98,7 @@ class Engine {
   void finish_stopping();
 
   asio::io_context& context_;
-  asio::thread_pool storing_{1};  // the store's thread
+  asio::thread_pool storing_{1};  // the thread that calls the store
   asio::steady_timer ticks_;
   std::unique_ptr<Store> store_;
   const lease::SigningKey key_;
@@ -104,18 +111,18 @@ class Engine {
   const std::chrono::steady_clock::time_point steady_start_;
   const Time wall_start_;
 
-  std::unique_ptr<Core> core_;  // null: not the leader
+  std::unique_ptr<Core> core_;  // null while not the leader
   uint64_t term_ = 0;
   uint64_t commits_ = 0, store_failures_ = 0;
-  bool storing_now_ = false;    // the store's thread is at something
+  bool storing_now_ = false;    // the store's thread is busy
   bool work_posted_ = false;
   bool stopping_ = false;
-  bool told_failure_ = false;   // since it last could campaign
-  Time may_grant_ = 0;          // from then on; the core's clock
+  bool told_failure_ = false;   // the present outage of the store has been logged
+  Time may_grant_ = 0;          // nothing is granted before this time
   std::function<void()> stopped_;
   std::vector<std::function<void(bool)>> told_, being_told_;
   Stream streams_ = 0;
-  std::deque<std::pair<Time, Stream>> fresh_;  // those that came last, and when
+  std::deque<std::pair<Time, Stream>> fresh_;  // streams opened within kFirstWords, and when
   std::unordered_map<Stream, HolderStream*> holders_;
   std::unordered_map<Stream, NodeStream*> nodes_;
 };

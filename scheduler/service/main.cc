@@ -1,4 +1,4 @@
-// pool-scheduler: see pool-scheduler --help.
+// The daemon pool-scheduler; see pool-scheduler --help.
 #include <absl/synchronization/mutex.h>
 
 #include <cstdio>
@@ -8,7 +8,8 @@
 
 int main(int count, char** words) {
   using namespace gpupool::scheduler;
-  // Distributions build Abseil, which gRPC uses, with its search for deadlocks on: some percent of what a grant takes.
+  // Distributions build Abseil, which gRPC uses, with deadlock detection, which takes some percent of a
+  // grant's time.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   try {
     const auto parsed = parse_options(count, words);

@@ -1,4 +1,5 @@
-// The pool as Prometheus reads it. What each metric means: docs/operations.md.
+// The Prometheus metrics of pool-scheduler (docs/operations.md explains each). Pure functions; called by
+// daemon.cc.
 #pragma once
 #include <string>
 
@@ -7,7 +8,7 @@
 namespace gpupool::scheduler {
 
 std::string metrics_text(const pool::PoolSnapshot& snapshot);
-// Of one that does not lead.
+// For a scheduler that does not lead.
 std::string metrics_text_of_follower();
 
 }  // namespace gpupool::scheduler

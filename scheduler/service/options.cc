@@ -35,7 +35,7 @@ EarlyExit print(const std::string& text) {
   return {good ? 0 : kExitFailure};
 }
 
-// `option`: the one that names the key.
+// `option`: the command-line option that names the key, for the message.
 EarlyExit print_public_key(const std::string& path, const std::string& option) {
   if (path.empty()) return mistake("--print-public-key: say which with --key, or with key in the file of --config");
   bool made = false;

@@ -1,4 +1,5 @@
-// pool-scheduler's settings: from the command line, and from a TOML file for what the command line does not say.
+// The options of pool-scheduler, from the command line and from a TOML file; the command line wins. Used by
+// main() and, for reloads, by daemon.cc.
 #pragma once
 #include <chrono>
 #include <string>
@@ -14,13 +15,14 @@ namespace gpupool::scheduler {
 
 struct Options {
   std::string listen = "127.0.0.1:9800";
-  std::string address;    // that others are told of this scheduler; empty: as `listen`
+  std::string address;    // advertised to clients by other schedulers; empty: the listening address
   std::string port_file;  // empty: none
   std::string store;
-  transport::TlsOptions store_tls;  // this side's, for etcds://
-  std::string key;        // file
+  transport::TlsOptions store_tls;  // client side, for etcds://
+  std::string key;        // file with the signing key
   std::string metrics;    // HOST:PORT; empty: none
-  std::chrono::milliseconds return_time{1'500};  // that a new leader leaves those who waited with the one before it to come back (client/holder/holder.cc)
+  // How long a new leader grants nothing; must exceed the clients' retry interval (client/holder/holder.cc).
+  std::chrono::milliseconds return_time{1'500};
   transport::TlsOptions tls;
   std::string audit_file;
   std::string config_file;
@@ -30,7 +32,7 @@ struct Options {
   bool insecure = false;
 };
 
-struct EarlyExit {  // --help, --version, --print-public-key, or a mistake whose text has been printed
+struct EarlyExit {  // after --help, --version, --make-token, --print-public-key, or a printed usage error
   int status = 0;
 };
 
@@ -39,10 +41,10 @@ constexpr int kExitUsage = 2;
 
 std::variant<Options, EarlyExit> parse_options(int count, char** words);
 
-// Overwrites what the file names.
+// Reads the file and overwrites the options that it contains. ErrorCode::invalid names the file and the key.
 Result<void> read_config(const std::string& path, Options& options);
 
-// Reads the signing key from the file. If there is no file, makes a key, writes it there, and sets `made`.
+// Reads the signing key from the file. If the file does not exist, creates it with a new key and sets `made`.
 Result<lease::SigningKey> load_key(const std::string& path, bool& made);
 
 }  // namespace gpupool::scheduler

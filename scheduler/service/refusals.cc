@@ -12,7 +12,7 @@ void replace_all(std::string& text, const std::string& from, const std::string& 
 
 }  // namespace
 
-// gRPC writes "ipv4:10.0.0.1:4321" and "ipv6:%5B::1%5D:4321".
+// gRPC's peer() is "ipv4:10.0.0.1:4321" or "ipv6:%5B::1%5D:4321".
 std::string peer_of_call(const grpc::CallbackServerContext& context) {
   std::string address = context.peer();
   address.erase(0, address.find(':') + 1);

@@ -1,5 +1,6 @@
-// Callers that are refused for the token that they show: each refusal is counted; some of each peer (server/admission/peer.h), and of all together, have a line
-// in log and audit file, and others are summed up each second. The engine's thread; never fails.
+// Counts calls that fail authentication. Writes them to the log and the audit file up to a rate per peer
+// (server/admission/peer.h) and in total; the others are summed up in one line per second. The engine's
+// thread; never fails.
 #pragma once
 #include <grpcpp/grpcpp.h>
 
@@ -19,10 +20,10 @@ class Refusals {
  public:
   Refusals(asio::io_context& context, server::AuditFile& audit);
 
-  // Counts a call that ends with `status`, if that is for what its caller shows.
+  // Counts a call that ends with `status` if that is UNAUTHENTICATED or PERMISSION_DENIED; ignores others.
   void note(const std::string& peer, const grpc::Status& status);
   uint64_t count() const { return count_; }
-  // Reports what has not been reported, before the end.
+  // Writes the pending summary. Call before the daemon ends.
   void finish() { left_out_.finish(); }
 
  private:

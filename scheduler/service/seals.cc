@@ -14,7 +14,7 @@ constexpr size_t kMacBytes = 32;
 
 bool same(const std::string& a, const std::string& b) { return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0; }
 
-// What a holder says again with its ticket.
+// Returns the bytes that the ticket authenticates: the tenant and the request without the ticket.
 std::string essence(const std::string& tenant, const pool::Request& request) {
   pool::Request bare = request;
   bare.clear_ticket();
@@ -24,7 +24,8 @@ std::string essence(const std::string& tenant, const pool::Request& request) {
 
 }  // namespace
 
-// Ed25519 signs the same message always alike, and nobody else can: what it signs here is signed for nobody.
+// Ed25519 signatures are deterministic and need the private key, so this one serves as a derived secret. It
+// is never published, and no lease has this message.
 Seals::Seals(const lease::SigningKey& key) : key_(key.sign("gpupool scheduler seals 1\n")) {}
 
 std::string Seals::mac(const std::string& purpose, const std::string& message) const {

@@ -1,5 +1,6 @@
-// What the scheduler hands to holders so that it need not remember it: the secret of a lease, and the ticket of a place in the queue. Both
-// come from its signing key, so that every scheduler with that key knows them. Immutable; any thread.
+// Stateless credentials of lease clients: the secret of a lease, and the ticket that preserves a request's
+// arrival time. Both are HMAC-SHA256 with a key derived from the signing key, so every scheduler with that
+// key can verify them. Immutable; any thread.
 #pragma once
 #include <optional>
 #include <string>
@@ -16,9 +17,10 @@ class Seals {
 
   std::string lease_secret(const LeaseId& lease) const;  // 32 bytes
   bool is_lease_secret(const LeaseId& lease, const std::string& secret) const;
-  // For this request of this tenant alone.
+  // The ticket is valid only for this request of this tenant.
   std::string ticket(const std::string& tenant, const pool::Request& request, Time arrived) const;
-  std::optional<Time> arrival(const std::string& tenant, const pool::Request& request) const;  // of its ticket, if it is good
+  // Returns the arrival time in the request's ticket; null if the ticket is not valid.
+  std::optional<Time> arrival(const std::string& tenant, const pool::Request& request) const;
 
  private:
   std::string mac(const std::string& purpose, const std::string& message) const;

@@ -8,7 +8,7 @@
 namespace gpupool::scheduler {
 namespace {
 
-constexpr int64_t kLatest = 253'402'300'799'999;  // the end of the year 9999: what a clock says is only compared
+constexpr int64_t kLatest = 253'402'300'799'999;  // the end of the year 9999; avoids overflow
 
 }  // namespace
 
@@ -49,7 +49,7 @@ void HolderStream::heard(const pool::AcquireCall& call) {
   }
   const auto tenant = engine_.callers().tenant(bearer_token(context_), call.request().tenant(), call.has_resume() ? For::what_is_there : For::something_new);
   if (call.has_resume()) {
-    // Without tokens, or with another name than the first time, the secret alone says whose it is.
+    // Without configured tokens the lease's secret alone authorizes the client.
     if (!tenant && engine_.callers().has_tokens()) return refuse(denied(tenant.error()));
     if (!engine_.seals().is_lease_secret(call.resume().lease(), call.resume().secret())) {
       return refuse({grpc::StatusCode::PERMISSION_DENIED, "this is not the lease's secret"});
@@ -66,7 +66,8 @@ void HolderStream::heard(const pool::AcquireCall& call) {
   std::optional<Time> arrived;
   if (!request_.ticket().empty()) {
     arrived = engine_.seals().arrival(tenant_, request_);
-    if (!arrived) log::debug("bad_ticket", {{"tenant", tenant_}});  // another key, or another request: the last place it is
+    // A ticket of another key or request is ignored: the request goes to the end of the queue.
+    if (!arrived) log::debug("bad_ticket", {{"tenant", tenant_}});
   }
   request_.clear_ticket();
   core.request(stream_, tenant_, request_, arrived, engine_.now());

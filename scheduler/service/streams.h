@@ -1,5 +1,6 @@
-// The calls that last: holders' and nodes'. gRPC's threads hand everything to the engine's, which alone starts reads and writes and ends the
-// call; so there are no locks, and an object lives until its end has been heard there.
+// The bidirectional streams of lease clients (Leases.Acquire) and nodes (Nodes.Attend). gRPC's threads post
+// all events to the engine's thread, which alone starts reads and writes and ends calls; so there are no
+// locks. A stream deletes itself on that thread after OnDone().
 #pragma once
 #include <grpcpp/grpcpp.h>
 
@@ -13,29 +14,32 @@
 
 namespace gpupool::scheduler {
 
-// What the caller shows; empty: nothing.
+// Returns the bearer token of the call's metadata; empty if there is none.
 std::string bearer_token(const grpc::CallbackServerContext& context);
-// UNAVAILABLE, with the leader's address in the trailing metadata.
+// Returns UNAVAILABLE, and adds the leader's address, where known, to the trailing metadata.
 grpc::Status not_leading(const Engine& engine, grpc::CallbackServerContext& context);
+// Maps an authentication error to UNAUTHENTICATED (ErrorCode::refused) or PERMISSION_DENIED.
 grpc::Status denied(const Error& error);
-// For whoever comes while the engine is not there any more.
+// The status for calls while the scheduler shuts down.
 inline grpc::Status ending() { return {grpc::StatusCode::UNAVAILABLE, "this scheduler is ending"}; }
 
 template <class In, class Out>
 class LastingCall : public grpc::ServerBidiReactor<In, Out> {
  public:
-  // Takes itself to the engine's thread, and deletes itself there.
+  // The derived class posts its registration to the engine's thread. The object deletes itself there.
   LastingCall(Engine& engine, grpc::CallbackServerContext& context) : engine_(engine), context_(context) {}
 
-  // All that follows: the engine's thread.
-  // No message is read before the caller's token has been looked at.
+  // The following members may be called on the engine's thread only.
+  
+  // Checks leadership and the caller's token before the first message is read.
   void begin(Role role) {
     if (!engine_.leads()) return end(not_leading(engine_, context_));
     const auto allowed = engine_.callers().check(bearer_token(context_), role);
     if (!allowed) return refuse(denied(allowed.error()));
     read();
   }
-  // What was not sent yet and means nothing beside the new is left out. Bounded: who does not read loses the call.
+  // Queues a message. It replaces the last unsent one if that is obsolete. Cancels the call of a peer that
+  // does not read when kMostUnsent messages are queued.
   void send(Out message) {
     if (status_) return;
     if (out_.size() > 1 && replaces(message, out_.back())) {
@@ -46,13 +50,13 @@ class LastingCall : public grpc::ServerBidiReactor<In, Out> {
     out_.push_back(std::move(message));
     if (out_.size() == 1) this->StartWrite(&out_.front());
   }
-  // When everything has been sent that was to be. Later calls mean nothing.
+  // Ends the call after the queued messages have been sent. Later calls of end() and send() have no effect.
   void end(const grpc::Status& status) {
     if (status_) return;
     status_ = status;
     if (out_.empty()) this->Finish(status);
   }
-  // Ends the call for what its caller shows.
+  // Ends the call because of failed authentication, which is counted and logged.
   void refuse(const grpc::Status& status) {
     engine_.refusals().note(peer_of_call(context_), status);
     end(status);
@@ -61,7 +65,7 @@ class LastingCall : public grpc::ServerBidiReactor<In, Out> {
 
  protected:
   virtual void heard(const In& message) = 0;
-  virtual void over() = 0;  // nothing follows
+  virtual void over() = 0;  // the last callback
   virtual bool replaces(const Out& next, const Out& before) const = 0;
   Engine& engine_;
   grpc::CallbackServerContext& context_;
@@ -70,14 +74,14 @@ class LastingCall : public grpc::ServerBidiReactor<In, Out> {
   static constexpr size_t kMostUnsent = 256;
 
   void read() { this->StartRead(&in_); }
-  // The next is read when this one has been dealt with: nobody can fill the engine's queue.
+  // Starts the next read only after this message has been handled, so a peer cannot flood the engine's queue.
   void OnReadDone(bool good) override {
     engine_.post([this, good] {
       if (!good) return end(grpc::Status::OK);
       if (status_) return;
       heard_anything_ = true;
       heard(in_);
-      in_ = In();  // a long stream keeps no large message
+      in_ = In();  // free the memory of a large message
       if (!status_) read();
     });
   }
@@ -100,8 +104,8 @@ class LastingCall : public grpc::ServerBidiReactor<In, Out> {
   }
 
   In in_;
-  std::deque<Out> out_;  // the first is being written
-  std::optional<grpc::Status> status_;  // it ends with
+  std::deque<Out> out_;  // unsent messages; the first one is being written
+  std::optional<grpc::Status> status_;  // set by end(): the call's final status
   bool heard_anything_ = false;
 };
 
@@ -109,7 +113,7 @@ class HolderStream final : public LastingCall<pool::AcquireCall, pool::AcquireEv
  public:
   HolderStream(Engine& engine, grpc::CallbackServerContext& context);
   const std::string& tenant() const { return tenant_; }
-  // What it showed gives it no access any more; to be asked when the configuration has changed.
+  // Returns the status to end the stream with if its token is no longer valid in the present configuration.
   std::optional<grpc::Status> revoked() const;
   const pool::Request& request() const { return request_; }
 
@@ -126,19 +130,19 @@ class HolderStream final : public LastingCall<pool::AcquireCall, pool::AcquireEv
 class NodeStream final : public LastingCall<pool::NodeReport, pool::NodeOrders> {
  public:
   NodeStream(Engine& engine, grpc::CallbackServerContext& context);
-  std::optional<grpc::Status> revoked() const;  // as HolderStream's
+  std::optional<grpc::Status> revoked() const;  // see HolderStream::revoked()
 
  private:
   void heard(const pool::NodeReport& report) override;
   void over() override { engine_.forget(stream_); }
-  // Orders say all that there is to be done.
+  // NodeOrders are complete, so newer ones replace older ones.
   bool replaces(const pool::NodeOrders&, const pool::NodeOrders&) const override { return true; }
 
   Stream stream_ = 0;
-  std::string node_;  // empty: it has not said anything
+  std::string node_;  // empty until the first report
 };
 
-// The services of pool.proto but for PoolAdmin.
+// The gRPC services Leases and Nodes of protocol/control/pool.proto.
 class LeasesService final : public pool::Leases::CallbackService {
  public:
   explicit LeasesService(Engine& engine) : engine_(engine) {}
