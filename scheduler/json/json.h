@@ -1,4 +1,4 @@
-// JSON output for programs: lists of messages, and single lines.
+// Helpers for JSON output, used by pool-admin and the web page. Pure functions.
 #pragma once
 #include <nlohmann/json.hpp>
 #include <string>
@@ -7,7 +7,7 @@ namespace gpupool {
 
 using Json = nlohmann::ordered_json;
 
-// json_of() of each message.
+// Returns the array of json_of() of each message.
 template <class Messages>
 Json json_list(const Messages& messages) {
   Json list = Json::array();
@@ -15,7 +15,7 @@ Json json_list(const Messages& messages) {
   return list;
 }
 
-// Returns one line without its newline. Bytes that are not UTF-8 are replaced.
+// Returns one line without a newline. Replaces invalid UTF-8.
 inline std::string json_text(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 inline std::string line_of(const Json& json) { return json_text(json) + "\n"; }
 

@@ -1,5 +1,6 @@
-// The pool's state as JSON for programs and the web page. The names are those of protocol/control/pool_admin.proto and stay; fields
-// may be added. Sizes are numbers of bytes, times numbers in the unit that the name ends with; what is not limited is null.
+// The pool's state as JSON, for pool-admin --json and the web page. Pure functions. The field names are those
+// of protocol/control/pool_admin.proto and must not change; fields may be added. Sizes are in bytes, times in
+// the unit that the name ends with; a limit that is not set is null.
 #pragma once
 #include "protocol/control/node_condition.h"
 #include "protocol/control/priority.h"
@@ -17,7 +18,8 @@ Json json_of(const TenantState& tenant);
 Json json_of(const Policy& policy);
 Json json_of(const PoolSnapshot& snapshot);
 
-// As users write them; a priority: protocol/control/priority.h; a node's condition: protocol/control/node_condition.h.
+// Names as users write them. For priorities and node conditions see protocol/control/priority.h and
+// node_condition.h.
 const char* text_of(lease::Mode mode);          // "elastic", "hard"
 const char* text_of(Ended::Why why);
 

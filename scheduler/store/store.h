@@ -1,7 +1,9 @@
-// Where the scheduler keeps what must outlive it, and how several schedulers agree on one leader: entries under keys, written by the leader
-// of the present term alone, all of a transaction or nothing.
+// Interface of the scheduler's durable key-value store and of the election of a leader among several
+// schedulers. Only the leader of the current term can write; a write is atomic. Implementations: sqlite/,
+// etcd/.
 //
-// One thread at a time calls, and may wait; what is marked so may be called by any thread at any time. Kinds: sqlite/, etcd/.
+// Used by service/engine.h on its storing thread. Calls may block; one thread at a time, except for members
+// marked "any thread".
 #pragma once
 #include <chrono>
 #include <memory>
@@ -22,28 +24,32 @@ class Store {
  public:
   virtual ~Store() = default;
 
-  // Waits at most that long to become the leader. The term: greater than all before it of this store. ErrorCode::refused: somebody
-  // else leads; unavailable: the store cannot be reached or used. `address`: where clients find this scheduler.
+  // Tries for at most `patience` to become the leader. Returns the term, which is greater than all earlier
+  // terms of this store. ErrorCode::refused: another scheduler leads. ErrorCode::unavailable: the store
+  // cannot be reached or used. `address` is published for clients to find this scheduler.
   virtual Result<uint64_t> campaign(const std::string& address, std::chrono::milliseconds patience) = 0;
-  // Somebody else may lead from now on. Does nothing for one who does not lead.
+  // Gives up the leadership. No effect if this scheduler does not lead.
   virtual void resign() = 0;
-  // Whether this one has been the leader without a break since campaign(), as far as it can know; write() is the last word. Any thread.
+  // Returns true if, as far as this process knows, it has been the leader without interruption since
+  // campaign(). Only write() is authoritative. Any thread.
   virtual bool leads() const = 0;
-  // Where the leader is to be found, where known; who campaigns learns of it. Any thread.
+  // Returns the leader's address as of the last campaign(); null if unknown. Any thread.
   virtual std::optional<std::string> leader() const = 0;
 
-  // By key.
+  // Returns all entries whose keys begin with `prefix`, in the order of their keys.
   virtual Result<std::vector<Entry>> all(const std::string& prefix) = 0;
-  // All of them, lasting, or none. ErrorCode::refused: `term` is over, and nothing was written; unavailable: whether it was written is
-  // not known, so that this one must not go on as the leader.
+  // Commits all writes durably, or none. ErrorCode::refused: `term` is over, and nothing was written.
+  // ErrorCode::unavailable: the outcome is unknown, so the caller must step down as the leader.
   virtual Result<void> write(const std::vector<Write>& writes, uint64_t term) = 0;
 
-  virtual std::string describe() const = 0;  // for people: which store it is
+  virtual std::string describe() const = 0;  // the store's address, for messages
 };
 
-// "sqlite:FILE", "etcd://HOST:PORT[,HOST:PORT...][/PREFIX]", "etcds://..." with TLS: `tls` has this side's files. etcd:// to another host needs `insecure`.
+// Opens "sqlite:FILE", "etcd://HOST:PORT[,HOST:PORT...][/PREFIX]", or "etcds://..." with TLS. `tls` names the
+// client's certificate files. etcd:// to another host requires `insecure`. ErrorCode::invalid: bad address or
+// files. ErrorCode::unavailable: the store cannot be used.
 Result<std::unique_ptr<Store>> open_store(const std::string& text, const transport::TlsOptions& tls = {}, bool insecure = false);
-// What open_store() refuses because of the address alone (ErrorCode::invalid); makes and opens nothing.
+// Checks the address as open_store() does (ErrorCode::invalid), without creating or opening anything.
 Result<void> check_store(const std::string& text, bool insecure);
 
 }  // namespace gpupool::scheduler

@@ -1,4 +1,4 @@
-// A change of one entry of the store. A value; any thread.
+// A change of one entry of the store (store.h). A value; any thread.
 #pragma once
 #include <optional>
 #include <string>
@@ -7,7 +7,7 @@ namespace gpupool::scheduler {
 
 struct Write {
   std::string key;
-  std::optional<std::string> value;  // none: the entry is deleted, if it is there
+  std::optional<std::string> value;  // null: delete the entry if it exists
 };
 
 }  // namespace gpupool::scheduler

@@ -1,4 +1,5 @@
-// What the pool was like in the last hour, for the web page: one point every ten seconds. Not stored. One thread.
+// Usage of the pool over the last hour, one point every ten seconds, for the web page. In memory only. The
+// engine's thread.
 #pragma once
 #include <cstdint>
 #include <deque>
@@ -13,7 +14,7 @@ class History {
     uint64_t compute_milli_leased, compute_milli;
     uint32_t waiting;
   };
-  // Points that come sooner than the interval after the last one are left out.
+  // Ignores points less than kIntervalMs after the last one.
   void note(const Point& point) {
     if (!points_.empty() && point.at_ms < points_.back().at_ms + kIntervalMs) return;
     points_.push_back(point);

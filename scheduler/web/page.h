@@ -1,4 +1,5 @@
-// The scheduler's web page: one HTML file without anything from elsewhere, and the JSON that it draws every two seconds.
+// The scheduler's web page: one self-contained HTML file, and the JSON that it polls every two seconds.
+// Served by service/daemon.cc.
 #pragma once
 #include <string>
 
@@ -8,7 +9,8 @@
 namespace gpupool::pool {
 
 std::string page_html();
-// json_of(PoolSnapshot), and "history": [[at_ms, compute_milli_leased, compute_milli, waiting], ...].
+// Returns json_of(snapshot) with "history": [[at_ms, compute_milli_leased, compute_milli, waiting], ...]
+// added.
 std::string page_json(const PoolSnapshot& snapshot, const History& history);
 
 }  // namespace gpupool::pool

@@ -13,7 +13,7 @@ constexpr std::string_view kPlain = "etcd://", kTls = "etcds://";
 constexpr const char* kDefaultPort = ":2379";
 constexpr size_t kLongestPrefix = 256;
 
-// HOST, HOST:PORT or [IPV6]:PORT; empty: it is none.
+// Returns HOST:PORT for HOST, HOST:PORT, [IPV6] or [IPV6]:PORT; empty if `text` is malformed.
 std::string endpoint(const std::string& text) {
   const size_t bracket = text.rfind(']');
   if ((text.front() == '[') != (bracket != text.npos)) return "";

@@ -1,4 +1,5 @@
-// etcd://HOST:PORT[,HOST:PORT...][/PREFIX], or etcds:// with TLS: the members of one etcd cluster, and under which keys the pool is.
+// Parser for store addresses: etcd://HOST:PORT[,HOST:PORT...][/PREFIX], or etcds:// with TLS. They name the
+// members of one etcd cluster and the prefix of the pool's keys. Pure functions.
 #pragma once
 #include <string>
 #include <vector>
@@ -13,10 +14,10 @@ struct Address {
   bool tls = false;
 };
 
-bool is_address(const std::string& text);  // by how it begins
-// ErrorCode::invalid: what is wrong with it.
+bool is_address(const std::string& text);  // checks the scheme only
+// Fails with ErrorCode::invalid only.
 Result<Address> parse_address(const std::string& text);
-// The first member to which etcd:// would speak in plaintext beyond this host; empty: there is none.
+// Returns the first member on another host that would be contacted without TLS; empty if there is none.
 std::string plaintext_member(const Address& address);
 
 }  // namespace gpupool::scheduler::etcd

@@ -1,9 +1,12 @@
-// Writes that are more than etcd takes in one transaction (128 operations, 1.5 MiB). They are recorded beside the entries, in parts; the last
-// part is written together with the mark that the record is whole. From then on the write counts: whoever leads applies it, piece
-// by piece, and removes the record. A record without the mark counts for nothing, and the next one overwrites it.
+// Redo log for writes that exceed etcd's limits for one transaction (128 operations, 1.5 MiB). The operations
+// are first written to separate keys in parts; the last part is written together with a commit mark. From
+// then on the write is committed: the leader, or its successor, applies it in pieces and removes the log. A
+// log without the mark is ignored and later overwritten.
 //
-//   PREFIX/batch         the mark: the number of parts
-//   PREFIX/batch/0000    a part: a TxnRequest of the operations
+//   PREFIX/batch         the commit mark: the number of parts
+//   PREFIX/batch/0000    a part: a serialized TxnRequest with its operations
+//
+// Used by etcd_store.cc, on the storing thread. Pure: it only builds and parses operations.
 #pragma once
 #include <map>
 #include <string>
@@ -16,13 +19,13 @@ namespace gpupool::scheduler::etcd {
 
 using Operations = google::protobuf::RepeatedPtrField<etcdserverpb::RequestOp>;
 
-constexpr int kMostOperations = 127;       // with the one that each transaction of the store's has beside them
+constexpr int kMostOperations = 127;       // 128 less the update of the term key that each transaction adds
 constexpr size_t kMostBytes = 1024 * 1024;
 
 bool fits_whole(const Operations& operations);
-std::vector<Operations> cut(const Operations& operations);  // into pieces that fit
+std::vector<Operations> cut(const Operations& operations);  // pieces that each fit into a transaction
 
-// The first key behind all that begin with `prefix`, as etcd takes it.
+// Returns the end of the key range with this prefix, as etcd's range_end.
 std::string behind(std::string prefix);
 
 class Batch {
@@ -30,7 +33,8 @@ class Batch {
   explicit Batch(std::string key) : key_(std::move(key)) {}
   const std::string& prefix() const { return key_; }
 
-  // The transactions that record it. ErrorCode::limit: an entry is too large for etcd.
+  // Returns the operations of each transaction that writes the log. ErrorCode::limit: an entry is too large
+  // for etcd.
   Result<std::vector<Operations>> record(const Operations& operations) const;
   Operations removal() const;
 
@@ -38,7 +42,7 @@ class Batch {
    public:
     explicit Reader(const Batch& batch) : batch_(batch) {}
     void add(const etcdserverpb::KeyValue& one);
-    Operations whole() const;  // empty: there is none, or not all of it
+    Operations whole() const;  // empty if there is no committed log
 
    private:
     const Batch& batch_;

@@ -18,10 +18,11 @@ using namespace std::chrono_literals;
 using namespace etcdserverpb;
 
 constexpr auto kAttempt = 1s;
-constexpr auto kPauseAfterAll = 50ms;  // have failed
-constexpr int kKeepaliveMs = 10'000, kKeepaliveTimeoutMs = 5'000;  // etcd refuses pings more often than each 5 s
+constexpr auto kPauseAfterAll = 50ms;  // pause after all members have failed
+constexpr int kKeepaliveMs = 10'000, kKeepaliveTimeoutMs = 5'000;  // etcd allows a ping every 5 s
 
-// Another member may know better; of all others the answer would be the same.
+// Returns true for failures that another member may not have; for the other codes each member would answer
+// the same.
 bool is_worth_another(grpc::StatusCode code) {
   switch (code) {
     case grpc::StatusCode::OK:
@@ -99,7 +100,7 @@ std::pair<std::shared_ptr<Client::Member>, size_t> Client::current() const {
 void Client::leave(size_t place, const std::shared_ptr<Member>& failed) {
   auto fresh = connect(addresses_[place]);
   const std::lock_guard lock(mutex_);
-  if (members_[place] != failed) return;  // another thread has seen it, too
+  if (members_[place] != failed) return;  // another thread has replaced it already
   members_[place].swap(fresh);
   if (current_ == place) current_ = (place + 1) % members_.size();
 }
@@ -111,9 +112,9 @@ grpc::Status Client::attempt(const char* name, Clock::time_point until, const st
     if (left <= 0s) return status;
     const auto [member, place] = current();
     grpc::ClientContext context;
-    // Where there are others a member is not waited for as long as there is time.
+    // Limit each attempt to kAttempt, so that there is time to try other members.
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::duration_cast<std::chrono::microseconds>(std::min<Clock::duration>(left, kAttempt)));
-    context.AddMetadata("hasleader", "true");  // a member that is cut off from the others says so at once
+    context.AddMetadata("hasleader", "true");  // a member without a Raft leader fails at once
     status = call(*member, context);
     if (!status.ok()) status = grpc::Status(status.error_code(), printable_message(status.error_message()));
     if (!is_worth_another(status.error_code())) return status;
@@ -154,7 +155,7 @@ grpc::Status Client::keep_alive(int64_t lease, LeaseKeepAliveResponse& reply, Cl
     const bool answered = stream->Write(request) && stream->Read(&reply);
     stream->WritesDone();
     if (answered) {
-      context.TryCancel();  // the rest of the stream is nothing to wait for
+      context.TryCancel();  // one answer suffices
       stream->Finish();
       return grpc::Status::OK;
     }

@@ -1,4 +1,6 @@
-// Calls to an etcd cluster: to the member that has answered last, else to the next one, until one answers or the time is up. Any thread.
+// Client of an etcd cluster. Each call goes to the member that answered last, and on failure to the next
+// ones, until one answers or the deadline passes. Used by etcd_store.cc and keeper.h. Any thread; failures
+// are gRPC statuses.
 #pragma once
 #include <grpcpp/grpcpp.h>
 
@@ -15,7 +17,7 @@
 
 namespace gpupool::scheduler::etcd {
 
-// Goes on while the machine sleeps, since etcd's does.
+// CLOCK_BOOTTIME: keeps running while the machine is suspended, as etcd's lease does on other machines.
 struct Clock {
   using duration = std::chrono::nanoseconds;
   using rep = duration::rep;
@@ -27,17 +29,19 @@ struct Clock {
 
 class Client {
  public:
-  // ErrorCode::invalid: a file cannot be read, or the files are for TLS and the address is not.
+  // ErrorCode::invalid: a file cannot be read, or certificates are given for an address without TLS.
   static Result<std::unique_ptr<Client>> open(const Address& address, const transport::TlsOptions& tls);
 
-  // The status of the last attempt. A call whose answer was lost is made again: it must bear that.
+  // These return the status of the last attempt. A call is repeated if its answer was lost, so it must be
+  // idempotent.
   grpc::Status range(const etcdserverpb::RangeRequest& request, etcdserverpb::RangeResponse& reply, Clock::time_point until);
   grpc::Status transact(const etcdserverpb::TxnRequest& request, etcdserverpb::TxnResponse& reply, Clock::time_point until);
   grpc::Status grant(const etcdserverpb::LeaseGrantRequest& request, etcdserverpb::LeaseGrantResponse& reply, Clock::time_point until);
   grpc::Status revoke(int64_t lease, Clock::time_point until);
-  // `sent`: the lease lives at least its TTL from then on.
+  // Sets `sent` to the time of the request: the lease lives for at least its TTL from then on.
   grpc::Status keep_alive(int64_t lease, etcdserverpb::LeaseKeepAliveResponse& reply, Clock::time_point& sent, Clock::time_point until);
-  // Until the key is changed by a later revision than that. False: the time is up, or it is not watched any more.
+  // Blocks until a revision later than `after_revision` changes the key. Returns false at the deadline, or if
+  // the watch was cancelled or failed.
   bool await_change(const std::string& key, int64_t after_revision, Clock::time_point until);
 
  private:
@@ -50,9 +54,10 @@ class Client {
   Client(std::vector<std::string> addresses, std::shared_ptr<grpc::ChannelCredentials> credentials);
   std::shared_ptr<Member> connect(const std::string& address) const;
   std::pair<std::shared_ptr<Member>, size_t> current() const;
-  // The next call goes to the next member. A channel that has failed makes no progress while nobody waits for it: a new one is made.
+  // Directs further calls to the next member, and replaces the failed member's channel, because an idle gRPC
+  // channel does not reconnect.
   void leave(size_t place, const std::shared_ptr<Member>& failed);
-  // `name` of the call, for the log.
+  // `name`: the call's name, for the log.
   grpc::Status attempt(const char* name, Clock::time_point until, const std::function<grpc::Status(Member&, grpc::ClientContext&)>& call);
 
   const std::vector<std::string> addresses_;

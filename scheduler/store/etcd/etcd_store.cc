@@ -20,11 +20,11 @@ using etcd::Clock;
 using etcd::Keeper;
 using etcd::Operations;
 
-constexpr auto kLeaderLives = 3s;  // after its last sign of life
-constexpr auto kPatience = 3s;     // with a call
+constexpr auto kLeaderLives = 3s;  // TTL of the leader's lease
+constexpr auto kPatience = 3s;     // deadline of a call
 constexpr auto kLookAgain = 50ms;
-constexpr int kPage = 500;
-constexpr int kMostReadings = 5;   // of entries that are thrown away while they are read
+constexpr int kPage = 500;         // entries per range request
+constexpr int kMostReadings = 5;   // attempts of all() while etcd compacts the revisions that it reads
 
 uint64_t term_of(const std::string& progress) {
   uint64_t term = 0;
@@ -68,7 +68,7 @@ class EtcdStore : public Store {
       if (auto good = take_lead(address, *seen); !good) {
         resign();
         if (good.error().code != ErrorCode::refused || Clock::now() >= until) return good.error();
-        continue;  // somebody was faster
+        continue;  // another scheduler became the leader
       }
       if (auto good = end_batch(); !good) {
         resign();
@@ -83,7 +83,7 @@ class EtcdStore : public Store {
     const int64_t lease = keeper_->lease();
     set_leader("");
     take_keeper().reset();
-    (void)client_->revoke(lease, Clock::now() + 1s);  // else it ends by itself
+    (void)client_->revoke(lease, Clock::now() + 1s);  // if this fails, the lease expires
   }
 
   bool leads() const override {
@@ -104,7 +104,7 @@ class EtcdStore : public Store {
       Operations unfinished;
       if (status.ok()) status = read_batch(revision, unfinished);
       if (!status.ok()) {
-        // What was there at that revision has been thrown away since.
+        // OUT_OF_RANGE: the revision has been compacted. Start again with the latest one.
         if (status.error_code() == grpc::StatusCode::OUT_OF_RANGE && left > 1) continue;
         return failure(status);
       }
@@ -121,7 +121,7 @@ class EtcdStore : public Store {
 
   Result<void> write(const std::vector<Write>& writes, uint64_t term) override {
     if (!leads() || term != term_) return Error{ErrorCode::refused, "not the leader"};
-    std::map<std::string, const std::optional<std::string>*> last;  // etcd takes no key twice
+    std::map<std::string, const std::optional<std::string>*> last;  // etcd rejects duplicate keys
     for (const Write& write : writes) last[write.key] = &write.value;
     Operations operations;
     for (const auto& [key, value] : last) {
@@ -141,14 +141,15 @@ class EtcdStore : public Store {
 
  private:
   struct Seen {
-    std::string leader;    // empty: none
-    std::string progress;  // empty: there never was one
+    std::string leader;    // address; empty: none
+    std::string progress;  // "TERM WRITES"; empty: there was never a leader
     int64_t revision = 0;
   };
 
   Error failure(const grpc::Status& status) const { return {ErrorCode::unavailable, "the store " + describe() + ": " + status.error_message()}; }
 
-  // For who leads no more, its thread joined outside of the lock.
+  // Takes the keeper out under the lock; the caller destroys it without the lock, because that joins its
+  // thread.
   std::unique_ptr<Keeper> take_keeper() {
     const std::lock_guard lock(mutex_);
     return std::move(keeper_);
@@ -177,7 +178,8 @@ class EtcdStore : public Store {
     return seen;
   }
 
-  // ErrorCode::refused: somebody was faster.
+  // Becomes the leader if there is none and the term is as seen. ErrorCode::refused: another scheduler became
+  // the leader.
   Result<void> take_lead(const std::string& address, const Seen& seen) {
     LeaseGrantRequest wanted;
     wanted.set_ttl(kLeaderLives.count());
@@ -210,7 +212,7 @@ class EtcdStore : public Store {
     if (!reply.succeeded()) {
       const auto& found = reply.responses_size() == 1 ? reply.responses(0).response_range().kvs() : google::protobuf::RepeatedPtrField<KeyValue>();
       if (found.empty() || found[0].lease() != lease.id()) return Error{ErrorCode::refused, "another scheduler leads"};
-      created_ = found[0].create_revision();  // this one, by an attempt whose answer was lost
+      created_ = found[0].create_revision();  // an earlier attempt succeeded, but its answer was lost
     }
     term_ = term;
     set_leader(address);
@@ -219,7 +221,8 @@ class EtcdStore : public Store {
 
   static std::string progress_text(uint64_t term, uint64_t written) { return std::to_string(term) + " " + std::to_string(written); }
 
-  // One transaction of etcd's, done once however often it must be sent: each moves the progress on by one.
+  // Executes the operations in one transaction, exactly once even if it is sent repeatedly: each transaction
+  // increments the number of writes in the term key and requires the previous number.
   Result<void> commit(Operations operations) {
     TxnRequest request;
     add_compare(request, leader_key_, created_);
@@ -248,7 +251,7 @@ class EtcdStore : public Store {
     return !leader.empty() && leader[0].create_revision() == created_ && !progress.empty() && progress[0].value() == progress_text(term_, written_ + 1);
   }
 
-  // What is more than etcd takes at once is written beside the entries first, and counts from when all of that is there.
+  // Writes operations that exceed one transaction by way of the redo log (batch.h).
   Result<void> write_batch(const Operations& operations) {
     auto parts = batch_.record(operations);
     if (!parts) return parts.error();
@@ -265,7 +268,7 @@ class EtcdStore : public Store {
     return commit(batch_.removal());
   }
 
-  // That a leader before this one has begun.
+  // Applies a committed redo log that an earlier leader left.
   Result<void> end_batch() {
     Operations operations;
     if (const grpc::Status status = read_batch(0, operations); !status.ok()) return failure(status);
@@ -280,7 +283,8 @@ class EtcdStore : public Store {
     return status;
   }
 
-  // By key, all of one revision: `revision`, or the present one, which is then said there.
+  // Reads all keys with the prefix in order, in pages of one consistent revision. If `revision` is 0, uses
+  // the latest and stores it there.
   template <class Use>
   grpc::Status read(const std::string& prefix, int64_t& revision, Use use) {
     RangeRequest request;
@@ -302,13 +306,13 @@ class EtcdStore : public Store {
   const std::string leader_key_, progress_key_, entries_;
   const Batch batch_;
   const std::unique_ptr<Client> client_;
-  // Of the lead: its term, the revision of the leader's key, and how many transactions have been written.
+  // While leading: the term, the create revision of the leader's key, and the number of transactions written.
   uint64_t term_ = 0;
   int64_t created_ = 0;
   uint64_t written_ = 0;
   mutable std::mutex mutex_;
-  std::unique_ptr<Keeper> keeper_;  // changed by the caller's thread alone
-  std::string leader_;              // empty: not known
+  std::unique_ptr<Keeper> keeper_;  // only the storing thread changes it, under the mutex; null: not leading
+  std::string leader_;              // empty: unknown
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
-// The store in an etcd cluster (docs/adr/0026). The leader's key lives as long as a lease of etcd's that the leader keeps alive; every
-// write compares that this key is still the leader's own, and the term, so that who has lost the lead writes nothing.
+// Implementation of Store (store.h) in an etcd cluster (docs/adr/0026). The leader's key is attached to an
+// etcd lease that the leader keeps alive. Every write transaction checks that this key is still the leader's
+// own and that the term is unchanged, so a scheduler that has lost the leadership cannot write.
 #pragma once
 #include "protocol/transport/transport.h"
 #include "scheduler/store/store.h"
@@ -7,9 +8,10 @@
 namespace gpupool::scheduler {
 
 bool is_etcd_store(const std::string& text);
-// ErrorCode::invalid: what is wrong with the address, or that it is etcd:// with a member on another host, which only `insecure` allows.
+// ErrorCode::invalid: the address is malformed, or it is etcd:// with a member on another host and `insecure`
+// is false.
 Result<void> check_etcd_store(const std::string& text, bool insecure);
-// Does not connect yet. `tls`: this side's files, for etcds://.
+// Does not connect yet. `tls`: the client's certificate files, for etcds://.
 Result<std::unique_ptr<Store>> open_etcd_store(const std::string& text, const transport::TlsOptions& tls);
 
 }  // namespace gpupool::scheduler

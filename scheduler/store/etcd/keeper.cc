@@ -27,7 +27,7 @@ void Keeper::run() {
     lock.lock();
     if (status.ok() && reply.ttl() > 0) extend(sent);
     else if (status.ok()) give_up();
-    if (!is_good()) return;  // once it may have been over it is over
+    if (!is_good()) return;  // never recover a lease that may have expired
   }
 }
 

@@ -1,4 +1,6 @@
-// Keeps a lease of etcd's alive, and knows without asking whether it still is. Owns a thread.
+// Keeps an etcd lease alive with a thread of its own, and tells locally until when the lease is certain to
+// live. Used by etcd_store.cc. If etcd cannot be reached, is_good() becomes false before the lease can
+// expire.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -11,20 +13,20 @@ namespace gpupool::scheduler::etcd {
 
 class Keeper {
  public:
-  // `since`: when the lease was asked for. `client` outlives this.
+  // `since`: when the lease was requested. `client` must outlive this object.
   Keeper(Client& client, int64_t lease, std::chrono::seconds time_to_live, Clock::time_point since);
-  ~Keeper();  // the lease is left as it is
+  ~Keeper();  // joins the thread; does not revoke the lease
 
   int64_t lease() const { return lease_; }
-  // Until then etcd cannot have ended it, unless it was told to. Any thread.
+  // Until this time etcd cannot have expired the lease. Any thread.
   Clock::time_point good_until() const { return Clock::time_point(Clock::duration(good_until_)); }
   bool is_good() const { return Clock::now() < good_until(); }
-  // It is known to be over.
+  // Marks the lease as lost.
   void give_up() { good_until_ = 0; }
 
  private:
   void run();
-  // Clocks of two machines do not run alike: nine tenths of the time.
+  // Uses nine tenths of the TTL, because the clocks of two machines run at different rates.
   void extend(Clock::time_point since) { good_until_ = (since + time_to_live_ - time_to_live_ / 10).time_since_epoch().count(); }
 
   Client& client_;

@@ -18,7 +18,7 @@ Error failure(sqlite3* connection) {
 }  // namespace
 
 Statement& Statement::bind(int place, std::string_view text) {
-  // What cannot be bound (memory) is null, which the tables refuse.
+  // If memory is exhausted, the parameter stays null, which the tables' NOT NULL constraints reject.
   sqlite3_bind_blob64(statement_.get(), place, text.data() ? text.data() : "", text.size(), SQLITE_STATIC);
   return *this;
 }

@@ -1,4 +1,5 @@
-// SQLite with Results: a connection and its statements. One thread at a time.
+// C++ wrapper of a SQLite connection and its prepared statements, used by sqlite_store.cc. Failures are
+// Results with ErrorCode::unavailable. One thread at a time.
 #pragma once
 #include <sqlite3.h>
 
@@ -12,13 +13,14 @@ namespace gpupool::scheduler::sqlite {
 
 class Database;
 
-// Of a Database that outlives it.
+// A prepared statement. Its Database must outlive it.
 class Statement {
  public:
   Statement() = default;
-  Statement& bind(int place, std::string_view text);  // valid until the next step() or reset()
+  Statement& bind(int place, std::string_view text);  // `text` must live until step() or reset()
   Statement& bind(int place, uint64_t number);
-  // True: there is a row. The statement can be used again after false, an error, or reset().
+  // Returns true if there is a row, false at the end. After false, an error or reset() the statement can be
+  // reused.
   Result<bool> step();
   void reset();
   std::string text(int column) const;
@@ -34,7 +36,7 @@ class Statement {
 
 class Database {
  public:
-  // Made with mode 0600 where it is not there.
+  // Creates the file with mode 0600 if it does not exist.
   static Result<Database> open(const std::string& file);
   Result<void> run(const char* statements);
   Result<Statement> prepare(const char* statement);

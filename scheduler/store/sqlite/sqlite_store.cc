@@ -21,14 +21,14 @@ using sqlite::Statement;
 
 constexpr auto kLockEvery = 50ms;
 
-// WAL: readers do not wait for the writer; FULL: what is committed survives a power failure.
+// WAL: readers do not wait for the writer. FULL: committed transactions survive a power failure.
 constexpr const char* kSetUp =
     "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;"
     "CREATE TABLE IF NOT EXISTS entries (key BLOB PRIMARY KEY NOT NULL, value BLOB NOT NULL) WITHOUT ROWID;"
     "CREATE TABLE IF NOT EXISTS leadership (only_one INTEGER PRIMARY KEY CHECK (only_one = 1), term INTEGER NOT NULL, address BLOB NOT NULL);"
     "INSERT OR IGNORE INTO leadership VALUES (1, 0, x'');";
 
-// The first key behind all that begin with `prefix`; empty: there is none.
+// Returns the exclusive end of the key range with this prefix; empty: no end.
 std::string behind(std::string prefix) {
   while (!prefix.empty() && prefix.back() == '\xff') prefix.pop_back();
   if (!prefix.empty()) ++prefix.back();

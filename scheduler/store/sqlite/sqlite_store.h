@@ -1,5 +1,6 @@
-// The store in one file of this host, with another beside it, FILE.leader, whose lock the leader has: so there is one leader among the
-// processes of this host, and a dead one is followed at once. Not for network file systems, where neither SQLite nor locks hold.
+// Implementation of Store (store.h) in a local SQLite file. The leader holds a lock (flock) on FILE.leader,
+// so there is one leader among the processes of this host, and the lock of a dead leader is free at once. Not
+// for network file systems, where neither SQLite nor flock is reliable.
 #pragma once
 #include "scheduler/store/store.h"
 
