@@ -1,4 +1,5 @@
-// pool-admin's commands for one poold. They print to stdout and throw Failure.
+// pool-admin's commands for one poold. Each prints to stdout and returns the exit status, or throws Failure.
+// Called by pool_admin.cc; one thread.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -11,11 +12,12 @@ namespace gpupool::admin {
 Exit show_gpus(PooldClient& poold, bool json);
 Exit show_sessions(PooldClient& poold, bool json, const std::string& tenant);
 Exit show_tenants(PooldClient& poold, bool json);
-Exit show_quotas(PooldClient& poold, bool json, const std::string& tenant);  // empty: of all
-// `gpu`: empty: of each. The word `default` stands for what each GPU has.
+Exit show_quotas(PooldClient& poold, bool json, const std::string& tenant);  // empty: all tenants
+// With `gpu` empty sets the limits of every GPU. The word `default` resets this GPU to the limits of every
+// GPU.
 Exit set_quota(PooldClient& poold, bool json, const std::string& tenant, const std::string& gpu, std::vector<std::string> words);
 Exit kill_sessions(PooldClient& poold, bool json, const std::vector<std::string>& sessions, const std::string& reason);
-// What a session is doing. kExitRefused, too, where its worker does not answer.
+// Prints the state of a session for debugging. Returns kExitRefused if its worker does not answer.
 Exit show_dump(PooldClient& poold, bool json, const std::string& session);
 Exit show_health(PooldClient& poold, bool json);
 

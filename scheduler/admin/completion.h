@@ -1,5 +1,6 @@
-// Completion of pool-admin's words in a shell: `pool-admin completion bash` prints a script that asks pool-admin itself what may
-// follow, by starting it as `pool-admin --complete WORD...` with the words so far, the last one unfinished.
+// Shell completion for pool-admin. `pool-admin completion bash` prints a script that runs `pool-admin
+// --complete WORD...` with the words typed so far, the last one unfinished, to get the candidates. Pure
+// functions.
 #pragma once
 #include <CLI/CLI.hpp>
 #include <string>
@@ -9,9 +10,9 @@ namespace gpupool::admin {
 
 constexpr const char* kCompleteOption = "--complete";
 
-// bash, zsh or fish. Empty: no such shell.
+// `shell`: bash, zsh or fish. Returns "" for another shell.
 std::string completion_script(const std::string& shell);
-// Commands and options that may stand in the place of the last word, one each line.
+// Returns the commands and options that complete the last word, one per line.
 std::string completions(const CLI::App& app, const std::vector<std::string>& words);
 
 }  // namespace gpupool::admin

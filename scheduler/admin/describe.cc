@@ -87,7 +87,7 @@ std::string sessions_text(const google::protobuf::RepeatedPtrField<Session>& ses
   return table.text(width);
 }
 
-// Of each GPU, and of those of which it is another.
+// Returns the memory limit of every GPU, followed by the GPUs with a different limit.
 std::string memory_quota_text(const Quota& quota) {
   std::string text = limit_text(quota.memory_bytes());
   for (const GpuQuota& gpu : quota.gpus()) {
@@ -96,7 +96,8 @@ std::string memory_quota_text(const Quota& quota) {
   return text;
 }
 
-// The same, and its multiprocessors where it has some of its own.
+// Returns the compute quota in the same form; in partition mode also the number of multiprocessors on each
+// GPU.
 std::string compute_text(const Tenant& tenant) {
   const Quota& quota = tenant.quota();
   std::string text = part_text(quota.compute_milli());

@@ -1,4 +1,4 @@
-// poold's messages as text for people.
+// Formats poold's admin messages as text for pool-admin. Pure functions.
 #pragma once
 #include <chrono>
 #include <string>
@@ -11,7 +11,7 @@ namespace gpupool::admin {
 using server::bytes_text;
 std::string duration_text(std::chrono::milliseconds time);    // "2h 05m"
 std::string seconds_text(uint64_t nanoseconds);               // "12.3 s"
-// What is not limited, 0, is "-".
+// limit_text(), rate_text() and count_text() return "-" for 0, which means unlimited.
 std::string limit_text(uint64_t bytes);
 std::string rate_text(uint64_t bytes_per_second);  // "1.5 GiB/s"
 std::string count_text(uint32_t count);
@@ -19,7 +19,7 @@ std::string mode_text(Quota::Mode mode);
 std::string priority_text(Quota::Priority priority);
 
 std::string state_text(Session::State state);
-// Tables for a line of `width` characters, 0: any.
+// Tables for a line of `width` characters; 0: unlimited.
 std::string gpus_text(const google::protobuf::RepeatedPtrField<Gpu>& gpus, size_t width);
 std::string sessions_text(const google::protobuf::RepeatedPtrField<Session>& sessions, size_t width);
 std::string tenants_text(const google::protobuf::RepeatedPtrField<Tenant>& tenants, size_t width);

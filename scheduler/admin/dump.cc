@@ -85,7 +85,7 @@ std::string worker_text(const WorkerDump& worker, size_t width) {
   return text + worker_lists(worker, width);
 }
 
-// Handles have more bits than some readers of JSON keep of a number.
+// Handles are written as text: 64-bit numbers lose bits in JSON readers that use double.
 Json stream_json(std::optional<uint64_t> stream) { return stream ? Json(handle_text(*stream)) : Json(nullptr); }
 
 Json json_of(const GpuTurn& turn) { return {{"gpu", turn.gpu()}, {"turn", turn.turn()}, {"wanted", turn.wanted()}, {"waits", turn.waits()}}; }

@@ -1,4 +1,5 @@
-// A session's dump (protocol/control/dump.proto) as text for people, and as JSON for programs with the names of the message's fields.
+// Formats a session's dump (protocol/control/dump.proto) for `pool-admin dump`, as text and as JSON with the
+// message's field names. Pure functions.
 #pragma once
 #include <string>
 
@@ -7,7 +8,7 @@
 
 namespace gpupool::admin {
 
-// Tables for a line of `width` characters, 0: any.
+// Tables for a line of `width` characters; 0: unlimited.
 std::string dump_text(const SessionDump& dump, size_t width);
 Json json_of(const SessionDump& dump);
 

@@ -1,4 +1,5 @@
-// How pool-admin ends when it cannot do what it was asked to.
+// pool-admin's exit statuses and its only exception type; main() prints the exception and exits with its
+// status.
 #pragma once
 #include <stdexcept>
 #include <string>
@@ -7,18 +8,19 @@
 
 namespace gpupool::admin {
 
-// The exit status of pool-admin.
+// Exit statuses of pool-admin.
 enum Exit : int {
   kExitGood = 0,
-  kExitRefused = 1,      // poold or the scheduler says no: no such tenant or session, a quota that makes no sense; health: it is not ready
+  kExitRefused = 1,      // rejected by the server; `health`: not ready; `dump`: no answer from the worker
   kExitUsage = 2,
-  kExitUnreachable = 3,  // none there, or it does not answer
+  kExitUnreachable = 3,  // poold or scheduler not running, or not answering
 };
 
-// Messages of gRPC that are longer end the call: bounds what a poold or a scheduler can make pool-admin keep. Some hundred thousand leases.
+// Maximum size of a gRPC reply: limits the memory that a server can make pool-admin use. Suffices for some
+// hundred thousand leases.
 constexpr int kMostReplyBytes = 256 << 20;
 
-// Its text, part of which is the other side's, is printable and bounded.
+// Makes its text printable and limits its length, because parts of it may come from the server.
 struct Failure : std::runtime_error {
   Failure(Exit status, const std::string& what) : std::runtime_error(printable_message(what)), status(status) {}
   const Exit status;

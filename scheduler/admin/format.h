@@ -1,4 +1,4 @@
-// Numbers as pool-admin prints them.
+// Formatting of numbers for pool-admin. Pure functions.
 #pragma once
 #include <array>
 #include <cstdint>

@@ -7,7 +7,7 @@ namespace gpupool::admin {
 bool handle_key(int& keys) {
   std::array<char, 64> pressed;
   const ssize_t count = ::read(keys, pressed.data(), pressed.size());
-  if (count <= 0) keys = -1;  // poll() leaves it out from now on
+  if (count <= 0) keys = -1;  // poll() ignores negative descriptors
   for (ssize_t i = 0; i < count; ++i) {
     if (pressed[static_cast<size_t>(i)] == 'q' || pressed[static_cast<size_t>(i)] == 'Q') return false;
   }

@@ -1,4 +1,6 @@
-// `top`: snapshots that come over a stream, drawn in place on a terminal or printed one after the other.
+// The display loop of `pool-admin top`: receives snapshots over a gRPC stream, and redraws the screen on a
+// terminal or prints one snapshot after the other. Used by top.cc (poold) and pool/commands.cc (scheduler).
+// The caller's thread draws; one more thread receives. Throws Failure.
 #pragma once
 #include <grpcpp/grpcpp.h>
 #include <poll.h>
@@ -25,11 +27,14 @@ namespace gpupool::admin {
 
 struct TopOptions {
   std::chrono::milliseconds interval{1'000};
-  uint64_t count = 0;  // pictures, then it ends; 0: until q, Ctrl-C or SIGTERM. A single picture is of the second snapshot
+  // Number of snapshots to show; 0: until q, Ctrl-C or SIGTERM. With 1, the second snapshot is shown, because
+  // rates need two.
+  uint64_t count = 0;
   bool json = false;   // one line of JSON per snapshot
 };
 
-// Those that end top, as something to poll. To be made before any thread, so that none of them gets the signals.
+// A signalfd for the signals that end `top`, and SIGWINCH. Construct it before any thread starts, so that all
+// threads inherit the signal mask.
 class TopSignals {
  public:
   TopSignals();
@@ -37,18 +42,18 @@ class TopSignals {
   TopSignals(const TopSignals&) = delete;
   TopSignals& operator=(const TopSignals&) = delete;
   int descriptor() const { return descriptor_; }
-  int next() const;
-  // Whether one other than SIGWINCH comes within this time.
+  int next() const;  // the next pending signal; 0: none
+  // Returns true if a signal other than SIGWINCH arrives within this time.
   bool ends(std::chrono::milliseconds patience) const;
 
  private:
   int descriptor_;
 };
 
-// False: the user has had enough.
+// Reads the pressed keys. Returns false if the user pressed q. Sets `keys` to -1 at the end of the input.
 bool handle_key(int& keys);
 
-// Whose snapshots, and how they look.
+// The source of the snapshots and their presentation.
 template <class Snapshot>
 struct LiveView {
   const char* who;
@@ -58,7 +63,7 @@ struct LiveView {
   std::function<std::string(const Snapshot&)> json_line;
 };
 
-// A thread that receives; the newest snapshot waits for the other.
+// Receives the snapshots on a thread of its own and keeps the newest one for next().
 template <class Snapshot>
 class SnapshotStream {
  public:
@@ -70,9 +75,9 @@ class SnapshotStream {
     thread_.join();
     ::close(wake_);
   }
-  // Readable when next() has something.
+  // Becomes readable when next() should be called.
   int descriptor() const { return wake_; }
-  // Throws Failure at the end of the other side.
+  // Returns the newest snapshot, or null if there is none yet. Throws Failure when the stream has ended.
   std::optional<Snapshot> next() {
     uint64_t count;
     [[maybe_unused]] const ssize_t got = ::read(wake_, &count, sizeof count);
@@ -109,13 +114,14 @@ class SnapshotStream {
   const int wake_;
   grpc::ClientContext context_;
   const std::unique_ptr<grpc::ClientReader<Snapshot>> reader_;
-  std::mutex mutex_;  // the next two
+  std::mutex mutex_;  // protects newest_ and end_
   std::optional<Snapshot> newest_;
   std::optional<grpc::Status> end_;
   std::thread thread_;
 };
 
-// On a terminal it draws in place, else it prints one snapshot after the other. Throws Failure when the other side ends.
+// Runs until options.count, q or a signal. Redraws the screen if stdout is a terminal and JSON is not
+// requested, else prints one snapshot after the other. Throws Failure when the stream ends.
 template <class Snapshot>
 void run_live(const LiveView<Snapshot>& view, const TopSignals& signals, const TopOptions& options) {
   SnapshotStream<Snapshot> stream(view);
@@ -147,7 +153,7 @@ void run_live(const LiveView<Snapshot>& view, const TopSignals& signals, const T
     }
     const std::string text = options.json ? view.json_line(*now) : view.picture(*now, before ? &*before : nullptr, terminal_width()) + "\n";
     show(text);
-    if (std::fflush(stdout) != 0) return;  // whoever read it has left
+    if (std::fflush(stdout) != 0) return;  // the reader has closed the pipe
   }
 }
 

@@ -1,4 +1,5 @@
-// pool-admin: what goes on in a poold, or in a pool of many (pool/command_line.h), and who may use how much of it.
+// The command pool-admin: shows and changes the state of a poold on this host, or of a pool's scheduler
+// (pool/command_line.h).
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
@@ -51,14 +52,15 @@ int fail(int status, const std::string& why) {
   return status;
 }
 
-// CLI11 takes negative and too large numbers for others. The reason, if it is none.
+// Validates a session number. Returns an error text, or "". CLI11 itself would convert negative and too large
+// numbers to others.
 std::string is_session(const std::string& text) {
   uint64_t number = 0;
   const auto read = std::from_chars(text.data(), text.data() + text.size(), number);
   return read.ec == std::errc() && read.ptr == text.data() + text.size() ? "" : "'" + text + "' is no session's number";
 }
 
-// Whether a scheduler is named, in the words or by the environment.
+// Returns true if --scheduler or GPUPOOL_SCHEDULER names a scheduler; --poold overrides the variable.
 bool is_for_pool(int count, char** words) {
   const auto names = [&](const std::string& option) {
     return std::any_of(words + 1, words + count, [&](const std::string& word) { return word == option || word.starts_with(option + "="); });

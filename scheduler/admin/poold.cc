@@ -16,11 +16,12 @@
 namespace gpupool::admin {
 namespace {
 
-constexpr std::chrono::seconds kPatience{8};  // poold itself gives up after five
+constexpr std::chrono::seconds kPatience{8};  // longer than poold's own timeout of 5 s
 constexpr std::string_view kPrefix = "poold-";
 constexpr std::string_view kSuffix = ".sock";
 
-// True if no process listens on this socket: its poold was killed. Anything else, such as a missing permission, leaves it in the choice.
+// Returns true if no process listens on this socket, because its poold was killed. Returns false on other
+// errors, such as a missing permission.
 bool is_abandoned(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;

@@ -1,4 +1,5 @@
-// The poold that pool-admin speaks to: finds its admin socket, and makes errors of gRPC into what a person can act on.
+// pool-admin's connection to a poold on this host: finds its admin socket, and translates gRPC errors into
+// messages for the user. One thread; throws Failure.
 #pragma once
 #include <grpcpp/grpcpp.h>
 
@@ -10,7 +11,8 @@
 
 namespace gpupool::admin {
 
-// `wish`: "unix:PATH", a port, or nothing for the only one of this host. Throws Failure.
+// Returns the path of the admin socket. `wish`: "unix:PATH", a port, or "" for the only poold on this host.
+// Throws Failure.
 std::string find_socket(const std::string& wish);
 
 class PooldClient {
@@ -18,7 +20,7 @@ class PooldClient {
   explicit PooldClient(const std::string& socket);
   const std::string& socket() const { return socket_; }
 
-  // Calls with a deadline; throws Failure.
+  // Calls with a deadline of 8 s; throws Failure.
   template <class Request, class Reply>
   Reply call(grpc::Status (Admin::Stub::*method)(grpc::ClientContext*, const Request&, Reply*), const Request& request) {
     grpc::ClientContext context;
@@ -28,7 +30,7 @@ class PooldClient {
     return reply;
   }
   Admin::Stub& stub() { return *stub_; }
-  // Throws the Failure that a status which is not OK stands for.
+  // Throws a Failure for a status other than OK.
   void check(const grpc::Status& status) const;
 
  private:

@@ -12,7 +12,7 @@
 namespace gpupool::admin {
 namespace {
 
-// Puts the value where it belongs.
+// Parses the value of one key and sets it in the quota.
 using Read = std::function<Result<void>(const std::string& value, Quota& quota)>;
 
 constexpr const char* kUnlimited = "unlimited";

@@ -1,4 +1,5 @@
-// `pool-admin quota set`: KEY=VALUE words, with the keys and units of poold's configuration file.
+// Parser for the KEY=VALUE words of `pool-admin quota set` for a poold. Keys and units are those of poold's
+// configuration file. Pure.
 #pragma once
 #include <string>
 #include <vector>
@@ -8,7 +9,7 @@
 
 namespace gpupool::admin {
 
-// The changes that they ask for.
+// Returns a quota in which only the given fields are set. ErrorCode::invalid says which word is wrong.
 Result<Quota> read_quota_words(const std::vector<std::string>& words);
 
 }  // namespace gpupool::admin

@@ -33,7 +33,7 @@ std::vector<std::string> wrapped(const std::string& text, size_t most) {
   std::vector<std::string> lines;
   std::string rest = text;
   while (characters(rest) > most) {
-    size_t end = 0, blank = 0;  // of the characters that fit, and the last blank behind or among them
+    size_t end = 0, blank = 0;  // end of the characters that fit; last blank up to there
     for (size_t count = 0; end < rest.size(); ++end) {
       if (rest[end] == ' ') blank = end;
       if (begins_character(rest[end]) && count++ == most) break;
@@ -64,7 +64,7 @@ std::string Table::text(size_t width) const {
     return sum - std::min(sum, kGap);
   };
   while (width != 0 && total() > width) {
-    // The widest of those that may be cut gives way first.
+    // Truncate the widest column first.
     const auto cuttable = [&](size_t column) {
       return columns_[column].shortest != 0 && widths[column] > columns_[column].shortest ? widths[column] : 0;
     };

@@ -1,4 +1,4 @@
-// Text in columns, for a terminal of a certain width or for other programs.
+// Text tables for pool-admin, fitted to the width of the terminal. Does not fail.
 #pragma once
 #include <cstddef>
 #include <string>
@@ -10,17 +10,18 @@ class Table {
  public:
   struct Column {
     std::string title;
-    bool right = false;     // numbers
-    size_t shortest = 0;    // not 0: may be cut down to this many characters where the line is too long
-    int importance = 100;   // columns of less are left out where cutting is not enough, the least first
-    bool wraps = false;     // texts that are too long go on in the next line instead of being cut
+    bool right = false;     // right-aligned, for numbers
+    size_t shortest = 0;    // non-zero: may be truncated to this many characters if the line is too long
+    int importance = 100;   // columns below 100 are omitted if truncating does not suffice, the lowest first
+    bool wraps = false;     // wraps long texts instead of truncating them
   };
   explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
-  // As many texts as there are columns. They are made printable, and cut to kMostCellBytes: many are what clients and servers say of themselves.
+  // `row` must have one text per column. Cells are made printable and truncated to kMostCellBytes, because
+  // many come from clients and servers.
   static constexpr size_t kMostCellBytes = 4096;
   void add(std::vector<std::string> row);
   bool empty() const { return rows_.empty(); }
-  // `width` 0: as wide as it needs.
+  // Returns the table with lines of at most `width` characters if possible; 0: unlimited.
   std::string text(size_t width) const;
 
  private:
@@ -28,11 +29,11 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
-// Characters, not bytes.
+// Returns the number of UTF-8 characters.
 size_t characters(const std::string& text);
-// Lines of at most so many characters (not 0), which end between words where there are some.
+// Splits the text into lines of at most `most` characters (non-zero), between words where possible.
 std::vector<std::string> wrapped(const std::string& text, size_t most);
-// At most so many characters; what was cut ends in an ellipsis.
+// Truncates the text to `most` characters, including an ellipsis if something was cut.
 std::string shortened(const std::string& text, size_t most);
 
 }  // namespace gpupool::admin

@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kUsualWidth = 80;
 constexpr size_t kUsualHeight = 24;
-// The alternate screen, without cursor; and back.
+// Switch to the alternate screen and hide the cursor; and back.
 constexpr std::string_view kBegin = "\x1b[?1049h\x1b[?25l";
 constexpr std::string_view kEnd = "\x1b[?25h\x1b[?1049l";
 
@@ -52,7 +52,7 @@ Screen::Screen() {
     keys.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
     keys.c_cc[VMIN] = 1;
     keys.c_cc[VTIME] = 0;
-    keys.c_cc[VSUSP] = _POSIX_VDISABLE;  // stopped, it would leave the terminal like this
+    keys.c_cc[VSUSP] = _POSIX_VDISABLE;  // Ctrl-Z would leave the terminal in this state
     ::tcsetattr(STDIN_FILENO, TCSANOW, &keys);
   }
   put(kBegin);

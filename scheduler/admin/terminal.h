@@ -1,4 +1,5 @@
-// The terminal while `pool-admin top` draws on it: its own screen, keys without echo. Put back by the destructor.
+// Terminal output of pool-admin. Screen is the alternate screen of `pool-admin top`, with unbuffered keys and
+// no echo; its destructor restores the terminal. One thread; does not fail.
 #pragma once
 #include <termios.h>
 
@@ -6,10 +7,12 @@
 
 namespace gpupool::admin {
 
-// Prints on stdout. Control characters of `text` but the ends of lines become question marks: parts of it come from other machines.
+// Prints to stdout. Replaces control characters other than newlines with question marks, because parts of
+// `text` come from other machines.
 void show(const std::string& text);
 
-// Characters in a line of the terminal that stdout is; if it is none, COLUMNS. 0: as many as it takes.
+// Returns the width of the terminal in characters; COLUMNS if stdout is not a terminal; else 0, for
+// unlimited.
 size_t terminal_width();
 
 class Screen {
@@ -20,7 +23,8 @@ class Screen {
   Screen& operator=(const Screen&) = delete;
 
   size_t width() const;
-  // In the place of what is there, as show() does. Lines that do not fit are left out.
+  // Replaces the content of the screen. Omits lines that do not fit, and replaces control characters as
+  // show() does.
   void draw(const std::string& text);
 
  private:

@@ -10,7 +10,7 @@ Json limit(Number value) {
   return value == 0 ? Json(nullptr) : Json(value);
 }
 
-// Of thousandths: a whole number where it is one.
+// Converts thousandths to percent; an integer if it is one.
 Json percent_of(uint32_t milli) {
   return milli % 10 == 0 ? Json(milli / 10) : Json(milli / 10.0);
 }

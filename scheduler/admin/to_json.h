@@ -1,5 +1,6 @@
-// poold's messages as JSON for programs. The names are those of protocol/control/admin.proto and stay; fields may be added.
-// Sizes are numbers of bytes, times numbers in the unit that the name ends with; what is not limited is null.
+// poold's admin messages as JSON, for pool-admin --json. Pure functions. The field names are those of
+// protocol/control/admin.proto and must not change; fields may be added. Sizes are in bytes, times in the
+// unit that the name ends with; a limit that is not set is null.
 #pragma once
 #include "protocol/control/admin.pb.h"
 #include "scheduler/json/json.h"

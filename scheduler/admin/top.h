@@ -1,14 +1,14 @@
-// `pool-admin top`: what goes on in a poold, again and again.
+// `pool-admin top` for a poold: GPUs and sessions with their rates, updated continuously (live_view.h).
 #pragma once
 #include "scheduler/admin/live_view.h"
 #include "scheduler/admin/poold.h"
 
 namespace gpupool::admin {
 
-// On a terminal it draws in place, else it prints one snapshot after the other. Throws Failure when poold ends.
+// Runs until options.count, q or a signal. Throws Failure when poold ends.
 void run_top(PooldClient& poold, const TopSignals& signals, const TopOptions& options);
 
-// One picture: rates are since `before`, which may be null.
+// Formats one snapshot. Rates are computed since `before`, which may be null.
 std::string picture_of(const Snapshot& now, const Snapshot* before, size_t width);
 
 }  // namespace gpupool::admin

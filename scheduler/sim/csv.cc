@@ -27,7 +27,7 @@ Result<Csv> Csv::parse(std::string file, std::string_view text) {
     return Error{ErrorCode::malformed, csv.file_ + ":" + std::to_string(at_line) + ":" + std::to_string(at_column) + ": " + what};
   };
   std::vector<Field> row;
-  if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);  // as some programs mark UTF-8
+  if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);  // UTF-8 byte order mark
   size_t at = 0;
   const auto next = [&] {
     if (text[at] == '\n') {

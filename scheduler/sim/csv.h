@@ -1,5 +1,6 @@
-// Comma-separated values as spreadsheets write them: a header line names the columns; fields may be quoted. Pure; failures are Results
-// whose message begins with FILE:LINE:COLUMN (from 1, columns in characters of the line).
+// Parser for comma-separated values with a header line and quoted fields, as spreadsheets write them. Used by
+// trace.cc. Failures are Results whose message begins with FILE:LINE:COLUMN (counted from 1, columns in
+// bytes).
 #pragma once
 #include <cstdint>
 #include <limits>
@@ -13,19 +14,19 @@ namespace gpupool::sim {
 
 class Csv {
  public:
-  // `file` is for messages. Every row has as many fields as the header.
+  // `file` is used in messages. Every row must have as many fields as the header.
   static Result<Csv> parse(std::string file, std::string_view text);
   static Result<Csv> read(const std::string& path);
 
   size_t rows() const { return rows_.size(); }
-  // The column's number, or nothing said: -1.
+  // Returns the column's number; -1 if there is none of this name.
   int column(std::string_view name) const;
   Result<int> needed_column(std::string_view name) const;
 
-  // An empty text for column -1.
+  // Returns "" for column -1.
   const std::string& text(size_t row, int column) const;
   Result<int64_t> number(size_t row, int column, int64_t least = 0, int64_t most = std::numeric_limits<int64_t>::max()) const;
-  // `otherwise` for column -1 and for empty fields.
+  // Returns `otherwise` for column -1 and for empty fields.
   Result<int64_t> number_or(size_t row, int column, int64_t otherwise, int64_t least = 0, int64_t most = std::numeric_limits<int64_t>::max()) const;
   Error error_at(size_t row, int column, const std::string& what) const;
 

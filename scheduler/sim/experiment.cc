@@ -25,7 +25,8 @@ std::string size_name(const Task& task) {
   return (task.request.gpus > 1 ? std::to_string(task.request.gpus) + "x" : "") + std::to_string(task.request.milli);
 }
 
-// Of what is free, the part that an average task of the trace that wants GPUs could not use on its node.
+// Returns the free share, in percent of the cluster, that an average GPU task of the trace could not use on
+// the share's node.
 double unusable_percent(const Cluster& cluster, const std::vector<placement::Request>& requests) {
   std::unordered_map<placement::Shape, double, placement::ShapeHash> kinds;
   double total = 0;
@@ -113,7 +114,7 @@ Outcome run(const Experiment& experiment, uint64_t seed) {
     if (within_100) arrived_100.push_back(&task);
     ++out.arrived;
     const placement::Request& request = requests[number];
-    if (request.gpus == 0 && experiment.mode == Mode::pool) continue;  // needs nothing of a GPU node
+    if (request.gpus == 0 && experiment.mode == Mode::pool) continue;  // needs no resources of the GPU nodes
     const float start = cpu_microseconds();
     placer.observe(request);
     const auto placed = placer.decide(request);

@@ -1,6 +1,8 @@
-// The experiment of "Beware of Fragmentation" (USENIX ATC 2023): the tasks of a trace arrive in random order, then more of them by chance,
-// until the GPUs asked for are 130 % of the cluster's; each is placed at once or dropped; nothing departs. What counts is how much of all
-// GPU thousandths is allocated when 100 % and 130 % have arrived.
+// The experiment of "Beware of Fragmentation" (USENIX ATC 2023): the tasks of a trace arrive in random order,
+// followed by randomly drawn ones, until 130 % of the cluster's GPUs have been requested. Each task is placed
+// at once or dropped; none departs. The result is the share of all GPU thousandths that is allocated when 100
+// % and 130 % have arrived. Used by pool_sim.cc; throws std::runtime_error on bad input or a broken
+// invariant.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -16,28 +18,28 @@ struct Point {
 };
 
 struct Refused {
-  std::string what;    // the size: "810", "2x1000", "no GPU"
+  std::string what;    // size of the tasks: "810", "2x1000", "no GPU"
   uint32_t tasks = 0;
 };
 
-struct Times {           // microseconds of CPU time of the thread
+struct Times {           // microseconds of the thread's CPU time
   double p50 = 0, p99 = 0, most = 0;
 };
-float cpu_microseconds();  // of this thread; to be subtracted
-// Sorts.
+float cpu_microseconds();  // this thread's CPU time modulo 1000 s; only differences are meaningful
+// Sorts `samples`.
 Times times_of(std::vector<float>& samples);
 
 struct Outcome {
   uint64_t seed = 0;
   double allocated_100 = 0, allocated_130 = 0;  // percent
-  double offline_100 = 0;                       // percent: offline_best_fit of what had arrived
-  double unusable = 0;                          // percent of the cluster: free at the end, and no use for an average task
+  double offline_100 = 0;                       // percent: offline_best_fit() of the same tasks
+  double unusable = 0;                          // percent: free at the end but unusable for an average task
   uint32_t arrived = 0, refused_100 = 0, refused_130 = 0;
-  std::vector<Refused> refused;                 // until 130 %
+  std::vector<Refused> refused;                 // up to 130 %
   std::vector<Point> curve;                     // at each whole percent
   Times decision;
-  uint64_t beyond_inventory = 0;                // bytes: what the placer owns
-  uint64_t heap_growth = 0;                     // bytes: what the process took while it ran; 0 where that cannot be told
+  uint64_t beyond_inventory = 0;                // bytes: Placer::bytes() at the end
+  uint64_t heap_growth = 0;                     // bytes by which the process's heap grew; 0 if it did not
 };
 
 struct Experiment {
@@ -47,13 +49,14 @@ struct Experiment {
   placement::PolicyKind policy = placement::PolicyKind::fragmentation;
 };
 
-// The numbers of the tasks in the order of their arrival, at most `percent` of the demand that `capacity` thousandths can serve.
+// Returns the indexes of the tasks in their order of arrival, until they request `percent` of `capacity`
+// thousandths.
 std::vector<uint32_t> arrivals(const std::vector<Task>& tasks, int64_t capacity, int percent, uint64_t seed);
 
 Outcome run(const Experiment& experiment, uint64_t seed);
 
-// The thousandths that best-fit-decreasing places of tasks known beforehand, on GPUs that belong to no host and are of no model: what online
-// placement can hardly pass.
+// Returns the thousandths that best-fit-decreasing allocates if all tasks are known in advance, and hosts and
+// models are ignored: an approximate upper bound for online placement.
 int64_t offline_best_fit(const std::vector<placement::NodeSpec>& nodes, const std::vector<const Task*>& tasks);
 
 }  // namespace gpupool::sim

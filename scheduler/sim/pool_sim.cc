@@ -1,4 +1,4 @@
-// pool-sim: what placement policies make of a cluster and its tasks, without either.
+// The command pool-sim: simulates placement policies on a cluster and tasks from files, or on synthetic ones.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
@@ -60,7 +60,7 @@ int simulate(const Options& options) {
   Subject subject{.nodes = options.nodes.empty() ? "synthetic" : options.nodes, .tasks = options.tasks.empty() ? "synthetic" : options.tasks,
                   .node_count = nodes.size(), .mode = options.mode == "pool" ? Mode::pool : Mode::local, .load = options.load};
   for (const placement::NodeSpec& node : nodes) subject.gpu_count += static_cast<uint64_t>(node.gpus);
-  constexpr uint32_t kTasksPerGpu = 2;  // more than fit
+  constexpr uint32_t kTasksPerGpu = 2;  // more than fit into the cluster
   tasks = options.tasks.empty() ? synthetic_tasks(static_cast<uint32_t>(subject.gpu_count) * kTasksPerGpu, options.seed)
                                 : value_of(tasks_of(value_of(Csv::read(options.tasks))));
   subject.task_count = tasks.size();

@@ -16,7 +16,8 @@ namespace {
 using placement::Cluster;
 using placement::Placement;
 
-// Waiting is felt in relation to how long a task runs; of short ones, to this.
+// The slowdown relates waiting to the task's run time; for shorter tasks, to this many seconds (bounded
+// slowdown).
 constexpr double kShortSeconds = 10;
 constexpr size_t kCurvePoints = 400;
 
@@ -37,7 +38,7 @@ Waiting waiting_of(std::vector<double> seconds) {
   if (seconds.empty()) return out;
   std::sort(seconds.begin(), seconds.end());
   for (const double one : seconds) out.mean += one / static_cast<double>(seconds.size());
-  // The least that so many do not exceed.
+  // Percentile by nearest rank.
   const auto at = [&](double part) { return seconds[static_cast<size_t>(std::ceil(part * static_cast<double>(seconds.size()))) - 1]; };
   out.p50 = at(0.5);
   out.p99 = at(0.99);
@@ -71,7 +72,8 @@ class Replay {
   Replayed run() {
     std::vector<uint32_t> order;
     for (uint32_t i = 0; i < tasks_.size(); ++i) {
-      if (placement::Placer::check(requests_[i])) order.push_back(i);  // others need nothing of the cluster
+      // Tasks that ask for nothing of the cluster, in pool mode those without GPUs, are left out.
+      if (placement::Placer::check(requests_[i])) order.push_back(i);
     }
     std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return arrives_[a] < arrives_[b]; });
     if (order.empty()) return {};
@@ -135,7 +137,7 @@ class Replay {
   }
 
   void try_waiting() {
-    std::unordered_set<placement::Shape, placement::ShapeHash> in_vain;  // what did not fit will not fit a moment later
+    std::unordered_set<placement::Shape, placement::ShapeHash> in_vain;  // did not fit in this round
     for (auto task = waiting_.begin(); task != waiting_.end();) {
       const placement::Shape shape = cluster_.shape_of(requests_[*task]);
       if (in_vain.contains(shape)) {

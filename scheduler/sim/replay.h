@@ -1,5 +1,6 @@
-// Tasks that arrive and depart at their times. Who cannot be placed waits; when something departs, those who wait are tried in the order
-// of their arrival, and later ones may pass those that still do not fit (backfill without reservations).
+// Simulates tasks that arrive and depart at the trace's times. Tasks that do not fit wait. After each
+// departure the waiting tasks are tried in order of arrival, and later ones may overtake those that still do
+// not fit (backfill without reservations). Used by pool_sim.cc; throws std::runtime_error.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -16,17 +17,17 @@ struct Waiting {
 };
 
 struct Replayed {
-  uint32_t placed = 0, never = 0;               // never: that no node could ever serve
-  double mean_allocated = 0, most_allocated = 0;  // percent of the cluster, the mean over time until the last arrival
+  uint32_t placed = 0, never = 0;               // never: tasks that no node could ever serve
+  double mean_allocated = 0, most_allocated = 0;  // percent; mean over time until the last arrival
   Waiting waiting;
   std::map<std::string, Waiting> by_size;       // "no GPU", "share", "one GPU", "several GPUs"
   std::map<std::string, Waiting> by_tenant;
-  double fairness = 1;                          // Jain's index of the tenants' mean slowdown: 1 all alike, 1 / tenants one bears it all
+  double fairness = 1;                          // Jain's index of the tenants' mean slowdowns; 1: equal
   Times decision;
   std::vector<std::pair<double, double>> curve;  // hours, percent allocated
 };
 
-// `load`: tasks arrive so many times as fast.
+// `load`: factor by which the arrivals are accelerated.
 Replayed replay(const Experiment& experiment, double load, uint64_t seed);
 
 }  // namespace gpupool::sim

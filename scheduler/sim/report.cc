@@ -18,7 +18,7 @@ std::string printed(const char* format, Values... values) {
 
 const char* name_of(Mode mode) { return mode == Mode::local ? "local" : "pool"; }
 
-// The slowest of all seeds counts: a mean of percentiles would be none.
+// Takes the maximum over the seeds, because a mean of percentiles is not a percentile.
 Times worst(const std::vector<Outcome>& outcomes) {
   Times out;
   for (const Outcome& outcome : outcomes) {

@@ -1,4 +1,4 @@
-// What pool-sim tells: for people as text, for programs as JSON, and as pictures.
+// Formats pool-sim's results as text, JSON and plots. Pure functions; used by pool_sim.cc.
 #pragma once
 #include <nlohmann/json.hpp>
 #include <string>
@@ -12,12 +12,12 @@ namespace gpupool::sim {
 
 struct Run {
   placement::PolicyKind policy = placement::PolicyKind::fragmentation;
-  std::vector<Outcome> outcomes;   // of the experiment, one for each seed
-  std::vector<Replayed> replayed;  // or of the replay
+  std::vector<Outcome> outcomes;   // of the experiment, one per seed; else
+  std::vector<Replayed> replayed;  // one element, with --replay
 };
 
 struct Subject {
-  std::string nodes, tasks;        // where they are from
+  std::string nodes, tasks;        // file names, or "synthetic"
   uint64_t node_count = 0, gpu_count = 0, task_count = 0;
   Mode mode = Mode::local;
   double load = 1;

@@ -10,7 +10,7 @@ namespace gpupool::plot {
 namespace {
 
 constexpr double kWidth = 860, kHeight = 520, kLeft = 80, kRight = 190, kTop = 50, kBottom = 60;
-constexpr size_t kMostDots = 40;  // of a line; more hide it
+constexpr size_t kMostDots = 40;  // lines with more points are drawn without dots
 constexpr const char* kColours[] = {"#1b6ca8", "#d1495b", "#2e933c", "#8d6a9f", "#edae49", "#444444", "#00a6a6", "#a0522d"};
 
 std::string text_of(const char* format, double value) {
@@ -19,7 +19,7 @@ std::string text_of(const char* format, double value) {
   return text;
 }
 
-// 4096 as 4 Ki, 0.05 as 0.05.
+// Formats multiples of 1024 with a binary unit ("4 Ki"), other values as they are.
 std::string label(double value) {
   constexpr double kKibi = 1024;
   if (value >= kKibi && std::fmod(value, kKibi) == 0) {
@@ -61,7 +61,7 @@ std::string rule(double x1, double y1, double x2, double y2, const char* colour)
          text_of("%.1f", y2) + "\" stroke=\"" + colour + "\"/>\n";
 }
 
-// 1, 2 and 5 of every power of ten within the range.
+// Ticks of a logarithmic axis: 1, 2 and 5 times each power of ten within the range.
 std::vector<double> ticks(double least, double most) {
   std::vector<double> out;
   for (double power = std::pow(10, std::floor(std::log10(least))); power <= most; power *= 10) {
@@ -72,7 +72,7 @@ std::vector<double> ticks(double least, double most) {
   return out;
 }
 
-// About eight round steps.
+// Ticks of a linear axis: about eight round steps.
 std::vector<double> even_ticks(double least, double most) {
   const double power = std::pow(10, std::floor(std::log10(std::max(most - least, 1e-9) / 8)));
   double step = power;

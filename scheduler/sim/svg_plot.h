@@ -1,4 +1,5 @@
-// A plot of lines as an SVG file: enough for gpupool-bench and pool-sim, without another program.
+// Draws line plots as SVG, for gpupool-bench and pool-sim. Throws std::runtime_error without points or if the
+// file cannot be written.
 #pragma once
 #include <string>
 #include <utility>
@@ -14,7 +15,7 @@ struct Line {
 struct Plot {
   std::string title, x_label, y_label;
   std::vector<Line> lines;
-  bool logarithmic = true;  // both axes; then all coordinates are above 0
+  bool logarithmic = true;  // both axes; then all coordinates must be above 0
 };
 
 std::string to_svg(const Plot& plot);

@@ -18,7 +18,7 @@ std::vector<placement::NodeSpec> synthetic_nodes(uint32_t count) {
   constexpr Kind kKinds[] = {{"A", 96, 512, 40}, {"B", 128, 768, 80}, {"A", 96, 512, 40}, {"C", 192, 1024, 80}};
   std::vector<placement::NodeSpec> nodes;
   for (uint32_t i = 0; i < count; ++i) {
-    const Kind& kind = kKinds[i / kNodesOfRack % std::size(kKinds)];  // racks of one kind
+    const Kind& kind = kKinds[i / kNodesOfRack % std::size(kKinds)];  // all nodes of a rack are of one kind
     nodes.push_back({.name = "node-" + std::to_string(i), .zone = "zone-" + std::to_string(i / kNodesOfZone),
                      .rack = "rack-" + std::to_string(i / kNodesOfRack), .model = kind.model, .gpus = 8,
                      .gpu_memory = static_cast<uint64_t>(kind.gpu_gib * kGib), .cpu_milli = kind.cpus * 1000, .host_memory = kind.gib * kGib});

@@ -1,4 +1,5 @@
-// Clusters and tasks of any size, made from a seed: to see how decisions scale, not how well anything is packed. Pure.
+// Generates clusters and tasks of any size, deterministically: to measure how decisions scale, not how well
+// policies pack. Pure functions; used by pool_sim.cc.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -7,9 +8,11 @@
 
 namespace gpupool::sim {
 
-// Nodes of eight GPUs: half of model A with 96 processors, the others of B and C with 128 and 192; 16 to a rack, 64 racks to a zone.
+// Returns nodes of eight GPUs: half of them with model A and 96 processors, a quarter each with B and 128,
+// and C and 192. 16 nodes form a rack, 64 racks a zone.
 std::vector<placement::NodeSpec> synthetic_nodes(uint32_t count);
-// Half of the tasks ask for a share of one GPU, most others for one GPU, some for 2, 4 or 8; a tenth for no GPU, a tenth for certain models.
+// Half of the tasks ask for a share of one GPU, a third for one GPU, some for 2, 4 or 8, a tenth for none. A
+// tenth of the tasks with GPUs asks for model B or C.
 std::vector<Task> synthetic_tasks(uint32_t count, uint64_t seed);
 
 }  // namespace gpupool::sim

@@ -15,7 +15,7 @@ constexpr int64_t kMostMib = int64_t{1} << 40;
 constexpr int64_t kMostCpuMilli = int64_t{1} << 40;
 constexpr int64_t kMostSeconds = int64_t{1} << 40;
 
-// Reads fields and remembers the first failure, so that a row is one list of fields.
+// Reads the fields of a row and remembers the first failure, so that callers check once per row.
 class Row {
  public:
   Row(const Csv& csv, size_t row) : csv_(csv), row_(row) {}
@@ -38,7 +38,7 @@ class Row {
   std::optional<Error> error_;
 };
 
-// The numbers of the columns; the first error if one is missing.
+// Returns the numbers of the named columns, or an error for the first missing one.
 template <size_t N>
 Result<std::array<int, N>> needed(const Csv& csv, const std::array<const char*, N>& names) {
   std::array<int, N> numbers{};

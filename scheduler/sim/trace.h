@@ -1,4 +1,5 @@
-// A cluster and a list of tasks, read from CSV files. docs/placement.md names their columns.
+// Reads a cluster and a list of tasks from CSV files, whose columns docs/placement.md lists. Pure functions;
+// used by pool_sim.cc.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -12,7 +13,7 @@ namespace gpupool::sim {
 
 struct Task {
   std::string name;
-  placement::Request request;  // as it would be on its GPUs' node
+  placement::Request request;  // in Mode::local
   std::string tenant;
   int64_t arrives = 0;         // seconds
   int64_t runs = 0;            // seconds; 0 where the trace has no times
@@ -22,7 +23,8 @@ struct Task {
 Result<std::vector<placement::NodeSpec>> nodes_of(const Csv& csv);
 Result<std::vector<Task>> tasks_of(const Csv& csv);
 
-// Where only GPUs are on the GPU's node: processors and host memory are anywhere, and GPUs of one task may be of several hosts.
+// local: a task runs on the host of its GPUs and needs processors and memory there. pool: only the GPUs are
+// on GPU hosts, possibly several; processors and memory are elsewhere.
 enum class Mode { local, pool };
 placement::Request in_mode(const placement::Request& request, Mode mode);
 

@@ -9,7 +9,7 @@ namespace gpupool::admin {
 namespace {
 
 constexpr std::chrono::seconds kPatience{8};
-constexpr std::chrono::seconds kNewLeaderWithin{6};  // where there are several schedulers
+constexpr std::chrono::seconds kNewLeaderWithin{6};  // retry time with several schedulers, for an election
 constexpr std::chrono::milliseconds kBetweenRounds{200};
 
 }  // namespace
@@ -34,7 +34,7 @@ void PoolClient::attempt(const std::function<grpc::Status(pool::PoolAdmin::Stub&
     status = call(stub(), context);
     if (status.error_code() != grpc::StatusCode::UNAVAILABLE) break;
     const auto leader = holder::leader_of(context, schedulers);
-    // Each once, and once more whom they name.
+    // A round tries each scheduler once, and the leader that one of them named.
     if (tries % (schedulers.size() + 1) == 0) {
       if (std::chrono::steady_clock::now() >= until) break;
       std::this_thread::sleep_for(kBetweenRounds);

@@ -1,4 +1,5 @@
-// The scheduler that pool-admin speaks to: the leader among those that are named, and errors of gRPC as what a person can act on.
+// pool-admin's connection to a pool's scheduler: finds the leader among the given addresses, and translates
+// gRPC errors into messages for the user. One thread; throws Failure.
 #pragma once
 #include <grpcpp/grpcpp.h>
 
@@ -17,30 +18,31 @@ class PoolClient {
  public:
   struct Settings {
     holder::PoolAddress address;
-    std::string token;          // an operator's
-    transport::TlsOptions tls;  // files
+    std::string token;          // an operator's token; empty: none
+    transport::TlsOptions tls;  // certificate files
   };
   explicit PoolClient(Settings settings) : settings_(std::move(settings)) {}
 
-  // Calls with a deadline, the leader or whoever says who that is; throws Failure.
+  // Calls the leader with a deadline of 8 s per attempt, following the leader addresses in replies; throws
+  // Failure.
   template <class Request, class Reply>
   Reply call(grpc::Status (pool::PoolAdmin::Stub::*method)(grpc::ClientContext*, const Request&, Reply*), const Request& request) {
     Reply reply;
     attempt([&](pool::PoolAdmin::Stub& stub, grpc::ClientContext& context) { return (stub.*method)(&context, request, &reply); });
     return reply;
   }
-  // A stub for the scheduler that has answered last, and a context for a call without a deadline.
+  // Returns a stub for the scheduler that answered last.
   pool::PoolAdmin::Stub& stub();
   bool has_several() const { return settings_.address.schedulers.size() > 1; }
   void show_token(grpc::ClientContext& context) const;
-  // Throws the Failure that a status which is not OK stands for.
+  // Throws a Failure for a status other than OK.
   void check(const grpc::Status& status) const;
 
  private:
   void attempt(const std::function<grpc::Status(pool::PoolAdmin::Stub&, grpc::ClientContext&)>& call);
 
   Settings settings_;
-  size_t current_ = 0;  // of the schedulers
+  size_t current_ = 0;  // index in settings_.address.schedulers
   std::unique_ptr<pool::PoolAdmin::Stub> stub_;
 };
 

@@ -14,7 +14,7 @@
 namespace gpupool::admin {
 namespace {
 
-constexpr std::chrono::milliseconds kBetweenTries{200};  // of top, to find the scheduler that leads
+constexpr std::chrono::milliseconds kBetweenTries{200};  // interval at which `top` looks for a new leader
 
 using Stub = pool::PoolAdmin::Stub;
 using pool::json_of;
@@ -205,7 +205,7 @@ Exit PoolCommands::top(const TopSignals& signals, const TopOptions& options) {
       run_live(view, signals, options);
       return kExitGood;
     } catch (const Failure& failure) {
-      // The next leader goes on with it, whenever there is one.
+      // With several schedulers, wait for the next leader and continue there.
       if (!opened_once || failure.status != kExitUnreachable || !scheduler_.has_several()) throw;
       if (!open && !said) std::fprintf(stderr, "pool-admin: %s; trying again until a scheduler leads\n", failure.what());
       said = said || !open;

@@ -1,4 +1,5 @@
-// pool-admin's commands for a pool's scheduler. They print to stdout and throw Failure.
+// pool-admin's commands for a pool's scheduler. Each prints to stdout and returns the exit status, or throws
+// Failure. Called by command_line.cc; one thread.
 #pragma once
 #include <optional>
 #include <string>
@@ -19,7 +20,7 @@ class PoolCommands {
   Exit leases(const std::string& tenant, const std::string& node);
   Exit queue(const std::string& tenant);
   Exit tenants();
-  Exit quotas(const std::string& tenant);  // empty: of all
+  Exit quotas(const std::string& tenant);  // empty: all tenants
   Exit set_quota(const std::string& tenant, const std::vector<std::string>& words);
   Exit clear_quota(const std::string& tenant);
   Exit policy();

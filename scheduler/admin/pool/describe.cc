@@ -22,7 +22,7 @@ std::string joined(const Words& words) {
   return text;
 }
 
-// "2 x 0.5 x 8 GiB": so many GPUs, so much of each.
+// Formats a request: number of GPUs, compute share and memory of each, and models, as in "2 x 0.5, 8.0 GiB".
 std::string wish_text(const pool::Request& request) {
   std::string text = std::to_string(request.gpus()) + " x " + gpus_of(request.compute_milli());
   if (request.memory_bytes() != 0) text += ", " + bytes_text(request.memory_bytes());

@@ -1,4 +1,5 @@
-// The pool's state as text for people: tables for a line of `width` characters, 0: any.
+// Formats the pool's state as text for pool-admin: tables for a line of `width` characters; 0: unlimited.
+// Pure functions.
 #pragma once
 #include <string>
 
@@ -9,7 +10,7 @@ namespace gpupool::admin {
 
 std::string nodes_text(const google::protobuf::RepeatedPtrField<pool::NodeState>& nodes, int64_t now_ms, size_t width);
 std::string gpus_text(const google::protobuf::RepeatedPtrField<pool::PoolGpu>& gpus, size_t width);
-// `now_ms`: the time that ages are counted from.
+// `now_ms`: the present time, for ages.
 std::string leases_text(const google::protobuf::RepeatedPtrField<pool::LeaseState>& leases, int64_t now_ms, size_t width);
 std::string queue_text(const google::protobuf::RepeatedPtrField<pool::Waiting>& waiting, int64_t now_ms, size_t width);
 std::string tenants_text(const google::protobuf::RepeatedPtrField<pool::TenantState>& tenants, size_t width);
@@ -17,10 +18,10 @@ std::string quotas_text(const google::protobuf::RepeatedPtrField<pool::TenantSta
 std::string quota_text(const std::string& tenant, const pool::TenantQuota& quota);
 std::string policy_text(const pool::Policy& policy);
 std::string pool_text(const pool::PoolState& state, int64_t now_ms);
-// One picture of `top`; rates are since `before`, which may be null.
+// Formats one snapshot of `top`. Rates are computed since `before`, which may be null.
 std::string picture_of(const pool::PoolSnapshot& now, const pool::PoolSnapshot* before, size_t width);
 
-// "0.5", "2": thousandths of GPUs.
+// Converts thousandths to a number of GPUs: "0.5", "2".
 inline std::string gpus_of(uint64_t compute_milli) { return server::milli_text(compute_milli); }
 
 }  // namespace gpupool::admin

@@ -1,4 +1,4 @@
-// KEY=VALUE words for a tenant's quota in the pool, and for the pool's policy.
+// Parsers for the KEY=VALUE words of `pool-admin --scheduler ... quota set` and `policy set`. Pure functions.
 #pragma once
 #include <string>
 #include <vector>
@@ -8,7 +8,8 @@
 
 namespace gpupool::admin {
 
-// Only the fields that are named. ErrorCode::invalid: which word is wrong, and why.
+// Return a message in which only the given fields are set. ErrorCode::invalid says which word is wrong, and
+// why.
 Result<pool::TenantQuota> read_tenant_quota(const std::vector<std::string>& words);
 Result<pool::Policy> read_policy(const std::vector<std::string>& words);
 
