@@ -7,7 +7,8 @@ struct View {
   int width, height, max_iterations;
 };
 
-// Steps until the point escapes. Written with explicit fma(), so that CPU and GPU round alike, bit for bit.
+// Returns the number of steps until the point escapes. Explicit fma() makes CPU and GPU results equal bit for
+// bit.
 __host__ __device__ inline int escape_time(const View& view, int x, int y) {
   const double scale = 3.0 / view.width;
   const double real = fma(static_cast<double>(x), scale, -2.2);

@@ -6,7 +6,7 @@
 
 constexpr int kSteps = 10;
 
-// One explicit step of heat spreading along a rod whose ends stay as they are.
+// One explicit time step of heat diffusion in a rod with constant temperatures at its ends.
 __host__ __device__ inline float heat_step(const float* rod, int i, int count) {
   return i == 0 || i == count - 1 ? rod[i] : 0.25f * (rod[i - 1] + 2 * rod[i] + rod[i + 1]);
 }
@@ -16,7 +16,7 @@ __global__ void spread_heat(const float* before, float* after, int count) {
   if (i < count) after[i] = heat_step(before, i, count);
 }
 
-// Values below 16 with ten quarterings are exact in a float (24 bits), so CPU and GPU agree to the bit.
+// Integers below 16 divided by 4 ten times are exact in a float (24 bits), so CPU and GPU results are equal.
 static std::vector<float> make_rod(int count, int worker) {
   std::vector<float> rod(count);
   for (int i = 0; i < count; ++i) rod[i] = static_cast<float>((i * 31 + worker * 57) % 16);
@@ -30,7 +30,7 @@ static std::vector<float> simulate_on_device(const std::vector<float>& start) {
   float *before, *after;
   CUDA_CHECK(cudaMalloc(&before, bytes));
   CUDA_CHECK(cudaMalloc(&after, bytes));
-  // No stream is named anywhere: each host thread's calls go to a stream of its own.
+  // Without an explicit stream, each host thread's calls go to its own per-thread default stream.
   CUDA_CHECK(cudaMemcpyAsync(before, start.data(), bytes, cudaMemcpyHostToDevice));
   for (int step = 0; step < kSteps; ++step) {
     spread_heat<<<(count + 255) / 256, 256>>>(before, after, count);

@@ -1,5 +1,5 @@
-// Keeps a GPU busy with short kernels for a while and counts them: what a share of a GPU is worth can be seen from it.
-// SIGTERM and Ctrl-C end it early, with its result.
+// Keeps a GPU busy with short kernels for some time and counts them, to measure the throughput of a GPU
+// share. SIGTERM and Ctrl-C end it early; it still prints its result.
 #include <csignal>
 #include <vector>
 

@@ -32,7 +32,7 @@ int main(int argc, char** argv) {
                  {"--inner", "columns of the first matrix", &inner, 1, 8192},
                  {"--columns", "columns of the result", &columns, 1, 8192}});
 
-  // Small whole numbers: every sum is exact in a float, whatever the order of the additions.
+  // With small integers every sum is exact in a float, in any order of the additions.
   std::vector<float> a(rows * inner), b(inner * columns), c(rows * columns);
   for (size_t i = 0; i < a.size(); ++i) a[i] = static_cast<float>(i * 7 % 17) - 8;
   for (size_t i = 0; i < b.size(); ++i) b[i] = static_cast<float>(i * 5 % 23) - 11;

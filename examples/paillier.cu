@@ -1,7 +1,7 @@
-// Adds numbers while they are encrypted: Paillier's scheme, as federated learning uses it to sum gradients.
-// Two parties encrypt their numbers, an aggregator multiplies the ciphertexts (which adds what they hide),
-// and the key's owner decrypts the sums. One thread per 2048-bit modular exponentiation.
-// The key is fixed so that runs can be compared. Real use needs a fresh key and secret random numbers.
+// Adds encrypted numbers with Paillier's scheme, as federated learning uses it to sum gradients. Two parties
+// encrypt their numbers, an aggregator multiplies the ciphertexts, which adds the plaintexts, and the owner
+// of the key decrypts the sums. One thread computes one 2048-bit modular exponentiation. The key is fixed, so
+// that runs can be compared; real use needs a new key and secret random numbers.
 #include <openssl/bn.h>
 
 #include <memory>
@@ -46,7 +46,7 @@ __device__ __noinline__ void multiply(const Number& a, const Number& b, Number& 
     sum[kLimbs] = static_cast<uint32_t>(carry);
     sum[kLimbs + 1] = static_cast<uint32_t>(carry >> 32);
 
-    // Adding this multiple of the modulus clears the lowest limb, which is then shifted out.
+    // Add the multiple of the modulus that clears the lowest limb, then shift that limb out.
     const uint32_t factor = sum[0] * key.negated_inverse;
     carry = (sum[0] + static_cast<uint64_t>(factor) * modulus[0]) >> 32;
     for (int j = 1; j < kLimbs; ++j) {
@@ -101,7 +101,7 @@ __global__ void encrypt(const uint64_t* messages, const Number* randoms, Exponen
       carry >>= 32;
     }
   }
-  multiply(plain, blinding, ciphertexts[i]);  // leaves Montgomery form, as only one factor was in it
+  multiply(plain, blinding, ciphertexts[i]);  // leaves Montgomery form, because only one factor is in it
 }
 
 __global__ void add_encrypted(const Number* a, const Number* b, Number* sums, int count) {
@@ -112,7 +112,7 @@ __global__ void add_encrypted(const Number* a, const Number* b, Number* sums, in
   multiply(factor, b[i], sums[i]);
 }
 
-// ciphertext^lambda mod n^2, all of a decryption but its last, cheap step.
+// Computes ciphertext^lambda mod n^2: the decryption without its last, cheap step, which main() does.
 __global__ void decrypt(const Number* ciphertexts, Exponent lambda, Number* results, int count) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= count) return;
@@ -122,7 +122,7 @@ __global__ void decrypt(const Number* ciphertexts, Exponent lambda, Number* resu
   multiply(result, one, results[i]);
 }
 
-// OpenSSL's big integers: the key, and the CPU's side of the comparison.
+// OpenSSL's big integers, for the key and for the comparison on the CPU.
 struct BignumFree {
   void operator()(BIGNUM* number) const { BN_free(number); }
   void operator()(BN_CTX* context) const { BN_CTX_free(context); }
@@ -178,7 +178,7 @@ int main(int argc, char** argv) {
   Bignum n = bignum(), n_squared = bignum(), lambda = bignum(), mu = bignum(), one = bignum(1),
          scratch = bignum();
   require(BN_mul(n.get(), p.get(), q.get(), ctx) && BN_sqr(n_squared.get(), n.get(), ctx));
-  // lambda = (p - 1)(q - 1) serves as well as their least common multiple; mu = 1 / lambda mod n.
+  // lambda = (p - 1)(q - 1) can be used in place of the least common multiple; mu = 1 / lambda mod n.
   require(BN_sub(p.get(), p.get(), one.get()) && BN_sub(q.get(), q.get(), one.get()) &&
           BN_mul(lambda.get(), p.get(), q.get(), ctx) &&
           BN_mod_inverse(mu.get(), lambda.get(), n.get(), ctx));
@@ -191,7 +191,7 @@ int main(int argc, char** argv) {
   public_key.montgomery_one = to_device(scratch);
   require(BN_mod_sqr(scratch.get(), scratch.get(), n_squared.get(), ctx));
   public_key.montgomery_square = to_device(scratch);
-  uint32_t inverse = 1;  // Newton's iteration doubles the correct bits: 1, 2, 4, ... 32
+  uint32_t inverse = 1;  // Newton's iteration doubles the number of correct bits: 1, 2, 4, ... 32
   for (int i = 0; i < 5; ++i) inverse *= 2 - public_key.n_squared.limb[0] * inverse;
   public_key.negated_inverse = 0 - inverse;
   const Exponent exponent_n = {public_key.n, BN_num_bits(n.get())};
@@ -205,7 +205,7 @@ int main(int argc, char** argv) {
     random ^= random << 13, random ^= random >> 7, random ^= random << 17;
     return random;
   };
-  for (uint64_t& message : messages) message = next_random() >> 1;  // two of them fit 64 bits
+  for (uint64_t& message : messages) message = next_random() >> 1;  // 63 bits: the sum of two fits into 64
   for (Number& number : randoms)
     for (int j = 0; j < kLimbs; ++j)
       number.limb[j] = j < kLimbs / 2 - 1 ? static_cast<uint32_t>(next_random()) : 0;
@@ -239,7 +239,7 @@ int main(int argc, char** argv) {
     CUDA_CHECK(cudaFree(memory));
   const double milliseconds = watch.milliseconds();
 
-  // Every ciphertext against OpenSSL, then every decrypted sum against the plain one.
+  // Compare every ciphertext with OpenSSL's, then every decrypted sum with the sum of the plaintexts.
   bool passed = true;
   for (int i = 0; i < 2 * count; ++i) {
     const Bignum base = from_device(randoms[i]);

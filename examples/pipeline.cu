@@ -1,9 +1,9 @@
-// Uploads, computes and downloads chunk after chunk on three streams that overlap; events order them.
+// Uploads, computes and downloads chunks on three overlapping streams, ordered by events.
 #include <vector>
 
 #include "common/example.h"
 
-// A few rounds of an integer mixer: something to do per element, and exact to check.
+// Some rounds of an integer hash: work per element with an exact result.
 __host__ __device__ inline uint32_t mix(uint32_t value, int rounds) {
   for (int round = 0; round < rounds; ++round) {
     value = (value ^ (value >> 16)) * 0x7feb352du;
@@ -31,7 +31,7 @@ int main(int argc, char** argv) {
 
   print_device();
   uint32_t* host;
-  CUDA_CHECK(cudaMallocHost(&host, total * sizeof(uint32_t)));  // pinned, or copies would not overlap
+  CUDA_CHECK(cudaMallocHost(&host, total * sizeof(uint32_t)));  // only pinned memory lets copies overlap
   for (size_t i = 0; i < total; ++i) host[i] = static_cast<uint32_t>(i);
 
   cudaStream_t upload, compute, download;

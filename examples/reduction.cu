@@ -1,4 +1,5 @@
-// Sum, minimum and maximum of an array: warp shuffles inside a block, atomics between blocks.
+// Computes the sum, minimum and maximum of an array, with warp shuffles in a block and atomics between
+// blocks.
 #include <algorithm>
 #include <climits>
 #include <vector>
@@ -6,7 +7,7 @@
 #include "common/example.h"
 
 struct Summary {
-  unsigned long long sum;  // modulo 2^64, as atomicAdd has it
+  unsigned long long sum;  // modulo 2^64, as atomicAdd() computes it
   int min;
   int max;
 };

@@ -1,5 +1,5 @@
-// All GPUs that the program sees work on one task: each makes a block of numbers, the blocks go round from GPU to GPU, and each GPU
-// adds up all of them.
+// Uses all visible GPUs: each generates a block of numbers, the blocks travel around the ring of GPUs by peer
+// copies, and each GPU sums all of them.
 #include <vector>
 
 #include "common/example.h"

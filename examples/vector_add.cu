@@ -1,4 +1,4 @@
-// Adds two vectors: the smallest complete CUDA program.
+// Adds two vectors: a minimal complete CUDA program.
 #include <vector>
 
 #include "common/example.h"

@@ -1,4 +1,5 @@
-// What the runtime-API examples share: error checks, a clock and the lines they print.
+// Shared code of the examples that use the runtime API: error checks, a stopwatch, and the lines that they
+// print. CUDA_CHECK ends the program with EXIT_FAILURE.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -38,7 +39,7 @@ class Stopwatch {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
-// FNV-1a: results of two runs can be compared by eye.
+// Returns the FNV-1a hash, so that results of two runs can be compared by eye.
 inline uint64_t checksum(const void* data, size_t bytes) {
   uint64_t hash = 0xcbf29ce484222325u;
   for (size_t i = 0; i < bytes; ++i)
@@ -46,7 +47,7 @@ inline uint64_t checksum(const void* data, size_t bytes) {
   return hash;
 }
 
-// The closing line; the return value is the program's exit status.
+// Prints the closing line and returns the program's exit status.
 inline int finish(bool passed, double milliseconds) {
   if (passed)
     std::printf("PASSED   %.1f ms on the device, transfers included\n", milliseconds);

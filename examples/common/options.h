@@ -1,4 +1,4 @@
-// Command-line options of the examples: whole numbers and file names, plus --help.
+// Command-line options of the examples: integers and file names, plus --help.
 #pragma once
 
 #include <cstdio>
@@ -15,7 +15,7 @@ struct Option {
   const char** text = nullptr;
 };
 
-// Fills in the options given; ends the program on --help (status 0) and on a mistake (status 2).
+// Stores the given options; exits on --help (status 0) and on a usage error (status 2).
 inline void parse_options(int argc, char** argv, const char* summary, std::initializer_list<Option> options) {
   for (int i = 1; i < argc; ++i) {
     if (!std::strcmp(argv[i], "--help") || !std::strcmp(argv[i], "-h")) {

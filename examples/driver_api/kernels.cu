@@ -1,4 +1,5 @@
-// Compiled to PTX text by nvcc -ptx and built into the program; loaded with cuModuleLoadData.
+// Kernels of driver_api: compiled to PTX text by nvcc -ptx, embedded in the program, and loaded with
+// cuModuleLoadData().
 extern "C" {
 
 __constant__ int scale;

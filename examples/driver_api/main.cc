@@ -1,4 +1,5 @@
-// The driver API alone: no CUDA runtime, linked with -lcuda. Loads PTX, launches two kernels on a stream.
+// Uses only the driver API (linked with -lcuda, without the CUDA runtime): loads PTX and launches two kernels
+// on a stream.
 #include <cuda.h>
 
 #include <algorithm>

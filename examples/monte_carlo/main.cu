@@ -1,4 +1,5 @@
-// Estimates pi from random points. Its device code is in two files that nvcc -rdc=true links on the device.
+// Estimates pi from random points. Its device code is in two files, which nvcc -rdc=true links (relocatable
+// device code).
 #include "../common/example.h"
 #include "random.h"
 

@@ -1,4 +1,5 @@
-// A small counter-based generator; its code and tables live in random.cu, linked on the device (-rdc=true).
+// A small counter-based random number generator in device code. It is defined in random.cu, so programs need
+// relocatable device code (-rdc=true).
 #pragma once
 
 #include <cstdint>
@@ -6,8 +7,8 @@
 extern __constant__ uint32_t random_seed;
 extern __device__ unsigned long long random_draws;
 
-// The index-th number of the seed's sequence, spread over 32 bits.
+// Returns the index-th number of the seed's sequence: 32 random bits.
 __device__ uint32_t random_number(uint32_t index);
 
-// Adds to the count of numbers drawn, in random_draws.
+// Adds `count` to random_draws, the number of random numbers drawn.
 __device__ void count_draws(uint32_t count);

@@ -1,8 +1,11 @@
-// Takes another CUDA program's memory off the GPU and brings it back, with CUDA's checkpoint calls (12.8 and later):
+// Checkpoints another CUDA process (moves its device memory to the host) and restores it, with
+// cuCheckpointProcess*() of CUDA 12.8 and later:
 //
 //   checkpoint --pid N --action lock|checkpoint|restore|unlock [--timeout MS]     one step
-//   checkpoint --pid N --toggle                                                   out if it runs, back if it is out
+//   checkpoint --pid N --toggle                                   checkpoint if it is running, else restore
 //   checkpoint --pid N --get-state
+//
+// Prints the resulting state; exits with EXIT_FAILURE if a call fails.
 #include <cuda.h>
 
 #include <cstdio>

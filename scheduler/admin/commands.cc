@@ -29,7 +29,7 @@ void warn_of_memory(PooldClient& poold, const Quota& changes) {
   std::fprintf(stderr, "pool-admin: warning: memory=%s limits nothing: no GPU here has more than %s\n", server::size_text(changes.memory_bytes()).c_str(), bytes_text(most).c_str());
 }
 
-// Throws if poold knows no tenant of this name, neither one of its configuration nor one that had sessions.
+// Throws if poold has no tenant of this name, neither configured nor with earlier sessions.
 void check_tenant(PooldClient& poold, const std::string& name) {
   const auto reply = poold.call(&Admin::Stub::ListTenants, ListTenantsRequest());
   const auto& all = reply.tenants();

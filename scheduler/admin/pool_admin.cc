@@ -38,7 +38,7 @@ std::string names_of(const CLI::App& app) {
   return names;
 }
 
-// Returns the scheduler's command among the words that poold's commands do not have; empty if there is none.
+// Returns the first unknown word that is a command for a pool's scheduler; empty if there is none.
 std::string command_of_pool(const CLI::App& app, bool quota) {
   const std::vector<std::string> unknown = app.remaining(true);
   if (quota) return !unknown.empty() && unknown.front() == "clear" ? "quota clear" : "";
@@ -74,7 +74,7 @@ int run(int count, char** words) {
   app.footer(kNotes);
   app.set_version_flag("--version", std::string("pool-admin ") + gpupool::server::kVersion);
   app.require_subcommand(1);
-  app.fallthrough();  // --poold and --json may stand behind the command, too
+  app.fallthrough();  // allow --poold and --json after the command
   std::string where;
   bool json = false;
   app.add_option("--poold", where, "unix:PATH, or the port of a poold of this host [the only one]")->envname("GPUPOOL_ADMIN");
@@ -155,7 +155,7 @@ int run(int count, char** words) {
     return fail(kExitUsage, gpupool::settings::describe_mistake(app, error) + "; see pool-admin --help");
   }
   if (completion->parsed()) return std::fputs(completion_script(shell).c_str(), stdout), kExitGood;
-  if (top_command->parsed()) top_signals.emplace();  // before gRPC has threads
+  if (top_command->parsed()) top_signals.emplace();  // before gRPC starts threads
   PooldClient poold(find_socket(where));
   return action(poold);
 }

@@ -85,7 +85,7 @@ struct Node {
   Time stopped_at = 0;    // when its poold announced a shutdown; 0: it did not
   pool::NodeState::Condition shown = pool::NodeState::SILENT;  // condition() at the last check_node()
   std::string shown_because;
-  Time since = 0;         // of `shown`
+  Time since = 0;         // when `shown` changed
   bool ready = false;
   std::string not_ready_because;
   int64_t clock_ahead = 0;  // milliseconds

@@ -44,7 +44,7 @@ int run_for_pool(int count, char** words) {
   app.footer(kNotes);
   app.set_version_flag("--version", std::string("pool-admin ") + server::kVersion);
   app.require_subcommand(1);
-  app.fallthrough();  // options may stand behind the command, too
+  app.fallthrough();  // allow options after the command
   std::string where, token_file;
   bool json = false;
   app.add_option("--scheduler", where, "HOST:PORT of the pool's scheduler; several with commas")->envname("GPUPOOL_SCHEDULER")->required();
@@ -136,7 +136,7 @@ int run_for_pool(int count, char** words) {
     }
     throw Failure(kExitUsage, settings::describe_mistake(app, error) + "; see pool-admin --scheduler HOST:PORT --help");
   }
-  if (live->parsed()) signals.emplace();  // before gRPC has threads
+  if (live->parsed()) signals.emplace();  // before gRPC starts threads
   PoolClient scheduler(settings_of(where, token_file));
   PoolCommands commands(scheduler, json);
   return action(commands);

@@ -72,7 +72,7 @@ Result<void> preemption(const std::string& value, Policy& out) {
 }
 
 Result<void> placement(const std::string& value, Policy& out) {
-  out.set_placement(value);  // the scheduler knows which there are
+  out.set_placement(value);  // validated by the scheduler
   return {};
 }
 
