@@ -1,4 +1,5 @@
-// Certificates for tests, made by the openssl command: an authority and what it signs. In a folder of its own, gone afterwards.
+// A certificate authority for tests, and the certificates that it signs, made with the openssl command in a
+// temporary folder. Throws std::runtime_error if openssl fails.
 #pragma once
 #include <string>
 #include <vector>
@@ -15,9 +16,10 @@ class Authority {
     std::string certificate;
     std::string key;
   };
-  // `names` as in subjectAltName, e.g. "IP:127.0.0.1,DNS:localhost"; empty: none. `days` 0: expired at once.
+  // `names`: subjectAltName, e.g. "IP:127.0.0.1,DNS:localhost"; empty: none. With `days` 0 the certificate is
+  // expired.
   Files sign(const std::string& common_name, const std::string& names = "", int days = 2) const;
-  // With a key whose handshakes take a server milliseconds.
+  // Uses a 4096-bit RSA key, with which a handshake takes milliseconds of the server's CPU time.
   Files sign_costly(const std::string& common_name, const std::string& names) const;
   std::string certificate() const { return folder_.path() / "authority.pem"; }
 

@@ -1,4 +1,4 @@
-// Connects from an address of this host that the caller chooses, as another peer of a server would.
+// Connects to a local server from a chosen loopback address, so that the server sees another peer.
 #pragma once
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -10,8 +10,8 @@
 
 namespace gpupool::testing {
 
-// A TCP connection from `address` to 127.0.0.1; -1: failed. Closing it resets it, and leaves no port in TIME_WAIT.
-// `flags`: SOCK_NONBLOCK for a connection that may still be under way.
+// Returns the socket of a TCP connection from `address` to 127.0.0.1, or -1. Closing it sends RST, which
+// leaves no port in TIME_WAIT. With `flags` SOCK_NONBLOCK the connection may not be established yet.
 inline int connect_from(const char* address, uint16_t port, int flags = 0) {
   const int made = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | flags, 0);
   if (made < 0) return -1;

@@ -1,4 +1,4 @@
-// Catch::Matchers::ContainsSubstring, which Catch2 2 calls Contains.
+// Defines Catch::Matchers::ContainsSubstring for Catch2 version 2, which calls it Contains.
 #pragma once
 #include "tests/support/catch.h"
 

@@ -10,7 +10,7 @@
 namespace gpupool::testing {
 namespace {
 
-constexpr int kTries = 5;  // somebody may take a port before etcd does
+constexpr int kTries = 5;  // another process may take a port before etcd does
 constexpr const char* kReady = "ready to serve client requests";
 constexpr uintmax_t kMemberBytes = 256 << 20;  // etcd reserves 64 MiB for each of its logs
 

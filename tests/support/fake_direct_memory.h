@@ -1,5 +1,6 @@
-// transport::DirectMemory within one process: both sides register here, and bytes are copied when a transfer completes. Any
-// thread. Checks what the card would: keys, bounds, access; what is wrong there breaks the connection.
+// A fake transport::DirectMemory for tests in one process: both sides register memory here, and memcpy
+// replaces RDMA when a transfer completes. Checks keys, bounds and access rights as an RDMA card does; a
+// violation breaks the connection. Any thread.
 #pragma once
 #include <condition_variable>
 #include <deque>
@@ -22,20 +23,21 @@ class FakeDirectMemory final : public transport::DirectMemory {
   Result<void> wait(transport::Deadline deadline) override;
   void interrupt() override;
 
-  // Transfers complete only when told so by let_go(), a number of them or all, from now on.
+  // After hold() transfers complete only by let_go(): the next `count` ones, or all from then on.
   void hold();
   void let_go(size_t count);
   void let_go();
   void break_connection();
-  // Until so many are posted and not complete; false: not within ten seconds.
+  // Waits until at least `count` transfers are posted and incomplete. Returns false after ten seconds.
   bool await_posted(size_t count);
 
   size_t regions();
   uint64_t registered_bytes();
   size_t most_under_way();
-  // No more than this may be registered.
+  // Limits the number of registered bytes.
   void set_limit(uint64_t bytes);
-  // Has anything that was removed, or never registered, been used by this side itself?
+  // Returns true if the local side has used memory that is not registered, removed an unknown region, or
+  // posted too many transfers.
   bool misused();
 
  private:

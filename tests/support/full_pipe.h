@@ -1,4 +1,4 @@
-// Fills a pipe whose writing end does not block, so that the next byte has to wait until somebody reads.
+// Fills a pipe through its non-blocking write end `end`, so that the next write must wait for a reader.
 #pragma once
 #include <unistd.h>
 

@@ -72,7 +72,7 @@ LingeringSocket::~LingeringSocket() {
 }
 
 void LingeringSocket::end_lingering() {
-  if (peer_ >= 0) ::close(peer_);  // with unread bytes: that resets the connection, and nothing lingers
+  if (peer_ >= 0) ::close(peer_);  // with unread data this sends RST, which ends the lingering
   peer_ = -1;
 }
 
@@ -99,7 +99,7 @@ int send_with_descriptors(int socket, std::string_view bytes, const std::vector<
 
 void without_pass_rights(const std::function<void()>& start) {
   std::exception_ptr failed;
-  std::thread([&] {  // the filter is this thread's and its children's, for good
+  std::thread([&] {  // a seccomp filter cannot be removed, so confine it to a thread and its children
     try {
       refuse_to_set_pass_rights();
       start();

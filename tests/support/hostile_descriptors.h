@@ -1,4 +1,5 @@
-// Descriptors that whoever closes them last has to wait for, and how an attacker sends them.
+// Descriptors whose last close() blocks, and helpers that send them over Unix sockets as an attacker would.
+// The setup functions throw std::runtime_error.
 #pragma once
 #include <functional>
 #include <string_view>
@@ -6,7 +7,8 @@
 
 namespace gpupool::testing {
 
-// A TCP socket over loopback with SO_LINGER and bytes that its peer does not read: its last close() takes this long, or as long as this object.
+// A loopback TCP socket with SO_LINGER and unread data: its last close() blocks for kSeconds, or until
+// end_lingering().
 class LingeringSocket {
  public:
   static constexpr int kSeconds = 60;
@@ -15,19 +17,20 @@ class LingeringSocket {
   LingeringSocket(const LingeringSocket&) = delete;
   LingeringSocket& operator=(const LingeringSocket&) = delete;
   int descriptor() const { return lingers_; }
-  void close();  // the own copy: others are left to close the last one
-  void end_lingering();  // closes that wait return, also on another thread
+  void close();  // closes this process's copy; blocks if it is the last one
+  void end_lingering();  // lets blocked close() calls return, in any thread
 
  private:
   int lingers_ = -1, peer_ = -1;
 };
-// The same for a socket that is connected to a peer that does not read.
+// Fills the send buffer of a connected socket whose peer does not read, and sets SO_LINGER.
 void fill_and_linger(int connected, int seconds);
 
-// 0, or errno.
+// Sends bytes with SCM_RIGHTS. Returns 0 or errno.
 int send_with_descriptors(int socket, std::string_view bytes, const std::vector<int>& descriptors);
 
-// Runs `start`, and all processes that it starts, as on a kernel that does not know SO_PASSRIGHTS (before Linux 6.16).
+// Runs `start`, and the processes that it starts, as on kernels before Linux 6.16, which do not have
+// SO_PASSRIGHTS.
 void without_pass_rights(const std::function<void()>& start);
 
 }  // namespace gpupool::testing

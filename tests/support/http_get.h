@@ -1,4 +1,4 @@
-// A whole HTTP exchange with a server on 127.0.0.1.
+// A minimal blocking HTTP client for servers on 127.0.0.1.
 #pragma once
 #include <asio/io_context.hpp>
 #include <asio/ip/tcp.hpp>
@@ -8,7 +8,8 @@
 
 namespace gpupool::testing {
 
-// Everything that comes up to the connection's end; throws when nobody listens there.
+// Sends the request and returns everything received until the connection ends. Throws if the port refuses the
+// connection.
 inline std::string http_exchange(uint16_t port, const std::string& request) {
   asio::io_context context;
   asio::ip::tcp::socket socket(context);
@@ -23,7 +24,7 @@ inline std::string http_get(uint16_t port, const std::string& path) {
   return http_exchange(port, "GET " + path + " HTTP/1.1\r\nHost: localhost\r\n\r\n");
 }
 
-// Of a poold that was started with --metrics 127.0.0.1:0, from its log.
+// Returns the metrics port that a poold started with --metrics 127.0.0.1:0 has logged.
 inline uint16_t metrics_port(const std::string& log) {
   const std::string before = "url=http://127.0.0.1:";
   const size_t at = log.find(before);

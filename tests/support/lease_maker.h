@@ -1,4 +1,5 @@
-// A scheduler's key, and leases signed with it, for tests of those who take them.
+// Creates a scheduler's signing key and leases signed with it, for tests of poold and clients without a
+// scheduler.
 #pragma once
 #include <string>
 #include <vector>
@@ -8,7 +9,7 @@
 
 namespace gpupool::testing {
 
-std::chrono::milliseconds time_now();  // since 1970
+std::chrono::milliseconds time_now();  // wall clock, since 1970
 
 class LeaseMaker {
  public:
@@ -17,10 +18,10 @@ class LeaseMaker {
   const std::string& node() const { return node_; }
   const lease::PublicKey& public_key() const { return key_.public_key(); }
   std::string public_key_file() const { return folder_.path() / "public.pem"; }
-  // Of tenant "physics", valid for ten minutes from now, equal shares; each call is another lease.
+  // Returns a new lease of tenant "physics", valid for ten minutes, with the same share of each GPU.
   lease::Lease lease(const std::vector<std::string>& gpus, uint32_t compute_milli = 500, uint64_t memory_bytes = 64u << 20);
   std::string token(const lease::Lease& lease) const;
-  // poold's options of a node that serves these leases.
+  // Returns the options for a poold that accepts these leases.
   std::vector<std::string> options() const { return {"--pool-name", node_, "--pool-public-key", public_key_file()}; }
 
  private:

@@ -1,5 +1,5 @@
-// A TCP port of this host at which something else than a poold listens: it takes connections, writes down what they say, and answers nothing, or
-// everything with its own words.
+// A TCP server on loopback that is not a poold: it accepts connections, records what it receives, and stays
+// silent, echoes, or sends an SMTP greeting. Throws std::runtime_error.
 #pragma once
 #include <netinet/in.h>
 #include <poll.h>
@@ -32,12 +32,12 @@ class OtherService {
   OtherService& operator=(const OtherService&) = delete;
 
   uint16_t port() const { return port_; }
-  // Nobody has connected so far.
+  // Returns true if no connection is pending.
   bool untouched() const {
     pollfd polled{listener_, POLLIN, 0};
     return ::poll(&polled, 1, 0) == 0;
   }
-  // Serves one connection until the other side ends it, or for 20 s; what it said.
+  // Serves one connection until the peer closes it or sends nothing for 20 s. Returns the received bytes.
   std::string serve() {
     pollfd polled{listener_, POLLIN, 0};
     if (::poll(&polled, 1, kPatienceMs) != 1) throw std::runtime_error("nobody connects");

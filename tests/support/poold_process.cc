@@ -21,7 +21,8 @@ std::string moved_path(const std::string& path, const std::string& otherwise) {
   return std::filesystem::exists(moved) ? moved.lexically_normal().string() : otherwise;
 }
 
-// Beside this program (an installed bundle, or another test), in the build folder that this program is in, or where the build put programs.
+// Looks next to this program (an installed bundle), in bin/ of its build folder, and in the folder configured
+// at build time.
 std::string program_path(const std::string& name) {
   return moved_path(name, moved_path("../bin/" + name, std::string(GPUPOOL_PROGRAMS) + "/" + name));
 }
@@ -30,7 +31,7 @@ namespace {
 
 std::string complete_lines(const std::string& text) { return text.substr(0, text.rfind('\n') + 1); }
 
-// Reports of a sanitizer go to files beside the port file.
+// Redirects the sanitizers' reports to files in `folder`, because tests do not read poold's stderr.
 Environment with_reports([[maybe_unused]] const std::filesystem::path& folder, Environment environment) {
 #if defined(GPUPOOL_ASAN) || defined(GPUPOOL_TSAN)
   for (const char* const name : {"ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS"}) {
@@ -86,10 +87,10 @@ PooldProcess::~PooldProcess() {
     std::cerr << std::ifstream(file.path()).rdbuf() << std::endl;
     clean = false;
   }
-  if (!clean) std::_Exit(66);  // not abort(): the sanitizer would report on the handler of that signal, at length
+  if (!clean) std::_Exit(66);  // abort() would make the sanitizer print another report
 }
 
-// poold has short-lived children beside them.
+// poold has other, short-lived children as well.
 std::vector<pid_t> PooldProcess::workers() const {
   std::vector<pid_t> workers = children_of(pid());
   std::erase_if(workers, [](pid_t child) {

@@ -1,5 +1,5 @@
-// A real poold for tests: on a free loopback port (unless `more_options` say --listen), ready when the
-// constructor returns, ended by the destructor.
+// A real poold process for tests, on a free loopback port unless `more_options` contain --listen. It is ready
+// when the constructor returns; the destructor kills it.
 #pragma once
 #include <memory>
 #include <string>
@@ -13,16 +13,19 @@ namespace gpupool::testing {
 constexpr size_t kIdleWorkers = 2;  // poold's default
 inline const std::vector<std::string> kTellsOfWorkers{"--log-level", "debug"};
 
-std::string program_path(const std::string& name);  // build/<preset>/bin/NAME
-// A path from this program's folder on, where it exists: of a build folder that was moved to another machine. Else the second one.
+// Returns the path of one of gpupool's programs, usually build/<preset>/bin/NAME.
+std::string program_path(const std::string& name);
+// Returns `path` relative to the folder of this test program if that exists, which it does in a moved build
+// folder; else `otherwise`.
 std::string moved_path(const std::string& path, const std::string& otherwise);
 
 class PooldProcess {
  public:
-  // `device` as in --device; `launcher` has the words of a program that becomes poold. Throws with poold's output when it does not come up.
+  // `device`: for --device. `launcher`: a command that executes poold, e.g. nice. Throws std::runtime_error
+  // with poold's output if poold does not start.
   explicit PooldProcess(const std::string& device, const std::vector<std::string>& more_options = {},
                         const Environment& environment = {}, const std::vector<std::string>& launcher = {});
-  // What a sanitizer found in poold or a worker, whose output nobody reads, ends the test program.
+  // Ends the test program with status 66 if a sanitizer reported an error in poold or a worker.
   ~PooldProcess();
 
   transport::Endpoint endpoint() const { return {"tcp", "127.0.0.1", port_}; }
@@ -30,20 +33,21 @@ class PooldProcess {
   uint16_t port() const { return port_; }
   pid_t pid() const { return process_->pid(); }
   std::vector<pid_t> workers() const;
-  size_t descriptors() const;  // 0, and a line that says so, where they cannot be counted
-  std::string admin_socket() const { return folder_.path() / "admin.sock"; }  // unless `more_options` say --admin-socket
+  size_t descriptors() const;  // 0, after printing a "SKIPPED" line, if the kernel does not allow counting
+  std::string admin_socket() const { return folder_.path() / "admin.sock"; }  // by default
   std::string port_file() const { return folder_.path() / "port"; }
   Process& process() { return *process_; }
-  // The lines that are complete.
+  // Returns the complete lines of poold's output.
   std::string log() const;
   bool await_log(const std::string& text) const { return await_log(text, 1); }
-  // Waits until `text` stands in the log `count` times.
+  // Waits until `text` occurs at least `count` times in the log.
   bool await_log(const std::string& text, size_t count) const;
-  // Waits until poold, started with kTellsOfWorkers, has done with so many sessions and has kIdleWorkers that wait for clients.
+  // Waits until poold, started with kTellsOfWorkers, has ended `sessions` workers and has kIdleWorkers idle
+  // ones again.
   bool await_rest(size_t sessions) const {
     return await_log("worker_gone", sessions) && await_log("worker_ready", kIdleWorkers + sessions);
   }
-  // SIGTERM; the exit status.
+  // Sends SIGTERM and returns the exit status.
   int stop();
 
  private:

@@ -107,7 +107,7 @@ Process::~Process() {
     ::kill(pid_, SIGKILL);
     ::waitpid(pid_, nullptr, 0);
   }
-  reader_.join();  // its children end with it
+  reader_.join();  // ends when all processes with the output open have ended
   ::close(pidfd_);
   ::close(output_pipe_);
 }

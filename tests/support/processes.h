@@ -14,7 +14,7 @@
 
 namespace gpupool::testing {
 
-constexpr std::chrono::milliseconds kPatience{30'000};  // more than anything takes, even under sanitizers
+constexpr std::chrono::milliseconds kPatience{30'000};  // timeout that suffices even under sanitizers
 
 class TemporaryFolder {
  public:
@@ -25,39 +25,40 @@ class TemporaryFolder {
   const std::filesystem::path& path() const { return path_; }
   // Writes a file and returns its path.
   std::string write(const std::string& name, const std::string& content) const;
-  // The same for keys and tokens: nobody else can read it.
+  // Writes a file with mode 0600, for keys and tokens.
   std::string write_secret(const std::string& name, const std::string& content) const;
 
  private:
   std::filesystem::path path_;
 };
 
-using Environment = std::map<std::string, std::string>;  // added to, or put over, this process's
+using Environment = std::map<std::string, std::string>;  // overrides of this process's environment
 
-// One child with its stdout and stderr collected as they come.
+// A child process whose stdout and stderr are collected by a thread.
 class Process {
  public:
   Process(const std::vector<std::string>& words, const Environment& environment);
-  ~Process();  // kills it if it is still there
+  ~Process();  // kills it if it still runs
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
 
   pid_t pid() const { return pid_; }
   int pidfd() const { return pidfd_; }
   void signal(int number) const;
-  // Exit status, or 128 + signal; -1 when it did not end in time. output() has then all that it wrote.
+  // Returns the exit status, or 128 + signal number; -1 on timeout. Afterwards output() has everything that
+  // the process itself wrote.
   int wait(std::chrono::milliseconds patience = kPatience);
   std::string output() const;
-  // Waits until the output so far satisfies `enough`; false when it never did.
+  // Waits until the output satisfies `enough`. Returns false at the end of the output or on timeout.
   bool await_output(const std::function<bool(const std::string&)>& enough,
                     std::chrono::milliseconds patience = kPatience) const;
   bool await_output(const std::string& text, std::chrono::milliseconds patience = kPatience) const;
-  // Waits until everyone who could write to the output (children of the child too) is gone.
+  // Waits until all processes that have the output open, such as grandchildren, have ended.
   bool await_end_of_output(std::chrono::milliseconds patience = kPatience) const;
 
  private:
   void collect();
-  bool take_output();  // what there is; false: nobody is left to write
+  bool take_output();  // reads what is available; false: end of file
 
   pid_t pid_ = -1;
   int pidfd_ = -1;
@@ -80,13 +81,14 @@ Finished run_to_end(const std::vector<std::string>& words, const Environment& en
 std::vector<pid_t> children_of(pid_t pid);
 size_t resident_bytes(pid_t pid);
 size_t descriptors_of(pid_t pid);
-// False before Linux 6.2, unless this is root, for a process that hides its memory, as poold and its workers do: then descriptors_of() throws.
+// Returns false if descriptors_of() would throw: before Linux 6.2, without root, for a non-dumpable process,
+// which poold and its workers are.
 bool can_count_descriptors(pid_t pid);
-// True when the process is gone, or waits to be reaped by someone else, within the time.
+// Waits until the process has ended or is a zombie. Returns false on timeout.
 bool await_gone(pid_t pid, std::chrono::milliseconds patience = kPatience);
 bool is_zombie(pid_t pid);
 
-// For conditions that nobody announces: asks again and again, and gives up after kPatience.
+// Polls the condition every 2 ms. Returns false on timeout.
 bool eventually(const std::function<bool()>& condition, std::chrono::milliseconds patience = kPatience);
 
 }  // namespace gpupool::testing

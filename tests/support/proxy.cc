@@ -39,7 +39,7 @@ void Proxy::run(const transport::Endpoint& server, uint64_t cut_after, uint64_t 
   if (!client) return;
   auto upstream = transport::connect(server, {});
   if (!upstream) return;
-  // The client's half has a thread of its own, so that two full pipes cannot stop each other.
+  // Each direction has a thread, so that a full buffer in one cannot block the other.
   std::thread up([&] {
     std::vector<std::byte> buffer(256 * 1024);
     while (!ending_) {

@@ -1,4 +1,6 @@
-// Stands between one client and poold, and looks at or cuts what passes.
+// A TCP proxy between one client and poold that counts commands, and can cut the connection after a number of
+// bytes. It runs threads of its own; the counters may be read by any thread. Throws std::runtime_error if it
+// cannot listen.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -14,8 +16,8 @@ class Proxy {
  public:
   static constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
 
-  // Passes on to `server` the bytes of the first client that connects; hangs up on both after `cut_after` bytes from the
-  // server, or `cut_after_upwards` bytes from the client. `port`: 0 for any.
+  // Forwards the first client's connection to `server`; closes both after `cut_after` bytes from the server,
+  // or `cut_after_upwards` bytes from the client. `port` 0: any free port.
   explicit Proxy(const transport::Endpoint& server, uint64_t cut_after = kNever, uint64_t cut_after_upwards = kNever, uint16_t port = 0);
   ~Proxy();
   Proxy(const Proxy&) = delete;
@@ -23,10 +25,10 @@ class Proxy {
 
   std::string url() const { return listener_->endpoint().text(); }
   uint64_t commands() const { return commands_; }       // from the client
-  uint64_t round_trips() const { return round_trips_; }  // those of them that ask for a reply
+  uint64_t round_trips() const { return round_trips_; }  // commands that want a reply
   uint64_t from_server() const { return from_server_; }  // bytes
   uint64_t from_client() const { return from_client_; }
-  uint64_t uploads() const { return uploads_; }          // of the commands, those with a part of an image
+  uint64_t uploads() const { return uploads_; }          // commands with a part of a module image
 
  private:
   void run(const transport::Endpoint& server, uint64_t cut_after, uint64_t cut_after_upwards);
@@ -35,8 +37,8 @@ class Proxy {
   std::unique_ptr<transport::Listener> listener_;
   std::atomic<bool> ending_{false};
   std::atomic<uint64_t> commands_{0}, round_trips_{0}, from_server_{0}, from_client_{0}, uploads_{0};
-  std::string unread_;        // the start of what is not whole yet
-  uint64_t skip_ = 0;         // bytes of the body at hand
+  std::string unread_;        // incomplete header
+  uint64_t skip_ = 0;         // remaining bytes of the current body
   bool hello_seen_ = false;
   std::thread thread_;
 };

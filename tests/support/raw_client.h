@@ -1,5 +1,6 @@
-// Speaks the wire format by hand, well or badly, for tests of what a server does with it. Nothing is checked
-// or put right on the way out. Throws std::runtime_error when the server does not do what the call waits for.
+// A client that sends raw, possibly invalid wire messages, for tests of a server. It does not check or
+// correct what it sends. Throws std::runtime_error if the server does not do what a call waits for within 20
+// s.
 #pragma once
 #include <memory>
 #include <optional>
@@ -30,21 +31,21 @@ class RawClient {
   void send_preamble(const wire::Preamble& preamble);
   void send_hello(const hello::Hello& hello = test_hello());  // with a correct Preamble
   hello::HelloReply receive_reply();
-  // The whole opening; throws unless the server says OK.
+  // Performs the whole handshake; throws if the server does not accept it.
   hello::HelloReply open(const hello::Hello& hello = test_hello());
 
-  // The next sequence number is filled in; returns it.
+  // Sends a command with the next sequence number and returns that number.
   uint64_t send_command(wire::Command command, std::string_view body = {}, uint64_t context = 0,
                         uint16_t flags = 0);
   uint64_t send_command(uint16_t id, std::string_view body, uint64_t context, uint16_t flags);
-  void send_header(const wire::CommandHeader& header);  // as it is, whatever it says
+  void send_header(const wire::CommandHeader& header);  // unchanged
   Message receive_message();
-  // The reply to this command; messages of other kinds are skipped.
+  // Returns the reply to this command; skips other messages.
   Message receive_reply_to(uint64_t sequence);
-  void ping();  // and await the pong: the server is alive and has read everything before
+  void ping();  // waits for the pong: then the server has read all earlier commands
 
-  // Awaits the end of the connection, skipping what still comes; nothing: it did not end in time.
-  // The value is what the last `end` message said, or empty.
+  // Waits for the end of the connection and skips messages until then. Returns the reason of the last `end`
+  // message, "" if there was none; null on timeout.
   std::optional<std::string> await_end(
       std::chrono::milliseconds patience = std::chrono::milliseconds(20'000));
   void close() { connection_->close(); }

@@ -1,5 +1,5 @@
-// Speaks the opening between servers by hand, as the connecting one (protocol/wire/peers.h). Throws std::runtime_error when the other side does not
-// do what the call waits for.
+// The connecting side of the handshake between servers (protocol/wire/peers.h), with raw messages. Throws
+// std::runtime_error if the other side does not do what a call waits for.
 #pragma once
 #include <sys/random.h>
 
@@ -22,7 +22,7 @@ class RawPeer : public RawClient {
     send_preamble({.protocol_version = wire::kPeerProtocolVersion, .length = sizeof hello});
     send(bytes_of(hello));
   }
-  // A new one, for this copy of this session.
+  // Sends a hello with a new nonce for this copy of this session.
   void send_hello(const std::string& session_id, uint64_t copy) {
     wire::PeerNonce nonce;
     if (::getrandom(nonce.data(), nonce.size(), 0) != static_cast<ssize_t>(nonce.size())) throw std::runtime_error("no random numbers");
@@ -46,7 +46,7 @@ class RawPeer : public RawClient {
   wire::PeerProof prove(const wire::CopyKey& key, const wire::PeerAnswer& answer) const {
     return {peers::prove(key, peers::Side::connecting, hello_.nonce, answer.nonce)};
   }
-  // All of it with this key; what the worker says of the connection, or the refusal.
+  // Performs the whole handshake with this key. Returns the worker's reply, which may be a rejection.
   hello::HelloReply open(const std::string& session_id, uint64_t copy, const wire::CopyKey& key) {
     send_hello(session_id, copy);
     send(bytes_of(prove(key, receive_answer())));

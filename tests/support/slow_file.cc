@@ -36,7 +36,7 @@ SlowFile::~SlowFile() {
   const uint64_t one = 1;
   (void)!::write(stop_, &one, sizeof one);
   server_.join();
-  ::close(device_);  // whoever waits gets an error
+  ::close(device_);  // blocked requests fail
   ::close(stop_);
 }
 

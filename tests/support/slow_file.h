@@ -1,4 +1,5 @@
-// A file of a FUSE file system that answers open() and nothing else: who closes it waits as long as this object.
+// A file in a FUSE file system that answers open() but never close(): closing it blocks until this object is
+// destroyed. A thread of its own serves the file system.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -11,7 +12,7 @@ namespace gpupool::testing {
 
 class SlowFile {
  public:
-  SlowFile();  // std::runtime_error with the reason where this process may not mount one
+  SlowFile();  // throws std::runtime_error if this process may not mount it
   ~SlowFile();
   SlowFile(const SlowFile&) = delete;
   SlowFile& operator=(const SlowFile&) = delete;

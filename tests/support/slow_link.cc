@@ -18,12 +18,13 @@ namespace gpupool::testing {
 namespace {
 
 constexpr size_t kBlock = 256 * 1024;
-constexpr size_t kFinePiece = 16 * 1024;              // where bandwidth is limited, so that bytes are due a few at a time
-// Of one direction: then the sender has to wait. Where bandwidth is limited, it is what the link holds and a switch's queue.
+constexpr size_t kFinePiece = 16 * 1024;              // with limited bandwidth, for a smooth rate
+// Maximum number of bytes in flight per connection and direction; then the sender must wait. With limited
+// bandwidth it is the bandwidth-delay product plus kQueue, for a switch's queue.
 constexpr size_t kMostOnTheWay = size_t{64} << 20;
 constexpr size_t kQueue = size_t{1} << 20;
-constexpr int64_t kAwake = 30'000;                    // nanoseconds before a due time that are not slept through
-constexpr int64_t kLook = 50'000'000;                 // how often a sleeper looks whether the link ends
+constexpr int64_t kAwake = 30'000;                    // ns before a due time during which it spins
+constexpr int64_t kLook = 50'000'000;                 // ns between checks for the end of the link
 
 int64_t now() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -35,7 +36,7 @@ struct Piece {
   int64_t due = 0;
 };
 
-// Bytes on their way, oldest first; what one receive gave is due together.
+// Queue of the data in flight, oldest first. The bytes of one recv() have the same due time.
 class Waiting {
  public:
   explicit Waiting(size_t most) : most_(most) {}
@@ -78,7 +79,7 @@ class Waiting {
 
 void go_first() {
   const sched_param before_all{1};
-  sched_setscheduler(0, SCHED_FIFO, &before_all);  // where it is not allowed, the delay is a little less exact
+  sched_setscheduler(0, SCHED_FIFO, &before_all);  // if not permitted, the delay is slightly less exact
   prctl(PR_SET_TIMERSLACK, 1);
 }
 
@@ -169,7 +170,8 @@ void SlowLink::cut(size_t number) {
   shutdown(pair.server, SHUT_RDWR);
 }
 
-// The last of these bytes leaves when the link has carried all that came before them, and arrives after the delay.
+// Returns when the last of these bytes arrives: after the link has sent everything before them, plus the
+// delay.
 int64_t SlowLink::due(Way& way, int64_t arrived, size_t bytes) const {
   way.bytes.fetch_add(bytes, std::memory_order_relaxed);
   if (way.nanoseconds_per_byte == 0) return arrived + delay_;
@@ -183,10 +185,10 @@ int64_t SlowLink::due(Way& way, int64_t arrived, size_t bytes) const {
 }
 
 void SlowLink::carry(int from, int to, Way& way) {
-  if (delay_ > kAwake) go_first();  // where nothing is slept through it would only take the core from the programs
+  if (delay_ > kAwake) go_first();  // not for threads that only spin: they would starve the measured programs
   const auto passing = [&] { return static_cast<size_t>(static_cast<double>(2 * delay_) / way.nanoseconds_per_byte); };
   Waiting waiting(way.nanoseconds_per_byte == 0 ? kMostOnTheWay : std::min(kMostOnTheWay, kQueue + passing()));
-  bool open = true;  // more may come
+  bool open = true;  // the sender has not closed its side
   while (!ending_ && (open || !waiting.empty())) {
     bool moved = false;
     if (open && !waiting.full()) {
@@ -198,8 +200,8 @@ void SlowLink::carry(int from, int to, Way& way) {
         open = false;
       }
     }
-    bool full = false;  // the receiver does not take it
-    if (!waiting.empty() && waiting.first().due <= now()) {  // one piece, then look what has arrived meanwhile
+    bool full = false;  // the receiver's buffer is full
+    if (!waiting.empty() && waiting.first().due <= now()) {  // send one piece, then receive again
       const Piece& piece = waiting.first();
       const ssize_t sent = send(to, piece.bytes.get() + piece.begin, piece.end - piece.begin, MSG_NOSIGNAL);
       if (sent > 0) {

@@ -1,9 +1,10 @@
-// A link of a chosen round-trip time and bandwidth between clients and poold, on one machine: a proxy that passes every byte
-// on after exactly half the round-trip time, in order, however many connections and however much is on its way.
+// Simulates a network link with a given round-trip time and bandwidth between clients and poold on one
+// machine: a TCP proxy that delays every byte by half the round-trip time, independently of the number of
+// connections and the amount of data in flight.
 //
-// Each direction of each connection has a thread that both receives and sends: what it has received waits, with the time at
-// which it is due, until that time; the last microseconds are waited for without sleeping. Threads that do sleep go before
-// all others where the system allows it, as a network card would.
+// One thread per direction of each connection receives data, queues it with its due time, and sends it at
+// that time; it spins for the last microseconds. Sleeping threads use real-time priority if permitted,
+// because a network card would not wait for a core. Throws std::runtime_error if it cannot listen.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -22,8 +23,8 @@ class SlowLink {
  public:
   struct Quality {
     std::chrono::nanoseconds round_trip{0};
-    double bytes_per_second = 0;  // each way and of all connections together; 0: no limit
-    bool first_unlimited = false;  // the first connection, which carries a program's commands, does not count
+    double bytes_per_second = 0;  // per direction, for all connections together; 0: unlimited
+    bool first_unlimited = false;  // exempts the first connection, which carries a program's commands
   };
   SlowLink(const transport::Endpoint& server, const Quality& quality);
   ~SlowLink();
@@ -31,15 +32,15 @@ class SlowLink {
   SlowLink& operator=(const SlowLink&) = delete;
 
   std::string url() const { return "tcp://127.0.0.1:" + std::to_string(port_); }
-  // Hangs up on both ends of the connection that came as the `number`th, from 0.
+  // Closes both ends of connection `number`, in the order of acceptance, from 0.
   void cut(size_t number);
   uint64_t bytes_up() const { return up_.bytes; }
   uint64_t bytes_down() const { return down_.bytes; }
 
  private:
-  // One direction of the link: all connections share its bandwidth.
+  // One direction of the link; all connections share its bandwidth.
   struct Way {
-    std::atomic<int64_t> free_at{0};  // nanoseconds: when the last byte accepted so far will have left
+    std::atomic<int64_t> free_at{0};  // when the last accepted byte will have been sent; steady clock, ns
     std::atomic<uint64_t> bytes{0};
     double nanoseconds_per_byte = 0;
   };
