@@ -25,7 +25,7 @@ std::string tenant(const std::string& name, const std::string& token) {
   return "[[tenant]]\nname = \"" + name + "\"\ntokens = [\"" + server::hash_text(server::hash_token(token)) + "\"]\n";
 }
 
-// The number behind `name` and a blank, where they begin a line.
+// Returns the number after "NAME " at the start of a line.
 double number_after(const std::string& text, const std::string& name) {
   const size_t at = ("\n" + text).find("\n" + name + " ");
   if (at == std::string::npos) throw std::runtime_error("there is no " + name + " in: " + text);

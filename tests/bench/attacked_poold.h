@@ -1,4 +1,4 @@
-// A poold with everything that the suite `attacks` attacks and looks at, and the programs that attack it.
+// A poold under attack, and its attackers, for gpupool-bench --suite attacks. Failures are exceptions.
 #pragma once
 #include <memory>
 #include <string>
@@ -11,11 +11,13 @@
 
 namespace gpupool::bench {
 
-// Tenants `good` and `hostile`, a page for /healthz and /metrics, and an audit file. On kernels that refuse descriptors for it, poold is started as on
-// one that does not (before Linux 6.16), so that they reach it.
+// A poold with the tenants `good` and `hostile`, an HTTP endpoint for /healthz and /metrics, and an audit
+// file. It runs without SO_PASSRIGHTS, as on kernels before Linux 6.16, so that file descriptors sent by
+// attackers reach it.
 class AttackedPoold {
  public:
-  // `authority`: it listens on tls:// with a certificate of this authority's, whose key is RSA of 4096 bits; null: on tcp://.
+  // With `authority`, poold listens on tls:// with a certificate signed by it and a 4096-bit RSA key; else on
+  // tcp://.
   AttackedPoold(const std::string& device, const testing::Authority* authority = nullptr);
 
   testing::PooldProcess& poold() const { return *poold_; }
@@ -23,7 +25,7 @@ class AttackedPoold {
   const std::string& token() const { return good_; }
   const std::string& hostile_token() const { return hostile_; }
   testing::Environment good_program() const;
-  double counter(const std::string& name) const;  // of /metrics
+  double counter(const std::string& name) const;  // a metric of /metrics
   size_t log_bytes() const { return poold_->log().size(); }
   size_t audit_bytes() const;
 
@@ -35,23 +37,24 @@ class AttackedPoold {
 };
 
 struct Attack {
-  const char* way;   // of tests/bench/attacker.cc
-  double rate;       // steps a second; 0: without a pause
+  const char* way;   // name of an attack in attacker.cc
+  double rate;       // steps per second; 0: without pauses
   int processes = 1;
 };
 
-// Attackers that run until `end` (monotonic.h). Their loopback addresses are not 127.0.0.1.
+// Attacker processes that run until `end` (monotonic.h). They connect from other loopback addresses than
+// 127.0.0.1.
 class Attackers {
  public:
-  // `credential`: as tests/bench/attacker.cc has it.
+  // `credential`: see attacker.cc.
   Attackers(const std::vector<Attack>& attacks, uint16_t port, double end, const std::string& credential);
-  double finish();  // steps a second of all together; throws when one failed
+  double finish();  // waits; returns the total steps per second; throws if an attacker failed
 
  private:
   std::vector<std::unique_ptr<testing::Process>> running_;
 };
 
-// The baseline: attackers connect to this listener instead of poold. It accepts connections and closes them.
+// The baseline target of attackers: a process that accepts connections and closes them.
 class ClosingListener {
  public:
   ClosingListener();
@@ -62,11 +65,11 @@ class ClosingListener {
   uint16_t port_ = 0;
 };
 
-// Asks /healthz each 20 ms from `begin` on, on a thread of its own.
+// Requests /healthz every 20 ms from `begin` on, on a thread of its own.
 class HealthChecks {
  public:
   HealthChecks(uint16_t page, double begin);
-  std::vector<double> finish();  // the seconds that each answer took; throws when one was another than 200
+  std::vector<double> finish();  // the response times in seconds; throws if a status was not 200
 
  private:
   void run(const std::stop_token& stop, uint16_t page, double begin);

@@ -1,10 +1,12 @@
-// Attacks a poold: what gpupool-bench --suite attacks runs beside a healthy program.
+// gpupool-bench-attacker: attacks a poold. gpupool-bench --suite attacks runs it beside a well-behaved
+// program.
 //
-//     gpupool-bench-attacker WAY PORT RATE END [CREDENTIAL]    RATE steps a second until END (CLOCK_MONOTONIC, in seconds)
-//     gpupool-bench-attacker listen                            prints a port, and accepts and closes connections there until it is killed
+//     gpupool-bench-attacker WAY PORT RATE END [CREDENTIAL]    RATE steps per second until END (monotonic.h)
+//     gpupool-bench-attacker listen                            prints a port; accepts and closes connections
 //
-// A step makes the same system calls whatever the other side does, so that an attack takes as much of the machine from others beside a poold as
-// beside a listener that only accepts and closes. `handshakes` alone waits for the other side. Prints the steps that it has made per second.
+// A step makes the same system calls whatever the other side does, so that an attack on poold costs the
+// machine as much as one on a listener that only accepts and closes; except that `handshakes` waits for the
+// other side. Prints the number of steps per second.
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -50,7 +52,7 @@ class Socket {
     if (descriptor_ >= 0) ::close(descriptor_);
   }
   int get() const { return descriptor_; }
-  // As much of it as there is room for.
+  // Sends without blocking; drops what does not fit into the buffer.
   void send(std::string_view bytes) const { (void)::send(descriptor_, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL); }
   void receive() const {
     std::array<char, 4096> ignored;
@@ -63,7 +65,7 @@ class Socket {
 
 struct Victim {
   uint16_t port = 0;
-  std::string credential;  // checkpoint_questions: a tenant's token; handshakes: the file of the server's authority
+  std::string credential;  // checkpoint_questions: a tenant's token; handshakes: the CA's certificate file
 };
 
 Socket connect(const char* address, const Victim& victim) { return Socket(testing::connect_from(address, victim.port, SOCK_NONBLOCK)); }
@@ -80,15 +82,16 @@ std::string with_preamble(std::string_view body, uint16_t version = wire::kProto
   return std::string(RawClient::bytes_of(preamble)) + std::string(body);
 }
 
-// The attacks: each makes its n-th step. All come from addresses of their own.
+// An attack executes its n-th step per call. Each attack connects from its own loopback address.
 using Attack = std::function<void(size_t n)>;
 
-// Connections that say nothing; the newest 600, more than poold keeps half open, stay.
+// Opens connections and sends nothing. Keeps the newest 600, more than poold accepts before the handshake.
 Attack flood(const Victim& victim) {
   return [victim, open = std::make_shared<std::array<Socket, 600>>()](size_t n) { (*open)[n % open->size()] = connect("127.0.0.2", victim); };
 }
 
-// 512 connections, as many as poold keeps, each of which sends a hello byte by byte and begins anew after twelve.
+// Uses 512 connections, poold's limit before the handshake; each sends a hello byte by byte and reconnects
+// after twelve.
 Attack one_byte_at_a_time(const Victim& victim) {
   constexpr size_t kConnections = 512, kBytes = 12;
   const std::string hello = testing::hello_bytes(testing::test_hello());
@@ -128,7 +131,7 @@ Attack malformed(const Victim& victim) {
   };
 }
 
-// From 5,000 addresses, more than poold remembers.
+// Sends wrong tokens from 5,000 addresses, more than poold tracks.
 Attack wrong_tokens(const Victim& victim) {
   hello::Hello hello = testing::test_hello();
   hello.token = std::string(64, 'x');
@@ -140,8 +143,8 @@ Attack wrong_tokens(const Victim& victim) {
   };
 }
 
-// A tenant's 64 connections, as many as it may have, each asks more often than poold answers (500 times a second): 8 questions in each step. Each
-// begins anew after 500 steps.
+// Uses 64 connections, the limit per tenant; each sends 8 checkpoint requests per step, more than the 500 per
+// second that poold answers, and reconnects after 500 steps.
 Attack checkpoint_questions(const Victim& victim) {
   constexpr size_t kConnections = 64, kSteps = 500, kQuestions = 8;
   hello::Hello hello = testing::test_hello();
@@ -164,12 +167,13 @@ Attack checkpoint_questions(const Victim& victim) {
   };
 }
 
-// Descriptors whose last close() waits, sent over the Unix socket beside the port; the newest 32 go on lingering.
+// Sends descriptors whose last close() blocks over the Unix socket of the same port; keeps the newest 32
+// lingering.
 Attack lingering_sockets(const Victim& victim) {
   struct Sent {
     explicit Sent(const Victim& victim) : connected(connect_beside(victim)) {
       if (testing::send_with_descriptors(connected.get(), "four", {lingers.descriptor()}) != 0) return;
-      closes = std::jthread([this] { lingers.close(); });  // which waits if the other side has let go of it already
+      closes = std::jthread([this] { lingers.close(); });  // blocks if it is the last copy
     }
     ~Sent() { lingers.end_lingering(); }
     Socket connected;
@@ -179,7 +183,7 @@ Attack lingering_sockets(const Victim& victim) {
   return [victim, sent = std::make_shared<std::array<std::unique_ptr<Sent>, 32>>()](size_t n) { (*sent)[n % sent->size()] = std::make_unique<Sent>(victim); };
 }
 
-// TLS handshakes, one after another, whose client leaves when it is done.
+// Performs TLS handshakes one after another and disconnects after each.
 Attack handshakes(const Victim& victim) {
   const auto context = transport::tls::Context::client({.ca = victim.credential, .certificate = {}, .key = {}, .secret = {}});
   if (!context) throw std::runtime_error(context.error().message);
@@ -210,7 +214,7 @@ constexpr Way kWays[] = {
     {"handshakes", handshakes},
 };
 
-// A step that is late is made at once, so that the number is right whatever the machine does meanwhile.
+// Late steps are executed at once, so that the average rate is right on a busy machine.
 void make_steps(const Attack& attack, double rate, double end) {
   const double begin = now();
   size_t made = 0;
@@ -229,7 +233,7 @@ void make_steps(const Attack& attack, double rate, double end) {
   }
 }
 
-// On a TCP port and the Unix socket beside it, as poold.
+// Listens on a TCP port and on the Unix socket that belongs to it, as poold does.
 [[noreturn]] void accept_and_close() {
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -244,7 +248,7 @@ void make_steps(const Attack& attack, double rate, double end) {
   if (!listens) throw std::runtime_error("cannot listen on 127.0.0.1 and the Unix socket beside it");
   std::printf("port %u\n", port);
   std::fflush(stdout);
-  // Apart, because closing what came over the Unix socket may wait.
+  // On a thread of its own, because closing a received descriptor may block.
   const std::jthread beside_it([&] { close_all_of(local); });
   close_all_of(tcp);
 }

@@ -19,13 +19,14 @@ constexpr double kLead = 2.5;  // seconds for programs to start
 constexpr double kMib = 1 << 20;
 constexpr double kKernelUs = 1000;
 
-// All at once. The flood is what the target for good clients names; checkpoint questions are sent on all connections that a tenant may have, more often
-// than poold answers; the rest are some hundred attempts a second, each kind from addresses of its own.
+// The attacks, run at the same time, each from its own address. The flood's rate is the one for which the
+// target of `served` is defined. checkpoint_questions use all connections that a tenant may have, at a higher
+// rate than poold answers. The others make up to some hundred attempts per second.
 const std::vector<Attack> kAttacks{
     {"flood", 2000}, {"one_byte_at_a_time", 1000}, {"malformed", 200}, {"wrong_tokens", 200}, {"checkpoint_questions", 6400}, {"lingering_sockets", 10},
 };
 
-// Refused attempts that the log tells of, one by one or in sums.
+// Returns the number of refused attempts in the log, including those in its summary lines.
 double told(const std::string& log) {
   const std::string sum = "\"event\":\"clients_refused_unlogged\"", count = "\"count\":";
   auto attempts = static_cast<double>(testing::occurrences(log, "\"event\":\"client_refused\""));
@@ -61,7 +62,8 @@ class Suite {
     samples_.add(name, value);
   }
 
-  // A good program and /healthz: alone, beside the attackers while these attack another listener, and while they attack poold.
+  // Measures a well-behaved program and /healthz without attackers, with attackers of another listener, and
+  // with attackers of poold.
   void answers() {
     const AttackedPoold attacked(suite_.device);
     const ClosingListener listener;
@@ -85,7 +87,8 @@ class Suite {
     note("healthz_most_" + beside, *std::max_element(times.begin(), times.end()));
   }
 
-  // poold's resident memory every 100 ms. A third of the time is more than anything that poold keeps of attackers needs to fill.
+  // Samples poold's resident memory every 100 ms. All of poold's bounded tables are full within the first
+  // third of the time.
   void resident() {
     const AttackedPoold attacked(suite_.device);
     const pid_t pid = attacked.poold().pid();
@@ -105,7 +108,8 @@ class Suite {
     note("resident_attempts", attacked.counter("gpupool_handshake_failures_total") - turned_away);
   }
 
-  // One refused attempt after another, each looked for in log and audit file; then so many at once that most are only counted.
+  // Measures the log and audit bytes of single refused attempts, and then of so many that most are only
+  // counted.
   void records() {
     const AttackedPoold attacked(suite_.device);
     for (const char byte : {'x', '\x01', '"', '\xff'}) {
@@ -141,7 +145,7 @@ class Suite {
     note("audit_bytes", static_cast<double>(attacked.audit_bytes() - audit));
   }
 
-  // Good clients from 127.0.0.1, one each 500 ms.
+  // Connects a good client from 127.0.0.1 every 500 ms and counts those that are served within 2 s.
   void served() {
     const testing::Authority authority("authority");
     const std::vector<Attack> flood{{"flood", 2000}}, handshakes{{"handshakes", 0, 4}}, both{{"flood", 2000}, {"handshakes", 0, 4}};

@@ -25,7 +25,7 @@ void need(bool good, const char* what) {
   if (!good) throw std::runtime_error(std::string("raw TCP baseline: ") + what + " failed");
 }
 
-constexpr int kOwnBufferBytes = 256 * 1024;  // of gpupool's bulk connections on one host, protocol/transport/tcp/connection.cc
+constexpr int kOwnBufferBytes = 256 * 1024;  // gpupool's on one host, protocol/transport/tcp/connection.cc
 constexpr int kBufferBytes[] = {0, kOwnBufferBytes, 4 * 1024 * 1024};
 
 void send_all(int socket, const char* bytes, size_t size, size_t per_send = ~size_t{0}) {
@@ -37,7 +37,7 @@ void send_all(int socket, const char* bytes, size_t size, size_t per_send = ~siz
   }
 }
 
-// False: the peer has closed.
+// Returns false if the peer has closed the connection.
 bool receive_all(int socket, char* bytes, size_t size, bool spin) {
   while (size) {
     const ssize_t received = recv(socket, bytes, size, spin ? MSG_DONTWAIT : 0);
@@ -52,8 +52,9 @@ bool receive_all(int socket, char* bytes, size_t size, bool spin) {
   return true;
 }
 
-// gpupool's size is set as gpupool sets it. A larger one passes the limits of net.core.wmem_max and rmem_max by the forced
-// options, which need CAP_NET_ADMIN; without it the kernel takes as much as the limits allow.
+// Sets gpupool's size with the options that gpupool uses. For larger sizes tries SO_SNDBUFFORCE and
+// SO_RCVBUFFORCE, which exceed net.core.wmem_max and rmem_max but need CAP_NET_ADMIN; otherwise the kernel
+// caps the size.
 void set_buffers(int socket, int bytes) {
   if (bytes == 0) return;
   for (const auto& [forced, plain] : {std::pair{SO_SNDBUFFORCE, SO_SNDBUF}, std::pair{SO_RCVBUFFORCE, SO_RCVBUF}}) {
@@ -70,7 +71,7 @@ int new_socket(int buffer_bytes) {
   return made;
 }
 
-// Runs `serve(socket)` for each stream in threads of a child, and `measure(sockets)` here.
+// Runs serve(socket) for each stream in a thread of a child process, and measure(sockets) in this process.
 double against_child(const TcpSettings& settings, const std::function<void(int)>& serve,
                      const std::function<double(const Sockets&)>& measure) {
   const int count = settings.streams;
@@ -112,7 +113,7 @@ double seconds(Clock::time_point from) { return std::chrono::duration<double>(Cl
 
 int repetitions(size_t bytes) { return bytes <= (1u << 20) ? 100 : bytes <= (16u << 20) ? 20 : 5; }
 
-// Every combination that gpupool could have chosen for a copy.
+// Returns every combination that gpupool could use for a copy.
 std::vector<TcpSettings> all_settings(int streams, size_t per_send) {
   std::vector<TcpSettings> all;
   for (const int buffer_bytes : kBufferBytes) {

@@ -1,4 +1,4 @@
-// The raw TCP baselines and the choice of the fastest one; and figures as a table for the documentation.
+// Tests of the raw TCP baselines, of the choice of the fastest one, and of figures as a Markdown table.
 #include "tests/bench/baselines.h"
 
 #include <fstream>

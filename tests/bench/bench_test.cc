@@ -1,5 +1,5 @@
-// The harness itself: every figure is there, what is a matter of right and wrong (a step waits no more often than the program asks for)
-// holds, and figures that depend on each other agree. No speed is asserted: machines differ.
+// A quick run of gpupool-bench: every figure is reported, round trips per step stay within the limit, and
+// figures that depend on each other agree. Speeds are not checked, because machines differ.
 #include <cstdio>
 #include <fstream>
 #include <sstream>
@@ -17,7 +17,7 @@ std::string line_of(const std::string& json, const std::string& name) {
   return at == std::string::npos ? "" : json.substr(at, json.find('\n', at) - at);
 }
 
-// How often the client has memory mapped during so many training steps.
+// Returns the number of the client's map_memory calls during this many training steps.
 int mappings(const PooldProcess& poold, int steps) {
   TemporaryFolder folder;
   const std::string trace = folder.path() / "trace";
@@ -41,7 +41,7 @@ TEST_CASE("memory that is allocated and freed in turns is mapped once") {
   const int few = mappings(poold, 5);
   CHECK(few > 0);
   CHECK(few < 20);
-  CHECK(mappings(poold, 30) < 20);  // 20 allocations each
+  CHECK(mappings(poold, 30) < 20);  // each step makes 20 allocations
 }
 
 TEST_CASE("a quick run of gpupool-bench has every figure") {
@@ -58,7 +58,8 @@ TEST_CASE("a quick run of gpupool-bench has every figure") {
     CHECK(run.value(name) > 0);
     CHECK(run.output.find(name) != std::string::npos);
   }
-  // What waits for an answer takes longer than what does not, and a slow link longer than a near one.
+  // Calls that wait for a reply take longer than queued ones, and steps over a slow link longer than its
+  // round trips.
   CHECK(run.value("null_call") > run.value("queued_launch"));
   CHECK(run.value("null_call") > run.value("small_h2d_client"));
   CHECK(run.value("step_rtt_0.2_ms") > 200 * run.value("round_trips_per_step"));  // us
@@ -66,7 +67,8 @@ TEST_CASE("a quick run of gpupool-bench has every figure") {
     INFO(name);
     CHECK(run.value(name, "tcp", "baseline_value") > 0);
   }
-  // An allocation by a GPU driver costs more than softgpu's own, and the client answers it.
+  // With a GPU driver's costs the direct allocation is slower, but the client answers it locally: the ratio
+  // drops.
   CHECK(run.value("alloc_free", "tcp", "costly_ratio") > 0);
   CHECK(run.value("alloc_free", "tcp", "costly_ratio") < run.value("alloc_free", "tcp", "ratio"));
   for (const char* plot : {"h2d.svg", "d2h.svg", "step.svg"}) {

@@ -27,7 +27,7 @@ using Kind = Target::Kind;
 
 constexpr size_t kSchedulers = 3;
 constexpr uint32_t kWhole = 1000;
-constexpr auto kWorst = 60s;  // for what is to be measured
+constexpr auto kWorst = 60s;  // timeout of a failover
 
 class Cluster {
  public:
@@ -61,7 +61,7 @@ class Cluster {
     words.insert(words.begin(), {program("pool-admin"), "--scheduler", addresses()});
     return run_to_end(words).output;
   }
-  // Who answers as the leader, but for the one that is dead.
+  // Returns the scheduler that answers as the leader, ignoring `dead`.
   std::optional<size_t> leader(size_t dead = kSchedulers) const {
     for (size_t i = 0; i < schedulers_.size(); ++i) {
       if (i == dead) continue;
@@ -90,13 +90,14 @@ class Faults {
   std::atomic<int> lost{0}, twice{0}, errors{0};
 };
 
-// Holders as pool-lease has them, in threads.
+// Lease clients in threads, with the implementation of pool-lease (client/holder).
 class Holders {
  public:
   Holders(const Cluster& cluster, Faults& faults) : faults_(faults), address_("pool://" + cluster.addresses()) {}
   ~Holders() { end(); }
 
-  // One lease after the other, for up to `longest` each; zero: one, until the end.
+  // Adds a client that holds one lease after the other for up to `longest` each; with zero, one lease until
+  // the end.
   void add(unsigned seed, std::chrono::milliseconds longest) {
     threads_.emplace_back([this, seed, longest] {
       std::minstd_rand random(seed);
@@ -114,7 +115,7 @@ class Holders {
   }
   uint64_t grants() const { return grants_; }
   const Usage& usage() const { return usage_; }
-  // The next new lease that somebody is granted.
+  // Waits until more than `more_than` leases have been granted. Returns false after kWorst.
   bool await_grant(uint64_t more_than) {
     std::unique_lock lock(mutex_);
     return changed_.wait_for(lock, kWorst, [&] { return grants_ > more_than; });
@@ -144,7 +145,7 @@ class Holders {
                             return {};
                           },
                           [](const std::string&) {});
-    // What it was given it uses no more from before it says so.
+    // Record the end of the usage before the lease is released.
     std::thread ender([&] {
       std::unique_lock lock(mutex_);
       changed_.wait(lock, [&] { return has || over || ended_; });
@@ -173,7 +174,7 @@ class Holders {
   std::vector<std::thread> threads_;
 };
 
-// Programs on leases: some run all the time, others come and go.
+// Programs on leases: some run all the time, and short ones one after the other.
 class Programs {
  public:
   Programs(const Cluster& cluster, Faults& faults, int count) : cluster_(cluster), faults_(faults) {
@@ -208,7 +209,7 @@ class Programs {
 
  private:
   static Environment environment() { return {{"LD_LIBRARY_PATH", prefix() / "lib" / "client"}, {"GPUPOOL_TRANSPORT", "tcp"}}; }
-  // short: a kernel each 10 ms, each waited for; plain: one after the other.
+  // `way` short: a kernel every 10 ms, synchronously; plain: kernels without pauses.
   std::vector<std::string> words(const std::string& way, const std::string& seconds) const {
     const double now = std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
     return {program("pool-run"), "--server", "pool://" + cluster_.addresses(), "--gpus", "1", "--compute", "60", "--memory", "32MiB", "--",
@@ -225,7 +226,8 @@ class Programs {
 
 uint32_t percent_to_milli(const nlohmann::json& percent) { return static_cast<uint32_t>(std::lround(percent.get<double>() * 10)); }
 
-// What the poolds say: the shares of all leases with sessions, by GPU.
+// Sums up, per GPU, the shares of all leases with sessions that the poolds report, and records sums above one
+// GPU.
 void look_at_poolds(const Cluster& cluster, Faults& faults, uint64_t& looks) {
   for (const auto& poold : cluster.poolds()) {
     const Finished asked = run_to_end({program("pool-admin"), "--poold", "unix:" + poold->admin_socket(), "--json", "tenants"});
@@ -264,7 +266,7 @@ std::vector<Figure> measure_failover(const FailoverSuite& suite) {
   std::minstd_rand random(1);
   uint64_t looks = 0;
   for (int kill = 0; kill < suite.kills; ++kill) {
-    std::optional<size_t> leads;  // on a busy machine the lead may be lost in between as well
+    std::optional<size_t> leads;  // on a busy machine the leader may also change in between
     if (!eventually([&] { return (leads = cluster.leader()).has_value(); })) throw std::runtime_error("nobody leads");
     const auto start = std::chrono::steady_clock::now();
     const auto since = [&] { return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count(); };

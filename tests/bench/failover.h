@@ -1,8 +1,9 @@
-// gpupool-bench --suite pool --only failover: three schedulers with etcd, real poolds on softgpu, programs that run on leases all the time, and
-// holders that take leases and give them back. The leading scheduler is killed (-9) again and again.
+// gpupool-bench --suite pool --only failover: measures failovers of a pool with three schedulers, etcd, real
+// poolds on softgpu, programs on leases, and lease clients that acquire and release leases. The leading
+// scheduler is killed (SIGKILL) repeatedly.
 //
-// What is true is asked of those who have something of it, not of the schedulers: holders say which shares they were given and when they
-// gave them up, poolds which leases have sessions on which GPU, programs whether a call failed.
+// Correctness is judged without the schedulers' own state: clients record their shares, poolds report the
+// leases with sessions on each GPU, and programs report failed calls.
 #pragma once
 #include <vector>
 
@@ -13,13 +14,13 @@ namespace gpupool::bench {
 struct FailoverSuite {
   int kills = 50;
   int poolds = 3;
-  int gpus = 2;       // of each
-  int programs = 3;   // that run all the time
-  int holders = 8;    // at the same time, over and over again
-  int faithful = 2;   // that hold one lease all the time
+  int gpus = 2;       // per poold
+  int programs = 3;   // programs that run all the time
+  int holders = 8;    // concurrent clients that acquire one lease after the other
+  int faithful = 2;   // clients that hold one lease all the time
 };
 
-// Throws when the pool does not come up, or not to rest at the end.
+// Throws std::runtime_error if the pool does not start, or is not idle at the end.
 std::vector<Figure> measure_failover(const FailoverSuite& suite);
 
 }  // namespace gpupool::bench

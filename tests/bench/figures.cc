@@ -17,7 +17,7 @@ std::string number(const char* format, double value) {
   return text;
 }
 
-// Three digits, and whole numbers as they are.
+// Formats with three significant digits; from 100 on as an integer.
 std::string readable(double value) { return number(std::abs(value) >= 100 ? "%.0f" : "%.3g", value); }
 
 std::string wanted(const Target& target) {

@@ -1,4 +1,5 @@
-// What gpupool-bench reports: figures with their baselines and targets, as a table and as JSON.
+// The figures that gpupool-bench reports, with baselines and targets, as a table, JSON and Markdown. Throws
+// std::runtime_error if samples are missing or a file cannot be written.
 #pragma once
 #include <map>
 #include <optional>
@@ -7,7 +8,7 @@
 
 namespace gpupool::bench {
 
-// What a figure has to reach; the limit is compared with its value or with its ratio to the baseline.
+// The target of a figure; the limit applies to its value or to its ratio to the baseline.
 struct Target {
   enum class Kind { none, value_at_most, value_at_least, ratio_at_most, ratio_at_least, equal };
   Kind kind = Kind::none;
@@ -19,25 +20,25 @@ struct Figure {
   std::string transport;  // tcp, shm, rdma
   double value = 0;
   std::string unit;
-  std::string baseline;   // what it is compared with
+  std::string baseline;   // name of the baseline
   double baseline_value = 0;
   Target target{};
-  std::optional<double> costly_ratio;  // where the device's calls cost what a GPU driver's do
+  std::optional<double> costly_ratio;  // ratio with the call costs of a GPU driver (--costs)
 
   double ratio() const { return baseline_value != 0 ? value / baseline_value : 0; }
   bool reached() const;  // true without a target
 };
 
-// Every sample of every measured name; a figure is made of medians.
+// All samples by name. Figures use their medians.
 class Samples {
  public:
   void add(const std::string& name, double value) { values_[name].push_back(value); }
   bool has(const std::string& name) const { return values_.count(name) != 0; }
-  // Throws when there is no sample of that name: a figure must not be missing silently.
+  // These throw if there is no sample of this name, so that no figure is missing silently.
   double median(const std::string& name) const;
   double most(const std::string& name) const;
   double least(const std::string& name) const;
-  std::vector<std::string> names(const std::string& prefix) const;  // all that begin with it
+  std::vector<std::string> names(const std::string& prefix) const;  // all names with the prefix
 
  private:
   const std::vector<double>& of(const std::string& name) const;
@@ -46,9 +47,10 @@ class Samples {
 
 double median(std::vector<double> values);
 
-void print_table(const std::vector<Figure>& figures);  // on stdout
-// `hardware`: what it was measured on, empty for none.
+void print_table(const std::vector<Figure>& figures);  // to stdout
+// `hardware`: description of the measured hardware; empty: omitted.
 void write_json(const std::string& path, const std::vector<Figure>& figures, const std::string& hardware = "");
-void write_markdown(const std::string& path, const std::vector<Figure>& figures);  // the table as docs/performance.md has it
+// Writes the table in the format of docs/performance.md.
+void write_markdown(const std::string& path, const std::vector<Figure>& figures);
 
 }  // namespace gpupool::bench

@@ -1,8 +1,8 @@
-// gpupool-bench: what the pool costs, as ratios measured side by side in one run.
+// gpupool-bench: measures the overhead of the pool as ratios to baselines of the same run.
 //
-// It starts its own poold, runs the same programs directly on the device library and through the pool in turns, measures
-// raw TCP between the turns (memcpy: within the programs), and reports medians. docs/performance.md says how to read the
-// figures.
+// It starts its own poold, runs the same programs alternately on the device library and through the pool,
+// measures raw TCP in between (and memcpy within the programs), and reports medians. docs/performance.md
+// explains the figures.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -39,11 +39,11 @@ using Kind = Target::Kind;
 namespace fs = std::filesystem;
 
 constexpr int kWaitsPerStep = 4;  // training_step.cc
-constexpr size_t kOneStream = size_t{1} << 20;  // larger copies go over the bulk connections
-constexpr int kMostStreams = 4;  // of raw TCP, as many as the client would use on a machine of eight cores
-constexpr size_t kBulk = size_t{64} << 20;  // from this size on the targets for bandwidth hold
+constexpr size_t kOneStream = size_t{1} << 20;  // larger copies use the bulk connections
+constexpr int kMostStreams = 4;  // raw TCP streams; as many as the client uses with eight cores
+constexpr size_t kBulk = size_t{64} << 20;  // the bandwidth targets apply from this size on
 
-// The examples whose round trips are reported: programs without arguments for one GPU.
+// The examples whose round trips are reported: those that run on one GPU without arguments.
 constexpr const char* kExamples[] = {"driver_api", "fractal",  "host_threads", "matrix_multiply", "monte_carlo",
                                      "paillier",   "pipeline", "reduction",    "vector_add"};
 
@@ -56,7 +56,8 @@ struct Options {
   std::string costs;
   int rounds = 5;
   int steps = 40;
-  int streams = std::clamp<int>(static_cast<int>(std::thread::hardware_concurrency()) / 2, 1, 4);  // as the client has it
+  // The client's default.
+  int streams = std::clamp<int>(static_cast<int>(std::thread::hardware_concurrency()) / 2, 1, 4);
   std::vector<double> round_trips_ms{0.05, 0.2, 1, 10};
   size_t largest = size_t{256} << 20;
   bool examples = true;
@@ -101,7 +102,8 @@ std::string over(double round_trip_ms) {
   return text;
 }
 
-// The training step: directly, through the pool, and through the pool over links of each round-trip time.
+// Measures the training step directly, through the pool, and through the pool over links with each round-trip
+// time.
 void measure_steps(const Options& options, const PooldProcess& poold, const std::vector<Transport>& chosen, Samples& direct,
                    std::map<std::string, Samples>& pool) {
   const std::vector<std::string> words{program("gpupool-bench-step"), std::to_string(options.steps)};
@@ -119,7 +121,7 @@ void measure_steps(const Options& options, const PooldProcess& poold, const std:
 std::string sized(const char* name, size_t bytes) { return name + std::to_string(bytes); }
 
 void measure_baselines(const Options& options, Samples& raw) {
-  // The bytes of the null call: header and stream handle there, header back.
+  // The sizes of the null call's messages: header and stream handle in the request, header in the reply.
   constexpr size_t kRequest = sizeof(gpupool::wire::CommandHeader) + 8, kReply = sizeof(gpupool::wire::MessageHeader);
   raw.add("tcp_ping_pong", ping_pong_us(kRequest, kReply, false));
   raw.add("tcp_ping_pong_spinning", ping_pong_us(kRequest, kReply, true));
@@ -174,7 +176,7 @@ struct Counts {
   double calls = 0, round_trips = 0;
 };
 
-// What the client itself counts (GPUPOOL_TRACE), whatever the transport.
+// Returns the client's own counts (GPUPOOL_TRACE), which do not depend on the transport.
 Counts count_calls(const std::vector<std::string>& words, Environment environment) {
   gpupool::testing::TemporaryFolder folder;
   const std::string file = folder.path() / "trace";
@@ -190,7 +192,8 @@ Counts count_calls(const std::vector<std::string>& words, Environment environmen
   throw std::runtime_error(words[0] + " left no trace");
 }
 
-// What a step takes at each round-trip time, against what nobody can beat: the same on the device itself, and the waits.
+// Compares a step's time at each round-trip time with the lower bound: the direct time plus a round trip per
+// wait.
 void add_steps(const Options& options, const std::string& via, const Samples& direct, const Samples& pool,
                std::vector<Figure>& figures) {
   const double alone = direct.median("step_us");
@@ -198,15 +201,15 @@ void add_steps(const Options& options, const std::string& via, const Samples& di
   if (via != "tcp") return;
   for (const double round_trip_ms : options.round_trips_ms) {
     const double best = alone + kWaitsPerStep * round_trip_ms * 1e3;
-    // At 0.05 ms: 95 % of the speed of the device alone; from there on the waits may cost their round trips.
+    // Up to 0.05 ms the target is 95 % of the direct speed; above, 1.1 times the lower bound.
     const bool near = round_trip_ms <= 0.05;
     figures.push_back({over(round_trip_ms), via, pool.median(over(round_trip_ms)), "us", near ? "direct" : "direct + waits x RTT",
                        near ? alone : best, {Kind::ratio_at_most, near ? 1 / 0.95 : 1.1}});
   }
 }
 
-// How often the step waits for the server, from runs of different length: what comes before the steps cancels out. The fewest of three
-// runs count, and the steps are many: memory may be freed late, and then the step waits for one more mapping, once.
+// Returns the round trips per step as the difference of two runs of different length, so that set-up cancels
+// out. Takes the minimum of three runs, because memory that is freed late costs one additional mapping.
 double round_trips_per_step(const std::string& url, const Transport& transport) {
   const auto count = [&](int steps) {
     double fewest = std::numeric_limits<double>::max();
@@ -227,7 +230,7 @@ void add_examples(const std::string& url, const Transport& transport, std::vecto
       std::fprintf(stderr, "gpupool-bench: round_trips_%s is left out: %s is not built\n", name, program.c_str());
       continue;
     }
-    gpupool::testing::TemporaryFolder outputs;  // an example may write a picture where it runs
+    gpupool::testing::TemporaryFolder outputs;  // working folder: an example may write a picture
     const Counts counts = count_calls({"/bin/sh", "-c", "cd \"$0\" && exec \"$1\"", outputs.path(), program},
                                       pool_environment(url, transport));
     figures.push_back({std::string("round_trips_") + name, transport.name, counts.round_trips, "calls", "calls_that_travel", counts.calls});
@@ -361,7 +364,7 @@ std::vector<Figure> measure_all(const Options& options, Samples& direct, Samples
   return figures;
 }
 
-// The same again, with calls of softgpu that cost what a GPU driver's do.
+// Measures everything again with softgpu calls that cost as much as a GPU driver's, and adds the ratios.
 void add_costly_ratios(const Options& options, std::vector<Figure>& figures) {
   setenv("SOFTGPU_COSTS", options.costs.c_str(), 1);
   Samples direct, raw;

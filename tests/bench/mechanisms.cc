@@ -1,9 +1,10 @@
-// The programs that gpupool-bench --suite mechanisms measures, on the driver API alone.
+// gpupool-bench-mechanisms: the programs that gpupool-bench --suite mechanisms measures; they use only the
+// driver API.
 //
-//     gpupool-bench-mechanisms allocations COUNT              COUNT mappings of 32 MiB, none freed; then 4 KiB in turns
-//     gpupool-bench-mechanisms pooled COUNT                   64 MiB by cuMemAllocAsync and cuMemFreeAsync in turns, in one stream
-//     gpupool-bench-mechanisms copies repetitive|random MIB   pinned memory to the device and back
-//     gpupool-bench-mechanisms image MIB                      loads a module of so much generated PTX
+//     gpupool-bench-mechanisms allocations COUNT              allocates COUNT x 32 MiB; then 4 KiB blocks
+//     gpupool-bench-mechanisms pooled COUNT                   bursts of cuMemAllocAsync/cuMemFreeAsync
+//     gpupool-bench-mechanisms copies repetitive|random MIB   copies pinned memory to the device and back
+//     gpupool-bench-mechanisms image MIB                      loads a module with this much generated PTX
 #include <cstring>
 #include <random>
 #include <string>
@@ -20,7 +21,8 @@ double allocation_us(size_t bytes, CUdeviceptr* memory) {
   return microseconds(begin);
 }
 
-// An allocation of 32 MiB is a mapping of its own, and as it is not freed the next one is fresh as well.
+// An allocation of 32 MiB needs its own mapping. It is not freed, so that the next one needs a new mapping as
+// well.
 void allocations(size_t count) {
   constexpr size_t kFresh = size_t{32} << 20, kSmall = 4096;
   std::vector<double> fresh, small;
@@ -40,7 +42,7 @@ void allocations(size_t count) {
   report("small_us", middle(small));
 }
 
-// The pool keeps what is freed, so the first allocation alone needs memory of the device.
+// The memory pool keeps freed memory, so only the first allocation needs device memory.
 void pooled(int count, CUstream stream) {
   constexpr size_t kBytes = size_t{64} << 20;
   constexpr int kBurst = 100;
@@ -58,7 +60,8 @@ void pooled(int count, CUstream stream) {
   report("pair_us", middle(pairs));
 }
 
-// "repetitive": every other 16 bytes are one letter and the rest one of four, so that half of it can be saved.
+// Fills `data` with random bytes, or with alternating 16-byte runs of one letter and of four random letters,
+// which compress to about half.
 void fill(char* data, size_t bytes, bool repetitive) {
   std::mt19937 random(5);
   for (size_t i = 0; i < bytes; ++i) {
@@ -74,7 +77,7 @@ void copies(bool repetitive, size_t bytes, CUstream stream) {
   CHECK(cuMemAlloc(&device, bytes));
   CHECK(cuMemHostAlloc(&pinned, bytes, 0));
   fill(static_cast<char*>(pinned), bytes, repetitive);
-  for (int i = 0; i < 20; ++i) {  // the bulk connections open meanwhile
+  for (int i = 0; i < 20; ++i) {  // warm-up: the bulk connections open
     CHECK(cuMemcpyHtoDAsync(device, pinned, std::min<size_t>(bytes, 256 << 10), stream));
     CHECK(cuStreamSynchronize(stream));
   }

@@ -20,7 +20,7 @@ constexpr double kLinkBytesPerSecond = 100e6;
 constexpr std::chrono::microseconds kLinkRoundTrip{200};
 const char* const kData[] = {"repetitive", "random"};
 
-// Runs gpupool-bench-mechanisms, and adds the values that it prints under names that begin with `prefix`.
+// Runs gpupool-bench-mechanisms, and adds its printed values with `prefix` in front of their names.
 void measure(const std::vector<std::string>& arguments, const Environment& environment, const std::string& prefix, Samples& samples) {
   std::vector<std::string> words{program("gpupool-bench-mechanisms")};
   words.insert(words.end(), arguments.begin(), arguments.end());
@@ -52,7 +52,7 @@ class Suite {
   std::vector<Figure> figures() const;
 
  private:
-  // The quota is larger than the program's memory, so that nothing is refused.
+  // The quota exceeds the program's memory, so that no allocation fails.
   void quota() {
     const TemporaryFolder folder;
     const std::string config = folder.write("poold.toml", "[default_quota]\nmemory = \"1000MiB\"\n");
@@ -79,7 +79,7 @@ class Suite {
       }
     }
   }
-  // poold has not seen the image before the first of the two loads.
+  // poold's cache does not contain the image before the first of the two loads.
   void images() {
     const PooldProcess poold(suite_.device, {}, device_environment());
     const std::vector<std::string> image{"image", suite_.quick ? "1" : "8"};

@@ -1,5 +1,5 @@
-// The mechanisms suite itself: every figure is there and was measured. No speed is asserted, since machines differ, but that data which
-// compresses comes over the slow link faster with compression than without.
+// A quick run of the suite `mechanisms`: every figure is reported. Speeds are not checked, because machines
+// differ, except that compression must make copies of compressible data over the slow link faster.
 #include <cstdio>
 
 #include "tests/bench/quick_run.h"
@@ -10,7 +10,7 @@ namespace {
 
 bool compression_is_faster(const QuickRun& run) {
   const std::string name = "compression_repetitive_h2d";
-  return run.value(name) > 1.1 * run.value(name, "tcp", "baseline_value");  // 1.6 in a whole run
+  return run.value(name) > 1.1 * run.value(name, "tcp", "baseline_value");  // 1.6 in a full run
 }
 
 }  // namespace
@@ -30,7 +30,7 @@ TEST_CASE("a quick run of the mechanisms suite measures every mechanism with and
     CHECK(value > 0);
     CHECK(baseline > 0);
   }
-  // On a busy machine the link may not be what limits a copy, so a few more runs may show it.
+  // On a busy machine the link may not be the bottleneck, so retry.
   bool faster = compression_is_faster(run);
   for (int runs = 0; runs < 4 && !faster; ++runs) {
     faster = compression_is_faster(quick_run({"--suite", "mechanisms", "--only", "compression"}, std::chrono::minutes(5)));

@@ -1,4 +1,4 @@
-// The clock that gpupool-bench and its programs agree on: CLOCK_MONOTONIC, in seconds.
+// The clock shared by gpupool-bench and its programs: CLOCK_MONOTONIC, in seconds.
 #pragma once
 #include <time.h>
 #include <unistd.h>

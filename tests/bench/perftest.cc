@@ -25,7 +25,7 @@ using testing::Process;
 
 constexpr const char* kDevices = "/sys/class/infiniband";
 constexpr std::chrono::minutes kPatience{1};
-constexpr int kTries = 3;  // ib_read_bw over Soft-RoCE has been seen to wait forever on a busy machine
+constexpr int kTries = 3;  // ib_read_bw over Soft-RoCE sometimes hangs on a busy machine
 
 std::string line_of(const fs::path& file) {
   std::ifstream in(file);
@@ -34,7 +34,8 @@ std::string line_of(const fs::path& file) {
   return line;
 }
 
-// "0000:0000:0000:0000:0000:ffff:0a4d:0001" is 10.77.0.1; empty when it is no IPv4 address.
+// Converts an IPv4-mapped GID: "0000:0000:0000:0000:0000:ffff:0a4d:0001" to 10.77.0.1. Returns "" for other
+// GIDs.
 std::string ipv4_of(const std::string& gid) {
   unsigned high = 0, low = 0;
   if (std::sscanf(gid.c_str(), "0000:0000:0000:0000:0000:ffff:%4x:%4x", &high, &low) != 2) return "";
@@ -43,7 +44,7 @@ std::string ipv4_of(const std::string& gid) {
   return inet_ntop(AF_INET, &address, text, sizeof text);
 }
 
-// RoCE v2 and an IPv4 address, as gpupool itself prefers.
+// Chooses the first GID of type RoCE v2 with an IPv4 address, as gpupool does.
 bool take_gid(const fs::path& port, RdmaDevice& device) {
   for (int index = 0; index < 256; ++index) {
     const std::string name = std::to_string(index);
@@ -57,7 +58,8 @@ bool take_gid(const fs::path& port, RdmaDevice& device) {
   return false;
 }
 
-// Nobody else gets it before perftest listens, as a rule: the system hands out ports in turn.
+// Returns a free port. Another process is unlikely to get it before perftest listens, because the kernel
+// rarely assigns the same port twice in a row.
 int free_port() {
   const int probe = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};
@@ -70,7 +72,7 @@ int free_port() {
   return ntohs(address.sin_port);
 }
 
-// Asked of the system, because perftest's server takes the first connection for its client.
+// Reads /proc, because connecting to perftest's server would make it take the test for its client.
 bool somebody_listens(int port) {
   for (const char* file : {"/proc/net/tcp", "/proc/net/tcp6"}) {
     std::ifstream in(file);
@@ -85,7 +87,7 @@ bool somebody_listens(int port) {
   return false;
 }
 
-// What the client prints, from both sides running together; nothing if one of them does not end within kPatience.
+// Runs server and client. Returns the client's output; null if one of them does not end within kPatience.
 std::optional<std::string> output_of(const std::string& program, const RdmaPair& pair, size_t bytes, int messages,
                                      const std::vector<std::string>& more) {
   const int port = free_port();
@@ -108,7 +110,7 @@ std::optional<std::string> output_of(const std::string& program, const RdmaPair&
   return client.output();
 }
 
-// The numbers of the line below the one that begins with "#bytes".
+// Runs perftest and returns the numbers in the line after the header line, which begins with "#bytes".
 std::vector<double> run(const std::string& program, const RdmaPair& pair, size_t bytes, int messages,
                         const std::vector<std::string>& more) {
   std::optional<std::string> ended;
@@ -153,7 +155,7 @@ std::string hardware_of(const RdmaDevice& device) {
     std::smatch found;
     return std::regex_search(output, found, std::regex(name + ":\\s*(\\S+)")) ? found[1].str() : std::string("?");
   };
-  // A software device sits on a network interface, and its maker has no number.
+  // A software device has a parent network interface, or no vendor id.
   const bool software = fs::exists(fs::path(kDevices) / device.name / "parent") || field("vendor_id") == "0xffffff";
   const bool rxe = software && device.name.starts_with("rxe");
   std::string text = device.name + ": ";
@@ -176,12 +178,12 @@ bool is_installed(const std::string& program) {
 }
 
 double perftest_MBps(const std::string& program, const RdmaPair& pair, size_t bytes, int messages) {
-  // bytes, iterations, peak, average, messages per second; what it calls MB are MiB
+  // Columns: bytes, iterations, peak, average, message rate. perftest's "MB" are MiB.
   return run(program, pair, bytes, messages, {}).at(3) * 1.048576;
 }
 
 double perftest_latency_us(const RdmaPair& pair, int messages) {
-  // bytes, iterations, least, most, typical (the median), ...
+  // Columns: bytes, iterations, minimum, maximum, typical (the median), ...
   return run("ib_write_lat", pair, 8, messages, {}).at(4);
 }
 

@@ -1,5 +1,5 @@
-// What this machine's RDMA devices are, and what perftest (ib_write_bw and its like) makes of two of them: the baselines of
-// the rdma suite. Failures are exceptions.
+// Finds this machine's RDMA devices, and runs perftest (ib_write_bw etc.) between two of them: the baselines
+// of the rdma suite. Failures are exceptions.
 #pragma once
 #include <cstddef>
 #include <string>
@@ -9,27 +9,27 @@ namespace gpupool::bench {
 
 struct RdmaDevice {
   std::string name;
-  std::string address;  // IPv4, as its GID says
+  std::string address;  // IPv4, from its GID
   int gid_index = -1;   // -1: InfiniBand
 };
 
-// Those with a port that is up, in the order of their names.
+// Returns the devices whose port is active, sorted by name.
 std::vector<RdmaDevice> find_rdma_devices();
-// One line about a device for a person, from ibv_devinfo and what else the system knows.
+// Returns a one-line description of a device, from ibv_devinfo and sysfs.
 std::string hardware_of(const RdmaDevice& device);
 
 bool is_installed(const std::string& program);
 
-// Two devices, or twice the same: perftest's client runs on the first, its server on the second.
+// The devices of perftest's client and server; may be the same.
 struct RdmaPair {
   RdmaDevice client, server;
 };
-// ib_write_bw, ib_read_bw: MB/s of messages of so many bytes.
+// Runs ib_write_bw or ib_read_bw with messages of `bytes`; returns MB/s.
 double perftest_MBps(const std::string& program, const RdmaPair& pair, size_t bytes, int messages);
-// ib_write_lat, 8 bytes: microseconds one way, the median.
+// Runs ib_write_lat with 8 bytes; returns the median one-way latency in microseconds.
 double perftest_latency_us(const RdmaPair& pair, int messages);
 
-// Bytes that a process has registered with RDMA devices.
+// Returns the bytes that a process has registered with RDMA devices; 0 if unknown.
 size_t registered_bytes(int pid);
 
 }  // namespace gpupool::bench

@@ -26,17 +26,17 @@ using Clock = std::chrono::steady_clock;
 using Kind = Target::Kind;
 using namespace gpupool::testing;
 
-constexpr int kConnections = 8;  // that the holders share
+constexpr int kConnections = 8;  // shared by all lease clients
 constexpr std::chrono::milliseconds kHeartbeat{2000};
 
 struct Measured {
   double per_second = 0;
-  std::vector<double> milliseconds;  // in order
+  std::vector<double> milliseconds;  // sorted
   double at(double part) const { return milliseconds[static_cast<size_t>(std::ceil(part * static_cast<double>(milliseconds.size()))) - 1]; }
 };
 
-// The holders of one measurement: each gets a lease of one GPU and gives it back, over and over again. gRPC's threads alone run them: what is
-// measured is the scheduler, not the waking of threads here.
+// The lease clients of one measurement: each acquires and releases a lease of one GPU repeatedly. They run on
+// gRPC's threads only, so that the wake-up of other threads is not measured.
 class Holders {
  public:
   Holders(const std::string& address, int holders, double seconds)
@@ -49,11 +49,12 @@ class Holders {
     for (int i = 0; i < holders; ++i) new Call(*this, *stubs_[static_cast<size_t>(i) % stubs_.size()]);
   }
 
-  // Waits for all of them.
+  // Waits for all clients and returns their results. Throws std::runtime_error if a lease was not granted or
+  // released.
   Measured measured(double seconds) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return ended_.size() == holders_; });
-    ended_.clear();  // the last of a channel's calls must not end in a thread of gRPC
+    ended_.clear();  // destroy a channel's last call here, not on a thread of gRPC
     if (failed_ || took_.empty()) throw std::runtime_error("a lease was not granted, or not given back");
     std::sort(took_.begin(), took_.end());
     const auto grants = static_cast<double>(took_.size());
@@ -61,7 +62,7 @@ class Holders {
   }
 
  private:
-  // One lease; the holder's next call follows from its end.
+  // One lease; its end starts the client's next call.
   class Call : public grpc::ClientBidiReactor<pool::AcquireCall, pool::AcquireEvent> {
    public:
     Call(Holders& holders, pool::Leases::Stub& stub) : holders_(holders), stub_(stub), start_(Clock::now()) {
@@ -82,7 +83,7 @@ class Holders {
       }
       StartRead(&event_);
     }
-    // Once the request has left and the lease is there, whichever comes last.
+    // Releases the lease when the request has been written and the grant received, whichever is later.
     void release() {
       if (++steps_ == 2) StartWriteLast(&holders_.last_, {});
     }
@@ -122,7 +123,7 @@ class Holders {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<double> took_;
-  std::vector<std::unique_ptr<Call>> ended_;  // each holder's last
+  std::vector<std::unique_ptr<Call>> ended_;  // the last call of each client
   bool failed_ = false;
 };
 
@@ -131,7 +132,7 @@ Measured measure(const std::string& address, int holders, double seconds) { retu
 }  // namespace
 
 std::vector<Figure> measure_pool(const PoolSuite& suite) {
-  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);  // as pool-scheduler
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);  // as in pool-scheduler
   Samples samples;
   for (int round = 0; round < suite.rounds; ++round) {
     std::fprintf(stderr, "gpupool-bench: round %d of %d\n", round + 1, suite.rounds);

@@ -1,4 +1,5 @@
-// The pool suite itself: every figure is there and figures that depend on each other agree. No speed is asserted: machines differ.
+// A quick run of the suite `pool`: every figure is reported, and figures that depend on each other agree.
+// Speeds are not checked, because machines differ.
 #include "tests/bench/quick_run.h"
 
 using namespace gpupool::testing;
@@ -13,7 +14,7 @@ TEST_CASE("a quick run of the pool suite has every figure") {
   }
   for (const std::string name : {"lease_grant_", "lease_grant_alone_"}) CHECK(run.value(name + "p50", "grpc") <= run.value(name + "p99", "grpc"));
   for (const std::string name : {"failover_leader_", "failover_grant_"}) CHECK(run.value(name + "p50", "grpc") <= run.value(name + "most", "grpc"));
-  // These are asserted: no machine is too slow for them.
+  // These must be 0 on any machine.
   for (const std::string name : {"failover_leases_lost", "failover_double_grants", "failover_program_errors"}) {
     INFO(name);
     CHECK(run.json.find("{\"name\": \"" + name + "\", \"transport\": \"grpc\", \"value\": 0,") != std::string::npos);

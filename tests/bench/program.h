@@ -1,4 +1,5 @@
-// What the measured programs share: they use nothing but the driver API, so that each runs on any libcuda.so.1.
+// Shared code of the measured programs. They use only the driver API, so that they run on any libcuda.so.1.
+// CHECK exits with status 1 on an error.
 #pragma once
 #include <cuda.h>
 
@@ -30,7 +31,7 @@ inline void check(CUresult result, const char* what) {
 }
 #define CHECK(call) ::gpupool::bench::check(call, #call)
 
-// One line per measured value, read by gpupool-bench.
+// Prints one measured value as a line for gpupool-bench.
 inline void report(const char* name, double value) { std::printf("%s %.6g\n", name, value); }
 
 inline CUstream start_cuda() {

@@ -1,4 +1,4 @@
-// A quick run of gpupool-bench, for tests that look at what it reports.
+// Runs gpupool-bench --quick, for tests of its suites.
 #pragma once
 #include <cstdlib>
 #include <fstream>
@@ -14,7 +14,7 @@ namespace gpupool::testing {
 struct QuickRun {
   std::string json, output;
 
-  // Of the first figure of this name and transport. Fails the test if there is none.
+  // Returns a number of the first figure with this name and transport. Fails the test if there is none.
   double value(const std::string& name, const std::string& transport = "tcp", const std::string& key = "value") const {
     const std::string begin = "{\"name\": \"" + name + "\", \"transport\": \"" + transport + "\"";
     INFO(begin);
@@ -26,7 +26,7 @@ struct QuickRun {
   }
 };
 
-// Fails the test if the run does.
+// Fails the test if the run fails.
 inline QuickRun quick_run(std::vector<std::string> options, std::chrono::milliseconds patience) {
   const TemporaryFolder folder;
   const std::string file = folder.path() / "figures.json";

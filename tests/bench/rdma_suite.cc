@@ -17,8 +17,8 @@ using testing::PooldProcess;
 using testing::Process;
 using Kind = Target::Kind;
 
-constexpr size_t kBytesPerRun = size_t{64} << 20;  // of perftest, at least kFewest messages
-constexpr int kFewest = 5;                          // perftest takes no fewer
+constexpr size_t kBytesPerRun = size_t{64} << 20;  // bytes of a perftest run, if these are kFewest messages
+constexpr int kFewest = 5;                          // perftest's minimum number of messages
 constexpr int kLatencyMessages = 2000;
 
 const RdmaDevice& named(const std::vector<RdmaDevice>& devices, const std::string& name) {
@@ -40,7 +40,7 @@ RdmaPair choose(const RdmaSuite& suite) {
   return pair;
 }
 
-// A poold on the server's device, and how programs reach it from the client's.
+// A poold that uses the server's device, and the environment for programs that use the client's.
 class Pool {
  public:
   Pool(const RdmaSuite& suite, const RdmaPair& pair, const std::string& instance, Environment environment)
@@ -87,7 +87,7 @@ void measure_calls(const RdmaPair& pair, const Pool& pool, std::map<std::string,
   run_program(words, pool.through("tcp"), samples["tcp"]);
 }
 
-// A figure beside a sample of perftest, without a baseline and a target where perftest is missing.
+// Adds a sample of perftest as the baseline; without perftest removes the target.
 Figure beside(Figure figure, const std::string& name, const std::string& sample, double factor, std::map<std::string, Samples>& samples) {
   if (samples[name].has(sample)) {
     figure.baseline_value = factor * samples[name].median(sample);
@@ -123,7 +123,7 @@ void add_calls(std::map<std::string, Samples>& samples, std::vector<Figure>& fig
                      1e6 / tcp.median("launch_total_us"), {Kind::ratio_at_least, 1}});
 }
 
-// A session that has begun and does nothing, what both processes of it have registered.
+// Reports the memory registered by the client and by the worker of an idle session.
 void add_registered(const Pool& pool, std::vector<Figure>& figures) {
   Process idle({program("gpupool-bench-workload"), "idle"}, pool.through("rdma"));
   if (!idle.await_output("idle")) throw std::runtime_error("the idle program failed:\n" + idle.output());

@@ -1,5 +1,6 @@
-// gpupool-bench --suite rdma: bulk copies, null calls and launches over RDMA beside what perftest makes of the same two devices,
-// in turns, and what a session has registered. Needs RDMA devices: tests/softroce/run.sh has some.
+// gpupool-bench --suite rdma: measures bulk copies, null calls and launches over RDMA, alternating with
+// perftest on the same two devices, and the memory that a session registers. Needs RDMA devices, which
+// tests/softroce/run.sh provides. Failures are exceptions.
 #pragma once
 #include <cstddef>
 #include <string>
@@ -13,8 +14,8 @@ struct RdmaSuite {
   std::string device = "softgpu";
   int rounds = 5;
   std::vector<size_t> sizes{size_t{1} << 20, size_t{4} << 20, size_t{16} << 20, size_t{64} << 20};
-  std::vector<std::string> devices;    // of the client and the server; empty: the first two, or the only one
-  std::vector<std::string> addresses;  // theirs; empty: as their GIDs say
+  std::vector<std::string> devices;    // client's and server's; empty: the first two, or the only one
+  std::vector<std::string> addresses;  // client's and server's; empty: from the GIDs
 };
 
 struct RdmaFigures {

@@ -1,4 +1,5 @@
-// The rdma suite itself: every figure is there, with perftest's beside it where that is installed. No speed is asserted.
+// A quick run of the suite `rdma`: every figure is reported, with perftest's baseline if perftest is
+// installed. Speeds are not checked.
 #include "tests/bench/quick_run.h"
 
 using namespace gpupool::testing;

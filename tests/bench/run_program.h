@@ -1,4 +1,4 @@
-// The programs that are measured, where the build has put them, and how they are run.
+// Locates and runs the measured programs of gpupool-bench.
 #pragma once
 #include <filesystem>
 #include <string>
@@ -9,13 +9,15 @@
 
 namespace gpupool::bench {
 
-std::filesystem::path prefix();  // of this build: bin, lib and examples are there
-std::string program(const char* name);
+std::filesystem::path prefix();  // build folder with bin, lib and examples
+std::string program(const char* name);  // path of a program in bin
 
-// Runs a measured program and adds its "name value" lines. Throws with its output when it fails.
+// Runs a measured program and adds its "NAME VALUE" lines. Throws std::runtime_error with its output if it
+// fails.
 void run_program(const std::vector<std::string>& words, const testing::Environment& environment, Samples& samples);
 
-// A GPU takes no cores from the host; softgpu shall leave some for what would run beside it. The same on both sides.
+// Returns the environment for the device library in direct and pooled runs: limits softgpu to half of the
+// cores, because a GPU would leave the host's cores to other programs.
 testing::Environment device_environment();
 
 }  // namespace gpupool::bench

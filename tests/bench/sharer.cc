@@ -1,16 +1,19 @@
-// One of several programs that share a GPU: what gpupool-bench --suite sharing runs side by side. An ordinary driver-API program.
+// gpupool-bench-sharer: one of several programs that share a GPU. gpupool-bench --suite sharing runs them
+// side by side. It uses only the driver API.
 //
-//     gpupool-bench-sharer WAY LOOPS BEGIN SECONDS    keeps the device busy and counts what was done in the window of so many
-//                                                     seconds from BEGIN on (CLOCK_MONOTONIC, in seconds), and before it
-//     gpupool-bench-sharer short LOOPS BEGIN SECONDS  launches a kernel each 10 ms and waits for it: how long that takes
-//     gpupool-bench-sharer late LOOPS BEGIN SECONDS   begins to keep the device busy at BEGIN
-//     gpupool-bench-sharer to_device|to_host LOOPS BEGIN SECONDS    copies pinned memory: MB/s in the window
-//     gpupool-bench-sharer stuck LOOPS BEGIN SECONDS  queues much behind a large copy, a host function and a stream that wait until SECONDS after BEGIN
-//     gpupool-bench-sharer calibrate MICROSECONDS     LOOPS for a kernel of this length
+//     gpupool-bench-sharer WAY LOOPS BEGIN SECONDS     keeps the device busy; counts the kernels before BEGIN
+//                                                      (CLOCK_MONOTONIC, in s) and in the SECONDS after it
+//     gpupool-bench-sharer short LOOPS BEGIN SECONDS   measures a synchronous kernel launch every 10 ms
+//     gpupool-bench-sharer late LOOPS BEGIN SECONDS    keeps the device busy, but only from BEGIN on
+//     gpupool-bench-sharer to_device|to_host LOOPS BEGIN SECONDS    measures copies of pinned memory, in MB/s
+//     gpupool-bench-sharer stuck LOOPS BEGIN SECONDS   queues launches behind a large copy, a host function,
+//                                                      and a stream wait, which end SECONDS after BEGIN
+//     gpupool-bench-sharer memory BEGIN SECONDS        allocates all memory at BEGIN; holds it for SECONDS
+//     gpupool-bench-sharer calibrate MICROSECONDS      prints the LOOPS for a kernel of this length
 //
-// WAY: plain, wide (16 blocks), ex (cuLaunchKernelEx), cooperative, library (a kernel of a CUlibrary, as cuBLAS and the like have them), fill (a
-// memset beside each kernel), graph (a launch of a graph with a kernel in it), shapes (another grid in each launch, as with sequences of
-// varying length).
+// WAY: plain, wide (16 blocks), ex (cuLaunchKernelEx), cooperative, library (a kernel of a CUlibrary, as in
+// cuBLAS), fill (a memset after each kernel), graph (launches a graph with one kernel), shapes (a different
+// grid per launch, as for sequences of varying length).
 #include <unistd.h>
 
 #include <cstring>
@@ -24,7 +27,7 @@ namespace {
 
 using namespace gpupool::bench;
 
-// Threads that count down, in the first `working` blocks; the others end at once.
+// Each thread of the first `working` blocks loops `loops` times; the other blocks return at once.
 constexpr const char* kKernel = R"(
 .version 7.0
 .target sm_60
@@ -53,7 +56,7 @@ again:
 }
 )";
 
-constexpr size_t kQueued = 8;  // kernels that the program has under way
+constexpr size_t kQueued = 8;  // kernels in flight
 constexpr size_t kGranule = 2u << 20;
 constexpr size_t kBytes = 64 << 10;
 
@@ -97,7 +100,7 @@ struct Work {
   }
 };
 
-// In order, a few under way: what is done is known within a kernel.
+// Keeps kQueued kernels in flight, and counts completed ones with a precision of one kernel.
 void keep_busy(Work& work, const std::string& way, double begin, double seconds, bool from_begin) {
   std::deque<CUevent> under_way;
   std::vector<CUevent> idle;
@@ -122,14 +125,14 @@ void keep_busy(Work& work, const std::string& way, double begin, double seconds,
     (time < begin ? before : done) += 1;
     ends.push_back(time);
     window = std::max(seconds, time - begin);
-    if (time >= begin + seconds) break;  // one kernel is counted however late the program is
+    if (time >= begin + seconds) break;  // at least one kernel is counted, even if the program starts late
   }
   CHECK(cuCtxSynchronize());
   report("done", done);
   report("done_before", before);
   report("rate", done / window);
   report("first_ms", (first - started) * 1e3);
-  // The busiest and the least busy of ten parts of the window.
+  // Report the highest and the lowest rate among ten parts of the window.
   std::vector<double> parts(10);
   for (const double end : ends) {
     if (end >= begin) parts[std::min<size_t>(9, static_cast<size_t>((end - begin) / seconds * 10))] += 10 / seconds;
@@ -153,7 +156,7 @@ void short_kernels(Work& work, double begin, double seconds) {
   report("p99_us", times[std::min(times.size() - 1, times.size() * 99 / 100)]);
 }
 
-// One copy after another; counted are those that begin in the window, and one however late the program is.
+// Copies repeatedly; counts the copies that begin in the window, and at least one.
 void copy_memory(Work& work, bool to_device, double begin, double seconds) {
   constexpr size_t kPiece = 256 << 10;
   CUdeviceptr there = 0;
@@ -161,7 +164,7 @@ void copy_memory(Work& work, bool to_device, double begin, double seconds) {
   CHECK(cuMemAlloc(&there, kPiece));
   CHECK(cuMemAllocHost(&here, kPiece));
   uint32_t state = 1;
-  for (size_t i = 0; i < kPiece / sizeof state; ++i) {  // nothing that could be compressed
+  for (size_t i = 0; i < kPiece / sizeof state; ++i) {  // incompressible data
     state = state * 1664525 + 1013904223;
     static_cast<uint32_t*>(here)[i] = state ^ state >> 16;
   }
@@ -176,8 +179,9 @@ void copy_memory(Work& work, bool to_device, double begin, double seconds) {
   report("MBps", bytes / (time - begin) / 1e6);
 }
 
-// A pinned copy of 512 MiB and a host function, each with 20,000 launches behind it, and 64 streams with a few, one of which waits for a value: more
-// there would block the caller, as on a GPU.
+// Queues 20,000 launches behind a pinned copy of 512 MiB and behind a host function, and 10 launches in each
+// of 63 more streams, one of which waits for a value. More launches there would block the caller, as on a
+// GPU.
 void stand_still(Work& work, double begin, double seconds) {
   constexpr size_t kBytes = 512u << 20, kStreams = 64, kBehind = 20'000;
   work.loops = 1;
@@ -208,7 +212,7 @@ void stand_still(Work& work, double begin, double seconds) {
   CHECK(cuCtxSynchronize());
 }
 
-// All that is to be had, in granules, held until everybody has taken theirs.
+// Allocates granules until CUDA_ERROR_OUT_OF_MEMORY, and holds them until all programs have done the same.
 void take_memory(double begin, double seconds) {
   double taken = 0;
   sleep_until(begin);
@@ -267,7 +271,7 @@ int main(int argc, char** argv) {
   if (argc < 5) return 2;
   work.loops = static_cast<unsigned>(std::atof(argv[2]));
   if (way == "graph") work.capture();
-  work.launch("plain");  // what is done once is done
+  work.launch("plain");  // warm-up: one-time initialization
   CHECK(cuStreamSynchronize(work.stream));
   const double begin = std::atof(argv[3]), seconds = std::atof(argv[4]);
   if (way == "short") short_kernels(work, begin, seconds);

@@ -26,7 +26,7 @@ using Values = std::map<std::string, double>;
 constexpr double kLead = 2.5;  // seconds for programs to start
 constexpr size_t kGranule = 2u << 20, kQuotaGranules = 301;
 constexpr size_t kRacers = 32;
-constexpr double kBandwidth = 50;  // MB/s of the tenant's: what any machine moves
+constexpr double kBandwidth = 50;  // MB/s, the tenant's quota; any machine can reach it
 const char* const kWays[] = {"plain", "ex", "cooperative", "library", "fill", "graph"};
 
 std::string text(double value, const char* format = "%.6f") {
@@ -35,7 +35,7 @@ std::string text(double value, const char* format = "%.6f") {
   return text;
 }
 
-// A poold whose tenants have these quotas, as lines of its configuration, and programs of theirs.
+// A poold with one tenant per quota (lines of its configuration file), and the tenants' programs.
 class Shared {
  public:
   Shared(const SharingSuite& suite, const std::vector<std::string>& quotas, Environment more = {}) {
@@ -58,9 +58,10 @@ class Shared {
             {"GPUPOOL_TRANSPORT", "tcp"}, {"GPUPOOL_TOKEN", tokens_.at(tenant)}};
   }
   transport::Endpoint endpoint() const { return poold_->endpoint(); }
-  // The tenant's programs find poold there.
+  // Makes the tenant's programs connect to `url`.
   void lead(size_t tenant, const std::string& url) { urls_[tenant] = url; }
-  // Programs side by side, the first one of the first tenant and so on, from there on of the last; what each printed.
+  // Runs the programs at the same time, the i-th one for the i-th tenant, and further ones for the last
+  // tenant. Returns the values that each printed.
   std::vector<Values> run(const std::vector<std::vector<std::string>>& programs) const {
     std::vector<std::unique_ptr<Process>> running;
     for (size_t i = 0; i < programs.size(); ++i) {
@@ -109,13 +110,13 @@ class Suite {
   bool chosen(const std::string& part) const {
     return suite_.only.empty() || std::find(suite_.only.begin(), suite_.only.end(), part) != suite_.only.end();
   }
-  // Keeps one measured value for the medians, and shows it at once: the whole suite takes a quarter of an hour.
+  // Adds a sample and prints it at once, because the whole suite takes a quarter of an hour.
   void note(const std::string& name, double value) {
     std::fprintf(stderr, "gpupool-bench: %s %.6g\n", name.c_str(), value);
     samples_.add(name, value);
   }
   static std::string sharer() { return program("gpupool-bench-sharer"); }
-  // From `begin` seconds after the start of the measurements on.
+  // Returns the command line of a program whose window starts `begin` seconds after `measurement`.
   std::vector<std::string> busy(const std::string& way, double measurement, double begin = 0, double seconds = 0) const {
     return {sharer(), way, text(loops_), text(measurement + begin), text(seconds != 0 ? seconds : suite_.seconds)};
   }
@@ -150,7 +151,7 @@ class Suite {
     const double before = alone(unlimited), rate = alone(limited), after = alone(unlimited);
     note("hard", 100 * rate / ((before + after) / 2));
   }
-  // One has the GPU to itself while the other, which it belongs to for the most part, is idle; until that one begins.
+  // The tenant with the smaller share uses the idle GPU alone until the tenant with the larger share starts.
   void elastic() {
     const Shared shared(suite_, {"compute = 20", "compute = 80"});
     const double before = alone(shared), begin = now() + kLead;
@@ -158,7 +159,7 @@ class Suite {
     const auto done = shared.run({busy("plain", begin, 0, idle), busy("late", begin, idle + 0.5, idle / 2)});
     const double after = alone(shared);
     note("lent", 100 * done[0].at("rate") / ((before + after) / 2));
-    for (int i = 0; i < 5; ++i) {  // taken back while the other is busy
+    for (int i = 0; i < 5; ++i) {  // the larger tenant starts while the smaller one is busy
       const double start = now() + kLead;
       note("taken_back", shared.run({busy("plain", start, 0, 1.5), busy("late", start, 0.7, 0.5)})[1].at("first_ms") - suite_.kernel_us / 1000);
     }
@@ -170,7 +171,7 @@ class Suite {
     const double after = alone(shared);
     note("two", (done[0].at("rate") + done[1].at("rate")) / ((before + after) / 2));
   }
-  // The same with a grid that the worker has rarely seen in each launch.
+  // As two(), but each launch has a grid size that the worker has rarely measured.
   void shapes() {
     const Shared shared(suite_, {"compute = 50", "compute = 50"});
     const auto alone = [&] { return shared.run({busy("shapes", now() + kLead / 2)})[0].at("rate"); };
@@ -180,7 +181,7 @@ class Suite {
     note("shapes", (done[0].at("rate") + done[1].at("rate")) / ((before + after) / 2));
     note("shapes_share", 100 * done[0].at("rate") / (done[0].at("rate") + done[1].at("rate")));
   }
-  // Kernels of many blocks on a device of two multiprocessors, whose threads are programs' as well as the cores are.
+  // Runs kernels of many blocks on a device with two multiprocessors, whole and in two partitions.
   void partitions() {
     const Environment device{{"SOFTGPU_THREADS", "2"}};
     const std::string half = "mode = \"partition\"\ncompute = 50";
@@ -192,7 +193,8 @@ class Suite {
     note("partition_alone", 100 * alone / ((before + after) / 2));
     for (const Values& one : done) note("partition_beside", 100 * one.at("rate") / alone);
   }
-  // One program with all of its tenant's bandwidth, and two that share it, each way.
+  // Measures each direction with one program of a tenant with a bandwidth quota, and with two programs that
+  // share it.
   void bandwidth() {
     const std::string quota = "\"" + text(kBandwidth, "%.0f") + "MB/s\"";
     const Shared shared(suite_, {"bandwidth_to_device = " + quota + "\nbandwidth_to_host = " + quota});
@@ -215,7 +217,8 @@ class Suite {
     note("short_median", done[0].at("p50_us"));
     note("best_effort", done[1].at("rate"));
   }
-  // Beside a program whose streams wait for the network, for a host function and for a value, over a link of 100 MB/s.
+  // Measures short kernels beside a program whose streams wait for a link of 100 MB/s, a host function and a
+  // value.
   void stuck() {
     Shared shared(suite_, {"compute = 50", "compute = 50"}, {{"SOFTGPU_MEMORY", "1GiB"}});
     const testing::SlowLink link(shared.endpoint(), {.bytes_per_second = 100e6});
@@ -227,11 +230,11 @@ class Suite {
     note("stuck_beside", done[0].at("p99_us"));
     note("stuck_queued", done[1].at("queued_s"));
   }
-  // The same programs, on a poold whose workers do not measure.
+  // Runs the same programs on a poold with accounting and on one without.
   void accounting() {
     const Shared on(suite_, {"compute = 100"}), off(suite_, {"compute = 100"}, {{"GPUPOOL_ACCOUNTING", "off"}});
     const std::vector<std::string> step{program("gpupool-bench-step"), suite_.quick ? "5" : "60"}, calls{program("gpupool-bench-workload"), "calls"};
-    for (int i = 0; i < (suite_.quick ? 1 : 5); ++i) {  // in turns, since the machine's speed changes
+    for (int i = 0; i < (suite_.quick ? 1 : 5); ++i) {  // alternate, because the machine's speed varies
       for (const auto& [name, shared] : {std::pair{"on", &on}, std::pair{"off", &off}}) {
         note(std::string("step_") + name, shared->run({step})[0].at("step_us"));
         note(std::string("launch_") + name, shared->run({calls})[0].at("launch_total_us"));
@@ -239,15 +242,16 @@ class Suite {
     }
   }
 
-  // Everybody of one tenant takes what there is.
+  // 32 programs of one tenant allocate as much memory as they can get.
   void memory() {
-    // The racers count granules: their contexts take nothing of the quota.
+    // Contexts do not count against the quota here, so that the quota is a whole number of granules.
     const Shared shared(suite_, {"memory = \"" + std::to_string(kQuotaGranules * kGranule) + "\""}, {{"SOFTGPU_RULES", "-context_memory"}});
     for (double hold = suite_.quick ? 5 : 10; !race_for_memory(shared, hold); hold *= 2) {
       if (hold >= 40) throw std::runtime_error("the machine is too busy for the race for memory: not all programs took part in it");
     }
   }
-  // False: not all programs had begun after `hold` seconds, for which they keep what they took for as long again.
+  // The programs start at the same time after `hold` seconds, and hold their memory for `hold` seconds.
+  // Returns false if one was too late.
   bool race_for_memory(const Shared& shared, double hold) {
     const std::vector<std::string> racer{sharer(), "memory", text(now() + hold), text(hold)};
     double taken = 0, late = 0;

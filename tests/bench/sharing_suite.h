@@ -1,5 +1,5 @@
-// gpupool-bench --suite sharing: what tenants get of a GPU that they share, against what they were promised, and what it costs
-// those who share and those who do not.
+// gpupool-bench --suite sharing: measures what tenants that share a GPU get, compared with their quotas, and
+// the overhead of sharing and accounting. Failures are exceptions.
 #pragma once
 #include <string>
 #include <vector>
@@ -11,10 +11,12 @@ namespace gpupool::bench {
 struct SharingSuite {
   std::string device = "softgpu";
   int rounds = 3;
-  double seconds = 10;        // of each measurement
-  double kernel_us = 1000;
-  bool quick = false;         // of the shares, only two
-  std::vector<std::string> only;  // parts: shares, hard, elastic, two, priorities, accounting, memory, partitions, bandwidth; empty: all
+  double seconds = 10;        // per measurement
+  double kernel_us = 1000;    // length of the kernels
+  bool quick = false;         // fewer combinations of shares, fewer repetitions
+  // Parts: shares, hard, elastic, two, shapes, priorities, accounting, memory, partitions, bandwidth, stuck;
+  // empty: all.
+  std::vector<std::string> only;
 };
 
 std::vector<Figure> measure_sharing(const SharingSuite& suite);

@@ -1,5 +1,6 @@
-// The sharing suite itself. Half a second on a busy machine says little of shares and speeds (tests/e2e/sharing_test.cc takes shares from poold's
-// books and from the programs' counts), so that shares are only looked for: a figure that was not measured, a limit or quota that does not hold.
+// A quick run of the suite `sharing`: every figure is reported, and limits and quotas hold. Shares and speeds
+// are not checked, because half a second on a busy machine says little about them; tests/e2e/sharing_test.cc
+// checks shares.
 #include "tests/bench/quick_run.h"
 
 using namespace gpupool::testing;
@@ -22,9 +23,10 @@ TEST_CASE("a quick run of the sharing suite has every figure, and its limits and
     run.value("share_10_90_" + way);
     run.value("share_10_20_30_40_" + way);
   }
-  check_between(run, "hard_20_alone", 0, 75);  // per cent; 100 without a limit
+  check_between(run, "hard_20_alone", 0, 75);  // percent; 100 without a limit
   for (const char* const way : {"to_device", "to_host"}) {
-    // Per cent of the quota. A pause of the machine between the clock and the copies makes half a second look shorter than it was.
+    // Percent of the quota. If the machine pauses between reading the clock and copying, the window of half a
+    // second seems shorter than it was.
     check_between(run, std::string("bandwidth_") + way + "_1_program", 1, 200);
     check_between(run, std::string("bandwidth_") + way + "_2_programs", 1, 200);
   }
@@ -35,11 +37,11 @@ TEST_CASE("a quick run of the sharing suite has every figure, and its limits and
     INFO(figure);
     CHECK(run.value(figure) > 0);
   }
-  run.value("elastic_taken_back");  // may be less than a kernel
+  run.value("elastic_taken_back");  // may be negative: less than the length of a kernel
   CHECK(run.value("latency_critical_p99") >= run.value("latency_critical_p50"));
   CHECK(run.value("latency_critical_p50") > 0);
   CHECK(run.value("best_effort_beside_it") > 0);
-  // Values are shown as they come: a whole run takes a quarter of an hour.
+  // Values are printed as they are measured, because a whole run takes a quarter of an hour.
   const size_t first = run.output.find("gpupool-bench: share_10_90_plain0 "), last = run.output.find("gpupool-bench: part partitions");
   CHECK(first != std::string::npos);
   CHECK(last != std::string::npos);

@@ -1,4 +1,5 @@
-// The slow link keeps its promises: nothing early, nothing lost or out of order, and not much later than promised.
+// SlowLink delivers all data in order, not before and not much after the configured delay, and limits the
+// bandwidth.
 #include "tests/support/slow_link.h"
 
 #include <algorithm>
@@ -19,7 +20,7 @@ namespace {
 using Clock = transport::Clock;
 constexpr std::chrono::seconds kLong{60};
 
-// Sends back what it gets, on each of `count` connections.
+// An echo server for `count` connections.
 class Echo {
  public:
   explicit Echo(int count) : listener_(std::move(*transport::listen({"tcp", "127.0.0.1", 0}, {}))) {
@@ -58,7 +59,7 @@ std::unique_ptr<transport::Connection> connect_to(const SlowLink& link) {
   return std::move(*connection);
 }
 
-// Sends `bytes` through the echo while receiving them; true: they came back as they were.
+// Sends `bytes` to the echo server while receiving them. Returns true if they come back unchanged.
 bool there_and_back(transport::Connection& connection, size_t bytes, unsigned seed) {
   std::vector<std::byte> out(bytes), in(bytes);
   for (size_t i = 0; i < bytes; ++i) out[i] = static_cast<std::byte>((i * 31 + i / 257 + seed) & 0xff);

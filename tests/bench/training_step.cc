@@ -1,10 +1,12 @@
-// What a step of training does to the driver: 300 launches of small kernels, 30 asynchronous copies, 20 allocations and
-// frees, and 4 waits that the host sees. An ordinary driver-API program, run directly and through the pool.
+// gpupool-bench-step: the driver calls of a training step: 300 launches of small kernels, 30 asynchronous
+// copies, 20 allocations and frees, and 4 synchronous waits. It uses only the driver API, and is run directly
+// and through the pool.
 //
-//     gpupool-bench-step STEPS [LOOPS]    LOOPS: how long a kernel works
+//     gpupool-bench-step STEPS [LOOPS]    LOOPS: length of a kernel
 //
-// Ten layers, each with two buffers of its own, copies of its inputs on a second stream while the layer before it runs, and
-// thirty launches that count themselves in device memory; what comes back to the host is checked against that count.
+// A step has ten layers. Each has two buffers, copies its inputs on a second stream while the previous layer
+// runs, and makes thirty launches, which increment a counter in device memory. The host checks the counter's
+// value.
 #include <cstring>
 
 #include "tests/bench/program.h"
@@ -13,7 +15,7 @@ namespace {
 
 using namespace gpupool::bench;
 
-// Each thread repeats a multiplication `loops` times on its element; the first one counts the launch.
+// Each thread repeats a multiplication `loops` times on its element; the first thread increments the counter.
 constexpr const char* kKernel = R"(
 .version 7.0
 .target sm_50
@@ -53,7 +55,7 @@ end:
 )";
 
 constexpr unsigned kLayers = 10, kLaunchesPerLayer = 30, kBlocks = 4, kThreads = 64;
-constexpr size_t kInputBytes[] = {4096, 65536, 4096};        // copied in per layer
+constexpr size_t kInputBytes[] = {4096, 65536, 4096};        // copied to the device per layer
 constexpr size_t kBufferBytes[] = {256 * 1024, 1 << 20};     // allocated and freed per layer
 constexpr size_t kInputs = 65536 + 2 * 4096;
 
@@ -79,7 +81,7 @@ struct Step {
 void Step::copy_inputs(unsigned of_layer) const {
   size_t at = of_layer * kInputs;
   for (size_t i = 0; i < std::size(kInputBytes); at += kInputBytes[i++]) {
-    if (of_layer == 0 && i == 0) continue;  // one of the thirty copies goes the other way, at the end of the step
+    if (of_layer == 0 && i == 0) continue;  // the thirtieth copy is the one to the host
     CHECK(cuMemcpyHtoDAsync(inputs + at, host_inputs + at, kInputBytes[i], copies));
   }
   CHECK(cuEventRecord(copied[of_layer % 2], copies));
@@ -98,22 +100,22 @@ void Step::run() {
       CHECK(cuLaunchKernel(work, kBlocks, 1, 1, kThreads, 1, 1, 0, compute, parameters, nullptr));
       ++launched;
     }
-    if (i == 2) {  // first wait: an event, as a data loader does
+    if (i == 2) {  // first wait: an event, as in a data loader
       CHECK(cuEventRecord(layer, compute));
       CHECK(cuEventSynchronize(layer));
     }
-    if (i == 5) {  // second: the loss, a synchronous copy
+    if (i == 5) {  // second wait: a synchronous copy, as for the loss
       unsigned count = 0;
       CHECK(cuEventRecord(layer, compute));
       CHECK(cuStreamWaitEvent(nullptr, layer, 0));
       CHECK(cuMemcpyDtoH(&count, counter, sizeof count));
       expect(count, "the loss");
     }
-    if (i == 8) CHECK(cuStreamSynchronize(copies));  // third: the inputs may be written again
+    if (i == 8) CHECK(cuStreamSynchronize(copies));  // third wait: before the inputs are overwritten
     for (const CUdeviceptr buffer : buffers) CHECK(cuMemFree(buffer));
   }
   CHECK(cuMemcpyDtoHAsync(host_counts, counter, sizeof *host_counts, compute));
-  CHECK(cuStreamSynchronize(compute));  // fourth: the end of the step
+  CHECK(cuStreamSynchronize(compute));  // fourth wait: the end of the step
   expect(*host_counts, "the step");
 }
 

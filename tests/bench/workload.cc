@@ -1,11 +1,11 @@
-// What gpupool-bench measures of single calls and copies, as an ordinary driver-API program: run once on the device library
-// directly and once through the pool.
+// gpupool-bench-workload: measures single calls and copies. It uses only the driver API; gpupool-bench runs
+// it directly on the device library and through the pool.
 //
-//     gpupool-bench-workload LARGEST         everything, with copies up to so many bytes
+//     gpupool-bench-workload LARGEST         everything, with copies of up to LARGEST bytes
 //     gpupool-bench-workload calls           null calls and launches
 //     gpupool-bench-workload pinned BYTES    copies of pinned memory of this size
 //     gpupool-bench-workload pageable BYTES  copies of pageable memory of this size
-//     gpupool-bench-workload idle            nothing, until it is killed
+//     gpupool-bench-workload idle            starts a session and does nothing until it is killed
 #include <unistd.h>
 
 #include <cstring>
@@ -34,8 +34,8 @@ void null_call(CUstream stream) {
   report("null_call_us", middle(times));
 }
 
-// The calling thread's time per launch, in bursts that one batch of the client holds (2,000) and in rows that exceed
-// every batch (`many`); and launches per second until the device is done.
+// Measures the calling thread's time per launch, in bursts of 2,000 that fit into one batch of the client and
+// in runs of `many` that exceed every batch, and the total time per launch until the device has finished.
 void launches(CUstream stream, int many) {
   CUmodule module = nullptr;
   CUfunction function = nullptr;
@@ -73,9 +73,9 @@ void allocations() {
   report("alloc_free_us", middle(times));
 }
 
-// 4 KiB asynchronous copies to the device: the calling thread's time per copy in bursts that one batch of the client
-// holds (256 KiB) and in rows that exceed every batch and socket buffer (64 MiB), and the rows' bandwidth until all have
-// arrived.
+// Measures asynchronous 4 KiB copies to the device: the calling thread's time per copy in bursts of 256 KiB,
+// which fit into one batch of the client, and in runs of 64 MiB, which exceed every batch and socket buffer;
+// and the bandwidth of the runs until all data has arrived.
 void small_copies(CUstream stream) {
   constexpr size_t kBytes = 4096, kPlaces = 1024;
   CUdeviceptr device = 0;
@@ -114,8 +114,8 @@ void small_copies(CUstream stream) {
   CHECK(cuMemFree(device));
 }
 
-// GB/s of synchronous copies, with the data known to have arrived. In turns with them, one memcpy of the same bytes from
-// the same memory: the speed of memory differs from second to second on a shared machine.
+// Measures synchronous copies in GB/s until the data has arrived, alternating with a memcpy of the same bytes
+// from the same memory, because the memory bandwidth of a shared machine varies.
 void bandwidth(const char* kind, CUdeviceptr device, void* host, void* other, size_t bytes, int rounds) {
   std::vector<double> up, down, within;
   for (int i = 0; i < rounds + 1; ++i) {
@@ -130,7 +130,7 @@ void bandwidth(const char* kind, CUdeviceptr device, void* host, void* other, si
     std::memcpy(other, host, bytes);
     asm volatile("" : : "r"(other) : "memory");
     const double within_time = microseconds(begin);
-    if (i == 0) continue;  // the first touches the memory
+    if (i == 0) continue;  // the first round faults the memory in
     up.push_back(up_time);
     down.push_back(down_time);
     within.push_back(within_time);
@@ -147,7 +147,7 @@ void all_sizes(const char* kind, CUdeviceptr device, void* host, void* other, si
   }
 }
 
-// As perftest does it: one behind the other, so many that 64 MiB are moved, at least five.
+// Queues copies one after the other as perftest does: as many as make 64 MiB, at least five.
 void pinned_copies(size_t bytes) {
   CUdeviceptr device = 0;
   void* pinned = nullptr;
@@ -161,7 +161,7 @@ void pinned_copies(size_t bytes) {
     const auto begin = Clock::now();
     for (size_t i = 0; i < count; ++i) CHECK(copy());
     CHECK(cuStreamSynchronize(stream));
-    if (count != copies) return;  // the first touches the memory
+    if (count != copies) return;  // the first round faults the memory in
     report((way + std::string("_pinned_") + std::to_string(bytes)).c_str(), static_cast<double>(count * bytes) * 1e-3 / microseconds(begin));
   };
   for (const size_t count : {size_t{1}, copies}) {

@@ -8,7 +8,7 @@ namespace gpupool::testing {
 namespace {
 
 constexpr std::chrono::seconds kAnswer{5};
-// gRPC opens and closes some of its own; what grows by more is a leak.
+// Tolerance for gRPC's own descriptors; a larger growth is a leak.
 constexpr size_t kMoreDescriptors = 8;
 
 template <class Reply, class Stub, class Call, class Request>
@@ -67,7 +67,7 @@ void Audit::look_at_poold(const GpuMachine& machine, std::vector<std::string>& w
   none(health.sessions() + static_cast<uint64_t>(sessions.sessions_size()), "sessions");
   none(health.clients_waiting(), "clients that wait");
   none(health.pool().leases(), "leases");
-  for (const auto& tenant : tenants.tenants()) {  // who had leases stays, with totals; leases do not
+  for (const auto& tenant : tenants.tenants()) {  // entries of leases ("TENANT/LEASE") must be gone
     if (tenant.sessions() != 0 || tenant.name().find('/') != std::string::npos) wrong.push_back(name + " has tenant " + tenant.name());
   }
   for (const auto& gpu : gpus.gpus()) {

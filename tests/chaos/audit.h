@@ -1,5 +1,5 @@
-// What must be true of a pool in which nothing runs: asked of the scheduler, of each poold, and of the machines themselves.
-// One thread.
+// Checks that an idle pool has no leases, sessions, memory, processes or files left: queries the scheduler,
+// each poold and the machines themselves. One thread.
 #pragma once
 #include <map>
 #include <memory>
@@ -14,7 +14,8 @@ class Audit {
  public:
   explicit Audit(std::vector<GpuMachine*> poolds) : poolds_(std::move(poolds)) {}
 
-  // Waits until the pool has all its machines and nothing runs; empty: it is so, else what is not. `scheduler`: of the one that leads.
+  // Waits until the pool is complete and idle. Returns the remaining violations; empty if there are none.
+  // `scheduler` is the leader's stub.
   std::vector<std::string> await_quiet(pool::PoolAdmin::Stub& scheduler, const std::vector<const Host*>& clients, std::chrono::milliseconds patience);
 
  private:
@@ -22,7 +23,7 @@ class Audit {
   void look_at_scheduler(pool::PoolAdmin::Stub& scheduler, std::vector<std::string>& wrong) const;
   void look_at_poold(const GpuMachine& machine, std::vector<std::string>& wrong);
 
-  struct Usual {  // of a poold at rest, when it was first seen
+  struct Usual {  // resources of an idle poold at the first check
     size_t descriptors, files;
   };
   const std::vector<GpuMachine*> poolds_;

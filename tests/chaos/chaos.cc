@@ -14,10 +14,11 @@
 namespace gpupool::testing {
 namespace {
 
-constexpr int kSwitch = 1, kFirstScheduler = 10, kFirstGpuHost = 20, kFirstClient = 40;  // addresses
+constexpr int kSwitch = 1, kFirstScheduler = 10, kFirstGpuHost = 20, kFirstClient = 40;  // host numbers
 constexpr int kClients = 2;
 constexpr std::chrono::seconds kAnswer{2};
-// Rest: flapping hosts are trusted again after a minute, a lost holder's lease ends after 20 s, a machine is busy.
+// Timeout for becoming idle: a flapping host is fenced for a minute, the lease of a lost client ends after 20
+// s, and the machine may be busy.
 constexpr std::chrono::milliseconds kRest{150'000};
 constexpr int64_t kStep = 20, kLogsEvery = 250;
 constexpr uint32_t kHeartbeatMs = 1'000, kHoldMs = 20'000, kNodeLostMs = 30'000, kGraceMs = 1'000;
@@ -91,7 +92,7 @@ void Chaos::wrong(const std::string& what) {
   wrong_.push_back(what);
 }
 
-// What is known now, read from where it stands.
+// Polls processes, logs and jobs.
 void Chaos::look() {
   const auto expect_alive = [&](Daemon& daemon) {
     if (!daemon.died()) return;
@@ -113,7 +114,7 @@ void Chaos::look() {
   if (scheduler_was_lost_) check_leases();
 }
 
-// The leases whose holders are there: whoever leads next knows them.
+// Records the leases of undisturbed clients: the next leader must know them.
 void Chaos::note_leases() {
   look();
   for (const auto& job : jobs_->running()) {
@@ -150,7 +151,7 @@ void Chaos::do_what_is_due() {
   for (const Due& one : ripe) one.what();
 }
 
-// All that was broken is whole again.
+// Ends all pending faults at once.
 void Chaos::heal() {
   while (!due_.empty()) {
     std::vector<Due> all = std::exchange(due_, {});
@@ -169,7 +170,7 @@ void Chaos::keep_busy() {
   if (!on.empty()) jobs_->start(*on[pick(on.size())], wish);
 }
 
-// The pool lives on for so long.
+// Runs the pool for `time` ms.
 void Chaos::pass(int64_t time) {
   const int64_t end = time_of_day() + time;
   do {
@@ -180,7 +181,8 @@ void Chaos::pass(int64_t time) {
   } while (time_of_day() < end);
 }
 
-// Nobody disturbs it, and nobody asks for anything any more: those who wait are served, all ends well, nothing is left.
+// Stops injecting faults and starting jobs. Waits for the running jobs to be served and to end, and checks
+// that nothing is left.
 void Chaos::quiet() {
   const int64_t start = time_of_day();
   heal();
@@ -206,7 +208,7 @@ void Chaos::quiet() {
       std::to_string(tally.preempted) + " preempted, " + std::to_string(ledger_.leases()) + " grants, " + std::to_string(wrong_.size()) + " things wrong");
 }
 
-// One program gets every thousandth, and nearly every byte.
+// Checks that one program can lease all GPUs completely, and use nearly all of their memory.
 void Chaos::take_everything() {
   Wish wish;
   wish.options = {"--gpus", std::to_string(options_.gpu_hosts * 2)};

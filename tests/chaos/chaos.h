@@ -1,5 +1,6 @@
-// A pool that lives while everything in it is killed, stopped and cut off at random, by a seed; from time to time it is left in
-// peace, and then everything must be accounted for. One thread. Failures of the test itself are exceptions.
+// Runs a pool of real daemons and programs, and injects random faults: kills, stops, network failures, power
+// failures. The faults are chosen by a seed. After every `quiet_every` faults it lets the pool become idle
+// and checks that all resources are accounted for. One thread. Failures of the test itself are exceptions.
 #pragma once
 #include <functional>
 #include <map>
@@ -14,25 +15,25 @@ namespace gpupool::testing {
 struct ChaosOptions {
   int faults = 1000;
   uint64_t seed = 1;
-  int pace_ms = 250;      // between two faults, on average
-  int quiet_every = 50;   // faults
-  int jobs = 5;           // at once
+  int pace_ms = 250;      // mean time between faults
+  int quiet_every = 50;   // number of faults between checks
+  int jobs = 5;           // programs at the same time
   int gpu_hosts = 3;
-  int schedulers = 1;     // more than one: with etcd as the store
-  bool long_ones = true;  // faults that last longer than what the pool waits for
-  std::vector<std::string> only;  // names of faults, or parts of them; none: all
-  std::string keep;       // folder for the logs of a run that failed
+  int schedulers = 1;     // with more than one the store is etcd
+  bool long_ones = true;  // include faults that last longer than the pool's timeouts
+  std::vector<std::string> only;  // substrings of fault names; empty: all
+  std::string keep;       // folder for the logs of a failed run
 };
 
 class Chaos {
  public:
   explicit Chaos(const ChaosOptions& options);
   ~Chaos();
-  // All of it. What was wrong has been printed; the number of things.
+  // Runs the test, prints the violations, and returns their number.
   size_t run();
 
  private:
-  // Faults (faults.cc): false, nothing can be done of this kind at the moment.
+  // Faults (faults.cc). A function returns false if the fault cannot be injected at the moment.
   struct Kind {
     const char* name;
     int weight;
@@ -65,7 +66,7 @@ class Chaos {
   bool lose_power_of_clients();
   bool lose_power_of_scheduler();
 
-  // Helpers of these.
+  // Helpers of the faults (faults.cc).
   uint64_t pick(uint64_t below) { return random_() % below; }
   int64_t time_between(int64_t from, int64_t to) { return from + static_cast<int64_t>(pick(static_cast<uint64_t>(to - from + 1))); }
   template <class T>
@@ -117,10 +118,10 @@ class Chaos {
     std::function<void()> what;
   };
   std::vector<Due> due_;
-  std::map<const Host*, int64_t> calm_at_;                // what nothing may fail of is done once in a while
+  std::map<const Host*, int64_t> calm_at_;                // when the next tolerable fault may hit a host
   std::map<const GpuMachine*, std::vector<int64_t>> starts_;
   std::set<const GpuMachine*> recovering_;
-  std::map<std::string, int> leases_before_;              // that the next leader must know: with their jobs
+  std::map<std::string, int> leases_before_;              // lease -> job; the next leader must know them
   bool scheduler_was_lost_ = false;
   int64_t logs_read_ = 0;
   std::map<std::string, int> injected_;

@@ -1,4 +1,4 @@
-// What is done to the pool.
+// The faults that the chaos test injects.
 #include <signal.h>
 
 #include <algorithm>
@@ -8,14 +8,14 @@
 namespace gpupool::testing {
 namespace {
 
-// Nothing may fail of what is over sooner than anybody gives up: clients and poolds wait 15 s for each other, the scheduler 20 s or
-// more (chaos.cc). TCP takes as long again to notice that a link is back.
+// Short faults must not make anything fail: clients and poolds wait 15 s for each other, the scheduler 20 s
+// or more (chaos.cc). After a link is back, TCP may take as long again to retransmit.
 constexpr int64_t kShortFrom = 100, kShortTo = 3'000;
 constexpr int64_t kCalm = 8'000;
 constexpr int64_t kLongFrom = 18'000, kLongTo = 24'000;
-constexpr int64_t kSchedulerLong = 34'000;  // longer than a node may be silent
+constexpr int64_t kSchedulerLong = 34'000;  // longer than kNodeLostMs
 constexpr int64_t kAfterwards = 5'000;
-// A host that comes more often within a minute is fenced, as it should be.
+// The scheduler fences a host that registers more often within a minute.
 constexpr size_t kStartsInAMinute = 4;
 constexpr int kTries = 50;
 
@@ -111,7 +111,7 @@ void Chaos::not_calm(const Host& host, int64_t until) { calm_at_[&host] = std::m
 
 void Chaos::later(int64_t in_ms, std::function<void()> what) { due_.push_back({time_of_day() + in_ms, std::move(what)}); }
 
-// Meanwhile does what is due: a daemon may take seconds to end, longer than a link is to stay cut.
+// Waits for the daemon to end. Meanwhile ends other faults that are due, because this may take seconds.
 bool Chaos::await_end(Daemon& daemon) {
   const int64_t end = time_of_day() + kPatience.count();
   while (!daemon.await_end(std::chrono::milliseconds(20))) {
@@ -121,7 +121,7 @@ bool Chaos::await_end(Daemon& daemon) {
   return true;
 }
 
-// It has ended, or its machine is off: it comes back after a while.
+// Call after the poold was ended or its machine switched off: schedules its restart.
 void Chaos::lost_poold(GpuMachine& machine) {
   if (!await_end(machine)) throw std::runtime_error(machine.host().name() + "'s poold does not end:\n" + machine.log());
   starts_[&machine].push_back(time_of_day());
@@ -181,7 +181,7 @@ bool Chaos::stop_poold_long() {
 
 bool Chaos::kill_worker() {
   GpuMachine* const machine = running_gpus();
-  // A poold whose first worker does not live cannot start and says so; who supervises it starts it again.
+  // Not during poold's start: without its first worker it exits, and expects a supervisor to restart it.
   if (!machine || recovering_.contains(machine)) return false;
   std::vector<Running> workers = machine->host().processes();
   std::erase_if(workers, [](const Running& one) { return one.program != "poold-worker"; });
@@ -203,7 +203,7 @@ bool Chaos::stop_worker() {
   return true;
 }
 
-// Who holds the lease.
+// Returns the pid of the job's pool-lease, which holds the lease; 0 if there is none.
 pid_t Chaos::helper_of(const Jobs::Job& job) {
   for (const Running& one : job.client->processes()) {
     if (one.program == "pool-lease" && jobs_->of_process(one.pid) == &job) return one.pid;

@@ -1,10 +1,12 @@
-// chaos-host: the machines of the chaos test, made of namespaces.
+// chaos-host: creates and enters the machines of the chaos test, which consist of namespaces. Used by
+// network.cc.
 //
-//   chaos-host init NAME             a machine: its first process. Prints "up", then waits; when it is killed everything on it is.
-//   chaos-host try                   whether there can be machines here; exit status 0, or the reason on stderr.
-//   chaos-host enter PID PROGRAM...  runs PROGRAM on the machine whose first process PID is; the exit status is PROGRAM's.
+//   chaos-host init NAME             becomes the init process of a new machine; prints "up" and waits.
+//                                    Killing it kills all processes on the machine.
+//   chaos-host try                   checks that machines can be created; exits with 0, or prints the reason.
+//   chaos-host enter PID PROGRAM...  runs PROGRAM on the machine with init process PID; exits as it does.
 //
-// Both die with the process that started them, so that nothing is left of a test that was killed.
+// Each dies with the process that started it, so that a killed test leaves nothing behind.
 #include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>
@@ -30,7 +32,7 @@ int fail(const std::string& doing) {
 
 void die_with_parent() { ::prctl(PR_SET_PDEATHSIG, SIGKILL); }
 
-// What a machine has in memory is its own: it goes when its power does.
+// Mounts private file systems in memory, whose content disappears when the machine is switched off.
 bool mount_own() {
   return ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 && ::mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, nullptr) == 0 &&
          ::mount("tmpfs", "/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777") == 0 && ::mount("tmpfs", "/run", "tmpfs", MS_NOSUID | MS_NODEV, "mode=755") == 0;
@@ -40,7 +42,7 @@ int be_first(const std::string& name) {
   die_with_parent();
   if (!mount_own()) return fail("mounting");
   if (::sethostname(name.c_str(), name.size()) != 0) return fail("sethostname");
-  ::signal(SIGCHLD, SIG_IGN);  // orphans are reaped
+  ::signal(SIGCHLD, SIG_IGN);  // the kernel reaps orphans
   std::puts("up");
   std::fflush(stdout);
   for (;;) ::pause();

@@ -14,12 +14,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A failure shows later than what caused it.
+// Time after the end of a fault in which it still excuses failures, in ms.
 constexpr int64_t kAftermath = 2'000;
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-// Keeps what the holder got of tokens before anything else can happen to it, then becomes the program.
+// Copies the lease's token file before anything else can happen to it, then executes the program.
 constexpr const char* kKeepTokens = R"(cp "${GPUPOOL#lease:}" "$0.new" && mv "$0.new" "$0" && exec "$@")";
 
 }  // namespace
@@ -113,7 +113,7 @@ std::optional<std::string> Jobs::fault_of(const Job& job, const Troubles& troubl
   bool excused = job.hit || troubles.of_host(job.client->name(), job.started, job.ended);
   for (const std::string& node : job.nodes) excused = excused || troubles.of_host(node, job.started, job.ended);
   for (const auto& session : ledger_.sessions()) excused = excused || (session.lease == job.lease && troubles.of_worker(session.node, session.worker));
-  // Whoever asks while there is no scheduler waits ten seconds for one.
+  // A client that requests a lease without a scheduler gives up after ten seconds.
   excused = excused || (has(job.output, "no scheduler can be reached") && troubles.of_host(kSchedulers, job.started, job.ended));
   if (excused) return ++tally_.excused, std::nullopt;
   if (job.may_be_preempted && has(job.output, "of a higher priority")) return ++tally_.preempted, std::nullopt;
@@ -124,7 +124,7 @@ std::vector<std::string> Jobs::judge(const Troubles& troubles) {
   std::vector<std::string> wrong;
   left_behind_.clear();
   for (auto& job : ended_) {
-    job->process->await_end_of_output();  // pool-lease has it, too
+    job->process->await_end_of_output();  // pool-lease has it open as well
     job->output = job->process->output();
     if (const auto fault = fault_of(*job, troubles)) {
       std::ostringstream text;

@@ -1,4 +1,5 @@
-// Programs that ask the pool for GPUs and use them, and what became of each. One thread.
+// The programs of the chaos test: starts them with pool-run, and judges whether each failure is explained by
+// an injected fault. One thread. Failures of the test itself are exceptions.
 #pragma once
 #include <memory>
 #include <optional>
@@ -12,15 +13,14 @@
 
 namespace gpupool::testing {
 
-inline const std::string kSchedulers = "the schedulers";  // as a machine in Troubles
+inline const std::string kSchedulers = "the schedulers";  // pseudo host in Troubles
 
-
-// When something was done to a machine that programs there, or with a lease there, may fail of.
+// Records the times of faults that excuse failures of programs on a host or with a lease there.
 class Troubles {
  public:
   void begin(const std::string& host, int64_t at) { spans_.push_back({host, at, {}}); }
   void end(const std::string& host, int64_t at);
-  // A worker's process was killed; `inner`: its number on that host.
+  // Records that a worker was killed. `inner`: its pid in the host's namespace.
   void worker(const std::string& host, pid_t inner) { workers_.insert({host, inner}); }
   bool of_host(const std::string& host, int64_t from, int64_t to) const;
   bool of_worker(const std::string& host, int64_t inner) const { return workers_.contains({host, static_cast<pid_t>(inner)}); }
@@ -47,11 +47,11 @@ class Jobs {
   struct Job {
     int number = 0;
     const Host* client = nullptr;
-    std::string text;     // for people
+    std::string text;     // description for messages
     std::string folder;   // its XDG_RUNTIME_DIR
     bool may_be_preempted = false;
-    bool hit = false;     // it, or who holds its lease, was killed
-    bool untidy = false;  // who holds its lease could not clean up
+    bool hit = false;     // its program or pool-lease received a fatal signal
+    bool untidy = false;  // its pool-lease could not clean up
     int64_t started = 0, ended = 0;
     std::unique_ptr<Process> process;
     int status = -1;
@@ -63,19 +63,20 @@ class Jobs {
     int right = 0, excused = 0, preempted = 0;
   };
 
-  // `folder`: for what jobs leave; `url`: pool://...
+  // `folder`: for the jobs' files. `url`: pool://...
   Jobs(std::string folder, std::string url, LeaseLedger& ledger) : folder_(std::move(folder)), url_(std::move(url)), ledger_(ledger) {}
 
   Job& start(const Host& client, const Wish& wish);
-  // Looks who has got a lease, and who has ended.
+  // Checks which jobs have got a lease, and which have ended.
   void look();
   std::vector<std::unique_ptr<Job>>& running() { return running_; }
-  // What ended since the last time: who failed without a reason, or with a wrong result. Logs have been read.
+  // Returns the jobs, ended since the last call, that failed without an excuse or with a wrong result. Call
+  // after reading the logs.
   std::vector<std::string> judge(const Troubles& troubles);
-  // Files that were left behind.
+  // Returns the files that the jobs of the last judge() left behind.
   std::vector<std::string> left_behind() const { return left_behind_; }
   const Tally& tally() const { return tally_; }
-  // Whose environment it is, of those that run; null: nobody's.
+  // Returns the running job to which the process belongs, by its environment; null: none.
   Job* of_process(pid_t pid);
 
  private:

@@ -49,7 +49,7 @@ void LeaseLedger::log_line(const std::string& node, const std::string& text) {
     runs_.try_emplace(boot_[node], Run{node, {}});
   } else if (event == "session_started" && !lease.empty()) {
     if (ended_.contains({node, lease})) strange_.push_back("a session of lease " + lease + " began on " + node + " when the lease was over");
-    else over_.erase({node, lease});  // poold had forgotten it for want of sessions
+    else over_.erase({node, lease});  // poold had only forgotten it because it had no sessions
     running_[{node, static_cast<uint64_t>(number(line, "session"))}] = sessions_.size();
     sessions_.push_back({node, lease, number(line, "worker"), at, {}});
   } else if (event == "session_ended" && !lease.empty()) {
@@ -90,7 +90,7 @@ std::optional<int64_t> LeaseLedger::end_of(const OnNode& key, const Grant& grant
   std::optional<int64_t> end;
   if (const auto over = over_.find(key); over != over_.end()) end = over->second;
   const auto run = runs_.find(grant.boot);
-  // A poold that was gone before it could say its name has served nobody.
+  // A poold that ended before it logged its boot id has served no sessions.
   const std::optional<int64_t> gone = run == runs_.end() ? grant.issued : run->second.gone;
   if (gone && (!end || *gone < *end)) end = gone;
   return end;
@@ -111,7 +111,8 @@ std::vector<std::string> LeaseLedger::contradictions() const {
     if (end && *end <= grant.issued) continue;
     for (const lease::Share& share : grant.shares) {
       by_gpu[share.gpu_uuid()].push_back({grant.issued, true, &key, &share});
-      // A token's time is when the scheduler began to look at what had come, so that the end it grants upon may be logged a little later.
+      // The scheduler stamps tokens with the start of its turn, so the end of the previous lease, which
+      // allows the grant, may be logged slightly later.
       if (end) by_gpu[share.gpu_uuid()].push_back({std::max(grant.issued, *end - kSchedulersTurn), false, &key, &share});
     }
   }
@@ -121,7 +122,7 @@ std::vector<std::string> LeaseLedger::contradictions() const {
       found.push_back("somebody has a lease of GPU " + uuid + ", which no host has");
       continue;
     }
-    std::sort(changes.begin(), changes.end());  // ends come before beginnings at the same time
+    std::sort(changes.begin(), changes.end());  // at equal times ends come before beginnings
     uint64_t milli = 0, bytes = 0;
     std::set<std::string> live;
     for (const Change& change : changes) {

@@ -1,7 +1,8 @@
-// Who had what of which GPU and when: from the tokens that holders got and from what poolds logged, never from the scheduler's own
-// books. It finds shares that were given twice, and sessions that nobody was granted. Values; one thread.
+// Independent record of which lease had which share of which GPU at which time, built from the clients'
+// tokens and from poolds' logs, never from the scheduler's state. Finds shares that were granted twice, and
+// sessions without a lease. One thread; does no I/O.
 //
-// All times are milliseconds since 1970 by the one clock of the machine that plays the whole pool.
+// All times are milliseconds since 1970 on the one clock of the machine that runs the whole test.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -17,20 +18,20 @@ namespace gpupool::testing {
 class LeaseLedger {
  public:
   void gpu(const std::string& uuid, uint64_t memory_bytes) { memory_[uuid] = memory_bytes; }
-  // A holder has got it. Renewals may be told as well.
+  // Records a token that a client has received; renewals may be passed as well.
   void token(const lease::Lease& lease);
-  // A line of poold's log on `node`, as JSON; told in their order.
+  // Records a line of poold's JSON log on `node`. Pass the lines in their order.
   void log_line(const std::string& node, const std::string& line);
-  // The poold of that node has ended, with all its sessions.
+  // Records that the node's poold has ended, and with it all its sessions.
   void poold_gone(const std::string& node, int64_t at);
 
-  // What must not have been; empty: all was well. To be asked when all that was said has been told.
+  // Returns the violations; empty if there are none. Call after all tokens and log lines have been passed.
   std::vector<std::string> contradictions() const;
-  // Those that poolds say are in use, with the workers' numbers on their host.
+  // The sessions that poolds have logged.
   struct Session {
     std::string node;
     std::string lease;  // hexadecimal
-    int64_t worker = 0;
+    int64_t worker = 0;  // pid on its host
     int64_t started = 0;
     std::optional<int64_t> ended;
   };
@@ -38,32 +39,32 @@ class LeaseLedger {
   size_t leases() const { return grants_.size(); }
 
  private:
-  struct Run {  // of a poold
+  struct Run {  // one poold process
     std::string node;
     std::optional<int64_t> gone;
   };
   struct Grant {
     std::string boot;
-    int64_t issued = 0;  // the first token's
+    int64_t issued = 0;  // time of the first token
     std::vector<lease::Share> shares;
   };
-  using OnNode = std::pair<std::string, std::string>;  // node and lease
+  using OnNode = std::pair<std::string, std::string>;  // (node, lease)
 
   void begins_session(const std::string& node, Session session);
   std::optional<int64_t> end_of(const OnNode& key, const Grant& grant) const;
 
-  std::map<std::string, uint64_t> memory_;  // by GPU
+  std::map<std::string, uint64_t> memory_;  // bytes, by GPU UUID
   std::map<OnNode, Grant> grants_;
-  std::map<std::string, Run> runs_;         // by boot
-  std::map<std::string, std::string> boot_;  // by node: the poold that is there
-  std::map<OnNode, int64_t> over_;          // nothing of it was left, or it is taken no more
-  std::set<OnNode> ordered_, ended_;         // to end, by the scheduler; and it has
+  std::map<std::string, Run> runs_;         // by boot id
+  std::map<std::string, std::string> boot_;  // node -> boot id of its present poold
+  std::map<OnNode, int64_t> over_;          // when the lease was no longer usable on the node
+  std::set<OnNode> ordered_, ended_;         // the scheduler ordered its end; it has ended
   std::vector<Session> sessions_;
-  std::map<std::pair<std::string, uint64_t>, size_t> running_;  // by node and number: which of sessions_
+  std::map<std::pair<std::string, uint64_t>, size_t> running_;  // (node, session) -> index in sessions_
   std::vector<std::string> strange_;
 };
 
-// Of a log line's "time".
+// Parses the "time" of a log line; 0 if it is malformed.
 int64_t milliseconds_of(const std::string& time);
 
 }  // namespace gpupool::testing

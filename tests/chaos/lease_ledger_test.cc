@@ -1,4 +1,4 @@
-// The auditor of the chaos test finds what it is there to find.
+// LeaseLedger of the chaos test finds double grants and sessions without a lease.
 #include "tests/chaos/lease_ledger.h"
 
 #include "protocol/lease/token.h"
@@ -130,7 +130,7 @@ TEST_CASE("a share may be given on in the turn in which the scheduler hears that
     pool.event(5, "lease_ends", 'a');
     pool.event(6, "session_ended", 'a', 1);
     pool.event(6, "lease_gone", 'a');
-    pool.grant('b', early ? 5.980 : 5.995, 1000, kMemory);  // a turn's grants are as old as its beginning
+    pool.grant('b', early ? 5.980 : 5.995, 1000, kMemory);  // grants have the time at which the turn began
     CHECK(pool.found() == (early ? 1 : 0));
   }
 }

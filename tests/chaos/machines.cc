@@ -26,7 +26,7 @@ void Daemon::start() {
 bool Daemon::died() const { return process_ && is_zombie(process_->pid()); }
 
 void Daemon::signal(int number) const {
-  if (pid_ != 0) ::kill(pid_, number);  // not reaped before await_end(): the number is nobody else's
+  if (pid_ != 0) ::kill(pid_, number);  // await_end() reaps it, so the pid cannot have been reused
 }
 
 bool Daemon::await_end(std::chrono::milliseconds patience) {

@@ -1,4 +1,5 @@
-// The daemons of a pool, each on a machine of its own (network.h). One thread. Failures are exceptions.
+// The daemons of the chaos test (schedulers and poolds), each on a machine of its own (network.h). One
+// thread. Failures are exceptions.
 #pragma once
 #include <memory>
 #include <string>
@@ -21,27 +22,27 @@ class Daemon {
   Host& host() { return host_; }
   const Host& host() const { return host_; }
   bool runs() const { return pid_ != 0; }
-  bool died() const;  // unasked
+  bool died() const;  // it has ended, and await_end() was not called yet
   pid_t pid() const { return pid_; }
   // Does not wait until it is ready.
   void start();
   void signal(int number) const;
-  // After a signal, or the machine's end. False: it has not ended in time.
+  // Waits for the end after a signal or a power failure. Returns false on timeout.
   bool await_end(std::chrono::milliseconds patience = kPatience);
-  const std::string& log() const { return log_; }  // of all its lives, as far as it was read
+  const std::string& log() const { return log_; }  // of all its processes, as far as read_log() has read it
   void read_log();
 
  protected:
   virtual std::vector<std::string> words() const = 0;
   virtual Environment environment() const { return {}; }
-  virtual void said(const std::string&) {}  // a line
-  virtual void gone() {}
+  virtual void said(const std::string&) {}  // called for each line of the log
+  virtual void gone() {}                    // called when the process has ended
 
  private:
   Host host_;
   std::unique_ptr<Process> process_;
   pid_t pid_ = 0;
-  size_t read_ = 0;  // of the process's output
+  size_t read_ = 0;  // bytes of the process's output
   std::string log_;
 };
 
@@ -60,7 +61,7 @@ class SchedulerMachine : public Daemon {
 
 struct PoolMember {
   std::vector<std::string> schedulers;  // addresses
-  std::string public_key;               // file
+  std::string public_key;               // file name
   std::string token_file;
   int gpus = 2;
   std::string memory = "96MiB";
@@ -71,7 +72,7 @@ class GpuMachine : public Daemon {
   GpuMachine(std::string name, int number, const std::string& folder, PoolMember member, LeaseLedger& ledger);
   std::string admin_socket() const { return folder_ + "/" + host().name() + ".sock"; }
   std::unique_ptr<admin::Admin::Stub> admin() const;
-  // The present process has been heard by a scheduler, at this time; 0: not yet.
+  // Returns when the present process registered with a scheduler; 0: not yet.
   int64_t attended() const { return attended_; }
 
  protected:

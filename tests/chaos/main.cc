@@ -1,5 +1,5 @@
-// gpupool-chaos: a pool of real daemons on machines made of namespaces, in which everything is killed, stopped and cut off at
-// random; in the end every thousandth and every byte of every GPU must be accounted for (CONTRIBUTING.md).
+// gpupool-chaos: runs a pool of real daemons on machines made of namespaces, injects random faults, and
+// checks that every GPU share is accounted for (CONTRIBUTING.md). Exit status 77: skipped.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>

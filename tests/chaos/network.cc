@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kSwitch = 1;  // this process's number in the network
+constexpr int kSwitch = 1;  // this process's host number in the network
 
 std::string host_program() { return program_path("chaos-host"); }
 
@@ -41,7 +41,7 @@ std::string link_of(pid_t pid, const char* space) {
   return fs::read_symlink("/proc/" + std::to_string(pid) + "/ns/" + space, gone).string();
 }
 
-// The last number of the line "NSpid:".
+// Returns the pid in the innermost namespace: the last number of the line "NSpid:".
 pid_t inner_number(pid_t pid) {
   std::ifstream status("/proc/" + std::to_string(pid) + "/status");
   pid_t inner = 0;
@@ -138,7 +138,7 @@ std::vector<std::string> Host::shared_memory() const {
 void Host::set_link(bool up) const { run({"ip", "link", "set", "dev", port(), up ? "up" : "down"}); }
 
 void Host::lose_packets_to(const Host& other, bool lose) const {
-  // To an address that nobody has: the switch finds no taker for it.
+  // Maps the other machine's address to a MAC address that no port has.
   const std::string taker = lose ? "02:00:00:00:ff:ff" : other.hardware_address();
   run(on_it({"ip", "neigh", "replace", other.address(), "lladdr", taker, "nud", "permanent", "dev", "eth0"}));
 }

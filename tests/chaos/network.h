@@ -1,7 +1,6 @@
-// A network of machines for tests, all of it in namespaces of this process's own: nothing is seen outside, no address can be taken
-// already, and with this process everything ends.
-//
-// One thread. Failures are exceptions.
+// A network of simulated machines for the chaos test. Everything is in namespaces of this process: it is
+// invisible outside, addresses cannot collide, and it ends with this process. Needs root and iproute2. One
+// thread. Failures are exceptions.
 #pragma once
 #include <memory>
 #include <string>
@@ -11,14 +10,14 @@
 
 namespace gpupool::testing {
 
-// What runs on a machine, by its number in this process's /proc.
+// A process on a machine.
 struct Running {
-  pid_t pid;
-  pid_t inner;  // its number on the machine
+  pid_t pid;    // in this process's namespace
+  pid_t inner;  // in the machine's namespace
   std::string program;
 };
 
-// A process that is meant, and never another one that has got its number since.
+// A pidfd: refers to one process, even after its pid has been reused.
 class Handle {
  public:
   explicit Handle(int pidfd) : pidfd_(pidfd) {}
@@ -31,14 +30,15 @@ class Handle {
   const int pidfd_;
 };
 
-// The switch, and this process's place at it.
+// The virtual switch, and this process's connection to it.
 class Network {
  public:
-  // This process leaves its network for a new one: to be called before it has threads. Empty: done; else why it cannot be.
+  // Moves this process to a new network namespace. Call before starting threads. Returns "" on success, else
+  // the reason why the test must be skipped.
   static std::string enter();
   Network();
   static std::string address(int host) { return "10.211.0." + std::to_string(host); }
-  bool can_disturb() const { return can_disturb_; }  // the kernel has netem
+  bool can_disturb() const { return can_disturb_; }  // netem is available
 
  private:
   bool can_disturb_ = false;
@@ -53,18 +53,19 @@ class Host {
   bool is_on() const { return machine_ != nullptr; }
   int starts() const { return starts_; }
   void power_on();
-  // Every process at once; nobody in the network hears a last word. What is in /dev/shm and /run is gone.
+  // Kills all processes at once, without any packet to other machines. The content of /dev/shm and /run is
+  // lost.
   void power_off();
 
   std::unique_ptr<Process> start(const std::vector<std::string>& words, const Environment& environment = {}) const;
-  std::vector<Running> processes() const;  // without the machine's own
-  std::shared_ptr<Handle> handle(pid_t pid) const;  // null: it is not (any more) a process of this machine
+  std::vector<Running> processes() const;  // without the machine's init process
+  std::shared_ptr<Handle> handle(pid_t pid) const;  // null if it is not a process of this machine
   std::vector<std::string> shared_memory() const;   // names in /dev/shm
 
   void set_link(bool up) const;
-  // What it sends to the other one is lost. Without a word, as behind a broken switch.
+  // Silently drops the packets from this machine to the other one, as a broken switch would.
   void lose_packets_to(const Host& other, bool lose) const;
-  // netem; empty: as usual.
+  // Applies netem parameters to the machine's link; "" removes them.
   void disturb(const std::string& how) const;
 
  private:
