@@ -9,7 +9,7 @@
 struct Option {
   const char* name;  // "--size"
   const char* help;
-  long* number;  // set this or `text`
+  long* number;  // integer option; else `text` is set
   long min = 1;
   long max = 1L << 30;
   const char** text = nullptr;

@@ -86,7 +86,7 @@ class Chaos {
   pid_t helper_of(const Jobs::Job& job);
   pid_t program_of(const Jobs::Job& job);
 
-  // The life of the pool (chaos.cc).
+  // The run (chaos.cc).
   void look();
   void do_what_is_due();
   bool await_end(Daemon& daemon);

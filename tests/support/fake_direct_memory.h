@@ -53,7 +53,7 @@ class FakeDirectMemory final : public transport::DirectMemory {
     Transfer transfer;
   };
   Result<void> post(Kind kind, const Transfer& transfer);
-  void run();  // mutex_ held
+  void run();  // requires mutex_
   bool covers(uint32_t key, uint64_t address, uint64_t bytes, bool remote) const;
 
   std::mutex mutex_;

@@ -1,4 +1,4 @@
-// pool-admin as a program, with a real poold.
+// Tests of the program pool-admin with a real poold.
 #include <signal.h>
 
 #include <filesystem>
@@ -85,7 +85,7 @@ TEST_CASE("a scheduler's command without a scheduler is told apart from an unkno
   for (const char* const word : {"sessions", "kill"}) {
     CHECK(has(pool_admin({"--scheduler", "127.0.0.1:1", word}, none).output, "is a command for a poold of this host"));
   }
-  // No command of the other kind is missing from the hints.
+  // Every command that only a scheduler has is covered by the hint.
   const std::string of_pool = pool_admin({"--scheduler", "127.0.0.1:1", "--help"}, none).output, of_poold = pool_admin({"--help"}, none).output;
   const auto commands = [](const std::string& help) {
     std::set<std::string> all;
@@ -214,7 +214,7 @@ TEST_CASE("a GPU's share is changed by its number or its UUID, and put back") {
   REQUIRE(set["gpus"].size() == 1);
   CHECK(set["gpus"][0]["gpu"] == 1);
   CHECK(set["gpus"][0]["compute_percent"] == 12.5);
-  CHECK(set["gpus"][0]["memory_bytes"] == 8ull << 30);  // as of each
+  CHECK(set["gpus"][0]["memory_bytes"] == 8ull << 30);  // inherited from the limit of every GPU
   CHECK(json_of(poold, {"quota", "set", "default", "memory=4GiB"})["default"]["gpus"][0]["memory_bytes"] == 4ull << 30);
   CHECK(json_of(poold, {"gpus"})[0]["compute_sold_percent"] == 50);
   CHECK(json_of(poold, {"gpus"})[1]["compute_sold_percent"] == 12.5);

@@ -1,4 +1,4 @@
-// A session's dump, as pool-admin prints it.
+// Tests of the text and JSON of a session's dump.
 #include "scheduler/admin/dump.h"
 
 #include "tests/support/catch.h"

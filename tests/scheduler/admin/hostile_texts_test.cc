@@ -1,4 +1,5 @@
-// pool-admin with a poold and a scheduler whose texts are not for a terminal, and which have more of them than gRPC takes in one message as a rule.
+// Tests of pool-admin with a fake poold and a fake scheduler that send texts with control characters, and
+// messages beyond gRPC's default size limit.
 #include <grpcpp/grpcpp.h>
 
 #include "protocol/control/admin.grpc.pb.h"
@@ -16,8 +17,8 @@ using grpc::ServerContext;
 using grpc::Status;
 
 constexpr int kMany = 8'000;
-constexpr size_t kUsualLimit = 4 << 20;  // of gRPC
-const std::string kLongText = kHostileText + std::string(3 << 20, 'x');  // of one field
+constexpr size_t kUsualLimit = 4 << 20;  // gRPC's default limit for a message
+const std::string kLongText = kHostileText + std::string(3 << 20, 'x');  // for a single field
 const std::string kName = kHostileText + std::string(200, 'n');
 const Status kRefusal(grpc::StatusCode::INVALID_ARGUMENT, kHostileText + std::string(3000, 'x'));
 
@@ -154,14 +155,14 @@ std::unique_ptr<grpc::Server> serve(grpc::Service& service, const std::string& a
   return server;
 }
 
-// On a terminal of 80 characters and on none, and as JSON.
+// Checks a command's output for 80 columns, for unlimited width, and as JSON.
 void check_harmless(std::vector<std::string> words, const std::vector<std::string>& command) {
   words.insert(words.begin(), program_path("pool-admin"));
   words.insert(words.end(), command.begin(), command.end());
   for (const char* const columns : {"80", "0"}) {
     const Finished shown = run_to_end(words, {{"COLUMNS", columns}});
     INFO(command[0] << ", COLUMNS=" << columns << "\n" << shown.output.substr(0, 2000));
-    CHECK((shown.status == 0 || shown.status == 1));  // 1: it is not ready, or refused; what cannot be read is 3
+    CHECK((shown.status == 0 || shown.status == 1));  // 1: not ready or rejected; an unreadable reply gives 3
     CHECK(shown.output.find("?]0;own") != std::string::npos);
     CHECK(is_harmless(shown.output));
   }

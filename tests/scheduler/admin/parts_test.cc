@@ -1,4 +1,4 @@
-// Tables, units and quota words of pool-admin.
+// Tests of pool-admin's tables, units, quota words and JSON for a poold.
 #include "scheduler/admin/describe.h"
 #include "scheduler/admin/quota_words.h"
 #include "scheduler/admin/table.h"
@@ -49,7 +49,7 @@ TEST_CASE("quota words that make no sense are errors that name the word") {
   CHECK(error_of({"guaranteed-memory=8"}) == "guaranteed-memory: '8' is 8 bytes: say 8GiB?");
   CHECK(error_of({"memory=0"}).empty());
   CHECK(error_of({"memory=unlimited", "queued-bytes=4096"}).empty());
-  CHECK(error_of({"color=red"}).find("memory") != std::string::npos);  // says what there is
+  CHECK(error_of({"color=red"}).find("memory") != std::string::npos);  // lists the keys
   CHECK(error_of({"mode=hard", "mode=elastic"}).find("twice") != std::string::npos);
   CHECK(error_of({"garanteed_memory=1GiB"}).find("did you mean 'guaranteed-memory'?") != std::string::npos);
   CHECK(error_of({"highest_priority=low"}).find("is a quota of a pool: name its scheduler with --scheduler HOST:PORT") != std::string::npos);
@@ -71,7 +71,7 @@ TEST_CASE("a table fits its width: first by cutting, then by leaving out what ma
         "NUMBER  PROGRAM\n"
         "     1  a-progr…\n"
         "    22  größe\n");
-  CHECK(table.text(3) == table.text(16));  // what is left is shown all the same
+  CHECK(table.text(3) == table.text(16));  // columns that cannot be cut or left out are always shown
 }
 
 TEST_CASE("a column that wraps goes on in the next line instead of being cut") {

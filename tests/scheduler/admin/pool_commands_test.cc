@@ -1,4 +1,4 @@
-// pool-admin and pool-run with a real pool-scheduler and pretended poolds.
+// Tests of the programs pool-admin and pool-run with a real pool-scheduler and simulated poolds.
 #include <nlohmann/json.hpp>
 
 #include "tests/scheduler/service/clients.h"
@@ -28,7 +28,7 @@ Json json_of(const SchedulerProcess& scheduler, std::vector<std::string> words) 
   return Json::parse(finished.output);
 }
 
-// A program that has so many GPUs until it is killed.
+// Starts a program that holds a lease of `gpus` GPUs until it is killed.
 std::unique_ptr<Process> program(const SchedulerProcess& scheduler, const std::string& gpus) {
   return std::make_unique<Process>(std::vector<std::string>{program_path("pool-run"), "--server", "pool://" + scheduler.address(), "--gpus", gpus, "--", "sh", "-c",
                                                             "echo has its GPUs; exec sleep 600"},
@@ -138,5 +138,5 @@ TEST_CASE("quotas, the policy and drained nodes are changed and kept") {
   CHECK(json_of(scheduler, {"undrain", node})["drained"] == false);
   CHECK(json_of(scheduler, {"quota", "clear", "default"})["default"]["compute_milli"].is_null());
   CHECK(eventually([&] { return json_of(scheduler, {"health"})["nodes_open"] == 2; }));
-  CHECK(pool_admin(scheduler, {"nodes", "remove", node}).status == 1);  // it is there
+  CHECK(pool_admin(scheduler, {"nodes", "remove", node}).status == 1);  // it is connected
 }

@@ -1,4 +1,4 @@
-// What pool-admin makes of a pool's messages, and of the words that are given to it.
+// Tests of pool-admin's text, JSON, KEY=VALUE words and shell completion for a pool.
 #include <sstream>
 
 #include "scheduler/admin/completion.h"
@@ -16,7 +16,7 @@ namespace {
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-// One node with two GPUs, a lease of half of the first, somebody who waits.
+// Returns a snapshot with one node, two GPUs, a lease of half of the first one, and a waiting request.
 pool::PoolSnapshot snapshot(int64_t taken_ms, uint64_t busy) {
   pool::PoolSnapshot now;
   now.set_taken_ms(taken_ms);
@@ -67,7 +67,7 @@ TEST_CASE("the pool's picture shows what is leased, busy and waited for") {
     INFO(part << " in\n" << picture);
     CHECK(has(picture, part));
   }
-  CHECK(has(picture, "25 %"));  // half a second of two
+  CHECK(has(picture, "25 %"));  // busy for 0.5 s of 2 s
   CHECK(has(picture_of(pool::PoolSnapshot(), nullptr, 80), "no GPUs"));
 }
 

@@ -1,4 +1,4 @@
-// pool-admin top: on a terminal, for other programs, and when poold ends.
+// Tests of `pool-admin top` on a terminal, with redirected output, and when poold ends.
 #include <fcntl.h>
 #include <poll.h>
 #include <pty.h>
@@ -25,7 +25,7 @@ const std::string kDevice = FAKE_DEVICE_LIBRARY;
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-// pool-admin top on a terminal of its own.
+// Runs `pool-admin top` on a pseudo terminal.
 class OnTerminal {
  public:
   explicit OnTerminal(const PooldProcess& poold) {
@@ -41,7 +41,7 @@ class OnTerminal {
       ::execl(program.c_str(), "pool-admin", "--poold", where.c_str(), "top", "--interval", "0.1", nullptr);
       ::_exit(127);
     }
-    slave_ = slave;  // kept open, so that its settings can be looked at
+    slave_ = slave;  // stays open to read the terminal's settings
   }
   ~OnTerminal() {
     if (child_ > 0) {
@@ -61,7 +61,7 @@ class OnTerminal {
     winsize size{.ws_row = 24, .ws_col = columns, .ws_xpixel = 0, .ws_ypixel = 0};
     REQUIRE(::ioctl(master_, TIOCSWINSZ, &size) == 0);
   }
-  // Exit status, or 128 + signal.
+  // Waits for the end and returns the exit status, or 128 + signal number.
   int wait() {
     int status = -1;
     const bool ended = eventually([&] {
@@ -96,8 +96,8 @@ class OnTerminal {
 
 void check_restored(const OnTerminal& top) {
   CHECK(has(top.seen, "\x1b[?1049h"));
-  CHECK(has(top.seen, "\x1b[?25h"));    // the cursor
-  CHECK(has(top.seen, "\x1b[?1049l"));  // the screen that was there before
+  CHECK(has(top.seen, "\x1b[?25h"));    // shows the cursor
+  CHECK(has(top.seen, "\x1b[?1049l"));  // leaves the alternate screen
   const termios now = top.now();
   CHECK(now.c_lflag == top.before.c_lflag);
   CHECK(now.c_cc[VSUSP] == top.before.c_cc[VSUSP]);
@@ -156,7 +156,7 @@ TEST_CASE("top prints snapshots where there is no terminal") {
   const Finished once = run_to_end(with({"--count", "1"}));
   CHECK(once.status == 0);
   CHECK(occurrences(once.output, "no sessions\n") == 1);
-  CHECK_FALSE(has(once.output, " - "));  // rates, of two samples
+  CHECK_FALSE(has(once.output, " - "));  // rates are known, from two snapshots
   const Finished json = run_to_end(with({"--count", "2", "--json"}));
   CHECK(json.status == 0);
   std::istringstream lines(json.output);

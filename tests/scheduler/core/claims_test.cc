@@ -1,4 +1,4 @@
-// Whose a GPU is that several nodes report.
+// Tests of GPUs whose UUID several nodes report (core/claims.cc).
 #include "scheduler/core/records.pb.h"
 #include "tests/scheduler/core/pool.h"
 #include "tests/support/catch.h"
@@ -10,7 +10,7 @@ namespace {
 
 constexpr Time kHour = 3'600'000;
 
-// Node n1 is the true host of gpu_uuid(1, 0); node n2 has gpu_uuid(2, 0) and says that it has gpu_uuid(1, 0) as well.
+// Registers node n2, which has gpu_uuid(2, 0) and falsely reports gpu_uuid(1, 0), a GPU of node n1.
 Stream attend_squatter(TestPool& pool, uint64_t boot = 2) {
   pool::NodeReport report = first_report(2, boot, 2);
   report.mutable_inventory()->mutable_gpus(1)->set_uuid(gpu_uuid(1, 0));
@@ -22,7 +22,7 @@ Stream attend_squatter(TestPool& pool, uint64_t boot = 2) {
 
 pool::NodeState node(const TestPool& pool, const std::string& name) { return *pool.core->view_node(name); }
 bool is_open(const TestPool& pool, const std::string& name) { return node(pool, name).condition() == pool::NodeState::OPEN; }
-// Of gpu_uuid(1, 0), as a node reports it.
+// Returns withheld_because of gpu_uuid(1, 0) on a node.
 std::string withheld(const TestPool& pool, const std::string& name) {
   const pool::NodeState state = node(pool, name);
   for (const auto& gpu : state.gpus()) {
@@ -34,7 +34,7 @@ bool noted(const TestPool& pool, const std::string& event, const std::string& na
   return std::any_of(pool.said.notes.begin(), pool.said.notes.end(), [&](const Note& note) { return note.event == event && note.fields.front().second == name; });
 }
 
-// The nodes and GPUs where leases can be had, in the order of the requests.
+// Requests leases until one is not granted; returns the granted nodes and GPUs.
 std::vector<std::string> grants(TestPool& pool) {
   std::vector<std::string> all;
   while (all.size() < 8) {
@@ -83,7 +83,7 @@ TEST_CASE("a node that reports another's GPU first keeps the true host's other G
     CHECK(grants(pool) == Words{"n1:the disputed GPU"});
 
     pool.core->node_cut(honest, pool.now);
-    pool.start();  // it is stored
+    pool.start();  // the decision is stored
     attend_squatter(pool, 3);
     pool.attend(1, 4, 2);
     CHECK(withheld(pool, "n1").empty());
@@ -96,7 +96,7 @@ TEST_CASE("a GPU that a node has had for an hour stays its own, whoever reports 
   const Stream honest = pool.attend(1, 1, 1);
   pool.stop_for(kHour);
   pool.core->node_cut(honest, pool.now);
-  pool.attend(1, 2, 1);  // the GPU is as old as before
+  pool.attend(1, 2, 1);  // the claim keeps its age
   attend_squatter(pool);
   CHECK(withheld(pool, "n1").empty());
   CHECK(withheld(pool, "n2").starts_with(gpu_uuid(1, 0) + " gets no leases here: node 'n1' had it before; "));
@@ -113,7 +113,7 @@ TEST_CASE("a GPU that a node has had for an hour stays its own, whoever reports 
     pool.settle();
     CHECK(withheld(pool, "n2").empty());
     CHECK(!withheld(pool, "n1").empty());
-    REQUIRE(pool.core->trust_gpu("n1", gpu_uuid(1, 0), pool.now));  // and back
+    REQUIRE(pool.core->trust_gpu("n1", gpu_uuid(1, 0), pool.now));  // and back again
     pool.settle();
     CHECK(withheld(pool, "n1").empty());
     CHECK(!withheld(pool, "n2").empty());
@@ -148,7 +148,7 @@ TEST_CASE("a lease on a GPU that comes into dispute goes on, and what it leaves 
   attend_squatter(pool);
   CHECK(!pool.told<pool::Ended>(holder));
   CHECK(pool.orders(honest).end_size() == 0);
-  const Stream waits = pool.request(ask(1, 500));  // n2 has a GPU of its own
+  const Stream waits = pool.request(ask(1, 500));  // n2 also has an undisputed GPU
   CHECK(pool.grant(waits)->servers[0].lease.node() == "n2");
   pool.core->release(holder, pool.now);
   pool.settle();

@@ -1,4 +1,4 @@
-// The simplest placer, so that tests of the core know where something will be.
+// A first-fit placer, so that tests of the core can predict placements.
 #pragma once
 #include "scheduler/core/placer.h"
 

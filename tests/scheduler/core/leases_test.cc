@@ -1,4 +1,4 @@
-// Grants, holding, renewal, release.
+// Tests of leases in the core: grant, hold, renewal, release, eviction, restore.
 #include "tests/scheduler/core/pool.h"
 #include "tests/support/catch.h"
 
@@ -62,7 +62,7 @@ TEST_CASE("a lease is held while its holder is away, and not for longer") {
   REQUIRE(pool.orders(node).end_size() == 1);
   CHECK(pool.orders(node).end(0).lease() == id);
   CHECK(pool.orders(node).end(0).grace_ms() == 0);
-  // Taken until the node says so.
+  // The share stays allocated until the node reports that no session is left.
   CHECK(pool.leased_milli() == 1000);
   const Stream next = pool.request(ask(1));
   CHECK(!pool.grant(next));
@@ -83,7 +83,7 @@ TEST_CASE("who asks again with the same id gets the lease that was granted unhea
   const Stream first = pool.request(request);
   REQUIRE(pool.grant(first));
   const LeaseId id = pool.grant(first)->lease;
-  pool.start();  // after a crash: the grant is stored, and its stream is cut
+  pool.start();  // a crash: the grant is stored, but the client has lost its stream
   pool.attend(1, 1, 2);
   const Stream again = pool.request(request);
   REQUIRE(pool.grant(again));
@@ -128,7 +128,7 @@ TEST_CASE("another tenant cannot resume a lease, and a second stream replaces th
   pool.settle();
   CHECK(pool.grant(901));
   CHECK(pool.told<Refusal>(holder));
-  pool.core->holder_cut(holder, pool.now);  // means nothing any more
+  pool.core->holder_cut(holder, pool.now);  // no effect: the stream has been replaced
   pool.core->release(901, pool.now);
   pool.settle();
   CHECK(pool.told<pool::Ended>(901)->why() == pool::Ended::RELEASED);
@@ -160,7 +160,7 @@ TEST_CASE("giving back ends a lease at once; the order is repeated until it is a
   }
   pool.report(node, {{id, 0}});
   CHECK(pool.leased_milli() == 0);
-  CHECK(pool.store.size() == 1);  // the node's
+  CHECK(pool.store.size() == 1);  // the node's record
 }
 
 TEST_CASE("an evicted lease has its grace; giving it back ends the grace") {

@@ -1,4 +1,4 @@
-// How nodes come, go and are not believed.
+// Tests of nodes in the core: registration, heartbeats, loss, draining, fencing.
 #include "tests/scheduler/core/pool.h"
 #include "tests/support/catch.h"
 
@@ -34,12 +34,12 @@ TEST_CASE("a node that is not heard gets no leases; when it is lost its leases a
   CHECK(pool.leased_milli() == 1000);
   pool::PoolSnapshot seen;
   pool.core->view_tenants(*seen.mutable_tenants(), pool.now);
-  CHECK(seen.tenants(0).leases() == 0);  // not its tenant's fault
+  CHECK(seen.tenants(0).leases() == 0);  // leases on a lost node do not count against the quota
   SECTION("it is back, the same process") {
     pool.report(node, {{id, 1}});
     CHECK(condition(pool) == pool::NodeState::OPEN);
     CHECK(pool.orders(node).end_size() == 1);
-    CHECK(pool.leased_milli() == 2000);  // the one that waited has the other GPU
+    CHECK(pool.leased_milli() == 2000);  // the waiting request got the other GPU
     pool.report(node, {{id, 0}});
     CHECK(pool.leased_milli() == 1000);
   }
@@ -53,7 +53,7 @@ TEST_CASE("a node that is not heard gets no leases; when it is lost its leases a
     pool.settle();
     CHECK(pool.leased_milli() == 0);
     CHECK(!pool.core->view_node("n1"));
-    // The process that was given up is alive after all: sessions with the old tokens may run there.
+    // The removed process is alive after all, and may have sessions with the old tokens.
     for (int crash = 0; crash < 2; ++crash) {
       const Stream back = pool.attend(1, 1, 2);
       CHECK(condition(pool) == pool::NodeState::FENCED);
@@ -85,7 +85,7 @@ TEST_CASE("a lease of several nodes ends with one of them, everywhere") {
   CHECK(pool.told<pool::Ended>(holder)->at_ms() == pool.now + 30'000);
   CHECK(pool.orders(one).end(0).lease() == id);
   CHECK(pool.leased_milli() == 1000);
-  pool.start();  // the part that is gone is not taken again
+  pool.start();  // the freed part is not restored
   CHECK(pool.leased_milli() == 1000);
   const Stream back = pool.attend(1, 1, 1);
   pool.report(back, {{id, 0}});
@@ -134,7 +134,7 @@ TEST_CASE("a node's condition says since when it has been so") {
   pool.start();
   pool.attend(1, 1, 1);
   CHECK(condition(pool) == pool::NodeState::DRAINED);
-  CHECK(since() == drained);  // another scheduler has read it
+  CHECK(since() == drained);  // restored from the store
 }
 
 TEST_CASE("a node whose poold was stopped is shown as stopped, not as silent, until it is started again") {
@@ -155,7 +155,7 @@ TEST_CASE("a node whose poold was stopped is shown as stopped, not as silent, un
   CHECK(std::none_of(pool.said.notes.begin(), pool.said.notes.end(), [](const Note& note) { return note.event == std::string("node_cut"); }));
   pool.request(ask(1));
   CHECK(pool.core->why("q2", pool.now)->at(2).ends_with("0 can be leased now; n1 is stopped (its poold was shut down)"));
-  pool.pass(31'000);  // what it had is over as on any node that cannot be heard
+  pool.pass(31'000);  // its leases end as on any lost node
   CHECK(pool.told<pool::Ended>(holder)->why() == pool::Ended::NODE_LOST);
   CHECK(pool.told<pool::Ended>(holder)->reason() == "node 'n1' was stopped");
   CHECK(condition(pool) == pool::NodeState::STOPPED);
@@ -196,7 +196,7 @@ TEST_CASE("two processes cannot be one node at the same time") {
   const Stream twin = pool.attend(1, 2, 1);
   CHECK(refused(pool, twin));
   CHECK(!refused(pool, first));
-  const Stream again = pool.attend(1, 1, 1);  // the same, over another connection
+  const Stream again = pool.attend(1, 1, 1);  // the same process over another connection
   CHECK(refused(pool, first));
   CHECK(!refused(pool, again));
 }
@@ -220,7 +220,7 @@ TEST_CASE("a node that checks leases with other keys alone is fenced until it ha
   TestPool pool;
   pool.core->sign_with("this-key");
   const Stream node = pool.attend(1, 1, 1);
-  CHECK(condition(pool) == pool::NodeState::OPEN);  // an older poold does not say
+  CHECK(condition(pool) == pool::NodeState::OPEN);  // an older poold does not report its keys
   const auto report = [&](const std::vector<std::string>& keys) {
     pool::NodeReport report;
     report.set_ready(true);
@@ -274,7 +274,7 @@ TEST_CASE("a node that has seen a token of the future is fenced, and spoils no l
   const Stream again = ++pool.streams;
   pool.core->resume(again, "a", id, pool.now);
   pool.settle();
-  CHECK(pool.grant(again)->servers[0].lease.serial() == 2);  // as before, not after the lie
+  CHECK(pool.grant(again)->servers[0].lease.serial() == 2);  // the false report did not change the serial
 }
 
 TEST_CASE("what only an untrusted node could have is refused, though it was possible before") {
@@ -327,7 +327,7 @@ TEST_CASE("a scheduler that was stopped blames nobody for what it did not hear")
   pool.pass(29'000);
   CHECK(pool.leased_milli() == 2000);
   for (int i = 0; i < 3; ++i) pool.pass(1'000), pool.report(back);
-  CHECK(pool.orders(back).end_size() == 1);  // whoever does not come back then
+  CHECK(pool.orders(back).end_size() == 1);  // the lease whose client did not come back in time
 }
 
 TEST_CASE("inventories that make no sense are refused") {
@@ -380,7 +380,7 @@ TEST_CASE("a host with GPUs of several models gives those that are asked for, an
   wish.set_gpus(3);
   const Stream waiting = pool.request(wish);
   CHECK(!pool.grant(waiting));
-  const Stream one = pool.request(ask(1));  // all that is there is kept for it
+  const Stream one = pool.request(ask(1));  // all free GPUs are reserved for the waiting request
   CHECK(!pool.grant(one));
   pool.core->release(holder, pool.now);
   pool.settle();

@@ -1,4 +1,6 @@
-// A scheduler's core with a store that is a map, for tests: what is taken from it is stored, then kept for the test to look at.
+// Fixture for tests of the core: TestPool has a Core, a map as its store, and a clock. It applies the core's
+// writes to the map and collects all other effects for the test. Throws std::runtime_error if a restore
+// fails.
 #pragma once
 #include <map>
 #include <memory>
@@ -62,11 +64,11 @@ struct TestPool {
   Time now = 1'000'000;
   bool real_placement = false;
   std::unique_ptr<Core> core;
-  Effects said;  // since the last clear
+  Effects said;  // all effects but writes, until the test clears them
 
   explicit TestPool(bool real_placement = false) : real_placement(real_placement) { start(); }
 
-  // As after a crash: what was not stored is gone.
+  // Creates a new core from the store, as after a crash.
   void start() {
     core = std::make_unique<Core>([this] { return next_id(); }, [this](Nodes& nodes) { return make_placer(nodes); }, now);
     const auto good = core->restore({store.begin(), store.end()}, now);
@@ -105,7 +107,7 @@ struct TestPool {
   void pass(Time time) {
     for (; time > 0; time -= std::min<Time>(time, 1000)) stop_for(std::min<Time>(time, 1000));
   }
-  // Nothing of the scheduler runs meanwhile.
+  // Advances the clock without ticks in between, as if the scheduler were suspended.
   void stop_for(Time time) {
     now += time;
     core->tick(now);
@@ -119,7 +121,7 @@ struct TestPool {
     settle();
     return streams;
   }
-  // All nodes that were there are heard again, with the uses.
+  // Sends a heartbeat of the node, with (lease, number of sessions) in `uses`.
   void report(Stream node, const std::vector<std::pair<LeaseId, uint32_t>>& uses = {}) {
     pool::NodeReport report;
     report.set_ready(true);
@@ -138,7 +140,7 @@ struct TestPool {
     return streams;
   }
 
-  // What was said to a holder last, of a kind; null: nothing.
+  // Returns the last message of type T to a client; null if there is none.
   template <class T>
   const T* told(Stream stream) const {
     const T* last = nullptr;
@@ -148,7 +150,7 @@ struct TestPool {
     return last;
   }
   const Grant* grant(Stream stream) const { return told<Grant>(stream); }
-  // The orders that a node got last.
+  // Returns the last orders to a node.
   pool::NodeOrders orders(Stream stream) const {
     pool::NodeOrders last;
     for (const ToNode& one : said.nodes) {
@@ -156,7 +158,7 @@ struct TestPool {
     }
     return last;
   }
-  // Where a grant is, as "n1:0,1 n2:0".
+  // Formats the GPUs of a grant as "n1:0,1 n2:0".
   static std::string where(const Grant& grant) {
     std::string text;
     for (const GrantedServer& server : grant.servers) {
@@ -173,7 +175,7 @@ struct TestPool {
   uint64_t leased_milli() const { return core->view_pool().compute_milli_leased(); }
 };
 
-// Its holder gives it back and its node says that it is gone.
+// The client releases its lease, and the node reports that no session is left.
 inline void finish(TestPool& pool, Stream holder, Stream node) {
   const LeaseId id = pool.grant(holder)->lease;
   pool.core->release(holder, pool.now);

@@ -1,4 +1,5 @@
-// Who is served next: priorities, fairness, gangs, backfill, preemption, quotas.
+// Tests of the core's scheduling: priorities, fairness, requests for several GPUs, backfill, preemption,
+// quotas.
 #include "tests/scheduler/core/pool.h"
 #include "tests/support/catch.h"
 
@@ -38,7 +39,8 @@ TEST_CASE("tenants get what their weights say of a contended pool") {
     pool.core->request(++pool.streams, "b", ask(1), {}, pool.now);
   }
   pool.attend(1, 1, 8);
-  // By weighted shares, 0:0 to a (first), then b (0), a (1/24), a (2/24), then a at 3/24 = b at 1/8: the older request, ...
+  // Order by weighted shares: a (0, older), b (0), a (1/24), a (2/24), then a at 3/24 and b at 1/8 tie: the
+  // older request, ...
   pool::PoolSnapshot seen;
   pool.core->view_tenants(*seen.mutable_tenants(), pool.now);
   CHECK(seen.tenants(0).leases() == 6);
@@ -53,7 +55,7 @@ TEST_CASE("of what a tenant has the most of counts: memory as well as compute") 
   CHECK(pool.grant(pool.request(ask(1, 700, kGiB), "b")));      // 0.35 of the compute
   const Stream a = pool.request(ask(1, 300, kGiB), "a"), b = pool.request(ask(1, 300, kGiB), "b");
   CHECK(pool.grant(a));
-  CHECK(pool.grant(b));  // there was room for both
+  CHECK(pool.grant(b));  // both fit
   pool::PoolSnapshot seen;
   pool.core->view_tenants(*seen.mutable_tenants(), pool.now);
   CHECK(seen.tenants(0).dominant_share() == Approx(0.45));
@@ -87,7 +89,7 @@ TEST_CASE("small requests pass a large one, but take nothing that is kept for it
   const Stream node = pool.attend(1, 1, 4);
   std::vector<Stream> running;
   for (int i = 0; i < 3; ++i) running.push_back(pool.request(ask(1), "a"));
-  const Stream large = pool.request(ask(2), "b");  // GPU 3 is kept for it, and one of the others
+  const Stream large = pool.request(ask(2), "b");  // GPU 3 and one of the others are reserved for it
   std::vector<Stream> small;
   for (int i = 0; i < 3; ++i) small.push_back(pool.request(ask(1), "a"));
   for (const Stream one : small) CHECK(!pool.grant(one));
@@ -97,7 +99,7 @@ TEST_CASE("small requests pass a large one, but take nothing that is kept for it
   CHECK(seen.waiting(0).tenant() == "b");
   finish(pool, running[2], node);
   CHECK(pool.grant(large));
-  // With what it does not need of a GPU those behind it are served.
+  // The part of a GPU that the reservation does not need is granted to the requests behind it.
   const Stream half = pool.request(ask(1, 600), "b");
   CHECK(!pool.grant(half));
   finish(pool, running[0], node);
@@ -156,8 +158,8 @@ TEST_CASE("what the head does not need of its GPUs is lent") {
   CHECK(pool.grant(pool.request(ask(1, 500, kGiB))));
   const Stream head = pool.request(ask(1, 700, kGiB));
   CHECK(!pool.grant(head));
-  CHECK(!pool.grant(pool.request(ask(1, 301, kGiB))));  // with it the head would never have 700
-  CHECK(!pool.grant(pool.request(ask(1, 300, kGiB))));  // nor are there 300 beside 500 and 700 now
+  CHECK(!pool.grant(pool.request(ask(1, 301, kGiB))));  // would leave less than 700 for the head
+  CHECK(!pool.grant(pool.request(ask(1, 300, kGiB))));  // does not fit beside 500 in use and 700 reserved
 }
 
 TEST_CASE("a large request is served in the end, however many small ones come") {
@@ -167,7 +169,8 @@ TEST_CASE("a large request is served in the end, however many small ones come") 
   for (int i = 0; i < 4; ++i) running.push_back(pool.request(ask(1), "a"));
   const Stream large = pool.request(ask(4), "b");
   for (int round = 0; round < 8 && !pool.grant(large); ++round) {
-    // One ends and two more come, of a tenant that has less than the large one would have.
+    // One lease ends and two requests arrive, of a tenant with a smaller share than the large request would
+    // give.
     running.push_back(pool.request(ask(1), "a"));
     running.push_back(pool.request(ask(1), "a"));
     for (const Stream one : running) {
@@ -195,7 +198,7 @@ TEST_CASE("best-effort leases make room, the latest first and no more than is ne
   CHECK(pool.told<pool::Ended>(late)->why() == pool::Ended::PREEMPTED);
   CHECK(pool.told<pool::Ended>(late)->at_ms() == pool.now + 30'000);
   CHECK(pool.orders(node).end(0).grace_ms() == 30'000);
-  // Nobody else gets what is being freed for it.
+  // Other requests do not get the GPU that is being freed for this one.
   const Stream other = pool.request(ask(1, 400));
   pool.report(node, {{pool.grant(late)->lease, 0}});
   CHECK(pool.grant(wants));
@@ -231,7 +234,7 @@ TEST_CASE("quotas: leases, compute, memory, queue, priority") {
     configure();
     const Stream one = pool.request(ask(1));
     const Stream two = pool.request(ask(1));
-    const Stream small = pool.request(ask(1, 500));  // would fit, but is behind
+    const Stream small = pool.request(ask(1, 500));  // would fit, but must wait behind the previous one
     CHECK(pool.grant(one));
     CHECK(!pool.grant(two));
     CHECK(!pool.grant(small));
@@ -252,7 +255,7 @@ TEST_CASE("quotas: leases, compute, memory, queue, priority") {
     REQUIRE(refusal);
     CHECK(refusal->reason == "the request for 21GiB of GPU memory exceeds the quota of tenant 'a', memory=20GiB: ask for less (--gpus, --compute, --memory, --priority), or have the quota raised");
     CHECK(pool.told<Refusal>(pool.request(ask(3, 500, 7 * kGiB)))->reason.starts_with("the request for 3 x 7GiB of GPU memory exceeds"));
-    const auto implied = pool.told<Refusal>(pool.request(ask(2)));  // of 16 GiB each, which the request does not name
+    const auto implied = pool.told<Refusal>(pool.request(ask(2)));  // implies 16 GiB per GPU
     REQUIRE(implied);
     CHECK(implied->kind == Refusal::Kind::invalid);
     CHECK(implied->reason.find("exceeds the quota of tenant 'a', memory=20GiB") != std::string::npos);
@@ -317,7 +320,7 @@ TEST_CASE("apart from each other, and near") {
   CHECK(TestPool::where(*pool.grant(pool.request(request))) == "n1:0");
   CHECK(TestPool::where(*pool.grant(pool.request(request))) == "n2:0");
   CHECK(!pool.grant(pool.request(request)));
-  CHECK(pool.grant(pool.request(request, "b")));  // other tenants' labels are others
+  CHECK(pool.grant(pool.request(request, "b")));  // labels are per tenant
   pool::Request beside = ask(1);
   beside.add_labels("web");
   CHECK(TestPool::where(*pool.grant(pool.request(beside))) == "n1:2");
@@ -328,7 +331,7 @@ TEST_CASE("apart from each other, and near") {
   pool::Request near = ask(1);
   near.add_near("alone");
   CHECK(TestPool::where(*pool.grant(pool.request(near))) == "n2:2");
-  pool::Request repelled = ask(1);  // it may not go where somebody is who is apart from it
+  pool::Request repelled = ask(1);  // excluded from nodes with a lease whose apart_from names its label
   repelled.add_labels("web");
   CHECK(TestPool::where(*pool.grant(pool.request(repelled))) == "n1:3");
 }
@@ -354,17 +357,17 @@ TEST_CASE("a GPU that is larger than the tenant's memory quota is neither kept f
   REQUIRE(pool.grant(first));
   const Stream large = pool.attend(2, 2, 1, 80 * kGiB);
   const auto pass = [&] { pool.pass(1000), pool.report(small), pool.report(large); };
-  const Stream head = pool.request(ask(1), "a");  // a whole GPU, with all of its memory
+  const Stream head = pool.request(ask(1), "a");  // a whole GPU with all of its memory
   CHECK(!pool.grant(head));
   pass();
   REQUIRE(pool.told<QueuePlace>(head));
   CHECK(pool.told<QueuePlace>(head)->why == "waits for 1 GPU: 0 of 1 that would do are free; it is the next, and 1 is kept for it on n1");
-  CHECK(pool.grant(pool.request(ask(1), "b")));  // the other one
+  CHECK(pool.grant(pool.request(ask(1), "b")));  // on the other node
   finish(pool, first, small);
   pass();
   REQUIRE(pool.grant(head));
   CHECK(pool.grant(head)->servers[0].address == "tcp://10.0.0.1:9700");
-  const Stream next = pool.request(ask(1, 900), "a");  // 14.4 GiB of the small one, 72 GiB of the large one
+  const Stream next = pool.request(ask(1, 900), "a");  // 14.4 GiB of the small GPU, 72 GiB of the large one
   pass();
   REQUIRE(pool.core->drain("n1", "", false, {}, pool.now));
   pass(), pass();

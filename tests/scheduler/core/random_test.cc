@@ -1,7 +1,7 @@
-// Anything in any order, with crashes: what is granted is never granted twice, and nothing is lost.
+// Random sequences of events and crashes: no share is ever granted twice, and none is lost.
 //
-// The oracle knows only what was said: a share can be used from the moment its holder hears of it until its node, as that
-// process, has ended it, or the process is gone.
+// The oracle uses only the messages that were delivered: a share is usable from the moment its client
+// receives the grant until the node's process has ended the lease or has died.
 #include <random>
 
 #include "tests/scheduler/core/pool.h"
@@ -20,7 +20,7 @@ struct SimulatedNode {
   Stream stream = 0;
   std::set<LeaseId> sessions, ended;
   std::vector<pool::NodeOrders> inbox;
-  std::map<LeaseId, lease::Lease> usable;  // the oracle's
+  std::map<LeaseId, lease::Lease> usable;  // oracle: leases that can be used on this node
 };
 
 struct SimulatedHolder {
@@ -28,8 +28,8 @@ struct SimulatedHolder {
   pool::Request request;
   Stream stream = 0;
   LeaseId lease;
-  bool connected = false;  // it has heard so
-  Time seen = 0;           // when it was so last
+  bool connected = false;  // it has received its grant on the present stream
+  Time seen = 0;           // when it was last connected
 };
 
 class Simulation {
@@ -160,7 +160,7 @@ class Simulation {
     node.ended.clear();
     node.usable.clear();
   }
-  // Somebody opens a session with a token.
+  // Opens sessions on the node with random usable tokens.
   void use(SimulatedNode& node) {
     for (const auto& [id, token] : node.usable) {
       if (pick(2)) node.sessions.insert(id);
@@ -180,7 +180,7 @@ class Simulation {
       case 0: (void)pool_.core->drain(name, "", pick(2), pick(2) ? std::optional(0u) : std::nullopt, pool_.now); break;
       case 1: case 2: (void)pool_.core->undrain(name, pool_.now); break;
       case 3:
-        if (node.alive) break;  // the operator is right
+        if (node.alive) break;  // operators remove dead nodes only
         (void)pool_.core->remove_node(name, pool_.now);
         break;
       default: {
@@ -195,9 +195,9 @@ class Simulation {
     if (pick(2)) pool_.core->schedule(pool_.now);
     Effects effects = pool_.core->take(pool_.now);
     const uint64_t fate = pick(40);
-    if (fate == 0) return crash();  // before anything was stored
+    if (fate == 0) return crash();  // before storing
     pool_.write(effects);
-    if (fate == 1) return crash();  // stored, but nobody has heard of it
+    if (fate == 1) return crash();  // after storing, before sending
     for (const ToHolder& said : effects.holders) hear(said);
     for (const ToNode& said : effects.nodes) {
       for (auto& node : nodes_) {
@@ -218,7 +218,7 @@ class Simulation {
     for (auto& holder : holders_) {
       holder.stream = 0;
       const auto lease = pool_.core->view_lease(holder.lease);
-      if (lease && !lease->ending()) holder.seen = pool_.now;  // all have the whole time again
+      if (lease && !lease->ending()) holder.seen = pool_.now;  // a restart starts the hold time again
     }
     for (auto& node : nodes_) node.stream = 0;
     check();
@@ -266,7 +266,7 @@ class Simulation {
     }
   }
 
-  // Everybody leaves: nothing is left over.
+  // Ends all clients and checks that nothing is left.
   void finish() {
     for (int round = 0; round < 200 && (!holders_.empty() || pool_.core->view_pool().leases() > 0); ++round) {
       pool_.now += 2'000;

@@ -1,4 +1,4 @@
-// The texts that waiting and refused requests get, and that `why` answers.
+// Tests of the reasons for waiting and refused requests, and of `pool-admin why`.
 #include "tests/scheduler/core/pool.h"
 #include "tests/support/catch.h"
 
@@ -28,7 +28,7 @@ TEST_CASE("what can never be had is refused at once with the reason, when the no
         "cannot place 1 GPU and 17 CPUs: the hosts with such GPUs do not offer that (poold --pool-cpu-milli, --pool-host-memory)");
   CHECK(pool.told<Refusal>(pool.request(ask(0))));
   CHECK(pool.told<Refusal>(pool.request(ask(1, 1001))));
-  // What is only taken, or drained, is waited for.
+  // Requests wait for GPUs that are leased or drained.
   REQUIRE(pool.core->drain("n1", "", false, {}, pool.now));
   const Stream waits = pool.request(ask(2));
   CHECK(!pool.told<Refusal>(waits));
@@ -107,7 +107,7 @@ TEST_CASE("a waiting request waits for a host that has come again under another 
   const Stream nine = ++pool.streams;
   pool.core->attend(nine, again, pool.now);
   pool.settle();
-  REQUIRE(!pool.core->view_node("n9")->gpus(0).withheld_because().empty());  // n2 has its GPU
+  REQUIRE(!pool.core->view_node("n9")->gpus(0).withheld_because().empty());  // n2 claims the same GPU
   for (int i = 0; i < 40; ++i) pool.pass(1000), pool.report(one), pool.report(nine);
   CHECK(!pool.told<Refusal>(both));
   CHECK(pool.told<Refusal>(pool.request(ask(2))));
@@ -175,7 +175,7 @@ TEST_CASE("a request that closed hosts keep waiting names each and its cause") {
   pool.pass(11'000);
   REQUIRE(pool.core->drain("n1", "new disks", false, {}, pool.now));
   pool.attend(2, 12, 1);
-  pool.pass(7'000);  // n2 is silent, the others are longer
+  pool.pass(7'000);  // all nodes are silent
   const auto why = [&] { return pool.core->why("q1", pool.now)->at(2); };
   pool.request(ask(1));
   CHECK(why() == "waits for 1 GPU: 0 can be leased now; n1 is silent (not heard for a moment), n2 is silent (not heard for a moment), "
@@ -209,7 +209,7 @@ TEST_CASE("a waiting request and the queue hear of a changed reason without bein
   CHECK(pool.grant(pool.request(ask(1))));
   CHECK(pool.grant(pool.request(ask(1))));
   Stream waits = 0;
-  // The holder and the queue have the reason that `why` gives.
+  // Checks that the client and the queue have the same reason as `why`.
   const auto check_told = [&](const std::string& end) {
     pool::PoolSnapshot seen;
     pool.core->view_queue(*seen.mutable_waiting());
@@ -341,7 +341,7 @@ TEST_CASE("those who wait hear their place and why, and a ticket keeps it") {
   pool.settle();
   const Stream again = pool.request(ask(1), "a", arrived);
   finish(pool, first, node);
-  // Whoever became the head in between stays it.
+  // The request that became the head meanwhile stays the head.
   CHECK(pool.grant(three));
   finish(pool, three, node);
   CHECK(pool.grant(again));

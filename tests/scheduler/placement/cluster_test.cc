@@ -1,4 +1,4 @@
-// The inventory: what is taken and given back, to the thousandth.
+// Tests of the inventory: allocation, release, draining, removal, the log of changes.
 #include "scheduler/placement/cluster.h"
 #include "tests/scheduler/placement/nodes.h"
 #include "tests/support/catch.h"
@@ -59,7 +59,7 @@ TEST_CASE("nothing is given back twice") {
   REQUIRE(cluster.release(first));
   CHECK_FALSE(cluster.release(first));
   CHECK(cluster.free_milli() == 1400);
-  // The part that could be given back is not, either.
+  // The valid part is not released either.
   CHECK_FALSE(cluster.release({{second.parts[0], first.parts[0]}, ""}));
   CHECK(cluster.free_milli() == 1400);
   REQUIRE(cluster.release(second));
@@ -115,7 +115,7 @@ TEST_CASE("changes are remembered for a while") {
   const uint64_t before = cluster.change();
   REQUIRE(cluster.set_drained(b, true));
   REQUIRE(cluster.set_drained(a, true));
-  REQUIRE(cluster.set_drained(a, true));  // as it was
+  REQUIRE(cluster.set_drained(a, true));  // no change
   const auto changes = cluster.changes_since(before);
   REQUIRE(changes);
   CHECK(std::vector<uint32_t>(changes->begin(), changes->end()) == std::vector<uint32_t>{b.slot, a.slot});

@@ -1,4 +1,4 @@
-// Why a request waits, in the words that a user sees.
+// Tests of Placer::explain(): the texts for requests that cannot be placed.
 #include "scheduler/placement/placer.h"
 #include "tests/scheduler/placement/nodes.h"
 #include "tests/support/catch.h"

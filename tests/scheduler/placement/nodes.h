@@ -1,4 +1,4 @@
-// Small clusters for the tests.
+// Node specifications and requests for the placement tests.
 #pragma once
 #include <string>
 

@@ -1,4 +1,4 @@
-// What holes are worth: dual prices computed by hand.
+// Tests of share prices and hole worths against dual prices computed by hand.
 #include "scheduler/placement/packing.h"
 #include "tests/support/catch.h"
 
@@ -20,9 +20,10 @@ TEST_CASE("one size: as many as fit share the price of a GPU") {
 }
 
 TEST_CASE("the rarer of two complements is free, the more frequent one pays") {
-  // 190 fits beside 810: ten GPUs for ten of 810, whether there are 190s or not.
+  // 190 fits beside 810: ten shares of 810 need ten GPUs with or without the 190s.
   CHECK(rounded(share_prices({{190, 5}, {810, 10}})) == std::vector<double>{0, 1});
-  // More 190s than 810s: the others are five to a GPU, so that beside one of 810 only four fifths of it remain to be paid.
+  // More 190s than 810s: the remaining 190s fit five to a GPU, so each costs 0.2 and a share of 810 the other
+  // 0.8.
   CHECK(rounded(share_prices({{190, 20}, {810, 10}})) == std::vector<double>{0.2, 0.8});
 }
 
@@ -44,7 +45,7 @@ TEST_CASE("without shares only whole GPUs are worth something") {
 }
 
 TEST_CASE("prices never need more than one GPU for what fits into one") {
-  // The dual's constraints, for sizes like those of a real trace.
+  // Check the constraints of the dual for the sizes of a real trace.
   const std::vector<ShareSize> sizes = {{50, 18}, {110, 30}, {160, 96}, {220, 79}, {230, 163}, {320, 414}, {370, 52},
                                         {460, 177}, {470, 952}, {480, 20}, {550, 101}, {590, 113}, {650, 361}, {810, 1393}};
   const std::vector<double> prices = share_prices(sizes);
@@ -57,6 +58,6 @@ TEST_CASE("prices never need more than one GPU for what fits into one") {
     }
     CHECK(worth[sizes[i].milli] >= prices[i] - 1e-6);
   }
-  // At least one GPU for each of 810, half a GPU for each of 460, 470 and 480: the bound that two to a GPU gives.
+  // Lower bound: one GPU for each 810, half a GPU for each 460, 470 and 480, which fit two to a GPU.
   CHECK(gpus >= 1393 + (177 + 952 + 20) / 2.0 - 1e-6);
 }

@@ -1,4 +1,4 @@
-// GPUs of several nodes, groups, and what is impossible.
+// Tests of Placer: several nodes, groups, impossible requests.
 #include "scheduler/placement/placer.h"
 #include "tests/scheduler/placement/nodes.h"
 #include "tests/support/catch.h"
@@ -36,12 +36,12 @@ TEST_CASE("several GPUs: of one node, else of the nearest nodes") {
   CHECK(decide(4, Distance::any) == "d:4");
   CHECK(decide(5, Distance::host) == "nowhere");
   CHECK(decide(5, Distance::rack) == "nowhere");
-  CHECK(decide(5, Distance::zone) == "b:2 c:2 a:1");  // the rack with the most first
+  CHECK(decide(5, Distance::zone) == "b:2 c:2 a:1");  // the rack with the most free GPUs first
   CHECK(decide(7, Distance::zone) == "nowhere");
   CHECK(decide(10, Distance::any) == "b:2 c:2 a:2 d:4");
   CHECK(decide(11, Distance::any) == "nowhere");
   REQUIRE(cluster.set_drained(*cluster.find("d"), true));
-  CHECK(decide(4, Distance::any) == "b:2 c:2");  // one rack: nearer than a and b
+  CHECK(decide(4, Distance::any) == "b:2 c:2");  // one rack is preferred to one zone
   CHECK(decide(3, Distance::rack) == "b:2 c:1");
 }
 
@@ -51,7 +51,7 @@ TEST_CASE("processors of GPUs of several nodes are shared out evenly") {
   REQUIRE(cluster.add(node("b", 4, "A", 64'000)));
   Placer placer(cluster, {});
   Request request = spread_over(6, Distance::any);
-  request.cpu_milli = 15'001;  // 2501 for each GPU: a has enough for one
+  request.cpu_milli = 15'001;  // 2501 per GPU, rounded up: node a suffices for one GPU
   const auto placement = placer.decide(request);
   CHECK(names(cluster, placement) == "nowhere");
   request.cpu_milli = 15'000;
@@ -88,7 +88,7 @@ TEST_CASE("groups stay together or apart") {
   CHECK(with(false, Distance::host) == "nowhere");
   CHECK(with(false, Distance::rack) == "b:1");
   REQUIRE(cluster.release(*first));
-  CHECK(with(false, Distance::host) == "b:1");  // no members: no rule
+  CHECK(with(false, Distance::host) == "b:1");  // a rule for a group without placements has no effect
   Request several = spread_over(4, Distance::any);
   several.rules = {{.group = "web", .apart = true, .within = Distance::host}};
   CHECK(names(cluster, placer.decide(several)) == "b:2 c:2");

@@ -1,4 +1,4 @@
-// What policies prefer, worked out by hand.
+// Tests of the policies' preferences in small examples.
 #include "scheduler/placement/fragmentation.h"
 #include "scheduler/placement/placer.h"
 #include "tests/scheduler/placement/nodes.h"
@@ -8,14 +8,14 @@ using namespace gpupool::placement;
 
 namespace {
 
-// Three nodes of two GPUs; on b a quarter of a GPU is taken, on c one GPU.
+// Three nodes with two GPUs each. On b, a quarter of a GPU is allocated; on c, one GPU.
 struct Three {
   Three() {
     for (const char* name : {"a", "b", "c"}) REQUIRE(cluster.add(node(name, 2)));
     REQUIRE(cluster.allocate({{{.node = *cluster.find("b"), .gpu_mask = 0b10, .milli = 250, .cpu_milli = 60'000}}, ""}));
     REQUIRE(cluster.allocate({{{.node = *cluster.find("c"), .gpu_mask = 0b01, .milli = 1000}}, ""}));
   }
-  // "b1": node b, its GPU 1.
+  // Returns the node and GPUs of the placement, e.g. "b1" for GPU 1 of node b.
   std::string decide(PolicyKind policy, const Request& request) {
     Placer placer(cluster, {.policy = policy});
     const auto placement = placer.decide(request);
@@ -37,12 +37,12 @@ TEST_CASE("the simple policies") {
   CHECK(three.decide(PolicyKind::spread, share(500)) == "a0");
   CHECK(three.decide(PolicyKind::binpack, whole(2)) == "a01");
   CHECK(three.decide(PolicyKind::gpu_packing, share(500)) == "b1");  // a GPU in use
-  CHECK(three.decide(PolicyKind::gpu_packing, share(800)) == "b0");  // none: a node in use
+  CHECK(three.decide(PolicyKind::gpu_packing, share(800)) == "b0");  // no GPU in use fits: a node in use
   CHECK(three.decide(PolicyKind::gpu_packing, whole(2)) == "a01");
-  // Best fit: of 4 thousand processors and 1.25 GPUs b has less left than c with 64 thousand and half a GPU.
+  // Best fit: b, with 4 CPUs and 1.25 GPUs left, has less left than c, with 64 CPUs and half a GPU.
   CHECK(three.decide(PolicyKind::best_fit, share(500)) == "b1");
   CHECK(three.decide(PolicyKind::best_fit, share(500, 5'000)) == "c1");
-  // Dot product: c has the least GPU free, b the fewest processors, which counts for who wants processors.
+  // Dot product: c has the least GPU free; b has the fewest CPUs, which matters for requests with CPUs.
   CHECK(three.decide(PolicyKind::dot_product, share(500)) == "c1");
   CHECK(three.decide(PolicyKind::dot_product, share(100, 4'000)) == "b1");
   for (const PolicyKind policy : {PolicyKind::binpack, PolicyKind::spread, PolicyKind::best_fit, PolicyKind::dot_product, PolicyKind::random, PolicyKind::fragmentation}) {
@@ -71,7 +71,7 @@ TEST_CASE("random choices are spread over all nodes that fit, and repeat with th
 }
 
 TEST_CASE("complements: a hole is kept for the share that needs it") {
-  // Shares of 470 in pairs, of 320 in threes: 530 free beside a 470 is for another 470, although a 320 fits, too.
+  // Two shares of 470 or three of 320 fill a GPU best: the 530 beside a 470 are kept for another 470.
   Cluster cluster;
   REQUIRE(cluster.add(node("a", 2)));
   Placer placer(cluster, {});
@@ -83,7 +83,7 @@ TEST_CASE("complements: a hole is kept for the share that needs it") {
     return placement->parts[0].gpu_mask;
   };
   CHECK(place(470) == 0b01);
-  CHECK(place(320) == 0b10);  // best fit takes the first GPU here
+  CHECK(place(320) == 0b10);  // best fit would take the first GPU
   CHECK(place(320) == 0b10);
   CHECK(place(470) == 0b01);
   CHECK(place(320) == 0b10);
@@ -99,7 +99,7 @@ TEST_CASE("processors: what needs many goes where they are left over") {
   for (int i = 0; i < 100; ++i) placer.observe(whole(1, i % 2 == 0 ? 4'000 : 8'000));
   const auto where = [&](const Request& request) { return cluster.spec(placer.decide(request)->parts[0].node).name; };
   CHECK(where(whole(1, 8'000)) == "many");
-  // Only processors: where GPUs do not starve.
+  // A request for CPUs only goes to the node whose GPUs do not starve.
   CHECK(where({.gpus = 0, .milli = 0, .cpu_milli = 6'000}) == "many");
 }
 
@@ -118,7 +118,8 @@ TEST_CASE("models: who may go anywhere leaves rare models to those who may not")
     REQUIRE(cluster.allocate(*placement));
   }
   CHECK(cluster.spec(placer.decide(picky)->parts[0].node).name == "rare");
-  CHECK(cluster.spec(placer.decide(whole(1))->parts[0].node).name == "rare");  // and takes them when there is nothing else
+  // The rare model is used when nothing else is free.
+  CHECK(cluster.spec(placer.decide(whole(1))->parts[0].node).name == "rare");
   picky.models = {"unknown"};
   CHECK_FALSE(placer.decide(picky));
 }

@@ -1,4 +1,5 @@
-// Random clusters and requests: what the index says is what looking at every node says, and nothing is ever lost.
+// Random clusters and requests: ScoreIndex finds the same node as a full scan, and released resources are
+// complete.
 #include <random>
 
 #include "scheduler/placement/placer.h"
@@ -39,7 +40,7 @@ Request some_request(Dice& dice) {
   return request;
 }
 
-// The first node of the least cost, by looking at all.
+// Returns the first node with the least cost, by a full scan.
 std::optional<uint32_t> scan(const Cluster& cluster, const Shape& shape, const Policy& policy) {
   std::optional<uint32_t> best;
   float least = kImpossible;
@@ -65,7 +66,7 @@ TEST_CASE("the index finds what a full look finds, whatever happens to the clust
     Workload workload;
     for (int i = 0; i < 400; ++i) workload.observe(cluster.shape_of(some_request(dice)));
     const auto policy = make_policy(kind, {workload.kinds(), cluster.models(), cluster.extremes(), cluster.families()});
-    ScoreIndex index(cluster, 60 * 150 * sizeof(float));  // fewer shapes than there are
+    ScoreIndex index(cluster, 60 * 150 * sizeof(float));  // too small for all shapes
     std::vector<Placement> placed;
     for (int step = 0; step < 3000; ++step) {
       const int what = dice.below(20);
@@ -114,14 +115,14 @@ TEST_CASE("shapes for which there is no room are placed, too, and kept when they
   for (int i = 0; i < 5000; ++i) REQUIRE(cluster.add(node("n" + std::to_string(i), 1)));
   const NodeId last = *cluster.add(node("last", 2));
   const auto policy = make_policy(PolicyKind::spread, {});
-  ScoreIndex index(cluster, 2 * 5001 * sizeof(float));  // one shape
+  ScoreIndex index(cluster, 2 * 5001 * sizeof(float));  // room for one shape
   CHECK(index.best(cluster.shape_of(share(1)), *policy) == last.slot);
   CHECK(index.shapes() == 1);
-  CHECK(index.best(cluster.shape_of(whole(2)), *policy) == last.slot);  // the only one that fits
-  CHECK(index.best(cluster.shape_of(share(2)), *policy));               // one that fits
+  CHECK(index.best(cluster.shape_of(whole(2)), *policy) == last.slot);  // the only node that fits
+  CHECK(index.best(cluster.shape_of(share(2)), *policy));               // any node that fits
   CHECK(index.best(cluster.shape_of(share(3)), *policy, [](uint32_t slot) { return slot == 77; }) == 77u);
   CHECK_FALSE(index.best(cluster.shape_of(whole(3)), *policy));
-  CHECK(index.best(cluster.shape_of(share(2)), *policy) == last.slot);  // again: all are judged
+  CHECK(index.best(cluster.shape_of(share(2)), *policy) == last.slot);  // second query: full evaluation
   CHECK(index.shapes() == 1);
   CHECK(index.bytes() < 100'000);
 }
@@ -143,7 +144,7 @@ TEST_CASE("a request is placed if it fits anywhere, and everything comes back") 
       placer.observe(request);
       const auto placement = placer.decide(request);
       bool fits = false;
-      int64_t together = 0;  // GPUs of all nodes, where that is allowed
+      int64_t together = 0;  // fitting GPUs of all nodes
       for (uint32_t slot = 0; slot < cluster.slots(); ++slot) {
         fits |= cluster.state(slot).fits(cluster.shape_of(request));
         int here = cluster.state(slot).fitting_gpus(cluster.shape_of(request, 1));

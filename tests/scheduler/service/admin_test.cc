@@ -1,4 +1,4 @@
-// PoolAdmin of the real pool-scheduler.
+// Tests of the gRPC service PoolAdmin with a real pool-scheduler and simulated poolds.
 #include "protocol/control/pool_admin.grpc.pb.h"
 
 #include <fstream>

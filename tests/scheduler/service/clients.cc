@@ -67,7 +67,7 @@ size_t Usage::leases() const {
 class PretendedPoold::Attendance : public grpc::ClientBidiReactor<pool::NodeReport, pool::NodeOrders> {
  public:
   explicit Attendance(PretendedPoold& poold) : poold_(poold), stub_(pool::Nodes::NewStub(poold.channel_)) {}
-  // The poold's lock is held.
+  // Requires the poold's lock.
   void start() {
     if (!poold_.has_.token.empty()) context_.AddMetadata("authorization", "Bearer " + poold_.has_.token);
     stub_->async()->Attend(&context_, this);
@@ -92,7 +92,7 @@ class PretendedPoold::Attendance : public grpc::ClientBidiReactor<pool::NodeRepo
   bool done() const { return done_; }
 
  private:
-  void finish() {  // locked
+  void finish() {  // requires the poold's lock
     if (!std::exchange(over_, true)) RemoveHold();
   }
   void OnWriteDone(bool good) override {
@@ -134,7 +134,7 @@ PretendedPoold::PretendedPoold(std::shared_ptr<grpc::Channel> channel, Has has, 
 
 PretendedPoold::~PretendedPoold() { cut(); }
 
-// The last one to leave a channel must be none of gRPC's own threads: so attendances end here.
+// Waits for the end of the stream: the last reference to a channel must not be dropped on a thread of gRPC.
 void PretendedPoold::cut() {
   std::unique_lock lock(mutex_);
   if (!attendance_) return;
@@ -266,7 +266,7 @@ struct Acquisition::Call : grpc::ClientBidiReactor<pool::AcquireCall, pool::Acqu
     if (!good) {
       {
         const std::lock_guard lock(mutex);
-        wants_release = true;  // nothing is written any more
+        wants_release = true;  // prevents further writes
         done = true;
       }
       return RemoveHold();
@@ -311,7 +311,7 @@ Acquisition::Acquisition(const std::shared_ptr<grpc::Channel>& channel, const po
   call_->start();
 }
 
-// The last one to leave a channel must be none of gRPC's own threads: so calls end here.
+// Waits for the end of the call: the last reference to a channel must not be dropped on a thread of gRPC.
 Acquisition::~Acquisition() {
   cut();
   std::unique_lock lock(call_->mutex);

@@ -1,4 +1,5 @@
-// Who talks to a scheduler, for tests and measurements: poolds that only pretend to have GPUs, and holders of leases.
+// Simulated poolds and lease clients for tests and benchmarks of a real scheduler. They run on gRPC's
+// threads; members may be called by any thread. Waiting members give up after kPatience.
 #pragma once
 #include <grpcpp/grpcpp.h>
 
@@ -19,25 +20,26 @@ namespace gpupool::testing {
 std::shared_ptr<grpc::Channel> connect(const std::string& address);
 std::string some_uuid(uint64_t node, uint64_t gpu);
 
-// What the holders of a pool can use of every GPU: told by grants, and by poolds whose leases have ended. Any thread.
+// Records which shares clients can use, from their grants and from poolds that ended leases, to find double
+// grants. Any thread.
 class Usage {
  public:
   void granted(const pool::Granted& granted);
   void ended(const std::string& node, const std::string& lease);
-  // A GPU that was ever given away more than once at a time, by its UUID.
+  // Returns the UUIDs of GPUs that were ever granted beyond 1000 thousandths at a time.
   std::vector<std::string> twice() const;
-  // Those that nobody has ended anywhere.
+  // Returns the number of lease parts that have not ended.
   size_t leases() const;
 
  private:
   mutable std::mutex mutex_;
-  std::map<std::pair<std::string, std::string>, std::vector<lease::Share>> by_lease_;  // node and lease
-  std::map<std::string, uint32_t> milli_;
-  std::set<std::pair<std::string, std::string>> over_;  // they may be ended before their grant is heard
+  std::map<std::pair<std::string, std::string>, std::vector<lease::Share>> by_lease_;  // (node, lease)
+  std::map<std::string, uint32_t> milli_;               // by GPU UUID
+  std::set<std::pair<std::string, std::string>> over_;  // ended, possibly before the grant was received
   std::set<std::string> twice_;
 };
 
-// Attends again whenever it is cut off. Threads of its own.
+// A poold without GPUs: registers with a scheduler, reports, and ends leases as ordered.
 class PretendedPoold {
  public:
   struct Has {
@@ -48,13 +50,13 @@ class PretendedPoold {
   };
   PretendedPoold(std::shared_ptr<grpc::Channel> channel, Has has, Usage* usage = nullptr);
   ~PretendedPoold();
-  // A report, and a new attendance where there is none. To be called every now and then.
+  // Sends a heartbeat, or registers if it is not connected. Call regularly.
   void beat();
   bool attends() const;
   std::string last_error() const;
   std::string fenced() const;
   bool has_ended(const std::string& lease) const;
-  // Another process in its place.
+  // Simulates a restart of the poold's process.
   void restart();
 
  private:
@@ -75,12 +77,12 @@ class PretendedPoold {
   std::string last_error_, fenced_;
 };
 
-// Many of them, with a thread that lets them beat.
+// Several simulated poolds, with a thread that sends their heartbeats.
 class PretendedPoolds {
  public:
   PretendedPoolds(const std::string& address, int count, int gpus, Usage* usage = nullptr, std::chrono::milliseconds every = std::chrono::milliseconds(500));
   ~PretendedPoolds();
-  bool await() const;  // until all attend
+  bool await() const;  // waits until all are registered
   PretendedPoold& operator[](size_t i) { return *poolds_[i]; }
 
  private:
@@ -91,23 +93,23 @@ class PretendedPoolds {
   std::thread beating_;
 };
 
-// One stream of Leases.Acquire.
+// A lease client: one stream of Leases.Acquire.
 class Acquisition {
  public:
-  using Heard = std::function<void(const pool::AcquireEvent&)>;  // by a thread of gRPC
+  using Heard = std::function<void(const pool::AcquireEvent&)>;  // called on a thread of gRPC
   using Over = std::function<void(const grpc::Status&)>;
 
   Acquisition(const std::shared_ptr<grpc::Channel>& channel, const pool::AcquireCall& first, const std::string& token = "", Heard heard = {}, Over over = {});
-  ~Acquisition();  // cut off, where it is not over
+  ~Acquisition();  // cancels the stream if it has not ended
   void release();
   void cut();
 
-  // What came last of a kind; waits for one. Null: it did not come.
+  // Wait for an event and return the last one of its type; null on timeout or at the end of the stream.
   std::shared_ptr<const pool::Granted> granted(uint64_t least_serials = 1);
   std::shared_ptr<const pool::Queued> queued(uint32_t place);
   std::shared_ptr<const pool::Ended> ended();
-  grpc::Status status();  // waits for the end
-  std::string leader() const;  // that the trailing metadata name, after the end
+  grpc::Status status();  // waits for the end of the stream
+  std::string leader() const;  // from the trailing metadata, after the end
 
  private:
   struct Call;

@@ -1,4 +1,4 @@
-// Tokens that are replaced and taken away while pool-scheduler runs.
+// Tests of tokens that are replaced or removed while pool-scheduler runs.
 #include <signal.h>
 
 #include <fstream>
@@ -86,7 +86,8 @@ TEST_CASE("a tenant's token is replaced while its leases are held; what is held 
   pool.reload(tenant("a", {kNew}, {kOld}));
   CHECK(Acquisition(channel, request_call(1, 1000), kOld).status().error_message() == "this token is retired: use the tenant's new one");
   first->cut();
-  first = std::make_unique<Acquisition>(channel, resume_call(*granted), kOld);  // what it holds it may come back to
+  // A retired token may resume an existing lease.
+  first = std::make_unique<Acquisition>(channel, resume_call(*granted), kOld);
   REQUIRE(first->granted());
   CHECK(Acquisition(channel, request_call(1, 100), kNew).queued(2));
 
@@ -101,7 +102,7 @@ TEST_CASE("a tenant's token is replaced while its leases are held; what is held 
   CHECK(Acquisition(channel, resume_call(*granted), kOld).status().error_code() == grpc::StatusCode::UNAUTHENTICATED);
   second.release();
   REQUIRE(second.ended());
-  CHECK(second.ended()->why() == pool::Ended::RELEASED);  // it had gone on
+  CHECK(second.ended()->why() == pool::Ended::RELEASED);  // it was not affected
 }
 
 TEST_CASE("a tenant that is removed loses its leases and its places in the queue") {

@@ -1,5 +1,5 @@
-// A real pool-scheduler for tests: on a free loopback port, with a store and a key in a folder of its own, ready when start() returns: it leads
-// then, unless it is one of several.
+// A real pool-scheduler process for tests, on a free loopback port, with its store and key in a temporary
+// folder. It listens when start() returns, and leads unless it is one of several. The destructor kills it.
 #pragma once
 #include <memory>
 #include <string>
@@ -12,18 +12,19 @@ namespace gpupool::testing {
 class SchedulerProcess {
  public:
   explicit SchedulerProcess(std::vector<std::string> more_options = {}) : SchedulerProcess(std::move(more_options), "", "") {}
-  // One of several, with this store and key.
+  // Starts one of several schedulers with a common store and key.
   static std::unique_ptr<SchedulerProcess> one_of_several(const std::string& store, const std::string& key_file, std::vector<std::string> more_options = {}) {
     return std::unique_ptr<SchedulerProcess>(new SchedulerProcess(std::move(more_options), store, key_file));
   }
-  // Again with the same store, key and port. Throws with its output when it does not come up.
+  // Starts it again with the same store, key and port. Throws std::runtime_error with its output if it does
+  // not start.
   void start();
-  void kill();  // -9
-  int stop();   // SIGTERM; the exit status
+  void kill();  // SIGKILL
+  int stop();   // sends SIGTERM and returns the exit status
 
   std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
   std::string key_file() const { return key_file_.empty() ? std::string(folder_.path() / "key.pem") : key_file_; }
-  std::string public_key_file() const;  // for poolds
+  std::string public_key_file() const;  // for poold --pool-public-key
   std::string audit_file() const { return folder_.path() / "audit.json"; }
   const TemporaryFolder& folder() const { return folder_; }
   Process& process() { return *process_; }
@@ -38,7 +39,7 @@ class SchedulerProcess {
 
   TemporaryFolder folder_;
   const std::vector<std::string> options_;
-  const std::string store_, key_file_;  // empty: its own
+  const std::string store_, key_file_;  // empty: in folder_
   std::unique_ptr<Process> process_;
   int port_ = 0;
 };

@@ -1,4 +1,4 @@
-// The real pool-scheduler with pretended poolds and holders.
+// Tests of a real pool-scheduler with simulated poolds and lease clients.
 #include <signal.h>
 #include <sys/stat.h>
 
@@ -22,7 +22,7 @@ namespace {
 
 const std::string kTenantToken(64, 'a'), kNodeToken(64, 'b'), kOperatorToken(64, 'c');
 
-// As the hashes of kTenantToken and so on.
+// Returns a configuration with a tenant, a node and an operator that have the tokens above.
 std::string with_tokens() {
   const auto hash = [](const std::string& token) {
     const Finished done = run_to_end({"sh", "-c", "printf %s " + token + " | sha256sum | cut -c1-64"});
@@ -96,7 +96,7 @@ TEST_CASE("those who give up leave the queue; a ticket keeps the place") {
   REQUIRE(third.queued(2));
   second->cut();
   REQUIRE(third.queued(1));
-  // It came back with its ticket; the third had become the head in between, and stays it.
+  // The second client returns with its ticket; the third one became the head meanwhile and stays the head.
   pool::AcquireCall again = request_call(1, 1000);
   again.mutable_request()->set_ticket(told->ticket());
   Acquisition back(channel, again);
@@ -141,7 +141,7 @@ TEST_CASE("what makes no sense is refused with the reason") {
   pool::AcquireCall unknown = request_call(1, 1);
   unknown.mutable_request()->set_tenant("nobody");
   CHECK(Acquisition(channel, unknown).status().error_code() == grpc::StatusCode::PERMISSION_DENIED);
-  // Refused when the nodes have had ten seconds to come.
+  // Refused after the nodes have had ten seconds to register.
   const auto impossible = Acquisition(channel, request_call(2, 1000)).status();
   CHECK(impossible.error_code() == grpc::StatusCode::INVALID_ARGUMENT);
   CHECK(impossible.error_message() == "cannot place 2 GPUs: at most 1 GPU fits; the pool has 1 GPU on 1 host: 1 x pretended 16.0 GiB");
@@ -158,7 +158,8 @@ TEST_CASE("tokens say who calls, and each kind may do its own only") {
   CHECK(of_node.error_code() == grpc::StatusCode::PERMISSION_DENIED);
   CHECK(of_node.error_message() == "this token is a node's: show a tenant's token (pool-run --token-file, GPUPOOL_TOKEN_FILE); pool-scheduler --make-token makes one, whose "
                                    "hash belongs into [[tenant]] of the scheduler's configuration");
-  CHECK(Acquisition(channel, request_call(5, 1000), kTenantToken).status().error_code() == grpc::StatusCode::INVALID_ARGUMENT);  // its quota
+  // The request exceeds the tenant's quota.
+  CHECK(Acquisition(channel, request_call(5, 1000), kTenantToken).status().error_code() == grpc::StatusCode::INVALID_ARGUMENT);
   PretendedPoold wrong(connect(scheduler.address()), {"n1", 1, 1, kNodeToken});
   wrong.beat();
   CHECK(eventually([&] { return wrong.last_error().starts_with("this token belongs to node 'n0', not to 'n1': "); }));
@@ -179,7 +180,7 @@ TEST_CASE("tokens say who calls, and each kind may do its own only") {
     CHECK(scheduler.await_log(" reloaded "));
     pool::AcquireCall call = request_call(1, 500);
     call.mutable_request()->set_tenant("z");
-    CHECK(Acquisition(channel, call, kTenantToken).granted());  // the lease of tenant "a", which is gone, is over
+    CHECK(Acquisition(channel, call, kTenantToken).granted());  // the lease of tenant "a" has ended
   }
 }
 
@@ -196,7 +197,7 @@ TEST_CASE("a token is looked at before any message is read") {
       if (!token.empty()) context->AddMetadata("authorization", "Bearer " + token);
     }
     const auto expected = token == kOperatorToken ? grpc::StatusCode::PERMISSION_DENIED : grpc::StatusCode::UNAUTHENTICATED;
-    const auto holder = holders->Acquire(&holder_context);  // they say nothing
+    const auto holder = holders->Acquire(&holder_context);  // without sending a message
     pool::AcquireEvent event;
     CHECK(!holder->Read(&event));
     CHECK(holder->Finish().error_code() == expected);
@@ -223,7 +224,8 @@ TEST_CASE("a connection has a bounded number of streams") {
   asio::io_context context;
   asio::ip::tcp::socket speaks(context);
   speaks.connect(endpoint_of(scheduler));
-  // HTTP/2's preface and empty settings; the server answers with a frame of its own: 9 bytes of head, then 6 of each setting.
+  // Send HTTP/2's preface and empty SETTINGS. The server's SETTINGS frame has a header of 9 bytes and 6 bytes
+  // per setting.
   asio::write(speaks, asio::buffer(std::string("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n") + std::string("\0\0\0\4\0\0\0\0\0", 9)));
   const auto receive = [&](size_t size) {
     std::vector<unsigned char> bytes(size);
@@ -301,7 +303,7 @@ TEST_CASE("killed at any moment, it loses no lease and grants nothing twice") {
 
   std::vector<std::shared_ptr<const pool::Granted>> held;
   for (int round = 0; round < 5; ++round) {
-    // Some come back, some are new; in the midst of it the scheduler dies.
+    // Some clients resume their leases, others are new; meanwhile the scheduler is killed.
     std::mutex mutex;
     std::map<std::string, std::shared_ptr<const pool::Granted>> granted;  // by lease
     const auto heard = [&](const pool::AcquireEvent& event) {
@@ -311,7 +313,7 @@ TEST_CASE("killed at any moment, it loses no lease and grants nothing twice") {
       granted[event.granted().lease()] = std::make_shared<pool::Granted>(event.granted());
     };
     {
-      // gRPC pauses before it connects again, and a call in the pause fails.
+      // gRPC waits before it reconnects, and calls fail until then.
       REQUIRE(channel->WaitForConnected(std::chrono::system_clock::now() + kPatience));
       std::vector<std::unique_ptr<Acquisition>> acquisitions;
       for (const auto& lease : held) acquisitions.push_back(std::make_unique<Acquisition>(channel, resume_call(*lease), "", heard));
@@ -320,13 +322,13 @@ TEST_CASE("killed at any moment, it loses no lease and grants nothing twice") {
       }
       for (int i = 0; i < 60; ++i) acquisitions.push_back(std::make_unique<Acquisition>(channel, request_call(i % 7 == 0 ? 3 : 1, i % 2 ? 1000 : 300), "", heard));
       for (size_t i = 0; i < held.size(); i += 3) acquisitions[i]->release();
-      // At first a new leader waits for those who were there before.
+      // A new leader first waits for returning clients.
       if (round % 2 == 0) CHECK(eventually([&] { const std::lock_guard lock(mutex); return granted.size() > held.size(); }));
       std::this_thread::sleep_for(std::chrono::milliseconds(7 * round));
       scheduler.kill();
       for (size_t i = 0; i < held.size(); i += 3) {
         const std::lock_guard lock(mutex);
-        granted.erase(held[i]->lease());  // may be over
+        granted.erase(held[i]->lease());  // may have ended
       }
     }
     for (const auto& lease : held) {
@@ -508,7 +510,7 @@ TEST_CASE("a mistake in the configuration is named with its tenant and the right
     INFO(text << "\n" << refused.output);
     CHECK(refused.status != 0);
     CHECK(refused.output.find(said) != std::string::npos);
-    CHECK_FALSE(std::filesystem::exists(key));  // nothing is made by a start that is refused
+    CHECK_FALSE(std::filesystem::exists(key));  // a rejected start creates no files
   }
 }
 
@@ -572,7 +574,7 @@ TEST_CASE("a renewed certificate is used while it runs, and half of one, or none
   CHECK(Acquisition(connected, request_call(0, 1)).status().error_code() == grpc::StatusCode::INVALID_ARGUMENT);
   install(second.certificate, files.certificate);
   CHECK(scheduler.await_log("certificate_not_renewed"));
-  // gRPC looks at its files every second.
+  // gRPC polls its files every second.
   for (const auto end = std::chrono::steady_clock::now() + 3s; std::chrono::steady_clock::now() < end;) CHECK(answers(authority));
   std::filesystem::remove(files.key);
   CHECK(eventually([&] { return occurrences(scheduler.log(), "certificate_not_renewed") >= 2; }));
@@ -581,7 +583,8 @@ TEST_CASE("a renewed certificate is used while it runs, and half of one, or none
   CHECK(scheduler.await_log("certificate_renewed"));
   CHECK(eventually([&] { return answers(renewed); }));
   CHECK_FALSE(answers(authority));
-  CHECK(Acquisition(connected, request_call(0, 1)).status().error_code() == grpc::StatusCode::INVALID_ARGUMENT);  // the connection of before
+  // The connection from before the renewal still works.
+  CHECK(Acquisition(connected, request_call(0, 1)).status().error_code() == grpc::StatusCode::INVALID_ARGUMENT);
   install(first.certificate, files.certificate);
   install(first.key, files.key);
   scheduler.process().signal(SIGHUP);

@@ -1,4 +1,4 @@
-// Several real pool-schedulers with a real etcd: who leads, what the others say, and what happens to those who wait.
+// Tests of several real pool-schedulers with a real etcd: election, redirection, failover, waiting clients.
 #include <signal.h>
 
 #include "tests/scheduler/service/clients.h"
@@ -25,7 +25,7 @@ class Several {
     for (const auto& one : all_) out += (out.empty() ? "" : ",") + one->address();
     return out;
   }
-  // Who has said last that it leads, and since `terms` others did.
+  // Waits for a leader of a later term than `terms`; returns its index, from the schedulers' logs.
   size_t leader(size_t terms = 0) const {
     size_t found = all_.size(), highest = terms;
     eventually([&] {
@@ -82,7 +82,7 @@ TEST_CASE("who does not lead says who does, and the next leader knows of all lea
   REQUIRE(back.granted());
   CHECK(back.granted()->lease() == granted->lease());
   Acquisition other(connect(schedulers[next].address()), request_call(1, 1000));
-  CHECK(other.queued(1));  // nothing is granted twice
+  CHECK(other.queued(1));  // the leased GPU is not granted again
   schedulers[next].stop();
   CHECK(schedulers.leader(2) != next);
   CHECK(schedulers.pool_admin({"leases"}).find("held") == std::string::npos);
@@ -147,7 +147,8 @@ TEST_CASE("a leader that was asleep tells nobody anything of what its successor 
   Acquisition holder(connect(schedulers[next].address()), request_call(1, 1000));
   const auto granted = holder.granted();
   REQUIRE(granted);
-  // All of it lies there when it wakes up: by its own books this lease was never granted, and nodes would be told to end it.
+  // These messages wait for the suspended scheduler. In its state the lease was never granted, so it would
+  // order the node to end it.
   Acquisition lost(channel, resume_call(*granted));
   grpc::ClientContext context;
   const auto node = pool::Nodes::NewStub(channel)->Attend(&context);
@@ -172,7 +173,7 @@ TEST_CASE("a leader that was asleep tells nobody anything of what its successor 
   }));
 }
 
-// The new leader waits for longer than usual, so that all of them are there on a busy machine too.
+// Uses a longer return time than the default, so that all clients return in time on a busy machine.
 TEST_CASE("those who waited are served before those who come while a new leader begins") {
   SchedulerProcess scheduler({"--return-time", "10"});
   PretendedPoolds poolds(scheduler.address(), 1, 1, nullptr, 50ms);

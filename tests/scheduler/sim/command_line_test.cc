@@ -1,4 +1,4 @@
-// pool-sim as its users call it.
+// Tests of the program pool-sim and of scripts/placement-table.py.
 #include <sys/wait.h>
 
 #include <cstdio>
@@ -32,7 +32,7 @@ class Folder {
   }
   struct Ended {
     int status;
-    std::string text;  // both outputs
+    std::string text;  // stdout and stderr
   };
   Ended run(const std::string& arguments) const { return call(POOL_SIM " " + arguments); }
   Ended call(const std::string& command) const {
@@ -94,7 +94,7 @@ TEST_CASE("mistakes") {
 
 TEST_CASE("the script of docs/placement.md prints its tables from the traces of a folder") {
   if (std::string(PYTHON).find("NOTFOUND") != std::string::npos) return gpupool::testing::report_skip("there is no python3");
-  const Folder folder;  // with a trace on which the policies and modes differ
+  const Folder folder;  // its trace gives different results for the policies and modes
   folder.write("openb_node_list_gpu_node.csv",
                "sn,cpu_milli,memory_mib,gpu,model\nn0,32000,65536,2,A\nn1,32000,65536,2,A\nn2,4000,65536,2,A\nn3,32000,65536,2,B\n");
   folder.write("openb_pod_list_tiny.csv",

@@ -1,4 +1,4 @@
-// Comma-separated values, and where their mistakes are.
+// Tests of the CSV parser and of the positions in its error messages.
 #include "scheduler/sim/csv.h"
 #include "tests/support/catch.h"
 

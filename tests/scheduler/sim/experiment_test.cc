@@ -1,4 +1,4 @@
-// The experiment on a trace whose best is known, and its parts.
+// Tests of the experiment, on a trace whose optimum is known, and of its parts.
 #include <set>
 #include "scheduler/sim/experiment.h"
 #include "scheduler/sim/report.h"
@@ -36,15 +36,15 @@ TEST_CASE("offline best-fit-decreasing") {
     for (const Task& task : tasks) all.push_back(&task);
     return offline_best_fit(nodes, all);
   };
-  CHECK(place("a,1,1,8,1000\nb,1,1,1,1\n") == 8000);                 // GPUs of several hosts
+  CHECK(place("a,1,1,8,1000\nb,1,1,1,1\n") == 8000);                 // GPUs on several hosts
   CHECK(place("a,1,1,1,400\nb,1,1,7,1000\nc,1,1,1,600\n") == 8000);
-  CHECK(place("a,1,1,7,1000\nb,1,1,1,600\nc,1,1,1,500\nd,1,1,1,400\n") == 8000);  // 600 and 400, not 600 alone
+  CHECK(place("a,1,1,7,1000\nb,1,1,1,600\nc,1,1,1,500\nd,1,1,1,400\n") == 8000);  // 600 and 400 share a GPU
   CHECK(place("a,1,1,9,1000\nb,1,1,1,600\n") == 600);
-  CHECK(place("a,90000,1,1,1000\nb,1,1,0,0\n") == 1000);             // processors do not count
+  CHECK(place("a,90000,1,1,1000\nb,1,1,0,0\n") == 1000);             // processors are ignored
 }
 
 TEST_CASE("a small trace comes near its best") {
-  // Ten times the four nodes and their tasks: with the mix known everything fits.
+  // Ten copies of the four nodes and their tasks. With a known mix everything fits.
   std::vector<gpupool::placement::NodeSpec> nodes;
   std::vector<Task> tasks;
   for (int copy = 0; copy < 10; ++copy) {
@@ -66,7 +66,7 @@ TEST_CASE("a small trace comes near its best") {
       own += outcome.allocated_100 / 20;
       random += run({&nodes, &tasks, mode, PolicyKind::random}, seed).allocated_100 / 20;
     }
-    // What is placed before the mix is known, and what is left unpaired when everything has arrived, is all that is lost.
+    // Only tasks placed before the mix is known, and shares left unpaired at the end, cause losses.
     INFO(own << " " << random);
     CHECK(own > 97);
     CHECK(own > random + 3);
@@ -103,7 +103,7 @@ TEST_CASE("the report as JSON") {
 }
 
 TEST_CASE("a large synthetic cluster: decisions stay quick and small") {
-  // The figure itself is for an idle machine and 12,500 nodes; this finds what has become many times slower.
+  // Detects only large slowdowns; the published figures are for an idle machine and 12,500 nodes.
   const auto nodes = synthetic_nodes(500);
   const auto tasks = synthetic_tasks(8000, 1);
   const Outcome outcome = run({&nodes, &tasks, Mode::local, PolicyKind::fragmentation}, 1);

@@ -1,4 +1,4 @@
-// Clusters and tasks from files.
+// Tests of reading clusters and tasks from CSV files.
 #include "scheduler/sim/trace.h"
 #include "tests/scheduler/sim/traces.h"
 #include "tests/support/catch.h"

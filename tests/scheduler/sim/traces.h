@@ -1,4 +1,4 @@
-// A small trace: four nodes of two GPUs, and tasks whose best packing is known.
+// A small trace for tests: four nodes with two GPUs each, and tasks whose optimal packing is known.
 #pragma once
 #include <string>
 
@@ -13,7 +13,7 @@ constexpr const char* kFourNodes =
     "sn,cpu_milli,memory_mib,gpu,model\n"
     "n0,32000,65536,2,A\nn1,32000,65536,2,A\nn2,32000,65536,2,A\nn3,32000,65536,2,B\n";
 
-// Four pairs of 700 and 300, two whole GPUs, one task of two: together exactly the eight GPUs.
+// Four pairs of 700 and 300, two tasks with a whole GPU, and one with two: exactly eight GPUs.
 constexpr const char* kEightGpus =
     "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,creation_time,deletion_time,scheduled_time\n"
     "a,1000,1024,1,700,,LS,0,100,0\nb,1000,1024,1,700,,LS,0,100,0\nc,1000,1024,1,700,,BE,0,100,0\nd,1000,1024,1,700,,BE,0,100,0\n"

@@ -1,3 +1,4 @@
+// Tests of etcd addresses and of the redo log for large writes.
 #include "scheduler/store/etcd/address.h"
 #include "scheduler/store/etcd/batch.h"
 #include "tests/support/catch.h"

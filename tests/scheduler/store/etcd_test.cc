@@ -1,4 +1,4 @@
-// What only the store in etcd can meet: members that die, a leader that was asleep, answers that are lost.
+// Tests of failures specific to the etcd store: dead members, a suspended leader, lost replies.
 #include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -28,7 +28,7 @@ std::unique_ptr<Store> open(const EtcdCluster& etcd, const transport::TlsOptions
   return std::move(*store);
 }
 
-// What this process logs, for the life of this object.
+// Captures this process's log while the object exists.
 class Log {
  public:
   Log() : file_(::memfd_create("log", MFD_CLOEXEC)) { log::start(file_, log::Level::debug, log::Format::text, "test"); }
@@ -45,15 +45,15 @@ class Log {
   const int file_;
 };
 
-// Has etcd heard from the leader just now? Its lease of 3 seconds then has more than 2 left.
+// Returns true if etcd has renewed the leader's lease of 3 s within the last second.
 bool has_fresh_lead(const EtcdCluster& etcd) {
-  std::istringstream listed(etcd.etcdctl({"lease", "list"}));  // "found 1 leases", then its name
+  std::istringstream listed(etcd.etcdctl({"lease", "list"}));  // "found 1 leases", then the lease id
   std::string lease;
   while (listed >> lease) {}
   return etcd.etcdctl({"lease", "timetolive", lease}).find("remaining(2s)") != std::string::npos;
 }
 
-// Until it leads, whatever etcd is at.
+// Campaigns until the store leads; returns the term.
 uint64_t lead(Store& store, const std::string& name) {
   uint64_t term = 0;
   CHECK(eventually([&] {
@@ -64,7 +64,7 @@ uint64_t lead(Store& store, const std::string& name) {
   return term;
 }
 
-// Where a pause of the machine ended the term, in the next one.
+// Writes; if a pause of the machine has ended the term, campaigns again and writes in the next term.
 void write_at_last(Store& store, const std::vector<Write>& writes, uint64_t& term) {
   std::string reason;
   const bool written = eventually([&] {
@@ -112,8 +112,9 @@ TEST_CASE("a write is done once, also when its answer is lost") {
   const auto store = open(etcd);
   uint64_t term = lead(*store, "one");
   const auto failed = [&] { return occurrences(log.text(), "store_attempt_failed call=transact"); };
-  // Writes while etcd is paused, which gets what is sent meanwhile, also what has been given up. False: the machine paused for longer than
-  // a term, so that nothing was sent.
+  // Writes while etcd is paused. After the pause etcd processes all requests sent meanwhile, including
+  // abandoned ones. Returns false if nothing was sent, because the machine paused for longer than the
+  // leader's lease.
   const auto write_in_a_pause = [&](const std::string& value) {
     if (!store->leads()) term = lead(*store, "again");
     const size_t before = failed();
@@ -142,7 +143,7 @@ TEST_CASE("without etcd nobody leads; with it again all is there") {
   etcd.kill(0);
   const auto start = std::chrono::steady_clock::now();
   const ErrorCode failed = store->write({{"a", "2"}}, term).error().code;
-  CHECK((failed == ErrorCode::unavailable || failed == ErrorCode::refused));  // refused: the machine paused until the term was over
+  CHECK((failed == ErrorCode::unavailable || failed == ErrorCode::refused));  // refused: a pause
   CHECK(std::chrono::steady_clock::now() - start < 20s);
   CHECK(!store->leads());
   CHECK(store->campaign("one", 100ms).error().code == ErrorCode::unavailable);
@@ -161,7 +162,7 @@ TEST_CASE("a cluster of three loses members, one after the other, and no write t
     const auto entries = *store->all("a");
     return entries.empty() ? std::string() : entries[0].second;
   };
-  std::string last;  // acknowledged; the first write can fail, too
+  std::string last;  // the last acknowledged value; even the first write may fail
   for (int round = 0; round < 3; ++round) {
     const size_t victim = round == 0 ? etcd.leader() : (etcd.leader() + 1) % 3;
     REQUIRE(victim < 3);
@@ -199,7 +200,7 @@ TEST_CASE("large writes of a leader that is killed are there as a whole or not a
       REQUIRE(entries.size() == 400);
       CHECK(std::all_of(entries.begin(), entries.end(), [&](const Entry& entry) { return entry.second == entries[0].second; }));
     };
-    check();  // by who does not lead, too
+    check();  // reading does not need the leadership
     lead(*store, "next");
     check();
     CHECK(etcd.etcdctl({"get", "--keys-only", "--prefix", "test/batch"}).empty());

@@ -1,4 +1,4 @@
-// The kinds of stores that the contract is tested with, each empty.
+// Creates an empty store of each kind for store_test.cc.
 #pragma once
 #include <memory>
 #include <string>

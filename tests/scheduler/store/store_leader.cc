@@ -1,5 +1,6 @@
-// Usage: store_leader STORE NAME: leads with the store, and writes again and again one value under many keys, in one write, more than etcd takes
-// at once. To be killed or paused. It says "leads TERM", "written", and when it has lost the lead "lost REASON", and ends.
+// Usage: store_leader STORE NAME. Becomes the leader, and repeatedly writes one value under 400 keys in one
+// write, which exceeds an etcd transaction. Tests kill or pause it. Prints "leads TERM", "written" after the
+// first write, and "lost REASON" before it exits because it lost the leadership.
 #include <cstdio>
 #include <string>
 #include <vector>

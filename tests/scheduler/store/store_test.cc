@@ -1,4 +1,5 @@
-// What every kind of store must do (store.h). Each has several processes' views of one store: several Store objects.
+// Tests of the contract of Store (store.h) for every kind of store. Several Store objects stand for several
+// processes.
 #include "scheduler/store/store.h"
 
 #include <signal.h>

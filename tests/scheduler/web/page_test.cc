@@ -1,3 +1,4 @@
+// Tests of the web page, its JSON and its history.
 #include "scheduler/web/page.h"
 
 #include <nlohmann/json.hpp>
