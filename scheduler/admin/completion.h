@@ -1,6 +1,6 @@
-// Shell completion for pool-admin. `pool-admin completion bash` prints a script that runs `pool-admin
-// --complete WORD...` with the words typed so far, the last one unfinished, to get the candidates. Pure
-// functions.
+// Shell completion for pool-admin. The script printed by `pool-admin completion bash` gets the candidates
+// from
+// `pool-admin --complete WORD...` with the words typed so far; the last may be incomplete. Pure functions.
 #pragma once
 #include <CLI/CLI.hpp>
 #include <string>

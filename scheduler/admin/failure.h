@@ -1,5 +1,4 @@
-// pool-admin's exit statuses and its only exception type; main() prints the exception and exits with its
-// status.
+// pool-admin's exit statuses, and the exception that carries one; main() prints it and exits with its status.
 #pragma once
 #include <stdexcept>
 #include <string>

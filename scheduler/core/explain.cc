@@ -44,8 +44,8 @@ uint32_t count_gpus(const Nodes& nodes, const Demand& demand, Host host, Good go
 
 HostAmount all_of_host(const Node& node) { return node.host.total; }
 
-// Lists the hosts that have suitable GPUs but get no lease for the demand now, as in "; n1 is drained (new
-// kernel), n2 is lost (not heard for too long)".
+// Lists the hosts that have suitable GPUs but get no lease for the demand now, with the causes:
+// "; n1 is drained (new kernel), n2 is lost (not heard for too long)".
 std::string closed_hosts(const Nodes& nodes, const Demand& demand) {
   constexpr uint32_t kMostHosts = 4;
   std::string text;
@@ -64,8 +64,8 @@ std::string closed_hosts(const Nodes& nodes, const Demand& demand) {
   return hosts <= kMostHosts ? text : text + " and " + std::to_string(hosts - kMostHosts) + " more";
 }
 
-// Describes the pool by its most frequent kinds of GPUs, as in "4 GPUs on 2 hosts: 3 x H100 79.6 GiB, 1 x L4
-// 22.5 GiB".
+// Describes the pool by its most frequent kinds of GPUs:
+// "4 GPUs on 2 hosts: 3 x H100 79.6 GiB, 1 x L4 22.5 GiB".
 std::string contents_of(const Nodes& nodes) {
   constexpr size_t kMostKinds = 4;
   std::map<std::string, uint32_t> counts;

@@ -9,8 +9,8 @@ namespace gpupool::scheduler {
 
 // Returns the first invalid field as a text; null if the inventory is valid.
 std::optional<std::string> check_inventory(const pool::Inventory& inventory);
-// Compares two inventories of the same poold process. Returns a text if the hardware differs, which it
-// cannot; else null.
+// Compares two inventories reported by the same poold process. Returns a text if the hardware differs, which
+// means that one report is false; else null.
 std::optional<std::string> contradiction(const pool::Inventory& before, const pool::Inventory& now);
 
 }  // namespace gpupool::scheduler

@@ -28,7 +28,7 @@ struct Lease {
   Time granted = 0;
   uint64_t to_device_bytes_per_second = 0;
   uint64_t to_host_bytes_per_second = 0;
-  uint32_t sessions = 0;
+  uint32_t sessions = 0;  // maximum number of sessions; 0: unlimited
 
   Stream holder = 0;  // the client's stream; 0: disconnected
   Time deadline = 0;  // next renewal, or when a disconnected client's hold or the grace expires; 0: none

@@ -252,8 +252,8 @@ void Core::uncount(Lease& lease, Time now) {
   ++capacity_;  // the tenant's quota has room again
 }
 
-// Frees the part of an ending lease on this node, whose last session has ended there. Deletes the lease with
-// its last part.
+// Frees an ending lease's part on this node. Requires that none of the lease's sessions is left there.
+// Deletes the lease with its last part.
 void Core::part_gone(Lease& lease, Node& node, Time now) {
   const auto part = std::find_if(lease.parts.begin(), lease.parts.end(), [&](const LeasePart& one) { return one.node == &node; });
   if (part == lease.parts.end()) return;

@@ -25,7 +25,7 @@ std::string essence(const std::string& tenant, const pool::Request& request) {
 }  // namespace
 
 // Ed25519 signatures are deterministic and need the private key, so this one serves as a derived secret. It
-// is never published, and no lease has this message.
+// is never published, and the signed text is not a valid lease.
 Seals::Seals(const lease::SigningKey& key) : key_(key.sign("gpupool scheduler seals 1\n")) {}
 
 std::string Seals::mac(const std::string& purpose, const std::string& message) const {

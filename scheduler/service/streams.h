@@ -30,7 +30,7 @@ class LastingCall : public grpc::ServerBidiReactor<In, Out> {
   LastingCall(Engine& engine, grpc::CallbackServerContext& context) : engine_(engine), context_(context) {}
 
   // The following members may be called on the engine's thread only.
-  
+
   // Checks leadership and the caller's token before the first message is read.
   void begin(Role role) {
     if (!engine_.leads()) return end(not_leading(engine_, context_));

@@ -17,7 +17,7 @@ class Database;
 class Statement {
  public:
   Statement() = default;
-  Statement& bind(int place, std::string_view text);  // `text` must live until step() or reset()
+  Statement& bind(int place, std::string_view text);  // `text` must outlive the last step()
   Statement& bind(int place, uint64_t number);
   // Returns true if there is a row, false at the end. After false, an error or reset() the statement can be
   // reused.
