@@ -12,8 +12,8 @@
 namespace gpupool::scheduler {
 namespace {
 
-// What must happen before a need fits, in order of increasing cost: nothing, leases already ending,
-// preemption of best-effort leases, the end of other leases; `never` if it cannot fit at all.
+// The event that must occur before a need fits, in order of increasing cost: nothing, the end of leases that
+// are already ending, preemption of best-effort leases, the end of other leases. `never` if it cannot fit.
 enum Wait { none, endings, preemption, leases, never };
 
 template <class T>
