@@ -49,7 +49,7 @@ constexpr const char* kHelp =
     "                what to ask the pool for: a number of GPUs [1], and of each a part of\n"
     "                its compute [100] and memory [the same part]. Held while PROGRAM lives.\n"
     "                Labels place leases of a tenant near or apart from each other\n"
-    "                (docs/operations.md, \"What a program may ask for\")\n"
+    "                (docs/operations.md, \"Lease options\")\n"
     "  --token-file FILE  the file with your tenant's token; default: $GPUPOOL_TOKEN_FILE\n"
     "  --preload     also put the client library into LD_PRELOAD, for programs that find\n"
     "                libcuda.so.1 by a path of their own (RPATH)\n"
