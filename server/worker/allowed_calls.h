@@ -173,7 +173,7 @@ constexpr AllowedCall kAllowedCalls[] = {
     {"getsid", "driver; only reads"},
     {"getrlimit", "driver"},
     {"getrusage", "driver"},
-    {"capget", "rdma-core: may this process lock memory?; only reads"},
+    {"capget", "rdma-core checks for CAP_IPC_LOCK; only reads"},
     {"uname", "driver"},
     {"sysinfo", "the host's memory"},
     {"getrandom", "secrets of shared memory, hash tables"},

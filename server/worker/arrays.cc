@@ -156,7 +156,7 @@ bool Arrays::destroy(void* array, std::function<void(CUresult)> done) {
     const std::lock_guard lock(doomed_mutex_);
     doomed_[array] = made;
   }
-  const bool begun = waits_.submit(context, "the end of an array", [this, array, made, context, done = std::move(done)] {
+  const bool begun = waits_.submit(context, "destroying an array", [this, array, made, context, done = std::move(done)] {
     make_current(api_, context);
     api_.cuCtxSynchronize();
     {

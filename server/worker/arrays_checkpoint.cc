@@ -223,9 +223,9 @@ bool Arrays::numbers_come_again() {
 
 const char* Arrays::stays() {
   if (std::any_of(made_.begin(), made_.end(), [](const auto& known) { return known.second.bound; })) {
-    return "an array that a texture or surface reference names (cuTexRefSetArray)";
+    return "an array bound to a texture or surface reference (cuTexRefSetArray)";
   }
-  return numbers_come_again() ? nullptr : "textures or surfaces on arrays which the driver would not make again under the numbers that kernels know";
+  return numbers_come_again() ? nullptr : "a texture or surface object on an array, whose handle the driver would not assign again";
 }
 
 }  // namespace gpupool::worker

@@ -44,24 +44,26 @@ const char* Backlog::must_wait(const CommandOrder& order) const {
   if (order.rule == Rule::at_once) return nullptr;
   const bool names_objects = order.reads.count != 0 || order.writes.count != 0;
   const bool own = order.stream && order.stream->own;
-  if (alone_ != 0 && !own && (names_objects || order.rule != Rule::in_order)) return "a command that everything comes after";
+  if (alone_ != 0 && !own && (names_objects || order.rule != Rule::in_order)) return "an earlier command that orders all later ones";
   const bool barrier = for_all_streams_ != 0 || gates_.any_for_all_streams_before(order.sequence);
   const bool awaits_barriers = (order.gives_work && !own) || order.rule == Rule::after_barriers || order.rule == Rule::after_context;
-  if (barrier && awaits_barriers) return "a copy that orders all streams";
-  if (order.rule == Rule::alone) return gates_.any_before(order.sequence) || !kept_.empty() ? "everything before it" : nullptr;
+  if (barrier && awaits_barriers) return "an earlier copy that orders all streams";
+  if (order.rule == Rule::alone) return gates_.any_before(order.sequence) || !kept_.empty() ? "all earlier commands" : nullptr;
   if (order.rule == Rule::after_context && order.context &&
       any_waiting(order.sequence, [&](const StreamState& stream) { return same_owner(*stream.context, *order.context); })) {
-    return "a stream of its context";
+    return "work in a stream of its context";
   }
-  if (order.stream && waits(*order.stream, order.sequence)) return order.stream->oldest_gate < order.sequence ? "its stream's gate" : "a command before it in its stream";
+  if (order.stream && waits(*order.stream, order.sequence)) {
+    return order.stream->oldest_gate < order.sequence ? "its stream's gate" : "an earlier command in its stream";
+  }
   // A wait for a stream other than the legacy one does not cover work that the legacy stream gets later.
   const bool with_legacy = order.stream && (order.gives_work || order.stream == &order.stream->context->legacy);
-  if (with_legacy && waits_with_legacy(*order.stream, order.sequence)) return "the legacy stream's order";
+  if (with_legacy && waits_with_legacy(*order.stream, order.sequence)) return "ordering with the legacy stream";
   const auto is_written = [this](uint64_t key) { return writes_.contains(key) || held_.contains(key); };
   const bool with_object =
          std::any_of(order.reads.begin(), order.reads.end(), is_written) ||
          std::any_of(order.writes.begin(), order.writes.end(), [&](uint64_t key) { return is_written(key) || reads_.contains(key) || held_reads_.contains(key); });
-  return with_object ? "a command before it with the same object" : nullptr;
+  return with_object ? "an earlier command that uses the same object" : nullptr;
 }
 
 // Adds the command to the summary that later commands are compared with (`one` = 1), or removes it (-1).

@@ -63,7 +63,7 @@ std::shared_ptr<BulkCopy> BulkCopies::find(uint64_t sequence) {
 }
 
 std::shared_ptr<BulkCopy> BulkCopies::await(uint64_t sequence) {
-  const Waiting waiting("the command of its copy");
+  const Waiting waiting("the command that announces its copy");
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return over_ || passed_ >= sequence; });
   const auto found = copies_.find(sequence);

@@ -110,7 +110,9 @@ bool BulkLinks::open(Link& link) {
 
 Result<void> BulkLinks::claim(Link& link, uint64_t copy) {
   const auto incoming = std::dynamic_pointer_cast<IncomingCopy>(copies_.await(copy));
-  if (!incoming || !incoming->claim()) return Error{ErrorCode::malformed, "another server has shown the key of no copy, or one that was used before"};
+  if (!incoming || !incoming->claim()) {
+    return Error{ErrorCode::malformed, "a server presented the key of an unknown copy, or a key that was already used"};
+  }
   std::erase_if(link.claimed, [this](uint64_t earlier) { return !copies_.find(earlier); });
   link.claimed.push_back(copy);
   return {};
@@ -160,7 +162,7 @@ Result<void> BulkLinks::receive_key(Link& link, compression::PieceReader& reader
   wire::CopyKey key;
   if (auto received = reader.read(std::as_writable_bytes(std::span(key))); !received) return received;
   if (peers::same(key, peers::copy_key(bulk_token_, copy))) return claim(link, copy);
-  return Error{ErrorCode::malformed, "another server has shown the wrong key of a copy"};
+  return Error{ErrorCode::malformed, "a server presented a wrong key for a copy"};
 }
 
 Result<void> BulkLinks::receive_piece(Link& link, compression::PieceReader& reader, std::span<std::byte> scratch) {
@@ -169,10 +171,10 @@ Result<void> BulkLinks::receive_piece(Link& link, compression::PieceReader& read
   if (!header) return header.error();
   if (header->flags == wire::kBulkCopyKey) return receive_key(link, reader, header->copy);
   if (link.from_peer && std::find(link.claimed.begin(), link.claimed.end(), header->copy) == link.claimed.end()) {
-    return Error{ErrorCode::malformed, "another server has sent a piece of a copy without its key"};
+    return Error{ErrorCode::malformed, "a server sent a piece of a copy before presenting the copy's key"};
   }
   const auto copy = std::dynamic_pointer_cast<IncomingCopy>(copies_.await(header->copy));
-  if (!copy) return Error{ErrorCode::malformed, "a piece of no copy"};
+  if (!copy) return Error{ErrorCode::malformed, "a piece of an unknown copy"};
   outbox_.counters().bytes_from_client.fetch_add(sizeof *header + header->length, std::memory_order_relaxed);
   const auto received = copy->receive(reader, header->offset, scratch);
   if (received) return {};

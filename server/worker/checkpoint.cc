@@ -18,7 +18,7 @@ using wire::CheckpointAction;
 // Polling interval, because the device does not signal that a stream is done.
 constexpr timespec kLookEvery{0, 1'000'000};
 constexpr std::chrono::microseconds kLookAtWork{10'000};
-constexpr const char* kShared = "memory that it shares with other programs, or has from them";
+constexpr const char* kShared = "memory shared with other programs";
 // Interval of checks for the end of the connection and for other messages of poold.
 constexpr auto kLookAtClient = 100ms;
 
@@ -57,7 +57,7 @@ void Checkpoint::answer(CUresult result) {
   header.state_question = question_->number;
   header.state_result = result;
   question_.reset();
-  if (!session_.start.control->send(header)) session_.outbox.end("poold does not listen");
+  if (!session_.start.control->send(header)) session_.outbox.end("poold does not read its control socket");
 }
 
 std::optional<std::chrono::microseconds> Checkpoint::before_sleep() {
@@ -68,7 +68,7 @@ std::optional<std::chrono::microseconds> Checkpoint::before_sleep() {
 }
 
 bool Checkpoint::hold(uint16_t id) {
-  const Waiting waiting("its work to end before it is locked");
+  const Waiting waiting("running work to end, to lock the session");
   while (wanted_.load(std::memory_order_acquire)) {
     if (session_.outbox.over()) return false;
     if (!session_.moves.has_work()) {
@@ -85,7 +85,7 @@ bool Checkpoint::hold(uint16_t id) {
 }
 
 void Checkpoint::stay() {
-  const Waiting waiting("being unlocked");
+  const Waiting waiting("poold to unlock the session");
   std::unique_lock lock(mutex_);
   if (!wanted_.load(std::memory_order_relaxed) || !question_) return;  // the request was withdrawn
   answer(CUDA_SUCCESS);
@@ -126,7 +126,8 @@ CUresult Checkpoint::check_out(uint64_t host_bytes) {
     if (result == CUDA_ERROR_NOT_PERMITTED) stays = kShared, result = CUDA_ERROR_NOT_SUPPORTED;
   }
   if (!stays) return result;
-  const std::string reason = std::string("it has ") + stays + ": that cannot leave the GPU, and must be given up before";
+  const std::string reason =
+      std::string("the session has ") + stays + ", which cannot leave the GPU; free or destroy it before the checkpoint";
   log::warning("session_cannot_be_checkpointed", {{"reason", reason}});
   return result;
 }

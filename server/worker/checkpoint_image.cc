@@ -41,7 +41,7 @@ CUresult CheckpointImage::check_out(Pieces pieces, uint64_t most) {
       Piece& piece = *pieces_[--begun];
       const CUresult back = piece.bring_back(piece.host);
       if (back == CUDA_SUCCESS) continue;
-      outbox_.end("memory of a checkpoint that failed cannot come back: CUDA error " + std::to_string(back));
+      outbox_.end("cannot restore device memory after a failed checkpoint: CUDA error " + std::to_string(back));
       break;
     }
     for (const auto& piece : pieces_) settle(*piece, false);
@@ -83,7 +83,7 @@ CUresult CheckpointImage::check_in() {
   if (result != CUDA_SUCCESS) {
     for (; rest < pieces_.size(); ++rest) {
       const CUresult off = pieces_[rest]->take_off();
-      if (off != CUDA_SUCCESS) outbox_.end("memory of a restore that failed cannot leave again: CUDA error " + std::to_string(off));
+      if (off != CUDA_SUCCESS) outbox_.end("cannot free device memory after a failed restore: CUDA error " + std::to_string(off));
     }
     for (const auto& piece : pieces_) ledger_.release(piece->device, piece->charged);
     return result;

@@ -67,7 +67,7 @@ class Describer {
  private:
   template <class Function, class... Args>
   Result<void> call(const char* name, Function function, Args... args) {
-    if (function == nullptr) return failed(name, "the library does not have it");
+    if (function == nullptr) return failed(name, "missing in the device library");
     if (const CUresult result = function(args...); result != CUDA_SUCCESS) {
       return failed(name, error_text(library_, result));
     }
@@ -81,7 +81,7 @@ class Describer {
 
   Result<void> add_attributes() {
     const auto get = DEVICE_CALL(library_, cuDeviceGetAttribute);
-    if (get == nullptr) return failed("cuDeviceGetAttribute", "the library does not have it");
+    if (get == nullptr) return failed("cuDeviceGetAttribute", "missing in the device library");
     for (int id = 1; id < kAttributesTried; ++id) {
       int value = 0;
       if (get(&value, static_cast<CUdevice_attribute>(id), device_) != CUDA_SUCCESS) continue;

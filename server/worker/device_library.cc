@@ -50,7 +50,7 @@ Result<std::unique_ptr<DeviceLibrary>> DeviceLibrary::load(const std::string& pa
   const auto get_version = DEVICE_CALL(*library, cuDriverGetVersion);
   const auto get_count = DEVICE_CALL(*library, cuDeviceGetCount);
   if (init == nullptr || get_version == nullptr || get_count == nullptr) {
-    return unusable(path, "it is no CUDA driver (cuInit is missing)");
+    return unusable(path, "it is not a CUDA driver (cuInit is missing)");
   }
   if (const auto done = between ? between() : Result<void>(); !done) return done.error();
   if (const CUresult result = init(0); result != CUDA_SUCCESS) {
@@ -62,7 +62,7 @@ Result<std::unique_ptr<DeviceLibrary>> DeviceLibrary::load(const std::string& pa
   if (const CUresult result = get_count(&library->device_count_); result != CUDA_SUCCESS) {
     return unusable(path, "cuDeviceGetCount failed with " + error_text(*library, result));
   }
-  if (library->device_count_ <= 0) return unusable(path, "it has no devices" + advice(path));
+  if (library->device_count_ <= 0) return unusable(path, "no devices found" + advice(path));
   return library;
 }
 

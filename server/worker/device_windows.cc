@@ -12,7 +12,7 @@ Result<DirectMemory::Region> DeviceWindows::add(uint64_t start, uint64_t bytes, 
   int descriptor = -1;
   if (!api_.cuMemGetHandleForAddressRange ||
       api_.cuMemGetHandleForAddressRange(&descriptor, start, bytes, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0) != CUDA_SUCCESS) {
-    return Error{ErrorCode::unavailable, "the device gives no dma-buf"};
+    return Error{ErrorCode::unavailable, "the driver cannot export the memory as a dma-buf"};
   }
   auto region = memory_.add(memory, bytes, DirectMemory::Access::local, descriptor);
   ::close(descriptor);

@@ -38,7 +38,7 @@ constexpr bool without_gaps() {
   }
   return true;
 }
-static_assert(without_gaps(), "commands.def is appended to, one id after the other");
+static_assert(without_gaps(), "ids in commands.def must be consecutive");
 
 constexpr size_t kMaxPeers = 64;  // per session
 constexpr size_t kKeptReplyBytes = 1u << 20;
@@ -152,7 +152,7 @@ bool Executor::run() {
       return header.error().code == ErrorCode::closed;
     }
     if (header->sequence != last_sequence_ + 1) {
-      outbox.end("command " + std::to_string(header->sequence) + " came after " + std::to_string(last_sequence_));
+      outbox.end("command " + std::to_string(header->sequence) + " received after " + std::to_string(last_sequence_));
       return false;
     }
     last_sequence_ = header->sequence;
@@ -174,7 +174,7 @@ bool Executor::receive(const wire::CommandHeader& header) {
   if (!in_pieces) {
     const auto body = inbox.body(header.length);
     if (!body) {
-      if (body.error().code == ErrorCode::closed) outbox.end("the connection ended within a command");
+      if (body.error().code == ErrorCode::closed) outbox.end("the connection closed in the middle of a command");
       return false;
     }
     command.body = wire::Reader(*body);
@@ -244,7 +244,7 @@ bool Executor::execute_kept(Backlog::Kept& kept) {
 bool Executor::make_room() {
   const auto too_much = [this] { return backlog.bytes() > start.usage.most_queued(kMostKept); };
   if (!too_much()) return true;
-  const Waiting waiting("the client to let its streams go on");
+  const Waiting waiting("the client to complete host functions or copies, because the backlog is full");
   at_work.begin(std::max<uint64_t>(last_sequence_, 1), 0, 0);
   // Stop waiting if a stream waits for a command that has not been received yet.
   while (!outbox.over() && too_much() && !gates.any_by_number()) {
@@ -253,7 +253,7 @@ bool Executor::make_room() {
   }
   at_work.end();
   if (gates.any_by_number() && backlog.bytes() > back_pressure.limit()) {
-    outbox.end("too many commands wait for a host function or for another server: " + std::to_string(backlog.bytes() >> 20) + " MiB");
+    outbox.end("too many commands queued behind a host function or another server: " + std::to_string(backlog.bytes() >> 20) + " MiB");
   }
   return !outbox.over();
 }
@@ -359,7 +359,7 @@ Outcome Executor::execute_row(Command& command) {
   const InDriver in(function.driver_name);
   const auto result = row.execute(function.address, command.body, writer, table);
   if (!result) return Outcome::malformed(row.name);
-  if (table.broken()) return Outcome::malformed("a handle that cannot be");
+  if (table.broken()) return Outcome::malformed("an invalid new handle");
   return *result;
 }
 
@@ -401,7 +401,7 @@ std::optional<std::chrono::microseconds> Executor::before_sleep() {
   if (at_work.sequence() == 0) {  // not in the middle of a command
     // Marking a command as running keeps signs of life going while memory is moved or the session is locked.
     at_work.begin(std::max<uint64_t>(last_sequence_, 1), 0, 0);
-    const Waiting waiting("its memory to be moved");
+    const Waiting waiting("memory being moved between GPU and host");
     if (!settle()) outbox.close();
     for (const auto look : {moves.before_sleep(), checkpoint.before_sleep()}) {
       if (look) longest = longest ? std::min(*longest, *look) : *look;
@@ -483,7 +483,7 @@ void Executor::departing(StreamState& stream) {
 
 bool Executor::leave(ContextState& context) {
   scrubber.finish_all();  // zeroing may be queued behind any work on the device
-  const Waiting waiting("its copies and waits to end");
+  const Waiting waiting("copies and waits in a context that is being destroyed");
   const auto deadline = std::chrono::steady_clock::now() + kLongestQuiesce;
   if (!empty_backlog(context, deadline)) return false;
   contexts.enter(&context);

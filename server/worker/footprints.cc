@@ -182,7 +182,7 @@ void Footprints::log_refusal(int device, uint64_t context_bytes) const {
                                          {"context_bytes", context_bytes},
                                          {"quota_bytes", room ? room->limit : 0},
                                          {"free_bytes", room ? room->free : 0},
-                                         {"advice", "give the tenant a larger memory quota, or end other programs of it"}});
+                                         {"advice", "raise the tenant's memory quota, or end other programs of the tenant"}});
 }
 
 }  // namespace gpupool::worker

@@ -87,7 +87,7 @@ Result<void> Inbox::fill(size_t wanted) {
 Result<wire::CommandHeader> Inbox::next() {
   if (const auto filled = fill(sizeof(wire::CommandHeader)); !filled) {
     if (filled.error().code == ErrorCode::closed && has_input()) {
-      return Error{ErrorCode::malformed, "the client closed the connection within a command"};
+      return Error{ErrorCode::malformed, "the client closed the connection in the middle of a command"};
     }
     return filled.error();
   }

@@ -147,11 +147,11 @@ void IncomingCopy::finish(StreamState& stream, bool orders_streams) {
 Result<void> IncomingCopy::receive(compression::PieceReader& reader, uint64_t offset, std::span<std::byte> scratch) {
   const uint64_t piece = offset / rows.piece_bytes();
   if (offset % rows.piece_bytes() != 0 || piece >= rows.pieces() || !reader.fits(rows.size_of(piece))) {
-    return Error{ErrorCode::malformed, "a piece that no copy has"};
+    return Error{ErrorCode::malformed, "a piece with an invalid offset or length"};
   }
   {
     const std::lock_guard lock(mutex_);
-    if (seen_[piece]) return Error{ErrorCode::malformed, "a piece came twice"};
+    if (seen_[piece]) return Error{ErrorCode::malformed, "a piece was sent twice"};
     seen_[piece] = true;
     ++active_;
   }
@@ -178,7 +178,7 @@ Result<void> IncomingCopy::receive_piece(compression::PieceReader& reader, uint6
       lock.unlock();
       return receive_early(reader, piece, kept);
     }
-    const Waiting waiting("room for data of copies whose streams do not get on");
+    const Waiting waiting("memory for data of copies in stalled streams");
     changed_.wait_for(lock, kChunkTime);  // other copies may release room without a notification
   }
   const Way way = way_;

@@ -83,7 +83,7 @@ Result<void> allow(int ruleset, const std::string& path, uint64_t rights) {
   const long added = ::syscall(SYS_landlock_add_rule, ruleset, kRuleOfPath, &rule, 0);
   const int error = errno;
   ::close(file);
-  if (added != 0) return failure("cannot keep '" + path + "' within reach of a worker", error);
+  if (added != 0) return failure("cannot add a Landlock rule for '" + path + "'", error);
   return {};
 }
 
@@ -155,7 +155,7 @@ Result<void> restrict_files(const std::vector<std::string>& readable, const std:
     size += sizeof attributes.scopes;
   }
   const int ruleset = static_cast<int>(::syscall(SYS_landlock_create_ruleset, &attributes, size, 0));
-  if (ruleset < 0) return failure("cannot make a Landlock ruleset", errno);
+  if (ruleset < 0) return failure("cannot create a Landlock ruleset", errno);
   const Result<void> added = add_rules(ruleset, known, readable, cache);
   const bool restricted = added && ::syscall(SYS_landlock_restrict_self, ruleset, 0) == 0;
   const int error = errno;

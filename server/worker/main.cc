@@ -326,7 +326,7 @@ Result<void> confine(const Arguments& arguments) {
   // poold has reported what is not possible
   if (::geteuid() == 0 && !arguments.user.empty()) (void)sandbox::separate(wanted_namespaces(arguments));
   Result<void> confined = sandbox::drop_user(arguments.user);
-  if (confined && !dies_with_poold(arguments)) confined = Error{ErrorCode::closed, "poold is gone"};
+  if (confined && !dies_with_poold(arguments)) confined = Error{ErrorCode::closed, "poold has exited"};
   if (confined && arguments.own_user) {
     confined = sandbox::take_over_user(processes);
     ::umask(077);  // the worker's group or the host's settings might give others access to its files
@@ -396,7 +396,7 @@ int main(int count, char** words) {
   using namespace gpupool;
   worker::Arguments arguments;
   if (!worker::parse_arguments(count, words, arguments) || ::fcntl(server::kControlDescriptor, F_GETFD) < 0) {
-    std::fputs("poold-worker is started by poold, not by hand; see poold --help\n", stderr);
+    std::fputs("poold-worker: must be started by poold; see poold --help\n", stderr);
     return server::kWorkerUsage;
   }
   if (!worker::dies_with_poold(arguments)) return server::kWorkerPooldGone;

@@ -172,7 +172,7 @@ bool MemoryMoves::bring_back() {
   const CUresult result = session_.memory.move_back(&took);
   stay(took);
   if (result == CUDA_SUCCESS) return true;
-  session_.outbox.end("memory that was moved to host memory cannot come back: CUDA error " + std::to_string(result));
+  session_.outbox.end("cannot move memory back from host memory to the GPU: CUDA error " + std::to_string(result));
   return false;
 }
 
@@ -184,7 +184,7 @@ void MemoryMoves::stay(std::chrono::nanoseconds took) {
 // Makes one attempt. Gives up the session's own memory to sessions that have waited longer: it is useless to
 // a session that is still waiting for the rest of its memory.
 bool MemoryMoves::await(Wait& wait) {
-  const Waiting waiting("room on the GPU");
+  const Waiting waiting("free memory on the GPU");
   const auto now = Clock::now();
   if (wait.since == Clock::time_point{}) wait.since = now;
   {

@@ -93,7 +93,7 @@ std::function<MemoryUse(int device)> open_memory_use(const DeviceLibrary& librar
   if (nvml->open(std::filesystem::path(driver.dli_fname).parent_path() / "libnvidia-ml.so.1", devices)) {
     return [nvml](int device) { return nvml->use_of(device); };
   }
-  log::debug("no_nvml", {{"effect", "a session's first context on a GPU counts as all memory that is in use there, at most 1 GiB"}});
+  log::debug("no_nvml", {{"effect", "a session's first context on a GPU is charged with all memory in use there, at most 1 GiB"}});
   return nullptr;
 }
 

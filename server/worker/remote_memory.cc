@@ -142,7 +142,7 @@ void RemoteMemory::lose(const Error* why) {
     broken_ = true;
     closed = closed_;
   }
-  if (why && !closed) outbox_.end("a copy straight from or to the client's memory failed: " + why->message);
+  if (why && !closed) outbox_.end("an RDMA copy from or to the client's memory failed: " + why->message);
   for (const auto& [copy, piece] : std::exchange(under_way_, {})) {
     copy->lost();
     copy->end(piece);

@@ -41,7 +41,7 @@ Result<Identity> find_user(const std::string& name) {
   // workers do not have.
   if (read.ec == std::errc() && read.ptr == name.data() + name.size()) return Identity{number, number};
   const passwd* const found = ::getpwnam(name.c_str());
-  if (!found) return Error{ErrorCode::invalid, "there is no user '" + name + "' for workers; name another one with --worker-users"};
+  if (!found) return Error{ErrorCode::invalid, "no user named '" + name + "' for workers; set --worker-users"};
   return Identity{found->pw_uid, found->pw_gid};
 }
 
@@ -55,7 +55,7 @@ Result<void> become(const std::string& user) {
   const uid_t uid = wanted->user;
   const gid_t gid = wanted->group;
   if (::setgroups(groups.size(), groups.data()) != 0 || ::setresgid(gid, gid, gid) != 0 || ::setresuid(uid, uid, uid) != 0) {
-    return failure("cannot become the user '" + user + "'", errno);
+    return failure("cannot change to user '" + user + "'", errno);
   }
   return {};
 }
@@ -63,7 +63,7 @@ Result<void> become(const std::string& user) {
 Result<std::optional<pid_t>> other_process_of(uid_t user, int processes) {
   const int folder = ::openat(processes, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);  // closed by closedir()
   DIR* const list = folder >= 0 ? ::fdopendir(folder) : nullptr;
-  if (!list) return failure("cannot see in /proc whether another process has a worker's user", errno);
+  if (!list) return failure("cannot read /proc to check for other processes of the worker's user", errno);
   std::optional<pid_t> other;
   while (const dirent* const entry = other ? nullptr : ::readdir(list)) {
     const std::string name = entry->d_name;
@@ -104,12 +104,12 @@ Result<void> drop_user(const std::string& user) {
     }
     if (auto changed = become(user); !changed) return changed;
   }
-  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return failure("cannot give up new privileges", errno);
+  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return failure("cannot set PR_SET_NO_NEW_PRIVS", errno);
   return hide_memory();
 }
 
 Result<void> hide_memory() {
-  if (::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0) return failure("cannot keep other processes of this user from the memory", errno);
+  if (::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0) return failure("cannot make the process non-dumpable (PR_SET_DUMPABLE)", errno);
   return {};
 }
 
@@ -124,8 +124,9 @@ Result<void> take_over_user(int processes) {
     if (!other) return other.error();
     if (!*other) break;
     if (std::chrono::steady_clock::now() > deadline) {
-      return Error{ErrorCode::unavailable, "a worker needs the user " + std::to_string(user) + " for itself, but process " + std::to_string(**other) +
-                                               " is that user's, too; give each poold a range of users of its own (--worker-users), in which no account lies"};
+      return Error{ErrorCode::unavailable, "user " + std::to_string(user) + " must be exclusive to one worker, but process " +
+                                               std::to_string(**other) +
+                                               " runs as it; give each poold its own range of unused users (--worker-users)"};
     }
     ::poll(nullptr, 0, kPause);
   }

@@ -129,8 +129,8 @@ std::vector<CheckedCall> process_calls() {
       {"clone", {has_all_of(0, CLONE_THREAD)}, "threads"},
       {"kill", {is(0, self)}, "raise()"},
       {"tgkill", {is(0, self)}, "raise(), pthread_kill()"},
-      {"prlimit64", {is(0, 0)}, "limits of its own"},
-      {"prlimit64", {is(0, self)}, "limits of its own"},
+      {"prlimit64", {is(0, 0)}, "its own limits"},
+      {"prlimit64", {is(0, self)}, "its own limits"},
       // For the calling thread only. pthread_setaffinity_np fails, because it passes a thread id, and a
       // filter cannot tell whose it is.
       {"sched_setaffinity", {is(0, 0)}, "driver"},
@@ -165,7 +165,7 @@ class Filter {
     for (const CheckedCall& call : calls) add(SCMP_ACT_ALLOW, call.name, call.only);
   }
   Result<void> load() {
-    if (!context_) return Error{ErrorCode::unavailable, "cannot make a system-call filter"};
+    if (!context_) return Error{ErrorCode::unavailable, "cannot create a system-call filter"};
     // Applies to all threads; as a binary tree instead of a list, if libseccomp supports that.
     if (error_ == 0) error_ = ::seccomp_attr_set(context_.get(), SCMP_FLTATR_CTL_TSYNC, 1);
     (void)::seccomp_attr_set(context_.get(), SCMP_FLTATR_CTL_OPTIMIZE, 2);

@@ -83,7 +83,7 @@ void SharedHostMemory::release(uint64_t id) {
   }();
   if (!context) return;
   // If no thread is available, the memory is unmapped with its context.
-  (void)waits_.submit(context, "the end of shared host memory", [this, id, context] {
+  (void)waits_.submit(context, "unregistering shared host memory", [this, id, context] {
     make_current(api_, context);
     api_.cuCtxSynchronize();
     Memory memory{};

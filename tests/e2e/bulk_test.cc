@@ -131,20 +131,20 @@ TEST_CASE("pieces that break the rules end their session with the reason") {
     REQUIRE(end);
     CHECK(end->find(reason) != std::string::npos);
   };
-  ends("a piece of no copy", [](Session& session, Link& link) {
+  ends("a piece of an unknown copy", [](Session& session, Link& link) {
     const uint64_t before = session.client.send_command(Command::ping);
     session.announce();
     link.send_header(before, 0, kPiece);
   });
-  ends("came twice", [](Session& session, Link& link) {
+  ends("sent twice", [](Session& session, Link& link) {
     const uint64_t copy = session.announce();
     link.send_piece(copy, kPiece, piece('x'));
     link.send_header(copy, kPiece, kPiece);
   });
-  ends("no copy has", [](Session& session, Link& link) { link.send_header(session.announce(), 5, kPiece); });
-  ends("no copy has", [](Session& session, Link& link) { link.send_header(session.announce(), kSize, kPiece); });
-  ends("no copy has", [](Session& session, Link& link) { link.send_header(session.announce(), ~uint64_t{0} << 20, kPiece); });
-  ends("no copy has", [](Session& session, Link& link) { link.send_header(session.announce(), 0, kPiece - 1); });
+  ends("invalid offset or length", [](Session& session, Link& link) { link.send_header(session.announce(), 5, kPiece); });
+  ends("invalid offset or length", [](Session& session, Link& link) { link.send_header(session.announce(), kSize, kPiece); });
+  ends("invalid offset or length", [](Session& session, Link& link) { link.send_header(session.announce(), ~uint64_t{0} << 20, kPiece); });
+  ends("invalid offset or length", [](Session& session, Link& link) { link.send_header(session.announce(), 0, kPiece - 1); });
   ends("wrong header", [](Session& session, Link& link) { link.send_header(session.announce(), 0, kPiece + 1); });
   ends("wrong header", [](Session& session, Link& link) { link.send_header(session.announce(), 0, 0); });
   ends("wrong header", [](Session& session, Link& link) { link.send_header(session.announce(), 0, kPiece, 0x8000); });
@@ -152,10 +152,10 @@ TEST_CASE("pieces that break the rules end their session with the reason") {
     link.send_header(session.announce(), 0, 100, wire::kBulkCompressed);
     link.send(std::string(100, 'j'));
   });
-  ends("no copy has", [](Session& session, Link& link) {  // as long as the piece itself, and more than the last one
+  ends("invalid offset or length", [](Session& session, Link& link) {  // as long as the piece itself, and more than the last one
     link.send_header(session.announce(), 0, kPiece, wire::kBulkCompressed);
   });
-  ends("no copy has", [](Session& session, Link& link) {
+  ends("invalid offset or length", [](Session& session, Link& link) {
     link.send_header(session.announce(kPiece + 10), kPiece, 10, wire::kBulkCompressed);
   });
   ends("hung up", [](Session& session, Link& link) {

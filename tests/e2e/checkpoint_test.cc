@@ -218,7 +218,7 @@ TEST_CASE("a lock waits for work that needs the program") {
   CHECK(locker->await_output("lock: CUDA_SUCCESS, locked\n"));
   CHECK(eventually([&] {
     const Json dump = pool.ask({"dump", "1"});
-    return dump["state"] == "locked" && dump["worker"]["executor"]["waits_for"] == "being unlocked";
+    return dump["state"] == "locked" && dump["worker"]["executor"]["waits_for"] == "poold to unlock the session";
   }));
   CHECK(pool.act(*target, "unlock") == "unlock: CUDA_SUCCESS, running\n");
   CHECK(ends_well(*target));

@@ -158,7 +158,7 @@ TEST_CASE("two poolds do not share users for sessions") {
                                      "--max-sessions", "2"});
   INFO(other.output);
   CHECK(other.status == 1);
-  CHECK(other.output.find("give each poold a range of users of its own") != std::string::npos);
+  CHECK(other.output.find("give each poold its own range of unused users") != std::string::npos);
 }
 
 TEST_CASE("users for workers that make no sense are told at the start") {

@@ -252,5 +252,5 @@ TEST_CASE("a user for workers that does not exist is told at the start") {
   if (::geteuid() != 0) return report_skip("only root's workers become another user");
   const Finished poold = run_to_end({program_path("poold"), "--device", kDevice, "--listen", "tcp://127.0.0.1:0", "--worker-user", "no-such-user"}, {});
   CHECK(poold.status == 1);
-  CHECK(poold.output.find("there is no user 'no-such-user'") != std::string::npos);
+  CHECK(poold.output.find("no user named 'no-such-user'") != std::string::npos);
 }

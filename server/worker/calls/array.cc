@@ -41,7 +41,7 @@ Outcome array_part(Executor& session, Command& command) {
   }
   if (result != CUDA_SUCCESS) return result;
   session.table.bind_owned(Kind::array, body->handle, part, body->whole);
-  return session.table.broken() ? Outcome::malformed("a handle that cannot be") : Outcome(CUDA_SUCCESS);
+  return session.table.broken() ? Outcome::malformed("an invalid new handle") : Outcome(CUDA_SUCCESS);
 }
 
 Outcome get_reference(Executor& session, Command& command) {
@@ -66,7 +66,7 @@ Outcome get_reference(Executor& session, Command& command) {
   }
   if (result != CUDA_SUCCESS) return result;
   session.table.bind_owned(kind, body.handle, reference, body.module);
-  return session.table.broken() ? Outcome::malformed("a handle that cannot be") : Outcome(CUDA_SUCCESS);
+  return session.table.broken() ? Outcome::malformed("an invalid new handle") : Outcome(CUDA_SUCCESS);
 }
 
 Outcome set_border_color(Executor& session, Command& command) {

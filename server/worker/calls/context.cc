@@ -14,7 +14,7 @@ std::optional<Body> with_device(Executor& session, Command& command) {
 
 bool is_context_handle(uint64_t handle) { return cuda::kind_of(handle) == cuda::Kind::context; }
 
-Outcome stuck() { return Outcome::malformed("a context was destroyed while its work was waited for"); }
+Outcome stuck() { return Outcome::malformed("work in a destroyed context did not end within 10 s"); }
 
 // Retires the command's sequence number in any case: the client may reuse the context's addresses afterwards.
 class Retire {

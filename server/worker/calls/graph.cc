@@ -27,7 +27,7 @@ Outcome on_stream(Executor& session, Command& command, F&& work) {
 Outcome graph_nodes(Executor& session, Command& command) {
   const auto head = command.body.get<wire::GraphNodes>();
   if (!command.body.ok()) return bad_body();
-  if (!session.graphs.add(head, command.body)) return Outcome::malformed("a graph that cannot be");
+  if (!session.graphs.add(head, command.body)) return Outcome::malformed("an invalid graph");
   return CUDA_SUCCESS;
 }
 

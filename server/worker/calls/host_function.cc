@@ -18,7 +18,7 @@ CUresult call_back_when_done(Executor& session, StreamState& stream, uint64_t co
     tell();
     return CUDA_SUCCESS;
   }
-  const bool parked = session.when_done(stream, "the stream to get to a host function", [&session, command, tell, failed](CUresult result) {
+  const bool parked = session.when_done(stream, "the stream to reach a host function", [&session, command, tell, failed](CUresult result) {
     if (result == CUDA_SUCCESS) return tell();
     tell_not_called(session, command, result);
     failed();

@@ -117,7 +117,7 @@ Outcome finish_load(Executor& session, const Wanted& wanted, Kind kind, const Im
     session.footprints.forget_image(wanted.body.handle);
   }
   session.output_possible = true;
-  if (session.table.broken()) return Outcome::malformed("a handle that cannot be");
+  if (session.table.broken()) return Outcome::malformed("an invalid new handle");
   wire::Writer writer(session.reply_body);
   writer.put_text(loaded.log);
   writer.put(loaded.milliseconds);
@@ -135,7 +135,7 @@ Outcome upload_part(Executor& session, Command& command) {
     case Uploads::Added::too_much: return CUDA_ERROR_OUT_OF_MEMORY;
     case Uploads::Added::malformed: break;
   }
-  return Outcome::malformed("an upload's parts do not fit together");
+  return Outcome::malformed("the parts of an upload have inconsistent sizes");
 }
 
 bool may_load(const Executor& session) {
@@ -179,7 +179,7 @@ Outcome get_function(Executor& session, Command& command) {
   const CUresult result = session.api.cuModuleGetFunction(&function, static_cast<CUmodule>(*module), name.c_str());
   if (result != CUDA_SUCCESS) return result;
   session.table.bind_owned(Kind::function, body.handle, function, body.owner);
-  if (session.table.broken()) return Outcome::malformed("a handle that cannot be");
+  if (session.table.broken()) return Outcome::malformed("an invalid new handle");
   wire::FunctionInfo info{};
   for (uint32_t i = 0; i < wire::kFunctionAttributes; ++i) {
     int value = 0;
@@ -210,7 +210,7 @@ Outcome get_kernel(Executor& session, Command& command) {
   const CUresult result = session.api.cuLibraryGetKernel(&kernel, static_cast<CUlibrary>(*library), name.c_str());
   if (result != CUDA_SUCCESS) return result;
   session.table.bind_owned(Kind::kernel, body.handle, kernel, body.owner);
-  if (session.table.broken()) return Outcome::malformed("a handle that cannot be");
+  if (session.table.broken()) return Outcome::malformed("an invalid new handle");
   wire::FunctionInfo info{};
   for (uint32_t i = 0; i < wire::kFunctionAttributes && session.api.cuKernelGetAttribute; ++i) {
     int value = 0;
@@ -239,7 +239,7 @@ Outcome kernel_function(Executor& session, Command& command) {
   const CUresult result = session.api.cuKernelGetFunction(&function, static_cast<CUkernel>(*kernel));
   if (result != CUDA_SUCCESS) return result;
   session.table.bind_owned(Kind::function, body->handle, function, session.table.owner_of(body->kernel));
-  if (session.table.broken()) return Outcome::malformed("a handle that cannot be");
+  if (session.table.broken()) return Outcome::malformed("an invalid new handle");
   return CUDA_SUCCESS;
 }
 

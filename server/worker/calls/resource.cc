@@ -77,7 +77,7 @@ Outcome describe_resources(Executor& session, Command& command) {
   CUdevResourceDesc description = nullptr;
   const CUresult result = session.resources.describe(resources, &description);
   if (result == CUDA_SUCCESS) session.table.bind(cuda::Kind::resource_description, head.description, description);
-  return session.table.broken() ? Outcome::malformed("a handle that cannot be") : Outcome(result);
+  return session.table.broken() ? Outcome::malformed("an invalid new handle") : Outcome(result);
 }
 
 #else

@@ -17,7 +17,7 @@ Outcome share_host_memory(Executor& session, Command& command) {
   if (!connection.shares_memory()) return CUDA_ERROR_NOT_SUPPORTED;
   // The client sends the descriptor before the command.
   const auto descriptor = connection.receive_descriptor(transport::Clock::now());
-  if (!descriptor) return Outcome::malformed("no descriptor came with it");
+  if (!descriptor) return Outcome::malformed("share_host_memory without a file descriptor");
   ContextState* const context = session.enter(command);
   uint64_t device = 0;
   const CUresult result = context ? session.shared_memory.add(*context, body->memory, *descriptor, body->size, body->address, &device)

@@ -93,7 +93,7 @@ Outcome wait_for(Executor& session, Command& command, ContextState& context, std
   const uint64_t sequence = command.header.sequence;
   const CUcontext object = context.object;
   const CUresult deferred = session.take_deferred();
-  const WaitPool::Purpose purpose("the reply of a wait", streams.size() == 1 ? streams.front()->handle : AtWork::kNoStream);
+  const WaitPool::Purpose purpose("a synchronize call", streams.size() == 1 ? streams.front()->handle : AtWork::kNoStream);
   const bool parked = session.waits.submit(object, purpose, [&session, marks, sequence, object, deferred, begin] {
     make_current(session.api, object);
     CUresult result = CUDA_SUCCESS;
@@ -187,7 +187,7 @@ Outcome synchronize_event(Executor& session, Command& command) {
     session.answer(sequence, deferred != CUDA_SUCCESS ? deferred : result);
     make_current(session.api, nullptr);
   };
-  if (session.waits.submit(current, "the reply of a wait for an event", wait)) return Outcome::parked();
+  if (session.waits.submit(current, "a cuEventSynchronize call", wait)) return Outcome::parked();
   session.events.release(event);
   return deferred != CUDA_SUCCESS ? deferred : CUDA_ERROR_OUT_OF_MEMORY;
 }

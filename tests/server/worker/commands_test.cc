@@ -217,7 +217,7 @@ TEST_CASE("uploads above the limit fail, parts that do not fit end the session")
   client.send(Command::upload_part, bytes_of(wire::UploadPart{kUpload, 10}, uint32_t{0}));
   client.send(Command::upload_part, bytes_of(wire::UploadPart{kUpload, 11}, uint32_t{0}));
   CHECK(client.finish() == 1);
-  CHECK(client.end_reason.find("parts do not fit") != std::string::npos);
+  CHECK(client.end_reason.find("inconsistent sizes") != std::string::npos);
 }
 
 TEST_CASE("launches reach the device with their parameters") {

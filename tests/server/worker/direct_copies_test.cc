@@ -181,7 +181,7 @@ TEST_CASE("a key or an address that the client has not registered ends the sessi
   fixture.client.send(GENERATE(Command::direct_to_device, Command::direct_from_device), bytes_of(copy));
   const Message end = fixture.client.receive();
   CHECK(end.header.kind == wire::MessageKind::end);
-  CHECK(end.text() == "a copy straight from or to the client's memory failed: remote access error");
+  CHECK(end.text() == "an RDMA copy from or to the client's memory failed: remote access error");
 }
 
 TEST_CASE("numbers that cannot be are refused, and the session goes on") {

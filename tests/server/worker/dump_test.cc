@@ -121,7 +121,7 @@ TEST_CASE("a dump names the closed gates and what the backlog waits for") {
   CHECK(dump.kept(1).command() == "cuEventRecord");
   CHECK(dump.kept(2).command() == "cuStreamWaitEvent");
   CHECK(dump.kept(2).stream() == kSecond);
-  CHECK(dump.kept(2).waits_for() == "a command before it with the same object");
+  CHECK(dump.kept(2).waits_for() == "an earlier command that uses the same object");
 
   session.client->send(Command::resume_stream, bytes_of(wire::ResumeStream{kHold}));
   const admin::WorkerDump after = session.await_dump([](const auto& dump) { return dump.backlog() == 0 && dump.closed_gates() == 1; });
@@ -140,7 +140,7 @@ TEST_CASE("a dump names copies under way and what wait threads are in") {
     return dump.copies_under_way() == 1 && dump.waits_size() == 1 && !dump.waits(0).driver_function().empty();
   });
   REQUIRE(dump.waits_size() == 1);
-  CHECK(dump.waits(0).purpose() == "the reply of a wait");
+  CHECK(dump.waits(0).purpose() == "a synchronize call");
   CHECK(dump.waits(0).stream() == kFirst);
   CHECK(dump.waits(0).driver_function() == "cuEventSynchronize");
   REQUIRE(dump.copies_size() == 1);

@@ -373,7 +373,7 @@ TEST_CASE("sequence numbers must go up by one") {
   client.next_sequence += GENERATE(1u, 100u, ~0u);
   client.send(Command::ping, {});
   CHECK(client.finish() == 1);
-  CHECK(client.end_reason.find("came after") != std::string::npos);
+  CHECK(client.end_reason.find("received after") != std::string::npos);
 }
 
 TEST_CASE("unknown commands and wild lengths end the session") {
