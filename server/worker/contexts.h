@@ -124,7 +124,7 @@ struct ContextState {
   bool launched = false;  // kernels were launched since the output of device printf was last fetched
   CUstream scrubbing = nullptr;       // owned by Scrubber
   void* zeros = nullptr;              // owned by Scrubber; pinned
-  uint64_t charged = 0;               // bytes of the quota, charged by Footprints
+  uint64_t charged = 0;               // bytes of the quota, charged by MemoryCharges
   // Local memory that the device keeps for the context. Never shrinks (CU_CTX_LMEM_RESIZE_TO_MAX).
   struct LocalMemory {
     uint64_t at_first = 0;  // bytes per thread: the stack limit of a new context; 0: not queried yet

@@ -93,7 +93,7 @@ Executor::Executor(SessionStart& start)
       checkpoint(*this),
       virtual_memory(api, memory, scrubber),
       arrays(api, contexts, memory, scrubber, waits),
-      footprints(api, contexts, table, memory, ledger, start),
+      memory_charges(api, contexts, table, memory, ledger, start),
       graphs(*this),
       uploads(start.usage),
       cached_images(start.control, start.image_nonce, start.largest_image),
@@ -298,7 +298,7 @@ bool Executor::when_done(StreamState& stream, const char* purpose, std::function
 
 void Executor::forget_code(uint64_t handle) {
   images.forget(handle);
-  footprints.forget_image(handle);
+  memory_charges.forget_image(handle);
 }
 
 void Executor::unload_postponed() {

@@ -34,19 +34,19 @@
 #include "server/worker/device_memory.h"
 #include "server/worker/device_partition.h"
 #include "server/worker/event_guard.h"
-#include "server/worker/footprints.h"
-#include "server/worker/postponed_unloads.h"
 #include "server/worker/graphs.h"
 #include "server/worker/handle_table.h"
 #include "server/worker/images.h"
 #include "server/worker/inbox.h"
 #include "server/worker/linkers.h"
+#include "server/worker/memory_charges.h"
 #include "server/worker/memory_moves.h"
 #include "server/worker/offers.h"
 #include "server/worker/outbox.h"
+#include "server/worker/output_capture.h"
 #include "server/worker/peer.h"
 #include "server/worker/peer_requests.h"
-#include "server/worker/output_capture.h"
+#include "server/worker/postponed_unloads.h"
 #include "server/worker/remote_memory.h"
 #include "server/worker/resources.h"
 #include "server/worker/shared_host_memory.h"
@@ -128,7 +128,7 @@ class Executor {
   Checkpoint checkpoint;
   VirtualMemory virtual_memory;
   Arrays arrays;
-  Footprints footprints;
+  MemoryCharges memory_charges;
   PostponedUnloads postponed_unloads;
   Graphs graphs;
   Uploads uploads;

@@ -67,7 +67,8 @@ std::optional<CUresult> NodeWork::read_kernel(Executor& session, wire::Reader bo
   if (!node || !node->object) return CUDA_ERROR_INVALID_HANDLE;
   // The device may allocate local memory when the graph is instantiated. The command that uses the graph
   // reports this error.
-  if (const CUresult result = session.footprints.charge_local_memory(node->context ? *node->context : *context, *node); result != CUDA_SUCCESS) return result;
+  ContextState& owner = node->context ? *node->context : *context;
+  if (const CUresult result = session.memory_charges.charge_local_memory(owner, *node); result != CUDA_SUCCESS) return result;
   // A kernel can run in any context, so the node names one. A kernel may stand in place of a function, as in
   // launches.
   if (cuda::kind_of(launch.function) == cuda::Kind::kernel) {

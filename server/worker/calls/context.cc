@@ -35,10 +35,10 @@ void remove(Executor& session, ContextState& context) {
 }
 
 void add(Executor& session, uint64_t handle, CUcontext object, int device, bool primary, GreenContext green,
-         Footprints::Coming& footprint) {
+         MemoryCharges::PendingContext& pending) {
   ContextState& added = *session.contexts.add(handle, object, device, primary);
   added.green = green;
-  footprint.become(added);
+  pending.transfer_to(added);
   session.table.bind(cuda::Kind::context, handle, object);
   wire::Writer(session.reply_body).put(handle);
 }
@@ -70,7 +70,7 @@ bool end_greens(Executor& session, const ContextState& primary) {
   }
   for (const uint64_t handle : greens) {
     ContextState& context = *session.contexts.find(handle);
-    const Footprints::Leaving leaving(session.footprints, context);
+    const MemoryCharges::ContextRelease release(session.memory_charges, context);
     if (!session.leave(context)) return false;
     const CUcontext object = context.object;
     const GreenContext green = context.green;
@@ -87,21 +87,21 @@ Outcome create_green(Executor& session, const wire::CreateContext& body, uint64_
   ContextState* const root = session.contexts.find_primary(body.device);
   if (!root) return CUDA_ERROR_INVALID_CONTEXT;
   session.contexts.enter(nullptr);
-  Footprints::Coming coming(session.footprints, body.device);
-  if (coming.result() != CUDA_SUCCESS) return coming.result();
+  MemoryCharges::PendingContext pending(session.memory_charges, body.device);
+  if (pending.result() != CUDA_SUCCESS) return pending.result();
   CUcontext object = nullptr;
   GreenContext green = nullptr;
   CUresult result = make_green(session, body.device, &object, [&] {
     return session.partition.create(body.device, static_cast<CUdevResourceDesc>(*description), &green, &object);
   });
   if (result != CUDA_SUCCESS) return result;
-  result = coming.measure(object);
+  result = pending.measure(object);
   if (result != CUDA_SUCCESS) {
     session.destroy(object, false, green);
     forget_current();
     return result;
   }
-  add(session, body.handle, object, body.device, false, green, coming);
+  add(session, body.handle, object, body.device, false, green, pending);
   session.contexts.find(body.handle)->root = root;
   return CUDA_SUCCESS;
 }
@@ -131,19 +131,19 @@ Outcome retain_primary_context(Executor& session, Command& command) {
     if (result == CUDA_SUCCESS) ++known->retained;
     return result;
   }
-  Footprints::Coming coming(session.footprints, body->device);
-  if (coming.result() != CUDA_SUCCESS) return coming.result();
+  MemoryCharges::PendingContext pending(session.memory_charges, body->device);
+  if (pending.result() != CUDA_SUCCESS) return pending.result();
   CUresult result = session.api.cuDevicePrimaryCtxRetain(&object, body->device);
   if (result != CUDA_SUCCESS) return result;
   GreenContext green = nullptr;
   if (session.groups_of(body->device) != 0) result = make_green(session, body->device, &green, &object);
-  if (result == CUDA_SUCCESS) result = coming.measure(object);
+  if (result == CUDA_SUCCESS) result = pending.measure(object);
   if (result != CUDA_SUCCESS) {
     session.destroy(object, true, green);
     session.api.cuDevicePrimaryCtxRelease_v2(body->device);
     return result;
   }
-  add(session, body->handle, object, body->device, true, green, coming);
+  add(session, body->handle, object, body->device, true, green, pending);
   return CUDA_SUCCESS;
 }
 
@@ -155,7 +155,7 @@ Outcome release_primary_context(Executor& session, Command& command) {
   if (!context || context->handle != body->handle) return CUDA_ERROR_INVALID_CONTEXT;
   if (--context->retained != 0) return session.api.cuDevicePrimaryCtxRelease_v2(body->device);
   if (!end_greens(session, *context)) return stuck();
-  const Footprints::Leaving leaving(session.footprints, *context);
+  const MemoryCharges::ContextRelease release(session.memory_charges, *context);
   if (!session.leave(*context)) return stuck();
   const CUcontext object = context->object;
   const GreenContext green = context->green;
@@ -172,7 +172,7 @@ Outcome reset_primary_context(Executor& session, Command& command) {
   if (!context) return CUDA_SUCCESS;  // nothing to reset
   if (context->handle != body->handle) return CUDA_ERROR_INVALID_CONTEXT;
   if (!end_greens(session, *context)) return stuck();
-  const Footprints::Leaving leaving(session.footprints, *context);
+  const MemoryCharges::ContextRelease release(session.memory_charges, *context);
   if (!session.leave(*context)) return stuck();
   // The reset ends all retains; the client retains the context again before its next use.
   const unsigned retained = context->retained;
@@ -199,21 +199,21 @@ Outcome create_context(Executor& session, Command& command) {
   if (green_wanted) return create_green(session, body, description);
   if (!session.api.cuCtxCreate_v2 || !session.api.cuCtxDestroy_v2) return CUDA_ERROR_NOT_SUPPORTED;
   session.contexts.enter(nullptr);
-  Footprints::Coming coming(session.footprints, body.device);
-  if (coming.result() != CUDA_SUCCESS) return coming.result();
+  MemoryCharges::PendingContext pending(session.memory_charges, body.device);
+  if (pending.result() != CUDA_SUCCESS) return pending.result();
   CUcontext object = nullptr;
   GreenContext green = nullptr;
   CUresult result = session.groups_of(body.device) != 0 ? make_green(session, body.device, &green, &object)
                                                          : session.api.cuCtxCreate_v2(&object, body.flags, body.device);
   forget_current();  // creating a context makes it current
   if (result != CUDA_SUCCESS) return result;
-  result = coming.measure(object);
+  result = pending.measure(object);
   if (result != CUDA_SUCCESS) {
     session.destroy(object, false, green);
     forget_current();
     return result;
   }
-  add(session, body.handle, object, body.device, false, green, coming);
+  add(session, body.handle, object, body.device, false, green, pending);
   return CUDA_SUCCESS;
 }
 
@@ -223,7 +223,7 @@ Outcome destroy_context(Executor& session, Command& command) {
   const Retire retire(session, command);
   ContextState* const context = session.contexts.find(body->handle);
   if (!context || context->primary) return CUDA_ERROR_INVALID_CONTEXT;
-  const Footprints::Leaving leaving(session.footprints, *context);
+  const MemoryCharges::ContextRelease release(session.memory_charges, *context);
   if (!session.leave(*context)) return stuck();
   const CUcontext object = context->object;
   const GreenContext green = context->green;

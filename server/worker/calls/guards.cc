@@ -243,7 +243,7 @@ CUresult memory_info(size_t* free, size_t* total) {
   }
   return result;
 }
-CUresult set_limit(CUlimit limit, size_t value) { return t_executor->footprints.set_limit(limit, value); }
+CUresult set_limit(CUlimit limit, size_t value) { return t_executor->memory_charges.set_limit(limit, value); }
 CUresult granularity(size_t* size, const CUmemAllocationProp* properties, CUmemAllocationGranularity_flags option) {
   if (!plain_properties(properties)) return CUDA_ERROR_NOT_SUPPORTED;
   CUmemAllocationProp found = *properties;

@@ -31,10 +31,10 @@ template <class F>
 CUresult launch_in_quota(Executor& session, StreamState& stream, const HandleTable::Launchable& kernel, const WorkKind& kind, F&& launch) {
   ContextState& context = kernel.context ? *kernel.context : stream.context->owner();
   const ContextState::LocalMemory before = context.local;
-  CUresult result = session.footprints.charge_local_memory(context, kernel);
+  CUresult result = session.memory_charges.charge_local_memory(context, kernel);
   if (result != CUDA_SUCCESS) return result;
   result = session.compute.run(stream, kind, launch);
-  if (result == CUDA_ERROR_OUT_OF_MEMORY) session.footprints.restore_local_memory(context, before);
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) session.memory_charges.restore_local_memory(context, before);
   return result;
 }
 

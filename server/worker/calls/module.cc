@@ -114,7 +114,7 @@ Outcome finish_load(Executor& session, const Wanted& wanted, Kind kind, const Im
     session.table.bind(kind, wanted.body.handle, loaded.object);
     if (wanted.uploaded) session.cached_images.deposit(wanted.bundle());
   } else if (loaded.admitted) {
-    session.footprints.forget_image(wanted.body.handle);
+    session.memory_charges.forget_image(wanted.body.handle);
   }
   session.output_possible = true;
   if (session.table.broken()) return Outcome::malformed("an invalid new handle");
@@ -151,7 +151,7 @@ Outcome load_module(Executor& session, Command& command) {
   const uint64_t handle = wanted.body.handle;
   return finish_load(session, wanted, Kind::module,
                      session.images.load_module(handle, device_of(session), wanted.bundle(), wanted.options, [&](const cuda::Image& image) {
-                       return session.footprints.add_module(handle, image);
+                       return session.memory_charges.add_module(handle, image);
                      }));
 }
 
@@ -164,7 +164,7 @@ Outcome load_library(Executor& session, Command& command) {
   const uint64_t handle = wanted.body.handle;
   return finish_load(session, wanted, Kind::library,
                      session.images.load_library(handle, device_of(session), wanted.bundle(), wanted.options, [&](const cuda::Image& image) {
-                       return session.footprints.add_library(handle, image);
+                       return session.memory_charges.add_library(handle, image);
                      }));
 }
 

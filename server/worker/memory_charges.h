@@ -16,42 +16,43 @@
 
 namespace gpupool::worker {
 
-class Footprints {
+class MemoryCharges {
  public:
-  Footprints(const DeviceApi& api, Contexts& contexts, HandleTable& table, DeviceMemory& memory, quota::Ledger& ledger, const SessionStart& start)
+  MemoryCharges(const DeviceApi& api, Contexts& contexts, HandleTable& table, DeviceMemory& memory, quota::Ledger& ledger,
+                const SessionStart& start)
       : api_(api), contexts_(contexts), table_(table), memory_(memory), ledger_(ledger), start_(start) {}
 
-  // A context that is about to be created on `device`. Its charge passes to the context with become(), or is
-  // released by the destructor.
-  class Coming {
+  // The charge of a context that is about to be created on `device`. It passes to the context with
+  // transfer_to(), or is released by the destructor.
+  class PendingContext {
    public:
-    Coming(Footprints& all, int device);
-    ~Coming();
-    Coming(const Coming&) = delete;
-    Coming& operator=(const Coming&) = delete;
+    PendingContext(MemoryCharges& all, int device);
+    ~PendingContext();
+    PendingContext(const PendingContext&) = delete;
+    PendingContext& operator=(const PendingContext&) = delete;
     CUresult result() const { return result_; }  // OUT_OF_MEMORY: do not create the context
     // Call after the context was created. OUT_OF_MEMORY: the context must be destroyed again.
     CUresult measure(CUcontext made);
-    void become(ContextState& context);
+    void transfer_to(ContextState& context);
 
    private:
-    Footprints& all_;
+    MemoryCharges& all_;
     const int device_;
     CUresult result_;
     uint64_t charged_ = 0;
     MemoryUse before_;
     bool by_context_ = false;  // the memory in use is reported by a context, which may differ from NVML
   };
-  // A context that is about to be destroyed. The destructor releases its charge.
-  class Leaving {
+  // Releases the charge of a context that is about to be destroyed, in the destructor.
+  class ContextRelease {
    public:
-    Leaving(Footprints& all, const ContextState& context) : all_(all), device_(context.device), charged_(context.charged) {}
-    ~Leaving() { all_.memory_.uncharge(device_, charged_); }
-    Leaving(const Leaving&) = delete;
-    Leaving& operator=(const Leaving&) = delete;
+    ContextRelease(MemoryCharges& all, const ContextState& context) : all_(all), device_(context.device), charged_(context.charged) {}
+    ~ContextRelease() { all_.memory_.uncharge(device_, charged_); }
+    ContextRelease(const ContextRelease&) = delete;
+    ContextRelease& operator=(const ContextRelease&) = delete;
 
    private:
-    Footprints& all_;
+    MemoryCharges& all_;
     const int device_;
     const uint64_t charged_;
   };
@@ -65,7 +66,7 @@ class Footprints {
   // cuCtxSetLimit for the current context; charges or releases the difference.
   CUresult set_limit(CUlimit limit, size_t value);
 
-  // --- Local memory (footprints_local_memory.cc) ---
+  // --- Local memory (memory_charges_local_memory.cc) ---
   // Call before the kernel is launched in the context or becomes a node of a graph in it; a function's own
   // context takes precedence. Charges the growth of the context's local memory. OUT_OF_MEMORY: the quota is
   // exhausted.

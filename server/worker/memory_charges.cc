@@ -1,4 +1,4 @@
-#include "server/worker/footprints.h"
+#include "server/worker/memory_charges.h"
 
 #include <algorithm>
 #include <utility>
@@ -23,7 +23,7 @@ uint64_t growth(const MemoryUse& before, const MemoryUse& after) {
 
 }  // namespace
 
-Footprints::Coming::Coming(Footprints& all, int device) : all_(all), device_(device) {
+MemoryCharges::PendingContext::PendingContext(MemoryCharges& all, int device) : all_(all), device_(device) {
   const uint64_t libraries = all.libraries();
   // A new context's work is not ordered after pending clears of another context.
   result_ = all.contexts_.await_clears();
@@ -35,9 +35,9 @@ Footprints::Coming::Coming(Footprints& all, int device) : all_(all), device_(dev
   by_context_ = another || !before_.device;
 }
 
-Footprints::Coming::~Coming() { all_.memory_.uncharge(device_, charged_); }
+MemoryCharges::PendingContext::~PendingContext() { all_.memory_.uncharge(device_, charged_); }
 
-CUresult Footprints::Coming::measure(CUcontext made) {
+CUresult MemoryCharges::PendingContext::measure(CUcontext made) {
   const uint64_t taken = growth(before_, all_.used_on(device_, by_context_ ? made : nullptr));
   if (const CUresult result = all_.memory_.charge(device_, taken); result != CUDA_SUCCESS) {
     all_.log_refusal(device_, taken);
@@ -47,9 +47,9 @@ CUresult Footprints::Coming::measure(CUcontext made) {
   return CUDA_SUCCESS;
 }
 
-void Footprints::Coming::become(ContextState& context) { context.charged = std::exchange(charged_, 0); }
+void MemoryCharges::PendingContext::transfer_to(ContextState& context) { context.charged = std::exchange(charged_, 0); }
 
-cuda::DeviceUse Footprints::use_of(const cuda::Image& image, int device) const {
+cuda::DeviceUse MemoryCharges::use_of(const cuda::Image& image, int device) const {
   int major = 0, minor = 0;
   if (!api_.cuDeviceGetAttribute ||
       api_.cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device) != CUDA_SUCCESS ||
@@ -61,7 +61,7 @@ cuda::DeviceUse Footprints::use_of(const cuda::Image& image, int device) const {
   return use;
 }
 
-CUresult Footprints::add_module(uint64_t handle, const cuda::Image& image) {
+CUresult MemoryCharges::add_module(uint64_t handle, const cuda::Image& image) {
   if (images_.contains(handle)) return CUDA_ERROR_INVALID_VALUE;
   const ContextState* const context = contexts_.current();
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
@@ -72,7 +72,7 @@ CUresult Footprints::add_module(uint64_t handle, const cuda::Image& image) {
   return CUDA_SUCCESS;
 }
 
-CUresult Footprints::add_library(uint64_t handle, const cuda::Image& image) {
+CUresult MemoryCharges::add_library(uint64_t handle, const cuda::Image& image) {
   if (images_.contains(handle)) return CUDA_ERROR_INVALID_VALUE;
   const ContextState* const context = contexts_.current();
   const cuda::DeviceUse use = use_of(image, context ? context->device : 0);
@@ -92,7 +92,7 @@ CUresult Footprints::add_library(uint64_t handle, const cuda::Image& image) {
   return CUDA_SUCCESS;
 }
 
-void Footprints::forget_image(uint64_t handle) {
+void MemoryCharges::forget_image(uint64_t handle) {
   const auto known = images_.find(handle);
   if (known == images_.end()) return;
   const Image gone = known->second;
@@ -104,7 +104,7 @@ void Footprints::forget_image(uint64_t handle) {
   }
 }
 
-uint64_t Footprints::libraries() const {
+uint64_t MemoryCharges::libraries() const {
   uint64_t sum = 0;
   for (const auto& [handle, image] : images_) {
     if (image.device < 0 && __builtin_add_overflow(sum, image.bytes, &sum)) return UINT64_MAX;
@@ -131,7 +131,7 @@ std::optional<uint64_t> cost_of_limit(CUlimit limit, uint64_t value) {
 
 }  // namespace
 
-CUresult Footprints::set_limit(CUlimit limit, size_t value) {
+CUresult MemoryCharges::set_limit(CUlimit limit, size_t value) {
   if (!contexts_.current()) return CUDA_ERROR_INVALID_CONTEXT;
   ContextState& context = contexts_.current()->owner();
   if (!api_.cuCtxSetLimit || !api_.cuCtxGetLimit) return CUDA_ERROR_NOT_SUPPORTED;
@@ -164,7 +164,7 @@ CUresult Footprints::set_limit(CUlimit limit, size_t value) {
   return result;
 }
 
-MemoryUse Footprints::used_on(int device, CUcontext context) {
+MemoryUse MemoryCharges::used_on(int device, CUcontext context) {
   MemoryUse use = start_.memory_use ? start_.memory_use(device) : MemoryUse{};
   if (use.process || !context || !api_.cuMemGetInfo_v2) return use;
   const CUcontext before = current_context();
@@ -175,7 +175,7 @@ MemoryUse Footprints::used_on(int device, CUcontext context) {
   return use;
 }
 
-void Footprints::log_refusal(int device, uint64_t context_bytes) const {
+void MemoryCharges::log_refusal(int device, uint64_t context_bytes) const {
   const auto room = ledger_.room(device);
   log::warning("context_exceeds_quota", {{"session", start_.session_number},
                                          {"gpu", device},

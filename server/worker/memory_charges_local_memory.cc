@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "server/worker/footprints.h"
+#include "server/worker/memory_charges.h"
 
 namespace gpupool::worker {
 namespace {
@@ -16,7 +16,7 @@ constexpr uint64_t kLeastGranularity = 512;
 
 // Returns the whole size, although the context may have some of it from its creation: the driver does not
 // report that.
-uint64_t Footprints::local_memory(uint64_t bytes_per_thread, int device) const {
+uint64_t MemoryCharges::local_memory(uint64_t bytes_per_thread, int device) const {
   int processors = 0, threads = 0;
   if (!api_.cuDeviceGetAttribute ||
       api_.cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device) != CUDA_SUCCESS ||
@@ -32,7 +32,7 @@ uint64_t Footprints::local_memory(uint64_t bytes_per_thread, int device) const {
 }
 
 // Raises *bytes to the need of a function or kernel.
-CUresult Footprints::add_local_bytes(cuda::Kind kind, void* object, int device, uint64_t* bytes) const {
+CUresult MemoryCharges::add_local_bytes(cuda::Kind kind, void* object, int device, uint64_t* bytes) const {
   int needed = 0;
   CUresult result = CUDA_SUCCESS;
   if (kind == cuda::Kind::function) {
@@ -48,7 +48,7 @@ CUresult Footprints::add_local_bytes(cuda::Kind kind, void* object, int device, 
 
 // Does the same for all kernels of a module or library: a kernel may launch any of them, and the worker does
 // not see these launches.
-CUresult Footprints::add_local_bytes_of_all(uint64_t code, int device, uint64_t* bytes) const {
+CUresult MemoryCharges::add_local_bytes_of_all(uint64_t code, int device, uint64_t* bytes) const {
 #if CUDA_VERSION >= 12040
   const auto add_all = [&](cuda::Kind kind, auto of, const auto& count_of, const auto& enumerate, auto object) -> CUresult {
     if (!count_of || !enumerate) return CUDA_SUCCESS;
@@ -73,7 +73,7 @@ CUresult Footprints::add_local_bytes_of_all(uint64_t code, int device, uint64_t*
 
 // Fails if the driver does not report the kernel's need. It reports none in a broken context, and a later
 // context would take the need for 0.
-CUresult Footprints::grow_local_memory(ContextState& context, const HandleTable::Launchable& kernel) {
+CUresult MemoryCharges::grow_local_memory(ContextState& context, const HandleTable::Launchable& kernel) {
   KernelMemory& memory = *kernel.memory;
   if ((memory.devices & bit_of_device(context.device)) == 0) {
     CUresult result = add_local_bytes(cuda::kind_of(kernel.handle), kernel.object, context.device, &memory.bytes);
@@ -87,7 +87,7 @@ CUresult Footprints::grow_local_memory(ContextState& context, const HandleTable:
   return grow_local_memory(context, memory.bytes);
 }
 
-CUresult Footprints::grow_local_memory(ContextState& context, uint64_t bytes_per_thread) {
+CUresult MemoryCharges::grow_local_memory(ContextState& context, uint64_t bytes_per_thread) {
   // Query the initial limit before anything makes it grow: a driver may raise the limit to the need of a
   // kernel.
   if (context.local.at_first == 0) {
@@ -107,7 +107,7 @@ CUresult Footprints::grow_local_memory(ContextState& context, uint64_t bytes_per
   return CUDA_SUCCESS;
 }
 
-void Footprints::restore_local_memory(ContextState& context, const ContextState::LocalMemory& before) {
+void MemoryCharges::restore_local_memory(ContextState& context, const ContextState::LocalMemory& before) {
   const uint64_t more = context.local.charged - before.charged;
   if (more == 0) return;
   memory_.uncharge(context.device, more);
@@ -118,7 +118,7 @@ void Footprints::restore_local_memory(ContextState& context, const ContextState:
 }
 
 // Lowering the limit releases nothing: see ContextState::LocalMemory.
-CUresult Footprints::set_stack_limit(ContextState& context, size_t value) {
+CUresult MemoryCharges::set_stack_limit(ContextState& context, size_t value) {
   const ContextState::LocalMemory before = context.local;
   CUresult result = grow_local_memory(context, value);
   if (result != CUDA_SUCCESS) return result;
