@@ -19,9 +19,9 @@ CUresult CheckpointImage::copy_all(uint64_t most) {
   if (bytes > most) return CUDA_ERROR_OUT_OF_MEMORY;
   for (const auto& piece : pieces_) {
     if (is_shared(*piece)) {
-      auto held = offers_.hold(piece->handle());
-      if (!held) return CUDA_ERROR_NOT_PERMITTED;
-      piece->held = std::move(*held);
+      auto suspended = exported_handles_.suspend(piece->handle());
+      if (!suspended) return CUDA_ERROR_NOT_PERMITTED;
+      piece->suspended = std::move(*suspended);
     }
     if (piece->borrowed || piece->bytes == 0) continue;
     piece->host = take_host_pages(piece->bytes);
@@ -100,9 +100,9 @@ void CheckpointImage::settle(Piece& piece, bool was_out) {
   if (was_out && is_shared(piece) && !ledger_.share(piece.device, piece.charged, *piece.shared())) {
     // The tenant's limit of shared memory is reached: names that the program gave out become invalid.
     *piece.shared() = 0;
-    offers_.forget(std::move(piece.held));
+    exported_handles_.forget(std::move(piece.suspended));
   } else {
-    offers_.renew(std::move(piece.held), piece.handle());
+    exported_handles_.resume(std::move(piece.suspended), piece.handle());
   }
   release_host(piece);
   piece.is_back();

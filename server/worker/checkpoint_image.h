@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "server/quota/ledger.h"
-#include "server/worker/offers.h"
+#include "server/worker/exported_handles.h"
 #include "server/worker/outbox.h"
 
 namespace gpupool::worker {
@@ -44,11 +44,12 @@ class CheckpointImage {
     const uint64_t charged;
     std::byte* host = nullptr;
     bool borrowed = false;   // until left(), `host` is owned elsewhere and already holds the data
-    Offers::Held held;       // keeps other sessions from importing the memory
+    ExportedHandles::Suspended suspended;  // keeps other sessions from importing the memory
   };
   using Pieces = std::vector<std::unique_ptr<Piece>>;
 
-  CheckpointImage(quota::Ledger& ledger, Offers& offers, Outbox& outbox) : ledger_(ledger), offers_(offers), outbox_(outbox) {}
+  CheckpointImage(quota::Ledger& ledger, ExportedHandles& exported_handles, Outbox& outbox)
+      : ledger_(ledger), exported_handles_(exported_handles), outbox_(outbox) {}
   ~CheckpointImage() { drop(); }
   CheckpointImage(const CheckpointImage&) = delete;
   CheckpointImage& operator=(const CheckpointImage&) = delete;
@@ -70,7 +71,7 @@ class CheckpointImage {
   static void release_host(Piece& piece);
 
   quota::Ledger& ledger_;
-  Offers& offers_;
+  ExportedHandles& exported_handles_;
   Outbox& outbox_;
   Pieces pieces_;
   bool out_ = false;

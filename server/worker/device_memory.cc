@@ -158,7 +158,7 @@ CUresult DeviceMemory::join_charge(int device, uint64_t bytes, uint64_t charge) 
   return CUDA_SUCCESS;
 }
 
-CUresult DeviceMemory::share(uint64_t address, Offers::Memory* memory, uint64_t* offset) {
+CUresult DeviceMemory::share(uint64_t address, ExportedHandles::Memory* memory, uint64_t* offset) {
   auto found = mappings_.upper_bound(address);
   if (found == mappings_.begin()) return CUDA_ERROR_INVALID_VALUE;
   --found;

@@ -20,7 +20,7 @@
 #include "server/worker/checkpoint_image.h"
 #include "server/worker/contexts.h"
 #include "server/worker/device_windows.h"
-#include "server/worker/offers.h"
+#include "server/worker/exported_handles.h"
 #include "server/worker/outbox.h"
 #include "server/worker/scrubber.h"
 
@@ -103,7 +103,7 @@ class DeviceMemory {
   // True if memory of the device can be shared; it must be created as shareable.
   bool shareable(int device) const;
   // Returns the mapping at an address for other sessions. From now on it is not moved to host memory.
-  CUresult share(uint64_t address, Offers::Memory* memory, uint64_t* offset);
+  CUresult share(uint64_t address, ExportedHandles::Memory* memory, uint64_t* offset);
   // Sets a function to call before the session releases memory. It returns true if other sessions may hold
   // the memory.
   void on_release(std::function<bool(CUmemGenericAllocationHandle)> released) { released_ = std::move(released); }

@@ -20,7 +20,7 @@ constexpr int kMostKeptListed = 20;  // entries of the backlog's list
 // Returns a serialized WorkerDump of at most server::kMaxControlPayload bytes. Any thread.
 std::string dump(Executor& session);
 // Answers poold's requests for dumps during its lifetime, on the control thread. That thread can be inside a
-// driver call itself (offers.h), which delays the answer.
+// driver call itself (exported_handles.h), which delays the answer.
 class DumpServer {
  public:
   explicit DumpServer(Executor& session);

@@ -86,8 +86,8 @@ Executor::Executor(SessionStart& start)
       bulk(api, outbox, staging, waits, capture, output_possible),
       links(copies, outbox, start.compression, start.welcome_bulk, start.bulk_token),
       peer_requests(start.control),
-      offers(api, start.control, start.server_id, start.session_number),
-      checkpoint_image(ledger, offers, outbox),
+      exported_handles(api, start.control, start.server_id, start.session_number),
+      checkpoint_image(ledger, exported_handles, outbox),
       memory(api, contexts, outbox, ledger, scrubber, remote.memory()),
       moves(*this),
       checkpoint(*this),
@@ -110,7 +110,7 @@ Executor::Executor(SessionStart& start)
   table.release_memory_by([this](CUmemGenericAllocationHandle handle) { virtual_memory.release(handle); });
   table.hide_arrays_if([this](const void* array) { return arrays.is_dirty(array); });
   table.destroy_array_by([this](void* array) { arrays.drop(array); });
-  memory.on_release([this](CUmemGenericAllocationHandle handle) { return offers.withdraw(handle); });
+  memory.on_release([this](CUmemGenericAllocationHandle handle) { return exported_handles.withdraw(handle); });
   memory.take_range(start.range_base, start.range_size);
   if (!start.direct_memory) memory.stage_always();
 }
@@ -500,7 +500,7 @@ bool Executor::leave(ContextState& context) {
   staging.drop_context(context, false);
   shared_memory.drop_context(context);
   memory.drop_context(context, false);
-  offers.withdraw_events(context);
+  exported_handles.withdraw_events(context);
   graphs.drop(context);
   linkers.drop(context);
   arrays.drop_objects(context);

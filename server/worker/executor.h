@@ -34,6 +34,7 @@
 #include "server/worker/device_memory.h"
 #include "server/worker/device_partition.h"
 #include "server/worker/event_guard.h"
+#include "server/worker/exported_handles.h"
 #include "server/worker/graphs.h"
 #include "server/worker/handle_table.h"
 #include "server/worker/images.h"
@@ -41,7 +42,6 @@
 #include "server/worker/linkers.h"
 #include "server/worker/memory_charges.h"
 #include "server/worker/memory_moves.h"
-#include "server/worker/offers.h"
 #include "server/worker/outbox.h"
 #include "server/worker/output_capture.h"
 #include "server/worker/peer.h"
@@ -121,7 +121,7 @@ class Executor {
   BulkCopies copies;
   BulkLinks links;
   PeerRequests peer_requests;
-  Offers offers;
+  ExportedHandles exported_handles;
   CheckpointImage checkpoint_image;
   DeviceMemory memory;
   MemoryMoves moves;

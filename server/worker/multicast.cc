@@ -19,7 +19,7 @@ VirtualMemory::Allocation* VirtualMemory::find_multicast(CUmemGenericAllocationH
 CUresult VirtualMemory::create_multicast(CUmemGenericAllocationHandle* handle, const CUmulticastObjectProp& properties) {
   if (!api_.cuMulticastCreate || !api_.cuMulticastUnbind || !api_.cuMemRelease) return CUDA_ERROR_NOT_SUPPORTED;
   if (multicasts_ >= kMaxMulticasts) return CUDA_ERROR_OUT_OF_MEMORY;
-  auto made = std::make_shared<Allocation>(api_, memory_, Offers::Memory::kOfNone, properties.size, properties.handleTypes);
+  auto made = std::make_shared<Allocation>(api_, memory_, ExportedHandles::Memory::kOfNone, properties.size, properties.handleTypes);
   made->multicasts = &multicasts_;
   ++multicasts_;
   CUmulticastObjectProp wanted = properties;

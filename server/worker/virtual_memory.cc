@@ -105,7 +105,7 @@ CUresult VirtualMemory::map_at(CUdeviceptr address, const Mapping& mapping) {
   return result;
 }
 
-CUresult VirtualMemory::share(CUmemGenericAllocationHandle handle, Offers::Memory* memory) {
+CUresult VirtualMemory::share(CUmemGenericAllocationHandle handle, ExportedHandles::Memory* memory) {
   const auto known = created_.find(handle);
   if (known == created_.end() || known->second->handle_types == CU_MEM_HANDLE_TYPE_NONE) return CUDA_ERROR_INVALID_VALUE;
   Allocation& allocation = *known->second;
@@ -115,7 +115,7 @@ CUresult VirtualMemory::share(CUmemGenericAllocationHandle handle, Offers::Memor
   return CUDA_SUCCESS;
 }
 
-CUresult VirtualMemory::import(int descriptor, const Offers::Memory& memory, CUmemGenericAllocationHandle* handle) {
+CUresult VirtualMemory::import(int descriptor, const ExportedHandles::Memory& memory, CUmemGenericAllocationHandle* handle) {
   if (!api_.cuMemImportFromShareableHandle || !api_.cuMemRelease) return CUDA_ERROR_NOT_SUPPORTED;
   if (memory.is_multicast() && multicasts_ >= kMaxMulticasts) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult charged = memory.is_multicast() ? CUDA_SUCCESS : memory_.join_charge(memory.device, memory.size, memory.charge);

@@ -37,9 +37,9 @@ class VirtualMemory {
   CUresult unbind_multicast(CUmemGenericAllocationHandle object, CUdevice device, size_t offset, size_t size);
 #endif
   // Describes memory for other sessions. CUDA_ERROR_INVALID_VALUE: it was not created as shareable.
-  CUresult share(CUmemGenericAllocationHandle handle, Offers::Memory* memory);
+  CUresult share(CUmemGenericAllocationHandle handle, ExportedHandles::Memory* memory);
   // Imports another session's memory; the caller keeps the descriptor.
-  CUresult import(int descriptor, const Offers::Memory& memory, CUmemGenericAllocationHandle* handle);
+  CUresult import(int descriptor, const ExportedHandles::Memory& memory, CUmemGenericAllocationHandle* handle);
   // Unmaps everything. All handles have been released.
   void drop_all();
   // True if other sessions may have some of the memory, which then cannot be checkpointed; neither can
@@ -76,7 +76,7 @@ class VirtualMemory {
     size_t* multicasts = nullptr;  // multicast object only: counter of these objects
     std::vector<Bound> bound;      // multicast object only: memory bound to it
 
-    bool is_multicast() const { return device == Offers::Memory::kOfNone; }
+    bool is_multicast() const { return device == ExportedHandles::Memory::kOfNone; }
 
    private:
     const DeviceApi& api_;

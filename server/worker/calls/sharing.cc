@@ -19,7 +19,7 @@ Outcome export_memory(Executor& session, Command& command) {
   if (!body) return bad_body();
   session.enter(command);
   wire::SharedName name{};
-  Offers::Memory memory;
+  ExportedHandles::Memory memory;
   uint64_t offset = 0;
   CUresult result = CUDA_SUCCESS;
   if (body->memory != 0) {
@@ -29,7 +29,7 @@ Outcome export_memory(Executor& session, Command& command) {
   } else {
     result = session.memory.share(body->address, &memory, &offset);
   }
-  if (result == CUDA_SUCCESS) result = session.offers.offer(memory, &name);
+  if (result == CUDA_SUCCESS) result = session.exported_handles.export_handle(memory, &name);
   name.offset = offset;
   return reply_name(session, result, name);
 }
@@ -38,8 +38,8 @@ Outcome import_memory(Executor& session, Command& command) {
   const auto body = only<wire::ImportMemory>(command);
   if (!body) return bad_body();
   session.enter(command);
-  Offers::Fetched fetched;
-  CUresult result = session.offers.fetch(body->name, &fetched);
+  ExportedHandles::Fetched fetched;
+  CUresult result = session.exported_handles.fetch(body->name, &fetched);
   if (result != CUDA_SUCCESS) return result;
   if (!fetched.memory) return CUDA_ERROR_INVALID_VALUE;
   if (fetched.own && (body->flags & wire::kOfOthersOnly) != 0) return CUDA_ERROR_INVALID_CONTEXT;
@@ -64,10 +64,10 @@ Outcome export_event(Executor& session, Command& command) {
   if (!session.api.cuIpcGetEventHandle) return CUDA_ERROR_NOT_SUPPORTED;
   const auto object = session.table.resolve(cuda::Kind::event, body->event);
   if (!object || !*object) return CUDA_ERROR_INVALID_HANDLE;
-  Offers::Event event{static_cast<CUevent>(*object), context, {}};
+  ExportedHandles::Event event{static_cast<CUevent>(*object), context, {}};
   wire::SharedName name{};
   CUresult result = session.api.cuIpcGetEventHandle(&event.handle, event.event);
-  if (result == CUDA_SUCCESS) result = session.offers.offer(event, &name);
+  if (result == CUDA_SUCCESS) result = session.exported_handles.export_handle(event, &name);
   return reply_name(session, result, name);
 }
 
@@ -76,8 +76,8 @@ Outcome import_event(Executor& session, Command& command) {
   if (!body) return bad_body();
   if (!session.enter(command)) return CUDA_ERROR_INVALID_CONTEXT;
   if (!session.api.cuIpcOpenEventHandle) return CUDA_ERROR_NOT_SUPPORTED;
-  Offers::Fetched fetched;
-  CUresult result = session.offers.fetch(body->name, &fetched);
+  ExportedHandles::Fetched fetched;
+  CUresult result = session.exported_handles.fetch(body->name, &fetched);
   if (result != CUDA_SUCCESS) return result;
   if (!fetched.event) return CUDA_ERROR_INVALID_VALUE;
   if (fetched.own) return CUDA_ERROR_INVALID_CONTEXT;

@@ -148,7 +148,7 @@ CUresult query_event(CUevent event) {
 
 CUresult destroy_event(CUevent event) {
   t_executor->contexts.event_untold(event);
-  t_executor->offers.withdraw(event);
+  t_executor->exported_handles.withdraw(event);
   return t_executor->events.postpone_destruction(event) ? CUDA_SUCCESS : REAL(cuEventDestroy_v2)(event);
 }
 

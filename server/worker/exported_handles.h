@@ -23,7 +23,7 @@ namespace gpupool::worker {
 
 struct ContextState;
 
-class Offers {
+class ExportedHandles {
  public:
   static constexpr size_t kMost = 65536;
 
@@ -43,27 +43,27 @@ class Offers {
   };
 
   // `control` may be null: nothing can be fetched from other sessions. `patience`: limit of a fetch.
-  Offers(const DeviceApi& api, Control* control, uint64_t server, uint64_t session,
-         std::chrono::milliseconds patience = std::chrono::milliseconds(2000));
-  ~Offers();
-  Offers(const Offers&) = delete;
-  Offers& operator=(const Offers&) = delete;
+  ExportedHandles(const DeviceApi& api, Control* control, uint64_t server, uint64_t session,
+                  std::chrono::milliseconds patience = std::chrono::milliseconds(2000));
+  ~ExportedHandles();
+  ExportedHandles(const ExportedHandles&) = delete;
+  ExportedHandles& operator=(const ExportedHandles&) = delete;
 
   // Makes the object available under a name, the same one until withdraw(). CUDA_ERROR_OUT_OF_MEMORY: too
   // many.
-  CUresult offer(const Memory& memory, wire::SharedName* name);
-  CUresult offer(const Event& event, wire::SharedName* name);
+  CUresult export_handle(const Memory& memory, wire::SharedName* name);
+  CUresult export_handle(const Event& event, wire::SharedName* name);
   // Ends availability; sessions that have imported the object keep it. Call before the driver releases it.
   // For memory, returns true if another session has imported it, or may have.
   bool withdraw(CUmemGenericAllocationHandle memory);
   void withdraw(CUevent event);
   void withdraw_events(const ContextState& context);
-  // For checkpoints: hold() makes memory unavailable until renew(), which sets its new handle under the same
+  // For checkpoints: suspend() makes memory unavailable until resume(), which sets its new handle under the same
   // name; forget() invalidates the name. nullopt: another session has already imported the memory.
-  using Held = std::map<uint64_t, std::array<uint8_t, 16>>::node_type;  // empty: the memory is not shared
-  std::optional<Held> hold(CUmemGenericAllocationHandle memory);
-  void renew(Held held, CUmemGenericAllocationHandle now);
-  void forget(Held held);
+  using Suspended = std::map<uint64_t, std::array<uint8_t, 16>>::node_type;  // empty: the memory is not shared
+  std::optional<Suspended> suspend(CUmemGenericAllocationHandle memory);
+  void resume(Suspended suspended, CUmemGenericAllocationHandle now);
+  void forget(Suspended suspended);
 
   struct Fetched {
     ~Fetched();
@@ -81,13 +81,13 @@ class Offers {
 
  private:
   using Secret = std::array<uint8_t, 16>;
-  struct Offer {
+  struct Exported {
     std::optional<Memory> memory;
     std::optional<Event> event;
-    bool fetched = false, held = false;
+    bool fetched = false, suspended = false;
   };
 
-  CUresult add(const Offer& offer, std::map<uint64_t, Secret>& by_object, uint64_t object, wire::SharedName* name);
+  CUresult add(const Exported& exported, std::map<uint64_t, Secret>& by_object, uint64_t object, wire::SharedName* name);
   bool withdraw(std::map<uint64_t, Secret>& by_object, uint64_t object);
   CUresult take(const Secret& secret, server::ControlHeader* header, int* descriptor);
   void answer(const server::ControlMessage& wanted);
@@ -100,8 +100,8 @@ class Offers {
   const std::chrono::milliseconds patience_;
 
   // Held while the driver creates a descriptor, so that the memory is not released meanwhile.
-  std::mutex offers_mutex_;
-  std::map<Secret, Offer> offers_;
+  std::mutex exported_mutex_;
+  std::map<Secret, Exported> exported_;
   std::map<uint64_t, Secret> by_memory_, by_event_;
 
   std::mutex mutex_;  // guards the rest

@@ -1,4 +1,4 @@
-#include "server/worker/offers.h"
+#include "server/worker/exported_handles.h"
 
 #include <sys/random.h>
 #include <unistd.h>
@@ -11,7 +11,8 @@ namespace gpupool::worker {
 using server::ControlHeader;
 using server::ControlKind;
 
-Offers::Offers(const DeviceApi& api, Control* control, uint64_t server, uint64_t session, std::chrono::milliseconds patience)
+ExportedHandles::ExportedHandles(const DeviceApi& api, Control* control, uint64_t server, uint64_t session,
+                                 std::chrono::milliseconds patience)
     : api_(api), control_(control), server_(server), session_(session), patience_(patience) {
   if (!control_) return;
   control_->handle(ControlKind::share_wanted, [this](server::ControlMessage message) {
@@ -23,7 +24,7 @@ Offers::Offers(const DeviceApi& api, Control* control, uint64_t server, uint64_t
   }
 }
 
-Offers::~Offers() {
+ExportedHandles::~ExportedHandles() {
   if (!control_) return;
   for (const ControlKind kind : {ControlKind::share_wanted, ControlKind::share_found, ControlKind::share_missing}) {
     control_->handle(kind, nullptr);
@@ -31,76 +32,78 @@ Offers::~Offers() {
   if (answer_ && answer_->descriptor >= 0) ::close(answer_->descriptor);
 }
 
-Offers::Fetched::~Fetched() {
+ExportedHandles::Fetched::~Fetched() {
   if (descriptor >= 0) ::close(descriptor);
 }
 
-CUresult Offers::add(const Offer& offer, std::map<uint64_t, Secret>& by_object, uint64_t object, wire::SharedName* name) {
+CUresult ExportedHandles::add(const Exported& exported, std::map<uint64_t, Secret>& by_object, uint64_t object, wire::SharedName* name) {
   *name = {.magic = wire::kSharedName, .server = server_, .session = session_};
-  const std::lock_guard lock(offers_mutex_);
+  const std::lock_guard lock(exported_mutex_);
   if (const auto known = by_object.find(object); known != by_object.end()) {
     name->secret = known->second;
     return CUDA_SUCCESS;
   }
-  if (offers_.size() >= kMost) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (exported_.size() >= kMost) return CUDA_ERROR_OUT_OF_MEMORY;
   if (::getrandom(name->secret.data(), name->secret.size(), 0) != static_cast<ssize_t>(name->secret.size())) return CUDA_ERROR_OUT_OF_MEMORY;
-  offers_[name->secret] = offer;
+  exported_[name->secret] = exported;
   by_object[object] = name->secret;
   return CUDA_SUCCESS;
 }
 
-CUresult Offers::offer(const Memory& memory, wire::SharedName* name) { return add({.memory = memory}, by_memory_, memory.handle, name); }
-CUresult Offers::offer(const Event& event, wire::SharedName* name) {
+CUresult ExportedHandles::export_handle(const Memory& memory, wire::SharedName* name) {
+  return add({.memory = memory}, by_memory_, memory.handle, name);
+}
+CUresult ExportedHandles::export_handle(const Event& event, wire::SharedName* name) {
   return add({.event = event}, by_event_, reinterpret_cast<uintptr_t>(event.event), name);
 }
 
-bool Offers::withdraw(std::map<uint64_t, Secret>& by_object, uint64_t object) {
-  const std::lock_guard lock(offers_mutex_);
+bool ExportedHandles::withdraw(std::map<uint64_t, Secret>& by_object, uint64_t object) {
+  const std::lock_guard lock(exported_mutex_);
   const auto known = by_object.extract(object);
-  return known && offers_.extract(known.mapped()).mapped().fetched;
+  return known && exported_.extract(known.mapped()).mapped().fetched;
 }
-bool Offers::withdraw(CUmemGenericAllocationHandle memory) { return withdraw(by_memory_, memory); }
-void Offers::withdraw(CUevent event) { (void)withdraw(by_event_, reinterpret_cast<uintptr_t>(event)); }
+bool ExportedHandles::withdraw(CUmemGenericAllocationHandle memory) { return withdraw(by_memory_, memory); }
+void ExportedHandles::withdraw(CUevent event) { (void)withdraw(by_event_, reinterpret_cast<uintptr_t>(event)); }
 
-void Offers::withdraw_events(const ContextState& context) {
-  const std::lock_guard lock(offers_mutex_);
+void ExportedHandles::withdraw_events(const ContextState& context) {
+  const std::lock_guard lock(exported_mutex_);
   std::erase_if(by_event_, [&](const auto& known) {
-    const auto offer = offers_.find(known.second);
-    if (offer->second.event->context != &context) return false;
-    offers_.erase(offer);
+    const auto found = exported_.find(known.second);
+    if (found->second.event->context != &context) return false;
+    exported_.erase(found);
     return true;
   });
 }
 
-std::optional<Offers::Held> Offers::hold(CUmemGenericAllocationHandle memory) {
-  const std::lock_guard lock(offers_mutex_);
+std::optional<ExportedHandles::Suspended> ExportedHandles::suspend(CUmemGenericAllocationHandle memory) {
+  const std::lock_guard lock(exported_mutex_);
   const auto known = by_memory_.find(memory);
-  if (known == by_memory_.end()) return Held();
-  Offer& offer = offers_.at(known->second);
-  if (offer.fetched) return std::nullopt;
-  offer.held = true;
+  if (known == by_memory_.end()) return Suspended();
+  Exported& exported = exported_.at(known->second);
+  if (exported.fetched) return std::nullopt;
+  exported.suspended = true;
   return by_memory_.extract(known);
 }
 
-void Offers::renew(Held held, CUmemGenericAllocationHandle now) {
-  if (!held) return;
-  const std::lock_guard lock(offers_mutex_);
-  Offer& offer = offers_.at(held.mapped());
-  offer.memory->handle = held.key() = now;
-  offer.held = false;
-  by_memory_.insert(std::move(held));
+void ExportedHandles::resume(Suspended suspended, CUmemGenericAllocationHandle now) {
+  if (!suspended) return;
+  const std::lock_guard lock(exported_mutex_);
+  Exported& exported = exported_.at(suspended.mapped());
+  exported.memory->handle = suspended.key() = now;
+  exported.suspended = false;
+  by_memory_.insert(std::move(suspended));
 }
 
-void Offers::forget(Held held) {
-  if (!held) return;
-  const std::lock_guard lock(offers_mutex_);
-  offers_.erase(held.mapped());
+void ExportedHandles::forget(Suspended suspended) {
+  if (!suspended) return;
+  const std::lock_guard lock(exported_mutex_);
+  exported_.erase(suspended.mapped());
 }
 
-CUresult Offers::take(const Secret& secret, ControlHeader* header, int* descriptor) {
-  const std::lock_guard lock(offers_mutex_);
-  const auto found = offers_.find(secret);
-  if (found == offers_.end() || found->second.held) return CUDA_ERROR_INVALID_VALUE;
+CUresult ExportedHandles::take(const Secret& secret, ControlHeader* header, int* descriptor) {
+  const std::lock_guard lock(exported_mutex_);
+  const auto found = exported_.find(secret);
+  if (found == exported_.end() || found->second.suspended) return CUDA_ERROR_INVALID_VALUE;
   if (const auto& event = found->second.event) {
     static_assert(sizeof header->share_event == sizeof event->handle);
     std::memcpy(header->share_event.data(), &event->handle, sizeof event->handle);
@@ -118,7 +121,7 @@ CUresult Offers::take(const Secret& secret, ControlHeader* header, int* descript
 
 // poold has verified that the asking session belongs to the same tenant. Sends the descriptor before the
 // answer.
-void Offers::answer(const server::ControlMessage& wanted) {
+void ExportedHandles::answer(const server::ControlMessage& wanted) {
   ControlHeader header{.kind = ControlKind::share_found, .share_asker = wanted.header.share_asker, .share_request = wanted.header.share_request};
   int descriptor = -1;
   if (take(wanted.header.share_secret, &header, &descriptor) != CUDA_SUCCESS) header.kind = ControlKind::share_missing;
@@ -130,7 +133,7 @@ void Offers::answer(const server::ControlMessage& wanted) {
   (void)control_->send(header);  // fails if poold does not read; the asking worker then times out
 }
 
-void Offers::answered(server::ControlMessage message) {
+void ExportedHandles::answered(server::ControlMessage message) {
   const std::lock_guard lock(mutex_);
   if (message.header.share_request != request_ || answer_) {  // the request has timed out
     if (message.descriptor >= 0) ::close(message.descriptor);
@@ -141,14 +144,14 @@ void Offers::answered(server::ControlMessage message) {
 }
 
 // Receives the descriptor that the other worker has sent, and closes the socket. Returns -1 if there is none.
-int Offers::take_descriptor(int socket) {
+int ExportedHandles::take_descriptor(int socket) {
   if (socket < 0) return -1;
   const auto message = server::receive_control(socket);
   ::close(socket);
   return message ? message->descriptor : -1;
 }
 
-CUresult Offers::fetch(const wire::SharedName& name, Fetched* to) {
+CUresult ExportedHandles::fetch(const wire::SharedName& name, Fetched* to) {
   if (name.magic != wire::kSharedName || name.server != server_) return CUDA_ERROR_INVALID_VALUE;
   ControlHeader header;
   to->own = name.session == session_;

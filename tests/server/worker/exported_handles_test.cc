@@ -1,6 +1,6 @@
-// What a session offers to others and gets from them. The test plays poold, which is honest, and the other worker, which need not be.
+// What a session exports to others and gets from them. The test plays poold, which is honest, and the other worker, which need not be.
 #include "protocol/wire/sharing.h"
-#include "server/worker/offers.h"
+#include "server/worker/exported_handles.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -33,13 +33,13 @@ struct Side {
     REQUIRE(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0);
   }
   ~Side() {
-    offers.reset();
+    handles.reset();
     control.reset();
     for (const int end : ends) ::close(end);
   }
   void start(uint64_t session, std::chrono::milliseconds patience = std::chrono::seconds(10)) {
     control = std::make_unique<Control>(ends[1], nullptr);
-    offers = std::make_unique<Offers>(api, control.get(), 5, session, patience);
+    handles = std::make_unique<ExportedHandles>(api, control.get(), 5, session, patience);
   }
   server::ControlMessage receive() {
     const timeval patience{10, 0};
@@ -55,7 +55,7 @@ struct Side {
   DeviceApi api;
   int ends[2];
   std::unique_ptr<Control> control;
-  std::unique_ptr<Offers> offers;
+  std::unique_ptr<ExportedHandles> handles;
 };
 
 // What poold makes for each question: the other worker's end, and the asker's.
@@ -64,7 +64,7 @@ struct Pair {
   int ends[2];
 };
 
-const Offers::Memory kMemory{17, 4096, 2, 8, 99};
+const ExportedHandles::Memory kMemory{17, 4096, 2, 8, 99};
 
 }  // namespace
 
@@ -72,30 +72,30 @@ TEST_CASE("what nobody has fetched can be held, and has another handle then unde
   Side owner;
   owner.start(1);
   wire::SharedName name{}, other{}, after{};
-  constexpr Offers::Memory kOther{18, 4096, 2, 8, 100};
-  REQUIRE(owner.offers->offer(kMemory, &name) == CUDA_SUCCESS);
-  REQUIRE(owner.offers->offer(kOther, &other) == CUDA_SUCCESS);
-  auto held = owner.offers->hold(17), held_too = owner.offers->hold(18), not_offered = owner.offers->hold(19);
+  constexpr ExportedHandles::Memory kOther{18, 4096, 2, 8, 100};
+  REQUIRE(owner.handles->export_handle(kMemory, &name) == CUDA_SUCCESS);
+  REQUIRE(owner.handles->export_handle(kOther, &other) == CUDA_SUCCESS);
+  auto held = owner.handles->suspend(17), held_too = owner.handles->suspend(18), not_offered = owner.handles->suspend(19);
   REQUIRE((held && held_too && not_offered));
   CHECK_FALSE(*not_offered);
-  Offers::Fetched none;
-  CHECK(owner.offers->fetch(name, &none) == CUDA_ERROR_INVALID_VALUE);
+  ExportedHandles::Fetched none;
+  CHECK(owner.handles->fetch(name, &none) == CUDA_ERROR_INVALID_VALUE);
   // The driver gives the one the handle that the other had.
-  owner.offers->renew(std::move(*held), 18);
-  owner.offers->renew(std::move(*held_too), 20);
-  owner.offers->renew(std::move(*not_offered), 21);
+  owner.handles->resume(std::move(*held), 18);
+  owner.handles->resume(std::move(*held_too), 20);
+  owner.handles->resume(std::move(*not_offered), 21);
   for (const auto& [asked, expected] : {std::pair(name, 18u), {other, 20u}}) {
-    Offers::Fetched fetched;
-    REQUIRE(owner.offers->fetch(asked, &fetched) == CUDA_SUCCESS);
+    ExportedHandles::Fetched fetched;
+    REQUIRE(owner.handles->fetch(asked, &fetched) == CUDA_SUCCESS);
     CUmemGenericAllocationHandle handle = 0;
     CHECK(::pread(fetched.descriptor, &handle, sizeof handle, 0) == sizeof handle);
     CHECK(handle == expected);
   }
-  CHECK(owner.offers->offer({18, 4096, 2, 8, 99}, &after) == CUDA_SUCCESS);
+  CHECK(owner.handles->export_handle({18, 4096, 2, 8, 99}, &after) == CUDA_SUCCESS);
   CHECK(std::memcmp(&name, &after, sizeof name) == 0);
-  CHECK_FALSE(owner.offers->hold(18));  // fetched
-  CHECK(owner.offers->withdraw(CUmemGenericAllocationHandle{18}));
-  CHECK_FALSE(owner.offers->withdraw(CUmemGenericAllocationHandle{18}));
+  CHECK_FALSE(owner.handles->suspend(18));  // fetched
+  CHECK(owner.handles->withdraw(CUmemGenericAllocationHandle{18}));
+  CHECK_FALSE(owner.handles->withdraw(CUmemGenericAllocationHandle{18}));
 }
 
 TEST_CASE("what one session offers another gets, through poold, until it is withdrawn") {
@@ -103,15 +103,15 @@ TEST_CASE("what one session offers another gets, through poold, until it is with
   owner.start(1);
   taker.start(2);
   wire::SharedName name{}, again{};
-  REQUIRE(owner.offers->offer(kMemory, &name) == CUDA_SUCCESS);
-  REQUIRE(owner.offers->offer(kMemory, &again) == CUDA_SUCCESS);
+  REQUIRE(owner.handles->export_handle(kMemory, &name) == CUDA_SUCCESS);
+  REQUIRE(owner.handles->export_handle(kMemory, &again) == CUDA_SUCCESS);
   CHECK(std::memcmp(&name, &again, sizeof name) == 0);
   CHECK(name.magic == wire::kSharedName);
   CHECK(name.server == 5);
   CHECK(name.session == 1);
-  const auto fetch = [&](Offers::Fetched* to) {
+  const auto fetch = [&](ExportedHandles::Fetched* to) {
     CUresult result = CUDA_ERROR_UNKNOWN;
-    std::thread thread([&] { result = taker.offers->fetch(name, to); });
+    std::thread thread([&] { result = taker.handles->fetch(name, to); });
     auto wanted = taker.receive();
     CHECK(wanted.header.kind == ControlKind::share_wanted);
     CHECK(wanted.header.share_session == 1);
@@ -128,7 +128,7 @@ TEST_CASE("what one session offers another gets, through poold, until it is with
     thread.join();
     return result;
   };
-  Offers::Fetched fetched;
+  ExportedHandles::Fetched fetched;
   REQUIRE(fetch(&fetched) == CUDA_SUCCESS);
   REQUIRE(fetched.memory);
   CHECK_FALSE(fetched.own);
@@ -139,11 +139,11 @@ TEST_CASE("what one session offers another gets, through poold, until it is with
   CUmemGenericAllocationHandle handle = 0;
   CHECK(::pread(fetched.descriptor, &handle, sizeof handle, 0) == sizeof handle);
   CHECK(handle == 17);
-  owner.offers->withdraw(CUmemGenericAllocationHandle{17});
-  Offers::Fetched none;
+  owner.handles->withdraw(CUmemGenericAllocationHandle{17});
+  ExportedHandles::Fetched none;
   CHECK(fetch(&none) == CUDA_ERROR_INVALID_VALUE);
   CHECK_FALSE(none.memory);
-  REQUIRE(owner.offers->offer(kMemory, &again) == CUDA_SUCCESS);
+  REQUIRE(owner.handles->export_handle(kMemory, &again) == CUDA_SUCCESS);
   CHECK(again.secret != name.secret);  // of what is new
   CHECK(fetch(&none) == CUDA_ERROR_INVALID_VALUE);
 }
@@ -152,11 +152,11 @@ TEST_CASE("a session's own offers need nobody, and a secret that was never given
   Side side;
   side.start(1);
   wire::SharedName name{};
-  Offers::Event event{reinterpret_cast<CUevent>(0x100), nullptr, {}};
+  ExportedHandles::Event event{reinterpret_cast<CUevent>(0x100), nullptr, {}};
   event.handle.reserved[3] = 7;
-  REQUIRE(side.offers->offer(event, &name) == CUDA_SUCCESS);
-  Offers::Fetched fetched;
-  REQUIRE(side.offers->fetch(name, &fetched) == CUDA_SUCCESS);
+  REQUIRE(side.handles->export_handle(event, &name) == CUDA_SUCCESS);
+  ExportedHandles::Fetched fetched;
+  REQUIRE(side.handles->fetch(name, &fetched) == CUDA_SUCCESS);
   CHECK(fetched.own);
   REQUIRE(fetched.event);
   CHECK(fetched.event->reserved[3] == 7);
@@ -164,32 +164,32 @@ TEST_CASE("a session's own offers need nobody, and a secret that was never given
   for (size_t byte = 0; byte < name.secret.size(); ++byte) {
     auto wrong = name;
     wrong.secret[byte] ^= 0x10;
-    Offers::Fetched none;
-    CHECK(side.offers->fetch(wrong, &none) == CUDA_ERROR_INVALID_VALUE);
+    ExportedHandles::Fetched none;
+    CHECK(side.handles->fetch(wrong, &none) == CUDA_ERROR_INVALID_VALUE);
   }
   auto wrong = name;
   wrong.server = 6;
-  CHECK(side.offers->fetch(wrong, &fetched) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(side.handles->fetch(wrong, &fetched) == CUDA_ERROR_INVALID_VALUE);
   wrong = name;
   wrong.magic = 0;
-  CHECK(side.offers->fetch(wrong, &fetched) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(side.handles->fetch(wrong, &fetched) == CUDA_ERROR_INVALID_VALUE);
   CHECK(exported == before);
-  side.offers->withdraw(event.event);
-  CHECK(side.offers->fetch(name, &fetched) == CUDA_ERROR_INVALID_VALUE);
+  side.handles->withdraw(event.event);
+  CHECK(side.handles->fetch(name, &fetched) == CUDA_ERROR_INVALID_VALUE);
 }
 
 TEST_CASE("who does not answer, or answers something else, is not waited for") {
   Side taker;
   taker.start(2, std::chrono::milliseconds(100));
   const wire::SharedName name{.magic = wire::kSharedName, .server = 5, .session = 1};
-  Offers::Fetched none;
-  CHECK(taker.offers->fetch(name, &none) == CUDA_ERROR_MAP_FAILED);
+  ExportedHandles::Fetched none;
+  CHECK(taker.handles->fetch(name, &none) == CUDA_ERROR_MAP_FAILED);
   // Late, and what nobody asked for: closed and forgotten.
   auto wanted = taker.receive();
   wanted.header.kind = ControlKind::share_found;
   wanted.descriptor = ::memfd_create("late", MFD_CLOEXEC);
   taker.send(wanted);
-  CHECK(taker.offers->fetch(name, &none) == CUDA_ERROR_MAP_FAILED);
+  CHECK(taker.handles->fetch(name, &none) == CUDA_ERROR_MAP_FAILED);
   CHECK_FALSE(none.memory);
 }
 
@@ -199,7 +199,7 @@ TEST_CASE("an answer of another worker that is not what it should be opens nothi
   Side taker;
   taker.start(2);
   const wire::SharedName name{.magic = wire::kSharedName, .server = 5, .session = 1};
-  Offers::Fetched none;
+  ExportedHandles::Fetched none;
   std::thread thread([&] {
     auto asked = taker.receive();
     asked.header.kind = ControlKind::share_found;
@@ -216,7 +216,7 @@ TEST_CASE("an answer of another worker that is not what it should be opens nothi
     ::close(memory);
     ::close(pair.ends[1]);
   });
-  CHECK(taker.offers->fetch(name, &none) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(taker.handles->fetch(name, &none) == CUDA_ERROR_INVALID_VALUE);
   thread.join();
   CHECK_FALSE(none.memory);
 }
