@@ -39,16 +39,16 @@ CUresult check(const CUDA_ARRAY3D_DESCRIPTOR& shape) {
 
 CUresult Arrays::create(const CUDA_ARRAY3D_DESCRIPTOR& shape, unsigned level_count, uint64_t bytes, void** array) {
   if (!contexts_.current()) return CUDA_ERROR_INVALID_CONTEXT;
-  if (made_.size() >= kMaxArrays) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (states_.size() >= kMaxArrays) return CUDA_ERROR_OUT_OF_MEMORY;
   // Devices allocate memory for arrays in units of at least 64 KiB.
-  Made made{&contexts_.current()->owner(), aligned(bytes, 64u << 10), shape, level_count};
+  ArrayState made{&contexts_.current()->owner(), aligned(bytes, 64u << 10), shape, level_count};
   const int device = made.context->device;
   if (const CUresult result = memory_.charge(device, made.charged); result != CUDA_SUCCESS) return result;
   CUresult result = make(made, array);
   if (result == CUDA_SUCCESS) {
-    made_[*array] = made;
+    states_[*array] = made;
     result = zero(*array, made);
-    if (result != CUDA_SUCCESS) made_.erase(*array), unmake(*array, made);
+    if (result != CUDA_SUCCESS) states_.erase(*array), unmake(*array, made);
   }
   if (result != CUDA_SUCCESS) {
     memory_.uncharge(device, made.charged);
@@ -59,7 +59,7 @@ CUresult Arrays::create(const CUDA_ARRAY3D_DESCRIPTOR& shape, unsigned level_cou
 
 // Starts to zero the array; is_dirty() holds until that is done. After an error in zeroing, the array stays
 // dirty until the session destroys it.
-CUresult Arrays::zero(void* array, const Made& made) {
+CUresult Arrays::zero(void* array, const ArrayState& made) {
   std::vector<Scrubber::Part> parts;
   (void)for_each_part(array, made, [&](CUarray part, const CUDA_ARRAY3D_DESCRIPTOR& shape) { return parts.push_back({part, shape}), CUDA_SUCCESS; });
   dirty_.insert(array);
@@ -94,7 +94,7 @@ CUresult Arrays::create(CUmipmappedArray* array, const CUDA_ARRAY3D_DESCRIPTOR& 
   return result;
 }
 
-CUresult Arrays::make(Made& made, void** array) {
+CUresult Arrays::make(ArrayState& made, void** array) {
   if (made.level_count == 0) {
     CUarray plain = nullptr;
     const CUresult result = memory_.with_room(made.context->device, made.charged, [&] { return api_.cuArray3DCreate_v2(&plain, &made.shape); });
@@ -114,7 +114,8 @@ CUresult Arrays::make(Made& made, void** array) {
   return result;
 }
 
-CUresult Arrays::for_each_part(void* array, const Made& made, const std::function<CUresult(CUarray, const CUDA_ARRAY3D_DESCRIPTOR&)>& visit) {
+CUresult Arrays::for_each_part(void* array, const ArrayState& made,
+                               const std::function<CUresult(CUarray, const CUDA_ARRAY3D_DESCRIPTOR&)>& visit) {
   if (made.level_count == 0) return visit(static_cast<CUarray>(array), made.shape);
   CUresult result = CUDA_SUCCESS;
   for (unsigned level = 0; level < made.level_count && result == CUDA_SUCCESS; ++level) {
@@ -129,18 +130,18 @@ CUresult Arrays::for_each_part(void* array, const Made& made, const std::functio
 }
 
 CUresult Arrays::level(CUarray* part, CUmipmappedArray whole, unsigned number) const {
-  const auto found = made_.find(whole);
-  if (found == made_.end() || number >= found->second.levels.size()) return CUDA_ERROR_INVALID_VALUE;
+  const auto found = states_.find(whole);
+  if (found == states_.end() || number >= found->second.levels.size()) return CUDA_ERROR_INVALID_VALUE;
   *part = found->second.levels[number];
   return CUDA_SUCCESS;
 }
 
-CUresult Arrays::unmake(void* array, const Made& made) {
+CUresult Arrays::unmake(void* array, const ArrayState& made) {
   return made.level_count != 0 ? api_.cuMipmappedArrayDestroy(static_cast<CUmipmappedArray>(array))
                                : api_.cuArrayDestroy(static_cast<CUarray>(array));
 }
 
-CUresult Arrays::destroy_now(void* array, const Made& made) {
+CUresult Arrays::destroy_now(void* array, const ArrayState& made) {
   if (made.away) return CUDA_SUCCESS;
   const CUresult result = unmake(array, made);
   memory_.uncharge(made.context->device, made.charged);
@@ -148,30 +149,30 @@ CUresult Arrays::destroy_now(void* array, const Made& made) {
 }
 
 bool Arrays::destroy(void* array, std::function<void(CUresult)> done) {
-  const auto found = made_.find(array);
-  if (found == made_.end()) return false;
-  const Made made = found->second;
+  const auto found = states_.find(array);
+  if (found == states_.end()) return false;
+  const ArrayState made = found->second;
   const CUcontext context = made.context->object;
   {
-    const std::lock_guard lock(doomed_mutex_);
-    doomed_[array] = made;
+    const std::lock_guard lock(pending_destruction_mutex_);
+    pending_destruction_[array] = made;
   }
   const bool begun = waits_.submit(context, "destroying an array", [this, array, made, context, done = std::move(done)] {
     make_current(api_, context);
     api_.cuCtxSynchronize();
     {
-      const std::lock_guard lock(doomed_mutex_);
-      doomed_.erase(array);
+      const std::lock_guard lock(pending_destruction_mutex_);
+      pending_destruction_.erase(array);
     }
     const CUresult result = destroy_now(array, made);
     done(result);
     make_current(api_, nullptr);
   });
   if (begun) {
-    made_.erase(found);
+    states_.erase(found);
   } else {
-    const std::lock_guard lock(doomed_mutex_);
-    doomed_.erase(array);
+    const std::lock_guard lock(pending_destruction_mutex_);
+    pending_destruction_.erase(array);
   }
   return begun;
 }
@@ -179,9 +180,9 @@ bool Arrays::destroy(void* array, std::function<void(CUresult)> done) {
 void Arrays::drop(void* array) {
   if (is_dirty(array)) scrubber_.finish_all();
   dirty_.erase(array);
-  if (const auto found = made_.find(array); found != made_.end()) {
+  if (const auto found = states_.find(array); found != states_.end()) {
     (void)destroy_now(array, found->second);
-    made_.erase(found);
+    states_.erase(found);
   }
 }
 
@@ -234,14 +235,16 @@ CUresult Arrays::destroy_object(bool surface, unsigned long long number) {
 
 bool Arrays::forget_object(bool surface, unsigned long long number) { return objects_.erase({contexts_.current(), surface, number}) != 0; }
 
-void Arrays::bound(void* array) {
-  for (auto& [whole, made] : made_) made.bound |= whole == array || std::find(made.levels.begin(), made.levels.end(), array) != made.levels.end();
+void Arrays::mark_named_by_reference(void* array) {
+  for (auto& [whole, made] : states_) {
+    made.named_by_reference |= whole == array || std::find(made.levels.begin(), made.levels.end(), array) != made.levels.end();
+  }
 }
 
 void Arrays::drop_objects(const ContextState& context) {
   {
-    const std::lock_guard lock(doomed_mutex_);
-    std::erase_if(doomed_, [&](const auto& doomed) {
+    const std::lock_guard lock(pending_destruction_mutex_);
+    std::erase_if(pending_destruction_, [&](const auto& doomed) {
       if (doomed.second.context != &context) return false;
       (void)destroy_now(doomed.first, doomed.second);
       return true;

@@ -58,24 +58,24 @@ class Arrays {
   bool is_dirty(const void* array) const { return !dirty_.empty() && dirty_.contains(array); }
   // Records that a texture or surface reference names the array or one of its levels; such an array cannot be
   // checkpointed.
-  void bound(void* array);
+  void mark_named_by_reference(void* array);
   // Destroys all objects of a context that is about to be destroyed.
   void drop_objects(const ContextState& context);
 
   // --- Checkpoints (arrays_checkpoint.cc): arrays are created again, and the session's handles and objects
   // then name the new ones ---
   // Returns null if all arrays can leave the device, else a description of the obstacle for the log.
-  const char* stays();
+  const char* checkpoint_obstacle();
   void add_pieces(CheckpointImage::Pieces& pieces, HandleTable& table);
 
  private:
-  struct Made {
+  struct ArrayState {
     ContextState* context = nullptr;
     uint64_t charged = 0;
     CUDA_ARRAY3D_DESCRIPTOR shape{};
     unsigned level_count = 0;     // 0: not mipmapped
     std::vector<CUarray> levels{};
-    bool bound = false;
+    bool named_by_reference = false;
     bool away = false;            // removed from the device by a checkpoint
   };
   // Arguments with which an object on an array was created, to create it again after a checkpoint.
@@ -90,35 +90,36 @@ class Arrays {
   };
   // bool: true for a surface object
   using Objects = std::map<std::tuple<ContextState*, bool, unsigned long long>, Object>;
-  class LeavingArray;
-  class LeavingNames;
+  class CheckpointedArray;
+  class CheckpointedObjects;
 
   CUresult create(const CUDA_ARRAY3D_DESCRIPTOR& shape, unsigned level_count, uint64_t bytes, void** array);
-  CUresult zero(void* array, const Made& made);
+  CUresult zero(void* array, const ArrayState& made);
   // Calls the driver to create the array on the device; made.context must be current.
-  CUresult make(Made& made, void** array);
-  CUresult destroy_now(void* array, const Made& made);
-  CUresult unmake(void* array, const Made& made);
+  CUresult make(ArrayState& made, void** array);
+  CUresult destroy_now(void* array, const ArrayState& made);
+  CUresult unmake(void* array, const ArrayState& made);
   // Visits the array itself, or each level of a mipmapped array.
-  CUresult for_each_part(void* array, const Made& made, const std::function<CUresult(CUarray, const CUDA_ARRAY3D_DESCRIPTOR&)>& visit);
+  CUresult for_each_part(void* array, const ArrayState& made,
+                         const std::function<CUresult(CUarray, const CUDA_ARRAY3D_DESCRIPTOR&)>& visit);
   CUresult create_object(Description description, bool surface, unsigned long long* number);
   CUresult make_object(const Description& description, bool surface, unsigned long long* number);
   // Creates the object and ensures that the driver assigns the given number.
   CUresult make_object_again(const Description& description, bool surface, unsigned long long number);
   std::unordered_set<const void*> all_parts() const;
-  bool number_comes_again(const Description& description, bool surface);
-  bool numbers_come_again();
+  bool driver_reuses_handle(const Description& description, bool surface);
+  bool driver_reuses_handles();
 
   const DeviceApi& api_;
   Contexts& contexts_;
   DeviceMemory& memory_;
   Scrubber& scrubber_;
   WaitPool& waits_;
-  std::unordered_map<void*, Made> made_;
-  std::unordered_set<const void*> dirty_;   // subset of made_ that is not zeroed yet
-  std::mutex doomed_mutex_;
+  std::unordered_map<void*, ArrayState> states_;
+  std::unordered_set<const void*> dirty_;   // subset of states_ that is not zeroed yet
+  std::mutex pending_destruction_mutex_;
   // Arrays that a wait thread will destroy, unless their context is destroyed first.
-  std::unordered_map<void*, Made> doomed_;
+  std::unordered_map<void*, ArrayState> pending_destruction_;
   Objects objects_;
   std::unordered_map<CUtexref, const ContextState*> references_;
 };

@@ -20,10 +20,10 @@ void name_array(CUDA_RESOURCE_DESC& resource, void* array) {
 }
 
 // Makes another context the session's current context for the duration of a scope.
-class Within {
+class ScopedContext {
  public:
-  Within(Contexts& contexts, ContextState* context) : contexts_(contexts), before_(contexts.current()) { contexts_.enter(context); }
-  ~Within() { contexts_.enter(before_); }
+  ScopedContext(Contexts& contexts, ContextState* context) : contexts_(contexts), before_(contexts.current()) { contexts_.enter(context); }
+  ~ScopedContext() { contexts_.enter(before_); }
 
  private:
   Contexts& contexts_;
@@ -32,87 +32,87 @@ class Within {
 
 }  // namespace
 
-class Arrays::LeavingArray final : public CheckpointImage::Piece {
+class Arrays::CheckpointedArray final : public CheckpointImage::Piece {
  public:
-  LeavingArray(Arrays& arrays, void* array, const Made& made, uint64_t bytes)
-      : Piece(made.context->device, bytes, made.charged), arrays_(arrays), before_(array), now_(array), made_(made) {}
+  CheckpointedArray(Arrays& arrays, void* array, const ArrayState& made, uint64_t bytes)
+      : Piece(made.context->device, bytes, made.charged), arrays_(arrays), before_(array), now_(array), state_(made) {}
 
   CUresult copy_out(std::byte* to) override {
     return each([&](CUarray part, const CUDA_ARRAY3D_DESCRIPTOR& shape) {
       return arrays_.scrubber_.copy_out(std::exchange(to, to + cuda::array_bytes(shape)), part, shape, device);
     });
   }
-  CUresult take_off() override {
+  CUresult leave_device() override {
     if (!now_) return CUDA_SUCCESS;
-    arrays_.made_.at(before_).away = true;
-    const Within within(arrays_.contexts_, made_.context);
-    const CUresult result = arrays_.unmake(now_, made_);
+    arrays_.states_.at(before_).away = true;
+    const ScopedContext scope(arrays_.contexts_, state_.context);
+    const CUresult result = arrays_.unmake(now_, state_);
     if (result == CUDA_SUCCESS) now_ = nullptr;
     return result;
   }
-  CUresult bring_back(const std::byte* from) override {
+  CUresult restore_to_device(const std::byte* from) override {
     if (now_) return CUDA_SUCCESS;
-    const Within within(arrays_.contexts_, made_.context);
-    CUresult result = arrays_.make(made_, &now_);
+    const ScopedContext scope(arrays_.contexts_, state_.context);
+    CUresult result = arrays_.make(state_, &now_);
     if (result != CUDA_SUCCESS) return now_ = nullptr, result;
     return each([&](CUarray part, const CUDA_ARRAY3D_DESCRIPTOR& shape) {
       return arrays_.scrubber_.copy_in(part, std::exchange(from, from + cuda::array_bytes(shape)), shape, device);
     });
   }
-  void is_back() override { arrays_.made_.at(before_).away = false; }
+  void on_charged() override { arrays_.states_.at(before_).away = false; }
 
   // Adds the mapping from the old to the new device pointers, for the array and its levels.
   void rename(std::unordered_map<void*, void*>* wholes, std::unordered_map<void*, void*>* parts) {
-    const Made& before = arrays_.made_.at(before_);
-    (*(made_.level_count == 0 ? parts : wholes))[before_] = now_;
-    for (unsigned level = 0; level < made_.level_count; ++level) (*parts)[before.levels[level]] = made_.levels[level];
+    const ArrayState& before = arrays_.states_.at(before_);
+    (*(state_.level_count == 0 ? parts : wholes))[before_] = now_;
+    for (unsigned level = 0; level < state_.level_count; ++level) (*parts)[before.levels[level]] = state_.levels[level];
   }
-  void renamed(std::unordered_map<void*, Made>* into) {
-    made_.away = true;  // until is_back()
+  void renamed(std::unordered_map<void*, ArrayState>* into) {
+    state_.away = true;  // until on_charged()
     before_ = now_;
-    (*into)[now_] = made_;
+    (*into)[now_] = state_;
   }
 
  private:
   CUresult each(const std::function<CUresult(CUarray, const CUDA_ARRAY3D_DESCRIPTOR&)>& visit) {
-    const Within within(arrays_.contexts_, made_.context);
-    return arrays_.for_each_part(now_, made_, visit);
+    const ScopedContext scope(arrays_.contexts_, state_.context);
+    return arrays_.for_each_part(now_, state_, visit);
   }
 
   Arrays& arrays_;
-  void* before_;  // key in Arrays::made_
+  void* before_;  // key in Arrays::states_
   void* now_;     // current device pointer; null: not on the device
-  Made made_;
+  ArrayState state_;
 };
 
 // The texture and surface objects on arrays. First in the list of pieces, so that objects leave the device
 // before their arrays and come back after them.
-class Arrays::LeavingNames final : public CheckpointImage::Piece {
+class Arrays::CheckpointedObjects final : public CheckpointImage::Piece {
  public:
-  LeavingNames(Arrays& arrays, HandleTable& table) : Piece(0, 0, 0), arrays_(arrays), table_(table) {}
-  void add(LeavingArray* array) { leaving_.push_back(array); }
+  CheckpointedObjects(Arrays& arrays, HandleTable& table) : Piece(0, 0, 0), arrays_(arrays), table_(table) {}
+  void add(CheckpointedArray* array) { pieces_.push_back(array); }
   // Call in the order in which the objects are to be created again.
   void add(Objects::value_type& object) { objects_.push_back(&object); }
 
   CUresult copy_out(std::byte*) override { return CUDA_SUCCESS; }
-  CUresult take_off() override {
+  CUresult leave_device() override {
     for (size_t i = objects_.size(); i-- > 0;) {
       auto& [key, object] = *objects_[i];
       if (object.away) continue;
       const auto& [context, surface, number] = key;
-      const Within within(arrays_.contexts_, context);
+      const ScopedContext scope(arrays_.contexts_, context);
       if (const CUresult result = arrays_.destroy_object(surface, number); result != CUDA_SUCCESS) return result;
       object.away = true;
     }
     return CUDA_SUCCESS;
   }
-  CUresult bring_back(const std::byte*) override {
+  CUresult restore_to_device(const std::byte*) override {
     rename();
     for (Objects::value_type* const known : objects_) {
       auto& [key, object] = *known;
       if (!object.away) continue;
       const auto& [context, surface, number] = key;
-      const Within within(arrays_.contexts_, context);
+      const ScopedContext scope(arrays_.contexts_, context);
       const CUresult result = arrays_.make_object_again(*object.of_array, surface, number);
       if (result != CUDA_SUCCESS) return result;
       object.away = false;
@@ -123,10 +123,10 @@ class Arrays::LeavingNames final : public CheckpointImage::Piece {
  private:
   void rename() {
     std::unordered_map<void*, void*> wholes, parts;
-    for (LeavingArray* const array : leaving_) array->rename(&wholes, &parts);
-    std::unordered_map<void*, Made> made;
-    for (LeavingArray* const array : leaving_) array->renamed(&made);
-    std::swap(arrays_.made_, made);
+    for (CheckpointedArray* const array : pieces_) array->rename(&wholes, &parts);
+    std::unordered_map<void*, ArrayState> made;
+    for (CheckpointedArray* const array : pieces_) array->renamed(&made);
+    std::swap(arrays_.states_, made);
     table_.replace(cuda::Kind::mipmapped_array, wholes);
     table_.replace(cuda::Kind::array, parts);
     for (Objects::value_type* const known : objects_) {
@@ -138,21 +138,21 @@ class Arrays::LeavingNames final : public CheckpointImage::Piece {
 
   Arrays& arrays_;
   HandleTable& table_;
-  std::vector<LeavingArray*> leaving_;
+  std::vector<CheckpointedArray*> pieces_;
   std::vector<Objects::value_type*> objects_;
 };
 
 void Arrays::add_pieces(CheckpointImage::Pieces& pieces, HandleTable& table) {
-  if (made_.empty()) return;
-  auto names = std::make_unique<LeavingNames>(*this, table);
-  LeavingNames& all = *names;
+  if (states_.empty()) return;
+  auto names = std::make_unique<CheckpointedObjects>(*this, table);
+  CheckpointedObjects& all = *names;
   pieces.push_back(std::move(names));
-  for (auto& [array, made] : made_) {
+  for (auto& [array, made] : states_) {
     uint64_t bytes = 0;
     (void)for_each_part(array, made, [&](CUarray, const CUDA_ARRAY3D_DESCRIPTOR& shape) { return bytes += cuda::array_bytes(shape), CUDA_SUCCESS; });
-    auto leaving = std::make_unique<LeavingArray>(*this, array, made, bytes);
-    all.add(leaving.get());
-    pieces.push_back(std::move(leaving));
+    auto piece = std::make_unique<CheckpointedArray>(*this, array, made, bytes);
+    all.add(piece.get());
+    pieces.push_back(std::move(piece));
   }
   const auto there = all_parts();
   for (auto& entry : objects_) {
@@ -163,7 +163,7 @@ void Arrays::add_pieces(CheckpointImage::Pieces& pieces, HandleTable& table) {
 // Returns all existing arrays and levels. Objects on other arrays name destroyed ones and cannot be restored.
 std::unordered_set<const void*> Arrays::all_parts() const {
   std::unordered_set<const void*> all;
-  for (const auto& [array, made] : made_) {
+  for (const auto& [array, made] : states_) {
     all.insert(array);
     all.insert(made.levels.begin(), made.levels.end());
   }
@@ -189,9 +189,9 @@ CUresult Arrays::make_object_again(const Description& description, bool surface,
 
 // Tests on two additional objects whether the driver assigns freed numbers again, so that a failure costs
 // nothing.
-bool Arrays::number_comes_again(const Description& description, bool surface) {
+bool Arrays::driver_reuses_handle(const Description& description, bool surface) {
   unsigned long long first[2] = {}, again[2] = {};
-  const auto destroy = [&](const unsigned long long (&numbers)[2]) {  // higher number first, as in take_off()
+  const auto destroy = [&](const unsigned long long (&numbers)[2]) {  // higher number first, as in leave_device()
     for (const int i : {1, 0}) {
       if (numbers[i] != 0) (void)destroy_object(surface, numbers[i]);
     }
@@ -208,7 +208,7 @@ bool Arrays::number_comes_again(const Description& description, bool surface) {
 }
 
 // Tests one object of each context and type.
-bool Arrays::numbers_come_again() {
+bool Arrays::driver_reuses_handles() {
   const auto there = all_parts();
   std::pair<ContextState*, bool> tried{};
   return std::all_of(objects_.begin(), objects_.end(), [&](const auto& known) {
@@ -216,16 +216,16 @@ bool Arrays::numbers_come_again() {
     const auto& description = known.second.of_array;
     if (!description || tried == std::pair(context, surface) || !there.contains(array_of(description->resource))) return true;
     tried = {context, surface};
-    const Within within(contexts_, context);
-    return number_comes_again(*description, surface);
+    const ScopedContext scope(contexts_, context);
+    return driver_reuses_handle(*description, surface);
   });
 }
 
-const char* Arrays::stays() {
-  if (std::any_of(made_.begin(), made_.end(), [](const auto& known) { return known.second.bound; })) {
+const char* Arrays::checkpoint_obstacle() {
+  if (std::any_of(states_.begin(), states_.end(), [](const auto& known) { return known.second.named_by_reference; })) {
     return "an array bound to a texture or surface reference (cuTexRefSetArray)";
   }
-  return numbers_come_again() ? nullptr : "a texture or surface object on an array, whose handle the driver would not assign again";
+  return driver_reuses_handles() ? nullptr : "a texture or surface object on an array, whose handle the driver would not assign again";
 }
 
 }  // namespace gpupool::worker

@@ -63,16 +63,16 @@ void Checkpoint::answer(CUresult result) {
 std::optional<std::chrono::microseconds> Checkpoint::before_sleep() {
   if (!wanted_.load(std::memory_order_acquire)) return std::nullopt;
   if (session_.moves.has_work()) return kLookAtWork;
-  stay();
+  remain_locked();
   return std::chrono::microseconds(0);
 }
 
-bool Checkpoint::hold(uint16_t id) {
+bool Checkpoint::wait_until_lockable(uint16_t id) {
   const Waiting waiting("running work to end, to lock the session");
   while (wanted_.load(std::memory_order_acquire)) {
     if (session_.outbox.over()) return false;
     if (!session_.moves.has_work()) {
-      stay();
+      remain_locked();
       break;
     }
     // The command may be what ends the work: the answer of a host function, or the resumption of a held
@@ -84,7 +84,7 @@ bool Checkpoint::hold(uint16_t id) {
   return !session_.outbox.over();
 }
 
-void Checkpoint::stay() {
+void Checkpoint::remain_locked() {
   const Waiting waiting("poold to unlock the session");
   std::unique_lock lock(mutex_);
   if (!wanted_.load(std::memory_order_relaxed) || !question_) return;  // the request was withdrawn
@@ -105,29 +105,29 @@ void Checkpoint::stay() {
 
 CUresult Checkpoint::change(const Question& question) {
   switch (question.action) {
-    case CheckpointAction::checkpoint: return check_out(question.host_bytes);
-    case CheckpointAction::restore: return session_.checkpoint_image.check_in();
+    case CheckpointAction::checkpoint: return take_checkpoint(question.host_bytes);
+    case CheckpointAction::restore: return session_.checkpoint_image.restore();
     case CheckpointAction::unlock: return CUDA_SUCCESS;
     default: return CUDA_ERROR_ILLEGAL_STATE;
   }
 }
 
-CUresult Checkpoint::check_out(uint64_t host_bytes) {
-  const char* stays = session_.virtual_memory.has_multicasts() ? "a multicast object"
-                      : session_.virtual_memory.shares() ? kShared
-                      : session_.graphs.names_array() ? "a graph that copies from or to an array" : session_.arrays.stays();
+CUresult Checkpoint::take_checkpoint(uint64_t host_bytes) {
+  const char* obstacle = session_.virtual_memory.has_multicasts() ? "a multicast object"
+                         : session_.virtual_memory.shares() ? kShared
+                         : session_.graphs.names_array() ? "a graph that copies from or to an array" : session_.arrays.checkpoint_obstacle();
   CUresult result = CUDA_ERROR_NOT_SUPPORTED;
-  if (!stays) {
+  if (!obstacle) {
     CheckpointImage::Pieces pieces;
     session_.arrays.add_pieces(pieces, session_.table);
     session_.virtual_memory.add_pieces(pieces);
     session_.memory.add_pieces(pieces);
-    result = session_.checkpoint_image.check_out(std::move(pieces), host_bytes);
-    if (result == CUDA_ERROR_NOT_PERMITTED) stays = kShared, result = CUDA_ERROR_NOT_SUPPORTED;
+    result = session_.checkpoint_image.save_and_free(std::move(pieces), host_bytes);
+    if (result == CUDA_ERROR_NOT_PERMITTED) obstacle = kShared, result = CUDA_ERROR_NOT_SUPPORTED;
   }
-  if (!stays) return result;
+  if (!obstacle) return result;
   const std::string reason =
-      std::string("the session has ") + stays + ", which cannot leave the GPU; free or destroy it before the checkpoint";
+      std::string("the session has ") + obstacle + ", which cannot leave the GPU; free or destroy it before the checkpoint";
   log::warning("session_cannot_be_checkpointed", {{"reason", reason}});
   return result;
 }

@@ -32,7 +32,7 @@ class Checkpoint {
   void end();
   // Call before each command. Blocks while the session is being locked or is locked. Returns false if the
   // session is over.
-  bool before_command(uint16_t id) { return !wanted_.load(std::memory_order_acquire) || hold(id); }
+  bool before_command(uint16_t id) { return !wanted_.load(std::memory_order_acquire) || wait_until_lockable(id); }
   // Call when no command is available. Returns the longest time that the executor may sleep, if limited.
   std::optional<std::chrono::microseconds> before_sleep();
 
@@ -43,10 +43,10 @@ class Checkpoint {
     uint64_t host_bytes;
   };
 
-  bool hold(uint16_t id);
-  void stay();
+  bool wait_until_lockable(uint16_t id);
+  void remain_locked();
   CUresult change(const Question& question);
-  CUresult check_out(uint64_t host_bytes);
+  CUresult take_checkpoint(uint64_t host_bytes);
   // Requires mutex_.
   void answer(CUresult result);
 

@@ -31,15 +31,15 @@ CUresult CheckpointImage::copy_all(uint64_t most) {
   return CUDA_SUCCESS;
 }
 
-CUresult CheckpointImage::check_out(Pieces pieces, uint64_t most) {
+CUresult CheckpointImage::save_and_free(Pieces pieces, uint64_t most) {
   pieces_ = std::move(pieces);
   CUresult result = copy_all(most);  // copies everything before the first piece leaves
   size_t begun = 0;
-  while (result == CUDA_SUCCESS && begun < pieces_.size()) result = pieces_[begun++]->take_off();
+  while (result == CUDA_SUCCESS && begun < pieces_.size()) result = pieces_[begun++]->leave_device();
   if (result != CUDA_SUCCESS) {
     while (begun > 0) {
       Piece& piece = *pieces_[--begun];
-      const CUresult back = piece.bring_back(piece.host);
+      const CUresult back = piece.restore_to_device(piece.host);
       if (back == CUDA_SUCCESS) continue;
       outbox_.end("cannot restore device memory after a failed checkpoint: CUDA error " + std::to_string(back));
       break;
@@ -49,7 +49,7 @@ CUresult CheckpointImage::check_out(Pieces pieces, uint64_t most) {
     return result;
   }
   for (const auto& piece : pieces_) {
-    piece->left();
+    piece->on_uncharged();
     piece->borrowed = false;
     ledger_.note_checkpointed(piece->device, static_cast<int64_t>(piece->charged));
     if (is_shared(*piece)) ledger_.leave(piece->device, piece->charged, *piece->shared());
@@ -72,17 +72,17 @@ CUresult CheckpointImage::reserve() {
   return CUDA_SUCCESS;
 }
 
-CUresult CheckpointImage::check_in() {
+CUresult CheckpointImage::restore() {
   if (const CUresult result = reserve(); result != CUDA_SUCCESS) return result;
   CUresult result = CUDA_SUCCESS;
   size_t rest = pieces_.size();
   while (result == CUDA_SUCCESS && rest > 0) {
     Piece& piece = *pieces_[--rest];
-    result = piece.bring_back(piece.host);
+    result = piece.restore_to_device(piece.host);
   }
   if (result != CUDA_SUCCESS) {
     for (; rest < pieces_.size(); ++rest) {
-      const CUresult off = pieces_[rest]->take_off();
+      const CUresult off = pieces_[rest]->leave_device();
       if (off != CUDA_SUCCESS) outbox_.end("cannot free device memory after a failed restore: CUDA error " + std::to_string(off));
     }
     for (const auto& piece : pieces_) ledger_.release(piece->device, piece->charged);
@@ -105,7 +105,7 @@ void CheckpointImage::settle(Piece& piece, bool was_out) {
     exported_handles_.resume(std::move(piece.suspended), piece.handle());
   }
   release_host(piece);
-  piece.is_back();
+  piece.on_charged();
 }
 
 void CheckpointImage::release_host(Piece& piece) {

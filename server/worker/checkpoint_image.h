@@ -26,16 +26,16 @@ class CheckpointImage {
 
     virtual CUresult copy_out(std::byte* to) = 0;
     // Frees the object's device memory. After an error some of it may remain.
-    virtual CUresult take_off() = 0;
+    virtual CUresult leave_device() = 0;
     // Allocates the object's missing device memory and fills it with the data from copy_out(). After an error
     // some of it may be missing.
-    virtual CUresult bring_back(const std::byte* from) = 0;
-    // left(): the quota no longer counts the memory. is_back(): the quota counts it again, or still does
+    virtual CUresult restore_to_device(const std::byte* from) = 0;
+    // on_uncharged(): the quota no longer counts the memory. on_charged(): the quota counts it again, or still does
     // because the checkpoint failed.
-    virtual void left() {}
-    virtual void is_back() {}
+    virtual void on_uncharged() {}
+    virtual void on_charged() {}
     // For memory that other sessions may import: its handle, and the id for quota::Ledger::share(). Null or
-    // 0: not shared. check_in() sets the id to 0 if the memory cannot be shared again.
+    // 0: not shared. restore() sets the id to 0 if the memory cannot be shared again.
     virtual CUmemGenericAllocationHandle handle() const { return 0; }
     virtual uint64_t* shared() { return nullptr; }
 
@@ -43,7 +43,7 @@ class CheckpointImage {
     const uint64_t bytes;    // size of the copy in host memory
     const uint64_t charged;
     std::byte* host = nullptr;
-    bool borrowed = false;   // until left(), `host` is owned elsewhere and already holds the data
+    bool borrowed = false;   // until on_uncharged(), `host` is owned elsewhere and already holds the data
     ExportedHandles::Suspended suspended;  // keeps other sessions from importing the memory
   };
   using Pieces = std::vector<std::unique_ptr<Piece>>;
@@ -57,10 +57,10 @@ class CheckpointImage {
   // Copies all pieces to host memory, then takes them off the device in the given order. On an error the
   // state is as before. CUDA_ERROR_OUT_OF_MEMORY: more than `most` bytes, or no host memory.
   // CUDA_ERROR_NOT_PERMITTED: another session has imported some of the memory.
-  CUresult check_out(Pieces pieces, uint64_t most);
+  CUresult save_and_free(Pieces pieces, uint64_t most);
   // Brings all pieces back, in the opposite order. CUDA_ERROR_OUT_OF_MEMORY: the quota or a device is full.
   // On an error the state is as before, and the call can be repeated.
-  CUresult check_in();
+  CUresult restore();
   // Frees the copies in host memory; for the end of the session.
   void drop();
 

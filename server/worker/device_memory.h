@@ -178,7 +178,7 @@ class DeviceMemory {
     bool away = false;           // removed from the device by a checkpoint
     uint32_t peers = 0;          // bit mask of devices with access to this mapping
   };
-  class Leaving;
+  class CheckpointedMapping;
   struct Piece {
     uint64_t address;
     Mapping mapping;
@@ -199,7 +199,7 @@ class DeviceMemory {
   CUmemAllocationProp properties_of(int device) const;
   bool move_out(uint64_t address, Mapping& mapping);
   std::byte* copy_to_host(uint64_t address, const Mapping& mapping);
-  bool take_off(uint64_t address, Mapping& mapping, std::byte* host);
+  bool replace_with_host_copy(uint64_t address, Mapping& mapping, std::byte* host);
   CUresult fill(uint64_t address, const Mapping& mapping, const std::byte* from);
   CUresult create(CUmemGenericAllocationHandle* memory, uint64_t size, const CUmemAllocationProp& properties,
                   unsigned long long flags, RoomSource::Wait& wait);

@@ -6,16 +6,16 @@
 
 namespace gpupool::worker {
 
-class DeviceMemory::Leaving final : public CheckpointImage::Piece {
+class DeviceMemory::CheckpointedMapping final : public CheckpointImage::Piece {
  public:
-  Leaving(DeviceMemory& memory, uint64_t address, Mapping& mapping)
+  CheckpointedMapping(DeviceMemory& memory, uint64_t address, Mapping& mapping)
       : Piece(mapping.device, mapping.size, mapping.size), memory_(memory), address_(address), mapping_(mapping) {
     host = mapping.moved;
     borrowed = mapping.moved != nullptr;
   }
 
   CUresult copy_out(std::byte* to) override { return memory_.scrubber_.copy_out(to, address_, bytes, device); }
-  CUresult take_off() override {
+  CUresult leave_device() override {
     mapping_.away = true;
     if (mapping_.memory == 0) return CUDA_SUCCESS;
     if (memory_.windows_) memory_.windows_->drop(address_, bytes);
@@ -23,7 +23,7 @@ class DeviceMemory::Leaving final : public CheckpointImage::Piece {
     if (result == CUDA_SUCCESS) memory_.api_.cuMemRelease(std::exchange(mapping_.memory, 0));
     return result;
   }
-  CUresult bring_back(const std::byte* from) override {
+  CUresult restore_to_device(const std::byte* from) override {
     if (mapping_.memory != 0 || mapping_.moved) return CUDA_SUCCESS;
     CUresult result = memory_.create(&mapping_.memory, bytes, memory_.properties_of(device), 0);
     if (result != CUDA_SUCCESS) return result;
@@ -31,7 +31,7 @@ class DeviceMemory::Leaving final : public CheckpointImage::Piece {
     if (result != CUDA_SUCCESS) memory_.api_.cuMemRelease(std::exchange(mapping_.memory, 0));
     return result;
   }
-  void left() override {
+  void on_uncharged() override {
     counts_ = false;
     if (std::exchange(mapping_.moved, nullptr)) {
       --memory_.moved_;
@@ -40,7 +40,7 @@ class DeviceMemory::Leaving final : public CheckpointImage::Piece {
       memory_.ledger_.note_movable(device, -static_cast<int64_t>(bytes));
     }
   }
-  void is_back() override {
+  void on_charged() override {
     mapping_.away = false;
     if (!counts_ && mapping_.charge == 0) memory_.ledger_.note_movable(device, static_cast<int64_t>(bytes));
   }
@@ -55,7 +55,7 @@ class DeviceMemory::Leaving final : public CheckpointImage::Piece {
 };
 
 void DeviceMemory::add_pieces(CheckpointImage::Pieces& pieces) {
-  for (auto& [address, mapping] : mappings_) pieces.push_back(std::make_unique<Leaving>(*this, address, mapping));
+  for (auto& [address, mapping] : mappings_) pieces.push_back(std::make_unique<CheckpointedMapping>(*this, address, mapping));
 }
 
 }  // namespace gpupool::worker

@@ -22,7 +22,7 @@ uint64_t DeviceMemory::move_out(int device, uint64_t bytes, uint64_t most, uint6
 
 bool DeviceMemory::move_out(uint64_t address, Mapping& mapping) {
   std::byte* const host = copy_to_host(address, mapping);
-  return host && take_off(address, mapping, host);
+  return host && replace_with_host_copy(address, mapping, host);
 }
 
 // Returns null if there is no host memory or the copy failed.
@@ -35,7 +35,7 @@ std::byte* DeviceMemory::copy_to_host(uint64_t address, const Mapping& mapping) 
 }
 
 // Takes ownership of the copy in `host`, and frees it if the device cannot unmap the memory.
-bool DeviceMemory::take_off(uint64_t address, Mapping& mapping, std::byte* host) {
+bool DeviceMemory::replace_with_host_copy(uint64_t address, Mapping& mapping, std::byte* host) {
   if (windows_) windows_->drop(address, mapping.size);
   if (api_.cuMemUnmap(address, mapping.size) != CUDA_SUCCESS) {
     release_host_pages(host, mapping.size);

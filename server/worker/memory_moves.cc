@@ -157,7 +157,7 @@ bool MemoryMoves::before_command(uint16_t id) {
   if (!on_) return true;
   session_.counters.idle_since.store(0, std::memory_order_relaxed);
   if (!lets_go_on(id)) give_way();
-  return !touches_memory(id) || !session_.memory.moved_out() || bring_back();
+  return !touches_memory(id) || !session_.memory.moved_out() || move_back_all();
 }
 
 void MemoryMoves::after_command() {
@@ -166,17 +166,17 @@ void MemoryMoves::after_command() {
   session_.counters.idle_since.store(nanoseconds_of(idle_since_), std::memory_order_relaxed);
 }
 
-bool MemoryMoves::bring_back() {
+bool MemoryMoves::move_back_all() {
   std::chrono::nanoseconds took{};
-  stay(kLongestStay);  // it is not known yet how long this takes
+  defer_next_move(kLongestStay);  // it is not known yet how long this takes
   const CUresult result = session_.memory.move_back(&took);
-  stay(took);
+  defer_next_move(took);
   if (result == CUDA_SUCCESS) return true;
   session_.outbox.end("cannot move memory back from host memory to the GPU: CUDA error " + std::to_string(result));
   return false;
 }
 
-void MemoryMoves::stay(std::chrono::nanoseconds took) {
+void MemoryMoves::defer_next_move(std::chrono::nanoseconds took) {
   const auto until = Clock::now() + std::max<std::chrono::nanoseconds>(kShortestStay, took * kStayFactor);
   session_.counters.stays_until.store(nanoseconds_of(until), std::memory_order_relaxed);
 }
@@ -206,7 +206,7 @@ bool MemoryMoves::await(Wait& wait) {
     else answer(*wanted, 0);
   }
   session_.compute.tidy();  // another session may be waiting for the turn
-  if (!wait.returns) stay(0s);
+  if (!wait.returns) defer_next_move(0s);
   ::nanosleep(&kLookEvery, nullptr);
   return true;
 }

@@ -56,9 +56,9 @@ class MemoryMoves final : public RoomSource {
   // Executes the order if possible. Returns true if there is no order any more.
   bool follow(const Order& order);
   void give_way();
-  bool bring_back();
+  bool move_back_all();
   // Asks poold not to move the memory for some time, which grows with the time that moving it back took.
-  void stay(std::chrono::nanoseconds took);
+  void defer_next_move(std::chrono::nanoseconds took);
 
   Executor& session_;
   bool on_ = false;

@@ -148,9 +148,9 @@ bool VirtualMemory::shares() const {
 
 // An allocation with its mappings. Its contents are copied through a temporary mapping, because the client
 // may have mapped only part of it, without access rights, or not at all.
-class VirtualMemory::Leaving final : public CheckpointImage::Piece {
+class VirtualMemory::CheckpointedMemory final : public CheckpointImage::Piece {
  public:
-  Leaving(VirtualMemory& memory, std::shared_ptr<Allocation> allocation)
+  CheckpointedMemory(VirtualMemory& memory, std::shared_ptr<Allocation> allocation)
       : Piece(allocation->device, allocation->bytes, allocation->bytes), memory_(memory), allocation_(std::move(allocation)) {}
   void add(CUdeviceptr address, const Mapping& mapping) {
     mappings_.emplace_back(address, &mapping);
@@ -161,7 +161,7 @@ class VirtualMemory::Leaving final : public CheckpointImage::Piece {
     return memory_.scrubber_.visit_unmapped(allocation_->handle, bytes, allocation_->properties.location,
                                             [&](CUdeviceptr place) { return memory_.scrubber_.copy_out(to, place, bytes, device); });
   }
-  CUresult take_off() override {
+  CUresult leave_device() override {
     allocation_->away = true;
     for (; mapped_ > 0; --mapped_) {
       const auto& [address, mapping] = mappings_[mapped_ - 1];
@@ -170,7 +170,7 @@ class VirtualMemory::Leaving final : public CheckpointImage::Piece {
     if (allocation_->handle != 0) memory_.api_.cuMemRelease(std::exchange(allocation_->handle, 0));
     return CUDA_SUCCESS;
   }
-  CUresult bring_back(const std::byte* from) override {
+  CUresult restore_to_device(const std::byte* from) override {
     if (allocation_->handle == 0) {
       CUresult result = memory_.memory_.create(&allocation_->handle, bytes, allocation_->properties, allocation_->flags);
       if (result != CUDA_SUCCESS) return result;
@@ -184,7 +184,7 @@ class VirtualMemory::Leaving final : public CheckpointImage::Piece {
     }
     return CUDA_SUCCESS;
   }
-  void is_back() override { allocation_->away = false; }
+  void on_charged() override { allocation_->away = false; }
   CUmemGenericAllocationHandle handle() const override { return allocation_->handle; }
   uint64_t* shared() override { return &allocation_->shared; }
 
@@ -196,11 +196,11 @@ class VirtualMemory::Leaving final : public CheckpointImage::Piece {
 };
 
 void VirtualMemory::add_pieces(CheckpointImage::Pieces& pieces) {
-  std::map<const Allocation*, Leaving*> known;
-  const auto piece_of = [&](const std::shared_ptr<Allocation>& allocation) -> Leaving& {
-    Leaving*& piece = known[allocation.get()];
+  std::map<const Allocation*, CheckpointedMemory*> known;
+  const auto piece_of = [&](const std::shared_ptr<Allocation>& allocation) -> CheckpointedMemory& {
+    CheckpointedMemory*& piece = known[allocation.get()];
     if (!piece) {
-      auto made = std::make_unique<Leaving>(*this, allocation);
+      auto made = std::make_unique<CheckpointedMemory>(*this, allocation);
       piece = made.get();
       pieces.push_back(std::move(made));
     }

@@ -87,7 +87,7 @@ class VirtualMemory {
     uint64_t size = 0, offset = 0;
     std::vector<CUmemAccessDesc> access;  // the latest for each location
   };
-  class Leaving;
+  class CheckpointedMemory;
 
   CUresult map_at(CUdeviceptr address, const Mapping& mapping);
   CUmemGenericAllocationHandle add(std::shared_ptr<Allocation> allocation);

@@ -81,7 +81,7 @@ CUresult destroy_reference(CUtexref reference) {
 template <class Bind, class Reference, class Array>
 CUresult bind(Bind bind, Reference reference, Array array, unsigned flags) {
   const CUresult result = bind(reference, array, flags);
-  if (result == CUDA_SUCCESS) t_executor->arrays.bound(array);
+  if (result == CUDA_SUCCESS) t_executor->arrays.mark_named_by_reference(array);
   return result;
 }
 CUresult bind_array(CUtexref reference, CUarray array, unsigned flags) { return bind(t_executor->guarded.cuTexRefSetArray, reference, array, flags); }

@@ -265,9 +265,9 @@ TEST_CASE("arrays that cannot be made anew under all that names them stay") {
     session.change_all({CheckpointAction::unlock});
   };
   SECTION("textures get other numbers") {
-    session.client->fake.locked([&] { session.client->fake.numbers_come_again = false; });
+    session.client->fake.locked([&] { session.client->fake.driver_reuses_handles = false; });
     refused();
-    session.client->fake.locked([&] { session.client->fake.numbers_come_again = true; });
+    session.client->fake.locked([&] { session.client->fake.driver_reuses_handles = true; });
   }
   SECTION("a reference names one, for as long as it is there") {
     constexpr uint64_t kBound = make_handle(Kind::array, 1, 314);

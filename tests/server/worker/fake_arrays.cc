@@ -130,7 +130,7 @@ CUresult create_texture(CUtexObject* object, const CUDA_RESOURCE_DESC* resource,
   const Lock lock(driver().mutex);
   if (!is_there(*resource)) return misuse();
   constexpr unsigned long long kFirst = 0x7e0000;
-  *object = driver().numbers_come_again ? kFirst : kFirst + driver().next_handle++;
+  *object = driver().driver_reuses_handles ? kFirst : kFirst + driver().next_handle++;
   while (driver().textures.contains(*object)) ++*object;
   driver().textures[*object] = array_of(*resource);
   return CUDA_SUCCESS;

@@ -111,7 +111,7 @@ class FakeDriver {
   std::set<void*> arrays;                                     // mipmapped ones and their levels too
   std::set<void*> references;                                 // texture references, modules' ones too
   std::map<unsigned long long, void*> textures;               // and surfaces; the array, or null
-  bool numbers_come_again = true;                             // of textures and surfaces
+  bool driver_reuses_handles = true;                          // of textures and surfaces
   int misused = 0;                                            // calls that a driver would have crashed in, or read elsewhere
   struct Physical {
     size_t size;
