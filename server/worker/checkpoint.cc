@@ -77,7 +77,7 @@ bool Checkpoint::wait_until_lockable(uint16_t id) {
     }
     // The command may be what ends the work: the answer of a host function, or the resumption of a held
     // stream.
-    if (lets_go_on(id) || session_.gates.any_by_number()) break;
+    if (must_not_wait(id) || session_.gates.any_by_number()) break;
     if (!session_.settle()) return false;
     ::nanosleep(&kLookEvery, nullptr);
   }

@@ -13,7 +13,7 @@ namespace {
 // has yet to send.
 constexpr std::chrono::seconds kLongestSettle{10};
 constexpr timespec kPollEvery{0, 100'000};  // polling interval; event waits have no timeout
-// Per call of avoid(), because a driver may ignore every address hint.
+// Per call of reserve_addresses(), because a driver may ignore every address hint.
 constexpr int kMostAttempts = 64;
 constexpr uint64_t kSmallestAvoided = 1u << 30;
 
@@ -36,7 +36,7 @@ CUresult DeviceMemory::move(uint64_t wished, uint64_t size) {
   return CUDA_SUCCESS;
 }
 
-void DeviceMemory::avoid(uint64_t base, uint64_t size) {
+void DeviceMemory::reserve_addresses(uint64_t base, uint64_t size) {
   if (!api_.cuMemAddressReserve || !api_.cuMemAddressFree) return;
   std::deque<std::pair<uint64_t, uint64_t>> wanted{{base, size}};
   for (int attempt = 0; attempt < kMostAttempts && !wanted.empty() && avoided_.size() < kMaxAvoided; ++attempt) {
@@ -125,7 +125,7 @@ CUmemAllocationProp DeviceMemory::properties_of(int device) const {
   CUmemAllocationProp wanted{};
   wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   wanted.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
-  wanted.allocFlags.gpuDirectRDMACapable = can_be_moved(device) ? 1 : 0;
+  wanted.allocFlags.gpuDirectRDMACapable = supports_gpudirect(device) ? 1 : 0;
   // Any allocation may be shared by cuIpcGetMemHandle later.
   if (shareable(device)) wanted.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   return wanted;
@@ -187,15 +187,15 @@ CUresult DeviceMemory::map_at(uint64_t address, const Mapping& mapping) {
 }
 
 // True if new memory should be created for direct access by network cards (GPUDirect RDMA).
-bool DeviceMemory::can_be_moved(int device) const {
+bool DeviceMemory::supports_gpudirect(int device) const {
   int yes = 0;
   return windows_ && api_.cuDeviceGetAttribute &&
          api_.cuDeviceGetAttribute(&yes, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, device) == CUDA_SUCCESS &&
          yes != 0;
 }
 
-bool DeviceMemory::reachable(uint64_t address, uint64_t size) const {
-  if (!cpu_reaches_ || !in_range(address, size)) return false;
+bool DeviceMemory::is_cpu_accessible(uint64_t address, uint64_t size) const {
+  if (!cpu_can_access_ || !in_range(address, size)) return false;
   auto mapping = mapping_of(address);
   for (uint64_t covered = address; covered < address + size; ++mapping) {
     if (mapping == mappings_.end() || mapping->first > covered) return false;
@@ -204,7 +204,7 @@ bool DeviceMemory::reachable(uint64_t address, uint64_t size) const {
   return true;
 }
 
-bool DeviceMemory::register_for_moving(uint64_t address, uint64_t size, std::vector<DeviceSpan>* spans) {
+bool DeviceMemory::register_for_rdma(uint64_t address, uint64_t size, std::vector<DeviceSpan>* spans) {
   if (!windows_ || !in_range(address, size)) return false;
   auto mapping = mapping_of(address);
   for (uint64_t at = address; at < address + size;) {
@@ -213,7 +213,7 @@ bool DeviceMemory::register_for_moving(uint64_t address, uint64_t size, std::vec
     const uint64_t window = at / kWindowBytes * kWindowBytes;
     const uint64_t first = std::max(window, mapping->first), last = std::min(window + kWindowBytes, end);
     DeviceSpan& span = spans->emplace_back();
-    if (!windows_->use(first, last - first, cpu_reaches_, &span)) return false;
+    if (!windows_->use(first, last - first, cpu_can_access_, &span)) return false;
     span.end = std::min(last, address + size);
     at = last;
     if (at == end) ++mapping;
@@ -242,27 +242,27 @@ CUresult DeviceMemory::charge(int device, uint64_t bytes) {
 
 CUresult DeviceMemory::create(CUmemGenericAllocationHandle* memory, uint64_t size, const CUmemAllocationProp& properties,
                               unsigned long long flags) {
-  RoomSource::Wait wait{.device = properties.location.id, .bytes = size};
+  FullDeviceWaiter::Wait wait{.device = properties.location.id, .bytes = size};
   return create(memory, size, properties, flags, wait);
 }
 
 CUresult DeviceMemory::create(CUmemGenericAllocationHandle* memory, uint64_t size, const CUmemAllocationProp& properties,
-                              unsigned long long flags, RoomSource::Wait& wait) {
+                              unsigned long long flags, FullDeviceWaiter::Wait& wait) {
   if (!api_.cuMemCreate) return CUDA_ERROR_NOT_SUPPORTED;
   return with_room(wait, [&] { return api_.cuMemCreate(memory, size, &properties, flags); });
 }
 
 CUresult DeviceMemory::with_room(int device, uint64_t bytes, const std::function<CUresult()>& attempt) {
-  RoomSource::Wait wait{.device = device, .bytes = bytes};
+  FullDeviceWaiter::Wait wait{.device = device, .bytes = bytes};
   return with_room(wait, attempt);
 }
 
-CUresult DeviceMemory::with_room(RoomSource::Wait& wait, const std::function<CUresult()>& attempt) {
+CUresult DeviceMemory::with_room(FullDeviceWaiter::Wait& wait, const std::function<CUresult()>& attempt) {
   const auto stop = std::chrono::steady_clock::now() + kLongestSettle;
   while (true) {
     const CUresult result = attempt();
     if (result != CUDA_ERROR_OUT_OF_MEMORY) return result;
-    if (!wait_for_free(stop) && (!room_ || !room_->await(wait))) return result;
+    if (!wait_for_free(stop) && (!full_device_waiter_ || !full_device_waiter_->await(wait))) return result;
   }
 }
 
@@ -398,8 +398,8 @@ void DeviceMemory::settle() {
 
 void DeviceMemory::drop_context(ContextState& context, bool gone) {
   const auto peers = peers_;
-  for (const auto& [who, whose] : peers) {
-    if (who == &context || whose == &context) forbid_access(*who, *whose);
+  for (const auto& [accessing, accessed] : peers) {
+    if (accessing == &context || accessed == &context) forbid_access(*accessing, *accessed);
   }
   {
     const std::lock_guard lock(mutex_);

@@ -31,13 +31,13 @@ constexpr size_t kMaxPendingFrees = 1u << 20;
 constexpr size_t kMaxAvoided = 256;
 
 // Interface through which an allocation waits for memory on a full device; implemented by MemoryMoves.
-class RoomSource {
+class FullDeviceWaiter {
  public:
   struct Wait {
     int device = 0;
     uint64_t bytes = 0;
     bool returns = false;  // the memory comes back from host memory
-    std::chrono::steady_clock::time_point since{}, asked{};  // this and the next: state of the RoomSource
+    std::chrono::steady_clock::time_point since{}, asked{};  // this and the next: state of the FullDeviceWaiter
     uint64_t question = 0;
     // Wait limit of an allocation; then the device counts as full.
     std::chrono::milliseconds patience{30'000};
@@ -46,28 +46,28 @@ class RoomSource {
   virtual bool await(Wait& wait) = 0;
 
  protected:
-  ~RoomSource() = default;
+  ~FullDeviceWaiter() = default;
 };
 
 class DeviceMemory {
  public:
-  // `moved_by` may be null: no direct transfers.
+  // `direct_memory` may be null: no direct transfers.
   DeviceMemory(const DeviceApi& api, Contexts& contexts, Outbox& outbox, quota::Ledger& ledger, Scrubber& scrubber,
-               transport::DirectMemory* moved_by)
+               transport::DirectMemory* direct_memory)
       : api_(api), contexts_(contexts), outbox_(outbox), ledger_(ledger), scrubber_(scrubber) {
-    if (moved_by) windows_.emplace(api, *moved_by);
+    if (direct_memory) windows_.emplace(api, *direct_memory);
   }
 
   void take_range(uint64_t base, uint64_t size);
-  void stage_always() {
-    cpu_reaches_ = false;
+  void disable_direct_access() {
+    cpu_can_access_ = false;
     windows_.reset();
   }
   // Replaces the range by another one. The old range must be empty.
   CUresult move(uint64_t wished, uint64_t size);
   // Reserves free parts of [base, base + size), so that the driver places nothing there. Retries with halves
   // of a part that cannot be reserved.
-  void avoid(uint64_t base, uint64_t size);
+  void reserve_addresses(uint64_t base, uint64_t size);
   void release_range();
   void release_avoided();
   uint64_t base() const { return base_; }
@@ -77,11 +77,11 @@ class DeviceMemory {
   // (cuMemPoolSetAccess). May postpone the reply to the command (Scrubber::zero_unmapped).
   CUresult map(uint64_t address, uint64_t size, int device, uint64_t granularity, uint32_t peers = 0);
   // --- Access between devices (device_memory_peers.cc) ---
-  // cuCtxEnablePeerAccess: gives the device of `who` access to all present and later mappings on the device
-  // of `whose`, until forbid_access() or the destruction of either context. Memory that the client maps with
+  // cuCtxEnablePeerAccess: gives the device of `accessing` access to all present and later mappings on the
+  // device of `accessed`, until forbid_access() or the destruction of either context. Memory that the client maps with
   // cuMemMap keeps the access set by cuMemSetAccess.
-  CUresult allow_access(const ContextState& who, const ContextState& whose);
-  void forbid_access(const ContextState& who, const ContextState& whose);
+  CUresult allow_access(const ContextState& accessing, const ContextState& accessed);
+  void forbid_access(const ContextState& accessing, const ContextState& accessed);
   // Records access that cuMemSetAccess has given to mappings of this class, to restore it when they are
   // moved.
   void note_access(uint64_t address, uint64_t size, std::span<const CUmemAccessDesc> access);
@@ -108,14 +108,14 @@ class DeviceMemory {
   // the memory.
   void on_release(std::function<bool(CUmemGenericAllocationHandle)> released) { released_ = std::move(released); }
   bool releasing(CUmemGenericAllocationHandle memory) const { return released_ && released_(memory); }
-  // Calls cuMemCreate. On a full device, waits for pending frees and then for room (RoomSource). The caller
+  // Calls cuMemCreate. On a full device, waits for pending frees and then for room (FullDeviceWaiter). The caller
   // has charged the memory.
   CUresult create(CUmemGenericAllocationHandle* memory, uint64_t size, const CUmemAllocationProp& properties,
                   unsigned long long flags);
   // Calls `attempt` until it returns another result than OUT_OF_MEMORY, waiting as create() does.
   CUresult with_room(int device, uint64_t bytes, const std::function<CUresult()>& attempt);
   // --- Oversubscription (device_memory_moves.cc) ---
-  void get_room_by(RoomSource& source) { room_ = &source; }
+  void set_full_device_waiter(FullDeviceWaiter& waiter) { full_device_waiter_ = &waiter; }
   // Moves mappings to host memory; the session must have no work on the device. Moves `bytes` if possible,
   // never more than `most`, and only while at least `keep` bytes of the session remain on the device. Returns
   // the bytes moved.
@@ -156,12 +156,12 @@ class DeviceMemory {
   bool in_range(uint64_t address, uint64_t size) const {
     return address >= base_ && size <= size_ && address - base_ <= size_ - size;
   }
-  bool cpu_reaches() const { return cpu_reaches_; }
+  bool cpu_can_access() const { return cpu_can_access_; }
   // True if the bytes are mapped, and the CPU can read and write them at the same addresses.
-  bool reachable(uint64_t address, uint64_t size) const;
+  bool is_cpu_accessible(uint64_t address, uint64_t size) const;
   // Registers the windows of these bytes for DirectMemory. Returns false if not all of them can be
   // registered.
-  bool register_for_moving(uint64_t address, uint64_t size, std::vector<DeviceSpan>* spans);
+  bool register_for_rdma(uint64_t address, uint64_t size, std::vector<DeviceSpan>* spans);
   bool add_variable(uint64_t owner, uint64_t address, uint64_t size);
   void forget_variables(uint64_t owner) {
     std::erase_if(variables_, [owner](const auto& known) { return known.second.second == owner; });
@@ -202,14 +202,14 @@ class DeviceMemory {
   bool replace_with_host_copy(uint64_t address, Mapping& mapping, std::byte* host);
   CUresult fill(uint64_t address, const Mapping& mapping, const std::byte* from);
   CUresult create(CUmemGenericAllocationHandle* memory, uint64_t size, const CUmemAllocationProp& properties,
-                  unsigned long long flags, RoomSource::Wait& wait);
-  CUresult with_room(RoomSource::Wait& wait, const std::function<CUresult()>& attempt);
+                  unsigned long long flags, FullDeviceWaiter::Wait& wait);
+  CUresult with_room(FullDeviceWaiter::Wait& wait, const std::function<CUresult()>& attempt);
   void release_host(const Mapping& mapping);
   CUresult map_at(uint64_t address, const Mapping& mapping);
   bool is_mapped(uint64_t address, uint64_t size) const;  // true if any byte is mapped
   CUresult add_new(uint64_t address, const Mapping& mapping, bool to_be_zeroed);
   void give_back_new(const Mapping& mapping);
-  bool can_be_moved(int device) const;
+  bool supports_gpudirect(int device) const;
   bool host_may_access(int device) const;
   CUresult set_access(uint64_t address, const Mapping& mapping);
   CUresult set_peer_access(int peer, int device, CUmemAccess_flags flags);
@@ -229,11 +229,11 @@ class DeviceMemory {
   uint64_t base_ = 0;
   uint64_t size_ = 0;
   std::map<uint64_t, Mapping> mappings_;  // executor's thread
-  std::set<std::pair<const ContextState*, const ContextState*>> peers_;  // (who, whose) of allow_access()
+  std::set<std::pair<const ContextState*, const ContextState*>> peers_;  // (accessing, accessed) of allow_access()
   size_t moved_ = 0;                      // number of mappings in host memory
-  RoomSource* room_ = nullptr;            // null: allocations fail at once on a full device
-  bool cpu_reaches_ = true;               // until a device denies the CPU access
-  std::set<int> cpu_reached_;             // devices whose memory the CPU was seen to read and write
+  FullDeviceWaiter* full_device_waiter_ = nullptr;  // null: allocations fail at once on a full device
+  bool cpu_can_access_ = true;            // until a device denies the CPU access
+  std::set<int> cpu_accessible_devices_;  // devices whose memory the CPU was seen to read and write
   std::function<bool(CUmemGenericAllocationHandle)> released_;
   std::optional<DeviceWindows> windows_;
   std::multimap<uint64_t, std::pair<uint64_t, uint64_t>> variables_;  // by address: size, owner's handle

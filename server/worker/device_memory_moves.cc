@@ -50,7 +50,7 @@ bool DeviceMemory::replace_with_host_copy(uint64_t address, Mapping& mapping, st
 }
 
 CUresult DeviceMemory::move_back(std::chrono::nanoseconds* took) {
-  RoomSource::Wait wait{.device = -1, .returns = true};
+  FullDeviceWaiter::Wait wait{.device = -1, .returns = true};
   while (moved_out()) {  // during the wait for room, memory that is back may have to leave again
     for (auto& [address, mapping] : mappings_) {
       if (!mapping.moved) continue;

@@ -30,8 +30,8 @@ bool cpu_can_use_page(uint64_t address) {
 
 std::vector<int> DeviceMemory::peers_of(int device) const {
   std::set<int> peers;
-  for (const auto& [who, whose] : peers_) {
-    if (whose->device == device && who->device != device) peers.insert(who->device);
+  for (const auto& [accessing, accessed] : peers_) {
+    if (accessed->device == device && accessing->device != device) peers.insert(accessing->device);
   }
   return {peers.begin(), peers.end()};
 }
@@ -55,35 +55,35 @@ CUresult DeviceMemory::set_access(uint64_t address, const Mapping& mapping) {
   }
   peers.erase(mapping.device);
   for (const int peer : peers) access.push_back({{CU_MEM_LOCATION_TYPE_DEVICE, peer}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
-  if (cpu_reaches_) {
+  if (cpu_can_access_) {
     access.push_back({{kHost, 0}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
-    const bool known = cpu_reached_.contains(mapping.device);
+    const bool known = cpu_accessible_devices_.contains(mapping.device);
     if ((known || host_may_access(mapping.device)) &&
         api_.cuMemSetAccess(address, mapping.size, access.data(), access.size()) == CUDA_SUCCESS) {
-      if (known || cpu_can_use_page(address)) return cpu_reached_.insert(mapping.device), CUDA_SUCCESS;
+      if (known || cpu_can_use_page(address)) return cpu_accessible_devices_.insert(mapping.device), CUDA_SUCCESS;
       log::warning("host_access_fails", {{"device", mapping.device},
                                          {"reason", "the driver grants the CPU access to device memory, but reading it fails; copies are staged"}});
     }
     access.pop_back();
-    cpu_reaches_ = false;
+    cpu_can_access_ = false;
   }
   return api_.cuMemSetAccess(address, mapping.size, access.data(), access.size());
 }
 
-CUresult DeviceMemory::allow_access(const ContextState& who, const ContextState& whose) {
-  const auto before = peers_of(whose.device);
-  peers_.emplace(&who, &whose);
-  if (who.device == whose.device || std::ranges::find(before, who.device) != before.end()) return CUDA_SUCCESS;
-  const CUresult result = set_peer_access(who.device, whose.device, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
-  if (result != CUDA_SUCCESS) forbid_access(who, whose);
+CUresult DeviceMemory::allow_access(const ContextState& accessing, const ContextState& accessed) {
+  const auto before = peers_of(accessed.device);
+  peers_.emplace(&accessing, &accessed);
+  if (accessing.device == accessed.device || std::ranges::find(before, accessing.device) != before.end()) return CUDA_SUCCESS;
+  const CUresult result = set_peer_access(accessing.device, accessed.device, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+  if (result != CUDA_SUCCESS) forbid_access(accessing, accessed);
   return result;
 }
 
-void DeviceMemory::forbid_access(const ContextState& who, const ContextState& whose) {
-  if (peers_.erase({&who, &whose}) == 0 || who.device == whose.device) return;
-  const auto left = peers_of(whose.device);
-  if (std::ranges::find(left, who.device) != left.end()) return;  // another context of that device still has access
-  (void)set_peer_access(who.device, whose.device, CU_MEM_ACCESS_FLAGS_PROT_NONE);
+void DeviceMemory::forbid_access(const ContextState& accessing, const ContextState& accessed) {
+  if (peers_.erase({&accessing, &accessed}) == 0 || accessing.device == accessed.device) return;
+  const auto left = peers_of(accessed.device);
+  if (std::ranges::find(left, accessing.device) != left.end()) return;  // another context of that device still has access
+  (void)set_peer_access(accessing.device, accessed.device, CU_MEM_ACCESS_FLAGS_PROT_NONE);
 }
 
 // Applies the access to all mappings of `device`; returns the first error.

@@ -6,9 +6,9 @@ namespace gpupool::worker {
 
 using transport::DirectMemory;
 
-Result<DirectMemory::Region> DeviceWindows::add(uint64_t start, uint64_t bytes, bool cpu_reaches) {
+Result<DirectMemory::Region> DeviceWindows::add(uint64_t start, uint64_t bytes, bool cpu_can_access) {
   auto* const memory = reinterpret_cast<void*>(start);
-  if (cpu_reaches) return memory_.add(memory, bytes, DirectMemory::Access::local);
+  if (cpu_can_access) return memory_.add(memory, bytes, DirectMemory::Access::local);
   int descriptor = -1;
   if (!api_.cuMemGetHandleForAddressRange ||
       api_.cuMemGetHandleForAddressRange(&descriptor, start, bytes, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0) != CUDA_SUCCESS) {
@@ -19,13 +19,13 @@ Result<DirectMemory::Region> DeviceWindows::add(uint64_t start, uint64_t bytes, 
   return region;
 }
 
-bool DeviceWindows::use(uint64_t start, uint64_t bytes, bool cpu_reaches, DeviceSpan* span) {
+bool DeviceWindows::use(uint64_t start, uint64_t bytes, bool cpu_can_access, DeviceSpan* span) {
   const std::lock_guard lock(mutex_);
   auto known = windows_.find(start);
   if (known == windows_.end()) {
     if (refused_ || (windows_.size() >= kMostWindows && !make_room())) return false;
-    auto region = add(start, bytes, cpu_reaches);
-    while (!region && make_room()) region = add(start, bytes, cpu_reaches);
+    auto region = add(start, bytes, cpu_can_access);
+    while (!region && make_room()) region = add(start, bytes, cpu_can_access);
     refused_ = !region;
     if (!region) return false;
     order_.push_front(start);

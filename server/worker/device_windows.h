@@ -36,7 +36,7 @@ class DeviceWindows {
 
   // Registers the window [start, start + bytes), which must lie within one mapping. Returns false if that
   // fails.
-  bool use(uint64_t start, uint64_t bytes, bool cpu_reaches, DeviceSpan* span);
+  bool use(uint64_t start, uint64_t bytes, bool cpu_can_access, DeviceSpan* span);
   // Call before [start, start + bytes) is unmapped.
   void drop(uint64_t start, uint64_t bytes);
 
@@ -47,7 +47,7 @@ class DeviceWindows {
     std::shared_ptr<const transport::DirectMemory::Region> region;
     std::list<uint64_t>::iterator used;
   };
-  Result<transport::DirectMemory::Region> add(uint64_t start, uint64_t bytes, bool cpu_reaches);
+  Result<transport::DirectMemory::Region> add(uint64_t start, uint64_t bytes, bool cpu_can_access);
   bool make_room();
 
   const DeviceApi& api_;

@@ -112,7 +112,7 @@ Executor::Executor(SessionStart& start)
   table.destroy_array_by([this](void* array) { arrays.drop(array); });
   memory.on_release([this](CUmemGenericAllocationHandle handle) { return exported_handles.withdraw(handle); });
   memory.take_range(start.range_base, start.range_size);
-  if (!start.direct_memory) memory.stage_always();
+  if (!start.direct_memory) memory.disable_direct_access();
 }
 
 Executor::~Executor() {

@@ -107,7 +107,7 @@ void IncomingCopy::count(uint64_t received) {
 
 IncomingCopy::Way IncomingCopy::choose_way(StreamState& stream) {
   if (staged_) return Way::staged;
-  const bool reachable = session_.memory.reachable(rows.address, (rows.rows - 1) * rows.pitch + rows.width);
+  const bool reachable = session_.memory.is_cpu_accessible(rows.address, (rows.rows - 1) * rows.pitch + rows.width);
   if (reachable && session_.is_idle(stream)) return Way::direct;
   staged_.emplace(session_.api, *stream.context, rows);
   return staged_->take(session_.staging, *stream.context, false, true) ? Way::staged : Way::nowhere;

@@ -41,7 +41,7 @@ int64_t nanoseconds_of(Clock::time_point time) { return std::chrono::nanoseconds
 
 }  // namespace
 
-bool lets_go_on(uint16_t id) {
+bool must_not_wait(uint16_t id) {
   using wire::Command;
   switch (static_cast<Command>(id)) {
     case Command::host_function_done:
@@ -56,7 +56,7 @@ bool lets_go_on(uint16_t id) {
 void MemoryMoves::begin() {
   on_ = session_.start.oversubscribes && session_.start.control != nullptr;
   if (!on_) return;
-  session_.memory.get_room_by(*this);
+  session_.memory.set_full_device_waiter(*this);
   session_.start.control->handle(server::ControlKind::move_out, [this](const server::ControlMessage& message) {
     const server::ControlHeader& said = message.header;
     {
@@ -141,7 +141,7 @@ std::optional<std::chrono::microseconds> MemoryMoves::before_sleep() {
 }
 
 // Other sessions need the memory: holds commands back until the device has finished its work.
-void MemoryMoves::give_way() {
+void MemoryMoves::drain_for_move() {
   const auto stop = Clock::now() + kLongestDrain;
   auto wanted = order();
   if (!wanted) return;
@@ -156,7 +156,7 @@ void MemoryMoves::give_way() {
 bool MemoryMoves::before_command(uint16_t id) {
   if (!on_) return true;
   session_.counters.idle_since.store(0, std::memory_order_relaxed);
-  if (!lets_go_on(id)) give_way();
+  if (!must_not_wait(id)) drain_for_move();
   return !touches_memory(id) || !session_.memory.moved_out() || move_back_all();
 }
 

@@ -20,9 +20,9 @@ class Executor;
 
 // True for commands that are not held back while the executor waits for the device: streams may be waiting
 // for them, or they access no device memory.
-bool lets_go_on(uint16_t command);
+bool must_not_wait(uint16_t command);
 
-class MemoryMoves final : public RoomSource {
+class MemoryMoves final : public FullDeviceWaiter {
  public:
   using Clock = std::chrono::steady_clock;
 
@@ -55,7 +55,7 @@ class MemoryMoves final : public RoomSource {
   void answer(const Order& order, uint64_t moved);
   // Executes the order if possible. Returns true if there is no order any more.
   bool follow(const Order& order);
-  void give_way();
+  void drain_for_move();
   bool move_back_all();
   // Asks poold not to move the memory for some time, which grows with the time that moving it back took.
   void defer_next_move(std::chrono::nanoseconds took);

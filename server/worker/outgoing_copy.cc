@@ -20,7 +20,7 @@ OutgoingCopy::~OutgoingCopy() {
 CUresult OutgoingCopy::start(Executor& session, Way way, StreamState& stream, const DeviceRows& rows, uint64_t sequence,
                              CUresult reply) {
   auto copy = std::make_shared<OutgoingCopy>(session, way, *stream.context, rows, sequence, reply);
-  const bool direct = session.memory.reachable(rows.address, (rows.rows - 1) * rows.pitch + rows.width);
+  const bool direct = session.memory.is_cpu_accessible(rows.address, (rows.rows - 1) * rows.pitch + rows.width);
   session.copies.add(sequence, copy);
   const CUresult result = direct ? copy->begin_direct(stream) : copy->begin_staged(stream);
   if (result != CUDA_SUCCESS) session.copies.remove(sequence);

@@ -20,7 +20,7 @@ RemoteCopy::~RemoteCopy() {
 CUresult RemoteCopy::start(Executor& session, StreamState& stream, const DeviceRows& rows, const Client& client,
                            uint64_t sequence, CUresult reply) {
   auto copy = std::make_shared<RemoteCopy>(session, *stream.context, rows, client, sequence, reply);
-  const bool direct = rows.rows == 1 && session.memory.register_for_moving(rows.address, rows.width, &copy->spans_);
+  const bool direct = rows.rows == 1 && session.memory.register_for_rdma(rows.address, rows.width, &copy->spans_);
   session.copies.add(sequence, copy);
   const CUresult result = direct ? copy->begin_direct(stream) : copy->begin_staged(stream);
   if (result != CUDA_SUCCESS) session.copies.remove(sequence);
@@ -51,7 +51,7 @@ CUresult RemoteCopy::begin_direct(StreamState& stream) {
     pieces_ += (span.end - at + kLargePiece - 1) / kLargePiece;
     at = span.end;
   }
-  written_past_cpu_ = client_.to_device && !session_.memory.cpu_reaches() && session_.api.cuFlushGPUDirectRDMAWrites;
+  written_past_cpu_ = client_.to_device && !session_.memory.cpu_can_access() && session_.api.cuFlushGPUDirectRDMAWrites;
   close_gate(stream);
   hand_over();
   return CUDA_SUCCESS;

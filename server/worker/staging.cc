@@ -93,11 +93,11 @@ bool Staging::collect() {
 StagingChunk* Staging::take_grown(ContextState& context, size_t size, size_t limit, bool registered) {
   if (registered && unregistrable_) return nullptr;
   if (registered) {
-    if (StagingChunk* const chunk = take_idle(context, size, false)) return register_for_moving(chunk);
+    if (StagingChunk* const chunk = take_idle(context, size, false)) return register_for_rdma(chunk);
   }
   if (!grow(context, size, limit)) return nullptr;
   StagingChunk* const chunk = take_idle(context, size, false);
-  return registered ? register_for_moving(chunk) : chunk;
+  return registered ? register_for_rdma(chunk) : chunk;
 }
 
 StagingChunk* Staging::try_acquire(ContextState& context, size_t size, bool registered) {
@@ -133,8 +133,8 @@ StagingChunk* Staging::acquire(ContextState& context, size_t size, bool register
   }
 }
 
-StagingChunk* Staging::register_for_moving(StagingChunk* chunk) {
-  const auto region = moved_by_->add(chunk->data, chunk->size, transport::DirectMemory::Access::local);
+StagingChunk* Staging::register_for_rdma(StagingChunk* chunk) {
+  const auto region = direct_memory_->add(chunk->data, chunk->size, transport::DirectMemory::Access::local);
   unregistrable_ = !region;
   if (!region) {
     give_back(chunk);
@@ -148,7 +148,7 @@ StagingChunk* Staging::register_for_moving(StagingChunk* chunk) {
 void Staging::unregister(const Block& block) {
   for (const auto& piece : block.pieces) {
     if (!piece->registered) continue;
-    moved_by_->remove(*piece->registered);
+    direct_memory_->remove(*piece->registered);
     unregistrable_ = false;
     --registered_;
   }

@@ -36,8 +36,9 @@ struct StagingChunk {
 
 class Staging {
  public:
-  // `moved_by` may be null. The tenant's limit of queued bytes applies beyond kLeastStagingBytes.
-  Staging(const DeviceApi& api, transport::DirectMemory* moved_by, Usage usage) : api_(api), moved_by_(moved_by), usage_(std::move(usage)) {}
+  // `direct_memory` may be null. The tenant's limit of queued bytes applies beyond kLeastStagingBytes.
+  Staging(const DeviceApi& api, transport::DirectMemory* direct_memory, Usage usage)
+      : api_(api), direct_memory_(direct_memory), usage_(std::move(usage)) {}
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
 
@@ -74,14 +75,14 @@ class Staging {
 
   StagingChunk* take_idle(const ContextState& context, size_t size, bool registered);
   StagingChunk* take_grown(ContextState& context, size_t size, size_t limit, bool registered);
-  StagingChunk* register_for_moving(StagingChunk* chunk);
+  StagingChunk* register_for_rdma(StagingChunk* chunk);
   bool grow(ContextState& context, size_t size, size_t limit);
   bool shrink_others(const ContextState& context);
   bool collect();
   void unregister(const Block& block);
 
   const DeviceApi& api_;
-  transport::DirectMemory* const moved_by_;
+  transport::DirectMemory* const direct_memory_;
   const Usage usage_;
   std::mutex mutex_;  // guards idle_; never held during a driver call
   std::condition_variable returned_;

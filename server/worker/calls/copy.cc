@@ -88,7 +88,8 @@ CUresult enqueue(Executor& session, StreamState& stream, const Rectangle& rectan
 // Sends directly from device memory that the CPU can access, if the stream is idle. Returns whether it did.
 bool send_at_once(Executor& session, StreamState& stream, const wire::CopyFromDevice& copy, uint64_t sequence) {
   const uint64_t bytes = copy.width * copy.rows;
-  if (copy.rows != 1 || bytes > kLargePiece || !session.memory.reachable(copy.source, bytes) || !session.is_idle(stream)) return false;
+  if (copy.rows != 1 || bytes > kLargePiece || !session.memory.is_cpu_accessible(copy.source, bytes)) return false;
+  if (!session.is_idle(stream)) return false;
   const wire::DeviceData where{0};
   session.outbox.send(wire::MessageKind::device_data, 0, sequence, std::as_bytes(std::span(&where, 1)),
                       {reinterpret_cast<const std::byte*>(copy.source), bytes});
@@ -151,7 +152,7 @@ Outcome copy_to_device(Executor& session, Command& command) {
     return result;
   };
   if (bytes > Staging::kSlabPart && copy.rows == 1 &&
-      session.memory.reachable(copy.destination, bytes) && session.is_idle(*stream)) {
+      session.memory.is_cpu_accessible(copy.destination, bytes) && session.is_idle(*stream)) {
     // The stream is idle, and the copy ends before any other command is executed.
     if (!session.inbox.read_into({reinterpret_cast<std::byte*>(copy.destination), bytes})) return Outcome::lost();
     return CUDA_SUCCESS;

@@ -105,20 +105,20 @@ ContextState* find_context(CUcontext object) {
   return nullptr;
 }
 CUresult enable_peer(CUcontext peer, unsigned flags) {
-  ContextState* const whose = find_context(peer);
-  ContextState* const who = t_executor->contexts.current();
-  if (!who || !whose) return CUDA_ERROR_INVALID_CONTEXT;
+  ContextState* const accessed = find_context(peer);
+  ContextState* const accessing = t_executor->contexts.current();
+  if (!accessing || !accessed) return CUDA_ERROR_INVALID_CONTEXT;
   CUresult result = REAL(cuCtxEnablePeerAccess)(peer, flags);
   if (result != CUDA_SUCCESS) return result;
-  result = t_executor->memory.allow_access(who->owner(), whose->owner());
+  result = t_executor->memory.allow_access(accessing->owner(), accessed->owner());
   if (result != CUDA_SUCCESS && REAL(cuCtxDisablePeerAccess)) (void)REAL(cuCtxDisablePeerAccess)(peer);
   return result;
 }
 CUresult disable_peer(CUcontext peer) {
   const CUresult result = REAL(cuCtxDisablePeerAccess)(peer);
-  ContextState* const whose = find_context(peer);
-  ContextState* const who = t_executor->contexts.current();
-  if (result == CUDA_SUCCESS && who && whose) t_executor->memory.forbid_access(who->owner(), whose->owner());
+  ContextState* const accessed = find_context(peer);
+  ContextState* const accessing = t_executor->contexts.current();
+  if (result == CUDA_SUCCESS && accessing && accessed) t_executor->memory.forbid_access(accessing->owner(), accessed->owner());
   return result;
 }
 

@@ -27,7 +27,7 @@ Outcome move_addresses(Executor& session, Command& command) {
 Outcome avoid_addresses(Executor& session, Command& command) {
   const auto body = only<wire::AddressRange>(command);
   if (!body) return bad_body();
-  session.memory.avoid(body->base, body->size);
+  session.memory.reserve_addresses(body->base, body->size);
   return CUDA_SUCCESS;
 }
 
