@@ -12,10 +12,10 @@ using quota::TurnWord;
 using std::chrono::nanoseconds;
 using namespace std::chrono_literals;
 
-constexpr uint64_t kWorksAlone = 1024;   // commands in one piece while the GPU is not shared
+constexpr uint64_t kMaxCommandsAlone = 1024;  // commands in one piece while the GPU is not shared
 // Unfinished pieces per stream while the GPU is not shared; beyond that, pieces get longer.
 constexpr size_t kPiecesAlone = 64;
-constexpr uint64_t kWorks = 64;          // commands in one piece while the GPU is shared
+constexpr uint64_t kMaxCommandsShared = 64;   // commands in one piece while the GPU is shared
 constexpr double kPiece = 0.5e6;         // expected nanoseconds of one piece while the GPU is shared
 constexpr double kAhead = 2e6;           // nanoseconds of work on the device while the GPU is shared
 // Work that has not started by then is taken to wait for something else.
@@ -67,21 +67,21 @@ bool ComputeGate::enter(StreamState& stream, const WorkKind& kind) {
   ComputeLane& lane = *stream.compute;
   const auto is_free = [&] { return TurnWord{lane.gpu.turn->load(std::memory_order_acquire)}.free(); };
   bool pass = is_free();
-  if (pass && (!lane.open || lane.resting)) {
+  if (pass && (!lane.open || lane.executor_slept)) {
     begin_alone(lane);
     pass = is_free();  // an open piece keeps the turn from being given up, so check again
   }
   if (!pass && !wait_for_turn(lane, kind)) return false;
-  lane.kind = lane.works == 0 || lane.kind == kind ? kind : WorkKind{};
+  lane.kind = lane.commands == 0 || lane.kind == kind ? kind : WorkKind{};
   if (kind.is_kernel()) quota::count(lane.gpu.use->launches);
   return true;
 }
 
 void ComputeGate::left(ComputeLane& lane) {
-  ++lane.works;
+  ++lane.commands;
   const TurnWord word{lane.gpu.turn->load(std::memory_order_relaxed)};
   if (word.free()) {
-    if (lane.works % kWorksAlone != 0) return;
+    if (lane.commands % kMaxCommandsAlone != 0) return;
     {
       const Lock lock(mutex_);
       reap(lane);
@@ -89,7 +89,7 @@ void ComputeGate::left(ComputeLane& lane) {
     }
     return end(lane);
   }
-  bool full = word.single() || lane.works >= kWorks;
+  bool full = word.single() || lane.commands >= kMaxCommandsShared;
   if (!full) {
     const Lock lock(mutex_);
     full = lane.expected >= kPiece || (lane.kind.shape != 0 && !estimates_.knows(lane.kind));
@@ -100,14 +100,14 @@ void ComputeGate::left(ComputeLane& lane) {
 void ComputeGate::pause(StreamState& stream) {
   if (!page_ || (!stream.compute && !add_lane(stream))) return;
   if (stream.compute->open) end(*stream.compute);
-  stream.compute->behind_wait = true;
+  stream.compute->follows_wait = true;
 }
 
 // Waits for the turn, and until little enough work is on the device. The lane has an open piece on success.
 bool ComputeGate::wait_for_turn(ComputeLane& lane, const WorkKind& kind) {
   ComputeGpu& gpu = lane.gpu;
   if (lane.open && lane.sampled) end(lane);  // while the GPU is shared all work is measured
-  if (lane.open && lane.works != 0 && !(lane.kind == kind)) {
+  if (lane.open && lane.commands != 0 && !(lane.kind == kind)) {
     bool known = false;
     {
       const Lock lock(mutex_);
@@ -139,7 +139,7 @@ bool ComputeGate::wait_for_turn(ComputeLane& lane, const WorkKind& kind) {
       if (!word.single()) next = std::min(next, nanoseconds(static_cast<int64_t>(flying - kAhead) + 1));
       if (crowded == Clock::time_point{}) crowded = now;
       if (now - crowded > kLongest) {  // the earlier work may be waiting for this command
-        for (const auto& other : gpu.lanes) other->strays = other->pieces.size();
+        for (const auto& other : gpu.lanes) other->overrun_pieces = other->pieces.size();
       }
     } else {
       if (shut == Clock::time_point{}) shut = now;
@@ -178,8 +178,8 @@ void ComputeGate::begin(ComputeLane& lane) {
     lane.seen_idle = false;
   }
   open_.push_back(&lane);
-  lane.behind_wait = false;
-  lane.works = 0;
+  lane.follows_wait = false;
+  lane.commands = 0;
   lane.kind = {};
   lane.start = lane.events->take();
   if (!lane.start || api_.cuEventRecord(lane.start, lane.stream) == CUDA_SUCCESS) return;
@@ -191,7 +191,7 @@ void ComputeGate::end(ComputeLane& lane) {
   if (lane.sampled) {
     const Lock lock(mutex_);
     if (lane.seen_idle) {  // the sampled work has ended, so no event is needed
-      lane.open = lane.sampled = lane.resting = lane.seen_idle = false;
+      lane.open = lane.sampled = lane.executor_slept = lane.seen_idle = false;
       return;
     }
   }
@@ -200,7 +200,7 @@ void ComputeGate::end(ComputeLane& lane) {
   if (last && api_.cuEventRecord(last, lane.stream) != CUDA_SUCCESS) lane.events->give(std::exchange(last, nullptr));
   const Lock lock(mutex_);
   const bool sampled = lane.sampled;
-  lane.open = lane.sampled = lane.resting = false;
+  lane.open = lane.sampled = lane.executor_slept = false;
   if (!last) {  // no event available, or the context is broken: not measured
     if (lane.start) lane.events->give(std::exchange(lane.start, nullptr));
     lane.expected = 0;
@@ -208,14 +208,14 @@ void ComputeGate::end(ComputeLane& lane) {
   }
   const bool one_kind = lane.kind.shape != 0;
   const bool known = one_kind ? estimates_.knows(lane.kind) : lane.expected != 0;
-  const double expected = one_kind || !known ? estimates_.of(lane.kind) * static_cast<double>(lane.works) : lane.expected;
+  const double expected = one_kind || !known ? estimates_.of(lane.kind) * static_cast<double>(lane.commands) : lane.expected;
   if (lane.pieces.empty()) {
     lane.front_since = Clock::now();
     lane.front_started = false;
   }
   // The start time of a sampled piece is unknown, and with it the expected end.
-  lane.pieces.push_back({std::exchange(lane.start, nullptr), last, lane.works, lane.kind, expected, known && !sampled});
-  lane.works = 0;
+  lane.pieces.push_back({std::exchange(lane.start, nullptr), last, lane.commands, lane.kind, expected, known && !sampled});
+  lane.commands = 0;
   lane.expected = 0;
 }
 
@@ -225,19 +225,19 @@ void ComputeGate::end_all() {
 
 // Call when the executor is about to sleep. Ends the open pieces; sampled pieces stay open, without an end
 // event, while the GPU is not shared.
-void ComputeGate::rest() {
+void ComputeGate::close_pieces_before_sleep() {
   for (size_t i = open_.size(); i-- > 0;) {
     ComputeLane& lane = *open_[i];
     if (!lane.sampled || !TurnWord{lane.gpu.turn->load(std::memory_order_acquire)}.free()) {
       end(lane);
-    } else if (!lane.resting) {
+    } else if (!lane.executor_slept) {
       const Lock lock(mutex_);
-      lane.resting = true;
+      lane.executor_slept = true;
     }
   }
 }
 
-void ComputeGate::tidy_up() {
+void ComputeGate::end_pieces_now() {
   attention_.store(false);
   end_all();
   const Lock lock(mutex_);
@@ -246,7 +246,7 @@ void ComputeGate::tidy_up() {
 
 std::optional<std::chrono::microseconds> ComputeGate::before_sleep() {
   if (!page_) return std::nullopt;
-  rest();
+  close_pieces_before_sleep();
   const Lock lock(mutex_);
   settle_all();
   for (const auto& gpu : gpus_) {
@@ -263,7 +263,7 @@ double ComputeGate::in_flight(ComputeGpu& gpu, Clock::time_point now) {
   double sum = 0;
   for (const auto& lane : gpu.lanes) {
     if (lane->may_be_at_work()) sum += std::max(1.0, lane->expected);
-    if (lane->pieces.empty() || lane->strays != 0 || is_blocked(*lane, now)) continue;
+    if (lane->pieces.empty() || lane->overrun_pieces != 0 || is_blocked(*lane, now)) continue;
     for (const ComputePiece& piece : lane->pieces) sum += std::max(1.0, piece.expected);
     const ComputePiece& front = lane->pieces.front();
     if (lane->front_started) sum -= std::clamp(static_cast<double>(nanoseconds(now - lane->front_since).count()), 0.0, std::max(0.0, front.expected - 1));
@@ -298,7 +298,7 @@ void ComputeGate::pop(ComputeLane& lane) {
   lane.pieces.pop_front();
   lane.front_since = Clock::now();
   lane.front_started = false;
-  if (lane.strays != 0) --lane.strays;
+  if (lane.overrun_pieces != 0) --lane.overrun_pieces;
   add(lane.gpu.use->gpu_nanoseconds, charge(lane, piece));
   if (piece.start) lane.events->give(piece.start);
 }
@@ -309,7 +309,9 @@ double ComputeGate::charge(ComputeLane& lane, const ComputePiece& piece) {
   float length = 0, after = 0;
   if (!elapsed_ || !piece.start || elapsed_(&length, piece.start, piece.end) != CUDA_SUCCESS || length < 0) length = 0;
   const double nanoseconds = length * 1e6;
-  if (piece.kind.shape != 0 && nanoseconds > 0) estimates_.learn(piece.kind, nanoseconds / static_cast<double>(std::max<uint64_t>(1, piece.works)));
+  if (piece.kind.shape != 0 && nanoseconds > 0) {
+    estimates_.learn(piece.kind, nanoseconds / static_cast<double>(std::max<uint64_t>(1, piece.commands)));
+  }
   const auto [latest, first] = lane.gpu.latest.try_emplace(lane.context, piece.end);
   if (first) return nanoseconds;
   if (!elapsed_ || elapsed_(&after, latest->second, piece.end) != CUDA_SUCCESS || after <= 0) {
@@ -320,7 +322,7 @@ double ComputeGate::charge(ComputeLane& lane, const ComputePiece& piece) {
   return std::min(nanoseconds, after * 1e6);
 }
 
-void ComputeGate::departing(StreamState& stream) {
+void ComputeGate::before_stream_destroyed(StreamState& stream) {
   if (!stream.compute) return;
   if (stream.compute->open) end(*stream.compute);
   const Lock lock(mutex_);

@@ -83,11 +83,11 @@ class ComputeGate {
   // Call when no command is available. Returns the longest time that the executor may sleep, if limited.
   std::optional<std::chrono::microseconds> before_sleep();
   // Call after each command; costs one load unless the watcher thread has asked for attention.
-  void tidy() {
-    if (attention_.load(std::memory_order_relaxed)) tidy_up();
+  void end_pieces_if_asked() {
+    if (attention_.load(std::memory_order_relaxed)) end_pieces_now();
   }
   // Call before the stream is destroyed.
-  void departing(StreamState& stream);
+  void before_stream_destroyed(StreamState& stream);
   // Call before the context is destroyed: starts no further wait in it.
   void leave(const ContextState& context);
   // Call when all work in the context is done and before it is destroyed: charges its pieces and forgets its
@@ -114,8 +114,8 @@ class ComputeGate {
   void begin(ComputeLane& lane);
   void end(ComputeLane& lane);
   void end_all();
-  void rest();
-  void tidy_up();
+  void close_pieces_before_sleep();
+  void end_pieces_now();
   // For a session that is alone on its GPU.
   void begin_alone(ComputeLane& lane);
   void begin_sampled(ComputeLane& lane, Clock::time_point now);
@@ -135,7 +135,7 @@ class ComputeGate {
   void sample(ComputeGpu& gpu, std::chrono::nanoseconds weight);
   void draw_next_sample(Clock::time_point now);
   bool is_idle(ComputeLane& lane);
-  bool any_resting_at_work(ComputeGpu& gpu);
+  bool any_open_piece_at_work(ComputeGpu& gpu);
   void run_watcher();
   void run_waiter(const std::shared_ptr<ComputeLane>& lane);
 

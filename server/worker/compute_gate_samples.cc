@@ -32,7 +32,7 @@ bool may_be_sampled(const ComputeLane& lane) {
 void ComputeGate::begin_alone(ComputeLane& lane) {
   const auto now = Clock::now();
   auto& next = lane.gpu.next_measured;
-  if (lane.samplable && !lane.behind_wait && api_.cuStreamQuery && next > now + kMeasureAhead) return begin_sampled(lane, now);
+  if (lane.samplable && !lane.follows_wait && api_.cuStreamQuery && next > now + kMeasureAhead) return begin_sampled(lane, now);
   next = std::max(next, now) + kMeasureEvery;
   if (lane.open) end(lane);
   begin(lane);
@@ -41,12 +41,12 @@ void ComputeGate::begin_alone(ComputeLane& lane) {
 // Starts a sampled piece, or restarts the one that is open.
 void ComputeGate::begin_sampled(ComputeLane& lane, Clock::time_point now) {
   if (!lane.open) open_.push_back(&lane);
-  lane.works = 0;
+  lane.commands = 0;
   lane.kind = {};
   {
     const Lock lock(mutex_);
     lane.open = lane.sampled = true;
-    lane.resting = lane.seen_idle = false;
+    lane.executor_slept = lane.seen_idle = false;
     if (std::exchange(sampling_, true)) return;
     draw_next_sample(now);
   }
@@ -86,14 +86,15 @@ nanoseconds ComputeGate::take_samples() {
 bool ComputeGate::is_idle(ComputeLane& lane) {
   const VisitContext visit(api_, lane.context);
   const bool idle = api_.cuStreamQuery(lane.stream) != CUDA_ERROR_NOT_READY;
-  lane.seen_idle = idle && lane.resting;
+  lane.seen_idle = idle && lane.executor_slept;
   return idle;
 }
 
-// True if the device is working on a resting piece, whose end no event will report.
-bool ComputeGate::any_resting_at_work(ComputeGpu& gpu) {
+// True if the device is working on a piece that stays open while the executor sleeps; no event will report
+// the end of the piece.
+bool ComputeGate::any_open_piece_at_work(ComputeGpu& gpu) {
   bool any = false;
-  for (const auto& lane : gpu.lanes) any |= lane->resting && !lane->seen_idle && !is_idle(*lane);
+  for (const auto& lane : gpu.lanes) any |= lane->executor_slept && !lane->seen_idle && !is_idle(*lane);
   return any;
 }
 

@@ -57,7 +57,7 @@ nanoseconds ComputeGate::settle(ComputeGpu& gpu) {
   }
   std::erase_if(gpu.lanes, [](const auto& lane) { return lane->orphan && lane->pieces.empty() && !lane->open; });
   if (word.closed() && std::exchange(gpu.held, false)) {  // poold has taken the turn away
-    for (const auto& lane : gpu.lanes) lane->strays = lane->pieces.size();
+    for (const auto& lane : gpu.lanes) lane->overrun_pieces = lane->pieces.size();
   }
   if (!word.closed()) gpu.held = true;
   if (!word.yield() && !(word.open() && word.wanted())) {
@@ -106,7 +106,7 @@ void ComputeGate::run_watcher() {
     for (const auto& gpu : gpus_) {
       if (TurnWord{gpu->turn->load()}.free()) continue;
       shared = true;
-      to_be_ended |= any_resting_at_work(*gpu);
+      to_be_ended |= any_open_piece_at_work(*gpu);
     }
     const auto next = std::min(settle_all(), take_samples());
     changed_.notify_all();

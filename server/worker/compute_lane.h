@@ -50,7 +50,7 @@ class Estimates {
 struct ComputePiece {
   CUevent start = nullptr;  // null: a sampled piece
   CUevent end = nullptr;
-  uint64_t works = 0;
+  uint64_t commands = 0;
   WorkKind kind;
   double expected = 0;  // nanoseconds
   bool known = false;   // work of this kind has been measured before
@@ -67,23 +67,23 @@ struct ComputeLane {
   const std::shared_ptr<EventPool> events;
   // False for the legacy stream of a green context, which other threads cannot make current.
   const bool samplable;
-  // Executor's thread; but `open`, `sampled` and `resting` are changed under the lock:
+  // Executor's thread; but `open`, `sampled` and `executor_slept` are changed under the lock:
   bool open = false;          // a piece has begun and not ended
   bool sampled = false;       // the open piece is sampled
-  bool resting = false;       // the open piece is sampled, and the executor has slept since the piece's last command
+  bool executor_slept = false;  // the open piece is sampled, and the executor has slept since the piece's last command
   // The stream waits for something before the next piece; the piece must be measured, because the stream is
   // not idle during the wait either.
-  bool behind_wait = false;
+  bool follows_wait = false;
   CUevent start = nullptr;
-  uint64_t works = 0;
+  uint64_t commands = 0;
   WorkKind kind;
   // Guarded by ComputeGate's lock:
-  bool seen_idle = false;           // the stream has been idle while the piece was resting
+  bool seen_idle = false;           // the stream has been idle since the executor slept
   double expected = 0;              // nanoseconds, of the open piece
   std::deque<ComputePiece> pieces;  // ended pieces that are not known to be finished, oldest first
   Clock::time_point front_since{};
   bool front_started = false;
-  size_t strays = 0;                // number of oldest pieces that continue although the turn was taken away
+  size_t overrun_pieces = 0;        // number of oldest pieces that continue although the turn was taken away
   bool watched = false;             // a wait thread waits for the oldest piece
   bool leaving = false;             // the context is about to be destroyed
   bool orphan = false;              // the stream is destroyed

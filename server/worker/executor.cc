@@ -101,7 +101,7 @@ Executor::Executor(SessionStart& start)
       linkers(api),
       events(api),
       inbox(*start.connection, counters.bytes_from_client, [this] { return before_sleep(); }) {
-  table.on_stream_departing([this](StreamState& stream) { departing(stream); });
+  table.on_stream_destroy([this](StreamState& stream) { before_stream_destroyed(stream); });
   table.on_code_gone([this](uint64_t handle) {
     memory.forget_variables(handle);
     if (!postponed_unloads.keep_charge_of(handle)) forget_code(handle);
@@ -185,7 +185,7 @@ bool Executor::receive(const wire::CommandHeader& header) {
   if (!ordered) alive = finish(command, execute(command));
   else if (!keep(command, &alive)) alive = replay(command);
   if (!alive) return false;
-  compute.tidy();
+  compute.end_pieces_if_asked();
   back_pressure.update();
   at_work.end();
   moves.after_command();
@@ -237,7 +237,7 @@ bool Executor::execute_kept(Backlog::Kept& kept) {
   Command command{kept.header};
   command.body = wire::Reader(kept.body);
   const bool alive = replay(command);
-  compute.tidy();
+  compute.end_pieces_if_asked();
   return alive;
 }
 
@@ -458,11 +458,11 @@ ContextState* Executor::enter(const Command& command) {
   return contexts.enter(context) == CUDA_SUCCESS ? context : nullptr;
 }
 
-void Executor::departing(StreamState& stream) {
+void Executor::before_stream_destroyed(StreamState& stream) {
   graphs.give_up_launches(stream);
   gates.drop(stream);
   backlog.forget(stream);
-  compute.departing(stream);
+  compute.before_stream_destroyed(stream);
   staging.close_slab(stream);
   if (!stream.used) return;
   ContextState& context = *stream.context;

@@ -174,7 +174,7 @@ class Executor {
   // no event or thread is available.
   bool when_done(StreamState& stream, const char* purpose, std::function<void(CUresult)> then);
   // Call before the stream is destroyed. Its unfinished copies and uses are tracked without it from then on.
-  void departing(StreamState& stream);
+  void before_stream_destroyed(StreamState& stream);
   // Returns the connection to another server, which may not be open yet, or null if there are too many.
   std::shared_ptr<Peer> peer(const wire::PeerTarget& target);
   // Makes the command's context current. Returns null if the command names none or one that does not exist.

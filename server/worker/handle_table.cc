@@ -83,7 +83,7 @@ void HandleTable::bind_owned(Kind kind, uint64_t handle, void* object, uint64_t 
       broken_ = true;
       return;
     }
-    if (entry.stream && departing_) departing_(*entry.stream);
+    if (entry.stream && on_stream_destroy_) on_stream_destroy_(*entry.stream);
     destroy(old_kind, old);
     forget(entry);
     if (owner != 0 && !find(owner)) {  // the index was the owner's, and the object is gone with it

@@ -69,7 +69,7 @@ class HandleTable {
   // Destroys all remaining objects, except contexts.
   void destroy_all() { destroy_where(nullptr); }
   // Sets a function to call before the table destroys or removes a stream, which still exists then.
-  void on_stream_departing(std::function<void(StreamState&)> departing) { departing_ = std::move(departing); }
+  void on_stream_destroy(std::function<void(StreamState&)> call) { on_stream_destroy_ = std::move(call); }
   // Sets a function to call after a module or library was removed.
   void on_code_gone(std::function<void(uint64_t)> gone) { code_gone_ = std::move(gone); }
   // Sets a predicate: true if an object whose index the client reuses must stay, because a command that names
@@ -115,7 +115,7 @@ class HandleTable {
   std::unordered_map<uint64_t, Entry> displaced_;  // objects that keep_if() has kept, by handle
   // Handles of functions, kernels and others, by module or library.
   std::unordered_map<uint64_t, std::vector<uint64_t>> children_;
-  std::function<void(StreamState&)> departing_;
+  std::function<void(StreamState&)> on_stream_destroy_;
   std::function<void(uint64_t)> code_gone_;
   std::function<bool(uint64_t)> needed_;
   std::function<void(CUmemGenericAllocationHandle)> release_memory_;

@@ -205,7 +205,7 @@ bool MemoryMoves::await(Wait& wait) {
     if (wanted->at_once) follow(*wanted);
     else answer(*wanted, 0);
   }
-  session_.compute.tidy();  // another session may be waiting for the turn
+  session_.compute.end_pieces_if_asked();  // another session may be waiting for the turn
   if (!wait.returns) defer_next_move(0s);
   ::nanosleep(&kLookEvery, nullptr);
   return true;

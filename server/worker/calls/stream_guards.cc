@@ -98,7 +98,7 @@ CUresult destroy_stream(CUstream stream) {
   if (!stream) return CUDA_ERROR_INVALID_HANDLE;
   for (auto& [handle, context] : t_executor->contexts.all()) {
     if (const auto found = context->streams.find(stream); found != context->streams.end()) {
-      t_executor->departing(*found->second);
+      t_executor->before_stream_destroyed(*found->second);
       break;
     }
   }

@@ -232,7 +232,7 @@ TEST_CASE("streams whose work is sampled at the same time are counted once") {
   session.gate->before_sleep();
   CHECK(eventually([&] { return session.gpu_time() - before >= 100ms; }));
   CHECK(std::chrono::steady_clock::now() - begin >= 90ms);
-  session.gate->departing(other);
+  session.gate->before_stream_destroyed(other);
 }
 
 TEST_CASE("a sampled piece that ends at a gate is sampled until the device is done with it") {
@@ -457,7 +457,7 @@ TEST_CASE("streams that work at the same time are counted once") {
   session.device.pass(~uint64_t{0});
   session.gate->before_sleep();
   CHECK((*session.page)->gpus[0].gpu_nanoseconds <= 3'000'000);
-  session.gate->departing(other);
+  session.gate->before_stream_destroyed(other);
 }
 
 TEST_CASE("the end of a session lets go of who waits, and of the turn") {
