@@ -30,7 +30,7 @@ std::string hexadecimal(uint64_t value) {
 }
 
 std::string stream_name(uint64_t stream) {
-  return stream == AtWork::kNoStream ? "none" : stream == 0 ? "legacy" : hexadecimal(stream);
+  return stream == CurrentCommand::kNoStream ? "none" : stream == 0 ? "legacy" : hexadecimal(stream);
 }
 
 // Logs a long command once at each of kReportAfter, and its end.
@@ -40,13 +40,13 @@ class LongCommand {
 
   // Warns only if the worker itself has no reason to wait; waits of its own, for example for its turn, are
   // logged as info.
-  void look(const AtWork& at_work) {
-    const auto time = at_work.age();
+  void look(const CurrentCommand& current_command) {
+    const auto time = current_command.age();
     if (reported_ == std::size(kReportAfter) || time < kReportAfter[reported_]) return;
     ++reported_;
-    const AtWork::Command command = at_work.command();
-    const char* const function = at_work.driver_function();
-    const char* const waits_for = at_work.waits_for();
+    const CurrentCommand::Command command = current_command.command();
+    const char* const function = current_command.driver_function();
+    const char* const waits_for = current_command.waits_for();
     command_ = command_name(command.id);
     seconds_ = std::chrono::duration_cast<std::chrono::seconds>(time).count();
     log::write(waits_for ? log::Level::info : log::Level::warning, "command_takes_long",
@@ -102,19 +102,19 @@ void Background::run() {
     const auto now = Clock::now();
     if (now < next_tick) continue;
     next_tick = now + kTick;
-    const uint64_t at_work = executor_.at_work.sequence();
+    const uint64_t current = executor_.current_command.sequence();
     const auto* const bandwidth = executor_.start.bandwidth.get();
     if (bandwidth && bandwidth->debt(Bandwidth::Direction::to_device) > std::chrono::nanoseconds(0)) {
       // The client's pings are held back behind data that exceeds its quota.
       executor_.outbox.send(wire::MessageKind::pong, 0, 0);
     }
-    if (at_work == 0 || at_work != seen) {
-      seen = at_work;
+    if (current == 0 || current != seen) {
+      seen = current;
       since = now;
       long_command.ended();
       continue;
     }
-    long_command.look(executor_.at_work);
+    long_command.look(executor_.current_command);
     executor_.outbox.send(wire::MessageKind::pong, 0, 0);
     if (executor_.outbox.over()) executor_.compute.stop();
     if (!executor_.outbox.over() || now - since < kOutlive) continue;

@@ -11,7 +11,7 @@ namespace {
 
 using Rule = CommandOrder::Rule;
 
-uint64_t bytes_of(const Backlog::Kept& command) { return sizeof command + command.body.size(); }
+uint64_t bytes_of(const Backlog::KeptCommand& command) { return sizeof command + command.body.size(); }
 
 bool same_owner(const ContextState& one, const ContextState& other) {
   const auto owner = [](const ContextState& context) { return context.root ? context.root : &context; };
@@ -95,7 +95,7 @@ void Backlog::reset_counts() {
   alone_ = for_all_streams_ = 0;
 }
 
-void Backlog::keep(Kept command) {
+void Backlog::keep(KeptCommand command) {
   count(command.order, 1);
   to_answer_ += command.answer_by.has_value();
   if (command.order.stream) command.stream = command.order.stream->handle;
@@ -107,7 +107,7 @@ void Backlog::keep(Kept command) {
   gates_.set_awaited(true);
 }
 
-bool Backlog::run(const std::function<bool(Kept&)>& execute) {
+bool Backlog::run(const std::function<bool(KeptCommand&)>& execute) {
   if (kept_.empty() || !running_.empty()) return true;
   {
     const std::lock_guard lock(mutex_);
@@ -117,7 +117,7 @@ bool Backlog::run(const std::function<bool(Kept&)>& execute) {
   while (!running_.empty()) {
     const char* const waits_for = must_wait(running_.front().order);
     std::unique_lock lock(mutex_);
-    Kept command = std::move(running_.front());
+    KeptCommand command = std::move(running_.front());
     running_.pop_front();
     if (waits_for) {
       count(command.order, 1);
@@ -134,11 +134,11 @@ bool Backlog::run(const std::function<bool(Kept&)>& execute) {
   return true;
 }
 
-std::optional<Backlog::Clock::duration> Backlog::answer_late_ones(const std::function<void(const wire::CommandHeader&)>& answer) {
+std::optional<Backlog::Clock::duration> Backlog::answer_overdue(const std::function<void(const wire::CommandHeader&)>& answer) {
   if (to_answer_ == 0) return std::nullopt;
   const auto now = Clock::now();
   std::optional<Clock::duration> next;
-  for (Kept& kept : kept_) {
+  for (KeptCommand& kept : kept_) {
     if (!kept.answer_by) continue;
     if (*kept.answer_by > now) {
       next = std::min(next.value_or(*kept.answer_by - now), *kept.answer_by - now);
@@ -153,7 +153,9 @@ std::optional<Backlog::Clock::duration> Backlog::answer_late_ones(const std::fun
 }
 
 bool Backlog::any_in(const ContextState& context) const {
-  const auto is_in = [&](const Kept& kept) { return kept.order.context == &context || (kept.order.stream && kept.order.stream->context == &context); };
+  const auto is_in = [&](const KeptCommand& kept) {
+    return kept.order.context == &context || (kept.order.stream && kept.order.stream->context == &context);
+  };
   return std::any_of(kept_.begin(), kept_.end(), is_in);
 }
 
@@ -161,16 +163,16 @@ void Backlog::forget(const StreamState& stream) {
   std::erase(streams_, &stream);
   const std::lock_guard lock(mutex_);
   for (auto* const commands : {&kept_, &running_}) {
-    for (Kept& kept : *commands) {
+    for (KeptCommand& kept : *commands) {
       if (kept.order.stream == &stream) kept.order.stream = nullptr;
     }
   }
 }
 
-std::vector<Backlog::Kept> Backlog::remove(const ContextState& context) {
-  std::vector<Kept> removed;
+std::vector<Backlog::KeptCommand> Backlog::remove(const ContextState& context) {
+  std::vector<KeptCommand> removed;
   const std::lock_guard lock(mutex_);
-  std::erase_if(kept_, [&](Kept& kept) {
+  std::erase_if(kept_, [&](KeptCommand& kept) {
     if (kept.order.context != &context && !(kept.order.stream && kept.order.stream->context == &context)) return false;
     count(kept.order, -1);
     bytes_ -= bytes_of(kept);
@@ -195,12 +197,12 @@ void Backlog::describe(admin::WorkerDump& dump) {
   dump.set_backlog(size());
   dump.set_backlog_bytes(bytes_);
   for (const auto* const commands : {&kept_, &running_}) {
-    for (const Kept& kept : *commands) {
+    for (const KeptCommand& kept : *commands) {
       if (dump.kept_size() == kMostKeptListed) return;
       admin::KeptCommand& one = *dump.add_kept();
       one.set_command(command_name(kept.header.id));
       one.set_context(kept.header.context);
-      if (kept.stream != AtWork::kNoStream) one.set_stream(kept.stream);
+      if (kept.stream != CurrentCommand::kNoStream) one.set_stream(kept.stream);
       one.set_waits_for(kept.waits_for);
     }
   }

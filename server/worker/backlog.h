@@ -25,7 +25,7 @@ namespace gpupool::worker {
 class Backlog {
  public:
   using Clock = std::chrono::steady_clock;
-  struct Kept {
+  struct KeptCommand {
     wire::CommandHeader header;
     std::vector<std::byte> body;
     CommandOrder order;
@@ -33,7 +33,7 @@ class Backlog {
     std::optional<Clock::time_point> answer_by;
     const char* waits_for;                       // as returned by must_wait()
     // The client's handle of order.stream, which may be destroyed by now; set by keep().
-    uint64_t stream = AtWork::kNoStream;
+    uint64_t stream = CurrentCommand::kNoStream;
   };
 
   Backlog(Contexts& contexts, StreamGates& gates) : contexts_(contexts), gates_(gates) {}
@@ -46,14 +46,14 @@ class Backlog {
   bool any_in(const ContextState& context) const;
   // Returns what the command has to wait for, as a string literal, or null if it can be executed now.
   const char* must_wait(const CommandOrder& order) const;
-  void keep(Kept command);
+  void keep(KeptCommand command);
   // Calls `execute` for each command that no longer has to wait, in order. Stops and returns false when
   // `execute` does.
-  bool run(const std::function<bool(Kept&)>& execute);
+  bool run(const std::function<bool(KeptCommand&)>& execute);
 
   // Calls `answer` for each command whose `answer_by` has passed and clears its wish for a reply. Returns the
   // time until the next `answer_by`, if any.
-  std::optional<Clock::duration> answer_late_ones(const std::function<void(const wire::CommandHeader&)>& answer);
+  std::optional<Clock::duration> answer_overdue(const std::function<void(const wire::CommandHeader&)>& answer);
   // Declares that executed work behind a closed gate will still write the object: commands that name it wait
   // until release().
   void hold(uint64_t key);
@@ -67,7 +67,7 @@ class Backlog {
   // it destroyed.
   void forget(const StreamState& stream);
   // Removes and returns the kept commands of a context that is about to be destroyed.
-  std::vector<Kept> remove(const ContextState& context);
+  std::vector<KeptCommand> remove(const ContextState& context);
   void clear();
   // Any thread.
   void describe(admin::WorkerDump& dump);
@@ -86,8 +86,8 @@ class Backlog {
   // Guards kept_, running_ and bytes_ on writes and on reads by other threads; never held during a driver
   // call.
   std::mutex mutex_;
-  std::deque<Kept> kept_;
-  std::deque<Kept> running_;  // commands that run() has yet to examine
+  std::deque<KeptCommand> kept_;
+  std::deque<KeptCommand> running_;  // commands that run() has yet to examine
   uint64_t bytes_ = 0;
   // The rest is for the executor's thread only.
   size_t to_answer_ = 0;               // number of commands with `answer_by`

@@ -23,7 +23,7 @@ CUcontext for_this_thread(CUcontext context) {
 
 }  // namespace
 
-void keep_green_contexts() { t_keeps_green = true; }
+void allow_green_contexts_in_this_thread() { t_keeps_green = true; }
 
 void set_primary_of(CUcontext green, CUcontext primary) {
   const std::lock_guard lock(g_green_mutex);
@@ -43,9 +43,9 @@ CUresult make_current(const DeviceApi& api, CUcontext context) {
 
 CUcontext current_context() { return t_known ? t_current : nullptr; }
 
-void forget_current() { t_known = false; }
+void invalidate_current_context() { t_known = false; }
 
-CUresult EventPool::why_none() const {
+CUresult EventPool::take_error() const {
   const CUresult state = api_.cuStreamQuery(nullptr);
   return state == CUDA_SUCCESS || state == CUDA_ERROR_NOT_READY ? CUDA_ERROR_OUT_OF_MEMORY : state;
 }
@@ -135,7 +135,7 @@ void Contexts::remove(uint64_t handle) {
   if (found == contexts_.end()) return;
   if (current_ == found->second.get()) current_ = nullptr;
   contexts_.erase(found);
-  forget_current();
+  invalidate_current_context();
 }
 
 void Contexts::order_after(StreamState& stream, StreamState& earlier) {
@@ -241,11 +241,11 @@ bool Contexts::is_done(StreamState& stream) const {
   return std::all_of(context.streams.begin(), context.streams.end(), [&](auto& other) { return over(*other.second) || !is_blocking(*other.second); });
 }
 
-void Contexts::event_created(CUevent event) {
+void Contexts::track_event(CUevent event) {
   if (current_) current_->owner().recorded[event] = nullptr;
 }
 
-void Contexts::event_recorded(CUevent event, CUstream stream) {
+void Contexts::note_record(CUevent event, CUstream stream) {
   StreamState* const state = find_stream(stream);
   if (!state) return;
   auto& recorded = state->context->owner().recorded;
@@ -254,7 +254,7 @@ void Contexts::event_recorded(CUevent event, CUstream stream) {
   }
 }
 
-void Contexts::event_untold(CUevent event) {
+void Contexts::stop_tracking_event(CUevent event) {
   for (const auto& [handle, context] : contexts_) context->recorded.erase(event);
 }
 

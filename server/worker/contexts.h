@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "server/worker/at_work.h"
+#include "server/worker/current_command.h"
 #include "server/worker/device_api.h"
 #include "server/worker/progress.h"
 
@@ -36,11 +36,12 @@ class VisitContext {
   const CUresult result_;
 };
 // Call after a context was destroyed: a new context may get the same address.
-void forget_current();
-// A green context is current in one thread at a time: the thread that has called keep_green_contexts(). In
-// all other threads make_current() uses the primary context instead, which has the same events.
+void invalidate_current_context();
+// A green context is current in one thread at a time: the thread that has called
+// allow_green_contexts_in_this_thread(). In all other threads make_current() uses the primary context instead,
+// which has the same events.
 // set_primary_of() registers the primary context; null unregisters the green context before it is destroyed.
-void keep_green_contexts();
+void allow_green_contexts_in_this_thread();
 void set_primary_of(CUcontext green, CUcontext primary);
 
 // Reusable events of one context, all with the same flags. Any thread, with the context current.
@@ -52,7 +53,7 @@ class EventPool {
   CUevent take();             // returns null if the device could not create one
   // The error after take() returned null: the context's own error if it is broken, else
   // CUDA_ERROR_OUT_OF_MEMORY.
-  CUresult why_none() const;
+  CUresult take_error() const;
   void give(CUevent event);
   // Destroys the idle events; all events must have been given back.
   void clear();
@@ -97,7 +98,7 @@ struct StreamState {
   uint64_t oldest_gate = kNoGate;     // lowest sequence number of its closed gates (stream_gates.h)
   bool own = false;                   // internal stream of the client, for copies that other streams wait for
   unsigned kept = 0;                  // commands in the backlog that give it work (backlog.h)
-  std::shared_ptr<Progress> progress = std::make_shared<Progress>();
+  std::shared_ptr<StreamProgress> progress = std::make_shared<StreamProgress>();
 };
 
 struct ContextState {
@@ -118,7 +119,7 @@ struct ContextState {
   std::unordered_map<CUstream, std::unique_ptr<StreamState>> streams;
   std::vector<StreamState*> used;     // streams with StreamState::used
   // Events recorded on streams that were destroyed since the last record for a free.
-  std::vector<CUevent> departed;
+  std::vector<CUevent> destroyed_stream_events;
   CUevent barrier = nullptr;  // event that all streams of all contexts wait for before their next work
   uint64_t barrier_number = 0;        // number of `barrier`, counted over all contexts
   bool launched = false;  // kernels were launched since the output of device printf was last fetched
@@ -153,7 +154,7 @@ struct ContextState {
 
 class Contexts {
  public:
-  Contexts(const DeviceApi& api, AtWork& at_work) : api_(api), at_work_(at_work) {}
+  Contexts(const DeviceApi& api, CurrentCommand& current_command) : api_(api), current_command_(current_command) {}
 
   ContextState* find(uint64_t handle);
   ContextState* find_primary(int device);
@@ -162,7 +163,7 @@ class Contexts {
   ContextState* add(uint64_t handle, CUcontext object, int device, bool primary);
   void remove(uint64_t handle);
   ContextState* current() const { return current_; }
-  AtWork& at_work() const { return at_work_; }
+  CurrentCommand& current_command() const { return current_command_; }
   // Makes the context (null: none) the session's current one, also in the driver.
   CUresult enter(ContextState* context);
   // Orders future work of `stream` after all work that `earlier` has got so far. Leaves the context of
@@ -183,19 +184,19 @@ class Contexts {
     stream.context->used.push_back(&stream);
   }
   // Undoes the last note_use(): that call was a query, which gives the stream no work.
-  void take_back_use(StreamState& stream) { stream.last_use = stream.use_before; }
+  void undo_note_use(StreamState& stream) { stream.last_use = stream.use_before; }
   uint64_t uses() const { return uses_; }
   // Call when the device reports that the stream is idle.
   void seen_idle(StreamState& stream);
   // True if the client's work in the stream is known to be done; for the legacy stream, also the work that it
   // waits for.
   bool is_done(StreamState& stream) const;
-  // Tracks an event of the current context from cuEventCreate on. event_recorded() must precede the driver's
+  // Tracks an event of the current context from cuEventCreate on. note_record() must precede the driver's
   // cuEventRecord.
-  void event_created(CUevent event);
-  void event_recorded(CUevent event, CUstream stream);
+  void track_event(CUevent event);
+  void note_record(CUevent event, CUstream stream);
   // Stops tracking an event that is destroyed or that other commands may record.
-  void event_untold(CUevent event);
+  void stop_tracking_event(CUevent event);
   // Returns the work that is done once the event has passed, or null if unknown.
   std::shared_ptr<const Recorded> recorded(CUevent event) const;
   // True if the stream and the legacy stream of its context wait for each other's work. Must not be called
@@ -217,7 +218,7 @@ class Contexts {
   void wait_for_clears(StreamState& stream);
 
   const DeviceApi& api_;
-  AtWork& at_work_;
+  CurrentCommand& current_command_;
   std::unordered_map<uint64_t, std::unique_ptr<ContextState>> contexts_;
   ContextState* current_ = nullptr;
   uint64_t barriers_ = 0;  // number of barriers set so far

@@ -8,24 +8,24 @@ namespace {
 
 using server::ControlKind;
 
-void describe(const AtWork& at_work, admin::ExecutorDump& executor) {
-  const AtWork::Command command = at_work.command();
+void describe(const CurrentCommand& current_command, admin::ExecutorDump& executor) {
+  const CurrentCommand::Command command = current_command.command();
   if (command.sequence == 0) return;
   executor.set_command(command_name(command.id));
   executor.set_context(command.context);
-  if (command.stream != AtWork::kNoStream) executor.set_stream(command.stream);
-  if (const char* const function = at_work.driver_function()) executor.set_driver_function(function);
-  if (const char* const waits_for = at_work.waits_for()) executor.set_waits_for(waits_for);
-  executor.set_age_ms(static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(at_work.age()).count()));
+  if (command.stream != CurrentCommand::kNoStream) executor.set_stream(command.stream);
+  if (const char* const function = current_command.driver_function()) executor.set_driver_function(function);
+  if (const char* const waits_for = current_command.waits_for()) executor.set_waits_for(waits_for);
+  executor.set_age_ms(static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(current_command.age()).count()));
 }
 
 }  // namespace
 
 std::string dump(Executor& session) {
   admin::WorkerDump dump;
-  describe(session.at_work, *dump.mutable_executor());
-  dump.set_received(session.at_work.received());
-  dump.set_executed(session.at_work.executed());
+  describe(session.current_command, *dump.mutable_executor());
+  dump.set_received(session.current_command.received());
+  dump.set_executed(session.current_command.executed());
   session.backlog.describe(dump);
   session.gates.describe(dump);
   session.copies.describe(dump);

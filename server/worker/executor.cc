@@ -72,7 +72,7 @@ Executor::Executor(SessionStart& start)
       ledger(start.usage.account, start.usage.page, start.usage.slot),
       outbox(*start.connection, counters, ledger),
       capture(outbox),
-      contexts(api, at_work),
+      contexts(api, current_command),
       gates(contexts, [this] { this->start.connection->interrupt(); }, [this](StreamState& stream) { compute.pause(stream); }),
       backlog(contexts, gates),
       back_pressure(*this),
@@ -102,7 +102,7 @@ Executor::Executor(SessionStart& start)
       events(api),
       inbox(*start.connection, counters.bytes_from_client, [this] { return before_sleep(); }) {
   table.on_stream_destroy([this](StreamState& stream) { before_stream_destroyed(stream); });
-  table.on_code_gone([this](uint64_t handle) {
+  table.on_code_unloaded([this](uint64_t handle) {
     memory.forget_variables(handle);
     if (!postponed_unloads.keep_charge_of(handle)) forget_code(handle);
   });
@@ -121,13 +121,13 @@ Executor::~Executor() {
 
 bool Executor::run() {
   t_executor = this;
-  at_work.begin_session();
-  forget_current();
+  current_command.begin_session();
+  invalidate_current_context();
   if (const char* const missing = api.load(start.symbol)) {
     outbox.end(std::string("the device library has no ") + missing);
     return false;
   }
-  keep_green_contexts();
+  allow_green_contexts_in_this_thread();
   partition.load(start.symbol);
   resources.load(start.symbol);
   guarded.load(start.symbol);
@@ -156,7 +156,7 @@ bool Executor::run() {
       return false;
     }
     last_sequence_ = header->sequence;
-    at_work.count_received(last_sequence_);
+    current_command.count_received(last_sequence_);
     quota::count(counters.calls);
     if (!receive(*header)) return false;
     if (header->id == static_cast<uint16_t>(wire::Command::goodbye)) return true;
@@ -166,7 +166,7 @@ bool Executor::run() {
 
 bool Executor::receive(const wire::CommandHeader& header) {
   if (!settle()) return false;
-  at_work.begin(header.sequence, header.id, header.context);
+  current_command.begin(header.sequence, header.id, header.context);
   Command command{header};
   const bool ordered = gates.any() || !backlog.empty();
   // The data of a copy is received directly into its destination, unless the copy may have to be kept.
@@ -187,7 +187,7 @@ bool Executor::receive(const wire::CommandHeader& header) {
   if (!alive) return false;
   compute.end_pieces_if_asked();
   back_pressure.update();
-  at_work.end();
+  current_command.end();
   moves.after_command();
   return true;
 }
@@ -225,15 +225,15 @@ bool Executor::replay(Command& command) {
 bool Executor::run_backlog() {
   // The next part of a graph may wait for its turn on the GPU; marking a command as running keeps signs of
   // life going.
-  std::optional<AtWork::Inner> inner;
-  if (at_work.sequence() == 0) inner.emplace(at_work, std::max<uint64_t>(last_sequence_, 1), uint16_t{0}, uint64_t{0});
-  const bool alive = !gates.settle() || backlog.run([this](Backlog::Kept& kept) { return execute_kept(kept); });
+  std::optional<CurrentCommand::Inner> inner;
+  if (current_command.sequence() == 0) inner.emplace(current_command, std::max<uint64_t>(last_sequence_, 1), uint16_t{0}, uint64_t{0});
+  const bool alive = !gates.settle() || backlog.run([this](Backlog::KeptCommand& kept) { return execute_kept(kept); });
   back_pressure.update();
   return alive;
 }
 
-bool Executor::execute_kept(Backlog::Kept& kept) {
-  const AtWork::Inner inner(at_work, kept.header.sequence, kept.header.id, kept.header.context);
+bool Executor::execute_kept(Backlog::KeptCommand& kept) {
+  const CurrentCommand::Inner inner(current_command, kept.header.sequence, kept.header.id, kept.header.context);
   Command command{kept.header};
   command.body = wire::Reader(kept.body);
   const bool alive = replay(command);
@@ -245,13 +245,13 @@ bool Executor::make_room() {
   const auto too_much = [this] { return backlog.bytes() > start.usage.most_queued(kMostKept); };
   if (!too_much()) return true;
   const Waiting waiting("the client to complete host functions or copies, because the backlog is full");
-  at_work.begin(std::max<uint64_t>(last_sequence_, 1), 0, 0);
+  current_command.begin(std::max<uint64_t>(last_sequence_, 1), 0, 0);
   // Stop waiting if a stream waits for a command that has not been received yet.
   while (!outbox.over() && too_much() && !gates.any_by_number()) {
     gates.wait(kLookAtClient);
     if (!settle()) return false;
   }
-  at_work.end();
+  current_command.end();
   if (gates.any_by_number() && backlog.bytes() > back_pressure.limit()) {
     outbox.end("too many commands queued behind a host function or another server: " + std::to_string(backlog.bytes() >> 20) + " MiB");
   }
@@ -267,7 +267,7 @@ bool Executor::empty_backlog(ContextState& context, std::chrono::steady_clock::t
     if (outbox.over() || std::chrono::steady_clock::now() >= deadline) break;
     gates.wait(kLookAtClient);
   }
-  for (const Backlog::Kept& kept : backlog.remove(context)) {
+  for (const Backlog::KeptCommand& kept : backlog.remove(context)) {
     if (const auto copy = copies.take_announced(kept.header.sequence)) {
       copy->cancel();
       copies.remove(kept.header.sequence);
@@ -364,7 +364,7 @@ Outcome Executor::execute_row(Command& command) {
 }
 
 bool Executor::finish(const Command& command, const Outcome& outcome) {
-  at_work.count_executed();
+  current_command.count_executed();
   switch (outcome.next) {
     case Outcome::Next::lost:
       return false;
@@ -394,19 +394,19 @@ std::optional<std::chrono::microseconds> Executor::before_sleep() {
     const wire::GraphResult updated{CU_GRAPH_EXEC_UPDATE_SUCCESS, wire::kNoGraphNode};
     outbox.send(wire::MessageKind::reply, take_deferred(), header.sequence, is_update ? std::as_bytes(std::span(&updated, 1)) : std::span<const std::byte>());
   };
-  if (const auto next = backlog.answer_late_ones(accepted)) {
+  if (const auto next = backlog.answer_overdue(accepted)) {
     const auto look = std::chrono::ceil<std::chrono::microseconds>(*next);
     longest = longest ? std::min(*longest, look) : look;
   }
-  if (at_work.sequence() == 0) {  // not in the middle of a command
+  if (current_command.sequence() == 0) {  // not in the middle of a command
     // Marking a command as running keeps signs of life going while memory is moved or the session is locked.
-    at_work.begin(std::max<uint64_t>(last_sequence_, 1), 0, 0);
+    current_command.begin(std::max<uint64_t>(last_sequence_, 1), 0, 0);
     const Waiting waiting("memory being moved between GPU and host");
     if (!settle()) outbox.close();
     for (const auto look : {moves.before_sleep(), checkpoint.before_sleep()}) {
       if (look) longest = longest ? std::min(*longest, *look) : *look;
     }
-    at_work.end();
+    current_command.end();
   }
   if (!memory.pending()) {
     next_sleep_ = kShortestSleep;
@@ -467,14 +467,14 @@ void Executor::before_stream_destroyed(StreamState& stream) {
   if (!stream.used) return;
   ContextState& context = *stream.context;
   // Most of the oldest events have passed, so the list stays short even without frees.
-  std::erase_if(context.departed, [&](CUevent event) {
+  std::erase_if(context.destroyed_stream_events, [&](CUevent event) {
     if (api.cuEventQuery(event) == CUDA_ERROR_NOT_READY) return false;
     context.events->give(event);
     return true;
   });
   const CUevent event = context.events->take();
   if (event && api.cuEventRecord(event, stream.stream) == CUDA_SUCCESS) {
-    context.departed.push_back(event);
+    context.destroyed_stream_events.push_back(event);
     return;
   }
   if (event) context.events->give(event);
@@ -493,8 +493,8 @@ bool Executor::leave(ContextState& context) {
   postponed_unloads.run_those_of(context.object, [this](uint64_t handle) { forget_code(handle); });
   publish();
   bulk.drop_context(context);
-  for (const CUevent event : context.departed) context.events->give(event);
-  context.departed.clear();
+  for (const CUevent event : context.destroyed_stream_events) context.events->give(event);
+  context.destroyed_stream_events.clear();
   if (context.barrier) context.events->give(std::exchange(context.barrier, nullptr));
   scrubber.leave(context);
   staging.drop_context(context, false);
@@ -555,7 +555,7 @@ void Executor::tear_down() {
   checkpoint_image.drop();
   for (auto& [handle, context] : contexts.all()) {
     contexts.enter(context.get());
-    for (const CUevent event : context->departed) context->events->give(event);
+    for (const CUevent event : context->destroyed_stream_events) context->events->give(event);
     compute.drop(*context);
     context->timed_events->clear();
     context->events->clear();

@@ -18,7 +18,6 @@
 #include "protocol/wire/reader.h"
 #include "protocol/wire/writer.h"
 #include "server/worker/arrays.h"
-#include "server/worker/at_work.h"
 #include "server/worker/back_pressure.h"
 #include "server/worker/backlog.h"
 #include "server/worker/bulk.h"
@@ -30,6 +29,7 @@
 #include "server/worker/checkpoint_image.h"
 #include "server/worker/compute_gate.h"
 #include "server/worker/contexts.h"
+#include "server/worker/current_command.h"
 #include "server/worker/device_api.h"
 #include "server/worker/device_memory.h"
 #include "server/worker/device_partition.h"
@@ -93,7 +93,7 @@ class Executor {
   bool run();
   // Frees everything; blocks while the device is using it.
   void tear_down();
-  AtWork at_work;
+  CurrentCommand current_command;
 
   // --- For the handlers in calls/ ---
   SessionStart& start;
@@ -195,7 +195,7 @@ class Executor {
   // it did either. *alive: false if the session is over.
   bool keep(Command& command, bool* alive);
   bool run_backlog();
-  bool execute_kept(Backlog::Kept& kept);
+  bool execute_kept(Backlog::KeptCommand& kept);
   bool replay(Command& command);
   // Waits while the backlog is too large. Returns false if the session is over.
   bool make_room();

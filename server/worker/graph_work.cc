@@ -50,7 +50,7 @@ std::optional<CUresult> NodeWork::read(Executor& session, const wire::GraphNode&
       if (!body.finished()) return std::nullopt;
       if (!found || !*found) return CUDA_ERROR_INVALID_HANDLE;
       event = static_cast<CUevent>(*found);
-      session.contexts.event_untold(event);
+      session.contexts.stop_tracking_event(event);
     }
   }
   if (!body.finished()) return std::nullopt;

@@ -22,9 +22,9 @@ HandleTable::Entry* HandleTable::find(uint64_t handle) const {
   if (!page) return nullptr;
   Entry& entry = (*page)[index % kPageEntries];
   if (entry.handle == handle) return &entry;
-  if (displaced_.empty()) return nullptr;
-  const auto found = displaced_.find(handle);
-  return found == displaced_.end() ? nullptr : const_cast<Entry*>(&found->second);
+  if (kept_for_backlog_.empty()) return nullptr;
+  const auto found = kept_for_backlog_.find(handle);
+  return found == kept_for_backlog_.end() ? nullptr : const_cast<Entry*>(&found->second);
 }
 
 std::optional<void*> HandleTable::resolve(Kind kind, uint64_t handle) {
@@ -35,7 +35,7 @@ std::optional<void*> HandleTable::resolve(Kind kind, uint64_t handle) {
   if (!entry) return std::nullopt;
   if ((kind == Kind::array || kind == Kind::mipmapped_array) && array_hidden_ && array_hidden_(entry->object)) return std::nullopt;
   resolved_in_ = entry->context;
-  if (actual == Kind::stream) contexts_.at_work().uses(handle);
+  if (actual == Kind::stream) contexts_.current_command().uses(handle);
   return entry->object;
 }
 
@@ -56,7 +56,7 @@ StreamState* HandleTable::find_stream(uint64_t handle) {
   } else if (cuda::kind_of(handle) == Kind::stream) {
     if (Entry* const entry = find(handle)) state = entry->stream;
   }
-  if (state) contexts_.at_work().uses(state->handle);
+  if (state) contexts_.current_command().uses(state->handle);
   return state;
 }
 
@@ -71,7 +71,7 @@ void HandleTable::bind_owned(Kind kind, uint64_t handle, void* object, uint64_t 
   if (!page) page = std::make_unique<Page>();
   Entry& entry = (*page)[index % kPageEntries];
   if (entry.handle != 0 && needed_ && needed_(entry.handle)) {
-    displaced_.emplace(entry.handle, entry);
+    kept_for_backlog_.emplace(entry.handle, entry);
     entry = {};
   }
   if (entry.handle != 0) {
@@ -137,9 +137,9 @@ void HandleTable::forget(Entry& entry) {
     context.streams.erase(entry.stream->stream);
   }
   const Kind kind = cuda::kind_of(entry.handle);
-  if ((kind == Kind::module || kind == Kind::library) && code_gone_) code_gone_(entry.handle);
+  if ((kind == Kind::module || kind == Kind::library) && code_unloaded_) code_unloaded_(entry.handle);
   const uint64_t handle = std::exchange(entry, {}).handle;
-  displaced_.erase(handle);
+  kept_for_backlog_.erase(handle);
   --size_;
   count(kind, ~0u);
 }
@@ -167,7 +167,7 @@ void HandleTable::for_each_entry(F&& visit) {
       if (entry.handle != 0) visit(entry);
     }
   }
-  for (auto at = displaced_.begin(); at != displaced_.end();) visit((at++)->second);
+  for (auto at = kept_for_backlog_.begin(); at != kept_for_backlog_.end();) visit((at++)->second);
 }
 
 void HandleTable::replace(Kind kind, const std::unordered_map<void*, void*>& objects) {

@@ -71,7 +71,7 @@ class HandleTable {
   // Sets a function to call before the table destroys or removes a stream, which still exists then.
   void on_stream_destroy(std::function<void(StreamState&)> call) { on_stream_destroy_ = std::move(call); }
   // Sets a function to call after a module or library was removed.
-  void on_code_gone(std::function<void(uint64_t)> gone) { code_gone_ = std::move(gone); }
+  void on_code_unloaded(std::function<void(uint64_t)> unloaded) { code_unloaded_ = std::move(unloaded); }
   // Sets a predicate: true if an object whose index the client reuses must stay, because a command that names
   // it has yet to be executed.
   void keep_if(std::function<bool(uint64_t)> needed) { needed_ = std::move(needed); }
@@ -112,11 +112,11 @@ class HandleTable {
   quota::SessionPage& counters_;
   const VisibleDevices& visible_;
   std::vector<std::unique_ptr<Page>> pages_;
-  std::unordered_map<uint64_t, Entry> displaced_;  // objects that keep_if() has kept, by handle
+  std::unordered_map<uint64_t, Entry> kept_for_backlog_;  // objects that keep_if() has kept, by handle
   // Handles of functions, kernels and others, by module or library.
   std::unordered_map<uint64_t, std::vector<uint64_t>> children_;
   std::function<void(StreamState&)> on_stream_destroy_;
-  std::function<void(uint64_t)> code_gone_;
+  std::function<void(uint64_t)> code_unloaded_;
   std::function<bool(uint64_t)> needed_;
   std::function<void(CUmemGenericAllocationHandle)> release_memory_;
   std::function<void(void*)> destroy_array_;

@@ -113,7 +113,7 @@ bool MemoryMoves::has_work() {
     if (work) break;
     work = make_current(api, context->object) != CUDA_SUCCESS || !session_.copies.drain(context->object, Clock::now());
     context->for_each_stream([&](StreamState& stream) { work = work || is_capturing(stream); });
-    for (const CUevent event : context->departed) work = work || api.cuEventQuery(event) == CUDA_ERROR_NOT_READY;
+    for (const CUevent event : context->destroyed_stream_events) work = work || api.cuEventQuery(event) == CUDA_ERROR_NOT_READY;
     context->for_each_stream([&](StreamState& stream) { work = work || !session_.is_idle(stream); });
   }
   make_current(api, before);

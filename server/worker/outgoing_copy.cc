@@ -29,7 +29,7 @@ CUresult OutgoingCopy::start(Executor& session, Way way, StreamState& stream, co
 
 CUresult OutgoingCopy::begin_direct(StreamState& stream) {
   reached_ = events_->take();
-  const CUresult result = reached_ ? session_.api.cuEventRecord(reached_, stream.stream) : events_->why_none();
+  const CUresult result = reached_ ? session_.api.cuEventRecord(reached_, stream.stream) : events_->take_error();
   if (result != CUDA_SUCCESS) return result;
   gate_ = session_.gates.close(stream, sequence_, "a copy from the device");
   hand_over();

@@ -8,7 +8,7 @@
 
 namespace gpupool::worker {
 
-class Progress {
+class StreamProgress {
  public:
   // Records that all work up to this use (Contexts::uses()) is done.
   void raise(uint64_t use) { raise(done_, use); }
@@ -31,7 +31,7 @@ class Progress {
 
 // Information that becomes valid when an event has passed. Replaced before each new recording of the event.
 struct Recorded {
-  std::shared_ptr<Progress> progress;
+  std::shared_ptr<StreamProgress> progress;
   uint64_t use = 0;
   void passed() const { progress->passed(use); }
 };

@@ -44,7 +44,7 @@ void RemoteCopy::give_back(StreamState& stream) {
 
 CUresult RemoteCopy::begin_direct(StreamState& stream) {
   reached_ = events_->take();
-  const CUresult result = reached_ ? session_.api.cuEventRecord(reached_, stream.stream) : events_->why_none();
+  const CUresult result = reached_ ? session_.api.cuEventRecord(reached_, stream.stream) : events_->take_error();
   if (result != CUDA_SUCCESS) return result;
   uint64_t at = rows.address;
   for (const DeviceSpan& span : spans_) {

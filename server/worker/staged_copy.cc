@@ -10,7 +10,7 @@ namespace {
 // and returns null.
 CUevent record_behind(const DeviceApi& api, EventPool& events, CUstream stream, CUresult* result) {
   const CUevent event = events.take();
-  *result = event ? api.cuEventRecord(event, stream) : events.why_none();
+  *result = event ? api.cuEventRecord(event, stream) : events.take_error();
   if (*result == CUDA_SUCCESS) return event;
   if (event) events.give(event);
   api.cuStreamSynchronize(stream);

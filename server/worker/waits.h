@@ -12,7 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "server/worker/at_work.h"
+#include "server/worker/current_command.h"
 #include "server/worker/dump.h"
 
 namespace gpupool::worker {
@@ -25,7 +25,7 @@ class WaitPool {
   using Task = std::function<void()>;
   // Description of a task for monitoring. `what`: a string literal.
   struct Purpose {
-    Purpose(const char* what, uint64_t stream = AtWork::kNoStream) : what(what), stream(stream) {}
+    Purpose(const char* what, uint64_t stream = CurrentCommand::kNoStream) : what(what), stream(stream) {}
     const char* what;
     uint64_t stream;  // the client's handle
   };

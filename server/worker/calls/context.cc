@@ -98,7 +98,7 @@ Outcome create_green(Executor& session, const wire::CreateContext& body, uint64_
   result = pending.measure(object);
   if (result != CUDA_SUCCESS) {
     session.destroy(object, false, green);
-    forget_current();
+    invalidate_current_context();
     return result;
   }
   add(session, body.handle, object, body.device, false, green, pending);
@@ -205,12 +205,12 @@ Outcome create_context(Executor& session, Command& command) {
   GreenContext green = nullptr;
   CUresult result = session.groups_of(body.device) != 0 ? make_green(session, body.device, &green, &object)
                                                          : session.api.cuCtxCreate_v2(&object, body.flags, body.device);
-  forget_current();  // creating a context makes it current
+  invalidate_current_context();  // creating a context makes it current
   if (result != CUDA_SUCCESS) return result;
   result = pending.measure(object);
   if (result != CUDA_SUCCESS) {
     session.destroy(object, false, green);
-    forget_current();
+    invalidate_current_context();
     return result;
   }
   add(session, body.handle, object, body.device, false, green, pending);

@@ -74,7 +74,7 @@ CUresult translate(Executor& session, CUlaunchAttribute& attribute) {
     case kLaunchCompletionEvent: {
       const auto event = session.table.resolve(cuda::Kind::event, *event_of(attribute));
       if (!event) return CUDA_ERROR_INVALID_HANDLE;
-      session.contexts.event_untold(static_cast<CUevent>(*event));
+      session.contexts.stop_tracking_event(static_cast<CUevent>(*event));
       std::memcpy(&attribute.value, &*event, sizeof(void*));
       return CUDA_SUCCESS;
     }

@@ -40,7 +40,7 @@ Outcome free_memory(Executor& session, Command& command) {
     // Earlier work is waited for by earlier frees, and frees retire in order.
     streams.swap(context->used);
     for (StreamState* const stream : streams) stream->used = false;
-    events.swap(context->departed);
+    events.swap(context->destroyed_stream_events);
   }
   const CUresult result =
       session.memory.free(body->address, body->size, command.header.sequence, context, streams, std::move(events));

@@ -84,7 +84,7 @@ Outcome import_event(Executor& session, Command& command) {
   CUevent event = nullptr;
   result = session.api.cuIpcOpenEventHandle(&event, *fetched.event);
   if (result != CUDA_SUCCESS) return result;
-  session.contexts.event_untold(event);
+  session.contexts.stop_tracking_event(event);
   session.table.bind(cuda::Kind::event, body->event, event);
   return result;
 }

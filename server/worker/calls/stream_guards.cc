@@ -108,7 +108,7 @@ CUresult destroy_stream(CUstream stream) {
 CUresult query_stream(CUstream stream) {
   CUresult result = REAL(cuStreamQuery)(stream);
   if (StreamState* const state = t_executor->contexts.find_stream(stream)) {
-    t_executor->contexts.take_back_use(*state);
+    t_executor->contexts.undo_note_use(*state);
     if (result == CUDA_SUCCESS) t_executor->contexts.seen_idle(*state);
     if (result == CUDA_ERROR_NOT_READY && t_executor->contexts.is_done(*state)) result = CUDA_SUCCESS;
   }
@@ -119,17 +119,17 @@ CUresult query_stream(CUstream stream) {
 CUresult create_event(CUevent* event, unsigned flags) {
   const CUresult result = REAL(cuEventCreate)(event, flags);
   if (result != CUDA_SUCCESS) return result;
-  t_executor->contexts.event_untold(*event);
+  t_executor->contexts.stop_tracking_event(*event);
   // An event that processes share may be recorded by others.
-  if ((flags & CU_EVENT_INTERPROCESS) == 0) t_executor->contexts.event_created(*event);
+  if ((flags & CU_EVENT_INTERPROCESS) == 0) t_executor->contexts.track_event(*event);
   return result;
 }
 CUresult record_event(CUevent event, CUstream stream) {
-  t_executor->contexts.event_recorded(event, stream);
+  t_executor->contexts.note_record(event, stream);
   return REAL(cuEventRecord)(event, stream);
 }
 CUresult record_event_with_flags(CUevent event, CUstream stream, unsigned flags) {
-  t_executor->contexts.event_recorded(event, stream);
+  t_executor->contexts.note_record(event, stream);
   return REAL(cuEventRecordWithFlags)(event, stream, flags);
 }
 
@@ -147,7 +147,7 @@ CUresult query_event(CUevent event) {
 }
 
 CUresult destroy_event(CUevent event) {
-  t_executor->contexts.event_untold(event);
+  t_executor->contexts.stop_tracking_event(event);
   t_executor->exported_handles.withdraw(event);
   return t_executor->events.postpone_destruction(event) ? CUDA_SUCCESS : REAL(cuEventDestroy_v2)(event);
 }

@@ -14,7 +14,7 @@ struct Marks {  // events on the streams that a command waits for
   std::shared_ptr<EventPool> pool;
   uint64_t use = 0;  // Contexts::uses() before they were recorded
   std::vector<CUevent> events;
-  std::vector<std::shared_ptr<Progress>> streams;
+  std::vector<std::shared_ptr<StreamProgress>> streams;
   void done() const {
     for (const auto& stream : streams) stream->passed(use);
   }
@@ -65,7 +65,7 @@ Outcome wait_for(Executor& session, Command& command, ContextState& context, std
     result = state;
     if (state == CUDA_ERROR_NOT_READY) {
       const CUevent event = marks.pool->take();
-      result = event ? session.api.cuEventRecord(event, stream->stream) : marks.pool->why_none();
+      result = event ? session.api.cuEventRecord(event, stream->stream) : marks.pool->take_error();
       if (event) marks.events.push_back(event);
       marks.streams.push_back(stream->progress);
     }
@@ -93,7 +93,7 @@ Outcome wait_for(Executor& session, Command& command, ContextState& context, std
   const uint64_t sequence = command.header.sequence;
   const CUcontext object = context.object;
   const CUresult deferred = session.take_deferred();
-  const WaitPool::Purpose purpose("a synchronize call", streams.size() == 1 ? streams.front()->handle : AtWork::kNoStream);
+  const WaitPool::Purpose purpose("a synchronize call", streams.size() == 1 ? streams.front()->handle : CurrentCommand::kNoStream);
   const bool parked = session.waits.submit(object, purpose, [&session, marks, sequence, object, deferred, begin] {
     make_current(session.api, object);
     CUresult result = CUDA_SUCCESS;

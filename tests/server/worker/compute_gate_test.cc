@@ -109,7 +109,7 @@ struct Session {
     gate->drop(*context);
     context->timed_events->clear();
     CHECK(device.alive == 0);
-    forget_current();
+    invalidate_current_context();
   }
   // As poold does it.
   void turn(State state, bool bounded, bool single = false, bool wanted = false) {
@@ -138,8 +138,8 @@ struct Session {
 
   Device device;
   const DeviceApi api = fake_api();
-  AtWork at_work;
-  Contexts contexts{api, at_work};
+  CurrentCommand current_command;
+  Contexts contexts{api, current_command};
   WaitPool waits;
   std::shared_ptr<quota::SharedPage<quota::SessionPage>> page;
   std::unique_ptr<ComputeGate> gate;

@@ -13,7 +13,7 @@
 
 namespace gpupool::worker {
 
-class AtWork {
+class CurrentCommand {
  public:
   static constexpr uint64_t kNoStream = ~uint64_t{0};
   struct Command {
@@ -49,15 +49,16 @@ class AtWork {
   // Marks a command that runs within another command or between two, for the lifetime of this object.
   class Inner {
    public:
-    Inner(AtWork& at_work, uint64_t sequence, uint16_t id, uint64_t context) : at_work_(at_work), outer_(at_work.command()) {
-      at_work_.begin(sequence, id, context);
+    Inner(CurrentCommand& current_command, uint64_t sequence, uint16_t id, uint64_t context)
+        : current_command_(current_command), outer_(current_command.command()) {
+      current_command_.begin(sequence, id, context);
     }
-    ~Inner() { at_work_.set(outer_); }
+    ~Inner() { current_command_.set(outer_); }
     Inner(const Inner&) = delete;
     Inner& operator=(const Inner&) = delete;
 
    private:
-    AtWork& at_work_;
+    CurrentCommand& current_command_;
     const Command outer_;
   };
 
