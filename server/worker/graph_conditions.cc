@@ -112,7 +112,7 @@ bool Graphs::refuse_bodies(Graph& graph, wire::Reader body) {
     std::memcpy(&number, bytes.data() + i * sizeof number, sizeof number);
     auto made = std::make_unique<Graph>();
     made->root = &root;
-    made->wrong = CUDA_ERROR_INVALID_VALUE;
+    made->first_error = CUDA_ERROR_INVALID_VALUE;
     if (!graphs_.try_emplace(number, std::move(made)).second) return false;
     root.bodies.push_back(number);
   }

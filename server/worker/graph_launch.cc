@@ -18,7 +18,7 @@ using wire::GraphNodeKind;
 CUresult Graphs::launch(uint64_t executable, StreamState& stream, uint64_t command) {
   Graph* const graph = find(executable, true);
   if (!graph) return CUDA_ERROR_INVALID_HANDLE;
-  if (graph->wrong != CUDA_SUCCESS) return graph->wrong;
+  if (graph->first_error != CUDA_SUCCESS) return graph->first_error;
   if (graph->parts.front().client_nodes.empty()) return launch_part(graph->parts.front(), stream);
   const auto launch = launches_.emplace_back(std::make_shared<Launch>());
   launch->graph = graph;
@@ -31,41 +31,41 @@ CUresult Graphs::launch(uint64_t executable, StreamState& stream, uint64_t comma
     if (records || node.kind == GraphNodeKind::event_wait) launch->held.push_back({node.level, node.event_handle, records});
   }
   for (const Launch::Held& held : launch->held) held.writes ? session_.backlog.hold(held.key) : session_.backlog.hold_read(held.key);
-  return go_on(launch);
+  return launch_next_part(launch);
 }
 
 CUresult Graphs::launch_part(const Part& part, StreamState& stream) {
   if (!part.executable) return CUDA_SUCCESS;
-  return session_.compute.run(stream, kernel_kind(part.executable, part.works, 0),
+  return session_.compute.run(stream, kernel_kind(part.executable, part.work_nodes, 0),
                               [&] { return session_.api.cuGraphLaunch(part.executable, stream.stream); });
 }
 
 // Launches the next part and calls the client for the nodes of its level. The stream's context must be
 // current.
-CUresult Graphs::go_on(const std::shared_ptr<Launch>& launch) {
+CUresult Graphs::launch_next_part(const std::shared_ptr<Launch>& launch) {
   const uint32_t number = launch->next++;
   const Part& part = launch->graph->parts[number];
-  CUresult result = call_client(launch, part, false);
+  CUresult result = announce_client_nodes(launch, part, false);
   if (result == CUDA_SUCCESS) result = launch_part(part, *launch->stream);
   std::erase_if(launch->held, [&](const Launch::Held& held) {
     if (held.part != number) return false;
     release(held);
     return true;
   });
-  if (result == CUDA_SUCCESS) result = call_client(launch, part, true);
+  if (result == CUDA_SUCCESS) result = announce_client_nodes(launch, part, true);
   if (result != CUDA_SUCCESS || launch->unanswered == 0) finish(launch);
   else session_.compute.pause(*launch->stream);
   return result;
 }
 
 // Tells the client to execute client nodes of the part once the stream has finished its present work.
-// `behind_work`: the nodes that depend on the part's own work, or else those that run beside it.
-CUresult Graphs::call_client(const std::shared_ptr<Launch>& launch, const Part& part, bool behind_work) {
+// `depends_on_part_work`: the nodes that depend on the part's own work, or else those that run beside it.
+CUresult Graphs::announce_client_nodes(const std::shared_ptr<Launch>& launch, const Part& part, bool depends_on_part_work) {
   std::vector<uint64_t> callbacks;
   std::vector<std::shared_ptr<StreamGate>> gates;
   for (const uint32_t number : part.client_nodes) {
     const Node& node = launch->graph->nodes[number];
-    if (node.behind_work != behind_work) continue;
+    if (node.depends_on_part_work != depends_on_part_work) continue;
     auto gate = session_.gates.close_by_number(*launch->stream, launch->command, "a node of a graph", node.callback,
                                                [this, launch](StreamState&) { answered(launch); });
     if (!gate) return CUDA_ERROR_INVALID_VALUE;
@@ -87,7 +87,7 @@ void Graphs::answered(const std::shared_ptr<Launch>& launch) {
   if (launch->failed) return finish(launch);
   if (--launch->unanswered != 0) return;
   launch->gates.clear();
-  const CUresult result = go_on(launch);
+  const CUresult result = launch_next_part(launch);
   if (result != CUDA_SUCCESS) commands::tell_not_called(session_, launch->command, result);
   session_.defer(result);
 }

@@ -47,7 +47,7 @@ bool Graphs::Dependencies::read(wire::Reader& reader, const wire::GraphNode& nod
   return true;
 }
 
-bool Graphs::may_have(const Graph& graph, GraphNodeKind kind, const std::vector<wire::GraphEdge>& edges) {
+bool Graphs::allows_edges(const Graph& graph, GraphNodeKind kind, const std::vector<wire::GraphEdge>& edges) {
   return std::all_of(edges.begin(), edges.end(), [&](const wire::GraphEdge& edge) {
     return cuda::may_connect({edge.from_port, edge.type}, graph.nodes[edge.from].kind == GraphNodeKind::kernel, kind == GraphNodeKind::kernel);
   });
@@ -59,7 +59,7 @@ bool Graphs::add(const wire::GraphNodes& head, wire::Reader& nodes) {
     if (graphs_.contains(head.graph)) return false;
     auto made = std::make_unique<Graph>();
     const DeviceApi& api = session_.api;
-    if (!api.cuGraphCreate || !api.cuGraphDestroy) made->wrong = CUDA_ERROR_NOT_SUPPORTED;
+    if (!api.cuGraphCreate || !api.cuGraphDestroy) made->first_error = CUDA_ERROR_NOT_SUPPORTED;
     else if (graphs_.size() >= kMaxGraphs) return false;
     graph = (graphs_[head.graph] = std::move(made)).get();
   }
@@ -70,7 +70,7 @@ bool Graphs::add(const wire::GraphNodes& head, wire::Reader& nodes) {
     if (!dependencies.read(nodes, node, index)) return false;
     const auto body = nodes.get_bytes(node.body_bytes);
     if (!nodes.ok()) return false;
-    if (graph->wrong != CUDA_SUCCESS) {
+    if (graph->first_error != CUDA_SUCCESS) {
       if (node.kind == GraphNodeKind::conditional && !refuse_bodies(*graph, wire::Reader(body))) return false;
       ++graph->refused;
       continue;
@@ -79,15 +79,15 @@ bool Graphs::add(const wire::GraphNodes& head, wire::Reader& nodes) {
     const auto read = nodes_ < wire::kMaxGraphNodes && edges_ + dependencies.numbers.size() <= kMaxGraphEdges
                           ? work.read(session_, node, wire::Reader(body)) : std::optional(CUDA_ERROR_OUT_OF_MEMORY);
     if (!read) return false;
-    if ((graph->root && !may_be_in_body(work.kind)) || !may_have(*graph, node.kind, dependencies.edges)) return false;
+    if ((graph->root && !may_be_in_body(work.kind)) || !allows_edges(*graph, node.kind, dependencies.edges)) return false;
     const Node at = place(*graph, dependencies.numbers);
     CUresult result = *read == CUDA_SUCCESS ? translate_conditions(*graph, at.level, work) : *read;
     if (result == CUDA_SUCCESS) result = add_node(*graph, work, at, dependencies);
     if (result == CUDA_SUCCESS) continue;
     if (node.kind == GraphNodeKind::conditional && !refuse_bodies(*graph, wire::Reader(body))) return false;
-    if (graph->root && graph->root->wrong == CUDA_SUCCESS) graph->root->wrong = result;
-    graph->wrong = result;
-    graph->wrong_node = static_cast<uint32_t>(index);
+    if (graph->root && graph->root->first_error == CUDA_SUCCESS) graph->root->first_error = result;
+    graph->first_error = result;
+    graph->first_error_node = static_cast<uint32_t>(index);
     ++graph->refused;
   }
   return nodes.finished();
@@ -101,7 +101,7 @@ Graphs::Node Graphs::place(const Graph& graph, std::span<const uint32_t> depende
   }
   for (const uint32_t number : dependencies) {
     const Node& before = graph.nodes[number];
-    place.behind_work |= before.level == place.level && (before.behind_work || is_work(before.kind));
+    place.depends_on_part_work |= before.level == place.level && (before.depends_on_part_work || is_work(before.kind));
   }
   return place;
 }
@@ -111,16 +111,16 @@ CUresult Graphs::add_node(Graph& graph, const NodeWork& work, const Node& place,
   node.kind = work.kind;
   node.context = work.context;
   node.names_array = work.names_array();
-  CUresult result = hold(node, work);
+  CUresult result = retain_node(node, work);
   // Each client node is followed by a part, which may be empty.
   graph.parts.resize(std::max<size_t>(graph.parts.size(), node.level + 1 + (node.kind == GraphNodeKind::host)));
   if (result == CUDA_SUCCESS && node.kind != GraphNodeKind::host) result = add_to_device(graph, work, node, dependencies);
   if (result != CUDA_SUCCESS) {
-    let_go(node);
+    release_node(node);
     return result;
   }
   Part& part = graph.parts[node.level];
-  part.works += is_work(node.kind);
+  part.work_nodes += is_work(node.kind);
   if (node.kind == GraphNodeKind::host) part.client_nodes.push_back(static_cast<uint32_t>(graph.nodes.size()));
   graph.nodes.push_back(node);
   graph.edges += dependencies.numbers.size();
@@ -205,7 +205,7 @@ CUresult Graphs::make_node(Graph& graph, const NodeWork& work, Node& node, const
 }
 
 // Keeps the node's event alive, which the device does not, and reserves the client's id of a client node.
-CUresult Graphs::hold(Node& node, const NodeWork& work) {
+CUresult Graphs::retain_node(Node& node, const NodeWork& work) {
   if (work.kind == GraphNodeKind::host) {
     if (callbacks_.size() >= kMaxClientNodes || !callbacks_.insert(work.callback).second) return CUDA_ERROR_OUT_OF_MEMORY;
     node.callback = work.callback;
@@ -216,7 +216,7 @@ CUresult Graphs::hold(Node& node, const NodeWork& work) {
   return CUDA_SUCCESS;
 }
 
-void Graphs::let_go(Node& node) {
+void Graphs::release_node(Node& node) {
   if (node.event) session_.events.release(std::exchange(node.event, nullptr));
   if (node.callback != 0) callbacks_.erase(std::exchange(node.callback, 0));
 }
@@ -242,13 +242,13 @@ CUresult Graphs::instantiate(const wire::InstantiateGraph& body, wire::GraphResu
   const DeviceApi& api = session_.api;
   const Owner graph = take(body.graph);
   if (!graph) return CUDA_ERROR_INVALID_HANDLE;
-  result = {wire::kGraphInstantiateError, graph->wrong_node};
-  CUresult outcome = graph->wrong;
+  result = {wire::kGraphInstantiateError, graph->first_error_node};
+  CUresult outcome = graph->first_error;
   if (outcome == CUDA_SUCCESS && graphs_.contains(body.executable)) outcome = CUDA_ERROR_INVALID_HANDLE;
   if (outcome == CUDA_SUCCESS && (!api.cuGraphInstantiateWithFlags || !api.cuGraphLaunch || !api.cuGraphExecDestroy)) outcome = CUDA_ERROR_NOT_SUPPORTED;
   if (outcome == CUDA_SUCCESS) outcome = charge(*graph);
   for (Part& part : graph->parts) {
-    if (outcome != CUDA_SUCCESS || part.works == 0) continue;
+    if (outcome != CUDA_SUCCESS || part.work_nodes == 0) continue;
     outcome = api.cuGraphInstantiateWithFlags(&part.executable, part.object, body.flags & CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY);
     if (outcome != CUDA_SUCCESS) part.executable = nullptr;
   }
@@ -281,14 +281,14 @@ CUresult Graphs::update_parts(Graph& target, Graph& graph, wire::GraphResult& re
     if (outcome == CUDA_SUCCESS) continue;
     const auto blamed = std::find_if(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) { return node.object == info.errorNode; });
     if (info.errorNode && blamed != graph.nodes.end()) result.node = static_cast<uint32_t>(blamed - graph.nodes.begin());
-    if (!restore_parts(target, i)) target.wrong = CUDA_ERROR_ILLEGAL_STATE;
+    if (!restore_parts(target, i)) target.first_error = CUDA_ERROR_ILLEGAL_STATE;
     return outcome;
   }
   for (size_t i = 0; i < target.parts.size() && target.parts.size() > 1; ++i) {
     std::swap(target.parts[i].updated_from, graph.parts[i].object);
     target.parts[i].has_changed_nodes = false;
   }
-  target.wrong = CUDA_SUCCESS;
+  target.first_error = CUDA_SUCCESS;
   return CUDA_SUCCESS;
 #else
   return CUDA_ERROR_NOT_SUPPORTED;
@@ -312,9 +312,9 @@ bool Graphs::restore_parts(const Graph& target, size_t count) {
 CUresult Graphs::update(const wire::UpdateGraph& body, wire::GraphResult& result, bool accepted) {
   const Owner graph = take(body.graph);
   if (!graph) return CUDA_ERROR_INVALID_HANDLE;
-  result = {CU_GRAPH_EXEC_UPDATE_ERROR, graph->wrong_node};
+  result = {CU_GRAPH_EXEC_UPDATE_ERROR, graph->first_error_node};
   Graph* const target = find(body.executable, true);
-  CUresult outcome = target ? graph->wrong : CUDA_ERROR_INVALID_HANDLE;
+  CUresult outcome = target ? graph->first_error : CUDA_ERROR_INVALID_HANDLE;
   if (outcome == CUDA_SUCCESS) outcome = update_parts(*target, *graph, result);
   if (outcome == CUDA_SUCCESS) {
     std::swap(target->conditions, graph->conditions);
@@ -327,7 +327,7 @@ CUresult Graphs::update(const wire::UpdateGraph& body, wire::GraphResult& result
       target->nodes[i].names_array = graph->nodes[i].names_array;
     }
   }
-  if (target && outcome != CUDA_SUCCESS && accepted) target->wrong = outcome;
+  if (target && outcome != CUDA_SUCCESS && accepted) target->first_error = outcome;
   end(*graph);
   return outcome;
 }
@@ -358,7 +358,7 @@ CUresult Graphs::change_node(Graph& graph, Node& node, const NodeWork& work) {
   };
   after.event = nullptr;
   after.callback = 0;
-  if (const CUresult held = hold(after, work); held != CUDA_SUCCESS) return held;
+  if (const CUresult held = retain_node(after, work); held != CUDA_SUCCESS) return held;
   CUresult result = CUDA_ERROR_NOT_SUPPORTED;
   switch (work.kind) {
     case GraphNodeKind::empty:
@@ -387,7 +387,7 @@ CUresult Graphs::change_node(Graph& graph, Node& node, const NodeWork& work) {
     std::swap(node, after);
     graph.parts[node.level].has_changed_nodes |= node.kind != GraphNodeKind::host;
   }
-  let_go(after);
+  release_node(after);
   return result;
 }
 
@@ -419,7 +419,7 @@ void Graphs::end(Graph& graph) {
     if (part.object && !graph.root) session_.api.cuGraphDestroy(part.object);
   }
   for (const auto& [device, bytes] : graph.charged) session_.memory.uncharge(device, bytes);
-  for (Node& node : graph.nodes) let_go(node);
+  for (Node& node : graph.nodes) release_node(node);
   nodes_ -= graph.nodes.size();
   edges_ -= graph.edges;
 }

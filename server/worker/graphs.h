@@ -80,7 +80,7 @@ class Graphs {
     CUgraphNode object = nullptr;    // null: a client node
     wire::GraphNodeKind kind{};
     uint32_t level = 0;
-    bool behind_work = false;        // depends on device work in its own part
+    bool depends_on_part_work = false;  // depends on device work in its own part
     ContextState* context = nullptr;
     CUevent event = nullptr;         // held in Executor::events
     uint64_t event_handle = 0;       // the client's handle
@@ -92,7 +92,7 @@ class Graphs {
     CUgraphExec executable = nullptr;  // null: not instantiated yet, or no work
     CUgraph updated_from = nullptr;    // graph of the last update; null: never updated
     bool has_changed_nodes = false;    // nodes were set one by one since the last update
-    uint32_t works = 0;                // number of nodes that give the device work
+    uint32_t work_nodes = 0;           // number of nodes that give the device work
     std::vector<uint32_t> client_nodes;  // indices in Graph::nodes; the next part comes after these nodes
   };
   struct Condition {
@@ -114,8 +114,8 @@ class Graphs {
     std::map<int, uint64_t> charged;   // executable graph only: bytes of the quota, by device
     size_t refused = 0;                // nodes that were dropped because of an error
     // First error; in an executable graph: error of an update that failed half way.
-    CUresult wrong = CUDA_SUCCESS;
-    uint32_t wrong_node = wire::kNoGraphNode;
+    CUresult first_error = CUDA_SUCCESS;
+    uint32_t first_error_node = wire::kNoGraphNode;
   };
   // A launch of a graph with client nodes, until the driver has all parts.
   struct Launch {
@@ -148,8 +148,8 @@ class Graphs {
   CUresult make_node(Graph& graph, const NodeWork& work, Node& node, const std::vector<CUgraphNode>& before);
   CUresult connect(CUgraph graph, CUgraphNode from, CUgraphNode to, const wire::GraphEdge& edge);
   // True if CUDA allows these edges to a node of this kind.
-  static bool may_have(const Graph& graph, wire::GraphNodeKind kind, const std::vector<wire::GraphEdge>& edges);
-  // Returns a node with the level and behind_work that follow from the dependencies.
+  static bool allows_edges(const Graph& graph, wire::GraphNodeKind kind, const std::vector<wire::GraphEdge>& edges);
+  // Returns a node with the level and depends_on_part_work that follow from the dependencies.
   static Node place(const Graph& graph, std::span<const uint32_t> dependencies);
   CUresult keep_condition(Graph& graph, const NodeWork& work);
   // Creates the condition in the part of `level`, unless it exists. All nodes that name it must be on that
@@ -165,14 +165,14 @@ class Graphs {
   bool restore_parts(const Graph& target, size_t count);
   CUresult change_node(Graph& graph, Node& node, const NodeWork& work);
   CUresult charge(Graph& graph);
-  CUresult hold(Node& node, const NodeWork& work);
-  void let_go(Node& node);
+  CUresult retain_node(Node& node, const NodeWork& work);
+  void release_node(Node& node);
   void end(Graph& graph);
 
   // In graph_launch.cc:
   CUresult launch_part(const Part& part, StreamState& stream);
-  CUresult go_on(const std::shared_ptr<Launch>& launch);
-  CUresult call_client(const std::shared_ptr<Launch>& launch, const Part& part, bool behind_work);
+  CUresult launch_next_part(const std::shared_ptr<Launch>& launch);
+  CUresult announce_client_nodes(const std::shared_ptr<Launch>& launch, const Part& part, bool depends_on_part_work);
   void answered(const std::shared_ptr<Launch>& launch);
   void release(const Launch::Held& held);
   void finish(std::shared_ptr<Launch> launch);
