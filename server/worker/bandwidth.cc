@@ -50,14 +50,14 @@ nanoseconds Bandwidth::debt(Direction direction) const {
   return nanoseconds(paid > time ? paid - time : 0);
 }
 
-void Bandwidth::pay_off(Direction direction, const Outbox& outbox) const {
+void Bandwidth::wait_for_debt(Direction direction, const Outbox& outbox) const {
   const Waiting waiting(kTheBandwidth);
   for (nanoseconds left = debt(direction); left > nanoseconds(0) && !outbox.over(); left = debt(direction)) {
     std::this_thread::sleep_for(std::min<nanoseconds>(left, kLongestNap));
   }
 }
 
-size_t Bandwidth::portion(Direction direction) const {
+size_t Bandwidth::max_transfer(Direction direction) const {
   const double burst = std::chrono::duration<double>(kBurst).count();
   return std::max(kLeastPortion, static_cast<size_t>(static_cast<double>(rate(direction)) * burst));
 }
@@ -69,7 +69,7 @@ Result<size_t> MeteredConnection::send_some(std::span<const iovec> buffers) {
   for (const iovec& buffer : buffers) total += buffer.iov_len;
   if (total > kAlways && bandwidth_->debt(to_host) > nanoseconds(0)) return size_t{0};
   std::vector<iovec> part;
-  for (size_t left = std::max(kAlways, bandwidth_->portion(to_host)); !buffers.empty() && left != 0; buffers = buffers.subspan(1)) {
+  for (size_t left = std::max(kAlways, bandwidth_->max_transfer(to_host)); !buffers.empty() && left != 0; buffers = buffers.subspan(1)) {
     part.push_back({buffers.front().iov_base, std::min(left, buffers.front().iov_len)});
     left -= part.back().iov_len;
   }
@@ -82,7 +82,7 @@ Result<size_t> MeteredConnection::receive_some(std::span<std::byte> buffer) {
   using enum Bandwidth::Direction;
   if (!bandwidth_->limited(to_device)) return inner_->receive_some(buffer);
   if (bandwidth_->debt(to_device) > nanoseconds(0)) return size_t{0};
-  const auto received = inner_->receive_some(buffer.first(std::min(buffer.size(), bandwidth_->portion(to_device))));
+  const auto received = inner_->receive_some(buffer.first(std::min(buffer.size(), bandwidth_->max_transfer(to_device))));
   if (received) bandwidth_->charge(to_device, *received);
   return received;
 }

@@ -28,9 +28,9 @@ class Bandwidth {
   // Time until the next transfer is allowed; zero: no debt.
   std::chrono::nanoseconds debt(Direction direction) const;
   // Sleeps until the debt is paid off or the connection is over.
-  void pay_off(Direction direction, const Outbox& outbox) const;
+  void wait_for_debt(Direction direction, const Outbox& outbox) const;
   // Largest number of bytes to transfer at once, to keep a single debt small.
-  size_t portion(Direction direction) const;
+  size_t max_transfer(Direction direction) const;
 
  private:
   uint64_t rate(Direction direction) const;

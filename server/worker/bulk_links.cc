@@ -108,9 +108,9 @@ bool BulkLinks::open(Link& link) {
   return opened.ok();
 }
 
-Result<void> BulkLinks::claim(Link& link, uint64_t copy) {
+Result<void> BulkLinks::accept_key(Link& link, uint64_t copy) {
   const auto incoming = std::dynamic_pointer_cast<IncomingCopy>(copies_.await(copy));
-  if (!incoming || !incoming->claim()) {
+  if (!incoming || !incoming->take_key_once()) {
     return Error{ErrorCode::malformed, "a server presented the key of an unknown copy, or a key that was already used"};
   }
   std::erase_if(link.claimed, [this](uint64_t earlier) { return !copies_.find(earlier); });
@@ -145,7 +145,7 @@ void BulkLinks::receive_until_closed(Link& link, std::optional<uint64_t> peer_co
   if (!open(link)) return;
   std::vector<std::byte> scratch(wire::kBulkChunkBytes);
   compression::PieceReader reader(*link.connection);
-  auto received = peer_copy ? claim(link, *peer_copy) : Result<void>{};
+  auto received = peer_copy ? accept_key(link, *peer_copy) : Result<void>{};
   while (received) received = receive_piece(link, reader, scratch);
   link.connection->close();
   {
@@ -161,7 +161,7 @@ void BulkLinks::receive_until_closed(Link& link, std::optional<uint64_t> peer_co
 Result<void> BulkLinks::receive_key(Link& link, compression::PieceReader& reader, uint64_t copy) {
   wire::CopyKey key;
   if (auto received = reader.read(std::as_writable_bytes(std::span(key))); !received) return received;
-  if (peers::same(key, peers::copy_key(bulk_token_, copy))) return claim(link, copy);
+  if (peers::same(key, peers::copy_key(bulk_token_, copy))) return accept_key(link, copy);
   return Error{ErrorCode::malformed, "a server presented a wrong key for a copy"};
 }
 

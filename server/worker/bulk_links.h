@@ -75,7 +75,7 @@ class BulkLinks {
   void run_receiver(Link& link, std::optional<uint64_t> peer_copy);
   // Allows the peer's connection to send the copy's pieces. Each copy can be claimed once. Waits until the
   // copy's command has been received.
-  Result<void> claim(Link& link, uint64_t copy);
+  Result<void> accept_key(Link& link, uint64_t copy);
   void receive_until_closed(Link& link, std::optional<uint64_t> peer_copy);
   void send_until_closed(Link& link);
   void set_activity(const ThreadActivity** place, const ThreadActivity* activity);

@@ -8,9 +8,9 @@
 
 #include "protocol/wire/copies.h"
 #include "protocol/wire/graphs.h"
+#include "server/worker/call_rows.h"
 #include "server/worker/calls/launch.h"
 #include "server/worker/executor.h"
-#include "server/worker/rows.h"
 
 namespace gpupool::worker {
 namespace {

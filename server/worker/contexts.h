@@ -75,7 +75,7 @@ struct KernelMemory {
 constexpr uint64_t bit_of_device(int device) { return device >= 0 && device < 64 ? uint64_t{1} << device : 0; }
 
 struct ContextState;
-class CopyLane;      // pending copies to the host (bulk.h)
+class CopyLane;      // pending copies to the host (small_copies.h)
 struct ComputeLane;  // measured work of a stream (compute_lane.h)
 struct StagingChunk;
 

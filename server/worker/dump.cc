@@ -33,8 +33,8 @@ std::string dump(Executor& session) {
   session.links.describe(dump);
   session.staging.describe(dump);
   session.compute.describe(dump);
-  dump.set_pieces_to_client(session.bulk.pending());
-  if (session.bulk.sending()) dump.add_busy_locks("copies to the client");
+  dump.set_pieces_to_client(session.small_copies.pending());
+  if (session.small_copies.sending()) dump.add_busy_locks("copies to the client");
   if (session.outbox.sending()) dump.add_busy_locks("messages to the client");
   if (session.memory.busy()) dump.add_busy_locks("device memory");
   dump.set_deferred_error(session.deferred());

@@ -5,9 +5,9 @@
 #include <cstring>
 
 #include "protocol/wire/graphs.h"
+#include "server/worker/call_rows.h"
 #include "server/worker/calls/commands.h"
 #include "server/worker/calls/host_function.h"
-#include "server/worker/rows.h"
 
 namespace gpupool::worker {
 
@@ -83,7 +83,7 @@ Executor::Executor(SessionStart& start)
       remote(start.connection->direct_memory(), outbox, start.bandwidth),
       staging(api, remote.memory(), start.usage),
       shared_memory(api, waits),
-      bulk(api, outbox, staging, waits, capture, output_possible),
+      small_copies(api, outbox, staging, waits, capture, output_possible),
       links(copies, outbox, start.compression, start.welcome_bulk, start.bulk_token),
       peer_requests(start.control),
       exported_handles(api, start.control, start.server_id, start.session_number),
@@ -425,7 +425,7 @@ void Executor::answer(uint64_t sequence, CUresult result, std::span<const std::b
 
 void Executor::publish() {
   if (output_possible.load(std::memory_order_relaxed)) capture.flush();
-  bulk.flush();
+  small_copies.flush();
 }
 
 bool Executor::is_idle(StreamState& stream) {
@@ -492,7 +492,7 @@ bool Executor::leave(ContextState& context) {
   api.cuCtxSynchronize();
   postponed_unloads.run_those_of(context.object, [this](uint64_t handle) { forget_code(handle); });
   publish();
-  bulk.drop_context(context);
+  small_copies.drop_context(context);
   for (const CUevent event : context.destroyed_stream_events) context.events->give(event);
   context.destroyed_stream_events.clear();
   if (context.barrier) context.events->give(std::exchange(context.barrier, nullptr));
@@ -544,7 +544,7 @@ void Executor::tear_down() {
     scrubber.leave(*context);
     staging.drop_context(*context, false);
     shared_memory.drop_context(*context);
-    bulk.drop_context(*context);
+    small_copies.drop_context(*context);
     linkers.drop(*context);
     arrays.drop_objects(*context);
   }

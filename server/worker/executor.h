@@ -20,7 +20,6 @@
 #include "server/worker/arrays.h"
 #include "server/worker/back_pressure.h"
 #include "server/worker/backlog.h"
-#include "server/worker/bulk.h"
 #include "server/worker/bulk_copy.h"
 #include "server/worker/bulk_links.h"
 #include "server/worker/cached_images.h"
@@ -50,6 +49,7 @@
 #include "server/worker/remote_memory.h"
 #include "server/worker/resources.h"
 #include "server/worker/shared_host_memory.h"
+#include "server/worker/small_copies.h"
 #include "server/worker/spin_time.h"
 #include "server/worker/staging.h"
 #include "server/worker/stream_gates.h"
@@ -117,7 +117,7 @@ class Executor {
   RemoteMemory remote;
   Staging staging;
   SharedHostMemory shared_memory;
-  Bulk bulk;
+  SmallCopies small_copies;
   BulkCopies copies;
   BulkLinks links;
   PeerRequests peer_requests;

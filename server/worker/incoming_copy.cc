@@ -32,31 +32,31 @@ void IncomingCopy::prepare(ContextState& context) {
 void IncomingCopy::decide(Way way) {
   {
     const std::lock_guard lock(mutex_);
-    if (way_ != Way::nowhere) way_ = way;
+    if (way_ != Way::discard) way_ = way;
     begun_ = true;
   }
   changed_.notify_all();
-  pass_on_early();
+  start_placing_early_pieces();
 }
 
 // After begin(), lets a wait thread move the pieces in ordinary memory to their rows. The caller does it if
 // no thread is available.
-void IncomingCopy::pass_on_early() {
+void IncomingCopy::start_placing_early_pieces() {
   {
     const std::lock_guard lock(mutex_);
-    if (!begun_ || early_.empty() || passing_) return;
-    passing_ = true;
+    if (!begun_ || early_.empty() || placing_early_) return;
+    placing_early_ = true;
     ++active_;
   }
   const bool taken = context && session_.waits.submit(context, "staging memory for a copy to the device", [self = shared_from_this()] {
     make_current(self->session_.api, self->context);
-    self->pass_on();
+    self->place_early_pieces();
     make_current(self->session_.api, nullptr);
   });
-  if (!taken) pass_on();
+  if (!taken) place_early_pieces();
 }
 
-void IncomingCopy::pass_on() {
+void IncomingCopy::place_early_pieces() {
   uint64_t passed = 0;
   std::unique_lock lock(mutex_);
   for (; !early_.empty(); ++passed) {
@@ -67,7 +67,7 @@ void IncomingCopy::pass_on() {
     lock.lock();
     changed_.notify_all();
   }
-  passing_ = false;
+  placing_early_ = false;
   lock.unlock();
   count(passed);
 }
@@ -110,14 +110,14 @@ IncomingCopy::Way IncomingCopy::choose_way(StreamState& stream) {
   const bool reachable = session_.memory.is_cpu_accessible(rows.address, (rows.rows - 1) * rows.pitch + rows.width);
   if (reachable && session_.is_idle(stream)) return Way::direct;
   staged_.emplace(session_.api, *stream.context, rows);
-  return staged_->take(session_.staging, *stream.context, false, true) ? Way::staged : Way::nowhere;
+  return staged_->take(session_.staging, *stream.context, false, true) ? Way::staged : Way::discard;
 }
 
 CUresult IncomingCopy::begin(StreamState& stream, bool orders_streams) {
   const Way way = choose_way(stream);
   if (way == Way::staged) staged_->begin(stream.stream);
   decide(way);
-  if (way == Way::nowhere) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (way == Way::discard) return CUDA_ERROR_OUT_OF_MEMORY;
   {
     const std::lock_guard lock(mutex_);
     if (!over_) {
@@ -130,9 +130,9 @@ CUresult IncomingCopy::begin(StreamState& stream, bool orders_streams) {
   return CUDA_SUCCESS;
 }
 
-void IncomingCopy::begin_nowhere() {
+void IncomingCopy::discard_data() {
   if (staged_) staged_->close();
-  decide(Way::nowhere);
+  decide(Way::discard);
 }
 
 // Completes the copy when its data is there or will not come. The stream's context must be current.
@@ -165,7 +165,7 @@ Result<void> IncomingCopy::receive_piece(compression::PieceReader& reader, uint6
   const std::span<std::byte> packed = scratch.first(rows.size_of(piece));
   const auto impatient = std::chrono::steady_clock::now() + kPatience;
   std::unique_lock lock(mutex_);
-  while (way_ != Way::direct && way_ != Way::nowhere) {
+  while (way_ != Way::direct && way_ != Way::discard) {
     // Pieces in ordinary memory indicate a stalled stream.
     if (way_ == Way::staged && early_.empty()) {
       lock.unlock();
@@ -216,15 +216,15 @@ Result<void> IncomingCopy::receive_early(compression::PieceReader& reader, uint6
   }
   *kept = true;
   make_current(session_.api, context);
-  pass_on_early();
+  start_placing_early_pieces();
   make_current(session_.api, nullptr);
   return {};
 }
 
 void IncomingCopy::cancel() {
-  begin_nowhere();
+  discard_data();
   std::unique_lock lock(mutex_);
-  way_ = Way::nowhere;
+  way_ = Way::discard;
   changed_.wait(lock, [this] { return active_ == 0; });
   over_ = true;
   if (gate_) gate_->open();

@@ -1,4 +1,4 @@
-// A copy to the device on the bulk connections. prepare(), begin(), begin_nowhere() and cancel(): executor's
+// A copy to the device on the bulk connections. prepare(), begin(), discard_data() and cancel(): executor's
 // thread. receive(): the connections' threads, concurrently for different pieces.
 //
 // Data may arrive before the stream reaches the copy, or while the stream is stalled. It is then kept in
@@ -33,24 +33,24 @@ class IncomingCopy final : public BulkCopy, public std::enable_shared_from_this<
   // `orders_streams`: kCopyOrdersStreams.
   CUresult begin(StreamState& stream, bool orders_streams);
   // Call instead of begin() to discard the data.
-  void begin_nowhere();
+  void discard_data();
 
   // Receives the piece at `offset`, whose header `reader` has read. The last piece unregisters the copy.
   Result<void> receive(compression::PieceReader& reader, uint64_t offset, std::span<std::byte> scratch);
   // Returns true once: for the first other server that has presented the copy's key.
-  bool claim() { return !claimed_.exchange(true); }
+  bool take_key_once() { return !claimed_.exchange(true); }
   void cancel() override;
 
  private:
   // How the data gets to its rows; undecided until begin() at the latest.
-  enum class Way { undecided, direct, staged, nowhere };
+  enum class Way { undecided, direct, staged, discard };
 
   // *kept: the piece is in ordinary memory, and does not count as received yet.
   Result<void> receive_piece(compression::PieceReader& reader, uint64_t piece, std::span<std::byte> scratch, bool* kept);
   std::optional<Result<void>> receive_staged(compression::PieceReader& reader, uint64_t piece, std::span<std::byte> packed);
   Result<void> receive_early(compression::PieceReader& reader, uint64_t piece, bool* kept);
-  void pass_on_early();
-  void pass_on();
+  void start_placing_early_pieces();
+  void place_early_pieces();
   void place(uint64_t piece, std::span<const std::byte> data);
   Way way();
   // Counts pieces that have reached their rows, or failed to.
@@ -69,7 +69,7 @@ class IncomingCopy final : public BulkCopy, public std::enable_shared_from_this<
   Way way_ = Way::undecided;
   bool begun_ = false;
   std::map<uint64_t, std::vector<std::byte>> early_;  // pieces in ordinary memory, by number
-  bool passing_ = false;        // pass_on() is running or submitted
+  bool placing_early_ = false;  // place_early_pieces() is running or submitted
   std::shared_ptr<StreamGate> gate_;
   std::vector<bool> seen_;
   uint64_t missing_;

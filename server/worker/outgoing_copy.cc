@@ -32,7 +32,7 @@ CUresult OutgoingCopy::begin_direct(StreamState& stream) {
   const CUresult result = reached_ ? session_.api.cuEventRecord(reached_, stream.stream) : events_->take_error();
   if (result != CUDA_SUCCESS) return result;
   gate_ = session_.gates.close(stream, sequence_, "a copy from the device");
-  hand_over();
+  queue_when_ready();
   return CUDA_SUCCESS;
 }
 
@@ -46,12 +46,12 @@ CUresult OutgoingCopy::begin_staged(StreamState& stream) {
   }
   gate_ = session_.gates.close(stream, sequence_, "a copy from the device",
                                [self = shared_from_this()](StreamState& stream) { self->staged_->give_back(self->session_.staging, stream); });
-  hand_over();
+  queue_when_ready();
   return CUDA_SUCCESS;
 }
 
 // Queues the pieces at once if they are ready, else on a wait thread.
-void OutgoingCopy::hand_over() {
+void OutgoingCopy::queue_when_ready() {
   const bool may_block = way_.by == Way::peer && !way_.server->is_open();
   if (!may_block && reached_ && session_.api.cuEventQuery(reached_) == CUDA_SUCCESS) return queue_ready();
   const auto self = shared_from_this();

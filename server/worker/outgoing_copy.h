@@ -51,7 +51,7 @@ class OutgoingCopy final : public BulkCopy, public std::enable_shared_from_this<
  private:
   CUresult begin_direct(StreamState& stream);
   CUresult begin_staged(StreamState& stream);
-  void hand_over();
+  void queue_when_ready();
   // Queues the pieces as they become ready. Runs on a thread that may block.
   void queue_ready();
   void queue(uint64_t piece);

@@ -53,7 +53,7 @@ CUresult RemoteCopy::begin_direct(StreamState& stream) {
   }
   written_past_cpu_ = client_.to_device && !session_.memory.cpu_can_access() && session_.api.cuFlushGPUDirectRDMAWrites;
   close_gate(stream);
-  hand_over();
+  submit_when_ready();
   return CUDA_SUCCESS;
 }
 
@@ -75,11 +75,11 @@ CUresult RemoteCopy::begin_staged(StreamState& stream) {
     return result;
   }
   close_gate(stream);
-  hand_over();
+  submit_when_ready();
   return CUDA_SUCCESS;
 }
 
-void RemoteCopy::hand_over() {
+void RemoteCopy::submit_when_ready() {
   const bool at_once = in_ ? in_->holds_all() : reached_ && session_.api.cuEventQuery(reached_) == CUDA_SUCCESS;
   if (at_once) return submit_ready();
   const bool taken = session_.waits.submit(context, "pieces of a direct copy", [self = shared_from_this()] {

@@ -48,7 +48,7 @@ class RemoteCopy final : public BulkCopy, public RemoteMemory::Copy, public std:
   CUresult begin_staged(StreamState& stream);
   void close_gate(StreamState& stream);
   void give_back(StreamState& stream);
-  void hand_over();
+  void submit_when_ready();
   // Submits the pieces as they become ready. Runs on a thread that may block.
   void submit_ready();
   void submit(uint64_t first, uint64_t last);

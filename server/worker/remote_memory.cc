@@ -48,7 +48,7 @@ void RemoteMemory::run() {
       wake_.wait(lock, [this] { return closed_ || !queue_.empty() || !under_way_.empty(); });
       if (closed_ && under_way_.empty()) break;
     }
-    pay_off();
+    wait_for_debt();
     if (auto good = turn(); !good) return lose(&good.error());
   }
   lose(nullptr);
@@ -56,7 +56,7 @@ void RemoteMemory::run() {
 
 // A piece is charged when it begins, and the debt is paid before the next one. Waits for both directions'
 // debts, because the direction of the next piece is not known yet.
-void RemoteMemory::pay_off() {
+void RemoteMemory::wait_for_debt() {
   if (!bandwidth_) return;
   const auto debt = std::max(bandwidth_->debt(Bandwidth::Direction::to_device), bandwidth_->debt(Bandwidth::Direction::to_host));
   if (debt <= debt.zero()) return;

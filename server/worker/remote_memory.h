@@ -65,7 +65,7 @@ class RemoteMemory {
   Result<void> turn();
   Result<void> post(const Entry& entry);
   Result<void> sleep();
-  void pay_off();
+  void wait_for_debt();
   void lose(const Error* why);
 
   transport::DirectMemory* const direct_;

@@ -22,15 +22,15 @@ int SpinTime::free_cores() {
 
 SpinTime::Microseconds SpinTime::limit() {
   const auto mean = std::chrono::duration_cast<Microseconds>(std::chrono::nanoseconds(mean_.load(std::memory_order_relaxed)));
-  if (mean > kMost) return kMoment;
+  if (mean > kMost) return kShortSpin;
   if (const auto now = Clock::now(); counted_ == Clock::time_point{} || now - counted_ > kCountEvery) {
     counted_ = now;
     cores_are_free_ = count_free_() >= kFreeCores;
   }
-  return cores_are_free_ ? std::clamp(mean * 3 / 2, kLeast, kMost) : kMoment;
+  return cores_are_free_ ? std::clamp(mean * 3 / 2, kLeast, kMost) : kShortSpin;
 }
 
-void SpinTime::took(Clock::duration time) {
+void SpinTime::note_wait(Clock::duration time) {
   const int64_t mean = mean_.load(std::memory_order_relaxed);
   const int64_t nanoseconds = std::min<std::chrono::nanoseconds>(time, kLongest).count();
   mean_.store(mean + (nanoseconds - mean) / 8, std::memory_order_relaxed);  // a lost update is harmless

@@ -2,7 +2,7 @@
 // and with NVIDIA's driver an interrupt. Learned from the durations of the session's waits; polling longer
 // than a moment is only allowed where it is likely to pay off and CPU cores are free.
 //
-// limit(): executor's thread; took(): any thread.
+// limit(): executor's thread; note_wait(): any thread.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -13,7 +13,7 @@ class SpinTime {
  public:
   using Clock = std::chrono::steady_clock;
   using Microseconds = std::chrono::microseconds;
-  static constexpr Microseconds kMoment{25}, kLeast{100}, kMost{200};
+  static constexpr Microseconds kShortSpin{25}, kLeast{100}, kMost{200};
   // No longer polling with fewer free cores: other sessions and programs need them.
   static constexpr int kFreeCores = 4;
 
@@ -23,7 +23,7 @@ class SpinTime {
 
   Microseconds limit();
   // Reports the duration of a wait that had not finished at once.
-  void took(Clock::duration time);
+  void note_wait(Clock::duration time);
 
  private:
   int (*const count_free_)();

@@ -41,11 +41,11 @@ std::shared_ptr<StreamGate> StreamGates::take(uint64_t number) {
   return node ? std::move(node.mapped()) : nullptr;
 }
 
-void StreamGates::lift(uint64_t number) {
+void StreamGates::open_by_number(uint64_t number) {
   if (const auto gate = take(number)) return gate->open();
-  lifted_.insert(number);
+  opened_early_.insert(number);
   // Clients count upwards, so the first is the oldest.
-  if (lifted_.size() > kMostLifted) lifted_.erase(lifted_.begin());
+  if (opened_early_.size() > kMostOpenedEarly) opened_early_.erase(opened_early_.begin());
 }
 
 bool StreamGates::any_before(uint64_t sequence) const {

@@ -69,10 +69,10 @@ class StreamGates {
   // Removes and returns the gate with this number, for the caller to open it. Returns null if there is none.
   std::shared_ptr<StreamGate> take(uint64_t number);
   // Opens the gate with this number. If its command is still in the backlog, the gate will not be closed at
-  // all: see is_lifted().
-  void lift(uint64_t number);
-  // Returns true, once, if lift() was called before the gate was to be closed.
-  bool is_lifted(uint64_t number) { return lifted_.erase(number) != 0; }
+  // all: see take_early_open().
+  void open_by_number(uint64_t number);
+  // Returns true, once, if open_by_number() was called before the gate was to be closed.
+  bool take_early_open(uint64_t number) { return opened_early_.erase(number) != 0; }
 
   bool any() const { return !closed_.empty(); }
   // True for gates closed by commands before `sequence`.
@@ -104,7 +104,7 @@ class StreamGates {
 
  private:
   friend class StreamGate;
-  static constexpr size_t kMostLifted = 4096;  // entries left by destroyed contexts are evicted beyond this
+  static constexpr size_t kMostOpenedEarly = 4096;  // entries left by destroyed contexts are evicted beyond this
 
   // Removes and returns the gates in closed_ for which `which` is true.
   template <class Which>
@@ -116,7 +116,7 @@ class StreamGates {
   const std::function<void(StreamState&)> closing_;
   std::vector<std::shared_ptr<StreamGate>> closed_;  // modified under mutex_
   std::unordered_map<uint64_t, std::shared_ptr<StreamGate>> numbers_;
-  std::set<uint64_t> lifted_;  // numbers passed to lift() before their gates
+  std::set<uint64_t> opened_early_;  // numbers passed to open_by_number() before their gates
   size_t for_all_streams_ = 0;
   std::atomic<bool> any_open_{false};
   std::atomic<bool> awaited_{false};

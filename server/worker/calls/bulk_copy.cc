@@ -59,7 +59,7 @@ Outcome bulk_to_device(Executor& session, Command& command) {
   if (!announced) incoming = std::make_shared<IncomingCopy>(session, sequence, stream ? stream->context : nullptr, rows_of(*copy));
   if (!announced) session.copies.add(sequence, incoming);
   if (stream) result = incoming->begin(*stream, (copy->flags & wire::kCopyOrdersStreams) != 0);
-  else incoming->begin_nowhere();
+  else incoming->discard_data();
   if (!announced) session.copies.passed(sequence);
   return result;
 }

@@ -1,4 +1,4 @@
-// Handlers for copies between the client and the device through staging memory (staging.h, bulk.h).
+// Handlers for copies between the client and the device through staging memory (staging.h, small_copies.h).
 #include <algorithm>
 #include <chrono>
 
@@ -81,7 +81,7 @@ CUresult enqueue(Executor& session, StreamState& stream, const Rectangle& rectan
     session.staging.give_back(piece.chunk);
     return result;
   }
-  session.bulk.push(stream, piece);
+  session.small_copies.push(stream, piece);
   return CUDA_SUCCESS;
 }
 
@@ -108,7 +108,7 @@ CUresult enqueue_all(Executor& session, StreamState& stream, const wire::CopyFro
         const CUresult result = enqueue(session, stream, rectangle, copy.pitch, {.sequence = sequence, .offset = offset});
         if (result != CUDA_SUCCESS) return result;
         offset += part;
-        session.bulk.serve(stream);
+        session.small_copies.serve(stream);
       }
     }
     return CUDA_SUCCESS;
@@ -119,7 +119,7 @@ CUresult enqueue_all(Executor& session, StreamState& stream, const wire::CopyFro
     const CUresult result = enqueue(session, stream, rectangle, copy.pitch, {.sequence = sequence, .offset = offset});
     if (result != CUDA_SUCCESS) return result;
     offset += rectangle.width * rectangle.rows;
-    if (copy.rows > rows_per_piece) session.bulk.serve(stream);
+    if (copy.rows > rows_per_piece) session.small_copies.serve(stream);
   }
   return CUDA_SUCCESS;
 }
@@ -193,7 +193,7 @@ Outcome copy_from_device(Executor& session, Command& command) {
   if (!touched || !session.memory.owns(copy->source, *touched)) return fail(CUDA_ERROR_INVALID_VALUE);
   if (*touched == 0) return fail(CUDA_SUCCESS);
   wire::join_rows(copy->width, copy->rows, copy->pitch);
-  if (session.bulk.full()) return fail(CUDA_ERROR_OUT_OF_MEMORY);
+  if (session.small_copies.full()) return fail(CUDA_ERROR_OUT_OF_MEMORY);
   session.contexts.enter(stream->context);
   if (send_at_once(session, *stream, *copy, sequence)) {
     const CUresult result = command.wants_reply() ? session.take_deferred() : CUDA_SUCCESS;
@@ -216,15 +216,15 @@ Outcome copy_from_device(Executor& session, Command& command) {
   } else {
     session.defer(reply.result);
   }
-  session.bulk.push(*stream, reply);
+  session.small_copies.push(*stream, reply);
   if (copy->width * copy->rows <= kQuickBytes) {
     const auto stop = std::chrono::steady_clock::now() + session.spin_time.limit();
     do {
-      session.bulk.flush();
-      if (session.bulk.idle()) return Outcome::parked();
+      session.small_copies.flush();
+      if (session.small_copies.idle()) return Outcome::parked();
     } while (!session.inbox.has_input() && std::chrono::steady_clock::now() < stop);
   }
-  session.bulk.serve(*stream);
+  session.small_copies.serve(*stream);
   return Outcome::parked();
 }
 

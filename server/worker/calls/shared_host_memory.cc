@@ -54,7 +54,7 @@ Outcome copy_shared(Executor& session, Command& command) {
   if (Bandwidth* const bandwidth = session.start.bandwidth.get()) {
     const auto direction = copy->to_device ? Bandwidth::Direction::to_device : Bandwidth::Direction::to_host;
     bandwidth->charge(direction, copy->width * copy->rows);
-    bandwidth->pay_off(direction, session.outbox);
+    bandwidth->wait_for_debt(direction, session.outbox);
   }
   wire::join_rows(copy->width, copy->rows, copy->device_pitch, copy->host_pitch);
   if (copy->rows == 1) {

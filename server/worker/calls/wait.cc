@@ -37,7 +37,7 @@ bool look(Executor& session, Marks& marks, SpinTime::Clock::time_point begin, CU
       marks.pool->give(marks.events.back());
       marks.events.pop_back();
     }
-    if (marks.events.empty()) return session.spin_time.took(SpinTime::Clock::now() - begin), true;
+    if (marks.events.empty()) return session.spin_time.note_wait(SpinTime::Clock::now() - begin), true;
     if (SpinTime::Clock::now() >= stop) return false;
   }
   return false;
@@ -102,7 +102,7 @@ Outcome wait_for(Executor& session, Command& command, ContextState& context, std
       if (result == CUDA_SUCCESS) result = state;
       marks.pool->give(event);
     }
-    session.spin_time.took(SpinTime::Clock::now() - begin);
+    session.spin_time.note_wait(SpinTime::Clock::now() - begin);
     if (result == CUDA_SUCCESS) marks.done();
     if (deferred != CUDA_SUCCESS) result = deferred;
     session.answer(sequence, result);
@@ -163,7 +163,7 @@ Outcome synchronize_event(Executor& session, Command& command) {
   const bool at_once = done;
   while (!done && !session.inbox.has_input() && SpinTime::Clock::now() < stop) done = passed(session.api, event, result);
   if (done) {
-    if (!at_once) session.spin_time.took(SpinTime::Clock::now() - begin);
+    if (!at_once) session.spin_time.note_wait(SpinTime::Clock::now() - begin);
     if (result == CUDA_SUCCESS && recorded) recorded->passed();
     // The event has passed, so this returns at once; it makes the driver print the output of device code.
     if (result == CUDA_SUCCESS && session.output_possible) result = session.api.cuEventSynchronize(event);
@@ -179,7 +179,7 @@ Outcome synchronize_event(Executor& session, Command& command) {
   const auto wait = [&session, event, sequence, current, deferred, begin, weak = std::weak_ptr(recorded)] {
     make_current(session.api, current);
     const CUresult result = session.api.cuEventSynchronize(event);
-    session.spin_time.took(SpinTime::Clock::now() - begin);
+    session.spin_time.note_wait(SpinTime::Clock::now() - begin);
     if (result == CUDA_SUCCESS) {
       if (const auto still = weak.lock()) still->passed();
     }

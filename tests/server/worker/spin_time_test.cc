@@ -12,33 +12,33 @@ int many_cores() { return 8; }
 int few_cores() { return SpinTime::kFreeCores - 1; }
 
 void take(SpinTime& spin, microseconds each, int waits) {
-  for (int i = 0; i < waits; ++i) spin.took(each);
+  for (int i = 0; i < waits; ++i) spin.note_wait(each);
 }
 
 }  // namespace
 
 TEST_CASE("waits that are known to be short are looked at for longer than a moment") {
   SpinTime spin(many_cores);
-  CHECK(spin.limit() == SpinTime::kMoment);  // nothing is known yet
+  CHECK(spin.limit() == SpinTime::kShortSpin);  // nothing is known yet
   take(spin, microseconds(60), 50);
   CHECK(spin.limit() == SpinTime::kLeast);
   take(spin, microseconds(110), 50);
   CHECK(spin.limit() > microseconds(150));
   CHECK(spin.limit() <= SpinTime::kMost);
   take(spin, microseconds(400), 50);
-  CHECK(spin.limit() == SpinTime::kMoment);
+  CHECK(spin.limit() == SpinTime::kShortSpin);
 }
 
 TEST_CASE("one long wait is forgotten after a few short ones") {
   SpinTime spin(many_cores);
   take(spin, microseconds(60), 50);
-  spin.took(std::chrono::seconds(60));
+  spin.note_wait(std::chrono::seconds(60));
   take(spin, microseconds(60), 10);
-  CHECK(spin.limit() > SpinTime::kMoment);
+  CHECK(spin.limit() > SpinTime::kShortSpin);
 }
 
 TEST_CASE("nobody spins where cores are scarce") {
   SpinTime spin(few_cores);
   take(spin, microseconds(60), 50);
-  CHECK(spin.limit() == SpinTime::kMoment);
+  CHECK(spin.limit() == SpinTime::kShortSpin);
 }

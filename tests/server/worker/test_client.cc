@@ -15,7 +15,7 @@
 #include "protocol/cuda/fatbin.h"
 #include "protocol/transport/transport.h"
 #include "protocol/wire/copies.h"
-#include "server/worker/rows.h"
+#include "server/worker/call_rows.h"
 #include "server/worker/session.h"
 
 namespace gpupool::worker::test {

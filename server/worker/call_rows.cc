@@ -1,4 +1,4 @@
-#include "server/worker/rows.h"
+#include "server/worker/call_rows.h"
 
 #include <array>
 

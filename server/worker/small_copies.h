@@ -38,7 +38,7 @@ class CopyLane {
 
   const CUcontext context;
   const std::shared_ptr<EventPool> events;
-  std::deque<CopyPiece> pieces;     // this and the rest: guarded by Bulk::items_mutex_
+  std::deque<CopyPiece> pieces;     // this and the rest: guarded by SmallCopies::items_mutex_
   bool served = false;              // a wait thread is serving this lane
   CUevent watched = nullptr;        // event that the wait thread is waiting for
   // Another thread has sent the watched piece; the wait thread must return the event to the pool.
@@ -46,11 +46,11 @@ class CopyLane {
   CUresult failed = CUDA_SUCCESS;   // error of the front copy on the device
 };
 
-class Bulk {
+class SmallCopies {
  public:
   // Output of device code is sent before the reply that ends a copy, if `output_possible`.
-  Bulk(const DeviceApi& api, Outbox& outbox, Staging& staging, WaitPool& waits, OutputCapture& capture,
-       const std::atomic<bool>& output_possible)
+  SmallCopies(const DeviceApi& api, Outbox& outbox, Staging& staging, WaitPool& waits, OutputCapture& capture,
+              const std::atomic<bool>& output_possible)
       : api_(api), outbox_(outbox), staging_(staging), waits_(waits), capture_(capture), output_possible_(output_possible) {}
 
   // Appends a piece to the stream's lane. Executor's thread.

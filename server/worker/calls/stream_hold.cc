@@ -9,7 +9,7 @@ Outcome hold_stream(Executor& session, Command& command) {
   session.enter(command);
   StreamState* const stream = session.table.use_stream(body->stream);
   if (!stream) return session.contexts.current() ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT;
-  if (session.gates.is_lifted(body->hold)) return CUDA_SUCCESS;
+  if (session.gates.take_early_open(body->hold)) return CUDA_SUCCESS;
   return session.gates.close_by_number(*stream, command.header.sequence, "another server", body->hold) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -26,7 +26,7 @@ Outcome own_stream(Executor& session, Command& command) {
 Outcome resume_stream(Executor& session, Command& command) {
   const auto body = only<wire::ResumeStream>(command);
   if (!body) return bad_body();
-  session.gates.lift(body->hold);
+  session.gates.open_by_number(body->hold);
   return CUDA_SUCCESS;
 }
 

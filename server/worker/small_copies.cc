@@ -1,4 +1,4 @@
-#include "server/worker/bulk.h"
+#include "server/worker/small_copies.h"
 
 #include <algorithm>
 
@@ -6,7 +6,7 @@
 
 namespace gpupool::worker {
 
-void Bulk::push(StreamState& stream, const CopyPiece& piece) {
+void SmallCopies::push(StreamState& stream, const CopyPiece& piece) {
   const std::lock_guard lock(items_mutex_);
   if (!stream.lane) stream.lane = std::make_shared<CopyLane>(*stream.context);
   if (stream.lane->pieces.empty()) lanes_.push_back(stream.lane);
@@ -14,7 +14,7 @@ void Bulk::push(StreamState& stream, const CopyPiece& piece) {
   pending_.fetch_add(1, std::memory_order_release);
 }
 
-void Bulk::serve(StreamState& stream) {
+void SmallCopies::serve(StreamState& stream) {
   std::shared_ptr<CopyLane> lane = stream.lane;
   {
     const std::lock_guard lock(items_mutex_);
@@ -26,7 +26,7 @@ void Bulk::serve(StreamState& stream) {
   wait_for(lane);
 }
 
-void Bulk::wait_for(const std::shared_ptr<CopyLane>& lane) {
+void SmallCopies::wait_for(const std::shared_ptr<CopyLane>& lane) {
   const CUcontext before = current_context();
   make_current(api_, lane->context);
   while (true) {
@@ -53,7 +53,7 @@ void Bulk::wait_for(const std::shared_ptr<CopyLane>& lane) {
 
 // Sends pieces at the front of the lane that are ready. Appends replies at the front to `replies`, or stops
 // at them if `replies` is null. Returns false if it found nothing to do.
-bool Bulk::send_ready(CopyLane& lane, std::vector<CopyPiece>* replies) {
+bool SmallCopies::send_ready(CopyLane& lane, std::vector<CopyPiece>* replies) {
   bool any = false;
   while (true) {
     CopyPiece piece;
@@ -99,7 +99,7 @@ bool Bulk::send_ready(CopyLane& lane, std::vector<CopyPiece>* replies) {
   return any;
 }
 
-void Bulk::flush() {
+void SmallCopies::flush() {
   if (idle()) {
     // Another thread may still be sending the last piece.
     const std::lock_guard lock(send_mutex_);
@@ -129,7 +129,7 @@ void Bulk::flush() {
   }
 }
 
-void Bulk::drop_context(const ContextState& context) {
+void SmallCopies::drop_context(const ContextState& context) {
   flush();
   const std::lock_guard lock(send_mutex_);
   const std::lock_guard items(items_mutex_);
