@@ -40,7 +40,7 @@ class LongCommand {
 
   // Warns only if the worker itself has no reason to wait; waits of its own, for example for its turn, are
   // logged as info.
-  void look(const CurrentCommand& current_command) {
+  void check(const CurrentCommand& current_command) {
     const auto time = current_command.age();
     if (reported_ == std::size(kReportAfter) || time < kReportAfter[reported_]) return;
     ++reported_;
@@ -114,7 +114,7 @@ void Background::run() {
       long_command.ended();
       continue;
     }
-    long_command.look(executor_.current_command);
+    long_command.check(executor_.current_command);
     executor_.outbox.send(wire::MessageKind::pong, 0, 0);
     if (executor_.outbox.over()) executor_.compute.stop();
     if (!executor_.outbox.over() || now - since < kOutlive) continue;

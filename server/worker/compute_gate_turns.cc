@@ -15,7 +15,7 @@ using namespace std::chrono_literals;
 // Idle time before a turn is given up; a program that waits after each command sends the next one within
 // this.
 constexpr nanoseconds kLinger = 200us;
-constexpr nanoseconds kLook = 1ms;       // interval of checks for work that has not started
+constexpr nanoseconds kCheckEvery = 1ms;  // interval of checks for work that has not started
 
 }  // namespace
 
@@ -62,12 +62,12 @@ nanoseconds ComputeGate::settle(ComputeGpu& gpu) {
   if (!word.closed()) gpu.held = true;
   if (!word.yield() && !(word.open() && word.wanted())) {
     gpu.idle_since = {};
-    return unwatched ? kLook : kLongest;
+    return unwatched ? kCheckEvery : kLongest;
   }
   if (const double flying = in_flight(gpu, now); flying > 0) {
     gpu.idle_since = {};
     const bool begun = std::all_of(gpu.lanes.begin(), gpu.lanes.end(), [](const auto& lane) { return lane->pieces.empty() || lane->front_started; });
-    if (!begun || unwatched) return kLook;
+    if (!begun || unwatched) return kCheckEvery;
     if (!word.yield()) return kLongest;
     if (flying > kHandOver) return std::min(kLongest, nanoseconds(static_cast<int64_t>(flying - kHandOver)));
     if (almost_done(gpu, flying)) give_up(gpu);

@@ -16,18 +16,18 @@ constexpr int kAttributesTried = 256;
 static_assert(CU_DEVICE_ATTRIBUTE_MAX <= kAttributesTried);
 
 #if defined(GPUPOOL_TSAN)
-constexpr uint64_t kLeastWishedRange = 1ull << 36;  // ThreadSanitizer leaves softgpu 256 GiB of address space
+constexpr uint64_t kMinPreferredRange = 1ull << 36;  // ThreadSanitizer leaves softgpu 256 GiB of address space
 #else
-constexpr uint64_t kLeastWishedRange = 1ull << 40;
+constexpr uint64_t kMinPreferredRange = 1ull << 40;
 #endif
 // PyTorch's expandable segments reserve 1.125 times a GPU's memory for each stream and memory pool that
 // allocates on it.
 constexpr uint64_t kRangePerMemory = 64;
-constexpr uint64_t kMostWishedRange = 1ull << 44;
+constexpr uint64_t kMaxPreferredRange = 1ull << 44;
 constexpr uint64_t kSmallestRange = 1ull << 30;
 // Far from where Linux places heaps, libraries and stacks, so that these addresses are free in most clients
 // as well. User space has 47 bits of addresses.
-constexpr uint64_t kWishedBases[] = {0x2000'0000'0000, 0x1000'0000'0000, 0x3000'0000'0000, 0x6000'0000'0000};
+constexpr uint64_t kPreferredBases[] = {0x2000'0000'0000, 0x1000'0000'0000, 0x3000'0000'0000, 0x6000'0000'0000};
 constexpr uint64_t kEndOfPrograms = uint64_t{1} << 47;
 
 class Describer {
@@ -189,17 +189,17 @@ void limit_memory(const quota::Ledger& ledger, std::vector<control::Device>& dev
 
 namespace {
 
-// Reserves `size` bytes at one of kWishedBases, or else anywhere below kEndOfPrograms. Returns size 0 on failure.
+// Reserves `size` bytes at one of kPreferredBases, or else anywhere below kEndOfPrograms. Returns size 0 on failure.
 AddressRange reserve(const DeviceLibrary& library, uint64_t size, CUresult* result) {
   const auto reserve = DEVICE_CALL(library, cuMemAddressReserve);
   const auto free = DEVICE_CALL(library, cuMemAddressFree);
   AddressRange elsewhere;
-  for (const uint64_t wished : kWishedBases) {
+  for (const uint64_t preferred : kPreferredBases) {
     CUdeviceptr base = 0;
-    *result = reserve(&base, size, 0, wished, 0);  // a driver may ignore the address hint
+    *result = reserve(&base, size, 0, preferred, 0);  // a driver may ignore the address hint
     if (*result != CUDA_SUCCESS) continue;
     const bool usable = base <= kEndOfPrograms - size;
-    if (usable && (base == wished || free == nullptr)) {
+    if (usable && (base == preferred || free == nullptr)) {
       if (elsewhere.size != 0) free(elsewhere.base, elsewhere.size);
       return {base, size};
     }
@@ -212,10 +212,10 @@ AddressRange reserve(const DeviceLibrary& library, uint64_t size, CUresult* resu
 
 }  // namespace
 
-uint64_t wished_range(const std::vector<control::Device>& devices) {
+uint64_t preferred_range(const std::vector<control::Device>& devices) {
   uint64_t memory = 0;
-  for (const control::Device& device : devices) memory += std::min(device.total_bytes(), kMostWishedRange / kRangePerMemory);
-  return std::clamp(std::bit_ceil(memory * kRangePerMemory), kLeastWishedRange, kMostWishedRange);
+  for (const control::Device& device : devices) memory += std::min(device.total_bytes(), kMaxPreferredRange / kRangePerMemory);
+  return std::clamp(std::bit_ceil(memory * kRangePerMemory), kMinPreferredRange, kMaxPreferredRange);
 }
 
 AddressRange reserve_addresses(const DeviceLibrary& library, const std::vector<control::Device>& devices) {
@@ -224,7 +224,7 @@ AddressRange reserve_addresses(const DeviceLibrary& library, const std::vector<c
   }
   CUresult result = CUDA_ERROR_NOT_SUPPORTED;
   const bool can = DEVICE_CALL(library, cuMemAddressReserve) != nullptr;
-  for (uint64_t size = wished_range(devices); can && size >= kSmallestRange; size /= 2) {
+  for (uint64_t size = preferred_range(devices); can && size >= kSmallestRange; size /= 2) {
     if (const AddressRange range = reserve(library, size, &result); range.size != 0) return range;
   }
   log::warning("no_address_range", {{"reason", error_text(library, result)}});

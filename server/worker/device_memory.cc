@@ -24,12 +24,12 @@ void DeviceMemory::take_range(uint64_t base, uint64_t size) {
   size_ = size;
 }
 
-CUresult DeviceMemory::move(uint64_t wished, uint64_t size) {
+CUresult DeviceMemory::move(uint64_t preferred, uint64_t size) {
   if (!api_.cuMemAddressReserve || !api_.cuMemAddressFree) return CUDA_ERROR_NOT_SUPPORTED;
   collect();
   if (!mappings_.empty() || pending() || size == 0) return CUDA_ERROR_INVALID_VALUE;
   CUdeviceptr got = 0;
-  const CUresult result = api_.cuMemAddressReserve(&got, size, 0, wished, 0);
+  const CUresult result = api_.cuMemAddressReserve(&got, size, 0, preferred, 0);
   if (result != CUDA_SUCCESS) return result;
   release_range();
   take_range(got, size);

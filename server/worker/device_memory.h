@@ -64,7 +64,7 @@ class DeviceMemory {
     windows_.reset();
   }
   // Replaces the range by another one. The old range must be empty.
-  CUresult move(uint64_t wished, uint64_t size);
+  CUresult move(uint64_t preferred, uint64_t size);
   // Reserves free parts of [base, base + size), so that the driver places nothing there. Retries with halves
   // of a part that cannot be reserved.
   void reserve_addresses(uint64_t base, uint64_t size);

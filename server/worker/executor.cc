@@ -47,7 +47,7 @@ constexpr std::chrono::microseconds kLongestSleep{50'000};
 // A client in synchronous mode gets a kept command's error if the gate opens within this time.
 constexpr std::chrono::milliseconds kLongestToAccept{20};
 constexpr uint64_t kMostKept = 64u << 20;  // bytes of the backlog while the executor may stop receiving
-constexpr std::chrono::milliseconds kLookAtClient{100};    // interval of checks for the end of the connection
+constexpr std::chrono::milliseconds kCheckClientEvery{100};  // interval of checks for the end of the connection
 constexpr std::chrono::seconds kLongestQuiesce{10};        // for waits in a context that is being destroyed
 
 // GPU time is neither measured nor limited without poold, or with GPUPOOL_ACCOUNTING=off (to measure the cost
@@ -248,7 +248,7 @@ bool Executor::make_room() {
   current_command.begin(std::max<uint64_t>(last_sequence_, 1), 0, 0);
   // Stop waiting if a stream waits for a command that has not been received yet.
   while (!outbox.over() && too_much() && !gates.any_by_number()) {
-    gates.wait(kLookAtClient);
+    gates.wait(kCheckClientEvery);
     if (!settle()) return false;
   }
   current_command.end();
@@ -265,7 +265,7 @@ bool Executor::empty_backlog(ContextState& context, std::chrono::steady_clock::t
     if (!settle()) return false;
     if (!gates.any_in(context) && !backlog.any_in(context)) break;
     if (outbox.over() || std::chrono::steady_clock::now() >= deadline) break;
-    gates.wait(kLookAtClient);
+    gates.wait(kCheckClientEvery);
   }
   for (const Backlog::KeptCommand& kept : backlog.remove(context)) {
     if (const auto copy = copies.take_announced(kept.header.sequence)) {
@@ -273,7 +273,9 @@ bool Executor::empty_backlog(ContextState& context, std::chrono::steady_clock::t
       copies.remove(kept.header.sequence);
     }
     if (kept.header.id == static_cast<uint16_t>(wire::Command::free_memory)) memory.retire(kept.header.sequence);
-    if (commands::calls_back(kept.header.id)) commands::tell_not_called(*this, kept.header.sequence, CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    if (commands::has_host_functions(kept.header.id)) {
+      commands::report_not_called(*this, kept.header.sequence, CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    }
     if ((kept.header.flags & wire::kWantsReply) != 0) outbox.send(wire::MessageKind::reply, CUDA_ERROR_CONTEXT_IS_DESTROYED, kept.header.sequence);
   }
   return true;
@@ -377,7 +379,9 @@ bool Executor::finish(const Command& command, const Outcome& outcome) {
     case Outcome::Next::reply:
       break;
   }
-  if (outcome.result != CUDA_SUCCESS && commands::calls_back(command.header.id)) commands::tell_not_called(*this, command.header.sequence, outcome.result);
+  if (outcome.result != CUDA_SUCCESS && commands::has_host_functions(command.header.id)) {
+    commands::report_not_called(*this, command.header.sequence, outcome.result);
+  }
   if (!command.wants_reply()) {
     defer(outcome.result);
     return !outbox.over();

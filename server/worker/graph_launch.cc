@@ -88,7 +88,7 @@ void Graphs::answered(const std::shared_ptr<Launch>& launch) {
   if (--launch->unanswered != 0) return;
   launch->gates.clear();
   const CUresult result = launch_next_part(launch);
-  if (result != CUDA_SUCCESS) commands::tell_not_called(session_, launch->command, result);
+  if (result != CUDA_SUCCESS) commands::report_not_called(session_, launch->command, result);
   session_.defer(result);
 }
 
@@ -113,7 +113,7 @@ void Graphs::give_up(F&& which) {
   const auto launches = launches_;
   for (const auto& launch : launches) {
     if (!which(*launch)) continue;
-    commands::tell_not_called(session_, launch->command, CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    commands::report_not_called(session_, launch->command, CUDA_ERROR_CONTEXT_IS_DESTROYED);
     finish(launch);
   }
 }

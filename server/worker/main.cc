@@ -143,7 +143,7 @@ bool take_descriptor(Result<server::ControlMessage>& message, server::ControlKin
 
 // The session ends by itself when poold shuts down. If it cannot, because its thread is inside the driver,
 // the process ends: without poold it would not be supervised or accounted for.
-void poold_is_gone() {
+void exit_without_poold() {
   constexpr int kGrace = 1500;  // ms; poold kills after 2 s
   ::poll(nullptr, 0, kGrace);
   ::_exit(server::kWorkerPooldGone);
@@ -167,7 +167,7 @@ Result<std::unique_ptr<transport::Connection>> open_connection(const server::Con
   return transport::adopt(std::string(scheme.data(), ::strnlen(scheme.data(), scheme.size())), message.descriptor, options);
 }
 
-compression::Policy wished_compression(const std::string& hello) {
+compression::Policy requested_compression(const std::string& hello) {
   control::Hello wish;
   if (!wish.ParseFromString(hello)) return compression::Policy::off;
   return static_cast<compression::Policy>(std::min(wish.compression(), uint32_t{2}));
@@ -253,7 +253,7 @@ int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressR
   start.range_size = range.size;
   start.dead_peer_timeout = dead_peer_timeout;
   start.rdma = rdma;
-  start.compression = wished_compression(message.payload);
+  start.compression = requested_compression(message.payload);
   start.control = &control;
   start.server_id = header.server_id;
   start.session_number = header.session_number;
@@ -280,7 +280,7 @@ int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressR
   return run_session(std::move(start));
 }
 
-std::string in_short(const DeviceLibrary& library, const std::vector<control::Device>& devices) {
+std::string summarize_devices(const DeviceLibrary& library, const std::vector<control::Device>& devices) {
   control::Devices all;
   all.set_driver_version(library.driver_version());
   for (const control::Device& device : devices) {
@@ -328,7 +328,7 @@ Result<void> confine(const Arguments& arguments) {
   Result<void> confined = sandbox::drop_user(arguments.user);
   if (confined && !dies_with_poold(arguments)) confined = Error{ErrorCode::closed, "poold has exited"};
   if (confined && arguments.own_user) {
-    confined = sandbox::take_over_user(processes);
+    confined = sandbox::claim_user(processes);
     ::umask(077);  // the worker's group or the host's settings might give others access to its files
   }
   ::close(processes);  // would give access to processes outside of the namespace
@@ -365,7 +365,7 @@ int run(const Arguments& arguments) {
     if (const auto restricted = sandbox::restrict_calls(arguments.other_calls); !restricted) return fail_to_start(restricted.error().message);
   }
   const auto told = server::send_control(server::kControlDescriptor, {.kind = server::ControlKind::ready},
-                                         in_short(**library, *devices), -1);
+                                         summarize_devices(**library, *devices), -1);
   // Nothing has run on the device before the first client, so the library's exit handlers have nothing to
   // wait for.
   if (!told) std::exit(server::kWorkerPooldGone);  // NOLINT(concurrency-mt-unsafe): no other thread ends the process
@@ -385,7 +385,7 @@ int run(const Arguments& arguments) {
   if (!message) return server::kWorkerControlBroken;
   if (message->header.kind != server::ControlKind::session || message->descriptor < 0)
     return server::kWorkerControlBroken;
-  Control& control = *new Control(server::kControlDescriptor, poold_is_gone);  // lives as long as the process
+  Control& control = *new Control(server::kControlDescriptor, exit_without_poold);  // lives as long as the process
   return serve(**library, std::move(*devices), range, rdma, std::move(*message), control, usage, std::move(groups), std::move(memory_use));
 }
 

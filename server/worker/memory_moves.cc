@@ -16,11 +16,11 @@ using Clock = MemoryMoves::Clock;
 
 constexpr auto kAskEvery = 100ms;
 // Polling interval, because the device does not signal freed memory or finished streams.
-constexpr timespec kLookEvery{0, 1'000'000};
+constexpr timespec kPollEvery{0, 1'000'000};
 constexpr auto kLongestOrder = 5s;        // an order that cannot be executed within this time is declined
 constexpr auto kLongestDrain = 500ms;  // how long commands are held back while the device finishes its work
-constexpr std::chrono::microseconds kLookAtWork{10'000};
-constexpr std::chrono::microseconds kLookAnyway{250'000};  // in case a wake-up was lost
+constexpr std::chrono::microseconds kPollWhileBusy{10'000};
+constexpr std::chrono::microseconds kPollAnyway{250'000};  // in case a wake-up was lost
 constexpr auto kShortestStay = 1s;
 constexpr auto kLongestStay = 60s;
 constexpr int kStayFactor = 4;  // memory stays for this multiple of the time that bringing it back took
@@ -133,11 +133,11 @@ bool MemoryMoves::follow(const Order& order) {
 std::optional<std::chrono::microseconds> MemoryMoves::before_sleep() {
   if (!on_) return std::nullopt;
   const auto wanted = order();
-  if (!wanted) return kLookAnyway;
+  if (!wanted) return kPollAnyway;
   // The session has become active again.
   if (!wanted->at_once && Clock::now() - idle_since_ < quota::kIdleAfter) answer(*wanted, 0);
-  else if (!follow(*wanted)) return kLookAtWork;
-  return kLookAnyway;
+  else if (!follow(*wanted)) return kPollWhileBusy;
+  return kPollAnyway;
 }
 
 // Other sessions need the memory: holds commands back until the device has finished its work.
@@ -148,7 +148,7 @@ void MemoryMoves::drain_for_move() {
   if (!wanted->at_once) return answer(*wanted, 0);
   while (has_work()) {
     if (Clock::now() >= stop) return answer(*wanted, 0);
-    ::nanosleep(&kLookEvery, nullptr);
+    ::nanosleep(&kPollEvery, nullptr);
   }
   follow(*wanted);
 }
@@ -207,7 +207,7 @@ bool MemoryMoves::await(Wait& wait) {
   }
   session_.compute.end_pieces_if_asked();  // another session may be waiting for the turn
   if (!wait.returns) defer_next_move(0s);
-  ::nanosleep(&kLookEvery, nullptr);
+  ::nanosleep(&kPollEvery, nullptr);
   return true;
 }
 

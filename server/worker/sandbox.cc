@@ -113,7 +113,7 @@ Result<void> hide_memory() {
   return {};
 }
 
-Result<void> take_over_user(int processes) {
+Result<void> claim_user(int processes) {
   const uid_t user = ::getuid();
   // Counted per user: workers with a common user would exhaust it for each other.
   const rlimit threads{kMostThreads, kMostThreads};

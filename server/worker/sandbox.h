@@ -26,7 +26,7 @@ Result<void> drop_user(const std::string& user);
 // For sessions with a user of their own: limits the number of threads, fails if another process runs as the
 // same user (after waiting up to 3 s for processes that are ending), and removes files of earlier sessions
 // from /dev/shm. `processes`: the host's /proc, which may be hidden from this process.
-Result<void> take_over_user(int processes);
+Result<void> claim_user(int processes);
 
 // Restricts access to files and folders below `readable` and to what drivers need; devices and shared memory
 // may be written, and folders created below `cache`, unless it is empty. Where Landlock supports it, also

@@ -11,7 +11,7 @@ namespace gpupool::worker {
 namespace {
 
 // Most memory is zero before a thread could be woken.
-constexpr std::chrono::microseconds kLongestLook{50};
+constexpr std::chrono::microseconds kLongestPoll{50};
 constexpr size_t kZeros = 4u << 20;  // bytes; no row of an array is longer
 
 // Copies zeros from host memory. Unlike fills and copies within the device, these copies do not queue behind
@@ -115,7 +115,7 @@ std::shared_ptr<Scrubber::Mark> Scrubber::begin(ContextState& context, const Wor
 
 bool Scrubber::passed_soon(Mark& mark, CUcontext context) {
   const VisitContext visit(api_, context);
-  const auto stop = std::chrono::steady_clock::now() + kLongestLook;
+  const auto stop = std::chrono::steady_clock::now() + kLongestPoll;
   do {
     mark.result = api_.cuEventQuery(static_cast<CUevent>(mark.event.get()));
     if (mark.result != CUDA_ERROR_NOT_READY) return true;

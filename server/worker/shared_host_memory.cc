@@ -26,12 +26,13 @@ bool is_safe(int descriptor, uint64_t size) {
          static_cast<uint64_t>(about.st_size) == size && static_cast<uint64_t>(about.st_blocks) * 512 >= size;
 }
 
-// Maps at the wished address only if nothing of this process is there, because the client must not be able to
+// Maps at the preferred address only if nothing of this process is there, because the client must not be able to
 // replace it. MAP_POPULATE avoids a page fault per page in the first copy.
-void* map(int descriptor, uint64_t size, uint64_t wished) {
+void* map(int descriptor, uint64_t size, uint64_t preferred) {
   constexpr uint64_t kLowest = uint64_t{1} << 32, kHighest = uint64_t{1} << 47;
-  void* const place = reinterpret_cast<void*>(static_cast<uintptr_t>(wished));
-  if (wished >= kLowest && wished < kHighest && size <= kHighest - wished && wished % static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)) == 0) {
+  void* const place = reinterpret_cast<void*>(static_cast<uintptr_t>(preferred));
+  const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+  if (preferred >= kLowest && preferred < kHighest && size <= kHighest - preferred && preferred % page == 0) {
     void* const got = ::mmap(place, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE | MAP_FIXED_NOREPLACE, descriptor, 0);
     if (got == place) return got;
     if (got != MAP_FAILED) ::munmap(got, size);  // kernels before 4.17 treat the flag as a hint
@@ -41,7 +42,7 @@ void* map(int descriptor, uint64_t size, uint64_t wished) {
 
 }  // namespace
 
-CUresult SharedHostMemory::add(ContextState& context, uint64_t id, int descriptor, uint64_t size, uint64_t wished, uint64_t* device) {
+CUresult SharedHostMemory::add(ContextState& context, uint64_t id, int descriptor, uint64_t size, uint64_t preferred, uint64_t* device) {
   *device = 0;
   if (!api_.cuMemHostRegister_v2 || !api_.cuMemHostUnregister) return CUDA_ERROR_NOT_SUPPORTED;
   if (size == 0 || !is_safe(descriptor, size)) return CUDA_ERROR_INVALID_VALUE;
@@ -50,7 +51,7 @@ CUresult SharedHostMemory::add(ContextState& context, uint64_t id, int descripto
     if (memories_.contains(id)) return CUDA_ERROR_INVALID_VALUE;
     if (memories_.size() >= kMaxSharedHostMemory || size > byte_limit() - total_) return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  void* const start = map(descriptor, size, wished);
+  void* const start = map(descriptor, size, preferred);
   if (start == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
   const unsigned flags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
   if (const CUresult result = api_.cuMemHostRegister_v2(start, size, flags); result != CUDA_SUCCESS) {

@@ -7,7 +7,7 @@ namespace gpupool::worker::commands {
 using cuda::Kind;
 
 Outcome destroy_array(Executor& session, Command& command) {
-  const auto body = only<wire::DestroyArray>(command);
+  const auto body = read_exact_body<wire::DestroyArray>(command);
   if (!body) return bad_body();
   session.enter(command);
   const Kind kind = cuda::kind_of(body->array);
@@ -28,7 +28,7 @@ Outcome destroy_array(Executor& session, Command& command) {
 }
 
 Outcome array_part(Executor& session, Command& command) {
-  const auto body = only<wire::ArrayPart>(command);
+  const auto body = read_exact_body<wire::ArrayPart>(command);
   if (!body || cuda::kind_of(body->handle) != Kind::array) return bad_body();
   if (!session.enter(command)) return CUDA_ERROR_INVALID_CONTEXT;
   CUarray part = nullptr;
@@ -70,7 +70,7 @@ Outcome get_reference(Executor& session, Command& command) {
 }
 
 Outcome set_border_color(Executor& session, Command& command) {
-  auto body = only<wire::SetBorderColor>(command);
+  auto body = read_exact_body<wire::SetBorderColor>(command);
   if (!body) return bad_body();
   if (!session.enter(command)) return CUDA_ERROR_INVALID_CONTEXT;
   const auto reference = session.table.resolve(Kind::texture_reference, body->reference);

@@ -42,7 +42,7 @@ void announce_bulk_to_device(Executor& session, const Command& command, const Co
 Outcome bulk_to_device(Executor& session, Command& command) {
   const uint64_t sequence = command.header.sequence;
   auto incoming = std::dynamic_pointer_cast<IncomingCopy>(session.copies.take_announced(sequence));
-  const auto copy = only<wire::BulkCopy>(command);
+  const auto copy = read_exact_body<wire::BulkCopy>(command);
   if (!copy || !sane(*copy) || (copy->flags & ~(wire::kCopyOrdersStreams | wire::kCopyPassesOthers)) != 0) return bad_body();
   ContextState* const context = session.enter(command);
   const auto touched = extent(copy->pitch, copy->width, copy->rows);
@@ -65,7 +65,7 @@ Outcome bulk_to_device(Executor& session, Command& command) {
 }
 
 Outcome bulk_from_device(Executor& session, Command& command) {
-  const auto copy = only<wire::BulkCopy>(command);
+  const auto copy = read_exact_body<wire::BulkCopy>(command);
   if (!copy || !sane(*copy) || copy->flags != 0) return bad_body();
   session.enter(command);
   StreamState* const stream = session.table.use_stream(copy->stream);
@@ -83,7 +83,7 @@ namespace {
 
 // A copy between the device and memory that the client has registered.
 Outcome direct_copy(Executor& session, Command& command, bool to_device) {
-  const auto copy = only<wire::DirectCopy>(command);
+  const auto copy = read_exact_body<wire::DirectCopy>(command);
   const uint32_t allowed = to_device ? wire::kCopyOrdersStreams | wire::kCopyPassesOthers : 0;
   if (!copy || !sane(copy->rows) || (copy->rows.flags & ~allowed) != 0) return bad_body();
   session.enter(command);
@@ -119,7 +119,7 @@ Outcome bulk_to_peer(Executor&, Command& command) {
 }
 
 Outcome copy_to_peer(Executor& session, Command& command) {
-  const auto copy = only<wire::CopyToPeer>(command);
+  const auto copy = read_exact_body<wire::CopyToPeer>(command);
   if (!copy) return Outcome::malformed("a copy to another server has the wrong length: address, session id and key have 16, 16 and 32 bytes");
   const wire::BulkCopy& rows = copy->rows;
   if (!command.wants_reply() || !sane(rows) || rows.flags != 0 || copy->target.rdma > 1 || copy->target.reserved != 0) return bad_body();
@@ -137,7 +137,7 @@ Outcome copy_to_peer(Executor& session, Command& command) {
 }
 
 Outcome cancel_bulk(Executor& session, Command& command) {
-  const auto body = only<wire::CancelBulk>(command);
+  const auto body = read_exact_body<wire::CancelBulk>(command);
   if (!body) return bad_body();
   const auto copy = std::dynamic_pointer_cast<IncomingCopy>(session.copies.find(body->copy));
   if (!copy) return CUDA_SUCCESS;  // all data has arrived

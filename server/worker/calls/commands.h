@@ -15,7 +15,7 @@ void announce_bulk_to_device(Executor& session, const Command& command, const Co
 
 // Returns a body that must consist of exactly one T; nullopt: it has another length.
 template <class T>
-std::optional<T> only(Command& command) {
+std::optional<T> read_exact_body(Command& command) {
   const T body = command.body.get<T>();
   if (!command.body.finished()) return std::nullopt;
   return body;

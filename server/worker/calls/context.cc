@@ -7,14 +7,14 @@ namespace {
 // Translates the body's device to the library's number; -1: the session has no such device.
 template <class Body>
 std::optional<Body> with_device(Executor& session, Command& command) {
-  auto body = only<Body>(command);
+  auto body = read_exact_body<Body>(command);
   if (body) body->device = session.start.visible.find(body->device).value_or(-1);
   return body;
 }
 
 bool is_context_handle(uint64_t handle) { return cuda::kind_of(handle) == cuda::Kind::context; }
 
-Outcome stuck() { return Outcome::malformed("work in a destroyed context did not end within 10 s"); }
+Outcome context_wait_failed() { return Outcome::malformed("work in a destroyed context did not end within 10 s"); }
 
 // Retires the command's sequence number in any case: the client may reuse the context's addresses afterwards.
 class Retire {
@@ -63,7 +63,7 @@ CUresult make_green(Executor& session, int device, GreenContext* green, CUcontex
 
 // Destroys the client's green contexts of a primary context that is about to be destroyed. Returns false if a
 // wait in one of them did not end.
-bool end_greens(Executor& session, const ContextState& primary) {
+bool destroy_green_contexts(Executor& session, const ContextState& primary) {
   std::vector<uint64_t> greens;
   for (const auto& [handle, context] : session.contexts.all()) {
     if (context->root == &primary) greens.push_back(handle);
@@ -154,9 +154,9 @@ Outcome release_primary_context(Executor& session, Command& command) {
   ContextState* const context = session.contexts.find_primary(body->device);
   if (!context || context->handle != body->handle) return CUDA_ERROR_INVALID_CONTEXT;
   if (--context->retained != 0) return session.api.cuDevicePrimaryCtxRelease_v2(body->device);
-  if (!end_greens(session, *context)) return stuck();
+  if (!destroy_green_contexts(session, *context)) return context_wait_failed();
   const MemoryCharges::ContextRelease release(session.memory_charges, *context);
-  if (!session.leave(*context)) return stuck();
+  if (!session.leave(*context)) return context_wait_failed();
   const CUcontext object = context->object;
   const GreenContext green = context->green;
   remove(session, *context);
@@ -171,9 +171,9 @@ Outcome reset_primary_context(Executor& session, Command& command) {
   ContextState* const context = session.contexts.find_primary(body->device);
   if (!context) return CUDA_SUCCESS;  // nothing to reset
   if (context->handle != body->handle) return CUDA_ERROR_INVALID_CONTEXT;
-  if (!end_greens(session, *context)) return stuck();
+  if (!destroy_green_contexts(session, *context)) return context_wait_failed();
   const MemoryCharges::ContextRelease release(session.memory_charges, *context);
-  if (!session.leave(*context)) return stuck();
+  if (!session.leave(*context)) return context_wait_failed();
   // The reset ends all retains; the client retains the context again before its next use.
   const unsigned retained = context->retained;
   const CUcontext object = context->object;
@@ -218,13 +218,13 @@ Outcome create_context(Executor& session, Command& command) {
 }
 
 Outcome destroy_context(Executor& session, Command& command) {
-  const auto body = only<wire::DestroyContext>(command);
+  const auto body = read_exact_body<wire::DestroyContext>(command);
   if (!body) return bad_body();
   const Retire retire(session, command);
   ContextState* const context = session.contexts.find(body->handle);
   if (!context || context->primary) return CUDA_ERROR_INVALID_CONTEXT;
   const MemoryCharges::ContextRelease release(session.memory_charges, *context);
-  if (!session.leave(*context)) return stuck();
+  if (!session.leave(*context)) return context_wait_failed();
   const CUcontext object = context->object;
   const GreenContext green = context->green;
   remove(session, *context);

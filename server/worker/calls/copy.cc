@@ -176,7 +176,7 @@ Outcome copy_to_device(Executor& session, Command& command) {
 }
 
 Outcome copy_from_device(Executor& session, Command& command) {
-  auto copy = only<wire::CopyFromDevice>(command);
+  auto copy = read_exact_body<wire::CopyFromDevice>(command);
   if (!copy) return bad_body();
   session.enter(command);
   const uint64_t sequence = command.header.sequence;

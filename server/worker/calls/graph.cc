@@ -13,7 +13,7 @@ Outcome with_result(Executor& session, CUresult outcome, const wire::GraphResult
 // Calls `work` with the stream of a launch, whose context is current.
 template <class F>
 Outcome on_stream(Executor& session, Command& command, F&& work) {
-  const auto body = only<wire::LaunchGraph>(command);
+  const auto body = read_exact_body<wire::LaunchGraph>(command);
   if (!body) return bad_body();
   session.enter(command);
   StreamState* const stream = session.table.use_stream(body->stream);
@@ -32,7 +32,7 @@ Outcome graph_nodes(Executor& session, Command& command) {
 }
 
 Outcome instantiate_graph(Executor& session, Command& command) {
-  const auto body = only<wire::InstantiateGraph>(command);
+  const auto body = read_exact_body<wire::InstantiateGraph>(command);
   if (!body) return bad_body();
   if (!session.enter(command)) return CUDA_ERROR_INVALID_CONTEXT;
   wire::GraphResult result{wire::kGraphInstantiateError, wire::kNoGraphNode};
@@ -41,7 +41,7 @@ Outcome instantiate_graph(Executor& session, Command& command) {
 }
 
 Outcome update_graph(Executor& session, Command& command) {
-  const auto body = only<wire::UpdateGraph>(command);
+  const auto body = read_exact_body<wire::UpdateGraph>(command);
   if (!body) return bad_body();
   session.enter(command);
   wire::GraphResult result{CU_GRAPH_EXEC_UPDATE_ERROR, wire::kNoGraphNode};
@@ -56,7 +56,7 @@ Outcome set_graph_node(Executor& session, Command& command) {
 }
 
 Outcome enable_graph_node(Executor& session, Command& command) {
-  const auto body = only<wire::SetGraphNode>(command);
+  const auto body = read_exact_body<wire::SetGraphNode>(command);
   if (!body || body->enabled > 1) return bad_body();
   return session.graphs.enable(*body);
 }
@@ -70,7 +70,7 @@ Outcome upload_graph(Executor& session, Command& command) {
 }
 
 Outcome destroy_graph(Executor& session, Command& command) {
-  const auto body = only<wire::DestroyGraph>(command);
+  const auto body = read_exact_body<wire::DestroyGraph>(command);
   if (!body) return bad_body();
   return session.graphs.destroy(body->executable);
 }

@@ -20,7 +20,7 @@ CUresult call_back_when_done(Executor& session, StreamState& stream, uint64_t co
   }
   const bool parked = session.when_done(stream, "the stream to reach a host function", [&session, command, tell, failed](CUresult result) {
     if (result == CUDA_SUCCESS) return tell();
-    tell_not_called(session, command, result);
+    report_not_called(session, command, result);
     failed();
   });
   if (parked) return CUDA_SUCCESS;
@@ -28,17 +28,17 @@ CUresult call_back_when_done(Executor& session, StreamState& stream, uint64_t co
   return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-bool calls_back(uint16_t command) {
+bool has_host_functions(uint16_t command) {
   return command == static_cast<uint16_t>(wire::Command::host_function) || command == static_cast<uint16_t>(wire::Command::launch_graph);
 }
 
-void tell_not_called(Executor& session, uint64_t command, CUresult why) {
+void report_not_called(Executor& session, uint64_t command, CUresult why) {
   constexpr uint64_t kNone = 0;
   session.outbox.send(wire::MessageKind::host_callback, why, command, std::as_bytes(std::span(&kNone, 1)));
 }
 
 Outcome host_function(Executor& session, Command& command) {
-  const auto body = only<wire::HostFunction>(command);
+  const auto body = read_exact_body<wire::HostFunction>(command);
   if (!body) return bad_body();
   session.enter(command);
   StreamState* const stream = session.table.use_stream(body->stream);
@@ -50,7 +50,7 @@ Outcome host_function(Executor& session, Command& command) {
 }
 
 Outcome host_function_done(Executor& session, Command& command) {
-  const auto body = only<wire::HostFunctionDone>(command);
+  const auto body = read_exact_body<wire::HostFunctionDone>(command);
   if (!body) return bad_body();
   const auto gate = session.gates.take(body->callback);
   if (!gate) return CUDA_SUCCESS;  // the context was destroyed, or the launch of the graph has failed

@@ -1,5 +1,5 @@
 // Tells the client to call host functions: those in streams, and client nodes of graphs. Executor's thread,
-// except tell_not_called().
+// except report_not_called().
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -16,9 +16,9 @@ namespace gpupool::worker::commands {
 CUresult call_back_when_done(Executor& session, StreamState& stream, uint64_t command, std::vector<uint64_t> callbacks, std::function<void()> failed);
 
 // True for commands with functions that the client expects to be told about.
-bool calls_back(uint16_t command);
+bool has_host_functions(uint16_t command);
 // Tells the client that the functions of a command that were not announced yet will not be called. Any
 // thread.
-void tell_not_called(Executor& session, uint64_t command, CUresult why);
+void report_not_called(Executor& session, uint64_t command, CUresult why);
 
 }  // namespace gpupool::worker::commands

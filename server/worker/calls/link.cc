@@ -58,7 +58,7 @@ Outcome add_link_input(Executor& session, Command& command) {
 }
 
 Outcome complete_link(Executor& session, Command& command) {
-  const auto body = only<wire::CompleteLink>(command);
+  const auto body = read_exact_body<wire::CompleteLink>(command);
   if (!body) return bad_body();
   if (!enter_linker(session, body->linker)) return CUDA_ERROR_INVALID_HANDLE;
   wire::LinkedImage made{};
@@ -71,7 +71,7 @@ Outcome complete_link(Executor& session, Command& command) {
 }
 
 Outcome linked_image(Executor& session, Command& command) {
-  const auto body = only<wire::GetLinkedImage>(command);
+  const auto body = read_exact_body<wire::GetLinkedImage>(command);
   if (!body) return bad_body();
   const auto part = session.linkers.image(body->linker, body->offset);
   wire::Writer(session.reply_body).put_bytes(part.data(), part.size());
@@ -79,7 +79,7 @@ Outcome linked_image(Executor& session, Command& command) {
 }
 
 Outcome destroy_linker(Executor& session, Command& command) {
-  const auto body = only<wire::DestroyLinker>(command);
+  const auto body = read_exact_body<wire::DestroyLinker>(command);
   if (!body) return bad_body();
   if (!enter_linker(session, body->linker)) return CUDA_SUCCESS;  // destroyed with its context
   return session.linkers.destroy(body->linker);

@@ -4,7 +4,7 @@
 namespace gpupool::worker::commands {
 
 Outcome map_memory(Executor& session, Command& command) {
-  const auto body = only<wire::MapMemory>(command);
+  const auto body = read_exact_body<wire::MapMemory>(command);
   if (!body) return bad_body();
   session.enter(command);
   const auto& granularity = session.start.granularity;
@@ -22,7 +22,7 @@ Outcome map_memory(Executor& session, Command& command) {
 }
 
 Outcome free_memory(Executor& session, Command& command) {
-  const auto body = only<wire::FreeMemory>(command);
+  const auto body = read_exact_body<wire::FreeMemory>(command);
   if (!body) return bad_body();
   ContextState* context = session.enter(command);
   std::vector<StreamState*> streams;

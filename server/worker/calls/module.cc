@@ -71,7 +71,7 @@ CUresult all_names(Owner owner, const DeviceCall<CUresult (*)(unsigned*, Owner)>
 #endif
 
 // The image of a load command, from an upload or from poold's cache.
-struct Wanted {
+struct RequestedImage {
   bool malformed = false;
   wire::LoadImage body{};
   std::optional<wire::ImageName> name;
@@ -79,14 +79,14 @@ struct Wanted {
   std::optional<std::vector<std::byte>> uploaded;
   std::optional<MappedImage> cached;
 
-  bool here() const { return uploaded || cached; }
+  bool available() const { return uploaded || cached; }
   std::span<const std::byte> bundle() const {
     return uploaded ? std::span<const std::byte>(*uploaded).first(uploaded->size() - 1) : cached->bytes();
   }
 };
 
-Wanted take_image(Executor& session, Command& command, Kind kind) {
-  Wanted wanted;
+RequestedImage take_image(Executor& session, Command& command, Kind kind) {
+  RequestedImage wanted;
   wanted.body = command.body.get<wire::LoadImage>();
   if (wanted.body.upload == 0) wanted.name = command.body.get<wire::ImageName>();
   const size_t bytes = command.body.remaining(), count = bytes / sizeof(wire::JitOption);
@@ -105,11 +105,11 @@ Wanted take_image(Executor& session, Command& command, Kind kind) {
   return wanted;
 }
 
-Outcome not_here(const Wanted& wanted) {
+Outcome image_missing(const RequestedImage& wanted) {
   return wanted.name ? static_cast<CUresult>(wire::kImageMissing) : CUDA_ERROR_INVALID_IMAGE;
 }
 
-Outcome finish_load(Executor& session, const Wanted& wanted, Kind kind, const Images::Loaded& loaded) {
+Outcome finish_load(Executor& session, const RequestedImage& wanted, Kind kind, const Images::Loaded& loaded) {
   if (loaded.result == CUDA_SUCCESS) {
     session.table.bind(kind, wanted.body.handle, loaded.object);
     if (wanted.uploaded) session.cached_images.deposit(wanted.bundle());
@@ -143,11 +143,11 @@ bool may_load(const Executor& session) {
 }
 
 Outcome load_module(Executor& session, Command& command) {
-  const Wanted wanted = take_image(session, command, Kind::module);
+  const RequestedImage wanted = take_image(session, command, Kind::module);
   if (wanted.malformed) return bad_body();
   if (!may_load(session)) return CUDA_ERROR_OUT_OF_MEMORY;
   if (!session.enter(command)) return CUDA_ERROR_INVALID_CONTEXT;
-  if (!wanted.here()) return not_here(wanted);
+  if (!wanted.available()) return image_missing(wanted);
   const uint64_t handle = wanted.body.handle;
   return finish_load(session, wanted, Kind::module,
                      session.images.load_module(handle, device_of(session), wanted.bundle(), wanted.options, [&](const cuda::Image& image) {
@@ -156,11 +156,11 @@ Outcome load_module(Executor& session, Command& command) {
 }
 
 Outcome load_library(Executor& session, Command& command) {
-  const Wanted wanted = take_image(session, command, Kind::library);
+  const RequestedImage wanted = take_image(session, command, Kind::library);
   if (wanted.malformed) return bad_body();
   if (!may_load(session)) return CUDA_ERROR_OUT_OF_MEMORY;
   session.enter(command);
-  if (!wanted.here()) return not_here(wanted);
+  if (!wanted.available()) return image_missing(wanted);
   const uint64_t handle = wanted.body.handle;
   return finish_load(session, wanted, Kind::library,
                      session.images.load_library(handle, device_of(session), wanted.bundle(), wanted.options, [&](const cuda::Image& image) {
@@ -229,7 +229,7 @@ Outcome get_kernel(Executor& session, Command& command) {
 }
 
 Outcome kernel_function(Executor& session, Command& command) {
-  const auto body = only<wire::KernelFunction>(command);
+  const auto body = read_exact_body<wire::KernelFunction>(command);
   if (!body || cuda::kind_of(body->handle) != Kind::function) return bad_body();
   if (!session.enter(command)) return CUDA_ERROR_INVALID_CONTEXT;
   const auto kernel = session.table.resolve(Kind::kernel, body->kernel);
@@ -251,7 +251,7 @@ Outcome kernel_function(Executor&, Command&) { return CUDA_ERROR_NOT_SUPPORTED; 
 #endif
 
 Outcome kernel_names(Executor& session, Command& command) {
-  const auto body = only<wire::GetKernelNames>(command);
+  const auto body = read_exact_body<wire::GetKernelNames>(command);
   if (!body) return bad_body();
   session.enter(command);
 #if CUDA_VERSION >= 12040

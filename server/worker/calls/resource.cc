@@ -22,7 +22,7 @@ wire::ResourceInfo describe(Executor& session, const CUdevResource& resource) {
 }  // namespace
 
 Outcome device_resource(Executor& session, Command& command) {
-  const auto body = only<wire::DeviceResource>(command);
+  const auto body = read_exact_body<wire::DeviceResource>(command);
   if (!body) return bad_body();
   const auto device = session.start.visible.find(body->device);
   if (!device) return CUDA_ERROR_INVALID_DEVICE;
@@ -42,7 +42,7 @@ Outcome device_resource(Executor& session, Command& command) {
 }
 
 Outcome split_resource(Executor& session, Command& command) {
-  const auto body = only<wire::SplitResource>(command);
+  const auto body = read_exact_body<wire::SplitResource>(command);
   if (!body || body->groups > wire::kMaxResourceGroups) return bad_body();
   const CUdevResource* const known = session.resources.find(body->resource);
   if (!known) return CUDA_ERROR_INVALID_VALUE;

@@ -15,7 +15,7 @@ Outcome goodbye(Executor&, Command& command) {
 }
 
 Outcome move_addresses(Executor& session, Command& command) {
-  const auto body = only<wire::MoveAddresses>(command);
+  const auto body = read_exact_body<wire::MoveAddresses>(command);
   if (!body) return bad_body();
   const CUresult result = session.memory.move(body->wished_base, body->size);
   if (result == CUDA_SUCCESS) {
@@ -25,7 +25,7 @@ Outcome move_addresses(Executor& session, Command& command) {
 }
 
 Outcome avoid_addresses(Executor& session, Command& command) {
-  const auto body = only<wire::AddressRange>(command);
+  const auto body = read_exact_body<wire::AddressRange>(command);
   if (!body) return bad_body();
   session.memory.reserve_addresses(body->base, body->size);
   return CUDA_SUCCESS;

@@ -11,7 +11,7 @@
 namespace gpupool::worker::commands {
 
 Outcome share_host_memory(Executor& session, Command& command) {
-  const auto body = only<wire::ShareHostMemory>(command);
+  const auto body = read_exact_body<wire::ShareHostMemory>(command);
   if (!body) return bad_body();
   transport::Connection& connection = *session.start.connection;
   if (!connection.shares_memory()) return CUDA_ERROR_NOT_SUPPORTED;
@@ -30,14 +30,14 @@ Outcome share_host_memory(Executor& session, Command& command) {
 }
 
 Outcome release_host_memory(Executor& session, Command& command) {
-  const auto body = only<wire::ReleaseHostMemory>(command);
+  const auto body = read_exact_body<wire::ReleaseHostMemory>(command);
   if (!body) return bad_body();
   session.shared_memory.release(body->memory);  // it may have been released with its context
   return CUDA_SUCCESS;
 }
 
 Outcome copy_shared(Executor& session, Command& command) {
-  auto copy = only<wire::CopyShared>(command);
+  auto copy = read_exact_body<wire::CopyShared>(command);
   if (!copy || copy->to_device > 1) return bad_body();
   session.enter(command);
   StreamState* const stream = session.table.use_stream(copy->stream);

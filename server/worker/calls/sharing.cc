@@ -15,7 +15,7 @@ Outcome reply_name(Executor& session, CUresult result, const wire::SharedName& n
 }  // namespace
 
 Outcome export_memory(Executor& session, Command& command) {
-  const auto body = only<wire::ExportMemory>(command);
+  const auto body = read_exact_body<wire::ExportMemory>(command);
   if (!body) return bad_body();
   session.enter(command);
   wire::SharedName name{};
@@ -35,7 +35,7 @@ Outcome export_memory(Executor& session, Command& command) {
 }
 
 Outcome import_memory(Executor& session, Command& command) {
-  const auto body = only<wire::ImportMemory>(command);
+  const auto body = read_exact_body<wire::ImportMemory>(command);
   if (!body) return bad_body();
   session.enter(command);
   ExportedHandles::Fetched fetched;
@@ -57,7 +57,7 @@ Outcome import_memory(Executor& session, Command& command) {
 }
 
 Outcome export_event(Executor& session, Command& command) {
-  const auto body = only<wire::ExportEvent>(command);
+  const auto body = read_exact_body<wire::ExportEvent>(command);
   if (!body) return bad_body();
   ContextState* const context = session.enter(command);
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
@@ -72,7 +72,7 @@ Outcome export_event(Executor& session, Command& command) {
 }
 
 Outcome import_event(Executor& session, Command& command) {
-  const auto body = only<wire::ImportEvent>(command);
+  const auto body = read_exact_body<wire::ImportEvent>(command);
   if (!body) return bad_body();
   if (!session.enter(command)) return CUDA_ERROR_INVALID_CONTEXT;
   if (!session.api.cuIpcOpenEventHandle) return CUDA_ERROR_NOT_SUPPORTED;

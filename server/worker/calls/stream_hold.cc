@@ -4,7 +4,7 @@
 namespace gpupool::worker::commands {
 
 Outcome hold_stream(Executor& session, Command& command) {
-  const auto body = only<wire::HoldStream>(command);
+  const auto body = read_exact_body<wire::HoldStream>(command);
   if (!body) return bad_body();
   session.enter(command);
   StreamState* const stream = session.table.use_stream(body->stream);
@@ -14,7 +14,7 @@ Outcome hold_stream(Executor& session, Command& command) {
 }
 
 Outcome own_stream(Executor& session, Command& command) {
-  const auto body = only<wire::OwnStream>(command);
+  const auto body = read_exact_body<wire::OwnStream>(command);
   if (!body) return bad_body();
   session.enter(command);
   StreamState* const stream = session.table.find_stream(body->stream);
@@ -24,14 +24,14 @@ Outcome own_stream(Executor& session, Command& command) {
 }
 
 Outcome resume_stream(Executor& session, Command& command) {
-  const auto body = only<wire::ResumeStream>(command);
+  const auto body = read_exact_body<wire::ResumeStream>(command);
   if (!body) return bad_body();
   session.gates.open_by_number(body->hold);
   return CUDA_SUCCESS;
 }
 
 Outcome await_room(Executor& session, Command& command) {
-  const auto body = only<wire::AwaitRoom>(command);
+  const auto body = read_exact_body<wire::AwaitRoom>(command);
   if (!body || !command.wants_reply()) return bad_body();
   session.back_pressure.await_room(command.header, body->stream);
   return Outcome::parked();

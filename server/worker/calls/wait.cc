@@ -30,7 +30,7 @@ bool passed(const DeviceApi& api, CUevent event, CUresult& result) {
 
 // Polls until all marks have passed, and returns true then. Returns false at the end of the session's spin
 // time or when another command has arrived. Gives passed marks back to the pool.
-bool look(Executor& session, Marks& marks, SpinTime::Clock::time_point begin, CUresult& result) {
+bool poll_marks(Executor& session, Marks& marks, SpinTime::Clock::time_point begin, CUresult& result) {
   const auto stop = begin + session.spin_time.limit();
   while (!session.inbox.has_input()) {
     while (!marks.events.empty() && passed(session.api, marks.events.back(), result)) {
@@ -77,7 +77,7 @@ Outcome wait_for(Executor& session, Command& command, ContextState& context, std
   }
   if (marks.events.empty()) return completed(session, CUDA_SUCCESS);
   const auto begin = SpinTime::Clock::now();
-  if (look(session, marks, begin, result)) {
+  if (poll_marks(session, marks, begin, result)) {
     if (result == CUDA_SUCCESS) {
       marks.done();
       for (StreamState* const stream : streams) {
@@ -132,7 +132,7 @@ Outcome synchronize_context(Executor& session, Command& command) {
 }
 
 Outcome synchronize_stream(Executor& session, Command& command) {
-  const auto body = only<wire::SynchronizeStream>(command);
+  const auto body = read_exact_body<wire::SynchronizeStream>(command);
   if (!body) return bad_body();
   session.enter(command);
   StreamState* const stream = session.table.find_stream(body->stream);
@@ -142,13 +142,15 @@ Outcome synchronize_stream(Executor& session, Command& command) {
 }
 
 // The backlog executes this command after earlier records of the event.
-Outcome await_record(Executor&, Command& command) { return only<wire::AwaitRecord>(command) ? Outcome(CUDA_SUCCESS) : bad_body(); }
+Outcome await_record(Executor&, Command& command) {
+  return read_exact_body<wire::AwaitRecord>(command) ? Outcome(CUDA_SUCCESS) : bad_body();
+}
 
 // The backlog executes this command after earlier barriers.
 Outcome await_barriers(Executor&, Command& command) { return command.body.finished() ? Outcome(CUDA_SUCCESS) : bad_body(); }
 
 Outcome synchronize_event(Executor& session, Command& command) {
-  const auto body = only<wire::SynchronizeEvent>(command);
+  const auto body = read_exact_body<wire::SynchronizeEvent>(command);
   if (!body) return bad_body();
   ContextState* const context = session.enter(command);
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;

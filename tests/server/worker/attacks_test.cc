@@ -92,14 +92,14 @@ TEST_CASE("a session's user has no other process, and finds nothing of the sessi
     const Victim before([&] { return sandbox::drop_user("61003").ok() && ::open(shared.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600) >= 0; });
     CHECK(in_child([&](Checks& check) {
             check(sandbox::drop_user("61003").ok());
-            const auto taken = sandbox::take_over_user(::open("/proc", O_RDONLY | O_DIRECTORY));
+            const auto taken = sandbox::claim_user(::open("/proc", O_RDONLY | O_DIRECTORY));
             check(!taken.ok() && taken.error().message.find(std::to_string(before.pid())) != std::string::npos);
           }) == 0);
     CHECK(::access(shared.c_str(), F_OK) == 0);
   }
   CHECK(in_child([&](Checks& check) {
           check(sandbox::drop_user("61003").ok());
-          check(sandbox::take_over_user(::open("/proc", O_RDONLY | O_DIRECTORY)).ok());
+          check(sandbox::claim_user(::open("/proc", O_RDONLY | O_DIRECTORY)).ok());
         }) == 0);
   CHECK((::access(shared.c_str(), F_OK) < 0 && errno == ENOENT));
 }

@@ -13,8 +13,8 @@
 #include "protocol/wire/images.h"
 #include "protocol/wire/peers.h"
 #include "protocol/wire/sharing.h"
-#include "server/worker/handle_table.h"
 #include "server/worker/call_rows.h"
+#include "server/worker/handle_table.h"
 #include "tests/server/worker/test_client.h"
 #include "tests/support/catch.h"
 
