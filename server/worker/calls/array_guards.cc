@@ -39,8 +39,8 @@ CUresult resolve(const CUDA_RESOURCE_DESC& asked, CUDA_RESOURCE_DESC* resource) 
 CUresult destroy_object(bool surface, unsigned long long number) {
   Arrays& arrays = t_executor->arrays;
   if (!arrays.forget_object(surface, number)) return CUDA_ERROR_INVALID_VALUE;
-  return unload_after_kept_launches(t_executor->contexts.current()->object, PostponedUnloads::kNoHandle,
-                          [&arrays, surface, number] { return arrays.destroy_object(surface, number); });
+  return unload_after_kept_commands(t_executor->contexts.current()->object, PostponedUnloads::kNoHandle,
+                                    [&arrays, surface, number] { return arrays.destroy_object(surface, number); });
 }
 
 }  // namespace

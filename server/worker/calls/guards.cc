@@ -32,11 +32,11 @@ bool owns_items(CUdeviceptr address, uint64_t count, uint64_t item) {
 CUresult unload_module(CUmodule module) {
   // The module's context, whichever context is current.
   const ContextState* const context = t_executor->table.resolved_in();
-  return unload_after_kept_launches(context ? context->object : nullptr, 0, [module, real = REAL(cuModuleUnload)] { return real(module); });
+  return unload_after_kept_commands(context ? context->object : nullptr, 0, [module, real = REAL(cuModuleUnload)] { return real(module); });
 }
 #if CUDA_VERSION >= 12000
 CUresult unload_library(CUlibrary library) {
-  return unload_after_kept_launches(nullptr, 0, [library, real = REAL(cuLibraryUnload)] { return real(library); });
+  return unload_after_kept_commands(nullptr, 0, [library, real = REAL(cuLibraryUnload)] { return real(library); });
 }
 #endif
 
@@ -405,7 +405,7 @@ const Wrapper kWrappers[] = {
 
 }  // namespace
 
-CUresult unload_after_kept_launches(CUcontext context, uint64_t handle, PostponedUnloads::Unload unload) {
+CUresult unload_after_kept_commands(CUcontext context, uint64_t handle, PostponedUnloads::Unload unload) {
   Executor& session = *t_executor;
   if (session.postponed_unloads.full() || (!session.graphs.launching() && session.backlog.empty())) return unload();
   session.postponed_unloads.add(context, handle, std::move(unload));

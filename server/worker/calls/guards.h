@@ -51,7 +51,7 @@ CUresult check_operations(const DeviceMemory& memory, std::span<const CUstreamBa
 
 // Calls `unload` now, or postpones it until the driver has all work that was launched before
 // (postponed_unloads.h).
-CUresult unload_after_kept_launches(CUcontext context, uint64_t handle, PostponedUnloads::Unload unload);
+CUresult unload_after_kept_commands(CUcontext context, uint64_t handle, PostponedUnloads::Unload unload);
 
 // Checks that the copy stays within the session's memory and arrays, and replaces the client's handles of
 // arrays by the driver's. Rejects host memory.
