@@ -16,7 +16,7 @@ using server::ControlKind;
 using wire::CheckpointAction;
 
 // Polling interval, because the device does not signal that a stream is done.
-constexpr timespec kPollEvery{0, 1'000'000};
+constexpr timespec kBusyPollInterval{0, 1'000'000};
 constexpr std::chrono::microseconds kPollWhileBusy{10'000};
 constexpr const char* kShared = "memory shared with other programs";
 // Interval of checks for the end of the connection and for other messages of poold.
@@ -79,7 +79,7 @@ bool Checkpoint::wait_until_lockable(uint16_t id) {
     // stream.
     if (must_not_wait(id) || session_.gates.any_by_number()) break;
     if (!session_.settle()) return false;
-    ::nanosleep(&kPollEvery, nullptr);
+    ::nanosleep(&kBusyPollInterval, nullptr);
   }
   return !session_.outbox.over();
 }

@@ -16,7 +16,7 @@ using Clock = MemoryMoves::Clock;
 
 constexpr auto kAskEvery = 100ms;
 // Polling interval, because the device does not signal freed memory or finished streams.
-constexpr timespec kPollEvery{0, 1'000'000};
+constexpr timespec kBusyPollInterval{0, 1'000'000};
 constexpr auto kLongestOrder = 5s;        // an order that cannot be executed within this time is declined
 constexpr auto kLongestDrain = 500ms;  // how long commands are held back while the device finishes its work
 constexpr std::chrono::microseconds kPollWhileBusy{10'000};
@@ -148,7 +148,7 @@ void MemoryMoves::drain_for_move() {
   if (!wanted->at_once) return answer(*wanted, 0);
   while (has_work()) {
     if (Clock::now() >= stop) return answer(*wanted, 0);
-    ::nanosleep(&kPollEvery, nullptr);
+    ::nanosleep(&kBusyPollInterval, nullptr);
   }
   follow(*wanted);
 }
@@ -207,7 +207,7 @@ bool MemoryMoves::await(Wait& wait) {
   }
   session_.compute.end_pieces_if_asked();  // another session may be waiting for the turn
   if (!wait.returns) defer_next_move(0s);
-  ::nanosleep(&kPollEvery, nullptr);
+  ::nanosleep(&kBusyPollInterval, nullptr);
   return true;
 }
 
