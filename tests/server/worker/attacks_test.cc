@@ -55,7 +55,7 @@ TEST_CASE("a worker's memory is hidden from processes of its user, also without 
   CHECK(victim.lives());
 }
 
-TEST_CASE("workers with users of their own neither signal each other nor read what they made") {
+TEST_CASE("workers with separate users cannot signal each other or read each other's files") {
   if (::geteuid() != 0) return gpupool::testing::report_skip("only root's workers become other users");
   constexpr const char* kFirst = "61001";
   constexpr const char* kSecond = "61002";
@@ -85,7 +85,7 @@ TEST_CASE("workers with users of their own neither signal each other nor read wh
   CHECK(::unlink(shared.c_str()) == 0);
 }
 
-TEST_CASE("a session's user has no other process, and finds nothing of the session before") {
+TEST_CASE("a session's user has no other process and no files of an earlier session") {
   if (::geteuid() != 0) return gpupool::testing::report_skip("only root's workers become other users");
   const std::string shared = "/dev/shm/gpupool-leftover-test-" + std::to_string(::getpid());
   {
@@ -142,7 +142,7 @@ TEST_CASE("a worker sees no processes, no shared memory and no network of the ho
   CHECK(victim.lives());
 }
 
-TEST_CASE("a process without rights makes no namespaces and goes on without") {
+TEST_CASE("continues without namespaces in an unprivileged process") {
   CHECK(in_child([](Checks& check) {
           if (::geteuid() == 0) check(sandbox::drop_user("nobody").ok());
           const sandbox::Namespaces made = sandbox::separate({.processes = true, .ipc = true, .network = true});
@@ -305,7 +305,7 @@ TEST_CASE("a worker sends no datagram to another socket of the host") {
   for (const int end : {inherited[0], inherited[1], socket}) ::close(end);
 }
 
-TEST_CASE("a worker aims its client's connection at nobody else, and is no server") {
+TEST_CASE("a worker can neither reconnect its client's socket nor listen") {
   const Listener client, other;
   const int connection = client.connect();
   CHECK(in_child([&](Checks& check) {
@@ -321,7 +321,7 @@ TEST_CASE("a worker aims its client's connection at nobody else, and is no serve
   ::close(connection);
 }
 
-TEST_CASE("a worker takes neither ports nor names that others may want") {
+TEST_CASE("a worker can bind neither ports nor abstract socket names") {
   const int internet = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);  // as a client's connection
   CHECK(in_child([&](Checks& check) {
           check(confine());
@@ -347,7 +347,7 @@ TEST_CASE("a worker takes neither ports nor names that others may want") {
   ::close(internet);
 }
 
-TEST_CASE("a worker makes nobody wait who closes its connection") {
+TEST_CASE("a worker cannot delay the close of its connection") {
   const Listener listener;
   const int connection = listener.connect();
   CHECK(in_child([&](Checks& check) {
@@ -366,7 +366,7 @@ TEST_CASE("a worker makes nobody wait who closes its connection") {
   ::close(connection);
 }
 
-TEST_CASE("a worker changes nothing of another worker's scheduling, memory or signals") {
+TEST_CASE("a worker cannot change another worker's scheduling or memory or signals") {
   const Victim victim([] { return confine(); });
   cpu_set_t before, after, one;
   REQUIRE(::sched_getaffinity(victim.pid(), sizeof before, &before) == 0);

@@ -40,7 +40,7 @@ constexpr uint64_t kFirst = stream_handle(0), kSecond = stream_handle(1);
 
 }  // namespace
 
-TEST_CASE("commands behind a held stream are executed in their order when it goes on") {
+TEST_CASE("executes commands behind a held stream in order when it resumes") {
   Held held;
   held.fill(kFirst, 0, 1);
   held.fill(kFirst, 0, 2);
@@ -59,7 +59,7 @@ TEST_CASE("commands behind a held stream are executed in their order when it goe
   CHECK(held.client.ask("cuStreamQuery", bytes_of(kFirst)) == CUDA_SUCCESS);
 }
 
-TEST_CASE("an event recorded behind a held stream is not ready, and holds up what waits for it") {
+TEST_CASE("an event recorded behind a held stream is not ready and blocks its waiters") {
   Held held;
   held.client.record(0, kFirst);
   CHECK(held.client.ask("cuEventQuery", bytes_of(event_handle(0))) == CUDA_ERROR_NOT_READY);
@@ -92,7 +92,7 @@ TEST_CASE("a record for other processes is reported once the device has it") {
   CHECK(held.client.result(recorded) == CUDA_SUCCESS);
 }
 
-TEST_CASE("a command that comes behind everything keeps no copies and host functions of other streams") {
+TEST_CASE("a command ordered after all others does not delay copies and host functions of other streams") {
   Held held;
   held.fill(kFirst, 0, 1);
   held.client.send(Command::set_border_color, bytes_of(wire::SetBorderColor{}));
@@ -131,7 +131,7 @@ TEST_CASE("a command does not wait for streams that later commands hold") {
   CHECK(held.client.result(later) == CUDA_SUCCESS);
 }
 
-TEST_CASE("a wait for a stream does not wait for what later commands hold it for") {
+TEST_CASE("a stream wait ignores gates that later commands close") {
   Held held;
   const uint64_t wait = held.synchronize(kFirst);
   held.client.send(Command::hold_stream, bytes_of(wire::HoldStream{kFirst, kHold + 1}));
@@ -143,7 +143,7 @@ TEST_CASE("a wait for a stream does not wait for what later commands hold it for
   CHECK(held.client.result(later) == CUDA_SUCCESS);
 }
 
-TEST_CASE("a client whose commands wait in great number is told, and its streams have room again when they are executed") {
+TEST_CASE("tells a client that its backlog is full and when it has room again") {
   worker::Usage usage;
   usage.account = *quota::SharedPage<quota::Account>::create("test");
   (*usage.account)->queued_bytes = 1u << 20;
@@ -170,7 +170,7 @@ TEST_CASE("a client whose commands wait in great number is told, and its streams
   CHECK(held.read(kFirst, 100) == std::byte{3});
 }
 
-TEST_CASE("a client that does not ask for room loses its session at the limit") {
+TEST_CASE("ends the session of a client that exceeds the backlog limit") {
   worker::Usage usage;
   usage.account = *quota::SharedPage<quota::Account>::create("test");
   (*usage.account)->queued_bytes = 1u << 20;
@@ -182,7 +182,7 @@ TEST_CASE("a client that does not ask for room loses its session at the limit") 
   CHECK(message.header.kind == wire::MessageKind::end);
 }
 
-TEST_CASE("a copy that others wait for passes what all streams are to wait for") {
+TEST_CASE("a copy that other streams wait for passes commands that order all streams") {
   Held held;
   constexpr uint64_t kOwn = stream_handle(2);
   held.client.create_stream(2);
@@ -198,7 +198,7 @@ TEST_CASE("a copy that others wait for passes what all streams are to wait for")
   CHECK(held.client.data(other)[0] == std::byte{3});
 }
 
-TEST_CASE("what all streams are to wait for can be awaited, and what comes after it is not") {
+TEST_CASE("a wait covers an earlier barrier but no later command") {
   Held held;
   const auto copy = [&](uint64_t stream) {
     wire::Buffer body = bytes_of(wire::CopyToDevice{stream, held.client.address(0), 16, 16, 1, wire::kCopyOrdersStreams, 0});
@@ -216,7 +216,7 @@ TEST_CASE("what all streams are to wait for can be awaited, and what comes after
   held.client.send(Command::resume_stream, bytes_of(wire::ResumeStream{kHold + 1}));
 }
 
-TEST_CASE("a hold that is lifted before the stream gets there holds nothing") {
+TEST_CASE("a hold that is resumed before the stream reaches it has no effect") {
   Held held;
   held.client.send(Command::hold_stream, bytes_of(wire::HoldStream{kFirst, kHold + 1}));
   held.client.send(Command::resume_stream, bytes_of(wire::ResumeStream{kHold + 1}));
@@ -239,7 +239,7 @@ TEST_CASE("a free in a blocking stream comes behind the legacy stream") {
   CHECK(held.client.reply(held.client.send(Command::await_barriers, {}, true)).header.retired >= freed);
 }
 
-TEST_CASE("an object is destroyed after the kept commands that name it, and its place may be used before") {
+TEST_CASE("destroys an object after the kept commands that name it and allows earlier reuse of its handle") {
   Held held;
   constexpr uint64_t kNext = cuda::make_handle(cuda::Kind::event, 2, 200);
   constexpr uint64_t kNextStream = cuda::make_handle(cuda::Kind::stream, 2, 100);
@@ -277,7 +277,7 @@ TEST_CASE("the legacy stream and blocking streams wait for each other, non-block
   CHECK(held.read(kSecond, 100) == std::byte{9});
 }
 
-TEST_CASE("a copy that orders streams holds up what any stream gets later") {
+TEST_CASE("a copy that orders all streams delays later work of every stream") {
   Held held;
   std::vector<std::byte> data(64, std::byte{11});
   auto body = bytes_of(wire::CopyToDevice{kFirst, held.client.address(0), 64, 64, 1, wire::kCopyOrdersStreams, 0});
@@ -315,7 +315,7 @@ TEST_CASE("frees count as retired in their order") {
   CHECK(held.client.reply(ask).header.retired >= destroy);
 }
 
-TEST_CASE("contexts end with what is kept for their streams") {
+TEST_CASE("destroys a context together with its kept commands") {
   Held held;
   held.fill(kFirst, 0, 12);
   const uint64_t wait = held.synchronize(kFirst);
@@ -338,7 +338,7 @@ TEST_CASE("20,000 commands behind a host function are executed, and others are a
   CHECK(held.read(kFirst, 0) == std::byte{static_cast<uint8_t>(19'999)});
 }
 
-TEST_CASE("a session ends although commands are kept") {
+TEST_CASE("ends a session that still has kept commands") {
   Held held;
   for (int i = 0; i < 100; ++i) held.fill(kFirst, 0, 1);
   held.client.record(0, kFirst);

@@ -130,7 +130,7 @@ TEST_CASE("an image in the cache is loaded without an upload") {
   CHECK(session.poold.silent());
 }
 
-TEST_CASE("an image that is not there is missed, uploaded, and deposited under its own name in poold's file") {
+TEST_CASE("uploads a missing image and deposits it in poold's file") {
   Session session;
   const uint64_t load = session.load(kName);
   session.poold.give(kName, -1);
@@ -152,7 +152,7 @@ TEST_CASE("an image that is not there is missed, uploaded, and deposited under i
   ::close(file);
 }
 
-TEST_CASE("an image that poold does not want is loaded and not deposited") {
+TEST_CASE("loads an image that poold declines without depositing it") {
   Session session;
   const uint64_t upload = session.upload();
   ::close(session.poold.give_space(kName, false));
@@ -161,7 +161,7 @@ TEST_CASE("an image that poold does not want is loaded and not deposited") {
   CHECK(session.poold.silent());
 }
 
-TEST_CASE("a client that knows the name and not the bytes learns nothing") {
+TEST_CASE("reveals nothing to a client that knows an image's name but not its bytes") {
   Session session;
   wire::ImageName guess = kName;
   SECTION("no proof") { guess.proof = {}; }
@@ -213,7 +213,7 @@ TEST_CASE("bytes that do not match their name are never loaded, and are reported
   CHECK(report.header.image_bytes == kName.size);
 }
 
-TEST_CASE("a poold that does not answer costs a moment, and its late answer nothing") {
+TEST_CASE("continues without poold's answer after a short wait and ignores a late one") {
   Session session;
   const uint64_t first = session.load(kName);
   session.must_miss(first);
@@ -249,7 +249,7 @@ TEST_CASE("an upload that is cut off half way, or an image the driver refuses, i
   CHECK(session.poold.silent());
 }
 
-TEST_CASE("images of sizes that are not kept are not asked for") {
+TEST_CASE("does not ask poold for images of sizes that it does not cache") {
   Session session;
   wire::ImageName name = kName;
   name.size = GENERATE(uint64_t{0}, kLargest + 1, ~uint64_t{0});
@@ -257,7 +257,7 @@ TEST_CASE("images of sizes that are not kept are not asked for") {
   CHECK(session.poold.silent());
 }
 
-TEST_CASE("without a cache every name is missed") {
+TEST_CASE("misses every name without a cache") {
   TestClient client;
   client.retain();
   const auto reply = client.reply(client.send(Command::load_module, bytes_of(wire::LoadImage{kModule, 0}, kName), true));

@@ -165,7 +165,7 @@ struct WithArrays : CheckpointedSession {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("all that a session has leaves the device and the quota, and comes back as it was", "", Mapped, WithArrays) {
+TEMPLATE_TEST_CASE("checkpoints and restores all kinds of objects and their quota", "", Mapped, WithArrays) {
   TestType session;
   for (int round = 0; round < 2; ++round) {
     session.change_all({CheckpointAction::lock, CheckpointAction::checkpoint});
@@ -179,7 +179,7 @@ TEMPLATE_TEST_CASE("all that a session has leaves the device and the quota, and 
   session.check_all();
 }
 
-TEMPLATE_TEST_CASE("a restore of all kinds that finds no room changes nothing and can be tried again", "", Mapped, WithArrays) {
+TEMPLATE_TEST_CASE("a restore of all kinds of objects that fails for lack of memory can be repeated", "", Mapped, WithArrays) {
   TestType session;
   session.change_all({CheckpointAction::lock, CheckpointAction::checkpoint});
   const uint64_t all = session.before;
@@ -199,7 +199,7 @@ TEMPLATE_TEST_CASE("a restore of all kinds that finds no room changes nothing an
   session.check_all();
 }
 
-TEMPLATE_TEST_CASE("without room in host memory, and with memory that does not go, all stays as it was", "", Mapped, WithArrays) {
+TEMPLATE_TEST_CASE("a failed checkpoint of all kinds of objects changes nothing", "", Mapped, WithArrays) {
   TestType session;
   session.change_all({CheckpointAction::lock});
   SECTION("host memory") { CHECK(session.change(CheckpointAction::checkpoint, 4 * kPage) == CUDA_ERROR_OUT_OF_MEMORY); }
@@ -212,7 +212,7 @@ TEMPLATE_TEST_CASE("without room in host memory, and with memory that does not g
   session.check_all();
 }
 
-TEMPLATE_TEST_CASE("a session that ends while all it has is away gives back what there is, once", "", Mapped, WithArrays) {
+TEMPLATE_TEST_CASE("releases everything once when a session ends while it is checkpointed", "", Mapped, WithArrays) {
   TestType session;
   session.change_all({CheckpointAction::lock, CheckpointAction::checkpoint});
   session.client->cut();
@@ -225,7 +225,7 @@ TEMPLATE_TEST_CASE("a session that ends while all it has is away gives back what
   CHECK(session.client->fake.textures.empty());
 }
 
-TEST_CASE("memory that the client gives up while it is away goes when it is back") {
+TEST_CASE("frees memory after the restore that the client freed while it was checkpointed") {
   Mapped session;
   session.change_all({CheckpointAction::lock, CheckpointAction::checkpoint});
   session.client->call("cuMemRelease", bytes_of(kUnmapped));
@@ -240,7 +240,7 @@ TEST_CASE("memory that the client gives up while it is away goes when it is back
   CHECK(session.charged() == 4 * kPage);
 }
 
-TEST_CASE("arrays that the client destroys while they are away go when they are back") {
+TEST_CASE("destroys arrays after the restore that the client destroyed while they were checkpointed") {
   WithArrays session;
   session.change_all({CheckpointAction::lock, CheckpointAction::checkpoint});
   for (const uint64_t number : session.numbers) {
@@ -257,7 +257,7 @@ TEST_CASE("arrays that the client destroys while they are away go when they are 
   CHECK(session.charged() == 0);
 }
 
-TEST_CASE("arrays that cannot be made anew under all that names them stay") {
+TEST_CASE("refuses to checkpoint arrays whose objects cannot be created again") {
   WithArrays session;
   const auto refused = [&] {
     session.change_all({CheckpointAction::lock});

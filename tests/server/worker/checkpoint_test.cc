@@ -9,7 +9,7 @@ using namespace gpupool::worker::test;
 using wire::CheckpointAction;
 using wire::Command;
 
-TEST_CASE("a checkpointed session has nothing on the device and in its quota, and has all of it afterwards") {
+TEST_CASE("a checkpoint frees device memory and quota and a restore brings them back") {
   CheckpointedSession session;
   const uint64_t before = session.charged();
   CHECK(session.change(CheckpointAction::lock) == CUDA_SUCCESS);
@@ -44,7 +44,7 @@ TEST_CASE("no command is executed while the session is locked") {
   CHECK(session.intact());
 }
 
-TEST_CASE("without host memory a checkpoint leaves the session as it was") {
+TEST_CASE("a checkpoint that fails for lack of host memory changes nothing") {
   CheckpointedSession session;
   const uint64_t before = session.charged();
   CHECK(session.change(CheckpointAction::lock) == CUDA_SUCCESS);
@@ -55,7 +55,7 @@ TEST_CASE("without host memory a checkpoint leaves the session as it was") {
   CHECK(session.intact());
 }
 
-TEST_CASE("a restore that finds no room changes nothing and can be tried again") {
+TEST_CASE("a restore that fails for lack of device memory can be repeated") {
   CheckpointedSession session;
   const uint64_t before = session.charged();
   CHECK(session.change(CheckpointAction::lock) == CUDA_SUCCESS);
@@ -82,7 +82,7 @@ TEST_CASE("a restore that finds no room changes nothing and can be tried again")
   CHECK(session.intact());
 }
 
-TEST_CASE("a lock that waits is given up when poold says so, and one that is there is not") {
+TEST_CASE("poold can cancel a pending lock but not an acquired one") {
   CheckpointedSession session;
   TestClient* const client = &*session.client;
   CHECK(client->ask(Command::hold_stream, bytes_of(wire::HoldStream{stream_handle(0), 5})) == CUDA_SUCCESS);
@@ -99,7 +99,7 @@ TEST_CASE("a lock that waits is given up when poold says so, and one that is the
   CHECK(session.intact());
 }
 
-TEST_CASE("a session that ends while it is checkpointed gives back what it still has") {
+TEST_CASE("releases all resources of a session that ends while it is checkpointed") {
   CheckpointedSession session;
   CHECK(session.change(CheckpointAction::lock) == CUDA_SUCCESS);
   CHECK(session.change(CheckpointAction::checkpoint) == CUDA_SUCCESS);

@@ -71,7 +71,7 @@ TEST_CASE("a function that the device library lacks is not supported") {
   CHECK(client.result(client.send(0x7ff0, {}, true)) == CUDA_ERROR_NOT_SUPPORTED);
 }
 
-TEST_CASE("the first error of commands that nobody waited for comes with the next answer, once") {
+TEST_CASE("reports the first deferred error once with the next reply") {
   TestClient client;
   client.retain();
   client.call("cuStreamWaitEvent", bytes_of(uint64_t{0}, event_handle(7), uint32_t{0}));  // INVALID_HANDLE
@@ -95,7 +95,7 @@ TEST_CASE("ping is answered at once, goodbye ends the session") {
   CHECK(client.end_reason.empty());
 }
 
-TEST_CASE("handles: a stale generation, another kind and a dead object are unknown") {
+TEST_CASE("rejects handles of a stale generation or another kind or a destroyed object") {
   TestClient client;
   client.retain();
   client.create_stream(0);
@@ -120,7 +120,7 @@ TEST_CASE("streams: 0 and 1 are the context's own, 2 never arrives from our clie
   CHECK(client.ask("cuStreamDestroy_v2", bytes_of(uint64_t{0})) == CUDA_ERROR_INVALID_HANDLE);
 }
 
-TEST_CASE("what a client leaves behind is freed") {
+TEST_CASE("frees all objects at the end of the session") {
   TestClient client;
   client.retain();
   client.retain();
@@ -144,7 +144,7 @@ TEST_CASE("what a client leaves behind is freed") {
   for (const auto& stream : client.fake.streams) CHECK(stream == nullptr);
 }
 
-TEST_CASE("a module is put together, loaded and looked up") {
+TEST_CASE("assembles and loads a module and finds its functions") {
   TestClient client;
   client.retain();
   const Message loaded = client.reply(load(client, kPtx));
@@ -176,7 +176,7 @@ TEST_CASE("a module is put together, loaded and looked up") {
   CHECK(client.ask(Command::launch, client.launch_body(kFunction, 0, {})) == CUDA_ERROR_INVALID_HANDLE);
 }
 
-TEST_CASE("images that are not what they say never reach the driver") {
+TEST_CASE("rejects malformed images before the driver sees them") {
   TestClient client;
   client.retain();
   CHECK(client.ask(Command::load_module, bytes_of(wire::LoadImage{kModule, kUpload})) == CUDA_ERROR_INVALID_IMAGE);
@@ -290,7 +290,7 @@ TEST_CASE("a session ends although a host function is never answered") {
   CHECK(client.finish() == 0);
 }
 
-TEST_CASE("a held stream waits until the client lets it go on, and no other does") {
+TEST_CASE("a held stream waits until the client resumes it and other streams continue") {
   TestClient client;
   client.retain();
   client.create_stream(0);
@@ -324,7 +324,7 @@ TEST_CASE("contexts and sessions end although a stream is held") {
   CHECK(client.finish() == 0);
 }
 
-TEST_CASE("contexts come and go with what is in them") {
+TEST_CASE("destroys a context together with its objects") {
   TestClient client;
   client.retain();
   constexpr uint64_t kOther = make_handle(Kind::context, 1, 2);
@@ -353,7 +353,7 @@ TEST_CASE("contexts come and go with what is in them") {
   CHECK(client.fake.locked([&] { return client.fake.primary; }) == 0);
 }
 
-TEST_CASE("what a kernel prints comes before the answer to the wait for it") {
+TEST_CASE("sends the output of a kernel before the reply to the wait for it") {
   TestClient client(true);
   client.fake.in_kernel = [] {
     std::printf("from the device\n");
@@ -382,7 +382,7 @@ TEST_CASE("what a kernel prints comes before the answer to the wait for it") {
   CHECK(error == "and an error\n");
 }
 
-TEST_CASE("modules that come and go leave nothing behind") {
+TEST_CASE("loading and unloading modules leaks nothing") {
   TestClient client;
   client.retain();
   for (int i = 0; i < 300; ++i) {

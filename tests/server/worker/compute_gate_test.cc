@@ -153,7 +153,7 @@ const WorkKind kFill = transfer_kind(1 << 20);
 
 }  // namespace
 
-TEST_CASE("alone and without a limit nothing waits, and all is measured") {
+TEST_CASE("an unlimited session that is alone never waits and is measured completely") {
   Session session;
   session.turn(State::open, false);
   for (int i = 0; i < 5000; ++i) REQUIRE(session.work() == CUDA_SUCCESS);
@@ -253,7 +253,7 @@ TEST_CASE("a sampled piece that ends at a gate is sampled until the device is do
   CHECK(session.gpu_time() == after);
 }
 
-TEST_CASE("work behind a wait is measured, since the stream is not idle while it waits") {
+TEST_CASE("measures work behind a wait because the stream is not idle during it") {
   Session session;
   session.sleep_often();
   session.gate->pause(session.context->legacy);
@@ -308,7 +308,7 @@ TEST_CASE("a turn that others want is given up when sampled work is seen to be d
   CHECK(session.device.recorded == recorded);
 }
 
-TEST_CASE("beside others each piece is measured, also after sampled ones") {
+TEST_CASE("measures every piece beside other sessions even after sampled pieces") {
   Session session;
   session.sleep_often();
   session.device.busy_tenths = 10;
@@ -329,7 +329,7 @@ TEST_CASE("the legacy stream of a green context is always measured") {
   session.context->green = nullptr;
 }
 
-TEST_CASE("without a turn work waits, and asks for one") {
+TEST_CASE("work without a turn asks for one and waits") {
   Session session;
   auto result = session.work_elsewhere();
   CHECK(eventually([&] { return (*session.page)->wants_turn[0] == 1 && session.rings > 0; }));
@@ -341,7 +341,7 @@ TEST_CASE("without a turn work waits, and asks for one") {
   CHECK((*session.page)->gpus[0].throttled_nanoseconds >= 20'000'000);
 }
 
-TEST_CASE("a turn is given up when the work of it is done") {
+TEST_CASE("gives up the turn when its work is done") {
   Session session;
   session.turn(State::open, true);
   REQUIRE(session.work() == CUDA_SUCCESS);
@@ -369,7 +369,7 @@ TEST_CASE("a turn that others want is given up when there is no work") {
   CHECK(eventually([&] { return session.word().closed(); }));
 }
 
-TEST_CASE("work that waits for something else holds no turn and no other work") {
+TEST_CASE("work that waits for something else keeps neither the turn nor other work") {
   Session session;
   session.turn(State::open, true);
   REQUIRE(session.work() == CUDA_SUCCESS);  // nothing passes: its stream waits
@@ -380,7 +380,7 @@ TEST_CASE("work that waits for something else holds no turn and no other work") 
   CHECK(eventually([&] { return session.word().closed(); }));
 }
 
-TEST_CASE("little is kept on the device where others may want it") {
+TEST_CASE("keeps little work on a shared device") {
   Session session;
   session.turn(State::open, true, true);
   REQUIRE(session.work() == CUDA_SUCCESS);
@@ -419,7 +419,7 @@ TEST_CASE("a turn is given up while the last short work of a known kind runs") {
   CHECK(eventually([&] { return (*session.page)->gpus[0].gpu_nanoseconds == 2'000'000; }));
 }
 
-TEST_CASE("work that goes on after the turn was taken holds up nothing in the next one") {
+TEST_CASE("work that outlasts its turn does not delay the next turn") {
   Session session;
   session.turn(State::open, true, true);
   REQUIRE(session.work() == CUDA_SUCCESS);
@@ -435,7 +435,7 @@ TEST_CASE("work that goes on after the turn was taken holds up nothing in the ne
   CHECK(eventually([&] { return session.word().closed(); }));
 }
 
-TEST_CASE("work that only later work can end does not hold that up for ever") {
+TEST_CASE("work that only later work can end does not block it forever") {
   Session session;
   session.turn(State::open, true, true);
   REQUIRE(session.work() == CUDA_SUCCESS);
@@ -460,7 +460,7 @@ TEST_CASE("streams that work at the same time are counted once") {
   session.gate->before_stream_destroyed(other);
 }
 
-TEST_CASE("the end of a session lets go of who waits, and of the turn") {
+TEST_CASE("the end of a session wakes waiters and gives up the turn") {
   Session session;
   auto result = session.work_elsewhere();
   CHECK(eventually([&] { return (*session.page)->wants_turn[0] == 1; }));
@@ -509,7 +509,7 @@ TEST_CASE("a new shape of a known kernel is estimated by its threads") {
   CHECK(estimates.of(known) == 40'000);
 }
 
-TEST_CASE("times that are used stay when there are too many") {
+TEST_CASE("evicts the least recently used estimates") {
   Estimates estimates;
   const int many_shapes = 0;
   const WorkKind used = kernel_kind(&estimates, 1, 1), unused = kernel_kind(&used, 1, 1);

@@ -41,7 +41,7 @@ bool readable(int descriptor, int milliseconds) {
 
 }  // namespace
 
-TEST_CASE("each message goes to the handler of its kind, in order, also those that were there before it") {
+TEST_CASE("delivers each message in order to the handler of its kind including earlier ones") {
   Poold poold;
   Control control(poold.ends[1], nullptr);
   poold.send(kSome, 1);
@@ -60,7 +60,7 @@ TEST_CASE("each message goes to the handler of its kind, in order, also those th
   CHECK(some == std::vector<uint64_t>{1, 2, 3});
 }
 
-TEST_CASE("descriptors that nobody takes are closed") {
+TEST_CASE("closes descriptors that no handler takes") {
   Poold poold;
   int pipe_ends[2];
   REQUIRE(::pipe2(pipe_ends, O_CLOEXEC) == 0);
@@ -79,7 +79,7 @@ TEST_CASE("descriptors that nobody takes are closed") {
   ::close(pipe_ends[0]);
 }
 
-TEST_CASE("messages of poold do not look like its end; its end does") {
+TEST_CASE("detects the end of poold and does not mistake messages for it") {
   Poold poold;
   std::promise<void> gone;
   Control control(poold.ends[1], [&] { gone.set_value(); });

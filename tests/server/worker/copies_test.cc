@@ -24,7 +24,7 @@ uint64_t synchronize(TestClient& client, uint64_t stream) {
 
 }  // namespace
 
-TEST_CASE("bytes go to the device and come back, in every size") {
+TEST_CASE("copies bytes of every size to the device and back") {
   TestClient client;
   client.retain();
   client.map(0, 64 * kPage);
@@ -37,7 +37,7 @@ TEST_CASE("bytes go to the device and come back, in every size") {
   CHECK(client.data(client.copy_out(0, 0, size)) == data);
 }
 
-TEST_CASE("the CPU reaches into device memory only where the device supports it and a page can be read") {
+TEST_CASE("uses CPU access to device memory only where it is supported and works") {
   using HostAccess = FakeDriver::HostAccess;
   const HostAccess access = GENERATE(HostAccess::works, HostAccess::unsupported, HostAccess::faults);
   TestClient client{false, nullptr, 0, false, nullptr, false, {}, [=](FakeDriver& fake) { fake.host_access = access; }};
@@ -154,7 +154,7 @@ TEST_CASE("many copies on many streams keep their order and their data") {
   }
 }
 
-TEST_CASE("more copies than staging memory, on a stream that does not move") {
+TEST_CASE("queues more copies than staging memory holds on a stalled stream") {
   TestClient client;
   client.retain();
   client.create_stream(0);
@@ -171,7 +171,7 @@ TEST_CASE("more copies than staging memory, on a stream that does not move") {
   CHECK(client.fake.pinned_count() < 100);
 }
 
-TEST_CASE("memory is mapped where the client says, within its range and once") {
+TEST_CASE("maps memory at the requested address within the range and only once") {
   TestClient client;
   client.retain();
   const auto map = [&](uint64_t address, uint64_t size, int device = 0) {
@@ -192,7 +192,7 @@ TEST_CASE("memory is mapped where the client says, within its range and once") {
   CHECK(map(client.address(8 * kPage), FakeDriver::kMemory) == CUDA_ERROR_OUT_OF_MEMORY);
 }
 
-TEST_CASE("frees take effect when what came before has run, in order, and say so") {
+TEST_CASE("frees take effect after earlier work and in order and are reported") {
   TestClient client;
   client.retain();
   client.create_stream(0);
@@ -257,7 +257,7 @@ TEST_CASE("many frees share their events") {
   CHECK(client.fake.used() == 0);
 }
 
-TEST_CASE("a background copy's error comes with the next answer that is waited for") {
+TEST_CASE("reports a background copy's error with the next reply") {
   TestClient client;
   client.retain();
   const uint64_t sequence =
@@ -298,7 +298,7 @@ TEST_CASE("the range can be moved while nothing is mapped") {
   CHECK(client.ask(Command::move_addresses, bytes_of(wire::MoveAddresses{0, 1 << 20})) == CUDA_ERROR_INVALID_VALUE);
 }
 
-TEST_CASE("what the client has in use is avoided as far as it is free") {
+TEST_CASE("reserves the addresses that the client asks to avoid") {
 #ifdef __SANITIZE_THREAD__
   return gpupool::testing::report_skip("ThreadSanitizer keeps these addresses for itself");
 #endif

@@ -74,7 +74,7 @@ constexpr size_t kUnderWay = 2;  // as remote_memory.cc
 
 }  // namespace
 
-TEST_CASE("bytes go straight to the device and come back, in every size, staged or not") {
+TEST_CASE("copies bytes of every size directly and through staging") {
   const bool staged = GENERATE(false, true);
   Fixture fixture(staged);
   const uint64_t size = GENERATE(1u, 65537u, 1u << 20, (3u << 20) + 5);
@@ -88,7 +88,7 @@ TEST_CASE("bytes go straight to the device and come back, in every size, staged 
   CHECK((fixture.client.fake.pinned_count() > 0) == staged);
 }
 
-TEST_CASE("rows with a pitch go straight, more of them than lie in the ring") {
+TEST_CASE("copies more pitched rows than the ring holds") {
   Fixture fixture;
   constexpr uint64_t kWidth = 600'000, kRows = 19, kPitch = 610'000;  // a piece each
   const auto data = pattern(kWidth * kRows, 9);
@@ -103,7 +103,7 @@ TEST_CASE("rows with a pitch go straight, more of them than lie in the ring") {
   CHECK(fixture.holds(0, data));
 }
 
-TEST_CASE("memory is read and written when the stream gets there, and other copies go on") {
+TEST_CASE("accesses memory when the stream reaches the copy and does not delay other copies") {
   Fixture fixture;
   fixture.client.fake.hold(0);
   const auto first = pattern(2 << 20, 1), second = pattern(2 << 20, 2);
@@ -121,7 +121,7 @@ TEST_CASE("memory is read and written when the stream gets there, and other copi
   CHECK(fixture.holds(4 << 20, second));
 }
 
-TEST_CASE("a long row of copies behind a host function leaves it a thread") {
+TEST_CASE("many copies behind a host function leave a thread for it") {
   const bool staged = GENERATE(false, true);  // then what goes to the device is read at once
   Fixture fixture(staged);
   constexpr int kCopies = 300;  // more than wait threads
@@ -139,7 +139,7 @@ TEST_CASE("a long row of copies behind a host function leaves it a thread") {
   for (const uint64_t copy : copies) REQUIRE(fixture.client.result(copy) == CUDA_SUCCESS);
 }
 
-TEST_CASE("the reply comes when the last piece has been moved, and the stream goes on behind it") {
+TEST_CASE("replies after the last piece and then resumes the stream") {
   Fixture fixture(GENERATE(false, true));
   const bool to_device = GENERATE(true, false);
   const uint64_t bytes = to_device ? 2 << 20 : 1 << 20;  // with the flush as many as are under way at a time
@@ -171,7 +171,7 @@ TEST_CASE("copies take turns, a few pieces at a time") {
   CHECK(fixture.direct.most_under_way() == kUnderWay);
 }
 
-TEST_CASE("a key or an address that the client has not registered ends the session, and says so") {
+TEST_CASE("ends the session with a reason for an unregistered key or address") {
   Fixture fixture;
   auto copy = wire::DirectCopy{{0, fixture.client.address(fixture.start), 1 << 20, 1 << 20, 1, 0, 0},
                                reinterpret_cast<uint64_t>(fixture.memory.data()), fixture.region.remote_key, 0};
@@ -184,7 +184,7 @@ TEST_CASE("a key or an address that the client has not registered ends the sessi
   CHECK(end.text() == "an RDMA copy from or to the client's memory failed: remote access error");
 }
 
-TEST_CASE("numbers that cannot be are refused, and the session goes on") {
+TEST_CASE("rejects invalid sizes and the session continues") {
   Fixture fixture;
   const auto refused = [&](wire::DirectCopy copy) {
     CHECK(fixture.client.result(fixture.client.send(Command::direct_to_device, bytes_of(copy))) == CUDA_ERROR_INVALID_VALUE);
@@ -202,7 +202,7 @@ TEST_CASE("numbers that cannot be are refused, and the session goes on") {
   CHECK(fixture.client.result(fixture.up(0, 0, 0, 4096)) == CUDA_SUCCESS);
 }
 
-TEST_CASE("the connection breaks in the middle of copies: the session ends, nothing hangs and nothing stays") {
+TEST_CASE("ends the session cleanly when the connection breaks during copies") {
   const bool staged = GENERATE(false, true);
   Fixture fixture(staged);
   fixture.client.fake.hold(1);
@@ -217,7 +217,7 @@ TEST_CASE("the connection breaks in the middle of copies: the session ends, noth
   fixture.finish();
 }
 
-TEST_CASE("a context is destroyed while copies are on their way: it waits for them") {
+TEST_CASE("destroying a context waits for its copies") {
   Fixture fixture(GENERATE(false, true));
   constexpr uint64_t kOther = cuda::make_handle(cuda::Kind::context, 1, 2);
   fixture.client.send(Command::create_context, bytes_of(wire::CreateContext{kOther, 0, 0}), false, 0);
@@ -243,7 +243,7 @@ TEST_CASE("device memory is registered once, and no longer than it is mapped") {
   CHECK(fixture.direct.regions() == 2);
 }
 
-TEST_CASE("where device memory cannot be registered it is staged") {
+TEST_CASE("stages copies where device memory cannot be registered") {
   Fixture fixture;
   fixture.direct.set_limit(fixture.direct.registered_bytes() + (5 << 20));
   const auto data = pattern(11 << 20, 3);
@@ -255,7 +255,7 @@ TEST_CASE("where device memory cannot be registered it is staged") {
   CHECK(fixture.client.result(fixture.up(stream_handle(0), 0, 0, data.size())) == CUDA_SUCCESS);
 }
 
-TEST_CASE("a copy's reply takes an earlier command's error along, and one without a flag does not") {
+TEST_CASE("reports a deferred error with a copy's reply only if the flag is set") {
   Fixture fixture;
   fixture.client.call("cuMemsetD8Async", bytes_of(uint64_t{8}, uint8_t{0}, uint64_t{64}, uint64_t{0}));
   CHECK(fixture.client.result(fixture.up(0, 0, 0, 4096)) == CUDA_SUCCESS);
@@ -263,7 +263,7 @@ TEST_CASE("a copy's reply takes an earlier command's error along, and one withou
   CHECK(fixture.client.ask(Command::direct_to_device, fixture.body(0, 0, 0, 4096)) == CUDA_SUCCESS);
 }
 
-TEST_CASE("a connection that moves no memory refuses, with a reply in any case") {
+TEST_CASE("rejects direct copies with a reply on a connection without direct memory") {
   TestClient client;
   client.retain();
   client.map(0, kPage);

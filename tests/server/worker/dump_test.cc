@@ -155,7 +155,7 @@ TEST_CASE("a dump names copies under way and what wait threads are in") {
   CHECK(session.client->result(wait) == CUDA_SUCCESS);
 }
 
-TEST_CASE("a dump tells waiting for a turn from being inside the driver") {
+TEST_CASE("a dump distinguishes waiting for a turn from being inside the driver") {
   using State = quota::Arbiter::Turn::State;
   Dumped session;
   session.turn(State::closed, 1);
@@ -169,7 +169,7 @@ TEST_CASE("a dump tells waiting for a turn from being inside the driver") {
   CHECK(session.settled_dump().executor().command().empty());
 }
 
-TEST_CASE("a dump tells of a deferred error until the client has been told") {
+TEST_CASE("a dump shows a deferred error until it is reported to the client") {
   Dumped session;
   session.client->call("cuMemsetD8Async", bytes_of(uint64_t{8}, uint8_t{1}, uint64_t{16}, kFirst));
   CHECK(session.settled_dump().deferred_error() == CUDA_ERROR_INVALID_VALUE);

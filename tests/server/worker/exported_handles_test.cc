@@ -68,7 +68,7 @@ const ExportedHandles::Memory kMemory{17, 4096, 2, 8, 99};
 
 }  // namespace
 
-TEST_CASE("what nobody has fetched can be held, and has another handle then under the same name") {
+TEST_CASE("suspends unfetched memory and resumes it with a new handle under the same name") {
   Side owner;
   owner.start(1);
   wire::SharedName name{}, other{}, after{};
@@ -98,7 +98,7 @@ TEST_CASE("what nobody has fetched can be held, and has another handle then unde
   CHECK_FALSE(owner.handles->withdraw(CUmemGenericAllocationHandle{18}));
 }
 
-TEST_CASE("what one session offers another gets, through poold, until it is withdrawn") {
+TEST_CASE("another session fetches a shared object through poold until it is withdrawn") {
   Side owner, taker;
   owner.start(1);
   taker.start(2);
@@ -148,7 +148,7 @@ TEST_CASE("what one session offers another gets, through poold, until it is with
   CHECK(fetch(&none) == CUDA_ERROR_INVALID_VALUE);
 }
 
-TEST_CASE("a session's own offers need nobody, and a secret that was never given opens nothing") {
+TEST_CASE("fetches the session's own objects without poold and rejects unknown secrets") {
   Side side;
   side.start(1);
   wire::SharedName name{};
@@ -178,7 +178,7 @@ TEST_CASE("a session's own offers need nobody, and a secret that was never given
   CHECK(side.handles->fetch(name, &fetched) == CUDA_ERROR_INVALID_VALUE);
 }
 
-TEST_CASE("who does not answer, or answers something else, is not waited for") {
+TEST_CASE("gives up a fetch without a matching answer") {
   Side taker;
   taker.start(2, std::chrono::milliseconds(100));
   const wire::SharedName name{.magic = wire::kSharedName, .server = 5, .session = 1};
@@ -193,7 +193,7 @@ TEST_CASE("who does not answer, or answers something else, is not waited for") {
   CHECK_FALSE(none.memory);
 }
 
-TEST_CASE("an answer of another worker that is not what it should be opens nothing") {
+TEST_CASE("rejects an inconsistent answer of another worker") {
   enum class Sends { no_socket, nothing, memory_without_size, memory_called_event, no_message };
   const auto sends = GENERATE(Sends::no_socket, Sends::nothing, Sends::memory_without_size, Sends::memory_called_event, Sends::no_message);
   Side taker;

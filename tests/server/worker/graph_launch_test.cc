@@ -71,7 +71,7 @@ TEST_CASE_METHOD(Parts, "the parts of a graph are launched one after the other")
   CHECK(at(3) == std::byte{4});
 }
 
-TEST_CASE_METHOD(Parts, "client nodes on both sides of a diamond have their turn together, and one part comes after both") {
+TEST_CASE_METHOD(Parts, "announces both client nodes of a diamond together and launches the next part after both") {
   Nodes nodes;
   nodes.add(NodeKind::fill, fill(0, 1, 1)).add(NodeKind::host, host(7), {0}).add(NodeKind::host, host(8), {0});
   nodes.add(NodeKind::fill, fill(1, 1, 2), {1}).add(NodeKind::fill, fill(2, 1, 3), {2}).add(NodeKind::fill, fill(3, 1, 4), {0, 3, 4});
@@ -90,7 +90,7 @@ TEST_CASE_METHOD(Parts, "client nodes on both sides of a diamond have their turn
   CHECK(synchronize() == CUDA_SUCCESS);
 }
 
-TEST_CASE_METHOD(Parts, "a client node does not wait for work of its part that it does not come after") {
+TEST_CASE_METHOD(Parts, "a client node does not wait for independent work of its part") {
   instantiate_nodes(Nodes().add(NodeKind::fill, fill(0, 1, 1)).add(NodeKind::host, host(7)).add(NodeKind::host, host(8), {0}));
   client.fake.hold(0);
   launch_in();
@@ -107,7 +107,7 @@ TEST_CASE_METHOD(Parts, "a client node does not wait for work of its part that i
   CHECK(synchronize() == CUDA_SUCCESS);
 }
 
-TEST_CASE_METHOD(Parts, "the next part runs after what the client has copied for a node") {
+TEST_CASE_METHOD(Parts, "the next part runs after the copies of a client node") {
   instantiate_nodes(sandwich(*this));
   launch_in();
   is_told(7);
@@ -186,7 +186,7 @@ TEST_CASE_METHOD(Parts, "an update that is refused for a later part leaves the p
   run(9, 7);
 }
 
-TEST_CASE_METHOD(Parts, "a change is answered during a launch, and reaches the next one") {
+TEST_CASE_METHOD(Parts, "replies to a node change during a launch and applies it to the next launch") {
   instantiate_nodes(sandwich(*this));
   launch_in();
   is_told(7);
@@ -196,7 +196,7 @@ TEST_CASE_METHOD(Parts, "a change is answered during a launch, and reaches the n
   CHECK(at(1) == std::byte{2});
 }
 
-TEST_CASE_METHOD(Parts, "an update is answered during a launch, and reaches the next one") {
+TEST_CASE_METHOD(Parts, "replies to an update during a launch and applies it to the next launch") {
   const auto update = [&](uint64_t callback) {
     describe(kOther, Nodes().add(NodeKind::fill, fill(0, 1, 6)).add(NodeKind::host, host(callback), {0}).add(NodeKind::fill, fill(1, 1, 7), {1}));
     return client.reply(client.send(Command::update_graph, bytes_of(wire::UpdateGraph{kExecutable, kOther}), true));
@@ -222,7 +222,7 @@ TEST_CASE_METHOD(Parts, "an update is answered during a launch, and reaches the 
   CHECK(synchronize() == CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
 }
 
-TEST_CASE_METHOD(Parts, "launches of one executable follow each other in whichever streams") {
+TEST_CASE_METHOD(Parts, "serializes launches of one executable across streams") {
   instantiate_nodes(sandwich(*this));
   launch_in(kFirst);
   launch_in(kSecond);
@@ -240,7 +240,7 @@ TEST_CASE_METHOD(Parts, "launches of one executable follow each other in whichev
   CHECK(synchronize(kSecond) == CUDA_SUCCESS);
 }
 
-TEST_CASE_METHOD(Parts, "an executable that is destroyed in a launch ends behind it") {
+TEST_CASE_METHOD(Parts, "destroys an executable after its running launch") {
   instantiate_nodes(sandwich(*this));
   launch_in();
   is_told(7);
@@ -253,7 +253,7 @@ TEST_CASE_METHOD(Parts, "an executable that is destroyed in a launch ends behind
   CHECK(client.fake.locked([&] { return client.fake.executables.size(); }) == 0);
 }
 
-TEST_CASE_METHOD(Parts, "a stream that is destroyed in a launch goes when it has been through") {
+TEST_CASE_METHOD(Parts, "destroys a stream after the launch that runs in it") {
   instantiate_nodes(sandwich(*this));
   launch_in();
   is_told(7);
@@ -284,7 +284,7 @@ TEST_CASE_METHOD(Parts, "a context that is destroyed in a launch does not wait f
   answer(7);
 }
 
-TEST_CASE_METHOD(Parts, "a part that fails ends its launch, and the next launch is whole again") {
+TEST_CASE_METHOD(Parts, "a failed part ends its launch and the next launch is complete") {
   instantiate_nodes(sandwich(*this).add(NodeKind::host, host(8), {2}));
   const uint64_t failing = launch_in();
   is_told(7);
@@ -341,7 +341,7 @@ TEST_CASE("the client is told that a node behind work that has failed is not cal
   CHECK(client.silent());
 }
 
-TEST_CASE_METHOD(Parts, "what waits for an event of a graph waits for the part that records it, and no longer") {
+TEST_CASE_METHOD(Parts, "an event wait ends with the graph part that records the event") {
   for (const uint32_t one : {0u, 1u}) client.call("cuEventCreate", bytes_of(event_handle(one), uint32_t{2}));
   Nodes nodes;
   nodes.add(NodeKind::event_record, event(0)).add(NodeKind::host, host(7), {0}).add(NodeKind::fill, fill(0, 1, 1), {1});
@@ -366,7 +366,7 @@ TEST_CASE_METHOD(Parts, "what waits for an event of a graph waits for the part t
   CHECK(synchronize() == CUDA_SUCCESS);
 }
 
-TEST_CASE_METHOD(Parts, "an event that a later part waits for is not recorded anew before") {
+TEST_CASE_METHOD(Parts, "does not record an event again before a later part has waited for it") {
   client.call("cuEventCreate", bytes_of(event_handle(0), uint32_t{2}));
   Nodes nodes;
   instantiate_nodes(nodes.add(NodeKind::host, host(7)).add(NodeKind::event_wait, event(0), {0}).add(NodeKind::fill, fill(0, 1, 1), {1}));
@@ -380,7 +380,7 @@ TEST_CASE_METHOD(Parts, "an event that a later part waits for is not recorded an
   CHECK(synchronize() == CUDA_SUCCESS);
 }
 
-TEST_CASE_METHOD(Parts, "a launch waits for an event whose record is kept, and for those that have still to wait for its own") {
+TEST_CASE_METHOD(Parts, "a launch waits for kept records of its events and for earlier waiters of the events that it records") {
   for (const uint32_t one : {0u, 1u}) client.call("cuEventCreate", bytes_of(event_handle(one), uint32_t{2}));
   instantiate_nodes(Nodes().add(NodeKind::event_wait, event(0)).add(NodeKind::fill, fill(0, 1, 1), {0}).add(NodeKind::event_record, event(1), {1}));
   client.send(Command::hold_stream, bytes_of(wire::HoldStream{kSecond, 77}));
@@ -394,7 +394,7 @@ TEST_CASE_METHOD(Parts, "a launch waits for an event whose record is kept, and f
   CHECK(launches() == std::vector<size_t>{3});
 }
 
-TEST_CASE_METHOD(Parts, "no client node can be between what sets a condition and what goes by it") {
+TEST_CASE_METHOD(Parts, "rejects client nodes between the setter of a condition and its conditional node") {
   constexpr uint64_t kCondition = make_handle(Kind::graph_condition, 1, 510), kBody = make_handle(Kind::graph, 1, 511);
   const auto conditional = [&](uint64_t body) { return bytes_of(wire::GraphConditional{kCondition, 1, 1}, body); };
   Nodes nodes;
@@ -419,7 +419,7 @@ TEST_CASE_METHOD(Parts, "no client node can be between what sets a condition and
   }
 }
 
-TEST_CASE_METHOD(Parts, "answers that nobody waits for change nothing") {
+TEST_CASE_METHOD(Parts, "ignores unexpected answers") {
   instantiate_nodes(sandwich(*this));
   answer(7);
   client.fake.hold(0);

@@ -9,7 +9,7 @@ using namespace gpupool;
 using namespace gpupool::worker::test;
 using Fixture = GraphFixture;
 
-TEST_CASE_METHOD(Fixture, "a graph is described in parts, executed many times, changed and given up") {
+TEST_CASE_METHOD(Fixture, "uploads a graph in several commands then launches and updates and destroys it") {
   describe(kGraph, Nodes().add(NodeKind::empty, {}, {}, 0).add(NodeKind::fill, fill(0, 16, 1), {0}));
   describe(kGraph, Nodes().add(NodeKind::fill, fill(8, 16, 2), {0, 1}));
   REQUIRE(instantiate() == CUDA_SUCCESS);
@@ -32,7 +32,7 @@ TEST_CASE_METHOD(Fixture, "a graph is described in parts, executed many times, c
   CHECK(launch() == CUDA_ERROR_INVALID_HANDLE);
 }
 
-TEST_CASE_METHOD(Fixture, "a node of the client's has its turn in each launch, one after the other") {
+TEST_CASE_METHOD(Fixture, "runs a client node once per launch and in order") {
   describe(kGraph, Nodes().add(NodeKind::host, bytes_of(wire::GraphHost{7})).add(NodeKind::fill, fill(0, 1, 5), {0}).add(NodeKind::host, bytes_of(wire::GraphHost{8}), {1}));
   REQUIRE(instantiate() == CUDA_SUCCESS);
   for (int i = 0; i < 3; ++i) client.send(Command::launch_graph, bytes_of(wire::LaunchGraph{kExecutable, stream_handle(0)}));
@@ -53,7 +53,7 @@ TEST_CASE_METHOD(Fixture, "a node of the client's has its turn in each launch, o
   CHECK(instantiate() == CUDA_SUCCESS);
 }
 
-TEST_CASE_METHOD(Fixture, "a session that ends in a launch leaves nothing") {
+TEST_CASE_METHOD(Fixture, "releases everything when a session ends during a graph launch") {
   describe(kGraph, Nodes().add(NodeKind::host, bytes_of(wire::GraphHost{7})));
   REQUIRE(instantiate() == CUDA_SUCCESS);
   client.send(Command::launch_graph, bytes_of(wire::LaunchGraph{kExecutable, stream_handle(0)}));
@@ -61,7 +61,7 @@ TEST_CASE_METHOD(Fixture, "a session that ends in a launch leaves nothing") {
   describe(kOther, Nodes().add(NodeKind::fill, fill(0, 1, 1)));
 }
 
-TEST_CASE_METHOD(Fixture, "what is wrong with a node is told by the command that uses the graph") {
+TEST_CASE_METHOD(Fixture, "reports a node's error in the command that uses the graph") {
   const auto is_refused = [&](const wire::Buffer& body, NodeKind kind, CUresult expected, uint64_t context = kContext) {
     describe(kGraph, Nodes().add(NodeKind::empty, {}, {}, 0).add(kind, body, {0}, context).add(NodeKind::empty, {}, {0, 1}, 0));
     wire::GraphResult result{};
@@ -87,7 +87,7 @@ TEST_CASE_METHOD(Fixture, "what is wrong with a node is told by the command that
   CHECK(client.fake.event_count() >= 1);
 }
 
-TEST_CASE_METHOD(Fixture, "handles and numbers that are nothing are refused") {
+TEST_CASE_METHOD(Fixture, "rejects unknown handles and numbers") {
   CHECK(launch() == CUDA_ERROR_INVALID_HANDLE);
   CHECK(instantiate() == CUDA_ERROR_INVALID_HANDLE);
   describe(kGraph, Nodes().add(NodeKind::fill, fill(0, 1, 1)));
@@ -135,7 +135,7 @@ TEST_CASE_METHOD(Fixture, "bodies of conditional nodes are parts of their graph"
   }
 }
 
-TEST_CASE_METHOD(Fixture, "what is wrong in a body is told of its graph") {
+TEST_CASE_METHOD(Fixture, "reports an error in a body as an error of its graph") {
   wire::GraphResult result{};
   describe(kGraph, Nodes().add(NodeKind::condition, condition()).add(NodeKind::conditional, conditional(), {0}));
   describe(kBody, Nodes().add(NodeKind::fill, bytes_of(wire::GraphFill{0x1000, 16, 0, 1, 16, 1})));
@@ -148,7 +148,7 @@ TEST_CASE_METHOD(Fixture, "what is wrong in a body is told of its graph") {
   CHECK(instantiate(kBody) == CUDA_ERROR_INVALID_HANDLE);
 }
 
-TEST_CASE_METHOD(Fixture, "bodies that cannot be end the session") {
+TEST_CASE_METHOD(Fixture, "ends the session for invalid bodies") {
   ends_well = false;
   describe(kGraph, Nodes().add(NodeKind::condition, condition()).add(NodeKind::conditional, conditional(), {0}));
   switch (GENERATE(0, 1, 2, 3, 4)) {
@@ -160,13 +160,13 @@ TEST_CASE_METHOD(Fixture, "bodies that cannot be end the session") {
   }
 }
 
-TEST_CASE_METHOD(Fixture, "graphs that cannot be end the session") {
+TEST_CASE_METHOD(Fixture, "ends the session for invalid graphs") {
   ends_well = false;
   const auto dependencies = GENERATE(std::vector<uint32_t>{1}, std::vector<uint32_t>{0, 0}, std::vector<uint32_t>{~0u});
   describe(kGraph, Nodes().add(NodeKind::empty, {}, {}, 0).add(NodeKind::empty, {}, dependencies, 0));
 }
 
-TEST_CASE_METHOD(Fixture, "bodies that do not fit end the session") {
+TEST_CASE_METHOD(Fixture, "ends the session for bodies of the wrong length") {
   ends_well = false;
   switch (GENERATE(0, 1, 2, 3, 4)) {
     case 0: describe(kGraph, Nodes().add(NodeKind::fill, bytes_of(uint64_t{1}))); break;
@@ -201,7 +201,7 @@ struct KernelFixture : GraphFixture {
 
 }  // namespace
 
-TEST_CASE_METHOD(KernelFixture, "edges with data get to the driver behind their nodes") {
+TEST_CASE_METHOD(KernelFixture, "passes edges with data to the driver after their nodes") {
   describe(kGraph, Nodes().add(NodeKind::kernel, kernel).add(NodeKind::fill, fill(0, 16, 1)));
   describe(kGraph, Nodes().add(NodeKind::kernel, kernel, {1, 0}, kContext, {programmatic(0)}));
   SECTION("as they are") {
@@ -224,14 +224,14 @@ TEST_CASE_METHOD(KernelFixture, "edges with data get to the driver behind their 
   CHECK(launch() == CUDA_SUCCESS);
 }
 
-TEST_CASE_METHOD(KernelFixture, "an edge with data to another part is the parts' order") {
+TEST_CASE_METHOD(KernelFixture, "turns an edge with data between two parts into the order of the parts") {
   describe(kGraph, Nodes().add(NodeKind::kernel, kernel).add(NodeKind::host, bytes_of(wire::GraphHost{7}), {0}));
   describe(kGraph, Nodes().add(NodeKind::kernel, kernel, {0, 1}, kContext, {programmatic(0)}));
   CHECK(instantiate() == CUDA_SUCCESS);
   CHECK(client.fake.locked([&] { return client.fake.graph_edges.empty(); }));
 }
 
-TEST_CASE_METHOD(KernelFixture, "edges that cannot be end the session") {
+TEST_CASE_METHOD(KernelFixture, "ends the session for invalid edges") {
   ends_well = false;
   describe(kGraph, Nodes().add(NodeKind::kernel, kernel).add(NodeKind::fill, fill(0, 16, 1)));
   const auto add = [&](std::vector<wire::GraphEdge> edges, NodeKind kind = NodeKind::kernel) {
@@ -248,7 +248,7 @@ TEST_CASE_METHOD(KernelFixture, "edges that cannot be end the session") {
   }
 }
 
-TEST_CASE_METHOD(KernelFixture, "attributes that only launches have are refused in nodes") {
+TEST_CASE_METHOD(KernelFixture, "rejects launch-only attributes in kernel nodes") {
   wire::Launch launched{};
   std::memcpy(&launched, kernel.data(), sizeof launched);
   launched.attribute_count = 1;

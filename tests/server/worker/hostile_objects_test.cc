@@ -103,7 +103,7 @@ CUDA_MEMCPY3D between(uint64_t array, uint64_t device) {
 
 }  // namespace
 
-TEST_CASE("arrays of impossible shapes are refused, and cost nothing") {
+TEST_CASE("rejects arrays of invalid shapes without charging the quota") {
   Session client;
   constexpr size_t kSizes[] = {1, 1u << 28, size_t{1} << 32, size_t{1} << 62, ~size_t{0}};
   for (const size_t width : kSizes) {
@@ -130,7 +130,7 @@ TEST_CASE("arrays of impossible shapes are refused, and cost nothing") {
   CHECK(client.part(kSecond, kMipmapped, 7) == CUDA_ERROR_INVALID_VALUE);
 }
 
-TEST_CASE("only arrays that are there reach the driver") {
+TEST_CASE("passes only existing arrays to the driver") {
   Session client;
   REQUIRE(client.create(kArray, Session::kShape) == CUDA_SUCCESS);
   REQUIRE(client.create_levels(kMipmapped, 3) == CUDA_SUCCESS);
@@ -176,7 +176,7 @@ TEST_CASE("only arrays that are there reach the driver") {
   refused(kArray);
 }
 
-TEST_CASE("what is part of something does not take its place") {
+TEST_CASE("ends the session when a part takes its owner's handle index") {
   Session client;
   client.load();
   SECTION("a level") {
@@ -191,7 +191,7 @@ TEST_CASE("what is part of something does not take its place") {
   CHECK(client.end_reason.find("invalid new handle") != std::string::npos);
 }
 
-TEST_CASE("copies of arrays reach nothing but the session's memory") {
+TEST_CASE("confines array copies to the session's memory") {
   Session client;
   REQUIRE(client.create(kArray, Session::kShape) == CUDA_SUCCESS);
   const uint64_t here = client.address(0);
@@ -230,7 +230,7 @@ TEST_CASE("copies of arrays reach nothing but the session's memory") {
   CHECK(client.copy(copy) == CUDA_SUCCESS);
 }
 
-TEST_CASE("textures and surfaces see the session's own memory") {
+TEST_CASE("confines textures and surfaces to the session's memory") {
   Session client;
   REQUIRE(client.create(kArray, Session::kShape) == CUDA_SUCCESS);
   const uint64_t here = client.address(0);
@@ -274,7 +274,7 @@ TEST_CASE("textures and surfaces see the session's own memory") {
   }
 }
 
-TEST_CASE("texture references are what they say, and look at the session's memory") {
+TEST_CASE("checks texture references and confines them to the session's memory") {
   Session client;
   client.load();
   REQUIRE(client.create(kArray, Session::kShape) == CUDA_SUCCESS);
@@ -309,7 +309,7 @@ TEST_CASE("texture references are what they say, and look at the session's memor
   CHECK(client.ask("cuTexRefDestroy", bytes_of(kReference)) == CUDA_ERROR_INVALID_HANDLE);
 }
 
-TEST_CASE("attributes of streams hold no handles and no addresses of others") {
+TEST_CASE("rejects stream attributes that contain foreign handles or addresses") {
   Session client;
   CUstreamAttrValue value{};
   const auto set = [&](unsigned id) { return client.ask("cuStreamSetAttribute", bytes_of(stream_handle(0), id, kThere, value)); };
@@ -326,7 +326,7 @@ TEST_CASE("attributes of streams hold no handles and no addresses of others") {
 }
 
 #if CUDA_VERSION >= 12000
-TEST_CASE("tensor maps have as many numbers as their rank says") {
+TEST_CASE("rejects tensor maps whose arrays do not match their rank") {
   Session client;
   const auto encode = [&](uint32_t rank, auto... arrays) {
     return client.ask("cuTensorMapEncodeTiled", bytes_of(kThere, 7u, rank, uint64_t{0xdead0000}, arrays..., 0u, 0u, 0u, 0u));
@@ -343,7 +343,7 @@ TEST_CASE("tensor maps have as many numbers as their rank says") {
 #endif
 
 #if CUDA_VERSION >= 12040
-TEST_CASE("resources are those that the session was told of") {
+TEST_CASE("accepts only device resources that the session has queried") {
   Session client;
   const auto device = [&](int ordinal, uint32_t type) {
     return client.ask(Command::device_resource, bytes_of(wire::DeviceResource{0, ordinal, type}));
@@ -371,7 +371,7 @@ TEST_CASE("resources are those that the session was told of") {
 #endif
 
 #if CUDA_VERSION >= 12030
-TEST_CASE("bodies of conditional nodes belong to their graph") {
+TEST_CASE("accepts bodies of conditional nodes only within their graph") {
   constexpr uint64_t kGraph = make_handle(Kind::graph, 1, 400), kExecutable = make_handle(Kind::graph_exec, 1, 401);
   constexpr uint64_t kBody = make_handle(Kind::graph, 1, 402), kOther = make_handle(Kind::graph, 1, 403);
   Session client;

@@ -225,7 +225,7 @@ void check_clean(TestClient& client) {
 
 }  // namespace
 
-TEST_CASE("there is a frame of every command") {
+TEST_CASE("the test has a frame of every command") {
   Client client;
   std::set<uint16_t> framed;
   for (const Frame& frame : frames(client)) framed.insert(frame.id);
@@ -236,7 +236,7 @@ TEST_CASE("there is a frame of every command") {
 #undef COMMAND
 }
 
-TEST_CASE("every command's frame is good as it is") {
+TEST_CASE("accepts the unchanged frame of every command") {
   Client client;
   begin(client);
   for (const Frame& frame : frames(client)) client.send(frame.id, frame.body, true);
@@ -246,7 +246,7 @@ TEST_CASE("every command's frame is good as it is") {
   check_clean(client);
 }
 
-TEST_CASE("a body cut short at any byte is an error or the end") {
+TEST_CASE("a truncated body fails or ends the session") {
   size_t count = 0;
   {
     Client client;
@@ -277,7 +277,7 @@ TEST_CASE("a body cut short at any byte is an error or the end") {
   }
 }
 
-TEST_CASE("a body with a byte too many is the end") {
+TEST_CASE("an excess byte in a body ends the session") {
   size_t count = 0;
   {
     Client client;
@@ -330,7 +330,7 @@ TEST_CASE("a connection cut at any byte ends the session") {
   }
 }
 
-TEST_CASE("bytes that are not what they were end the session or fail, nothing else") {
+TEST_CASE("changed bytes in a body at most fail or end the session") {
   size_t count = 0;
   {
     Client client;
@@ -376,7 +376,7 @@ TEST_CASE("sequence numbers must go up by one") {
   CHECK(client.end_reason.find("received after") != std::string::npos);
 }
 
-TEST_CASE("unknown commands and wild lengths end the session") {
+TEST_CASE("unknown commands and invalid lengths end the session") {
   TestClient client;
   wire::CommandHeader header;
   header.sequence = 1;
@@ -390,7 +390,7 @@ TEST_CASE("unknown commands and wild lengths end the session") {
   CHECK_FALSE(client.end_reason.empty());
 }
 
-TEST_CASE("handles that no client of ours makes") {
+TEST_CASE("ends the session for handles that gpupool's client never creates") {
   TestClient client;
   client.retain();
   SECTION("an index above the limit") {
@@ -407,7 +407,7 @@ TEST_CASE("handles that no client of ours makes") {
   check_clean(client);
 }
 
-TEST_CASE("the same place for new objects again and again does not pile them up") {
+TEST_CASE("frees an object whose handle index is reused") {
   TestClient client;
   client.retain();
   for (uint32_t i = 0; i < 2000; ++i) {

@@ -67,7 +67,7 @@ TEST_CASE("a launch whose local memory the quota has no room for does not reach 
   CHECK(tenant.launches() == 2);
 }
 
-TEST_CASE("a launch that the device has no memory for costs nothing") {
+TEST_CASE("does not charge a launch that the device has no memory for") {
   Kernels tenant(100);
   const auto refuse = [&] { tenant.client->fake.locked([&] { tenant.client->fake.next_kernel_launch = CUDA_ERROR_OUT_OF_MEMORY; }); };
   refuse();
@@ -82,7 +82,7 @@ TEST_CASE("a launch that the device has no memory for costs nothing") {
   CHECK(tenant.pages() == pages_of(kDeeperBytes));
 }
 
-TEST_CASE("a kernel whose need the device does not tell is not launched and asked about again") {
+TEST_CASE("does not launch a kernel whose local memory the device does not report and asks again") {
   Kernels tenant(pages_of(kDeepBytes));
   tenant.client->fake.locked([&] { tenant.client->fake.next_attribute = CUDA_ERROR_LAUNCH_FAILED; });
   CHECK(tenant.launch(kDeeper) == CUDA_ERROR_LAUNCH_FAILED);
@@ -118,7 +118,7 @@ TEST_CASE("kernels in graphs need local memory as launched ones do") {
   CHECK(tenant.client->ask(Command::set_graph_node, set_node(0, NodeKind::kernel, tenant.client->launch_body(kDeeper, 0, {}))) == CUDA_ERROR_OUT_OF_MEMORY);
 }
 
-TEST_CASE("an executable graph is charged for what it gives the device to do until it is destroyed") {
+TEST_CASE("charges an executable graph for its nodes until it is destroyed") {
   static_assert(worker::kGraphNodeBytes == kPage);
   Kernels tenant(3);
   const auto instantiate = [&](int kernels) {

@@ -60,7 +60,7 @@ bool has(const std::string& line, const std::string& part) { return line.find(pa
 
 }  // namespace
 
-TEST_CASE("a command that the driver does not come back from is logged, and when it has") {
+TEST_CASE("logs a command that is stuck in the driver and its end") {
   LogReader log;
   std::promise<void> back;
   const auto come_back = back.get_future().share();
@@ -94,7 +94,7 @@ TEST_CASE("a command that the driver does not come back from is logged, and when
   CHECK(log.await("command_takes_long", std::chrono::milliseconds(200)).empty());
 }
 
-TEST_CASE("a command that waits for its turn is logged without a warning and kept commands are not logged") {
+TEST_CASE("logs a command that waits for its turn as info and does not log kept commands") {
   using State = quota::Arbiter::Turn::State;
   PooledSession session;
   const auto turn = [&](State state, uint32_t number) {

@@ -63,7 +63,7 @@ wire::Buffer fill_body(Session& session, uint64_t stream, unsigned char value, u
 
 }  // namespace
 
-TEST_CASE("an idle session's memory goes and is back before the next call, and its quota stays charged") {
+TEST_CASE("moves an idle session's memory out and back before the next command and keeps it charged") {
   Session session;
   CHECK(session.gpu().memory_movable == 4 * kPage);
   REQUIRE(session.idles());
@@ -79,7 +79,7 @@ TEST_CASE("an idle session's memory goes and is back before the next call, and i
   CHECK((*session.page)->stays_until.load() > 0);
 }
 
-TEST_CASE("no more goes than was ordered, and never below what the session keeps") {
+TEST_CASE("moves no more than ordered and keeps the session's minimum on the device") {
   Session session;
   session.order(4 * kPage, 3 * kPage, 0, true);
   CHECK(session.moved() == 3 * kPage);
@@ -94,7 +94,7 @@ TEST_CASE("no more goes than was ordered, and never below what the session keeps
   CHECK(session.intact());
 }
 
-TEST_CASE("whatever the client does, all memory is back first") {
+TEST_CASE("moves all memory back before any command that may access it") {
   Session session;
   const auto comes_back = [&](const std::function<void()>& act) {
     REQUIRE(session.move(4 * kPage) == 4 * kPage);
@@ -114,7 +114,7 @@ TEST_CASE("whatever the client does, all memory is back first") {
   CHECK(session.intact());
 }
 
-TEST_CASE("memory that is freed while it is in host memory is gone from there and from the quota") {
+TEST_CASE("frees memory that is in host memory and its quota") {
   Session session;
   REQUIRE(session.move(4 * kPage) == 4 * kPage);
   session.client->send(Command::free_memory, bytes_of(wire::FreeMemory{session.client->address(0), 3 * kPage, wire::kAllStreams}));
@@ -124,7 +124,7 @@ TEST_CASE("memory that is freed while it is in host memory is gone from there an
   CHECK(session.client->data(session.client->copy_out(stream_handle(0), 3 * kPage, kPage)) == session.content(3));
 }
 
-TEST_CASE("a session with work on the device is not moved before that is done") {
+TEST_CASE("moves a session's memory only after its device work is done") {
   Session session;
   TestClient& client = *session.client;
   client.fake.hold(0);
@@ -140,7 +140,7 @@ TEST_CASE("a session with work on the device is not moved before that is done") 
   CHECK(session.moved() == 4 * kPage);
 }
 
-TEST_CASE("a session that has just had a command is moved only if it must give way") {
+TEST_CASE("moves a recently active session only on an urgent order") {
   Session session;
   const uint64_t stop = session.client->next_sequence + 20;
   while (session.client->next_sequence < stop) session.client->ask(Command::synchronize_context, {});
@@ -148,7 +148,7 @@ TEST_CASE("a session that has just had a command is moved only if it must give w
   CHECK(session.move(kPage, true) == kPage);
 }
 
-TEST_CASE("a stream that waits for the client, and what a destroyed stream had, count as work") {
+TEST_CASE("streams that wait for the client and work of destroyed streams count as work") {
   Session session;
   TestClient& client = *session.client;
   SECTION("a host function") {
@@ -181,7 +181,7 @@ TEST_CASE("a stream that waits for the client, and what a destroyed stream had, 
   }
 }
 
-TEST_CASE("who must give way is asked between two commands, even if it never pauses") {
+TEST_CASE("follows an urgent order between two commands of a busy session") {
   Session session;
   TestClient& client = *session.client;
   client.fake.hold(0);
@@ -197,7 +197,7 @@ TEST_CASE("who must give way is asked between two commands, even if it never pau
   CHECK(session.own() == 4 * kPage);
 }
 
-TEST_CASE("commands are not held back for long by work that does not end") {
+TEST_CASE("endless work delays commands only for a limited time") {
   Session session;
   TestClient& client = *session.client;
   client.fake.hold(0);
@@ -210,7 +210,7 @@ TEST_CASE("commands are not held back for long by work that does not end") {
   client.fake.let_go(0);
 }
 
-TEST_CASE("memory that finds no room to come back waits, is asked for, and lets others pass") {
+TEST_CASE("waits for free memory to move back and keeps asking poold and executes other commands") {
   Session session;
   TestClient& client = *session.client;
   REQUIRE(session.move(4 * kPage) == 4 * kPage);
@@ -229,7 +229,7 @@ TEST_CASE("memory that finds no room to come back waits, is asked for, and lets 
   CHECK(session.intact());
 }
 
-TEST_CASE("an allocation on a full device waits for room, and not where there is no hope") {
+TEST_CASE("an allocation on a full device waits for memory unless it cannot succeed") {
   Session session;
   TestClient& client = *session.client;
   session.leave_free(0);
@@ -251,7 +251,7 @@ TEST_CASE("an allocation on a full device waits for room, and not where there is
   CHECK(client.result(granted) == CUDA_SUCCESS);
 }
 
-TEST_CASE("memory that is registered for direct copies is not any more while it is away, and is again when it is used") {
+TEST_CASE("unregisters moved memory from direct copies and registers it again on use") {
   testing::FakeDirectMemory direct;
   {
     Session session(&direct);
@@ -275,7 +275,7 @@ TEST_CASE("memory that is registered for direct copies is not any more while it 
   CHECK_FALSE(direct.misused());
 }
 
-TEST_CASE("a client that goes while its memory is away, or on its way back, leaves nothing") {
+TEST_CASE("releases everything when a client leaves while its memory is moved") {
   Session session;
   REQUIRE(session.move(4 * kPage) == 4 * kPage);
   SECTION("away") {

@@ -19,7 +19,7 @@ constexpr uint64_t kSecond = make_handle(Kind::context, 1, 2);
 
 }  // namespace
 
-TEST_CASE("mappings are had up to the last granule and not one more") {
+TEST_CASE("grants mappings up to the last granule of the quota") {
   Limited tenant(4 * kPage + kPage - 1);
   CHECK(tenant.map(0, 3) == CUDA_SUCCESS);
   CHECK(tenant.map(10, 2) == CUDA_ERROR_OUT_OF_MEMORY);
@@ -36,7 +36,7 @@ TEST_CASE("mappings are had up to the last granule and not one more") {
   CHECK((*tenant.page)->gpus[0].memory_peak == 4 * kPage);
 }
 
-TEST_CASE("what is being freed is waited for") {
+TEST_CASE("an allocation waits for pending frees") {
   Limited tenant(2 * kPage);
   CHECK(tenant.map(0, 2) == CUDA_SUCCESS);
   tenant.client->create_stream(0);
@@ -51,7 +51,7 @@ TEST_CASE("what is being freed is waited for") {
   CHECK(tenant.refused() == 0);
 }
 
-TEST_CASE("a mapping that the device refuses costs nothing") {
+TEST_CASE("does not charge a mapping that the device refuses") {
   Limited tenant(FakeDriver::kMemory * 2);
   CHECK(tenant.map(0, FakeDriver::kMemory / kPage + 1) == CUDA_ERROR_OUT_OF_MEMORY);
   CHECK(tenant.create(kMemory, FakeDriver::kMemory / kPage + 1) == CUDA_ERROR_OUT_OF_MEMORY);
@@ -59,7 +59,7 @@ TEST_CASE("a mapping that the device refuses costs nothing") {
   CHECK((*tenant.page)->gpus[0].memory_peak == 0);
 }
 
-TEST_CASE("the reply says whether memory was mapped, whatever went wrong before") {
+TEST_CASE("the reply to a mapping reports its own result despite an earlier error") {
   Limited tenant(kPage);
   tenant.client->call("cuMemsetD8Async", bytes_of(uint64_t{1}, uint8_t{1}, uint64_t{16}, uint64_t{0}));
   const Message reply = tenant.client->reply(
@@ -75,7 +75,7 @@ TEST_CASE("the reply says whether memory was mapped, whatever went wrong before"
   CHECK((later.header.flags & wire::kMemoryLimited) == 0);
 }
 
-TEST_CASE("memory of cuMemCreate counts until it is released and unmapped") {
+TEST_CASE("charges memory of cuMemCreate until it is released and unmapped") {
   Limited tenant(3 * kPage);
   CHECK(tenant.create(kMemory, 4) == CUDA_ERROR_OUT_OF_MEMORY);
   CHECK(tenant.create(kMemory, 3) == CUDA_SUCCESS);
@@ -93,7 +93,7 @@ TEST_CASE("memory of cuMemCreate counts until it is released and unmapped") {
   CHECK(tenant.client->fake.used() == kPage);
 }
 
-TEST_CASE("variables of modules count, and a handle is no way around it") {
+TEST_CASE("charges variables of modules and rejects a handle that is in use") {
   Limited tenant(10'000);
   CHECK(tenant.load(kModule, ".global .b8 big[10001];") == CUDA_ERROR_OUT_OF_MEMORY);
   CHECK(tenant.client->fake.module_count() == 0);
@@ -111,7 +111,7 @@ TEST_CASE("variables of modules count, and a handle is no way around it") {
   CHECK(tenant.used() == 1024);
 }
 
-TEST_CASE("a context's limits count by what they are raised") {
+TEST_CASE("charges the increase of a context's limits") {
   Limited tenant(1'000'000);
   CHECK(tenant.set_limit(CU_LIMIT_MALLOC_HEAP_SIZE, (8u << 20) + 900'000) == CUDA_SUCCESS);
   CHECK(tenant.used() == 900'000);
@@ -129,7 +129,7 @@ TEST_CASE("a context's limits count by what they are raised") {
   CHECK(tenant.used() <= 1000);  // nothing of the first context's
 }
 
-TEST_CASE("a context counts what the device lost by it") {
+TEST_CASE("charges a context by the decrease of free device memory") {
   Limited tenant(2 * kPage, [](FakeDriver& fake) { fake.context_bytes = 3 * kPage / 2; });
   const auto create = [&](uint64_t handle) {
     return tenant.client->ask(Command::create_context, bytes_of(wire::CreateContext{handle, 0, 0}));
@@ -144,7 +144,7 @@ TEST_CASE("a context counts what the device lost by it") {
   CHECK(tenant.map(0, 2) == CUDA_SUCCESS);
 }
 
-TEST_CASE("the first context counts as well, where the driver tells what it takes") {
+TEST_CASE("charges the first context where the driver reports its size") {
   const auto told = GENERATE(FakeDriver::TellsUse::of_process, FakeDriver::TellsUse::of_device);
   Limited tenant(4 * kPage, [&](FakeDriver& fake) {
     fake.primary_bytes = 3 * kPage;
@@ -167,7 +167,7 @@ TEST_CASE("the first context counts as well, where the driver tells what it take
   CHECK(tenant.used() == 3 * kPage);
 }
 
-TEST_CASE("the first context counts as all that is in use where nothing could be asked before it") {
+TEST_CASE("charges the first context with all memory in use where no earlier measurement exists") {
   Limited tenant(8 * kPage, [](FakeDriver& fake) {
     fake.memory_used = 2 * kPage;  // another process's
     fake.primary_bytes = 3 * kPage;
@@ -182,7 +182,7 @@ TEST_CASE("the first context counts as all that is in use where nothing could be
   CHECK(tenant.used() == 0);
 }
 
-TEST_CASE("a first context that the quota has no room for is refused, and the session goes on") {
+TEST_CASE("refuses a first context that exceeds the quota and the session continues") {
   Limited tenant(2 * kPage, [](FakeDriver& fake) {
     fake.primary_bytes = 3 * kPage;
     fake.tells_use = FakeDriver::TellsUse::of_process;
@@ -200,7 +200,7 @@ TEST_CASE("a first context that the quota has no room for is refused, and the se
   CHECK(tenant.used() == 3 * kPage);
 }
 
-TEST_CASE("free memory is what the quota leaves, and follows it") {
+TEST_CASE("reports free memory according to the quota") {
   Limited tenant(5 * kPage);
   CHECK(tenant.map(0, 2) == CUDA_SUCCESS);
   const auto info = [&] {
@@ -220,7 +220,7 @@ TEST_CASE("free memory is what the quota leaves, and follows it") {
 }
 
 // The worker's own stream is the first that the fake driver makes: it comes with the first memory to be zeroed.
-TEST_CASE("zeroing new memory holds up neither the reply nor other work, but whatever touches memory") {
+TEST_CASE("zeroing new memory delays only commands that may access memory") {
   Limited tenant(0, [](FakeDriver& fake) { fake.zeroes_memory = false; });
   TestClient& client = *tenant.client;
   CHECK(tenant.map(0, 1) == CUDA_SUCCESS);
@@ -278,7 +278,7 @@ TEST_CASE("zeroing new memory holds up neither the reply nor other work, but wha
   }
 }
 
-TEST_CASE("memory that the device gave and could not zero stays in the peak") {
+TEST_CASE("counts memory that could not be zeroed in the peak") {
   Limited tenant(0, [](FakeDriver& fake) { fake.zeroes_memory = false; });
   TestClient& client = *tenant.client;
   CHECK(tenant.map(0, 1) == CUDA_SUCCESS);

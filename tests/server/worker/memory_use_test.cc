@@ -27,9 +27,9 @@ std::function<MemoryUse(int device)> open_beside(bool nvml) {
 
 }  // namespace
 
-TEST_CASE("without NVML beside the device library nothing is told") { CHECK(open_beside(false) == nullptr); }
+TEST_CASE("reports nothing without NVML beside the device library") { CHECK(open_beside(false) == nullptr); }
 
-TEST_CASE("NVML tells the memory of this process and of all") {
+TEST_CASE("reports the memory of this process and of all processes from NVML") {
   const auto use = open_beside(true);
   REQUIRE(use);
   for (const int device : {0, 1}) {

@@ -67,7 +67,7 @@ CUmemDecompressParams operation(uint64_t from, uint64_t from_bytes, uint64_t to,
 
 }  // namespace
 
-TEST_CASE("multicast objects take devices and the session's memory and give it back") {
+TEST_CASE("adds devices and memory to multicast objects and releases them") {
   Session client;
   client.make_memory(4);
   CUmulticastObjectProp properties{};
@@ -92,7 +92,7 @@ TEST_CASE("multicast objects take devices and the session's memory and give it b
   CHECK(client.fake.used() == used - 4 * kPage);
 }
 
-TEST_CASE("multicast objects are refused what is not there or not the session's") {
+TEST_CASE("rejects unknown or foreign memory for multicast objects") {
   Session client;
   client.make_memory(2);
   for (const uint64_t size : {uint64_t{0}}) CHECK(client.create(kObject, size) == CUDA_ERROR_INVALID_VALUE);
@@ -137,7 +137,7 @@ TEST_CASE("multicast objects are refused what is not there or not the session's"
   CHECK(made == worker::VirtualMemory::kMaxMulticasts);
 }
 
-TEST_CASE("the decompression engine works within the session's memory") {
+TEST_CASE("confines the decompression engine to the session's memory") {
   Session client;
   const auto decompress = [&](auto... operations) {
     return client.ask("cuMemBatchDecompressAsync", bytes_of(kThere, uint64_t{sizeof...(operations)}, operations..., uint64_t{sizeof...(operations)}, uint32_t{0},

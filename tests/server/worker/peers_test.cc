@@ -38,7 +38,7 @@ struct TwoDevices {
 
 }  // namespace
 
-TEST_CASE("a device reaches another one's memory once its context has enabled it, and until it disables it") {
+TEST_CASE("a device can access a peer's memory while its context has enabled it") {
   TwoDevices two;
   CHECK(two.reaches(0, 0));
   CHECK_FALSE(two.reaches(1, 0));
@@ -57,7 +57,7 @@ TEST_CASE("a device reaches another one's memory once its context has enabled it
   CHECK_FALSE(two.reaches(1, 2 * kPage));
 }
 
-TEST_CASE("access of a device lasts as long as any of its contexts has it") {
+TEST_CASE("peer access lasts while any context of the device has it") {
   TwoDevices two;
   two.client.send(Command::create_context, bytes_of(wire::CreateContext{kSecond, 1, 0}));
   REQUIRE(two.enable(kPeer) == CUDA_SUCCESS);
@@ -70,7 +70,7 @@ TEST_CASE("access of a device lasts as long as any of its contexts has it") {
   CHECK_FALSE(two.reaches(1, kPage));
 }
 
-TEST_CASE("memory of a pool is reached by the devices that the pool gives access, whatever contexts enable") {
+TEST_CASE("devices access pool memory according to the pool and not to the contexts") {
   TwoDevices two;
   two.client.send(Command::map_memory, bytes_of(wire::MapMemory{two.client.address(kPage), kPage, 0, 1u << 1}));
   CHECK(two.reaches(1, kPage));

@@ -41,7 +41,7 @@ bool readable(const std::string& path) {
 
 }  // namespace
 
-TEST_CASE("a process of root becomes another user for good") {
+TEST_CASE("a root process changes to another user irrevocably") {
   if (::geteuid() != 0) return gpupool::testing::report_skip("only root becomes another user");
   CHECK(in_child([](Checks& check) {
           check(sandbox::drop_user("nobody").ok());
@@ -56,7 +56,7 @@ TEST_CASE("a process of root becomes another user for good") {
         }) == 0);
 }
 
-TEST_CASE("a user that is not there is told") {
+TEST_CASE("reports an unknown worker user") {
   if (::geteuid() != 0) return gpupool::testing::report_skip("only root becomes another user");
   CHECK(in_child([](Checks& check) {
           const auto dropped = sandbox::drop_user("no-such-user");
@@ -65,7 +65,7 @@ TEST_CASE("a user that is not there is told") {
         }) == 0);
 }
 
-TEST_CASE("a worker's files are libraries, devices and its own library's folder") {
+TEST_CASE("a worker can open only libraries and devices and its library's folder") {
   if (!has_landlock()) return gpupool::testing::report_skip("this kernel has no Landlock");
   const TemporaryFolder kept, other;
   const std::string readable = kept.write("library", "x"), secret = other.write("secret", "x");
@@ -87,7 +87,7 @@ TEST_CASE("a worker's files are libraries, devices and its own library's folder"
         }) == 0);
 }
 
-TEST_CASE("a worker reads of /etc what loaders, names and TLS need, and no keys") {
+TEST_CASE("a worker reads only the files of /etc that loaders and name resolution and TLS need") {
   if (!has_landlock()) return gpupool::testing::report_skip("this kernel has no Landlock");
   CHECK(in_child([](Checks& check) {  // as poold's own user, which may read all of them
           check(sandbox::drop_user("").ok());
@@ -142,11 +142,11 @@ TEST_CASE("a worker makes folders below the one for the driver's cache and nowhe
 }
 
 #if defined(GPUPOOL_ASAN) || defined(GPUPOOL_TSAN)
-TEST_CASE("a worker starts no process, reaches into none, and changes nothing of the machine") {
+TEST_CASE("a worker cannot start or access processes or change the host") {
   gpupool::testing::report_skip("the sanitizers' run-time needs system calls that a worker may not make");
 }
 #else
-TEST_CASE("a worker starts no process, reaches into none, and changes nothing of the machine") {
+TEST_CASE("a worker cannot start or access processes or change the host") {
   const pid_t parent = ::getpid();
   CHECK(in_child([&](Checks& check) {
           check(sandbox::drop_user("").ok());
@@ -184,7 +184,7 @@ TEST_CASE("a worker starts no process, reaches into none, and changes nothing of
 }
 
 #if defined(__x86_64__)
-TEST_CASE("a worker that makes calls by another architecture's numbers is killed") {
+TEST_CASE("kills a worker that uses another architecture's system calls") {
   const auto confined = [](Checks& check) {
     check(sandbox::drop_user("").ok());
     check(sandbox::restrict_calls().ok());
@@ -202,7 +202,7 @@ TEST_CASE("a worker that makes calls by another architecture's numbers is killed
 }
 #endif
 
-TEST_CASE("a worker may do what drivers and connections need") {
+TEST_CASE("allows the system calls that drivers and connections need") {
   CHECK(in_child([](Checks& check) {
           check(sandbox::drop_user("").ok());
           check(sandbox::restrict_calls().ok());
@@ -222,7 +222,7 @@ TEST_CASE("a worker may do what drivers and connections need") {
         }) == 0);
 }
 
-TEST_CASE("calls that would be refused are made where they are only logged") {
+TEST_CASE("performs disallowed calls where they are only logged") {
   CHECK(in_child([](Checks& check) {
           check(sandbox::drop_user("").ok());
           check(sandbox::restrict_calls(sandbox::Calls::log).ok());

@@ -72,7 +72,7 @@ bool eventually(const std::function<bool()>& condition) {
 
 }  // namespace
 
-TEST_CASE("copies go straight between shared memory and the device, rows too") {
+TEST_CASE("copies bytes and rows directly between shared memory and the device") {
   Memory memory;
   Sharing client;
   REQUIRE(client.share(memory, 7) == CUDA_SUCCESS);
@@ -91,7 +91,7 @@ TEST_CASE("copies go straight between shared memory and the device, rows too") {
   for (int row = 0; row < 3; ++row) CHECK(std::memcmp(memory.bytes() + 30'000 + row * 10, data.data() + row * 16, 10) == 0);
 }
 
-TEST_CASE("the memory is read when the stream gets there") {
+TEST_CASE("reads shared memory when the stream reaches the copy") {
   Memory memory;
   Sharing client;
   REQUIRE(client.share(memory, 1) == CUDA_SUCCESS);
@@ -109,7 +109,7 @@ TEST_CASE("the memory is read when the stream gets there") {
   CHECK(memory.bytes()[10] == std::byte{2});
 }
 
-TEST_CASE("memory that could fail under the device is refused") {
+TEST_CASE("rejects memory that could fault during a device access") {
   Memory unsealed(kSize, 0);
   Memory read_only(kSize, F_SEAL_SHRINK | F_SEAL_FUTURE_WRITE);
   Memory sparse(kSize, F_SEAL_SHRINK, false);
@@ -128,7 +128,7 @@ TEST_CASE("memory that could fail under the device is refused") {
   CHECK(client.share(good, 4) == CUDA_ERROR_INVALID_VALUE);
 }
 
-TEST_CASE("kernels find the memory where the program has it if that is free") {
+TEST_CASE("maps shared memory at the program's address if it is free") {
   Memory memory;
   Sharing client;
   void* const free = ::mmap(nullptr, 16 * kSize, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -155,7 +155,7 @@ TEST_CASE("kernels find the memory where the program has it if that is free") {
   CHECK(own == std::vector<std::byte>(kSize, std::byte{8}));
 }
 
-TEST_CASE("copies stay within the memory and the device's") {
+TEST_CASE("confines copies to the shared memory and the session's device memory") {
   Memory memory;
   Sharing client;
   REQUIRE(client.share(memory, 1) == CUDA_SUCCESS);
@@ -181,7 +181,7 @@ TEST_CASE("copies stay within the memory and the device's") {
   CHECK(client.end_reason.find("malformed") != std::string::npos);
 }
 
-TEST_CASE("what is released goes when the stream has passed it, and holds up nobody meanwhile") {
+TEST_CASE("releases memory after earlier stream work without delaying other commands") {
   Memory memory;
   Sharing client;
   REQUIRE(client.share(memory, 1) == CUDA_SUCCESS);
@@ -211,7 +211,7 @@ TEST_CASE("a session's end and a context's leave nothing registered") {
   CHECK(client.fake.registered_count() == 0);
 }
 
-TEST_CASE("another context's memory is not this one's") {
+TEST_CASE("rejects shared memory of another context") {
   Memory memory;
   Sharing client;
   REQUIRE(client.share(memory, 1) == CUDA_SUCCESS);
@@ -221,7 +221,7 @@ TEST_CASE("another context's memory is not this one's") {
   CHECK(client.result(copy) == CUDA_ERROR_INVALID_VALUE);
 }
 
-TEST_CASE("the number of pieces is bounded") {
+TEST_CASE("limits the number of shared memory blocks") {
   Memory memory(4096);
   Sharing client;
   for (uint64_t id = 1; id <= worker::kMaxSharedHostMemory; ++id) REQUIRE(client.share(memory, id, 4096) == CUDA_SUCCESS);

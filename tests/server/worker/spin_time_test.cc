@@ -17,7 +17,7 @@ void take(SpinTime& spin, microseconds each, int waits) {
 
 }  // namespace
 
-TEST_CASE("waits that are known to be short are looked at for longer than a moment") {
+TEST_CASE("spins longer than the minimum for waits that are known to be short") {
   SpinTime spin(many_cores);
   CHECK(spin.limit() == SpinTime::kShortSpin);  // nothing is known yet
   take(spin, microseconds(60), 50);
@@ -37,7 +37,7 @@ TEST_CASE("one long wait is forgotten after a few short ones") {
   CHECK(spin.limit() > SpinTime::kShortSpin);
 }
 
-TEST_CASE("nobody spins where cores are scarce") {
+TEST_CASE("spins only briefly where CPU cores are scarce") {
   SpinTime spin(few_cores);
   take(spin, microseconds(60), 50);
   CHECK(spin.limit() == SpinTime::kShortSpin);

@@ -12,7 +12,7 @@ using namespace gpupool;
 using namespace gpupool::worker::test;
 using wire::Command;
 
-TEST_CASE("a wait that is not over holds up nothing else") {
+TEST_CASE("a pending wait delays no other command") {
   TestClient client;
   client.retain();
   client.create_stream(0);
@@ -34,7 +34,7 @@ TEST_CASE("a wait that is not over holds up nothing else") {
   CHECK(one.header.sequence + two.header.sequence == slow + event);
 }
 
-TEST_CASE("a wait is not for what other threads queue after it") {
+TEST_CASE("a wait does not cover work that other threads queue later") {
   TestClient client;
   client.retain();
   client.create_stream(0);
@@ -90,7 +90,7 @@ TEST_CASE("an event may be destroyed while another thread waits for it") {
   CHECK(client.fake.events.empty());
 }
 
-TEST_CASE("the device's error comes with every wait that sees it") {
+TEST_CASE("reports a device error with every wait that observes it") {
   TestClient client;
   client.retain();
   client.create_stream(0);
@@ -111,7 +111,7 @@ TEST_CASE("the device's error comes with every wait that sees it") {
   client.fake.let_go(0);
 }
 
-TEST_CASE("the device's error is told when it strikes while a wait begins") {
+TEST_CASE("reports a device error that occurs while a wait begins") {
   TestClient client;
   client.retain();
   client.create_stream(0);
@@ -172,7 +172,7 @@ void begin_work(TestClient& client, uint32_t flags = CU_STREAM_NON_BLOCKING) {
 
 }  // namespace
 
-TEST_CASE("what has been waited for is done, whatever the worker has put behind it") {
+TEST_CASE("a finished wait makes a stream idle despite internal work behind it") {
   TestClient client;
   begin_work(client);
   uint64_t wait = 0;
@@ -197,7 +197,7 @@ TEST_CASE("what has been waited for is done, whatever the worker has put behind 
   CHECK(client.ask(Command::synchronize_context, {}) == CUDA_SUCCESS);
 }
 
-TEST_CASE("a stream that was seen done stays so") {
+TEST_CASE("an idle stream stays idle despite internal work behind it") {
   TestClient client;
   begin_work(client);
   client.fake.step(0, 1);
@@ -212,7 +212,7 @@ TEST_CASE("a stream that was seen done stays so") {
   client.fake.let_go(0);
 }
 
-TEST_CASE("what has been waited for with the legacy stream is every blocking stream's work") {
+TEST_CASE("a wait for the legacy stream covers the work of every blocking stream") {
   TestClient client;
   const uint32_t flags = GENERATE(0u, uint32_t{CU_STREAM_NON_BLOCKING});
   begin_work(client, flags);
@@ -240,7 +240,7 @@ TEST_CASE("what has been waited for with the legacy stream is every blocking str
   client.fake.let_go(-1);
 }
 
-TEST_CASE("a legacy stream that was seen idle tells of the blocking streams") {
+TEST_CASE("an idle legacy stream implies idle blocking streams") {
   TestClient client;
   begin_work(client, 0);
   CUresult seen = CUDA_SUCCESS;
@@ -253,7 +253,7 @@ TEST_CASE("a legacy stream that was seen idle tells of the blocking streams") {
   client.fake.let_go(0);
 }
 
-TEST_CASE("the legacy stream is done when what it had to wait for is") {
+TEST_CASE("the legacy stream is idle once the work that it waits for is done") {
   TestClient client;
   begin_work(client, 0);
   client.fake.hold(-1);
@@ -271,7 +271,7 @@ TEST_CASE("the legacy stream is done when what it had to wait for is") {
   client.fake.let_go(0);
 }
 
-TEST_CASE("an event recorded anew says nothing of the stream that it was recorded on") {
+TEST_CASE("a re-recorded event implies nothing about the stream of its earlier record") {
   TestClient client;
   begin_work(client);
   client.create_stream(1);

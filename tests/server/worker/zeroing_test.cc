@@ -148,7 +148,7 @@ TEST_CASE("with several contexts, zeroing a mapping holds up only the call that 
   CHECK(busy.client.fake.used() == 4 * kPage);
 }
 
-TEST_CASE("memory that could not be zeroed gets no name") {
+TEST_CASE("does not bind a handle to memory that could not be zeroed") {
   Busy busy;
   busy.create_context();
   busy.hold();
@@ -169,7 +169,7 @@ TEST_CASE("memory that could not be zeroed gets no name") {
   busy.let_go();
 }
 
-TEST_CASE("what is being zeroed ends before its session") {
+TEST_CASE("finishes zeroing before the session ends") {
   Busy busy;
   busy.create_context();
   busy.hold();
