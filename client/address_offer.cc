@@ -18,7 +18,7 @@ Result<void> agree_on_addresses(AddressSpace& addresses, wire::AddressRange prop
     if (!moved) break;
     proposed = *moved;
   }
-  return Error{ErrorCode::unavailable, "no range of device addresses is free on both sides (is 'ulimit -v' set?)"};
+  return Error{ErrorCode::unavailable, "no range of device addresses is free on both the client and the server; check 'ulimit -v'"};
 }
 
 }  // namespace gpupool::client

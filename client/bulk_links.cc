@@ -45,7 +45,7 @@ void BulkLinks::open() {
   for (unsigned i = 0; i < offer_.connections; ++i) {
     auto connection = open_one();
     if (!connection) {
-      explain("no bulk connection (%s): copies use %zu", connection.error().message.c_str(), opened.size());
+      explain("cannot open another bulk connection (%s): large copies use %zu", connection.error().message.c_str(), opened.size());
       break;
     }
     opened.push_back(std::move(*connection));
@@ -169,7 +169,7 @@ Result<void> BulkLinks::receive_piece(compression::PieceReader& reader, std::vec
   const uint64_t length = transfer->piece_at(header->offset);
   Result<void> received;
   if (!reader.fits(length)) {
-    received = Error{ErrorCode::malformed, "a piece of a wrong size"};
+    received = Error{ErrorCode::malformed, "received a piece of the wrong size"};
   } else if (transfer->rows == 1) {
     received = reader.read({transfer->destination + header->offset, length});
   } else {

@@ -190,7 +190,7 @@ struct Call<Id, M, CUresult (*)(A...), Roles...> {
       if (result != CUDA_SUCCESS) return result;
       wire::Reader reader(reply);
       if (Row::read_reply(reader, arguments)) return CUDA_SUCCESS;
-      session->fail({ErrorCode::malformed, "its reply does not fit the call"});
+      session->fail({ErrorCode::malformed, "protocol error: the reply does not match the call"});
       return Session::failure();
     }
   }

@@ -24,18 +24,20 @@ Result<wire::CheckpointAnswer> exchange_checkpoint(transport::Connection& connec
     if (auto got = receive(connection, &preamble, sizeof preamble, Clock::now() + dead_peer_timeout); !got) return got.error();
   } while (preamble.magic == wire::kMagic && preamble.length == 0);
   wire::CheckpointAnswer answer;
-  if (preamble.magic != wire::kMagic || preamble.length < sizeof answer) return Error{ErrorCode::malformed, "its answer makes no sense"};
+  if (preamble.magic != wire::kMagic || preamble.length < sizeof answer) {
+    return Error{ErrorCode::malformed, "protocol error: malformed answer"};
+  }
   const auto deadline = Clock::now() + dead_peer_timeout;
   if (auto got = receive(connection, &answer, sizeof answer, deadline); !got) return got.error();
   if (answer.sessions > wire::kMostProcessSessions || preamble.length != sizeof answer + answer.sessions * sizeof(wire::ProcessSession)) {
-    return Error{ErrorCode::malformed, "its answer makes no sense"};
+    return Error{ErrorCode::malformed, "protocol error: malformed answer"};
   }
   sessions->resize(answer.sessions);
   if (answer.sessions != 0) {
     if (auto got = receive(connection, sessions->data(), answer.sessions * sizeof(wire::ProcessSession), deadline); !got) return got.error();
   }
   if (std::any_of(sessions->begin(), sessions->end(), [](const auto& session) { return session.state > wire::ProcessState::failed; })) {
-    return Error{ErrorCode::malformed, "its answer names an unknown state of a session"};
+    return Error{ErrorCode::malformed, "protocol error: the answer has an unknown session state"};
   }
   return answer;
 }

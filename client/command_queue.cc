@@ -84,7 +84,7 @@ bool CommandQueue::send(std::span<const iovec> payload) {
     if (*sent == 0) {
       if (!hooks_.wait_for_room(Clock::now() + dead_peer_timeout_)) {
         failed_ = true;
-        hooks_.failed({ErrorCode::lost, "it accepts no more data"});
+        hooks_.failed({ErrorCode::lost, "the server stopped reading (timeout while sending)"});
         return false;
       }
       continue;

@@ -58,8 +58,8 @@ CUresult make_on_server(Context& context, wire::Command command, const Body& bod
     return CUDA_SUCCESS;
   }
   if (result == CUDA_ERROR_OUT_OF_MEMORY) {
-    complain("device %d: no context can be made: the driver takes device memory for it, which counts in the tenant's memory quota (%llu MiB), and there is "
-             "not enough left; ask for a larger quota, or end other programs of the tenant",
+    complain("device %d: cannot create a context: the driver needs device memory for it, which counts against the tenant's memory quota (%llu MiB), and "
+             "not enough is left; request a larger quota, or stop other programs of the tenant",
              context.device->ordinal, static_cast<unsigned long long>(context.device->total_bytes >> 20));
   }
   return result;

@@ -18,7 +18,7 @@ void explain_missing(const char* visible, const std::string& entry, size_t devic
   for (const char* const hides : {"", "-1", "NoDevFiles", "none", "void"}) {
     if (entry == hides) return;
   }
-  complain("CUDA_VISIBLE_DEVICES=%.200s: there is no device '%.50s', the servers have %zu (numbered from 0); this entry and all after it are ignored, as with CUDA",
+  complain("CUDA_VISIBLE_DEVICES=%.200s: device '%.50s' does not exist (devices of the servers: %zu, numbered from 0); this entry and all after it are ignored, as with CUDA",
            visible, entry.c_str(), devices);
 }
 

@@ -134,7 +134,7 @@ CUresult Mirrors::add_variable(Session& session, Context* context, uint64_t addr
     mirror->own_pages = HostPages::create(at, next - at, false);
     mirror->pages = mirror->own_pages.get();
     if (!mirror->pages) {
-      complain("a __managed__ variable has the address 0x%llx on the server, where this program has other memory",
+      complain("cannot use a __managed__ variable: the server placed it at 0x%llx, where this program already has memory",
                static_cast<unsigned long long>(address));
       return CUDA_ERROR_NOT_SUPPORTED;
     }

@@ -69,7 +69,7 @@ Result<std::unique_ptr<Session>> open_session(const Settings& settings, const tr
     const bool passes = !session && (session.error().code == ErrorCode::unavailable || session.error().code == ErrorCode::lost ||
                                      session.error().code == ErrorCode::closed);
     if (!leased || !passes || std::chrono::steady_clock::now() + pause > end) return session;
-    explain("%s; trying again", session.error().message.c_str());
+    explain("%s; retrying", session.error().message.c_str());
     std::this_thread::sleep_for(pause);
   }
 }
@@ -82,7 +82,7 @@ bool open_sessions(const char* text, std::vector<std::unique_ptr<Session>>& sess
     return false;
   }
   if (servers->size() > kMaxServers) {
-    complain("GPUPOOL names %zu servers; more than %u are not supported", servers->size(), kMaxServers);
+    complain("GPUPOOL lists %zu servers; at most %u are supported", servers->size(), kMaxServers);
     return false;
   }
   Settings settings = settings_from_environment();
@@ -144,7 +144,7 @@ bool take_devices(Process& self) {
 CUresult connect(Process& self) {
   const char* servers = std::getenv("GPUPOOL");
   if (!servers || !*servers) {
-    complain("no server is named: set GPUPOOL=tcp://HOST:PORT or pool://SCHEDULER:PORT, or start the program with pool-run");
+    complain("no server configured: set GPUPOOL=tcp://HOST:PORT or pool://SCHEDULER:PORT, or start the program with pool-run");
     return CUDA_ERROR_NO_DEVICE;
   }
   if (!open_sessions(servers, self.sessions) || !take_devices(self)) {

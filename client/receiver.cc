@@ -130,8 +130,8 @@ bool Receiver::pump_until_done(const Waiter& waiter) {
 // is dead: a program that was stopped (SIGSTOP) or not scheduled for that long has neither pinged nor read.
 bool Receiver::stay_alive(Clock::time_point started) {
   if (unanswered_pings_ >= kPingsBeforeLoss && Clock::now() - std::max(last_received_, started) > dead_peer_timeout_) {
-    report(ErrorCode::lost, "no sign of life for " + std::to_string(dead_peer_timeout_.count()) +
-                                " ms (GPUPOOL_DEAD_PEER_TIMEOUT_MS sets this limit)");
+    report(ErrorCode::lost, "no message from the server for " + std::to_string(dead_peer_timeout_.count()) +
+                                " ms (limit: GPUPOOL_DEAD_PEER_TIMEOUT_MS)");
     return false;
   }
   ++unanswered_pings_;
@@ -191,7 +191,7 @@ bool Receiver::parse() {
     wire::MessageHeader header;
     std::memcpy(&header, buffer_.data() + begin_, sizeof header);
     if (header.length > wire::kMaxBodyBytes) {
-      report(ErrorCode::malformed, "message of " + std::to_string(header.length) + " bytes");
+      report(ErrorCode::malformed, "protocol error: a message of " + std::to_string(header.length) + " bytes exceeds the limit");
       return false;
     }
     if (header.retired) hooks_.retired(header.retired);
@@ -261,7 +261,7 @@ bool Receiver::handle(const wire::MessageHeader& header, const std::byte* body) 
     case wire::MessageKind::device_data:
       break;  // handled by parse()
   }
-  report(ErrorCode::malformed, "message of kind " + std::to_string(static_cast<int>(header.kind)));
+  report(ErrorCode::malformed, "protocol error: unknown or malformed message of kind " + std::to_string(static_cast<int>(header.kind)));
   return false;
 }
 
@@ -318,7 +318,7 @@ bool Receiver::receive_data(const wire::MessageHeader& header) {
   if (trace::on()) [[unlikely]] trace::count_received(static_cast<uint16_t>(wire::Command::copy_from_device), sizeof header + header.length);
   const uint64_t total = transfer.width * transfer.rows;
   if (!transfer.destination || head.offset > total || length > total - head.offset) {
-    report(ErrorCode::malformed, "data outside of any copy");
+    report(ErrorCode::malformed, "protocol error: data outside any copy");
     return false;
   }
   return scatter(transfer, head.offset, length);
@@ -343,7 +343,7 @@ bool Receiver::take(std::byte* to, uint64_t length) {
     if (begin_ == end_) {
       const auto ready = connection_.wait(true, false, Clock::now() + dead_peer_timeout_);
       if (!ready || *ready == Connection::Ready::none) {
-        report(ErrorCode::lost, ready ? "a copy from the device stopped half way" : ready.error().message);
+        report(ErrorCode::lost, ready ? "a copy from the device timed out" : ready.error().message);
         return false;
       }
       continue;

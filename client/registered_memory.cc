@@ -33,7 +33,7 @@ std::optional<RegisteredMemory::Lease> RegisteredMemory::use(const HostAllocatio
     if (!region) {
       refused_.insert(allocation.id);
       if (!std::exchange(explained_, true)) {
-        explain("pinned memory is copied on its way to the server: %s", region.error().message.c_str());
+        explain("cannot register pinned memory for RDMA, copies use a buffer: %s", region.error().message.c_str());
       }
       return std::nullopt;
     }

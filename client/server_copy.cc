@@ -137,7 +137,7 @@ bool send_part(const Box& box, const BulkPart& part, uint64_t from_address, uint
   (void)to.post(wire::Command::cancel_bulk, nullptr, wire::CancelBulk{copy.target.copy});
   if (sent == CUDA_ERROR_NOT_SUPPORTED) {
     from.reaches_no_peers();
-    explain("%s does not reach %s: copies between them go through this program; poold's --peers there lists the networks of its peers",
+    explain("server %s cannot reach %s: copies between them go through this program; see --peers of the first server's poold",
             from.server().c_str(), to.server().c_str());
   }
   *result = sent;
@@ -150,7 +150,7 @@ bool send_directly(const Box& box, CUstream source, CUstream target, CUresult* r
   if (!from.may_reach_peers() || !takes_from_peers(box.to.context->session->links().offer())) return false;
   if (const uint32_t version = from.links().offer().peer_protocol; version != wire::kPeerProtocolVersion) {
     from.reaches_no_peers();
-    explain("%s speaks version %#x of the protocol between servers, the program %#x: copies from there go through the program; use the same release of gpupool",
+    explain("server %s has version %#x of the server-to-server protocol, this program %#x: copies from it go through this program; use the same gpupool release",
             from.server().c_str(), version, unsigned{wire::kPeerProtocolVersion});
     return false;
   }

@@ -64,8 +64,8 @@ Result<std::unique_ptr<Session>> Session::open(const Settings& settings, const t
   options.rdma.use = rdma_for(settings, endpoint.scheme);
   options.prefer_shared_memory = settings.shared_memory && settings.carrier == Carrier::automatic;
   if (endpoint.scheme == "tls" && settings.carrier == Carrier::rdma) {
-    return Error{ErrorCode::invalid, "GPUPOOL_TRANSPORT=rdma does not go with a tls:// address, because rdma is not encrypted; use rdma:// in a "
-                                     "network you trust"};
+    return Error{ErrorCode::invalid, "GPUPOOL_TRANSPORT=rdma: not possible with a tls:// address, because rdma is not encrypted; use rdma:// in a "
+                                     "trusted network"};
   }
   if (options.rdma.use == Use::always && !transport::has_rdma_device()) {
     return Error{ErrorCode::unavailable, std::string(endpoint.scheme == "rdma" ? "an rdma:// address" : "GPUPOOL_TRANSPORT=rdma") +
@@ -202,7 +202,7 @@ void Session::fail(const Error& error) {
     if (connection_->direct_memory()) connection_->close();
   }
   if (failed_.exchange(true, std::memory_order_acq_rel)) return;
-  complain("lost the server %s: %s; CUDA calls on its devices fail from now on", settings_.server.c_str(),
+  complain("lost the connection to server %s: %s; CUDA calls on its devices now fail", settings_.server.c_str(),
            why_->c_str());
   receiver_.fail();
   connection_->close();

@@ -138,10 +138,10 @@ void print_table(const Output& out, Rows rows, const Values& all) {
   std::stable_sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) {
     return std::pair(a.second[kWaited], a.second[kCalls]) > std::pair(b.second[kWaited], b.second[kCalls]);
   });
-  out.line("%-28s %10s %11s %14s %14s %12s %12s", "what travelled", "calls", "round trips", "bytes sent", "bytes received",
+  out.line("%-28s %10s %11s %14s %14s %12s %12s", "call", "calls", "round trips", "bytes sent", "bytes received",
            "client (ms)", "waited (ms)");
   for (const auto& [name, values] : rows) print_row(out, name, values);
-  print_row(out, "in all", all);
+  print_row(out, "total", all);
   std::vector<std::pair<uint64_t, const char*>> asked;
   for (uint32_t i = 0; i < cuda::symbol_count(); ++i) {
     const uint64_t count = __atomic_load_n(&gpupool_counting_counts[i], __ATOMIC_RELAXED);
@@ -149,12 +149,12 @@ void print_table(const Output& out, Rows rows, const Values& all) {
   }
   if (asked.empty()) return;
   std::stable_sort(asked.begin(), asked.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
-  out.line("%-38s %10s", "calls by cuGetProcAddress", "calls");
+  out.line("%-38s %10s", "call (from cuGetProcAddress)", "calls");
   for (const auto& [count, name] : asked) out.line("%-38s %10llu", name, static_cast<unsigned long long>(count));
 }
 
 void print_stats(const Output& out, Rows rows, const Values& all) {
-  out.line("%s (process %d): %llu calls travelled, %llu of them waited for an answer, %.1f ms in all; %.3f MB sent, %.3f MB received",
+  out.line("%s (process %d): %llu calls sent, %llu of them waited for a reply, %.1f ms in total; %.3f MB sent, %.3f MB received",
            program_invocation_short_name, static_cast<int>(settings.process), static_cast<unsigned long long>(all[kCalls]),
            static_cast<unsigned long long>(all[kRoundTrips]), milliseconds(all[kWaited]), static_cast<double>(all[kSent]) * 1e-6,
            static_cast<double>(all[kReceived]) * 1e-6);
@@ -166,7 +166,7 @@ void print_stats(const Output& out, Rows rows, const Values& all) {
     }
     if (!list.empty()) out.line("  %s: %s", what, list.c_str());
   };
-  top(kCalls, "most often", [](const Values& v) { return std::to_string(v[kCalls]); });
+  top(kCalls, "most frequent", [](const Values& v) { return std::to_string(v[kCalls]); });
   top(kWaited, "longest waits", [](const Values& v) {
     char text[64];
     std::snprintf(text, sizeof text, "%.1f ms (%llu)", milliseconds(v[kWaited]), static_cast<unsigned long long>(v[kRoundTrips]));

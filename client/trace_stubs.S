@@ -1,5 +1,5 @@
-// For each symbol of symbols.def, in its order: a function that counts and goes on to the symbol, whatever its parameters
-// are. trace.h hands these out instead of the symbols while calls are counted.
+// For each symbol of symbols.def, in its order, a stub that counts the call and jumps to the symbol, with all
+// parameters unchanged. trace.h returns the stubs from cuGetProcAddress instead of the symbols while calls are counted.
 #if defined(__x86_64__)
 #if defined(__has_include)
 #if __has_include(<cet.h>)

@@ -40,7 +40,7 @@ extern "C" CUresult gpupool_cuda_unsupported(uint32_t symbol) {
   using gpupool::client::complain;
   const auto& [name, version] = kSymbols[symbol];
   if (version > CUDA_VERSION && !told_newer[symbol].exchange(true)) {
-    complain("%s is not supported: it came with CUDA %d.%d, and this library has the functions up to CUDA %d.%d", name, version / 1000,
+    complain("%s is not supported: it was added in CUDA %d.%d, and this library implements CUDA up to %d.%d", name, version / 1000,
              version % 1000 / 10, CUDA_VERSION / 1000, CUDA_VERSION % 1000 / 10);
   }
   const std::string_view function = gpupool::cuda::base_name(name);

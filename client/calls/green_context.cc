@@ -55,7 +55,7 @@ CUresult read(const CUdevResource& resource, Session** session, uint64_t* number
 }
 
 CUresult malformed(Session& session) {
-  session.fail({ErrorCode::malformed, "its reply does not fit the call"});
+  session.fail({ErrorCode::malformed, "protocol error: the reply does not match the call"});
   return Session::failure();
 }
 

@@ -103,7 +103,7 @@ CUresult complete(const At& at) {
   deliver_log(std::string(reader.get_text()), result, at.linker->options);
   if (result != CUDA_SUCCESS) return result;
   if (!reader.finished() || size > cuda::kMaxImageBytes) {
-    session.fail({ErrorCode::malformed, "what it linked makes no sense"});
+    session.fail({ErrorCode::malformed, "protocol error: malformed reply to complete_link"});
     return Session::failure();
   }
   std::vector<std::byte> image;
@@ -113,7 +113,7 @@ CUresult complete(const At& at) {
         session.call(wire::Command::linked_image, at.context, wire::GetLinkedImage{at.linker->handle, image.size()}, part);
     if (got != CUDA_SUCCESS) return got;
     if (part.empty() || part.size() > size - image.size()) {
-      session.fail({ErrorCode::malformed, "a part of what it linked has the wrong size"});
+      session.fail({ErrorCode::malformed, "protocol error: a part of the linked image has the wrong size"});
       return Session::failure();
     }
     image.insert(image.end(), part.begin(), part.end());

@@ -81,7 +81,7 @@ Read word(const std::function<void(pool::Request&, const std::string&)>& set) {
 
 const std::map<std::string, Key>& keys() {
   static const std::map<std::string, Key> all{
-      {"gpus", {"a whole number from 1 to 1024; for half of a GPU ask for compute 50 (percent)", [](const std::string& text, PoolAddress& out) {
+      {"gpus", {"a whole number from 1 to 1024; for half a GPU use compute=50", [](const std::string& text, PoolAddress& out) {
                   uint32_t count = 0;
                   if (!read_number(text, count) || count == 0 || count > kMostGpus) return false;
                   out.request.set_gpus(count);
@@ -122,7 +122,7 @@ const std::map<std::string, Key>& keys() {
 }
 
 Result<Scheduler> parse_scheduler(const std::string& text) {
-  if (text.find("://") != std::string::npos) return wrong("'" + text + "' is no HOST:PORT of a scheduler: write it without " + text.substr(0, text.find("://") + 3));
+  if (text.find("://") != std::string::npos) return wrong("'" + text + "': invalid scheduler address; use HOST:PORT without " + text.substr(0, text.find("://") + 3));
   Scheduler scheduler;
   const size_t bracket = text.rfind(']');
   const size_t colon = text.find(':', bracket == std::string::npos ? 0 : bracket);
@@ -130,7 +130,7 @@ Result<Scheduler> parse_scheduler(const std::string& text) {
   if (scheduler.host.starts_with("[") && bracket != std::string::npos && bracket + 1 == scheduler.host.size()) {
     scheduler.host = scheduler.host.substr(1, bracket - 1);
   }
-  if (scheduler.host.empty() || scheduler.host.find_first_of("[]/@ ") != std::string::npos) return wrong("'" + text + "' is no HOST:PORT of a scheduler");
+  if (scheduler.host.empty() || scheduler.host.find_first_of("[]/@ ") != std::string::npos) return wrong("'" + text + "': invalid scheduler address; use HOST:PORT");
   if (colon != std::string::npos && (!read_number(text.substr(colon + 1), scheduler.port) || scheduler.port == 0)) {
     return wrong("'" + text + "': the port must be a number from 1 to 65535");
   }
@@ -144,9 +144,9 @@ Result<void> read_pair(const std::string& pair, std::map<std::string, bool>& see
   if (key == keys().end()) {
     std::string all;
     for (const auto& [known, its] : keys()) all += (all.empty() ? "" : ", ") + known;
-    return wrong("'" + name + "' is nothing that can be asked for; the keys are " + all);
+    return wrong("unknown key '" + name + "'; valid keys: " + all);
   }
-  if (seen[name] && !key->second.repeated) return wrong(name + " is there twice");
+  if (seen[name] && !key->second.repeated) return wrong("duplicate key '" + name + "'");
   seen[name] = true;
   const auto value = equals == std::string::npos ? Result<std::string>(std::string()) : decoded(pair.substr(equals + 1));
   if (!value) return value.error();
@@ -172,7 +172,7 @@ std::string Scheduler::text() const {
 }
 
 Result<PoolAddress> parse_pool_address(const std::string& text) {
-  if (!text.starts_with(kScheme)) return wrong("'" + text + "' does not begin with pool://");
+  if (!text.starts_with(kScheme)) return wrong("'" + text + "' must begin with pool://");
   PoolAddress out;
   out.request.set_gpus(1);
   out.request.set_compute_milli(1000);

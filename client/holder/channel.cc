@@ -68,11 +68,11 @@ std::optional<size_t> leader_of(const grpc::ClientContext& context, std::vector<
 
 std::string failure_text(const Scheduler& scheduler, const grpc::Status& status) {
   const std::string why = pool::connect_failure(status.error_message());
-  if (why.empty()) return "the scheduler " + scheduler.text() + ": " + status.error_message();
-  return "no pool-scheduler answers at " + scheduler.text() + " (" + why + "): check " +
-         (why == pool::kNoGrpc     ? "the host and the port: a poold's address is tcp://HOST:PORT; where pool-scheduler has TLS, set GPUPOOL_TLS_CA"
-          : why.starts_with("TLS") ? "that pool-scheduler has TLS there, and that GPUPOOL_TLS_CA names the authority of its certificate"
-                                   : "the host and the port, and that pool-scheduler runs there");
+  if (why.empty()) return "scheduler " + scheduler.text() + ": " + status.error_message();
+  return "cannot reach pool-scheduler at " + scheduler.text() + " (" + why + "): check " +
+         (why == pool::kNoGrpc     ? "host and port: poold addresses are tcp://HOST:PORT; if pool-scheduler uses TLS, set GPUPOOL_TLS_CA"
+          : why.starts_with("TLS") ? "that pool-scheduler uses TLS on this port, and that GPUPOOL_TLS_CA is the CA of its certificate"
+                                   : "host and port, and that pool-scheduler is running");
 }
 
 }  // namespace gpupool::holder

@@ -85,7 +85,7 @@ Result<void> Holder::run() {
     if (stopping && (lease_.lease().empty() || status.ok() || Clock::now() > *farewell)) return {};
     if (is_final(status.error_code())) return Error{ErrorCode::refused, failure_text(scheduler, status)};
     if (!ever_heard_ && Clock::now() - start > settings_.patience) {
-      return Error{ErrorCode::unavailable, "no scheduler can be reached: " + failure_text(scheduler, status)};
+      return Error{ErrorCode::unavailable, "cannot reach any scheduler: " + failure_text(scheduler, status)};
     }
     if (heard_) between = kFirstPause;
     if (!redirected_ && (!status.ok() || !heard_)) ++next_;
@@ -93,8 +93,9 @@ Result<void> Holder::run() {
     followed = redirected_ && !followed;
     if (followed) continue;
     if (std::exchange(last_told_, "cut") != "cut") {
-      told_((heard_ ? "lost the scheduler " + scheduler.text() + ": " + status.error_message() : failure_text(scheduler, status)) +
-            (lease_.lease().empty() ? "; trying again" : "; what runs goes on, trying again"));
+      told_((heard_ ? "lost the connection to scheduler " + scheduler.text() + ": " + status.error_message()
+                    : failure_text(scheduler, status)) +
+            (lease_.lease().empty() ? "; retrying" : "; running programs are unaffected; retrying"));
     }
     if (stopping) std::this_thread::sleep_for(kFirstPause);
     else pause(with_jitter(between));
@@ -162,7 +163,7 @@ std::optional<Error> Holder::take(const pool::AcquireEvent& event) {
     settings_.address.request.set_ticket(event.queued().ticket());
     tell_place(event.queued());
   } else if (event.has_granted()) {
-    if (last_told_ == "cut") told_("the scheduler is back");
+    if (last_told_ == "cut") told_("reconnected to the scheduler");
     last_told_ = "granted";
     lease_.set_lease(event.granted().lease());
     lease_.set_secret(event.granted().secret());
@@ -182,7 +183,8 @@ std::optional<Error> Holder::take(const pool::AcquireEvent& event) {
 void Holder::tell_place(const pool::Queued& queued) {
   const auto& request = settings_.address.request;
   const std::string what = std::to_string(request.gpus()) + (request.gpus() == 1 ? " GPU" : " GPUs");
-  const std::string text = "waiting for " + what + ": place " + std::to_string(queued.place()) + " of " + std::to_string(queued.waiting()) +
+  const std::string text = "waiting for " + what + ": position " + std::to_string(queued.place()) + " of " +
+                           std::to_string(queued.waiting()) + " in the queue" +
                            (queued.why().empty() ? "" : "; " + queued.why());
   const auto now = Clock::now();
   if (text == last_told_ || now - told_at_ < kBetweenLines) return;

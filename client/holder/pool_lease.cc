@@ -35,9 +35,9 @@ constexpr unsigned kFarewellSeconds = 10;
 constexpr const char* kHelp =
     "Usage: pool-lease pool://SCHEDULER:PORT?gpus=2&memory=8GiB&compute=50&... [PROGRAM [PID]]\n"
     "\n"
-    "Gets GPUs from a pool's scheduler and holds them as long as the process that started\n"
-    "it lives (PID: which one that is). Use pool-run, or GPUPOOL=pool://..., which start it\n"
-    "for you.\n"
+    "Acquires GPUs from a pool's scheduler and holds them while the process that started it\n"
+    "(PID) lives. pool-run and GPUPOOL=pool://... start it; it is not meant to be run by\n"
+    "hand.\n"
     "\n"
     "  --version     print the version\n"
     "  --help        print this text\n";
@@ -75,7 +75,7 @@ Result<std::vector<client::LeasedServer>> servers_of(const pool::Granted& grante
   std::vector<client::LeasedServer> servers;
   for (const auto& server : granted.servers()) {
     auto endpoint = transport::Endpoint::parse(server.address());
-    if (!endpoint) return Error{ErrorCode::malformed, "the node " + server.node() + " has an address that is none: " + endpoint.error().message};
+    if (!endpoint) return Error{ErrorCode::malformed, "node " + server.node() + " has an invalid address: " + endpoint.error().message};
     servers.push_back({std::move(*endpoint), server.token()});
   }
   return servers;
@@ -123,7 +123,7 @@ int hold(holder::PoolAddress address, int process, int signals) {
     client::complain("%s", ended.error().message.c_str());
     (void)file.write({});  // programs that start now see that the lease is over
   }
-  if (!granted_once) answer("refused " + printable(ended ? "pool-lease was ended" : ended.error().message));
+  if (!granted_once) answer("refused " + printable(ended ? "pool-lease was terminated" : ended.error().message));
   if (!granted_once) ::kill(::getpid(), SIGTERM);  // ends the watcher
   watcher.join();
   return ended ? 0 : 1;
@@ -147,7 +147,7 @@ int main(int, char** words) {
     std::from_chars(words[3], words[3] + std::strlen(words[3]), parent);
   }
   const int process = static_cast<int>(::syscall(SYS_pidfd_open, parent, 0));
-  if (process < 0 || ::getppid() != parent) return answer("refused the program has gone"), 1;
+  if (process < 0 || ::getppid() != parent) return answer("refused the starting program has exited"), 1;
   char host[256] = "";
   ::gethostname(host, sizeof host - 1);
   address->request.set_host(host);
@@ -159,7 +159,7 @@ int main(int, char** words) {
   ::sigprocmask(SIG_BLOCK, &ends, nullptr);
   (void)::signal(SIGPIPE, SIG_IGN);
   const int signals = ::signalfd(-1, &ends, SFD_CLOEXEC);
-  if (const pid_t child = ::fork(); child != 0) return child < 0 ? (answer("refused there are too many processes"), 1) : 0;
+  if (const pid_t child = ::fork(); child != 0) return child < 0 ? (answer("refused cannot fork: process limit reached"), 1) : 0;
   try {
     return hold(std::move(*address), process, signals);
   } catch (const std::exception& failure) {

@@ -38,8 +38,8 @@ struct Place {
 
 // Returns why other users could have changed the file or folder; empty: only root and this user can.
 std::string distrust_reason(const struct stat& about) {
-  if (about.st_uid != ::geteuid() && about.st_uid != 0) return "is another user's";
-  if ((about.st_mode & (S_IWGRP | S_IWOTH)) != 0) return "can be written by other users";
+  if (about.st_uid != ::geteuid() && about.st_uid != 0) return "is owned by another user";
+  if ((about.st_mode & (S_IWGRP | S_IWOTH)) != 0) return "is writable by other users";
   return "";
 }
 
@@ -53,7 +53,7 @@ Result<Place> open_folder(const std::string& path) {
     return failed(path, std::string("cannot be found: ") + std::generic_category().message(errno) + "; is pool-lease still running?");
   }
   if (const std::string why = distrust_reason(about); !why.empty()) {
-    return failed(path, "is not used: its folder " + why + "; it must be yours, with mode 0700");
+    return failed(path, "is not used: its folder " + why + "; the folder must be owned by you, with mode 0700");
   }
   return place;
 }
@@ -66,7 +66,7 @@ Result<std::string> contents(const std::string& path) {
   if (file.number() < 0 || ::fstat(file.number(), &about) != 0) {
     return failed(path, std::string("cannot be read: ") + std::generic_category().message(errno) + "; is pool-lease still running?");
   }
-  if (!S_ISREG(about.st_mode)) return failed(path, "is no regular file");
+  if (!S_ISREG(about.st_mode)) return failed(path, "is not a regular file");
   if (const std::string why = distrust_reason(about); !why.empty()) return failed(path, "is not used: it " + why);
   std::string text;
   char part[4096];
@@ -107,16 +107,16 @@ Result<std::vector<LeasedServer>> parse_lease(const std::string& path, const std
     const std::string line = text.substr(at, end - at);
     at = end + 1;
     if (std::exchange(first, false)) {
-      if (line != kFirstLine) return failed(path, "is no lease file of this version");
+      if (line != kFirstLine) return failed(path, "is not a lease file of this version");
       continue;
     }
     const size_t blank = line.find(' ');
     auto endpoint = transport::Endpoint::parse(line.substr(0, blank));
-    if (!endpoint || blank == std::string::npos) return failed(path, "has a line that is no server");
+    if (!endpoint || blank == std::string::npos) return failed(path, "has an invalid line");
     servers.push_back({std::move(*endpoint), line.substr(blank + 1)});
   }
   if (first) return failed(path, "is empty");
-  if (servers.empty()) return failed(path, "names no server: the lease is over");
+  if (servers.empty()) return failed(path, "lists no servers: the lease has ended");
   return servers;
 }
 
@@ -139,13 +139,13 @@ Result<std::string> make_lease_folder() {
     std::string folder = std::string(parent) + "/gpupool-lease-XXXXXX";
     if (*parent != '\0' && ::mkdtemp(folder.data())) return folder + "/servers";
   }
-  return Error{ErrorCode::unavailable, std::string("cannot make a folder in /tmp: ") + std::generic_category().message(errno)};
+  return Error{ErrorCode::unavailable, std::string("cannot create a folder in /tmp: ") + std::generic_category().message(errno)};
 }
 
 Result<void> write_lease_file(const std::string& path, const std::vector<LeasedServer>& servers) {
   std::string text = std::string(kFirstLine) + "\n";
   for (const LeasedServer& server : servers) {
-    if (!is_token(server.token)) return failed(path, "cannot be written: the token for " + server.endpoint.text() + " has blanks or control characters");
+    if (!is_token(server.token)) return failed(path, "cannot be written: the token for " + server.endpoint.text() + " contains spaces or control characters");
     text += server.endpoint.text() + " " + server.token + "\n";
   }
   const auto place = open_folder(path);

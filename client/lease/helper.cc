@@ -45,7 +45,7 @@ int spawn(const std::string& holder, const std::string& address, const std::stri
 
 Result<std::string> acquire_lease(const std::string& holder, const std::string& address, const std::string& program) {
   int answer[2];
-  if (::pipe2(answer, O_CLOEXEC) != 0) return Error{ErrorCode::unavailable, std::string("no pipe: ") + std::generic_category().message(errno)};
+  if (::pipe2(answer, O_CLOEXEC) != 0) return Error{ErrorCode::unavailable, std::string("cannot create a pipe: ") + std::generic_category().message(errno)};
   pid_t pid = -1;
   const int error = spawn(holder, address, program, answer[1], pid);
   ::close(answer[1]);
@@ -67,7 +67,7 @@ Result<std::string> acquire_lease(const std::string& holder, const std::string& 
     line.append(part, static_cast<size_t>(length));
   }
   ::close(answer[0]);
-  if (line.empty() || line.back() != '\n') return Error{ErrorCode::refused, "pool-lease ended without an answer"};
+  if (line.empty() || line.back() != '\n') return Error{ErrorCode::refused, "pool-lease exited without an answer"};
   line.pop_back();
   constexpr std::string_view kGranted = "granted ", kRefused = "refused ", kInvalid = "invalid ";
   if (line.starts_with(kGranted)) return line.substr(kGranted.size());

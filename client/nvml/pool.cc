@@ -31,7 +31,7 @@ Result<std::vector<std::unique_ptr<Source>>> open_sources(bool may_be_empty) {
   std::vector<std::unique_ptr<Source>> sources;
   const std::string text = servers_of_program();
   if (text.empty() && may_be_empty) return sources;
-  if (text.empty()) return Error{ErrorCode::unavailable, "no server is named: set GPUPOOL=tcp://HOST:PORT, or start the program with pool-run"};
+  if (text.empty()) return Error{ErrorCode::unavailable, "no server configured: set GPUPOOL=tcp://HOST:PORT, or start the program with pool-run"};
   const auto named = client::named_servers(text);
   if (!named) return named.error();
   const client::Settings settings = client::settings_from_environment();
@@ -39,7 +39,7 @@ Result<std::vector<std::unique_ptr<Source>>> open_sources(bool may_be_empty) {
     auto server = Server::open(settings, [text, at]() -> Result<client::LeasedServer> {
       auto now = client::named_servers(text);
       if (!now) return now.error();
-      if (at >= now->size()) return Error{ErrorCode::refused, "the lease has another server now"};
+      if (at >= now->size()) return Error{ErrorCode::refused, "the lease has fewer servers now"};
       return std::move((*now)[at]);
     });
     if (!server) {

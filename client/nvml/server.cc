@@ -49,7 +49,7 @@ Result<void> Server::connect() {
   auto connection = client::connect_to_poold(settings_, *found, std::move(wish), kPatience, &reply);
   if (!connection) return connection.error();
   if (!devices_.empty() && !same_gpus(devices_, reply.devices)) {
-    return Error{ErrorCode::refused, "its GPUs are others than before"};
+    return Error{ErrorCode::refused, "its GPUs have changed"};
   }
   devices_ = std::move(reply.devices);
   driver_version_ = client::driver_version_setting().value_or(std::min(cuda::kPromisedVersion, reply.driver_version));
@@ -58,17 +58,17 @@ Result<void> Server::connect() {
 }
 
 Result<monitor::State> Server::ask() {
-  if (!connection_) return Error{ErrorCode::closed, "there is no connection"};
+  if (!connection_) return Error{ErrorCode::closed, "not connected"};
   const auto deadline = Clock::now() + kPatience;
   wire::Preamble preamble;
   const iovec question[] = {{&preamble, sizeof preamble}};
   if (auto sent = transport::send_all(*connection_, question, deadline); !sent) return sent.error();
   if (auto got = transport::receive_exact(*connection_, std::as_writable_bytes(std::span(&preamble, 1)), deadline); !got) return got.error();
-  if (preamble.magic != wire::kMagic || preamble.length > wire::kMaxBodyBytes) return Error{ErrorCode::malformed, "its answer makes no sense"};
+  if (preamble.magic != wire::kMagic || preamble.length > wire::kMaxBodyBytes) return Error{ErrorCode::malformed, "protocol error: malformed answer"};
   std::string body(preamble.length, '\0');
   if (auto got = transport::receive_exact(*connection_, std::as_writable_bytes(std::span(body)), deadline); !got) return got.error();
   auto state = monitor::decode_state(body);
-  if (state && state->gpus.size() != devices_.size()) return Error{ErrorCode::malformed, "it tells of other GPUs than before"};
+  if (state && state->gpus.size() != devices_.size()) return Error{ErrorCode::malformed, "protocol error: the number of GPUs has changed"};
   return state;
 }
 
@@ -89,14 +89,14 @@ const monitor::State* Server::look() {
   auto state = ask_anew();
   if (!state) {
     connection_.reset();
-    if (!lost_) client::complain("lost the server %s: %s; NVML calls on its GPUs fail until it is back", name_.c_str(), state.error().message.c_str());
+    if (!lost_) client::complain("lost the connection to server %s: %s; NVML calls on its GPUs fail until it is restored", name_.c_str(), state.error().message.c_str());
     pause_ = lost_ ? std::min<std::chrono::milliseconds>(2 * pause_, kLongestPause) : kFirstPause;
     lost_ = true;
     try_again_ = Clock::now() + pause_;
     return nullptr;
   }
   if (std::exchange(lost_, false)) {
-    client::explain("the server %s is back", name_.c_str());
+    client::explain("reconnected to server %s", name_.c_str());
     history_.clear();
   }
   state_ = std::move(*state);

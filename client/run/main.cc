@@ -35,42 +35,46 @@ constexpr const char* kHelp =
     "Usage: pool-run [--server tcp://HOST:PORT[,...]] [--token-file FILE] [--preload] [--stats] [--] PROGRAM [ARGUMENTS...]\n"
     "       pool-run [--server pool://SCHEDULER:PORT] [--gpus 2] [--memory 8GiB] [...] [--] PROGRAM [ARGUMENTS...]\n"
     "\n"
-    "Runs PROGRAM so that its CUDA calls are executed by the poold at HOST:PORT, or by GPUs\n"
-    "that the pool's scheduler grants it.\n"
+    "Runs PROGRAM with its CUDA calls executed by the poold at HOST:PORT, or on GPUs leased\n"
+    "from the pool's scheduler.\n"
     "\n"
-    "  --server URL  the poold to use; default: $GPUPOOL. rdma://HOST:PORT insists on\n"
-    "                RDMA, shm:///PATH is a socket on this host. Several with commas: their\n"
-    "                devices are numbered through in this order, as CUDA_VISIBLE_DEVICES\n"
-    "                counts them; the program does not start without all of them\n"
-    "                Of a pool: its scheduler, or several with commas\n"
+    "  --server URL  the poold to use; default: $GPUPOOL. rdma://HOST:PORT requires RDMA,\n"
+    "                shm:///PATH is a Unix socket on this host. Several servers, separated\n"
+    "                by commas: their devices are numbered consecutively in this order, as\n"
+    "                CUDA_VISIBLE_DEVICES counts them; all of them must be reachable.\n"
+    "                For a pool: its scheduler, or several separated by commas\n"
     "  --gpus N, --compute PERCENT, --memory SIZE, --model NAME, --one-host, --cpus N,\n"
     "  --host-memory SIZE, --mode elastic|hard, --priority low|normal|high, --near LABEL,\n"
     "  --apart LABEL, --label LABEL\n"
-    "                what to ask the pool for: a number of GPUs [1], and of each a part of\n"
-    "                its compute [100] and memory [the same part]. Held while PROGRAM lives.\n"
+    "                resources to request from the pool: number of GPUs [1], and of each\n"
+    "                GPU a percentage of its compute [100] and an amount of memory [the\n"
+    "                same share]. Held while PROGRAM runs.\n"
     "                Labels place leases of a tenant near or apart from each other\n"
     "                (docs/operations.md, \"Lease options\")\n"
     "  --token-file FILE  the file with your tenant's token; default: $GPUPOOL_TOKEN_FILE\n"
-    "  --preload     also put the client library into LD_PRELOAD, for programs that find\n"
+    "  --preload     also add the client library to LD_PRELOAD, for programs that find\n"
     "                libcuda.so.1 by a path of their own (RPATH)\n"
-    "  --stats       at the end of each process that used the pool, print on stderr what\n"
-    "                travelled: calls, round trips, bytes, time waited\n"
+    "  --stats       when a process that used the pool ends, print traffic statistics on\n"
+    "                stderr: calls, round trips, bytes, time waited\n"
     "  --version     print the version\n"
     "  --help        print this text\n"
     "\n"
-    "GPUPOOL_TRANSPORT says what carries a session with a tcp:// server: auto (the default:\n"
-    "shared memory on this host, RDMA where both sides have it, else TCP), tcp, or rdma (or\n"
-    "fail); GPUPOOL_RDMA_DEVICE and others say how, GPUPOOL_LOG=debug what it became.\n"
+    "GPUPOOL_TRANSPORT selects the transport for tcp:// servers: auto (the default: shared\n"
+    "memory on this host, RDMA if both sides have it, else TCP), tcp, or rdma (fails without\n"
+    "RDMA); GPUPOOL_RDMA_DEVICE and others configure RDMA; GPUPOOL_LOG=debug prints the\n"
+    "transport in use.\n"
     "\n"
-    "For NCCL it sets NCCL_SHM_DISABLE=1 (GPUs of another host do not share this one's\n"
-    "memory) and, where all GPUs are one server's, NCCL_P2P_LEVEL=SYS (they reach each\n"
-    "other, though this host has no PCIe that would show it) and NCCL_HOSTID (those of\n"
-    "another server are another host's). What you have set yourself stays.\n"
-    "For JAX it puts a plugin into PYTHONPATH: without it JAX uses the CPU on a machine\n"
-    "that has no device file of an NVIDIA GPU.\n"
+    "For NCCL, pool-run sets NCCL_SHM_DISABLE=1, because GPUs of another host do not share\n"
+    "this host's memory. If all GPUs are on one server, it also sets NCCL_P2P_LEVEL=SYS,\n"
+    "because the GPUs reach each other although this host's PCIe topology does not show it,\n"
+    "and NCCL_HOSTID, so that GPUs of other servers count as other hosts. Variables that\n"
+    "you have set stay unchanged.\n"
+    "For JAX, it adds a plugin to PYTHONPATH: without it JAX uses the CPU on a machine\n"
+    "without NVIDIA device files.\n"
     "\n"
-    "The exit status is PROGRAM's; 127: it was not found, 126: it cannot be executed,\n"
-    "125: gpupool's client library is missing, or the pool gives no GPU, 2: wrong usage.\n";
+    "The exit status is PROGRAM's, or 127: PROGRAM not found, 126: PROGRAM cannot be\n"
+    "executed, 125: gpupool's client library is missing, or the pool granted no GPU, 2:\n"
+    "wrong usage.\n";
 
 int fail(int status, const std::string& why) {
   std::fprintf(stderr, "pool-run: %s\n", why.c_str());
@@ -108,7 +112,7 @@ int parse_wish(char**& words, Arguments& out, bool& found) {
   found = std::find(std::begin(kWishes), std::end(kWishes), name) != std::end(kWishes);
   if (!found) return 0;
   std::string value = equals == std::string::npos ? "1" : word.substr(equals + 1);
-  if (name == "one-host" && equals != std::string::npos) return fail(kExitUsage, "--one-host has no value");
+  if (name == "one-host" && equals != std::string::npos) return fail(kExitUsage, "--one-host takes no value");
   if (name != "one-host" && equals == std::string::npos) {
     if (words[1] == nullptr) return fail(kExitUsage, "--" + name + " needs a value; see pool-run --help");
     value = *++words;
@@ -204,8 +208,7 @@ int run(char** words) {
   }
   const bool pool = arguments.server.starts_with("pool://");
   if (!pool && !arguments.wishes.empty()) {
-    return fail(kExitUsage, "--" + arguments.wishes.substr(0, arguments.wishes.find('=')) + " asks a pool; name its scheduler with --server pool://HOST:PORT, not '" +
-                                arguments.server + "'");
+    return fail(kExitUsage, "--" + arguments.wishes.substr(0, arguments.wishes.find('=')) + " requires a pool; use --server pool://HOST:PORT instead of '" + arguments.server + "'");
   }
   if (!pool && !arguments.server.starts_with("lease:")) {
     if (const auto servers = gpupool::client::named_servers(arguments.server); !servers) return fail(kExitUsage, servers.error().message);
@@ -219,12 +222,12 @@ int run(char** words) {
   const fs::path library = client_library(status);
   if (status || !fs::is_regular_file(library, status)) {
     return fail(kExitBroken,
-                "gpupool's client library is not at " + library.string() + "; install or build it there");
+                "cannot find gpupool's client library at " + library.string() + "; install or build it");
   }
   const std::string forbidden = arguments.preload ? ":; \t\n" : ":;";
   if (library.string().find_first_of(forbidden) != std::string::npos) {
-    return fail(kExitBroken, "the dynamic linker cannot take the folder " + library.parent_path().string() +
-                                 "; move gpupool to a path without colons, semicolons and blanks");
+    return fail(kExitBroken, "cannot use the library folder " + library.parent_path().string() +
+                                 ": the dynamic linker accepts no paths with colons, semicolons or spaces; move gpupool");
   }
   const std::string token_file = arguments.token_file.empty() ? "" : fs::absolute(arguments.token_file).string();
   if (!token_file.empty() && !gpupool::set_environment("GPUPOOL_TOKEN_FILE", token_file)) return fail(kExitBroken, "out of memory");

@@ -186,7 +186,7 @@ std::vector<Gpu> read_gpus(const Api& api, const std::vector<std::string>& wante
     reader.sensors();
     gpus.push_back(std::move(gpu));
   }
-  if (gpus.empty()) failure = wanted.empty() ? "there is no GPU" : "there is no such GPU";
+  if (gpus.empty()) failure = wanted.empty() ? "no GPU found" : "no GPU matches --id";
   return gpus;
 }
 

@@ -44,17 +44,17 @@ std::string read_format(const std::string& format, Csv& csv) {
     word.erase(0, word.find_first_not_of(' '));
     if (word == "noheader") csv.header = false;
     else if (word == "nounits") csv.units = false;
-    else if (word != "csv") return "--format=" + format + " is none of csv, csv,noheader, csv,nounits";
+    else if (word != "csv") return "--format=" + format + ": must be csv, optionally with ,noheader or ,nounits";
   }
   return "";
 }
 
 std::string check(const Arguments& arguments, Csv& csv) {
   for (const std::string& name : arguments.columns) {
-    if (!find_field(name)) return "--query-gpu has no field '" + name + "'; see pool-smi --help-query-gpu";
+    if (!find_field(name)) return "--query-gpu: unknown field '" + name + "'; see pool-smi --help-query-gpu";
   }
   for (const std::string& name : arguments.process_columns) {
-    if (!is_process_column(name)) return "--query-compute-apps has no field '" + name + "': it has pid, process_name, used_gpu_memory, gpu_uuid";
+    if (!is_process_column(name)) return "--query-compute-apps: unknown field '" + name + "'; valid fields: pid, process_name, used_gpu_memory, gpu_uuid";
   }
   csv.columns = arguments.columns.empty() ? arguments.process_columns : arguments.columns;
   return read_format(arguments.format, csv);
@@ -85,9 +85,9 @@ int run(const Arguments& arguments) {
   }
   const char* const server = std::getenv("GPUPOOL");
   if (server && std::string_view(server).starts_with("pool://")) {
-    return fail(kExitUsage, "a scheduler has no GPUs itself, and nothing is leased only to be looked at: run pool-smi under pool-run, or name a poold with --server tcp://HOST:PORT");
+    return fail(kExitUsage, "GPUPOOL is the address of a scheduler, and pool-smi does not lease GPUs: run pool-smi under pool-run, or use --server tcp://HOST:PORT");
   }
-  if (!server || !*server) return fail(kExitNoServer, "no server is named: give --server tcp://HOST:PORT, or set GPUPOOL");
+  if (!server || !*server) return fail(kExitNoServer, "no server configured: use --server tcp://HOST:PORT, or set GPUPOOL");
   Api api;
   if (const std::string wrong = api.load(); !wrong.empty()) return fail(1, wrong);
   // The library has logged the reason.
@@ -104,19 +104,19 @@ int run(const Arguments& arguments) {
 
 int read_and_run(int count, char** words) {
   Arguments arguments;
-  CLI::App app{"Shows the GPUs that GPUPOOL gives a program: memory up to the quota, use, and this host's processes."};
+  CLI::App app{"Shows the GPUs that GPUPOOL names: memory within the quota, utilization, and this host's processes."};
   app.set_version_flag("--version", std::string("pool-smi ") + gpupool::run::kVersion);
-  app.add_option("--server", arguments.server, "Address of a poold, or several with commas; default: $GPUPOOL");
+  app.add_option("--server", arguments.server, "Address of a poold, or a comma-separated list; default: $GPUPOOL");
   app.add_option("--token-file", arguments.token_file, "File with your tenant's token; default: $GPUPOOL_TOKEN_FILE");
   app.add_option("-i,--id", arguments.gpus, "Only these GPUs: index, UUID or bus id")->delimiter(',');
-  app.add_flag("-L,--list-gpus", arguments.list, "One line for each GPU");
-  app.add_flag("--json", arguments.json, "Everything, as JSON");
-  auto* const gpu = app.add_option("--query-gpu", arguments.columns, "These fields of each GPU, with commas between them")->delimiter(',');
-  auto* const apps = app.add_option("--query-compute-apps", arguments.process_columns, "These fields of each process: pid, process_name, used_gpu_memory, gpu_uuid")->delimiter(',');
+  app.add_flag("-L,--list-gpus", arguments.list, "Print one line for each GPU");
+  app.add_flag("--json", arguments.json, "Print all fields as JSON");
+  auto* const gpu = app.add_option("--query-gpu", arguments.columns, "Comma-separated fields to print for each GPU")->delimiter(',');
+  auto* const apps = app.add_option("--query-compute-apps", arguments.process_columns, "Comma-separated fields to print for each process: pid, process_name, used_gpu_memory, gpu_uuid")->delimiter(',');
   app.add_option("--format", arguments.format, "csv[,noheader][,nounits]");
-  app.add_option("-l,--loop", arguments.every, "Again and again, after so many seconds")->check(CLI::Range(0.05, 86400.0));
+  app.add_option("-l,--loop", arguments.every, "Repeat every N seconds")->check(CLI::Range(0.05, 86400.0));
   bool help_fields = false;
-  app.add_flag("--help-query-gpu", help_fields, "The fields of --query-gpu");
+  app.add_flag("--help-query-gpu", help_fields, "List the fields of --query-gpu");
   gpu->excludes(apps);
   try {
     app.parse(count, words);

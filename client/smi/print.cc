@@ -70,7 +70,7 @@ std::string as_table(const std::vector<Gpu>& gpus) {
                      with_unit(gpu, "utilization.gpu").c_str(), temperature(gpu).c_str());
     out += formatted("|      %-39s | %21s | %6s | %-16s |\n", gpu.get("pci.bus_id").c_str(), "", "", with_unit(gpu, "power.draw").c_str());
   }
-  out += rule + formatted("| %5s  %9s  %-65.65s  %13s |\n", "GPU", "PID", "Process of this host", "GPU memory");
+  out += rule + formatted("| %5s  %9s  %-65.65s  %13s |\n", "GPU", "PID", "Process on this host", "GPU memory");
   bool any = false;
   for (const Gpu& gpu : gpus) {
     for (const Process& process : gpu.processes) {

@@ -187,7 +187,7 @@ Counts count_calls(const std::vector<std::string>& words, Environment environmen
   std::ifstream lines(file);
   for (std::string line; std::getline(lines, line);) {
     Counts counts;
-    if (std::sscanf(line.c_str(), "gpupool: in all %lf %lf", &counts.calls, &counts.round_trips) == 2) return counts;
+    if (std::sscanf(line.c_str(), "gpupool: total %lf %lf", &counts.calls, &counts.round_trips) == 2) return counts;
   }
   throw std::runtime_error(words[0] + " left no trace");
 }

@@ -114,7 +114,7 @@ std::optional<std::string> Jobs::fault_of(const Job& job, const Troubles& troubl
   for (const std::string& node : job.nodes) excused = excused || troubles.of_host(node, job.started, job.ended);
   for (const auto& session : ledger_.sessions()) excused = excused || (session.lease == job.lease && troubles.of_worker(session.node, session.worker));
   // A client that requests a lease without a scheduler gives up after ten seconds.
-  excused = excused || (has(job.output, "no scheduler can be reached") && troubles.of_host(kSchedulers, job.started, job.ended));
+  excused = excused || (has(job.output, "cannot reach any scheduler") && troubles.of_host(kSchedulers, job.started, job.ended));
   if (excused) return ++tally_.excused, std::nullopt;
   if (job.may_be_preempted && has(job.output, "of a higher priority")) return ++tally_.preempted, std::nullopt;
   return "nothing was done to it";

@@ -187,5 +187,5 @@ TEST_CASE("command queue: a peer that takes no more data in time has failed") {
   line.connection.set_room(10);
   line.append("does not fit");
   CHECK_FALSE(line.queue.flush());
-  CHECK(line.failures == std::vector<std::string>{"it accepts no more data"});
+  CHECK(line.failures == std::vector<std::string>{"the server stopped reading (timeout while sending)"});
 }

@@ -67,13 +67,13 @@ TEST_CASE("devices: an entry of CUDA_VISIBLE_DEVICES that names no device is rep
   static std::string said;
   complaint_listener = [](const char* text, size_t length) { said += std::string(text, length) + "\n"; };
   CHECK(seen("0,4,1,9") == "0");
-  CHECK(said == "CUDA_VISIBLE_DEVICES=0,4,1,9: there is no device '4', the servers have 4 (numbered from 0); this entry and all after it are ignored, as with CUDA\n");
+  CHECK(said == "CUDA_VISIBLE_DEVICES=0,4,1,9: device '4' does not exist (devices of the servers: 4, numbered from 0); this entry and all after it are ignored, as with CUDA\n");
   said.clear();
   CHECK(seen("GPU-44").empty());
-  CHECK(said.find("no device 'GPU-44'") != std::string::npos);
+  CHECK(said.find("device 'GPU-44' does not exist") != std::string::npos);
   said.clear();
   CHECK(seen("all").empty());
-  CHECK(said.find("no device 'all'") != std::string::npos);
+  CHECK(said.find("device 'all' does not exist") != std::string::npos);
   said.clear();
   for (const char* const good : {"", "-1", "0,-1", "NoDevFiles", "3,2", "1,1"}) seen(good);
   CHECK(said.empty());

@@ -89,7 +89,7 @@ TEST_CASE("managed memory of a lost server") {
   const int status = app.wait(kLongPatience);
   INFO(app.output());
   CHECK(status == 128 + SIGBUS);
-  CHECK(!lines_with(app.output(), "gpupool: the program uses managed memory that was on the server, which is lost").empty());
+  CHECK(!lines_with(app.output(), "gpupool: managed memory is lost: it was on a server whose connection is lost").empty());
 }
 
 // Where the device is elsewhere a forked child has none of it, as with CUDA.

@@ -32,10 +32,10 @@ TEST_CASE("what runs goes on without a scheduler and the next one knows of it") 
   Process app(pool.command({"--gpus", "4"}, {driver_app(), "hold_memory"}), {});
   REQUIRE(app.await_output("holding"));
   pool.scheduler().kill();
-  REQUIRE(app.await_output("lost the scheduler"));
+  REQUIRE(app.await_output("lost the connection to scheduler"));
   CHECK(run_to_end({"kill", "-0", std::to_string(app.pid())}).status == 0);
   pool.scheduler().start();
-  REQUIRE(app.await_output("the scheduler is back"));
+  REQUIRE(app.await_output("reconnected to the scheduler"));
   CHECK(eventually([&] { return has(pool.pool_admin({"leases"}), "held"); }));
   CHECK(has(pool.pool_admin({"leases"}), "driver_app"));
 

@@ -67,7 +67,7 @@ TEST_CASE("a leased host that does not answer at once is asked again") {
       folder.write("lease", "gpupool lease 1\ntcp://127.0.0.1:" + std::to_string(port) + " " + maker.token(maker.lease({gpus_of(pool)[2]})) + "\n");
   Environment environment = pool.through({{"GPUPOOL", "lease:" + file}, {"GPUPOOL_LOG", "debug"}, {"GPUPOOL_BULK_CONNECTIONS", "0"}, {"GPUPOOL_CONNECT_TIMEOUT_MS", "60000"}});
   Process app({driver_app(), "list_devices"}, environment);
-  REQUIRE(app.await_output("trying again"));
+  REQUIRE(app.await_output("retrying"));
   const Proxy host_comes(pool.poold().endpoint(), Proxy::kNever, Proxy::kNever, static_cast<uint16_t>(port));
   const int status = app.wait(kLongPatience);
   app.await_end_of_output();
@@ -76,7 +76,7 @@ TEST_CASE("a leased host that does not answer at once is asked again") {
   // Without a lease the address may be wrong: that is said at once.
   const Finished unleased = run_patiently({driver_app(), "list_devices"}, pool.through({{"GPUPOOL", "tcp://127.0.0.1:" + std::to_string(free_port())}, {"GPUPOOL_LOG", "debug"}}));
   CHECK(unleased.status != 0);
-  CHECK(!has(unleased.output, "trying again"));
+  CHECK(!has(unleased.output, "retrying"));
 }
 
 TEST_CASE("a session of a lease gets at no other GPU") {

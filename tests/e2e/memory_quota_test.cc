@@ -77,7 +77,7 @@ TEST_CASE("a quota without room for a context is told by the call that makes it"
   const Finished app = run_patiently({driver_app(), "quota_without_room_for_a_context"}, pool->through());
   INFO(app.output);
   CHECK(app.status == 0);
-  CHECK(app.output.find("gpupool: device 0: no context can be made") != std::string::npos);
+  CHECK(app.output.find("gpupool: device 0: cannot create a context") != std::string::npos);
   CHECK(app.output.find("memory quota (8 MiB)") != std::string::npos);
   CHECK(pool->poold().await_log("context_exceeds_quota", 2));
 }

@@ -135,7 +135,7 @@ TEST_CASE("a server that dies is lost to nvml until it is back") {
   app.await_end_of_output();
   INFO(app.output());
   CHECK(has(app.output(), "back"));
-  CHECK(lines_with(app.output(), "lost the server").size() == 1);
+  CHECK(lines_with(app.output(), "lost the connection to server").size() == 1);
 }
 
 TEST_CASE("a lease shows its GPUs to nvml and no others") {
@@ -179,11 +179,11 @@ TEST_CASE("the library shows all of NVML and nothing else") {
 TEST_CASE("nvml without a server says why once") {
   const Finished none = smi({}, {});
   CHECK(none.status == 9);
-  CHECK(has(none.output, "pool-smi: no server is named: give --server tcp://HOST:PORT, or set GPUPOOL"));
+  CHECK(has(none.output, "pool-smi: no server configured: use --server tcp://HOST:PORT, or set GPUPOOL"));
   const Finished nobody = smi({}, {{"GPUPOOL", "tcp://127.0.0.1:1"}});
   CHECK(nobody.status == 9);
   CHECK(lines_with(nobody.output, "gpupool:").size() == 1);
-  CHECK(has(smi({}, {{"GPUPOOL", "pool://127.0.0.1:1"}}).output, "run pool-smi under pool-run, or name a poold with --server tcp://HOST:PORT"));
+  CHECK(has(smi({}, {{"GPUPOOL", "pool://127.0.0.1:1"}}).output, "run pool-smi under pool-run, or use --server tcp://HOST:PORT"));
 }
 
 TEST_CASE("pool-smi prints tables lists csv and json") {

@@ -196,7 +196,8 @@ TEST_CASE("a wrong setting is named and counts as not set") {
                                                 {"GPUPOOL_RDMA_SERVICE_LEVEL", "16"}, {"GPUPOOL_BULK_CONNECTIONS", "many"}}));
   INFO(app.output);
   CHECK(app.output.find("cuInit CUDA_SUCCESS") != std::string::npos);
-  for (const char* said : {"GPUPOOL_TRANSPORT=pigeon is none of auto, tcp, rdma", "GPUPOOL_BULK_CONNECTIONS=many is no number",
+  for (const char* said : {"GPUPOOL_TRANSPORT=pigeon: ignored, must be auto, tcp or rdma",
+                           "GPUPOOL_BULK_CONNECTIONS=many: ignored, must be a number",
                            "GPUPOOL_RDMA_MTU=1500 is not 256, 512, 1024, 2048 or 4096",
                            "GPUPOOL_RDMA_SERVICE_LEVEL=16 is not a number from 0 to 15"}) {
     CHECK(app.output.find(said) != std::string::npos);
@@ -208,7 +209,7 @@ TEST_CASE("an empty token file is named") {
   const TemporaryFolder folder;
   for (const char* const content : {"", "\n", "  \n\n"}) {
     const Finished app = run_to_end({driver_app(), "initialise"}, pool.through({{"GPUPOOL_TOKEN_FILE", folder.write("token", content)}}));
-    CHECK(app.output.find("gpupool: GPUPOOL_TOKEN_FILE=" + folder.path().string() + "/token has no token in its first line") != std::string::npos);
+    CHECK(app.output.find("gpupool: GPUPOOL_TOKEN_FILE=" + folder.path().string() + "/token: no token in its first line") != std::string::npos);
   }
 }
 

@@ -114,7 +114,7 @@ TEST_CASE("pool-run takes a file with the token and who has none or trusts nobod
   std::filesystem::permissions(secure.token_file(), std::filesystem::perms::owner_read | std::filesystem::perms::group_write);
   const Finished altered = run_patiently(app, secure.environment());
   CHECK(altered.status != 0);
-  CHECK(altered.output.find("is not used, because other users can write it") != std::string::npos);
+  CHECK(altered.output.find("not used, because it is writable by other users") != std::string::npos);
   CHECK(open.output.find(secure.token()) == std::string::npos);
   CHECK(secure.pool().poold().log().find(secure.token()) == std::string::npos);
 }

@@ -57,7 +57,7 @@ std::vector<std::string> lines_of(const std::string& text) {
   // What the device says of code it refuses; through poold the client says it, the device in another process.
   // And the client's reason for a function that it does not have.
   const auto is_said = [](const std::string& line) {
-    return line.rfind("softgpu: ", 0) == 0 || line.rfind("gpupool: the device refused a module: ", 0) == 0 ||
+    return line.rfind("softgpu: ", 0) == 0 || line.rfind("gpupool: cannot load a module: ", 0) == 0 ||
            (line.rfind("gpupool: cu", 0) == 0 && line.find(" is not supported: ") != std::string::npos);
   };
   for (std::string line; std::getline(stream, line);) {

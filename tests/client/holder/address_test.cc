@@ -67,7 +67,7 @@ TEST_CASE("what makes no sense is named") {
   }
   CHECK(has(refusal("pool://a?memory=8"), "memory: '8' is 8 bytes: say 8GiB?"));
   CHECK(has(refusal("pool://a?host-memory=64"), "host-memory: '64' is 64 bytes: say 64GiB?"));
-  CHECK(has(refusal("pool://http://a:1"), "write it without http://"));
+  CHECK(has(refusal("pool://http://a:1"), "use HOST:PORT without http://"));
   CHECK(has(refusal("pool://a?colour=red"), "'colour'"));
   CHECK(has(refusal("pool://a?colour=red"), "host-memory"));
 }

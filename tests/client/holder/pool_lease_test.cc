@@ -77,7 +77,7 @@ TEST_CASE("a program gets the servers of its lease, and the lease is given back 
                                   home.with());
   INFO(app.output);
   CHECK(app.status == 5);
-  CHECK(has(app.output, "waiting for 2 GPUs: place 2 of 3; 4 GPUs are taken\n"));
+  CHECK(has(app.output, "waiting for 2 GPUs: position 2 of 3 in the queue; 4 GPUs are taken\n"));
   CHECK(has(app.output, "gpupool lease 1\ntcp://192.0.2.1:7 lease:one\ntls://host:8 lease:two\n600\n"));
   REQUIRE(scheduler->await_calls(2));
   const Calls calls = scheduler->calls();
@@ -117,7 +117,7 @@ TEST_CASE("nothing is asked for a program that has gone before its helper was th
   CHECK(gone.wait() == 0);
   const Finished helper = run_to_end({program_path("pool-lease"), url(scheduler), "app", pid}, home.with());
   CHECK(helper.status == 1);
-  CHECK(has(helper.output, "refused the program has gone"));
+  CHECK(has(helper.output, "refused the starting program has exited"));
   CHECK(run_to_end({program_path("pool-lease"), url(scheduler), "app", "1"}, home.with()).status == 1);
   CHECK(scheduler.calls().empty());
   CHECK(home.is_empty());
@@ -133,7 +133,7 @@ TEST_CASE("who is interrupted while it waits gives its place back") {
   for (const int signal : {SIGINT, SIGKILL}) {
     const size_t before = scheduler->calls().size();
     Process waiting({program_path("pool-run"), "--server", url(*scheduler), "--", "true"}, home.with());
-    REQUIRE(waiting.await_output("waiting for 1 GPU: place 1 of 1\n"));
+    REQUIRE(waiting.await_output("waiting for 1 GPU: position 1 of 1 in the queue\n"));
     waiting.signal(signal);
     CHECK(waiting.wait() == 128 + signal);
     REQUIRE(scheduler->await_calls(before + 2));
@@ -158,7 +158,7 @@ TEST_CASE("what the scheduler refuses, and an address that makes no sense, end w
   CHECK(has(wrong.output, "gpus must be"));
   const Finished no_pool = run_to_end({program_path("pool-run"), "--server", "tcp://h:1", "--gpus", "2", "true"}, home.with());
   CHECK(no_pool.status == 2);
-  CHECK(has(no_pool.output, "--gpus asks a pool"));
+  CHECK(has(no_pool.output, "--gpus requires a pool"));
   CHECK(run_to_end({program_path("pool-run"), "--gpus"}, home.with()).status == 2);
   CHECK(home.is_empty());
 }
@@ -172,8 +172,8 @@ TEST_CASE("a scheduler that nobody reaches is named") {
   }
   const Finished refused = run_to_end({program_path("pool-run"), "--server", "pool://127.0.0.1:" + std::to_string(port), "true"}, home.with());
   CHECK(refused.status == 125);
-  CHECK(has(refused.output, "no scheduler can be reached: no pool-scheduler answers at 127.0.0.1:" + std::to_string(port) +
-                                " (Connection refused): check the host and the port, and that pool-scheduler runs there"));
+  CHECK(has(refused.output, "cannot reach any scheduler: cannot reach pool-scheduler at 127.0.0.1:" + std::to_string(port) +
+                                " (Connection refused): check host and port, and that pool-scheduler is running"));
   CHECK_FALSE(has(refused.output, "failed to connect to all addresses"));
 }
 
@@ -184,8 +184,8 @@ TEST_CASE("something else than a scheduler at its address is told apart") {
   const Finished refused = run_to_end({program_path("pool-run"), "--server", "pool://127.0.0.1:" + port, "true"}, home.with());
   INFO(refused.output);
   CHECK(refused.status == 125);
-  CHECK(has(refused.output, "no pool-scheduler answers at 127.0.0.1:" + port +
-                                " (what listens there speaks no gRPC, or only with TLS): check the host and the port: a poold's address is tcp://HOST:PORT"));
+  CHECK(has(refused.output, "cannot reach pool-scheduler at 127.0.0.1:" + port +
+                                " (what listens there speaks no gRPC, or only with TLS): check host and port: poold addresses are tcp://HOST:PORT"));
   CHECK_FALSE(has(refused.output, "recvmsg"));
 }
 
@@ -202,7 +202,7 @@ TEST_CASE("a lease survives its scheduler, its tokens are renewed, and its end i
   Process app({program_path("pool-run"), "--server", url(*scheduler), "--", "sh", "-c", script}, home.with());
   REQUIRE(scheduler->await_calls(1));
   step = 1;
-  CHECK(app.await_output("lost the scheduler"));
+  CHECK(app.await_output("lost the connection to scheduler"));
   scheduler.reset();
   scheduler = std::make_unique<FakeScheduler>(
       [&](const pool::AcquireCall& first, Stream& stream, grpc::ServerContext& context) {
@@ -217,7 +217,7 @@ TEST_CASE("a lease survives its scheduler, its tokens are renewed, and its end i
       },
       port);
   CHECK(app.await_output("renewed"));
-  CHECK(has(app.output(), "the scheduler is back"));
+  CHECK(has(app.output(), "reconnected to the scheduler"));
   step = 2;
   CHECK(app.wait() == 0);
   CHECK(app.await_end_of_output());

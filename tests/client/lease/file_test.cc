@@ -99,8 +99,8 @@ TEST_CASE("a folder in which others can write is not used") {
   for (const mode_t mode : {0777, 01777, 0720, 0702}) {
     INFO(std::oct << mode);
     REQUIRE(::chmod(leased.folder.c_str(), mode) == 0);
-    CHECK_THAT(leased.why_not_read(), ContainsSubstring("its folder can be written by other users"));
-    CHECK_THAT(leased.why_not_written(), ContainsSubstring("its folder can be written by other users"));
+    CHECK_THAT(leased.why_not_read(), ContainsSubstring("its folder is writable by other users"));
+    CHECK_THAT(leased.why_not_written(), ContainsSubstring("its folder is writable by other users"));
   }
   REQUIRE(::chmod(leased.folder.c_str(), 0700) == 0);
   CHECK(leased.why_not_read().empty());
@@ -119,7 +119,7 @@ TEST_CASE("a file that others can write, a link and a pipe are not read") {
   const Leased leased;
   REQUIRE(write_lease_file(leased.file, servers("secret")));
   REQUIRE(::chmod(leased.file.c_str(), 0622) == 0);
-  CHECK_THAT(leased.why_not_read(), ContainsSubstring("it can be written by other users"));
+  CHECK_THAT(leased.why_not_read(), ContainsSubstring("it is writable by other users"));
   REQUIRE(::chmod(leased.file.c_str(), 0600) == 0);
   const std::string moved = leased.folder + "/moved";
   fs::rename(leased.file, moved);
@@ -127,7 +127,7 @@ TEST_CASE("a file that others can write, a link and a pipe are not read") {
   CHECK_FALSE(leased.why_not_read().empty());
   fs::remove(leased.file);
   REQUIRE(::mkfifo(leased.file.c_str(), 0600) == 0);
-  CHECK_THAT(leased.why_not_read(), ContainsSubstring("is no regular file"));
+  CHECK_THAT(leased.why_not_read(), ContainsSubstring("is not a regular file"));
 }
 
 TEST_CASE("another user's file or folder is not used") {
@@ -135,17 +135,17 @@ TEST_CASE("another user's file or folder is not used") {
   const Leased leased;
   REQUIRE(write_lease_file(leased.file, servers("secret")));
   REQUIRE(::chown(leased.file.c_str(), kNobody, kNobody) == 0);
-  CHECK_THAT(leased.why_not_read(), ContainsSubstring("it is another user's"));
+  CHECK_THAT(leased.why_not_read(), ContainsSubstring("it is owned by another user"));
   REQUIRE(::chown(leased.file.c_str(), 0, 0) == 0);
   REQUIRE(::chown(leased.folder.c_str(), kNobody, kNobody) == 0);
-  CHECK_THAT(leased.why_not_read(), ContainsSubstring("its folder is another user's"));
-  CHECK_THAT(leased.why_not_written(), ContainsSubstring("its folder is another user's"));
+  CHECK_THAT(leased.why_not_read(), ContainsSubstring("its folder is owned by another user"));
+  CHECK_THAT(leased.why_not_written(), ContainsSubstring("its folder is owned by another user"));
 }
 
 TEST_CASE("a token cannot bring a server of its own into the file") {
   const Leased leased;
   for (const char* const token : {"x\ntcp://198.51.100.1:9 y", "two words", "\x1b[2J"}) {
-    CHECK_THAT(write_lease_file(leased.file, servers(token)).error().message, ContainsSubstring("blanks or control characters"));
+    CHECK_THAT(write_lease_file(leased.file, servers(token)).error().message, ContainsSubstring("spaces or control characters"));
   }
   CHECK_FALSE(fs::exists(leased.file));
 }

@@ -48,7 +48,7 @@ TEST_CASE("an operator sees who has what, who waits for what, and can change it"
   const auto first = program(scheduler, "3");
   REQUIRE(first->await_output("has its GPUs"));
   const auto second = program(scheduler, "2");
-  REQUIRE(second->await_output("waiting for 2 GPUs: place 1 of 1"));
+  REQUIRE(second->await_output("waiting for 2 GPUs: position 1 of 1 in the queue"));
   const Json leases = json_of(scheduler, {"leases"}), queue = json_of(scheduler, {"queue"});
   REQUIRE(leases.size() == 1);
   REQUIRE(queue.size() == 1);

@@ -188,5 +188,5 @@ TEST_CASE("pool-admin says which words are wrong, and whom it cannot reach") {
   CHECK(pool_admin({"--scheduler", "h:x", "nodes"}).status == 2);
   const Finished away = pool_admin({"nodes"});
   CHECK(away.status == 3);
-  CHECK(has(away.output, "no pool-scheduler answers at 127.0.0.1:1 (Connection refused): check the host and the port"));
+  CHECK(has(away.output, "cannot reach pool-scheduler at 127.0.0.1:1 (Connection refused): check host and port"));
 }
