@@ -100,14 +100,14 @@ std::string row_text(const Coverage::Function& function) {
 
 constexpr char kHead[] =
     "# Driver functions\n\n"
-    "Made from `protocol/cuda/calls.def`, `symbols.def`, `limits.def`, `unsupported.def` and the built client library:\n"
-    "`cmake --build --preset ci --target coverage`. What is wrong here is wrong there. The names are those of cuda.h 13.0 without `_v2`, `_ptds`,\n"
-    "`_ptsz`: all versions of a function do what is said, or the table names those that do not.\n\n"
+    "Generated from `protocol/cuda/calls.def`, `symbols.def`, `limits.def`, `unsupported.def` and the built client library:\n"
+    "`cmake --build --preset ci --target coverage`. Correct mistakes there, not here. The names are those of cuda.h 13.0 without `_v2`, `_ptds`,\n"
+    "`_ptsz`: a row holds for all versions of a function, unless it names versions that are missing.\n\n"
     "| Works | Meaning |\n| --- | --- |\n"
-    "| yes | It does what its documentation says, compared with softgpu: tests/parity calls it on softgpu directly and through the pool, compares the results, and requires the documented ones of the main calls, since the two share code (`protocol/cuda/alike`); or [untested.def](../tests/parity/untested.def) says what does; the last column says how it is sent ([life of a call](life-of-a-call.md)) |\n"
-    "| in part | The same, but for what the last column says |\n"
-    "| no effect | It checks its arguments and succeeds; nothing follows from it |\n"
-    "| no | It answers `CUDA_ERROR_NOT_SUPPORTED`, or fails as it does where a device lacks what it is about |\n\n"
+    "| yes | The function behaves as documented. tests/parity calls it on softgpu directly and through the pool and compares the results; for the main calls it also checks the documented results, because the two share code (`protocol/cuda/alike`). [untested.def](../tests/parity/untested.def) lists the functions that other tests cover. The last column says how the call is sent ([life of a call](life-of-a-call.md)) |\n"
+    "| in part | The same, with the exceptions in the last column |\n"
+    "| no effect | The function checks its arguments and succeeds, without further effect |\n"
+    "| no | The function returns `CUDA_ERROR_NOT_SUPPORTED`, or fails as on a device without the feature |\n\n"
     "For all functions: GPUs of several servers do not share streams, graphs, arrays and mappings, and their kernels do not reach one another's memory\n"
     "([ADR 0009](adr/0009-several-servers.md)).\n\n";
 
@@ -124,7 +124,7 @@ std::vector<DeclaredFunction> declared_functions() {
   }
   const auto find = [&](const char* table, std::string_view name) -> DeclaredFunction& {
     const auto found = functions.find(std::string(cuda::base_name(name)));
-    if (found == functions.end()) throw std::runtime_error(std::string(table) + " names a function that there is not: " + std::string(name));
+    if (found == functions.end()) throw std::runtime_error(std::string(table) + " names an unknown function: " + std::string(name));
     return found->second;
   };
   for (const Named& row : kRows) {

@@ -1,4 +1,4 @@
-// docs/coverage.md, made of the table of driver functions and of what the built client library defines.
+// Generates docs/coverage.md from the table of driver functions and the symbols of the built client library.
 #pragma once
 #include <string>
 #include <vector>
@@ -33,7 +33,7 @@ struct Coverage {
   std::vector<Function> functions;  // by name
 };
 
-// Throws std::runtime_error where the library cannot be read, or a table names a function that there is not.
+// Throws std::runtime_error where the library cannot be read, or a table names an unknown function.
 Coverage read_coverage(const std::string& library);
 std::string coverage_page(const Coverage& coverage);
 
