@@ -54,7 +54,7 @@ struct Space : AddressSpace {
 
 }  // namespace
 
-TEST_CASE("a range that a hostile server gives is refused") {
+TEST_CASE("refuses an invalid address range from a hostile server") {
   const uint64_t base = free_range();
   for (const uint64_t granularity : {uint64_t{0}, uint64_t{3}, kGranule + 1, kGranule * 3, uint64_t{1} << 63}) {
     AddressSpace space;
@@ -85,7 +85,7 @@ TEST_CASE("address space: small allocations share one mapping") {
   CHECK(c.address == b.address + 1024);
 }
 
-TEST_CASE("address space: a mapping that is not there yet is not shared") {
+TEST_CASE("address space: a mapping is shared only once it was requested") {
   Space space;
   const auto first = space.allocate(1, 1, about());
   REQUIRE(first);
@@ -100,7 +100,7 @@ TEST_CASE("address space: a mapping that is not there yet is not shared") {
   CHECK(third->map_size == kGranule);
 }
 
-TEST_CASE("address space: devices, contexts and managed memory have mappings of their own") {
+TEST_CASE("address space: devices and contexts and managed memory do not share mappings") {
   Space space;
   space.take(1);
   CHECK(space.take(1, about(2)).map_size == kGranule);
@@ -109,7 +109,7 @@ TEST_CASE("address space: devices, contexts and managed memory have mappings of 
   CHECK(space.take(1).map_size == 0);
 }
 
-TEST_CASE("address space: a large allocation has a mapping of its own, in whole granules") {
+TEST_CASE("address space: a large allocation has its own mapping of whole granules") {
   Space space;
   const auto place = space.take(kLarge + 1);
   CHECK(place.map_address == place.address);
@@ -127,7 +127,7 @@ TEST_CASE("address space: honours an alignment") {
   }
 }
 
-TEST_CASE("address space: an address is used again once the server has passed the free, not before") {
+TEST_CASE("address space: reuses an address only after the server has passed the free") {
   Space space;
   space.take(512);
   const auto freed = space.take(512);
@@ -139,7 +139,7 @@ TEST_CASE("address space: an address is used again once the server has passed th
   CHECK(space.take(512).address == freed.address);
 }
 
-TEST_CASE("address space: the last block of a mapping takes it along where nothing may stay idle") {
+TEST_CASE("address space: freeing the last block unmaps the mapping if nothing may stay idle") {
   Space space;
   const auto a = space.take(512), b = space.take(512);
   CHECK(space.give(a.address, 1, 0).unmap_size == 0);
@@ -149,7 +149,7 @@ TEST_CASE("address space: the last block of a mapping takes it along where nothi
   CHECK(space.take(512).map_size == kGranule);
 }
 
-TEST_CASE("address space: empty mappings stay for the next small allocation, up to a limit") {
+TEST_CASE("address space: keeps empty mappings for later small allocations up to a limit") {
   Space space;
   const auto a = space.take(kGranule), b = space.take(kGranule);
   CHECK(space.give(a.address, 1, kGranule).unmap_size == 0);
@@ -162,7 +162,7 @@ TEST_CASE("address space: empty mappings stay for the next small allocation, up 
   CHECK(space.idle_bytes(device(1)) == 0);
 }
 
-TEST_CASE("address space: idle mappings can be taken back, those of one device") {
+TEST_CASE("address space: takes back the idle mappings of one device") {
   Space space;
   const auto one = space.take(1), other = space.take(1, about(2)), used = space.take(kGranule);
   space.give(one.address, 1);
@@ -176,7 +176,7 @@ TEST_CASE("address space: idle mappings can be taken back, those of one device")
   CHECK(space.find(used.address));
 }
 
-TEST_CASE("address space: an allocation that could not be mapped leaves nothing behind") {
+TEST_CASE("address space: abandoning an allocation leaves nothing behind") {
   Space space;
   for (const uint64_t bytes : {uint64_t{1}, kLarge}) {
     const auto failed = space.allocate(bytes, 1, about());
@@ -191,7 +191,7 @@ TEST_CASE("address space: an allocation that could not be mapped leaves nothing 
   }
 }
 
-TEST_CASE("address space: a full range gives nothing, and all of it once everything is freed in any order") {
+TEST_CASE("address space: a full range refuses allocations and is whole again after all frees in any order") {
   Space space;
   std::vector<uint64_t> taken;
   while (const auto place = space.allocate(kLarge, 1, about())) taken.push_back(place->address);
@@ -202,7 +202,7 @@ TEST_CASE("address space: a full range gives nothing, and all of it once everyth
   CHECK(space.allocate(kRange, 1, about()));
 }
 
-TEST_CASE("address space: finds what contains an address, and nothing behind its end") {
+TEST_CASE("address space: finds the allocation that contains an address and nothing past its end") {
   Space space;
   const auto place = space.take(700);
   const auto found = space.find(place.address + 699);
@@ -215,7 +215,7 @@ TEST_CASE("address space: finds what contains an address, and nothing behind its
   CHECK(space.find(space.take(1).address)->id != found->id);
 }
 
-TEST_CASE("address space: only the start of a live allocation can be freed, once") {
+TEST_CASE("address space: frees a live allocation by its start address only once") {
   Space space;
   const auto place = space.take(kLarge);
   CHECK_FALSE(space.release(place.address + 512));
@@ -223,7 +223,7 @@ TEST_CASE("address space: only the start of a live allocation can be freed, once
   CHECK_FALSE(space.release(place.address));
 }
 
-TEST_CASE("address space: memory that the driver has placed is known and cannot be freed") {
+TEST_CASE("address space: knows memory that the driver has placed and does not free it") {
   Space space;
   Allocation variable = about();
   variable.address = 0x1000;
@@ -236,7 +236,7 @@ TEST_CASE("address space: memory that the driver has placed is known and cannot 
   CHECK_FALSE(space.knows(0x1000));
 }
 
-TEST_CASE("address space: another server's variable overlaps the range and what the driver has placed outside of it") {
+TEST_CASE("address space: detects overlap with variables placed by another server's driver") {
   Space space;
   Allocation variable = about();
   variable.address = 0x1000;
@@ -251,7 +251,7 @@ TEST_CASE("address space: another server's variable overlaps the range and what 
   CHECK_FALSE(space.overlaps(space.base() - 4, 4));
 }
 
-TEST_CASE("busy addresses: what the process has mapped, with room around it") {
+TEST_CASE("busy addresses: cover the process's mappings with a margin") {
   const auto busy = busy_addresses();
   const auto covers = [&](const void* address) {
     const auto at = reinterpret_cast<uint64_t>(address);
@@ -265,7 +265,7 @@ TEST_CASE("busy addresses: what the process has mapped, with room around it") {
   CHECK(busy.size() < 16);
 }
 
-TEST_CASE("address space: a reservation is where it was wished, if it is free there") {
+TEST_CASE("address space: a reservation gets the requested address if it is free") {
   Space space;
   const uint64_t wished = space.base() + 8 * kGranule;
   CHECK(space.reserve(2 * kGranule, 0, wished) == wished);
@@ -282,7 +282,7 @@ TEST_CASE("address space: a reservation is where it was wished, if it is free th
   CHECK(space.reserve(2 * kGranule, 0, wished) == wished);
 }
 
-TEST_CASE("address space: host memory has addresses from the end of the range, which are no device memory") {
+TEST_CASE("address space: host memory gets addresses at the end of the range that do not count as device memory") {
   Space space;
   CHECK_FALSE(space.has_hosts());
   const uint64_t end = space.base() + kRange;
@@ -293,11 +293,11 @@ TEST_CASE("address space: host memory has addresses from the end of the range, w
   CHECK_FALSE(space.knows(end - 1));
   CHECK(space.knows(end - 2 * kGranule - 1));
   CHECK_FALSE(space.reserve_host(kRange));
-  SECTION("nothing was mapped there: free at once") {
+  SECTION("free at once if nothing was mapped there") {
     space.unreserve_host(end - 2 * kGranule, 0);
     CHECK(space.reserve_host(kGranule) == end - kGranule);
   }
-  SECTION("something was: free when the server has unmapped it") {
+  SECTION("free after the server has unmapped it if something was mapped") {
     space.unreserve_host(end - 2 * kGranule, 9);
     CHECK(space.reserve_host(kGranule) == end - 3 * kGranule);
     space.retired(9);
@@ -305,7 +305,7 @@ TEST_CASE("address space: host memory has addresses from the end of the range, w
   }
 }
 
-TEST_CASE("address space: a context's allocations go with it, and their addresses once the server has passed that") {
+TEST_CASE("address space: destroying a context frees its allocations and their addresses after the server has passed it") {
   Space space;
   const auto small = space.take(1), large = space.take(kLarge), other = space.take(1, about(1, 2));
   space.forget_context(1, 5);
@@ -318,7 +318,7 @@ TEST_CASE("address space: a context's allocations go with it, and their addresse
   CHECK(space.take(kLarge).address == small.map_address);  // with what was behind it one hole
 }
 
-TEST_CASE("address space: spans of memory pools are whole granules, and serve again when they are given back") {
+TEST_CASE("address space: spans of memory pools are whole granules and reusable when returned") {
   Space space;
   const auto small = space.take_span(kGranule + 1, about()), large = space.take_span(kLarge, about());
   REQUIRE(small);
@@ -328,7 +328,7 @@ TEST_CASE("address space: spans of memory pools are whole granules, and serve ag
   space.mapped(*small);
   space.mapped(*large);
   CHECK_FALSE(space.find(small->address));
-  SECTION("a small one at once, without a mapping") {
+  SECTION("a small span at once and still mapped") {
     CHECK(space.give_span(small->address, 2 * kGranule).unmap_size == 0);
     CHECK(space.idle_bytes(device(1)) == 2 * kGranule);
     CHECK(space.take_span(2 * kGranule, about(1, 2))->map_size != 0);  // another context's
@@ -338,7 +338,7 @@ TEST_CASE("address space: spans of memory pools are whole granules, and serve ag
     CHECK(again->map_size == 0);
     CHECK(space.idle_bytes(device(1)) == 0);
   }
-  SECTION("one that may not stay mapped, and a large one, once the server has passed the free") {
+  SECTION("unmapped and large spans once the server has passed the free") {
     for (const auto& span : {*small, *large}) {
       const auto gone = space.give_span(span.address, kGranule);
       CHECK(gone.unmap_size == span.map_size);
@@ -348,7 +348,7 @@ TEST_CASE("address space: spans of memory pools are whole granules, and serve ag
     space.retired(3);
     CHECK(space.take_span(2 * kGranule, about())->address == small->address);
   }
-  SECTION("one that could not be mapped at once") {
+  SECTION("an abandoned span at once") {
     space.abandon_span(large->address);
     space.abandon_span(small->address);
     CHECK(space.take_span(kRange, about()));
@@ -362,7 +362,7 @@ TEST_CASE("address space: spans of memory pools are whole granules, and serve ag
   }
 }
 
-TEST_CASE("address space: allocations of memory pools are found and taken, but not released") {
+TEST_CASE("address space: finds and takes allocations of memory pools but does not release them") {
   Space space;
   const auto span = space.take_span(kGranule, about());
   REQUIRE(span);

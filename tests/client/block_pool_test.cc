@@ -178,14 +178,14 @@ void run_randomly(unsigned seed, bool settled) {
 
 }  // namespace
 
-TEST_CASE("block pool: random operations keep to the model") {
+TEST_CASE("block pool: random operations match the model") {
   for (unsigned seed = 1; seed <= 10; ++seed) {
     INFO("seed " << seed);
     run_randomly(seed, seed % 2 == 0);
   }
 }
 
-TEST_CASE("block pool: takes the smallest block that fits, and splits it") {
+TEST_CASE("block pool: takes and splits the smallest block that fits") {
   BlockPool pool;
   pool.add_span({kBase, 8 * kGranule}, 0);
   pool.add_span({kBase + 16 * kGranule, 4 * kGranule}, 0);
@@ -197,7 +197,7 @@ TEST_CASE("block pool: takes the smallest block that fits, and splits it") {
   CHECK(pool.used() == pool.reserved());
 }
 
-TEST_CASE("block pool: small requests leave large spans alone") {
+TEST_CASE("block pool: small requests do not use large spans") {
   BlockPool pool;
   pool.add_span({kBase, 8 * kGranule}, 0);
   CHECK(pool.allocate(BlockPool::kSmall, kAll) == std::nullopt);
@@ -207,7 +207,7 @@ TEST_CASE("block pool: small requests leave large spans alone") {
   CHECK(pool.allocate(BlockPool::kSmall + 1, kAll) == kBase);
 }
 
-TEST_CASE("block pool: a block serves the stream that freed it at once, and others when it is settled") {
+TEST_CASE("block pool: a freed block is usable at once by the freeing stream and by others when settled") {
   BlockPool pool;
   pool.add_span({kBase, 4 * kGranule}, 4 * kGranule);
   REQUIRE(pool.free(kBase, {1, 7}));
@@ -217,13 +217,13 @@ TEST_CASE("block pool: a block serves the stream that freed it at once, and othe
   CHECK(fit->stream == 1);
   CHECK(fit->time == 7);
   SECTION("the same stream") { CHECK(pool.allocate(4 * kGranule, usable_by(1)) == kBase); }
-  SECTION("settled") {
+  SECTION("once settled") {
     pool.settle([](const FreePoint& point) { return point.time <= 7; });
     CHECK(pool.allocate(4 * kGranule, usable_by(2)) == kBase);
   }
 }
 
-TEST_CASE("block pool: neighbours that two streams have freed merge once they are settled") {
+TEST_CASE("block pool: neighbours freed by two streams merge once they are settled") {
   BlockPool pool;
   pool.add_span({kBase, 4 * kGranule}, 2 * kGranule);
   REQUIRE(pool.allocate(2 * kGranule, kAll) == kBase + 2 * kGranule);
@@ -231,14 +231,14 @@ TEST_CASE("block pool: neighbours that two streams have freed merge once they ar
   REQUIRE(pool.free(kBase + 2 * kGranule, {2, 2}));
   CHECK(pool.allocate(3 * kGranule, kAll) == std::nullopt);
   CHECK(pool.take_free_spans(1, false).empty());
-  SECTION("settled") {
+  SECTION("once settled") {
     pool.settle(kAll);
     CHECK(pool.allocate(4 * kGranule, usable_by(3)) == kBase);
   }
-  SECTION("the span can be had before") { CHECK(pool.take_free_spans(1, true).size() == 1); }
+  SECTION("before that with unsettled spans included") { CHECK(pool.take_free_spans(1, true).size() == 1); }
 }
 
-TEST_CASE("block pool: a merged block is as late as the later of its parts") {
+TEST_CASE("block pool: a merged block has the later free point of its parts") {
   BlockPool pool;
   pool.add_span({kBase, 4 * kGranule}, 2 * kGranule);
   REQUIRE(pool.allocate(2 * kGranule, kAll));

@@ -47,7 +47,7 @@ void check_cover(const Rows& rows, const std::vector<BulkPart>& parts) {
 
 }  // namespace
 
-TEST_CASE("transfer plan: rows without gaps on both sides are one row") {
+TEST_CASE("transfer plan: merges rows without gaps on both sides into one row") {
   const Rows joined = make_rows(100, 7, 100, 100);
   CHECK(joined.width == 700);
   CHECK(joined.count == 1);
@@ -55,7 +55,7 @@ TEST_CASE("transfer plan: rows without gaps on both sides are one row") {
   CHECK(joined.device_pitch == 700);
 }
 
-TEST_CASE("transfer plan: rows with a gap on one side stay rows") {
+TEST_CASE("transfer plan: rows with a gap on one side stay separate rows") {
   for (const auto& [host, device] : {std::pair{128, 100}, std::pair{100, 128}}) {
     const Rows rows = make_rows(100, 7, static_cast<uint64_t>(host), static_cast<uint64_t>(device));
     CHECK(rows.width == 100);
@@ -79,12 +79,12 @@ TEST_CASE("transfer plan: parts cover all rows within the limits of a bulk copy"
   check_cover(rows, parts_of(rows));
 }
 
-TEST_CASE("transfer plan: many short rows travel together") {
+TEST_CASE("transfer plan: sends many short rows together") {
   const uint64_t chunk = wire::kBulkChunkBytes;
   CHECK(parts_of({chunk, wire::kMaxBulkCopyBytes / chunk, 2 * chunk, chunk}).size() == 1);
 }
 
-TEST_CASE("transfer plan: an error ends the copy at its part") {
+TEST_CASE("transfer plan: an error stops the copy at its part") {
   int parts = 0;
   CHECK(for_each_bulk_part({wire::kBulkChunkBytes + 1, 5, wire::kBulkChunkBytes + 1, wire::kBulkChunkBytes + 1}, [&](const BulkPart&, bool) {
           return ++parts == 2 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;

@@ -96,7 +96,7 @@ std::optional<CUresult> add(Context& context, CUstream stream, CUresult makes = 
 
 }  // namespace
 
-TEST_CASE("capture: a stream that is not captured gets its work from the caller") {
+TEST_CASE("capture: leaves work on streams that are not captured to the caller") {
   Context& context = make_context();
   CHECK_FALSE(capture::any());
   CHECK_FALSE(add(context, new_stream(context)));
@@ -106,7 +106,7 @@ TEST_CASE("capture: a stream that is not captured gets its work from the caller"
   CHECK(capture::refuse(context, new_stream(context)) == CUDA_SUCCESS);
 }
 
-TEST_CASE("capture: each node comes behind the one before it") {
+TEST_CASE("capture: each node depends on the node before it") {
   Context& context = make_context();
   const Captured captured(context);
   CHECK(add(context, captured.stream) == CUDA_SUCCESS);
@@ -117,7 +117,7 @@ TEST_CASE("capture: each node comes behind the one before it") {
   CHECK(captured.node(1).dependencies == Nodes{&captured.node(0)});
 }
 
-TEST_CASE("capture: programmatic serialization is an edge from the kernel before it in its stream, on GPUs that have it") {
+TEST_CASE("capture: programmatic serialization makes an edge from the preceding kernel on GPUs that support it") {
   const int major = GENERATE(8, 9);
   Device device;
   device.attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR] = major;
@@ -145,7 +145,7 @@ TEST_CASE("capture: programmatic serialization is an edge from the kernel before
   context.device = nullptr;
 }
 
-TEST_CASE("capture: a stream that waits for a captured event joins, behind what the event stands for") {
+TEST_CASE("capture: waiting for a captured event joins the stream after the event's nodes") {
   Context& context = make_context();
   const Captured captured(context);
   const CUstream joins = new_stream(context);
@@ -164,7 +164,7 @@ TEST_CASE("capture: a stream that waits for a captured event joins, behind what 
   CHECK(captured.node(3).dependencies == Nodes{&captured.node(1), &captured.node(2)});
 }
 
-TEST_CASE("capture: an event of a captured stream cannot be looked at by the host until it is recorded anew") {
+TEST_CASE("capture: the host cannot query an event of a captured stream until it is recorded again") {
   Context& context = make_context();
   const Captured captured(context);
   const Event event(context);
@@ -175,7 +175,7 @@ TEST_CASE("capture: an event of a captured stream cannot be looked at by the hos
   CHECK(capture::refuse_event(event.name()) == CUDA_SUCCESS);
 }
 
-TEST_CASE("capture: external records and waits are nodes") {
+TEST_CASE("capture: external event records and waits become nodes") {
   Context& context = make_context();
   const Captured captured(context);
   const Event event(context);
@@ -187,14 +187,14 @@ TEST_CASE("capture: external records and waits are nodes") {
   CHECK(std::get<EventWork>(captured.node(1).work).event == event.handle);
 }
 
-TEST_CASE("capture: a wait for an event from outside of the capture invalidates it") {
+TEST_CASE("capture: waiting for an event from outside the capture invalidates it") {
   Context& context = make_context();
   const Captured captured(context);
   CHECK(capture::wait(context, captured.stream, Event(context), 0) == CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
   CHECK(add(context, captured.stream) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 }
 
-TEST_CASE("capture: two captures cannot be merged, and both are invalid then") {
+TEST_CASE("capture: merging two captures invalidates both") {
   Context& context = make_context();
   const Captured one(context), other(context);
   const Event event(context);
@@ -214,7 +214,7 @@ TEST_CASE("capture: an event of another server cannot join a stream to a capture
   CHECK(captured.now->invalid);
 }
 
-TEST_CASE("capture: what cannot be captured is refused with its reason once, and then as an invalid capture") {
+TEST_CASE("capture: refuses work that cannot be captured with its reason once and then as invalidated") {
   Context& context = make_context();
   const Captured captured(context);
   CHECK(capture::refuse(context, captured.stream, CUDA_ERROR_NOT_SUPPORTED) == CUDA_ERROR_NOT_SUPPORTED);
@@ -223,7 +223,7 @@ TEST_CASE("capture: what cannot be captured is refused with its reason once, and
   CHECK(captured.graph->nodes.empty());
 }
 
-TEST_CASE("capture: a call with wrong arguments leaves the capture valid, one that is not supported does not") {
+TEST_CASE("capture: invalid arguments keep the capture valid and unsupported calls invalidate it") {
   Context& context = make_context();
   const Captured captured(context);
   CHECK(add(context, captured.stream, CUDA_ERROR_INVALID_VALUE) == CUDA_ERROR_INVALID_VALUE);
@@ -232,7 +232,7 @@ TEST_CASE("capture: a call with wrong arguments leaves the capture valid, one th
   CHECK(captured.now->invalid);
 }
 
-TEST_CASE("capture: the null stream would join blocking streams, so its work invalidates their captures") {
+TEST_CASE("capture: work on the null stream invalidates captures of blocking streams") {
   Context& context = make_context();
   SECTION("a blocking stream") {
     const Captured captured(context, true);
@@ -240,7 +240,7 @@ TEST_CASE("capture: the null stream would join blocking streams, so its work inv
     CHECK(add(context, nullptr) == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
     CHECK(captured.now->invalid);
   }
-  SECTION("a stream that does not block") {
+  SECTION("a non-blocking stream") {
     const Captured captured(context);
     CHECK_FALSE(capture::joins_null_stream(context));
     CHECK_FALSE(add(context, nullptr));
@@ -261,26 +261,26 @@ TEST_CASE("capture: a wait for the whole context invalidates the captures in it"
   CHECK_FALSE(other.now->invalid);
 }
 
-TEST_CASE("capture: unsafe calls are refused by the modes of capture and thread") {
+TEST_CASE("capture: refuses unsafe calls by the modes of capture and thread") {
   Context& context = make_context();
   thread_state().capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
   CHECK(capture::refuse_unsafe() == CUDA_SUCCESS);
-  SECTION("a capture in relaxed mode allows them") {
+  SECTION("a capture in relaxed mode allows unsafe calls") {
     const Captured captured(context, false, CU_STREAM_CAPTURE_MODE_RELAXED);
     CHECK(capture::refuse_unsafe() == CUDA_SUCCESS);
   }
-  SECTION("a thread in relaxed mode may do them") {
+  SECTION("a thread in relaxed mode may make unsafe calls") {
     const Captured captured(context);
     thread_state().capture_mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     CHECK(capture::refuse_unsafe() == CUDA_SUCCESS);
     CHECK_FALSE(captured.now->invalid);
   }
-  SECTION("else the capture is invalid") {
+  SECTION("otherwise the capture is invalidated") {
     const Captured captured(context);
     CHECK(capture::refuse_unsafe() == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     CHECK(captured.now->invalid);
   }
-  SECTION("another thread's capture matters in global mode alone") {
+  SECTION("another thread's capture matters only in global mode") {
     const Captured captured(context, false, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
     captured.now->thread = {};
     CHECK(capture::refuse_unsafe() == CUDA_SUCCESS);
@@ -290,7 +290,7 @@ TEST_CASE("capture: unsafe calls are refused by the modes of capture and thread"
   thread_state().capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 }
 
-TEST_CASE("capture: a stream is captured once at a time, and never the null stream") {
+TEST_CASE("capture: refuses the null stream and a stream that is already captured") {
   Context& context = make_context();
   const Captured captured(context);
   const std::lock_guard lock(graph_mutex());
@@ -298,7 +298,7 @@ TEST_CASE("capture: a stream is captured once at a time, and never the null stre
   CHECK(capture::begin(nullptr, std::make_shared<Graph>(), {}, CU_STREAM_CAPTURE_MODE_GLOBAL, true) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
 }
 
-TEST_CASE("capture: ends for all of its streams") {
+TEST_CASE("capture: ending it ends the capture of all its streams") {
   Context& context = make_context();
   const CUstream joins = new_stream(context);
   {
@@ -312,20 +312,20 @@ TEST_CASE("capture: ends for all of its streams") {
   CHECK_FALSE(add(context, joins));
 }
 
-TEST_CASE("capture: destroying a joined stream leaves the capture valid, destroying its origin ends it") {
+TEST_CASE("capture: destroying a joined stream keeps the capture and destroying its origin ends it") {
   Context& context = make_context();
   const Captured captured(context);
   const CUstream joins = new_stream(context);
   const Event event(context);
   capture::record(context, captured.stream, event, 0);
   CHECK(capture::wait(context, joins, event, 0) == CUDA_SUCCESS);
-  SECTION("one that joined") {
+  SECTION("a joined stream") {
     capture::forget_stream(joins);
     CHECK_FALSE(captured.now->invalid);
     CHECK_FALSE(captured.now->ended);
     CHECK(add(context, captured.stream) == CUDA_SUCCESS);
   }
-  SECTION("the one where it began") {
+  SECTION("the origin stream") {
     capture::forget_stream(captured.stream);
     CHECK(captured.now->ended);
     CHECK_FALSE(add(context, joins));

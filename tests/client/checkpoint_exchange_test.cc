@@ -30,7 +30,7 @@ std::string one_session(wire::ProcessState state) {
 
 }  // namespace
 
-TEST_CASE("an answer about a process is read behind signs of life") {
+TEST_CASE("reads an answer about a process after keep-alives") {
   std::vector<wire::ProcessSession> sessions;
   const auto answer = answer_to(frame("") + frame("") + one_session(wire::ProcessState::failed), &sessions);
   REQUIRE(answer);
@@ -38,7 +38,7 @@ TEST_CASE("an answer about a process is read behind signs of life") {
   CHECK(sessions[0].session == 7);
 }
 
-TEST_CASE("an answer about a process with an unknown state, too many sessions or a wrong length is refused") {
+TEST_CASE("refuses malformed answers about a process") {
   std::vector<wire::ProcessSession> sessions;
   CHECK(answer_to(one_session(wire::ProcessState{4}), &sessions).error().code == ErrorCode::malformed);
   CHECK(answer_to(frame(bytes_of(wire::CheckpointAnswer{0, 1025})), &sessions).error().code == ErrorCode::malformed);

@@ -78,7 +78,7 @@ bool send_bulk(Line& line, uint16_t head, std::string payload) {
 
 }  // namespace
 
-TEST_CASE("command queue: sends nothing before a flush, and then everything in order") {
+TEST_CASE("command queue: sends everything in order at a flush and nothing before") {
   Line& line = Line::make();
   CHECK(line.append("first") == 1);
   CHECK(line.append("") == 2);
@@ -98,7 +98,7 @@ TEST_CASE("command queue: sends nothing before a flush, and then everything in o
   }
 }
 
-TEST_CASE("command queue: a command that nobody waits for is sent soon, without a flush") {
+TEST_CASE("command queue: sends a command without a waiter soon and without a flush") {
   Line& line = Line::make();
   for (int i = 1; i <= 3; ++i) {
     line.append("soon", 0);
@@ -106,7 +106,7 @@ TEST_CASE("command queue: a command that nobody waits for is sent soon, without 
   }
 }
 
-TEST_CASE("command queue: a bulk command goes behind what was appended, its length counts the payload") {
+TEST_CASE("command queue: a bulk command follows appended commands and its length counts the payload") {
   Line& line = Line::make();
   line.append("before");
   CHECK(send_bulk(line, 0x4241, "payload"));
@@ -120,7 +120,7 @@ TEST_CASE("command queue: a bulk command goes behind what was appended, its leng
   CHECK(sent[2].body == "after");
 }
 
-TEST_CASE("command queue: nothing is lost or sent twice where the connection takes a few bytes at a time") {
+TEST_CASE("command queue: partial sends neither lose nor repeat bytes") {
   Line& line = Line::make();
   line.connection.set_room(50, 7);
   std::string payload(300, 'p');
@@ -135,7 +135,7 @@ TEST_CASE("command queue: nothing is lost or sent twice where the connection tak
   CHECK(sent[1].body == "AB" + payload);
 }
 
-TEST_CASE("command queue: a thread that has appended too much sends it itself") {
+TEST_CASE("command queue: a thread that has appended too much flushes the queue itself") {
   Line& line = Line::make();
   const std::string body(100 * 1024, 'b');
   for (int i = 0; i < 5; ++i) line.append(body);
@@ -144,7 +144,7 @@ TEST_CASE("command queue: a thread that has appended too much sends it itself") 
   CHECK(commands(line.connection.sent()).size() == 6);
 }
 
-TEST_CASE("command queue: commands of many threads are numbered without gaps, each thread's in its order") {
+TEST_CASE("command queue: numbers commands of many threads without gaps and in each thread's order") {
   Line& line = Line::make();
   constexpr int kThreads = 4, kEach = 500;
   std::vector<std::thread> threads;
@@ -169,7 +169,7 @@ TEST_CASE("command queue: commands of many threads are numbered without gaps, ea
   }
 }
 
-TEST_CASE("command queue: a failed connection is told once, and nothing is sent on it afterwards") {
+TEST_CASE("command queue: reports a failed connection once and sends nothing afterwards") {
   Line& line = Line::make();
   line.append("lost");
   line.connection.fail({ErrorCode::lost, "cut"});
@@ -181,7 +181,7 @@ TEST_CASE("command queue: a failed connection is told once, and nothing is sent 
   CHECK(line.connection.sent().empty());
 }
 
-TEST_CASE("command queue: a peer that takes no more data in time has failed") {
+TEST_CASE("command queue: fails if the peer takes no data before the timeout") {
   Line& line = Line::make();
   line.gives_room = false;
   line.connection.set_room(10);

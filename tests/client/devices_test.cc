@@ -38,7 +38,7 @@ std::string seen(const char* visible) {
 
 }  // namespace
 
-TEST_CASE("devices: those of all servers are numbered through") {
+TEST_CASE("devices: numbers the devices of all servers consecutively") {
   const Devices devices = make_devices(offered(), nullptr);
   REQUIRE(devices.size() == 4);
   CHECK(seen(nullptr) == "0123");
@@ -53,7 +53,7 @@ TEST_CASE("devices: CUDA_VISIBLE_DEVICES chooses and orders them") {
   CHECK(seen("GPU-33") == "3");
 }
 
-TEST_CASE("devices: CUDA_VISIBLE_DEVICES ends at the first entry that names no device, or one for the second time") {
+TEST_CASE("devices: CUDA_VISIBLE_DEVICES ends at the first unknown or repeated device") {
   CHECK(seen("").empty());
   CHECK(seen("-1").empty());
   CHECK(seen("4,0").empty());
@@ -63,7 +63,7 @@ TEST_CASE("devices: CUDA_VISIBLE_DEVICES ends at the first entry that names no d
   CHECK(seen("GPU-44,0").empty());
 }
 
-TEST_CASE("devices: an entry of CUDA_VISIBLE_DEVICES that names no device is reported, unless it hides devices on purpose") {
+TEST_CASE("devices: reports an unknown device in CUDA_VISIBLE_DEVICES unless the value hides all devices") {
   static std::string said;
   complaint_listener = [](const char* text, size_t length) { said += std::string(text, length) + "\n"; };
   CHECK(seen("0,4,1,9") == "0");
@@ -80,7 +80,7 @@ TEST_CASE("devices: an entry of CUDA_VISIBLE_DEVICES that names no device is rep
   complaint_listener = nullptr;
 }
 
-TEST_CASE("devices: PCI addresses of several servers differ, in their domain, which the attribute says too") {
+TEST_CASE("devices: PCI addresses of several servers differ in the domain and in its attribute") {
   auto all = offered();
   all[2].description.attributes.push_back({CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID, 0});
   const Devices devices = make_devices(all, nullptr);
@@ -92,7 +92,7 @@ TEST_CASE("devices: PCI addresses of several servers differ, in their domain, wh
   CHECK(make_devices(offered(), "2")[0]->pci_bus_id == "0001:01:00.0");  // whichever of them are visible
 }
 
-TEST_CASE("devices: what the client does not forward is not promised") {
+TEST_CASE("devices: clears attributes of features that the client does not forward") {
   auto all = offered();
   all[0].description.attributes = {{CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS, 1}, {CU_DEVICE_ATTRIBUTE_WARP_SIZE, 32}};
   const Devices devices = make_devices(all, nullptr);
@@ -100,13 +100,13 @@ TEST_CASE("devices: what the client does not forward is not promised") {
   CHECK(devices[0]->attributes.at(CU_DEVICE_ATTRIBUTE_WARP_SIZE) == 32);
 }
 
-TEST_CASE("devices: memory is not promised to be shareable where the server shares nothing") {
+TEST_CASE("devices: does not report handle types if the server shares no memory") {
   auto all = offered();
   all[0].description.attributes = {{CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 1}};
   CHECK(make_devices(all, nullptr)[0]->attributes.at(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED) == 0);
 }
 
-TEST_CASE("devices: memory comes in granules of 2 MiB where the server does not say") {
+TEST_CASE("devices: assumes a granularity of 2 MiB if the server sends none") {
   hello::Device described;
   CHECK(granularity_of(described) == 2u << 20);
   described.granularity = 64 << 10;

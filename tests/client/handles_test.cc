@@ -29,7 +29,7 @@ struct Owner : Object {
 
 }  // namespace
 
-TEST_CASE("handles: a live handle finds its object, as its own kind only") {
+TEST_CASE("handles: a live handle finds its object only as its own kind") {
   HandleTable table;
   auto object = std::make_unique<Object>();
   Object* const made = object.get();
@@ -39,7 +39,7 @@ TEST_CASE("handles: a live handle finds its object, as its own kind only") {
   CHECK(table.find(Kind::event, handle) == nullptr);
 }
 
-TEST_CASE("handles: those that never were find nothing") {
+TEST_CASE("handles: handles that were never issued find nothing") {
   HandleTable table;
   const uint64_t handle = table.mint(Kind::event, nullptr);
   for (const uint64_t wrong : {uint64_t{0}, ~uint64_t{0}, handle + 16, handle ^ (uint64_t{1} << 36), cuda::make_handle(Kind::event, 1, 0xffffffff)}) {
@@ -49,7 +49,7 @@ TEST_CASE("handles: those that never were find nothing") {
   CHECK(table.find(Kind::event, handle) != nullptr);
 }
 
-TEST_CASE("handles: a retired handle stays stale when its slot is used again") {
+TEST_CASE("handles: a retired handle stays stale when its slot is reused") {
   HandleTable table;
   int alive = 0;
   std::set<uint64_t> seen;
@@ -65,7 +65,7 @@ TEST_CASE("handles: a retired handle stays stale when its slot is used again") {
   }
 }
 
-TEST_CASE("handles: look like pointers, and never like CUDA's special streams") {
+TEST_CASE("handles: look like pointers and never like CUDA's special streams") {
   HandleTable table;
   for (int i = 0; i < 5000; ++i) {  // more than a page of the table
     const uint64_t handle = table.mint(Kind::stream, nullptr);
@@ -83,7 +83,7 @@ TEST_CASE("handles: an object's destructor may use the table") {
   CHECK(table.find(Kind::event, inner) == nullptr);
 }
 
-TEST_CASE("handles: threads get different handles, and find their own") {
+TEST_CASE("handles: threads get different handles and find their own") {
   HandleTable table;
   std::atomic<int> wrong{0};
   std::vector<std::thread> threads;

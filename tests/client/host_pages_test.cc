@@ -83,7 +83,7 @@ void touch_nothing() {
 
 }  // namespace
 
-TEST_CASE("a page is the same at both places") {
+TEST_CASE("both mappings of a page show the same bytes") {
   const uint64_t page = HostPages::page();
   const uint64_t start = free_addresses();
   const auto made = HostPages::create(start, kPages * page, false);
@@ -102,7 +102,7 @@ TEST_CASE("a page is the same at both places") {
   CHECK(touched.empty());
 }
 
-TEST_CASE("accesses are served") {
+TEST_CASE("handles page faults on protected memory") {
   const Shown shown;
   reads = writes = 0;
   *reinterpret_cast<char*>(pages->alias(base + 7)) = 'x';
@@ -114,7 +114,7 @@ TEST_CASE("accesses are served") {
   CHECK(writes == 2);
 }
 
-TEST_CASE("many threads are served at once") {
+TEST_CASE("handles page faults of many threads at once") {
   const Shown shown;
   std::vector<std::thread> threads;
   for (int t = 0; t < 16; ++t) {
@@ -126,7 +126,7 @@ TEST_CASE("many threads are served at once") {
   for (uint64_t i = 0; i < 60; ++i) CHECK(*at(base + i * HostPages::page()) == 1);
 }
 
-TEST_CASE("what is not ours goes to the program's handler") {
+TEST_CASE("forwards unrelated faults to the program's handler") {
   const Shown shown;
   handled = 0;
   struct sigaction action {};
@@ -145,7 +145,7 @@ TEST_CASE("what is not ours goes to the program's handler") {
   sigaction(SIGSEGV, &before, nullptr);
 }
 
-TEST_CASE("programs end as they would without us") {
+TEST_CASE("faults that are not handled end the program as without gpupool") {
   const Shown shown;
   // Not ours: SIGSEGV. A page that cannot be brought: SIGBUS, in a process that can ask. A forked child has no pages.
   const int wild = status_of([] { *at(8) = 1; });

@@ -60,7 +60,7 @@ Environment environment(const HostileServer& server) {
 
 }  // namespace
 
-TEST_CASE("a server's refusal reaches the terminal without control characters, and bounded") {
+TEST_CASE("a server's refusal is printed without control characters and with a length limit") {
   hello::HelloReply reply;
   reply.status = hello::Status::denied;
   reply.reason = kHostileText + std::string(40'000, 'x');
@@ -73,7 +73,7 @@ TEST_CASE("a server's refusal reaches the terminal without control characters, a
   CHECK(app.output.size() < 4096);
 }
 
-TEST_CASE("pool-smi shows a server's names for its GPUs without control characters") {
+TEST_CASE("pool-smi prints GPU names without control characters") {
   hello::HelloReply reply;
   reply.protocol_version = wire::kProtocolVersion;
   hello::Device& device = reply.devices.emplace_back();

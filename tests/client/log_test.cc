@@ -22,13 +22,13 @@ std::string line_of(const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("a line has no control characters") {
+TEST_CASE("replaces control characters in log lines") {
   CHECK(line_of("größe") == "cannot use the server größe");
   CHECK(line_of("x\ngpupool: forged") == "cannot use the server x?gpupool: forged");
   CHECK(is_harmless(line_of(kHostileText)));
 }
 
-TEST_CASE("a line that is cut has no part of a character at its end") {
+TEST_CASE("truncates a log line at a character boundary") {
   for (size_t length = 955; length < 975; ++length) {
     const std::string line = line_of(std::string(length, 'x') + "ööööööööööööööööööööö");
     CHECK(line.size() < 1024);

@@ -54,7 +54,7 @@ struct Variable {
 
 }  // namespace
 
-TEST_CASE("mirrored memory: the first access fetches it from the device, once") {
+TEST_CASE("mirrored memory: the first access fetches it from the device once") {
   Variable variable;
   CHECK(fake_device().copies.empty());
   CHECK(variable[0] == 'd');
@@ -63,7 +63,7 @@ TEST_CASE("mirrored memory: the first access fetches it from the device, once") 
   CHECK(fake_device().copies[0].bytes == variable.bytes);
 }
 
-TEST_CASE("mirrored memory: what the program has written is sent before the next work, once") {
+TEST_CASE("mirrored memory: sends written blocks once before the next work") {
   Variable variable;
   variable[5000] = 'p';
   CHECK(variable.device(5000) == 'd');
@@ -76,14 +76,14 @@ TEST_CASE("mirrored memory: what the program has written is sent before the next
   CHECK(fake_device().sent() == sent);
 }
 
-TEST_CASE("mirrored memory: what was only read is not sent") {
+TEST_CASE("mirrored memory: does not send blocks that were only read") {
   Variable variable;
   CHECK(variable[0] == 'd');
   variable.work();
   CHECK(fake_device().sent() == 0);
 }
 
-TEST_CASE("mirrored memory: after work the program waits for it, and sees what it has written") {
+TEST_CASE("mirrored memory: the first access after work waits for it and sees its results") {
   Variable variable;
   CHECK(variable[0] == 'd');
   variable.work('k');
@@ -94,7 +94,7 @@ TEST_CASE("mirrored memory: after work the program waits for it, and sees what i
   CHECK(fake_device().waits == 1);
 }
 
-TEST_CASE("mirrored memory: work that was waited for is not waited for again") {
+TEST_CASE("mirrored memory: does not wait again for completed work") {
   Variable variable;
   variable.work('k');
   Mirrors::waited(variable.context, variable.context.touches.load());
@@ -102,7 +102,7 @@ TEST_CASE("mirrored memory: work that was waited for is not waited for again") {
   CHECK(fake_device().waits == 0);
 }
 
-TEST_CASE("mirrored memory: a copy that reads it leaves it readable without another fetch") {
+TEST_CASE("mirrored memory: stays readable without another fetch after a copy that reads it") {
   Variable variable;
   variable[0] = 'p';
   const size_t fetched = fake_device().fetched();
@@ -115,7 +115,7 @@ TEST_CASE("mirrored memory: a copy that reads it leaves it readable without anot
   CHECK(variable.device(0) == 'q');
 }
 
-TEST_CASE("mirrored memory: a copy that writes it takes it to the device") {
+TEST_CASE("mirrored memory: a copy that writes it makes the device copy current") {
   Variable variable;
   variable[1] = 'p';
   {
@@ -128,7 +128,7 @@ TEST_CASE("mirrored memory: a copy that writes it takes it to the device") {
   CHECK(variable[1] == 'p');
 }
 
-TEST_CASE("mirrored memory: work of another server leaves it where it is") {
+TEST_CASE("mirrored memory: work of another server does not move it") {
   Variable variable;
   variable[0] = 'p';
   CUresult result = CUDA_ERROR_UNKNOWN;
@@ -137,7 +137,7 @@ TEST_CASE("mirrored memory: work of another server leaves it where it is") {
   CHECK(variable.device(0) == 'd');
 }
 
-TEST_CASE("mirrored memory: brought to the host it can be written without a fault, and is sent") {
+TEST_CASE("mirrored memory: prefetched to the host is writable without a fault and sent before work") {
   Variable variable;
   variable.work('k');
   CHECK(mirrors().bring(variable.context, kStream, variable.address, variable.bytes) == CUDA_SUCCESS);
@@ -149,7 +149,7 @@ TEST_CASE("mirrored memory: brought to the host it can be written without a faul
   CHECK(variable.device(0) == 'p');
 }
 
-TEST_CASE("mirrored memory: is known by its addresses, and by no others") {
+TEST_CASE("mirrored memory: is recognised by its addresses only") {
   Variable variable;
   const auto found = mirrors().find(variable.address + variable.bytes - 1);
   REQUIRE(found);
@@ -165,7 +165,7 @@ TEST_CASE("mirrored memory: is known by its addresses, and by no others") {
   CHECK_FALSE(mirrors().find(variable.address));
 }
 
-TEST_CASE("mirrored memory: a reset context's variable has the new one's contents, not what the program wrote") {
+TEST_CASE("mirrored memory: after a context reset a variable has the new context's contents") {
   Variable variable;
   variable[0] = 'p';
   mirrors().forget_context(variable.context);
@@ -173,7 +173,7 @@ TEST_CASE("mirrored memory: a reset context's variable has the new one's content
   CHECK(variable[0] == 'n');
 }
 
-TEST_CASE("mirrored memory: an error of the copy to the device is the work's") {
+TEST_CASE("mirrored memory: work fails with the error of the copy to the device") {
   Variable variable;
   variable[0] = 'p';
   fake_device().result = CUDA_ERROR_OUT_OF_MEMORY;

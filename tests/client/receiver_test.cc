@@ -86,7 +86,7 @@ std::string text_of(const std::vector<std::byte>& bytes) { return {reinterpret_c
 
 }  // namespace
 
-TEST_CASE("receiver: a reply reaches its waiter with result and body, whatever came before it") {
+TEST_CASE("receiver: delivers a reply to its waiter with result and body") {
   Line& line = Line::make();
   Awaited first(line, 1), second(line, 2);
   line.message(MessageKind::reply, 2, "two", CUDA_ERROR_INVALID_VALUE);
@@ -102,7 +102,7 @@ TEST_CASE("receiver: a reply reaches its waiter with result and body, whatever c
   CHECK(second.result == CUDA_ERROR_INVALID_VALUE);
 }
 
-TEST_CASE("receiver: messages may come byte by byte, and be larger than its buffer") {
+TEST_CASE("receiver: accepts messages byte by byte and larger than its buffer") {
   Line& line = Line::make();
   line.connection.receive_at_most(GENERATE(size_t{1}, size_t{1000}, MemoryConnection::kUnlimited));
   Awaited small(line, 1), large(line, 2), last(line, 3);
@@ -116,7 +116,7 @@ TEST_CASE("receiver: messages may come byte by byte, and be larger than its buff
   CHECK(last.text() == "last");
 }
 
-TEST_CASE("receiver: threads that wait at once each get their own reply") {
+TEST_CASE("receiver: concurrent waiters each get their own reply") {
   Line& line = Line::make();
   constexpr uint64_t kThreads = 8;
   std::atomic<int> right{0};
@@ -133,7 +133,7 @@ TEST_CASE("receiver: threads that wait at once each get their own reply") {
   CHECK(right == kThreads);
 }
 
-TEST_CASE("receiver: data of a copy goes to its rows and nowhere else") {
+TEST_CASE("receiver: writes a copy's data only to its rows") {
   Line& line = Line::make();
   line.connection.receive_at_most(GENERATE(size_t{5}, MemoryConnection::kUnlimited));
   std::vector<std::byte> memory(3 * 10, std::byte{'.'});
@@ -146,7 +146,7 @@ TEST_CASE("receiver: data of a copy goes to its rows and nowhere else") {
   CHECK(text_of(memory) == "1234......ABCD......efgh......");
 }
 
-TEST_CASE("receiver: large data goes straight to its place") {
+TEST_CASE("receiver: receives large data directly to its destination") {
   Line& line = Line::make();
   std::string bytes(200'000, 0);
   for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * 31 + i / 256);
@@ -159,21 +159,21 @@ TEST_CASE("receiver: large data goes straight to its place") {
   CHECK(text_of(memory) == bytes);
 }
 
-TEST_CASE("receiver: data outside of a copy ends the session and writes nothing") {
+TEST_CASE("receiver: data outside a copy ends the session and writes nothing") {
   Line& line = Line::make();
   std::vector<std::byte> memory(16, std::byte{'.'});
   line.receiver.expect_transfer(7, {.destination = memory.data(), .pitch = 8, .width = 8, .rows = 1});
   Awaited waiter(line, 7);
-  SECTION("behind its end") { line.data(7, 4, "12345"); }
+  SECTION("past its end") { line.data(7, 4, "12345"); }
   SECTION("from an offset that wraps around") { line.data(7, ~uint64_t{0} - 1, "1234"); }
-  SECTION("of no copy") { line.data(8, 0, "1234"); }
+  SECTION("of an unknown copy") { line.data(8, 0, "1234"); }
   CHECK_FALSE(line.receiver.wait(waiter));
   REQUIRE(line.failed() == 1);
   CHECK(line.failures[0].code == ErrorCode::malformed);
   CHECK(text_of(memory) == std::string(16, '.'));
 }
 
-TEST_CASE("receiver: messages that make no sense end the session") {
+TEST_CASE("receiver: malformed messages end the session") {
   Line& line = Line::make();
   Awaited waiter(line, 1);
   SECTION("an unknown kind") { line.message(static_cast<MessageKind>(99), 1); }
@@ -182,13 +182,13 @@ TEST_CASE("receiver: messages that make no sense end the session") {
     header.length = wire::kMaxBodyBytes + 1;
     line.connection.feed(header);
   }
-  SECTION("a callback without its number") { line.message(MessageKind::host_callback, 0, "1234"); }
+  SECTION("a callback without its id") { line.message(MessageKind::host_callback, 0, "1234"); }
   CHECK_FALSE(line.receiver.wait(waiter));
   REQUIRE(line.failed() == 1);
   CHECK(line.failures[0].code == ErrorCode::malformed);
 }
 
-TEST_CASE("receiver: the server's last words say why the session is over, and every wait ends") {
+TEST_CASE("receiver: an end message ends every wait and gives the reason") {
   Line& line = Line::make();
   Awaited first(line, 1), second(line, 2);
   std::vector<CUresult> heard;
@@ -206,7 +206,7 @@ TEST_CASE("receiver: the server's last words say why the session is over, and ev
   CHECK(heard.size() == 2);
 }
 
-TEST_CASE("the reason for a session's end is printable and bounded") {
+TEST_CASE("the reason for a session's end is printable and has a length limit") {
   Line& line = Line::make();
   Awaited waiter(line, 1);
   line.message(MessageKind::end, 0, kHostileText + std::string(60'000, 'x'));
@@ -216,7 +216,7 @@ TEST_CASE("the reason for a session's end is printable and bounded") {
   CHECK(line.failures[0].message.size() < 2048);
 }
 
-TEST_CASE("an assertion's text reaches stderr in lines without control characters") {
+TEST_CASE("prints an assertion's text on stderr without control characters") {
   Line& line = Line::make();
   Awaited waiter(line, 1);
   int pipe[2];
@@ -239,7 +239,7 @@ TEST_CASE("an assertion's text reaches stderr in lines without control character
   CHECK(is_harmless(written));
 }
 
-TEST_CASE("receiver: asks a silent server for a sign of life, and gives it up after the time that is set") {
+TEST_CASE("receiver: pings a silent server and gives it up after the timeout") {
   Line& line = Line::make(milliseconds(300));
   Awaited waiter(line, 1);
   const auto start = transport::Clock::now();
@@ -251,15 +251,15 @@ TEST_CASE("receiver: asks a silent server for a sign of life, and gives it up af
   CHECK(line.failures[0].message.find("GPUPOOL_DEAD_PEER_TIMEOUT_MS") != std::string::npos);
 }
 
-TEST_CASE("receiver: gives a silent server up in the background too, also while somebody waits beside it") {
+TEST_CASE("receiver: gives up a silent server in the background and while threads wait") {
   constexpr milliseconds kTimeout{600};
   Line& line = Line::make(kTimeout);
-  SECTION("for a reply that nobody waits for") {
+  SECTION("for a reply without a waiter") {
     std::atomic<bool> heard{false};
     line.receiver.expect(1, [&](CUresult result) { heard = result == CUDA_ERROR_DEVICE_UNAVAILABLE; });
     CHECK(eventually([&] { return heard.load(); }));
   }
-  SECTION("for a waiter, while the background thread has the role") {
+  SECTION("for a waiter while the background thread receives") {
     line.receiver.add_interest();
     std::this_thread::sleep_for(kTimeout);  // silence while nothing is awaited does not count
     Awaited waiter(line, 1);
@@ -276,7 +276,7 @@ TEST_CASE("receiver: gives a silent server up in the background too, also while 
   CHECK(line.failures[0].code == ErrorCode::lost);
 }
 
-TEST_CASE("receiver: a program that was stopped for longer than the time that is set pings before it gives the server up") {
+TEST_CASE("receiver: a program stopped for longer than the timeout pings before it gives up the server") {
   Line& line = Line::make(milliseconds(300));
   line.answer = [&] { line.message(MessageKind::reply, 1, "", CUDA_ERROR_NOT_READY); };
   line.connection.oversleep(milliseconds(400));
@@ -294,7 +294,7 @@ TEST_CASE("receiver: a program that was stopped for longer than the time that is
   CHECK(line.failed() == 0);
 }
 
-TEST_CASE("receiver: a reply that nobody waits for is handled in the background") {
+TEST_CASE("receiver: handles a reply without a waiter in the background") {
   Line& line = Line::make();
   std::atomic<int> heard{-1};
   line.receiver.expect(3, [&](CUresult result) { heard = result; });
@@ -302,7 +302,7 @@ TEST_CASE("receiver: a reply that nobody waits for is handled in the background"
   CHECK(eventually([&] { return heard == CUDA_ERROR_NOT_READY; }));
 }
 
-TEST_CASE("receiver: a copy without a waiter arrives in the background, and is awaited until then") {
+TEST_CASE("receiver: receives a copy without a waiter in the background") {
   Line& line = Line::make();
   std::vector<std::byte> memory(8, std::byte{'.'});
   line.receiver.expect_transfer(7, {.destination = memory.data(), .pitch = 8, .width = 8, .rows = 1, .background = true});
@@ -315,7 +315,7 @@ TEST_CASE("receiver: a copy without a waiter arrives in the background, and is a
   CHECK(text_of(memory) == "12345678");
 }
 
-TEST_CASE("receiver: host functions are called while somebody is interested") {
+TEST_CASE("receiver: calls host functions while they are expected") {
   Line& line = Line::make();
   line.receiver.add_interest();
   const auto text = [](uint64_t callback) { return std::string(reinterpret_cast<const char*>(&callback), sizeof callback); };
@@ -326,7 +326,7 @@ TEST_CASE("receiver: host functions are called while somebody is interested") {
   line.receiver.drop_interest();
 }
 
-TEST_CASE("receiver: every message tells which frees are over, and whether memory is limited") {
+TEST_CASE("receiver: reads retired frees and the memory limit flag from every message") {
   Line& line = Line::make();
   Awaited first(line, 1);
   line.message(MessageKind::reply, 1, "", CUDA_SUCCESS, 12, wire::kMemoryLimited);
@@ -340,7 +340,7 @@ TEST_CASE("receiver: every message tells which frees are over, and whether memor
   CHECK_FALSE(line.receiver.memory_limited());
 }
 
-TEST_CASE("receiver: pieces of a bulk copy begin where pieces do, once each, and not without a copy") {
+TEST_CASE("receiver: accepts each piece of a bulk copy once and only at its offset") {
   Line& line = Line::make();
   const uint64_t bytes = wire::kBulkChunkBytes + 100, piece = wire::bulk_piece_bytes(bytes, 1);
   std::vector<std::byte> memory(bytes);
@@ -357,7 +357,7 @@ TEST_CASE("receiver: pieces of a bulk copy begin where pieces do, once each, and
   CHECK_FALSE(line.receiver.begin_piece(7, 0));  // all of it is there
 }
 
-TEST_CASE("receiver: the reply to a bulk copy is passed on when all of its pieces are there") {
+TEST_CASE("receiver: delivers the reply to a bulk copy after all its pieces") {
   Line& line = Line::make();
   const uint64_t bytes = 2 * wire::kBulkChunkBytes, piece = wire::bulk_piece_bytes(bytes, 1);
   std::vector<std::byte> memory(bytes);
@@ -377,7 +377,7 @@ TEST_CASE("receiver: the reply to a bulk copy is passed on when all of its piece
   links.join();
 }
 
-TEST_CASE("receiver: a failed session's waits end when nothing is written any more") {
+TEST_CASE("receiver: waits of a failed session end only once nothing is written any more") {
   Line& line = Line::make();
   std::vector<std::byte> memory(100);
   line.receiver.expect_transfer(7, {.destination = memory.data(), .pitch = 100, .width = 100, .rows = 1, .bulk = true, .missing = 100});

@@ -30,7 +30,7 @@ struct Fixture {
 
 }  // namespace
 
-TEST_CASE("an allocation is registered once, and until it is forgotten") {
+TEST_CASE("registers an allocation once until it is forgotten") {
   Fixture fixture;
   const uint32_t key = fixture.key_of(1);
   CHECK(key != 0);
@@ -43,7 +43,7 @@ TEST_CASE("an allocation is registered once, and until it is forgotten") {
   CHECK(fixture.device.regions() == 1);
 }
 
-TEST_CASE("what a copy uses stays registered until the copy is over") {
+TEST_CASE("keeps memory registered until the copies that use it end") {
   Fixture fixture;
   auto lease = fixture.registered.use(allocation(1, 4096));
   REQUIRE(lease);
@@ -56,7 +56,7 @@ TEST_CASE("what a copy uses stays registered until the copy is over") {
   CHECK_FALSE(fixture.device.misused());
 }
 
-TEST_CASE("what was not used for the longest time gives way, but nothing that a copy uses") {
+TEST_CASE("evicts the least recently used registration that no copy uses") {
   Fixture fixture({.allocations = 3, .bytes = 100 * 4096});
   const auto busy = fixture.registered.use(allocation(1, 4096));
   const uint32_t second = fixture.key_of(2), third = fixture.key_of(3);
@@ -72,7 +72,7 @@ TEST_CASE("what was not used for the longest time gives way, but nothing that a 
   CHECK(fixture.device.regions() == 3);
 }
 
-TEST_CASE("bytes are bounded, too") {
+TEST_CASE("limits the registered bytes") {
   Fixture fixture({.allocations = 100, .bytes = 10 * 4096});
   CHECK(fixture.key_of(1, 11 * 4096) == 0);
   for (uint64_t id = 1; id <= 20; ++id) CHECK(fixture.key_of(id, 3 * 4096) != 0);
@@ -81,7 +81,7 @@ TEST_CASE("bytes are bounded, too") {
   CHECK(fixture.device.registered_bytes() == 10 * 4096);
 }
 
-TEST_CASE("where the system lets nothing more be registered, others give way; then it is refused until something goes") {
+TEST_CASE("evicts registrations if the system refuses more and then refuses until one is removed") {
   Fixture fixture;
   fixture.device.set_limit(2 * 4096);
   CHECK(fixture.key_of(1) != 0);
@@ -96,7 +96,7 @@ TEST_CASE("where the system lets nothing more be registered, others give way; th
   CHECK(fixture.key_of(4) != 0);
 }
 
-TEST_CASE("without a device nothing is registered") {
+TEST_CASE("registers nothing without an RDMA device") {
   RegisteredMemory registered;
   CHECK_FALSE(registered.usable());
   CHECK_FALSE(registered.use(allocation(1, 4096)));

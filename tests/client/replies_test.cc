@@ -27,7 +27,7 @@ const std::string kTwo("a\0bc\0", 5);
 
 }  // namespace
 
-TEST_CASE("kernel names come in several replies") {
+TEST_CASE("reads kernel names from several replies") {
   std::vector<std::string> names;
   bool complete = true;
   REQUIRE(read_kernel_names(names_reply(3, kTwo), &names, &complete));
@@ -37,7 +37,7 @@ TEST_CASE("kernel names come in several replies") {
   CHECK(names == std::vector<std::string>{"a", "bc", "d"});
 }
 
-TEST_CASE("a reply with a part of a kernel's name, too many names, too long ones or none that follow is refused") {
+TEST_CASE("refuses replies with malformed lists of kernel names") {
   bool complete = false;
   std::vector<std::string> none, two{"a", "bc"};
   CHECK_FALSE(read_kernel_names(names_reply(2, kTwo + "d"), &none, &complete));
@@ -49,7 +49,7 @@ TEST_CASE("a reply with a part of a kernel's name, too many names, too long ones
   CHECK_FALSE(read_kernel_names(names_reply(UINT64_MAX, std::string(wire::kMaxNamesBytes + 1, '\0')), &none, &complete));
 }
 
-TEST_CASE("a kernel's description is complete, and its parameters fit") {
+TEST_CASE("accepts only complete kernel descriptions with valid parameter sizes") {
   const wire::FunctionInfo info{.attributes = {7}, .parameter_count = 1, .reserved = 0};
   KernelDescription description;
   REQUIRE(read_kernel_description(bytes_of(info, wire::ParameterInfo{8, 4}), &description));
@@ -60,7 +60,7 @@ TEST_CASE("a kernel's description is complete, and its parameters fit") {
   CHECK_FALSE(read_kernel_description(bytes_of(info, wire::ParameterInfo{0xffffffff, 2}), &description));
 }
 
-TEST_CASE("a variable beyond the addresses that there are is refused") {
+TEST_CASE("refuses a variable whose end exceeds the address space") {
   wire::GlobalInfo info;
   CHECK(read_global(bytes_of(wire::GlobalInfo{4096, 16, 1, 0}), &info));
   CHECK(info.size == 16);
@@ -68,7 +68,7 @@ TEST_CASE("a variable beyond the addresses that there are is refused") {
   CHECK_FALSE(read_global(bytes_of(wire::GlobalInfo{4096, UINT64_MAX, 1, 0}), &info));
 }
 
-TEST_CASE("a reply without a name of shared memory is not passed on to the program") {
+TEST_CASE("refuses a reply without a name for shared memory") {
   wire::SharedName name{.magic = wire::kSharedName, .kind = 1, .server = 5};
   CHECK(read_shared_name(bytes_of(name), &name));
   CHECK_FALSE(read_shared_name({}, &name));

@@ -38,14 +38,14 @@ struct Registered {
 
 }  // namespace
 
-TEST_CASE("registered copies: the device gets what the program has when the copy is made") {
+TEST_CASE("registered copies: adding one sends the program's current contents") {
   Registered memory;
   CHECK(memory.shadows.any());
   CHECK(memory.device(0) == '.');
   CHECK(memory.device(16383) == '.');
 }
 
-TEST_CASE("registered copies: before work the device gets what the program has changed, and nothing else") {
+TEST_CASE("registered copies: send only the program's changes before work") {
   Registered memory;
   memory.work();
   CHECK(fake_device().copies.empty());
@@ -61,7 +61,7 @@ TEST_CASE("registered copies: before work the device gets what the program has c
   CHECK(fake_device().copies[0].order == CopyOrder::before_all);
 }
 
-TEST_CASE("registered copies: changes near each other are sent together") {
+TEST_CASE("registered copies: send nearby changes together") {
   Registered memory;
   memory.program_writes(100, 'a');
   memory.program_writes(200, 'b');
@@ -71,7 +71,7 @@ TEST_CASE("registered copies: changes near each other are sent together") {
   CHECK(fake_device().copies[0].bytes == 101);
 }
 
-TEST_CASE("registered copies: while work may be writing, no byte but the program's own is sent") {
+TEST_CASE("registered copies: while work may write send only bytes that the program changed") {
   Registered memory;
   memory.work();  // may be writing from now on
   memory.device_writes(150, 'D');
@@ -82,7 +82,7 @@ TEST_CASE("registered copies: while work may be writing, no byte but the program
   CHECK(memory.device(150) == 'D');
 }
 
-TEST_CASE("registered copies: after a wait the program has what the device has written, and keeps its own") {
+TEST_CASE("registered copies: a wait fetches the device's writes and keeps the program's") {
   Registered memory;
   memory.work();
   CHECK(memory.shadows.is_behind(reinterpret_cast<uintptr_t>(memory.host.data()), 1));
@@ -96,7 +96,7 @@ TEST_CASE("registered copies: after a wait the program has what the device has w
   CHECK(memory.device(11) == 'p');
 }
 
-TEST_CASE("registered copies: a wait for one stream leaves those behind that others may be writing") {
+TEST_CASE("registered copies: waiting for one stream does not fetch copies that other streams may write") {
   Registered memory;
   memory.work(kStream);
   memory.work(kOther);
@@ -106,7 +106,7 @@ TEST_CASE("registered copies: a wait for one stream leaves those behind that oth
   CHECK_FALSE(memory.shadows.is_behind(reinterpret_cast<uintptr_t>(memory.host.data()), 1));
 }
 
-TEST_CASE("registered copies: a wait that began before the last work does not cover it") {
+TEST_CASE("registered copies: a wait does not cover work queued after it began") {
   Registered memory;
   memory.work();
   const uint64_t before = memory.shadows.last_use();
@@ -117,13 +117,13 @@ TEST_CASE("registered copies: a wait that began before the last work does not co
   CHECK_FALSE(memory.shadows.is_behind(reinterpret_cast<uintptr_t>(memory.host.data()), 1));
 }
 
-TEST_CASE("registered copies: nothing is fetched where nothing was used") {
+TEST_CASE("registered copies: fetch nothing if no work was queued") {
   Registered memory;
   memory.wait();
   CHECK(fake_device().fetched() == 0);
 }
 
-TEST_CASE("registered copies: memory that the device only reads is never fetched") {
+TEST_CASE("registered copies: never fetch memory that the device only reads") {
   Registered memory(true);
   memory.work();
   CHECK_FALSE(memory.shadows.is_behind(reinterpret_cast<uintptr_t>(memory.host.data()), 1));
@@ -131,7 +131,7 @@ TEST_CASE("registered copies: memory that the device only reads is never fetched
   CHECK(fake_device().fetched() == 0);
 }
 
-TEST_CASE("registered copies: a copy elsewhere on the device does not concern them") {
+TEST_CASE("registered copies: ignore copies elsewhere on the device") {
   Registered memory;
   memory.program_writes(0, 'a');
   CHECK(memory.shadows.before_use(memory.context, kStream, kDevice + 16384, 100) == CUDA_SUCCESS);
@@ -140,14 +140,14 @@ TEST_CASE("registered copies: a copy elsewhere on the device does not concern th
   CHECK(memory.device(0) == 'a');
 }
 
-TEST_CASE("registered copies: work of another server does not concern them") {
+TEST_CASE("registered copies: ignore work of another server") {
   Registered memory;
   memory.program_writes(0, 'a');
   CHECK(memory.shadows.before_work(make_context(1), kStream) == CUDA_SUCCESS);
   CHECK(memory.device(0) == '.');
 }
 
-TEST_CASE("registered copies: device addresses lead to the program's") {
+TEST_CASE("registered copies: translate device addresses to host addresses") {
   Registered memory;
   const auto host = reinterpret_cast<uintptr_t>(memory.host.data());
   CHECK(memory.shadows.host_of(kDevice + 16383) == host + 16383);
@@ -155,7 +155,7 @@ TEST_CASE("registered copies: device addresses lead to the program's") {
   CHECK_FALSE(memory.shadows.host_of(kDevice - 1));
 }
 
-TEST_CASE("registered copies: go when they are removed, or with their context") {
+TEST_CASE("registered copies: end when removed or with their context") {
   Registered memory;
   SECTION("removed") {
     CHECK(memory.shadows.remove(memory.host.data() + 1) == 0);
@@ -172,7 +172,7 @@ TEST_CASE("registered copies: go when they are removed, or with their context") 
   CHECK(memory.device(0) == '.');
 }
 
-TEST_CASE("registered copies: an error of the copy is the caller's") {
+TEST_CASE("registered copies: return a copy's error to the caller") {
   Registered memory;
   memory.program_writes(0, 'a');
   fake_device().result = CUDA_ERROR_OUT_OF_MEMORY;

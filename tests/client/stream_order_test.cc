@@ -25,7 +25,7 @@ struct Order : StreamOrder {
 
 }  // namespace
 
-TEST_CASE("stream order: an event orders a stream behind the frees before its record") {
+TEST_CASE("stream order: an event orders a stream after the frees before its record") {
   Order order;
   const FreePoint before = order.free(kA);
   order.record(kEvent, kA);
@@ -38,7 +38,7 @@ TEST_CASE("stream order: an event orders a stream behind the frees before its re
   CHECK_FALSE(order.is_passed(before));
 }
 
-TEST_CASE("stream order: what a stream has waited for is passed on by its events") {
+TEST_CASE("stream order: events pass on what their stream has waited for") {
   Order order;
   const FreePoint point = order.free(kA);
   order.record(kEvent, kA);
@@ -48,7 +48,7 @@ TEST_CASE("stream order: what a stream has waited for is passed on by its events
   CHECK(order.is_behind(kC, point));
 }
 
-TEST_CASE("stream order: a wait for a stream or a context passes what it has had before") {
+TEST_CASE("stream order: waiting for a stream or a context passes its earlier frees") {
   Order order;
   const FreePoint one = order.free(kA), foreign = order.free(kC, kOther);
   const auto of_stream = order.reach(kA);
@@ -75,7 +75,7 @@ TEST_CASE("stream order: an event's last record counts") {
   CHECK_FALSE(order.is_behind(kC, point));
 }
 
-TEST_CASE("stream order: nothing is known of an event while it is recorded, by two threads, or by something else") {
+TEST_CASE("stream order: trusts no event during a record or after an unknown record") {
   Order order;
   (void)order.free(kA);
   const auto points = order.reach(kA);
@@ -104,7 +104,7 @@ TEST_CASE("stream order: nothing is known of an event while it is recorded, by t
   }
 }
 
-TEST_CASE("stream order: a destroyed stream is kept until its frees have passed, a context's streams are gone with it") {
+TEST_CASE("stream order: keeps a destroyed stream until its frees have passed and drops it with its context") {
   Order order;
   const FreePoint a = order.free(kA), b = order.free(kB, kOther);
   order.stream_destroyed(kA);
@@ -117,7 +117,7 @@ TEST_CASE("stream order: a destroyed stream is kept until its frees have passed,
   CHECK(order.unpassed().empty());
 }
 
-TEST_CASE("stream order: a program without frees keeps nothing") {
+TEST_CASE("stream order: keeps nothing for a program without frees") {
   Order order;
   CHECK_FALSE(order.active());
   CHECK(order.reach(kA).empty());
@@ -125,7 +125,7 @@ TEST_CASE("stream order: a program without frees keeps nothing") {
 }
 
 // The model: each stream's set of frees that are before its next operation, passed on by events; and the set that the host knows as done.
-TEST_CASE("stream order: random programs are ordered as a model says") {
+TEST_CASE("stream order: random programs match the model") {
   for (unsigned seed = 1; seed <= 20; ++seed) {
     INFO("seed " << seed);
     std::mt19937 random(seed);

@@ -8,7 +8,7 @@
 
 using namespace gpupool::testing;
 
-TEST_CASE("every function is declared in one table, and defined in all its versions or not at all") {
+TEST_CASE("every function is declared in one table and defined in all its versions or in none") {
   const Coverage coverage = read_coverage(CLIENT_LIBRARY);
   size_t missing = 0;
   for (const auto& function : coverage.functions) {
@@ -22,7 +22,7 @@ TEST_CASE("every function is declared in one table, and defined in all its versi
   CHECK(missing <= 40);
 }
 
-TEST_CASE("the page of coverage is the one that the table makes") {
+TEST_CASE("docs/coverage.md is up to date") {
   std::ifstream in(COVERAGE_PAGE);
   const std::string page((std::istreambuf_iterator<char>(in)), {});
   const bool same = page == coverage_page(read_coverage(CLIENT_LIBRARY));

@@ -15,7 +15,7 @@ bool has(const std::string& text, const std::string& part) { return text.find(pa
 
 }  // namespace
 
-TEST_CASE("an address alone asks for one whole GPU") {
+TEST_CASE("an address without options requests one whole GPU") {
   const auto read = parse_pool_address("pool://head");
   REQUIRE(read);
   REQUIRE(read->schedulers.size() == 1);
@@ -27,7 +27,7 @@ TEST_CASE("an address alone asks for one whole GPU") {
   CHECK_FALSE(read->insecure);
 }
 
-TEST_CASE("everything that can be asked for is read") {
+TEST_CASE("reads all request options") {
   const auto read = parse_pool_address(
       "pool://a:1,[::1]:2?gpus=2&memory=8GiB&compute=12.5&model=NVIDIA%20A100&model=H100&one-host=1&cpus=1.5&host-memory=1MiB&mode=hard"
       "&priority=low&near=x&apart=y&apart=z&label=w&tenant=team&insecure=1");
@@ -53,7 +53,7 @@ TEST_CASE("everything that can be asked for is read") {
   CHECK(read->insecure);
 }
 
-TEST_CASE("what makes no sense is named") {
+TEST_CASE("names malformed request options") {
   CHECK(has(refusal("tcp://a:1"), "pool://"));
   for (const char* const text : {"pool://", "pool://?gpus=1", "pool://a:0", "pool://a:65536", "pool://a:x", "pool://a,", "pool://u@a:1", "pool://[a"}) {
     INFO(text);

@@ -57,7 +57,7 @@ class Home {
 
 }  // namespace
 
-TEST_CASE("a program gets the servers of its lease, and the lease is given back at its end") {
+TEST_CASE("a program gets the servers of its lease and returns the lease when it ends") {
   const Home home;
   std::unique_ptr<FakeScheduler> scheduler;
   std::string shown;
@@ -96,7 +96,7 @@ TEST_CASE("a program gets the servers of its lease, and the lease is given back 
   CHECK(shown == "Bearer the-token");
 }
 
-TEST_CASE("a scheduler that does not take the lease back is not waited for long, and nothing is left") {
+TEST_CASE("does not wait long for a scheduler that does not take the lease back and leaves no files") {
   const Home home;
   const auto scheduler = std::make_unique<FakeScheduler>([](const pool::AcquireCall&, Stream& stream, grpc::ServerContext& context) {
     stream.Write(FakeScheduler::granted({{"tcp://192.0.2.1:7", "token"}}));
@@ -109,7 +109,7 @@ TEST_CASE("a scheduler that does not take the lease back is not waited for long,
   CHECK(home.is_empty());
 }
 
-TEST_CASE("nothing is asked for a program that has gone before its helper was there") {
+TEST_CASE("requests no lease if the program exited before pool-lease started") {
   const Home home;
   FakeScheduler scheduler(grants({{"tcp://192.0.2.1:7", "token"}}));
   Process gone({"true"}, {});
@@ -123,7 +123,7 @@ TEST_CASE("nothing is asked for a program that has gone before its helper was th
   CHECK(home.is_empty());
 }
 
-TEST_CASE("who is interrupted while it waits gives its place back") {
+TEST_CASE("an interrupted program leaves the queue") {
   const Home home;
   std::unique_ptr<FakeScheduler> scheduler;
   scheduler = std::make_unique<FakeScheduler>([&](const pool::AcquireCall&, Stream& stream, grpc::ServerContext&) {
@@ -143,7 +143,7 @@ TEST_CASE("who is interrupted while it waits gives its place back") {
   CHECK(home.is_empty());
 }
 
-TEST_CASE("what the scheduler refuses, and an address that makes no sense, end with the reason") {
+TEST_CASE("a refusal by the scheduler and a malformed address end with the reason") {
   const Home home;
   FakeScheduler scheduler([](const pool::AcquireCall&, Stream&, grpc::ServerContext&) {
     return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "no GPU here has 900 GiB");
@@ -163,7 +163,7 @@ TEST_CASE("what the scheduler refuses, and an address that makes no sense, end w
   CHECK(home.is_empty());
 }
 
-TEST_CASE("a scheduler that nobody reaches is named") {
+TEST_CASE("names a scheduler that cannot be reached") {
   const Home home;
   uint16_t port = 0;
   {
@@ -177,7 +177,7 @@ TEST_CASE("a scheduler that nobody reaches is named") {
   CHECK_FALSE(has(refused.output, "failed to connect to all addresses"));
 }
 
-TEST_CASE("something else than a scheduler at its address is told apart") {
+TEST_CASE("names a wrong service at a scheduler's address") {
   const Home home;
   PooldProcess poold("softgpu");
   const std::string port = std::to_string(poold.endpoint().port);
@@ -189,7 +189,7 @@ TEST_CASE("something else than a scheduler at its address is told apart") {
   CHECK_FALSE(has(refused.output, "recvmsg"));
 }
 
-TEST_CASE("a lease survives its scheduler, its tokens are renewed, and its end is told") {
+TEST_CASE("a lease survives the scheduler's death and gets renewed tokens and reports its end") {
   const Home home;
   std::atomic<int> step{0};
   auto scheduler = std::make_unique<FakeScheduler>([&](const pool::AcquireCall&, Stream& stream, grpc::ServerContext& context) {
@@ -226,7 +226,7 @@ TEST_CASE("a lease survives its scheduler, its tokens are renewed, and its end i
   CHECK(eventually([&] { return home.is_empty(); }));
 }
 
-TEST_CASE("another user of the machine cannot prepare the file that gets the next tokens") {
+TEST_CASE("another user cannot prepare the file that the next tokens are written to") {
   if (::geteuid() != 0) return report_skip("only root can try this as another user");
   const TemporaryFolder shared;  // as /tmp on a machine without fs.protected_regular
   fs::permissions(shared.path(), fs::perms(0777));
@@ -256,7 +256,7 @@ TEST_CASE("another user of the machine cannot prepare the file that gets the nex
   CHECK(eventually([&] { return fs::is_empty(shared.path()); }));
 }
 
-TEST_CASE("a private key that others can read is refused by pool-lease and pool-admin") {
+TEST_CASE("pool-lease and pool-admin refuse a private key that others can read") {
   const Home home;
   const TemporaryFolder folder;
   FakeScheduler scheduler(grants({{"tcp://192.0.2.1:7", "x"}}));
@@ -272,7 +272,7 @@ TEST_CASE("a private key that others can read is refused by pool-lease and pool-
   CHECK(scheduler.calls().empty());
 }
 
-TEST_CASE("a scheduler's texts reach the terminal without control characters, and bounded") {
+TEST_CASE("a scheduler's texts are printed without control characters and with a length limit") {
   const Home home;
   const std::string text = kHostileText + std::string(100'000, 'x');
   FakeScheduler refusing([&](const pool::AcquireCall&, Stream& stream, grpc::ServerContext&) {
@@ -298,7 +298,7 @@ TEST_CASE("a scheduler's texts reach the terminal without control characters, an
   }
 }
 
-TEST_CASE("a token that was replaced in its file while the lease is held is shown on the next connection") {
+TEST_CASE("uses a token replaced in its file on the next connection to the scheduler") {
   const Home home;
   const TemporaryFolder folder;
   const std::string token_file = folder.write("token", "the-old-token\n");
@@ -332,7 +332,7 @@ TEST_CASE("a token that was replaced in its file while the lease is held is show
   CHECK(shown == std::vector<std::string>{"Bearer the-old-token", "Bearer the-new-token"});
 }
 
-TEST_CASE("another scheduler of the pool is asked where one does not lead or is away") {
+TEST_CASE("tries another scheduler of the pool if one is down or not the leader") {
   const Home home;
   FakeScheduler leader(grants({{"tcp://192.0.2.1:7", "x"}}));
   FakeScheduler other([&](const pool::AcquireCall&, Stream&, grpc::ServerContext& context) {
@@ -345,7 +345,7 @@ TEST_CASE("another scheduler of the pool is asked where one does not lead or is 
   CHECK(leader.calls().size() == 2);
 }
 
-TEST_CASE("the library asks for a lease itself, and fails with the reason") {
+TEST_CASE("the library requests a lease itself and fails with the reason") {
   const Home home;
   PooldProcess poold("softgpu");
   FakeScheduler scheduler(grants({{poold.url(), "x"}}));

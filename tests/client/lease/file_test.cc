@@ -56,7 +56,7 @@ mode_t mode_of(const std::string& path) {
 
 }  // namespace
 
-TEST_CASE("a lease file is alone in a folder of its user's, and gone with it") {
+TEST_CASE("a lease file has a private folder and both are removed together") {
   const Leased leased;
   CHECK(mode_of(leased.folder) == 0700);
   REQUIRE(write_lease_file(leased.file, servers("one")));
@@ -71,10 +71,10 @@ TEST_CASE("a lease file is alone in a folder of its user's, and gone with it") {
   CHECK(fs::is_empty(leased.runtime.path()));
 }
 
-TEST_CASE("tokens are not written into a file that was prepared") {
+TEST_CASE("does not write tokens into a prepared file") {
   const Leased leased;
   const std::string prepared = leased.file + ".new";
-  SECTION("a file that somebody has open") {
+  SECTION("a file that another process has open") {
     const int open = ::open(prepared.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     REQUIRE(open >= 0);
     CHECK(write_lease_file(leased.file, servers("secret")));
@@ -93,7 +93,7 @@ TEST_CASE("tokens are not written into a file that was prepared") {
   CHECK(read_lease_file(leased.file));
 }
 
-TEST_CASE("a folder in which others can write is not used") {
+TEST_CASE("refuses a lease file in a folder that others can write") {
   const Leased leased;
   REQUIRE(write_lease_file(leased.file, servers("secret")));
   for (const mode_t mode : {0777, 01777, 0720, 0702}) {
@@ -106,7 +106,7 @@ TEST_CASE("a folder in which others can write is not used") {
   CHECK(leased.why_not_read().empty());
 }
 
-TEST_CASE("a link in the place of the folder is not followed") {
+TEST_CASE("does not follow a symbolic link in place of the lease folder") {
   const Leased leased;
   const std::string moved = leased.runtime.path() / "moved";
   fs::rename(leased.folder, moved);
@@ -115,7 +115,7 @@ TEST_CASE("a link in the place of the folder is not followed") {
   CHECK(fs::is_empty(moved));
 }
 
-TEST_CASE("a file that others can write, a link and a pipe are not read") {
+TEST_CASE("refuses a lease file that is writable by others or a symbolic link or a pipe") {
   const Leased leased;
   REQUIRE(write_lease_file(leased.file, servers("secret")));
   REQUIRE(::chmod(leased.file.c_str(), 0622) == 0);
@@ -130,7 +130,7 @@ TEST_CASE("a file that others can write, a link and a pipe are not read") {
   CHECK_THAT(leased.why_not_read(), ContainsSubstring("is not a regular file"));
 }
 
-TEST_CASE("another user's file or folder is not used") {
+TEST_CASE("refuses a lease file or folder that another user owns") {
   if (::geteuid() != 0) return report_skip("only root can give files to other users");
   const Leased leased;
   REQUIRE(write_lease_file(leased.file, servers("secret")));
@@ -142,7 +142,7 @@ TEST_CASE("another user's file or folder is not used") {
   CHECK_THAT(leased.why_not_written(), ContainsSubstring("its folder is owned by another user"));
 }
 
-TEST_CASE("a token cannot bring a server of its own into the file") {
+TEST_CASE("refuses tokens that would add servers to the lease file") {
   const Leased leased;
   for (const char* const token : {"x\ntcp://198.51.100.1:9 y", "two words", "\x1b[2J"}) {
     CHECK_THAT(write_lease_file(leased.file, servers(token)).error().message, ContainsSubstring("spaces or control characters"));

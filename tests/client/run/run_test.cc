@@ -48,7 +48,7 @@ bool has(const std::string& text, const std::string& part) {
 
 }  // namespace
 
-TEST_CASE("the program gets the server and the client library by its environment") {
+TEST_CASE("passes the server and the client library in the program's environment") {
   const Installation pool;
   const std::string folder = pool.prefix() + "/lib/client";
   Finished shown = pool.run({"--server", "tcp://127.0.0.1:5", "--", "sh", "-c", kShow});
@@ -61,7 +61,7 @@ TEST_CASE("the program gets the server and the client library by its environment
   CHECK(shown.output == "tcp://other:1|" + folder + "|");
 }
 
-TEST_CASE("with --preload the library is preloaded too, in front of others") {
+TEST_CASE("puts the library first in LD_PRELOAD with --preload") {
 #ifdef GPUPOOL_ASAN
   return report_skip("a shell without AddressSanitizer cannot preload a library with it");
 #endif
@@ -72,7 +72,7 @@ TEST_CASE("with --preload the library is preloaded too, in front of others") {
   CHECK(has(shown.output, "|" + pool.library() + ":" + STAND_IN));
 }
 
-TEST_CASE("NCCL hears what it cannot find out, unless the user has said otherwise") {
+TEST_CASE("sets NCCL's variables unless the user has set them") {
   const Installation pool;
   for (const char* name : {"NCCL_SHM_DISABLE", "NCCL_P2P_LEVEL", "NCCL_HOSTID"}) ::unsetenv(name);
   const auto told = [&](const std::string& server, const Environment& more) {
@@ -89,7 +89,7 @@ TEST_CASE("NCCL hears what it cannot find out, unless the user has said otherwis
   CHECK(told("lease:" + lease, {}) == here);
 }
 
-TEST_CASE("puts the plugin for JAX into PYTHONPATH, before the user's folders") {
+TEST_CASE("adds the JAX plugin to PYTHONPATH before the user's folders") {
   const Installation pool;
   ::unsetenv("PYTHONPATH");
   const auto path = [&](const Environment& more) { return pool.run({"--server", "tcp://h:5", "sh", "-c", "echo \"${PYTHONPATH-none}\""}, more).output; };
@@ -100,7 +100,7 @@ TEST_CASE("puts the plugin for JAX into PYTHONPATH, before the user's folders") 
   CHECK(path({{"PYTHONPATH", "/mine"}}) == modules + ":/mine\n");
 }
 
-TEST_CASE("the program's arguments, exit status and signals are its own") {
+TEST_CASE("does not change the program's arguments and exit status and signals") {
   const Installation pool;
   const Finished shown =
       pool.run({"--server", "tcp://h:5", "sh", "-c", "echo \"$@\"; exit 37", "x", "--server", "--", "-h"});
@@ -109,7 +109,7 @@ TEST_CASE("the program's arguments, exit status and signals are its own") {
   CHECK(pool.run({"--server", "tcp://h:5", "sh", "-c", "kill -USR1 $$"}).status == 128 + SIGUSR1);
 }
 
-TEST_CASE("a program that cannot run is named, with the shell's exit status") {
+TEST_CASE("names a program that cannot run and ends with the shell's exit status") {
   const Installation pool;
   const Finished missing = pool.run({"--server", "tcp://h:5", "--", "no-such-program-here"});
   CHECK(missing.status == 127);
@@ -122,7 +122,7 @@ TEST_CASE("a program that cannot run is named, with the shell's exit status") {
   CHECK(pool.run({"--server", "tcp://h:5", "--", pool.folder().path()}).status == 126);
 }
 
-TEST_CASE("wrong usage ends with status 2 and says what is missing") {
+TEST_CASE("wrong usage ends with status 2 and the reason") {
   const Installation pool;
   CHECK(has(pool.run({"true"}).output, "no server given"));
   CHECK(pool.run({"true"}).status == 2);
@@ -149,7 +149,7 @@ TEST_CASE("wrong usage ends with status 2 and says what is missing") {
   CHECK(has(unknown.output, "--sever"));
 }
 
-TEST_CASE("a broken installation is told apart") {
+TEST_CASE("a broken installation ends with status 125") {
   const Installation without("pool", false);
   const Finished missing = without.run({"--server", "tcp://h:5", "true"});
   CHECK(missing.status == 125);
