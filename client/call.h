@@ -30,7 +30,7 @@ struct Ends {
   void retire(uint64_t handle) const { handles().retire(handle); }
   bool live(Kind kind, uint64_t handle) const {
     Object* object = handles().find(kind, handle);
-    return object && object->come_to(session) == CUDA_SUCCESS;
+    return object && object->ensure_loaded(session) == CUDA_SUCCESS;
   }
   uint64_t stream(uint64_t handle) const { return handle; }
   CUdevice device(CUdevice ordinal) const {

@@ -198,7 +198,7 @@ CUresult look_up(Session& session, Context* context, Kind owner_kind, Kind kind,
                  uint64_t* handle) {
   auto* code = handles().find_as<Code>(owner_kind, owner);
   if (!code) return CUDA_ERROR_INVALID_HANDLE;
-  if (const CUresult result = code->come_to(session); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = code->ensure_loaded(session); result != CUDA_SUCCESS) return result;
   std::lock_guard lock(code->mutex);
   if (const auto known = code->functions.find(name); known != code->functions.end()) {
     *handle = known->second;
@@ -229,7 +229,7 @@ CUresult look_up(Session& session, Context* context, Kind owner_kind, Kind kind,
 CUresult function_of_kernel(Session& session, Context* context, uint64_t given, uint64_t* made) {
   auto* kernel = handles().find_as<Function>(Kind::kernel, given);
   if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
-  if (const CUresult result = kernel->come_to(session); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = kernel->ensure_loaded(session); result != CUDA_SUCCESS) return result;
   std::lock_guard lock(kernel->mutex);
   Context& owner = context->owner();
   uint64_t& handle = kernel->functions[{owner.handle, owner.epoch.load()}];
@@ -269,7 +269,7 @@ CUresult go_to_function(Session* session, Context* context, Function** function)
 CUresult kernel_names(Session& session, Context* context, Kind owner_kind, uint64_t owner, const std::vector<std::string>** names) {
   auto* code = handles().find_as<Code>(owner_kind, owner);
   if (!code) return CUDA_ERROR_INVALID_HANDLE;
-  if (const CUresult result = code->come_to(session); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = code->ensure_loaded(session); result != CUDA_SUCCESS) return result;
   std::lock_guard lock(code->mutex);
   std::vector<std::string> all;
   while (!code->names) {
@@ -294,7 +294,7 @@ CUresult get_global(Session& session, Context* context, Kind owner_kind, uint64_
                     CUdeviceptr* address, size_t* bytes, bool* managed) {
   auto* code = handles().find_as<Code>(owner_kind, owner);
   if (!code) return CUDA_ERROR_INVALID_HANDLE;
-  if (const CUresult result = code->come_to(session); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = code->ensure_loaded(session); result != CUDA_SUCCESS) return result;
   std::lock_guard lock(code->mutex);
   auto& globals = code->globals[{Session::handle_of(context), context ? context->epoch.load() : 0}];
   auto known = globals.find(name);
@@ -339,7 +339,7 @@ void Code::forget_globals() {
   globals.clear();
 }
 
-CUresult Code::come_to(Session& other) {
+CUresult Code::ensure_loaded(Session& other) {
   const uint64_t bit = uint64_t{1} << other.index();
   if (session == &other || elsewhere.load(std::memory_order_acquire) & bit) return CUDA_SUCCESS;
   if (cuda::kind_of(handle) != Kind::library) return CUDA_ERROR_INVALID_HANDLE;
@@ -356,12 +356,12 @@ CUresult Code::come_to(Session& other) {
   return result;
 }
 
-CUresult Function::come_to(Session& other) {
+CUresult Function::ensure_loaded(Session& other) {
   const uint64_t bit = uint64_t{1} << other.index();
   if (session == &other || elsewhere.load(std::memory_order_acquire) & bit) return CUDA_SUCCESS;
   auto* const library = handles().find_as<Code>(Kind::library, owner);
   if (cuda::kind_of(handle) != Kind::kernel || !library) return CUDA_ERROR_INVALID_HANDLE;
-  if (const CUresult result = library->come_to(other); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = library->ensure_loaded(other); result != CUDA_SUCCESS) return result;
   std::lock_guard lock(mutex);
   if (elsewhere.load() & bit) return CUDA_SUCCESS;
   // Its parameters are the same on every server. Its attributes may differ, and are queried per device

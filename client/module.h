@@ -15,7 +15,7 @@ namespace gpupool::client {
 
 struct Function : Object {
   // Kernels exist on every server where their library is loaded. Loads the library there if necessary.
-  CUresult come_to(Session& other) override;
+  CUresult ensure_loaded(Session& other) override;
   std::string name;
   uint64_t owner = 0;  // handle of the module or library
   std::vector<wire::ParameterInfo> parameters;
@@ -44,7 +44,7 @@ struct Function : Object {
 
 struct Code : Object {  // a module or a library
   // A library is loaded on each server at first use there, as CUDA loads it into each context.
-  CUresult come_to(Session& other) override;
+  CUresult ensure_loaded(Session& other) override;
   void forget_globals();  // call before unloading
   std::mutex mutex;
   std::map<std::string, uint64_t> functions;  // handle by name

@@ -126,7 +126,7 @@ struct Prepared {
 CUresult prepare(const Request& request, Session& session, Context& context, Prepared& prepared) {
   Function* const function = find_function(request.function);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
-  if (const CUresult result = function->come_to(session); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = function->ensure_loaded(session); result != CUDA_SUCCESS) return result;
   Function* settings = function;
   if (const CUresult result = go_to_function(&session, &context, &settings); result != CUDA_SUCCESS) return result;
   const auto limits = limits_of(*context.device, *settings);
