@@ -68,7 +68,7 @@ void distrust_event_of(const CUlaunchAttribute& attribute) {
 
 // True if the device may reject the launch for a reason that the client cannot check (clusters, cooperative
 // grids). The launch then waits for the server's reply, so that the program gets the error from this call.
-bool is_doubtful(const Request& request, const Device& device, const Function& function) {
+bool device_may_reject(const Request& request, const Device& device, const Function& function) {
   constexpr uint32_t kPortable = 8, kMost = 16;  // blocks per cluster: portable and hardware maximum
   const auto of_function = [&](int id) { return static_cast<uint32_t>(std::max(0, function.attributes[id].load(std::memory_order_relaxed))); };
   const uint32_t required[3] = {of_function(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH), of_function(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT),
@@ -117,7 +117,7 @@ uint32_t more_local_memory(const Session& session, const Context& context, const
 // A launch that passed the checks, in the form in which it is sent.
 struct Prepared {
   Function* function = nullptr;
-  bool doubtful = false;
+  bool may_be_rejected = false;
   uint32_t local_bytes = 0;  // result of more_local_memory()
   wire::Launch body{};
   const void* packed = nullptr;  // packed parameters; null: Request::parameters
@@ -149,7 +149,7 @@ CUresult prepare(const Request& request, Session& session, Context& context, Pre
 
   prepared.function = function;
   prepared.local_bytes = more_local_memory(session, context, *settings);
-  prepared.doubtful = prepared.local_bytes != 0 || is_doubtful(request, *context.device, *settings);
+  prepared.may_be_rejected = prepared.local_bytes != 0 || device_may_reject(request, *context.device, *settings);
   wire::Launch& body = prepared.body;
   body.function = function->handle;
   body.stream = cuda::handle_bits(request.stream);
@@ -228,7 +228,7 @@ template <class Write>
 CUresult send(Session& session, Context& context, const Prepared& prepared, Write&& write) {
   if (host_memory().any_shared()) note_host_writer(context, cuda::handle_from_bits<CUstream>(prepared.body.stream));
   const auto id = static_cast<uint16_t>(wire::Command::launch);
-  if (!prepared.doubtful) [[likely]] return session.post(id, &context, write);
+  if (!prepared.may_be_rejected) [[likely]] return session.post(id, &context, write);
   wire::Buffer reply;
   const uint64_t epoch = context.owner().epoch.load(std::memory_order_relaxed);
   const CUresult result = session.call(id, &context, write, reply);
