@@ -56,19 +56,19 @@ struct Place {
 };
 // If the named object or device belongs to another server, redirects the call there: its context replaces the
 // current one (null if that context is gone).
-void go_to(const Object& named, Place& place);
-void go_to(const Device& named, Place& place);
+void redirect(const Object& named, Place& place);
+void redirect(const Device& named, Place& place);
 
 // Returns the calling thread's context and its session, or the error code to return to the program.
-CUresult ready_with_context(Session** session, Context** context);
+CUresult require_context(Session** session, Context** context);
 // The same, and resolves the stream and checks that it is alive. A stream of another server redirects the
-// call: go_to().
-CUresult ready_with_stream(Session** session, Context** context, CUstream& stream);
+// call: redirect().
+CUresult require_stream(Session** session, Context** context, CUstream& stream);
 // While the server reports a long backlog (wire::kBacklogLong), blocks until the (resolved) stream may get
 // more commands. The caller must hold no lock that the program's host functions need.
 CUresult await_room(Session& session, Context& context, CUstream stream);
-// ready_with_stream() and await_room(): for calls that give the stream work.
-CUresult ready_for_work(Session** session, Context** context, CUstream& stream);
+// require_stream() and await_room(): for calls that give the stream work.
+CUresult require_stream_for_work(Session** session, Context** context, CUstream& stream);
 
 // Runs a hand-written call. Turns exceptions into CUDA error codes, so that none crosses the C boundary.
 template <class Body>
@@ -150,9 +150,9 @@ struct Call<Id, M, CUresult (*)(A...), Roles...> {
   template <class Role, class T>
   static bool find_place(T argument, Place& place) {
     if constexpr (std::is_same_v<Role, cuda::role::device>) {
-      if (const Device* device = find_device(argument)) return go_to(*device, place), true;
+      if (const Device* device = find_device(argument)) return redirect(*device, place), true;
     } else if constexpr (kNamed<Role> != Kind::none && !kHasDevice && (!kHasStream || kNamed<Role> == Kind::stream)) {
-      if (const Object* object = handles().find(kNamed<Role>, cuda::handle_bits(argument))) return go_to(*object, place), true;
+      if (const Object* object = handles().find(kNamed<Role>, cuda::handle_bits(argument))) return redirect(*object, place), true;
     }
     return false;
   }

@@ -19,7 +19,7 @@ template <class Known, class Write>
 CUresult create(Kind kind, uint16_t id, std::unique_ptr<Known> known, const Write& write, uint64_t* handle) {
   Session* session = nullptr;
   Context* context = nullptr;
-  if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = require_context(&session, &context); result != CUDA_SUCCESS) return result;
   known->context = context->handle;
   const uint64_t minted = session->mint(kind, std::move(known));
   if (minted == 0) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -56,7 +56,7 @@ CUresult create_as(CUarray* array, const Descriptor* given) {
   if (!given || !array) return guarded([]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
-    const CUresult result = ready_with_context(&session, &context);
+    const CUresult result = require_context(&session, &context);
     return result == CUDA_SUCCESS ? CUDA_ERROR_INVALID_VALUE : result;
   });
   CUDA_ARRAY3D_DESCRIPTOR shape{};
@@ -76,7 +76,7 @@ CUresult describe(Descriptor* answer, CUarray handle) {
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
-    if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = require_context(&session, &context); result != CUDA_SUCCESS) return result;
     if (!answer) return CUDA_ERROR_INVALID_VALUE;
     const auto* array = handles().find_as<Array>(Kind::array, cuda::handle_bits(handle));
     if (!array) return CUDA_ERROR_INVALID_HANDLE;
@@ -97,7 +97,7 @@ CUresult describe(Descriptor* answer, CUarray handle) {
 template <class Known>
 Known* find(Kind kind, uint64_t handle, Place& place) {
   auto* const known = handles().find_as<Known>(kind, handle);
-  if (known) go_to(*known, place);
+  if (known) redirect(*known, place);
   return known;
 }
 
@@ -142,7 +142,7 @@ CUDA_EXPORT CUresult cuArrayDestroy(CUarray array) {
     const Object* const object = handles().find(Kind::array, cuda::handle_bits(array));
     const BorrowedContext borrowed(object ? object->context : 0);
     Place place;
-    if (const CUresult result = ready_with_context(&place.session, &place.context); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = require_context(&place.session, &place.context); result != CUDA_SUCCESS) return result;
     const auto* const known = find<Array>(Kind::array, cuda::handle_bits(array), place);
     if (!known || known->is_part) return CUDA_ERROR_INVALID_HANDLE;
     return destroy(place, cuda::handle_bits(array));
@@ -152,7 +152,7 @@ CUDA_EXPORT CUresult cuArrayDestroy(CUarray array) {
 CUDA_EXPORT CUresult cuArrayGetPlane(CUarray* plane, CUarray array, unsigned int number) {
   return guarded([&]() -> CUresult {
     Place place;
-    if (const CUresult result = ready_with_context(&place.session, &place.context); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = require_context(&place.session, &place.context); result != CUDA_SUCCESS) return result;
     if (!plane) return CUDA_ERROR_INVALID_VALUE;
     const auto* const known = find<Array>(Kind::array, cuda::handle_bits(array), place);
     if (!known) return CUDA_ERROR_INVALID_HANDLE;
@@ -183,7 +183,7 @@ CUDA_EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray* array, const CUDA_
 CUDA_EXPORT CUresult cuMipmappedArrayGetLevel(CUarray* level, CUmipmappedArray array, unsigned int number) {
   return guarded([&]() -> CUresult {
     Place place;
-    if (const CUresult result = ready_with_context(&place.session, &place.context); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = require_context(&place.session, &place.context); result != CUDA_SUCCESS) return result;
     if (!level) return CUDA_ERROR_INVALID_VALUE;
     auto* const known = find<MipmappedArray>(Kind::mipmapped_array, cuda::handle_bits(array), place);
     if (!known) return CUDA_ERROR_INVALID_HANDLE;
@@ -212,7 +212,7 @@ CUDA_EXPORT CUresult cuMipmappedArrayDestroy(CUmipmappedArray array) {
     const Object* const object = handles().find(Kind::mipmapped_array, cuda::handle_bits(array));
     const BorrowedContext borrowed(object ? object->context : 0);
     Place place;
-    if (const CUresult result = ready_with_context(&place.session, &place.context); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = require_context(&place.session, &place.context); result != CUDA_SUCCESS) return result;
     auto* const known = find<MipmappedArray>(Kind::mipmapped_array, cuda::handle_bits(array), place);
     if (!known) return CUDA_ERROR_INVALID_HANDLE;
     for (const uint64_t level : known->levels) {

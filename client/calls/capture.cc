@@ -19,7 +19,7 @@ CUresult on_stream(CUstream stream, Body&& body) {
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
-    if (const CUresult result = ready_with_stream(&session, &context, stream); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = require_stream(&session, &context, stream); result != CUDA_SUCCESS) return result;
     const std::lock_guard lock(graph_mutex());
     return body(*context, stream);
   });

@@ -16,7 +16,7 @@ using namespace gpupool::client;
 
 namespace gpupool::client {
 
-CUresult ready_with_context(Session** session, Context** context) {
+CUresult require_context(Session** session, Context** context) {
   if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
   CUresult error = CUDA_SUCCESS;
   *context = current_context(&error);
@@ -25,13 +25,13 @@ CUresult ready_with_context(Session** session, Context** context) {
   return CUDA_SUCCESS;
 }
 
-void go_to(const Object& named, Place& place) {
+void redirect(const Object& named, Place& place) {
   if (named.session == place.session || !named.session) return;
   place.session = named.session;
   place.context = handles().find_as<Context>(Kind::context, named.context);
 }
 
-void go_to(const Device& named, Place& place) {
+void redirect(const Device& named, Place& place) {
   if (named.session == place.session) return;
   place.session = named.session;
   place.context = nullptr;
@@ -57,7 +57,7 @@ void forget_memory(const Context& context) {
 
 // A null `given` means the current context.
 CUresult find_context(CUcontext given, Session** session, Context** context) {
-  if (!given) return ready_with_context(session, context);
+  if (!given) return require_context(session, context);
   if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
   *context = handles().find_as<Context>(Kind::context, cuda::handle_bits(given));
   if (!*context) return CUDA_ERROR_INVALID_CONTEXT;
@@ -258,7 +258,7 @@ CUDA_EXPORT CUresult cuCtxAttach(CUcontext* context, unsigned int flags) {
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* current = nullptr;
-    if (const CUresult result = ready_with_context(&session, &current); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = require_context(&session, &current); result != CUDA_SUCCESS) return result;
     if (!context || flags != 0) return CUDA_ERROR_INVALID_VALUE;
     ++current->attached;
     *context = as_cuda(*current);
@@ -271,7 +271,7 @@ CUDA_EXPORT CUresult cuCtxDetach(CUcontext given) {
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* current = nullptr;
-    if (const CUresult result = ready_with_context(&session, &current); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = require_context(&session, &current); result != CUDA_SUCCESS) return result;
     if (given != as_cuda(*current)) return CUDA_ERROR_INVALID_CONTEXT;
     for (int uses = current->attached; uses > 0;) {
       if (current->attached.compare_exchange_weak(uses, uses - 1)) return CUDA_SUCCESS;

@@ -35,7 +35,7 @@ struct Caller {
 };
 
 CUresult enter(Caller& caller) {
-  return ready_for_work(&caller.session, &caller.context, caller.stream);
+  return require_stream_for_work(&caller.session, &caller.context, caller.stream);
 }
 
 // Bytes from the first to the last; UINT64_MAX on overflow, which no memory contains.

@@ -207,7 +207,7 @@ uint64_t copy_array_now(Context& context, const CUDA_MEMCPY3D& copy) {
 CUresult copy_array(const CUDA_MEMCPY3D& asked, CUstream stream, bool wait) {
   return guarded([&]() -> CUresult {
     Place place;
-    if (const CUresult result = ready_for_work(&place.session, &place.context, stream); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = require_stream_for_work(&place.session, &place.context, stream); result != CUDA_SUCCESS) return result;
     CUDA_MEMCPY3D copy = asked;
     Checked checked;
     if (const CUresult result = check(copy, *place.session, &checked); result != CUDA_SUCCESS) return result;

@@ -20,7 +20,7 @@ namespace {
 CUresult decompress(CUmemDecompressParams* operations, size_t count, unsigned flags, size_t* failed, CUstream stream) {
   return guarded([&]() -> CUresult {
     Place place;
-    if (const CUresult result = ready_for_work(&place.session, &place.context, stream); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = require_stream_for_work(&place.session, &place.context, stream); result != CUDA_SUCCESS) return result;
     const auto& attributes = place.context->device->attributes;
     const auto engine = attributes.find(CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK);
     if (engine == attributes.end() || engine->second == 0) return CUDA_ERROR_NOT_SUPPORTED;

@@ -18,10 +18,10 @@ namespace {
 CUresult recorded(CUresult result, CUevent event) {
   if (result != CUDA_SUCCESS || !interprocess_events::contains(event)) [[likely]] return result;
   Place place;
-  if (const CUresult early = ready_with_context(&place.session, &place.context); early != CUDA_SUCCESS) return early;
+  if (const CUresult early = require_context(&place.session, &place.context); early != CUDA_SUCCESS) return early;
   const Object* const known = handles().find(Kind::event, cuda::handle_bits(event));
   if (!known) return CUDA_ERROR_INVALID_HANDLE;
-  go_to(*known, place);
+  redirect(*known, place);
   if (!place.context) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   wire::Buffer reply;
   return place.session->call(wire::Command::await_record, place.context, wire::AwaitRecord{cuda::handle_bits(event)}, reply);
@@ -37,7 +37,7 @@ CUresult record_in_order(CUevent event, CUstream stream, unsigned flags) {
   Session* session = nullptr;
   Context* context = nullptr;
   CUstream resolved = stream;
-  if (const CUresult result = ready_for_work(&session, &context, resolved); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = require_stream_for_work(&session, &context, resolved); result != CUDA_SUCCESS) return result;
   const Object* const known = handles().find(Kind::event, cuda::handle_bits(event));
   if (!known) return CUDA_ERROR_INVALID_HANDLE;
   const Context& own = stream_context(*context, resolved);
@@ -55,7 +55,7 @@ CUresult record(CUevent event, CUstream stream, unsigned flags) {
     if (capture::any() || capture::any_event()) [[unlikely]] {
       Session* session = nullptr;
       Context* context = nullptr;
-      if (const CUresult result = ready_with_stream(&session, &context, stream); result != CUDA_SUCCESS) return result;
+      if (const CUresult result = require_stream(&session, &context, stream); result != CUDA_SUCCESS) return result;
       const Object* const known = handles().find(Kind::event, cuda::handle_bits(event));
       if (!known) return CUDA_ERROR_INVALID_HANDLE;
       if (const auto captured = capture::record(*context, stream, *known, flags)) {
@@ -75,7 +75,7 @@ CUDA_EXPORT CUresult cuEventCreate(CUevent* event, unsigned int flags) {
     if (shared) {
       Session* session = nullptr;
       Context* context = nullptr;
-      if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
+      if (const CUresult result = require_context(&session, &context); result != CUDA_SUCCESS) return result;
       if ((flags & CU_EVENT_DISABLE_TIMING) == 0) return CUDA_ERROR_INVALID_VALUE;
     }
     const CUresult result = rows::cuEventCreate::forward(event, flags);
@@ -112,12 +112,12 @@ CUDA_EXPORT CUresult cuEventSynchronize(CUevent event) {
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
-    if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = require_context(&session, &context); result != CUDA_SUCCESS) return result;
     const Object* known = handles().find(Kind::event, cuda::handle_bits(event));
     if (!known) return CUDA_ERROR_INVALID_HANDLE;
     if (const CUresult refused = capture::refuse_event(event); refused != CUDA_SUCCESS) return refused;
     Place place{session, context};
-    go_to(*known, place);
+    redirect(*known, place);
     if (!place.context) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     wire::Buffer reply;
     const auto state = stream_order().of_event(known->handle);
@@ -138,7 +138,7 @@ CUresult find(CUcontext given, CUevent event, Context** context, const Object** 
   if (given) {
     if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
     *context = handles().find_as<Context>(Kind::context, cuda::handle_bits(given));
-  } else if (const CUresult result = ready_with_context(&session, context); result != CUDA_SUCCESS) {
+  } else if (const CUresult result = require_context(&session, context); result != CUDA_SUCCESS) {
     return result;
   }
   if (!*context) return CUDA_ERROR_INVALID_CONTEXT;

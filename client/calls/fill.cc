@@ -18,7 +18,7 @@ namespace {
 CUresult find_memory(CUdeviceptr address, uint64_t pitch, uint64_t width, uint64_t height, uint64_t item, Place& memory) {
   Session* session = nullptr;
   Context* context = nullptr;
-  if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = require_context(&session, &context); result != CUDA_SUCCESS) return result;
   if (const CUresult result = session->before_call(context); result != CUDA_SUCCESS) return result;
   if (width == 0 || height == 0) return CUDA_SUCCESS;
   uint64_t bytes = 0, rows = 0;
@@ -54,7 +54,7 @@ template <class Row, class... Arguments>
 CUresult fill(const Place& memory, CUstream stream, bool wait, const CUDA_MEMSET_NODE_PARAMS& params, Arguments... arguments) {
   Session* session = nullptr;
   Context* context = nullptr;
-  if (const CUresult result = ready_for_work(&session, &context, stream); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = require_stream_for_work(&session, &context, stream); result != CUDA_SUCCESS) return result;
   const bool on_host = !session_of(params.dst, session) && !mirrors().find(params.dst);
   const auto captured = capture::add(*context, stream, CU_GRAPH_NODE_TYPE_MEMSET, [&](NodeWork& work) {
     work = FillWork{params};

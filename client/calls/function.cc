@@ -49,7 +49,7 @@ std::mutex& setting() {
 bool is_set_already(Function* function, CUfunction_attribute attribute, int value) {
   Session* session = nullptr;
   Context* context = nullptr;
-  if (!is_known(attribute) || ready_with_context(&session, &context) != CUDA_SUCCESS) return false;
+  if (!is_known(attribute) || require_context(&session, &context) != CUDA_SUCCESS) return false;
   if (session->before_call(context) != CUDA_SUCCESS) return false;  // the forwarded call reports the error
   if (go_to_function(session, context, &function) != CUDA_SUCCESS) return false;
   return (function->own.load() >> attribute & 1) != 0 && function->attributes[attribute].load() == value;
@@ -175,7 +175,7 @@ CUDA_EXPORT CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int* min_grid, in
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
-    if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = require_context(&session, &context); result != CUDA_SUCCESS) return result;
     Function* function = find_function(given);
     if (!function) return CUDA_ERROR_INVALID_HANDLE;
     if (!min_grid || !best_block) return CUDA_ERROR_INVALID_VALUE;
@@ -223,7 +223,7 @@ CUresult ask_of_clusters(int* answer, CUfunction function, const CUlaunchConfig*
     Session* session = nullptr;
     Context* context = nullptr;
     CUstream stream = config ? config->hStream : nullptr;
-    if (const CUresult result = ready_with_stream(&session, &context, stream); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = require_stream(&session, &context, stream); result != CUDA_SUCCESS) return result;
     return Row::at({session, context}, {answer, function, config});
   });
 }

@@ -43,7 +43,7 @@ CUresult instantiate(CUgraphExec* out, CUgraph handle, uint64_t flags, CUgraphNo
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* current = nullptr;
-    if (const CUresult result = ready_with_context(&session, &current); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = require_context(&session, &current); result != CUDA_SUCCESS) return result;
     if (!out || (flags & ~kKnown) != 0) return CUDA_ERROR_INVALID_VALUE;
     if ((flags & kDeviceLaunch) != 0) return CUDA_ERROR_NOT_SUPPORTED;
     GraphDescription description;
@@ -117,7 +117,7 @@ CUresult on_stream(CUgraphExec handle, CUstream stream, Body&& body) noexcept {
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
-    if (const CUresult result = ready_for_work(&session, &context, stream); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = require_stream_for_work(&session, &context, stream); result != CUDA_SUCCESS) return result;
     GraphExec* const exec = find_exec(handle);
     if (!exec) return CUDA_ERROR_INVALID_VALUE;
     if (const CUresult refused = capture::refuse(*context, stream); refused != CUDA_SUCCESS) return refused;
@@ -234,7 +234,7 @@ CUresult set(CUgraphExec handle, CUgraphNode node, CUgraphNodeType type, CUconte
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
-    if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = require_context(&session, &context); result != CUDA_SUCCESS) return result;
     if (given) {
       if (const CUresult result = context_for(given, &context); result != CUDA_SUCCESS) return result;
     }

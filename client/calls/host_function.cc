@@ -183,7 +183,7 @@ CUresult launch(const HostFunctions::Function& function, CUstream stream) {
     Session* session = nullptr;
     Context* context = nullptr;
     if (!function.of_program()) return CUDA_ERROR_INVALID_VALUE;
-    if (const CUresult result = ready_for_work(&session, &context, stream); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = require_stream_for_work(&session, &context, stream); result != CUDA_SUCCESS) return result;
     const auto captured = capture::add(*context, stream, CU_GRAPH_NODE_TYPE_HOST, [&](NodeWork& work) {
       if (!function.function) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
       work = HostWork{{function.function, function.user}};

@@ -70,7 +70,7 @@ CUDA_EXPORT CUresult cuMemHostAlloc(void** memory, size_t bytes, unsigned int fl
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
-    if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = require_context(&session, &context); result != CUDA_SUCCESS) return result;
     if (const CUresult result = session->before_call(context); result != CUDA_SUCCESS) return result;
     if (const CUresult refused = capture::refuse_unsafe(); refused != CUDA_SUCCESS) return refused;
     if (!memory || bytes == 0 || flags & ~kAllocFlags) return CUDA_ERROR_INVALID_VALUE;
@@ -101,7 +101,7 @@ CUDA_EXPORT CUresult cuMemHostRegister_v2(void* memory, size_t bytes, unsigned i
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
-    if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = require_context(&session, &context); result != CUDA_SUCCESS) return result;
     if (const CUresult result = session->before_call(context); result != CUDA_SUCCESS) return result;
     if (!memory || bytes == 0 || flags & ~kRegisterFlags) return CUDA_ERROR_INVALID_VALUE;
     if (flags & CU_MEMHOSTREGISTER_IOMEMORY) return CUDA_ERROR_NOT_SUPPORTED;
@@ -139,7 +139,7 @@ CUDA_EXPORT CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* device, void* mem
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
-    if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = require_context(&session, &context); result != CUDA_SUCCESS) return result;
     if (!device || flags != 0) return CUDA_ERROR_INVALID_VALUE;
     const uint64_t address = reinterpret_cast<uintptr_t>(memory);
     const auto found = host_memory().find(address);

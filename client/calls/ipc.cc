@@ -55,7 +55,7 @@ CUDA_EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr addre
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
-    if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = require_context(&session, &context); result != CUDA_SUCCESS) return result;
     if (!handle) return CUDA_ERROR_INVALID_VALUE;
     Session* const owner = session_of(address, session);
     const auto about = owner ? owner->addresses().find(address) : std::nullopt;
@@ -71,7 +71,7 @@ CUDA_EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle 
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
-    if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = require_context(&session, &context); result != CUDA_SUCCESS) return result;
     if (!address || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) return CUDA_ERROR_INVALID_VALUE;
     wire::SharedName name{};
     if (const CUresult result = read_name(&handle, SharedKind::memory, &name, &session); result != CUDA_SUCCESS) return result;
@@ -86,7 +86,7 @@ CUDA_EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
-    if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = require_context(&session, &context); result != CUDA_SUCCESS) return result;
     if (!is_opened(SharedKind::memory, address)) return CUDA_ERROR_INVALID_VALUE;
     if (const CUresult result = cuCtxSynchronize(); result != CUDA_SUCCESS) return result;
     return close_shared(SharedKind::memory, address);
@@ -117,7 +117,7 @@ CUDA_EXPORT CUresult cuIpcOpenEventHandle(CUevent* event, CUipcEventHandle handl
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
-    if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = require_context(&session, &context); result != CUDA_SUCCESS) return result;
     if (!event) return CUDA_ERROR_INVALID_VALUE;
     wire::SharedName name{};
     Session* owner = nullptr;

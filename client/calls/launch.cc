@@ -273,7 +273,7 @@ CUresult launch(Request request) {
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
-    if (const CUresult result = ready_for_work(&session, &context, request.stream); result != CUDA_SUCCESS) {
+    if (const CUresult result = require_stream_for_work(&session, &context, request.stream); result != CUDA_SUCCESS) {
       return result;
     }
     const auto captured = capture::add(*context, request.stream, CU_GRAPH_NODE_TYPE_KERNEL, [&](NodeWork& work) {

@@ -15,7 +15,7 @@ CUresult change(CUfunction given, Body&& body) noexcept {
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
-    if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = require_context(&session, &context); result != CUDA_SUCCESS) return result;
     Function* const function = find_function(given);
     if (!function) return CUDA_ERROR_INVALID_HANDLE;
     const std::lock_guard lock(function->mutex);

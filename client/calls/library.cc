@@ -125,7 +125,7 @@ CUDA_EXPORT CUresult cuLibraryGetGlobal(CUdeviceptr* address, size_t* bytes, CUl
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
-    if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = require_context(&session, &context); result != CUDA_SUCCESS) return result;
     if (!name) return CUDA_ERROR_INVALID_VALUE;
     return get_global(*session, context, Kind::library, cuda::handle_bits(library), name, address, bytes);
   });
@@ -154,7 +154,7 @@ CUDA_EXPORT CUresult cuLibraryGetModule(CUmodule* made, CUlibrary given) {
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
-    if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = require_context(&session, &context); result != CUDA_SUCCESS) return result;
     if (!made) return CUDA_ERROR_INVALID_VALUE;
     auto* library = handles().find_as<Code>(Kind::library, cuda::handle_bits(given));
     if (!library) return CUDA_ERROR_INVALID_HANDLE;
@@ -187,7 +187,7 @@ CUDA_EXPORT CUresult cuKernelGetFunction(CUfunction* made, CUkernel given) {
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
-    if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = require_context(&session, &context); result != CUDA_SUCCESS) return result;
     if (!made) return CUDA_ERROR_INVALID_VALUE;
     uint64_t handle = 0;
     const CUresult result = function_of_kernel(*session, context, cuda::handle_bits(given), &handle);

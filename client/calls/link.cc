@@ -22,11 +22,11 @@ struct At {
 
 CUresult find(CUlinkState state, At* at) {
   Session* session = nullptr;
-  if (const CUresult result = ready_with_context(&session, &at->context); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = require_context(&session, &at->context); result != CUDA_SUCCESS) return result;
   at->linker = handles().find_as<Linker>(Kind::linker, cuda::handle_bits(state));
   if (!at->linker) return CUDA_ERROR_INVALID_HANDLE;
   Place place{session, at->context};
-  go_to(*at->linker, place);
+  redirect(*at->linker, place);
   at->context = place.context;
   return at->context ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
@@ -39,7 +39,7 @@ CUresult create(const JitOptions& options, CUlinkState* state) {
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
-    if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = require_context(&session, &context); result != CUDA_SUCCESS) return result;
     if (!state) return CUDA_ERROR_INVALID_VALUE;
     std::vector<wire::JitOption> numeric;
     if (const CUresult result = options.to_send(&numeric); result != CUDA_SUCCESS) return result;

@@ -36,7 +36,7 @@ CUresult advise(CUdeviceptr address, size_t bytes, CUmem_advise what, const Mana
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
-    if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = require_context(&session, &context); result != CUDA_SUCCESS) return result;
     if (const CUresult result = check_range(address, bytes); result != CUDA_SUCCESS) return result;
     const std::lock_guard lock(advice().mutex);
     return advice().given.advise(address, bytes, what, place, device_count());
@@ -56,7 +56,7 @@ CUresult move(Context& context, CUstream stream, CUdeviceptr address, size_t byt
 
 CUresult enter(CUstream& stream, Context** context) {
   Session* session = nullptr;
-  if (const CUresult result = ready_for_work(&session, context, stream); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = require_stream_for_work(&session, context, stream); result != CUDA_SUCCESS) return result;
   return capture::refuse(**context, stream);
 }
 
@@ -139,7 +139,7 @@ CUDA_EXPORT CUresult cuMemAllocManaged(CUdeviceptr* address, size_t bytes, unsig
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
-    if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = require_context(&session, &context); result != CUDA_SUCCESS) return result;
     if (const CUresult refused = capture::refuse_unsafe(); refused != CUDA_SUCCESS) return refused;
     if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST) return CUDA_ERROR_INVALID_VALUE;
     CUdeviceptr made = 0;

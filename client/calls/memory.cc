@@ -120,7 +120,7 @@ CUresult allocate_async(CUdeviceptr* address, size_t bytes, CUstream stream, Poo
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
-    if (const CUresult result = ready_for_work(&session, &context, stream); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = require_stream_for_work(&session, &context, stream); result != CUDA_SUCCESS) return result;
     const auto captured = capture::add(*context, stream, CU_GRAPH_NODE_TYPE_MEM_ALLOC, [&](NodeWork& work) -> CUresult {
       CUDA_MEM_ALLOC_NODE_PARAMS params{};
       params.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -140,7 +140,7 @@ CUresult free_async(CUdeviceptr address, CUstream stream) {
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
-    if (const CUresult result = ready_for_work(&session, &context, stream); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = require_stream_for_work(&session, &context, stream); result != CUDA_SUCCESS) return result;
     const auto captured = capture::add(*context, stream, CU_GRAPH_NODE_TYPE_MEM_FREE, [&](NodeWork& work) { return make_free_work(address, work); });
     if (captured) [[unlikely]] return *captured;
     if (const CUresult result = session->before_call(context); result != CUDA_SUCCESS) return result;
@@ -181,7 +181,7 @@ CUDA_EXPORT CUresult cuMemGetInfo_v2(size_t* free, size_t* total) {
   if (result != CUDA_SUCCESS) return result;
   Session* session = nullptr;
   Context* context = nullptr;
-  if (ready_with_context(&session, &context) == CUDA_SUCCESS) {
+  if (require_context(&session, &context) == CUDA_SUCCESS) {
     free_bytes += session->addresses().idle_bytes(context->device);
     context->device->total_bytes = total_bytes;
   }
@@ -194,7 +194,7 @@ CUDA_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
-    if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = require_context(&session, &context); result != CUDA_SUCCESS) return result;
     if (const CUresult refused = capture::refuse_unsafe(); refused != CUDA_SUCCESS) return refused;
     return allocate(*session, *context, address, bytes);
   });
@@ -220,7 +220,7 @@ CUDA_EXPORT CUresult cuMemFree_v2(CUdeviceptr address) {
     Session* const owner = session_of(address, current_session());
     const auto about = owner ? owner->addresses().find(address) : std::nullopt;
     const BorrowedContext borrowed(about ? about->context : 0);
-    if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = require_context(&session, &context); result != CUDA_SUCCESS) return result;
     if (const CUresult refused = capture::refuse_unsafe(); refused != CUDA_SUCCESS) return refused;
     if (const auto of_graph = graph_memory::free(address)) [[unlikely]] return *of_graph;
     if (is_opened(SharedKind::pool_pointer, address)) [[unlikely]] {

@@ -14,7 +14,7 @@ CUresult load_module(CUmodule* module, const void* image, const JitOptions& jit)
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
-    if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = require_context(&session, &context); result != CUDA_SUCCESS) return result;
     if (!module || !image || !jit.valid()) return CUDA_ERROR_INVALID_VALUE;
     uint64_t handle = 0;
     const CUresult result = load(*session, context, Kind::module, image, jit, &handle);
@@ -32,10 +32,10 @@ uint64_t library_behind(CUmodule module) {
 [[maybe_unused]] CUresult names_of(CUmodule module, const std::vector<std::string>** names) {
   Session* session = nullptr;
   Context* context = nullptr;
-  if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = require_context(&session, &context); result != CUDA_SUCCESS) return result;
   if (const uint64_t library = library_behind(module)) return kernel_names(*session, context, Kind::library, library, names);
   Place place{session, context};
-  if (const Object* known = handles().find(Kind::module, cuda::handle_bits(module))) go_to(*known, place);
+  if (const Object* known = handles().find(Kind::module, cuda::handle_bits(module))) redirect(*known, place);
   if (!place.context) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   return kernel_names(*place.session, place.context, Kind::module, cuda::handle_bits(module), names);
 }
@@ -81,7 +81,7 @@ CUDA_EXPORT CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, 
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
-    if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = require_context(&session, &context); result != CUDA_SUCCESS) return result;
     if (!function || !name) return CUDA_ERROR_INVALID_VALUE;
     uint64_t handle = 0;
     CUresult result = CUDA_SUCCESS;
@@ -91,7 +91,7 @@ CUDA_EXPORT CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, 
       if (result == CUDA_SUCCESS) result = function_of_kernel(*session, context, kernel, &handle);
     } else {
       Place place{session, context};
-      if (const Object* known = handles().find(Kind::module, cuda::handle_bits(module))) go_to(*known, place);
+      if (const Object* known = handles().find(Kind::module, cuda::handle_bits(module))) redirect(*known, place);
       if (!place.context) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
       result = look_up(*place.session, place.context, Kind::module, Kind::function, cuda::handle_bits(module), name, &handle);
     }
@@ -104,13 +104,13 @@ CUDA_EXPORT CUresult cuModuleGetGlobal_v2(CUdeviceptr* address, size_t* bytes, C
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
-    if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = require_context(&session, &context); result != CUDA_SUCCESS) return result;
     if (!name || (!address && !bytes)) return CUDA_ERROR_INVALID_VALUE;
     if (const uint64_t library = library_behind(module)) {
       return get_global(*session, context, Kind::library, library, name, address, bytes);
     }
     Place place{session, context};
-    if (const Object* known = handles().find(Kind::module, cuda::handle_bits(module))) go_to(*known, place);
+    if (const Object* known = handles().find(Kind::module, cuda::handle_bits(module))) redirect(*known, place);
     if (!place.context) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     return get_global(*place.session, place.context, Kind::module, cuda::handle_bits(module), name, address, bytes);
   });

@@ -24,7 +24,7 @@ CUresult find(CUdevice first, CUdevice second, bool* together) {
 CUresult find(CUcontext given, bool* apart) {
   Session* session = nullptr;
   Context* context = nullptr;
-  if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = require_context(&session, &context); result != CUDA_SUCCESS) return result;
   const Object* const peer = handles().find(Kind::context, cuda::handle_bits(given));
   *apart = peer && peer->session != session;
   return CUDA_SUCCESS;

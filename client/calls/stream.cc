@@ -96,22 +96,22 @@ CUresult await_room(Session& session, Context& context, CUstream stream) {
   return CUDA_SUCCESS;
 }
 
-CUresult ready_with_stream(Session** session, Context** context, CUstream& stream) {
-  if (const CUresult result = ready_with_context(session, context); result != CUDA_SUCCESS) return result;
+CUresult require_stream(Session** session, Context** context, CUstream& stream) {
+  if (const CUresult result = require_context(session, context); result != CUDA_SUCCESS) return result;
   if (const CUresult result = resolve_stream(**context, stream); result != CUDA_SUCCESS) return result;
   if (!stream) return CUDA_SUCCESS;
   const Object* known = handles().find(Kind::stream, cuda::handle_bits(stream));
   if (!known) return CUDA_ERROR_INVALID_HANDLE;
   if (known->session == *session) return CUDA_SUCCESS;
   Place place{*session, *context};
-  go_to(*known, place);
+  redirect(*known, place);
   *session = place.session;
   *context = place.context;
   return *context ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
-CUresult ready_for_work(Session** session, Context** context, CUstream& stream) {
-  const CUresult result = ready_with_stream(session, context, stream);
+CUresult require_stream_for_work(Session** session, Context** context, CUstream& stream) {
+  const CUresult result = require_stream(session, context, stream);
   return result == CUDA_SUCCESS ? await_room(**session, **context, stream) : result;
 }
 
@@ -138,7 +138,7 @@ struct StreamFacts {
 };
 
 CUresult describe(CUstream stream, StreamFacts* facts) {
-  if (const CUresult result = ready_with_context(&facts->session, &facts->context); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = require_context(&facts->session, &facts->context); result != CUDA_SUCCESS) return result;
   if (cuda::is_special_stream(cuda::handle_bits(stream))) {
     if (stream == CU_STREAM_PER_THREAD) facts->id = 2;
     return CUDA_SUCCESS;
@@ -167,7 +167,7 @@ CUresult create(CUstream* stream, unsigned flags, int priority) {
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
-    if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = require_context(&session, &context); result != CUDA_SUCCESS) return result;
     if (!stream || flags & ~static_cast<unsigned>(CU_STREAM_NON_BLOCKING)) return CUDA_ERROR_INVALID_VALUE;
     if (const CUresult result = clamp_priority(*context, &priority); result != CUDA_SUCCESS) return result;
     return create_stream(*context, flags, priority, stream);
@@ -178,7 +178,7 @@ CUresult wait_event(CUstream stream, CUevent event, unsigned flags) {
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
-    if (const CUresult result = ready_for_work(&session, &context, stream); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = require_stream_for_work(&session, &context, stream); result != CUDA_SUCCESS) return result;
     const Object* known = handles().find(Kind::event, cuda::handle_bits(event));
     if (!known) return CUDA_ERROR_INVALID_HANDLE;
     if (const auto captured = capture::wait(*context, stream, *known, flags)) [[unlikely]] return *captured;
@@ -198,7 +198,7 @@ CUresult synchronize(CUstream stream) {
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
-    if (const CUresult result = ready_with_stream(&session, &context, stream); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = require_stream(&session, &context, stream); result != CUDA_SUCCESS) return result;
     if (const CUresult refused = capture::refuse(*context, stream); refused != CUDA_SUCCESS) return refused;
     const auto points = stream_order().reach(order_key(*context, stream));
     const CUresult result = synchronize_stream(*context, stream);
@@ -215,7 +215,7 @@ CUresult unless_captured(CUstream stream, Arguments... arguments) {
     Session* session = nullptr;
     Context* context = nullptr;
     if (capture::any()) [[unlikely]] {
-      if (const CUresult result = ready_with_stream(&session, &context, stream); result != CUDA_SUCCESS) return result;
+      if (const CUresult result = require_stream(&session, &context, stream); result != CUDA_SUCCESS) return result;
       if (const CUresult refused = capture::refuse(*context, stream); refused != CUDA_SUCCESS) return refused;
     }
     return Row::forward(arguments...);
@@ -226,7 +226,7 @@ CUresult unless_captured(CUstream stream, Arguments... arguments) {
 StreamOrder::Points reach_of(CUstream stream) {
   Session* session = nullptr;
   Context* context = nullptr;
-  if (!stream_order().active() || ready_with_stream(&session, &context, stream) != CUDA_SUCCESS) return {};
+  if (!stream_order().active() || require_stream(&session, &context, stream) != CUDA_SUCCESS) return {};
   return stream_order().reach(order_key(*context, stream));
 }
 
@@ -237,7 +237,7 @@ CUresult memory_operations(CUstream stream, const CUstreamBatchMemOpParams* oper
     if (capture::any()) [[unlikely]] {
       Session* session = nullptr;
       Context* context = nullptr;
-      if (const CUresult result = ready_with_stream(&session, &context, stream); result != CUDA_SUCCESS) return result;
+      if (const CUresult result = require_stream(&session, &context, stream); result != CUDA_SUCCESS) return result;
       const auto captured = capture::add(*context, stream, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, [&](NodeWork& work) {
         if (!operations || count == 0) return CUDA_ERROR_INVALID_VALUE;
         work = OperationsWork{{operations, operations + count}};
@@ -249,7 +249,7 @@ CUresult memory_operations(CUstream stream, const CUstreamBatchMemOpParams* oper
     if (mirrors().any() || shadows().any()) [[unlikely]] {
       Session* session = nullptr;
       Context* context = nullptr;
-      if (CUresult result = ready_with_stream(&session, &context, stream); result != CUDA_SUCCESS) return result;
+      if (CUresult result = require_stream(&session, &context, stream); result != CUDA_SUCCESS) return result;
       CUresult result = shadows().before_work(*context, stream);
       if (result != CUDA_SUCCESS) return result;
       lock = mirrors().before_work(*context, stream, &result);

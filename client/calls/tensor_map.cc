@@ -70,7 +70,7 @@ CUresult run(CUtensorMap* map, const Ask& ask, Arguments... arguments) {
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
-    if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = require_context(&session, &context); result != CUDA_SUCCESS) return result;
     if (const CUresult result = session->before_call(context); result != CUDA_SUCCESS) return result;
     if (!map || reinterpret_cast<uintptr_t>(map) % 64 != 0) return CUDA_ERROR_INVALID_VALUE;
     Question question;

@@ -44,7 +44,7 @@ CUresult check(const CUDA_RESOURCE_DESC& resource, Session& session) {
 template <class Make>
 CUresult create(unsigned long long* object, Texture texture, const Make& make) {
   Place place;
-  if (const CUresult result = ready_with_context(&place.session, &place.context); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = require_context(&place.session, &place.context); result != CUDA_SUCCESS) return result;
   if (const CUresult result = check(texture.resource, *place.session); result != CUDA_SUCCESS) return result;
   const CUresult result = make(place);
   if (result != CUDA_SUCCESS) return result;
@@ -55,7 +55,7 @@ CUresult create(unsigned long long* object, Texture texture, const Make& make) {
 
 CUresult not_given() {
   Place place;
-  const CUresult result = ready_with_context(&place.session, &place.context);
+  const CUresult result = require_context(&place.session, &place.context);
   return result == CUDA_SUCCESS ? CUDA_ERROR_INVALID_VALUE : result;
 }
 
@@ -63,7 +63,7 @@ template <class Destroy>
 CUresult destroy(unsigned long long object, bool surface, const Destroy& forward) {
   return guarded([&]() -> CUresult {
     Place place;
-    if (const CUresult result = ready_with_context(&place.session, &place.context); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = require_context(&place.session, &place.context); result != CUDA_SUCCESS) return result;
     // As NVIDIA's driver is believed to do, because programs destroy objects that were never created.
     if (object == 0) return CUDA_SUCCESS;
     {
@@ -80,7 +80,7 @@ template <class Answer, class Describe>
 CUresult ask(Answer* answer, unsigned long long object, bool surface, const Describe& describe) {
   return guarded([&]() -> CUresult {
     Place place;
-    if (const CUresult result = ready_with_context(&place.session, &place.context); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = require_context(&place.session, &place.context); result != CUDA_SUCCESS) return result;
     if (!answer) return CUDA_ERROR_INVALID_VALUE;
     const std::lock_guard lock(textures().mutex);
     const auto known = textures().all.find({place.context->handle, object});

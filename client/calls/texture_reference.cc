@@ -38,13 +38,13 @@ Reference* find(CUtexref reference) { return find(Kind::texture_reference, cuda:
 
 CUresult get(Kind kind, CUmodule module, const char* name, uint64_t* handle) {
   Place place;
-  if (const CUresult result = ready_with_context(&place.session, &place.context); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = require_context(&place.session, &place.context); result != CUDA_SUCCESS) return result;
   if (!handle || !name) return CUDA_ERROR_INVALID_VALUE;
   const auto* const code = handles().find_as<Code>(Kind::module, cuda::handle_bits(module));
   if (!code) return CUDA_ERROR_INVALID_HANDLE;
   // Libraries came with CUDA 12, which removed references.
   if (code->library != 0) return CUDA_ERROR_NOT_FOUND;
-  go_to(*code, place);
+  redirect(*code, place);
   if (!place.context) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   const std::lock_guard lock(references().mutex);
   uint64_t& known = references().by_name[{kind, cuda::handle_bits(module), name}];
@@ -79,7 +79,7 @@ CUresult bound(CUresult result, Reference* reference, uint64_t array, uint64_t m
 template <class Handle>
 CUresult what_is_bound(Handle* answer, Reference* reference, uint64_t Reference::*which) {
   Place place;
-  if (const CUresult result = ready_with_context(&place.session, &place.context); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = require_context(&place.session, &place.context); result != CUDA_SUCCESS) return result;
   if (!reference) return CUDA_ERROR_INVALID_HANDLE;
   const std::lock_guard lock(reference->mutex);
   if (!answer || reference->*which == 0) return CUDA_ERROR_INVALID_VALUE;
@@ -115,7 +115,7 @@ CUDA_EXPORT CUresult cuModuleGetSurfRef(CUsurfref* reference, CUmodule module, c
 CUDA_EXPORT CUresult cuTexRefCreate(CUtexref* reference) {
   return guarded([&]() -> CUresult {
     Place place;
-    if (const CUresult result = ready_with_context(&place.session, &place.context); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = require_context(&place.session, &place.context); result != CUDA_SUCCESS) return result;
     if (!reference) return CUDA_ERROR_INVALID_VALUE;
     auto made = std::make_unique<Reference>();
     made->context = place.context->handle;
@@ -175,11 +175,11 @@ CUDA_EXPORT CUresult cuTexRefGetMipmappedArray(CUmipmappedArray* array, CUtexref
 CUDA_EXPORT CUresult cuTexRefSetBorderColor(CUtexref reference, float* color) {
   return guarded([&]() -> CUresult {
     Place place;
-    if (const CUresult result = ready_with_context(&place.session, &place.context); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = require_context(&place.session, &place.context); result != CUDA_SUCCESS) return result;
     Reference* const known = find(reference);
     if (!known) return CUDA_ERROR_INVALID_HANDLE;
     if (!color) return CUDA_ERROR_INVALID_VALUE;
-    go_to(*known, place);
+    redirect(*known, place);
     if (!place.context) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     wire::SetBorderColor body{known->handle, {}};
     std::copy(color, color + 4, body.color);
@@ -194,7 +194,7 @@ CUDA_EXPORT CUresult cuTexRefSetBorderColor(CUtexref reference, float* color) {
 CUDA_EXPORT CUresult cuTexRefGetBorderColor(float* color, CUtexref reference) {
   return guarded([&]() -> CUresult {
     Place place;
-    if (const CUresult result = ready_with_context(&place.session, &place.context); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = require_context(&place.session, &place.context); result != CUDA_SUCCESS) return result;
     Reference* const known = find(reference);
     if (!known) return CUDA_ERROR_INVALID_HANDLE;
     if (!color) return CUDA_ERROR_INVALID_VALUE;
