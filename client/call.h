@@ -47,7 +47,7 @@ CUresult context_of_stream(CUstream stream, Context** context);
 // Notes that the (resolved) stream has work that may write the program's memory.
 void note_host_writer(Context& context, CUstream stream);
 // Returns a non-blocking stream of the client's own in the context.
-CUresult own_stream(Context& context, CUstream* stream);
+CUresult internal_stream(Context& context, CUstream* stream);
 
 // The destination of a call: a session, and a context of that session.
 struct Place {

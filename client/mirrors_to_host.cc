@@ -22,7 +22,7 @@ CUresult Mirrors::fetch(Mirror& mirror, size_t first, size_t last) {
   Context* const context = context_of(mirror);
   if (!context) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   CUstream own = nullptr;
-  if (const CUresult result = own_stream(*context, &own); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = internal_stream(*context, &own); result != CUDA_SUCCESS) return result;
   for (const auto& piece : mirror.pieces) {
     const uint64_t begin = std::max(piece.begin, mirror.at(first)), end = std::min(piece.end, mirror.at(last));
     if (begin >= end) continue;

@@ -187,10 +187,10 @@ CUresult move(const Box& box, const End& device, CUstream stream) {
 CUresult copy_now(const Box& box) {
   CUstream source = nullptr, target = nullptr;
   if (box.from.on_device) {
-    if (const CUresult result = own_stream(*box.from.context, &source); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = internal_stream(*box.from.context, &source); result != CUDA_SUCCESS) return result;
   }
   if (box.to.on_device) {
-    if (const CUresult result = own_stream(*box.to.context, &target); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = internal_stream(*box.to.context, &target); result != CUDA_SUCCESS) return result;
   }
   if (!box.from.on_device) return move(box, box.to, target);
   if (!box.to.on_device) return move(box, box.from, source);

@@ -120,7 +120,7 @@ CUresult Shadows::fetch(Shadow& shadow) {
   auto* const context = handles().find_as<Context>(Kind::context, shadow.context);
   CUstream own = nullptr;
   if (!context) return CUDA_SUCCESS;  // the context is being destroyed
-  if (const CUresult result = own_stream(*context, &own); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = internal_stream(*context, &own); result != CUDA_SUCCESS) return result;
   std::vector<std::byte> now(shadow.bytes);
   const CUresult result = copy_from_device(*shadow.session, *context, own, now.data(), shadow.device,
                                            make_rows(shadow.bytes, 1, shadow.bytes, shadow.bytes), true);

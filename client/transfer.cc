@@ -162,7 +162,7 @@ CUresult copy_to_device(Session& session, Context& context, CUstream stream, uin
 
 CUresult push_to_device(Context& context, uint64_t to, const void* from, uint64_t bytes) {
   CUstream own = nullptr;
-  if (const CUresult result = own_stream(context, &own); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = internal_stream(context, &own); result != CUDA_SUCCESS) return result;
   return copy_to_device(*context.session, context, own, to, from, make_rows(bytes, 1, bytes, bytes), CopyOrder::before_all, Source::reusable,
                         host_functions_pending() ? Lane::commands : Lane::bulk);
 }

@@ -77,7 +77,7 @@ CUresult copy_to_device_later(const Caller& caller, uint64_t to, const void* fro
   CUstream own = nullptr;
   Session& session = *caller.session;
   Context& context = *caller.context;
-  if (const CUresult result = own_stream(context, &own); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = internal_stream(context, &own); result != CUDA_SUCCESS) return result;
   return run_in_stream(session, context, caller.stream, [&session, &context, own, to, from, rows] {
     (void)copy_to_device(session, context, own, to, from, rows, CopyOrder::passes_others, Source::kept);
     return cuda::handle_bits(own);
@@ -481,7 +481,7 @@ uint64_t gpupool::client::copy_now(Context& context, const Box& box) {
   const End& device = up ? box.to : box.from;
   Context* const side = side_context(context, device.address);
   Context& place = side ? *side : context;
-  CUresult result = own_stream(place, &own);
+  CUresult result = internal_stream(place, &own);
   const Rows rows = make_rows(box.width, box.height, host.pitch, device.pitch);
   for (uint64_t z = 0; z < box.depth && result == CUDA_SUCCESS; ++z) {
     void* const memory = host_pointer(host.address + z * host.slice);

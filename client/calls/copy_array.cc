@@ -187,7 +187,7 @@ CUresult make_array_copy(const CUDA_MEMCPY3D& asked, Context& context, CopyWork*
 uint64_t copy_array_now(Context& context, const CUDA_MEMCPY3D& copy) {
   CUstream own = nullptr;
   const bool up = copy.dstMemoryType == CU_MEMORYTYPE_ARRAY;
-  CUresult result = own_stream(context, &own);
+  CUresult result = internal_stream(context, &own);
   if (result == CUDA_SUCCESS) {
     const Current current(context);  // the thread of host functions has no current context
     result = through_device({context.session, &context}, copy, up, own, [&](const CUDA_MEMCPY3D& half) {

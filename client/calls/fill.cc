@@ -83,7 +83,7 @@ CUresult fill(const Place& memory, CUstream stream, bool wait, const CUDA_MEMSET
   }
   return run_between(*context, stream, memory.context, nullptr, [memory, arguments...]() -> CUresult {
     CUstream own = nullptr;
-    if (const CUresult result = own_stream(*memory.context, &own); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = internal_stream(*memory.context, &own); result != CUDA_SUCCESS) return result;
     const CUresult result = Row::at(memory, {arguments..., own});
     return result == CUDA_SUCCESS ? synchronize_stream(*memory.context, own) : result;
   });

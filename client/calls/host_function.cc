@@ -29,7 +29,7 @@ uint64_t push_written(Session& session, uint64_t behind) {
     }
     for (Context* const context : senders) {
       CUstream own = nullptr;
-      if (context->session != &session || own_stream(*context, &own) != CUDA_SUCCESS || cuda::handle_bits(own) == behind) continue;
+      if (context->session != &session || internal_stream(*context, &own) != CUDA_SUCCESS || cuda::handle_bits(own) == behind) continue;
       if (behind == 0) behind = cuda::handle_bits(own);
       else (void)synchronize_stream(*context, own);
     }

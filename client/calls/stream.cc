@@ -67,7 +67,7 @@ void note_host_writer(Context& context, CUstream stream) {
   if (its) its->host_writers.store(true, std::memory_order_relaxed);
 }
 
-CUresult own_stream(Context& context, CUstream* stream) {
+CUresult internal_stream(Context& context, CUstream* stream) {
   std::lock_guard lock(context.mutex);
   const uint32_t epoch = context.epoch.load();
   if (context.copy_stream == 0 || context.copy_stream_epoch != epoch) {

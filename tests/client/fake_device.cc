@@ -54,7 +54,7 @@ CUresult copy_from_device(Session&, Context&, CUstream, void* to, uint64_t from,
   return fake_device().result;
 }
 
-CUresult own_stream(Context&, CUstream* stream) {
+CUresult internal_stream(Context&, CUstream* stream) {
   *stream = cuda::handle_from_bits<CUstream>(cuda::make_handle(Kind::stream, 1, 999));
   return CUDA_SUCCESS;
 }
