@@ -222,7 +222,7 @@ CUresult run_between(Context& context, CUstream stream, Context* from, Context* 
 
 bool streams_held() { return held.load(std::memory_order_relaxed) != 0; }
 void note_value_waits() { value_waits.store(true, std::memory_order_relaxed); }
-bool streams_may_stand() { return streams_held() || value_waits.load(std::memory_order_relaxed); }
+bool streams_may_block() { return streams_held() || value_waits.load(std::memory_order_relaxed); }
 
 void await_bridges(Context& context) {
   std::unique_lock lock(uses().mutex);
@@ -232,7 +232,7 @@ void await_bridges(Context& context) {
 CUresult synchronize_stream(Context& context, CUstream stream) {
   wire::Buffer reply;
   const uint64_t last = shadows().last_use();
-  if (!stream) context.host_writers.store(false, std::memory_order_relaxed);
+  if (!stream) context.writes_host_memory.store(false, std::memory_order_relaxed);
   const CUresult result = context.session->call(wire::Command::synchronize_stream, &context,
                                                 wire::SynchronizeStream{cuda::handle_bits(stream)}, reply);
   return result == CUDA_SUCCESS && shadows().any() ? shadows().after_stream(context, stream, last) : result;
@@ -241,7 +241,7 @@ CUresult synchronize_stream(Context& context, CUstream stream) {
 CUresult synchronize_context(Context& context) {
   wire::Buffer reply;
   const uint64_t touches = mirrors().touches_of(context), last = shadows().last_use();
-  context.host_writers.store(false, std::memory_order_relaxed);
+  context.writes_host_memory.store(false, std::memory_order_relaxed);
   const CUresult result =
       context.session->call(static_cast<uint16_t>(wire::Command::synchronize_context), &context, [](wire::Writer&) {}, reply);
   if (result == CUDA_SUCCESS && touches != 0) Mirrors::waited(context, touches);

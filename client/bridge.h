@@ -26,7 +26,7 @@ bool streams_held();
 // Notes that the program uses cuStreamWaitValue: a stream may wait for a value that another stream has yet to
 // write.
 void note_value_waits();
-bool streams_may_stand();  // streams_held(), or note_value_waits() was called
+bool streams_may_block();  // streams_held(), or note_value_waits() was called
 
 // Blocks until no work between servers uses the context. Called before the context is destroyed.
 void await_bridges(Context& context);

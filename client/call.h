@@ -45,7 +45,7 @@ CUresult create_stream(Context& context, unsigned flags, int priority, CUstream*
 // Returns the context that the stream was made in; for special streams, the current context.
 CUresult context_of_stream(CUstream stream, Context** context);
 // Notes that the (resolved) stream has work that may write the program's memory.
-void note_host_writer(Context& context, CUstream stream);
+void note_host_memory_write(Context& context, CUstream stream);
 // Returns a non-blocking stream of the client's own in the context.
 CUresult internal_stream(Context& context, CUstream* stream);
 

@@ -55,7 +55,7 @@ struct Context : Object {
   uint32_t copy_stream_epoch = 0;
   // Set when a stream that the legacy stream synchronises with gets work that may write the program's memory;
   // cleared when the legacy stream or the context is waited for.
-  std::atomic<bool> host_writers{false};
+  std::atomic<bool> writes_host_memory{false};
   // Set once the context has streams that the legacy stream synchronises with.
   std::atomic<bool> blocking_streams{false};
   // Under a memory quota: the largest local memory per thread, in bytes, for which the server has found room

@@ -199,7 +199,7 @@ CUresult before_copy(const Caller& caller, const Box& box, Mirrors::Use& use) {
 // earlier work of the legacy stream writes to the program's memory, or if another process shares device
 // memory: both could be observed too early. And it could deadlock if a stream is held or waits for a value.
 bool ends_before_return(const Context& context) {
-  return streams_may_stand() || context.host_writers.load(std::memory_order_relaxed) || memory_is_shared();
+  return streams_may_block() || context.writes_host_memory.load(std::memory_order_relaxed) || memory_is_shared();
 }
 
 constexpr uint64_t kSentAlong = 16 * 1024;
@@ -220,7 +220,7 @@ CUresult run_host_device(const Caller& asked, const Caller& caller, const Box& b
   if (!sent_along && asked.context == caller.context) {
     if (const auto shared = host_memory().use_shared(start, host_span, *asked.context, !up, caller.wait)) {
       const CUresult result = copy_in_place(caller, *shared, host, device, rows, box.depth, up);
-      if (!up && !caller.wait) note_host_writer(*asked.context, asked.stream);
+      if (!up && !caller.wait) note_host_memory_write(*asked.context, asked.stream);
       return result;
     }
   }
@@ -245,9 +245,9 @@ CUresult run_host_device(const Caller& asked, const Caller& caller, const Box& b
     if (result != CUDA_SUCCESS) return result;
   }
   // After queueing: another thread's wait may clear the flag before that.
-  if (!up && !wait) note_host_writer(*asked.context, asked.stream);
+  if (!up && !wait) note_host_memory_write(*asked.context, asked.stream);
   if (ends_first) {
-    if (!asked.stream) asked.context->host_writers.store(false, std::memory_order_relaxed);
+    if (!asked.stream) asked.context->writes_host_memory.store(false, std::memory_order_relaxed);
     return synchronize_stream(*caller.context, caller.stream);
   }
   return !up && caller.wait && shadows().any() ? shadows().after_something() : CUDA_SUCCESS;

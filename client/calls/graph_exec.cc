@@ -138,7 +138,7 @@ CUresult launch(CUgraphExec handle, CUstream stream) {
       graph.launched_in.insert(stream ? cuda::handle_bits(stream) : context->handle);
     }
     const wire::LaunchGraph body{graph.handle, cuda::handle_bits(stream)};
-    note_host_writer(*context, stream);
+    note_host_memory_write(*context, stream);
     CUresult result = shadows().any() ? shadows().before_work(*context, stream) : CUDA_SUCCESS;
     if (result != CUDA_SUCCESS) return result;
     const auto lock = mirrors().any() ? mirrors().before_work(*context, stream, &result) : Mirrors::Lock();

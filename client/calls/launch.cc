@@ -226,7 +226,7 @@ CUresult reach_parameters(const Request& request, const Prepared& prepared, Sess
 
 template <class Write>
 CUresult send(Session& session, Context& context, const Prepared& prepared, Write&& write) {
-  if (host_memory().any_shared()) note_host_writer(context, cuda::handle_from_bits<CUstream>(prepared.body.stream));
+  if (host_memory().any_shared()) note_host_memory_write(context, cuda::handle_from_bits<CUstream>(prepared.body.stream));
   const auto id = static_cast<uint16_t>(wire::Command::launch);
   if (!prepared.may_be_rejected) [[likely]] return session.post(id, &context, write);
   wire::Buffer reply;

@@ -60,11 +60,11 @@ bool is_blocking(uint64_t stream) {
   return known && (known->flags & CU_STREAM_NON_BLOCKING) == 0;
 }
 
-void note_host_writer(Context& context, CUstream stream) {
+void note_host_memory_write(Context& context, CUstream stream) {
   if (stream && !is_blocking(cuda::handle_bits(stream))) return;
   Context* its = &context;
   if (stream) (void)context_of_stream(stream, &its);
-  if (its) its->host_writers.store(true, std::memory_order_relaxed);
+  if (its) its->writes_host_memory.store(true, std::memory_order_relaxed);
 }
 
 CUresult internal_stream(Context& context, CUstream* stream) {
