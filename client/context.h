@@ -46,7 +46,7 @@ struct Context : Object {
   std::atomic<int> late_error{0};
   std::vector<LentStream> lent;      // guarded by mutex
   std::vector<LentStream> side_streams;  // see side_stream.h; guarded by mutex
-  int bridges = 0;                   // number of bridges that use this context (bridge.cc)
+  int cross_server_uses = 0;         // number of held streams that use this context (cross_server.cc)
   std::mutex mutex;                  // guards retains and the transition to on_server
   int retains = 0;                   // cuDevicePrimaryCtxRetain count
   std::atomic<int> attached{0};      // cuCtxAttach calls without cuCtxDetach

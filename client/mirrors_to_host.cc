@@ -1,7 +1,7 @@
 // Mirrors: moving blocks to the host, for a fault or on request.
 #include <algorithm>
 
-#include "client/bridge.h"
+#include "client/cross_server.h"
 #include "client/call.h"
 #include "client/log.h"
 #include "client/mirror.h"

@@ -3,7 +3,7 @@
 // directly; if it cannot, or if one end is the program's memory, the data goes through the client in pieces.
 // Thread-safe.
 #pragma once
-#include "client/bridge.h"
+#include "client/cross_server.h"
 
 namespace gpupool::client {
 

@@ -116,7 +116,7 @@ CUresult destroy_context(CUcontext given) {
   if (!given) return CUDA_ERROR_INVALID_CONTEXT;
   if (const CUresult result = find_context(given, &session, &context); result != CUDA_SUCCESS) return result;
   if (context->primary || context->root) return CUDA_ERROR_INVALID_CONTEXT;
-  await_bridges(*context);
+  await_cross_server_work(*context);
   cuda::context_local_storage().destroy_context(given);
   uint64_t sequence = 0;
   const uint64_t handle = context->handle;
@@ -133,7 +133,7 @@ CUresult destroy_context(CUcontext given) {
 
 // Also called for the last release, which resets the primary context, as CUDA documents.
 CUresult reset_primary(Session& session, Context& context) {
-  await_bridges(context);
+  await_cross_server_work(context);
   bool was_active = false;
   {
     std::lock_guard lock(context.mutex);

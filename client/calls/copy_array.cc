@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "client/array.h"
-#include "client/bridge.h"
+#include "client/cross_server.h"
 #include "client/calls/mapped.h"
 #include "client/capture.h"
 #include "client/host_memory.h"

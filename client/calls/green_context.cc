@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "client/bridge.h"
+#include "client/cross_server.h"
 #include "client/stream.h"
 #include "protocol/cuda/export_tables.h"
 #include "protocol/cuda/exports.h"
@@ -177,7 +177,7 @@ CUresult create(CUgreenCtx* out, CUdevResourceDesc given, CUdevice ordinal, unsi
 }
 
 CUresult destroy(Context& context) {
-  await_bridges(context);
+  await_cross_server_work(context);
   cuda::context_local_storage().destroy_context(cuda::handle_from_bits<CUcontext>(context.handle));
   const CUresult result = context.session->post(wire::Command::destroy_context, nullptr, wire::DestroyContext{context.handle});
   auto& stack = thread_state().contexts;

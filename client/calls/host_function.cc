@@ -5,7 +5,7 @@
 #include <thread>
 #include <unordered_map>
 
-#include "client/bridge.h"
+#include "client/cross_server.h"
 #include "client/capture.h"
 #include "client/mirrors.h"
 #include "client/page_faults.h"

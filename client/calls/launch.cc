@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "client/bridge.h"
+#include "client/cross_server.h"
 #include "client/capture.h"
 #include "client/host_memory.h"
 #include "client/mirrors.h"

@@ -2,7 +2,7 @@
 // and priority.
 #include <algorithm>
 
-#include "client/bridge.h"
+#include "client/cross_server.h"
 #include "client/calls/destroy.h"
 #include "client/capture.h"
 #include "client/mirrors.h"

@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "client/bridge.h"
+#include "client/cross_server.h"
 
 namespace gpupool::client {
 namespace test {

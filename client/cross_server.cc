@@ -1,4 +1,4 @@
-#include "client/bridge.h"
+#include "client/cross_server.h"
 
 #include <algorithm>
 #include <condition_variable>
@@ -16,9 +16,9 @@ namespace gpupool::client {
 namespace {
 
 // Threads that are started on demand and never end, like all threads of the client.
-class Crew {
+class ThreadPool {
  public:
-  explicit Crew(size_t most) : most_(most) {}
+  explicit ThreadPool(size_t most) : most_(most) {}
   void run(std::function<void()> task) {
     std::lock_guard lock(mutex_);
     tasks_.push_back(std::move(task));
@@ -56,12 +56,12 @@ class Crew {
 };
 
 // Copies wait for servers. Resuming streams must not queue behind copies, which may wait for those streams.
-Crew& copying() {
-  static Crew* const only = new Crew(4);
+ThreadPool& copy_threads() {
+  static ThreadPool* const only = new ThreadPool(4);
   return *only;
 }
-Crew& resuming() {
-  static Crew* const only = new Crew(1);
+ThreadPool& resume_thread() {
+  static ThreadPool* const only = new ThreadPool(1);
   return *only;
 }
 
@@ -69,7 +69,7 @@ std::atomic<uint64_t> next_hold{uint64_t{1} << 63};  // separate from the ids of
 std::atomic<int> held{0};
 std::atomic<bool> value_waits{false};
 
-// Guards Context::bridges.
+// Guards Context::cross_server_uses.
 struct Uses {
   std::mutex mutex;
   std::condition_variable changed;
@@ -80,33 +80,33 @@ Uses& uses() {
 }
 
 // A held stream, and the contexts that must live until it resumes.
-class Bridge {
+class HeldStream {
  public:
-  Bridge(Context& context, CUstream stream, Context* from, Context* to)
+  HeldStream(Context& context, CUstream stream, Context* from, Context* to)
       : context_(context), stream_(stream), contexts_{&context, from, to} {
     std::lock_guard lock(uses().mutex);
     for (Context* const named : contexts_) {
-      if (named) ++named->bridges;
+      if (named) ++named->cross_server_uses;
     }
     held.fetch_add(1);
     context.session->receiver().add_interest();  // to receive wire::kBacklogLong while no thread waits
   }
-  ~Bridge() {
+  ~HeldStream() {
     context_.session->receiver().drop_interest();
     held.fetch_sub(1);
     std::lock_guard lock(uses().mutex);
     for (Context* const named : contexts_) {
-      if (named) --named->bridges;
+      if (named) --named->cross_server_uses;
     }
     uses().changed.notify_all();
   }
-  Bridge(const Bridge&) = delete;
-  Bridge& operator=(const Bridge&) = delete;
+  HeldStream(const HeldStream&) = delete;
+  HeldStream& operator=(const HeldStream&) = delete;
 
   CUresult hold() {
     return context_.session->post(wire::Command::hold_stream, &context_, wire::HoldStream{cuda::handle_bits(stream_), id_});
   }
-  void go_on(CUresult result) {
+  void resume(CUresult result) {
     if (result != CUDA_SUCCESS) context_.late_error = result;
     (void)guarded([&] { return context_.session->post(wire::Command::resume_stream, nullptr, wire::ResumeStream{id_}); });
   }
@@ -133,26 +133,26 @@ CUresult wait_for_event(Context& context, CUstream stream, const Object& event) 
   auto* const other = handles().find_as<Context>(Kind::context, event.context);
   if (!other) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   if (const CUresult result = other->session->before_call(other); result != CUDA_SUCCESS) return result;
-  const auto bridge = std::make_shared<Bridge>(context, stream, other, nullptr);
+  const auto held_stream = std::make_shared<HeldStream>(context, stream, other, nullptr);
   // The event may be recorded again before the stream gets here, so a separate stream waits for its present
   // record.
   CUstream lent = nullptr;
   if (const CUresult result = lend_stream(*other, other->lent, &lent); result != CUDA_SUCCESS) return result;
-  const auto done = [bridge, other, lent](CUresult result) {
+  const auto done = [held_stream, other, lent](CUresult result) {
     take_back(*other, lent);
     if (result != CUDA_SUCCESS && !is_broken(result)) other->late_error = result;
-    bridge->go_on(is_broken(result) ? result : CUDA_SUCCESS);
+    held_stream->resume(is_broken(result) ? result : CUDA_SUCCESS);
   };
   CUresult result = rows::cuStreamWaitEvent::at({other->session, other},
                                                 {lent, cuda::handle_from_bits<CUevent>(event.handle), 0});
-  if (result == CUDA_SUCCESS) result = bridge->hold();
+  if (result == CUDA_SUCCESS) result = held_stream->hold();
   if (result != CUDA_SUCCESS) {
     take_back(*other, lent);
     return result;
   }
   result = other->session->call_later(wire::Command::synchronize_stream, *other,
                                       [&](wire::Writer& writer) { writer.put(wire::SynchronizeStream{cuda::handle_bits(lent)}); },
-                                      [done](CUresult reply) { resuming().run([done, reply] { done(reply); }); });
+                                      [done](CUresult reply) { resume_thread().run([done, reply] { done(reply); }); });
   if (result != CUDA_SUCCESS) done(CUDA_SUCCESS);
   return result;
 }
@@ -172,7 +172,7 @@ std::vector<Context*> other_sessions(const Context& context, std::initializer_li
 }  // namespace
 
 CUresult run_between(Context& context, CUstream stream, Context* from, Context* to, std::function<CUresult()> work) {
-  const auto bridge = std::make_shared<Bridge>(context, stream, from, to);
+  const auto held_stream = std::make_shared<HeldStream>(context, stream, from, to);
   struct Start {
     std::atomic<size_t> missing{2};  // replies, and the hold
     CUresult result = CUDA_SUCCESS;
@@ -181,12 +181,12 @@ CUresult run_between(Context& context, CUstream stream, Context* from, Context* 
   const std::vector<Context*> others = other_sessions(context, {from, to});
   const auto start = std::make_shared<Start>();
   start->missing += others.size();
-  const auto arrive = [bridge, start, work = std::move(work)] {
+  const auto arrive = [held_stream, start, work = std::move(work)] {
     if (start->missing.fetch_sub(1) != 1 || !start->held) return;
-    copying().run([bridge, start, work] {
+    copy_threads().run([held_stream, start, work] {
       const CUresult before = start->result;
       const CUresult result = is_broken(before) ? before : guarded(work);
-      bridge->go_on(result != CUDA_SUCCESS ? result : before);
+      held_stream->resume(result != CUDA_SUCCESS ? result : before);
     });
   };
   // Waits in a separate stream for the work before this call. Waiting for `stream` itself would miss what it
@@ -197,9 +197,9 @@ CUresult run_between(Context& context, CUstream stream, Context* from, Context* 
   if (asked == CUDA_SUCCESS) {
     asked = context.session->call_later(wire::Command::synchronize_stream, context,
                                         [&](wire::Writer& writer) { writer.put(wire::SynchronizeStream{cuda::handle_bits(lent)}); },
-                                        [bridge, &context, lent, start, arrive](CUresult result) {
+                                        [held_stream, &context, lent, start, arrive](CUresult result) {
                                           // Off this thread, because it locks.
-                                          resuming().run([bridge, &context, lent] { take_back(context, lent); });
+                                          resume_thread().run([held_stream, &context, lent] { take_back(context, lent); });
                                           start->result = result;
                                           arrive();
                                         });
@@ -214,7 +214,7 @@ CUresult run_between(Context& context, CUstream stream, Context* from, Context* 
     });
     if (sent != CUDA_SUCCESS) arrive();  // the work will get the same error
   }
-  const CUresult result = bridge->hold();
+  const CUresult result = held_stream->hold();
   start->held = result == CUDA_SUCCESS;
   arrive();
   return result;
@@ -224,9 +224,9 @@ bool streams_held() { return held.load(std::memory_order_relaxed) != 0; }
 void note_value_waits() { value_waits.store(true, std::memory_order_relaxed); }
 bool streams_may_block() { return streams_held() || value_waits.load(std::memory_order_relaxed); }
 
-void await_bridges(Context& context) {
+void await_cross_server_work(Context& context) {
   std::unique_lock lock(uses().mutex);
-  uses().changed.wait(lock, [&] { return context.bridges == 0; });
+  uses().changed.wait(lock, [&] { return context.cross_server_uses == 0; });
 }
 
 CUresult synchronize_stream(Context& context, CUstream stream) {

@@ -29,7 +29,7 @@ void note_value_waits();
 bool streams_may_block();  // streams_held(), or note_value_waits() was called
 
 // Blocks until no work between servers uses the context. Called before the context is destroyed.
-void await_bridges(Context& context);
+void await_cross_server_work(Context& context);
 
 // Flushes the command queue and blocks until the stream's (the context's) work is done.
 CUresult synchronize_stream(Context& context, CUstream stream);
