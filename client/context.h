@@ -20,8 +20,8 @@ class Session;
 struct Device;
 
 // A stream of the client's own for internal work. Normally used for one piece of work at a time; shared when
-// all are in use (lend_stream() of side_stream.h).
-struct LentStream {
+// all are in use (borrow_stream() of side_stream.h).
+struct InternalStream {
   uint64_t stream = 0;
   uint32_t epoch = 0;
   int uses = 0;
@@ -44,8 +44,8 @@ struct Context : Object {
   std::atomic<int> sticky_error{0};  // a CUresult that every further call on this context returns
   // Error of work between servers; returned once, by the next call that waits.
   std::atomic<int> late_error{0};
-  std::vector<LentStream> lent;      // guarded by mutex
-  std::vector<LentStream> side_streams;  // see side_stream.h; guarded by mutex
+  std::vector<InternalStream> wait_streams;  // see cross_server.cc; guarded by mutex
+  std::vector<InternalStream> side_streams;  // see side_stream.h; guarded by mutex
   int cross_server_uses = 0;         // number of held streams that use this context (cross_server.cc)
   std::mutex mutex;                  // guards retains and the transition to on_server
   int retains = 0;                   // cuDevicePrimaryCtxRetain count

@@ -122,9 +122,9 @@ class HeldStream {
 // not affect this work.
 bool is_broken(CUresult answer) { return cuda::is_sticky(answer) || answer == Session::failure(); }
 
-void take_back(Context& context, CUstream stream) {
+void return_stream(Context& context, CUstream stream) {
   std::lock_guard lock(context.mutex);
-  for (LentStream& lent : context.lent) lent.uses -= lent.stream == cuda::handle_bits(stream);
+  for (InternalStream& one : context.wait_streams) one.uses -= one.stream == cuda::handle_bits(stream);
 }
 
 }  // namespace
@@ -136,22 +136,22 @@ CUresult wait_for_event(Context& context, CUstream stream, const Object& event) 
   const auto held_stream = std::make_shared<HeldStream>(context, stream, other, nullptr);
   // The event may be recorded again before the stream gets here, so a separate stream waits for its present
   // record.
-  CUstream lent = nullptr;
-  if (const CUresult result = lend_stream(*other, other->lent, &lent); result != CUDA_SUCCESS) return result;
-  const auto done = [held_stream, other, lent](CUresult result) {
-    take_back(*other, lent);
+  CUstream wait_stream = nullptr;
+  if (const CUresult result = borrow_stream(*other, other->wait_streams, &wait_stream); result != CUDA_SUCCESS) return result;
+  const auto done = [held_stream, other, wait_stream](CUresult result) {
+    return_stream(*other, wait_stream);
     if (result != CUDA_SUCCESS && !is_broken(result)) other->late_error = result;
     held_stream->resume(is_broken(result) ? result : CUDA_SUCCESS);
   };
   CUresult result = rows::cuStreamWaitEvent::at({other->session, other},
-                                                {lent, cuda::handle_from_bits<CUevent>(event.handle), 0});
+                                                {wait_stream, cuda::handle_from_bits<CUevent>(event.handle), 0});
   if (result == CUDA_SUCCESS) result = held_stream->hold();
   if (result != CUDA_SUCCESS) {
-    take_back(*other, lent);
+    return_stream(*other, wait_stream);
     return result;
   }
   result = other->session->call_later(wire::Command::synchronize_stream, *other,
-                                      [&](wire::Writer& writer) { writer.put(wire::SynchronizeStream{cuda::handle_bits(lent)}); },
+                                      [&](wire::Writer& writer) { writer.put(wire::SynchronizeStream{cuda::handle_bits(wait_stream)}); },
                                       [done](CUresult reply) { resume_thread().run([done, reply] { done(reply); }); });
   if (result != CUDA_SUCCESS) done(CUDA_SUCCESS);
   return result;
@@ -191,20 +191,20 @@ CUresult run_between(Context& context, CUstream stream, Context* from, Context* 
   };
   // Waits in a separate stream for the work before this call. Waiting for `stream` itself would miss what it
   // has yet to wait for (legacy stream, events) and would include work that it gets meanwhile.
-  CUstream lent = nullptr;
-  if (const CUresult result = lend_stream(context, context.lent, &lent); result != CUDA_SUCCESS) return result;
-  CUresult asked = order_after(context, lent, context, stream);
+  CUstream wait_stream = nullptr;
+  if (const CUresult result = borrow_stream(context, context.wait_streams, &wait_stream); result != CUDA_SUCCESS) return result;
+  CUresult asked = order_after(context, wait_stream, context, stream);
   if (asked == CUDA_SUCCESS) {
     asked = context.session->call_later(wire::Command::synchronize_stream, context,
-                                        [&](wire::Writer& writer) { writer.put(wire::SynchronizeStream{cuda::handle_bits(lent)}); },
-                                        [held_stream, &context, lent, start, arrive](CUresult result) {
+                                        [&](wire::Writer& writer) { writer.put(wire::SynchronizeStream{cuda::handle_bits(wait_stream)}); },
+                                        [held_stream, &context, wait_stream, start, arrive](CUresult result) {
                                           // Off this thread, because it locks.
-                                          resume_thread().run([held_stream, &context, lent] { take_back(context, lent); });
+                                          resume_thread().run([held_stream, &context, wait_stream] { return_stream(context, wait_stream); });
                                           start->result = result;
                                           arrive();
                                         });
   }
-  if (asked != CUDA_SUCCESS) return take_back(context, lent), asked;
+  if (asked != CUDA_SUCCESS) return return_stream(context, wait_stream), asked;
   // The work runs in the client's own streams, which do not wait for synchronous copies that all streams wait
   // for (`before_all`). So wait until those queued before this call are done.
   for (Context* const other : others) {

@@ -5,12 +5,12 @@
 #include "client/server_copy.h"
 
 namespace gpupool::client {
-CUresult lend_stream(Context& context, std::vector<LentStream>& streams, CUstream* stream) {
+CUresult borrow_stream(Context& context, std::vector<InternalStream>& streams, CUstream* stream) {
   constexpr size_t kMostStreams = 8;  // enough that streams with long waits seldom delay others
   std::lock_guard lock(context.mutex);
   const uint32_t epoch = context.epoch.load();
-  std::erase_if(streams, [&](const LentStream& lent) { return lent.epoch != epoch; });
-  auto least = std::ranges::min_element(streams, {}, &LentStream::uses);
+  std::erase_if(streams, [&](const InternalStream& one) { return one.epoch != epoch; });
+  auto least = std::ranges::min_element(streams, {}, &InternalStream::uses);
   if (least == streams.end() || (least->uses != 0 && streams.size() < kMostStreams)) {
     CUstream made = nullptr;
     if (const CUresult result = create_stream(context, CU_STREAM_NON_BLOCKING, 0, &made); result != CUDA_SUCCESS) return result;
@@ -60,7 +60,7 @@ CUresult give_event(Context& context, CUstream stream) {
 }
 
 CUresult fork(Context& context, CUstream stream, Context& side, CUstream* side_stream) {
-  const CUresult result = lend_stream(side, side.side_streams, side_stream);
+  const CUresult result = borrow_stream(side, side.side_streams, side_stream);
   return result == CUDA_SUCCESS ? order_after(side, *side_stream, context, stream) : result;
 }
 

@@ -7,9 +7,9 @@
 
 namespace gpupool::client {
 
-// Returns the least used of `streams` (Context::lent or side_streams). Creates another one while all are in
+// Returns the least used of `streams` (Context::wait_streams or side_streams). Creates another one while all are in
 // use and there are fewer than 8.
-CUresult lend_stream(Context& context, std::vector<LentStream>& streams, CUstream* stream);
+CUresult borrow_stream(Context& context, std::vector<InternalStream>& streams, CUstream* stream);
 
 // Returns the context in which to work with the memory; null: `context` itself.
 Context* side_context(const Context& context, uint64_t address);
