@@ -199,7 +199,9 @@ CUresult run_between(Context& context, CUstream stream, Context* from, Context* 
                                         [&](wire::Writer& writer) { writer.put(wire::SynchronizeStream{cuda::handle_bits(wait_stream)}); },
                                         [held_stream, &context, wait_stream, start, arrive](CUresult result) {
                                           // Off this thread, because it locks.
-                                          resume_thread().run([held_stream, &context, wait_stream] { return_stream(context, wait_stream); });
+                                          resume_thread().run([held_stream, &context, wait_stream] {
+                                            return_stream(context, wait_stream);
+                                          });
                                           start->result = result;
                                           arrive();
                                         });

@@ -315,7 +315,7 @@ void after_wait(const StreamOrder::Points& points) {
   const auto pools = all_pools();
   if (pools.empty()) return;
   stream_order().passed(points);
-  tidy_marks();
+  destroy_stale_marks();
   for (const auto& pool : pools) pool->trim_to_threshold();
 }
 

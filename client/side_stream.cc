@@ -55,15 +55,17 @@ CUresult order_after(Context& context, CUstream stream, Context& earlier_context
   });
 }
 
-CUresult give_event(Context& context, CUstream stream) {
+CUresult record_marker_event(Context& context, CUstream stream) {
   return with_event(context, stream, [](CUevent) { return CUDA_SUCCESS; });
 }
 
-CUresult fork(Context& context, CUstream stream, Context& side, CUstream* side_stream) {
+CUresult fork_to_side_stream(Context& context, CUstream stream, Context& side, CUstream* side_stream) {
   const CUresult result = borrow_stream(side, side.side_streams, side_stream);
   return result == CUDA_SUCCESS ? order_after(side, *side_stream, context, stream) : result;
 }
 
-CUresult join(Context& context, CUstream stream, Context& side, CUstream side_stream) { return order_after(context, stream, side, side_stream); }
+CUresult join_side_stream(Context& context, CUstream stream, Context& side, CUstream side_stream) {
+  return order_after(context, stream, side, side_stream);
+}
 
 }  // namespace gpupool::client

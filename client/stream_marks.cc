@@ -50,9 +50,9 @@ bool record_mark(uint64_t stream, Mark& mark) {
   return rows::cuEventRecord::at(place, {mark.event, cuda::handle_from_bits<CUstream>(null_stream ? 0 : stream)}) == CUDA_SUCCESS;
 }
 
-// Takes the stream's mark, recorded behind the point; return it with give_mark(). nullopt: the stream was
+// Takes the stream's mark, recorded behind the point; return it with release_mark(). nullopt: the stream was
 // destroyed without a mark.
-std::optional<Mark> take_mark(const FreePoint& point) {
+std::optional<Mark> acquire_mark(const FreePoint& point) {
   Mark mark;
   {
     const std::lock_guard lock(marks().mutex);
@@ -64,7 +64,7 @@ std::optional<Mark> take_mark(const FreePoint& point) {
   return std::nullopt;
 }
 
-void give_mark(uint64_t stream, Mark mark) {
+void release_mark(uint64_t stream, Mark mark) {
   {
     const std::lock_guard lock(marks().mutex);
     if (marks().by_stream.try_emplace(stream, mark).second) return;
@@ -81,30 +81,30 @@ const Context& stream_context(const Context& current, CUstream stream) {
 }
 
 CUresult ask_passed(const FreePoint& point) {
-  auto mark = take_mark(point);
+  auto mark = acquire_mark(point);
   Context* const context = mark ? context_by_handle(mark->context) : nullptr;
   if (!context) return CUDA_SUCCESS;
   const CUresult state = rows::cuEventQuery::at({context->session, context}, {mark->event});
   if (state == CUDA_SUCCESS) stream_order().passed(mark->points);
-  give_mark(point.stream, std::move(*mark));
+  release_mark(point.stream, std::move(*mark));
   return state == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : state;
 }
 
 bool wait_for_point(Context& context, CUstream stream, const FreePoint& point) {
-  auto mark = take_mark(point);
+  auto mark = acquire_mark(point);
   if (!mark) return false;
   const CUresult result = rows::cuStreamWaitEvent::at({context.session, &context}, {stream, mark->event, 0});
   if (result == CUDA_SUCCESS) stream_order().waits(order_key(context, stream), mark->points);
-  give_mark(point.stream, std::move(*mark));
+  release_mark(point.stream, std::move(*mark));
   return result == CUDA_SUCCESS;
 }
 
-void stream_departs(CUstream stream) {
+void prepare_stream_destruction(CUstream stream) {
   if (!stream_order().active()) return;
   const uint64_t key = cuda::handle_bits(stream);
   for (const FreePoint& point : stream_order().reach(key)) {
     if (point.stream != key) continue;
-    if (auto mark = take_mark(point)) give_mark(key, std::move(*mark));
+    if (auto mark = acquire_mark(point)) release_mark(key, std::move(*mark));
   }
   stream_order().stream_destroyed(key);
 }
@@ -114,7 +114,7 @@ void forget_marks_of(uint64_t context) {
   std::erase_if(marks().by_stream, [context](const auto& mark) { return mark.second.context == context; });
 }
 
-void tidy_marks() {
+void destroy_stale_marks() {
   std::vector<Mark> gone;
   {
     const std::lock_guard lock(marks().mutex);

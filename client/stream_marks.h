@@ -18,10 +18,10 @@ CUresult ask_passed(const FreePoint& point);
 // Makes the stream wait for the point. Returns false if that is not possible.
 bool wait_for_point(Context& context, CUstream stream, const FreePoint& point);
 // Call before the stream is destroyed: records an event, so that its frees can still be queried.
-void stream_departs(CUstream stream);
+void prepare_stream_destruction(CUstream stream);
 // Call when the context has been destroyed, with its events.
 void forget_marks_of(uint64_t context);
 // Destroys the events of destroyed streams whose work is done.
-void tidy_marks();
+void destroy_stale_marks();
 
 }  // namespace gpupool::client

@@ -105,7 +105,7 @@ void StreamOrder::end_record(uint64_t event, const Points& points) {
   known->second.overlapped = false;
 }
 
-void StreamOrder::distrust(uint64_t event) {
+void StreamOrder::invalidate_event(uint64_t event) {
   const std::lock_guard lock(mutex_);
   Event& known = events_[event];
   ++known.record;

@@ -45,7 +45,7 @@ class StreamOrder {
   void end_record(uint64_t event, const Points& points);
   // The event may be recorded by other means than begin_record() (a graph, a launch attribute, another
   // process): nothing is known about it any more.
-  void distrust(uint64_t event);
+  void invalidate_event(uint64_t event);
   void forget_event(uint64_t event);
   // The points before an event's last record. `record` identifies that record.
   struct EventState {

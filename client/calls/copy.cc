@@ -297,9 +297,9 @@ CUresult run(Caller caller, Box box) {
       result = synchronize_stream(*caller.context, caller.stream);
       on_side.wait = true;
     }
-    if (result == CUDA_SUCCESS) result = fork(*caller.context, caller.stream, *side, &on_side.stream);
+    if (result == CUDA_SUCCESS) result = fork_to_side_stream(*caller.context, caller.stream, *side, &on_side.stream);
     if (result == CUDA_SUCCESS) result = run_host_device(caller, on_side, box);
-    return result == CUDA_SUCCESS && !caller.wait ? join(*caller.context, caller.stream, *side, on_side.stream) : result;
+    return result == CUDA_SUCCESS && !caller.wait ? join_side_stream(*caller.context, caller.stream, *side, on_side.stream) : result;
   }
   return run_host_device(caller, caller, box);
 }

@@ -59,7 +59,7 @@ CUresult record(CUevent event, CUstream stream, unsigned flags) {
       const Object* const known = handles().find(Kind::event, cuda::handle_bits(event));
       if (!known) return CUDA_ERROR_INVALID_HANDLE;
       if (const auto captured = capture::record(*context, stream, *known, flags)) {
-        if (flags != 0) stream_order().distrust(known->handle);  // the graph records the event at each launch
+        if (flags != 0) stream_order().invalidate_event(known->handle);  // the graph records the event at each launch
         return *captured;
       }
     }
@@ -156,7 +156,7 @@ CUDA_EXPORT CUresult cuCtxRecordEvent(CUcontext given, CUevent event) {
     if (known->context != context->owner().handle) return CUDA_ERROR_INVALID_HANDLE;
     if (const CUresult refused = capture::refuse_context(*context); refused != CUDA_SUCCESS) return refused;
     capture::forget_event(event);
-    stream_order().distrust(known->handle);
+    stream_order().invalidate_event(known->handle);
     return recorded(rows::cuCtxRecordEvent::at({context->session, context}, {cuda::handle_from_bits<CUcontext>(context->handle), event}), event);
   });
 }

@@ -77,9 +77,9 @@ CUresult fill(const Place& memory, CUstream stream, bool wait, const CUDA_MEMSET
     Context* const side = side_context(*context, params.dst);
     if (!side) [[likely]] return Row::at({session, context}, {arguments..., stream});
     CUstream side_stream = nullptr;
-    CUresult result = fork(*context, stream, *side, &side_stream);
+    CUresult result = fork_to_side_stream(*context, stream, *side, &side_stream);
     if (result == CUDA_SUCCESS) result = Row::at({session, side}, {arguments..., side_stream});
-    return result == CUDA_SUCCESS ? join(*context, stream, *side, side_stream) : result;
+    return result == CUDA_SUCCESS ? join_side_stream(*context, stream, *side, side_stream) : result;
   }
   return run_between(*context, stream, memory.context, nullptr, [memory, arguments...]() -> CUresult {
     CUstream own = nullptr;

@@ -55,7 +55,7 @@ CUresult make_host_work(const CUDA_HOST_NODE_PARAMS* params, NodeWork& work) {
 
 CUresult make_event_work(CUevent event, NodeWork& work) {
   if (!handles().find(Kind::event, cuda::handle_bits(event))) return CUDA_ERROR_INVALID_HANDLE;
-  stream_order().distrust(cuda::handle_bits(event));  // a launch may record the event
+  stream_order().invalidate_event(cuda::handle_bits(event));  // a launch may record the event
   work = EventWork{cuda::handle_bits(event)};
   return CUDA_SUCCESS;
 }

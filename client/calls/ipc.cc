@@ -30,7 +30,7 @@ Events& events() {
 }  // namespace
 
 void add(CUevent event) {
-  stream_order().distrust(cuda::handle_bits(event));  // another process may record it
+  stream_order().invalidate_event(cuda::handle_bits(event));  // another process may record it
   const std::lock_guard lock(events().mutex);
   events().all.insert(event);
   events().count = events().all.size();

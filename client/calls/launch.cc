@@ -63,7 +63,7 @@ cuda::LaunchLimits limits_of(const Device& device, const Function& function) {
 
 // The device may record the event before the kernel, and earlier work of the stream, has completed.
 void distrust_event_of(const CUlaunchAttribute& attribute) {
-  if (const auto recorded = cuda::launch_event(attribute)) stream_order().distrust(cuda::handle_bits(recorded->event));
+  if (const auto recorded = cuda::launch_event(attribute)) stream_order().invalidate_event(cuda::handle_bits(recorded->event));
 }
 
 // True if the device may reject the launch for a reason that the client cannot check (clusters, cooperative

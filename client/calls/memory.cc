@@ -106,7 +106,9 @@ CUresult allocate(Session& session, Context& context, CUdeviceptr* address, uint
 // stream's work. An event in the stream achieves that.
 void order_free(Context& context, CUstream stream) {
   const bool legacy = cuda::handle_bits(stream) <= 1;
-  if (legacy ? context.blocking_streams.load(std::memory_order_relaxed) : is_blocking(cuda::handle_bits(stream))) (void)give_event(context, stream);
+  if (legacy ? context.blocking_streams.load(std::memory_order_relaxed) : is_blocking(cuda::handle_bits(stream))) {
+    (void)record_marker_event(context, stream);
+  }
 }
 
 CUresult allocate_pooled(Pool& pool, Context& context, CUstream stream, CUdeviceptr* address, uint64_t bytes) {

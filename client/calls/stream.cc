@@ -280,7 +280,7 @@ CUDA_EXPORT CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned int f
 CUDA_EXPORT CUresult cuStreamDestroy_v2(CUstream stream) {
   if (cuda::is_special_stream(cuda::handle_bits(stream))) return CUDA_ERROR_INVALID_HANDLE;
   capture::forget_stream(stream);
-  stream_departs(stream);
+  prepare_stream_destruction(stream);
   return destroy<rows::cuStreamDestroy_v2>(Kind::stream, stream);
 }
 

@@ -90,7 +90,7 @@ TEST_CASE("stream order: trusts no event during a record or after an unknown rec
     CHECK(order.of_event(kEvent).points.size() == 1);
   }
   SECTION("distrusted until it is destroyed") {
-    order.distrust(kEvent);
+    order.invalidate_event(kEvent);
     order.end_record(kEvent, points);
     CHECK(order.of_event(kEvent).points.empty());
     order.forget_event(kEvent);
