@@ -107,7 +107,7 @@ void AddressSpace::unreserve_host(uint64_t address, uint64_t sequence) {
   const auto found = host_places_.find(address);
   if (found == host_places_.end()) return;
   if (sequence) pending_.push_back({sequence, address, found->second, true});
-  else give_range(address, found->second);
+  else return_range(address, found->second);
   host_places_.erase(found);
   lowest_host_ = host_places_.empty() ? UINT64_MAX : host_places_.begin()->first;
 }
@@ -120,7 +120,7 @@ std::optional<uint64_t> AddressSpace::host_place(uint64_t address) const {
   return address - found->first < found->second ? std::optional(found->first) : std::nullopt;
 }
 
-void AddressSpace::give_range(uint64_t address, uint64_t bytes) { insert_free(free_, address, bytes); }
+void AddressSpace::return_range(uint64_t address, uint64_t bytes) { insert_free(free_, address, bytes); }
 
 AddressSpace::Slabs::iterator AddressSpace::slab_of(uint64_t address) {
   auto slab = slabs_.upper_bound(address);
@@ -129,10 +129,10 @@ AddressSpace::Slabs::iterator AddressSpace::slab_of(uint64_t address) {
   return address - slab->first < slab->second.size ? slab : slabs_.end();
 }
 
-void AddressSpace::note_room(const Slabs::value_type& slab) {
+void AddressSpace::update_free_index(const Slabs::value_type& slab) {
   const auto key = std::tuple(slab.second.device, slab.second.context, slab.second.managed, slab.second.size, slab.first);
-  if (slab.second.free.empty() || !slab.second.mapped) roomy_.erase(key);
-  else roomy_.insert(key);
+  if (slab.second.free.empty() || !slab.second.mapped) slabs_with_free_blocks_.erase(key);
+  else slabs_with_free_blocks_.insert(key);
 }
 
 void AddressSpace::set_idle(Slab& slab, bool idle) {
@@ -145,7 +145,7 @@ void AddressSpace::set_idle(Slab& slab, bool idle) {
 AddressSpace::Slabs::iterator AddressSpace::erase_slab(Slabs::iterator slab) {
   set_idle(slab->second, false);
   slab->second.free.clear();
-  note_room(*slab);
+  update_free_index(*slab);
   return slabs_.erase(slab);
 }
 
@@ -154,7 +154,8 @@ AddressSpace::Slabs::iterator AddressSpace::erase_slab(Slabs::iterator slab) {
 std::optional<uint64_t> AddressSpace::take_block(uint64_t size, const Allocation& about) {
   const uint64_t whole = round_up(size, granularity_);
   const Device* const device = about.device;
-  for (auto key = roomy_.lower_bound({device, about.context, about.managed, whole, 0}); key != roomy_.end(); ++key) {
+  for (auto key = slabs_with_free_blocks_.lower_bound({device, about.context, about.managed, whole, 0}); key != slabs_with_free_blocks_.end();
+       ++key) {
     const auto& [its_device, its_context, is_managed, its_size, start] = *key;
     if (its_device != device || its_context != about.context || is_managed != about.managed || its_size != whole) break;
     auto& slab = *slabs_.find(start);
@@ -167,7 +168,7 @@ std::optional<uint64_t> AddressSpace::take_block(uint64_t size, const Allocation
     slab.second.used += size;
     slab.second.live += size;
     set_idle(slab.second, false);
-    note_room(slab);
+    update_free_index(slab);
     return address;
   }
   return std::nullopt;
@@ -214,7 +215,7 @@ void AddressSpace::mapped(const Place& place) {
   const auto slab = slabs_.find(place.map_address);
   if (slab == slabs_.end()) return;
   slab->second.mapped = true;
-  note_room(*slab);
+  update_free_index(*slab);
 }
 
 void AddressSpace::abandon(uint64_t address) {
@@ -222,11 +223,11 @@ void AddressSpace::abandon(uint64_t address) {
   const auto found = allocations_.find(address);
   if (found == allocations_.end()) return;
   if (const auto slab = slab_of(address); slab != slabs_.end()) {
-    give_range(slab->first, slab->second.size);
+    return_range(slab->first, slab->second.size);
     erase_slab(slab);
     block_size_.erase(address);
   } else {
-    give_range(address, round_up(found->second.size, granularity_));
+    return_range(address, round_up(found->second.size, granularity_));
   }
   allocations_.erase(found);
 }
@@ -291,11 +292,11 @@ void AddressSpace::retired(uint64_t sequence) {
     const Pending gone = pending_.front();
     pending_.pop_front();
     if (gone.whole) {
-      give_range(gone.address, gone.size);
+      return_range(gone.address, gone.size);
     } else if (const auto slab = slab_of(gone.address); slab != slabs_.end()) {
       insert_free(slab->second.free, gone.address, gone.size);
       slab->second.used -= gone.size;
-      note_room(*slab);
+      update_free_index(*slab);
     }
   }
 }
@@ -358,7 +359,7 @@ bool AddressSpace::unreserve(uint64_t address, uint64_t bytes) {
   const auto found = reservations_.find(address);
   if (found == reservations_.end() || found->second != bytes) return false;
   reservations_.erase(found);
-  give_range(address, bytes);
+  return_range(address, bytes);
   return true;
 }
 

@@ -84,12 +84,12 @@ class AddressSpace {
   // Reuses the addresses of all frees up to this sequence number, which the server has executed.
   void retired(uint64_t sequence);
 
-  // Spans are whole granules for memory pools, which allocate inside them. After take_span() the caller calls
-  // mapped() or abandon_span(), as after allocate(). A span of up to 16 MiB that is given back may stay
+  // Spans are whole granules for memory pools, which allocate inside them. After reserve_span() the caller
+  // calls mapped() or abandon_span(), as after allocate(). A span of up to 16 MiB that is given back may stay
   // mapped and is reusable at once, so no work may still use it.
-  std::optional<Place> take_span(uint64_t bytes, const Allocation& about);
+  std::optional<Place> reserve_span(uint64_t bytes, const Allocation& about);
   void abandon_span(uint64_t address);
-  Release give_span(uint64_t address, uint64_t most_idle);
+  Release return_span(uint64_t address, uint64_t most_idle);
   void add_pooled(Allocation allocation);
   // Removes a pool's allocation; nullopt: none starts at `address`.
   std::optional<Allocation> take_pooled(uint64_t address);
@@ -153,14 +153,14 @@ class AddressSpace {
   static constexpr uint64_t kLargestBlock = 16u << 20;
   static uint64_t new_id();
   std::optional<uint64_t> take_range(uint64_t bytes, uint64_t alignment, uint64_t wished);
-  void give_range(uint64_t address, uint64_t bytes);
+  void return_range(uint64_t address, uint64_t bytes);
   static void insert_free(std::map<uint64_t, uint64_t>& free, uint64_t address, uint64_t size);
   using Slabs = std::map<uint64_t, Slab>;
   Slabs::iterator slab_of(uint64_t address);
   std::optional<uint64_t> take_block(uint64_t size, const Allocation& about);
   std::optional<Place> take_slab_block(uint64_t size, const Allocation& about);
   void set_idle(Slab& slab, bool idle);
-  void note_room(const Slabs::value_type& slab);
+  void update_free_index(const Slabs::value_type& slab);
   Slabs::iterator erase_slab(Slabs::iterator slab);
 
   mutable std::mutex mutex_;
@@ -173,7 +173,7 @@ class AddressSpace {
   Slabs slabs_;
   std::map<const Device*, uint64_t> idle_;   // bytes of idle slabs, by device
   // Slabs with free blocks: device, context, managed, size, address.
-  std::set<std::tuple<const Device*, uint64_t, bool, uint64_t, uint64_t>> roomy_;
+  std::set<std::tuple<const Device*, uint64_t, bool, uint64_t, uint64_t>> slabs_with_free_blocks_;
   std::map<uint64_t, uint64_t> host_places_;  // address -> size
   std::atomic<uint64_t> lowest_host_{UINT64_MAX};
   std::map<uint64_t, uint64_t> reservations_;  // address -> size

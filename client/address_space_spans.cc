@@ -3,7 +3,7 @@
 
 namespace gpupool::client {
 
-std::optional<AddressSpace::Place> AddressSpace::take_span(uint64_t bytes, const Allocation& about) {
+std::optional<AddressSpace::Place> AddressSpace::reserve_span(uint64_t bytes, const Allocation& about) {
   if (bytes == 0 || bytes > size_) return std::nullopt;
   std::lock_guard lock(mutex_);
   const uint64_t size = (bytes + granularity_ - 1) / granularity_ * granularity_;
@@ -17,15 +17,15 @@ std::optional<AddressSpace::Place> AddressSpace::take_span(uint64_t bytes, const
 void AddressSpace::abandon_span(uint64_t address) {
   std::lock_guard lock(mutex_);
   if (const auto large = large_spans_.find(address); large != large_spans_.end()) {
-    give_range(address, large->second.size);
+    return_range(address, large->second.size);
     large_spans_.erase(large);
   } else if (const auto slab = slabs_.find(address); slab != slabs_.end()) {
-    give_range(address, slab->second.size);
+    return_range(address, slab->second.size);
     erase_slab(slab);
   }
 }
 
-AddressSpace::Release AddressSpace::give_span(uint64_t address, uint64_t most_idle) {
+AddressSpace::Release AddressSpace::return_span(uint64_t address, uint64_t most_idle) {
   std::lock_guard lock(mutex_);
   if (const auto large = large_spans_.find(address); large != large_spans_.end()) {
     const Release whole{address, large->second.size};
@@ -42,7 +42,7 @@ AddressSpace::Release AddressSpace::give_span(uint64_t address, uint64_t most_id
   slab->second.live = slab->second.used = 0;
   slab->second.free[address] = slab->second.size;
   set_idle(slab->second, true);
-  note_room(*slab);
+  update_free_index(*slab);
   return {address, 0};
 }
 

@@ -126,12 +126,12 @@ BlockPool::Spans::iterator BlockPool::erase(Spans::iterator span) {
   return spans_.erase(span);
 }
 
-std::vector<BlockPool::Span> BlockPool::take_free_spans(uint64_t bytes, bool unsettled_too) {
+std::vector<BlockPool::Span> BlockPool::take_free_spans(uint64_t bytes, bool include_unsettled) {
   std::vector<Span> taken;
   uint64_t sum = 0;
   for (auto span = spans_.end(); empty_spans_ != 0 && sum < bytes && span != spans_.begin();) {
     --span;
-    if (span->second.used != 0 || (!unsettled_too && !is_settled(*span))) continue;
+    if (span->second.used != 0 || (!include_unsettled && !is_settled(*span))) continue;
     sum += span->second.size;
     taken.push_back({span->first, span->second.size});
     span = erase(span);

@@ -43,8 +43,8 @@ class BlockPool {
   // Marks the free blocks whose points pass `done` as settled.
   void settle(const Test& done);
   // Removes spans without live blocks until their sizes add up to `bytes`. Spans with unsettled blocks are
-  // removed only if `unsettled_too`.
-  std::vector<Span> take_free_spans(uint64_t bytes, bool unsettled_too);
+  // removed only if `include_unsettled`.
+  std::vector<Span> take_free_spans(uint64_t bytes, bool include_unsettled);
   std::vector<Span> spans() const;
 
   uint64_t used() const { return used_; }          // bytes of live blocks

@@ -55,7 +55,7 @@ std::vector<int> visible_ordinals(const std::vector<OfferedDevice>& devices, con
 constexpr int kIpcEventSupported = 125, kFabricSupported = 128;
 
 // Clears the attributes for features that the device has but this client does not forward.
-void hide_what_is_not_forwarded(Device& device) {
+void clear_unforwarded_attributes(Device& device) {
   for (const int attribute : std::initializer_list<int>{
         CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
         CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES,
@@ -79,7 +79,7 @@ void hide_what_is_not_forwarded(Device& device) {
 
 // Shareable handles are names issued by the server (calls/shareable.cc), so all handle types are supported if
 // the server shares memory.
-void show_handle_types(Device& device) {
+void set_handle_type_attributes(Device& device) {
   auto& attributes = device.attributes;
   const auto found = attributes.find(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
   const bool shares = found != attributes.end() && found->second != 0 && device.session->server_id() != 0;
@@ -124,8 +124,8 @@ Devices make_devices(std::vector<OfferedDevice> offered, const char* visible) {
     device->total_bytes = source.total_bytes;
     device->granularity = granularity_of(source);
     for (const auto& attribute : source.attributes) device->attributes[attribute.id] = attribute.value;
-    hide_what_is_not_forwarded(*device);
-    show_handle_types(*device);
+    clear_unforwarded_attributes(*device);
+    set_handle_type_attributes(*device);
     devices.push_back(std::move(device));
   }
   hide_multicast_across_servers(devices);

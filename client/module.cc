@@ -75,7 +75,7 @@ bool take_description(const wire::Buffer& reply, Function& function) {
 
 // A device loads a fat binary without code for it as a library, and fails the calls that need the code. Logs
 // the reason at the first one.
-CUresult explain_no_code(Code& code, CUresult result) {
+CUresult log_no_code(Code& code, CUresult result) {
   if (result != CUDA_ERROR_NO_BINARY_FOR_GPU) return result;
   if (const std::string why = std::exchange(code.log, {}); !why.empty()) complain("cannot load a module: %s", why.c_str());
   return result;
@@ -220,7 +220,7 @@ CUresult look_up(Session& session, Context* context, Kind owner_kind, Kind kind,
   }
   if (result != CUDA_SUCCESS) {
     handles().retire(*handle);
-    return explain_no_code(*code, result);
+    return log_no_code(*code, result);
   }
   code->functions.emplace(name, *handle);
   return CUDA_SUCCESS;
@@ -275,7 +275,7 @@ CUresult kernel_names(Session& session, Context* context, Kind owner_kind, uint6
   while (!code->names) {
     wire::Buffer reply;
     const CUresult result = session.call(wire::Command::kernel_names, context, wire::GetKernelNames{owner, all.size()}, reply);
-    if (result != CUDA_SUCCESS) return explain_no_code(*code, result);
+    if (result != CUDA_SUCCESS) return log_no_code(*code, result);
     bool complete = false;
     if (!read_kernel_names(reply, &all, &complete)) {
       session.fail({ErrorCode::malformed, "protocol error: malformed list of kernels"});
@@ -301,7 +301,7 @@ CUresult get_global(Session& session, Context* context, Kind owner_kind, uint64_
   if (known == globals.end()) {
     wire::Buffer reply;
     const CUresult result = session.call(wire::Command::get_global, context, name, reply, wire::GetGlobal{owner});
-    if (result != CUDA_SUCCESS) return explain_no_code(*code, result);
+    if (result != CUDA_SUCCESS) return log_no_code(*code, result);
     wire::GlobalInfo info;
     if (!read_global(reply, &info)) return Session::failure();
     // The driver chose the address without knowledge of other servers: if another session has memory there,

@@ -234,7 +234,7 @@ void keep() {
   install();
 }
 
-void this_thread_runs_host_functions() {
+void mark_host_function_thread() {
   for (auto& thread : state.host_functions) {
     pid_t none = 0;
     if (thread.compare_exchange_strong(none, thread_id())) return;

@@ -30,6 +30,6 @@ void watch(uint64_t begin, uint64_t end);
 void keep();
 // Called by the two threads that run host functions and late copies: their faults are served on a separate
 // thread, because they must not wait behind other faults.
-void this_thread_runs_host_functions();
+void mark_host_function_thread();
 
 }  // namespace gpupool::client::page_faults

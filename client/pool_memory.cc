@@ -27,7 +27,7 @@ std::vector<std::shared_ptr<PoolMemory>> all_pools() {
 
 void forget_unused_pools() {
   const std::lock_guard lock(registry().mutex);
-  std::erase_if(registry().all, [](const auto& pool) { return pool->is_over(); });
+  std::erase_if(registry().all, [](const auto& pool) { return pool->is_unused(); });
 }
 
 // Returns spans without live blocks to the server.
@@ -43,7 +43,7 @@ void release_spans(const Device& device, const std::vector<BlockPool::Span>& spa
     }
   }
   for (const BlockPool::Span& span : spans) {
-    const auto gone = session.addresses().give_span(span.address, settled ? most_idle_bytes(session, device) : 0);
+    const auto gone = session.addresses().return_span(span.address, settled ? most_idle_bytes(session, device) : 0);
     if (gone.unmap_size == 0) continue;
     uint64_t sequence = 0;
     (void)session.post(wire::Command::free_memory, nullptr, wire::FreeMemory{gone.address, gone.unmap_size, wire::kAllStreams}, &sequence);
@@ -158,7 +158,7 @@ CUresult PoolMemory::map_span(Context& context, uint64_t bytes, const Allocation
   }
   bool mapped = true;
   CUresult result = CUDA_SUCCESS;
-  const auto place = addresses.take_span(size, about);
+  const auto place = addresses.reserve_span(size, about);
   if (!place) {
     result = CUDA_ERROR_OUT_OF_MEMORY;
   } else if (place->map_size == 0) {
@@ -190,20 +190,20 @@ void PoolMemory::free(const Allocation& freed, const FreePoint& point) {
   if (abandoned) abandon();
 }
 
-bool PoolMemory::trim(uint64_t keep, bool unsettled_too) {
+bool PoolMemory::trim(uint64_t keep, bool include_unsettled) {
   std::vector<BlockPool::Span> spans;
   {
     const std::lock_guard lock(mutex_);
     uint64_t excess = reserved() - std::min(reserved(), keep);
     for (auto& [context, blocks] : blocks_) {
       blocks.settle(is_point_passed);
-      for (const auto& span : excess != 0 ? blocks.take_free_spans(excess, unsettled_too) : std::vector<BlockPool::Span>()) {
+      for (const auto& span : excess != 0 ? blocks.take_free_spans(excess, include_unsettled) : std::vector<BlockPool::Span>()) {
         excess -= std::min(excess, span.size);
         spans.push_back(span);
       }
     }
   }
-  release_spans(device_, spans, !unsettled_too);
+  release_spans(device_, spans, !include_unsettled);
   return !spans.empty();
 }
 
@@ -228,7 +228,7 @@ void PoolMemory::abandon() {
   forget_unused_pools();
 }
 
-bool PoolMemory::is_over() const {
+bool PoolMemory::is_unused() const {
   const std::lock_guard lock(mutex_);
   return abandoned_ && reserved() == 0;
 }
@@ -326,10 +326,10 @@ void forget_pool_memory_of(uint64_t context) {
   forget_unused_pools();
 }
 
-bool trim_pools(const Device& device, bool unsettled_too) {
+bool trim_pools(const Device& device, bool include_unsettled) {
   bool any = false;
   for (const auto& pool : all_pools()) {
-    if (&pool->device() == &device) any = pool->trim(0, unsettled_too) || any;
+    if (&pool->device() == &device) any = pool->trim(0, include_unsettled) || any;
   }
   return any;
 }

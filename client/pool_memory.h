@@ -30,8 +30,8 @@ class PoolMemory : public std::enable_shared_from_this<PoolMemory> {
   // Frees an allocation. `point` settled: no work uses the memory any more.
   void free(const Allocation& freed, const FreePoint& point);
   // Releases free spans until at most `keep` bytes are reserved. Includes spans whose work may not be done
-  // only if `unsettled_too`; the server waits for that work. Returns false if nothing was released.
-  bool trim(uint64_t keep, bool unsettled_too = false);
+  // only if `include_unsettled`; the server waits for that work. Returns false if nothing was released.
+  bool trim(uint64_t keep, bool include_unsettled = false);
   void trim_to_threshold();
   // Call when the pool's handle is destroyed: keeps only the spans of live allocations reserved.
   void abandon();
@@ -44,7 +44,7 @@ class PoolMemory : public std::enable_shared_from_this<PoolMemory> {
   CUmemAccess_flags access(int device) const;
   const Device& device() const { return device_; }
   // True if the pool was abandoned and nothing is reserved.
-  bool is_over() const;
+  bool is_unused() const;
 
  private:
   // Call with mutex_ held.
@@ -77,6 +77,6 @@ void after_wait(const StreamOrder::Points& points);
 // Call when the context has been destroyed, with its streams and memory.
 void forget_pool_memory_of(uint64_t context);
 // Releases the free spans of all pools of the device; false if there were none.
-bool trim_pools(const Device& device, bool unsettled_too);
+bool trim_pools(const Device& device, bool include_unsettled);
 
 }  // namespace gpupool::client

@@ -136,7 +136,7 @@ bool send_part(const Box& box, const BulkPart& part, uint64_t from_address, uint
   if (sent == CUDA_SUCCESS) return true;
   (void)to.post(wire::Command::cancel_bulk, nullptr, wire::CancelBulk{copy.target.copy});
   if (sent == CUDA_ERROR_NOT_SUPPORTED) {
-    from.reaches_no_peers();
+    from.set_peers_unreachable();
     explain("server %s cannot reach %s: copies between them go through this program; see --peers of the first server's poold",
             from.server().c_str(), to.server().c_str());
   }
@@ -147,9 +147,9 @@ bool send_part(const Box& box, const BulkPart& part, uint64_t from_address, uint
 // Makes the source's server send to the target's. False: it cannot, or can no longer.
 bool send_directly(const Box& box, CUstream source, CUstream target, CUresult* result) {
   Session& from = *box.from.context->session;
-  if (!from.may_reach_peers() || !takes_from_peers(box.to.context->session->links().offer())) return false;
+  if (!from.peers_reachable() || !takes_from_peers(box.to.context->session->links().offer())) return false;
   if (const uint32_t version = from.links().offer().peer_protocol; version != wire::kPeerProtocolVersion) {
-    from.reaches_no_peers();
+    from.set_peers_unreachable();
     explain("server %s has version %#x of the server-to-server protocol, this program %#x: copies from it go through this program; use the same gpupool release",
             from.server().c_str(), version, unsigned{wire::kPeerProtocolVersion});
     return false;

@@ -70,8 +70,8 @@ class Session {
   // of each server, would wait for each other.
   std::mutex& peer_copy() { return peer_copy_; }
   // True until the server has failed to connect to another server.
-  bool may_reach_peers() const { return reaches_peers_.load(std::memory_order_relaxed); }
-  void reaches_no_peers() { reaches_peers_.store(false, std::memory_order_relaxed); }
+  bool peers_reachable() const { return reaches_peers_.load(std::memory_order_relaxed); }
+  void set_peers_unreachable() { reaches_peers_.store(false, std::memory_order_relaxed); }
   bool failed() const { return failed_.load(std::memory_order_acquire); }
   // Returned by all calls once the connection is lost.
   static constexpr CUresult failure() { return CUDA_ERROR_DEVICE_UNAVAILABLE; }

@@ -198,11 +198,11 @@ CUresult before_copy(const Caller& caller, const Box& box, Mirrors::Use& use) {
 // when its data has been read, and later work of all streams waits for the copy. That is not enough if
 // earlier work of the legacy stream writes to the program's memory, or if another process shares device
 // memory: both could be observed too early. And it could deadlock if a stream is held or waits for a value.
-bool ends_before_return(const Context& context) {
+bool must_complete_before_return(const Context& context) {
   return streams_may_block() || context.writes_host_memory.load(std::memory_order_relaxed) || memory_is_shared();
 }
 
-constexpr uint64_t kSentAlong = 16 * 1024;
+constexpr uint64_t kDeferredCopyBytes = 16 * 1024;
 
 // Copies between the program's memory and the device. `asked` has the program's context and stream; `caller`
 // has those to use, which differ if the memory is on another device than the stream's.
@@ -214,10 +214,10 @@ CUresult run_host_device(const Caller& asked, const Caller& caller, const Box& b
   const uint64_t host_span = span_of(box, host);
   void* const start = host_pointer(host.address);
   const bool written = up && host_memory().is_written(start);
-  const bool ends_first = up && caller.wait && ends_before_return(*asked.context);
+  const bool ends_first = up && caller.wait && must_complete_before_return(*asked.context);
   // A small synchronous copy to the device is sent with the next commands; the caller does not wait.
-  const bool sent_along = up && caller.wait && !written && !ends_first && box.width * box.height * box.depth <= kSentAlong;
-  if (!sent_along && asked.context == caller.context) {
+  const bool send_deferred = up && caller.wait && !written && !ends_first && box.width * box.height * box.depth <= kDeferredCopyBytes;
+  if (!send_deferred && asked.context == caller.context) {
     if (const auto shared = host_memory().use_shared(start, host_span, *asked.context, !up, caller.wait)) {
       const CUresult result = copy_in_place(caller, *shared, host, device, rows, box.depth, up);
       if (!up && !caller.wait) note_host_memory_write(*asked.context, asked.stream);

@@ -99,7 +99,7 @@ CUresult instantiate(CUgraphExec* out, CUgraph handle, uint64_t flags, CUgraphNo
 
 // Releases the user object references once every stream that the graph was launched in has passed the launch.
 // For a destroyed stream, waits for its context instead.
-void give_up_when_done(GraphExec& exec) {
+void release_when_done(GraphExec& exec) {
   const std::shared_ptr<cuda::UserReferences> held = std::move(exec.user_objects);
   for (const uint64_t handle : std::exchange(exec.launched_in, {})) {
     const bool null_stream = cuda::kind_of(handle) == Kind::context;
@@ -222,7 +222,7 @@ CUresult update(CUgraphExec handle, CUgraph graph_handle, CUgraphNode* blamed, C
     std::swap(exec->allocated, description.allocated);
     std::swap(exec->freed, description.freed);
     // Earlier launches keep the references that they were launched with.
-    if (exec->user_objects) give_up_when_done(*exec);
+    if (exec->user_objects) release_when_done(*exec);
     exec->user_objects = std::move(description.user_objects);
     return result;
   });
@@ -363,7 +363,7 @@ CUDA_EXPORT CUresult cuGraphExecDestroy(CUgraphExec handle) {
     if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
     GraphExec* const exec = find_exec(handle);
     if (!exec) return CUDA_ERROR_INVALID_VALUE;
-    if (exec->user_objects) give_up_when_done(*exec);
+    if (exec->user_objects) release_when_done(*exec);
     (void)exec->session->post(wire::Command::destroy_graph, nullptr, wire::DestroyGraph{exec->handle});
     handles().retire(exec->handle);
     --executables;

@@ -133,7 +133,7 @@ class HostFunctions {
   }
 
   void run(Lane& lane) {
-    page_faults::this_thread_runs_host_functions();
+    page_faults::mark_host_function_thread();
     std::unique_lock lock(mutex_);
     for (;;) {
       lane.changed.wait(lock, [&] { return !lane.ready.empty(); });

@@ -25,7 +25,7 @@ uint64_t gpupool::client::most_idle_bytes(const Session& session, const Device& 
   return std::min(most, AddressSpace::kMostIdle);
 }
 
-bool gpupool::client::give_back_idle(Session& session, const Device& device, bool unsettled_too) {
+bool gpupool::client::give_back_idle(Session& session, const Device& device, bool include_unsettled) {
   bool any = trim_pools(device, false);
   const auto idle = session.addresses().take_idle(&device);
   for (const auto& gone : idle) {
@@ -35,7 +35,7 @@ bool gpupool::client::give_back_idle(Session& session, const Device& device, boo
                        wire::FreeMemory{gone.address, gone.unmap_size, wire::kAllStreams}, &sequence);
     session.addresses().retire_after(gone, sequence);
   }
-  if (unsettled_too) any = trim_pools(device, true) || any;
+  if (include_unsettled) any = trim_pools(device, true) || any;
   return any || !idle.empty();
 }
 

@@ -68,7 +68,7 @@ CUresult get(Kind kind, CUmodule module, const char* name, uint64_t* handle) {
 }
 
 // Stores what a successful call has bound: an array, a mipmapped array, or neither (memory).
-CUresult bound(CUresult result, Reference* reference, uint64_t array, uint64_t mipmapped_array) {
+CUresult record_binding(CUresult result, Reference* reference, uint64_t array, uint64_t mipmapped_array) {
   if (result != CUDA_SUCCESS || !reference) return result;
   const std::lock_guard lock(reference->mutex);
   reference->array = array;
@@ -77,7 +77,7 @@ CUresult bound(CUresult result, Reference* reference, uint64_t array, uint64_t m
 }
 
 template <class Handle>
-CUresult what_is_bound(Handle* answer, Reference* reference, uint64_t Reference::*which) {
+CUresult get_bound(Handle* answer, Reference* reference, uint64_t Reference::*which) {
   Place place;
   if (const CUresult result = require_context(&place.session, &place.context); result != CUDA_SUCCESS) return result;
   if (!reference) return CUDA_ERROR_INVALID_HANDLE;
@@ -88,10 +88,10 @@ CUresult what_is_bound(Handle* answer, Reference* reference, uint64_t Reference:
 }
 
 CUresult bind_memory(size_t* offset, CUtexref reference, CUdeviceptr address, size_t bytes) {
-  return bound(rows::cuTexRefSetAddress_v2::forward(offset, reference, address, bytes), find(reference), 0, 0);
+  return record_binding(rows::cuTexRefSetAddress_v2::forward(offset, reference, address, bytes), find(reference), 0, 0);
 }
 CUresult bind_rows(CUtexref reference, const CUDA_ARRAY_DESCRIPTOR* shape, CUdeviceptr address, size_t pitch) {
-  return bound(rows::cuTexRefSetAddress2D_v3::forward(reference, shape, address, pitch), find(reference), 0, 0);
+  return record_binding(rows::cuTexRefSetAddress2D_v3::forward(reference, shape, address, pitch), find(reference), 0, 0);
 }
 
 }  // namespace
@@ -134,10 +134,10 @@ CUDA_EXPORT CUresult cuTexRefDestroy(CUtexref reference) {
 }
 
 CUDA_EXPORT CUresult cuTexRefSetArray(CUtexref reference, CUarray array, unsigned int flags) {
-  return bound(rows::cuTexRefSetArray::forward(reference, array, flags), find(reference), cuda::handle_bits(array), 0);
+  return record_binding(rows::cuTexRefSetArray::forward(reference, array, flags), find(reference), cuda::handle_bits(array), 0);
 }
 CUDA_EXPORT CUresult cuTexRefSetMipmappedArray(CUtexref reference, CUmipmappedArray array, unsigned int flags) {
-  return bound(rows::cuTexRefSetMipmappedArray::forward(reference, array, flags), find(reference), 0, cuda::handle_bits(array));
+  return record_binding(rows::cuTexRefSetMipmappedArray::forward(reference, array, flags), find(reference), 0, cuda::handle_bits(array));
 }
 CUDA_EXPORT CUresult cuTexRefSetAddress(unsigned int* offset, CUtexref reference, CUdeviceptr_v1 address, unsigned int bytes) {
   size_t wide = 0;
@@ -166,10 +166,10 @@ CUDA_EXPORT CUresult cuTexRefGetAddress(CUdeviceptr_v1* address, CUtexref refere
   return result;
 }
 CUDA_EXPORT CUresult cuTexRefGetArray(CUarray* array, CUtexref reference) {
-  return guarded([&] { return what_is_bound(array, find(reference), &Reference::array); });
+  return guarded([&] { return get_bound(array, find(reference), &Reference::array); });
 }
 CUDA_EXPORT CUresult cuTexRefGetMipmappedArray(CUmipmappedArray* array, CUtexref reference) {
-  return guarded([&] { return what_is_bound(array, find(reference), &Reference::mipmapped_array); });
+  return guarded([&] { return get_bound(array, find(reference), &Reference::mipmapped_array); });
 }
 
 CUDA_EXPORT CUresult cuTexRefSetBorderColor(CUtexref reference, float* color) {
@@ -205,9 +205,9 @@ CUDA_EXPORT CUresult cuTexRefGetBorderColor(float* color, CUtexref reference) {
 }
 
 CUDA_EXPORT CUresult cuSurfRefSetArray(CUsurfref reference, CUarray array, unsigned int flags) {
-  return bound(rows::cuSurfRefSetArray::forward(reference, array, flags),
+  return record_binding(rows::cuSurfRefSetArray::forward(reference, array, flags),
                find(Kind::surface_reference, cuda::handle_bits(reference)), cuda::handle_bits(array), 0);
 }
 CUDA_EXPORT CUresult cuSurfRefGetArray(CUarray* array, CUsurfref reference) {
-  return guarded([&] { return what_is_bound(array, find(Kind::surface_reference, cuda::handle_bits(reference)), &Reference::array); });
+  return guarded([&] { return get_bound(array, find(Kind::surface_reference, cuda::handle_bits(reference)), &Reference::array); });
 }

@@ -320,7 +320,7 @@ TEST_CASE("address space: destroying a context frees its allocations and their a
 
 TEST_CASE("address space: spans of memory pools are whole granules and reusable when returned") {
   Space space;
-  const auto small = space.take_span(kGranule + 1, about()), large = space.take_span(kLarge, about());
+  const auto small = space.reserve_span(kGranule + 1, about()), large = space.reserve_span(kLarge, about());
   REQUIRE(small);
   REQUIRE(large);
   CHECK(small->map_size == 2 * kGranule);
@@ -329,10 +329,10 @@ TEST_CASE("address space: spans of memory pools are whole granules and reusable 
   space.mapped(*large);
   CHECK_FALSE(space.find(small->address));
   SECTION("a small span at once and still mapped") {
-    CHECK(space.give_span(small->address, 2 * kGranule).unmap_size == 0);
+    CHECK(space.return_span(small->address, 2 * kGranule).unmap_size == 0);
     CHECK(space.idle_bytes(device(1)) == 2 * kGranule);
-    CHECK(space.take_span(2 * kGranule, about(1, 2))->map_size != 0);  // another context's
-    const auto again = space.take_span(2 * kGranule, about());
+    CHECK(space.reserve_span(2 * kGranule, about(1, 2))->map_size != 0);  // another context's
+    const auto again = space.reserve_span(2 * kGranule, about());
     REQUIRE(again);
     CHECK(again->address == small->address);
     CHECK(again->map_size == 0);
@@ -340,31 +340,31 @@ TEST_CASE("address space: spans of memory pools are whole granules and reusable 
   }
   SECTION("unmapped and large spans once the server has passed the free") {
     for (const auto& span : {*small, *large}) {
-      const auto gone = space.give_span(span.address, kGranule);
+      const auto gone = space.return_span(span.address, kGranule);
       CHECK(gone.unmap_size == span.map_size);
       space.retire_after(gone, 3);
     }
-    CHECK(space.take_span(kLarge, about())->address != large->address);
+    CHECK(space.reserve_span(kLarge, about())->address != large->address);
     space.retired(3);
-    CHECK(space.take_span(2 * kGranule, about())->address == small->address);
+    CHECK(space.reserve_span(2 * kGranule, about())->address == small->address);
   }
   SECTION("an abandoned span at once") {
     space.abandon_span(large->address);
     space.abandon_span(small->address);
-    CHECK(space.take_span(kRange, about()));
+    CHECK(space.reserve_span(kRange, about()));
   }
   SECTION("with their context") {
     space.forget_context(1, 4);
-    CHECK(space.give_span(small->address, 0).unmap_size == 0);
-    CHECK_FALSE(space.take_span(kRange, about()));
+    CHECK(space.return_span(small->address, 0).unmap_size == 0);
+    CHECK_FALSE(space.reserve_span(kRange, about()));
     space.retired(4);
-    CHECK(space.take_span(kRange, about()));
+    CHECK(space.reserve_span(kRange, about()));
   }
 }
 
 TEST_CASE("address space: finds and takes allocations of memory pools but does not release them") {
   Space space;
-  const auto span = space.take_span(kGranule, about());
+  const auto span = space.reserve_span(kGranule, about());
   REQUIRE(span);
   Allocation allocation = about();
   allocation.address = span->address + 512;

@@ -55,12 +55,12 @@ class Model {
       }
     }
   }
-  void remove(const BlockPool::Span& span, bool unsettled_too) {
+  void remove(const BlockPool::Span& span, bool include_unsettled) {
     const auto known = spans_.find(span.address);
     REQUIRE(known != spans_.end());
     REQUIRE(known->second.size() == span.size / kBlock);
     REQUIRE(std::all_of(known->second.begin(), known->second.end(), [&](const Cell& cell) {
-      return cell.state == State::free && (unsettled_too || cell.point.settled());
+      return cell.state == State::free && (include_unsettled || cell.point.settled());
     }));
     spans_.erase(known);
   }
@@ -154,15 +154,15 @@ void run_randomly(unsigned seed, bool settled) {
       pool.settle(std::cref(done));
       model.settle(std::cref(done));
     } else {
-      const bool unsettled_too = any(2) != 0;
+      const bool include_unsettled = any(2) != 0;
       const uint64_t wanted = any(2) ? ~uint64_t{0} : any(8) << 20;
       uint64_t sum = 0;
-      for (const auto& span : pool.take_free_spans(wanted, unsettled_too)) {
+      for (const auto& span : pool.take_free_spans(wanted, include_unsettled)) {
         CHECK(sum < wanted);
         sum += span.size;
-        model.remove(span, unsettled_too);
+        model.remove(span, include_unsettled);
       }
-      if (unsettled_too && sum < wanted) CHECK_FALSE(model.has_free_span());
+      if (include_unsettled && sum < wanted) CHECK_FALSE(model.has_free_span());
     }
     CHECK(pool.used() == model.used());
     CHECK(pool.reserved() == model.reserved());
