@@ -45,7 +45,7 @@ void BulkLinks::open() {
   for (unsigned i = 0; i < offer_.connections; ++i) {
     auto connection = open_one();
     if (!connection) {
-      explain("cannot open another bulk connection (%s): large copies use %zu", connection.error().message.c_str(), opened.size());
+      log_debug("cannot open another bulk connection (%s): large copies use %zu", connection.error().message.c_str(), opened.size());
       break;
     }
     opened.push_back(std::move(*connection));

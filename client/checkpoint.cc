@@ -38,7 +38,7 @@ CUresult CheckpointedProcess::find(const Settings& settings, const std::vector<L
     auto connection = connect_to_poold(settings, leased, std::move(wish), kPatience, &reply);
     Server server{.name = leased.endpoint.text(), .connection = nullptr, .sessions = {}};
     if (!connection) {
-      complain("checkpoint: cannot query server %s about process %d: %s", server.name.c_str(), pid, connection.error().message.c_str());
+      log_error("checkpoint: cannot query server %s about process %d: %s", server.name.c_str(), pid, connection.error().message.c_str());
       return CUDA_ERROR_DEVICE_UNAVAILABLE;
     }
     server.connection = std::move(*connection);
@@ -56,8 +56,8 @@ CUresult CheckpointedProcess::find(const Settings& settings, const std::vector<L
 CUresult CheckpointedProcess::ask(Server& server, const wire::CheckpointQuestion& question, std::vector<wire::ProcessSession>* sessions) const {
   const auto answer = exchange_checkpoint(*server.connection, question, dead_peer_timeout_, sessions);
   if (answer) return static_cast<CUresult>(answer->result);
-  complain("checkpoint: lost the connection to server %s during a query about process %d: %s", server.name.c_str(), pid_,
-           answer.error().message.c_str());
+  log_error("checkpoint: lost the connection to server %s during a query about process %d: %s", server.name.c_str(), pid_,
+            answer.error().message.c_str());
   return CUDA_ERROR_DEVICE_UNAVAILABLE;
 }
 

@@ -58,9 +58,9 @@ CUresult make_on_server(Context& context, wire::Command command, const Body& bod
     return CUDA_SUCCESS;
   }
   if (result == CUDA_ERROR_OUT_OF_MEMORY) {
-    complain("device %d: cannot create a context: the driver needs device memory for it, which counts against the tenant's memory quota (%llu MiB), and "
-             "not enough is left; request a larger quota, or stop other programs of the tenant",
-             context.device->ordinal, static_cast<unsigned long long>(context.device->total_bytes >> 20));
+    log_error("device %d: cannot create a context: the driver needs device memory for it, which counts against the tenant's memory quota (%llu MiB), and "
+              "not enough is left; request a larger quota, or stop other programs of the tenant",
+              context.device->ordinal, static_cast<unsigned long long>(context.device->total_bytes >> 20));
   }
   return result;
 }

@@ -14,12 +14,12 @@ namespace gpupool::client {
 namespace {
 
 // Values that hide all devices on purpose are not reported.
-void explain_missing(const char* visible, const std::string& entry, size_t devices) {
+void report_missing_device(const char* visible, const std::string& entry, size_t devices) {
   for (const char* const hides : {"", "-1", "NoDevFiles", "none", "void"}) {
     if (entry == hides) return;
   }
-  complain("CUDA_VISIBLE_DEVICES=%.200s: device '%.50s' does not exist (devices of the servers: %zu, numbered from 0); this entry and all after it are ignored, as with CUDA",
-           visible, entry.c_str(), devices);
+  log_error("CUDA_VISIBLE_DEVICES=%.200s: device '%.50s' does not exist (devices of the servers: %zu, numbered from 0); this entry and all after it are ignored, as with CUDA",
+            visible, entry.c_str(), devices);
 }
 
 std::vector<int> visible_ordinals(const std::vector<OfferedDevice>& devices, const char* visible) {
@@ -43,7 +43,7 @@ std::vector<int> visible_ordinals(const std::vector<OfferedDevice>& devices, con
       const long value = std::strtol(entry.c_str(), &end, 10);
       if (end != entry.c_str() && value >= 0 && value < static_cast<long>(devices.size())) ordinal = static_cast<int>(value);
     }
-    if (ordinal < 0) explain_missing(visible, entry, devices.size());
+    if (ordinal < 0) report_missing_device(visible, entry, devices.size());
     if (ordinal < 0 || std::count(ordinals.begin(), ordinals.end(), ordinal)) break;
     ordinals.push_back(ordinal);
     at = comma + 1;

@@ -12,14 +12,14 @@
 
 namespace gpupool::client {
 
-constinit ComplaintListener complaint_listener = nullptr;
+constinit ErrorListener error_listener = nullptr;
 
 namespace {
 
 constexpr char kHead[] = "gpupool: ";
 
 // One write per line, bypassing stdio: the program may have closed or redirected its FILE objects.
-void write_line(const char* format, va_list arguments, bool complaint = false) {
+void write_line(const char* format, va_list arguments, bool is_error = false) {
   char line[1024];
   int length = std::snprintf(line, sizeof line, kHead);
   length += std::max(0, std::vsnprintf(line + length, sizeof line - length - 1, format, arguments));
@@ -29,19 +29,19 @@ void write_line(const char* format, va_list arguments, bool complaint = false) {
   make_printable(line + kHeadBytes, static_cast<size_t>(length) - kHeadBytes);
   line[length++] = '\n';
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line, length);
-  if (complaint && complaint_listener) complaint_listener(line + kHeadBytes, static_cast<size_t>(length) - kHeadBytes - 1);
+  if (is_error && error_listener) error_listener(line + kHeadBytes, static_cast<size_t>(length) - kHeadBytes - 1);
 }
 
 }  // namespace
 
-void complain(const char* format, ...) {
+void log_error(const char* format, ...) {
   va_list arguments;
   va_start(arguments, format);
   write_line(format, arguments, true);
   va_end(arguments);
 }
 
-void explain(const char* format, ...) {
+void log_debug(const char* format, ...) {
   static const bool wanted = [] {
     const char* level = std::getenv("GPUPOOL_LOG");
     return level && std::strcmp(level, "debug") == 0;

@@ -5,13 +5,13 @@
 
 namespace gpupool::client {
 
-// Take printf formats; control characters are printed as question marks. complain(): problems that stop the
-// program from using the GPU. explain(): details, printed only with GPUPOOL_LOG=debug.
-void complain(const char* format, ...) __attribute__((format(printf, 1, 2)));
-void explain(const char* format, ...) __attribute__((format(printf, 1, 2)));
+// Take printf formats; control characters are printed as question marks. log_error(): problems that stop the
+// program from using the GPU. log_debug(): details, printed only with GPUPOOL_LOG=debug.
+void log_error(const char* format, ...) __attribute__((format(printf, 1, 2)));
+void log_debug(const char* format, ...) __attribute__((format(printf, 1, 2)));
 
-// Also receives each line of complain(), without "gpupool: " and without the newline. Set by initialise().
-using ComplaintListener = void (*)(const char* text, size_t length);
-extern ComplaintListener complaint_listener;
+// Also receives each line of log_error(), without "gpupool: " and without the newline. Set by initialise().
+using ErrorListener = void (*)(const char* text, size_t length);
+extern ErrorListener error_listener;
 
 }  // namespace gpupool::client

@@ -134,8 +134,8 @@ CUresult Mirrors::add_variable(Session& session, Context* context, uint64_t addr
     mirror->own_pages = HostPages::create(at, next - at, false);
     mirror->pages = mirror->own_pages.get();
     if (!mirror->pages) {
-      complain("cannot use a __managed__ variable: the server placed it at 0x%llx, where this program already has memory",
-               static_cast<unsigned long long>(address));
+      log_error("cannot use a __managed__ variable: the server placed it at 0x%llx, where this program already has memory",
+                static_cast<unsigned long long>(address));
       return CUDA_ERROR_NOT_SUPPORTED;
     }
     if (const CUresult result = add(std::move(mirror), HostPages::Use::none, State::device); result != CUDA_SUCCESS) return result;

@@ -89,7 +89,7 @@ Answer Mirrors::serve(uint64_t address, Access access, bool in_host_function) {
   try {
     return mirrors().bring_block(address, access, !in_host_function);
   } catch (const std::exception& error) {
-    complain("cannot fetch managed memory: %s", error.what());
+    log_error("cannot fetch managed memory: %s", error.what());
     return Answer::lost;
   }
 }
@@ -113,19 +113,19 @@ Answer Mirrors::bring_block(uint64_t address, Access access, bool wait) {
   mirror->next = last;
   if (state == State::device && result == CUDA_SUCCESS) result = fetch(*mirror, index, last);
   if (result == Session::failure()) {
-    complain("managed memory is lost: it was on a server whose connection is lost");
+    log_error("managed memory is lost: it was on a server whose connection is lost");
     return Answer::lost;
   }
   // After a sticky error the program sees the old contents, and gets the error at its next call.
   if (result != CUDA_SUCCESS) {
-    complain("cannot fetch managed memory (error %d): the program sees its old contents", static_cast<int>(result));
+    log_error("cannot fetch managed memory (error %d): the program sees its old contents", static_cast<int>(result));
   }
   const bool writes = access == Access::write || state == State::shared;
   if (set(*mirror, index, last, writes ? State::dirty : State::shared)) {
     if (!wait) lend(*mirror, index, last);
     return Answer::served;
   }
-  complain("cannot fetch managed memory: too many memory mappings; raise vm.max_map_count");
+  log_error("cannot fetch managed memory: too many memory mappings; raise vm.max_map_count");
   return Answer::lost;
 }
 
@@ -141,7 +141,7 @@ std::vector<Context*> Mirrors::after_host_function() {
   for (const auto& [begin, end] : std::exchange(lent_, {})) {
     for_each_part(begin, end - begin, [&](Mirror& mirror, size_t first, size_t last) {
       const CUresult result = push(mirror, first, last, is_behind(mirror) ? State::device : State::shared);
-      if (result != CUDA_SUCCESS) complain("cannot send managed memory to the server after a host function used it (error %d)", static_cast<int>(result));
+      if (result != CUDA_SUCCESS) log_error("cannot send managed memory to the server after a host function used it (error %d)", static_cast<int>(result));
     });
   }
   std::vector<Context*> lenders;

@@ -77,7 +77,7 @@ bool take_description(const wire::Buffer& reply, Function& function) {
 // the reason at the first one.
 CUresult log_no_code(Code& code, CUresult result) {
   if (result != CUDA_ERROR_NO_BINARY_FOR_GPU) return result;
-  if (const std::string why = std::exchange(code.log, {}); !why.empty()) complain("cannot load a module: %s", why.c_str());
+  if (const std::string why = std::exchange(code.log, {}); !why.empty()) log_error("cannot load a module: %s", why.c_str());
   return result;
 }
 
@@ -164,7 +164,7 @@ void deliver_log(const std::string& log, CUresult result, const JitOptions& jit)
     static_cast<char*>(*buffer)[length] = '\0';
     *value(failed ? CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES : CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES) = reinterpret_cast<void*>(length);
   }
-  if (failed && !log.empty()) complain("cannot load a module: %s", log.c_str());
+  if (failed && !log.empty()) log_error("cannot load a module: %s", log.c_str());
 }
 
 CUresult load(Session& session, Context* context, Kind kind, const void* image, const JitOptions& jit, uint64_t* handle) {
@@ -307,8 +307,9 @@ CUresult get_global(Session& session, Context* context, Kind owner_kind, uint64_
     // The driver chose the address without knowledge of other servers: if another session has memory there,
     // copies could not tell the two apart.
     if (const Session* const other = owner_of(session, info.address, info.size)) {
-      complain("cannot use variable '%s': server %s placed it at 0x%llx, where this program has device memory of server %s; restart the program, "
-               "or use one server", name, session.server().c_str(), static_cast<unsigned long long>(info.address), other->server().c_str());
+      log_error("cannot use variable '%s': server %s placed it at 0x%llx, where this program has device memory of server %s; restart the program, "
+                "or use one server", name, session.server().c_str(), static_cast<unsigned long long>(info.address),
+                other->server().c_str());
       return CUDA_ERROR_NOT_SUPPORTED;
     }
     Allocation about;

@@ -69,7 +69,7 @@ Result<std::unique_ptr<Session>> open_session(const Settings& settings, const tr
     const bool passes = !session && (session.error().code == ErrorCode::unavailable || session.error().code == ErrorCode::lost ||
                                      session.error().code == ErrorCode::closed);
     if (!leased || !passes || std::chrono::steady_clock::now() + pause > end) return session;
-    explain("%s; retrying", session.error().message.c_str());
+    log_debug("%s; retrying", session.error().message.c_str());
     std::this_thread::sleep_for(pause);
   }
 }
@@ -78,11 +78,11 @@ Result<std::unique_ptr<Session>> open_session(const Settings& settings, const tr
 bool open_sessions(const char* text, std::vector<std::unique_ptr<Session>>& sessions) {
   const auto servers = find_servers(text);
   if (!servers) {
-    complain("GPUPOOL=%s: %s", text, servers.error().message.c_str());
+    log_error("GPUPOOL=%s: %s", text, servers.error().message.c_str());
     return false;
   }
   if (servers->size() > kMaxServers) {
-    complain("GPUPOOL lists %zu servers; at most %u are supported", servers->size(), kMaxServers);
+    log_error("GPUPOOL lists %zu servers; at most %u are supported", servers->size(), kMaxServers);
     return false;
   }
   Settings settings = settings_from_environment();
@@ -91,7 +91,7 @@ bool open_sessions(const char* text, std::vector<std::unique_ptr<Session>>& sess
     if (!token.empty()) settings.token = token;
     auto session = open_session(settings, endpoint, !token.empty());
     if (!session) {
-      complain("cannot use the server %s: %s", settings.server.c_str(), session.error().message.c_str());
+      log_error("cannot use the server %s: %s", settings.server.c_str(), session.error().message.c_str());
       return false;
     }
     sessions.push_back(std::move(*session));
@@ -116,7 +116,7 @@ bool take_devices(Process& self) {
   const auto busy = busy_addresses();  // taken before the servers' ranges are reserved
   for (const auto& session : self.sessions) {
     if (auto taken = session->take_addresses(); !taken) {
-      complain("cannot use the server %s: %s", session->server().c_str(), taken.error().message.c_str());
+      log_error("cannot use the server %s: %s", session->server().c_str(), taken.error().message.c_str());
       return false;
     }
     session->on_host_callback(host_function_turn);
@@ -144,7 +144,7 @@ bool take_devices(Process& self) {
 CUresult connect(Process& self) {
   const char* servers = std::getenv("GPUPOOL");
   if (!servers || !*servers) {
-    complain("no server configured: set GPUPOOL=tcp://HOST:PORT or pool://SCHEDULER:PORT, or start the program with pool-run");
+    log_error("no server configured: set GPUPOOL=tcp://HOST:PORT or pool://SCHEDULER:PORT, or start the program with pool-run");
     return CUDA_ERROR_NO_DEVICE;
   }
   if (!open_sessions(servers, self.sessions) || !take_devices(self)) {
@@ -169,7 +169,7 @@ CUresult connect(Process& self) {
 CUresult initialise() {
   Process& self = process();
   trace::start();
-  complaint_listener = [](const char* text, size_t length) { cuda::log_for_program(cuda::Severity::error, {text, length}); };
+  error_listener = [](const char* text, size_t length) { cuda::log_for_program(cuda::Severity::error, {text, length}); };
   if (self.forked) return CUDA_ERROR_NOT_INITIALIZED;
   if (self.ready.load(std::memory_order_acquire)) return CUDA_SUCCESS;
   std::lock_guard lock(self.mutex);

@@ -33,7 +33,7 @@ std::optional<RegisteredMemory::Lease> RegisteredMemory::use(const HostAllocatio
     if (!region) {
       refused_.insert(allocation.id);
       if (!std::exchange(explained_, true)) {
-        explain("cannot register pinned memory for RDMA, copies use a buffer: %s", region.error().message.c_str());
+        log_debug("cannot register pinned memory for RDMA, copies use a buffer: %s", region.error().message.c_str());
       }
       return std::nullopt;
     }

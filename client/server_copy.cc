@@ -137,8 +137,8 @@ bool send_part(const Box& box, const BulkPart& part, uint64_t from_address, uint
   (void)to.post(wire::Command::cancel_bulk, nullptr, wire::CancelBulk{copy.target.copy});
   if (sent == CUDA_ERROR_NOT_SUPPORTED) {
     from.set_peers_unreachable();
-    explain("server %s cannot reach %s: copies between them go through this program; see --peers of the first server's poold",
-            from.server().c_str(), to.server().c_str());
+    log_debug("server %s cannot reach %s: copies between them go through this program; see --peers of the first server's poold",
+              from.server().c_str(), to.server().c_str());
   }
   *result = sent;
   return cuda::is_sticky(sent) || sent == Session::failure();
@@ -150,8 +150,8 @@ bool send_directly(const Box& box, CUstream source, CUstream target, CUresult* r
   if (!from.peers_reachable() || !takes_from_peers(box.to.context->session->links().offer())) return false;
   if (const uint32_t version = from.links().offer().peer_protocol; version != wire::kPeerProtocolVersion) {
     from.set_peers_unreachable();
-    explain("server %s has version %#x of the server-to-server protocol, this program %#x: copies from it go through this program; use the same gpupool release",
-            from.server().c_str(), version, unsigned{wire::kPeerProtocolVersion});
+    log_debug("server %s has version %#x of the server-to-server protocol, this program %#x: copies from it go through this program; use the same gpupool release",
+              from.server().c_str(), version, unsigned{wire::kPeerProtocolVersion});
     return false;
   }
   bool there = true;

@@ -113,9 +113,9 @@ Result<void> Session::say_hello(const transport::Endpoint& server, const transpo
                      numeric_address(connection_->peer(), bulk_server.host), reply->peer_protocol});
   if (!reply->bulk_token.empty()) registered_.start(connection_->direct_memory(), {});
   const bool unasked = server.scheme == "tcp" && settings_.carrier == Carrier::automatic && !connection_->shares_memory();
-  explain("session with %s over %s%s: worker %lld, %zu device(s)", settings_.server.c_str(), connection_->carrier().c_str(),
-          unasked ? " (no rdma: this machine has no RDMA device)" : "", static_cast<long long>(reply->worker_pid),
-          offered_.size());
+  log_debug("session with %s over %s%s: worker %lld, %zu device(s)", settings_.server.c_str(), connection_->carrier().c_str(),
+            unasked ? " (no rdma: this machine has no RDMA device)" : "", static_cast<long long>(reply->worker_pid),
+            offered_.size());
   return {};
 }
 
@@ -202,8 +202,8 @@ void Session::fail(const Error& error) {
     if (connection_->direct_memory()) connection_->close();
   }
   if (failed_.exchange(true, std::memory_order_acq_rel)) return;
-  complain("lost the connection to server %s: %s; CUDA calls on its devices now fail", settings_.server.c_str(),
-           why_->c_str());
+  log_error("lost the connection to server %s: %s; CUDA calls on its devices now fail", settings_.server.c_str(),
+            why_->c_str());
   receiver_.fail();
   connection_->close();
   links_.fail();

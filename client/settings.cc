@@ -25,8 +25,8 @@ std::chrono::milliseconds milliseconds_from(const char* variable, std::chrono::m
   char* end = nullptr;
   const long value = std::strtol(text, &end, 10);
   if (*end != '\0' || value <= 0) {
-    complain("%s=%s: ignored, must be a positive number of milliseconds; using %lld", variable, text,
-             static_cast<long long>(otherwise.count()));
+    log_error("%s=%s: ignored, must be a positive number of milliseconds; using %lld", variable, text,
+              static_cast<long long>(otherwise.count()));
     return otherwise;
   }
   return std::chrono::milliseconds(value);
@@ -38,7 +38,7 @@ std::optional<unsigned> bulk_connections() {
   char* end = nullptr;
   const unsigned long value = std::strtoul(text, &end, 10);
   if (*end == '\0' && *text >= '0' && *text <= '9' && value <= wire::kMaxBulkConnections) return static_cast<unsigned>(value);
-  complain("GPUPOOL_BULK_CONNECTIONS=%s: ignored, must be a number from 0 to %u", text, wire::kMaxBulkConnections);
+  log_error("GPUPOOL_BULK_CONNECTIONS=%s: ignored, must be a number from 0 to %u", text, wire::kMaxBulkConnections);
   return std::nullopt;
 }
 
@@ -46,7 +46,7 @@ compression::Policy compression_policy() {
   const char* text = std::getenv("GPUPOOL_COMPRESSION");
   if (!text || !*text) return compression::Policy::automatic;
   const auto policy = compression::parse_policy(text);
-  if (!policy) complain("GPUPOOL_COMPRESSION=%s: ignored, must be auto, off or always; using auto", text);
+  if (!policy) log_error("GPUPOOL_COMPRESSION=%s: ignored, must be auto, off or always; using auto", text);
   return policy.value_or(compression::Policy::automatic);
 }
 
@@ -55,7 +55,7 @@ Carrier carrier() {
   if (!text || !*text || std::strcmp(text, "auto") == 0) return Carrier::automatic;
   if (std::strcmp(text, "tcp") == 0) return Carrier::tcp;
   if (std::strcmp(text, "rdma") == 0) return Carrier::rdma;
-  complain("GPUPOOL_TRANSPORT=%s: ignored, must be auto, tcp or rdma; using auto", text);
+  log_error("GPUPOOL_TRANSPORT=%s: ignored, must be auto, tcp or rdma; using auto", text);
   return Carrier::automatic;
 }
 
@@ -76,17 +76,17 @@ std::string token_from_file(const std::string& path) {
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   char text[kLongestToken];
   const ssize_t length = file >= 0 ? ::read(file, text, sizeof text) : -1;
-  if (length < 0) complain("GPUPOOL_TOKEN_FILE=%s: cannot be read: %s", path.c_str(), std::generic_category().message(errno).c_str());
+  if (length < 0) log_error("GPUPOOL_TOKEN_FILE=%s: cannot be read: %s", path.c_str(), std::generic_category().message(errno).c_str());
   struct stat about {};
   const files::Exposure exposure = length > 0 && ::fstat(file, &about) == 0 ? files::exposure_of(about) : files::Exposure{};
   if (file >= 0) ::close(file);
   if (exposure.writable) {
-    complain("GPUPOOL_TOKEN_FILE=%s: not used, because it is writable by other users; use chmod 600", path.c_str());
+    log_error("GPUPOOL_TOKEN_FILE=%s: not used, because it is writable by other users; use chmod 600", path.c_str());
     return "";
   }
-  if (exposure.readable) complain("GPUPOOL_TOKEN_FILE=%s: readable by other users; use chmod 600", path.c_str());
+  if (exposure.readable) log_error("GPUPOOL_TOKEN_FILE=%s: readable by other users; use chmod 600", path.c_str());
   const std::string token = length > 0 ? only_line(std::string(text, static_cast<size_t>(length))) : "";
-  if (length >= 0 && token.empty()) complain("GPUPOOL_TOKEN_FILE=%s: no token in its first line, so none is sent; write the token there", path.c_str());
+  if (length >= 0 && token.empty()) log_error("GPUPOOL_TOKEN_FILE=%s: no token in its first line, so none is sent; write the token there", path.c_str());
   return token;
 }
 
@@ -108,7 +108,7 @@ Settings settings_from_environment() {
   settings.token = token_from_environment();
   settings.tls = {.ca = text_of("GPUPOOL_TLS_CA"), .certificate = text_of("GPUPOOL_TLS_CERT"), .key = text_of("GPUPOOL_TLS_KEY"), .secret = {}};
   settings.carrier = carrier();
-  settings.rdma = transport::rdma_options_from_environment([](const std::string& mistake) { complain("%s", mistake.c_str()); });
+  settings.rdma = transport::rdma_options_from_environment([](const std::string& mistake) { log_error("%s", mistake.c_str()); });
   settings.shared_memory = !is("GPUPOOL_SHM", "0");
   settings.bulk_connections = bulk_connections();
   settings.compression = compression_policy();

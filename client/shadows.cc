@@ -95,7 +95,7 @@ std::vector<Context*> Shadows::after_host_function() {
   std::vector<Context*> contexts;
   for (auto& [host, shadow] : shadows_) {
     if (const CUresult result = push(shadow); result != CUDA_SUCCESS) {
-      complain("cannot send registered memory to the server after a host function wrote it (error %d)", static_cast<int>(result));
+      log_error("cannot send registered memory to the server after a host function wrote it (error %d)", static_cast<int>(result));
     }
     auto* const context = handles().find_as<Context>(Kind::context, shadow.context);
     if (context) contexts.push_back(context);

@@ -19,8 +19,8 @@ CUresult read_name(const void* bytes, SharedKind kind, wire::SharedName* name, S
     *session = one.get();
     return CUDA_SUCCESS;
   }
-  complain("cannot open memory or an event of another process: it is on a server with which this process has no session "
-           "(or which was restarted); both processes must use the same server");
+  log_error("cannot open memory or an event of another process: it is on a server with which this process has no session "
+            "(or which was restarted); both processes must use the same server");
   return CUDA_ERROR_NOT_SUPPORTED;
 }
 

@@ -459,8 +459,8 @@ bool is_there(const End& end, const Box& box) {
   if (end.on_device || box.width == 0 || box.height == 0 || box.depth == 0) return true;
   const uint64_t bytes = (box.depth - 1) * end.slice + (box.height - 1) * end.pitch + box.width;
   if (is_mapped(end.address, bytes)) return true;
-  complain("a graph copies %llu bytes of the program's memory at %p, which is no longer mapped: the copy was skipped",
-           static_cast<unsigned long long>(bytes), reinterpret_cast<void*>(static_cast<uintptr_t>(end.address)));
+  log_error("a graph copies %llu bytes of the program's memory at %p, which is no longer mapped: the copy was skipped",
+            static_cast<unsigned long long>(bytes), reinterpret_cast<void*>(static_cast<uintptr_t>(end.address)));
   return false;
 }
 

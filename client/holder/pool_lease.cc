@@ -111,7 +111,7 @@ int hold(holder::PoolAddress address, int process, int signals) {
     return {};
   };
   holder::Holder holder({.address = std::move(address), .token = settings.token, .tls = settings.tls, .renewed_token = client::token_from_environment}, granted,
-                        [](const std::string& line) { client::complain("%s", line.c_str()); });
+                        [](const std::string& line) { client::log_error("%s", line.c_str()); });
   std::thread watcher([&] {
     await_end(process, signals);
     file.remove();  // before the alarm, which leaves no time for it
@@ -120,7 +120,7 @@ int hold(holder::PoolAddress address, int process, int signals) {
   });
   const Result<void> ended = holder.run();
   if (!ended && granted_once) {
-    client::complain("%s", ended.error().message.c_str());
+    client::log_error("%s", ended.error().message.c_str());
     (void)file.write({});  // programs that start now see that the lease is over
   }
   if (!granted_once) answer("refused " + printable(ended ? "pool-lease was terminated" : ended.error().message));

@@ -78,7 +78,7 @@ nvmlReturn_t Library::open() {
   auto opened = open_sources(may_be_empty_);
   if (!opened) {
     close();
-    if (!std::exchange(complained_, true)) client::complain("NVML: %s", opened.error().message.c_str());
+    if (!std::exchange(complained_, true)) client::log_error("NVML: %s", opened.error().message.c_str());
     return NVML_ERROR_DRIVER_NOT_LOADED;
   }
   sources_ = std::move(*opened);

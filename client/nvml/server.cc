@@ -89,14 +89,14 @@ const monitor::State* Server::look() {
   auto state = ask_anew();
   if (!state) {
     connection_.reset();
-    if (!lost_) client::complain("lost the connection to server %s: %s; NVML calls on its GPUs fail until it is restored", name_.c_str(), state.error().message.c_str());
+    if (!lost_) client::log_error("lost the connection to server %s: %s; NVML calls on its GPUs fail until it is restored", name_.c_str(), state.error().message.c_str());
     pause_ = lost_ ? std::min<std::chrono::milliseconds>(2 * pause_, kLongestPause) : kFirstPause;
     lost_ = true;
     try_again_ = Clock::now() + pause_;
     return nullptr;
   }
   if (std::exchange(lost_, false)) {
-    client::explain("reconnected to server %s", name_.c_str());
+    client::log_debug("reconnected to server %s", name_.c_str());
     history_.clear();
   }
   state_ = std::move(*state);

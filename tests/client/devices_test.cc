@@ -65,7 +65,7 @@ TEST_CASE("devices: CUDA_VISIBLE_DEVICES ends at the first unknown or repeated d
 
 TEST_CASE("devices: reports an unknown device in CUDA_VISIBLE_DEVICES unless the value hides all devices") {
   static std::string said;
-  complaint_listener = [](const char* text, size_t length) { said += std::string(text, length) + "\n"; };
+  error_listener = [](const char* text, size_t length) { said += std::string(text, length) + "\n"; };
   CHECK(seen("0,4,1,9") == "0");
   CHECK(said == "CUDA_VISIBLE_DEVICES=0,4,1,9: device '4' does not exist (devices of the servers: 4, numbered from 0); this entry and all after it are ignored, as with CUDA\n");
   said.clear();
@@ -77,7 +77,7 @@ TEST_CASE("devices: reports an unknown device in CUDA_VISIBLE_DEVICES unless the
   said.clear();
   for (const char* const good : {"", "-1", "0,-1", "NoDevFiles", "3,2", "1,1"}) seen(good);
   CHECK(said.empty());
-  complaint_listener = nullptr;
+  error_listener = nullptr;
 }
 
 TEST_CASE("devices: PCI addresses of several servers differ in the domain and in its attribute") {

@@ -14,9 +14,9 @@ namespace {
 std::string heard;
 
 std::string line_of(const std::string& text) {
-  client::complaint_listener = [](const char* line, size_t length) { heard.assign(line, length); };
-  client::complain("cannot use the server %s", text.c_str());
-  client::complaint_listener = nullptr;
+  client::error_listener = [](const char* line, size_t length) { heard.assign(line, length); };
+  client::log_error("cannot use the server %s", text.c_str());
+  client::error_listener = nullptr;
   return heard;
 }
 

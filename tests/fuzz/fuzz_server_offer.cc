@@ -19,8 +19,8 @@
 
 // Bad entries of the list are expected.
 namespace gpupool::client {
-void complain(const char*, ...) {}
-void explain(const char*, ...) {}
+void log_error(const char*, ...) {}
+void log_debug(const char*, ...) {}
 }  // namespace gpupool::client
 
 using namespace gpupool;
