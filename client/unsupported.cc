@@ -31,21 +31,21 @@ constexpr Reason kReasons[] = {
 #undef CUDA_UNSUPPORTED
 };
 
-std::atomic<bool> told[std::size(kReasons)];
-std::atomic<bool> told_newer[std::size(kSymbols)];
+std::atomic<bool> reported[std::size(kReasons)];
+std::atomic<bool> reported_newer[std::size(kSymbols)];
 
 }  // namespace
 
 extern "C" CUresult gpupool_cuda_unsupported(uint32_t symbol) {
   using gpupool::client::log_error;
   const auto& [name, version] = kSymbols[symbol];
-  if (version > CUDA_VERSION && !told_newer[symbol].exchange(true)) {
+  if (version > CUDA_VERSION && !reported_newer[symbol].exchange(true)) {
     log_error("%s is not supported: it was added in CUDA %d.%d, and this library implements CUDA up to %d.%d", name, version / 1000,
               version % 1000 / 10, CUDA_VERSION / 1000, CUDA_VERSION % 1000 / 10);
   }
   const std::string_view function = gpupool::cuda::base_name(name);
   for (size_t i = 0; i < std::size(kReasons); ++i) {
-    if (kReasons[i].function != function || told[i].exchange(true)) continue;
+    if (kReasons[i].function != function || reported[i].exchange(true)) continue;
     log_error("%s is not supported: %s", name, kReasons[i].text);
   }
   return CUDA_ERROR_NOT_SUPPORTED;

@@ -17,11 +17,11 @@ using namespace std::chrono_literals;
 using std::chrono::milliseconds;
 
 // A new leader is elected within 3 to 4 s; clients retry often during that time.
-constexpr milliseconds kFirstPause = 200ms, kLongestPause = 5000ms, kLongestPauseAtFirst = 1000ms;
+constexpr milliseconds kFirstPause = 200ms, kLongestPause = 5000ms, kLongestFrequentPause = 1000ms;
 // Period after losing the scheduler in which retries are frequent.
-constexpr milliseconds kAtFirst = 20'000ms;
-constexpr milliseconds kFarewell = 8000ms;  // time to return a lease, possibly to the next leader
-constexpr milliseconds kBetweenLines = 1000ms;  // minimum time between two messages about the queue
+constexpr milliseconds kFrequentRetries = 20'000ms;
+constexpr milliseconds kReturnTime = 8000ms;  // time to return a lease, possibly to the next leader
+constexpr milliseconds kMessageInterval = 1000ms;  // minimum time between two messages about the queue
 
 // True if neither a retry nor another scheduler will help.
 bool is_final(grpc::StatusCode code) {
@@ -57,7 +57,8 @@ milliseconds with_jitter(milliseconds time) {
 
 }  // namespace
 
-Holder::Holder(Settings settings, Granted granted, Told told) : settings_(std::move(settings)), granted_(std::move(granted)), told_(std::move(told)) {
+Holder::Holder(Settings settings, Granted granted, Notify notify)
+    : settings_(std::move(settings)), granted_(std::move(granted)), notify_(std::move(notify)) {
   std::string id(16, '\0');
   if (::getrandom(id.data(), id.size(), 0) == static_cast<ssize_t>(id.size())) settings_.address.request.set_id(id);
 }
@@ -65,15 +66,15 @@ Holder::Holder(Settings settings, Granted granted, Told told) : settings_(std::m
 Result<void> Holder::run() {
   if (const auto checked = check_files(settings_.tls); !checked) return checked;
   const auto start = Clock::now();
-  auto last_heard = start;
+  auto last_reply = start;
   milliseconds between = kFirstPause;
-  std::optional<Clock::time_point> farewell;  // deadline for returning the lease
+  std::optional<Clock::time_point> return_deadline;
   for (bool followed = false;;) {
     const Scheduler scheduler = settings_.address.schedulers[next_ % settings_.address.schedulers.size()];
     std::optional<Error> over;
-    heard_ = redirected_ = false;
-    const grpc::Status status = attend(scheduler, over);
-    if (heard_) last_heard = Clock::now();
+    got_reply_ = redirected_ = false;
+    const grpc::Status status = run_stream(scheduler, over);
+    if (got_reply_) last_reply = Clock::now();
     if (over) return *over;
     bool stopping = false;
     {
@@ -81,25 +82,25 @@ Result<void> Holder::run() {
       stopping = stopping_;
     }
     // If the stream broke just now, the lease is returned on a new stream; if that fails, the lease expires.
-    if (stopping && !farewell) farewell = Clock::now() + kFarewell;
-    if (stopping && (lease_.lease().empty() || status.ok() || Clock::now() > *farewell)) return {};
+    if (stopping && !return_deadline) return_deadline = Clock::now() + kReturnTime;
+    if (stopping && (lease_.lease().empty() || status.ok() || Clock::now() > *return_deadline)) return {};
     if (is_final(status.error_code())) return Error{ErrorCode::refused, failure_text(scheduler, status)};
-    if (!ever_heard_ && Clock::now() - start > settings_.patience) {
+    if (!ever_got_reply_ && Clock::now() - start > settings_.patience) {
       return Error{ErrorCode::unavailable, "cannot reach any scheduler: " + failure_text(scheduler, status)};
     }
-    if (heard_) between = kFirstPause;
-    if (!redirected_ && (!status.ok() || !heard_)) ++next_;
+    if (got_reply_) between = kFirstPause;
+    if (!redirected_ && (!status.ok() || !got_reply_)) ++next_;
     // Follow a redirection at once, but not twice in a row, to avoid a loop.
     followed = redirected_ && !followed;
     if (followed) continue;
-    if (std::exchange(last_told_, "cut") != "cut") {
-      told_((heard_ ? "lost the connection to scheduler " + scheduler.text() + ": " + status.error_message()
-                    : failure_text(scheduler, status)) +
+    if (std::exchange(last_message_, "cut") != "cut") {
+      notify_((got_reply_ ? "lost the connection to scheduler " + scheduler.text() + ": " + status.error_message()
+                           : failure_text(scheduler, status)) +
             (lease_.lease().empty() ? "; retrying" : "; running programs are unaffected; retrying"));
     }
     if (stopping) std::this_thread::sleep_for(kFirstPause);
     else pause(with_jitter(between));
-    between = std::min(2 * between, Clock::now() - last_heard < kAtFirst ? kLongestPauseAtFirst : kLongestPause);
+    between = std::min(2 * between, Clock::now() - last_reply < kFrequentRetries ? kLongestFrequentPause : kLongestPause);
   }
 }
 
@@ -119,7 +120,7 @@ void Holder::pause(milliseconds time) {
 }
 
 // Runs one stream from beginning to end.
-grpc::Status Holder::attend(const Scheduler& scheduler, std::optional<Error>& over) {
+grpc::Status Holder::run_stream(const Scheduler& scheduler, std::optional<Error>& over) {
   const auto stub = pool::Leases::NewStub(open_channel(settings_.address, scheduler, settings_.tls));
   grpc::ClientContext context;
   if (std::string renewed = settings_.renewed_token ? settings_.renewed_token() : ""; !renewed.empty()) settings_.token = std::move(renewed);
@@ -141,7 +142,7 @@ grpc::Status Holder::attend(const Scheduler& scheduler, std::optional<Error>& ov
   }
   pool::AcquireEvent event;
   while (!over && stream->Read(&event)) {
-    heard_ = ever_heard_ = true;
+    got_reply_ = ever_got_reply_ = true;
     make_texts_printable(event);
     over = take(event);
   }
@@ -161,10 +162,10 @@ grpc::Status Holder::attend(const Scheduler& scheduler, std::optional<Error>& ov
 std::optional<Error> Holder::take(const pool::AcquireEvent& event) {
   if (event.has_queued()) {
     settings_.address.request.set_ticket(event.queued().ticket());
-    tell_place(event.queued());
+    report_position(event.queued());
   } else if (event.has_granted()) {
-    if (last_told_ == "cut") told_("reconnected to the scheduler");
-    last_told_ = "granted";
+    if (last_message_ == "cut") notify_("reconnected to the scheduler");
+    last_message_ = "granted";
     lease_.set_lease(event.granted().lease());
     lease_.set_secret(event.granted().secret());
     if (const auto taken = granted_(event.granted()); !taken) return taken.error();
@@ -174,23 +175,23 @@ std::optional<Error> Holder::take(const pool::AcquireEvent& event) {
     if (ended.at_ms() == 0 && ended.why() != pool::Ended::RELEASED) return Error{ErrorCode::refused, "the lease has ended: " + reason};
     if (ended.at_ms() != 0) {
       const auto now = std::chrono::duration_cast<milliseconds>(std::chrono::system_clock::now().time_since_epoch());
-      told_("the lease will end in " + std::to_string(std::max<int64_t>(0, ended.at_ms() - now.count()) / 1000) + " s: " + reason);
+      notify_("the lease will end in " + std::to_string(std::max<int64_t>(0, ended.at_ms() - now.count()) / 1000) + " s: " + reason);
     }
   }
   return std::nullopt;
 }
 
-void Holder::tell_place(const pool::Queued& queued) {
+void Holder::report_position(const pool::Queued& queued) {
   const auto& request = settings_.address.request;
   const std::string what = std::to_string(request.gpus()) + (request.gpus() == 1 ? " GPU" : " GPUs");
   const std::string text = "waiting for " + what + ": position " + std::to_string(queued.place()) + " of " +
                            std::to_string(queued.waiting()) + " in the queue" +
                            (queued.why().empty() ? "" : "; " + queued.why());
   const auto now = Clock::now();
-  if (text == last_told_ || now - told_at_ < kBetweenLines) return;
-  told_(text);
-  last_told_ = text;
-  told_at_ = now;
+  if (text == last_message_ || now - last_message_at_ < kMessageInterval) return;
+  notify_(text);
+  last_message_ = text;
+  last_message_at_ = now;
 }
 
 }  // namespace gpupool::holder

@@ -36,9 +36,9 @@ class Holder {
   };
   // Called for a new lease, and for the same lease with renewed tokens. An error ends run().
   using Granted = std::function<Result<void>(const pool::Granted&)>;
-  using Told = std::function<void(const std::string&)>;  // one line for the user
+  using Notify = std::function<void(const std::string&)>;  // one line for the user
 
-  Holder(Settings settings, Granted granted, Told told);
+  Holder(Settings settings, Granted granted, Notify notify);
 
   // Blocks until the lease has ended or was refused, or stop() was called. The error gives the reason; no
   // error after stop().
@@ -51,21 +51,21 @@ class Holder {
   using Stream = grpc::ClientReaderWriter<pool::AcquireCall, pool::AcquireEvent>;
   using Clock = std::chrono::steady_clock;
 
-  grpc::Status attend(const Scheduler& scheduler, std::optional<Error>& over);
+  grpc::Status run_stream(const Scheduler& scheduler, std::optional<Error>& over);
   std::optional<Error> take(const pool::AcquireEvent& event);
-  void tell_place(const pool::Queued& queued);
+  void report_position(const pool::Queued& queued);
   void pause(std::chrono::milliseconds time);
 
   Settings settings_;
   const Granted granted_;
-  const Told told_;
+  const Notify notify_;
   size_t next_ = 0;     // index of the next scheduler
   bool redirected_ = false;  // the scheduler of this attempt named another one as leader
-  bool heard_ = false;  // the scheduler of this attempt has answered
-  bool ever_heard_ = false;
+  bool got_reply_ = false;  // the scheduler of this attempt has answered
+  bool ever_got_reply_ = false;
   pool::Resume lease_;      // empty: no lease yet
-  std::string last_told_;
-  Clock::time_point told_at_{};
+  std::string last_message_;
+  Clock::time_point last_message_at_{};
 
   std::mutex mutex_;
   std::condition_variable stopped_;

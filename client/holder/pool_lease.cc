@@ -30,7 +30,7 @@ namespace {
 using namespace gpupool;
 
 // Time for the scheduler to acknowledge; otherwise the lease expires.
-constexpr unsigned kFarewellSeconds = 10;
+constexpr unsigned kReturnSeconds = 10;
 
 constexpr const char* kHelp =
     "Usage: pool-lease pool://SCHEDULER:PORT?gpus=2&memory=8GiB&compute=50&... [PROGRAM [PID]]\n"
@@ -115,7 +115,7 @@ int hold(holder::PoolAddress address, int process, int signals) {
   std::thread watcher([&] {
     await_end(process, signals);
     file.remove();  // before the alarm, which leaves no time for it
-    ::alarm(kFarewellSeconds);
+    ::alarm(kReturnSeconds);
     holder.stop();
   });
   const Result<void> ended = holder.run();
