@@ -32,13 +32,13 @@ int driver_version() {
 // The version that cuDriverGetVersion last returned in this thread, and in any thread. Runtimes ask before
 // cuInit, when the servers' versions are unknown; their validity check must use the version that they were
 // given.
-thread_local int told_here = 0;
-std::atomic<int> told_anywhere{0};
+thread_local int reported_here = 0;
+std::atomic<int> reported_anywhere{0};
 
-int told_version() {
-  if (told_here != 0) return told_here;
-  const int told = told_anywhere.load(std::memory_order_relaxed);
-  return told != 0 ? told : driver_version();
+int reported_version() {
+  if (reported_here != 0) return reported_here;
+  const int reported = reported_anywhere.load(std::memory_order_relaxed);
+  return reported != 0 ? reported : driver_version();
 }
 
 CUresult device_identity(CUdevice ordinal, cuda::DeviceIdentity* identity) {
@@ -98,7 +98,7 @@ constexpr cuda::DriverHooks kHooks = {
     .enumerate_functions = enumerate_functions,
     .load_module = [](CUmodule* module, const void* image) { return cuModuleLoadData(module, image); },
     .stream_object = nullptr,
-    .driver_version = [](int* version) { return *version = told_version(), CUDA_SUCCESS; },
+    .driver_version = [](int* version) { return *version = reported_version(), CUDA_SUCCESS; },
     .device_count = [](int* count) { return cuDeviceGetCount(count); },
     .device_identity = device_identity,
 };
@@ -112,8 +112,8 @@ CUDA_EXPORT CUresult cuInit(unsigned int flags) {
 
 CUDA_EXPORT CUresult cuDriverGetVersion(int* version) {
   if (!version) return CUDA_ERROR_INVALID_VALUE;
-  *version = told_here = driver_version();
-  told_anywhere.store(*version, std::memory_order_relaxed);
+  *version = reported_here = driver_version();
+  reported_anywhere.store(*version, std::memory_order_relaxed);
   return CUDA_SUCCESS;
 }
 
