@@ -12,9 +12,9 @@ Result<void> agree_on_addresses(AddressSpace& addresses, wire::AddressRange prop
     if (addresses.adopt(proposed.base, proposed.size, granularity)) return {};
     // Servers usually propose the same range, so a second server's is probably taken: ask for the next free
     // one.
-    uint64_t wished = proposed.base + proposed.size;
-    for (int step = 0; step < kAddressAttempts && !AddressSpace::is_free(wished, proposed.size); ++step) wished += proposed.size;
-    const auto moved = move({wished, proposed.size});
+    uint64_t requested = proposed.base + proposed.size;
+    for (int step = 0; step < kAddressAttempts && !AddressSpace::is_free(requested, proposed.size); ++step) requested += proposed.size;
+    const auto moved = move({requested, proposed.size});
     if (!moved) break;
     proposed = *moved;
   }

@@ -16,10 +16,10 @@ uint64_t round_up(uint64_t value, uint64_t to) { return (value + to - 1) / to * 
 
 // Reserves addresses in this process; false: they are not free.
 bool take_from_process(uint64_t base, uint64_t size) {
-  void* wished = reinterpret_cast<void*>(static_cast<uintptr_t>(base));
-  void* got = mmap(wished, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+  void* requested = reinterpret_cast<void*>(static_cast<uintptr_t>(base));
+  void* got = mmap(requested, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
   if (got == MAP_FAILED) return false;
-  if (got == wished) return true;
+  if (got == requested) return true;
   munmap(got, size);  // kernels before 4.17 treat MAP_FIXED_NOREPLACE as a hint
   return false;
 }
@@ -63,7 +63,7 @@ void AddressSpace::insert_free(std::map<uint64_t, uint64_t>& free, uint64_t addr
   free[address] = size;
 }
 
-std::optional<uint64_t> AddressSpace::take_range(uint64_t bytes, uint64_t alignment, uint64_t wished) {
+std::optional<uint64_t> AddressSpace::take_range(uint64_t bytes, uint64_t alignment, uint64_t requested) {
   auto fit = [&](std::map<uint64_t, uint64_t>::iterator hole, uint64_t at) {
     return at >= hole->first && at - hole->first <= hole->second && hole->second - (at - hole->first) >= bytes;
   };
@@ -74,9 +74,9 @@ std::optional<uint64_t> AddressSpace::take_range(uint64_t bytes, uint64_t alignm
     if (start + length > at + bytes) free_[at + bytes] = start + length - at - bytes;
     return at;
   };
-  if (wished && wished % alignment == 0) {
-    auto hole = free_.upper_bound(wished);
-    if (hole != free_.begin() && fit(--hole, wished)) return take(hole, wished);
+  if (requested && requested % alignment == 0) {
+    auto hole = free_.upper_bound(requested);
+    if (hole != free_.begin() && fit(--hole, requested)) return take(hole, requested);
   }
   for (auto hole = free_.begin(); hole != free_.end(); ++hole) {
     const uint64_t at = round_up(hole->first, alignment);
@@ -337,10 +337,10 @@ std::optional<Allocation> AddressSpace::find(uint64_t address) const {
   return found->second;
 }
 
-std::optional<uint64_t> AddressSpace::reserve(uint64_t bytes, uint64_t alignment, uint64_t wished) {
+std::optional<uint64_t> AddressSpace::reserve(uint64_t bytes, uint64_t alignment, uint64_t requested) {
   if (bytes == 0) return std::nullopt;  // would fit behind the last address
   std::lock_guard lock(mutex_);
-  const auto at = take_range(bytes, std::max(alignment, granularity_), wished);
+  const auto at = take_range(bytes, std::max(alignment, granularity_), requested);
   if (at) reservations_[*at] = bytes;
   return at;
 }

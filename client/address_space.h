@@ -123,7 +123,7 @@ class AddressSpace {
   bool may_be_host(uint64_t address) const { return in_range(address) && address >= lowest_host_.load(std::memory_order_relaxed); }
 
   // Addresses without memory, for cuMemAddressReserve; the program maps memory in them.
-  std::optional<uint64_t> reserve(uint64_t bytes, uint64_t alignment, uint64_t wished);
+  std::optional<uint64_t> reserve(uint64_t bytes, uint64_t alignment, uint64_t requested);
   bool is_reserved(uint64_t address, uint64_t bytes) const;  // lies inside one reservation
   bool unreserve(uint64_t address, uint64_t bytes);          // only a whole reservation
 
@@ -152,7 +152,7 @@ class AddressSpace {
   // Bytes; larger allocations have a mapping of their own.
   static constexpr uint64_t kLargestBlock = 16u << 20;
   static uint64_t new_id();
-  std::optional<uint64_t> take_range(uint64_t bytes, uint64_t alignment, uint64_t wished);
+  std::optional<uint64_t> take_range(uint64_t bytes, uint64_t alignment, uint64_t requested);
   void return_range(uint64_t address, uint64_t bytes);
   static void insert_free(std::map<uint64_t, uint64_t>& free, uint64_t address, uint64_t size);
   using Slabs = std::map<uint64_t, Slab>;

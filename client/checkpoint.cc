@@ -15,7 +15,7 @@ using transport::Clock;
 using wire::CheckpointAction;
 using wire::ProcessState;
 
-constexpr std::chrono::milliseconds kPatience{5'000};
+constexpr std::chrono::milliseconds kQueryTimeout{5'000};
 
 CheckpointAction opposite_of(CheckpointAction action) {
   switch (action) {
@@ -32,10 +32,10 @@ CUresult CheckpointedProcess::find(const Settings& settings, const std::vector<L
                                    std::optional<CheckpointedProcess>* found) {
   CheckpointedProcess process(pid, settings.dead_peer_timeout);
   for (const LeasedServer& leased : servers) {
-    hello::Hello wish = introduction();
-    wish.checkpoint = true;
+    hello::Hello hello = introduction();
+    hello.checkpoint = true;
     hello::HelloReply reply;
-    auto connection = connect_to_poold(settings, leased, std::move(wish), kPatience, &reply);
+    auto connection = connect_to_poold(settings, leased, std::move(hello), kQueryTimeout, &reply);
     Server server{.name = leased.endpoint.text(), .connection = nullptr, .sessions = {}};
     if (!connection) {
       log_error("checkpoint: cannot query server %s about process %d: %s", server.name.c_str(), pid, connection.error().message.c_str());
@@ -43,7 +43,7 @@ CUresult CheckpointedProcess::find(const Settings& settings, const std::vector<L
     }
     server.connection = std::move(*connection);
     std::vector<wire::ProcessSession> sessions;
-    const CUresult asked = process.ask(server, {.action = CheckpointAction::find, .pid = pid}, &sessions);
+    const CUresult asked = process.query(server, {.action = CheckpointAction::find, .pid = pid}, &sessions);
     if (asked != CUDA_SUCCESS) return asked;
     server.sessions = std::move(sessions);
     if (!server.sessions.empty()) process.servers_.push_back(std::move(server));
@@ -53,7 +53,7 @@ CUresult CheckpointedProcess::find(const Settings& settings, const std::vector<L
   return CUDA_SUCCESS;
 }
 
-CUresult CheckpointedProcess::ask(Server& server, const wire::CheckpointQuestion& question, std::vector<wire::ProcessSession>* sessions) const {
+CUresult CheckpointedProcess::query(Server& server, const wire::CheckpointQuestion& question, std::vector<wire::ProcessSession>* sessions) const {
   const auto answer = exchange_checkpoint(*server.connection, question, dead_peer_timeout_, sessions);
   if (answer) return static_cast<CUresult>(answer->result);
   log_error("checkpoint: lost the connection to server %s during a query about process %d: %s", server.name.c_str(), pid_,
@@ -69,7 +69,7 @@ ProcessState CheckpointedProcess::state() const {
   return least;
 }
 
-CUresult CheckpointedProcess::change(CheckpointAction action, unsigned timeout_ms) {
+CUresult CheckpointedProcess::apply(CheckpointAction action, unsigned timeout_ms) {
   const ProcessState before = wire::state_before(action);
   const auto stop = Clock::now() + std::chrono::milliseconds(timeout_ms);
   for (const Server& server : servers_) {
@@ -85,13 +85,13 @@ CUresult CheckpointedProcess::change(CheckpointAction action, unsigned timeout_m
       if (result != CUDA_SUCCESS) break;
       const auto left = std::chrono::ceil<std::chrono::milliseconds>(stop - Clock::now()).count();
       const auto patience = timeout_ms == 0 ? 0 : static_cast<uint32_t>(std::max<int64_t>(1, left));
-      result = ask(server, {.action = action, .timeout_ms = patience, .pid = pid_, .session = session.session}, &none);
+      result = query(server, {.action = action, .timeout_ms = patience, .pid = pid_, .session = session.session}, &none);
       if (result == CUDA_SUCCESS) done.emplace_back(&server, &session);
     }
   }
   for (auto& [server, session] : done) {
     if (result == CUDA_SUCCESS) session->state = wire::state_after(action);
-    else (void)ask(*server, {.action = opposite_of(action), .timeout_ms = 0, .pid = pid_, .session = session->session}, &none);
+    else (void)query(*server, {.action = opposite_of(action), .timeout_ms = 0, .pid = pid_, .session = session->session}, &none);
   }
   return result;
 }

@@ -25,7 +25,7 @@ class CheckpointedProcess {
   // Returns the earliest state (in the order of ProcessState) among the sessions, which may differ.
   wire::ProcessState state() const;
   // Applies the action to all sessions. If one refuses, rolls back the others. `timeout_ms` 0: no timeout.
-  CUresult change(wire::CheckpointAction action, unsigned timeout_ms = 0);
+  CUresult apply(wire::CheckpointAction action, unsigned timeout_ms = 0);
 
  private:
   struct Server {
@@ -35,7 +35,7 @@ class CheckpointedProcess {
   };
   explicit CheckpointedProcess(int pid, std::chrono::milliseconds dead_peer_timeout) : pid_(pid), dead_peer_timeout_(dead_peer_timeout) {}
   // CUDA_ERROR_DEVICE_UNAVAILABLE: the connection to the server failed.
-  CUresult ask(Server& server, const wire::CheckpointQuestion& question, std::vector<wire::ProcessSession>* sessions) const;
+  CUresult query(Server& server, const wire::CheckpointQuestion& question, std::vector<wire::ProcessSession>* sessions) const;
 
   int pid_;
   std::chrono::milliseconds dead_peer_timeout_;

@@ -6,7 +6,7 @@
 
 namespace gpupool::client {
 
-Result<std::unique_ptr<transport::Connection>> connect_to_poold(const Settings& settings, const LeasedServer& server, hello::Hello wish,
+Result<std::unique_ptr<transport::Connection>> connect_to_poold(const Settings& settings, const LeasedServer& server, hello::Hello hello,
                                                                 std::chrono::milliseconds patience, hello::HelloReply* reply) {
   transport::Endpoint endpoint = server.endpoint;
   // RDMA sessions begin over TCP; this connection stays on TCP.
@@ -18,9 +18,9 @@ Result<std::unique_ptr<transport::Connection>> connect_to_poold(const Settings& 
   options.prefer_shared_memory = settings.shared_memory && settings.carrier == Carrier::automatic;
   auto connection = transport::connect(endpoint, options);
   if (!connection) return connection.error();
-  wish.tenant = settings.tenant;
-  wish.token = server.token.empty() ? settings.token : server.token;
-  auto answer = hello::exchange(**connection, wish, transport::Clock::now() + patience);
+  hello.tenant = settings.tenant;
+  hello.token = server.token.empty() ? settings.token : server.token;
+  auto answer = hello::exchange(**connection, hello, transport::Clock::now() + patience);
   if (!answer) return answer.error();
   *reply = std::move(*answer);
   return std::move(*connection);

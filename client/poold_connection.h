@@ -11,9 +11,9 @@
 
 namespace gpupool::client {
 
-// `wish`: the introduction, with the purpose of the connection set. Blocks for at most the time to connect
+// `hello`: the introduction, with the purpose of the connection set. Blocks for at most the time to connect
 // plus `patience`.
-Result<std::unique_ptr<transport::Connection>> connect_to_poold(const Settings& settings, const LeasedServer& server, hello::Hello wish,
+Result<std::unique_ptr<transport::Connection>> connect_to_poold(const Settings& settings, const LeasedServer& server, hello::Hello hello,
                                                                 std::chrono::milliseconds patience, hello::HelloReply* reply);
 
 }  // namespace gpupool::client

@@ -107,8 +107,8 @@ Result<void> Session::say_hello(const transport::Endpoint& server, const transpo
   bulk.rdma.use = over_rdma ? Use::always : Use::never;
   transport::Endpoint bulk_server = server;
   if (server.scheme == "rdma") bulk_server.scheme = "tcp";
-  const unsigned wished = settings_.bulk_connections.value_or(usual_bulk_connections(over_rdma));
-  links_.take_offer({bulk_server, bulk, reply->session_id, reply->bulk_token, std::min(reply->bulk_connections, wished),
+  const unsigned requested = settings_.bulk_connections.value_or(usual_bulk_connections(over_rdma));
+  links_.take_offer({bulk_server, bulk, reply->session_id, reply->bulk_token, std::min(reply->bulk_connections, requested),
                      reply->takes_compressed ? settings_.compression : compression::Policy::off,
                      numeric_address(connection_->peer(), bulk_server.host), reply->peer_protocol});
   if (!reply->bulk_token.empty()) registered_.start(connection_->direct_memory(), {});
@@ -122,9 +122,9 @@ Result<void> Session::say_hello(const transport::Endpoint& server, const transpo
 Result<void> Session::take_addresses() {
   if (offered_.empty()) return {};
   const uint64_t granularity = granularity_of(offered_.front());
-  return agree_on_addresses(addresses_, proposed_, granularity, [this](const wire::MoveAddresses& wish) -> std::optional<wire::AddressRange> {
+  return agree_on_addresses(addresses_, proposed_, granularity, [this](const wire::MoveAddresses& request) -> std::optional<wire::AddressRange> {
     wire::Buffer reply;
-    if (call(wire::Command::move_addresses, nullptr, wish, reply) != CUDA_SUCCESS) return std::nullopt;
+    if (call(wire::Command::move_addresses, nullptr, request, reply) != CUDA_SUCCESS) return std::nullopt;
     wire::Reader reader(reply);
     const auto range = reader.get<wire::AddressRange>();
     return reader.finished() ? std::optional(range) : std::nullopt;

@@ -40,7 +40,7 @@ template <class Args>
 CUresult change(int pid, const Args* args, CheckpointAction action, unsigned timeout_ms = 0) {
   if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
   if (!cuda::fits(args)) return CUDA_ERROR_INVALID_VALUE;
-  return with_process(pid, [&](CheckpointedProcess& process) { return process.change(action, timeout_ms); });
+  return with_process(pid, [&](CheckpointedProcess& process) { return process.apply(action, timeout_ms); });
 }
 
 // Restoring needs no thread of the process, but the caller expects one that runs no code of the program:
@@ -82,7 +82,7 @@ CUDA_EXPORT CUresult cuCheckpointProcessRestore(int pid, CUcheckpointRestoreArgs
     });
   });
   if (fit != CUDA_SUCCESS) return fit;
-  return with_process(pid, [&](CheckpointedProcess& process) { return process.change(CheckpointAction::restore); });
+  return with_process(pid, [&](CheckpointedProcess& process) { return process.apply(CheckpointAction::restore); });
 }
 
 CUDA_EXPORT CUresult cuCheckpointProcessUnlock(int pid, CUcheckpointUnlockArgs* args) {

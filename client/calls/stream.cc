@@ -74,8 +74,8 @@ CUresult internal_stream(Context& context, CUstream* stream) {
     CUstream made = nullptr;
     const CUresult result = create_stream(context, CU_STREAM_NON_BLOCKING, 0, &made);
     if (result != CUDA_SUCCESS) return result;
-    const CUresult told = context.session->post(wire::Command::own_stream, &context, wire::OwnStream{cuda::handle_bits(made)});
-    if (told != CUDA_SUCCESS) return told;
+    const CUresult sent = context.session->post(wire::Command::own_stream, &context, wire::OwnStream{cuda::handle_bits(made)});
+    if (sent != CUDA_SUCCESS) return sent;
     context.copy_stream = cuda::handle_bits(made);
     context.copy_stream_epoch = epoch;
   }

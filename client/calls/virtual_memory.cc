@@ -100,7 +100,7 @@ CUDA_EXPORT CUresult cuMemGetAllocationGranularity(size_t* granularity, const CU
   return CUDA_SUCCESS;
 }
 
-CUDA_EXPORT CUresult cuMemAddressReserve(CUdeviceptr* address, size_t size, size_t alignment, CUdeviceptr wished,
+CUDA_EXPORT CUresult cuMemAddressReserve(CUdeviceptr* address, size_t size, size_t alignment, CUdeviceptr requested,
                                          unsigned long long flags) {
   return guarded([&]() -> CUresult {
     if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
@@ -110,7 +110,7 @@ CUDA_EXPORT CUresult cuMemAddressReserve(CUdeviceptr* address, size_t size, size
     if (!session) session = sessions().front().get();
     if (!address || size == 0 || size % session->addresses().granularity() != 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
     if (alignment & (alignment - 1)) return CUDA_ERROR_INVALID_VALUE;
-    const auto at = session->addresses().reserve(size, alignment, wished);
+    const auto at = session->addresses().reserve(size, alignment, requested);
     if (!at) return CUDA_ERROR_OUT_OF_MEMORY;
     *address = *at;
     return CUDA_SUCCESS;

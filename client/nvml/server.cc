@@ -43,10 +43,10 @@ Result<void> Server::connect() {
   const auto found = find_();
   if (!found) return found.error();
   name_ = found->endpoint.text();
-  hello::Hello wish = client::introduction();
-  wish.monitor = true;
+  hello::Hello hello = client::introduction();
+  hello.monitor = true;
   hello::HelloReply reply;
-  auto connection = client::connect_to_poold(settings_, *found, std::move(wish), kPatience, &reply);
+  auto connection = client::connect_to_poold(settings_, *found, std::move(hello), kTimeout, &reply);
   if (!connection) return connection.error();
   if (!devices_.empty() && !same_gpus(devices_, reply.devices)) {
     return Error{ErrorCode::refused, "its GPUs have changed"};
@@ -57,9 +57,9 @@ Result<void> Server::connect() {
   return {};
 }
 
-Result<monitor::State> Server::ask() {
+Result<monitor::State> Server::query() {
   if (!connection_) return Error{ErrorCode::closed, "not connected"};
-  const auto deadline = Clock::now() + kPatience;
+  const auto deadline = Clock::now() + kTimeout;
   wire::Preamble preamble;
   const iovec question[] = {{&preamble, sizeof preamble}};
   if (auto sent = transport::send_all(*connection_, question, deadline); !sent) return sent.error();
@@ -74,19 +74,19 @@ Result<monitor::State> Server::ask() {
 
 // Asks again on a new connection: poold closes connections that were idle for long, and some in favour of
 // others, so that is not a failure.
-Result<monitor::State> Server::ask_anew() {
-  auto state = ask();
+Result<monitor::State> Server::query_reconnecting() {
+  auto state = query();
   if (state) return state;
   connection_.reset();
   if (auto connected = connect(); !connected) return connected.error();
-  return ask();
+  return query();
 }
 
 const monitor::State* Server::look() {
   const auto now = Clock::now();
   if (!lost_ && state_ && now - looked_ < kFreshFor) return &*state_;
   if (lost_ && now < try_again_) return nullptr;
-  auto state = ask_anew();
+  auto state = query_reconnecting();
   if (!state) {
     connection_.reset();
     if (!lost_) client::log_error("lost the connection to server %s: %s; NVML calls on its GPUs fail until it is restored", name_.c_str(), state.error().message.c_str());
@@ -101,11 +101,11 @@ const monitor::State* Server::look() {
   }
   state_ = std::move(*state);
   looked_ = Clock::now();
-  remember();
+  add_sample();
   return &*state_;
 }
 
-void Server::remember() {
+void Server::add_sample() {
   if (!history_.empty() && taken(*state_) - taken(history_.back()) < kBetweenSamples) return;
   history_.push_back(*state_);
   while (history_.size() > 1 && taken(*state_) - taken(history_.front()) > 1s) history_.pop_front();

@@ -2,7 +2,7 @@
 // or session (protocol/control/monitor.proto).
 //
 // Not thread-safe: guarded by Library's mutex. A lost server is retried at growing intervals (1 s to 30 s),
-// and accepted again if it reports the same GPUs as before. A call blocks for at most four times kPatience:
+// and accepted again if it reports the same GPUs as before. A call blocks for at most four times kTimeout:
 // question, connecting, hello, and the question once more.
 #pragma once
 #include <chrono>
@@ -22,7 +22,7 @@ namespace gpupool::nvml {
 class Server final : public Source {
  public:
   using Clock = std::chrono::steady_clock;
-  static constexpr std::chrono::milliseconds kPatience{5'000};
+  static constexpr std::chrono::milliseconds kTimeout{5'000};
   // Returns the server's address and current token (the tokens of a lease are renewed).
   using Find = std::function<Result<client::LeasedServer>()>;
 
@@ -40,9 +40,9 @@ class Server final : public Source {
  private:
   Server(const client::Settings& settings, Find find) : settings_(settings), find_(std::move(find)) {}
   Result<void> connect();
-  Result<monitor::State> ask();
-  Result<monitor::State> ask_anew();
-  void remember();
+  Result<monitor::State> query();
+  Result<monitor::State> query_reconnecting();
+  void add_sample();
 
   client::Settings settings_;
   const Find find_;

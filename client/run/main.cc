@@ -82,11 +82,11 @@ int fail(int status, const std::string& why) {
 }
 
 // The resources that may be requested from a pool; all but the last take a value.
-constexpr std::string_view kWishes[] = {"gpus", "compute", "memory", "model", "cpus", "host-memory", "mode", "priority", "near", "apart", "label", "one-host"};
+constexpr std::string_view kRequestKeys[] = {"gpus", "compute", "memory", "model", "cpus", "host-memory", "mode", "priority", "near", "apart", "label", "one-host"};
 
 struct Arguments {
   std::string server;
-  std::string wishes;  // in the form of a pool:// address's query string
+  std::string request_query;  // in the form of a pool:// address's query string
   std::string token_file;
   bool preload = false;
   bool stats = false;
@@ -104,12 +104,12 @@ std::string encoded(const std::string& value) {
   return out;
 }
 
-// Parses an option of kWishes. `found`: it was one. Returns 0, or the exit status of a usage error.
-int parse_wish(char**& words, Arguments& out, bool& found) {
+// Parses an option of kRequestKeys. `found`: it was one. Returns 0, or the exit status of a usage error.
+int parse_request_option(char**& words, Arguments& out, bool& found) {
   const std::string word = *words;
   const size_t equals = word.find('=');
   const std::string name = word.starts_with("--") ? word.substr(2, equals == std::string::npos ? equals : equals - 2) : "";
-  found = std::find(std::begin(kWishes), std::end(kWishes), name) != std::end(kWishes);
+  found = std::find(std::begin(kRequestKeys), std::end(kRequestKeys), name) != std::end(kRequestKeys);
   if (!found) return 0;
   std::string value = equals == std::string::npos ? "1" : word.substr(equals + 1);
   if (name == "one-host" && equals != std::string::npos) return fail(kExitUsage, "--one-host takes no value");
@@ -117,7 +117,7 @@ int parse_wish(char**& words, Arguments& out, bool& found) {
     if (words[1] == nullptr) return fail(kExitUsage, "--" + name + " needs a value; see pool-run --help");
     value = *++words;
   }
-  out.wishes += (out.wishes.empty() ? "" : "&") + name + "=" + encoded(value);
+  out.request_query += (out.request_query.empty() ? "" : "&") + name + "=" + encoded(value);
   return 0;
 }
 
@@ -127,9 +127,9 @@ int parse(char** words, Arguments& out) {
     const std::string word = *words;
     if (word == "--help" || word == "-h") return std::fputs(kHelp, stdout), 0;
     if (word == "--version") return std::printf("pool-run %s\n", gpupool::run::kVersion), 0;
-    bool is_wish = false;
-    if (const int status = parse_wish(words, out, is_wish); status != 0) return status;
-    if (is_wish) continue;
+    bool is_request_option = false;
+    if (const int status = parse_request_option(words, out, is_request_option); status != 0) return status;
+    if (is_request_option) continue;
     if (word == "--preload") {
       out.preload = true;
     } else if (word == "--stats") {
@@ -207,8 +207,9 @@ int run(char** words) {
     return fail(kExitUsage, "no server given; use --server tcp://HOST:PORT or pool://SCHEDULER:PORT, or set GPUPOOL");
   }
   const bool pool = arguments.server.starts_with("pool://");
-  if (!pool && !arguments.wishes.empty()) {
-    return fail(kExitUsage, "--" + arguments.wishes.substr(0, arguments.wishes.find('=')) + " requires a pool; use --server pool://HOST:PORT instead of '" + arguments.server + "'");
+  if (!pool && !arguments.request_query.empty()) {
+    return fail(kExitUsage, "--" + arguments.request_query.substr(0, arguments.request_query.find('=')) + " requires a pool; use --server pool://HOST:PORT instead of '" +
+                                arguments.server + "'");
   }
   if (!pool && !arguments.server.starts_with("lease:")) {
     if (const auto servers = gpupool::client::named_servers(arguments.server); !servers) return fail(kExitUsage, servers.error().message);
@@ -232,7 +233,9 @@ int run(char** words) {
   const std::string token_file = arguments.token_file.empty() ? "" : fs::absolute(arguments.token_file).string();
   if (!token_file.empty() && !gpupool::set_environment("GPUPOOL_TOKEN_FILE", token_file)) return fail(kExitBroken, "out of memory");
   if (pool) {
-    if (!arguments.wishes.empty()) arguments.server += (arguments.server.find('?') == std::string::npos ? "?" : "&") + arguments.wishes;
+    if (!arguments.request_query.empty()) {
+      arguments.server += (arguments.server.find('?') == std::string::npos ? "?" : "&") + arguments.request_query;
+    }
     // pool-lease holds the lease while this process lives, which is about to become the program.
     const auto lease = gpupool::client::acquire_lease(fs::read_symlink("/proc/self/exe").parent_path() / "pool-lease", arguments.server,
                                                        fs::path(arguments.program[0]).filename());
