@@ -316,7 +316,7 @@ Mirrors::Lock Mirrors::before_work(Context& context, CUstream stream, CUresult* 
     *result = push(*mirror, 0, mirror->states.size(), State::device);
     if (*result != CUDA_SUCCESS) return lock;
   }
-  if (taken) page_faults::keep();
+  if (taken) page_faults::reinstall();
   return lock;
 }
 

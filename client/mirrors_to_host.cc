@@ -90,7 +90,7 @@ Answer Mirrors::serve(uint64_t address, Access access, bool in_host_function) {
     return mirrors().bring_block(address, access, !in_host_function);
   } catch (const std::exception& error) {
     log_error("cannot fetch managed memory: %s", error.what());
-    return Answer::lost;
+    return Answer::unavailable;
   }
 }
 
@@ -114,7 +114,7 @@ Answer Mirrors::bring_block(uint64_t address, Access access, bool wait) {
   if (state == State::device && result == CUDA_SUCCESS) result = fetch(*mirror, index, last);
   if (result == Session::failure()) {
     log_error("managed memory is lost: it was on a server whose connection is lost");
-    return Answer::lost;
+    return Answer::unavailable;
   }
   // After a sticky error the program sees the old contents, and gets the error at its next call.
   if (result != CUDA_SUCCESS) {
@@ -126,7 +126,7 @@ Answer Mirrors::bring_block(uint64_t address, Access access, bool wait) {
     return Answer::served;
   }
   log_error("cannot fetch managed memory: too many memory mappings; raise vm.max_map_count");
-  return Answer::lost;
+  return Answer::unavailable;
 }
 
 void Mirrors::lend(const Mirror& mirror, size_t first, size_t last) {

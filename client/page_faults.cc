@@ -32,13 +32,13 @@ struct Request {
 
 // A signal handler that was installed before this one; the most recent first. Never freed, because it may be
 // running.
-struct Former {
+struct PreviousHandler {
   struct sigaction action;
-  const Former* older;
+  const PreviousHandler* older;
 };
 
 // [0]: all other faults, which may wait for a host function; [1]: faults of host functions.
-constexpr int kLanes = 2;
+constexpr int kFaultThreads = 2;
 constexpr int kHostFunctionThreads = 2;  // the program's functions; late copies (calls/host_function.cc)
 constexpr size_t kMostNested = 64;
 
@@ -46,19 +46,19 @@ constexpr size_t kMostNested = 64;
 struct State {
   Serve serve = nullptr;
   std::atomic<uint64_t> begin{UINT64_MAX}, end{0};
-  std::atomic<const Former*> former{nullptr};
+  std::atomic<const PreviousHandler*> previous{nullptr};
   std::atomic<pid_t> host_functions[kHostFunctionThreads]{};
   std::atomic<bool> forked{false};
-  struct Lane {
+  struct FaultThread {
     std::atomic<Request*> requests{nullptr};
     Word bell{0};
     std::atomic<pid_t> thread{0};
-  } lanes[kLanes];
-  // Threads that are inside a former handler. If that handler calls this one, it must not be called again.
-  struct Passing {
+  } fault_threads[kFaultThreads];
+  // Threads that are inside a previous handler. If that handler calls this one, it must not be called again.
+  struct ActiveForward {
     std::atomic<pid_t> thread{0};
     std::atomic<uintptr_t> frame{0};
-  } passing[kMostNested];
+  } active[kMostNested];
 };
 constinit State state;
 
@@ -66,26 +66,26 @@ pid_t thread_id() { return static_cast<pid_t>(::syscall(SYS_gettid)); }
 void futex_wait(Word& word, uint32_t value) { ::syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0); }
 void futex_wake(Word& word) { ::syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0); }
 
-Answer ask(State::Lane& lane, uint64_t address, Access access) {
+Answer request_answer(State::FaultThread& handler, uint64_t address, Access access) {
   Request request{address, access};
-  request.next = lane.requests.load(std::memory_order_relaxed);
-  while (!lane.requests.compare_exchange_weak(request.next, &request, std::memory_order_release, std::memory_order_relaxed)) {
+  request.next = handler.requests.load(std::memory_order_relaxed);
+  while (!handler.requests.compare_exchange_weak(request.next, &request, std::memory_order_release, std::memory_order_relaxed)) {
   }
-  lane.bell.fetch_add(1);
-  futex_wake(lane.bell);
+  handler.bell.fetch_add(1);
+  futex_wake(handler.bell);
   uint32_t answer = 0;
   while ((answer = request.answer.load(std::memory_order_acquire)) == 0) futex_wait(request.answer, 0);
   return static_cast<Answer>(answer);
 }
 
-void run_lane(int number) {
-  State::Lane& lane = state.lanes[number];
-  lane.thread = thread_id();
+void run_fault_thread(int number) {
+  State::FaultThread& handler = state.fault_threads[number];
+  handler.thread = thread_id();
   for (;;) {
-    const uint32_t rung = lane.bell.load();
-    Request* request = lane.requests.exchange(nullptr, std::memory_order_acquire);
+    const uint32_t rung = handler.bell.load();
+    Request* request = handler.requests.exchange(nullptr, std::memory_order_acquire);
     if (!request) {
-      futex_wait(lane.bell, rung);
+      futex_wait(handler.bell, rung);
       continue;
     }
     while (request) {
@@ -119,32 +119,32 @@ void set_default(int signal) {
   sigaction(signal, &standard, nullptr);
 }
 
-void pass_on(int signal, siginfo_t* info, void* context) {
-  // If a former handler has called this one, pass the signal to the handler before it.
+void forward_signal(int signal, siginfo_t* info, void* context) {
+  // If a previous handler has called this one, pass the signal to the handler before it.
   const pid_t self = thread_id();
   const auto frame = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
-  const Former* former = state.former.load(std::memory_order_acquire);
-  State::Passing* mine = nullptr;
-  for (auto& passing : state.passing) {
-    if (passing.thread.load(std::memory_order_relaxed) == self) {
-      if (passing.frame.load(std::memory_order_relaxed) > frame) former = former ? former->older : nullptr;
-      else mine = &passing;  // that handler was left by longjmp
+  const PreviousHandler* previous = state.previous.load(std::memory_order_acquire);
+  State::ActiveForward* mine = nullptr;
+  for (auto& active : state.active) {
+    if (active.thread.load(std::memory_order_relaxed) == self) {
+      if (active.frame.load(std::memory_order_relaxed) > frame) previous = previous ? previous->older : nullptr;
+      else mine = &active;  // that handler was left by longjmp
     }
   }
-  for (auto& passing : state.passing) {
-    pid_t nobody = 0;
-    if (mine || !passing.thread.compare_exchange_strong(nobody, self)) continue;
-    mine = &passing;
+  for (auto& active : state.active) {
+    pid_t no_thread = 0;
+    if (mine || !active.thread.compare_exchange_strong(no_thread, self)) continue;
+    mine = &active;
     break;
   }
-  if (!former || !mine || former->action.sa_handler == SIG_DFL || former->action.sa_handler == SIG_IGN) {
+  if (!previous || !mine || previous->action.sa_handler == SIG_DFL || previous->action.sa_handler == SIG_IGN) {
     if (mine) mine->thread = 0;
     set_default(signal);  // the access is retried and ends the program at the fault
     if (info->si_code <= 0) raise(signal);
     return;
   }
   mine->frame = frame;
-  const struct sigaction& action = former->action;
+  const struct sigaction& action = previous->action;
   sigset_t block = action.sa_mask, before;
   if (action.sa_flags & SA_NODEFER) {
     sigset_t own;
@@ -168,16 +168,16 @@ void on_fault(int signal, siginfo_t* info, void* context) {
   const pid_t self = thread_id();
   const bool watched = info->si_code > 0 && address >= state.begin.load(std::memory_order_relaxed) &&
                        address < state.end.load(std::memory_order_relaxed) && !state.forked.load(std::memory_order_relaxed) &&
-                       self != state.lanes[0].thread.load() && self != state.lanes[1].thread.load();
+                       self != state.fault_threads[0].thread.load() && self != state.fault_threads[1].thread.load();
   Access access = Access::unknown;
   Answer answer = Answer::not_ours;
   if (watched && describe(*info, context, &access)) {
     const bool in_host_function = std::any_of(std::begin(state.host_functions), std::end(state.host_functions),
                                               [self](const auto& thread) { return thread.load() == self; });
-    answer = ask(state.lanes[in_host_function ? 1 : 0], address, access);
+    answer = request_answer(state.fault_threads[in_host_function ? 1 : 0], address, access);
   }
-  if (answer == Answer::lost) raise(SIGBUS);
-  if (answer == Answer::not_ours) pass_on(signal, info, context);
+  if (answer == Answer::unavailable) raise(SIGBUS);
+  if (answer == Answer::not_ours) forward_signal(signal, info, context);
   errno = error;
 }
 
@@ -185,7 +185,7 @@ void on_fault(int signal, siginfo_t* info, void* context) {
 void install() {
   struct sigaction now {};
   if (sigaction(SIGSEGV, nullptr, &now) != 0 || ((now.sa_flags & SA_SIGINFO) && now.sa_sigaction == on_fault)) return;
-  state.former.store(new Former{now, state.former.load()}, std::memory_order_release);
+  state.previous.store(new PreviousHandler{now, state.previous.load()}, std::memory_order_release);
   struct sigaction ours {};
   ours.sa_sigaction = on_fault;
   ours.sa_flags = SA_SIGINFO | SA_ONSTACK;
@@ -209,7 +209,7 @@ bool start(Serve serve) {
   pthread_sigmask(SIG_SETMASK, &all, &before);
   bool started = true;
   try {
-    for (int number = 0; number < kLanes; ++number) std::thread(run_lane, number).detach();
+    for (int number = 0; number < kFaultThreads; ++number) std::thread(run_fault_thread, number).detach();
   } catch (const std::system_error&) {
     started = false;
   }
@@ -229,7 +229,7 @@ void watch(uint64_t begin, uint64_t end) {
   state.end = std::max(state.end.load(), end);
 }
 
-void keep() {
+void reinstall() {
   const std::lock_guard lock(installing());
   install();
 }

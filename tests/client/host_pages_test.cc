@@ -39,10 +39,10 @@ std::atomic<int> reads{0}, writes{0};
 page_faults::Answer serve(uint64_t address, page_faults::Access access, bool) {
   if (address < base || address >= base + kPages * HostPages::page()) return page_faults::Answer::not_ours;
   const uint64_t page = HostPages::down(address);
-  if (page == base + 63 * HostPages::page()) return page_faults::Answer::lost;
+  if (page == base + 63 * HostPages::page()) return page_faults::Answer::unavailable;
   (access == page_faults::Access::write ? writes : reads).fetch_add(1);
   const bool done = pages->protect(page, HostPages::page(), access == page_faults::Access::read ? HostPages::Use::read : HostPages::Use::write);
-  return done ? page_faults::Answer::served : page_faults::Answer::lost;
+  return done ? page_faults::Answer::served : page_faults::Answer::unavailable;
 }
 
 struct Shown {
@@ -51,7 +51,7 @@ struct Shown {
     pages = owned.get();
     REQUIRE(pages->show(base, kPages * HostPages::page(), HostPages::Use::none));
     REQUIRE(page_faults::start(serve));
-    page_faults::keep();  // each test case puts a handler of its own in the place of what was there
+    page_faults::reinstall();  // each test case puts a handler of its own in the place of what was there
     page_faults::watch(base, base + kPages * HostPages::page());
   }
   std::unique_ptr<HostPages> owned;
@@ -135,7 +135,7 @@ TEST_CASE("forwards unrelated faults to the program's handler") {
   REQUIRE(sigaction(SIGSEGV, &action, &before) == 0);
   touch_nothing();
   CHECK(handled == 1);
-  page_faults::keep();  // as before a launch
+  page_faults::reinstall();  // as before a launch
   touch_nothing();
   CHECK(handled == 2);
   *at(base + 5 * HostPages::page()) = 1;

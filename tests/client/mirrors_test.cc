@@ -30,7 +30,7 @@ struct Variable {
     test::reset(address, bytes);
     std::fill(fake_device().memory.begin(), fake_device().memory.end(), std::byte{'d'});
     REQUIRE(mirrors().add_variable(no_session(), &context, address, bytes) == CUDA_SUCCESS);
-    page_faults::keep();  // each test case puts a handler of its own in the place of what was there
+    page_faults::reinstall();  // each test case puts a handler of its own in the place of what was there
   }
   ~Variable() {
     mirrors().forget_context(context);  // else the next test would wait for this one's work
