@@ -119,7 +119,7 @@ bool take_devices(Process& self) {
       log_error("cannot use the server %s: %s", session->server().c_str(), taken.error().message.c_str());
       return false;
     }
-    session->on_host_callback(host_function_turn);
+    session->on_host_callback(dispatch_host_function);
   }
   for (const auto& device : self.devices) {
     auto context = std::make_unique<Context>();

@@ -87,7 +87,7 @@ class HostFunctions {
     return count;
   }
   bool pending() const { return pending_.load() != 0; }
-  void announce(uint64_t id, uint64_t command) {
+  void dispatch(uint64_t id, uint64_t command) {
     std::lock_guard lock(mutex_);
     const auto found = functions_.find(id);
     if (found == functions_.end() || std::erase(found->second->commands, command) == 0) return;
@@ -96,7 +96,7 @@ class HostFunctions {
     run_soon({id, function, CUDA_SUCCESS});
   }
   // No further functions of this command (0: of the session) will be announced.
-  void give_up(const Session& session, uint64_t command, CUresult why) {
+  void cancel(const Session& session, uint64_t command, CUresult why) {
     std::lock_guard lock(mutex_);
     for (auto entry = functions_.begin(); entry != functions_.end();) {
       const auto [id, function] = *entry;
@@ -107,7 +107,7 @@ class HostFunctions {
   }
 
  private:
-  struct Turn {
+  struct PendingCall {
     uint64_t id;
     std::shared_ptr<Function> function;
     // Not CUDA_SUCCESS: the function is not called (a cuStreamAddCallback callback is, with this result).
@@ -115,53 +115,53 @@ class HostFunctions {
   };
   // The program's functions run one after another on one thread. Copies have their own, so that they do not
   // wait for a function in another stream.
-  struct Lane {
-    std::deque<Turn> ready;
+  struct Runner {
+    std::deque<PendingCall> ready;
     std::condition_variable changed;
     bool started = false;
   };
 
   // Call with the mutex held.
-  void run_soon(Turn turn) {
-    Lane& lane = turn.function->of_program() ? of_program_ : copies_;
-    lane.ready.push_back(std::move(turn));
-    if (!lane.started) {
-      lane.started = true;
-      std::thread([this, &lane] { run(lane); }).detach();
+  void run_soon(PendingCall call) {
+    Runner& runner = call.function->of_program() ? program_runner_ : copy_runner_;
+    runner.ready.push_back(std::move(call));
+    if (!runner.started) {
+      runner.started = true;
+      std::thread([this, &runner] { run(runner); }).detach();
     }
-    lane.changed.notify_one();
+    runner.changed.notify_one();
   }
 
-  void run(Lane& lane) {
+  void run(Runner& runner) {
     page_faults::mark_host_function_thread();
     std::unique_lock lock(mutex_);
     for (;;) {
-      lane.changed.wait(lock, [&] { return !lane.ready.empty(); });
-      const Turn turn = std::move(lane.ready.front());
-      lane.ready.pop_front();
+      runner.changed.wait(lock, [&] { return !runner.ready.empty(); });
+      const PendingCall call = std::move(runner.ready.front());
+      runner.ready.pop_front();
       lock.unlock();
-      run(turn);
+      run(call);
       lock.lock();
     }
   }
 
-  void run(const Turn& turn) {
-    const Function& function = *turn.function;
-    const bool is_called = turn.result == CUDA_SUCCESS;
+  void run(const PendingCall& call) {
+    const Function& function = *call.function;
+    const bool is_called = call.result == CUDA_SUCCESS;
     if (is_called && function.is_pending() && shadows().any()) (void)guarded([] { return shadows().after_something(); });
     if (is_called && function.function) function.function(function.user);
-    if (function.callback) function.callback(function.stream, turn.result, function.user);
+    if (function.callback) function.callback(function.stream, call.result, function.user);
     uint64_t behind = is_called && function.action ? function.action() : 0;
     if (mirrors().any() || shadows().any()) behind = push_written(*function.session, behind);
     if (function.is_pending()) --pending_;
-    if (is_called) (void)function.session->post(wire::Command::host_function_done, nullptr, wire::HostFunctionDone{turn.id, behind});
+    if (is_called) (void)function.session->post(wire::Command::host_function_done, nullptr, wire::HostFunctionDone{call.id, behind});
     function.session->receiver().drop_interest();
   }
 
   std::mutex mutex_;
   std::unordered_map<uint64_t, std::shared_ptr<Function>> functions_;
   uint64_t last_id_ = 0;
-  Lane of_program_, copies_;
+  Runner program_runner_, copy_runner_;
   std::atomic<int> pending_{0};  // functions of the program and of graphs that have not ended
 };
 
@@ -203,9 +203,9 @@ CUresult add_callback(CUstream stream, CUstreamCallback callback, void* user, un
 
 namespace gpupool::client {
 
-void host_function_turn(Session& session, uint64_t callback, uint64_t command, CUresult result) {
-  if (result == CUDA_SUCCESS) host_functions().announce(callback, command);
-  else host_functions().give_up(session, command, result);
+void dispatch_host_function(Session& session, uint64_t callback, uint64_t command, CUresult result) {
+  if (result == CUDA_SUCCESS) host_functions().dispatch(callback, command);
+  else host_functions().cancel(session, command, result);
 }
 
 bool host_functions_pending() { return host_functions().pending(); }

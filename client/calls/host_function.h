@@ -13,7 +13,7 @@ namespace gpupool::client {
 // Called by the thread that receives the server's message: passes the function to the thread that runs it, in
 // the order of the messages. `command`: sequence number of the command that it belongs to. If `result` is an
 // error, functions of that command (0: of the session) that have not been announced are not run any more.
-void host_function_turn(Session& session, uint64_t callback, uint64_t command, CUresult result);
+void dispatch_host_function(Session& session, uint64_t callback, uint64_t command, CUresult result);
 
 // True if the program's host functions, or graph nodes that the client runs, are queued or running. They may
 // still write to the source of a later copy.
@@ -34,7 +34,7 @@ template <class Body>
 CUresult post_with_host_functions(Session& session, Context& context, wire::Command command, const Body& body, const std::vector<uint64_t>& ids) {
   const CUresult result = session.post_known(command, context, body, [&](uint64_t sequence) { expect_host_functions(session, sequence, ids); });
   // The session may have failed before the functions were registered: give them up here.
-  if (session.failed()) host_function_turn(session, 0, 0, Session::failure());
+  if (session.failed()) dispatch_host_function(session, 0, 0, Session::failure());
   return result;
 }
 

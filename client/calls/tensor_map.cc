@@ -19,21 +19,21 @@ constexpr size_t kMostKept = 4096;  // cached maps, about 500 bytes each with th
 // Encoded tensor maps, by a key of all arguments. Thread-safe.
 class EncodedMaps {
  public:
-  bool find(const std::string& question, CUtensorMap* map) {
+  bool find(const std::string& key, CUtensorMap* map) {
     const std::lock_guard lock(mutex_);
-    const auto found = answers_.find(question);
-    if (found != answers_.end()) *map = found->second;
-    return found != answers_.end();
+    const auto found = maps_.find(key);
+    if (found != maps_.end()) *map = found->second;
+    return found != maps_.end();
   }
-  void keep(const std::string& question, const CUtensorMap& map) {
+  void keep(const std::string& key, const CUtensorMap& map) {
     const std::lock_guard lock(mutex_);
-    if (answers_.size() >= kMostKept) answers_.clear();
-    answers_[question] = map;
+    if (maps_.size() >= kMostKept) maps_.clear();
+    maps_[key] = map;
   }
 
  private:
   std::mutex mutex_;
-  std::unordered_map<std::string, CUtensorMap> answers_;
+  std::unordered_map<std::string, CUtensorMap> maps_;
 };
 EncodedMaps& encoded_maps() {
   static auto* const only = new EncodedMaps;  // programs call the driver from exit handlers
@@ -41,15 +41,15 @@ EncodedMaps& encoded_maps() {
 }
 
 // The key of a cached result: the bytes of all arguments.
-class Question {
+class CacheKey {
  public:
   template <class... Values>
-  Question& all(const Values&... values) {
+  CacheKey& all(const Values&... values) {
     (array(&values, 1), ...);
     return *this;
   }
   template <class T>
-  Question& array(const T* values, size_t count) {
+  CacheKey& array(const T* values, size_t count) {
     complete_ &= values != nullptr;  // the server rejects null arrays
     if (values) bytes_.append(reinterpret_cast<const char*>(values), count * sizeof *values);
     return *this;
@@ -62,23 +62,23 @@ class Question {
   bool complete_ = true;
 };
 
-size_t less(cuuint32_t rank, cuuint32_t by) { return rank > by ? rank - by : 0; }
+size_t saturating_subtract(cuuint32_t rank, cuuint32_t by) { return rank > by ? rank - by : 0; }
 
-// Checks the map's alignment. `ask` adds all arguments to the key.
-template <class Row, class Ask, class... Arguments>
-CUresult run(CUtensorMap* map, const Ask& ask, Arguments... arguments) {
+// Checks the map's alignment. `add_arguments` adds all arguments to the key.
+template <class Row, class AddArguments, class... Arguments>
+CUresult run(CUtensorMap* map, const AddArguments& add_arguments, Arguments... arguments) {
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
     if (const CUresult result = require_context(&session, &context); result != CUDA_SUCCESS) return result;
     if (const CUresult result = session->before_call(context); result != CUDA_SUCCESS) return result;
     if (!map || reinterpret_cast<uintptr_t>(map) % 64 != 0) return CUDA_ERROR_INVALID_VALUE;
-    Question question;
-    ask(question);
-    question.array(&Row::kId, 1).array(&context->device->ordinal, 1);
-    if (question.complete() && encoded_maps().find(question.bytes(), map)) return CUDA_SUCCESS;
+    CacheKey key;
+    add_arguments(key);
+    key.array(&Row::kId, 1).array(&context->device->ordinal, 1);
+    if (key.complete() && encoded_maps().find(key.bytes(), map)) return CUDA_SUCCESS;
     const CUresult result = Row::at({session, context}, {map, arguments...});
-    if (question.complete() && result == CUDA_SUCCESS) encoded_maps().keep(question.bytes(), *map);
+    if (key.complete() && result == CUDA_SUCCESS) encoded_maps().keep(key.bytes(), *map);
     return result;
   });
 }
@@ -91,12 +91,12 @@ CUDA_EXPORT CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataTyp
                                             CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion,
                                             CUtensorMapFloatOOBfill fill) {
   if (rank > kMaxRank) return CUDA_ERROR_INVALID_VALUE;
-  const auto ask = [&](Question& question) {
-    question.all(type, rank, address, interleave, swizzle, promotion, fill);
-    question.array(sizes, rank).array(strides, less(rank, 1)).array(box, rank).array(element_strides, rank);
+  const auto add_arguments = [&](CacheKey& key) {
+    key.all(type, rank, address, interleave, swizzle, promotion, fill);
+    key.array(sizes, rank).array(strides, saturating_subtract(rank, 1)).array(box, rank).array(element_strides, rank);
   };
-  return run<rows::cuTensorMapEncodeTiled>(map, ask, type, rank, address, sizes, strides, box, element_strides, interleave, swizzle,
-                                           promotion, fill);
+  return run<rows::cuTensorMapEncodeTiled>(map, add_arguments, type, rank, address, sizes, strides, box, element_strides, interleave,
+                                           swizzle, promotion, fill);
 }
 
 CUDA_EXPORT CUresult cuTensorMapEncodeIm2col(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address, const cuuint64_t* sizes,
@@ -104,16 +104,17 @@ CUDA_EXPORT CUresult cuTensorMapEncodeIm2col(CUtensorMap* map, CUtensorMapDataTy
                                              cuuint32_t pixels, const cuuint32_t* element_strides, CUtensorMapInterleave interleave,
                                              CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
   if (rank > kMaxRank) return CUDA_ERROR_INVALID_VALUE;
-  const auto ask = [&](Question& question) {
-    question.all(type, rank, address, channels, pixels, interleave, swizzle, promotion, fill);
-    question.array(sizes, rank).array(strides, less(rank, 1)).array(lower, less(rank, 2)).array(upper, less(rank, 2)).array(element_strides, rank);
+  const auto add_arguments = [&](CacheKey& key) {
+    key.all(type, rank, address, channels, pixels, interleave, swizzle, promotion, fill);
+    key.array(sizes, rank).array(strides, saturating_subtract(rank, 1)).array(lower, saturating_subtract(rank, 2));
+    key.array(upper, saturating_subtract(rank, 2)).array(element_strides, rank);
   };
-  return run<rows::cuTensorMapEncodeIm2col>(map, ask, type, rank, address, sizes, strides, lower, upper, channels, pixels, element_strides,
-                                            interleave, swizzle, promotion, fill);
+  return run<rows::cuTensorMapEncodeIm2col>(map, add_arguments, type, rank, address, sizes, strides, lower, upper, channels, pixels,
+                                            element_strides, interleave, swizzle, promotion, fill);
 }
 
 CUDA_EXPORT CUresult cuTensorMapReplaceAddress(CUtensorMap* map, void* address) {
-  return run<rows::cuTensorMapReplaceAddress>(map, [&](Question& question) { question.all(address).array(map, 1); }, address);
+  return run<rows::cuTensorMapReplaceAddress>(map, [&](CacheKey& key) { key.all(address).array(map, 1); }, address);
 }
 
 #if CUDA_VERSION >= 12080
@@ -123,11 +124,11 @@ CUDA_EXPORT CUresult cuTensorMapEncodeIm2colWide(CUtensorMap* map, CUtensorMapDa
                                                  CUtensorMapInterleave interleave, CUtensorMapIm2ColWideMode mode, CUtensorMapSwizzle swizzle,
                                                  CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
   if (rank > kMaxRank) return CUDA_ERROR_INVALID_VALUE;
-  const auto ask = [&](Question& question) {
-    question.all(type, rank, address, lower, upper, channels, pixels, interleave, mode, swizzle, promotion, fill);
-    question.array(sizes, rank).array(strides, less(rank, 1)).array(element_strides, rank);
+  const auto add_arguments = [&](CacheKey& key) {
+    key.all(type, rank, address, lower, upper, channels, pixels, interleave, mode, swizzle, promotion, fill);
+    key.array(sizes, rank).array(strides, saturating_subtract(rank, 1)).array(element_strides, rank);
   };
-  return run<rows::cuTensorMapEncodeIm2colWide>(map, ask, type, rank, address, sizes, strides, lower, upper, channels, pixels,
+  return run<rows::cuTensorMapEncodeIm2colWide>(map, add_arguments, type, rank, address, sizes, strides, lower, upper, channels, pixels,
                                                 element_strides, interleave, mode, swizzle, promotion, fill);
 }
 #endif
