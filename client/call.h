@@ -134,13 +134,13 @@ struct Call<Id, M, CUresult (*)(A...), Roles...> {
     wire::Buffer request;
     wire::Writer writer(request);
     write(writer);
-    std::string key = Answers::key(Id, Session::handle_of(context), request);
-    if (auto known = session.answers().find(key)) {
+    std::string key = ReplyCache::key(Id, Session::handle_of(context), request);
+    if (auto known = session.reply_cache().find(key)) {
       reply = std::move(*known);
       return CUDA_SUCCESS;
     }
     const CUresult result = session.call(Id, context, write, reply);
-    if (result == CUDA_SUCCESS) session.answers().keep(std::move(key), reply);
+    if (result == CUDA_SUCCESS) session.reply_cache().keep(std::move(key), reply);
     return result;
   }
   static constexpr bool kHasStream = (std::is_same_v<Roles, cuda::role::stream> || ...);
@@ -181,7 +181,7 @@ struct Call<Id, M, CUresult (*)(A...), Roles...> {
     Ends ends{*session, context};
     if (const CUresult result = Row::check(arguments, ends); result != CUDA_SUCCESS) return result;
     const auto write = [&](wire::Writer& writer) { Row::write_request(writer, arguments, ends); };
-    if constexpr (kSetsKernels) session->answers().forget();
+    if constexpr (kSetsKernels) session->reply_cache().forget();
     if constexpr (!kWaits) {
       return session->post(Id, context, write);
     } else {

@@ -12,7 +12,7 @@
 #include <string>
 
 #include "client/address_space.h"
-#include "client/answers.h"
+#include "client/reply_cache.h"
 #include "client/bulk_links.h"
 #include "client/command_queue.h"
 #include "client/context.h"
@@ -43,7 +43,7 @@ class Session {
   bool launch_blocking() const { return settings_.launch_blocking; }
   bool memory_limited() const { return receiver_.memory_limited(); }
   AddressSpace& addresses() { return addresses_; }
-  Answers& answers() { return answers_; }
+  ReplyCache& reply_cache() { return reply_cache_; }
   // Creates a handle of this session; see HandleTable::mint().
   uint64_t mint(Kind kind, std::unique_ptr<Object> object);
   // The nonce for naming an image to the server; null: the server does not keep images of this size, so it
@@ -169,7 +169,7 @@ class Session {
   RegisteredMemory registered_;
   std::mutex share_mutex_;  // keeps descriptors in the order of their commands
   AddressSpace addresses_;
-  Answers answers_;
+  ReplyCache reply_cache_;
   std::vector<hello::Device> offered_;
   wire::AddressRange proposed_{};  // proposed by the server in its hello
   int driver_version_ = 0;

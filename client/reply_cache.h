@@ -12,7 +12,7 @@
 
 namespace gpupool::client {
 
-class Answers {
+class ReplyCache {
  public:
   static std::string key(uint16_t id, uint64_t context, const wire::Buffer& request) {
     std::string key(reinterpret_cast<const char*>(request.data()), request.size());
@@ -21,24 +21,24 @@ class Answers {
   }
   std::optional<wire::Buffer> find(const std::string& key) const {
     std::lock_guard lock(mutex_);
-    const auto found = answers_.find(key);
-    return found == answers_.end() ? std::nullopt : std::optional(found->second);
+    const auto found = replies_.find(key);
+    return found == replies_.end() ? std::nullopt : std::optional(found->second);
   }
-  void keep(std::string key, const wire::Buffer& answer) {
+  void keep(std::string key, const wire::Buffer& reply) {
     std::lock_guard lock(mutex_);
-    if (answers_.size() >= kMost) answers_.clear();
-    answers_.insert_or_assign(std::move(key), answer);
+    if (replies_.size() >= kMost) replies_.clear();
+    replies_.insert_or_assign(std::move(key), reply);
   }
   // Call when a setting that the replies depend on has changed.
   void forget() {
     std::lock_guard lock(mutex_);
-    answers_.clear();
+    replies_.clear();
   }
 
  private:
   static constexpr size_t kMost = 4096;
   mutable std::mutex mutex_;
-  std::unordered_map<std::string, wire::Buffer> answers_;
+  std::unordered_map<std::string, wire::Buffer> replies_;
 };
 
 }  // namespace gpupool::client
