@@ -62,7 +62,7 @@ struct ConditionalWork {
   uint64_t condition = 0;
   uint32_t type = 0;           // CUgraphConditionalNodeType
   std::vector<std::shared_ptr<Graph>> bodies;
-  std::vector<CUgraph> lent;   // handles of `bodies`, as given to the program
+  std::vector<CUgraph> body_handles;  // handles of `bodies`, as given to the program
 };
 using NodeWork = std::variant<std::monostate, KernelWork, FillWork, CopyWork, HostWork, EventWork, ChildWork, OperationsWork,
                               AllocWork, FreeWork, ConditionalWork>;
@@ -77,7 +77,7 @@ struct GraphCondition {
 
 // Copies of a node's parameters and the array of their addresses, which cuGraphKernelNodeGetParams returns to
 // the program.
-struct LentParameters {
+struct ReturnedParameters {
   std::vector<std::byte> values;
   std::vector<void*> addresses;
 };
@@ -90,7 +90,7 @@ struct GraphNode {
   uint64_t original = 0;   // handle of the node that this one was cloned from; 0: none
   NodeWork work;
   // One per kernel layout; programs keep using the pointers after setting parameters.
-  std::vector<std::unique_ptr<LentParameters>> lent;
+  std::vector<std::unique_ptr<ReturnedParameters>> returned_parameters;
   std::vector<GraphNode*> dependencies;
   cuda::EdgesFrom<GraphNode> edges;  // edge data of `dependencies`
   std::vector<GraphNode*> dependents;

@@ -258,8 +258,8 @@ CUresult function_of_kernel(Session& session, Context* context, uint64_t given, 
   return CUDA_SUCCESS;
 }
 
-CUresult go_to_function(Session* session, Context* context, Function** function) {
-  if (!context || !(*function)->varies.load(std::memory_order_acquire)) [[likely]] return CUDA_SUCCESS;
+CUresult resolve_function(Session* session, Context* context, Function** function) {
+  if (!context || !(*function)->attributes_vary.load(std::memory_order_acquire)) [[likely]] return CUDA_SUCCESS;
   uint64_t handle = 0;
   if (const CUresult result = function_of_kernel(*session, context, (*function)->handle, &handle); result != CUDA_SUCCESS) return result;
   *function = handles().find_as<Function>(Kind::function, handle);
@@ -342,10 +342,10 @@ void Code::forget_globals() {
 
 CUresult Code::ensure_loaded(Session& other) {
   const uint64_t bit = uint64_t{1} << other.index();
-  if (session == &other || elsewhere.load(std::memory_order_acquire) & bit) return CUDA_SUCCESS;
+  if (session == &other || loaded_sessions.load(std::memory_order_acquire) & bit) return CUDA_SUCCESS;
   if (cuda::kind_of(handle) != Kind::library) return CUDA_ERROR_INVALID_HANDLE;
   std::lock_guard lock(mutex);
-  if (elsewhere.load() & bit) return CUDA_SUCCESS;
+  if (loaded_sessions.load() & bit) return CUDA_SUCCESS;
   wire::Buffer reply;
   cuda::Bundle whole;
   CUresult result = whole.parse(bundle);
@@ -353,23 +353,23 @@ CUresult Code::ensure_loaded(Session& other) {
   wire::Reader reader(reply);
   log = reader.get_text();
   deliver_log(log, result, {});
-  if (result == CUDA_SUCCESS) elsewhere.fetch_or(bit);
+  if (result == CUDA_SUCCESS) loaded_sessions.fetch_or(bit);
   return result;
 }
 
 CUresult Function::ensure_loaded(Session& other) {
   const uint64_t bit = uint64_t{1} << other.index();
-  if (session == &other || elsewhere.load(std::memory_order_acquire) & bit) return CUDA_SUCCESS;
+  if (session == &other || loaded_sessions.load(std::memory_order_acquire) & bit) return CUDA_SUCCESS;
   auto* const library = handles().find_as<Code>(Kind::library, owner);
   if (cuda::kind_of(handle) != Kind::kernel || !library) return CUDA_ERROR_INVALID_HANDLE;
   if (const CUresult result = library->ensure_loaded(other); result != CUDA_SUCCESS) return result;
   std::lock_guard lock(mutex);
-  if (elsewhere.load() & bit) return CUDA_SUCCESS;
+  if (loaded_sessions.load() & bit) return CUDA_SUCCESS;
   // Its parameters are the same on every server. Its attributes may differ, and are queried per device
   // (cuKernelGetAttribute).
   wire::Buffer reply;
   const CUresult result = other.call(wire::Command::get_kernel, nullptr, name, reply, wire::GetFunction{handle, owner});
-  if (result == CUDA_SUCCESS) elsewhere.fetch_or(bit);
+  if (result == CUDA_SUCCESS) loaded_sessions.fetch_or(bit);
   return result;
 }
 

@@ -23,7 +23,7 @@ struct Function : Object {
   std::atomic<int> attributes[wire::kFunctionAttributes] = {};
   // Functions of kernels: bitmask of the attributes set by cuFuncSetAttribute; they override later
   // cuKernelSetAttribute calls.
-  std::atomic<uint32_t> own{0};
+  std::atomic<uint32_t> explicit_attributes{0};
   uint64_t kernel = 0;  // functions of kernels: handle of the kernel
   static_assert(wire::kFunctionAttributes <= 32);
   // Kernels: their function in each context, by context handle and epoch (cuKernelGetFunction).
@@ -31,8 +31,8 @@ struct Function : Object {
   std::map<std::pair<uint64_t, uint32_t>, uint64_t> functions;
   // Kernels: values set by cuKernelSetAttribute, by device and attribute; guarded by mutex.
   std::map<std::pair<CUdevice, int>, int> set_for;
-  std::atomic<bool> varies{false};  // kernels: some of their functions have attributes of their own
-  std::atomic<uint64_t> elsewhere{0};  // bitmask of other sessions that know it, by Session::index()
+  std::atomic<bool> attributes_vary{false};  // kernels: their attributes may differ between contexts
+  std::atomic<uint64_t> loaded_sessions{0};  // bitmask of other sessions that know it, by Session::index()
   // State of the launch calls of CUDA 2 (calls/launch_old.cc); guarded by mutex.
   struct OldLaunch {
     uint32_t block[3] = {1, 1, 1};
@@ -58,7 +58,7 @@ struct Code : Object {  // a module or a library
   uint64_t library = 0;
   std::vector<std::byte> bundle;       // libraries: the image, kept if further servers may need it
   std::vector<wire::JitOption> options;  // libraries: the JIT options of the image
-  std::atomic<uint64_t> elsewhere{0};  // bitmask of other sessions that have it, as in Function
+  std::atomic<uint64_t> loaded_sessions{0};  // bitmask of other sessions that have it, as in Function
   // Libraries: the compiler's log. If the device has no code of the library, it is the reason, logged when a
   // call needs code. Guarded by mutex.
   std::string log;
@@ -98,7 +98,7 @@ CUresult look_up(Session& session, Context* context, Kind owner_kind, Kind kind,
 CUresult function_of_kernel(Session& session, Context* context, uint64_t kernel, uint64_t* function);
 // If *function is a kernel whose functions have attributes of their own, replaces it by its function in the
 // context (null: no context is current; nothing happens).
-CUresult go_to_function(Session* session, Context* context, Function** function);
+CUresult resolve_function(Session* session, Context* context, Function** function);
 // Returns the names of all kernels of a module or library, in the server's order: from memory, or from the
 // server.
 CUresult kernel_names(Session& session, Context* context, Kind owner_kind, uint64_t owner, const std::vector<std::string>** names);

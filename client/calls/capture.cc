@@ -105,17 +105,17 @@ CUresult info(CUstream given, CUstreamCaptureStatus* status, cuuint64_t* id = nu
     if (id) *id = capture->id;
     if (graph) *graph = graph_handle(*capture->graph);
     // CUDA lends the lists until the next call about the stream; one list per thread meets that.
-    thread_local std::vector<CUgraphNode> lent;
-    thread_local std::vector<CUgraphEdgeData> lent_edges;
-    lent.clear();
-    lent_edges.clear();
+    thread_local std::vector<CUgraphNode> returned_nodes;
+    thread_local std::vector<CUgraphEdgeData> returned_edges;
+    returned_nodes.clear();
+    returned_edges.clear();
     for (const auto& before : frontier) {
-      lent.push_back(node_handle(*before.node));
-      lent_edges.push_back(cuda::to_cuda(before.edge));
+      returned_nodes.push_back(node_handle(*before.node));
+      returned_edges.push_back(cuda::to_cuda(before.edge));
     }
-    if (dependencies) *dependencies = lent.data();
-    if (edges) *edges = lent_edges.data();
-    if (count) *count = lent.size();
+    if (dependencies) *dependencies = returned_nodes.data();
+    if (edges) *edges = returned_edges.data();
+    if (count) *count = returned_nodes.size();
     return CUDA_SUCCESS;
   });
 }

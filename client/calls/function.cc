@@ -51,8 +51,8 @@ bool is_set_already(Function* function, CUfunction_attribute attribute, int valu
   Context* context = nullptr;
   if (!is_known(attribute) || require_context(&session, &context) != CUDA_SUCCESS) return false;
   if (session->before_call(context) != CUDA_SUCCESS) return false;  // the forwarded call reports the error
-  if (go_to_function(session, context, &function) != CUDA_SUCCESS) return false;
-  return (function->own.load() >> attribute & 1) != 0 && function->attributes[attribute].load() == value;
+  if (resolve_function(session, context, &function) != CUDA_SUCCESS) return false;
+  return (function->explicit_attributes.load() >> attribute & 1) != 0 && function->attributes[attribute].load() == value;
 }
 
 }  // namespace
@@ -62,7 +62,7 @@ CUDA_EXPORT CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribu
   if (const CUresult result = find(given, &function); result != CUDA_SUCCESS) return result;
   if (!value || !is_known(attribute)) return CUDA_ERROR_INVALID_VALUE;
   return guarded([&]() -> CUresult {
-    if (const CUresult result = go_to_function(current_session(), current_context(), &function); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = resolve_function(current_session(), current_context(), &function); result != CUDA_SUCCESS) return result;
     *value = function->attributes[attribute].load();
     return CUDA_SUCCESS;
   });
@@ -78,9 +78,11 @@ CUDA_EXPORT CUresult cuFuncSetAttribute(CUfunction given, CUfunction_attribute a
     if (!is_known(attribute)) return CUDA_SUCCESS;
     // A kernel stands for its function in the current context.
     const bool is_kernel = cuda::kind_of(function->handle) == Kind::kernel;
-    if (auto* const kernel = is_kernel ? function : handles().find_as<Function>(Kind::kernel, function->kernel)) kernel->varies = true;
-    if (const CUresult result = go_to_function(current_session(), current_context(), &function); result != CUDA_SUCCESS) return result;
-    function->own |= 1u << attribute;
+    if (auto* const kernel = is_kernel ? function : handles().find_as<Function>(Kind::kernel, function->kernel)) {
+      kernel->attributes_vary = true;
+    }
+    if (const CUresult result = resolve_function(current_session(), current_context(), &function); result != CUDA_SUCCESS) return result;
+    function->explicit_attributes |= 1u << attribute;
     function->attributes[attribute] = value;
     return CUDA_SUCCESS;
   });
@@ -128,14 +130,14 @@ CUDA_EXPORT CUresult cuKernelSetAttribute(CUfunction_attribute attribute, int va
     if (result != CUDA_SUCCESS || !is_known(attribute)) return result;
     const std::lock_guard lock(function->mutex);
     function->set_for[{device, attribute}] = value;
-    if (devices().size() > 1) function->varies = true;
+    if (devices().size() > 1) function->attributes_vary = true;
     else function->attributes[attribute] = value;
     // Functions of this kernel in contexts of this device follow, unless they have a value of their own:
     // launches are checked against the function's attributes.
     for (const auto& [where, handle] : function->functions) {
       const auto* const context = handles().find_as<Context>(Kind::context, where.first);
       auto* const made = handles().find_as<Function>(Kind::function, handle);
-      if (!made || !context || context->device->ordinal != device || made->own.load() >> attribute & 1) continue;
+      if (!made || !context || context->device->ordinal != device || made->explicit_attributes.load() >> attribute & 1) continue;
       made->attributes[attribute] = value;
     }
     return CUDA_SUCCESS;

@@ -32,7 +32,7 @@ CUresult gpupool::client::make_conditional_work(const CUDA_CONDITIONAL_NODE_PARA
   for (unsigned i = 0; i < params.size; ++i) {
     work.bodies.push_back(std::make_shared<Graph>());
     if (publish(work.bodies.back()) == 0) return CUDA_ERROR_OUT_OF_MEMORY;
-    work.lent.push_back(graph_handle(*work.bodies.back()));
+    work.body_handles.push_back(graph_handle(*work.bodies.back()));
   }
   return CUDA_SUCCESS;
 }

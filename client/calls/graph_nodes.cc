@@ -129,27 +129,27 @@ CUresult set(CUgraphNode handle, CUgraphNodeType type, Make&& make) {
 
 // Returns the node's present parameters. The addresses stay the same while the node's kernels have parameters
 // of the same sizes.
-void** lend_parameters(GraphNode& node, const KernelWork& kernel, const Function* function) {
+void** return_parameters(GraphNode& node, const KernelWork& kernel, const Function* function) {
   const size_t count = function ? function->parameters.size() : 0;
-  const auto same_layout = [&](const auto& lent) {
-    return lent->values.size() == kernel.launch.parameter_bytes && lent->addresses.size() == count;
+  const auto same_layout = [&](const auto& returned) {
+    return returned->values.size() == kernel.launch.parameter_bytes && returned->addresses.size() == count;
   };
-  auto found = std::find_if(node.lent.begin(), node.lent.end(), same_layout);
-  if (found == node.lent.end()) {
-    node.lent.push_back(std::make_unique<LentParameters>());
-    found = node.lent.end() - 1;
+  auto found = std::find_if(node.returned_parameters.begin(), node.returned_parameters.end(), same_layout);
+  if (found == node.returned_parameters.end()) {
+    node.returned_parameters.push_back(std::make_unique<ReturnedParameters>());
+    found = node.returned_parameters.end() - 1;
     (*found)->values.resize(kernel.launch.parameter_bytes);
     (*found)->addresses.resize(count);
   }
-  LentParameters& lent = **found;
+  ReturnedParameters& returned = **found;
   const auto first = kernel.tail.begin() + static_cast<ptrdiff_t>(kernel.launch.attribute_count * sizeof(CUlaunchAttribute));
-  std::copy_n(first, lent.values.size(), lent.values.begin());
+  std::copy_n(first, returned.values.size(), returned.values.begin());
   for (size_t i = 0; i < count; ++i) {
     const auto& parameter = function->parameters[i];
-    const bool there = parameter.offset + parameter.size <= lent.values.size();
-    lent.addresses[i] = there ? lent.values.data() + parameter.offset : nullptr;
+    const bool there = parameter.offset + parameter.size <= returned.values.size();
+    returned.addresses[i] = there ? returned.values.data() + parameter.offset : nullptr;
   }
-  return lent.addresses.data();
+  return returned.addresses.data();
 }
 
 template <class Params>
@@ -163,7 +163,7 @@ void get_kernel(GraphNode& node, Params* params) {
   params->blockDimY = kernel.launch.block[1];
   params->blockDimZ = kernel.launch.block[2];
   params->sharedMemBytes = kernel.launch.shared_bytes;
-  params->kernelParams = lend_parameters(node, kernel, find_function(params->func));
+  params->kernelParams = return_parameters(node, kernel, find_function(params->func));
   params->extra = nullptr;
 }
 
@@ -239,7 +239,7 @@ CUresult gpupool::client::add_conditional_node(NODE_ARGUMENTS, CUDA_CONDITIONAL_
   return add(NODE, CU_GRAPH_NODE_TYPE_CONDITIONAL, params.ctx, [&](Context*, NodeWork& work) {
     ConditionalWork made;
     const CUresult result = make_conditional_work(params, made);
-    params.phGraph_out = made.lent.data();  // the array lives in the node
+    params.phGraph_out = made.body_handles.data();  // the array lives in the node
     work = std::move(made);
     return result;
   });

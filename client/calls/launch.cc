@@ -128,7 +128,7 @@ CUresult prepare(const Request& request, Session& session, Context& context, Pre
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   if (const CUresult result = function->ensure_loaded(session); result != CUDA_SUCCESS) return result;
   Function* settings = function;
-  if (const CUresult result = go_to_function(&session, &context, &settings); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = resolve_function(&session, &context, &settings); result != CUDA_SUCCESS) return result;
   const auto limits = limits_of(*context.device, *settings);
   if (const CUresult result = cuda::check_launch(request.shape, limits); result != CUDA_SUCCESS) return result;
   if (request.attribute_count > wire::kMaxLaunchAttributes) return CUDA_ERROR_INVALID_VALUE;

@@ -61,7 +61,7 @@ CUDA_EXPORT CUresult cuLibraryUnload(CUlibrary library) {
     for (const auto& [context, handle] : modules) handles().retire(handle);
     code->forget_globals();
     for (const auto& session : sessions()) {
-      if (!(code->elsewhere.load() >> session->index() & 1)) continue;
+      if (!(code->loaded_sessions.load() >> session->index() & 1)) continue;
       (void)session->post(rows::cuLibraryUnload::kId, nullptr, [&](wire::Writer& writer) { writer.put(code->handle); });
     }
     return rows::cuLibraryUnload::forward(library);
