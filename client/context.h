@@ -61,8 +61,8 @@ struct Context : Object {
   // Under a memory quota: the largest local memory per thread, in bytes, for which the server has found room
   // (lower 32 bits), and the context's epoch at that time (upper 32 bits).
   std::atomic<uint64_t> local_memory{0};
-  std::atomic<uint64_t> touches{0};  // number of its last work that may use memory of mirrors.h
-  std::atomic<uint64_t> waited{0};   // touches up to this number are known to be complete
+  std::atomic<uint64_t> last_mirror_use{0};  // number of its last work that may use memory of mirrors.h
+  std::atomic<uint64_t> completed_mirror_use{0};  // uses up to this number are known to be complete
 };
 
 struct ThreadState {

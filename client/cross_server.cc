@@ -242,11 +242,11 @@ CUresult synchronize_stream(Context& context, CUstream stream) {
 
 CUresult synchronize_context(Context& context) {
   wire::Buffer reply;
-  const uint64_t touches = mirrors().touches_of(context), last = shadows().last_use();
+  const uint64_t last_mirror_use = mirrors().last_use_of(context), last = shadows().last_use();
   context.writes_host_memory.store(false, std::memory_order_relaxed);
   const CUresult result =
       context.session->call(static_cast<uint16_t>(wire::Command::synchronize_context), &context, [](wire::Writer&) {}, reply);
-  if (result == CUDA_SUCCESS && touches != 0) Mirrors::waited(context, touches);
+  if (result == CUDA_SUCCESS && last_mirror_use != 0) Mirrors::note_completed(context, last_mirror_use);
   return result == CUDA_SUCCESS && shadows().any() ? shadows().after_context(context, last) : result;
 }
 

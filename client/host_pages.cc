@@ -72,7 +72,7 @@ void HostPages::hide(uint64_t address, uint64_t bytes) {
   (void)fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(address - base_), static_cast<off_t>(bytes));
 }
 
-void HostPages::touched(uint64_t begin, uint64_t end, const std::function<void(uint64_t, uint64_t)>& found) const {
+void HostPages::for_each_populated(uint64_t begin, uint64_t end, const std::function<void(uint64_t, uint64_t)>& found) const {
   for (uint64_t at = begin; at < end;) {
     const off_t data = lseek(file_, static_cast<off_t>(at - base_), SEEK_DATA);
     if (data < 0 || base_ + static_cast<uint64_t>(data) >= end) return;

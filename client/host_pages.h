@@ -3,8 +3,8 @@
 // sees it, and the client never faults.
 //
 // The memory is a memfd as long as the range; only touched pages take memory. The kernel knows which pages
-// were ever touched (touched()). A forked child inherits none of the pages, as with CUDA. Used by Mirrors
-// under its mutex. Not thread-safe, except alias().
+// were ever touched (for_each_populated()). A forked child inherits none of the pages, as with CUDA. Used by
+// Mirrors under its mutex. Not thread-safe, except alias().
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -39,7 +39,7 @@ class HostPages {
   void hide(uint64_t address, uint64_t bytes);
   std::byte* alias(uint64_t address) const { return alias_ + (address - base_); }
   // Calls `found(begin, end)` for each part that was ever touched.
-  void touched(uint64_t begin, uint64_t end, const std::function<void(uint64_t, uint64_t)>& found) const;
+  void for_each_populated(uint64_t begin, uint64_t end, const std::function<void(uint64_t, uint64_t)>& found) const;
 
  private:
   HostPages(uint64_t base, uint64_t size, int file, std::byte* alias, bool owned)

@@ -8,12 +8,12 @@
 namespace gpupool::client {
 
 struct Mirrors::Mirror {
-  struct Piece {
+  struct ByteRange {
     uint64_t begin, end;
   };
   uint64_t begin = 0, end = 0;  // whole pages
   // Byte ranges that are transferred: everything, except around variables of modules.
-  std::vector<Piece> pieces;
+  std::vector<ByteRange> ranges;
   uint64_t address = 0;         // of the allocation
   bool managed = true;
   HostPages* pages = nullptr;
@@ -26,8 +26,8 @@ struct Mirrors::Mirror {
   std::vector<State> states;
   bool with_host = false;
   // Last work that used it other than as global memory: in the stream that it is attached to, or a copy.
-  uint64_t touch = 0, touch_context = 0, touch_stream = 0;
-  bool touched_by_stream = false;  // that stream's work only
+  uint64_t last_use = 0, last_use_context = 0, last_use_stream = 0;
+  bool used_by_stream_only = false;  // that stream's work only
   unsigned uses = 0;               // copies and fills that are being queued
   size_t next = 0;       // next block in a sequential access, for prefetching
   size_t ahead = 1;      // number of blocks to fetch at a sequential fault

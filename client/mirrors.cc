@@ -43,7 +43,7 @@ HostPages* Mirrors::zone(Session& session) {
 CUresult Mirrors::add(std::unique_ptr<Mirror> mirror, HostPages::Use use, State state) {
   mirror->block = std::max(kSmallestBlock, std::bit_ceil((mirror->end - mirror->begin) / kMostBlocks));
   mirror->states.assign((mirror->end - mirror->begin + mirror->block - 1) / mirror->block, state);
-  if (!page_faults::start(serve)) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!page_faults::start(handle_fault)) return CUDA_ERROR_OUT_OF_MEMORY;
   if (!mirror->pages->show(mirror->begin, mirror->end - mirror->begin, use)) {
     if (mirror->managed) mirror->pages->hide(mirror->begin, mirror->end - mirror->begin);
     // The memory remains the program's.
@@ -63,7 +63,7 @@ CUresult Mirrors::add_managed(Session& session, Context& context, uint64_t addre
   auto mirror = std::make_unique<Mirror>();
   mirror->begin = mirror->address = address;
   mirror->end = HostPages::up(address + bytes);
-  mirror->pieces = {{address, address + bytes}};
+  mirror->ranges = {{address, address + bytes}};
   mirror->session = &session;
   mirror->context = context.handle;
   mirror->attachment = attachment;
@@ -77,12 +77,12 @@ CUresult Mirrors::add_pinned(Session& session, Context& context, uint64_t addres
   auto mirror = std::make_unique<Mirror>();
   mirror->begin = mirror->address = address;
   mirror->end = HostPages::up(address + bytes);
-  mirror->pieces = {{address, address + bytes}};
+  mirror->ranges = {{address, address + bytes}};
   mirror->managed = false;
   mirror->session = &session;
   mirror->context = context.handle;
   mirror->pages = zone(session);
-  if (!mirror->pages || !page_faults::start(serve)) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!mirror->pages || !page_faults::start(handle_fault)) return CUDA_ERROR_OUT_OF_MEMORY;
   // A thread that writes meanwhile blocks in its fault until the pages have been replaced.
   page_faults::watch(mirror->begin, mirror->end);
   HostPages& pages = *mirror->pages;
@@ -104,10 +104,10 @@ CUresult Mirrors::add_variable(Session& session, Context* context, uint64_t addr
     uint64_t next = at + HostPages::page();
     if (Mirror* const known = containing(at)) {
       next = std::min(known->end, HostPages::up(end));
-      const Mirror::Piece piece{std::max(at, address), std::min(next, end)};
-      const bool again = std::any_of(known->pieces.begin(), known->pieces.end(),
-                                     [&](const Mirror::Piece& had) { return had.begin == piece.begin && had.end == piece.end; });
-      const size_t first = known->index(piece.begin), last = known->index(piece.end - 1) + 1;
+      const Mirror::ByteRange range{std::max(at, address), std::min(next, end)};
+      const bool again = std::any_of(known->ranges.begin(), known->ranges.end(),
+                                     [&](const Mirror::ByteRange& had) { return had.begin == range.begin && had.end == range.end; });
+      const size_t first = known->index(range.begin), last = known->index(range.end - 1) + 1;
       if (context) known->context = context->handle;
       if (again) {  // seen again in a new context: the program's data belonged to the old one
         if (!set(*known, first, last, State::device)) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -118,7 +118,7 @@ CUresult Mirrors::add_variable(Session& session, Context* context, uint64_t addr
         // whole.
         const CUresult result = known->with_host ? push(*known, first, last, State::device) : CUDA_SUCCESS;
         if (result != CUDA_SUCCESS) return result;
-        known->pieces.push_back(piece);
+        known->ranges.push_back(range);
       }
       at = next;
       continue;
@@ -128,7 +128,7 @@ CUresult Mirrors::add_variable(Session& session, Context* context, uint64_t addr
     mirror->begin = at;
     mirror->address = address;
     mirror->end = next;
-    mirror->pieces = {{std::max(at, address), std::min(next, end)}};
+    mirror->ranges = {{std::max(at, address), std::min(next, end)}};
     mirror->session = &session;
     mirror->context = context ? context->handle : 0;
     mirror->own_pages = HostPages::create(at, next - at, false);
@@ -180,13 +180,13 @@ std::optional<Mirrors::About> Mirrors::find(uint64_t address) const {
   const std::lock_guard lock(mutex_);
   const Mirror* const mirror = containing(address);
   if (!mirror) return std::nullopt;
-  for (const auto& piece : mirror->pieces) {
-    if (address >= piece.begin && address < piece.end) return About{piece.begin, piece.end - piece.begin, mirror->session, mirror->managed};
+  for (const auto& range : mirror->ranges) {
+    if (address >= range.begin && address < range.end) return About{range.begin, range.end - range.begin, mirror->session, mirror->managed};
   }
   return std::nullopt;
 }
 
-bool Mirrors::touches(uint64_t address, uint64_t bytes) const {
+bool Mirrors::overlaps(uint64_t address, uint64_t bytes) const {
   if (!any() || bytes == 0) return false;
   const std::lock_guard lock(mutex_);
   if (containing(address)) return true;
@@ -231,8 +231,8 @@ Context* Mirrors::context_of(const Mirror& mirror) const {
 }
 
 CUresult Mirrors::send(const Mirror& mirror, Context& context, uint64_t begin, uint64_t end) {
-  for (const auto& piece : mirror.pieces) {
-    const uint64_t from = std::max(piece.begin, begin), to = std::min(piece.end, end);
+  for (const auto& range : mirror.ranges) {
+    const uint64_t from = std::max(range.begin, begin), to = std::min(range.end, end);
     if (from >= to) continue;
     if (const CUresult result = push_to_device(context, from, mirror.pages->alias(from), to - from); result != CUDA_SUCCESS) return result;
   }
@@ -261,7 +261,7 @@ CUresult Mirrors::push(Mirror& mirror, size_t first, size_t last, State state) {
     while (until < last && before[until - first] == had) ++until;
     if (had == State::dirty) result = send(mirror, *context, mirror.at(at), mirror.at(until));
     if (had == State::fresh) {
-      mirror.pages->touched(mirror.at(at), mirror.at(until), [&](uint64_t begin, uint64_t end) {
+      mirror.pages->for_each_populated(mirror.at(at), mirror.at(until), [&](uint64_t begin, uint64_t end) {
         if (result == CUDA_SUCCESS) result = send(mirror, *context, begin, end);
       });
     }
@@ -280,8 +280,8 @@ void Mirrors::note_context(const Context& context) {
 Mirrors::Lock Mirrors::before_work(Context& context, CUstream stream, CUresult* result) {
   Lock lock(mutex_);
   *result = CUDA_SUCCESS;
-  const uint64_t touch = ++last_touch_;
-  context.touches = touch;
+  const uint64_t last_use = ++last_use_;
+  context.last_mirror_use = last_use;
   note_context(context);
   const uint64_t handle = cuda::handle_bits(stream);
   std::erase_if(of_streams_, [](Mirror* mirror) {
@@ -299,11 +299,11 @@ Mirrors::Lock Mirrors::before_work(Context& context, CUstream stream, CUresult* 
   };
   for (Mirror* const mirror : of_streams_) {
     if (!may_use(*mirror)) continue;
-    if (mirror->stream != handle) mirror->touched_by_stream = false;
-    else if (!is_behind(*mirror)) mirror->touched_by_stream = true;
-    mirror->touch = touch;
-    mirror->touch_context = context.handle;
-    mirror->touch_stream = handle;
+    if (mirror->stream != handle) mirror->used_by_stream_only = false;
+    else if (!device_may_use(*mirror)) mirror->used_by_stream_only = true;
+    mirror->last_use = last_use;
+    mirror->last_use_context = context.handle;
+    mirror->last_use_stream = handle;
   }
   if (with_host_.empty()) return lock;
   bool taken = false;
@@ -320,7 +320,7 @@ Mirrors::Lock Mirrors::before_work(Context& context, CUstream stream, CUresult* 
   return lock;
 }
 
-CUresult Mirrors::before_use(Context& context, uint64_t address, uint64_t bytes, Use* write) {
+CUresult Mirrors::before_use(Context& context, uint64_t address, uint64_t bytes, PendingWrite* write) {
   if (!any() || bytes == 0) return CUDA_SUCCESS;
   const Lock lock(mutex_);
   note_context(context);
@@ -337,8 +337,8 @@ CUresult Mirrors::before_use(Context& context, uint64_t address, uint64_t bytes,
   return result;
 }
 
-// The touch is numbered when the work is queued: a wait that began before has not seen it complete.
-Mirrors::Use::~Use() {
+// The use is numbered when the work is queued: a wait that began before has not seen it complete.
+Mirrors::PendingWrite::~PendingWrite() {
   if (!context_) return;
   Mirrors& all = mirrors();
   const Lock lock(all.mutex_);
@@ -346,17 +346,17 @@ Mirrors::Use::~Use() {
     // 0: a new allocation at the address of a freed one.
     if (mirror.session != context_->session || mirror.uses == 0) return;
     --mirror.uses;
-    context_->touches = mirror.touch = ++all.last_touch_;
-    mirror.touched_by_stream = false;
-    mirror.touch_context = context_->handle;
+    context_->last_mirror_use = mirror.last_use = ++all.last_use_;
+    mirror.used_by_stream_only = false;
+    mirror.last_use_context = context_->handle;
   });
   all.queued_.notify_all();
 }
 
-uint64_t Mirrors::touches_of(const Context& context) const {
+uint64_t Mirrors::last_use_of(const Context& context) const {
   if (!any()) return 0;
   const Lock lock(mutex_);  // launches hold it while they are queued
-  return context.touches.load();
+  return context.last_mirror_use.load();
 }
 
 }  // namespace gpupool::client

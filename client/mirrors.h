@@ -51,7 +51,7 @@ class Mirrors {
   void forget_context(const Context& context);
 
   struct About {
-    uint64_t address = 0, bytes = 0;  // of the whole contiguous piece
+    uint64_t address = 0, bytes = 0;  // of the whole contiguous range
     Session* session = nullptr;
     bool managed = false;
   };
@@ -64,12 +64,12 @@ class Mirrors {
   [[nodiscard]] Lock before_work(Context& context, CUstream stream, CUresult* result);
   // A copy or fill that writes, while it is being queued. Accesses of other threads to the destination wait
   // until this object is destroyed.
-  class Use {
+  class PendingWrite {
    public:
-    Use() = default;
-    ~Use();
-    Use(const Use&) = delete;
-    Use& operator=(const Use&) = delete;
+    PendingWrite() = default;
+    ~PendingWrite();
+    PendingWrite(const PendingWrite&) = delete;
+    PendingWrite& operator=(const PendingWrite&) = delete;
 
    private:
     friend Mirrors;
@@ -78,35 +78,36 @@ class Mirrors {
   };
   // Call before a copy or fill of these bytes, some of which may be mirrored. `write`: for the destination;
   // keep it until the work is queued. Null: a source, which is only read.
-  CUresult before_use(Context& context, uint64_t address, uint64_t bytes, Use* write);
+  CUresult before_use(Context& context, uint64_t address, uint64_t bytes, PendingWrite* write);
   // Call after a host function: sends back the blocks that it used. The function's stream must wait until the
   // client's own streams of the returned contexts have done their present work.
   std::vector<Context*> after_host_function();
   // True if any of these bytes is mirrored.
-  bool touches(uint64_t address, uint64_t bytes) const;
+  bool overlaps(uint64_t address, uint64_t bytes) const;
   // cuStreamAttachMemAsync. `context`: the context in which the call is made.
   CUresult attach(const Context& context, CUstream stream, uint64_t address, Attachment attachment);
   // Waits for the stream and fetches these bytes, for the program and for system calls, which fail with
   // EFAULT instead of raising SIGSEGV.
-  CUresult bring(Context& context, CUstream stream, uint64_t address, uint64_t bytes);
-  // Returns the number of the context's last queued work that may use mirrored memory (Context::touches).
-  uint64_t touches_of(const Context& context) const;
-  // Call after a wait that saw all earlier work of the context complete; `before`: the result of touches_of()
+  CUresult fetch_to_host(Context& context, CUstream stream, uint64_t address, uint64_t bytes);
+  // Returns the number of the context's last queued work that may use mirrored memory
+  // (Context::last_mirror_use).
+  uint64_t last_use_of(const Context& context) const;
+  // Call after a wait that saw all earlier work of the context complete; `before`: the result of last_use_of()
   // before the wait.
-  static void waited(Context& context, uint64_t before);
+  static void note_completed(Context& context, uint64_t before);
 
  private:
   friend Mirrors& mirrors();
   enum class State : uint8_t { device, shared, dirty, fresh };
   using Map = std::map<uint64_t, std::unique_ptr<Mirror>>;
 
-  static page_faults::Answer serve(uint64_t address, page_faults::Access access, bool in_host_function);
-  page_faults::Answer bring_block(uint64_t address, page_faults::Access access, bool wait);
+  static page_faults::Answer handle_fault(uint64_t address, page_faults::Access access, bool in_host_function);
+  page_faults::Answer fetch_block(uint64_t address, page_faults::Access access, bool wait);
   CUresult add(std::unique_ptr<Mirror> mirror, HostPages::Use use, State state);
   Mirror* containing(uint64_t address) const;
   HostPages* zone(Session& session);
   CUresult wait_for_device(Lock& lock, uint64_t address);
-  bool is_behind(const Mirror& mirror, const Context* but = nullptr) const;
+  bool device_may_use(const Mirror& mirror, const Context* but = nullptr) const;
   Context* context_of(const Mirror& mirror) const;
   CUresult fetch(Mirror& mirror, size_t first, size_t last);
   CUresult push(Mirror& mirror, size_t first, size_t last, State state);
@@ -114,23 +115,23 @@ class Mirrors {
   bool set(Mirror& mirror, size_t first, size_t last, State state);
   void note_host(Mirror& mirror);
   void note_context(const Context& context);
-  void lend(const Mirror& mirror, size_t first, size_t last);
+  void note_fetched_for_host_function(const Mirror& mirror, size_t first, size_t last);
   void drop(Map::iterator mirror);
   template <class Visit>
   void for_each_part(uint64_t address, uint64_t bytes, Visit&& visit);
 
   mutable std::mutex mutex_;
-  std::condition_variable queued_;  // notified when a Use is destroyed
+  std::condition_variable queued_;  // notified when a PendingWrite is destroyed
   std::atomic<bool> any_{false};
   Map mirrors_;                        // by first page
   std::vector<Mirror*> with_host_;     // those with blocks that are not in state `device`
   std::vector<Mirror*> of_streams_;    // those attached to a stream
   std::map<Session*, std::unique_ptr<HostPages>> zones_;  // by session; pages in the session's address range
   std::vector<uint64_t> contexts_;     // handles of contexts that have given the device work
-  std::atomic<uint64_t> last_touch_{0};
+  std::atomic<uint64_t> last_use_{0};
   // Addresses of blocks that were fetched for host functions.
-  std::vector<std::pair<uint64_t, uint64_t>> lent_;
-  std::set<uint64_t> lenders_;                       // handles of the contexts that fetched them, ever
+  std::vector<std::pair<uint64_t, uint64_t>> fetched_for_host_functions_;
+  std::set<uint64_t> fetching_contexts_;  // handles of the contexts that fetched them, ever
 };
 
 Mirrors& mirrors();

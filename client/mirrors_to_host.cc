@@ -23,8 +23,8 @@ CUresult Mirrors::fetch(Mirror& mirror, size_t first, size_t last) {
   if (!context) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   CUstream own = nullptr;
   if (const CUresult result = internal_stream(*context, &own); result != CUDA_SUCCESS) return result;
-  for (const auto& piece : mirror.pieces) {
-    const uint64_t begin = std::max(piece.begin, mirror.at(first)), end = std::min(piece.end, mirror.at(last));
+  for (const auto& range : mirror.ranges) {
+    const uint64_t begin = std::max(range.begin, mirror.at(first)), end = std::min(range.end, mirror.at(last));
     if (begin >= end) continue;
     const Rows rows = make_rows(end - begin, 1, end - begin, end - begin);
     const CUresult result = copy_from_device(*mirror.session, *context, own, mirror.pages->alias(begin), begin, rows, true);
@@ -33,20 +33,24 @@ CUresult Mirrors::fetch(Mirror& mirror, size_t first, size_t last) {
   return CUDA_SUCCESS;
 }
 
-void Mirrors::waited(Context& context, uint64_t before) {
-  uint64_t known = context.waited.load();
-  while (known < before && !context.waited.compare_exchange_weak(known, before)) {
+void Mirrors::note_completed(Context& context, uint64_t before) {
+  uint64_t known = context.completed_mirror_use.load();
+  while (known < before && !context.completed_mirror_use.compare_exchange_weak(known, before)) {
   }
 }
 
 // True if the device may still be using the memory. `but`: ignores the work of this context.
-bool Mirrors::is_behind(const Mirror& mirror, const Context* but) const {
+bool Mirrors::device_may_use(const Mirror& mirror, const Context* but) const {
   if (mirror.uses != 0) return true;
-  const auto behind = [&](const Context* context, uint64_t touch) { return context && context != but && context->waited.load() < touch; };
-  if (mirror.attachment != Attachment::global) return behind(handles().find_as<Context>(Kind::context, mirror.touch_context), mirror.touch);
+  const auto may_use = [&](const Context* context, uint64_t last_use) {
+    return context && context != but && context->completed_mirror_use.load() < last_use;
+  };
+  if (mirror.attachment != Attachment::global) {
+    return may_use(handles().find_as<Context>(Kind::context, mirror.last_use_context), mirror.last_use);
+  }
   return std::any_of(contexts_.begin(), contexts_.end(), [&](uint64_t handle) {
     const auto* const context = handles().find_as<Context>(Kind::context, handle);
-    return context && context->session == mirror.session && behind(context, context->touches.load());
+    return context && context->session == mirror.session && may_use(context, context->last_mirror_use.load());
   });
 }
 
@@ -57,20 +61,21 @@ CUresult Mirrors::wait_for_device(Lock& lock, uint64_t address) {
     return !used || used->uses == 0;
   });
   const Mirror* const mirror = containing(address);
-  if (!mirror || !is_behind(*mirror)) return CUDA_SUCCESS;
+  if (!mirror || !device_may_use(*mirror)) return CUDA_SUCCESS;
   CUresult result = CUDA_SUCCESS;
   const auto settle = [&](Context& context, CUresult got) {
     // An earlier command's error is reported by the context's next call.
     if (got != CUDA_SUCCESS && got != Session::failure() && !cuda::is_sticky(got)) context.late_error = got;
     else if (got != CUDA_SUCCESS) result = got;
   };
-  auto* const last = handles().find_as<Context>(Kind::context, mirror->touch_context);
-  if (mirror->attachment != Attachment::global && mirror->touched_by_stream && last && handles().find(Kind::stream, mirror->touch_stream)) {
-    const uint64_t touch = mirror->touch, stream = mirror->touch_stream;
+  auto* const last = handles().find_as<Context>(Kind::context, mirror->last_use_context);
+  if (mirror->attachment != Attachment::global && mirror->used_by_stream_only && last &&
+      handles().find(Kind::stream, mirror->last_use_stream)) {
+    const uint64_t last_use = mirror->last_use, stream = mirror->last_use_stream;
     lock.unlock();
     settle(*last, synchronize_stream(*last, cuda::handle_from_bits<CUstream>(stream)));
     lock.lock();
-    if (Mirror* const now = containing(address); now && now->touch == touch) now->touch = 0;
+    if (Mirror* const now = containing(address); now && now->last_use == last_use) now->last_use = 0;
     return result;
   }
   const Session* const session = mirror->session;
@@ -78,23 +83,23 @@ CUresult Mirrors::wait_for_device(Lock& lock, uint64_t address) {
   lock.unlock();
   for (const uint64_t handle : contexts) {
     auto* const context = handles().find_as<Context>(Kind::context, handle);
-    if (!context || context->session != session || context->waited.load() >= context->touches.load()) continue;
+    if (!context || context->session != session || context->completed_mirror_use.load() >= context->last_mirror_use.load()) continue;
     settle(*context, synchronize_context(*context));
   }
   lock.lock();
   return result;
 }
 
-Answer Mirrors::serve(uint64_t address, Access access, bool in_host_function) {
+Answer Mirrors::handle_fault(uint64_t address, Access access, bool in_host_function) {
   try {
-    return mirrors().bring_block(address, access, !in_host_function);
+    return mirrors().fetch_block(address, access, !in_host_function);
   } catch (const std::exception& error) {
     log_error("cannot fetch managed memory: %s", error.what());
     return Answer::unavailable;
   }
 }
 
-Answer Mirrors::bring_block(uint64_t address, Access access, bool wait) {
+Answer Mirrors::fetch_block(uint64_t address, Access access, bool wait) {
   Lock lock(mutex_);
   CUresult result = CUDA_SUCCESS;
   const Mirror* const there = containing(address);
@@ -122,36 +127,36 @@ Answer Mirrors::bring_block(uint64_t address, Access access, bool wait) {
   }
   const bool writes = access == Access::write || state == State::shared;
   if (set(*mirror, index, last, writes ? State::dirty : State::shared)) {
-    if (!wait) lend(*mirror, index, last);
+    if (!wait) note_fetched_for_host_function(*mirror, index, last);
     return Answer::served;
   }
   log_error("cannot fetch managed memory: too many memory mappings; raise vm.max_map_count");
   return Answer::unavailable;
 }
 
-void Mirrors::lend(const Mirror& mirror, size_t first, size_t last) {
-  lent_.emplace_back(mirror.at(first), mirror.at(last));
-  if (const Context* const lender = context_of(mirror)) lenders_.insert(lender->handle);
+void Mirrors::note_fetched_for_host_function(const Mirror& mirror, size_t first, size_t last) {
+  fetched_for_host_functions_.emplace_back(mirror.at(first), mirror.at(last));
+  if (const Context* const context = context_of(mirror)) fetching_contexts_.insert(context->handle);
 }
 
 // Another thread's host function may have sent blocks that this one used, so this returns all contexts that
 // ever fetched one.
 std::vector<Context*> Mirrors::after_host_function() {
   const Lock lock(mutex_);
-  for (const auto& [begin, end] : std::exchange(lent_, {})) {
+  for (const auto& [begin, end] : std::exchange(fetched_for_host_functions_, {})) {
     for_each_part(begin, end - begin, [&](Mirror& mirror, size_t first, size_t last) {
-      const CUresult result = push(mirror, first, last, is_behind(mirror) ? State::device : State::shared);
+      const CUresult result = push(mirror, first, last, device_may_use(mirror) ? State::device : State::shared);
       if (result != CUDA_SUCCESS) log_error("cannot send managed memory to the server after a host function used it (error %d)", static_cast<int>(result));
     });
   }
-  std::vector<Context*> lenders;
-  for (const uint64_t handle : lenders_) {
-    if (auto* const context = handles().find_as<Context>(Kind::context, handle)) lenders.push_back(context);
+  std::vector<Context*> contexts;
+  for (const uint64_t handle : fetching_contexts_) {
+    if (auto* const context = handles().find_as<Context>(Kind::context, handle)) contexts.push_back(context);
   }
-  return lenders;
+  return contexts;
 }
 
-CUresult Mirrors::bring(Context& context, CUstream stream, uint64_t address, uint64_t bytes) {
+CUresult Mirrors::fetch_to_host(Context& context, CUstream stream, uint64_t address, uint64_t bytes) {
   CUresult result = synchronize_stream(context, stream);
   Lock lock(mutex_);
   // Data of `before_all` copies may still be in flight, and other streams may be using the memory.
@@ -182,18 +187,18 @@ CUresult Mirrors::attach(const Context& context, CUstream stream, uint64_t addre
   if (!containing(address)) return CUDA_ERROR_INVALID_VALUE;
   // The program's next access must wait for work that was queued before this call. Only one context's work
   // can be noted, so wait for the others' now.
-  if (is_behind(*containing(address), &context)) {
+  if (device_may_use(*containing(address), &context)) {
     if (const CUresult result = wait_for_device(lock, address); result != CUDA_SUCCESS) return result;
   }
   Mirror* const mirror = containing(address);
   if (!mirror) return CUDA_ERROR_INVALID_VALUE;
   std::erase(of_streams_, mirror);
-  const bool stays_with_stream = mirror->attachment != Attachment::global && mirror->touched_by_stream &&
-                                 (attachment != Attachment::stream || mirror->touch_stream == cuda::handle_bits(stream));
+  const bool stays_with_stream = mirror->attachment != Attachment::global && mirror->used_by_stream_only &&
+                                 (attachment != Attachment::stream || mirror->last_use_stream == cuda::handle_bits(stream));
   if (!stays_with_stream) {
-    mirror->touch = is_behind(*mirror) ? context.touches.load() : 0;
-    mirror->touch_context = context.handle;
-    mirror->touched_by_stream = false;
+    mirror->last_use = device_may_use(*mirror) ? context.last_mirror_use.load() : 0;
+    mirror->last_use_context = context.handle;
+    mirror->used_by_stream_only = false;
   }
   mirror->attachment = attachment;
   mirror->stream = cuda::handle_bits(stream);

@@ -128,7 +128,7 @@ CUresult check_ends(Box& box, Session& own, bool& between_servers) {
         end->on_device = true;
         if (!both->managed && both->session != &own) return CUDA_ERROR_NOT_SUPPORTED;
         if (!both->managed) continue;
-      } else if (!end->on_device && mirrors().touches(end->address, span)) {
+      } else if (!end->on_device && mirrors().overlaps(end->address, span)) {
         return CUDA_ERROR_INVALID_VALUE;
       }
     }
@@ -175,7 +175,7 @@ std::optional<CUresult> capture_copy(const Caller& caller, const Box& box, bool 
 }
 
 // Synchronises mirrored memory and registered memory before a copy. `use`: kept until the copy is queued.
-CUresult before_copy(const Caller& caller, const Box& box, Mirrors::Use& use) {
+CUresult before_copy(const Caller& caller, const Box& box, Mirrors::PendingWrite& use) {
   for (const End* end : {&box.from, &box.to}) {
     const uint64_t bytes = span_of(box, *end);
     if (!end->on_device) {
@@ -269,7 +269,7 @@ CUresult run_on_server(const Caller& caller, const Box& box) {
   }
   const CUresult result = copy_on_server(*caller.context, caller.stream, box);
   // On return the program may change the memory that the copy reads.
-  const bool reads_of_host = caller.wait && (mirrors().touches(box.from.address, span_of(box, box.from)) ||
+  const bool reads_of_host = caller.wait && (mirrors().overlaps(box.from.address, span_of(box, box.from)) ||
                                              (shadows().any() && shadows().host_of(box.from.address)));
   return result == CUDA_SUCCESS && (serialised || reads_of_host) ? synchronize_stream(*caller.context, caller.stream) : result;
 }
@@ -280,7 +280,7 @@ CUresult run(Caller caller, Box box) {
   bool between_servers = false;
   if (const CUresult result = check_ends(box, *caller.session, between_servers); result != CUDA_SUCCESS) return result;
   if (const auto captured = capture_copy(caller, box, between_servers)) [[unlikely]] return *captured;
-  Mirrors::Use use;
+  Mirrors::PendingWrite use;
   if (mirrors().any() || shadows().any()) [[unlikely]] {
     if (const CUresult result = before_copy(caller, box, use); result != CUDA_SUCCESS) return result;
   }
@@ -420,7 +420,7 @@ CUresult peer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext 
         const CUresult result = wait ? synchronize_context(*context) : CUDA_SUCCESS;
         if (result != CUDA_SUCCESS) return result;
       }
-      Mirrors::Use use;
+      Mirrors::PendingWrite use;
       if (mirrors().any() || shadows().any()) [[unlikely]] {
         if (const CUresult result = before_copy(caller, line(true, from, true, to, bytes), use); result != CUDA_SUCCESS) return result;
       }

@@ -73,7 +73,7 @@ CUresult check_memory(Side& side, const CUDA_MEMCPY3D& copy, Session& session) {
       side.on_host = false;
       return CUDA_SUCCESS;
     }
-    if (side.on_host && mirrors().touches(address, side.span)) return CUDA_ERROR_INVALID_VALUE;
+    if (side.on_host && mirrors().overlaps(address, side.span)) return CUDA_ERROR_INVALID_VALUE;
   }
   if (side.on_host) return address != 0 || empty ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
   Session* const owner = session_of(side.device, &session);
@@ -105,7 +105,7 @@ CUresult check(CUDA_MEMCPY3D& copy, Session& session, Checked* checked) {
 }
 
 // Sends the program's changes of mirrored memory before a copy.
-CUresult before_copy(const Place& place, const CUDA_MEMCPY3D& copy, const Checked& checked, Mirrors::Use& use) {
+CUresult before_copy(const Place& place, const CUDA_MEMCPY3D& copy, const Checked& checked, Mirrors::PendingWrite& use) {
   CUresult result = CUDA_SUCCESS;
   if (copy.srcMemoryType == CU_MEMORYTYPE_DEVICE) result = mirrors().before_use(*place.context, copy.srcDevice, checked.from_span, nullptr);
   if (result == CUDA_SUCCESS && copy.dstMemoryType == CU_MEMORYTYPE_DEVICE) {
@@ -221,7 +221,7 @@ CUresult copy_array(const CUDA_MEMCPY3D& asked, CUstream stream, bool wait) {
         return *captured;
       }
     }
-    Mirrors::Use use;
+    Mirrors::PendingWrite use;
     if (mirrors().any()) [[unlikely]] {
       if (const CUresult result = before_copy(place, copy, checked, use); result != CUDA_SUCCESS) return result;
     }

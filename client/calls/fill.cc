@@ -61,7 +61,7 @@ CUresult fill(const Place& memory, CUstream stream, bool wait, const CUDA_MEMSET
     return memory.session == session && !on_host ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
   });
   if (captured) [[unlikely]] return *captured;
-  Mirrors::Use use;
+  Mirrors::PendingWrite use;
   if (mirrors().any() || shadows().any()) [[unlikely]] {
     const CUstream behind = memory.session == session ? stream : nullptr;
     const uint64_t bytes = params.height > 1 ? (params.height - 1) * params.pitch + params.width * params.elementSize : params.width * params.elementSize;

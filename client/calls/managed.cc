@@ -45,9 +45,9 @@ CUresult advise(CUdeviceptr address, size_t bytes, CUmem_advise what, const Mana
 
 // A prefetch to the host is synchronous: afterwards the program may also pass the memory to system calls.
 CUresult move(Context& context, CUstream stream, CUdeviceptr address, size_t bytes, const ManagedPlace& place) {
-  Mirrors::Use use;
+  Mirrors::PendingWrite use;
   const CUresult result = place.is_device() ? mirrors().before_use(context, address, bytes, &use)
-                                            : mirrors().bring(context, stream, address, bytes);
+                                            : mirrors().fetch_to_host(context, stream, address, bytes);
   if (result != CUDA_SUCCESS) return result;
   const std::lock_guard lock(advice().mutex);
   advice().given.prefetched(address, bytes, place);

@@ -61,7 +61,7 @@ CUresult internal_stream(Context&, CUstream* stream) {
 
 CUresult synchronize_stream(Context&, CUstream) { return ++fake_device().waits, CUDA_SUCCESS; }
 CUresult synchronize_context(Context& context) {
-  context.waited = context.touches.load();
+  context.completed_mirror_use = context.last_mirror_use.load();
   return ++fake_device().waits, CUDA_SUCCESS;
 }
 

@@ -92,14 +92,14 @@ TEST_CASE("both mappings of a page show the same bytes") {
   REQUIRE(made->show(start + 2 * page, 4 * page, HostPages::Use::write));
   *at(start + 3 * page + 5) = 'a';
   CHECK(*reinterpret_cast<char*>(made->alias(start + 3 * page + 5)) == 'a');
-  std::vector<std::pair<uint64_t, uint64_t>> touched;
-  made->touched(start, start + kPages * page, [&](uint64_t begin, uint64_t end) { touched.emplace_back(begin, end); });
-  REQUIRE(touched.size() == 1);
-  CHECK((touched[0].first == start + 3 * page && touched[0].second == start + 4 * page));
+  std::vector<std::pair<uint64_t, uint64_t>> populated;
+  made->for_each_populated(start, start + kPages * page, [&](uint64_t begin, uint64_t end) { populated.emplace_back(begin, end); });
+  REQUIRE(populated.size() == 1);
+  CHECK((populated[0].first == start + 3 * page && populated[0].second == start + 4 * page));
   made->hide(start + 2 * page, 4 * page);
-  touched.clear();
-  made->touched(start, start + kPages * page, [&](uint64_t begin, uint64_t end) { touched.emplace_back(begin, end); });
-  CHECK(touched.empty());
+  populated.clear();
+  made->for_each_populated(start, start + kPages * page, [&](uint64_t begin, uint64_t end) { populated.emplace_back(begin, end); });
+  CHECK(populated.empty());
 }
 
 TEST_CASE("handles page faults on protected memory") {

@@ -97,7 +97,7 @@ TEST_CASE("mirrored memory: the first access after work waits for it and sees it
 TEST_CASE("mirrored memory: does not wait again for completed work") {
   Variable variable;
   variable.work('k');
-  Mirrors::waited(variable.context, variable.context.touches.load());
+  Mirrors::note_completed(variable.context, variable.context.last_mirror_use.load());
   CHECK(variable[0] == 'k');
   CHECK(fake_device().waits == 0);
 }
@@ -119,7 +119,7 @@ TEST_CASE("mirrored memory: a copy that writes it makes the device copy current"
   Variable variable;
   variable[1] = 'p';
   {
-    Mirrors::Use use;
+    Mirrors::PendingWrite use;
     CHECK(mirrors().before_use(variable.context, variable.address, 1, &use) == CUDA_SUCCESS);
   }
   CHECK(variable.device(1) == 'p');
@@ -140,7 +140,7 @@ TEST_CASE("mirrored memory: work of another server does not move it") {
 TEST_CASE("mirrored memory: prefetched to the host is writable without a fault and sent before work") {
   Variable variable;
   variable.work('k');
-  CHECK(mirrors().bring(variable.context, kStream, variable.address, variable.bytes) == CUDA_SUCCESS);
+  CHECK(mirrors().fetch_to_host(variable.context, kStream, variable.address, variable.bytes) == CUDA_SUCCESS);
   CHECK(fake_device().waits == 2);  // for the stream, and for what else may be at it
   CHECK(variable[0] == 'k');
   variable[0] = 'p';
@@ -158,9 +158,9 @@ TEST_CASE("mirrored memory: is recognised by its addresses only") {
   CHECK(found->session == &no_session());
   CHECK(found->managed);
   CHECK_FALSE(mirrors().find(variable.address + variable.bytes));
-  CHECK(mirrors().touches(variable.address - 1, 2));
-  CHECK_FALSE(mirrors().touches(variable.address - 1, 1));
-  CHECK_FALSE(mirrors().touches(variable.address + variable.bytes, 1));
+  CHECK(mirrors().overlaps(variable.address - 1, 2));
+  CHECK_FALSE(mirrors().overlaps(variable.address - 1, 1));
+  CHECK_FALSE(mirrors().overlaps(variable.address + variable.bytes, 1));
   mirrors().remove(variable.address);
   CHECK_FALSE(mirrors().find(variable.address));
 }
