@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "client/mirrors.h"
-#include "client/shadows.h"
+#include "client/compared_copies.h"
 #include "client/side_stream.h"
 #include "protocol/cuda/errors.h"
 #include "protocol/wire/commands.h"
@@ -233,21 +233,21 @@ void await_cross_server_work(Context& context) {
 
 CUresult synchronize_stream(Context& context, CUstream stream) {
   wire::Buffer reply;
-  const uint64_t last = shadows().last_use();
+  const uint64_t last = compared_copies().last_use();
   if (!stream) context.writes_host_memory.store(false, std::memory_order_relaxed);
   const CUresult result = context.session->call(wire::Command::synchronize_stream, &context,
                                                 wire::SynchronizeStream{cuda::handle_bits(stream)}, reply);
-  return result == CUDA_SUCCESS && shadows().any() ? shadows().after_stream(context, stream, last) : result;
+  return result == CUDA_SUCCESS && compared_copies().any() ? compared_copies().after_stream(context, stream, last) : result;
 }
 
 CUresult synchronize_context(Context& context) {
   wire::Buffer reply;
-  const uint64_t last_mirror_use = mirrors().last_use_of(context), last = shadows().last_use();
+  const uint64_t last_mirror_use = mirrors().last_use_of(context), last = compared_copies().last_use();
   context.writes_host_memory.store(false, std::memory_order_relaxed);
   const CUresult result =
       context.session->call(static_cast<uint16_t>(wire::Command::synchronize_context), &context, [](wire::Writer&) {}, reply);
   if (result == CUDA_SUCCESS && last_mirror_use != 0) Mirrors::note_completed(context, last_mirror_use);
-  return result == CUDA_SUCCESS && shadows().any() ? shadows().after_context(context, last) : result;
+  return result == CUDA_SUCCESS && compared_copies().any() ? compared_copies().after_context(context, last) : result;
 }
 
 }  // namespace gpupool::client

@@ -29,7 +29,7 @@ struct HostAllocation {
   // it directly.
   Session* shared_with = nullptr;
   uint32_t epoch = 0;       // context's epoch at allocation; a reset releases the memory on the server
-  // Kernels' address for it; 0: none or not known. Registered memory: address of the device copy (shadows.h).
+  // Kernels' address for it; 0: none or not known. Registered memory: address of the device copy (compared_copies.h).
   // Memory in a session's range (`home`): equal to `address`, usable once the server has memory there
   // (`reached`).
   uint64_t device = 0;
@@ -52,7 +52,7 @@ class HostMemory {
   // Returns false if the range overlaps pinned memory.
   bool add_registered(void* address, uint64_t bytes, unsigned flags, uint64_t context);
   bool remove_registered(void* address);
-  // Sets the kernels' address of registered memory (shadows.h); 0: it no longer has one.
+  // Sets the kernels' address of registered memory (compared_copies.h); 0: it no longer has one.
   void set_device(uint64_t address, uint64_t device);
   std::optional<HostAllocation> find(uint64_t address) const;
   // Returns the allocation that contains all of these bytes.

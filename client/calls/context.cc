@@ -6,7 +6,7 @@
 #include "client/graph_memory.h"
 #include "client/host_memory.h"
 #include "client/pool_memory.h"
-#include "client/shadows.h"
+#include "client/compared_copies.h"
 #include "protocol/cuda/exports.h"
 #include "protocol/cuda/export_tables.h"
 #include "protocol/wire/commands.h"
@@ -52,7 +52,7 @@ CUcontext as_cuda(const Context& context) { return cuda::handle_from_bits<CUcont
 void forget_memory(const Context& context) {
   forget_pool_memory_of(context.handle);
   mirrors().forget_context(context);
-  for (const uint64_t host : shadows().forget_context(context)) host_memory().set_device(host, 0);
+  for (const uint64_t host : compared_copies().forget_context(context)) host_memory().set_device(host, 0);
 }
 
 // A null `given` means the current context.

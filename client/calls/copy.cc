@@ -11,7 +11,7 @@
 #include "client/log.h"
 #include "client/mapped_range.h"
 #include "client/mirrors.h"
-#include "client/shadows.h"
+#include "client/compared_copies.h"
 #include "client/shared_name.h"
 #include "client/side_stream.h"
 #include "client/transfer.h"
@@ -180,7 +180,9 @@ CUresult before_copy(const Caller& caller, const Box& box, Mirrors::PendingWrite
     const uint64_t bytes = span_of(box, *end);
     if (!end->on_device) {
       // Host end: fetch the device's changes first.
-      const CUresult result = shadows().is_behind(end->address, bytes) ? synchronize_stream(*caller.context, caller.stream) : CUDA_SUCCESS;
+      const CUresult result = compared_copies().device_may_be_newer(end->address, bytes)
+                                  ? synchronize_stream(*caller.context, caller.stream)
+                                  : CUDA_SUCCESS;
       if (result != CUDA_SUCCESS) return result;
       continue;
     }
@@ -188,7 +190,7 @@ CUresult before_copy(const Caller& caller, const Box& box, Mirrors::PendingWrite
     Context& context = here ? *caller.context : *end->context;
     const CUstream stream = here ? caller.stream : nullptr;
     CUresult result = mirrors().before_use(context, end->address, bytes, end == &box.to ? &use : nullptr);
-    if (result == CUDA_SUCCESS && shadows().any()) result = shadows().before_use(context, stream, end->address, bytes);
+    if (result == CUDA_SUCCESS && compared_copies().any()) result = compared_copies().before_use(context, stream, end->address, bytes);
     if (result != CUDA_SUCCESS) return result;
   }
   return CUDA_SUCCESS;
@@ -250,7 +252,7 @@ CUresult run_host_device(const Caller& asked, const Caller& caller, const Box& b
     if (!asked.stream) asked.context->writes_host_memory.store(false, std::memory_order_relaxed);
     return synchronize_stream(*caller.context, caller.stream);
   }
-  return !up && caller.wait && shadows().any() ? shadows().after_something() : CUDA_SUCCESS;
+  return !up && caller.wait && compared_copies().any() ? compared_copies().after_other_wait() : CUDA_SUCCESS;
 }
 
 // Copies on one server. As with CUDA, a synchronous copy between two devices overlaps with no other work of
@@ -270,7 +272,7 @@ CUresult run_on_server(const Caller& caller, const Box& box) {
   const CUresult result = copy_on_server(*caller.context, caller.stream, box);
   // On return the program may change the memory that the copy reads.
   const bool reads_of_host = caller.wait && (mirrors().overlaps(box.from.address, span_of(box, box.from)) ||
-                                             (shadows().any() && shadows().host_of(box.from.address)));
+                                             (compared_copies().any() && compared_copies().host_of(box.from.address)));
   return result == CUDA_SUCCESS && (serialised || reads_of_host) ? synchronize_stream(*caller.context, caller.stream) : result;
 }
 
@@ -281,7 +283,7 @@ CUresult run(Caller caller, Box box) {
   if (const CUresult result = check_ends(box, *caller.session, between_servers); result != CUDA_SUCCESS) return result;
   if (const auto captured = capture_copy(caller, box, between_servers)) [[unlikely]] return *captured;
   Mirrors::PendingWrite use;
-  if (mirrors().any() || shadows().any()) [[unlikely]] {
+  if (mirrors().any() || compared_copies().any()) [[unlikely]] {
     if (const CUresult result = before_copy(caller, box, use); result != CUDA_SUCCESS) return result;
   }
   if (between_servers) return run_between_servers(caller, box);
@@ -421,7 +423,7 @@ CUresult peer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext 
         if (result != CUDA_SUCCESS) return result;
       }
       Mirrors::PendingWrite use;
-      if (mirrors().any() || shadows().any()) [[unlikely]] {
+      if (mirrors().any() || compared_copies().any()) [[unlikely]] {
         if (const CUresult result = before_copy(caller, line(true, from, true, to, bytes), use); result != CUDA_SUCCESS) return result;
       }
       const CUresult result = rows::cuMemcpyPeerAsync::at({caller.session, caller.context},

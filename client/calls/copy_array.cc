@@ -7,7 +7,7 @@
 #include "client/capture.h"
 #include "client/host_memory.h"
 #include "client/mirrors.h"
-#include "client/shadows.h"
+#include "client/compared_copies.h"
 #include "protocol/cuda/array_bytes.h"
 #include "protocol/cuda/exports.h"
 
@@ -225,8 +225,8 @@ CUresult copy_array(const CUDA_MEMCPY3D& asked, CUstream stream, bool wait) {
     if (mirrors().any()) [[unlikely]] {
       if (const CUresult result = before_copy(place, copy, checked, use); result != CUDA_SUCCESS) return result;
     }
-    if (shadows().any()) [[unlikely]] {
-      if (const CUresult result = shadows().before_work(*place.context, stream); result != CUDA_SUCCESS) return result;
+    if (compared_copies().any()) [[unlikely]] {
+      if (const CUresult result = compared_copies().before_work(*place.context, stream); result != CUDA_SUCCESS) return result;
     }
     const auto of_host = [&](const CUDA_MEMCPY3D& half) { return cuMemcpy3DAsync_v2(&half, stream); };
     const CUresult result = checked.from_host || checked.to_host ? through_device(place, copy, checked.from_host, stream, of_host)

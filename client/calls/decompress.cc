@@ -7,7 +7,7 @@
 #include "client/call.h"
 #include "client/capture.h"
 #include "client/mirrors.h"
-#include "client/shadows.h"
+#include "client/compared_copies.h"
 #include "protocol/cuda/exports.h"
 
 #if CUDA_VERSION >= 12080
@@ -34,7 +34,7 @@ CUresult decompress(CUmemDecompressParams* operations, size_t count, unsigned fl
       if (failed) *failed = i;
       return CUDA_ERROR_INVALID_VALUE;
     }
-    CUresult result = shadows().any() ? shadows().before_work(*place.context, stream) : CUDA_SUCCESS;
+    CUresult result = compared_copies().any() ? compared_copies().before_work(*place.context, stream) : CUDA_SUCCESS;
     if (result != CUDA_SUCCESS) return result;
     const auto lock = mirrors().any() ? mirrors().before_work(*place.context, stream, &result) : Mirrors::Lock();
     if (result != CUDA_SUCCESS) return result;

@@ -3,7 +3,7 @@
 #include "client/capture.h"
 #include "client/interprocess_events.h"
 #include "client/pool_memory.h"
-#include "client/shadows.h"
+#include "client/compared_copies.h"
 #include "client/stream_marks.h"
 #include "protocol/cuda/exports.h"
 #include "protocol/wire/commands.h"
@@ -105,7 +105,7 @@ CUDA_EXPORT CUresult cuEventQuery(CUevent event) {
   const auto state = stream_order().of_event(handle);
   const CUresult result = rows::cuEventQuery::forward(event);
   if (result == CUDA_SUCCESS && !state.points.empty() && !stream_order().is_recorded_anew(handle, state)) stream_order().passed(state.points);
-  return result == CUDA_SUCCESS && shadows().any() ? guarded([] { return shadows().after_something(); }) : result;
+  return result == CUDA_SUCCESS && compared_copies().any() ? guarded([] { return compared_copies().after_other_wait(); }) : result;
 }
 
 CUDA_EXPORT CUresult cuEventSynchronize(CUevent event) {
@@ -125,7 +125,7 @@ CUDA_EXPORT CUresult cuEventSynchronize(CUevent event) {
                                                 wire::SynchronizeEvent{cuda::handle_bits(event)}, reply);
     const bool knows = !state.points.empty() && !stream_order().is_recorded_anew(cuda::handle_bits(event), state);
     if (result == CUDA_SUCCESS) after_wait(knows ? state.points : StreamOrder::Points());
-    return result == CUDA_SUCCESS && shadows().any() ? shadows().after_something() : result;
+    return result == CUDA_SUCCESS && compared_copies().any() ? compared_copies().after_other_wait() : result;
   });
 }
 

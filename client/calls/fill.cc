@@ -5,7 +5,7 @@
 #include "client/calls/mapped.h"
 #include "client/capture.h"
 #include "client/host_memory.h"
-#include "client/shadows.h"
+#include "client/compared_copies.h"
 #include "client/side_stream.h"
 #include "protocol/cuda/exports.h"
 
@@ -62,11 +62,11 @@ CUresult fill(const Place& memory, CUstream stream, bool wait, const CUDA_MEMSET
   });
   if (captured) [[unlikely]] return *captured;
   Mirrors::PendingWrite use;
-  if (mirrors().any() || shadows().any()) [[unlikely]] {
+  if (mirrors().any() || compared_copies().any()) [[unlikely]] {
     const CUstream behind = memory.session == session ? stream : nullptr;
     const uint64_t bytes = params.height > 1 ? (params.height - 1) * params.pitch + params.width * params.elementSize : params.width * params.elementSize;
     CUresult result = mirrors().before_use(*memory.context, params.dst, bytes, &use);
-    if (result == CUDA_SUCCESS) result = shadows().before_use(*memory.context, behind, params.dst, bytes);
+    if (result == CUDA_SUCCESS) result = compared_copies().before_use(*memory.context, behind, params.dst, bytes);
     if (result != CUDA_SUCCESS) return result;
   }
   if (on_host) [[unlikely]] {

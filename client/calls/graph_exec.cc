@@ -8,7 +8,7 @@
 #include "client/calls/host_function.h"
 #include "client/capture.h"
 #include "client/graph_memory.h"
-#include "client/shadows.h"
+#include "client/compared_copies.h"
 #include "protocol/cuda/exports.h"
 #include "protocol/wire/graphs.h"
 
@@ -139,7 +139,7 @@ CUresult launch(CUgraphExec handle, CUstream stream) {
     }
     const wire::LaunchGraph body{graph.handle, cuda::handle_bits(stream)};
     note_host_memory_write(*context, stream);
-    CUresult result = shadows().any() ? shadows().before_work(*context, stream) : CUDA_SUCCESS;
+    CUresult result = compared_copies().any() ? compared_copies().before_work(*context, stream) : CUDA_SUCCESS;
     if (result != CUDA_SUCCESS) return result;
     const auto lock = mirrors().any() ? mirrors().before_work(*context, stream, &result) : Mirrors::Lock();
     if (result != CUDA_SUCCESS) return result;

@@ -9,7 +9,7 @@
 #include "client/capture.h"
 #include "client/mirrors.h"
 #include "client/page_faults.h"
-#include "client/shadows.h"
+#include "client/compared_copies.h"
 #include "protocol/cuda/exports.h"
 #include "protocol/wire/commands.h"
 
@@ -23,8 +23,8 @@ namespace {
 uint64_t push_written(Session& session, uint64_t behind) {
   (void)guarded([&] {
     std::vector<Context*> senders = mirrors().any() ? mirrors().after_host_function() : std::vector<Context*>();
-    if (shadows().any()) {
-      const std::vector<Context*> more = shadows().after_host_function();
+    if (compared_copies().any()) {
+      const std::vector<Context*> more = compared_copies().after_host_function();
       senders.insert(senders.end(), more.begin(), more.end());
     }
     for (Context* const context : senders) {
@@ -148,11 +148,11 @@ class HostFunctions {
   void run(const PendingCall& call) {
     const Function& function = *call.function;
     const bool is_called = call.result == CUDA_SUCCESS;
-    if (is_called && function.is_pending() && shadows().any()) (void)guarded([] { return shadows().after_something(); });
+    if (is_called && function.is_pending() && compared_copies().any()) (void)guarded([] { return compared_copies().after_other_wait(); });
     if (is_called && function.function) function.function(function.user);
     if (function.callback) function.callback(function.stream, call.result, function.user);
     uint64_t behind = is_called && function.action ? function.action() : 0;
-    if (mirrors().any() || shadows().any()) behind = push_written(*function.session, behind);
+    if (mirrors().any() || compared_copies().any()) behind = push_written(*function.session, behind);
     if (function.is_pending()) --pending_;
     if (is_called) (void)function.session->post(wire::Command::host_function_done, nullptr, wire::HostFunctionDone{call.id, behind});
     function.session->receiver().drop_interest();

@@ -1,13 +1,13 @@
 // Pinned host memory. If the server shares it, kernels use it in place. Otherwise it is ordinary memory of
 // this process until a kernel is to use it (ADR 0028). For memory that the program registers, kernels get a
-// copy (client/shadows.h).
+// copy (client/compared_copies.h).
 #include "client/host_memory.h"
 
 #include <algorithm>
 #include <mutex>
 
 #include "client/capture.h"
-#include "client/shadows.h"
+#include "client/compared_copies.h"
 #include "protocol/cuda/errors.h"
 #include "protocol/cuda/exports.h"
 
@@ -53,7 +53,7 @@ CUresult device_pointer_of_registered(const HostAllocation& registered, uint64_t
     if (const CUresult result = cuMemAlloc_v2(&made, known->size); result != CUDA_SUCCESS) return result;
     void* const memory = reinterpret_cast<void*>(static_cast<uintptr_t>(known->address));
     const bool read_only = (known->flags & CU_MEMHOSTREGISTER_READ_ONLY) != 0;
-    if (const CUresult result = shadows().add(context, memory, known->size, read_only, made); result != CUDA_SUCCESS) {
+    if (const CUresult result = compared_copies().add(context, memory, known->size, read_only, made); result != CUDA_SUCCESS) {
       cuMemFree_v2(made);
       return result;
     }
@@ -117,8 +117,8 @@ CUDA_EXPORT CUresult cuMemHostUnregister(void* memory) {
     if (!memory) return CUDA_ERROR_INVALID_VALUE;
     const auto allocation = host_memory().find(reinterpret_cast<uintptr_t>(memory));
     await_copies(allocation && allocation->device);
-    const CUresult brought = shadows().any() ? shadows().after_something() : CUDA_SUCCESS;
-    if (const CUdeviceptr device = shadows().any() ? shadows().remove(memory) : 0) cuMemFree_v2(device);
+    const CUresult brought = compared_copies().any() ? compared_copies().after_other_wait() : CUDA_SUCCESS;
+    if (const CUdeviceptr device = compared_copies().any() ? compared_copies().remove(memory) : 0) cuMemFree_v2(device);
     if (allocation && allocation->registered) withdraw(allocation, memory);
     if (host_memory().remove_registered(memory)) return brought;
     // Pinned memory and the middle of registered memory are known, but were not registered at this address.

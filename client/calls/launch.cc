@@ -6,7 +6,7 @@
 #include "client/capture.h"
 #include "client/host_memory.h"
 #include "client/mirrors.h"
-#include "client/shadows.h"
+#include "client/compared_copies.h"
 #include "client/stream_order.h"
 #include "protocol/cuda/exports.h"
 #include "protocol/cuda/graph_edges.h"
@@ -259,8 +259,8 @@ CUresult launch_now(const Request& request, Session& session, Context& context) 
   if (session.addresses().has_hosts()) [[unlikely]] {
     if (const CUresult result = reach_parameters(request, prepared, session, context); result != CUDA_SUCCESS) return result;
   }
-  if (shadows().any()) [[unlikely]] {
-    if (const CUresult result = shadows().before_work(context, request.stream); result != CUDA_SUCCESS) return result;
+  if (compared_copies().any()) [[unlikely]] {
+    if (const CUresult result = compared_copies().before_work(context, request.stream); result != CUDA_SUCCESS) return result;
   }
   if (mirrors().any()) [[unlikely]] return launch_with_mirrors(request, prepared, session, context);
   return send(session, context, prepared, [&](wire::Writer& writer) {

@@ -11,7 +11,7 @@
 #include "client/map_memory.h"
 #include "client/memory_pool.h"
 #include "client/mirrors.h"
-#include "client/shadows.h"
+#include "client/compared_copies.h"
 #include "client/side_stream.h"
 #include "client/virtual_memory.h"
 #include "protocol/cuda/exports.h"
@@ -48,7 +48,7 @@ CUresult release(Context& context, CUdeviceptr address, uint64_t stream) {
   if (const CUresult result = context.session->before_call(&context); result != CUDA_SUCCESS) return result;
   if (address == 0) return CUDA_SUCCESS;
   // The device copy of registered memory is freed when that is unregistered.
-  if (shadows().any() && shadows().host_of(address)) [[unlikely]] return CUDA_ERROR_INVALID_VALUE;
+  if (compared_copies().any() && compared_copies().host_of(address)) [[unlikely]] return CUDA_ERROR_INVALID_VALUE;
   Session* owning = session_of(address, context.session);
   if (!owning) return CUDA_ERROR_INVALID_VALUE;
   Session& session = *owning;

@@ -1,7 +1,7 @@
 // Pointer queries, answered from the client's records.
 #include "client/call.h"
 #include "client/host_memory.h"
-#include "client/shadows.h"
+#include "client/compared_copies.h"
 #include "client/virtual_memory.h"
 #include "protocol/cuda/exports.h"
 
@@ -25,7 +25,7 @@ struct Found {
 // Accepts the kernels' address of registered memory as well as the host address.
 Found find(CUdeviceptr& address) {
   Found found;
-  if (shadows().any()) [[unlikely]] address = shadows().host_of(address).value_or(address);
+  if (compared_copies().any()) [[unlikely]] address = compared_copies().host_of(address).value_or(address);
   if (Session* session = session_of(address, current_session())) found.device = session->addresses().find(address);
   if (!found.device) found.host = host_memory().find(address);
   return found;

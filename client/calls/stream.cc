@@ -7,7 +7,7 @@
 #include "client/capture.h"
 #include "client/mirrors.h"
 #include "client/pool_memory.h"
-#include "client/shadows.h"
+#include "client/compared_copies.h"
 #include "client/stream.h"
 #include "client/stream_marks.h"
 #include "protocol/cuda/errors.h"
@@ -246,11 +246,11 @@ CUresult memory_operations(CUstream stream, const CUstreamBatchMemOpParams* oper
       if (captured) return *captured;
     }
     Mirrors::Lock lock;
-    if (mirrors().any() || shadows().any()) [[unlikely]] {
+    if (mirrors().any() || compared_copies().any()) [[unlikely]] {
       Session* session = nullptr;
       Context* context = nullptr;
       if (CUresult result = require_stream(&session, &context, stream); result != CUDA_SUCCESS) return result;
-      CUresult result = shadows().before_work(*context, stream);
+      CUresult result = compared_copies().before_work(*context, stream);
       if (result != CUDA_SUCCESS) return result;
       lock = mirrors().before_work(*context, stream, &result);
       if (result != CUDA_SUCCESS) return result;
@@ -288,7 +288,7 @@ CUDA_EXPORT CUresult cuStreamQuery(CUstream stream) {
   const auto points = reach_of(stream);
   const CUresult result = unless_captured<rows::cuStreamQuery>(stream, stream);
   if (result == CUDA_SUCCESS) stream_order().passed(points);
-  return result == CUDA_SUCCESS && shadows().any() ? guarded([] { return shadows().after_something(); }) : result;
+  return result == CUDA_SUCCESS && compared_copies().any() ? guarded([] { return compared_copies().after_other_wait(); }) : result;
 }
 CUDA_EXPORT CUresult cuStreamQuery_ptsz(CUstream stream) { return cuStreamQuery(or_per_thread(stream)); }
 

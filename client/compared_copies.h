@@ -21,7 +21,7 @@
 
 namespace gpupool::client {
 
-class Shadows {
+class ComparedCopies {
  public:
   // True if there is any registered memory with a device copy. Costs one atomic load at each launch and each
   // wait.
@@ -48,35 +48,35 @@ class Shadows {
   CUresult after_context(Context& context, uint64_t last);
   uint64_t last_use() const { return last_use_.load(); }
   // Call after any other wait.
-  CUresult after_something();
+  CUresult after_other_wait();
   // True if the device copy of these bytes may be newer than the host's.
-  bool is_behind(uint64_t host, uint64_t bytes) const;
+  bool device_may_be_newer(uint64_t host, uint64_t bytes) const;
   // Returns the host address for a device address.
   std::optional<uint64_t> host_of(uint64_t device) const;
 
  private:
-  struct Shadow {
+  struct Copy {
     uint64_t host = 0, device = 0, bytes = 0;
     bool read_only = false;
     Session* session = nullptr;
     uint64_t context = 0;
     std::vector<std::byte> seen;
     // (context, stream) pairs whose work may have changed the copy since.
-    std::set<std::pair<uint64_t, uint64_t>> behind;
+    std::set<std::pair<uint64_t, uint64_t>> pending_writers;
     void used_by(const Context& user, CUstream stream);
   };
 
-  static CUresult push(Shadow& shadow);
-  CUresult fetch(Shadow& shadow);
+  static CUresult push(Copy& copy);
+  CUresult fetch(Copy& copy);
   template <class Done>
   CUresult after(const Done& done);
 
   mutable std::mutex mutex_;
   std::atomic<size_t> count_{0};
   std::atomic<uint64_t> last_use_{0};
-  std::map<uint64_t, Shadow> shadows_;  // by host address
+  std::map<uint64_t, Copy> copies_;  // by host address
 };
 
-Shadows& shadows();
+ComparedCopies& compared_copies();
 
 }  // namespace gpupool::client

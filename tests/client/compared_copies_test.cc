@@ -1,5 +1,5 @@
 // Registered memory with a copy on the device: what is sent before work, what is fetched after it, byte by byte.
-#include "client/shadows.h"
+#include "client/compared_copies.h"
 
 #include <string>
 
@@ -21,31 +21,31 @@ const CUstream kOther = cuda::handle_from_bits<CUstream>(cuda::make_handle(Kind:
 struct Registered {
   explicit Registered(bool read_only = false) : host(16384, std::byte{'.'}), context(make_context()) {
     test::reset(kDevice, host.size());
-    REQUIRE(shadows.add(context, host.data(), host.size(), read_only, kDevice) == CUDA_SUCCESS);
+    REQUIRE(copies.add(context, host.data(), host.size(), read_only, kDevice) == CUDA_SUCCESS);
     fake_device().copies.clear();
   }
   char device(size_t at) { return static_cast<char>(fake_device().at(kDevice + at)); }
   void device_writes(size_t at, char value) { fake_device().at(kDevice + at) = static_cast<std::byte>(value); }
   void program_writes(size_t at, char value) { host[at] = static_cast<std::byte>(value); }
   char program(size_t at) const { return static_cast<char>(host[at]); }
-  void work(CUstream stream = kStream) { CHECK(shadows.before_work(context, stream) == CUDA_SUCCESS); }
-  void wait(CUstream stream = kStream) { CHECK(shadows.after_stream(context, stream, shadows.last_use()) == CUDA_SUCCESS); }
+  void work(CUstream stream = kStream) { CHECK(copies.before_work(context, stream) == CUDA_SUCCESS); }
+  void wait(CUstream stream = kStream) { CHECK(copies.after_stream(context, stream, copies.last_use()) == CUDA_SUCCESS); }
 
   std::vector<std::byte> host;
   Context& context;
-  Shadows shadows;
+  ComparedCopies copies;
 };
 
 }  // namespace
 
-TEST_CASE("registered copies: adding one sends the program's current contents") {
+TEST_CASE("compared copies: adding one sends the program's current contents") {
   Registered memory;
-  CHECK(memory.shadows.any());
+  CHECK(memory.copies.any());
   CHECK(memory.device(0) == '.');
   CHECK(memory.device(16383) == '.');
 }
 
-TEST_CASE("registered copies: send only the program's changes before work") {
+TEST_CASE("compared copies: send only the program's changes before work") {
   Registered memory;
   memory.work();
   CHECK(fake_device().copies.empty());
@@ -61,7 +61,7 @@ TEST_CASE("registered copies: send only the program's changes before work") {
   CHECK(fake_device().copies[0].order == CopyOrder::before_all);
 }
 
-TEST_CASE("registered copies: send nearby changes together") {
+TEST_CASE("compared copies: send nearby changes together") {
   Registered memory;
   memory.program_writes(100, 'a');
   memory.program_writes(200, 'b');
@@ -71,7 +71,7 @@ TEST_CASE("registered copies: send nearby changes together") {
   CHECK(fake_device().copies[0].bytes == 101);
 }
 
-TEST_CASE("registered copies: while work may write send only bytes that the program changed") {
+TEST_CASE("compared copies: while work may write send only bytes that the program changed") {
   Registered memory;
   memory.work();  // may be writing from now on
   memory.device_writes(150, 'D');
@@ -82,102 +82,102 @@ TEST_CASE("registered copies: while work may write send only bytes that the prog
   CHECK(memory.device(150) == 'D');
 }
 
-TEST_CASE("registered copies: a wait fetches the device's writes and keeps the program's") {
+TEST_CASE("compared copies: a wait fetches the device's writes and keeps the program's") {
   Registered memory;
   memory.work();
-  CHECK(memory.shadows.is_behind(reinterpret_cast<uintptr_t>(memory.host.data()), 1));
+  CHECK(memory.copies.device_may_be_newer(reinterpret_cast<uintptr_t>(memory.host.data()), 1));
   memory.device_writes(10, 'D');
   memory.program_writes(11, 'p');
   memory.wait();
   CHECK(memory.program(10) == 'D');
   CHECK(memory.program(11) == 'p');
-  CHECK_FALSE(memory.shadows.is_behind(reinterpret_cast<uintptr_t>(memory.host.data()), 16384));
+  CHECK_FALSE(memory.copies.device_may_be_newer(reinterpret_cast<uintptr_t>(memory.host.data()), 16384));
   memory.work();
   CHECK(memory.device(11) == 'p');
 }
 
-TEST_CASE("registered copies: waiting for one stream does not fetch copies that other streams may write") {
+TEST_CASE("compared copies: waiting for one stream does not fetch copies that other streams may write") {
   Registered memory;
   memory.work(kStream);
   memory.work(kOther);
   memory.wait(kStream);
-  CHECK(memory.shadows.is_behind(reinterpret_cast<uintptr_t>(memory.host.data()), 1));
+  CHECK(memory.copies.device_may_be_newer(reinterpret_cast<uintptr_t>(memory.host.data()), 1));
   memory.wait(kOther);
-  CHECK_FALSE(memory.shadows.is_behind(reinterpret_cast<uintptr_t>(memory.host.data()), 1));
+  CHECK_FALSE(memory.copies.device_may_be_newer(reinterpret_cast<uintptr_t>(memory.host.data()), 1));
 }
 
-TEST_CASE("registered copies: a wait does not cover work queued after it began") {
+TEST_CASE("compared copies: a wait does not cover work queued after it began") {
   Registered memory;
   memory.work();
-  const uint64_t before = memory.shadows.last_use();
+  const uint64_t before = memory.copies.last_use();
   memory.work();
-  CHECK(memory.shadows.after_stream(memory.context, kStream, before) == CUDA_SUCCESS);
-  CHECK(memory.shadows.is_behind(reinterpret_cast<uintptr_t>(memory.host.data()), 1));
-  CHECK(memory.shadows.after_context(memory.context, memory.shadows.last_use()) == CUDA_SUCCESS);
-  CHECK_FALSE(memory.shadows.is_behind(reinterpret_cast<uintptr_t>(memory.host.data()), 1));
+  CHECK(memory.copies.after_stream(memory.context, kStream, before) == CUDA_SUCCESS);
+  CHECK(memory.copies.device_may_be_newer(reinterpret_cast<uintptr_t>(memory.host.data()), 1));
+  CHECK(memory.copies.after_context(memory.context, memory.copies.last_use()) == CUDA_SUCCESS);
+  CHECK_FALSE(memory.copies.device_may_be_newer(reinterpret_cast<uintptr_t>(memory.host.data()), 1));
 }
 
-TEST_CASE("registered copies: fetch nothing if no work was queued") {
+TEST_CASE("compared copies: fetch nothing if no work was queued") {
   Registered memory;
   memory.wait();
   CHECK(fake_device().fetched() == 0);
 }
 
-TEST_CASE("registered copies: never fetch memory that the device only reads") {
+TEST_CASE("compared copies: never fetch memory that the device only reads") {
   Registered memory(true);
   memory.work();
-  CHECK_FALSE(memory.shadows.is_behind(reinterpret_cast<uintptr_t>(memory.host.data()), 1));
+  CHECK_FALSE(memory.copies.device_may_be_newer(reinterpret_cast<uintptr_t>(memory.host.data()), 1));
   memory.wait();
   CHECK(fake_device().fetched() == 0);
 }
 
-TEST_CASE("registered copies: ignore copies elsewhere on the device") {
+TEST_CASE("compared copies: ignore copies elsewhere on the device") {
   Registered memory;
   memory.program_writes(0, 'a');
-  CHECK(memory.shadows.before_use(memory.context, kStream, kDevice + 16384, 100) == CUDA_SUCCESS);
+  CHECK(memory.copies.before_use(memory.context, kStream, kDevice + 16384, 100) == CUDA_SUCCESS);
   CHECK(memory.device(0) == '.');
-  CHECK(memory.shadows.before_use(memory.context, kStream, kDevice + 16383, 100) == CUDA_SUCCESS);
+  CHECK(memory.copies.before_use(memory.context, kStream, kDevice + 16383, 100) == CUDA_SUCCESS);
   CHECK(memory.device(0) == 'a');
 }
 
-TEST_CASE("registered copies: ignore work of another server") {
+TEST_CASE("compared copies: ignore work of another server") {
   Registered memory;
   memory.program_writes(0, 'a');
-  CHECK(memory.shadows.before_work(make_context(1), kStream) == CUDA_SUCCESS);
+  CHECK(memory.copies.before_work(make_context(1), kStream) == CUDA_SUCCESS);
   CHECK(memory.device(0) == '.');
 }
 
-TEST_CASE("registered copies: translate device addresses to host addresses") {
+TEST_CASE("compared copies: translate device addresses to host addresses") {
   Registered memory;
   const auto host = reinterpret_cast<uintptr_t>(memory.host.data());
-  CHECK(memory.shadows.host_of(kDevice + 16383) == host + 16383);
-  CHECK_FALSE(memory.shadows.host_of(kDevice + 16384));
-  CHECK_FALSE(memory.shadows.host_of(kDevice - 1));
+  CHECK(memory.copies.host_of(kDevice + 16383) == host + 16383);
+  CHECK_FALSE(memory.copies.host_of(kDevice + 16384));
+  CHECK_FALSE(memory.copies.host_of(kDevice - 1));
 }
 
-TEST_CASE("registered copies: end when removed or with their context") {
+TEST_CASE("compared copies: end when removed or with their context") {
   Registered memory;
   SECTION("removed") {
-    CHECK(memory.shadows.remove(memory.host.data() + 1) == 0);
-    CHECK(memory.shadows.remove(memory.host.data()) == kDevice);
-    CHECK(memory.shadows.remove(memory.host.data()) == 0);
+    CHECK(memory.copies.remove(memory.host.data() + 1) == 0);
+    CHECK(memory.copies.remove(memory.host.data()) == kDevice);
+    CHECK(memory.copies.remove(memory.host.data()) == 0);
   }
   SECTION("with their context") {
-    CHECK(memory.shadows.forget_context(make_context()).empty());
-    CHECK(memory.shadows.forget_context(memory.context) == std::vector<uint64_t>{reinterpret_cast<uintptr_t>(memory.host.data())});
+    CHECK(memory.copies.forget_context(make_context()).empty());
+    CHECK(memory.copies.forget_context(memory.context) == std::vector<uint64_t>{reinterpret_cast<uintptr_t>(memory.host.data())});
   }
-  CHECK_FALSE(memory.shadows.any());
+  CHECK_FALSE(memory.copies.any());
   memory.program_writes(0, 'a');
   memory.work();
   CHECK(memory.device(0) == '.');
 }
 
-TEST_CASE("registered copies: return a copy's error to the caller") {
+TEST_CASE("compared copies: return a copy's error to the caller") {
   Registered memory;
   memory.program_writes(0, 'a');
   fake_device().result = CUDA_ERROR_OUT_OF_MEMORY;
-  CHECK(memory.shadows.before_work(memory.context, kStream) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(memory.copies.before_work(memory.context, kStream) == CUDA_ERROR_OUT_OF_MEMORY);
   std::vector<std::byte> more(10);
-  CHECK(memory.shadows.add(memory.context, more.data(), more.size(), false, kDevice + 4096) == CUDA_ERROR_OUT_OF_MEMORY);
-  CHECK(memory.shadows.remove(more.data()) == 0);
+  CHECK(memory.copies.add(memory.context, more.data(), more.size(), false, kDevice + 4096) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(memory.copies.remove(more.data()) == 0);
 }
