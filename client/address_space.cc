@@ -174,8 +174,8 @@ std::optional<uint64_t> AddressSpace::take_block(uint64_t size, const Allocation
   return std::nullopt;
 }
 
-std::optional<AddressSpace::Place> AddressSpace::take_slab_block(uint64_t size, const Allocation& about) {
-  if (const auto block = take_block(size, about)) return Place{*block};
+std::optional<AddressSpace::Placement> AddressSpace::take_slab_block(uint64_t size, const Allocation& about) {
+  if (const auto block = take_block(size, about)) return Placement{*block};
   const uint64_t whole = round_up(size, granularity_);
   const auto at = take_range(whole, granularity_, 0);
   if (!at) return std::nullopt;
@@ -183,13 +183,13 @@ std::optional<AddressSpace::Place> AddressSpace::take_slab_block(uint64_t size, 
   slab.managed = about.managed;
   if (whole > size) slab.free[*at + size] = whole - size;
   slabs_.emplace(*at, std::move(slab));
-  return Place{*at, *at, whole};
+  return Placement{*at, *at, whole};
 }
 
-std::optional<AddressSpace::Place> AddressSpace::allocate(uint64_t bytes, uint64_t alignment, const Allocation& about) {
+std::optional<AddressSpace::Placement> AddressSpace::allocate(uint64_t bytes, uint64_t alignment, const Allocation& about) {
   if (bytes == 0 || bytes > size_) return std::nullopt;
   std::lock_guard lock(mutex_);
-  Place place;
+  Placement place;
   if (bytes > kLargestBlock) {
     const uint64_t size = round_up(bytes, granularity_);
     const auto at = take_range(size, std::max(alignment, granularity_), 0);
@@ -210,7 +210,7 @@ std::optional<AddressSpace::Place> AddressSpace::allocate(uint64_t bytes, uint64
   return place;
 }
 
-void AddressSpace::mapped(const Place& place) {
+void AddressSpace::mapped(const Placement& place) {
   std::lock_guard lock(mutex_);
   const auto slab = slabs_.find(place.map_address);
   if (slab == slabs_.end()) return;

@@ -56,15 +56,15 @@ class AddressSpace {
 
   static constexpr uint64_t kMostIdle = 32u << 20;
   // bytes of idle slabs that stay mapped, per device
-  struct Place {
+  struct Placement {
     uint64_t address = 0;  // an address from the range, and the mapping that it needs
     uint64_t map_address = 0;  // mapping to request first, if map_size is not 0
     uint64_t map_size = 0;
   };
   // Returns nullopt if the range is full.
-  std::optional<Place> allocate(uint64_t bytes, uint64_t alignment, const Allocation& about);
+  std::optional<Placement> allocate(uint64_t bytes, uint64_t alignment, const Allocation& about);
   // Marks the mapping as requested or present, so that other allocations may use the rest of it.
-  void mapped(const Place& place);
+  void mapped(const Placement& place);
   // Undoes allocate() when mapping failed.
   void abandon(uint64_t address);
 
@@ -87,7 +87,7 @@ class AddressSpace {
   // Spans are whole granules for memory pools, which allocate inside them. After reserve_span() the caller
   // calls mapped() or abandon_span(), as after allocate(). A span of up to 16 MiB that is given back may stay
   // mapped and is reusable at once, so no work may still use it.
-  std::optional<Place> reserve_span(uint64_t bytes, const Allocation& about);
+  std::optional<Placement> reserve_span(uint64_t bytes, const Allocation& about);
   void abandon_span(uint64_t address);
   Release return_span(uint64_t address, uint64_t most_idle);
   void add_pooled(Allocation allocation);
@@ -158,7 +158,7 @@ class AddressSpace {
   using Slabs = std::map<uint64_t, Slab>;
   Slabs::iterator slab_of(uint64_t address);
   std::optional<uint64_t> take_block(uint64_t size, const Allocation& about);
-  std::optional<Place> take_slab_block(uint64_t size, const Allocation& about);
+  std::optional<Placement> take_slab_block(uint64_t size, const Allocation& about);
   void set_idle(Slab& slab, bool idle);
   void update_free_index(const Slabs::value_type& slab);
   Slabs::iterator erase_slab(Slabs::iterator slab);

@@ -3,7 +3,7 @@
 
 namespace gpupool::client {
 
-std::optional<AddressSpace::Place> AddressSpace::reserve_span(uint64_t bytes, const Allocation& about) {
+std::optional<AddressSpace::Placement> AddressSpace::reserve_span(uint64_t bytes, const Allocation& about) {
   if (bytes == 0 || bytes > size_) return std::nullopt;
   std::lock_guard lock(mutex_);
   const uint64_t size = (bytes + granularity_ - 1) / granularity_ * granularity_;
@@ -11,7 +11,7 @@ std::optional<AddressSpace::Place> AddressSpace::reserve_span(uint64_t bytes, co
   const auto at = take_range(size, granularity_, 0);
   if (!at) return std::nullopt;
   large_spans_[*at] = {size, about.context};
-  return Place{*at, *at, size};
+  return Placement{*at, *at, size};
 }
 
 void AddressSpace::abandon_span(uint64_t address) {

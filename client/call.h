@@ -50,14 +50,14 @@ void note_host_memory_write(Context& context, CUstream stream);
 CUresult internal_stream(Context& context, CUstream* stream);
 
 // The destination of a call: a session, and a context of that session.
-struct Place {
+struct CallTarget {
   Session* session = nullptr;
   Context* context = nullptr;  // null: no context of this session is current
 };
 // If the named object or device belongs to another server, redirects the call there: its context replaces the
 // current one (null if that context is gone).
-void redirect(const Object& named, Place& place);
-void redirect(const Device& named, Place& place);
+void redirect(const Object& named, CallTarget& target);
+void redirect(const Device& named, CallTarget& target);
 
 // Returns the calling thread's context and its session, or the error code to return to the program.
 CUresult require_context(Session** session, Context** context);
@@ -148,11 +148,11 @@ struct Call<Id, M, CUresult (*)(A...), Roles...> {
   // Routes a call: by its stream if the row has one (a special stream belongs to the current context), else
   // by the first device that it names, else by the first handle.
   template <class Role, class T>
-  static bool find_place(T argument, Place& place) {
+  static bool find_target(T argument, CallTarget& target) {
     if constexpr (std::is_same_v<Role, cuda::role::device>) {
-      if (const Device* device = find_device(argument)) return redirect(*device, place), true;
+      if (const Device* device = find_device(argument)) return redirect(*device, target), true;
     } else if constexpr (kNamed<Role> != Kind::none && !kHasDevice && (!kHasStream || kNamed<Role> == Kind::stream)) {
-      if (const Object* object = handles().find(kNamed<Role>, cuda::handle_bits(argument))) return redirect(*object, place), true;
+      if (const Object* object = handles().find(kNamed<Role>, cuda::handle_bits(argument))) return redirect(*object, target), true;
     }
     return false;
   }
@@ -162,21 +162,21 @@ struct Call<Id, M, CUresult (*)(A...), Roles...> {
       CUresult result = CUDA_SUCCESS;
       Context* current = current_context(&result);
       if (!current && kNeedsContext) return result;
-      Place place{current ? current->session : sessions().front().get(), current};
+      CallTarget target{current ? current->session : sessions().front().get(), current};
       result = CUDA_SUCCESS;
       std::apply([&](auto&... argument) {
         ((result = result == CUDA_SUCCESS ? resolve(current, argument) : result), ...);
-        (void)(find_place<Roles>(argument, place) || ...);
+        (void)(find_target<Roles>(argument, target) || ...);
       }, arguments);
       if (result != CUDA_SUCCESS) return result;
-      return at(place, arguments);
+      return at(target, arguments);
     });
   }
 
  public:
-  // Makes the call at a place that the caller has chosen.
-  static CUresult at(const Place& place, typename Row::Args arguments) {
-    auto [session, context] = place;
+  // Makes the call at a target that the caller has chosen.
+  static CUresult at(const CallTarget& target, typename Row::Args arguments) {
+    auto [session, context] = target;
     if (kNeedsContext && !context) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     Ends ends{*session, context};
     if (const CUresult result = Row::check(arguments, ends); result != CUDA_SUCCESS) return result;

@@ -68,12 +68,12 @@ namespace {
 CUresult reach_from_current_device(const Opened& opened) {
   const Context* const user = current_context(nullptr);
   if (opened.name.kind != static_cast<uint32_t>(SharedKind::memory) || !user || user->session != opened.session) return CUDA_SUCCESS;
-  const Place place{opened.session, nullptr};
+  const CallTarget target{opened.session, nullptr};
   CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, user->device->server_ordinal}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
   if (find_device(find_memory(opened.memory)->properties.location.id)->server_ordinal == access.location.id) return CUDA_SUCCESS;
-  CUresult result = rows::cuMemSetAccess::at(place, {opened.start, opened.size, &access, 1});
+  CUresult result = rows::cuMemSetAccess::at(target, {opened.start, opened.size, &access, 1});
   unsigned long long flags = 0;
-  if (result == CUDA_SUCCESS) result = rows::cuMemGetAccess::at(place, {&flags, &access.location, opened.start});
+  if (result == CUDA_SUCCESS) result = rows::cuMemGetAccess::at(target, {&flags, &access.location, opened.start});
   return result == CUDA_SUCCESS && flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE ? CUDA_ERROR_PEER_ACCESS_UNSUPPORTED : result;
 }
 

@@ -220,8 +220,8 @@ CUresult copy_between_servers(Context& context, CUstream stream, const Box& box,
 }
 
 CUresult copy_on_server(Context& context, CUstream stream, const Box& box) {
-  const Place place{context.session, &context};
-  if (box.height == 1 && box.depth == 1) return rows::cuMemcpyDtoDAsync_v2::at(place, {box.to.address, box.from.address, box.width, stream});
+  const CallTarget call_target{context.session, &context};
+  if (box.height == 1 && box.depth == 1) return rows::cuMemcpyDtoDAsync_v2::at(call_target, {box.to.address, box.from.address, box.width, stream});
   for (uint64_t z = 0; z < box.depth; ++z) {
     CUDA_MEMCPY2D copy{};
     copy.srcMemoryType = copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
@@ -231,7 +231,7 @@ CUresult copy_on_server(Context& context, CUstream stream, const Box& box) {
     copy.dstPitch = box.to.pitch;
     copy.WidthInBytes = box.width;
     copy.Height = box.height;
-    const CUresult result = rows::cuMemcpy2DAsync_v2::at(place, {&copy, stream});
+    const CUresult result = rows::cuMemcpy2DAsync_v2::at(call_target, {&copy, stream});
     if (result != CUDA_SUCCESS) return result;
   }
   return CUDA_SUCCESS;

@@ -39,13 +39,13 @@ CUresult with_event(Context& context, CUstream stream, Wait&& wait) {
   if (stream) {
     if (const CUresult result = context_of_stream(stream, &its); result != CUDA_SUCCESS) return result;
   }
-  const Place place{its->session, its};
+  const CallTarget target{its->session, its};
   CUevent event = nullptr;
-  CUresult result = rows::cuEventCreate::at(place, {&event, CU_EVENT_DISABLE_TIMING});
+  CUresult result = rows::cuEventCreate::at(target, {&event, CU_EVENT_DISABLE_TIMING});
   if (result != CUDA_SUCCESS) return result;
-  result = rows::cuEventRecord::at(place, {event, stream});
+  result = rows::cuEventRecord::at(target, {event, stream});
   if (result == CUDA_SUCCESS) result = wait(event);
-  (void)rows::cuEventDestroy_v2::at(place, {event});  // the server destroys it after the record and the wait
+  (void)rows::cuEventDestroy_v2::at(target, {event});  // the server destroys it after the record and the wait
   return result;
 }
 

@@ -43,11 +43,11 @@ bool record_mark(uint64_t stream, Mark& mark) {
   const Object* const object = null_stream ? nullptr : handles().find(Kind::stream, stream);
   Context* const context = context_by_handle(null_stream ? stream : object ? object->context : 0);
   if (!context) return false;
-  const Place place{context->session, context};
-  if (!mark.event && rows::cuEventCreate::at(place, {&mark.event, CU_EVENT_DISABLE_TIMING}) != CUDA_SUCCESS) return false;
+  const CallTarget target{context->session, context};
+  if (!mark.event && rows::cuEventCreate::at(target, {&mark.event, CU_EVENT_DISABLE_TIMING}) != CUDA_SUCCESS) return false;
   mark.context = context->owner().handle;
   mark.points = stream_order().reach(stream);
-  return rows::cuEventRecord::at(place, {mark.event, cuda::handle_from_bits<CUstream>(null_stream ? 0 : stream)}) == CUDA_SUCCESS;
+  return rows::cuEventRecord::at(target, {mark.event, cuda::handle_from_bits<CUstream>(null_stream ? 0 : stream)}) == CUDA_SUCCESS;
 }
 
 // Takes the stream's mark, recorded behind the point; return it with release_mark(). nullopt: the stream was

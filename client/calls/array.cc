@@ -93,31 +93,31 @@ CUresult describe(Descriptor* answer, CUarray handle) {
   });
 }
 
-// Finds the object and redirects `place` to its server; null: it is not alive.
+// Finds the object and redirects `target` to its server; null: it is not alive.
 template <class Known>
-Known* find(Kind kind, uint64_t handle, Place& place) {
+Known* find(Kind kind, uint64_t handle, CallTarget& target) {
   auto* const known = handles().find_as<Known>(kind, handle);
-  if (known) redirect(*known, place);
+  if (known) redirect(*known, target);
   return known;
 }
 
-CUresult destroy(Place& place, uint64_t handle) {
-  if (!place.context) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+CUresult destroy(CallTarget& target, uint64_t handle) {
+  if (!target.context) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   wire::Buffer reply;
   handles().retire(handle);
-  return place.session->call(wire::Command::destroy_array, place.context, wire::DestroyArray{handle}, reply);
+  return target.session->call(wire::Command::destroy_array, target.context, wire::DestroyArray{handle}, reply);
 }
 
-CUresult make_part(Place& place, uint64_t whole, unsigned number, const CUDA_ARRAY3D_DESCRIPTOR& shape, uint64_t* handle) {
-  if (!place.context) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+CUresult make_part(CallTarget& target, uint64_t whole, unsigned number, const CUDA_ARRAY3D_DESCRIPTOR& shape, uint64_t* handle) {
+  if (!target.context) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   auto known = std::make_unique<Array>();
   known->shape = shape;
   known->is_part = true;
-  known->context = place.context->handle;
-  const uint64_t minted = place.session->mint(Kind::array, std::move(known));
+  known->context = target.context->handle;
+  const uint64_t minted = target.session->mint(Kind::array, std::move(known));
   if (minted == 0) return CUDA_ERROR_OUT_OF_MEMORY;
   wire::Buffer reply;
-  const CUresult result = place.session->call(wire::Command::array_part, place.context, wire::ArrayPart{minted, whole, number, 0}, reply);
+  const CUresult result = target.session->call(wire::Command::array_part, target.context, wire::ArrayPart{minted, whole, number, 0}, reply);
   if (result == CUDA_SUCCESS) *handle = minted;
   else handles().retire(minted);
   return result;
@@ -141,23 +141,23 @@ CUDA_EXPORT CUresult cuArrayDestroy(CUarray array) {
     if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
     const Object* const object = handles().find(Kind::array, cuda::handle_bits(array));
     const BorrowedContext borrowed(object ? object->context : 0);
-    Place place;
-    if (const CUresult result = require_context(&place.session, &place.context); result != CUDA_SUCCESS) return result;
-    const auto* const known = find<Array>(Kind::array, cuda::handle_bits(array), place);
+    CallTarget target;
+    if (const CUresult result = require_context(&target.session, &target.context); result != CUDA_SUCCESS) return result;
+    const auto* const known = find<Array>(Kind::array, cuda::handle_bits(array), target);
     if (!known || known->is_part) return CUDA_ERROR_INVALID_HANDLE;
-    return destroy(place, cuda::handle_bits(array));
+    return destroy(target, cuda::handle_bits(array));
   });
 }
 
 CUDA_EXPORT CUresult cuArrayGetPlane(CUarray* plane, CUarray array, unsigned int number) {
   return guarded([&]() -> CUresult {
-    Place place;
-    if (const CUresult result = require_context(&place.session, &place.context); result != CUDA_SUCCESS) return result;
+    CallTarget target;
+    if (const CUresult result = require_context(&target.session, &target.context); result != CUDA_SUCCESS) return result;
     if (!plane) return CUDA_ERROR_INVALID_VALUE;
-    const auto* const known = find<Array>(Kind::array, cuda::handle_bits(array), place);
+    const auto* const known = find<Array>(Kind::array, cuda::handle_bits(array), target);
     if (!known) return CUDA_ERROR_INVALID_HANDLE;
     uint64_t handle = 0;
-    const CUresult result = make_part(place, cuda::handle_bits(array), number, known->shape, &handle);
+    const CUresult result = make_part(target, cuda::handle_bits(array), number, known->shape, &handle);
     if (result == CUDA_SUCCESS) *plane = cuda::handle_from_bits<CUarray>(handle);
     return result;
   });
@@ -182,10 +182,10 @@ CUDA_EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray* array, const CUDA_
 
 CUDA_EXPORT CUresult cuMipmappedArrayGetLevel(CUarray* level, CUmipmappedArray array, unsigned int number) {
   return guarded([&]() -> CUresult {
-    Place place;
-    if (const CUresult result = require_context(&place.session, &place.context); result != CUDA_SUCCESS) return result;
+    CallTarget target;
+    if (const CUresult result = require_context(&target.session, &target.context); result != CUDA_SUCCESS) return result;
     if (!level) return CUDA_ERROR_INVALID_VALUE;
-    auto* const known = find<MipmappedArray>(Kind::mipmapped_array, cuda::handle_bits(array), place);
+    auto* const known = find<MipmappedArray>(Kind::mipmapped_array, cuda::handle_bits(array), target);
     if (!known) return CUDA_ERROR_INVALID_HANDLE;
     constexpr unsigned kMostLevels = 32;
     if (number >= kMostLevels) return CUDA_ERROR_INVALID_VALUE;
@@ -198,7 +198,7 @@ CUDA_EXPORT CUresult cuMipmappedArrayGetLevel(CUarray* level, CUmipmappedArray a
       shape.Width = halve(shape.Width);
       shape.Height = halve(shape.Height);
       if ((shape.Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP)) == 0) shape.Depth = halve(shape.Depth);
-      const CUresult result = make_part(place, cuda::handle_bits(array), number, shape, &handle);
+      const CUresult result = make_part(target, cuda::handle_bits(array), number, shape, &handle);
       if (result != CUDA_SUCCESS) return result;
     }
     *level = cuda::handle_from_bits<CUarray>(handle);
@@ -211,13 +211,13 @@ CUDA_EXPORT CUresult cuMipmappedArrayDestroy(CUmipmappedArray array) {
     if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
     const Object* const object = handles().find(Kind::mipmapped_array, cuda::handle_bits(array));
     const BorrowedContext borrowed(object ? object->context : 0);
-    Place place;
-    if (const CUresult result = require_context(&place.session, &place.context); result != CUDA_SUCCESS) return result;
-    auto* const known = find<MipmappedArray>(Kind::mipmapped_array, cuda::handle_bits(array), place);
+    CallTarget target;
+    if (const CUresult result = require_context(&target.session, &target.context); result != CUDA_SUCCESS) return result;
+    auto* const known = find<MipmappedArray>(Kind::mipmapped_array, cuda::handle_bits(array), target);
     if (!known) return CUDA_ERROR_INVALID_HANDLE;
     for (const uint64_t level : known->levels) {
       if (level != 0) handles().retire(level);
     }
-    return destroy(place, cuda::handle_bits(array));
+    return destroy(target, cuda::handle_bits(array));
   });
 }

@@ -25,16 +25,16 @@ CUresult require_context(Session** session, Context** context) {
   return CUDA_SUCCESS;
 }
 
-void redirect(const Object& named, Place& place) {
-  if (named.session == place.session || !named.session) return;
-  place.session = named.session;
-  place.context = handles().find_as<Context>(Kind::context, named.context);
+void redirect(const Object& named, CallTarget& target) {
+  if (named.session == target.session || !named.session) return;
+  target.session = named.session;
+  target.context = handles().find_as<Context>(Kind::context, named.context);
 }
 
-void redirect(const Device& named, Place& place) {
-  if (named.session == place.session) return;
-  place.session = named.session;
-  place.context = nullptr;
+void redirect(const Device& named, CallTarget& target) {
+  if (named.session == target.session) return;
+  target.session = named.session;
+  target.context = nullptr;
 }
 
 unsigned long long new_context_id() {

@@ -105,11 +105,13 @@ CUresult check(CUDA_MEMCPY3D& copy, Session& session, Checked* checked) {
 }
 
 // Sends the program's changes of mirrored memory before a copy.
-CUresult before_copy(const Place& place, const CUDA_MEMCPY3D& copy, const Checked& checked, Mirrors::PendingWrite& use) {
+CUresult before_copy(const CallTarget& call_target, const CUDA_MEMCPY3D& copy, const Checked& checked, Mirrors::PendingWrite& use) {
   CUresult result = CUDA_SUCCESS;
-  if (copy.srcMemoryType == CU_MEMORYTYPE_DEVICE) result = mirrors().before_use(*place.context, copy.srcDevice, checked.from_span, nullptr);
+  if (copy.srcMemoryType == CU_MEMORYTYPE_DEVICE) {
+    result = mirrors().before_use(*call_target.context, copy.srcDevice, checked.from_span, nullptr);
+  }
   if (result == CUDA_SUCCESS && copy.dstMemoryType == CU_MEMORYTYPE_DEVICE) {
-    result = mirrors().before_use(*place.context, copy.dstDevice, checked.to_span, &use);
+    result = mirrors().before_use(*call_target.context, copy.dstDevice, checked.to_span, &use);
   }
   return result;
 }
@@ -136,7 +138,7 @@ CUresult allocate(CUdeviceptr* memory, uint64_t* most, uint64_t row, CUstream st
 // Copies through a device buffer. `up`: from the program's memory to the array. `of_host(part)` copies
 // between the program's memory and the buffer.
 template <class OfHost>
-CUresult through_device(const Place& place, const CUDA_MEMCPY3D& copy, bool up, CUstream stream, const OfHost& of_host) {
+CUresult through_device(const CallTarget& call_target, const CUDA_MEMCPY3D& copy, bool up, CUstream stream, const OfHost& of_host) {
   const uint64_t row = copy.WidthInBytes;
   uint64_t most = std::max(std::min(kPieceBytes, row * copy.Height * copy.Depth), row);
   CUdeviceptr memory = 0;
@@ -158,7 +160,7 @@ CUresult through_device(const Place& place, const CUDA_MEMCPY3D& copy, bool up, 
         middle.pitch = row;
         middle.height = piece.Height;
       }
-      const auto of_array = [&](CUDA_MEMCPY3D& step) { return rows::cuMemcpy3DAsync_v2::at(place, {&step, stream}); };
+      const auto of_array = [&](CUDA_MEMCPY3D& step) { return rows::cuMemcpy3DAsync_v2::at(call_target, {&step, stream}); };
       result = up ? of_host(in) : of_array(in);
       if (result == CUDA_SUCCESS) result = up ? of_array(out) : of_host(out);
     }
@@ -206,32 +208,34 @@ uint64_t copy_array_now(Context& context, const CUDA_MEMCPY3D& copy) {
 
 CUresult copy_array(const CUDA_MEMCPY3D& asked, CUstream stream, bool wait) {
   return guarded([&]() -> CUresult {
-    Place place;
-    if (const CUresult result = require_stream_for_work(&place.session, &place.context, stream); result != CUDA_SUCCESS) return result;
+    CallTarget call_target;
+    if (const CUresult result = require_stream_for_work(&call_target.session, &call_target.context, stream); result != CUDA_SUCCESS) {
+      return result;
+    }
     CUDA_MEMCPY3D copy = asked;
     Checked checked;
-    if (const CUresult result = check(copy, *place.session, &checked); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = check(copy, *call_target.session, &checked); result != CUDA_SUCCESS) return result;
     if (is_empty(copy)) return CUDA_SUCCESS;
     if (capture::any()) [[unlikely]] {
       if (wait) {
-        if (const CUresult refused = capture::refuse(*place.context, stream); refused != CUDA_SUCCESS) return refused;
-      } else if (const auto captured = capture::add(*place.context, stream, CU_GRAPH_NODE_TYPE_MEMCPY, [&](NodeWork& work) {
-                   return make_array_copy(asked, *place.context, &work.emplace<CopyWork>());
+        if (const CUresult refused = capture::refuse(*call_target.context, stream); refused != CUDA_SUCCESS) return refused;
+      } else if (const auto captured = capture::add(*call_target.context, stream, CU_GRAPH_NODE_TYPE_MEMCPY, [&](NodeWork& work) {
+                   return make_array_copy(asked, *call_target.context, &work.emplace<CopyWork>());
                  })) {
         return *captured;
       }
     }
     Mirrors::PendingWrite use;
     if (mirrors().any()) [[unlikely]] {
-      if (const CUresult result = before_copy(place, copy, checked, use); result != CUDA_SUCCESS) return result;
+      if (const CUresult result = before_copy(call_target, copy, checked, use); result != CUDA_SUCCESS) return result;
     }
     if (compared_copies().any()) [[unlikely]] {
-      if (const CUresult result = compared_copies().before_work(*place.context, stream); result != CUDA_SUCCESS) return result;
+      if (const CUresult result = compared_copies().before_work(*call_target.context, stream); result != CUDA_SUCCESS) return result;
     }
     const auto of_host = [&](const CUDA_MEMCPY3D& half) { return cuMemcpy3DAsync_v2(&half, stream); };
-    const CUresult result = checked.from_host || checked.to_host ? through_device(place, copy, checked.from_host, stream, of_host)
-                                                                 : rows::cuMemcpy3DAsync_v2::at(place, {&copy, stream});
-    return result == CUDA_SUCCESS && wait ? synchronize_stream(*place.context, stream) : result;
+    const CUresult result = checked.from_host || checked.to_host ? through_device(call_target, copy, checked.from_host, stream, of_host)
+                                                                 : rows::cuMemcpy3DAsync_v2::at(call_target, {&copy, stream});
+    return result == CUDA_SUCCESS && wait ? synchronize_stream(*call_target.context, stream) : result;
   });
 }
 

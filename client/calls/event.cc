@@ -17,14 +17,14 @@ namespace {
 // device has the record.
 CUresult recorded(CUresult result, CUevent event) {
   if (result != CUDA_SUCCESS || !interprocess_events::contains(event)) [[likely]] return result;
-  Place place;
-  if (const CUresult early = require_context(&place.session, &place.context); early != CUDA_SUCCESS) return early;
+  CallTarget target;
+  if (const CUresult early = require_context(&target.session, &target.context); early != CUDA_SUCCESS) return early;
   const Object* const known = handles().find(Kind::event, cuda::handle_bits(event));
   if (!known) return CUDA_ERROR_INVALID_HANDLE;
-  redirect(*known, place);
-  if (!place.context) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  redirect(*known, target);
+  if (!target.context) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   wire::Buffer reply;
-  return place.session->call(wire::Command::await_record, place.context, wire::AwaitRecord{cuda::handle_bits(event)}, reply);
+  return target.session->call(wire::Command::await_record, target.context, wire::AwaitRecord{cuda::handle_bits(event)}, reply);
 }
 
 CUresult forward_record(CUevent event, CUstream stream, unsigned flags) {
@@ -116,12 +116,12 @@ CUDA_EXPORT CUresult cuEventSynchronize(CUevent event) {
     const Object* known = handles().find(Kind::event, cuda::handle_bits(event));
     if (!known) return CUDA_ERROR_INVALID_HANDLE;
     if (const CUresult refused = capture::refuse_event(event); refused != CUDA_SUCCESS) return refused;
-    Place place{session, context};
-    redirect(*known, place);
-    if (!place.context) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    CallTarget target{session, context};
+    redirect(*known, target);
+    if (!target.context) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     wire::Buffer reply;
     const auto state = stream_order().of_event(known->handle);
-    const CUresult result = place.session->call(wire::Command::synchronize_event, place.context,
+    const CUresult result = target.session->call(wire::Command::synchronize_event, target.context,
                                                 wire::SynchronizeEvent{cuda::handle_bits(event)}, reply);
     const bool knows = !state.points.empty() && !stream_order().is_recorded_anew(cuda::handle_bits(event), state);
     if (result == CUDA_SUCCESS) after_wait(knows ? state.points : StreamOrder::Points());

@@ -15,7 +15,7 @@ namespace {
 
 // Checks the memory before the row is queued: the row's error would surface later, and the worker checks
 // whole mappings only.
-CUresult find_memory(CUdeviceptr address, uint64_t pitch, uint64_t width, uint64_t height, uint64_t item, Place& memory) {
+CUresult find_memory(CUdeviceptr address, uint64_t pitch, uint64_t width, uint64_t height, uint64_t item, CallTarget& memory) {
   Session* session = nullptr;
   Context* context = nullptr;
   if (const CUresult result = require_context(&session, &context); result != CUDA_SUCCESS) return result;
@@ -51,7 +51,7 @@ CUresult fill_host(Session& session, Context& context, CUstream stream, const CU
 
 // `arguments`: the row's, without the stream; `params`: the same as a graph node.
 template <class Row, class... Arguments>
-CUresult fill(const Place& memory, CUstream stream, bool wait, const CUDA_MEMSET_NODE_PARAMS& params, Arguments... arguments) {
+CUresult fill(const CallTarget& memory, CUstream stream, bool wait, const CUDA_MEMSET_NODE_PARAMS& params, Arguments... arguments) {
   Session* session = nullptr;
   Context* context = nullptr;
   if (const CUresult result = require_stream_for_work(&session, &context, stream); result != CUDA_SUCCESS) return result;
@@ -92,7 +92,7 @@ CUresult fill(const Place& memory, CUstream stream, bool wait, const CUDA_MEMSET
 template <class Row, class T>
 CUresult fill_line(CUdeviceptr address, T value, size_t count, CUstream stream, bool wait) {
   return guarded([&]() -> CUresult {
-    Place memory;
+    CallTarget memory;
     const CUresult result = find_memory(address, 0, count, 1, sizeof(T), memory);
     if (!memory.context || result != CUDA_SUCCESS) return result;
     return fill<Row>(memory, stream, wait, {address, count * sizeof(T), value, sizeof(T), count, 1}, address, value, count);
@@ -102,7 +102,7 @@ CUresult fill_line(CUdeviceptr address, T value, size_t count, CUstream stream, 
 template <class Row, class T>
 CUresult fill_2d(CUdeviceptr address, size_t pitch, T value, size_t width, size_t height, CUstream stream, bool wait) {
   return guarded([&]() -> CUresult {
-    Place memory;
+    CallTarget memory;
     const CUresult result = find_memory(address, pitch, width, height, sizeof(T), memory);
     if (!memory.context || result != CUDA_SUCCESS) return result;
     return fill<Row>(memory, stream, wait, {address, pitch, value, sizeof(T), width, height}, address, pitch, value, width, height);
@@ -113,7 +113,7 @@ CUresult fill_2d(CUdeviceptr address, size_t pitch, T value, size_t width, size_
 
 CUresult gpupool::client::check_fill(const CUDA_MEMSET_NODE_PARAMS& params, Context& context) {
   if ((params.elementSize != 1 && params.elementSize != 2 && params.elementSize != 4)) return CUDA_ERROR_INVALID_VALUE;
-  Place memory;
+  CallTarget memory;
   const CUresult result = find_memory(params.dst, params.pitch, params.width, params.height, params.elementSize, memory);
   if (result != CUDA_SUCCESS) return result;
   return !memory.session || memory.session == context.session ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;

@@ -25,9 +25,9 @@ CUresult find(CUlinkState state, At* at) {
   if (const CUresult result = require_context(&session, &at->context); result != CUDA_SUCCESS) return result;
   at->linker = handles().find_as<Linker>(Kind::linker, cuda::handle_bits(state));
   if (!at->linker) return CUDA_ERROR_INVALID_HANDLE;
-  Place place{session, at->context};
-  redirect(*at->linker, place);
-  at->context = place.context;
+  CallTarget target{session, at->context};
+  redirect(*at->linker, target);
+  at->context = target.context;
   return at->context ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 

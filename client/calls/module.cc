@@ -34,10 +34,10 @@ uint64_t library_behind(CUmodule module) {
   Context* context = nullptr;
   if (const CUresult result = require_context(&session, &context); result != CUDA_SUCCESS) return result;
   if (const uint64_t library = library_behind(module)) return kernel_names(*session, context, Kind::library, library, names);
-  Place place{session, context};
-  if (const Object* known = handles().find(Kind::module, cuda::handle_bits(module))) redirect(*known, place);
-  if (!place.context) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-  return kernel_names(*place.session, place.context, Kind::module, cuda::handle_bits(module), names);
+  CallTarget target{session, context};
+  if (const Object* known = handles().find(Kind::module, cuda::handle_bits(module))) redirect(*known, target);
+  if (!target.context) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  return kernel_names(*target.session, target.context, Kind::module, cuda::handle_bits(module), names);
 }
 
 }  // namespace
@@ -90,10 +90,10 @@ CUDA_EXPORT CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, 
       result = look_up(*session, context, Kind::library, Kind::kernel, library, name, &kernel);
       if (result == CUDA_SUCCESS) result = function_of_kernel(*session, context, kernel, &handle);
     } else {
-      Place place{session, context};
-      if (const Object* known = handles().find(Kind::module, cuda::handle_bits(module))) redirect(*known, place);
-      if (!place.context) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-      result = look_up(*place.session, place.context, Kind::module, Kind::function, cuda::handle_bits(module), name, &handle);
+      CallTarget target{session, context};
+      if (const Object* known = handles().find(Kind::module, cuda::handle_bits(module))) redirect(*known, target);
+      if (!target.context) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+      result = look_up(*target.session, target.context, Kind::module, Kind::function, cuda::handle_bits(module), name, &handle);
     }
     if (result == CUDA_SUCCESS) *function = cuda::handle_from_bits<CUfunction>(handle);
     return result;
@@ -109,10 +109,10 @@ CUDA_EXPORT CUresult cuModuleGetGlobal_v2(CUdeviceptr* address, size_t* bytes, C
     if (const uint64_t library = library_behind(module)) {
       return get_global(*session, context, Kind::library, library, name, address, bytes);
     }
-    Place place{session, context};
-    if (const Object* known = handles().find(Kind::module, cuda::handle_bits(module))) redirect(*known, place);
-    if (!place.context) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-    return get_global(*place.session, place.context, Kind::module, cuda::handle_bits(module), name, address, bytes);
+    CallTarget target{session, context};
+    if (const Object* known = handles().find(Kind::module, cuda::handle_bits(module))) redirect(*known, target);
+    if (!target.context) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    return get_global(*target.session, target.context, Kind::module, cuda::handle_bits(module), name, address, bytes);
   });
 }
 

@@ -103,10 +103,10 @@ CUresult require_stream(Session** session, Context** context, CUstream& stream) 
   const Object* known = handles().find(Kind::stream, cuda::handle_bits(stream));
   if (!known) return CUDA_ERROR_INVALID_HANDLE;
   if (known->session == *session) return CUDA_SUCCESS;
-  Place place{*session, *context};
-  redirect(*known, place);
-  *session = place.session;
-  *context = place.context;
+  CallTarget target{*session, *context};
+  redirect(*known, target);
+  *session = target.session;
+  *context = target.context;
   return *context ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 

@@ -43,47 +43,47 @@ CUresult check(const CUDA_RESOURCE_DESC& resource, Session& session) {
 
 template <class Make>
 CUresult create(unsigned long long* object, Texture texture, const Make& make) {
-  Place place;
-  if (const CUresult result = require_context(&place.session, &place.context); result != CUDA_SUCCESS) return result;
-  if (const CUresult result = check(texture.resource, *place.session); result != CUDA_SUCCESS) return result;
-  const CUresult result = make(place);
+  CallTarget target;
+  if (const CUresult result = require_context(&target.session, &target.context); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = check(texture.resource, *target.session); result != CUDA_SUCCESS) return result;
+  const CUresult result = make(target);
   if (result != CUDA_SUCCESS) return result;
   const std::lock_guard lock(textures().mutex);
-  textures().all[{place.context->handle, *object}] = std::move(texture);
+  textures().all[{target.context->handle, *object}] = std::move(texture);
   return CUDA_SUCCESS;
 }
 
 CUresult not_given() {
-  Place place;
-  const CUresult result = require_context(&place.session, &place.context);
+  CallTarget target;
+  const CUresult result = require_context(&target.session, &target.context);
   return result == CUDA_SUCCESS ? CUDA_ERROR_INVALID_VALUE : result;
 }
 
 template <class Destroy>
 CUresult destroy(unsigned long long object, bool surface, const Destroy& forward) {
   return guarded([&]() -> CUresult {
-    Place place;
-    if (const CUresult result = require_context(&place.session, &place.context); result != CUDA_SUCCESS) return result;
+    CallTarget target;
+    if (const CUresult result = require_context(&target.session, &target.context); result != CUDA_SUCCESS) return result;
     // As NVIDIA's driver is believed to do, because programs destroy objects that were never created.
     if (object == 0) return CUDA_SUCCESS;
     {
       const std::lock_guard lock(textures().mutex);
-      const auto known = textures().all.find({place.context->handle, object});
+      const auto known = textures().all.find({target.context->handle, object});
       if (known == textures().all.end() || known->second.surface != surface) return CUDA_ERROR_INVALID_VALUE;
       textures().all.erase(known);
     }
-    return forward(place);
+    return forward(target);
   });
 }
 
 template <class Answer, class Describe>
 CUresult ask(Answer* answer, unsigned long long object, bool surface, const Describe& describe) {
   return guarded([&]() -> CUresult {
-    Place place;
-    if (const CUresult result = require_context(&place.session, &place.context); result != CUDA_SUCCESS) return result;
+    CallTarget target;
+    if (const CUresult result = require_context(&target.session, &target.context); result != CUDA_SUCCESS) return result;
     if (!answer) return CUDA_ERROR_INVALID_VALUE;
     const std::lock_guard lock(textures().mutex);
-    const auto known = textures().all.find({place.context->handle, object});
+    const auto known = textures().all.find({target.context->handle, object});
     if (known == textures().all.end() || known->second.surface != surface) return CUDA_ERROR_INVALID_VALUE;
     return describe(known->second);
   });
@@ -96,11 +96,11 @@ CUDA_EXPORT CUresult cuTexObjectCreate(CUtexObject* object, const CUDA_RESOURCE_
   return guarded([&]() -> CUresult {
     if (!object || !resource || !reading) return not_given();
     Texture texture{false, *resource, *reading, view ? std::optional(*view) : std::nullopt};
-    return create(object, std::move(texture), [&](const Place& place) { return rows::cuTexObjectCreate::at(place, {object, resource, reading, view}); });
+    return create(object, std::move(texture), [&](const CallTarget& target) { return rows::cuTexObjectCreate::at(target, {object, resource, reading, view}); });
   });
 }
 CUDA_EXPORT CUresult cuTexObjectDestroy(CUtexObject object) {
-  return destroy(object, false, [&](const Place& place) { return rows::cuTexObjectDestroy::at(place, {object}); });
+  return destroy(object, false, [&](const CallTarget& target) { return rows::cuTexObjectDestroy::at(target, {object}); });
 }
 CUDA_EXPORT CUresult cuTexObjectGetResourceDesc(CUDA_RESOURCE_DESC* resource, CUtexObject object) {
   return ask(resource, object, false, [&](const Texture& texture) { return *resource = texture.resource, CUDA_SUCCESS; });
@@ -120,11 +120,13 @@ CUDA_EXPORT CUresult cuSurfObjectCreate(CUsurfObject* object, const CUDA_RESOURC
   return guarded([&]() -> CUresult {
     if (!object || !resource) return not_given();
     Texture texture{true, *resource, {}, {}};
-    return create(object, std::move(texture), [&](const Place& place) { return rows::cuSurfObjectCreate::at(place, {object, resource}); });
+    return create(object, std::move(texture), [&](const CallTarget& target) {
+      return rows::cuSurfObjectCreate::at(target, {object, resource});
+    });
   });
 }
 CUDA_EXPORT CUresult cuSurfObjectDestroy(CUsurfObject object) {
-  return destroy(object, true, [&](const Place& place) { return rows::cuSurfObjectDestroy::at(place, {object}); });
+  return destroy(object, true, [&](const CallTarget& target) { return rows::cuSurfObjectDestroy::at(target, {object}); });
 }
 CUDA_EXPORT CUresult cuSurfObjectGetResourceDesc(CUDA_RESOURCE_DESC* resource, CUsurfObject object) {
   return ask(resource, object, true, [&](const Texture& texture) { return *resource = texture.resource, CUDA_SUCCESS; });

@@ -37,25 +37,25 @@ Reference* find(Kind kind, uint64_t handle) { return handles().find_as<Reference
 Reference* find(CUtexref reference) { return find(Kind::texture_reference, cuda::handle_bits(reference)); }
 
 CUresult get(Kind kind, CUmodule module, const char* name, uint64_t* handle) {
-  Place place;
-  if (const CUresult result = require_context(&place.session, &place.context); result != CUDA_SUCCESS) return result;
+  CallTarget target;
+  if (const CUresult result = require_context(&target.session, &target.context); result != CUDA_SUCCESS) return result;
   if (!handle || !name) return CUDA_ERROR_INVALID_VALUE;
   const auto* const code = handles().find_as<Code>(Kind::module, cuda::handle_bits(module));
   if (!code) return CUDA_ERROR_INVALID_HANDLE;
   // Libraries came with CUDA 12, which removed references.
   if (code->library != 0) return CUDA_ERROR_NOT_FOUND;
-  redirect(*code, place);
-  if (!place.context) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  redirect(*code, target);
+  if (!target.context) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   const std::lock_guard lock(references().mutex);
   uint64_t& known = references().by_name[{kind, cuda::handle_bits(module), name}];
   if (!find(kind, known)) {
     auto made = std::make_unique<Reference>();
     made->of_module = true;
-    made->context = place.context->handle;
-    const uint64_t minted = place.session->mint(kind, std::move(made));
+    made->context = target.context->handle;
+    const uint64_t minted = target.session->mint(kind, std::move(made));
     if (minted == 0) return CUDA_ERROR_OUT_OF_MEMORY;
     wire::Buffer reply;
-    const CUresult result = place.session->call(wire::Command::get_reference, place.context, std::string_view(name), reply,
+    const CUresult result = target.session->call(wire::Command::get_reference, target.context, std::string_view(name), reply,
                                                 wire::GetReference{minted, cuda::handle_bits(module)});
     if (result != CUDA_SUCCESS) {
       handles().retire(minted);
@@ -78,8 +78,8 @@ CUresult record_binding(CUresult result, Reference* reference, uint64_t array, u
 
 template <class Handle>
 CUresult get_bound(Handle* answer, Reference* reference, uint64_t Reference::*which) {
-  Place place;
-  if (const CUresult result = require_context(&place.session, &place.context); result != CUDA_SUCCESS) return result;
+  CallTarget target;
+  if (const CUresult result = require_context(&target.session, &target.context); result != CUDA_SUCCESS) return result;
   if (!reference) return CUDA_ERROR_INVALID_HANDLE;
   const std::lock_guard lock(reference->mutex);
   if (!answer || reference->*which == 0) return CUDA_ERROR_INVALID_VALUE;
@@ -114,15 +114,15 @@ CUDA_EXPORT CUresult cuModuleGetSurfRef(CUsurfref* reference, CUmodule module, c
 }
 CUDA_EXPORT CUresult cuTexRefCreate(CUtexref* reference) {
   return guarded([&]() -> CUresult {
-    Place place;
-    if (const CUresult result = require_context(&place.session, &place.context); result != CUDA_SUCCESS) return result;
+    CallTarget target;
+    if (const CUresult result = require_context(&target.session, &target.context); result != CUDA_SUCCESS) return result;
     if (!reference) return CUDA_ERROR_INVALID_VALUE;
     auto made = std::make_unique<Reference>();
-    made->context = place.context->handle;
-    const uint64_t minted = place.session->mint(Kind::texture_reference, std::move(made));
+    made->context = target.context->handle;
+    const uint64_t minted = target.session->mint(Kind::texture_reference, std::move(made));
     if (minted == 0) return CUDA_ERROR_OUT_OF_MEMORY;
     wire::Buffer reply;
-    const CUresult result = place.session->call(rows::cuTexRefCreate::kId, place.context, [&](wire::Writer& writer) { writer.put(minted); }, reply);
+    const CUresult result = target.session->call(rows::cuTexRefCreate::kId, target.context, [&](wire::Writer& writer) { writer.put(minted); }, reply);
     if (result == CUDA_SUCCESS) *reference = cuda::handle_from_bits<CUtexref>(minted);
     else handles().retire(minted);
     return result;
@@ -174,17 +174,17 @@ CUDA_EXPORT CUresult cuTexRefGetMipmappedArray(CUmipmappedArray* array, CUtexref
 
 CUDA_EXPORT CUresult cuTexRefSetBorderColor(CUtexref reference, float* color) {
   return guarded([&]() -> CUresult {
-    Place place;
-    if (const CUresult result = require_context(&place.session, &place.context); result != CUDA_SUCCESS) return result;
+    CallTarget target;
+    if (const CUresult result = require_context(&target.session, &target.context); result != CUDA_SUCCESS) return result;
     Reference* const known = find(reference);
     if (!known) return CUDA_ERROR_INVALID_HANDLE;
     if (!color) return CUDA_ERROR_INVALID_VALUE;
-    redirect(*known, place);
-    if (!place.context) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    redirect(*known, target);
+    if (!target.context) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     wire::SetBorderColor body{known->handle, {}};
     std::copy(color, color + 4, body.color);
     wire::Buffer reply;
-    const CUresult result = place.session->call(wire::Command::set_border_color, place.context, body, reply);
+    const CUresult result = target.session->call(wire::Command::set_border_color, target.context, body, reply);
     if (result != CUDA_SUCCESS) return result;
     const std::lock_guard lock(known->mutex);
     std::copy(color, color + 4, known->border);
@@ -193,8 +193,8 @@ CUDA_EXPORT CUresult cuTexRefSetBorderColor(CUtexref reference, float* color) {
 }
 CUDA_EXPORT CUresult cuTexRefGetBorderColor(float* color, CUtexref reference) {
   return guarded([&]() -> CUresult {
-    Place place;
-    if (const CUresult result = require_context(&place.session, &place.context); result != CUDA_SUCCESS) return result;
+    CallTarget target;
+    if (const CUresult result = require_context(&target.session, &target.context); result != CUDA_SUCCESS) return result;
     Reference* const known = find(reference);
     if (!known) return CUDA_ERROR_INVALID_HANDLE;
     if (!color) return CUDA_ERROR_INVALID_VALUE;

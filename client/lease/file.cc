@@ -31,7 +31,7 @@ class Descriptor {
   int number_;
 };
 
-struct Place {
+struct FileLocation {
   Descriptor folder;
   std::string name;  // of the file in the folder
 };
@@ -44,24 +44,25 @@ std::string distrust_reason(const struct stat& about) {
 }
 
 // Opens the file's folder. Refuses a folder that other users can write, because they could replace the file.
-Result<Place> open_folder(const std::string& path) {
+Result<FileLocation> open_folder(const std::string& path) {
   const size_t slash = path.rfind('/');
   const std::string folder = slash == std::string::npos ? "." : path.substr(0, std::max<size_t>(slash, 1));
-  Place place{Descriptor(::open(folder.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)), path.substr(slash == std::string::npos ? 0 : slash + 1)};
+  FileLocation location{Descriptor(::open(folder.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)), path.substr(slash == std::string::npos ? 0 : slash + 1)};
   struct stat about {};
-  if (place.folder.number() < 0 || ::fstat(place.folder.number(), &about) != 0) {
+  if (location.folder.number() < 0 || ::fstat(location.folder.number(), &about) != 0) {
     return failed(path, std::string("cannot be found: ") + std::generic_category().message(errno) + "; is pool-lease still running?");
   }
   if (const std::string why = distrust_reason(about); !why.empty()) {
     return failed(path, "is not used: its folder " + why + "; the folder must be owned by you, with mode 0700");
   }
-  return place;
+  return location;
 }
 
 Result<std::string> contents(const std::string& path) {
-  const auto place = open_folder(path);
-  if (!place) return place.error();
-  const Descriptor file(::openat(place->folder.number(), place->name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  const auto location = open_folder(path);
+  if (!location) return location.error();
+  const Descriptor file(::openat(location->folder.number(), location->name.c_str(),
+                                 O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
   struct stat about {};
   if (file.number() < 0 || ::fstat(file.number(), &about) != 0) {
     return failed(path, std::string("cannot be read: ") + std::generic_category().message(errno) + "; is pool-lease still running?");
@@ -148,20 +149,20 @@ Result<void> write_lease_file(const std::string& path, const std::vector<LeasedS
     if (!is_token(server.token)) return failed(path, "cannot be written: the token for " + server.endpoint.text() + " contains spaces or control characters");
     text += server.endpoint.text() + " " + server.token + "\n";
   }
-  const auto place = open_folder(path);
-  if (!place) return place.error();
-  const int folder = place->folder.number();
-  const std::string fresh = place->name + ".new";
+  const auto location = open_folder(path);
+  if (!location) return location.error();
+  const int folder = location->folder.number();
+  const std::string fresh = location->name + ".new";
   ::unlinkat(folder, fresh.c_str(), 0);  // left by an interrupted write
   const Descriptor file(::openat(folder, fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (file.number() >= 0 && write_all(file.number(), text) && ::renameat(folder, fresh.c_str(), folder, place->name.c_str()) == 0) return {};
+  if (file.number() >= 0 && write_all(file.number(), text) && ::renameat(folder, fresh.c_str(), folder, location->name.c_str()) == 0) return {};
   const std::string why = std::generic_category().message(errno);
   ::unlinkat(folder, fresh.c_str(), 0);
   return failed(path, "cannot be written: " + why);
 }
 
 void remove_lease_file(const std::string& path) {
-  if (const auto place = open_folder(path)) ::unlinkat(place->folder.number(), place->name.c_str(), 0);
+  if (const auto location = open_folder(path)) ::unlinkat(location->folder.number(), location->name.c_str(), 0);
   ::rmdir(path.substr(0, path.rfind('/')).c_str());
 }
 

@@ -37,7 +37,7 @@ struct Space : AddressSpace {
   Space() { REQUIRE(adopt(free_range(), kRange, kGranule)); }
   ~Space() { munmap(reinterpret_cast<void*>(static_cast<uintptr_t>(base())), size()); }
   // As cuMemAlloc does it where the mapping succeeds.
-  Place take(uint64_t bytes, const Allocation& whose = about()) {
+  Placement take(uint64_t bytes, const Allocation& whose = about()) {
     const auto place = allocate(bytes, 1, whose);
     REQUIRE(place);
     if (place->map_size != 0) mapped(*place);
