@@ -34,7 +34,7 @@ struct FillWork {
 };
 struct CopyWork {
   CUDA_MEMCPY3D params{};
-  Box box;
+  CopyBox box;
   std::optional<CUDA_MEMCPY3D> array_copy;  // set if either side is an array
   bool on_host() const { return !box.from.on_device || !box.to.on_device; }
 };
@@ -149,7 +149,7 @@ CUresult make_kernel(const CUDA_KERNEL_NODE_PARAMS& params, Context& context, Ke
 CUresult make_copy(const CUDA_MEMCPY3D& params, Context& context, CopyWork* work);
 // Performs a copy node that accesses the program's memory, in the client, when the node's turn has come.
 // Returns the stream to synchronise with afterwards; 0: none.
-uint64_t copy_now(Context& context, const Box& box);
+uint64_t copy_now(Context& context, const CopyBox& box);
 // Checks a fill: client/calls/fill.cc
 CUresult check_fill(const CUDA_MEMSET_NODE_PARAMS& params, Context& context);
 

@@ -27,11 +27,11 @@ bool may_be_in_body(const GraphNode& node) {
          std::holds_alternative<ConditionalWork>(node.work) || (copy && !copy->on_host());
 }
 
-bool is_empty(const Box& box) { return box.width == 0 || box.height == 0 || box.depth == 0; }
+bool is_empty(const CopyBox& box) { return box.width == 0 || box.height == 0 || box.depth == 0; }
 
 // Computes the pitch, and the rows from one slice to the next where that matters. False: the layout cannot be
 // expressed.
-bool slice_rows(const Box& box, const End& end, uint64_t* pitch, uint64_t* rows) {
+bool slice_rows(const CopyBox& box, const CopyEnd& end, uint64_t* pitch, uint64_t* rows) {
   *pitch = box.height == 1 && box.depth == 1 ? box.width : end.pitch;
   *rows = box.height;
   if (box.depth == 1) return true;
@@ -40,7 +40,7 @@ bool slice_rows(const Box& box, const End& end, uint64_t* pitch, uint64_t* rows)
   return true;
 }
 
-CUresult write_copy(wire::Buffer& body, const Box& box) {
+CUresult write_copy(wire::Buffer& body, const CopyBox& box) {
   wire::GraphCopy copy{};
   copy.from = box.from.address;
   copy.to = box.to.address;

@@ -56,7 +56,7 @@ struct Piece {
   uint64_t width, rows;
 };
 
-std::vector<Piece> cut(const Box& box) {
+std::vector<Piece> cut(const CopyBox& box) {
   std::vector<Piece> pieces;
   for (uint64_t z = 0; z < box.depth; ++z) {
     const uint64_t from = box.from.address + z * box.from.slice;
@@ -74,7 +74,7 @@ std::vector<Piece> cut(const Box& box) {
 }
 
 // Copies through the client: receives the next piece while sending the current one.
-CUresult relay(const Box& box, CUstream source, CUstream target) {
+CUresult relay(const CopyBox& box, CUstream source, CUstream target) {
   const std::vector<Piece> pieces = cut(box);
   Context& from = *box.from.context;
   Context& to = *box.to.context;
@@ -119,7 +119,7 @@ bool takes_from_peers(const BulkLinks::Offer& offer) {
 }
 
 // Sends one part from server to server. False: it was not transferred and must take another path.
-bool send_part(const Box& box, const BulkPart& part, uint64_t from_address, uint64_t to_address, CUstream source, CUstream target,
+bool send_part(const CopyBox& box, const BulkPart& part, uint64_t from_address, uint64_t to_address, CUstream source, CUstream target,
                CUresult* result) {
   Session& from = *box.from.context->session;
   Session& to = *box.to.context->session;
@@ -145,7 +145,7 @@ bool send_part(const Box& box, const BulkPart& part, uint64_t from_address, uint
 }
 
 // Makes the source's server send to the target's. False: it cannot, or can no longer.
-bool send_directly(const Box& box, CUstream source, CUstream target, CUresult* result) {
+bool send_directly(const CopyBox& box, CUstream source, CUstream target, CUresult* result) {
   Session& from = *box.from.context->session;
   if (!from.peers_reachable() || !takes_from_peers(box.to.context->session->links().offer())) return false;
   if (const uint32_t version = from.links().offer().peer_protocol; version != wire::kPeerProtocolVersion) {
@@ -168,7 +168,7 @@ bool send_directly(const Box& box, CUstream source, CUstream target, CUresult* r
 }
 
 // Copies between the program's memory and a device.
-CUresult move(const Box& box, const End& device, CUstream stream) {
+CUresult move(const CopyBox& box, const CopyEnd& device, CUstream stream) {
   const bool up = box.to.on_device;
   for (uint64_t z = 0; z < box.depth; ++z) {
     const uint64_t from = box.from.address + z * box.from.slice;
@@ -184,7 +184,7 @@ CUresult move(const Box& box, const End& device, CUstream stream) {
 }
 
 // Performs the copy and waits for it.
-CUresult copy_now(const Box& box) {
+CUresult copy_now(const CopyBox& box) {
   CUstream source = nullptr, target = nullptr;
   if (box.from.on_device) {
     if (const CUresult result = internal_stream(*box.from.context, &source); result != CUDA_SUCCESS) return result;
@@ -205,7 +205,7 @@ CUresult copy_now(const Box& box) {
 
 }  // namespace
 
-CUresult copy_between_servers(Context& context, CUstream stream, const Box& box, bool wait) {
+CUresult copy_between_servers(Context& context, CUstream stream, const CopyBox& box, bool wait) {
   // Reports a failed session or context at once, as every copy does.
   for (Context* const named : {&context, box.from.context, box.to.context}) {
     if (!named) continue;
@@ -219,7 +219,7 @@ CUresult copy_between_servers(Context& context, CUstream stream, const Box& box,
   return copy_now(box);
 }
 
-CUresult copy_on_server(Context& context, CUstream stream, const Box& box) {
+CUresult copy_on_server(Context& context, CUstream stream, const CopyBox& box) {
   const CallTarget call_target{context.session, &context};
   if (box.height == 1 && box.depth == 1) return rows::cuMemcpyDtoDAsync_v2::at(call_target, {box.to.address, box.from.address, box.width, stream});
   for (uint64_t z = 0; z < box.depth; ++z) {

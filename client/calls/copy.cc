@@ -39,7 +39,7 @@ CUresult enter(Caller& caller) {
 }
 
 // Bytes from the first to the last; UINT64_MAX on overflow, which no memory contains.
-uint64_t span_of(const Box& box, const End& end) {
+uint64_t span_of(const CopyBox& box, const CopyEnd& end) {
   uint64_t slices = 0, rows = 0, span = 0;
   if (__builtin_mul_overflow(box.depth - 1, end.slice, &slices) || __builtin_mul_overflow(box.height - 1, end.pitch, &rows) ||
       __builtin_add_overflow(slices, rows, &span) || __builtin_add_overflow(span, box.width, &span)) {
@@ -55,7 +55,7 @@ bool offset_of(uint64_t x, uint64_t y, uint64_t pitch, uint64_t z, uint64_t slic
          !__builtin_add_overflow(*offset, rows, offset) && !__builtin_add_overflow(*offset, x, offset);
 }
 
-void move_rows(const Box& box) {
+void move_rows(const CopyBox& box) {
   for (uint64_t z = 0; z < box.depth; ++z) {
     for (uint64_t y = 0; y < box.height; ++y) {
       std::memmove(host_pointer(box.to.address + z * box.to.slice + y * box.to.pitch),
@@ -64,7 +64,7 @@ void move_rows(const Box& box) {
   }
 }
 
-CUresult host_to_host(const Caller& caller, const Box& box) {
+CUresult host_to_host(const Caller& caller, const CopyBox& box) {
   const CUresult result = cuStreamSynchronize(caller.stream);
   if (result == CUDA_SUCCESS) move_rows(box);
   return result;
@@ -85,7 +85,7 @@ CUresult copy_to_device_later(const Caller& caller, uint64_t to, const void* fro
 }
 
 // Memory that the server maps too: the device accesses it directly when the stream reaches the copy.
-CUresult copy_in_place(const Caller& caller, const HostAllocation& memory, const End& host, const End& device, const Rows& rows,
+CUresult copy_in_place(const Caller& caller, const HostAllocation& memory, const CopyEnd& host, const CopyEnd& device, const Rows& rows,
                        uint64_t depth, bool up) {
   for (uint64_t z = 0; z < depth; ++z) {
     const uint64_t offset = host.address - memory.address + z * host.slice;
@@ -96,9 +96,9 @@ CUresult copy_in_place(const Caller& caller, const HostAllocation& memory, const
   return caller.wait ? cuStreamSynchronize(caller.stream) : CUDA_SUCCESS;
 }
 
-CUresult run_between_servers(const Caller& caller, Box box) {
+CUresult run_between_servers(const Caller& caller, CopyBox box) {
   bool wait = caller.wait;
-  for (End* end : {&box.from, &box.to}) {
+  for (CopyEnd* end : {&box.from, &box.to}) {
     if (end->on_device) {
       if (!end->context) end->context = caller.context;
     } else if (!host_memory().is_pinned(host_pointer(end->address), span_of(box, *end))) {
@@ -115,8 +115,8 @@ bool awaits_data_in(const void* memory, uint64_t bytes) {
 }
 
 // Checks that both ends are valid memory. Ends on other servers than `own` get a context there.
-CUresult check_ends(Box& box, Session& own, bool& between_servers) {
-  for (End* end : {&box.from, &box.to}) {
+CUresult check_ends(CopyBox& box, Session& own, bool& between_servers) {
+  for (CopyEnd* end : {&box.from, &box.to}) {
     if (box.height > 1 && end->pitch < box.width) return CUDA_ERROR_INVALID_VALUE;
     const uint64_t span = span_of(box, *end);
     // With unified addressing the address decides, even if the program calls device memory host memory (Warp
@@ -147,7 +147,7 @@ CUresult check_ends(Box& box, Session& own, bool& between_servers) {
 }
 
 // The parameters that cuGraphMemcpyNodeGetParams returns for a captured copy.
-CUDA_MEMCPY3D describe(const Box& box) {
+CUDA_MEMCPY3D describe(const CopyBox& box) {
   CUDA_MEMCPY3D params{};
   params.srcMemoryType = params.dstMemoryType = CU_MEMORYTYPE_UNIFIED;
   params.srcDevice = box.from.address;
@@ -162,7 +162,7 @@ CUDA_MEMCPY3D describe(const Box& box) {
   return params;
 }
 
-std::optional<CUresult> capture_copy(const Caller& caller, const Box& box, bool between_servers) {
+std::optional<CUresult> capture_copy(const Caller& caller, const CopyBox& box, bool between_servers) {
   if (!capture::any()) [[likely]] return std::nullopt;
   if (caller.wait) {
     const CUresult refused = capture::refuse(*caller.context, caller.stream);
@@ -175,8 +175,8 @@ std::optional<CUresult> capture_copy(const Caller& caller, const Box& box, bool 
 }
 
 // Synchronises mirrored memory and registered memory before a copy. `use`: kept until the copy is queued.
-CUresult before_copy(const Caller& caller, const Box& box, Mirrors::PendingWrite& use) {
-  for (const End* end : {&box.from, &box.to}) {
+CUresult before_copy(const Caller& caller, const CopyBox& box, Mirrors::PendingWrite& use) {
+  for (const CopyEnd* end : {&box.from, &box.to}) {
     const uint64_t bytes = span_of(box, *end);
     if (!end->on_device) {
       // Host end: fetch the device's changes first.
@@ -208,10 +208,10 @@ constexpr uint64_t kDeferredCopyBytes = 16 * 1024;
 
 // Copies between the program's memory and the device. `asked` has the program's context and stream; `caller`
 // has those to use, which differ if the memory is on another device than the stream's.
-CUresult run_host_device(const Caller& asked, const Caller& caller, const Box& box) {
+CUresult run_host_device(const Caller& asked, const Caller& caller, const CopyBox& box) {
   const bool up = box.to.on_device;
-  const End& host = up ? box.from : box.to;
-  const End& device = up ? box.to : box.from;
+  const CopyEnd& host = up ? box.from : box.to;
+  const CopyEnd& device = up ? box.to : box.from;
   const Rows rows = make_rows(box.width, box.height, host.pitch, device.pitch);
   const uint64_t host_span = span_of(box, host);
   void* const start = host_pointer(host.address);
@@ -257,7 +257,7 @@ CUresult run_host_device(const Caller& asked, const Caller& caller, const Box& b
 
 // Copies on one server. As with CUDA, a synchronous copy between two devices overlaps with no other work of
 // either.
-CUresult run_on_server(const Caller& caller, const Box& box) {
+CUresult run_on_server(const Caller& caller, const CopyBox& box) {
   const auto owner = [&](uint64_t address) {
     Context* const side = side_context(*caller.context, address);
     return side ? side : caller.context;
@@ -276,7 +276,7 @@ CUresult run_on_server(const Caller& caller, const Box& box) {
   return result == CUDA_SUCCESS && (serialised || reads_of_host) ? synchronize_stream(*caller.context, caller.stream) : result;
 }
 
-CUresult run(Caller caller, Box box) {
+CUresult run(Caller caller, CopyBox box) {
   if (const CUresult result = enter(caller); result != CUDA_SUCCESS) return result;
   if (box.width == 0 || box.height == 0 || box.depth == 0) return CUDA_SUCCESS;
   bool between_servers = false;
@@ -291,7 +291,7 @@ CUresult run(Caller caller, Box box) {
   if (box.from.on_device && box.to.on_device) return run_on_server(caller, box);
   if (Context* const side = side_context(*caller.context, box.to.on_device ? box.to.address : box.from.address)) [[unlikely]] {
     Caller on_side{caller.session, side, nullptr, caller.wait};
-    const End& host = box.to.on_device ? box.from : box.to;
+    const CopyEnd& host = box.to.on_device ? box.from : box.to;
     // Kernels use memory that the server maps in the order of their streams, which a copy over the connection
     // does not preserve. So wait before and after.
     CUresult result = CUDA_SUCCESS;
@@ -306,8 +306,8 @@ CUresult run(Caller caller, Box box) {
   return run_host_device(caller, caller, box);
 }
 
-Box line(bool from_device, uint64_t from, bool to_device, uint64_t to, uint64_t bytes) {
-  Box box;
+CopyBox line(bool from_device, uint64_t from, bool to_device, uint64_t to, uint64_t bytes) {
+  CopyBox box;
   box.from = {from_device, from, bytes, bytes};
   box.to = {to_device, to, bytes, bytes};
   box.width = bytes;
@@ -333,7 +333,7 @@ CUresult anywhere(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream strea
 
 // Makes an end of cuMemcpy2D or 3D; arrays are handled in client/array.h.
 CUresult make_end(CUmemorytype type, const void* host, CUdeviceptr device, uint64_t pitch,
-                  uint64_t slice, uint64_t offset, End* end) {
+                  uint64_t slice, uint64_t offset, CopyEnd* end) {
   switch (type) {
     case CU_MEMORYTYPE_HOST:
       *end = {false, address_of(host) + offset, pitch, slice};
@@ -355,7 +355,7 @@ CUresult copy_2d(const CUDA_MEMCPY2D* copy, CUstream stream, bool wait) {
     if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
     if (!copy) return CUDA_ERROR_INVALID_VALUE;
     if (names_array(copy->srcMemoryType, copy->dstMemoryType)) return copy_array(cuda::boxed(*copy), stream, wait);
-    Box box;
+    CopyBox box;
     box.width = copy->WidthInBytes;
     box.height = copy->Height;
     const uint64_t from_pitch = copy->srcPitch ? copy->srcPitch : box.width + copy->srcXInBytes;
@@ -374,7 +374,7 @@ CUresult copy_2d(const CUDA_MEMCPY2D* copy, CUstream stream, bool wait) {
   });
 }
 
-CUresult make_box(const CUDA_MEMCPY3D& copy, Box& box) {
+CUresult make_box(const CUDA_MEMCPY3D& copy, CopyBox& box) {
   if (copy.srcLOD != 0 || copy.dstLOD != 0) return CUDA_ERROR_INVALID_VALUE;
   box.width = copy.WidthInBytes;
   box.height = copy.Height;
@@ -399,7 +399,7 @@ CUresult copy_3d(const CUDA_MEMCPY3D* copy, CUstream stream, bool wait) {
     if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
     if (!copy) return CUDA_ERROR_INVALID_VALUE;
     if (names_array(copy->srcMemoryType, copy->dstMemoryType)) return copy_array(*copy, stream, wait);
-    Box box;
+    CopyBox box;
     const CUresult result = make_box(*copy, box);
     return result == CUDA_SUCCESS ? run({.stream = stream, .wait = wait}, box) : result;
   });
@@ -432,7 +432,7 @@ CUresult peer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext 
     }
     if (bytes == 0) return CUDA_SUCCESS;
     if (!is_mapped(*source->session, from, bytes) || !is_mapped(*target->session, to, bytes)) return CUDA_ERROR_INVALID_VALUE;
-    Box box = line(true, from, true, to, bytes);
+    CopyBox box = line(true, from, true, to, bytes);
     box.from.context = source;
     box.to.context = target;
     return copy_between_servers(*caller.context, caller.stream, box, wait);
@@ -457,7 +457,7 @@ CUresult gpupool::client::make_copy(const CUDA_MEMCPY3D& params, Context& contex
 namespace {
 
 // True if the memory of a host end still exists; it may have been unmapped since the node was made.
-bool is_there(const End& end, const Box& box) {
+bool is_there(const CopyEnd& end, const CopyBox& box) {
   if (end.on_device || box.width == 0 || box.height == 0 || box.depth == 0) return true;
   const uint64_t bytes = (box.depth - 1) * end.slice + (box.height - 1) * end.pitch + box.width;
   if (is_mapped(end.address, bytes)) return true;
@@ -468,7 +468,7 @@ bool is_there(const End& end, const Box& box) {
 
 }  // namespace
 
-uint64_t gpupool::client::copy_now(Context& context, const Box& box) {
+uint64_t gpupool::client::copy_now(Context& context, const CopyBox& box) {
   if (!is_there(box.from, box) || !is_there(box.to, box)) {
     context.late_error = CUDA_ERROR_INVALID_VALUE;
     return 0;
@@ -479,8 +479,8 @@ uint64_t gpupool::client::copy_now(Context& context, const Box& box) {
   }
   CUstream own = nullptr;
   const bool up = box.to.on_device;
-  const End& host = up ? box.from : box.to;
-  const End& device = up ? box.to : box.from;
+  const CopyEnd& host = up ? box.from : box.to;
+  const CopyEnd& device = up ? box.to : box.from;
   Context* const side = side_context(context, device.address);
   Context& place = side ? *side : context;
   CUresult result = internal_stream(place, &own);

@@ -22,7 +22,7 @@ constexpr uint64_t kSane = uint64_t{1} << 46;
 bool part(uint64_t first, uint64_t count, uint64_t of) { return first <= of && count <= of - first; }
 
 // Refers to the fields of one side of a copy.
-struct Side {
+struct CopySide {
   CUmemorytype& type;
   CUdeviceptr& device;
   CUarray& array;
@@ -31,10 +31,10 @@ struct Side {
   bool on_host = false;
   uint64_t span = 0;  // bytes from the address on that may be accessed; memory only
 };
-Side source(CUDA_MEMCPY3D& c) { return {c.srcMemoryType, c.srcDevice, c.srcArray, c.srcHost, c.srcXInBytes, c.srcY, c.srcZ, c.srcPitch, c.srcHeight}; }
-Side target(CUDA_MEMCPY3D& c) { return {c.dstMemoryType, c.dstDevice, c.dstArray, c.dstHost, c.dstXInBytes, c.dstY, c.dstZ, c.dstPitch, c.dstHeight}; }
+CopySide source(CUDA_MEMCPY3D& c) { return {c.srcMemoryType, c.srcDevice, c.srcArray, c.srcHost, c.srcXInBytes, c.srcY, c.srcZ, c.srcPitch, c.srcHeight}; }
+CopySide target(CUDA_MEMCPY3D& c) { return {c.dstMemoryType, c.dstDevice, c.dstArray, c.dstHost, c.dstXInBytes, c.dstY, c.dstZ, c.dstPitch, c.dstHeight}; }
 
-CUresult check_array(const Side& side, const CUDA_MEMCPY3D& copy, const Session& session) {
+CUresult check_array(const CopySide& side, const CUDA_MEMCPY3D& copy, const Session& session) {
   const auto* const array = handles().find_as<Array>(Kind::array, cuda::handle_bits(side.array));
   if (!array) return CUDA_ERROR_INVALID_HANDLE;
   if (array->session != &session) return CUDA_ERROR_NOT_SUPPORTED;
@@ -46,7 +46,7 @@ CUresult check_array(const Side& side, const CUDA_MEMCPY3D& copy, const Session&
 }
 
 // 0 means rows and slices without gaps.
-CUresult check_memory(Side& side, const CUDA_MEMCPY3D& copy, Session& session) {
+CUresult check_memory(CopySide& side, const CUDA_MEMCPY3D& copy, Session& session) {
   for (const uint64_t number : {side.x, side.y, side.z, side.pitch, side.height, copy.WidthInBytes, copy.Height, copy.Depth}) {
     if (number >= kSane) return CUDA_ERROR_INVALID_VALUE;
   }
@@ -95,8 +95,8 @@ struct Checked {
 CUresult check(CUDA_MEMCPY3D& copy, Session& session, Checked* checked) {
   if (copy.srcLOD != 0 || copy.dstLOD != 0) return CUDA_ERROR_INVALID_VALUE;
   copy.reserved0 = copy.reserved1 = nullptr;
-  Side from = source(copy), to = target(copy);
-  for (Side* const side : {&from, &to}) {
+  CopySide from = source(copy), to = target(copy);
+  for (CopySide* const side : {&from, &to}) {
     const bool array = side->type == CU_MEMORYTYPE_ARRAY;
     if (const CUresult result = array ? check_array(*side, copy, session) : check_memory(*side, copy, session); result != CUDA_SUCCESS) return result;
   }
@@ -119,11 +119,11 @@ CUresult before_copy(const CallTarget& call_target, const CUDA_MEMCPY3D& copy, c
 bool is_empty(const CUDA_MEMCPY3D& copy) { return copy.WidthInBytes == 0 || copy.Height == 0 || copy.Depth == 0; }
 
 // Makes a context current in this thread.
-struct Current {
-  explicit Current(const Context& context) { thread_state().contexts.push_back(context.handle); }
-  ~Current() { thread_state().contexts.pop_back(); }
-  Current(const Current&) = delete;
-  Current& operator=(const Current&) = delete;
+struct ScopedContext {
+  explicit ScopedContext(const Context& context) { thread_state().contexts.push_back(context.handle); }
+  ~ScopedContext() { thread_state().contexts.pop_back(); }
+  ScopedContext(const ScopedContext&) = delete;
+  ScopedContext& operator=(const ScopedContext&) = delete;
 };
 
 CUresult allocate(CUdeviceptr* memory, uint64_t* most, uint64_t row, CUstream stream) {
@@ -153,7 +153,7 @@ CUresult through_device(const CallTarget& call_target, const CUDA_MEMCPY3D& copy
       piece.Depth = std::min(slices, copy.Depth - z);
       piece.srcY += y, piece.srcZ += z, piece.dstY += y, piece.dstZ += z;
       CUDA_MEMCPY3D in = piece, out = piece;
-      for (const Side& middle : {target(in), source(out)}) {
+      for (const CopySide& middle : {target(in), source(out)}) {
         middle.type = CU_MEMORYTYPE_DEVICE;
         middle.device = memory;
         middle.x = middle.y = middle.z = 0;
@@ -191,7 +191,7 @@ uint64_t copy_array_now(Context& context, const CUDA_MEMCPY3D& copy) {
   const bool up = copy.dstMemoryType == CU_MEMORYTYPE_ARRAY;
   CUresult result = internal_stream(context, &own);
   if (result == CUDA_SUCCESS) {
-    const Current current(context);  // the thread of host functions has no current context
+    const ScopedContext current(context);  // the thread of host functions has no current context
     result = through_device({context.session, &context}, copy, up, own, [&](const CUDA_MEMCPY3D& half) {
       CopyWork work;
       // copy_now() does not wait for earlier work of its stream, where the last piece may still be leaving
