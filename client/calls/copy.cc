@@ -5,11 +5,11 @@
 
 #include "client/array.h"
 #include "client/calls/host_function.h"
-#include "client/calls/mapped.h"
+#include "client/calls/device_range.h"
 #include "client/capture.h"
 #include "client/host_memory.h"
 #include "client/log.h"
-#include "client/mapped_range.h"
+#include "client/host_range.h"
 #include "client/mirrors.h"
 #include "client/compared_copies.h"
 #include "client/shared_name.h"
@@ -135,7 +135,7 @@ CUresult check_ends(CopyBox& box, Session& own, bool& between_servers) {
     Session* const session = end->on_device ? session_of(end->address, &own) : nullptr;
     // Pinned memory may be named as device memory.
     if (end->on_device && !session && span != UINT64_MAX && host_memory().is_pinned(host_pointer(end->address), span)) end->on_device = false;
-    if (end->on_device ? !session || !is_mapped(*session, end->address, span) : end->address == 0 || span == UINT64_MAX) {
+    if (end->on_device ? !session || !is_device_range_mapped(*session, end->address, span) : end->address == 0 || span == UINT64_MAX) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     if (!session || session == &own) continue;
@@ -431,7 +431,9 @@ CUresult peer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext 
       return result == CUDA_SUCCESS && wait ? synchronize_stream(*caller.context, caller.stream) : result;
     }
     if (bytes == 0) return CUDA_SUCCESS;
-    if (!is_mapped(*source->session, from, bytes) || !is_mapped(*target->session, to, bytes)) return CUDA_ERROR_INVALID_VALUE;
+    if (!is_device_range_mapped(*source->session, from, bytes) || !is_device_range_mapped(*target->session, to, bytes)) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
     CopyBox box = line(true, from, true, to, bytes);
     box.from.context = source;
     box.to.context = target;
@@ -460,7 +462,7 @@ namespace {
 bool is_there(const CopyEnd& end, const CopyBox& box) {
   if (end.on_device || box.width == 0 || box.height == 0 || box.depth == 0) return true;
   const uint64_t bytes = (box.depth - 1) * end.slice + (box.height - 1) * end.pitch + box.width;
-  if (is_mapped(end.address, bytes)) return true;
+  if (is_host_range_mapped(end.address, bytes)) return true;
   log_error("a graph copies %llu bytes of the program's memory at %p, which is no longer mapped: the copy was skipped",
             static_cast<unsigned long long>(bytes), reinterpret_cast<void*>(static_cast<uintptr_t>(end.address)));
   return false;

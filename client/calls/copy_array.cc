@@ -3,7 +3,7 @@
 
 #include "client/array.h"
 #include "client/cross_server.h"
-#include "client/calls/mapped.h"
+#include "client/calls/device_range.h"
 #include "client/capture.h"
 #include "client/host_memory.h"
 #include "client/mirrors.h"
@@ -82,7 +82,7 @@ CUresult check_memory(CopySide& side, const CUDA_MEMCPY3D& copy, Session& sessio
   if (side.on_host || empty) return CUDA_SUCCESS;
   if (!owner) return CUDA_ERROR_INVALID_VALUE;
   if (owner != &session) return CUDA_ERROR_NOT_SUPPORTED;
-  if (!is_mapped(session, side.device, side.span)) return CUDA_ERROR_INVALID_VALUE;
+  if (!is_device_range_mapped(session, side.device, side.span)) return CUDA_ERROR_INVALID_VALUE;
   side.type = CU_MEMORYTYPE_DEVICE;
   return CUDA_SUCCESS;
 }

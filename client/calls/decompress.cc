@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <span>
 
-#include "client/calls/mapped.h"
+#include "client/calls/device_range.h"
 #include "client/call.h"
 #include "client/capture.h"
 #include "client/mirrors.h"
@@ -28,7 +28,7 @@ CUresult decompress(CUmemDecompressParams* operations, size_t count, unsigned fl
     if (!operations || count == 0 || count > cuda::kMaxArrayBytes / sizeof *operations || flags != 0) return CUDA_ERROR_INVALID_VALUE;
     if (const CUresult refused = capture::refuse(*target.context, stream); refused != CUDA_SUCCESS) return refused;
     for (size_t i = 0; i < count; ++i) {
-      const auto there = [&](const void* memory, uint64_t size) { return is_mapped(*target.session, reinterpret_cast<uintptr_t>(memory), size); };
+      const auto there = [&](const void* memory, uint64_t size) { return is_device_range_mapped(*target.session, reinterpret_cast<uintptr_t>(memory), size); };
       const CUmemDecompressParams& one = operations[i];
       if (there(one.src, one.srcNumBytes) && there(one.dst, std::max<uint64_t>(one.dstNumBytes, 1)) && there(one.dstActBytes, sizeof *one.dstActBytes)) continue;
       if (failed) *failed = i;

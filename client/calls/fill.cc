@@ -2,7 +2,7 @@
 #include <cstring>
 
 #include "client/calls/host_function.h"
-#include "client/calls/mapped.h"
+#include "client/calls/device_range.h"
 #include "client/capture.h"
 #include "client/host_memory.h"
 #include "client/compared_copies.h"
@@ -33,7 +33,7 @@ CUresult find_memory(CUdeviceptr address, uint64_t pitch, uint64_t width, uint64
     memory = {session, context};
     return CUDA_SUCCESS;
   }
-  if (!memory.session || !is_mapped(*memory.session, address, bytes)) return CUDA_ERROR_INVALID_VALUE;
+  if (!memory.session || !is_device_range_mapped(*memory.session, address, bytes)) return CUDA_ERROR_INVALID_VALUE;
   memory.context = memory.session == session ? context : context_of(*memory.session, address);
   return memory.context ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }

@@ -2,7 +2,7 @@
 // program's hints about its use. Advice is stored; a prefetch moves data.
 #include "protocol/cuda/managed.h"
 
-#include "client/calls/mapped.h"
+#include "client/calls/device_range.h"
 #include "client/capture.h"
 #include "client/graph_memory.h"
 #include "client/mirrors.h"

@@ -10,7 +10,7 @@
 
 namespace gpupool::client {
 
-inline bool is_mapped(uint64_t address, uint64_t bytes) {
+inline bool is_host_range_mapped(uint64_t address, uint64_t bytes) {
   constexpr uint64_t kPages = 4096;  // pages per mincore() call
   unsigned char resident[kPages];
   const uint64_t page = HostPages::page(), end = address + bytes;

@@ -8,7 +8,7 @@ namespace gpupool::client {
 
 // True if the range lies inside one allocation, in addresses that the program has reserved and maps itself,
 // or in mirrored pinned memory.
-inline bool is_mapped(Session& session, uint64_t address, uint64_t bytes) {
+inline bool is_device_range_mapped(Session& session, uint64_t address, uint64_t bytes) {
   if (bytes == 0) return true;
   if (const auto found = session.addresses().find(address)) {
     if (bytes <= found->size - (address - found->address)) return true;
