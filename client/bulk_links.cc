@@ -30,19 +30,19 @@ bool BulkLinks::ready() {
   const int state = state_.load(std::memory_order_acquire);
   if (state != kClosed) return state == kReady;
   int expected = kClosed;
-  if (offer_.connections == 0 || !state_.compare_exchange_strong(expected, kOpening)) return false;
+  if (parameters_.connections == 0 || !state_.compare_exchange_strong(expected, kOpening)) return false;
   std::thread([this] { open(); }).detach();  // the session is never destroyed once connected
   return false;
 }
 
 void BulkLinks::open_now() {
   int expected = kClosed;
-  if (offer_.connections != 0 && state_.compare_exchange_strong(expected, kOpening)) open();
+  if (parameters_.connections != 0 && state_.compare_exchange_strong(expected, kOpening)) open();
 }
 
 void BulkLinks::open() {
   std::vector<std::unique_ptr<transport::Connection>> opened;
-  for (unsigned i = 0; i < offer_.connections; ++i) {
+  for (unsigned i = 0; i < parameters_.connections; ++i) {
     auto connection = open_one();
     if (!connection) {
       log_debug("cannot open another bulk connection (%s): large copies use %zu", connection.error().message.c_str(), opened.size());
@@ -53,7 +53,7 @@ void BulkLinks::open() {
   const std::lock_guard lock(mutex_);
   for (auto& connection : opened) {
     transport::Connection& link = *connection;
-    if (over_) link.close();
+    if (closed_) link.close();
     connections_.push_back(std::move(connection));
     std::thread([this, &link] { run_sender(link); }).detach();
     std::thread([this, &link] { run_receiver(link); }).detach();
@@ -62,17 +62,17 @@ void BulkLinks::open() {
 }
 
 Result<std::unique_ptr<transport::Connection>> BulkLinks::open_one() {
-  transport::Options options = offer_.options;
+  transport::Options options = parameters_.options;
   options.bulk = true;
-  transport::Endpoint server = offer_.server;
+  transport::Endpoint server = parameters_.server;
   if (options.rdma.use != transport::RdmaOptions::Use::never) server.scheme = "rdma";
   auto connection = transport::connect(server, options);
   if (!connection) return connection.error();
-  const auto deadline = Clock::now() + offer_.options.connect_timeout + offer_.options.dead_peer_timeout;
+  const auto deadline = Clock::now() + parameters_.options.connect_timeout + parameters_.options.dead_peer_timeout;
   hello::Hello hello;
   hello.protocol_version = wire::kProtocolVersion;
-  hello.session_id = offer_.session_id;
-  hello.bulk_token = offer_.token;
+  hello.session_id = parameters_.session_id;
+  hello.bulk_token = parameters_.token;
   hello.rdma = static_cast<uint32_t>(options.rdma.use);
   const auto reply = hello::exchange(**connection, hello, deadline);
   if (!reply) return reply.error();
@@ -86,7 +86,7 @@ std::shared_ptr<Upload> BulkLinks::post(const Upload& upload) {
   posted->unsent = (upload.width * upload.rows + piece - 1) / piece;
   {
     const std::lock_guard lock(mutex_);
-    if (over_) return posted;
+    if (closed_) return posted;
     unread_.fetch_add(1, std::memory_order_release);
     uploads_.push_back(posted);
   }
@@ -96,7 +96,7 @@ std::shared_ptr<Upload> BulkLinks::post(const Upload& upload) {
 
 bool BulkLinks::wait_read(const Upload& upload) {
   std::unique_lock lock(mutex_);
-  const auto done = [&] { return (over_ && sending_ == 0) || upload.unsent == 0; };
+  const auto done = [&] { return (closed_ && sending_ == 0) || upload.unsent == 0; };
   if (!read_.wait_for(lock, kQuickUpload, done)) {
     lock.unlock();
     receiver_.watch_server();
@@ -109,11 +109,11 @@ bool BulkLinks::wait_read(const Upload& upload) {
 
 void BulkLinks::run_sender(transport::Connection& connection) {
   std::vector<std::byte> scratch(wire::kBulkChunkBytes);
-  compression::PieceSender sender(offer_.compression);
+  compression::PieceSender sender(parameters_.compression);
   std::unique_lock lock(mutex_);
   while (true) {
-    posted_.wait(lock, [this] { return over_ || !uploads_.empty(); });
-    if (over_) return;
+    posted_.wait(lock, [this] { return closed_ || !uploads_.empty(); });
+    if (closed_) return;
     const std::shared_ptr<Upload> upload = uploads_.front();
     const uint64_t piece = upload->next++;
     const uint64_t bytes = wire::bulk_piece_bytes(upload->width, upload->rows);
@@ -124,7 +124,7 @@ void BulkLinks::run_sender(transport::Connection& connection) {
     lock.lock();
     --sending_;
     if (sent && --upload->unsent == 0) unread_.fetch_sub(1, std::memory_order_release);
-    if (upload->unsent == 0 || over_) read_.notify_all();
+    if (upload->unsent == 0 || closed_) read_.notify_all();
     if (sent) continue;
     lock.unlock();
     return report(sent.error());
@@ -189,7 +189,7 @@ void BulkLinks::report(const Error& error) {
 
 void BulkLinks::fail() {
   std::unique_lock lock(mutex_);
-  over_ = true;
+  closed_ = true;
   uploads_.clear();
   for (const auto& connection : connections_) connection->close();
   posted_.notify_all();

@@ -38,7 +38,7 @@ struct Upload {
 
 class BulkLinks {
  public:
-  struct Offer {  // terms from the server's HelloReply
+  struct Parameters {  // terms from the server's HelloReply
     transport::Endpoint server;    // a tcp address; options.rdma.use says whether to upgrade to RDMA
     transport::Options options;
     std::string session_id;
@@ -52,8 +52,8 @@ class BulkLinks {
   };
   BulkLinks(Receiver& receiver, std::function<void(Error)> failed) : receiver_(receiver), failed_(std::move(failed)) {}
 
-  void take_offer(Offer offer) { offer_ = std::move(offer); }
-  const Offer& offer() const { return offer_; }
+  void configure(Parameters parameters) { parameters_ = std::move(parameters); }
+  const Parameters& parameters() const { return parameters_; }
   // Returns true if bulk connections are open. The first call starts to open them in the background.
   bool ready();
   // Opens them and blocks until they are open.
@@ -82,7 +82,7 @@ class BulkLinks {
 
   Receiver& receiver_;
   const std::function<void(Error)> failed_;
-  Offer offer_;
+  Parameters parameters_;
   enum State : int { kClosed, kOpening, kReady, kUnusable };
   std::atomic<int> state_{kClosed};
   std::atomic<size_t> unread_{0};
@@ -93,7 +93,7 @@ class BulkLinks {
   std::deque<std::shared_ptr<Upload>> uploads_;
   std::vector<std::unique_ptr<transport::Connection>> connections_;
   unsigned sending_ = 0;  // threads that are reading the program's memory
-  bool over_ = false;
+  bool closed_ = false;
 };
 
 }  // namespace gpupool::client

@@ -102,20 +102,21 @@ CUresult relay(const CopyBox& box, CUstream source, CUstream target) {
 }
 
 // Fills in all but the copy's number and key.
-wire::PeerTarget target_of(const BulkLinks::Offer& offer) {
+wire::PeerTarget target_of(const BulkLinks::Parameters& parameters) {
   wire::PeerTarget target{};
-  target.address = *offer.address;
-  std::memcpy(target.session_id.data(), offer.session_id.data(), target.session_id.size());
-  target.port = offer.server.port;
-  target.rdma = offer.options.rdma.use != transport::RdmaOptions::Use::never;
+  target.address = *parameters.address;
+  std::memcpy(target.session_id.data(), parameters.session_id.data(), target.session_id.size());
+  target.port = parameters.server.port;
+  target.rdma = parameters.options.rdma.use != transport::RdmaOptions::Use::never;
   return target;
 }
 
 // True if other servers can send copies to this session. Not over TLS, because they would need each other's
 // certificates.
-bool takes_from_peers(const BulkLinks::Offer& offer) {
-  return offer.peer_protocol == wire::kPeerProtocolVersion && !offer.token.empty() && offer.session_id.size() == sizeof(wire::PeerTarget::session_id) &&
-         offer.server.scheme == "tcp" && offer.address;
+bool takes_from_peers(const BulkLinks::Parameters& parameters) {
+  return parameters.peer_protocol == wire::kPeerProtocolVersion && !parameters.token.empty() &&
+         parameters.session_id.size() == sizeof(wire::PeerTarget::session_id) &&
+         parameters.server.scheme == "tcp" && parameters.address;
 }
 
 // Sends one part from server to server. False: it was not transferred and must take another path.
@@ -127,10 +128,10 @@ bool send_part(const CopyBox& box, const BulkPart& part, uint64_t from_address, 
   const auto rows = [&](CUstream stream, uint64_t address, uint64_t pitch) {
     return wire::BulkCopy{cuda::handle_bits(stream), address, part.rows == 1 ? part.width : pitch, part.width, part.rows, 0, 0};
   };
-  wire::CopyToPeer copy{rows(source, from_address + part.host, box.from.pitch), target_of(to.links().offer())};
+  wire::CopyToPeer copy{rows(source, from_address + part.host, box.from.pitch), target_of(to.links().parameters())};
   *result = to.post(wire::Command::bulk_to_device, box.to.context, rows(target, to_address + part.device, box.to.pitch), &copy.target.copy);
   if (*result != CUDA_SUCCESS) return true;
-  copy.target.key = peers::copy_key(to.links().offer().token, copy.target.copy);
+  copy.target.key = peers::copy_key(to.links().parameters().token, copy.target.copy);
   wire::Buffer reply;
   const CUresult sent = from.call(wire::Command::copy_to_peer, box.from.context, copy, reply);
   if (sent == CUDA_SUCCESS) return true;
@@ -147,8 +148,8 @@ bool send_part(const CopyBox& box, const BulkPart& part, uint64_t from_address, 
 // Makes the source's server send to the target's. False: it cannot, or can no longer.
 bool send_directly(const CopyBox& box, CUstream source, CUstream target, CUresult* result) {
   Session& from = *box.from.context->session;
-  if (!from.peers_reachable() || !takes_from_peers(box.to.context->session->links().offer())) return false;
-  if (const uint32_t version = from.links().offer().peer_protocol; version != wire::kPeerProtocolVersion) {
+  if (!from.peers_reachable() || !takes_from_peers(box.to.context->session->links().parameters())) return false;
+  if (const uint32_t version = from.links().parameters().peer_protocol; version != wire::kPeerProtocolVersion) {
     from.set_peers_unreachable();
     log_debug("server %s has version %#x of the server-to-server protocol, this program %#x: copies from it go through this program; use the same gpupool release",
               from.server().c_str(), version, unsigned{wire::kPeerProtocolVersion});

@@ -108,9 +108,9 @@ Result<void> Session::say_hello(const transport::Endpoint& server, const transpo
   transport::Endpoint bulk_server = server;
   if (server.scheme == "rdma") bulk_server.scheme = "tcp";
   const unsigned requested = settings_.bulk_connections.value_or(usual_bulk_connections(over_rdma));
-  links_.take_offer({bulk_server, bulk, reply->session_id, reply->bulk_token, std::min(reply->bulk_connections, requested),
-                     reply->takes_compressed ? settings_.compression : compression::Policy::off,
-                     numeric_address(connection_->peer(), bulk_server.host), reply->peer_protocol});
+  links_.configure({bulk_server, bulk, reply->session_id, reply->bulk_token, std::min(reply->bulk_connections, requested),
+                    reply->takes_compressed ? settings_.compression : compression::Policy::off,
+                    numeric_address(connection_->peer(), bulk_server.host), reply->peer_protocol});
   if (!reply->bulk_token.empty()) registered_.start(connection_->direct_memory(), {});
   const bool unasked = server.scheme == "tcp" && settings_.carrier == Carrier::automatic && !connection_->shares_memory();
   log_debug("session with %s over %s%s: worker %lld, %zu device(s)", settings_.server.c_str(), connection_->carrier().c_str(),
