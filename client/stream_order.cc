@@ -80,7 +80,7 @@ void StreamOrder::waits(uint64_t stream, const Points& points) {
   merge(known, points);
 }
 
-bool StreamOrder::is_behind(uint64_t stream, const FreePoint& point) const {
+bool StreamOrder::is_ordered_after(uint64_t stream, const FreePoint& point) const {
   const std::lock_guard lock(mutex_);
   const auto waited = behind_.find(stream);
   return waited != behind_.end() && std::any_of(waited->second.begin(), waited->second.end(), [&](const FreePoint& known) {

@@ -37,7 +37,7 @@ class StreamOrder {
 
   // The stream waits for these points. Call after the command has been queued.
   void waits(uint64_t stream, const Points& points);
-  bool is_behind(uint64_t stream, const FreePoint& point) const;
+  bool is_ordered_after(uint64_t stream, const FreePoint& point) const;
 
   // Brackets cuEventRecord: begin before the command is queued, end after it. While an event is being
   // recorded nothing is known about it.

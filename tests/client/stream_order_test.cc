@@ -30,11 +30,11 @@ TEST_CASE("stream order: an event orders a stream after the frees before its rec
   const FreePoint before = order.free(kA);
   order.record(kEvent, kA);
   const FreePoint after = order.free(kA);
-  CHECK_FALSE(order.is_behind(kB, before));
+  CHECK_FALSE(order.is_ordered_after(kB, before));
   order.wait(kB, kEvent);
-  CHECK(order.is_behind(kB, before));
-  CHECK_FALSE(order.is_behind(kB, after));
-  CHECK_FALSE(order.is_behind(kC, before));
+  CHECK(order.is_ordered_after(kB, before));
+  CHECK_FALSE(order.is_ordered_after(kB, after));
+  CHECK_FALSE(order.is_ordered_after(kC, before));
   CHECK_FALSE(order.is_passed(before));
 }
 
@@ -45,7 +45,7 @@ TEST_CASE("stream order: events pass on what their stream has waited for") {
   order.wait(kB, kEvent);
   order.record(kEvent + 1, kB);
   order.wait(kC, kEvent + 1);
-  CHECK(order.is_behind(kC, point));
+  CHECK(order.is_ordered_after(kC, point));
 }
 
 TEST_CASE("stream order: waiting for a stream or a context passes its earlier frees") {
@@ -72,7 +72,7 @@ TEST_CASE("stream order: an event's last record counts") {
   order.record(kEvent, kB);
   CHECK(order.is_recorded_anew(kEvent, seen));
   order.wait(kC, kEvent);
-  CHECK_FALSE(order.is_behind(kC, point));
+  CHECK_FALSE(order.is_ordered_after(kC, point));
 }
 
 TEST_CASE("stream order: trusts no event during a record or after an unknown record") {
@@ -169,7 +169,7 @@ TEST_CASE("stream order: random programs match the model") {
         CHECK(order.is_passed(point) == done.contains(time));
         for (uint64_t other = kA; other < kA + 4; ++other) {
           if (other == point.stream || done.contains(time)) continue;  // asked of others only, and not what is passed
-          CHECK(order.is_behind(other, point) == behind[other].contains(time));
+          CHECK(order.is_ordered_after(other, point) == behind[other].contains(time));
         }
       }
     }
