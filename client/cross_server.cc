@@ -6,8 +6,8 @@
 #include <system_error>
 #include <thread>
 
-#include "client/mirrors.h"
 #include "client/compared_copies.h"
+#include "client/mirrors.h"
 #include "client/side_stream.h"
 #include "protocol/cuda/errors.h"
 #include "protocol/wire/commands.h"

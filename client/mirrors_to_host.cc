@@ -1,8 +1,8 @@
 // Mirrors: moving blocks to the host, for a fault or on request.
 #include <algorithm>
 
-#include "client/cross_server.h"
 #include "client/call.h"
+#include "client/cross_server.h"
 #include "client/log.h"
 #include "client/mirror.h"
 #include "client/transfer.h"

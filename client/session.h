@@ -12,13 +12,13 @@
 #include <string>
 
 #include "client/address_space.h"
-#include "client/reply_cache.h"
 #include "client/bulk_links.h"
 #include "client/command_queue.h"
 #include "client/context.h"
 #include "client/devices.h"
 #include "client/receiver.h"
 #include "client/registered_memory.h"
+#include "client/reply_cache.h"
 #include "client/settings.h"
 #include "protocol/image/name.h"
 #include "protocol/wire/commands.h"

@@ -1,14 +1,14 @@
 // Contexts: the per-thread stack and queries are answered here; commands for the server are queued.
 #include <algorithm>
 
-#include "client/mirrors.h"
 #include "client/capture.h"
+#include "client/compared_copies.h"
 #include "client/graph_memory.h"
 #include "client/host_memory.h"
+#include "client/mirrors.h"
 #include "client/pool_memory.h"
-#include "client/compared_copies.h"
-#include "protocol/cuda/exports.h"
 #include "protocol/cuda/export_tables.h"
+#include "protocol/cuda/exports.h"
 #include "protocol/wire/commands.h"
 
 using namespace gpupool;

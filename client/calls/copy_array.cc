@@ -2,12 +2,12 @@
 #include <algorithm>
 
 #include "client/array.h"
-#include "client/cross_server.h"
 #include "client/calls/device_range.h"
 #include "client/capture.h"
+#include "client/compared_copies.h"
+#include "client/cross_server.h"
 #include "client/host_memory.h"
 #include "client/mirrors.h"
-#include "client/compared_copies.h"
 #include "protocol/cuda/array_bytes.h"
 #include "protocol/cuda/exports.h"
 

@@ -3,11 +3,11 @@
 #include <cstdint>
 #include <span>
 
-#include "client/calls/device_range.h"
 #include "client/call.h"
+#include "client/calls/device_range.h"
 #include "client/capture.h"
-#include "client/mirrors.h"
 #include "client/compared_copies.h"
+#include "client/mirrors.h"
 #include "protocol/cuda/exports.h"
 
 #if CUDA_VERSION >= 12080

@@ -1,9 +1,9 @@
 // Events: table rows, except for stream capture and the order of streams.
 #include "client/calls/destroy.h"
 #include "client/capture.h"
+#include "client/compared_copies.h"
 #include "client/interprocess_events.h"
 #include "client/pool_memory.h"
-#include "client/compared_copies.h"
 #include "client/stream_marks.h"
 #include "protocol/cuda/exports.h"
 #include "protocol/wire/commands.h"

@@ -1,11 +1,11 @@
 // Fills. CUDA's synchronous fills of device memory are asynchronous too, so each uses its ...Async row.
 #include <cstring>
 
-#include "client/calls/host_function.h"
 #include "client/calls/device_range.h"
+#include "client/calls/host_function.h"
 #include "client/capture.h"
-#include "client/host_memory.h"
 #include "client/compared_copies.h"
+#include "client/host_memory.h"
 #include "client/side_stream.h"
 #include "protocol/cuda/exports.h"
 

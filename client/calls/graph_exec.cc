@@ -7,8 +7,8 @@
 #include "client/calls/graph.h"
 #include "client/calls/host_function.h"
 #include "client/capture.h"
-#include "client/graph_memory.h"
 #include "client/compared_copies.h"
+#include "client/graph_memory.h"
 #include "protocol/cuda/exports.h"
 #include "protocol/wire/graphs.h"
 

@@ -5,11 +5,11 @@
 #include <thread>
 #include <unordered_map>
 
-#include "client/cross_server.h"
 #include "client/capture.h"
+#include "client/compared_copies.h"
+#include "client/cross_server.h"
 #include "client/mirrors.h"
 #include "client/page_faults.h"
-#include "client/compared_copies.h"
 #include "protocol/cuda/exports.h"
 #include "protocol/wire/commands.h"
 

@@ -2,11 +2,11 @@
 #include <algorithm>
 #include <cstring>
 
-#include "client/cross_server.h"
 #include "client/capture.h"
+#include "client/compared_copies.h"
+#include "client/cross_server.h"
 #include "client/host_memory.h"
 #include "client/mirrors.h"
-#include "client/compared_copies.h"
 #include "client/stream_order.h"
 #include "protocol/cuda/exports.h"
 #include "protocol/cuda/graph_edges.h"

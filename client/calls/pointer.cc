@@ -1,7 +1,7 @@
 // Pointer queries, answered from the client's records.
 #include "client/call.h"
-#include "client/host_memory.h"
 #include "client/compared_copies.h"
+#include "client/host_memory.h"
 #include "client/virtual_memory.h"
 #include "protocol/cuda/exports.h"
 

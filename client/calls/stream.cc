@@ -2,12 +2,12 @@
 // and priority.
 #include <algorithm>
 
-#include "client/cross_server.h"
 #include "client/calls/destroy.h"
 #include "client/capture.h"
+#include "client/compared_copies.h"
+#include "client/cross_server.h"
 #include "client/mirrors.h"
 #include "client/pool_memory.h"
-#include "client/compared_copies.h"
 #include "client/stream.h"
 #include "client/stream_marks.h"
 #include "protocol/cuda/errors.h"
