@@ -101,7 +101,7 @@ void StreamOrder::end_record(uint64_t event, const Points& points) {
   const auto known = events_.find(event);
   if (known == events_.end() || --known->second.recording != 0) return;
   // If records overlap, the last one is unknown.
-  if (!known->second.overlapped && !known->second.distrusted) known->second.points = points;
+  if (!known->second.overlapped && !known->second.invalidated) known->second.points = points;
   known->second.overlapped = false;
 }
 
@@ -109,7 +109,7 @@ void StreamOrder::invalidate_event(uint64_t event) {
   const std::lock_guard lock(mutex_);
   Event& known = events_[event];
   ++known.record;
-  known.distrusted = true;
+  known.invalidated = true;
   known.points.clear();
 }
 

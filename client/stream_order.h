@@ -74,7 +74,7 @@ class StreamOrder {
   struct Event {
     uint64_t record = 0;    // number of records
     unsigned recording = 0;
-    bool overlapped = false, distrusted = false;
+    bool overlapped = false, invalidated = false;
     Points points;
   };
   static void merge(Points& to, const Points& from);

@@ -62,7 +62,7 @@ cuda::LaunchLimits limits_of(const Device& device, const Function& function) {
 }
 
 // The device may record the event before the kernel, and earlier work of the stream, has completed.
-void distrust_event_of(const CUlaunchAttribute& attribute) {
+void invalidate_event_of(const CUlaunchAttribute& attribute) {
   if (const auto recorded = cuda::launch_event(attribute)) stream_order().invalidate_event(cuda::handle_bits(recorded->event));
 }
 
@@ -134,7 +134,7 @@ CUresult prepare(const Request& request, Session& session, Context& context, Pre
   if (request.attribute_count > wire::kMaxLaunchAttributes) return CUDA_ERROR_INVALID_VALUE;
   for (uint32_t i = 0; i < request.attribute_count; ++i) {
     if (!cuda::is_launch_attribute(request.attributes[i].id)) return CUDA_ERROR_INVALID_VALUE;
-    distrust_event_of(request.attributes[i]);
+    invalidate_event_of(request.attributes[i]);
   }
 
   size_t packed_bytes = 0;

@@ -89,7 +89,7 @@ TEST_CASE("stream order: trusts no event during a record or after an unknown rec
     order.record(kEvent, kA);
     CHECK(order.of_event(kEvent).points.size() == 1);
   }
-  SECTION("distrusted until it is destroyed") {
+  SECTION("invalidated until it is destroyed") {
     order.invalidate_event(kEvent);
     order.end_record(kEvent, points);
     CHECK(order.of_event(kEvent).points.empty());
