@@ -29,7 +29,8 @@ struct HostAllocation {
   // it directly.
   Session* shared_with = nullptr;
   uint32_t epoch = 0;       // context's epoch at allocation; a reset releases the memory on the server
-  // Kernels' address for it; 0: none or not known. Registered memory: address of the device copy (compared_copies.h).
+  // Kernels' address for it; 0: none or not known. Registered memory: address of the device copy
+  // (compared_copies.h).
   // Memory in a session's range (`home`): equal to `address`, usable once the server has memory there
   // (`reached`).
   uint64_t device = 0;

@@ -7,8 +7,8 @@
 
 namespace gpupool::client {
 
-// Returns the least used of `streams` (Context::wait_streams or side_streams). Creates another one while all are in
-// use and there are fewer than 8.
+// Returns the least used of `streams` (Context::wait_streams or side_streams). Creates another one while all
+// are in use and there are fewer than 8.
 CUresult borrow_stream(Context& context, std::vector<InternalStream>& streams, CUstream* stream);
 
 // Returns the context in which to work with the memory; null: `context` itself.
