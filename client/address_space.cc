@@ -154,8 +154,8 @@ AddressSpace::Slabs::iterator AddressSpace::erase_slab(Slabs::iterator slab) {
 std::optional<uint64_t> AddressSpace::take_block(uint64_t size, const Allocation& about) {
   const uint64_t whole = round_up(size, granularity_);
   const Device* const device = about.device;
-  for (auto key = slabs_with_free_blocks_.lower_bound({device, about.context, about.managed, whole, 0}); key != slabs_with_free_blocks_.end();
-       ++key) {
+  for (auto key = slabs_with_free_blocks_.lower_bound({device, about.context, about.managed, whole, 0});
+       key != slabs_with_free_blocks_.end(); ++key) {
     const auto& [its_device, its_context, is_managed, its_size, start] = *key;
     if (its_device != device || its_context != about.context || is_managed != about.managed || its_size != whole) break;
     auto& slab = *slabs_.find(start);

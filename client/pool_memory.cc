@@ -95,7 +95,8 @@ std::optional<uint64_t> PoolMemory::reuse(uint64_t context, uint64_t stream, uin
   const std::lock_guard lock(mutex_);
   const bool follows = own_dependency || follow_events_ != 0;
   const auto block = blocks_[context].allocate(bytes, [&](const FreePoint& point) {
-    return point.settled() || point.stream == stream || is_point_passed(point) || (follows && stream_order().is_ordered_after(stream, point));
+    return point.settled() || point.stream == stream || is_point_passed(point) ||
+           (follows && stream_order().is_ordered_after(stream, point));
   });
   if (block) note_high_marks();
   return block;
