@@ -249,7 +249,7 @@ StackContext& BlockRun::stack_of(ThreadSlot* next) {
     next->fiber = fibers_.take(grid_->stack_class, thread_main);
     if (next->fiber == nullptr) {
       set_fault(FaultKind::hardware_stack, 0);
-      set_fault_text("no memory for the stacks of its threads");
+      set_fault_text("out of host memory for thread stacks");
       return pool_stack_;
     }
   }

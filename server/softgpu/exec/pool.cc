@@ -159,7 +159,10 @@ void Pool::submit_at(uint32_t depth, GridRequest request, std::function<void(Gri
   }
   if (!possible || stopping) {  // not queued: a worker that is awake would run it
     abort(*grid, stopping ? FaultKind::cancelled : FaultKind::illegal_instruction, 0,
-          "kernel " + std::string(r.kernel_name) + ": a launch that cannot run");
+          "kernel " + std::string(r.kernel_name) +
+              (stopping ? ": cancelled"
+                        : ": invalid launch: dimensions, stack size, cluster size or multiprocessors are out of range, "
+                          "or out of host memory"));
     release(grid);
     return;
   }
@@ -317,7 +320,7 @@ void Pool::run_children(uint32_t depth, std::shared_ptr<ChildLaunches> children,
   if (launch->kernel != 0) request.services = services;
   if (launch->kernel != 0 && !services->prepare(launch->kernel, request)) {
     result.fault = FaultKind::illegal_instruction;
-    result.detail = "a kernel launched another whose code cannot be made";
+    result.detail = "kernel launched from the device: compilation failed";
     if (done) done(std::move(result));
     return;
   }

@@ -158,7 +158,7 @@ void Worker::run_first(std::unique_ptr<BlockRun> block, bool begun) {
     end = block->run();
   } else {
     block->set_fault(FaultKind::hardware_stack, 0);
-    block->set_fault_text("no memory for its shared window or stacks");
+    block->set_fault_text("out of host memory for shared memory or thread stacks");
   }
   if (settle(*block, end)) {
     if (spare_.size() < kMaxSpare) spare_.push_back(std::move(block));

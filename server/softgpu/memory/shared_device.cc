@@ -266,7 +266,7 @@ std::shared_ptr<SharedDevice> SharedDevice::open(int ordinal, uint64_t memory_by
     return nullptr;
   }
   if (!reserve_range()) {
-    *error = "the address range of softgpu's memory is taken in this process";
+    *error = "cannot reserve softgpu's address range: it is already in use in this process";
     return nullptr;
   }
   const std::string prefix = "/dev/shm/softgpu-" + std::to_string(geteuid()) + "-";

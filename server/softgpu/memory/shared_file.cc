@@ -86,7 +86,7 @@ bool SharedFile::join(const std::string& path, uint64_t total_bytes, std::string
 bool SharedFile::join_locked(const std::string& path, uint64_t total_bytes, bool* retry, std::string* error) {
   struct stat info{};
   if (fstat(file_, &info) != 0) {
-    *error = system_error("cannot examine", path);
+    *error = system_error("cannot stat", path);
     return false;
   }
   if (info.st_nlink == 0) {  // removed by its last user between our open and our lock
@@ -102,7 +102,7 @@ bool SharedFile::join_locked(const std::string& path, uint64_t total_bytes, bool
     return false;
   }
   if (info.st_size == 0 && ftruncate(file_, sizeof(SharedState)) != 0) {
-    *error = system_error("cannot size", path);
+    *error = system_error("cannot resize", path);
     return false;
   }
   void* mapped = mmap(nullptr, sizeof(SharedState), PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
@@ -136,7 +136,7 @@ bool SharedFile::join_locked(const std::string& path, uint64_t total_bytes, bool
     state_->slots[i].pid = static_cast<uint64_t>(owner_);
     return true;
   }
-  *error = path + ": " + std::to_string(kMaxProcesses) + " processes use this softgpu device already";
+  *error = path + ": " + std::to_string(kMaxProcesses) + " processes (the maximum) already use this softgpu device";
   return false;
 }
 
