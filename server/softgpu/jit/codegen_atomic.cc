@@ -60,13 +60,13 @@ void FunctionCodegen::atomic(Decoded& i, bool has_result) {
   size_t first = has_result ? 1 : 0;
   if (op.empty()) i.fail("the operation is missing");
   if (i.operand_count() < first + (cas ? 3 : 2)) i.fail("an operand is missing");
-  if (!has_result && (cas || op == "exch")) i.fail("red has no such operation");
+  if (!has_result && (cas || op == "exch")) i.fail("red does not support this operation");
   uint32_t bytes = ptx::bytes_of(type);
   if (type == Type::pred || bytes < 2 || bytes > 16 || (bytes == 16 && !cas && op != "exch"))
     i.fail("atomic operations of this width are not supported");
   if (width > 1 && (bytes * width > 16 || !(type == Type::f32 || ptx::is_half(type)) ||
                     !(op == "add" || (ptx::is_half(type) && (op == "min" || op == "max")))))
-    i.fail("vectors are added (or, of f16 and bf16, compared), in 16 bytes at most");
+    i.fail("vector atomics support .add (f16 and bf16 also .min and .max) on at most 16 bytes");
   llvm::Value* whole = checked_pointer(i, resolve(i, i.operand(first), space), bytes * width, true, true);
   llvm::Type* bits = m_.int_type(bytes * 8);
   llvm::MaybeAlign alignment(bytes);
@@ -130,7 +130,7 @@ void FunctionCodegen::atomic(Decoded& i, bool has_result) {
         });
       });
     } else {
-      i.fail("this operation does not exist for the type");
+      i.fail("this operation does not exist for this type");
     }
     olds.push_back(old);
   }

@@ -23,7 +23,7 @@ ReducedType reduced_type(Decoded& i, Type type, Reduction reduction) {
     case Type::f64: if (reduction == Reduction::add) return ReducedType::f64; break;
     default: break;
   }
-  i.fail("this reduction does not exist for the type");
+  i.fail("this reduction does not exist for this type");
 }
 
 Reduction take_reduction(Decoded& i) {
@@ -70,9 +70,9 @@ void FunctionCodegen::cp_bulk(Decoded& i, bool reduces) {
   const bool to_shared = is_shared(target), from_shared = source == "shared::cta";
   if (!(to_shared && (source == "global" || from_shared)) && !(target == "global" && from_shared))
     i.fail("only copies between global and shared memory are supported");
-  if (multicast && (!signals || source != "global")) i.fail("only copies from global memory go to several blocks");
-  if (reduces && !from_shared) i.fail("reductions read shared memory");
-  if (masked && (signals || reduces)) i.fail(".cp_mask is for copies to global memory");
+  if (multicast && (!signals || source != "global")) i.fail("multicast requires a copy from global memory with an mbarrier");
+  if (reduces && !from_shared) i.fail("the source of a reduction must be .shared::cta");
+  if (masked && (signals || reduces)) i.fail(".cp_mask is supported only for copies to global memory");
   llvm::Type* word = b_.getInt64Ty();
   llvm::Value* bytes = read(i, 2, Type::u32);
   llvm::Value* wide = b_.CreateZExt(bytes, word);
@@ -122,7 +122,7 @@ void FunctionCodegen::cp_bulk_tensor(Decoded& i, bool reduces) {
   i.take_any({"bulk_group", "L2::cache_hint", "cta_group::1"});
   const Reduction reduction = reduces ? take_reduction(i) : Reduction::copy;
   i.done();
-  if (four && rank != 2) i.fail("four rows are taken of two dimensions");
+  if (four && rank != 2) i.fail("gather4 and scatter4 require .2d");
   const uint32_t coordinates = four ? 5 : rank;
   llvm::Value* rows = i32(static_cast<uint32_t>(four ? TensorRows::four : TensorRows::box));
   llvm::Value* map = nullptr;
@@ -136,7 +136,7 @@ void FunctionCodegen::cp_bulk_tensor(Decoded& i, bool reduces) {
     return;
   }
   if (target != "global" || source != "shared::cta") i.fail("only copies between global and shared memory are supported");
-  if (signals || multicast) i.fail("copies to global memory complete as a group");
+  if (signals || multicast) i.fail("copies to global memory complete through bulk groups, not an mbarrier");
   llvm::Value* array = tensor_coordinates(i, i.operand(0), coordinates, map);
   llvm::Value* from = resolve(i, i.operand(1), Space::shared).value;
   call_runtime("softgpu_tensor_store", b_.getVoidTy(),
@@ -149,7 +149,7 @@ void FunctionCodegen::st_bulk(Decoded& i) {
   if (!i.take_any({"shared::cta", "shared"})) i.fail("expected .shared::cta");
   i.done(3);
   const Operand& value = i.operand(2);
-  if (value.kind != Operand::Kind::integer || value.value != 0) i.fail("only zeros are stored");
+  if (value.kind != Operand::Kind::integer || value.value != 0) i.fail("st.bulk requires the value 0");
   llvm::Value* bytes = read(i, 1, Type::u64);
   constexpr uint64_t kMost = (1u << kClusterAddressBits) - 1;  // no window is larger
   llvm::Value* checked = b_.CreateTrunc(intrinsic(llvm::Intrinsic::umin, {bytes, i64(kMost)}), b_.getInt32Ty());

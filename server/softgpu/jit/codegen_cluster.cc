@@ -71,7 +71,7 @@ void FunctionCodegen::clusterlaunchcontrol(Decoded& i) {
   }
   // The index of the cancelled block; undefined if none was cancelled, as here.
   const bool all = i.take("get_first_ctaid");
-  if (!all && i.take_one({"get_first_ctaid::x", "get_first_ctaid::y", "get_first_ctaid::z"}).empty()) i.fail("unknown question");
+  if (!all && i.take_one({"get_first_ctaid::x", "get_first_ctaid::y", "get_first_ctaid::z"}).empty()) i.fail("unknown query");
   if (all && !i.take("v4")) i.fail("expected .v4");
   if (!i.take("b32") || !i.take("b128")) i.fail("expected .b32.b128");
   i.done(2);

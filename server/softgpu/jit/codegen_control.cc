@@ -110,7 +110,7 @@ void FunctionCodegen::call_function(Decoded& i, llvm::FunctionType* type, llvm::
                                     std::span<const Operand> result_operands,
                                     std::span<const Operand> arguments) {
   if (arguments.size() != parameters.size()) i.fail("wrong number of arguments");
-  if (result_operands.size() > 1) i.fail("a function has one result at most");
+  if (result_operands.size() > 1) i.fail("functions with several results are not supported");
   // A declaration may promise a result that the definition in another image does not have; the variable keeps
   // its value.
   if (results.empty()) result_operands = {};
@@ -184,7 +184,7 @@ void FunctionCodegen::call(Decoded& i) {
   const auto* parameters_of = &written.parameters;
   if (!written.like.empty()) {
     const Symbol symbol = m_.image.resolve(linked_.file, written.like);
-    if (symbol.kind != Symbol::Kind::function) i.fail("the first of the call's targets is no function");
+    if (symbol.kind != Symbol::Kind::function) i.fail("the first target of the call is not a function");
     results_of = &m_.image.functions[symbol.index].tree->results;
     parameters_of = &m_.image.functions[symbol.index].tree->parameters;
   }

@@ -84,7 +84,7 @@ void FunctionCodegen::cvt_pack(Decoded& i) {
   const uint32_t bits = small.empty() ? ptx::bits_of(to) : static_cast<uint32_t>(small[1] - '0');
   const bool is_signed = small.empty() ? ptx::is_signed(to) : small[0] == 's';
   if (from != Type::s32 || (small.empty() && !ptx::is_integer(to)) || bits > 16 || (third.has_value() != (bits < 16)))
-    i.fail("types that do not fit");
+    i.fail("invalid combination of types");
   const uint32_t most = is_signed ? (1u << (bits - 1)) - 1 : (1u << bits) - 1, least = is_signed ? ~most : 0;
   auto part = [&](size_t n) {
     llvm::Value* value = intrinsic(llvm::Intrinsic::smax, {read(i, n, from), i32(least)});
@@ -104,16 +104,16 @@ void FunctionCodegen::cvt(Decoded& i) {
   FloatMode mode = take_float_mode(i);
   for (size_t n = 0; n < 4; ++n)
     if (i.peek(n) == "tf32") return cvt_tf32(i, mode);
-  if (mode.rounding == Rounding::nearest_away) i.fail(".rna is for .tf32 alone");
+  if (mode.rounding == Rounding::nearest_away) i.fail(".rna is supported only for .tf32");
   const bool finite = i.take("satfinite");
   Type to = i.type(), from = i.type();
   if (finite && !ptx::is_half(to)) i.fail(".satfinite is not supported here");
   if (to == Type::pred || from == Type::pred || to == Type::b128 || from == Type::b128)
-    i.fail("types that cannot be converted");
+    i.fail("conversion between these types is not supported");
   if (ptx::is_packed_half(to) && from == Type::f32) return cvt_two_halves(i, to, mode, finite);
   i.done(2);
   if (ptx::is_packed_half(to) || ptx::is_packed_half(from) || ptx::is_untyped(to) || ptx::is_untyped(from))
-    i.fail("types that cannot be converted");
+    i.fail("conversion between these types is not supported");
   llvm::Value* value = read_float(i, 1, from, mode.flush && from == Type::f32);
   if (ptx::is_integer(from)) {
     if (ptx::is_integer(to))

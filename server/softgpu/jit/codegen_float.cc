@@ -74,7 +74,7 @@ llvm::Value* FunctionCodegen::directed(uint32_t operation, Rounding rounding, ll
 void FunctionCodegen::float_binary(Decoded& i, Type type, FloatMode mode) {
   // add.f32.f16: the first operand is a half.
   std::optional<Type> first = type == Type::f32 && i.opcode() != "mul" ? i.maybe_type() : std::nullopt;
-  if (first && *first != Type::f16 && *first != Type::bf16) i.fail("types that do not fit");
+  if (first && *first != Type::f16 && *first != Type::bf16) i.fail("invalid combination of types");
   i.done(3);
   if (ptx::is_half(type)) return half_binary(i, type, mode);
   std::string_view op = i.opcode();
@@ -103,10 +103,10 @@ void FunctionCodegen::fma(Decoded& i) {
 
 void FunctionCodegen::float_fma(Decoded& i, Type type, FloatMode mode) {
   std::optional<Type> factors = type == Type::f32 ? i.maybe_type() : std::nullopt;  // fma.f32.f16
-  if (factors && *factors != Type::f16 && *factors != Type::bf16) i.fail("types that do not fit");
+  if (factors && *factors != Type::f16 && *factors != Type::bf16) i.fail("invalid combination of types");
   i.done(4);
   if (ptx::is_half(type)) return half_fma(i, type, mode);
-  if (mode.zero_outside) i.fail(".oob is for f16");
+  if (mode.zero_outside) i.fail(".oob is supported only for f16");
   auto compute = [&](llvm::Value* a, llvm::Value* b, llvm::Value* c) {
     return is_directed(mode.rounding) ? directed(kFma, mode.rounding, a, b, c)
                                       : intrinsic(llvm::Intrinsic::fma, {a, b, c});
@@ -253,7 +253,7 @@ void FunctionCodegen::float_min_max(Decoded& i, Type type, FloatMode mode, bool 
   }
   llvm::Value* result = choose(read_float(i, 1, type, mode.flush), read_float(i, 2, type, mode.flush));
   if (operands == 4) {
-    if (signs) i.fail(".xorsign is for two operands");
+    if (signs) i.fail(".xorsign takes two operands");
     result = choose(result, read_float(i, 3, type, mode.flush));
   }
   write(i.operand(0), result, type);

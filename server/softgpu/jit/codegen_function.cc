@@ -12,7 +12,7 @@ struct ArchitectureRow {
 };
 // Unsupported instructions that need particular GPUs; the error names those.
 constexpr ArchitectureRow kOneArchitecture[] = {
-    {"wgmma", "9.0"}, {"tcgen05", "10.x"}, {"multimem", "9.0 and later, linked by switches,"}};
+    {"wgmma", "9.0"}, {"tcgen05", "10.x"}, {"multimem", "9.0 and later that are connected by NVSwitch"}};
 
 }  // namespace
 
@@ -185,9 +185,8 @@ void FunctionCodegen::dispatch(Decoded& i) {
   if (handler) return (this->*handler)(i);
   for (const ArchitectureRow& row : kOneArchitecture)
     if (row.opcode == i.opcode())
-      i.fail("it exists on GPUs of compute capability " + std::string(row.where) +
-             " alone; compile for compute_80 or compute_90 (without a letter at the end), whose matrix products are "
-             "mma and wmma");
+      i.fail("it exists only on GPUs of compute capability " + std::string(row.where) +
+             "; compile for compute_80 or compute_90 (without suffix), whose matrix instructions are mma and wmma");
   i.fail("unknown instruction");
 }
 

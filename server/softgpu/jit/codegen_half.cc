@@ -99,7 +99,7 @@ void FunctionCodegen::half_binary(Decoded& i, Type type, FloatMode mode) {
 }
 
 void FunctionCodegen::half_fma(Decoded& i, Type type, FloatMode mode) {
-  if (mode.zero_outside && type != Type::f16 && type != Type::f16x2) i.fail(".oob is for f16");
+  if (mode.zero_outside && type != Type::f16 && type != Type::f16x2) i.fail(".oob is supported only for f16");
   if (mode.rounding != Rounding::none && mode.rounding != Rounding::nearest) i.fail("only .rn is supported");
   llvm::Value* result = for_halves(
       type, {read(i, 1, type), read(i, 2, type), read(i, 3, type)},

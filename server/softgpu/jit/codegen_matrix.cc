@@ -23,7 +23,7 @@ bool read_shape(std::string_view text, MatrixOperation& o) {
 MatrixElement take_element(Decoded& i) {
   const std::string_view name = i.take_next();
   if (auto element = find_matrix_element(name)) return *element;
-  i.fail("." + std::string(name.substr(0, 60)) + " is no type of a matrix element that is supported");
+  i.fail("." + std::string(name.substr(0, 60)) + " is not a supported matrix element type");
 }
 
 bool take_layout(Decoded& i) {  // returns true for column-major
@@ -34,7 +34,7 @@ bool take_layout(Decoded& i) {  // returns true for column-major
 
 void take_matrix_shape(Decoded& i, MatrixOperation& o) {
   const std::string_view shape = i.take_next();
-  if (!read_shape(shape, o)) i.fail("." + std::string(shape.substr(0, 60)) + " is no shape that is supported");
+  if (!read_shape(shape, o)) i.fail("." + std::string(shape.substr(0, 60)) + " is not a supported shape");
 }
 
 void check_known(Decoded& i, const MatrixOperation& o) {
@@ -88,7 +88,7 @@ FunctionCodegen::Window FunctionCodegen::window_of(Decoded& i, const Operand& op
     return {b_.CreateAdd(low, address.value), low, b_.CreateAdd(low, size)};
   }
   if (address.kind == Address::Kind::storage)
-    i.fail("matrices are read from and written to shared and global memory alone");
+    i.fail("matrices can be loaded and stored only in shared and global memory");
   return {address.value, i64(0), i64(0)};
 }
 

@@ -98,7 +98,7 @@ FunctionCodegen::Address FunctionCodegen::resolve(Decoded& i, const Operand& ope
       return address;
     }
     default:
-      i.fail("this cannot be an address");
+      i.fail("invalid address operand");
   }
 }
 

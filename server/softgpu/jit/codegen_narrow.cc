@@ -37,7 +37,7 @@ bool FunctionCodegen::cvt_narrow(Decoded& i) {
   const Type holder = narrow->bits == 4 ? Type::b8 : Type::b16;
   if (!to_narrow) {
     i.done(2);
-    if (!packed) i.fail("types that cannot be converted");
+    if (!packed) i.fail("conversion between these types is not supported");
     llvm::Value* pair = b_.CreateZExt(read(i, 1, holder), number);
     llvm::Value* result = i32(0);
     for (uint32_t n = 0; n < 2; ++n) {
@@ -50,7 +50,7 @@ bool FunctionCodegen::cvt_narrow(Decoded& i) {
     write(i.operand(0), result, other);
     return true;
   }
-  if (!packed && other != Type::f32) i.fail("types that cannot be converted");
+  if (!packed && other != Type::f32) i.fail("conversion between these types is not supported");
   i.done(packed ? 2 : 3);
   llvm::Value* result = i32(0);
   for (uint32_t n = 0; n < 2; ++n) {  // the first of two operands is the upper half
@@ -85,7 +85,7 @@ void FunctionCodegen::cvt_at_random(Decoded& i) {
   const Row* row = nullptr;
   for (const Row& one : kRows)
     if (i.take(one.name)) row = &one;
-  if (!row || i.type() != Type::f32) i.fail("types that cannot be converted");
+  if (!row || i.type() != Type::f32) i.fail("conversion between these types is not supported");
   i.done(row->count == 2 ? 4 : 3);
   std::span<const Operand> values(&i.operand(1), 2);
   if (row->count == 4) values = i.elements(i.operand(1));

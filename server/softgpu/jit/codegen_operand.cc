@@ -53,7 +53,7 @@ llvm::Value* FunctionCodegen::read(const Operand& operand, Type type) {
   switch (operand.kind) {
     case Operand::Kind::reg: {
       if (!operand.part.empty() || operand.is_minus)
-        throw CodegenFailure{"parts of registers, vectors of registers and negative registers are for video instructions alone"};
+        throw CodegenFailure{"parts of registers and negated registers are supported only in video instructions"};
       if (operand.negated && type != Type::pred) throw CodegenFailure{"only predicates can be negated"};
       llvm::Value* value = read_register(operand.index, type);
       return operand.negated ? b_.CreateNot(value) : value;
@@ -93,7 +93,7 @@ llvm::Value* FunctionCodegen::read_predicate(const Operand& operand) {
 void FunctionCodegen::write(const Operand& operand, llvm::Value* value, Type type) {
   if (operand.kind == Operand::Kind::sink) return;
   if (operand.kind != Operand::Kind::reg) throw CodegenFailure{"the destination is not a register"};
-  if (!operand.part.empty() || operand.is_minus) throw CodegenFailure{"a part of a register is no destination here"};
+  if (!operand.part.empty() || operand.is_minus) throw CodegenFailure{"part of a register cannot be a destination here"};
   Type declared = f_.registers[operand.index].type;
   if ((declared == Type::pred) != (type == Type::pred))
     throw CodegenFailure{type == Type::pred ? "the destination is not a predicate"
@@ -231,7 +231,7 @@ llvm::Value* FunctionCodegen::read_special(const Operand& operand, Type type) {
   if (!value) value = special_32(operand.name, operand.component);
   if (!value)
     throw CodegenFailure{"'" + std::string(operand.name.substr(0, 100)) +
-                         "' is neither a register nor known"};
+                         "' is not a declared or special register"};
   return convert_bits(value, m_.ir_type(type), false);
 }
 

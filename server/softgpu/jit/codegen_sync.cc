@@ -133,7 +133,7 @@ void FunctionCodegen::redux(Decoded& i) {
   Type type = i.type();
   i.done(3);
   if (type == Type::f32) {
-    if (op != "min" && op != "max") i.fail("f32 has .min and .max");
+    if (op != "min" && op != "max") i.fail("f32 supports only .min and .max");
     const uint32_t code = kReduxFloat | (op == "max" ? kReduxMaximum : 0) | (magnitude ? kReduxMagnitude : 0) | (nan ? kReduxNan : 0);
     return write(i.operand(0), call_runtime("softgpu_redux", b_.getInt32Ty(), {thread_, i32(code), read(i, 1, Type::u32), read(i, 2, Type::u32)}),
                  Type::u32);

@@ -40,7 +40,7 @@ constexpr const char* kQuestions[] = {
 
 std::string_view take_geometry(Decoded& i) {
   const auto name = i.take_one({"1d", "2d", "3d", "a1d", "a2d", "cube", "acube"});
-  if (name.empty()) i.fail("textures of this shape are not supported");
+  if (name.empty()) i.fail("textures of this geometry are not supported");
   return name;
 }
 
@@ -131,7 +131,7 @@ void FunctionCodegen::tex(Decoded& i) {
   i.done();
   if (ptx::bits_of(result) != 32) i.fail("results of this type are not supported");
   if (coordinates != Type::f32 && coordinates != Type::s32) i.fail("coordinates must be .f32 or .s32");
-  if (base + level + gradient > 1) i.fail("only one of .base, .level and .grad is possible");
+  if (base + level + gradient > 1) i.fail("expected at most one of .base, .level and .grad");
   Fetch fetch = take_fetch(i, 1, geometry, coordinates);
   if (coordinates == Type::s32) fetch.what |= call::kIntegers;
   size_t next = 2;
@@ -149,7 +149,7 @@ void FunctionCodegen::tex(Decoded& i) {
 void FunctionCodegen::tld4(Decoded& i) {
   const std::string_view component = i.take_one({"r", "g", "b", "a"});
   const std::string_view geometry = i.take_one({"2d", "a2d", "cube", "acube"});
-  if (component.empty() || geometry.empty()) i.fail("a component and a shape are needed");
+  if (component.empty() || geometry.empty()) i.fail("expected a component and a geometry");
   i.take("v4");
   const Type result = i.type(), coordinates = i.type();
   i.done();
@@ -164,7 +164,7 @@ void FunctionCodegen::texture_query(Decoded& i) {
   const bool level = i.take("level");
   uint32_t question = 0;
   while (question < std::size(kQuestions) && !i.take(kQuestions[question])) ++question;
-  if (question == std::size(kQuestions)) i.fail("what is asked for is not supported");
+  if (question == std::size(kQuestions)) i.fail("this query is not supported");
   const Type type = i.type();
   i.done(level ? 3 : 2);
   const Operand& place = i.operand(1);
@@ -203,7 +203,7 @@ void FunctionCodegen::suld(Decoded& i) {
 
 void FunctionCodegen::sust(Decoded& i) {
   const bool plain = i.take("b"), formatted = i.take("p");
-  if (plain == formatted) i.fail("one of .b and .p is needed");
+  if (plain == formatted) i.fail("expected .b or .p");
   const std::string_view geometry = take_geometry(i);
   i.take_cache_hints();
   const uint32_t width = i.take("v2") ? 2 : i.take("v4") ? 4 : 1;
@@ -226,7 +226,7 @@ void FunctionCodegen::sust(Decoded& i) {
 
 void FunctionCodegen::sured(Decoded& i) {
   const bool plain = i.take("b"), formatted = i.take("p");
-  if (plain == formatted) i.fail("one of .b and .p is needed");
+  if (plain == formatted) i.fail("expected .b or .p");
   constexpr std::string_view kOperations[] = {"add", "min", "max", "and", "or"};
   const std::string_view name = i.take_one({"add", "min", "max", "and", "or"});
   if (name.empty()) i.fail("the operation is missing");

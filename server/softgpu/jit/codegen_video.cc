@@ -15,7 +15,7 @@ Part part_of(Decoded& i, std::string_view name) {
   if (name.size() == 2 && name[0] == 'b' && name[1] >= '0' && name[1] <= '3')
     return {8, static_cast<uint32_t>(name[1] - '0') * 8};
   if (name == "h0" || name == "h1") return {16, name == "h0" ? 0u : 16u};
-  i.fail("." + std::string(name.substr(0, 20)) + " is no part of a register");
+  i.fail("." + std::string(name.substr(0, 20)) + " is not a part of a register");
 }
 
 Operand whole(const Operand& operand) {
@@ -34,9 +34,9 @@ void expect_words(Decoded& i, std::initializer_list<Type> types) {
 // lane is first.
 uint32_t selected(Decoded& i, std::string_view name, uint32_t lanes, uint32_t lane, uint32_t otherwise) {
   if (name.empty()) return otherwise;
-  if (name.size() != lanes + 1 || name[0] != (lanes == 2 ? 'h' : 'b')) i.fail("a selector that does not fit");
+  if (name.size() != lanes + 1 || name[0] != (lanes == 2 ? 'h' : 'b')) i.fail("invalid lane selector");
   const auto number = static_cast<uint32_t>(name[lanes - lane] - '0');
-  if (number >= 2 * lanes) i.fail("a selector that does not fit");
+  if (number >= 2 * lanes) i.fail("invalid lane selector");
   return number;
 }
 
@@ -62,7 +62,7 @@ void FunctionCodegen::finish_video(Decoded& i, llvm::Value* value, Type to, bool
   const Part part = part_of(i, target.part);
   const bool merges = !target.part.empty();
   i.done(second.empty() && !merges ? 3 : 4);
-  if (merges && !second.empty()) i.fail("a part of a register and a second operation exclude each other");
+  if (merges && !second.empty()) i.fail("a partial destination cannot be combined with a secondary operation");
   if (saturate) value = clamp(value, part.bits, ptx::is_signed(to));
   value = b_.CreateTrunc(value, b_.getInt32Ty());
   if (merges) {
@@ -148,7 +148,7 @@ void FunctionCodegen::video_lanes(Decoded& i) {
   const std::string_view mask = i.operand(0).part;  // "h10", "b20": the lanes to write
   if (!mask.empty() && (mask.size() < 2 || mask[0] != (lanes == 2 ? 'h' : 'b') ||
                         mask.find_first_not_of("0123", 1) != std::string_view::npos || mask[1] - '0' >= static_cast<int>(lanes)))
-    i.fail("a mask that does not fit");
+    i.fail("invalid lane mask");
   llvm::Value* sources[] = {read(whole(i.operand(1)), Type::u32), read(whole(i.operand(2)), Type::u32)};
   llvm::Value* before = read(i, 3, Type::u32);
   llvm::Value* result = before;

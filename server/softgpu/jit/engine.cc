@@ -126,7 +126,7 @@ std::variant<std::unique_ptr<Engine>, std::string> Engine::create(bool optimise)
 std::variant<std::vector<char>, std::string> Engine::compile(llvm::Module& module) {
   module.setDataLayout(state_->jit->getDataLayout());
   module.setTargetTriple(state_->machine->getTargetTriple().str());
-  if (llvm::verifyModule(module)) return std::string("the generated code is malformed");
+  if (llvm::verifyModule(module)) return std::string("internal error: LLVM rejected the generated code");
   state_->run_passes(module);
   auto object = llvm::orc::SimpleCompiler(*state_->machine)(module);
   if (!object) return text_of(object.takeError());

@@ -227,7 +227,7 @@ class Linker {
         Symbol symbol = image_.resolve(function.file, name);
         if (symbol.kind == Symbol::Kind::undefined)
           fail(CompileErrorCode::unresolved_symbol,
-               (is_of_device_runtime(name) ? "the device runtime's " + std::string(name.substr(0, 200)) + " is not there"
+               (is_of_device_runtime(name) ? "the device runtime's " + std::string(name.substr(0, 200)) + " is not supported"
                                            : "function '" + std::string(name.substr(0, 200)) + "' is undefined") +
                    at(function, line_of_call(*function.tree, name)));
         if (symbol.kind == Symbol::Kind::function) add(symbol.index);

@@ -130,7 +130,7 @@ void Parser::parse_body(Function& function) {
 }
 
 void Parser::parse_statement() {
-  if (token_.kind == TokenKind::end) fail("a function is not closed");
+  if (token_.kind == TokenKind::end) fail("missing } at the end of a function");
   if (accept(';')) return;
   if (accept('{')) return open_scope();
   if (accept('}')) return close_scope();

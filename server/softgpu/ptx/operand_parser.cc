@@ -32,7 +32,7 @@ Operand Parser::parse_address() {
   address.kind = Operand::Kind::address;
   if (token_.kind == TokenKind::identifier) {
     base = parse_name_operand(expect_identifier());
-    if (!base.part.empty()) fail("a part of a register is no address");
+    if (!base.part.empty()) fail("part of a register cannot be an address");
     address.value = base.value;
     base.value = 0;
     if (base.kind == Operand::Kind::reg && token_.is('+')) {

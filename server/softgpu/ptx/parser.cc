@@ -82,7 +82,7 @@ void Parser::skip_block() {
   while (token_.kind != TokenKind::end && !token_.is('{')) advance();
   expect('{');
   for (uint64_t depth = 1; depth > 0; advance()) {
-    if (token_.kind == TokenKind::end) fail("a block is not closed");
+    if (token_.kind == TokenKind::end) fail("missing } at the end of a block");
     if (token_.is('{')) ++depth;
     if (token_.is('}')) --depth;
   }
@@ -210,7 +210,7 @@ File Parser::parse_file() {
 void Parser::parse_attribute(Variable& variable) {
   expect('(');
   for (int depth = 1; depth > 0; advance()) {
-    if (token_.kind == TokenKind::end) fail("an attribute is not closed");
+    if (token_.kind == TokenKind::end) fail("missing ) after an attribute");
     if (token_.is('(')) ++depth;
     if (token_.is(')')) --depth;
     if (token_.kind == TokenKind::dotted && token_.text == "managed") variable.is_managed = true;
@@ -283,7 +283,7 @@ void Parser::parse_declarations(std::vector<Variable>& out, Linkage linkage, Spa
   do {
     Variable variable = parse_type_and_name(linkage, shape);
     if (variable.opaque == Opaque::sampler || (variable.opaque != Opaque::none && space != Space::global)) {
-      fail("independent samplers, and textures and surfaces that are no global variables, are not supported", variable.line);
+      fail("independent samplers are not supported; textures and surfaces must be global variables", variable.line);
     }
     if (accept('=')) {
       if (variable.opaque != Opaque::none) fail("textures and surfaces with initial values are not supported");
