@@ -120,7 +120,7 @@ TEST_CASE("softgpu without a device ends poold and names the variable") {
                                    {{"SOFTGPU_DEVICES", "0"}});
   INFO(none.output);
   CHECK(none.status == 1);
-  CHECK(none.output.find("softgpu: there is no device: SOFTGPU_DEVICES is 0") != std::string::npos);
+  CHECK(none.output.find("softgpu: no device: SOFTGPU_DEVICES is 0") != std::string::npos);
 }
 
 TEST_CASE("a worker inherits no descriptors but its own") {

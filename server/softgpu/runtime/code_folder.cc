@@ -28,10 +28,12 @@ std::string default_folder() {
   return {};
 }
 
+std::string not_examined(int error) { return "cannot be examined (fstat): " + std::generic_category().message(error); }
+
 // Returns why other users could write there; empty if they cannot.
 std::string open_to_others(const struct stat& status) {
   if (status.st_uid != ::geteuid()) return "belongs to another user";
-  if ((status.st_mode & 077) != 0) return "is open to other users; its mode must be 0700";
+  if ((status.st_mode & 077) != 0) return "is accessible to other users; set its mode to 0700";
   return {};
 }
 
@@ -39,19 +41,19 @@ CodeFolder open_in(const std::string& folder, uint64_t limit) {
   const std::filesystem::path path(folder);
   std::error_code error;
   std::filesystem::create_directories(path.parent_path(), error);
-  if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return failed("cannot make " + folder, errno);
+  if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return failed("cannot create " + folder, errno);
   const int directory = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   if (directory < 0) return failed("cannot open " + folder, errno);
   struct stat status {};
-  std::string problem = ::fstat(directory, &status) == 0 ? open_to_others(status) : "cannot be looked at";
+  std::string problem = ::fstat(directory, &status) == 0 ? open_to_others(status) : not_examined(errno);
   const int file = problem.empty() ? ::openat(directory, kFileName, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600) : -1;
   const int failure = errno;
   ::close(directory);
   if (!problem.empty()) return {nullptr, folder + " " + problem};
   if (file < 0) return failed("cannot open " + folder + '/' + kFileName, failure);
-  problem = ::fstat(file, &status) != 0     ? "cannot be looked at"
-            : !S_ISREG(status.st_mode)      ? "is not a file"
-            : status.st_nlink != 1          ? "has several names"
+  problem = ::fstat(file, &status) != 0     ? not_examined(errno)
+            : !S_ISREG(status.st_mode)      ? "is not a regular file"
+            : status.st_nlink != 1          ? "has more than one hard link"
                                             : open_to_others(status);
   if (!problem.empty()) {
     ::close(file);
@@ -64,7 +66,8 @@ CodeFolder open_in(const std::string& folder, uint64_t limit) {
 CodeFolder open_given(std::string_view number) {
   int given = -1;
   const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), given);
-  if (error != std::errc() || end != number.data() + number.size() || given < 0) return {nullptr, "fd: expected a number"};
+  if (error != std::errc() || end != number.data() + number.size() || given < 0)
+    return {nullptr, "fd:N: N must be the number of an open descriptor"};
   const int file = ::fcntl(given, F_DUPFD_CLOEXEC, 0);
   struct stat status {};
   if (file < 0 || ::fstat(file, &status) != 0 || !S_ISREG(status.st_mode)) {
@@ -80,7 +83,7 @@ CodeFolder open_code_folder(const std::string& where, uint64_t limit) {
   if (where == "off") return {};
   if (where.starts_with("fd:")) return open_given(std::string_view(where).substr(3));
   const std::string folder = where.empty() ? default_folder() : where;
-  if (folder.empty()) return {nullptr, "neither XDG_CACHE_HOME nor HOME names a folder"};
+  if (folder.empty()) return {nullptr, "neither XDG_CACHE_HOME nor HOME is an absolute path"};
   if (folder[0] != '/') return {nullptr, folder + " is not an absolute path"};
   return open_in(folder, limit);
 }

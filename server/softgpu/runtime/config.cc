@@ -105,7 +105,7 @@ std::variant<Config, std::string> read_config() {
     std::string_view end = rest;
     if (major && rest.starts_with('.')) minor = parse_number(rest.substr(1), end);
     if (!major || !minor || !end.empty() || *major < 3 || *major > 99 || *minor > 9) {
-      return complaint("SOFTGPU_COMPUTE_CAPABILITY", text, "a version such as 9.0");
+      return complaint("SOFTGPU_COMPUTE_CAPABILITY", text, "a compute capability from 3.0 to 99.9, for example 9.0");
     }
     config.capability_major = static_cast<int>(*major);
     config.capability_minor = static_cast<int>(*minor);

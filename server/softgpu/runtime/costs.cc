@@ -29,7 +29,7 @@ uint64_t clock_nanoseconds() {
 }
 
 std::string unknown_cost(std::string_view name) {
-  std::string message = "\"" + std::string(name) + "\" is not the name of a cost; the costs are";
+  std::string message = "unknown cost \"" + std::string(name) + "\"; costs:";
   for (const CostRow& row : kCosts) message.append(&row == kCosts ? " " : ", ").append(row.name);
   return message;
 }
@@ -68,7 +68,7 @@ std::string Costs::read(const std::string& path) {
   } catch (const toml::parse_error& error) {
     const auto line = error.source().begin.line;
     return (line > 0 ? ", line " + std::to_string(line) : "") + ": " + std::string(error.description()) +
-           "; expected h100, or the path of a file with lines of the form name = microseconds";
+           "; expected \"h100\" or the path of a TOML file with lines \"name = microseconds\"";
   }
   return "";
 }

@@ -43,7 +43,7 @@ std::string skipped(const cuda::Image& image, const Device& device) {
   if (cubin == nullptr || cubin->kind != cuda::CodeKind::elf || cuda::unpack_entry(*cubin, bytes) != CUDA_SUCCESS) return {};
   static std::once_flag said;
   std::call_once(said, [] {
-    fputs("softgpu: SOFTGPU_SKIP_MACHINE_CODE=1: kernels of which there is machine code DO NOTHING here; what they should compute is missing\n", stderr);
+    fputs("softgpu: SOFTGPU_SKIP_MACHINE_CODE=1: kernels that have machine code DO NOTHING; their results are missing\n", stderr);
   });
   return without_machine_code(bytes.view(), cubin->arch);
 }
@@ -83,8 +83,8 @@ CUresult load_texts(std::span<const std::string_view> texts, const Device& devic
     if (runtime().config().log) {
       size_t bytes = 0;
       for (const std::string_view text : texts) bytes += text.size();
-      runtime().log("module of " + std::to_string(bytes) + " bytes of PTX with " + std::to_string((*program)->kernels().size()) +
-                    " kernels loaded in " + std::to_string(milliseconds_since(begin)) + " ms");
+      runtime().log("loaded module: " + std::to_string(bytes) + " bytes of PTX, " + std::to_string((*program)->kernels().size()) +
+                    " kernels, " + std::to_string(milliseconds_since(begin)) + " ms");
     }
     return CUDA_SUCCESS;
   }
@@ -124,13 +124,14 @@ CUresult unpack_image(const cuda::ImageSpans& spans, const Device& device, std::
     result = cuda::select_code(image, target, selection);
   }
   if (result != CUDA_SUCCESS) {
-    *message = result == CUDA_ERROR_NO_BINARY_FOR_GPU ? cuda::why_nothing_fits(image, target) : "the image is not device code";
+    *message = result == CUDA_ERROR_NO_BINARY_FOR_GPU ? cuda::why_nothing_fits(image, target)
+                                                      : "invalid image: neither fat binary, cubin nor PTX";
     return result;
   }
   for (const cuda::ImageEntry* entry : selection.entries) {
     cuda::Bytes bytes;
     if (result = cuda::unpack_entry(*entry, bytes); result != CUDA_SUCCESS) {
-      *message = "the image cannot be decompressed";
+      *message = "invalid image: cannot decompress its code";
       return result;
     }
     texts->emplace_back(bytes.text());
@@ -151,7 +152,7 @@ CUresult load_image(const void* image, const Device& device, uint32_t max_regist
   if (image == nullptr) return CUDA_ERROR_INVALID_VALUE;
   cuda::ImageSpans spans;
   if (const CUresult result = cuda::locate_image(image, spans); result != CUDA_SUCCESS) {
-    *message = "the image is not device code";
+    *message = "invalid image: neither fat binary, cubin nor PTX";
     return result;
   }
   std::vector<std::string> texts;

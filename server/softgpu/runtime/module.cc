@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 
 #include "protocol/cuda/driver_log.h"
 #include "server/softgpu/memory/address_space.h"
@@ -206,7 +207,9 @@ void GridOp::start() {
   if (const auto address = unreachable_parameter(*context(), request_.params)) [[unlikely]] {
     GridResult fault;
     fault.fault = FaultKind::illegal_address;
-    fault.detail = "kernel " + function_->kernel().name + ": its device has no access to the memory that a parameter names";
+    char text[24];
+    std::snprintf(text, sizeof text, "0x%llx", static_cast<unsigned long long>(*address));
+    fault.detail = "kernel " + function_->kernel().name + ": parameter " + text + " is an address that its device cannot access";
     return finished(fault);
   }
   // Capture a raw pointer that owns a reference, small enough for std::function to hold without an

@@ -20,7 +20,7 @@ constexpr FixedRule kFixed[] = {
 
 std::string unknown_rule(std::string_view setting, std::string_view word) {
   std::string message = "softgpu: SOFTGPU_RULES=" + std::string(setting) + ": \"" + std::string(word) +
-                        "\" is not \"none\", and not - or + before the name of a rule; the rules are";
+                        "\": expected \"none\", or \"-\" or \"+\" followed by the name of a rule; rules:";
   for (const RuleRow& row : kRows) message.append(&row == kRows ? " " : ", ").append(row.name);
   return message;
 }

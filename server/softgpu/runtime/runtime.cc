@@ -100,7 +100,7 @@ void warn_of_other_memory(const Config& config, int ordinal, uint64_t bytes) {
   if (wished == nullptr || *wished == '\0' || bytes == config.memory_bytes) return;
   fprintf(stderr,
           "softgpu: SOFTGPU_MEMORY=%s: ignored, device %d of instance \"%s\" is in use by another process and has %llu MiB; "
-          "set SOFTGPU_INSTANCE to another name for devices of this process's own\n",
+          "set SOFTGPU_INSTANCE to another name to get separate devices\n",
           wished, ordinal, config.instance.empty() ? "default" : config.instance.c_str(), static_cast<unsigned long long>(bytes >> 20));
 }
 
@@ -116,15 +116,16 @@ CUresult Runtime::open_devices() {
   if (config_.dirty_memory) make_memory_dirty();
   if (!reserve_range()) {
     fprintf(stderr,
-            "softgpu: the address range that devices need is taken by something else in this process\n");
+            "softgpu: cannot reserve the address range for device memory: another mapping of this process overlaps it\n");
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   std::vector<std::string> uuids;
   for (int i = 0; i < config_.devices; ++i) uuids.push_back(uuid_text(device_uuid(config_, i)));
   for (const int ordinal : visible_devices(uuids)) {
-    auto shared = SharedDevice::open(ordinal, config_.memory_bytes);
+    std::string error;
+    auto shared = SharedDevice::open(ordinal, config_.memory_bytes, &error);
     if (shared == nullptr) {
-      fprintf(stderr, "softgpu: cannot open the shared state of device %d\n", ordinal);
+      fprintf(stderr, "softgpu: cannot open the shared state of device %d: %s\n", ordinal, error.c_str());
       devices_.clear();
       return CUDA_ERROR_OPERATING_SYSTEM;
     }
@@ -132,7 +133,7 @@ CUresult Runtime::open_devices() {
     devices_.push_back(
         std::make_unique<Device>(config_, static_cast<int>(devices_.size()), ordinal, std::move(shared)));
   }
-  if (config_.devices == 0) fprintf(stderr, "softgpu: there is no device: SOFTGPU_DEVICES is 0\n");
+  if (config_.devices == 0) fprintf(stderr, "softgpu: no device: SOFTGPU_DEVICES is 0\n");
   return devices_.empty() ? CUDA_ERROR_NO_DEVICE : CUDA_SUCCESS;
 }
 
@@ -218,7 +219,7 @@ std::shared_ptr<CodeFile> Runtime::code_file() {
   std::call_once(code_file_opened_, [this] {
     CodeFolder folder = open_code_folder(config_.cache, config_.cache_bytes);
     if (!folder.problem.empty()) {
-      const std::string line = "compiled code is not kept: " + folder.problem;
+      const std::string line = "compiled code is not cached: " + folder.problem;
       if (config_.cache.empty()) log(line);
       else fprintf(stderr, "softgpu: SOFTGPU_CACHE: %s\n", line.c_str());
     }

@@ -111,7 +111,7 @@ TEST_CASE("an unknown cost is refused with its line and a list of the costs") {
   const CostsFile file("mem_create = 20\nmem_creat = 20\n");
   const std::string message = file.message();
   INFO(message);
-  CHECK(message.starts_with("softgpu: SOFTGPU_COSTS=" + file.path + ", line 2: \"mem_creat\" is not the name of a cost"));
+  CHECK(message.starts_with("softgpu: SOFTGPU_COSTS=" + file.path + ", line 2: unknown cost \"mem_creat\""));
   for (const CostRow& row : cost_rows()) CHECK(message.find(row.name) != std::string::npos);
 }
 
@@ -126,13 +126,13 @@ TEST_CASE("a cost that is no number of microseconds is refused") {
 TEST_CASE("a file that is missing or not TOML is refused with what is expected") {
   const CostsFile words("launch 20\n");
   CHECK(words.message().starts_with("softgpu: SOFTGPU_COSTS=" + words.path + ", line 1: "));
-  CHECK(words.message().ends_with("expected h100, or the path of a file with lines of the form name = microseconds"));
+  CHECK(words.message().ends_with("expected \"h100\" or the path of a TOML file with lines \"name = microseconds\""));
   const auto parsed = Costs::parse("a100");
   REQUIRE(std::holds_alternative<std::string>(parsed));
   const std::string missing = std::get<std::string>(parsed);
   INFO(missing);
   CHECK(missing.starts_with("softgpu: SOFTGPU_COSTS=a100: "));
-  CHECK(missing.ends_with("expected h100, or the path of a file with lines of the form name = microseconds"));
+  CHECK(missing.ends_with("expected \"h100\" or the path of a TOML file with lines \"name = microseconds\""));
 }
 
 TEST_CASE("a thread is occupied for at least the time given, spinning or sleeping") {

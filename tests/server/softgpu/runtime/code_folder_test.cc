@@ -69,10 +69,10 @@ TEST_CASE("a folder or a file that others can write to is not used") {
   const std::string folder = scratch.path().string() + "/code";
   REQUIRE(open_code_folder(folder, kLimit).file);
   REQUIRE(::chmod(folder.c_str(), 0755) == 0);
-  CHECK(refused(folder, "mode must be 0700"));
+  CHECK(refused(folder, "set its mode to 0700"));
   REQUIRE(::chmod(folder.c_str(), 0700) == 0);
   REQUIRE(::chmod((folder + "/code-1").c_str(), 0620) == 0);
-  CHECK(refused(folder, "is open to other users"));
+  CHECK(refused(folder, "is accessible to other users"));
   REQUIRE(::unlink((folder + "/code-1").c_str()) == 0);
   REQUIRE(::symlink("elsewhere", (folder + "/code-1").c_str()) == 0);
   CHECK(refused(folder, "cannot open"));
@@ -95,7 +95,7 @@ TEST_CASE("off, and what a parent process has opened") {
   const int memory = ::memfd_create("code", MFD_CLOEXEC);
   REQUIRE(::ftruncate(memory, kLimit) == 0);
   CHECK(open_code_folder("fd:" + std::to_string(memory), kLimit).file);
-  CHECK(refused("fd:x", "expected a number"));
+  CHECK(refused("fd:x", "must be the number of an open descriptor"));
   ::close(memory);
   ::close(nothing);
 }
