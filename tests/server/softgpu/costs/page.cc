@@ -12,17 +12,17 @@ constexpr char kHead[] =
 
 Made from `server/softgpu/runtime/costs.def`: `cmake --build --preset ci --target softgpu_costs`.
 
-A call that takes 30 us on NVIDIA's driver takes less than one on softgpu, so a benchmark on softgpu does not see a design that makes many of them.
-`SOFTGPU_COSTS=h100` makes driver calls as expensive as the table says. `SOFTGPU_COSTS=/path/to/file` takes the costs from a TOML file of lines
-`name = microseconds`; costs that it does not name are 0. Without the variable calls take the time that softgpu needs. cuInit refuses an unknown name with
-a list of the costs.
+A call that takes 30 us on NVIDIA's driver takes less than 1 us on softgpu, so a benchmark on softgpu does not expose a design that makes many of these calls.
+`SOFTGPU_COSTS=h100` gives driver calls the costs of the table. `SOFTGPU_COSTS=/path/to/file` reads the costs from a TOML file with lines
+`name = microseconds`; costs that the file does not name are 0. Without the variable, calls take only the time that softgpu needs. cuInit rejects an unknown
+name with a list of the costs.
 
-A call occupies the calling thread for its cost, beside the time that softgpu itself needs: it spins for up to 50 us and sleeps through more, but for
-the last 50 us. It does so inside the call, and holds the context's lock where the table says so, so that other threads block as with the rules
-of [softgpu-rules.md](softgpu-rules.md). Calls that fail, calls on a stream that is being captured, and calls that the table does not name cost nothing. A
-wait for the device costs the waiting thread its wake-up. Costs are the caller's: what the device needs for a copy or a kernel does not change.
+A call occupies the calling thread for its cost, in addition to the time that softgpu needs: the thread spins for up to 50 us; for longer costs it sleeps and
+spins only the last 50 us. This happens inside the call, and with the context's lock held where the table says so, so other threads block as described in
+[softgpu-rules.md](softgpu-rules.md). Failing calls, calls on a stream that is being captured, and calls that are not in the table cost nothing. A wait for the
+device costs the waiting thread its wake-up. Costs are charged to the caller: the time that the device needs for a copy or a kernel does not change.
 
-The last column says where the number of `h100` comes from. Few were measured on an H100; "estimate" stands for no measurement at all. All are to be measured
+The last column gives the source of the `h100` value. Few values were measured on an H100; "estimate" means that nothing was measured. All are to be measured
 on a GPU.
 
 | Cost | Unit | h100, us | What is charged | Source |

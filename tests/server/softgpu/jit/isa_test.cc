@@ -121,27 +121,29 @@ constexpr char kWarps[] =
     "\n"
     "## Lanes of a warp\n"
     "\n"
-    "Lanes of a warp do not run in lock step. Code that orders them with `__syncwarp`, votes or shuffles computes what it does on a GPU. Old code that\n"
-    "leaves `__syncwarp` out does so only where an analysis of its PTX finds that lanes exchange data through shared memory (docs/adr/0033). It finds none of\n"
-    "the following, which **give wrong values without an error** until a `__syncwarp` is between (`SOFTGPU_CONVERGED_WARPS=all` finds all but the fifth, and is slow):\n"
+    "Lanes of a warp do not run in lock step. Code that orders them with `__syncwarp`, votes or shuffles computes the same as on a GPU. Old code\n"
+    "without `__syncwarp` does so only where an analysis of its PTX detects that lanes exchange data through shared memory (docs/adr/0033). It does not detect\n"
+    "the following, which **give wrong values without an error** unless a `__syncwarp` separates the accesses (`SOFTGPU_CONVERGED_WARPS=all` handles all but the\n"
+    "fifth, and is slow):\n"
     "\n"
     "- exchange through shared memory at an index from memory (`s[table[t]]`) that is not `volatile`;\n"
-    "- exchange through shared memory at an index that is computed (`s[t + d]`, `s[t ^ 8]`), or one for all lanes, that is not `volatile`, in a kernel that never synchronises;\n"
+    "- exchange through shared memory at a computed index (`s[t + d]`, `s[t ^ 8]`) or at the same index for all lanes, if it is not `volatile`, in a kernel that never synchronises;\n"
     "- exchange through global or local memory, `volatile` or not, and through atomics;\n"
     "- exchange by generic addresses that are not `volatile`;\n"
-    "- two stores to one address whose order counts;\n"
+    "- two stores to one address whose order matters;\n"
     "- exchange in a function with more than 512 accesses to shared memory.\n";
 
 std::string page() {
   std::stringstream out;
   out << "# PTX on softgpu\n\n"
-         "softgpu, the device without a GPU, compiles PTX (docs/adr/0007, 0027). This page is made from the table of instruction forms in\n"
-         "`tests/server/softgpu/jit/isa/`, and a test keeps both alike (`UPDATE_PAGES=1 build/ci/tests/softgpu_jit_isa_test` writes\n"
-         "it). Every form counted under \"run\" is compiled and run in that test against a computed result. A form under \"compiled\" is\n"
-         "compiled to machine code there and not run: it needs a texture, a surface or a tensor map, which other tests have, is another\n"
-         "shape, layout, type or space of one that is run, or gives nothing that differs. Where NVIDIA's `ptxas` is installed it must accept each form, but for those that only older versions\n"
-         "of it take. A form that is refused is so when its module is loaded: the load fails with `CUDA_ERROR_INVALID_PTX`, and the log\n"
-         "names the instruction, the kernel, the line and the reason. What stands here in no way is refused, too.\n";
+         "softgpu, the device without a GPU, compiles PTX (docs/adr/0007, 0027). This page is generated from the table of instruction forms in\n"
+         "`tests/server/softgpu/jit/isa/`, and a test compares both (`UPDATE_PAGES=1 build/ci/tests/softgpu_jit_isa_test` writes the\n"
+         "page). That test compiles and runs every form counted under \"run\" and checks its result. It compiles a form under \"compiled\"\n"
+         "to machine code without running it: the form needs a texture, a surface or a tensor map, which other tests provide; differs\n"
+         "from a form that is run only in shape, layout, type or state space; or has no result to check. NVIDIA's `ptxas`, where\n"
+         "installed, must accept each form, except forms that only older versions accept. A module with a refused form fails to load\n"
+         "with `CUDA_ERROR_INVALID_PTX`, and the log names the instruction, the kernel, the line and the reason. Forms that are not\n"
+         "listed here are refused, too.\n";
   size_t run = 0, compiled = 0, old = 0, refused = 0, instructions = 0, never_run = 0;
   std::stringstream tables;
   for (const std::string& path : isa::section_files()) {
