@@ -42,7 +42,7 @@ constexpr uint64_t kMiB = 1 << 20;
 
 }  // namespace
 
-TEST_CASE("every cost has a name of its own, a meaning, a source and an h100 value") {
+TEST_CASE("every cost has a unique name and a meaning and a source and an h100 value") {
   std::set<std::string_view> names;
   for (const CostRow& row : cost_rows()) {
     INFO(row.name);
@@ -65,7 +65,7 @@ TEST_CASE("a cost per MiB or node follows the cost per call whose name it contin
   }
 }
 
-TEST_CASE("the page of costs is the one that the table makes") {
+TEST_CASE("docs/softgpu-costs.md is the page generated from the table") {
   std::ifstream in(COSTS_PAGE);
   const std::string page((std::istreambuf_iterator<char>(in)), {});
   const bool same = page == gpupool::testing::costs_page();
@@ -91,7 +91,7 @@ TEST_CASE("h100 has the table's values") {
   }
 }
 
-TEST_CASE("a file sets the costs that it names, and the others are 0") {
+TEST_CASE("a file sets the costs that it names and all others are 0") {
   const CostsFile file("# measured today\nmem_create = 20\nmem_create_mib = 0.5  # us\ngraph_launch_node = 0.25\n");
   const Costs costs = file.costs();
   CHECK(costs.price(Cost::mem_create) == 20'000);
@@ -107,7 +107,7 @@ TEST_CASE("a file sets the costs that it names, and the others are 0") {
   CHECK(occupied == 21'500 + 20'250 + 2'000);
 }
 
-TEST_CASE("an unknown cost is refused with its line and a list of the costs") {
+TEST_CASE("rejects an unknown cost with its line and a list of the costs") {
   const CostsFile file("mem_create = 20\nmem_creat = 20\n");
   const std::string message = file.message();
   INFO(message);
@@ -115,7 +115,7 @@ TEST_CASE("an unknown cost is refused with its line and a list of the costs") {
   for (const CostRow& row : cost_rows()) CHECK(message.find(row.name) != std::string::npos);
 }
 
-TEST_CASE("a cost that is no number of microseconds is refused") {
+TEST_CASE("rejects a cost that is not a number of microseconds") {
   for (const char* value : {"-1", "\"20\"", "true", "inf", "nan", "60000001", "[20]", "{us = 20}"}) {
     const CostsFile file("\nlaunch = " + std::string(value) + "\n");
     INFO(value << ": " << file.message());
@@ -123,7 +123,7 @@ TEST_CASE("a cost that is no number of microseconds is refused") {
   }
 }
 
-TEST_CASE("a file that is missing or not TOML is refused with what is expected") {
+TEST_CASE("rejects a file that is missing or not TOML and says what is expected") {
   const CostsFile words("launch 20\n");
   CHECK(words.message().starts_with("softgpu: SOFTGPU_COSTS=" + words.path + ", line 1: "));
   CHECK(words.message().ends_with("expected \"h100\" or the path of a TOML file with lines \"name = microseconds\""));
@@ -135,7 +135,7 @@ TEST_CASE("a file that is missing or not TOML is refused with what is expected")
   CHECK(missing.ends_with("expected \"h100\" or the path of a TOML file with lines \"name = microseconds\""));
 }
 
-TEST_CASE("a thread is occupied for at least the time given, spinning or sleeping") {
+TEST_CASE("occupies a thread for at least the given time") {
   for (const uint64_t nanoseconds : {uint64_t{20'000}, uint64_t{200'000}, uint64_t{20'000'000}}) {
     const auto begin = std::chrono::steady_clock::now();
     occupy_thread(nanoseconds);

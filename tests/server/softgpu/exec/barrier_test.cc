@@ -93,7 +93,7 @@ GridResult run_shared(ThreadEntry kernel, uint32_t blocks, uint32_t threads, Par
 
 }  // namespace
 
-TEST_CASE("a barrier holds every thread of the block") {
+TEST_CASE("a barrier waits for every thread of the block") {
   const uint32_t threads = GENERATE(1u, 2u, 31u, 32u, 33u, 256u, 1024u);
   Buffer<uint32_t> out(threads);
   REQUIRE(run_shared(ring_kernel, 3, threads, {out.data(), 10, 0}).fault == FaultKind::none);
@@ -111,7 +111,7 @@ TEST_CASE("a barrier reduces predicates") {
   }
 }
 
-TEST_CASE("barriers of parts of a block are independent") {
+TEST_CASE("barriers among parts of a block are independent") {
   Buffer<uint32_t> out(1);
   REQUIRE(run_shared(partial_kernel, 4, 256, {out.data(), 0, 0}).fault == FaultKind::none);
   CHECK(out[0] == 0);
@@ -123,13 +123,13 @@ TEST_CASE("threads may arrive without waiting, and end") {
   for (uint32_t i = 0; i < 32; ++i) CHECK(out[i] == 131 - i);
 }
 
-TEST_CASE("threads that ended are not waited for") {
+TEST_CASE("a barrier does not wait for ended threads") {
   Buffer<uint32_t> out(128);
   REQUIRE(run_shared(early_exit_kernel, 1, 128, {out.data(), 60, 0}).fault == FaultKind::none);
   for (uint32_t i = 0; i < 128; ++i) CHECK(out[i] == (i % 3 == 2 && i >= 60));
 }
 
-TEST_CASE("threads that wait for each other for ever are a fault, not a hang") {
+TEST_CASE("a deadlock between threads of a block is reported as a fault") {
   const GridResult result = run_shared(deadlock_kernel, 3, 32, {nullptr, 0, 0});
   CHECK(result.fault == FaultKind::deadlock);
   CHECK(result.detail.find("deadlock") != std::string::npos);

@@ -93,7 +93,7 @@ TEST_CASE("converging lanes see each other's stores in lock step") {
   for (uint32_t w = 0; w < 4; ++w) CHECK(out[w] == 32 * (w * 32) + 496);
 }
 
-TEST_CASE("lanes that leave a loop early wait for the rest of their warp at the next point") {
+TEST_CASE("lanes that leave a loop early wait for the rest of their warp at the next convergence point") {
   Buffer<uint32_t> out(32);
   REQUIRE(run_with_shared(uneven_loop_kernel, 32, out.data()).fault == FaultKind::none);
   for (uint32_t lane = 0; lane < 32; ++lane) CHECK(out[lane] == 3 * 496);
@@ -105,7 +105,7 @@ TEST_CASE("lanes converge in a loop that yields") {
   for (uint32_t lane = 0; lane < 32; ++lane) CHECK(out[lane] == lane + 1);
 }
 
-TEST_CASE("a lane that spins through a point does not hold back the lane it waits for") {
+TEST_CASE("a lane that spins through a convergence point does not block the lane that it waits for") {
   Buffer<uint32_t> out(1);
   CHECK(run_with_shared(spinning_kernel, 32, out.data()).fault == FaultKind::none);
   CHECK(out[0] == 1);

@@ -113,7 +113,7 @@ size_t mappings() {
 
 }  // namespace
 
-TEST_CASE("stray accesses end the grid with the address, and nothing else") {
+TEST_CASE("an invalid access ends only its grid and reports the address") {
   const bool loops = GENERATE(false, true);
   Buffer<std::atomic<uint32_t>> after(1);
   const auto hole = *allocate_addresses(kGranule, kGranule, 0);
@@ -166,7 +166,7 @@ TEST_CASE("registered host memory is accessible until it is unregistered") {
   unregister_host(address);
 }
 
-TEST_CASE("an unchecked null access, a bad jump, a bad instruction") {
+TEST_CASE("reports an unchecked null access or a bad jump or an invalid instruction as a fault") {
   const bool loops = GENERATE(false, true);
   Buffer<std::atomic<uint32_t>> after(1);
   CHECK(run_both<load_null_kernel>(loops, 3, 3, {0, after.data()}).fault == FaultKind::illegal_address);
@@ -176,7 +176,7 @@ TEST_CASE("an unchecked null access, a bad jump, a bad instruction") {
   check_fine();
 }
 
-TEST_CASE("running over the end of the stack or of shared memory") {
+TEST_CASE("overrunning the stack or shared memory is a fault") {
   const bool loops = GENERATE(false, true);
   Buffer<std::atomic<uint32_t>> after(1);
   for (int i = 0; i < 5; ++i) {
@@ -199,7 +199,7 @@ TEST_CASE("a trap stops the block at once and the grid's other blocks at the lat
   check_fine();
 }
 
-TEST_CASE("a failed assertion prints what CUDA prints") {
+TEST_CASE("a failed assertion prints the same line as CUDA") {
   Buffer<char> strings(100);
   std::strcpy(strings.data(), "x > 0");
   std::strcpy(strings.data() + 32, "a.cu");
@@ -241,7 +241,7 @@ TEST_CASE("each thread of a block that fails an assertion prints its line") {
   check_fine();
 }
 
-TEST_CASE("a thousand faults leave nothing behind") {
+TEST_CASE("a thousand faults leak no mappings") {
   Buffer<std::atomic<uint32_t>> after(1);
   auto once = [&] {
     run(overflow_kernel, 2, 3, Params{0, after.data()});
@@ -254,7 +254,7 @@ TEST_CASE("a thousand faults leave nothing behind") {
   CHECK(mappings() <= before + 8);
 }
 
-TEST_CASE("a fault of one grid does not touch grids that run beside it") {
+TEST_CASE("a fault of one grid does not affect concurrent grids") {
   Buffer<std::atomic<uint32_t>> after(1);
   std::vector<std::future<GridResult>> good, bad;
   for (int i = 0; i < 100; ++i) {

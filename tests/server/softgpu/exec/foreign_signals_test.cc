@@ -77,7 +77,7 @@ TEST_CASE("without a handler the signal ends the process") {
         })) == SIGSEGV);
 }
 
-TEST_CASE("a handler that was there before gets what is not a kernel's") {
+TEST_CASE("an earlier signal handler gets signals that are not faults of kernels") {
   const int status = status_of([] {
     struct sigaction action {};
     action.sa_sigaction = remember;
@@ -111,7 +111,7 @@ __attribute__((no_sanitize("undefined", "address", "thread"))) void null_kernel(
 
 }  // namespace
 
-TEST_CASE("a handler installed later neither gets the faults of kernels nor loses its own") {
+TEST_CASE("a later signal handler gets its own signals but no faults of kernels") {
   int ends[2];
   REQUIRE(pipe(ends) == 0);
   report_pipe = ends[1];

@@ -73,13 +73,13 @@ TEST_CASE("every thread of every block runs exactly once, with its indices") {
   CHECK(wrong == 0);
 }
 
-TEST_CASE("threads end by softgpu_exit as by returning") {
+TEST_CASE("softgpu_exit ends a thread like a return") {
   Buffer<std::atomic<uint32_t>> hits(256);
   CHECK(run(exit_kernel, 20, 256, CountParams{hits.data()}).fault == FaultKind::none);
   for (size_t i = 0; i < hits.size(); ++i) REQUIRE(hits[i] == 20);
 }
 
-TEST_CASE("the shared window has the size that was asked for, and is one per block") {
+TEST_CASE("each block has its own shared window of the requested size") {
   Buffer<std::atomic<uint32_t>> hits(1024 / kLess);
   for (const uint32_t bytes : {4096u, 48u << 10, 200u << 10, 4096u}) {
     auto r = request(shared_kernel, 50, 1024 / kLess, CountParams{hits.data()});
@@ -90,7 +90,7 @@ TEST_CASE("the shared window has the size that was asked for, and is one per blo
   for (size_t i = 0; i < hits.size(); ++i) REQUIRE(hits[i] == 200);
 }
 
-TEST_CASE("shared memory is given in whole allocation units") {
+TEST_CASE("shared memory is allocated in whole units") {
   Buffer<std::atomic<uint32_t>> size(1);
   const auto kernel = [](ThreadContext* t) {
     store_last_byte_of_shared_memory(t);
@@ -113,7 +113,7 @@ TEST_CASE("a kernel with much local memory gets larger stacks") {
   for (size_t i = 0; i < hits.size(); ++i) REQUIRE(hits[i] == 3);
 }
 
-TEST_CASE("large parameter blocks arrive whole") {
+TEST_CASE("large parameter blocks are passed completely") {
   struct Big {
     std::atomic<uint32_t>* hit;
     uint32_t words[8000];
@@ -130,7 +130,7 @@ TEST_CASE("large parameter blocks arrive whole") {
   CHECK(hit[0] == 1);
 }
 
-TEST_CASE("launches that cannot run are refused") {
+TEST_CASE("rejects invalid launches") {
   auto refused = [](GridRequest r) {
     const GridResult result = run(executor(), std::move(r));
     CHECK(result.detail.find("test_kernel") != std::string::npos);

@@ -62,7 +62,7 @@ constexpr uint32_t kBlocks = 400 / kLess;
 
 }  // namespace
 
-TEST_CASE("a grid runs on its multiprocessors and on no others") {
+TEST_CASE("a grid runs only on its multiprocessors") {
   auto own = GridExecutor::create(4, nullptr);
   Buffer<Word> two(kBlocks), other(kBlocks);
   std::set<uint32_t> here, there;
@@ -86,7 +86,7 @@ TEST_CASE("a grid runs on all of its multiprocessors") {
   CHECK(run(*own, on({0, 3}, request(pair_kernel, 2, 1, Params{words.data()}))).fault == FaultKind::none);
 }
 
-TEST_CASE("an endless grid on some multiprocessors holds up none of the others") {
+TEST_CASE("an endless grid does not block grids on other multiprocessors") {
   auto own = GridExecutor::create(3, nullptr);
   Buffer<Word> flag(2), words(kBlocks), everywhere(kBlocks);
   auto endless = submit(*own, on({1}, request(endless_kernel, 1, 1, Params{flag.data()})));
@@ -102,7 +102,7 @@ TEST_CASE("an endless grid on some multiprocessors holds up none of the others")
   CHECK(behind.get().fault == FaultKind::none);
 }
 
-TEST_CASE("a cooperative grid's blocks meet on one multiprocessor") {
+TEST_CASE("blocks of a cooperative grid synchronise on one multiprocessor") {
   auto own = GridExecutor::create(3, nullptr);
   Buffer<Word> words(1);
   GridRequest r = on({2}, request(meet_kernel, 20, 1, Params{words.data()}));
@@ -112,7 +112,7 @@ TEST_CASE("a cooperative grid's blocks meet on one multiprocessor") {
 }
 
 // More threads than a futex has bits; each grid is started by the end of another, on a thread that may not run it.
-TEST_CASE("whoever may run a grid is woken for it") {
+TEST_CASE("submitting a grid wakes a worker that may run it") {
   constexpr unsigned kThreads = 40;
   auto own = GridExecutor::create(kThreads, nullptr);
   Buffer<Word> words(kThreads);
@@ -128,7 +128,7 @@ TEST_CASE("whoever may run a grid is woken for it") {
   CHECK(seen(words).size() == kThreads);
 }
 
-TEST_CASE("a grid whose multiprocessors do not exist cannot run") {
+TEST_CASE("rejects a grid on multiprocessors that do not exist") {
   Buffer<Word> words(1);
   CHECK(run(executor(), on({7}, request(who_kernel, 1, 1, Params{words.data()}))).fault != FaultKind::none);
 }

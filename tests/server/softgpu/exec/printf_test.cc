@@ -81,7 +81,7 @@ TEST_CASE("printf formats as C does") {
   CHECK(text_of("%p %p", uint64_t{0xdeadbeef}, uint64_t{0}) == "0xdeadbeef (nil)");
 }
 
-TEST_CASE("printf strings come from memory of the device") {
+TEST_CASE("printf reads strings from device memory") {
   Packed packed;
   packed.add(packed.string("hello")).add(packed.string("world")).add(packed.string("abc")).add(uint64_t{0});
   packed.add(packed.string("xyz"));
@@ -141,7 +141,7 @@ TEST_CASE("hostile formats do no harm") {
   CHECK(print(empty, flood.c_str()).text.size() <= 64 << 10);
 }
 
-TEST_CASE("printf of what cannot be read is an illegal address") {
+TEST_CASE("printf faults with illegal address if its format or arguments are unreadable") {
   Packed packed;
   packed.add(uint64_t{8});
   CHECK(print(packed, "%s").fault == FaultKind::illegal_address);
@@ -154,7 +154,7 @@ TEST_CASE("printf of what cannot be read is an illegal address") {
   free_addresses(hole, 4096);
 }
 
-TEST_CASE("when the buffer is full the oldest output goes") {
+TEST_CASE("a full printf buffer drops the oldest output") {
   take_printf_output();
   CHECK(printf_fifo_bytes() == 1 << 20);
   set_printf_fifo_bytes(1000);
@@ -171,7 +171,7 @@ TEST_CASE("when the buffer is full the oldest output goes") {
   set_printf_fifo_bytes(1 << 20);
 }
 
-TEST_CASE("lines of concurrent threads stay whole and none is lost") {
+TEST_CASE("printf lines of concurrent threads are neither mixed nor lost") {
   take_printf_output();
   Packed packed;
   packed.add(1).add(2.5).add(packed.string("abc"));

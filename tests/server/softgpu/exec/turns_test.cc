@@ -66,7 +66,7 @@ void busy_kernel(ThreadContext* t) {
 }  // namespace
 
 // First, while this process has no other threads: it forks.
-TEST_CASE("two processes that keep a device busy both get on with their work") {
+TEST_CASE("two busy processes of one device both make progress") {
   Instance instance;
   auto device = SharedDevice::open(0, kGranule);
   struct Board {
@@ -114,7 +114,7 @@ TEST_CASE("blocks run only while the process holds the turn, and an idle executo
   CHECK(turns.acquired > 20);
 }
 
-TEST_CASE("grids with multiprocessors of their own run without the turn, and lose no time to those who have it") {
+TEST_CASE("grids on their own multiprocessors run without the turn") {
   FakeTurns turns;
   Buffer<std::atomic<uint32_t>> without(1);
   Multiprocessors first;

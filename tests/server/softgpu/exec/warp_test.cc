@@ -170,7 +170,7 @@ TEST_CASE("shuffles follow the PTX ISA for every mode, offset, width and clamp")
   CHECK(out[2 * 19] == 1019);
 }
 
-TEST_CASE("shuffles among some lanes wait for those alone") {
+TEST_CASE("a shuffle waits only for the lanes of its mask") {
   Buffer<uint32_t> out(64);
   REQUIRE(run(shuffle_kernel, 1, 32, Params{out.data(), ShuffleMode::butterfly, 4, 31, 0x00f0f0f0}).fault == FaultKind::none);
   CHECK(out[2 * 4] == 1004);  // its partner takes no part: its own value
@@ -186,7 +186,7 @@ TEST_CASE("a warp reduction") {
   for (uint32_t w = 0; w < 32; ++w) CHECK(out[w] == 32 * (w * 32) + 496);
 }
 
-TEST_CASE("diverged halves of a warp work on their own and meet again") {
+TEST_CASE("diverged halves of a warp run independently and reconverge") {
   Buffer<uint32_t> out(128);
   REQUIRE(run(diverged_kernel, 1, 128, Params{out.data()}).fault == FaultKind::none);
   for (uint32_t i = 0; i < 128; ++i) REQUIRE(out[i] == kFull);
@@ -208,7 +208,7 @@ TEST_CASE("votes") {
   }
 }
 
-TEST_CASE("a warp that is not full counts only its lanes") {
+TEST_CASE("a partial warp counts only its existing lanes") {
   Buffer<uint32_t> out(32 * 8);
   REQUIRE(run(vote_kernel, 1, 10, Params{out.data()}).fault == FaultKind::none);
   CHECK(out[0] == 0x249);
@@ -253,11 +253,11 @@ TEST_CASE("active masks: aggregated atomics, converged warps, spinning lanes") {
   CHECK(out[1] == 0xfffffffe);
 }
 
-TEST_CASE("lanes that wait at different operations with one mask are a deadlock") {
+TEST_CASE("lanes that wait at different operations with the same mask are a deadlock") {
   CHECK(run(mismatch_kernel, 1, 2, Params{}).fault == FaultKind::deadlock);
 }
 
-TEST_CASE("operations that need fibers are refused in a loop run") {
+TEST_CASE("a block that runs in loops rejects operations that need fibers") {
   auto r = request(vote_once, 1, 32, 0);
   r.code.loop_entry = in_loops<vote_once>;
   CHECK(run(executor(), std::move(r)).fault == FaultKind::illegal_instruction);

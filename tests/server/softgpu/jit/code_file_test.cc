@@ -81,7 +81,7 @@ bool run_kept(const std::shared_ptr<CodeFile>& file, const CompileOptions& like 
 
 }  // namespace
 
-TEST_CASE("what one process keeps, another one finds") {
+TEST_CASE("a process finds code that another process cached") {
   const Scratch scratch;
   CodeFile first(scratch.open(), kLimit), second(scratch.open(), kLimit);
   CHECK_FALSE(second.find(key(1)));
@@ -94,7 +94,7 @@ TEST_CASE("what one process keeps, another one finds") {
   CHECK(first.find(key(3)) == content(3));
 }
 
-TEST_CASE("damage is never taken for code, and is mended") {
+TEST_CASE("damaged entries are not used and can be replaced") {
   Scratch scratch;
   const auto file = [&] { return CodeFile(scratch.open(), kLimit); };
   file().add(key(1), content(1));
@@ -126,7 +126,7 @@ TEST_CASE("damage is never taken for code, and is mended") {
   CHECK(file().find(key(2)) == content(2));
 }
 
-TEST_CASE("the file stays within its limit, and what was used last stays in it") {
+TEST_CASE("the file stays within its limit and keeps recently used entries") {
   const Scratch scratch;
   CodeFile file(scratch.open(), kLimit);
   for (uint32_t n = 0; n < 100; ++n) {
@@ -140,7 +140,7 @@ TEST_CASE("the file stays within its limit, and what was used last stays in it")
   CHECK_FALSE(file.find(key(200)));  // too large to be worth all others
 }
 
-TEST_CASE("a file of fixed size is filled no further") {
+TEST_CASE("a file of fixed size accepts entries without growing") {
   const int memory = ::memfd_create("code", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   REQUIRE(::ftruncate(memory, kLimit) == 0);
   REQUIRE(::fcntl(memory, F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK) == 0);
@@ -151,7 +151,7 @@ TEST_CASE("a file of fixed size is filled no further") {
   }
 }
 
-TEST_CASE("many processes at once neither lose the file nor read each other's code for theirs") {
+TEST_CASE("concurrent processes neither corrupt the file nor get each other's code") {
   const Scratch scratch;
   std::vector<pid_t> children;
   for (uint32_t child = 0; child < 8; ++child) {
@@ -184,7 +184,7 @@ TEST_CASE("many processes at once neither lose the file nor read each other's co
   CHECK(found > 3);
 }
 
-TEST_CASE("a kernel is compiled once for all processes, unless the options differ or the code is damaged") {
+TEST_CASE("processes compile a kernel once unless the options differ or the code is damaged") {
   Scratch scratch;
   const auto file = [&] { return std::make_shared<CodeFile>(scratch.open(), kLimit); };
   CHECK_FALSE(run_kept(file()));
@@ -198,7 +198,7 @@ TEST_CASE("a kernel is compiled once for all processes, unless the options diffe
   CHECK(run_kept(file()));
 }
 
-TEST_CASE("what was refused once is refused again") {
+TEST_CASE("invalid code is rejected again despite the cache") {
   const Scratch scratch;
   CompileOptions options;
   options.code_file = std::make_shared<CodeFile>(scratch.open(), kLimit);

@@ -83,7 +83,7 @@ TEST_CASE("functions: values, structs, recursion and pointers") {
         Words{8, 24, 24, 24});
 }
 
-TEST_CASE("calls through bad pointers fault") {
+TEST_CASE("calls through invalid function pointers fault") {
   Loaded loaded(
       kHead +
       ".func f(.param .align 4 .b8 s[64]) { .reg .b32 %r; ld.param.b32 %r, [s+60]; ret; }\n"
@@ -165,7 +165,7 @@ TEST_CASE("special registers") {
   }
 }
 
-TEST_CASE("files are linked: weak functions, local names, common variables") {
+TEST_CASE("links weak functions and local names and common variables of several files") {
   const std::string a = kHead +
                         ".extern .func (.param .b32 r) answer();\n.visible .global .u32 counter = "
                         "5;\n.global .u32 hidden = 1;\n.weak .func (.param .b32 r) choice() { st.param.b32 "
@@ -254,7 +254,7 @@ TEST_CASE("only loops that may wait for another thread need fibers") {
   CHECK(synchronises("shfl.sync.idx.b32 %r0, %r1, 0, 31, -1;"));
 }
 
-TEST_CASE("a waiting loop yields each time round") {
+TEST_CASE("a waiting loop yields in each iteration") {
   Loaded loaded(kernel("L: ld.volatile.global.u32 %r3, [%o]; setp.ne.u32 %p, %r3, 0; @%p bra L;"));
   auto* out = device_array(Words{1});
   CHECK(loaded.run("k", {}, out, 0u).yields > 1000);  // the fake gives up

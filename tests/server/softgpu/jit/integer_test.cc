@@ -278,7 +278,7 @@ TEST_CASE("integer conversions extend, cut and saturate") {
   });
 }
 
-TEST_CASE("four bytes and two halves at once") {
+TEST_CASE("computes four bytes or two halves per instruction") {
   auto lanes = [](int bits, bool is_signed, uint32_t a, uint32_t b, auto reference) {
     uint32_t d = 0;
     for (int n = 0; n < 32 / bits; ++n) {

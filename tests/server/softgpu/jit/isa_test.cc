@@ -177,7 +177,7 @@ std::string page() {
 
 }  // namespace
 
-TEST_CASE("each form gives what the table says") {
+TEST_CASE("each form gives the results of the table") {
   for (const isa::Section& section : sections())
     for_each_form(section, [&](const isa::Instruction&, const isa::Row&, const isa::Form& form) {
       const std::string wrong = try_form(section, form);
@@ -187,7 +187,7 @@ TEST_CASE("each form gives what the table says") {
 }
 
 #ifdef PTXAS
-TEST_CASE("each form is PTX to ptxas") {
+TEST_CASE("each form is accepted by ptxas") {
   for (const isa::Section& section : sections()) {
     std::map<std::string, std::string> by_target;
     std::map<std::string, std::vector<std::string>> names;
@@ -223,10 +223,10 @@ TEST_CASE("each form is PTX to ptxas") {
   }
 }
 #else
-TEST_CASE("each form is PTX to ptxas") { gpupool::testing::report_skip("needs ptxas of CUDA 13.0 or newer"); }
+TEST_CASE("each form is accepted by ptxas") { gpupool::testing::report_skip("needs ptxas of CUDA 13.0 or newer"); }
 #endif
 
-TEST_CASE("the page is what the table says") {
+TEST_CASE("the page matches the table") {
   if (std::getenv("UPDATE_PAGES")) std::ofstream(ISA_PAGE) << page();
   std::ifstream file(ISA_PAGE);
   std::stringstream content;

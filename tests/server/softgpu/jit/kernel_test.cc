@@ -307,7 +307,7 @@ TEST_CASE("kernels compiled with -use_fast_math") {
   run_all("fast");
 }
 
-TEST_CASE("warp-synchronous code computes what it does on a GPU") {
+TEST_CASE("warp-synchronous code computes the same as on a GPU") {
   for (const char* variant : {"plain", "fast", "debug"}) {
     INFO(variant);
     run_lock_step(variant);

@@ -18,7 +18,7 @@ FakeResult run_address(const std::string& access, uint64_t address) {
 
 }  // namespace
 
-TEST_CASE("accesses outside the range or misaligned fault, others do not") {
+TEST_CASE("only accesses outside the range or misaligned fault") {
   uint64_t inside = device_bytes(64);
   for (const char* access :
        {"ld.global.u32 %r0, [%a]; st.global.u32 [%a], %r0;", "ld.u32 %r0, [%a]; st.u32 [%a], %r0;",
@@ -197,7 +197,7 @@ TEST_CASE("parameters: structs, alignment and addresses of them") {
   CHECK(out[2] == 2);
 }
 
-TEST_CASE("asynchronous copies are done when they return") {
+TEST_CASE("asynchronous copies complete when they return") {
   Loaded loaded(kHead.substr(0, 13) + "\n.target sm_80\n.address_size 64\n" +
                 ".shared .align 16 .b8 s[32];\n.visible .entry k(.param .u64 p, .param .u32 n) { .reg .b64 "
                 "%a; .reg .b32 %r<6>; ld.param.u64 %a, [p]; ld.param.u32 %r5, [n]; mov.u32 %r0, s;\n"

@@ -60,7 +60,7 @@ uint32_t bits_of_float(float value) {
 
 }  // namespace
 
-TEST_CASE("floats to few bits") {
+TEST_CASE("converts floats to narrow formats") {
   const auto a = floats();
   std::vector<float> b(a.rbegin(), a.rend());
   for (const Format& f : kFormats) {
@@ -86,7 +86,7 @@ TEST_CASE("floats to few bits") {
                                   std::vector<float>{0.5f, 1.01f}) == std::vector<uint16_t>{0x7F7E, 0x8180});
 }
 
-TEST_CASE("few bits to halves") {
+TEST_CASE("converts narrow formats to halves") {
   for (const Format& f : kFormats) {
     std::vector<uint16_t> pairs;
     for (uint32_t bits = 0; bits <= f.largest; ++bits) {
@@ -112,7 +112,7 @@ TEST_CASE("few bits to halves") {
         std::vector<uint32_t>{0x3F804000});
 }
 
-TEST_CASE("tf32 has ten bits behind the point") {
+TEST_CASE("tf32 has ten fraction bits") {
   const std::vector<float> a = {1, 1 + 0x1p-11f, 1 + 0x3p-11f, -1 - 0x1.8p-11f, kInf, 3.4028235e38f};
   const auto bits = [](std::vector<float> values) {
     std::vector<uint32_t> result;
@@ -130,7 +130,7 @@ TEST_CASE("tf32 has ten bits behind the point") {
         std::vector<uint32_t>{0x7FFFFFFF});
 }
 
-TEST_CASE("halves that stay finite") {
+TEST_CASE("satfinite keeps halves finite") {
   const std::vector<float> a = {70000, -1e9f, 1}, b = {kInf, kNan, 65519};
   CHECK(run_instruction<uint32_t>("cvt.rn.satfinite.f16x2.f32 %d, %a, %b;", a, b) ==
         std::vector<uint32_t>{0x7BFF7BFF, 0xFBFF7FFF, 0x3C007BFF});
@@ -166,7 +166,7 @@ TEST_CASE("minimum and maximum by magnitude") {
                                   std::vector<uint16_t>{0xC200}) == std::vector<uint16_t>{0xC200});
 }
 
-TEST_CASE("two to eight numbers of few bits in one register") {
+TEST_CASE("packs two to eight narrow numbers into one register") {
   const std::vector<int32_t> a = {9, -9}, b = {3, 1};
   CHECK(run_instruction<uint32_t>("cvt.pack.sat.u4.s32.b32 %d, %a, %b, %c;", a, b, std::vector<uint32_t>{0xABC, 1}) ==
         std::vector<uint32_t>{0xABC93, 0x101});
@@ -176,7 +176,7 @@ TEST_CASE("two to eight numbers of few bits in one register") {
         std::vector<uint32_t>{0x55, 0x59});
 }
 
-TEST_CASE("memory on the stack comes and goes") {
+TEST_CASE("alloca and stackrestore allocate and free stack memory") {
   CHECK(run_instruction<uint32_t>(
             "{ .reg .pred %again; mov.u32 %t0, 0; mov.u32 %d, 0;\nL: stacksave.u64 %w0; alloca.u64 %w1, 4096, 64;\n"
             "st.local.u32 [%w1+4092], %a; ld.local.u32 %t1, [%w1+4092]; add.u32 %d, %d, %t1; and.b64 %w2, %w1, 63;\n"
@@ -186,7 +186,7 @@ TEST_CASE("memory on the stack comes and goes") {
   CHECK_THROWS(run_instruction<uint32_t>("alloca.u64 %w1, 1000000000; mov.u32 %d, 0;", std::vector<uint32_t>{1}));
 }
 
-TEST_CASE("vectors are added in memory") {
+TEST_CASE("vector atomics add in memory") {
   Loaded loaded(
       ".version 8.1\n.target sm_90\n.address_size 64\n.visible .entry k(.param .u64 p) { .reg .b64 %a; .reg .f32 %f<8>; "
       ".reg .b32 %r<4>; .reg .b16 %h<2>; ld.param.u64 %a, [p]; mov.f32 %f0, 0f3F800000; mov.f32 %f1, 0f40000000;\n"
@@ -203,7 +203,7 @@ TEST_CASE("vectors are added in memory") {
   CHECK(cells[5] == 0x40003C00);
 }
 
-TEST_CASE("128 bits are exchanged at once") {
+TEST_CASE("exchanges 128 bits atomically") {
   Loaded loaded(
       ".version 8.3\n.target sm_90\n.address_size 64\n.visible .entry k(.param .u64 p) { .reg .b64 %a, %x, %y; .reg .b128 "
       "%q<3>; ld.param.u64 %a, [p]; mov.b64 %x, 1; mov.b64 %y, 2; mov.b128 %q0, {%x, %y}; mov.b64 %x, 7; mov.b128 %q1, "

@@ -21,7 +21,7 @@ std::string in_kernel(const std::string& body) {
 
 }  // namespace
 
-TEST_CASE("versions and targets beyond the device") {
+TEST_CASE("rejects PTX versions and targets beyond the device") {
   CHECK(compile_error_code(".version 10.0\n.target sm_75\n.address_size 64\n") ==
         CompileErrorCode::unsupported_ptx_version);
   CHECK(compile_error_code(".version 8.0\n.target sm_100\n.address_size 64\n") ==
@@ -33,7 +33,7 @@ TEST_CASE("versions and targets beyond the device") {
   CHECK(compile_error(".version 9.0\n.target sm_120f\n.address_size 64\n", {120}) == "");
 }
 
-TEST_CASE("unsupported instructions are named") {
+TEST_CASE("error messages name unsupported instructions") {
   for (std::string bad : {"frobnicate.u32 %r0, %r1;",
                           "add.u32 %r0, %r1;",
                           "add.u32 %r0, %r1, %r2, %r3;",
@@ -133,7 +133,7 @@ TEST_CASE("unsupported instructions are named") {
   }
 }
 
-TEST_CASE("each refusal of a function's content names the function and the line") {
+TEST_CASE("every error in a function names the function and the line") {
   const std::string head = ".version 8.0\n.target sm_75\n.address_size 64\n";  // three lines
   struct Row {
     std::string text, where;
@@ -151,7 +151,7 @@ TEST_CASE("each refusal of a function's content names the function and the line"
   }
 }
 
-TEST_CASE("malformed text is refused") {
+TEST_CASE("rejects malformed PTX") {
   for (std::string bad :
        {"",
         "garbage",
@@ -188,7 +188,7 @@ TEST_CASE("malformed text is refused") {
   }
 }
 
-TEST_CASE("the device runtime's functions are there, or missed by name") {
+TEST_CASE("links functions of the device runtime and names missing functions") {
   const auto calls = [](const std::string& name) {
     return ".extern .func (.param .b32 r) " + name + "();\n.visible .entry k() { { .param .b32 r; call.uni (r), " + name + ", (); } ret; }\n";
   };
@@ -204,7 +204,7 @@ TEST_CASE("the device runtime's functions are there, or missed by name") {
   CHECK(std::holds_alternative<std::shared_ptr<const Program>>(compile(texts, {})));
 }
 
-TEST_CASE("nesting and counts are limited") {
+TEST_CASE("rejects excessive nesting and counts") {
   auto repeat = [](const std::string& text, int count) {
     std::string all;
     for (int i = 0; i < count; ++i) all += text;
@@ -219,7 +219,7 @@ TEST_CASE("nesting and counts are limited") {
   CHECK(compile_error(in_kernel(".reg .b32 %many<2000000000>; mov.u32 %many1999999999, 1;")) == "");
 }
 
-TEST_CASE("text cut anywhere is refused or understood, never fatal") {
+TEST_CASE("truncated or altered PTX never crashes the compiler") {
   std::string whole = in_kernel(
       "ld.param.u64 %d0, [p]; L: setp.lt.and.f32 %p0|%p1, %f0, 0f3F800000, !%p2; @%p0 bra L; { .param .b32 "
       "a; st.param.b32 [a], %r0; call.uni f, (a); }\n"

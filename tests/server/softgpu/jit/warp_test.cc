@@ -325,7 +325,7 @@ TEST_CASE("wmma loads, multiplies and stores") {
         FaultKind::illegal_address);
 }
 
-TEST_CASE("lanes that are missing count as zeros, and diverged ones meet apart") {
+TEST_CASE("matrix products take zeros for missing lanes and run separately for diverged lanes") {
   std::vector<uint32_t> memory(64);
   const std::string ones = "mov.b32 %r0, 0x3C003C00; mov.b32 %r1, 0;\n";
   const std::string product = "mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16 {%r2, %r3}, {%r0, %r0, %r0, %r0}, {%r0, %r0}, {%r1, %r1};\n";
@@ -342,7 +342,7 @@ TEST_CASE("lanes that are missing count as zeros, and diverged ones meet apart")
             .fault == FaultKind::none);
 }
 
-TEST_CASE("blocks of a cluster see each other") {
+TEST_CASE("blocks of a cluster access each other's shared memory") {
   std::vector<uint32_t> memory(8 * 8);
   const std::string body =
       "mov.u32 %r0, %cluster_ctarank; mov.u32 %r1, %ctaid.x; add.u32 %r2, %r1, 100; setp.eq.u32 %q0, %lane, 0; @%q0 "

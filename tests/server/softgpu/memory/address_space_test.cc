@@ -10,7 +10,7 @@
 
 using namespace gpupool::softgpu;
 
-TEST_CASE("the range is reserved and knows what lies in it") {
+TEST_CASE("reserves the address range and recognises its addresses") {
   REQUIRE(reserve_range());
   REQUIRE(reserve_range());
   CHECK(in_range(kRangeBase, kRangeSize));
@@ -55,7 +55,7 @@ TEST_CASE("addresses: alignment, hints, reuse and refusals") {
   CHECK(free_addresses(*a, 1));
 }
 
-TEST_CASE("freed addresses join to the whole piece again") {
+TEST_CASE("freed addresses merge into one range again") {
   const auto first = allocate_addresses(1, 1, 0);
   REQUIRE(first);
   REQUIRE(free_addresses(*first, 1));
@@ -70,7 +70,7 @@ TEST_CASE("freed addresses join to the whole piece again") {
   REQUIRE(free_addresses(kRangeBase, kLargePiece));
 }
 
-TEST_CASE("addresses are handed out to many threads without overlap") {
+TEST_CASE("concurrent threads get addresses without overlap") {
   std::vector<std::vector<uint64_t>> got(4);
   std::vector<std::thread> threads;
   for (auto& mine : got) {

@@ -10,7 +10,7 @@
 
 using namespace gpupool::softgpu;
 
-TEST_CASE("small allocations share granules, and empty granules go back") {
+TEST_CASE("small allocations share granules and empty granules are returned") {
   Instance instance;
   auto device = SharedDevice::open(0, 16 * kGranule);
   REQUIRE(device);
@@ -36,7 +36,7 @@ TEST_CASE("small allocations share granules, and empty granules go back") {
   CHECK(device->free_bytes() == 16 * kGranule);
 }
 
-TEST_CASE("the heap never hands out more than the device has, and all of it again after a free") {
+TEST_CASE("the heap allocates at most the device's memory and all of it again after a free") {
   Instance instance;
   auto device = SharedDevice::open(0, 8 * kGranule);
   DeviceHeap heap(device);
@@ -55,7 +55,7 @@ TEST_CASE("the heap never hands out more than the device has, and all of it agai
   CHECK_FALSE(heap.allocate(UINT64_MAX));
 }
 
-TEST_CASE("random allocations keep their content and leave nothing behind") {
+TEST_CASE("random allocations keep their content and leak nothing") {
   Instance instance;
   auto device = SharedDevice::open(0, 64 * kGranule);
   {

@@ -59,7 +59,7 @@ void busy(DeviceTurns& turns, Board& board, int number) {
 
 }  // namespace
 
-TEST_CASE("a process alone keeps the turn and nests") {
+TEST_CASE("a single process keeps the turn and may acquire it recursively") {
   Instance instance;
   auto device = SharedDevice::open(0, kGranule);
   auto& turns = device->turns();
@@ -102,7 +102,7 @@ TEST_CASE("busy processes take turns and share the device evenly") {
   }
 }
 
-TEST_CASE("a holder that is killed does not keep the turn") {
+TEST_CASE("a killed process loses its turn") {
   Instance instance;
   auto device = SharedDevice::open(0, kGranule);
   Child child([](Child::Side& side) {
@@ -119,7 +119,7 @@ TEST_CASE("a holder that is killed does not keep the turn") {
   device->turns().release();
 }
 
-TEST_CASE("a waiter that is killed is passed over") {
+TEST_CASE("a killed waiter is skipped") {
   Instance instance;
   auto device = SharedDevice::open(0, kGranule);
   auto& turns = device->turns();
@@ -151,7 +151,7 @@ TEST_CASE("a waiter that is killed is passed over") {
   turns.release();
 }
 
-TEST_CASE("a stopped holder does not hold everyone up for ever") {
+TEST_CASE("a stopped process loses its turn after a timeout") {
   Instance instance;
   auto device = SharedDevice::open(0, kGranule);
   Child child([](Child::Side& side) {
@@ -174,7 +174,7 @@ TEST_CASE("a stopped holder does not hold everyone up for ever") {
   CHECK(child.wait() == 0);
 }
 
-TEST_CASE("threads of one process share its turn, and let it go together") {
+TEST_CASE("threads of one process share its turn and release it together") {
   Instance instance;
   SharedBoard board;
   auto device = SharedDevice::open(0, kGranule);

@@ -86,7 +86,7 @@ TEST_CASE("a parked Memory can be mapped in parts") {
   CHECK(half[9] == 'z');
 }
 
-TEST_CASE("mapping refuses what does not fit") {
+TEST_CASE("rejects invalid mappings") {
   auto memory = create_memory(kGranule, nullptr);
   Place place(2 * kGranule);
   CHECK_FALSE(map_memory(memory, 0, place.address, 2 * kGranule));
@@ -118,7 +118,7 @@ TEST_CASE("mapping refuses what does not fit") {
   CHECK(create_memory(UINT64_MAX, nullptr) == nullptr);
 }
 
-TEST_CASE("access rights survive the move of a Memory to a second place") {
+TEST_CASE("access rights survive the move of a Memory to a second mapping") {
   auto memory = create_memory(kGranule, nullptr);
   Place first(kGranule), second(kGranule);
   REQUIRE(map_memory(memory, 0, first.address, kGranule, Access::none));
@@ -133,7 +133,7 @@ __attribute__((no_sanitize("thread"))) static void add_one(uint64_t address) {
   __atomic_fetch_add(reinterpret_cast<uint64_t*>(address), 1, __ATOMIC_SEQ_CST);
 }
 
-TEST_CASE("writers see nothing of the move of a Memory to a second place") {
+TEST_CASE("the move of a Memory to a second mapping does not disturb writers") {
   struct sigaction action {};
   action.sa_sigaction = retry_moves;
   action.sa_flags = SA_SIGINFO;

@@ -12,7 +12,7 @@
 
 using namespace gpupool::softgpu;
 
-TEST_CASE("memory is charged, refused beyond the total, and given back") {
+TEST_CASE("memory is charged and limited to the total and returned") {
   Instance instance;
   auto device = SharedDevice::open(0, 4 * kGranule);
   REQUIRE(device);
@@ -31,7 +31,7 @@ TEST_CASE("memory is charged, refused beyond the total, and given back") {
   CHECK(device->free_bytes() == 4 * kGranule);
 }
 
-TEST_CASE("one process gets one object per device; the file goes with it") {
+TEST_CASE("a process has one object per device and removes the file with it") {
   Instance instance;
   CHECK_FALSE(instance.file_exists());
   auto first = SharedDevice::open(0, kGranule);
@@ -64,7 +64,7 @@ TEST_CASE("opening and closing from many threads") {
   CHECK_FALSE(instance.file_exists());
 }
 
-TEST_CASE("processes share one device's memory; a killed one gives its share back") {
+TEST_CASE("processes share one device's memory and a killed process returns its share") {
   Instance instance;
   auto hold = [](Child::Side& side) {
     auto device = SharedDevice::open(0, 100 * kGranule);  // comes second: its size does not count
@@ -115,7 +115,7 @@ TEST_CASE("after every process was killed the next one starts clean") {
   CHECK_FALSE(instance.file_exists());
 }
 
-TEST_CASE("a process that ends without destroying anything takes the file with it") {
+TEST_CASE("a process that ends without cleanup removes the file") {
   Instance instance;
   auto end = [](Child::Side& side) {
     static auto* device = new std::shared_ptr<SharedDevice>(SharedDevice::open(0, 4 * kGranule));
@@ -177,7 +177,7 @@ TEST_CASE("files of killed processes are removed by the next process that opens 
   CHECK_FALSE(other.file_exists());
 }
 
-TEST_CASE("processes that race for the last bytes never get more than there is, and one always wins") {
+TEST_CASE("exactly the available memory is granted to processes that race for the last bytes") {
   Instance instance;
   auto device = SharedDevice::open(0, 10 * kGranule);
   std::vector<std::unique_ptr<Child>> children;
@@ -200,7 +200,7 @@ TEST_CASE("processes that race for the last bytes never get more than there is, 
   CHECK(device->free_bytes() == 4 * kGranule);
 }
 
-TEST_CASE("a forked child opens the device for itself and does not disturb its parent") {
+TEST_CASE("a forked child opens the device for itself without affecting its parent") {
   Instance instance;
   auto device = SharedDevice::open(0, 4 * kGranule);
   auto memory = device->allocate(kGranule);
@@ -217,7 +217,7 @@ TEST_CASE("a forked child opens the device for itself and does not disturb its p
   CHECK(instance.file_exists());
 }
 
-TEST_CASE("files that are not ours are refused") {
+TEST_CASE("rejects files that are not this user's device state") {
   Instance instance;
   std::string error;
   auto write_file = [&](const std::string& content, mode_t mode) {

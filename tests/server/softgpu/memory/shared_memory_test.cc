@@ -54,7 +54,7 @@ void unmap(unsigned char* at, uint64_t size) {
 
 }  // namespace
 
-TEST_CASE("memory of two processes: seen by both, charged once, there until both have let go") {
+TEST_CASE("memory shared by two processes is charged once and freed by the last of them") {
   Instance instance;
   int ends[2];
   REQUIRE(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
@@ -113,7 +113,7 @@ TEST_CASE("memory of two processes: seen by both, charged once, there until both
   for (const int end : {ends[0], ends[1], descriptor}) close(end);
 }
 
-TEST_CASE("a file that is not such memory is none") {
+TEST_CASE("import_memory rejects files that are not exported memory") {
   Instance instance;
   auto device = SharedDevice::open(0, kTotal);
   auto memory = device->allocate(kGranule);
@@ -145,7 +145,7 @@ TEST_CASE("a file that is not such memory is none") {
   close(good);
 }
 
-TEST_CASE("an event of two processes: each waits for the other's records, and nobody for the dead") {
+TEST_CASE("processes wait for each other's event records but not for those of dead processes") {
   Instance instance;
   auto device = SharedDevice::open(0, kTotal);
   auto event = device->make_event();
@@ -190,7 +190,7 @@ TEST_CASE("an event of two processes: each waits for the other's records, and no
   CHECK(device->open_event(name) == nullptr);
 }
 
-TEST_CASE("a record is never taken for a dead process's, wherever its own stands still") {
+TEST_CASE("a live process's record is never mistaken for a dead process's") {
   constexpr int kRounds = 40, kEvents = 64, kRecords = SharedEvents::kMarks;
   Instance instance;
   auto device = SharedDevice::open(0, kTotal);
@@ -238,7 +238,7 @@ TEST_CASE("a record is never taken for a dead process's, wherever its own stands
   }
 }
 
-TEST_CASE("who takes a dead process's place does not take its records along") {
+TEST_CASE("a process that reuses a dead process's slot does not inherit its records") {
   Instance instance;
   auto device = SharedDevice::open(0, kTotal);
   const auto event = device->make_event();

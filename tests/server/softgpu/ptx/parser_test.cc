@@ -127,7 +127,7 @@ TEST_CASE("elements of arrays are operands, counted in elements") {
   CHECK(refusal("mov.u64 %d, g[1][2];").line == 5);
 }
 
-TEST_CASE("messages say what was met and where") {
+TEST_CASE("error messages name the unexpected token with its line and function") {
   SyntaxError error = refused(".version 8.0\n.target sm_75\n.entry k()\n{\n  mov.u32 %r1 5;\n}");
   CHECK(error.line == 5);
   CHECK(error.message.find("'5'") != std::string::npos);

@@ -7,7 +7,7 @@
 #include "tests/server/softgpu/rules/page.h"
 #include "tests/support/catch.h"
 
-TEST_CASE("every rule has a name of its own, a description and a source") {
+TEST_CASE("every rule has a unique name and a description and a source") {
   std::set<std::string_view> names;
   for (const auto& row : gpupool::softgpu::rule_rows()) {
     INFO(row.name);
@@ -27,7 +27,7 @@ TEST_CASE("a fixed rule has a description and a source") {
   }
 }
 
-TEST_CASE("the page of rules is the one that the table makes") {
+TEST_CASE("docs/softgpu-rules.md is the page generated from the table") {
   std::ifstream in(RULES_PAGE);
   const std::string page((std::istreambuf_iterator<char>(in)), {});
   const bool same = page == gpupool::testing::rules_page();

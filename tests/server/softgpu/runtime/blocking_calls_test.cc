@@ -59,7 +59,7 @@ TEST_CASE_METHOD(BlockingCallsFixture, "the first launch of a kernel waits for i
   check_does_not_wait([&] { return launch(fill, second); });
 }
 
-TEST_CASE_METHOD(BlockingCallsFixture, "what depends on a loaded kernel loads it") {
+TEST_CASE_METHOD(BlockingCallsFixture, "calls that need a loaded kernel load it") {
   int value = 0;
   CUfunction fill = function("fill"), count = function("count"), bounded = function("bounded");
   check_waits([&] { return cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_NUM_REGS, fill); }, true);
@@ -72,7 +72,7 @@ TEST_CASE_METHOD(BlockingCallsFixture, "what depends on a loaded kernel loads it
   CHECK(state == CU_FUNCTION_LOADING_STATE_LOADED);
 }
 
-TEST_CASE_METHOD(BlockingCallsFixture, "a kernel that needs more local memory than any before waits for its context") {
+TEST_CASE_METHOD(BlockingCallsFixture, "a kernel that needs more local memory than all before it waits for its context") {
   CUfunction deep = function("deep");
   REQUIRE_OK(cuFuncLoad(deep));
   check_waits([&] { return launch(deep, second); }, true);
@@ -83,7 +83,7 @@ TEST_CASE_METHOD(BlockingCallsFixture, "setting a limit waits for the context") 
   check_waits([] { return cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 2048); }, true);
 }
 
-TEST_CASE_METHOD(BlockingCallsFixture, "taking memory and code away waits for the context") {
+TEST_CASE_METHOD(BlockingCallsFixture, "freeing memory and unloading code wait for the context") {
   CUdeviceptr other = 0;
   REQUIRE_OK(cuMemAlloc_v2(&other, 4096));
   check_waits([&] { return cuMemFree_v2(other); }, false);

@@ -53,7 +53,7 @@ CUmemAllocationProp on_device() {
 
 }  // namespace
 
-TEST_CASE("creating and destroying a context is charged, also a primary one") {
+TEST_CASE("creating and destroying a context is charged") {
   REQUIRE_OK(cuInit(0));
   CUcontext context = nullptr;
   CHECK_COST(kCall, cuCtxCreate_v2(&context, 0, 0));

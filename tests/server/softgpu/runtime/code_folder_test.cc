@@ -34,7 +34,7 @@ bool refused(const std::string& folder, const std::string& why) {
 
 }  // namespace
 
-TEST_CASE("the folder is made for this user alone, and its file is the same the next time") {
+TEST_CASE("creates a private folder and reuses its file") {
   const TemporaryFolder scratch;
   const std::string folder = scratch.path().string() + "/a/b";
   CodeKey key{};
@@ -50,7 +50,7 @@ TEST_CASE("the folder is made for this user alone, and its file is the same the 
   CHECK(open_code_folder(folder, kLimit).file->find(key) == std::vector<char>{'x'});
 }
 
-TEST_CASE("without a folder in SOFTGPU_CACHE it is the user's cache folder") {
+TEST_CASE("uses the user's cache folder if SOFTGPU_CACHE is empty") {
   const TemporaryFolder scratch;
   ::setenv("HOME", (scratch.path().string() + "/home").c_str(), 1);
   ::unsetenv("XDG_CACHE_HOME");
@@ -64,7 +64,7 @@ TEST_CASE("without a folder in SOFTGPU_CACHE it is the user's cache folder") {
   CHECK(refused("", "neither"));
 }
 
-TEST_CASE("a folder or a file that others can write to is not used") {
+TEST_CASE("rejects a folder or file that other users can access") {
   const TemporaryFolder scratch;
   const std::string folder = scratch.path().string() + "/code";
   REQUIRE(open_code_folder(folder, kLimit).file);
@@ -87,7 +87,7 @@ TEST_CASE("a folder or a file that others can write to is not used") {
   }
 }
 
-TEST_CASE("off, and what a parent process has opened") {
+TEST_CASE("accepts off and a descriptor inherited from the parent process") {
   CHECK_FALSE(open_code_folder("off", kLimit).file);
   CHECK(open_code_folder("off", kLimit).problem.empty());
   const int nothing = ::open("/dev/null", O_RDWR | O_CLOEXEC);

@@ -29,7 +29,7 @@ std::string complaint() {
 
 }  // namespace
 
-TEST_CASE("queues have 1,024 entries, scaled as CUDA_SCALE_LAUNCH_QUEUES says") {
+TEST_CASE("queues have 1024 entries scaled by CUDA_SCALE_LAUNCH_QUEUES") {
   CHECK(config().queue_entries == 1024);
   const std::pair<const char*, uint32_t> scales[] = {{"0.25x", 256}, {"0.5x", 512}, {"2x", 2048}, {"4x", 4096}, {"3x", 1024}};
   for (const auto& [scale, entries] : scales) {
@@ -40,14 +40,14 @@ TEST_CASE("queues have 1,024 entries, scaled as CUDA_SCALE_LAUNCH_QUEUES says") 
   CHECK(config().queue_entries == 1);
 }
 
-TEST_CASE("a number of queue entries that makes no sense is refused") {
+TEST_CASE("rejects an invalid SOFTGPU_QUEUE_ENTRIES") {
   for (const char* value : {"0", "-1", "many", "1k", "1048577"}) {
     const Variable set("SOFTGPU_QUEUE_ENTRIES", value);
     CHECK(complaint().find("SOFTGPU_QUEUE_ENTRIES") != std::string::npos);
   }
 }
 
-TEST_CASE("there are 8 queues, or from 1 to 32 as CUDA_DEVICE_MAX_CONNECTIONS says") {
+TEST_CASE("a context has 8 queues or 1 to 32 with CUDA_DEVICE_MAX_CONNECTIONS") {
   CHECK(config().connections == 8);
   const std::pair<const char*, unsigned> settings[] = {{"1", 1}, {"32", 32}, {"0", 1}, {"100", 32}, {"some", 8}};
   for (const auto& [value, connections] : settings) {
@@ -70,7 +70,7 @@ TEST_CASE("rules are switched by name") {
   CHECK(config().rules.keep(Rule::bounded_queues));
 }
 
-TEST_CASE("an unknown rule is refused with a list of the rules") {
+TEST_CASE("rejects an unknown rule with a list of the rules") {
   for (const char* value : {"-bounded_queue", "bounded_queues", "-", ",", "all"}) {
     const Variable set("SOFTGPU_RULES", value);
     INFO(value);
@@ -78,7 +78,7 @@ TEST_CASE("an unknown rule is refused with a list of the rules") {
   }
 }
 
-TEST_CASE("costs are off, the table's, or refused with a message") {
+TEST_CASE("costs are off by default and a missing costs file is rejected with its path") {
   CHECK(!config().costs.on());
   {
     const Variable h100("SOFTGPU_COSTS", "h100");

@@ -31,7 +31,7 @@ TEST_CASE_METHOD(ContextFixture, "each thread has a stack of contexts") {
   CHECK(cuCtxSetCurrent(second) == CUDA_ERROR_INVALID_CONTEXT);
 }
 
-TEST_CASE_METHOD(ContextFixture, "a context destroyed elsewhere ends in an error, not a crash") {
+TEST_CASE_METHOD(ContextFixture, "using a context that another thread destroyed returns an error") {
   CUcontext other = nullptr;
   REQUIRE_OK(cuCtxCreate_v2(&other, 0, 0));
   CUdeviceptr memory = 0;
@@ -147,7 +147,7 @@ size_t free_memory() {
 
 }  // namespace
 
-TEST_CASE_METHOD(ContextFixture, "a context takes memory of its device until it is destroyed") {
+TEST_CASE_METHOD(ContextFixture, "a context reserves device memory until it is destroyed") {
   const size_t before = free_memory();
   CUcontext another = nullptr;
   REQUIRE_OK(cuCtxCreate_v2(&another, 0, device));
@@ -158,7 +158,7 @@ TEST_CASE_METHOD(ContextFixture, "a context takes memory of its device until it 
   CHECK(free_memory() == before);
 }
 
-TEST_CASE_METHOD(ContextFixture, "there is no context without the memory for it") {
+TEST_CASE_METHOD(ContextFixture, "creating a context fails without memory for it") {
   std::vector<CUdeviceptr> all;
   for (size_t size = 64 << 20; size >= 2 << 20; size /= 2) {
     for (CUdeviceptr memory = 0; cuMemAlloc_v2(&memory, size) == CUDA_SUCCESS;) all.push_back(memory);
@@ -172,7 +172,7 @@ TEST_CASE_METHOD(ContextFixture, "there is no context without the memory for it"
   for (const CUdeviceptr memory : all) REQUIRE_OK(cuMemFree_v2(memory));
 }
 
-TEST_CASE_METHOD(ContextFixture, "local memory that kernels need is the device's") {
+TEST_CASE_METHOD(ContextFixture, "local memory of kernels is charged to the device") {
   CUmodule module = nullptr;
   CUfunction deep = nullptr;
   CUdeviceptr out = 0;
@@ -188,7 +188,7 @@ TEST_CASE_METHOD(ContextFixture, "local memory that kernels need is the device's
   CHECK(free_memory() == with);
 }
 
-TEST_CASE_METHOD(ContextFixture, "what limits are raised by is the device's memory") {
+TEST_CASE_METHOD(ContextFixture, "raising a limit reserves device memory") {
   CUcontext another = nullptr;
   const size_t before = free_memory();
   REQUIRE_OK(cuCtxCreate_v2(&another, 0, device));

@@ -4,7 +4,7 @@
 
 #include "tests/server/softgpu/runtime/fixture.h"
 
-TEST_CASE("devices answer what cudart asks at start") {
+TEST_CASE("devices answer the queries of cudart's initialisation") {
   REQUIRE_OK(cuInit(0));
   int version = 0;
   REQUIRE_OK(cuDriverGetVersion(&version));
@@ -30,7 +30,7 @@ TEST_CASE("devices answer what cudart asks at start") {
   CHECK(bytes == 256u << 20);
 }
 
-TEST_CASE("devices have identities of their own that PCI ids lead back to") {
+TEST_CASE("each device has its own UUID and a PCI id that finds it") {
   REQUIRE_OK(cuInit(0));
   std::set<std::string> uuids;
   for (CUdevice device = 0; device < 2; ++device) {

@@ -31,7 +31,7 @@ void CUDA_CB add_one(void* counter) {
 
 }  // namespace
 
-TEST_CASE_METHOD(GraphFixture, "what two streams do is captured and launched again") {
+TEST_CASE_METHOD(GraphFixture, "captures the work of two streams and launches it again") {
   CUevent fork = nullptr, join = nullptr;
   REQUIRE_OK(cuEventCreate(&fork, CU_EVENT_DISABLE_TIMING));
   REQUIRE_OK(cuEventCreate(&join, CU_EVENT_DISABLE_TIMING));
@@ -71,7 +71,7 @@ TEST_CASE_METHOD(GraphFixture, "what two streams do is captured and launched aga
   CHECK(cuGraphLaunch(exec, stream) == CUDA_ERROR_INVALID_VALUE);
 }
 
-TEST_CASE_METHOD(GraphFixture, "captures that cannot be are refused") {
+TEST_CASE_METHOD(GraphFixture, "rejects invalid captures") {
   CUgraph graph = nullptr;
   CHECK(cuStreamBeginCapture_v2(nullptr, CU_STREAM_CAPTURE_MODE_GLOBAL) ==
         CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
@@ -97,7 +97,7 @@ TEST_CASE_METHOD(GraphFixture, "captures that cannot be are refused") {
   REQUIRE_OK(cuStreamDestroy_v2(stream));
 }
 
-TEST_CASE_METHOD(GraphFixture, "an event is not queried beside a capture in global mode") {
+TEST_CASE_METHOD(GraphFixture, "cuEventQuery is rejected during a capture in global mode") {
   CUgraph graph = nullptr;
   CUevent event = nullptr;
   REQUIRE_OK(cuEventCreate(&event, 0));
@@ -122,7 +122,7 @@ TEST_CASE_METHOD(GraphFixture, "an event is not queried beside a capture in glob
   CHECK(cuStreamEndCapture(stream, &graph) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 }
 
-TEST_CASE_METHOD(GraphFixture, "a graph built by hand, changed after instantiation") {
+TEST_CASE_METHOD(GraphFixture, "builds a graph of nodes and changes it after instantiation") {
   CUgraph graph = nullptr, child = nullptr;
   REQUIRE_OK(cuGraphCreate(&graph, 0));
   REQUIRE_OK(cuGraphCreate(&child, 0));

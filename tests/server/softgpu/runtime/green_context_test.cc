@@ -101,7 +101,7 @@ struct GreenFixture {
 
 }  // namespace
 
-TEST_CASE_METHOD(GreenFixture, "a device's multiprocessors are split into equal groups and a rest") {
+TEST_CASE_METHOD(GreenFixture, "splits a device's multiprocessors into equal groups and a remainder") {
   CHECK(all.type == CU_DEV_RESOURCE_TYPE_SM);
   CHECK(all.sm.smCount == 3);
   CHECK(all.sm.minSmPartitionSize == 1);
@@ -132,7 +132,7 @@ TEST_CASE_METHOD(GreenFixture, "a device's multiprocessors are split into equal 
   CHECK(cuDevSmResourceSplitByCount(&pair, &groups, &made_up, nullptr, 0, 1) == CUDA_ERROR_INVALID_VALUE);
 }
 
-TEST_CASE_METHOD(GreenFixture, "descriptors join groups of one split only") {
+TEST_CASE_METHOD(GreenFixture, "a descriptor combines only groups of one split") {
   CUdevResourceDesc descriptor = nullptr;
   CHECK(cuDevResourceGenerateDesc(&descriptor, nullptr, 1) == CUDA_ERROR_INVALID_VALUE);
   CUdevResource again{};
@@ -227,7 +227,7 @@ TEST_CASE_METHOD(GreenFixture, "a green context's kernels run on its multiproces
   REQUIRE_OK(cuMemFree_v2(out));
 }
 
-TEST_CASE_METHOD(GreenFixture, "a green context has its own streams, and all else in common with the primary context") {
+TEST_CASE_METHOD(GreenFixture, "a green context has its own streams and shares everything else with the primary context") {
   const CUfunction fill = load(kKernels, "fill");
   const Green green(each.data(), 1);
   CUcontext context = nullptr;
@@ -299,7 +299,7 @@ TEST_CASE_METHOD(GreenFixture, "a green context has its own streams, and all els
   CHECK(read == 5);
 }
 
-TEST_CASE_METHOD(GreenFixture, "a green context ends with its primary context, and so does the other way round by errors") {
+TEST_CASE_METHOD(GreenFixture, "a green context shares errors and the end of its primary context") {
   const CUfunction stray = load(kKernels, "stray");
   Green green(each.data(), 1);
   CUdeviceptr memory = 0;

@@ -9,7 +9,7 @@ namespace {
 
 }  // namespace
 
-TEST_CASE_METHOD(ContextFixture, "a wished address is ignored") {
+TEST_CASE_METHOD(ContextFixture, "cuMemAddressReserve ignores an address hint") {
   constexpr size_t kGranule = 2 << 20;
   CUdeviceptr first = 0, second = 0;
   REQUIRE_OK(cuMemAddressReserve(&first, kGranule, 0, 0, 0));

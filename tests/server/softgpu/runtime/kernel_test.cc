@@ -38,7 +38,7 @@ int read_int(CUdeviceptr address) {
 
 }  // namespace
 
-TEST_CASE_METHOD(KernelFixture, "a kernel runs with parameters given in either way") {
+TEST_CASE_METHOD(KernelFixture, "a launch takes parameters from kernelParams or extra") {
   CUfunction fill = function("fill");
   int value = 42;
   REQUIRE_OK(launch(fill, 4, 256, {&memory, &value}));
@@ -72,7 +72,7 @@ TEST_CASE_METHOD(KernelFixture, "a kernel runs with parameters given in either w
   CHECK(read_int(memory) == 44);
 }
 
-TEST_CASE_METHOD(KernelFixture, "launches that cannot be are refused") {
+TEST_CASE_METHOD(KernelFixture, "rejects invalid kernel launches") {
   CUfunction fill = function("fill");
   int value = 1;
   CHECK(launch(fill, 0, 1, {&memory, &value}) == CUDA_ERROR_INVALID_VALUE);
@@ -116,7 +116,7 @@ TEST_CASE_METHOD(KernelFixture, "a kernel's PTX version is its .target, its bina
   }
 }
 
-TEST_CASE_METHOD(KernelFixture, "a kernel's registers are what holds values at once, within what the PTX allows") {
+TEST_CASE_METHOD(KernelFixture, "a kernel's register count is its number of simultaneously live values within the limits of the PTX") {
   // 40 double sums over a loop: 80 words at least.
   std::string sums, start, loop, end;
   for (int n = 0; n < 40; ++n) {
@@ -153,7 +153,7 @@ TEST_CASE_METHOD(KernelFixture, "a kernel's registers are what holds values at o
   CHECK(registers("", "") < 16);
 }
 
-TEST_CASE_METHOD(KernelFixture, "a kernel's constant memory is what it and its callees use of it") {
+TEST_CASE_METHOD(KernelFixture, "a kernel's constant memory size counts what it and its callees use") {
   const char* const text =
       ".version 8.0\n.target sm_75\n.address_size 64\n.const .align 4 .b32 a[25];\n.const .align 8 .b64 b[3];\n.const .b8 unused[999];\n"
       ".func f(.param .b32 x) { .reg .b32 %r; ld.const.u32 %r, [a]; ret; }\n"
@@ -219,7 +219,7 @@ TEST_CASE_METHOD(KernelFixture, "globals, functions and their attributes") {
   CHECK(cuMemcpyDtoH_v2(&value, counter, 4) == CUDA_ERROR_INVALID_VALUE);
 }
 
-TEST_CASE_METHOD(KernelFixture, "a fault is sticky to its context and stays there") {
+TEST_CASE_METHOD(KernelFixture, "a fault is sticky in its context only") {
   struct Case {
     const char* kernel;
     CUresult error;
@@ -250,7 +250,7 @@ TEST_CASE_METHOD(KernelFixture, "a fault is sticky to its context and stays ther
   }
 }
 
-TEST_CASE_METHOD(KernelFixture, "kernels and copies follow each other in a stream") {
+TEST_CASE_METHOD(KernelFixture, "kernels and copies of a stream run in order") {
   CUstream stream = nullptr;
   REQUIRE_OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
   CUfunction count = function("count");
@@ -264,7 +264,7 @@ TEST_CASE_METHOD(KernelFixture, "kernels and copies follow each other in a strea
   CHECK(value == 64'000);
 }
 
-TEST_CASE("a library serves every context and outlives their reset") {
+TEST_CASE("a library is usable in every context and survives their reset") {
   REQUIRE_OK(cuInit(0));
   CUlibrary library = nullptr;
   REQUIRE_OK(cuLibraryLoadData(&library, kKernels, nullptr, nullptr, 0, nullptr, nullptr, 0));
@@ -305,7 +305,7 @@ TEST_CASE("a library serves every context and outlives their reset") {
   CHECK(cuKernelGetName(&name, kernel) == CUDA_ERROR_INVALID_HANDLE);
 }
 
-TEST_CASE_METHOD(ContextFixture, "loads a fat binary without code for the device and refuses each use of it") {
+TEST_CASE_METHOD(ContextFixture, "loads a fat binary without code for the device and rejects each use of it") {
   // A container with one entry: PTX for compute capability 12.0.
   const std::string text = ".version 8.7\n.target sm_120\n.address_size 64\n.visible .entry add() { ret; }\n";
   struct {
@@ -356,7 +356,7 @@ TEST_CASE_METHOD(ContextFixture, "loads a fat binary without code for the device
   CHECK(std::string(log).starts_with(why));
 }
 
-TEST_CASE_METHOD(ContextFixture, "what is set of a function holds, however its kernel is set") {
+TEST_CASE_METHOD(ContextFixture, "function attributes override later kernel attributes") {
   constexpr auto kShared = CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
   CUlibrary library = nullptr;
   CUkernel kernel = nullptr;
@@ -394,7 +394,7 @@ TEST_CASE_METHOD(ContextFixture, "what is set of a function holds, however its k
   REQUIRE_OK(cuLibraryUnload(library));
 }
 
-TEST_CASE_METHOD(ContextFixture, "images that cannot run say why") {
+TEST_CASE_METHOD(ContextFixture, "loading an unusable image reports the reason") {
   CUmodule module = nullptr;
   char log[512] = "untouched";
   CUjit_option options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
@@ -481,7 +481,7 @@ TEST_CASE_METHOD(ContextFixture, "the linker takes object files and archives") {
   CHECK(cuLinkDestroy(state) == CUDA_SUCCESS);
 }
 
-TEST_CASE_METHOD(ContextFixture, "the linker's limit of registers holds for what it links, also once that is loaded") {
+TEST_CASE_METHOD(ContextFixture, "the linker's register limit applies to the linked image when it is loaded") {
   std::string text = ".version 8.0\n.target sm_75\n.address_size 64\n.visible .entry k(.param .u64 p) {\n.reg .b64 %p; .reg .f64 %e<40>;\nld.param.u64 %p, [p];\n";
   for (int n = 0; n < 40; ++n) text += "ld.global.f64 %e" + std::to_string(n) + ", [%p];\n";
   for (int n = 0; n < 40; ++n) text += "st.global.f64 [%p], %e" + std::to_string(n) + ";\n";

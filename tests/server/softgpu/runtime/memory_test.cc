@@ -3,7 +3,7 @@
 
 #include "tests/server/softgpu/runtime/fixture.h"
 
-TEST_CASE_METHOD(ContextFixture, "memory goes there and back") {
+TEST_CASE_METHOD(ContextFixture, "copies memory to the device and back") {
   for (const size_t size : {size_t{1}, size_t{4096}, size_t{100'000}, size_t{20} << 20}) {
     std::vector<unsigned char> in(size), out(size);
     std::iota(in.begin(), in.end(), static_cast<unsigned char>(size));
@@ -25,7 +25,7 @@ TEST_CASE_METHOD(ContextFixture, "memory goes there and back") {
   CHECK(cuMemFree_v2(0) == CUDA_SUCCESS);
 }
 
-TEST_CASE_METHOD(ContextFixture, "transfers larger than the caches, at any address, change their own bytes alone") {
+TEST_CASE_METHOD(ContextFixture, "large transfers at any address write only their own bytes") {
   constexpr size_t kSize = (size_t{130} << 20) + 12'345;
   std::vector<unsigned char> in(kSize + 16), out(kSize + 16, 7);
   uint32_t state = 1;
@@ -43,7 +43,7 @@ TEST_CASE_METHOD(ContextFixture, "transfers larger than the caches, at any addre
   REQUIRE_OK(cuMemFree_v2(memory));
 }
 
-TEST_CASE_METHOD(ContextFixture, "device addresses are checked, never followed") {
+TEST_CASE_METHOD(ContextFixture, "rejects invalid device addresses and sizes") {
   std::vector<char> host(1 << 20);
   CUdeviceptr memory = 0;
   REQUIRE_OK(cuMemAlloc_v2(&memory, 1000));
@@ -61,7 +61,7 @@ TEST_CASE_METHOD(ContextFixture, "device addresses are checked, never followed")
   REQUIRE_OK(cuCtxSynchronize());
 }
 
-TEST_CASE_METHOD(ContextFixture, "device memory ends where its size says") {
+TEST_CASE_METHOD(ContextFixture, "cuMemAlloc fails beyond the device's memory") {
   size_t free = 0, total = 0;
   REQUIRE_OK(cuMemGetInfo_v2(&free, &total));
   CHECK(total == 256u << 20);
@@ -173,7 +173,7 @@ TEST_CASE_METHOD(ContextFixture, "pinned and registered host memory") {
   CHECK(cuMemHostUnregister(own.data()) == CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
 }
 
-TEST_CASE_METHOD(ContextFixture, "what is known about pointers") {
+TEST_CASE_METHOD(ContextFixture, "returns attributes of pointers") {
   CUdeviceptr memory = 0;
   REQUIRE_OK(cuMemAlloc_v2(&memory, 5000));
   CUdeviceptr base = 0;

@@ -15,7 +15,7 @@ void CUDA_CB wait_for_word(void* word) {
 
 }  // namespace
 
-TEST_CASE_METHOD(QueueFixture, "a full queue blocks the thread that enqueues, and others of the context") {
+TEST_CASE_METHOD(QueueFixture, "a full queue blocks the enqueueing thread and other threads of the context") {
   CUevent event = nullptr;
   REQUIRE_OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
   REQUIRE_OK(cuEventRecord(event, first));
@@ -45,7 +45,7 @@ TEST_CASE_METHOD(QueueFixture, "a full queue blocks the thread that enqueues, an
   CHECK(values[1] == 3);
 }
 
-TEST_CASE_METHOD(QueueFixture, "a queue has room again as its operations complete") {
+TEST_CASE_METHOD(QueueFixture, "completed operations free entries of a queue") {
   for (int round = 0; round < 3; ++round) {
     std::atomic_ref(*word).store(0);
     fill_first();
@@ -54,7 +54,7 @@ TEST_CASE_METHOD(QueueFixture, "a queue has room again as its operations complet
   }
 }
 
-TEST_CASE_METHOD(QueueFixture, "the launch of a graph is one operation in its queue") {
+TEST_CASE_METHOD(QueueFixture, "a graph launch is one operation in its queue") {
   REQUIRE_OK(cuStreamBeginCapture_v2(second, CU_STREAM_CAPTURE_MODE_GLOBAL));
   for (int i = 0; i < 10; ++i) REQUIRE_OK(cuMemsetD32Async(memory, 1, 1, second));
   CUgraph graph = nullptr;
@@ -94,12 +94,12 @@ struct SharedQueueFixture : QueueFixture {
 
 }  // namespace
 
-TEST_CASE_METHOD(SharedQueueFixture, "a stream that waits for a value holds up one that shares its queue") {
+TEST_CASE_METHOD(SharedQueueFixture, "a stream that waits for a value blocks a stream that shares its queue") {
   park_first();
   CHECK(!passes());
 }
 
-TEST_CASE_METHOD(SharedQueueFixture, "an operation that waits for its stream holds up those behind it in the queue") {
+TEST_CASE_METHOD(SharedQueueFixture, "an operation that waits for its stream blocks the operations behind it in the queue") {
   CUmodule module = nullptr;
   CUfunction spin = nullptr;
   REQUIRE_OK(cuModuleLoadData(&module, kKernels));
@@ -117,12 +117,12 @@ TEST_CASE_METHOD(SharedQueueFixture, "an operation that waits for its stream hol
   }
 }
 
-TEST_CASE_METHOD(SharedQueueFixture, "a host function holds up a stream that shares its queue") {
+TEST_CASE_METHOD(SharedQueueFixture, "a host function blocks a stream that shares its queue") {
   REQUIRE_OK(cuLaunchHostFunc(first, wait_for_word, word));
   CHECK(!passes());
 }
 
-TEST_CASE_METHOD(SharedQueueFixture, "a stream that waits for an event holds up one that shares its queue") {
+TEST_CASE_METHOD(SharedQueueFixture, "a stream that waits for an event blocks a stream that shares its queue") {
   CUstream third = nullptr;
   CUevent event = nullptr;
   REQUIRE_OK(cuStreamCreate(&third, CU_STREAM_NON_BLOCKING));  // shares the queue of `second`
@@ -134,13 +134,13 @@ TEST_CASE_METHOD(SharedQueueFixture, "a stream that waits for an event holds up 
   CHECK(!passes());
 }
 
-TEST_CASE_METHOD(SharedQueueFixture, "a destroyed stream holds up a queue until its operations are done") {
+TEST_CASE_METHOD(SharedQueueFixture, "a destroyed stream blocks its queue until its operations are complete") {
   park_first();
   REQUIRE_OK(cuStreamDestroy_v2(first));
   CHECK(!passes());
 }
 
-TEST_CASE_METHOD(SharedQueueFixture, "a stream cannot release one in front of it in their queue") {
+TEST_CASE_METHOD(SharedQueueFixture, "a stream cannot release a waiting operation before it in a shared queue") {
   park_first();
   REQUIRE_OK(cuStreamWriteValue32_v2(shares_first, wait_address(), 1, 0));
   CHECK(std::atomic_ref(*word).load() == 0);
@@ -148,7 +148,7 @@ TEST_CASE_METHOD(SharedQueueFixture, "a stream cannot release one in front of it
   REQUIRE_OK(cuCtxSynchronize());
 }
 
-TEST_CASE_METHOD(QueueFixture, "destroying a context lets a thread go that a full queue blocks") {
+TEST_CASE_METHOD(QueueFixture, "destroying a context releases a thread that a full queue blocks") {
   fill_first();
   BlockedCall full(context, [&] { return cuMemsetD32Async(memory, 2, 1, first); });
   REQUIRE(full.blocks());

@@ -12,7 +12,7 @@ namespace {
 
 }  // namespace
 
-TEST_CASE_METHOD(ContextFixture, "a queue without a bound takes everything, and a long chain keeps the stack flat") {
+TEST_CASE_METHOD(ContextFixture, "an unbounded queue accepts a long chain of operations without deep recursion") {
   void* word = nullptr;
   REQUIRE_OK(cuMemHostAlloc(&word, 4096, 0));
   *static_cast<uint32_t*>(word) = 0;
@@ -29,7 +29,7 @@ TEST_CASE_METHOD(ContextFixture, "a queue without a bound takes everything, and 
   CHECK(value == 99'999);
 }
 
-TEST_CASE_METHOD(ContextFixture, "streams that share a queue pass each other") {
+TEST_CASE_METHOD(ContextFixture, "streams that share a queue do not block each other") {
   void* word = nullptr;
   REQUIRE_OK(cuMemHostAlloc(&word, 4096, 0));
   *static_cast<uint32_t*>(word) = 0;
@@ -45,14 +45,14 @@ TEST_CASE_METHOD(ContextFixture, "streams that share a queue pass each other") {
   REQUIRE_OK(cuStreamSynchronize(first));
 }
 
-TEST_CASE_METHOD(ContextFixture, "host functions call CUDA") {
+TEST_CASE_METHOD(ContextFixture, "host functions may call CUDA") {
   CUresult result = CUDA_ERROR_UNKNOWN;
   REQUIRE_OK(cuLaunchHostFunc(nullptr, [](void* to) { *static_cast<CUresult*>(to) = cuCtxSetCurrent(nullptr); }, &result));
   REQUIRE_OK(cuCtxSynchronize());
   CHECK(result == CUDA_SUCCESS);
 }
 
-TEST_CASE_METHOD(ContextFixture, "kernels are loaded and limits set beside work") {
+TEST_CASE_METHOD(ContextFixture, "loading kernels and setting limits do not wait for running work") {
   void* word = nullptr;
   REQUIRE_OK(cuMemHostAlloc(&word, 4096, 0));
   *static_cast<uint32_t*>(word) = 0;

@@ -46,7 +46,7 @@ void CUDA_CB add_one(void* counter) {
 
 }  // namespace
 
-TEST_CASE_METHOD(StreamFixture, "a stream runs in order and others pass it") {
+TEST_CASE_METHOD(StreamFixture, "operations of a stream run in order and other streams overtake it") {
   CUstream a = stream(CU_STREAM_NON_BLOCKING), b = stream(CU_STREAM_NON_BLOCKING);
   CUdeviceptr flag = 0;
   REQUIRE_OK(cuMemHostGetDevicePointer_v2(&flag, word, 0));
@@ -65,7 +65,7 @@ TEST_CASE_METHOD(StreamFixture, "a stream runs in order and others pass it") {
   CHECK(out[1] == 6);
 }
 
-TEST_CASE_METHOD(StreamFixture, "values are waited for and written in all their forms") {
+TEST_CASE_METHOD(StreamFixture, "stream memory operations wait for values and write values in all forms") {
   CUstream s = stream(CU_STREAM_NON_BLOCKING), other = stream(CU_STREAM_NON_BLOCKING);
   REQUIRE_OK(cuStreamWaitValue32_v2(s, memory, 10, CU_STREAM_WAIT_VALUE_GEQ));
   REQUIRE_OK(cuStreamWriteValue32_v2(s, memory + 4, 1, 0));
@@ -91,7 +91,7 @@ TEST_CASE_METHOD(StreamFixture, "values are waited for and written in all their 
   CHECK(cuStreamWaitValue32_v2(s, memory, 1, 77) == CUDA_ERROR_INVALID_VALUE);
 }
 
-TEST_CASE_METHOD(StreamFixture, "the legacy default stream orders the blocking streams, not the others") {
+TEST_CASE_METHOD(StreamFixture, "the legacy default stream synchronises with blocking streams only") {
   CUstream blocking = stream(0), second = stream(0), free = stream(CU_STREAM_NON_BLOCKING);
   Gate gate;
   REQUIRE_OK(cuLaunchHostFunc(blocking, Gate::wait, &gate));
@@ -111,7 +111,7 @@ TEST_CASE_METHOD(StreamFixture, "the legacy default stream orders the blocking s
   REQUIRE_OK(cuCtxSynchronize());
 }
 
-TEST_CASE_METHOD(StreamFixture, "per-thread default streams are one for each thread") {
+TEST_CASE_METHOD(StreamFixture, "each thread has its own per-thread default stream") {
   Gate gate;
   REQUIRE_OK(cuLaunchHostFunc_ptsz(nullptr, Gate::wait, &gate));
   CHECK(cuStreamQuery_ptsz(nullptr) == CUDA_ERROR_NOT_READY);
@@ -130,7 +130,7 @@ TEST_CASE_METHOD(StreamFixture, "per-thread default streams are one for each thr
   REQUIRE_OK(cuStreamSynchronize_ptsz(nullptr));
 }
 
-TEST_CASE_METHOD(StreamFixture, "events order streams and tell the time between them") {
+TEST_CASE_METHOD(StreamFixture, "events order streams and measure elapsed time") {
   CUstream a = stream(CU_STREAM_NON_BLOCKING), b = stream(CU_STREAM_NON_BLOCKING);
   CUevent start = nullptr, end = nullptr, untimed = nullptr;
   REQUIRE_OK(cuEventCreate(&start, 0));
@@ -208,7 +208,7 @@ TEST_CASE_METHOD(StreamFixture, "host functions and callbacks must not call CUDA
   CHECK(callback.results == refused);
 }
 
-TEST_CASE_METHOD(StreamFixture, "a destroyed stream finishes what it was given") {
+TEST_CASE_METHOD(StreamFixture, "a destroyed stream completes its enqueued work") {
   CUstream s = stream(0);
   Gate gate;
   std::atomic<int> count{0};
@@ -222,7 +222,7 @@ TEST_CASE_METHOD(StreamFixture, "a destroyed stream finishes what it was given")
   CHECK(count == 1);
 }
 
-TEST_CASE_METHOD(StreamFixture, "a context that is destroyed lets go of a stream that waits in vain") {
+TEST_CASE_METHOD(StreamFixture, "destroying a context releases a stream whose wait never ends") {
   CUcontext other = nullptr;
   REQUIRE_OK(cuCtxCreate_v2(&other, 0, 0));
   CUstream s = stream(0);
@@ -234,7 +234,7 @@ TEST_CASE_METHOD(StreamFixture, "a context that is destroyed lets go of a stream
   REQUIRE_OK(cuCtxSynchronize());
 }
 
-TEST_CASE_METHOD(StreamFixture, "memory unmapped under a waiting stream is an error of its context alone") {
+TEST_CASE_METHOD(StreamFixture, "unmapping memory that a stream waits on fails only its context") {
   CUcontext other = nullptr;
   REQUIRE_OK(cuCtxCreate_v2(&other, 0, 0));
   CUstream s = stream(0);
@@ -292,7 +292,7 @@ TEST_CASE_METHOD(StreamFixture, "many threads use one context") {
   REQUIRE_OK(cuCtxSynchronize());
 }
 
-TEST_CASE_METHOD(StreamFixture, "wild handles are noticed") {
+TEST_CASE_METHOD(StreamFixture, "rejects invalid handles") {
   for (const uint64_t wild : {uint64_t{3}, uint64_t{0xdeadbeef}, uint64_t{0x0200'0000'1000'0010}, UINT64_MAX,
                               reinterpret_cast<uint64_t>(context)}) {
     const auto s = reinterpret_cast<CUstream>(wild);

@@ -149,7 +149,7 @@ CUDA_RESOURCE_DESC of(CUarray array) {
 
 }  // namespace
 
-TEST_CASE_METHOD(TextureFixture, "a module's texture reference is bound, changed and unbound") {
+TEST_CASE_METHOD(TextureFixture, "binds and changes and unbinds a module's texture reference") {
   CUtexref reference = nullptr, again = nullptr;
   CHECK(cuModuleGetTexRef(&reference, module, "board") == CUDA_ERROR_NOT_FOUND);
   CHECK(cuModuleGetTexRef(&reference, module, "nothing") == CUDA_ERROR_NOT_FOUND);
@@ -200,7 +200,7 @@ TEST_CASE_METHOD(TextureFixture, "a module's texture reference is bound, changed
   CHECK(run("look", {&out, &x, &y}) == CUDA_ERROR_ILLEGAL_ADDRESS);  // nothing is bound
 }
 
-TEST_CASE_METHOD(TextureFixture, "surfaces are reduced into, written in their format and asked about") {
+TEST_CASE_METHOD(TextureFixture, "surfaces support reductions and formatted writes and queries") {
   CUsurfref reference = nullptr;
   REQUIRE_OK(cuModuleGetSurfRef(&reference, module, "board"));
   const CUarray plain = make_array(8, 4, CU_AD_FORMAT_UNSIGNED_INT32, 1);
@@ -300,7 +300,7 @@ TEST_CASE_METHOD(TextureFixture, "mirrored coordinates keep their precision howe
   for (const float x : {-0.5f, -7000000.5f}) CHECK(at(x) == 3);  // in a mirrored period the offset leads to column 0
 }
 
-TEST_CASE_METHOD(TextureFixture, "destroyed textures and surfaces serve the kernels that were launched before") {
+TEST_CASE_METHOD(TextureFixture, "kernels launched before can use destroyed textures and surfaces") {
   const CUarray array = make_array(4, 4, CU_AD_FORMAT_FLOAT, 1), 
                 board = make_array(4, 1, static_cast<CUarray_format>(0xc8), 4, CUDA_ARRAY3D_SURFACE_LDST);  // SNORM_INT8X4
   std::vector<float> values(16, 6);
@@ -342,7 +342,7 @@ TEST_CASE_METHOD(TextureFixture, "destroyed textures and surfaces serve the kern
   CHECK(run("edges", {&out, &texture, &x}) == CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
-TEST_CASE_METHOD(ContextFixture, "memory of arrays is the device's, and comes back") {
+TEST_CASE_METHOD(ContextFixture, "arrays are charged to the device until they are destroyed") {
   size_t before = 0, with = 0, after = 0, total = 0;
   REQUIRE_OK(cuMemGetInfo_v2(&before, &total));
   const CUarray array = make_array(1024, 1024, CU_AD_FORMAT_FLOAT, 4);
@@ -362,7 +362,7 @@ TEST_CASE_METHOD(ContextFixture, "memory of arrays is the device's, and comes ba
   CHECK(cuArray3DCreate_v2(&huge, &wanted) == CUDA_ERROR_OUT_OF_MEMORY);
 }
 
-TEST_CASE_METHOD(ContextFixture, "a texture has the number that was wished for, where nothing else has it") {
+TEST_CASE_METHOD(ContextFixture, "a texture gets the requested handle if it is free") {
   CUDA_RESOURCE_DESC resource{};
   resource.resType = CU_RESOURCE_TYPE_ARRAY;
   resource.res.array.hArray = make_array(8, 8, CU_AD_FORMAT_FLOAT, 1);

@@ -11,7 +11,7 @@ CUmemAllocationProp properties() {
 const CUmemAccessDesc kReadWrite{{CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
 }  // namespace
 
-TEST_CASE_METHOD(ContextFixture, "one piece of memory at two chosen addresses") {
+TEST_CASE_METHOD(ContextFixture, "maps one allocation at two chosen addresses") {
   const CUmemAllocationProp prop = properties();
   size_t granularity = 0;
   REQUIRE_OK(cuMemGetAllocationGranularity(&granularity, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
@@ -58,7 +58,7 @@ TEST_CASE_METHOD(ContextFixture, "one piece of memory at two chosen addresses") 
   REQUIRE_OK(cuMemAddressFree(second, 4 * kGranule));
 }
 
-TEST_CASE_METHOD(ContextFixture, "physical memory is charged until its last mapping goes") {
+TEST_CASE_METHOD(ContextFixture, "physical memory is charged until its last mapping is removed") {
   const CUmemAllocationProp prop = properties();
   size_t before = 0, now = 0, total = 0;
   REQUIRE_OK(cuMemGetInfo_v2(&before, &total));
@@ -77,7 +77,7 @@ TEST_CASE_METHOD(ContextFixture, "physical memory is charged until its last mapp
   REQUIRE_OK(cuMemAddressFree(address, 200 << 20));
 }
 
-TEST_CASE_METHOD(ContextFixture, "a copy runs across mappings that touch") {
+TEST_CASE_METHOD(ContextFixture, "a copy spans adjacent mappings") {
   const CUmemAllocationProp prop = properties();
   CUdeviceptr address = 0;
   REQUIRE_OK(cuMemAddressReserve(&address, 2 * kGranule, 0, 0, 0));
@@ -111,7 +111,7 @@ TEST_CASE_METHOD(ContextFixture, "the CPU gets no access to device memory") {
   CHECK(direct == 0);
 }
 
-TEST_CASE_METHOD(ContextFixture, "memory of mappings and of pools has no handle for other processes") {
+TEST_CASE_METHOD(ContextFixture, "cuIpcGetMemHandle rejects memory of mappings and pools") {
   const CUmemAllocationProp prop = properties();
   CUmemGenericAllocationHandle memory = 0;
   CUdeviceptr mapped = 0, pooled = 0, plain = 0;
