@@ -63,7 +63,7 @@ softgpu_copy_failed:
         .size   softgpu_copy_checked, .-softgpu_copy_checked
 #endif
 
-// Also when this file is for another processor: the linker takes its absence for a wish for an executable stack.
+// Emitted for every processor: without this section the linker makes the stack executable.
 #if defined(__ELF__)
         .section .note.GNU-stack, "", %progbits
 #endif

@@ -29,7 +29,7 @@ softgpu_context_restore:
         popq    %rbx
         popq    %rbp
         popq    %rcx
-        jmpq    *%rcx           // not ret: the return predictor knows nothing of other stacks
+        jmpq    *%rcx           // not ret: it would mispredict, as the return stack belongs to the other stack
         .size   softgpu_context_restore, .-softgpu_context_restore
         .size   softgpu_context_switch, .-softgpu_context_switch
 
@@ -51,7 +51,7 @@ softgpu_copy_failed:
         .size   softgpu_copy_checked, .-softgpu_copy_checked
 #endif
 
-// Also when this file is for another processor: the linker takes its absence for a wish for an executable stack.
+// Emitted for every processor: without this section the linker makes the stack executable.
 #if defined(__ELF__)
         .section .note.GNU-stack, "", %progbits
 #endif
