@@ -241,7 +241,7 @@ void Worker::count_finished() {
 void Worker::hold_turn() {
   DeviceTurns* turns = pool_.turns();
   if (turns == nullptr) return;
-  if (holds_turn_ && !turns->still_mine()) drop_turn();
+  if (holds_turn_ && !turns->keeps_turn()) drop_turn();
   if (holds_turn_) return;
   turns->acquire();
   holds_turn_ = true;

@@ -164,22 +164,22 @@ void release_addresses(uint64_t address, uint64_t size) { allocator().release(ad
 
 bool addresses_allocated(uint64_t address, uint64_t size) { return allocator().covers(address, size); }
 
-bool back_with_fresh_pages(uint64_t address, uint64_t size, int protection, bool huge_pages) {
+bool map_fresh_pages(uint64_t address, uint64_t size, int protection, bool huge_pages) {
   void* wished = reinterpret_cast<void*>(address);
   if (mmap(wished, size, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != wished) return false;
   if (huge_pages && size >= kGranule) madvise(wished, size, MADV_HUGEPAGE);
   return true;
 }
 
-bool back_with_nothing(uint64_t address, uint64_t size) {
-  return back_with_fresh_pages(address, size, PROT_NONE, false);
+bool map_inaccessible(uint64_t address, uint64_t size) {
+  return map_fresh_pages(address, size, PROT_NONE, false);
 }
 
 std::optional<uint64_t> allocate_host(uint64_t size, uint64_t alignment, bool huge_pages) {
   if (huge_pages && size >= kGranule) alignment = std::max(alignment, kGranule);
   const auto address = allocate_addresses(size, alignment, 0);
   if (!address) return std::nullopt;
-  if (!back_with_fresh_pages(*address, round_up(size, page_bytes()), PROT_READ | PROT_WRITE, huge_pages)) {
+  if (!map_fresh_pages(*address, round_up(size, page_bytes()), PROT_READ | PROT_WRITE, huge_pages)) {
     free_addresses(*address, size);
     return std::nullopt;
   }
@@ -188,7 +188,7 @@ std::optional<uint64_t> allocate_host(uint64_t size, uint64_t alignment, bool hu
 
 void free_host(uint64_t address, uint64_t size) {
   if (!addresses_allocated(address, size)) return;
-  back_with_nothing(address, round_up(size, page_bytes()));
+  map_inaccessible(address, round_up(size, page_bytes()));
   free_addresses(address, size);
 }
 

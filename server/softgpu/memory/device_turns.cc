@@ -36,13 +36,13 @@ class Turns final : public DeviceTurns {
   void acquire() override {
     std::unique_lock lock(mutex_);
     // An expired slice ends when the last thread has released it; a thread that joined now would prolong it.
-    changed_.wait(lock, [this] { return !obtaining_ && !(held_ > 0 && expired_); });
+    changed_.wait(lock, [this] { return !negotiating_ && !(held_ > 0 && expired_); });
     if (held_++ > 0) return;
-    obtaining_ = true;
+    negotiating_ = true;
     lock.unlock();
-    obtain();
+    wait_for_turn();
     lock.lock();
-    obtaining_ = false;
+    negotiating_ = false;
     expired_ = false;
     slice_end_ = now() + kSliceNanoseconds;
     changed_.notify_all();
@@ -51,11 +51,11 @@ class Turns final : public DeviceTurns {
   void release() override {
     std::lock_guard lock(mutex_);
     if (--held_ > 0) return;
-    hand_on();
+    pass_turn();
     changed_.notify_all();
   }
 
-  bool still_mine() override {
+  bool keeps_turn() override {
     // If the turn was taken away as overdue, this process has to acquire it again, even if it is free and no
     // process waits.
     const bool held = state_.holder.load(std::memory_order_relaxed) == me_ + 1;
@@ -79,14 +79,14 @@ class Turns final : public DeviceTurns {
       state_.waiting[slot / 64].fetch_and(~bit);
     }
   }
-  bool take(uint32_t from) {
+  bool try_take_turn(uint32_t from) {
     if (!state_.holder.compare_exchange_strong(from, me_ + 1)) return false;
     state_.turn.fetch_add(1);
     return true;
   }
 
-  void obtain() {
-    if (!anyone_waits() && take(0)) return;
+  void wait_for_turn() {
+    if (!anyone_waits() && try_take_turn(0)) return;
     auto& word = state_.slots[me_].wake;
     set_waiting(me_, true);
     uint32_t watched_turn = state_.turn;
@@ -94,18 +94,18 @@ class Turns final : public DeviceTurns {
     for (;;) {
       const uint32_t seen = word;
       const uint32_t holder = state_.holder;
-      if (holder == me_ + 1 || (holder == 0 && take(0))) break;
+      if (holder == me_ + 1 || (holder == 0 && try_take_turn(0))) break;
       const uint64_t time = now();
       if (const uint32_t turn = state_.turn; turn != watched_turn) {
         watched_turn = turn;
         watched_since = time;
       }
       // Take over from a holder that has died or is stuck in one endless block.
-      if (holder != 0 && (!file_.alive(holder - 1) || time - watched_since > kOverdueNanoseconds)) {
-        if (take(holder)) break;
+      if (holder != 0 && (!file_.is_slot_alive(holder - 1) || time - watched_since > kTurnTimeoutNanoseconds)) {
+        if (try_take_turn(holder)) break;
         continue;
       }
-      wait_on(word, seen, kOverdueNanoseconds / 4);
+      wait_on(word, seen, kTurnTimeoutNanoseconds / 4);
     }
     set_waiting(me_, false);
   }
@@ -124,13 +124,13 @@ class Turns final : public DeviceTurns {
         continue;
       }
       if (slot == me_) continue;
-      if (file_.alive(slot)) return slot;
+      if (file_.is_slot_alive(slot)) return slot;
       set_waiting(slot, false);
     }
     return std::nullopt;
   }
 
-  void hand_on() {
+  void pass_turn() {
     uint32_t holder = me_ + 1;
     auto next = next_waiting();
     if (!next) {
@@ -153,7 +153,7 @@ class Turns final : public DeviceTurns {
   std::mutex mutex_;
   std::condition_variable changed_;
   uint32_t held_ = 0;        // acquires of this process that are not released
-  bool obtaining_ = false;   // one thread negotiates with the other processes, the rest wait for it
+  bool negotiating_ = false;   // one thread negotiates with the other processes, the rest wait for it
   std::atomic<bool> expired_{false};
   std::atomic<uint64_t> slice_end_{0};
 };

@@ -31,12 +31,12 @@ int protection_of(Access access) {
 }
 
 std::atomic<bool> dirty{false};
-constexpr unsigned char kDirt = 0xdb;
+constexpr unsigned char kDirtyByte = 0xdb;
 
 // Fills the memory mapped at `address`; `access` is its protection before and afterwards.
 void make_dirty(uint64_t address, uint64_t size, Access access) {
   void* const start = reinterpret_cast<void*>(address);
-  if (mprotect(start, size, PROT_READ | PROT_WRITE) == 0) std::memset(start, kDirt, size);
+  if (mprotect(start, size, PROT_READ | PROT_WRITE) == 0) std::memset(start, kDirtyByte, size);
   mprotect(start, size, protection_of(access));
 }
 
@@ -60,8 +60,8 @@ class MappedMemory final : public Memory {
   uint64_t mapped_size() const { return round_up(size_, page_bytes()); }
 
   // These must be called with the table's mutex held.
-  bool place(uint64_t offset, uint64_t address, uint64_t size, Access access);
-  bool leave(uint64_t address, uint64_t size, bool last_reference);
+  bool map_at(uint64_t offset, uint64_t address, uint64_t size, Access access);
+  bool unmap_at(uint64_t address, uint64_t size, bool last_reference);
   bool label(MemoryLabel label);
   int file() const { return file_; }
 
@@ -101,7 +101,7 @@ struct Table {
   }
   // Finds the mappings that make up exactly this range. Returns false if the range cuts a mapping or has a
   // gap.
-  bool whole(uint64_t address, uint64_t size, Iterator* first, Iterator* end) {
+  bool find_exact_mappings(uint64_t address, uint64_t size, Iterator* first, Iterator* end) {
     Iterator at = mappings.find(address);
     *first = at;
     uint64_t covered = 0;
@@ -133,7 +133,7 @@ bool move_pages(uint64_t from, uint64_t to, uint64_t size) {
     moved = mremap(source, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, reinterpret_cast<void*>(to));
   }
   if (moved == MAP_FAILED) return false;
-  back_with_nothing(from, size);
+  map_inaccessible(from, size);
   return true;
 }
 
@@ -159,7 +159,7 @@ __attribute__((no_sanitize("thread"))) bool all_zero(const char* bytes, uint64_t
 
 MappedMemory::~MappedMemory() {
   if (state_ == State::parked) {
-    back_with_nothing(home_, mapped_size());
+    map_inaccessible(home_, mapped_size());
     release_addresses(home_, mapped_size());
   }
   if (file_ >= 0) close(file_);
@@ -178,7 +178,7 @@ bool MappedMemory::move_to_file() {
   if (state_ == State::fresh && dirty) {
     void* const start = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (start != MAP_FAILED) {
-      std::memset(start, kDirt, size);
+      std::memset(start, kDirtyByte, size);
       munmap(start, size);
     }
   }
@@ -205,7 +205,7 @@ bool MappedMemory::move_to_file() {
       return false;
     }
     if (state_ == State::parked) {
-      back_with_nothing(home_, size);
+      map_inaccessible(home_, size);
       release_addresses(home_, size);
     }
   }
@@ -226,10 +226,10 @@ bool MappedMemory::label(MemoryLabel label) {
          fcntl(file_, F_ADD_SEALS, kSeals) == 0;
 }
 
-bool MappedMemory::place(uint64_t offset, uint64_t address, uint64_t size, Access access) {
+bool MappedMemory::map_at(uint64_t offset, uint64_t address, uint64_t size, Access access) {
   const bool whole = offset == 0 && size == mapped_size();
   if (whole && state_ == State::fresh) {
-    if (!back_with_fresh_pages(address, size, protection_of(access), true)) return false;
+    if (!map_fresh_pages(address, size, protection_of(access), true)) return false;
     // Keep fork() from making every page copy-on-write.
     madvise(reinterpret_cast<void*>(address), size, MADV_DONTFORK);
     if (dirty) make_dirty(address, size, access);
@@ -247,11 +247,11 @@ bool MappedMemory::place(uint64_t offset, uint64_t address, uint64_t size, Acces
   return true;
 }
 
-bool MappedMemory::leave(uint64_t address, uint64_t size, bool last_reference) {
-  if (state_ == State::shared) return back_with_nothing(address, size);
+bool MappedMemory::unmap_at(uint64_t address, uint64_t size, bool last_reference) {
+  if (state_ == State::shared) return map_inaccessible(address, size);
   if (last_reference) {
     state_ = State::fresh;
-    return back_with_nothing(address, size);
+    return map_inaccessible(address, size);
   }
   // The content outlives the mapping, so park the pages elsewhere.
   const auto parking = allocate_addresses(size, std::min(size & -size, kGranule), 0);
@@ -262,7 +262,7 @@ bool MappedMemory::leave(uint64_t address, uint64_t size, bool last_reference) {
     return true;
   }
   if (parking) release_addresses(*parking, size);
-  return move_to_file() && back_with_nothing(address, size);
+  return move_to_file() && map_inaccessible(address, size);
 }
 
 }  // namespace
@@ -311,7 +311,7 @@ bool map_memory(const std::shared_ptr<Memory>& memory, uint64_t offset, uint64_t
   auto& t = table();
   std::lock_guard lock(t.mutex);
   if (t.overlaps(address, size)) return false;
-  if (!mapped->place(offset, address, size, access)) return false;
+  if (!mapped->map_at(offset, address, size, access)) return false;
   t.mappings.emplace(address, Mapping{size, offset, access, std::move(mapped)});
   return true;
 }
@@ -322,10 +322,10 @@ bool unmap_memory(uint64_t address, uint64_t size) {
   std::map<uint64_t, Mapping> gone;
   std::lock_guard lock(t.mutex);
   Table::Iterator at, end;
-  if (size == 0 || !t.whole(address, size, &at, &end)) return false;
+  if (size == 0 || !t.find_exact_mappings(address, size, &at, &end)) return false;
   while (at != end) {
     auto& mapping = at->second;
-    if (!mapping.memory->leave(at->first, mapping.size, mapping.memory.use_count() == 1)) return false;
+    if (!mapping.memory->unmap_at(at->first, mapping.size, mapping.memory.use_count() == 1)) return false;
     gone.insert(t.mappings.extract(at++));
   }
   return true;
@@ -336,7 +336,7 @@ bool protect_memory(uint64_t address, uint64_t size, bool readable, bool writabl
   auto& t = table();
   std::lock_guard lock(t.mutex);
   Table::Iterator first, end;
-  if (size == 0 || !t.whole(address, size, &first, &end)) return false;
+  if (size == 0 || !t.find_exact_mappings(address, size, &first, &end)) return false;
   if (mprotect(reinterpret_cast<void*>(address), size, protection_of(access)) != 0) return false;
   for (auto at = first; at != end; ++at) {
     at->second.access = access;

@@ -11,7 +11,7 @@ bool anything_mapped(uint64_t address, uint64_t size);
 // As free_addresses, for addresses known to have no mappings.
 void release_addresses(uint64_t address, uint64_t size);
 // Replace the mapping of the range by fresh private pages, or by a reservation without memory.
-bool back_with_fresh_pages(uint64_t address, uint64_t size, int protection, bool huge_pages);
-bool back_with_nothing(uint64_t address, uint64_t size);
+bool map_fresh_pages(uint64_t address, uint64_t size, int protection, bool huge_pages);
+bool map_inaccessible(uint64_t address, uint64_t size);
 
 }  // namespace gpupool::softgpu

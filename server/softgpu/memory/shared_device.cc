@@ -34,7 +34,7 @@ class OpenDevice final : public SharedDevice, public std::enable_shared_from_thi
   uint64_t total_bytes() const override { return file_.state().total_bytes; }
 
   uint64_t free_bytes() const override {
-    file_.wipe_dead();
+    file_.clear_dead_slots();
     const uint64_t used = charged(), total = total_bytes();
     return used < total ? total - used : 0;
   }
@@ -42,9 +42,9 @@ class OpenDevice final : public SharedDevice, public std::enable_shared_from_thi
   uint64_t process_bytes() const override { return file_.state().slots[file_.slot()].charged; }
 
   std::shared_ptr<Memory> allocate(uint64_t size) override {
-    if (size == 0 || size > total_bytes() || !file_.mine()) return nullptr;
+    if (size == 0 || size > total_bytes() || !file_.in_owner_process()) return nullptr;
     if (!try_charge(size)) {
-      file_.wipe_dead();
+      file_.clear_dead_slots();
       if (!try_charge(size)) return nullptr;
     }
     const auto charge = std::make_shared<Charge>(shared_from_this(), size);
@@ -72,9 +72,9 @@ class OpenDevice final : public SharedDevice, public std::enable_shared_from_thi
   std::shared_ptr<Memory> import_memory(int descriptor, bool* refused) override {
     *refused = false;
     const auto label = read_label(descriptor);
-    if (!label || label->device != key() || !file_.mine()) return nullptr;
+    if (!label || label->device != key() || !file_.in_owner_process()) return nullptr;
     const auto charge = std::make_shared<Charge>(shared_from_this(), label->size);
-    if (!hold(label->id, label->size)) {
+    if (!add_reference(label->id, label->size)) {
       *refused = true;
       return nullptr;
     }
@@ -86,13 +86,13 @@ class OpenDevice final : public SharedDevice, public std::enable_shared_from_thi
   }
 
   std::shared_ptr<SharedEvent> make_event() override {
-    if (!file_.mine()) return nullptr;
+    if (!file_.in_owner_process()) return nullptr;
     if (auto event = make_shared_event(file_, shared_from_this())) return event;
-    file_.wipe_dead();
+    file_.clear_dead_slots();
     return make_shared_event(file_, shared_from_this());
   }
   std::shared_ptr<SharedEvent> open_event(const SharedEventName& name) override {
-    return file_.mine() ? open_shared_event(file_, name, shared_from_this()) : nullptr;
+    return file_.in_owner_process() ? open_shared_event(file_, name, shared_from_this()) : nullptr;
   }
 
   DeviceTurns& turns() override { return *turns_; }
@@ -102,13 +102,13 @@ class OpenDevice final : public SharedDevice, public std::enable_shared_from_thi
     parked_ += file_.state().slots[file_.slot()].charged.exchange(0);
   }
   bool unpark() override {
-    file_.wipe_dead();
+    file_.clear_dead_slots();
     const std::lock_guard lock(parked_mutex_);
     if (parked_ != 0 && !try_charge(parked_)) return false;
     parked_ = 0;
     return true;
   }
-  void prepare_to_die() { file_.prepare_to_die(); }
+  void leave_at_exit() { file_.leave_at_exit(); }
 
  private:
   // The charge of one Memory object: to this process alone or, if id is not 0, one of the holders of shared
@@ -117,7 +117,7 @@ class OpenDevice final : public SharedDevice, public std::enable_shared_from_thi
     Charge(std::shared_ptr<OpenDevice> device, uint64_t size) : device(std::move(device)), size(size) {}
     void end() {
       device->forget(memory);
-      if (id != 0) device->let_go(id);
+      if (id != 0) device->drop_reference(id);
       else device->uncharge(size);
     }
     const std::shared_ptr<OpenDevice> device;
@@ -147,7 +147,7 @@ class OpenDevice final : public SharedDevice, public std::enable_shared_from_thi
     ++holdings_[id];
     return true;
   }
-  bool hold(uint64_t id, uint64_t size) {
+  bool add_reference(uint64_t id, uint64_t size) {
     std::lock_guard lock(holdings_mutex_);
     const auto join = [&] {
       if (file_.state().shared.join(id, file_.slot())) return true;
@@ -159,11 +159,11 @@ class OpenDevice final : public SharedDevice, public std::enable_shared_from_thi
     ++holdings_[id];
     return true;
   }
-  void let_go(uint64_t id) {
+  void drop_reference(uint64_t id) {
     std::lock_guard lock(holdings_mutex_);
     if (--holdings_[id] != 0) return;
     holdings_.erase(id);
-    if (file_.mine()) file_.state().shared.leave(id, file_.slot());
+    if (file_.in_owner_process()) file_.state().shared.leave(id, file_.slot());
   }
   uint64_t charged() const {
     uint64_t sum = file_.state().shared.bytes(0);
@@ -179,7 +179,7 @@ class OpenDevice final : public SharedDevice, public std::enable_shared_from_thi
     });
   }
   void uncharge(uint64_t size) {
-    if (!file_.mine()) return;
+    if (!file_.in_owner_process()) return;
     const std::lock_guard lock(parked_mutex_);
     if (parked_ >= size) parked_ -= size;
     else file_.state().slots[file_.slot()].charged -= size;
@@ -231,7 +231,7 @@ void at_exit() {
   for (auto& [path, entry] : r.entries) {
     if (entry.owner != getpid()) continue;
     if (const auto device = entry.device.lock()) {
-      device->prepare_to_die();
+      device->leave_at_exit();
       r.kept.push_back(device);  // closing it needs the registry's mutex
     }
   }

@@ -16,20 +16,20 @@
 namespace gpupool::softgpu {
 
 // Time slices. A process must hold the turn while blocks of its grids run; between blocks it calls
-// still_mine().
+// keeps_turn().
 class DeviceTurns {
  public:
   static constexpr uint64_t kSliceNanoseconds = 2'000'000;
   // A holder that keeps the turn this long after its slice (one endless block) loses it: the waiting process
   // continues beside it, approximating a GPU's preemption.
-  static constexpr uint64_t kOverdueNanoseconds = 50'000'000;
+  static constexpr uint64_t kTurnTimeoutNanoseconds = 50'000'000;
 
   virtual ~DeviceTurns() = default;
   virtual void acquire() = 0;        // blocks until this process has the turn; calls nest
   virtual void release() = 0;
   // Returns false if the slice (kSliceNanoseconds) is over and another process waits, or if the turn was
   // taken away; the caller then calls release() and acquire(). Costs a few loads if no process waits.
-  virtual bool still_mine() = 0;
+  virtual bool keeps_turn() = 0;
 };
 
 class SharedDevice {

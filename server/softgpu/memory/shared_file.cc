@@ -53,11 +53,11 @@ bool SharedFile::locked_elsewhere(int64_t byte) const {
   return fcntl(file_, F_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 
-bool SharedFile::alive(uint32_t slot) const { return slot == slot_ || locked_elsewhere(kFirstSlotByte + slot); }
+bool SharedFile::is_slot_alive(uint32_t slot) const { return slot == slot_ || locked_elsewhere(kFirstSlotByte + slot); }
 
-bool SharedFile::alive_still(uint64_t process) const {
+bool SharedFile::is_process_alive(uint64_t process) const {
   const auto slot = static_cast<uint32_t>(process & 0xffff);
-  return slot < kMaxProcesses && state_->slots[slot].owners == process >> 16 && alive(slot);
+  return slot < kMaxProcesses && state_->slots[slot].owners == process >> 16 && is_slot_alive(slot);
 }
 
 bool SharedFile::join(const std::string& path, uint64_t total_bytes, std::string* error) {
@@ -126,7 +126,7 @@ bool SharedFile::join_locked(const std::string& path, uint64_t total_bytes, bool
     state_->total_bytes = total_bytes;
     state_->magic = kMagic;
   }
-  wipe_dead_locked();
+  clear_dead_slots_locked();
   for (uint32_t i = 0; i < kMaxProcesses; ++i) {
     if (state_->slots[i].pid != 0 || locked_elsewhere(kFirstSlotByte + i)) continue;
     if (!lock_byte(kFirstSlotByte + i)) break;
@@ -140,48 +140,48 @@ bool SharedFile::join_locked(const std::string& path, uint64_t total_bytes, bool
   return false;
 }
 
-void SharedFile::wipe_dead() {
+void SharedFile::clear_dead_slots() {
   std::lock_guard lock(mutex_);
   bool any = false;
-  for (uint32_t i = 0; i < kMaxProcesses && !any; ++i) any = state_->slots[i].pid != 0 && !alive(i);
+  for (uint32_t i = 0; i < kMaxProcesses && !any; ++i) any = state_->slots[i].pid != 0 && !is_slot_alive(i);
   if (!any || !lock_byte(kLifecycleByte)) return;
-  wipe_dead_locked();
+  clear_dead_slots_locked();
   unlock_byte(kLifecycleByte);
 }
 
-void SharedFile::wipe_dead_locked() {
+void SharedFile::clear_dead_slots_locked() {
   for (uint32_t i = 0; i < kMaxProcesses; ++i) {
     auto& slot = state_->slots[i];
-    if (slot.pid == 0 || alive(i)) continue;
+    if (slot.pid == 0 || is_slot_alive(i)) continue;
     state_->waiting[i / 64] &= ~(uint64_t{1} << (i % 64));
     slot.charged = 0;
-    let_go(i);
+    release_slot_resources(i);
     slot.pid = 0;
   }
 }
 
-void SharedFile::let_go(uint32_t slot) {
+void SharedFile::release_slot_resources(uint32_t slot) {
   state_->shared.leave_all(slot);
   state_->events.leave_all(slot);
 }
 
-void SharedFile::hold_event(uint32_t place) {
+void SharedFile::add_event_user(uint32_t index) {
   std::lock_guard lock(events_mutex_);
-  ++events_[place];
-  state_->events.places[place].users[slot_ / 64].fetch_or(uint64_t{1} << slot_ % 64);
+  ++events_[index];
+  state_->events.event_slots[index].users[slot_ / 64].fetch_or(uint64_t{1} << slot_ % 64);
 }
 
-void SharedFile::drop_event(uint32_t place) {
+void SharedFile::remove_event_user(uint32_t index) {
   std::lock_guard lock(events_mutex_);
-  if (--events_[place] != 0) return;
-  events_.erase(place);
-  state_->events.leave(place, slot_);
+  if (--events_[index] != 0) return;
+  events_.erase(index);
+  state_->events.leave(index, slot_);
 }
 
-bool SharedFile::mine() const { return getpid() == owner_; }
+bool SharedFile::in_owner_process() const { return getpid() == owner_; }
 
 // Processes about to end have cleared the process id in their slot, but hold its lock until the very end.
-bool SharedFile::anyone_else() const {
+bool SharedFile::has_other_processes() const {
   for (uint32_t i = 0; i < kMaxProcesses; ++i) {
     if (i != slot_ && state_->slots[i].pid != 0 && locked_elsewhere(kFirstSlotByte + i)) return true;
   }
@@ -190,13 +190,13 @@ bool SharedFile::anyone_else() const {
 
 void SharedFile::leave() {
   if (state_ == nullptr) return;
-  if (mine()) {
+  if (in_owner_process()) {
     lock_byte(kLifecycleByte);
     state_->waiting[slot_ / 64] &= ~(uint64_t{1} << (slot_ % 64));
     state_->slots[slot_].charged = 0;
-    let_go(slot_);
+    release_slot_resources(slot_);
     state_->slots[slot_].pid = 0;
-    if (!anyone_else()) unlink(path_.c_str());
+    if (!has_other_processes()) unlink(path_.c_str());
     close(file_);  // drops all record locks of this process on the file
   }
   munmap(state_, sizeof(SharedState));
@@ -204,11 +204,11 @@ void SharedFile::leave() {
   file_ = -1;
 }
 
-void SharedFile::prepare_to_die() {
-  if (state_ == nullptr || !mine() || !lock_byte(kLifecycleByte)) return;
-  let_go(slot_);
+void SharedFile::leave_at_exit() {
+  if (state_ == nullptr || !in_owner_process() || !lock_byte(kLifecycleByte)) return;
+  release_slot_resources(slot_);
   state_->slots[slot_].pid = 0;
-  if (!anyone_else()) unlink(path_.c_str());
+  if (!has_other_processes()) unlink(path_.c_str());
   unlock_byte(kLifecycleByte);
 }
 

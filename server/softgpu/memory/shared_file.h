@@ -56,24 +56,24 @@ class SharedFile {
   void leave();
   // For a process that ends without destroying its objects: removes the file if no other process uses it, but
   // keeps the state usable for threads that still run. The kernel releases the slot's lock.
-  void prepare_to_die();
+  void leave_at_exit();
   // Removes a file whose processes were all killed. Must not be called for a file that this process has open.
   static void remove_if_abandoned(const std::string& path);
 
   // False in a forked child of the process that joined.
-  bool mine() const;
+  bool in_owner_process() const;
   SharedState& state() const { return *state_; }
   uint32_t slot() const { return slot_; }
   // Returns whether the process that owns (or owned) this slot lives. The caller's own slot counts as living.
-  bool alive(uint32_t slot) const;
-  // self() identifies this process among all past and future users of the file; alive_still() returns whether
-  // the process with such an identifier lives.
-  uint64_t self() const { return uint64_t{state_->slots[slot_].owners} << 16 | slot_; }
-  bool alive_still(uint64_t process) const;
-  void wipe_dead();
+  bool is_slot_alive(uint32_t slot) const;
+  // own_process() identifies this process among all past and future users of the file; is_process_alive()
+  // returns whether the process with that identifier lives.
+  uint64_t own_process() const { return uint64_t{state_->slots[slot_].owners} << 16 | slot_; }
+  bool is_process_alive(uint64_t process) const;
+  void clear_dead_slots();
   // Marks a shared event as used by this process; called once for each object of the event.
-  void hold_event(uint32_t place);
-  void drop_event(uint32_t place);
+  void add_event_user(uint32_t index);
+  void remove_event_user(uint32_t index);
   // Runs `change` while no other process or thread runs one; for decisions that depend on the sum of all
   // slots.
   template <typename F>
@@ -89,9 +89,9 @@ class SharedFile {
   static constexpr int64_t kLifecycleByte = 0, kAccountsByte = 1, kFirstSlotByte = 64;
   static constexpr uint32_t kNoSlot = UINT32_MAX;
   bool join_locked(const std::string& path, uint64_t total_bytes, bool* retry, std::string* error);
-  void wipe_dead_locked();
-  void let_go(uint32_t slot);
-  bool anyone_else() const;
+  void clear_dead_slots_locked();
+  void release_slot_resources(uint32_t slot);
+  bool has_other_processes() const;
   bool lock_byte(int64_t byte) const;
   void unlock_byte(int64_t byte) const;
   bool locked_elsewhere(int64_t byte) const;

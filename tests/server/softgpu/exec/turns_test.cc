@@ -26,7 +26,7 @@ class FakeTurns final : public DeviceTurns {
     std::lock_guard lock(mutex_);
     if (--held_ < 0) ++mistakes;
   }
-  bool still_mine() override {
+  bool keeps_turn() override {
     std::lock_guard lock(mutex_);
     if (held_ == 0) ++mistakes;
     return ++looks_ % 3 != 0;

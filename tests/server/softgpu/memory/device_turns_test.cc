@@ -51,7 +51,7 @@ void busy(DeviceTurns& turns, Board& board, int number) {
       const uint64_t block = now();
       while (now() - block < 100'000) {
       }
-    } while (!board.stop && turns.still_mine());
+    } while (!board.stop && turns.keeps_turn());
     board.held += now() - begin;
     turns.release();
   }
@@ -66,7 +66,7 @@ TEST_CASE("a single process keeps the turn and may acquire it recursively") {
   turns.acquire();
   turns.acquire();
   const uint64_t begin = now();
-  while (now() - begin < 3 * DeviceTurns::kSliceNanoseconds) REQUIRE(turns.still_mine());
+  while (now() - begin < 3 * DeviceTurns::kSliceNanoseconds) REQUIRE(turns.keeps_turn());
   turns.release();
   turns.release();
 }
@@ -115,7 +115,7 @@ TEST_CASE("a killed process loses its turn") {
   REQUIRE(child.hear() == 'y');
   child.kill_now();
   device->turns().acquire();
-  CHECK(device->turns().still_mine());
+  CHECK(device->turns().keeps_turn());
   device->turns().release();
 }
 
@@ -143,7 +143,7 @@ TEST_CASE("a killed waiter is skipped") {
   });
   REQUIRE(waiter.hear() == 'r');
   REQUIRE(victim.hear() == 'r');
-  while (turns.still_mine()) std::this_thread::yield();  // until somebody waits, and the slice is over
+  while (turns.keeps_turn()) std::this_thread::yield();  // until somebody waits, and the slice is over
   victim.kill_now();
   turns.release();
   CHECK(waiter.hear() == 'g');
@@ -159,7 +159,7 @@ TEST_CASE("a stopped process loses its turn after a timeout") {
     own->turns().acquire();
     side.tell('y');
     side.hear();
-    if (own->turns().still_mine()) return 1;  // it was taken away meanwhile
+    if (own->turns().keeps_turn()) return 1;  // it was taken away meanwhile
     own->turns().release();
     own->turns().acquire();
     own->turns().release();
@@ -196,7 +196,7 @@ TEST_CASE("threads of one process share its turn and release it together") {
     threads.emplace_back([&] {
       while (!board->stop) {
         device->turns().acquire();
-        while (!board->stop && device->turns().still_mine()) std::this_thread::yield();
+        while (!board->stop && device->turns().keeps_turn()) std::this_thread::yield();
         device->turns().release();
         if (slices.fetch_add(1) > 60) board->stop = true;
       }

@@ -191,7 +191,7 @@ TEST_CASE("processes wait for each other's event records but not for those of de
 }
 
 TEST_CASE("a live process's record is never mistaken for a dead process's") {
-  constexpr int kRounds = 40, kEvents = 64, kRecords = SharedEvents::kMarks;
+  constexpr int kRounds = 40, kEvents = 64, kRecords = SharedEvents::kTrackedRecords;
   Instance instance;
   auto device = SharedDevice::open(0, kTotal);
   std::vector<std::shared_ptr<SharedEvent>> events;
