@@ -65,7 +65,7 @@ uint32_t softgpu_match_all(ThreadContext* thread, uint64_t value, uint32_t membe
   return warp.result[thread->lane];
 }
 
-void softgpu_warp_call(ThreadContext* thread, WarpFunction function, void* data, uint32_t member_mask) {
+void softgpu_warp_call(ThreadContext* thread, WarpCallback function, void* data, uint32_t member_mask) {
   auto& block = BlockRun::of(thread);
   if (block.in_loops()) block.end_with_fault(FaultKind::illegal_instruction, 0);
   block.warp_of(thread).value[thread->lane] = reinterpret_cast<uintptr_t>(data);

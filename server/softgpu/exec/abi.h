@@ -111,8 +111,8 @@ uint32_t softgpu_active_mask(ThreadContext*);
 void softgpu_converge(ThreadContext*, uint32_t point);
 // Waits for all lanes of the mask; the last to arrive calls `function` with an array of each lane's `data`
 // (null for a lane that does not take part). Lanes that pass different functions form separate groups.
-using WarpFunction = void (*)(void* const* data_of_lanes);
-void softgpu_warp_call(ThreadContext*, WarpFunction function, void* data, uint32_t member_mask);
+using WarpCallback = void (*)(void* const* data_of_lanes);
+void softgpu_warp_call(ThreadContext*, WarpCallback function, void* data, uint32_t member_mask);
 // Lets the other threads of the block run. Called by a thread that may be spinning on memory (volatile or
 // acquire load, failed compare-and-swap in a loop, nanosleep).
 void softgpu_yield(ThreadContext*);

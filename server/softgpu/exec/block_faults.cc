@@ -14,12 +14,12 @@ void BlockRun::end_with_fault(FaultKind kind, uint64_t address) {
 void BlockRun::fail_assertion(ThreadContext* thread) {
   assertion_failed_ = true;
   if (in_loops_) {
-    rest_of_loop_ = thread->linear_tid + 1;
+    first_unrun_thread_ = thread->linear_tid + 1;
     leave_stack(running_fiber(), pool_stack_);
   }
   const uint32_t index = thread->linear_tid / kWarpSize;
-  --warps_[index].going;
-  settle(warps_[index], index);
+  --warps_[index].runnable;
+  release_waiting_lanes(warps_[index], index);
   for (;;) suspend(reinterpret_cast<ThreadSlot*>(thread));  // never resumed
 }
 
@@ -27,9 +27,9 @@ void BlockRun::fail_assertion(ThreadContext* thread) {
 // new one.
 void BlockRun::run_loops() {
   switch_stacks(pool_stack_, *loop_fiber_);
-  while (const uint32_t next = std::exchange(rest_of_loop_, 0)) {
-    fibers_.give_abandoned(loop_fiber_);
-    loop_fiber_ = fibers_.take(grid_->stack_class, rest_of_loop_main);
+  while (const uint32_t next = std::exchange(first_unrun_thread_, 0)) {
+    fibers_.return_abandoned(loop_fiber_);
+    loop_fiber_ = fibers_.acquire(grid_->stack_class, rest_of_loop_main);
     if (loop_fiber_ == nullptr) return set_fault(FaultKind::assertion, 0);
     scratch_.linear_tid = next;
     switch_stacks(pool_stack_, *loop_fiber_);

@@ -25,7 +25,7 @@ void set_running_block(BlockRun* block) { block_here = block; }
 BlockRun::BlockRun(FiberPool& fibers, StackContext& pool_stack) : fibers_(fibers), pool_stack_(pool_stack) {}
 
 BlockRun::~BlockRun() {
-  if (loop_fiber_ != nullptr) fibers_.give_abandoned(loop_fiber_);
+  if (loop_fiber_ != nullptr) fibers_.return_abandoned(loop_fiber_);
   if (window_ != 0) free_host(window_, window_bytes_ + 2 * kWindowGuard);
 }
 
@@ -53,7 +53,7 @@ bool BlockRun::prepare(Grid& grid) {
 
   if (in_loops_) {
     if (loop_fiber_ != nullptr && loop_fiber_->size_class < grid.stack_class) {
-      fibers_.give_abandoned(loop_fiber_);
+      fibers_.return_abandoned(loop_fiber_);
       loop_fiber_ = nullptr;
     }
     return true;
@@ -110,7 +110,7 @@ bool BlockRun::begin(Grid& grid, uint64_t index, std::shared_ptr<Cluster> cluste
   fault_ = FaultKind::none;
   fault_text_.clear();
   assertion_failed_ = false;
-  rest_of_loop_ = 0;
+  first_unrun_thread_ = 0;
   current_ = nullptr;
   grid_ = &grid;
   if (grid_id_ != grid.context.grid_id) {
@@ -128,7 +128,7 @@ bool BlockRun::begin(Grid& grid, uint64_t index, std::shared_ptr<Cluster> cluste
   if (in_loops_) {
     scratch_ = ThreadContext{};
     scratch_.block = &context_;
-    if (loop_fiber_ == nullptr) loop_fiber_ = fibers_.take(grid.stack_class, loop_main);
+    if (loop_fiber_ == nullptr) loop_fiber_ = fibers_.acquire(grid.stack_class, loop_main);
     return loop_fiber_ != nullptr;
   }
   live_ = threads_;
@@ -166,12 +166,12 @@ bool BlockRun::take_progress() { return std::exchange(progress_, false); }
 
 void BlockRun::abandon() {
   if (in_loops_) {
-    if (loop_fiber_ != nullptr) fibers_.give_abandoned(loop_fiber_);
+    if (loop_fiber_ != nullptr) fibers_.return_abandoned(loop_fiber_);
     loop_fiber_ = nullptr;
     return;
   }
   for (uint32_t i = 0; i < threads_; ++i) {
-    if (slots_[i].fiber != nullptr) fibers_.give_abandoned(slots_[i].fiber);
+    if (slots_[i].fiber != nullptr) fibers_.return_abandoned(slots_[i].fiber);
     slots_[i].fiber = nullptr;
     slots_[i].cluster_ticket = 0;
   }
@@ -227,7 +227,7 @@ ThreadSlot* BlockRun::pick() {
     --yielded_count_;
     Warp& warp = warp_of(&slot->context);
     const uint32_t lane = 1u << slot->context.lane;
-    if ((warp.spinning & lane) != 0) ++warp.going;
+    if ((warp.spinning & lane) != 0) ++warp.runnable;
     warp.spinning &= ~lane;
     return slot;
   }
@@ -246,7 +246,7 @@ ThreadSlot* BlockRun::pick() {
 StackContext& BlockRun::stack_of(ThreadSlot* next) {
   if (next == nullptr) return pool_stack_;
   if (next->fiber == nullptr) {
-    next->fiber = fibers_.take(grid_->stack_class, thread_main);
+    next->fiber = fibers_.acquire(grid_->stack_class, thread_main);
     if (next->fiber == nullptr) {
       set_fault(FaultKind::hardware_stack, 0);
       set_fault_text("out of host memory for thread stacks");
@@ -275,7 +275,7 @@ SOFTGPU_LEAVES_STACK ThreadSlot* BlockRun::end_thread(ThreadSlot* slot) {
     current_ = next;
     return next;
   }
-  fibers_.give(fiber);
+  fibers_.release(fiber);
   leave_stack(*fiber, stack_of(next));
 }
 
@@ -293,7 +293,7 @@ void BlockRun::exit_thread(ThreadContext* thread) {
       current_ = next;
       softgpu_context_restore(make_context(fiber->bottom + fiber->bytes, thread_main));
     }
-    fibers_.give(fiber);
+    fibers_.release(fiber);
   }
   leave_stack(*fiber, stack_of(next));
 }
@@ -305,8 +305,8 @@ void BlockRun::retire_thread(ThreadSlot* slot) {
   Warp& warp = warps_[index];
   warp.ended |= 1u << slot->context.lane;
   while (const uint32_t lanes = warp.group_count != 0 ? warp.complete_one() : 0) wake_lanes(index, lanes, nullptr);
-  --warp.going;
-  settle(warp, index);
+  --warp.runnable;
+  release_waiting_lanes(warp, index);
   if (cluster_) {
     cluster_->thread_ends(has_arrived(*slot));
     slot->cluster_ticket = 0;
@@ -318,7 +318,7 @@ void BlockRun::retire_thread(ThreadSlot* slot) {
 }
 
 void BlockRun::wake(ThreadSlot* slot) {
-  ++warp_of(&slot->context).going;
+  ++warp_of(&slot->context).runnable;
   ready_.push(slot);
 }
 
@@ -350,8 +350,8 @@ void BlockRun::yield(ThreadContext* thread) {
     warp.yielded = true;
   } else {
     warp.spinning |= lane;
-    --warp.going;
-    settle(warp, index);
+    --warp.runnable;
+    release_waiting_lanes(warp, index);
   }
   suspend(slot);
 }

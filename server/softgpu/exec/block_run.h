@@ -112,7 +112,7 @@ class BlockRun {
   void barrier_arrive(uint32_t id, uint32_t count);
   // Joins a collective operation of the warp; returns when its results are available.
   void collective(ThreadContext* thread, Warp::Kind kind, uint8_t mode, uint32_t members,
-                  WarpFunction function = nullptr);
+                  WarpCallback function = nullptr);
   uint32_t active_mask(ThreadContext* thread, uintptr_t call_site);
   void converge(ThreadContext* thread, uint32_t point);
   void cluster_arrive(ThreadContext* thread);
@@ -138,7 +138,7 @@ class BlockRun {
   void wake_lanes(uint32_t warp, uint32_t lanes, const ThreadSlot* except);
   // If no lane of the warp can proceed by itself: releases lanes in softgpu_converge or, if there are none,
   // gives the lanes in softgpu_active_mask their masks and releases them.
-  void settle(Warp& warp, uint32_t index);
+  void release_waiting_lanes(Warp& warp, uint32_t index);
   bool complete(const Barrier& barrier) const;
   void release(Barrier& barrier);
   bool prepare(Grid& grid);
@@ -173,7 +173,7 @@ class BlockRun {
   ThreadContext scratch_{};
   uint32_t loop_yields_ = 0;
   bool assertion_failed_ = false;
-  uint32_t rest_of_loop_ = 0;     // after a failed assertion: first thread that has not run; 0: none
+  uint32_t first_unrun_thread_ = 0;  // after a failed assertion; 0: none
 
   uint64_t window_ = 0, window_bytes_ = 0;
   FaultKind fault_ = FaultKind::none;

@@ -44,9 +44,9 @@ uint32_t BlockRun::barrier(ThreadContext* thread, uint32_t id, uint32_t count, B
   slot->result = static_cast<uint32_t>(reduction);
   barrier.waiting.push(slot);
   const uint32_t index = thread->linear_tid / kWarpSize;
-  --warps_[index].going;
+  --warps_[index].runnable;
   if (complete(barrier)) release(barrier);
-  settle(warps_[index], index);
+  release_waiting_lanes(warps_[index], index);
   suspend(slot);
   return slot->result;
 }
@@ -61,7 +61,7 @@ void BlockRun::barrier_arrive(uint32_t id, uint32_t count) {
 }
 
 void BlockRun::collective(ThreadContext* thread, Warp::Kind kind, uint8_t mode, uint32_t members,
-                          WarpFunction function) {
+                          WarpCallback function) {
   if (in_loops_) end_with_fault(FaultKind::illegal_instruction, 0);
   const uint32_t index = thread->linear_tid / kWarpSize;
   Warp& warp = warps_[index];
@@ -71,8 +71,8 @@ void BlockRun::collective(ThreadContext* thread, Warp::Kind kind, uint8_t mode, 
     wake_lanes(index, lanes, slot);
     return;
   }
-  --warp.going;
-  settle(warp, index);
+  --warp.runnable;
+  release_waiting_lanes(warp, index);
   suspend(slot);
 }
 
@@ -81,10 +81,10 @@ uint32_t BlockRun::active_mask(ThreadContext* thread, uintptr_t call_site) {
   if (in_loops_) return 1u << lane;
   const uint32_t index = thread->linear_tid / kWarpSize;
   Warp& warp = warps_[index];
-  warp.asking_mask |= 1u << lane;
+  warp.active_mask_waiters |= 1u << lane;
   warp.call_site[lane] = call_site;
-  --warp.going;
-  settle(warp, index);
+  --warp.runnable;
+  release_waiting_lanes(warp, index);
   suspend(reinterpret_cast<ThreadSlot*>(thread));
   return warp.result[lane];
 }
@@ -93,32 +93,32 @@ void BlockRun::converge(ThreadContext* thread, uint32_t point) {
   if (in_loops_) return;
   const uint32_t index = thread->linear_tid / kWarpSize;
   Warp& warp = warps_[index];
-  if (warp.going == 1 && warp.converging == 0) return;  // no other lane could join
-  warp.converging |= 1u << thread->lane;
+  if (warp.runnable == 1 && warp.convergence_waiters == 0) return;  // no other lane could join
+  warp.convergence_waiters |= 1u << thread->lane;
   warp.point[thread->lane] = point;
-  --warp.going;
-  settle(warp, index);
+  --warp.runnable;
+  release_waiting_lanes(warp, index);
   suspend(reinterpret_cast<ThreadSlot*>(thread));
 }
 
-void BlockRun::settle(Warp& warp, uint32_t index) {
-  if (warp.going != 0) return;
-  if (warp.converging != 0) {
+void BlockRun::release_waiting_lanes(Warp& warp, uint32_t index) {
+  if (warp.runnable != 0) return;
+  if (warp.convergence_waiters != 0) {
     wake_lanes(index, warp.take_converged(), nullptr);
     return;
   }
-  if (warp.asking_mask == 0) return;
-  const uint32_t asking = std::exchange(warp.asking_mask, 0);
-  for (uint32_t rest = asking; rest != 0; rest &= rest - 1) {
+  if (warp.active_mask_waiters == 0) return;
+  const uint32_t waiters = std::exchange(warp.active_mask_waiters, 0);
+  for (uint32_t rest = waiters; rest != 0; rest &= rest - 1) {
     const auto lane = static_cast<uint32_t>(std::countr_zero(rest));
     uint32_t together = 0;
-    for (uint32_t others = asking; others != 0; others &= others - 1) {
+    for (uint32_t others = waiters; others != 0; others &= others - 1) {
       const auto other = static_cast<uint32_t>(std::countr_zero(others));
       together |= static_cast<uint32_t>(warp.call_site[other] == warp.call_site[lane]) << other;
     }
     warp.result[lane] = together;
   }
-  wake_lanes(index, asking, nullptr);
+  wake_lanes(index, waiters, nullptr);
 }
 
 }  // namespace gpupool::softgpu

@@ -10,7 +10,7 @@
 namespace gpupool::softgpu {
 namespace {
 
-constexpr uint64_t kTailStream = 3, kLastOwnStream = 4;  // cudaStreamTailLaunch, cudaStreamFireAndForget
+constexpr uint64_t kTailStream = 3, kLastBuiltinStream = 4;  // cudaStreamTailLaunch, cudaStreamFireAndForget
 constexpr uint64_t kFirstHandle = 0x1000;                // bit 0 of a handle is its Kind
 constexpr size_t kMostHandles = 65536;
 constexpr uint64_t kMostParameterBytes = 32764;
@@ -138,7 +138,7 @@ RuntimeError ChildLaunches::destroy(Kind kind, uint64_t handle) {
 }
 
 bool ChildLaunches::knows_locked(Kind kind, uint64_t handle) const {
-  if (kind == Kind::stream && handle <= kLastOwnStream) return true;
+  if (kind == Kind::stream && handle <= kLastBuiltinStream) return true;
   return handle % 2 == static_cast<uint64_t>(kind) && handles_.contains(handle);
 }
 

@@ -85,8 +85,8 @@ void BlockRun::cluster_wait(ThreadContext* thread) {
   if (has_arrived(*slot)) {
     cluster_waiting_.push(slot);
     const uint32_t index = thread->linear_tid / kWarpSize;
-    --warps_[index].going;
-    settle(warps_[index], index);
+    --warps_[index].runnable;
+    release_waiting_lanes(warps_[index], index);
     suspend(slot);
   }
   slot->cluster_ticket = 0;

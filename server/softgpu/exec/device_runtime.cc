@@ -17,7 +17,7 @@ uint32_t finish(ThreadContext* thread, RuntimeError error) {
 
 // Stores a result at the address that the kernel passed.
 template <class T>
-uint32_t give(ThreadContext* thread, uint64_t to, std::optional<T> value, RuntimeError otherwise = RuntimeError::invalid_value) {
+uint32_t store_result(ThreadContext* thread, uint64_t to, std::optional<T> value, RuntimeError otherwise = RuntimeError::invalid_value) {
   if (to == 0 || !value) return finish(thread, to == 0 ? RuntimeError::invalid_value : otherwise);
   softgpu_check_access(thread, to, sizeof(T), 1);
   *reinterpret_cast<T*>(to) = *value;
@@ -34,7 +34,7 @@ uint32_t create(ThreadContext* thread, Kind kind, uint64_t to, bool right_flags)
   if (to == 0 || !right_flags) return finish(thread, RuntimeError::invalid_value);
   uint64_t handle = 0;
   const uint32_t error = with_launches(thread, [&](ChildLaunches& launches, const auto&) { return launches.create(kind, &handle); });
-  return error != 0 ? error : give<uint64_t>(thread, to, handle);
+  return error != 0 ? error : store_result<uint64_t>(thread, to, handle);
 }
 
 uint32_t destroy(ThreadContext* thread, Kind kind, uint64_t handle) {
@@ -51,7 +51,7 @@ uint32_t use_event(ThreadContext* thread, uint64_t stream, uint64_t event, bool 
   });
 }
 
-bool is_group(const ThreadContext* thread, uint64_t group) { return group != 0 && group == thread->block->grid_workspace; }
+bool is_grid_group(const ThreadContext* thread, uint64_t group) { return group != 0 && group == thread->block->grid_workspace; }
 
 uint64_t blocks_of(const BlockContext& block) { return uint64_t{block.grid_dim[0]} * block.grid_dim[1] * block.grid_dim[2]; }
 
@@ -68,33 +68,33 @@ uint32_t softgpu_cudaGetLastError(ThreadContext* thread) {
 }
 
 uint32_t softgpu_cudaRuntimeGetVersion(ThreadContext* thread, uint64_t version) {
-  return give<int>(thread, version, device_runtime_of(thread).services->version());
+  return store_result<int>(thread, version, device_runtime_of(thread).services->version());
 }
 
 uint32_t softgpu_cudaGetDevice(ThreadContext* thread, uint64_t device) {
-  return give<int>(thread, device, device_runtime_of(thread).services->device());
+  return store_result<int>(thread, device, device_runtime_of(thread).services->device());
 }
 
 uint32_t softgpu_cudaGetDeviceCount(ThreadContext* thread, uint64_t count) {
-  return give<int>(thread, count, device_runtime_of(thread).services->device_count());
+  return store_result<int>(thread, count, device_runtime_of(thread).services->device_count());
 }
 
 uint32_t softgpu_cudaDeviceGetAttribute(ThreadContext* thread, uint64_t value, uint32_t attribute, uint32_t device) {
   const KernelServices& services = *device_runtime_of(thread).services;
   if (device >= static_cast<uint32_t>(services.device_count())) return finish(thread, RuntimeError::invalid_device);
-  return give(thread, value, services.device_attribute(static_cast<int>(device), static_cast<int>(attribute)));
+  return store_result(thread, value, services.device_attribute(static_cast<int>(device), static_cast<int>(attribute)));
 }
 
 uint32_t softgpu_cudaDeviceGetLimit(ThreadContext* thread, uint64_t value, uint32_t limit) {
-  return give(thread, value, device_runtime_of(thread).services->limit(static_cast<int>(limit)), RuntimeError::unsupported_limit);
+  return store_result(thread, value, device_runtime_of(thread).services->limit(static_cast<int>(limit)), RuntimeError::unsupported_limit);
 }
 
 uint32_t softgpu_cudaDeviceGetCacheConfig(ThreadContext* thread, uint64_t config) {
-  return give<int>(thread, config, 0);  // cudaFuncCachePreferNone
+  return store_result<int>(thread, config, 0);  // cudaFuncCachePreferNone
 }
 
 uint32_t softgpu_cudaDeviceGetSharedMemConfig(ThreadContext* thread, uint64_t config) {
-  return give<int>(thread, config, 1);  // cudaSharedMemBankSizeFourByte
+  return store_result<int>(thread, config, 1);  // cudaSharedMemBankSizeFourByte
 }
 
 // Fills in the first fields of cudaFuncAttributes, as NVIDIA's library does.
@@ -107,8 +107,8 @@ uint32_t softgpu_cudaFuncGetAttributes(ThreadContext* thread, uint64_t attribute
     const auto value = services.kernel_attribute(kernel, attribute);
     if (!value) return finish(thread, RuntimeError::invalid_function);
     const bool wide = attribute == kShared || attribute == kConstant || attribute == kLocal;  // a size_t
-    if (wide) give<uint64_t>(thread, to, static_cast<uint64_t>(*value));
-    else give<int>(thread, to, *value);
+    if (wide) store_result<uint64_t>(thread, to, static_cast<uint64_t>(*value));
+    else store_result<int>(thread, to, *value);
     to += wide ? sizeof(uint64_t) : sizeof(int);
   }
   return 0;
@@ -118,7 +118,7 @@ uint32_t softgpu_cudaOccupancyMaxActiveBlocksPerMultiprocessor(ThreadContext* th
                                                                uint32_t threads, uint64_t shared_bytes) {
   const KernelServices& services = *device_runtime_of(thread).services;
   if (threads == 0 || threads > INT32_MAX) return finish(thread, RuntimeError::invalid_value);
-  return give(thread, blocks, services.blocks_per_multiprocessor(kernel, static_cast<int>(threads), shared_bytes),
+  return store_result(thread, blocks, services.blocks_per_multiprocessor(kernel, static_cast<int>(threads), shared_bytes),
               RuntimeError::invalid_function);
 }
 
@@ -131,7 +131,7 @@ uint32_t softgpu_cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(ThreadCo
 uint32_t softgpu_cudaMalloc(ThreadContext* thread, uint64_t pointer, uint64_t bytes) {
   if (pointer == 0) return finish(thread, RuntimeError::invalid_value);
   const uint64_t address = softgpu_malloc(thread, bytes);
-  const uint32_t error = give<uint64_t>(thread, pointer, address);
+  const uint32_t error = store_result<uint64_t>(thread, pointer, address);
   return address == 0 && bytes != 0 ? finish(thread, RuntimeError::out_of_memory) : error;
 }
 
@@ -201,7 +201,7 @@ uint64_t softgpu_cudaCGGetIntrinsicHandle(ThreadContext* thread, uint32_t scope)
 // The algorithm and the barrier word of cooperative_groups.h: the highest bit flips when the last block
 // arrives.
 uint32_t softgpu_cudaCGSynchronizeGrid(ThreadContext* thread, uint64_t group, uint32_t) {
-  if (!is_group(thread, group)) return finish(thread, RuntimeError::invalid_value);
+  if (!is_grid_group(thread, group)) return finish(thread, RuntimeError::invalid_value);
   constexpr uint32_t kTurn = 0x8000'0000;
   softgpu_barrier(thread, 0, 0, BarrierReduction::none, 0);
   if (thread->linear_tid == 0) {
@@ -221,21 +221,21 @@ uint32_t softgpu_cudaCGSynchronize(ThreadContext* thread, uint64_t group, uint32
 }
 
 uint32_t softgpu_cudaCGGetSize(ThreadContext* thread, uint64_t threads, uint64_t grids, uint64_t group) {
-  if (!is_group(thread, group)) return finish(thread, RuntimeError::invalid_value);
+  if (!is_grid_group(thread, group)) return finish(thread, RuntimeError::invalid_value);
   const BlockContext& block = *thread->block;
   const uint32_t per_block = block.block_dim[0] * block.block_dim[1] * block.block_dim[2];
-  if (threads != 0) give<uint32_t>(thread, threads, static_cast<uint32_t>(blocks_of(block)) * per_block);
-  if (grids != 0) give<uint32_t>(thread, grids, 1);
+  if (threads != 0) store_result<uint32_t>(thread, threads, static_cast<uint32_t>(blocks_of(block)) * per_block);
+  if (grids != 0) store_result<uint32_t>(thread, grids, 1);
   return 0;
 }
 
 uint32_t softgpu_cudaCGGetRank(ThreadContext* thread, uint64_t thread_rank, uint64_t grid_rank, uint64_t group) {
-  if (!is_group(thread, group)) return finish(thread, RuntimeError::invalid_value);
+  if (!is_grid_group(thread, group)) return finish(thread, RuntimeError::invalid_value);
   const BlockContext& block = *thread->block;
   const uint32_t per_block = block.block_dim[0] * block.block_dim[1] * block.block_dim[2];
   const uint32_t of_grid = (block.block_idx[2] * block.grid_dim[1] + block.block_idx[1]) * block.grid_dim[0] + block.block_idx[0];
-  if (thread_rank != 0) give<uint32_t>(thread, thread_rank, of_grid * per_block + thread->linear_tid);
-  if (grid_rank != 0) give<uint32_t>(thread, grid_rank, 0);
+  if (thread_rank != 0) store_result<uint32_t>(thread, thread_rank, of_grid * per_block + thread->linear_tid);
+  if (grid_rank != 0) store_result<uint32_t>(thread, grid_rank, 0);
   return 0;
 }
 

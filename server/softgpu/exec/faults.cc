@@ -44,12 +44,12 @@ struct sigaction our_action() {
   return action;
 }
 
-bool in_front(size_t index) {
+bool is_installed(size_t index) {
   struct sigaction now {};
   return sigaction(kSignals[index], nullptr, &now) == 0 && same_handler(now, our_action());
 }
 
-bool put_in_front(size_t index) {
+bool install_handler(size_t index) {
   Chain& chain = chains[index];
   const struct sigaction ours = our_action();
   struct sigaction now {};
@@ -100,7 +100,7 @@ void reset_float_control() {}
 #endif
 
 // A faulting kernel continues here, on the pool thread's own stack, below the frames that run() left there.
-[[noreturn]] SOFTGPU_LEAVES_STACK void landing() {
+[[noreturn]] SOFTGPU_LEAVES_STACK void resume_on_pool_stack() {
   reset_float_control();
   BlockRun* block = running_block();
   leave_stack(block->running_fiber(), block->pool_stack());
@@ -136,8 +136,8 @@ void pass_on(int number, siginfo_t* info, void* context) {
   Chain& chain = chains[index_of(number)];
   const bool mine = !chain.busy.test_and_set();
   const struct sigaction action = chain.behind[chain.count - 1];
-  const bool newcomer = chain.count > 1;
-  if (newcomer && mine) {
+  const bool installed_later = chain.count > 1;
+  if (installed_later && mine) {
     // The newer handler may restore the handler that it found, which is ours. Reinstall the newer one and
     // drop it from the chain, so that the next signal goes to the handler before it.
     --chain.count;
@@ -149,8 +149,8 @@ void pass_on(int number, siginfo_t* info, void* context) {
   if (!plain || (action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN)) {
     call_handler(action, number, info, context);
     struct sigaction now {};
-    if (newcomer && mine && sigaction(number, nullptr, &now) == 0 && same_handler(now, action)) {
-      put_in_front(index_of(number));  // the newer handler dealt with the signal
+    if (installed_later && mine && sigaction(number, nullptr, &now) == 0 && same_handler(now, action)) {
+      install_handler(index_of(number));  // the newer handler dealt with the signal
     }
     return;
   }
@@ -181,7 +181,7 @@ void on_signal(int number, siginfo_t* info, void* raw_context) {
     return;
   }
   block->set_fault(kind_of(number, *info, context, *block), number == SIGSEGV || number == SIGBUS ? address : 0);
-  call_on_stack(context, landing, reinterpret_cast<uint64_t>(block->pool_stack().saved) - 512);
+  call_on_stack(context, resume_on_pool_stack, reinterpret_cast<uint64_t>(block->pool_stack().saved) - 512);
 }
 
 }  // namespace
@@ -189,16 +189,16 @@ void on_signal(int number, siginfo_t* info, void* raw_context) {
 bool install_fault_handlers() {
   static const bool installed = [] {
     bool ok = true;
-    for (size_t i = 0; i < kSignals.size(); ++i) ok = put_in_front(i) && ok;
+    for (size_t i = 0; i < kSignals.size(); ++i) ok = install_handler(i) && ok;
     return ok;
   }();
   return installed;
 }
 
-void keep_fault_handlers() {
+void reinstall_fault_handlers() {
   // A program that replaces any of the handlers is assumed to replace SIGSEGV's as well.
-  if (in_front(0)) return;
-  for (size_t i = 0; i < kSignals.size(); ++i) put_in_front(i);
+  if (is_installed(0)) return;
+  for (size_t i = 0; i < kSignals.size(); ++i) install_handler(i);
 }
 
 SignalStack::SignalStack() {

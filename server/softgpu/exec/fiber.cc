@@ -105,7 +105,7 @@ bool FiberPool::grow(uint32_t size_class) {
   return true;
 }
 
-Fiber* FiberPool::take(uint32_t size_class, void (*entry)()) {
+Fiber* FiberPool::acquire(uint32_t size_class, void (*entry)()) {
   auto& list = free_[size_class];
   if (list.empty() && !grow(size_class)) return nullptr;
   if (list.empty()) return nullptr;
@@ -120,7 +120,7 @@ Fiber* FiberPool::take(uint32_t size_class, void (*entry)()) {
   return fiber;
 }
 
-void FiberPool::give_abandoned(Fiber* fiber) {
+void FiberPool::return_abandoned(Fiber* fiber) {
 #if defined(GPUPOOL_ASAN)
   __asan_unpoison_memory_region(reinterpret_cast<void*>(fiber->bottom), fiber->bytes);
 #endif
@@ -128,11 +128,11 @@ void FiberPool::give_abandoned(Fiber* fiber) {
   __tsan_destroy_fiber(fiber->tsan);
   fiber->tsan = nullptr;
 #endif
-  give(fiber);
+  release(fiber);
 }
 
 void FiberPool::reclaim() {
-  for (Fiber* fiber : retired_) give_abandoned(fiber);
+  for (Fiber* fiber : retired_) return_abandoned(fiber);
   retired_.clear();
 }
 

@@ -57,11 +57,11 @@ class FiberPool {
   static uint32_t class_for(uint64_t bytes);
 
   // Returns a fiber that starts at `entry`, or null if the host has no memory or mappings left.
-  Fiber* take(uint32_t size_class, void (*entry)());
-  void give(Fiber* fiber) { free_[fiber->size_class].push_back(fiber); }
+  Fiber* acquire(uint32_t size_class, void (*entry)());
+  void release(Fiber* fiber) { free_[fiber->size_class].push_back(fiber); }
   // Takes back a fiber that was left in the middle of its work; clears the sanitizers' marks on its stack.
   // The fiber must not be running.
-  void give_abandoned(Fiber* fiber);
+  void return_abandoned(Fiber* fiber);
   // Sets a running fiber aside until the pool thread is on its own stack again and calls reclaim().
   void retire(Fiber* fiber) { retired_.push_back(fiber); }
   void reclaim();

@@ -22,18 +22,18 @@ namespace gpupool::softgpu {
 class PackedParameters {
  public:
   void resize(size_t bytes) {
-    if (bytes > sizeof few_) more_.resize(bytes);
+    if (bytes > sizeof inline_) heap_.resize(bytes);
     size_ = bytes;
   }
   size_t size() const { return size_; }
   bool empty() const { return size_ == 0; }
-  std::byte* data() { return size_ > sizeof few_ ? more_.data() : few_; }
-  const std::byte* data() const { return size_ > sizeof few_ ? more_.data() : few_; }
+  std::byte* data() { return size_ > sizeof inline_ ? heap_.data() : inline_; }
+  const std::byte* data() const { return size_ > sizeof inline_ ? heap_.data() : inline_; }
 
  private:
   size_t size_ = 0;
-  std::byte few_[128] = {};
-  std::vector<std::byte> more_;
+  std::byte inline_[128] = {};
+  std::vector<std::byte> heap_;
 };
 
 // A set of a device's multiprocessors, by number. Each multiprocessor is one thread of the executor.

@@ -35,9 +35,9 @@ struct Grid : Recycled<Grid> {
   alignas(64) std::atomic<uint64_t> finished{0};    // blocks that ran or were skipped
   alignas(64) std::atomic<bool> aborted{false};  // after a fault or cancellation: no more blocks start
   std::atomic<uint32_t> references{2};
-  std::atomic<uint64_t> start{0}, away_before{0};   // nanoseconds
+  std::atomic<uint64_t> start{0}, without_turn_before{0};   // nanoseconds
   GridResult result;           // this and the members below are guarded by Pool::mutex_
-  bool result_settled = false; // set by the first fault or by completion; `result` is final then
+  bool result_final = false; // set by the first fault or by completion; `result` is final then
   Grid* previous = nullptr;    // list of unfinished grids
   Grid* following = nullptr;
 };

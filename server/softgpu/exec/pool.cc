@@ -26,7 +26,7 @@ constexpr uint64_t kLongIdleNanoseconds = 500'000'000;  // idle time after which
 
 }  // namespace
 
-__attribute__((tls_model("initial-exec"))) thread_local const Worker* worker_about_to_claim = nullptr;
+__attribute__((tls_model("initial-exec"))) thread_local const Worker* completing_worker = nullptr;
 
 uint64_t nanoseconds_now() {
   timespec time{};
@@ -38,7 +38,7 @@ ParameterMemory::~ParameterMemory() {
   for (uint64_t slab : slabs_) free_host(slab, kBlock * kBlocksPerSlab);
 }
 
-uint64_t ParameterMemory::take(uint64_t bytes) {
+uint64_t ParameterMemory::allocate(uint64_t bytes) {
   if (bytes > kBlock) return allocate_host(bytes, page_bytes()).value_or(0);
   std::lock_guard lock(mutex_);
   if (free_.empty()) {
@@ -52,7 +52,7 @@ uint64_t ParameterMemory::take(uint64_t bytes) {
   return address;
 }
 
-void ParameterMemory::give(uint64_t address, uint64_t bytes) {
+void ParameterMemory::free(uint64_t address, uint64_t bytes) {
   if (bytes > kBlock) return free_host(address, bytes);
   std::lock_guard lock(mutex_);
   free_.push_back(address);
@@ -91,8 +91,8 @@ void Pool::submit(GridRequest request, std::function<void(GridResult)> done) {
 void Pool::submit_at(uint32_t depth, GridRequest request, std::function<void(GridResult)> done) {
   // Programs install signal handlers between their calls, not in the middle of many grids. Checking costs a
   // system call, so it is done rarely while grids run.
-  const bool busy = worker_about_to_claim != nullptr || unfinished_count_.load(std::memory_order_relaxed) != 0;
-  if (!busy || submissions_.fetch_add(1, std::memory_order_relaxed) % 64 == 0) keep_fault_handlers();
+  const bool busy = completing_worker != nullptr || unfinished_count_.load(std::memory_order_relaxed) != 0;
+  if (!busy || submissions_.fetch_add(1, std::memory_order_relaxed) % 64 == 0) reinstall_fault_handlers();
   auto* grid = new Grid;
   grid->request = std::move(request);
   grid->done = std::move(done);
@@ -116,7 +116,7 @@ void Pool::submit_at(uint32_t depth, GridRequest request, std::function<void(Gri
   const uint64_t workspace = round_up(r.params.size(), kWorkspaceBytes);
   grid->params_bytes = std::max<uint64_t>(r.params.size(), 1);
   if (r.cooperative) grid->params_bytes = workspace + kWorkspaceBytes;
-  context.params = parameters_.take(grid->params_bytes);
+  context.params = parameters_.allocate(grid->params_bytes);
   if (r.cooperative && context.params != 0) {
     context.grid_workspace = context.params + workspace;
     std::memset(reinterpret_cast<void*>(context.grid_workspace), 0, kWorkspaceBytes);
@@ -135,13 +135,13 @@ void Pool::submit_at(uint32_t depth, GridRequest request, std::function<void(Gri
   if (r.multiprocessors) {
     grid->workers = 0;
     for (unsigned i = 0; i < thread_count_; ++i) grid->workers += r.multiprocessors->test(i);
-    if (!divided_.load(std::memory_order_relaxed)) divided_.store(true);
+    if (!has_restricted_grids_.load(std::memory_order_relaxed)) has_restricted_grids_.store(true);
   }
   const bool possible = whole_clusters && grid->cluster_blocks <= kMaxClusterBlocks && grid->workers > 0 && grid->blocks > 0 && grid->threads > 0 && grid->threads <= kMaxThreadsPerBlock &&
                         grid->stack_class < FiberPool::kClasses && context.params != 0;
   // Copied, because once queued the grid may complete and be deleted.
   const std::shared_ptr<const Multiprocessors> where = r.multiprocessors;
-  const bool may_run = worker_about_to_claim != nullptr && grid->may_run_on(worker_about_to_claim->number());
+  const bool may_run = completing_worker != nullptr && grid->may_run_on(completing_worker->number());
   if (grid->blocks == 0) grid->blocks = 1;  // abort() then has one block to finish
   bool stopping;
   {
@@ -168,23 +168,23 @@ void Pool::submit_at(uint32_t depth, GridRequest request, std::function<void(Gri
   }
   // The worker that has just completed a grid runs the next one itself, and wakes others if there is more
   // than it can do.
-  if (worker_about_to_claim != nullptr && may_run) {
-    worker_about_to_claim = nullptr;
+  if (completing_worker != nullptr && may_run) {
+    completing_worker = nullptr;
     return;
   }
   epoch_.fetch_add(1);
   wake(where.get(), 1);
 }
 
-void Pool::wake_another(const Grid& grid) {
+void Pool::wake_helper(const Grid& grid) {
   // Wakes all workers rather than finding out which queued grid may run on which worker.
-  if (divided_.load() && more_than_one_queued()) return wake(nullptr, INT32_MAX);
+  if (has_restricted_grids_.load() && more_than_one_queued()) return wake(nullptr, INT32_MAX);
   wake(grid.request.multiprocessors.get(), 1);
 }
 
 void Pool::wake(const Multiprocessors* where, int most) {
   if (sleepers_.load() == 0) return;
-  if (!divided_.load()) {
+  if (!has_restricted_grids_.load()) {
     if (!spinning_.load()) syscall(SYS_futex, &epoch_, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
     return;
   }
@@ -254,7 +254,7 @@ bool Pool::wait_for_work(unsigned worker, bool* long_idle) {
 void Pool::block_starts(Grid& grid) {
   uint64_t none = 0;
   if (grid.start.load(std::memory_order_relaxed) != 0) return;
-  grid.away_before.store(away_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  grid.without_turn_before.store(without_turn_.load(std::memory_order_relaxed), std::memory_order_relaxed);
   grid.start.compare_exchange_strong(none, nanoseconds_now());
 }
 
@@ -267,7 +267,7 @@ void Pool::finish_blocks(Grid& grid, uint64_t count) {
 void Pool::abort(Grid& grid, FaultKind kind, uint64_t address, std::string detail) {
   {
     std::lock_guard lock(mutex_);
-    if (std::exchange(grid.result_settled, true)) return;
+    if (std::exchange(grid.result_final, true)) return;
     grid.result.fault = kind;
     grid.result.address = address;
     grid.result.detail = std::move(detail);
@@ -281,15 +281,16 @@ void Pool::complete(Grid& grid) {
   uint64_t busy = 0;
   if (const uint64_t start = grid.start.load(std::memory_order_relaxed); start != 0) {
     const uint64_t elapsed = nanoseconds_now() - start;
-    uint64_t away = 0;
-    if (grid.takes_turns()) away = away_.load(std::memory_order_relaxed) - grid.away_before.load(std::memory_order_relaxed);
-    busy = elapsed - std::min(elapsed, away);
+    uint64_t without_turn = 0;
+    if (grid.takes_turns())
+      without_turn = without_turn_.load(std::memory_order_relaxed) - grid.without_turn_before.load(std::memory_order_relaxed);
+    busy = elapsed - std::min(elapsed, without_turn);
   }
-  if (grid.context.params != 0) parameters_.give(grid.context.params, grid.params_bytes);
+  if (grid.context.params != 0) parameters_.free(grid.context.params, grid.params_bytes);
   GridResult result;
   {
     std::lock_guard lock(mutex_);
-    grid.result_settled = true;
+    grid.result_final = true;
     result = std::move(grid.result);
     (grid.previous != nullptr ? grid.previous->following : unfinished_) = grid.following;
     if (grid.following != nullptr) grid.following->previous = grid.previous;
@@ -337,7 +338,7 @@ void Pool::release(Grid* grid) {
 
 void Pool::turn_taken() {
   std::lock_guard lock(turn_mutex_);
-  if (turn_holders_++ == 0 && dropped_at_ != 0) away_.fetch_add(nanoseconds_now() - dropped_at_);
+  if (turn_holders_++ == 0 && dropped_at_ != 0) without_turn_.fetch_add(nanoseconds_now() - dropped_at_);
 }
 
 void Pool::turn_dropped() {

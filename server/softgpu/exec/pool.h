@@ -26,8 +26,8 @@ class Pool;
 class ParameterMemory {
  public:
   ~ParameterMemory();
-  uint64_t take(uint64_t bytes);  // 0: out of memory
-  void give(uint64_t address, uint64_t bytes);
+  uint64_t allocate(uint64_t bytes);  // 0: out of memory
+  void free(uint64_t address, uint64_t bytes);
 
  private:
   static constexpr uint64_t kBlock = 4096, kBlocksPerSlab = 64;
@@ -47,8 +47,8 @@ class Worker {
   bool start_block();
   std::unique_ptr<BlockRun> take_block();
   void run_first(std::unique_ptr<BlockRun> block, bool begun);
-  void advance_others();
-  bool settle(BlockRun& block, SliceEnd end);
+  void advance_live_blocks();
+  bool finish_if_ended(BlockRun& block, SliceEnd end);
   void fault(BlockRun& block);
   void count_finished();
   void hold_turn();
@@ -82,7 +82,7 @@ class Pool final : public GridExecutor {
   bool more_to_claim() const { return queued_.load(std::memory_order_relaxed) > 0; }
   bool more_than_one_queued() const { return queued_.load(std::memory_order_relaxed) > 1; }
   bool wait_for_work(unsigned worker, bool* long_idle);  // false: the pool is stopping
-  void wake_another(const Grid& grid);  // wakes a worker that may help with this grid or another queued one
+  void wake_helper(const Grid& grid);  // wakes a worker that may help with this grid or another queued one
   void block_starts(Grid& grid);
   void finish_blocks(Grid& grid, uint64_t count);
   void abort(Grid& grid, FaultKind kind, uint64_t address, std::string detail);
@@ -112,12 +112,12 @@ class Pool final : public GridExecutor {
   std::atomic<uint32_t> epoch_{0};          // futex word: counts submissions
   std::atomic<uint32_t> sleepers_{0};
   std::atomic<bool> spinning_{false};       // an idle worker polls epoch_ instead of sleeping
-  std::atomic<bool> divided_{false};        // some grid may not run on all workers
+  std::atomic<bool> has_restricted_grids_{false};  // some grid may not run on all workers
 
   SpinLock turn_mutex_;
   uint32_t turn_holders_ = 0;               // workers of this process that hold the device's turn
   uint64_t dropped_at_ = 0;                 // nanoseconds
-  std::atomic<uint64_t> away_{0};           // total time without the turn, in nanoseconds
+  std::atomic<uint64_t> without_turn_{0};  // total time without the turn, in nanoseconds
 
   std::vector<std::thread> threads_;
 };
@@ -126,6 +126,6 @@ uint64_t nanoseconds_now();  // monotonic
 
 // Set while a worker completes a grid and has no other work. The first grid submitted by the completion runs
 // on that worker, so no other worker needs to be woken.
-extern thread_local const Worker* worker_about_to_claim;
+extern thread_local const Worker* completing_worker;
 
 }  // namespace gpupool::softgpu

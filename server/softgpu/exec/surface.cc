@@ -12,7 +12,7 @@
 namespace gpupool::softgpu {
 namespace {
 
-using namespace texture_call;
+using namespace texture_flags;
 
 const TextureState& surface_of(ThreadContext* thread, uint64_t& surface) {
   // The value may be the address of a surface reference.
@@ -24,28 +24,30 @@ const TextureState& surface_of(ThreadContext* thread, uint64_t& surface) {
 
 // Returns the address of `bytes` bytes at the coordinates in `in`; 0 if outside and the access is to be
 // ignored.
-uint64_t address_in(ThreadContext* thread, const TextureState& s, uint32_t what, const uint32_t* in, uint32_t bytes) {
+uint64_t address_in(ThreadContext* thread, const TextureState& s, uint32_t flags, const uint32_t* in, uint32_t bytes) {
   const TextureLevel& level = s.levels[0];
   const uint32_t texel = s.format.bytes();
-  const uint32_t geometry = what & kGeometry;
-  const bool layered = (what & kLayered) != 0 || geometry == kCube;
-  int64_t at[3] = {static_cast<int32_t>(in[texture_input::kX]), geometry >= k2d ? static_cast<int32_t>(in[texture_input::kY]) : 0,
-                   layered ? static_cast<int64_t>(in[texture_input::kLayer]) : geometry == k3d ? static_cast<int32_t>(in[texture_input::kZ]) : 0};
-  if ((what & kFormatted) != 0) at[0] *= texel;
+  const uint32_t geometry = flags & kGeometry;
+  const bool layered = (flags & kLayered) != 0 || geometry == kCube;
+  int64_t at[3] = {static_cast<int32_t>(in[texture_operand::kX]), geometry >= k2d ? static_cast<int32_t>(in[texture_operand::kY]) : 0,
+                   layered           ? static_cast<int64_t>(in[texture_operand::kLayer])
+                   : geometry == k3d ? static_cast<int32_t>(in[texture_operand::kZ])
+                                     : 0};
+  if ((flags & kFormatted) != 0) at[0] *= texel;
   const int64_t row = int64_t{level.width} * texel;
   const int64_t most[3] = {row - bytes, int64_t{level.height} - 1, int64_t{layered ? s.layers : level.depth} - 1};
   if (at[0] % bytes != 0) softgpu_fault(thread, FaultKind::misaligned_address, static_cast<uint64_t>(at[0]));
   for (int axis = 0; axis < 3; ++axis) {
     if (at[axis] >= 0 && at[axis] <= most[axis]) continue;
-    if ((what & kOutside) == kTrap || most[axis] < 0) softgpu_fault(thread, FaultKind::trap, level.address);
-    if ((what & kOutside) == kZero) return 0;
+    if ((flags & kOutside) == kTrap || most[axis] < 0) softgpu_fault(thread, FaultKind::trap, level.address);
+    if ((flags & kOutside) == kZero) return 0;
     at[axis] = std::clamp<int64_t>(at[axis], 0, most[axis]);
   }
   return level.address + static_cast<uint64_t>(at[2]) * level.slice + static_cast<uint64_t>(at[1]) * level.pitch +
          static_cast<uint64_t>(at[0]);
 }
 
-uint32_t bytes_of(uint32_t what) { return what >> kBytesShift & 31; }
+uint32_t bytes_of(uint32_t flags) { return flags >> kBytesShift & 31; }
 
 // Converts the 32 bits of a register to a channel of the format.
 uint32_t converted(const TexelFormat& format, uint32_t value) {
@@ -85,19 +87,19 @@ using namespace gpupool::softgpu;
 
 extern "C" {
 
-void softgpu_surface_load(ThreadContext* thread, uint64_t surface, uint32_t what, const uint32_t* in, void* out) {
+void softgpu_surface_load(ThreadContext* thread, uint64_t surface, uint32_t flags, const uint32_t* in, void* out) {
   const TextureState& s = surface_of(thread, surface);
-  const uint32_t bytes = bytes_of(what);
-  const uint64_t address = address_in(thread, s, what, in, bytes);
+  const uint32_t bytes = bytes_of(flags);
+  const uint64_t address = address_in(thread, s, flags, in, bytes);
   if (address != 0) std::memcpy(out, reinterpret_cast<const void*>(address), bytes);
   else std::memset(out, 0, bytes);
 }
 
-void softgpu_surface_store(ThreadContext* thread, uint64_t surface, uint32_t what, const uint32_t* in, const void* value) {
+void softgpu_surface_store(ThreadContext* thread, uint64_t surface, uint32_t flags, const uint32_t* in, const void* value) {
   const TextureState& s = surface_of(thread, surface);
-  const bool formatted = (what & kFormatted) != 0;
-  const uint32_t given = bytes_of(what), bytes = formatted ? s.format.bytes() : given;
-  const uint64_t address = address_in(thread, s, what, in, bytes);
+  const bool formatted = (flags & kFormatted) != 0;
+  const uint32_t given = bytes_of(flags), bytes = formatted ? s.format.bytes() : given;
+  const uint64_t address = address_in(thread, s, flags, in, bytes);
   if (address == 0) return;
   if (!formatted) {
     std::memcpy(reinterpret_cast<void*>(address), value, bytes);
@@ -113,13 +115,13 @@ void softgpu_surface_store(ThreadContext* thread, uint64_t surface, uint32_t wha
   std::memcpy(reinterpret_cast<void*>(address), texel, bytes);
 }
 
-void softgpu_surface_reduce(ThreadContext* thread, uint64_t surface, uint32_t what, const uint32_t* in, uint64_t value) {
+void softgpu_surface_reduce(ThreadContext* thread, uint64_t surface, uint32_t flags, const uint32_t* in, uint64_t value) {
   const TextureState& s = surface_of(thread, surface);
-  const uint32_t bytes = bytes_of(what), operation = what >> kOperationShift & 7;
-  const uint64_t address = address_in(thread, s, what, in, bytes);
+  const uint32_t bytes = bytes_of(flags), operation = flags >> kOperationShift & 7;
+  const uint64_t address = address_in(thread, s, flags, in, bytes);
   if (address == 0) return;
   if (address % bytes != 0) softgpu_fault(thread, FaultKind::misaligned_address, address);
-  const bool is_signed = (what & kSigned) != 0;
+  const bool is_signed = (flags & kSigned) != 0;
   if (bytes == 8) is_signed ? reduce(address, operation, static_cast<int64_t>(value)) : reduce(address, operation, value);
   else is_signed ? reduce(address, operation, static_cast<int32_t>(value)) : reduce(address, operation, static_cast<uint32_t>(value));
 }

@@ -13,15 +13,15 @@
 namespace gpupool::softgpu {
 namespace {
 
-using namespace texture_call;
+using namespace texture_flags;
 
-constexpr float kFar = 1 << 30;  // coordinates are clamped to +-kFar
+constexpr float kMaxCoordinate = 1 << 30;  // coordinates are clamped to +-kMaxCoordinate
 
-int64_t whole(float value) { return static_cast<int64_t>(std::floor(value)); }
+int64_t floor_to_integer(float value) { return static_cast<int64_t>(std::floor(value)); }
 
-float tame(float value) {
+float clamp_coordinate(float value) {
   if (std::isnan(value)) return 0;
-  return std::clamp(value, -kFar, kFar);
+  return std::clamp(value, -kMaxCoordinate, kMaxCoordinate);
 }
 
 // Returns a weight from 0 to 1 with eight fractional bits.
@@ -61,19 +61,19 @@ struct Sampler {
     return repeats && (!t.normalized || integers) ? AddressMode::clamp : wished;
   }
   Axis axis(float coordinate, uint32_t size, uint32_t number, int32_t offset) const {
-    float x = tame(coordinate);
+    float x = clamp_coordinate(coordinate);
     if (t.normalized && !integers) {
       // Reduce before multiplying, or large coordinates would lose their significant bits.
       if (mode(number) == AddressMode::wrap) x -= std::floor(x);
       if (mode(number) == AddressMode::mirror) x -= 2 * std::floor(x / 2);
-      x = tame(x * static_cast<float>(size));
+      x = clamp_coordinate(x * static_cast<float>(size));
     }
     Axis axis;
     if (!linear) {
-      axis.first = whole(x) + offset;
+      axis.first = floor_to_integer(x) + offset;
     } else {
       const float shifted = x - 0.5f;
-      axis.first = whole(shifted) + offset;
+      axis.first = floor_to_integer(shifted) + offset;
       axis.second_weight = weight(shifted - std::floor(shifted));
     }
     return axis;
@@ -128,13 +128,13 @@ OnCube around_edge(uint32_t face, int64_t x, int64_t y, uint32_t size) {
 }
 
 struct Request {
-  uint32_t what;
+  uint32_t flags;
   float x, y, z;
   uint32_t slice;
   const int32_t* offset;
   const float* reference;  // reference value of a depth comparison; null: none
 
-  uint32_t dimensions() const { return (what & kGeometry) == kCube ? 2 : (what & kGeometry) + 1; }
+  uint32_t dimensions() const { return (flags & kGeometry) == kCube ? 2 : (flags & kGeometry) + 1; }
 };
 
 Texel fetch(const Sampler& s, const TextureLevel& level, const Request& r, int64_t x, int64_t y, int64_t z) {
@@ -143,7 +143,7 @@ Texel fetch(const Sampler& s, const TextureLevel& level, const Request& r, int64
   if (s.t.cube && s.t.seamless && outside) {
     const OnCube on = around_edge(r.slice % 6, x, y, level.width);
     const float size = static_cast<float>(level.width);
-    texel = s.texel(level, 2, whole(on.u * size), whole(on.v * size), 0, r.slice - r.slice % 6 + on.face);
+    texel = s.texel(level, 2, floor_to_integer(on.u * size), floor_to_integer(on.v * size), 0, r.slice - r.slice % 6 + on.face);
   } else {
     texel = s.texel(level, r.dimensions(), x, y, z, r.slice);
   }
@@ -181,7 +181,7 @@ Texel gather(const Sampler& s, const Request& r) {
   const Sampler between{s.t, s.integers, true};
   const int64_t x = between.axis(r.x, level.width, 0, r.offset[0]).first;
   const int64_t y = between.axis(r.y, level.height, 1, r.offset[1]).first;
-  const uint32_t component = r.what >> kComponentShift & 3;
+  const uint32_t component = r.flags >> kComponentShift & 3;
   constexpr int kRight[4] = {0, 1, 1, 0}, kDown[4] = {1, 1, 0, 0};
   Texel result;
   for (uint32_t n = 0; n < 4; ++n) result.bits[n] = fetch(s, level, r, x + kRight[n], y + kDown[n], 0).bits[component];
@@ -192,9 +192,9 @@ float level_of_gradient(const TextureState& t, const Request& r, const uint32_t*
   const TextureLevel& level = t.levels[0];
   const uint32_t sizes[3] = {level.width, level.height, level.depth};
   float longest = 0;
-  for (const uint32_t first : {texture_input::kDx, texture_input::kDy}) {
+  for (const uint32_t first : {texture_operand::kDx, texture_operand::kDy}) {
     float length = 0;
-    for (uint32_t axis = 0; axis < ((r.what & kGeometry) == kCube ? 3 : r.dimensions()); ++axis) {
+    for (uint32_t axis = 0; axis < ((r.flags & kGeometry) == kCube ? 3 : r.dimensions()); ++axis) {
       float step = std::bit_cast<float>(in[first + axis]);
       // Derivatives on a cube are those of the direction; a face is two units wide.
       if (t.cube) step *= static_cast<float>(level.width) / 2;
@@ -203,23 +203,24 @@ float level_of_gradient(const TextureState& t, const Request& r, const uint32_t*
     }
     longest = std::max(longest, length);
   }
-  return longest > 0 ? std::log2(longest) / 2 : -kFar;
+  return longest > 0 ? std::log2(longest) / 2 : -kMaxCoordinate;
 }
 
 Texel sample(const Sampler& s, const Request& r, const uint32_t* in) {
   const TextureState& t = s.t;
-  if ((r.what & kMode) == kGather) return gather(s, r);
+  if ((r.flags & kMode) == kGather) return gather(s, r);
   if (t.level_count == 1) return sample_level(s, t.levels[0], r);
   float lod = 0;
-  if ((r.what & kMode) == kLevel) {
-    lod = s.integers ? static_cast<float>(static_cast<int32_t>(in[texture_input::kLod])) : tame(std::bit_cast<float>(in[texture_input::kLod]));
-  } else if ((r.what & kMode) == kGradient) {
+  if ((r.flags & kMode) == kLevel) {
+    lod = s.integers ? static_cast<float>(static_cast<int32_t>(in[texture_operand::kLod]))
+                     : clamp_coordinate(std::bit_cast<float>(in[texture_operand::kLod]));
+  } else if ((r.flags & kMode) == kGradient) {
     lod = level_of_gradient(t, r, in);
   }
   if (!s.integers) lod = std::max(std::min(lod + t.bias, t.max_level), t.min_level);
   lod = std::clamp(lod, 0.0f, static_cast<float>(t.level_count - 1));
-  if (!t.filter_levels || s.integers) return sample_level(s, t.levels[static_cast<uint32_t>(whole(lod + 0.5f))], r);
-  const auto first = static_cast<uint32_t>(whole(lod));
+  if (!t.filter_levels || s.integers) return sample_level(s, t.levels[static_cast<uint32_t>(floor_to_integer(lod + 0.5f))], r);
+  const auto first = static_cast<uint32_t>(floor_to_integer(lod));
   const float share = weight(lod - std::floor(lod));
   const Texel near = sample_level(s, t.levels[first], r);
   if (share == 0) return near;
@@ -236,13 +237,13 @@ Texel sample(const Sampler& s, const Request& r, const uint32_t* in) {
 
 using namespace gpupool::softgpu;
 
-extern "C" void softgpu_texture_fetch(ThreadContext* thread, uint64_t texture, uint32_t what, const uint32_t* in, uint32_t* out) {
-  using namespace texture_input;
+extern "C" void softgpu_texture_fetch(ThreadContext* thread, uint64_t texture, uint32_t flags, const uint32_t* in, uint32_t* out) {
+  using namespace texture_operand;
   // The value may be the address of a texture reference.
   if (in_range(texture, 8) && texture % 8 == 0) texture = *reinterpret_cast<const uint64_t*>(texture);
   const TextureState* const t = find_texture(texture, false);
   if (!t) softgpu_fault(thread, FaultKind::illegal_address, texture);
-  const bool integers = (what & kIntegers) != 0;
+  const bool integers = (flags & kIntegers) != 0;
   const bool numbers = t->to_float || t->format.kind == TexelKind::floating;
   const Sampler sampler{*t, integers, t->filter_linear && numbers && !integers};
   const auto coordinate = [&](uint32_t which) {
@@ -250,22 +251,22 @@ extern "C" void softgpu_texture_fetch(ThreadContext* thread, uint64_t texture, u
   };
   constexpr int32_t kNone[3] = {0, 0, 0};
   int32_t offset[3];
-  std::memcpy(offset, (what & kOffset) != 0 ? reinterpret_cast<const int32_t*>(in + kOffsets) : kNone, sizeof offset);
+  std::memcpy(offset, (flags & kOffset) != 0 ? reinterpret_cast<const int32_t*>(in + kOffsets) : kNone, sizeof offset);
   for (int32_t& one : offset) one = std::clamp(one, -8, 7);  // the hardware's range
   const float reference = std::bit_cast<float>(in[kReference]);
-  Request request{what, coordinate(kX), coordinate(kY), coordinate(kZ), 0, offset, (what & kCompare) != 0 ? &reference : nullptr};
-  const bool cube = (what & kGeometry) == kCube;
+  Request request{flags, coordinate(kX), coordinate(kY), coordinate(kZ), 0, offset, (flags & kCompare) != 0 ? &reference : nullptr};
+  const bool cube = (flags & kGeometry) == kCube;
   if (cube && !t->cube) softgpu_fault(thread, FaultKind::illegal_address, texture);
   const uint32_t per_layer = cube ? 6 : 1;
-  if ((what & kLayered) != 0) request.slice = std::min(in[kLayer], t->layers / per_layer - 1) * per_layer;
+  if ((flags & kLayered) != 0) request.slice = std::min(in[kLayer], t->layers / per_layer - 1) * per_layer;
   if (cube) {
-    const OnCube on = on_cube(tame(request.x), tame(request.y), tame(request.z));
+    const OnCube on = on_cube(clamp_coordinate(request.x), clamp_coordinate(request.y), clamp_coordinate(request.z));
     request.slice += on.face;
     request.x = on.u;
     request.y = on.v;
   }
   const Texel result = sample(sampler, request, in);
-  if ((what & kHalf) == 0) {
+  if ((flags & kHalf) == 0) {
     std::memcpy(out, result.bits, sizeof result.bits);
     return;
   }

@@ -61,7 +61,7 @@ bool remove_texture(uint64_t handle);
 const TextureState* find_texture(uint64_t handle, bool surface);
 
 // The properties of a texture or surface instruction, packed into one number by the code generator.
-namespace texture_call {
+namespace texture_flags {
 constexpr uint32_t k1d = 0, k2d = 1, k3d = 2, kCube = 3, kGeometry = 3;
 constexpr uint32_t kLayered = 1 << 2;
 constexpr uint32_t kIntegers = 1 << 3;                   // coordinates are integer texel indices
@@ -76,25 +76,25 @@ constexpr uint32_t kBytesShift = 6;                      // bytes of the access,
 constexpr uint32_t kFormatted = 1 << 12;                 // x counts texels, values are converted
 constexpr uint32_t kOperationShift = 16;                 // operation of a reduction: add, min, max, and, or
 constexpr uint32_t kSigned = 1 << 20;
-}  // namespace texture_call
+}  // namespace texture_flags
 
 // Indices of a call's operands, 32 bits each.
-namespace texture_input {
+namespace texture_operand {
 constexpr uint32_t kX = 0, kY = 1, kZ = 2, kLayer = 3, kLod = 4, kDx = 4, kDy = 7, kOffsets = 10, kReference = 13, kCount = 14;
 }
 
-enum class TextureQuestion : uint32_t {
+enum class TextureQuery : uint32_t {
   width, height, depth, channel_data_type, channel_order, normalized_coords, force_unnormalized_coords, filter_mode,
   addr_mode_0, addr_mode_1, addr_mode_2, array_size, num_mipmap_levels, num_samples, memory_layout,
 };
 
 extern "C" {
 // Writes four results; two with kHalf.
-void softgpu_texture_fetch(ThreadContext*, uint64_t texture, uint32_t what, const uint32_t* in, uint32_t* out);
-uint32_t softgpu_texture_query(ThreadContext*, uint64_t texture, uint32_t question, uint32_t level, uint32_t surface);
-void softgpu_surface_load(ThreadContext*, uint64_t surface, uint32_t what, const uint32_t* in, void* out);
-void softgpu_surface_store(ThreadContext*, uint64_t surface, uint32_t what, const uint32_t* in, const void* value);
-void softgpu_surface_reduce(ThreadContext*, uint64_t surface, uint32_t what, const uint32_t* in, uint64_t value);
+void softgpu_texture_fetch(ThreadContext*, uint64_t texture, uint32_t flags, const uint32_t* in, uint32_t* out);
+uint32_t softgpu_texture_query(ThreadContext*, uint64_t texture, uint32_t query, uint32_t level, uint32_t surface);
+void softgpu_surface_load(ThreadContext*, uint64_t surface, uint32_t flags, const uint32_t* in, void* out);
+void softgpu_surface_store(ThreadContext*, uint64_t surface, uint32_t flags, const uint32_t* in, const void* value);
+void softgpu_surface_reduce(ThreadContext*, uint64_t surface, uint32_t flags, const uint32_t* in, uint64_t value);
 uint32_t softgpu_is_texture(ThreadContext*, uint64_t value, uint32_t surface);
 }
 

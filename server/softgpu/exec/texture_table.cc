@@ -16,7 +16,7 @@ namespace {
 constexpr uint64_t kTag = 0x54ull << 56;
 constexpr uint32_t kGenerations = 1u << 24;
 constexpr uint32_t kSlots = 65536, kChunkSlots = 256;
-constexpr size_t kRest = 4096;  // number of free slots kept before one is reused
+constexpr size_t kReuseDelay = 4096;  // number of free slots kept before one is reused
 
 struct Slot {
   std::atomic<uint64_t> handle{0};
@@ -57,7 +57,7 @@ uint64_t add_texture(const TextureState& state) {
   Slot* slot = slot_of(handle);
   if (!slot || std::erase(all.free, static_cast<uint32_t>(handle)) == 0) {
     uint32_t index;
-    if (all.free.size() >= kRest || (all.used == kSlots && !all.free.empty())) {
+    if (all.free.size() >= kReuseDelay || (all.used == kSlots && !all.free.empty())) {
       index = all.free.front();
       all.free.pop_front();
     } else {
@@ -101,16 +101,16 @@ uint32_t softgpu_is_texture(ThreadContext*, uint64_t value, uint32_t surface) {
   return find_texture(value, surface != 0) != nullptr;
 }
 
-uint32_t softgpu_texture_query(ThreadContext* thread, uint64_t handle, uint32_t question, uint32_t level, uint32_t surface) {
+uint32_t softgpu_texture_query(ThreadContext* thread, uint64_t handle, uint32_t query, uint32_t level, uint32_t surface) {
   if (in_range(handle, 8) && handle % 8 == 0) handle = *reinterpret_cast<const uint64_t*>(handle);
   const TextureState* const t = find_texture(handle, surface != 0);
   if (!t) softgpu_fault(thread, FaultKind::illegal_address, handle);
   const TextureLevel& l = t->levels[level < t->level_count ? level : t->level_count - 1];
-  switch (static_cast<TextureQuestion>(question)) {
-    case TextureQuestion::width: return l.width;
-    case TextureQuestion::height: return l.height;
-    case TextureQuestion::depth: return l.depth;
-    case TextureQuestion::channel_data_type: {  // values of OpenCL, as the PTX ISA specifies
+  switch (static_cast<TextureQuery>(query)) {
+    case TextureQuery::width: return l.width;
+    case TextureQuery::height: return l.height;
+    case TextureQuery::depth: return l.depth;
+    case TextureQuery::channel_data_type: {  // values of OpenCL, as the PTX ISA specifies
       const uint32_t bits = t->format.bits, step = bits == 8 ? 0 : bits == 16 ? 1 : 2;
       switch (t->format.kind) {
         case TexelKind::signed_normalized: return 0x10d0 + step;
@@ -121,17 +121,17 @@ uint32_t softgpu_texture_query(ThreadContext* thread, uint64_t handle, uint32_t 
       }
       return 0;
     }
-    case TextureQuestion::channel_order: return t->format.channels == 1 ? 0x10b0 : t->format.channels == 2 ? 0x10b2 : 0x10b5;
-    case TextureQuestion::normalized_coords: return t->normalized;
-    case TextureQuestion::force_unnormalized_coords: return 0;
-    case TextureQuestion::filter_mode: return t->filter_linear;
-    case TextureQuestion::addr_mode_0: return static_cast<uint32_t>(t->address_mode[0]);
-    case TextureQuestion::addr_mode_1: return static_cast<uint32_t>(t->address_mode[1]);
-    case TextureQuestion::addr_mode_2: return static_cast<uint32_t>(t->address_mode[2]);
-    case TextureQuestion::array_size: return t->layers;
-    case TextureQuestion::num_mipmap_levels: return t->level_count;
-    case TextureQuestion::num_samples: return 1;
-    case TextureQuestion::memory_layout: return 0;
+    case TextureQuery::channel_order: return t->format.channels == 1 ? 0x10b0 : t->format.channels == 2 ? 0x10b2 : 0x10b5;
+    case TextureQuery::normalized_coords: return t->normalized;
+    case TextureQuery::force_unnormalized_coords: return 0;
+    case TextureQuery::filter_mode: return t->filter_linear;
+    case TextureQuery::addr_mode_0: return static_cast<uint32_t>(t->address_mode[0]);
+    case TextureQuery::addr_mode_1: return static_cast<uint32_t>(t->address_mode[1]);
+    case TextureQuery::addr_mode_2: return static_cast<uint32_t>(t->address_mode[2]);
+    case TextureQuery::array_size: return t->layers;
+    case TextureQuery::num_mipmap_levels: return t->level_count;
+    case TextureQuery::num_samples: return 1;
+    case TextureQuery::memory_layout: return 0;
   }
   return 0;
 }

@@ -6,9 +6,9 @@ namespace gpupool::softgpu {
 namespace {
 
 // Lanes at earlier points may spin for lanes at later ones, so the wait of the later lanes is bounded by
-// kMostOvertaken releases of other lanes. A release counts kYieldedWeight times if a lane has yielded in a
+// kMaxStarvation releases of other lanes. A release counts kYieldedWeight times if a lane has yielded in a
 // loop since the last one.
-constexpr uint32_t kMostOvertaken = 1 << 16;
+constexpr uint32_t kMaxStarvation = 1 << 16;
 constexpr uint32_t kYieldedWeight = 1 << 10;
 
 template <typename F>
@@ -18,7 +18,7 @@ void for_each_lane(uint32_t lanes, F f) {
 
 }  // namespace
 
-uint32_t Warp::arrive(uint32_t lane, Kind kind, uint8_t mode, uint32_t members, WarpFunction function) {
+uint32_t Warp::arrive(uint32_t lane, Kind kind, uint8_t mode, uint32_t members, WarpCallback function) {
   members |= 1u << lane;  // a mask without the caller is undefined in PTX; it must not wait for ever
   for (uint32_t i = 0; i < group_count; ++i) {
     Group& group = groups[i];
@@ -34,17 +34,17 @@ uint32_t Warp::arrive(uint32_t lane, Kind kind, uint8_t mode, uint32_t members, 
 
 uint32_t Warp::take_converged() {
   uint32_t earliest = UINT32_MAX, lanes = 0;
-  for_each_lane(converging, [&](uint32_t lane) {
+  for_each_lane(convergence_waiters, [&](uint32_t lane) {
     if (point[lane] < earliest) earliest = point[lane], lanes = 0;
     if (point[lane] == earliest) lanes |= 1u << lane;
   });
-  overtaken = lanes == converging ? 0 : overtaken + (yielded ? kYieldedWeight : 1);
-  if (overtaken >= kMostOvertaken) {
-    lanes = converging;
-    overtaken = 0;
+  starvation = lanes == convergence_waiters ? 0 : starvation + (yielded ? kYieldedWeight : 1);
+  if (starvation >= kMaxStarvation) {
+    lanes = convergence_waiters;
+    starvation = 0;
   }
   yielded = false;
-  converging &= ~lanes;
+  convergence_waiters &= ~lanes;
   resumed |= lanes;
   return lanes;
 }

@@ -22,11 +22,11 @@ namespace {
 // claims its share of the remaining blocks divided by kChunksPerWorker, at least one and at most kMaxChunk.
 constexpr uint64_t kMaxChunk = 64;
 constexpr uint64_t kChunksPerWorker = 4;
-// If all blocks of a worker only spin for kSpinBeforeCompany, further blocks start beside them, up to
-// kMaxCompany.
-constexpr uint64_t kSpinBeforeCompany = 100'000;  // nanoseconds
-constexpr size_t kMaxCompany = 64;
-constexpr size_t kMaxSpare = 4;
+// If all blocks of a worker only spin for kSpinBeforeExtraBlocks, further blocks start beside them, up to
+// kMaxExtraBlocks.
+constexpr uint64_t kSpinBeforeExtraBlocks = 100'000;  // nanoseconds
+constexpr size_t kMaxExtraBlocks = 64;
+constexpr size_t kMaxSpareBlocks = 4;
 
 }  // namespace
 
@@ -72,7 +72,7 @@ void Worker::run() {
 // Starts or advances blocks; returns false if there is nothing to do.
 bool Worker::step() {
   if (live_.empty()) return start_block();
-  advance_others();
+  advance_live_blocks();
   return true;
 }
 
@@ -102,7 +102,7 @@ bool Worker::claim(Grid** grid, uint64_t* index) {
     // Wake another worker for the rest of this grid or for the next one.
     if (grid_->blocks - std::min(grid_->blocks, grid_->next.load(std::memory_order_relaxed)) > 1 ||
         pool_.more_than_one_queued()) {
-      pool_.wake_another(*grid_);
+      pool_.wake_helper(*grid_);
     }
   }
 }
@@ -160,8 +160,8 @@ void Worker::run_first(std::unique_ptr<BlockRun> block, bool begun) {
     block->set_fault(FaultKind::hardware_stack, 0);
     block->set_fault_text("out of host memory for shared memory or thread stacks");
   }
-  if (settle(*block, end)) {
-    if (spare_.size() < kMaxSpare) spare_.push_back(std::move(block));
+  if (finish_if_ended(*block, end)) {
+    if (spare_.size() < kMaxSpareBlocks) spare_.push_back(std::move(block));
   } else {
     live_.push_back(std::move(block));
   }
@@ -169,7 +169,7 @@ void Worker::run_first(std::unique_ptr<BlockRun> block, bool begun) {
 
 // Runs each live block for one slice. If all of them only spin, they may be waiting for a block that has not
 // started.
-void Worker::advance_others() {
+void Worker::advance_live_blocks() {
   const auto takes_turns = [](const std::unique_ptr<BlockRun>& block) { return block->grid().takes_turns(); };
   if (std::any_of(live_.begin(), live_.end(), takes_turns)) {
     hold_turn();
@@ -181,11 +181,11 @@ void Worker::advance_others() {
     BlockRun& block = *live_[i];
     const SliceEnd end = block.run();
     progress |= block.take_progress() || end != SliceEnd::idle;
-    if (!settle(block, end)) {
+    if (!finish_if_ended(block, end)) {
       ++i;
       continue;
     }
-    if (spare_.size() < kMaxSpare) spare_.push_back(std::move(live_[i]));
+    if (spare_.size() < kMaxSpareBlocks) spare_.push_back(std::move(live_[i]));
     live_.erase(live_.begin() + static_cast<long>(i));
   }
   if (progress) {
@@ -198,7 +198,7 @@ void Worker::advance_others() {
   const Grid& grid = live_.back()->grid();
   const bool together = grid.request.cooperative && ((grid_ == &grid && chunk_next_ < chunk_end_) ||
                                                      grid.next.load(std::memory_order_relaxed) < grid.blocks);
-  const bool patient = nanoseconds_now() - idle_since_ < kSpinBeforeCompany || live_.size() >= kMaxCompany;
+  const bool patient = nanoseconds_now() - idle_since_ < kSpinBeforeExtraBlocks || live_.size() >= kMaxExtraBlocks;
   if ((together || !patient) && start_block()) {
     idle_since_ = 0;
     return;
@@ -207,7 +207,7 @@ void Worker::advance_others() {
 }
 
 // Returns true if the block has ended.
-bool Worker::settle(BlockRun& block, SliceEnd end) {
+bool Worker::finish_if_ended(BlockRun& block, SliceEnd end) {
   if (end == SliceEnd::idle) return false;
   if (end != SliceEnd::finished) {
     if (end == SliceEnd::faulted) fault(block);
@@ -221,9 +221,9 @@ bool Worker::settle(BlockRun& block, SliceEnd end) {
   // Counting every block at once would cause contention on the counter, but no finished block may stay
   // uncounted for long.
   if (grid_ != &grid || chunk_next_ == chunk_end_ || !live_.empty()) {
-    if (grid_ == &grid && chunk_next_ == chunk_end_ && live_.empty()) worker_about_to_claim = this;
+    if (grid_ == &grid && chunk_next_ == chunk_end_ && live_.empty()) completing_worker = this;
     count_finished();
-    worker_about_to_claim = nullptr;
+    completing_worker = nullptr;
   }
   return true;
 }

@@ -6,13 +6,13 @@
 
 namespace gpupool::softgpu {
 
-namespace call = texture_call;
-namespace input = texture_input;
+namespace flag = texture_flags;
+namespace input = texture_operand;
 
 struct FunctionCodegen::Fetch {
   llvm::Value* texture = nullptr;
   llvm::AllocaInst* in = nullptr;
-  uint32_t what = 0;
+  uint32_t flags = 0;
   uint32_t dimensions = 1;
 };
 
@@ -20,19 +20,19 @@ namespace {
 
 struct Geometry {
   std::string_view name;
-  uint32_t what;
+  uint32_t flags;
   uint32_t dimensions;  // number of coordinates without the layer
 };
 constexpr Geometry kGeometries[] = {
-    {"1d", call::k1d, 1},
-    {"2d", call::k2d, 2},
-    {"3d", call::k3d, 3},
-    {"a1d", call::k1d | call::kLayered, 1},
-    {"a2d", call::k2d | call::kLayered, 2},
-    {"cube", call::kCube, 3},
-    {"acube", call::kCube | call::kLayered, 3},
+    {"1d", flag::k1d, 1},
+    {"2d", flag::k2d, 2},
+    {"3d", flag::k3d, 3},
+    {"a1d", flag::k1d | flag::kLayered, 1},
+    {"a2d", flag::k2d | flag::kLayered, 2},
+    {"cube", flag::kCube, 3},
+    {"acube", flag::kCube | flag::kLayered, 3},
 };
-constexpr const char* kQuestions[] = {
+constexpr const char* kQueries[] = {
     "width",         "height",       "depth",       "channel_data_type", "channel_order",
     "normalized_coords", "force_unnormalized_coords", "filter_mode", "addr_mode_0", "addr_mode_1",
     "addr_mode_2",   "array_size",   "num_mipmap_levels", "num_samples", "memory_layout",
@@ -77,7 +77,7 @@ FunctionCodegen::Fetch FunctionCodegen::take_fetch(Decoded& i, size_t operand, s
   Fetch fetch;
   for (const Geometry& known : kGeometries) {
     if (known.name != geometry) continue;
-    fetch.what = known.what;
+    fetch.flags = known.flags;
     fetch.dimensions = known.dimensions;
   }
   fetch.texture = texture_value(parts[0]);
@@ -85,7 +85,7 @@ FunctionCodegen::Fetch FunctionCodegen::take_fetch(Decoded& i, size_t operand, s
   b_.CreateStore(llvm::Constant::getNullValue(fetch.in->getAllocatedType()), fetch.in);
   std::span<const Operand> elements(&parts[1], 1);
   if (parts[1].kind == Operand::Kind::vector) elements = i.elements(parts[1]);
-  const bool layered = (fetch.what & call::kLayered) != 0;
+  const bool layered = (fetch.flags & flag::kLayered) != 0;
   if (elements.size() < fetch.dimensions + layered) i.fail("too few coordinates");
   if (layered) {
     store_input(fetch, input::kLayer, elements[0], Type::u32);
@@ -102,20 +102,20 @@ void FunctionCodegen::finish_fetch(Decoded& i, Fetch& fetch, size_t next, Type r
     const Operand& operand = i.operand(next);
     if (operand.kind == Operand::Kind::vector || fetch.dimensions == 1) {
       store_inputs(i, fetch, input::kOffsets, operand, Type::s32);
-      fetch.what |= call::kOffset;
+      fetch.flags |= flag::kOffset;
     } else {
       store_input(fetch, input::kReference, operand, Type::f32);
-      fetch.what |= call::kCompare;
+      fetch.flags |= flag::kCompare;
     }
   }
   const bool half = ptx::is_half(result);
-  if (half) fetch.what |= call::kHalf;
+  if (half) fetch.flags |= flag::kHalf;
   const auto [target, resident] = split_pair(i, i.operand(0));
   std::span<const Operand> targets(target, 1);
   if (target->kind == Operand::Kind::vector) targets = i.elements(*target);
   if (targets.size() > (half ? 2 : 4)) i.fail("the vector's width is wrong");
   llvm::AllocaInst* out = temporary(llvm::ArrayType::get(b_.getInt32Ty(), 4));
-  call_runtime("softgpu_texture_fetch", b_.getVoidTy(), {thread_, fetch.texture, i32(fetch.what), fetch.in, out});
+  call_runtime("softgpu_texture_fetch", b_.getVoidTy(), {thread_, fetch.texture, i32(fetch.flags), fetch.in, out});
   for (uint32_t n = 0; n < targets.size(); ++n) {
     llvm::Value* value = b_.CreateLoad(b_.getInt32Ty(), b_.CreateConstGEP1_64(b_.getInt32Ty(), out, n));
     write(targets[n], convert_bits(value, m_.ir_type(result), false), result);
@@ -133,13 +133,13 @@ void FunctionCodegen::tex(Decoded& i) {
   if (coordinates != Type::f32 && coordinates != Type::s32) i.fail("coordinates must be .f32 or .s32");
   if (base + level + gradient > 1) i.fail("expected at most one of .base, .level and .grad");
   Fetch fetch = take_fetch(i, 1, geometry, coordinates);
-  if (coordinates == Type::s32) fetch.what |= call::kIntegers;
+  if (coordinates == Type::s32) fetch.flags |= flag::kIntegers;
   size_t next = 2;
   if (level) {
-    fetch.what |= call::kLevel;
+    fetch.flags |= flag::kLevel;
     store_input(fetch, input::kLod, i.operand(next++), coordinates);
   } else if (gradient) {
-    fetch.what |= call::kGradient;
+    fetch.flags |= flag::kGradient;
     store_inputs(i, fetch, input::kDx, i.operand(next++), Type::f32);
     store_inputs(i, fetch, input::kDy, i.operand(next++), Type::f32);
   }
@@ -155,29 +155,29 @@ void FunctionCodegen::tld4(Decoded& i) {
   i.done();
   if (ptx::bits_of(result) != 32 || ptx::is_half(result) || coordinates != Type::f32) i.fail("these types are not supported");
   Fetch fetch = take_fetch(i, 1, geometry, coordinates);
-  fetch.what |= call::kGather | static_cast<uint32_t>(std::string_view("rgba").find(component)) << call::kComponentShift;
+  fetch.flags |= flag::kGather | static_cast<uint32_t>(std::string_view("rgba").find(component)) << flag::kComponentShift;
   finish_fetch(i, fetch, 2, result);
 }
 
 // txq and suq.
 void FunctionCodegen::texture_query(Decoded& i) {
   const bool level = i.take("level");
-  uint32_t question = 0;
-  while (question < std::size(kQuestions) && !i.take(kQuestions[question])) ++question;
-  if (question == std::size(kQuestions)) i.fail("this query is not supported");
+  uint32_t query = 0;
+  while (query < std::size(kQueries) && !i.take(kQueries[query])) ++query;
+  if (query == std::size(kQueries)) i.fail("this query is not supported");
   const Type type = i.type();
   i.done(level ? 3 : 2);
   const Operand& place = i.operand(1);
   if (place.kind != Operand::Kind::address) i.fail("expected a texture or surface");
   llvm::Value* lod = level ? read(i, 2, Type::u32) : i32(0);
   llvm::Value* answer = call_runtime("softgpu_texture_query", b_.getInt32Ty(),
-                                     {thread_, texture_value(f_.base(place)), i32(question), lod, i32(i.opcode() == "suq")});
+                                     {thread_, texture_value(f_.base(place)), i32(query), lod, i32(i.opcode() == "suq")});
   write(i.operand(0), convert_bits(answer, m_.ir_type(type), false), type);
 }
 
 uint32_t FunctionCodegen::take_outside(Decoded& i) {
   const std::string_view word = i.take_one({"trap", "clamp", "zero"});
-  return word == "clamp" ? call::kClamp : word == "zero" ? call::kZero : call::kTrap;
+  return word == "clamp" ? flag::kClamp : word == "zero" ? flag::kZero : flag::kTrap;
 }
 
 void FunctionCodegen::suld(Decoded& i) {
@@ -196,7 +196,7 @@ void FunctionCodegen::suld(Decoded& i) {
   if (targets.size() != width) i.fail("the vector's width is wrong");
   llvm::AllocaInst* out = temporary(llvm::ArrayType::get(b_.getInt64Ty(), 2));
   call_runtime("softgpu_surface_load", b_.getVoidTy(),
-               {thread_, fetch.texture, i32(fetch.what | outside | bytes * width << call::kBytesShift), fetch.in, out});
+               {thread_, fetch.texture, i32(fetch.flags | outside | bytes * width << flag::kBytesShift), fetch.in, out});
   for (uint32_t n = 0; n < width; ++n)
     write(targets[n], b_.CreateAlignedLoad(m_.ir_type(type), b_.CreateConstGEP1_64(b_.getInt8Ty(), out, uint64_t{n} * bytes), llvm::Align(1)), type);
 }
@@ -220,8 +220,8 @@ void FunctionCodegen::sust(Decoded& i) {
   for (uint32_t n = 0; n < width; ++n)
     b_.CreateAlignedStore(convert_bits(read(sources[n], type), m_.int_type(bytes * 8), false),
                           b_.CreateConstGEP1_64(b_.getInt8Ty(), value, uint64_t{n} * bytes), llvm::Align(1));
-  const uint32_t what = fetch.what | outside | bytes * width << call::kBytesShift | (formatted ? call::kFormatted : 0);
-  call_runtime("softgpu_surface_store", b_.getVoidTy(), {thread_, fetch.texture, i32(what), fetch.in, value});
+  const uint32_t flags = fetch.flags | outside | bytes * width << flag::kBytesShift | (formatted ? flag::kFormatted : 0);
+  call_runtime("softgpu_surface_store", b_.getVoidTy(), {thread_, fetch.texture, i32(flags), fetch.in, value});
 }
 
 void FunctionCodegen::sured(Decoded& i) {
@@ -244,9 +244,9 @@ void FunctionCodegen::sured(Decoded& i) {
     source = &i.elements(*source)[0];
   }
   llvm::Value* value = convert_bits(read(*source, type), b_.getInt64Ty(), false);
-  const uint32_t what = fetch.what | outside | bytes << call::kBytesShift | operation << call::kOperationShift |
-                        (ptx::is_signed(type) ? call::kSigned : 0) | (formatted ? call::kFormatted : 0);
-  call_runtime("softgpu_surface_reduce", b_.getVoidTy(), {thread_, fetch.texture, i32(what), fetch.in, value});
+  const uint32_t flags = fetch.flags | outside | bytes << flag::kBytesShift | operation << flag::kOperationShift |
+                        (ptx::is_signed(type) ? flag::kSigned : 0) | (formatted ? flag::kFormatted : 0);
+  call_runtime("softgpu_surface_reduce", b_.getVoidTy(), {thread_, fetch.texture, i32(flags), fetch.in, value});
 }
 
 void FunctionCodegen::istypep(Decoded& i) {

@@ -53,7 +53,7 @@ uint32_t softgpu_match_all(ThreadContext*, uint64_t, uint32_t mask, uint32_t* al
   *all_equal = 1;
   return mask;
 }
-void softgpu_warp_call(ThreadContext* thread, WarpFunction function, void* data, uint32_t) {
+void softgpu_warp_call(ThreadContext* thread, WarpCallback function, void* data, uint32_t) {
   void* lanes[kWarpSize] = {};
   lanes[thread->lane] = data;
   function(lanes);

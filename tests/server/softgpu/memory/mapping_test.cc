@@ -11,9 +11,9 @@ using namespace gpupool::softgpu;
 namespace {
 
 // One mapping's worth of addresses, unmapped and freed at the end.
-struct Place {
-  explicit Place(uint64_t bytes) : size(bytes), address(*allocate_addresses(bytes, kGranule, 0)) {}
-  ~Place() {
+struct ReservedRange {
+  explicit ReservedRange(uint64_t bytes) : size(bytes), address(*allocate_addresses(bytes, kGranule, 0)) {}
+  ~ReservedRange() {
     unmap_memory(address, size);
     free_addresses(address, size);
   }
@@ -32,7 +32,7 @@ void retry_moves(int number, siginfo_t* info, void*) {
 TEST_CASE("a Memory is zeroed, keeps its content between mappings, and is released with its last mapping") {
   int released = 0;
   auto memory = create_memory(2 * kGranule, [&] { ++released; });
-  Place first(2 * kGranule), second(2 * kGranule);
+  ReservedRange first(2 * kGranule), second(2 * kGranule);
   REQUIRE(map_memory(memory, 0, first.address, 2 * kGranule));
   CHECK(first[0] == 0);
   CHECK(first[2 * kGranule - 1] == 0);
@@ -57,7 +57,7 @@ TEST_CASE("a Memory is zeroed, keeps its content between mappings, and is releas
 
 TEST_CASE("a Memory mapped at several addresses is the same memory at each") {
   auto memory = create_memory(2 * kGranule, nullptr);
-  Place first(2 * kGranule), second(2 * kGranule), half(kGranule);
+  ReservedRange first(2 * kGranule), second(2 * kGranule), half(kGranule);
   REQUIRE(map_memory(memory, 0, first.address, first.size));
   first[3] = 'a';
   first[kGranule] = 'b';
@@ -78,7 +78,7 @@ TEST_CASE("a Memory mapped at several addresses is the same memory at each") {
 
 TEST_CASE("a parked Memory can be mapped in parts") {
   auto memory = create_memory(2 * kGranule, nullptr);
-  Place first(2 * kGranule), half(kGranule);
+  ReservedRange first(2 * kGranule), half(kGranule);
   REQUIRE(map_memory(memory, 0, first.address, first.size));
   first[kGranule + 9] = 'z';
   REQUIRE(unmap_memory(first.address, first.size));
@@ -88,39 +88,39 @@ TEST_CASE("a parked Memory can be mapped in parts") {
 
 TEST_CASE("rejects invalid mappings") {
   auto memory = create_memory(kGranule, nullptr);
-  Place place(2 * kGranule);
-  CHECK_FALSE(map_memory(memory, 0, place.address, 2 * kGranule));
-  CHECK_FALSE(map_memory(memory, 1, place.address, page_bytes()));
-  CHECK_FALSE(map_memory(memory, 0, place.address + 1, page_bytes()));
-  CHECK_FALSE(map_memory(memory, UINT64_MAX - page_bytes() + 1, place.address, page_bytes()));
+  ReservedRange range(2 * kGranule);
+  CHECK_FALSE(map_memory(memory, 0, range.address, 2 * kGranule));
+  CHECK_FALSE(map_memory(memory, 1, range.address, page_bytes()));
+  CHECK_FALSE(map_memory(memory, 0, range.address + 1, page_bytes()));
+  CHECK_FALSE(map_memory(memory, UINT64_MAX - page_bytes() + 1, range.address, page_bytes()));
   CHECK_FALSE(map_memory(memory, 0, 0x10000, kGranule));
-  CHECK_FALSE(map_memory(nullptr, 0, place.address, kGranule));
+  CHECK_FALSE(map_memory(nullptr, 0, range.address, kGranule));
   CHECK_FALSE(map_memory(memory, 0, kRangeBase + kRangeSize - kGranule, kGranule));  // not allocated
-  REQUIRE(map_memory(memory, 0, place.address, kGranule));
-  CHECK_FALSE(map_memory(memory, 0, place.address, kGranule));
-  CHECK_FALSE(unmap_memory(place.address, page_bytes()));
-  CHECK_FALSE(unmap_memory(place.address, 2 * kGranule));
-  CHECK_FALSE(protect_memory(place.address, page_bytes(), true, false));
-  CHECK(is_accessible(place.address, kGranule, Access::read_write));
-  CHECK_FALSE(is_accessible(place.address, kGranule + 1, Access::read));
-  REQUIRE(protect_memory(place.address, kGranule, true, false));
-  CHECK(is_accessible(place.address, kGranule, Access::read));
-  CHECK_FALSE(is_accessible(place.address, kGranule, Access::read_write));
-  REQUIRE(protect_memory(place.address, kGranule, false, false));
-  CHECK_FALSE(is_accessible(place.address, 1, Access::read));
+  REQUIRE(map_memory(memory, 0, range.address, kGranule));
+  CHECK_FALSE(map_memory(memory, 0, range.address, kGranule));
+  CHECK_FALSE(unmap_memory(range.address, page_bytes()));
+  CHECK_FALSE(unmap_memory(range.address, 2 * kGranule));
+  CHECK_FALSE(protect_memory(range.address, page_bytes(), true, false));
+  CHECK(is_accessible(range.address, kGranule, Access::read_write));
+  CHECK_FALSE(is_accessible(range.address, kGranule + 1, Access::read));
+  REQUIRE(protect_memory(range.address, kGranule, true, false));
+  CHECK(is_accessible(range.address, kGranule, Access::read));
+  CHECK_FALSE(is_accessible(range.address, kGranule, Access::read_write));
+  REQUIRE(protect_memory(range.address, kGranule, false, false));
+  CHECK_FALSE(is_accessible(range.address, 1, Access::read));
 
   auto other = create_memory(kGranule, nullptr);
-  REQUIRE(map_memory(other, 0, place.address + kGranule, kGranule));
-  REQUIRE(protect_memory(place.address, 2 * kGranule, true, true));
-  CHECK(is_accessible(place.address + 5, 2 * kGranule - 5, Access::read_write));
-  REQUIRE(unmap_memory(place.address, 2 * kGranule));
+  REQUIRE(map_memory(other, 0, range.address + kGranule, kGranule));
+  REQUIRE(protect_memory(range.address, 2 * kGranule, true, true));
+  CHECK(is_accessible(range.address + 5, 2 * kGranule - 5, Access::read_write));
+  REQUIRE(unmap_memory(range.address, 2 * kGranule));
   CHECK(create_memory(0, nullptr) == nullptr);
   CHECK(create_memory(UINT64_MAX, nullptr) == nullptr);
 }
 
 TEST_CASE("access rights survive the move of a Memory to a second mapping") {
   auto memory = create_memory(kGranule, nullptr);
-  Place first(kGranule), second(kGranule);
+  ReservedRange first(kGranule), second(kGranule);
   REQUIRE(map_memory(memory, 0, first.address, kGranule, Access::none));
   REQUIRE(map_memory(memory, 0, second.address, kGranule));
   second[0] = 'q';
@@ -140,7 +140,7 @@ TEST_CASE("the move of a Memory to a second mapping does not disturb writers") {
   REQUIRE(sigaction(SIGSEGV, &action, &previous_action) == 0);
   for (int round = 0; round < 20; ++round) {
     auto memory = create_memory(4 * kGranule, nullptr);
-    Place first(4 * kGranule), second(4 * kGranule);
+    ReservedRange first(4 * kGranule), second(4 * kGranule);
     REQUIRE(map_memory(memory, 0, first.address, first.size));
     constexpr uint64_t kCounters = 64;
     std::atomic<bool> stop{false};
