@@ -12,8 +12,8 @@ namespace {
 
 constexpr uint64_t kTailStream = 3, kLastBuiltinStream = 4;  // cudaStreamTailLaunch, cudaStreamFireAndForget
 constexpr uint64_t kFirstHandle = 0x1000;                // bit 0 of a handle is its Kind
-constexpr size_t kMostHandles = 65536;
-constexpr uint64_t kMostParameterBytes = 32764;
+constexpr size_t kMaxHandles = 65536;
+constexpr uint64_t kMaxParameterBytes = 32764;
 
 void set_shape(GridRequest& request, const ChildLaunches::Shape& shape) {
   std::copy_n(shape.grid, 3, request.grid_dim);
@@ -36,7 +36,7 @@ ChildLaunches::~ChildLaunches() {
 
 RuntimeError ChildLaunches::buffer(uint64_t bytes, uint64_t* address) try {
   *address = 0;
-  if (bytes > kMostParameterBytes) return RuntimeError::invalid_value;
+  if (bytes > kMaxParameterBytes) return RuntimeError::invalid_value;
   const std::lock_guard lock(mutex_);
   if (full()) return RuntimeError::too_many_pending;
   Launch launch;
@@ -123,7 +123,7 @@ std::optional<ChildLaunches::Launch> ChildLaunches::next() {
 
 RuntimeError ChildLaunches::create(Kind kind, uint64_t* handle) try {
   const std::lock_guard lock(mutex_);
-  if (handles_.size() >= kMostHandles) return RuntimeError::out_of_memory;
+  if (handles_.size() >= kMaxHandles) return RuntimeError::out_of_memory;
   *handle = kFirstHandle + 2 * ++last_handle_ + static_cast<uint64_t>(kind);
   handles_.insert(*handle);
   return RuntimeError::success;

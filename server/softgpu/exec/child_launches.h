@@ -36,7 +36,7 @@ enum class RuntimeError : uint32_t {
 
 class ChildLaunches {
  public:
-  static constexpr size_t kMost = 2048;  // CUDA's default of cudaLimitDevRuntimePendingLaunchCount
+  static constexpr size_t kMaxPendingLaunches = 2048;  // CUDA's default of cudaLimitDevRuntimePendingLaunchCount
 
   struct Launch {
     uint64_t kernel = 0;  // 0: the request already contains its code
@@ -65,7 +65,7 @@ class ChildLaunches {
   bool knows(Kind kind, uint64_t handle);  // streams: includes CUDA's built-in handles
 
  private:
-  bool full() const { return buffers_.size() + launched_.size() + tail_.size() >= kMost; }
+  bool full() const { return buffers_.size() + launched_.size() + tail_.size() >= kMaxPendingLaunches; }
   bool knows_locked(Kind kind, uint64_t handle) const;
   RuntimeError put(Launch launch, uint64_t stream);
 

@@ -12,7 +12,7 @@ namespace gpupool::softgpu {
 namespace {
 
 constexpr uint64_t kPieceBytes = 1 << 20;  // bytes of a row that one block processes
-constexpr uint64_t kMostBytes = uint64_t{1} << 47;     // per copy: more than any address space holds
+constexpr uint64_t kMaxBytes = uint64_t{1} << 47;     // per copy: more than any address space holds
 constexpr uint32_t kDeviceToDevice = 3, kDefault = 4;  // cudaMemcpyKind
 
 struct Pitches {
@@ -44,7 +44,7 @@ uint32_t fail(ThreadContext* thread, RuntimeError error) { return thread->runtim
 
 uint32_t submit(ThreadContext* thread, std::string_view name, const Box& box, uint64_t height, uint64_t depth, uint64_t stream) {
   if (box.width == 0 || height == 0 || depth == 0) return 0;
-  const bool too_large = box.width > kMostBytes || height > kMostBytes / box.width || depth > kMostBytes / box.width / height;
+  const bool too_large = box.width > kMaxBytes || height > kMaxBytes / box.width || depth > kMaxBytes / box.width / height;
   if (box.to == 0 || too_large || height > UINT32_MAX || depth > UINT32_MAX) return fail(thread, RuntimeError::invalid_value);
   if (height > 1 && box.to_pitch.row < box.width) return fail(thread, RuntimeError::invalid_pitch);
   if (height > 1 && box.from != 0 && box.from_pitch.row < box.width) return fail(thread, RuntimeError::invalid_pitch);

@@ -165,10 +165,10 @@ uint32_t softgpu_cudaEventRecordWithFlags(ThreadContext* thread, uint64_t event,
 uint32_t softgpu_cudaEventDestroy(ThreadContext* thread, uint64_t event) { return destroy(thread, Kind::event, event); }
 
 uint64_t softgpu_cudaGetParameterBuffer(ThreadContext* thread, uint64_t alignment, uint64_t bytes) {
-  constexpr uint64_t kMostAlignment = 64;  // CUDA's limit
+  constexpr uint64_t kMaxAlignment = 64;  // CUDA's limit
   uint64_t address = 0;
   with_launches(thread, [&](ChildLaunches& launches, const auto&) {
-    return alignment > kMostAlignment ? RuntimeError::invalid_value : launches.buffer(bytes, &address);
+    return alignment > kMaxAlignment ? RuntimeError::invalid_value : launches.buffer(bytes, &address);
   });
   return address;
 }

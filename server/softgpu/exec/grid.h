@@ -37,8 +37,8 @@ class PackedParameters {
 };
 
 // A set of a device's multiprocessors, by number. Each multiprocessor is one thread of the executor.
-constexpr size_t kMostMultiprocessors = 1024;
-using Multiprocessors = std::bitset<kMostMultiprocessors>;
+constexpr size_t kMaxMultiprocessors = 1024;
+using Multiprocessors = std::bitset<kMaxMultiprocessors>;
 
 class KernelServices;  // exec/kernel_services.h
 

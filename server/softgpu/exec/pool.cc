@@ -98,9 +98,9 @@ void Pool::submit_at(uint32_t depth, GridRequest request, std::function<void(Gri
   grid->done = std::move(done);
   const GridRequest& r = grid->request;
   // CUDA's limit; bounds the recursion through the completion callbacks of nested children.
-  constexpr uint32_t kMostDepth = 24;
+  constexpr uint32_t kMaxDepth = 24;
   grid->depth = depth;
-  if (r.services != nullptr && depth < kMostDepth) grid->children = std::make_unique<ChildLaunches>();
+  if (r.services != nullptr && depth < kMaxDepth) grid->children = std::make_unique<ChildLaunches>();
   BlockContext& context = grid->context;
   std::copy_n(r.grid_dim, 3, context.grid_dim);
   std::copy_n(r.block_dim, 3, context.block_dim);

@@ -1,6 +1,6 @@
 // Free list for objects that one thread creates and another deletes, such as grids and operations; the
 // general allocator would take its slow path through another thread's arena for each. A class derives from
-// Recycled<itself>; up to kMost freed objects are kept per class. Thread-safe.
+// Recycled<itself>; up to kMaxKept freed objects are kept per class. Thread-safe.
 #pragma once
 #include <cstddef>
 #include <mutex>
@@ -27,7 +27,7 @@ class Recycled {
   static void operator delete(void* place, size_t bytes) {
     if (bytes == sizeof(T)) {
       std::lock_guard lock(mutex_);
-      if (count_ < kMost) {
+      if (count_ < kMaxKept) {
         free_ = new (place) Free{free_};
         ++count_;
         return;
@@ -41,9 +41,9 @@ class Recycled {
     Free* next;
   };
 #if defined(__SANITIZE_ADDRESS__)
-  static constexpr size_t kMost = 0;  // keep none, so that AddressSanitizer detects use after free
+  static constexpr size_t kMaxKept = 0;  // keep none, so that AddressSanitizer detects use after free
 #else
-  static constexpr size_t kMost = 4096;
+  static constexpr size_t kMaxKept = 4096;
 #endif
   static inline constinit SpinLock mutex_;
   static inline constinit Free* free_ = nullptr;

@@ -15,11 +15,11 @@ using ptx::Instruction;
 using ptx::Operand;
 
 constexpr int64_t kWarpLanes = 32;
-constexpr size_t kMostTerms = 8;
-constexpr size_t kMostDefinitions = 4;
-constexpr uint32_t kMostDepth = 1000;
-constexpr uint32_t kMostSteps = 1'000'000;
-constexpr int64_t kMostCoefficient = int64_t{1} << 40;
+constexpr size_t kMaxTerms = 8;
+constexpr size_t kMaxDefinitions = 4;
+constexpr uint32_t kMaxDepth = 1000;
+constexpr uint32_t kMaxSteps = 1'000'000;
+constexpr int64_t kMaxCoefficient = int64_t{1} << 40;
 
 bool is_integer_instruction(const Function& f, const Instruction& i) {
   bool integer = false;
@@ -49,7 +49,7 @@ bool is_number(const AddressForm& form) { return form.variable.empty() && form.t
 // Returns a + factor * b, or nullopt if the sum has no form.
 std::optional<AddressForm> combine(const AddressForm& a, const AddressForm& b, int64_t factor) {
   if (!b.variable.empty() && (!a.variable.empty() || factor != 1)) return std::nullopt;
-  if (std::abs(factor) > kMostCoefficient) return std::nullopt;
+  if (std::abs(factor) > kMaxCoefficient) return std::nullopt;
   AddressForm sum = a;
   if (!b.variable.empty()) sum.variable = b.variable;
   int64_t product;
@@ -57,7 +57,7 @@ std::optional<AddressForm> combine(const AddressForm& a, const AddressForm& b, i
       __builtin_add_overflow(sum.constant, product, &sum.constant))
     return std::nullopt;
   for (const AddressForm::Term& term : b.terms) {
-    if (__builtin_mul_overflow(term.coefficient, factor, &product) || std::abs(product) > kMostCoefficient)
+    if (__builtin_mul_overflow(term.coefficient, factor, &product) || std::abs(product) > kMaxCoefficient)
       return std::nullopt;
     auto at = std::lower_bound(sum.terms.begin(), sum.terms.end(), term.unknown,
                                [](const AddressForm::Term& t, uint32_t u) { return t.unknown < u; });
@@ -67,7 +67,7 @@ std::optional<AddressForm> combine(const AddressForm& a, const AddressForm& b, i
       at->coefficient += product;
   }
   std::erase_if(sum.terms, [](const AddressForm::Term& term) { return term.coefficient == 0; });
-  if (sum.terms.size() > kMostTerms) return std::nullopt;
+  if (sum.terms.size() > kMaxTerms) return std::nullopt;
   return sum;
 }
 
@@ -97,7 +97,7 @@ int64_t AddressForm::coefficient_of(uint32_t which) const {
   return 0;
 }
 
-bool AddressForms::is_of_warp(const AddressForm& form) const {
+bool AddressForms::is_uniform_per_warp(const AddressForm& form) const {
   return std::ranges::all_of(form.terms, [&](const AddressForm::Term& term) {
     return term.unknown != kLaneUnknown && (warp_number_[term.unknown] || variation(term.unknown) == Variation::uniform);
   });
@@ -114,7 +114,7 @@ AddressForms::AddressForms(const Function& f, const std::vector<uint32_t>& defin
       visiting_(f.registers.size(), false) {
   for (uint32_t i = 0; i < f.code.size(); ++i)
     for_each_definition(f, f.code[i], [&](uint32_t reg) {
-      if (definition_counts[reg] <= kMostDefinitions) definitions_[reg].push_back(i);
+      if (definition_counts[reg] <= kMaxDefinitions) definitions_[reg].push_back(i);
     });
   find_variations();
   find_uniform_comparisons();
@@ -123,7 +123,7 @@ AddressForms::AddressForms(const Function& f, const std::vector<uint32_t>& defin
 // Returns true if the instruction gives all lanes of its member mask one value: a vote, a reduction, or a
 // shuffle from one lane. A shuffle within parts of the warp does so per part, and only lanes of the same part
 // exchange data with each other.
-bool AddressForms::is_agreed(const Instruction& i) const {
+bool AddressForms::is_warp_uniform_result(const Instruction& i) const {
   const bool from_one_lane = i.opcode == "shfl" && f_.has(i, "idx");
   if (i.opcode != "vote" && i.opcode != "redux" && !from_one_lane) return false;
   const auto is_uniform = [this](const Operand& operand) {
@@ -135,7 +135,7 @@ bool AddressForms::is_agreed(const Instruction& i) const {
 
 // Returns the largest variation of any operand; a load is as uniform as its address.
 Variation AddressForms::variation_of(const Instruction& i) const {
-  if (is_agreed(i)) return Variation::uniform;
+  if (is_warp_uniform_result(i)) return Variation::uniform;
   if (i.opcode == "elect") return Variation::by_lane;
   if (i.opcode == "atom" || i.opcode == "call" || i.opcode == "shfl") return Variation::by_data;
   Variation most = Variation::uniform;
@@ -209,7 +209,7 @@ AddressForm AddressForms::of_register(uint32_t reg) {
   if (forms_[reg]) return *forms_[reg];
   if (visiting_[reg]) return unknown(reg);
   // Forms that refer to a register being visited are not cached, so the number of steps must be limited.
-  if (depth_ >= kMostDepth || ++steps_ > kMostSteps) exhausted_ = true;
+  if (depth_ >= kMaxDepth || ++steps_ > kMaxSteps) exhausted_ = true;
   if (exhausted_) return unknown(reg);
   visiting_[reg] = true;
   ++depth_;
@@ -345,7 +345,7 @@ Relation relation(const AddressForms& forms, const SharedAccess& a, const Shared
   const int64_t a_lane = a.form.coefficient_of(kLaneUnknown), b_lane = b.form.coefficient_of(kLaneUnknown);
   Difference difference = difference_of(forms, a.form, b.form, later, changes);
   const bool varies = a_lane != 0 || b_lane != 0 || difference.between_lanes;
-  if (!later && a.form == b.form) return varies && !forms.is_of_warp(a.form) ? Relation::apart : Relation::same_uniform;
+  if (!later && a.form == b.form) return varies && !forms.is_uniform_per_warp(a.form) ? Relation::apart : Relation::same_uniform;
   const Relation meet = difference.multiple == 0 ? Relation::certain
                         : difference.by_data     ? Relation::by_data
                                                  : Relation::likely;

@@ -51,11 +51,11 @@ class AddressForms {
     return warp_uniform_[unknown] || (warp_number_[unknown] && rows_are_warps_) ? Variation::uniform : variation_[unknown];
   }
   // Returns true if the lanes of a warp can have different addresses only where warps span rows of a block.
-  bool is_of_warp(const AddressForm& form) const;
+  bool is_uniform_per_warp(const AddressForm& form) const;
 
  private:
   Variation variation_of(const ptx::Instruction& instruction) const;
-  bool is_agreed(const ptx::Instruction& instruction) const;
+  bool is_warp_uniform_result(const ptx::Instruction& instruction) const;
   void find_variations();
   void find_uniform_comparisons();
   AddressForm of_register(uint32_t reg);

@@ -103,7 +103,7 @@ FunctionFacts analyse(const Function& f, Convergence converge_warps) {
   facts.live_registers = live_registers(f);
   find_symbols(f, facts);
   find_bases(f, facts);
-  facts.yields = find_waiting_branches(f, facts.definitions);
+  facts.yields = find_yielding_branches(f, facts.definitions);
   facts.has_yields = std::find(facts.yields.begin(), facts.yields.end(), true) != facts.yields.end();
   if (facts.has_yields) facts.synchronises = true;
   if (converge_warps == Convergence::found) facts.converges = find_convergence_points(f, facts.definitions, facts.synchronises);

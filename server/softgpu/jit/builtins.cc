@@ -58,6 +58,6 @@ std::optional<uint32_t> find_builtin(std::string_view name) {
   return std::nullopt;
 }
 
-bool is_of_device_runtime(std::string_view name) { return name.starts_with(kPrefix) || name.starts_with("__cuda"); }
+bool is_device_runtime_name(std::string_view name) { return name.starts_with(kPrefix) || name.starts_with("__cuda"); }
 
 }  // namespace gpupool::softgpu

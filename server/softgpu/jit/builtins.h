@@ -26,6 +26,6 @@ std::span<const Builtin> builtins();
 // Returns an index into builtins(), or nullopt.
 std::optional<uint32_t> find_builtin(std::string_view name);
 // Returns true for names of CUDA's device runtime, implemented or not.
-bool is_of_device_runtime(std::string_view name);
+bool is_device_runtime_name(std::string_view name);
 
 }  // namespace gpupool::softgpu

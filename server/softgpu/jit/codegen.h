@@ -275,7 +275,7 @@ class FunctionCodegen {
   llvm::Value* integer_to_float(llvm::Value* value, Type to, Type from, Rounding rounding);
 
   bool cvt_narrow(Decoded& i);  // codegen_narrow.cc; returns false for other formats
-  void cvt_at_random(Decoded& i);
+  void cvt_stochastic(Decoded& i);
   void cvt_tf32(Decoded& i, FloatMode mode);
   llvm::Value* saturate_half(llvm::Value* half, Type type);
 

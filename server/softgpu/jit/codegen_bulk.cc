@@ -151,8 +151,8 @@ void FunctionCodegen::st_bulk(Decoded& i) {
   const Operand& value = i.operand(2);
   if (value.kind != Operand::Kind::integer || value.value != 0) i.fail("st.bulk requires the value 0");
   llvm::Value* bytes = read(i, 1, Type::u64);
-  constexpr uint64_t kMost = (1u << kClusterAddressBits) - 1;  // no window is larger
-  llvm::Value* checked = b_.CreateTrunc(intrinsic(llvm::Intrinsic::umin, {bytes, i64(kMost)}), b_.getInt32Ty());
+  constexpr uint64_t kMaxBytes = (1u << kClusterAddressBits) - 1;  // no window is larger
+  llvm::Value* checked = b_.CreateTrunc(intrinsic(llvm::Intrinsic::umin, {bytes, i64(kMaxBytes)}), b_.getInt32Ty());
   llvm::Value* to = bulk_address(i, 0, "shared::cta", checked);
   b_.CreateMemSet(pointer_to(to), b_.getInt8(0), bytes, llvm::MaybeAlign(1));
 }

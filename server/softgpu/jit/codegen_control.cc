@@ -182,8 +182,8 @@ void FunctionCodegen::call(Decoded& i) {
   const ptx::Prototype& written = f_.prototypes[prototype->index];
   const auto* results_of = &written.results;
   const auto* parameters_of = &written.parameters;
-  if (!written.like.empty()) {
-    const Symbol symbol = m_.image.resolve(linked_.file, written.like);
+  if (!written.signature_of.empty()) {
+    const Symbol symbol = m_.image.resolve(linked_.file, written.signature_of);
     if (symbol.kind != Symbol::Kind::function) i.fail("the first target of the call is not a function");
     results_of = &m_.image.functions[symbol.index].tree->results;
     parameters_of = &m_.image.functions[symbol.index].tree->parameters;

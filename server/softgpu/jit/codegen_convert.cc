@@ -97,7 +97,7 @@ void FunctionCodegen::cvt_pack(Decoded& i) {
 
 void FunctionCodegen::cvt(Decoded& i) {
   if (i.take("pack")) return cvt_pack(i);
-  if (i.take("rs")) return cvt_at_random(i);
+  if (i.take("rs")) return cvt_stochastic(i);
   if (cvt_narrow(i)) return;
   bool to_integral = false;
   for (std::string_view word : {"rni", "rzi", "rmi", "rpi"}) to_integral |= i.peek(0) == word;

@@ -111,7 +111,7 @@ void FunctionCodegen::mma(Decoded& i) {
   MatrixOperation o;
   i.take_any({"sync", "aligned", "rn", "popc"});
   o.saturates = i.take("satfinite");
-  o.with_and = i.take("and");
+  o.uses_and = i.take("and");
   i.take("xor");
   take_matrix_shape(i, o);
   o.a_by_column = take_layout(i);
@@ -132,7 +132,7 @@ void FunctionCodegen::wmma(Decoded& i) {
   if (op == "mma") {
     i.take_any({"sync", "aligned", "popc", "rn"});
     o.saturates = i.take("satfinite");
-    o.with_and = i.take("and");
+    o.uses_and = i.take("and");
     i.take("xor");
     take_layout(i);
     take_layout(i);

@@ -163,12 +163,12 @@ void ModuleCodegen::generate_entries() {
     load->setMetadata(llvm::LLVMContext::MD_range, llvm::MDNode::get(context, below));
     tid[d] = load;
   }
-  auto forget_error = [&](llvm::Value* of) {
+  auto reset_runtime_error = [&](llvm::Value* of) {
     if (image.uses_device_runtime)
       b.CreateStore(b.getInt32(0), b.CreateConstGEP1_64(b.getInt8Ty(), of, offsetof(ThreadContext, runtime_error)));
   };
   if (kernel->info.synchronises) {
-    forget_error(thread);
+    reset_runtime_error(thread);
     b.CreateCall(kernel_body, {thread, block, tid[0], tid[1], tid[2]});
     b.CreateRetVoid();
     return;
@@ -225,7 +225,7 @@ void ModuleCodegen::generate_entries() {
   store(b.CreateAnd(linear, b.getInt32(kWarpSize - 1)), offsetof(ThreadContext, lane));
   store(b.CreateLShr(linear, b.getInt32(5)), offsetof(ThreadContext, warp));
   store(linear, offsetof(ThreadContext, linear_tid));
-  forget_error(thread);
+  reset_runtime_error(thread);
   b.CreateCall(kernel_body, {thread, block, at[0], at[1], at[2]});
   b.CreateBr(ends[0]);
   for (int d = 0; d < 3; ++d) {
@@ -278,9 +278,9 @@ std::optional<CompileError> check_function(ModuleCodegen& codegen, uint32_t inde
 }
 
 // Several threads take functions in turn; the error of the first failing function in the text is reported.
-class Checks {
+class ParallelCheck {
  public:
-  explicit Checks(const Image& image) : image_(image), first_bad_(static_cast<uint32_t>(image.functions.size())) {}
+  explicit ParallelCheck(const Image& image) : image_(image), first_bad_(static_cast<uint32_t>(image.functions.size())) {}
 
   void work() {
     llvm::LLVMContext context;
@@ -312,9 +312,9 @@ class Checks {
 }  // namespace
 
 std::optional<CompileError> check_functions(const Image& image) {
-  constexpr size_t kWorthAThread = 32;  // functions per additional thread
-  Checks checks(image);
-  const size_t most = std::min<size_t>(std::thread::hardware_concurrency(), image.functions.size() / kWorthAThread);
+  constexpr size_t kFunctionsPerThread = 32;  // functions per additional thread
+  ParallelCheck checks(image);
+  const size_t most = std::min<size_t>(std::thread::hardware_concurrency(), image.functions.size() / kFunctionsPerThread);
   std::vector<std::thread> others;
   try {
     while (others.size() + 1 < most) others.emplace_back([&] { checks.work(); });

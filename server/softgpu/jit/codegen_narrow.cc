@@ -71,7 +71,7 @@ bool FunctionCodegen::cvt_narrow(Decoded& i) {
 
 // cvt.rs: two halves or four smaller numbers, the first in the most significant place; the last operand holds
 // random bits.
-void FunctionCodegen::cvt_at_random(Decoded& i) {
+void FunctionCodegen::cvt_stochastic(Decoded& i) {
   struct Row {
     std::string_view name;
     NarrowFormat format;
@@ -100,7 +100,7 @@ void FunctionCodegen::cvt_at_random(Decoded& i) {
     if (row->format == NarrowFormat::e2m1) own = b_.CreateOr(b_.CreateShl(byte(upper ? 3 : 2), 8), byte(upper ? 1 : 0));
     llvm::Value* value = read(values[n], Type::f32);
     if (relu) value = finish_float(value, Type::f32, FloatMode{.relu = true});
-    llvm::Value* bits = call_pure("softgpu_float_to_narrow_at_random", number,
+    llvm::Value* bits = call_pure("softgpu_float_to_narrow_stochastic", number,
                                   {value, i32(static_cast<uint32_t>(row->format)), own, i32(row->format == NarrowFormat::f16 ? 13 : 16)});
     if (finite && row->count == 2)
       bits = b_.CreateZExt(saturate_half(b_.CreateTrunc(bits, b_.getInt16Ty()), row->format == NarrowFormat::f16 ? Type::f16 : Type::bf16), number);

@@ -18,7 +18,7 @@ Part part_of(Decoded& i, std::string_view name) {
   i.fail("." + std::string(name.substr(0, 20)) + " is not a part of a register");
 }
 
-Operand whole(const Operand& operand) {
+Operand without_part(const Operand& operand) {
   Operand plain = operand;
   plain.part = {};
   plain.is_minus = false;
@@ -51,7 +51,7 @@ llvm::Value* FunctionCodegen::clamp(llvm::Value* value, uint32_t bits, bool is_s
 
 llvm::Value* FunctionCodegen::video_operand(Decoded& i, size_t index, Type type, llvm::Type* wide) {
   const Part part = part_of(i, i.operand(index).part);
-  llvm::Value* value = b_.CreateLShr(read(whole(i.operand(index)), type), part.shift);
+  llvm::Value* value = b_.CreateLShr(read(without_part(i.operand(index)), type), part.shift);
   value = b_.CreateTrunc(value, m_.int_type(part.bits));
   return ptx::is_signed(type) ? b_.CreateSExt(value, wide) : b_.CreateZExt(value, wide);
 }
@@ -77,7 +77,7 @@ void FunctionCodegen::finish_video(Decoded& i, llvm::Value* value, Type to, bool
                                 : (least ? llvm::Intrinsic::umin : llvm::Intrinsic::umax),
                       {value, read(i, 3, Type::u32)});
   }
-  write(whole(target), value, Type::u32);
+  write(without_part(target), value, Type::u32);
 }
 
 void FunctionCodegen::video(Decoded& i) {
@@ -94,7 +94,7 @@ void FunctionCodegen::video(Decoded& i) {
     llvm::Value* product = b_.CreateMul(video_operand(i, 1, left, wide), video_operand(i, 2, right, wide));
     if (minus) product = b_.CreateNeg(product);
     const bool is_signed = ptx::is_signed(left) || ptx::is_signed(right) || minus;
-    llvm::Value* added = read(whole(i.operand(3)), Type::u32);
+    llvm::Value* added = read(without_part(i.operand(3)), Type::u32);
     added = is_signed ? b_.CreateSExt(added, wide) : b_.CreateZExt(added, wide);
     llvm::Value* value = i.operand(3).is_minus ? b_.CreateSub(product, added) : b_.CreateAdd(product, added);
     if (plus_one) value = b_.CreateAdd(value, llvm::ConstantInt::get(wide, 1));
@@ -149,7 +149,7 @@ void FunctionCodegen::video_lanes(Decoded& i) {
   if (!mask.empty() && (mask.size() < 2 || mask[0] != (lanes == 2 ? 'h' : 'b') ||
                         mask.find_first_not_of("0123", 1) != std::string_view::npos || mask[1] - '0' >= static_cast<int>(lanes)))
     i.fail("invalid lane mask");
-  llvm::Value* sources[] = {read(whole(i.operand(1)), Type::u32), read(whole(i.operand(2)), Type::u32)};
+  llvm::Value* sources[] = {read(without_part(i.operand(1)), Type::u32), read(without_part(i.operand(2)), Type::u32)};
   llvm::Value* before = read(i, 3, Type::u32);
   llvm::Value* result = before;
   // The selectors number the lanes of both registers consecutively.
@@ -185,7 +185,7 @@ void FunctionCodegen::video_lanes(Decoded& i) {
     const uint32_t place = (lanes == 4 ? 0xFFu : 0xFFFFu) << n * bits;
     result = b_.CreateOr(b_.CreateAnd(result, i32(~place)), b_.CreateAnd(b_.CreateShl(value, n * bits), i32(place)));
   }
-  write(whole(i.operand(0)), result, Type::u32);
+  write(without_part(i.operand(0)), result, Type::u32);
 }
 
 }  // namespace gpupool::softgpu

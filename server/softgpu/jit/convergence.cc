@@ -16,11 +16,11 @@ using ptx::Instruction;
 using ptx::Operand;
 
 // Larger functions are left unchanged: the cost of the analysis is quadratic in the number of accesses.
-constexpr size_t kMostAccesses = 512;
-constexpr uint64_t kMostWork = 50'000'000;
+constexpr size_t kMaxAccesses = 512;
+constexpr uint64_t kMaxWork = 50'000'000;
 
-// Returns true if the lanes of a warp have met after the instruction.
-bool is_meeting(const Function& f, const Instruction& i) {
+// Returns true if the instruction synchronises the lanes of a warp.
+bool is_warp_barrier(const Function& f, const Instruction& i) {
   const std::string_view op = i.opcode;
   if (i.is_predicated) return false;
   if (op == "bar" || op == "barrier") return !f.has(i, "arrive");
@@ -72,11 +72,11 @@ class Finder {
   Finder(const Function& f, const std::vector<uint32_t>& definitions, bool synchronises)
       : f_(f), synchronises_(synchronises), forms_(f, definitions), graph_(build_flow_graph(f)) {
     find_accesses();
-    if (accesses_.empty() || accesses_.size() > kMostAccesses || !forms_.complete()) return;
+    if (accesses_.empty() || accesses_.size() > kMaxAccesses || !forms_.complete()) return;
     find_changes(definitions);
     find_divergence();
-    meeting_.resize(f.code.size());
-    for (uint32_t i = 0; i < f.code.size(); ++i) meeting_[i] = is_meeting(f, f.code[i]);
+    warp_barriers_.resize(f.code.size());
+    for (uint32_t i = 0; i < f.code.size(); ++i) warp_barriers_[i] = is_warp_barrier(f, f.code[i]);
     points_.assign(f.code.size(), false);
   }
 
@@ -85,7 +85,7 @@ class Finder {
     while (more) {
       more = false;
       flow();
-      for (uint32_t b = 0; b < graph_.blocks.size() && !(more && work_ < kMostWork); ++b) more |= add_points(b);
+      for (uint32_t b = 0; b < graph_.blocks.size() && !(more && work_ < kMaxWork); ++b) more |= add_points(b);
     }
     return found_exchange_ ? points_ : std::vector<bool>();
   }
@@ -115,7 +115,7 @@ class Finder {
   std::vector<bool> diverges_;       // per block: lanes of a warp may leave it for different blocks
   std::vector<bool> diverged_target_;  // per block: target of a divergent branch
   std::vector<bool> partial_;          // per block: only some lanes of a warp may execute it
-  std::vector<bool> meeting_, points_;
+  std::vector<bool> warp_barriers_, points_;
   std::vector<Pending> at_start_;    // per block
   bool found_exchange_ = false;      // a lane may load data that another has stored
   uint64_t work_ = 0;
@@ -208,7 +208,7 @@ template <typename Visit>
 void Finder::walk(uint32_t block, Pending& pending, Visit before_access) {
   for (uint32_t i = graph_.blocks[block].begin; i < graph_.blocks[block].end; ++i) {
     if (access_at_[i] != UINT32_MAX) before_access(i, access_at_[i]);
-    if (meeting_[i] || points_[i]) pending.clear();
+    if (warp_barriers_[i] || points_[i]) pending.clear();
     if (access_at_[i] != UINT32_MAX) pending.fresh.set(access_at_[i]);
     for_each_definition(f_, f_.code[i], [&](uint32_t reg) { pending.fresh.move_to(pending.stale, users_[reg]); });
   }

@@ -19,9 +19,9 @@ constexpr uint64_t kMaxLocalBytes = 512 * 1024;   // per thread; CUDA's limit
 constexpr uint64_t kMaxParameterBytes = 32764;    // PTX ISA 8.1 and later
 constexpr uint64_t kMaxReached = 10'000'000;      // functions reached by kernels, summed over the kernels
 constexpr uint32_t kDynamicSharedAlignment = 16;
-constexpr uint64_t kMostRegisters = 255;          // per thread
+constexpr uint64_t kMaxRegisters = 255;           // per thread
 constexpr uint64_t kRegistersPerBlock = 64 * 1024;
-constexpr uint64_t kRegistersBeside = 6;  // estimate of ptxas's own registers for addresses and counters
+constexpr uint64_t kExtraRegisters = 6;  // estimate of ptxas's own registers for addresses and counters
 
 uint64_t align_up(uint64_t value, uint64_t alignment) {
   return (value + alignment - 1) & ~(alignment - 1);
@@ -111,7 +111,7 @@ class Linker {
   // it.
   static bool is_device_runtime(const ptx::File& file) {
     return std::any_of(file.functions.begin(), file.functions.end(), [](const ptx::Function& f) {
-      return f.has_body && f.linkage == Linkage::visible && is_of_device_runtime(f.name) && find_builtin(f.name);
+      return f.has_body && f.linkage == Linkage::visible && is_device_runtime_name(f.name) && find_builtin(f.name);
     });
   }
 
@@ -227,11 +227,11 @@ class Linker {
         Symbol symbol = image_.resolve(function.file, name);
         if (symbol.kind == Symbol::Kind::undefined)
           fail(CompileErrorCode::unresolved_symbol,
-               (is_of_device_runtime(name) ? "the device runtime's " + std::string(name.substr(0, 200)) + " is not supported"
+               (is_device_runtime_name(name) ? "the device runtime's " + std::string(name.substr(0, 200)) + " is not supported"
                                            : "function '" + std::string(name.substr(0, 200)) + "' is undefined") +
                    at(function, line_of_call(*function.tree, name)));
         if (symbol.kind == Symbol::Kind::function) add(symbol.index);
-        if (symbol.kind == Symbol::Kind::builtin) image_.uses_device_runtime |= is_of_device_runtime(builtins()[symbol.index].name);
+        if (symbol.kind == Symbol::Kind::builtin) image_.uses_device_runtime |= is_device_runtime_name(builtins()[symbol.index].name);
       }
       if (function.facts.has_indirect_call && !indirect) {
         indirect = true;
@@ -349,12 +349,12 @@ class Linker {
   // Estimates the registers that ptxas would allocate, limited by the declared block size or by the maximum
   // per thread.
   void estimate_registers(LinkedKernel& kernel, const ptx::Function& f, uint32_t file_limit, uint64_t live) {
-    uint64_t most = kMostRegisters;
+    uint64_t most = kMaxRegisters;
     if (f.max_block[0] || f.required_block[0])
       most = std::clamp<uint64_t>(kRegistersPerBlock / std::max(kernel.info.max_threads, 1u) / 8 * 8, 16, most);
     for (const uint32_t limit : {f.max_registers, file_limit})
       if (limit) most = std::min<uint64_t>(most, limit);
-    kernel.info.registers = static_cast<uint32_t>(std::clamp<uint64_t>(live + kRegistersBeside, 1, std::max<uint64_t>(most, 1)));
+    kernel.info.registers = static_cast<uint32_t>(std::clamp<uint64_t>(live + kExtraRegisters, 1, std::max<uint64_t>(most, 1)));
   }
 
   Image& image_;

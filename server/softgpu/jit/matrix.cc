@@ -42,13 +42,13 @@ bool is_byte(MatrixElement e) { return e == MatrixElement::s8 || e == MatrixElem
 bool is_nibble(MatrixElement e) { return e == MatrixElement::s4 || e == MatrixElement::u4; }
 
 // The position of an element in the fragments: the lane and the index within the lane's elements.
-struct Place {
+struct FragmentPosition {
   uint32_t lane, index;
 };
 
 // Fragments of mma: groups of four lanes share a row (for b: a column), and each lane has words of
 // consecutive elements.
-Place place_in_mma(const MatrixOperation& o, MatrixPart part, uint32_t row, uint32_t column) {
+FragmentPosition position_in_mma(const MatrixOperation& o, MatrixPart part, uint32_t row, uint32_t column) {
   if (part == MatrixPart::c)
     return {(row % 8) * 4 + column % 8 / 2, (row / 8) * 2 + column % 2};
   const uint32_t each = std::max(32 / bits_of(o.element(part)), 1u), along = part == MatrixPart::a ? column : row;
@@ -58,7 +58,7 @@ Place place_in_mma(const MatrixOperation& o, MatrixPart part, uint32_t row, uint
 }
 
 // m8n8k4: lanes 4q to 4q + 3 and 16 + 4q to 16 + 4q + 3 compute a separate product.
-Place place_in_quad(const MatrixOperation& o, uint32_t quad, MatrixPart part, uint32_t row, uint32_t column) {
+FragmentPosition position_in_quad(const MatrixOperation& o, uint32_t quad, MatrixPart part, uint32_t row, uint32_t column) {
   const auto lane = [&](uint32_t of_eight) { return quad * 4 + of_eight % 4 + (of_eight < 4 ? 0 : 16); };
   if (part == MatrixPart::a) {
     if (!o.a_by_column) return {lane(row), column};
@@ -72,9 +72,9 @@ Place place_in_quad(const MatrixOperation& o, uint32_t quad, MatrixPart part, ui
   return {lane((row & 1) | (column & 2) | (row & 4)), (row & 2) | (column & 4) | (column & 1)};
 }
 
-Place place_of(const MatrixOperation& o, uint32_t quad, MatrixPart part, uint32_t row, uint32_t column) {
-  if (o.layout == MatrixLayout::mma) return place_in_mma(o, part, row, column);
-  if (o.layout == MatrixLayout::quads) return place_in_quad(o, quad, part, row, column);
+FragmentPosition position_of(const MatrixOperation& o, uint32_t quad, MatrixPart part, uint32_t row, uint32_t column) {
+  if (o.layout == MatrixLayout::mma) return position_in_mma(o, part, row, column);
+  if (o.layout == MatrixLayout::quads) return position_in_quad(o, quad, part, row, column);
   const uint32_t each = o.rows(part) * o.columns(part) / kWarpSize, index = row * o.columns(part) + column;
   return {index / each, index % each};
 }
@@ -135,14 +135,14 @@ uint64_t rounded(double value, const MatrixOperation& o) {
     default: break;
   }
   // The sum of integers is exact in a double.
-  constexpr double kLeast = std::numeric_limits<int32_t>::min(), kMost = std::numeric_limits<int32_t>::max();
-  if (o.saturates) value = std::clamp(value, kLeast, kMost);
+  constexpr double kMin = std::numeric_limits<int32_t>::min(), kMax = std::numeric_limits<int32_t>::max();
+  if (o.saturates) value = std::clamp(value, kMin, kMax);
   return static_cast<uint32_t>(static_cast<int64_t>(value));
 }
 
-constexpr uint32_t kMostA = 16 * 256, kMostB = 256 * 8, kMostC = 256;
+constexpr uint32_t kMaxA = 16 * 256, kMaxB = 256 * 8, kMaxC = 256;
 struct Scratch {
-  double a[kMostA], b[kMostB], c[kMostC];  // b column by column
+  double a[kMaxA], b[kMaxB], c[kMaxC];  // b column by column
 };
 
 struct MmaLane {
@@ -165,7 +165,7 @@ void multiply(const MatrixOperation& o, Scratch& s) {
       if (o.a == MatrixElement::f64) {
         for (uint32_t k = 0; k < o.k; ++k) sum = std::fma(a[k], b[k], sum);
       } else if (o.a == MatrixElement::b1) {
-        for (uint32_t k = 0; k < o.k; ++k) sum += o.with_and ? a[k] * b[k] : a[k] != b[k];
+        for (uint32_t k = 0; k < o.k; ++k) sum += o.uses_and ? a[k] * b[k] : a[k] != b[k];
       } else {
         double products = 0;
         for (uint32_t k = 0; k < o.k; ++k) products += a[k] * b[k];
@@ -188,11 +188,11 @@ void compute_mma(void* const* lanes) {
   const uint32_t products = o.layout == MatrixLayout::quads ? 4 : 1;
   for (uint32_t quad = 0; quad < products; ++quad) {
     const auto read = [&](MatrixPart part, uint32_t row, uint32_t column) -> double {
-      const Place place = place_of(o, quad, part, row, column);
-      const MmaLane* lane = lane_of(lanes, place.lane, operation);
+      const FragmentPosition position = position_of(o, quad, part, row, column);
+      const MmaLane* lane = lane_of(lanes, position.lane, operation);
       if (!lane) return 0;
       const MatrixElement element = o.element(part);
-      return number(element_bits(lane->in + before[static_cast<size_t>(part)], place.index, bits_of(element)),
+      return number(element_bits(lane->in + before[static_cast<size_t>(part)], position.index, bits_of(element)),
                     element);
     };
     for (uint32_t row = 0; row < o.m; ++row)
@@ -207,9 +207,9 @@ void compute_mma(void* const* lanes) {
     result.c = o.d;
     for (uint32_t row = 0; row < o.m; ++row)
       for (uint32_t column = 0; column < o.n; ++column) {
-        const Place place = place_of(result, quad, MatrixPart::c, row, column);
-        if (const MmaLane* lane = lane_of(lanes, place.lane, operation))
-          set_element_bits(lane->out, place.index, bits_of(o.d), rounded(scratch.c[row * o.n + column], o));
+        const FragmentPosition position = position_of(result, quad, MatrixPart::c, row, column);
+        if (const MmaLane* lane = lane_of(lanes, position.lane, operation))
+          set_element_bits(lane->out, position.index, bits_of(o.d), rounded(scratch.c[row * o.n + column], o));
       }
   }
 }
@@ -300,7 +300,7 @@ void compute_movmatrix(void* const* lanes) {
 
 constexpr uint32_t kWholeWarp = ~0u;
 
-void meet(ThreadContext* thread) {
+void synchronise_warp(ThreadContext* thread) {
   char here = 0;
   softgpu_warp_call(thread, compute_nothing, &here, kWholeWarp);
 }
@@ -325,7 +325,7 @@ uint64_t MatrixOperation::pack() const {
   put(static_cast<uint64_t>(layout), 2);
   for (uint32_t size : {m, n, k}) put(size, 10);
   for (MatrixElement e : {a, b, c, d}) put(static_cast<uint64_t>(e), 4);
-  for (bool flag : {a_by_column, b_by_row, saturates, with_and}) put(flag, 1);
+  for (bool flag : {a_by_column, b_by_row, saturates, uses_and}) put(flag, 1);
   return bits;
 }
 
@@ -339,7 +339,7 @@ MatrixOperation MatrixOperation::unpack(uint64_t bits) {
   o.layout = static_cast<MatrixLayout>(take(2));
   for (uint32_t* size : {&o.m, &o.n, &o.k}) *size = static_cast<uint32_t>(take(10));
   for (MatrixElement* e : {&o.a, &o.b, &o.c, &o.d}) *e = static_cast<MatrixElement>(take(4));
-  for (bool* flag : {&o.a_by_column, &o.b_by_row, &o.saturates, &o.with_and}) *flag = take(1) != 0;
+  for (bool* flag : {&o.a_by_column, &o.b_by_row, &o.saturates, &o.uses_and}) *flag = take(1) != 0;
   return o;
 }
 
@@ -387,14 +387,14 @@ void softgpu_wmma_load(ThreadContext* thread, uint64_t operation, MatrixPart par
                        uint64_t address, uint64_t low, uint64_t high, uint32_t stride, uint32_t* out) {
   const MatrixOperation o = MatrixOperation::unpack(operation);
   const uint32_t bits = bits_of(o.element(part)), bytes = std::max(bits / 8, 1u);
-  meet(thread);
+  synchronise_warp(thread);
   for_each_element(thread, o, part, by_column, address, stride, [&](uint32_t index, uint64_t at, uint32_t bit) {
     check(thread, at, bytes, low, high, false);
     uint64_t value = 0;
     std::memcpy(&value, reinterpret_cast<const void*>(at), bytes);
     set_element_bits(out, index, bits, value >> bit);
   });
-  meet(thread);
+  synchronise_warp(thread);
 }
 
 void softgpu_wmma_store(ThreadContext* thread, uint64_t operation, uint32_t by_column, uint64_t address, uint64_t low,
@@ -402,13 +402,13 @@ void softgpu_wmma_store(ThreadContext* thread, uint64_t operation, uint32_t by_c
   // The stored matrix is c, with elements of at least 16 bits.
   const MatrixOperation o = MatrixOperation::unpack(operation);
   const uint32_t bits = bits_of(o.c);
-  meet(thread);
+  synchronise_warp(thread);
   for_each_element(thread, o, MatrixPart::c, by_column, address, stride, [&](uint32_t index, uint64_t at, uint32_t) {
     check(thread, at, bits / 8, low, high, true);
     const uint64_t value = element_bits(in, index, bits);
     std::memcpy(reinterpret_cast<void*>(at), &value, bits / 8);
   });
-  meet(thread);
+  synchronise_warp(thread);
 }
 
 void softgpu_ldmatrix(ThreadContext* thread, uint32_t count, uint32_t transposes, uint64_t address, uint64_t low,

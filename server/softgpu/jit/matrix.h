@@ -28,7 +28,7 @@ struct MatrixOperation {
   MatrixElement a = MatrixElement::f16, b = MatrixElement::f16, c = MatrixElement::f32, d = MatrixElement::f32;
   bool a_by_column = false, b_by_row = false;  // used by quads only
   bool saturates = false;
-  bool with_and = false;  // b1: and instead of xor
+  bool uses_and = false;  // b1: and instead of xor
 
   uint64_t pack() const;
   static MatrixOperation unpack(uint64_t bits);

@@ -51,7 +51,7 @@ uint32_t softgpu_float_to_narrow(float value, NarrowFormat format, uint32_t up) 
   return sign | (bits > shape.largest ? shape.largest : bits);
 }
 
-uint32_t softgpu_float_to_narrow_at_random(float value, NarrowFormat format, uint32_t random, uint32_t random_bits) {
+uint32_t softgpu_float_to_narrow_stochastic(float value, NarrowFormat format, uint32_t random, uint32_t random_bits) {
   const NarrowShape& shape = kNarrowShapes[static_cast<size_t>(format)];
   if (std::isnan(value)) return shape.nan ? shape.nan : shape.largest;
   const uint32_t sign = std::signbit(value) ? shape.sign : 0;

@@ -108,7 +108,7 @@ class LinkedProgram final : public Program {
     return code_[index] = std::get<KernelCode>(code);
   }
 
-  bool was_kept(const KernelInfo& info) const override {
+  bool came_from_cache(const KernelInfo& info) const override {
     std::lock_guard lock(mutex_);
     return was_kept_[static_cast<size_t>(&info - kernels_.data())];
   }

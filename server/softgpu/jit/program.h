@@ -99,7 +99,7 @@ class Program {
   // Thread-safe.
   virtual std::variant<KernelCode, CompileError> code(const KernelInfo& kernel) const = 0;
   // Returns true if the code came from CompileOptions::code_file.
-  virtual bool was_kept(const KernelInfo& kernel) const = 0;
+  virtual bool came_from_cache(const KernelInfo& kernel) const = 0;
 };
 
 // Parses, checks, links and prepares one or several PTX texts (several: the parts of an -rdc=true image).

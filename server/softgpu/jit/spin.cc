@@ -97,7 +97,7 @@ bool defines(const Function& f, const Instruction& i, uint32_t reg) {
 
 }  // namespace
 
-std::vector<bool> find_waiting_branches(const Function& f, const std::vector<uint32_t>& definitions) {
+std::vector<bool> find_yielding_branches(const Function& f, const std::vector<uint32_t>& definitions) {
   std::vector<bool> yields(f.code.size(), false);
   Classifier classifier(f, definitions);
   std::vector<uint32_t> values;

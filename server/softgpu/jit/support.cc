@@ -400,7 +400,7 @@ std::span<const RuntimeSymbol> runtime_symbols() {
       SYMBOL(softgpu_cluster_rank),
       SYMBOL(softgpu_map_to_rank),
       SYMBOL(softgpu_float_to_narrow),
-      SYMBOL(softgpu_float_to_narrow_at_random),
+      SYMBOL(softgpu_float_to_narrow_stochastic),
       SYMBOL(softgpu_narrow_to_float),
       SYMBOL(softgpu_float_to_tf32),
       SYMBOL(softgpu_mma),

@@ -19,7 +19,7 @@ namespace {
 enum ElementType : uint8_t {
   kU8, kU16, kU32, kS32, kU64, kS64, kF16, kF32, kF64, kBf16, kF32Ftz, kTf32, kTf32Ftz, kU4, kU4WithGaps, kU6WithGaps
 };
-constexpr uint32_t kMostBox = 256, kMostRowBytes = kMostBox * 8, kChunk = 16;
+constexpr uint32_t kMaxBox = 256, kMaxRowBytes = kMaxBox * 8, kChunk = 16;
 constexpr uint64_t kWindowOffset = (1u << kClusterAddressBits) - 1;
 
 uint32_t bits_of_element(uint8_t type) {
@@ -168,7 +168,7 @@ class Box {
     if (four_ && rank != 2) softgpu_fault(thread, FaultKind::illegal_instruction, address);
     for (uint32_t n = 0; n < rank; ++n) {
       const uint32_t stride = n == 0 ? 1 : map_.element_strides[n];
-      if (stride == 0 || map_.box[n] == 0 || map_.box[n] > kMostBox) softgpu_fault(thread, FaultKind::illegal_instruction, address);
+      if (stride == 0 || map_.box[n] == 0 || map_.box[n] > kMaxBox) softgpu_fault(thread, FaultKind::illegal_instruction, address);
       counts_[n] = (map_.box[n] + stride - 1) / stride;
       if (n > 0) row_count_ *= counts_[n];
     }
@@ -250,7 +250,7 @@ void load_into(ThreadContext* thread, const Box& box, const int32_t* coordinates
   const TensorMap& map = box.map();
   const uint64_t fill = outside(map);
   const uint32_t element = std::max(bits_of_element(map.type) / 8, 1u);
-  std::array<std::byte, kMostRowBytes> row;
+  std::array<std::byte, kMaxRowBytes> row;
   box.for_each_row(coordinates, [&](uint64_t at, uint64_t address, uint32_t low, uint32_t high) {
     for (uint32_t n = 0; n < box.row_bytes(); n += element) std::memcpy(row.data() + n, &fill, element);
     if (low < high) {
@@ -308,7 +308,7 @@ void softgpu_tensor_store(ThreadContext* thread, uint64_t map_address, const int
   if (reduction != Reduction::copy && (!type || (real && reduction > Reduction::maximum)))
     softgpu_fault(thread, FaultKind::illegal_instruction, map_address);
   const uint64_t window = window_of(thread, from, box), offset = from & kWindowOffset;
-  std::array<std::byte, kMostRowBytes> row;
+  std::array<std::byte, kMaxRowBytes> row;
   box.for_each_row(coordinates, [&](uint64_t at, uint64_t address, uint32_t low, uint32_t high) {
     if (low >= high) return;
     box.get(window, offset + at, row.data());

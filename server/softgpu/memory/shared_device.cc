@@ -239,7 +239,7 @@ void at_exit() {
 
 // Removes the files of devices whose processes have all been killed.
 void sweep(Registry& r, const std::string& prefix) {
-  constexpr int kMost = 1000;
+  constexpr int kMaxFiles = 1000;
   DIR* directory = opendir("/dev/shm");
   if (directory == nullptr) return;
   int seen = 0;
@@ -249,7 +249,7 @@ void sweep(Registry& r, const std::string& prefix) {
     const auto entry = r.entries.find(path);
     if (entry != r.entries.end() && entry->second.owner == getpid()) continue;
     SharedFile::remove_if_abandoned(path);
-    if (++seen == kMost) break;
+    if (++seen == kMaxFiles) break;
   }
   closedir(directory);
 }

@@ -98,7 +98,7 @@ struct Instruction {
 
 struct Prototype {
   std::vector<Variable> results, parameters;
-  std::string_view like;  // .calltargets: the first function, whose signature the prototype takes
+  std::string_view signature_of;  // .calltargets: the first function, whose signature the prototype takes
 };
 
 struct Function {

@@ -103,7 +103,7 @@ Parser::Constant Parser::parse_unary(int depth) {
     result.is_single = token_.is_single;
     result.value = token_.value;
   } else {
-    fail("expected a constant before " + shown());
+    fail("expected a constant before " + token_for_message());
   }
   advance();
   return result;

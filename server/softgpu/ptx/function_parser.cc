@@ -21,7 +21,7 @@ void Parser::parse_parameters(std::vector<Variable>& out, bool allow_registers) 
     if (allow_registers && accept_dotted("reg"))
       space = Space::reg;
     else if (!accept_dotted("param"))
-      fail("expected .param before " + shown());
+      fail("expected .param before " + token_for_message());
     out.push_back(parse_type_and_name(Linkage::internal, parse_shape(space)));
     if (out.back().is_unsized)
       out.back().is_unsized = false;  // .param .b8 p[]: variable arguments, of which none are passed
@@ -63,7 +63,7 @@ void Parser::parse_performance_directives(Function& function) {
       Variable unused;
       parse_attribute(unused);
     } else {
-      fail("unknown directive " + shown());
+      fail("unknown directive " + token_for_message());
     }
   }
 }
@@ -143,7 +143,7 @@ void Parser::parse_body_directive() {
   if (accept_dotted("reg")) return parse_registers();
   Linkage linkage = parse_linkage();
   auto space = token_.kind == TokenKind::dotted ? find_space(token_.text) : std::nullopt;
-  if (!space) fail("unknown directive " + shown());
+  if (!space) fail("unknown directive " + token_for_message());
   advance();
   std::vector<Variable> list;
   parse_declarations(list, linkage, *space);
@@ -237,7 +237,7 @@ void Parser::parse_labelled(std::string_view name, uint32_t line) {
   if (accept_dotted("callprototype")) return parse_prototype(name);
   if (accept_dotted("calltargets")) {  // any function of that signature may be called; checked at run time
     Prototype prototype;
-    prototype.like = expect_identifier();
+    prototype.signature_of = expect_identifier();
     skip_statement();
     declare(name, {Name::Kind::prototype, static_cast<uint32_t>(function_->prototypes.size())});
     function_->prototypes.push_back(std::move(prototype));

@@ -160,7 +160,7 @@ Operand Parser::parse_operand() {
   if (accept('(')) return parse_group(')', Operand::Kind::list);
   if (token_.is('!')) {
     advance();
-    if (token_.kind != TokenKind::identifier) fail("expected a predicate before " + shown());
+    if (token_.kind != TokenKind::identifier) fail("expected a predicate before " + token_for_message());
     Operand operand = parse_name_operand(expect_identifier());
     operand.negated = true;
     return operand;

@@ -31,7 +31,7 @@ void Parser::fail(std::string message, uint32_t line) const {
   throw SyntaxError{std::move(message), line, std::string(function_name_), in_kernel_};
 }
 
-std::string Parser::shown() const {
+std::string Parser::token_for_message() const {
   if (token_.kind == TokenKind::end) return "the end of the text";
   return "'" + std::string(token_.text.substr(0, 60)) + "'";
 }
@@ -55,11 +55,11 @@ bool Parser::accept_dotted(std::string_view word) {
 }
 
 void Parser::expect(char c) {
-  if (!accept(c)) fail(std::string("expected '") + c + "' before " + shown());
+  if (!accept(c)) fail(std::string("expected '") + c + "' before " + token_for_message());
 }
 
 std::string_view Parser::expect_identifier() {
-  if (token_.kind != TokenKind::identifier) fail("expected a name before " + shown());
+  if (token_.kind != TokenKind::identifier) fail("expected a name before " + token_for_message());
   std::string_view name = token_.text;
   advance();
   return name;
@@ -162,7 +162,7 @@ File Parser::parse_file() {
   while (token_.kind != TokenKind::end) {
     function_name_ = {};
     if (parse_register_limit(file) || skip_debug_directive() || accept(';')) continue;
-    if (token_.kind != TokenKind::dotted) fail("expected a directive before " + shown());
+    if (token_.kind != TokenKind::dotted) fail("expected a directive before " + token_for_message());
     if (accept_dotted("version")) {
       parse_version(file);
       continue;
@@ -200,7 +200,7 @@ File Parser::parse_file() {
         if (variable.is_array) module_arrays_.emplace(variable.name, bytes_of(variable.type));
       }
     } else {
-      fail("unknown directive " + shown());
+      fail("unknown directive " + token_for_message());
     }
   }
   if (file.version_major == 0) fail("the text does not begin with .version");
@@ -249,10 +249,10 @@ Variable Parser::parse_shape(Space space) {
       has_type = true;
       advance();
     } else {
-      fail("unknown type or attribute " + shown());
+      fail("unknown type or attribute " + token_for_message());
     }
   }
-  if (!has_type) fail("expected a type before " + shown());
+  if (!has_type) fail("expected a type before " + token_for_message());
   if (shape.type == Type::pred && space != Space::reg) fail("predicates can only be registers");
   shape.size = uint64_t{bytes_of(shape.type)} * width;
   shape.alignment = static_cast<uint32_t>(alignment ? alignment : shape.size);

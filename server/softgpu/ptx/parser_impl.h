@@ -42,7 +42,7 @@ class Parser {
 
   [[noreturn]] void fail(std::string message) const;
   [[noreturn]] void fail(std::string message, uint32_t line) const;
-  std::string shown() const;  // the current token, for messages
+  std::string token_for_message() const;  // the current token, for messages
 
   // Tokens.
   void advance();

@@ -17,7 +17,7 @@ constexpr CostRow kCosts[] = {
 #undef SOFTGPU_COST
 };
 
-constexpr double kMostMicroseconds = 60e6;
+constexpr double kMaxMicroseconds = 60e6;
 
 constexpr uint64_t kSpunNanoseconds = 50'000;
 constexpr uint64_t kSecond = 1'000'000'000;
@@ -60,7 +60,7 @@ std::string Costs::read(const std::string& path) {
       const auto row = std::find_if(std::begin(kCosts), std::end(kCosts), [&](const CostRow& one) { return one.name == key.str(); });
       if (row == std::end(kCosts)) return where + unknown_cost(key.str());
       const auto microseconds = value.is_number() ? value.value<double>() : std::nullopt;
-      if (!microseconds || !(*microseconds >= 0 && *microseconds <= kMostMicroseconds)) {
+      if (!microseconds || !(*microseconds >= 0 && *microseconds <= kMaxMicroseconds)) {
         return where + std::string(key.str()) + " must be a number of microseconds from 0 to 60000000";
       }
       set(static_cast<size_t>(row - kCosts), *microseconds);

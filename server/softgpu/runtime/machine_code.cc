@@ -13,7 +13,7 @@
 namespace gpupool::softgpu {
 namespace {
 
-constexpr uint64_t kMostVariableBytes = uint64_t{256} << 20;
+constexpr uint64_t kMaxVariableBytes = uint64_t{256} << 20;
 
 bool is_identifier(std::string_view name) {
   return !name.empty() && std::isdigit(static_cast<unsigned char>(name[0])) == 0 && std::ranges::all_of(name, [](unsigned char c) {
@@ -26,7 +26,7 @@ std::string variables_of(cuda::ByteSpan cubin, const std::set<std::string_view>&
   const ElfFile elf(cubin);
   std::string ptx;
   std::set<std::string_view> known = taken;
-  uint64_t left = kMostVariableBytes;
+  uint64_t left = kMaxVariableBytes;
   Elf64_Shdr table{}, strings{};
   for (uint64_t i = 0; elf.section(i, &table); ++i) {
     if (table.sh_type != SHT_SYMTAB || !elf.section(table.sh_link, &strings)) continue;

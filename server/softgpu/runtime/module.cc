@@ -72,7 +72,7 @@ CUresult Function::code(KernelCode* code) {
       compiled_.store(true, std::memory_order_release);
       if (runtime().config().log) {
         const auto took = std::chrono::steady_clock::now() - begin;
-        runtime().log("kernel " + kernel_.name + (program_->was_kept(kernel_) ? " loaded from the cache in " : " compiled in ") +
+        runtime().log("kernel " + kernel_.name + (program_->came_from_cache(kernel_) ? " loaded from the cache in " : " compiled in ") +
                       std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(took).count()) + " ms");
       }
     }

@@ -8,7 +8,7 @@ using namespace gpupool::softgpu::api;
 #if CUDA_VERSION >= 12030
 namespace {
 
-constexpr unsigned kMostBodies = 1u << 16;
+constexpr unsigned kMaxBodies = 1u << 16;
 
 }  // namespace
 
@@ -16,7 +16,8 @@ namespace gpupool::softgpu::api {
 
 CUresult set_conditional(GraphNode& node, CUDA_CONDITIONAL_NODE_PARAMS& params) {
   const Ref<Condition> condition = runtime().handles().find<Condition>(params.handle);
-  if (!condition || !gpupool::cuda::may_have_bodies(static_cast<unsigned>(params.type), params.size) || params.size > kMostBodies) return CUDA_ERROR_INVALID_VALUE;
+  if (!condition || !gpupool::cuda::may_have_bodies(static_cast<unsigned>(params.type), params.size) || params.size > kMaxBodies)
+    return CUDA_ERROR_INVALID_VALUE;
   node.conditional = std::make_unique<Conditional>();
   node.conditional->condition = condition;
   node.conditional->type = static_cast<uint32_t>(params.type);

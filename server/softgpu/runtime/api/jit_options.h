@@ -16,7 +16,7 @@ namespace gpupool::softgpu::api {
 
 class JitOptions {
  public:
-  static constexpr unsigned kMost = 64;  // more than exist; a greater count is invalid
+  static constexpr unsigned kMaxOptions = 64;  // more than exist; a greater count is invalid
   JitOptions(unsigned count, const CUjit_option* options, void** values)
       : count_(count), options_(options), values_(values), info_room_(room(CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES)),
         error_room_(room(CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES)) {}
@@ -31,7 +31,7 @@ class JitOptions {
     }
     return CUDA_SUCCESS;
   }
-  bool valid() const { return count_ == 0 || (count_ <= kMost && options_ != nullptr && values_ != nullptr); }
+  bool valid() const { return count_ == 0 || (count_ <= kMaxOptions && options_ != nullptr && values_ != nullptr); }
 
   // Per thread; 0: no limit.
   uint32_t max_registers() const { return number(CU_JIT_MAX_REGISTERS); }

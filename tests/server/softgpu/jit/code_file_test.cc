@@ -68,7 +68,7 @@ const std::string kKernels =
     "ld.param.u64 %d, [p]; mov.u32 %r, 4711; st.global.u32 [%d], %r; ret; }\n";
 
 // Runs k, whose result is always the same; true: its code was kept.
-bool run_kept(const std::shared_ptr<CodeFile>& file, const CompileOptions& like = {}) {
+bool run_cached(const std::shared_ptr<CodeFile>& file, const CompileOptions& like = {}) {
   CompileOptions options = like;
   options.code_file = file;
   const Loaded loaded({kKernels}, options);
@@ -76,7 +76,7 @@ bool run_kept(const std::shared_ptr<CodeFile>& file, const CompileOptions& like 
   const FakeResult result = loaded.run("k", {}, out);
   CHECK(result.fault == FaultKind::none);
   CHECK(*out == 4711);
-  return loaded.program().was_kept(*loaded.program().find_kernel("k"));
+  return loaded.program().came_from_cache(*loaded.program().find_kernel("k"));
 }
 
 }  // namespace
@@ -187,15 +187,15 @@ TEST_CASE("concurrent processes neither corrupt the file nor get each other's co
 TEST_CASE("processes compile a kernel once unless the options differ or the code is damaged") {
   Scratch scratch;
   const auto file = [&] { return std::make_shared<CodeFile>(scratch.open(), kLimit); };
-  CHECK_FALSE(run_kept(file()));
-  CHECK(run_kept(file()));
-  CHECK_FALSE(run_kept(file(), {.compute_capability = 86}));
-  CHECK_FALSE(run_kept(file(), {.compute_capability = 90, .optimise = false}));
-  CHECK_FALSE(run_kept(nullptr));
-  CHECK(run_kept(file()));
+  CHECK_FALSE(run_cached(file()));
+  CHECK(run_cached(file()));
+  CHECK_FALSE(run_cached(file(), {.compute_capability = 86}));
+  CHECK_FALSE(run_cached(file(), {.compute_capability = 90, .optimise = false}));
+  CHECK_FALSE(run_cached(nullptr));
+  CHECK(run_cached(file()));
   scratch.damage(200);
-  CHECK_FALSE(run_kept(file()));
-  CHECK(run_kept(file()));
+  CHECK_FALSE(run_cached(file()));
+  CHECK(run_cached(file()));
 }
 
 TEST_CASE("invalid code is rejected again despite the cache") {

@@ -36,7 +36,7 @@ uint64_t now() {
 }
 
 // Of a single wait: the machine may hold a process up for as long as it likes.
-constexpr uint64_t kMostWaited = 10;
+constexpr uint64_t kMaxWaited = 10;
 
 // Runs "blocks" of some 100 microseconds for as long as the board says.
 void busy(DeviceTurns& turns, Board& board, int number) {
@@ -44,7 +44,7 @@ void busy(DeviceTurns& turns, Board& board, int number) {
   while (!board.stop) {
     const uint64_t before = board.turns;
     turns.acquire();
-    board.waited[number] += std::min(board.turns++ - before, kMostWaited);
+    board.waited[number] += std::min(board.turns++ - before, kMaxWaited);
     ++board.had[number];
     const uint64_t begin = now();
     do {
