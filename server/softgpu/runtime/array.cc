@@ -125,7 +125,7 @@ Array::Array(const CUDA_ARRAY3D_DESCRIPTOR& shape, uint64_t address, Ref<Context
 
 bool Array::make_handle() {
   handle_ = runtime().handles().add(Ref<Array>::share(this));
-  if (handle_ != 0) context_->root().adopt(handle_);
+  if (handle_ != 0) context_->root().add_child(handle_);
   return handle_ != 0;
 }
 
@@ -135,15 +135,15 @@ CUresult Array::create(Context& context, const CUDA_ARRAY3D_DESCRIPTOR& wanted, 
   if (const CUresult result = allocate(context, bytes_of(wanted), &address); result != CUDA_SUCCESS) return result;
   Ref<Array> made = make_ref<Array>(wanted, address, Ref<Context>::share(&context.root()), false);
   if (!made->make_handle()) {
-    made->give_back();
+    made->destroy();
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   *array = std::move(made);
   return CUDA_SUCCESS;
 }
 
-void Array::give_back() {
-  context_->root().disown(handle_);
+void Array::destroy() {
+  context_->root().remove_child(handle_);
   if (!is_level_) free_memory(*context_, level_.address);
 }
 
@@ -162,25 +162,25 @@ CUresult MipmappedArray::create(Context& context, const CUDA_ARRAY3D_DESCRIPTOR&
   if (const CUresult result = allocate(context, made->bytes_, &made->address_); result != CUDA_SUCCESS) return result;
   made->handle_ = runtime().handles().add(made);
   bool full = made->handle_ == 0;
-  if (!full) context.root().adopt(made->handle_);
+  if (!full) context.root().add_child(made->handle_);
   for (unsigned level = 0; level < levels && !full; ++level) {
     made->levels_.push_back(make_ref<Array>(level_of(wanted, level), made->address_ + places[level], made->context_, true));
     full = !made->levels_.back()->make_handle();
   }
   if (full) {
-    made->give_back();
+    made->destroy();
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   *array = std::move(made);
   return CUDA_SUCCESS;
 }
 
-void MipmappedArray::give_back() {
-  context_->root().disown(handle_);
+void MipmappedArray::destroy() {
+  context_->root().remove_child(handle_);
   runtime().handles().remove<MipmappedArray>(handle_);
   for (const Ref<Array>& level : levels_) {
     runtime().handles().remove<Array>(level->handle());
-    level->give_back();
+    level->destroy();
   }
   free_memory(*context_, address_);
 }

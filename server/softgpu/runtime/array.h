@@ -1,7 +1,7 @@
 // CUDA arrays and mipmapped arrays: texels in device memory, row after row.
 //
 // An array owns its memory; a level of a mipmapped array lies in the mipmapped array's memory. The memory is
-// freed with the context, or earlier by give_back(), which is called once. Otherwise immutable; any thread.
+// freed with the context, or earlier by destroy(), which is called once. Otherwise immutable; any thread.
 #pragma once
 #include <atomic>
 #include <optional>
@@ -38,7 +38,7 @@ class Array final : public Object {
   uint64_t handle() const { return handle_; }
   bool make_handle();  // false: the handle table is full
   // Waits for the context's work, as CUDA does, then frees the memory; a level's memory stays.
-  void give_back();
+  void destroy();
 
  private:
   const CUDA_ARRAY3D_DESCRIPTOR shape_;
@@ -60,7 +60,7 @@ class MipmappedArray final : public Object {
   Context& context() const { return *context_; }
   uint64_t handle() const { return handle_; }
   uint64_t bytes() const { return bytes_; }
-  void give_back();
+  void destroy();
 
  private:
   MipmappedArray(const CUDA_ARRAY3D_DESCRIPTOR& shape, Ref<Context> context) : shape_(shape), context_(std::move(context)) {}

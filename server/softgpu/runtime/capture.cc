@@ -22,13 +22,13 @@ Captures& captures() {
 
 }  // namespace
 
-void Capture::enlist() {
+void Capture::add_to_list() {
   std::lock_guard guard(captures().mutex);
   captures().all.push_back(this);
   captures_in_progress.store(static_cast<int>(captures().all.size()));
 }
 
-void Capture::strike() {
+void Capture::remove_from_list() {
   std::lock_guard guard(captures().mutex);
   std::erase(captures().all, this);
   captures_in_progress.store(static_cast<int>(captures().all.size()));
@@ -103,7 +103,7 @@ void Capture::join(const Ref<Stream>& stream, const std::vector<CapturedDependen
   for (const CapturedDependency& before : nodes) cuda::add_dependency(known, before.node, before.edge);
 }
 
-void Capture::leave(Stream& stream) {
+void Capture::stream_destroyed(Stream& stream) {
   if (&stream == origin) {
     invalid = true;
     end();
@@ -114,7 +114,7 @@ void Capture::leave(Stream& stream) {
 
 void Capture::end() {
   ended = true;
-  strike();
+  remove_from_list();
   for (const Ref<Stream>& member : std::exchange(streams, {})) member->set_capture(nullptr);
 }
 

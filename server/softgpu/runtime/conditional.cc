@@ -31,9 +31,9 @@ int next_body(uint32_t type, size_t bodies, uint32_t value) {
 }
 
 // Runs after a body: starts the next round of a WHILE node, or completes the node.
-class ConditionalOp::Round final : public Op {
+class ConditionalOp::BodyEnd final : public Op {
  public:
-  explicit Round(Ref<ConditionalOp> node) : node_(std::move(node)) {}
+  explicit BodyEnd(Ref<ConditionalOp> node) : node_(std::move(node)) {}
 
  private:
   void start() override {
@@ -53,7 +53,7 @@ ConditionalOp::~ConditionalOp() = default;
 void ConditionalOp::start() {
   const int body = next_body(type_, bodies_.size(), condition_->value());
   if (body < 0) return complete();
-  const Ref<Op> begin = make_ref<MarkerOp>(), end = make_ref<Round>(Ref<ConditionalOp>::share(this));
+  const Ref<Op> begin = make_ref<MarkerOp>(), end = make_ref<BodyEnd>(Ref<ConditionalOp>::share(this));
   end->set_context(context());
   const std::vector<Ref<Op>> ops = bodies_[static_cast<size_t>(body)]->make_ops(*context(), *begin, *end);
   for (const Ref<Op>& op : ops) op->submit();

@@ -36,7 +36,7 @@ struct Conditional {
   Ref<Condition> condition;
   uint32_t type = 0;  // CUgraphConditionalNodeType
   std::vector<Ref<Graph>> bodies;
-  std::vector<CUgraph> lent;  // handles of the bodies, returned in phGraph_out
+  std::vector<CUgraph> body_handles;  // returned in phGraph_out
 };
 
 // Returns the index of the body to run next, or -1.
@@ -49,7 +49,7 @@ class ConditionalOp final : public Op {
   ~ConditionalOp() override;
 
  private:
-  class Round;
+  class BodyEnd;
   void start() override;
   const Ref<Condition> condition_;
   const uint32_t type_;

@@ -44,7 +44,7 @@ std::optional<uint64_t> parse_bytes(std::string_view text) {
   return *number << shift;
 }
 
-std::string complaint(const char* name, std::string_view value, const char* expected) {
+std::string invalid_setting(const char* name, std::string_view value, const char* expected) {
   return std::string("softgpu: ") + name + "=" + std::string(value) + ": expected " + expected;
 }
 
@@ -62,7 +62,7 @@ std::optional<std::string> read_queues(Config& config) {
   if (const auto text = variable("SOFTGPU_QUEUE_ENTRIES"); !text.empty()) {
     const auto count = parse_number(text, rest);
     if (!count || !rest.empty() || *count == 0 || *count > kMaxQueueEntries) {
-      return complaint("SOFTGPU_QUEUE_ENTRIES", text, "a number of operations from 1 to 1048576");
+      return invalid_setting("SOFTGPU_QUEUE_ENTRIES", text, "a number of operations from 1 to 1048576");
     }
     config.queue_entries = static_cast<uint32_t>(*count);
   }
@@ -88,14 +88,14 @@ std::variant<Config, std::string> read_config() {
   if (const auto text = variable("SOFTGPU_DEVICES"); !text.empty()) {
     const auto count = parse_number(text, rest);
     if (!count || !rest.empty() || *count > kMaxDevices) {
-      return complaint("SOFTGPU_DEVICES", text, "a number of devices from 0 to 64");
+      return invalid_setting("SOFTGPU_DEVICES", text, "a number of devices from 0 to 64");
     }
     config.devices = static_cast<int>(*count);
   }
   if (const auto text = variable("SOFTGPU_MEMORY"); !text.empty()) {
     const auto bytes = parse_bytes(text);
     if (!bytes || *bytes < kMinMemoryBytes || *bytes > kRangeSize / 4) {
-      return complaint("SOFTGPU_MEMORY", text, "bytes, or a number with KiB, MiB or GiB, at least 16MiB");
+      return invalid_setting("SOFTGPU_MEMORY", text, "bytes, or a number with KiB, MiB or GiB, at least 16MiB");
     }
     config.memory_bytes = *bytes / kGranule * kGranule;
   }
@@ -105,38 +105,38 @@ std::variant<Config, std::string> read_config() {
     std::string_view end = rest;
     if (major && rest.starts_with('.')) minor = parse_number(rest.substr(1), end);
     if (!major || !minor || !end.empty() || *major < 3 || *major > 99 || *minor > 9) {
-      return complaint("SOFTGPU_COMPUTE_CAPABILITY", text, "a compute capability from 3.0 to 99.9, for example 9.0");
+      return invalid_setting("SOFTGPU_COMPUTE_CAPABILITY", text, "a compute capability from 3.0 to 99.9, for example 9.0");
     }
     config.capability_major = static_cast<int>(*major);
     config.capability_minor = static_cast<int>(*minor);
   }
   if (const auto text = variable("SOFTGPU_DRIVER_VERSION"); !text.empty() && !cuda::parse_driver_version(text)) {
-    return complaint("SOFTGPU_DRIVER_VERSION", text, cuda::driver_version_wanted());
+    return invalid_setting("SOFTGPU_DRIVER_VERSION", text, cuda::driver_version_wanted());
   }
   if (const auto text = variable("SOFTGPU_THREADS"); !text.empty()) {
     const auto count = parse_number(text, rest);
     if (!count || !rest.empty() || *count == 0 || *count > kMaxThreads) {
-      return complaint("SOFTGPU_THREADS", text, "a number of threads from 1 to 1024");
+      return invalid_setting("SOFTGPU_THREADS", text, "a number of threads from 1 to 1024");
     }
     config.threads = static_cast<unsigned>(*count);
   }
   if (const auto text = variable("SOFTGPU_CACHE_SIZE"); !text.empty()) {
     const auto bytes = parse_bytes(text);
     if (!bytes || *bytes < kMinCacheBytes) {
-      return complaint("SOFTGPU_CACHE_SIZE", text, "bytes, or a number with KiB, MiB or GiB, at least 1MiB");
+      return invalid_setting("SOFTGPU_CACHE_SIZE", text, "bytes, or a number with KiB, MiB or GiB, at least 1MiB");
     }
     config.cache_bytes = *bytes;
   }
   if (const auto text = variable("SOFTGPU_CONTEXT_MEMORY"); !text.empty()) {
     const auto bytes = parse_bytes(text);
-    if (!bytes || *bytes == 0) return complaint("SOFTGPU_CONTEXT_MEMORY", text, "bytes, or a number with KiB, MiB or GiB");
+    if (!bytes || *bytes == 0) return invalid_setting("SOFTGPU_CONTEXT_MEMORY", text, "bytes, or a number with KiB, MiB or GiB");
     config.context_bytes = *bytes;
   }
   config.cache = std::string(variable("SOFTGPU_CACHE"));
   config.instance = std::string(variable("SOFTGPU_INSTANCE"));
   config.log = variable("SOFTGPU_LOG") == "1";
   if (const auto text = variable("SOFTGPU_CONVERGED_WARPS"); !text.empty()) {
-    if (text != "0" && text != "1" && text != "all") return complaint("SOFTGPU_CONVERGED_WARPS", text, "0, 1 or all");
+    if (text != "0" && text != "1" && text != "all") return invalid_setting("SOFTGPU_CONVERGED_WARPS", text, "0, 1 or all");
     config.converge_warps = text == "0" ? Convergence::none : text == "1" ? Convergence::found : Convergence::everywhere;
   }
   auto rules = Rules::parse(variable("SOFTGPU_RULES"));

@@ -23,7 +23,7 @@ std::atomic<uint64_t> next_id{1};
 
 uint32_t queue_limit() {
   const Config& config = runtime().config();
-  return config.rules.keep(Rule::bounded_queues) ? config.queue_entries : UINT32_MAX;
+  return config.rules.enforces(Rule::bounded_queues) ? config.queue_entries : UINT32_MAX;
 }
 
 bool on_main_thread() {
@@ -40,7 +40,7 @@ Context::Context(Device& device, bool primary, unsigned flags)
       flags_(flags),
       queues_(runtime().config().connections),
       queue_limit_(queue_limit()),
-      issues_in_order_(runtime().config().rules.keep(Rule::shared_queues)) {
+      issues_in_order_(runtime().config().rules.enforces(Rule::shared_queues)) {
   reset_settings();
 }
 
@@ -53,7 +53,7 @@ Context::Context(Device& device, std::shared_ptr<const Multiprocessors> multipro
       flags_(0),
       queues_(runtime().config().connections),
       queue_limit_(queue_limit()),
-      issues_in_order_(runtime().config().rules.keep(Rule::shared_queues)) {}
+      issues_in_order_(runtime().config().rules.enforces(Rule::shared_queues)) {}
 
 Context::~Context() = default;
 
@@ -73,7 +73,7 @@ int Context::multiprocessor_count() const {
 }
 
 CUresult Context::activate() {
-  if (!green() && runtime().config().rules.keep(Rule::context_memory)) {
+  if (!green() && runtime().config().rules.enforces(Rule::context_memory)) {
     std::shared_ptr<Memory> own;
     if (const CUresult result = device_.create_physical(device_.context_bytes(), &own); result != CUDA_SUCCESS) return result;
     std::lock_guard guard(mutex_);
@@ -81,10 +81,10 @@ CUresult Context::activate() {
   }
   if (!green()) costs().charge(Cost::context_create);
   if (green()) {
-    std::lock_guard guard(root_->order_mutex_);
+    std::lock_guard guard(root_->context_mutex_);
     root_->greens_.push_back(Ref<Context>::share(this));
   }
-  std::lock_guard guard(order_mutex_);
+  std::lock_guard guard(context_mutex_);
   streams_made_ = 0;
   legacy_ = make_ref<Stream>(Ref<Context>::share(this), assign_queue(), 0u, 0, true, next_id.fetch_add(1));
   error_.store(CUDA_SUCCESS, std::memory_order_release);
@@ -102,7 +102,7 @@ void Context::tear_down() {
   runtime().value_waiter().kick();
   std::vector<Ref<Context>> greens;
   {
-    std::lock_guard guard(root_->order_mutex_);
+    std::lock_guard guard(root_->context_mutex_);
     if (green()) std::erase_if(root_->greens_, [this](const Ref<Context>& other) { return other.get() == this; });
     greens.swap(greens_);  // empty for a green context
   }
@@ -126,7 +126,7 @@ void Context::tear_down() {
   Ref<Stream> legacy;
   Ref<Op> barrier;
   {
-    std::lock_guard guard(order_mutex_);
+    std::lock_guard guard(context_mutex_);
     streams.swap(streams_);
     orphans.swap(orphans_);
     legacy = std::move(legacy_);
@@ -157,9 +157,9 @@ CUresult Context::create_stream(unsigned flags, int priority, CUstream* stream) 
       make_ref<Stream>(Ref<Context>::share(this), assign_queue(), flags, priority, false, next_id.fetch_add(1));
   created->handle = runtime().handles().add(created);
   if (created->handle == 0) return CUDA_ERROR_OUT_OF_MEMORY;
-  adopt(created->handle);
+  add_child(created->handle);
   *stream = reinterpret_cast<CUstream>(created->handle);
-  std::lock_guard guard(order_mutex_);
+  std::lock_guard guard(context_mutex_);
   costs().charge(Cost::stream_create);
   streams_.push_back(std::move(created));
   return CUDA_SUCCESS;
@@ -178,26 +178,26 @@ CUresult Context::adopt_event(unsigned flags, std::shared_ptr<SharedEvent> share
   const Ref<Event> created = make_ref<Event>(Ref<Context>::share(this), flags, std::move(shared));
   const uint64_t handle = runtime().handles().add(created);
   if (handle == 0) return CUDA_ERROR_OUT_OF_MEMORY;
-  adopt(handle);
+  add_child(handle);
   costs().charge(Cost::event_create);
   *event = reinterpret_cast<CUevent>(handle);
   return CUDA_SUCCESS;
 }
 
 void Context::forget_stream(Stream& stream) {
-  std::lock_guard guard(order_mutex_);
+  std::lock_guard guard(context_mutex_);
   std::erase_if(orphans_, [](const Orphan& orphan) { return orphan.op->done(); });
   if (stream.last_ && !stream.last_->done()) orphans_.push_back({stream.last_, stream.blocking()});
   std::erase_if(streams_, [&](const Ref<Stream>& other) { return other.get() == &stream; });
 }
 
 void Context::destroy_stream(Stream& stream) {
-  disown(stream.handle);
+  remove_child(stream.handle);
   forget_stream(stream);
 }
 
 Ref<Stream> Context::legacy_stream() {
-  std::lock_guard guard(order_mutex_);
+  std::lock_guard guard(context_mutex_);
   return legacy_;
 }
 
@@ -227,7 +227,7 @@ Ref<Stream> Context::per_thread_stream() {
   if (!mine.stream || mine.epoch != epoch()) {
     mine.epoch = epoch();
     mine.stream = make_ref<Stream>(Ref<Context>::share(this), assign_queue(), 0u, 0, false, next_id.fetch_add(1));
-    std::lock_guard guard(order_mutex_);
+    std::lock_guard guard(context_mutex_);
     costs().charge(Cost::stream_create);
     streams_.push_back(mine.stream);
   }
@@ -244,17 +244,17 @@ HardwareQueue& Context::assign_queue() { return queues_[streams_made_.fetch_add(
 // for the one before.
 void Context::enter_queue(Stream& stream, Op& first, Op& last) {
   HardwareQueue& queue = stream.queue_;
-  queue.enter(queue_limit_);
+  queue.add_operation(queue_limit_);
   last.set_queue(&queue);
   if (queue.last_stream.get() == &stream || !issues_in_order_) return;
-  if (queue.last_stream && queue.last_stream->last_) first.issue_after(*queue.last_stream->last_);
+  if (queue.last_stream && queue.last_stream->last_) first.follow_in_queue(*queue.last_stream->last_);
   queue.last_stream = Ref<Stream>::share(&stream);
 }
 
 CUresult Context::order(Stream& stream, Op& first, const Ref<Op>& last, uint64_t price) {
-  std::lock_guard guard(order_mutex_);
+  std::lock_guard guard(context_mutex_);
   if (!active()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-  costs().spend(price);
+  costs().occupy_for(price);
   enter_queue(stream, first, *last);
   const auto follow = [&](Stream& other) {
     if (!other.last_) return;
@@ -289,7 +289,7 @@ CUresult Context::enqueue(Stream& stream, const Ref<Op>& op, Op* also) {
     if (const Ref<Capture> capture = stream.capture()) return capture->add_op(stream, op);
   }
   // The legacy default stream would have to wait for work that is only captured.
-  if (stream.legacy() && spoil_captures(true)) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+  if (stream.legacy() && invalidate_captures(true)) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
   op->set_context(this);
   if (also != nullptr) op->after(*also);
   const CUresult result = order(stream, *op, op, costs().on() ? costs().price(op->cost()) : 0);
@@ -297,8 +297,8 @@ CUresult Context::enqueue(Stream& stream, const Ref<Op>& op, Op* also) {
   return result;
 }
 
-CUresult Context::enqueue_span(Stream& stream, const Ref<Op>& begin, const Ref<Op>& end, uint64_t price) {
-  if (stream.legacy() && spoil_captures(true)) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+CUresult Context::enqueue_graph_launch(Stream& stream, const Ref<Op>& begin, const Ref<Op>& end, uint64_t price) {
+  if (stream.legacy() && invalidate_captures(true)) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
   begin->set_context(this);
   return order(stream, *begin, end, price);
 }
@@ -306,7 +306,7 @@ CUresult Context::enqueue_span(Stream& stream, const Ref<Op>& begin, const Ref<O
 CUresult Context::enqueue_behind_all(const Ref<Op>& op, bool barrier) {
   op->set_context(this);
   {
-    std::lock_guard guard(order_mutex_);
+    std::lock_guard guard(context_mutex_);
     if (!active()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     costs().charge(op->cost());
     std::vector<Ref<Op>> ops;
@@ -316,7 +316,7 @@ CUresult Context::enqueue_behind_all(const Ref<Op>& op, bool barrier) {
     if (barrier) {
       barrier_ = op;
       for (const Ref<Context>& green : greens_) {
-        std::lock_guard its(green->order_mutex_);
+        std::lock_guard its(green->context_mutex_);
         green->barrier_ = op;
       }
     }
@@ -327,7 +327,7 @@ CUresult Context::enqueue_behind_all(const Ref<Op>& op, bool barrier) {
 
 void Context::run_when_done(const Ref<Op>& op) {
   {
-    std::lock_guard guard(order_mutex_);
+    std::lock_guard guard(context_mutex_);
     std::vector<Ref<Op>> ops;
     collect_all(ops);
     for (const Ref<Op>& other : ops) op->after(*other);
@@ -345,11 +345,11 @@ void Context::push_last(Stream& stream, std::vector<Ref<Op>>& ops) {
   }
 }
 
-bool Context::spoil_captures(bool blocking_only) {
+bool Context::invalidate_captures(bool blocking_only) {
   if (captures_in_progress.load(std::memory_order_relaxed) == 0) [[likely]] return false;
   std::vector<Ref<Stream>> capturing;
   {
-    std::lock_guard guard(order_mutex_);
+    std::lock_guard guard(context_mutex_);
     for (const Ref<Stream>& stream : streams_) {
       if (stream->capturing() && (stream->blocking() || !blocking_only)) capturing.push_back(stream);
     }
@@ -368,7 +368,7 @@ void Context::collect_all(std::vector<Ref<Op>>& ops) {
   std::erase_if(orphans_, [](const Orphan& orphan) { return orphan.op->done(); });
   for (const Orphan& orphan : orphans_) ops.push_back(orphan.op);
   for (const Ref<Context>& green : greens_) {
-    std::lock_guard its(green->order_mutex_);
+    std::lock_guard its(green->context_mutex_);
     green->collect_all(ops);
   }
 }
@@ -400,30 +400,30 @@ CUresult Context::wait_all(const std::vector<Ref<Op>>& ops) {
 CUresult Context::synchronize() {
   std::vector<Ref<Op>> ops;
   {
-    std::lock_guard guard(order_mutex_);
+    std::lock_guard guard(context_mutex_);
     collect_all(ops);
   }
   return wait_all(ops);
 }
 
 void Context::synchronize_locked(uint64_t price) {
-  std::lock_guard guard(order_mutex_);
+  std::lock_guard guard(context_mutex_);
   std::vector<Ref<Op>> ops;
   collect_all(ops);
   wait_for(ops);
-  costs().spend(price);
+  costs().occupy_for(price);
 }
 
-void Context::pass_lock() {
-  std::unique_lock guard(order_mutex_, std::defer_lock);
-  if (runtime().config().rules.keep(Rule::event_calls_lock)) guard.lock();
+void Context::charge_event_query() {
+  std::unique_lock guard(context_mutex_, std::defer_lock);
+  if (runtime().config().rules.enforces(Rule::event_calls_lock)) guard.lock();
   costs().charge(Cost::event_query);
 }
 
 CUresult Context::synchronize(Stream& stream) {
   std::vector<Ref<Op>> ops;
   {
-    std::lock_guard guard(order_mutex_);
+    std::lock_guard guard(context_mutex_);
     collect_for(stream, ops);
   }
   return wait_all(ops);
@@ -431,7 +431,7 @@ CUresult Context::synchronize(Stream& stream) {
 
 bool Context::idle(Stream& stream) {
   std::vector<Ref<Op>> ops;
-  std::lock_guard guard(order_mutex_);
+  std::lock_guard guard(context_mutex_);
   costs().charge(Cost::event_query);
   collect_for(stream, ops);
   return ops.empty();
@@ -439,17 +439,17 @@ bool Context::idle(Stream& stream) {
 
 bool Context::idle() {
   std::vector<Ref<Op>> ops;
-  std::lock_guard guard(order_mutex_);
+  std::lock_guard guard(context_mutex_);
   collect_all(ops);
   return ops.empty();
 }
 
-void Context::adopt(uint64_t handle) {
+void Context::add_child(uint64_t handle) {
   std::lock_guard guard(mutex_);
   children_.insert(handle);
 }
 
-void Context::disown(uint64_t handle) {
+void Context::remove_child(uint64_t handle) {
   std::lock_guard guard(mutex_);
   children_.erase(handle);
 }

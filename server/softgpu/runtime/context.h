@@ -90,7 +90,7 @@ class Context final : public Object {
   CUresult enqueue(Stream& stream, const Ref<Op>& op, Op* also = nullptr);
   // Orders a graph launch like enqueue(): `begin` follows earlier work, later work follows `end`. The caller
   // submits both. `price` in nanoseconds is charged to the calling thread.
-  CUresult enqueue_span(Stream& stream, const Ref<Op>& begin, const Ref<Op>& end, uint64_t price);
+  CUresult enqueue_graph_launch(Stream& stream, const Ref<Op>& begin, const Ref<Op>& end, uint64_t price);
   // Submits the operation behind everything that the context has queued (cuCtxRecordEvent). With `barrier`,
   // later work waits for it (cuCtxWaitEvent).
   CUresult enqueue_behind_all(const Ref<Op>& op, bool barrier);
@@ -105,7 +105,7 @@ class Context final : public Object {
   // in nanoseconds is charged after the wait.
   void synchronize_locked(uint64_t price = 0);
   // Charges an event query; with the context's lock held if rule event_calls_lock is on.
-  void pass_lock();
+  void charge_event_query();
   // Makes sure that each thread of a kernel has `bytes` of local memory. If that is more than before, waits
   // for all work with the context's lock held (rule lazy_loading) and takes device memory (rule
   // context_memory), or fails with CUDA_ERROR_OUT_OF_MEMORY.
@@ -115,7 +115,7 @@ class Context final : public Object {
   bool idle();
   // Invalidates the captures of the context's streams, or only of those that synchronise with the legacy
   // default stream. Returns false if there are none.
-  bool spoil_captures(bool blocking_only = false);
+  bool invalidate_captures(bool blocking_only = false);
   // Writes the kernels' printf output to stdout and the messages of failed assertions to stderr.
   static void write_device_output();
   static void write_assertions();  // only the assertions
@@ -126,8 +126,8 @@ class Context final : public Object {
   bool spins() const { return (flags() & CU_CTX_SCHED_MASK) != CU_CTX_SCHED_BLOCKING_SYNC; }
 
   // --- Objects destroyed with the context, by handle ---
-  void adopt(uint64_t handle);
-  void disown(uint64_t handle);
+  void add_child(uint64_t handle);
+  void remove_child(uint64_t handle);
 
   // --- Settings ---
   unsigned flags() const { return root_->flags_.load(std::memory_order_relaxed); }
@@ -171,7 +171,7 @@ class Context final : public Object {
   std::atomic<uint64_t> epoch_{0};
   std::atomic<int> error_{CUDA_SUCCESS};
 
-  std::mutex order_mutex_;  // the context's lock, or order lock: guards the members down to greens_
+  std::mutex context_mutex_;  // the context's lock: guards the members down to greens_
   std::vector<HardwareQueue> queues_;
   const uint32_t queue_limit_;
   const bool issues_in_order_;
@@ -185,7 +185,7 @@ class Context final : public Object {
   };
   std::vector<Orphan> orphans_;
   Ref<Op> barrier_;  // precedes all later operations
-  std::vector<Ref<Context>> greens_;  // active green contexts; their order locks are taken after this one
+  std::vector<Ref<Context>> greens_;  // active green contexts; their locks are taken after this one
 
   mutable std::mutex mutex_;  // guards the members below
   std::unordered_set<uint64_t> children_;

@@ -35,7 +35,7 @@ CUresult Context::limit(CUlimit limit, size_t* value) const {
 
 CUresult Context::set_limit(CUlimit limit, size_t value) {
   if (root_ != this) return root_->set_limit(limit, value);
-  if (runtime().config().rules.keep(Rule::synchronising_calls)) synchronize_locked();
+  if (runtime().config().rules.enforces(Rule::synchronising_calls)) synchronize_locked();
   std::lock_guard guard(mutex_);
   switch (limit) {
     case CU_LIMIT_STACK_SIZE:
@@ -72,21 +72,21 @@ CUresult Context::set_limit(CUlimit limit, size_t value) {
 
 // Takes memory for what exceeds the default; the context's own memory includes the default.
 CUresult Context::take_for_limit(size_t value, size_t at_first, std::shared_ptr<Memory>* memory) {
-  if (value <= at_first || !runtime().config().rules.keep(Rule::context_memory)) return CUDA_SUCCESS;
+  if (value <= at_first || !runtime().config().rules.enforces(Rule::context_memory)) return CUDA_SUCCESS;
   return device_.create_physical(value - at_first, memory);
 }
 
 CUresult Context::reserve_local_memory(uint32_t bytes) {
   if (root_ != this) return root_->reserve_local_memory(bytes);
   if (bytes <= local_bytes_.load(std::memory_order_relaxed)) [[likely]] return CUDA_SUCCESS;
-  if (runtime().config().rules.keep(Rule::lazy_loading)) synchronize_locked();
+  if (runtime().config().rules.enforces(Rule::lazy_loading)) synchronize_locked();
   std::lock_guard guard(mutex_);
   return take_local_memory(bytes);
 }
 
 CUresult Context::take_local_memory(uint32_t bytes) {
   if (bytes <= local_bytes_) return CUDA_SUCCESS;
-  if (runtime().config().rules.keep(Rule::context_memory)) {
+  if (runtime().config().rules.enforces(Rule::context_memory)) {
     local_memory_.reset();
     if (const CUresult result = device_.create_physical(device_.local_memory_bytes(bytes), &local_memory_); result != CUDA_SUCCESS) return result;
   }

@@ -52,12 +52,12 @@ class Costs {
   uint64_t price(Cost cost, Cost per_unit, uint64_t amount) const;
 
   // Occupies the calling thread for this time.
-  void spend(uint64_t nanoseconds) const {
+  void occupy_for(uint64_t nanoseconds) const {
     if (nanoseconds != 0) [[unlikely]] occupy_(nanoseconds);
   }
-  void charge(Cost cost) const { spend(price(cost)); }
+  void charge(Cost cost) const { occupy_for(price(cost)); }
   void charge(Cost cost, Cost per_unit, uint64_t amount) const {
-    if (on_) [[unlikely]] spend(price(cost, per_unit, amount));
+    if (on_) [[unlikely]] occupy_for(price(cost, per_unit, amount));
   }
 
  private:

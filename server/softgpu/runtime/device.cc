@@ -31,13 +31,13 @@ GridExecutor& Device::executor() {
 
 std::optional<uint64_t> Device::allocate(uint64_t size) {
   if (const auto address = heap_.allocate(size)) return address;
-  if (!runtime().empty_pools(*this)) return std::nullopt;
+  if (!runtime().free_cached_memory(*this)) return std::nullopt;
   return heap_.allocate(size);
 }
 
 CUresult Device::create_physical(uint64_t size, std::shared_ptr<Memory>* memory) {
   *memory = shared_->allocate(size);
-  if (*memory == nullptr && runtime().empty_pools(*this)) *memory = shared_->allocate(size);
+  if (*memory == nullptr && runtime().free_cached_memory(*this)) *memory = shared_->allocate(size);
   return *memory == nullptr ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 

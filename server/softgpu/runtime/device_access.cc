@@ -28,7 +28,7 @@ bool reaches(const Context& context, const MemoryRange& range) {
 }  // namespace
 
 std::optional<uint64_t> unreachable_parameter(const Context& context, const PackedParameters& parameters) {
-  if (runtime().devices().size() == 1 || !runtime().config().rules.keep(Rule::device_access)) return std::nullopt;
+  if (runtime().devices().size() == 1 || !runtime().config().rules.enforces(Rule::device_access)) return std::nullopt;
   for (size_t at = 0; at + sizeof(uint64_t) <= parameters.size(); at += sizeof(uint64_t)) {
     uint64_t address = 0;
     std::memcpy(&address, parameters.data() + at, sizeof address);

@@ -90,7 +90,7 @@ Ref<Graph> Graph::clone() const {
   return copy;
 }
 
-std::vector<GraphNode*> Graph::in_order() const {
+std::vector<GraphNode*> Graph::topological_order() const {
   std::map<const GraphNode*, size_t> unmet;
   std::vector<GraphNode*> order;
   for (const Ref<GraphNode>& node : nodes) {
@@ -110,7 +110,7 @@ std::vector<GraphNode*> Graph::in_order() const {
 
 bool GraphExec::append(const Graph& graph, const std::vector<uint32_t>& roots,
                        std::vector<uint32_t>* leaves) {
-  const std::vector<GraphNode*> order = graph.in_order();
+  const std::vector<GraphNode*> order = graph.topological_order();
   if (order.empty() && !graph.nodes.empty()) return false;
   if (order.empty()) {
     *leaves = roots;
@@ -154,10 +154,10 @@ bool GraphExec::append(const Graph& graph, const std::vector<uint32_t>& roots,
   return true;
 }
 
-void GraphExec::hold(const Graph& graph) {
+void GraphExec::collect_references(const Graph& graph) {
   user_objects->add_all(graph.user_objects);
   for (const Ref<GraphNode>& node : graph.nodes) {
-    if (node->child) hold(*node->child);
+    if (node->child) collect_references(*node->child);
     if (node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) allocated.push_back(node->memory);
     if (node->type == CU_GRAPH_NODE_TYPE_MEM_FREE) freed.push_back(node->memory);
   }
@@ -167,7 +167,7 @@ CUresult GraphExec::build(const Graph& graph) {
   user_objects = std::make_shared<cuda::UserReferences>();
   allocated.clear();
   freed.clear();
-  hold(graph);
+  collect_references(graph);
   std::vector<uint32_t> leaves;
   if (!append(graph, {}, &leaves)) return CUDA_ERROR_INVALID_VALUE;
   std::vector<Ref<Condition>> all;
@@ -297,7 +297,7 @@ std::vector<Ref<Op>> GraphExec::make_ops(Context& context, Op& begin, Op& end) c
       op = make_ref<ConditionalOp>(entry.condition, entry.condition_type, entry.bodies);
     } else {
       if (entry.type == CU_GRAPH_NODE_TYPE_WAIT_EVENT) {
-        if (const Ref<Event> event = runtime().handles().find<Event>(entry.event)) waited = event->awaited();
+        if (const Ref<Event> event = runtime().handles().find<Event>(entry.event)) waited = event->wait_operation();
       }
       op = entry.enabled && entry.prototype ? entry.prototype->clone() : Ref<Op>(make_ref<MarkerOp>());
     }
@@ -343,7 +343,8 @@ CUresult GraphExec::launch(Stream& stream) {
   const std::vector<Ref<Op>> ops = make_ops(context, *begin, *end);
   end->set_context(&context);
   if (last_) begin->after(*last_);
-  if (const CUresult result = context.enqueue_span(stream, begin, end, costs().price(Cost::graph_launch, Cost::graph_launch_node, nodes())); result != CUDA_SUCCESS) return result;
+  const uint64_t price = costs().price(Cost::graph_launch, Cost::graph_launch_node, nodes());
+  if (const CUresult result = context.enqueue_graph_launch(stream, begin, end, price); result != CUDA_SUCCESS) return result;
   cuda::graph_memory::commit_launch(allocated, freed);
   last_ = end;
   for (const Ref<Op>& op : ops) op->submit();

@@ -46,11 +46,11 @@ class GraphNode final : public Object {
   CUDA_MEM_ALLOC_NODE_PARAMS alloc{};
   // Parameter lists that cuGraphKernelNodeGetParams returned, one per layout of parameters. They stay valid
   // when the parameters are set, because programs keep using them.
-  struct LentParameters {
+  struct ReturnedParameters {
     std::vector<std::byte> values;
     std::vector<void*> addresses;
   };
-  std::vector<std::unique_ptr<LentParameters>> lent;
+  std::vector<std::unique_ptr<ReturnedParameters>> returned_parameters;
   uint64_t original = 0;          // handle of the node that this one was cloned from; 0: none
   std::vector<GraphNode*> dependencies;
   cuda::EdgesFrom<GraphNode> edges;  // edge data of the dependencies
@@ -69,7 +69,7 @@ class Graph final : public Object {
   void clear();
   Ref<Graph> clone() const;
   // Returns the nodes in topological order; empty if the graph has a cycle or no nodes.
-  std::vector<GraphNode*> in_order() const;
+  std::vector<GraphNode*> topological_order() const;
   // Graphs with conditions or memory nodes can neither be cloned nor be child graphs.
   bool has_conditions() const;
   bool has_memory() const;
@@ -133,7 +133,7 @@ class GraphExec final : public Object {
   bool same_shape(const GraphExec& other, uint64_t* mismatch) const;
   bool may_be_body() const;  // CUDA allows some types of nodes only
   void collect_conditions(std::vector<Ref<Condition>>& all) const;
-  void hold(const Graph& graph);
+  void collect_references(const Graph& graph);
   std::vector<Entry> entries_;
   std::vector<Ref<Condition>> assigned_at_launch_;  // including those of bodies
   Ref<Op> last_;  // end of the previous launch; launches do not overlap
@@ -155,16 +155,16 @@ CUresult refuse_unsafe();
 // A capture in progress, shared by the streams that take part in it.
 class Capture final : public Object {
  public:
-  Capture(Ref<Graph> graph, CUstreamCaptureMode mode, uint64_t id, const Stream* origin, bool own_graph)
-      : graph(std::move(graph)), mode(mode), id(id), origin(origin), own_graph(own_graph), thread(std::this_thread::get_id()) {
-    enlist();
+  Capture(Ref<Graph> graph, CUstreamCaptureMode mode, uint64_t id, const Stream* origin, bool owns_graph)
+      : graph(std::move(graph)), mode(mode), id(id), origin(origin), owns_graph(owns_graph), thread(std::this_thread::get_id()) {
+    add_to_list();
   }
 
   const Ref<Graph> graph;
   const CUstreamCaptureMode mode;
   const uint64_t id;
   const Stream* const origin;
-  const bool own_graph;  // made by cuStreamBeginCapture, not given by the program
+  const bool owns_graph;  // made by cuStreamBeginCapture, not given by the program
   const std::thread::id thread;
   // With graph_mutex() held:
   bool invalid = false;
@@ -181,14 +181,14 @@ class Capture final : public Object {
   void join(const Ref<Stream>& stream, const std::vector<CapturedDependency>& nodes);
   // Called when the stream is destroyed. Destroying the first stream invalidates and ends the capture; work
   // captured from another stream must still be joined.
-  void leave(Stream& stream);
+  void stream_destroyed(Stream& stream);
   void end();
 
  private:
-  ~Capture() override { strike(); }
+  ~Capture() override { remove_from_list(); }
   Ref<GraphNode> append(const Stream& stream, CUgraphNodeType type);
-  void enlist();
-  void strike();
+  void add_to_list();
+  void remove_from_list();
 };
 
 }  // namespace gpupool::softgpu

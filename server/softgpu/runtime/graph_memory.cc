@@ -44,7 +44,7 @@ CUresult allocate_graph_memory(Context& context, uint64_t bytes, cuda::graph_mem
   return CUDA_SUCCESS;
 }
 
-void HoldOp::start() {
+void ReleaseMemoryOp::start() {
   memory_.reset();
   complete();
 }

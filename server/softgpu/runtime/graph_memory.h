@@ -13,9 +13,9 @@ class Context;
 CUresult allocate_graph_memory(Context& context, uint64_t bytes, cuda::graph_memory::Shared* memory);
 
 // Drops its reference to the memory in stream order.
-class HoldOp final : public Op {
+class ReleaseMemoryOp final : public Op {
  public:
-  explicit HoldOp(cuda::graph_memory::Shared memory) : memory_(std::move(memory)) {}
+  explicit ReleaseMemoryOp(cuda::graph_memory::Shared memory) : memory_(std::move(memory)) {}
 
  private:
   void start() override;

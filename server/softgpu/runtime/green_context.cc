@@ -6,14 +6,14 @@
 
 namespace gpupool::softgpu {
 
-Ref<Resources> Resources::of(Device& device, const Multiprocessors& which) {
+Ref<MultiprocessorSet> MultiprocessorSet::of(Device& device, const Multiprocessors& multiprocessors) {
   static std::mutex mutex;
-  static auto& known = *new std::vector<Ref<Resources>>;  // never destroyed: exit handlers call the driver
+  static auto& known = *new std::vector<Ref<MultiprocessorSet>>;  // never destroyed: exit handlers call the driver
   std::lock_guard guard(mutex);
-  for (const Ref<Resources>& one : known) {
-    if (&one->device_ == &device && *one->which_ == which) return one;
+  for (const Ref<MultiprocessorSet>& one : known) {
+    if (&one->device_ == &device && *one->multiprocessors_ == multiprocessors) return one;
   }
-  const Ref<Resources> made = Ref<Resources>::adopt(new Resources(device, which));
+  const Ref<MultiprocessorSet> made = Ref<MultiprocessorSet>::adopt(new MultiprocessorSet(device, multiprocessors));
   made->handle_ = runtime().handles().add(made);
   if (made->handle_ == 0) return nullptr;
   known.push_back(made);
@@ -36,8 +36,8 @@ bool release_primary(Device& device) {
   return true;
 }
 
-CUresult GreenContext::create(const Resources& resources, uint64_t* handle) {
-  const Ref<Context> context = make_ref<Context>(resources.device(), resources.which());
+CUresult GreenContext::create(const MultiprocessorSet& resources, uint64_t* handle) {
+  const Ref<Context> context = make_ref<Context>(resources.device(), resources.multiprocessors());
   context->set_handle(runtime().handles().add(context));
   const Ref<GreenContext> made = Ref<GreenContext>::adopt(new GreenContext(context));
   *handle = context->handle() == 0 ? 0 : runtime().handles().add(made);

@@ -17,21 +17,22 @@ namespace gpupool::softgpu {
 
 // A set of a device's multiprocessors. There is one object per set, which is never freed, because the driver
 // API has no call to release a descriptor.
-class Resources final : public Object {
+class MultiprocessorSet final : public Object {
  public:
   static constexpr HandleKind kKind = HandleKind::resources;
   // Returns null if the handle table is full.
-  static Ref<Resources> of(Device& device, const Multiprocessors& which);
+  static Ref<MultiprocessorSet> of(Device& device, const Multiprocessors& multiprocessors);
 
   Device& device() const { return device_; }
-  const std::shared_ptr<const Multiprocessors>& which() const { return which_; }
-  unsigned count() const { return static_cast<unsigned>(which_->count()); }
+  const std::shared_ptr<const Multiprocessors>& multiprocessors() const { return multiprocessors_; }
+  unsigned count() const { return static_cast<unsigned>(multiprocessors_->count()); }
   uint64_t handle() const { return handle_; }
 
  private:
-  Resources(Device& device, const Multiprocessors& which) : device_(device), which_(std::make_shared<const Multiprocessors>(which)) {}
+  MultiprocessorSet(Device& device, const Multiprocessors& multiprocessors)
+      : device_(device), multiprocessors_(std::make_shared<const Multiprocessors>(multiprocessors)) {}
   Device& device_;
-  const std::shared_ptr<const Multiprocessors> which_;
+  const std::shared_ptr<const Multiprocessors> multiprocessors_;
   uint64_t handle_ = 0;
 };
 
@@ -40,7 +41,7 @@ class GreenContext final : public Object {
   static constexpr HandleKind kKind = HandleKind::green_context;
   // Creates a green context, which retains the device's primary context until destroy(). destroy() is called
   // once.
-  static CUresult create(const Resources& resources, uint64_t* handle);
+  static CUresult create(const MultiprocessorSet& resources, uint64_t* handle);
   void destroy();
 
   Context& context() const { return *context_; }

@@ -32,7 +32,7 @@ void HostThread::enqueue(Ref<HostOp> op) {
 }
 
 void HostThread::work() {
-  calls_forbidden = runtime().config().rules.keep(Rule::host_functions);
+  calls_forbidden = runtime().config().rules.enforces(Rule::host_functions);
   std::unique_lock guard(mutex_);
   for (;;) {
     ready_.wait(guard, [this] { return !queue_.empty(); });

@@ -9,8 +9,8 @@
 
 #include "protocol/cuda/linked_cubin.h"
 #include "server/softgpu/ptx/parser.h"
+#include "server/softgpu/runtime/cubin_stubs.h"
 #include "server/softgpu/runtime/device.h"
-#include "server/softgpu/runtime/machine_code.h"
 #include "server/softgpu/runtime/program_cache.h"
 #include "server/softgpu/runtime/runtime.h"
 
@@ -37,7 +37,7 @@ long milliseconds_since(std::chrono::steady_clock::time_point begin) {
 }
 
 // Returns PTX with empty kernels in place of the image's machine code for the device; empty if it has none.
-std::string skipped(const cuda::Image& image, const Device& device) {
+std::string stub_for_machine_code(const cuda::Image& image, const Device& device) {
   const cuda::ImageEntry* const cubin = cuda::select_entry(image.entries, {device.capability_major(), device.capability_minor(), false});
   cuda::Bytes bytes;
   if (cubin == nullptr || cubin->kind != cuda::CodeKind::elf || cuda::unpack_entry(*cubin, bytes) != CUDA_SUCCESS) return {};
@@ -45,7 +45,7 @@ std::string skipped(const cuda::Image& image, const Device& device) {
   std::call_once(said, [] {
     fputs("softgpu: SOFTGPU_SKIP_MACHINE_CODE=1: kernels that have machine code DO NOTHING; their results are missing\n", stderr);
   });
-  return without_machine_code(bytes.view(), cubin->arch);
+  return stub_ptx_of_cubin(bytes.view(), cubin->arch);
 }
 
 // NVIDIA's driver compiles an image only if it has no machine code for the device.
@@ -108,7 +108,7 @@ CUresult unpack_image(const cuda::ImageSpans& spans, const Device& device, std::
   }
   if (result == CUDA_SUCCESS && skips_machine_code()) {
     // A GPU prefers machine code to PTX.
-    std::string text = skipped(image, device);
+    std::string text = stub_for_machine_code(image, device);
     if (!text.empty()) {
       texts->push_back(std::move(text));
       return CUDA_SUCCESS;

@@ -19,7 +19,7 @@ struct SettingsRequest {
 
 CUresult Library::create(std::shared_ptr<const Program> program, std::string why_no_code, Ref<Library>* library) {
   Ref<Library> made = Ref<Library>::adopt(new Library(std::move(program)));
-  made->why_no_code_ = std::move(why_no_code);
+  made->no_code_reason_ = std::move(why_no_code);
   made->handle_ = runtime().handles().add(made);
   bool full = made->handle_ == 0;
   for (const KernelInfo& info : made->has_code() ? made->program_->kernels() : std::span<const KernelInfo>()) {
@@ -46,7 +46,7 @@ CUresult find_library(uint64_t handle, Ref<Library>* library) {
 
 void Library::report_no_code() {
   std::lock_guard guard(mutex_);
-  const std::string why = std::exchange(why_no_code_, {});
+  const std::string why = std::exchange(no_code_reason_, {});
   if (why.empty()) return;
   std::fprintf(stderr, "softgpu: %s\n", why.c_str());
   cuda::log_for_program(cuda::Severity::error, why);

@@ -46,7 +46,7 @@ class Library final : public Object {
   const std::shared_ptr<const Program> program_;
   uint64_t handle_ = 0;
   std::mutex mutex_;
-  std::string why_no_code_;  // empty: nothing to report
+  std::string no_code_reason_;  // empty: nothing to report
   std::map<std::string, Ref<Kernel>, std::less<>> kernels_;
   struct Instance {
     uint64_t epoch;

@@ -50,7 +50,7 @@ std::optional<uint64_t> MemoryPool::allocate(uint64_t size) {
   return address;
 }
 
-void MemoryPool::give_back(uint64_t address) {
+void MemoryPool::free_block(uint64_t address) {
   std::lock_guard guard(mutex_);
   const auto it = used_.find(address);
   if (it == used_.end()) return;
@@ -59,7 +59,7 @@ void MemoryPool::give_back(uint64_t address) {
   used_.erase(it);
 }
 
-void MemoryPool::set_released() {
+void MemoryPool::handle_destroyed() {
   {
     std::lock_guard guard(mutex_);
     threshold_ = 0;

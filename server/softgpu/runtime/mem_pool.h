@@ -31,9 +31,9 @@ class MemoryPool final : public Object {
   std::optional<uint64_t> allocate(uint64_t size);
   // Called when the pool's handle is destroyed: frees the cache and sets the release threshold to 0. What is
   // freed later goes back to the device with the pool's last reference.
-  void set_released();
+  void handle_destroyed();
   // Makes an allocation's block available to others.
-  void give_back(uint64_t address);
+  void free_block(uint64_t address);
   // Frees cached blocks until at most `keep` bytes are reserved; true if any was freed.
   bool trim(uint64_t keep);
   // Like trim() with the release threshold; cheap if there is nothing to free.

@@ -48,7 +48,7 @@ struct MemoryRange {
   uint64_t reading_devices = 0, writing_devices = 0;
   bool host_reads = false, host_writes = false;
   bool sync_memops = false;  // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
-  bool freeing = false;  // cuMemFreeAsync has been called
+  bool free_queued = false;  // cuMemFreeAsync has been called
 
   // For mappings: true if cuMemSetAccess granted the device this access.
   bool grants(int device, bool write) const { return ((write ? writing_devices : reading_devices) >> device & 1) != 0; }

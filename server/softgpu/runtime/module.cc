@@ -48,7 +48,7 @@ Function::Function(Ref<Context> context, std::shared_ptr<const Program> program,
 
 void Function::load() {
   if (loaded()) return;
-  if (runtime().config().rules.keep(Rule::lazy_loading)) {
+  if (runtime().config().rules.enforces(Rule::lazy_loading)) {
     context_->synchronize_locked(costs().price(Cost::kernel_load));
   } else {
     costs().charge(Cost::kernel_load);
@@ -135,8 +135,8 @@ CUresult Module::create(Ref<Context> context, std::shared_ptr<const Program> pro
     made->unload();
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  context->adopt(made->handle_);
-  if (runtime().config().eager_loading) costs().spend(costs().price(Cost::kernel_load) * made->functions_.size());
+  context->add_child(made->handle_);
+  if (runtime().config().eager_loading) costs().occupy_for(costs().price(Cost::kernel_load) * made->functions_.size());
   *module = std::move(made);
   return CUDA_SUCCESS;
 }
@@ -187,17 +187,17 @@ void Module::unload() {
     unloaded_ = true;
     functions.swap(functions_);
     for (const auto& [name, texture] : textures_) {
-      texture->leave();
+      texture->detach_module();
       runtime().handles().remove<TextureReference>(texture->handle);
     }
     for (const auto& [name, surface] : surfaces_) {
-      surface->leave();
+      surface->detach_module();
       runtime().handles().remove<SurfaceReference>(surface->handle);
     }
     textures_.clear();
     surfaces_.clear();
   }
-  context_->disown(handle_);
+  context_->remove_child(handle_);
   runtime().handles().remove<Module>(handle_);
   for (const auto& [name, function] : functions) runtime().handles().remove<Function>(function->handle);
   if (owns_data_) remove_globals(*program_, context_->device(), data_address_);

@@ -89,13 +89,13 @@ class Function final : public Object, public KernelServices {
   std::atomic<uint64_t> library_kernel{0};  // handle of the library kernel behind it; 0: unknown
 
   // Launch state of the deprecated calls cuParamSet*, cuFuncSetBlockShape and cuFuncSetSharedSize.
-  struct OldLaunch {
+  struct LegacyLaunch {
     std::vector<std::byte> params;
     uint32_t block[3] = {1, 1, 1};
     uint32_t shared_bytes = 0;
   };
-  std::mutex old_mutex;
-  OldLaunch old_launch;  // guarded by old_mutex
+  std::mutex legacy_launch_mutex;
+  LegacyLaunch legacy_launch;  // guarded by legacy_launch_mutex
 
  private:
   const Ref<Context> context_;

@@ -80,19 +80,19 @@ void Op::after(Op& predecessor) {
   if (!predecessor.add_successor(*this)) unmet_.fetch_sub(1, std::memory_order_relaxed);
 }
 
-void Op::issue_after(Op& front) {
+void Op::follow_in_queue(Op& front) {
   if (front.done()) return;
   unmet_.fetch_add(1, std::memory_order_relaxed);
   add_reference();
   Op* nobody = nullptr;
-  if (front.behind_.compare_exchange_strong(nobody, this, std::memory_order_acq_rel)) return;
+  if (front.queue_follower_.compare_exchange_strong(nobody, this, std::memory_order_acq_rel)) return;
   unmet_.fetch_sub(1, std::memory_order_relaxed);
   drop_reference();
 }
 
-void Op::issue() {
-  if (behind_.load(std::memory_order_relaxed) == issued()) return;
-  if (Op* const next = behind_.exchange(issued(), std::memory_order_acq_rel)) Ref<Op>::adopt(next)->predecessor_done();
+void Op::leave_queue_head() {
+  if (queue_follower_.load(std::memory_order_relaxed) == left_queue_head()) return;
+  if (Op* const next = queue_follower_.exchange(left_queue_head(), std::memory_order_acq_rel)) Ref<Op>::adopt(next)->predecessor_done();
 }
 
 void Op::submit() {
@@ -114,7 +114,7 @@ void Op::run_ready(Ref<Op> op) {
   std::vector<Ref<Op>> mine;
   queue = &mine;
   for (;;) {
-    if (op->queue_ != nullptr && !op->holds_queue()) op->issue();
+    if (op->queue_ != nullptr && !op->holds_queue()) op->leave_queue_head();
     if (op->context_ != nullptr && op->context_->failed()) {
       op->skip();
     } else {
@@ -132,8 +132,8 @@ void Op::complete() {
   // `self` keeps the operation itself until the function returns.
   const Ref<Op> self = Ref<Op>::share(this);
   if (queue_ != nullptr) {
-    queue_->leave();  // the queue is still there: its context waits for its operations
-    issue();
+    queue_->remove_operation();  // the queue is still there: its context waits for its operations
+    leave_queue_head();
   }
   std::array<Op*, 2> first;
   uint32_t first_count;
@@ -166,11 +166,11 @@ bool Op::wait(bool spin) {
   }
 }
 
-void CallerOp::start() {
+void CallerRunsOp::start() {
   if (ready_.exchange(1, std::memory_order_acq_rel) == 2) futex_wake_all(ready_);
 }
 
-void CallerOp::wait_until_ready(bool spin) {
+void CallerRunsOp::wait_until_ready(bool spin) {
   const auto ready = [this] { return ready_.load(std::memory_order_acquire) == 1; };
   if (ready() || (spin && spin_until(ready))) return;
   for (;;) {

@@ -29,7 +29,7 @@ class Op : public Object {
   // Makes this operation wait until `front`, the operation in front of it in a hardware queue, leaves the
   // queue's head (see holds_queue()). `front` belongs to another stream and releases one operation at most.
   // Only before submit().
-  void issue_after(Op& front);
+  void follow_in_queue(Op& front);
   // Ends the list of predecessors, and starts the operation if all are complete. The caller must not hold a
   // lock that start() or complete() of any operation takes.
   void submit();
@@ -71,13 +71,14 @@ class Op : public Object {
   bool add_successor(Op& successor);
   void predecessor_done();
   static void run_ready(Ref<Op> op);
-  void issue();
-  // A value of behind_: the operation has left the queue's head.
-  static Op* issued() { return reinterpret_cast<Op*>(1); }
+  void leave_queue_head();
+  // A value of queue_follower_: the operation has left the queue's head.
+  static Op* left_queue_head() { return reinterpret_cast<Op*>(1); }
 
   Context* context_ = nullptr;
   HardwareQueue* queue_ = nullptr;  // null: occupies no entry, like the nodes of graphs
-  std::atomic<Op*> behind_{nullptr};  // operation that issue() releases, an owned reference; or issued()
+  // The operation that leave_queue_head() releases, an owned reference; or left_queue_head().
+  std::atomic<Op*> queue_follower_{nullptr};
   std::atomic<uint32_t> unmet_{1};  // predecessors not complete, plus one until submit()
   std::atomic<uint32_t> state_{kPending};
   SpinLock lock_;  // guards the successors
@@ -98,7 +99,7 @@ class MarkerOp final : public Op {
 
 // An operation whose creator does the work: it calls wait_until_ready(), does the work and calls finish().
 // Synchronous copies use it to run without a change of threads.
-class CallerOp final : public Op {
+class CallerRunsOp final : public Op {
  public:
   void wait_until_ready(bool spin);
   void finish() { complete(); }

@@ -11,7 +11,7 @@
 namespace gpupool::softgpu {
 namespace {
 
-constexpr timespec kLookEvery{0, 200'000};
+constexpr timespec kPollInterval{0, 200'000};
 
 bool all_idle() {
   for (const Ref<Object>& object : runtime().handles().all(HandleKind::context)) {
@@ -23,19 +23,19 @@ bool all_idle() {
 
 }  // namespace
 
-void ProcessState::open() {
-  closed_.store(false, std::memory_order_release);
-  closed_.notify_all();
+void ProcessState::admit_calls() {
+  locked_out_.store(false, std::memory_order_release);
+  locked_out_.notify_all();
 }
 
 CUresult ProcessState::lock(unsigned timeout_ms) {
   const std::lock_guard guard(mutex_);
   if (get() != kRunning) return CUDA_ERROR_ILLEGAL_STATE;
   const auto stop = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
-  closed_.store(true, std::memory_order_release);
+  locked_out_.store(true, std::memory_order_release);
   while (!all_idle()) {
-    if (timeout_ms != 0 && std::chrono::steady_clock::now() >= stop) return open(), CUDA_ERROR_NOT_READY;
-    ::nanosleep(&kLookEvery, nullptr);
+    if (timeout_ms != 0 && std::chrono::steady_clock::now() >= stop) return admit_calls(), CUDA_ERROR_NOT_READY;
+    ::nanosleep(&kPollInterval, nullptr);
   }
   state_.store(kLocked, std::memory_order_release);
   return CUDA_SUCCESS;
@@ -66,7 +66,7 @@ CUresult ProcessState::unlock() {
   const std::lock_guard guard(mutex_);
   if (get() != kLocked) return CUDA_ERROR_ILLEGAL_STATE;
   state_.store(kRunning, std::memory_order_release);
-  open();
+  admit_calls();
   return CUDA_SUCCESS;
 }
 

@@ -16,8 +16,8 @@ class ProcessState {
   enum : int { kRunning = 0, kLocked = 1, kCheckpointed = 2 };  // as CUprocessState, which headers before CUDA 12.8 do not have
 
   // Blocks while the process is locked. Called at the beginning of each call.
-  void pass() const {
-    while (closed_.load(std::memory_order_acquire)) [[unlikely]] closed_.wait(true, std::memory_order_acquire);
+  void wait_while_locked() const {
+    while (locked_out_.load(std::memory_order_acquire)) [[unlikely]] locked_out_.wait(true, std::memory_order_acquire);
   }
   int get() const { return state_.load(std::memory_order_acquire); }
 
@@ -28,9 +28,9 @@ class ProcessState {
   CUresult unlock();
 
  private:
-  void open();
+  void admit_calls();
 
-  std::atomic<bool> closed_{false};
+  std::atomic<bool> locked_out_{false};
   std::atomic<int> state_{kRunning};
   std::mutex mutex_;  // serialises changes
 };

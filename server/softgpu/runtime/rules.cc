@@ -6,14 +6,14 @@ namespace gpupool::softgpu {
 namespace {
 
 constexpr RuleRow kRows[] = {
-#define SOFTGPU_RULE(name, on, what, source) {#name, on, what, source},
+#define SOFTGPU_RULE(name, on, behaviour, source) {#name, on, behaviour, source},
 #include "server/softgpu/runtime/rules.def"
 #undef SOFTGPU_RULE
 };
 
 constexpr FixedRule kFixed[] = {
 #define SOFTGPU_RULE(...)
-#define SOFTGPU_FIXED_RULE(what, source) {what, source},
+#define SOFTGPU_FIXED_RULE(behaviour, source) {behaviour, source},
 #include "server/softgpu/runtime/rules.def"
 #undef SOFTGPU_RULE
 };
@@ -31,7 +31,7 @@ std::span<const RuleRow> rule_rows() { return kRows; }
 std::span<const FixedRule> fixed_rules() { return kFixed; }
 
 Rules::Rules() {
-  for (size_t i = 0; i < std::size(kRows); ++i) kept_[i] = kRows[i].on;
+  for (size_t i = 0; i < std::size(kRows); ++i) enforced_[i] = kRows[i].on;
 }
 
 std::variant<Rules, std::string> Rules::parse(std::string_view setting) {
@@ -40,13 +40,13 @@ std::variant<Rules, std::string> Rules::parse(std::string_view setting) {
     const std::string_view word = rest.substr(0, rest.find(','));
     rest.remove_prefix(std::min(word.size() + 1, rest.size()));
     if (word == "none") {
-      rules.kept_.reset();
+      rules.enforced_.reset();
       continue;
     }
     const bool sign = word.starts_with('-') || word.starts_with('+');
     const auto row = std::find_if(std::begin(kRows), std::end(kRows), [&](const RuleRow& one) { return sign && one.name == word.substr(1); });
     if (row == std::end(kRows)) return unknown_rule(setting, word);
-    rules.kept_[static_cast<size_t>(row - kRows)] = word.starts_with('+');
+    rules.enforced_[static_cast<size_t>(row - kRows)] = word.starts_with('+');
   }
   return rules;
 }

@@ -21,7 +21,7 @@ enum class Rule : unsigned {
 struct RuleRow {
   std::string_view name;
   bool on;  // by default
-  std::string_view what;
+  std::string_view behaviour;
   std::string_view source;
 };
 // All rules, in the order of the enumeration.
@@ -29,7 +29,7 @@ std::span<const RuleRow> rule_rows();
 
 // A rule that is always on; listed for the documentation.
 struct FixedRule {
-  std::string_view what;
+  std::string_view behaviour;
   std::string_view source;
 };
 std::span<const FixedRule> fixed_rules();
@@ -40,10 +40,10 @@ class Rules {
   // Reads words separated by commas, from left to right: "none" switches all rules off, "-name" one off,
   // "+name" one on. An unknown word gives an error message that lists the rules.
   static std::variant<Rules, std::string> parse(std::string_view setting);
-  bool keep(Rule rule) const { return kept_[static_cast<size_t>(rule)]; }
+  bool enforces(Rule rule) const { return enforced_[static_cast<size_t>(rule)]; }
 
  private:
-  std::bitset<static_cast<size_t>(Rule::count)> kept_;
+  std::bitset<static_cast<size_t>(Rule::count)> enforced_;
 };
 
 }  // namespace gpupool::softgpu

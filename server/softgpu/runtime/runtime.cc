@@ -11,8 +11,8 @@
 
 #include "protocol/cuda/graph_memory.h"
 #include "server/softgpu/memory/address_space.h"
-#include "server/softgpu/runtime/code_folder.h"
 #include "server/softgpu/runtime/device.h"
+#include "server/softgpu/runtime/open_code_file.h"
 
 namespace gpupool::softgpu {
 namespace {
@@ -108,8 +108,8 @@ void warn_of_other_memory(const Config& config, int ordinal, uint64_t bytes) {
 
 CUresult Runtime::open_devices() {
   auto config = read_config();
-  if (const std::string* complaint = std::get_if<std::string>(&config)) {
-    fprintf(stderr, "%s\n", complaint->c_str());
+  if (const std::string* error = std::get_if<std::string>(&config)) {
+    fprintf(stderr, "%s\n", error->c_str());
     return CUDA_ERROR_INVALID_VALUE;
   }
   config_ = std::get<Config>(config);
@@ -145,7 +145,7 @@ Device* Runtime::device(CUdevice index) const {
 void Runtime::release(const MemoryRange& range) {
   switch (range.kind) {
     case MemoryKind::pool:
-      static_cast<MemoryPool*>(range.owner.get())->give_back(range.address);
+      static_cast<MemoryPool*>(range.owner.get())->free_block(range.address);
       return;
     case MemoryKind::registered:
       unregister_host(range.address);
@@ -205,7 +205,7 @@ void Runtime::trim_pools(Device& device) {
   }
 }
 
-bool Runtime::empty_pools(Device& device) {
+bool Runtime::free_cached_memory(Device& device) {
   bool freed = device.default_pool()->trim(0);
   std::lock_guard guard(pools_mutex_);
   for (const Ref<Object>& pool : pools_) {
@@ -217,13 +217,13 @@ bool Runtime::empty_pools(Device& device) {
 
 std::shared_ptr<CodeFile> Runtime::code_file() {
   std::call_once(code_file_opened_, [this] {
-    CodeFolder folder = open_code_folder(config_.cache, config_.cache_bytes);
-    if (!folder.problem.empty()) {
-      const std::string line = "compiled code is not cached: " + folder.problem;
+    OpenedCodeFile opened = open_code_file(config_.cache, config_.cache_bytes);
+    if (!opened.problem.empty()) {
+      const std::string line = "compiled code is not cached: " + opened.problem;
       if (config_.cache.empty()) log(line);
       else fprintf(stderr, "softgpu: SOFTGPU_CACHE: %s\n", line.c_str());
     }
-    code_file_ = std::move(folder.file);
+    code_file_ = std::move(opened.file);
   });
   return code_file_;
 }

@@ -54,8 +54,8 @@ class Runtime {
   // Frees what the device's pools cache above their release thresholds.
   void trim_pools(Device& device);
   // Frees everything that the device's pools cache; false if there was nothing.
-  bool empty_pools(Device& device);
-  // Registers a pool for trim_pools() and empty_pools(), which always include the device's default pool.
+  bool free_cached_memory(Device& device);
+  // Registers a pool for trim_pools() and free_cached_memory(), which always include the device's default pool.
   void add_pool(const Ref<Object>& pool);
   void remove_pool(const Object* pool);
 

@@ -29,7 +29,7 @@ void Stream::set_capture(Ref<Capture> capture) {
 
 void EventOp::start() {
   completed_at_.store(monotonic_nanoseconds(), std::memory_order_release);
-  tell();
+  publish_completion();
   complete();
 }
 
@@ -51,15 +51,15 @@ Ref<EventOp> Event::record() const {
   return record_;
 }
 
-uint64_t Event::foreign() const {
+uint64_t Event::latest_foreign_record() const {
   if (!shared_) return 0;
   const uint64_t latest = shared_->latest();
   const Ref<EventOp> own = record();
   return own && own->number() == latest ? 0 : latest;
 }
 
-Ref<Op> Event::awaited() const {
-  if (const uint64_t number = foreign()) {
+Ref<Op> Event::wait_operation() const {
+  if (const uint64_t number = latest_foreign_record()) {
     if (shared_->passed(number)) return nullptr;
     const Ref<SharedEventWaitOp> wait = make_ref<SharedEventWaitOp>(shared_, number);
     wait->set_context(context_.get());
@@ -71,7 +71,7 @@ Ref<Op> Event::awaited() const {
 }
 
 bool Event::pending() const {
-  if (const uint64_t number = foreign()) return !shared_->passed(number);
+  if (const uint64_t number = latest_foreign_record()) return !shared_->passed(number);
   const Ref<EventOp> own = record();
   return own && !own->done();
 }

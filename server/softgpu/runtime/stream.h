@@ -67,7 +67,7 @@ class Stream final : public Object {
   const bool blocking_;
   const uint64_t id_;
   HardwareQueue& queue_;
-  Ref<Op> last_;  // guarded by the context's order lock
+  Ref<Op> last_;  // guarded by the context's lock
   std::atomic<bool> capturing_{false};
   Ref<Capture> capture_;  // guarded by graph_mutex(); set while the stream is being captured
 };
@@ -77,7 +77,7 @@ class EventOp final : public Op {
  public:
   explicit EventOp(std::shared_ptr<SharedEvent> shared = nullptr, bool timed = false)
       : shared_(std::move(shared)), number_(shared_ ? shared_->record() : 0), timed_(timed) {}
-  ~EventOp() override { tell(); }  // completed() must follow record(), also if the operation was never queued
+  ~EventOp() override { publish_completion(); }  // completed() must follow record(), also if the operation was never queued
   Cost cost() const override { return timed_ ? Cost::event_record_timed : Cost::event_record; }
   uint64_t number() const { return number_; }
   // CLOCK_MONOTONIC in nanoseconds; 0 until complete.
@@ -86,7 +86,7 @@ class EventOp final : public Op {
  private:
   void start() override;
   void skip() override { start(); }
-  void tell() const {
+  void publish_completion() const {
     if (shared_) shared_->completed(number_);
   }
   const std::shared_ptr<SharedEvent> shared_;
@@ -112,7 +112,7 @@ class Event final : public Object {
   Ref<EventOp> record() const;
   // Returns an operation that completes when the latest record does, whichever process made it. Null: there
   // is nothing to wait for.
-  Ref<Op> awaited() const;
+  Ref<Op> wait_operation() const;
   bool pending() const;
   void set_record(Ref<EventOp> record);
 
@@ -127,7 +127,7 @@ class Event final : public Object {
  private:
   const Ref<Context> context_;
   // The number of the latest record if another process made it, else 0.
-  uint64_t foreign() const;
+  uint64_t latest_foreign_record() const;
 
   const unsigned flags_;
   const std::shared_ptr<SharedEvent> shared_;

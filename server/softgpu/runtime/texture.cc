@@ -52,7 +52,7 @@ std::optional<TexelFormat> view_format(CUresourceViewFormat format) {
 }
 
 // Applies a resource view: a part of the levels and layers, or another format with texels of the same size.
-CUresult look_at(const CUDA_RESOURCE_VIEW_DESC& view, TextureState* state) {
+CUresult apply_view(const CUDA_RESOURCE_VIEW_DESC& view, TextureState* state) {
   const auto format = view.format == CU_RES_VIEW_FORMAT_NONE ? std::optional(state->format) : view_format(view.format);
   if (!format || format->bytes() != state->format.bytes()) return CUDA_ERROR_INVALID_VALUE;
   if (view.firstMipmapLevel > view.lastMipmapLevel || view.lastMipmapLevel >= state->level_count) return CUDA_ERROR_INVALID_VALUE;
@@ -79,7 +79,7 @@ CUresult make_of(const CUDA_RESOURCE_DESC& resource, bool surface, TextureState*
       const Ref<Array> array = runtime().handles().find<Array>(reinterpret_cast<uint64_t>(res.array.hArray));
       if (!array) return CUDA_ERROR_INVALID_HANDLE;
       if (surface && array->format().bits == 10) return CUDA_ERROR_INVALID_VALUE;
-      made_of(*array, state);
+      set_resource(*array, state);
       return CUDA_SUCCESS;
     }
     case CU_RESOURCE_TYPE_MIPMAPPED_ARRAY: {
@@ -87,18 +87,18 @@ CUresult make_of(const CUDA_RESOURCE_DESC& resource, bool surface, TextureState*
       const Ref<MipmappedArray> array =
           runtime().handles().find<MipmappedArray>(reinterpret_cast<uint64_t>(res.mipmap.hMipmappedArray));
       if (!array) return CUDA_ERROR_INVALID_HANDLE;
-      made_of(*array, state);
+      set_resource(*array, state);
       return CUDA_SUCCESS;
     }
     case CU_RESOURCE_TYPE_LINEAR: {
       const auto format = texel_format(res.linear.format, res.linear.numChannels);
       if (surface || !format) return CUDA_ERROR_INVALID_VALUE;
-      return made_of_memory(res.linear.devPtr, *format, res.linear.sizeInBytes, state);
+      return set_linear_memory(res.linear.devPtr, *format, res.linear.sizeInBytes, state);
     }
     case CU_RESOURCE_TYPE_PITCH2D: {
       const auto format = texel_format(res.pitch2D.format, res.pitch2D.numChannels);
       if (surface || !format) return CUDA_ERROR_INVALID_VALUE;
-      return made_of_rows(res.pitch2D.devPtr, *format, res.pitch2D.width, res.pitch2D.height, res.pitch2D.pitchInBytes, state);
+      return set_pitch_linear_memory(res.pitch2D.devPtr, *format, res.pitch2D.width, res.pitch2D.height, res.pitch2D.pitchInBytes, state);
     }
     default: return CUDA_ERROR_INVALID_VALUE;
   }
@@ -106,7 +106,7 @@ CUresult make_of(const CUDA_RESOURCE_DESC& resource, bool surface, TextureState*
 
 }  // namespace
 
-void made_of(const Array& array, TextureState* state) {
+void set_resource(const Array& array, TextureState* state) {
   state->format = array.format();
   state->level_count = 1;
   state->levels[0] = array.level();
@@ -115,13 +115,13 @@ void made_of(const Array& array, TextureState* state) {
   state->is_linear = false;
 }
 
-void made_of(const MipmappedArray& array, TextureState* state) {
-  made_of(*array.levels().front(), state);
+void set_resource(const MipmappedArray& array, TextureState* state) {
+  set_resource(*array.levels().front(), state);
   state->level_count = static_cast<uint32_t>(array.levels().size());
   for (uint32_t level = 0; level < state->level_count; ++level) state->levels[level] = array.levels()[level]->level();
 }
 
-CUresult made_of_memory(CUdeviceptr address, TexelFormat format, uint64_t bytes, TextureState* state) {
+CUresult set_linear_memory(CUdeviceptr address, TexelFormat format, uint64_t bytes, TextureState* state) {
   const uint64_t width = bytes / format.bytes();
   if (address == 0 || address % limits::kTextureAlignment != 0 || width == 0 || width > limits::kLinear1d) return CUDA_ERROR_INVALID_VALUE;
   // As in NVIDIA's driver, the texture may be longer than its memory; fetching beyond that is an illegal
@@ -134,7 +134,8 @@ CUresult made_of_memory(CUdeviceptr address, TexelFormat format, uint64_t bytes,
   return CUDA_SUCCESS;
 }
 
-CUresult made_of_rows(CUdeviceptr address, TexelFormat format, uint64_t width, uint64_t height, uint64_t pitch, TextureState* state) {
+CUresult set_pitch_linear_memory(CUdeviceptr address, TexelFormat format, uint64_t width, uint64_t height, uint64_t pitch,
+                                 TextureState* state) {
   if (address == 0 || address % limits::kTextureAlignment != 0 || pitch % limits::kTexturePitchAlignment != 0) return CUDA_ERROR_INVALID_VALUE;
   if (width == 0 || height == 0 || width > limits::kLinear2dWidth || height > limits::kLinear2dHeight ||
       pitch > limits::kLinear2dPitch || pitch < width * format.bytes()) {
@@ -148,27 +149,27 @@ CUresult made_of_rows(CUdeviceptr address, TexelFormat format, uint64_t width, u
   return CUDA_SUCCESS;
 }
 
-CUresult read_as(const TextureReading& reading, TextureState* state) {
-  if ((reading.flags & ~(kReadAsInteger | kNormalized | kSrgb | kTrilinear | kSeamless)) != 0) return CUDA_ERROR_INVALID_VALUE;
+CUresult set_sampling(const SamplingSettings& sampling, TextureState* state) {
+  if ((sampling.flags & ~(kReadAsInteger | kNormalized | kSrgb | kTrilinear | kSeamless)) != 0) return CUDA_ERROR_INVALID_VALUE;
   const auto known_filter = [](CUfilter_mode mode) { return mode == CU_TR_FILTER_MODE_POINT || mode == CU_TR_FILTER_MODE_LINEAR; };
-  if (!known_filter(reading.filter) || !known_filter(reading.level_filter)) return CUDA_ERROR_INVALID_VALUE;
+  if (!known_filter(sampling.filter) || !known_filter(sampling.level_filter)) return CUDA_ERROR_INVALID_VALUE;
   for (int axis = 0; axis < 3; ++axis) {
-    const auto mode = static_cast<unsigned>(reading.address_mode[axis]);
+    const auto mode = static_cast<unsigned>(sampling.address_mode[axis]);
     if (mode > CU_TR_ADDRESS_MODE_BORDER) return CUDA_ERROR_INVALID_VALUE;
     state->address_mode[axis] = static_cast<AddressMode>(mode);
   }
-  state->filter_linear = reading.filter == CU_TR_FILTER_MODE_LINEAR;
-  state->filter_levels = reading.level_filter == CU_TR_FILTER_MODE_LINEAR;
-  state->normalized = (reading.flags & kNormalized) != 0 || state->cube;
-  state->srgb = (reading.flags & kSrgb) != 0;
-  state->seamless = (reading.flags & kSeamless) != 0;
+  state->filter_linear = sampling.filter == CU_TR_FILTER_MODE_LINEAR;
+  state->filter_levels = sampling.level_filter == CU_TR_FILTER_MODE_LINEAR;
+  state->normalized = (sampling.flags & kNormalized) != 0 || state->cube;
+  state->srgb = (sampling.flags & kSrgb) != 0;
+  state->seamless = (sampling.flags & kSeamless) != 0;
   const TexelKind kind = state->format.kind;
   const bool integer = kind == TexelKind::unsigned_integer || kind == TexelKind::signed_integer;
-  state->to_float = kind != TexelKind::floating && (!integer || (state->format.bits < 32 && (reading.flags & kReadAsInteger) == 0));
-  state->bias = reading.bias;
-  state->min_level = reading.min_level;
-  state->max_level = reading.max_level;
-  std::memcpy(state->border, reading.border, sizeof state->border);
+  state->to_float = kind != TexelKind::floating && (!integer || (state->format.bits < 32 && (sampling.flags & kReadAsInteger) == 0));
+  state->bias = sampling.bias;
+  state->min_level = sampling.min_level;
+  state->max_level = sampling.max_level;
+  std::memcpy(state->border, sampling.border, sizeof state->border);
   return CUDA_SUCCESS;
 }
 
@@ -180,20 +181,20 @@ CUresult TextureObject::create(Context& context, const CUDA_RESOURCE_DESC& resou
   const bool of_array = resource.resType == CU_RESOURCE_TYPE_ARRAY || resource.resType == CU_RESOURCE_TYPE_MIPMAPPED_ARRAY;
   if (view != nullptr) {
     if (!of_array) return CUDA_ERROR_INVALID_VALUE;
-    if (const CUresult result = look_at(*view, &state); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = apply_view(*view, &state); result != CUDA_SUCCESS) return result;
   }
   if (texture != nullptr) {
-    TextureReading reading;
-    std::copy(texture->addressMode, texture->addressMode + 3, reading.address_mode);
-    reading.filter = texture->filterMode;
-    reading.level_filter = texture->mipmapFilterMode;
-    reading.flags = texture->flags;
-    reading.bias = texture->mipmapLevelBias;
-    reading.min_level = texture->minMipmapLevelClamp;
-    reading.max_level = texture->maxMipmapLevelClamp;
-    std::copy(texture->borderColor, texture->borderColor + 4, reading.border);
+    SamplingSettings sampling;
+    std::copy(texture->addressMode, texture->addressMode + 3, sampling.address_mode);
+    sampling.filter = texture->filterMode;
+    sampling.level_filter = texture->mipmapFilterMode;
+    sampling.flags = texture->flags;
+    sampling.bias = texture->mipmapLevelBias;
+    sampling.min_level = texture->minMipmapLevelClamp;
+    sampling.max_level = texture->maxMipmapLevelClamp;
+    std::copy(texture->borderColor, texture->borderColor + 4, sampling.border);
     if (texture->maxAnisotropy > 16) return CUDA_ERROR_INVALID_VALUE;
-    if (const CUresult result = read_as(reading, &state); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = set_sampling(sampling, &state); result != CUDA_SUCCESS) return result;
   }
   const Ref<TextureObject> made = Ref<TextureObject>::adopt(new TextureObject(resource, Ref<Context>::share(&context.root())));
   if (texture != nullptr) made->texture_ = *texture;
@@ -202,7 +203,7 @@ CUresult TextureObject::create(Context& context, const CUDA_RESOURCE_DESC& resou
   if (made->value_ == 0) return CUDA_ERROR_OUT_OF_MEMORY;
   made->handle_ = runtime().handles().add(made);
   if (made->handle_ == 0) return CUDA_ERROR_OUT_OF_MEMORY;
-  context.root().adopt(made->handle_);
+  context.root().add_child(made->handle_);
   const std::lock_guard guard(known().mutex);
   known().handles[made->value_] = made->handle_;
   *value = made->value_;
@@ -230,7 +231,7 @@ CUresult TextureObject::destroy(uint64_t value, bool surface) {
   if (value == 0) return CUDA_SUCCESS;  // as NVIDIA's driver is believed to do: programs destroy null objects
   const Ref<TextureObject> object = find(value, surface);
   if (!object || !runtime().handles().remove<TextureObject>(object->handle_)) return CUDA_ERROR_INVALID_VALUE;
-  object->context_->disown(object->handle_);
+  object->context_->remove_child(object->handle_);
   object->context_->run_when_done(make_ref<DropOp>(object));
   return CUDA_SUCCESS;
 }

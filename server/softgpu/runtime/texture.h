@@ -14,7 +14,7 @@
 namespace gpupool::softgpu {
 
 // How a texture is sampled, whatever its resource is.
-struct TextureReading {
+struct SamplingSettings {
   CUaddress_mode address_mode[3] = {CU_TR_ADDRESS_MODE_WRAP, CU_TR_ADDRESS_MODE_WRAP, CU_TR_ADDRESS_MODE_WRAP};
   CUfilter_mode filter = CU_TR_FILTER_MODE_POINT, level_filter = CU_TR_FILTER_MODE_POINT;
   unsigned flags = 0;  // CU_TRSF_*
@@ -22,13 +22,14 @@ struct TextureReading {
   float border[4] = {0, 0, 0, 0};
 };
 
-// Each fills in a part of the state, or returns CUDA_ERROR_INVALID_VALUE. read_as() comes last: it depends on
-// the format.
-CUresult read_as(const TextureReading& reading, TextureState* state);
-void made_of(const Array& array, TextureState* state);
-void made_of(const MipmappedArray& array, TextureState* state);
-CUresult made_of_memory(CUdeviceptr address, TexelFormat format, uint64_t bytes, TextureState* state);
-CUresult made_of_rows(CUdeviceptr address, TexelFormat format, uint64_t width, uint64_t height, uint64_t pitch, TextureState* state);
+// Each fills in a part of the state, or returns CUDA_ERROR_INVALID_VALUE. set_sampling() comes last: it
+// depends on the format.
+CUresult set_sampling(const SamplingSettings& sampling, TextureState* state);
+void set_resource(const Array& array, TextureState* state);
+void set_resource(const MipmappedArray& array, TextureState* state);
+CUresult set_linear_memory(CUdeviceptr address, TexelFormat format, uint64_t bytes, TextureState* state);
+CUresult set_pitch_linear_memory(CUdeviceptr address, TexelFormat format, uint64_t width, uint64_t height, uint64_t pitch,
+                                 TextureState* state);
 
 class TextureObject final : public Object {
  public:

@@ -33,26 +33,28 @@ CUresult TextureReference::apply(const Settings& wanted) {
     case Binding::Kind::none: bound = false; break;
     case Binding::Kind::array: {
       const Ref<Array> array = runtime().handles().find<Array>(binding.handle);
-      if (array) made_of(*array, &state);
+      if (array) set_resource(*array, &state);
       bound = static_cast<bool>(array);  // unbound if the array has been destroyed
       break;
     }
     case Binding::Kind::mipmapped_array: {
       const Ref<MipmappedArray> array = runtime().handles().find<MipmappedArray>(binding.handle);
-      if (array) made_of(*array, &state);
+      if (array) set_resource(*array, &state);
       bound = static_cast<bool>(array);
       break;
     }
-    case Binding::Kind::memory: result = made_of_memory(binding.address, *format, binding.bytes, &state); break;
-    case Binding::Kind::rows: result = made_of_rows(binding.address, *format, binding.width, binding.height, binding.pitch, &state); break;
+    case Binding::Kind::linear: result = set_linear_memory(binding.address, *format, binding.bytes, &state); break;
+    case Binding::Kind::pitch2d:
+      result = set_pitch_linear_memory(binding.address, *format, binding.width, binding.height, binding.pitch, &state);
+      break;
   }
-  if (result == CUDA_SUCCESS) result = read_as(wanted.reading, &state);
+  if (result == CUDA_SUCCESS) result = set_sampling(wanted.sampling, &state);
   if (result == CUDA_SUCCESS) result = replace(place_, value_, bound ? &state : nullptr);
   if (result == CUDA_SUCCESS) settings_ = wanted;
   return result;
 }
 
-void TextureReference::leave() {
+void TextureReference::detach_module() {
   const std::lock_guard guard(mutex_);
   place_ = nullptr;
   replace(nullptr, value_, nullptr);
@@ -62,14 +64,14 @@ CUresult SurfaceReference::bind(const Array& array) {
   if ((array.shape().Flags & CUDA_ARRAY3D_SURFACE_LDST) == 0 || array.format().bits == 10) return CUDA_ERROR_INVALID_VALUE;
   TextureState state;
   state.is_surface = true;
-  made_of(array, &state);
+  set_resource(array, &state);
   const std::lock_guard guard(mutex_);
   const CUresult result = replace(place_, value_, &state);
   if (result == CUDA_SUCCESS) array_ = array.handle();
   return result;
 }
 
-void SurfaceReference::leave() {
+void SurfaceReference::detach_module() {
   const std::lock_guard guard(mutex_);
   place_ = nullptr;
   replace(nullptr, value_, nullptr);

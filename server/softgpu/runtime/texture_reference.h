@@ -19,17 +19,17 @@ class TextureReference final : public Object {
   explicit TextureReference(uint64_t* place) : place_(place) {}
 
   struct Binding {
-    enum class Kind { none, array, mipmapped_array, memory, rows } kind = Kind::none;
+    enum class Kind { none, array, mipmapped_array, linear, pitch2d } kind = Kind::none;
     uint64_t handle = 0;  // of an array
     CUdeviceptr address = 0;
-    uint64_t bytes = 0;   // of memory
+    uint64_t bytes = 0;   // of linear memory
     uint64_t width = 0, height = 0, pitch = 0;
   };
   struct Settings {
     Binding binding;
     CUarray_format format = CU_AD_FORMAT_FLOAT;
     int channels = 1;
-    TextureReading reading;
+    SamplingSettings sampling;
     unsigned anisotropy = 0;
   };
   Settings settings() const {
@@ -44,14 +44,14 @@ class TextureReference final : public Object {
     change(changed);
     return apply(changed);
   }
-  // Called when the module is unloaded: removes the texture and lets go of the module's data.
-  void leave();
+  // Called when the module is unloaded: removes the texture and stops using the module's data.
+  void detach_module();
 
   uint64_t handle = 0;
   bool of_module() const { return place_ != nullptr; }
 
  private:
-  ~TextureReference() override { leave(); }
+  ~TextureReference() override { detach_module(); }
   CUresult apply(const Settings& settings);
 
   mutable std::mutex mutex_;
@@ -69,11 +69,11 @@ class SurfaceReference final : public Object {
     const std::lock_guard guard(mutex_);
     return array_;
   }
-  void leave();
+  void detach_module();
   uint64_t handle = 0;
 
  private:
-  ~SurfaceReference() override { leave(); }
+  ~SurfaceReference() override { detach_module(); }
   mutable std::mutex mutex_;
   uint64_t* place_;
   uint64_t value_ = 0, array_ = 0;

@@ -70,9 +70,9 @@ bool SharedEventWaitOp::poll() {
   return true;
 }
 
-class BatchOp::Last final : public Op {
+class BatchOp::BatchEnd final : public Op {
  public:
-  explicit Last(Ref<BatchOp> batch) : batch_(std::move(batch)) {}
+  explicit BatchEnd(Ref<BatchOp> batch) : batch_(std::move(batch)) {}
 
  private:
   void start() override {
@@ -86,7 +86,7 @@ class BatchOp::Last final : public Op {
 void BatchOp::start() {
   std::vector<Ref<Op>> ops;
   for (const Ref<Op>& operation : operations_) ops.push_back(operation->clone());
-  ops.push_back(make_ref<Last>(Ref<BatchOp>::share(this)));
+  ops.push_back(make_ref<BatchEnd>(Ref<BatchOp>::share(this)));
   for (size_t i = 0; i < ops.size(); ++i) {
     ops[i]->set_context(context());
     if (i != 0) ops[i]->after(*ops[i - 1]);

@@ -77,7 +77,7 @@ class BatchOp final : public Op {
   Ref<Op> clone() const override { return make_ref<BatchOp>(operations_); }
 
  private:
-  class Last;
+  class BatchEnd;
   void start() override;
   const std::vector<Ref<Op>> operations_;
 };

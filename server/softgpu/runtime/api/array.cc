@@ -94,7 +94,7 @@ CUDA_EXPORT CUresult cuArrayDestroy(CUarray handle) {
     if (!array || array->is_level()) return CUDA_ERROR_INVALID_HANDLE;
     array = runtime().handles().remove<Array>(handle_value(handle));
     if (!array) return CUDA_ERROR_INVALID_HANDLE;  // another thread has destroyed it
-    array->give_back();
+    array->destroy();
     return CUDA_SUCCESS;
   });
 }
@@ -147,7 +147,7 @@ CUDA_EXPORT CUresult cuMipmappedArrayDestroy(CUmipmappedArray handle) {
   return call_in_context_or(owner, [&](Context&) {
     array = runtime().handles().remove<MipmappedArray>(handle_value(handle));
     if (!array) return CUDA_ERROR_INVALID_HANDLE;
-    array->give_back();
+    array->destroy();
     return CUDA_SUCCESS;
   });
 }

@@ -20,7 +20,7 @@ template <class Body>
 CUresult call(const Body& body) noexcept {
   if (const CUresult state = runtime().state(); state != CUDA_SUCCESS) return state;
   if (calls_forbidden) [[unlikely]] return CUDA_ERROR_NOT_PERMITTED;
-  runtime().process_state().pass();
+  runtime().process_state().wait_while_locked();
   try {
     return body();
   } catch (const std::bad_alloc&) {
@@ -90,8 +90,8 @@ class PerThreadDefaultStream {
 Ref<Stream> find_stream(Context& current, CUstream handle);
 
 // Implement cuCtxRecordEvent and cuCtxWaitEvent, for green contexts, too.
-CUresult record_behind_all(Context& context, Event& event);
-CUresult all_wait_for(Context& context, Event& event);
+CUresult record_event_behind_all(Context& context, Event& event);
+CUresult make_all_wait_for_event(Context& context, Event& event);
 
 // Like call_in_context(), for functions that take a stream: checks the stream's own context, too.
 template <class Body>

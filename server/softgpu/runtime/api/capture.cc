@@ -34,10 +34,10 @@ bool joined(const Capture& capture, const std::vector<CapturedDependency>& ends)
 }
 
 CUresult begin(Stream& stream, Ref<Graph> graph, std::vector<CapturedDependency> dependencies,
-               CUstreamCaptureMode mode, bool own_graph) {
+               CUstreamCaptureMode mode, bool owns_graph) {
   if (stream.legacy()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   if (stream.capture()) return CUDA_ERROR_ILLEGAL_STATE;
-  const Ref<Capture> capture = make_ref<Capture>(std::move(graph), mode, next_capture.fetch_add(1), &stream, own_graph);
+  const Ref<Capture> capture = make_ref<Capture>(std::move(graph), mode, next_capture.fetch_add(1), &stream, owns_graph);
   capture->frontier[&stream] = std::move(dependencies);
   capture->streams.push_back(Ref<Stream>::share(&stream));
   stream.set_capture(capture);
@@ -146,7 +146,7 @@ CUDA_EXPORT CUresult cuStreamEndCapture(CUstream handle, CUgraph* graph) {
     std::lock_guard guard(graph_mutex());
     const Ref<Capture> capture = stream.capture();
     // With cuStreamBeginCaptureToGraph the program has the graph already and may pass null.
-    if (graph == nullptr && (!capture || capture->own_graph)) return CUDA_ERROR_INVALID_VALUE;
+    if (graph == nullptr && (!capture || capture->owns_graph)) return CUDA_ERROR_INVALID_VALUE;
     if (graph != nullptr) *graph = nullptr;
     if (!capture) return CUDA_ERROR_ILLEGAL_STATE;
     if (capture->origin != &stream) {
@@ -159,7 +159,7 @@ CUDA_EXPORT CUresult cuStreamEndCapture(CUstream handle, CUgraph* graph) {
     const bool whole = joined(*capture, capture->frontier[&stream]);
     capture->end();
     if (capture->invalid || !whole) {
-      if (capture->own_graph) {
+      if (capture->owns_graph) {
         runtime().handles().remove<Graph>(capture->graph->handle);
         capture->graph->clear();
       }

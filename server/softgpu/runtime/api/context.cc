@@ -40,19 +40,19 @@ CUresult call_about_context(const Body& body) noexcept {
 
 namespace gpupool::softgpu::api {
 
-CUresult record_behind_all(Context& context, Event& event) {
+CUresult record_event_behind_all(Context& context, Event& event) {
   if (&event.context().root() != &context.root()) return CUDA_ERROR_INVALID_HANDLE;
   if (const CUresult result = context.check(); result != CUDA_SUCCESS) return result;
-  if (context.spoil_captures()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  if (context.invalidate_captures()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   const Ref<EventOp> op = event.make_record();
   const CUresult result = context.enqueue_behind_all(op, false);
   if (result == CUDA_SUCCESS) event.set_record(op);
   return result;
 }
 
-CUresult all_wait_for(Context& context, Event& event) {
+CUresult make_all_wait_for_event(Context& context, Event& event) {
   if (const CUresult result = context.check(); result != CUDA_SUCCESS) return result;
-  if (context.spoil_captures()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  if (context.invalidate_captures()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   if (event.captured()) {
     std::lock_guard guard(graph_mutex());
     const Ref<Capture> capture = event.capture();
@@ -61,7 +61,7 @@ CUresult all_wait_for(Context& context, Event& event) {
       return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
   }
-  const Ref<Op> record = event.awaited();
+  const Ref<Op> record = event.wait_operation();
   if (!record) return CUDA_SUCCESS;
   const Ref<MarkerOp> marker = make_ref<MarkerOp>();
   marker->after(*record);
@@ -197,7 +197,7 @@ CUDA_EXPORT CUresult cuCtxGetApiVersion(CUcontext handle, unsigned int* version)
 
 CUDA_EXPORT CUresult cuCtxSynchronize() {
   return call_in_context([](Context& context) {
-    return context.spoil_captures() ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : context.synchronize();
+    return context.invalidate_captures() ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : context.synchronize();
   });
 }
 
@@ -208,7 +208,7 @@ CUDA_EXPORT CUresult cuCtxSynchronize_v2(CUcontext handle) {
     if (!context) return CUDA_ERROR_INVALID_CONTEXT;
     const CUresult result = context->check();
     if (result != CUDA_SUCCESS) return result;
-    return context->spoil_captures() ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : context->synchronize();
+    return context->invalidate_captures() ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : context->synchronize();
   });
 }
 #endif
@@ -315,7 +315,7 @@ CUDA_EXPORT CUresult cuCtxRecordEvent(CUcontext handle, CUevent event_handle) {
     const Ref<Event> event = find<Event>(event_handle);
     if (!context) return CUDA_ERROR_INVALID_CONTEXT;
     if (!event) return CUDA_ERROR_INVALID_HANDLE;
-    return record_behind_all(*context, *event);
+    return record_event_behind_all(*context, *event);
   });
 }
 
@@ -325,7 +325,7 @@ CUDA_EXPORT CUresult cuCtxWaitEvent(CUcontext handle, CUevent event_handle) {
     const Ref<Event> event = find<Event>(event_handle);
     if (!context) return CUDA_ERROR_INVALID_CONTEXT;
     if (!event) return CUDA_ERROR_INVALID_HANDLE;
-    return all_wait_for(*context, *event);
+    return make_all_wait_for_event(*context, *event);
   });
 }
 #endif

@@ -28,7 +28,7 @@ bool is_pageable(uint64_t address) {
 }  // namespace
 
 std::optional<int> accessing_device(const Context& context) {
-  return runtime().config().rules.keep(Rule::copy_access) ? std::optional(context.device().index()) : std::nullopt;
+  return runtime().config().rules.enforces(Rule::copy_access) ? std::optional(context.device().index()) : std::nullopt;
 }
 
 CUresult check_transfer(const Transfer& transfer, Side destination, Side source, std::optional<int> destination_device,
@@ -74,7 +74,7 @@ CUresult transfer_async(Stream& stream, const Transfer& transfer) {
 CUresult transfer_now(Stream& stream, const Transfer& transfer) {
   if (transfer.bytes() == 0) return CUDA_SUCCESS;
   Context& context = stream.context();
-  const Ref<CallerOp> op = make_ref<CallerOp>();
+  const Ref<CallerRunsOp> op = make_ref<CallerRunsOp>();
   if (const CUresult result = context.enqueue(stream, op); result != CUDA_SUCCESS) return result;
   op->wait_until_ready(context.spins());
   if (!context.failed()) {
@@ -141,8 +141,8 @@ CUresult copy_between(Context& to, uint64_t destination, Context& from, uint64_t
   });
 }
 
-struct Peers {
-  Peers(CUcontext destination, CUcontext source) : to(find<Context>(destination)), from(find<Context>(source)) {}
+struct PeerContexts {
+  PeerContexts(CUcontext destination, CUcontext source) : to(find<Context>(destination)), from(find<Context>(source)) {}
   CUresult check() const {
     if (!to || !from) return CUDA_ERROR_INVALID_CONTEXT;
     const CUresult result = to->check();
@@ -189,7 +189,7 @@ CUDA_EXPORT CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr destination, CUdeviceptr s
 CUDA_EXPORT CUresult cuMemcpyPeer(CUdeviceptr destination, CUcontext destination_context, CUdeviceptr source,
                                   CUcontext source_context, size_t bytes) {
   return call_in_context([&](Context& current) {
-    const Peers peers(destination_context, source_context);
+    const PeerContexts peers(destination_context, source_context);
     CUresult result = peers.check();
     if (result == CUDA_SUCCESS) result = peers.to->synchronize();
     if (result == CUDA_SUCCESS) result = peers.from->synchronize();
@@ -202,7 +202,7 @@ CUDA_EXPORT CUresult cuMemcpyPeerAsync(CUdeviceptr destination, CUcontext destin
                                        CUdeviceptr source, CUcontext source_context, size_t bytes,
                                        CUstream stream) {
   return call([&] {
-    const Peers peers(destination_context, source_context);
+    const PeerContexts peers(destination_context, source_context);
     const CUresult result = peers.check();
     return result != CUDA_SUCCESS ? result : copy_between(*peers.to, destination, *peers.from, source, bytes, stream);
   });

@@ -46,17 +46,18 @@ bool inside(const Array& array, uint64_t x, uint64_t y, uint64_t z, uint64_t wid
 }
 
 // Offsets and pitches come from the program: values that could overflow in computations are rejected.
-bool sane(uint64_t value) {
+bool below_limit(uint64_t value) {
   return value < 1ull << 46;
 }
 
 bool place(uint64_t base, uint64_t x, uint64_t y, uint64_t z, uint64_t pitch, uint64_t slice, uint64_t width,
            uint64_t height, uint64_t depth, uint64_t& address) {
-  if (!sane(x) || !sane(y) || !sane(z) || !sane(pitch) || !sane(slice) || !sane(height) || !sane(depth))
+  if (!below_limit(x) || !below_limit(y) || !below_limit(z) || !below_limit(pitch) || !below_limit(slice) || !below_limit(height) ||
+      !below_limit(depth))
     return false;
   uint64_t rows, slices, extent;
   if (__builtin_mul_overflow(y + height, pitch, &rows) || __builtin_mul_overflow(z + depth, slice, &slices) ||
-      __builtin_add_overflow(rows, slices, &extent) || !sane(extent)) {
+      __builtin_add_overflow(rows, slices, &extent) || !below_limit(extent)) {
     return false;
   }
   if (height > 1 && pitch < x + width) return false;
@@ -64,22 +65,22 @@ bool place(uint64_t base, uint64_t x, uint64_t y, uint64_t z, uint64_t pitch, ui
   return true;
 }
 
-bool countable(const Transfer& transfer) {
+bool size_fits(const Transfer& transfer) {
   uint64_t bytes;
   return !__builtin_mul_overflow(transfer.width, transfer.height, &bytes) &&
-         !__builtin_mul_overflow(bytes, transfer.depth, &bytes) && sane(bytes);
+         !__builtin_mul_overflow(bytes, transfer.depth, &bytes) && below_limit(bytes);
 }
 
 // The contexts whose devices access each side; null: the stream's.
-struct Copiers {
+struct AccessingContexts {
   Ref<Context> destination, source;
 };
 
-CUresult run(const Transfer& transfer, Side destination, Side source, CUstream handle, bool wait, const Copiers& copiers) {
-  if (!countable(transfer)) return CUDA_ERROR_INVALID_VALUE;
+CUresult run(const Transfer& transfer, Side destination, Side source, CUstream handle, bool wait, const AccessingContexts& accessing) {
+  if (!size_fits(transfer)) return CUDA_ERROR_INVALID_VALUE;
   return call_on_stream(handle, [&](Stream& stream) {
     const auto device_of = [&](const Ref<Context>& copier) { return accessing_device(copier ? *copier : stream.context()); };
-    const CUresult result = check_transfer(transfer, destination, source, device_of(copiers.destination), device_of(copiers.source));
+    const CUresult result = check_transfer(transfer, destination, source, device_of(accessing.destination), device_of(accessing.source));
     if (result != CUDA_SUCCESS) return result;
     return wait ? transfer_synchronously(stream, transfer) : transfer_async(stream, transfer);
   });
@@ -96,14 +97,14 @@ CUresult describe_copy(const CUDA_MEMCPY3D* copy, Transfer* described, Side* des
   CUresult result = resolve(copy->srcMemoryType, copy->srcHost, copy->srcDevice, copy->srcArray, source);
   if (result == CUDA_SUCCESS) result = resolve(copy->dstMemoryType, copy->dstHost, copy->dstDevice, copy->dstArray, destination);
   if (result != CUDA_SUCCESS) return result;
-  if (!sane(copy->WidthInBytes)) return CUDA_ERROR_INVALID_VALUE;
+  if (!below_limit(copy->WidthInBytes)) return CUDA_ERROR_INVALID_VALUE;
   Transfer transfer;
   transfer.width = copy->WidthInBytes;
   transfer.height = copy->Height;
   transfer.depth = copy->Depth;
   const auto pitch_of = [&](size_t pitch, size_t x) { return pitch != 0 ? pitch : x + copy->WidthInBytes; };
   const auto slice_of = [&](size_t height, size_t y, uint64_t pitch) {
-    return sane(height) && sane(y) && sane(copy->Height) && sane(pitch)
+    return below_limit(height) && below_limit(y) && below_limit(copy->Height) && below_limit(pitch)
                ? static_cast<uint64_t>((height != 0 ? height : y + copy->Height)) * pitch
                : UINT64_MAX;
   };
@@ -128,7 +129,7 @@ CUresult describe_copy(const CUDA_MEMCPY3D* copy, Transfer* described, Side* des
              transfer.destination)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (!countable(transfer)) return CUDA_ERROR_INVALID_VALUE;
+  if (!size_fits(transfer)) return CUDA_ERROR_INVALID_VALUE;
   *described = transfer;
   *destination_side = destination.side;
   *source_side = source.side;
@@ -139,11 +140,11 @@ CUresult describe_copy(const CUDA_MEMCPY3D* copy, Transfer* described, Side* des
 
 namespace {
 
-CUresult copy_3d(const CUDA_MEMCPY3D* copy, CUstream stream, bool wait, const Copiers& copiers = {}) {
+CUresult copy_3d(const CUDA_MEMCPY3D* copy, CUstream stream, bool wait, const AccessingContexts& accessing = {}) {
   Transfer transfer;
   Side destination, source;
   const CUresult result = describe_copy(copy, &transfer, &destination, &source);
-  return result != CUDA_SUCCESS ? result : run(transfer, destination, source, stream, wait, copiers);
+  return result != CUDA_SUCCESS ? result : run(transfer, destination, source, stream, wait, accessing);
 }
 
 CUresult copy_2d(const CUDA_MEMCPY2D* copy, CUstream stream, bool wait) {

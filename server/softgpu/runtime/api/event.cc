@@ -51,7 +51,7 @@ CUDA_EXPORT CUresult cuEventDestroy_v2(CUevent handle) {
   return call([&] {
     const Ref<Event> event = runtime().handles().remove<Event>(handle_value(handle));
     if (!event) return CUDA_ERROR_INVALID_HANDLE;
-    event->context().disown(handle_value(handle));
+    event->context().remove_child(handle_value(handle));
     return CUDA_SUCCESS;
   });
 }
@@ -84,10 +84,10 @@ CUDA_EXPORT CUresult cuEventRecord(CUevent event, CUstream stream) {
 CUDA_EXPORT CUresult cuEventQuery(CUevent handle) {
   return call_on_event(handle, [](Event& event) {
     if (event.captured()) return CUDA_ERROR_CAPTURED_EVENT;
-    if (runtime().config().rules.keep(Rule::event_queries_in_captures)) {
+    if (runtime().config().rules.enforces(Rule::event_queries_in_captures)) {
       if (const CUresult refused = refuse_unsafe(); refused != CUDA_SUCCESS) return refused;
     }
-    event.context().pass_lock();
+    event.context().charge_event_query();
     if (event.pending()) return CUDA_ERROR_NOT_READY;
     return event.context().error();
   });
@@ -96,8 +96,8 @@ CUDA_EXPORT CUresult cuEventQuery(CUevent handle) {
 CUDA_EXPORT CUresult cuEventSynchronize(CUevent handle) {
   return call_on_event(handle, [](Event& event) {
     if (event.captured()) return CUDA_ERROR_CAPTURED_EVENT;
-    event.context().pass_lock();
-    if (const Ref<Op> record = event.awaited()) event.context().wait_for({&record, 1}, event.blocking_sync());
+    event.context().charge_event_query();
+    if (const Ref<Op> record = event.wait_operation()) event.context().wait_for({&record, 1}, event.blocking_sync());
     event.context().write_device_output();
     runtime().trim_pools(event.context().device());
     return event.context().error();

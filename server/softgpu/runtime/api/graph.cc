@@ -11,7 +11,7 @@ namespace {
 
 // Returns a list of nodes. Without a buffer only the count is returned; unused entries of a buffer are set to
 // null. NVIDIA's driver rejects a buffer of length 0.
-CUresult give_nodes(const std::vector<GraphNode*>& nodes, CUgraphNode* out, size_t* count) {
+CUresult return_nodes(const std::vector<GraphNode*>& nodes, CUgraphNode* out, size_t* count) {
   if (count == nullptr || (out != nullptr && *count == 0)) return CUDA_ERROR_INVALID_VALUE;
   if (out != nullptr) {
     for (size_t i = 0; i < *count; ++i) {
@@ -32,7 +32,7 @@ struct Edge {
 
 // The same for edges. `to` is null for a node's dependencies, `from` for its dependents, both are null to
 // query the count.
-CUresult give_edges(const std::vector<Edge>& edges, CUgraphNode* from, CUgraphNode* to, CUgraphEdgeData* data, size_t* count) {
+CUresult return_edges(const std::vector<Edge>& edges, CUgraphNode* from, CUgraphNode* to, CUgraphEdgeData* data, size_t* count) {
   if (count == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (from == nullptr && to == nullptr) {
     if (data != nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -57,7 +57,7 @@ CUresult get_dependencies(CUgraphNode handle, CUgraphNode* nodes, CUgraphEdgeDat
   return call_on_graph<GraphNode>(handle, [&](GraphNode& node) {
     std::vector<Edge> edges;
     for (GraphNode* dependency : node.dependencies) edges.push_back({dependency, &node});
-    return give_edges(edges, nodes, nullptr, data, count);
+    return return_edges(edges, nodes, nullptr, data, count);
   });
 }
 
@@ -65,7 +65,7 @@ CUresult get_dependents(CUgraphNode handle, CUgraphNode* nodes, CUgraphEdgeData*
   return call_on_graph<GraphNode>(handle, [&](GraphNode& node) {
     std::vector<Edge> edges;
     for (GraphNode* dependent : node.dependents) edges.push_back({&node, dependent});
-    return give_edges(edges, nullptr, nodes, data, count);
+    return return_edges(edges, nullptr, nodes, data, count);
   });
 }
 
@@ -76,7 +76,7 @@ CUresult get_edges(CUgraph handle, CUgraphNode* from, CUgraphNode* to, CUgraphEd
     for (const Ref<GraphNode>& node : graph.nodes) {
       for (GraphNode* dependent : node->dependents) edges.push_back({node.get(), dependent});
     }
-    return give_edges(edges, from, to, data, count);
+    return return_edges(edges, from, to, data, count);
   });
 }
 
@@ -156,7 +156,7 @@ CUDA_EXPORT CUresult cuGraphGetNodes(CUgraph handle, CUgraphNode* nodes, size_t*
   return call_on_graph<Graph>(handle, [&](Graph& graph) {
     std::vector<GraphNode*> all;
     for (const Ref<GraphNode>& node : graph.nodes) all.push_back(node.get());
-    return give_nodes(all, nodes, count);
+    return return_nodes(all, nodes, count);
   });
 }
 
@@ -166,7 +166,7 @@ CUDA_EXPORT CUresult cuGraphGetRootNodes(CUgraph handle, CUgraphNode* nodes, siz
     for (const Ref<GraphNode>& node : graph.nodes) {
       if (node->dependencies.empty()) roots.push_back(node.get());
     }
-    return give_nodes(roots, nodes, count);
+    return return_nodes(roots, nodes, count);
   });
 }
 

@@ -26,9 +26,9 @@ CUresult set_conditional(GraphNode& node, CUDA_CONDITIONAL_NODE_PARAMS& params) 
     body->handle = runtime().handles().add(body);
     if (body->handle == 0) return CUDA_ERROR_OUT_OF_MEMORY;
     node.conditional->bodies.push_back(body);
-    node.conditional->lent.push_back(make_handle<CUgraph>(body->handle));
+    node.conditional->body_handles.push_back(make_handle<CUgraph>(body->handle));
   }
-  params.phGraph_out = node.conditional->lent.data();
+  params.phGraph_out = node.conditional->body_handles.data();
   return CUDA_SUCCESS;
 }
 

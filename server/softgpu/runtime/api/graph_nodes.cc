@@ -63,20 +63,20 @@ CUresult set_child(GraphNode& node, CUgraph handle) {
 // Returns the node's current parameters. The addresses stay the same for parameters of the same number and
 // total size.
 void** lend_parameters(GraphNode& node, const GridRequest& request, const std::vector<KernelParameter>& parameters) {
-  const auto same_layout = [&](const auto& lent) {
-    return lent->values.size() == request.params.size() && lent->addresses.size() == parameters.size();
+  const auto same_layout = [&](const auto& returned) {
+    return returned->values.size() == request.params.size() && returned->addresses.size() == parameters.size();
   };
-  auto found = std::find_if(node.lent.begin(), node.lent.end(), same_layout);
-  if (found == node.lent.end()) {
-    node.lent.push_back(std::make_unique<GraphNode::LentParameters>());
-    found = node.lent.end() - 1;
+  auto found = std::find_if(node.returned_parameters.begin(), node.returned_parameters.end(), same_layout);
+  if (found == node.returned_parameters.end()) {
+    node.returned_parameters.push_back(std::make_unique<GraphNode::ReturnedParameters>());
+    found = node.returned_parameters.end() - 1;
     (*found)->values.resize(request.params.size());
     (*found)->addresses.resize(parameters.size());
   }
-  GraphNode::LentParameters& lent = **found;
-  std::copy_n(request.params.data(), lent.values.size(), lent.values.begin());
-  for (size_t i = 0; i < parameters.size(); ++i) lent.addresses[i] = lent.values.data() + parameters[i].offset;
-  return lent.addresses.data();
+  GraphNode::ReturnedParameters& returned = **found;
+  std::copy_n(request.params.data(), returned.values.size(), returned.values.begin());
+  for (size_t i = 0; i < parameters.size(); ++i) returned.addresses[i] = returned.values.data() + parameters[i].offset;
+  return returned.addresses.data();
 }
 
 template <class Params>

@@ -22,7 +22,7 @@ static_assert(sizeof(Origin) <= sizeof(CUdevResource::_internal_padding));
 
 std::atomic<uint64_t> next_split{1};
 
-void describe(const Resources& resources, uint64_t split, CUdevResource* out) {
+void describe(const MultiprocessorSet& resources, uint64_t split, CUdevResource* out) {
   *out = CUdevResource{};
   out->type = CU_DEV_RESOURCE_TYPE_SM;
   const Origin origin{resources.handle(), split};
@@ -34,18 +34,18 @@ void describe(const Resources& resources, uint64_t split, CUdevResource* out) {
 #endif
 }
 
-CUresult describe(Device& device, const Multiprocessors& which, uint64_t split, CUdevResource* out) {
-  const Ref<Resources> resources = Resources::of(device, which);
+CUresult describe(Device& device, const Multiprocessors& multiprocessors, uint64_t split, CUdevResource* out) {
+  const Ref<MultiprocessorSet> resources = MultiprocessorSet::of(device, multiprocessors);
   if (!resources) return CUDA_ERROR_OUT_OF_MEMORY;
   describe(*resources, split, out);
   return CUDA_SUCCESS;
 }
 
-CUresult read(const CUdevResource& resource, Ref<Resources>* resources, uint64_t* split) {
+CUresult read(const CUdevResource& resource, Ref<MultiprocessorSet>* resources, uint64_t* split) {
   if (resource.type != CU_DEV_RESOURCE_TYPE_SM) return CUDA_ERROR_INVALID_RESOURCE_TYPE;
   Origin origin;
   std::memcpy(&origin, resource._internal_padding, sizeof origin);
-  *resources = runtime().handles().find<Resources>(origin.resources);
+  *resources = runtime().handles().find<MultiprocessorSet>(origin.resources);
   *split = origin.split;
   return *resources && (*resources)->count() == resource.sm.smCount ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
@@ -109,7 +109,7 @@ CUDA_EXPORT CUresult cuDevSmResourceSplitByCount(CUdevResource* result, unsigned
   return call([&] {
     constexpr unsigned kKnown = 3;  // hints about cluster scheduling, which are ignored
     if (groups == nullptr || input == nullptr || (flags & ~kKnown) != 0) return CUDA_ERROR_INVALID_VALUE;
-    Ref<Resources> whole;
+    Ref<MultiprocessorSet> whole;
     uint64_t split = 0;
     if (const CUresult valid = read(*input, &whole, &split); valid != CUDA_SUCCESS) return valid;
     if (split != 0) return CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
@@ -118,7 +118,7 @@ CUDA_EXPORT CUresult cuDevSmResourceSplitByCount(CUdevResource* result, unsigned
     const unsigned possible = whole->count() / each;
     *groups = result == nullptr ? possible : std::min(*groups, possible);
     Device& device = whole->device();
-    Multiprocessors rest = *whole->which();
+    Multiprocessors rest = *whole->multiprocessors();
     split = next_split.fetch_add(1);
     for (unsigned i = 0; i < *groups; ++i) {
       const Multiprocessors group = take(rest, each);
@@ -135,16 +135,16 @@ CUDA_EXPORT CUresult cuDevSmResourceSplitByCount(CUdevResource* result, unsigned
 CUDA_EXPORT CUresult cuDevResourceGenerateDesc(CUdevResourceDesc* descriptor, CUdevResource* resources, unsigned int count) {
   return call([&] {
     if (descriptor == nullptr || resources == nullptr || count == 0) return CUDA_ERROR_INVALID_VALUE;
-    Ref<Resources> first, other;
+    Ref<MultiprocessorSet> first, other;
     uint64_t split = 0, its = 0;
     if (const CUresult valid = read(resources[0], &first, &split); valid != CUDA_SUCCESS) return valid;
-    Multiprocessors all = *first->which();
+    Multiprocessors all = *first->multiprocessors();
     for (unsigned i = 1; i < count; ++i) {
       if (const CUresult valid = read(resources[i], &other, &its); valid != CUDA_SUCCESS) return valid;
       if (&other->device() != &first->device() || its != split || its == 0) return CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
-      all |= *other->which();
+      all |= *other->multiprocessors();
     }
-    const Ref<Resources> together = Resources::of(first->device(), all);
+    const Ref<MultiprocessorSet> together = MultiprocessorSet::of(first->device(), all);
     if (!together) return CUDA_ERROR_OUT_OF_MEMORY;
     *descriptor = make_handle<CUdevResourceDesc>(together->handle());
     return CUDA_SUCCESS;
@@ -156,7 +156,7 @@ CUDA_EXPORT CUresult cuGreenCtxCreate(CUgreenCtx* handle, CUdevResourceDesc desc
     if (handle == nullptr || flags != CU_GREEN_CTX_DEFAULT_STREAM) return CUDA_ERROR_INVALID_VALUE;
     Device* const device = runtime().device(index);
     if (device == nullptr) return CUDA_ERROR_INVALID_DEVICE;
-    const Ref<Resources> resources = find<Resources>(descriptor);
+    const Ref<MultiprocessorSet> resources = find<MultiprocessorSet>(descriptor);
     if (!resources || &resources->device() != device) return CUDA_ERROR_INVALID_VALUE;
     uint64_t made = 0;
     const CUresult result = GreenContext::create(*resources, &made);
@@ -185,14 +185,14 @@ CUDA_EXPORT CUresult cuCtxFromGreenCtx(CUcontext* context, CUgreenCtx handle) {
 CUDA_EXPORT CUresult cuGreenCtxRecordEvent(CUgreenCtx handle, CUevent event_handle) {
   return call_on_green(handle, [&](GreenContext& green) {
     const Ref<Event> event = find<Event>(event_handle);
-    return event ? record_behind_all(green.context(), *event) : CUDA_ERROR_INVALID_HANDLE;
+    return event ? record_event_behind_all(green.context(), *event) : CUDA_ERROR_INVALID_HANDLE;
   });
 }
 
 CUDA_EXPORT CUresult cuGreenCtxWaitEvent(CUgreenCtx handle, CUevent event_handle) {
   return call_on_green(handle, [&](GreenContext& green) {
     const Ref<Event> event = find<Event>(event_handle);
-    return event ? all_wait_for(green.context(), *event) : CUDA_ERROR_INVALID_HANDLE;
+    return event ? make_all_wait_for_event(green.context(), *event) : CUDA_ERROR_INVALID_HANDLE;
   });
 }
 #endif

@@ -245,20 +245,20 @@ CUDA_EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction f
 namespace {
 
 template <class Body>
-CUresult change_old_launch(CUfunction handle, const Body& body) noexcept {
+CUresult change_legacy_launch(CUfunction handle, const Body& body) noexcept {
   return call_in_context([&](Context& context) {
     Ref<Function> function;
     if (const CUresult result = resolve_function(context, handle_value(handle), &function);
         result != CUDA_SUCCESS) {
       return result;
     }
-    std::lock_guard guard(function->old_mutex);
-    return body(function->old_launch);
+    std::lock_guard guard(function->legacy_launch_mutex);
+    return body(function->legacy_launch);
   });
 }
 
 CUresult set_old_parameter(CUfunction function, int offset, const void* value, size_t bytes) {
-  return change_old_launch(function, [&](Function::OldLaunch& old) {
+  return change_legacy_launch(function, [&](Function::LegacyLaunch& old) {
     if (offset < 0 || value == nullptr || offset + bytes > static_cast<size_t>(limits::kParameterBytes)) {
       return CUDA_ERROR_INVALID_VALUE;
     }
@@ -270,8 +270,8 @@ CUresult set_old_parameter(CUfunction function, int offset, const void* value, s
 }
 
 CUresult launch_old(CUfunction handle, int grid_x, int grid_y, CUstream stream) {
-  Function::OldLaunch old;
-  const CUresult result = change_old_launch(handle, [&](Function::OldLaunch& set) {
+  Function::LegacyLaunch old;
+  const CUresult result = change_legacy_launch(handle, [&](Function::LegacyLaunch& set) {
     old = set;
     return CUDA_SUCCESS;
   });
@@ -291,7 +291,7 @@ CUresult launch_old(CUfunction handle, int grid_x, int grid_y, CUstream stream) 
 }  // namespace
 
 CUDA_EXPORT CUresult cuFuncSetBlockShape(CUfunction function, int x, int y, int z) {
-  return change_old_launch(function, [&](Function::OldLaunch& old) {
+  return change_legacy_launch(function, [&](Function::LegacyLaunch& old) {
     if (x <= 0 || y <= 0 || z <= 0) return CUDA_ERROR_INVALID_VALUE;
     old.block[0] = static_cast<uint32_t>(x);
     old.block[1] = static_cast<uint32_t>(y);
@@ -300,13 +300,13 @@ CUDA_EXPORT CUresult cuFuncSetBlockShape(CUfunction function, int x, int y, int 
   });
 }
 CUDA_EXPORT CUresult cuFuncSetSharedSize(CUfunction function, unsigned int bytes) {
-  return change_old_launch(function, [&](Function::OldLaunch& old) {
+  return change_legacy_launch(function, [&](Function::LegacyLaunch& old) {
     old.shared_bytes = bytes;
     return CUDA_SUCCESS;
   });
 }
 CUDA_EXPORT CUresult cuParamSetSize(CUfunction function, unsigned int bytes) {
-  return change_old_launch(function, [&](Function::OldLaunch& old) {
+  return change_legacy_launch(function, [&](Function::LegacyLaunch& old) {
     if (bytes > static_cast<unsigned>(limits::kParameterBytes)) return CUDA_ERROR_INVALID_VALUE;
     old.params.resize(bytes);
     return CUDA_SUCCESS;

@@ -79,7 +79,7 @@ CUresult create(unsigned count, CUjit_option* options, void** values, CUlinkStat
     if (const CUresult result = linker->options.check(); result != CUDA_SUCCESS) return result;
     const uint64_t handle = runtime().handles().add(linker);
     if (handle == 0) return CUDA_ERROR_OUT_OF_MEMORY;
-    context.root().adopt(handle);
+    context.root().add_child(handle);
     *state = make_handle<CUlinkState>(handle);
     return CUDA_SUCCESS;
   });

@@ -77,7 +77,7 @@ CUDA_EXPORT CUresult cuMemFree_v2(CUdeviceptr address) {
     }
     const auto range = runtime().memory().find(address);
     const auto freeable = [](const MemoryRange& candidate) {
-      return !candidate.freeing &&
+      return !candidate.free_queued &&
              (candidate.kind == MemoryKind::device || candidate.kind == MemoryKind::managed ||
               candidate.kind == MemoryKind::pool);
     };

@@ -42,7 +42,7 @@ CUresult allocate_from(Stream& stream, const Ref<MemoryPool>& pool, CUdeviceptr*
   if (!memory) {
     // Frees that are still queued may release enough.
     if (const CUresult result = stream.context().synchronize(stream); result != CUDA_SUCCESS) return result;
-    runtime().empty_pools(pool->device());
+    runtime().free_cached_memory(pool->device());
     memory = pool->allocate(size);
   }
   if (!memory) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -54,7 +54,7 @@ CUresult allocate_from(Stream& stream, const Ref<MemoryPool>& pool, CUdeviceptr*
   range.context = stream.context().root().handle();
   range.owner = pool;
   if (!runtime().memory().add(range)) {
-    pool->give_back(*memory);
+    pool->free_block(*memory);
     return CUDA_ERROR_UNKNOWN;
   }
   *address = *memory;
@@ -96,17 +96,17 @@ CUDA_EXPORT CUresult cuMemFreeAsync(CUdeviceptr address, CUstream handle) {
     if (address == 0) return CUDA_SUCCESS;
     cuda::graph_memory::Shared gone;
     if (const auto of_graph = cuda::graph_memory::free(address, &gone)) {
-      return *of_graph == CUDA_SUCCESS ? stream.context().enqueue(stream, make_ref<HoldOp>(std::move(gone))) : *of_graph;
+      return *of_graph == CUDA_SUCCESS ? stream.context().enqueue(stream, make_ref<ReleaseMemoryOp>(std::move(gone))) : *of_graph;
     }
     // Mark the range now, to detect a second free; the memory stays until the stream reaches the operation.
-    bool freeing = false;
+    bool queued = false;
     const auto range = runtime().memory().find(address);
     if (!range || range->address != address) return CUDA_ERROR_INVALID_VALUE;
     runtime().memory().change(address, range->size, [&](MemoryRange& found) {
       const bool ours = found.kind == MemoryKind::pool || found.kind == MemoryKind::device;
-      if (ours && !found.freeing) found.freeing = freeing = true;
+      if (ours && !found.free_queued) found.free_queued = queued = true;
     });
-    return freeing ? stream.context().enqueue(stream, make_ref<FreeOp>(address)) : CUDA_ERROR_INVALID_VALUE;
+    return queued ? stream.context().enqueue(stream, make_ref<FreeOp>(address)) : CUDA_ERROR_INVALID_VALUE;
   });
 }
 
@@ -140,7 +140,7 @@ CUDA_EXPORT CUresult cuMemPoolDestroy(CUmemoryPool handle) {
     if (&pool == device.default_pool().get()) return CUDA_ERROR_INVALID_VALUE;
     if (!runtime().handles().remove<MemoryPool>(handle_value(handle))) return CUDA_ERROR_INVALID_VALUE;
     if (device.pool().get() == &pool) device.set_pool(device.default_pool());
-    pool.set_released();
+    pool.handle_destroyed();
     runtime().remove_pool(&pool);  // existing allocations keep the pool alive
     return CUDA_SUCCESS;
   });

@@ -28,7 +28,7 @@ constexpr unsigned kExternal = 1;  // CU_EVENT_WAIT_EXTERNAL: captured as a node
 
 // Querying a captured stream, or waiting for it, invalidates the capture. Returns false if the stream is not
 // captured.
-bool spoil_capture(Stream& stream) {
+bool invalidate_capture(Stream& stream) {
   if (!stream.capturing()) return false;
   std::lock_guard guard(graph_mutex());
   if (const Ref<Capture> capture = stream.capture()) capture->invalid = true;
@@ -73,7 +73,7 @@ CUDA_EXPORT CUresult cuStreamDestroy_v2(CUstream handle) {
     if (!stream) return CUDA_ERROR_INVALID_HANDLE;
     if (stream->capturing()) {
       std::lock_guard guard(graph_mutex());
-      if (const Ref<Capture> capture = stream->capture()) capture->leave(*stream);
+      if (const Ref<Capture> capture = stream->capture()) capture->stream_destroyed(*stream);
     }
     stream->context().destroy_stream(*stream);
     return CUDA_SUCCESS;
@@ -82,7 +82,7 @@ CUDA_EXPORT CUresult cuStreamDestroy_v2(CUstream handle) {
 
 CUDA_EXPORT CUresult cuStreamQuery(CUstream handle) {
   return call_on_stream(handle, [](Stream& stream) {
-    if (spoil_capture(stream)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    if (invalidate_capture(stream)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (!stream.context().idle(stream)) return CUDA_ERROR_NOT_READY;
     return stream.context().error();
   });
@@ -90,7 +90,7 @@ CUDA_EXPORT CUresult cuStreamQuery(CUstream handle) {
 
 CUDA_EXPORT CUresult cuStreamSynchronize(CUstream handle) {
   return call_on_stream(handle, [](Stream& stream) {
-    return spoil_capture(stream) ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+    return invalidate_capture(stream) ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
                                  : stream.context().synchronize(stream);
   });
 }
@@ -118,7 +118,7 @@ CUDA_EXPORT CUresult cuStreamWaitEvent(CUstream handle, CUevent event_handle, un
         return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
       }
     }
-    const Ref<Op> record = event->awaited();
+    const Ref<Op> record = event->wait_operation();
     if (!record) return charged(Cost::stream_wait_event);
     return stream.context().enqueue(stream, make_ref<MarkerOp>(), record.get());
   });

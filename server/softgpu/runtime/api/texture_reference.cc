@@ -42,7 +42,7 @@ CUresult bind_memory(size_t* offset, CUtexref handle, CUdeviceptr address, size_
     const CUresult result = reference.set([&](Settings& s) {
       s.binding = {};
       if (address == 0) return;
-      s.binding.kind = Binding::Kind::memory;
+      s.binding.kind = Binding::Kind::linear;
       s.binding.address = address - beyond;
       s.binding.bytes = bytes + beyond;
     });
@@ -55,7 +55,7 @@ template <class Descriptor>
 CUresult bind_rows(CUtexref handle, const Descriptor* shape, CUdeviceptr address, size_t pitch) {
   return change(handle, shape != nullptr, [&](Settings& s) {
     s.binding = {};
-    s.binding.kind = Binding::Kind::rows;
+    s.binding.kind = Binding::Kind::pitch2d;
     s.binding.address = address;
     s.binding.width = shape->Width;
     s.binding.height = shape->Height;
@@ -92,7 +92,7 @@ CUDA_EXPORT CUresult cuTexRefCreate(CUtexref* handle) {
     const Ref<TextureReference> reference = make_ref<TextureReference>(nullptr);
     reference->handle = runtime().handles().add(reference);
     if (reference->handle == 0) return CUDA_ERROR_OUT_OF_MEMORY;
-    context.root().adopt(reference->handle);
+    context.root().add_child(reference->handle);
     *handle = make_handle<CUtexref>(reference->handle);
     return CUDA_SUCCESS;
   });
@@ -101,7 +101,7 @@ CUDA_EXPORT CUresult cuTexRefDestroy(CUtexref handle) {
   return call_in_context([&](Context& context) {
     const Ref<TextureReference> reference = find<TextureReference>(handle);
     if (!reference || reference->of_module()) return CUDA_ERROR_INVALID_HANDLE;
-    context.root().disown(handle_value(handle));
+    context.root().remove_child(handle_value(handle));
     runtime().handles().remove<TextureReference>(handle_value(handle));
     return CUDA_SUCCESS;
   });
@@ -161,30 +161,30 @@ CUDA_EXPORT CUresult cuTexRefSetFormat(CUtexref reference, CUarray_format format
 }
 CUDA_EXPORT CUresult cuTexRefSetAddressMode(CUtexref reference, int axis, CUaddress_mode mode) {
   const bool valid = axis >= 0 && axis < 3 && static_cast<unsigned>(mode) <= CU_TR_ADDRESS_MODE_BORDER;
-  return change(reference, valid, [&](Settings& s) { s.reading.address_mode[axis] = mode; });
+  return change(reference, valid, [&](Settings& s) { s.sampling.address_mode[axis] = mode; });
 }
 CUDA_EXPORT CUresult cuTexRefSetFilterMode(CUtexref reference, CUfilter_mode mode) {
-  return change(reference, filter(mode), [&](Settings& s) { s.reading.filter = mode; });
+  return change(reference, filter(mode), [&](Settings& s) { s.sampling.filter = mode; });
 }
 CUDA_EXPORT CUresult cuTexRefSetMipmapFilterMode(CUtexref reference, CUfilter_mode mode) {
-  return change(reference, filter(mode), [&](Settings& s) { s.reading.level_filter = mode; });
+  return change(reference, filter(mode), [&](Settings& s) { s.sampling.level_filter = mode; });
 }
 CUDA_EXPORT CUresult cuTexRefSetMipmapLevelBias(CUtexref reference, float bias) {
-  return change(reference, true, [&](Settings& s) { s.reading.bias = bias; });
+  return change(reference, true, [&](Settings& s) { s.sampling.bias = bias; });
 }
 CUDA_EXPORT CUresult cuTexRefSetMipmapLevelClamp(CUtexref reference, float least, float most) {
-  return change(reference, true, [&](Settings& s) { s.reading.min_level = least, s.reading.max_level = most; });
+  return change(reference, true, [&](Settings& s) { s.sampling.min_level = least, s.sampling.max_level = most; });
 }
 CUDA_EXPORT CUresult cuTexRefSetMaxAnisotropy(CUtexref reference, unsigned int most) {
   return change(reference, true, [&](Settings& s) { s.anisotropy = most; });
 }
 CUDA_EXPORT CUresult cuTexRefSetBorderColor(CUtexref reference, float* color) {
   return change(reference, color != nullptr, [&](Settings& s) {
-    for (int channel = 0; channel < 4; ++channel) s.reading.border[channel] = color[channel];
+    for (int channel = 0; channel < 4; ++channel) s.sampling.border[channel] = color[channel];
   });
 }
 CUDA_EXPORT CUresult cuTexRefSetFlags(CUtexref reference, unsigned int flags) {
-  return change(reference, true, [&](Settings& s) { s.reading.flags = flags; });
+  return change(reference, true, [&](Settings& s) { s.sampling.flags = flags; });
 }
 
 CUDA_EXPORT CUresult cuTexRefGetAddress(CUdeviceptr_v1* address, CUtexref reference) {
@@ -216,10 +216,10 @@ CUDA_EXPORT CUresult cuTexRefGetMipmappedArray(CUmipmappedArray* array, CUtexref
 }
 CUDA_EXPORT CUresult cuTexRefGetAddressMode(CUaddress_mode* mode, CUtexref reference, int axis) {
   if (axis < 0 || axis > 2) mode = nullptr;
-  return ask(mode, reference, [&](const Settings& s) { return s.reading.address_mode[axis]; });
+  return ask(mode, reference, [&](const Settings& s) { return s.sampling.address_mode[axis]; });
 }
 CUDA_EXPORT CUresult cuTexRefGetFilterMode(CUfilter_mode* mode, CUtexref reference) {
-  return ask(mode, reference, [](const Settings& s) { return s.reading.filter; });
+  return ask(mode, reference, [](const Settings& s) { return s.sampling.filter; });
 }
 CUDA_EXPORT CUresult cuTexRefGetFormat(CUarray_format* format, int* channels, CUtexref reference) {
   return with(reference, [&](TextureReference& found) {
@@ -230,17 +230,17 @@ CUDA_EXPORT CUresult cuTexRefGetFormat(CUarray_format* format, int* channels, CU
   });
 }
 CUDA_EXPORT CUresult cuTexRefGetMipmapFilterMode(CUfilter_mode* mode, CUtexref reference) {
-  return ask(mode, reference, [](const Settings& s) { return s.reading.level_filter; });
+  return ask(mode, reference, [](const Settings& s) { return s.sampling.level_filter; });
 }
 CUDA_EXPORT CUresult cuTexRefGetMipmapLevelBias(float* bias, CUtexref reference) {
-  return ask(bias, reference, [](const Settings& s) { return s.reading.bias; });
+  return ask(bias, reference, [](const Settings& s) { return s.sampling.bias; });
 }
 CUDA_EXPORT CUresult cuTexRefGetMipmapLevelClamp(float* least, float* most, CUtexref reference) {
   return with(reference, [&](TextureReference& found) {
     const Settings s = found.settings();
     if (least == nullptr || most == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    *least = s.reading.min_level;
-    *most = s.reading.max_level;
+    *least = s.sampling.min_level;
+    *most = s.sampling.max_level;
     return CUDA_SUCCESS;
   });
 }
@@ -251,12 +251,12 @@ CUDA_EXPORT CUresult cuTexRefGetBorderColor(float* color, CUtexref reference) {
   return with(reference, [&](TextureReference& found) {
     if (color == nullptr) return CUDA_ERROR_INVALID_VALUE;
     const Settings s = found.settings();
-    for (int channel = 0; channel < 4; ++channel) color[channel] = s.reading.border[channel];
+    for (int channel = 0; channel < 4; ++channel) color[channel] = s.sampling.border[channel];
     return CUDA_SUCCESS;
   });
 }
 CUDA_EXPORT CUresult cuTexRefGetFlags(unsigned int* flags, CUtexref reference) {
-  return ask(flags, reference, [](const Settings& s) { return s.reading.flags; });
+  return ask(flags, reference, [](const Settings& s) { return s.sampling.flags; });
 }
 
 CUDA_EXPORT CUresult cuSurfRefSetArray(CUsurfref handle, CUarray array_handle, unsigned int flags) {

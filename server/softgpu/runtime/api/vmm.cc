@@ -50,7 +50,7 @@ CUDA_EXPORT CUresult cuMemAddressReserve(CUdeviceptr* address, size_t size, size
     if (address == nullptr || size == 0 || !granular(size) || flags != 0) return CUDA_ERROR_INVALID_VALUE;
     if ((alignment & (alignment - 1)) != 0) return CUDA_ERROR_INVALID_VALUE;
     const uint64_t aligned = alignment > kGranule ? alignment : kGranule;
-    const auto reserved = allocate_addresses(size, aligned, runtime().config().rules.keep(Rule::ignored_hints) ? 0 : wish);
+    const auto reserved = allocate_addresses(size, aligned, runtime().config().rules.enforces(Rule::ignored_hints) ? 0 : wish);
     if (!reserved) return CUDA_ERROR_OUT_OF_MEMORY;
     runtime().reservations().add(*reserved, size);
     *address = *reserved;
@@ -153,7 +153,8 @@ CUDA_EXPORT CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUme
     const std::span<const CUmemAccessDesc> granted(descriptors, count);
     for (const CUmemAccessDesc& one : granted) {
       if (one.location.type == CU_MEM_LOCATION_TYPE_DEVICE && runtime().device(one.location.id) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
-      if (one.location.type != CU_MEM_LOCATION_TYPE_DEVICE && runtime().config().rules.keep(Rule::no_host_access)) return CUDA_ERROR_INVALID_VALUE;
+      if (one.location.type != CU_MEM_LOCATION_TYPE_DEVICE && runtime().config().rules.enforces(Rule::no_host_access))
+        return CUDA_ERROR_INVALID_VALUE;
       const bool known = one.flags == CU_MEM_ACCESS_FLAGS_PROT_NONE || one.flags == CU_MEM_ACCESS_FLAGS_PROT_READ ||
                          one.flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
       if (!known) return CUDA_ERROR_INVALID_VALUE;

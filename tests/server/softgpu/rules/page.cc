@@ -28,10 +28,11 @@ std::string rules_page() {
   std::string page = kHead;
   for (const softgpu::RuleRow& row : softgpu::rule_rows()) {
     page.append("| `").append(row.name).append("` | ").append(row.on ? "on" : "off").append(" | ");
-    page.append(row.what).append(" | ").append(row.source).append(" |\n");
+    page.append(row.behaviour).append(" | ").append(row.source).append(" |\n");
   }
   page.append("\n## Rules that are always on\n\n| What softgpu does | Source |\n| --- | --- |\n");
-  for (const softgpu::FixedRule& rule : softgpu::fixed_rules()) page.append("| ").append(rule.what).append(" | ").append(rule.source).append(" |\n");
+  for (const softgpu::FixedRule& rule : softgpu::fixed_rules())
+    page.append("| ").append(rule.behaviour).append(" | ").append(rule.source).append(" |\n");
   return page;
 }
 

@@ -1,4 +1,4 @@
-// docs/softgpu-rules.md says what the table of rules says.
+// docs/softgpu-rules.md is the page made from the table of rules.
 #include <fstream>
 #include <iterator>
 #include <set>
@@ -12,17 +12,17 @@ TEST_CASE("every rule has a unique name and a description and a source") {
   for (const auto& row : gpupool::softgpu::rule_rows()) {
     INFO(row.name);
     CHECK(names.insert(row.name).second);
-    CHECK(row.what.ends_with('.'));
+    CHECK(row.behaviour.ends_with('.'));
     CHECK(!row.source.empty());
-    CHECK(row.what.find('|') == std::string_view::npos);
+    CHECK(row.behaviour.find('|') == std::string_view::npos);
   }
 }
 
 TEST_CASE("a fixed rule has a description and a source") {
   CHECK(gpupool::softgpu::fixed_rules().size() >= 5);
   for (const auto& rule : gpupool::softgpu::fixed_rules()) {
-    INFO(rule.what);
-    CHECK(rule.what.ends_with('.'));
+    INFO(rule.behaviour);
+    CHECK(rule.behaviour.ends_with('.'));
     CHECK(!rule.source.empty());
   }
 }

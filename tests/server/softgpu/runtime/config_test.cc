@@ -17,11 +17,11 @@ struct Variable {
 
 Config config() {
   auto read = read_config();
-  if (const auto* complaint = std::get_if<std::string>(&read)) FAIL(*complaint);
+  if (const auto* error_message = std::get_if<std::string>(&read)) FAIL(*error_message);
   return std::get<Config>(read);
 }
 
-std::string complaint() {
+std::string error_message() {
   auto read = read_config();
   const auto* text = std::get_if<std::string>(&read);
   return text == nullptr ? "" : *text;
@@ -43,7 +43,7 @@ TEST_CASE("queues have 1024 entries scaled by CUDA_SCALE_LAUNCH_QUEUES") {
 TEST_CASE("rejects an invalid SOFTGPU_QUEUE_ENTRIES") {
   for (const char* value : {"0", "-1", "many", "1k", "1048577"}) {
     const Variable set("SOFTGPU_QUEUE_ENTRIES", value);
-    CHECK(complaint().find("SOFTGPU_QUEUE_ENTRIES") != std::string::npos);
+    CHECK(error_message().find("SOFTGPU_QUEUE_ENTRIES") != std::string::npos);
   }
 }
 
@@ -57,24 +57,24 @@ TEST_CASE("a context has 8 queues or 1 to 32 with CUDA_DEVICE_MAX_CONNECTIONS") 
 }
 
 TEST_CASE("rules are switched by name") {
-  CHECK(config().rules.keep(Rule::bounded_queues));
+  CHECK(config().rules.enforces(Rule::bounded_queues));
   {
     const Variable off("SOFTGPU_RULES", "-bounded_queues");
-    CHECK(!config().rules.keep(Rule::bounded_queues));
+    CHECK(!config().rules.enforces(Rule::bounded_queues));
   }
   {
     const Variable none("SOFTGPU_RULES", "none");
-    for (size_t i = 0; i < rule_rows().size(); ++i) CHECK(!config().rules.keep(static_cast<Rule>(i)));
+    for (size_t i = 0; i < rule_rows().size(); ++i) CHECK(!config().rules.enforces(static_cast<Rule>(i)));
   }
   const Variable one("SOFTGPU_RULES", "none,+bounded_queues");
-  CHECK(config().rules.keep(Rule::bounded_queues));
+  CHECK(config().rules.enforces(Rule::bounded_queues));
 }
 
 TEST_CASE("rejects an unknown rule with a list of the rules") {
   for (const char* value : {"-bounded_queue", "bounded_queues", "-", ",", "all"}) {
     const Variable set("SOFTGPU_RULES", value);
     INFO(value);
-    for (const RuleRow& row : rule_rows()) CHECK(complaint().find(row.name) != std::string::npos);
+    for (const RuleRow& row : rule_rows()) CHECK(error_message().find(row.name) != std::string::npos);
   }
 }
 
@@ -85,5 +85,5 @@ TEST_CASE("costs are off by default and a missing costs file is rejected with it
     CHECK(config().costs.price(Cost::mem_create) > 0);
   }
   const Variable nowhere("SOFTGPU_COSTS", "/nowhere");
-  CHECK(complaint().starts_with("softgpu: SOFTGPU_COSTS=/nowhere: "));
+  CHECK(error_message().starts_with("softgpu: SOFTGPU_COSTS=/nowhere: "));
 }

@@ -1,4 +1,4 @@
-#include "server/softgpu/runtime/code_folder.h"
+#include "server/softgpu/runtime/open_code_file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr const char* kFileName = "code-1";  // 1: version of the file's format
 
-CodeFolder failed(const std::string& what, int error) {
+OpenedCodeFile failed(const std::string& what, int error) {
   return {nullptr, what + ": " + std::generic_category().message(error)};
 }
 
@@ -31,13 +31,13 @@ std::string default_folder() {
 std::string not_examined(int error) { return "cannot be examined (fstat): " + std::generic_category().message(error); }
 
 // Returns why other users could write there; empty if they cannot.
-std::string open_to_others(const struct stat& status) {
+std::string why_accessible_to_others(const struct stat& status) {
   if (status.st_uid != ::geteuid()) return "belongs to another user";
   if ((status.st_mode & 077) != 0) return "is accessible to other users; set its mode to 0700";
   return {};
 }
 
-CodeFolder open_in(const std::string& folder, uint64_t limit) {
+OpenedCodeFile open_in_folder(const std::string& folder, uint64_t limit) {
   const std::filesystem::path path(folder);
   std::error_code error;
   std::filesystem::create_directories(path.parent_path(), error);
@@ -45,7 +45,7 @@ CodeFolder open_in(const std::string& folder, uint64_t limit) {
   const int directory = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   if (directory < 0) return failed("cannot open " + folder, errno);
   struct stat status {};
-  std::string problem = ::fstat(directory, &status) == 0 ? open_to_others(status) : not_examined(errno);
+  std::string problem = ::fstat(directory, &status) == 0 ? why_accessible_to_others(status) : not_examined(errno);
   const int file = problem.empty() ? ::openat(directory, kFileName, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600) : -1;
   const int failure = errno;
   ::close(directory);
@@ -54,7 +54,7 @@ CodeFolder open_in(const std::string& folder, uint64_t limit) {
   problem = ::fstat(file, &status) != 0     ? not_examined(errno)
             : !S_ISREG(status.st_mode)      ? "is not a regular file"
             : status.st_nlink != 1          ? "has more than one hard link"
-                                            : open_to_others(status);
+                                            : why_accessible_to_others(status);
   if (!problem.empty()) {
     ::close(file);
     return {nullptr, folder + '/' + kFileName + ' ' + problem};
@@ -63,7 +63,7 @@ CodeFolder open_in(const std::string& folder, uint64_t limit) {
 }
 
 // Opens a memory file of fixed size that the parent process has made, by its descriptor.
-CodeFolder open_given(std::string_view number) {
+OpenedCodeFile open_inherited(std::string_view number) {
   int given = -1;
   const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), given);
   if (error != std::errc() || end != number.data() + number.size() || given < 0)
@@ -79,13 +79,13 @@ CodeFolder open_given(std::string_view number) {
 
 }  // namespace
 
-CodeFolder open_code_folder(const std::string& where, uint64_t limit) {
+OpenedCodeFile open_code_file(const std::string& where, uint64_t limit) {
   if (where == "off") return {};
-  if (where.starts_with("fd:")) return open_given(std::string_view(where).substr(3));
+  if (where.starts_with("fd:")) return open_inherited(std::string_view(where).substr(3));
   const std::string folder = where.empty() ? default_folder() : where;
   if (folder.empty()) return {nullptr, "neither XDG_CACHE_HOME nor HOME is an absolute path"};
   if (folder[0] != '/') return {nullptr, folder + " is not an absolute path"};
-  return open_in(folder, limit);
+  return open_in_folder(folder, limit);
 }
 
 }  // namespace gpupool::softgpu

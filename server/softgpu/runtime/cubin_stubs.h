@@ -13,6 +13,6 @@ bool skips_machine_code();
 
 // Returns PTX with the cubin's kernels (same parameters, empty bodies) and its variables (all zero). Empty if
 // this is not a cubin; it may be hostile.
-std::string without_machine_code(cuda::ByteSpan cubin, uint32_t arch);
+std::string stub_ptx_of_cubin(cuda::ByteSpan cubin, uint32_t arch);
 
 }  // namespace gpupool::softgpu

@@ -1,5 +1,5 @@
 // Where compiled code is kept, and what is not trusted to keep it.
-#include "server/softgpu/runtime/code_folder.h"
+#include "server/softgpu/runtime/open_code_file.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -27,7 +27,7 @@ unsigned mode_of(const std::string& path) {
 }
 
 bool refused(const std::string& folder, const std::string& why) {
-  const CodeFolder opened = open_code_folder(folder, kLimit);
+  const OpenedCodeFile opened = open_code_file(folder, kLimit);
   INFO(opened.problem);
   return opened.file == nullptr && opened.problem.find(why) != std::string::npos;
 }
@@ -40,24 +40,24 @@ TEST_CASE("creates a private folder and reuses its file") {
   CodeKey key{};
   key[0] = 1;
   {
-    const CodeFolder opened = open_code_folder(folder, kLimit);
+    const OpenedCodeFile opened = open_code_file(folder, kLimit);
     REQUIRE(opened.file);
     CHECK(opened.problem.empty());
     opened.file->add(key, std::vector<char>{'x'});
   }
   CHECK(mode_of(folder) == 0700);
   CHECK(mode_of(folder + "/code-1") == 0600);
-  CHECK(open_code_folder(folder, kLimit).file->find(key) == std::vector<char>{'x'});
+  CHECK(open_code_file(folder, kLimit).file->find(key) == std::vector<char>{'x'});
 }
 
 TEST_CASE("uses the user's cache folder if SOFTGPU_CACHE is empty") {
   const TemporaryFolder scratch;
   ::setenv("HOME", (scratch.path().string() + "/home").c_str(), 1);
   ::unsetenv("XDG_CACHE_HOME");
-  CHECK(open_code_folder("", kLimit).file);
+  CHECK(open_code_file("", kLimit).file);
   CHECK(std::filesystem::exists(scratch.path().string() + "/home/.cache/gpupool/softgpu/code-1"));
   ::setenv("XDG_CACHE_HOME", (scratch.path().string() + "/xdg").c_str(), 1);
-  CHECK(open_code_folder("", kLimit).file);
+  CHECK(open_code_file("", kLimit).file);
   CHECK(std::filesystem::exists(scratch.path().string() + "/xdg/gpupool/softgpu/code-1"));
   ::unsetenv("XDG_CACHE_HOME");
   ::unsetenv("HOME");
@@ -67,7 +67,7 @@ TEST_CASE("uses the user's cache folder if SOFTGPU_CACHE is empty") {
 TEST_CASE("rejects a folder or file that other users can access") {
   const TemporaryFolder scratch;
   const std::string folder = scratch.path().string() + "/code";
-  REQUIRE(open_code_folder(folder, kLimit).file);
+  REQUIRE(open_code_file(folder, kLimit).file);
   REQUIRE(::chmod(folder.c_str(), 0755) == 0);
   CHECK(refused(folder, "set its mode to 0700"));
   REQUIRE(::chmod(folder.c_str(), 0700) == 0);
@@ -88,13 +88,13 @@ TEST_CASE("rejects a folder or file that other users can access") {
 }
 
 TEST_CASE("accepts off and a descriptor inherited from the parent process") {
-  CHECK_FALSE(open_code_folder("off", kLimit).file);
-  CHECK(open_code_folder("off", kLimit).problem.empty());
+  CHECK_FALSE(open_code_file("off", kLimit).file);
+  CHECK(open_code_file("off", kLimit).problem.empty());
   const int nothing = ::open("/dev/null", O_RDWR | O_CLOEXEC);
-  CHECK_FALSE(open_code_folder("fd:" + std::to_string(nothing), kLimit).file);
+  CHECK_FALSE(open_code_file("fd:" + std::to_string(nothing), kLimit).file);
   const int memory = ::memfd_create("code", MFD_CLOEXEC);
   REQUIRE(::ftruncate(memory, kLimit) == 0);
-  CHECK(open_code_folder("fd:" + std::to_string(memory), kLimit).file);
+  CHECK(open_code_file("fd:" + std::to_string(memory), kLimit).file);
   CHECK(refused("fd:x", "must be the number of an open descriptor"));
   ::close(memory);
   ::close(nothing);

@@ -9,7 +9,7 @@
 
 namespace gpupool::softgpu {
 
-struct CodeFolder {
+struct OpenedCodeFile {
   std::shared_ptr<CodeFile> file;  // null: code is not kept
   std::string problem;             // what failed; empty if nothing did
 };
@@ -17,6 +17,6 @@ struct CodeFolder {
 // `where` is Config::cache; `limit` bounds the size of a file in a folder, in bytes. Makes the folder if
 // there is none. Folder and file must belong to this user and be inaccessible to others, because their
 // content is executed.
-CodeFolder open_code_folder(const std::string& where, uint64_t limit);
+OpenedCodeFile open_code_file(const std::string& where, uint64_t limit);
 
 }  // namespace gpupool::softgpu

@@ -1,4 +1,4 @@
-#include "server/softgpu/runtime/machine_code.h"
+#include "server/softgpu/runtime/cubin_stubs.h"
 
 #include <algorithm>
 #include <cctype>
@@ -52,7 +52,7 @@ bool skips_machine_code() {
   return skips;
 }
 
-std::string without_machine_code(cuda::ByteSpan cubin, uint32_t arch) {
+std::string stub_ptx_of_cubin(cuda::ByteSpan cubin, uint32_t arch) {
   std::vector<cuda::KernelLayout> kernels;
   if (cuda::kernels_of_cubin(cubin, kernels) != CUDA_SUCCESS) return {};
   std::string entries;
