@@ -17,7 +17,7 @@ using ptx::Operand;
 
 // Larger functions are left unchanged: the cost of the analysis is quadratic in the number of accesses.
 constexpr size_t kMaxAccesses = 512;
-constexpr uint64_t kMaxWork = 50'000'000;
+constexpr uint64_t kMaxAnalysisWork = 50'000'000;
 
 // Returns true if the instruction synchronises the lanes of a warp.
 bool is_warp_barrier(const Function& f, const Instruction& i) {
@@ -85,7 +85,7 @@ class Finder {
     while (more) {
       more = false;
       flow();
-      for (uint32_t b = 0; b < graph_.blocks.size() && !(more && work_ < kMaxWork); ++b) more |= add_points(b);
+      for (uint32_t b = 0; b < graph_.blocks.size() && !(more && work_ < kMaxAnalysisWork); ++b) more |= add_points(b);
     }
     return found_exchange_ ? points_ : std::vector<bool>();
   }
