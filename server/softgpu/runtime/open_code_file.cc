@@ -33,7 +33,8 @@ std::string not_examined(int error) { return "cannot be examined (fstat): " + st
 // Returns why other users could write there; empty if they cannot.
 std::string why_accessible_to_others(const struct stat& status) {
   if (status.st_uid != ::geteuid()) return "belongs to another user";
-  if ((status.st_mode & 077) != 0) return "is accessible to other users; set its mode to 0700";
+  if ((status.st_mode & 077) != 0)
+    return std::string("is accessible to other users; set its mode to ") + (S_ISDIR(status.st_mode) ? "0700" : "0600");
   return {};
 }
 

@@ -69,10 +69,10 @@ TEST_CASE("rejects a folder or file that other users can access") {
   const std::string folder = scratch.path().string() + "/code";
   REQUIRE(open_code_file(folder, kLimit).file);
   REQUIRE(::chmod(folder.c_str(), 0755) == 0);
-  CHECK(refused(folder, "set its mode to 0700"));
+  CHECK(refused(folder, folder + " is accessible to other users; set its mode to 0700"));
   REQUIRE(::chmod(folder.c_str(), 0700) == 0);
   REQUIRE(::chmod((folder + "/code-1").c_str(), 0620) == 0);
-  CHECK(refused(folder, "is accessible to other users"));
+  CHECK(refused(folder, folder + "/code-1 is accessible to other users; set its mode to 0600"));
   REQUIRE(::unlink((folder + "/code-1").c_str()) == 0);
   REQUIRE(::symlink("elsewhere", (folder + "/code-1").c_str()) == 0);
   CHECK(refused(folder, "cannot open"));
