@@ -63,7 +63,13 @@ void FunctionCodegen::isspacep(Decoded& i) {
     return inside(b_.CreateSub(frame, i64(kReach)), i64(2 * kReach));
   };
   auto in_parameters = [&] {
-    uint64_t size = f_.is_kernel ? 4096 : 0;
+    uint64_t size = 0;
+    if (f_.is_kernel) {
+      for (const ptx::Variable& parameter : f_.parameters) {
+        size = (size + parameter.alignment - 1) & ~uint64_t{parameter.alignment - 1};
+        size += parameter.size;
+      }
+    }
     return inside(block_field(offsetof(BlockContext, params), b_.getInt64Ty()), i64(size));
   };
   auto in_cluster = [&] { return b_.CreateICmpNE(cluster_rank_of(address), i32(UINT32_MAX)); };

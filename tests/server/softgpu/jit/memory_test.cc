@@ -197,6 +197,25 @@ TEST_CASE("parameters: structs, alignment and addresses of them") {
   CHECK(out[2] == 2);
 }
 
+TEST_CASE("isspacep.param recognises exactly the bytes of a kernel's parameters") {
+  Loaded loaded(kHead +
+                ".visible .entry k(.param .align 8 .b8 block[8192], .param .u64 out) { .reg .b64 %d<6>; .reg .b32 %r<4>; "
+                ".reg .pred %p<4>;\n"
+                "ld.param.u64 %d0, [out]; mov.b64 %d1, block; cvta.param.u64 %d2, %d1; add.s64 %d3, %d2, 8199; "
+                "add.s64 %d4, %d2, 8200;\n"
+                "isspacep.param %p0, %d2; isspacep.param %p1, %d3; isspacep.param %p2, %d4;\n"
+                "selp.u32 %r0, 1, 0, %p0; selp.u32 %r1, 1, 0, %p1; selp.u32 %r2, 1, 0, %p2;\n"
+                "st.global.v2.u32 [%d0], {%r0, %r1}; st.global.u32 [%d0+8], %r2; ret; }");
+  struct alignas(8) Block {
+    uint32_t words[2048];
+  };
+  auto* out = device_array(std::vector<uint32_t>{7, 7, 7});
+  CHECK(loaded.run("k", {}, Block{}, out).fault == FaultKind::none);
+  CHECK(out[0] == 1);
+  CHECK(out[1] == 1);  // the last byte, beyond 4 KiB
+  CHECK(out[2] == 0);
+}
+
 TEST_CASE("asynchronous copies complete when they return") {
   Loaded loaded(kHead.substr(0, 13) + "\n.target sm_80\n.address_size 64\n" +
                 ".shared .align 16 .b8 s[32];\n.visible .entry k(.param .u64 p, .param .u32 n) { .reg .b64 "
