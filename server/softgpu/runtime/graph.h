@@ -170,6 +170,13 @@ class Capture final : public Object {
   bool invalid = false;
   bool ended = false;
   std::map<const Stream*, std::vector<CapturedDependency>> frontier;  // dependencies of a stream's next node
+  // The lists that cuStreamGetCaptureInfo returned for a stream; valid until its next query or the end of the
+  // capture.
+  struct ReturnedDependencies {
+    std::vector<CUgraphNode> nodes;
+    std::vector<CUgraphEdgeData> edges;
+  };
+  std::map<const Stream*, ReturnedDependencies> returned_dependencies;
   std::vector<Ref<Stream>> streams;
 
   // Adds a node for the operation. If the operation cannot be cloned, invalidates the capture and returns

@@ -71,24 +71,21 @@ CUresult capture_info(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t
               : capture->invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
                                  : CU_STREAM_CAPTURE_STATUS_ACTIVE;
     if (!capture || capture->invalid) return CUDA_SUCCESS;
-    // In CUDA, the lists are valid until the next call on the stream. Here the next query of any stream by
-    // this thread overwrites them.
-    thread_local std::vector<CUgraphNode> lent;
-    thread_local std::vector<CUgraphEdgeData> lent_edges;
-    lent.clear();
-    lent_edges.clear();
+    Capture::ReturnedDependencies& returned = capture->returned_dependencies[&stream];
+    returned.nodes.clear();
+    returned.edges.clear();
     bool full = true;
     for (const CapturedDependency& before : capture->frontier[&stream]) {
-      lent.push_back(make_handle<CUgraphNode>(before.node->handle));
-      lent_edges.push_back(cuda::to_cuda(before.edge));
+      returned.nodes.push_back(make_handle<CUgraphNode>(before.node->handle));
+      returned.edges.push_back(cuda::to_cuda(before.edge));
       full &= before.edge == cuda::kFullDependency;
     }
     if (dependencies != nullptr && edges == nullptr && !full) return CUDA_ERROR_LOSSY_QUERY;
     if (id != nullptr) *id = capture->id;
     if (graph != nullptr) *graph = make_handle<CUgraph>(capture->graph->handle);
-    if (dependencies != nullptr) *dependencies = lent.data();
-    if (edges != nullptr) *edges = lent_edges.data();
-    if (count != nullptr) *count = lent.size();
+    if (dependencies != nullptr) *dependencies = returned.nodes.data();
+    if (edges != nullptr) *edges = returned.edges.data();
+    if (count != nullptr) *count = returned.nodes.size();
     return CUDA_SUCCESS;
   });
 }

@@ -71,6 +71,32 @@ TEST_CASE_METHOD(GraphFixture, "captures the work of two streams and launches it
   CHECK(cuGraphLaunch(exec, stream) == CUDA_ERROR_INVALID_VALUE);
 }
 
+TEST_CASE_METHOD(GraphFixture, "a captured stream's dependency list stays valid when another stream is queried") {
+  CUevent fork = nullptr, join = nullptr;
+  REQUIRE_OK(cuEventCreate(&fork, CU_EVENT_DISABLE_TIMING));
+  REQUIRE_OK(cuEventCreate(&join, CU_EVENT_DISABLE_TIMING));
+  REQUIRE_OK(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+  REQUIRE_OK(cuMemsetD32Async(counter, 0, 1, stream));
+  REQUIRE_OK(cuEventRecord(fork, stream));
+  REQUIRE_OK(cuStreamWaitEvent(other, fork, 0));
+  REQUIRE_OK(cuLaunchKernel(count, 1, 1, 1, 32, 1, 1, 0, other, nullptr, nullptr));
+  CUstreamCaptureStatus status;
+  const CUgraphNode *first = nullptr, *second = nullptr;
+  size_t nodes = 0;
+  REQUIRE_OK(cuStreamGetCaptureInfo_v2(stream, &status, nullptr, nullptr, &first, &nodes));
+  REQUIRE(nodes == 1);
+  const CUgraphNode fill = first[0];
+  REQUIRE_OK(cuStreamGetCaptureInfo_v2(other, &status, nullptr, nullptr, &second, &nodes));
+  REQUIRE(nodes == 1);
+  CHECK(second[0] != fill);
+  CHECK(first[0] == fill);
+  REQUIRE_OK(cuEventRecord(join, other));
+  REQUIRE_OK(cuStreamWaitEvent(stream, join, 0));
+  CUgraph graph = nullptr;
+  REQUIRE_OK(cuStreamEndCapture(stream, &graph));
+  REQUIRE_OK(cuGraphDestroy(graph));
+}
+
 TEST_CASE_METHOD(GraphFixture, "rejects invalid captures") {
   CUgraph graph = nullptr;
   CHECK(cuStreamBeginCapture_v2(nullptr, CU_STREAM_CAPTURE_MODE_GLOBAL) ==
