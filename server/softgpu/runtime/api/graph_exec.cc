@@ -40,12 +40,12 @@ CUresult update(CUgraphExec handle, CUgraph graph_handle, uint64_t* mismatch) {
   });
 }
 
-// Setting parameters keeps the cooperative attribute.
+// Setting parameters keeps the node's attributes.
 CUresult change_kernel(GraphExec::Entry& entry, const CUDA_KERNEL_NODE_PARAMS_v1& params, uint64_t handle) {
-  const bool cooperative = static_cast<const GridOp&>(*entry.prototype).request().cooperative;
   Ref<Op> op;
-  const CUresult result = make_kernel_op(&params, handle, &op);
-  if (result == CUDA_SUCCESS) entry.prototype = with_cooperation(op, cooperative);
+  CUresult result = make_kernel_op(&params, handle, &op);
+  if (result == CUDA_SUCCESS) result = copy_kernel_attributes(*entry.prototype, &op);
+  if (result == CUDA_SUCCESS) entry.prototype = op;
   return result;
 }
 

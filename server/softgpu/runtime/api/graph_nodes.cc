@@ -36,12 +36,12 @@ CUresult set_batch(GraphNode& node, const CUDA_BATCH_MEM_OP_NODE_PARAMS* batch) 
   return result;
 }
 
-// Setting parameters keeps the cooperative attribute.
+// Setting parameters keeps the node's attributes.
 CUresult set_kernel(GraphNode& node, const CUDA_KERNEL_NODE_PARAMS_v1* params, uint64_t handle) {
-  const bool cooperative = static_cast<const GridOp&>(*node.prototype).request().cooperative;
   Ref<Op> op;
-  const CUresult result = params == nullptr ? CUDA_ERROR_INVALID_VALUE : make_kernel_op(params, handle, &op);
-  if (result == CUDA_SUCCESS) node.prototype = with_cooperation(op, cooperative);
+  CUresult result = params == nullptr ? CUDA_ERROR_INVALID_VALUE : make_kernel_op(params, handle, &op);
+  if (result == CUDA_SUCCESS) result = copy_kernel_attributes(*node.prototype, &op);
+  if (result == CUDA_SUCCESS) node.prototype = op;
   return result;
 }
 
@@ -335,9 +335,6 @@ CUDA_EXPORT CUresult cuGraphKernelNodeGetAttribute(CUgraphNode handle, CUkernelN
 CUDA_EXPORT CUresult cuGraphKernelNodeCopyAttributes(CUgraphNode to, CUgraphNode from) {
   return call_on_node(from, CU_GRAPH_NODE_TYPE_KERNEL, [&](GraphNode& source) {
     const Ref<GraphNode> target = find_node(to, CU_GRAPH_NODE_TYPE_KERNEL);
-    if (!target) return CUDA_ERROR_INVALID_VALUE;
-    target->prototype =
-        with_cooperation(target->prototype, static_cast<const GridOp&>(*source.prototype).request().cooperative);
-    return CUDA_SUCCESS;
+    return target ? copy_kernel_attributes(*source.prototype, &target->prototype) : CUDA_ERROR_INVALID_VALUE;
   });
 }

@@ -1,4 +1,6 @@
 // Checks the parameters of graph nodes and makes the nodes' operations.
+#include <algorithm>
+
 #include "server/softgpu/runtime/api/copy.h"
 #include "server/softgpu/runtime/api/graph.h"
 #include "server/softgpu/runtime/api/launch.h"
@@ -58,6 +60,23 @@ Ref<Op> with_cooperation(const Ref<Op>& kernel, bool cooperative) {
   GridRequest request = grid.request();
   request.cooperative = cooperative;
   return make_ref<GridOp>(Ref<Function>::share(const_cast<Function*>(&grid.function())), std::move(request), grid.kernel());
+}
+
+CUresult copy_kernel_attributes(const Op& from, Ref<Op>* kernel) {
+  const auto& source = static_cast<const GridOp&>(from);
+  const auto& grid = static_cast<const GridOp&>(**kernel);
+  GridRequest request = grid.request();
+  request.cooperative = source.request().cooperative;
+  uint32_t cluster[3] = {0, 0, 0};  // the function's own
+  const auto own = required_cluster(source.function().kernel(), source.function().settings());
+  for (size_t d = 0; d < 3; ++d) {
+    const uint32_t size = source.request().cluster_dim[d];
+    if (size != static_cast<uint32_t>(own[d])) std::copy_n(source.request().cluster_dim, 3, cluster);
+    request.cluster_dim[d] = 0;
+  }
+  if (const CUresult result = choose_cluster(grid.function(), cluster, &request); result != CUDA_SUCCESS) return result;
+  *kernel = make_ref<GridOp>(Ref<Function>::share(const_cast<Function*>(&grid.function())), std::move(request), grid.kernel());
+  return CUDA_SUCCESS;
 }
 
 }  // namespace gpupool::softgpu::api

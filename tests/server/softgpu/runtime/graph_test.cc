@@ -148,6 +148,40 @@ TEST_CASE_METHOD(GraphFixture, "cuEventQuery is rejected during a capture in glo
   CHECK(cuStreamEndCapture(stream, &graph) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 }
 
+TEST_CASE_METHOD(GraphFixture, "a kernel node keeps its cluster size when its parameters are set and passes it on when copied") {
+  CUgraph graph = nullptr;
+  REQUIRE_OK(cuGraphCreate(&graph, 0));
+  CUDA_KERNEL_NODE_PARAMS kernel{};
+  kernel.func = count;
+  kernel.gridDimX = 4;
+  kernel.gridDimY = kernel.gridDimZ = kernel.blockDimX = kernel.blockDimY = kernel.blockDimZ = 1;
+  CUgraphNode node = nullptr, second = nullptr;
+  REQUIRE_OK(cuGraphAddKernelNode_v2(&node, graph, nullptr, 0, &kernel));
+  REQUIRE_OK(cuGraphAddKernelNode_v2(&second, graph, nullptr, 0, &kernel));
+  const auto cluster_of = [](CUgraphNode of) {
+    CUkernelNodeAttrValue value{};
+    REQUIRE_OK(cuGraphKernelNodeGetAttribute(of, CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, &value));
+    return value.clusterDim.x;
+  };
+  CUkernelNodeAttrValue pairs{};
+  pairs.clusterDim.x = 2;
+  pairs.clusterDim.y = pairs.clusterDim.z = 1;
+  REQUIRE_OK(cuGraphKernelNodeSetAttribute(node, CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, &pairs));
+  kernel.blockDimX = 32;
+  REQUIRE_OK(cuGraphKernelNodeSetParams_v2(node, &kernel));
+  CHECK(cluster_of(node) == 2);
+  kernel.gridDimX = 3;
+  CHECK(cuGraphKernelNodeSetParams_v2(node, &kernel) == CUDA_ERROR_INVALID_CLUSTER_SIZE);
+  CHECK(cluster_of(second) == 0);
+  REQUIRE_OK(cuGraphKernelNodeCopyAttributes(second, node));
+  CHECK(cluster_of(second) == 2);
+  CUgraphExec exec = nullptr;
+  REQUIRE_OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+  CHECK(cuGraphExecKernelNodeSetParams_v2(exec, node, &kernel) == CUDA_ERROR_INVALID_CLUSTER_SIZE);
+  REQUIRE_OK(cuGraphExecDestroy(exec));
+  REQUIRE_OK(cuGraphDestroy(graph));
+}
+
 TEST_CASE_METHOD(GraphFixture, "builds a graph of nodes and changes it after instantiation") {
   CUgraph graph = nullptr, child = nullptr;
   REQUIRE_OK(cuGraphCreate(&graph, 0));
