@@ -42,7 +42,7 @@ inline void* make_context(uint64_t stack_top, void (*entry)()) {
   frame[11] = reinterpret_cast<uint64_t>(entry);
   return frame;
 #else
-#error "softgpu's context switch knows x86-64 and AArch64"
+#error "softgpu's context switch supports only x86-64 and AArch64"
 #endif
 }
 

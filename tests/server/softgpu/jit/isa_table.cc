@@ -144,13 +144,13 @@ Form read_form(const std::string& text) {
     } else if (word == "refused") {
       std::getline(words, form.refused);
       form.refused = trimmed(form.refused);
-      if (form.refused.empty()) throw std::runtime_error("expected what the message says");
+      if (form.refused.empty()) throw std::runtime_error("expected a part of the error message after refused");
     } else {
       (results ? form.after : form.before).push_back(read_place(word));
     }
   }
   if (form.after.empty() && !form.compiles && !form.faults && form.refused.empty())
-    throw std::runtime_error("nothing is expected of it");
+    throw std::runtime_error("the form expects no result");
   return form;
 }
 
