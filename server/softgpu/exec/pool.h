@@ -53,7 +53,7 @@ class Worker {
   void count_finished();
   void hold_turn();
   void drop_turn();
-  void back_off();
+  void throttle_spinning();
 
   Pool& pool_;
   const unsigned number_;                       // number of its multiprocessor

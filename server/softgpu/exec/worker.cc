@@ -203,7 +203,7 @@ void Worker::advance_live_blocks() {
     idle_since_ = 0;
     return;
   }
-  back_off();
+  throttle_spinning();
 }
 
 // Returns true if the block has ended.
@@ -257,7 +257,7 @@ void Worker::drop_turn() {
 
 // Reduces the load while all live blocks spin on memory that another worker, a copy or the program will
 // write.
-void Worker::back_off() {
+void Worker::throttle_spinning() {
   ++idle_rounds_;
   if (idle_rounds_ < 16) return;
   if (idle_rounds_ < 2000) {

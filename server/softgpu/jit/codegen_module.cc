@@ -269,7 +269,8 @@ std::optional<CompileError> check_function(ModuleCodegen& codegen, uint32_t inde
   llvm::raw_string_ostream stream(problem);
   if (llvm::verifyFunction(*function, &stream)) {
     stream.flush();
-    return CompileError{CompileErrorCode::internal, "internal error: invalid code generated for function " + std::string(linked.tree->name) + ": " +
+    return CompileError{CompileErrorCode::internal, "internal error: invalid code generated for function " +
+                                                        std::string(linked.tree->name) + ": " +
                                                         problem.substr(0, problem.find('\n'))};
   }
   function->deleteBody();

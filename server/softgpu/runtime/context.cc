@@ -283,7 +283,7 @@ CUresult Context::order(Stream& stream, Op& first, const Ref<Op>& last, uint64_t
   return CUDA_SUCCESS;
 }
 
-CUresult Context::enqueue(Stream& stream, const Ref<Op>& op, Op* also) {
+CUresult Context::enqueue(Stream& stream, const Ref<Op>& op, Op* also_after) {
   if (stream.capturing()) {
     std::lock_guard guard(graph_mutex());
     if (const Ref<Capture> capture = stream.capture()) return capture->add_op(stream, op);
@@ -291,7 +291,7 @@ CUresult Context::enqueue(Stream& stream, const Ref<Op>& op, Op* also) {
   // The legacy default stream would have to wait for work that is only captured.
   if (stream.legacy() && invalidate_captures(true)) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
   op->set_context(this);
-  if (also != nullptr) op->after(*also);
+  if (also_after != nullptr) op->after(*also_after);
   const CUresult result = order(stream, *op, op, costs().on() ? costs().price(op->cost()) : 0);
   if (result == CUDA_SUCCESS) op->submit();
   return result;

@@ -85,9 +85,9 @@ class Context final : public Object {
   void drop_per_thread_stream(Stream& stream);
 
   // Submits the operation to the stream, ordered behind the stream's last one, behind those that the legacy
-  // default stream's rules require, and behind `also` if given. Blocks while the stream's hardware queue is
+  // default stream's rules require, and behind `also_after` if given. Blocks while the stream's hardware queue is
   // full. While the stream is captured, adds a node to the graph instead.
-  CUresult enqueue(Stream& stream, const Ref<Op>& op, Op* also = nullptr);
+  CUresult enqueue(Stream& stream, const Ref<Op>& op, Op* also_after = nullptr);
   // Orders a graph launch like enqueue(): `begin` follows earlier work, later work follows `end`. The caller
   // submits both. `price` in nanoseconds is charged to the calling thread.
   CUresult enqueue_graph_launch(Stream& stream, const Ref<Op>& begin, const Ref<Op>& end, uint64_t price);

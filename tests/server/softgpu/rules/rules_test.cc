@@ -31,6 +31,6 @@ TEST_CASE("docs/softgpu-rules.md is the page generated from the table") {
   std::ifstream in(RULES_PAGE);
   const std::string page((std::istreambuf_iterator<char>(in)), {});
   const bool same = page == gpupool::testing::rules_page();
-  INFO("make docs/softgpu-rules.md anew: cmake --build --preset ci --target softgpu_rules");
+  INFO("regenerate docs/softgpu-rules.md: cmake --build --preset ci --target softgpu_rules");
   CHECK(same);
 }
