@@ -1,5 +1,5 @@
 // The lease file passes a lease's servers and tokens to the programs that run under it. pool-lease
-// (client/holder/) writes it, again whenever tokens are renewed; the client library reads it when it
+// (client/lease_client/) writes it, again whenever tokens are renewed; the client library reads it when it
 // connects. Any thread.
 //
 // Format: the line "gpupool lease 1", then one line per server in the order of the devices: address, space,

@@ -1,7 +1,7 @@
 // pool-run: starts a program with gpupool's client library in place of NVIDIA's driver.
 //
 // It replaces itself by the program (exec), so exit status and signals are the program's own. pool-lease
-// (client/holder/) holds a pool's lease while the program lives.
+// (client/lease_client/) holds a pool's lease while the program lives.
 #include <unistd.h>
 
 #include <algorithm>

@@ -10,7 +10,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "client/holder/holder.h"
+#include "client/lease_client/lease_client.h"
 #include "protocol/control/pool_admin.grpc.pb.h"
 #include "tests/bench/run_program.h"
 #include "tests/scheduler/service/clients.h"
@@ -90,7 +90,7 @@ class Faults {
   std::atomic<int> lost{0}, twice{0}, errors{0};
 };
 
-// Lease clients in threads, with the implementation of pool-lease (client/holder).
+// Lease clients in threads, with the implementation of pool-lease (client/lease_client).
 class Holders {
  public:
   Holders(const Cluster& cluster, Faults& faults) : faults_(faults), address_("pool://" + cluster.addresses()) {}
@@ -124,7 +124,7 @@ class Holders {
  private:
   void take_one(std::minstd_rand& random, std::chrono::milliseconds longest) {
     static constexpr uint32_t kShares[] = {100, 300, 500, 1000};
-    auto address = holder::parse_pool_address(address_ + "?memory=8MiB");
+    auto address = lease_client::parse_pool_address(address_ + "?memory=8MiB");
     if (!address) throw std::runtime_error(address.error().message);
     const bool stays = longest == 0ms;
     address->request.set_gpus(!stays && random() % 8 == 0 ? 2 : 1);
@@ -133,7 +133,7 @@ class Holders {
 
     pool::Granted granted;
     bool has = false, over = false;
-    holder::Holder holder({std::move(*address), "", {}, 30s},
+    lease_client::LeaseClient client({std::move(*address), "", {}, 30s},
                           [&](const pool::Granted& grant) -> Result<void> {
                             const std::lock_guard lock(mutex_);
                             if (has && grant.lease() != granted.lease()) faults_.add(faults_.lost, "a holder was given another lease");
@@ -152,9 +152,9 @@ class Holders {
       if (has) changed_.wait_for(lock, time, [&] { return over || ended_; });
       for (const auto& server : granted.servers()) usage_.ended(server.node(), granted.lease());
       lock.unlock();
-      holder.stop();
+      client.stop();
     });
-    const Result<void> result = holder.run();
+    const Result<void> result = client.run();
     {
       const std::lock_guard lock(mutex_);
       over = true;

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "client/holder/address.h"
+#include "client/lease_client/address.h"
 #include "protocol/transport/rdma_options.h"
 #include "protocol/transport/transport.h"
 #include "scheduler/store/etcd/address.h"
@@ -21,7 +21,7 @@ void check(const std::string& text) {
     if (!again || again->host != endpoint->host || again->port != endpoint->port || again->scheme != endpoint->scheme) std::abort();
   }
   if (const auto list = transport::Endpoint::parse_list(text); list && list->empty()) std::abort();
-  if (const auto pool = holder::parse_pool_address(text)) {
+  if (const auto pool = lease_client::parse_pool_address(text)) {
     if (pool->schedulers.empty() || pool->request.gpus() == 0) std::abort();
   }
   if (const auto etcd = scheduler::etcd::parse_address("etcd://" + text)) {

@@ -3,7 +3,7 @@
 #include <chrono>
 #include <thread>
 
-#include "client/holder/channel.h"
+#include "client/lease_client/channel.h"
 
 namespace gpupool::admin {
 namespace {
@@ -15,7 +15,7 @@ constexpr std::chrono::milliseconds kBetweenRounds{200};
 }  // namespace
 
 pool::PoolAdmin::Stub& PoolClient::stub() {
-  if (!stub_) stub_ = pool::PoolAdmin::NewStub(holder::open_channel(settings_.address, settings_.address.schedulers[current_], settings_.tls, kMostReplyBytes));
+  if (!stub_) stub_ = pool::PoolAdmin::NewStub(lease_client::open_channel(settings_.address, settings_.address.schedulers[current_], settings_.tls, kMostReplyBytes));
   return *stub_;
 }
 
@@ -33,7 +33,7 @@ void PoolClient::attempt(const std::function<grpc::Status(pool::PoolAdmin::Stub&
     show_token(context);
     status = call(stub(), context);
     if (status.error_code() != grpc::StatusCode::UNAVAILABLE) break;
-    const auto leader = holder::leader_of(context, schedulers);
+    const auto leader = lease_client::leader_of(context, schedulers);
     // A round tries each scheduler once, and the leader that one of them named.
     if (tries % (schedulers.size() + 1) == 0) {
       if (std::chrono::steady_clock::now() >= until) break;
@@ -61,7 +61,7 @@ void PoolClient::check(const grpc::Status& status) const {
     case grpc::StatusCode::DEADLINE_EXCEEDED:
       throw Failure(kExitUnreachable, "the scheduler " + where + " does not answer");
     default:
-      throw Failure(kExitUnreachable, holder::failure_text(settings_.address.schedulers[current_], status));
+      throw Failure(kExitUnreachable, lease_client::failure_text(settings_.address.schedulers[current_], status));
   }
 }
 

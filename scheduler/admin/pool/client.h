@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "client/holder/address.h"
+#include "client/lease_client/address.h"
 #include "protocol/control/pool_admin.grpc.pb.h"
 #include "protocol/transport/transport.h"
 #include "scheduler/admin/failure.h"
@@ -17,7 +17,7 @@ namespace gpupool::admin {
 class PoolClient {
  public:
   struct Settings {
-    holder::PoolAddress address;
+    lease_client::PoolAddress address;
     std::string token;          // an operator's token; empty: none
     transport::TlsOptions tls;  // certificate files
   };

@@ -6,7 +6,7 @@
 #include <functional>
 #include <new>
 
-#include "client/holder/channel.h"
+#include "client/lease_client/channel.h"
 #include "client/settings.h"
 #include "protocol/environment.h"
 #include "scheduler/admin/completion.h"
@@ -30,10 +30,10 @@ constexpr const char* kNotes =
 
 PoolClient::Settings settings_of(const std::string& where, const std::string& token_file) {
   if (!token_file.empty() && !set_environment("GPUPOOL_TOKEN_FILE", token_file)) throw std::bad_alloc();
-  auto address = holder::parse_pool_address(where.starts_with("pool://") ? where : "pool://" + where);
+  auto address = lease_client::parse_pool_address(where.starts_with("pool://") ? where : "pool://" + where);
   if (!address) throw Failure(kExitUsage, "--scheduler: " + address.error().message);
   client::Settings environment = client::settings_from_environment();
-  if (const auto checked = holder::check_files(environment.tls); !checked) throw Failure(kExitUsage, checked.error().message);
+  if (const auto checked = lease_client::check_files(environment.tls); !checked) throw Failure(kExitUsage, checked.error().message);
   return {std::move(*address), std::move(environment.token), std::move(environment.tls)};
 }
 

@@ -1,9 +1,9 @@
-#include "client/holder/address.h"
+#include "client/lease_client/address.h"
 
 #include "tests/support/catch.h"
 
 using namespace gpupool;
-using namespace gpupool::holder;
+using namespace gpupool::lease_client;
 
 namespace {
 

@@ -1,4 +1,4 @@
-#include "client/holder/address.h"
+#include "client/lease_client/address.h"
 
 #include <charconv>
 #include <cmath>
@@ -8,7 +8,7 @@
 #include "protocol/control/priority.h"
 #include "server/tenants/units.h"
 
-namespace gpupool::holder {
+namespace gpupool::lease_client {
 namespace {
 
 constexpr std::string_view kScheme = "pool://";
@@ -193,4 +193,4 @@ Result<PoolAddress> parse_pool_address(const std::string& text) {
   return out;
 }
 
-}  // namespace gpupool::holder
+}  // namespace gpupool::lease_client

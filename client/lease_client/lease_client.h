@@ -16,13 +16,13 @@
 #include <string>
 #include <vector>
 
-#include "client/holder/address.h"
+#include "client/lease_client/address.h"
 #include "protocol/control/pool.grpc.pb.h"
 #include "protocol/transport/transport.h"
 
-namespace gpupool::holder {
+namespace gpupool::lease_client {
 
-class Holder {
+class LeaseClient {
  public:
   struct Settings {
     PoolAddress address;
@@ -38,7 +38,7 @@ class Holder {
   using Granted = std::function<Result<void>(const pool::Granted&)>;
   using Notify = std::function<void(const std::string&)>;  // one line for the user
 
-  Holder(Settings settings, Granted granted, Notify notify);
+  LeaseClient(Settings settings, Granted granted, Notify notify);
 
   // Blocks until the lease has ended or was refused, or stop() was called. The error gives the reason; no
   // error after stop().
@@ -73,4 +73,4 @@ class Holder {
   Stream* stream_ = nullptr;  // stream of the current attempt
 };
 
-}  // namespace gpupool::holder
+}  // namespace gpupool::lease_client

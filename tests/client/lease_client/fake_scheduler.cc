@@ -1,4 +1,4 @@
-#include "tests/client/holder/fake_scheduler.h"
+#include "tests/client/lease_client/fake_scheduler.h"
 
 #include <chrono>
 #include <stdexcept>

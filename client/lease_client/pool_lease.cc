@@ -18,7 +18,7 @@
 #include <string>
 #include <thread>
 
-#include "client/holder/holder.h"
+#include "client/lease_client/lease_client.h"
 #include "client/lease/file.h"
 #include "client/log.h"
 #include "client/run/version.h"
@@ -97,7 +97,7 @@ void await_end(int process, int signals) {
   }
 }
 
-int hold(holder::PoolAddress address, int process, int signals) {
+int hold(lease_client::PoolAddress address, int process, int signals) {
   LeaseFile file;
   if (const auto made = file.make(); !made) return answer("refused " + made.error().message), 1;
   const client::Settings settings = client::settings_from_environment();
@@ -110,15 +110,15 @@ int hold(holder::PoolAddress address, int process, int signals) {
     answer("granted " + file.path());
     return {};
   };
-  holder::Holder holder({.address = std::move(address), .token = settings.token, .tls = settings.tls, .renewed_token = client::token_from_environment}, granted,
+  lease_client::LeaseClient client({.address = std::move(address), .token = settings.token, .tls = settings.tls, .renewed_token = client::token_from_environment}, granted,
                         [](const std::string& line) { client::log_error("%s", line.c_str()); });
   std::thread watcher([&] {
     await_end(process, signals);
     file.remove();  // before the alarm, which leaves no time for it
     ::alarm(kReturnSeconds);
-    holder.stop();
+    client.stop();
   });
-  const Result<void> ended = holder.run();
+  const Result<void> ended = client.run();
   if (!ended && granted_once) {
     client::log_error("%s", ended.error().message.c_str());
     (void)file.write({});  // programs that start now see that the lease is over
@@ -135,7 +135,7 @@ int main(int, char** words) {
   const std::string word = words[1] ? words[1] : "--help";
   if (word == "--help" || word == "-h") return std::fputs(kHelp, stdout), words[1] ? 0 : 2;
   if (word == "--version") return std::printf("pool-lease %s\n", gpupool::run::kVersion), 0;
-  auto address = holder::parse_pool_address(word);
+  auto address = lease_client::parse_pool_address(word);
   if (!address) return answer("invalid " + printable(address.error().message)), 2;
 
   ::syscall(SYS_close_range, 3u, ~0u, 0u);  // close the program's other descriptors

@@ -1,4 +1,4 @@
-#include "client/holder/channel.h"
+#include "client/lease_client/channel.h"
 
 #include <algorithm>
 #include <fstream>
@@ -9,7 +9,7 @@
 #include "protocol/text/printable.h"
 #include "protocol/transport/loopback.h"
 
-namespace gpupool::holder {
+namespace gpupool::lease_client {
 namespace {
 
 // The scheduler rejects pings more often than every 5 s.
@@ -75,4 +75,4 @@ std::string failure_text(const Scheduler& scheduler, const grpc::Status& status)
                                    : "host and port, and that pool-scheduler is running");
 }
 
-}  // namespace gpupool::holder
+}  // namespace gpupool::lease_client

@@ -1,4 +1,4 @@
-#include "client/holder/holder.h"
+#include "client/lease_client/lease_client.h"
 
 #include <sys/random.h>
 
@@ -6,11 +6,11 @@
 #include <random>
 #include <thread>
 
-#include "client/holder/channel.h"
+#include "client/lease_client/channel.h"
 #include "protocol/text/names.h"
 #include "protocol/text/printable.h"
 
-namespace gpupool::holder {
+namespace gpupool::lease_client {
 namespace {
 
 using namespace std::chrono_literals;
@@ -57,13 +57,13 @@ milliseconds with_jitter(milliseconds time) {
 
 }  // namespace
 
-Holder::Holder(Settings settings, Granted granted, Notify notify)
+LeaseClient::LeaseClient(Settings settings, Granted granted, Notify notify)
     : settings_(std::move(settings)), granted_(std::move(granted)), notify_(std::move(notify)) {
   std::string id(16, '\0');
   if (::getrandom(id.data(), id.size(), 0) == static_cast<ssize_t>(id.size())) settings_.address.request.set_id(id);
 }
 
-Result<void> Holder::run() {
+Result<void> LeaseClient::run() {
   if (const auto checked = check_files(settings_.tls); !checked) return checked;
   const auto start = Clock::now();
   auto last_reply = start;
@@ -104,7 +104,7 @@ Result<void> Holder::run() {
   }
 }
 
-void Holder::stop() {
+void LeaseClient::stop() {
   const std::lock_guard lock(mutex_);
   if (std::exchange(stopping_, true)) return;
   stopped_.notify_all();
@@ -114,13 +114,13 @@ void Holder::stop() {
   stream_->Write(call);  // run() sees the end of the stream
 }
 
-void Holder::pause(milliseconds time) {
+void LeaseClient::pause(milliseconds time) {
   std::unique_lock lock(mutex_);
   stopped_.wait_for(lock, time, [&] { return stopping_; });
 }
 
 // Runs one stream from beginning to end.
-grpc::Status Holder::run_stream(const Scheduler& scheduler, std::optional<Error>& over) {
+grpc::Status LeaseClient::run_stream(const Scheduler& scheduler, std::optional<Error>& over) {
   const auto stub = pool::Leases::NewStub(open_channel(settings_.address, scheduler, settings_.tls));
   grpc::ClientContext context;
   if (std::string renewed = settings_.renewed_token ? settings_.renewed_token() : ""; !renewed.empty()) settings_.token = std::move(renewed);
@@ -159,7 +159,7 @@ grpc::Status Holder::run_stream(const Scheduler& scheduler, std::optional<Error>
   return status;
 }
 
-std::optional<Error> Holder::take(const pool::AcquireEvent& event) {
+std::optional<Error> LeaseClient::take(const pool::AcquireEvent& event) {
   if (event.has_queued()) {
     settings_.address.request.set_ticket(event.queued().ticket());
     report_position(event.queued());
@@ -181,7 +181,7 @@ std::optional<Error> Holder::take(const pool::AcquireEvent& event) {
   return std::nullopt;
 }
 
-void Holder::report_position(const pool::Queued& queued) {
+void LeaseClient::report_position(const pool::Queued& queued) {
   const auto& request = settings_.address.request;
   const std::string what = std::to_string(request.gpus()) + (request.gpus() == 1 ? " GPU" : " GPUs");
   const std::string text = "waiting for " + what + ": position " + std::to_string(queued.place()) + " of " +
@@ -194,4 +194,4 @@ void Holder::report_position(const pool::Queued& queued) {
   last_message_at_ = now;
 }
 
-}  // namespace gpupool::holder
+}  // namespace gpupool::lease_client

@@ -7,7 +7,7 @@
 #include <mutex>
 #include <thread>
 
-#include "tests/client/holder/fake_scheduler.h"
+#include "tests/client/lease_client/fake_scheduler.h"
 #include "tests/support/catch.h"
 #include "tests/support/hostile_text.h"
 #include "tests/support/poold_process.h"

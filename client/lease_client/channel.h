@@ -1,5 +1,5 @@
 // gRPC channels to a pool's schedulers, and the errors and redirections that schedulers return. Used by
-// Holder and pool-admin. The functions hold no state and may be called by any thread.
+// LeaseClient and pool-admin. The functions hold no state and may be called by any thread.
 #pragma once
 #include <grpcpp/grpcpp.h>
 
@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "client/holder/address.h"
+#include "client/lease_client/address.h"
 #include "protocol/transport/transport.h"
 
-namespace gpupool::holder {
+namespace gpupool::lease_client {
 
 constexpr int kMostEventBytes = 4 << 20;  // limit for messages to pool-lease
 // Uses TLS with the files in `tls`, or with the system's authorities. Without TLS only to this host, or if
@@ -33,4 +33,4 @@ std::optional<size_t> leader_of(const grpc::ClientContext& context, std::vector<
 // Explains a failed call to the user: the scheduler's message or, if no scheduler answered, what to check.
 std::string failure_text(const Scheduler& scheduler, const grpc::Status& status);
 
-}  // namespace gpupool::holder
+}  // namespace gpupool::lease_client
