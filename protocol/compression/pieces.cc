@@ -67,7 +67,7 @@ Result<wire::BulkHeader> PieceReader::next(bool copy_keys) {
   if (!got) return got.error();
   if (copy_keys && header_.flags == wire::kBulkCopyKey && header_.length == sizeof(wire::CopyKey)) return header_;
   if (header_.length == 0 || header_.length > wire::kBulkChunkBytes || (header_.flags & ~wire::kBulkCompressed) != 0) {
-    return Error{ErrorCode::malformed, "a piece of a copy has a wrong header"};
+    return Error{ErrorCode::malformed, "a piece of a bulk copy has an invalid header"};
   }
   return header_;
 }
@@ -83,7 +83,7 @@ Result<void> PieceReader::read(std::span<std::byte> piece) {
   if (!compressed()) return transport::receive_exact(connection_, piece, {});
   const auto packed = receive_packed();
   if (!packed) return packed.error();
-  if (!unpack(*packed, piece)) return Error{ErrorCode::malformed, "a compressed piece of a copy is damaged"};
+  if (!unpack(*packed, piece)) return Error{ErrorCode::malformed, "a compressed piece of a bulk copy does not decompress to its size"};
   return {};
 }
 

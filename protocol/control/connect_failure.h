@@ -5,7 +5,7 @@
 namespace gpupool::pool {
 
 // Reason if a server that does not speak gRPC listens at the address, or one that requires TLS.
-constexpr const char* kNoGrpc = "what listens there speaks no gRPC, or only with TLS";
+constexpr const char* kNoGrpc = "the server there does not speak gRPC, or requires TLS";
 
 // Returns a short reason, for example "Connection refused", or an empty string if the message is not about a
 // failed connection attempt.

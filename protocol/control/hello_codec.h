@@ -238,7 +238,7 @@ Result<Message> decode(std::string_view encoded, Read read, const char* name) {
     read(protozero::pbf_reader(encoded.data(), encoded.size()), message);
     return message;
   } catch (const std::exception& failure) {
-    return Error{ErrorCode::malformed, std::string(name) + " cannot be read: " + failure.what()};
+    return Error{ErrorCode::malformed, std::string(name) + " cannot be parsed: " + failure.what()};
   }
 }
 

@@ -20,13 +20,14 @@ Error refused(const std::string& path, const std::string& why) { return {ErrorCo
 
 Result<void> check_writers(const struct stat& about, const std::string& path) {
   if (!exposure_of(about).writable) return {};
-  return refused(path, "other users can write it; take that right away with chmod go-w, and make sure that it is still yours");
+  return refused(path, "other users can write it; run chmod go-w, and check that its content was not changed");
 }
 
 Result<void> check_secret(const struct stat& about, const std::string& path) {
   if (auto written = check_writers(about, path); !written) return written;
   if (!exposure_of(about).readable) return {};
-  return refused(path, "other users can read it; chmod 600 it, or give it to root with a group of this process's, and chmod 640 it");
+  return refused(path, "other users can read it; run chmod 600, or change its owner to root and its group to one of this process "
+                       "and run chmod 640");
 }
 
 }  // namespace

@@ -47,25 +47,26 @@ bool read_setup(std::string_view text, RdmaOptions& out) {
 }
 
 constexpr RdmaSetting kSettings[] = {
-    {"device", "GPUPOOL_RDMA_DEVICE", "the name of a device, like mlx5_0",
-     "the RDMA device, like mlx5_0 [the one with the connection's address, else the first that is up]", read_device},
-    {"port", "GPUPOOL_RDMA_PORT", "a port of a device, 1 to 255", "its port [the first that is up]",
+    {"device", "GPUPOOL_RDMA_DEVICE", "the name of a device, for example mlx5_0",
+     "the RDMA device, for example mlx5_0 [the one with the connection's address, else the first that is up]", read_device},
+    {"port", "GPUPOOL_RDMA_PORT", "a port of a device, 1 to 255", "port of the device [the first that is up]",
      [](std::string_view text, RdmaOptions& out) { return read_number(text, 1, 255, out.port); }},
     {"gid-index", "GPUPOOL_RDMA_GID_INDEX", "an index from 0 to 255",
-     "entry of its GID table [the connection's address, RoCE v2 before v1]",
+     "index in the port's GID table [the connection's address, RoCE v2 before v1]",
      [](std::string_view text, RdmaOptions& out) { return read_number(text, 0, 255, out.gid_index); }},
     {"mtu", "GPUPOOL_RDMA_MTU", "256, 512, 1024, 2048 or 4096", "bytes per packet, 256 to 4096 [the port's]", read_mtu},
     {"traffic-class", "GPUPOOL_RDMA_TRAFFIC_CLASS", "a number from 0 to 255",
-     "of its packets; RoCE: four times the DSCP [0]",
+     "traffic class of packets; for RoCE four times the DSCP [0]",
      [](std::string_view text, RdmaOptions& out) { return read_number(text, 0, 255, out.traffic_class); }},
-    {"service-level", "GPUPOOL_RDMA_SERVICE_LEVEL", "a number from 0 to 15", "of its packets, InfiniBand [0]",
+    {"service-level", "GPUPOOL_RDMA_SERVICE_LEVEL", "a number from 0 to 15", "service level of packets, InfiniBand [0]",
      [](std::string_view text, RdmaOptions& out) { return read_number(text, 0, 15, out.service_level); }},
-    {"partition-key", "GPUPOOL_RDMA_PARTITION_KEY", "a number from 0x1 to 0xffff", "like 0x8001, InfiniBand [the port's first]",
+    {"partition-key", "GPUPOOL_RDMA_PARTITION_KEY", "a number from 0x1 to 0xffff",
+     "partition key, for example 0x8001, InfiniBand [the port's first]",
      [](std::string_view text, RdmaOptions& out) { return read_number(text, 1, 0xffff, out.partition_key); }},
     {"setup", "GPUPOOL_RDMA_SETUP", "auto, manager or addresses",
-     "how queue pairs find each other: manager (librdmacm) or addresses [auto: the manager on InfiniBand]", read_setup},
+     "how queue pairs are connected: manager (librdmacm) or addresses [auto: the manager on InfiniBand]", read_setup},
     {"timeout", "GPUPOOL_RDMA_TIMEOUT", "an exponent from 1 to 22",
-     "T: a packet is sent again after 4.096 us times 2^T, six times [16: 0.27 s]",
+     "exponent T: an unacknowledged packet is resent after 4.096 us times 2^T, six times [16: 0.27 s]",
      [](std::string_view text, RdmaOptions& out) { return read_number(text, 1, 22, out.timeout_exponent); }},
 };
 
@@ -83,7 +84,7 @@ RdmaOptions rdma_options_from_environment(const std::function<void(const std::st
   for (const RdmaSetting& setting : kSettings) {
     const char* const text = std::getenv(setting.variable);
     if (!text || !*text || setting.read(text, options)) continue;
-    complain(std::string(setting.variable) + "=" + text + " is not " + setting.values + "; it is left out");
+    complain(std::string(setting.variable) + "=" + text + ": ignored, must be " + setting.values);
   }
   return options;
 }

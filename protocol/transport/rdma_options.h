@@ -14,7 +14,7 @@ namespace gpupool::transport {
 struct RdmaSetting {
   const char* name;      // "gid-index"
   const char* variable;  // "GPUPOOL_RDMA_GID_INDEX"
-  const char* values;    // allowed values, to follow "is not"
+  const char* values;    // allowed values, to follow "must be"
   const char* meaning;   // for --help, with the default in brackets
   // Returns false and leaves `out` unchanged if the value is not allowed.
   bool (*read)(std::string_view text, RdmaOptions& out);

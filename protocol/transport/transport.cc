@@ -33,7 +33,7 @@ Result<const Backend*> find_backend(const std::string& scheme) {
     if (backend.scheme == scheme) return &backend;
     known += (known.empty() ? "" : ", ") + std::string(backend.scheme);
   }
-  return Error{ErrorCode::invalid, "unknown transport '" + scheme + "'; this build has " + known};
+  return Error{ErrorCode::invalid, "unknown transport '" + scheme + "'; must be one of " + known};
 }
 
 Error bad_endpoint(const std::string& text, const std::string& why) {
@@ -63,19 +63,20 @@ bool Endpoint::has_transport(const std::string& text) {
 Result<Endpoint> Endpoint::parse(const std::string& text) {
   const size_t colon = text.find("://");
   if (colon == std::string::npos || colon == 0) return bad_endpoint(text, "the transport is missing");
-  if (!has_transport(text)) return bad_endpoint(text, "there is no transport " + text.substr(0, colon + 3));
+  if (!has_transport(text)) return bad_endpoint(text, "unknown transport " + text.substr(0, colon + 3));
   Endpoint endpoint;
   endpoint.scheme = text.substr(0, colon);
   std::string rest = text.substr(colon + 3);
   if (endpoint.scheme == "shm") {
     if (rest.size() < 2 || (rest.front() != '/' && rest.front() != '@') || !is_printable(rest)) {
-      return bad_endpoint(text, "neither the path of a socket nor @ and a name");
+      return bad_endpoint(text, "must be the path of a socket, or @ and a name");
     }
     endpoint.host = rest;
     return endpoint;
   }
   if (rest.find('?') != std::string::npos) {
-    return bad_endpoint(text, "options behind '?' belong to the address of a pool's scheduler, like pool://HOST:9800?gpus=2; a server gives all its GPUs");
+    return bad_endpoint(text, "options after '?' are only valid for pool:// addresses, for example pool://HOST:9800?gpus=2; "
+                              "a server always gives all its GPUs");
   }
   size_t host_end = 0;
   if (!rest.empty() && rest.front() == '[') {
@@ -99,7 +100,7 @@ Result<Endpoint> Endpoint::parse(const std::string& text) {
   const char* last = rest.data() + rest.size();
   const auto [end, status] = std::from_chars(first, last, endpoint.port);
   if (first == last || status != std::errc() || end != last) {
-    return bad_endpoint(text, "the port is no number from 0 to 65535");
+    return bad_endpoint(text, "the port must be a number from 0 to 65535");
   }
   return endpoint;
 }
@@ -112,7 +113,7 @@ Result<std::vector<Endpoint>> Endpoint::parse_list(const std::string& text) {
     if (!endpoint) return endpoint.error();
     const std::string name = endpoint->text();
     if (std::any_of(endpoints.begin(), endpoints.end(), [&](const Endpoint& known) { return known.text() == name; })) {
-      return Error{ErrorCode::invalid, "the server " + name + " is named twice"};
+      return Error{ErrorCode::invalid, "duplicate server " + name};
     }
     endpoints.push_back(std::move(*endpoint));
     at = comma + 1;
@@ -125,11 +126,11 @@ Result<void> Connection::upgrade(Side, Deadline) {
 }
 
 Result<void> Connection::send_descriptor(int, Deadline) {
-  return Error{ErrorCode::invalid, "the connection to " + peer() + " passes no descriptors"};
+  return Error{ErrorCode::invalid, "the connection to " + peer() + " cannot pass descriptors"};
 }
 
 Result<int> Connection::receive_descriptor(Deadline) {
-  return Error{ErrorCode::invalid, "the connection to " + peer() + " passes no descriptors"};
+  return Error{ErrorCode::invalid, "the connection to " + peer() + " cannot pass descriptors"};
 }
 
 Result<std::unique_ptr<Connection>> connect(const Endpoint& endpoint, const Options& options) {
@@ -189,13 +190,13 @@ Result<void> receive_exact(Connection& connection, std::span<std::byte> buffer, 
     const auto received = connection.receive_some(buffer);
     if (!received) {
       if (received.error().code != ErrorCode::closed || buffer.size() == wanted) return received.error();
-      return Error{ErrorCode::lost, connection.peer() + " hung up in the middle of a message"};
+      return Error{ErrorCode::lost, connection.peer() + " closed the connection in the middle of a message"};
     }
     if (*received == 0) {
       const auto ready = connection.wait(true, false, deadline);
       if (!ready) return ready.error();
       if (*ready == Connection::Ready::none && passed(deadline)) {
-        return Error{ErrorCode::lost, "no answer from " + connection.peer() + " in time"};
+        return Error{ErrorCode::lost, "timed out waiting for " + connection.peer()};
       }
     }
     buffer = buffer.subspan(*received);

@@ -145,10 +145,10 @@ TEST_CASE("pieces that break the rules end their session with the reason") {
   ends("invalid offset or length", [](Session& session, Link& link) { link.send_header(session.announce(), kSize, kPiece); });
   ends("invalid offset or length", [](Session& session, Link& link) { link.send_header(session.announce(), ~uint64_t{0} << 20, kPiece); });
   ends("invalid offset or length", [](Session& session, Link& link) { link.send_header(session.announce(), 0, kPiece - 1); });
-  ends("wrong header", [](Session& session, Link& link) { link.send_header(session.announce(), 0, kPiece + 1); });
-  ends("wrong header", [](Session& session, Link& link) { link.send_header(session.announce(), 0, 0); });
-  ends("wrong header", [](Session& session, Link& link) { link.send_header(session.announce(), 0, kPiece, 0x8000); });
-  ends("damaged", [](Session& session, Link& link) {
+  ends("invalid header", [](Session& session, Link& link) { link.send_header(session.announce(), 0, kPiece + 1); });
+  ends("invalid header", [](Session& session, Link& link) { link.send_header(session.announce(), 0, 0); });
+  ends("invalid header", [](Session& session, Link& link) { link.send_header(session.announce(), 0, kPiece, 0x8000); });
+  ends("does not decompress", [](Session& session, Link& link) {
     link.send_header(session.announce(), 0, 100, wire::kBulkCompressed);
     link.send(std::string(100, 'j'));
   });
@@ -158,7 +158,7 @@ TEST_CASE("pieces that break the rules end their session with the reason") {
   ends("invalid offset or length", [](Session& session, Link& link) {
     link.send_header(session.announce(kPiece + 10), kPiece, 10, wire::kBulkCompressed);
   });
-  ends("hung up", [](Session& session, Link& link) {
+  ends("closed the connection in the middle", [](Session& session, Link& link) {
     link.send_header(session.announce(), 0, kPiece);
     link.send("the first bytes");
     link.close();

@@ -198,8 +198,8 @@ TEST_CASE("a wrong setting is named and counts as not set") {
   CHECK(app.output.find("cuInit CUDA_SUCCESS") != std::string::npos);
   for (const char* said : {"GPUPOOL_TRANSPORT=pigeon: ignored, must be auto, tcp or rdma",
                            "GPUPOOL_BULK_CONNECTIONS=many: ignored, must be a number",
-                           "GPUPOOL_RDMA_MTU=1500 is not 256, 512, 1024, 2048 or 4096",
-                           "GPUPOOL_RDMA_SERVICE_LEVEL=16 is not a number from 0 to 15"}) {
+                           "GPUPOOL_RDMA_MTU=1500: ignored, must be 256, 512, 1024, 2048 or 4096",
+                           "GPUPOOL_RDMA_SERVICE_LEVEL=16: ignored, must be a number from 0 to 15"}) {
     CHECK(app.output.find(said) != std::string::npos);
   }
 }
@@ -218,16 +218,16 @@ TEST_CASE("what listens is no poold") {
     send_text(client, "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n");
     read_all(client);
   });
-  expect_no_device(web.url(), "no poold: check the host and the port");
+  expect_no_device(web.url(), "not poold; check the host and the port");
   FakeServer grpc([](transport::Connection& client) {
     send_text(client, std::string("\0\0\x0c\x04\0\0\0\0\0\0\x03\0\0\0\x64\0\x04\0\x3f\xff\xff", 21));  // SETTINGS
     read_all(client);
   });
-  expect_no_device(grpc.url(), "answers as a pool-scheduler does: for GPUs of a pool write pool://HOST:PORT");
+  expect_no_device(grpc.url(), "speaks HTTP/2, as pool-scheduler does; use pool://HOST:PORT");
   FakeServer mute([](transport::Connection& client) { read_all(client); });
   expect_no_device(mute.url(), "no answer to the hello", kImpatient);
   FakeServer closing([](transport::Connection&) {});
-  expect_no_device(closing.url(), "check that a poold listens there, and whether with TLS");
+  expect_no_device(closing.url(), "check that poold listens there, and whether it requires TLS");
 }
 
 TEST_CASE("a server of another protocol version") {
@@ -263,7 +263,7 @@ TEST_CASE("the answer to the hello is cut short") {
   Pool pool;
   for (const uint64_t bytes : {1, 11, 12, 13, 40, 200}) {
     Proxy proxy(pool.poold().endpoint(), bytes);
-    expect_no_device(proxy.url(), bytes < 12 ? "no answer to the hello" : "broke off");
+    expect_no_device(proxy.url(), bytes < 12 ? "no answer to the hello" : "ended during the server's hello");
   }
 }
 
@@ -281,7 +281,7 @@ TEST_CASE("the answer to the hello is nonsense") {
     send_text(client, endless);
     read_all(client);
   });
-  expect_no_device(boastful.url(), "no poold");
+  expect_no_device(boastful.url(), "not poold");
 }
 
 TEST_CASE("the worker dies at work") {

@@ -34,9 +34,9 @@ int connected_socket(const Address& address, std::chrono::milliseconds timeout) 
 std::string distrust_reason(int socket) {
   ucred listener{};
   socklen_t size = sizeof listener;
-  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &listener, &size) != 0) return "the kernel does not say which user listens there";
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &listener, &size) != 0) return "the kernel does not report the listener's user";
   if (listener.uid == 0 || listener.uid == ::geteuid()) return "";
-  return "user " + std::to_string(listener.uid) + " listens there, neither root nor this program's user";
+  return "the listener runs as user " + std::to_string(listener.uid) + ", which is neither root nor this program's user";
 }
 
 }  // namespace
@@ -53,12 +53,12 @@ Result<std::unique_ptr<Connection>> connect(const Endpoint& endpoint, const Opti
     const std::string distrusted = endpoint.host.starts_with('@') ? distrust_reason(socket) : "";
     if (distrusted.empty()) return adopt(socket, options);
     ::close(socket);
-    return failure(distrusted, "any user can take an abstract name; where poold runs as another user, have it listen at a path (shm:///PATH)");
+    return failure(distrusted, "any user can take an abstract name; let a poold that runs as another user listen on a path (shm:///PATH)");
   }
   if (error == ECONNREFUSED) return failure("connection refused", "check that poold runs there and listens on this address");
   if (error == EAGAIN) {
     return failure("no answer within " + std::to_string(options.connect_timeout.count()) + " ms",
-                   "check that poold is not stopped");
+                   "check that poold is not suspended");
   }
   return failure(std::generic_category().message(error),
                  "check the path, its permissions, and that poold runs on this host and listens there");

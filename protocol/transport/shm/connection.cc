@@ -30,7 +30,7 @@ ShmConnection::~ShmConnection() {
 }
 
 Error ShmConnection::nonsense() const {
-  return {ErrorCode::malformed, peer() + " has written nonsense into the shared memory"};
+  return {ErrorCode::malformed, peer() + " corrupted the shared memory"};
 }
 
 bool ShmConnection::peer_ended() {
@@ -148,8 +148,8 @@ Result<int> ShmConnection::receive_descriptor(Deadline deadline) {
       descriptors_.pop_front();
       return descriptor;
     }
-    if (peer_gone_) return Error{ErrorCode::lost, peer() + " is gone"};
-    if (passed(deadline)) return Error{ErrorCode::malformed, "no descriptor from " + peer() + " in time"};
+    if (peer_gone_) return Error{ErrorCode::lost, "lost the connection to " + peer()};
+    if (passed(deadline)) return Error{ErrorCode::malformed, "timed out waiting for a descriptor from " + peer()};
     pollfd polled{socket(), POLLIN, 0};
     if (::poll(&polled, 1, poll_limit(deadline)) < 0 && errno != EINTR) return failure(errno, "waiting for");
   }

@@ -68,12 +68,12 @@ Result<void> ShmConnection::offer(Deadline deadline) {
   const Descriptor memory(::memfd_create("gpupool-rings", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (memory.get() < 0 || ::ftruncate(memory.get(), kControlBytes + 2 * kRingBytes) != 0 ||
       ::fcntl(memory.get(), F_ADD_SEALS, kSeals) != 0) {
-    return system_error("cannot make shared memory");
+    return system_error("cannot create shared memory");
   }
   if (auto mapped = map(memory.get(), kRingBytes, Side::server); !mapped) return mapped;
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) {
-    return system_error("cannot make a pair of sockets");
+    return system_error("cannot create a socket pair");
   }
   rings_.room = ends[0];
   const Descriptor theirs(ends[1]);
@@ -97,11 +97,11 @@ Result<void> ShmConnection::accept_offer(Deadline deadline) {
   if (!sealed || ::fstat(rings.get(), &about) != 0 ||
       ::getsockopt(rings_.room, SOL_SOCKET, SO_TYPE, &type, &size) != 0 || type != SOCK_STREAM ||
       about.st_size < static_cast<off_t>(kControlBytes + 2 * kLeastRingBytes)) {
-    return Error{ErrorCode::malformed, "what " + peer() + " offers as shared memory is none"};
+    return Error{ErrorCode::malformed, peer() + " sent descriptors that are not sealed shared memory and a stream socket"};
   }
   const size_t ring_bytes = (static_cast<size_t>(about.st_size) - kControlBytes) / 2;
   if (!std::has_single_bit(ring_bytes) || ring_bytes > kMostRingBytes) {
-    return Error{ErrorCode::malformed, peer() + " offers shared memory of a size that cannot be"};
+    return Error{ErrorCode::malformed, peer() + " sent shared memory of an invalid size"};
   }
   return map(rings.get(), ring_bytes, Side::client);
 }
@@ -171,7 +171,8 @@ Result<void> ShmConnection::take_socket() {
       }
     }
     if (descriptors_.size() > kMostDescriptors) {
-      return Error{ErrorCode::malformed, peer() + " sends descriptors that nobody asked for"};
+      return Error{ErrorCode::malformed,
+                   peer() + " sent more than " + std::to_string(kMostDescriptors) + " descriptors without commands for them"};
     }
   }
 }

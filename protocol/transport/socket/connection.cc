@@ -48,7 +48,7 @@ SocketConnection::~SocketConnection() {
 }
 
 Error SocketConnection::failure(int error, const char* doing) const {
-  if (closed()) return {ErrorCode::closed, "connection to " + peer_ + " was closed here"};
+  if (closed()) return {ErrorCode::closed, "the connection to " + peer_ + " was closed on this side"};
   const std::string text = std::string(doing) + " " + peer_ + ": " + std::generic_category().message(error);
   if (is_loss(error)) return {ErrorCode::lost, "connection lost while " + text};
   return {ErrorCode::unavailable, "failed while " + text};
@@ -118,7 +118,7 @@ Result<Connection::Ready> SocketConnection::wait(bool for_receive, bool for_send
     if (send) return Ready::send;
     if (interrupted) return Ready::none;
     if (count == 0 && wished != 0 && peer_is_gone(dead_peer_timeout_)) {
-      return Error{ErrorCode::lost, "connection lost: no sign of life from " + peer_ + " for " +
+      return Error{ErrorCode::lost, "connection lost: " + peer_ + " did not respond for " +
                                         std::to_string(dead_peer_timeout_.count()) + " ms"};
     }
     if (last_turn && count == 0) return Ready::none;

@@ -52,7 +52,7 @@ Result<std::unique_ptr<Connection>> SocketListener::accept(Deadline deadline) {
     if (deadline) {
       const auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline - Clock::now());
       if (left.count() <= 0)
-        return Error{ErrorCode::lost, "no connection on " + endpoint_.text() + " in time"};
+        return Error{ErrorCode::lost, "timed out waiting for a connection on " + endpoint_.text()};
       limit = static_cast<int>(std::min<int64_t>(left.count(), 60'000));
     }
     pollfd polled[2] = {{socket_, POLLIN, 0}, {wake_, POLLIN, 0}};

@@ -86,7 +86,7 @@ std::unique_ptr<Connection> connect_beside(const tcp::endpoint& address, const O
 
 Result<std::unique_ptr<Connection>> resolve_and_connect(const Endpoint& endpoint, const Options& options) {
   if (endpoint.port == 0)
-    return cannot_connect(endpoint, "port 0 is no port to connect to", "give the server's port");
+    return cannot_connect(endpoint, "port 0 is not valid", "give the server's port");
   const auto deadline = Clock::now() + options.connect_timeout;
   asio::io_context context(1);
   asio::error_code status;

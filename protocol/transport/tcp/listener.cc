@@ -18,7 +18,7 @@ namespace gpupool::transport::tcp {
 namespace {
 
 Error cannot_listen(const Endpoint& endpoint, const std::string& why) {
-  return transport::cannot_listen(endpoint, why, "check that the address is this host's and the port free");
+  return transport::cannot_listen(endpoint, why, "check that the address belongs to this host and that the port is free");
 }
 
 Result<std::unique_ptr<Listener>> resolve_and_listen(const Endpoint& endpoint, const Options& options,

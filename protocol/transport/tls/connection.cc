@@ -81,7 +81,7 @@ Result<size_t> TlsConnection::receive_once(std::span<std::byte> buffer) {
   const std::lock_guard lock(mutex_);
   auto received = stream_->receive_some(buffer);
   if (received || received.error().code != ErrorCode::closed || with_worker_) return received;
-  if (!stream_->is_ended()) return Error{ErrorCode::lost, "it hung up during the hello"};
+  if (!stream_->is_ended()) return Error{ErrorCode::lost, "the server closed the connection during the hello"};
   if (auto gone_on = go_on_with_worker(); !gone_on) return gone_on.error();
   return stream_->receive_some(buffer);
 }
@@ -141,13 +141,13 @@ Result<void> TlsConnection::upgrade(Side, Deadline deadline) {
       std::byte byte{};
       const auto received = receive_once({&byte, 1});
       if (!received) return name_peer(received.error());
-      if (*received != 0) return Error{ErrorCode::malformed, peer() + " says something before it has handed over the connection"};
+      if (*received != 0) return Error{ErrorCode::malformed, peer() + " sent data before it handed the connection over to a worker"};
       const std::lock_guard lock(mutex_);
       if (with_worker_) continue;
     }
     const auto ready = wait(true, false, deadline);
     if (!ready) return ready.error();
-    if (*ready == Ready::none && passed(deadline)) return Error{ErrorCode::lost, "no answer from " + peer() + " in time"};
+    if (*ready == Ready::none && passed(deadline)) return Error{ErrorCode::lost, "timed out waiting for " + peer()};
   }
 }
 
@@ -190,7 +190,7 @@ Result<std::unique_ptr<Connection>> adopt(int descriptor, const Options& options
   if (!plain) return plain;
   Secret secret{};
   if (options.tls.secret.size() != secret.size()) {
-    return Error{ErrorCode::invalid, "a TLS connection cannot be taken over without its secret"};
+    return Error{ErrorCode::invalid, "cannot take over a TLS connection without its secret of 32 bytes"};
   }
   std::memcpy(secret.data(), options.tls.secret.data(), secret.size());
   return wrap(**plain, options, true, [&](int socket) { return Stream::by_secret(Side::server, socket, secret); });

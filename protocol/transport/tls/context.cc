@@ -12,7 +12,7 @@ namespace {
 Error wrong_file(const std::string& file, const std::string& what) {
   const Openssl& ssl = openssl();
   const char* const reason = ssl.ERR_reason_error_string(ssl.ERR_peek_error());
-  const std::string why = ::access(file.c_str(), R_OK) != 0 ? "it cannot be read" : reason ? reason : "it holds none";
+  const std::string why = ::access(file.c_str(), R_OK) != 0 ? "it cannot be read" : reason ? reason : "it contains none";
   ssl.ERR_clear_error();
   return {ErrorCode::invalid, "'" + file + "' cannot be used as " + what + " (PEM): " + why};
 }
@@ -23,7 +23,7 @@ int no_password(char*, int, int, void*) { return -1; }
 Result<std::shared_ptr<const Context>> create(const SSL_METHOD* method) {
   const Openssl& ssl = openssl();
   SSL_CTX* const context = ssl.SSL_CTX_new(method);
-  if (!context) return Error{ErrorCode::unavailable, "OpenSSL makes no context"};
+  if (!context) return Error{ErrorCode::unavailable, "OpenSSL cannot create a context"};
   auto made = std::make_shared<const Context>(context);
   ssl.SSL_CTX_ctrl(context, SSL_CTRL_SET_MIN_PROTO_VERSION, TLS1_3_VERSION, nullptr);
   ssl.SSL_CTX_ctrl(context, SSL_CTRL_MODE, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER, nullptr);
@@ -63,10 +63,10 @@ Result<std::shared_ptr<const Context>> Context::client(const TlsOptions& options
   if (options.ca.empty()) {
     (*ssl)->SSL_CTX_set_default_verify_paths(context);  // missing files trust no authority
   } else if ((*ssl)->SSL_CTX_load_verify_locations(context, options.ca.c_str(), nullptr) != 1) {
-    return wrong_file(options.ca, "authorities' certificates (GPUPOOL_TLS_CA)");
+    return wrong_file(options.ca, "CA certificates (GPUPOOL_TLS_CA)");
   }
   if (options.certificate.empty() != options.key.empty()) {
-    return Error{ErrorCode::invalid, "GPUPOOL_TLS_CERT and GPUPOOL_TLS_KEY go together: set both or none"};
+    return Error{ErrorCode::invalid, "set both GPUPOOL_TLS_CERT and GPUPOOL_TLS_KEY, or neither"};
   }
   if (!options.certificate.empty()) {
     if (auto used = use_certificate(context, options); !used) return used.error();
@@ -84,7 +84,7 @@ Result<std::shared_ptr<const Context>> Context::server(const TlsOptions& options
   if (auto used = use_certificate(context, options); !used) return used.error();
   if (!options.ca.empty()) {
     if ((*ssl)->SSL_CTX_load_verify_locations(context, options.ca.c_str(), nullptr) != 1) {
-      return wrong_file(options.ca, "the certificates of the clients' authorities");
+      return wrong_file(options.ca, "CA certificates for clients");
     }
     (*ssl)->SSL_CTX_set_client_CA_list(context, (*ssl)->SSL_load_client_CA_file(options.ca.c_str()));
     (*ssl)->SSL_CTX_set_verify(context, SSL_VERIFY_PEER, nullptr);

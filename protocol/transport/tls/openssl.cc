@@ -20,9 +20,9 @@ Result<const Openssl*> load() {
   GPUPOOL_OPENSSL(LOAD)
 #undef LOAD
   // No cleanup at exit: threads may send until the process ends.
-  if (g_openssl.OPENSSL_init_ssl(OPENSSL_INIT_NO_ATEXIT, nullptr) != 1) return Error{ErrorCode::unavailable, "OpenSSL cannot be started"};
+  if (g_openssl.OPENSSL_init_ssl(OPENSSL_INIT_NO_ATEXIT, nullptr) != 1) return Error{ErrorCode::unavailable, "cannot initialize OpenSSL"};
   g_openssl.socket_method = make_socket_method(g_openssl);
-  if (!g_openssl.socket_method) return Error{ErrorCode::unavailable, "OpenSSL cannot be started: out of memory"};
+  if (!g_openssl.socket_method) return Error{ErrorCode::unavailable, "cannot initialize OpenSSL: out of memory"};
   return &g_openssl;
 }
 

@@ -93,7 +93,7 @@ Result<std::unique_ptr<Stream>> Stream::client(std::shared_ptr<const Context> co
     named = functions.SSL_set1_host(ssl, host.c_str()) == 1 &&
             functions.SSL_ctrl(ssl, SSL_CTRL_SET_TLSEXT_HOSTNAME, TLSEXT_NAMETYPE_host_name, const_cast<char*>(host.c_str())) == 1;
   }
-  if (!named) return Error{ErrorCode::invalid, "'" + host + "' is no name that a certificate could have"};
+  if (!named) return Error{ErrorCode::invalid, "'" + host + "' is not a valid host name for a certificate check"};
   return stream;
 }
 
@@ -142,32 +142,34 @@ int find_secret(SSL* ssl, const unsigned char* name, size_t name_bytes, SSL_SESS
 // peer hung up.
 Error Stream::opening_failure(const char* reason) const {
   const Openssl& functions = openssl();
-  const std::string text = reason ? reason : "it hung up";
+  const std::string text = reason ? reason : "the peer closed the connection";
   const auto refused = [](const std::string& why) { return Error{ErrorCode::refused, why}; };
-  if (has_secret_) return refused("the connection could not be handed over: " + text);
+  if (has_secret_) return refused("TLS handshake with the worker failed: " + text);
   const long verified = functions.SSL_get_verify_result(ssl_);
   if (side_ == Side::server) {
-    if (verified != X509_V_OK) return refused(std::string("its certificate is not accepted: ") + functions.X509_verify_cert_error_string(verified));
-    return refused("no TLS connection: " + text);
+    if (verified != X509_V_OK) {
+      return refused(std::string("the client's certificate was rejected: ") + functions.X509_verify_cert_error_string(verified));
+    }
+    return refused("TLS handshake failed: " + text);
   }
-  const std::string certificate = "the server's certificate is not accepted: ";
+  const std::string certificate = "the server's certificate was rejected: ";
   switch (verified) {
     case X509_V_OK:
       break;
     case X509_V_ERR_HOSTNAME_MISMATCH:
     case X509_V_ERR_IP_ADDRESS_MISMATCH:
-      return refused(certificate + "it is for another name than '" + host_ + "'; use in GPUPOOL the name that it is for");
+      return refused(certificate + "it was not issued for '" + host_ + "'; use a name in GPUPOOL that the certificate has");
     case X509_V_ERR_CERT_HAS_EXPIRED:
     case X509_V_ERR_CERT_NOT_YET_VALID:
       return refused(certificate + functions.X509_verify_cert_error_string(verified) + "; renew it, or check this machine's clock");
     default:
       return refused(certificate + functions.X509_verify_cert_error_string(verified) +
-                     "; name the file of its authority's certificate in GPUPOOL_TLS_CA");
+                     "; set GPUPOOL_TLS_CA to the file with its CA's certificate");
   }
   if (!reason || text.find("wrong version number") != std::string::npos) {
-    return refused("no TLS connection: " + text + "; is this the port that poold listens on with tls://? (for a tcp:// port use tcp://)");
+    return refused("TLS handshake failed: " + text + "; check that poold listens on this port with tls:// (for a tcp:// port use tcp://)");
   }
-  return refused("no TLS connection: " + text);
+  return refused("TLS handshake failed: " + text);
 }
 
 // Translates the status of an SSL_ function that has moved `count` bytes.
@@ -186,7 +188,7 @@ Result<size_t> Stream::outcome(int status, size_t count) {
     case SSL_ERROR_WANT_READ:
       return size_t{0};
     case SSL_ERROR_ZERO_RETURN:
-      return Error{ErrorCode::closed, "the connection was ended"};
+      return Error{ErrorCode::closed, "the peer closed the connection"};
     default:
       break;
   }
@@ -196,12 +198,12 @@ Result<size_t> Stream::outcome(int status, size_t count) {
     return Error{ErrorCode::lost, "connection lost: " + std::generic_category().message(system_error_)};
   }
   if (!open_) return opening_failure(end_of_file || system_error_ != 0 || kind == SSL_ERROR_SYSCALL ? nullptr : reason);
-  if (end_of_file || kind == SSL_ERROR_SYSCALL) return Error{ErrorCode::closed, "the connection was ended"};
-  const std::string text = reason ? reason : "broken";
+  if (end_of_file || kind == SSL_ERROR_SYSCALL) return Error{ErrorCode::closed, "the peer closed the connection"};
+  const std::string text = reason ? reason : "protocol error";
   // With TLS 1.3 a client has completed its handshake before it learns that the server rejects its
   // certificate.
   if (side_ == Side::client && !has_secret_ && text.find("alert") != std::string::npos) {
-    return Error{ErrorCode::refused, "the server does not accept this client's certificate (" + text +
+    return Error{ErrorCode::refused, "the server rejected this client's certificate (" + text +
                                          "); check GPUPOOL_TLS_CERT and GPUPOOL_TLS_KEY"};
   }
   return Error{ErrorCode::malformed, "TLS: " + text};
@@ -217,7 +219,7 @@ Result<bool> Stream::open() {
   if (*done == 0) return false;
   if (has_secret_ && functions.SSL_session_reused(ssl_) != 1) {
     broken_ = true;
-    return Error{ErrorCode::refused, "the connection could not be handed over: the other side does not know the secret"};
+    return Error{ErrorCode::refused, "TLS handshake with the worker failed: the peer does not have the pre-shared key"};
   }
   open_ = true;
   return true;
@@ -262,7 +264,7 @@ Result<Secret> Stream::secret() const {
                                                     sizeof kSecretLabel - 1, nullptr, 0, 0) == 1) {
     return made;
   }
-  return Error{ErrorCode::unavailable, "OpenSSL gives no secret for the hand-over"};
+  return Error{ErrorCode::unavailable, "OpenSSL cannot export the secret for the worker's connection"};
 }
 
 std::string Stream::cipher() const {

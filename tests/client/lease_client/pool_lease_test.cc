@@ -185,7 +185,7 @@ TEST_CASE("names a wrong service at a scheduler's address") {
   INFO(refused.output);
   CHECK(refused.status == 125);
   CHECK(has(refused.output, "cannot reach pool-scheduler at 127.0.0.1:" + port +
-                                " (what listens there speaks no gRPC, or only with TLS): check host and port: poold addresses are tcp://HOST:PORT"));
+                                " (the server there does not speak gRPC, or requires TLS): check host and port: poold addresses are tcp://HOST:PORT"));
   CHECK_FALSE(has(refused.output, "recvmsg"));
 }
 

@@ -54,7 +54,7 @@ TEST_CASE("a file is refused with its path and the chmod that helps") {
   const std::string file = folder.write_secret("server.key", "secret");
   CHECK(check_secret(file));
   std::filesystem::permissions(file, std::filesystem::perms(0644));
-  CHECK_THAT(check_secret(file).error().message, Catch::Matchers::ContainsSubstring("refusing to use '" + file + "': other users can read it; chmod 600 it"));
+  CHECK_THAT(check_secret(file).error().message, Catch::Matchers::ContainsSubstring("refusing to use '" + file + "': other users can read it; run chmod 600"));
   CHECK(check_unaltered(file));
   std::filesystem::permissions(file, std::filesystem::perms(0622));
   CHECK_THAT(check_secret(file).error().message, Catch::Matchers::ContainsSubstring("other users can write it") && Catch::Matchers::ContainsSubstring("chmod go-w"));

@@ -52,7 +52,7 @@ TEST_CASE("a bad address is refused with its text and the right form") {
 TEST_CASE("options of a pool behind a server's address are named as the pool's") {
   const auto endpoint = Endpoint::parse("tcp://gpu-1:9700?gpus=2");
   REQUIRE_FALSE(endpoint);
-  CHECK(endpoint.error().message.find("options behind '?' belong to the address of a pool's scheduler, like pool://HOST:9800?gpus=2") != std::string::npos);
+  CHECK(endpoint.error().message.find("options after '?' are only valid for pool:// addresses, for example pool://HOST:9800?gpus=2") != std::string::npos);
 }
 
 TEST_CASE("a list of servers may mix transports, and names none twice") {

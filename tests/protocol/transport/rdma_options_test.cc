@@ -84,5 +84,5 @@ TEST_CASE("the environment sets what it names, and each mistake in it is told") 
   CHECK(options.mtu == 0);
   CHECK(options.timeout_exponent == 16);
   REQUIRE(mistakes.size() == 1);
-  CHECK(mistakes[0] == "GPUPOOL_RDMA_TIMEOUT=soon is not an exponent from 1 to 22; it is left out");
+  CHECK(mistakes[0] == "GPUPOOL_RDMA_TIMEOUT=soon: ignored, must be an exponent from 1 to 22");
 }

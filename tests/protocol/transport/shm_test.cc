@@ -370,7 +370,7 @@ TEST_CASE("an abstract name given as the server's address is refused where anoth
     const ForeignListener squatter({"shm", name, 0});
     const auto connection = connect({"shm", name, 0}, {});
     REQUIRE_FALSE(connection);
-    CHECK(connection.error().message.find("user 65534 listens there") != std::string::npos);
+    CHECK(connection.error().message.find("runs as user 65534") != std::string::npos);
     CHECK(connection.error().message.find("shm:///PATH") != std::string::npos);
   }
   const auto own = listen({"shm", name, 0}, {});

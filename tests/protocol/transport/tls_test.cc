@@ -79,7 +79,7 @@ TEST_CASE("another secret opens nothing") {
   const auto opened = open_both(*client, *server);
   REQUIRE_FALSE(opened);
   CHECK(opened.error().code == ErrorCode::refused);
-  CHECK(opened.error().message.find("handed over") != std::string::npos);
+  CHECK(opened.error().message.find("TLS handshake with the worker failed") != std::string::npos);
   CHECK_FALSE(client->is_open());
   CHECK_FALSE(client->secret());
 }
