@@ -103,10 +103,10 @@ Result<PublicKey> PublicKey::read(const std::string& path) {
   ::OPENSSL_cleanse(text->data(), text->size());
   ::ERR_clear_error();
   if (is_private) {
-    return cannot("use", path, "it is the private key, with which leases are signed and which no host but the scheduler's needs; make a file with the public key, "
-                               "`pool-scheduler --key " + path + " --print-public-key > FILE`, and name that");
+    return cannot("use", path, "it is the private key, which must stay on the scheduler's host; write the public key to a file with "
+                               "`pool-scheduler --key " + path + " --print-public-key > FILE` and use that");
   }
-  if (!key) return cannot("use", path, "it is no Ed25519 key in PEM");
+  if (!key) return cannot("use", path, "it is not an Ed25519 public key in PEM format");
   return *key;
 }
 
@@ -138,7 +138,7 @@ SigningKey::SigningKey(std::shared_ptr<const Secret> secret, const PublicKey& it
 Result<SigningKey> SigningKey::make() {
   Key key(::EVP_PKEY_Q_keygen(nullptr, nullptr, "ED25519"));
   const auto its_public = public_part(key);
-  if (!its_public) return Error{ErrorCode::unavailable, "OpenSSL cannot make an Ed25519 key"};
+  if (!its_public) return Error{ErrorCode::unavailable, "OpenSSL cannot generate an Ed25519 key"};
   return SigningKey(std::make_shared<const Secret>(std::move(key)), *its_public);
 }
 
@@ -149,14 +149,14 @@ Result<SigningKey> SigningKey::read(const std::string& path) {
   ::OPENSSL_cleanse(text->data(), text->size());
   ::ERR_clear_error();
   const auto its_public = public_part(key);
-  if (!its_public) return cannot("use", path, "it is no Ed25519 private key in PEM without a password");
+  if (!its_public) return cannot("use", path, "it is not an unencrypted Ed25519 private key in PEM format");
   return SigningKey(std::make_shared<const Secret>(std::move(key)), *its_public);
 }
 
 Result<void> SigningKey::write(const std::string& path) const {
   const Bio bio(::BIO_new(::BIO_s_secmem()));
   if (!bio || ::PEM_write_bio_PrivateKey(bio.get(), secret_->key.get(), nullptr, nullptr, 0, nullptr, nullptr) != 1) {
-    return cannot("write", path, "OpenSSL has no text for it");
+    return cannot("write", path, "OpenSSL cannot encode it as PEM");
   }
   char* data = nullptr;
   const long size = BIO_get_mem_data(bio.get(), &data);

@@ -15,8 +15,8 @@ constexpr uint32_t kMostSessions = 1'000'000;
 constexpr size_t kUuidText = 40;
 constexpr std::string_view kSignedPrefix = "gpupool lease 1\n";
 
-Error malformed(const std::string& why) { return {ErrorCode::malformed, "the lease's token " + why}; }
-Error refused(const std::string& why) { return {ErrorCode::refused, "the lease's token " + why}; }
+Error malformed(const std::string& why) { return {ErrorCode::malformed, "the lease token " + why}; }
+Error refused(const std::string& why) { return {ErrorCode::refused, "the lease token " + why}; }
 
 std::string what_is_signed(const std::string& lease) { return std::string(kSignedPrefix) + lease; }
 
@@ -31,30 +31,34 @@ bool is_gpu_uuid(std::string_view text) {
 }
 
 std::string check_shares(const Lease& lease) {
-  if (lease.shares_size() == 0) return "has no share of any GPU";
-  if (lease.shares_size() > kMostShares) return "has shares of more than " + std::to_string(kMostShares) + " GPUs of one host";
+  if (lease.shares_size() == 0) return "has no GPU";
+  if (lease.shares_size() > kMostShares) return "has more than " + std::to_string(kMostShares) + " GPUs";
   std::set<std::string_view> seen;
   for (const Share& share : lease.shares()) {
-    if (!is_gpu_uuid(share.gpu_uuid())) return "names a GPU by what is no UUID";
-    if (!seen.insert(share.gpu_uuid()).second) return "names one GPU twice";
-    if (share.compute_milli() < 1 || share.compute_milli() > kWholeGpu) return "gives compute outside of 1 to 1000 thousandths";
-    if (share.memory_bytes() > kMostBytes) return "gives more memory than a GPU can have";
+    if (!is_gpu_uuid(share.gpu_uuid())) return "has an invalid GPU UUID";
+    if (!seen.insert(share.gpu_uuid()).second) return "has the same GPU twice";
+    if (share.compute_milli() < 1 || share.compute_milli() > kWholeGpu) return "has a compute share outside 1 to 1000 thousandths";
+    if (share.memory_bytes() > kMostBytes) return "has an invalid amount of GPU memory";
   }
   return {};
 }
 
 // Returns why no node could accept the lease at any time, or an empty string.
 std::string check_contents(const Lease& lease) {
-  if (lease.id().size() != kIdBytes) return "has no id of 16 bytes";
-  if (!lease.boot().empty() && lease.boot().size() != kBootBytes) return "is for what is no poold";
-  if (!is_name(lease.tenant())) return "names a tenant by what is no name";
-  if (!is_name(lease.node())) return "names a node by what is no name";
-  if (lease.issued_ms() < 0 || lease.expires_ms() <= lease.issued_ms() || lease.expires_ms() > kLatestTime) return "has times that make no sense";
+  if (lease.id().size() != kIdBytes) return "has an invalid id (must be 16 bytes)";
+  if (!lease.boot().empty() && lease.boot().size() != kBootBytes) return "has an invalid boot id (must be 16 bytes)";
+  if (!is_name(lease.tenant())) return "has an invalid tenant name";
+  if (!is_name(lease.node())) return "has an invalid node name";
+  if (lease.issued_ms() < 0 || lease.expires_ms() <= lease.issued_ms() || lease.expires_ms() > kLatestTime) {
+    return "has invalid times of issue and expiry";
+  }
   if (lease.expires_ms() - lease.issued_ms() > kLongestLife.count()) return "is valid for more than a day";
-  if (!Mode_IsValid(lease.mode())) return "has a mode that this release does not know";
-  if (!Priority_IsValid(lease.priority())) return "has a priority that this release does not know";
-  if (lease.to_device_bytes_per_second() > kMostBytes || lease.to_host_bytes_per_second() > kMostBytes) return "has a bandwidth that no network has";
-  if (lease.sessions() > kMostSessions) return "allows more sessions than a host can have";
+  if (!Mode_IsValid(lease.mode())) return "has an unknown mode";
+  if (!Priority_IsValid(lease.priority())) return "has an unknown priority";
+  if (lease.to_device_bytes_per_second() > kMostBytes || lease.to_host_bytes_per_second() > kMostBytes) {
+    return "has an invalid bandwidth limit";
+  }
+  if (lease.sessions() > kMostSessions) return "has an invalid limit of sessions";
   return check_shares(lease);
 }
 
@@ -95,12 +99,14 @@ Result<SignedLease> parse_token(std::string_view text) {
   if (text.size() > kMostTokenBytes) return malformed("is too long");
   const auto bytes = from_base64url(text.substr(kTokenPrefix.size()));
   SignedLease lease;
-  if (!bytes || !lease.ParseFromString(*bytes) || lease.lease().empty()) return malformed("is damaged; was all of it copied?");
+  if (!bytes || !lease.ParseFromString(*bytes) || lease.lease().empty()) {
+    return malformed("is damaged; check that it was copied completely");
+  }
   return lease;
 }
 
 Result<std::string> make_token(const Lease& lease, const SigningKey& key) {
-  if (const std::string wrong = check_contents(lease); !wrong.empty()) return Error{ErrorCode::invalid, "the lease's token " + wrong};
+  if (const std::string wrong = check_contents(lease); !wrong.empty()) return Error{ErrorCode::invalid, "the lease token " + wrong};
   SignedLease out;
   out.set_lease(lease.SerializeAsString());
   out.set_signature(key.sign(what_is_signed(out.lease())));
@@ -113,15 +119,15 @@ Result<Lease> check_lease(std::string_view token, std::span<const PublicKey> key
   const auto parsed = parse_token(token);
   if (!parsed) return parsed.error();
   const auto key = std::find_if(keys.begin(), keys.end(), [&](const PublicKey& one) { return one.id() == parsed->key_id(); });
-  if (key == keys.end()) return refused("is signed with a key that this server does not know");
-  if (!key->verify(what_is_signed(parsed->lease()), parsed->signature())) return refused("is forged or was altered");
+  if (key == keys.end()) return refused("is signed with a key that is not configured on this server");
+  if (!key->verify(what_is_signed(parsed->lease()), parsed->signature())) return refused("has an invalid signature");
   Lease lease;
-  if (!lease.ParseFromString(parsed->lease())) return malformed("is signed and cannot be read");
+  if (!lease.ParseFromString(parsed->lease())) return malformed("is signed but cannot be parsed");
   if (const std::string wrong = check_contents(lease); !wrong.empty()) return refused(wrong);
-  if (lease.node() != node) return refused("is for the server '" + lease.node() + "' and not for this one");
+  if (lease.node() != node) return refused("is for the server '" + lease.node() + "', not for this one");
   const std::chrono::milliseconds issued(lease.issued_ms()), expires(lease.expires_ms());
   if (issued > now + kClockSkew) {
-    return refused("is from the future, by " + seconds(issued - now) + ": the clocks of this server and of the scheduler differ");
+    return refused("was issued " + seconds(issued - now) + " in the future: the clocks of this server and of the scheduler differ");
   }
   if (now > expires + kClockSkew) return refused("expired " + seconds(now - expires) + " ago");
   return lease;

@@ -79,20 +79,20 @@ TEST_CASE("a token is valid on its node, in its time, with a known key", "[lease
   CHECK(check(token, kNow + kMinute + kClockSkew));
   CHECK_THAT(why(token, kNow + kMinute + kClockSkew + milliseconds(1)), Catch::Matchers::ContainsSubstring("expired 30 s ago"));
   CHECK(check(token, kNow - kClockSkew));
-  CHECK_THAT(why(token, kNow - kClockSkew - milliseconds(1)), Catch::Matchers::ContainsSubstring("from the future"));
+  CHECK_THAT(why(token, kNow - kClockSkew - milliseconds(1)), Catch::Matchers::ContainsSubstring("in the future"));
   CHECK_FALSE(check(token, milliseconds(0)));
 
   const auto other = SigningKey::make();
   REQUIRE(other);
-  CHECK_THAT(why(sign_anything(a_lease(), *other)), Catch::Matchers::ContainsSubstring("does not know"));
+  CHECK_THAT(why(sign_anything(a_lease(), *other)), Catch::Matchers::ContainsSubstring("is not configured"));
   // With the name of a key that is known.
   SignedLease forged;
   forged.set_lease(a_lease().SerializeAsString());
   forged.set_signature(other->sign("gpupool lease 1\n" + forged.lease()));
   forged.set_key_id(key().public_key().id());
-  CHECK_THAT(why(encode_token(forged)), Catch::Matchers::ContainsSubstring("forged or was altered"));
+  CHECK_THAT(why(encode_token(forged)), Catch::Matchers::ContainsSubstring("invalid signature"));
   forged.set_signature(key().sign(forged.lease()));  // signed as something else than a lease
-  CHECK_THAT(why(encode_token(forged)), Catch::Matchers::ContainsSubstring("forged or was altered"));
+  CHECK_THAT(why(encode_token(forged)), Catch::Matchers::ContainsSubstring("invalid signature"));
   CHECK_FALSE(check_lease(token, {}, "gpu-1", kNow));
   const PublicKey both[] = {other->public_key(), key().public_key()};
   CHECK(check_lease(token, both, "gpu-1", kNow));
@@ -105,7 +105,7 @@ TEST_CASE("an altered token is refused", "[lease]") {
   lease.mutable_shares(0)->set_compute_milli(1000);
   SignedLease altered = *parsed;
   altered.set_lease(lease.SerializeAsString());
-  CHECK_THAT(why(encode_token(altered)), Catch::Matchers::ContainsSubstring("forged or was altered"));
+  CHECK_THAT(why(encode_token(altered)), Catch::Matchers::ContainsSubstring("invalid signature"));
   const std::string token = *make_token(a_lease(), key());
   for (size_t at = kTokenPrefix.size(); at < token.size(); ++at) {
     std::string other = token;
@@ -130,8 +130,8 @@ TEST_CASE("a lease that makes no sense is refused although it is signed", "[leas
   CHECK(why([](Lease&) {}).empty());
   CHECK(why([](Lease& lease) { lease.mutable_shares(0)->set_compute_milli(1); }).empty());
   CHECK(why([](Lease& lease) { lease.mutable_shares(0)->set_memory_bytes(0); }).empty());
-  CHECK_THAT(why([](Lease& lease) { lease.set_id("short"); }), ContainsSubstring("no id"));
-  CHECK_THAT(why([](Lease& lease) { lease.set_boot("short"); }), ContainsSubstring("no poold"));
+  CHECK_THAT(why([](Lease& lease) { lease.set_id("short"); }), ContainsSubstring("invalid id"));
+  CHECK_THAT(why([](Lease& lease) { lease.set_boot("short"); }), ContainsSubstring("invalid boot id"));
   CHECK(why([](Lease& lease) { lease.set_boot("0123456789abcdef"); }).empty());
   CHECK_THAT(why([](Lease& lease) { lease.set_tenant("a/b"); }), ContainsSubstring("tenant"));
   CHECK_THAT(why([](Lease& lease) { lease.set_tenant(""); }), ContainsSubstring("tenant"));
@@ -144,13 +144,13 @@ TEST_CASE("a lease that makes no sense is refused although it is signed", "[leas
   CHECK_THAT(why([](Lease& lease) { lease.set_priority(static_cast<Priority>(7)); }), ContainsSubstring("priority"));
   CHECK_THAT(why([](Lease& lease) { lease.set_to_host_bytes_per_second(UINT64_MAX); }), ContainsSubstring("bandwidth"));
   CHECK_THAT(why([](Lease& lease) { lease.set_sessions(UINT32_MAX); }), ContainsSubstring("sessions"));
-  CHECK_THAT(why([](Lease& lease) { lease.clear_shares(); }), ContainsSubstring("no share"));
+  CHECK_THAT(why([](Lease& lease) { lease.clear_shares(); }), ContainsSubstring("no GPU"));
   CHECK_THAT(why([](Lease& lease) { *lease.add_shares() = lease.shares(0); }), ContainsSubstring("twice"));
   CHECK_THAT(why([](Lease& lease) { lease.mutable_shares(0)->set_compute_milli(0); }), ContainsSubstring("1 to 1000"));
   CHECK_THAT(why([](Lease& lease) { lease.mutable_shares(0)->set_compute_milli(1001); }), ContainsSubstring("1 to 1000"));
   CHECK_THAT(why([](Lease& lease) { lease.mutable_shares(0)->set_memory_bytes(UINT64_MAX); }), ContainsSubstring("memory"));
-  CHECK_THAT(why([](Lease& lease) { lease.mutable_shares(0)->set_gpu_uuid("GPU-00112233-4455-6677-8899-aabbccddeefg"); }), ContainsSubstring("no UUID"));
-  CHECK_THAT(why([](Lease& lease) { lease.mutable_shares(0)->set_gpu_uuid("0"); }), ContainsSubstring("no UUID"));
+  CHECK_THAT(why([](Lease& lease) { lease.mutable_shares(0)->set_gpu_uuid("GPU-00112233-4455-6677-8899-aabbccddeefg"); }), ContainsSubstring("invalid GPU UUID"));
+  CHECK_THAT(why([](Lease& lease) { lease.mutable_shares(0)->set_gpu_uuid("0"); }), ContainsSubstring("invalid GPU UUID"));
 }
 
 TEST_CASE("a lease of as many GPUs as one may have fits, and one more does not", "[lease]") {

@@ -123,7 +123,7 @@ TEST_CASE("leases in use are reported, ended as ordered, and answered for") {
   CHECK(replayed.status == hello::Status::denied);
   CHECK(has(replayed.reason, "renewed"));
   LeaseMaker stranger;
-  CHECK(has(answer(poold, stranger.token(stranger.lease({gpu}))).reason, "does not know"));
+  CHECK(has(answer(poold, stranger.token(stranger.lease({gpu}))).reason, "is not configured"));
   lease::Lease misplaced = maker.lease({gpu});
   misplaced.set_node("gpu-2");
   CHECK(has(answer(poold, maker.token(misplaced)).reason, "'gpu-2'"));
@@ -286,7 +286,7 @@ TEST_CASE("a pool that cannot be is said at the start") {
   CHECK(has(why({"--pool-scheduler", "a:1", "--pool-token-file", files.token}), "public_keys"));
   CHECK(has(why({"--pool-scheduler", "a", "--pool-public-key", maker.public_key_file(), "--pool-token-file", files.token}), "HOST:PORT"));
   CHECK(has(why({"--pool-name", "a b", "--pool-public-key", maker.public_key_file()}), "letters, digits"));
-  CHECK(has(why({"--pool-public-key", files.token}), "no Ed25519"));
+  CHECK(has(why({"--pool-public-key", files.token}), "not an Ed25519 public key"));
   std::filesystem::permissions(files.token, std::filesystem::perms(0644));
   const std::string read_by_all = why({"--pool-scheduler", "127.0.0.1:1", "--pool-public-key", maker.public_key_file(), "--pool-token-file", files.token});
   CHECK(has(read_by_all, "refusing to use '" + files.token + "': other users can read it; chmod 600 it"));

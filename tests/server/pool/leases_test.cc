@@ -142,7 +142,7 @@ TEST_CASE("what is no lease for this node is refused", "[leases]") {
   CHECK_THAT(node.admit_token("lease:AAAA"), ContainsSubstring("damaged"));
   CHECK_THAT(node.admit(LeaseMaker("gpu-2").lease({gpu(0)})), ContainsSubstring("'gpu-2'"));
   LeaseMaker stranger;
-  CHECK_THAT(node.admit_token(stranger.token(stranger.lease({gpu(0)}))), ContainsSubstring("does not know"));
+  CHECK_THAT(node.admit_token(stranger.token(stranger.lease({gpu(0)}))), ContainsSubstring("is not configured"));
   CHECK_THAT(node.admit(node.maker.lease({gpu(4)})), ContainsSubstring("does not have"));
   lease::Lease booted = node.maker.lease({gpu(0)});
   booted.set_boot(kBoot);
