@@ -26,8 +26,8 @@ void set_reason(Card& card, const std::string& why_not) { put_text(card.why_not,
 void set_reason(Verdict& verdict, const std::string& why_not) { put_text(verdict.why_not, why_not); }
 
 Result<std::string> refusal_of(const Card& theirs) {
-  if (theirs.magic != kCardMagic) return Error{ErrorCode::malformed, "does not speak of rdma"};
-  if (theirs.version != kCardVersion) return std::string("the peer speaks another version of the rdma protocol");
+  if (theirs.magic != kCardMagic) return Error{ErrorCode::malformed, "sent an invalid rdma offer"};
+  if (theirs.version != kCardVersion) return std::string("the peer uses another version of the rdma protocol");
   return theirs.usable != 0 ? std::string() : peers_words(theirs.why_not);
 }
 

@@ -28,7 +28,7 @@ Result<size_t> RdmaConnection::send_some(std::span<const iovec> buffers) {
   if (!upgraded_.load(std::memory_order_acquire)) return TcpConnection::send_some(buffers);
   auto sent = stream_->send_some(buffers);
   if (!sent) return name_peer(sent.error());
-  if (*sent == 0 && peer_.load(std::memory_order_acquire) != Peer::there) return Error{ErrorCode::lost, peer() + " is gone"};
+  if (*sent == 0 && peer_.load(std::memory_order_acquire) != Peer::there) return Error{ErrorCode::lost, "lost the connection to " + peer()};
   return sent;
 }
 

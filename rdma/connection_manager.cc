@@ -68,8 +68,8 @@ struct Greeting {
 
 constexpr int kBacklog = 4;
 
-Error failure(const char* doing) {
-  return {ErrorCode::unavailable, std::string("the RDMA connection manager ") + doing + ": " + std::generic_category().message(errno)};
+Error failure(const char* call) {
+  return {ErrorCode::unavailable, std::string(call) + " failed: " + std::generic_category().message(errno)};
 }
 
 rdma_conn_param parameters(const QueuePair& pair, const Greeting* greeting) {
@@ -108,7 +108,7 @@ ConnectionManager::~ConnectionManager() {
 
 Result<rdma_cm_id*> ConnectionManager::make_id() {
   rdma_cm_id* id = nullptr;
-  if (calls()->create_id(channel_, &id, nullptr, RDMA_PS_TCP) != 0) return failure("has no identifier left");
+  if (calls()->create_id(channel_, &id, nullptr, RDMA_PS_TCP) != 0) return failure("rdma_create_id");
   ids_.push_back(id);
   return id;
 }
@@ -129,14 +129,14 @@ Result<rdma_cm_event*> ConnectionManager::next(Deadline deadline, int client) {
   while (true) {
     rdma_cm_event* event = nullptr;
     if (calls()->get_cm_event(channel_, &event) == 0) return event;
-    if (errno != EAGAIN && errno != EINTR) return failure("has failed");
+    if (errno != EAGAIN && errno != EINTR) return failure("rdma_get_cm_event");
     if (passed(deadline)) {
-      return Error{ErrorCode::unavailable, "the RDMA connection manager did not answer in time"};
+      return Error{ErrorCode::unavailable, "timed out waiting for the RDMA connection manager"};
     }
     pollfd polled[2] = {{channel_->fd, POLLIN, 0}, {client, POLLIN, 0}};
     ::poll(polled, 2, poll_limit(deadline));
     if (polled[0].revents == 0 && polled[1].revents != 0) {
-      return Error{ErrorCode::unavailable, "the client does without the RDMA connection manager"};
+      return Error{ErrorCode::unavailable, "the client gave up connecting through the RDMA connection manager"};
     }
   }
 }
@@ -150,7 +150,7 @@ Result<void> ConnectionManager::await(rdma_cm_id* id, int kind, Deadline deadlin
     calls()->ack_cm_event(*event);
     if (!mine) continue;
     if (came == kind && status == 0) return {};
-    return Error{ErrorCode::unavailable, std::string("the RDMA connection manager says ") +
+    return Error{ErrorCode::unavailable, std::string("the RDMA connection manager reported ") +
                                              calls()->event_str(static_cast<rdma_cm_event_type>(came)) + " (" +
                                              std::to_string(status) + ")"};
   }
@@ -172,13 +172,13 @@ Result<void> ConnectionManager::connect(const sockaddr_storage& local, sockaddr_
     if (!id) return id.error();
     if (calls()->resolve_addr(*id, reinterpret_cast<sockaddr*>(&here), reinterpret_cast<sockaddr*>(&server),
                               poll_limit(deadline)) != 0) {
-      return failure("cannot look the server up");
+      return failure("rdma_resolve_addr");
     }
     if (auto done = await(*id, RDMA_CM_EVENT_ADDR_RESOLVED, deadline); !done) return done;
     if (pairs[place].mine->domain().device().name != (*id)->verbs->device->name) {
-      return Error{ErrorCode::unavailable, "the way to the server is not by this device"};
+      return Error{ErrorCode::unavailable, "the route to the server does not use this device"};
     }
-    if (calls()->resolve_route(*id, poll_limit(deadline)) != 0) return failure("finds no route");
+    if (calls()->resolve_route(*id, poll_limit(deadline)) != 0) return failure("rdma_resolve_route");
     if (auto done = await(*id, RDMA_CM_EVENT_ROUTE_RESOLVED, deadline); !done) return done;
     if (auto done = connect_one(*id, pairs[place], place, token, options, deadline); !done) return done;
   }
@@ -189,10 +189,10 @@ Result<void> ConnectionManager::connect_one(rdma_cm_id* id, const Pair& pair, ui
                                             const RdmaOptions& options, Deadline deadline) {
   const Greeting greeting{token, place};
   rdma_conn_param wish = parameters(*pair.mine, &greeting);
-  if (calls()->connect(id, &wish) != 0) return failure("cannot connect");
+  if (calls()->connect(id, &wish) != 0) return failure("rdma_connect");
   if (auto done = await(id, RDMA_CM_EVENT_CONNECT_RESPONSE, deadline); !done) return done;
   if (auto ready = make_ready(id, pair, options); !ready) return ready;
-  if (calls()->establish(id) != 0) return failure("cannot complete the connection");
+  if (calls()->establish(id) != 0) return failure("rdma_establish");
   return {};
 }
 
@@ -221,7 +221,7 @@ Result<void> ConnectionManager::accept(std::span<const Pair> pairs, int client, 
     } else if (kind == RDMA_CM_EVENT_ESTABLISHED) {
       ++established;
     } else {
-      return Error{ErrorCode::unavailable, std::string("the RDMA connection manager says ") + calls()->event_str(kind)};
+      return Error{ErrorCode::unavailable, std::string("the RDMA connection manager reported ") + calls()->event_str(kind)};
     }
   }
   return {};
@@ -230,7 +230,7 @@ Result<void> ConnectionManager::accept(std::span<const Pair> pairs, int client, 
 Result<void> ConnectionManager::accept_one(rdma_cm_id* id, const Pair& pair, const RdmaOptions& options) {
   if (auto ready = make_ready(id, pair, options); !ready) return ready;
   rdma_conn_param wish = parameters(*pair.mine, nullptr);
-  if (calls()->accept(id, &wish) != 0) return failure("cannot accept");
+  if (calls()->accept(id, &wish) != 0) return failure("rdma_accept");
   return {};
 }
 

@@ -59,7 +59,7 @@ Result<void> DataChannel::post(const Transfer& transfer, ibv_wr_opcode opcode) {
   request.wr.rdma.rkey = transfer.remote_key;
   ibv_send_wr* bad = nullptr;
   if (ibv_post_send(pair_->get(), &request, &bad) == 0) return {};
-  return Error{ErrorCode::unavailable, "the queue pair takes no transfer"};
+  return Error{ErrorCode::unavailable, "ibv_post_send failed for a direct transfer"};
 }
 
 Result<void> DataChannel::read(const Transfer& transfer) { return post(transfer, IBV_WR_RDMA_READ); }
@@ -79,14 +79,14 @@ Result<size_t> DataChannel::completed(std::span<uint64_t> cookies) {
     int count = 1;
     if (std::exchange(has_early_, false)) done[0] = early_;
     else count = ibv_poll_cq(pair_->completions(), static_cast<int>(std::min(done.size(), cookies.size() - total)), done.data());
-    if (count < 0) return Error{ErrorCode::unavailable, "the completion queue cannot be read"};
+    if (count < 0) return Error{ErrorCode::unavailable, "ibv_poll_cq failed"};
     if (count == 0) break;
     for (int i = 0; i < count; ++i) {
       if (done[i].status != IBV_WC_SUCCESS) {
         const auto why = pair_->domain().verbs().wc_status_str(done[i].status);
         const bool forbidden = done[i].status == IBV_WC_REM_ACCESS_ERR;
         return Error{forbidden ? ErrorCode::malformed : ErrorCode::lost,
-                     forbidden ? "memory that is not registered was named for a direct transfer"
+                     forbidden ? "a direct transfer used memory that is not registered"
                                : std::string("a direct transfer failed: ") + why};
       }
       cookies[total++] = done[i].wr_id;

@@ -87,13 +87,13 @@ int examine_port(const Verbs& verbs, const RdmaOptions& options, const std::opti
   if (options.mtu != 0) {
     const auto mtu = mtu_of(options.mtu);
     if (!mtu || *mtu > port.active_mtu) {
-      why = name + " has no MTU of " + std::to_string(options.mtu);
+      why = name + " does not support an MTU of " + std::to_string(options.mtu);
       return 0;
     }
     device.mtu = *mtu;
   }
   if (!find_partition(verbs, options, port.pkey_tbl_len, device)) {
-    why = name + " is not in the partition that is asked for";
+    why = name + " does not have the requested partition key";
     return 0;
   }
   int best = 0;
@@ -124,7 +124,7 @@ Result<Device> open_device(const Verbs& verbs, const RdmaOptions& options, const
     if (list) verbs.free_device_list(list);
     return Error{ErrorCode::unavailable, "there is no RDMA device"};
   }
-  std::string why = options.device.empty() ? "no RDMA device can be used" : "there is no RDMA device '" + options.device + "'";
+  std::string why = options.device.empty() ? "no usable RDMA device" : "there is no RDMA device '" + options.device + "'";
   const auto address = gid_of(local);
   Device best;
   int best_fitness = 0;
@@ -135,7 +135,7 @@ Result<Device> open_device(const Verbs& verbs, const RdmaOptions& options, const
     device.context = verbs.open_device(list[i]);
     if (!device.context || verbs.query_device(device.context, &device.limits) != 0) {
       if (device.context) verbs.close_device(device.context);
-      why = "the RDMA device " + device.name + " cannot be opened (in a container: is /dev/infiniband there?)";
+      why = "the RDMA device " + device.name + " cannot be opened (in a container, check that /dev/infiniband exists)";
       continue;
     }
     bool taken = false;

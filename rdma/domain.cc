@@ -22,12 +22,12 @@ Result<std::shared_ptr<Domain>> Domain::open(const RdmaOptions& options, const s
   const int events = domain->events_descriptor();
   ::fcntl(events, F_SETFL, ::fcntl(events, F_GETFL) | O_NONBLOCK);
   domain->protection_ = domain->verbs_.alloc_pd(domain->device_.context);
-  if (!domain->protection_) return verb_failure("cannot make a protection domain", errno);
+  if (!domain->protection_) return verb_failure("cannot create a protection domain", errno);
   ibv_srq_init_attr wish{};
   wish.attr.max_wr = std::min<uint32_t>(kMostSharedReceives, static_cast<uint32_t>(domain->device_.limits.max_srq_wr));
   wish.attr.max_sge = 1;
   domain->receive_queue_ = domain->verbs_.create_srq(domain->protection_, &wish);
-  if (!domain->receive_queue_) return verb_failure("cannot make a shared receive queue", errno);
+  if (!domain->receive_queue_) return verb_failure("cannot create a shared receive queue", errno);
   return domain;
 }
 
@@ -75,13 +75,13 @@ Result<Registered> Domain::add(void* start, uint64_t bytes, int access, int dma_
   const bool limit = error == ENOMEM || error == EAGAIN || error == EPERM;  // EPERM: the limit is zero
   return Error{limit ? ErrorCode::limit : ErrorCode::unavailable,
                "cannot register " + std::to_string(bytes) + " bytes with " + device_.name + ": " +
-                   std::generic_category().message(error) + (limit ? " (is 'ulimit -l' large enough?)" : "")};
+                   std::generic_category().message(error) + (limit ? " (check 'ulimit -l')" : "")};
 }
 
 Result<std::unique_ptr<BufferBlock>> Domain::make_buffers(size_t count) {
   const size_t bytes = count * kBufferBytes;
   void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) return verb_failure("cannot get memory for messages", errno);
+  if (memory == MAP_FAILED) return verb_failure("cannot allocate message buffers", errno);
   ::madvise(memory, bytes, MADV_DONTFORK);
   auto registered = add(memory, bytes, IBV_ACCESS_LOCAL_WRITE);
   if (!registered) {
@@ -96,7 +96,7 @@ Result<void> Domain::join(uint32_t count) {
   const uint32_t missing = count - std::min(count, spare_);
   if (missing != 0) {
     if (buffers_.size() + missing > kMostSharedReceives) {
-      return Error{ErrorCode::limit, "the session has too many connections over rdma"};
+      return Error{ErrorCode::limit, "the session has too many rdma connections"};
     }
     auto block = make_buffers(missing);
     if (!block) return block.error();

@@ -28,11 +28,11 @@ Result<std::unique_ptr<QueuePair>> QueuePair::make(std::shared_ptr<Domain> domai
   const Device& device = domain->device();
   std::unique_ptr<QueuePair> made(new QueuePair(std::move(domain)));
   made->events_ = verbs.create_comp_channel(device.context);
-  if (!made->events_) return verb_failure("cannot make a completion channel", errno);
+  if (!made->events_) return verb_failure("cannot create a completion channel", errno);
   ::fcntl(made->events_->fd, F_SETFL, ::fcntl(made->events_->fd, F_GETFL) | O_NONBLOCK);
   const int entries = static_cast<int>(std::max(1u, size.sends + size.receives));
   made->completions_ = verbs.create_cq(device.context, entries, nullptr, made->events_, 0);
-  if (!made->completions_) return verb_failure("cannot make a completion queue", errno);
+  if (!made->completions_) return verb_failure("cannot create a completion queue", errno);
   ibv_qp_init_attr wish{};
   wish.send_cq = wish.recv_cq = made->completions_;
   wish.srq = size.receives != 0 ? made->domain_->receive_queue() : nullptr;
@@ -50,11 +50,11 @@ Result<std::unique_ptr<QueuePair>> QueuePair::make(std::shared_ptr<Domain> domai
       made->send_parts_ = std::max(1u, std::min(attempt.cap.max_send_sge, wish.cap.max_send_sge));
       break;
     }
-    if (wish.cap.max_inline_data == 0) return verb_failure("cannot make a queue pair", errno);
+    if (wish.cap.max_inline_data == 0) return verb_failure("cannot create a queue pair", errno);
   }
   made->remote_access_ = size.remote_access;
   if (::getrandom(&made->first_packet_, sizeof made->first_packet_, 0) != sizeof made->first_packet_) {
-    return verb_failure("no random numbers", errno);
+    return verb_failure("getrandom failed", errno);
   }
   made->first_packet_ &= 0xffffff;
   if (auto initialised = made->initialise(); !initialised) return initialised.error();
@@ -68,7 +68,7 @@ Result<void> QueuePair::initialise() {
   state.port_num = domain_->device().port;
   state.qp_access_flags = static_cast<unsigned>(remote_access_);
   const int mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
-  if (const int error = domain_->verbs().modify_qp(pair_, &state, mask)) return verb_failure("cannot initialise a queue pair", error);
+  if (const int error = domain_->verbs().modify_qp(pair_, &state, mask)) return verb_failure("cannot initialize a queue pair", error);
   return {};
 }
 
@@ -116,9 +116,9 @@ void QueuePair::describe_path(ibv_qp_attr& state, const Address& peer, const Rdm
 Result<void> QueuePair::connect(const Address& peer, const RdmaOptions& options, const Path& path) {
   const Device& device = domain_->device();
   if (!is_possible(peer)) {
-    return Error{ErrorCode::malformed, "the peer's queue pair has an address that cannot be"};
+    return Error{ErrorCode::malformed, "the peer sent an invalid queue pair address"};
   }
-  const Error no_path{ErrorCode::unavailable, "the RDMA connection manager knows no path"};
+  const Error no_path{ErrorCode::unavailable, "rdma_init_qp_attr failed"};
   ibv_qp_attr state{};
   int mask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
   state.qp_state = IBV_QPS_RTR;
@@ -129,7 +129,7 @@ Result<void> QueuePair::connect(const Address& peer, const RdmaOptions& options,
   if (options.traffic_class != 0) state.ah_attr.grh.traffic_class = static_cast<uint8_t>(options.traffic_class);
   const Verbs& verbs = domain_->verbs();
   int error = verbs.modify_qp(pair_, &state, mask | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
-  if (error != 0) return verb_failure("cannot make a queue pair receive", error);
+  if (error != 0) return verb_failure("cannot move a queue pair to RTR", error);
   state = {};
   mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
   state.qp_state = IBV_QPS_RTS;
@@ -140,7 +140,7 @@ Result<void> QueuePair::connect(const Address& peer, const RdmaOptions& options,
   state.rnr_retry = kReceiverNotReadyRetries;
   state.max_rd_atomic = static_cast<uint8_t>(std::clamp<int>(peer.reads, 1, std::max(1, device.limits.max_qp_init_rd_atom)));
   error = verbs.modify_qp(pair_, &state, mask | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC);
-  if (error != 0) return verb_failure("cannot make a queue pair send", error);
+  if (error != 0) return verb_failure("cannot move a queue pair to RTS", error);
   return {};
 }
 

@@ -92,7 +92,7 @@ Stream::~Stream() {
 Result<void> Stream::begin(uint32_t peer_receives) {
   const std::lock_guard lock(mutex_);
   if (peer_receives == 0 || peer_receives > kMostSharedReceives) {
-    return Error{ErrorCode::malformed, "the peer's queue has a length that cannot be"};
+    return Error{ErrorCode::malformed, "the peer sent an invalid queue length"};
   }
   credits_.emplace(receives_, peer_receives);
   return {};
@@ -113,7 +113,7 @@ Result<void> Stream::await(std::unique_lock<std::mutex>& lock, Deadline deadline
     pair_->arm();
     progress();
     if (failure_ || done() || ended_) continue;
-    if (passed(deadline)) return Error{ErrorCode::lost, "the peer does not acknowledge what it is sent"};
+    if (passed(deadline)) return Error{ErrorCode::lost, "no acknowledgement from the peer"};
     lock.unlock();
     pollfd polled{pair_->events_descriptor(), POLLIN, 0};
     ::poll(&polled, 1, poll_limit(deadline));
@@ -139,7 +139,7 @@ void Stream::post_control(Kind kind) {
   request.send_flags = IBV_SEND_SIGNALED;
   request.imm_data = htonl(static_cast<uint32_t>(kind) << kKindShift | credits_->tell());
   ibv_send_wr* bad = nullptr;
-  if (ibv_post_send(pair_->get(), &request, &bad) != 0) return fail(ErrorCode::unavailable, "the queue pair takes no message");
+  if (ibv_post_send(pair_->get(), &request, &bad) != 0) return fail(ErrorCode::unavailable, "ibv_post_send failed");
   ++posted_;
 }
 
@@ -155,7 +155,7 @@ Result<size_t> Stream::send_some(std::span<const iovec> buffers) {
   }
   if (total != 0) return total;
   if (failure_) return *failure_;
-  if (ending_) return Error{ErrorCode::closed, "the connection was closed here"};
+  if (ending_) return Error{ErrorCode::closed, "the connection was closed on this side"};
   return size_t{0};
 }
 
@@ -214,7 +214,7 @@ uint32_t Stream::post_batch(std::span<const iovec>& buffers, size_t& offset, siz
   }
   ibv_send_wr* bad = nullptr;
   if (count != 0 && ibv_post_send(pair_->get(), requests.data(), &bad) != 0) {
-    fail(ErrorCode::unavailable, "the queue pair takes no message");
+    fail(ErrorCode::unavailable, "ibv_post_send failed");
   }
   return count;
 }
@@ -222,7 +222,7 @@ uint32_t Stream::post_batch(std::span<const iovec>& buffers, size_t& offset, siz
 Result<size_t> Stream::receive_some(std::span<std::byte> buffer) {
   const std::lock_guard lock(mutex_);
   if (buffer.empty()) return size_t{0};
-  if (ending_) return Error{ErrorCode::closed, "the connection was closed here"};
+  if (ending_) return Error{ErrorCode::closed, "the connection was closed on this side"};
   if (arrived_.empty()) progress();
   size_t total = 0;
   while (!arrived_.empty() && total < buffer.size()) {
@@ -296,7 +296,7 @@ void Stream::progress() {
   ibv_wc done[16];
   for (int count = std::size(done); count == std::size(done);) {
     count = ibv_poll_cq(pair_->completions(), std::size(done), done);
-    if (count < 0) fail(ErrorCode::unavailable, "the completion queue cannot be read");
+    if (count < 0) fail(ErrorCode::unavailable, "ibv_poll_cq failed");
     for (int i = 0; i < count; ++i) handle(done[i]);
   }
   if (!failure_ && credits_ && credits_->owes() && has_room()) post_control(Kind::credits);
@@ -309,8 +309,8 @@ void Stream::handle(const ibv_wc& completion) {
   if (completion.status != IBV_WC_SUCCESS) {
     if (receive) repost(*reinterpret_cast<ReceiveBuffer*>(completion.wr_id));
     const bool unreachable = completion.status == IBV_WC_RETRY_EXC_ERR;
-    return fail(ErrorCode::lost, unreachable ? "the peer does not acknowledge what it is sent (it is gone, or the link is down)"
-                                             : std::string("the queue pair broke: ") +
+    return fail(ErrorCode::lost, unreachable ? "no acknowledgement from the peer (it is down, or the link is)"
+                                             : std::string("the queue pair failed: ") +
                                                    domain_->verbs().wc_status_str(completion.status));
   }
   if (receive) return handle_receive(completion);
@@ -333,7 +333,7 @@ void Stream::handle_receive(const ibv_wc& completion) {
     good = good && kind != Kind::data;
     ended_ |= kind == Kind::end;
   }
-  if (!good || !credits_->hear(word & kCountMask)) fail(ErrorCode::malformed, "the peer breaks the rules of rdma connections");
+  if (!good || !credits_->hear(word & kCountMask)) fail(ErrorCode::malformed, "the peer violated the rdma protocol");
 }
 
 void Stream::repost(ReceiveBuffer& buffer) {

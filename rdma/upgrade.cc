@@ -111,7 +111,7 @@ Result<void> RdmaConnection::connect_by_manager(uint16_t port, const ConnectionM
 }
 
 std::string RdmaConnection::prepare(Side side) {
-  if (options_.use == RdmaOptions::Use::never) return "rdma is switched off";
+  if (options_.use == RdmaOptions::Use::never) return "rdma is disabled";
   sockaddr_storage local{};
   socklen_t size = sizeof local;
   ::getsockname(socket(), reinterpret_cast<sockaddr*>(&local), &size);

@@ -121,13 +121,13 @@ TEST_CASE("a server without rdma is spoken to over tcp, or not at all where rdma
   Upgraded pair = upgrade(with(Use::if_possible), with(Use::never));
   REQUIRE(pair.client);
   REQUIRE(pair.server);
-  CHECK(pair.pair.client->carrier().find("tcp (no rdma: the peer: rdma is switched off)") != std::string::npos);
+  CHECK(pair.pair.client->carrier().find("tcp (no rdma: the peer: rdma is disabled)") != std::string::npos);
   CHECK(pair.pair.client->direct_memory() == nullptr);
   require_talk(pair.pair);
 
   const Upgraded refused = upgrade(with(Use::always), with(Use::never));
   REQUIRE_FALSE(refused.client);
-  CHECK(refused.client.error().message.find("switched off") != std::string::npos);
+  CHECK(refused.client.error().message.find("rdma is disabled") != std::string::npos);
 }
 
 TEST_CASE("wishes that the device cannot fulfil are told by name") {
@@ -144,7 +144,7 @@ TEST_CASE("wishes that the device cannot fulfil are told by name") {
   CHECK(why(options).find("has no GID 200") != std::string::npos);
   options = with(Use::always);
   options.partition_key = 0x1234;
-  CHECK(why(options).find("not in the partition") != std::string::npos);
+  CHECK(why(options).find("does not have the requested partition key") != std::string::npos);
 }
 
 TEST_CASE("a message for which there was no credit ends the connection") {

@@ -153,7 +153,7 @@ TEST_CASE("a client that names memory which it has not registered loses its sess
       const auto end = bad.client().await_end();
       INFO(how);
       REQUIRE(end);
-      CHECK(end->find("memory that is not registered was named") != std::string::npos);
+      CHECK(end->find("used memory that is not registered") != std::string::npos);
     }
   }
   other.expect_good_copies(good.remote_key);
