@@ -62,7 +62,7 @@ TEST_CASE("loss, reordering, duplication and corruption only slow transfers down
   transfer_directly(pair, 1 << 20);
 }
 
-TEST_CASE("a cable that carries nothing for a moment only holds transfers up") {
+TEST_CASE("a short link outage only delays transfers") {
   const Pair pair = make_pair_over_cable();
   auto cable = std::make_unique<BadCable>("loss 100%");
   std::thread mender([&] {
@@ -73,7 +73,7 @@ TEST_CASE("a cable that carries nothing for a moment only holds transfers up") {
   mender.join();
 }
 
-TEST_CASE("a cable that stays out ends sending, receiving and direct transfers with an error") {
+TEST_CASE("a permanent link failure ends sending and receiving and direct transfers with an error") {
   Options options;
   options.dead_peer_timeout = milliseconds(2000);
   options.rdma.timeout_exponent = 17;  // 3.8 s with all repetitions
@@ -113,7 +113,7 @@ TEST_CASE("a cable that stays out ends sending, receiving and direct transfers w
 }
 
 // As behind a firewall: TCP goes over lo here.
-TEST_CASE("where only the packets of rdma get lost, a connection stays with tcp or fails, and both ends know why") {
+TEST_CASE("if only rdma packets are lost a connection stays with tcp or fails and both ends report why") {
   const auto use = GENERATE(RdmaOptions::Use::if_possible, RdmaOptions::Use::always);
   Options near, far;
   near.rdma.use = far.rdma.use = use;

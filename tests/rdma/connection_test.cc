@@ -99,7 +99,7 @@ constexpr uint32_t kData = 0, kControl = 1u << 28, kNoKind = 7u << 28;
 
 }  // namespace
 
-TEST_CASE("the connection manager connects them where both sides want it") {
+TEST_CASE("the connection manager connects both sides if both allow it") {
   Upgraded pair = upgrade(with(Use::always, Setup::manager), with(Use::always, Setup::manager));
   REQUIRE(pair.client);
   REQUIRE(pair.server);
@@ -109,7 +109,7 @@ TEST_CASE("the connection manager connects them where both sides want it") {
   require_talk(pair.pair);
 }
 
-TEST_CASE("a side that says addresses gets them") {
+TEST_CASE("a side with setup addresses does not use the connection manager") {
   Upgraded pair = upgrade(with(Use::always, Setup::addresses), with(Use::always, Setup::manager));
   REQUIRE(pair.client);
   REQUIRE(pair.server);
@@ -117,7 +117,7 @@ TEST_CASE("a side that says addresses gets them") {
   require_talk(pair.pair);
 }
 
-TEST_CASE("a server without rdma is spoken to over tcp, or not at all where rdma is a must") {
+TEST_CASE("a server without rdma is used over tcp or rejected if rdma is required") {
   Upgraded pair = upgrade(with(Use::if_possible), with(Use::never));
   REQUIRE(pair.client);
   REQUIRE(pair.server);
@@ -130,7 +130,7 @@ TEST_CASE("a server without rdma is spoken to over tcp, or not at all where rdma
   CHECK(refused.client.error().message.find("rdma is disabled") != std::string::npos);
 }
 
-TEST_CASE("wishes that the device cannot fulfil are told by name") {
+TEST_CASE("options that the device does not support are reported by name") {
   const auto why = [](const RdmaOptions& options) {
     const Upgraded pair = upgrade(options, with(Use::if_possible));
     REQUIRE_FALSE(pair.client);
@@ -147,7 +147,7 @@ TEST_CASE("wishes that the device cannot fulfil are told by name") {
   CHECK(why(options).find("does not have the requested partition key") != std::string::npos);
 }
 
-TEST_CASE("a message for which there was no credit ends the connection") {
+TEST_CASE("a message without credit ends the connection") {
   Rogue rogue;
   for (uint32_t i = 0; i <= rogue.stream->receives(); ++i) rogue.send(16, kData);
   const auto end = rogue.await_failure();
@@ -156,7 +156,7 @@ TEST_CASE("a message for which there was no credit ends the connection") {
   CHECK((end.error().code == ErrorCode::malformed || end.error().code == ErrorCode::lost));
 }
 
-TEST_CASE("counts, kinds and sizes that cannot be end the connection") {
+TEST_CASE("impossible counts and kinds and sizes end the connection") {
   struct Offence {
     uint32_t bytes, word;
     ibv_wr_opcode how;
@@ -197,7 +197,7 @@ TEST_CASE("the queue pair of direct transfers gives a client no access to the se
   }
 }
 
-TEST_CASE("no memory can be written or read by a peer, whatever address and key it names") {
+TEST_CASE("a peer cannot read or write memory with any address and key") {
   Rogue rogue;
   std::vector<std::byte> secret(4096, std::byte{0x5a});
   auto registered = rogue.mine->add(secret.data(), secret.size(), IBV_ACCESS_LOCAL_WRITE);

@@ -72,7 +72,7 @@ struct Model {
 
 }  // namespace
 
-TEST_CASE("whatever the order of events, no message lacks a buffer") {
+TEST_CASE("every message finds a buffer for every order of events") {
   const uint32_t first = GENERATE(1u, 2u, 3u, 7u, 32u), second = GENERATE(1u, 2u, 5u, 64u);
   Model model(first, second);
   std::mt19937 random(first * 100 + second);
@@ -91,7 +91,7 @@ TEST_CASE("whatever the order of events, no message lacks a buffer") {
   for (int at = 0; at < 2; ++at) CHECK(model.sides[at].most_buffers > model.limits[at] / 2);
 }
 
-TEST_CASE("two messages that return credits can be on their way at once, and no more") {
+TEST_CASE("at most two messages that return credits are in flight") {
   constexpr uint32_t kLimit = 8;
   Model model(kLimit, kLimit);
   while (model.send(0)) {
@@ -106,7 +106,7 @@ TEST_CASE("two messages that return credits can be on their way at once, and no 
   CHECK_FALSE(model.return_credits(1));
 }
 
-TEST_CASE("neither side ever stands still while there is something to read") {
+TEST_CASE("neither side stalls while there is something to read") {
   const uint32_t first = GENERATE(1u, 2u, 3u, 32u), second = GENERATE(1u, 4u, 9u);
   Model model(first, second);
   constexpr uint64_t kMessages = 5'000;
@@ -137,7 +137,7 @@ TEST_CASE("neither side ever stands still while there is something to read") {
   CHECK(sent[0] == kMessages);
 }
 
-TEST_CASE("counts survive their wrap, and a peer's nonsense is refused") {
+TEST_CASE("counts survive their wrap and impossible counts are rejected") {
   Credits credits(4, 4);
   Credits peer(4, 4);
   for (uint64_t message = 0; message < uint64_t{kCountMask} * 2; message += 4) {

@@ -94,7 +94,7 @@ class Hand {
 
 }  // namespace
 
-TEST_CASE("large copies of pinned memory, straight and staged") {
+TEST_CASE("large copies of pinned memory work directly and staged") {
   for (const bool always : {false, true}) {
     Pool pool(staged(always), kAtCable);
     for (const char* scenario : {"large_asynchronous_copies", "large_boxes", "pinned_copies_of_every_shape"}) {
@@ -104,7 +104,7 @@ TEST_CASE("large copies of pinned memory, straight and staged") {
   }
 }
 
-TEST_CASE("the server takes the data of pinned memory itself") {
+TEST_CASE("the server reads pinned memory directly") {
   Pool pool(kDevice, kAtCable);
   const Finished app = run_patiently({driver_app(), "pinned_memory_comes_and_goes"},
                                      pool.through({{"GPUPOOL", url_of(pool)}, {"GPUPOOL_TRACE", "1"}}));
@@ -114,7 +114,7 @@ TEST_CASE("the server takes the data of pinned memory itself") {
   CHECK_FALSE(lines_with(app.output, "direct_from_device").empty());
 }
 
-TEST_CASE("a program that may not register more sends its pinned memory, and says so once") {
+TEST_CASE("a program at its memlock limit sends its pinned memory and reports it once") {
   Pool pool(kDevice, kAtCable);
   // Root may lock what it likes, until it has lost that right for good.
   const Finished app = run_patiently({"/usr/bin/setpriv", "--bounding-set", "-ipc_lock", "--inh-caps", "-ipc_lock", "prlimit",
@@ -126,7 +126,7 @@ TEST_CASE("a program that may not register more sends its pinned memory, and say
   CHECK(lines_with(app.output, "cannot register pinned memory for RDMA, copies use a buffer: cannot register").size() == 1);
 }
 
-TEST_CASE("copies between two servers go from one to the other over rdma") {
+TEST_CASE("copies between two servers go directly over rdma") {
   Pool first(kDevice, kAtCable), second(kDevice, kAtCable);
   const std::string both = url_of(first) + "," + url_of(second);
   passes(first, both, {"copies_between_devices"});
@@ -134,7 +134,7 @@ TEST_CASE("copies between two servers go from one to the other over rdma") {
   passes(first, both, {"large_copies_between_devices", "4"});
 }
 
-TEST_CASE("a client that names memory which it has not registered loses its session, and nobody else does") {
+TEST_CASE("a client that names unregistered memory loses only its own session") {
   Pool pool(kDevice, kAtCable);
   Hand other(pool);
   const auto good = other.add(DirectMemory::Access::remote);
@@ -160,7 +160,7 @@ TEST_CASE("a client that names memory which it has not registered loses its sess
   passes(pool, url_of(pool), {"short_life"});
 }
 
-TEST_CASE("a client reads and writes nothing of a worker's, its own or another's") {
+TEST_CASE("a client cannot read or write memory of any worker") {
   Pool pool(kDevice, kAtCable);
   Hand victim(pool);
   const auto good = victim.add(DirectMemory::Access::remote);
@@ -189,7 +189,7 @@ TEST_CASE("a client reads and writes nothing of a worker's, its own or another's
   passes(pool, url_of(pool), {"short_life"});
 }
 
-TEST_CASE("a client that goes away in the middle of copies leaves nothing behind") {
+TEST_CASE("a client that disconnects in the middle of copies leaves nothing behind") {
   Pool pool(kDevice, kAtCable);
   for (int round = 0; round < 3; ++round) {
     Hand hand(pool);

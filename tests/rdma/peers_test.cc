@@ -52,7 +52,7 @@ Upgraded upgrade_over_cable(RdmaOptions::Use use) {
 
 }  // namespace
 
-TEST_CASE("a peer that is killed is noticed by a reader, by a writer and by direct transfers") {
+TEST_CASE("a reader and a writer and direct transfers detect a killed peer") {
   enum Doing { reads, writes, moves };
   const auto doing = GENERATE(reads, writes, moves);
   INFO("doing " << doing);
@@ -109,7 +109,7 @@ TEST_CASE("a peer that is killed is noticed by a reader, by a writer and by dire
   CHECK(WIFSIGNALED(status));
 }
 
-TEST_CASE("without enough memory that may be registered, a connection fails or stays with tcp, and both ends know why") {
+TEST_CASE("below the memlock limit a connection fails or stays with tcp and both ends report why") {
   const rlim_t bytes = GENERATE(as<rlim_t>(), 0, 64 << 10, 1 << 20, 3 << 20);
   INFO("limit " << bytes);
   const LockedMemoryLimit limit(bytes);
@@ -136,7 +136,7 @@ TEST_CASE("without enough memory that may be registered, a connection fails or s
   require_talk(wished.pair);
 }
 
-TEST_CASE("memory beyond the limit is refused, and the connection goes on") {
+TEST_CASE("memory beyond the limit is rejected and the connection continues") {
   const LockedMemoryLimit limit(8 << 20);
   const Pair pair = make_pair_over_cable();
   std::vector<std::byte> memory(8 << 20);
@@ -149,7 +149,7 @@ TEST_CASE("memory beyond the limit is refused, and the connection goes on") {
   require_talk(pair);
 }
 
-TEST_CASE("connections that end, break or never came to be leave nothing in the kernel") {
+TEST_CASE("closed or broken or failed connections leave nothing in the kernel") {
   const auto before = kernel_objects();
   std::vector<std::byte> memory(1 << 20);
   for (int round = 0; round < 3; ++round) {

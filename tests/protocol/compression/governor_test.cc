@@ -53,7 +53,7 @@ struct World {
 
 }  // namespace
 
-TEST_CASE("a slow link and data that shrinks: soon everything is compressed") {
+TEST_CASE("compresses everything on a slow link if data is compressible") {
   World world;
   Governor governor(Policy::automatic);
   const double took = world.send(governor, 200);
@@ -61,7 +61,7 @@ TEST_CASE("a slow link and data that shrinks: soon everything is compressed") {
   CHECK(took < 0.5 * world.plain(200));
 }
 
-TEST_CASE("data that does not shrink is left alone, at next to no cost") {
+TEST_CASE("leaves incompressible data alone at almost no cost") {
   World world;
   world.ratio = 1.0;
   Governor governor(Policy::automatic);
@@ -70,7 +70,7 @@ TEST_CASE("data that does not shrink is left alone, at next to no cost") {
   CHECK(took < 1.005 * world.plain(2000));
 }
 
-TEST_CASE("a fast link is left alone") {
+TEST_CASE("does not compress on a fast link") {
   World world;
   world.link = 2e9;
   Governor governor(Policy::automatic);
@@ -88,7 +88,7 @@ TEST_CASE("a compressor that is no faster than the link is not used") {
   CHECK(took < 1.01 * world.plain(1000));
 }
 
-TEST_CASE("it ends with the first pieces that do not shrink, and comes back with those that do") {
+TEST_CASE("stops compressing at incompressible pieces and resumes at compressible ones") {
   World world;
   Governor governor(Policy::automatic);
   world.send(governor, 50);
@@ -101,7 +101,7 @@ TEST_CASE("it ends with the first pieces that do not shrink, and comes back with
   CHECK(governor.next() == Governor::Next::compressed);
 }
 
-TEST_CASE("it ends when the link has become fast") {
+TEST_CASE("stops compressing when the link has become fast") {
   World world;
   Governor governor(Policy::automatic);
   world.send(governor, 50);
@@ -113,7 +113,7 @@ TEST_CASE("it ends when the link has become fast") {
   CHECK(world.compressed == 0);
 }
 
-TEST_CASE("it ends when other work takes the processor") {
+TEST_CASE("stops compressing when other work takes the processor") {
   World world;
   Governor governor(Policy::automatic);
   world.send(governor, 50);
@@ -125,7 +125,7 @@ TEST_CASE("it ends when other work takes the processor") {
   CHECK(took < 1.02 * world.plain(2000));
 }
 
-TEST_CASE("off and always are what they say") {
+TEST_CASE("the policies off and always compress nothing and everything") {
   World world;
   Governor off(Policy::off);
   world.send(off, 100);

@@ -56,7 +56,7 @@ wire::BulkHeader header_of(size_t size) {
 
 }  // namespace
 
-TEST_CASE("a piece arrives as it was, compressed or not, in one part or in many") {
+TEST_CASE("a piece arrives unchanged whether compressed or not and in one part or many") {
   const size_t size = GENERATE(size_t{1}, size_t{100}, size_t{65'537}, size_t{wire::kBulkChunkBytes});
   const bool shrinks = GENERATE(true, false);
   const auto policy = GENERATE(Policy::off, Policy::always);
@@ -92,7 +92,7 @@ TEST_CASE("a piece arrives as it was, compressed or not, in one part or in many"
   sending.join();
 }
 
-TEST_CASE("what is no compressed piece is malformed and writes nothing beyond the piece") {
+TEST_CASE("malformed compressed data is rejected and nothing is written beyond the piece") {
   const Buffer data = shrinking(10'000);
   Buffer packed(10'000);
   packed.resize(pack(data, packed));
@@ -112,7 +112,7 @@ TEST_CASE("what is no compressed piece is malformed and writes nothing beyond th
   CHECK(std::all_of(raw.begin() + 10'000, raw.end(), [](std::byte byte) { return byte == std::byte{0x5a}; }));
 }
 
-TEST_CASE("a header that cannot be is malformed; the end between pieces is told apart") {
+TEST_CASE("an invalid header is malformed and an end between pieces is not") {
   Ends ends;
   wire::BulkHeader header = header_of(100);
   bool closed = false;

@@ -164,7 +164,7 @@ TEST_CASE("each side reads what the other wrote") {
   CHECK(proto.SerializeAsString() == to_proto(sample_reply()).SerializeAsString());
 }
 
-TEST_CASE("names that are no UTF-8 get through") {
+TEST_CASE("names that are not UTF-8 are passed on") {
   hello::Hello hello = sample_hello();
   hello.program = "caf\xe9";
   hello.host = "\xff\xfe";
@@ -196,7 +196,7 @@ TEST_CASE("a message cut at any byte is judged as libprotobuf judges it") {
   }
 }
 
-TEST_CASE("nothing is read behind a message that ends with the tag of a flag") {
+TEST_CASE("reads nothing beyond a message that ends with the tag of a flag") {
   const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
   auto* const pages = static_cast<char*>(::mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   REQUIRE(pages != MAP_FAILED);

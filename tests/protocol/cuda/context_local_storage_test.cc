@@ -65,7 +65,7 @@ TEST_CASE("values are kept by context and key") {
   CHECK(storage.get(context(2), pointer(1), &value));
 }
 
-TEST_CASE("a context that goes takes its values with it, and runs their destructors") {
+TEST_CASE("destroying a context drops its values and runs their destructors") {
   auto& storage = fresh();
   destroyed.clear();
   for (uintptr_t key = 1; key <= 100; ++key) {
@@ -95,7 +95,7 @@ TEST_CASE("destructors may use the storage") {
   CHECK_FALSE(reentrant->get(context(1), pointer(1), &value));
 }
 
-TEST_CASE("a long history leaves what a map would hold") {
+TEST_CASE("a long sequence of operations leaves the same contents as a map") {
   auto& storage = fresh();
   std::map<std::pair<uintptr_t, uintptr_t>, uintptr_t> model;
   std::mt19937 random(7);
@@ -127,7 +127,7 @@ TEST_CASE("a long history leaves what a map would hold") {
   }
 }
 
-TEST_CASE("readers see whole values while writers move everything") {
+TEST_CASE("readers see consistent values while writers rebuild the table") {
   auto& storage = fresh();
   constexpr uintptr_t kSteady = 10;
   for (uintptr_t key = 1; key <= kSteady; ++key)

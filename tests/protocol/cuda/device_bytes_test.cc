@@ -17,7 +17,7 @@ uint64_t of_ptx(const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("what PTX declares in device memory is counted") {
+TEST_CASE("counts device memory that PTX declares") {
   const std::string head = ".version 8.0\n.target sm_80\n.address_size 64\n";
   CHECK(of_ptx(head) == 0);
   CHECK(of_ptx(head + ".global .align 4 .b8 big[4000];") == 4000);
@@ -39,7 +39,7 @@ TEST_CASE("what PTX declares in device memory is counted") {
   CHECK(of_ptx("}}}))) .global .b8 x[3];") == 3);
 }
 
-TEST_CASE("the text of PTX functions counts as the code that becomes of it") {
+TEST_CASE("counts the text of PTX functions as size of their code") {
   const std::string head = ".version 8.0\n.target sm_80\n.address_size 64\n";
   const std::string body = "{ .local .b8 l[64]; { ld.global.u32 %r1, [%rd1]; } ret; ";
   CHECK(of_ptx(head + ".visible .entry k(.param .u64 .ptr .global .align 4 p) " + body + "}") == body.size());
@@ -48,7 +48,7 @@ TEST_CASE("the text of PTX functions counts as the code that becomes of it") {
   CHECK(of_ptx(head + ".global .u32 v[2] = {1, 2};\n.entry k() " + body + "}") == 8 + body.size());
 }
 
-TEST_CASE("code that launches kernels is known by the device runtime's functions") {
+TEST_CASE("recognises code that launches kernels by the device runtime's functions") {
   const auto use_of = [](const std::string& text) {
     cuda::ImageSpans spans;
     spans.image = std::as_bytes(std::span(text.c_str(), text.size() + 1));
@@ -61,14 +61,14 @@ TEST_CASE("code that launches kernels is known by the device runtime's functions
   CHECK(use_of(head + ".extern .func (.param .b32 r) cudaLaunchDeviceV2(.param .b64 p, .param .b64 s);").launches_kernels);
 }
 
-TEST_CASE("nothing outside a cubin is read for its size") {
+TEST_CASE("reads nothing outside a cubin for its size") {
   std::string noise(200, '\x7f');
   CHECK(cuda::device_bytes(cuda::CodeKind::elf, std::as_bytes(std::span(noise))) == 0);
   CHECK(cuda::device_bytes(cuda::CodeKind::elf, {}) == 0);
   CHECK(cuda::device_bytes(cuda::CodeKind::other, std::as_bytes(std::span(noise))) == 0);
 }
 
-TEST_CASE("a cubin's sections count, and cut or damaged ones do no harm") {
+TEST_CASE("counts a cubin's sections and survives truncated or damaged ones") {
   if (!images::have_compiled()) return gpupool::testing::report_skip("built without nvcc, so there are no compiled images");
   const images::Buffer cubin = images::compiled("kernels.cubin");
   const uint64_t whole = cuda::device_bytes(cuda::CodeKind::elf, cubin);
@@ -85,7 +85,7 @@ TEST_CASE("a cubin's sections count, and cut or damaged ones do no harm") {
   CHECK(cuda::device_bytes(image, 1, 0) == 0);
 }
 
-TEST_CASE("what softgpu links counts its texts' variables, and is read whatever is cut off") {
+TEST_CASE("counts variables of code linked by softgpu and survives truncation") {
   const std::vector<std::string> texts{".version 7.0\n.target sm_70\n.global .u32 a[10];\n", ".version 7.0\n.target sm_70\n.const .u64 b;\n"};
   const std::string cubin = cuda::make_linked_cubin(texts, 86);
   const auto bytes = std::as_bytes(std::span(cubin));

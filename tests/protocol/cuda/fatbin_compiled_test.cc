@@ -84,7 +84,7 @@ bool read_all(cuda::ByteSpan bytes) {
 
 }  // namespace
 
-TEST_CASE("nvcc's images give their entries") {
+TEST_CASE("reads the entries of nvcc's images") {
   if (!have_compiled()) return gpupool::testing::report_skip("built without nvcc, so there are no compiled images");
   for (const auto& [name, expected] : kExpected) {
     Buffer bytes = compiled(name);
@@ -119,7 +119,7 @@ TEST_CASE("nvcc's images give their entries") {
   }
 }
 
-TEST_CASE("nvcc's flags and options arrive") {
+TEST_CASE("reads nvcc's flags and options") {
   if (!have_compiled()) return gpupool::testing::report_skip("built without nvcc, so there are no compiled images");
   const auto ptx_of = [](const std::string& name, const Buffer& bytes) {
     std::vector<cuda::ImageEntry> entries;
@@ -148,7 +148,7 @@ TEST_CASE("nvcc's flags and options arrive") {
     CHECK(ptx_of("zstd", zstd).packing == Packing::zstd);
 }
 
-TEST_CASE("an image cut at any byte is refused, and nothing past the cut is read") {
+TEST_CASE("rejects an image truncated at any byte and reads nothing beyond it") {
   std::vector<Buffer> whole;
   for (const char* name : {"default.fatbin", "lz4.fatbin", "zstd.fatbin", "kernels.cubin"}) {
     if (Buffer bytes = compiled(name); !bytes.empty()) whole.push_back(std::move(bytes));
@@ -165,7 +165,7 @@ TEST_CASE("an image cut at any byte is refused, and nothing past the cut is read
   }
 }
 
-TEST_CASE("a bundle cut at any byte is refused") {
+TEST_CASE("rejects a bundle truncated at any byte") {
   const Buffer one = container({{format::kKindPtx, 75, 0x11, ".version 7.0\n", ""}});
   cuda::Bytes wire;
   REQUIRE(cuda::bundle({one, {one, one}}, wire) == CUDA_SUCCESS);
@@ -180,7 +180,7 @@ TEST_CASE("a bundle cut at any byte is refused") {
   CHECK(bundle.parse(wire.view()) == CUDA_ERROR_INVALID_IMAGE);
 }
 
-TEST_CASE("a changed byte anywhere is read without harm") {
+TEST_CASE("survives a changed byte anywhere in an image") {
   std::mt19937 random(1);
   std::vector<Buffer> whole;
   for (const char* name : {"default.fatbin", "zstd.fatbin", "kernels.cubin", "large.cubin", "kernels.ptx"}) {

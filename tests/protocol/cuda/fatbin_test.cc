@@ -43,7 +43,7 @@ std::string choice(const std::vector<cuda::ImageEntry>& entries, int major, int 
 
 }  // namespace
 
-TEST_CASE("a container gives its entries, packed in any way") {
+TEST_CASE("reads a container's entries with every compression") {
   const std::string large = kPtx + std::string(100000, '\n');
   const Buffer bytes =
       container({{format::kKindPtx, 75, 0x11, kPtx, ""},
@@ -82,7 +82,7 @@ std::string kept(const Buffer& image, const std::vector<cuda::CodeTarget>& targe
 
 }  // namespace
 
-TEST_CASE("only entries that a device can run are worth sending") {
+TEST_CASE("sends only entries that a device can run") {
   const auto elf = [](uint32_t arch, uint64_t flags = 0) { return Part{format::kKindElf, arch, 0x11 | flags, "x", ""}; };
   const auto ptx = [](uint32_t arch, uint64_t flags = 0) { return Part{format::kKindPtx, arch, 0x11 | flags, kPtx, "-O1"}; };
   const Buffer image = container({elf(75), elf(80), elf(86), elf(90), elf(90, format::kFlagExactArch), elf(100, format::kFlagFamilyArch),
@@ -101,7 +101,7 @@ TEST_CASE("only entries that a device can run are worth sending") {
   CHECK(kept(image, {{7, 0}, {9, 0}}) == all);
 }
 
-TEST_CASE("an entry that is kept is the same entry") {
+TEST_CASE("a kept entry is unchanged") {
   const Buffer bytes = container({{format::kKindPtx, 120, 0x11, kPtx, ""}, {format::kKindPtx, 80, 0x11 | format::kFlagZstd, kPtx, "-maxrregcount=32"}});
   cuda::ImageSpans spans{bytes, {}};
   cuda::Bytes kept;
@@ -115,7 +115,7 @@ TEST_CASE("an entry that is kept is the same entry") {
   CHECK(text_of(again[0]) == kPtx);
 }
 
-TEST_CASE("images that are no plain containers are sent as they are") {
+TEST_CASE("images that are not plain containers are sent unchanged") {
   const Buffer text = to_buffer(kPtx + '\0'), image = container({{format::kKindPtx, 50, 0x11, kPtx, ""}, {format::kKindPtx, 120, 0x11, kPtx, ""}});
   const Buffer broken(image.begin(), image.end() - 8);
   cuda::Bytes bytes;
@@ -139,7 +139,7 @@ TEST_CASE("PTX text is measured up to its NUL and read for its target") {
   CHECK(entries[0].debug);
 }
 
-TEST_CASE("what is no image is refused") {
+TEST_CASE("rejects bytes that are not an image") {
   std::vector<cuda::ImageEntry> entries;
   for (const std::string& text : {std::string(), std::string("x"), std::string("   "), std::string("hello"),
                                   std::string("\xB1"), std::string("\x7f"), std::string("\x50\xED", 2),
@@ -153,7 +153,7 @@ TEST_CASE("what is no image is refused") {
   CHECK(cuda::locate_image(nullptr, spans) == CUDA_ERROR_INVALID_VALUE);
 }
 
-TEST_CASE("a wrapper leads to its container, and in version 2 to the files to link") {
+TEST_CASE("a wrapper refers to its container and in version 2 to the files to link") {
   const Buffer main = container({{format::kKindPtx, 75, 0x11, kPtx, ""}});
   const Buffer first = container({{format::kKindPtx, 80, 0x11, kPtx, ""}});
   const Buffer second =
@@ -242,7 +242,7 @@ TEST_CASE("the best entry is the newest cubin that runs, else the newest PTX tha
   CHECK(choice(entries, 13, 0, true) == "ptx 90");
 }
 
-TEST_CASE("a packed entry that lies about its size is refused before memory is taken for it") {
+TEST_CASE("rejects a compressed entry with a wrong size before allocating memory") {
   for (const uint64_t packing : {format::kFlagLz4, format::kFlagZstd}) {
     Buffer bytes = container({{format::kKindPtx, 75, 0x11 | packing, kPtx, ""}});
     for (const uint64_t claimed : {uint64_t{0}, kPtx.size() - 1, kPtx.size() + 1, uint64_t{1} << 29,
@@ -265,7 +265,7 @@ TEST_CASE("a packed entry that lies about its size is refused before memory is t
   }
 }
 
-TEST_CASE("an endless row of entries is refused") {
+TEST_CASE("rejects an endless list of entries") {
   const std::vector<Part> parts(cuda::kMaxEntries + 1, Part{format::kKindPtx, 75, 0x11, "", ""});
   std::vector<cuda::ImageEntry> entries;
   CHECK(cuda::parse_image(container(parts), entries) == CUDA_ERROR_INVALID_IMAGE);

@@ -34,7 +34,7 @@ uint64_t in_use() {
 
 }  // namespace
 
-TEST_CASE("memory of graphs goes with its context, and its address may be another's then") {
+TEST_CASE("graph memory is freed with its context and its address can be reused") {
   int freed = 0;
   Shared old = make(kContext, &freed);
   REQUIRE(cuda::graph_memory::check_launch({old}, false) == CUDA_SUCCESS);
@@ -52,7 +52,7 @@ TEST_CASE("memory of graphs goes with its context, and its address may be anothe
   CHECK(cuda::graph_memory::find(kAddress) == next);
 }
 
-TEST_CASE("a launch that frees what the one before it left ends that memory without a lock") {
+TEST_CASE("a launch that frees the memory of the previous launch ends it without a lock") {
   int freed = 0;
   {
     const Shared memory = make(kContext, &freed);

@@ -39,7 +39,7 @@ struct StringMaker<KernelParam> {
 };
 }  // namespace Catch
 
-TEST_CASE("the layouts of nvcc's kernels, from cubin and PTX alike") {
+TEST_CASE("reads the parameter layouts of nvcc's kernels from cubin and PTX") {
   if (!images::have_compiled()) return gpupool::testing::report_skip("built without nvcc, so there are no compiled images");
   for (const char* name : {"kernels.cubin", "kernels.ptx", "large.cubin", "large.ptx"}) {
     INFO(name);
@@ -91,7 +91,7 @@ TEST_CASE("broken PTX parameter lists are refused") {
   CHECK(cuda::kernels_of_ptx(".entry k(.param .u32 a", kernels) == CUDA_ERROR_INVALID_PTX);
 }
 
-TEST_CASE("only entries are kernels, wherever the word stands") {
+TEST_CASE("only entries are kernels wherever the word appears") {
   const std::string ptx =
       "// .entry a(.param .u32 x)\n"
       "/* .entry b() */\n"

@@ -11,7 +11,7 @@ LaunchShape blocks_of(uint32_t x, uint32_t y = 1, uint32_t z = 1) { return {{1, 
 
 }  // namespace
 
-TEST_CASE("a launch within all limits is good") {
+TEST_CASE("accepts a launch within all limits") {
   const LaunchLimits limits;
   for (const auto& shape : {blocks_of(1), blocks_of(1024), blocks_of(1, 1024), blocks_of(16, 1, 64)}) CHECK(check_launch(shape, limits) == CUDA_SUCCESS);
   CHECK(check_launch({{0x7fffffff, 65535, 65535}, {1, 1, 1}, 48 * 1024}, limits) == CUDA_SUCCESS);

@@ -18,7 +18,7 @@ int get(const ManagedAdvice& advice, CUmem_range_attribute attribute, uint64_t a
 
 }  // namespace
 
-TEST_CASE("advice holds where it was given") {
+TEST_CASE("advice applies to the range that it was given for") {
   ManagedAdvice advice;
   CHECK(advice.advise(kBase, kMiB, CU_MEM_ADVISE_SET_READ_MOSTLY, {}, 2) == CUDA_SUCCESS);
   CHECK(advice.advise(kBase + 4096, 4096, CU_MEM_ADVISE_UNSET_READ_MOSTLY, {}, 2) == CUDA_SUCCESS);
@@ -30,7 +30,7 @@ TEST_CASE("advice holds where it was given") {
   CHECK(get(advice, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, kBase, 4096) == 0);
 }
 
-TEST_CASE("pages that do not agree have no place") {
+TEST_CASE("pages with different locations have no common location") {
   ManagedAdvice advice;
   CHECK(get(advice, CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION, kBase, kMiB) == CU_DEVICE_INVALID);
   CHECK(advice.advise(kBase, kMiB, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, kSecond, 2) == CUDA_SUCCESS);
@@ -43,7 +43,7 @@ TEST_CASE("pages that do not agree have no place") {
   CHECK(get(advice, CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION, kBase, kMiB + 4096) == CU_DEVICE_INVALID);
 }
 
-TEST_CASE("who has access everywhere is told") {
+TEST_CASE("reports the devices that have access to the whole range") {
   ManagedAdvice advice;
   CHECK(advice.advise(kBase, kMiB, CU_MEM_ADVISE_SET_ACCESSED_BY, kFirst, 2) == CUDA_SUCCESS);
   CHECK(advice.advise(kBase, kMiB, CU_MEM_ADVISE_SET_ACCESSED_BY, kHost, 2) == CUDA_SUCCESS);
@@ -55,7 +55,7 @@ TEST_CASE("who has access everywhere is told") {
   CHECK((devices[0] == CU_DEVICE_CPU && devices[1] == 0));
 }
 
-TEST_CASE("wrong advice and places") {
+TEST_CASE("rejects invalid advice and locations") {
   ManagedAdvice advice;
   CHECK(advice.advise(kBase, 1, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, {ManagedPlace::kDevice, 2}, 2) == CUDA_ERROR_INVALID_DEVICE);
   CHECK(advice.advise(kBase, 1, CU_MEM_ADVISE_SET_ACCESSED_BY, {ManagedPlace::kHostNode, 0}, 2) == CUDA_ERROR_INVALID_VALUE);

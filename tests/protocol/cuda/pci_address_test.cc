@@ -17,14 +17,14 @@ TEST_CASE("an address without a domain is in domain 0") {
   CHECK(parse_pci_address("1a:02") == PciAddress{0, 0x1a, 2});
 }
 
-TEST_CASE("rejects what is no PCI address") {
+TEST_CASE("rejects text that is not a PCI address") {
   for (const char* const text : {"", ":", "01", "01:", ":01:00", "no bus", "0000:01:", "0000::00", "-1:01:00", "01 :00", "0x1:02:03"}) {
     INFO(text);
     CHECK_FALSE(parse_pci_address(text));
   }
 }
 
-TEST_CASE("rejects a number that has no place in 32 bits") {
+TEST_CASE("rejects a number that exceeds 32 bits") {
   CHECK_FALSE(parse_pci_address("100000000:01:00.0"));
   CHECK_FALSE(parse_pci_address("0000:01:ffffffffffffffffffffffff"));
 }

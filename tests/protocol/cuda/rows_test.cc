@@ -203,7 +203,7 @@ struct Check<CUresult (*)(A...), Roles...> {
 
 }  // namespace
 
-TEST_CASE("every row carries its arguments there and its results back, and refuses what is cut") {
+TEST_CASE("every call carries its arguments and results and rejects truncated messages") {
   size_t rows = 0;
 #define CUDA_CALL(id, name, mode, ...)                             \
   {                                                                \
@@ -222,7 +222,7 @@ TEST_CASE("every row carries its arguments there and its results back, and refus
   CHECK(rows > 40);
 }
 
-TEST_CASE("a function stands in the call table once") {
+TEST_CASE("each function is in the call table once") {
   std::set<std::string> names;
 #define CUDA_CALL(id, name, ...) CHECK(names.insert(#name).second);
 #define CUDA_CALL_PTSZ CUDA_CALL

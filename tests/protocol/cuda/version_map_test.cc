@@ -44,7 +44,7 @@ TEST_CASE("the version picks the revision") {
   CHECK(resolve("cuTexRefSetAddress2D", 4010, 0) == "cuTexRefSetAddress2D_v3");
 }
 
-TEST_CASE("the per-thread flag picks the twin where there is one") {
+TEST_CASE("the per-thread flag picks the per-thread variant if there is one") {
   CHECK(resolve("cuStreamSynchronize", 7000, 2) == "cuStreamSynchronize_ptsz");
   CHECK(resolve("cuStreamSynchronize", 7000, 1) == "cuStreamSynchronize");
   CHECK(resolve("cuStreamSynchronize", 7000, 0) == "cuStreamSynchronize");
@@ -56,7 +56,7 @@ TEST_CASE("the per-thread flag picks the twin where there is one") {
   CHECK(resolve("cuMemPrefetchAsync", 12020, 2) == "cuMemPrefetchAsync_v2_ptsz");
 }
 
-TEST_CASE("what is not there says why") {
+TEST_CASE("a missing symbol is reported with the reason") {
   CHECK(resolve("", 0, 0) == "NOT_FOUND");
   CHECK(resolve("cuMemAllo", 13000, 0) == "NOT_FOUND");
   CHECK(resolve("cuMemAllocc", 13000, 0) == "NOT_FOUND");
@@ -67,7 +67,7 @@ TEST_CASE("what is not there says why") {
   CHECK(resolve("cuInit", 1999, 0) == "VERSION_NOT_SUFFICIENT");
 }
 
-TEST_CASE("names and numbers of symbols belong together") {
+TEST_CASE("symbol names and numbers map to each other") {
   for (uint32_t symbol = 0; symbol < cuda::symbol_count(); ++symbol) {
     CHECK(cuda::symbol_by_name(cuda::symbol_name(symbol)) == symbol);
   }
@@ -76,7 +76,7 @@ TEST_CASE("names and numbers of symbols belong together") {
   CHECK(cuda::newest_symbol_version() >= 13000);
 }
 
-TEST_CASE("functions that came after CUDA 13.0 do not stand in for each other's versions") {
+TEST_CASE("functions added after CUDA 13.0 do not replace each other's versions") {
   CHECK(resolve("cuGraphAddNode", 13030, 0) == "cuGraphAddNode_v2");
   CHECK(resolve("cuGraphAddNode", 13040, 0) == "cuGraphAddNode_v3");
   CHECK(resolve("cuLaunchHostFunc", 13000, 2) == "cuLaunchHostFunc_ptsz");
@@ -86,7 +86,7 @@ TEST_CASE("functions that came after CUDA 13.0 do not stand in for each other's 
   CHECK(resolve("cuGraphicsGLRegisterBuffer", 3000, 0) == "cuGraphicsGLRegisterBuffer");
 }
 
-TEST_CASE("a driver version is a setting") {
+TEST_CASE("parses a driver version setting") {
   CHECK(cuda::parse_driver_version("13.4") == 13040);
   CHECK(cuda::parse_driver_version("11.7") == 11070);
   CHECK(cuda::parse_driver_version("13.5") == cuda::newest_symbol_version());

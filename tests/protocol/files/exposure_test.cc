@@ -36,7 +36,7 @@ struct Case {
 
 }  // namespace
 
-TEST_CASE("only a file of root's may be read by a group, which must be root's or one of the process's") {
+TEST_CASE("group read access is allowed only on files of root with a group of root or the process") {
   const gid_t own = ::getegid();
   for (const Case& one : {Case{kSomebody, own, 0600, false, false}, Case{kSomebody, own, 0400, false, false}, Case{kSomebody, own, 0640, true, false},
                           Case{kSomebody, kTheirs, 0604, true, false}, Case{kSomebody, own, 0620, false, true}, Case{kSomebody, own, 0602, false, true},
@@ -49,7 +49,7 @@ TEST_CASE("only a file of root's may be read by a group, which must be root's or
   }
 }
 
-TEST_CASE("a file is refused with its path and the chmod that helps") {
+TEST_CASE("an unsafe file is rejected with its path and the chmod to run") {
   const TemporaryFolder folder;
   const std::string file = folder.write_secret("server.key", "secret");
   CHECK(check_secret(file));
@@ -61,7 +61,7 @@ TEST_CASE("a file is refused with its path and the chmod that helps") {
   CHECK_THAT(check_unaltered(file).error().message, Catch::Matchers::ContainsSubstring("other users can write it"));
 }
 
-TEST_CASE("what a link leads to counts, as for an open file") {
+TEST_CASE("checks the target of a symbolic link and of an open file") {
   const TemporaryFolder folder;
   const std::string file = folder.write("token", "secret"), link = folder.path() / "link";
   std::filesystem::permissions(file, std::filesystem::perms(0604));
@@ -76,7 +76,7 @@ TEST_CASE("what a link leads to counts, as for an open file") {
   CHECK(check_secret(link));
 }
 
-TEST_CASE("a file that is not there, and a device, are not this check's matter") {
+TEST_CASE("accepts missing files and character devices") {
   CHECK(check_secret("/nowhere/at/all"));
   CHECK(check_unaltered("/nowhere/at/all"));
   CHECK(check_secret("/dev/null"));

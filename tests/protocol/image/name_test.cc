@@ -38,7 +38,7 @@ TEST_CASE("a proof is the SHA-256 of the nonce and the bytes behind it") {
   CHECK(image::proof(nonce, bytes(text)) != image::digest(bytes(letters + text)));
 }
 
-TEST_CASE("one pass gives the same, whatever the length") {
+TEST_CASE("one pass gives the same digests for every length") {
   image::Nonce nonce{};
   for (const size_t size : {0, 1, 63, 64, 262'143, 262'144, 262'145, 1'000'003}) {
     std::string text(size, '\0');

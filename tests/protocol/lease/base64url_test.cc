@@ -4,7 +4,7 @@
 
 using namespace gpupool::lease;
 
-TEST_CASE("bytes become the text of RFC 4648 and come back", "[lease]") {
+TEST_CASE("base64url encodes the examples of RFC 4648 and decodes them again", "[lease]") {
   // The RFC's own examples, without padding.
   const std::pair<const char*, const char*> known[] = {{"", ""}, {"f", "Zg"}, {"fo", "Zm8"}, {"foo", "Zm9v"}, {"foob", "Zm9vYg"}, {"fooba", "Zm9vYmE"}, {"foobar", "Zm9vYmFy"}};
   for (const auto& [bytes, text] : known) {
@@ -17,7 +17,7 @@ TEST_CASE("bytes become the text of RFC 4648 and come back", "[lease]") {
   for (size_t size = 0; size <= all.size(); ++size) CHECK(from_base64url(to_base64url(all.substr(0, size))) == all.substr(0, size));
 }
 
-TEST_CASE("what is no base64url is refused", "[lease]") {
+TEST_CASE("rejects text that is not base64url", "[lease]") {
   for (const char* const text : {"Z", "Zm9vY", "Zg==", "Zm 9v", "Zm+v", "Zm/v", "Zm9v\n", "Zm\x80v"}) CHECK_FALSE(from_base64url(text));
   // Bits that mean nothing would give the same bytes a second text.
   CHECK_FALSE(from_base64url("Zh"));

@@ -36,7 +36,7 @@ std::string bytes(std::initializer_list<int> values) {
 
 }  // namespace
 
-TEST_CASE("a signature is good for its message and key alone", "[lease]") {
+TEST_CASE("a signature verifies only its message with its key", "[lease]") {
   const auto key = SigningKey::make(), other = SigningKey::make();
   REQUIRE(key);
   REQUIRE(other);
@@ -65,7 +65,7 @@ TEST_CASE("the first test vector of RFC 8032 verifies", "[lease]") {
                               0xd2, 0x5b, 0xf5, 0xf0, 0x59, 0x5b, 0xbe, 0x24, 0x65, 0x51, 0x41, 0x43, 0x8e, 0x7a, 0x10, 0x0b})));
 }
 
-TEST_CASE("keys go through files", "[lease]") {
+TEST_CASE("keys are written to files and read back", "[lease]") {
   const Folder folder;
   const auto key = SigningKey::make();
   REQUIRE(key);
@@ -86,7 +86,7 @@ TEST_CASE("keys go through files", "[lease]") {
   CHECK(*its_public == key->public_key());
 }
 
-TEST_CASE("a private key in the place of a public one is refused with the command that prints the public one", "[lease]") {
+TEST_CASE("rejects a private key given as public key and says how to print the public one", "[lease]") {
   const Folder folder;
   const std::string file = folder.path + "/key.pem";
   REQUIRE(SigningKey::make()->write(file));
@@ -95,7 +95,7 @@ TEST_CASE("a private key in the place of a public one is refused with the comman
   CHECK_THAT(refused.error().message, Catch::Matchers::ContainsSubstring("private key") && Catch::Matchers::ContainsSubstring("pool-scheduler --key " + file + " --print-public-key"));
 }
 
-TEST_CASE("a key file that will not do says why", "[lease]") {
+TEST_CASE("an unusable key file is rejected with the reason", "[lease]") {
   const Folder folder;
   const auto key = SigningKey::make();
   REQUIRE(key);

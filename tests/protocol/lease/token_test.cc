@@ -73,7 +73,7 @@ TEST_CASE("a token carries its lease", "[lease]") {
   CHECK(lease->SerializeAsString() == a_lease().SerializeAsString());
 }
 
-TEST_CASE("a token is valid on its node, in its time, with a known key", "[lease]") {
+TEST_CASE("a token is valid only on its node and in its lifetime and with a known key", "[lease]") {
   const std::string token = *make_token(a_lease(), key());
   CHECK_THAT(why(token, kNow, "gpu-2"), Catch::Matchers::ContainsSubstring("'gpu-1'"));
   CHECK(check(token, kNow + kMinute + kClockSkew));
@@ -114,7 +114,7 @@ TEST_CASE("an altered token is refused", "[lease]") {
   }
 }
 
-TEST_CASE("a token that is cut anywhere, or longer, is refused", "[lease]") {
+TEST_CASE("rejects a truncated or extended token", "[lease]") {
   const std::string token = *make_token(a_lease(), key());
   for (size_t size = 0; size < token.size(); ++size) CHECK_FALSE(check(token.substr(0, size)));
   CHECK_FALSE(check(token + "A"));
@@ -125,7 +125,7 @@ TEST_CASE("a token that is cut anywhere, or longer, is refused", "[lease]") {
   CHECK_THAT(why("lease:"), Catch::Matchers::ContainsSubstring("damaged"));
 }
 
-TEST_CASE("a lease that makes no sense is refused although it is signed", "[lease]") {
+TEST_CASE("rejects a signed lease with invalid contents", "[lease]") {
   using Catch::Matchers::ContainsSubstring;
   CHECK(why([](Lease&) {}).empty());
   CHECK(why([](Lease& lease) { lease.mutable_shares(0)->set_compute_milli(1); }).empty());
@@ -153,7 +153,7 @@ TEST_CASE("a lease that makes no sense is refused although it is signed", "[leas
   CHECK_THAT(why([](Lease& lease) { lease.mutable_shares(0)->set_gpu_uuid("0"); }), ContainsSubstring("invalid GPU UUID"));
 }
 
-TEST_CASE("a lease of as many GPUs as one may have fits, and one more does not", "[lease]") {
+TEST_CASE("accepts a lease of 64 GPUs and rejects one of 65", "[lease]") {
   Lease lease = a_lease();
   lease.clear_shares();
   for (int i = 0; i <= kMostShares; ++i) {

@@ -39,7 +39,7 @@ TEST_CASE("keys and proofs are the HMACs that docs/wire-format.md defines") {
   CHECK(hex(peers::prove(key, peers::Side::accepting, nonce(1), nonce(2))) == "a9770a027cf31f6a995681bfdc806dcd9e44cebee3ce2c0cd459614ffe16e90f");
 }
 
-TEST_CASE("a copy's key is no other copy's and no other session's") {
+TEST_CASE("each copy of each session has a different key") {
   const wire::CopyKey key = peers::copy_key(kToken, 7);
   CHECK(peers::same(key, peers::copy_key(kToken, 7)));
   CHECK_FALSE(peers::same(key, peers::copy_key(kToken, 8)));
@@ -47,7 +47,7 @@ TEST_CASE("a copy's key is no other copy's and no other session's") {
   CHECK(std::memcmp(key.data(), kToken.data(), key.size()) != 0);
 }
 
-TEST_CASE("a proof is good for one key, one side and one connection") {
+TEST_CASE("a proof is valid for one key and one side and one connection") {
   const wire::CopyKey key = peers::copy_key(kToken, 7), other = peers::copy_key(kToken, 8);
   using enum peers::Side;
   std::set<wire::PeerMac> proofs;
@@ -61,7 +61,7 @@ TEST_CASE("a proof is good for one key, one side and one connection") {
   CHECK(proofs.size() == 16);
 }
 
-TEST_CASE("a hello names a session and a copy to those alone who know the session's id") {
+TEST_CASE("only the holder of a session's id can match a hello to its session and copy") {
   for (const uint64_t copy : {uint64_t{0}, uint64_t{7}, ~uint64_t{0}}) {
     const wire::PeerHello hello = peers::make_hello(nonce(9), kSession, copy);
     uint64_t found = copy + 1;

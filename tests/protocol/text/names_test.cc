@@ -16,7 +16,7 @@ TEST_CASE("long names are cut to 256 bytes, between two characters") {
   CHECK(cut_name(no_text).size() <= 256);
 }
 
-TEST_CASE("brief names have 64 bytes at most, and none that a log escapes") {
+TEST_CASE("brief names have at most 64 bytes and no characters that a log escapes") {
   CHECK(brief_name("train.py --fast") == "train.py --fast");
   CHECK(brief_name("gr\"\\\n\x7f\x01") == "gr?????");
   CHECK(brief_name("größe") == "gr????e");

@@ -18,14 +18,14 @@ TEST_CASE("control characters, malformed UTF-8 and changes of direction become q
   CHECK(printable("") == "");
 }
 
-TEST_CASE("only the lines of a text of several lines keep their ends") {
+TEST_CASE("printable_lines keeps line feeds and replaces other control characters") {
   CHECK(printable_lines("") == "");
   CHECK(printable_lines("one\ntwo\x1b[2J\r\n\n\tthree") == "one\ntwo?[2J?\n\n?three");
   CHECK(printable_lines("a\n") == "a\n");
   CHECK(printable_lines("a\xc3\n\x9b") == "a?\n?");  // no character goes on in the next line
 }
 
-TEST_CASE("a message is bounded between two characters, and says that there was more") {
+TEST_CASE("a long message is cut between two characters and ends with dots") {
   const std::string most(kMostMessageBytes, 'm');
   CHECK(printable_message("no room\a") == "no room?");
   CHECK(printable_message(most) == most);

@@ -36,7 +36,7 @@ Result<void> send_in_pieces(Connection& connection, const std::vector<std::byte>
 
 }  // namespace
 
-TEST_CASE("a gather list arrives in order, empty parts and thousands of parts included") {
+TEST_CASE("a gather list arrives in order even with empty or thousands of parts") {
   const auto backend = GENERATE(from_range(backends()));
   const Pair pair = make_pair(backend);
   std::vector<std::byte> bytes = pattern(5000, 1);
@@ -70,7 +70,7 @@ TEST_CASE("a gather list arrives in order, empty parts and thousands of parts in
   CHECK(*nothing == 0);
 }
 
-TEST_CASE("full buffers take a part or nothing, and drain again") {
+TEST_CASE("full buffers accept partial sends and drain again") {
   const auto backend = GENERATE(from_range(backends()));
   const Pair pair = make_pair(backend);
   size_t total = fill(*pair.client);
@@ -100,7 +100,7 @@ TEST_CASE("full buffers take a part or nothing, and drain again") {
   CHECK(receive_text(*pair.server, 5) == "after");
 }
 
-TEST_CASE("much data goes both ways at once, on a sending and a receiving thread per side") {
+TEST_CASE("transfers data both ways at once with a sending and a receiving thread per side") {
   const auto backend = GENERATE(from_range(backends()));
   const Pair pair = make_pair(backend);
   const auto up = pattern(kBig, 3);
@@ -120,7 +120,7 @@ TEST_CASE("much data goes both ways at once, on a sending and a receiving thread
   CHECK(down_received == down);
 }
 
-TEST_CASE("one thread per side that sends and receives in turn never stands still") {
+TEST_CASE("one thread per side that sends and receives in turn never stalls") {
   const auto backend = GENERATE(from_range(backends()));
   const Pair pair = make_pair(backend);
   const auto exchange = [](Connection& connection, const std::vector<std::byte>& out,

@@ -22,7 +22,7 @@ bool is(const Result<Ready>& result, Ready wanted) {
 
 }  // namespace
 
-TEST_CASE("a listener tells its address, accepts in time, and its end ends accept") {
+TEST_CASE("a listener reports its address and accept ends when it is closed") {
   const auto backend = GENERATE(from_range(backends()));
   auto listener = listen(backend.free_endpoint(), {});
   REQUIRE(listener);
@@ -54,7 +54,7 @@ TEST_CASE("a listener tells its address, accepts in time, and its end ends accep
   CHECK_FALSE(connect((*listener)->endpoint(), {}));
 }
 
-TEST_CASE("a refused connection names the address, the reason and what to do") {
+TEST_CASE("a refused connection reports the address and the reason and what to do") {
   const auto backend = GENERATE(from_range(backends()));
   const Endpoint endpoint = backend.nobody_listens();
   const auto connection = connect(endpoint, {});
@@ -67,7 +67,7 @@ TEST_CASE("a refused connection names the address, the reason and what to do") {
   CHECK(message.find('\n') == std::string::npos);
 }
 
-TEST_CASE("wait tells what is possible, and no more than was asked") {
+TEST_CASE("wait reports only what was asked for") {
   const auto backend = GENERATE(from_range(backends()));
   const Pair pair = make_pair(backend);
   CHECK(is(pair.client->wait(true, false, in(milliseconds(0))), Ready::none));
@@ -119,7 +119,7 @@ TEST_CASE("an interrupt ends one wait, the present one or the next") {
   CHECK(receive_text(*pair.client, 11) == "still works");
 }
 
-TEST_CASE("the helpers go on after an interrupt and give up at their deadline") {
+TEST_CASE("the helpers continue after an interrupt and time out at their deadline") {
   const auto backend = GENERATE(from_range(backends()));
   const Pair pair = make_pair(backend);
   pair.client->interrupt();
@@ -157,7 +157,7 @@ TEST_CASE("the peer sees a close, after everything that was sent before it") {
   CHECK(nothing.error().code == ErrorCode::closed);
 }
 
-TEST_CASE("last words can be read although the peer closed with our data unread") {
+TEST_CASE("data sent before a close is readable even if the peer left data unread") {
   const auto backend = GENERATE(from_range(backends()));
   Pair pair = make_pair(backend);
   REQUIRE(send_text(*pair.client, std::string(100'000, 'c')));
@@ -185,7 +185,7 @@ TEST_CASE("a connection closed here wakes its own waits and refuses its own call
   CHECK(sent.error().code == ErrorCode::closed);
 }
 
-TEST_CASE("a hang-up in the middle of a message is a lost connection") {
+TEST_CASE("a close in the middle of a message is a lost connection") {
   const auto backend = GENERATE(from_range(backends()));
   Pair pair = make_pair(backend);
   REQUIRE(send_text(*pair.server, "half"));
@@ -198,7 +198,7 @@ TEST_CASE("a hang-up in the middle of a message is a lost connection") {
   CHECK(received.error().message.find("middle") != std::string::npos);
 }
 
-TEST_CASE("sending to a peer that is gone fails without a signal") {
+TEST_CASE("sending to a closed peer fails without a signal") {
   const auto backend = GENERATE(from_range(backends()));
   Pair pair = make_pair(backend);
   pair.server.reset();
@@ -211,7 +211,7 @@ TEST_CASE("sending to a peer that is gone fails without a signal") {
   CHECK(sent.error().message.find(pair.client->peer()) != std::string::npos);
 }
 
-TEST_CASE("a connection is handed over during the hello, with what is on its way") {
+TEST_CASE("a connection is handed over during the hello with the data in flight") {
   auto backend = GENERATE(from_range(backends()));
   if (backend.scheme == "tls") return testing::report_skip("tls: make_pair() hands it over already");
   backend.upgraded = false;
@@ -232,7 +232,7 @@ TEST_CASE("a connection is handed over during the hello, with what is on its way
   CHECK((::fcntl(descriptor, F_GETFD) & FD_CLOEXEC) != 0);
 }
 
-TEST_CASE("a descriptor that is no connection is refused and closed") {
+TEST_CASE("a descriptor that is not a connection is rejected and closed") {
   const auto backend = GENERATE(from_range(backends()));
   int ends[2];
   REQUIRE(::pipe(ends) == 0);

@@ -5,7 +5,7 @@
 using namespace gpupool;
 using transport::Endpoint;
 
-TEST_CASE("addresses are read and written") {
+TEST_CASE("parses and formats addresses") {
   struct Case {
     const char* text;
     const char* host;
@@ -25,7 +25,7 @@ TEST_CASE("addresses are read and written") {
   CHECK(endpoint->text() == good.text);
 }
 
-TEST_CASE("a socket is named by its path or by an abstract name") {
+TEST_CASE("parses socket paths and abstract names") {
   const auto text = GENERATE(as<std::string>(), "shm:///run/gpupool/pool.sock", "shm://@pool", "shm://@gpupool/tcp/::/9700");
   const auto endpoint = Endpoint::parse(text);
   REQUIRE(endpoint);
@@ -34,7 +34,7 @@ TEST_CASE("a socket is named by its path or by an abstract name") {
   CHECK(endpoint->text() == text);
 }
 
-TEST_CASE("a bad address is refused with its text and the right form") {
+TEST_CASE("rejects a bad address with its text and the expected form") {
   const auto text =
       GENERATE(as<std::string>(), "", "127.0.0.1:4321", "://h:1", "tcp:/h:1", "tcp://", "tcp://:1", "tcp://h",
                "tcp://h:", "tcp://h:x", "tcp://h:1x", "tcp://h:-1", "tcp://h:65536", "tcp://h:99999999999",
@@ -49,13 +49,13 @@ TEST_CASE("a bad address is refused with its text and the right form") {
   CHECK(endpoint.error().message.find("rdma://HOST:PORT") != std::string::npos);
 }
 
-TEST_CASE("options of a pool behind a server's address are named as the pool's") {
+TEST_CASE("rejects pool options in a server's address with a hint") {
   const auto endpoint = Endpoint::parse("tcp://gpu-1:9700?gpus=2");
   REQUIRE_FALSE(endpoint);
   CHECK(endpoint.error().message.find("options after '?' are only valid for pool:// addresses, for example pool://HOST:9800?gpus=2") != std::string::npos);
 }
 
-TEST_CASE("a list of servers may mix transports, and names none twice") {
+TEST_CASE("a list of servers may mix transports and has no duplicates") {
   const auto endpoints = Endpoint::parse_list("rdma://h:1,tcp://h:1,shm://@h");
   REQUIRE(endpoints);
   REQUIRE(endpoints->size() == 3);
@@ -64,7 +64,7 @@ TEST_CASE("a list of servers may mix transports, and names none twice") {
   CHECK_FALSE(Endpoint::parse_list("rdma://h:1,rdma://h:1"));
 }
 
-TEST_CASE("an unknown transport is refused and the known ones are named") {
+TEST_CASE("rejects an unknown transport and lists the known ones") {
   const Endpoint endpoint{"pigeon", "loft", 1};
   for (const Error& error :
        {transport::connect(endpoint, {}).error(), transport::listen(endpoint, {}).error(),
@@ -75,7 +75,7 @@ TEST_CASE("an unknown transport is refused and the known ones are named") {
   }
 }
 
-TEST_CASE("loopback is a number or localhost, never how a name begins") {
+TEST_CASE("recognises loopback addresses and localhost but no other names") {
   for (const char* address : {"127.0.0.1", "127.1.2.3:9800", "localhost", "localhost:9800", "::1", "[::1]:9800", "[::1]", "::ffff:127.0.0.1", "[::ffff:127.0.0.2]:1"}) {
     CAPTURE(address);
     CHECK(transport::connects_to_loopback(address));

@@ -43,7 +43,7 @@ TEST_CASE("every rdma setting reads its value") {
   CHECK_FALSE(transport::find_rdma_setting("use"));
 }
 
-TEST_CASE("a value that a setting cannot have leaves it as it was") {
+TEST_CASE("an invalid value leaves a setting unchanged") {
   struct Case {
     const char* name;
     std::vector<std::string> wrong;
@@ -66,7 +66,7 @@ TEST_CASE("a value that a setting cannot have leaves it as it was") {
   }
 }
 
-TEST_CASE("the environment sets what it names, and each mistake in it is told") {
+TEST_CASE("the environment changes the settings that it names and each mistake is reported") {
   for (const auto& setting : transport::rdma_settings()) ::unsetenv(setting.variable);
   std::vector<std::string> mistakes;
   const auto read = [&] {

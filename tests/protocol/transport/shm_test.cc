@@ -83,7 +83,7 @@ struct Hostile {
 
 }  // namespace
 
-TEST_CASE("indices that cannot be end the connection and nothing else") {
+TEST_CASE("impossible ring indices end only the connection") {
   const uint64_t nonsense = GENERATE(as<uint64_t>(), ~0ull >> 1, 1ull << 63, shm::kRingBytes + 1, ~0ull - shm::kRingBytes);
   std::byte bytes[64]{};
   const iovec buffer{bytes, sizeof bytes};
@@ -106,7 +106,7 @@ TEST_CASE("indices that cannot be end the connection and nothing else") {
   CHECK(sent.error().code == ErrorCode::malformed);
 }
 
-TEST_CASE("a peer that scribbles over all of the shared memory crashes nobody") {
+TEST_CASE("a peer that overwrites all of the shared memory crashes nothing") {
   Hostile client;
   std::atomic<bool> done{false};
   std::thread pest([&] {
@@ -128,14 +128,14 @@ TEST_CASE("a peer that scribbles over all of the shared memory crashes nobody") 
   pest.join();
 }
 
-TEST_CASE("nobody can shrink or grow the rings") {
+TEST_CASE("the rings cannot be shrunk or grown") {
   Hostile client;
   CHECK(::ftruncate(client.memory, 4096) != 0);
   CHECK(::ftruncate(client.memory, static_cast<off_t>(2 * client.size)) != 0);
   CHECK(::fcntl(client.memory, F_ADD_SEALS, F_SEAL_WRITE) != 0);
 }
 
-TEST_CASE("an offer that is no shared memory is refused by the client") {
+TEST_CASE("the client rejects an offer that is not shared memory") {
   auto listener = listen(unused_name(), {});
   REQUIRE(listener);
   auto client = connect((*listener)->endpoint(), {});
@@ -158,7 +158,7 @@ TEST_CASE("an offer that is no shared memory is refused by the client") {
   for (const int descriptor : {file, ends[0], ends[1]}) ::close(descriptor);
 }
 
-TEST_CASE("a server that never offers shared memory is given up at the deadline") {
+TEST_CASE("times out if a server never offers shared memory") {
   auto listener = listen(unused_name(), {});
   REQUIRE(listener);
   auto client = connect((*listener)->endpoint(), {});
@@ -168,7 +168,7 @@ TEST_CASE("a server that never offers shared memory is given up at the deadline"
   CHECK_FALSE((*client)->upgrade(Side::client, in(milliseconds(50))));
 }
 
-TEST_CASE("descriptors travel beside the bytes, in order, and asleep or awake") {
+TEST_CASE("descriptors arrive in order beside the bytes whether the peer sleeps or not") {
   Pair pair = make_pair(shm_backend());
   CHECK(pair.client->shares_memory());
   const auto nothing = pair.server->receive_descriptor(Clock::now());
@@ -198,7 +198,7 @@ TEST_CASE("descriptors travel beside the bytes, in order, and asleep or awake") 
   CHECK(open_descriptors() == before);
 }
 
-TEST_CASE("descriptors that nobody asked for end the connection and are closed") {
+TEST_CASE("unexpected descriptors end the connection and are closed") {
   Pair pair = make_pair(shm_backend());
   const auto before = open_descriptors().size();
   for (size_t count = 0; count <= shm::kMostDescriptors; ++count) {
@@ -211,7 +211,7 @@ TEST_CASE("descriptors that nobody asked for end the connection and are closed")
   CHECK(open_descriptors().size() < before);
 }
 
-TEST_CASE("a peer that is killed in the middle of a message is noticed, by a reader and by a writer") {
+TEST_CASE("a reader and a writer detect a peer killed in the middle of a message") {
   auto listener = listen(unused_name(), {});
   REQUIRE(listener);
   const bool reads = GENERATE(true, false);
@@ -251,7 +251,7 @@ TEST_CASE("a peer that is killed in the middle of a message is noticed, by a rea
   CHECK(WIFSIGNALED(status));
 }
 
-TEST_CASE("a forked child has no part in its parent's connection") {
+TEST_CASE("a forked child does not keep its parent's connection open") {
   Pair pair = make_pair(shm_backend());
   REQUIRE(send_text(*pair.client, "before"));
   int alive[2];
@@ -279,7 +279,7 @@ TEST_CASE("a forked child has no part in its parent's connection") {
   CHECK(status == 0);
 }
 
-TEST_CASE("a socket in the file system is replaced when left over, kept when in use, and removed at the end") {
+TEST_CASE("a stale socket file is replaced and one in use is kept and removed at the end") {
   const TemporaryFolder folder;
   const Endpoint endpoint{"shm", folder.path() / "pool.sock", 0};
   {
@@ -304,7 +304,7 @@ TEST_CASE("a socket in the file system is replaced when left over, kept when in 
   CHECK(connect(endpoint, {}));
 }
 
-TEST_CASE("a path that is too long, or names no socket, is refused with the reason") {
+TEST_CASE("rejects a path that is too long or not a socket with the reason") {
   const Endpoint longest{"shm", "/" + std::string(107, 'x'), 0};
   for (const std::string& message : {connect(longest, {}).error().message, listen(longest, {}).error().message}) {
     CHECK(message.find("too long") != std::string::npos);
@@ -378,7 +378,7 @@ TEST_CASE("an abstract name given as the server's address is refused where anoth
   CHECK(connect({"shm", name, 0}, {}));
 }
 
-TEST_CASE("tcp on this host becomes shared memory where that is offered and wished") {
+TEST_CASE("a tcp connection on this host uses shared memory if both sides allow it") {
   auto tcp = listen({"tcp", "127.0.0.1", 0}, {});
   REQUIRE(tcp);
   const Endpoint endpoint = (*tcp)->endpoint();
@@ -396,7 +396,7 @@ TEST_CASE("tcp on this host becomes shared memory where that is offered and wish
   CHECK_FALSE(shares({}));
 }
 
-TEST_CASE("who only sends finds out by a look whether the peer is there") {
+TEST_CASE("a sender detects with one check whether the peer is alive") {
   Hostile client;
   char byte = 0;
   const iovec part{&byte, 1};

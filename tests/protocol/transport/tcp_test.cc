@@ -86,7 +86,7 @@ TEST_CASE("connecting ends at its time limit") {
   ::close(listener);
 }
 
-TEST_CASE("a server that can be reached again after 3 s is noticed before the kernel's fourth packet after 7 s") {
+TEST_CASE("connects to a server that is reachable after 3 s without waiting for the kernel's retry after 7 s") {
   bool connected = false;
   std::string missing;
   // A thread in a network of its own, whose timers can be set to those of kernels before 6.5.
@@ -118,7 +118,7 @@ TEST_CASE("a server that can be reached again after 3 s is noticed before the ke
   CHECK(connected);
 }
 
-TEST_CASE("bad targets are refused with a reason") {
+TEST_CASE("rejects bad targets with a reason") {
   const auto unknown = connect({"tcp", "no-such-host.invalid", 5}, {});
   REQUIRE_FALSE(unknown);
   CHECK(unknown.error().message.find("tcp://no-such-host.invalid:5") != std::string::npos);
@@ -148,7 +148,7 @@ TEST_CASE("host names and IPv6 work") {
   CHECK((*client)->peer() == "[::1]:" + std::to_string((*six)->endpoint().port));
 }
 
-TEST_CASE("small messages are not held back") {
+TEST_CASE("small messages are not delayed") {
   Pair pair = make_pair(tcp_backend());
   for (Connection* side : {pair.client.get(), pair.server.get()}) {
     const int descriptor = side->release_descriptor();
@@ -160,7 +160,7 @@ TEST_CASE("small messages are not held back") {
   }
 }
 
-TEST_CASE("a peer whose machine is gone is noticed while data waits for its acknowledgement") {
+TEST_CASE("detects a vanished host while data is unacknowledged") {
   Options options;
   options.dead_peer_timeout = milliseconds(1000);
   Pair pair = make_pair(tcp_backend(), options);
@@ -179,7 +179,7 @@ TEST_CASE("a peer whose machine is gone is noticed while data waits for its ackn
   ::close(dead);
 }
 
-TEST_CASE("a peer whose machine is gone is noticed on an idle connection") {
+TEST_CASE("detects a vanished host on an idle connection") {
   Options options;
   options.dead_peer_timeout = milliseconds(2000);
   Pair pair = make_pair(tcp_backend(), options);

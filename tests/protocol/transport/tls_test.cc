@@ -54,7 +54,7 @@ std::span<const std::byte> bytes_of(const std::string& text) { return std::as_by
 
 }  // namespace
 
-TEST_CASE("two who know the secret reach each other, and each end gives the same new one") {
+TEST_CASE("both ends with the same secret connect and derive the same new secret") {
   const Sockets sockets;
   const auto client = made(Stream::by_secret(Side::client, sockets.ends[0], secret_of('a')));
   const auto server = made(Stream::by_secret(Side::server, sockets.ends[1], secret_of('a')));
@@ -72,7 +72,7 @@ TEST_CASE("two who know the secret reach each other, and each end gives the same
   CHECK(server->is_ended());
 }
 
-TEST_CASE("another secret opens nothing") {
+TEST_CASE("a different secret is rejected") {
   const Sockets sockets;
   const auto client = made(Stream::by_secret(Side::client, sockets.ends[0], secret_of('a')));
   const auto server = made(Stream::by_secret(Side::server, sockets.ends[1], secret_of('b')));
@@ -84,7 +84,7 @@ TEST_CASE("another secret opens nothing") {
   CHECK_FALSE(client->secret());
 }
 
-TEST_CASE("nobody takes the worker's place with a certificate, nor the client's without the secret") {
+TEST_CASE("rejects a certificate in place of the worker's secret and a client without the secret") {
   const testing::Authority authority("test");
   const auto files = authority.sign("server", "IP:127.0.0.1");
   const Sockets sockets;
@@ -101,7 +101,7 @@ TEST_CASE("nobody takes the worker's place with a certificate, nor the client's 
   CHECK_FALSE(server->is_open());
 }
 
-TEST_CASE("keys change while data goes on") {
+TEST_CASE("keys are updated while data is transferred") {
   const Sockets sockets;
   const auto client = made(Stream::by_secret(Side::client, sockets.ends[0], secret_of('a')));
   const auto server = made(Stream::by_secret(Side::server, sockets.ends[1], secret_of('a')));
@@ -119,7 +119,7 @@ TEST_CASE("keys change while data goes on") {
   }
 }
 
-TEST_CASE("a byte that was changed on the way ends the connection") {
+TEST_CASE("a byte changed in transit ends the connection") {
   const Sockets near, far;
   const auto client = made(Stream::by_secret(Side::client, near.ends[0], secret_of('a')));
   const auto server = made(Stream::by_secret(Side::server, far.ends[1], secret_of('a')));

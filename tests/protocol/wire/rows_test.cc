@@ -7,7 +7,7 @@
 
 using namespace gpupool;
 
-TEST_CASE("rows without gaps on every side are one row") {
+TEST_CASE("rows without gaps on both sides are merged into one") {
   uint64_t width = 10, rows = 3;
   wire::join_rows(width, rows, 10u, 12u);
   CHECK((width == 10 && rows == 3));
@@ -17,7 +17,7 @@ TEST_CASE("rows without gaps on every side are one row") {
   CHECK((width == 30 && rows == 1));
 }
 
-TEST_CASE("any part of packed rows finds its place, and nothing between the rows is touched") {
+TEST_CASE("any part of packed rows is placed correctly and gaps are untouched") {
   constexpr uint64_t kWidth = 7, kRows = 5;
   const uint64_t pitch = kWidth + GENERATE(0u, 4u);
   std::vector<std::byte> packed(kWidth * kRows);
@@ -39,7 +39,7 @@ TEST_CASE("any part of packed rows finds its place, and nothing between the rows
   }
 }
 
-TEST_CASE("a visit that says so ends the walk") {
+TEST_CASE("a visitor can end the walk") {
   int visits = 0;
   CHECK_FALSE(wire::for_each_row(4, 8, 0, 16, [&](uint64_t, uint64_t, uint64_t) { return ++visits < 2; }));
   CHECK(visits == 2);
