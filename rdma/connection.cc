@@ -13,7 +13,7 @@ namespace gpupool::transport::rdma {
 namespace {
 
 // How long close() waits for the peer's device to acknowledge the last message. A live peer does so at once.
-constexpr std::chrono::milliseconds kFarewell{500};
+constexpr std::chrono::milliseconds kCloseTimeout{500};
 
 }  // namespace
 
@@ -38,12 +38,12 @@ Result<size_t> RdmaConnection::receive_some(std::span<std::byte> buffer) {
   const bool over = peer_.load(std::memory_order_acquire) != Peer::there;
   auto received = stream_->receive_some(buffer);
   if (!received) return name_peer(received.error());
-  if (*received == 0 && !buffer.empty() && over) return gone();
+  if (*received == 0 && !buffer.empty() && over) return closed_error();
   return received;
 }
 
 // After upgrade() the socket carries no data, so it becomes readable only at its end.
-bool RdmaConnection::peer_has_gone() {
+bool RdmaConnection::peer_ended() {
   char byte = 0;
   while (true) {
     const ssize_t received = ::recv(socket(), &byte, 1, MSG_DONTWAIT | MSG_PEEK);
@@ -54,9 +54,9 @@ bool RdmaConnection::peer_has_gone() {
   }
 }
 
-Error RdmaConnection::gone() const {
+Error RdmaConnection::closed_error() const {
   const bool closed = peer_.load(std::memory_order_acquire) == Peer::closed;
-  return {closed ? ErrorCode::closed : ErrorCode::lost, peer() + (closed ? " closed the connection" : " is gone")};
+  return {closed ? ErrorCode::closed : ErrorCode::lost, closed ? peer() + " closed the connection" : "lost the connection to " + peer()};
 }
 
 Result<Connection::Ready> RdmaConnection::wait(bool for_receive, bool for_send, Deadline deadline) {
@@ -80,7 +80,7 @@ Result<Connection::Ready> RdmaConnection::wait(bool for_receive, bool for_send, 
     const int error = errno;
     if (wishes) stream_->stop_waiting(for_receive, for_send);
     if (count < 0 && error != EINTR) return failure(error, "waiting for");
-    if (count > 0 && polled[2].revents != 0) peer_has_gone();
+    if (count > 0 && polled[2].revents != 0) peer_ended();
     if (count > 0 && polled[5].revents != 0) {
       if (auto good = domain_->take_events(); !good) return name_peer(good.error());
     }
@@ -92,8 +92,8 @@ Result<Connection::Ready> RdmaConnection::wait(bool for_receive, bool for_send, 
 }
 
 void RdmaConnection::close() {
-  if (upgraded_.load(std::memory_order_acquire) && !closed() && !peer_has_gone()) {
-    stream_->end(Clock::now() + kFarewell);
+  if (upgraded_.load(std::memory_order_acquire) && !closed() && !peer_ended()) {
+    stream_->end(Clock::now() + kCloseTimeout);
   }
   if (direct_ && !closed()) direct_->close();
   TcpConnection::close();

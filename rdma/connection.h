@@ -9,10 +9,10 @@
 #include <memory>
 
 #include "protocol/transport/tcp/connection.h"
-#include "rdma/card.h"
 #include "rdma/connection_manager.h"
 #include "rdma/data_channel.h"
 #include "rdma/stream.h"
+#include "rdma/upgrade_messages.h"
 
 namespace gpupool::transport::rdma {
 
@@ -33,13 +33,13 @@ class RdmaConnection final : public tcp::TcpConnection {
  private:
   // The steps of upgrade(). The text returned says why rdma is not possible; it is empty if it still is.
   std::string prepare(Side side);
-  Result<std::string> connect_pairs(Side side, const Card& mine, const Card& theirs, Deadline deadline);
+  Result<std::string> connect_queue_pairs(Side side, const UpgradeOffer& mine, const UpgradeOffer& theirs, Deadline deadline);
   Result<void> connect_by_manager(uint16_t port, const ConnectionManager::Token& token,
                                   std::span<const ConnectionManager::Pair> pairs, Deadline deadline);
-  Result<std::string> agree(const Result<void>& mine, Deadline deadline);
+  Result<std::string> exchange_results(const Result<void>& mine, Deadline deadline);
   Result<void> exchange(std::span<const std::byte> mine, std::span<std::byte> theirs, Deadline deadline);
-  bool peer_has_gone();
-  Error gone() const;
+  bool peer_ended();
+  Error closed_error() const;
   Error name_peer(Error error) const;
 
   const RdmaOptions options_;

@@ -61,9 +61,9 @@ const Calls* calls() {
 }
 
 // Private data in the client's request for a connection.
-struct Greeting {
+struct ConnectRequestData {
   ConnectionManager::Token token;
-  uint32_t place;  // index of the queue pair in the list
+  uint32_t pair_index;  // index of the queue pair in the list
 };
 
 constexpr int kBacklog = 4;
@@ -72,10 +72,10 @@ Error failure(const char* call) {
   return {ErrorCode::unavailable, std::string(call) + " failed: " + std::generic_category().message(errno)};
 }
 
-rdma_conn_param parameters(const QueuePair& pair, const Greeting* greeting) {
+rdma_conn_param parameters(const QueuePair& pair, const ConnectRequestData* request_data) {
   rdma_conn_param wish{};
-  wish.private_data = greeting;
-  wish.private_data_len = greeting ? sizeof *greeting : 0;
+  wish.private_data = request_data;
+  wish.private_data_len = request_data ? sizeof *request_data : 0;
   wish.responder_resources = wish.initiator_depth = pair.address().reads;
   wish.retry_count = 6;
   wish.rnr_retry_count = 1;
@@ -167,7 +167,7 @@ Result<void> ConnectionManager::connect(const sockaddr_storage& local, sockaddr_
     reinterpret_cast<sockaddr_in6&>(server).sin6_port = htons(port);
     reinterpret_cast<sockaddr_in6&>(here).sin6_port = 0;
   }
-  for (uint32_t place = 0; place < pairs.size(); ++place) {
+  for (uint32_t pair_index = 0; pair_index < pairs.size(); ++pair_index) {
     const auto id = make_id();
     if (!id) return id.error();
     if (calls()->resolve_addr(*id, reinterpret_cast<sockaddr*>(&here), reinterpret_cast<sockaddr*>(&server),
@@ -175,20 +175,20 @@ Result<void> ConnectionManager::connect(const sockaddr_storage& local, sockaddr_
       return failure("rdma_resolve_addr");
     }
     if (auto done = await(*id, RDMA_CM_EVENT_ADDR_RESOLVED, deadline); !done) return done;
-    if (pairs[place].mine->domain().device().name != (*id)->verbs->device->name) {
+    if (pairs[pair_index].mine->domain().device().name != (*id)->verbs->device->name) {
       return Error{ErrorCode::unavailable, "the route to the server does not use this device"};
     }
     if (calls()->resolve_route(*id, poll_limit(deadline)) != 0) return failure("rdma_resolve_route");
     if (auto done = await(*id, RDMA_CM_EVENT_ROUTE_RESOLVED, deadline); !done) return done;
-    if (auto done = connect_one(*id, pairs[place], place, token, options, deadline); !done) return done;
+    if (auto done = connect_one(*id, pairs[pair_index], pair_index, token, options, deadline); !done) return done;
   }
   return {};
 }
 
-Result<void> ConnectionManager::connect_one(rdma_cm_id* id, const Pair& pair, uint32_t place, const Token& token,
+Result<void> ConnectionManager::connect_one(rdma_cm_id* id, const Pair& pair, uint32_t pair_index, const Token& token,
                                             const RdmaOptions& options, Deadline deadline) {
-  const Greeting greeting{token, place};
-  rdma_conn_param wish = parameters(*pair.mine, &greeting);
+  const ConnectRequestData request_data{token, pair_index};
+  rdma_conn_param wish = parameters(*pair.mine, &request_data);
   if (calls()->connect(id, &wish) != 0) return failure("rdma_connect");
   if (auto done = await(id, RDMA_CM_EVENT_CONNECT_RESPONSE, deadline); !done) return done;
   if (auto ready = make_ready(id, pair, options); !ready) return ready;
@@ -204,20 +204,20 @@ Result<void> ConnectionManager::accept(std::span<const Pair> pairs, int client, 
     if (!event) return event.error();
     const rdma_cm_event_type kind = (*event)->event;
     rdma_cm_id* const id = (*event)->id;
-    Greeting greeting{{}, UINT32_MAX};
+    ConnectRequestData request_data{{}, UINT32_MAX};
     const auto& said = (*event)->param.conn;
-    if (kind == RDMA_CM_EVENT_CONNECT_REQUEST && said.private_data && said.private_data_len >= sizeof greeting) {
-      std::memcpy(&greeting, said.private_data, sizeof greeting);
+    if (kind == RDMA_CM_EVENT_CONNECT_REQUEST && said.private_data && said.private_data_len >= sizeof request_data) {
+      std::memcpy(&request_data, said.private_data, sizeof request_data);
     }
     calls()->ack_cm_event(*event);
     if (kind == RDMA_CM_EVENT_CONNECT_REQUEST) {
       ids_.push_back(id);
-      if (greeting.token != token_ || greeting.place >= pairs.size() || taken[greeting.place]) {
+      if (request_data.token != token_ || request_data.pair_index >= pairs.size() || taken[request_data.pair_index]) {
         calls()->reject(id, nullptr, 0);  // not the client that was given the token
         continue;
       }
-      taken[greeting.place] = true;
-      if (auto accepted = accept_one(id, pairs[greeting.place], options); !accepted) return accepted;
+      taken[request_data.pair_index] = true;
+      if (auto accepted = accept_one(id, pairs[request_data.pair_index], options); !accepted) return accepted;
     } else if (kind == RDMA_CM_EVENT_ESTABLISHED) {
       ++established;
     } else {

@@ -53,7 +53,7 @@ class ConnectionManager {
   // readable first.
   Result<rdma_cm_event*> next(Deadline deadline, int client = -1);
   Result<void> await(rdma_cm_id* id, int kind, Deadline deadline);
-  Result<void> connect_one(rdma_cm_id* id, const Pair& pair, uint32_t place, const Token& token, const RdmaOptions& options,
+  Result<void> connect_one(rdma_cm_id* id, const Pair& pair, uint32_t pair_index, const Token& token, const RdmaOptions& options,
                            Deadline deadline);
   Result<void> accept_one(rdma_cm_id* id, const Pair& pair, const RdmaOptions& options);
 

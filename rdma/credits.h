@@ -29,10 +29,10 @@ class Credits {
   // `mine`: data messages that the peer may have in flight; `theirs`: those that this side may.
   Credits(uint32_t mine, uint32_t theirs) : mine_(mine), theirs_(theirs) {}
 
-  bool may_send() const { return sent_ - returned_ < theirs_; }
-  void has_sent() { ++sent_; }
+  bool can_send_message() const { return sent_ - returned_ < theirs_; }
+  void count_sent() { ++sent_; }
   // Takes the peer's running count of data messages that it has consumed. False: the count is impossible.
-  bool hear(uint32_t count) {
+  bool take_returned_count(uint32_t count) {
     const uint32_t more = (count - returned_) & kCountMask;
     if (more > sent_ - returned_) return false;
     returned_ += more;
@@ -40,25 +40,25 @@ class Credits {
   }
 
   // Counts a data message that has arrived. False: the peer had no credit for it.
-  bool has_received() {
+  bool count_received() {
     if (received_ - consumed_ >= mine_) return false;
     ++received_;
     return true;
   }
-  void has_consumed() { ++consumed_; }  // the message's buffer has been posted again
+  void count_consumed() { ++consumed_; }  // the message's buffer has been posted again
   // True if a message that returns credits is due.
-  bool owes() const { return consumed_ - told_ >= (mine_ + 1) / 2; }
+  bool return_is_due() const { return consumed_ - returned_to_peer_ >= (mine_ + 1) / 2; }
   // Returns the running count for the message that is about to be sent.
-  uint32_t tell() {
-    told_ = consumed_;
-    return told_ & kCountMask;
+  uint32_t next_returned_count() {
+    returned_to_peer_ = consumed_;
+    return returned_to_peer_ & kCountMask;
   }
 
  private:
   const uint32_t mine_;
   const uint32_t theirs_;
   uint32_t sent_ = 0, returned_ = 0;
-  uint32_t received_ = 0, consumed_ = 0, told_ = 0;
+  uint32_t received_ = 0, consumed_ = 0, returned_to_peer_ = 0;
 };
 
 }  // namespace gpupool::transport::rdma

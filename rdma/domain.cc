@@ -91,9 +91,9 @@ Result<std::unique_ptr<BufferBlock>> Domain::make_buffers(size_t count) {
   return std::make_unique<BufferBlock>(static_cast<std::byte*>(memory), count, std::move(*registered));
 }
 
-Result<void> Domain::join(uint32_t count) {
+Result<void> Domain::add_receive_buffers(uint32_t count) {
   const std::lock_guard lock(mutex_);
-  const uint32_t missing = count - std::min(count, spare_);
+  const uint32_t missing = count - std::min(count, unassigned_buffers_);
   if (missing != 0) {
     if (buffers_.size() + missing > kMostSharedReceives) {
       return Error{ErrorCode::limit, "the session has too many rdma connections"};
@@ -104,16 +104,16 @@ Result<void> Domain::join(uint32_t count) {
     for (uint32_t i = 0; i < missing; ++i) {
       buffers_.push_back({blocks_.back()->at(i), blocks_.back()->key()});
       if (auto posted = post(buffers_.back()); !posted) return posted;
-      ++spare_;
+      ++unassigned_buffers_;
     }
   }
-  spare_ -= count;
+  unassigned_buffers_ -= count;
   return {};
 }
 
-void Domain::leave(uint32_t count) {
+void Domain::release_receive_buffers(uint32_t count) {
   const std::lock_guard lock(mutex_);
-  spare_ += count;
+  unassigned_buffers_ += count;
 }
 
 Result<void> Domain::post(ReceiveBuffer& buffer) {

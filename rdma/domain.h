@@ -87,8 +87,8 @@ class Domain {
   // Adds `count` buffers to the shared receive queue for a connection, which leaves them to others when it
   // ends. A completion has a buffer's address in wr_id; the buffer is the connection's until it posts it
   // again.
-  Result<void> join(uint32_t count);
-  void leave(uint32_t count);
+  Result<void> add_receive_buffers(uint32_t count);
+  void release_receive_buffers(uint32_t count);
   Result<void> post(ReceiveBuffer& buffer);
 
  private:
@@ -102,7 +102,7 @@ class Domain {
   std::string broken_;                 // why the session cannot go on; empty: it can
   std::vector<std::unique_ptr<BufferBlock>> blocks_;
   std::deque<ReceiveBuffer> buffers_;  // elements keep their address, which is their wr_id
-  uint32_t spare_ = 0;                 // posted, but counted for no connection
+  uint32_t unassigned_buffers_ = 0;    // posted, but counted for no connection
 };
 
 }  // namespace gpupool::transport::rdma

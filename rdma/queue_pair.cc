@@ -8,7 +8,7 @@
 #include <cstring>
 #include <system_error>
 
-#include "rdma/card.h"
+#include "rdma/upgrade_messages.h"
 
 namespace gpupool::transport::rdma {
 namespace {

@@ -64,7 +64,7 @@ Result<std::unique_ptr<Stream>> Stream::make(std::shared_ptr<Domain> domain, boo
                                               .inline_bytes = kInlineBytes});
   if (!pair) return pair.error();
   made->pair_ = std::move(*pair);
-  if (auto joined = made->domain_->join(made->receives_ + kReserved); !joined) return joined.error();
+  if (auto joined = made->domain_->add_receive_buffers(made->receives_ + kReserved); !joined) return joined.error();
   made->joined_ = true;
   return made;
 }
@@ -83,7 +83,7 @@ Stream::~Stream() {
     for (const Arrived& message : arrived_) repost(*message.buffer);
     pair_.reset();
   }
-  if (joined_) domain_->leave(receives_ + kReserved);
+  if (joined_) domain_->release_receive_buffers(receives_ + kReserved);
   for (const int wake : {receiver_wake_, sender_wake_}) {
     if (wake >= 0) ::close(wake);
   }
@@ -137,7 +137,7 @@ void Stream::post_control(Kind kind) {
   request.wr_id = send_id(posted_);
   request.opcode = IBV_WR_SEND_WITH_IMM;
   request.send_flags = IBV_SEND_SIGNALED;
-  request.imm_data = htonl(static_cast<uint32_t>(kind) << kKindShift | credits_->tell());
+  request.imm_data = htonl(static_cast<uint32_t>(kind) << kKindShift | credits_->next_returned_count());
   ibv_send_wr* bad = nullptr;
   if (ibv_post_send(pair_->get(), &request, &bad) != 0) return fail(ErrorCode::unavailable, "ibv_post_send failed");
   ++posted_;
@@ -207,9 +207,9 @@ uint32_t Stream::post_batch(std::span<const iovec>& buffers, size_t& offset, siz
     request.num_sge = static_cast<int>(pieces);
     request.opcode = IBV_WR_SEND_WITH_IMM;
     if (posted_ % kSignalEvery == kSignalEvery - 1) request.send_flags |= IBV_SEND_SIGNALED;
-    request.imm_data = htonl(static_cast<uint32_t>(Kind::data) << kKindShift | credits_->tell());
+    request.imm_data = htonl(static_cast<uint32_t>(Kind::data) << kKindShift | credits_->next_returned_count());
     if (count != 0) requests[count - 1].next = &request;
-    credits_->has_sent();
+    credits_->count_sent();
     ++posted_;
   }
   ibv_send_wr* bad = nullptr;
@@ -233,11 +233,11 @@ Result<size_t> Stream::receive_some(std::span<std::byte> buffer) {
     message.offset += size;
     if (message.offset < message.size) break;
     repost(*message.buffer);
-    credits_->has_consumed();
+    credits_->count_consumed();
     arrived_.pop_front();
   }
   if (total != 0) {
-    if (credits_->owes()) progress();
+    if (credits_->return_is_due()) progress();
     return total;
   }
   if (ended_) return Error{ErrorCode::closed, "the peer closed the connection"};
@@ -299,7 +299,7 @@ void Stream::progress() {
     if (count < 0) fail(ErrorCode::unavailable, "ibv_poll_cq failed");
     for (int i = 0; i < count; ++i) handle(done[i]);
   }
-  if (!failure_ && credits_ && credits_->owes() && has_room()) post_control(Kind::credits);
+  if (!failure_ && credits_ && credits_->return_is_due() && has_room()) post_control(Kind::credits);
   if (receiver_sleeps_ && (can_receive() || ending_)) ring(receiver_wake_);
   if (sender_sleeps_ && (can_send() || failure_ || ending_)) ring(sender_wake_);
 }
@@ -325,7 +325,7 @@ void Stream::handle_receive(const ibv_wc& completion) {
   // A probe may arrive before this side has finished connect(): it is the peer's first message.
   bool good = counted && kind <= Kind::end && credits_.has_value();
   if (good && kind == Kind::data && completion.byte_len != 0) {
-    good = credits_->has_received();
+    good = credits_->count_received();
     if (good) arrived_.push_back({&buffer, completion.byte_len, 0});
     else repost(buffer);
   } else {
@@ -333,7 +333,7 @@ void Stream::handle_receive(const ibv_wc& completion) {
     good = good && kind != Kind::data;
     ended_ |= kind == Kind::end;
   }
-  if (!good || !credits_->hear(word & kCountMask)) fail(ErrorCode::malformed, "the peer violated the rdma protocol");
+  if (!good || !credits_->take_returned_count(word & kCountMask)) fail(ErrorCode::malformed, "the peer violated the rdma protocol");
 }
 
 void Stream::repost(ReceiveBuffer& buffer) {

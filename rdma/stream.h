@@ -58,7 +58,7 @@ class Stream {
   enum class Kind : uint32_t { data, credits, probe, end };
   Stream(std::shared_ptr<Domain> domain, uint32_t depth);
   bool has_room() const { return posted_ - completed_ < sends_; }
-  bool can_send() const { return !failure_ && !ending_ && has_room() && credits_ && credits_->may_send(); }
+  bool can_send() const { return !failure_ && !ending_ && has_room() && credits_ && credits_->can_send_message(); }
   bool can_receive() const { return !arrived_.empty() || failure_ || ended_; }
   Connection::Ready look_locked(bool for_receive, bool for_send);
   void progress();  // handles completions, returns credits, wakes sleeping threads

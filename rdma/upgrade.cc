@@ -1,5 +1,5 @@
 // The upgrade of a connection from TCP to rdma: both sides exchange the addresses of their queue pairs,
-// connect them and test them, and exchange Verdicts after each step. If rdma turns out to be impossible for
+// connect them and test them, and exchange StepResults after each step. If rdma turns out to be impossible for
 // either side, both stay with TCP.
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -13,9 +13,9 @@ namespace {
 
 // Time limit for connecting through the manager and for the probe, which is resent until it fails if packets
 // get lost on the way, for example in a firewall.
-constexpr std::chrono::seconds kTrial{5};
-constexpr std::chrono::microseconds kLeastPatience{20}, kMostPatience{300};
-constexpr unsigned kLooksPerYield = 64;
+constexpr std::chrono::seconds kSetupTimeout{5};
+constexpr std::chrono::microseconds kMinPollTime{20}, kMaxPollTime{300};
+constexpr unsigned kPollsPerYield = 64;
 
 template <class Body>
 std::span<std::byte> bytes_of(Body& body) {
@@ -27,7 +27,7 @@ std::span<std::byte> bytes_of(Body& body) {
 Result<void> RdmaConnection::upgrade(Side side, Deadline deadline) {
   if (options_.use == RdmaOptions::Use::never && side == Side::client) return {};
   const std::string problem = prepare(side);
-  Card mine;
+  UpgradeOffer mine;
   mine.usable = problem.empty();
   set_reason(mine, problem);
   if (stream_) {
@@ -40,13 +40,13 @@ Result<void> RdmaConnection::upgrade(Side side, Deadline deadline) {
     mine.manager_port = manager_->port();
     mine.manager_token = manager_->token();
   }
-  Card theirs;
+  UpgradeOffer theirs;
   if (auto exchanged = exchange(bytes_of(mine), bytes_of(theirs), deadline); !exchanged) return exchanged;
-  const auto refusal = refusal_of(theirs);
+  const auto refusal = refusal_reason(theirs);
   if (!refusal) return Error{refusal.error().code, peer() + " " + refusal.error().message};
   std::string why = problem.empty() ? *refusal : problem;
   if (why.empty()) {
-    auto connected = connect_pairs(side, mine, theirs, deadline);
+    auto connected = connect_queue_pairs(side, mine, theirs, deadline);
     if (!connected) return connected.error();
     why = *connected;
   }
@@ -65,19 +65,21 @@ Result<void> RdmaConnection::upgrade(Side side, Deadline deadline) {
   return {};
 }
 
-Result<std::string> RdmaConnection::connect_pairs(Side side, const Card& mine, const Card& theirs, Deadline deadline) {
+Result<std::string> RdmaConnection::connect_queue_pairs(Side side, const UpgradeOffer& mine, const UpgradeOffer& theirs,
+                                                        Deadline deadline) {
   std::vector<ConnectionManager::Pair> pairs{{&stream_->pair(), theirs.stream}};
   if (theirs.direct.queue_pair == 0) direct_.reset();
   if (direct_) pairs.push_back({&direct_->pair(), theirs.direct});
   Result<void> ready = stream_->begin(theirs.receives);
-  const Card& server = side == Side::server ? mine : theirs;
-  const Card& client = side == Side::server ? theirs : mine;
+  const UpgradeOffer& server = side == Side::server ? mine : theirs;
+  const UpgradeOffer& client = side == Side::server ? theirs : mine;
   bool connected = false;
   if (ready && server.manager_port != 0 && client.has_manager != 0) {
-    const Deadline limit = Clock::now() + kTrial;
-    const auto agreed = agree(side == Side::server ? manager_->accept(pairs, socket(), options_, limit)
-                                                   : connect_by_manager(server.manager_port, server.manager_token, pairs, limit),
-                              deadline);
+    const Deadline limit = Clock::now() + kSetupTimeout;
+    const auto agreed =
+        exchange_results(side == Side::server ? manager_->accept(pairs, socket(), options_, limit)
+                                              : connect_by_manager(server.manager_port, server.manager_token, pairs, limit),
+                         deadline);
     if (!agreed) return agreed.error();
     connected = agreed->empty();
     for (const auto& pair : pairs) {
@@ -89,16 +91,16 @@ Result<std::string> RdmaConnection::connect_pairs(Side side, const Card& mine, c
     for (const auto& pair : pairs) {
       if (ready) ready = pair.mine->connect(pair.theirs, options_);
     }
-    const auto agreed = agree(ready, deadline);
+    const auto agreed = exchange_results(ready, deadline);
     if (!agreed || !agreed->empty()) return agreed;
   }
   const auto begin = Clock::now();
-  const auto probed = stream_->probe(begin + kTrial);
+  const auto probed = stream_->probe(begin + kSetupTimeout);
   // The probe took a message, its acknowledgement and a wake-up: a sleeping thread learns of data that
   // much later. Polling takes no system call.
   const auto took = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - begin);
-  patience_ = {std::clamp(took, kLeastPatience, kMostPatience), kLooksPerYield};
-  return agree(probed, deadline);
+  patience_ = {std::clamp(took, kMinPollTime, kMaxPollTime), kPollsPerYield};
+  return exchange_results(probed, deadline);
 }
 
 Result<void> RdmaConnection::connect_by_manager(uint16_t port, const ConnectionManager::Token& token,
@@ -140,13 +142,13 @@ Result<void> RdmaConnection::exchange(std::span<const std::byte> mine, std::span
   return receive_exact(*this, theirs, deadline);
 }
 
-Result<std::string> RdmaConnection::agree(const Result<void>& mine, Deadline deadline) {
-  Verdict verdict, theirs;
-  verdict.good = mine.ok();
-  if (!mine) set_reason(verdict, mine.error().message);
-  if (auto exchanged = exchange(bytes_of(verdict), bytes_of(theirs), deadline); !exchanged) return exchanged.error();
+Result<std::string> RdmaConnection::exchange_results(const Result<void>& mine, Deadline deadline) {
+  StepResult result, theirs;
+  result.good = mine.ok();
+  if (!mine) set_reason(result, mine.error().message);
+  if (auto exchanged = exchange(bytes_of(result), bytes_of(theirs), deadline); !exchanged) return exchanged.error();
   if (!mine) return mine.error().message;
-  return refusal_of(theirs);
+  return refusal_reason(theirs);
 }
 
 }  // namespace gpupool::transport::rdma

@@ -1,11 +1,11 @@
-// What the other side of a connection says while both try to switch to rdma: its card, its verdicts, the addresses of its queue pairs, and how many messages it
-// says it has had (rdma/credits.h).
+// Messages of a peer during the upgrade to rdma: its offer, its step results, the addresses of its queue pairs, and the counts of returned
+// credits (rdma/credits.h).
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 
-#include "rdma/card.h"
 #include "rdma/credits.h"
+#include "rdma/upgrade_messages.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/require.h"
 
@@ -33,26 +33,26 @@ void count_messages(fuzz::Input& input) {
   for (int steps = 0; !input.empty() && steps < 500; ++steps) {
     switch (input.below(4)) {
       case 0:
-        require(credits.may_send() == (sent - returned < room));
-        if (credits.may_send()) ++sent, credits.has_sent();
+        require(credits.can_send_message() == (sent - returned < room));
+        if (credits.can_send_message()) ++sent, credits.count_sent();
         break;
       case 1: {
         const uint32_t said = input.below(2) == 0 ? returned + input.below(8) : input.get<uint32_t>();
         const bool believable = ((said - returned) & kCountMask) <= sent - returned;
-        require(credits.hear(said) == believable);
+        require(credits.take_returned_count(said) == believable);
         if (!believable) return;
         returned += (said - returned) & kCountMask;
         break;
       }
       case 2:
-        if (!credits.has_received()) return;
+        if (!credits.count_received()) return;
         ++received;
         break;
       default:
         if (consumed == received) break;
         ++consumed;
-        credits.has_consumed();
-        if (credits.owes()) require(credits.tell() == (consumed & kCountMask));
+        credits.count_consumed();
+        if (credits.return_is_due()) require(credits.next_returned_count() == (consumed & kCountMask));
     }
   }
 }
@@ -61,27 +61,27 @@ void count_messages(fuzz::Input& input) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   fuzz::Input input(data, size);
-  const bool is_card = input.below(4) != 3;
-  auto card = input.get<Card>();
-  if (is_card) card.magic = kCardMagic;
-  if (const auto refusal = refusal_of(card)) {
-    require(card.magic == kCardMagic && (!refusal->empty() || (card.version == kCardVersion && card.usable != 0)));
+  const bool is_offer = input.below(4) != 3;
+  auto offer = input.get<UpgradeOffer>();
+  if (is_offer) offer.magic = kOfferMagic;
+  if (const auto refusal = refusal_reason(offer)) {
+    require(offer.magic == kOfferMagic && (!refusal->empty() || (offer.version == kOfferVersion && offer.usable != 0)));
     check_words(*refusal);
   } else {
-    require(card.magic != kCardMagic && !refusal.error().message.empty());
+    require(offer.magic != kOfferMagic && !refusal.error().message.empty());
   }
-  check_address(card.stream);
-  check_address(card.direct);
-  auto verdict = input.get<Verdict>();
-  check_words(refusal_of(verdict));
-  require(refusal_of(verdict).empty() == (verdict.good != 0));
+  check_address(offer.stream);
+  check_address(offer.direct);
+  auto result = input.get<StepResult>();
+  check_words(refusal_reason(result));
+  require(refusal_reason(result).empty() == (result.good != 0));
   // A reason of this side's fits whatever its length.
-  Verdict my_verdict;
-  Card my_card;
+  StepResult my_result;
+  UpgradeOffer my_offer;
   const std::string reason = input.text();
-  set_reason(my_verdict, reason);
-  set_reason(my_card, reason);
-  require(my_verdict.why_not[sizeof my_verdict.why_not - 1] == '\0' && my_card.why_not[sizeof my_card.why_not - 1] == '\0');
+  set_reason(my_result, reason);
+  set_reason(my_offer, reason);
+  require(my_result.why_not[sizeof my_result.why_not - 1] == '\0' && my_offer.why_not[sizeof my_offer.why_not - 1] == '\0');
   count_messages(input);
   return 0;
 }

@@ -35,16 +35,16 @@ struct Model {
     side.most_buffers = std::max(side.most_buffers, static_cast<uint32_t>(side.coming.size()) + side.unread);
   }
   bool send(int from) {
-    if (!sides[from].credits.may_send()) return false;
-    sides[1 - from].coming.push_back({true, sides[from].credits.tell()});
-    sides[from].credits.has_sent();
+    if (!sides[from].credits.can_send_message()) return false;
+    sides[1 - from].coming.push_back({true, sides[from].credits.next_returned_count()});
+    sides[from].credits.count_sent();
     count_buffers(1 - from);
     return true;
   }
   // What the stream does whenever it looks at its completions.
   bool return_credits(int from) {
-    if (!sides[from].credits.owes()) return false;
-    sides[1 - from].coming.push_back({false, sides[from].credits.tell()});
+    if (!sides[from].credits.return_is_due()) return false;
+    sides[1 - from].coming.push_back({false, sides[from].credits.next_returned_count()});
     count_buffers(1 - from);
     return true;
   }
@@ -54,10 +54,10 @@ struct Model {
     const Message message = side.coming.front();
     side.coming.pop_front();
     if (message.data) {
-      REQUIRE(side.credits.has_received());
+      REQUIRE(side.credits.count_received());
       ++side.unread;
     }
-    REQUIRE(side.credits.hear(message.count));
+    REQUIRE(side.credits.take_returned_count(message.count));
     return true;
   }
   bool consume(int at) {
@@ -65,7 +65,7 @@ struct Model {
     if (side.unread == 0) return false;
     --side.unread;
     ++side.consumed;
-    side.credits.has_consumed();
+    side.credits.count_consumed();
     return true;
   }
 };
@@ -142,14 +142,14 @@ TEST_CASE("counts survive their wrap and impossible counts are rejected") {
   Credits peer(4, 4);
   for (uint64_t message = 0; message < uint64_t{kCountMask} * 2; message += 4) {
     for (int i = 0; i < 4; ++i) {
-      credits.has_sent();
-      if (!peer.has_received()) FAIL("no credit at " << message);
-      peer.has_consumed();
+      credits.count_sent();
+      if (!peer.count_received()) FAIL("no credit at " << message);
+      peer.count_consumed();
     }
-    if (credits.may_send() || !credits.hear(peer.tell()) || !credits.may_send()) FAIL("wrong at " << message);
+    if (credits.can_send_message() || !credits.take_returned_count(peer.next_returned_count()) || !credits.can_send_message()) FAIL("wrong at " << message);
   }
-  CHECK_FALSE(credits.hear(peer.tell() + 1));  // more than was sent
-  CHECK_FALSE(credits.hear(peer.tell() - 1));  // less than before
-  for (int i = 0; i < 4; ++i) CHECK(peer.has_received());
-  CHECK_FALSE(peer.has_received());  // a fifth, for which there was no credit
+  CHECK_FALSE(credits.take_returned_count(peer.next_returned_count() + 1));  // more than was sent
+  CHECK_FALSE(credits.take_returned_count(peer.next_returned_count() - 1));  // less than before
+  for (int i = 0; i < 4; ++i) CHECK(peer.count_received());
+  CHECK_FALSE(peer.count_received());  // a fifth, for which there was no credit
 }
