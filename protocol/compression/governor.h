@@ -41,16 +41,16 @@ class Governor {
     double raw = 0, packed = 0, took = 0, blocked = 0;
     bool full() const;
   };
-  void give_up();
+  void stop_compressing();
 
   const Policy policy_;
   bool compressing_ = false;
   Window window_;
   double link_rate_ = 0;        // bytes per second; 0: unknown, or the link is not the bottleneck
-  bool held_up_ = false;        // the link was the bottleneck in the last window
+  bool link_was_bottleneck_ = false;         // in the last window
   unsigned next_sample_ = 0;    // pieces before the next sample
   unsigned sample_pause_ = 8;   // pieces; doubled by each failed attempt
-  unsigned unlimited_ = 0;      // consecutive windows in which the link was not the bottleneck
+  unsigned windows_without_bottleneck_ = 0;  // consecutive windows in which the link was not the bottleneck
 };
 
 }  // namespace gpupool::compression

@@ -13,7 +13,7 @@ using transport::Clock;
 
 }  // namespace
 
-std::span<const std::byte> PieceSender::in_one(std::span<const iovec> parts, size_t bytes) {
+std::span<const std::byte> PieceSender::join_parts(std::span<const iovec> parts, size_t bytes) {
   if (parts.size() == 1) return {static_cast<const std::byte*>(parts[0].iov_base), bytes};
   if (!joined_) joined_ = std::make_unique_for_overwrite<std::byte[]>(wire::kBulkChunkBytes);
   size_t at = 0;
@@ -24,7 +24,7 @@ std::span<const std::byte> PieceSender::in_one(std::span<const iovec> parts, siz
   return {joined_.get(), at};
 }
 
-std::span<std::byte> PieceSender::room() {
+std::span<std::byte> PieceSender::packed_buffer() {
   if (!packed_) packed_ = std::make_unique_for_overwrite<std::byte[]>(wire::kBulkChunkBytes);
   return {packed_.get(), wire::kBulkChunkBytes};
 }
@@ -39,10 +39,10 @@ Result<void> PieceSender::send(transport::Connection& connection, wire::BulkHead
   if (next == Governor::Next::plain_with_sample) {
     // Sample the first part alone, which saves joining the parts.
     const size_t bytes = std::min<size_t>(parts[0].iov_len, kSampleBytes);
-    const size_t sample = pack({static_cast<const std::byte*>(parts[0].iov_base), bytes}, room().first(bytes));
+    const size_t sample = pack({static_cast<const std::byte*>(parts[0].iov_base), bytes}, packed_buffer().first(bytes));
     governor_.sampled(bytes, sample != 0 ? sample : bytes, Clock::now() - start);
   } else if (next == Governor::Next::compressed) {
-    packed = pack(in_one(parts, raw), room().first(raw - 1));
+    packed = pack(join_parts(parts, raw), packed_buffer().first(raw - 1));
   }
   if (packed != 0) {
     header.flags |= wire::kBulkCompressed;

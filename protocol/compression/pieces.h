@@ -24,8 +24,8 @@ class PieceSender {
   uint64_t take_sent() { return std::exchange(sent_, 0); }
 
  private:
-  std::span<const std::byte> in_one(std::span<const iovec> parts, size_t bytes);
-  std::span<std::byte> room();
+  std::span<const std::byte> join_parts(std::span<const iovec> parts, size_t bytes);
+  std::span<std::byte> packed_buffer();
 
   Governor governor_;
   uint64_t sent_ = 0;

@@ -44,7 +44,7 @@ constexpr TableId kToolsModule = table_id("6e163fbe-b958-444d-835c-e182aff1991e"
 constexpr TableId kCublasLt = table_id("1734dc26-800d-4745-8726-c0f1e7dd8bca");
 
 // cudart requests this table first of all, and works without it.
-constexpr TableId kRefused = table_id("f8cff951-2146-8b4e-b9e2-fb469e7c0dd9");
+constexpr TableId kUnsupportedTable = table_id("f8cff951-2146-8b4e-b9e2-fb469e7c0dd9");
 
 constinit std::atomic<const DriverHooks*> installed_hooks{nullptr};
 constinit ContextLocalStorage storage;
@@ -242,7 +242,7 @@ ContextLocalStorage& context_local_storage() {
 CUresult get_export_table(const void** table, const CUuuid* id, const DriverHooks& driver_hooks) {
   if (table == nullptr || id == nullptr) return CUDA_ERROR_INVALID_VALUE;
   *table = nullptr;
-  if (kRefused == *id) return CUDA_ERROR_INVALID_VALUE;
+  if (kUnsupportedTable == *id) return CUDA_ERROR_INVALID_VALUE;
   installed_hooks.store(&driver_hooks, std::memory_order_release);
   const Tables& all = tables();
   const std::pair<const TableId&, const Table&> known[] = {

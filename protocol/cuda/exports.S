@@ -1,14 +1,14 @@
 // Exports every driver symbol from the library that this file is linked into.
-// Each name is a weak one-jump stub, so a strong definition elsewhere in the same library takes its place; what is left
-// answers CUDA_ERROR_NOT_SUPPORTED through gpupool_cuda_unsupported. The table at the end holds the address of each
-// final symbol, strong or stub alike, as a 32-bit distance from the table. Such distances cannot be taken of a symbol
-// that another library could replace, so linking without -Bsymbolic fails instead of making a library that
-// LD_PRELOAD can mix up. See exports.h.
+// Each name is a weak stub of one jump, which a strong definition elsewhere in the same library replaces. All other
+// calls return CUDA_ERROR_NOT_SUPPORTED through gpupool_cuda_unsupported. The table at the end has the address of each
+// final symbol, strong or stub, as a 32-bit distance from the table. The linker rejects this distance for a symbol that
+// another library could replace, so linking without -Bsymbolic fails instead of producing a library whose calls
+// LD_PRELOAD can redirect. See exports.h.
 
 #if defined(__x86_64__)
 #if defined(__has_include)
 #if __has_include(<cet.h>)
-#include <cet.h>  // marks the object as fit for indirect branch tracking where the compiler asks for it
+#include <cet.h>  // marks the object as compatible with indirect branch tracking if the compiler enables it
 #endif
 #endif
 #define STUB_BODY endbr64; movl $stub_index, %edi; jmp gpupool_cuda_unsupported
@@ -26,7 +26,7 @@
 #include "protocol/cuda/symbols.def"
 #undef CUDA_SYMBOL
 
-// CUresult gpupool_cuda_unsupported(uint32_t symbol): a library may define its own, to say which call was missing.
+// CUresult gpupool_cuda_unsupported(uint32_t symbol): a library may define its own to report the missing call.
         .weak gpupool_cuda_unsupported
         .hidden gpupool_cuda_unsupported
         .type gpupool_cuda_unsupported, %function

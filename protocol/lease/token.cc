@@ -18,7 +18,7 @@ constexpr std::string_view kSignedPrefix = "gpupool lease 1\n";
 Error malformed(const std::string& why) { return {ErrorCode::malformed, "the lease token " + why}; }
 Error refused(const std::string& why) { return {ErrorCode::refused, "the lease token " + why}; }
 
-std::string what_is_signed(const std::string& lease) { return std::string(kSignedPrefix) + lease; }
+std::string signed_text(const std::string& lease) { return std::string(kSignedPrefix) + lease; }
 
 bool is_gpu_uuid(std::string_view text) {
   if (text.size() != kUuidText || !text.starts_with("GPU-")) return false;
@@ -109,7 +109,7 @@ Result<std::string> make_token(const Lease& lease, const SigningKey& key) {
   if (const std::string wrong = check_contents(lease); !wrong.empty()) return Error{ErrorCode::invalid, "the lease token " + wrong};
   SignedLease out;
   out.set_lease(lease.SerializeAsString());
-  out.set_signature(key.sign(what_is_signed(out.lease())));
+  out.set_signature(key.sign(signed_text(out.lease())));
   out.set_key_id(key.public_key().id());
   if (out.signature().empty()) return Error{ErrorCode::unavailable, "OpenSSL cannot sign"};
   return encode_token(out);
@@ -120,7 +120,7 @@ Result<Lease> check_lease(std::string_view token, std::span<const PublicKey> key
   if (!parsed) return parsed.error();
   const auto key = std::find_if(keys.begin(), keys.end(), [&](const PublicKey& one) { return one.id() == parsed->key_id(); });
   if (key == keys.end()) return refused("is signed with a key that is not configured on this server");
-  if (!key->verify(what_is_signed(parsed->lease()), parsed->signature())) return refused("has an invalid signature");
+  if (!key->verify(signed_text(parsed->lease()), parsed->signature())) return refused("has an invalid signature");
   Lease lease;
   if (!lease.ParseFromString(parsed->lease())) return malformed("is signed but cannot be parsed");
   if (const std::string wrong = check_contents(lease); !wrong.empty()) return refused(wrong);

@@ -17,7 +17,7 @@ bool fits(CUdeviceptr address) { return address <= std::numeric_limits<Narrow>::
 Narrow narrow_size(size_t size) { return static_cast<Narrow>(std::min<size_t>(size, std::numeric_limits<Narrow>::max())); }
 
 // Returns the address of new memory, or frees the memory if the address does not fit 32 bits.
-CUresult hand_out(CUdeviceptr address, CUdeviceptr_v1* to) {
+CUresult return_address_or_free(CUdeviceptr address, CUdeviceptr_v1* to) {
   if (to && fits(address)) {
     *to = static_cast<CUdeviceptr_v1>(address);
     return CUDA_SUCCESS;
@@ -39,7 +39,7 @@ CUDA_MEMCPY3D widen(const CUDA_MEMCPY3D_v1& copy) {
 }
 
 template <class Function, class Copy, class... Stream>
-CUresult run(Function newer, const Copy* copy, Stream... stream) {
+CUresult call_widened(Function newer, const Copy* copy, Stream... stream) {
   if (!copy) return newer(nullptr, stream...);
   const auto wide = widen(*copy);
   return newer(&wide, stream...);
@@ -93,7 +93,7 @@ CUDA_EXPORT CUresult cuModuleGetGlobal(CUdeviceptr_v1* address, unsigned int* by
 CUDA_EXPORT CUresult cuMemAlloc(CUdeviceptr_v1* address, unsigned int bytes) {
   CUdeviceptr wide = 0;
   const CUresult result = cuMemAlloc_v2(address ? &wide : nullptr, bytes);
-  return result == CUDA_SUCCESS ? hand_out(wide, address) : result;
+  return result == CUDA_SUCCESS ? return_address_or_free(wide, address) : result;
 }
 
 CUDA_EXPORT CUresult cuMemAllocPitch(CUdeviceptr_v1* address, unsigned int* pitch, unsigned int width, unsigned int height,
@@ -101,7 +101,7 @@ CUDA_EXPORT CUresult cuMemAllocPitch(CUdeviceptr_v1* address, unsigned int* pitc
   CUdeviceptr wide = 0;
   size_t wide_pitch = 0;
   CUresult result = cuMemAllocPitch_v2(address ? &wide : nullptr, pitch ? &wide_pitch : nullptr, width, height, element_bytes);
-  if (result == CUDA_SUCCESS) result = hand_out(wide, address);
+  if (result == CUDA_SUCCESS) result = return_address_or_free(wide, address);
   if (result == CUDA_SUCCESS && pitch) *pitch = narrow_size(wide_pitch);
   return result;
 }
@@ -142,11 +142,11 @@ CUDA_EXPORT CUresult cuMemcpyDtoHAsync(void* to, CUdeviceptr_v1 from, unsigned i
 CUDA_EXPORT CUresult cuMemcpyDtoDAsync(CUdeviceptr_v1 to, CUdeviceptr_v1 from, unsigned int bytes, CUstream stream) {
   return cuMemcpyDtoDAsync_v2(to, from, bytes, stream);
 }
-CUDA_EXPORT CUresult cuMemcpy2D(const CUDA_MEMCPY2D_v1* copy) { return run(cuMemcpy2D_v2, copy); }
-CUDA_EXPORT CUresult cuMemcpy2DUnaligned(const CUDA_MEMCPY2D_v1* copy) { return run(cuMemcpy2DUnaligned_v2, copy); }
-CUDA_EXPORT CUresult cuMemcpy2DAsync(const CUDA_MEMCPY2D_v1* copy, CUstream stream) { return run(cuMemcpy2DAsync_v2, copy, stream); }
-CUDA_EXPORT CUresult cuMemcpy3D(const CUDA_MEMCPY3D_v1* copy) { return run(cuMemcpy3D_v2, copy); }
-CUDA_EXPORT CUresult cuMemcpy3DAsync(const CUDA_MEMCPY3D_v1* copy, CUstream stream) { return run(cuMemcpy3DAsync_v2, copy, stream); }
+CUDA_EXPORT CUresult cuMemcpy2D(const CUDA_MEMCPY2D_v1* copy) { return call_widened(cuMemcpy2D_v2, copy); }
+CUDA_EXPORT CUresult cuMemcpy2DUnaligned(const CUDA_MEMCPY2D_v1* copy) { return call_widened(cuMemcpy2DUnaligned_v2, copy); }
+CUDA_EXPORT CUresult cuMemcpy2DAsync(const CUDA_MEMCPY2D_v1* copy, CUstream stream) { return call_widened(cuMemcpy2DAsync_v2, copy, stream); }
+CUDA_EXPORT CUresult cuMemcpy3D(const CUDA_MEMCPY3D_v1* copy) { return call_widened(cuMemcpy3D_v2, copy); }
+CUDA_EXPORT CUresult cuMemcpy3DAsync(const CUDA_MEMCPY3D_v1* copy, CUstream stream) { return call_widened(cuMemcpy3DAsync_v2, copy, stream); }
 
 CUDA_EXPORT CUresult cuMemsetD8(CUdeviceptr_v1 to, unsigned char value, unsigned int count) { return cuMemsetD8_v2(to, value, count); }
 CUDA_EXPORT CUresult cuMemsetD16(CUdeviceptr_v1 to, unsigned short value, unsigned int count) { return cuMemsetD16_v2(to, value, count); }

@@ -64,7 +64,7 @@ Result<std::unique_ptr<Connection>> connect(const Endpoint& endpoint, const Opti
                  "check the path, its permissions, and that poold runs on this host and listens there");
 }
 
-std::unique_ptr<Connection> connect_beside_tcp(const std::string& numeric_host, uint16_t port, const Options& options) {
+std::unique_ptr<Connection> connect_shm_of_tcp(const std::string& numeric_host, uint16_t port, const Options& options) {
   const auto address = make_address(beside_tcp(numeric_host, port));
   if (!address) return nullptr;
   const int socket = connected_socket(*address, options.connect_timeout);

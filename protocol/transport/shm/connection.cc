@@ -25,11 +25,11 @@ constexpr short kBroken = POLLERR | POLLHUP | POLLNVAL;
 ShmConnection::~ShmConnection() {
   if (upgraded_ && socket() >= 0) rings_.out->control().writer_closed.store(1, std::memory_order_seq_cst);
   if (rings_.memory) ::munmap(rings_.memory, rings_.size);
-  if (rings_.room >= 0) ::close(rings_.room);
+  if (rings_.sender_doorbells >= 0) ::close(rings_.sender_doorbells);
   for (const int descriptor : descriptors_) ::close(descriptor);
 }
 
-Error ShmConnection::nonsense() const {
+Error ShmConnection::corrupt_rings() const {
   return {ErrorCode::malformed, peer() + " corrupted the shared memory"};
 }
 
@@ -38,7 +38,7 @@ bool ShmConnection::peer_ended() {
          rings_.in->control().writer_closed.load(std::memory_order_seq_cst) != 0;
 }
 
-void ShmConnection::ring(int socket) {
+void ShmConnection::ring_doorbell(int socket) {
   const char bell = 0;
   while (::send(socket, &bell, 1, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
     if (errno == EINTR) continue;
@@ -52,16 +52,16 @@ Result<size_t> ShmConnection::send_some(std::span<const iovec> buffers) {
   if (!upgraded_.load(std::memory_order_acquire)) return SocketConnection::send_some(buffers);
   if (closed()) return failure(0, "sending to");
   if (peer_ended()) return failure(EPIPE, "sending to");
-  has_sent();
-  const auto sent = rings_.out->write(buffers, [this] { ring(socket()); });
-  if (!sent) return nonsense();
+  tsan_release_to_peers();
+  const auto sent = rings_.out->write(buffers, [this] { ring_doorbell(socket()); });
+  if (!sent) return corrupt_rings();
   return *sent;
 }
 
 Result<size_t> ShmConnection::receive_some(std::span<std::byte> buffer) {
   if (!upgraded_.load(std::memory_order_acquire)) return SocketConnection::receive_some(buffer);
   if (buffer.empty()) return size_t{0};
-  const auto take = [&] { return rings_.in->read(buffer, [this] { ring(rings_.room); }); };
+  const auto take = [&] { return rings_.in->read(buffer, [this] { ring_doorbell(rings_.sender_doorbells); }); };
   auto received = take();
   if (received && *received == 0) {
     if (closed()) return failure(0, "receiving from");
@@ -69,12 +69,12 @@ Result<size_t> ShmConnection::receive_some(std::span<std::byte> buffer) {
     received = take();  // bytes written before the peer's end
     if (received && *received == 0) return Error{ErrorCode::closed, peer() + " closed the connection"};
   }
-  if (!received) return nonsense();
-  has_received();
+  if (!received) return corrupt_rings();
+  tsan_acquire_from_peers();
   return *received;
 }
 
-Connection::Ready ShmConnection::look(bool for_receive, bool for_send) {
+Connection::Ready ShmConnection::ready_now(bool for_receive, bool for_send) {
   const bool ended = closed() || peer_ended();  // the next call on the connection reports the error
   const bool receive = for_receive && (ended || rings_.in->available() != size_t{0});
   const bool send = for_send && (ended || rings_.out->room() != size_t{0});
@@ -90,23 +90,25 @@ Result<Connection::Ready> ShmConnection::wait(bool for_receive, bool for_send, D
     if (for_send) writer_sleeps.store(1, std::memory_order_seq_cst);
     // The peer publishes its index before it checks the sleep flag; this side sets the flag before it checks
     // the index. So either the peer rings, or this side sees the new index.
-    Ready ready = look(for_receive, for_send);
+    Ready ready = ready_now(for_receive, for_send);
     bool interrupted = false;
     if (ready == Ready::none) {
       pollfd polled[3] = {{for_receive || for_send ? socket() : -1, static_cast<short>(for_receive ? POLLIN : 0), 0},
-                          {for_send ? rings_.room : -1, POLLIN, 0},
+                          {for_send ? rings_.sender_doorbells : -1, POLLIN, 0},
                           {wake(), POLLIN, 0}};
       if (::poll(polled, 3, poll_limit(deadline)) < 0 && errno != EINTR) return failure(errno, "waiting for");
       interrupted = polled[2].revents != 0 && take_interrupt();
       if ((polled[0].revents & POLLIN) != 0) {
-        if (auto taken = take_socket(); !taken) return taken.error();
+        if (auto taken = receive_doorbells(); !taken) return taken.error();
       }
       if ((polled[1].revents & POLLIN) != 0) {
         char bells[64];
-        if (::recv(rings_.room, bells, sizeof bells, MSG_DONTWAIT) == 0) peer_gone_.store(true, std::memory_order_release);
+        if (::recv(rings_.sender_doorbells, bells, sizeof bells, MSG_DONTWAIT) == 0) {
+          peer_gone_.store(true, std::memory_order_release);
+        }
       }
       if (((polled[0].revents | polled[1].revents) & kBroken) != 0) peer_gone_.store(true, std::memory_order_release);
-      ready = look(for_receive, for_send);
+      ready = ready_now(for_receive, for_send);
     }
     if (ready != Ready::none || interrupted || passed(deadline)) {
       if (for_receive) reader_sleeps.store(0, std::memory_order_relaxed);
@@ -119,8 +121,10 @@ Result<Connection::Ready> ShmConnection::wait(bool for_receive, bool for_send, D
 // Writing to a ring succeeds even if the peer is dead; only the sockets show that.
 void ShmConnection::look_for_peer() {
   if (!upgraded_.load(std::memory_order_acquire)) return;
-  pollfd polled[2] = {{socket(), 0, 0}, {rings_.room, 0, 0}};
-  if (::poll(polled, 2, 0) > 0 && ((polled[0].revents | polled[1].revents) & kBroken) != 0) peer_gone_.store(true, std::memory_order_release);
+  pollfd polled[2] = {{socket(), 0, 0}, {rings_.sender_doorbells, 0, 0}};
+  if (::poll(polled, 2, 0) > 0 && ((polled[0].revents | polled[1].revents) & kBroken) != 0) {
+    peer_gone_.store(true, std::memory_order_release);
+  }
 }
 
 void ShmConnection::close() {
@@ -131,7 +135,7 @@ void ShmConnection::close() {
 }
 
 int ShmConnection::release_descriptor() {
-  if (rings_.room >= 0) ::close(std::exchange(rings_.room, -1));
+  if (rings_.sender_doorbells >= 0) ::close(std::exchange(rings_.sender_doorbells, -1));
   return SocketConnection::release_descriptor();
 }
 
@@ -142,7 +146,7 @@ Result<void> ShmConnection::send_descriptor(int descriptor, Deadline deadline) {
 
 Result<int> ShmConnection::receive_descriptor(Deadline deadline) {
   while (true) {
-    if (auto taken = take_socket(); !taken) return taken.error();
+    if (auto taken = receive_doorbells(); !taken) return taken.error();
     if (!descriptors_.empty()) {
       const int descriptor = descriptors_.front();
       descriptors_.pop_front();

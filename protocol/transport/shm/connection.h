@@ -40,20 +40,20 @@ class ShmConnection final : public SocketConnection {
   struct Rings {
     std::byte* memory = nullptr;
     size_t size = 0;
-    int room = -1;  // socket pair: doorbells for and from senders
+    int sender_doorbells = -1;  // socket pair: doorbells for and from senders
     std::optional<RingWriter> out;
     std::optional<RingReader> in;
   };
 
-  Result<void> offer(Deadline deadline);
-  Result<void> accept_offer(Deadline deadline);
+  Result<void> send_rings(Deadline deadline);
+  Result<void> receive_rings(Deadline deadline);
   Result<void> map(int memory, size_t ring_bytes, Side side);
   Result<void> send_descriptors(std::span<const int> descriptors, std::span<const std::byte> bytes, Deadline deadline);
-  Result<void> take_socket();  // reads pending doorbells and descriptors
-  Ready look(bool for_receive, bool for_send);
+  Result<void> receive_doorbells();  // reads pending doorbells and descriptors
+  Ready ready_now(bool for_receive, bool for_send);
   bool peer_ended();
-  void ring(int socket);
-  Error nonsense() const;
+  void ring_doorbell(int socket);
+  Error corrupt_rings() const;
 
   Rings rings_;
   std::atomic<bool> upgraded_{false};
@@ -65,6 +65,6 @@ Result<std::unique_ptr<Connection>> connect(const Endpoint& endpoint, const Opti
 Result<std::unique_ptr<Connection>> adopt(int descriptor, const Options& options);
 // Connects to the poold that listens on this tcp address of this host, if it runs as root or as this
 // process's user. Returns null if there is none.
-std::unique_ptr<Connection> connect_beside_tcp(const std::string& numeric_host, uint16_t port, const Options& options);
+std::unique_ptr<Connection> connect_shm_of_tcp(const std::string& numeric_host, uint16_t port, const Options& options);
 
 }  // namespace gpupool::transport::shm

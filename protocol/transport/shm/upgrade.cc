@@ -58,12 +58,12 @@ class Descriptor {
 }  // namespace
 
 Result<void> ShmConnection::upgrade(Side side, Deadline deadline) {
-  auto done = side == Side::server ? offer(deadline) : accept_offer(deadline);
+  auto done = side == Side::server ? send_rings(deadline) : receive_rings(deadline);
   if (done) upgraded_.store(true, std::memory_order_release);
   return done;
 }
 
-Result<void> ShmConnection::offer(Deadline deadline) {
+Result<void> ShmConnection::send_rings(Deadline deadline) {
   allow_descriptors(socket(), true);  // before the client learns of the rings and sends descriptors
   const Descriptor memory(::memfd_create("gpupool-rings", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (memory.get() < 0 || ::ftruncate(memory.get(), kControlBytes + 2 * kRingBytes) != 0 ||
@@ -75,27 +75,27 @@ Result<void> ShmConnection::offer(Deadline deadline) {
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) {
     return system_error("cannot create a socket pair");
   }
-  rings_.room = ends[0];
+  rings_.sender_doorbells = ends[0];
   const Descriptor theirs(ends[1]);
   const int sent[] = {memory.get(), theirs.get()};
   const Offer offer;
   return send_descriptors(sent, std::as_bytes(std::span(&offer, 1)), deadline);
 }
 
-Result<void> ShmConnection::accept_offer(Deadline deadline) {
+Result<void> ShmConnection::receive_rings(Deadline deadline) {
   const auto memory = receive_descriptor(deadline);
   if (!memory) return memory.error();
   const Descriptor rings(*memory);
-  const auto room = receive_descriptor(deadline);
-  if (!room) return room.error();
-  rings_.room = *room;
+  const auto doorbells = receive_descriptor(deadline);
+  if (!doorbells) return doorbells.error();
+  rings_.sender_doorbells = *doorbells;
   struct stat about {};
   int type = 0;
   socklen_t size = sizeof type;
   const int seals = ::fcntl(rings.get(), F_GET_SEALS);
   const bool sealed = seals >= 0 && (seals & F_SEAL_SHRINK) != 0;
   if (!sealed || ::fstat(rings.get(), &about) != 0 ||
-      ::getsockopt(rings_.room, SOL_SOCKET, SO_TYPE, &type, &size) != 0 || type != SOCK_STREAM ||
+      ::getsockopt(rings_.sender_doorbells, SOL_SOCKET, SO_TYPE, &type, &size) != 0 || type != SOCK_STREAM ||
       about.st_size < static_cast<off_t>(kControlBytes + 2 * kLeastRingBytes)) {
     return Error{ErrorCode::malformed, peer() + " sent descriptors that are not sealed shared memory and a stream socket"};
   }
@@ -145,7 +145,7 @@ Result<void> ShmConnection::send_descriptors(std::span<const int> descriptors, s
   return {};
 }
 
-Result<void> ShmConnection::take_socket() {
+Result<void> ShmConnection::receive_doorbells() {
   while (true) {
     char bells[64];
     iovec part{bells, sizeof bells};

@@ -62,7 +62,7 @@ Result<size_t> SocketConnection::send_some(std::span<const iovec> buffers) {
   message.msg_iovlen = std::min(buffers.size(), kMaxBuffersPerSend);
   while (true) {
     const ssize_t sent = ::sendmsg(socket_, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-    has_sent();
+    tsan_release_to_peers();
     if (sent >= 0) return static_cast<size_t>(sent);
     if (errno == EAGAIN || errno == EWOULDBLOCK) return size_t{0};
     if (errno != EINTR) return failure(errno, "sending to");
@@ -73,7 +73,7 @@ Result<size_t> SocketConnection::receive_some(std::span<std::byte> buffer) {
   if (buffer.empty()) return size_t{0};
   while (true) {
     const ssize_t received = ::recv(socket_, buffer.data(), buffer.size(), MSG_DONTWAIT);
-    has_received();
+    tsan_acquire_from_peers();
     if (received > 0) return static_cast<size_t>(received);
     if (received == 0) {
       if (closed()) return failure(0, "receiving from");

@@ -79,7 +79,7 @@ bool is_this_host(const tcp::endpoint& address) {
 // Abstract names belong to a network namespace, so the servers of other containers are not found.
 std::unique_ptr<Connection> connect_beside(const tcp::endpoint& address, const Options& options) {
   for (const std::string& host : {address.address().to_string(), std::string("0.0.0.0"), std::string("::")}) {
-    if (auto connection = shm::connect_beside_tcp(host, address.port(), options)) return connection;
+    if (auto connection = shm::connect_shm_of_tcp(host, address.port(), options)) return connection;
   }
   return nullptr;
 }

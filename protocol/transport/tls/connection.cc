@@ -47,27 +47,27 @@ Error TlsConnection::name_peer(const Error& error) const {
 
 Result<size_t> TlsConnection::send_some(std::span<const iovec> buffers) {
   const size_t whole = size_of(buffers);
-  size_t accepted = std::min(ahead_, whole);
-  ahead_ -= accepted;
+  size_t accepted = std::min(already_sent_, whole);
+  already_sent_ -= accepted;
   while (accepted < std::min(whole, kMostAtOnce)) {
-    if (begun_.empty()) gather(buffers, accepted, Stream::kMostBytes, begun_);
+    if (partial_record_.empty()) gather(buffers, accepted, Stream::kMostBytes, partial_record_);
     Result<size_t> sent = size_t{0};
     {
       const std::lock_guard lock(mutex_);
-      sent = stream_->send_some(begun_);
+      sent = stream_->send_some(partial_record_);
     }
     if (!sent) return name_peer(sent.error());
     if (*sent == 0) break;
-    begun_.erase(begun_.begin(), begun_.begin() + static_cast<std::ptrdiff_t>(*sent));
+    partial_record_.erase(partial_record_.begin(), partial_record_.begin() + static_cast<std::ptrdiff_t>(*sent));
     const size_t taken = std::min(*sent, whole - accepted);
     accepted += taken;
-    ahead_ += *sent - taken;
+    already_sent_ += *sent - taken;
   }
   return accepted;
 }
 
 // Replaces poold's stream, which poold has ended, by the worker's.
-Result<void> TlsConnection::go_on_with_worker() {
+Result<void> TlsConnection::switch_to_worker_stream() {
   const auto secret = stream_->secret();
   if (!secret) return secret.error();
   auto next = Stream::by_secret(Side::client, socket(), *secret);
@@ -82,7 +82,7 @@ Result<size_t> TlsConnection::receive_once(std::span<std::byte> buffer) {
   auto received = stream_->receive_some(buffer);
   if (received || received.error().code != ErrorCode::closed || with_worker_) return received;
   if (!stream_->is_ended()) return Error{ErrorCode::lost, "the server closed the connection during the hello"};
-  if (auto gone_on = go_on_with_worker(); !gone_on) return gone_on.error();
+  if (auto switched = switch_to_worker_stream(); !switched) return switched.error();
   return stream_->receive_some(buffer);
 }
 

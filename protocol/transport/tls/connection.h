@@ -26,7 +26,7 @@ class TlsConnection final : public tcp::TcpConnection {
 
  private:
   Result<size_t> receive_once(std::span<std::byte> buffer);
-  Result<void> go_on_with_worker();
+  Result<void> switch_to_worker_stream();
   Error name_peer(const Error& error) const;
 
   mutable std::mutex mutex_;  // guards stream_ and with_worker_
@@ -35,8 +35,8 @@ class TlsConnection final : public tcp::TcpConnection {
   std::optional<Error> ended_;  // the receiver's: returned once all earlier bytes are delivered
   // The sender's: the rest of a record that OpenSSL has begun. The caller's next list starts with the same
   // bytes.
-  std::vector<std::byte> begun_;
-  size_t ahead_ = 0;  // bytes at the front of the caller's next list that have been sent already
+  std::vector<std::byte> partial_record_;
+  size_t already_sent_ = 0;  // bytes at the front of the caller's next list that have been sent already
 };
 
 Result<std::unique_ptr<Connection>> connect(const Endpoint& endpoint, const Options& options);

@@ -104,9 +104,9 @@ Result<std::shared_ptr<const Context>> Context::by_secret(Side side) {
   // them.
   if (side == Side::client) {
     (*ssl)->SSL_CTX_set_verify(context, SSL_VERIFY_PEER, nullptr);
-    (*ssl)->SSL_CTX_set_psk_use_session_callback(context, use_secret);
+    (*ssl)->SSL_CTX_set_psk_use_session_callback(context, use_psk_session);
   } else {
-    (*ssl)->SSL_CTX_set_psk_find_session_callback(context, find_secret);
+    (*ssl)->SSL_CTX_set_psk_find_session_callback(context, find_psk_session);
   }
   return made;
 }

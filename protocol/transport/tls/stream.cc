@@ -111,7 +111,7 @@ Result<std::unique_ptr<Stream>> Stream::by_secret(Side side, int socket, const S
   return stream;
 }
 
-SSL_SESSION* Stream::secret_session() const {
+SSL_SESSION* Stream::psk_session() const {
   const Openssl& functions = openssl();
   constexpr unsigned char kAes128GcmSha256[] = {0x13, 0x01};
   const SSL_CIPHER* const cipher = functions.SSL_CIPHER_find(ssl_, kAes128GcmSha256);
@@ -125,22 +125,22 @@ SSL_SESSION* Stream::secret_session() const {
   return nullptr;
 }
 
-int use_secret(SSL* ssl, const EVP_MD*, const unsigned char** name, size_t* name_bytes, SSL_SESSION** session) {
+int use_psk_session(SSL* ssl, const EVP_MD*, const unsigned char** name, size_t* name_bytes, SSL_SESSION** session) {
   *name = reinterpret_cast<const unsigned char*>(kSecretName);
   *name_bytes = sizeof kSecretName - 1;
-  *session = stream_of(ssl)->secret_session();
+  *session = stream_of(ssl)->psk_session();
   return *session ? 1 : 0;
 }
 
-int find_secret(SSL* ssl, const unsigned char* name, size_t name_bytes, SSL_SESSION** session) {
+int find_psk_session(SSL* ssl, const unsigned char* name, size_t name_bytes, SSL_SESSION** session) {
   const bool known = name_bytes == sizeof kSecretName - 1 && std::memcmp(name, kSecretName, name_bytes) == 0;
-  *session = known ? stream_of(ssl)->secret_session() : nullptr;
+  *session = known ? stream_of(ssl)->psk_session() : nullptr;
   return !known || *session ? 1 : 0;
 }
 
 // Describes why the handshake failed, and what the user can do about it. `reason`: OpenSSL's, or null if the
 // peer hung up.
-Error Stream::opening_failure(const char* reason) const {
+Error Stream::handshake_failure(const char* reason) const {
   const Openssl& functions = openssl();
   const std::string text = reason ? reason : "the peer closed the connection";
   const auto refused = [](const std::string& why) { return Error{ErrorCode::refused, why}; };
@@ -197,7 +197,7 @@ Result<size_t> Stream::outcome(int status, size_t count) {
   if (system_error_ != 0 && open_) {
     return Error{ErrorCode::lost, "connection lost: " + std::generic_category().message(system_error_)};
   }
-  if (!open_) return opening_failure(end_of_file || system_error_ != 0 || kind == SSL_ERROR_SYSCALL ? nullptr : reason);
+  if (!open_) return handshake_failure(end_of_file || system_error_ != 0 || kind == SSL_ERROR_SYSCALL ? nullptr : reason);
   if (end_of_file || kind == SSL_ERROR_SYSCALL) return Error{ErrorCode::closed, "the peer closed the connection"};
   const std::string text = reason ? reason : "protocol error";
   // With TLS 1.3 a client has completed its handshake before it learns that the server rejects its

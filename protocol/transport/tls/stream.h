@@ -60,15 +60,15 @@ class Stream {
   std::string cipher() const;
 
  private:
-  friend int use_secret(ssl_st*, const evp_md_st*, const unsigned char**, size_t*, ssl_session_st**);
-  friend int find_secret(ssl_st*, const unsigned char*, size_t, ssl_session_st**);
+  friend int use_psk_session(ssl_st*, const evp_md_st*, const unsigned char**, size_t*, ssl_session_st**);
+  friend int find_psk_session(ssl_st*, const unsigned char*, size_t, ssl_session_st**);
   friend bio_method_st* make_socket_method(const Openssl&);
 
   Stream(std::shared_ptr<const Context> context, int socket);
   static Result<std::unique_ptr<Stream>> create(std::shared_ptr<const Context> context, int socket, Side side);
   Result<size_t> outcome(int status, size_t count);
-  Error opening_failure(const char* reason) const;
-  ssl_session_st* secret_session() const;
+  Error handshake_failure(const char* reason) const;
+  ssl_session_st* psk_session() const;
 
   const std::shared_ptr<const Context> context_;
   const int socket_;
@@ -87,8 +87,8 @@ class Stream {
 
 // OpenSSL callbacks: the first two find the key of Context::by_secret() streams.
 constexpr const char* kSecretCipher = "TLS_AES_128_GCM_SHA256";
-int use_secret(ssl_st* ssl, const evp_md_st* hash, const unsigned char** name, size_t* name_bytes, ssl_session_st** session);
-int find_secret(ssl_st* ssl, const unsigned char* name, size_t name_bytes, ssl_session_st** session);
+int use_psk_session(ssl_st* ssl, const evp_md_st* hash, const unsigned char** name, size_t* name_bytes, ssl_session_st** session);
+int find_psk_session(ssl_st* ssl, const unsigned char* name, size_t name_bytes, ssl_session_st** session);
 bio_method_st* make_socket_method(const Openssl& functions);
 
 }  // namespace gpupool::transport::tls
