@@ -144,9 +144,13 @@ CUDA_EXPORT CUresult cuMemcpyDtoDAsync(CUdeviceptr_v1 to, CUdeviceptr_v1 from, u
 }
 CUDA_EXPORT CUresult cuMemcpy2D(const CUDA_MEMCPY2D_v1* copy) { return call_widened(cuMemcpy2D_v2, copy); }
 CUDA_EXPORT CUresult cuMemcpy2DUnaligned(const CUDA_MEMCPY2D_v1* copy) { return call_widened(cuMemcpy2DUnaligned_v2, copy); }
-CUDA_EXPORT CUresult cuMemcpy2DAsync(const CUDA_MEMCPY2D_v1* copy, CUstream stream) { return call_widened(cuMemcpy2DAsync_v2, copy, stream); }
+CUDA_EXPORT CUresult cuMemcpy2DAsync(const CUDA_MEMCPY2D_v1* copy, CUstream stream) {
+  return call_widened(cuMemcpy2DAsync_v2, copy, stream);
+}
 CUDA_EXPORT CUresult cuMemcpy3D(const CUDA_MEMCPY3D_v1* copy) { return call_widened(cuMemcpy3D_v2, copy); }
-CUDA_EXPORT CUresult cuMemcpy3DAsync(const CUDA_MEMCPY3D_v1* copy, CUstream stream) { return call_widened(cuMemcpy3DAsync_v2, copy, stream); }
+CUDA_EXPORT CUresult cuMemcpy3DAsync(const CUDA_MEMCPY3D_v1* copy, CUstream stream) {
+  return call_widened(cuMemcpy3DAsync_v2, copy, stream);
+}
 
 CUDA_EXPORT CUresult cuMemsetD8(CUdeviceptr_v1 to, unsigned char value, unsigned int count) { return cuMemsetD8_v2(to, value, count); }
 CUDA_EXPORT CUresult cuMemsetD16(CUdeviceptr_v1 to, unsigned short value, unsigned int count) { return cuMemsetD16_v2(to, value, count); }
