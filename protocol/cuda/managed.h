@@ -16,7 +16,9 @@ struct ManagedPlace {
   int type = kNone;
   int id = 0;
 
-  static ManagedPlace of_device(CUdevice device) { return device == CU_DEVICE_CPU ? ManagedPlace{kHost, 0} : ManagedPlace{kDevice, device}; }
+  static ManagedPlace of_device(CUdevice device) {
+    return device == CU_DEVICE_CPU ? ManagedPlace{kHost, 0} : ManagedPlace{kDevice, device};
+  }
   bool is_device() const { return type == kDevice; }
   bool operator==(const ManagedPlace&) const = default;
   // The location as one number: a device, CU_DEVICE_CPU, or CU_DEVICE_INVALID.
