@@ -64,7 +64,7 @@ CUresult require_context(Session** session, Context** context);
 // The same, and resolves the stream and checks that it is alive. A stream of another server redirects the
 // call: redirect().
 CUresult require_stream(Session** session, Context** context, CUstream& stream);
-// While the server reports a long backlog (wire::kBacklogLong), blocks until the (resolved) stream may get
+// While the server reports a long backlog (wire::kSendAwaitRoom), blocks until the (resolved) stream may get
 // more commands. The caller must hold no lock that the program's host functions need.
 CUresult await_room(Session& session, Context& context, CUstream stream);
 // require_stream() and await_room(): for calls that give the stream work.
@@ -91,7 +91,7 @@ constexpr Kind kNamed<cuda::role::handle<K>> = K == Kind::context ? Kind::none :
 template <Kind K>
 constexpr Kind kNamed<cuda::role::handle_in_use<K>> = K;
 template <Kind K>
-constexpr Kind kNamed<cuda::role::dead_handle<K>> = K;
+constexpr Kind kNamed<cuda::role::destroyed_handle<K>> = K;
 template <>
 inline constexpr Kind kNamed<cuda::role::stream> = Kind::stream;
 
@@ -200,12 +200,12 @@ namespace rows {
 using namespace cuda::role;
 #define CUDA_CALL(id, name, mode, ...) using name = Call<id, Mode::mode, decltype(&::name) __VA_OPT__(, ) __VA_ARGS__>;
 #define CUDA_CALL_PTSZ CUDA_CALL
-#define CUDA_CALL_QUIET CUDA_CALL
+#define CUDA_CALL_CUSTOM_EXPORT CUDA_CALL
 #define CUDA_BY_HAND(name)
 #include "protocol/cuda/calls.def"
 #undef CUDA_CALL
 #undef CUDA_CALL_PTSZ
-#undef CUDA_CALL_QUIET
+#undef CUDA_CALL_CUSTOM_EXPORT
 #undef CUDA_BY_HAND
 }  // namespace rows
 

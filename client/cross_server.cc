@@ -89,7 +89,7 @@ class HeldStream {
       if (named) ++named->cross_server_uses;
     }
     held.fetch_add(1);
-    context.session->receiver().add_interest();  // to receive wire::kBacklogLong while no thread waits
+    context.session->receiver().add_interest();  // to receive wire::kSendAwaitRoom while no thread waits
   }
   ~HeldStream() {
     context_.session->receiver().drop_interest();

@@ -42,7 +42,7 @@ CUresult map(Session& session, uint64_t address, const Memory& memory) {
 
 CUresult open(Session& session, const wire::SharedName& name, Opened* made) {
   CUmemGenericAllocationHandle handle = 0;
-  CUresult result = import_memory(session, name, wire::kOfOthersOnly, &handle);
+  CUresult result = import_memory(session, name, wire::kRejectOwnMemory, &handle);
   if (result != CUDA_SUCCESS) return result;
   const Memory& memory = *find_memory(handle);
   const bool inside = name.offset <= memory.size && name.size != 0 && name.size <= memory.size - name.offset;

@@ -103,7 +103,7 @@ bool Receiver::pump_until_done(const Waiter& waiter) {
   unanswered_pings_ = 0;
   const Connection::Patience patience = connection_.patience();
   unsigned looks = 0;  // polls without a message
-  while (looks % patience.looks_per_yield != 0 || !is_done(waiter)) {
+  while (looks % patience.polls_per_yield != 0 || !is_done(waiter)) {
     const auto before = last_received_;
     if (!receive_some() || !parse()) return false;
     if (last_received_ != before) {
@@ -111,7 +111,7 @@ bool Receiver::pump_until_done(const Waiter& waiter) {
       looks = 0;
       continue;
     }
-    if (++looks % patience.looks_per_yield != 0) continue;
+    if (++looks % patience.polls_per_yield != 0) continue;
     if (Clock::now() - started < patience.time) {
       std::this_thread::yield();  // the worker may need this core
       continue;
@@ -196,7 +196,7 @@ bool Receiver::parse() {
     }
     if (header.retired) hooks_.retired(header.retired);
     set_memory_limited((header.flags & wire::kMemoryLimited) != 0);
-    backlog_long_.store((header.flags & wire::kBacklogLong) != 0, std::memory_order_relaxed);
+    backlog_long_.store((header.flags & wire::kSendAwaitRoom) != 0, std::memory_order_relaxed);
     if (header.kind == wire::MessageKind::device_data) {
       begin_ += sizeof header;
       if (!receive_data(header)) return false;

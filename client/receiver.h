@@ -96,7 +96,7 @@ class Receiver {
   // wire::kMemoryLimited of the last message: the session's memory is limited.
   bool memory_limited() const { return memory_limited_.load(std::memory_order_relaxed); }
   void set_memory_limited(bool limited) { memory_limited_.store(limited, std::memory_order_relaxed); }
-  // wire::kBacklogLong of the last message.
+  // wire::kSendAwaitRoom of the last message.
   bool backlog_long() const { return backlog_long_.load(std::memory_order_relaxed); }
   bool transfers_pending() const { return background_transfers_.load() != 0; }
   // True if data from the device has yet to arrive in [memory, memory + bytes).

@@ -78,7 +78,7 @@ std::string token_from_file(const std::string& path) {
   const ssize_t length = file >= 0 ? ::read(file, text, sizeof text) : -1;
   if (length < 0) log_error("GPUPOOL_TOKEN_FILE=%s: cannot be read: %s", path.c_str(), std::generic_category().message(errno).c_str());
   struct stat about {};
-  const files::Exposure exposure = length > 0 && ::fstat(file, &about) == 0 ? files::exposure_of(about) : files::Exposure{};
+  const files::OthersAccess exposure = length > 0 && ::fstat(file, &about) == 0 ? files::access_of_others(about) : files::OthersAccess{};
   if (file >= 0) ::close(file);
   if (exposure.writable) {
     log_error("GPUPOOL_TOKEN_FILE=%s: not used, because it is writable by other users; use chmod 600", path.c_str());

@@ -37,12 +37,12 @@ struct Name {
 constexpr Name kNames[] = {
 #define CUDA_CALL(id, name, ...) {id, #name},
 #define CUDA_CALL_PTSZ CUDA_CALL
-#define CUDA_CALL_QUIET CUDA_CALL
+#define CUDA_CALL_CUSTOM_EXPORT CUDA_CALL
 #define CUDA_BY_HAND(name)
 #include "protocol/cuda/calls.def"
 #undef CUDA_CALL
 #undef CUDA_CALL_PTSZ
-#undef CUDA_CALL_QUIET
+#undef CUDA_CALL_CUSTOM_EXPORT
 #undef CUDA_BY_HAND
 #define COMMAND(id, name) {id, #name},
 #include "protocol/wire/commands.def"

@@ -38,7 +38,7 @@ Memory* find_memory(CUmemGenericAllocationHandle handle);
 // it.
 CUresult name_of_allocation(Session& session, const Allocation& about, SharedKind kind, wire::SharedName* name);
 
-// Imports memory that another process has shared, or this one unless wire::kOfOthersOnly.
+// Imports memory that another process has shared, or this one unless wire::kRejectOwnMemory.
 CUresult import_memory(Session& session, const wire::SharedName& name, uint32_t flags, CUmemGenericAllocationHandle* handle);
 
 // Opens another process's memory at an address of this one, for cuIpcOpenMemHandle and

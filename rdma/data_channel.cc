@@ -14,7 +14,7 @@ namespace gpupool::transport::rdma {
 
 Result<std::unique_ptr<DataChannel>> DataChannel::make(std::shared_ptr<Domain> domain, Side side) {
   const bool client = side == Side::client;
-  auto pair = QueuePair::make(std::move(domain), {.sends = client ? 1 : static_cast<uint32_t>(kMostUnderWay),
+  auto pair = QueuePair::make(std::move(domain), {.sends = client ? 1 : static_cast<uint32_t>(kMaxPendingTransfers),
                                                   .remote_access = client ? IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE : 0});
   if (!pair) return pair.error();
   const int wake = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

@@ -108,7 +108,7 @@ void listen_beside_tcp(const ServerOptions& options, Listeners& listeners) {
   for (size_t at = listeners.size(); at-- > 0;) {
     const transport::Endpoint tcp = listeners[at]->endpoint();  // or rdma, whose connections start over TCP
     if (tcp.scheme == "shm" || tcp.scheme == "tls") continue;
-    if (auto opened = open_listener(transport::shm::beside_tcp(tcp.host, tcp.port), options, listeners); !opened) {
+    if (auto opened = open_listener(transport::shm::shm_endpoint_of_tcp(tcp.host, tcp.port), options, listeners); !opened) {
       log::warning("no_shared_memory", {{"address", tcp.text()}, {"reason", opened.error().message}});
     }
   }

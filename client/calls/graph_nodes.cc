@@ -364,7 +364,7 @@ CUDA_EXPORT CUresult cuGraphKernelNodeSetAttribute(CUgraphNode handle, CUkernelN
     CUlaunchAttribute made{};
     made.id = id;
     made.value = *value;
-    if (cuda::is_of_launches_only(made)) return CUDA_ERROR_INVALID_VALUE;
+    if (cuda::is_launch_only_attribute(made)) return CUDA_ERROR_INVALID_VALUE;
     auto& kernel = std::get<KernelWork>(node.work);
     auto attributes = kernel.attributes();
     std::erase_if(attributes, [&](const CUlaunchAttribute& known) { return known.id == id; });

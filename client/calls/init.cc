@@ -23,7 +23,7 @@ namespace {
 // once connected, the oldest of that and of the servers' drivers.
 int driver_version() {
   if (const auto setting = driver_version_setting()) return *setting;
-  int version = cuda::kPromisedVersion;
+  int version = cuda::kNewestSupportedVersion;
   if (ready() != CUDA_SUCCESS) return version;
   for (const auto& session : sessions()) version = std::min(version, session->driver_version());
   return version;

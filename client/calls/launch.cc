@@ -207,7 +207,7 @@ CUresult make_work(const Request& request, Context& context, KernelWork* work) {
   wire::Writer writer(work->tail);
   write_tail(writer, request, prepared);
   auto attributes = work->attributes();
-  std::erase_if(attributes, cuda::is_of_launches_only);
+  std::erase_if(attributes, cuda::is_launch_only_attribute);
   work->set_attributes(attributes);
   return reach_parameters(work->tail.data() + work->launch.attribute_count * sizeof(CUlaunchAttribute), prepared.body.parameter_bytes,
                           *context.session, context);

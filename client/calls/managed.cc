@@ -10,7 +10,7 @@
 
 using namespace gpupool;
 using namespace gpupool::client;
-using cuda::ManagedPlace;
+using cuda::ManagedLocation;
 
 namespace {
 
@@ -32,7 +32,7 @@ CUresult check_range(CUdeviceptr address, size_t bytes) {
   return bytes <= about->bytes - (address - about->address) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult advise(CUdeviceptr address, size_t bytes, CUmem_advise what, const ManagedPlace& place) {
+CUresult advise(CUdeviceptr address, size_t bytes, CUmem_advise what, const ManagedLocation& place) {
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
@@ -44,7 +44,7 @@ CUresult advise(CUdeviceptr address, size_t bytes, CUmem_advise what, const Mana
 }
 
 // A prefetch to the host is synchronous: afterwards the program may also pass the memory to system calls.
-CUresult move(Context& context, CUstream stream, CUdeviceptr address, size_t bytes, const ManagedPlace& place) {
+CUresult move(Context& context, CUstream stream, CUdeviceptr address, size_t bytes, const ManagedLocation& place) {
   Mirrors::PendingWrite use;
   const CUresult result = place.is_device() ? mirrors().before_use(context, address, bytes, &use)
                                             : mirrors().fetch_to_host(context, stream, address, bytes);
@@ -60,19 +60,19 @@ CUresult enter(CUstream& stream, Context** context) {
   return capture::refuse(**context, stream);
 }
 
-CUresult prefetch(CUdeviceptr address, size_t bytes, const ManagedPlace& place, unsigned flags, CUstream stream) {
+CUresult prefetch(CUdeviceptr address, size_t bytes, const ManagedLocation& place, unsigned flags, CUstream stream) {
   return guarded([&]() -> CUresult {
     Context* context = nullptr;
     if (const CUresult result = enter(stream, &context); result != CUDA_SUCCESS) return result;
     if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
-    if (const CUresult result = cuda::check_place(place, device_count()); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = cuda::check_location(place, device_count()); result != CUDA_SUCCESS) return result;
     if (const CUresult result = check_range(address, bytes); result != CUDA_SUCCESS) return result;
     return move(*context, stream, address, bytes, place);
   });
 }
 
 #if CUDA_VERSION >= 12020
-ManagedPlace place_of(const CUmemLocation& location) { return {static_cast<int>(location.type), location.id}; }
+ManagedLocation place_of(const CUmemLocation& location) { return {static_cast<int>(location.type), location.id}; }
 #endif
 
 #if CUDA_VERSION >= 13000
@@ -92,12 +92,12 @@ CUresult batch(Batch batch, const CUmemLocation* places, const size_t* firsts, s
       return result;
     }
     if (prefetches) {
-      if (const CUresult result = cuda::check_batch_places(firsts, places, places_count, batch.count); result != CUDA_SUCCESS) return result;
+      if (const CUresult result = cuda::check_batch_locations(firsts, places, places_count, batch.count); result != CUDA_SUCCESS) return result;
     }
     Context* context = nullptr;
     if (const CUresult result = enter(batch.stream, &context); result != CUDA_SUCCESS) return result;
     for (size_t i = 0; prefetches && i < places_count; ++i) {
-      if (const CUresult result = cuda::check_place(place_of(places[i]), device_count()); result != CUDA_SUCCESS) return result;
+      if (const CUresult result = cuda::check_location(place_of(places[i]), device_count()); result != CUDA_SUCCESS) return result;
     }
     for (size_t i = 0; i < batch.count; ++i) {
       if (const CUresult result = check_range(batch.addresses[i], batch.sizes[i]); result != CUDA_SUCCESS) return result;
@@ -157,10 +157,10 @@ CUDA_EXPORT CUresult cuMemAllocManaged(CUdeviceptr* address, size_t bytes, unsig
 }
 
 CUDA_EXPORT CUresult cuMemAdvise(CUdeviceptr address, size_t bytes, CUmem_advise what, CUdevice device) {
-  return advise(address, bytes, what, ManagedPlace::of_device(device));
+  return advise(address, bytes, what, ManagedLocation::of_device(device));
 }
 CUDA_EXPORT CUresult cuMemPrefetchAsync(CUdeviceptr address, size_t bytes, CUdevice device, CUstream stream) {
-  return prefetch(address, bytes, ManagedPlace::of_device(device), 0, stream);
+  return prefetch(address, bytes, ManagedLocation::of_device(device), 0, stream);
 }
 CUDA_EXPORT CUresult cuMemPrefetchAsync_ptsz(CUdeviceptr address, size_t bytes, CUdevice device, CUstream stream) {
   return cuMemPrefetchAsync(address, bytes, device, or_per_thread(stream));

@@ -55,7 +55,7 @@ CUresult import_memory(Session& session, const wire::SharedName& name, uint32_t 
   memory.size = imported.size;
   memory.properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   memory.properties.requestedHandleTypes = static_cast<CUmemAllocationHandleType>(imported.handle_types);
-  memory.multicast = imported.device == wire::kOfNoDevice;
+  memory.multicast = imported.device == wire::kNoDevice;
   for (const auto& device : devices()) {
     if (device->session != &session || (!memory.multicast && device->server_ordinal != imported.device)) continue;
     memory.properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, device->ordinal};

@@ -123,7 +123,7 @@ Device* Library::find(nvmlDevice_t handle) const {
 }
 
 int Library::driver_version() const {
-  if (sources_.empty()) return cuda::kPromisedVersion;
+  if (sources_.empty()) return cuda::kNewestSupportedVersion;
   int version = sources_.front()->driver_version();
   for (const auto& source : sources_) version = std::min(version, source->driver_version());
   return version;

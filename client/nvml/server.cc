@@ -52,7 +52,7 @@ Result<void> Server::connect() {
     return Error{ErrorCode::refused, "its GPUs have changed"};
   }
   devices_ = std::move(reply.devices);
-  driver_version_ = client::driver_version_setting().value_or(std::min(cuda::kPromisedVersion, reply.driver_version));
+  driver_version_ = client::driver_version_setting().value_or(std::min(cuda::kNewestSupportedVersion, reply.driver_version));
   connection_ = std::move(*connection);
   return {};
 }

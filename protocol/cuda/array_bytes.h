@@ -39,7 +39,7 @@ constexpr uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR& shape) {
 }
 
 // True for block-compressed, planar and packed YUV formats, which are known but not supported.
-constexpr bool is_compound(CUarray_format format) {
+constexpr bool is_unsupported_format(CUarray_format format) {
   const int number = static_cast<int>(format);
   return (number >= 0x91 && number <= 0xa9) || (number >= 0xb0 && number <= 0xb5);
 }

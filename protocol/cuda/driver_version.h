@@ -11,7 +11,7 @@ namespace gpupool::cuda {
 
 // The newest version that the libraries support in full: they have every function of its cuda.h
 // (docs/coverage.md).
-constexpr int kPromisedVersion = CUDA_VERSION;
+constexpr int kNewestSupportedVersion = CUDA_VERSION;
 
 constexpr int kOldestDriverVersion = 11070;
 

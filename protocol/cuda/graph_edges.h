@@ -93,7 +93,7 @@ EdgeData captured_edge(const CapturedDependency<Node>& dependency, CUgraphNodeTy
 
 // True for CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, _PROGRAMMATIC_EVENT and
 // _LAUNCH_COMPLETION_EVENT, which launches have and nodes do not.
-inline bool is_of_launches_only(const CUlaunchAttribute& attribute) {
+inline bool is_launch_only_attribute(const CUlaunchAttribute& attribute) {
   const auto id = static_cast<unsigned>(attribute.id);
   return id == 6 || id == 7 || id == 12;
 }

@@ -15,14 +15,14 @@ uint64_t end_page_of(uint64_t address, uint64_t bytes) { return page_of(address 
 
 }  // namespace
 
-CUresult check_place(const ManagedPlace& place, int devices) {
+CUresult check_location(const ManagedLocation& place, int devices) {
   switch (place.type) {
-    case ManagedPlace::kDevice:
+    case ManagedLocation::kDevice:
       return place.id >= 0 && place.id < devices ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
-    case ManagedPlace::kHost:
-    case ManagedPlace::kNearHostNode:
+    case ManagedLocation::kHost:
+    case ManagedLocation::kNearHostNode:
       return CUDA_SUCCESS;
-    case ManagedPlace::kHostNode:
+    case ManagedLocation::kHostNode:
       return place.id >= 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     default:
       return CUDA_ERROR_INVALID_VALUE;
@@ -56,11 +56,11 @@ void ManagedAdvice::change(uint64_t address, uint64_t bytes, Change&& change_fac
   }
 }
 
-CUresult ManagedAdvice::advise(uint64_t address, uint64_t bytes, CUmem_advise advice, ManagedPlace place, int devices) {
+CUresult ManagedAdvice::advise(uint64_t address, uint64_t bytes, CUmem_advise advice, ManagedLocation place, int devices) {
   const bool placed = advice == CU_MEM_ADVISE_SET_PREFERRED_LOCATION || advice == CU_MEM_ADVISE_SET_ACCESSED_BY ||
                       advice == CU_MEM_ADVISE_UNSET_ACCESSED_BY;
   if (placed) {
-    if (const CUresult result = check_place(place, devices); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = check_location(place, devices); result != CUDA_SUCCESS) return result;
   }
   switch (advice) {
     case CU_MEM_ADVISE_SET_READ_MOSTLY:
@@ -69,11 +69,11 @@ CUresult ManagedAdvice::advise(uint64_t address, uint64_t bytes, CUmem_advise ad
       return CUDA_SUCCESS;
     case CU_MEM_ADVISE_SET_PREFERRED_LOCATION:
     case CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION:
-      change(address, bytes, [&](Facts& facts) { facts.preferred = placed ? place : ManagedPlace{}; });
+      change(address, bytes, [&](Facts& facts) { facts.preferred = placed ? place : ManagedLocation{}; });
       return CUDA_SUCCESS;
     case CU_MEM_ADVISE_SET_ACCESSED_BY:
     case CU_MEM_ADVISE_UNSET_ACCESSED_BY:
-      if (place.type != ManagedPlace::kDevice && place.type != ManagedPlace::kHost) return CUDA_ERROR_INVALID_VALUE;
+      if (place.type != ManagedLocation::kDevice && place.type != ManagedLocation::kHost) return CUDA_ERROR_INVALID_VALUE;
       change(address, bytes, [&](Facts& facts) {
         if (advice == CU_MEM_ADVISE_SET_ACCESSED_BY) facts.accessed_by.insert(place.as_device());
         else facts.accessed_by.erase(place.as_device());
@@ -84,7 +84,7 @@ CUresult ManagedAdvice::advise(uint64_t address, uint64_t bytes, CUmem_advise ad
   }
 }
 
-void ManagedAdvice::prefetched(uint64_t address, uint64_t bytes, const ManagedPlace& place) {
+void ManagedAdvice::prefetched(uint64_t address, uint64_t bytes, const ManagedLocation& place) {
   change(address, bytes, [&](Facts& facts) { facts.prefetched = place; });
 }
 
@@ -122,8 +122,8 @@ CUresult ManagedAdvice::get(void* data, size_t size, CUmem_range_attribute attri
     at = next;
   }
   if (!first) return CUDA_ERROR_INVALID_VALUE;  // address + bytes is beyond the end of the address space
-  const ManagedPlace preferred = same_preferred ? first->preferred : ManagedPlace{};
-  const ManagedPlace prefetched = same_prefetched ? first->prefetched : ManagedPlace{};
+  const ManagedLocation preferred = same_preferred ? first->preferred : ManagedLocation{};
+  const ManagedLocation prefetched = same_prefetched ? first->prefetched : ManagedLocation{};
   const auto give = [&](int value) {
     if (size != sizeof value) return CUDA_ERROR_INVALID_VALUE;
     std::memcpy(data, &value, sizeof value);
@@ -161,7 +161,7 @@ CUresult check_batch(const void* addresses, const void* sizes, size_t count, uns
   return stream == nullptr || stream == CU_STREAM_LEGACY ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
-CUresult check_batch_places(const size_t* firsts, const void* places, size_t places_count, size_t count) {
+CUresult check_batch_locations(const size_t* firsts, const void* places, size_t places_count, size_t count) {
   if (!firsts || !places || places_count == 0 || places_count > count || firsts[0] != 0) return CUDA_ERROR_INVALID_VALUE;
   for (size_t i = 1; i < places_count; ++i) {
     if (firsts[i] <= firsts[i - 1] || firsts[i] >= count) return CUDA_ERROR_INVALID_VALUE;

@@ -116,7 +116,7 @@ struct Parameter<role::handle_in_use<K>, A> : HandleParameter<K, A> {
   }
 };
 template <Kind K, class A>
-struct Parameter<role::dead_handle<K>, A> : HandleParameter<K, A> {
+struct Parameter<role::destroyed_handle<K>, A> : HandleParameter<K, A> {
   using Slot = typename HandleParameter<K, A>::Slot;
   template <class Ends>
   static CUresult check(A arg, const Ends& ends) {

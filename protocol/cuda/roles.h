@@ -24,7 +24,7 @@ struct value {};                                // a number, enum, struct or dev
 template <Kind K> struct handle {};             // an object of kind K; null stays null
 template <Kind K> struct handle_in_use {};      // as handle, but the client rejects null
 template <Kind K> struct new_handle {};         // K*: the client mints the handle, the worker binds it to the result
-template <Kind K> struct dead_handle {};        // the handle of an object that this call destroys
+template <Kind K> struct destroyed_handle {};        // the handle of an object that this call destroys
 struct device {};                               // CUdevice: numbered differently on the two sides (CUDA_VISIBLE_DEVICES)
 struct stream {};                               // CUstream: a handle or one of CUDA's special streams
 struct in {};                                   // const T*: one T, may be null

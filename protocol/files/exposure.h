@@ -14,11 +14,11 @@
 
 namespace gpupool::files {
 
-struct Exposure {
+struct OthersAccess {
   bool readable = false;  // by users other than its owner and root, as is writable
   bool writable = false;
 };
-Exposure exposure_of(const struct stat& about);
+OthersAccess access_of_others(const struct stat& about);
 
 // Checks a private key or token file. ErrorCode::invalid if other users can read or write it; the message
 // names the chmod that fixes it. A missing file passes: opening it reports the error.
@@ -27,6 +27,6 @@ Result<void> check_secret(const std::string& path);
 Result<void> check_secret(int file, const std::string& path);
 // Checks a configuration or public key, which others may read. ErrorCode::invalid if other users can write
 // the file.
-Result<void> check_unaltered(const std::string& path);
+Result<void> check_not_writable(const std::string& path);
 
 }  // namespace gpupool::files

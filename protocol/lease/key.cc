@@ -49,7 +49,7 @@ Result<std::string> read_file(const std::string& path, bool secret) {
   const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY)};
   if (file.number < 0) return cannot("read", path, errno_text());
   // A user who can replace a public key can sign leases that this host accepts.
-  if (const auto checked = secret ? files::check_secret(file.number, path) : files::check_unaltered(path); !checked) {
+  if (const auto checked = secret ? files::check_secret(file.number, path) : files::check_not_writable(path); !checked) {
     return checked.error();
   }
   std::string text(kMostFileBytes, '\0');

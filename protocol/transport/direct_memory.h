@@ -26,7 +26,7 @@ class DirectMemory {
     uint32_t bytes = 0;   // at least 1
     uint64_t cookie = 0;                       // returned by completed()
   };
-  static constexpr size_t kMostUnderWay = 64;  // pending transfers
+  static constexpr size_t kMaxPendingTransfers = 64;  // pending transfers
 
   virtual ~DirectMemory() = default;
   // Registers [start, start + bytes), which must stay mapped until remove(). `dma_buf` is a descriptor of
@@ -35,7 +35,7 @@ class DirectMemory {
   virtual Result<Region> add(void* start, uint64_t bytes, Access access, int dma_buf = -1) = 0;
   virtual void remove(const Region& region) = 0;
 
-  // Post a transfer from or to the peer's memory; at most kMostUnderWay may be pending. Transfers complete in
+  // Post a transfer from or to the peer's memory; at most kMaxPendingTransfers may be pending. Transfers complete in
   // the order in which they were posted.
   virtual Result<void> read(const Transfer& transfer) = 0;
   virtual Result<void> write(const Transfer& transfer) = 0;

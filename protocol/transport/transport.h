@@ -108,12 +108,12 @@ class Connection {
   // wake-ups, and how often it polls before it yields its core.
   struct Patience {
     std::chrono::microseconds time{20};
-    unsigned looks_per_yield = 1;  // a poll is a system call
+    unsigned polls_per_yield = 1;  // a poll is a system call
   };
   virtual Patience patience() const { return {}; }
   // For a side that only sends, on transports where sending does not notice a dead peer: checks whether the
   // peer is alive. If it is not, the next call on the connection fails.
-  virtual void look_for_peer() {}
+  virtual void check_peer_alive() {}
   virtual void interrupt() = 0;          // thread-safe; ends one wait() (present or next)
   virtual void close() = 0;              // thread-safe; both sides see the end
   virtual std::string peer() const = 0;  // for messages, e.g. "127.0.0.1:4321"

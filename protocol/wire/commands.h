@@ -15,7 +15,7 @@ namespace gpupool::wire {
 // move_addresses: reserves another address range if that of HelloReply is not free in the client; reply:
 // AddressRange.
 struct MoveAddresses {
-  uint64_t wished_base; // free in the client; 0: any
+  uint64_t preferred_base; // free in the client; 0: any
   uint64_t size;
 };
 // avoid_addresses: a range that the client uses for something else (another server's memory, or the program's
@@ -93,7 +93,7 @@ struct OwnStream {
 // await_barriers: no body; answered once all earlier barriers have been given to the device. The client asks
 // before it copies between servers in a stream of its own, which does not wait for them.
 // await_room: answered at once if the stream waits for nothing, else when the backlog is shorter
-// (kBacklogLong).
+// (kSendAwaitRoom).
 struct AwaitRoom {
   uint64_t stream;
 };

@@ -56,7 +56,7 @@ enum class MessageKind : uint16_t {
 struct MessageHeader {
   uint32_t length = 0;    // bytes after this header
   MessageKind kind = MessageKind::reply;
-  uint16_t flags = 0;     // kMemoryLimited, kBacklogLong
+  uint16_t flags = 0;     // kMemoryLimited, kSendAwaitRoom
   int32_t result = 0;     // CUresult
   uint32_t reserved = 0;
   uint64_t sequence = 0;  // the command this belongs to, 0: none
@@ -67,7 +67,7 @@ static_assert(sizeof(MessageHeader) == 32);
 constexpr uint16_t kMemoryLimited = 1;
 // Flag of messages: many bytes of commands wait for their streams, so the client sends await_room before it
 // gives a stream work.
-constexpr uint16_t kBacklogLong = 2;
+constexpr uint16_t kSendAwaitRoom = 2;
 
 // Bulk connections carry the pieces of announced copies, in both directions, each behind a BulkHeader.
 constexpr uint32_t kMaxBulkConnections = 8;  // per session

@@ -33,7 +33,7 @@ struct ExportEvent {
 };
 // import_memory: makes a handle, as cuMemCreate does, of the memory that the name refers to. Reply:
 // ImportedMemory. CUDA_ERROR_INVALID_VALUE: this tenant shares nothing under this name.
-constexpr uint32_t kOfOthersOnly = 1;  // refuses this session's own memory with CUDA_ERROR_INVALID_CONTEXT
+constexpr uint32_t kRejectOwnMemory = 1;  // refuses this session's own memory with CUDA_ERROR_INVALID_CONTEXT
 struct ImportMemory {
   uint64_t memory;        // new
   SharedName name;
@@ -43,10 +43,10 @@ struct ImportMemory {
 struct ImportedMemory {
   uint64_t size;
   uint64_t handle_types;  // CUmemAllocationHandleType, as requested when it was created
-  int32_t device;         // kOfNoDevice: a multicast object
+  int32_t device;         // kNoDevice: a multicast object
   uint32_t reserved;
 };
-constexpr int32_t kOfNoDevice = -1;
+constexpr int32_t kNoDevice = -1;
 struct ImportEvent {
   uint64_t event;         // new
   SharedName name;

@@ -33,7 +33,7 @@ std::string quotes_hint(const std::string& path, unsigned number) {
 }  // namespace
 
 Result<toml::table> read_file(const std::string& path) {
-  if (const auto checked = files::check_unaltered(path); !checked) return wrong("configuration file: " + checked.error().message);
+  if (const auto checked = files::check_not_writable(path); !checked) return wrong("configuration file: " + checked.error().message);
   try {
     return toml::table(toml::parse_file(path));
   } catch (const toml::parse_error& error) {

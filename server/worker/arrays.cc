@@ -29,7 +29,7 @@ uint64_t layout_bytes(const CUDA_ARRAY3D_DESCRIPTOR& shape, unsigned level) {
 }
 
 CUresult check(const CUDA_ARRAY3D_DESCRIPTOR& shape) {
-  if (cuda::is_compound(shape.Format) || (shape.Flags & kRefusedFlags) != 0) return CUDA_ERROR_NOT_SUPPORTED;
+  if (cuda::is_unsupported_format(shape.Format) || (shape.Flags & kRefusedFlags) != 0) return CUDA_ERROR_NOT_SUPPORTED;
   if (cuda::texel_bytes(shape.Format, shape.NumChannels) == 0) return CUDA_ERROR_INVALID_VALUE;
   const bool sane = shape.Width != 0 && shape.Width <= kMostTexels && shape.Height <= kMostTexels && shape.Depth <= kMostTexels;
   return sane ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;

@@ -1,6 +1,6 @@
 // Throttles a client that sends commands faster than its streams execute them. The executor cannot just stop
 // receiving, because the command that opens a gate may be behind. While the backlog exceeds half of its
-// limit, each message carries wire::kBacklogLong, and the client sends await_room before it gives a stream
+// limit, each message carries wire::kSendAwaitRoom, and the client sends await_room before it gives a stream
 // more work. A stream that waits for nothing has room at once; other streams have room when the backlog has
 // shrunk. Executor's thread.
 #pragma once

@@ -52,7 +52,7 @@ class MeteredConnection final : public transport::Connection {
   Result<size_t> receive_some(std::span<std::byte> buffer) override;
   Result<Ready> wait(bool for_receive, bool for_send, transport::Deadline deadline) override;
   Patience patience() const override { return inner_->patience(); }
-  void look_for_peer() override { inner_->look_for_peer(); }
+  void check_peer_alive() override { inner_->check_peer_alive(); }
   void interrupt() override { inner_->interrupt(); }
   void close() override { inner_->close(); }
   std::string peer() const override { return inner_->peer(); }

@@ -31,7 +31,7 @@ struct Collector {
   template <Kind K, class Slot>
   void operator()(handle_in_use<K>, const Slot& slot) { name<K>(slot.handle); }
   template <Kind K, class Slot>
-  void operator()(dead_handle<K>, const Slot& slot) {
+  void operator()(destroyed_handle<K>, const Slot& slot) {
     if (K == Kind::stream) objects.stream = slot.handle;
     objects.destroyed.add(slot.handle);
   }
@@ -53,7 +53,7 @@ constexpr bool is_async(Mode mode) { return mode == Mode::async || mode == Mode:
 
 #define CUDA_BY_HAND(name)
 #define CUDA_CALL_PTSZ(...) CUDA_CALL(__VA_ARGS__)
-#define CUDA_CALL_QUIET(...) CUDA_CALL(__VA_ARGS__)
+#define CUDA_CALL_CUSTOM_EXPORT(...) CUDA_CALL(__VA_ARGS__)
 
 #define CUDA_CALL(id, name, ...) id,
 constexpr uint16_t kIds[] = {

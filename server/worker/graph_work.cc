@@ -95,7 +95,7 @@ std::optional<CUresult> NodeWork::read_kernel(Executor& session, wire::Reader bo
   if (!read->attributes.empty()) std::memcpy(attributes.data(), read->attributes.data(), read->attributes.size());
   for (CUlaunchAttribute& attribute : attributes) {
     // The client has replaced these attributes by edges.
-    if (cuda::is_of_launches_only(attribute)) return CUDA_ERROR_INVALID_VALUE;
+    if (cuda::is_launch_only_attribute(attribute)) return CUDA_ERROR_INVALID_VALUE;
     if (const CUresult result = commands::translate(session, attribute); result != CUDA_SUCCESS) return result;
   }
   if ((launch.flags & wire::kLaunchCooperative) != 0) {

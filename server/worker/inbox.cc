@@ -39,7 +39,7 @@ Result<size_t> Inbox::receive(std::span<std::byte> destination) {
     const auto stop = transport::Clock::now() + patience.time + kBetweenCalls;
     do {
       sched_yield();
-      for (unsigned look = 0; look < patience.looks_per_yield; ++look) {
+      for (unsigned look = 0; look < patience.polls_per_yield; ++look) {
         received = receive_some(destination);
         if (!received || *received != 0) return received;
       }

@@ -348,7 +348,7 @@ int run(const Arguments& arguments) {
   // launch complete.
   ::unsetenv("CUDA_LAUNCH_BLOCKING");  // NOLINT(concurrency-mt-unsafe): the process has one thread yet
   if (arguments.tls) {  // while files can still be opened
-    if (const auto ready = transport::tls::Context::by_secret(transport::Side::server); !ready) return fail_to_start(ready.error().message);
+    if (const auto ready = transport::tls::Context::with_psk(transport::Side::server); !ready) return fail_to_start(ready.error().message);
   }
   auto library = DeviceLibrary::load(arguments.device, [&arguments] { return confine(arguments); });
   if (!library) return fail_to_start(library.error().message);

@@ -22,7 +22,7 @@ bool Outbox::send_locked(wire::MessageHeader header, std::span<const std::byte> 
   header.length = static_cast<uint32_t>(body.size() + more.size());
   header.retired = retired_.load(std::memory_order_acquire);
   if (ledger_.limited()) header.flags |= wire::kMemoryLimited;
-  if (backlog_long_.load(std::memory_order_relaxed)) header.flags |= wire::kBacklogLong;
+  if (backlog_long_.load(std::memory_order_relaxed)) header.flags |= wire::kSendAwaitRoom;
   std::array<iovec, 3> parts{{{&header, sizeof header},
                               {const_cast<std::byte*>(body.data()), body.size()},
                               {const_cast<std::byte*>(more.data()), more.size()}}};
@@ -58,7 +58,7 @@ bool Outbox::send(wire::MessageKind kind, int32_t result, uint64_t sequence, std
     counters_.errors.fetch_add(1, std::memory_order_relaxed);  // other errors are counted by defer()
   }
   // A sign of life must also detect a dead client.
-  if (kind == wire::MessageKind::pong) connection_.look_for_peer();
+  if (kind == wire::MessageKind::pong) connection_.check_peer_alive();
   const wire::MessageHeader header{.kind = kind, .result = result, .sequence = sequence};
   if (send_locked(header, body, more, {})) return true;
   close();

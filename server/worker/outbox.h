@@ -37,7 +37,7 @@ class Outbox {
   bool sending() { return !std::unique_lock(mutex_, std::try_to_lock); }
   bool over() const { return over_.load(std::memory_order_acquire); }
 
-  // Value of wire::kBacklogLong in later messages.
+  // Value of wire::kSendAwaitRoom in later messages.
   void set_backlog_long(bool is_long) { backlog_long_.store(is_long, std::memory_order_relaxed); }
   // Value of MessageHeader::retired in later messages; must not decrease.
   void set_retired(uint64_t sequence) { retired_.store(sequence, std::memory_order_release); }

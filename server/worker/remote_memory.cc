@@ -14,7 +14,7 @@ using transport::Clock;
 // and packets that a queue cannot hold are lost and retransmitted. (Soft-RoCE, with a queue of 1000 packets
 // of 4 KiB, ran out of retries with eight pieces.)
 constexpr size_t kUnderWay = 2;
-static_assert(kUnderWay <= transport::DirectMemory::kMostUnderWay);
+static_assert(kUnderWay <= transport::DirectMemory::kMaxPendingTransfers);
 // Time of polling for completions before the thread sleeps; about the cost of two wake-ups.
 constexpr auto kSpin = std::chrono::microseconds(20);
 

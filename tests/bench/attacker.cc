@@ -71,7 +71,7 @@ struct Victim {
 Socket connect(const char* address, const Victim& victim) { return Socket(testing::connect_from(address, victim.port, SOCK_NONBLOCK)); }
 
 Socket connect_beside(const Victim& victim) {
-  const auto address = transport::shm::make_address(transport::shm::beside_tcp("127.0.0.1", victim.port));
+  const auto address = transport::shm::make_address(transport::shm::shm_endpoint_of_tcp("127.0.0.1", victim.port));
   Socket made(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (address) (void)::connect(made.get(), address->get(), address->size);
   return made;
@@ -243,7 +243,7 @@ void make_steps(const Attack& attack, double rate, double end) {
   bool listens = ::bind(tcp.get(), reinterpret_cast<sockaddr*>(&address), size) == 0 && ::listen(tcp.get(), SOMAXCONN) == 0 &&
                  ::getsockname(tcp.get(), reinterpret_cast<sockaddr*>(&address), &size) == 0;
   const uint16_t port = ntohs(address.sin_port);
-  const auto beside = transport::shm::make_address(transport::shm::beside_tcp("127.0.0.1", port));
+  const auto beside = transport::shm::make_address(transport::shm::shm_endpoint_of_tcp("127.0.0.1", port));
   listens = listens && beside && ::bind(local.get(), beside->get(), beside->size) == 0 && ::listen(local.get(), SOMAXCONN) == 0;
   if (!listens) throw std::runtime_error("cannot listen on 127.0.0.1 and the Unix socket beside it");
   std::printf("port %u\n", port);

@@ -35,7 +35,7 @@ struct AttackedPoold {
   }
   // A connection to the Unix socket beside the port, which is on by default.
   int connect() const {
-    const auto address = transport::shm::make_address(transport::shm::beside_tcp("127.0.0.1", poold->port()));
+    const auto address = transport::shm::make_address(transport::shm::shm_endpoint_of_tcp("127.0.0.1", poold->port()));
     REQUIRE(address);
     const int connected = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     REQUIRE(::connect(connected, address->get(), address->size) == 0);

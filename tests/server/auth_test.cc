@@ -87,10 +87,10 @@ TEST_CASE("a tenant's token opens its sessions and nothing else does") {
   CHECK(wrong.reason == not_its.reason);
   CHECK(answer(poold, hello_with(a.text, "nobody")).reason == wrong.reason);
 
-  RawClient local(transport::shm::beside_tcp("127.0.0.1", poold.port()));
+  RawClient local(transport::shm::shm_endpoint_of_tcp("127.0.0.1", poold.port()));
   local.send_hello();
   CHECK(local.receive_reply().status == hello::Status::denied);
-  RawClient local_with(transport::shm::beside_tcp("127.0.0.1", poold.port()));
+  RawClient local_with(transport::shm::shm_endpoint_of_tcp("127.0.0.1", poold.port()));
   local_with.open(hello_with(b.text));
   for (const Token& token : {a, b, nobodys}) CHECK_FALSE(has(poold.log(), token.text));
 }
@@ -101,7 +101,7 @@ TEST_CASE("programs of a user of this host need no token over a Unix socket") {
                                                             "[[tenant]]\nname = 'others'\nusers = [12345678]\n");
   PooldProcess poold(kDevice, {"--config", config});
   CHECK(answer(poold, test_hello()).status == hello::Status::denied);
-  RawClient local(transport::shm::beside_tcp("127.0.0.1", poold.port()));
+  RawClient local(transport::shm::shm_endpoint_of_tcp("127.0.0.1", poold.port()));
   local.open();
   CHECK(poold.await_log("tenant=local "));
 }
@@ -120,7 +120,7 @@ TEST_CASE("users count on sockets at paths, which containers may share, only if 
     without.send_hello();
     CHECK(without.receive_reply().status == hello::Status::denied);
     with.open(hello_with(token.text));
-    RawClient abstract(transport::shm::beside_tcp("127.0.0.1", poold.port()));
+    RawClient abstract(transport::shm::shm_endpoint_of_tcp("127.0.0.1", poold.port()));
     abstract.open();
   }
   options.push_back("--users-at-paths");
@@ -229,7 +229,7 @@ TEST_CASE("a local user who shows wrong tokens again and again does not keep ano
   const TemporaryFolder folder;
   const Token a = new_token(), wrong = new_token();
   PooldProcess poold(kDevice, {"--config", folder.write("poold.toml", tenant_text("a", a))});
-  const transport::Endpoint local = transport::shm::beside_tcp("127.0.0.1", poold.port());
+  const transport::Endpoint local = transport::shm::shm_endpoint_of_tcp("127.0.0.1", poold.port());
   const auto answered = [&] {
     try {
       RawClient client(local);

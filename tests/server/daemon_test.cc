@@ -172,7 +172,7 @@ TEST_CASE("poold listens on several addresses, and the limit of sessions holds f
   RawClient third(socket);
   third.send_hello();
   CHECK(third.receive_reply().status == hello::Status::busy);
-  CHECK_FALSE(transport::connect(transport::shm::beside_tcp("127.0.0.1", port), {}));
+  CHECK_FALSE(transport::connect(transport::shm::shm_endpoint_of_tcp("127.0.0.1", port), {}));
   poold.signal(SIGTERM);
   CHECK(poold.wait() == 0);
   CHECK_FALSE(std::filesystem::exists(socket.host));
@@ -181,7 +181,7 @@ TEST_CASE("poold listens on several addresses, and the limit of sessions holds f
 
 TEST_CASE("beside each port programs of this host find shared memory") {
   PooldProcess poold(kDevice);
-  const transport::Endpoint beside = transport::shm::beside_tcp("127.0.0.1", poold.port());
+  const transport::Endpoint beside = transport::shm::shm_endpoint_of_tcp("127.0.0.1", poold.port());
   RawClient client(beside);
   client.open();
   client.ping();

@@ -35,7 +35,7 @@ bool FakeDirectMemory::covers(uint32_t key, uint64_t address, uint64_t bytes, bo
 Result<void> FakeDirectMemory::post(Kind kind, const Transfer& transfer) {
   const Lock lock(mutex_);
   if (!broken_.empty()) return Error{ErrorCode::lost, broken_};
-  misused_ |= posted_.size() + done_.size() >= kMostUnderWay || transfer.bytes == 0;
+  misused_ |= posted_.size() + done_.size() >= kMaxPendingTransfers || transfer.bytes == 0;
   posted_.push_back({kind, transfer});
   most_under_way_ = std::max(most_under_way_, posted_.size());
   run();

@@ -35,7 +35,7 @@ std::string peer_text(int descriptor, const Address& address) {
   return "shm:process-" + std::to_string(peer.pid) + "-of-user-" + std::to_string(peer.uid);
 }
 
-Endpoint beside_tcp(const std::string& numeric_host, uint16_t port) {
+Endpoint shm_endpoint_of_tcp(const std::string& numeric_host, uint16_t port) {
   return {"shm", "@gpupool/tcp/" + numeric_host + "/" + std::to_string(port), 0};
 }
 

@@ -20,6 +20,6 @@ std::string peer_text(int descriptor, const Address& address);
 
 // The abstract name under which the poold that listens on this numeric tcp address also offers shared memory.
 // It has the address because several poolds may use the same port on different addresses of a host.
-Endpoint beside_tcp(const std::string& numeric_host, uint16_t port);
+Endpoint shm_endpoint_of_tcp(const std::string& numeric_host, uint16_t port);
 
 }  // namespace gpupool::transport::shm

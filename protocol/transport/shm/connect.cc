@@ -65,7 +65,7 @@ Result<std::unique_ptr<Connection>> connect(const Endpoint& endpoint, const Opti
 }
 
 std::unique_ptr<Connection> connect_shm_of_tcp(const std::string& numeric_host, uint16_t port, const Options& options) {
-  const auto address = make_address(beside_tcp(numeric_host, port));
+  const auto address = make_address(shm_endpoint_of_tcp(numeric_host, port));
   if (!address) return nullptr;
   const int socket = connected_socket(*address, options.connect_timeout);
   if (socket < 0) return nullptr;

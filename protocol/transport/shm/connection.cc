@@ -119,7 +119,7 @@ Result<Connection::Ready> ShmConnection::wait(bool for_receive, bool for_send, D
 }
 
 // Writing to a ring succeeds even if the peer is dead; only the sockets show that.
-void ShmConnection::look_for_peer() {
+void ShmConnection::check_peer_alive() {
   if (!upgraded_.load(std::memory_order_acquire)) return;
   pollfd polled[2] = {{socket(), 0, 0}, {rings_.sender_doorbells, 0, 0}};
   if (::poll(polled, 2, 0) > 0 && ((polled[0].revents | polled[1].revents) & kBroken) != 0) {

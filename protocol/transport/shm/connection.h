@@ -27,7 +27,7 @@ class ShmConnection final : public SocketConnection {
   Result<size_t> send_some(std::span<const iovec> buffers) override;
   Result<size_t> receive_some(std::span<std::byte> buffer) override;
   Result<Ready> wait(bool for_receive, bool for_send, Deadline deadline) override;
-  void look_for_peer() override;
+  void check_peer_alive() override;
   void close() override;
   int release_descriptor() override;
   Result<void> upgrade(Side side, Deadline deadline) override;

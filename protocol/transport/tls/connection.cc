@@ -70,7 +70,7 @@ Result<size_t> TlsConnection::send_some(std::span<const iovec> buffers) {
 Result<void> TlsConnection::switch_to_worker_stream() {
   const auto secret = stream_->secret();
   if (!secret) return secret.error();
-  auto next = Stream::by_secret(Side::client, socket(), *secret);
+  auto next = Stream::with_psk(Side::client, socket(), *secret);
   if (!next) return next.error();
   stream_ = std::move(*next);
   with_worker_ = true;
@@ -193,7 +193,7 @@ Result<std::unique_ptr<Connection>> adopt(int descriptor, const Options& options
     return Error{ErrorCode::invalid, "cannot take over a TLS connection without its secret of 32 bytes"};
   }
   std::memcpy(secret.data(), options.tls.secret.data(), secret.size());
-  return wrap(**plain, options, true, [&](int socket) { return Stream::by_secret(Side::server, socket, secret); });
+  return wrap(**plain, options, true, [&](int socket) { return Stream::with_psk(Side::server, socket, secret); });
 }
 
 Result<std::unique_ptr<Listener>> listen(const Endpoint& endpoint, const Options& options) {

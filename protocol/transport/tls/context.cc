@@ -93,7 +93,7 @@ Result<std::shared_ptr<const Context>> Context::server(const TlsOptions& options
   return made;
 }
 
-Result<std::shared_ptr<const Context>> Context::by_secret(Side side) {
+Result<std::shared_ptr<const Context>> Context::with_psk(Side side) {
   const auto ssl = load_openssl();
   if (!ssl) return ssl.error();
   auto made = create(side == Side::client ? (*ssl)->TLS_client_method() : (*ssl)->TLS_server_method());

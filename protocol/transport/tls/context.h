@@ -20,7 +20,7 @@ class Context {
   // ErrorCode::invalid as for client().
   static Result<std::shared_ptr<const Context>> server(const TlsOptions& options);
   // Authenticates both sides by a secret that they share, and by nothing else (stream.h).
-  static Result<std::shared_ptr<const Context>> by_secret(Side side);
+  static Result<std::shared_ptr<const Context>> with_psk(Side side);
 
   explicit Context(ssl_ctx_st* context) : context_(context) {}
   ~Context();

@@ -101,8 +101,8 @@ Result<std::unique_ptr<Stream>> Stream::server(std::shared_ptr<const Context> co
   return create(std::move(context), socket, Side::server);
 }
 
-Result<std::unique_ptr<Stream>> Stream::by_secret(Side side, int socket, const Secret& secret) {
-  auto context = Context::by_secret(side);
+Result<std::unique_ptr<Stream>> Stream::with_psk(Side side, int socket, const Secret& secret) {
+  auto context = Context::with_psk(side);
   if (!context) return context.error();
   auto stream = create(std::move(*context), socket, side);
   if (!stream) return stream;

@@ -30,7 +30,7 @@ class Stream {
   // `host`: the name or numeric address that the server's certificate must have.
   static Result<std::unique_ptr<Stream>> client(std::shared_ptr<const Context> context, int socket, const std::string& host);
   static Result<std::unique_ptr<Stream>> server(std::shared_ptr<const Context> context, int socket);
-  static Result<std::unique_ptr<Stream>> by_secret(Side side, int socket, const Secret& secret);
+  static Result<std::unique_ptr<Stream>> with_psk(Side side, int socket, const Secret& secret);
   ~Stream();
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
@@ -85,7 +85,7 @@ class Stream {
   uint64_t records_per_key_ = 1u << 22;  // AES-GCM: a key is good for about 2^24 records (RFC 8446, 5.5)
 };
 
-// OpenSSL callbacks: the first two find the key of Context::by_secret() streams.
+// OpenSSL callbacks: the first two find the key of Context::with_psk() streams.
 constexpr const char* kSecretCipher = "TLS_AES_128_GCM_SHA256";
 int use_psk_session(ssl_st* ssl, const evp_md_st* hash, const unsigned char** name, size_t* name_bytes, ssl_session_st** session);
 int find_psk_session(ssl_st* ssl, const unsigned char* name, size_t name_bytes, ssl_session_st** session);

@@ -91,7 +91,7 @@ std::optional<TexelFormat> texel_format(CUarray_format format, unsigned channels
 }
 
 CUresult check_array(const CUDA_ARRAY3D_DESCRIPTOR& a, bool mipmapped) {
-  if (cuda::is_compound(a.Format)) return CUDA_ERROR_NOT_SUPPORTED;
+  if (cuda::is_unsupported_format(a.Format)) return CUDA_ERROR_NOT_SUPPORTED;
   if ((a.Flags & ~kKnownFlags) != 0 || a.Width == 0 || !texel_format(a.Format, a.NumChannels)) return CUDA_ERROR_INVALID_VALUE;
   const bool layered = (a.Flags & CUDA_ARRAY3D_LAYERED) != 0, surface = (a.Flags & CUDA_ARRAY3D_SURFACE_LDST) != 0;
   const auto bad = [](bool right) { return right ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; };

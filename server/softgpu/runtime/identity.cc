@@ -53,7 +53,7 @@ int multiprocessors(const Config& config) {
 int driver_version() {
   static const int version = [] {
     const char* const text = getenv("SOFTGPU_DRIVER_VERSION");
-    return cuda::parse_driver_version(text == nullptr ? "" : text).value_or(cuda::kPromisedVersion);
+    return cuda::parse_driver_version(text == nullptr ? "" : text).value_or(cuda::kNewestSupportedVersion);
   }();
   return version;
 }

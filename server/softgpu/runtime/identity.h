@@ -14,7 +14,7 @@ PciAddress device_pci(const Config& config, int ordinal);
 
 int multiprocessors(const Config& config);
 
-// The number that cuDriverGetVersion reports: SOFTGPU_DRIVER_VERSION, or cuda::kPromisedVersion. An invalid
+// The number that cuDriverGetVersion reports: SOFTGPU_DRIVER_VERSION, or cuda::kNewestSupportedVersion. An invalid
 // setting makes cuInit fail (read_config).
 int driver_version();
 

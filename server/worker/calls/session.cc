@@ -17,7 +17,7 @@ Outcome goodbye(Executor&, Command& command) {
 Outcome move_addresses(Executor& session, Command& command) {
   const auto body = read_exact_body<wire::MoveAddresses>(command);
   if (!body) return bad_body();
-  const CUresult result = session.memory.move(body->wished_base, body->size);
+  const CUresult result = session.memory.move(body->preferred_base, body->size);
   if (result == CUDA_SUCCESS) {
     wire::Writer(session.reply_body).put(wire::AddressRange{session.memory.base(), session.memory.size()});
   }

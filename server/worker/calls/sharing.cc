@@ -42,7 +42,7 @@ Outcome import_memory(Executor& session, Command& command) {
   CUresult result = session.exported_handles.fetch(body->name, &fetched);
   if (result != CUDA_SUCCESS) return result;
   if (!fetched.memory) return CUDA_ERROR_INVALID_VALUE;
-  if (fetched.own && (body->flags & wire::kOfOthersOnly) != 0) return CUDA_ERROR_INVALID_CONTEXT;
+  if (fetched.own && (body->flags & wire::kRejectOwnMemory) != 0) return CUDA_ERROR_INVALID_CONTEXT;
   const auto& visible = session.start.visible.ordinals();
   const auto device = std::find(visible.begin(), visible.end(), fetched.memory->device);
   if (device == visible.end() && !fetched.memory->is_multicast()) return CUDA_ERROR_INVALID_DEVICE;
@@ -52,7 +52,7 @@ Outcome import_memory(Executor& session, Command& command) {
   session.table.bind(cuda::Kind::memory, body->memory, reinterpret_cast<void*>(static_cast<uintptr_t>(handle)));
   wire::Writer(session.reply_body)
       .put(wire::ImportedMemory{fetched.memory->size, fetched.memory->handle_types,
-                                fetched.memory->is_multicast() ? wire::kOfNoDevice : static_cast<int32_t>(device - visible.begin()), 0});
+                                fetched.memory->is_multicast() ? wire::kNoDevice : static_cast<int32_t>(device - visible.begin()), 0});
   return CUDA_SUCCESS;
 }
 

@@ -31,12 +31,12 @@ constexpr const char* mode_text(std::string_view mode) { return mode.starts_with
 constexpr Named kRows[] = {
 #define CUDA_CALL(id, name, mode, ...) {#name, mode_text(#mode)},
 #define CUDA_CALL_PTSZ CUDA_CALL
-#define CUDA_CALL_QUIET(id, name, mode, ...) {#name, "by hand, with a row"},
+#define CUDA_CALL_CUSTOM_EXPORT(id, name, mode, ...) {#name, "by hand, with a row"},
 #define CUDA_BY_HAND(name) {#name, "by hand"},
 #include "protocol/cuda/calls.def"
 #undef CUDA_CALL
 #undef CUDA_CALL_PTSZ
-#undef CUDA_CALL_QUIET
+#undef CUDA_CALL_CUSTOM_EXPORT
 #undef CUDA_BY_HAND
 };
 struct Limit {
@@ -104,7 +104,7 @@ constexpr char kHead[] =
     "`cmake --build --preset ci --target coverage`. Correct mistakes there, not here. The names are those of cuda.h 13.0 without `_v2`, `_ptds`,\n"
     "`_ptsz`: a row holds for all versions of a function, unless it names versions that are missing.\n\n"
     "| Works | Meaning |\n| --- | --- |\n"
-    "| yes | The function behaves as documented. tests/parity calls it on softgpu directly and through the pool and compares the results; for the main calls it also checks the documented results, because the two share code (`protocol/cuda/alike`). [untested.def](../tests/parity/untested.def) lists the functions that other tests cover. The last column says how the call is sent ([life of a call](life-of-a-call.md)) |\n"
+    "| yes | The function behaves as documented. tests/parity calls it on softgpu directly and through the pool and compares the results; for the main calls it also checks the documented results, because the two share code (`protocol/cuda/common_calls`). [untested.def](../tests/parity/untested.def) lists the functions that other tests cover. The last column says how the call is sent ([life of a call](life-of-a-call.md)) |\n"
     "| in part | The same, with the exceptions in the last column |\n"
     "| no effect | The function checks its arguments and succeeds, without further effect |\n"
     "| no | The function returns `CUDA_ERROR_NOT_SUPPORTED`, or fails as on a device without the feature |\n\n"

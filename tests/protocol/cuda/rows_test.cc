@@ -61,7 +61,7 @@ constexpr bool kIsHandle<role::handle<K>, A> = true;
 template <Kind K, class A>
 constexpr bool kIsHandle<role::handle_in_use<K>, A> = true;
 template <Kind K, class A>
-constexpr bool kIsHandle<role::dead_handle<K>, A> = true;
+constexpr bool kIsHandle<role::destroyed_handle<K>, A> = true;
 
 template <class Role>
 constexpr Kind kKind = Kind::none;
@@ -70,7 +70,7 @@ constexpr Kind kKind<role::handle<K>> = K;
 template <Kind K>
 constexpr Kind kKind<role::handle_in_use<K>> = K;
 template <Kind K>
-constexpr Kind kKind<role::dead_handle<K>> = K;
+constexpr Kind kKind<role::destroyed_handle<K>> = K;
 
 template <class Role>
 constexpr bool kIsInArray = false;
@@ -212,12 +212,12 @@ TEST_CASE("every call carries its arguments and results and rejects truncated me
     ++rows;                                                        \
   }
 #define CUDA_CALL_PTSZ CUDA_CALL
-#define CUDA_CALL_QUIET CUDA_CALL
+#define CUDA_CALL_CUSTOM_EXPORT CUDA_CALL
 #define CUDA_BY_HAND(name)
 #include "protocol/cuda/calls.def"
 #undef CUDA_CALL
 #undef CUDA_CALL_PTSZ
-#undef CUDA_CALL_QUIET
+#undef CUDA_CALL_CUSTOM_EXPORT
 #undef CUDA_BY_HAND
   CHECK(rows > 40);
 }
@@ -226,7 +226,7 @@ TEST_CASE("each function is in the call table once") {
   std::set<std::string> names;
 #define CUDA_CALL(id, name, ...) CHECK(names.insert(#name).second);
 #define CUDA_CALL_PTSZ CUDA_CALL
-#define CUDA_CALL_QUIET CUDA_CALL
+#define CUDA_CALL_CUSTOM_EXPORT CUDA_CALL
   std::set<std::string> by_hand;
 #define CUDA_BY_HAND(name) CHECK(by_hand.insert(#name).second);
 #include "protocol/cuda/calls.def"

@@ -43,7 +43,7 @@ TEST_CASE("group read access is allowed only on files of root with a group of ro
                           Case{kSomebody, own, 0666, true, true}, Case{kRoot, own, 0640, false, false}, Case{kRoot, kRootsGroup, 0440, false, false},
                           Case{kRoot, kTheirs, 0640, true, false}, Case{kRoot, own, 0644, true, false}, Case{kRoot, own, 0660, false, true}}) {
     INFO("user " << one.user << ", group " << one.group << ", mode " << std::oct << one.mode);
-    const Exposure exposure = exposure_of(file_of(one.user, one.group, one.mode));
+    const OthersAccess exposure = access_of_others(file_of(one.user, one.group, one.mode));
     CHECK(exposure.readable == one.readable);
     CHECK(exposure.writable == one.writable);
   }
@@ -55,10 +55,10 @@ TEST_CASE("an unsafe file is rejected with its path and the chmod to run") {
   CHECK(check_secret(file));
   std::filesystem::permissions(file, std::filesystem::perms(0644));
   CHECK_THAT(check_secret(file).error().message, Catch::Matchers::ContainsSubstring("refusing to use '" + file + "': other users can read it; run chmod 600"));
-  CHECK(check_unaltered(file));
+  CHECK(check_not_writable(file));
   std::filesystem::permissions(file, std::filesystem::perms(0622));
   CHECK_THAT(check_secret(file).error().message, Catch::Matchers::ContainsSubstring("other users can write it") && Catch::Matchers::ContainsSubstring("chmod go-w"));
-  CHECK_THAT(check_unaltered(file).error().message, Catch::Matchers::ContainsSubstring("other users can write it"));
+  CHECK_THAT(check_not_writable(file).error().message, Catch::Matchers::ContainsSubstring("other users can write it"));
 }
 
 TEST_CASE("checks the target of a symbolic link and of an open file") {
@@ -78,7 +78,7 @@ TEST_CASE("checks the target of a symbolic link and of an open file") {
 
 TEST_CASE("accepts missing files and character devices") {
   CHECK(check_secret("/nowhere/at/all"));
-  CHECK(check_unaltered("/nowhere/at/all"));
+  CHECK(check_not_writable("/nowhere/at/all"));
   CHECK(check_secret("/dev/null"));
   CHECK(check_secret(""));
 }

@@ -355,7 +355,7 @@ TEST_CASE("an abstract name that another user has taken is not trusted") {
   if (::geteuid() != 0) return gpupool::testing::report_skip("only root can act as another user");
   auto tcp = listen({"tcp", "127.0.0.1", 0}, {});
   REQUIRE(tcp);
-  const ForeignListener squatter(shm::beside_tcp("127.0.0.1", (*tcp)->endpoint().port));
+  const ForeignListener squatter(shm::shm_endpoint_of_tcp("127.0.0.1", (*tcp)->endpoint().port));
   Options options;
   options.prefer_shared_memory = true;
   const auto connection = connect((*tcp)->endpoint(), options);
@@ -390,7 +390,7 @@ TEST_CASE("a tcp connection on this host uses shared memory if both sides allow 
     return (*connection)->shares_memory();
   };
   CHECK_FALSE(shares(options));
-  const auto anywhere = listen(shm::beside_tcp(GENERATE("127.0.0.1", "0.0.0.0"), endpoint.port), {});
+  const auto anywhere = listen(shm::shm_endpoint_of_tcp(GENERATE("127.0.0.1", "0.0.0.0"), endpoint.port), {});
   REQUIRE(anywhere);
   CHECK(shares(options));
   CHECK_FALSE(shares({}));
@@ -400,9 +400,9 @@ TEST_CASE("a sender detects with one check whether the peer is alive") {
   Hostile client;
   char byte = 0;
   const iovec part{&byte, 1};
-  client.server->look_for_peer();
+  client.server->check_peer_alive();
   REQUIRE(client.server->send_some({&part, 1}).ok());
   REQUIRE(::shutdown(client.socket, SHUT_RDWR) == 0);  // as its process's end does
-  client.server->look_for_peer();
+  client.server->check_peer_alive();
   CHECK_FALSE(client.server->send_some({&part, 1}).ok());
 }

@@ -56,8 +56,8 @@ std::span<const std::byte> bytes_of(const std::string& text) { return std::as_by
 
 TEST_CASE("both ends with the same secret connect and derive the same new secret") {
   const Sockets sockets;
-  const auto client = made(Stream::by_secret(Side::client, sockets.ends[0], secret_of('a')));
-  const auto server = made(Stream::by_secret(Side::server, sockets.ends[1], secret_of('a')));
+  const auto client = made(Stream::with_psk(Side::client, sockets.ends[0], secret_of('a')));
+  const auto server = made(Stream::with_psk(Side::server, sockets.ends[1], secret_of('a')));
   REQUIRE(open_both(*client, *server));
   CHECK(client->cipher() == "TLS_AES_128_GCM_SHA256");
   CHECK(*client->secret() == *server->secret());
@@ -74,8 +74,8 @@ TEST_CASE("both ends with the same secret connect and derive the same new secret
 
 TEST_CASE("a different secret is rejected") {
   const Sockets sockets;
-  const auto client = made(Stream::by_secret(Side::client, sockets.ends[0], secret_of('a')));
-  const auto server = made(Stream::by_secret(Side::server, sockets.ends[1], secret_of('b')));
+  const auto client = made(Stream::with_psk(Side::client, sockets.ends[0], secret_of('a')));
+  const auto server = made(Stream::with_psk(Side::server, sockets.ends[1], secret_of('b')));
   const auto opened = open_both(*client, *server);
   REQUIRE_FALSE(opened);
   CHECK(opened.error().code == ErrorCode::refused);
@@ -88,7 +88,7 @@ TEST_CASE("rejects a certificate in place of the worker's secret and a client wi
   const testing::Authority authority("test");
   const auto files = authority.sign("server", "IP:127.0.0.1");
   const Sockets sockets;
-  const auto client = made(Stream::by_secret(Side::client, sockets.ends[0], secret_of('a')));
+  const auto client = made(Stream::with_psk(Side::client, sockets.ends[0], secret_of('a')));
   const auto impostor = made(Stream::server(*Context::server({.ca = {}, .certificate = files.certificate, .key = files.key, .secret = {}}), sockets.ends[1]));
   CHECK_FALSE(open_both(*client, *impostor));
   CHECK_FALSE(client->is_open());
@@ -96,15 +96,15 @@ TEST_CASE("rejects a certificate in place of the worker's secret and a client wi
   const Sockets others;
   const auto stranger =
       made(Stream::client(*Context::client({.ca = authority.certificate(), .certificate = {}, .key = {}, .secret = {}}), others.ends[0], "127.0.0.1"));
-  const auto server = made(Stream::by_secret(Side::server, others.ends[1], secret_of('a')));
+  const auto server = made(Stream::with_psk(Side::server, others.ends[1], secret_of('a')));
   CHECK_FALSE(open_both(*stranger, *server));
   CHECK_FALSE(server->is_open());
 }
 
 TEST_CASE("keys are updated while data is transferred") {
   const Sockets sockets;
-  const auto client = made(Stream::by_secret(Side::client, sockets.ends[0], secret_of('a')));
-  const auto server = made(Stream::by_secret(Side::server, sockets.ends[1], secret_of('a')));
+  const auto client = made(Stream::with_psk(Side::client, sockets.ends[0], secret_of('a')));
+  const auto server = made(Stream::with_psk(Side::server, sockets.ends[1], secret_of('a')));
   REQUIRE(open_both(*client, *server));
   client->change_key_after(3);
   for (int round = 0; round < 20; ++round) {
@@ -121,8 +121,8 @@ TEST_CASE("keys are updated while data is transferred") {
 
 TEST_CASE("a byte changed in transit ends the connection") {
   const Sockets near, far;
-  const auto client = made(Stream::by_secret(Side::client, near.ends[0], secret_of('a')));
-  const auto server = made(Stream::by_secret(Side::server, far.ends[1], secret_of('a')));
+  const auto client = made(Stream::with_psk(Side::client, near.ends[0], secret_of('a')));
+  const auto server = made(Stream::with_psk(Side::server, far.ends[1], secret_of('a')));
   bool change = false;
   const auto carry = [&](int from, int to) {
     char data[65536];

@@ -159,10 +159,10 @@ TEST_CASE("tells a client that its backlog is full and when it has room again") 
   CHECK(flags(ask(kFirst)) == 0);
   const std::vector<std::byte> data(60'000, std::byte{3});
   for (int copies = 0; copies < 10; ++copies) held.client.copy_in(kFirst, 100, data);
-  CHECK(held.client.receive().header.flags == wire::kBacklogLong);  // unasked
+  CHECK(held.client.receive().header.flags == wire::kSendAwaitRoom);  // unasked
   held.client.call("cuMemsetD8Async", bytes_of(uint64_t{1}, uint8_t{1}, uint64_t{16}, kFirst));  // fails
   const uint64_t waits = ask(kFirst);
-  CHECK(flags(ask(kSecond)) == wire::kBacklogLong);
+  CHECK(flags(ask(kSecond)) == wire::kSendAwaitRoom);
   CHECK(held.client.silent());
   held.resume();
   CHECK(flags(waits) == 0);

@@ -301,7 +301,7 @@ CUDA_EXPORT CUresult cuGraphKernelNodeSetAttribute(CUgraphNode handle, CUkernelN
   return call_on_node(handle, CU_GRAPH_NODE_TYPE_KERNEL, [&](GraphNode& node) {
     CUlaunchAttribute attribute{};
     attribute.id = id;
-    if (value == nullptr || cuda::is_of_launches_only(attribute)) return CUDA_ERROR_INVALID_VALUE;
+    if (value == nullptr || cuda::is_launch_only_attribute(attribute)) return CUDA_ERROR_INVALID_VALUE;
     attribute.value = *value;
     LaunchShape shape{};
     if (const CUresult result = read_launch_attributes(&attribute, 1, &shape); result != CUDA_SUCCESS)

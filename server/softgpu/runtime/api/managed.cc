@@ -10,7 +10,7 @@
 using namespace gpupool;
 using namespace gpupool::softgpu;
 using namespace gpupool::softgpu::api;
-using cuda::ManagedPlace;
+using cuda::ManagedLocation;
 
 namespace {
 
@@ -31,7 +31,7 @@ CUresult check_managed(CUdeviceptr address, size_t size) {
   return size <= range->size - (address - range->address) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult advise(CUdeviceptr address, size_t size, CUmem_advise what, const ManagedPlace& place) {
+CUresult advise(CUdeviceptr address, size_t size, CUmem_advise what, const ManagedLocation& place) {
   return call_in_context([&](Context&) {
     if (const CUresult result = check_managed(address, size); result != CUDA_SUCCESS) return result;
     const std::lock_guard lock(advice().mutex);
@@ -39,10 +39,10 @@ CUresult advise(CUdeviceptr address, size_t size, CUmem_advise what, const Manag
   });
 }
 
-CUresult prefetch(CUdeviceptr address, size_t size, const ManagedPlace& place, unsigned flags, CUstream stream) {
+CUresult prefetch(CUdeviceptr address, size_t size, const ManagedLocation& place, unsigned flags, CUstream stream) {
   return call_on_stream(stream, [&](Stream&) {
     if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
-    if (const CUresult result = cuda::check_place(place, device_count()); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = cuda::check_location(place, device_count()); result != CUDA_SUCCESS) return result;
     if (const CUresult result = check_managed(address, size); result != CUDA_SUCCESS) return result;
     const std::lock_guard lock(advice().mutex);
     advice().given.prefetched(address, size, place);
@@ -51,7 +51,7 @@ CUresult prefetch(CUdeviceptr address, size_t size, const ManagedPlace& place, u
 }
 
 #if CUDA_VERSION >= 12020
-ManagedPlace place_of(const CUmemLocation& location) { return {static_cast<int>(location.type), location.id}; }
+ManagedLocation place_of(const CUmemLocation& location) { return {static_cast<int>(location.type), location.id}; }
 #endif
 
 #if CUDA_VERSION >= 13000
@@ -66,11 +66,11 @@ struct Batch {
 CUresult run_batch(const Batch& batch, const CUmemLocation* places, const size_t* firsts, size_t places_count, bool prefetches) {
   return call([&] {
     CUresult result = cuda::check_batch(batch.addresses, batch.sizes, batch.count, batch.flags, batch.stream);
-    if (result == CUDA_SUCCESS && prefetches) result = cuda::check_batch_places(firsts, places, places_count, batch.count);
+    if (result == CUDA_SUCCESS && prefetches) result = cuda::check_batch_locations(firsts, places, places_count, batch.count);
     if (result != CUDA_SUCCESS) return result;
     return call_on_stream(batch.stream, [&](Stream&) {
       for (size_t i = 0; prefetches && i < places_count; ++i) {
-        if (const CUresult bad = cuda::check_place(place_of(places[i]), device_count()); bad != CUDA_SUCCESS) return bad;
+        if (const CUresult bad = cuda::check_location(place_of(places[i]), device_count()); bad != CUDA_SUCCESS) return bad;
       }
       for (size_t i = 0; i < batch.count; ++i) {
         if (const CUresult bad = check_managed(batch.addresses[i], batch.sizes[i]); bad != CUDA_SUCCESS) return bad;
@@ -104,10 +104,10 @@ CUDA_EXPORT CUresult cuMemAllocManaged(CUdeviceptr* address, size_t size, unsign
 }
 
 CUDA_EXPORT CUresult cuMemAdvise(CUdeviceptr address, size_t size, CUmem_advise what, CUdevice device) {
-  return advise(address, size, what, ManagedPlace::of_device(device));
+  return advise(address, size, what, ManagedLocation::of_device(device));
 }
 CUDA_EXPORT CUresult cuMemPrefetchAsync(CUdeviceptr address, size_t size, CUdevice device, CUstream stream) {
-  return prefetch(address, size, ManagedPlace::of_device(device), 0, stream);
+  return prefetch(address, size, ManagedLocation::of_device(device), 0, stream);
 }
 #if CUDA_VERSION >= 12020
 CUDA_EXPORT CUresult cuMemAdvise_v2(CUdeviceptr address, size_t size, CUmem_advise what, CUmemLocation location) {

@@ -1,7 +1,7 @@
 // Notifications from a device to a program. The only type says that the process exceeds its memory budget.
 // Neither library takes memory back, so a registered callback is kept and never called. Also
 // cuProfilerInitialize, which NVIDIA's driver has rejected since CUDA 12.
-#include "protocol/cuda/alike/device_check.h"
+#include "protocol/cuda/common_calls/device_check.h"
 
 #include <algorithm>
 #include <memory>

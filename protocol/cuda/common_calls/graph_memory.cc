@@ -1,7 +1,7 @@
 // cuDevice...GraphMem...: a device's memory that graphs' memory nodes hold.
 #include "protocol/cuda/graph_memory.h"
 
-#include "protocol/cuda/alike/device_check.h"
+#include "protocol/cuda/common_calls/device_check.h"
 
 using namespace gpupool::cuda;
 
