@@ -38,7 +38,7 @@ Result<void> Administration::serve_metrics(const std::string& address) {
   http_ = std::move(*server);
   log::info("metrics", {{"url", "http://" + text_of(http_->endpoint()) + "/metrics"}});
   if (!http_->endpoint().address().is_loopback()) {
-    log::warning("metrics_open", {{"reason", "whoever reaches this address can read the metrics, tenants' names among them"}});
+    log::warning("metrics_open", {{"reason", "the metrics, including tenants' names, are readable by every client that can reach this address"}});
   }
   return {};
 }
@@ -56,7 +56,7 @@ HttpResponse Administration::answer(const std::string& path) const {
     if (why.empty()) return {200, "ready\n"};
     return {503, "not ready: " + printable(why) + "\n"};
   }
-  return {404, "there are /metrics, /healthz and /readyz\n"};
+  return {404, "not found; available: /metrics, /healthz, /readyz\n"};
 }
 
 Result<admin::Quota> Administration::quota(const std::string& tenant) const {

@@ -114,7 +114,7 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
     deadline_.async_wait([self = shared_from_this()](const asio::error_code& status) {
       if (!status) self->drop();
     });
-    write({408, "the request did not come in time\n"});
+    write({408, "request timed out\n"});
   }
 
   void write(const HttpResponse& response) {
@@ -163,7 +163,7 @@ Result<std::unique_ptr<HttpServer>> HttpServer::listen(asio::io_context& context
   const char* const end = address.data() + address.size();
   const auto number = colon == address.npos ? std::from_chars_result{} : std::from_chars(address.data() + colon + 1, end, port);
   if (colon == address.npos || colon == 0 || number.ec != std::errc() || number.ptr != end || address.find("://") != address.npos) {
-    return failure("it is not HOST:PORT, like 127.0.0.1:9701");
+    return failure("must be HOST:PORT, such as 127.0.0.1:9701");
   }
   std::string host = address.substr(0, colon);
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
@@ -188,7 +188,7 @@ HttpServer::HttpServer(asio::io_context& context, tcp::acceptor acceptor, Answer
 std::optional<HttpResponse> HttpServer::refuse(const HttpRequest& request) const {
   if (request.refusal != 0) return HttpResponse{request.refusal, std::string(reason_of(request.refusal)) + "\n"};
   if (!local_only_ || request.host.empty() || is_local_host(request.host)) return std::nullopt;
-  return HttpResponse{421, "this address answers requests for localhost or a numeric address only, not for other names in the Host field\n"};
+  return HttpResponse{421, "Host must be localhost or a numeric address\n"};
 }
 
 std::optional<HttpResponse> HttpServer::answer(const std::string& path, Clock::time_point asked, Clock::time_point& when) {

@@ -14,35 +14,35 @@ double seconds_of_ms(int64_t milliseconds) { return static_cast<double>(millisec
 
 void add_poold(const admin::Poold& poold, MetricsPage& page) {
   page.gauge("build_info", "Always 1.").add({{"version", poold.version()}}, 1);
-  page.gauge("ready", "1: a new session would be served.", poold.ready());
-  page.gauge("start_time_seconds", "When poold started, since 1970.", seconds_of_ms(poold.started_ms()));
-  auto workers = page.gauge("workers", "Worker processes by what they are at.");
+  page.gauge("ready", "1 if poold accepts new sessions.", poold.ready());
+  page.gauge("start_time_seconds", "Start time of poold, in seconds since the Unix epoch.", seconds_of_ms(poold.started_ms()));
+  auto workers = page.gauge("workers", "Worker processes by state.");
   workers.add({{"state", "idle"}}, poold.workers_idle());
   workers.add({{"state", "starting"}}, poold.workers_starting());
   workers.add({{"state", "serving"}}, poold.sessions());
-  page.gauge("sessions", "Sessions at work.", poold.sessions());
-  page.gauge("sessions_limit", "Sessions that can be at work at once.", poold.max_sessions());
-  page.gauge("clients_waiting", "Clients that wait for a worker.", poold.clients_waiting());
-  page.counter("sessions_started_total", "Sessions that began.", static_cast<double>(poold.sessions_started()));
-  page.counter("handshake_failures_total", "Connections that were turned away.", static_cast<double>(poold.handshake_failures()));
-  page.counter("audit_records_total", "Records of the audit file, those that were lost too.", static_cast<double>(poold.audit_records()));
-  page.counter("audit_records_lost_total", "Records that could not be written to the audit file.", static_cast<double>(poold.audit_records_lost()));
-  page.counter("worker_start_failures_total", "Workers that did not become ready.",
+  page.gauge("sessions", "Running sessions.", poold.sessions());
+  page.gauge("sessions_limit", "Maximum number of running sessions.", poold.max_sessions());
+  page.gauge("clients_waiting", "Clients waiting for a worker.", poold.clients_waiting());
+  page.counter("sessions_started_total", "Sessions started.", static_cast<double>(poold.sessions_started()));
+  page.counter("handshake_failures_total", "Connections refused.", static_cast<double>(poold.handshake_failures()));
+  page.counter("audit_records_total", "Audit records, including lost ones.", static_cast<double>(poold.audit_records()));
+  page.counter("audit_records_lost_total", "Audit records that could not be written.", static_cast<double>(poold.audit_records_lost()));
+  page.counter("worker_start_failures_total", "Workers that failed to start.",
                static_cast<double>(poold.worker_start_failures()));
   const admin::ImageCache& cache = poold.image_cache();
-  page.gauge("image_cache_images", "Module images that are kept.", static_cast<double>(cache.images()));
-  page.gauge("image_cache_bytes", "Memory of the module images that are kept.", static_cast<double>(cache.bytes()));
-  page.gauge("image_cache_limit_bytes", "Memory that module images may take.", static_cast<double>(cache.capacity_bytes()));
-  page.counter("image_cache_hits_total", "Module images that were asked for and there.", static_cast<double>(cache.hits()));
-  page.counter("image_cache_misses_total", "Module images that were asked for and not there.", static_cast<double>(cache.misses()));
+  page.gauge("image_cache_images", "Cached module images.", static_cast<double>(cache.images()));
+  page.gauge("image_cache_bytes", "Memory used by cached module images.", static_cast<double>(cache.bytes()));
+  page.gauge("image_cache_limit_bytes", "Memory limit of the module image cache.", static_cast<double>(cache.capacity_bytes()));
+  page.counter("image_cache_hits_total", "Module image cache hits.", static_cast<double>(cache.hits()));
+  page.counter("image_cache_misses_total", "Module image cache misses.", static_cast<double>(cache.misses()));
 }
 
 void add_pool(const admin::PoolMembership& pool, MetricsPage& page) {
   const Labels node{{"node", pool.node()}};
-  page.gauge("node_attended", "1: poold reports to a scheduler of its pool.").add(node, !pool.scheduler().empty());
-  page.gauge("node_fenced", "1: the scheduler places no lease on this node.").add(node, !pool.fenced_because().empty());
-  page.gauge("node_clock_skew_seconds", "The scheduler's clock less this host's.").add(node, static_cast<double>(pool.clock_skew_ms()) * 1e-3);
-  page.gauge("node_leases", "Leases that have sessions, or had some lately.").add(node, static_cast<double>(pool.leases()));
+  page.gauge("node_attended", "1 if poold is registered with a scheduler of its pool.").add(node, !pool.scheduler().empty());
+  page.gauge("node_fenced", "1 if the scheduler has fenced this node: it places no leases here.").add(node, !pool.fenced_because().empty());
+  page.gauge("node_clock_skew_seconds", "The scheduler's clock minus this host's, in seconds.").add(node, static_cast<double>(pool.clock_skew_ms()) * 1e-3);
+  page.gauge("node_leases", "Leases used on this host that have not ended or expired.").add(node, static_cast<double>(pool.leases()));
 }
 
 template <class Message>
@@ -60,52 +60,52 @@ constexpr MetricType kCounter = MetricType::Counter;
 
 const Row<admin::Gpu> kGpuRows[] = {
     {"gpu_memory_bytes", "Memory of the GPU.", kGauge, VALUE(Gpu, m.memory_total_bytes())},
-    {"gpu_memory_used_bytes", "Memory that sessions have of the GPU.", kGauge, VALUE(Gpu, m.memory_used_bytes())},
-    {"gpu_memory_sold_bytes", "Sum of the tenants' memory quotas.", kGauge, VALUE(Gpu, m.memory_sold_bytes())},
-    {"gpu_compute_sold_ratio", "Sum of the tenants' shares; 1: the whole GPU.", kGauge, VALUE(Gpu, m.compute_sold_milli() / 1000.0)},
-    {"gpu_partitioned_multiprocessors", "Multiprocessors that belong to tenants' partitions.", kGauge,
+    {"gpu_memory_used_bytes", "GPU memory allocated by sessions.", kGauge, VALUE(Gpu, m.memory_used_bytes())},
+    {"gpu_memory_sold_bytes", "Sum of tenants' memory quotas on the GPU.", kGauge, VALUE(Gpu, m.memory_sold_bytes())},
+    {"gpu_compute_sold_ratio", "Sum of tenants' compute shares of the GPU; 1 is the whole GPU.", kGauge, VALUE(Gpu, m.compute_sold_milli() / 1000.0)},
+    {"gpu_partitioned_multiprocessors", "Multiprocessors assigned to tenants' partitions.", kGauge,
      VALUE(Gpu, m.partitioned_multiprocessors())},
     {"gpu_sessions", "Sessions that have used the GPU.", kGauge, VALUE(Gpu, m.sessions())},
-    {"gpu_busy_seconds_total", "Time in which sessions used the GPU.", kCounter, VALUE(Gpu, seconds(m.gpu_nanoseconds()))},
+    {"gpu_busy_seconds_total", "GPU time used by sessions.", kCounter, VALUE(Gpu, seconds(m.gpu_nanoseconds()))},
 };
 
 const Row<admin::SessionGpu> kSessionGpuRows[] = {
-    {"session_memory_used_bytes", "Memory that the session has of the GPU, moved or not.", kGauge, VALUE(SessionGpu, m.memory_used_bytes())},
-    {"session_memory_peak_bytes", "The most it has had.", kGauge, VALUE(SessionGpu, m.memory_peak_bytes())},
-    {"session_memory_in_host_bytes", "Of its memory, what has been moved to host memory.", kGauge, VALUE(SessionGpu, m.memory_in_host_bytes())},
-    {"session_memory_checkpointed_bytes", "In host memory and not in its memory, because it is checkpointed.", kGauge,
+    {"session_memory_used_bytes", "GPU memory allocated by the session, including memory moved to the host.", kGauge, VALUE(SessionGpu, m.memory_used_bytes())},
+    {"session_memory_peak_bytes", "Peak GPU memory of the session.", kGauge, VALUE(SessionGpu, m.memory_peak_bytes())},
+    {"session_memory_in_host_bytes", "Part of the session's GPU memory that is in host memory.", kGauge, VALUE(SessionGpu, m.memory_in_host_bytes())},
+    {"session_memory_checkpointed_bytes", "Bytes of checkpointed device memory held in host memory.", kGauge,
      VALUE(SessionGpu, m.memory_checkpointed_bytes())},
-    {"session_memory_moved_bytes_total", "All that went to host memory.", kCounter, VALUE(SessionGpu, m.memory_moved_bytes())},
-    {"session_gpu_seconds_total", "Time in which the session used the GPU.", kCounter, VALUE(SessionGpu, seconds(m.gpu_nanoseconds()))},
-    {"session_throttled_seconds_total", "Time in which it had work and waited for its turn.", kCounter,
+    {"session_memory_moved_bytes_total", "Bytes ever moved to host memory.", kCounter, VALUE(SessionGpu, m.memory_moved_bytes())},
+    {"session_gpu_seconds_total", "GPU time used by the session.", kCounter, VALUE(SessionGpu, seconds(m.gpu_nanoseconds()))},
+    {"session_throttled_seconds_total", "Time the session's work waited for a turn on the GPU.", kCounter,
      VALUE(SessionGpu, seconds(m.throttled_nanoseconds()))},
-    {"session_launches_total", "Kernels and graphs that it launched.", kCounter, VALUE(SessionGpu, m.launches())},
+    {"session_launches_total", "Kernels and graphs launched.", kCounter, VALUE(SessionGpu, m.launches())},
 };
 
 const Row<admin::Session> kSessionRows[] = {
-    {"session_start_time_seconds", "When the session began, since 1970.", kGauge, VALUE(Session, seconds_of_ms(m.started_ms()))},
-    {"session_received_bytes_total", "Bytes from the client: commands and data.", kCounter, VALUE(Session, m.bytes_from_client())},
-    {"session_sent_bytes_total", "Bytes to the client: answers and data.", kCounter, VALUE(Session, m.bytes_to_client())},
-    {"session_calls_total", "Commands that were executed.", kCounter, VALUE(Session, m.calls())},
-    {"session_errors_total", "Commands that ended in a CUDA error.", kCounter, VALUE(Session, m.errors())},
-    {"session_over_quota_total", "Requests that were refused for a quota.", kCounter, VALUE(Session, m.over_quota())},
-    {"session_streams", "Streams that the session has.", kGauge, VALUE(Session, m.streams())},
-    {"session_state", "0: it runs, 1: it is locked, 2: it is checkpointed.", kGauge, VALUE(Session, static_cast<int>(m.state()))},
-    {"session_modules", "Modules and libraries that the session has.", kGauge, VALUE(Session, m.modules())},
+    {"session_start_time_seconds", "Start time of the session, in seconds since the Unix epoch.", kGauge, VALUE(Session, seconds_of_ms(m.started_ms()))},
+    {"session_received_bytes_total", "Bytes received from the client.", kCounter, VALUE(Session, m.bytes_from_client())},
+    {"session_sent_bytes_total", "Bytes sent to the client.", kCounter, VALUE(Session, m.bytes_to_client())},
+    {"session_calls_total", "Commands executed.", kCounter, VALUE(Session, m.calls())},
+    {"session_errors_total", "Commands that returned a CUDA error.", kCounter, VALUE(Session, m.errors())},
+    {"session_over_quota_total", "Requests refused because of a quota.", kCounter, VALUE(Session, m.over_quota())},
+    {"session_streams", "Streams of the session.", kGauge, VALUE(Session, m.streams())},
+    {"session_state", "State of the session; 0: running, 1: locked, 2: checkpointed.", kGauge, VALUE(Session, static_cast<int>(m.state()))},
+    {"session_modules", "Modules and libraries loaded by the session.", kGauge, VALUE(Session, m.modules())},
 };
 
 const Row<admin::Tenant> kTenantRows[] = {
-    {"tenant_sessions", "Sessions of the tenant at work.", kGauge, VALUE(Tenant, m.sessions())},
-    {"tenant_sessions_started_total", "Sessions of the tenant that began.", kCounter, VALUE(Tenant, m.sessions_started())},
-    {"tenant_gpu_seconds_total", "Time in which the tenant used GPUs.", kCounter, VALUE(Tenant, seconds(m.gpu_nanoseconds()))},
-    {"tenant_throttled_seconds_total", "Time in which its sessions had work and waited for their turn.", kCounter,
+    {"tenant_sessions", "Running sessions of the tenant.", kGauge, VALUE(Tenant, m.sessions())},
+    {"tenant_sessions_started_total", "Sessions started by the tenant.", kCounter, VALUE(Tenant, m.sessions_started())},
+    {"tenant_gpu_seconds_total", "GPU time used by the tenant.", kCounter, VALUE(Tenant, seconds(m.gpu_nanoseconds()))},
+    {"tenant_throttled_seconds_total", "Time the tenant's work waited for turns on GPUs.", kCounter,
      VALUE(Tenant, seconds(m.throttled_nanoseconds()))},
-    {"tenant_received_bytes_total", "Bytes from its clients: commands and data.", kCounter, VALUE(Tenant, m.bytes_from_client())},
-    {"tenant_sent_bytes_total", "Bytes to its clients: answers and data.", kCounter, VALUE(Tenant, m.bytes_to_client())},
-    {"tenant_calls_total", "Commands that were executed.", kCounter, VALUE(Tenant, m.calls())},
-    {"tenant_errors_total", "Commands that ended in a CUDA error.", kCounter, VALUE(Tenant, m.errors())},
-    {"tenant_over_quota_total", "Requests that were refused for a quota.", kCounter, VALUE(Tenant, m.over_quota())},
-    {"tenant_denied_total", "Sessions that were refused.", kCounter, VALUE(Tenant, m.denied())},
+    {"tenant_received_bytes_total", "Bytes received from the tenant's clients.", kCounter, VALUE(Tenant, m.bytes_from_client())},
+    {"tenant_sent_bytes_total", "Bytes sent to the tenant's clients.", kCounter, VALUE(Tenant, m.bytes_to_client())},
+    {"tenant_calls_total", "Commands executed.", kCounter, VALUE(Tenant, m.calls())},
+    {"tenant_errors_total", "Commands that returned a CUDA error.", kCounter, VALUE(Tenant, m.errors())},
+    {"tenant_over_quota_total", "Requests refused because of a quota.", kCounter, VALUE(Tenant, m.over_quota())},
+    {"tenant_denied_total", "Sessions refused.", kCounter, VALUE(Tenant, m.denied())},
 };
 #undef VALUE
 
@@ -163,19 +163,19 @@ std::string metrics_text(const admin::Snapshot& snapshot) {
     for (const admin::Session& session : snapshot.sessions()) add(session, labels_of(session));
   });
 
-  auto used = page.gauge("tenant_memory_used_bytes", "Memory that the tenant's sessions have of the GPU.");
+  auto used = page.gauge("tenant_memory_used_bytes", "GPU memory allocated by the tenant's sessions.");
   for (const admin::Tenant& tenant : snapshot.tenants()) {
     for (int gpu = 0; gpu < tenant.memory_used_bytes_size(); ++gpu) {
       used.add({{"tenant", tenant.name()}, {"gpu", std::to_string(gpu)}}, static_cast<double>(tenant.memory_used_bytes(gpu)));
     }
   }
-  auto quota = page.gauge("tenant_memory_quota_bytes", "Memory that the tenant may have of the GPU; none: no limit.");
+  auto quota = page.gauge("tenant_memory_quota_bytes", "Memory limit of the tenant on the GPU; absent if unlimited.");
   for_each_share(snapshot, [&](const Labels& labels, uint64_t memory_bytes, uint32_t) {
     if (memory_bytes != 0) quota.add(labels, static_cast<double>(memory_bytes));
   });
-  auto share = page.gauge("tenant_compute_share_ratio", "Share of the GPU's time or multiprocessors; 1: all of it.");
+  auto share = page.gauge("tenant_compute_share_ratio", "Tenant's share of the GPU's time or multiprocessors; 1 is the whole GPU.");
   for_each_share(snapshot, [&](const Labels& labels, uint64_t, uint32_t compute_milli) { share.add(labels, compute_milli / 1000.0); });
-  auto partition = page.gauge("tenant_partition_multiprocessors", "Multiprocessors of the tenant's partition of the GPU.");
+  auto partition = page.gauge("tenant_partition_multiprocessors", "Multiprocessors in the tenant's partition of the GPU.");
   for (const admin::Tenant& tenant : snapshot.tenants()) {
     for (int gpu = 0; gpu < tenant.partition_multiprocessors_size(); ++gpu) {
       partition.add({{"tenant", tenant.name()}, {"gpu", std::to_string(gpu)}}, tenant.partition_multiprocessors(gpu));
