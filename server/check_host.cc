@@ -32,7 +32,7 @@ Result<void> check_secrets(const ServerOptions& options, const std::string& devi
   if (options.insecure || options.sandbox == Sandbox::off) return {};
   const auto found = secrets_within_reach(options, device_library);
   if (found.empty()) return {};
-  return Error{ErrorCode::invalid, found.front() + ". With --insecure poold starts all the same"};
+  return Error{ErrorCode::invalid, found.front() + "; --insecure starts poold anyway"};
 }
 
 std::function<void()> look_at_confinement(const ServerOptions& options, const std::string& device_library) {

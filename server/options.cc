@@ -19,12 +19,12 @@ namespace {
 using namespace settings;
 
 constexpr const char* kAbout =
-    "poold: serves the GPUs of this host to programs that run elsewhere with gpupool's client library.\n"
-    "Each client gets a worker process of its own.";
+    "poold: serves this host's GPUs to remote programs that use gpupool's client library.\n"
+    "Each session runs in its own worker process.";
 constexpr const char* kNotes =
-    "Exit status: 0 after SIGTERM or SIGINT, 1 when it cannot start or go on, 2 for a wrong option.\n"
-    "softgpu reads SOFTGPU_DEVICES, SOFTGPU_MEMORY, SOFTGPU_COMPUTE_CAPABILITY and SOFTGPU_INSTANCE (poolds that name different\n"
-    "instances have GPUs of their own).";
+    "Exit status: 0 after SIGTERM or SIGINT, 1 if poold cannot start, 2 for a usage error.\n"
+    "softgpu reads SOFTGPU_DEVICES, SOFTGPU_MEMORY, SOFTGPU_COMPUTE_CAPABILITY and SOFTGPU_INSTANCE (instances with different\n"
+    "names have separate GPUs).";
 
 // Option values from the command line. Only options that were given are used.
 struct Words {
@@ -74,8 +74,8 @@ Result<void> check_worker_users(const ServerOptions& options) {
   if (!users) return users.error();
   const size_t workers = size_t{options.max_sessions} + options.idle_workers;
   if (!users->one_each() || users->size() >= workers) return {};
-  return Error{ErrorCode::invalid, "'" + options.worker_users + "' has " + std::to_string(users->size()) + " users, but there may be " + std::to_string(workers) +
-                                       " workers (--max-sessions and --idle-workers together)"};
+  return Error{ErrorCode::invalid, "'" + options.worker_users + "' has " + std::to_string(users->size()) + " users, but up to " + std::to_string(workers) +
+                                       " workers need one each (--max-sessions plus --idle-workers)"};
 }
 
 EarlyExit print_token() {
@@ -86,8 +86,8 @@ EarlyExit print_token() {
   }
   std::printf("%s\ntokens = [\"%s\"]\n", token->c_str(), hash_text(hash_token(*token)).c_str());
   std::fflush(stdout);
-  std::fputs("The first line is the token: give it to the tenant for a file that only it can read (GPUPOOL_TOKEN_FILE). The second is\n"
-             "for the [[tenant]] in poold's configuration: its SHA-256, which is enough because nobody can guess 256 random bits.\n",
+  std::fputs("The first line is the token: the tenant stores it in a file that only it can read (GPUPOOL_TOKEN_FILE). The second is\n"
+             "its SHA-256 hash, for [[tenant]] in poold's configuration.\n",
              stderr);
   return {std::ferror(stdout) == 0 ? 0 : kExitFailure};
 }
@@ -115,15 +115,15 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words) {
   app.set_version_flag("--version", std::string("poold ") + kVersion);
   const CLI::Range seconds(kLeastSeconds, kMostSeconds);
   const auto* listen = app.add_option("--listen", given.listen,
-                                      "where to listen, may be given several times: tcp://HOST:PORT (port 0 takes a "
+                                      "address to listen on; may be repeated: tcp://HOST:PORT (port 0 picks a "
                                       "free one), tls://HOST:PORT (encrypted), "
-                                      "rdma://HOST:PORT (what is said over rdma begins over TCP), "
-                                      "shm:///PATH or shm://@NAME (a Unix socket, for programs of this host "
+                                      "rdma://HOST:PORT (RDMA connections start over TCP), "
+                                      "shm:///PATH or shm://@NAME (Unix socket and shared memory, for programs on this host "
                                       "and for containers that share the folder) [tcp://127.0.0.1:9700]")
                            ->allow_extra_args(false);
   const auto* no_shm =
-      app.add_flag("--no-shm", given.no_shm, "no shared memory beside tcp: programs of this host use tcp too");
-  app.add_option("--rdma", given.rdma, "yes: clients that wish it use rdma, where this host has a device; no: never [yes]")
+      app.add_flag("--no-shm", given.no_shm, "do not offer shared memory beside tcp to programs on this host");
+  app.add_option("--rdma", given.rdma, "yes: offer RDMA to clients if this host has a device; no: never [yes]")
       ->check(CLI::IsMember({"yes", "no"}));
   for (const auto& setting : transport::rdma_settings()) {
     app.add_option(std::string("--rdma-") + setting.name, given.rdma_settings[setting.name], setting.meaning);
@@ -133,88 +133,88 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words) {
                      "softgpu, nvidia (the system's libcuda.so.1), or a path to a device library "
                      "[softgpu]");
   const auto* port_file =
-      app.add_option("--port-file", given.port_file, "write the port to this file when ready");
+      app.add_option("--port-file", given.port_file, "write the TCP port to this file when ready");
   const auto* admin_socket =
       app.add_option("--admin-socket", given.admin_socket,
                      "Unix socket for pool-admin, or none "
                      "[/run/poold/poold-PORT.sock for root, else $XDG_RUNTIME_DIR/poold/poold-PORT.sock]");
   const auto* metrics =
       app.add_option("--metrics", given.metrics,
-                     "HOST:PORT where /metrics (Prometheus), /healthz and /readyz are answered over HTTP; without it they are not");
+                     "HOST:PORT to serve /metrics (Prometheus), /healthz and /readyz over HTTP [off]");
   const auto* idle =
-      app.add_option("--idle-workers", given.idle_workers, "workers started ahead of clients [2]")
+      app.add_option("--idle-workers", given.idle_workers, "number of idle workers to keep ready [2]")
           ->check(CLI::Range(1u, kMostIdleWorkers));
-  const auto* sessions = app.add_option("--max-sessions", given.max_sessions, "clients served at once [64]")
+  const auto* sessions = app.add_option("--max-sessions", given.max_sessions, "maximum number of concurrent sessions [64]")
                              ->check(CLI::Range(1u, kMostSessions));
   const auto* image_cache = app.add_option("--image-cache-mib", given.image_cache_mib,
-                                           "memory for module images that clients load again, 0 for none "
+                                           "memory limit of the module image cache; 0: off "
                                            "[1024]")
                                 ->check(CLI::Range(0u, kMostImageCacheMib));
   const auto* code_cache = app.add_option("--code-cache-mib", given.code_cache_mib,
-                                          "memory for machine code that softgpu or NVIDIA's driver has compiled, so that a tenant's "
-                                          "later programs need not wait for it, at most 64 for each tenant; 0 for none [512]")
+                                          "memory limit of the cache of compiled kernels, which a tenant's later programs reuse; "
+                                          "at most 64 MiB per tenant; 0: off [512]")
                                ->check(CLI::Range(0u, kMostCodeCacheMib));
   const auto* host_memory = app.add_option("--host-memory-for-idle-mib", given.host_memory_for_idle_mib,
-                                           "memory quotas may exceed a GPU together: when it is full, memory of sessions that "
-                                           "have nothing to do waits in so much host memory; 0: it never leaves the GPU [0]")
+                                           "oversubscribe GPU memory: when a GPU is full, move memory of "
+                                           "idle sessions to at most this much host memory; 0: off [0]")
                                 ->check(CLI::Range(0u, kMostHostMemoryMib));
   const auto* checkpoint_memory = app.add_option("--host-memory-for-checkpoints-mib", given.host_memory_for_checkpoints_mib,
-                                                 "host memory that device memory of checkpointed programs may take (cuCheckpointProcess...), "
-                                                 "0: none can be checkpointed [half of the host's]")
+                                                 "limit of host memory for checkpointed programs' device memory (cuCheckpointProcess...); "
+                                                 "0: no checkpoints [half of the host's memory]")
                                       ->check(CLI::Range(0u, kMostHostMemoryMib));
   const auto* hello_timeout = app.add_option("--hello-timeout", given.hello_timeout,
-                                             "seconds a new connection has to introduce itself [5]")
+                                             "seconds until a new connection must have sent its hello [5]")
                                   ->check(seconds);
   const auto* connections = app.add_option("--connections-per-second", given.connections_per_second,
-                                           "new connections of one address (IPv4, a /64 of IPv6, or a local user) in the long run, twice as many "
-                                           "at once; more are closed unread [4096]")
+                                           "rate limit of new connections per address (IPv4, a /64 of IPv6, or a local user), with bursts of twice as many; "
+                                           "further connections are closed [4096]")
                                 ->check(CLI::Range(1u, kMostConnectionsPerSecond));
-  const auto* turn_limit = app.add_option("--turn-limit", given.turn_limit, "seconds after which a GPU that a program does not give back goes to the next one [1]")
+  const auto* turn_limit = app.add_option("--turn-limit", given.turn_limit, "seconds after which a session that does not yield a GPU loses its turn [1]")
                                ->check(seconds);
   const auto* dead_peer = app.add_option("--dead-peer-timeout", given.dead_peer_timeout,
-                                         "seconds after which an unreachable client's session ends [15]")
+                                         "seconds until the session of an unreachable client ends [15]")
                               ->check(seconds);
   const auto* worker_users = app.add_option("--worker-users,--worker-user", given.worker_users,
-                                            "the users that workers become when poold runs as root: a name or number for all, or a range such as "
-                                            "70000-70999, of which each session gets one of its own [nobody]");
+                                            "users for workers if poold runs as root: a name or ID for all, or a range such as "
+                                            "70000-70999, with one user per session [nobody]");
   const auto* worker_memory = app.add_option("--worker-memory-mib", given.worker_limits.memory_mib,
-                                             "host memory that one worker may take, where poold's cgroup is delegated to it: with softgpu that includes the memory of "
-                                             "its GPUs; a worker that takes more is killed; 0: no limit [0]")
+                                             "host memory limit of a worker, if poold's cgroup is delegated to it; with softgpu this includes the memory of "
+                                             "its GPUs. A worker that exceeds it is killed; 0: no limit [0]")
                                   ->check(CLI::Range(0u, kMostHostMemoryMib));
-  const auto* worker_threads = app.add_option("--worker-threads", given.worker_limits.threads, "threads and processes that one worker may have, likewise; 0: no limit [4096]")
+  const auto* worker_threads = app.add_option("--worker-threads", given.worker_limits.threads, "limit of a worker's threads and processes, if poold's cgroup is delegated to it; 0: no limit [4096]")
                                    ->check(CLI::Range(0u, kMostWorkerThreads));
   const auto* worker_cpus = app.add_option("--worker-cpus", given.worker_limits.cpus,
-                                           "processors whose time one worker may take, likewise; 0: no limit, and where there are too few all workers get equal parts [0]")
+                                           "CPU limit of a worker, if poold's cgroup is delegated to it; 0: no limit, CPUs are shared equally [0]")
                                 ->check(CLI::Range(0u, kMostWorkerCpus));
   const auto* peers = app.add_option("--peers", given.peers,
-                                     "networks of other poolds that copies between servers may go to directly, e.g. "
-                                     "10.1.0.0/16,fd00::/8; any (but loopback); none: through the client [none]");
+                                     "networks of other servers to which workers may copy directly, e.g. "
+                                     "10.1.0.0/16,fd00::/8; any (except loopback); none: copy through the client [none]");
   const auto* sandbox = app.add_option("--sandbox", given.sandbox,
-                                       "on: workers are confined; log: system calls that they may not make are made, and the kernel logs them; "
-                                       "off: not at all, for finding out whether a device library needs something that they may not do [on]")
+                                       "on: confine workers; log: execute forbidden system calls, and have the kernel log them; "
+                                       "off: do not confine workers, to find out whether a device library needs a forbidden operation [on]")
                             ->check(CLI::IsMember({"on", "off", "log"}));
   const auto* no_sandbox = app.add_flag("--no-sandbox", given.no_sandbox, "the same as --sandbox=off");
   app.add_flag("--check-host", given.check_host,
-               "print which layers of the workers' confinement hold on this host, with the options given, and exit: with 0 if all do, else 1");
+               "print which layers of the workers' confinement are effective on this host with the given options, and exit: 0 if all are, else 1");
   app.add_option("--config", given.config,
-                 "TOML file with the same keys, and the tenants; the command line wins. SIGHUP has the tenants read again");
+                 "TOML file with the same keys, and the tenants; command-line options take precedence. SIGHUP reloads tenants, certificates and public keys");
   const auto* tls_certificate =
-      app.add_option("--tls-certificate", given.tls_certificate, "for tls:// addresses: this server's certificate and its chain (PEM)");
-  const auto* tls_key = app.add_option("--tls-key", given.tls_key, "its private key (PEM), which only poold need be able to read");
+      app.add_option("--tls-certificate", given.tls_certificate, "certificate chain of this server, for tls:// addresses (PEM)");
+  const auto* tls_key = app.add_option("--tls-key", given.tls_key, "private key of the certificate (PEM); should be readable by poold only");
   const auto* tls_client_ca = app.add_option("--tls-client-ca", given.tls_client_ca,
-                                             "authorities of the clients' certificates (PEM); without it clients show tokens only");
+                                             "CA certificates that sign clients' certificates (PEM); without it clients authenticate by token only");
   const auto* audit_file =
-      app.add_option("--audit-file", given.audit_file, "append a line of JSON for each session's start, end and denial to this file");
-  app.add_flag("--make-token", given.make_token, "print a new token and its hash for a tenant in the configuration, and exit");
+      app.add_option("--audit-file", given.audit_file, "append a JSON record to this file for each session that starts, ends or is refused");
+  app.add_flag("--make-token", given.make_token, "print a new tenant token and its hash, and exit");
   const auto* level =
       app.add_option("--log-level", given.log_level, std::string("one of ") + kLogLevels + " [info]");
   const auto* format =
       app.add_option("--log-format", given.log_format, std::string("one of ") + kLogFormats + " [text]");
   const auto* insecure = app.add_flag("--insecure", given.insecure,
-                                      "listen beyond loopback without TLS or without credentials of tenants: everyone on that network is trusted");
+                                      "allow listening beyond loopback without TLS or authentication: every host on that network is trusted");
   const auto* users_at_paths = app.add_flag("--users-at-paths", given.users_at_paths,
-                                            "tenants' users need no token on shm:///PATH sockets either; not where containers share one, "
-                                            "since their users have the numbers of this host's");
+                                            "user IDs of tenants also authenticate on shm:///PATH sockets; do not use if containers share the socket, "
+                                            "because their user IDs overlap with the host's");
   const PoolWords pool(app);
   try {
     app.parse(count, words);
@@ -284,17 +284,17 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words) {
   if (const auto networks = Networks::parse(options.peers); !networks) return mistake("--peers: " + networks.error().message);
   const auto any = [&](auto&& condition) { return std::any_of(options.listen.begin(), options.listen.end(), condition); };
   if (!options.port_file.empty() && !any([](const auto& endpoint) { return endpoint.scheme != "shm"; })) {
-    return mistake("--port-file: there is no port without listening on tcp:// or rdma://");
+    return mistake("--port-file: requires --listen tcp://, tls:// or rdma://");
   }
   const auto everywhere = [](const auto& endpoint) { return endpoint.host == "0.0.0.0" || endpoint.host == "::" || endpoint.host == "[::]"; };
   if (!options.pool.schedulers.empty() && options.pool.addresses.empty() && any(everywhere)) {
-    return mistake("[pool] addresses: say how clients reach this host, e.g. tls://" + options.pool.name + ":9700, for it listens on all its addresses");
+    return mistake("[pool] addresses: required because poold listens on all addresses; e.g. tls://" + options.pool.name + ":9700");
   }
   if (!options.rdma && any([](const auto& endpoint) { return endpoint.scheme == "rdma"; })) {
-    return mistake("--listen rdma://...: rdma is switched off by --rdma no");
+    return mistake("--listen rdma://...: conflicts with --rdma no");
   }
   if (any([](const auto& endpoint) { return endpoint.scheme == "tls"; }) && (options.tls.certificate.empty() || options.tls.key.empty())) {
-    return mistake("--listen tls://...: give the server's certificate and key with --tls-certificate and --tls-key (or in [tls])");
+    return mistake("--listen tls://...: requires --tls-certificate and --tls-key (or [tls])");
   }
   return options;
 }

@@ -41,15 +41,15 @@ bool has_user(uint64_t number) {
 
 Layer other_user(const ConfinementWish& wish) {
   constexpr const char* kName = "other user";
-  if (::geteuid() != 0) return missing(kName, "poold is not root, so workers have its user and may signal its processes and read its files as far as no other layer keeps them from it");
-  if (wish.users.empty()) return missing(kName, "--worker-users is empty, so workers stay root");
+  if (::geteuid() != 0) return missing(kName, "poold is not root: workers run as its user, and can signal its processes and read its files unless another layer prevents it");
+  if (wish.users.empty()) return missing(kName, "--worker-users is empty: workers run as root");
   const auto users = WorkerUsers::parse(wish.users);
   if (!users) return missing(kName, users.error().message);
   if (!users->is_number()) {
-    return ::getpwnam(wish.users.c_str()) ? holds(kName, "workers become '" + wish.users + "'") : missing(kName, "there is no user '" + wish.users + "'");
+    return ::getpwnam(wish.users.c_str()) ? holds(kName, "workers run as '" + wish.users + "'") : missing(kName, "there is no user '" + wish.users + "'");
   }
-  if (!has_user(users->first()) || !has_user(users->last())) return missing(kName, "the user namespace of poold has no users " + wish.users + " (/proc/self/uid_map)");
-  return holds(kName, "workers become " + wish.users);
+  if (!has_user(users->first()) || !has_user(users->last())) return missing(kName, "poold's user namespace does not map the users " + wish.users + " (/proc/self/uid_map)");
+  return holds(kName, "workers run as " + wish.users);
 }
 
 Layer user_per_session(const ConfinementWish& wish) {
@@ -57,23 +57,23 @@ Layer user_per_session(const ConfinementWish& wish) {
   if (::geteuid() != 0) return missing(kName, "poold is not root");
   const auto users = WorkerUsers::parse(wish.users);
   if (users && users->one_each()) return holds(kName, std::to_string(users->size()) + " users");
-  return missing(kName, "all workers have one user, so nothing but the other layers separates tenants' workers; give --worker-users a range such as 70000-70999");
+  return missing(kName, "all workers run as one user: only the other layers separate tenants' workers; set --worker-users to a range such as 70000-70999");
 }
 
 Layer system_calls(const ConfinementWish& wish) {
   constexpr const char* kName = "system calls";
-  if (!wish.filters) return missing(kName, "a build with a sanitizer does not filter them");
-  if (wish.sandbox == Sandbox::log) return missing(kName, "--sandbox=log: they are logged, not refused");
+  if (!wish.filters) return missing(kName, "builds with sanitizers do not filter system calls");
+  if (wish.sandbox == Sandbox::log) return missing(kName, "--sandbox=log: forbidden system calls are logged, not refused");
   const uint32_t action = SECCOMP_RET_ERRNO;
-  if (::syscall(SYS_seccomp, SECCOMP_GET_ACTION_AVAIL, 0, &action) != 0) return missing(kName, "this kernel has no seccomp filters (CONFIG_SECCOMP_FILTER)");
+  if (::syscall(SYS_seccomp, SECCOMP_GET_ACTION_AVAIL, 0, &action) != 0) return missing(kName, "this kernel does not support seccomp filters (CONFIG_SECCOMP_FILTER)");
   return holds(kName, "seccomp allow-list");
 }
 
 Layer of_landlock(const char* name, int needed, const char* linux, const std::string& what, const char* effect) {
   const int version = sandbox::landlock_version();
   if (version >= needed) return holds(name, what);
-  if (version == 0) return missing(name, std::string("this kernel has no Landlock (Linux 5.13; it may be switched off, see lsm= on its command line): ") + effect);
-  return missing(name, "this kernel has version " + std::to_string(version) + " of Landlock, which needs " + std::to_string(needed) + " (Linux " + linux + "): " + effect);
+  if (version == 0) return missing(name, std::string("this kernel does not support Landlock (needs Linux 5.13; may be disabled by lsm= on the kernel's command line): ") + effect);
+  return missing(name, "Landlock ABI version " + std::to_string(version) + " is too old, needs " + std::to_string(needed) + " (Linux " + linux + "): " + effect);
 }
 
 // Lets a child process make a worker's namespaces and become another user, and checks that the kernel hides
@@ -96,14 +96,14 @@ sandbox::Namespaces try_namespaces() {
 std::vector<Layer> of_namespaces(const ConfinementWish& wish) {
   const bool other_users = ::geteuid() == 0 && !wish.users.empty();
   const sandbox::Namespaces made = other_users ? try_namespaces() : sandbox::Namespaces{};
-  const std::string why = other_users ? "poold may not make such a namespace (CAP_SYS_ADMIN, also in CapabilityBoundingSet of its unit), or this kernel has none: "
-                                      : "only root makes namespaces for workers that are other users: ";
+  const std::string why = other_users ? "cannot create the namespace (needs CAP_SYS_ADMIN, also in CapabilityBoundingSet of the unit, and kernel support): "
+                                      : "namespaces need poold to be root and workers to run as other users: ";
   std::vector<Layer> layers;
-  layers.push_back(made.processes ? holds("processes", "a worker's /proc shows its own alone") : missing("processes", why + "a worker sees which processes there are"));
-  layers.push_back(made.ipc ? holds("IPC", "a namespace for each worker") : missing("IPC", why + "the filter of system calls alone keeps workers from System V IPC"));
+  layers.push_back(made.processes ? holds("processes", "a worker's /proc shows only its own processes") : missing("processes", why + "a worker can list all processes"));
+  layers.push_back(made.ipc ? holds("IPC", "a namespace for each worker") : missing("IPC", why + "only the system call filter blocks System V IPC"));
   constexpr const char* kNetwork = "network";
-  if (wish.rdma) layers.push_back(missing(kNetwork, "workers use RDMA, whose addresses are the host's; see --rdma no"));
-  else layers.push_back(made.network ? holds(kNetwork, "a namespace for each worker") : missing(kNetwork, why + "the other layers alone keep workers from the host's network"));
+  if (wish.rdma) layers.push_back(missing(kNetwork, "workers use RDMA, which needs the host's network namespace; see --rdma no"));
+  else layers.push_back(made.network ? holds(kNetwork, "a namespace for each worker") : missing(kNetwork, why + "only the other layers block the host's network"));
   return layers;
 }
 
@@ -122,12 +122,12 @@ std::string limit_text(unsigned limit, const char* unit, const char* what) { ret
 Layer of_cgroup(const ConfinementWish& wish) {
   constexpr const char* kName = "control group";
   const WorkerLimits& limits = wish.limits;
-  if (!limits.any()) return {kName, State::unused, "--worker-threads, --worker-memory-mib and --worker-cpus are all 0"};
-  const std::string effect = ": one worker can take memory, threads and processors from the whole host";
+  if (!limits.any()) return {kName, State::unused, "disabled: --worker-threads, --worker-memory-mib and --worker-cpus are 0"};
+  const std::string effect = ": a worker can use up the host's memory, threads and processors";
   const auto group = find_delegated_cgroup();
   if (!group) return missing(kName, group.error().message + effect);
   if (const std::string names = missing_controllers(*group, limits); !names.empty()) return missing(kName, group->folder + " has no controller for " + names + effect);
-  if (::geteuid() != 0 && sandbox::landlock_version() < sandbox::kLandlockFiles) return missing(kName, "workers have poold's user, and no Landlock keeps them from leaving their group" + effect);
+  if (::geteuid() != 0 && sandbox::landlock_version() < sandbox::kLandlockFiles) return missing(kName, "workers run as poold's user and, without Landlock, can leave their cgroup" + effect);
   return holds(kName, "one for each worker: " + limit_text(limits.threads, " ", "threads") + ", " + limit_text(limits.memory_mib, " MiB of ", "host memory") + ", " + limit_text(limits.cpus, " ", "processors"));
 }
 
@@ -136,20 +136,20 @@ Layer of_cgroup(const ConfinementWish& wish) {
 std::vector<Layer> check_layers(const ConfinementWish& wish) {
   if (wish.sandbox == Sandbox::off) return {missing("all", "--sandbox=off: workers are not confined at all")};
   std::vector<Layer> layers{other_user(wish), user_per_session(wish), system_calls(wish)};
-  layers.push_back(of_landlock("files", sandbox::kLandlockFiles, "5.13", "system folders, devices, shared memory", "a worker can open whatever its user can"));
-  layers.push_back(of_landlock("TCP", sandbox::kLandlockTcp, "6.7", "no ports, no connections",
-                               "the filter of system calls alone keeps workers from it"));
+  layers.push_back(of_landlock("files", sandbox::kLandlockFiles, "5.13", "system folders, devices, shared memory", "a worker can open all files that its user can"));
+  layers.push_back(of_landlock("TCP", sandbox::kLandlockTcp, "6.7", "no listening ports and no connections",
+                               "only the system call filter blocks TCP"));
   layers.push_back(of_landlock("signals and sockets", sandbox::kLandlockScopes, "6.12", "no signals and no abstract Unix sockets of other processes",
-                               "the other user and the filter of system calls alone keep workers from them"));
+                               "only the worker's user and the system call filter block them"));
   for (Layer& layer : of_namespaces(wish)) layers.push_back(std::move(layer));
   layers.push_back(of_cgroup(wish));
   return layers;
 }
 
 bool print_layers(const std::vector<Layer>& layers) {
-  std::printf("%-20s %-7s %s\n", "LAYER", "HOLDS", "");
+  std::printf("%-20s %-9s %s\n", "LAYER", "EFFECTIVE", "");
   for (const Layer& layer : layers) {
-    std::printf("%-20s %-7s %s\n", layer.name.c_str(), layer.state == State::holds ? "yes" : layer.state == State::missing ? "no" : "unused", layer.text.c_str());
+    std::printf("%-20s %-9s %s\n", layer.name.c_str(), layer.state == State::holds ? "yes" : layer.state == State::missing ? "no" : "unused", layer.text.c_str());
   }
   return std::none_of(layers.begin(), layers.end(), [](const Layer& layer) { return layer.state == State::missing; });
 }

@@ -15,13 +15,13 @@ std::vector<std::string> readable_secrets(const std::vector<Secret>& secrets, co
     if (secret.file.empty() || ::stat(secret.file.c_str(), &status) != 0) continue;
     if (other_user && (status.st_mode & S_IROTH) == 0) continue;
     if (wish.sandbox != Sandbox::off && !worker::sandbox::is_readable(secret.file, readable)) continue;
-    const std::string what = secret.name + ": a worker, which runs what its client makes it run, could read '" + secret.file + "': ";
-    if (other_user) found.push_back(what + "all users may; take that right away (chmod o-r)");
-    else if (wish.sandbox == Sandbox::off) found.push_back(what + "--sandbox=off does not confine it");
+    const std::string what = secret.name + ": workers could read '" + secret.file + "': ";
+    if (other_user) found.push_back(what + "it is readable by all users; remove that permission (chmod o-r)");
+    else if (wish.sandbox == Sandbox::off) found.push_back(what + "workers are not confined (--sandbox=off)");
     else if (worker::sandbox::landlock_version() < worker::sandbox::kLandlockFiles) {
-      found.push_back(what + "it has poold's user, and this kernel has no Landlock; start poold as root");
+      found.push_back(what + "workers run as poold's user and this kernel has no Landlock; start poold as root");
     } else {
-      found.push_back(what + "it has poold's user, and the file lies where workers find libraries, settings or devices; move it elsewhere, or start poold as root");
+      found.push_back(what + "workers run as poold's user and need the file's folder for libraries, settings or devices; move the file, or start poold as root");
     }
   }
   return found;

@@ -42,7 +42,7 @@ Result<WorkerUsers> WorkerUsers::parse(const std::string& text) {
   WorkerUsers users;
   users.name_ = text;
   if (const auto one = to_number(text)) {
-    if (*one == 0 || *one > kLargest) return wrong("is root or no user's number; name an ordinary user, or a range such as 70000-70999");
+    if (*one == 0 || *one > kLargest) return wrong("is root or not a valid user ID; use an ordinary user, or a range such as 70000-70999");
     users.first_ = users.last_ = *one;
     return users;
   }
@@ -51,7 +51,7 @@ Result<WorkerUsers> WorkerUsers::parse(const std::string& text) {
   const auto first = to_number(std::string_view(text).substr(0, dash)), last = to_number(std::string_view(text).substr(dash + 1));
   if (!first || !last) return users;  // a name with a '-'
   if (*first == 0 || *first >= *last || *last > kLargest || *last - *first >= kMost) {
-    return wrong("is no range of users; it must be FIRST-LAST with at most " + std::to_string(kMost) + " numbers and without root, such as 70000-70999");
+    return wrong("is not a valid range of user IDs; must be FIRST-LAST with at most " + std::to_string(kMost) + " IDs, without root, such as 70000-70999");
   }
   users.first_ = *first;
   users.last_ = *last;
@@ -67,7 +67,7 @@ Result<std::unique_ptr<WorkerUsers::Taken>> WorkerUsers::take() {
     (*taken_)[place] = true;
     return std::make_unique<Taken>(std::to_string(first_ + place), taken_, place);
   }
-  return Error{ErrorCode::limit, "all " + std::to_string(size()) + " users of --worker-users have a worker"};
+  return Error{ErrorCode::limit, "all " + std::to_string(size()) + " users of --worker-users are in use"};
 }
 
 }  // namespace gpupool::server

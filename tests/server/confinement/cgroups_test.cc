@@ -182,7 +182,7 @@ TEST_CASE("poold leaves a group alone that another poold has") {
   CHECK(in_child([&](Checks& check) {
           check(group.enter());
           const auto cgroups = Cgroups::open({});
-          check(!cgroups && cgroups.error().message.find("another process is in") != std::string::npos);
+          check(!cgroups && cgroups.error().message.find("another process runs in") != std::string::npos);
         }) == 0);
   CHECK(other.lives());
   CHECK(workers_in(group.folder).size() == 1);
@@ -317,7 +317,7 @@ TEST_CASE("a worker that takes more host memory than its limit is killed alone, 
   const std::string line = log.substr(log.find("session_ended"));
   INFO(line);
   CHECK(line.find("session=1") != std::string::npos);
-  CHECK(line.find("killed because it took more than 200 MiB of host memory, its limit; raise --worker-memory-mib") != std::string::npos);
+  CHECK(line.find("killed: exceeded its limit of 200 MiB of host memory; raise --worker-memory-mib") != std::string::npos);
   CHECK(log.find("fake_took_memory") == std::string::npos);
   other.ping();
   CHECK(poold.stop() == 0);
