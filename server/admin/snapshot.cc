@@ -240,7 +240,7 @@ Result<void> apply(const admin::Quota& changes, quota::GpuLimits& limits) {
   others.clear_memory_bytes();
   others.clear_guaranteed_memory_bytes();
   others.clear_compute_milli();
-  if (others.ByteSizeLong() != 0) return Error{ErrorCode::invalid, "of one GPU alone there are memory, guaranteed_memory and compute"};
+  if (others.ByteSizeLong() != 0) return Error{ErrorCode::invalid, "per-GPU limits accept only memory, guaranteed_memory, compute"};
   if (changes.has_memory_bytes()) limits.memory_bytes = changes.memory_bytes();
   if (changes.has_guaranteed_memory_bytes()) limits.guaranteed_memory_bytes = changes.guaranteed_memory_bytes();
   if (changes.has_compute_milli()) limits.compute_milli = changes.compute_milli();

@@ -64,7 +64,7 @@ Result<Partitions::PerGpu> Partitions::take(uint64_t session, const std::string&
     const Groups owned = taken(gpu, "");
     rest[gpu] = gpus_[gpu].all() & ~owned;
     if (owned != 0 && rest[gpu] == 0) {
-      return Error{ErrorCode::limit, "partitions of other tenants have all multiprocessors of GPU " + std::to_string(gpu)};
+      return Error{ErrorCode::limit, "no free multiprocessors: partitions of other tenants occupy GPU " + std::to_string(gpu)};
     }
     if (owned == 0) rest[gpu] = 0;  // there are no groups to avoid
   }
@@ -88,15 +88,15 @@ std::string Partitions::why_not(const std::string& tenant) const {
   for (size_t gpu = 0; gpu < gpus_.size(); ++gpu) {
     const Gpu& its = gpus_[gpu];
     const std::string name = "GPU " + std::to_string(gpu);
-    if (its.groups == 0) return "the tenant has a partition, and " + name + " cannot be divided: its driver offers no green contexts";
+    if (its.groups == 0) return "cannot place the tenant's partition: " + name + " cannot be partitioned (its driver does not support green contexts)";
     const uint32_t count = its.groups_for(wanted->second[gpu]), there = size_of(its.all() & ~taken(gpu, tenant));
     if (count > there) {
-      return "the tenant has a partition of " + std::to_string(count * its.multiprocessors) + " multiprocessors, and only " +
+      return "cannot place the tenant's partition of " + std::to_string(count * its.multiprocessors) + " multiprocessors: only " +
              std::to_string(there * its.multiprocessors) + " of the " + std::to_string(its.total) + " of " + name +
-             " are in no other partition or session of one";
+             " are free";
     }
   }
-  return "there was no room for the tenant's partition";
+  return "cannot place the tenant's partition";
 }
 
 void Partitions::settle() {

@@ -22,9 +22,9 @@ Error failure(const char* what) {
 
 Result<SharedMapping> SharedMapping::create(const char* name, size_t bytes) {
   const int file = ::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (file < 0) return failure("no memory file for quotas");
+  if (file < 0) return failure("cannot create a memory file for quotas");
   if (::ftruncate(file, static_cast<off_t>(bytes)) != 0 || ::fcntl(file, F_ADD_SEALS, kSeals) != 0) {
-    const Error error = failure("no memory file for quotas");
+    const Error error = failure("cannot create a memory file for quotas");
     ::close(file);
     return error;
   }
@@ -37,7 +37,7 @@ Result<SharedMapping> SharedMapping::open(int descriptor, size_t bytes) {
   if (seals < 0 || (seals & kSeals) != kSeals || ::fstat(descriptor, &status) != 0 ||
       static_cast<size_t>(status.st_size) != bytes) {
     ::close(descriptor);
-    return Error{ErrorCode::malformed, "this is no memory file for quotas"};
+    return Error{ErrorCode::malformed, "not a memory file for quotas"};
   }
   void* const data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
   if (data == MAP_FAILED) {

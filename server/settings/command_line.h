@@ -15,7 +15,7 @@ inline std::string describe_mistake(const CLI::App& app, const CLI::ParseError& 
   const auto option = std::find_if(unknown.begin(), unknown.end(), [](const std::string& word) { return word.starts_with("-"); });
   if (option != unknown.end()) return "unknown option '" + *option + "'";
   const bool is_command = app.get_subcommands().empty() && !app.get_subcommands(nullptr).empty();
-  return (is_command ? "there is no command '" : "unexpected argument '") + unknown.front() + "'";
+  return (is_command ? "unknown command '" : "unexpected argument '") + unknown.front() + "'";
 }
 
 }  // namespace gpupool::settings

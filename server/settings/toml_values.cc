@@ -25,7 +25,7 @@ std::string quotes_hint(const std::string& path, unsigned number) {
   for (std::sregex_iterator pair(line.begin(), line.end(), kPair), end; pair != end; ++pair) {
     const auto before = line.begin() + pair->position();
     const bool quoted = std::count(line.begin(), before, '"') % 2 != 0 || std::count(line.begin(), before, '\'') % 2 != 0;
-    if (!quoted && !is_bare_value(pair->str(2))) return "; a text needs quotes: " + pair->str(1) + " = \"" + pair->str(2) + "\"";
+    if (!quoted && !is_bare_value(pair->str(2))) return "; strings need quotes: " + pair->str(1) + " = \"" + pair->str(2) + "\"";
   }
   return "";
 }
@@ -70,7 +70,7 @@ Result<void> to_flag(const toml::node& node, bool& out) {
 Result<void> to_count(const toml::node& node, uint32_t lowest, uint32_t highest, uint32_t& out) {
   const auto value = node.value_exact<int64_t>();
   if (!value || *value < lowest || *value > highest) {
-    return wrong("must be a whole number from " + std::to_string(lowest) + " to " + std::to_string(highest));
+    return wrong("must be an integer from " + std::to_string(lowest) + " to " + std::to_string(highest));
   }
   out = static_cast<uint32_t>(*value);
   return {};
@@ -108,7 +108,7 @@ Result<void> to_tls(const toml::node& node, std::string_view ca, transport::TlsO
     if (key == "certificate") return to_text(value, out.certificate);
     if (key == "key") return to_text(value, out.key);
     if (key == ca) return to_text(value, out.ca);
-    return wrong("unknown key; there are certificate, key, " + std::string(ca));
+    return wrong("unknown key; expected certificate, key, " + std::string(ca));
   });
 }
 

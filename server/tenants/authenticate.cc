@@ -45,7 +45,7 @@ Result<Admission> by_wish(const Tenants& tenants, const std::string& wish) {
     return Admission{&std::find_if(tenants.all().begin(), tenants.all().end(), configured)->second, {}};
   }
   if (wish.empty()) return refused("this server has several tenants: set GPUPOOL_TENANT to yours");
-  return refused("this server has no tenant of the name in GPUPOOL_TENANT");
+  return refused("this server has no tenant with the name in GPUPOOL_TENANT");
 }
 
 // `rank`: 1 for a user, 2 for a certificate, 3 for a token.
@@ -76,7 +76,7 @@ std::string Credential::text() const {
 
 Result<Admission> authenticate(const Tenants& tenants, const Credentials& shown) {
   if (tenants.serves_anybody()) return by_wish(tenants, shown.tenant);
-  if (!tenants.has_credentials()) return refused("this server serves leases of its pool alone: name the pool's scheduler (pool-run --server pool://HOST:PORT)");
+  if (!tenants.has_credentials()) return refused("this server only accepts leases: connect through the pool's scheduler (pool-run --server pool://HOST:PORT)");
   const bool token_fits = shown.token.size() >= kShortestToken;
   const TokenHash hash = hash_token(shown.token);
   // A token takes precedence over a certificate, and a certificate over a user of this host: a program may
@@ -96,10 +96,10 @@ Result<Admission> authenticate(const Tenants& tenants, const Credentials& shown)
   // A wrong token is refused, even if another credential matches.
   if (best && (shown.token.empty() || best_rank == 3)) return Admission{best, credential_of(*best, shown, hash, best_rank)};
   if (shown.token.empty() && shown.certificate_names.empty()) {
-    return refused("this server wants to know who you are: set GPUPOOL_TOKEN_FILE to a file with your token, or use a tls:// address with "
+    return refused("authentication required: set GPUPOOL_TOKEN_FILE to a file with your token, or use a tls:// address with "
                    "GPUPOOL_TLS_CERT");
   }
-  return refused("what you show gives no access here; check GPUPOOL_TOKEN_FILE, GPUPOOL_TOKEN, GPUPOOL_TLS_CERT and GPUPOOL_TENANT");
+  return refused("authentication failed: no tenant matches this token or certificate; check GPUPOOL_TOKEN_FILE, GPUPOOL_TOKEN, GPUPOOL_TLS_CERT and GPUPOOL_TENANT");
 }
 
 std::optional<std::string> revoked(const Tenants& tenants, const std::string& name, const Credential& by) {
@@ -107,13 +107,13 @@ std::optional<std::string> revoked(const Tenants& tenants, const std::string& na
   const Tenant* const tenant = tenants.find(name);
   if (!tenant) return "tenant '" + name + "' was removed from the server's configuration";
   const auto unless = [&](bool stays, const char* what) {
-    return stays ? std::nullopt : std::optional("the " + std::string(what) + " that began this was removed from the server's configuration");
+    return stays ? std::nullopt : std::optional("the " + std::string(what) + " that authenticated this session was removed from the server's configuration");
   };
   switch (by.kind) {
     case Credential::Kind::token: return unless(contains(tenant->tokens, by.token) || contains(tenant->retired_tokens, by.token), "token");
     case Credential::Kind::certificate: return unless(has_certificate(*tenant, by.names), "certificate name");
     case Credential::Kind::user: return unless(has_user(*tenant, by.user), "user");
-    default: return tenants.serves_anybody() ? std::nullopt : std::optional<std::string>("this server wants to know now who its clients are: show a token or a certificate");
+    default: return tenants.serves_anybody() ? std::nullopt : std::optional<std::string>("this server now requires authentication: use a token or a certificate");
   }
 }
 

@@ -31,7 +31,7 @@ bool all_new(const std::vector<T>& values, std::set<T>& seen) {
 }
 
 Error too_much(uint64_t milli, const std::string& gpu) {
-  return wrong("compute: the tenants' partitions would be " + percent_text(milli) + " % of " + gpu);
+  return wrong("compute: the tenants' partitions would use " + percent_text(milli) + " % of " + gpu);
 }
 
 // Sums the partitions of each GPU, and separately of GPUs on which some tenant has other limits.
@@ -119,7 +119,7 @@ void Tenants::replace(std::vector<Tenant> configured) {
   for (const auto& [name, tenant] : tenants_) {
     const auto old = before.find(name);
     if (changed.contains(name) && tenant.quota != old->second.quota) {
-      log::warning("runtime_quota_overwritten", {{"tenant", name}, {"reason", "the configuration was read again"}});
+      log::warning("runtime_quota_overwritten", {{"tenant", name}, {"reason", "the configuration was reloaded"}});
     }
     if (old == before.end() || old->second.quota != tenant.quota) tell(tenant);
   }
@@ -170,7 +170,7 @@ void Tenants::tell(const Tenant& tenant) const {
 }
 
 Result<void> check_share(const quota::GpuShare& share) {
-  if (share.compute_milli < 1 || share.compute_milli > quota::kWholeGpu) return wrong("compute: must be percent from 0.1 to 100, in steps of 0.1");
+  if (share.compute_milli < 1 || share.compute_milli > quota::kWholeGpu) return wrong("compute: must be a percentage from 0.1 to 100, in steps of 0.1");
   if (share.memory_bytes != 0 && share.guaranteed_memory_bytes > share.memory_bytes) {
     return wrong("guaranteed_memory: must not be more than memory");
   }
@@ -180,7 +180,7 @@ Result<void> check_share(const quota::GpuShare& share) {
 Result<void> check_quota(const quota::Quota& quota) {
   if (auto checked = check_share(quota.each); !checked) return checked;
   for (const auto& [gpu, limits] : quota.gpus) {
-    if (auto checked = check_share(quota.with(limits)); !checked) return wrong("of GPU " + std::to_string(gpu) + ": " + checked.error().message);
+    if (auto checked = check_share(quota.with(limits)); !checked) return wrong("GPU " + std::to_string(gpu) + ": " + checked.error().message);
   }
   return {};
 }
@@ -218,7 +218,7 @@ Result<void> check_tenants(const std::vector<Tenant>& tenants) {
     if (!is_name(tenant.name)) {
       return wrong(place + "name: must be 1 to " + std::to_string(kLongestName) + " letters, digits, '-', '_' or '.'");
     }
-    if (!names.insert(tenant.name).second) return wrong(place + "there are two of that name");
+    if (!names.insert(tenant.name).second) return wrong(place + "duplicate name");
     if (auto checked = check_share(tenant.quota.each); !checked) return wrong(place + "quota." + checked.error().message);
     for (const auto& [gpu, limits] : tenant.quota.gpus) {
       if (auto checked = check_share(tenant.quota.with(limits)); !checked) return wrong(place + "gpu." + std::to_string(gpu) + ": " + checked.error().message);
@@ -228,14 +228,14 @@ Result<void> check_tenants(const std::vector<Tenant>& tenants) {
     }
     if (auto added = partitions.add(tenant); !added) return wrong(place + "quota." + added.error().message);
     if (any_shows && !shows(tenant)) {
-      return wrong(place + "has no tokens, certificates or users although another tenant has: nobody could be this one; make a token with "
+      return wrong(place + "has no tokens, certificates or users, but another tenant has: no client could authenticate as it; make a token with "
                            "poold --make-token");
     }
     if (!all_new(tenant.tokens, tokens) || !all_new(tenant.retired_tokens, tokens)) {
-      return wrong(place + "tokens, retired_tokens: one stands in the file twice; make one for each with poold --make-token");
+      return wrong(place + "tokens, retired_tokens: duplicate token; make one for each with poold --make-token");
     }
-    if (!all_new(tenant.certificates, certificates)) return wrong(place + "certificates: one stands in the file twice");
-    if (!all_new(tenant.users, users)) return wrong(place + "users: one stands in the file twice");
+    if (!all_new(tenant.certificates, certificates)) return wrong(place + "certificates: duplicate name");
+    if (!all_new(tenant.users, users)) return wrong(place + "users: duplicate user");
   }
   return {};
 }

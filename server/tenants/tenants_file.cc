@@ -75,7 +75,7 @@ Result<void> read_limit(const std::string& key, const toml::node& node, quota::Q
                                                   "sessions", "streams",           "modules", "queued_bytes"};
   std::string names;
   for (const std::string_view name : keys) names += (names.empty() ? "" : ", ") + std::string(name);
-  return wrong("unknown key; a quota has " + names + suggestion(key, keys));
+  return wrong("unknown key; quota keys are " + names + suggestion(key, keys));
 }
 
 Result<void> read_quota(const toml::node& node, quota::Quota& quota) {
@@ -87,7 +87,7 @@ Result<void> read_quota(const toml::node& node, quota::Quota& quota) {
 Result<void> read_gpu(std::string_view name, const toml::node& node, Tenant& tenant) {
   quota::GpuLimits limits;
   const auto read = for_each_key(node, [&](std::string_view key, const toml::node& value) {
-    return read_share(with_underscores(key), value, limits).value_or(wrong("unknown key; a GPU has memory, guaranteed_memory, compute"));
+    return read_share(with_underscores(key), value, limits).value_or(wrong("unknown key; keys are memory, guaranteed_memory, compute"));
   });
   if (!read) return read;
   uint32_t number = 0;
@@ -97,7 +97,7 @@ Result<void> read_gpu(std::string_view name, const toml::node& node, Tenant& ten
     return {};
   }
   const std::string uuid = gpu_uuid(name);
-  if (uuid.empty()) return wrong("must be a GPU's number from 0 to " + std::to_string(quota::kMostGpus - 1) + ", or its UUID as pool-admin gpus shows it");
+  if (uuid.empty()) return wrong("must be a GPU's number from 0 to " + std::to_string(quota::kMostGpus - 1) + ", or its UUID as printed by pool-admin gpus");
   tenant.named_gpus[uuid] = limits;
   return {};
 }
@@ -111,7 +111,7 @@ Result<void> add_token(const toml::node& node, std::vector<TokenHash>& tokens) {
 
 Result<void> add_certificate(const toml::node& node, Tenant& tenant) {
   const auto name = node.value_exact<std::string>();
-  if (!name || name->empty()) return wrong("must be names, as the clients' certificates have them");
+  if (!name || name->empty()) return wrong("must be names in clients' certificates");
   tenant.certificates.push_back(*name);
   return {};
 }
@@ -125,7 +125,7 @@ Result<void> add_user(const toml::node& node, Tenant& tenant) {
   std::array<char, 16384> space;
   passwd entry{}, *found = nullptr;
   if (!name || ::getpwnam_r(name->c_str(), &entry, space.data(), space.size(), &found) != 0 || !found) {
-    return wrong(name ? "this host has no user '" + *name + "'" : "must be names or numbers of this host's users");
+    return wrong(name ? "this host has no user '" + *name + "'" : "must be user names or IDs of this host");
   }
   tenant.users.push_back(entry.pw_uid);
   return {};
@@ -139,7 +139,7 @@ Result<void> read_key(std::string_view key, const toml::node& node, Tenant& tena
   if (key == "users") return for_each_entry(node, [&](const toml::node& entry) { return add_user(entry, tenant); });
   if (key == "quota") return read_quota(node, tenant.quota);
   if (key == "gpu") return for_each_key(node, [&](std::string_view name, const toml::node& gpu) { return read_gpu(name, gpu, tenant); });
-  return wrong("unknown key; a tenant has name, tokens, retired_tokens, certificates, users, quota, gpu");
+  return wrong("unknown key; tenant keys are name, tokens, retired_tokens, certificates, users, quota, gpu");
 }
 
 Result<Tenant> read_tenant(const toml::table& table, const quota::Quota& usual) {

@@ -28,7 +28,7 @@ std::string hexadecimal(std::span<const unsigned char> bytes) {
 Result<std::string> make_token() {
   std::array<unsigned char, 32> random{};
   if (::getrandom(random.data(), random.size(), 0) != static_cast<ssize_t>(random.size())) {
-    return Error{ErrorCode::unavailable, "no random numbers: " + std::generic_category().message(errno)};
+    return Error{ErrorCode::unavailable, "cannot get random numbers: " + std::generic_category().message(errno)};
   }
   return hexadecimal(random);
 }

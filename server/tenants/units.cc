@@ -25,7 +25,7 @@ constexpr size_t kMostDigits = 18;  // on either side of the point, so that 128 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 Error not_one(std::string_view text, const char* what, const std::string& examples) {
-  return {ErrorCode::invalid, "'" + std::string(text) + "' is no " + what + "; write it as " + examples};
+  return {ErrorCode::invalid, "'" + std::string(text) + "' is not a " + what + "; write it as " + examples};
 }
 
 // Takes digits from the front of `text`.
@@ -92,8 +92,8 @@ Result<uint64_t> parse_memory(std::string_view text) {
   const auto bytes = parse_size(text);
   if (!bytes || *bytes == 0 || *bytes >= kLeastMemory) return bytes;
   const bool plain = std::all_of(text.begin(), text.end(), is_digit);
-  std::string hint = "the least is 1MiB";
-  if (plain && *bytes < 10'000) hint = "say " + std::string(text) + (*bytes < 1024 ? "GiB?" : "MiB?");
+  std::string hint = "the minimum is 1MiB";
+  if (plain && *bytes < 10'000) hint = "did you mean " + std::string(text) + (*bytes < 1024 ? "GiB?" : "MiB?");
   return Error{ErrorCode::invalid, "'" + std::string(text) + "' is " + counted(*bytes, "byte") + ": " + hint};
 }
 
@@ -114,7 +114,7 @@ Result<uint32_t> parse_compute(std::string_view text) {
                     (rest.empty() || (rest.starts_with('.') && (rest.remove_prefix(1), take_number(rest, tenths, digits)) && digits == 1 && rest.empty()));
   const uint64_t milli = 10 * whole + tenths;
   if (!good || milli < 1 || milli > quota::kWholeGpu) {
-    return Error{ErrorCode::invalid, "must be percent from 0.1 to 100, in steps of 0.1: a number like 25 or 12.5"};
+    return Error{ErrorCode::invalid, "must be a percentage from 0.1 to 100, in steps of 0.1, such as 25 or 12.5"};
   }
   return static_cast<uint32_t>(milli);
 }

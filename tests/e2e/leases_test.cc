@@ -144,7 +144,7 @@ TEST_CASE("programs without a lease are told what this server serves") {
   LeaseMaker maker;
   Pool pool(kFourDevices, maker.options());
   const Finished without = run_patiently({driver_app(), "list_devices"}, pool.through());
-  CHECK(has(without.output, "leases of its pool alone"));
+  CHECK(has(without.output, "only accepts leases"));
   const Finished forged = run_patiently({driver_app(), "list_devices"}, pool.through({{"GPUPOOL_TOKEN", "lease:AAAA"}}));
   CHECK(has(forged.output, "damaged"));
   CHECK(eventually([&] { return has(pool.poold().log(), "damaged"); }));

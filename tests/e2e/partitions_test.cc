@@ -121,6 +121,6 @@ TEST_CASE("programs without room for their partition are told so") {
     const auto refused = pool.start(tenant, {"fill_the_device", "10"});
     CHECK(refused->wait(kLongPatience) != 0);
   }
-  CHECK(pool->poold().await_log("only 0 of the 2 of GPU 0 are in no other partition"));
-  CHECK(pool->poold().await_log("partitions of other tenants have all multiprocessors of GPU 0"));
+  CHECK(pool->poold().await_log("only 0 of the 2 of GPU 0 are free"));
+  CHECK(pool->poold().await_log("no free multiprocessors: partitions of other tenants occupy GPU 0"));
 }

@@ -106,7 +106,7 @@ TEST_CASE("a tenant's token is replaced while its sessions run, and none is lost
   poold.reload(tenant_text("a", {fresh}));
   const auto why = first.await_end();
   REQUIRE(why);
-  CHECK(has(*why, "the token that began this was removed from the server's configuration"));
+  CHECK(has(*why, "the token that authenticated this session was removed from the server's configuration"));
   second.ping();
 }
 
@@ -145,7 +145,7 @@ TEST_CASE("sessions that were begun without a credential end when tenants get so
   poold.reload(tenant_text("a", {new_token()}));
   const auto why = runs.await_end();
   REQUIRE(why);
-  CHECK(has(*why, "wants to know now who its clients are"));
+  CHECK(has(*why, "now requires authentication"));
 }
 
 TEST_CASE("those who watch, and those who ask for checkpoints, lose their connections with their credential") {
@@ -194,7 +194,7 @@ TEST_CASE("a client certificate's name that is removed ends the sessions of that
   poold.reload("[[tenant]]\nname = 'a'\ncertificates = ['two']\n");
   const auto why = one.await_end();
   REQUIRE(why);
-  CHECK(has(*why, "the certificate name that began this was removed"));
+  CHECK(has(*why, "the certificate name that authenticated this session was removed"));
   two.ping();
   CHECK(has(read(poold.audit_file()), "\"credential\":\"certificate one\""));
 }

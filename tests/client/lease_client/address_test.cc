@@ -65,8 +65,8 @@ TEST_CASE("names malformed request options") {
     const std::string text = query, name = text.substr(0, text.find('='));
     CHECK(has(refusal("pool://a?" + text), text.find('%') == std::string::npos ? name : "hexadecimal"));
   }
-  CHECK(has(refusal("pool://a?memory=8"), "memory: '8' is 8 bytes: say 8GiB?"));
-  CHECK(has(refusal("pool://a?host-memory=64"), "host-memory: '64' is 64 bytes: say 64GiB?"));
+  CHECK(has(refusal("pool://a?memory=8"), "memory: '8' is 8 bytes: did you mean 8GiB?"));
+  CHECK(has(refusal("pool://a?host-memory=64"), "host-memory: '64' is 64 bytes: did you mean 64GiB?"));
   CHECK(has(refusal("pool://http://a:1"), "use HOST:PORT without http://"));
   CHECK(has(refusal("pool://a?colour=red"), "'colour'"));
   CHECK(has(refusal("pool://a?colour=red"), "host-memory"));

@@ -81,7 +81,7 @@ TEST_CASE("a scheduler's command without a scheduler is told apart from an unkno
     CHECK(finished.status == 2);
     CHECK(has(finished.output, "is a command for a pool's scheduler: name it with --scheduler HOST:PORT"));
   }
-  CHECK(has(pool_admin({"bogus"}, none).output, "there is no command 'bogus'"));
+  CHECK(has(pool_admin({"bogus"}, none).output, "unknown command 'bogus'"));
   for (const char* const word : {"sessions", "kill"}) {
     CHECK(has(pool_admin({"--scheduler", "127.0.0.1:1", word}, none).output, "is a command for a poold of this host"));
   }
@@ -228,7 +228,7 @@ TEST_CASE("a GPU's share is changed by its number or its UUID, and put back") {
   CHECK(has(none.output, "no GPU '2'"));
   const Finished not_its = pool_admin(poold, {"quota", "set", "default", "--gpu", "0", "sessions=5"});
   CHECK(not_its.status == 1);
-  CHECK(has(not_its.output, "of one GPU alone"));
+  CHECK(has(not_its.output, "per-GPU limits accept only"));
 }
 
 TEST_CASE("sessions are killed with a reason") {

@@ -68,11 +68,11 @@ TEST_CASE("a dump says what the executor does and why streams do not go on") {
 TEST_CASE("a dump without the worker's part says why") {
   SessionDump dump = stuck_session();
   dump.clear_worker();
-  dump.set_no_answer_because("its worker did not answer within 2 s");
+  dump.set_no_answer_because("the worker did not answer within 2 s");
   dump.set_locked_by("checkpointer");
   dump.set_state_change("lock");
   const std::string text = dump_text(dump, 80);
-  CHECK(has(text, "no answer: its worker did not answer within 2 s\n"));
+  CHECK(has(text, "no answer: the worker did not answer within 2 s\n"));
   CHECK(has(text, "locked, or to be locked, by checkpointer\n"));
   CHECK(has(text, "asked to lock, and not done yet\n"));
   CHECK(json_of(dump)["worker"].is_null());

@@ -45,8 +45,8 @@ TEST_CASE("quota words that make no sense are errors that name the word") {
     CHECK(error.find(key) != std::string::npos);
     CHECK_FALSE(error.empty());
   }
-  CHECK(error_of({"memory=8"}) == "memory: '8' is 8 bytes: say 8GiB?");
-  CHECK(error_of({"guaranteed-memory=8"}) == "guaranteed-memory: '8' is 8 bytes: say 8GiB?");
+  CHECK(error_of({"memory=8"}) == "memory: '8' is 8 bytes: did you mean 8GiB?");
+  CHECK(error_of({"guaranteed-memory=8"}) == "guaranteed-memory: '8' is 8 bytes: did you mean 8GiB?");
   CHECK(error_of({"memory=0"}).empty());
   CHECK(error_of({"memory=unlimited", "queued-bytes=4096"}).empty());
   CHECK(error_of({"color=red"}).find("memory") != std::string::npos);  // lists the keys

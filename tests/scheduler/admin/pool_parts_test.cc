@@ -141,7 +141,7 @@ TEST_CASE("words that make no sense are named") {
   }
   const auto small = read_tenant_quota({"memory=8"});
   REQUIRE_FALSE(small);
-  CHECK(small.error().message == "memory: '8' is 8 bytes: say 8GiB?");
+  CHECK(small.error().message == "memory: '8' is 8 bytes: did you mean 8GiB?");
   CHECK_FALSE(read_tenant_quota({"gpus=1", "gpus=2"}));
   CHECK_FALSE(read_policy({"preemption=yes"}));
   CHECK_FALSE(read_policy({"grace=nan"}));
@@ -179,7 +179,7 @@ TEST_CASE("pool-admin says which words are wrong, and whom it cannot reach") {
   };
   CHECK(pool_admin({"--help"}).status == 0);
   CHECK(pool_admin({}).status == 2);
-  CHECK(has(pool_admin({"bogus"}).output, "there is no command 'bogus'"));
+  CHECK(has(pool_admin({"bogus"}).output, "unknown command 'bogus'"));
   CHECK(has(pool_admin({"--unknown"}).output, "unknown option '--unknown'"));
   CHECK(has(pool_admin({"evict", "--unknown"}).output, "unknown option '--unknown'"));
   CHECK(pool_admin({"bogus"}).status == 2);

@@ -54,7 +54,7 @@ TEST_CASE("partitions do not overlap, and everybody else shares what is left") {
   CHECK(*partitions.take(3, "b") == PerGpu{0x0ff0, 0b10});
   const auto rest = partitions.take(4, "c");
   REQUIRE(!rest);  // nothing of the small one is left
-  CHECK(rest.error().message == "partitions of other tenants have all multiprocessors of GPU 1");
+  CHECK(rest.error().message == "no free multiprocessors: partitions of other tenants occupy GPU 1");
   partitions.set_tenants({{"a", each(250)}});
   partitions.release(3);
   CHECK(*partitions.take(4, "c") == PerGpu{0xfff0, 0b10});
@@ -78,7 +78,7 @@ TEST_CASE("without partitions GPUs are whole, also those that could not be divid
   partitions.set_tenants({{"b", each(500)}});
   const auto refused = partitions.take(2, "b");
   REQUIRE(!refused);
-  CHECK(refused.error().message == "the tenant has a partition, and GPU 1 cannot be divided: its driver offers no green contexts");
+  CHECK(refused.error().message == "cannot place the tenant's partition: GPU 1 cannot be partitioned (its driver does not support green contexts)");
   CHECK(partitions.why_not("b") == refused.error().message);
   // Nobody is kept away from what nobody has.
   CHECK(*partitions.take(3, "a") == PerGpu{0, 0});
@@ -91,7 +91,7 @@ TEST_CASE("a partition that does not fit has no place until there is room") {
   const auto refused = partitions.take(1, "c");
   REQUIRE(!refused);
   CHECK(refused.error().message ==
-        "the tenant has a partition of 1 multiprocessors, and only 0 of the 2 of GPU 0 are in no other partition or session of one");
+        "cannot place the tenant's partition of 1 multiprocessors: only 0 of the 2 of GPU 0 are free");
   partitions.set_tenants({{"b", each(250)}, {"c", each(250)}});
   CHECK(*partitions.take(1, "c") == PerGpu{0b01});
   CHECK(partitions.place("b") == PerGpu{0b10});  // stayed where it was

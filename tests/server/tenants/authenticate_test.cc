@@ -38,7 +38,7 @@ TEST_CASE("where nobody has credentials the client's word counts") {
   const Tenants one;
   CHECK(who(one, {}) == "default");
   CHECK(who(one, {.token = kTokenOfA}) == "default");
-  CHECK(who(one, {.tenant = "x"}).find("no tenant of the name") != std::string::npos);
+  CHECK(who(one, {.tenant = "x"}).find("no tenant with the name") != std::string::npos);
   const Tenants renamed({tenant("only")});
   CHECK(who(renamed, {}) == "only");
   const Tenants two({tenant("a"), tenant("b")});
@@ -64,7 +64,7 @@ TEST_CASE("a refusal does not say what was wrong") {
   CHECK(who(tenants, {.user = 1001}) == nothing);
   CHECK(who(tenants, {.tenant = "a"}) == nothing);
   const std::string wrong = who(tenants, {.token = kNobodysToken});
-  CHECK(wrong.find("gives no access") != std::string::npos);
+  CHECK(wrong.find("authentication failed") != std::string::npos);
   CHECK(who(tenants, {.tenant = "a", .token = kTokenOfB}) == wrong);
   CHECK(who(tenants, {.tenant = "nobody", .token = kTokenOfB}) == wrong);
   CHECK(who(tenants, {.certificate_names = {"c"}}) == wrong);
@@ -93,8 +93,8 @@ TEST_CASE("what admitted somebody is known, and whether it still would let it go
   changed.pop_back();
   tenants.replace(changed);
   CHECK(!revoked(tenants, "a", token));
-  CHECK(who(tenants, {.token = kTokenOfA}).find("gives no access") != std::string::npos);
-  CHECK(revoked(tenants, "b", certificate) == "the certificate name that began this was removed from the server's configuration");
+  CHECK(who(tenants, {.token = kTokenOfA}).find("authentication failed") != std::string::npos);
+  CHECK(revoked(tenants, "b", certificate) == "the certificate name that authenticated this session was removed from the server's configuration");
   CHECK(revoked(tenants, "c", user) == "tenant 'c' was removed from the server's configuration");
   const Tenants open;
   CHECK(!revoked(open, "default", {}));

@@ -52,7 +52,7 @@ TEST_CASE("partitions are never more than the GPU") {
   REQUIRE(tenants.set_quota("a", {.each = {.compute_milli = 600}, .mode = quota::Mode::partition}));
   REQUIRE(tenants.set_quota("b", {.each = {.compute_milli = 600}}));  // of the time that is left, not of the GPU
   const auto refused = tenants.set_quota("b", {.each = {.compute_milli = 600}, .mode = quota::Mode::partition});
-  CHECK(refused.error().message == "compute: the tenants' partitions would be 120 % of each GPU");
+  CHECK(refused.error().message == "compute: the tenants' partitions would use 120 % of each GPU");
   CHECK(tenants.find("b")->quota.mode == quota::Mode::elastic);
   REQUIRE(tenants.set_quota("a", {.each = {.compute_milli = 1000}, .mode = quota::Mode::partition}));  // its own does not count twice
   REQUIRE(server::partitions_of(tenants.all()).size() == 1);
@@ -61,7 +61,7 @@ TEST_CASE("partitions are never more than the GPU") {
   // Of one GPU alone there is another sum.
   REQUIRE(tenants.set_quota("a", {.each = {.compute_milli = 400}, .gpus = {{2, {.compute_milli = 900}}}, .mode = quota::Mode::partition}));
   const auto of_one = tenants.set_quota("b", {.each = {.compute_milli = 125}, .mode = quota::Mode::partition});
-  CHECK(of_one.error().message == "compute: the tenants' partitions would be 102.5 % of GPU 2");
+  CHECK(of_one.error().message == "compute: the tenants' partitions would use 102.5 % of GPU 2");
   REQUIRE(tenants.set_quota("b", {.each = {.compute_milli = 125}, .gpus = {{2, {.compute_milli = 100}}}, .mode = quota::Mode::partition}));
   CHECK(server::partitions_of(tenants.all()).at("b")[1] == 125);
   CHECK(server::partitions_of(tenants.all()).at("b")[2] == 100);
@@ -100,11 +100,11 @@ TEST_CASE("tenants that make no sense are refused with the reason") {
   CHECK(why({tenant("a"), tenant("b-1_x.y")}) == "");
   CHECK(why({tenant("a b")}).find("letters, digits") != std::string::npos);
   CHECK(why({tenant("")}).find("letters, digits") != std::string::npos);
-  CHECK(why({tenant("a"), tenant("a")}) == "tenant 'a': there are two of that name");
+  CHECK(why({tenant("a"), tenant("a")}) == "tenant 'a': duplicate name");
   Tenant greedy = tenant("a", 10);
   greedy.quota.each.guaranteed_memory_bytes = 11;
   CHECK(why({greedy}) == "tenant 'a': quota.guaranteed_memory: must not be more than memory");
   Tenant one = tenant("a"), other = tenant("b");
   one.certificates = other.certificates = {"x"};
-  CHECK(why({one, other}) == "tenant 'b': certificates: one stands in the file twice");
+  CHECK(why({one, other}) == "tenant 'b': certificates: duplicate name");
 }

@@ -48,9 +48,9 @@ TEST_CASE("a size with another spelling of its unit is refused with the right on
   for (const auto& [text, right] : sizes) {
     INFO(text);
     REQUIRE_FALSE(parse_size(text));
-    CHECK(parse_size(text).error().message == "'" + std::string(text) + "' is no size; write it as " + right);
+    CHECK(parse_size(text).error().message == "'" + std::string(text) + "' is not a size; write it as " + right);
   }
-  CHECK(parse_rate("1gb/s").error().message == "'1gb/s' is no rate; write it as 1GB, per second");
+  CHECK(parse_rate("1gb/s").error().message == "'1gb/s' is not a rate; write it as 1GB, per second");
 }
 
 TEST_CASE("an amount of memory below 1 MiB is refused with what was probably meant") {
@@ -58,11 +58,11 @@ TEST_CASE("an amount of memory below 1 MiB is refused with what was probably mea
   CHECK(*parse_memory("1MiB") == 1u << 20);
   CHECK(*parse_memory("1048576") == 1u << 20);
   CHECK(*parse_memory("8GiB") == 8ull << 30);
-  const std::pair<const char*, const char*> small[] = {{"1", "'1' is 1 byte: say 1GiB?"},
-                                                       {"8", "'8' is 8 bytes: say 8GiB?"},
-                                                       {"4096", "'4096' is 4096 bytes: say 4096MiB?"},
-                                                       {"1048575", "'1048575' is 1048575 bytes: the least is 1MiB"},
-                                                       {"512kB", "'512kB' is 512000 bytes: the least is 1MiB"}};
+  const std::pair<const char*, const char*> small[] = {{"1", "'1' is 1 byte: did you mean 1GiB?"},
+                                                       {"8", "'8' is 8 bytes: did you mean 8GiB?"},
+                                                       {"4096", "'4096' is 4096 bytes: did you mean 4096MiB?"},
+                                                       {"1048575", "'1048575' is 1048575 bytes: the minimum is 1MiB"},
+                                                       {"512kB", "'512kB' is 512000 bytes: the minimum is 1MiB"}};
   for (const auto& [text, said] : small) {
     INFO(text);
     REQUIRE_FALSE(parse_memory(text));
