@@ -183,7 +183,7 @@ void Checkpoints::close() {
 
 void Checkpoints::admit(Client client) {
   if (links_of(client.tenant) >= kMostOfTenant || links_.size() >= kMost) {
-    return refuse_(std::move(client), {control::HelloReply::BUSY, "too many clients ask for checkpoints; try again"});
+    return refuse_(std::move(client), {control::HelloReply::BUSY, "too many checkpoint clients; try again later"});
   }
   const auto link = std::make_shared<CheckpointLink>(*this, std::move(client));
   link->place = links_.insert(links_.end(), link);

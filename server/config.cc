@@ -33,7 +33,7 @@ Result<void> to_endpoints(const toml::node& node, std::vector<transport::Endpoin
     if (!endpoint) return endpoint.error();
     endpoints.push_back(*endpoint);
   }
-  if (endpoints.empty()) return wrong("must name at least one address");
+  if (endpoints.empty()) return wrong("must have at least one address");
   out = std::move(endpoints);
   return {};
 }

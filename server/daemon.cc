@@ -87,8 +87,8 @@ Result<void> open_listener(const transport::Endpoint& wished, const ServerOption
   if (!listener) return listener.error();
   if (is_foreign((*listener)->endpoint()) && !options.insecure && (wished.scheme != "tls" || !any_credentials(options))) {
     return Error{ErrorCode::invalid, "refusing to listen on " + wished.text() +
-                                         ": it is reachable from other machines, so it must be tls://, with authentication (tokens or "
-                                         "certificates of each [[tenant]], or a pool's leases); or listen on 127.0.0.1, or give --insecure in a network you trust"};
+                                         ": addresses reachable from other machines must use tls:// and authentication (tokens or "
+                                         "certificates for each [[tenant]], or a pool's leases); otherwise listen on 127.0.0.1, or use --insecure on a trusted network"};
   }
   listeners.push_back(std::move(*listener));
   return {};
@@ -116,7 +116,7 @@ void listen_beside_tcp(const ServerOptions& options, Listeners& listeners) {
 
 const char* rdma_offer(const ServerOptions& options) {
   if (!options.rdma) return "off";
-  return transport::has_rdma_device() ? "offered; connections begin over the TCP port" : "no device";
+  return transport::has_rdma_device() ? "offered; connections start over the TCP port" : "no device";
 }
 
 // Exports the RDMA options to the workers' environment. They override variables that poold inherited.
@@ -144,7 +144,7 @@ struct Addresses {
 
 std::string new_boot() {
   std::string boot(lease::kBootBytes, '\0');
-  if (::getrandom(boot.data(), boot.size(), 0) != static_cast<ssize_t>(boot.size())) throw std::runtime_error("no random numbers");
+  if (::getrandom(boot.data(), boot.size(), 0) != static_cast<ssize_t>(boot.size())) throw std::runtime_error("cannot get random numbers");
   return boot;
 }
 
@@ -261,7 +261,7 @@ class Daemon {
     for (const control::Device& gpu : pool_.devices()) most = std::max<uint64_t>(most, gpu.total_bytes());
     const uint64_t limit = tenant.quota.each.memory_bytes;
     if (tenant.leased || most == 0 || limit <= most) return;
-    log::warning("quota_without_effect", {{"tenant", tenant.name}, {"quota_memory", limit}, {"gpu_memory", most}, {"reason", "the quota is more memory than any GPU here has"}});
+    log::warning("quota_without_effect", {{"tenant", tenant.name}, {"quota_memory", limit}, {"gpu_memory", most}, {"reason", "the quota exceeds the memory of every GPU of this host"}});
   }
 
   // Warns if tenants list users but a listening socket is at a path, where a user ID does not authenticate.
@@ -270,7 +270,7 @@ class Daemon {
     const auto has_users = [](const auto& entry) { return !entry.second.users.empty(); };
     if (options_.users_at_paths || at_path == options_.listen.end() || std::none_of(tenants_.all().begin(), tenants_.all().end(), has_users)) return;
     log::warning("users_need_tokens", {{"address", at_path->text()},
-                                       {"reason", "users of [[tenant]] do not count on sockets at paths, which containers may share; give them tokens, or --users-at-paths if no container has the folder"}});
+                                       {"reason", "user IDs of [[tenant]] do not authenticate on sockets at paths, which containers may share; use tokens, or --users-at-paths if no container shares the folder"}});
   }
 
   pool::Inventory inventory() const {
@@ -320,12 +320,12 @@ class Daemon {
   void serve(Client client) {
     if (client.checkpoint) return checkpoints_.admit(std::move(client));
     if (!client.monitor) return pool_.assign(std::move(client));
-    if (!monitors_.admit(client)) turn_away(std::move(client), {control::HelloReply::NO_DEVICE, "there is no GPU to watch"});
+    if (!monitors_.admit(client)) turn_away(std::move(client), {control::HelloReply::NO_DEVICE, "no GPU to monitor"});
   }
 
   std::optional<Refusal> refuses_sessions() const {
     if (!audit_.stalled()) return std::nullopt;
-    return Refusal{control::HelloReply::BUSY, "the server's audit file takes no records; try again, or tell its operator"};
+    return Refusal{control::HelloReply::BUSY, "the server cannot write its audit file; try again later, or contact its operator"};
   }
 
   MonitorSources monitor_sources() const { return {pool_, tenants_, administration_.ended()}; }
@@ -373,7 +373,7 @@ class Daemon {
 
   // Called when the certificate files have changed. Open connections keep the old certificate.
   void renew_certificate(const CertificateWatch::Read& read) {
-    if (!read) return log::warning("certificate_not_renewed", {{"reason", read.error().message}, {"note", "the one before stays in use"}});
+    if (!read) return log::warning("certificate_not_renewed", {{"reason", read.error().message}, {"note", "the previous certificate stays in use"}});
     door_.use_tls(*read);
     log::info("certificate_renewed", {{"file", options_.tls.certificate}});
   }
@@ -395,7 +395,7 @@ class Daemon {
     Reloaded read;
     if (auto good = read_config(options_.config_file, read.options); !good) return good.error();
     if (addresses_.foreign && !options_.insecure && !any_credentials(read.options) && !leases_.serves()) {
-      return Error{ErrorCode::invalid, "no [[tenant]] has tokens or certificates although poold listens beyond this host"};
+      return Error{ErrorCode::invalid, "poold listens beyond this host, but no [[tenant]] has tokens or certificates"};
     }
     if (listens_with_tls(options_)) {
       auto tls = transport::tls::Context::server(options_.tls);

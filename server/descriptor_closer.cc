@@ -111,8 +111,8 @@ void DescriptorCloser::tend(Lane& lane) {
   if (lane.helpers.empty()) lane.warned = false;
   else if (now - lane.helpers.front().since > kWorthAWarning && !std::exchange(lane.warned, true)) {
     log::warning("descriptors_not_closed", {{"processes", lane.helpers.size()},
-                                            {"reason", "something that a client or worker sent cannot be closed, as a file of a FUSE file "
-                                                       "system that does not answer; only these child processes wait for it"}});
+                                            {"reason", "close() blocks on a descriptor that a client or worker sent, such as a file of an unresponsive FUSE file "
+                                                       "system; only these child processes wait for it"}});
   }
   if (lane.waiting.empty()) return;
   if (lane.helpers.size() < kMostHelpers || now - lane.helpers.back().since >= kPauseBeyond) start_helper(lane);

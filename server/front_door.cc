@@ -111,7 +111,7 @@ void FrontDoor::add(std::unique_ptr<transport::Connection> connection, const std
 void FrontDoor::make_room(const std::string& peer) {
   if (half_open_.size() < kMostHalfOpen) return;
   const auto oldest = half_open_.oldest_of_most(peer);
-  report(oldest->address(), "dropped for a newer connection: too many have not introduced themselves, most of them from " + oldest->peer());
+  report(oldest->address(), "dropped for a newer connection: too many pending handshakes, most of them from " + oldest->peer());
   oldest->drop();
 }
 

@@ -55,7 +55,7 @@ void HalfOpen::read(asio::mutable_buffer buffer, Then then) {
   const std::span<std::byte> bytes(static_cast<std::byte*>(buffer.data()), buffer.size());
   if (tls_) return read_tls(bytes, 0, std::move(then));
   async_receive(stream_, bytes, [self = shared_from_this(), then = std::move(then)](const asio::error_code& status, size_t count) {
-    if (status == asio::error::no_permission) return self->reject("it sent descriptors before it had a session");
+    if (status == asio::error::no_permission) return self->reject("descriptors received before the session started");
     if (status != asio::error::operation_aborted) then(status, count);
   });
 }
@@ -89,7 +89,7 @@ void HalfOpen::take_tls_step() {
 void HalfOpen::tls_step_done() {
   opening_ = false;
   if (dropped_) return hang_up();
-  if (!opened_ && opened_.error().code == ErrorCode::closed) return reject("it left without a word");
+  if (!opened_ && opened_.error().code == ErrorCode::closed) return reject("disconnected before sending a hello");
   if (!opened_) return fail_tls(opened_.error().message);
   if (!*opened_) return await_tls([this] { open_tls(); });
   read_preamble();
@@ -98,7 +98,7 @@ void HalfOpen::tls_step_done() {
 // OpenSSL has already sent the client an alert, if it could.
 void HalfOpen::fail_tls(const std::string& why) {
   door_.report(address_, why);
-  start_timer(kRefusalTimeout, "it did not read why there is no TLS connection");
+  start_timer(kRefusalTimeout, "timed out reading the TLS alert");
   written({});
 }
 
@@ -134,24 +134,24 @@ void HalfOpen::start_timer(std::chrono::milliseconds timeout, const char* reason
 }
 
 void HalfOpen::read_hello(std::chrono::milliseconds timeout) {
-  start_timer(timeout, "it did not introduce itself in time");
+  start_timer(timeout, "handshake timed out");
   if (!tls_) return read_preamble();
   await_tls([this] {
     if (!is_plain()) return open_tls();
     tls_.reset();
-    refuse({control::HelloReply::DENIED, "this port takes encrypted connections only: use tls:// instead of tcp:// in GPUPOOL"});
+    refuse({control::HelloReply::DENIED, "this port requires TLS: use tls:// instead of tcp:// in GPUPOOL"});
   });
 }
 
 void HalfOpen::read_preamble() {
   read(asio::buffer(&preamble_, sizeof preamble_), [this](const asio::error_code& status, size_t received) {
     if (!status) return read_body();
-    reject(received == 0 ? "it left without a word" : "it left in the middle of its hello");
+    reject(received == 0 ? "disconnected before sending a hello" : "disconnected during its hello");
   });
 }
 
 void HalfOpen::read_body() {
-  if (preamble_.magic != wire::kMagic) return reject("it does not speak gpupool's protocol");
+  if (preamble_.magic != wire::kMagic) return reject("not gpupool's protocol");
   if (preamble_.protocol_version == wire::kPeerProtocolVersion) return read_peer_hello();
   if (preamble_.protocol_version != wire::kProtocolVersion) {
     return refuse({control::HelloReply::WRONG_VERSION,
@@ -167,21 +167,21 @@ void HalfOpen::read_body() {
   bytes_.resize(preamble_.length);
   read(asio::buffer(bytes_), [this](const asio::error_code& status, size_t) {
     if (!status) return introduce();
-    reject("it left in the middle of its hello");
+    reject("disconnected during its hello");
   });
 }
 
 void HalfOpen::introduce() {
   control::Hello hello;
   if (!hello.ParseFromString(bytes_)) {
-    return refuse({control::HelloReply::MALFORMED, "the client's hello cannot be read"});
+    return refuse({control::HelloReply::MALFORMED, "cannot parse the client's hello"});
   }
   if (hello.from_peer()) {
-    return refuse({control::HelloReply::WRONG_VERSION, "another server asks for a copy's connection in the way of earlier releases; use the same release of gpupool on both"});
+    return refuse({control::HelloReply::WRONG_VERSION, "a server of an older release requested a connection for a copy; use the same release of gpupool on both servers"});
   }
   // Bytes that OpenSSL has already received cannot be handed over. A client waits for the worker, which
   // starts a TLS session of its own.
-  if (tls_ && tls_->has_received()) return refuse({control::HelloReply::MALFORMED, "the client goes on before the connection was handed over"});
+  if (tls_ && tls_->has_received()) return refuse({control::HelloReply::MALFORMED, "data received before the hello was answered"});
   timer_.cancel();
   Credentials shown{.tenant = hello.tenant(), .token = hello.token()};
   if (tls_) shown.certificate_names = tls_->certificate_names();
@@ -207,7 +207,7 @@ void HalfOpen::introduce() {
 
 void HalfOpen::refuse(const Refusal& refusal) {
   door_.report(address_, refusal.reason);
-  start_timer(kRefusalTimeout, "it did not read its refusal");
+  start_timer(kRefusalTimeout, "timed out reading the refusal");
   bytes_ = encode(refusal);
   if (tls_) return write_tls(std::as_bytes(std::span(bytes_)));
   asio::async_write(stream_, asio::buffer(bytes_), [self = shared_from_this()](const asio::error_code& status, size_t) {

@@ -11,11 +11,11 @@ namespace gpupool::server {
 
 void HalfOpen::read_peer_hello() {
   if (preamble_.length != sizeof peer_hello_ || (transport_ != "tcp" && transport_ != "rdma")) {
-    return refuse({control::HelloReply::MALFORMED, "another server's hello has the wrong length, or came to a port that takes none"});
+    return refuse({control::HelloReply::MALFORMED, "a server's hello has the wrong length, or this port does not accept servers"});
   }
   read(asio::buffer(&peer_hello_, sizeof peer_hello_), [this](const asio::error_code& status, size_t) {
-    if (status) return reject("another server left in the middle of its hello");
-    if (!door_.takes_peer_hello(peer_)) return reject("too many hellos of other servers");
+    if (status) return reject("server disconnected during its hello");
+    if (!door_.takes_peer_hello(peer_)) return reject("too many hellos from other servers");
     prove_to_peer();
   });
 }
@@ -29,9 +29,9 @@ void HalfOpen::deny_peer(const std::string& why) {
 
 void HalfOpen::prove_to_peer() {
   peer_copy_ = door_.find_peer_copy_(peer_hello_);
-  if (!peer_copy_) return deny_peer("there is no such session to send a copy to");
+  if (!peer_copy_) return deny_peer("no session is waiting for this copy");
   wire::PeerAnswer answer{};
-  if (::getrandom(answer.nonce.data(), answer.nonce.size(), 0) != static_cast<ssize_t>(answer.nonce.size())) return reject("no random numbers");
+  if (::getrandom(answer.nonce.data(), answer.nonce.size(), 0) != static_cast<ssize_t>(answer.nonce.size())) return reject("cannot get random numbers");
   answer.proof = peers::prove(peer_copy_->key, peers::Side::accepting, peer_hello_.nonce, answer.nonce);
   const wire::Preamble preamble{.protocol_version = wire::kPeerProtocolVersion, .length = sizeof answer};
   bytes_.assign(reinterpret_cast<const char*>(&preamble), sizeof preamble);
@@ -39,15 +39,15 @@ void HalfOpen::prove_to_peer() {
   peer_expected_ = peers::prove(peer_copy_->key, peers::Side::connecting, peer_hello_.nonce, answer.nonce);
   asio::async_write(stream_, asio::buffer(bytes_), [self = shared_from_this()](const asio::error_code& status, size_t) {
     if (status == asio::error::operation_aborted) return;
-    if (status) return self->reject("another server left before it had the proof");
+    if (status) return self->reject("server disconnected before receiving the proof");
     self->read_peer_proof();
   });
 }
 
 void HalfOpen::read_peer_proof() {
   read(asio::buffer(&peer_proof_, sizeof peer_proof_), [this](const asio::error_code& status, size_t) {
-    if (status) return reject("another server left in the middle of its proof");
-    if (!peers::same(peer_proof_.proof, peer_expected_)) return deny_peer("this is not the key of the copy");
+    if (status) return reject("server disconnected during its proof");
+    if (!peers::same(peer_proof_.proof, peer_expected_)) return deny_peer("authentication failed: wrong key for this copy");
     timer_.cancel();
     Client client{.descriptor = stream_.release(),
                   .transport = peer_hello_.rdma != 0 ? "rdma" : "tcp",

@@ -87,7 +87,7 @@ Result<ControlMessage> receive(int socket, DescriptorSpace* space, int flags, si
   if (received < sizeof out.header || (message.msg_flags & MSG_TRUNC) != 0 ||
       descriptors > 1 || out.header.payload_bytes != received - sizeof out.header) {
     if (out.descriptor >= 0) ::close(out.descriptor);
-    return Error{ErrorCode::malformed, "a message on the control socket is damaged"};
+    return Error{ErrorCode::malformed, "malformed message on the control socket"};
   }
   out.payload.resize(out.header.payload_bytes);
   return out;

@@ -70,8 +70,8 @@ Result<void> ImageCache::add(const wire::ImageDigest& name, uint64_t image_bytes
   const bool fits = image_bytes != 0 && image_bytes <= largest_image();
   if (!fits || !is_sealed_file(descriptor, image_bytes)) {
     close_elsewhere(descriptor);
-    return Error{ErrorCode::malformed, fits ? "it deposits an image that is no sealed memory file of that size"
-                                            : "it deposits an image larger than it may"};
+    return Error{ErrorCode::malformed, fits ? "it deposited an image that is not a sealed memory file of the offered size"
+                                            : "it deposited an image above the size limit"};
   }
   if (by_key_.contains({name, image_bytes})) {
     close_elsewhere(descriptor);

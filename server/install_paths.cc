@@ -19,7 +19,7 @@ Result<std::string> existing(const fs::path& path, const std::string& what, cons
   std::error_code status;
   if (fs::is_regular_file(path, status)) return path.lexically_normal().string();
   return Error{ErrorCode::unavailable,
-               what + " is not at " + path.lexically_normal().string() + "; " + advice};
+               what + " was not found at " + path.lexically_normal().string() + "; " + advice};
 }
 
 }  // namespace

@@ -41,7 +41,7 @@ Result<Networks> Networks::parse(const std::string& list) {
     } else if (const auto six = asio::ip::make_network_v6(prefixed ? one : one + "/128", bad); !bad) {
       parsed.six_.push_back(six);
     } else {
-      return Error{ErrorCode::invalid, "'" + one + "' is no network such as 10.1.0.0/16 or fd00::/8, nor any, nor none"};
+      return Error{ErrorCode::invalid, "'" + one + "' is not a network such as 10.1.0.0/16 or fd00::/8, nor 'any' or 'none'"};
     }
   }
   return parsed;

@@ -51,11 +51,11 @@ class PeerConnections::Attempt : public std::enable_shared_from_this<Attempt> {
     timer_.expires_after(kPatience);
     timer_.async_wait([self = shared_from_this()](const asio::error_code& status) {
       if (status || !self->answer_) return;
-      self->fail("no answer in time");
+      self->fail("timed out");
       self->end(-1);
     });
     if (connects) connect();
-    else fail("the session tries too often");
+    else fail("too many attempts by this session");
   }
   void drop() {
     answer_ = nullptr;
@@ -91,7 +91,7 @@ class PeerConnections::Attempt : public std::enable_shared_from_this<Attempt> {
     const auto protocol = endpoint_.protocol();
     const int native = ::socket(protocol.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP);
     asio::error_code bad;
-    if (native < 0) return fail("no socket: " + asio::error_code(errno, asio::system_category()).message());
+    if (native < 0) return fail("cannot create a socket: " + asio::error_code(errno, asio::system_category()).message());
     socket_.assign(protocol, native, bad);
     if (bad) {
       ::close(native);
@@ -102,12 +102,12 @@ class PeerConnections::Attempt : public std::enable_shared_from_this<Attempt> {
 
   void say_hello() {
     wire::PeerNonce nonce;
-    if (::getrandom(nonce.data(), nonce.size(), 0) != static_cast<ssize_t>(nonce.size())) return fail("no random numbers");
+    if (::getrandom(nonce.data(), nonce.size(), 0) != static_cast<ssize_t>(nonce.size())) return fail("cannot get random numbers");
     hello_ = peers::make_hello(nonce, target_.session_id, target_.copy);
     hello_.rdma = target_.rdma != 0;
     preamble_ = {.protocol_version = wire::kPeerProtocolVersion, .length = sizeof hello_};
     const std::array<asio::const_buffer, 2> both{asio::buffer(&preamble_, sizeof preamble_), asio::buffer(&hello_, sizeof hello_)};
-    asio::async_write(socket_, both, then("saying hello", [](Attempt& self) { self.read_preamble(); }));
+    asio::async_write(socket_, both, then("sending the hello", [](Attempt& self) { self.read_preamble(); }));
   }
 
   void read_preamble() {
@@ -115,12 +115,12 @@ class PeerConnections::Attempt : public std::enable_shared_from_this<Attempt> {
   }
 
   void read_answer() {
-    if (preamble_.magic != wire::kMagic) return fail("what listens there is no poold");
+    if (preamble_.magic != wire::kMagic) return fail("the peer is not a poold");
     if (preamble_.protocol_version == wire::kPeerProtocolVersion && preamble_.length == sizeof answer_frame_) {
       asio::async_read(socket_, asio::buffer(&answer_frame_, sizeof answer_frame_), then("reading the proof", [](Attempt& self) { self.check_proof(); }));
       return;
     }
-    if (preamble_.length > kLongestRefusal) return fail("it speaks another version of the protocol between servers");
+    if (preamble_.length > kLongestRefusal) return fail("the peer uses another version of the server protocol");
     refusal_.resize(preamble_.length);
     asio::async_read(socket_, asio::buffer(refusal_), then("reading the refusal", [](Attempt& self) { self.tell_refusal(); }));
   }
@@ -129,13 +129,13 @@ class PeerConnections::Attempt : public std::enable_shared_from_this<Attempt> {
     control::HelloReply reply;
     const bool readable = reply.ParseFromString(refusal_);
     const bool other_version = !readable || reply.status() == control::HelloReply::WRONG_VERSION;
-    fail((other_version ? "it speaks another version of the protocol between servers; use the same release of gpupool on both: " : "it refuses: ") +
-         (readable ? printable(reply.reason().substr(0, kLongestReason)) : std::string("its answer cannot be read")));
+    fail((other_version ? "the peer uses another version of the server protocol; use the same release of gpupool on both: " : "refused by the peer: ") +
+         (readable ? printable(reply.reason().substr(0, kLongestReason)) : std::string("cannot parse its answer")));
   }
 
   void check_proof() {
     const auto expected = peers::prove(target_.key, peers::Side::accepting, hello_.nonce, answer_frame_.nonce);
-    if (!peers::same(expected, answer_frame_.proof)) return fail("it does not hold the copy's key");
+    if (!peers::same(expected, answer_frame_.proof)) return fail("authentication failed: the peer does not hold the copy's key");
     proof_ = {peers::prove(target_.key, peers::Side::connecting, hello_.nonce, answer_frame_.nonce)};
     asio::async_write(socket_, asio::buffer(&proof_, sizeof proof_), then("sending the proof", [](Attempt& self) { self.hand_over(); }));
   }
@@ -174,7 +174,7 @@ bool PeerConnections::open(uint64_t session, const wire::PeerTarget& target, Ans
     if (!std::exchange(its.told, true)) {
       log::info("peer_not_allowed", {{"session", session},
                                      {"address", text_of(endpoint)},
-                                     {"reason", "it is in no network of --peers: copies to that server go through the client; name its network there if it is yours"}});
+                                     {"reason", "not in --peers: copies to this server go through the client; add its network to --peers if you trust it"}});
     }
     answer(-1);
     return true;

@@ -25,7 +25,7 @@ Result<int> make_image_file(uint64_t image_bytes) {
   }
   const int error = errno;
   if (file >= 0) ::close(file);
-  return Error{ErrorCode::unavailable, "no memory file for an image: " + std::generic_category().message(error)};
+  return Error{ErrorCode::unavailable, "cannot create a memory file for an image: " + std::generic_category().message(error)};
 }
 
 Result<void> fill_image_file(int file, std::span<const std::byte> image) {

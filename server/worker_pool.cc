@@ -45,7 +45,7 @@ std::unique_ptr<CacheFolders> open_folders(const WorkerPool::Settings& settings)
   if (settings.code_cache_bytes == 0 || !settings.driver_cache) return nullptr;
   auto folders = CacheFolders::open(settings.program.user);
   if (folders) return std::move(*folders);
-  log::warning("no_driver_cache", {{"reason", folders.error().message}, {"effect", "the driver compiles PTX anew in every session"}});
+  log::warning("no_driver_cache", {{"reason", folders.error().message}, {"effect", "the driver recompiles PTX in every session"}});
   return nullptr;
 }
 
@@ -197,7 +197,7 @@ bool WorkerPool::read_control(Worker& worker) {
     became_ready(worker);
     return true;
   }
-  worker.failure = message->header.kind == ControlKind::failed ? message->payload : "it broke the control protocol";
+  worker.failure = message->header.kind == ControlKind::failed ? message->payload : "control protocol violation";
   if (worker.state == Stage::idle) settings_.processes.kill(worker.pid);
   return false;
 }
@@ -228,7 +228,7 @@ bool WorkerPool::serve(Worker& worker, const ControlMessage& message) {
       if (header.kind == ControlKind::moved_out) return moved_out(worker, header);
     }
   }
-  return end_worker(worker, "its control message makes no sense");
+  return end_worker(worker, "invalid control message");
 }
 
 bool WorkerPool::give_image(Worker& worker, const ControlHeader& wanted) {
@@ -266,7 +266,7 @@ bool WorkerPool::make_image_space(Worker& worker, const ControlHeader& offered) 
 bool WorkerPool::take_image(Worker& worker, const ControlHeader& deposit) {
   Worker::ImageSpace& space = worker.image_space;
   if (space.file < 0 || deposit.image_name != space.name || deposit.image_bytes != space.bytes) {
-    return end_worker(worker, "it deposits an image that it has not offered");
+    return end_worker(worker, "it deposited an image that it did not offer");
   }
   const auto added = images_.add(space.name, space.bytes, std::exchange(space.file, -1), worker.session);
   return added || end_worker(worker, added.error().message);
@@ -397,7 +397,7 @@ void WorkerPool::ended(Worker& worker, int wait_status) {
     case Stage::idle:
     case Stage::starting:
       if (stopping_) return;
-      start_failed(worker.failure.empty() ? "a worker ended before it had a client (" + how + ")"
+      start_failed(worker.failure.empty() ? "a worker exited before it had a client (" + how + ")"
                                           : worker.failure);
       return;
   }
@@ -409,7 +409,7 @@ std::string WorkerPool::leave_cgroup(Worker& worker, int wait_status) {
   const Cgroups::End end = settings_.cgroups->end(worker.cgroup);
   if (end.refused_threads != 0) {
     log::warning("worker_had_no_threads", {{"worker", worker.pid}, {"session", worker.session}, {"refused", end.refused_threads},
-                                           {"reason", "it had as many threads and processes as it may have; see --worker-threads"}});
+                                           {"reason", "it reached its limit of threads and processes; see --worker-threads"}});
   }
   return WIFSIGNALED(wait_status) && !end.killed.empty() ? end.killed : end_text(wait_status);
 }
@@ -419,7 +419,7 @@ void WorkerPool::leave_behind() {
   stop_timer_.expires_after(kKillGrace);
   stop_timer_.async_wait([this](const asio::error_code& status) {
     if (status || !stopped_) return;
-    for (auto& [pid, worker] : workers_) log::error("worker_left_behind", {{"worker", pid}, {"reason", "it does not end although it was killed"}});
+    for (auto& [pid, worker] : workers_) log::error("worker_left_behind", {{"worker", pid}, {"reason", "it did not exit after SIGKILL"}});
     child_signal_.cancel();
     std::exchange(stopped_, nullptr)();
   });
@@ -443,7 +443,7 @@ void WorkerPool::stop(std::function<void()> stopped) {
   stop_timer_.async_wait([this](const asio::error_code& status) {
     if (status) return;
     for (auto& [pid, worker] : workers_) {
-      log::warning("worker_killed", {{"worker", pid}, {"reason", "it did not end in time"}});
+      log::warning("worker_killed", {{"worker", pid}, {"reason", "it did not exit in time"}});
       settings_.processes.kill(pid);
     }
     leave_behind();

@@ -100,7 +100,7 @@ void WorkerPool::give_up(uint64_t question, bool nobody_waits) {
 
 bool WorkerPool::state_changed(Worker& worker, const ControlHeader& answer) {
   auto& checkpoint = worker.checkpoint;
-  if (answer.state_question != checkpoint.question || checkpoint.question == 0) return end_worker(worker, "it changed a state that nobody asked for");
+  if (answer.state_question != checkpoint.question || checkpoint.question == 0) return end_worker(worker, "unexpected state_changed message");
   const CheckpointAction action = checkpoint.action;
   const bool done = answer.state_result == CUDA_SUCCESS;
   checkpoint.question = 0;

@@ -42,8 +42,8 @@ void WorkerPool::assign(Client client) {
   }
   const Tenant* const tenant = tenants_.find(client.tenant);
   if (const unsigned most = tenant ? tenant->quota.most_sessions() : 0; most != 0 && sessions_of(client.tenant) >= most) {
-    refuse_(std::move(client), {control::HelloReply::BUSY, "your tenant has its " + std::to_string(most) +
-                                                               " session(s) already; try again when one has ended"});
+    refuse_(std::move(client), {control::HelloReply::BUSY, "your tenant has reached its limit of " + std::to_string(most) +
+                                                               " session(s); try again when one has ended"});
     return;
   }
   for (const auto& [pid, worker] : workers_) {
@@ -94,7 +94,7 @@ void WorkerPool::attach(Client client) {
     log::debug("bulk_connection", {{"session", worker->session}, {"client", client.address}});
     return;
   }
-  refuse_(std::move(client), {control::HelloReply::DENIED, "there is no such session to open a bulk connection for"});
+  refuse_(std::move(client), {control::HelloReply::DENIED, "cannot open a bulk connection: no such session, or wrong token"});
 }
 
 bool WorkerPool::hand_over(Worker& worker, Client& client) {
@@ -119,7 +119,7 @@ bool WorkerPool::hand_over(Worker& worker, Client& client) {
     return false;
   }
   if (!add_secret(client, header)) {
-    refuse_(std::move(client), {control::HelloReply::BUSY, "the TLS connection cannot be handed over; try again"});
+    refuse_(std::move(client), {control::HelloReply::BUSY, "cannot hand over the TLS connection; try again"});
     return true;
   }
   auto place = accounts_.take(client.tenant);
@@ -158,7 +158,7 @@ bool WorkerPool::hand_over(Worker& worker, Client& client) {
   if (sent && folder >= 0) sent = send_control(worker.control.native_handle(), {.kind = ControlKind::cache_folder}, {}, folder);
   if (sent) sent = send_control(worker.control.native_handle(), header, client.hello, client.descriptor);
   if (!sent) {  // the worker has just ended; reap() reports it
-    worker.failure = "it ended while it waited for a client: " + sent.error().message;
+    worker.failure = "it exited while idle: " + sent.error().message;
     for (const auto& tell : session_ended_) tell(view_of(worker), worker.failure + "; the client gets another worker", false);
     worker.place.reset();
     partitions_.release(worker.session);

@@ -9,7 +9,7 @@ namespace gpupool::server {
 namespace {
 
 constexpr std::chrono::milliseconds kAnswerTime{2'000};
-constexpr const char* kEnded = "its worker has ended";
+constexpr const char* kEnded = "the worker has exited";
 
 }  // namespace
 
@@ -30,18 +30,18 @@ void WorkerPool::ask_for_dump(const std::shared_ptr<Worker>& worker, Dumped answ
     const auto sent = send_control(worker->control.native_handle(), {.kind = ControlKind::dump_wanted, .dump_question = next_question_}, "", -1);
     if (!sent) {  // closed: the worker has ended, but SIGCHLD has not arrived
       const bool ended = sent.error().code == ErrorCode::closed;
-      return answer_dump(*worker, Error{ErrorCode::unavailable, ended ? kEnded : "its worker does not read its control socket"});
+      return answer_dump(*worker, Error{ErrorCode::unavailable, ended ? kEnded : "the worker does not read its control socket"});
     }
     dump.question = next_question_++;
   }
   dump.deadline.start(kAnswerTime, [this, worker] {
-    answer_dump(*worker, Error{ErrorCode::unavailable, "its worker did not answer within " + std::to_string(kAnswerTime.count() / 1000) + " s"});
+    answer_dump(*worker, Error{ErrorCode::unavailable, "the worker did not answer within " + std::to_string(kAnswerTime.count() / 1000) + " s"});
   });
 }
 
 // An answer that comes after its callers have timed out goes to later callers, or is dropped.
 bool WorkerPool::take_dump(Worker& worker, const ControlMessage& message) {
-  if (worker.dump.question == 0 || message.header.dump_question != worker.dump.question) return end_worker(worker, "it sent a dump that nobody asked for");
+  if (worker.dump.question == 0 || message.header.dump_question != worker.dump.question) return end_worker(worker, "unexpected dump message");
   worker.dump.question = 0;
   worker.dump.deadline.stop();
   answer_dump(worker, message.payload);

@@ -143,7 +143,7 @@ bool WorkerPool::make_room(Worker& asking, const ControlHeader& wanted) {
 
 bool WorkerPool::moved_out(Worker& worker, const ControlHeader& done) {
   auto& moves = worker.moves;
-  if (!moves.order) return end_worker(worker, "it moved memory that nobody asked for");
+  if (!moves.order) return end_worker(worker, "unexpected moved_out message");
   moves.order.reset();
   if (done.memory_bytes == 0) {
     moves.declined_until = Clock::now() + kAskAgain;

@@ -11,7 +11,7 @@ namespace gpupool::server {
 
 bool WorkerPool::open_peer(Worker& asking, const ControlHeader& wanted) {
   const auto answer = [this, session = asking.session, request = wanted.peer_request](int descriptor) { answer_peer(session, request, descriptor); };
-  return peers_.open(asking.session, wanted.peer, answer) || end_worker(asking, "it waits for too many connections to other servers");
+  return peers_.open(asking.session, wanted.peer, answer) || end_worker(asking, "too many pending connections to other servers");
 }
 
 void WorkerPool::answer_peer(uint64_t session, uint64_t request, int descriptor) {

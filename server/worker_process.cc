@@ -118,11 +118,11 @@ std::string end_text(int wait_status) {
   }
   switch (const int status = WEXITSTATUS(wait_status)) {
     case kWorkerOrderly:
-      return "the client left";
+      return "the client disconnected";
     case kWorkerSessionFailed:
       return "the connection was lost, or the client broke the protocol";
     case kWorkerHandoverFailed:
-      return "the client was gone before the session began";
+      return "the client disconnected before the session started";
     case kWorkerPooldGone:
       return "poold is shutting down";
     default:

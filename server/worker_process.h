@@ -50,7 +50,7 @@ struct WorkerProcesses {
   std::function<bool(pid_t, int* wait_status)> has_ended = worker_has_ended;
 };
 
-// Describes how a worker ended: "the client left", "killed by signal 11 (Segmentation fault)", "exit status
+// Describes how a worker ended: "the client disconnected", "killed by signal 11 (Segmentation fault)", "exit status
 // 3".
 std::string end_text(int wait_status);
 

@@ -88,14 +88,14 @@ class AdminService::Calls final : public admin::Admin::Service {
   Status SetQuota(grpc::ServerContext*, const admin::SetQuotaRequest* request, admin::Quota* reply) override {
     const admin::Quota& changes = request->quota();
     if (!admin::Quota::Mode_IsValid(changes.mode()) || !admin::Quota::Priority_IsValid(changes.priority())) {
-      return {StatusCode::INVALID_ARGUMENT, "this poold knows no such mode or priority"};
+      return {StatusCode::INVALID_ARGUMENT, "unknown mode or priority"};
     }
     return ask_result([this, request = *request] { return actions_.set_quota(request); }, reply);
   }
 
   Status KillSession(grpc::ServerContext*, const admin::KillSessionRequest* request, admin::KillSessionReply* reply) override {
     if (request->reason().size() > kLongestReason) {
-      return {StatusCode::INVALID_ARGUMENT, "a reason has at most " + std::to_string(kLongestReason) + " bytes"};
+      return {StatusCode::INVALID_ARGUMENT, "reason is too long: at most " + std::to_string(kLongestReason) + " bytes"};
     }
     reply->set_grace_ms(static_cast<uint32_t>(WorkerPool::kEndGrace.count()));
     return ask_result([this, request = *request] { return actions_.end_session(request.session(), request.reason()); });
@@ -121,7 +121,7 @@ class AdminService::Calls final : public admin::Admin::Service {
       std::atomic<int>& count;
       const int number;
     } const place(watchers_);
-    if (place.number >= kMostWatchers) return {StatusCode::RESOURCE_EXHAUSTED, "too many are watching this poold"};
+    if (place.number >= kMostWatchers) return {StatusCode::RESOURCE_EXHAUSTED, "too many Watch calls; at most 16"};
     const milliseconds interval(request->interval_ms());
     auto next = std::chrono::steady_clock::now();
     while (true) {
@@ -139,7 +139,7 @@ class AdminService::Calls final : public admin::Admin::Service {
   }
 
  private:
-  static Status gone() { return {StatusCode::UNAVAILABLE, "poold is ending"}; }
+  static Status gone() { return {StatusCode::UNAVAILABLE, "poold is shutting down"}; }
 
   Status unanswered() const {
     if (desk_.closed()) return gone();
@@ -210,7 +210,7 @@ AdminService::AdminService(asio::io_context& context, OwnedSocket socket, AdminA
       readable_(context, socket_.descriptor()),
       pause_(context) {
   if (server_->works()) await_connection();
-  else log::error("admin_service_failed", {{"reason", "gRPC does not start"}});
+  else log::error("admin_service_failed", {{"reason", "gRPC server failed to start"}});
 }
 
 AdminService::~AdminService() {

@@ -52,7 +52,7 @@ Result<OwnedSocket> OwnedSocket::listen(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.empty() || path.size() >= sizeof address.sun_path) {
-    return Error{ErrorCode::invalid, "'" + path + "' is no path for a Unix socket: it must have 1 to " +
+    return Error{ErrorCode::invalid, "'" + path + "' is not a valid path of a Unix socket: must have 1 to " +
                                          std::to_string(sizeof address.sun_path - 1) + " characters"};
   }
   path.copy(address.sun_path, sizeof address.sun_path - 1);
@@ -67,11 +67,11 @@ Result<OwnedSocket> OwnedSocket::listen(const std::string& path) {
   const std::string above = folder.empty() ? "." : folder.string();
   if (::stat(above.c_str(), &around) != 0) return failure(path, errno);
   if (around.st_uid != 0 && around.st_uid != ::geteuid()) {
-    return Error{ErrorCode::invalid, "'" + above + "' is another user's folder; name a socket elsewhere with --admin-socket"};
+    return Error{ErrorCode::invalid, "'" + above + "' belongs to another user; choose another path with --admin-socket"};
   }
   const int lock = take_lock(lock_path(path));
   if (lock == -1) {
-    return Error{ErrorCode::refused, "another poold has the admin socket '" + path + "'; give this one another --admin-socket"};
+    return Error{ErrorCode::refused, "another poold uses the admin socket '" + path + "'; choose another path with --admin-socket"};
   }
   if (lock < 0) return failure(path, errno);
   const auto give_up = [&](Error error, int socket) {
@@ -83,7 +83,7 @@ Result<OwnedSocket> OwnedSocket::listen(const std::string& path) {
   struct stat there {};
   if (::lstat(path.c_str(), &there) == 0) {
     if (!S_ISSOCK(there.st_mode)) {
-      return give_up({ErrorCode::invalid, "'" + path + "' is there and is no socket; remove it, or name another --admin-socket"}, -1);
+      return give_up({ErrorCode::invalid, "'" + path + "' exists and is not a socket; remove it, or choose another path with --admin-socket"}, -1);
     }
     ::unlink(path.c_str());  // left by a dead process: we hold its lock
   }

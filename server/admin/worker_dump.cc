@@ -52,7 +52,7 @@ void sanitize(admin::WorkerDump& dump) {
 
 Result<admin::WorkerDump> read_worker_dump(const std::string& bytes) {
   admin::WorkerDump dump;
-  if (!dump.ParseFromString(bytes)) return Error{ErrorCode::malformed, "its worker's answer makes no sense"};
+  if (!dump.ParseFromString(bytes)) return Error{ErrorCode::malformed, "cannot parse the worker's answer"};
   sanitize(dump);
   return dump;
 }

@@ -48,7 +48,7 @@ Result<std::string> read_token(const std::string& path) {
   while (!token->empty() && (token->back() == '\n' || token->back() == '\r' || token->back() == ' ')) token->pop_back();
   const auto fits = [](char c) { return c > ' ' && c < 127; };
   if (token->empty() || token->size() > kMostTokenBytes || !std::all_of(token->begin(), token->end(), fits)) {
-    return Error{ErrorCode::invalid, "the file '" + path + "' has no token: one line of printable characters"};
+    return Error{ErrorCode::invalid, "'" + path + "' must have a token: one line of printable characters"};
   }
   return token;
 }
@@ -244,7 +244,7 @@ void Agent::attended(const pool::NodeOrders& orders) {
   }
   for (const pool::EndLease& end : orders.end()) {
     if (end.lease().size() != lease::kIdBytes) {
-      log::warning("order_ignored", {{"scheduler", address_}, {"reason", "what is to end is no lease"}});
+      log::warning("order_ignored", {{"scheduler", address_}, {"reason", "malformed lease ID in an order to end a lease"}});
       continue;
     }
     leases_.end(end.lease(), bounded(end.reason()), std::min(milliseconds(end.grace_ms()), kLongestGrace));
@@ -257,7 +257,7 @@ void Agent::note_clock(int64_t scheduler_ms) {
   clock_skew_ms_ = scheduler_ms - now.count();
   const bool notable = std::abs(clock_skew_ms_) > kNotableSkew.count();
   if (notable && !told_skew_) {
-    log::warning("clocks_differ", {{"scheduler", address_}, {"skew_ms", clock_skew_ms_}, {"reason", "leases are valid by the scheduler's clock; have both hosts' set by NTP"}});
+    log::warning("clocks_differ", {{"scheduler", address_}, {"skew_ms", clock_skew_ms_}, {"reason", "lease validity depends on the scheduler's clock; synchronize both hosts with NTP"}});
   }
   told_skew_ = notable;
 }
@@ -274,9 +274,9 @@ void Agent::ended(const grpc::Status& status, const std::string& leader) {
   }
   followed_ = false;
   const std::string unconnected = pool::connect_failure(status.error_message());
-  const std::string why = status.ok()                                          ? "it has ended the stream"
-                          : status.error_code() == grpc::StatusCode::CANCELLED ? "it did not answer in time"
-                          : !unconnected.empty() ? "no pool-scheduler answers there (" + bounded(unconnected) + ")"
+  const std::string why = status.ok()                                          ? "the scheduler closed the stream"
+                          : status.error_code() == grpc::StatusCode::CANCELLED ? "timed out"
+                          : !unconnected.empty() ? "cannot connect to a pool-scheduler (" + bounded(unconnected) + ")"
                                                  : bounded(status.error_message());
   away(address_ + ": " + (why.empty() ? "no reason given" : why));
 }
@@ -286,7 +286,7 @@ void Agent::away(const std::string& why) {
   if (std::exchange(attended_, false)) since_ = Clock::now();
   away_because_ = why;
   if (!std::exchange(told_away_, true)) {
-    log::warning("scheduler_away", {{"reason", why}, {"note", "sessions and leases go on; it is tried again"}});
+    log::warning("scheduler_away", {{"reason", why}, {"note", "sessions and leases are not affected; retrying"}});
   }
   // Tries each scheduler once soon, then with exponential backoff; with jitter, so that nodes do not
   // reconnect all at once.

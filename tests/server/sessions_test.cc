@@ -90,7 +90,7 @@ TEST_CASE("the log tells who came, when they left and why") {
   const std::string log = poold.log();
   const std::string line = log.substr(log.find("session_ended"));
   for (const char* part : {"session=1", "host=node-7", "pid=4711", "program=train.py",
-                           "duration_ms=", "reason=\"the client left\""}) {
+                           "duration_ms=", "reason=\"the client disconnected\""}) {
     CHECK(line.find(part) != std::string::npos);
   }
 }

@@ -316,7 +316,7 @@ TEST_CASE("a worker that does not answer is said to be silent within two seconds
   };
   auto other = ask_beside();
   for (const admin::SessionDump& dump : {client.dump(1), other.get(), client.dump(1)}) {
-    CHECK(dump.no_answer_because() == "its worker did not answer within 2 s");
+    CHECK(dump.no_answer_because() == "the worker did not answer within 2 s");
     CHECK_FALSE(dump.has_worker());
     CHECK(dump.worker_pid() == worker);
   }
@@ -331,7 +331,7 @@ TEST_CASE("a worker that does not answer is said to be silent within two seconds
   REQUIRE(::kill(worker, SIGKILL) == 0);
   admin::SessionDump last;
   const StatusCode status = client.dump(1, last);
-  CHECK((status == StatusCode::NOT_FOUND || last.no_answer_because() == "its worker has ended"));
+  CHECK((status == StatusCode::NOT_FOUND || last.no_answer_because() == "the worker has exited"));
   asked.wait();
 }
 
@@ -354,7 +354,7 @@ TEST_CASE("a worker that ends while poold is asked about it is said to have ende
     REQUIRE(::kill(poold.pid(), SIGCONT) == 0);
     const auto answer = asked.get();
     CAPTURE(session, answer.first, answer.second);
-    CHECK((answer.first == StatusCode::NOT_FOUND || answer.second == "its worker has ended"));
+    CHECK((answer.first == StatusCode::NOT_FOUND || answer.second == "the worker has exited"));
   }
 }
 
@@ -445,7 +445,7 @@ TEST_CASE("two poold do not share an admin socket; a dead one's is taken over") 
   auto first = std::make_unique<PooldProcess>(kDevice, std::vector<std::string>{"--admin-socket", path});
   const Finished second = run_to_end({program_path("poold"), "--device", kDevice, "--listen", "tcp://127.0.0.1:0", "--admin-socket", path});
   CHECK(second.status == 1);
-  CHECK(has(second.output, "another poold has the admin socket '" + path + "'"));
+  CHECK(has(second.output, "another poold uses the admin socket '" + path + "'"));
   CHECK(AdminClient(path).health().pid() == first->pid());
   first->process().signal(SIGKILL);
   first->process().wait();

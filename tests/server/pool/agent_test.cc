@@ -156,7 +156,7 @@ TEST_CASE("a poold that was started again takes no lease of the one before") {
     CHECK(answer(poold, maker.token(lease)).status == hello::Status::ok);
   }
   PooldProcess poold(kDevice, attending(maker, files, {scheduler.address()}));
-  CHECK(has(answer(poold, maker.token(lease)).reason, "started again"));
+  CHECK(has(answer(poold, maker.token(lease)).reason, "was restarted"));
 }
 
 TEST_CASE("sessions have the grace of the order") {
@@ -301,8 +301,8 @@ TEST_CASE("a pool that cannot be is said at the start") {
   CHECK(has(why({"--config", files.folder.write("bad.toml", "[pool]\nname = 'a'\ncolour = 'red'\n")}), "unknown key"));
   CHECK(has(why({"--config", files.folder.write("alone.toml", "[pool]\nname = 'a'\n")}), "[pool] schedulers: missing"));
   CHECK(has(why({"--config", files.folder.write("worse.toml", "[pool]\ncpu_milli = -1\n")}), "cpu_milli"));
-  CHECK(has(why({"--pool-host-memory", "64"}), "--pool-host-memory: '64' is 64 bytes: say 64GiB?"));
-  CHECK(has(why({"--config", files.folder.write("small.toml", "[pool]\nhost_memory = 64\n")}), "host_memory: '64' is 64 bytes: say 64GiB?"));
+  CHECK(has(why({"--pool-host-memory", "64"}), "--pool-host-memory: '64' is 64 bytes: did you mean 64GiB?"));
+  CHECK(has(why({"--config", files.folder.write("small.toml", "[pool]\nhost_memory = 64\n")}), "host_memory: '64' is 64 bytes: did you mean 64GiB?"));
 }
 
 TEST_CASE("the configuration file names the pool, and its keys are read again") {

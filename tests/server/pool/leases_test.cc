@@ -148,13 +148,13 @@ TEST_CASE("what is no lease for this node is refused", "[leases]") {
   booted.set_boot(kBoot);
   CHECK(node.admit(booted) == "physics/02787878");
   booted.set_boot(std::string(lease::kBootBytes, 'a'));
-  CHECK_THAT(node.admit(booted), ContainsSubstring("started again"));
+  CHECK_THAT(node.admit(booted), ContainsSubstring("was restarted"));
   node.session_ends("physics/02787878");
   lease::Lease old = node.maker.lease({gpu(0)});
   node.now += kTenMinutes + lease::kClockSkew + milliseconds(1000);
   CHECK_THAT(node.admit(old), ContainsSubstring("expired"));
   node.leases.use_keys({});
-  CHECK_THAT(node.admit(node.maker.lease({gpu(0)})), ContainsSubstring("serves no leases"));
+  CHECK_THAT(node.admit(node.maker.lease({gpu(0)})), ContainsSubstring("does not accept leases"));
   CHECK(node.tenants.all().size() == 1);
 }
 
