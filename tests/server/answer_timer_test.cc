@@ -5,7 +5,7 @@
 using gpupool::server::AnswerTimer;
 using std::chrono::milliseconds;
 
-TEST_CASE("a time-out whose handler is queued already does not expire once the timer is stopped or started again") {
+TEST_CASE("a queued timeout does not fire after the timer is stopped or restarted") {
   const bool again = GENERATE(true, false);
   asio::io_context context;
   AnswerTimer timer(context);

@@ -63,7 +63,7 @@ TEST_CASE("an audit file has each line when append() returns") {
   CHECK(text.find("\"number\":99}\n") != std::string::npos);
 }
 
-TEST_CASE("an audit file that takes no lines is waited for once, loses none, and goes on") {
+TEST_CASE("a blocked audit file delays one append only and loses no line") {
   const TemporaryFolder folder;
   const std::string path = folder.path() / "fifo";
   REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
@@ -104,7 +104,7 @@ TEST_CASE("an audit file that takes no lines is waited for once, loses none, and
   ::close(reader);
 }
 
-TEST_CASE("lines are numbered without a gap, also over a rotation, and tell which process wrote them") {
+TEST_CASE("lines are numbered without gaps across a rotation and name the process that wrote them") {
   const TemporaryFolder folder;
   const std::string path = folder.path() / "audit";
   for (int process = 0; process < 2; ++process) {
@@ -125,7 +125,7 @@ TEST_CASE("lines are numbered without a gap, also over a rotation, and tell whic
   CHECK(boots(content_of(path + ".2")) != boots(content_of(path + ".3")));
 }
 
-TEST_CASE("a record of which a full disk took a part spoils no other one") {
+TEST_CASE("a record torn by a full disk does not damage other records") {
   const TemporaryFolder folder;
   const std::string path = folder.path() / "audit";
   ::signal(SIGXFSZ, SIG_IGN);

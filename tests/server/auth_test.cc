@@ -64,7 +64,7 @@ std::string tenant_text(const std::string& name, const Token& token, const std::
 
 }  // namespace
 
-TEST_CASE("a tenant's token opens its sessions and nothing else does") {
+TEST_CASE("only a tenant's token opens its sessions") {
   const TemporaryFolder folder;
   const Token a = new_token(), b = new_token(), nobodys = new_token();
   const std::string config = folder.write("poold.toml", tenant_text("a", a) + tenant_text("b", b));
@@ -95,7 +95,7 @@ TEST_CASE("a tenant's token opens its sessions and nothing else does") {
   for (const Token& token : {a, b, nobodys}) CHECK_FALSE(has(poold.log(), token.text));
 }
 
-TEST_CASE("programs of a user of this host need no token over a Unix socket") {
+TEST_CASE("a user of a tenant needs no token over an abstract Unix socket") {
   const TemporaryFolder folder;
   const std::string config = folder.write("poold.toml", "[[tenant]]\nname = 'local'\nusers = [" + std::to_string(::getuid()) + "]\n" +
                                                             "[[tenant]]\nname = 'others'\nusers = [12345678]\n");
@@ -107,7 +107,7 @@ TEST_CASE("programs of a user of this host need no token over a Unix socket") {
 }
 
 // A container's user 1000 is this host's user 1000 for the kernel.
-TEST_CASE("users count on sockets at paths, which containers may share, only if that is asked for") {
+TEST_CASE("users authenticate on sockets at paths only with --users-at-paths") {
   const TemporaryFolder folder;
   const Token token = new_token();
   const std::string config = folder.write("poold.toml", tenant_text("local", token) + "users = [" + std::to_string(::getuid()) + "]\n");
@@ -141,7 +141,7 @@ TEST_CASE("without credentials clients name their tenant") {
   CHECK(has(unnamed.reason, "GPUPOOL_TENANT"));
 }
 
-TEST_CASE("a tenant has no more sessions than its quota, and gets another when one has ended") {
+TEST_CASE("the sessions quota of a tenant limits its sessions until one ends") {
   const TemporaryFolder folder;
   const Token a = new_token(), b = new_token();
   const std::string config = folder.write("poold.toml", tenant_text("a", a, "sessions = 2") + tenant_text("b", b));
@@ -158,7 +158,7 @@ TEST_CASE("a tenant has no more sessions than its quota, and gets another when o
   CHECK(eventually([&] { return answer(poold, hello_with(a.text)).status == hello::Status::ok; }));
 }
 
-TEST_CASE("SIGHUP reads the tenants again, and a file with a mistake changes nothing") {
+TEST_CASE("SIGHUP reloads the tenants and an invalid file changes nothing") {
   const TemporaryFolder folder;
   const Token a = new_token(), b = new_token();
   const std::string config = folder.write("poold.toml", tenant_text("a", a));
@@ -180,7 +180,7 @@ TEST_CASE("SIGHUP reads the tenants again, and a file with a mistake changes not
   CHECK(answer(poold, hello_with(b.text)).status == hello::Status::ok);
 }
 
-TEST_CASE("who tries too often is not answered any more, and nobody else is held up") {
+TEST_CASE("an address with too many failed attempts gets no more replies and other addresses do") {
   const TemporaryFolder folder;
   const Token a = new_token(), wrong = new_token();
   PooldProcess poold(kDevice, {"--config", folder.write("poold.toml", tenant_text("a", a))});
@@ -199,7 +199,7 @@ TEST_CASE("who tries too often is not answered any more, and nobody else is held
   CHECK(occurrences(poold.log(), "client_refused ") <= answered);
 }
 
-TEST_CASE("refused attempts that are not answered are counted, and summed up in the log and the audit file") {
+TEST_CASE("refused attempts without a reply are counted and summarized in the log and the audit file") {
   const TemporaryFolder folder;
   const Token a = new_token(), wrong = new_token();
   const std::string file = folder.path() / "audit.json";
@@ -224,7 +224,7 @@ TEST_CASE("refused attempts that are not answered are counted, and summed up in 
   CHECK(occurrences(read(file), "\n") < kAttempts);
 }
 
-TEST_CASE("a local user who shows wrong tokens again and again does not keep another's refusals from being answered") {
+TEST_CASE("wrong tokens of one local user do not suppress replies to another user") {
   if (::geteuid() != 0) return report_skip("needs root, to be two users");
   const TemporaryFolder folder;
   const Token a = new_token(), wrong = new_token();
@@ -255,7 +255,7 @@ TEST_CASE("a local user who shows wrong tokens again and again does not keep ano
   CHECK(answered());
 }
 
-TEST_CASE("the audit file has each session's start, end and denial, and may be rotated") {
+TEST_CASE("the audit file records starts and ends and denials of sessions and can be rotated") {
   const TemporaryFolder folder;
   const Token a = new_token();
   const std::string file = folder.path() / "audit.json";
@@ -294,7 +294,7 @@ TEST_CASE("the audit file has each session's start, end and denial, and may be r
   CHECK(occurrences(read(file + ".1"), "\n") == 3);
 }
 
-TEST_CASE("a refused attempt writes at most 512 bytes each to the log and the audit file, whatever it says") {
+TEST_CASE("a refused attempt writes at most 512 bytes each to the log and the audit file") {
   constexpr size_t kMostPerAttempt = 512;
   const TemporaryFolder folder;
   const Token a = new_token();
@@ -314,7 +314,7 @@ TEST_CASE("a refused attempt writes at most 512 bytes each to the log and the au
   }
 }
 
-TEST_CASE("long names of a client with a session are cut in the log, the audit file and the list of sessions") {
+TEST_CASE("long names of a client are truncated in the log and the audit file and the list of sessions") {
   const TemporaryFolder folder;
   const std::string file = folder.path() / "audit.json";
   PooldProcess poold(kDevice, {"--audit-file", file});

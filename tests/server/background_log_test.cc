@@ -45,7 +45,7 @@ struct FullPipe {
 
 }  // namespace
 
-TEST_CASE("a log that nobody reads holds up nobody, and says how many lines it lost") {
+TEST_CASE("a log without a reader blocks no writer and reports the number of lost lines") {
   const FullPipe pipe;
   log::start(pipe.ends[1], log::Level::info, log::Format::text, "test");
   log::write_in_background();
@@ -68,7 +68,7 @@ TEST_CASE("a log that nobody reads holds up nobody, and says how many lines it l
   log::start(STDERR_FILENO, log::Level::off, log::Format::text, "test");
 }
 
-TEST_CASE("a log whose descriptor somebody has made non-blocking loses no lines") {
+TEST_CASE("a log on a non-blocking descriptor loses no lines") {
   const FullPipe pipe;
   ::fcntl(pipe.ends[1], F_SETFL, O_NONBLOCK);
   log::start(pipe.ends[1], log::Level::info, log::Format::text, "test");

@@ -78,7 +78,7 @@ void receive_answers(RawClient& client, size_t count) {
 
 }  // namespace
 
-TEST_CASE("sessions are found by their process's number on the same system, and no worker is taken for that") {
+TEST_CASE("a checkpoint client finds sessions by process ID on the same system and uses no worker") {
   PooldProcess poold(kDevice, {"--max-sessions", "2"});
   RawClient one(poold.endpoint()), other(poold.endpoint());
   one.open(program(71));
@@ -103,7 +103,7 @@ TEST_CASE("sessions are found by their process's number on the same system, and 
   }
 }
 
-TEST_CASE("what is no question ends the connection") {
+TEST_CASE("an invalid question closes a checkpoint connection") {
   PooldProcess poold(kDevice);
   const auto ends = [&](const wire::Preamble& preamble, const wire::CheckpointQuestion& question) {
     RawClient client(poold.endpoint());
@@ -124,7 +124,7 @@ TEST_CASE("what is no question ends the connection") {
   CHECK(ask(next.connection(), good).head.result == CUDA_SUCCESS);
 }
 
-TEST_CASE("one tenant has no more than so many such connections") {
+TEST_CASE("the number of checkpoint connections per tenant is limited") {
   PooldProcess poold(kDevice);
   std::vector<std::unique_ptr<RawClient>> clients;
   for (int i = 0; i < 64; ++i) {
@@ -142,7 +142,7 @@ TEST_CASE("one tenant has no more than so many such connections") {
   }));
 }
 
-TEST_CASE("a flood of questions stays in the client's own socket") {
+TEST_CASE("a flood of questions is held back in the client's own socket") {
   PooldProcess poold(kDevice);
   RawClient client(poold.endpoint());
   client.open(asking());
@@ -167,7 +167,7 @@ TEST_CASE("a flood of questions stays in the client's own socket") {
   CHECK(ask(other.connection(), {.pid = 1}).head.result == CUDA_SUCCESS);
 }
 
-TEST_CASE("questions that are sent at once are answered one after another") {
+TEST_CASE("questions sent at once are answered in order") {
   PooldProcess poold(kDevice);
   RawClient client(poold.endpoint());
   client.open(asking());
@@ -176,7 +176,7 @@ TEST_CASE("questions that are sent at once are answered one after another") {
   receive_answers(client, kQuestions);
 }
 
-TEST_CASE("the answers to all connections of a tenant together are no more than 500 a second") {
+TEST_CASE("all connections of a tenant together get at most 500 answers per second") {
   PooldProcess poold(kDevice);
   constexpr size_t kConnections = 10, kQuestions = 60;
   std::vector<std::unique_ptr<RawClient>> clients;

@@ -107,7 +107,7 @@ struct DeviceFolder {
 
 }  // namespace
 
-TEST_CASE("each session has a user of its own, which a later one gets again") {
+TEST_CASE("each session has its own user which a later session reuses") {
   if (::geteuid() != 0) return report_skip("only root's workers become other users");
   PooldProcess poold(kDevice, {"--worker-users", "61100-61102", "--max-sessions", "2", "--idle-workers", "1", "--log-level", "debug"});
   std::set<uid_t> seen;
@@ -161,7 +161,7 @@ TEST_CASE("two poolds do not share users for sessions") {
   CHECK(other.output.find("give each poold its own range of unused users") != std::string::npos);
 }
 
-TEST_CASE("users for workers that make no sense are told at the start") {
+TEST_CASE("poold refuses invalid --worker-users at start") {
   const auto [users, why] = GENERATE(table<std::string, std::string>({{"0", "is root"},
                                                                       {"0-100", "is not a valid range"},
                                                                       {"200-100", "is not a valid range"},
@@ -228,7 +228,7 @@ TEST_CASE("root's poold does not start where all users may read its secrets, whi
   CHECK(poold.await_output(" listening "));
 }
 
-TEST_CASE("poold warns once of each layer of the confinement that does not hold") {
+TEST_CASE("poold logs one warning for each confinement layer that is not effective") {
   const PooldProcess poold(kDevice);
   CHECK(poold.await_log("missing=\"user per session\""));
   CHECK(occurrences(poold.log(), "missing=\"user per session\"") == 1);
@@ -236,7 +236,7 @@ TEST_CASE("poold warns once of each layer of the confinement that does not hold"
   CHECK((poold.log().find("missing=files") != std::string::npos) == (worker::sandbox::landlock_version() < worker::sandbox::kLandlockFiles));
 }
 
-TEST_CASE("--check-host tells which layers hold, and its exit status whether all do") {
+TEST_CASE("--check-host lists the effective layers and exits with 0 only if all are") {
   const auto check_host = [](const std::vector<std::string>& more) {
     std::vector<std::string> words{program_path("poold"), "--check-host"};
     words.insert(words.end(), more.begin(), more.end());

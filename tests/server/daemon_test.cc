@@ -43,7 +43,7 @@ TEST_CASE("poold prints its version and its help") {
   }
 }
 
-TEST_CASE("a wrong option ends poold with status 2 and names it") {
+TEST_CASE("a wrong option ends poold with status 2 and is named") {
   struct Case {
     std::vector<std::string> options;
     const char* named;
@@ -111,7 +111,7 @@ TEST_CASE("a port that is taken and a port file that cannot be written end poold
   CHECK(has(third.output, "/nowhere/port"));
 }
 
-TEST_CASE("the port file holds the port, and goes with poold") {
+TEST_CASE("the port file holds the port and is removed at exit") {
   PooldProcess poold(kDevice);
   std::ifstream file(poold.port_file());
   std::string line;
@@ -179,7 +179,7 @@ TEST_CASE("poold listens on several addresses, and the limit of sessions holds f
   CHECK(second.await_end());
 }
 
-TEST_CASE("beside each port programs of this host find shared memory") {
+TEST_CASE("shared memory is offered beside each TCP port") {
   PooldProcess poold(kDevice);
   const transport::Endpoint beside = transport::shm::shm_endpoint_of_tcp("127.0.0.1", poold.port());
   RawClient client(beside);
@@ -192,7 +192,7 @@ TEST_CASE("beside each port programs of this host find shared memory") {
   CHECK(poold.await_log("client_refused"));
 }
 
-TEST_CASE("how rdma is used reaches the workers, from the command line before the file") {
+TEST_CASE("RDMA settings reach the workers and the command line overrides the file") {
   TemporaryFolder folder;
   const std::string file = folder.write("poold.toml", "[rdma]\nmtu = 1024\ndevice = \"mlx5_7\"\npartition-key = \"0x8001\"\n");
   PooldProcess poold(kDevice, {"--config", file, "--rdma-mtu", "2048", "--rdma-gid-index", "3", "--idle-workers", "1", "--no-sandbox"},
@@ -221,7 +221,7 @@ TEST_CASE("rdma can be switched off") {
   CHECK(has(words.str(), std::string("--rdma\0no\0", 10)));
 }
 
-TEST_CASE("a mistake in the configuration file is named") {
+TEST_CASE("an error in the configuration file is named") {
   struct Case {
     const char* content;
     const char* said;
@@ -247,7 +247,7 @@ TEST_CASE("a mistake in the configuration file is named") {
   CHECK(has(finished.output, wrong.said));
 }
 
-TEST_CASE("SIGTERM and SIGINT end poold and everyone it started") {
+TEST_CASE("SIGTERM and SIGINT end poold and all of its child processes") {
   const auto signal = GENERATE(SIGTERM, SIGINT);
   PooldProcess poold(kDevice);
   RawClient client(poold.endpoint());
@@ -268,7 +268,7 @@ TEST_CASE("SIGTERM and SIGINT end poold and everyone it started") {
   CHECK(has(poold.log(), "stopped status=0"));
 }
 
-TEST_CASE("workers end with a poold that is killed") {
+TEST_CASE("workers exit when poold is killed") {
   PooldProcess poold(kDevice);
   RawClient client(poold.endpoint());
   client.open();
@@ -280,7 +280,7 @@ TEST_CASE("workers end with a poold that is killed") {
   CHECK(client.await_end());
 }
 
-TEST_CASE("a worker that is started by hand explains itself") {
+TEST_CASE("poold-worker started by hand prints an explanation") {
   const Finished finished = run_to_end({program_path("poold-worker")});
   CHECK(finished.status == 64);
   CHECK(has(finished.output, "poold"));

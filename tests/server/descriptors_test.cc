@@ -40,7 +40,7 @@ bool peer_ends(int connected) {
 
 }  // namespace
 
-TEST_CASE("descriptors sent before or with a hello hold up nobody") {
+TEST_CASE("descriptors sent before or with a hello block no other client") {
   const AttackedPoold server;
   const bool with_hello = GENERATE(false, true), many = GENERATE(false, true), leaves = GENERATE(false, true);
   CAPTURE(with_hello, many, leaves);
@@ -56,7 +56,7 @@ TEST_CASE("descriptors sent before or with a hello hold up nobody") {
   CHECK(server.poold->stop() == 0);
 }
 
-TEST_CASE("descriptors that nobody has read when a hello's time is up hold up nobody") {
+TEST_CASE("unread descriptors of a timed-out hello block no other client") {
   const AttackedPoold server({"--hello-timeout", "1"});
   LingeringSocket lingers;
   const int connected = server.connect();
@@ -67,7 +67,7 @@ TEST_CASE("descriptors that nobody has read when a hello's time is up hold up no
   ::close(connected);
 }
 
-TEST_CASE("urgent bytes with descriptors hold up nobody") {
+TEST_CASE("urgent data with descriptors blocks no other client") {
   const AttackedPoold server;
   LingeringSocket lingers;
   const int connected = server.connect();
@@ -92,7 +92,7 @@ TEST_CASE("urgent bytes with descriptors hold up nobody") {
   server.must_answer();
 }
 
-TEST_CASE("descriptors behind the hello of a session, a watcher or a checkpoint hold up nobody") {
+TEST_CASE("descriptors after the hello of a session or watcher or checkpoint client block no other client") {
   const std::string wish = GENERATE("session", "watcher", "checkpoint");
   CAPTURE(wish);
   hello::Hello hello = test_hello();
@@ -109,7 +109,7 @@ TEST_CASE("descriptors behind the hello of a session, a watcher or a checkpoint 
   server.must_answer();
 }
 
-TEST_CASE("descriptors behind the hello of a client that is refused hold up nobody") {
+TEST_CASE("descriptors after a refused hello block no other client") {
   const AttackedPoold server({"--max-sessions", "1"});
   const bool knows = GENERATE(false, true);
   CAPTURE(knows);
@@ -161,7 +161,7 @@ struct Peer {
 }  // namespace
 
 // The worker fills a connection to this test and sends it to poold.
-TEST_CASE("descriptors that a worker sends hold up nobody, and end it") {
+TEST_CASE("a worker that sends descriptors is ended and blocks no other client") {
   const std::string how = GENERATE("deposit", "share", "many");
   CAPTURE(how);
   Peer peer;
@@ -178,7 +178,7 @@ TEST_CASE("descriptors that a worker sends hold up nobody, and end it") {
   server.must_answer();
 }
 
-TEST_CASE("descriptors that a worker sends to the admin socket, which it may not use, hold up nobody") {
+TEST_CASE("descriptors that a worker sends to the admin socket block no other client") {
   Peer peer;
   const TemporaryFolder folder;
   const std::string socket = folder.path() / "admin.sock";
@@ -192,7 +192,7 @@ TEST_CASE("descriptors that a worker sends to the admin socket, which it may not
   server.must_answer();
 }
 
-TEST_CASE("a file of a FUSE file system that does not answer holds up nobody but the worker that sends it") {
+TEST_CASE("a file of an unresponsive FUSE file system blocks only the worker that sends it") {
   std::optional<SlowFile> file;
   try {
     file.emplace();
@@ -211,7 +211,7 @@ TEST_CASE("a file of a FUSE file system that does not answer holds up nobody but
   CHECK(server.poold->stop() == 0);
 }
 
-TEST_CASE("what a worker has sent before its end is read up to a limit") {
+TEST_CASE("messages of an exited worker are read up to a limit") {
   const AttackedPoold server({"--no-sandbox"}, {{"FAKE_DEVICE", "hostile:last-words"}}, false);
   RawClient hostile(server.poold->endpoint());
   const pid_t worker = static_cast<pid_t>(hostile.open().worker_pid);
@@ -225,7 +225,7 @@ TEST_CASE("what a worker has sent before its end is read up to a limit") {
   server.must_answer();
 }
 
-TEST_CASE("a stopped worker holds up nobody") {
+TEST_CASE("a stopped worker blocks no other client") {
   const AttackedPoold server({}, {}, false);
   RawClient client(server.poold->endpoint());
   const pid_t worker = static_cast<pid_t>(client.open().worker_pid);

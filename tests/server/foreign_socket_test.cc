@@ -50,7 +50,7 @@ void run_to_end(asio::io_context& context, const DescriptorCloser& closer) {
 
 }  // namespace
 
-TEST_CASE("bytes are received up to a descriptor, which stays where it is with its bytes") {
+TEST_CASE("bytes are received up to a descriptor which stays queued with its bytes") {
   Sockets sockets;
   const int file = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
   std::byte buffer[16];
@@ -76,7 +76,7 @@ TEST_CASE("bytes are received up to a descriptor, which stays where it is with i
   ::close(file);
 }
 
-TEST_CASE("urgent bytes come in their order, and a descriptor with them is seen") {
+TEST_CASE("urgent data is received in order and a descriptor with it is detected") {
   Sockets sockets;
   refuse_descriptors(sockets.ends[1]);
   REQUIRE(::send(sockets.ends[0], "a", 1, 0) == 1);
@@ -88,7 +88,7 @@ TEST_CASE("urgent bytes come in their order, and a descriptor with them is seen"
   CHECK(all == "abc");
 }
 
-TEST_CASE("a read that is complete, one that ends, one with a descriptor and one that is cancelled are told apart") {
+TEST_CASE("a read reports completion and end of file and descriptors and cancellation as different results") {
   Sockets sockets;
   asio::io_context context;
   std::optional<asio::posix::stream_descriptor> stream(std::in_place, context, ::dup(sockets.ends[1]));
@@ -137,7 +137,7 @@ TEST_CASE("a read that is complete, one that ends, one with a descriptor and one
   ::close(file);
 }
 
-TEST_CASE("a read of nothing is complete although nothing comes") {
+TEST_CASE("a read of zero bytes completes at once") {
   Sockets sockets;
   asio::io_context context;
   asio::posix::stream_descriptor stream(context, ::dup(sockets.ends[1]));
@@ -153,7 +153,7 @@ TEST_CASE("a read of nothing is complete although nothing comes") {
   CHECK(*status == asio::error::operation_aborted);
 }
 
-TEST_CASE("a socket that lingers is closed by a child, and this process does not wait") {
+TEST_CASE("a socket with SO_LINGER is closed by a child process without blocking") {
   asio::io_context context;
   DescriptorCloser closer(context);
   LingeringSocket lingers;
@@ -171,7 +171,7 @@ TEST_CASE("a socket that lingers is closed by a child, and this process does not
   CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(LingeringSocket::kSeconds / 2));
 }
 
-TEST_CASE("a Unix socket with unread descriptors is closed by a child, and its peer sees the end") {
+TEST_CASE("a Unix socket with unread descriptors is closed by a child process and its peer sees end of file") {
   asio::io_context context;
   DescriptorCloser closer(context);
   LingeringSocket lingers;
@@ -186,7 +186,7 @@ TEST_CASE("a Unix socket with unread descriptors is closed by a child, and its p
   CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(LingeringSocket::kSeconds / 2));
 }
 
-TEST_CASE("descriptors of one turn go to one child, and those of this process stay open") {
+TEST_CASE("descriptors of one event loop turn go to one child process and this process's own stay open") {
   asio::io_context context;
   DescriptorCloser closer(context);
   const int kept = ::open("/dev/null", O_RDONLY | O_CLOEXEC);

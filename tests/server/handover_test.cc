@@ -51,7 +51,7 @@ TEST_CASE("a session message carries header, hello and descriptor") {
   ::close(pipe_ends[1]);
 }
 
-TEST_CASE("messages keep their borders and may be empty") {
+TEST_CASE("messages keep their boundaries and may be empty") {
   Sockets sockets;
   REQUIRE(send_control(sockets.ends[0], {.kind = ControlKind::ready}, "", -1));
   REQUIRE(send_control(sockets.ends[0], {.kind = ControlKind::failed}, "why", -1));
@@ -127,7 +127,7 @@ TEST_CASE("more than one descriptor is malformed, and none of them stays open") 
   ::close(pipe_ends[0]);
 }
 
-TEST_CASE("poold takes no message with a descriptor, and leaves it where it is") {
+TEST_CASE("poold refuses a message with a descriptor and leaves it queued") {
   Sockets sockets;
   int pipe_ends[2];
   REQUIRE(::pipe(pipe_ends) == 0);

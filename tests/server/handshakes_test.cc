@@ -42,7 +42,7 @@ struct Run {
 
 }  // namespace
 
-TEST_CASE("a step runs on another thread, and what follows it on the caller's") {
+TEST_CASE("a step runs on another thread and its completion on the caller's") {
   Run run;
   std::thread::id worked;
   run.handshakes.post(run.step(0, "a", [&] { worked = std::this_thread::get_id(); }));
@@ -51,7 +51,7 @@ TEST_CASE("a step runs on another thread, and what follows it on the caller's") 
   CHECK(worked != std::this_thread::get_id());
 }
 
-TEST_CASE("the peer that waits with fewest goes first") {
+TEST_CASE("the peer with fewest queued steps goes first") {
   Run run;
   Gate gate;
   run.handshakes.post(run.step(0, "a", [&] { gate.pass(); }));
@@ -66,7 +66,7 @@ TEST_CASE("the peer that waits with fewest goes first") {
   CHECK(std::set<std::string>(run.done.begin(), run.done.end()).size() == 7);
 }
 
-TEST_CASE("of one peer's steps neither the oldest nor the newest always waits") {
+TEST_CASE("neither the oldest nor the newest step of one peer starves") {
   std::set<std::string> first;
   for (int round = 0; first.size() < 3; ++round) {
     REQUIRE(round < 1000);
@@ -80,7 +80,7 @@ TEST_CASE("of one peer's steps neither the oldest nor the newest always waits") 
   }
 }
 
-TEST_CASE("a step that waits can be withdrawn, one that is under way is finished") {
+TEST_CASE("a queued step can be cancelled and a running step finishes") {
   Run run;
   Gate gate;
   std::atomic<bool> begun{false};
@@ -100,7 +100,7 @@ TEST_CASE("a step that waits can be withdrawn, one that is under way is finished
   CHECK(run.done == std::vector<std::string>{"a0", "a2"});
 }
 
-TEST_CASE("the end waits for a step that is under way, and lets go of the others") {
+TEST_CASE("the destructor waits for the running step and drops queued ones") {
   bool worked = false;
   const auto kept = std::make_shared<int>(0);
   {

@@ -63,7 +63,7 @@ TEST_CASE("a good hello is answered with the devices and the session's addresses
   CHECK(second.worker_pid != reply.worker_pid);
 }
 
-TEST_CASE("a range of addresses that programs cannot have is given back, and another place is asked for") {
+TEST_CASE("an address range that the client cannot reserve is released and another one is requested") {
   PooldProcess poold(kDevice, {}, {{"FAKE_DEVICE", "high"}});
   RawClient client(poold.endpoint());
   const hello::HelloReply reply = client.open();
@@ -167,7 +167,7 @@ TEST_CASE("a client that hangs up after any byte of its hello leaves nothing beh
   CHECK(eventually([&] { return poold.descriptors() == descriptors && poold.workers().size() == 2; }));
 }
 
-TEST_CASE("a client that does not introduce itself in time is dropped, and others are served meanwhile") {
+TEST_CASE("a client whose handshake times out is dropped and others are served meanwhile") {
   PooldProcess poold(kDevice, {"--hello-timeout", "3"});
   const auto start = std::chrono::steady_clock::now();
   RawClient silent(poold.endpoint());
@@ -181,7 +181,7 @@ TEST_CASE("a client that does not introduce itself in time is dropped, and other
   CHECK(poold.await_log("handshake timed out", 2));
 }
 
-TEST_CASE("hundreds of silent connections are bounded and keep no one out") {
+TEST_CASE("hundreds of silent connections are bounded and keep no other client out") {
   PooldProcess poold(kDevice, {"--hello-timeout", "60"});
   std::vector<std::unique_ptr<RawClient>> silent;
   for (int count = 0; count < 700; ++count) silent.push_back(std::make_unique<RawClient>(poold.endpoint()));
@@ -193,7 +193,7 @@ TEST_CASE("hundreds of silent connections are bounded and keep no one out") {
   last.ping();
 }
 
-TEST_CASE("an address that opens connections without end keeps no other address out") {
+TEST_CASE("an address that opens connections in a loop keeps no other address out") {
   PooldProcess poold(kDevice, {"--hello-timeout", "60"});
   std::atomic<size_t> opened{0};
   const std::jthread flood([&](const std::stop_token& stop) {
@@ -218,7 +218,7 @@ TEST_CASE("an address that opens connections without end keeps no other address 
   }
 }
 
-TEST_CASE("an address that opens connections faster than it may is not listened to, and others are") {
+TEST_CASE("connections above the rate limit of an address are closed and other addresses are served") {
   PooldProcess poold(kDevice, {"--connections-per-second", "1"});
   std::vector<int> sockets;
   while (occurrences(poold.log(), "too many new connections from 127.0.0.2") == 0) {
@@ -230,7 +230,7 @@ TEST_CASE("an address that opens connections faster than it may is not listened 
   for (const int socket : sockets) ::close(socket);
 }
 
-TEST_CASE("a flood of garbage costs poold nothing that lasts") {
+TEST_CASE("a flood of garbage leaks no resources of poold") {
   PooldProcess poold(kDevice, kTellsOfWorkers);
   served(poold);
   REQUIRE(poold.await_rest(1));
@@ -254,7 +254,7 @@ TEST_CASE("a flood of garbage costs poold nothing that lasts") {
   CHECK(occurrences(poold.log(), "client_refused ") < 200);  // the log is bounded too
 }
 
-TEST_CASE("no session beyond the limit, and its place is free again after the end") {
+TEST_CASE("sessions are limited and an ended session frees its slot") {
   PooldProcess poold(kDevice, {"--max-sessions", "2"});
   RawClient first(poold.endpoint());
   first.open();
@@ -272,7 +272,7 @@ TEST_CASE("no session beyond the limit, and its place is free again after the en
   first.ping();
 }
 
-TEST_CASE("what a client says of itself cannot forge log lines") {
+TEST_CASE("a client's names cannot forge log lines") {
   PooldProcess poold(kDevice);
   hello::Hello hello = test_hello();
   hello.program = "evil\n2026-01-01 info poold listening address=\"x\"";

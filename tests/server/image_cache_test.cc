@@ -45,7 +45,7 @@ TEST_CASE("an image is found by its name and size, as the file that was deposite
   CHECK(cache.find(name(2), 5000, 2) == -1);
 }
 
-TEST_CASE("what was not asked for the longest makes room, and the bound holds") {
+TEST_CASE("the least recently used image is evicted and the size limit holds") {
   ImageCache cache(100 * kKiB);
   for (uint8_t i = 0; i < 3; ++i) REQUIRE(cache.add(name(i), 24 * kKiB, file_of(24 * kKiB), 1));
   CHECK(cache.count() == 3);
@@ -69,7 +69,7 @@ TEST_CASE("the number of images is bounded too") {
   CHECK(cache.find(name(0), 10, 1) == -1);
 }
 
-TEST_CASE("a second image of the same name does not replace the first one; of another size it stands beside it") {
+TEST_CASE("a second image of the same name does not replace the first and is kept beside it if its size differs") {
   ImageCache cache(1024 * kKiB);
   const int first = file_of(10);
   REQUIRE(cache.add(name(1), 10, first, 1));
@@ -81,7 +81,7 @@ TEST_CASE("a second image of the same name does not replace the first one; of an
   CHECK(cache.find(name(1), 10, 3) == first);
 }
 
-TEST_CASE("an image is wanted where it would be kept and is not there yet") {
+TEST_CASE("an image is requested if it fits the cache and is not cached") {
   ImageCache cache(100 * kKiB);
   CHECK(cache.wants(name(1), 10));
   CHECK(cache.wants(name(1), cache.largest_image()));
@@ -93,7 +93,7 @@ TEST_CASE("an image is wanted where it would be kept and is not there yet") {
   CHECK_FALSE(ImageCache(0).wants(name(1), 10));
 }
 
-TEST_CASE("a damaged image goes") {
+TEST_CASE("a damaged image is removed") {
   ImageCache cache(1024 * kKiB);
   REQUIRE(cache.add(name(1), 10, file_of(10), 1));
   cache.drop_damaged(name(1), 11, 2);
@@ -103,7 +103,7 @@ TEST_CASE("a damaged image goes") {
   CHECK(cache.bytes() == 0);
 }
 
-TEST_CASE("what is no sealed memory file of the size is refused and closed") {
+TEST_CASE("a file that is not a sealed memory file of the offered size is refused and closed") {
   ImageCache cache(1024 * kKiB);
   const auto refused = [&](uint64_t size, int descriptor) {
     REQUIRE(descriptor >= 0);
@@ -127,7 +127,7 @@ TEST_CASE("what is no sealed memory file of the size is refused and closed") {
   refused(10, half);
 }
 
-TEST_CASE("a sealed file cannot be changed by anyone who has it") {
+TEST_CASE("a sealed file cannot be changed through any descriptor") {
   const int file = file_of(10);
   CHECK(::pwrite(file, "x", 1, 0) < 0);
   CHECK(::ftruncate(file, 5) < 0);
@@ -135,7 +135,7 @@ TEST_CASE("a sealed file cannot be changed by anyone who has it") {
   ::close(file);
 }
 
-TEST_CASE("a cache of no size keeps nothing") {
+TEST_CASE("a cache of size zero keeps nothing") {
   ImageCache cache(0);
   CHECK(cache.largest_image() == 0);
   CHECK_FALSE(cache.add(name(1), 10, file_of(10), 1));

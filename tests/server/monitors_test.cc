@@ -108,7 +108,7 @@ TEST_CASE("a watcher that floods is answered at poold's pace") {
   CHECK(std::chrono::steady_clock::now() - start >= 100ms);  // the first answer may come at once
 }
 
-TEST_CASE("what is no question ends the connection") {
+TEST_CASE("an invalid question closes the connection of a watcher") {
   for (const wire::Preamble wrong : {wire::Preamble{.magic = 1}, wire::Preamble{.length = 1}, wire::Preamble{.length = 0xffffffff}}) {
     Watched watched(kLimits);
     const int end = watched.admit("a");
@@ -118,7 +118,7 @@ TEST_CASE("what is no question ends the connection") {
   }
 }
 
-TEST_CASE("a watcher that leaves is forgotten, also in the middle of a question") {
+TEST_CASE("a watcher that disconnects is removed even in the middle of a question") {
   Watched watched(kLimits);
   const int end = watched.admit("a");
   const char part[3] = {};
@@ -129,7 +129,7 @@ TEST_CASE("a watcher that leaves is forgotten, also in the middle of a question"
   CHECK(watched.run_until([&] { return watched.monitors().count() == 0; }));
 }
 
-TEST_CASE("who is silent for long is let go, and who does not read, too") {
+TEST_CASE("idle watchers and watchers that do not read are disconnected") {
   Watched watched({.between_answers = 0ms, .silence = 50ms, .patience = 50ms});
   const int silent = watched.admit("a");
   CHECK(watched.run_until([&] { return watched.has_ended(silent); }));
@@ -140,7 +140,7 @@ TEST_CASE("who is silent for long is let go, and who does not read, too") {
   CHECK(watched.looks() == 1);
 }
 
-TEST_CASE("a tenant's own connections give way, then those of the tenant that has most") {
+TEST_CASE("a tenant at its limit loses its longest idle watcher and otherwise the tenant with most watchers loses one") {
   Watched watched(kLimits);
   const int first = watched.admit("a"), second = watched.admit("a"), third = watched.admit("a");
   watched.ask(first);  // so the second has been silent for longest
@@ -158,7 +158,7 @@ TEST_CASE("a tenant's own connections give way, then those of the tenant that ha
   CHECK_FALSE(watched.has_ended(other));
 }
 
-TEST_CASE("who may see nothing any more is told no more") {
+TEST_CASE("a watcher whose tenant is gone gets no more answers") {
   Watched watched(kLimits);
   const int end = watched.admit("a");
   watched.hide();

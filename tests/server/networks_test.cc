@@ -20,7 +20,7 @@ TEST_CASE("networks hold the addresses in them and no others") {
   CHECK_FALSE(Networks::parse(networks)->none());
 }
 
-TEST_CASE("any network, and none") {
+TEST_CASE("'any' contains all networks and 'none' contains no network") {
   CHECK(contains("any", "192.0.2.1"));
   CHECK(contains("any", "fd00::1"));
   CHECK_FALSE(contains("none", "192.0.2.1"));
@@ -40,7 +40,7 @@ TEST_CASE("loopback and link-local addresses are only in networks that name them
   CHECK_FALSE(contains("127.0.0.1", "127.0.0.2"));
 }
 
-TEST_CASE("what is no network is told") {
+TEST_CASE("text that is not a network is refused") {
   for (const char* list : {"", ",", "10.0.0.0/33", "10.0.0.0/16,", "host", "10.0.0/8", "any,none"}) {
     CAPTURE(list);
     CHECK_FALSE(Networks::parse(list).ok());

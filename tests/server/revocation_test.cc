@@ -85,7 +85,7 @@ class Configured {
 
 }  // namespace
 
-TEST_CASE("a tenant's token is replaced while its sessions run, and none is lost") {
+TEST_CASE("replacing a tenant's token ends none of its running sessions") {
   const Token old = new_token(), fresh = new_token();
   Configured poold(tenant_text("a", {old}));
   RawClient first(poold->endpoint());
@@ -110,7 +110,7 @@ TEST_CASE("a tenant's token is replaced while its sessions run, and none is lost
   second.ping();
 }
 
-TEST_CASE("a tenant that is removed loses its sessions, and others lose none") {
+TEST_CASE("removing a tenant ends its sessions and no others") {
   const Token a = new_token(), b = new_token();
   Configured poold(tenant_text("a", {a}) + tenant_text("b", {b}));
   RawClient removed(poold->endpoint()), stays(poold->endpoint());
@@ -127,7 +127,7 @@ TEST_CASE("a tenant that is removed loses its sessions, and others lose none") {
   CHECK(has(read(poold.audit_file()), "\"credential\":\"token " + a.hash.substr(7, 8) + "\""));
 }
 
-TEST_CASE("a tenant with retired tokens alone begins nothing, and is not open to everybody") {
+TEST_CASE("a tenant with only retired tokens starts no sessions and does not admit anonymous clients") {
   const Token a = new_token();
   Configured poold(tenant_text("a", {a}));
   RawClient runs(poold->endpoint());
@@ -138,7 +138,7 @@ TEST_CASE("a tenant with retired tokens alone begins nothing, and is not open to
   runs.ping();
 }
 
-TEST_CASE("sessions that were begun without a credential end when tenants get some") {
+TEST_CASE("anonymous sessions end when tenants get credentials") {
   Configured poold("[[tenant]]\nname = 'a'\n");
   RawClient runs(poold->endpoint());
   runs.open();
@@ -148,7 +148,7 @@ TEST_CASE("sessions that were begun without a credential end when tenants get so
   CHECK(has(*why, "now requires authentication"));
 }
 
-TEST_CASE("those who watch, and those who ask for checkpoints, lose their connections with their credential") {
+TEST_CASE("watchers and checkpoint clients are disconnected when their credential is removed") {
   const Token old = new_token(), fresh = new_token();
   Configured poold(tenant_text("a", {old, fresh}));
   for (const bool monitor : {true, false}) {
@@ -176,7 +176,7 @@ TEST_CASE("those who watch, and those who ask for checkpoints, lose their connec
   }
 }
 
-TEST_CASE("a client certificate's name that is removed ends the sessions of that certificate") {
+TEST_CASE("removing a certificate name ends the sessions of that certificate") {
   const Authority servers("servers"), clients("clients");
   const auto files = servers.sign("server", "IP:127.0.0.1");
   const std::string both = "[[tenant]]\nname = 'a'\ncertificates = ['one', 'two']\n";

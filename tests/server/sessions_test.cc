@@ -46,7 +46,7 @@ TEST_CASE("a thousand sessions one after another leave no process and no descrip
   CHECK(poold.stop() == 0);
 }
 
-TEST_CASE("32 sessions at once are served side by side and leave nothing") {
+TEST_CASE("32 concurrent sessions are served and leave no process and no descriptor") {
   PooldProcess poold(kDevice, kTellsOfWorkers);
   RawClient(poold.endpoint()).open();
   REQUIRE(poold.await_rest(1));
@@ -74,7 +74,7 @@ TEST_CASE("32 sessions at once are served side by side and leave nothing") {
   settle(poold, 2, descriptors);
 }
 
-TEST_CASE("the log tells who came, when they left and why") {
+TEST_CASE("the log says which client a session had and when and why it ended") {
   PooldProcess poold(kDevice);
   hello::Hello hello = test_hello();
   hello.program = "train.py";

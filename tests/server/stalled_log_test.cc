@@ -28,7 +28,7 @@ std::string drain(int pipe) {
 
 }  // namespace
 
-TEST_CASE("a log that nobody reads holds up nobody") {
+TEST_CASE("a log without a reader blocks no client") {
   const TemporaryFolder folder;
   int ends[2];
   REQUIRE(::pipe2(ends, O_CLOEXEC | O_NONBLOCK) == 0);
@@ -50,7 +50,7 @@ TEST_CASE("a log that nobody reads holds up nobody") {
   for (const int end : ends) ::close(end);
 }
 
-TEST_CASE("while the audit file takes no records no session begins, and everything else goes on") {
+TEST_CASE("a blocked audit file stops new sessions and nothing else") {
   const TemporaryFolder folder;
   const std::string path = folder.path() / "audit";
   REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
@@ -87,7 +87,7 @@ TEST_CASE("while the audit file takes no records no session begins, and everythi
   ::close(reader);
 }
 
-TEST_CASE("a client that waits for a worker begins no session once the audit file takes no records") {
+TEST_CASE("a client waiting for a worker gets no session once the audit file is blocked") {
   const TemporaryFolder folder;
   const std::string path = folder.path() / "audit.json", gate_path = folder.write("gate", "");
   REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
@@ -114,7 +114,7 @@ TEST_CASE("a client that waits for a worker begins no session once the audit fil
   ::close(reader);
 }
 
-TEST_CASE("a worker neither forges lines of the log nor cuts it") {
+TEST_CASE("a worker can neither forge lines of the log nor truncate it") {
   const AttackedPoold server({"--no-sandbox", "--log-level", "debug"}, {{"FAKE_DEVICE", "hostile:log"}}, false);
   const auto forged = [](const pid_t worker, const std::string& session, int number) {
     return " info worker[" + std::to_string(worker) + "] worker_output " + session + "line=\"2026-01-01T00:00:00.000Z info poold[1] session_started session=" +
@@ -146,7 +146,7 @@ struct Kill {
 
 }  // namespace
 
-TEST_CASE("a worker that does not come to the end of a write to its log holds up nobody") {
+TEST_CASE("a worker that does not finish a write to its log blocks no client") {
   const AttackedPoold server({"--no-sandbox", "--worker-user", "root"}, {{"FAKE_DEVICE", "hostile:log-slow"}}, false);
   RawClient hostile(server.poold->endpoint());
   const Kill worker{static_cast<pid_t>(hostile.open().worker_pid)};
@@ -156,7 +156,7 @@ TEST_CASE("a worker that does not come to the end of a write to its log holds up
   server.must_answer();
 }
 
-TEST_CASE("descriptors that a worker sends as lines of its log hold up nobody, and end it") {
+TEST_CASE("a worker that sends descriptors on its log is ended and blocks no client") {
   const AttackedPoold server({"--no-sandbox"}, {{"FAKE_DEVICE", "hostile:log-descriptors"}});
   RawClient hostile(server.poold->endpoint());
   const pid_t worker = static_cast<pid_t>(hostile.open().worker_pid);

@@ -29,14 +29,14 @@ ino_t inode(int file) {
 
 }  // namespace
 
-TEST_CASE("each tenant has a file of its own, always the same") {
+TEST_CASE("each tenant always gets its own file") {
   TenantCode code(512 * kMiB);
   const ino_t first = inode(code.file_of("a"));
   CHECK(inode(code.file_of("b")) != first);
   CHECK(inode(code.file_of("a")) == first);
 }
 
-TEST_CASE("the leases of a tenant share a file, which no tenant of that name has") {
+TEST_CASE("the leases of a pool tenant share a file that no local tenant of that name gets") {
   TenantCode code(512 * kMiB);
   const ino_t first = inode(code.file_of("a/0123"));
   CHECK(inode(code.file_of("a/4567")) == first);
@@ -44,7 +44,7 @@ TEST_CASE("the leases of a tenant share a file, which no tenant of that name has
   CHECK(inode(code.file_of("b/0123")) != first);
 }
 
-TEST_CASE("a tenant's file can be neither enlarged nor cut") {
+TEST_CASE("a tenant's file can be neither enlarged nor truncated") {
   TenantCode code(512 * kMiB);
   const int file = code.file_of("a");
   CHECK(::ftruncate(file, 65 * kMiB) != 0);
@@ -55,7 +55,7 @@ TEST_CASE("a tenant's file can be neither enlarged nor cut") {
   CHECK(::fcntl(file, F_ADD_SEALS, F_SEAL_WRITE) != 0);  // one session cannot take it from the others
 }
 
-TEST_CASE("files are as many as the capacity allows; the tenant that was away longest loses its own") {
+TEST_CASE("the capacity limits the number of files and the least recently used one is removed") {
   TenantCode code(128 * kMiB);
   char byte = 'x';
   for (const char* const tenant : {"a", "b"}) REQUIRE(::pwrite(code.file_of(tenant), &byte, 1, 0) == 1);
@@ -68,7 +68,7 @@ TEST_CASE("files are as many as the capacity allows; the tenant that was away lo
   CHECK(TenantCode(kMiB).file_of("a") >= 0);
 }
 
-TEST_CASE("tenants have folders of their own in a folder that lists nobody's, and they go with it") {
+TEST_CASE("tenants have their own folders in an unreadable parent folder that is removed with them") {
   auto folders = CacheFolders::open("nobody");
   REQUIRE(folders.ok());
   const std::string root = (*folders)->root();
@@ -94,7 +94,7 @@ TEST_CASE("tenants have folders of their own in a folder that lists nobody's, an
   CHECK(TenantCode(kMiB).folders().empty());
 }
 
-TEST_CASE("a host without threads for it keeps folders, and poold goes on") {
+TEST_CASE("poold goes on and keeps the folders if no thread can be started to remove them") {
   CHECK(gpupool::testing::in_child([](gpupool::testing::Checks& check) {
           constexpr uid_t kUser = 61002;  // root has no limit
           check(::geteuid() != 0 || ::setresuid(kUser, kUser, kUser) == 0);
@@ -115,7 +115,7 @@ TEST_CASE("a host without threads for it keeps folders, and poold goes on") {
         }) == 0);
 }
 
-TEST_CASE("a tenant's sessions, which have users of their own, share what ended ones left, and it goes whoever made it") {
+TEST_CASE("sessions of a tenant with different users share the folder and poold removes files of all of them") {
   if (::geteuid() != 0) return gpupool::testing::report_skip("only root's workers become other users");
   constexpr uid_t kEnded = 61000, kRunning = 61001;
   auto folders = CacheFolders::open("61000-61001");
@@ -170,7 +170,7 @@ TEST_CASE("a tenant's sessions, which have users of their own, share what ended 
   ::close(folder);
 }
 
-TEST_CASE("workers that stay root share no cache of the driver's") {
+TEST_CASE("workers that run as root get no driver cache") {
   if (::geteuid() != 0) return gpupool::testing::report_skip("only root's workers can be root");
   CHECK_FALSE(CacheFolders::open("").ok());
 }

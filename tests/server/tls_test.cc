@@ -106,7 +106,7 @@ TEST_CASE("a client refuses a server that it cannot be sure of, and says what to
   }
 }
 
-TEST_CASE("tcp:// and tls:// on the other's port get a reason") {
+TEST_CASE("a client with the wrong scheme of tcp:// and tls:// is told the right one") {
   const Authority authority("authority");
   PooldProcess encrypted(kDevice, options_for(authority.sign("server", kNames)));
   CHECK(has(failure(at(encrypted, "tcp"), {}), "use tls:// instead of tcp://"));
@@ -136,7 +136,7 @@ TEST_CASE("a client's certificate says which tenant it is") {
   CHECK(has(why, "rejected this client's certificate"));
 }
 
-TEST_CASE("refusals come through TLS too") {
+TEST_CASE("refusals are sent over TLS") {
   const Authority authority("authority");
   PooldProcess poold(kDevice, options_for(authority.sign("server", kNames), {"--max-sessions", "1"}));
   transport::Options options;
@@ -174,7 +174,7 @@ TEST_CASE("a renewed certificate is used after SIGHUP, a broken one is not") {
   CHECK(has(failure(at(poold), trusting(authority)), "GPUPOOL_TLS_CA"));
 }
 
-TEST_CASE("a renewed certificate is used without a signal, once both of its files are written, and no session is lost") {
+TEST_CASE("a renewed certificate is used without a signal once both of its files are written and no session is lost") {
   const Authority authority("authority"), renewed("renewed");
   const TemporaryFolder folder;
   const Authority::Files files{folder.path() / "server.pem", folder.path() / "server.key"};
@@ -268,7 +268,7 @@ TEST_CASE("a client does not use a key that others can read") {
   CHECK(has(failure(at(poold), tls), "refusing to use '" + files.key + "': other users can read it"));
 }
 
-TEST_CASE("beyond loopback poold takes tls:// with credentials only") {
+TEST_CASE("poold listens beyond loopback only on tls:// with credentials") {
   const Authority authority("authority");
   const auto files = authority.sign("server", kNames);
   const TemporaryFolder folder;
@@ -292,7 +292,7 @@ TEST_CASE("beyond loopback poold takes tls:// with credentials only") {
   CHECK(has(failure(at(poold), trusting(authority)), "GPUPOOL_TLS_CERT"));
 }
 
-TEST_CASE("handshakes take their time on another thread than the one that hands out turns on the GPU") {
+TEST_CASE("TLS handshakes do not block the thread that schedules GPU turns") {
   const Authority authority("authority");
   PooldProcess poold(kDevice, options_for(authority.sign_costly("server", kNames)));
   transport::Options options;

@@ -46,7 +46,7 @@ std::string token_line(std::string& token) {
 
 }  // namespace
 
-TEST_CASE("a watcher is told of the GPUs and takes no worker") {
+TEST_CASE("a watcher gets the GPUs and uses no worker") {
   PooldProcess poold(kDevice, {"--max-sessions", "1"});
   RawClient session(poold.endpoint());
   session.open();
@@ -88,7 +88,7 @@ TEST_CASE("a watcher sees its own tenant's quota and needs the tenant's token") 
   }
 }
 
-TEST_CASE("a watcher over TLS stays with poold") {
+TEST_CASE("a watcher over TLS is served by poold itself") {
   const Authority authority("authority");
   const auto files = authority.sign("server", "IP:127.0.0.1,DNS:localhost");
   PooldProcess poold(kDevice, {"--listen", "tls://127.0.0.1:0", "--tls-certificate", files.certificate, "--tls-key", files.key});

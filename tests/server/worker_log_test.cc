@@ -64,7 +64,7 @@ bool has(const std::string& text, const std::string& part) { return text.find(pa
 
 }  // namespace
 
-TEST_CASE("a worker's own line has poold's word for who wrote it") {
+TEST_CASE("poold adds the worker and session to each line of a worker") {
   Relay relay;
   relay.write("warning rdma_setting_ignored reason=\"a \\\"b\\\"\\n\\u0001\" count=-3 share=0.50 session=9 pid=1\n");
   CHECK(has(relay.text(), " warning worker[77] rdma_setting_ignored reason=\"a \\\"b\\\"\\n\\u0001\" count=-3 share=0.50\n"));
@@ -73,7 +73,7 @@ TEST_CASE("a worker's own line has poold's word for who wrote it") {
   CHECK(has(relay.text(), " info worker[77] session_running session=5 client=x\n"));
 }
 
-TEST_CASE("a worker's own line is JSON where the log is, without fields that poold fills in") {
+TEST_CASE("lines of a worker become JSON if the log is JSON without fields that poold fills in") {
   Relay relay(log::Format::json);
   relay.output->set_session(5);
   relay.write("info event_name text=x number=7 octal=007 pid=1 component=poold event=other time=0 level=error session=1\n");
@@ -120,7 +120,7 @@ TEST_CASE("a worker cannot forge a line") {
   CHECK(lines == std::size(forged));
 }
 
-TEST_CASE("a worker's line is bounded, and what it writes last is there without an end") {
+TEST_CASE("the length of a worker's line is limited and an unterminated last line is logged") {
   Relay relay;
   relay.write(std::string(100'000, 'x') + "\nrest");
   relay.output->finish();
@@ -129,7 +129,7 @@ TEST_CASE("a worker's line is bounded, and what it writes last is there without 
   CHECK(has(text, "line=rest\n"));
 }
 
-TEST_CASE("a worker that writes without end is bounded, and its lost lines are counted") {
+TEST_CASE("the rate of a worker's lines is limited and lost lines are counted") {
   Relay relay;
   for (int i = 0; i < 10'000; ++i) relay.write("info flood\n");
   relay.output->finish();
@@ -153,7 +153,7 @@ TEST_CASE("descriptors with a worker's lines are not received, and reported once
   CHECK_FALSE(has(relay.text(), " third\n"));
 }
 
-TEST_CASE("what a worker logs is what poold takes apart") {
+TEST_CASE("poold parses the lines that a worker's log writes") {
   const int file = ::memfd_create("log", MFD_CLOEXEC);
   log::start_to_poold(file, log::Level::debug);
   log::error("event", {{"text", "a \"b\"\n\x01\xff\\"}, {"empty", ""}, {"plain", "x"}, {"digits", "7"}, {"number", -7}, {"part", log::Number{"0.5"}}});

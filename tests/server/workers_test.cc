@@ -23,7 +23,7 @@ const std::string kDevice = FAKE_DEVICE_LIBRARY;
 
 }  // namespace
 
-TEST_CASE("a worker that crashes takes its own client along and no one else") {
+TEST_CASE("a crash of a worker ends only its own session") {
   // The sanitizers' own handlers would turn the signal into an exit status.
   PooldProcess poold(kDevice, {}, {{"ASAN_OPTIONS", "handle_segv=0"}, {"TSAN_OPTIONS", "handle_segv=0"}});
   RawClient victim(poold.endpoint());
@@ -62,7 +62,7 @@ TEST_CASE("an idle worker that dies is replaced") {
   client.ping();
 }
 
-TEST_CASE("a client that comes when the idle worker has just died is served") {
+TEST_CASE("a client is served although the idle worker has just died") {
   PooldProcess poold(kDevice, {"--idle-workers", "1"});
   for (int i = 0; i < 5; ++i) {
     REQUIRE(eventually([&] { return poold.workers().size() == 1; }));
@@ -78,7 +78,7 @@ TEST_CASE("a client that comes when the idle worker has just died is served") {
   }
 }
 
-TEST_CASE("while no worker can start, clients learn why, poold does not storm, and then recovers") {
+TEST_CASE("poold refuses clients with the reason and backs off while no worker can start and then recovers") {
   TemporaryFolder folder;
   const std::string flag = folder.path() / "broken";
   // Confined workers would not see the file.
@@ -138,7 +138,7 @@ TEST_CASE("a worker inherits no descriptors but its own") {
   }
 }
 
-TEST_CASE("a worker that breaks the control protocol is ended, and no one else") {
+TEST_CASE("only the worker that violates the control protocol is ended") {
   const std::string how = GENERATE("garbage", "kind", "ready", "damaged", "deposit", "dump", "peers");
   CAPTURE(how);
   PooldProcess poold(kDevice, {"--peers", "127.0.0.0/8"}, {{"FAKE_DEVICE", "hostile:" + how}});
@@ -191,7 +191,7 @@ std::string cache_root(const PooldProcess& poold) {
 
 }  // namespace
 
-TEST_CASE("the driver's cache is one folder for each tenant, and no other tenant's worker reaches it") {
+TEST_CASE("the driver cache has one folder per tenant which other tenants' workers cannot access") {
   const TemporaryFolder folder;
   PooldProcess poold(kDevice, {"--config", folder.write("poold.toml", "[[tenant]]\nname = 'a'\n[[tenant]]\nname = 'b'\n")},
                      {{"FAKE_DEVICE", "cache"}, {"CUDA_CACHE_PATH", folder.path()}});
@@ -201,12 +201,12 @@ TEST_CASE("the driver's cache is one folder for each tenant, and no other tenant
   CHECK(poold.stop() == 0);
 }
 
-TEST_CASE("without a code cache the driver is given no folder") {
+TEST_CASE("the driver gets no cache folder without a code cache") {
   PooldProcess poold(kDevice, {"--code-cache-mib", "0"}, {{"FAKE_DEVICE", "cache"}});
   CHECK(CacheUser(poold, "").line == "fake_cache bytes=none before=-1 made=0 wrote=0 others=0");
 }
 
-TEST_CASE("the driver's cache goes with poold, and with the next one where poold was killed") {
+TEST_CASE("the driver cache is removed at poold's exit or by the next poold after a crash") {
   std::string root;
   {
     PooldProcess poold(kDevice, {}, {{"FAKE_DEVICE", "cache"}});
@@ -229,7 +229,7 @@ TEST_CASE("the driver's cache goes with poold, and with the next one where poold
   CHECK(std::filesystem::exists(cache_root(next)));
 }
 
-TEST_CASE("workers that wait for clients are confined") {
+TEST_CASE("idle workers are confined") {
   PooldProcess poold(kDevice, kTellsOfWorkers);
   REQUIRE(poold.await_log("worker_ready", kIdleWorkers));
   for (const pid_t worker : poold.workers()) {
@@ -248,7 +248,7 @@ TEST_CASE("workers that wait for clients are confined") {
   }
 }
 
-TEST_CASE("a user for workers that does not exist is told at the start") {
+TEST_CASE("poold refuses an unknown user for workers at start") {
   if (::geteuid() != 0) return report_skip("only root's workers become another user");
   const Finished poold = run_to_end({program_path("poold"), "--device", kDevice, "--listen", "tcp://127.0.0.1:0", "--worker-user", "no-such-user"}, {});
   CHECK(poold.status == 1);

@@ -72,13 +72,13 @@ TEST_CASE("each metric of the dashboard and of the alerts is exported") {
   CHECK(without(names_in(content_of("examples/monitoring/alerts.yml")), exported()) == std::set<std::string>());
 }
 
-TEST_CASE("docs/operations.md explains each metric, and none that is not there") {
+TEST_CASE("docs/operations.md explains all existing metrics and no others") {
   const auto explained = names_in(content_of("docs/operations.md"));
   CHECK(without(exported(), explained) == std::set<std::string>());
   CHECK(without(explained, exported()) == std::set<std::string>());
 }
 
-TEST_CASE("metrics have the endings that Prometheus' conventions ask for") {
+TEST_CASE("metric names have the suffixes of Prometheus' conventions") {
   std::istringstream lines(all_metrics());
   for (std::string line; std::getline(lines, line);) {
     if (!line.starts_with("# TYPE ")) continue;

@@ -38,7 +38,7 @@ struct Owner {
 
 }  // namespace
 
-TEST_CASE("many threads ask one, which alone touches what it owns") {
+TEST_CASE("calls from many threads run on the main thread alone") {
   Owner owner;
   std::vector<std::thread> threads;
   std::atomic<int> answered{0};
@@ -55,7 +55,7 @@ TEST_CASE("many threads ask one, which alone touches what it owns") {
   CHECK(owner.desk.ask([&owner] { return owner.owned; }, kLong) == 1600);
 }
 
-TEST_CASE("who asks gives up when no answer comes, and harms nobody by it") {
+TEST_CASE("a call that times out returns without an answer and later calls work") {
   Owner owner;
   std::promise<void> go_on;
   asio::post(owner.context, [&] { go_on.get_future().wait(); });
@@ -64,7 +64,7 @@ TEST_CASE("who asks gives up when no answer comes, and harms nobody by it") {
   CHECK(owner.desk.ask([&owner] { return owner.owned; }, kLong) == 1);  // it was asked all the same
 }
 
-TEST_CASE("a question is answered later and who asked has given up or gets the answer") {
+TEST_CASE("a late answer reaches the caller or is dropped after its timeout") {
   Owner owner;
   std::function<void(int)> answer;
   std::thread later([&] {
@@ -78,7 +78,7 @@ TEST_CASE("a question is answered later and who asked has given up or gets the a
   answer(8);  // nobody waits
 }
 
-TEST_CASE("at the end all who ask or sleep go on, and nothing is asked any more") {
+TEST_CASE("shutdown wakes all callers and sleepers and refuses later calls") {
   Owner owner;
   std::atomic<int> without{0};
   std::vector<std::thread> threads;

@@ -46,14 +46,14 @@ TEST_CASE("local hosts are localhost and numeric addresses, with or without a po
   }
 }
 
-TEST_CASE("a request that is cut anywhere is not complete") {
+TEST_CASE("a truncated request is incomplete") {
   for (size_t length = 0; length < kGood.size(); ++length) {
     INFO(length);
     CHECK_FALSE(read_request(std::string_view(kGood).substr(0, length)));
   }
 }
 
-TEST_CASE("what is no request, or asks for more than there is, is refused") {
+TEST_CASE("malformed and unsupported requests are refused with their status") {
   const std::string host = "Host: x\r\n";
   CHECK(refusal("POST /metrics HTTP/1.1\r\n" + host + "\r\n") == 405);
   CHECK(refusal("POST /metrics HTTP/1.1\r\n" + host + "Content-Length: 3\r\n\r\nabc") == 413);
@@ -77,7 +77,7 @@ TEST_CASE("what is no request, or asks for more than there is, is refused") {
   CHECK(refusal(std::string("\x16\x03\x01 TLS\r\n\r\n", 11)) == 400);
 }
 
-TEST_CASE("a head that is too long is refused, whatever is in it") {
+TEST_CASE("an oversized request head is refused") {
   const std::string long_one = "GET / HTTP/1.1\r\nHost: x\r\nX: " + std::string(kMostRequestHeadBytes, 'a');
   CHECK_FALSE(read_request(long_one.substr(0, kMostRequestHeadBytes - 1)));
   CHECK(refusal(long_one.substr(0, kMostRequestHeadBytes)) == 431);

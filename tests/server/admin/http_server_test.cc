@@ -102,7 +102,7 @@ TEST_CASE("requests are answered, one per connection") {
   CHECK(testing::eventually([&] { return endpoint.connections() == 0; }));
 }
 
-TEST_CASE("on loopback a web page of another site gets nothing by DNS rebinding") {
+TEST_CASE("a loopback server refuses names in Host with 421 against DNS rebinding") {
   Endpoint endpoint;
   for (const char* host : {"evil.example", "evil.example:9701", "localhost.evil.example"}) {
     const std::string refused = get(endpoint, std::string("GET /here HTTP/1.1\r\nHost: ") + host + "\r\n\r\n");
@@ -115,14 +115,14 @@ TEST_CASE("on loopback a web page of another site gets nothing by DNS rebinding"
   CHECK(get(endpoint, "GET /here HTTP/1.0\r\n\r\n").ends_with("found\n"));
 }
 
-TEST_CASE("no other page may frame an answer") {
+TEST_CASE("responses forbid framing by other pages") {
   Endpoint endpoint;
   const std::string found = get(endpoint, "GET /here HTTP/1.1\r\nHost: localhost\r\n\r\n");
   CHECK(found.find("frame-ancestors 'none'") != found.npos);
   CHECK(found.find("\r\nX-Frame-Options: DENY\r\n") != found.npos);
 }
 
-TEST_CASE("an answer that takes long to make is made once for all that wait for it, and after each of their requests") {
+TEST_CASE("a slow answer is computed once for all waiting requests and after each of them arrived") {
   Endpoint endpoint;
   const std::string request = "GET /slow HTTP/1.1\r\nHost: localhost\r\n\r\n";
   const auto number_of = [](const std::string& answer) { return std::stoi(answer.substr(answer.rfind('\n') + 1)); };
@@ -142,14 +142,14 @@ TEST_CASE("an answer that takes long to make is made once for all that wait for 
   CHECK(number_of(get(endpoint, request)) > last);
 }
 
-TEST_CASE("a request that comes in bytes is read whole") {
+TEST_CASE("a request that arrives byte by byte is answered") {
   Endpoint endpoint;
   tcp::socket socket = endpoint.connect();
   for (const char byte : std::string("GET /here HTTP/1.1\r\nHost: localhost\r\n\r\n")) send(socket, std::string(1, byte));
   CHECK(rest(socket).ends_with("found\n"));
 }
 
-TEST_CASE("who does not come to an end is told so and hung up on") {
+TEST_CASE("rejects unfinished and oversized requests and closes the connection") {
   Endpoint endpoint(milliseconds(200));
   tcp::socket silent = endpoint.connect();
   CHECK(rest(silent).starts_with("HTTP/1.1 408 "));
@@ -170,14 +170,14 @@ TEST_CASE("who does not come to an end is told so and hung up on") {
   CHECK(testing::eventually([&] { return endpoint.connections() == 0; }));
 }
 
-TEST_CASE("who does not read the answer is hung up on") {
+TEST_CASE("closes connections whose client does not read the answer") {
   Endpoint endpoint(milliseconds(200));
   tcp::socket lazy = endpoint.connect();
   send(lazy, "GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n");
   CHECK(testing::eventually([&] { return endpoint.connections() == 0; }));
 }
 
-TEST_CASE("who holds connections open keeps nobody out") {
+TEST_CASE("open connections do not keep other clients out") {
   Endpoint endpoint;
   std::vector<tcp::socket> held;
   for (size_t count = 0; count < HttpServer::kMostConnections + 10; ++count) {

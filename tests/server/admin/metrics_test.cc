@@ -61,7 +61,7 @@ TEST_CASE("a snapshot becomes text for Prometheus, in its units") {
   }
 }
 
-TEST_CASE("a share of one GPU is another one, and none is of GPUs that a lease does not have") {
+TEST_CASE("per-GPU shares are exported only for the GPUs of a lease") {
   admin::Snapshot all = snapshot();
   all.add_gpus()->set_index(1);
   all.add_gpus()->set_index(2);
@@ -80,7 +80,7 @@ TEST_CASE("a share of one GPU is another one, and none is of GPUs that a lease d
   CHECK(text.find("{tenant=\"research\",gpu=\"1\"}") == std::string::npos);
 }
 
-TEST_CASE("a session's metrics are gone with it") {
+TEST_CASE("metrics of a session disappear when it ends") {
   admin::Snapshot all = snapshot();
   all.clear_sessions();
   CHECK(metrics_text(all).find("session=\"7\"") == std::string::npos);

@@ -117,7 +117,7 @@ bool has(const std::string& text, const std::string& part) { return text.find(pa
 
 }  // namespace
 
-TEST_CASE("a poold without sessions tells of itself, its GPUs and its tenant") {
+TEST_CASE("a snapshot without sessions shows poold and its GPUs and tenant") {
   PooldProcess poold(kDevice, {"--max-sessions", "7"});
   AdminClient client(poold);
   const admin::Poold health = client.health();
@@ -146,7 +146,7 @@ TEST_CASE("a poold without sessions tells of itself, its GPUs and its tenant") {
   CHECK(tenants[0].memory_used_bytes().size() == 2);
 }
 
-TEST_CASE("a session is seen while it lasts, and what it used stays with its tenant") {
+TEST_CASE("a session is listed while it runs and its usage stays with its tenant") {
   PooldProcess poold(kDevice);
   AdminClient client(poold);
   {
@@ -196,7 +196,7 @@ TEST_CASE("calls that fail are counted as errors") {
   CHECK(client.sessions()[0].errors() == 3);
 }
 
-TEST_CASE("a quota is changed where it is asked for, and only if it makes sense") {
+TEST_CASE("a quota changes only for the requested GPU and only to valid limits") {
   PooldProcess poold(kDevice);
   AdminClient client(poold);
   admin::Quota changes;
@@ -243,7 +243,7 @@ TEST_CASE("a quota is changed where it is asked for, and only if it makes sense"
   RawClient(poold.endpoint()).open();
 }
 
-TEST_CASE("a session is ended, and its program hears why") {
+TEST_CASE("ending a session tells its program the reason") {
   PooldProcess poold(kDevice);
   AdminClient client(poold);
   RawClient bystander(poold.endpoint());
@@ -263,7 +263,7 @@ TEST_CASE("a session is ended, and its program hears why") {
   bystander.ping();
 }
 
-TEST_CASE("a session whose worker does not listen is killed after a grace") {
+TEST_CASE("a session with an unresponsive worker is killed after a grace period") {
   PooldProcess poold(kDevice);
   AdminClient client(poold);
   RawClient program(poold.endpoint());
@@ -298,7 +298,7 @@ TEST_CASE("a session is dumped") {
   CHECK(client.dump(99, none) == StatusCode::NOT_FOUND);
 }
 
-TEST_CASE("a worker that does not answer is said to be silent within two seconds and asked again later") {
+TEST_CASE("a dump of an unresponsive worker times out after two seconds and is retried later") {
   PooldProcess poold(kDevice);
   AdminClient client(poold);
   RawClient program(poold.endpoint());
@@ -335,7 +335,7 @@ TEST_CASE("a worker that does not answer is said to be silent within two seconds
   asked.wait();
 }
 
-TEST_CASE("a worker that ends while poold is asked about it is said to have ended") {
+TEST_CASE("a dump of a worker that exits meanwhile says that the worker has exited") {
   PooldProcess poold(kDevice);
   AdminClient client(poold);
   for (uint64_t session = 1; session <= 10; ++session) {
@@ -382,7 +382,7 @@ TEST_CASE("a watcher gets snapshots until it leaves") {
   CHECK(reader->Finish().error_code() == StatusCode::CANCELLED);
 }
 
-TEST_CASE("there are places for so many watchers, and those who leave make room") {
+TEST_CASE("the number of Watch calls is limited and finished calls make room") {
   PooldProcess poold(kDevice);
   AdminClient client(poold);
   admin::WatchRequest request;
@@ -415,7 +415,7 @@ TEST_CASE("there are places for so many watchers, and those who leave make room"
   CHECK_FALSE(readers[0]->Finish().ok());
 }
 
-TEST_CASE("the admin socket is for its user alone, and what is no gRPC harms nobody") {
+TEST_CASE("the admin socket refuses other users and tolerates peers without gRPC") {
   PooldProcess poold(kDevice);
   struct stat status {};
   REQUIRE(::stat(poold.admin_socket().c_str(), &status) == 0);
@@ -454,7 +454,7 @@ TEST_CASE("two poold do not share an admin socket; a dead one's is taken over") 
   CHECK(AdminClient(path).health().pid() == third.pid());
 }
 
-TEST_CASE("poold does without an admin socket where it is told to") {
+TEST_CASE("poold runs without an admin socket with --admin-socket none") {
   PooldProcess poold(kDevice, {"--admin-socket", "none"});
   CHECK_FALSE(has(poold.log(), "admin_socket"));
   CHECK_FALSE(std::filesystem::exists(poold.admin_socket()));

@@ -33,7 +33,7 @@ mode_t mode_of(const std::string& path) {
 
 }  // namespace
 
-TEST_CASE("the socket is its user's alone, and its path is free again afterwards") {
+TEST_CASE("the socket is accessible to its user only and is unlinked at the end") {
   const testing::TemporaryFolder folder;
   const std::string path = folder.path() / "made" / "poold.sock";
   {
@@ -48,7 +48,7 @@ TEST_CASE("the socket is its user's alone, and its path is free again afterwards
   CHECK_FALSE(fs::exists(path + ".lock"));
 }
 
-TEST_CASE("a living process's socket is not taken away") {
+TEST_CASE("the socket of a running process is not replaced") {
   const testing::TemporaryFolder folder;
   const std::string path = folder.path() / "poold.sock";
   const auto socket = OwnedSocket::listen(path);
@@ -77,7 +77,7 @@ TEST_CASE("a dead process's socket is replaced") {
   CHECK(can_connect(path));
 }
 
-TEST_CASE("what is no socket stays where it is") {
+TEST_CASE("a file that is not a socket is not replaced") {
   const testing::TemporaryFolder folder;
   const std::string path = folder.write("precious", "data");
   const auto socket = OwnedSocket::listen(path);

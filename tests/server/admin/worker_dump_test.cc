@@ -6,7 +6,7 @@
 using namespace gpupool;
 using namespace gpupool::server;
 
-TEST_CASE("texts of a worker's dump become printable and short, and lists short") {
+TEST_CASE("texts of a worker's dump are made printable and truncated and its lists are truncated") {
   admin::WorkerDump said;
   said.mutable_executor()->set_command("cuMem\x1b[2JAlloc\n");
   said.mutable_executor()->set_driver_function(std::string(5000, 'f'));
@@ -36,7 +36,7 @@ TEST_CASE("texts of a worker's dump become printable and short, and lists short"
   CHECK(dump->busy_locks(63) == "?");
 }
 
-TEST_CASE("bytes that are no dump are an error") {
+TEST_CASE("bytes that are not a dump are an error") {
   CHECK(read_worker_dump("\x0a\xff").error().code == ErrorCode::malformed);
   CHECK(read_worker_dump("")->executor().command().empty());
 }

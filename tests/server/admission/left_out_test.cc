@@ -6,7 +6,7 @@
 
 using gpupool::server::LeftOut;
 
-TEST_CASE("events that were left out are reported as a number a second after the first, also without another one") {
+TEST_CASE("the count of suppressed events is reported one second after the first one even if no other follows") {
   asio::io_context context;
   std::vector<uint64_t> reported;
   LeftOut left_out(context, [&](uint64_t count) { reported.push_back(count); });

@@ -7,7 +7,7 @@
 using gpupool::server::PeerRates;
 using std::chrono::seconds;
 
-TEST_CASE("a peer gets its burst at once, then its rate; others are not concerned") {
+TEST_CASE("a peer may use its burst at once and then its rate independently of other peers") {
   PeerRates rates({.burst = 10, .per_second = 1});
   const auto start = PeerRates::Clock::now();
   for (int i = 0; i < 10; ++i) CHECK(rates.take("10.0.0.1", start));
@@ -20,7 +20,7 @@ TEST_CASE("a peer gets its burst at once, then its rate; others are not concerne
   CHECK_FALSE(rates.take("10.0.0.1", start + seconds(60)));
 }
 
-TEST_CASE("keeps a bounded number of peers however many come") {
+TEST_CASE("the number of remembered peers is bounded") {
   PeerRates rates({.burst = 10, .per_second = 1});
   const auto now = PeerRates::Clock::now();
   size_t most = 0;
@@ -31,7 +31,7 @@ TEST_CASE("keeps a bounded number of peers however many come") {
   CHECK(most == PeerRates::kMostPeers);
 }
 
-TEST_CASE("a peer that goes on stays known while others come and are forgotten") {
+TEST_CASE("an active peer is remembered while others come and are forgotten") {
   PeerRates rates({.burst = 10, .per_second = 1});
   const auto now = PeerRates::Clock::now();
   while (rates.take("192.0.2.1", now)) {}

@@ -4,7 +4,7 @@
 
 using gpupool::server::PerPeer;
 
-TEST_CASE("the oldest of the peer that has most goes") {
+TEST_CASE("the oldest entry of the peer with most entries is chosen") {
   PerPeer<int> things;
   things.add("a", 1);
   things.add("b", 2);
@@ -19,7 +19,7 @@ TEST_CASE("the oldest of the peer that has most goes") {
   CHECK(things.oldest_of_most("unknown") == 2);
 }
 
-TEST_CASE("a newcomer's next thing counts, if it has some already") {
+TEST_CASE("the new entry of a peer with entries counts towards its number") {
   PerPeer<int> things;
   things.add("a", 1);
   things.add("b", 2);
@@ -28,7 +28,7 @@ TEST_CASE("a newcomer's next thing counts, if it has some already") {
   CHECK(things.oldest_of_most("c") == 1);
 }
 
-TEST_CASE("of peers that have as many, the oldest thing goes, and peers without things are forgotten") {
+TEST_CASE("among peers with equally many entries the oldest entry is chosen and peers without entries are forgotten") {
   PerPeer<int> things;
   const auto first = things.add("z", 1);
   things.add("a", 2);

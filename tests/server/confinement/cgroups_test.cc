@@ -134,7 +134,7 @@ unsigned fork_children(unsigned most, int& error) {
 
 }  // namespace
 
-TEST_CASE("a cgroup is delegated to poold if it may write there and is alone in it") {
+TEST_CASE("a cgroup counts as delegated if poold can write to it and is alone in it") {
   CHECK_FALSE(find_delegated_cgroup());  // of this process: the root's, or shared with those who started it
   const Delegated group;
   if (!group.possible()) return;
@@ -157,7 +157,7 @@ TEST_CASE("a cgroup is delegated to poold if it may write there and is alone in 
   CHECK(other.lives());
 }
 
-TEST_CASE("poold moves into a group of its own, and removes what an earlier one left") {
+TEST_CASE("poold moves into its own child cgroup and removes cgroups of an earlier poold") {
   const Delegated group;
   if (!group.possible()) return;
   for (const char* const name : {"/worker-3", "/worker-7"}) REQUIRE(::mkdir((group.folder + name).c_str(), 0755) == 0);
@@ -173,7 +173,7 @@ TEST_CASE("poold moves into a group of its own, and removes what an earlier one 
   CHECK(workers_in(group.folder).empty());
 }
 
-TEST_CASE("poold leaves a group alone that another poold has") {
+TEST_CASE("poold does not touch the cgroup of another poold") {
   const Delegated group;
   if (!group.possible()) return;
   REQUIRE(::mkdir((group.folder + "/poold").c_str(), 0755) == 0);
@@ -188,7 +188,7 @@ TEST_CASE("poold leaves a group alone that another poold has") {
   CHECK(workers_in(group.folder).size() == 1);
 }
 
-TEST_CASE("a worker's group is removed with what the worker has left running in it") {
+TEST_CASE("the cgroup of a worker is removed together with processes left in it") {
   const Delegated group;
   if (!group.possible()) return;
   CHECK(in_child([&](Checks& check) {
@@ -209,7 +209,7 @@ TEST_CASE("a worker's group is removed with what the worker has left running in 
         }) == 0);
 }
 
-TEST_CASE("a group that cannot be removed yet is removed later, and does not keep poold from ending") {
+TEST_CASE("a busy cgroup is removed later and does not delay poold's exit") {
   const Delegated group;
   if (!group.possible()) return;
   CHECK(in_child([&](Checks& check) {
@@ -230,7 +230,7 @@ TEST_CASE("a group that cannot be removed yet is removed later, and does not kee
         }) == 0);
 }
 
-TEST_CASE("a worker cannot leave its group, or lift its limits") {
+TEST_CASE("a worker can neither leave its cgroup nor change its limits") {
   const Delegated group;
   if (!group.possible()) return;
   CHECK(in_child([&](Checks& check) {
@@ -250,7 +250,7 @@ TEST_CASE("a worker cannot leave its group, or lift its limits") {
         }) == 0);
 }
 
-TEST_CASE("each of poold's workers is in a group of its own, of which nothing is left") {
+TEST_CASE("each worker runs in its own cgroup which is removed afterwards") {
   const Delegated group;
   if (!group.possible()) return;
   PooldProcess poold(kDevice, kTellsOfWorkers, {}, group.launcher());
@@ -270,7 +270,7 @@ TEST_CASE("each of poold's workers is in a group of its own, of which nothing is
   CHECK(workers_in(group.folder).empty());
 }
 
-TEST_CASE("a worker that cannot enter its group does not start") {
+TEST_CASE("a worker that cannot enter its cgroup does not start") {
   const Delegated group;
   if (!group.possible()) return;
   const std::string deepest = group.folder + "/cgroup.max.depth";
@@ -286,7 +286,7 @@ TEST_CASE("a worker that cannot enter its group does not start") {
   next.open();
 }
 
-TEST_CASE("poold's options are the limits of workers' groups") {
+TEST_CASE("poold's options become the limits of the workers' cgroups") {
   const Delegated group;
   if (!group.possible() || !group.limits("memory") || !group.limits("pids") || !group.limits("cpu")) return;
   const TemporaryFolder folder;
@@ -303,7 +303,7 @@ TEST_CASE("poold's options are the limits of workers' groups") {
   CHECK(text_of(group.folder + "/poold/cpu.weight") == "1000\n");
 }
 
-TEST_CASE("a worker that takes more host memory than its limit is killed alone, and poold says why") {
+TEST_CASE("only the worker that exceeds its host memory limit is killed and poold logs the reason") {
   const Delegated group;
   if (!group.possible() || !group.limits("memory")) return;
   PooldProcess poold(kDevice, {"--worker-memory-mib", "200"}, {{"FAKE_DEVICE", "hostile:memory"}}, group.launcher());
@@ -324,7 +324,7 @@ TEST_CASE("a worker that takes more host memory than its limit is killed alone, 
   CHECK(workers_in(group.folder).empty());
 }
 
-TEST_CASE("a worker that starts processes without end has as many as it may, and is told of") {
+TEST_CASE("the process limit stops a fork bomb in a worker and poold logs it") {
   const Delegated group;
   if (!group.possible() || !group.limits("pids")) return;
   CHECK(in_child([&](Checks& check) {
@@ -343,7 +343,7 @@ TEST_CASE("a worker that starts processes without end has as many as it may, and
         }) == 0);
 }
 
-TEST_CASE("--check-host tells whether workers' groups have what limits them") {
+TEST_CASE("--check-host reports whether workers' cgroups have the needed controllers") {
   const Delegated group;
   if (!group.possible()) return;
   const auto line_of = [&](const std::vector<std::string>& options) {

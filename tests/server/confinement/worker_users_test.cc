@@ -10,7 +10,7 @@
 using gpupool::ErrorCode;
 using gpupool::server::WorkerUsers;
 
-TEST_CASE("a name or a number is all workers' user") {
+TEST_CASE("a single name or ID is the user of all workers") {
   const std::string text = GENERATE("nobody", "gpupool-w", "61000", "gpu-1", "");
   auto users = WorkerUsers::parse(text);
   REQUIRE(users.ok());
@@ -21,7 +21,7 @@ TEST_CASE("a name or a number is all workers' user") {
   CHECK((*second)->name == text);
 }
 
-TEST_CASE("a range gives each worker a user, and again only when all others had their turn") {
+TEST_CASE("a range gives each worker its own user and reuses users in turn") {
   auto users = WorkerUsers::parse("61000-61002");
   REQUIRE((users.ok() && users->one_each() && users->size() == 3));
   std::vector<std::unique_ptr<WorkerUsers::Taken>> taken;
@@ -46,7 +46,7 @@ TEST_CASE("a range gives each worker a user, and again only when all others had 
   CHECK((*next)->name == "61002");
 }
 
-TEST_CASE("users that nobody may become are refused") {
+TEST_CASE("root and invalid user IDs are refused") {
   for (const char* const text : {"0", "4294967295", "0-10", "10-0", "7-7", "1-4294967295", "1-1048578"}) {
     INFO(text);
     CHECK_FALSE(WorkerUsers::parse(text).ok());

@@ -53,7 +53,7 @@ std::string health(const PooldProcess& poold) {
 
 }  // namespace
 
-TEST_CASE("poold tells the scheduler who it is and what it has") {
+TEST_CASE("poold reports its identity and its devices to the scheduler") {
   FakeScheduler scheduler;
   LeaseMaker maker;
   const Files files;
@@ -85,7 +85,7 @@ TEST_CASE("poold tells the scheduler who it is and what it has") {
   CHECK(poold.stop() == 0);
 }
 
-TEST_CASE("poold tells the scheduler that it stops") {
+TEST_CASE("poold reports its shutdown to the scheduler") {
   FakeScheduler scheduler;
   LeaseMaker maker;
   const Files files;
@@ -96,7 +96,7 @@ TEST_CASE("poold tells the scheduler that it stops") {
   CHECK(scheduler.await([](const pool::NodeReport& report) { return report.leaving() && report.now_ms() > 0; }));
 }
 
-TEST_CASE("leases in use are reported, ended as ordered, and answered for") {
+TEST_CASE("leases in use are reported and ended as ordered and their end is acknowledged") {
   FakeScheduler scheduler;
   LeaseMaker maker;
   const Files files;
@@ -143,7 +143,7 @@ TEST_CASE("leases in use are reported, ended as ordered, and answered for") {
   CHECK(poold.stop() == 0);
 }
 
-TEST_CASE("a poold that was started again takes no lease of the one before") {
+TEST_CASE("a restarted poold refuses leases of its previous run") {
   FakeScheduler scheduler;
   LeaseMaker maker;
   const Files files;
@@ -159,7 +159,7 @@ TEST_CASE("a poold that was started again takes no lease of the one before") {
   CHECK(has(answer(poold, maker.token(lease)).reason, "was restarted"));
 }
 
-TEST_CASE("sessions have the grace of the order") {
+TEST_CASE("sessions of an ended lease have the grace period of the order") {
   FakeScheduler scheduler;
   LeaseMaker maker;
   const Files files;
@@ -177,7 +177,7 @@ TEST_CASE("sessions have the grace of the order") {
   CHECK(poold.stop() == 0);
 }
 
-TEST_CASE("without a scheduler all goes on, and it is told when it is back") {
+TEST_CASE("sessions run without a scheduler which gets the state when it is back") {
   LeaseMaker maker;
   const Files files;
   auto scheduler = std::make_unique<FakeScheduler>();
@@ -205,7 +205,7 @@ TEST_CASE("without a scheduler all goes on, and it is told when it is back") {
   CHECK(poold.stop() == 0);
 }
 
-TEST_CASE("the leader is found") {
+TEST_CASE("the leading scheduler is found") {
   LeaseMaker maker;
   const Files files;
   FakeScheduler leader;
@@ -216,7 +216,7 @@ TEST_CASE("the leader is found") {
   CHECK(poold.stop() == 0);
 }
 
-TEST_CASE("fences and clocks that differ are told") {
+TEST_CASE("fences and clock skew are logged") {
   FakeScheduler scheduler({.clock_ms = 60'000});
   LeaseMaker maker;
   const Files files;
@@ -232,7 +232,7 @@ TEST_CASE("fences and clocks that differ are told") {
   CHECK(poold.await_log("node_not_fenced"));
 }
 
-TEST_CASE("the scheduler is spoken to over TLS, and only to the right one") {
+TEST_CASE("poold connects over TLS and only to a scheduler with a valid certificate") {
   LeaseMaker maker;
   const Files files;
   const Authority authority("pool"), stranger("stranger");
@@ -253,7 +253,7 @@ TEST_CASE("the scheduler is spoken to over TLS, and only to the right one") {
   CHECK(poold.stop() == 0);
 }
 
-TEST_CASE("authorities that were renewed are trusted on the next connection") {
+TEST_CASE("renewed CA certificates are trusted on the next connection") {
   LeaseMaker maker;
   const Files files;
   const TemporaryFolder folder;
@@ -274,7 +274,7 @@ TEST_CASE("authorities that were renewed are trusted on the next connection") {
   CHECK(scheduler.await_report());
 }
 
-TEST_CASE("a pool that cannot be is said at the start") {
+TEST_CASE("invalid settings of the pool are refused at start") {
   LeaseMaker maker;
   const Files files;
   const auto why = [&](std::vector<std::string> options) {

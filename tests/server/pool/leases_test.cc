@@ -127,7 +127,7 @@ TEST_CASE("a lease may have another share of each GPU", "[leases]") {
   CHECK(node.tenants.find(name)->quota.of(1) == quota.of(0));
 }
 
-TEST_CASE("two leases of one tenant that begin alike are two tenants", "[leases]") {
+TEST_CASE("two leases of one tenant with a common ID prefix are two tenants", "[leases]") {
   Node node;
   lease::Lease one = node.maker.lease({gpu(0)}), other = one;
   other.mutable_id()->back() = 'y';
@@ -137,7 +137,7 @@ TEST_CASE("two leases of one tenant that begin alike are two tenants", "[leases]
   CHECK(name != second);
 }
 
-TEST_CASE("what is no lease for this node is refused", "[leases]") {
+TEST_CASE("tokens that are not valid for this node are refused", "[leases]") {
   Node node;
   CHECK_THAT(node.admit_token("lease:AAAA"), ContainsSubstring("damaged"));
   CHECK_THAT(node.admit(LeaseMaker("gpu-2").lease({gpu(0)})), ContainsSubstring("'gpu-2'"));
@@ -158,7 +158,7 @@ TEST_CASE("what is no lease for this node is refused", "[leases]") {
   CHECK(node.tenants.all().size() == 1);
 }
 
-TEST_CASE("of a renewed lease the older tokens are refused", "[leases]") {
+TEST_CASE("older tokens of a renewed lease are refused", "[leases]") {
   Node node;
   lease::Lease lease = node.maker.lease({gpu(0)});
   const lease::Lease first = lease;
@@ -175,7 +175,7 @@ TEST_CASE("of a renewed lease the older tokens are refused", "[leases]") {
   CHECK_THAT(node.admit(lease), ContainsSubstring("other GPUs"));
 }
 
-TEST_CASE("a lease that was ended takes no new session, and is told of when its last one has gone", "[leases]") {
+TEST_CASE("an ended lease accepts no new session and is reported once its last session is gone", "[leases]") {
   Node node;
   const lease::Lease lease = node.maker.lease({gpu(0)}), other = node.maker.lease({gpu(1)});
   const std::string name = node.admit(lease), others = node.admit(other);
@@ -212,7 +212,7 @@ TEST_CASE("a lease that was ended takes no new session, and is told of when its 
   CHECK(node.report().at(lease.id()).sessions() == 0);
 }
 
-TEST_CASE("sessions have the grace that the order gives, and a shorter one counts", "[leases]") {
+TEST_CASE("sessions have the grace period of the order and a shorter later one applies", "[leases]") {
   Node node;
   const lease::Lease lease = node.maker.lease({gpu(0)});
   const std::string name = node.admit(lease);
@@ -230,7 +230,7 @@ TEST_CASE("sessions have the grace that the order gives, and a shorter one count
   node.leases.stop();
 }
 
-TEST_CASE("a lease that nobody has shown can be ended", "[leases]") {
+TEST_CASE("a lease that was never used can be ended", "[leases]") {
   Node node;
   const lease::Lease lease = node.maker.lease({gpu(0)});
   node.leases.end(lease.id(), "evicted", milliseconds(10'000));
@@ -240,7 +240,7 @@ TEST_CASE("a lease that nobody has shown can be ended", "[leases]") {
   CHECK_THAT(node.admit(lease), ContainsSubstring("has ended"));
 }
 
-TEST_CASE("time ends no running session, and forgets a lease that has none", "[leases]") {
+TEST_CASE("expiry ends no running session and forgets leases without sessions", "[leases]") {
   Node node;
   const lease::Lease lease = node.maker.lease({gpu(0)});
   const std::string name = node.admit(lease);

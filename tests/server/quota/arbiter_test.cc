@@ -141,7 +141,7 @@ TEST_CASE("a tenant's share is divided among its sessions") {
   CHECK(device.percent(3, 10s) == near(50.0 / 3));
 }
 
-TEST_CASE("a hard limit holds for one that is alone, in every second") {
+TEST_CASE("a hard limit holds in every second for a session that is alone") {
   Arbiter arbiter;
   Device device(arbiter);
   const double limit = GENERATE(0.4, 1.0, 5.0, 20.0, 60.0);
@@ -171,7 +171,7 @@ TEST_CASE("a hard limit is kept by a tenant's sessions together") {
   CHECK(device.percent(2, 10s) == near(9.75, 0.7));
 }
 
-TEST_CASE("what a hard limit leaves goes to the others") {
+TEST_CASE("time left over by a hard limit goes to other tenants") {
   Arbiter arbiter;
   Device device(arbiter);
   arbiter.set_share("a", hard(20), device.now());
@@ -182,7 +182,7 @@ TEST_CASE("what a hard limit leaves goes to the others") {
   CHECK(device.percent(2, 10s) == near(80.5));
 }
 
-TEST_CASE("a long kernel is paid for afterwards") {
+TEST_CASE("a long kernel is compensated by later turns") {
   Arbiter arbiter;
   Device device(arbiter);
   arbiter.set_share("a", hard(20), device.now());
@@ -213,7 +213,7 @@ TEST_CASE("an idle share is lent and taken back") {
   CHECK(device.percent(1, 1s) == near(100, 0.5));
 }
 
-TEST_CASE("who was idle has saved nothing") {
+TEST_CASE("an idle tenant accumulates no credit") {
   Arbiter arbiter;
   Device device(arbiter);
   arbiter.set_share("a", elastic(50), device.now());
@@ -230,7 +230,7 @@ TEST_CASE("who was idle has saved nothing") {
   CHECK(device.percent(1, 2s) == near(25, 2));
 }
 
-TEST_CASE("a busy tenant that is away for moments keeps its share") {
+TEST_CASE("a tenant with short pauses keeps its share") {
   Arbiter arbiter;
   Device device(arbiter);
   arbiter.set_share("a", elastic(25), device.now());
@@ -247,7 +247,7 @@ TEST_CASE("a busy tenant that is away for moments keeps its share") {
   CHECK(100.0 * static_cast<double>((b.used - before).count()) / 10e9 == near(75, 2));
 }
 
-TEST_CASE("priorities are strict, and cut in at once") {
+TEST_CASE("priorities are strict and preempt at once") {
   Arbiter arbiter;
   Device device(arbiter);
   arbiter.set_share("low", of(Priority::best_effort), device.now());
@@ -272,7 +272,7 @@ TEST_CASE("priorities are strict, and cut in at once") {
   CHECK(high.used - before >= 1900us);
 }
 
-TEST_CASE("a holder that is gone leaves its turn") {
+TEST_CASE("a turn ends when its holder is gone") {
   Arbiter arbiter;
   Device device(arbiter);
   device.add(1, "a", 10s);
@@ -285,7 +285,7 @@ TEST_CASE("a holder that is gone leaves its turn") {
   CHECK(device.percent(2, 1s) == near(100));
 }
 
-TEST_CASE("a turn that is not given back is taken") {
+TEST_CASE("a turn that is not given back is revoked") {
   Arbiter::Settings settings;
   settings.overdue = 300ms;
   Arbiter arbiter(settings);
@@ -312,7 +312,7 @@ TEST_CASE("a turn that is not given back is taken") {
   CHECK(arbiter.turn(2).state == Turn::State::open);
 }
 
-TEST_CASE("nobody is believed to have used more than the time there was") {
+TEST_CASE("reported use is capped by the elapsed time") {
   Arbiter arbiter;
   Device device(arbiter);
   device.add(1, "a");
@@ -343,7 +343,7 @@ TEST_CASE("shares change while clients run") {
   CHECK(device.percent(2, 5s) == near(50));
 }
 
-TEST_CASE("one that is alone and without a limit is never asked for anything") {
+TEST_CASE("a session that is alone and without a limit is never asked to yield") {
   Arbiter arbiter;
   Device device(arbiter);
   device.add(1, "a");

@@ -63,7 +63,7 @@ bool eventually_at_most(Tenant& tenant, uint64_t limit) {
 
 }  // namespace
 
-TEST_CASE("where memory is limited streams and modules and sessions are counted, too") {
+TEST_CASE("a memory limit implies default limits of streams and modules and sessions") {
   Tenant tenant(0);
   const auto counts = [&](const Quota& quota) {
     REQUIRE(tenant.accounts.set("t", quota));
@@ -78,7 +78,7 @@ TEST_CASE("where memory is limited streams and modules and sessions are counted,
   CHECK(counts({.streams = 5}) == std::array<uint32_t, 3>{5, 0, 0});
 }
 
-TEST_CASE("a limit of one GPU is another than that of the others") {
+TEST_CASE("a GPU can have a limit of its own") {
   Tenant tenant(0);
   const auto place = tenant.place();
   Ledger ledger(tenant.page(), nullptr, place->slot());
@@ -126,7 +126,7 @@ TEST_CASE("a limit holds for all sessions of a tenant together, to the byte") {
   CHECK((*page)->over_quota == 1);
 }
 
-TEST_CASE("a limit that changes counts from then on, and takes nothing away") {
+TEST_CASE("a changed limit applies to later requests and frees nothing") {
   Tenant tenant(0);
   const auto place = tenant.place();
   Ledger ledger(tenant.page(), nullptr, place->slot());
@@ -145,7 +145,7 @@ TEST_CASE("a limit that changes counts from then on, and takes nothing away") {
   CHECK(ledger.reserve(0, uint64_t{1} << 50));
 }
 
-TEST_CASE("without an account, or for no GPU that there is, nothing is counted") {
+TEST_CASE("nothing is counted without an account or for an unknown GPU") {
   Ledger none(nullptr, nullptr, 0);
   CHECK(none.reserve(0, UINT64_MAX));
   CHECK(none.reserve(-1, 1));
@@ -179,7 +179,7 @@ TEST_CASE("32 processes that race get all of a quota and not a byte more") {
   }
 }
 
-TEST_CASE("workers that are killed at any instruction leave nothing behind and nobody waiting") {
+TEST_CASE("workers killed at any instruction leak nothing and block no other worker") {
   constexpr uint64_t kLimit = 40 * kGranule;
   Tenant tenant(kLimit);
   std::mt19937 random(1);
@@ -204,7 +204,7 @@ TEST_CASE("workers that are killed at any instruction leave nothing behind and n
   CHECK(std::chrono::steady_clock::now() - before < std::chrono::seconds(20));
 }
 
-TEST_CASE("a worker that is stopped while it has the turn keeps others from memory for no longer than they wait") {
+TEST_CASE("a worker stopped while it holds the lock delays others for no longer than their timeout") {
   Tenant tenant(10 * kGranule);
   Racer stopped(tenant, "stop");
   REQUIRE(stopped.process.await_output("has it\n"));
@@ -223,7 +223,7 @@ TEST_CASE("a worker that is stopped while it has the turn keeps others from memo
   CHECK(tenant.used() == kGranule);
 }
 
-TEST_CASE("the turn of another worker is not taken at a worker's end") {
+TEST_CASE("the end of a worker does not release another worker's lock") {
   Tenant tenant(kGranule);
   const auto a = tenant.place();
   auto b = tenant.place();
@@ -234,7 +234,7 @@ TEST_CASE("the turn of another worker is not taken at a worker's end") {
   CHECK_FALSE(other.held());
 }
 
-TEST_CASE("threads of one worker") {
+TEST_CASE("threads of one worker reserve memory concurrently") {
   Tenant tenant(100'000);
   const auto place = tenant.place();
   Ledger ledger(tenant.page(), nullptr, place->slot());
@@ -299,7 +299,7 @@ TEST_CASE("shared memory is charged once until the last session has let go of it
   CHECK(free() == 1000);
 }
 
-TEST_CASE("so much can be shared and no more, and what is given back can be shared again") {
+TEST_CASE("the number of shared allocations is limited and a freed slot can be reused") {
   Tenant tenant(0);
   auto place = tenant.place();
   Ledger ledger(tenant.page(), nullptr, place->slot());

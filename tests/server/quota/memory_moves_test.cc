@@ -40,7 +40,7 @@ using Sessions = std::vector<uint64_t>;
 
 }  // namespace
 
-TEST_CASE("the longest idle give, as many as it takes, and those at work are left alone while they suffice") {
+TEST_CASE("the longest idle sessions are moved first and active ones only if those do not suffice") {
   Gpu gpu;
   gpu.add(10);
   gpu.add(20, 1s);
@@ -57,7 +57,7 @@ TEST_CASE("the longest idle give, as many as it takes, and those at work are lef
   CHECK_FALSE(choice.hopeless);
 }
 
-TEST_CASE("who takes memory piece by piece gets half as much again as it has") {
+TEST_CASE("a session that allocates piece by piece gets half as much again as it has") {
   Gpu gpu;
   gpu.add(40);
   gpu.add(10, 9s);
@@ -69,7 +69,7 @@ TEST_CASE("who takes memory piece by piece gets half as much again as it has") {
   CHECK(gpu.choose(1, 12, true).orders.at(1).bytes == 2);
 }
 
-TEST_CASE("who has just had a command is at work, and who has just got its memory back stays for longer") {
+TEST_CASE("a recent command makes a session active and restored memory stays for longer") {
   Gpu gpu;
   gpu.add(10);
   MemoryUse& other = gpu.add(50, 10ms);
@@ -85,7 +85,7 @@ TEST_CASE("who has just had a command is at work, and who has just got its memor
   CHECK(asked(gpu.choose(1, 30)) == Sessions{2});
 }
 
-TEST_CASE("those at work are asked to give way once they have had their memory for a while") {
+TEST_CASE("active sessions are asked to yield once they have had their memory for a while") {
   Gpu gpu;
   gpu.add(10);
   gpu.add(30).stays_until = kNow - 1s;
@@ -96,7 +96,7 @@ TEST_CASE("those at work are asked to give way once they have had their memory f
   CHECK(choice.orders.at(0).at_once);
 }
 
-TEST_CASE("of those that wait, the one that came first gets room from the others") {
+TEST_CASE("the first of the waiting sessions gets memory from the others") {
   Gpu gpu;
   gpu.add(40).waits_since = kNow - 3s;
   gpu.add(40).waits_since = kNow - 2s;
@@ -107,7 +107,7 @@ TEST_CASE("of those that wait, the one that came first gets room from the others
   CHECK(gpu.choose(2, 40, true, kNow - 3s).orders.empty());
 }
 
-TEST_CASE("what is guaranteed is not touched, of all of a tenant's sessions together") {
+TEST_CASE("the guaranteed memory of all sessions of a tenant together is not moved") {
   Gpu gpu;
   gpu.add(0);
   gpu.add(40, 9s).tenant = "t";
@@ -129,7 +129,7 @@ TEST_CASE("what is guaranteed is not touched, of all of a tenant's sessions toge
   CHECK(gpu.choose(1, 10).hopeless);
 }
 
-TEST_CASE("a tenant with less than its guaranteed part gets it at once, also from those at work and those that wait for longer") {
+TEST_CASE("a tenant below its guaranteed memory gets it at once even from active sessions and before longer waiting ones") {
   Gpu gpu;
   gpu.add(10);
   gpu.add(40).stays_until = kNow + 1s;
@@ -143,7 +143,7 @@ TEST_CASE("a tenant with less than its guaranteed part gets it at once, also fro
   CHECK_FALSE(gpu.choose(1, 61).entitled);
 }
 
-TEST_CASE("who has an order is not asked again, and what it will give counts") {
+TEST_CASE("a session with an order is not asked again and its pending bytes count") {
   Gpu gpu;
   gpu.add(10);
   gpu.add(40, 9s).will_keep = 15;
@@ -154,7 +154,7 @@ TEST_CASE("who has an order is not asked again, and what it will give counts") {
   CHECK(choice.orders[0].bytes == 5);
 }
 
-TEST_CASE("host memory bounds what goes there") {
+TEST_CASE("host memory limits the moved bytes") {
   Gpu gpu;
   gpu.add(10);
   gpu.add(40, 9s);
@@ -168,7 +168,7 @@ TEST_CASE("host memory bounds what goes there") {
   CHECK_FALSE(gpu.choose(1, 80, true).hopeless);
 }
 
-TEST_CASE("nobody is moved for what cannot be had anyway, nor where nothing can be moved") {
+TEST_CASE("no session is moved for an unsatisfiable request or if nothing is movable") {
   Gpu gpu;
   gpu.add(60).in_host = 20;
   gpu.add(40, 9s);
@@ -180,7 +180,7 @@ TEST_CASE("nobody is moved for what cannot be had anyway, nor where nothing can 
   CHECK(gpu.choose(7, 1).hopeless);
 }
 
-TEST_CASE("whatever sessions say of themselves, nobody gives more than it has") {
+TEST_CASE("no session gives more than it has whatever it reports") {
   Gpu gpu;
   gpu.add(UINT64_MAX);
   gpu.add(UINT64_MAX, 9s).tenant = "t";

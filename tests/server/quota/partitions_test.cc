@@ -29,7 +29,7 @@ Partitions of(std::vector<Partitions::Gpu> gpus, std::map<std::string, Partition
 
 }  // namespace
 
-TEST_CASE("thousandths become whole groups, the nearest number of them and one at least") {
+TEST_CASE("thousandths are rounded to the nearest number of groups and to one at least") {
   CHECK(kLarge.groups_for(250) == 4);   // 33 multiprocessors
   CHECK(kLarge.groups_for(500) == 8);   // 66
   CHECK(kLarge.groups_for(100) == 2);   // 13.2
@@ -47,7 +47,7 @@ TEST_CASE("thousandths become whole groups, the nearest number of them and one a
   CHECK(Partitions::Gpu{64, 2, 128}.all() == ~Groups{0});
 }
 
-TEST_CASE("partitions do not overlap, and everybody else shares what is left") {
+TEST_CASE("partitions do not overlap and other tenants share the rest") {
   Partitions partitions = of({kLarge, kSmall}, {{"a", each(250)}, {"b", each(500)}});
   CHECK(*partitions.take(1, "a") == PerGpu{0x000f, 0b01});
   CHECK(*partitions.take(2, "a") == PerGpu{0x000f, 0b01});  // the same for all sessions of a tenant
@@ -60,7 +60,7 @@ TEST_CASE("partitions do not overlap, and everybody else shares what is left") {
   CHECK(*partitions.take(4, "c") == PerGpu{0xfff0, 0b10});
 }
 
-TEST_CASE("a tenant has another part of one GPU than of another") {
+TEST_CASE("a tenant can have partitions of different size on each GPU") {
   Partitions::Wish uneven = each(500);
   uneven[1] = 250;
   Partitions partitions = of({kLarge, kLarge}, {{"a", uneven}, {"b", each(500)}});
@@ -72,7 +72,7 @@ TEST_CASE("a tenant has another part of one GPU than of another") {
   CHECK(*partitions.take(3, "a") == PerGpu{0x00ff, 0xf00f});
 }
 
-TEST_CASE("without partitions GPUs are whole, also those that could not be divided") {
+TEST_CASE("GPUs are whole without partitions even if they cannot be partitioned") {
   Partitions partitions = of({kLarge, kWhole}, {});
   CHECK(partitions.take(1, "a")->empty());
   partitions.set_tenants({{"b", each(500)}});
@@ -84,7 +84,7 @@ TEST_CASE("without partitions GPUs are whole, also those that could not be divid
   CHECK(*partitions.take(3, "a") == PerGpu{0, 0});
 }
 
-TEST_CASE("a partition that does not fit has no place until there is room") {
+TEST_CASE("a partition that does not fit is placed once there is room") {
   Partitions partitions = of({kSmall}, {{"a", each(250)}, {"b", each(250)}, {"c", each(250)}});  // each rounded up to one of two
   CHECK(partitions.place("b") == PerGpu{0b10});
   CHECK(partitions.place("c").empty());
@@ -98,7 +98,7 @@ TEST_CASE("a partition that does not fit has no place until there is room") {
   CHECK(partitions.why_not("c").empty());
 }
 
-TEST_CASE("a changed partition is for new sessions, and not another tenant's before the old ones end") {
+TEST_CASE("a changed partition applies to new sessions and its old groups stay reserved until old sessions end") {
   Partitions partitions = of({kLarge}, {{"a", each(500)}});
   CHECK(*partitions.take(1, "a") == PerGpu{0x00ff});
   partitions.set_tenants({{"a", each(250)}, {"b", each(750)}});
@@ -114,7 +114,7 @@ TEST_CASE("a changed partition is for new sessions, and not another tenant's bef
   CHECK(*partitions.take(5, "c") == PerGpu{0xfff0});
 }
 
-TEST_CASE("before the GPUs are known there are no places") {
+TEST_CASE("no partition is placed before the GPUs are known") {
   Partitions partitions;
   partitions.set_tenants({{"a", each(500)}});
   CHECK(!partitions.take(1, "a"));

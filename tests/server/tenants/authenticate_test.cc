@@ -34,7 +34,7 @@ std::string who(const Tenants& tenants, const Credentials& shown) {
 
 }  // namespace
 
-TEST_CASE("where nobody has credentials the client's word counts") {
+TEST_CASE("a client names its tenant if no tenant has credentials") {
   const Tenants one;
   CHECK(who(one, {}) == "default");
   CHECK(who(one, {.token = kTokenOfA}) == "default");
@@ -46,7 +46,7 @@ TEST_CASE("where nobody has credentials the client's word counts") {
   CHECK(who(two, {}).find("GPUPOOL_TENANT") != std::string::npos);
 }
 
-TEST_CASE("tokens, certificates and users say who a client is") {
+TEST_CASE("tokens and certificates and users authenticate a client") {
   const Tenants tenants(three());
   CHECK(who(tenants, {.token = kTokenOfA}) == "a");
   CHECK(who(tenants, {.tenant = "a", .token = kTokenOfA}) == "a");
@@ -73,7 +73,7 @@ TEST_CASE("a refusal does not say what was wrong") {
   CHECK(who(tenants, {.token = "another"}) == wrong);
 }
 
-TEST_CASE("what admitted somebody is known, and whether it still would let it go on") {
+TEST_CASE("the credential of an admitted client is kept and its revocation is detected") {
   Tenants tenants(three());
   const auto admitted = [&](const Credentials& shown) { return authenticate(tenants, shown)->by; };
   const Credential token = admitted({.token = kTokenOfA}), certificate = admitted({.certificate_names = {"x", "b.example"}}), user = admitted({.user = 1000});
@@ -101,7 +101,7 @@ TEST_CASE("what admitted somebody is known, and whether it still would let it go
   CHECK(revoked(open, "default", token));
 }
 
-TEST_CASE("a tenant of whom only retired tokens are left lets nobody in") {
+TEST_CASE("a tenant with only retired tokens admits no client") {
   Tenant a = tenant("a");
   a.retired_tokens = {hash_token(kTokenOfA)};
   CHECK(check_tenants({a}));

@@ -18,7 +18,7 @@ const std::string kHash = "sha256:" + std::string(64, 'a');
 
 }  // namespace
 
-TEST_CASE("tenants are read with their credentials, and quotas upon the default one") {
+TEST_CASE("tenants are read with their credentials and their quotas override the default quota") {
   const auto tenants = read(R"(
 [default_quota]
 memory = "2GiB"
@@ -83,7 +83,7 @@ TEST_CASE("without tenants the default quota is the default tenant's") {
   CHECK(tenants->front().quota.each.compute_milli == 500);
 }
 
-TEST_CASE("every mistake names its key and says what is right") {
+TEST_CASE("every error names its key and says what is valid") {
   const std::pair<std::string, std::string> mistakes[] = {
       {"tenant = 3", "tenant: must be an array of tables; write [[tenant]]"},
       {"[tenant]\nname = 'a'", "write [[tenant]], not [tenant]"},

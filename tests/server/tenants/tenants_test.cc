@@ -25,7 +25,7 @@ TEST_CASE("without configuration there is one tenant without limits") {
   CHECK_FALSE(tenants.has_credentials());
 }
 
-TEST_CASE("listeners hear of every tenant at first and of every change after it") {
+TEST_CASE("listeners are called for every tenant first and for every later change") {
   Tenants tenants({tenant("a", 1), tenant("b", 2)});
   std::vector<std::pair<std::string, uint64_t>> heard;
   tenants.on_change([&](const Tenant& changed) { heard.emplace_back(changed.name, changed.quota.each.memory_bytes); });
@@ -46,7 +46,7 @@ TEST_CASE("listeners hear of every tenant at first and of every change after it"
   CHECK(tenants.find("a") == nullptr);
 }
 
-TEST_CASE("partitions are never more than the GPU") {
+TEST_CASE("partitions never exceed the GPU") {
   Tenants tenants({tenant("a"), tenant("b"), tenant("c")});
   CHECK(server::partitions_of(tenants.all()).empty());
   REQUIRE(tenants.set_quota("a", {.each = {.compute_milli = 600}, .mode = quota::Mode::partition}));
@@ -67,7 +67,7 @@ TEST_CASE("partitions are never more than the GPU") {
   CHECK(server::partitions_of(tenants.all()).at("b")[2] == 100);
 }
 
-TEST_CASE("limits of a GPU by its UUID hold once it is known which one it is") {
+TEST_CASE("limits by UUID apply once the GPUs are known") {
   const std::string uuid = server::gpu_uuid("gpu-00112233-4455-6677-8899-AABBCCDDEEFF");
   CHECK(uuid == "GPU-00112233-4455-6677-8899-aabbccddeeff");
   for (const char* const other : {"", "GPU-00112233-4455-6677-8899-aabbccddeef", "GPU-00112233-4455-6677-8899-aabbccddeefg", "MIG-00112233-4455-6677-8899-aabbccddeeff"}) {
@@ -92,7 +92,7 @@ TEST_CASE("limits of a GPU by its UUID hold once it is known which one it is") {
   CHECK(tenants.find("a")->quota.of(1).memory_bytes == 4);
 }
 
-TEST_CASE("tenants that make no sense are refused with the reason") {
+TEST_CASE("invalid tenants are refused with the reason") {
   const auto why = [](std::vector<Tenant> tenants) {
     const auto checked = server::check_tenants(tenants);
     return checked ? std::string() : checked.error().message;

@@ -43,7 +43,7 @@ TEST_CASE("sizes are read exactly") {
   CHECK_FALSE(parse_rate("/s"));
 }
 
-TEST_CASE("a size with another spelling of its unit is refused with the right ones") {
+TEST_CASE("a misspelled unit of a size is refused with the valid spellings") {
   const std::pair<const char*, const char*> sizes[] = {{"2G", "2GiB or 2GB"}, {"2gb", "2GB"}, {"1.5 gib", "1.5GiB"}, {"512m", "512MiB or 512MB"}, {"4Gi", "4GiB"}};
   for (const auto& [text, right] : sizes) {
     INFO(text);
@@ -53,7 +53,7 @@ TEST_CASE("a size with another spelling of its unit is refused with the right on
   CHECK(parse_rate("1gb/s").error().message == "'1gb/s' is not a rate; write it as 1GB, per second");
 }
 
-TEST_CASE("an amount of memory below 1 MiB is refused with what was probably meant") {
+TEST_CASE("an amount of memory below 1 MiB is refused with a suggestion") {
   CHECK(*parse_memory("0") == 0);
   CHECK(*parse_memory("1MiB") == 1u << 20);
   CHECK(*parse_memory("1048576") == 1u << 20);
@@ -71,7 +71,7 @@ TEST_CASE("an amount of memory below 1 MiB is refused with what was probably mea
   CHECK(parse_memory("8GX").error().message == parse_size("8GX").error().message);
 }
 
-TEST_CASE("an unknown key is answered with the one that was probably meant") {
+TEST_CASE("an unknown key is refused with a suggestion") {
   const std::vector<std::string_view> known{"bandwidth-to-device", "bandwidth-to-host", "highest-priority", "memory", "weight"};
   CHECK(suggestion("memmory", known) == "; did you mean 'memory'?");
   CHECK(suggestion("bandwidth_to_hosts", known) == "; did you mean 'bandwidth-to-host'?");
@@ -97,7 +97,7 @@ TEST_CASE("numbers of GPUs are read and written as wholes") {
   CHECK(gpus_text(2000) == "2 GPUs");
 }
 
-TEST_CASE("what size_text says is read as the same size") {
+TEST_CASE("size_text round-trips through parse_size") {
   CHECK(size_text(0) == "0");
   CHECK(size_text(8ull << 30) == "8GiB");
   CHECK(size_text(1500) == "1500");
