@@ -74,7 +74,7 @@ void Audit::ended(const SessionView& session, const std::string& reason, bool cr
   write(crashed ? log::Level::error : log::Level::info, "session_ended", fields);
 }
 
-// Written to the file only: FrontDoor logs the refusal.
+// Written to the file only: Acceptor logs the refusal.
 void Audit::denied(const Client& client, const Refusal& refusal) {
   file_.append_if_room("session_denied", {{"client", client.address},
                                     {"lease", client.lease},
@@ -86,7 +86,7 @@ void Audit::denied(const Client& client, const Refusal& refusal) {
                                     {"reason", refusal.reason}});
 }
 
-// Written to the file only: FrontDoor logs clients_refused_unlogged.
+// Written to the file only: Acceptor logs clients_refused_unlogged.
 void Audit::denied_too(uint64_t count) { file_.append_if_room("sessions_denied_too", {{"count", count}}); }
 
 void Audit::administered(std::string_view does, const std::string& on, const std::string& how) {

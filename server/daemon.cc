@@ -23,6 +23,7 @@
 #include "protocol/transport/loopback.h"
 #include "protocol/transport/rdma_options.h"
 #include "protocol/transport/shm/address.h"
+#include "server/acceptor.h"
 #include "server/admin/administration.h"
 #include "server/admission/left_out.h"
 #include "server/admission/peer_rates.h"
@@ -31,7 +32,6 @@
 #include "server/check_host.h"
 #include "server/checkpoints.h"
 #include "server/descriptor_closer.h"
-#include "server/front_door.h"
 #include "server/install_paths.h"
 #include "server/log/log.h"
 #include "server/monitors/monitors.h"
@@ -174,11 +174,11 @@ class Daemon {
               tenants_,
               [this](Client client, const Refusal& refusal) {
                 if (!client.peer && client.bulk_token.empty()) administration_.denied(client.tenant);
-                turn_away(std::move(client), refusal);
+                refuse(std::move(client), refusal);
               }),
-        door_(context_, std::move(listeners), options.hello_timeout, options.connections_per_second,
+        acceptor_(context_, std::move(listeners), options.hello_timeout, options.connections_per_second,
               [this](Client client, const Credentials& shown) { admit(std::move(client), shown); },
-              [this](Client client, const Refusal& refusal) { turn_away(std::move(client), refusal); },
+              [this](Client client, const Refusal& refusal) { refuse(std::move(client), refusal); },
               [this](const wire::PeerHello& hello) { return pool_.find_peer_copy(hello); }),
         leases_(context_, tenants_, options.pool.name, new_boot(), {},
                 {.devices = [this]() -> const std::vector<control::Device>& { return pool_.devices(); },
@@ -187,16 +187,16 @@ class Daemon {
                  .now = [] { return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch()); }}),
         agent_(context_, options.pool, leases_,
                {.inventory = [this] { return inventory(); }, .describe_state = [this](pool::NodeReport& report) { describe_state(report); }}),
-        administration_(context_, pool_, door_, tenants_, audit_, options.pool.configured() ? &agent_ : nullptr),
+        administration_(context_, pool_, acceptor_, tenants_, audit_, options.pool.configured() ? &agent_ : nullptr),
         monitors_(context_, {},
                   {.describe = [this](const Client& client) { return describe_to_monitor(monitor_sources(), client); },
                    .look = [this](const Client& client) { return show_to_monitor(monitor_sources(), client); }}),
-        checkpoints_(context_, pool_, [this](Client client, const Refusal& refusal) { turn_away(std::move(client), refusal); }),
+        checkpoints_(context_, pool_, [this](Client client, const Refusal& refusal) { refuse(std::move(client), refusal); }),
         unaudited_(context_, [this](uint64_t count) { audit_.denied_too(count); }) {}
 
   int run() {
     if (const auto opened = audit_.open(); !opened) return fail(opened.error().message);
-    if (options_.users_at_paths) door_.trust_users_at_paths();
+    if (options_.users_at_paths) acceptor_.trust_users_at_paths();
     if (const auto begun = begin_tls(); !begun) return fail(begun.error().message);
     if (const auto read = read_keys(options_.pool.public_keys); !read) return fail(read.error().message);
     pool_.on_session_start([this](const SessionView& session) {
@@ -238,7 +238,7 @@ class Daemon {
   // connect at once.
   void open() {
     if (stopping_) return;
-    door_.open();
+    acceptor_.open();
     if (!options_.port_file.empty()) {
       if (const auto written = write_port_file(options_.port_file, addresses_.port); !written) {
         return give_up(written.error().message);
@@ -302,7 +302,7 @@ class Daemon {
     if (client.peer || !client.bulk_token.empty()) return pool_.attach(std::move(client));
     if (lease::is_token(shown.token)) return admit_lease(std::move(client), shown.token);
     const auto admission = authenticate(tenants_, shown);
-    if (!admission) return turn_away(std::move(client), {control::HelloReply::DENIED, admission.error().message});
+    if (!admission) return refuse(std::move(client), {control::HelloReply::DENIED, admission.error().message});
     client.tenant = admission->tenant->name;
     client.credential = admission->by;
     serve(std::move(client));
@@ -310,7 +310,7 @@ class Daemon {
 
   void admit_lease(Client client, const std::string& token) {
     const auto admitted = leases_.admit(token);
-    if (!admitted) return turn_away(std::move(client), {control::HelloReply::DENIED, admitted.error().message});
+    if (!admitted) return refuse(std::move(client), {control::HelloReply::DENIED, admitted.error().message});
     client.tenant = admitted->tenant;
     client.lease = admitted->lease;
     client.credential.kind = Credential::Kind::lease;
@@ -320,7 +320,7 @@ class Daemon {
   void serve(Client client) {
     if (client.checkpoint) return checkpoints_.admit(std::move(client));
     if (!client.monitor) return pool_.assign(std::move(client));
-    if (!monitors_.admit(client)) turn_away(std::move(client), {control::HelloReply::NO_DEVICE, "no GPU to monitor"});
+    if (!monitors_.admit(client)) refuse(std::move(client), {control::HelloReply::NO_DEVICE, "no GPU to monitor"});
   }
 
   std::optional<Refusal> refuses_sessions() const {
@@ -333,12 +333,12 @@ class Daemon {
   // Refuses a client. For each address, at most 10 refusals at once and then one per second are answered and
   // audited; DENIED beyond that is dropped without an answer. Successful authentication is not limited, so no
   // client can lock out others behind its address.
-  void turn_away(Client client, const Refusal& refusal) {
+  void refuse(Client client, const Refusal& refusal) {
     const bool answered = denials_.take(client.charged_to);
     if (answered && all_denials_.take()) audit_.denied(client, refusal);
     else unaudited_.note();
-    if (answered || refusal.status != control::HelloReply::DENIED) return door_.refuse(std::move(client), refusal);
-    door_.drop(std::move(client));
+    if (answered || refusal.status != control::HelloReply::DENIED) return acceptor_.refuse(std::move(client), refusal);
+    acceptor_.drop(std::move(client));
   }
 
   void give_up(const std::string& why) {
@@ -366,7 +366,7 @@ class Daemon {
     if (!listens_with_tls(options_)) return {};
     auto context = transport::tls::Context::server(options_.tls);
     if (!context) return context.error();
-    door_.use_tls(std::move(*context));
+    acceptor_.use_tls(std::move(*context));
     certificates_.emplace(context_, options_.tls, [this](const CertificateWatch::Read& read) { renew_certificate(read); });
     return {};
   }
@@ -374,7 +374,7 @@ class Daemon {
   // Called when the certificate files have changed. Open connections keep the old certificate.
   void renew_certificate(const CertificateWatch::Read& read) {
     if (!read) return log::warning("certificate_not_renewed", {{"reason", read.error().message}, {"note", "the previous certificate stays in use"}});
-    door_.use_tls(*read);
+    acceptor_.use_tls(*read);
     log::info("certificate_renewed", {{"file", options_.tls.certificate}});
   }
 
@@ -419,7 +419,7 @@ class Daemon {
     }
     auto read = read_again();
     if (!read) return log::error("reload_failed", {{"reason", read.error().message}});
-    if (read->tls) door_.use_tls(std::move(read->tls));
+    if (read->tls) acceptor_.use_tls(std::move(read->tls));
     leases_.use_keys(std::move(read->keys));
     tenants_.replace(std::move(read->options.tenants));
     warn_of_users();
@@ -439,7 +439,7 @@ class Daemon {
   void stop() {
     if (std::exchange(stopping_, true)) return;
     certificates_.reset();
-    door_.close();
+    acceptor_.close();
     agent_.stop();
     leases_.stop();
     monitors_.close();
@@ -462,7 +462,7 @@ class Daemon {
   Audit audit_;
   Tenants tenants_;
   WorkerPool pool_;
-  FrontDoor door_;
+  Acceptor acceptor_;
   std::optional<CertificateWatch> certificates_;  // none: no tls:// address
   Leases leases_;
   Agent agent_;

@@ -9,9 +9,9 @@
 
 namespace gpupool::server {
 
-Administration::Administration(asio::io_context& context, WorkerPool& pool, const FrontDoor& door, Tenants& tenants, Audit& audit,
+Administration::Administration(asio::io_context& context, WorkerPool& pool, const Acceptor& acceptor, Tenants& tenants, Audit& audit,
                                const Agent* agent)
-    : context_(context), pool_(pool), door_(door), tenants_(tenants), audit_(audit), agent_(agent) {
+    : context_(context), pool_(pool), acceptor_(acceptor), tenants_(tenants), audit_(audit), agent_(agent) {
   pool.on_session_end([this](const SessionView& session, const std::string&, bool) { ended_.add(session); });
   tenants.on_removal([this](const std::string& lease) { ended_.fold(lease, lease.substr(0, lease.rfind('/'))); });
 }

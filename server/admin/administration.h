@@ -15,7 +15,7 @@ namespace gpupool::server {
 class Administration {
  public:
   // `agent` is null if poold belongs to no pool.
-  Administration(asio::io_context& context, WorkerPool& pool, const FrontDoor& door, Tenants& tenants, Audit& audit, const Agent* agent);
+  Administration(asio::io_context& context, WorkerPool& pool, const Acceptor& acceptor, Tenants& tenants, Audit& audit, const Agent* agent);
   Administration(const Administration&) = delete;
   Administration& operator=(const Administration&) = delete;
 
@@ -29,7 +29,7 @@ class Administration {
   void denied(const std::string& tenant) { ended_.denied(tenant); }
 
  private:
-  Sources sources() const { return {pool_, door_, tenants_, ended_, audit_, started_, agent_}; }
+  Sources sources() const { return {pool_, acceptor_, tenants_, ended_, audit_, started_, agent_}; }
   HttpResponse answer(const std::string& path) const;
   Result<admin::Quota> quota(const std::string& tenant) const;
   Result<admin::Quota> set_quota(const admin::SetQuotaRequest& request);
@@ -39,7 +39,7 @@ class Administration {
 
   asio::io_context& context_;
   WorkerPool& pool_;
-  const FrontDoor& door_;
+  const Acceptor& acceptor_;
   Tenants& tenants_;
   Audit& audit_;
   const Agent* const agent_;

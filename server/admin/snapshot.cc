@@ -138,7 +138,7 @@ admin::Poold describe_poold(const Sources& sources) {
   poold.set_clients_waiting(state.waiting);
   poold.set_max_sessions(sources.pool.max_sessions());
   poold.set_sessions_started(state.sessions_started);
-  poold.set_handshake_failures(sources.door.turned_away());
+  poold.set_handshake_failures(sources.acceptor.refused_connections());
   poold.set_audit_records(sources.audit.counts().records);
   poold.set_audit_records_lost(sources.audit.counts().lost);
   poold.set_worker_start_failures(state.start_failures);

@@ -5,9 +5,9 @@
 
 #include "protocol/control/admin.pb.h"
 #include "protocol/text/printable.h"
+#include "server/acceptor.h"
 #include "server/admin/usage.h"
 #include "server/audit.h"
-#include "server/front_door.h"
 #include "server/pool/agent.h"
 #include "server/tenants/tenants.h"
 #include "server/worker_pool.h"
@@ -17,7 +17,7 @@ namespace gpupool::server {
 // The objects that a snapshot describes.
 struct Sources {
   const WorkerPool& pool;
-  const FrontDoor& door;
+  const Acceptor& acceptor;
   const Tenants& tenants;
   const EndedUsage& ended;
   const Audit& audit;

@@ -1,4 +1,4 @@
-// A FrontDoor to which a fuzzer brings connections, on a clock that stands still (virtual_time.h). One door serves all inputs; finish() lets go of
+// An Acceptor to which a fuzzer brings connections, on a clock that stands still (virtual_time.h). One door serves all inputs; finish() lets go of
 // what an input has left in it.
 #pragma once
 #include <fcntl.h>
@@ -15,7 +15,7 @@
 #include <utility>
 
 #include "protocol/peers/proof.h"
-#include "server/front_door.h"
+#include "server/acceptor.h"
 #include "tests/fuzz/virtual_time.h"
 
 namespace gpupool::fuzz {
@@ -112,7 +112,7 @@ class FakeDoor {
 
   Loop& loop() { return loop_; }
   FakeListener& listener() { return *listener_; }
-  server::FrontDoor& door() { return door_; }
+  server::Acceptor& door() { return door_; }
   std::function<void(server::Client, const server::Credentials&)> on_admit;
   std::function<void(server::Client, const server::Refusal&)> on_deny;
 
@@ -125,7 +125,7 @@ class FakeDoor {
 
   Loop loop_;
   FakeListener* const listener_;  // the door's
-  server::FrontDoor door_;
+  server::Acceptor door_;
 };
 
 // Sends bytes on a Unix socket with a descriptor beside them.

@@ -1,4 +1,4 @@
-// Connections that have not introduced themselves, at poold's FrontDoor over Unix sockets: clients' hellos and other servers' in any pieces, with bytes
+// Connections that have not introduced themselves, at poold's Acceptor over Unix sockets: clients' hellos and other servers' in any pieces, with bytes
 // behind them, with descriptors beside them, ended anywhere. The input is a row of calls.
 //
 // Who is let in has said a whole hello, or proved the copy's key, and is passed on with every byte that came behind it; no descriptor is lost.

@@ -1,8 +1,8 @@
-// Connections to a tls port of poold's FrontDoor: real handshakes, hellos in any records, with bytes behind them in the same record and the next, bytes that
+// Connections to a tls port of poold's Acceptor: real handshakes, hellos in any records, with bytes behind them in the same record and the next, bytes that
 // are no TLS before, within and after it, ends at any time. The input is a row of calls.
 //
 // Only a hello that ends its record is let in: what stands behind it would be lost with the connection's first half. The handshakes' steps run on this
-// thread, in place of server/handshakes.cc.
+// thread, in place of server/tls_handshake_queue.cc.
 #include <algorithm>
 #include <asio/post.hpp>
 #include <cstddef>
@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "protocol/wire/frame.h"
-#include "server/handshakes.h"
+#include "server/tls_handshake_queue.h"
 #include "tests/fuzz/fake_door.h"
 #include "tests/fuzz/fake_workers.h"
 #include "tests/fuzz/input.h"
@@ -20,18 +20,18 @@
 
 namespace gpupool::server {
 
-Handshakes::Handshakes(asio::io_context& context) : context_(context), thread_(1) {}
+TlsHandshakeQueue::TlsHandshakeQueue(asio::io_context& context) : context_(context), thread_(1) {}
 
-void Handshakes::post(Step step) {
+void TlsHandshakeQueue::post(Step step) {
   waiting_.push_back(std::move(step));
-  asio::post(context_, [this] { begin_next(); });
+  asio::post(context_, [this] { start_next(); });
 }
 
-bool Handshakes::withdraw(const void* owner) {
+bool TlsHandshakeQueue::cancel(const void* owner) {
   return std::erase_if(waiting_, [owner](const Step& step) { return step.owner == owner; }) != 0;
 }
 
-void Handshakes::begin_next() {
+void TlsHandshakeQueue::start_next() {
   if (waiting_.empty()) return;
   const auto chosen = next();
   Step step = std::move(*chosen);
@@ -40,7 +40,7 @@ void Handshakes::begin_next() {
   step.done();
 }
 
-std::list<Handshakes::Step>::iterator Handshakes::next() { return waiting_.begin(); }
+std::list<TlsHandshakeQueue::Step>::iterator TlsHandshakeQueue::next() { return waiting_.begin(); }
 
 }  // namespace gpupool::server
 

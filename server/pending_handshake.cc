@@ -1,4 +1,4 @@
-#include "server/half_open.h"
+#include "server/pending_handshake.h"
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -42,16 +42,16 @@ bool is_at_path(int socket) {
 
 }  // namespace
 
-HalfOpen::HalfOpen(FrontDoor& door, int descriptor, std::string transport, std::string address, std::shared_ptr<transport::tls::Stream> tls)
-    : door_(door),
-      stream_(door.context_, descriptor),
-      timer_(door.context_),
+PendingHandshake::PendingHandshake(Acceptor& acceptor, int descriptor, std::string transport, std::string address, std::shared_ptr<transport::tls::Stream> tls)
+    : acceptor_(acceptor),
+      stream_(acceptor.context_, descriptor),
+      timer_(acceptor.context_),
       transport_(std::move(transport)),
       address_(std::move(address)),
       peer_(peer_of(address_, descriptor)),
       tls_(std::move(tls)) {}
 
-void HalfOpen::read(asio::mutable_buffer buffer, Then then) {
+void PendingHandshake::read(asio::mutable_buffer buffer, Then then) {
   const std::span<std::byte> bytes(static_cast<std::byte*>(buffer.data()), buffer.size());
   if (tls_) return read_tls(bytes, 0, std::move(then));
   async_receive(stream_, bytes, [self = shared_from_this(), then = std::move(then)](const asio::error_code& status, size_t count) {
@@ -60,7 +60,7 @@ void HalfOpen::read(asio::mutable_buffer buffer, Then then) {
   });
 }
 
-void HalfOpen::read_tls(std::span<std::byte> buffer, size_t received, Then then) {
+void PendingHandshake::read_tls(std::span<std::byte> buffer, size_t received, Then then) {
   while (received < buffer.size()) {
     const auto got = tls_->receive_some(buffer.subspan(received));
     if (!got && got.error().code == ErrorCode::closed) return then(asio::error::eof, received);
@@ -73,22 +73,22 @@ void HalfOpen::read_tls(std::span<std::byte> buffer, size_t received, Then then)
   then({}, received);
 }
 
-void HalfOpen::open_tls() {
-  opening_ = true;
+void PendingHandshake::open_tls() {
+  tls_step_pending_ = true;
   const auto self = shared_from_this();
-  door_.handshakes_.post({.owner = this, .peer = peer_, .work = [self] { self->take_tls_step(); }, .done = [self] { self->tls_step_done(); }});
+  acceptor_.tls_handshakes_.post({.owner = this, .peer = peer_, .work = [self] { self->take_tls_step(); }, .done = [self] { self->tls_step_done(); }});
 }
 
 // Runs on the handshake thread. Skips the step if the client has already disconnected.
-void HalfOpen::take_tls_step() {
+void PendingHandshake::take_tls_step() {
   pollfd left{.fd = stream_.native_handle(), .events = POLLRDHUP, .revents = 0};
   if (::poll(&left, 1, 0) > 0) opened_ = Error{ErrorCode::closed, address_ + " closed the connection"};
   else opened_ = tls_->open();
 }
 
-void HalfOpen::tls_step_done() {
-  opening_ = false;
-  if (dropped_) return hang_up();
+void PendingHandshake::tls_step_done() {
+  tls_step_pending_ = false;
+  if (dropped_) return close();
   if (!opened_ && opened_.error().code == ErrorCode::closed) return reject("disconnected before sending a hello");
   if (!opened_) return fail_tls(opened_.error().message);
   if (!*opened_) return await_tls([this] { open_tls(); });
@@ -96,13 +96,13 @@ void HalfOpen::tls_step_done() {
 }
 
 // OpenSSL has already sent the client an alert, if it could.
-void HalfOpen::fail_tls(const std::string& why) {
-  door_.report(address_, why);
+void PendingHandshake::fail_tls(const std::string& why) {
+  acceptor_.report(address_, why);
   start_timer(kRefusalTimeout, "timed out reading the TLS alert");
   written({});
 }
 
-void HalfOpen::write_tls(std::span<const std::byte> rest) {
+void PendingHandshake::write_tls(std::span<const std::byte> rest) {
   while (!rest.empty()) {
     const auto sent = tls_->send_some(rest);
     if (!sent) return drop();
@@ -112,7 +112,7 @@ void HalfOpen::write_tls(std::span<const std::byte> rest) {
   written({});
 }
 
-void HalfOpen::await_tls(std::function<void()> then) {
+void PendingHandshake::await_tls(std::function<void()> then) {
   using asio::posix::stream_descriptor;
   stream_.async_wait(tls_->wants_to_send() ? stream_descriptor::wait_write : stream_descriptor::wait_read,
                      [self = shared_from_this(), then = std::move(then)](const asio::error_code& status) {
@@ -121,19 +121,19 @@ void HalfOpen::await_tls(std::function<void()> then) {
 }
 
 // True if the client speaks gpupool's protocol without TLS, as to a tcp:// port.
-bool HalfOpen::is_plain() {
+bool PendingHandshake::is_plain() {
   uint32_t magic = 0;
   return ::recv(stream_.native_handle(), &magic, sizeof magic, MSG_PEEK | MSG_DONTWAIT) == sizeof magic && magic == wire::kMagic;
 }
 
-void HalfOpen::start_timer(std::chrono::milliseconds timeout, const char* reason) {
+void PendingHandshake::start_timer(std::chrono::milliseconds timeout, const char* reason) {
   timer_.expires_after(timeout);
   timer_.async_wait([self = shared_from_this(), reason](const asio::error_code& status) {
     if (!status) self->reject(reason);
   });
 }
 
-void HalfOpen::read_hello(std::chrono::milliseconds timeout) {
+void PendingHandshake::read_hello(std::chrono::milliseconds timeout) {
   start_timer(timeout, "handshake timed out");
   if (!tls_) return read_preamble();
   await_tls([this] {
@@ -143,14 +143,14 @@ void HalfOpen::read_hello(std::chrono::milliseconds timeout) {
   });
 }
 
-void HalfOpen::read_preamble() {
+void PendingHandshake::read_preamble() {
   read(asio::buffer(&preamble_, sizeof preamble_), [this](const asio::error_code& status, size_t received) {
     if (!status) return read_body();
     reject(received == 0 ? "disconnected before sending a hello" : "disconnected during its hello");
   });
 }
 
-void HalfOpen::read_body() {
+void PendingHandshake::read_body() {
   if (preamble_.magic != wire::kMagic) return reject("not gpupool's protocol");
   if (preamble_.protocol_version == wire::kPeerProtocolVersion) return read_peer_hello();
   if (preamble_.protocol_version != wire::kProtocolVersion) {
@@ -166,12 +166,12 @@ void HalfOpen::read_body() {
   }
   bytes_.resize(preamble_.length);
   read(asio::buffer(bytes_), [this](const asio::error_code& status, size_t) {
-    if (!status) return introduce();
+    if (!status) return handle_hello();
     reject("disconnected during its hello");
   });
 }
 
-void HalfOpen::introduce() {
+void PendingHandshake::handle_hello() {
   control::Hello hello;
   if (!hello.ParseFromString(bytes_)) {
     return refuse({control::HelloReply::MALFORMED, "cannot parse the client's hello"});
@@ -186,7 +186,7 @@ void HalfOpen::introduce() {
   Credentials shown{.tenant = hello.tenant(), .token = hello.token()};
   if (tls_) shown.certificate_names = tls_->certificate_names();
   const int socket = stream_.native_handle();
-  if (transport_ == "shm" && (door_.trusts_users_at_paths_ || !is_at_path(socket))) shown.user = user_of(socket);
+  if (transport_ == "shm" && (acceptor_.trusts_users_at_paths_ || !is_at_path(socket))) shown.user = user_of(socket);
   hello.clear_token();  // the worker must not see it
   Client client{.descriptor = stream_.release(),
                 .transport = transport_ == "shm" || transport_ == "tls" ? transport_ : hello.rdma() != 0 ? "rdma" : "tcp",
@@ -202,11 +202,11 @@ void HalfOpen::introduce() {
                 .program = cut_name(hello.program()),
                 .pid = hello.pid(),
                 .pid_space = cut_name(hello.pid_space())};
-  door_.admit(*this, std::move(client), shown);
+  acceptor_.admit(*this, std::move(client), shown);
 }
 
-void HalfOpen::refuse(const Refusal& refusal) {
-  door_.report(address_, refusal.reason);
+void PendingHandshake::refuse(const Refusal& refusal) {
+  acceptor_.report(address_, refusal.reason);
   start_timer(kRefusalTimeout, "timed out reading the refusal");
   bytes_ = encode(refusal);
   if (tls_) return write_tls(std::as_bytes(std::span(bytes_)));
@@ -215,39 +215,39 @@ void HalfOpen::refuse(const Refusal& refusal) {
   });
 }
 
-void HalfOpen::written(const asio::error_code& status) {
+void PendingHandshake::written(const asio::error_code& status) {
   if (status) return drop();
   ::shutdown(stream_.native_handle(), SHUT_WR);
-  linger();
+  discard_input();
 }
 
 // Reads the rest: closing with unread bytes would reset the connection, and the client might lose the
 // refusal.
-void HalfOpen::linger() {
+void PendingHandshake::discard_input() {
   async_receive_some(stream_, sink_, [self = shared_from_this()](const asio::error_code& status, size_t received) {
     if (status == asio::error::operation_aborted) return;
     self->discarded_ += received;
     if (status || self->discarded_ > kMostDiscarded) return self->drop();
-    self->linger();
+    self->discard_input();
   });
 }
 
-void HalfOpen::reject(const std::string& why) {
-  door_.report(address_, why);
+void PendingHandshake::reject(const std::string& why) {
+  acceptor_.report(address_, why);
   drop();
 }
 
-void HalfOpen::hang_up() {
+void PendingHandshake::close() {
   if (stream_.is_open()) close_connection(stream_.release());
 }
 
-void HalfOpen::drop() {
+void PendingHandshake::drop() {
   const auto self = shared_from_this();
   timer_.cancel();
   dropped_ = true;
-  if (opening_ && door_.handshakes_.withdraw(this)) opening_ = false;
-  if (!opening_) hang_up();  // else tls_step_done() closes it
-  if (place) door_.half_open_.remove(*std::exchange(place, std::nullopt));
+  if (tls_step_pending_ && acceptor_.tls_handshakes_.cancel(this)) tls_step_pending_ = false;
+  if (!tls_step_pending_) close();  // else tls_step_done() closes it
+  if (place) acceptor_.pending_.remove(*std::exchange(place, std::nullopt));
 }
 
 }  // namespace gpupool::server

@@ -1,86 +1,86 @@
-#include "server/front_door.h"
+#include "server/acceptor.h"
 
 #include <fcntl.h>
 
 #include "server/admission/peer.h"
 #include "server/descriptor_closer.h"
 #include "server/foreign_socket.h"
-#include "server/half_open.h"
 #include "server/log/log.h"
+#include "server/pending_handshake.h"
 
 namespace gpupool::server {
 namespace {
 
-constexpr size_t kMostHalfOpen = 512;
+constexpr size_t kMaxPendingHandshakes = 512;
 constexpr int kMostAcceptedAtOnce = 32;  // then other handlers run
 constexpr std::chrono::milliseconds kPauseAfterFailure{100};
 constexpr unsigned kReportsPerSecond = 20;
 
 }  // namespace
 
-FrontDoor::Entrance::Entrance(asio::io_context& context, std::unique_ptr<transport::Listener> made)
+Acceptor::WatchedListener::WatchedListener(asio::io_context& context, std::unique_ptr<transport::Listener> made)
     : listener(std::move(made)), readable(context, listener->descriptor()), pause(context) {}
 
-FrontDoor::FrontDoor(asio::io_context& context, std::vector<std::unique_ptr<transport::Listener>> listeners,
+Acceptor::Acceptor(asio::io_context& context, std::vector<std::unique_ptr<transport::Listener>> listeners,
                      std::chrono::milliseconds hello_timeout, unsigned connections_per_second, Admit admit, Deny deny, FindPeerCopy find_peer_copy)
     : context_(context), hello_timeout_(hello_timeout), admit_(std::move(admit)), deny_(std::move(deny)), find_peer_copy_(std::move(find_peer_copy)),
-      handshakes_(context),
+      tls_handshakes_(context),
       unlogged_(context, [](uint64_t count) { log::warning("clients_refused_unlogged", {{"count", count}}); }),
       rates_({.burst = 2.0 * connections_per_second, .per_second = static_cast<double>(connections_per_second)}) {
-  for (auto& listener : listeners) entrances_.push_back(std::make_unique<Entrance>(context, std::move(listener)));
+  for (auto& listener : listeners) listeners_.push_back(std::make_unique<WatchedListener>(context, std::move(listener)));
 }
 
-FrontDoor::~FrontDoor() {
+Acceptor::~Acceptor() {
   close();
 }
 
-void FrontDoor::open() {
-  for (const auto& entrance : entrances_) await_connection(*entrance);
+void Acceptor::open() {
+  for (const auto& watched : listeners_) await_connection(*watched);
 }
 
-void FrontDoor::close() {
+void Acceptor::close() {
   if (!std::exchange(closed_, true)) {
-    for (const auto& entrance : entrances_) {
-      entrance->pause.cancel();
-      entrance->readable.cancel();
+    for (const auto& watched : listeners_) {
+      watched->pause.cancel();
+      watched->readable.cancel();
       // Keep a duplicate, so that the kernel closes unaccepted connections when the process ends. Closing
       // them here could block on descriptors in unread messages.
-      (void)::fcntl(entrance->listener->descriptor(), F_DUPFD_CLOEXEC, 0);
-      entrance->listener->close();
+      (void)::fcntl(watched->listener->descriptor(), F_DUPFD_CLOEXEC, 0);
+      watched->listener->close();
     }
   }
   // Includes refused clients that were added since an earlier call.
-  while (half_open_.size() != 0) half_open_.oldest_of_most("")->drop();
+  while (pending_.size() != 0) pending_.oldest_of_most("")->drop();
   unlogged_.finish();
 }
 
-void FrontDoor::await_connection(Entrance& entrance) {
-  entrance.readable.async_wait(asio::posix::stream_descriptor::wait_read,
-                               [this, &entrance](const asio::error_code& status) {
-                                 if (!status && !closed_) accept_some(entrance);
+void Acceptor::await_connection(WatchedListener& watched) {
+  watched.readable.async_wait(asio::posix::stream_descriptor::wait_read,
+                               [this, &watched](const asio::error_code& status) {
+                                 if (!status && !closed_) accept_some(watched);
                                });
 }
 
-void FrontDoor::accept_some(Entrance& entrance) {
+void Acceptor::accept_some(WatchedListener& watched) {
   for (int count = 0; count < kMostAcceptedAtOnce; ++count) {
-    auto connection = entrance.listener->accept(transport::Clock::now());
+    auto connection = watched.listener->accept(transport::Clock::now());
     if (connection) {
-      add(std::move(*connection), entrance.listener->endpoint().scheme);
+      add(std::move(*connection), watched.listener->endpoint().scheme);
       continue;
     }
     if (connection.error().code != ErrorCode::unavailable) break;  // no pending connection
     // Out of descriptors or memory: sessions that end will free some.
     log::error("accept_failed", {{"reason", connection.error().message}});
-    entrance.pause.expires_after(kPauseAfterFailure);
-    entrance.pause.async_wait([this, &entrance](const asio::error_code& status) {
-      if (!status && !closed_) await_connection(entrance);
+    watched.pause.expires_after(kPauseAfterFailure);
+    watched.pause.async_wait([this, &watched](const asio::error_code& status) {
+      if (!status && !closed_) await_connection(watched);
     });
     return;
   }
-  await_connection(entrance);
+  await_connection(watched);
 }
 
-void FrontDoor::add(std::unique_ptr<transport::Connection> connection, const std::string& transport) {
+void Acceptor::add(std::unique_ptr<transport::Connection> connection, const std::string& transport) {
   const std::string address = connection->peer();
   const int descriptor = connection->release_descriptor();
   if (transport == "shm") refuse_descriptors(descriptor);
@@ -101,47 +101,47 @@ void FrontDoor::add(std::unique_ptr<transport::Connection> connection, const std
     }
     tls = std::move(*stream);
   }
-  auto half_open = std::make_shared<HalfOpen>(*this, descriptor, transport, address, std::move(tls));
-  half_open->place = half_open_.add(half_open->peer(), half_open);
-  half_open->read_hello(hello_timeout_);
+  auto handshake = std::make_shared<PendingHandshake>(*this, descriptor, transport, address, std::move(tls));
+  handshake->place = pending_.add(handshake->peer(), handshake);
+  handshake->read_hello(hello_timeout_);
 }
 
 // If the limit is reached, drops the oldest connection of the peer that has most, counting the new connection
 // of `peer`. Among peers with equally many, the oldest connection is dropped.
-void FrontDoor::make_room(const std::string& peer) {
-  if (half_open_.size() < kMostHalfOpen) return;
-  const auto oldest = half_open_.oldest_of_most(peer);
+void Acceptor::make_room(const std::string& peer) {
+  if (pending_.size() < kMaxPendingHandshakes) return;
+  const auto oldest = pending_.oldest_of_most(peer);
   report(oldest->address(), "dropped for a newer connection: too many pending handshakes, most of them from " + oldest->peer());
   oldest->drop();
 }
 
-void FrontDoor::admit(HalfOpen& half_open, Client client, const Credentials& shown) {
-  half_open.drop();
+void Acceptor::admit(PendingHandshake& handshake, Client client, const Credentials& shown) {
+  handshake.drop();
   admit_(std::move(client), shown);
 }
 
-void FrontDoor::deny(HalfOpen& half_open, Client client, const Refusal& refusal) {
-  half_open.drop();
+void Acceptor::deny(PendingHandshake& handshake, Client client, const Refusal& refusal) {
+  handshake.drop();
   deny_(std::move(client), refusal);
 }
 
-bool FrontDoor::takes_peer_hello(const std::string& peer) { return peer_hellos_.take(peer) && all_peer_hellos_.take(); }
+bool Acceptor::accepts_peer_hello(const std::string& peer) { return peer_hellos_.take(peer) && all_peer_hellos_.take(); }
 
-void FrontDoor::drop(Client client) {
-  ++turned_away_;
+void Acceptor::drop(Client client) {
+  ++refused_connections_;
   unlogged_.note();
   close_connection(client.descriptor);
 }
 
-void FrontDoor::refuse(Client client, const Refusal& refusal) {
+void Acceptor::refuse(Client client, const Refusal& refusal) {
   make_room(client.charged_to);
-  auto half_open = std::make_shared<HalfOpen>(*this, client.descriptor, client.transport, client.address, client.tls);
-  half_open->place = half_open_.add(half_open->peer(), half_open);
-  half_open->refuse(refusal);
+  auto handshake = std::make_shared<PendingHandshake>(*this, client.descriptor, client.transport, client.address, client.tls);
+  handshake->place = pending_.add(handshake->peer(), handshake);
+  handshake->refuse(refusal);
 }
 
-void FrontDoor::report(const std::string& address, const std::string& why) {
-  ++turned_away_;
+void Acceptor::report(const std::string& address, const std::string& why) {
+  ++refused_connections_;
   const auto now = std::chrono::steady_clock::now();
   if (now - report_second_ >= std::chrono::seconds(1)) {
     report_second_ = now;

@@ -1,4 +1,4 @@
-#include "server/handshakes.h"
+#include "server/tls_handshake_queue.h"
 
 #include <pthread.h>
 #include <sys/resource.h>
@@ -19,23 +19,23 @@ constexpr int kNiceness = 5;
 
 }  // namespace
 
-Handshakes::Handshakes(asio::io_context& context) : context_(context), thread_((BlockedSignals(), 1)) {
+TlsHandshakeQueue::TlsHandshakeQueue(asio::io_context& context) : context_(context), thread_((BlockedSignals(), 1)) {
   asio::post(thread_, [] {
     ::pthread_setname_np(::pthread_self(), "handshakes");
     ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNiceness);  // of this thread only; optional
   });
 }
 
-void Handshakes::post(Step step) {
+void TlsHandshakeQueue::post(Step step) {
   waiting_.push_back(std::move(step));
-  begin_next();
+  start_next();
 }
 
-bool Handshakes::withdraw(const void* owner) {
+bool TlsHandshakeQueue::cancel(const void* owner) {
   return std::erase_if(waiting_, [owner](const Step& step) { return step.owner == owner; }) != 0;
 }
 
-void Handshakes::begin_next() {
+void TlsHandshakeQueue::start_next() {
   if (busy_ || waiting_.empty()) return;
   busy_ = true;
   const auto chosen = next();
@@ -46,12 +46,12 @@ void Handshakes::begin_next() {
     asio::post(context_, [this, step = std::move(step)] {
       busy_ = false;
       step.done();
-      begin_next();
+      start_next();
     });
   });
 }
 
-std::list<Handshakes::Step>::iterator Handshakes::next() {
+std::list<TlsHandshakeQueue::Step>::iterator TlsHandshakeQueue::next() {
   std::unordered_map<std::string_view, size_t> counts;
   for (const Step& step : waiting_) ++counts[step.peer];
   size_t fewest = waiting_.size();

@@ -5,30 +5,30 @@
 #include <asio/write.hpp>
 
 #include "protocol/peers/proof.h"
-#include "server/half_open.h"
+#include "server/pending_handshake.h"
 
 namespace gpupool::server {
 
-void HalfOpen::read_peer_hello() {
+void PendingHandshake::read_peer_hello() {
   if (preamble_.length != sizeof peer_hello_ || (transport_ != "tcp" && transport_ != "rdma")) {
     return refuse({control::HelloReply::MALFORMED, "a server's hello has the wrong length, or this port does not accept servers"});
   }
   read(asio::buffer(&peer_hello_, sizeof peer_hello_), [this](const asio::error_code& status, size_t) {
     if (status) return reject("server disconnected during its hello");
-    if (!door_.takes_peer_hello(peer_)) return reject("too many hellos from other servers");
+    if (!acceptor_.accepts_peer_hello(peer_)) return reject("too many hellos from other servers");
     prove_to_peer();
   });
 }
 
 // Counted and rate-limited like the refusals of clients.
-void HalfOpen::deny_peer(const std::string& why) {
+void PendingHandshake::deny_peer(const std::string& why) {
   timer_.cancel();
   Client client{.descriptor = stream_.release(), .transport = "tcp", .charged_to = peer_, .address = address_};
-  door_.deny(*this, std::move(client), {control::HelloReply::DENIED, why});
+  acceptor_.deny(*this, std::move(client), {control::HelloReply::DENIED, why});
 }
 
-void HalfOpen::prove_to_peer() {
-  peer_copy_ = door_.find_peer_copy_(peer_hello_);
+void PendingHandshake::prove_to_peer() {
+  peer_copy_ = acceptor_.find_peer_copy_(peer_hello_);
   if (!peer_copy_) return deny_peer("no session is waiting for this copy");
   wire::PeerAnswer answer{};
   if (::getrandom(answer.nonce.data(), answer.nonce.size(), 0) != static_cast<ssize_t>(answer.nonce.size())) return reject("cannot get random numbers");
@@ -44,7 +44,7 @@ void HalfOpen::prove_to_peer() {
   });
 }
 
-void HalfOpen::read_peer_proof() {
+void PendingHandshake::read_peer_proof() {
   read(asio::buffer(&peer_proof_, sizeof peer_proof_), [this](const asio::error_code& status, size_t) {
     if (status) return reject("server disconnected during its proof");
     if (!peers::same(peer_proof_.proof, peer_expected_)) return deny_peer("authentication failed: wrong key for this copy");
@@ -54,7 +54,7 @@ void HalfOpen::read_peer_proof() {
                   .peer = *peer_copy_,
                   .charged_to = peer_,
                   .address = address_};
-    door_.admit(*this, std::move(client), {});
+    acceptor_.admit(*this, std::move(client), {});
   });
 }
 

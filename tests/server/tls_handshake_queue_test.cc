@@ -1,5 +1,5 @@
-// The thread that TLS handshakes take their time on.
-#include "server/handshakes.h"
+// Order and cancellation of TLS handshake steps.
+#include "server/tls_handshake_queue.h"
 
 #include <atomic>
 #include <set>
@@ -8,7 +8,7 @@
 
 #include "tests/support/catch.h"
 
-using gpupool::server::Handshakes;
+using gpupool::server::TlsHandshakeQueue;
 
 namespace {
 
@@ -27,11 +27,11 @@ class Gate {
 
 struct Run {
   asio::io_context context;
-  Handshakes handshakes{context};
+  TlsHandshakeQueue queue{context};
   std::vector<std::string> done;
   int owners[16] = {};
 
-  Handshakes::Step step(int owner, const std::string& peer, std::function<void()> work = [] {}) {
+  TlsHandshakeQueue::Step step(int owner, const std::string& peer, std::function<void()> work = [] {}) {
     return {.owner = &owners[owner], .peer = peer, .work = std::move(work), .done = [this, owner, peer] { done.push_back(peer + std::to_string(owner)); }};
   }
   void await(size_t count) {
@@ -45,7 +45,7 @@ struct Run {
 TEST_CASE("a step runs on another thread and its completion on the caller's") {
   Run run;
   std::thread::id worked;
-  run.handshakes.post(run.step(0, "a", [&] { worked = std::this_thread::get_id(); }));
+  run.queue.post(run.step(0, "a", [&] { worked = std::this_thread::get_id(); }));
   run.await(1);
   CHECK(worked != std::thread::id());
   CHECK(worked != std::this_thread::get_id());
@@ -54,10 +54,10 @@ TEST_CASE("a step runs on another thread and its completion on the caller's") {
 TEST_CASE("the peer with fewest queued steps goes first") {
   Run run;
   Gate gate;
-  run.handshakes.post(run.step(0, "a", [&] { gate.pass(); }));
-  for (int i = 1; i <= 4; ++i) run.handshakes.post(run.step(i, "a"));
-  run.handshakes.post(run.step(5, "b"));
-  run.handshakes.post(run.step(6, "b"));
+  run.queue.post(run.step(0, "a", [&] { gate.pass(); }));
+  for (int i = 1; i <= 4; ++i) run.queue.post(run.step(i, "a"));
+  run.queue.post(run.step(5, "b"));
+  run.queue.post(run.step(6, "b"));
   gate.open();
   run.await(7);
   std::string peers;
@@ -72,8 +72,8 @@ TEST_CASE("neither the oldest nor the newest step of one peer starves") {
     REQUIRE(round < 1000);
     Run run;
     Gate gate;
-    run.handshakes.post(run.step(0, "a", [&] { gate.pass(); }));
-    for (int i = 1; i <= 3; ++i) run.handshakes.post(run.step(i, "a"));
+    run.queue.post(run.step(0, "a", [&] { gate.pass(); }));
+    for (int i = 1; i <= 3; ++i) run.queue.post(run.step(i, "a"));
     gate.open();
     run.await(4);
     first.insert(run.done[1]);
@@ -84,17 +84,17 @@ TEST_CASE("a queued step can be cancelled and a running step finishes") {
   Run run;
   Gate gate;
   std::atomic<bool> begun{false};
-  run.handshakes.post(run.step(0, "a", [&] {
+  run.queue.post(run.step(0, "a", [&] {
     begun = true;
     begun.notify_all();
     gate.pass();
   }));
-  run.handshakes.post(run.step(1, "a", [] { FAIL("it was withdrawn"); }));
-  run.handshakes.post(run.step(2, "a"));
+  run.queue.post(run.step(1, "a", [] { FAIL("it was withdrawn"); }));
+  run.queue.post(run.step(2, "a"));
   begun.wait(false);
-  CHECK(run.handshakes.withdraw(&run.owners[1]));
-  CHECK_FALSE(run.handshakes.withdraw(&run.owners[1]));
-  CHECK_FALSE(run.handshakes.withdraw(&run.owners[0]));
+  CHECK(run.queue.cancel(&run.owners[1]));
+  CHECK_FALSE(run.queue.cancel(&run.owners[1]));
+  CHECK_FALSE(run.queue.cancel(&run.owners[0]));
   gate.open();
   run.await(2);
   CHECK(run.done == std::vector<std::string>{"a0", "a2"});
@@ -105,9 +105,9 @@ TEST_CASE("the destructor waits for the running step and drops queued ones") {
   const auto kept = std::make_shared<int>(0);
   {
     Run run;
-    run.handshakes.post(run.step(0, "a", [&] { worked = true; }));
-    run.handshakes.post(run.step(1, "a", [kept] {}));
-    run.handshakes.post(run.step(2, "b", [kept] {}));
+    run.queue.post(run.step(0, "a", [&] { worked = true; }));
+    run.queue.post(run.step(1, "a", [kept] {}));
+    run.queue.post(run.step(2, "b", [kept] {}));
   }
   CHECK(worked);
   CHECK(kept.use_count() == 1);

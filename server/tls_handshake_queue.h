@@ -1,10 +1,10 @@
 // Runs the steps of TLS handshakes on a thread of their own, one at a time and at a lower priority. A step
 // takes milliseconds of CPU time, too long for poold's thread, which schedules turns on the GPUs. Used by
-// FrontDoor.
+// Acceptor.
 //
 // The peer with the fewest waiting steps goes first, and one of its steps is chosen at random. With a
-// first-come order, a flood from one address would starve other programs at that address, because FrontDoor
-// drops the oldest connections; last-come-first-served would serve them little better. FrontDoor's limit on
+// first-come order, a flood from one address would starve other programs at that address, because Acceptor
+// drops the oldest connections; last-come-first-served would serve them little better. Acceptor's limit on
 // connections bounds the queue. All functions are called on poold's thread.
 #pragma once
 #include <asio/io_context.hpp>
@@ -16,7 +16,7 @@
 
 namespace gpupool::server {
 
-class Handshakes {
+class TlsHandshakeQueue {
  public:
   struct Step {
     const void* owner;  // has at most one step
@@ -25,17 +25,17 @@ class Handshakes {
     std::function<void()> done;  // runs on poold's thread after `work`
   };
 
-  explicit Handshakes(asio::io_context& context);
-  ~Handshakes() { thread_.join(); }  // waits for the running step
-  Handshakes(const Handshakes&) = delete;
-  Handshakes& operator=(const Handshakes&) = delete;
+  explicit TlsHandshakeQueue(asio::io_context& context);
+  ~TlsHandshakeQueue() { thread_.join(); }  // waits for the running step
+  TlsHandshakeQueue(const TlsHandshakeQueue&) = delete;
+  TlsHandshakeQueue& operator=(const TlsHandshakeQueue&) = delete;
 
   void post(Step step);
   // Removes the owner's waiting step. Returns false if none is waiting; a running step finishes.
-  bool withdraw(const void* owner);
+  bool cancel(const void* owner);
 
  private:
-  void begin_next();
+  void start_next();
   std::list<Step>::iterator next();
 
   asio::io_context& context_;

@@ -1,7 +1,7 @@
 // Accepts poold's connections and reads each one's Preamble and Hello, many concurrently. Passes clients with
 // a complete, valid Hello to the Admit callback.
 //
-// Runs on poold's thread; steps of TLS handshakes run on another one (handshakes.h). Connections are
+// Runs on poold's thread; steps of TLS handshakes run on another one (tls_handshake_queue.h). Connections are
 // untrusted: their size, duration and number are limited, and so are the number and rate of each peer
 // (admission/peer.h). At the limit the peer with the most connections loses its oldest, so no peer can lock
 // out others.
@@ -17,28 +17,28 @@
 
 #include "protocol/transport/transport.h"
 #include "server/admission/left_out.h"
-#include "server/admission/per_peer.h"
 #include "server/admission/peer_rates.h"
-#include "server/handshakes.h"
+#include "server/admission/per_peer.h"
 #include "server/refusal.h"
 #include "server/tenants/authenticate.h"
+#include "server/tls_handshake_queue.h"
 #include "server/worker_pool.h"
 
 namespace gpupool::server {
 
-class HalfOpen;
+class PendingHandshake;
 
-class FrontDoor {
+class Acceptor {
  public:
   using Admit = std::function<void(Client, const Credentials&)>;
   using Deny = std::function<void(Client, const Refusal&)>;
   using FindPeerCopy = std::function<std::optional<PeerCopy>(const wire::PeerHello&)>;
 
-  FrontDoor(asio::io_context& context, std::vector<std::unique_ptr<transport::Listener>> listeners,
+  Acceptor(asio::io_context& context, std::vector<std::unique_ptr<transport::Listener>> listeners,
             std::chrono::milliseconds hello_timeout, unsigned connections_per_second, Admit admit, Deny deny, FindPeerCopy find_peer_copy);
-  ~FrontDoor();
-  FrontDoor(const FrontDoor&) = delete;
-  FrontDoor& operator=(const FrontDoor&) = delete;
+  ~Acceptor();
+  Acceptor(const Acceptor&) = delete;
+  Acceptor& operator=(const Acceptor&) = delete;
 
   // Sets the TLS context of future connections to tls listeners.
   void use_tls(std::shared_ptr<const transport::tls::Context> context) { tls_ = std::move(context); }
@@ -54,26 +54,26 @@ class FrontDoor {
   // Closes the connection without an answer. Takes ownership of the descriptor.
   void drop(Client client);
   // Number of connections refused so far, logged or not.
-  uint64_t turned_away() const { return turned_away_; }
+  uint64_t refused_connections() const { return refused_connections_; }
 
  private:
-  friend class HalfOpen;
+  friend class PendingHandshake;
 
-  struct Entrance {
-    Entrance(asio::io_context& context, std::unique_ptr<transport::Listener> listener);
-    ~Entrance() { readable.release(); }
+  struct WatchedListener {
+    WatchedListener(asio::io_context& context, std::unique_ptr<transport::Listener> listener);
+    ~WatchedListener() { readable.release(); }
     const std::unique_ptr<transport::Listener> listener;
     asio::posix::stream_descriptor readable;  // borrows the listener's descriptor
     asio::steady_timer pause;
   };
 
-  void await_connection(Entrance& entrance);
-  void accept_some(Entrance& entrance);
+  void await_connection(WatchedListener& watched);
+  void accept_some(WatchedListener& watched);
   void add(std::unique_ptr<transport::Connection> connection, const std::string& transport);
   void make_room(const std::string& peer);
-  void admit(HalfOpen& half_open, Client client, const Credentials& shown);
-  void deny(HalfOpen& half_open, Client client, const Refusal& refusal);
-  bool takes_peer_hello(const std::string& peer);
+  void admit(PendingHandshake& handshake, Client client, const Credentials& shown);
+  void deny(PendingHandshake& handshake, Client client, const Refusal& refusal);
+  bool accepts_peer_hello(const std::string& peer);
   void report(const std::string& address, const std::string& why);
 
   asio::io_context& context_;
@@ -83,11 +83,11 @@ class FrontDoor {
   const FindPeerCopy find_peer_copy_;
   std::shared_ptr<const transport::tls::Context> tls_;
   bool trusts_users_at_paths_ = false;
-  std::vector<std::unique_ptr<Entrance>> entrances_;
-  Handshakes handshakes_;
-  PerPeer<std::shared_ptr<HalfOpen>> half_open_;
+  std::vector<std::unique_ptr<WatchedListener>> listeners_;
+  TlsHandshakeQueue tls_handshakes_;
+  PerPeer<std::shared_ptr<PendingHandshake>> pending_;
   bool closed_ = false;
-  uint64_t turned_away_ = 0;
+  uint64_t refused_connections_ = 0;
   // Limits logged refusals per second; unlogged_ counts the rest.
   std::chrono::steady_clock::time_point report_second_{};
   unsigned reports_in_second_ = 0;

@@ -1,8 +1,8 @@
-// A connection that has not sent its complete Hello yet, or that is being sent a refusal. Used by FrontDoor
+// A connection that has not sent its complete Hello yet, or that is being sent a refusal. Used by Acceptor
 // alone.
 //
-// Runs on poold's thread, except take_tls_step(). FrontDoor's list and the handlers of pending operations own
-// it until drop(). Errors are reported to FrontDoor and close the connection.
+// Runs on poold's thread, except take_tls_step(). Acceptor's list and the handlers of pending operations own
+// it until drop(). Errors are reported to Acceptor and close the connection.
 #pragma once
 #include <array>
 #include <asio/posix/stream_descriptor.hpp>
@@ -15,14 +15,14 @@
 
 #include "protocol/wire/frame.h"
 #include "protocol/wire/peers.h"
-#include "server/front_door.h"
+#include "server/acceptor.h"
 
 namespace gpupool::server {
 
-class HalfOpen : public std::enable_shared_from_this<HalfOpen> {
+class PendingHandshake : public std::enable_shared_from_this<PendingHandshake> {
  public:
   // `tls` is null for other transports.
-  HalfOpen(FrontDoor& door, int descriptor, std::string transport, std::string address, std::shared_ptr<transport::tls::Stream> tls);
+  PendingHandshake(Acceptor& acceptor, int descriptor, std::string transport, std::string address, std::shared_ptr<transport::tls::Stream> tls);
 
   void read_hello(std::chrono::milliseconds timeout);
   void refuse(const Refusal& refusal);
@@ -31,7 +31,7 @@ class HalfOpen : public std::enable_shared_from_this<HalfOpen> {
   const std::string& address() const { return address_; }
   const std::string& peer() const { return peer_; }
 
-  std::optional<PerPeer<std::shared_ptr<HalfOpen>>::Place> place;  // in FrontDoor's list
+  std::optional<PerPeer<std::shared_ptr<PendingHandshake>>::Place> place;  // in Acceptor's list
 
  private:
   using Then = std::function<void(const asio::error_code& status, size_t count)>;
@@ -45,30 +45,30 @@ class HalfOpen : public std::enable_shared_from_this<HalfOpen> {
   void open_tls();
   void take_tls_step();
   void tls_step_done();
-  void hang_up();
+  void close();
   void await_tls(std::function<void()> then);
   bool is_plain();
   void start_timer(std::chrono::milliseconds timeout, const char* reason);
   void read_preamble();
   void read_body();
   void written(const asio::error_code& status);
-  void introduce();
-  // Handshake with another server, in half_open_peer.cc.
+  void handle_hello();
+  // Handshake with another server, in pending_handshake_peer.cc.
   void read_peer_hello();
   void prove_to_peer();
   void read_peer_proof();
   void deny_peer(const std::string& why);
-  void linger();
+  void discard_input();
   void reject(const std::string& why);  // closes without an answer
 
-  FrontDoor& door_;
+  Acceptor& acceptor_;
   asio::posix::stream_descriptor stream_;
   asio::steady_timer timer_;
   const std::string transport_;
   const std::string address_;
   const std::string peer_;  // its load and refusals are charged to this peer
   std::shared_ptr<transport::tls::Stream> tls_;
-  bool opening_ = false;           // a TLS step is queued or running: the socket must stay open
+  bool tls_step_pending_ = false;           // a TLS step is queued or running: the socket must stay open
   bool dropped_ = false;
   Result<bool> opened_ = false;    // result of the last TLS step; true: the handshake is complete
   wire::Preamble preamble_;
