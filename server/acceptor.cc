@@ -4,9 +4,9 @@
 
 #include "server/admission/peer.h"
 #include "server/descriptor_closer.h"
-#include "server/foreign_socket.h"
 #include "server/log/log.h"
 #include "server/pending_handshake.h"
+#include "server/untrusted_socket.h"
 
 namespace gpupool::server {
 namespace {
@@ -50,7 +50,7 @@ void Acceptor::close() {
     }
   }
   // Includes refused clients that were added since an earlier call.
-  while (pending_.size() != 0) pending_.oldest_of_most("")->drop();
+  while (pending_.size() != 0) pending_.oldest_of_busiest_peer("")->drop();
   unlogged_.finish();
 }
 
@@ -102,7 +102,7 @@ void Acceptor::add(std::unique_ptr<transport::Connection> connection, const std:
     tls = std::move(*stream);
   }
   auto handshake = std::make_shared<PendingHandshake>(*this, descriptor, transport, address, std::move(tls));
-  handshake->place = pending_.add(handshake->peer(), handshake);
+  handshake->position = pending_.add(handshake->peer(), handshake);
   handshake->read_hello(hello_timeout_);
 }
 
@@ -110,7 +110,7 @@ void Acceptor::add(std::unique_ptr<transport::Connection> connection, const std:
 // of `peer`. Among peers with equally many, the oldest connection is dropped.
 void Acceptor::make_room(const std::string& peer) {
   if (pending_.size() < kMaxPendingHandshakes) return;
-  const auto oldest = pending_.oldest_of_most(peer);
+  const auto oldest = pending_.oldest_of_busiest_peer(peer);
   report(oldest->address(), "dropped for a newer connection: too many pending handshakes, most of them from " + oldest->peer());
   oldest->drop();
 }
@@ -134,9 +134,9 @@ void Acceptor::drop(Client client) {
 }
 
 void Acceptor::refuse(Client client, const Refusal& refusal) {
-  make_room(client.charged_to);
+  make_room(client.admission_peer);
   auto handshake = std::make_shared<PendingHandshake>(*this, client.descriptor, client.transport, client.address, client.tls);
-  handshake->place = pending_.add(handshake->peer(), handshake);
+  handshake->position = pending_.add(handshake->peer(), handshake);
   handshake->refuse(refusal);
 }
 

@@ -18,30 +18,30 @@ namespace {
 constexpr std::chrono::seconds kInterval{10};
 
 // Identifies a version of a file: changes when the file is written or replaced.
-struct Stamp {
+struct FileVersion {
   bool there = false;
   dev_t device = 0;
   ino_t inode = 0;
   off_t size = 0;
   int64_t seconds = 0, nanoseconds = 0;
-  bool operator==(const Stamp&) const = default;
+  bool operator==(const FileVersion&) const = default;
 };
 
-Stamp stamp_of(const std::string& path) {
+FileVersion version_of(const std::string& path) {
   struct stat about {};
   if (path.empty() || ::stat(path.c_str(), &about) != 0) return {};
   return {true, about.st_dev, about.st_ino, about.st_size, about.st_mtim.tv_sec, about.st_mtim.tv_nsec};
 }
 
-using Stamps = std::array<Stamp, 3>;
-Stamps stamps_of(const transport::TlsOptions& files) { return {stamp_of(files.certificate), stamp_of(files.key), stamp_of(files.ca)}; }
+using FileVersions = std::array<FileVersion, 3>;
+FileVersions versions_of(const transport::TlsOptions& files) { return {version_of(files.certificate), version_of(files.key), version_of(files.ca)}; }
 
 }  // namespace
 
 struct CertificateWatch::Shared : std::enable_shared_from_this<Shared> {
   Shared(asio::io_context& context, transport::TlsOptions files, std::function<void(const Read&)> changed)
       : context(context), files(std::move(files)), changed(std::move(changed)) {}
-  void run(Stamps known);
+  void run(FileVersions known);
   bool pause();  // false: this object is being destroyed
   void tell(Read read);
 
@@ -58,12 +58,12 @@ bool CertificateWatch::Shared::pause() {
   return !ending.wait_for(lock, kInterval, [this] { return ended; });
 }
 
-void CertificateWatch::Shared::run(Stamps known) {
+void CertificateWatch::Shared::run(FileVersions known) {
   while (pause()) {
-    const Stamps before = stamps_of(files);
+    const FileVersions before = versions_of(files);
     if (before == known) continue;
     Read read = transport::tls::Context::server(files);
-    if (stamps_of(files) != before) continue;  // still being written
+    if (versions_of(files) != before) continue;  // still being written
     known = before;
     tell(std::move(read));
   }
@@ -79,7 +79,7 @@ void CertificateWatch::Shared::tell(Read read) {
 
 CertificateWatch::CertificateWatch(asio::io_context& context, transport::TlsOptions files, std::function<void(const Read&)> changed)
     : shared_(std::make_shared<Shared>(context, std::move(files), std::move(changed))) {
-  const Stamps known = stamps_of(shared_->files);
+  const FileVersions known = versions_of(shared_->files);
   const BlockedSignals blocked;
   std::thread([shared = shared_, known] { shared->run(known); }).detach();
 }

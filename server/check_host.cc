@@ -19,7 +19,7 @@ ConfinementWish wish_of(const ServerOptions& options) {
   return {.sandbox = options.sandbox, .users = options.worker_users, .rdma = options.rdma && transport::has_rdma_device(), .filters = kFiltersCalls, .limits = options.worker_limits};
 }
 
-std::vector<std::string> secrets_within_reach(const ServerOptions& options, const std::string& device_library) {
+std::vector<std::string> readable_secrets_of(const ServerOptions& options, const std::string& device_library) {
   const std::vector<Secret> secrets{{"--tls-key", options.tls.key}, {"--pool-token-file", options.pool.token_file}};
   return readable_secrets(secrets, wish_of(options), {std::filesystem::path(device_library).parent_path()});
 }
@@ -30,13 +30,13 @@ int check_host(const ServerOptions& options) { return print_layers(check_layers(
 
 Result<void> check_secrets(const ServerOptions& options, const std::string& device_library) {
   if (options.insecure || options.sandbox == Sandbox::off) return {};
-  const auto found = secrets_within_reach(options, device_library);
+  const auto found = readable_secrets_of(options, device_library);
   if (found.empty()) return {};
   return Error{ErrorCode::invalid, found.front() + "; --insecure starts poold anyway"};
 }
 
-std::function<void()> look_at_confinement(const ServerOptions& options, const std::string& device_library) {
-  return [layers = check_layers(wish_of(options)), secrets = secrets_within_reach(options, device_library)] {
+std::function<void()> check_confinement(const ServerOptions& options, const std::string& device_library) {
+  return [layers = check_layers(wish_of(options)), secrets = readable_secrets_of(options, device_library)] {
     for (const Layer& layer : layers) {
       if (layer.state == Layer::State::missing) log::warning("confinement", {{"missing", layer.name}, {"reason", layer.text}});
     }

@@ -189,8 +189,8 @@ class Daemon {
                {.inventory = [this] { return inventory(); }, .describe_state = [this](pool::NodeReport& report) { describe_state(report); }}),
         administration_(context_, pool_, acceptor_, tenants_, audit_, options.pool.configured() ? &agent_ : nullptr),
         monitors_(context_, {},
-                  {.describe = [this](const Client& client) { return describe_to_monitor(monitor_sources(), client); },
-                   .look = [this](const Client& client) { return show_to_monitor(monitor_sources(), client); }}),
+                  {.describe = [this](const Client& client) { return monitor_devices(monitor_sources(), client); },
+                   .look = [this](const Client& client) { return monitor_state(monitor_sources(), client); }}),
         checkpoints_(context_, pool_, [this](Client client, const Refusal& refusal) { refuse(std::move(client), refusal); }),
         unaudited_(context_, [this](uint64_t count) { audit_.denied_too(count); }) {}
 
@@ -334,7 +334,7 @@ class Daemon {
   // audited; DENIED beyond that is dropped without an answer. Successful authentication is not limited, so no
   // client can lock out others behind its address.
   void refuse(Client client, const Refusal& refusal) {
-    const bool answered = denials_.take(client.charged_to);
+    const bool answered = denials_.take(client.admission_peer);
     if (answered && all_denials_.take()) audit_.denied(client, refusal);
     else unaudited_.note();
     if (answered || refusal.status != control::HelloReply::DENIED) return acceptor_.refuse(std::move(client), refusal);
@@ -493,7 +493,7 @@ int run_daemon(const ServerOptions& options) {
   auto listeners = open_listeners(options);
   if (!listeners) return fail(listeners.error().message);
   log::start(STDERR_FILENO, options.log_level, options.log_format, "poold");
-  const auto warn_of_confinement = look_at_confinement(options, *device);
+  const auto warn_of_confinement = check_confinement(options, *device);
   log::write_in_background();
   warn_of_confinement();
   if (options.shared_memory) listen_beside_tcp(options, *listeners);

@@ -14,8 +14,8 @@
 #include <utility>
 
 #include "server/blocked_signals.h"
-#include "server/foreign_socket.h"
 #include "server/log/log.h"
+#include "server/untrusted_socket.h"
 
 namespace gpupool::server {
 namespace {
@@ -136,7 +136,7 @@ void DescriptorCloser::start_helper(Lane& lane) {
   lane.helpers.push_back({child, std::chrono::steady_clock::now()});
 }
 
-void close_elsewhere(int descriptor) {
+void close_without_blocking(int descriptor) {
   if (descriptor < 0) return;
   if (g_closer != nullptr) g_closer->close(descriptor);
   else ::close(descriptor);
@@ -154,7 +154,7 @@ void close_connection(int socket) {
   }
   ::shutdown(socket, SHUT_RDWR);
   if (drained(socket)) ::close(socket);
-  else close_elsewhere(socket);
+  else close_without_blocking(socket);
 }
 
 }  // namespace gpupool::server

@@ -27,7 +27,7 @@ class DescriptorCloser {
   static constexpr size_t kMostHelpers = 64;
   static constexpr std::chrono::milliseconds kPause{20}, kPauseBeyond{1'000};
 
-  // At most one object exists at a time, for close_elsewhere().
+  // At most one object exists at a time, for close_without_blocking().
   explicit DescriptorCloser(asio::io_context& context);
   // Descriptors that still wait are closed when this process exits.
   ~DescriptorCloser();
@@ -67,8 +67,8 @@ class DescriptorCloser {
 
 // Closes the descriptor with this process's DescriptorCloser, or at once if there is none: in a worker, or
 // when poold is ending.
-void close_elsewhere(int descriptor);
-// Calls `done` when all descriptors passed to close_elsewhere() so far are closed.
+void close_without_blocking(int descriptor);
+// Calls `done` when all descriptors passed to close_without_blocking() so far are closed.
 void after_closing(std::function<void()> done);
 // Closes a client's connection that no other process holds. The peer sees its end at once; unread data is
 // lost.

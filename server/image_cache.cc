@@ -69,12 +69,12 @@ bool ImageCache::wants(const wire::ImageDigest& name, uint64_t image_bytes) cons
 Result<void> ImageCache::add(const wire::ImageDigest& name, uint64_t image_bytes, int descriptor, uint64_t session) {
   const bool fits = image_bytes != 0 && image_bytes <= largest_image();
   if (!fits || !is_sealed_file(descriptor, image_bytes)) {
-    close_elsewhere(descriptor);
+    close_without_blocking(descriptor);
     return Error{ErrorCode::malformed, fits ? "it deposited an image that is not a sealed memory file of the offered size"
                                             : "it deposited an image above the size limit"};
   }
   if (by_key_.contains({name, image_bytes})) {
-    close_elsewhere(descriptor);
+    close_without_blocking(descriptor);
     return {};
   }
   while (bytes_ + cost(image_bytes) > capacity_ || images_.size() >= most_images_) {
@@ -102,7 +102,7 @@ void ImageCache::drop_damaged(const wire::ImageDigest& name, uint64_t image_byte
 
 void ImageCache::remove(Images::iterator image) {
   bytes_ -= cost(image->key.second);
-  close_elsewhere(image->descriptor);
+  close_without_blocking(image->descriptor);
   by_key_.erase(image->key);
   images_.erase(image);
 }

@@ -11,8 +11,8 @@
 #include "protocol/text/names.h"
 #include "server/admission/peer.h"
 #include "server/descriptor_closer.h"
-#include "server/foreign_socket.h"
 #include "server/handover.h"
+#include "server/untrusted_socket.h"
 #include "server/version.h"
 
 namespace gpupool::server {
@@ -196,7 +196,7 @@ void PendingHandshake::handle_hello() {
                 .monitor = hello.monitor(),
                 .checkpoint = hello.checkpoint(),
                 .tls = tls_,
-                .charged_to = peer_,
+                .admission_peer = peer_,
                 .address = address_,
                 .host = cut_name(hello.host()),
                 .program = cut_name(hello.program()),
@@ -247,7 +247,7 @@ void PendingHandshake::drop() {
   dropped_ = true;
   if (tls_step_pending_ && acceptor_.tls_handshakes_.cancel(this)) tls_step_pending_ = false;
   if (!tls_step_pending_) close();  // else tls_step_done() closes it
-  if (place) acceptor_.pending_.remove(*std::exchange(place, std::nullopt));
+  if (position) acceptor_.pending_.remove(*std::exchange(position, std::nullopt));
 }
 
 }  // namespace gpupool::server

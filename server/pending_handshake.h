@@ -31,7 +31,7 @@ class PendingHandshake : public std::enable_shared_from_this<PendingHandshake> {
   const std::string& address() const { return address_; }
   const std::string& peer() const { return peer_; }
 
-  std::optional<PerPeer<std::shared_ptr<PendingHandshake>>::Place> place;  // in Acceptor's list
+  std::optional<PerPeer<std::shared_ptr<PendingHandshake>>::Position> position;  // in Acceptor's list
 
  private:
   using Then = std::function<void(const asio::error_code& status, size_t count)>;

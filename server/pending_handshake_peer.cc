@@ -23,7 +23,7 @@ void PendingHandshake::read_peer_hello() {
 // Counted and rate-limited like the refusals of clients.
 void PendingHandshake::deny_peer(const std::string& why) {
   timer_.cancel();
-  Client client{.descriptor = stream_.release(), .transport = "tcp", .charged_to = peer_, .address = address_};
+  Client client{.descriptor = stream_.release(), .transport = "tcp", .admission_peer = peer_, .address = address_};
   acceptor_.deny(*this, std::move(client), {control::HelloReply::DENIED, why});
 }
 
@@ -52,7 +52,7 @@ void PendingHandshake::read_peer_proof() {
     Client client{.descriptor = stream_.release(),
                   .transport = peer_hello_.rdma != 0 ? "rdma" : "tcp",
                   .peer = *peer_copy_,
-                  .charged_to = peer_,
+                  .admission_peer = peer_,
                   .address = address_};
     acceptor_.admit(*this, std::move(client), {});
   });

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "server/descriptor_closer.h"
-#include "server/foreign_socket.h"
 #include "server/log/log.h"
 #include "server/log/relayed_line.h"
+#include "server/untrusted_socket.h"
 
 namespace gpupool::server {
 namespace {
@@ -64,7 +64,7 @@ void WorkerLog::take(std::string_view bytes) {
     const std::string_view part = bytes.substr(0, end);
     const size_t kept = std::min(part.size(), kMostLine - line_.size());
     line_ += part.substr(0, kept);
-    cut_ += part.size() - kept;
+    truncated_bytes_ += part.size() - kept;
     if (end == bytes.npos) return;
     end_line();
     bytes.remove_prefix(end + 1);
@@ -73,7 +73,7 @@ void WorkerLog::take(std::string_view bytes) {
 
 void WorkerLog::end_line() {
   const std::string line = std::exchange(line_, {});
-  const size_t cut = std::exchange(cut_, 0);
+  const size_t cut = std::exchange(truncated_bytes_, 0);
   if (line.empty()) return;
   if (!may_write()) {
     ++lost_;

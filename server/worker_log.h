@@ -52,7 +52,7 @@ class WorkerLog : public std::enable_shared_from_this<WorkerLog> {
   const pid_t worker_;
   uint64_t session_ = 0;  // 0: none yet
   std::string line_;
-  size_t cut_ = 0;  // bytes beyond kMostLine in this line
+  size_t truncated_bytes_ = 0;  // bytes beyond kMostLine in this line
   double allowance_ = kMostAtOnce;
   std::chrono::steady_clock::time_point since_;
   uint64_t lost_ = 0;

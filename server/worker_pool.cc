@@ -56,8 +56,8 @@ std::unique_ptr<CacheFolders> open_folders(const WorkerPool::Settings& settings)
 WorkerPool::Worker::~Worker() {
   close_control();
   output->finish();
-  close_elsewhere(image_space.file);
-  close_elsewhere(share_asked.end);
+  close_without_blocking(image_space.file);
+  close_without_blocking(share_asked.end);
   page.reset();
   after_closing([pid = pid] { log::debug("worker_gone", {{"worker", pid}}); });
 }
@@ -65,7 +65,7 @@ WorkerPool::Worker::~Worker() {
 void WorkerPool::Worker::close_control() {
   if (!control.is_open()) return;
   ::shutdown(control.native_handle(), SHUT_RDWR);
-  close_elsewhere(control.release());
+  close_without_blocking(control.release());
 }
 
 WorkerPool::WorkerPool(asio::io_context& context, Settings settings, Tenants& tenants, Refuse refuse)
@@ -248,7 +248,7 @@ bool WorkerPool::give_image(Worker& worker, const ControlHeader& wanted) {
 // A worker has one such file at a time. It delays its client's reply while it fills the file.
 bool WorkerPool::make_image_space(Worker& worker, const ControlHeader& offered) {
   Worker::ImageSpace& space = worker.image_space;
-  close_elsewhere(std::exchange(space.file, -1));
+  close_without_blocking(std::exchange(space.file, -1));
   if (images_.wants(offered.image_name, offered.image_bytes)) {
     const auto file = make_image_file(offered.image_bytes);
     if (file) space = {offered.image_name, offered.image_bytes, *file};

@@ -18,7 +18,7 @@ bool same_secret(const std::string& a, const std::string& b) {
 }
 
 // The worker holds the connection as well and may have set SO_LINGER, so closing it here could block.
-void close_shared(int& descriptor) { close_elsewhere(std::exchange(descriptor, -1)); }
+void close_shared(int& descriptor) { close_without_blocking(std::exchange(descriptor, -1)); }
 
 bool add_secret(const Client& client, ControlHeader& header) {
   if (!client.tls) return true;

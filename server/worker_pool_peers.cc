@@ -21,7 +21,7 @@ void WorkerPool::answer_peer(uint64_t session, uint64_t request, int descriptor)
     // The worker does not drain its socket. A worker that has ended is handled by reap().
     if (!sent && sent.error().code == ErrorCode::limit) end_worker(*asking, sent.error().message);
   }
-  close_elsewhere(descriptor);  // the worker may hold it, too
+  close_without_blocking(descriptor);  // the worker may hold it, too
 }
 
 // Computes one hash per session.

@@ -39,7 +39,7 @@ bool WorkerPool::ask_for_share(Worker& asking, const ControlHeader& wanted) {
                                   .share_asker = asking.session,
                                   .share_request = wanted.share_request},
                                  "", ends[1]);
-  close_elsewhere(ends[1]);
+  close_without_blocking(ends[1]);
   if (sent) return true;
   forget_share(asking);
   // The owner does not drain its socket: no reason to end either worker.
@@ -62,7 +62,7 @@ bool WorkerPool::give_share(Worker& owner, const ControlHeader& header) {
 }
 
 void WorkerPool::forget_share(Worker& asking) {
-  close_elsewhere(asking.share_asked.end);
+  close_without_blocking(asking.share_asked.end);
   asking.share_asked = {};
 }
 

@@ -12,8 +12,8 @@
 #include <system_error>
 #include <utility>
 
-#include "server/foreign_socket.h"
 #include "server/handover.h"
+#include "server/untrusted_socket.h"
 
 extern char** environ;
 

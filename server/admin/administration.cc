@@ -13,7 +13,7 @@ Administration::Administration(asio::io_context& context, WorkerPool& pool, cons
                                const Agent* agent)
     : context_(context), pool_(pool), acceptor_(acceptor), tenants_(tenants), audit_(audit), agent_(agent) {
   pool.on_session_end([this](const SessionView& session, const std::string&, bool) { ended_.add(session); });
-  tenants.on_removal([this](const std::string& lease) { ended_.fold(lease, lease.substr(0, lease.rfind('/'))); });
+  tenants.on_removal([this](const std::string& lease) { ended_.merge_into_tenant(lease, lease.substr(0, lease.rfind('/'))); });
 }
 
 Result<void> Administration::serve_socket(const std::string& path) {

@@ -24,12 +24,12 @@ class Administration {
   // Stops serving. Open calls end with an error. Returns soon.
   void close();
   admin::Snapshot snapshot() const { return take_snapshot(sources()); }
-  const EndedUsage& ended() const { return ended_; }
+  const EndedSessionsUsage& ended() const { return ended_; }
   // Counts a refused session of an authenticated tenant.
   void denied(const std::string& tenant) { ended_.denied(tenant); }
 
  private:
-  Sources sources() const { return {pool_, acceptor_, tenants_, ended_, audit_, started_, agent_}; }
+  SnapshotSources sources() const { return {pool_, acceptor_, tenants_, ended_, audit_, started_, agent_}; }
   HttpResponse answer(const std::string& path) const;
   Result<admin::Quota> quota(const std::string& tenant) const;
   Result<admin::Quota> set_quota(const admin::SetQuotaRequest& request);
@@ -44,7 +44,7 @@ class Administration {
   Audit& audit_;
   const Agent* const agent_;
   const std::chrono::system_clock::time_point started_ = std::chrono::system_clock::now();
-  EndedUsage ended_;
+  EndedSessionsUsage ended_;
   std::unique_ptr<AdminService> service_;
   std::unique_ptr<HttpServer> http_;
 };

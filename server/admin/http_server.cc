@@ -64,7 +64,7 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
   void serve() {
     deadline_.expires_after(server_->patience_);
     deadline_.async_wait([self = shared_from_this()](const asio::error_code& status) {
-      if (!status) self->too_late();
+      if (!status) self->time_out();
     });
     read();
   }
@@ -107,7 +107,7 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
     });
   }
 
-  void too_late() {
+  void time_out() {
     if (!server_) return;
     if (answered_) return drop();
     deadline_.expires_after(server_->patience_);

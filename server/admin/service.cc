@@ -51,7 +51,7 @@ void log_of_grpc(gpr_log_func_args* line) {
 
 class AdminService::Calls final : public admin::Admin::Service {
  public:
-  Calls(Desk& desk, AdminActions actions) : desk_(desk), actions_(std::move(actions)) {}
+  Calls(MainThreadCaller& main_thread, AdminActions actions) : main_thread_(main_thread), actions_(std::move(actions)) {}
 
   Status Health(grpc::ServerContext*, const admin::HealthRequest*, admin::Poold* reply) override {
     return ask([this] { return actions_.health(); }, *reply);
@@ -102,7 +102,7 @@ class AdminService::Calls final : public admin::Admin::Service {
   }
 
   Status DumpSession(grpc::ServerContext*, const admin::DumpSessionRequest* request, admin::SessionDump* reply) override {
-    auto answer = desk_.ask_for<Result<admin::SessionDump>>(
+    auto answer = main_thread_.ask_for<Result<admin::SessionDump>>(
         [this, session = request->session()](auto answered) { actions_.dump(session, std::move(answered)); }, kPatience);
     if (!answer) return unanswered();
     if (!*answer) return to_status(answer->error());
@@ -115,13 +115,13 @@ class AdminService::Calls final : public admin::Admin::Service {
     if (request->interval_ms() < kShortestInterval || request->interval_ms() > kLongestInterval) {
       return {StatusCode::INVALID_ARGUMENT, "the interval must be from 100 to 10000 ms"};
     }
-    struct Place {
-      explicit Place(std::atomic<int>& count) : count(count), number(count.fetch_add(1)) {}
-      ~Place() { count.fetch_sub(1); }
+    struct WatcherSlot {
+      explicit WatcherSlot(std::atomic<int>& count) : count(count), number(count.fetch_add(1)) {}
+      ~WatcherSlot() { count.fetch_sub(1); }
       std::atomic<int>& count;
       const int number;
-    } const place(watchers_);
-    if (place.number >= kMostWatchers) return {StatusCode::RESOURCE_EXHAUSTED, "too many Watch calls; at most 16"};
+    } const slot(watchers_);
+    if (slot.number >= kMostWatchers) return {StatusCode::RESOURCE_EXHAUSTED, "too many Watch calls: at most " + std::to_string(kMostWatchers)};
     const milliseconds interval(request->interval_ms());
     auto next = std::chrono::steady_clock::now();
     while (true) {
@@ -132,7 +132,7 @@ class AdminService::Calls final : public admin::Admin::Service {
       while (true) {
         const auto left = std::chrono::ceil<milliseconds>(next - std::chrono::steady_clock::now());
         if (left.count() <= 0) break;
-        if (!desk_.sleep(std::min(left, kLookForLeavers))) return gone();
+        if (!main_thread_.sleep(std::min(left, kLookForLeavers))) return gone();
         if (context->IsCancelled()) return Status::CANCELLED;
       }
     }
@@ -142,13 +142,13 @@ class AdminService::Calls final : public admin::Admin::Service {
   static Status gone() { return {StatusCode::UNAVAILABLE, "poold is shutting down"}; }
 
   Status unanswered() const {
-    if (desk_.closed()) return gone();
+    if (main_thread_.closed()) return gone();
     return {StatusCode::DEADLINE_EXCEEDED, "poold did not answer within " + std::to_string(kPatience.count() / 1000) + " s"};
   }
 
   template <class Question, class Reply>
   Status ask(Question question, Reply& reply) {
-    auto answer = desk_.ask(std::move(question), kPatience);
+    auto answer = main_thread_.ask(std::move(question), kPatience);
     if (!answer) return unanswered();
     reply = std::move(*answer);
     return Status::OK;
@@ -157,7 +157,7 @@ class AdminService::Calls final : public admin::Admin::Service {
   // For questions that can fail.
   template <class Question, class Reply = std::nullptr_t>
   Status ask_result(Question question, Reply reply = nullptr) {
-    auto answer = desk_.ask(std::move(question), kPatience);
+    auto answer = main_thread_.ask(std::move(question), kPatience);
     if (!answer) return unanswered();
     if (!*answer) return to_status(answer->error());
     if constexpr (!std::is_null_pointer_v<Reply>) *reply = std::move(**answer);
@@ -168,7 +168,7 @@ class AdminService::Calls final : public admin::Admin::Service {
     return ask([this] { return actions_.snapshot(); }, reply);
   }
 
-  Desk& desk_;
+  MainThreadCaller& main_thread_;
   const AdminActions actions_;
   std::atomic<int> watchers_{0};
 };
@@ -204,8 +204,8 @@ class AdminService::Server {
 AdminService::AdminService(asio::io_context& context, OwnedSocket socket, AdminActions actions)
     : socket_(std::move(socket)),
       may_connect_(actions.may_connect),
-      desk_(context),
-      calls_(std::make_unique<Calls>(desk_, std::move(actions))),
+      main_thread_(context),
+      calls_(std::make_unique<Calls>(main_thread_, std::move(actions))),
       server_(std::make_unique<Server>(*calls_)),
       readable_(context, socket_.descriptor()),
       pause_(context) {
@@ -214,7 +214,7 @@ AdminService::AdminService(asio::io_context& context, OwnedSocket socket, AdminA
 }
 
 AdminService::~AdminService() {
-  desk_.close();
+  main_thread_.close();
   readable_.release();
   server_.reset();
 }
@@ -237,7 +237,7 @@ void AdminService::accept_some() {
       });
       return;
     }
-    if (welcome(connection)) server_->add(connection);
+    if (is_allowed(connection)) server_->add(connection);
     else close_connection(connection);
   }
   await_connection();
@@ -245,7 +245,7 @@ void AdminService::accept_some() {
 
 // The socket's mode admits poold's user and root. A worker may run as poold's user, and executes a client's
 // commands, so workers are refused.
-bool AdminService::welcome(int connection) const {
+bool AdminService::is_allowed(int connection) const {
   ucred who{};
   socklen_t size = sizeof who;
   if (::getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &who, &size) != 0) return false;

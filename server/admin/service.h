@@ -1,8 +1,8 @@
 // The gRPC service of protocol/control/admin.proto on a Unix socket. Administration owns it.
 //
 // Made and destroyed on poold's thread, which accepts connections, decides which processes may connect, and
-// passes the connections to gRPC. gRPC's threads run their questions on poold's thread (desk.h) and wait for
-// the answers. They have all signals blocked.
+// passes the connections to gRPC. gRPC's threads run their questions on poold's thread
+// (main_thread_caller.h) and wait for the answers. They have all signals blocked.
 #pragma once
 #include <sys/types.h>
 
@@ -15,7 +15,7 @@
 
 #include "protocol/control/admin.pb.h"
 #include "protocol/wire/result.h"
-#include "server/admin/desk.h"
+#include "server/admin/main_thread_caller.h"
 #include "server/admin/socket.h"
 
 namespace gpupool::server {
@@ -46,11 +46,11 @@ class AdminService {
   class Server;
   void await_connection();
   void accept_some();
-  bool welcome(int connection) const;
+  bool is_allowed(int connection) const;
 
   OwnedSocket socket_;
   const std::function<bool(pid_t)> may_connect_;
-  Desk desk_;
+  MainThreadCaller main_thread_;
   std::unique_ptr<Calls> calls_;
   std::unique_ptr<Server> server_;
   asio::posix::stream_descriptor readable_;  // borrows the socket's descriptor

@@ -78,13 +78,13 @@ void fill(const Usage& usage, admin::Tenant& tenant) {
 }
 
 // Number of multiprocessors in the tenant's partition of a GPU.
-uint32_t partition_of(const Sources& sources, const std::string& tenant, size_t gpu) {
+uint32_t partition_of(const SnapshotSources& sources, const std::string& tenant, size_t gpu) {
   const quota::Partitions& partitions = sources.pool.partitions();
   const auto& place = partitions.place(tenant);
   return gpu < place.size() ? partitions.gpus()[gpu].count(place[gpu]) : 0;
 }
 
-void fill_gpus(const Sources& sources, admin::Snapshot& snapshot) {
+void fill_gpus(const SnapshotSources& sources, admin::Snapshot& snapshot) {
   const auto& devices = sources.pool.devices();
   for (size_t index = 0; index < std::min(devices.size(), quota::kMostGpus); ++index) {
     const control::Device& device = devices[index];
@@ -117,13 +117,13 @@ void add_to_gpus(const SessionView& view, admin::Snapshot& snapshot) {
     gpu.set_sessions(gpu.sessions() + 1);
     gpu.set_memory_used_bytes(std::min(gpu.memory_total_bytes(),
                                        gpu.memory_used_bytes() + std::min(gpu.memory_total_bytes(), resident(used))));
-    gpu.set_gpu_nanoseconds(gpu.gpu_nanoseconds() + believable_gpu_time(view, gpu.index()));
+    gpu.set_gpu_nanoseconds(gpu.gpu_nanoseconds() + plausible_gpu_time(view, gpu.index()));
   }
 }
 
 }  // namespace
 
-admin::Poold describe_poold(const Sources& sources) {
+admin::Poold describe_poold(const SnapshotSources& sources) {
   const WorkerPool::State state = sources.pool.state();
   const ImageCache& images = sources.pool.images();
   admin::Poold poold;
@@ -152,7 +152,7 @@ admin::Poold describe_poold(const Sources& sources) {
   return poold;
 }
 
-admin::Snapshot take_snapshot(const Sources& sources) {
+admin::Snapshot take_snapshot(const SnapshotSources& sources) {
   admin::Snapshot snapshot;
   snapshot.set_taken_ms(to_ms(std::chrono::system_clock::now()));
   *snapshot.mutable_poold() = describe_poold(sources);

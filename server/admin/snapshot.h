@@ -15,18 +15,18 @@
 namespace gpupool::server {
 
 // The objects that a snapshot describes.
-struct Sources {
+struct SnapshotSources {
   const WorkerPool& pool;
   const Acceptor& acceptor;
   const Tenants& tenants;
-  const EndedUsage& ended;
+  const EndedSessionsUsage& ended;
   const Audit& audit;
   std::chrono::system_clock::time_point started;
   const Agent* agent;  // null: poold belongs to no pool
 };
 
-admin::Poold describe_poold(const Sources& sources);
-admin::Snapshot take_snapshot(const Sources& sources);
+admin::Poold describe_poold(const SnapshotSources& sources);
+admin::Snapshot take_snapshot(const SnapshotSources& sources);
 
 admin::Quota to_message(const quota::Quota& quota);
 // Applies the fields that are present in `changes` to the quota, or to one GPU's limits. ErrorCode::invalid:

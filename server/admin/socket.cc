@@ -106,7 +106,7 @@ OwnedSocket::OwnedSocket(OwnedSocket&& other) noexcept
 OwnedSocket::~OwnedSocket() {
   if (socket_ < 0) return;
   ::unlink(path_.c_str());
-  close_elsewhere(socket_);
+  close_without_blocking(socket_);
   ::unlink(lock_path(path_).c_str());
   ::close(lock_);
 }

@@ -14,7 +14,7 @@ namespace gpupool::server {
 
 struct Usage {
   uint64_t gpu_nanoseconds = 0;
-  std::vector<uint64_t> gpu_nanoseconds_by_gpu;  // sums of believable_gpu_time()
+  std::vector<uint64_t> gpu_nanoseconds_by_gpu;  // sums of plausible_gpu_time()
   uint64_t throttled_nanoseconds = 0;
   uint64_t bytes_from_client = 0;
   uint64_t bytes_to_client = 0;
@@ -30,13 +30,13 @@ struct Usage {
 };
 
 // Reported GPU time in nanoseconds, limited to the session's age.
-uint64_t believable_gpu_time(const SessionView& session, size_t gpu);
+uint64_t plausible_gpu_time(const SessionView& session, size_t gpu);
 
-struct EndedUsage {
+struct EndedSessionsUsage {
   void add(const SessionView& session);
   void denied(const std::string& tenant) { ++tenants[tenant].denied; }
   // Adds the usage of a lease that has ended to its tenant's.
-  void fold(const std::string& lease, const std::string& tenant);
+  void merge_into_tenant(const std::string& lease, const std::string& tenant);
 
   std::map<std::string, Usage> tenants;
   std::vector<uint64_t> gpu_nanoseconds = std::vector<uint64_t>(quota::kMostGpus);

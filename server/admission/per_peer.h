@@ -21,25 +21,25 @@ class PerPeer {
 
  public:
   // Position of an object. Valid until the object is removed.
-  struct Place {
+  struct Position {
     typename Peers::iterator peer;
     typename std::list<Kept>::iterator thing;
   };
 
-  Place add(const std::string& peer, Thing thing) {
+  Position add(const std::string& peer, Thing thing) {
     const auto its = peers_.try_emplace(peer).first;
     ++size_;
     return {its, its->second.insert(its->second.end(), {std::move(thing), next_++})};
   }
-  void remove(const Place& place) {
-    place.peer->second.erase(place.thing);
-    if (place.peer->second.empty()) peers_.erase(place.peer);
+  void remove(const Position& position) {
+    position.peer->second.erase(position.thing);
+    if (position.peer->second.empty()) peers_.erase(position.peer);
     --size_;
   }
   size_t size() const { return size_; }
   // Returns the oldest object of the peer that has most; if several peers have most, the oldest of theirs.
   // Counts one more object for the peer `newcomer` if it has any. Requires size() > 0.
-  const Thing& oldest_of_most(const std::string& newcomer) const {
+  const Thing& oldest_of_busiest_peer(const std::string& newcomer) const {
     const auto count = [&, own = peers_.find(newcomer)](auto peer) { return peer->second.size() + (peer == own ? 1 : 0); };
     auto chosen = peers_.begin();
     for (auto peer = std::next(chosen); peer != peers_.end(); ++peer) {

@@ -3,7 +3,7 @@
 #include <asio/write.hpp>
 
 #include "server/descriptor_closer.h"
-#include "server/foreign_socket.h"
+#include "server/untrusted_socket.h"
 
 namespace gpupool::server {
 namespace {

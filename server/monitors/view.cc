@@ -38,7 +38,7 @@ void add_session(const SessionView& view, const Client& client, const std::vecto
   control::MonitoredSession* session = nullptr;
   for (size_t place = 0; place < gpus.size(); ++place) {
     const auto& page = view.page.gpus[gpus[place]];
-    const uint64_t memory = value(page.memory_used), time = believable_gpu_time(view, gpus[place]);
+    const uint64_t memory = value(page.memory_used), time = plausible_gpu_time(view, gpus[place]);
     if (memory == 0 && time == 0 && value(page.launches) == 0) continue;
     if (!session) session = state.add_sessions();
     control::MonitoredUse& use = *session->add_uses();
@@ -54,7 +54,7 @@ void add_session(const SessionView& view, const Client& client, const std::vecto
 
 }  // namespace
 
-std::optional<control::HelloReply> describe_to_monitor(const MonitorSources& sources, const Client& client) {
+std::optional<control::HelloReply> monitor_devices(const MonitorSources& sources, const Client& client) {
   const auto gpus = visible_to(sources, client);
   if (!gpus) return std::nullopt;
   const Tenant& tenant = *sources.tenants.find(client.tenant);
@@ -79,7 +79,7 @@ std::optional<control::HelloReply> describe_to_monitor(const MonitorSources& sou
   return reply;
 }
 
-std::optional<control::MonitorState> show_to_monitor(const MonitorSources& sources, const Client& client) {
+std::optional<control::MonitorState> monitor_state(const MonitorSources& sources, const Client& client) {
   const auto gpus = visible_to(sources, client);
   if (!gpus) return std::nullopt;
   const Tenant& tenant = *sources.tenants.find(client.tenant);
@@ -102,7 +102,7 @@ std::optional<control::MonitorState> show_to_monitor(const MonitorSources& sourc
       add_up(sums[place].resident_of_all, used > in_host ? used - in_host : 0, total);
       if (!own) continue;
       add_up(sums[place].used, used, total);
-      sums[place].time += believable_gpu_time(view, gpu);
+      sums[place].time += plausible_gpu_time(view, gpu);
     }
     if (own && static_cast<size_t>(state.sessions_size()) < wire::kMostMonitoredSessions) add_session(view, client, *gpus, state);
   });

@@ -13,11 +13,11 @@ namespace gpupool::server {
 struct MonitorSources {
   const WorkerPool& pool;
   const Tenants& tenants;
-  const EndedUsage& ended;
+  const EndedSessionsUsage& ended;
 };
 
 // Return nullopt if the tenant does not exist any more, its lease has ended, or no GPU is known yet.
-std::optional<control::HelloReply> describe_to_monitor(const MonitorSources& sources, const Client& client);
-std::optional<control::MonitorState> show_to_monitor(const MonitorSources& sources, const Client& client);
+std::optional<control::HelloReply> monitor_devices(const MonitorSources& sources, const Client& client);
+std::optional<control::MonitorState> monitor_state(const MonitorSources& sources, const Client& client);
 
 }  // namespace gpupool::server

@@ -1,5 +1,5 @@
 // How poold reads and closes what clients and workers hold as well.
-#include "server/foreign_socket.h"
+#include "server/untrusted_socket.h"
 
 #include <fcntl.h>
 #include <sys/socket.h>
@@ -161,7 +161,7 @@ TEST_CASE("a socket with SO_LINGER is closed by a child process without blocking
   lingers.close();
   const auto start = std::chrono::steady_clock::now();
   bool told = false;
-  close_elsewhere(descriptor);
+  close_without_blocking(descriptor);
   after_closing([&] { told = true; });
   CHECK(is_open(descriptor));
   CHECK_FALSE(told);
@@ -192,7 +192,7 @@ TEST_CASE("descriptors of one event loop turn go to one child process and this p
   const int kept = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
   std::vector<int> closed;
   for (int i = 0; i < 100; ++i) closed.push_back(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  for (const int descriptor : closed) close_elsewhere(descriptor);
+  for (const int descriptor : closed) close_without_blocking(descriptor);
   context.run_one();
   CHECK(closer.helpers() == 1);
   for (const int descriptor : closed) CHECK_FALSE(is_open(descriptor));
@@ -215,9 +215,9 @@ TEST_CASE("a Unix socket without unread descriptors is closed at once") {
 
 TEST_CASE("without a closer descriptors are closed at once") {
   const int file = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
-  close_elsewhere(file);
+  close_without_blocking(file);
   CHECK_FALSE(is_open(file));
-  close_elsewhere(-1);
+  close_without_blocking(-1);
   bool told = false;
   after_closing([&] { told = true; });
   CHECK(told);

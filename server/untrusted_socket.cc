@@ -1,4 +1,4 @@
-#include "server/foreign_socket.h"
+#include "server/untrusted_socket.h"
 
 #include <sys/socket.h>
 #include <sys/uio.h>

@@ -12,9 +12,9 @@
 
 namespace gpupool::server {
 
-class Desk {
+class MainThreadCaller {
  public:
-  explicit Desk(asio::io_context& context) : context_(context), state_(std::make_shared<State>()) {}
+  explicit MainThreadCaller(asio::io_context& context) : context_(context), state_(std::make_shared<State>()) {}
 
   // Runs `question` on poold's thread and returns its result; empty: closed, or no answer within `patience`.
   // `question` must own what it uses: it may run after the caller has given up, but not after close().
