@@ -82,11 +82,11 @@ std::shared_ptr<Cgroups> open_cgroups(const ServerOptions& options) {
 
 using Listeners = std::vector<std::unique_ptr<transport::Listener>>;
 
-Result<void> open_listener(const transport::Endpoint& wished, const ServerOptions& options, Listeners& listeners) {
-  auto listener = transport::listen(wished, {.dead_peer_timeout = options.dead_peer_timeout});
+Result<void> open_listener(const transport::Endpoint& endpoint, const ServerOptions& options, Listeners& listeners) {
+  auto listener = transport::listen(endpoint, {.dead_peer_timeout = options.dead_peer_timeout});
   if (!listener) return listener.error();
-  if (is_foreign((*listener)->endpoint()) && !options.insecure && (wished.scheme != "tls" || !any_credentials(options))) {
-    return Error{ErrorCode::invalid, "refusing to listen on " + wished.text() +
+  if (is_foreign((*listener)->endpoint()) && !options.insecure && (endpoint.scheme != "tls" || !any_credentials(options))) {
+    return Error{ErrorCode::invalid, "refusing to listen on " + endpoint.text() +
                                          ": addresses reachable from other machines must use tls:// and authentication (tokens or "
                                          "certificates for each [[tenant]], or a pool's leases); otherwise listen on 127.0.0.1, or use --insecure on a trusted network"};
   }
@@ -96,8 +96,8 @@ Result<void> open_listener(const transport::Endpoint& wished, const ServerOption
 
 Result<Listeners> open_listeners(const ServerOptions& options) {
   Listeners listeners;
-  for (const auto& wished : options.listen) {
-    if (auto opened = open_listener(wished, options, listeners); !opened) return opened.error();
+  for (const auto& endpoint : options.listen) {
+    if (auto opened = open_listener(endpoint, options, listeners); !opened) return opened.error();
   }
   return listeners;
 }

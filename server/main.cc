@@ -24,11 +24,11 @@ void fill_standard_descriptors() {
 
 }  // namespace
 
-int main(int count, char** words) {
+int main(int count, char** arguments) {
   using namespace gpupool::server;
   try {
     fill_standard_descriptors();
-    const auto parsed = parse_options(count, words);
+    const auto parsed = parse_options(count, arguments);
     if (const auto* early = std::get_if<EarlyExit>(&parsed)) return early->status;
     const auto& options = std::get<ServerOptions>(parsed);
     return options.check_host ? check_host(options) : run_daemon(options);

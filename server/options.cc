@@ -27,7 +27,7 @@ constexpr const char* kNotes =
     "names have separate GPUs).";
 
 // Option values from the command line. Only options that were given are used.
-struct Words {
+struct CommandLineValues {
   std::vector<std::string> listen;
   bool no_shm = false;
   std::string rdma;
@@ -64,7 +64,7 @@ struct Words {
   bool check_host = false;
 };
 
-EarlyExit mistake(const std::string& what) {
+EarlyExit usage_error(const std::string& what) {
   std::fprintf(stderr, "poold: %s\n", what.c_str());
   return {kExitUsage};
 }
@@ -108,8 +108,8 @@ unsigned half_of_host_memory_mib() {
   return static_cast<unsigned>(std::min<uint64_t>(kMostHostMemoryMib, (pages * size / 2) >> 20));
 }
 
-std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words) {
-  Words given;
+std::variant<ServerOptions, EarlyExit> parse_options(int count, char** arguments) {
+  CommandLineValues given;
   CLI::App app(kAbout, "poold");
   app.footer(kNotes);
   app.set_version_flag("--version", std::string("poold ") + kVersion);
@@ -215,25 +215,25 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words) {
   const auto* users_at_paths = app.add_flag("--users-at-paths", given.users_at_paths,
                                             "user IDs of tenants also authenticate on shm:///PATH sockets; do not use if containers share the socket, "
                                             "because their user IDs overlap with the host's");
-  const PoolWords pool(app);
+  const PoolCommandLine pool(app);
   try {
-    app.parse(count, words);
+    app.parse(count, arguments);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return EarlyExit{app.exit(error)};
-    return mistake(describe_mistake(app, error) + "; see poold --help");
+    return usage_error(describe_mistake(app, error) + "; see poold --help");
   }
 
   if (given.make_token) return print_token();
   ServerOptions options;
   options.config_file = given.config;
   if (!given.config.empty()) {
-    if (const auto read = read_config(given.config, options); !read) return mistake(read.error().message);
+    if (const auto read = read_config(given.config, options); !read) return usage_error(read.error().message);
   }
   if (listen->count() > 0) {
     options.listen.clear();
     for (const std::string& text : given.listen) {
       const auto endpoint = transport::Endpoint::parse(text);
-      if (!endpoint) return mistake("--listen: " + endpoint.error().message);
+      if (!endpoint) return usage_error("--listen: " + endpoint.error().message);
       options.listen.push_back(*endpoint);
     }
   }
@@ -241,7 +241,7 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words) {
   if (!given.rdma.empty()) options.rdma = given.rdma == "yes";
   for (const auto& [name, text] : given.rdma_settings) {
     if (app.count("--rdma-" + name) == 0) continue;
-    if (const auto set = set_rdma(name, text, options); !set) return mistake("--rdma-" + name + ": " + set.error().message);
+    if (const auto set = set_rdma(name, text, options); !set) return usage_error("--rdma-" + name + ": " + set.error().message);
   }
   if (device->count() > 0) options.device = given.device;
   if (port_file->count() > 0) options.port_file = given.port_file;
@@ -262,10 +262,10 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words) {
   if (turn_limit->count() > 0) options.turn_limit = to_milliseconds(given.turn_limit);
   if (dead_peer->count() > 0) options.dead_peer_timeout = to_milliseconds(given.dead_peer_timeout);
   if (level->count() > 0 && !log::parse(given.log_level, options.log_level)) {
-    return mistake("--log-level: '" + given.log_level + "' is not one of " + kLogLevels);
+    return usage_error("--log-level: '" + given.log_level + "' is not one of " + kLogLevels);
   }
   if (format->count() > 0 && !log::parse(given.log_format, options.log_format)) {
-    return mistake("--log-format: '" + given.log_format + "' is not one of " + kLogFormats);
+    return usage_error("--log-format: '" + given.log_format + "' is not one of " + kLogFormats);
   }
   if (insecure->count() > 0) options.insecure = given.insecure;
   if (users_at_paths->count() > 0) options.users_at_paths = given.users_at_paths;
@@ -276,25 +276,25 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words) {
   if (sandbox->count() > 0) parse(given.sandbox, options.sandbox);
   if (no_sandbox->count() > 0 && given.no_sandbox) options.sandbox = Sandbox::off;
   options.check_host = given.check_host;
-  if (const auto checked = check_worker_users(options); !checked) return mistake("--worker-users: " + checked.error().message);
+  if (const auto checked = check_worker_users(options); !checked) return usage_error("--worker-users: " + checked.error().message);
   if (peers->count() > 0) options.peers = given.peers;
-  if (const auto applied = pool.apply(options.pool); !applied) return mistake(applied.error().message);
-  if (const auto checked = check_pool(options.pool); !checked) return mistake(checked.error().message);
+  if (const auto applied = pool.apply(options.pool); !applied) return usage_error(applied.error().message);
+  if (const auto checked = check_pool(options.pool); !checked) return usage_error(checked.error().message);
   if (options.peers.empty()) options.peers = "none";
-  if (const auto networks = Networks::parse(options.peers); !networks) return mistake("--peers: " + networks.error().message);
+  if (const auto networks = Networks::parse(options.peers); !networks) return usage_error("--peers: " + networks.error().message);
   const auto any = [&](auto&& condition) { return std::any_of(options.listen.begin(), options.listen.end(), condition); };
   if (!options.port_file.empty() && !any([](const auto& endpoint) { return endpoint.scheme != "shm"; })) {
-    return mistake("--port-file: requires --listen tcp://, tls:// or rdma://");
+    return usage_error("--port-file: requires --listen tcp://, tls:// or rdma://");
   }
   const auto everywhere = [](const auto& endpoint) { return endpoint.host == "0.0.0.0" || endpoint.host == "::" || endpoint.host == "[::]"; };
   if (!options.pool.schedulers.empty() && options.pool.addresses.empty() && any(everywhere)) {
-    return mistake("[pool] addresses: required because poold listens on all addresses; e.g. tls://" + options.pool.name + ":9700");
+    return usage_error("[pool] addresses: required because poold listens on all addresses; e.g. tls://" + options.pool.name + ":9700");
   }
   if (!options.rdma && any([](const auto& endpoint) { return endpoint.scheme == "rdma"; })) {
-    return mistake("--listen rdma://...: conflicts with --rdma no");
+    return usage_error("--listen rdma://...: conflicts with --rdma no");
   }
   if (any([](const auto& endpoint) { return endpoint.scheme == "tls"; }) && (options.tls.certificate.empty() || options.tls.key.empty())) {
-    return mistake("--listen tls://...: requires --tls-certificate and --tls-key (or [tls])");
+    return usage_error("--listen tls://...: requires --tls-certificate and --tls-key (or [tls])");
   }
   return options;
 }

@@ -80,7 +80,7 @@ constexpr unsigned kMostHostMemoryMib = 1u << 26;
 constexpr unsigned kMostWorkerThreads = 1u << 22;  // Linux's PID_MAX_LIMIT
 constexpr unsigned kMostWorkerCpus = 1u << 16;
 
-std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words);
+std::variant<ServerOptions, EarlyExit> parse_options(int count, char** arguments);
 
 // Sets the option `name` of transport::rdma_settings(). ErrorCode::invalid: unknown name or bad value.
 Result<void> set_rdma(std::string_view name, const std::string& text, ServerOptions& options);

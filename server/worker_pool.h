@@ -170,7 +170,7 @@ class WorkerPool {
   std::vector<wire::ProcessSession> sessions_of_process(const Client& client, int64_t pid) const;
   // Locks, checkpoints, restores or unlocks one of these sessions. Calls `answered` once with a CUresult,
   // possibly before returning. Returns a number for give_up(); 0: already answered.
-  uint64_t change_state(const Client& client, const wire::CheckpointQuestion& wish, std::function<void(int32_t)> answered);
+  uint64_t change_state(const Client& client, const wire::CheckpointQuestion& question, std::function<void(int32_t)> answered);
   // Cancels a pending lock; other actions go on. With `nobody_waits`, `answered` is not called, and a session
   // that gets locked all the same is unlocked again.
   void give_up(uint64_t question, bool nobody_waits);
@@ -337,7 +337,7 @@ class WorkerPool {
   TenantCode code_;
   quota::Accounts accounts_;
   quota::Partitions partitions_;
-  std::map<std::string, quota::Partitions::Wish> partitioned_;  // last passed to partitions_
+  std::map<std::string, quota::Partitions::Shares> partitioned_;  // last passed to partitions_
   WorkerUsers users_;
   GpuTurns turns_;
   PeerConnections peers_;

@@ -58,16 +58,16 @@ bool WorkerPool::order(Worker& worker, CheckpointAction action, uint64_t host_by
   return true;
 }
 
-uint64_t WorkerPool::change_state(const Client& client, const wire::CheckpointQuestion& wish, std::function<void(int32_t)> answered) {
+uint64_t WorkerPool::change_state(const Client& client, const wire::CheckpointQuestion& question, std::function<void(int32_t)> answered) {
   const auto refuse = [&](CUresult why) -> uint64_t { return answered(why), 0; };
   const auto found = std::find_if(workers_.begin(), workers_.end(), [&](const auto& entry) {
-    return entry.second->session == wish.session && is_of_process(*entry.second, client, wish.pid);
+    return entry.second->session == question.session && is_of_process(*entry.second, client, question.pid);
   });
   if (found == workers_.end()) return refuse(CUDA_ERROR_INVALID_VALUE);
   Worker& worker = *found->second;
-  if (worker.checkpoint.question != 0 || worker.checkpoint.state != wire::state_before(wish.action)) return refuse(CUDA_ERROR_ILLEGAL_STATE);
+  if (worker.checkpoint.question != 0 || worker.checkpoint.state != wire::state_before(question.action)) return refuse(CUDA_ERROR_ILLEGAL_STATE);
   uint64_t bytes = 0;
-  if (wish.action == CheckpointAction::checkpoint) {
+  if (question.action == CheckpointAction::checkpoint) {
     if (settings_.host_memory_for_checkpoints == 0) return refuse(CUDA_ERROR_NOT_SUPPORTED);
     for (size_t gpu = 0; gpu < std::min(devices_.size(), quota::kMostGpus); ++gpu) {
       bytes += std::min((*worker.page)->gpus[gpu].memory_used.load(), devices_[gpu].total_bytes());
@@ -78,8 +78,8 @@ uint64_t WorkerPool::change_state(const Client& client, const wire::CheckpointQu
     }
   }
   // The worker does not drain its socket, or has just ended.
-  if (!order(worker, wish.action, bytes)) return refuse(CUDA_ERROR_INVALID_VALUE);
-  if (wish.action == CheckpointAction::lock) worker.checkpoint.by = client.program + " (process " + std::to_string(client.pid) + " on " + client.host + ")";
+  if (!order(worker, question.action, bytes)) return refuse(CUDA_ERROR_INVALID_VALUE);
+  if (question.action == CheckpointAction::lock) worker.checkpoint.by = client.program + " (process " + std::to_string(client.pid) + " on " + client.host + ")";
   worker.checkpoint.answered = std::move(answered);
   return worker.checkpoint.question;
 }

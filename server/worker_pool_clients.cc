@@ -133,7 +133,7 @@ bool WorkerPool::hand_over(Worker& worker, Client& client) {
     refuse_(std::move(client), {control::HelloReply::BUSY, groups.error().message});
     return true;
   }
-  const bool has_partition = !partitions_.place(client.tenant).empty();
+  const bool has_partition = !partitions_.groups_of(client.tenant).empty();
   worker.place = std::move(*place);
   worker.state = Stage::serving;
   worker.since = Clock::now();

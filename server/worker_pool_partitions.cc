@@ -33,8 +33,8 @@ void WorkerPool::divide_gpus() {
 // Warns of tenants whose sessions would be refused because their partition does not fit.
 void WorkerPool::tell_of_partitions() const {
   if (partitions_.gpus().empty()) return;
-  for (const auto& [tenant, wish] : partitioned_) {
-    if (const std::string why = partitions_.why_not(tenant); !why.empty()) {
+  for (const auto& [tenant, share] : partitioned_) {
+    if (const std::string why = partitions_.unplaced_reason(tenant); !why.empty()) {
       log::warning("no_room_for_partition", {{"tenant", tenant}, {"reason", why}});
     }
   }

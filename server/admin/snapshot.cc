@@ -80,8 +80,8 @@ void fill(const Usage& usage, admin::Tenant& tenant) {
 // Number of multiprocessors in the tenant's partition of a GPU.
 uint32_t partition_of(const SnapshotSources& sources, const std::string& tenant, size_t gpu) {
   const quota::Partitions& partitions = sources.pool.partitions();
-  const auto& place = partitions.place(tenant);
-  return gpu < place.size() ? partitions.gpus()[gpu].count(place[gpu]) : 0;
+  const auto& groups = partitions.groups_of(tenant);
+  return gpu < groups.size() ? partitions.gpus()[gpu].count(groups[gpu]) : 0;
 }
 
 void fill_gpus(const SnapshotSources& sources, admin::Snapshot& snapshot) {
@@ -185,7 +185,7 @@ admin::Snapshot take_snapshot(const SnapshotSources& sources) {
       tenant.set_configured(true);
       *tenant.mutable_quota() = to_message(configured->quota);
       tenant.mutable_gpus()->Assign(configured->gpus.begin(), configured->gpus.end());
-      for (size_t gpu = 0; gpu < sources.pool.partitions().place(name).size(); ++gpu) {
+      for (size_t gpu = 0; gpu < sources.pool.partitions().groups_of(name).size(); ++gpu) {
         tenant.add_partition_multiprocessors(partition_of(sources, name, gpu));
       }
     }

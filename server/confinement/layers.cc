@@ -39,31 +39,31 @@ bool has_user(uint64_t number) {
   return !map.is_open();
 }
 
-Layer other_user(const ConfinementWish& wish) {
+Layer other_user(const ConfinementSettings& settings) {
   constexpr const char* kName = "other user";
   if (::geteuid() != 0) return missing(kName, "poold is not root: workers run as its user, and can signal its processes and read its files unless another layer prevents it");
-  if (wish.users.empty()) return missing(kName, "--worker-users is empty: workers run as root");
-  const auto users = WorkerUsers::parse(wish.users);
+  if (settings.users.empty()) return missing(kName, "--worker-users is empty: workers run as root");
+  const auto users = WorkerUsers::parse(settings.users);
   if (!users) return missing(kName, users.error().message);
   if (!users->is_number()) {
-    return ::getpwnam(wish.users.c_str()) ? holds(kName, "workers run as '" + wish.users + "'") : missing(kName, "there is no user '" + wish.users + "'");
+    return ::getpwnam(settings.users.c_str()) ? holds(kName, "workers run as '" + settings.users + "'") : missing(kName, "there is no user '" + settings.users + "'");
   }
-  if (!has_user(users->first()) || !has_user(users->last())) return missing(kName, "poold's user namespace does not map the users " + wish.users + " (/proc/self/uid_map)");
-  return holds(kName, "workers run as " + wish.users);
+  if (!has_user(users->first()) || !has_user(users->last())) return missing(kName, "poold's user namespace does not map the users " + settings.users + " (/proc/self/uid_map)");
+  return holds(kName, "workers run as " + settings.users);
 }
 
-Layer user_per_session(const ConfinementWish& wish) {
+Layer user_per_session(const ConfinementSettings& settings) {
   constexpr const char* kName = "user per session";
   if (::geteuid() != 0) return missing(kName, "poold is not root");
-  const auto users = WorkerUsers::parse(wish.users);
+  const auto users = WorkerUsers::parse(settings.users);
   if (users && users->one_each()) return holds(kName, std::to_string(users->size()) + " users");
   return missing(kName, "all workers run as one user: only the other layers separate tenants' workers; set --worker-users to a range such as 70000-70999");
 }
 
-Layer system_calls(const ConfinementWish& wish) {
+Layer system_calls(const ConfinementSettings& settings) {
   constexpr const char* kName = "system calls";
-  if (!wish.filters) return missing(kName, "builds with sanitizers do not filter system calls");
-  if (wish.sandbox == Sandbox::log) return missing(kName, "--sandbox=log: forbidden system calls are logged, not refused");
+  if (!settings.filters) return missing(kName, "builds with sanitizers do not filter system calls");
+  if (settings.sandbox == Sandbox::log) return missing(kName, "--sandbox=log: forbidden system calls are logged, not refused");
   const uint32_t action = SECCOMP_RET_ERRNO;
   if (::syscall(SYS_seccomp, SECCOMP_GET_ACTION_AVAIL, 0, &action) != 0) return missing(kName, "this kernel does not support seccomp filters (CONFIG_SECCOMP_FILTER)");
   return holds(kName, "seccomp allow-list");
@@ -93,8 +93,8 @@ sandbox::Namespaces try_namespaces() {
   return {.processes = (made & 1) != 0, .ipc = (made & 2) != 0, .network = (made & 4) != 0};
 }
 
-std::vector<Layer> of_namespaces(const ConfinementWish& wish) {
-  const bool other_users = ::geteuid() == 0 && !wish.users.empty();
+std::vector<Layer> of_namespaces(const ConfinementSettings& settings) {
+  const bool other_users = ::geteuid() == 0 && !settings.users.empty();
   const sandbox::Namespaces made = other_users ? try_namespaces() : sandbox::Namespaces{};
   const std::string why = other_users ? "cannot create the namespace (needs CAP_SYS_ADMIN, also in CapabilityBoundingSet of the unit, and kernel support): "
                                       : "namespaces need poold to be root and workers to run as other users: ";
@@ -102,7 +102,7 @@ std::vector<Layer> of_namespaces(const ConfinementWish& wish) {
   layers.push_back(made.processes ? holds("processes", "a worker's /proc shows only its own processes") : missing("processes", why + "a worker can list all processes"));
   layers.push_back(made.ipc ? holds("IPC", "a namespace for each worker") : missing("IPC", why + "only the system call filter blocks System V IPC"));
   constexpr const char* kNetwork = "network";
-  if (wish.rdma) layers.push_back(missing(kNetwork, "workers use RDMA, which needs the host's network namespace; see --rdma no"));
+  if (settings.rdma) layers.push_back(missing(kNetwork, "workers use RDMA, which needs the host's network namespace; see --rdma no"));
   else layers.push_back(made.network ? holds(kNetwork, "a namespace for each worker") : missing(kNetwork, why + "only the other layers block the host's network"));
   return layers;
 }
@@ -119,9 +119,9 @@ std::string missing_controllers(const DelegatedCgroup& group, const WorkerLimits
 
 std::string limit_text(unsigned limit, const char* unit, const char* what) { return (limit != 0 ? "at most " + std::to_string(limit) + unit : "no limit of ") + what; }
 
-Layer of_cgroup(const ConfinementWish& wish) {
+Layer of_cgroup(const ConfinementSettings& settings) {
   constexpr const char* kName = "control group";
-  const WorkerLimits& limits = wish.limits;
+  const WorkerLimits& limits = settings.limits;
   if (!limits.any()) return {kName, State::unused, "disabled: --worker-threads, --worker-memory-mib and --worker-cpus are 0"};
   const std::string effect = ": a worker can use up the host's memory, threads and processors";
   const auto group = find_delegated_cgroup();
@@ -133,16 +133,16 @@ Layer of_cgroup(const ConfinementWish& wish) {
 
 }  // namespace
 
-std::vector<Layer> check_layers(const ConfinementWish& wish) {
-  if (wish.sandbox == Sandbox::off) return {missing("all", "--sandbox=off: workers are not confined at all")};
-  std::vector<Layer> layers{other_user(wish), user_per_session(wish), system_calls(wish)};
+std::vector<Layer> check_layers(const ConfinementSettings& settings) {
+  if (settings.sandbox == Sandbox::off) return {missing("all", "--sandbox=off: workers are not confined at all")};
+  std::vector<Layer> layers{other_user(settings), user_per_session(settings), system_calls(settings)};
   layers.push_back(of_landlock("files", sandbox::kLandlockFiles, "5.13", "system folders, devices, shared memory", "a worker can open all files that its user can"));
   layers.push_back(of_landlock("TCP", sandbox::kLandlockTcp, "6.7", "no listening ports and no connections",
                                "only the system call filter blocks TCP"));
   layers.push_back(of_landlock("signals and sockets", sandbox::kLandlockScopes, "6.12", "no signals and no abstract Unix sockets of other processes",
                                "only the worker's user and the system call filter block them"));
-  for (Layer& layer : of_namespaces(wish)) layers.push_back(std::move(layer));
-  layers.push_back(of_cgroup(wish));
+  for (Layer& layer : of_namespaces(settings)) layers.push_back(std::move(layer));
+  layers.push_back(of_cgroup(settings));
   return layers;
 }
 

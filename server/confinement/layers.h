@@ -17,7 +17,7 @@ struct Layer {
   std::string text;  // what is effective, or why it is not and what follows
 };
 
-struct ConfinementWish {
+struct ConfinementSettings {
   Sandbox sandbox = Sandbox::on;
   std::string users;      // --worker-users
   bool rdma = false;      // workers use RDMA, and this host has a device
@@ -25,7 +25,7 @@ struct ConfinementWish {
   WorkerLimits limits{};
 };
 
-std::vector<Layer> check_layers(const ConfinementWish& wish);
+std::vector<Layer> check_layers(const ConfinementSettings& settings);
 
 // Prints a line for each layer. Returns true if none is missing.
 bool print_layers(const std::vector<Layer>& layers);

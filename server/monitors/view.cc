@@ -62,7 +62,7 @@ std::optional<control::HelloReply> monitor_devices(const MonitorSources& sources
   reply.set_protocol_version(wire::kProtocolVersion);
   reply.set_server_version(kVersion);
   reply.set_driver_version(sources.pool.driver_version());
-  const auto& parts = sources.pool.partitions().place(client.tenant);
+  const auto& parts = sources.pool.partitions().groups_of(client.tenant);
   for (const uint32_t gpu : *gpus) {
     const control::Device& known = sources.pool.devices().at(gpu);
     control::Device& device = *reply.add_devices();

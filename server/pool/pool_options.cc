@@ -47,38 +47,38 @@ std::string this_host() {
 
 }  // namespace
 
-PoolWords::PoolWords(CLI::App& app) : app_(app) {
-  app.add_option("--pool-scheduler", given_.schedulers, "HOST:PORT of a scheduler of this host's pool; separate several by commas")
+PoolCommandLine::PoolCommandLine(CLI::App& app) : app_(app) {
+  app.add_option("--pool-scheduler", values_.schedulers, "HOST:PORT of a scheduler of this host's pool; separate several by commas")
       ->delimiter(',')
       ->allow_extra_args(false);
-  app.add_option("--pool-token-file", given_.token_file, "file with the token that authenticates this host to the scheduler");
-  app.add_option("--pool-name", given_.name, "this host's name in the pool [its host name]");
-  app.add_option("--pool-address", given_.addresses, "address at which clients reach this host, e.g. tls://gpu-1:9700; may be repeated, best first [those of --listen]")
+  app.add_option("--pool-token-file", values_.token_file, "file with the token that authenticates this host to the scheduler");
+  app.add_option("--pool-name", values_.name, "this host's name in the pool [its host name]");
+  app.add_option("--pool-address", values_.addresses, "address at which clients reach this host, e.g. tls://gpu-1:9700; may be repeated, best first [those of --listen]")
       ->allow_extra_args(false);
-  app.add_option("--pool-public-key", given_.public_keys, "PEM file with the public key that verifies the pool's leases; may be repeated, to rotate keys")
+  app.add_option("--pool-public-key", values_.public_keys, "PEM file with the public key that verifies the pool's leases; may be repeated, to rotate keys")
       ->allow_extra_args(false);
-  app.add_option("--pool-ca", given_.ca, "CA certificates that sign the schedulers' certificates (PEM) [the system's]");
-  app.add_flag("--pool-insecure", given_.insecure, "connect to schedulers on other hosts without TLS; trusted networks only");
-  app.add_option("--pool-rack", given_.rack, "rack of this host, used to place leases of several hosts");
-  app.add_option("--pool-zone", given_.zone, "zone of this host, used to place leases of several hosts");
-  app.add_option("--pool-cpu-milli", given_.cpu_milli, "CPU capacity offered to leases, in thousandths of a CPU [0]")->check(CLI::Range(0u, kMostCpuMilli));
+  app.add_option("--pool-ca", values_.ca, "CA certificates that sign the schedulers' certificates (PEM) [the system's]");
+  app.add_flag("--pool-insecure", values_.insecure, "connect to schedulers on other hosts without TLS; trusted networks only");
+  app.add_option("--pool-rack", values_.rack, "rack of this host, used to place leases of several hosts");
+  app.add_option("--pool-zone", values_.zone, "zone of this host, used to place leases of several hosts");
+  app.add_option("--pool-cpu-milli", values_.cpu_milli, "CPU capacity offered to leases, in thousandths of a CPU [0]")->check(CLI::Range(0u, kMostCpuMilli));
   app.add_option("--pool-host-memory", host_memory_, "host memory offered to leases, e.g. 64GiB [0]");
 }
 
-Result<void> PoolWords::apply(PoolOptions& options) const {
+Result<void> PoolCommandLine::apply(PoolOptions& options) const {
   const auto take = [&](const char* name, const auto& given, auto& out) {
     if (app_.count(name) > 0) out = given;
   };
-  take("--pool-scheduler", given_.schedulers, options.schedulers);
-  take("--pool-token-file", given_.token_file, options.token_file);
-  take("--pool-name", given_.name, options.name);
-  take("--pool-address", given_.addresses, options.addresses);
-  take("--pool-public-key", given_.public_keys, options.public_keys);
-  take("--pool-ca", given_.ca, options.ca);
-  take("--pool-insecure", given_.insecure, options.insecure);
-  take("--pool-rack", given_.rack, options.rack);
-  take("--pool-zone", given_.zone, options.zone);
-  take("--pool-cpu-milli", given_.cpu_milli, options.cpu_milli);
+  take("--pool-scheduler", values_.schedulers, options.schedulers);
+  take("--pool-token-file", values_.token_file, options.token_file);
+  take("--pool-name", values_.name, options.name);
+  take("--pool-address", values_.addresses, options.addresses);
+  take("--pool-public-key", values_.public_keys, options.public_keys);
+  take("--pool-ca", values_.ca, options.ca);
+  take("--pool-insecure", values_.insecure, options.insecure);
+  take("--pool-rack", values_.rack, options.rack);
+  take("--pool-zone", values_.zone, options.zone);
+  take("--pool-cpu-milli", values_.cpu_milli, options.cpu_milli);
   if (app_.count("--pool-host-memory") > 0) {
     const auto parsed = parse_memory(host_memory_);
     if (!parsed) return wrong("--pool-host-memory: " + parsed.error().message);

@@ -32,14 +32,14 @@ struct PoolOptions {
 };
 
 // Command-line options of the pool. apply() overwrites the values that the command line sets.
-class PoolWords {
+class PoolCommandLine {
  public:
-  explicit PoolWords(CLI::App& app);
+  explicit PoolCommandLine(CLI::App& app);
   Result<void> apply(PoolOptions& options) const;
 
  private:
   const CLI::App& app_;
-  PoolOptions given_;
+  PoolOptions values_;
   std::string host_memory_;
 };
 

@@ -28,17 +28,17 @@ struct Candidate {
 
 }  // namespace
 
-MoveChoice choose_moves(const MemoryWish& wish, const std::vector<MemoryUse>& sessions,
+MoveChoice choose_moves(const MemoryRequest& request, const std::vector<MemoryUse>& sessions,
                         const std::function<uint64_t(const std::string&)>& guaranteed, uint64_t device_bytes, uint64_t host_room,
                         MoveTime now) {
   std::map<std::string, uint64_t> surplus;  // resident bytes of a tenant above its guaranteed memory
   const MemoryUse* asking = nullptr;
-  uint64_t need = wish.bytes;
+  uint64_t need = request.bytes;
   bool others_have = false;
   for (const MemoryUse& use : sessions) {
     uint64_t& resident = surplus[use.tenant];
     resident = sum(resident, std::min(use.resident, use.will_keep.value_or(use.resident)));
-    if (use.session == wish.session) asking = &use;
+    if (use.session == request.session) asking = &use;
     else if (use.will_keep) {
       need = difference(need, difference(use.resident, *use.will_keep));
       others_have = true;
@@ -46,9 +46,9 @@ MoveChoice choose_moves(const MemoryWish& wish, const std::vector<MemoryUse>& se
   }
   if (!asking) return {{}, true};
   // Its own memory cannot make room for it: all of it must fit on the device.
-  if (!wish.returns && sum(sum(asking->resident, asking->in_host), wish.bytes) > device_bytes) return {{}, true};
+  if (!request.returns && sum(sum(asking->resident, asking->in_host), request.bytes) > device_bytes) return {{}, true};
   MoveChoice choice;
-  const bool entitled = choice.entitled = sum(surplus[asking->tenant], wish.bytes) <= guaranteed(asking->tenant);
+  const bool entitled = choice.entitled = sum(surplus[asking->tenant], request.bytes) <= guaranteed(asking->tenant);
   for (auto& [tenant, bytes] : surplus) bytes = difference(bytes, guaranteed(tenant));
 
   std::vector<Candidate> candidates;
@@ -56,7 +56,7 @@ MoveChoice choose_moves(const MemoryWish& wish, const std::vector<MemoryUse>& se
     if (&use == asking || use.will_keep || std::min({use.movable, surplus[use.tenant], host_room}) == 0) continue;
     others_have = true;
     if (use.waits_since) {
-      const bool later = std::tie(*use.waits_since, use.session) > std::tie(wish.since, wish.session);
+      const bool later = std::tie(*use.waits_since, use.session) > std::tie(request.since, request.session);
       if (later || entitled) candidates.push_back({Candidate::waiting, -*use.waits_since, &use});
     } else if (is_idle(use, now)) {
       candidates.push_back({Candidate::idle, *use.idle_since, &use});
@@ -69,7 +69,7 @@ MoveChoice choose_moves(const MemoryWish& wish, const std::vector<MemoryUse>& se
   });
   // Makes more room than needed, so that a program that allocates piece by piece does not wait for each
   // piece.
-  const uint64_t more = wish.returns ? 0 : asking->resident / 2;
+  const uint64_t more = request.returns ? 0 : asking->resident / 2;
   for (const Candidate& candidate : candidates) {
     if (need == 0) break;
     const MemoryUse& use = *candidate.use;
@@ -82,7 +82,7 @@ MoveChoice choose_moves(const MemoryWish& wish, const std::vector<MemoryUse>& se
     host_room -= most;
     need = difference(need, bytes);
   }
-  choice.hopeless = !wish.returns && !others_have;
+  choice.hopeless = !request.returns && !others_have;
   return choice;
 }
 

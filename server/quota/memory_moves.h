@@ -35,7 +35,7 @@ struct MemoryUse {
   std::optional<uint64_t> will_keep;     // it has an open order; so many resident bytes remain
 };
 
-struct MemoryWish {
+struct MemoryRequest {
   uint64_t session = 0;
   uint64_t bytes = 0;
   bool returns = false;  // its own memory, back from host memory
@@ -58,7 +58,7 @@ struct MoveChoice {
 
 // `sessions`: all sessions on the GPU, including the requesting one. `guaranteed` returns bytes for a
 // tenant's name.
-MoveChoice choose_moves(const MemoryWish& wish, const std::vector<MemoryUse>& sessions,
+MoveChoice choose_moves(const MemoryRequest& request, const std::vector<MemoryUse>& sessions,
                         const std::function<uint64_t(const std::string&)>& guaranteed, uint64_t device_bytes, uint64_t host_room,
                         MoveTime now);
 

@@ -37,28 +37,28 @@ uint32_t Partitions::Gpu::count(Groups which) const {
 
 void Partitions::set_gpus(std::vector<Gpu> gpus) {
   gpus_ = std::move(gpus);
-  places_.clear();
-  settle();
+  groups_.clear();
+  assign_groups();
 }
 
-void Partitions::set_tenants(std::map<std::string, Wish> wishes) {
-  if (wishes == wishes_) return;
-  std::erase_if(places_, [&](const auto& entry) {
-    const auto now = wishes.find(entry.first);
-    return now == wishes.end() || now->second != wishes_.at(entry.first);
+void Partitions::set_tenants(std::map<std::string, Shares> shares) {
+  if (shares == shares_) return;
+  std::erase_if(groups_, [&](const auto& entry) {
+    const auto now = shares.find(entry.first);
+    return now == shares.end() || now->second != shares_.at(entry.first);
   });
-  wishes_ = std::move(wishes);
-  settle();
+  shares_ = std::move(shares);
+  assign_groups();
 }
 
 Result<Partitions::PerGpu> Partitions::take(uint64_t session, const std::string& tenant) {
-  if (wishes_.contains(tenant)) {
-    const auto place = places_.find(tenant);
-    if (place == places_.end()) return Error{ErrorCode::limit, why_not(tenant)};
-    sessions_[session] = {tenant, place->second};
-    return place->second;
+  if (shares_.contains(tenant)) {
+    const auto groups = groups_.find(tenant);
+    if (groups == groups_.end()) return Error{ErrorCode::limit, unplaced_reason(tenant)};
+    sessions_[session] = {tenant, groups->second};
+    return groups->second;
   }
-  if (wishes_.empty() && sessions_.empty()) return PerGpu{};
+  if (shares_.empty() && sessions_.empty()) return PerGpu{};
   PerGpu rest(gpus_.size());
   for (size_t gpu = 0; gpu < gpus_.size(); ++gpu) {
     const Groups owned = taken(gpu, "");
@@ -72,18 +72,18 @@ Result<Partitions::PerGpu> Partitions::take(uint64_t session, const std::string&
 }
 
 void Partitions::release(uint64_t session) {
-  if (sessions_.erase(session) != 0) settle();
+  if (sessions_.erase(session) != 0) assign_groups();
 }
 
-const Partitions::PerGpu& Partitions::place(const std::string& tenant) const {
+const Partitions::PerGpu& Partitions::groups_of(const std::string& tenant) const {
   static const PerGpu none;
-  const auto found = places_.find(tenant);
-  return found == places_.end() ? none : found->second;
+  const auto found = groups_.find(tenant);
+  return found == groups_.end() ? none : found->second;
 }
 
-std::string Partitions::why_not(const std::string& tenant) const {
-  const auto wanted = wishes_.find(tenant);
-  if (wanted == wishes_.end() || places_.contains(tenant)) return "";
+std::string Partitions::unplaced_reason(const std::string& tenant) const {
+  const auto wanted = shares_.find(tenant);
+  if (wanted == shares_.end() || groups_.contains(tenant)) return "";
   if (gpus_.empty()) return "the GPUs are not known yet";
   for (size_t gpu = 0; gpu < gpus_.size(); ++gpu) {
     const Gpu& its = gpus_[gpu];
@@ -99,25 +99,25 @@ std::string Partitions::why_not(const std::string& tenant) const {
   return "cannot place the tenant's partition";
 }
 
-void Partitions::settle() {
-  for (const auto& [tenant, wish] : wishes_) {
-    if (PerGpu place; !places_.contains(tenant) && find_place(tenant, wish, place)) places_.emplace(tenant, std::move(place));
+void Partitions::assign_groups() {
+  for (const auto& [tenant, share] : shares_) {
+    if (PerGpu groups; !groups_.contains(tenant) && find_groups(tenant, share, groups)) groups_.emplace(tenant, std::move(groups));
   }
 }
 
-bool Partitions::find_place(const std::string& tenant, const Wish& wish, PerGpu& place) const {
+bool Partitions::find_groups(const std::string& tenant, const Shares& share, PerGpu& groups) const {
   for (size_t gpu = 0; gpu < gpus_.size(); ++gpu) {
-    const uint32_t count = gpus_[gpu].groups_for(wish[gpu]);
-    place.push_back(lowest(gpus_[gpu].all() & ~taken(gpu, tenant), count));
-    if (count == 0 || size_of(place.back()) != count) return false;
+    const uint32_t count = gpus_[gpu].groups_for(share[gpu]);
+    groups.push_back(lowest(gpus_[gpu].all() & ~taken(gpu, tenant), count));
+    if (count == 0 || size_of(groups.back()) != count) return false;
   }
   return !gpus_.empty();
 }
 
 Groups Partitions::taken(size_t gpu, const std::string& but) const {
   Groups all = 0;
-  for (const auto& [tenant, place] : places_) {
-    if (tenant != but) all |= place[gpu];
+  for (const auto& [tenant, groups] : groups_) {
+    if (tenant != but) all |= groups[gpu];
   }
   for (const auto& [number, session] : sessions_) {
     if (session.tenant != but && gpu < session.groups.size()) all |= session.groups[gpu];

@@ -32,36 +32,36 @@ class Partitions {
     uint32_t count(Groups which) const;  // number of multiprocessors
   };
   using PerGpu = std::vector<Groups>;
-  using Wish = std::array<uint32_t, kMostGpus>;  // thousandths of each GPU
+  using Shares = std::array<uint32_t, kMostGpus>;  // thousandths of each GPU
 
   // Sets the host's GPUs, once; at most kMostGpus.
   void set_gpus(std::vector<Gpu> gpus);
   const std::vector<Gpu>& gpus() const { return gpus_; }
   // Sets the tenants that have partitions, and their part of each GPU. Unchanged partitions keep their
   // groups; new ones get groups when there is room, in the order of names.
-  void set_tenants(std::map<std::string, Wish> wishes);
+  void set_tenants(std::map<std::string, Shares> shares);
   // Assigns groups to a new session. Empty: whole GPUs, because there are no partitions; a GPU without groups
   // in the result is whole, too. ErrorCode::limit: there is no room; the message is for the client.
   Result<PerGpu> take(uint64_t session, const std::string& tenant);
   void release(uint64_t session);
   // The tenant's groups; empty: it has none (yet).
-  const PerGpu& place(const std::string& tenant) const;
+  const PerGpu& groups_of(const std::string& tenant) const;
   // Why a tenant's partition has no groups; empty: it has some, or the tenant has no partition.
-  std::string why_not(const std::string& tenant) const;
+  std::string unplaced_reason(const std::string& tenant) const;
 
  private:
   struct Session {
     std::string tenant;
     PerGpu groups;
   };
-  void settle();
-  bool find_place(const std::string& tenant, const Wish& wish, PerGpu& place) const;
+  void assign_groups();
+  bool find_groups(const std::string& tenant, const Shares& share, PerGpu& groups) const;
   // Groups of tenants other than `but`, including those that their sessions still use.
   Groups taken(size_t gpu, const std::string& but) const;
 
   std::vector<Gpu> gpus_;
-  std::map<std::string, Wish> wishes_;
-  std::map<std::string, PerGpu> places_;
+  std::map<std::string, Shares> shares_;
+  std::map<std::string, PerGpu> groups_;
   std::map<uint64_t, Session> sessions_;  // only those of tenants with partitions
 };
 

@@ -37,14 +37,14 @@ bool has_user(const Tenant& tenant, uid_t user) {
   return std::find(tenant.users.begin(), tenant.users.end(), user) != tenant.users.end();
 }
 
-Result<Admission> by_wish(const Tenants& tenants, const std::string& wish) {
-  const Tenant* const found = tenants.find(wish.empty() ? kDefaultTenant : wish);
+Result<Admission> by_requested_name(const Tenants& tenants, const std::string& name) {
+  const Tenant* const found = tenants.find(name.empty() ? kDefaultTenant : name);
   if (found && !found->leased) return Admission{found, {}};
   const auto configured = [](const auto& entry) { return !entry.second.leased; };
-  if (wish.empty() && std::count_if(tenants.all().begin(), tenants.all().end(), configured) == 1) {
+  if (name.empty() && std::count_if(tenants.all().begin(), tenants.all().end(), configured) == 1) {
     return Admission{&std::find_if(tenants.all().begin(), tenants.all().end(), configured)->second, {}};
   }
-  if (wish.empty()) return refused("this server has several tenants: set GPUPOOL_TENANT to yours");
+  if (name.empty()) return refused("this server has several tenants: set GPUPOOL_TENANT to yours");
   return refused("this server has no tenant with the name in GPUPOOL_TENANT");
 }
 
@@ -75,7 +75,7 @@ std::string Credential::text() const {
 }
 
 Result<Admission> authenticate(const Tenants& tenants, const Credentials& shown) {
-  if (tenants.serves_anybody()) return by_wish(tenants, shown.tenant);
+  if (tenants.serves_anybody()) return by_requested_name(tenants, shown.tenant);
   if (!tenants.has_credentials()) return refused("this server only accepts leases: connect through the pool's scheduler (pool-run --server pool://HOST:PORT)");
   const bool token_fits = shown.token.size() >= kShortestToken;
   const TokenHash hash = hash_token(shown.token);

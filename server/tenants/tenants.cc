@@ -196,14 +196,14 @@ std::string gpu_uuid(std::string_view text) {
   return "GPU" + uuid.substr(3);
 }
 
-std::map<std::string, quota::Partitions::Wish> partitions_of(const std::map<std::string, Tenant>& tenants) {
-  std::map<std::string, quota::Partitions::Wish> wishes;
+std::map<std::string, quota::Partitions::Shares> partitions_of(const std::map<std::string, Tenant>& tenants) {
+  std::map<std::string, quota::Partitions::Shares> shares;
   for (const auto& [name, tenant] : tenants) {
     if (tenant.quota.mode != quota::Mode::partition) continue;
-    auto& wish = wishes[name];
-    for (uint32_t gpu = 0; gpu < wish.size(); ++gpu) wish[gpu] = tenant.quota.of(gpu).compute_milli;
+    auto& share = shares[name];
+    for (uint32_t gpu = 0; gpu < share.size(); ++gpu) share[gpu] = tenant.quota.of(gpu).compute_milli;
   }
-  return wishes;
+  return shares;
 }
 
 Result<void> check_tenants(const std::vector<Tenant>& tenants) {

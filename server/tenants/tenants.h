@@ -78,7 +78,7 @@ Result<void> check_quota(const quota::Quota& quota);
 // Returns "GPU-" and 36 characters in lower case, or an empty text if `text` is no UUID.
 std::string gpu_uuid(std::string_view text);
 // Returns the tenants with partitions, and their part of each GPU.
-std::map<std::string, quota::Partitions::Wish> partitions_of(const std::map<std::string, Tenant>& tenants);
+std::map<std::string, quota::Partitions::Shares> partitions_of(const std::map<std::string, Tenant>& tenants);
 // Checks that names are valid and unique, that quotas are valid, that no token, certificate or user occurs
 // twice, and that either all tenants have credentials or none has.
 Result<void> check_tenants(const std::vector<Tenant>& tenants);

@@ -93,11 +93,11 @@ TEST_CASE("urgent data with descriptors blocks no other client") {
 }
 
 TEST_CASE("descriptors after the hello of a session or watcher or checkpoint client block no other client") {
-  const std::string wish = GENERATE("session", "watcher", "checkpoint");
-  CAPTURE(wish);
+  const std::string kind = GENERATE("session", "watcher", "checkpoint");
+  CAPTURE(kind);
   hello::Hello hello = test_hello();
-  hello.monitor = wish == "watcher";
-  hello.checkpoint = wish == "checkpoint";
+  hello.monitor = kind == "watcher";
+  hello.checkpoint = kind == "checkpoint";
   const AttackedPoold server;
   LingeringSocket lingers;
   const int connected = server.connect();

@@ -54,8 +54,8 @@ int lingering_connection() {
   static const char bytes[64 * 1024] = {};
   while (::send(connected, bytes, sizeof bytes, MSG_DONTWAIT | MSG_NOSIGNAL) > 0) {
   }
-  const linger wish{1, 60};
-  return ::setsockopt(connected, SOL_SOCKET, SO_LINGER, &wish, sizeof wish) == 0 ? connected : -1;
+  const linger lingers{1, 60};
+  return ::setsockopt(connected, SOL_SOCKET, SO_LINGER, &lingers, sizeof lingers) == 0 ? connected : -1;
 }
 
 // 0, or errno.
@@ -288,10 +288,10 @@ FAKE cuMemGetAllocationGranularity(size_t* bytes, const CUmemAllocationProp*,
   *bytes = 2u << 20;
   return CUDA_SUCCESS;
 }
-FAKE cuMemAddressReserve(CUdeviceptr* base, size_t size, size_t, CUdeviceptr wish, unsigned long long) {
+FAKE cuMemAddressReserve(CUdeviceptr* base, size_t size, size_t, CUdeviceptr hint, unsigned long long) {
   if (size > 1ull << 38 && mode() != "large") return CUDA_ERROR_OUT_OF_MEMORY;  // the worker must ask for less
   // "high": the first hint is ignored, and what is given reaches beyond a program's 47 bits of addresses.
-  *base = mode() == "high" && wish == 0x2000'0000'0000 ? 0x7fc0'0000'1000 : wish;
+  *base = mode() == "high" && hint == 0x2000'0000'0000 ? 0x7fc0'0000'1000 : hint;
   return CUDA_SUCCESS;
 }
 FAKE cuMemAddressFree(CUdeviceptr base, size_t) { return base == 0x7fc0'0000'1000 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; }

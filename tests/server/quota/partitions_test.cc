@@ -14,16 +14,16 @@ constexpr Partitions::Gpu kLarge{16, 8, 132};
 constexpr Partitions::Gpu kSmall{2, 1, 2};
 constexpr Partitions::Gpu kWhole{0, 0, 80};  // cannot be divided
 
-Partitions::Wish each(uint32_t milli) {
-  Partitions::Wish wish;
-  wish.fill(milli);
-  return wish;
+Partitions::Shares each(uint32_t milli) {
+  Partitions::Shares share;
+  share.fill(milli);
+  return share;
 }
 
-Partitions of(std::vector<Partitions::Gpu> gpus, std::map<std::string, Partitions::Wish> wishes) {
+Partitions of(std::vector<Partitions::Gpu> gpus, std::map<std::string, Partitions::Shares> shares) {
   Partitions partitions;
   partitions.set_gpus(std::move(gpus));
-  partitions.set_tenants(std::move(wishes));
+  partitions.set_tenants(std::move(shares));
   return partitions;
 }
 
@@ -61,7 +61,7 @@ TEST_CASE("partitions do not overlap and other tenants share the rest") {
 }
 
 TEST_CASE("a tenant can have partitions of different size on each GPU") {
-  Partitions::Wish uneven = each(500);
+  Partitions::Shares uneven = each(500);
   uneven[1] = 250;
   Partitions partitions = of({kLarge, kLarge}, {{"a", uneven}, {"b", each(500)}});
   CHECK(*partitions.take(1, "a") == PerGpu{0x00ff, 0x000f});
@@ -79,23 +79,23 @@ TEST_CASE("GPUs are whole without partitions even if they cannot be partitioned"
   const auto refused = partitions.take(2, "b");
   REQUIRE(!refused);
   CHECK(refused.error().message == "cannot place the tenant's partition: GPU 1 cannot be partitioned (its driver does not support green contexts)");
-  CHECK(partitions.why_not("b") == refused.error().message);
+  CHECK(partitions.unplaced_reason("b") == refused.error().message);
   // Nobody is kept away from what nobody has.
   CHECK(*partitions.take(3, "a") == PerGpu{0, 0});
 }
 
 TEST_CASE("a partition that does not fit is placed once there is room") {
   Partitions partitions = of({kSmall}, {{"a", each(250)}, {"b", each(250)}, {"c", each(250)}});  // each rounded up to one of two
-  CHECK(partitions.place("b") == PerGpu{0b10});
-  CHECK(partitions.place("c").empty());
+  CHECK(partitions.groups_of("b") == PerGpu{0b10});
+  CHECK(partitions.groups_of("c").empty());
   const auto refused = partitions.take(1, "c");
   REQUIRE(!refused);
   CHECK(refused.error().message ==
         "cannot place the tenant's partition of 1 multiprocessors: only 0 of the 2 of GPU 0 are free");
   partitions.set_tenants({{"b", each(250)}, {"c", each(250)}});
   CHECK(*partitions.take(1, "c") == PerGpu{0b01});
-  CHECK(partitions.place("b") == PerGpu{0b10});  // stayed where it was
-  CHECK(partitions.why_not("c").empty());
+  CHECK(partitions.groups_of("b") == PerGpu{0b10});  // stayed where it was
+  CHECK(partitions.unplaced_reason("c").empty());
 }
 
 TEST_CASE("a changed partition applies to new sessions and its old groups stay reserved until old sessions end") {
