@@ -18,12 +18,12 @@ GpuTurns::GpuTurns(asio::io_context& context, Tenants& tenants, const Arbiter::S
     : timer_(context), tenants_(tenants), settings_(settings) {
   tenants_.on_change([this](const Tenant& tenant) {
     quotas_[tenant.name] = tenant.quota;
-    for (auto& [place, arbiter] : arbiters_) arbiter.set_share(tenant.name, Arbiter::Share::of(tenant.quota, place.gpu), time_now());
+    for (auto& [gpu_lane, arbiter] : arbiters_) arbiter.set_share(tenant.name, Arbiter::Share::of(tenant.quota, gpu_lane.gpu), time_now());
     write_all();
   });
   tenants_.on_removal([this](const std::string& name) {
     quotas_.erase(name);
-    for (auto& [gpu, arbiter] : arbiters_) arbiter.forget(name);
+    for (auto& [gpu_lane, arbiter] : arbiters_) arbiter.forget(name);
   });
 }
 
@@ -37,15 +37,15 @@ void GpuTurns::remove(uint64_t session) {
   const Session gone = std::move(found->second);
   sessions_.erase(found);
   for (const auto& [gpu, word] : gone.words) {
-    const Place place{gpu, gone.lane};
-    Arbiter& its = arbiter(place);
+    const GpuLane gpu_lane{gpu, gone.lane};
+    Arbiter& its = arbiter(gpu_lane);
     its.remove(session, time_now());
-    if (!gone.lane.empty() && its.sessions() == 0) arbiters_.erase(place);
+    if (!gone.lane.empty() && its.sessions() == 0) arbiters_.erase(gpu_lane);
   }
   write_all();
 }
 
-void GpuTurns::look_at(uint64_t session) {
+void GpuTurns::read_page(uint64_t session) {
   const auto found = sessions_.find(session);
   if (found == sessions_.end()) return;
   const Time now = time_now();
@@ -58,10 +58,10 @@ void GpuTurns::stop() {
   timer_.cancel();
 }
 
-Arbiter& GpuTurns::arbiter(const Place& place) {
-  const auto [found, made] = arbiters_.try_emplace(place, settings_);
+Arbiter& GpuTurns::arbiter(const GpuLane& gpu_lane) {
+  const auto [found, made] = arbiters_.try_emplace(gpu_lane, settings_);
   if (made) {
-    for (const auto& [tenant, quota] : quotas_) found->second.set_share(tenant, Arbiter::Share::of(quota, place.gpu), time_now());
+    for (const auto& [tenant, quota] : quotas_) found->second.set_share(tenant, Arbiter::Share::of(quota, gpu_lane.gpu), time_now());
   }
   return found->second;
 }
@@ -85,11 +85,11 @@ void GpuTurns::read(uint64_t number, Session& session, uint32_t gpu, Time now) {
   }
 }
 
-void GpuTurns::write(const Place& place, const Arbiter& its) {
+void GpuTurns::write(const GpuLane& gpu_lane, const Arbiter& its) {
   for (auto& [number, session] : sessions_) {
-    const uint32_t gpu = place.gpu;
+    const uint32_t gpu = gpu_lane.gpu;
     const auto known = session.words.find(gpu);
-    if (session.lane != place.lane || known == session.words.end()) continue;
+    if (session.lane != gpu_lane.lane || known == session.words.end()) continue;
     const auto turn = its.turn(number);
     TurnWord& word = known->second;
     const bool begins = word.closed() && turn.state != Arbiter::Turn::State::closed;
@@ -108,13 +108,13 @@ void GpuTurns::write(const Place& place, const Arbiter& its) {
 }
 
 void GpuTurns::write_all() {
-  for (const auto& [place, its] : arbiters_) write(place, its);
+  for (const auto& [gpu_lane, its] : arbiters_) write(gpu_lane, its);
   set_timer();
 }
 
 void GpuTurns::set_timer() {
   std::optional<Time> due;
-  for (const auto& [place, its] : arbiters_) {
+  for (const auto& [gpu_lane, its] : arbiters_) {
     if (its.due() && (!due || *its.due() < *due)) due = its.due();
   }
   if (!due || stopped_) {
@@ -125,9 +125,9 @@ void GpuTurns::set_timer() {
   timer_.async_wait([this](const asio::error_code& status) {
     if (status) return;
     const Time now = time_now();
-    for (auto& [place, its] : arbiters_) {
+    for (auto& [gpu_lane, its] : arbiters_) {
       // Read changes that the holder has not reported yet.
-      if (const auto holder = its.holder(); holder && sessions_.contains(*holder)) read(*holder, sessions_.at(*holder), place.gpu, now);
+      if (const auto holder = its.holder(); holder && sessions_.contains(*holder)) read(*holder, sessions_.at(*holder), gpu_lane.gpu, now);
       its.tick(now);
     }
     write_all();

@@ -34,7 +34,7 @@ class GpuTurns {
   // Removes a session whose worker has ended. Its turns are free at once.
   void remove(uint64_t session);
   // Reads the session's words after its worker reported a change.
-  void look_at(uint64_t session);
+  void read_page(uint64_t session);
   // Stops the timer.
   void stop();
 
@@ -48,15 +48,15 @@ class GpuTurns {
   };
 
   // A GPU, or a partition of it, that sessions use one after the other.
-  struct Place {
+  struct GpuLane {
     uint32_t gpu = 0;
     std::string lane;
-    auto operator<=>(const Place&) const = default;
+    auto operator<=>(const GpuLane&) const = default;
   };
 
-  quota::Arbiter& arbiter(const Place& place);
+  quota::Arbiter& arbiter(const GpuLane& gpu_lane);
   void read(uint64_t number, Session& session, uint32_t gpu, Time now);
-  void write(const Place& place, const quota::Arbiter& its);
+  void write(const GpuLane& gpu_lane, const quota::Arbiter& its);
   void write_all();
   void set_timer();
 
@@ -64,7 +64,7 @@ class GpuTurns {
   Tenants& tenants_;
   const quota::Arbiter::Settings settings_;
   std::map<std::string, quota::Quota> quotas_;  // by tenant
-  std::map<Place, quota::Arbiter> arbiters_;
+  std::map<GpuLane, quota::Arbiter> arbiters_;
   std::map<uint64_t, Session> sessions_;
   bool stopped_ = false;
 };

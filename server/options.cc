@@ -73,7 +73,7 @@ Result<void> check_worker_users(const ServerOptions& options) {
   const auto users = WorkerUsers::parse(options.worker_users);
   if (!users) return users.error();
   const size_t workers = size_t{options.max_sessions} + options.idle_workers;
-  if (!users->one_each() || users->size() >= workers) return {};
+  if (!users->one_per_worker() || users->size() >= workers) return {};
   return Error{ErrorCode::invalid, "'" + options.worker_users + "' has " + std::to_string(users->size()) + " users, but up to " + std::to_string(workers) +
                                        " workers need one each (--max-sessions plus --idle-workers)"};
 }

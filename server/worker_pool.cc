@@ -132,10 +132,10 @@ void WorkerPool::keep_enough() {
   }
 }
 
-bool WorkerPool::has_own_users() const { return users_.one_each() && ::geteuid() == 0; }
+bool WorkerPool::has_own_users() const { return users_.one_per_worker() && ::geteuid() == 0; }
 
 void WorkerPool::start_one() {
-  auto user = users_.take();
+  auto user = users_.reserve();
   if (!user) return start_failed(user.error().message);
   WorkerProgram program = settings_.program;
   program.user = (*user)->name;
@@ -219,7 +219,7 @@ bool WorkerPool::serve(Worker& worker, const ControlMessage& message) {
     }
     if (header.kind == ControlKind::state_changed) return state_changed(worker, header);
     if (header.kind == ControlKind::turn) {
-      turns_.look_at(worker.session);
+      turns_.read_page(worker.session);
       return true;
     }
     if (settings_.host_memory_for_idle != 0 && header.gpu >= 0 && static_cast<size_t>(header.gpu) < devices_.size() &&
@@ -358,7 +358,7 @@ void WorkerPool::reap() {
     }
     const std::shared_ptr<Worker> worker = at->second;
     at = workers_.erase(at);
-    worker->user->give_back();
+    worker->user->release();
     ended(*worker, wait_status);
     at = workers_.lower_bound(worker->pid);  // ended() may have started others
   }

@@ -202,7 +202,7 @@ class WorkerPool {
     void close_control();  // the worker then sees the end of the socket and exits
     pid_t pid;
     std::string cgroup;  // empty: none
-    std::unique_ptr<WorkerUsers::Taken> user;  // returned when the process has been waited for
+    std::unique_ptr<WorkerUsers::ReservedUser> user;  // returned when the process has been waited for
     asio::posix::stream_descriptor control;
     const std::shared_ptr<WorkerLog> output;
     std::shared_ptr<quota::SharedPage<quota::SessionPage>> page;

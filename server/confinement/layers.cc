@@ -56,7 +56,7 @@ Layer user_per_session(const ConfinementSettings& settings) {
   constexpr const char* kName = "user per session";
   if (::geteuid() != 0) return missing(kName, "poold is not root");
   const auto users = WorkerUsers::parse(settings.users);
-  if (users && users->one_each()) return holds(kName, std::to_string(users->size()) + " users");
+  if (users && users->one_per_worker()) return holds(kName, std::to_string(users->size()) + " users");
   return missing(kName, "all workers run as one user: only the other layers separate tenants' workers; set --worker-users to a range such as 70000-70999");
 }
 

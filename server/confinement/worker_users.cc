@@ -55,17 +55,17 @@ Result<WorkerUsers> WorkerUsers::parse(const std::string& text) {
   }
   users.first_ = *first;
   users.last_ = *last;
-  users.taken_ = std::make_shared<std::vector<bool>>(users.size());
+  users.reserved_ = std::make_shared<std::vector<bool>>(users.size());
   return users;
 }
 
-Result<std::unique_ptr<WorkerUsers::Taken>> WorkerUsers::take() {
-  if (!one_each()) return std::make_unique<Taken>(name_, nullptr, 0);
+Result<std::unique_ptr<WorkerUsers::ReservedUser>> WorkerUsers::reserve() {
+  if (!one_per_worker()) return std::make_unique<ReservedUser>(name_, nullptr, 0);
   for (size_t tried = 0; tried < size(); ++tried) {
-    const size_t place = std::exchange(next_, (next_ + 1) % size());
-    if ((*taken_)[place]) continue;
-    (*taken_)[place] = true;
-    return std::make_unique<Taken>(std::to_string(first_ + place), taken_, place);
+    const size_t index = std::exchange(next_, (next_ + 1) % size());
+    if ((*reserved_)[index]) continue;
+    (*reserved_)[index] = true;
+    return std::make_unique<ReservedUser>(std::to_string(first_ + index), reserved_, index);
   }
   return Error{ErrorCode::limit, "all " + std::to_string(size()) + " users of --worker-users are in use"};
 }

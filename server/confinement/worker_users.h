@@ -23,39 +23,39 @@ class WorkerUsers {
   static Result<WorkerUsers> parse(const std::string& text);
 
   // True if each worker has its own user, so that it can neither signal another worker nor access its files.
-  bool one_each() const { return first_ != last_; }
+  bool one_per_worker() const { return first_ != last_; }
   size_t size() const { return size_t{last_ - first_} + 1; }
   bool is_number() const { return last_ != 0; }
   uid_t first() const { return first_; }  // only if is_number()
   uid_t last() const { return last_; }  // only if is_number()
 
-  // A worker's user, reserved until give_back() or destruction. Call either only after the worker has been
+  // A worker's user, reserved until release() or destruction. Call either only after the worker has been
   // waited for.
-  class Taken {
+  class ReservedUser {
    public:
-    Taken(std::string name, std::shared_ptr<std::vector<bool>> taken, size_t place) : name(std::move(name)), taken_(std::move(taken)), place_(place) {}
-    ~Taken() { give_back(); }
-    void give_back() {
-      if (const auto taken = std::exchange(taken_, nullptr)) (*taken)[place_] = false;
+    ReservedUser(std::string name, std::shared_ptr<std::vector<bool>> reserved, size_t index) : name(std::move(name)), reserved_(std::move(reserved)), index_(index) {}
+    ~ReservedUser() { release(); }
+    void release() {
+      if (const auto reserved = std::exchange(reserved_, nullptr)) (*reserved)[index_] = false;
     }
-    Taken(const Taken&) = delete;
-    Taken& operator=(const Taken&) = delete;
+    ReservedUser(const ReservedUser&) = delete;
+    ReservedUser& operator=(const ReservedUser&) = delete;
     const std::string name;
 
    private:
-    std::shared_ptr<std::vector<bool>> taken_;
-    const size_t place_;
+    std::shared_ptr<std::vector<bool>> reserved_;
+    const size_t index_;
   };
   // Reserves a user. ErrorCode::limit: all have a worker. A returned user is reused last, so that files of
   // its previous worker are gone by then.
-  Result<std::unique_ptr<Taken>> take();
+  Result<std::unique_ptr<ReservedUser>> reserve();
 
  private:
   WorkerUsers() = default;
 
   std::string name_;
   uid_t first_ = 0, last_ = 0;
-  std::shared_ptr<std::vector<bool>> taken_;
+  std::shared_ptr<std::vector<bool>> reserved_;
   size_t next_ = 0;
 };
 

@@ -14,8 +14,8 @@ TEST_CASE("a single name or ID is the user of all workers") {
   const std::string text = GENERATE("nobody", "gpupool-w", "61000", "gpu-1", "");
   auto users = WorkerUsers::parse(text);
   REQUIRE(users.ok());
-  CHECK_FALSE(users->one_each());
-  const auto first = users->take(), second = users->take();
+  CHECK_FALSE(users->one_per_worker());
+  const auto first = users->reserve(), second = users->reserve();
   REQUIRE((first.ok() && second.ok()));
   CHECK((*first)->name == text);
   CHECK((*second)->name == text);
@@ -23,25 +23,25 @@ TEST_CASE("a single name or ID is the user of all workers") {
 
 TEST_CASE("a range gives each worker its own user and reuses users in turn") {
   auto users = WorkerUsers::parse("61000-61002");
-  REQUIRE((users.ok() && users->one_each() && users->size() == 3));
-  std::vector<std::unique_ptr<WorkerUsers::Taken>> taken;
+  REQUIRE((users.ok() && users->one_per_worker() && users->size() == 3));
+  std::vector<std::unique_ptr<WorkerUsers::ReservedUser>> taken;
   for (const char* const name : {"61000", "61001", "61002"}) {
-    auto one = users->take();
+    auto one = users->reserve();
     REQUIRE(one.ok());
     CHECK((*one)->name == name);
     taken.push_back(std::move(*one));
   }
-  const auto none = users->take();
+  const auto none = users->reserve();
   REQUIRE_FALSE(none.ok());
   CHECK(none.error().code == ErrorCode::limit);
-  taken[1]->give_back();
-  auto again = users->take();
+  taken[1]->release();
+  auto again = users->reserve();
   REQUIRE(again.ok());
   CHECK((*again)->name == "61001");
-  taken.erase(taken.begin() + 1);  // gives back nothing, since it has
-  CHECK_FALSE(users->take().ok());
+  taken.erase(taken.begin() + 1);  // releases nothing: it was released before
+  CHECK_FALSE(users->reserve().ok());
   taken.clear();
-  auto next = users->take();
+  auto next = users->reserve();
   REQUIRE(next.ok());
   CHECK((*next)->name == "61002");
 }
