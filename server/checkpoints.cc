@@ -43,7 +43,7 @@ class CheckpointLink : public std::enable_shared_from_this<CheckpointLink> {
     time_out_.cancel();
     waits_ = false;
     stream_.close();
-    owner_.pool_.give_up(std::exchange(question_, 0), true);
+    owner_.pool_.cancel_state_change(std::exchange(question_, 0), true);
     if (place != owner_.links_.end()) {
       owner_.links_.erase(place);
       place = owner_.links_.end();
@@ -98,7 +98,7 @@ class CheckpointLink : public std::enable_shared_from_this<CheckpointLink> {
   void give_up_after(std::chrono::milliseconds time) {
     time_out_.expires_after(time);
     time_out_.async_wait([self = shared_from_this(), asked = question_](const asio::error_code& status) {
-      if (!status && self->question_ == asked) self->owner_.pool_.give_up(asked, false);
+      if (!status && self->question_ == asked) self->owner_.pool_.cancel_state_change(asked, false);
     });
   }
 

@@ -57,7 +57,7 @@ WorkerPool::Worker::~Worker() {
   close_control();
   output->finish();
   close_without_blocking(image_space.file);
-  close_without_blocking(share_asked.end);
+  close_without_blocking(pending_share.end);
   page.reset();
   after_closing([pid = pid] { log::debug("worker_gone", {{"worker", pid}}); });
 }
@@ -87,7 +87,7 @@ WorkerPool::WorkerPool(asio::io_context& context, Settings settings, Tenants& te
     if (const auto set = accounts_.set(tenant.name, tenant.quota); !set) {
       log::error("quota_not_set", {{"tenant", tenant.name}, {"reason", set.error().message}});
     }
-    divide_gpus();
+    update_partitions();
   });
   tenants.on_removal([this](const std::string& name) { accounts_.drop(name); });
 }
@@ -104,8 +104,8 @@ WorkerPool::~WorkerPool() {
 
 void WorkerPool::start(std::function<void(Result<void>)> first_result) {
   first_result_ = std::move(first_result);
-  await_ends();
-  keep_enough();
+  watch_child_exits();
+  start_missing_workers();
 }
 
 unsigned WorkerPool::count(Stage stage) const {
@@ -121,7 +121,7 @@ size_t WorkerPool::sessions_of(const std::string& tenant) const {
   return static_cast<size_t>(running + waiting);
 }
 
-void WorkerPool::keep_enough() {
+void WorkerPool::start_missing_workers() {
   while (!stopping_ && !backing_off_) {
     const unsigned starting = count(Stage::starting);
     const unsigned available = starting + count(Stage::idle);
@@ -190,10 +190,10 @@ bool WorkerPool::read_control(Worker& worker) {
     if (message.error().code == ErrorCode::malformed) end_worker(worker, message.error().message);
     return false;  // the worker has ended; reap() reports it
   }
-  if (worker.state == Stage::serving) return serve(worker, *message);
+  if (worker.state == Stage::serving) return handle_message(worker, *message);
   if (worker.state == Stage::starting && message->header.kind == ControlKind::ready) {
     // The worker has had no client yet, so its message is trusted.
-    if (control::Devices said; devices_.empty() && said.ParseFromString(message->payload)) learn(said);
+    if (control::Devices said; devices_.empty() && said.ParseFromString(message->payload)) set_devices(said);
     became_ready(worker);
     return true;
   }
@@ -203,15 +203,15 @@ bool WorkerPool::read_control(Worker& worker) {
 }
 
 // A worker executes a client's commands, so its messages are validated like a client's.
-bool WorkerPool::serve(Worker& worker, const ControlMessage& message) {
+bool WorkerPool::handle_message(Worker& worker, const ControlMessage& message) {
   const ControlHeader& header = message.header;
   if (header.kind == ControlKind::dump) return take_dump(worker, message);
   if (message.payload.empty()) {
     if (header.kind == ControlKind::image_offered) return make_image_space(worker, header);
-    if (header.kind == ControlKind::image_deposit) return take_image(worker, header);
-    if (header.kind == ControlKind::share_found || header.kind == ControlKind::share_missing) return give_share(worker, header);
+    if (header.kind == ControlKind::image_deposit) return accept_image(worker, header);
+    if (header.kind == ControlKind::share_found || header.kind == ControlKind::share_missing) return forward_share_answer(worker, header);
     if (header.kind == ControlKind::share_wanted) return ask_for_share(worker, header);
-    if (header.kind == ControlKind::image_wanted) return give_image(worker, header);
+    if (header.kind == ControlKind::image_wanted) return send_image(worker, header);
     if (header.kind == ControlKind::peer_wanted) return open_peer(worker, header);
     if (header.kind == ControlKind::image_damaged && header.image_name == worker.image) {
       images_.drop_damaged(header.image_name, header.image_bytes, worker.session);
@@ -231,7 +231,7 @@ bool WorkerPool::serve(Worker& worker, const ControlMessage& message) {
   return end_worker(worker, "invalid control message");
 }
 
-bool WorkerPool::give_image(Worker& worker, const ControlHeader& wanted) {
+bool WorkerPool::send_image(Worker& worker, const ControlHeader& wanted) {
   const int image = images_.find(wanted.image_name, wanted.image_bytes, worker.session);
   if (image >= 0) worker.image = wanted.image_name;
   const auto sent = send_control(worker.control.native_handle(),
@@ -263,7 +263,7 @@ bool WorkerPool::make_image_space(Worker& worker, const ControlHeader& offered) 
   return true;
 }
 
-bool WorkerPool::take_image(Worker& worker, const ControlHeader& deposit) {
+bool WorkerPool::accept_image(Worker& worker, const ControlHeader& deposit) {
   Worker::ImageSpace& space = worker.image_space;
   if (space.file < 0 || deposit.image_name != space.name || deposit.image_bytes != space.bytes) {
     return end_worker(worker, "it deposited an image that it did not offer");
@@ -273,11 +273,11 @@ bool WorkerPool::take_image(Worker& worker, const ControlHeader& deposit) {
 }
 
 // Takes the image that an ended worker deposited last; at most one, for which it was given a file.
-void WorkerPool::take_last_images(Worker& worker) {
+void WorkerPool::accept_last_images(Worker& worker) {
   for (int count = 0; count < kLastMessages && worker.image_space.file >= 0; ++count) {
     const auto message = receive_worker_control(worker.control.native_handle());
     if (!message) return;
-    if (message->header.kind == ControlKind::image_deposit && !take_image(worker, message->header)) return;
+    if (message->header.kind == ControlKind::image_deposit && !accept_image(worker, message->header)) return;
   }
 }
 
@@ -311,7 +311,7 @@ void WorkerPool::became_ready(Worker& worker) {
       break;
     }
   }
-  keep_enough();
+  start_missing_workers();
 }
 
 // A single failure may be particular to one worker: refuse clients only after several in a row.
@@ -333,7 +333,7 @@ void WorkerPool::start_failed(const std::string& why) {
   backoff_timer_.async_wait([this](const asio::error_code& status) {
     if (status) return;
     backing_off_ = false;
-    keep_enough();
+    start_missing_workers();
   });
   if (!cannot_start()) return;
   for (auto& waiting : std::exchange(waiting_, {})) {
@@ -341,10 +341,10 @@ void WorkerPool::start_failed(const std::string& why) {
   }
 }
 
-void WorkerPool::await_ends() {
+void WorkerPool::watch_child_exits() {
   child_signal_.async_wait([this](const asio::error_code& status, int) {
     if (status) return;
-    await_ends();  // first: a child that ends during reap() must not be missed
+    watch_child_exits();  // first: a child that ends during reap() must not be missed
     reap();
   });
 }
@@ -359,8 +359,8 @@ void WorkerPool::reap() {
     const std::shared_ptr<Worker> worker = at->second;
     at = workers_.erase(at);
     worker->user->release();
-    ended(*worker, wait_status);
-    at = workers_.lower_bound(worker->pid);  // ended() may have started others
+    handle_exit(*worker, wait_status);
+    at = workers_.lower_bound(worker->pid);  // handle_exit() may have started others
   }
   if (stopped_ && workers_.empty()) {
     stop_timer_.cancel();
@@ -368,17 +368,17 @@ void WorkerPool::reap() {
     std::exchange(stopped_, nullptr)();
     return;
   }
-  keep_enough();
+  start_missing_workers();
 }
 
-void WorkerPool::ended(Worker& worker, int wait_status) {
+void WorkerPool::handle_exit(Worker& worker, int wait_status) {
   worker.ended = true;
   if (worker.state == Stage::starting) read_control(worker);  // its last message may still be unread
   worker.deadline.cancel();
-  if (worker.state == Stage::serving && worker.failure.empty()) take_last_images(worker);
+  if (worker.state == Stage::serving && worker.failure.empty()) accept_last_images(worker);
   worker.close_control();
   worker.output->finish();
-  answer_for(worker);
+  fail_shares_of(worker);
   if (auto answered = std::exchange(worker.checkpoint.answered, nullptr)) answered(CUDA_ERROR_INVALID_VALUE);
   end_dump(worker);
   turns_.remove(worker.session);
@@ -390,7 +390,7 @@ void WorkerPool::ended(Worker& worker, int wait_status) {
     case Stage::serving: {
       const bool crashed = WIFSIGNALED(wait_status) && !stopping_ && worker.ending.empty();
       for (const auto& tell : session_ended_) tell(view_of(worker), stopping_ ? "poold is shutting down" : how, crashed);
-      worker.place.reset();
+      worker.account_slot.reset();
       if (has_own_users()) code_.session_ended(worker.client.tenant, static_cast<uid_t>(std::stoul(worker.user->name)));
       return;
     }
@@ -415,7 +415,7 @@ std::string WorkerPool::leave_cgroup(Worker& worker, int wait_status) {
 }
 
 // Gives up on workers that have been killed but do not end, because the driver keeps them in the kernel.
-void WorkerPool::leave_behind() {
+void WorkerPool::abandon_unkillable() {
   stop_timer_.expires_after(kKillGrace);
   stop_timer_.async_wait([this](const asio::error_code& status) {
     if (status || !stopped_) return;
@@ -446,7 +446,7 @@ void WorkerPool::stop(std::function<void()> stopped) {
       log::warning("worker_killed", {{"worker", pid}, {"reason", "it did not exit in time"}});
       settings_.processes.kill(pid);
     }
-    leave_behind();
+    abandon_unkillable();
   });
   asio::post(context_, [this] { reap(); });
 }

@@ -169,11 +169,11 @@ class WorkerPool {
   // Sessions of the process `pid` in the client's own host and PID namespace, tenant and lease.
   std::vector<wire::ProcessSession> sessions_of_process(const Client& client, int64_t pid) const;
   // Locks, checkpoints, restores or unlocks one of these sessions. Calls `answered` once with a CUresult,
-  // possibly before returning. Returns a number for give_up(); 0: already answered.
+  // possibly before returning. Returns a number for cancel_state_change(); 0: already answered.
   uint64_t change_state(const Client& client, const wire::CheckpointQuestion& question, std::function<void(int32_t)> answered);
-  // Cancels a pending lock; other actions go on. With `nobody_waits`, `answered` is not called, and a session
+  // Cancels a pending lock; other actions go on. With `abandoned`, `answered` is not called, and a session
   // that gets locked all the same is unlocked again.
-  void give_up(uint64_t question, bool nobody_waits);
+  void cancel_state_change(uint64_t question, bool abandoned);
   // Asks a session's worker what the session is doing. Calls `answered` once within 2 s, possibly before
   // returning, with a serialized admin::WorkerDump or an error. ErrorCode::unavailable: there is no such
   // session, and `answered` is not called. In worker_pool_dumps.cc.
@@ -206,7 +206,7 @@ class WorkerPool {
     asio::posix::stream_descriptor control;
     const std::shared_ptr<WorkerLog> output;
     std::shared_ptr<quota::SharedPage<quota::SessionPage>> page;
-    std::unique_ptr<quota::Accounts::Place> place;  // quota account; while serving
+    std::unique_ptr<quota::Accounts::Place> account_slot;  // quota account; while serving
     asio::steady_timer deadline;
     Stage state = Stage::starting;
     bool ended = false;
@@ -241,11 +241,11 @@ class WorkerPool {
     Moves moves;
     // Open question about another session's memory or event, in worker_pool_shares.cc: the other session, and
     // the number of the question.
-    struct ShareAsked {
+    struct PendingShare {
       uint64_t session = 0, request = 0;
       int end = -1;  // the asking worker's end of the pair that carries the descriptor
     };
-    ShareAsked share_asked;
+    PendingShare pending_share;
     // Checkpoint state, in worker_pool_checkpoints.cc.
     struct Checkpoint {
       wire::ProcessState state = wire::ProcessState::running;
@@ -270,38 +270,38 @@ class WorkerPool {
     uint64_t ticket = 0;
   };
 
-  void keep_enough();
+  void start_missing_workers();
   bool has_own_users() const;  // each worker runs as a different user
   void start_one();
   void watch_start(const std::shared_ptr<Worker>& worker);
   void watch_control(const std::shared_ptr<Worker>& worker);
   bool read_control(Worker& worker);
-  bool serve(Worker& worker, const ControlMessage& message);
-  bool give_image(Worker& worker, const ControlHeader& wanted);
+  bool handle_message(Worker& worker, const ControlMessage& message);
+  bool send_image(Worker& worker, const ControlHeader& wanted);
   bool make_image_space(Worker& worker, const ControlHeader& offered);
-  bool take_image(Worker& worker, const ControlHeader& deposit);
-  void take_last_images(Worker& worker);
+  bool accept_image(Worker& worker, const ControlHeader& deposit);
+  void accept_last_images(Worker& worker);
   // In worker_pool_memory.cc:
   bool make_room(Worker& asking, const ControlHeader& wanted);
   bool moved_out(Worker& worker, const ControlHeader& done);
-  std::vector<quota::MemoryUse> memory_on(int gpu, Clock::time_point now) const;
+  std::vector<quota::MemoryUse> memory_uses(int gpu, Clock::time_point now) const;
   static uint64_t in_host(const Worker& worker);
-  static bool still_wants(const Worker& worker, Clock::time_point now);
+  static bool waits_for_memory(const Worker& worker, Clock::time_point now);
   uint64_t host_room() const;
   // In worker_pool_peers.cc:
   bool open_peer(Worker& asking, const ControlHeader& wanted);
   void answer_peer(uint64_t session, uint64_t request, int descriptor);
   // In worker_pool_shares.cc:
-  Worker* serving(uint64_t session);
+  Worker* find_session_worker(uint64_t session);
   bool share_missing(Worker& asking, uint64_t request);
   bool ask_for_share(Worker& asking, const ControlHeader& wanted);
-  bool give_share(Worker& owner, const ControlHeader& header);
+  bool forward_share_answer(Worker& owner, const ControlHeader& header);
   static void forget_share(Worker& asking);
-  void answer_for(const Worker& gone);
+  void fail_shares_of(const Worker& gone);
   static uint64_t host_memory_left();  // in worker_pool_memory.cc
   // In worker_pool_checkpoints.cc:
   static bool is_of_process(const Worker& worker, const Client& client, int64_t pid);
-  bool order(Worker& worker, wire::CheckpointAction action, uint64_t host_bytes);
+  bool send_state_change(Worker& worker, wire::CheckpointAction action, uint64_t host_bytes);
   bool state_changed(Worker& worker, const ControlHeader& answer);
   uint64_t checkpoint_room() const;
   static const char* name_of(wire::CheckpointAction action);
@@ -310,21 +310,22 @@ class WorkerPool {
   bool take_dump(Worker& worker, const ControlMessage& message);
   void end_dump(Worker& worker);  // for a worker that has ended
   void answer_dump(Worker& worker, const Result<std::string>& payload);
-  // In worker_pool.cc, and hand_over() and give_up_waiting() in worker_pool_clients.cc, view_of() in
-  // worker_pool_admin.cc, learn(), divide_gpus() and tell_of_partitions() in worker_pool_partitions.cc:
+  // In worker_pool.cc; hand_over() and give_up_waiting() in worker_pool_clients.cc, view_of() in
+  // worker_pool_admin.cc, set_devices(), update_partitions() and warn_of_unplaced_partitions() in
+  // worker_pool_partitions.cc:
   bool end_worker(Worker& worker, const std::string& why);
   void became_ready(Worker& worker);
   bool cannot_start() const;
   void start_failed(const std::string& why);
   bool hand_over(Worker& worker, Client& client);
-  void learn(const control::Devices& devices);
-  void divide_gpus();
-  void tell_of_partitions() const;
-  void await_ends();
+  void set_devices(const control::Devices& devices);
+  void update_partitions();
+  void warn_of_unplaced_partitions() const;
+  void watch_child_exits();
   void reap();
-  void ended(Worker& worker, int wait_status);
+  void handle_exit(Worker& worker, int wait_status);
   std::string leave_cgroup(Worker& worker, int wait_status);
-  void leave_behind();
+  void abandon_unkillable();
   void give_up_waiting(uint64_t ticket);
   unsigned count(Stage stage) const;
   static SessionView view_of(const Worker& worker);

@@ -46,7 +46,7 @@ uint64_t WorkerPool::checkpoint_room() const {
                   left - std::min(on_their_way, left));
 }
 
-bool WorkerPool::order(Worker& worker, CheckpointAction action, uint64_t host_bytes) {
+bool WorkerPool::send_state_change(Worker& worker, CheckpointAction action, uint64_t host_bytes) {
   ControlHeader header{.kind = ControlKind::change_state};
   header.memory_most = host_bytes;
   header.state_question = next_question_;
@@ -78,17 +78,17 @@ uint64_t WorkerPool::change_state(const Client& client, const wire::CheckpointQu
     }
   }
   // The worker does not drain its socket, or has just ended.
-  if (!order(worker, question.action, bytes)) return refuse(CUDA_ERROR_INVALID_VALUE);
+  if (!send_state_change(worker, question.action, bytes)) return refuse(CUDA_ERROR_INVALID_VALUE);
   if (question.action == CheckpointAction::lock) worker.checkpoint.by = client.program + " (process " + std::to_string(client.pid) + " on " + client.host + ")";
   worker.checkpoint.answered = std::move(answered);
   return worker.checkpoint.question;
 }
 
-void WorkerPool::give_up(uint64_t question, bool nobody_waits) {
+void WorkerPool::cancel_state_change(uint64_t question, bool abandoned) {
   for (const auto& [pid, worker] : workers_) {
     auto& checkpoint = worker->checkpoint;
     if (checkpoint.question != question || question == 0) continue;
-    if (nobody_waits) checkpoint.answered = nullptr;
+    if (abandoned) checkpoint.answered = nullptr;
     if (checkpoint.action != CheckpointAction::lock) return;
     ControlHeader header{.kind = ControlKind::stop_locking};
     header.state_question = question;
@@ -111,7 +111,7 @@ bool WorkerPool::state_changed(Worker& worker, const ControlHeader& answer) {
                               {"result", answer.state_result}});
   const auto answered = std::exchange(checkpoint.answered, nullptr);
   if (answered) answered(answer.state_result);
-  else if (done && action == CheckpointAction::lock) order(worker, CheckpointAction::unlock, 0);
+  else if (done && action == CheckpointAction::lock) send_state_change(worker, CheckpointAction::unlock, 0);
   return true;
 }
 

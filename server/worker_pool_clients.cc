@@ -49,7 +49,7 @@ void WorkerPool::assign(Client client) {
   for (const auto& [pid, worker] : workers_) {
     if (worker->state != Stage::idle) continue;
     if (hand_over(*worker, client)) {
-      keep_enough();
+      start_missing_workers();
       return;
     }
   }
@@ -63,7 +63,7 @@ void WorkerPool::assign(Client client) {
     if (!status) give_up_waiting(ticket);
   });
   waiting_.push_back(std::move(waiting));
-  keep_enough();
+  start_missing_workers();
 }
 
 void WorkerPool::give_up_waiting(uint64_t ticket) {
@@ -122,19 +122,19 @@ bool WorkerPool::hand_over(Worker& worker, Client& client) {
     refuse_(std::move(client), {control::HelloReply::BUSY, "cannot hand over the TLS connection; try again"});
     return true;
   }
-  auto place = accounts_.take(client.tenant);
-  if (!place) {
-    refuse_(std::move(client), {control::HelloReply::BUSY, place.error().message});
+  auto account_slot = accounts_.take(client.tenant);
+  if (!account_slot) {
+    refuse_(std::move(client), {control::HelloReply::BUSY, account_slot.error().message});
     return true;
   }
-  divide_gpus();  // the configuration may have changed
+  update_partitions();  // the configuration may have changed
   const auto groups = partitions_.take(next_session_, client.tenant);
   if (!groups) {
     refuse_(std::move(client), {control::HelloReply::BUSY, groups.error().message});
     return true;
   }
   const bool has_partition = !partitions_.groups_of(client.tenant).empty();
-  worker.place = std::move(*place);
+  worker.account_slot = std::move(*account_slot);
   worker.state = Stage::serving;
   worker.since = Clock::now();
   worker.started = std::chrono::system_clock::now();
@@ -149,9 +149,9 @@ bool WorkerPool::hand_over(Worker& worker, Client& client) {
   // Notify before the client is served, so that the audit has a record of every session.
   for (const auto& tell : session_started_) tell(view_of(worker));
   auto sent = send_control(worker.control.native_handle(),
-                           {.kind = ControlKind::account, .account_slot = worker.place->slot()},
+                           {.kind = ControlKind::account, .account_slot = worker.account_slot->slot()},
                            std::string(reinterpret_cast<const char*>(groups->data()), groups->size() * sizeof(quota::Groups)),
-                           worker.place->descriptor());
+                           worker.account_slot->descriptor());
   const int code = code_.file_of(client.tenant);
   if (sent && code >= 0) sent = send_control(worker.control.native_handle(), {.kind = ControlKind::code}, {}, code);
   const int folder = code_.folder_of(client.tenant);
@@ -160,7 +160,7 @@ bool WorkerPool::hand_over(Worker& worker, Client& client) {
   if (!sent) {  // the worker has just ended; reap() reports it
     worker.failure = "it exited while idle: " + sent.error().message;
     for (const auto& tell : session_ended_) tell(view_of(worker), worker.failure + "; the client gets another worker", false);
-    worker.place.reset();
+    worker.account_slot.reset();
     partitions_.release(worker.session);
     worker.state = Stage::starting;
     settings_.processes.kill(worker.pid);

@@ -38,13 +38,13 @@ quota::MoveTime since_start(std::chrono::steady_clock::time_point time) { return
 }  // namespace
 
 // A waiting session repeats its request, except while it copies memory back from the host.
-bool WorkerPool::still_wants(const Worker& worker, Clock::time_point now) {
+bool WorkerPool::waits_for_memory(const Worker& worker, Clock::time_point now) {
   const auto& moves = worker.moves;
   if (now - moves.wanted < kStillWants) return true;
   return moves.wants_since != Clock::time_point{} && (*worker.page)->idle_since.load() == 0 && in_host(worker) != 0;
 }
 
-std::vector<quota::MemoryUse> WorkerPool::memory_on(int gpu, Clock::time_point now) const {
+std::vector<quota::MemoryUse> WorkerPool::memory_uses(int gpu, Clock::time_point now) const {
   std::vector<quota::MemoryUse> uses;
   for (const auto& [pid, worker] : workers_) {
     if (worker->state != Stage::serving) continue;
@@ -59,7 +59,7 @@ std::vector<quota::MemoryUse> WorkerPool::memory_on(int gpu, Clock::time_point n
     if (const int64_t idle = page.idle_since.load(); idle > 0 && moves.declined_until <= now) use.idle_since = quota::MoveTime(idle);
     use.stays_until = std::min(quota::MoveTime(page.stays_until.load()), since_start(now + kLongestStay));
     use.stays_until = std::max(use.stays_until, since_start(moves.declined_until));
-    if (still_wants(*worker, now)) use.waits_since = since_start(moves.wants_since);
+    if (waits_for_memory(*worker, now)) use.waits_since = since_start(moves.wants_since);
     if (moves.order) use.will_keep = moves.order->gpu == gpu ? std::min(moves.order->keep, use.resident) : use.resident;
     uses.push_back(std::move(use));
   }
@@ -92,7 +92,7 @@ bool WorkerPool::make_room(Worker& asking, const ControlHeader& wanted) {
   const auto now = Clock::now();
   auto& moves = asking.moves;
   if (now - moves.wanted < kTooOften) return true;
-  if (!still_wants(asking, now)) moves.wants_since = now;
+  if (!waits_for_memory(asking, now)) moves.wants_since = now;
   moves.wanted = now;
   if (now - moves.wants_since >= kWarnAfter && now - moves.warned >= kWarnAgain) {
     moves.warned = now;
@@ -100,7 +100,7 @@ bool WorkerPool::make_room(Worker& asking, const ControlHeader& wanted) {
                  {{"session", asking.session}, {"tenant", asking.client.tenant}, {"gpu", wanted.gpu}, {"bytes", wanted.memory_bytes},
                   {"seconds", std::chrono::duration_cast<std::chrono::seconds>(now - moves.wants_since).count()}});
   }
-  const auto uses = memory_on(wanted.gpu, now);
+  const auto uses = memory_uses(wanted.gpu, now);
   uint64_t room = host_room();
   for (const auto& use : uses) {
     // Its own host memory becomes free: otherwise two sessions could not swap while host memory is full.

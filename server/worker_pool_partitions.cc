@@ -7,7 +7,7 @@
 
 namespace gpupool::server {
 
-void WorkerPool::learn(const control::Devices& devices) {
+void WorkerPool::set_devices(const control::Devices& devices) {
   devices_.assign(devices.devices().begin(), devices.devices().end());
   driver_version_ = devices.driver_version();
   std::vector<quota::Partitions::Gpu> gpus;
@@ -19,19 +19,19 @@ void WorkerPool::learn(const control::Devices& devices) {
   std::vector<std::string> uuids;
   for (const control::Device& device : devices_) uuids.push_back(lease::gpu_uuid_text(device.uuid()));
   tenants_.know_gpus(std::move(uuids));
-  tell_of_partitions();
+  warn_of_unplaced_partitions();
 }
 
-void WorkerPool::divide_gpus() {
+void WorkerPool::update_partitions() {
   const auto wanted = partitions_of(tenants_.all());
   if (wanted == partitioned_) return;
   partitioned_ = wanted;
   partitions_.set_tenants(wanted);
-  tell_of_partitions();
+  warn_of_unplaced_partitions();
 }
 
 // Warns of tenants whose sessions would be refused because their partition does not fit.
-void WorkerPool::tell_of_partitions() const {
+void WorkerPool::warn_of_unplaced_partitions() const {
   if (partitions_.gpus().empty()) return;
   for (const auto& [tenant, share] : partitioned_) {
     if (const std::string why = partitions_.unplaced_reason(tenant); !why.empty()) {

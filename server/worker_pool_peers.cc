@@ -15,7 +15,7 @@ bool WorkerPool::open_peer(Worker& asking, const ControlHeader& wanted) {
 }
 
 void WorkerPool::answer_peer(uint64_t session, uint64_t request, int descriptor) {
-  if (Worker* const asking = serving(session)) {
+  if (Worker* const asking = find_session_worker(session)) {
     const auto sent = send_control(asking->control.native_handle(),
                                    {.kind = descriptor >= 0 ? ControlKind::peer_found : ControlKind::peer_missing, .peer_request = request}, "", descriptor);
     // The worker does not drain its socket. A worker that has ended is handled by reap().

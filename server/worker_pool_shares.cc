@@ -9,7 +9,7 @@
 
 namespace gpupool::server {
 
-WorkerPool::Worker* WorkerPool::serving(uint64_t session) {
+WorkerPool::Worker* WorkerPool::find_session_worker(uint64_t session) {
   for (const auto& [pid, worker] : workers_) {
     if (worker->state == Stage::serving && worker->session == session) return worker.get();
   }
@@ -25,13 +25,13 @@ bool WorkerPool::share_missing(Worker& asking, uint64_t request) {
 
 bool WorkerPool::ask_for_share(Worker& asking, const ControlHeader& wanted) {
   forget_share(asking);
-  Worker* const owner = serving(wanted.share_session);
+  Worker* const owner = find_session_worker(wanted.share_session);
   if (!owner || owner == &asking || owner->client.tenant != asking.client.tenant || owner->client.lease != asking.client.lease) {
     return share_missing(asking, wanted.share_request);
   }
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) return share_missing(asking, wanted.share_request);
-  asking.share_asked = {owner->session, wanted.share_request, ends[0]};
+  asking.pending_share = {owner->session, wanted.share_request, ends[0]};
   const auto sent = send_control(owner->control.native_handle(),
                                  {.kind = ControlKind::share_wanted,
                                   .share_secret = wanted.share_secret,
@@ -46,15 +46,15 @@ bool WorkerPool::ask_for_share(Worker& asking, const ControlHeader& wanted) {
   return share_missing(asking, wanted.share_request);
 }
 
-bool WorkerPool::give_share(Worker& owner, const ControlHeader& header) {
+bool WorkerPool::forward_share_answer(Worker& owner, const ControlHeader& header) {
   // The asking session may have given up or ended, or the answer may be made up: deliver an answer only to a
   // session that has this question open for this worker.
-  Worker* const asking = serving(header.share_asker);
-  if (asking && asking != &owner && asking->share_asked.session == owner.session && asking->share_asked.request == header.share_request) {
+  Worker* const asking = find_session_worker(header.share_asker);
+  if (asking && asking != &owner && asking->pending_share.session == owner.session && asking->pending_share.request == header.share_request) {
     ControlHeader passed = header;
     passed.share_asker = asking->session;
     const bool memory = header.kind == ControlKind::share_found && header.share_is_memory != 0;
-    const auto sent = send_control(asking->control.native_handle(), passed, "", memory ? asking->share_asked.end : -1);
+    const auto sent = send_control(asking->control.native_handle(), passed, "", memory ? asking->pending_share.end : -1);
     forget_share(*asking);
     if (!sent && sent.error().code == ErrorCode::limit) end_worker(*asking, sent.error().message);
   }
@@ -62,14 +62,14 @@ bool WorkerPool::give_share(Worker& owner, const ControlHeader& header) {
 }
 
 void WorkerPool::forget_share(Worker& asking) {
-  close_without_blocking(asking.share_asked.end);
-  asking.share_asked = {};
+  close_without_blocking(asking.pending_share.end);
+  asking.pending_share = {};
 }
 
-void WorkerPool::answer_for(const Worker& gone) {
+void WorkerPool::fail_shares_of(const Worker& gone) {
   for (const auto& [pid, worker] : workers_) {
-    if (worker->state != Stage::serving || worker->share_asked.session != gone.session || gone.session == 0) continue;
-    share_missing(*worker, worker->share_asked.request);
+    if (worker->state != Stage::serving || worker->pending_share.session != gone.session || gone.session == 0) continue;
+    share_missing(*worker, worker->pending_share.request);
     forget_share(*worker);
   }
 }

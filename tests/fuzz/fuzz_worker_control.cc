@@ -135,9 +135,9 @@ class Attack {
     const wire::CheckpointQuestion question{.action = static_cast<wire::CheckpointAction>(input_.below(wire::kCheckpointActions)), .pid = input_.below(3), .session = input_.below(6)};
     if (pool_.pool().sessions_of_process(client, question.pid).size() > 4) std::abort();
     if (question.action == wire::CheckpointAction::find) {
-      const bool nobody_waits = input_.below(2) == 1;
-      gave_up_ = gave_up_ || nobody_waits;
-      return pool_.pool().give_up(question_, nobody_waits);
+      const bool abandoned = input_.below(2) == 1;
+      gave_up_ = gave_up_ || abandoned;
+      return pool_.pool().cancel_state_change(question_, abandoned);
     }
     ++open_;
     question_ = pool_.pool().change_state(client, question, [this](int32_t) { --open_; });
