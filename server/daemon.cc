@@ -156,7 +156,7 @@ class Daemon {
         end_signals_(context_, SIGTERM, SIGINT),
         reload_signal_(context_, SIGHUP),
         audit_(options.audit_file),
-        tenants_(options.tenants, options.pool.configured() ? Tenants::Without::nobody : Tenants::Without::anybody),
+        tenants_(options.tenants, options.pool.configured() ? Tenants::Anonymous::refused : Tenants::Anonymous::served),
         pool_(context_,
               {.program = std::move(program),
                .cgroups = std::move(cgroups),
@@ -205,7 +205,7 @@ class Daemon {
     });
     pool_.on_session_end([this](const SessionView& session, const std::string& reason, bool crashed) {
       audit_.ended(session, reason, crashed);
-      leases_.settle_soon();
+      leases_.post_cleanup();
     });
     await_end_signal();
     if (const auto served = serve_administration(); !served) return fail(served.error().message);
@@ -394,7 +394,7 @@ class Daemon {
   Result<Reloaded> read_again() const {
     Reloaded read;
     if (auto good = read_config(options_.config_file, read.options); !good) return good.error();
-    if (addresses_.foreign && !options_.insecure && !any_credentials(read.options) && !leases_.serves()) {
+    if (addresses_.foreign && !options_.insecure && !any_credentials(read.options) && !leases_.accepts_leases()) {
       return Error{ErrorCode::invalid, "poold listens beyond this host, but no [[tenant]] has tokens or certificates"};
     }
     if (listens_with_tls(options_)) {

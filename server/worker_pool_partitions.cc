@@ -18,7 +18,7 @@ void WorkerPool::set_devices(const control::Devices& devices) {
   partitions_.set_gpus(std::move(gpus));
   std::vector<std::string> uuids;
   for (const control::Device& device : devices_) uuids.push_back(lease::gpu_uuid_text(device.uuid()));
-  tenants_.know_gpus(std::move(uuids));
+  tenants_.set_gpu_uuids(std::move(uuids));
   warn_of_unplaced_partitions();
 }
 

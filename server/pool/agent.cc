@@ -105,7 +105,7 @@ void Agent::stop() {
   report_timer_.cancel();
   patience_timer_.cancel();
   if (!stream_) return;
-  if (attended_) {
+  if (registered_) {
     pool::NodeReport last = make_report();
     last.set_leaving(true);
     leaving_ = std::exchange(stream_, nullptr);
@@ -142,19 +142,19 @@ auto Agent::on_thread(uint64_t attempt, Event event) {
 void Agent::connect() {
   if (stopped_) return;
   const auto token = read_token(options_.token_file);
-  if (!token) return away(token.error().message);
+  if (!token) return schedule_retry(token.error().message);
   // The authorities may have been renewed. If the file cannot be read now, the last content stays in use.
   if (auto ca = options_.ca.empty() ? Result<std::string>("") : read_file(options_.ca); ca && !ca->empty()) ca_ = std::move(*ca);
   address_ = leader_.empty() ? options_.schedulers[next_++ % options_.schedulers.size()] : std::exchange(leader_, {});
   const uint64_t attempt = ++attempt_;
-  writing_ = has_inventory_ = attended_ = false;
+  writing_ = has_inventory_ = registered_ = false;
   {
     const std::lock_guard lock(shared_->mutex);
     ++shared_->open;
   }
   const BlockedSignals blocked;  // for gRPC's threads
   NodeStream::Events events;
-  events.orders = on_thread(attempt, [this](const pool::NodeOrders& orders) { attended(orders); });
+  events.orders = on_thread(attempt, [this](const pool::NodeOrders& orders) { handle_orders(orders); });
   events.written = on_thread(attempt, [this] {
     writing_ = false;
     if (std::exchange(wants_report_, false)) report();
@@ -165,7 +165,7 @@ void Agent::connect() {
   events.ended = [tell = on_thread(attempt,
                                    [this](const auto& stream, const grpc::Status& status, const std::string& leader) {
                                      finished_ = stream;
-                                     ended(status, leader);
+                                     handle_stream_end(status, leader);
                                    }),
                   shared = shared_](std::shared_ptr<NodeStream> stream, const grpc::Status& status, const std::string& leader) {
     tell(std::move(stream), status, leader);
@@ -222,12 +222,12 @@ void Agent::set_report_timer() {
   });
 }
 
-void Agent::attended(const pool::NodeOrders& orders) {
-  if (!std::exchange(attended_, true)) {
+void Agent::handle_orders(const pool::NodeOrders& orders) {
+  if (!std::exchange(registered_, true)) {
     log::info("scheduler_attends", {{"scheduler", address_}, {"node", options_.name}, {"boot", lease::hexadecimal(leases_.boot())}});
     since_ = Clock::now();
-    away_because_.clear();
-    told_away_ = false;
+    disconnect_reason_.clear();
+    logged_disconnect_ = false;
     failures_ = 0;
     followed_ = false;
   }
@@ -256,20 +256,20 @@ void Agent::note_clock(int64_t scheduler_ms) {
   if (scheduler_ms <= 0 || scheduler_ms > INT64_MAX / 2) return;  // the scheduler did not send its time
   clock_skew_ms_ = scheduler_ms - now.count();
   const bool notable = std::abs(clock_skew_ms_) > kNotableSkew.count();
-  if (notable && !told_skew_) {
+  if (notable && !logged_skew_) {
     log::warning("clocks_differ", {{"scheduler", address_}, {"skew_ms", clock_skew_ms_}, {"reason", "lease validity depends on the scheduler's clock; synchronize both hosts with NTP"}});
   }
-  told_skew_ = notable;
+  logged_skew_ = notable;
 }
 
-void Agent::ended(const grpc::Status& status, const std::string& leader) {
+void Agent::handle_stream_end(const grpc::Status& status, const std::string& leader) {
   patience_timer_.cancel();
   report_timer_.cancel();
   const bool elsewhere = status.error_code() == grpc::StatusCode::UNAVAILABLE && leader.size() <= kLongestAddress && leader != address_ &&
                          transport::Endpoint::parse("tcp://" + leader);
   if (elsewhere) {
     leader_ = leader;
-    if (std::exchange(attended_, false)) since_ = Clock::now();
+    if (std::exchange(registered_, false)) since_ = Clock::now();
     if (!std::exchange(followed_, true)) return connect();  // at once, but only one redirection in a row
   }
   followed_ = false;
@@ -278,14 +278,14 @@ void Agent::ended(const grpc::Status& status, const std::string& leader) {
                           : status.error_code() == grpc::StatusCode::CANCELLED ? "timed out"
                           : !unconnected.empty() ? "cannot connect to a pool-scheduler (" + bounded(unconnected) + ")"
                                                  : bounded(status.error_message());
-  away(address_ + ": " + (why.empty() ? "no reason given" : why));
+  schedule_retry(address_ + ": " + (why.empty() ? "no reason given" : why));
 }
 
-void Agent::away(const std::string& why) {
+void Agent::schedule_retry(const std::string& why) {
   if (stopped_) return;
-  if (std::exchange(attended_, false)) since_ = Clock::now();
-  away_because_ = why;
-  if (!std::exchange(told_away_, true)) {
+  if (std::exchange(registered_, false)) since_ = Clock::now();
+  disconnect_reason_ = why;
+  if (!std::exchange(logged_disconnect_, true)) {
     log::warning("scheduler_away", {{"reason", why}, {"note", "sessions and leases are not affected; retrying"}});
   }
   // Tries each scheduler once soon, then with exponential backoff; with jitter, so that nodes do not
@@ -302,10 +302,10 @@ void Agent::away(const std::string& why) {
 
 void Agent::describe(admin::PoolMembership& out) const {
   out.set_node(options_.name);
-  if (attended_) out.set_scheduler(address_);
+  if (registered_) out.set_scheduler(address_);
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   out.set_since_ms(std::chrono::duration_cast<milliseconds>(now - (Clock::now() - since_)).count());
-  out.set_away_because(attended_ || options_.schedulers.empty() ? "" : away_because_);
+  out.set_away_because(registered_ || options_.schedulers.empty() ? "" : disconnect_reason_);
   out.set_fenced_because(fenced_because_);
   out.set_clock_skew_ms(clock_skew_ms_);
   out.set_leases(leases_.count());

@@ -46,9 +46,9 @@ class Agent {
   std::shared_ptr<grpc::Channel> channel(const std::string& address) const;
   template <class Event>
   auto on_thread(uint64_t attempt, Event event);
-  void attended(const pool::NodeOrders& orders);
-  void ended(const grpc::Status& status, const std::string& leader);
-  void away(const std::string& why);
+  void handle_orders(const pool::NodeOrders& orders);
+  void handle_stream_end(const grpc::Status& status, const std::string& leader);
+  void schedule_retry(const std::string& why);
   void report();
   pool::NodeReport make_report() const;
   void set_report_timer();
@@ -77,16 +77,16 @@ class Agent {
   bool writing_ = false;
   bool wants_report_ = false;
   bool has_inventory_ = false;  // sent on this stream
-  bool attended_ = false;       // the scheduler has answered on this stream
-  bool told_away_ = false;
+  bool registered_ = false;       // the scheduler has answered on this stream
+  bool logged_disconnect_ = false;
   bool stopped_ = false;
   unsigned failures_ = 0;       // in a row
   Milliseconds heartbeat_;
-  Clock::time_point since_ = Clock::now();  // when attended_ last changed
-  std::string away_because_;
+  Clock::time_point since_ = Clock::now();  // when registered_ last changed
+  std::string disconnect_reason_;
   std::string fenced_because_;
   int64_t clock_skew_ms_ = 0;   // the scheduler's clock minus this host's
-  bool told_skew_ = false;
+  bool logged_skew_ = false;
 };
 
 }  // namespace gpupool::server

@@ -60,11 +60,11 @@ std::string Leases::new_name(const lease::Lease& lease) const {
 }
 
 Result<Leases::Admitted> Leases::admit(std::string_view token) {
-  if (!serves()) return refused("this server does not accept leases: [pool] public_keys is not configured");
+  if (!accepts_leases()) return refused("this server does not accept leases: [pool] public_keys is not configured");
   const auto lease = lease::check_lease(token, keys_, node_, host_.now());
   if (!lease) return lease.error();
   if (!lease->boot().empty() && lease->boot() != boot_) return refused("the lease has ended: this server was restarted after the lease was granted");
-  settle();
+  remove_finished();
   const auto known = entries_.find(lease->id());
   if (ended_.contains(lease->id())) {
     return refused("the lease has ended" + (known == entries_.end() ? "" : ": " + known->second.reason));
@@ -102,7 +102,7 @@ void Leases::end(const std::string& id, const std::string& reason, std::chrono::
   const auto found = entries_.find(id);
   if (found == entries_.end()) {
     to_report_.try_emplace(id, 0);
-    settle_soon();
+    post_cleanup();
     return;
   }
   Entry& entry = found->second;
@@ -112,25 +112,25 @@ void Leases::end(const std::string& id, const std::string& reason, std::chrono::
     entry.end.async_wait([this, id](const asio::error_code& status) {
       const auto its = entries_.find(id);
       if (!status && its != entries_.end()) host_.end_sessions(its->second.tenant, "the lease has ended: " + its->second.reason);
-      if (!status) settle_soon();
+      if (!status) post_cleanup();
     });
   }
   entry.ending = true;
   entry.reason = reason.empty() ? "no reason given" : reason;
-  settle_soon();
+  post_cleanup();
 }
 
 // Posted, so that all callbacks of a session's end run before.
-void Leases::settle_soon() {
-  if (stopped_ || std::exchange(settling_, true)) return;
+void Leases::post_cleanup() {
+  if (stopped_ || std::exchange(cleanup_posted_, true)) return;
   asio::post(context_, [this] {
-    settling_ = false;
-    settle();
+    cleanup_posted_ = false;
+    remove_finished();
     if (!to_report_.empty() && changed_) changed_();
   });
 }
 
-void Leases::settle() {
+void Leases::remove_finished() {
   const Time now = host_.now();
   for (auto at = entries_.begin(); at != entries_.end();) {
     Entry& entry = at->second;
@@ -148,7 +148,7 @@ void Leases::settle() {
 }
 
 void Leases::report(pool::NodeReport& out) {
-  settle();
+  remove_finished();
   const auto add = [&](const std::string& id, size_t sessions, uint64_t serial) {
     pool::LeaseUse& use = *out.add_leases();
     use.set_lease(id);

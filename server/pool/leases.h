@@ -44,7 +44,7 @@ class Leases {
 
   void use_keys(std::vector<lease::PublicKey> keys) { keys_ = std::move(keys); }
   const std::string& boot() const { return boot_; }
-  bool serves() const { return !keys_.empty(); }
+  bool accepts_leases() const { return !keys_.empty(); }
 
   // Verifies a token and returns the session's tenant and lease. ErrorCode::refused or malformed: the message
   // is for the client.
@@ -53,7 +53,7 @@ class Leases {
   // left. `id` must have lease::kIdBytes.
   void end(const std::string& id, const std::string& reason, std::chrono::milliseconds grace);
   // Called after a session's end: soon checks which leases are over.
-  void settle_soon();
+  void post_cleanup();
   // Adds to the report: leases with sessions, leases that have ended since the last report, and the IDs of
   // the keys that verify leases.
   void report(pool::NodeReport& out);
@@ -78,7 +78,7 @@ class Leases {
   };
   Result<std::vector<uint32_t>> find_gpus(const lease::Lease& lease) const;
   std::string new_name(const lease::Lease& lease) const;
-  void settle();
+  void remove_finished();
 
   asio::io_context& context_;
   Tenants& tenants_;
@@ -90,7 +90,7 @@ class Leases {
   std::map<std::string, Time> ended_;     // by ID: until when one of its tokens may be valid
   std::map<std::string, uint64_t> to_report_;  // serials of ended leases without sessions, by ID
   std::function<void()> changed_;
-  bool settling_ = false;
+  bool cleanup_posted_ = false;
   bool stopped_ = false;
 };
 

@@ -75,7 +75,7 @@ std::string Credential::text() const {
 }
 
 Result<Admission> authenticate(const Tenants& tenants, const Credentials& shown) {
-  if (tenants.serves_anybody()) return by_requested_name(tenants, shown.tenant);
+  if (tenants.serves_anonymous()) return by_requested_name(tenants, shown.tenant);
   if (!tenants.has_credentials()) return refused("this server only accepts leases: connect through the pool's scheduler (pool-run --server pool://HOST:PORT)");
   const bool token_fits = shown.token.size() >= kShortestToken;
   const TokenHash hash = hash_token(shown.token);
@@ -113,7 +113,7 @@ std::optional<std::string> revoked(const Tenants& tenants, const std::string& na
     case Credential::Kind::token: return unless(contains(tenant->tokens, by.token) || contains(tenant->retired_tokens, by.token), "token");
     case Credential::Kind::certificate: return unless(has_certificate(*tenant, by.names), "certificate name");
     case Credential::Kind::user: return unless(has_user(*tenant, by.user), "user");
-    default: return tenants.serves_anybody() ? std::nullopt : std::optional<std::string>("this server now requires authentication: use a token or a certificate");
+    default: return tenants.serves_anonymous() ? std::nullopt : std::optional<std::string>("this server now requires authentication: use a token or a certificate");
   }
 }
 

@@ -63,11 +63,11 @@ class PartitionSum {
 
 Tenants::Tenants() : Tenants(std::vector<Tenant>{}) {}
 
-Tenants::Tenants(std::vector<Tenant> configured, Without without_credentials)
-    : without_(without_credentials), tenants_(by_name(std::move(configured))) {}
+Tenants::Tenants(std::vector<Tenant> configured, Anonymous anonymous)
+    : anonymous_(anonymous), tenants_(by_name(std::move(configured))) {}
 
 std::map<std::string, Tenant> Tenants::by_name(std::vector<Tenant> configured) const {
-  if (configured.empty() && without_ == Without::anybody) {
+  if (configured.empty() && anonymous_ == Anonymous::served) {
     Tenant anybody;
     anybody.name = kDefaultTenant;
     configured.push_back(std::move(anybody));
@@ -137,7 +137,7 @@ void Tenants::find_gpus(Tenant& tenant) const {
   }
 }
 
-void Tenants::know_gpus(std::vector<std::string> uuids) {
+void Tenants::set_gpu_uuids(std::vector<std::string> uuids) {
   gpus_ = std::move(uuids);
   for (auto& [name, tenant] : tenants_) {
     const auto before = tenant.quota;

@@ -1,6 +1,6 @@
 // The tenants known to poold; all changes of quotas go through it. The daemon owns it, on poold's thread.
 //
-// A configuration may name GPUs by UUID before poold knows its GPUs. These limits apply from know_gpus() on,
+// A configuration may name GPUs by UUID before poold knows its GPUs. These limits apply from set_gpu_uuids() on,
 // which comes before the first session.
 //
 // Without configured tenants there is one, kDefaultTenant, without limits and credentials, unless only leases
@@ -20,11 +20,11 @@ namespace gpupool::server {
 class Tenants {
  public:
   using Changed = std::function<void(const Tenant&)>;
-  enum class Without { anybody, nobody };  // whether clients are served if no tenant has credentials
+  enum class Anonymous { served, refused };  // whether clients are served if no tenant has credentials
 
   Tenants();
   // Requires that check_tenants() has passed.
-  explicit Tenants(std::vector<Tenant> configured, Without without_credentials = Without::anybody);
+  explicit Tenants(std::vector<Tenant> configured, Anonymous anonymous = Anonymous::served);
   Tenants(const Tenants&) = delete;
   Tenants& operator=(const Tenants&) = delete;
 
@@ -34,7 +34,7 @@ class Tenants {
   const std::map<std::string, Tenant>& all() const { return tenants_; }
   // True if clients must authenticate.
   bool has_credentials() const;
-  bool serves_anybody() const { return without_ == Without::anybody && !has_credentials(); }
+  bool serves_anonymous() const { return anonymous_ == Anonymous::served && !has_credentials(); }
 
   // Changes a quota until the next replace(), for running sessions too. ErrorCode::unavailable: there is no
   // such tenant; invalid: the quota is not valid.
@@ -46,7 +46,7 @@ class Tenants {
 
   // Sets the UUIDs of the host's GPUs, in their order, as nvidia-smi prints them. Limits for other GPUs are
   // logged and ignored.
-  void know_gpus(std::vector<std::string> uuids);
+  void set_gpu_uuids(std::vector<std::string> uuids);
 
   // Adds a lease's tenant, with its name, quota and GPUs, or changes its quota. replace() leaves it alone.
   void put_lease(Tenant tenant);
@@ -64,7 +64,7 @@ class Tenants {
   void tell(const Tenant& tenant) const;
   void find_gpus(Tenant& tenant) const;
 
-  const Without without_;
+  const Anonymous anonymous_;
   std::vector<std::string> gpus_;                    // UUIDs; empty: not known yet
   std::map<std::string, quota::Quota> configured_;   // configured quotas that set_quota() has changed
   std::map<std::string, Tenant> tenants_;  // by name; declared after the members that by_name() reads

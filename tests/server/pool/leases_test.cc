@@ -43,7 +43,7 @@ struct Node {
   }
   void session_ends(const std::string& tenant) {
     --sessions[tenant];
-    leases.settle_soon();
+    leases.post_cleanup();
     run();
   }
   void run() {

@@ -106,7 +106,7 @@ TEST_CASE("a tenant with only retired tokens admits no client") {
   a.retired_tokens = {hash_token(kTokenOfA)};
   CHECK(check_tenants({a}));
   const Tenants tenants({a});
-  CHECK(!tenants.serves_anybody());
+  CHECK(!tenants.serves_anonymous());
   CHECK(!authenticate(tenants, {}));
   CHECK(!authenticate(tenants, {.token = kTokenOfA}));
   a.tokens = a.retired_tokens;

@@ -79,7 +79,7 @@ TEST_CASE("limits by UUID apply once the GPUs are known") {
   std::vector<std::string> heard;
   tenants.on_change([&](const Tenant& changed) { heard.push_back(changed.name); });
   heard.clear();
-  tenants.know_gpus({"GPU-0", uuid});
+  tenants.set_gpu_uuids({"GPU-0", uuid});
   CHECK(heard == std::vector<std::string>{"a"});
   CHECK(tenants.find("a")->quota.of(1) == quota::GpuShare{.memory_bytes = 3});
   CHECK(tenants.find("a")->quota.of(0) == quota::GpuShare{.memory_bytes = 8});
