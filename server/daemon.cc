@@ -169,7 +169,7 @@ class Daemon {
                .host_memory_for_checkpoints = uint64_t{options.host_memory_for_checkpoints_mib} << 20,
                .dead_peer_timeout = options.dead_peer_timeout,
                .peers = *Networks::parse(options.peers),
-               .turns = {.overdue = options.turn_limit},
+               .turns = {.yield_timeout = options.turn_limit},
                .refuses = [this] { return refuses_sessions(); }},
               tenants_,
               [this](Client client, const Refusal& refusal) {

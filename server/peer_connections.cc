@@ -171,7 +171,7 @@ bool PeerConnections::open(uint64_t session, const wire::PeerTarget& target, Ans
   Session& its = sessions_[session];
   const tcp::endpoint endpoint = endpoint_of(target);
   if (target.port == 0 || !networks_.contains(endpoint.address())) {
-    if (!std::exchange(its.told, true)) {
+    if (!std::exchange(its.logged, true)) {
       log::info("peer_not_allowed", {{"session", session},
                                      {"address", text_of(endpoint)},
                                      {"reason", "not in --peers: copies to this server go through the client; add its network to --peers if you trust it"}});

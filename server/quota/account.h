@@ -33,10 +33,10 @@ struct Account {
 
   std::atomic<uint32_t> slots;  // slots in use have lower numbers
 
-  // Used by the workers (memory_turn.h): the lock for decisions about memory, and whether a worker waits for
+  // Used by the workers (account_lock.h): the lock for decisions about memory, and whether a worker waits for
   // it.
-  std::atomic<uint32_t> memory_turn;
-  std::atomic<uint32_t> memory_turn_wanted;
+  std::atomic<uint32_t> memory_lock;
+  std::atomic<uint32_t> memory_lock_waiters;
 
   // One per session, written by its worker. poold clears it when the worker has ended.
   struct Slot {

@@ -2,14 +2,14 @@
 
 #include <algorithm>
 
-#include "server/quota/memory_turn.h"
+#include "server/quota/account_lock.h"
 
 namespace gpupool::quota {
 
 Accounts::Place::~Place() {
   for (auto& used : (*account_)->sessions[slot_].memory_used) used.store(0, std::memory_order_relaxed);
   (*account_)->shared.leave_all(slot_);
-  MemoryTurn::take_from(**account_, slot_);
+  AccountLock::release_for_dead(**account_, slot_);
   (*taken_)[slot_] = false;
 }
 

@@ -30,7 +30,7 @@ void Arbiter::set_share(const std::string& tenant, const Share& share, Time now)
   const auto before = changed.share;
   changed.share = share;
   changed.share.weight = std::max(1u, share.weight);
-  if (changed.share.priority != before.priority) changed.had = clock_[static_cast<size_t>(changed.share.priority)];
+  if (changed.share.priority != before.priority) changed.virtual_time = clock_[static_cast<size_t>(changed.share.priority)];
   if (changed.share.mode != before.mode) {
     changed.tokens = 0;
     changed.filled = now;
@@ -56,7 +56,7 @@ void Arbiter::remove(Session session, Time now) {
   account(now);
   const auto found = sessions_.find(session);
   if (found == sessions_.end()) return;
-  if (holder_ == session) put_down();
+  if (holder_ == session) clear_holder();
   deactivate(found->second);
   sessions_.erase(found);
   decide(now);
@@ -85,7 +85,7 @@ void Arbiter::want(Session session, bool wants, Time now) {
 void Arbiter::release(Session session, bool wants, Time now) {
   account(now);
   if (holder_ != session) return want(session, wants, now);
-  put_down();
+  clear_holder();
   State& state = sessions_.at(session);
   deactivate(state);
   if (wants) activate(session);
@@ -101,7 +101,7 @@ void Arbiter::report(Session session, Time used, Time now) {
   const double more = count(believed - state.reported);
   state.reported = believed;
   // A session that has the GPU to itself, without a hard limit, is not charged.
-  if (holder_ == session && !metered() && tenant_of(state).share.mode == Mode::elastic) return;
+  if (holder_ == session && !is_contended() && tenant_of(state).share.mode == Mode::elastic) return;
   state.unpaid += more;
   if (state.unpaid > 0) charge(state, std::exchange(state.unpaid, 0));
   decide(now);
@@ -123,7 +123,7 @@ Arbiter::Turn Arbiter::turn(Session session) const {
     return tenant_of(other.second).share.priority > tenant.share.priority;
   });
   if (holder_ != session) return turn;
-  turn.state = asked_ ? Turn::State::yield : Turn::State::open;
+  turn.state = yield_requested_at_ ? Turn::State::yield : Turn::State::open;
   turn.wanted = hard || has_rival(session);
   return turn;
 }
@@ -136,13 +136,13 @@ bool Arbiter::has_rival(Session session) const {
 }
 
 // True if another session waits for the holder.
-bool Arbiter::metered() const { return holder_ && has_rival(*holder_); }
+bool Arbiter::is_contended() const { return holder_ && has_rival(*holder_); }
 
 // Returns the time until which the holder is charged for holding the turn: now while another session waits,
 // else kMoment after another tenant's last session stopped wanting it, so that a busy program delayed on its
 // host gets its share when it returns.
-Arbiter::Time Arbiter::metered_until(Time now) const {
-  if (!holder_ || metered()) return holder_ ? now : Time{};
+Arbiter::Time Arbiter::charged_until(Time now) const {
+  if (!holder_ || is_contended()) return holder_ ? now : Time{};
   Time until{};
   for (const auto& [name, tenant] : tenants_) {
     if (&tenant != &tenant_of(sessions_.at(*holder_)) && tenant.left != Time{}) until = std::max(until, tenant.left + kMoment);
@@ -151,7 +151,7 @@ Arbiter::Time Arbiter::metered_until(Time now) const {
 }
 
 void Arbiter::account(Time now) {
-  const double paid = count(std::max(Time{}, metered_until(now) - accounted_));
+  const double paid = count(std::max(Time{}, charged_until(now) - accounted_));
   accounted_ = std::max(accounted_, now);
   if (paid != 0) {
     State& state = sessions_.at(*holder_);
@@ -163,8 +163,8 @@ void Arbiter::account(Time now) {
 
 void Arbiter::charge(State& state, double nanoseconds) {
   Tenant& tenant = tenant_of(state);
-  state.had += nanoseconds;
-  tenant.had += nanoseconds / tenant.share.weight;
+  state.used_nanoseconds += nanoseconds;
+  tenant.virtual_time += nanoseconds / tenant.share.weight;
   if (tenant.share.mode != Mode::hard) return;
   tenant.tokens -= nanoseconds;
   if (tenant.tokens <= 0) tenant.exhausted = true;
@@ -186,13 +186,13 @@ void Arbiter::activate(Session session) {
   Tenant& tenant = tenant_of(state);
   const double kept = accounted_ - tenant.left < kMoment ? kKeptLagOfBusy : kKeptLag;
   const double behind = clock_[static_cast<size_t>(tenant.share.priority)] - kept / tenant.share.weight;
-  if (tenant.active++ == 0) tenant.had = std::max(tenant.had, behind);
+  if (tenant.active++ == 0) tenant.virtual_time = std::max(tenant.virtual_time, behind);
   state.wants = true;
   double least = std::numeric_limits<double>::infinity();
   for (const auto& [other, its] : sessions_) {
-    if (other != session && its.tenant == state.tenant && (its.wants || holder_ == other)) least = std::min(least, its.had);
+    if (other != session && its.tenant == state.tenant && (its.wants || holder_ == other)) least = std::min(least, its.used_nanoseconds);
   }
-  if (std::isfinite(least)) state.had = std::max(state.had, least - kKeptLag);
+  if (std::isfinite(least)) state.used_nanoseconds = std::max(state.used_nanoseconds, least - kKeptLag);
 }
 
 void Arbiter::deactivate(State& state) {
@@ -202,9 +202,9 @@ void Arbiter::deactivate(State& state) {
   if (--tenant.active == 0) tenant.left = accounted_;
 }
 
-void Arbiter::put_down() {
+void Arbiter::clear_holder() {
   holder_.reset();
-  asked_.reset();
+  yield_requested_at_.reset();
 }
 
 // True if a gets the turn before b.
@@ -212,7 +212,7 @@ bool Arbiter::before(const State& a, const State& b) const {
   const Tenant& mine = tenant_of(a);
   const Tenant& other = tenant_of(b);
   if (mine.share.priority != other.share.priority) return mine.share.priority > other.share.priority;
-  return a.tenant == b.tenant ? a.had < b.had : mine.had < other.had;
+  return a.tenant == b.tenant ? a.used_nanoseconds < b.used_nanoseconds : mine.virtual_time < other.virtual_time;
 }
 
 std::optional<Arbiter::Session> Arbiter::best_waiting() const {
@@ -242,33 +242,33 @@ void Arbiter::decide(Time now) {
   for (size_t priority = 0; priority < std::size(clock_); ++priority) {
     double least = std::numeric_limits<double>::infinity();
     for (const auto& [name, tenant] : tenants_) {
-      if (tenant.active && static_cast<size_t>(tenant.share.priority) == priority) least = std::min(least, tenant.had);
+      if (tenant.active && static_cast<size_t>(tenant.share.priority) == priority) least = std::min(least, tenant.virtual_time);
     }
     if (std::isfinite(least)) clock_[priority] = std::max(clock_[priority], least);
   }
   auto best = best_waiting();
-  if (holder_ && asked_ && now >= *asked_ + settings_.overdue) {
+  if (holder_ && yield_requested_at_ && now >= *yield_requested_at_ + settings_.yield_timeout) {
     State& late = sessions_.at(*holder_);
-    put_down();
+    clear_holder();
     deactivate(late);
     best = best_waiting();
   }
-  if (holder_ && !asked_) {
+  if (holder_ && !yield_requested_at_) {
     const State& state = sessions_.at(*holder_);
     const Tenant& tenant = tenant_of(state);
     if (tenant.exhausted) {
-      asked_ = now;
+      yield_requested_at_ = now;
     } else if (best) {
       const State& other = sessions_.at(*best);
       const bool same = tenant_of(other).share.priority == tenant.share.priority;
-      if (!same && before(other, state)) asked_ = now;
+      if (!same && before(other, state)) yield_requested_at_ = now;
       if (same && now >= turn_ends_) {
         if (before(state, other)) turn_ends_ = now + quantum(tenant);
-        else asked_ = now;
+        else yield_requested_at_ = now;
       }
-      if (same && !asked_) wake(turn_ends_);
+      if (same && !yield_requested_at_) wake(turn_ends_);
     }
-    if (!asked_ && tenant.share.mode == Mode::hard) wake(now + std::max(Time{100'000}, time_of(tenant.tokens)));
+    if (!yield_requested_at_ && tenant.share.mode == Mode::hard) wake(now + std::max(Time{100'000}, time_of(tenant.tokens)));
   }
   if (!holder_ && best) {
     State& state = sessions_.at(*best);
@@ -279,7 +279,7 @@ void Arbiter::decide(Time now) {
     if (next && tenant_of(sessions_.at(*next)).share.priority == tenant_of(state).share.priority) wake(turn_ends_);
     if (tenant_of(state).share.mode == Mode::hard) wake(now + std::max(Time{100'000}, time_of(tenant_of(state).tokens)));
   }
-  if (asked_) wake(*asked_ + settings_.overdue);
+  if (yield_requested_at_) wake(*yield_requested_at_ + settings_.yield_timeout);
   for (const auto& [session, state] : sessions_) {
     const Tenant& tenant = tenant_of(state);
     if (!state.wants || !tenant.exhausted) continue;

@@ -33,7 +33,7 @@ class Arbiter {
     // Shortest turn; also the rest of a turn when a session begins to wait that takes precedence over the
     // holder.
     Time shortest{4'000'000};
-    Time overdue{1'000'000'000};  // the holder loses its turn so long after it was asked to give it up
+    Time yield_timeout{1'000'000'000};  // the holder loses its turn so long after it was asked to give it up
   };
   struct Share {
     uint32_t weight = kWholeGpu;  // thousandths of the GPU; in mode hard, the limit
@@ -81,7 +81,7 @@ class Arbiter {
  private:
   struct Tenant {
     Share share;
-    double had = 0;     // time divided by weight; orders the tenants
+    double virtual_time = 0;  // time divided by weight; orders the tenants
     double tokens = 0;  // of a hard limit, in nanoseconds
     Time filled{};
     bool exhausted = false;  // until the bucket has been filled again
@@ -91,7 +91,7 @@ class Arbiter {
   struct State {
     std::map<std::string, Tenant>::iterator tenant;
     Time since{};        // when it was added
-    double had = 0;      // nanoseconds; orders a tenant's sessions
+    double used_nanoseconds = 0;  // orders a tenant's sessions
     Time reported{};
     double unpaid = 0;   // reported and not charged; negative: charged and not reported yet
     bool wants = false;
@@ -99,14 +99,14 @@ class Arbiter {
 
   Tenant& tenant_of(const State& state) const { return state.tenant->second; }
   bool has_rival(Session session) const;
-  bool metered() const;
-  Time metered_until(Time now) const;
+  bool is_contended() const;
+  Time charged_until(Time now) const;
   void account(Time now);
   void charge(State& state, double nanoseconds);
   void fill(Tenant& tenant, Time now) const;
   void activate(Session session);
   void deactivate(State& state);
-  void put_down();
+  void clear_holder();
   std::optional<Session> best_waiting() const;
   bool before(const State& a, const State& b) const;
   Time quantum(const Tenant& tenant) const;
@@ -116,11 +116,11 @@ class Arbiter {
   Settings settings_;
   std::map<std::string, Tenant> tenants_;
   std::map<Session, State> sessions_;
-  double clock_[3] = {};  // per priority: the least `had` of active tenants; never decreases
+  double clock_[3] = {};  // per priority: the least virtual_time of active tenants; never decreases
   std::optional<Session> holder_;
   Time accounted_{};      // until when the holder has been charged
   Time turn_ends_{};      // if others wait
-  std::optional<Time> asked_;  // when the holder was asked to give up the turn
+  std::optional<Time> yield_requested_at_;  // when the holder was asked to give up the turn
   std::optional<Time> due_;
 };
 

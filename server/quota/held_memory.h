@@ -2,7 +2,7 @@
 // part of Account, in shared memory; all zeroes is the empty state.
 //
 // A holder joins or leaves a piece with a single atomic operation, so a process may be killed at any
-// instruction; poold then calls leave_all(). join() and add() need a lock among all processes (MemoryTurn);
+// instruction; poold then calls leave_all(). join() and add() need a lock among all processes (AccountLock);
 // the rest may be called at any time.
 #pragma once
 #include <algorithm>

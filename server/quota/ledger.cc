@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "server/quota/memory_turn.h"
+#include "server/quota/account_lock.h"
 
 namespace gpupool::quota {
 namespace {
@@ -27,8 +27,8 @@ bool Ledger::reserve(int gpu, uint64_t bytes) {
   uint64_t used = 0;
   {
     // Also without a limit: one may be set meanwhile.
-    const MemoryTurn turn(account, slot_, kPatience);
-    if (!turn.held()) return false;
+    const AccountLock account_lock(account, slot_, kPatience);
+    if (!account_lock.held()) return false;
     if (!fits(gpu, bytes)) return false;
     used = account.sessions[slot_].memory_used[gpu].fetch_add(bytes) + bytes;
   }
@@ -67,8 +67,8 @@ bool Ledger::share(int gpu, uint64_t bytes, uint64_t id) {
   const std::lock_guard lock(mutex_);
   {
     // For a moment the memory is charged twice, but never less than once.
-    const MemoryTurn turn(account, slot_, kPatience);
-    if (!turn.held() || !account.shared.add(id, static_cast<uint32_t>(gpu), bytes, slot_)) return false;
+    const AccountLock account_lock(account, slot_, kPatience);
+    if (!account_lock.held() || !account.shared.add(id, static_cast<uint32_t>(gpu), bytes, slot_)) return false;
     account.sessions[slot_].memory_used[gpu].fetch_sub(bytes);
   }
   holdings_[id] = {1, true};
@@ -81,9 +81,9 @@ bool Ledger::join(int gpu, uint64_t bytes, uint64_t id) {
   const std::lock_guard lock(mutex_);
   Holding& holding = holdings_[id];
   if (holding.times == 0) {
-    const MemoryTurn turn(account, slot_, kPatience);
-    bool in = turn.held() && account.shared.join(id, slot_);
-    if (turn.held() && !in) in = holding.shown = fits(gpu, bytes) && account.shared.add(id, static_cast<uint32_t>(gpu), bytes, slot_);
+    const AccountLock account_lock(account, slot_, kPatience);
+    bool in = account_lock.held() && account.shared.join(id, slot_);
+    if (account_lock.held() && !in) in = holding.shown = fits(gpu, bytes) && account.shared.add(id, static_cast<uint32_t>(gpu), bytes, slot_);
     if (!in) {
       holdings_.erase(id);
       return false;

@@ -287,7 +287,7 @@ TEST_CASE("a turn ends when its holder is gone") {
 
 TEST_CASE("a turn that is not given back is revoked") {
   Arbiter::Settings settings;
-  settings.overdue = 300ms;
+  settings.yield_timeout = 300ms;
   Arbiter arbiter(settings);
   Time now = 1s;
   arbiter.add(1, "a", now);

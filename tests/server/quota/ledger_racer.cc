@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "server/quota/account_lock.h"
 #include "server/quota/ledger.h"
-#include "server/quota/memory_turn.h"
 
 using namespace gpupool::quota;
 
@@ -54,8 +54,8 @@ int main(int count, char** words) {
   Ledger ledger(*account, nullptr, slot);
   if (what == "fill") return fill(ledger, bytes);
   if (what == "churn") return churn(ledger, bytes, slot + 1);
-  const MemoryTurn turn(***account, slot, std::chrono::milliseconds(10'000));  // "stop": and keeps the turn
-  std::printf(turn.held() ? "has it\n" : "has it not\n");
+  const AccountLock lock(***account, slot, std::chrono::milliseconds(10'000));  // "stop": keeps the lock
+  std::printf(lock.held() ? "has it\n" : "has it not\n");
   std::fflush(stdout);
   ::raise(SIGSTOP);
   return 0;

@@ -9,8 +9,8 @@
 #include <random>
 #include <thread>
 
+#include "server/quota/account_lock.h"
 #include "server/quota/accounts.h"
-#include "server/quota/memory_turn.h"
 #include "tests/support/catch.h"
 #include "tests/support/processes.h"
 
@@ -227,10 +227,10 @@ TEST_CASE("the end of a worker does not release another worker's lock") {
   Tenant tenant(kGranule);
   const auto a = tenant.place();
   auto b = tenant.place();
-  const MemoryTurn turn(**tenant.page(), a->slot(), std::chrono::milliseconds(0));
-  CHECK(turn.held());
+  const AccountLock lock(**tenant.page(), a->slot(), std::chrono::milliseconds(0));
+  CHECK(lock.held());
   b.reset();
-  const MemoryTurn other(**tenant.page(), 7, std::chrono::milliseconds(10));
+  const AccountLock other(**tenant.page(), 7, std::chrono::milliseconds(10));
   CHECK_FALSE(other.held());
 }
 

@@ -9,17 +9,17 @@
 
 namespace gpupool::quota {
 
-class MemoryTurn {
+class AccountLock {
  public:
   // Waits for at most `patience`; then held() may be false.
-  MemoryTurn(Account& account, uint32_t slot, std::chrono::milliseconds patience);
-  ~MemoryTurn();
-  MemoryTurn(const MemoryTurn&) = delete;
-  MemoryTurn& operator=(const MemoryTurn&) = delete;
+  AccountLock(Account& account, uint32_t slot, std::chrono::milliseconds patience);
+  ~AccountLock();
+  AccountLock(const AccountLock&) = delete;
+  AccountLock& operator=(const AccountLock&) = delete;
   bool held() const { return held_; }
 
   // Called by poold after the end of the slot's worker. Never blocks.
-  static void take_from(Account& account, uint32_t slot);
+  static void release_for_dead(Account& account, uint32_t slot);
 
  private:
   Account& account_;

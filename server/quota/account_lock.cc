@@ -1,4 +1,4 @@
-#include "server/quota/memory_turn.h"
+#include "server/quota/account_lock.h"
 
 #include <linux/futex.h>
 #include <sys/syscall.h>
@@ -15,7 +15,7 @@ using Clock = std::chrono::steady_clock;
 // The lock word: its owner (slot + 1; 0: free), and above it a count of acquisitions, so that two of one
 // worker differ.
 constexpr uint32_t kOwnerMask = 0x7ff;
-constexpr uint32_t kOneTurn = kOwnerMask + 1;
+constexpr uint32_t kOneAcquisition = kOwnerMask + 1;
 static_assert(kMostSessionsOfTenant < kOwnerMask);
 
 constexpr int kLooks = 100;  // before sleeping: the lock is held for about a microsecond
@@ -32,39 +32,39 @@ void sleep_while(std::atomic<uint32_t>& word, uint32_t value, Clock::duration lo
   ::syscall(SYS_futex, word_of(word), FUTEX_WAIT, value, &time, nullptr, 0);
 }
 
-void give(Account& account, uint32_t held) {
-  account.memory_turn.compare_exchange_strong(held, held & ~kOwnerMask);
-  if (account.memory_turn_wanted.exchange(0) != 0) {
-    ::syscall(SYS_futex, word_of(account.memory_turn), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+void unlock(Account& account, uint32_t held) {
+  account.memory_lock.compare_exchange_strong(held, held & ~kOwnerMask);
+  if (account.memory_lock_waiters.exchange(0) != 0) {
+    ::syscall(SYS_futex, word_of(account.memory_lock), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
   }
 }
 
 }  // namespace
 
-MemoryTurn::MemoryTurn(Account& account, uint32_t slot, std::chrono::milliseconds patience) : account_(account) {
+AccountLock::AccountLock(Account& account, uint32_t slot, std::chrono::milliseconds patience) : account_(account) {
   const auto stop = Clock::now() + patience;
-  auto& word = account.memory_turn;
+  auto& word = account.memory_lock;
   for (int look = 0;; ++look) {
     uint32_t now = word.load();
     if ((now & kOwnerMask) == 0) {
-      held_ = word.compare_exchange_strong(now, now + kOneTurn + slot + 1);
+      held_ = word.compare_exchange_strong(now, now + kOneAcquisition + slot + 1);
       if (held_) return;
     } else if (look >= kLooks) {
       const auto left = stop - Clock::now();
       if (left <= Clock::duration::zero()) return;
-      account.memory_turn_wanted.store(1);
+      account.memory_lock_waiters.store(1);
       sleep_while(word, now, left);
     }
   }
 }
 
-MemoryTurn::~MemoryTurn() {
-  if (held_) give(account_, account_.memory_turn.load());
+AccountLock::~AccountLock() {
+  if (held_) unlock(account_, account_.memory_lock.load());
 }
 
-void MemoryTurn::take_from(Account& account, uint32_t slot) {
-  const uint32_t now = account.memory_turn.load();
-  if ((now & kOwnerMask) == slot + 1) give(account, now);
+void AccountLock::release_for_dead(Account& account, uint32_t slot) {
+  const uint32_t now = account.memory_lock.load();
+  if ((now & kOwnerMask) == slot + 1) unlock(account, now);
 }
 
 }  // namespace gpupool::quota
