@@ -143,7 +143,7 @@ void WorkerPool::start_one() {
   program.cache_folders = code_.folders();
   program.cache_bytes = code_.bytes_per_tenant();
   if (settings_.cgroups) {
-    program.cgroup = settings_.cgroups->next();
+    program.cgroup = settings_.cgroups->next_folder();
     program.cgroup_settings = settings_.cgroups->settings();
   }
   auto started = settings_.processes.start(program);
@@ -406,7 +406,7 @@ void WorkerPool::handle_exit(Worker& worker, int wait_status) {
 // Releases the worker's cgroup. Returns how the worker ended, including a kill at its memory limit.
 std::string WorkerPool::leave_cgroup(Worker& worker, int wait_status) {
   if (worker.cgroup.empty()) return end_text(wait_status);
-  const Cgroups::End end = settings_.cgroups->end(worker.cgroup);
+  const Cgroups::WorkerExit end = settings_.cgroups->finish_worker(worker.cgroup);
   if (end.refused_threads != 0) {
     log::warning("worker_had_no_threads", {{"worker", worker.pid}, {"session", worker.session}, {"refused", end.refused_threads},
                                            {"reason", "it reached its limit of threads and processes; see --worker-threads"}});

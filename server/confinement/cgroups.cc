@@ -215,10 +215,10 @@ void Cgroups::remove_ended() {
   }
 }
 
-std::string Cgroups::next() { return group_.folder + "/" + std::string(kWorker) + std::to_string(next_++); }
+std::string Cgroups::next_folder() { return group_.folder + "/" + std::string(kWorker) + std::to_string(next_++); }
 
-Cgroups::End Cgroups::end(const std::string& folder) {
-  End end{.killed = {}, .refused_threads = count_of(folder + "/pids.events", "max")};
+Cgroups::WorkerExit Cgroups::finish_worker(const std::string& folder) {
+  WorkerExit end{.killed = {}, .refused_threads = count_of(folder + "/pids.events", "max")};
   if (const std::string events = folder + "/memory.events"; count_of(events, "oom_kill") != 0) {
     // The kernel counts `oom` in the cgroup whose limit was reached.
     const bool own_limit = limits_.memory_mib != 0 && count_of(events, "oom") != 0;

@@ -54,16 +54,16 @@ class Cgroups {
 
   const DelegatedCgroup& group() const { return group_; }
   // Arguments of enter_cgroup() for the next worker. The folder's name is never reused.
-  std::string next();
+  std::string next_folder();
   const std::string& settings() const { return settings_; }
 
-  struct End {
+  struct WorkerExit {
     std::string killed;  // why the kernel's OOM killer killed it, and what to do; empty: it did not
     uint64_t refused_threads = 0;   // threads and processes refused by the limit
   };
   // Reads how a worker ended. Call it after waitpid(). The other thread then kills processes left in the
   // cgroup and removes the cgroup.
-  End end(const std::string& folder);
+  WorkerExit finish_worker(const std::string& folder);
 
  private:
   struct Ended {

@@ -167,7 +167,7 @@ TEST_CASE("poold moves into its own child cgroup and removes cgroups of an earli
           const auto cgroups = Cgroups::open({});
           check(cgroups.ok() && group_of(::getpid()).ends_with("/poold"));
           check(eventually([&] { return workers_in(group.folder).empty(); }));
-          check(cgroups && (*cgroups)->next() == group.folder + "/worker-8");
+          check(cgroups && (*cgroups)->next_folder() == group.folder + "/worker-8");
         }) == 0);
   CHECK(await_gone(left.pid()));
   CHECK(workers_in(group.folder).empty());
@@ -196,14 +196,14 @@ TEST_CASE("the cgroup of a worker is removed together with processes left in it"
           const auto cgroups = Cgroups::open({});
           check(cgroups.ok());
           if (!cgroups) return;
-          const std::string folder = (*cgroups)->next();
+          const std::string folder = (*cgroups)->next_folder();
           check(in_child([&](Checks& within) {
                   within(enter_cgroup(folder, (*cgroups)->settings()).ok() && group_of(::getpid()).ends_with("/worker-1"));
                   int error = 0;
                   within(fork_children(2, error) == 2);
                 }) == 0);
           check(!is_gone(folder));  // the children
-          const Cgroups::End end = (*cgroups)->end(folder);
+          const Cgroups::WorkerExit end = (*cgroups)->finish_worker(folder);
           check(end.killed.empty() && end.refused_threads == 0);
           check(eventually([&] { return is_gone(folder); }));
         }) == 0);
@@ -217,10 +217,10 @@ TEST_CASE("a busy cgroup is removed later and does not delay poold's exit") {
           auto cgroups = Cgroups::open({});
           check(cgroups.ok());
           if (!cgroups) return;
-          const std::string first = (*cgroups)->next(), second = (*cgroups)->next();
+          const std::string first = (*cgroups)->next_folder(), second = (*cgroups)->next_folder();
           for (const std::string& folder : {first, second}) {
             check(::mkdir(folder.c_str(), 0755) == 0 && ::mkdir((folder + "/sub").c_str(), 0755) == 0);
-            (*cgroups)->end(folder);
+            (*cgroups)->finish_worker(folder);
           }
           check(::rmdir((first + "/sub").c_str()) == 0);
           check(eventually([&] { return is_gone(first); }));
@@ -238,7 +238,7 @@ TEST_CASE("a worker can neither leave its cgroup nor change its limits") {
           const auto cgroups = Cgroups::open({});
           check(cgroups.ok());
           if (!cgroups) return;
-          const std::string folder = (*cgroups)->next();
+          const std::string folder = (*cgroups)->next_folder();
           check(in_child([&](Checks& within) {
                   within(enter_cgroup(folder, (*cgroups)->settings()).ok() && become_nobody());
                   for (const std::string& file : {group.folder + "/cgroup.procs", group.folder + "/poold/cgroup.procs", folder + "/cgroup.procs", folder + "/cgroup.subtree_control"}) {
@@ -246,7 +246,7 @@ TEST_CASE("a worker can neither leave its cgroup nor change its limits") {
                   }
                   within(refused(::mkdir((folder + "/sub").c_str(), 0755), EACCES));
                 }) == 0);
-          (*cgroups)->end(folder);
+          (*cgroups)->finish_worker(folder);
         }) == 0);
 }
 
@@ -332,13 +332,13 @@ TEST_CASE("the process limit stops a fork bomb in a worker and poold logs it") {
           const auto cgroups = Cgroups::open({.memory_mib = 0, .threads = 32, .cpus = 0});
           check(cgroups.ok());
           if (!cgroups) return;
-          const std::string folder = (*cgroups)->next();
+          const std::string folder = (*cgroups)->next_folder();
           check(in_child([&](Checks& within) {
                   within(enter_cgroup(folder, (*cgroups)->settings()).ok());
                   int error = 0;
                   within(fork_children(200, error) == 31 && error == EAGAIN);
                 }) == 0);
-          check((*cgroups)->end(folder).refused_threads != 0);
+          check((*cgroups)->finish_worker(folder).refused_threads != 0);
           check(eventually([&] { return is_gone(folder); }));
         }) == 0);
 }
