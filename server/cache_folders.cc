@@ -192,7 +192,9 @@ struct CacheFolders::Root {
 };
 
 Result<std::unique_ptr<CacheFolders>> CacheFolders::open(const std::string& worker_users) {
-  if (::geteuid() == 0 && worker_users.empty()) return Error{ErrorCode::unavailable, "workers run as root and could read all tenants' folders"};
+  if (::geteuid() == 0 && worker_users.empty()) {
+    return Error{ErrorCode::unavailable, "workers run as root and could read all tenants' folders"};
+  }
   const std::string path = std::string(kParent) + "/" + kPrefix + random_name();
   if (::mkdir(path.c_str(), 0700) != 0) return cannot_make(path, errno);
   const int lock = ::open((path + "/" + kLock).c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);

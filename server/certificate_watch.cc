@@ -34,7 +34,9 @@ FileVersion version_of(const std::string& path) {
 }
 
 using FileVersions = std::array<FileVersion, 3>;
-FileVersions versions_of(const transport::TlsOptions& files) { return {version_of(files.certificate), version_of(files.key), version_of(files.ca)}; }
+FileVersions versions_of(const transport::TlsOptions& files) {
+  return {version_of(files.certificate), version_of(files.key), version_of(files.ca)};
+}
 
 }  // namespace
 

@@ -86,9 +86,11 @@ Result<void> open_listener(const transport::Endpoint& endpoint, const ServerOpti
   auto listener = transport::listen(endpoint, {.dead_peer_timeout = options.dead_peer_timeout});
   if (!listener) return listener.error();
   if (is_foreign((*listener)->endpoint()) && !options.insecure && (endpoint.scheme != "tls" || !any_credentials(options))) {
-    return Error{ErrorCode::invalid, "refusing to listen on " + endpoint.text() +
-                                         ": addresses reachable from other machines must use tls:// and authentication (tokens or "
-                                         "certificates for each [[tenant]], or a pool's leases); otherwise listen on 127.0.0.1, or use --insecure on a trusted network"};
+    return Error{
+        ErrorCode::invalid,
+        "refusing to listen on " + endpoint.text() +
+            ": addresses reachable from other machines must use tls:// and authentication (tokens or "
+            "certificates for each [[tenant]], or a pool's leases); otherwise listen on 127.0.0.1, or use --insecure on a trusted network"};
   }
   listeners.push_back(std::move(*listener));
   return {};
@@ -261,7 +263,10 @@ class Daemon {
     for (const control::Device& gpu : pool_.devices()) most = std::max<uint64_t>(most, gpu.total_bytes());
     const uint64_t limit = tenant.quota.each.memory_bytes;
     if (tenant.leased || most == 0 || limit <= most) return;
-    log::warning("quota_without_effect", {{"tenant", tenant.name}, {"quota_memory", limit}, {"gpu_memory", most}, {"reason", "the quota exceeds the memory of every GPU of this host"}});
+    log::warning("quota_without_effect", {{"tenant", tenant.name},
+                                          {"quota_memory", limit},
+                                          {"gpu_memory", most},
+                                          {"reason", "the quota exceeds the memory of every GPU of this host"}});
   }
 
   // Warns if tenants list users but a listening socket is at a path, where a user ID does not authenticate.
@@ -269,8 +274,12 @@ class Daemon {
     const auto at_path = std::find_if(options_.listen.begin(), options_.listen.end(), [](const auto& endpoint) { return endpoint.scheme == "shm" && !endpoint.host.starts_with('@'); });
     const auto has_users = [](const auto& entry) { return !entry.second.users.empty(); };
     if (options_.users_at_paths || at_path == options_.listen.end() || std::none_of(tenants_.all().begin(), tenants_.all().end(), has_users)) return;
-    log::warning("users_need_tokens", {{"address", at_path->text()},
-                                       {"reason", "user IDs of [[tenant]] do not authenticate on sockets at paths, which containers may share; use tokens, or --users-at-paths if no container shares the folder"}});
+    log::warning(
+        "users_need_tokens",
+        {{"address", at_path->text()},
+         {"reason",
+          "user IDs of [[tenant]] do not authenticate on sockets at paths, which containers may share; use tokens, "
+          "or --users-at-paths if no container shares the folder"}});
   }
 
   pool::Inventory inventory() const {
@@ -373,7 +382,9 @@ class Daemon {
 
   // Called when the certificate files have changed. Open connections keep the old certificate.
   void renew_certificate(const CertificateWatch::Read& read) {
-    if (!read) return log::warning("certificate_not_renewed", {{"reason", read.error().message}, {"note", "the previous certificate stays in use"}});
+    if (!read) {
+      return log::warning("certificate_not_renewed", {{"reason", read.error().message}, {"note", "the previous certificate stays in use"}});
+    }
     acceptor_.use_tls(*read);
     log::info("certificate_renewed", {{"file", options_.tls.certificate}});
   }

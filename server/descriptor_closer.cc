@@ -110,9 +110,11 @@ void DescriptorCloser::tend(Lane& lane) {
   std::erase_if(lane.helpers, [](const Helper& helper) { return ::waitpid(helper.pid, nullptr, WNOHANG) != 0; });
   if (lane.helpers.empty()) lane.warned = false;
   else if (now - lane.helpers.front().since > kWorthAWarning && !std::exchange(lane.warned, true)) {
-    log::warning("descriptors_not_closed", {{"processes", lane.helpers.size()},
-                                            {"reason", "close() blocks on a descriptor that a client or worker sent, such as a file of an unresponsive FUSE file "
-                                                       "system; only these child processes wait for it"}});
+    log::warning("descriptors_not_closed",
+                 {{"processes", lane.helpers.size()},
+                  {"reason",
+                   "close() blocks on a descriptor that a client or worker sent, such as a file of an unresponsive FUSE file "
+                   "system; only these child processes wait for it"}});
   }
   if (lane.waiting.empty()) return;
   if (lane.helpers.size() < kMostHelpers || now - lane.helpers.back().since >= kPauseBeyond) start_helper(lane);

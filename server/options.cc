@@ -74,8 +74,8 @@ Result<void> check_worker_users(const ServerOptions& options) {
   if (!users) return users.error();
   const size_t workers = size_t{options.max_sessions} + options.idle_workers;
   if (!users->one_per_worker() || users->size() >= workers) return {};
-  return Error{ErrorCode::invalid, "'" + options.worker_users + "' has " + std::to_string(users->size()) + " users, but up to " + std::to_string(workers) +
-                                       " workers need one each (--max-sessions plus --idle-workers)"};
+  return Error{ErrorCode::invalid, "'" + options.worker_users + "' has " + std::to_string(users->size()) + " users, but up to " +
+                                       std::to_string(workers) + " workers need one each (--max-sessions plus --idle-workers)"};
 }
 
 EarlyExit print_token() {
@@ -165,27 +165,33 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** arguments
   const auto* hello_timeout = app.add_option("--hello-timeout", given.hello_timeout,
                                              "seconds until a new connection must have sent its hello [5]")
                                   ->check(seconds);
-  const auto* connections = app.add_option("--connections-per-second", given.connections_per_second,
-                                           "rate limit of new connections per address (IPv4, a /64 of IPv6, or a local user), with bursts of twice as many; "
-                                           "further connections are closed [4096]")
-                                ->check(CLI::Range(1u, kMostConnectionsPerSecond));
-  const auto* turn_limit = app.add_option("--turn-limit", given.turn_limit, "seconds after which a session that does not yield a GPU loses its turn [1]")
-                               ->check(seconds);
+  const auto* connections =
+      app.add_option("--connections-per-second", given.connections_per_second,
+                     "rate limit of new connections per address (IPv4, a /64 of IPv6, or a local user), with bursts of twice as many; "
+                     "further connections are closed [4096]")
+          ->check(CLI::Range(1u, kMostConnectionsPerSecond));
+  const auto* turn_limit =
+      app.add_option("--turn-limit", given.turn_limit, "seconds after which a session that does not yield a GPU loses its turn [1]")
+          ->check(seconds);
   const auto* dead_peer = app.add_option("--dead-peer-timeout", given.dead_peer_timeout,
                                          "seconds until the session of an unreachable client ends [15]")
                               ->check(seconds);
   const auto* worker_users = app.add_option("--worker-users,--worker-user", given.worker_users,
                                             "users for workers if poold runs as root: a name or ID for all, or a range such as "
                                             "70000-70999, with one user per session [nobody]");
-  const auto* worker_memory = app.add_option("--worker-memory-mib", given.worker_limits.memory_mib,
-                                             "host memory limit of a worker, if poold's cgroup is delegated to it; with softgpu this includes the memory of "
-                                             "its GPUs. A worker that exceeds it is killed; 0: no limit [0]")
-                                  ->check(CLI::Range(0u, kMostHostMemoryMib));
-  const auto* worker_threads = app.add_option("--worker-threads", given.worker_limits.threads, "limit of a worker's threads and processes, if poold's cgroup is delegated to it; 0: no limit [4096]")
-                                   ->check(CLI::Range(0u, kMostWorkerThreads));
-  const auto* worker_cpus = app.add_option("--worker-cpus", given.worker_limits.cpus,
-                                           "CPU limit of a worker, if poold's cgroup is delegated to it; 0: no limit, CPUs are shared equally [0]")
-                                ->check(CLI::Range(0u, kMostWorkerCpus));
+  const auto* worker_memory =
+      app.add_option("--worker-memory-mib", given.worker_limits.memory_mib,
+                     "host memory limit of a worker, if poold's cgroup is delegated to it; with softgpu this includes the memory of "
+                     "its GPUs. A worker that exceeds it is killed; 0: no limit [0]")
+          ->check(CLI::Range(0u, kMostHostMemoryMib));
+  const auto* worker_threads =
+      app.add_option("--worker-threads", given.worker_limits.threads,
+                     "limit of a worker's threads and processes, if poold's cgroup is delegated to it; 0: no limit [4096]")
+          ->check(CLI::Range(0u, kMostWorkerThreads));
+  const auto* worker_cpus =
+      app.add_option("--worker-cpus", given.worker_limits.cpus,
+                     "CPU limit of a worker, if poold's cgroup is delegated to it; 0: no limit; busy workers share CPUs equally [0]")
+          ->check(CLI::Range(0u, kMostWorkerCpus));
   const auto* peers = app.add_option("--peers", given.peers,
                                      "networks of other servers to which workers may copy directly, e.g. "
                                      "10.1.0.0/16,fd00::/8; any (except loopback); none: copy through the client [none]");
@@ -194,27 +200,33 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** arguments
                                        "off: do not confine workers, to find out whether a device library needs a forbidden operation [on]")
                             ->check(CLI::IsMember({"on", "off", "log"}));
   const auto* no_sandbox = app.add_flag("--no-sandbox", given.no_sandbox, "the same as --sandbox=off");
-  app.add_flag("--check-host", given.check_host,
-               "print which layers of the workers' confinement are effective on this host with the given options, and exit: 0 if all are, else 1");
-  app.add_option("--config", given.config,
-                 "TOML file with the same keys, and the tenants; command-line options take precedence. SIGHUP reloads tenants, certificates and public keys");
+  app.add_flag(
+      "--check-host", given.check_host,
+      "print which layers of the workers' confinement are effective on this host with the given options, and exit: 0 if all are, else 1");
+  app.add_option(
+      "--config", given.config,
+      "TOML file with the same keys, and the tenants; command-line options take precedence. "
+      "SIGHUP reloads tenants, certificates and public keys");
   const auto* tls_certificate =
       app.add_option("--tls-certificate", given.tls_certificate, "certificate chain of this server, for tls:// addresses (PEM)");
-  const auto* tls_key = app.add_option("--tls-key", given.tls_key, "private key of the certificate (PEM); should be readable by poold only");
-  const auto* tls_client_ca = app.add_option("--tls-client-ca", given.tls_client_ca,
-                                             "CA certificates that sign clients' certificates (PEM); without it clients authenticate by token only");
-  const auto* audit_file =
-      app.add_option("--audit-file", given.audit_file, "append a JSON record to this file for each session that starts, ends or is refused");
+  const auto* tls_key =
+      app.add_option("--tls-key", given.tls_key, "private key of the certificate (PEM); should be readable by poold only");
+  const auto* tls_client_ca =
+      app.add_option("--tls-client-ca", given.tls_client_ca,
+                     "CA certificates that sign clients' certificates (PEM); without it clients authenticate by token only");
+  const auto* audit_file = app.add_option("--audit-file", given.audit_file,
+                                          "append a JSON record to this file for each session that starts, ends or is refused");
   app.add_flag("--make-token", given.make_token, "print a new tenant token and its hash, and exit");
   const auto* level =
       app.add_option("--log-level", given.log_level, std::string("one of ") + kLogLevels + " [info]");
   const auto* format =
       app.add_option("--log-format", given.log_format, std::string("one of ") + kLogFormats + " [text]");
-  const auto* insecure = app.add_flag("--insecure", given.insecure,
-                                      "allow listening beyond loopback without TLS or authentication: every host on that network is trusted");
-  const auto* users_at_paths = app.add_flag("--users-at-paths", given.users_at_paths,
-                                            "user IDs of tenants also authenticate on shm:///PATH sockets; do not use if containers share the socket, "
-                                            "because their user IDs overlap with the host's");
+  const auto* insecure = app.add_flag(
+      "--insecure", given.insecure, "allow listening beyond loopback without TLS or authentication: every host on that network is trusted");
+  const auto* users_at_paths =
+      app.add_flag("--users-at-paths", given.users_at_paths,
+                   "user IDs of tenants also authenticate on shm:///PATH sockets; do not use if containers share the socket, "
+                   "because their user IDs overlap with the host's");
   const PoolCommandLine pool(app);
   try {
     app.parse(count, arguments);

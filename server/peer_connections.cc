@@ -129,7 +129,8 @@ class PeerConnections::Attempt : public std::enable_shared_from_this<Attempt> {
     control::HelloReply reply;
     const bool readable = reply.ParseFromString(refusal_);
     const bool other_version = !readable || reply.status() == control::HelloReply::WRONG_VERSION;
-    fail((other_version ? "the peer uses another version of the server protocol; use the same release of gpupool on both: " : "refused by the peer: ") +
+    fail((other_version ? "the peer uses another version of the server protocol; use the same release of gpupool on both: "
+                        : "refused by the peer: ") +
          (readable ? printable(reply.reason().substr(0, kLongestReason)) : std::string("cannot parse its answer")));
   }
 
@@ -172,9 +173,10 @@ bool PeerConnections::open(uint64_t session, const wire::PeerTarget& target, Ans
   const tcp::endpoint endpoint = endpoint_of(target);
   if (target.port == 0 || !networks_.contains(endpoint.address())) {
     if (!std::exchange(its.logged, true)) {
-      log::info("peer_not_allowed", {{"session", session},
-                                     {"address", text_of(endpoint)},
-                                     {"reason", "not in --peers: copies to this server go through the client; add its network to --peers if you trust it"}});
+      log::info("peer_not_allowed",
+                {{"session", session},
+                 {"address", text_of(endpoint)},
+                 {"reason", "not in --peers: copies to this server go through the client; add its network to --peers if you trust it"}});
     }
     answer(-1);
     return true;

@@ -42,7 +42,8 @@ bool is_at_path(int socket) {
 
 }  // namespace
 
-PendingHandshake::PendingHandshake(Acceptor& acceptor, int descriptor, std::string transport, std::string address, std::shared_ptr<transport::tls::Stream> tls)
+PendingHandshake::PendingHandshake(Acceptor& acceptor, int descriptor, std::string transport, std::string address,
+                                   std::shared_ptr<transport::tls::Stream> tls)
     : acceptor_(acceptor),
       stream_(acceptor.context_, descriptor),
       timer_(acceptor.context_),
@@ -76,7 +77,8 @@ void PendingHandshake::read_tls(std::span<std::byte> buffer, size_t received, Th
 void PendingHandshake::open_tls() {
   tls_step_pending_ = true;
   const auto self = shared_from_this();
-  acceptor_.tls_handshakes_.post({.owner = this, .peer = peer_, .work = [self] { self->take_tls_step(); }, .done = [self] { self->tls_step_done(); }});
+  acceptor_.tls_handshakes_.post(
+      {.owner = this, .peer = peer_, .work = [self] { self->take_tls_step(); }, .done = [self] { self->tls_step_done(); }});
 }
 
 // Runs on the handshake thread. Skips the step if the client has already disconnected.
@@ -177,7 +179,8 @@ void PendingHandshake::handle_hello() {
     return refuse({control::HelloReply::MALFORMED, "cannot parse the client's hello"});
   }
   if (hello.from_peer()) {
-    return refuse({control::HelloReply::WRONG_VERSION, "a server of an older release requested a connection for a copy; use the same release of gpupool on both servers"});
+    return refuse({control::HelloReply::WRONG_VERSION,
+                   "a server of an older release requested a connection for a copy; use the same release of gpupool on both servers"});
   }
   // Bytes that OpenSSL has already received cannot be handed over. A client waits for the worker, which
   // starts a TLS session of its own.

@@ -22,7 +22,8 @@ namespace gpupool::server {
 class PendingHandshake : public std::enable_shared_from_this<PendingHandshake> {
  public:
   // `tls` is null for other transports.
-  PendingHandshake(Acceptor& acceptor, int descriptor, std::string transport, std::string address, std::shared_ptr<transport::tls::Stream> tls);
+  PendingHandshake(Acceptor& acceptor, int descriptor, std::string transport, std::string address,
+                   std::shared_ptr<transport::tls::Stream> tls);
 
   void read_hello(std::chrono::milliseconds timeout);
   void refuse(const Refusal& refusal);

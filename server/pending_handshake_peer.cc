@@ -31,7 +31,9 @@ void PendingHandshake::prove_to_peer() {
   peer_copy_ = acceptor_.find_peer_copy_(peer_hello_);
   if (!peer_copy_) return deny_peer("no session is waiting for this copy");
   wire::PeerAnswer answer{};
-  if (::getrandom(answer.nonce.data(), answer.nonce.size(), 0) != static_cast<ssize_t>(answer.nonce.size())) return reject("cannot get random numbers");
+  if (::getrandom(answer.nonce.data(), answer.nonce.size(), 0) != static_cast<ssize_t>(answer.nonce.size())) {
+    return reject("cannot get random numbers");
+  }
   answer.proof = peers::prove(peer_copy_->key, peers::Side::accepting, peer_hello_.nonce, answer.nonce);
   const wire::Preamble preamble{.protocol_version = wire::kPeerProtocolVersion, .length = sizeof answer};
   bytes_.assign(reinterpret_cast<const char*>(&preamble), sizeof preamble);

@@ -108,7 +108,8 @@ bool WorkerLog::may_write() {
 
 void WorkerLog::report_lost() {
   if (lost_ == 0) return;
-  log::warning("worker_lines_lost", {{"worker", worker_}, {"session", session_}, {"lines", std::exchange(lost_, 0)}, {"reason", "rate limit exceeded"}});
+  log::warning("worker_lines_lost",
+               {{"worker", worker_}, {"session", session_}, {"lines", std::exchange(lost_, 0)}, {"reason", "rate limit exceeded"}});
 }
 
 }  // namespace gpupool::server

@@ -65,7 +65,9 @@ uint64_t WorkerPool::change_state(const Client& client, const wire::CheckpointQu
   });
   if (found == workers_.end()) return refuse(CUDA_ERROR_INVALID_VALUE);
   Worker& worker = *found->second;
-  if (worker.checkpoint.question != 0 || worker.checkpoint.state != wire::state_before(question.action)) return refuse(CUDA_ERROR_ILLEGAL_STATE);
+  if (worker.checkpoint.question != 0 || worker.checkpoint.state != wire::state_before(question.action)) {
+    return refuse(CUDA_ERROR_ILLEGAL_STATE);
+  }
   uint64_t bytes = 0;
   if (question.action == CheckpointAction::checkpoint) {
     if (settings_.host_memory_for_checkpoints == 0) return refuse(CUDA_ERROR_NOT_SUPPORTED);
@@ -79,7 +81,9 @@ uint64_t WorkerPool::change_state(const Client& client, const wire::CheckpointQu
   }
   // The worker does not drain its socket, or has just ended.
   if (!send_state_change(worker, question.action, bytes)) return refuse(CUDA_ERROR_INVALID_VALUE);
-  if (question.action == CheckpointAction::lock) worker.checkpoint.by = client.program + " (process " + std::to_string(client.pid) + " on " + client.host + ")";
+  if (question.action == CheckpointAction::lock) {
+    worker.checkpoint.by = client.program + " (process " + std::to_string(client.pid) + " on " + client.host + ")";
+  }
   worker.checkpoint.answered = std::move(answered);
   return worker.checkpoint.question;
 }
@@ -100,7 +104,9 @@ void WorkerPool::cancel_state_change(uint64_t question, bool abandoned) {
 
 bool WorkerPool::state_changed(Worker& worker, const ControlHeader& answer) {
   auto& checkpoint = worker.checkpoint;
-  if (answer.state_question != checkpoint.question || checkpoint.question == 0) return end_worker(worker, "unexpected state_changed message");
+  if (answer.state_question != checkpoint.question || checkpoint.question == 0) {
+    return end_worker(worker, "unexpected state_changed message");
+  }
   const CheckpointAction action = checkpoint.action;
   const bool done = answer.state_result == CUDA_SUCCESS;
   checkpoint.question = 0;

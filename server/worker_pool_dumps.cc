@@ -35,13 +35,16 @@ void WorkerPool::ask_for_dump(const std::shared_ptr<Worker>& worker, Dumped answ
     dump.question = next_question_++;
   }
   dump.deadline.start(kAnswerTime, [this, worker] {
-    answer_dump(*worker, Error{ErrorCode::unavailable, "the worker did not answer within " + std::to_string(kAnswerTime.count() / 1000) + " s"});
+    answer_dump(*worker,
+                Error{ErrorCode::unavailable, "the worker did not answer within " + std::to_string(kAnswerTime.count() / 1000) + " s"});
   });
 }
 
 // An answer that comes after its callers have timed out goes to later callers, or is dropped.
 bool WorkerPool::take_dump(Worker& worker, const ControlMessage& message) {
-  if (worker.dump.question == 0 || message.header.dump_question != worker.dump.question) return end_worker(worker, "unexpected dump message");
+  if (worker.dump.question == 0 || message.header.dump_question != worker.dump.question) {
+    return end_worker(worker, "unexpected dump message");
+  }
   worker.dump.question = 0;
   worker.dump.deadline.stop();
   answer_dump(worker, message.payload);

@@ -50,7 +50,8 @@ bool WorkerPool::forward_share_answer(Worker& owner, const ControlHeader& header
   // The asking session may have given up or ended, or the answer may be made up: deliver an answer only to a
   // session that has this question open for this worker.
   Worker* const asking = find_session_worker(header.share_asker);
-  if (asking && asking != &owner && asking->pending_share.session == owner.session && asking->pending_share.request == header.share_request) {
+  if (asking && asking != &owner && asking->pending_share.session == owner.session &&
+      asking->pending_share.request == header.share_request) {
     ControlHeader passed = header;
     passed.share_asker = asking->session;
     const bool memory = header.kind == ControlKind::share_found && header.share_is_memory != 0;

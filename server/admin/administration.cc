@@ -38,7 +38,8 @@ Result<void> Administration::serve_metrics(const std::string& address) {
   http_ = std::move(*server);
   log::info("metrics", {{"url", "http://" + text_of(http_->endpoint()) + "/metrics"}});
   if (!http_->endpoint().address().is_loopback()) {
-    log::warning("metrics_open", {{"reason", "the metrics, including tenants' names, are readable by every client that can reach this address"}});
+    log::warning("metrics_open",
+                 {{"reason", "the metrics, including tenants' names, are readable by every client that can reach this address"}});
   }
   return {};
 }

@@ -41,7 +41,8 @@ void add_pool(const admin::PoolMembership& pool, MetricsPage& page) {
   const Labels node{{"node", pool.node()}};
   page.gauge("node_attended", "1 if poold is registered with a scheduler of its pool.").add(node, !pool.scheduler().empty());
   page.gauge("node_fenced", "1 if the scheduler has fenced this node: it places no leases here.").add(node, !pool.fenced_because().empty());
-  page.gauge("node_clock_skew_seconds", "The scheduler's clock minus this host's, in seconds.").add(node, static_cast<double>(pool.clock_skew_ms()) * 1e-3);
+  page.gauge("node_clock_skew_seconds", "The scheduler's clock minus this host's, in seconds.")
+      .add(node, static_cast<double>(pool.clock_skew_ms()) * 1e-3);
   page.gauge("node_leases", "Leases used on this host that have not ended or expired.").add(node, static_cast<double>(pool.leases()));
 }
 
@@ -62,7 +63,8 @@ const Row<admin::Gpu> kGpuRows[] = {
     {"gpu_memory_bytes", "Memory of the GPU.", kGauge, VALUE(Gpu, m.memory_total_bytes())},
     {"gpu_memory_used_bytes", "GPU memory allocated by sessions.", kGauge, VALUE(Gpu, m.memory_used_bytes())},
     {"gpu_memory_sold_bytes", "Sum of tenants' memory quotas on the GPU.", kGauge, VALUE(Gpu, m.memory_sold_bytes())},
-    {"gpu_compute_sold_ratio", "Sum of tenants' compute shares of the GPU; 1 is the whole GPU.", kGauge, VALUE(Gpu, m.compute_sold_milli() / 1000.0)},
+    {"gpu_compute_sold_ratio", "Sum of tenants' compute shares of the GPU; 1 is the whole GPU.", kGauge,
+     VALUE(Gpu, m.compute_sold_milli() / 1000.0)},
     {"gpu_partitioned_multiprocessors", "Multiprocessors assigned to tenants' partitions.", kGauge,
      VALUE(Gpu, m.partitioned_multiprocessors())},
     {"gpu_sessions", "Sessions that have used the GPU.", kGauge, VALUE(Gpu, m.sessions())},
@@ -70,9 +72,11 @@ const Row<admin::Gpu> kGpuRows[] = {
 };
 
 const Row<admin::SessionGpu> kSessionGpuRows[] = {
-    {"session_memory_used_bytes", "GPU memory allocated by the session, including memory moved to the host.", kGauge, VALUE(SessionGpu, m.memory_used_bytes())},
+    {"session_memory_used_bytes", "GPU memory allocated by the session, including memory moved to the host.", kGauge,
+     VALUE(SessionGpu, m.memory_used_bytes())},
     {"session_memory_peak_bytes", "Peak GPU memory of the session.", kGauge, VALUE(SessionGpu, m.memory_peak_bytes())},
-    {"session_memory_in_host_bytes", "Part of the session's GPU memory that is in host memory.", kGauge, VALUE(SessionGpu, m.memory_in_host_bytes())},
+    {"session_memory_in_host_bytes", "Part of the session's GPU memory that is in host memory.", kGauge,
+     VALUE(SessionGpu, m.memory_in_host_bytes())},
     {"session_memory_checkpointed_bytes", "Bytes of checkpointed device memory held in host memory.", kGauge,
      VALUE(SessionGpu, m.memory_checkpointed_bytes())},
     {"session_memory_moved_bytes_total", "Bytes ever moved to host memory.", kCounter, VALUE(SessionGpu, m.memory_moved_bytes())},
@@ -83,7 +87,8 @@ const Row<admin::SessionGpu> kSessionGpuRows[] = {
 };
 
 const Row<admin::Session> kSessionRows[] = {
-    {"session_start_time_seconds", "Start time of the session, in seconds since the Unix epoch.", kGauge, VALUE(Session, seconds_of_ms(m.started_ms()))},
+    {"session_start_time_seconds", "Start time of the session, in seconds since the Unix epoch.", kGauge,
+     VALUE(Session, seconds_of_ms(m.started_ms()))},
     {"session_received_bytes_total", "Bytes received from the client.", kCounter, VALUE(Session, m.bytes_from_client())},
     {"session_sent_bytes_total", "Bytes sent to the client.", kCounter, VALUE(Session, m.bytes_to_client())},
     {"session_calls_total", "Commands executed.", kCounter, VALUE(Session, m.calls())},

@@ -121,7 +121,9 @@ class AdminService::Calls final : public admin::Admin::Service {
       std::atomic<int>& count;
       const int number;
     } const slot(watchers_);
-    if (slot.number >= kMostWatchers) return {StatusCode::RESOURCE_EXHAUSTED, "too many Watch calls: at most " + std::to_string(kMostWatchers)};
+    if (slot.number >= kMostWatchers) {
+      return {StatusCode::RESOURCE_EXHAUSTED, "too many Watch calls: at most " + std::to_string(kMostWatchers)};
+    }
     const milliseconds interval(request->interval_ms());
     auto next = std::chrono::steady_clock::now();
     while (true) {

@@ -83,7 +83,8 @@ Result<OwnedSocket> OwnedSocket::listen(const std::string& path) {
   struct stat there {};
   if (::lstat(path.c_str(), &there) == 0) {
     if (!S_ISSOCK(there.st_mode)) {
-      return give_up({ErrorCode::invalid, "'" + path + "' exists and is not a socket; remove it, or choose another path with --admin-socket"}, -1);
+      return give_up(
+          {ErrorCode::invalid, "'" + path + "' exists and is not a socket; remove it, or choose another path with --admin-socket"}, -1);
     }
     ::unlink(path.c_str());  // left by a dead process: we hold its lock
   }

@@ -140,13 +140,20 @@ Result<DelegatedCgroup> find_delegated_cgroup() {
   const auto folder = own_folder();
   if (!folder) return none("no cgroup v2 hierarchy is mounted (usually at /sys/fs/cgroup)");
   const auto file = [&](const char* name) { return *folder + "/" + name; };
-  if (::access(file("cgroup.type").c_str(), F_OK) != 0) return none("poold is in " + *folder + ", the root cgroup, which cannot be delegated; start poold from its systemd unit");
+  if (::access(file("cgroup.type").c_str(), F_OK) != 0) {
+    return none("poold is in " + *folder + ", the root cgroup, which cannot be delegated; start poold from its systemd unit");
+  }
   for (const std::string& path : {*folder, file("cgroup.procs"), file("cgroup.subtree_control")}) {
     if (::access(path.c_str(), W_OK) != 0) return none("poold cannot write to " + path + "; its unit needs Delegate=yes, and no ProtectControlGroups=yes");
   }
   if (is_systemds(*folder)) return none(*folder + " is not delegated to poold; its unit needs Delegate=yes");
-  if (read_file(file("cgroup.type")) != "domain\n") return none(*folder + " is a threaded cgroup, which cannot have child cgroups for processes");
-  if (read_file(file("cgroup.procs")) != std::to_string(::getpid()) + "\n") return none("poold is not alone in " + *folder + ": other processes are there; start poold from its systemd unit, or in a cgroup of its own");
+  if (read_file(file("cgroup.type")) != "domain\n") {
+    return none(*folder + " is a threaded cgroup, which cannot have child cgroups for processes");
+  }
+  if (read_file(file("cgroup.procs")) != std::to_string(::getpid()) + "\n") {
+    return none("poold is not alone in " + *folder +
+                ": other processes are there; start poold from its systemd unit, or in a cgroup of its own");
+  }
   DelegatedCgroup found{.folder = *folder, .controllers = {}};
   std::istringstream there(read_file(file("cgroup.controllers")));
   for (std::string name; there >> name;) {
@@ -160,7 +167,9 @@ Result<std::unique_ptr<Cgroups>> Cgroups::open(const WorkerLimits& limits) {
   if (!group) return group.error();
   const std::string own = group->folder + kOwn;
   if (::mkdir(own.c_str(), 0755) != 0 && errno != EEXIST) return failed("make the cgroup", own, errno);
-  if (!read_file(own + "/cgroup.procs").empty()) return Error{ErrorCode::limit, "another process runs in " + own + "; each poold needs a cgroup of its own"};
+  if (!read_file(own + "/cgroup.procs").empty()) {
+    return Error{ErrorCode::limit, "another process runs in " + own + "; each poold needs a cgroup of its own"};
+  }
   if (!write_file(own + "/cgroup.procs", "0")) return failed("move poold to", own, errno);
   group->controllers = enable(*group);
   // poold's thread schedules turns on GPUs, and must not wait for a processor behind the threads of all
@@ -222,7 +231,8 @@ Cgroups::WorkerExit Cgroups::finish_worker(const std::string& folder) {
   if (const std::string events = folder + "/memory.events"; count_of(events, "oom_kill") != 0) {
     // The kernel counts `oom` in the cgroup whose limit was reached.
     const bool own_limit = limits_.memory_mib != 0 && count_of(events, "oom") != 0;
-    end.killed = own_limit ? "killed: exceeded its limit of " + std::to_string(limits_.memory_mib) + " MiB of host memory; raise --worker-memory-mib if programs need more"
+    end.killed = own_limit ? "killed: exceeded its limit of " + std::to_string(limits_.memory_mib) +
+                                 " MiB of host memory; raise --worker-memory-mib if programs need more"
                            : "killed: the host or poold's cgroup ran out of memory; limit each worker with --worker-memory-mib";
   }
   {

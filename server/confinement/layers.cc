@@ -41,14 +41,21 @@ bool has_user(uint64_t number) {
 
 Layer other_user(const ConfinementSettings& settings) {
   constexpr const char* kName = "other user";
-  if (::geteuid() != 0) return missing(kName, "poold is not root: workers run as its user, and can signal its processes and read its files unless another layer prevents it");
+  if (::geteuid() != 0) {
+    return missing(
+        kName,
+        "poold is not root: workers run as its user, and can signal its processes and read its files unless another layer prevents it");
+  }
   if (settings.users.empty()) return missing(kName, "--worker-users is empty: workers run as root");
   const auto users = WorkerUsers::parse(settings.users);
   if (!users) return missing(kName, users.error().message);
   if (!users->is_number()) {
-    return ::getpwnam(settings.users.c_str()) ? holds(kName, "workers run as '" + settings.users + "'") : missing(kName, "there is no user '" + settings.users + "'");
+    return ::getpwnam(settings.users.c_str()) ? holds(kName, "workers run as '" + settings.users + "'")
+                                              : missing(kName, "there is no user '" + settings.users + "'");
   }
-  if (!has_user(users->first()) || !has_user(users->last())) return missing(kName, "poold's user namespace does not map the users " + settings.users + " (/proc/self/uid_map)");
+  if (!has_user(users->first()) || !has_user(users->last())) {
+    return missing(kName, "poold's user namespace does not map the users " + settings.users + " (/proc/self/uid_map)");
+  }
   return holds(kName, "workers run as " + settings.users);
 }
 
@@ -57,7 +64,9 @@ Layer user_per_session(const ConfinementSettings& settings) {
   if (::geteuid() != 0) return missing(kName, "poold is not root");
   const auto users = WorkerUsers::parse(settings.users);
   if (users && users->one_per_worker()) return holds(kName, std::to_string(users->size()) + " users");
-  return missing(kName, "all workers run as one user: only the other layers separate tenants' workers; set --worker-users to a range such as 70000-70999");
+  return missing(
+      kName,
+      "all workers run as one user: only the other layers separate tenants' workers; set --worker-users to a range such as 70000-70999");
 }
 
 Layer system_calls(const ConfinementSettings& settings) {
@@ -65,15 +74,23 @@ Layer system_calls(const ConfinementSettings& settings) {
   if (!settings.filters) return missing(kName, "builds with sanitizers do not filter system calls");
   if (settings.sandbox == Sandbox::log) return missing(kName, "--sandbox=log: forbidden system calls are logged, not refused");
   const uint32_t action = SECCOMP_RET_ERRNO;
-  if (::syscall(SYS_seccomp, SECCOMP_GET_ACTION_AVAIL, 0, &action) != 0) return missing(kName, "this kernel does not support seccomp filters (CONFIG_SECCOMP_FILTER)");
+  if (::syscall(SYS_seccomp, SECCOMP_GET_ACTION_AVAIL, 0, &action) != 0) {
+    return missing(kName, "this kernel does not support seccomp filters (CONFIG_SECCOMP_FILTER)");
+  }
   return holds(kName, "seccomp allow-list");
 }
 
 Layer of_landlock(const char* name, int needed, const char* linux, const std::string& what, const char* effect) {
   const int version = sandbox::landlock_version();
   if (version >= needed) return holds(name, what);
-  if (version == 0) return missing(name, std::string("this kernel does not support Landlock (needs Linux 5.13; may be disabled by lsm= on the kernel's command line): ") + effect);
-  return missing(name, "Landlock ABI version " + std::to_string(version) + " is too old, needs " + std::to_string(needed) + " (Linux " + linux + "): " + effect);
+  if (version == 0) {
+    return missing(
+        name,
+        std::string("this kernel does not support Landlock (needs Linux 5.13; may be disabled by lsm= on the kernel's command line): ") +
+            effect);
+  }
+  return missing(name, "Landlock ABI version " + std::to_string(version) + " is too old, needs " + std::to_string(needed) + " (Linux " +
+                           linux + "): " + effect);
 }
 
 // Lets a child process make a worker's namespaces and become another user, and checks that the kernel hides
@@ -96,14 +113,21 @@ sandbox::Namespaces try_namespaces() {
 std::vector<Layer> of_namespaces(const ConfinementSettings& settings) {
   const bool other_users = ::geteuid() == 0 && !settings.users.empty();
   const sandbox::Namespaces made = other_users ? try_namespaces() : sandbox::Namespaces{};
-  const std::string why = other_users ? "cannot create the namespace (needs CAP_SYS_ADMIN, also in CapabilityBoundingSet of the unit, and kernel support): "
-                                      : "namespaces need poold to be root and workers to run as other users: ";
+  const std::string why =
+      other_users ? "cannot create the namespace (needs CAP_SYS_ADMIN, also in CapabilityBoundingSet of the unit, and kernel support): "
+                  : "namespaces need poold to be root and workers to run as other users: ";
   std::vector<Layer> layers;
-  layers.push_back(made.processes ? holds("processes", "a worker's /proc shows only its own processes") : missing("processes", why + "a worker can list all processes"));
-  layers.push_back(made.ipc ? holds("IPC", "a namespace for each worker") : missing("IPC", why + "only the system call filter blocks System V IPC"));
+  layers.push_back(made.processes ? holds("processes", "a worker's /proc shows only its own processes")
+                                  : missing("processes", why + "a worker can list all processes"));
+  layers.push_back(made.ipc ? holds("IPC", "a namespace for each worker")
+                            : missing("IPC", why + "only the system call filter blocks System V IPC"));
   constexpr const char* kNetwork = "network";
-  if (settings.rdma) layers.push_back(missing(kNetwork, "workers use RDMA, which needs the host's network namespace; see --rdma no"));
-  else layers.push_back(made.network ? holds(kNetwork, "a namespace for each worker") : missing(kNetwork, why + "only the other layers block the host's network"));
+  if (settings.rdma) {
+    layers.push_back(missing(kNetwork, "workers use RDMA, which needs the host's network namespace; see --rdma no"));
+  } else {
+    layers.push_back(made.network ? holds(kNetwork, "a namespace for each worker")
+                                  : missing(kNetwork, why + "only the other layers block the host's network"));
+  }
   return layers;
 }
 
@@ -127,7 +151,9 @@ Layer of_cgroup(const ConfinementSettings& settings) {
   const auto group = find_delegated_cgroup();
   if (!group) return missing(kName, group.error().message + effect);
   if (const std::string names = missing_controllers(*group, limits); !names.empty()) return missing(kName, group->folder + " has no controller for " + names + effect);
-  if (::geteuid() != 0 && sandbox::landlock_version() < sandbox::kLandlockFiles) return missing(kName, "workers run as poold's user and, without Landlock, can leave their cgroup" + effect);
+  if (::geteuid() != 0 && sandbox::landlock_version() < sandbox::kLandlockFiles) {
+    return missing(kName, "workers run as poold's user and, without Landlock, can leave their cgroup" + effect);
+  }
   return holds(kName, "one for each worker: " + limit_text(limits.threads, " ", "threads") + ", " + limit_text(limits.memory_mib, " MiB of ", "host memory") + ", " + limit_text(limits.cpus, " ", "processors"));
 }
 
@@ -136,7 +162,8 @@ Layer of_cgroup(const ConfinementSettings& settings) {
 std::vector<Layer> check_layers(const ConfinementSettings& settings) {
   if (settings.sandbox == Sandbox::off) return {missing("all", "--sandbox=off: workers are not confined at all")};
   std::vector<Layer> layers{other_user(settings), user_per_session(settings), system_calls(settings)};
-  layers.push_back(of_landlock("files", sandbox::kLandlockFiles, "5.13", "system folders, devices, shared memory", "a worker can open all files that its user can"));
+  layers.push_back(of_landlock("files", sandbox::kLandlockFiles, "5.13", "system folders, devices, shared memory",
+                               "a worker can open all files that its user can"));
   layers.push_back(of_landlock("TCP", sandbox::kLandlockTcp, "6.7", "no listening ports and no connections",
                                "only the system call filter blocks TCP"));
   layers.push_back(of_landlock("signals and sockets", sandbox::kLandlockScopes, "6.12", "no signals and no abstract Unix sockets of other processes",
@@ -149,7 +176,11 @@ std::vector<Layer> check_layers(const ConfinementSettings& settings) {
 bool print_layers(const std::vector<Layer>& layers) {
   std::printf("%-20s %-9s %s\n", "LAYER", "EFFECTIVE", "");
   for (const Layer& layer : layers) {
-    std::printf("%-20s %-9s %s\n", layer.name.c_str(), layer.state == State::holds ? "yes" : layer.state == State::missing ? "no" : "unused", layer.text.c_str());
+    std::printf("%-20s %-9s %s\n", layer.name.c_str(),
+                layer.state == State::holds     ? "yes"
+                : layer.state == State::missing ? "no"
+                                                : "unused",
+                layer.text.c_str());
   }
   return std::none_of(layers.begin(), layers.end(), [](const Layer& layer) { return layer.state == State::missing; });
 }

@@ -7,7 +7,8 @@
 
 namespace gpupool::server {
 
-std::vector<std::string> readable_secrets(const std::vector<Secret>& secrets, const ConfinementSettings& settings, const std::vector<std::string>& readable) {
+std::vector<std::string> readable_secrets(const std::vector<Secret>& secrets, const ConfinementSettings& settings,
+                                          const std::vector<std::string>& readable) {
   const bool other_user = ::geteuid() == 0 && !settings.users.empty() && settings.sandbox != Sandbox::off;
   std::vector<std::string> found;
   for (const Secret& secret : secrets) {
@@ -21,7 +22,9 @@ std::vector<std::string> readable_secrets(const std::vector<Secret>& secrets, co
     else if (worker::sandbox::landlock_version() < worker::sandbox::kLandlockFiles) {
       found.push_back(what + "workers run as poold's user and this kernel has no Landlock; start poold as root");
     } else {
-      found.push_back(what + "workers run as poold's user and need the file's folder for libraries, settings or devices; move the file, or start poold as root");
+      found.push_back(
+          what +
+          "workers run as poold's user and need the file's folder for libraries, settings or devices; move the file or start poold as root");
     }
   }
   return found;

@@ -51,7 +51,8 @@ Result<WorkerUsers> WorkerUsers::parse(const std::string& text) {
   const auto first = to_number(std::string_view(text).substr(0, dash)), last = to_number(std::string_view(text).substr(dash + 1));
   if (!first || !last) return users;  // a name with a '-'
   if (*first == 0 || *first >= *last || *last > kLargest || *last - *first >= kMost) {
-    return wrong("is not a valid range of user IDs; must be FIRST-LAST with at most " + std::to_string(kMost) + " IDs, without root, such as 70000-70999");
+    return wrong("is not a valid range of user IDs; must be FIRST-LAST with at most " + std::to_string(kMost) +
+                 " IDs, without root, such as 70000-70999");
   }
   users.first_ = *first;
   users.last_ = *last;

@@ -33,7 +33,8 @@ class WorkerUsers {
   // waited for.
   class ReservedUser {
    public:
-    ReservedUser(std::string name, std::shared_ptr<std::vector<bool>> reserved, size_t index) : name(std::move(name)), reserved_(std::move(reserved)), index_(index) {}
+    ReservedUser(std::string name, std::shared_ptr<std::vector<bool>> reserved, size_t index)
+        : name(std::move(name)), reserved_(std::move(reserved)), index_(index) {}
     ~ReservedUser() { release(); }
     void release() {
       if (const auto reserved = std::exchange(reserved_, nullptr)) (*reserved)[index_] = false;

@@ -118,7 +118,8 @@ AuditFile::~AuditFile() {
   queue_->ends = true;
   queue_->changed.notify_all();
   if (!started_ || queue_->wait(lock, kLastPatience)) return;
-  log::error("audit_failed", {{"file", queue_->path}, {"records", queue_->waiting.size()}, {"reason", "not written before the process exited"}});
+  log::error("audit_failed",
+             {{"file", queue_->path}, {"records", queue_->waiting.size()}, {"reason", "not written before the process exited"}});
 }
 
 Result<void> AuditFile::open() {
@@ -145,14 +146,17 @@ void AuditFile::append(std::string line, size_t most_waiting) {
   queue.number(line);
   if (queue.waiting.size() >= most_waiting) {
     ++queue.counts.lost;
-    if (queue.lost++ == 0) log::error("audit_records_lost", {{"file", queue.path}, {"reason", "the queue of unwritten records is full"}, {"record", line}});
+    if (queue.lost++ == 0) {
+      log::error("audit_records_lost", {{"file", queue.path}, {"reason", "the queue of unwritten records is full"}, {"record", line}});
+    }
     return;
   }
   queue.waiting.push_back(std::move(line));
   queue.changed.notify_all();
   if (queue.behind_since || queue.wait(lock, kPatience)) return;
   queue.behind_since = std::chrono::steady_clock::now();
-  log::error("audit_stalled", {{"file", queue.path}, {"reason", "writing to the file blocks; see \"Logs and audit\" in docs/operations.md"}});
+  log::error("audit_stalled",
+             {{"file", queue.path}, {"reason", "writing to the file blocks; see \"Logs and audit\" in docs/operations.md"}});
 }
 
 void AuditFile::append(std::string_view event, std::span<const log::Field> fields) {

@@ -257,7 +257,9 @@ void Agent::note_clock(int64_t scheduler_ms) {
   clock_skew_ms_ = scheduler_ms - now.count();
   const bool notable = std::abs(clock_skew_ms_) > kNotableSkew.count();
   if (notable && !logged_skew_) {
-    log::warning("clocks_differ", {{"scheduler", address_}, {"skew_ms", clock_skew_ms_}, {"reason", "lease validity depends on the scheduler's clock; synchronize both hosts with NTP"}});
+    log::warning("clocks_differ", {{"scheduler", address_},
+                                   {"skew_ms", clock_skew_ms_},
+                                   {"reason", "lease validity depends on the scheduler's clock; synchronize both hosts with NTP"}});
   }
   logged_skew_ = notable;
 }

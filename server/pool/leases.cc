@@ -63,7 +63,9 @@ Result<Leases::Admitted> Leases::admit(std::string_view token) {
   if (!accepts_leases()) return refused("this server does not accept leases: [pool] public_keys is not configured");
   const auto lease = lease::check_lease(token, keys_, node_, host_.now());
   if (!lease) return lease.error();
-  if (!lease->boot().empty() && lease->boot() != boot_) return refused("the lease has ended: this server was restarted after the lease was granted");
+  if (!lease->boot().empty() && lease->boot() != boot_) {
+    return refused("the lease has ended: this server was restarted after the lease was granted");
+  }
   remove_finished();
   const auto known = entries_.find(lease->id());
   if (ended_.contains(lease->id())) {
@@ -74,7 +76,9 @@ Result<Leases::Admitted> Leases::admit(std::string_view token) {
   if (known != entries_.end() && lease->serial() < known->second.serial) {
     return refused("the lease token is outdated: the lease was renewed");
   }
-  if (known != entries_.end() && *gpus != known->second.gpus) return refused("the lease token names other GPUs than the lease's earlier tokens");
+  if (known != entries_.end() && *gpus != known->second.gpus) {
+    return refused("the lease token names other GPUs than the lease's earlier tokens");
+  }
 
   Entry& entry = known != entries_.end() ? known->second : entries_.try_emplace(lease->id(), context_).first->second;
   const quota::Quota quota = quota_of(*lease, *gpus);

@@ -53,15 +53,18 @@ PoolCommandLine::PoolCommandLine(CLI::App& app) : app_(app) {
       ->allow_extra_args(false);
   app.add_option("--pool-token-file", values_.token_file, "file with the token that authenticates this host to the scheduler");
   app.add_option("--pool-name", values_.name, "this host's name in the pool [its host name]");
-  app.add_option("--pool-address", values_.addresses, "address at which clients reach this host, e.g. tls://gpu-1:9700; may be repeated, best first [those of --listen]")
+  app.add_option("--pool-address", values_.addresses,
+                 "address at which clients reach this host, e.g. tls://gpu-1:9700; may be repeated, best first [those of --listen]")
       ->allow_extra_args(false);
-  app.add_option("--pool-public-key", values_.public_keys, "PEM file with the public key that verifies the pool's leases; may be repeated, to rotate keys")
+  app.add_option("--pool-public-key", values_.public_keys,
+                 "PEM file with the public key that verifies the pool's leases; may be repeated, to rotate keys")
       ->allow_extra_args(false);
   app.add_option("--pool-ca", values_.ca, "CA certificates that sign the schedulers' certificates (PEM) [the system's]");
   app.add_flag("--pool-insecure", values_.insecure, "connect to schedulers on other hosts without TLS; trusted networks only");
   app.add_option("--pool-rack", values_.rack, "rack of this host, used to place leases of several hosts");
   app.add_option("--pool-zone", values_.zone, "zone of this host, used to place leases of several hosts");
-  app.add_option("--pool-cpu-milli", values_.cpu_milli, "CPU capacity offered to leases, in thousandths of a CPU [0]")->check(CLI::Range(0u, kMostCpuMilli));
+  app.add_option("--pool-cpu-milli", values_.cpu_milli, "CPU capacity offered to leases, in thousandths of a CPU [0]")
+      ->check(CLI::Range(0u, kMostCpuMilli));
   app.add_option("--pool-host-memory", host_memory_, "host memory offered to leases, e.g. 64GiB [0]");
 }
 

@@ -83,7 +83,9 @@ bool Ledger::join(int gpu, uint64_t bytes, uint64_t id) {
   if (holding.times == 0) {
     const AccountLock account_lock(account, slot_, kPatience);
     bool in = account_lock.held() && account.shared.join(id, slot_);
-    if (account_lock.held() && !in) in = holding.shown = fits(gpu, bytes) && account.shared.add(id, static_cast<uint32_t>(gpu), bytes, slot_);
+    if (account_lock.held() && !in) {
+      in = holding.shown = fits(gpu, bytes) && account.shared.add(id, static_cast<uint32_t>(gpu), bytes, slot_);
+    }
     if (!in) {
       holdings_.erase(id);
       return false;

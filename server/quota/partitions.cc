@@ -88,7 +88,9 @@ std::string Partitions::unplaced_reason(const std::string& tenant) const {
   for (size_t gpu = 0; gpu < gpus_.size(); ++gpu) {
     const Gpu& its = gpus_[gpu];
     const std::string name = "GPU " + std::to_string(gpu);
-    if (its.groups == 0) return "cannot place the tenant's partition: " + name + " cannot be partitioned (its driver does not support green contexts)";
+    if (its.groups == 0) {
+      return "cannot place the tenant's partition: " + name + " cannot be partitioned (its driver does not support green contexts)";
+    }
     const uint32_t count = its.groups_for(wanted->second[gpu]), there = size_of(its.all() & ~taken(gpu, tenant));
     if (count > there) {
       return "cannot place the tenant's partition of " + std::to_string(count * its.multiprocessors) + " multiprocessors: only " +

@@ -76,7 +76,9 @@ std::string Credential::text() const {
 
 Result<Admission> authenticate(const Tenants& tenants, const Credentials& shown) {
   if (tenants.serves_anonymous()) return by_requested_name(tenants, shown.tenant);
-  if (!tenants.has_credentials()) return refused("this server only accepts leases: connect through the pool's scheduler (pool-run --server pool://HOST:PORT)");
+  if (!tenants.has_credentials()) {
+    return refused("this server only accepts leases: connect through the pool's scheduler (pool-run --server pool://HOST:PORT)");
+  }
   const bool token_fits = shown.token.size() >= kShortestToken;
   const TokenHash hash = hash_token(shown.token);
   // A token takes precedence over a certificate, and a certificate over a user of this host: a program may
@@ -99,7 +101,9 @@ Result<Admission> authenticate(const Tenants& tenants, const Credentials& shown)
     return refused("authentication required: set GPUPOOL_TOKEN_FILE to a file with your token, or use a tls:// address with "
                    "GPUPOOL_TLS_CERT");
   }
-  return refused("authentication failed: no tenant matches this token or certificate; check GPUPOOL_TOKEN_FILE, GPUPOOL_TOKEN, GPUPOOL_TLS_CERT and GPUPOOL_TENANT");
+  return refused(
+      "authentication failed: no tenant matches this token or certificate; check GPUPOOL_TOKEN_FILE, "
+      "GPUPOOL_TOKEN, GPUPOOL_TLS_CERT and GPUPOOL_TENANT");
 }
 
 std::optional<std::string> revoked(const Tenants& tenants, const std::string& name, const Credential& by) {
@@ -107,13 +111,18 @@ std::optional<std::string> revoked(const Tenants& tenants, const std::string& na
   const Tenant* const tenant = tenants.find(name);
   if (!tenant) return "tenant '" + name + "' was removed from the server's configuration";
   const auto unless = [&](bool stays, const char* what) {
-    return stays ? std::nullopt : std::optional("the " + std::string(what) + " that authenticated this session was removed from the server's configuration");
+    return stays
+               ? std::nullopt
+               : std::optional("the " + std::string(what) + " that authenticated this session was removed from the server's configuration");
   };
   switch (by.kind) {
     case Credential::Kind::token: return unless(contains(tenant->tokens, by.token) || contains(tenant->retired_tokens, by.token), "token");
     case Credential::Kind::certificate: return unless(has_certificate(*tenant, by.names), "certificate name");
     case Credential::Kind::user: return unless(has_user(*tenant, by.user), "user");
-    default: return tenants.serves_anonymous() ? std::nullopt : std::optional<std::string>("this server now requires authentication: use a token or a certificate");
+    default:
+      return tenants.serves_anonymous()
+                 ? std::nullopt
+                 : std::optional<std::string>("this server now requires authentication: use a token or a certificate");
   }
 }
 

@@ -170,7 +170,9 @@ void Tenants::tell(const Tenant& tenant) const {
 }
 
 Result<void> check_share(const quota::GpuShare& share) {
-  if (share.compute_milli < 1 || share.compute_milli > quota::kWholeGpu) return wrong("compute: must be a percentage from 0.1 to 100, in steps of 0.1");
+  if (share.compute_milli < 1 || share.compute_milli > quota::kWholeGpu) {
+    return wrong("compute: must be a percentage from 0.1 to 100, in steps of 0.1");
+  }
   if (share.memory_bytes != 0 && share.guaranteed_memory_bytes > share.memory_bytes) {
     return wrong("guaranteed_memory: must not be more than memory");
   }
@@ -180,7 +182,9 @@ Result<void> check_share(const quota::GpuShare& share) {
 Result<void> check_quota(const quota::Quota& quota) {
   if (auto checked = check_share(quota.each); !checked) return checked;
   for (const auto& [gpu, limits] : quota.gpus) {
-    if (auto checked = check_share(quota.with(limits)); !checked) return wrong("GPU " + std::to_string(gpu) + ": " + checked.error().message);
+    if (auto checked = check_share(quota.with(limits)); !checked) {
+      return wrong("GPU " + std::to_string(gpu) + ": " + checked.error().message);
+    }
   }
   return {};
 }
@@ -228,8 +232,9 @@ Result<void> check_tenants(const std::vector<Tenant>& tenants) {
     }
     if (auto added = partitions.add(tenant); !added) return wrong(place + "quota." + added.error().message);
     if (any_shows && !shows(tenant)) {
-      return wrong(place + "has no tokens, certificates or users, but another tenant has: no client could authenticate as it; make a token with "
-                           "poold --make-token");
+      return wrong(place +
+                   "has no tokens, certificates or users, but another tenant has: no client could authenticate as it; make a token with "
+                   "poold --make-token");
     }
     if (!all_new(tenant.tokens, tokens) || !all_new(tenant.retired_tokens, tokens)) {
       return wrong(place + "tokens, retired_tokens: duplicate token; make one for each with poold --make-token");

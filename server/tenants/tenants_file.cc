@@ -97,7 +97,10 @@ Result<void> read_gpu(std::string_view name, const toml::node& node, Tenant& ten
     return {};
   }
   const std::string uuid = gpu_uuid(name);
-  if (uuid.empty()) return wrong("must be a GPU's number from 0 to " + std::to_string(quota::kMostGpus - 1) + ", or its UUID as printed by pool-admin gpus");
+  if (uuid.empty()) {
+    return wrong("must be a GPU's number from 0 to " + std::to_string(quota::kMostGpus - 1) +
+                 ", or its UUID as printed by pool-admin gpus");
+  }
   tenant.named_gpus[uuid] = limits;
   return {};
 }

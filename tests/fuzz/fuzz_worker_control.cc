@@ -132,7 +132,9 @@ class Attack {
     client.tenant = tenant();
     client.host = "host";
     client.program = input_.text();
-    const wire::CheckpointQuestion question{.action = static_cast<wire::CheckpointAction>(input_.below(wire::kCheckpointActions)), .pid = input_.below(3), .session = input_.below(6)};
+    const wire::CheckpointQuestion question{.action = static_cast<wire::CheckpointAction>(input_.below(wire::kCheckpointActions)),
+                                            .pid = input_.below(3),
+                                            .session = input_.below(6)};
     if (pool_.pool().sessions_of_process(client, question.pid).size() > 4) std::abort();
     if (question.action == wire::CheckpointAction::find) {
       const bool abandoned = input_.below(2) == 1;

@@ -162,11 +162,12 @@ TEST_CASE("two poolds do not share users for sessions") {
 }
 
 TEST_CASE("poold refuses invalid --worker-users at start") {
-  const auto [users, why] = GENERATE(table<std::string, std::string>({{"0", "is root"},
-                                                                      {"0-100", "is not a valid range"},
-                                                                      {"200-100", "is not a valid range"},
-                                                                      {"100-4294967295", "is not a valid range"},
-                                                                      {"61100-61110", "has 11 users, but up to 66 workers need one each"}}));
+  const auto [users, why] =
+      GENERATE(table<std::string, std::string>({{"0", "is root"},
+                                                {"0-100", "is not a valid range"},
+                                                {"200-100", "is not a valid range"},
+                                                {"100-4294967295", "is not a valid range"},
+                                                {"61100-61110", "has 11 users, but up to 66 workers need one each"}}));
   const Finished poold = run_to_end({program_path("poold"), "--worker-users", users});
   INFO(poold.output);
   CHECK(poold.status == 2);

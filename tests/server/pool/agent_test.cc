@@ -302,7 +302,8 @@ TEST_CASE("invalid settings of the pool are refused at start") {
   CHECK(has(why({"--config", files.folder.write("alone.toml", "[pool]\nname = 'a'\n")}), "[pool] schedulers: missing"));
   CHECK(has(why({"--config", files.folder.write("worse.toml", "[pool]\ncpu_milli = -1\n")}), "cpu_milli"));
   CHECK(has(why({"--pool-host-memory", "64"}), "--pool-host-memory: '64' is 64 bytes: did you mean 64GiB?"));
-  CHECK(has(why({"--config", files.folder.write("small.toml", "[pool]\nhost_memory = 64\n")}), "host_memory: '64' is 64 bytes: did you mean 64GiB?"));
+  CHECK(has(why({"--config", files.folder.write("small.toml", "[pool]\nhost_memory = 64\n")}),
+            "host_memory: '64' is 64 bytes: did you mean 64GiB?"));
 }
 
 TEST_CASE("the configuration file names the pool, and its keys are read again") {

@@ -78,7 +78,8 @@ TEST_CASE("GPUs are whole without partitions even if they cannot be partitioned"
   partitions.set_tenants({{"b", each(500)}});
   const auto refused = partitions.take(2, "b");
   REQUIRE(!refused);
-  CHECK(refused.error().message == "cannot place the tenant's partition: GPU 1 cannot be partitioned (its driver does not support green contexts)");
+  CHECK(refused.error().message ==
+        "cannot place the tenant's partition: GPU 1 cannot be partitioned (its driver does not support green contexts)");
   CHECK(partitions.unplaced_reason("b") == refused.error().message);
   // Nobody is kept away from what nobody has.
   CHECK(*partitions.take(3, "a") == PerGpu{0, 0});

@@ -94,7 +94,8 @@ TEST_CASE("the credential of an admitted client is kept and its revocation is de
   tenants.replace(changed);
   CHECK(!revoked(tenants, "a", token));
   CHECK(who(tenants, {.token = kTokenOfA}).find("authentication failed") != std::string::npos);
-  CHECK(revoked(tenants, "b", certificate) == "the certificate name that authenticated this session was removed from the server's configuration");
+  CHECK(revoked(tenants, "b", certificate) ==
+        "the certificate name that authenticated this session was removed from the server's configuration");
   CHECK(revoked(tenants, "c", user) == "tenant 'c' was removed from the server's configuration");
   const Tenants open;
   CHECK(!revoked(open, "default", {}));
