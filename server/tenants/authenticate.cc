@@ -101,9 +101,7 @@ Result<Admission> authenticate(const Tenants& tenants, const Credentials& shown)
     return refused("authentication required: set GPUPOOL_TOKEN_FILE to a file with your token, or use a tls:// address with "
                    "GPUPOOL_TLS_CERT");
   }
-  return refused(
-      "authentication failed: no tenant matches this token or certificate; check GPUPOOL_TOKEN_FILE, "
-      "GPUPOOL_TOKEN, GPUPOOL_TLS_CERT and GPUPOOL_TENANT");
+  return refused("authentication failed: no tenant matches; check GPUPOOL_TOKEN_FILE, GPUPOOL_TOKEN, GPUPOOL_TLS_CERT, GPUPOOL_TENANT");
 }
 
 std::optional<std::string> revoked(const Tenants& tenants, const std::string& name, const Credential& by) {
