@@ -4,7 +4,7 @@
 
 using namespace gpupool::testing;
 
-TEST_CASE("a quick run of the attacks suite has every figure, and refused attempts write down no more than they may") {
+TEST_CASE("a quick attacks suite reports every figure and refused connections write a bounded number of log lines") {
   const QuickRun run = quick_run({"--suite", "attacks"}, std::chrono::minutes(5));
   INFO(run.output);
   for (const std::string name : {"healthz_attacked_most", "healthz_attacked_p99", "launch_p99_attacked", "attempts", "resident_attacked", "resident_attempts"}) {

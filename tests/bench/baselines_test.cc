@@ -39,7 +39,7 @@ TEST_CASE("the fastest TCP settings are those with the highest median over all r
   CHECK_THROWS(fastest_tcp("never measured", raw));
 }
 
-TEST_CASE("figures become a table of the documentation") {
+TEST_CASE("figures are printed as a Markdown table") {
   const gpupool::testing::TemporaryFolder folder;
   const std::string file = folder.path() / "table.md";
   write_markdown(file, {{"null_call", "tcp", 6, "us", "ping-pong", 4, {Target::Kind::ratio_at_most, 1.3}}, {"grants", "grpc", 3000, "per second", "16 holders", 0}});

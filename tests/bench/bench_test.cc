@@ -36,7 +36,7 @@ int mappings(const PooldProcess& poold, int steps) {
 
 }  // namespace
 
-TEST_CASE("memory that is allocated and freed in turns is mapped once") {
+TEST_CASE("allocating and freeing repeatedly does not add mappings") {
   PooldProcess poold("softgpu");
   const int few = mappings(poold, 5);
   CHECK(few > 0);

@@ -74,7 +74,7 @@ bool there_and_back(transport::Connection& connection, size_t bytes, unsigned se
 
 }  // namespace
 
-TEST_CASE("every message takes the round-trip time, and little more") {
+TEST_CASE("a message over the slow link takes about one round-trip time") {
   for (const auto round_trip : {microseconds(50), microseconds(200), microseconds(10'000)}) {
     Echo echo(1);
     SlowLink link(echo.endpoint(), {.round_trip = round_trip});
@@ -90,7 +90,7 @@ TEST_CASE("every message takes the round-trip time, and little more") {
   }
 }
 
-TEST_CASE("much on the way at once comes through whole and in order, on every connection") {
+TEST_CASE("the slow link delivers all bytes in order on every connection") {
   constexpr int kConnections = 4;
   constexpr size_t kBytes = 8u << 20;
   Echo echo(kConnections);
@@ -108,7 +108,7 @@ TEST_CASE("much on the way at once comes through whole and in order, on every co
   CHECK(link.bytes_down() == kConnections * kBytes);
 }
 
-TEST_CASE("all connections together get the bandwidth") {
+TEST_CASE("connections share the bandwidth of the slow link") {
   constexpr size_t kBytes = 4u << 20;
   Echo echo(2);
   SlowLink link(echo.endpoint(), {.round_trip = milliseconds(1), .bytes_per_second = 50e6});

@@ -47,7 +47,7 @@ struct Pool {
 
 }  // namespace
 
-TEST_CASE("one lease after the other, and beside each other, is well") {
+TEST_CASE("the ledger accepts leases that follow each other or fit together") {
   Pool pool;
   pool.grant('a', 1, 600, kMemory / 2);
   pool.event(2, "session_started", 'a', 1);
@@ -64,7 +64,7 @@ TEST_CASE("one lease after the other, and beside each other, is well") {
   CHECK(pool.ledger.sessions()[0].worker == 7);
 }
 
-TEST_CASE("a thousandth or a byte that is given twice is found") {
+TEST_CASE("the ledger finds compute or memory that is granted twice") {
   Pool pool;
   pool.grant('a', 1, 600, kMemory / 2);
   SECTION("a thousandth") { pool.grant('b', 2, 401, 1); }
@@ -80,7 +80,7 @@ TEST_CASE("a thousandth or a byte that is given twice is found") {
   CHECK(pool.found() == 1);
 }
 
-TEST_CASE("what a poold had is free when it has ended, and not before") {
+TEST_CASE("shares of a poold are free only after it has ended") {
   Pool pool;
   pool.grant('a', 1, 1000, 0);
   SECTION("after it") {
@@ -103,7 +103,7 @@ TEST_CASE("what a poold had is free when it has ended, and not before") {
   }
 }
 
-TEST_CASE("sessions that nobody was granted are found") {
+TEST_CASE("the ledger finds sessions without a granted lease") {
   Pool pool;
   pool.grant('a', 1, 500, 1);
   SECTION("of no lease") { pool.event(2, "session_started", 'x', 1); }
@@ -122,7 +122,7 @@ TEST_CASE("sessions that nobody was granted are found") {
   CHECK(pool.found() > 0);
 }
 
-TEST_CASE("a share may be given on in the turn in which the scheduler hears that it is free, and not before") {
+TEST_CASE("a share may be granted again in the scheduler turn that reads its release but not earlier") {
   for (const bool early : {false, true}) {
     Pool pool;
     pool.grant('a', 1, 1000, kMemory);

@@ -53,7 +53,7 @@ TEST_CASE("pool-admin prints its version and its help") {
   CHECK(pool_admin({"quota", "set", "--help"}).status == 0);
 }
 
-TEST_CASE("wrong words end pool-admin with status 2 and are named") {
+TEST_CASE("pool-admin exits with status 2 and names an invalid argument") {
   struct Case {
     std::vector<std::string> words;
     const char* named;
@@ -72,7 +72,7 @@ TEST_CASE("wrong words end pool-admin with status 2 and are named") {
   CHECK(has(finished.output, wrong.named));
 }
 
-TEST_CASE("a scheduler's command without a scheduler is told apart from an unknown one") {
+TEST_CASE("pool-admin distinguishes a scheduler command without a scheduler from an unknown command") {
   const Environment none{{"GPUPOOL_SCHEDULER", ""}};
   for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
            {"leases"}, {"queue"}, {"nodes"}, {"nodes", "--json"}, {"--token-file", "x", "nodes"}, {"drain", "n1"}, {"undrain", "n1"}, {"policy", "show"}, {"evict", "1"}, {"why", "q1"}, {"quota", "clear", "a"}}) {
@@ -103,7 +103,7 @@ TEST_CASE("a scheduler's command without a scheduler is told apart from an unkno
   }
 }
 
-TEST_CASE("a poold that is not there ends pool-admin with status 3, and it says what to look at") {
+TEST_CASE("pool-admin exits with status 3 and gives advice if poold is unreachable") {
   const TemporaryFolder folder;
   const Finished nowhere = pool_admin({"--poold", "unix:" + std::string(folder.path() / "none.sock"), "gpus"});
   CHECK(nowhere.status == 3);
@@ -117,7 +117,7 @@ TEST_CASE("a poold that is not there ends pool-admin with status 3, and it says 
   CHECK(has(file.output, path));
 }
 
-TEST_CASE("what is shown as a table is there as JSON, too") {
+TEST_CASE("every table is also available as JSON") {
   PooldProcess poold(kDevice);
   RawClient program(poold.endpoint());
   hello::Hello hello = test_hello();
@@ -153,7 +153,7 @@ TEST_CASE("what is shown as a table is there as JSON, too") {
   CHECK(json_of(poold, {"health"})["sessions"] == 1);
 }
 
-TEST_CASE("a program's names are shown without control characters, and cut") {
+TEST_CASE("program names are escaped and truncated") {
   PooldProcess poold(kDevice);
   RawClient program(poold.endpoint());
   hello::Hello hello = test_hello();
@@ -173,7 +173,7 @@ TEST_CASE("a program's names are shown without control characters, and cut") {
   CHECK(shown.size() == 256);
 }
 
-TEST_CASE("quotas are shown and changed, and what is wrong with a change is told") {
+TEST_CASE("quotas are shown and changed and an invalid change is explained") {
   PooldProcess poold(kDevice);
   const Finished set = pool_admin(poold, {"quota", "set", "default", "memory=8GiB", "compute=25", "mode=hard"});
   CHECK(set.status == 0);
@@ -205,7 +205,7 @@ TEST_CASE("quotas are shown and changed, and what is wrong with a change is told
   CHECK(json_of(poold, {"quota", "show"})["default"]["compute_percent"] == 25);
 }
 
-TEST_CASE("a GPU's share is changed by its number or its UUID, and put back") {
+TEST_CASE("the share of a GPU is set by index or UUID and reset") {
   PooldProcess poold(kDevice);
   const std::string uuid = json_of(poold, {"gpus"})[1]["uuid"];
   json_of(poold, {"quota", "set", "default", "memory=8GiB", "compute=50"});
@@ -252,7 +252,7 @@ TEST_CASE("sessions are killed with a reason") {
   CHECK(json[0]["grace_ms"] > 0);
 }
 
-TEST_CASE("a session is dumped as text and as JSON and one that is not there is named") {
+TEST_CASE("a session is dumped as text and as JSON and an unknown session is an error") {
   PooldProcess poold(kDevice);
   RawClient program(poold.endpoint());
   hello::Hello hello = test_hello();
@@ -273,7 +273,7 @@ TEST_CASE("a session is dumped as text and as JSON and one that is not there is 
   CHECK(has(unknown.output, "there is no session 77"));
 }
 
-TEST_CASE("the only poold of a user is found without being named; of two, one must be") {
+TEST_CASE("pool-admin finds a single poold by itself and requires a choice between two") {
   const TemporaryFolder folder;
   const auto socket = [&](const char* port) {
     return std::vector<std::string>{"--admin-socket", folder.path() / (std::string("poold-") + port + ".sock")};
@@ -289,7 +289,7 @@ TEST_CASE("the only poold of a user is found without being named; of two, one mu
   CHECK(pool_admin({"--poold", "9701", "health"}, here).status == 0);
 }
 
-TEST_CASE("the admin socket of a killed poold is left out of the choice") {
+TEST_CASE("the stale admin socket of a killed poold is ignored") {
   const TemporaryFolder folder;
   const auto socket = [&](const char* port) {
     return std::vector<std::string>{"--admin-socket", folder.path() / (std::string("poold-") + port + ".sock")};

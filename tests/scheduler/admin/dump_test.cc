@@ -46,7 +46,7 @@ bool has(const std::string& text, const std::string& part) { return text.find(pa
 
 }  // namespace
 
-TEST_CASE("a dump says what the executor does and why streams do not go on") {
+TEST_CASE("a dump shows the executor's command and why streams are blocked") {
   const std::string text = dump_text(stuck_session(), 0);
   INFO(text);
   CHECK(has(text, "session 3 of tenant research: train.py, process 11 on node; worker process 22; running\n"));
@@ -65,7 +65,7 @@ TEST_CASE("a dump says what the executor does and why streams do not go on") {
   CHECK(json["worker"]["gates"][0]["reason"] == "a host function");
 }
 
-TEST_CASE("a dump without the worker's part says why") {
+TEST_CASE("a dump explains a missing worker part") {
   SessionDump dump = stuck_session();
   dump.clear_worker();
   dump.set_no_answer_because("the worker did not answer within 2 s");

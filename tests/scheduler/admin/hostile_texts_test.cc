@@ -175,7 +175,7 @@ void check_harmless(std::vector<std::string> words, const std::vector<std::strin
 
 }  // namespace
 
-TEST_CASE("a poold's texts and refusals are shown without control characters, however many they are") {
+TEST_CASE("control characters in texts from poold are never printed") {
   const TemporaryFolder folder;
   const std::string socket = folder.path() / "admin.sock";
   HostilePoold poold;
@@ -187,7 +187,7 @@ TEST_CASE("a poold's texts and refusals are shown without control characters, ho
   server->Shutdown(std::chrono::system_clock::now());
 }
 
-TEST_CASE("a scheduler's texts and refusals are shown without control characters, however many they are") {
+TEST_CASE("control characters in texts from the scheduler are never printed") {
   HostileScheduler scheduler;
   int port = 0;
   const auto server = serve(scheduler, "127.0.0.1:0", &port);

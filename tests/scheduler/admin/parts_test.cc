@@ -17,7 +17,7 @@ std::string error_of(const std::vector<std::string>& words) {
 
 }  // namespace
 
-TEST_CASE("quota words become changes, and only what they name") {
+TEST_CASE("quota arguments change only the limits that they name") {
   const auto quota = read_quota_words({"memory=8GiB", "compute=12.5%", "mode=hard", "priority=best-effort", "bandwidth-to-device=1GB/s",
                                        "bandwidth_to_host=unlimited", "sessions=4", "queued-bytes=64MiB", "streams=unlimited"});
   REQUIRE(quota);
@@ -36,7 +36,7 @@ TEST_CASE("quota words become changes, and only what they name") {
   CHECK(read_quota_words({"mode=partition"})->mode() == Quota::PARTITION);
 }
 
-TEST_CASE("quota words that make no sense are errors that name the word") {
+TEST_CASE("an invalid quota argument is an error that names it") {
   for (const char* word : {"memory", "memory=", "memory=many", "memory=-1", "compute=0", "compute=100.1", "compute=ten", "compute=1.25", "compute=1.", "compute=-1", "mode=soft",
                            "priority=high", "sessions=-1", "sessions=1.5", "sessions=99999999999", "bandwidth-to-host=fast", "=5"}) {
     INFO(word);
@@ -55,7 +55,7 @@ TEST_CASE("quota words that make no sense are errors that name the word") {
   CHECK(error_of({"highest_priority=low"}).find("is a quota of a pool: name its scheduler with --scheduler HOST:PORT") != std::string::npos);
 }
 
-TEST_CASE("a table fits its width: first by cutting, then by leaving out what matters least") {
+TEST_CASE("a table is fitted by truncating cells and then dropping low-priority columns") {
   Table table({{"NUMBER", true}, {"PROGRAM", false, 8}, {"EXTRA", false, 0, 10}});
   table.add({"1", "a-program-with-a-long-name", "extra"});
   table.add({"22", "größe", ""});
@@ -74,7 +74,7 @@ TEST_CASE("a table fits its width: first by cutting, then by leaving out what ma
   CHECK(table.text(3) == table.text(16));  // columns that cannot be cut or left out are always shown
 }
 
-TEST_CASE("a column that wraps goes on in the next line instead of being cut") {
+TEST_CASE("a wrapping column continues on the next line") {
   Table table({{"ID"}, {"WHY", false, 8, 100, true}});
   table.add({"q1", "waits for größere GPUs"});
   table.add({"q2", ""});
@@ -89,14 +89,14 @@ TEST_CASE("a column that wraps goes on in the next line instead of being cut") {
   CHECK(wrapped("", 4) == std::vector<std::string>{""});
 }
 
-TEST_CASE("texts are cut between characters") {
+TEST_CASE("texts are truncated between UTF-8 characters") {
   CHECK(shortened("größe", 5) == "größe");
   CHECK(shortened("größe", 4) == "grö…");
   CHECK(shortened("größe", 1) == "…");
   CHECK(shortened("größe", 0) == "");
 }
 
-TEST_CASE("sizes and times are written for people") {
+TEST_CASE("sizes and durations are formatted for reading") {
   CHECK(bytes_text(0) == "0 B");
   CHECK(bytes_text(1023) == "1023 B");
   CHECK(bytes_text(1536) == "1.5 KiB");
@@ -107,7 +107,7 @@ TEST_CASE("sizes and times are written for people") {
   CHECK(duration_text(std::chrono::hours(49)) == "2d 01h");
 }
 
-TEST_CASE("a quota's limits that are none are null in JSON") {
+TEST_CASE("absent quota limits are null in JSON") {
   Quota quota;
   quota.set_compute_milli(500);
   quota.set_memory_bytes(4096);

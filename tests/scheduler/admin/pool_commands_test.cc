@@ -37,7 +37,7 @@ std::unique_ptr<Process> program(const SchedulerProcess& scheduler, const std::s
 
 }  // namespace
 
-TEST_CASE("an operator sees who has what, who waits for what, and can change it") {
+TEST_CASE("an operator lists leases and the queue and evicts") {
   SchedulerProcess scheduler({"--metrics", "127.0.0.1:0"});
   PretendedPoolds poolds(scheduler.address(), 2, 2);
   REQUIRE(poolds.await());
@@ -87,7 +87,7 @@ TEST_CASE("an operator sees who has what, who waits for what, and can change it"
   CHECK(eventually([&] { return json_of(scheduler, {"leases"}).empty(); }));
 }
 
-TEST_CASE("the names that programs give themselves are shown without control characters, and cut") {
+TEST_CASE("names of leased programs are escaped and truncated") {
   SchedulerProcess scheduler;
   PretendedPoolds poolds(scheduler.address(), 1, 1);
   REQUIRE(poolds.await());

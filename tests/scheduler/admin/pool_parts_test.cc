@@ -59,7 +59,7 @@ pool::PoolSnapshot snapshot(int64_t taken_ms, uint64_t busy) {
 
 }  // namespace
 
-TEST_CASE("the pool's picture shows what is leased, busy and waited for") {
+TEST_CASE("the pool view shows leased and busy GPUs and the queue") {
   const auto before = snapshot(1'000'000, 0), now = snapshot(1'002'000, 500'000'000);
   const std::string picture = picture_of(now, &before, 0);
   for (const char* const part : {"pool-scheduler 1.2, leader", "0.5 of 2 leased (25 %)", "drained", "H100", "50 %", "01234567", "train.py", "1m 05s", "held", "q7", "4 x 1",
@@ -71,7 +71,7 @@ TEST_CASE("the pool's picture shows what is leased, busy and waited for") {
   CHECK(has(picture_of(pool::PoolSnapshot(), nullptr, 80), "no GPUs"));
 }
 
-TEST_CASE("the queue's reasons are whole on a narrow terminal") {
+TEST_CASE("queue reasons are not truncated on a narrow terminal") {
   pool::PoolSnapshot now = snapshot(1'000'000, 0);
   now.mutable_waiting(0)->set_why("waits for 4 GPUs: 2 can be leased now; gpu-1 is drained (new disks), gpu-2 is lost (not heard for too long)");
   std::string words = queue_text(now.waiting(), 1'000'000, 80), whole;
@@ -85,7 +85,7 @@ TEST_CASE("the queue's reasons are whole on a narrow terminal") {
   CHECK(has(whole, now.waiting(0).why()));
 }
 
-TEST_CASE("nodes show for how long they have been as they are") {
+TEST_CASE("nodes show how long their condition has lasted") {
   pool::PoolSnapshot now = snapshot(1'000'000, 0);
   now.mutable_nodes(0)->set_since_ms(1'000'000 - 65'000);
   now.mutable_nodes(0)->set_because("new disks");
@@ -108,7 +108,7 @@ TEST_CASE("the pool's JSON has the names of the protocol") {
   CHECK(json["tenants"].empty());
 }
 
-TEST_CASE("thousandths of GPUs are read and written as people do") {
+TEST_CASE("thousandths of GPUs are parsed and printed as decimal numbers") {
   CHECK(gpus_of(0) == "0");
   CHECK(gpus_of(500) == "0.5");
   CHECK(gpus_of(2000) == "2");
@@ -132,7 +132,7 @@ TEST_CASE("thousandths of GPUs are read and written as people do") {
   CHECK_FALSE(policy->has_hold_ms());
 }
 
-TEST_CASE("words that make no sense are named") {
+TEST_CASE("an invalid argument is named") {
   for (const std::string word : {"gpus", "gpus=", "gpus=-1", "gpus=x", "memory=8GX", "weight=1.5", "weight=-1", "highest-priority=top", "colour=red"}) {
     INFO(word);
     const auto read = read_tenant_quota({word});
@@ -155,7 +155,7 @@ TEST_CASE("words that make no sense are named") {
   CHECK(has(read_tenant_quota({"compute=half"}).error().message, "like gpus=0.5"));
 }
 
-TEST_CASE("a shell asks pool-admin for the words that may follow") {
+TEST_CASE("pool-admin completes arguments for a shell") {
   const auto complete = [](std::vector<std::string> words) {
     words.insert(words.begin(), {program_path("pool-admin"), "--complete"});
     return run_to_end(words, {{"GPUPOOL_SCHEDULER", ""}}).output;
@@ -172,7 +172,7 @@ TEST_CASE("a shell asks pool-admin for the words that may follow") {
             .output == "quota\n");
 }
 
-TEST_CASE("pool-admin says which words are wrong, and whom it cannot reach") {
+TEST_CASE("pool-admin names an invalid argument and an unreachable scheduler") {
   const auto pool_admin = [](std::vector<std::string> words) {
     words.insert(words.begin(), program_path("pool-admin"));
     return run_to_end(words, {{"GPUPOOL_SCHEDULER", "127.0.0.1:1"}, {"GPUPOOL_TOKEN", "x"}});

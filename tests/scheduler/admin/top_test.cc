@@ -125,7 +125,7 @@ TEST_CASE("top draws on a terminal until q") {
   check_restored(top);
 }
 
-TEST_CASE("top puts the terminal right at Ctrl-C, at SIGTERM and when poold ends") {
+TEST_CASE("top restores the terminal after SIGINT or SIGTERM or the end of poold") {
   PooldProcess poold(kDevice);
   {
     OnTerminal top(poold);

@@ -54,7 +54,7 @@ using Words = std::vector<std::string>;
 
 }  // namespace
 
-TEST_CASE("a node that reports another's GPU first keeps the true host's other GPUs from nobody, and that GPU until an operator decides") {
+TEST_CASE("a false claim of a GPU withholds only that GPU until an operator decides") {
   for (const bool real_placement : {false, true}) {
     TestPool pool(real_placement);
     attend_squatter(pool);
@@ -91,7 +91,7 @@ TEST_CASE("a node that reports another's GPU first keeps the true host's other G
   }
 }
 
-TEST_CASE("a GPU that a node has had for an hour stays its own, whoever reports it then") {
+TEST_CASE("a GPU claim older than an hour wins over a later claim") {
   TestPool pool;
   const Stream honest = pool.attend(1, 1, 1);
   pool.stop_for(kHour);
@@ -120,7 +120,7 @@ TEST_CASE("a GPU that a node has had for an hour stays its own, whoever reports 
   }
 }
 
-TEST_CASE("a GPU of a dispute is leased again when the other node reports it no more, or is removed") {
+TEST_CASE("a disputed GPU is leased again after the other claim ends") {
   TestPool pool;
   pool.attend(1, 1, 1);
   const Stream squatter = attend_squatter(pool);
@@ -140,7 +140,7 @@ TEST_CASE("a GPU of a dispute is leased again when the other node reports it no 
   CHECK(grants(pool).front() == "n1:the disputed GPU");
 }
 
-TEST_CASE("a lease on a GPU that comes into dispute goes on, and what it leaves is given to nobody") {
+TEST_CASE("a lease on a disputed GPU continues and its share is withheld afterwards") {
   TestPool pool;
   const Stream honest = pool.attend(1, 1, 1);
   const Stream holder = pool.request(ask(1, 500));
@@ -161,7 +161,7 @@ TEST_CASE("a lease on a GPU that comes into dispute goes on, and what it leaves 
   CHECK(pool.grant(whole));
 }
 
-TEST_CASE("who waits for a GPU in dispute is told so, and is not refused") {
+TEST_CASE("a request for a disputed GPU waits and its reason names the dispute") {
   TestPool pool;
   const Stream honest = pool.attend(1, 1, 1);
   const Stream holder = pool.request(ask(1));
@@ -176,7 +176,7 @@ TEST_CASE("who waits for a GPU in dispute is told so, and is not refused") {
   CHECK(pool.core->why("q2", pool.now)->at(2) == "waits for 1 GPU: 0 can be leased now; n1 has a GPU in dispute with another node, n2 has a GPU in dispute with another node");
 }
 
-TEST_CASE("GPUs stored by an earlier version, without a time, are older than all others") {
+TEST_CASE("claims stored without a time count as the oldest") {
   TestPool pool;
   pool.stop_for(kHour);
   pool.attend(1, 1, 1);

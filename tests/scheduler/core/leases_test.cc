@@ -5,7 +5,7 @@
 using namespace gpupool;
 using namespace gpupool::scheduler;
 
-TEST_CASE("a grant says everything that its holder and the node need, after it has been stored") {
+TEST_CASE("a grant reaches client and node only after it is stored") {
   TestPool pool;
   pool.attend(1, 1, 2);
   pool::Request request = ask(1, 500, 4 * kGiB);
@@ -37,7 +37,7 @@ TEST_CASE("a grant says everything that its holder and the node need, after it h
   CHECK(token.shares(0).memory_bytes() == 4 * kGiB);
 }
 
-TEST_CASE("memory comes as the same part as compute where none is asked for, and a whole GPU with all of it") {
+TEST_CASE("memory defaults to the same share as compute and a whole GPU includes all of its memory") {
   TestPool pool;
   pool.attend(1, 1, 2, 16 * kGiB);
   const auto memory_of = [&](const pool::Request& request) { return pool.grant(pool.request(request))->servers[0].lease.shares(0).memory_bytes(); };
@@ -45,7 +45,7 @@ TEST_CASE("memory comes as the same part as compute where none is asked for, and
   CHECK(memory_of(ask(1, 1000, kGiB)) == 16 * kGiB);
 }
 
-TEST_CASE("a lease is held while its holder is away, and not for longer") {
+TEST_CASE("a lease outlives its client's disconnection by the hold time only") {
   TestPool pool;
   const Stream node = pool.attend(1, 1, 1);
   const Stream holder = pool.request(ask(1));
@@ -75,7 +75,7 @@ TEST_CASE("a lease is held while its holder is away, and not for longer") {
   CHECK(pool.told<pool::Ended>(901)->why() == pool::Ended::EXPIRED);
 }
 
-TEST_CASE("who asks again with the same id gets the lease that was granted unheard") {
+TEST_CASE("repeating a request id returns the lease whose grant was lost") {
   TestPool pool;
   pool.attend(1, 1, 2);
   pool::Request request = ask(1);
@@ -94,7 +94,7 @@ TEST_CASE("who asks again with the same id gets the lease that was granted unhea
   CHECK(pool.leased_milli() == 2000);
 }
 
-TEST_CASE("who asks again with the same id keeps the place of the first time") {
+TEST_CASE("repeating a request id keeps the place in the queue") {
   TestPool pool;
   const Stream node = pool.attend(1, 1, 1);
   const Stream holder = pool.request(ask(1));
@@ -145,7 +145,7 @@ TEST_CASE("tokens are renewed at half of their time") {
   CHECK(pool.grant(holder)->expires == pool.now + 600'000);
 }
 
-TEST_CASE("giving back ends a lease at once; the order is repeated until it is answered") {
+TEST_CASE("releasing a lease ends it at once and the node's order is repeated until it is confirmed") {
   TestPool pool;
   const Stream node = pool.attend(1, 1, 1);
   const Stream holder = pool.request(ask(1));
@@ -163,7 +163,7 @@ TEST_CASE("giving back ends a lease at once; the order is repeated until it is a
   CHECK(pool.store.size() == 1);  // the node's record
 }
 
-TEST_CASE("an evicted lease has its grace; giving it back ends the grace") {
+TEST_CASE("an evicted lease ends after its grace period or when it is released") {
   TestPool pool;
   const Stream node = pool.attend(1, 1, 1);
   const Stream holder = pool.request(ask(1));
@@ -196,7 +196,7 @@ TEST_CASE("an evicted lease has its grace; giving it back ends the grace") {
   }
 }
 
-TEST_CASE("after a crash leases are as they were, and their holders come back") {
+TEST_CASE("leases and their clients continue after a crash of the scheduler") {
   TestPool pool;
   pool.attend(1, 1, 2);
   const Stream one = pool.request(ask(1, 300)), two = pool.request(ask(1, 800));
@@ -215,7 +215,7 @@ TEST_CASE("after a crash leases are as they were, and their holders come back") 
   CHECK(pool.leased_milli() == 300);
 }
 
-TEST_CASE("a store that makes no sense is refused") {
+TEST_CASE("an inconsistent store is rejected") {
   TestPool pool;
   pool.attend(1, 1, 1);
   pool.request(ask(1));

@@ -20,7 +20,7 @@ bool refused(const TestPool& pool, Stream stream) {
 
 }  // namespace
 
-TEST_CASE("a node that is not heard gets no leases; when it is lost its leases are over, but stay taken") {
+TEST_CASE("a silent node gets no leases and the shares of a lost node stay allocated") {
   TestPool pool;
   const Stream node = pool.attend(1, 1, 2);
   const Stream holder = pool.request(ask(1));
@@ -66,14 +66,14 @@ TEST_CASE("a node that is not heard gets no leases; when it is lost its leases a
   }
 }
 
-TEST_CASE("a node that is there cannot be removed") {
+TEST_CASE("a connected node cannot be removed") {
   TestPool pool;
   pool.attend(1, 1, 1);
   CHECK(!pool.core->remove_node("n1", pool.now));
   CHECK(!pool.core->remove_node("n2", pool.now));
 }
 
-TEST_CASE("a lease of several nodes ends with one of them, everywhere") {
+TEST_CASE("a lease on several nodes ends on all of them if one is lost") {
   TestPool pool;
   const Stream one = pool.attend(1, 1, 1);
   const Stream two = pool.attend(2, 2, 1);
@@ -92,7 +92,7 @@ TEST_CASE("a lease of several nodes ends with one of them, everywhere") {
   CHECK(pool.leased_milli() == 0);
 }
 
-TEST_CASE("drained: no new leases, the others go on; it is remembered") {
+TEST_CASE("a drained node keeps its leases and gets no new ones and draining is stored") {
   TestPool pool;
   pool.attend(1, 1, 2);
   const Stream holder = pool.request(ask(1));
@@ -113,7 +113,7 @@ TEST_CASE("drained: no new leases, the others go on; it is remembered") {
   CHECK(condition(pool) == pool::NodeState::OPEN);
 }
 
-TEST_CASE("a node's condition says since when it has been so") {
+TEST_CASE("a node's condition has its start time") {
   TestPool pool;
   const auto since = [&] { return pool.core->view_node("n1")->since_ms(); };
   const Time came = pool.now;
@@ -201,7 +201,7 @@ TEST_CASE("two processes cannot be one node at the same time") {
   CHECK(!refused(pool, again));
 }
 
-TEST_CASE("a node that comes and goes is fenced until it has been calm for a minute") {
+TEST_CASE("a flapping node is fenced until it is stable for a minute") {
   TestPool pool;
   Stream node = 0;
   for (int i = 0; i < 6; ++i) {
@@ -216,7 +216,7 @@ TEST_CASE("a node that comes and goes is fenced until it has been calm for a min
   CHECK(condition(pool) == pool::NodeState::OPEN);
 }
 
-TEST_CASE("a node that checks leases with other keys alone is fenced until it has the scheduler's") {
+TEST_CASE("a node without the scheduler's public key is fenced until it has the key") {
   TestPool pool;
   pool.core->sign_with("this-key");
   const Stream node = pool.attend(1, 1, 1);
@@ -239,7 +239,7 @@ TEST_CASE("a node that checks leases with other keys alone is fenced until it ha
   CHECK(pool.grant(waits));
 }
 
-TEST_CASE("sessions of a lease that was never granted fence a node, and are ordered to end") {
+TEST_CASE("sessions of an unknown lease fence a node and are ordered to end") {
   TestPool pool;
   const Stream node = pool.attend(1, 1, 1);
   pool.report(node, {{LeaseId(16, 'z'), 2}});
@@ -249,7 +249,7 @@ TEST_CASE("sessions of a lease that was never granted fence a node, and are orde
   CHECK(condition(pool) == pool::NodeState::OPEN);
 }
 
-TEST_CASE("a node that has seen a token of the future is fenced, and spoils no lease of others") {
+TEST_CASE("a node that reports an impossible serial is fenced and does not affect the leases of other nodes") {
   TestPool pool;
   pool.attend(1, 1, 1);
   const Stream liar = pool.attend(2, 2, 1);
@@ -277,7 +277,7 @@ TEST_CASE("a node that has seen a token of the future is fenced, and spoils no l
   CHECK(pool.grant(again)->servers[0].lease.serial() == 2);  // the false report did not change the serial
 }
 
-TEST_CASE("what only an untrusted node could have is refused, though it was possible before") {
+TEST_CASE("a request that only a fenced untrusted node fits is refused") {
   TestPool pool;
   const Stream honest = pool.attend(1, 1, 1);
   const Stream liar = pool.attend(2, 2, 1);
@@ -296,7 +296,7 @@ TEST_CASE("what only an untrusted node could have is refused, though it was poss
   CHECK(pool.told<Refusal>(pool.request(ask(2))));
 }
 
-TEST_CASE("a lease that its node has ended is over") {
+TEST_CASE("a lease ends when its node reports its end") {
   TestPool pool;
   const Stream node = pool.attend(1, 1, 1);
   const Stream holder = pool.request(ask(1));
@@ -306,7 +306,7 @@ TEST_CASE("a lease that its node has ended is over") {
   CHECK(pool.leased_milli() == 0);
 }
 
-TEST_CASE("a scheduler that was stopped blames nobody for what it did not hear") {
+TEST_CASE("a suspended scheduler does not count the lost time against nodes and clients") {
   TestPool pool;
   const Stream node = pool.attend(1, 1, 2);
   const Stream away = pool.request(ask(1)), here = pool.request(ask(1));
@@ -330,7 +330,7 @@ TEST_CASE("a scheduler that was stopped blames nobody for what it did not hear")
   CHECK(pool.orders(back).end_size() == 1);  // the lease whose client did not come back in time
 }
 
-TEST_CASE("inventories that make no sense are refused") {
+TEST_CASE("invalid inventories are rejected") {
   TestPool pool;
   const auto refused_with = [&](auto change) {
     pool::NodeReport report = first_report(1, 1, 2);
@@ -349,7 +349,7 @@ TEST_CASE("inventories that make no sense are refused") {
   CHECK(!refused_with([](auto&) {}));
 }
 
-TEST_CASE("clocks that differ are reported, not punished") {
+TEST_CASE("a node's clock skew is reported and has no other effect") {
   TestPool pool;
   const Stream node = pool.attend(1, 1, 1);
   pool::NodeReport report;
@@ -362,7 +362,7 @@ TEST_CASE("clocks that differ are reported, not punished") {
   CHECK(std::string(pool.said.notes.back().event) == "clock_skew");
 }
 
-TEST_CASE("a host with GPUs of several models gives those that are asked for, and a mix where nobody cares") {
+TEST_CASE("a host with several GPU models grants the requested model or a mixture") {
   TestPool pool(true);
   pool::NodeReport report = first_report(1, 1, 4);
   for (const int gpu : {1, 3}) report.mutable_inventory()->mutable_gpus(gpu)->set_model("H100");

@@ -30,7 +30,7 @@ TEST_CASE("a higher priority is served first") {
   CHECK(pool.grant(low));
 }
 
-TEST_CASE("tenants get what their weights say of a contended pool") {
+TEST_CASE("tenants share a contended pool by weight") {
   TestPool pool;
   pool.tenants[0].quota.set_weight(3);
   pool.core->configure(pool.tenants, pool.now);
@@ -48,7 +48,7 @@ TEST_CASE("tenants get what their weights say of a contended pool") {
   CHECK(seen.tenants(0).dominant_share() == 0.75);
 }
 
-TEST_CASE("of what a tenant has the most of counts: memory as well as compute") {
+TEST_CASE("fair sharing compares each tenant's dominant share of compute or memory") {
   TestPool pool;
   pool.attend(1, 1, 2, 10 * kGiB);
   CHECK(pool.grant(pool.request(ask(1, 100, 8 * kGiB), "a")));  // 0.05 of the compute, 0.4 of the memory
@@ -62,7 +62,7 @@ TEST_CASE("of what a tenant has the most of counts: memory as well as compute") 
   CHECK(seen.tenants(1).dominant_share() == Approx(0.5));
 }
 
-TEST_CASE("several GPUs come together or not at all") {
+TEST_CASE("several GPUs are granted together or not at all") {
   TestPool pool;
   const Stream one = pool.attend(1, 1, 2);
   const Stream small = pool.request(ask(1));
@@ -75,7 +75,7 @@ TEST_CASE("several GPUs come together or not at all") {
   CHECK(TestPool::where(*pool.grant(gang)) == "n1:0,1 n2:0");
 }
 
-TEST_CASE("all on one host where that is asked for") {
+TEST_CASE("all GPUs are on one host if the request demands it") {
   TestPool pool;
   pool.attend(1, 1, 2);
   pool.attend(2, 2, 4);
@@ -84,7 +84,7 @@ TEST_CASE("all on one host where that is asked for") {
   CHECK(TestPool::where(*pool.grant(pool.request(request))) == "n2:0,1,2");
 }
 
-TEST_CASE("small requests pass a large one, but take nothing that is kept for it") {
+TEST_CASE("small requests are backfilled without using the reservation of a large one") {
   TestPool pool;
   const Stream node = pool.attend(1, 1, 4);
   std::vector<Stream> running;
@@ -106,7 +106,7 @@ TEST_CASE("small requests pass a large one, but take nothing that is kept for it
   CHECK((pool.grant(small[0]) || pool.grant(half)));
 }
 
-TEST_CASE("a host that is closed for a while costs no request its place") {
+TEST_CASE("a temporarily closed host costs no request its place in the queue") {
   TestPool pool;
   const Stream one = pool.attend(1, 1, 1);
   Stream two = pool.attend(2, 2, 1);
@@ -152,7 +152,7 @@ TEST_CASE("a host that is closed for a while costs no request its place") {
   CHECK(pool.grant(large));
 }
 
-TEST_CASE("what the head does not need of its GPUs is lent") {
+TEST_CASE("the part of a reserved GPU that the head does not need may be granted") {
   TestPool pool;
   pool.attend(1, 1, 1, 10 * kGiB);
   CHECK(pool.grant(pool.request(ask(1, 500, kGiB))));
@@ -162,7 +162,7 @@ TEST_CASE("what the head does not need of its GPUs is lent") {
   CHECK(!pool.grant(pool.request(ask(1, 300, kGiB))));  // does not fit beside 500 in use and 700 reserved
 }
 
-TEST_CASE("a large request is served in the end, however many small ones come") {
+TEST_CASE("a large request is granted despite a stream of small ones") {
   TestPool pool;
   const Stream node = pool.attend(1, 1, 4);
   std::vector<Stream> running;
@@ -183,7 +183,7 @@ TEST_CASE("a large request is served in the end, however many small ones come") 
   CHECK(pool.grant(large));
 }
 
-TEST_CASE("best-effort leases make room, the latest first and no more than is needed") {
+TEST_CASE("the latest best-effort leases are preempted and no more than needed") {
   TestPool pool;
   const Stream node = pool.attend(1, 1, 2);
   const Stream old = pool.request(with(ask(1, 500), lease::BEST_EFFORT));
@@ -205,7 +205,7 @@ TEST_CASE("best-effort leases make room, the latest first and no more than is ne
   CHECK(!pool.grant(other));
 }
 
-TEST_CASE("nobody is preempted in vain, by their like, or against the policy") {
+TEST_CASE("no preemption without effect or by best-effort requests or against the policy") {
   TestPool pool;
   pool.attend(1, 1, 2);
   const Stream normal = pool.request(ask(1));
@@ -223,7 +223,7 @@ TEST_CASE("nobody is preempted in vain, by their like, or against the policy") {
   CHECK(!pool.told<pool::Ended>(low));
 }
 
-TEST_CASE("quotas: leases, compute, memory, queue, priority") {
+TEST_CASE("quotas limit leases and compute and memory and queue length and priority") {
   TestPool pool;
   auto& quota = pool.tenants[0].quota;
   const auto configure = [&] { pool.core->configure(pool.tenants, pool.now), pool.pass(0); };
@@ -310,7 +310,7 @@ TEST_CASE("a quota that an operator sets is stored and wins until it is cleared"
   CHECK(!pool.core->set_quota("nobody", {}, pool.now));
 }
 
-TEST_CASE("apart from each other, and near") {
+TEST_CASE("affinity and anti-affinity labels are respected") {
   TestPool pool;
   pool.attend(1, 1, 4);
   pool.attend(2, 2, 4);
@@ -348,7 +348,7 @@ TEST_CASE("processors and memory of the GPUs' node are accounted for") {
   CHECK(!pool.grant(pool.request(request, "b", 1)));
 }
 
-TEST_CASE("a GPU that is larger than the tenant's memory quota is neither kept for its request nor given to it") {
+TEST_CASE("a GPU larger than the tenant's memory quota is neither reserved for its request nor granted") {
   TestPool pool(GENERATE(false, true));
   pool.tenants[0].quota.set_memory_bytes(40 * kGiB);
   pool.core->configure(pool.tenants, pool.now);

@@ -301,7 +301,7 @@ class Simulation {
 
 }  // namespace
 
-TEST_CASE("whatever happens, no share is given twice and none is lost") {
+TEST_CASE("random events never double-allocate or lose a share") {
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     INFO("seed " << seed);
     Simulation(seed, seed % 2 == 0).run(1000);

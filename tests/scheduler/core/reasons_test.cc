@@ -5,7 +5,7 @@
 using namespace gpupool;
 using namespace gpupool::scheduler;
 
-TEST_CASE("what can never be had is refused at once with the reason, when the nodes have had time to come") {
+TEST_CASE("an impossible request is refused with a reason after the nodes had time to register") {
   TestPool pool;
   const Stream early = pool.request(ask(3));
   CHECK(!pool.told<Refusal>(early));
@@ -77,7 +77,7 @@ TEST_CASE("a waiting request is refused once its node was started anew with fewe
   CHECK(pool.told<Refusal>(both)->reason == pool.told<Refusal>(pool.request(ask(2)))->reason);
 }
 
-TEST_CASE("a waiting request is refused once an operator forbids it, and holds up no other of its tenant") {
+TEST_CASE("a waiting request that a new quota forbids is refused and does not block its tenant") {
   TestPool pool;
   const Stream node = pool.attend(1, 1, 4);
   pool.pass(11'000), pool.report(node);
@@ -95,7 +95,7 @@ TEST_CASE("a waiting request is refused once an operator forbids it, and holds u
   CHECK(pool.grant(small));
 }
 
-TEST_CASE("a waiting request waits for a host that has come again under another name") {
+TEST_CASE("a request keeps waiting for a host that registered under a new name") {
   TestPool pool;
   const Stream one = pool.attend(1, 1, 1), two = pool.attend(2, 2, 1);
   pool.pass(11'000), pool.report(one), pool.report(two);
@@ -118,7 +118,7 @@ TEST_CASE("a waiting request waits for a host that has come again under another 
   CHECK(!pool.told<Refusal>(pool.request(ask(2))));
 }
 
-TEST_CASE("the next request can be asked about when the node that was kept for it has just come again") {
+TEST_CASE("explain works when the node that is reserved for the next request has just registered again") {
   TestPool pool;
   const Stream node = pool.attend(1, 1, 2);
   pool.pass(11'000), pool.report(node);
@@ -160,7 +160,7 @@ TEST_CASE("a request behind another one of its tenant names that one") {
   CHECK(pool.grant(second));
 }
 
-TEST_CASE("a request that GPUs are withheld from names the request that they are kept for") {
+TEST_CASE("the reason names the request that GPUs are reserved for") {
   TestPool pool;
   pool.attend(1, 1, 2);
   CHECK(pool.grant(pool.request(ask(1))));
@@ -195,7 +195,7 @@ TEST_CASE("a request that closed hosts keep waiting names each and its cause") {
   CHECK(pool.core->why("q2", pool.now)->at(2).find("n5") == std::string::npos);
 }
 
-TEST_CASE("a waiting request and the queue hear of a changed reason without being asked") {
+TEST_CASE("a changed reason is sent to the waiting client and to the queue view") {
   TestPool pool;
   std::vector<Stream> nodes{pool.attend(1, 1, 1), pool.attend(2, 2, 1)};
   pool.pass(11'000);
@@ -254,7 +254,7 @@ TEST_CASE("more closed hosts than fit a line are counted") {
   CHECK(pool.core->why("q1", pool.now)->at(2) == "waits for 1 GPU: 0 can be leased now; n1 is drained, n2 is drained, n3 is drained, n4 is drained and 3 more");
 }
 
-TEST_CASE("a host that a request must be apart from is named") {
+TEST_CASE("the reason names a host that anti-affinity excludes") {
   TestPool pool;
   pool.attend(1, 1, 2);
   pool::Request request = ask(1);
@@ -265,7 +265,7 @@ TEST_CASE("a host that a request must be apart from is named") {
   CHECK(pool.core->why("q2", pool.now)->at(2) == "waits for 1 GPU: 0 can be leased now; n1 has a lease that it must be apart from");
 }
 
-TEST_CASE("a request that has been granted is found by its number, and its lease says who holds it") {
+TEST_CASE("explain finds a granted request by its id and shows its lease") {
   TestPool pool;
   pool.attend(1, 1, 1);
   pool::Request request = ask(1);
@@ -284,7 +284,7 @@ TEST_CASE("a request that has been granted is found by its number, and its lease
   CHECK(pool.core->why("q2", pool.now).error().message.starts_with("no request 'q2' is waiting"));
 }
 
-TEST_CASE("refused requests and nodes are noted briefly, whatever they are called") {
+TEST_CASE("log lines about refused requests and nodes are bounded") {
   TestPool pool;
   pool::Request request = ask(0);
   request.set_program(std::string(1 << 20, 'p'));
@@ -304,7 +304,7 @@ TEST_CASE("refused requests and nodes are noted briefly, whatever they are calle
   CHECK(refusals == 2);
 }
 
-TEST_CASE("a lease that is over is found by its id and by its request, with the reason") {
+TEST_CASE("explain finds an ended lease by its id or request and shows the reason") {
   TestPool pool;
   const Stream node = pool.attend(1, 1, 1);
   const Stream holder = pool.request(ask(1));
@@ -323,7 +323,7 @@ TEST_CASE("a lease that is over is found by its id and by its request, with the 
   CHECK(pool.core->why(lease, pool.now).error().message == "there is no lease '" + lease + "': it was never granted, or is over");
 }
 
-TEST_CASE("those who wait hear their place and why, and a ticket keeps it") {
+TEST_CASE("waiting clients get their place and reason and a ticket keeps the place") {
   TestPool pool;
   const Stream node = pool.attend(1, 1, 1);
   const Stream first = pool.request(ask(1));

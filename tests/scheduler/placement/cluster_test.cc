@@ -5,7 +5,7 @@
 
 using namespace gpupool::placement;
 
-TEST_CASE("a placement takes exactly its parts, and gives exactly them back") {
+TEST_CASE("a placement allocates and releases exactly its parts") {
   Cluster cluster;
   const NodeId a = *cluster.add(node("a", 2, "A", 64'000, 16 * kGib)), b = *cluster.add(node("b", 4));
   CHECK(cluster.total_milli() == 6000);
@@ -27,7 +27,7 @@ TEST_CASE("a placement takes exactly its parts, and gives exactly them back") {
   CHECK(cluster.state(b.slot) == cluster.empty_state(b.slot));
 }
 
-TEST_CASE("what does not fit changes nothing") {
+TEST_CASE("a placement that does not fit changes nothing") {
   Cluster cluster;
   const NodeId a = *cluster.add(node("a", 1, "A", 8'000, 16 * kGib));
   const NodeState empty = cluster.state(a.slot);
@@ -50,7 +50,7 @@ TEST_CASE("what does not fit changes nothing") {
   CHECK(refused({.node = {7, 0}, .gpu_mask = 1, .milli = 1}) == "a node of the placement is gone");
 }
 
-TEST_CASE("nothing is given back twice") {
+TEST_CASE("releasing a placement twice fails") {
   Cluster cluster;
   const NodeId a = *cluster.add(node("a", 2));
   const Placement first{{{.node = a, .gpu_mask = 1, .milli = 600}}, ""}, second{{{.node = a, .gpu_mask = 2, .milli = 600}}, ""};
@@ -66,7 +66,7 @@ TEST_CASE("nothing is given back twice") {
   CHECK(cluster.free_milli() == 2000);
 }
 
-TEST_CASE("a drained node keeps what it has and gets nothing new") {
+TEST_CASE("a drained node keeps its placements and gets no new ones") {
   Cluster cluster;
   const NodeId a = *cluster.add(node("a", 1));
   const Placement half{{{.node = a, .gpu_mask = 1, .milli = 500}}, ""};
@@ -80,7 +80,7 @@ TEST_CASE("a drained node keeps what it has and gets nothing new") {
   CHECK(cluster.allocate(half));
 }
 
-TEST_CASE("a removed node's placements can be released, and its slot is another node's") {
+TEST_CASE("placements of a removed node can be released after its slot is reused") {
   Cluster cluster;
   const NodeId a = *cluster.add(node("a", 1)), b = *cluster.add(node("b", 2));
   const Placement both{{{.node = a, .gpu_mask = 1, .milli = 500}, {.node = b, .gpu_mask = 1, .milli = 500}}, "g"};
@@ -109,7 +109,7 @@ TEST_CASE("bad nodes are refused") {
   CHECK(cluster.size() == kMaxModels);
 }
 
-TEST_CASE("changes are remembered for a while") {
+TEST_CASE("the change history is bounded") {
   Cluster cluster;
   const NodeId a = *cluster.add(node("a", 1)), b = *cluster.add(node("b", 1));
   const uint64_t before = cluster.change();

@@ -5,7 +5,7 @@
 
 using namespace gpupool::placement;
 
-TEST_CASE("explanations name what is in the way, and whether waiting helps") {
+TEST_CASE("explanations name the obstacle and whether waiting can help") {
   Cluster cluster;
   REQUIRE(cluster.add(node("a", 2, "A", 8'000, 16 * kGib)));
   REQUIRE(cluster.add(node("b", 2, "B")));

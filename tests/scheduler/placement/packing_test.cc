@@ -13,13 +13,13 @@ std::vector<double> rounded(std::vector<double> prices) {
 
 }  // namespace
 
-TEST_CASE("one size: as many as fit share the price of a GPU") {
+TEST_CASE("requests of one size split the price of a GPU") {
   CHECK(rounded(share_prices({{470, 1}})) == std::vector<double>{0.5});
   CHECK(rounded(share_prices({{810, 1}})) == std::vector<double>{1.0});
   CHECK(rounded(share_prices({{320, 3}})) == std::vector<double>{0.333333});
 }
 
-TEST_CASE("the rarer of two complements is free, the more frequent one pays") {
+TEST_CASE("of two complementary sizes the rarer is free") {
   // 190 fits beside 810: ten shares of 810 need ten GPUs with or without the 190s.
   CHECK(rounded(share_prices({{190, 5}, {810, 10}})) == std::vector<double>{0, 1});
   // More 190s than 810s: the remaining 190s fit five to a GPU, so each costs 0.2 and a share of 810 the other
@@ -27,7 +27,7 @@ TEST_CASE("the rarer of two complements is free, the more frequent one pays") {
   CHECK(rounded(share_prices({{190, 20}, {810, 10}})) == std::vector<double>{0.2, 0.8});
 }
 
-TEST_CASE("a hole is worth what can be put into it") {
+TEST_CASE("the value of a free share is that of the requests that fit it") {
   const HoleWorth worth = hole_worth({{470, 10}, {810, 10}});
   CHECK(worth[0] == 0);
   CHECK(worth[190] == 0);   // nothing fits
@@ -38,13 +38,13 @@ TEST_CASE("a hole is worth what can be put into it") {
   CHECK(std::is_sorted(worth.begin(), worth.end()));
 }
 
-TEST_CASE("without shares only whole GPUs are worth something") {
+TEST_CASE("without share requests only whole GPUs have a value") {
   const HoleWorth worth = hole_worth({});
   CHECK(worth[999] == 0);
   CHECK(worth[1000] == 1);
 }
 
-TEST_CASE("prices never need more than one GPU for what fits into one") {
+TEST_CASE("requests that fit one GPU never cost more than one GPU") {
   // Check the constraints of the dual for the sizes of a real trace.
   const std::vector<ShareSize> sizes = {{50, 18}, {110, 30}, {160, 96}, {220, 79}, {230, 163}, {320, 414}, {370, 52},
                                         {460, 177}, {470, 952}, {480, 20}, {550, 101}, {590, 113}, {650, 361}, {810, 1393}};

@@ -24,7 +24,7 @@ Request spread_over(int gpus, Distance distance) {
 
 }  // namespace
 
-TEST_CASE("several GPUs: of one node, else of the nearest nodes") {
+TEST_CASE("several GPUs come from one node or else from the nearest nodes") {
   Cluster cluster;
   REQUIRE(cluster.add(node_at("a", "z1", "r1", 2)));
   REQUIRE(cluster.add(node_at("b", "z1", "r2", 2)));
@@ -94,7 +94,7 @@ TEST_CASE("groups stay together or apart") {
   CHECK(names(cluster, placer.decide(several)) == "b:2 c:2");
 }
 
-TEST_CASE("impossible requests are told from those that must wait") {
+TEST_CASE("impossible requests are distinguished from waiting ones") {
   const auto why = [](Request request) {
     const auto checked = Placer::check(request);
     return checked ? "" : checked.error().message;

@@ -70,7 +70,7 @@ TEST_CASE("random choices are spread over all nodes that fit, and repeat with th
   CHECK(hits[3] == 0);
 }
 
-TEST_CASE("complements: a hole is kept for the share that needs it") {
+TEST_CASE("fragmentation keeps a free share for the request that needs it") {
   // Two shares of 470 or three of 320 fill a GPU best: the 530 beside a 470 are kept for another 470.
   Cluster cluster;
   REQUIRE(cluster.add(node("a", 2)));
@@ -91,7 +91,7 @@ TEST_CASE("complements: a hole is kept for the share that needs it") {
   CHECK(cluster.free_milli() == 60 + 40);
 }
 
-TEST_CASE("processors: what needs many goes where they are left over") {
+TEST_CASE("fragmentation places CPU-heavy requests where CPUs are left over") {
   Cluster cluster;
   REQUIRE(cluster.add(node("few", 2, "A", 8'000)));
   REQUIRE(cluster.add(node("many", 2, "A", 64'000)));
@@ -103,7 +103,7 @@ TEST_CASE("processors: what needs many goes where they are left over") {
   CHECK(where({.gpus = 0, .milli = 0, .cpu_milli = 6'000}) == "many");
 }
 
-TEST_CASE("models: who may go anywhere leaves rare models to those who may not") {
+TEST_CASE("fragmentation keeps rare models for requests that need them") {
   Cluster cluster;
   REQUIRE(cluster.add(node("rare", 2, "R")));
   for (int i = 0; i < 8; ++i) REQUIRE(cluster.add(node("n" + std::to_string(i), 2, "A")));

@@ -57,7 +57,7 @@ std::optional<uint32_t> scan(const Cluster& cluster, const Shape& shape, const P
 
 }  // namespace
 
-TEST_CASE("the index finds what a full look finds, whatever happens to the cluster") {
+TEST_CASE("the score index agrees with a full scan after random changes") {
   for (const PolicyKind kind : {PolicyKind::fragmentation, PolicyKind::fgd, PolicyKind::best_fit, PolicyKind::dot_product, PolicyKind::gpu_packing, PolicyKind::spread}) {
     Dice dice(static_cast<uint64_t>(kind) + 11);
     Cluster cluster;
@@ -97,7 +97,7 @@ TEST_CASE("the index finds what a full look finds, whatever happens to the clust
   }
 }
 
-TEST_CASE("after a policy has learned, a few decisions later all costs are the new ones") {
+TEST_CASE("renewed costs are complete after a few decisions") {
   Cluster cluster;
   for (int i = 0; i < 5000; ++i) REQUIRE(cluster.add(node("n" + std::to_string(i), i % 2 == 0 ? 2 : 4)));
   const Shape shape = cluster.shape_of(share(500));
@@ -110,7 +110,7 @@ TEST_CASE("after a policy has learned, a few decisions later all costs are the n
   CHECK(index.best(shape, *spread) == 1u);
 }
 
-TEST_CASE("shapes for which there is no room are placed, too, and kept when they come again") {
+TEST_CASE("shapes that exceed the cache are placed by sampling and cached on repetition") {
   Cluster cluster;
   for (int i = 0; i < 5000; ++i) REQUIRE(cluster.add(node("n" + std::to_string(i), 1)));
   const NodeId last = *cluster.add(node("last", 2));
@@ -127,7 +127,7 @@ TEST_CASE("shapes for which there is no room are placed, too, and kept when they
   CHECK(index.bytes() < 100'000);
 }
 
-TEST_CASE("a request is placed if it fits anywhere, and everything comes back") {
+TEST_CASE("a request is placed if it fits anywhere and releases restore the cluster") {
   for (uint64_t seed = 1; seed <= 6; ++seed) {
     Dice dice(seed);
     Cluster cluster;

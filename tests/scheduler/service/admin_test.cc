@@ -165,7 +165,7 @@ TEST_CASE("operators see the pool and change it") {
   }
 }
 
-TEST_CASE("an operator decides whose a GPU is that two nodes report") {
+TEST_CASE("an operator decides a GPU dispute between two nodes") {
   SchedulerProcess scheduler({"--metrics", "127.0.0.1:0"});
   PretendedPoold one(connect(scheduler.address()), {"n1", 7, 1, ""}), two(connect(scheduler.address()), {"n2", 7, 1, ""});
   Operator admin(scheduler.address());

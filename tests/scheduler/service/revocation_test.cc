@@ -69,7 +69,7 @@ class Configured {
 
 }  // namespace
 
-TEST_CASE("a tenant's token is replaced while its leases are held; what is held with a removed one ends") {
+TEST_CASE("a tenant's token is rotated without losing leases and a removed token ends its leases") {
   Configured pool(tenant("a", {kOld}));
   const auto channel = connect(pool.scheduler().address());
   auto first = std::make_unique<Acquisition>(channel, request_call(1, 1000), kOld);
@@ -127,7 +127,7 @@ TEST_CASE("a tenant that is removed loses its leases and its places in the queue
   CHECK(stays.ended()->why() == pool::Ended::RELEASED);
 }
 
-TEST_CASE("a node's connection ends with its token, and another of its tokens lets it in") {
+TEST_CASE("removing a node's token ends its connection and another token is accepted") {
   Configured pool(tenant("a", {kOld}));
   pool.set_node_tokens({kNodeOld, kNodeNew});
   pool.reload(tenant("a", {kOld}));
@@ -142,7 +142,7 @@ TEST_CASE("a node's connection ends with its token, and another of its tokens le
   }));
 }
 
-TEST_CASE("an operator who watches is not told any more when the token is removed") {
+TEST_CASE("removing an operator's token ends its watch streams") {
   Configured pool(tenant("a", {kOld}));
   const auto admin = pool::PoolAdmin::NewStub(connect(pool.scheduler().address()));
   grpc::ClientContext context;

@@ -46,7 +46,7 @@ std::chrono::milliseconds time_of_day() {
 
 }  // namespace
 
-TEST_CASE("a lease is granted with tokens that its nodes take, and given back") {
+TEST_CASE("a lease is granted with valid node tokens and released") {
   SchedulerProcess scheduler;
   Usage usage;
   PretendedPoolds poolds(scheduler.address(), 2, 2, &usage);
@@ -82,7 +82,7 @@ TEST_CASE("a lease is granted with tokens that its nodes take, and given back") 
   CHECK(usage.twice().empty());
 }
 
-TEST_CASE("those who give up leave the queue; a ticket keeps the place") {
+TEST_CASE("a cancelled request leaves the queue and its ticket keeps the place") {
   SchedulerProcess scheduler;
   PretendedPoolds poolds(scheduler.address(), 1, 1);
   REQUIRE(poolds.await());
@@ -109,7 +109,7 @@ TEST_CASE("those who give up leave the queue; a ticket keeps the place") {
   CHECK(back.granted());
 }
 
-TEST_CASE("a lease is held for a holder that was cut off, and only for whoever knows its secret") {
+TEST_CASE("a disconnected client resumes its lease only with the lease's secret") {
   SchedulerProcess scheduler;
   PretendedPoolds poolds(scheduler.address(), 1, 1);
   REQUIRE(poolds.await());
@@ -128,7 +128,7 @@ TEST_CASE("a lease is held for a holder that was cut off, and only for whoever k
   CHECK(again->servers(0).token() != granted->servers(0).token());
 }
 
-TEST_CASE("what makes no sense is refused with the reason") {
+TEST_CASE("an invalid request is refused with a reason") {
   SchedulerProcess scheduler;
   PretendedPoolds poolds(scheduler.address(), 1, 1);
   REQUIRE(poolds.await());
@@ -147,7 +147,7 @@ TEST_CASE("what makes no sense is refused with the reason") {
   CHECK(impossible.error_message() == "cannot place 2 GPUs: at most 1 GPU fits; the pool has 1 GPU on 1 host: 1 x pretended 16.0 GiB");
 }
 
-TEST_CASE("tokens say who calls, and each kind may do its own only") {
+TEST_CASE("each kind of token allows only the calls of its role") {
   TemporaryFolder folder;
   const std::string config = folder.write("pool.toml", with_tokens());
   SchedulerProcess scheduler({"--config", config});
@@ -184,7 +184,7 @@ TEST_CASE("tokens say who calls, and each kind may do its own only") {
   }
 }
 
-TEST_CASE("a token is looked at before any message is read") {
+TEST_CASE("a token is checked before a message is read") {
   TemporaryFolder folder;
   SchedulerProcess scheduler({"--config", folder.write("pool.toml", with_tokens())});
   const auto channel = connect(scheduler.address());
@@ -258,7 +258,7 @@ TEST_CASE("a connection that never finishes its TLS handshake is closed") {
   CHECK(ended);
 }
 
-TEST_CASE("every caller with a wrong token is counted, and has a line or is summed up in log and audit") {
+TEST_CASE("failed authentications are counted and logged with rate limiting") {
   TemporaryFolder folder;
   SchedulerProcess scheduler({"--config", folder.write("pool.toml", with_tokens()), "--metrics", "127.0.0.1:0"});
   REQUIRE(scheduler.await_log(" leads"));
@@ -294,7 +294,7 @@ TEST_CASE("every caller with a wrong token is counted, and has a line or is summ
   CHECK(audit().find("\"peer\":\"127.0.0.1\"") != std::string::npos);
 }
 
-TEST_CASE("killed at any moment, it loses no lease and grants nothing twice") {
+TEST_CASE("a scheduler killed at random loses no lease and grants nothing twice") {
   SchedulerProcess scheduler;
   Usage usage;
   PretendedPoolds poolds(scheduler.address(), 100, 4, &usage, 100ms);
@@ -387,7 +387,7 @@ TEST_CASE("long names of programs and hosts are cut, also for the ticket") {
   }
 }
 
-TEST_CASE("who opens a stream and says nothing is not waited for") {
+TEST_CASE("a stream without a first message is ended") {
   SchedulerProcess scheduler;
   const auto stub = pool::Leases::NewStub(connect(scheduler.address()));
   grpc::ClientContext context;
@@ -397,7 +397,7 @@ TEST_CASE("who opens a stream and says nothing is not waited for") {
   CHECK(stream->Finish().error_code() == grpc::StatusCode::DEADLINE_EXCEEDED);
 }
 
-TEST_CASE("a host may say any time of day and is told the scheduler's") {
+TEST_CASE("a node may report any time of day and receives the scheduler's") {
   SchedulerProcess scheduler;
   const auto stub = pool::Nodes::NewStub(connect(scheduler.address()));
   grpc::ClientContext context;
@@ -420,7 +420,7 @@ TEST_CASE("a host may say any time of day and is told the scheduler's") {
   CHECK(scheduler.stop() == 0);
 }
 
-TEST_CASE("it starts, says what is wrong, and ends as it should") {
+TEST_CASE("pool-scheduler starts and reports invalid options and exits cleanly") {
   TemporaryFolder folder;
   const std::string program = program_path("pool-scheduler");
   const std::string key = folder.path() / "key.pem", store = "sqlite:" + (folder.path() / "pool.db").string();
@@ -483,7 +483,7 @@ TEST_CASE("pool-scheduler refuses keys that others can read, a configuration tha
   CHECK_THAT(refusal({"--store", sqlite, "--config", config}), Catch::Matchers::ContainsSubstring("refusing to use '" + config + "': other users can write it"));
 }
 
-TEST_CASE("a mistake in the configuration is named with its tenant and the right form") {
+TEST_CASE("a configuration error names the tenant and the valid form") {
   const std::pair<std::string, std::string> mistakes[] = {
       {"[tenant]\nname = 'a'", "tenant: must be an array of tables; write [[tenant]], not [tenant]"},
       {"[[tenant]]\nname = 'a'\n[[tenant]]\nname = 'b'\nquota = { gpus = 'x' }", "tenant 'b': quota.gpus: must be a number of GPUs, like 2 or 0.5"},
@@ -514,7 +514,7 @@ TEST_CASE("a mistake in the configuration is named with its tenant and the right
   }
 }
 
-TEST_CASE("a second scheduler with the same store waits, and says who leads") {
+TEST_CASE("a standby scheduler waits and names the leader") {
   SchedulerProcess scheduler;
   PretendedPoolds poolds(scheduler.address(), 1, 1);
   REQUIRE(poolds.await());
@@ -540,7 +540,7 @@ TEST_CASE("a second scheduler with the same store waits, and says who leads") {
   CHECK(second.wait() == 0);
 }
 
-TEST_CASE("over TLS") {
+TEST_CASE("leases are granted over TLS") {
   const Authority authority("pool");
   const auto files = authority.sign("scheduler", "IP:127.0.0.1");
   SchedulerProcess scheduler({"--tls-certificate", files.certificate, "--tls-key", files.key});
@@ -552,7 +552,7 @@ TEST_CASE("over TLS") {
   CHECK(Acquisition(connect(scheduler.address()), request_call(0, 1)).status().error_code() == grpc::StatusCode::UNAVAILABLE);
 }
 
-TEST_CASE("a renewed certificate is used while it runs, and half of one, or none, is not") {
+TEST_CASE("a renewed certificate is loaded while running and an incomplete one is ignored") {
   const Authority authority("before"), renewed("after");
   const TemporaryFolder folder;
   const Authority::Files files{folder.path() / "scheduler.pem", folder.path() / "scheduler.key"};

@@ -53,7 +53,7 @@ class Several {
 
 }  // namespace
 
-TEST_CASE("who does not lead says who does, and the next leader knows of all leases") {
+TEST_CASE("a standby names the leader and the next leader has all leases") {
   Several schedulers(3);
   const size_t first = schedulers.leader();
   const std::string address = schedulers[first].address();
@@ -88,7 +88,7 @@ TEST_CASE("who does not lead says who does, and the next leader knows of all lea
   CHECK(schedulers.pool_admin({"leases"}).find("held") == std::string::npos);
 }
 
-TEST_CASE("a grant that was stored but never heard is told by the next leader to who asks again") {
+TEST_CASE("the next leader returns a stored grant whose answer was lost") {
   Several schedulers(2);
   const size_t first = schedulers.leader();
   pool::AcquireCall call = request_call(1, 1000);
@@ -110,7 +110,7 @@ TEST_CASE("a grant that was stored but never heard is told by the next leader to
   CHECK(again.granted()->lease() == lease);
 }
 
-TEST_CASE("pool-admin top goes on with the next leader, however late it comes") {
+TEST_CASE("pool-admin top continues with the next leader") {
   Several schedulers(2);
   const size_t first = schedulers.leader();
   Process top({program_path("pool-admin"), "--scheduler", schedulers.addresses(), "--json", "top", "--interval", "0.1"}, {});
@@ -134,7 +134,7 @@ TEST_CASE("pool-admin top goes on with the next leader, however late it comes") 
   CHECK(top.wait() == 0);
 }
 
-TEST_CASE("a leader that was asleep tells nobody anything of what its successor does") {
+TEST_CASE("a suspended former leader sends nothing after its successor has started") {
   Several schedulers(2);
   const size_t first = schedulers.leader();
   const auto channel = connect(schedulers[first].address());
@@ -174,7 +174,7 @@ TEST_CASE("a leader that was asleep tells nobody anything of what its successor 
 }
 
 // Uses a longer return time than the default, so that all clients return in time on a busy machine.
-TEST_CASE("those who waited are served before those who come while a new leader begins") {
+TEST_CASE("requests that waited before a change of leader keep their places") {
   SchedulerProcess scheduler({"--return-time", "10"});
   PretendedPoolds poolds(scheduler.address(), 1, 1, nullptr, 50ms);
   REQUIRE(poolds.await());

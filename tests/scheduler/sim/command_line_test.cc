@@ -73,7 +73,7 @@ TEST_CASE("a replay, and a synthetic cluster") {
   CHECK(nlohmann::json::parse(synthetic.text)["nodes"]["gpus"] == 160);
 }
 
-TEST_CASE("mistakes") {
+TEST_CASE("pool-sim rejects invalid options and files") {
   const Folder folder;
   const auto fails = [&](const std::string& arguments, int status, const std::string& text) {
     const auto ended = folder.run(arguments);

@@ -28,7 +28,7 @@ TEST_CASE("fields, quotes and line ends") {
   CHECK(Csv::parse("f", "\xef\xbb\xbf" "a\n1")->column("a") == 0);
 }
 
-TEST_CASE("numbers") {
+TEST_CASE("numbers are parsed and out-of-range numbers rejected") {
   const auto csv = Csv::parse("f.csv", "n,m\n12,\n-1,x\n99999999999999999999,1.5\n");
   REQUIRE(csv);
   CHECK(*csv->number(0, 0) == 12);

@@ -9,7 +9,7 @@
 using namespace gpupool::sim;
 using gpupool::placement::PolicyKind;
 
-TEST_CASE("arrivals: every task once, then some again, up to the demand asked for") {
+TEST_CASE("arrivals draw every task once and then repeat tasks up to the demand") {
   const auto tasks = read_tasks(kEightGpus);
   const auto order = arrivals(tasks, 8000, 100, 3);
   CHECK(std::set<uint32_t>(order.begin(), order.end()).size() == tasks.size());
@@ -43,7 +43,7 @@ TEST_CASE("offline best-fit-decreasing") {
   CHECK(place("a,90000,1,1,1000\nb,1,1,0,0\n") == 1000);             // processors are ignored
 }
 
-TEST_CASE("a small trace comes near its best") {
+TEST_CASE("a small trace comes close to its optimum") {
   // Ten copies of the four nodes and their tasks. With a known mix everything fits.
   std::vector<gpupool::placement::NodeSpec> nodes;
   std::vector<Task> tasks;
@@ -73,7 +73,7 @@ TEST_CASE("a small trace comes near its best") {
   }
 }
 
-TEST_CASE("modes: in the pool processors do not count, and GPUs come from several hosts") {
+TEST_CASE("pool mode ignores CPUs and combines GPUs of several hosts") {
   const auto nodes = read_nodes("sn,cpu_milli,memory_mib,gpu,model\nx,1000,1024,1,A\ny,1000,1024,1,A\n");
   const auto tasks = read_tasks("name,cpu_milli,memory_mib,num_gpu,gpu_milli\na,4000,1024,2,1000\n");
   CHECK(run({&nodes, &tasks, Mode::local, PolicyKind::fragmentation}, 1).allocated_100 == 0);

@@ -6,7 +6,7 @@
 using namespace gpupool::sim;
 using gpupool::placement::PolicyKind;
 
-TEST_CASE("tasks wait for those before them, and pass those that do not fit") {
+TEST_CASE("tasks wait for earlier tasks and pass those that do not fit") {
   const auto nodes = read_nodes("sn,cpu_milli,memory_mib,gpu,model\nx,8000,1024,2,A\n");
   // Task a uses both GPUs until 100; b needs both, c half of one, and d never fits. b starts at 100, c at
   // 150.
@@ -26,7 +26,7 @@ TEST_CASE("tasks wait for those before them, and pass those that do not fit") {
   CHECK(out.fairness == Approx(8.3 * 8.3 / (2 * (1.8 * 1.8 + 6.5 * 6.5))));
 }
 
-TEST_CASE("what fits passes what does not") {
+TEST_CASE("tasks that fit are backfilled") {
   const auto nodes = read_nodes("sn,cpu_milli,memory_mib,gpu,model\nx,8000,1024,2,A\n");
   const auto tasks = read_tasks(
       "name,cpu_milli,memory_mib,num_gpu,gpu_milli,qos,creation_time,deletion_time,scheduled_time\n"
@@ -72,7 +72,7 @@ TEST_CASE("waiting and fairness, each tenant with its own mean") {
   }
 }
 
-TEST_CASE("the mean allocation is one over time") {
+TEST_CASE("the mean allocation is weighted by time") {
   const auto nodes = read_nodes("sn,cpu_milli,memory_mib,gpu,model\nx,8000,1024,2,A\n");
   // A quarter of the two GPUs is used from 0 to 10, nothing until 20, and everything until 30, when the last
   // task arrives.

@@ -24,7 +24,7 @@ TEST_CASE("addresses of etcd clusters are read") {
   }
 }
 
-TEST_CASE("the end of a prefix is the first key behind it") {
+TEST_CASE("prefix_end returns the first key after all keys of a prefix") {
   CHECK(behind("a/") == "a0");
   CHECK(behind("a\xff") == "b");
   CHECK(behind("\xff") == std::string(1, '\0'));
@@ -50,7 +50,7 @@ std::string text(const Operations& operations) {
 
 }  // namespace
 
-TEST_CASE("what is too much for one transaction is cut into pieces that are not") {
+TEST_CASE("a write that exceeds one transaction is split") {
   CHECK(fits_whole(puts(kMostOperations, 10)));
   CHECK(!fits_whole(puts(kMostOperations + 1, 10)));
   CHECK(!fits_whole(puts(11, 100'000)));
@@ -60,7 +60,7 @@ TEST_CASE("what is too much for one transaction is cut into pieces that are not"
   for (const auto& piece : cut(puts(300, 20'000))) CHECK(fits_whole(piece));
 }
 
-TEST_CASE("a record is read as it was written, as a whole or not at all") {
+TEST_CASE("a redo record is read whole or rejected") {
   const Batch batch("p/batch");
   const Operations operations = puts(300, 10'000);
   const auto parts = batch.record(operations);

@@ -79,7 +79,7 @@ void write_at_last(Store& store, const std::vector<Write>& writes, uint64_t& ter
 
 }  // namespace
 
-TEST_CASE("a leader that was asleep has lost and knows it") {
+TEST_CASE("a suspended leader loses leadership and detects it") {
   EtcdCluster etcd;
   Process sleeper({program_path("store_leader"), etcd.store(), "sleeper"}, {});
   REQUIRE(sleeper.await_output("written"));
@@ -93,7 +93,7 @@ TEST_CASE("a leader that was asleep has lost and knows it") {
   CHECK(store->all("all/0")->at(0).second == "new");
 }
 
-TEST_CASE("a leader whose key is gone writes nothing though its time is not over") {
+TEST_CASE("a leader without its etcd key cannot write before its lease expires") {
   EtcdCluster etcd;
   const auto store = open(etcd);
   uint64_t term = lead(*store, "one");
@@ -106,7 +106,7 @@ TEST_CASE("a leader whose key is gone writes nothing though its time is not over
   CHECK(lead(*other, "two") > term);
 }
 
-TEST_CASE("a write is done once, also when its answer is lost") {
+TEST_CASE("a write is applied once if its reply is lost") {
   EtcdCluster etcd;
   const Log log;
   const auto store = open(etcd);
@@ -135,7 +135,7 @@ TEST_CASE("a write is done once, also when its answer is lost") {
   }
 }
 
-TEST_CASE("without etcd nobody leads; with it again all is there") {
+TEST_CASE("without etcd there is no leader and the data is intact when it returns") {
   EtcdCluster etcd;
   const auto store = open(etcd);
   uint64_t term = lead(*store, "one");
@@ -154,7 +154,7 @@ TEST_CASE("without etcd nobody leads; with it again all is there") {
   CHECK(*store->all("") == std::vector<Entry>{{"a", "1"}});
 }
 
-TEST_CASE("a cluster of three loses members, one after the other, and no write that was acknowledged") {
+TEST_CASE("a three-member cluster keeps acknowledged writes while members fail in turn") {
   EtcdCluster etcd({.members = 3});
   const auto store = open(etcd);
   uint64_t term = lead(*store, "one");
@@ -186,7 +186,7 @@ TEST_CASE("a cluster of three loses members, one after the other, and no write t
   }
 }
 
-TEST_CASE("large writes of a leader that is killed are there as a whole or not at all") {
+TEST_CASE("large writes of a killed leader are atomic") {
   EtcdCluster etcd;
   for (int round = 0; round < 4; ++round) {
     Process writer({program_path("store_leader"), etcd.store(), "w" + std::to_string(round)}, {});
@@ -231,7 +231,7 @@ TEST_CASE("writes at etcd's limits") {
   CHECK(store->leads());
 }
 
-TEST_CASE("two pools in one cluster do not meet") {
+TEST_CASE("two pools in one etcd cluster are isolated") {
   EtcdCluster etcd;
   auto one = open_store(etcd.store("a")), two = open_store(etcd.store("b"));
   const auto first = (*one)->campaign("one", 5s), second = (*two)->campaign("two", 5s);

@@ -97,7 +97,7 @@ TEST_CASE("every store keeps the contract") {
   }
 }
 
-TEST_CASE("etcd:// to another host needs to be allowed") {
+TEST_CASE("plaintext etcd on another host requires permission") {
   for (const char* const text : {"etcd://192.0.2.1", "etcd://127.0.0.1:2379,db-1:2379", "etcd://127.evil.example", "etcd://[fe80::1]:2379/pool", "etcd://localhost.example"}) {
     INFO(text);
     const auto refused = open_store(text);
@@ -112,7 +112,7 @@ TEST_CASE("etcd:// to another host needs to be allowed") {
   }
 }
 
-TEST_CASE("what is no store is refused with what one is") {
+TEST_CASE("an invalid store address is rejected with the valid forms") {
   for (const char* text : {"", "sqlite:", "mysql:x", "/tmp/x"}) {
     const auto store = open_store(text);
     REQUIRE(!store);

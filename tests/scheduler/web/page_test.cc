@@ -7,7 +7,7 @@
 
 using namespace gpupool::pool;
 
-TEST_CASE("the page is whole, and needs nothing from elsewhere") {
+TEST_CASE("the page is complete and loads no external resource") {
   const std::string page = page_html();
   CHECK(page.starts_with("<!doctype html>"));
   CHECK(page.ends_with("</html>\n"));
@@ -16,7 +16,7 @@ TEST_CASE("the page is whole, and needs nothing from elsewhere") {
   CHECK(page.find("innerHTML") == std::string::npos);
 }
 
-TEST_CASE("what tenants call their programs stays text") {
+TEST_CASE("program names are inserted as text") {
   PoolSnapshot snapshot;
   snapshot.add_leases()->set_program("</script><b>\"\n");
   const auto json = nlohmann::json::parse(page_json(snapshot, {}));
@@ -24,7 +24,7 @@ TEST_CASE("what tenants call their programs stays text") {
   CHECK(json["history"].empty());
 }
 
-TEST_CASE("the history is one point every ten seconds of the last hour") {
+TEST_CASE("the history has a point per ten seconds of the last hour") {
   History history;
   for (int64_t at = 0; at <= 2 * History::kKeptMs; at += 2'500) history.note({at, static_cast<uint64_t>(at), 1000, 3});
   REQUIRE(history.points().size() == 361);
