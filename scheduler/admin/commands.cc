@@ -26,7 +26,7 @@ void warn_of_memory(PooldClient& poold, const Quota& changes) {
   const auto reply = poold.call(&Admin::Stub::ListGpus, ListGpusRequest());
   for (const Gpu& gpu : reply.gpus()) most = std::max<uint64_t>(most, gpu.memory_total_bytes());
   if (most == 0 || changes.memory_bytes() <= most) return;
-  std::fprintf(stderr, "pool-admin: warning: memory=%s limits nothing: no GPU here has more than %s\n", server::size_text(changes.memory_bytes()).c_str(), bytes_text(most).c_str());
+  std::fprintf(stderr, "pool-admin: warning: memory=%s has no effect: no GPU of this poold has more than %s\n", server::size_text(changes.memory_bytes()).c_str(), bytes_text(most).c_str());
 }
 
 // Throws if poold has no tenant of this name, neither configured nor with earlier sessions.
@@ -34,7 +34,7 @@ void check_tenant(PooldClient& poold, const std::string& name) {
   const auto reply = poold.call(&Admin::Stub::ListTenants, ListTenantsRequest());
   const auto& all = reply.tenants();
   if (std::any_of(all.begin(), all.end(), [&](const Tenant& tenant) { return tenant.name() == name; })) return;
-  throw Failure(kExitRefused, "there is no tenant '" + name + "'");
+  throw Failure(kExitRefused, "unknown tenant '" + name + "'");
 }
 
 }  // namespace
@@ -99,7 +99,7 @@ Exit kill_sessions(PooldClient& poold, bool json, const std::vector<std::string>
       const auto reply = poold.call(&Admin::Stub::KillSession, request);
       killed.push_back({{"session", session}, {"grace_ms", reply.grace_ms()}});
       if (!json) {
-        print("session " + std::to_string(session) + " is told to end, and gone within " + duration_text(std::chrono::milliseconds(reply.grace_ms())) + "\n");
+        print("session " + std::to_string(session) + " is ending; it will be killed within " + duration_text(std::chrono::milliseconds(reply.grace_ms())) + "\n");
       }
     } catch (const Failure& failure) {
       if (failure.status != kExitRefused) throw;

@@ -57,7 +57,7 @@ std::string state_text(Session::State state) {
 
 std::string gpus_text(const google::protobuf::RepeatedPtrField<Gpu>& gpus, size_t width) {
   Table table({{"GPU", true}, {"NAME", false, 8}, {"UUID", false, 12, 10}, {"MEMORY", true}, {"USED", true}, {"SESSIONS", true},
-               {"MEMORY SOLD", true, 0, 20}, {"COMPUTE SOLD", true, 0, 30}, {"BUSY", true, 0, 40}});
+               {"MEMORY ALLOTTED", true, 0, 20}, {"COMPUTE ALLOTTED", true, 0, 30}, {"BUSY", true, 0, 40}});
   for (const Gpu& gpu : gpus) {
     table.add({std::to_string(gpu.index()), gpu.name(), gpu.uuid(), bytes_text(gpu.memory_total_bytes()),
                bytes_text(gpu.memory_used_bytes()), std::to_string(gpu.sessions()), limit_text(gpu.memory_sold_bytes()),
@@ -105,7 +105,7 @@ std::string compute_text(const Tenant& tenant) {
     if (gpu.compute_milli() != quota.compute_milli()) text += ", GPU " + std::to_string(gpu.gpu()) + ": " + part_text(gpu.compute_milli());
   }
   if (tenant.quota().mode() != Quota::PARTITION) return text;
-  if (tenant.partition_multiprocessors().empty()) return text + ", no room";
+  if (tenant.partition_multiprocessors().empty()) return text + ", not placed";
   const char* before = ", ";
   for (const uint32_t multiprocessors : tenant.partition_multiprocessors()) {
     text += before + std::to_string(multiprocessors);
@@ -122,7 +122,7 @@ std::string tenants_text(const google::protobuf::RepeatedPtrField<Tenant>& tenan
   for (const Tenant& tenant : tenants) {
     const auto& memory = tenant.memory_used_bytes();
     const bool known = tenant.configured();
-    table.add({tenant.name() + (known ? "" : " (gone)"), std::to_string(tenant.sessions()), std::to_string(tenant.sessions_started()),
+    table.add({tenant.name() + (known ? "" : " (removed)"), std::to_string(tenant.sessions()), std::to_string(tenant.sessions_started()),
                bytes_text(sum(memory, [](uint64_t bytes) { return bytes; })), known ? memory_quota_text(tenant.quota()) : "",
                known ? compute_text(tenant) : "", known ? mode_text(tenant.quota().mode()) : "",
                seconds_text(tenant.gpu_nanoseconds()), seconds_text(tenant.throttled_nanoseconds()),
@@ -145,7 +145,7 @@ std::string quotas_text(const google::protobuf::RepeatedPtrField<Tenant>& tenant
                count_text(quota.sessions()), count_text(quota.streams()), count_text(quota.modules()),
                limit_text(quota.queued_bytes())});
     for (const GpuQuota& gpu : quota.gpus()) {
-      table.add({"  of GPU " + std::to_string(gpu.gpu()), limit_text(gpu.memory_bytes()), limit_text(gpu.guaranteed_memory_bytes()),
+      table.add({"  GPU " + std::to_string(gpu.gpu()), limit_text(gpu.memory_bytes()), limit_text(gpu.guaranteed_memory_bytes()),
                  part_text(gpu.compute_milli()), "", "", "", "", "", "", "", ""});
     }
   }
@@ -168,7 +168,7 @@ std::string health_text(const Poold& poold) {
   text += "workers: " + std::to_string(poold.workers_idle()) + " idle, " + std::to_string(poold.workers_starting()) + " starting, " +
           std::to_string(poold.worker_start_failures()) + " failed to start; " + server::counted(poold.clients_waiting(), "client") +
           " waiting\n";
-  text += "turned away: " + server::counted(poold.handshake_failures(), "connection") + "\n";
+  text += "rejected handshakes: " + server::counted(poold.handshake_failures(), "connection") + "\n";
   const ImageCache& cache = poold.image_cache();
   text += "module images: " + std::to_string(cache.images()) + " in " + bytes_text(cache.bytes()) + " of " +
           bytes_text(cache.capacity_bytes()) + ", " + std::to_string(cache.hits()) + " hits, " + std::to_string(cache.misses()) +
@@ -176,11 +176,11 @@ std::string health_text(const Poold& poold) {
   if (!poold.has_pool()) return text;
   const PoolMembership& pool = poold.pool();
   text += "pool: node " + pool.node() + ", " +
-          (pool.scheduler().empty() ? "no scheduler attends" + (pool.away_because().empty() ? "" : " (" + pool.away_because() + ")")
-                                    : "attended by " + pool.scheduler()) +
+          (pool.scheduler().empty() ? "not registered with a scheduler" + (pool.away_because().empty() ? "" : " (" + pool.away_because() + ")")
+                                    : "registered with " + pool.scheduler()) +
           " for " + age_text(pool.since_ms()) + ", " + server::counted(pool.leases(), "lease") + "\n";
   if (!pool.fenced_because().empty()) text += "fenced: " + pool.fenced_because() + "\n";
-  if (std::abs(pool.clock_skew_ms()) > 5'000) text += "clock: the scheduler's is " + std::to_string(pool.clock_skew_ms() / 1000) + " s ahead\n";
+  if (std::abs(pool.clock_skew_ms()) > 5'000) text += "clock skew: the scheduler's clock is " + std::to_string(pool.clock_skew_ms() / 1000) + " s ahead\n";
   return text;
 }
 

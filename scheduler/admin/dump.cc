@@ -32,7 +32,7 @@ std::string executor_text(const ExecutorDump& executor) {
 std::string turns_text(const SessionDump& dump) {
   std::string text;
   for (const GpuTurn& turn : dump.turns()) {
-    text += "turn on GPU " + std::to_string(turn.gpu()) + ": " + turn.turn() + (turn.waits() ? ", the session waits for it" : turn.turn() == "closed" ? ", not waited for" : "") +
+    text += "turn on GPU " + std::to_string(turn.gpu()) + ": " + turn.turn() + (turn.waits() ? ", the session waits for it" : turn.turn() == "closed" ? ", no waiting work" : "") +
             (turn.wanted() ? ", other sessions wait" : "") + "\n";
   }
   return text;
@@ -45,7 +45,7 @@ std::string section(const std::string& title, const Table& table, size_t width) 
 std::string worker_lists(const WorkerDump& worker, size_t width) {
   Table gates({{"STREAM"}, {"CONTEXT", false, 0, 50}, {"WAITS FOR", false, 12}, {"SINCE", true}});
   for (const ClosedGate& gate : worker.gates()) {
-    gates.add({stream_text(gate.stream()), handle_text(gate.context()), gate.reason() + (gate.opened() ? " (over)" : ""), age_text(gate.age_ms())});
+    gates.add({stream_text(gate.stream()), handle_text(gate.context()), gate.reason() + (gate.opened() ? " (opened)" : ""), age_text(gate.age_ms())});
   }
   Table kept({{"COMMAND"}, {"STREAM"}, {"CONTEXT", false, 0, 50}, {"WAITS FOR", false, 12}});
   for (const KeptCommand& one : worker.kept()) kept.add({one.command(), stream_text(stream_of(one)), handle_text(one.context()), one.waits_for()});
@@ -73,10 +73,10 @@ std::string worker_text(const WorkerDump& worker, size_t width) {
   text += "commands: " + std::to_string(worker.received()) + " received, " + std::to_string(worker.executed()) + " executed, " +
           std::to_string(worker.backlog()) + " in the backlog (" + bytes_text(worker.backlog_bytes()) + ")\n";
   for (const GpuWork& work : worker.work()) {
-    text += "work given to GPU " + std::to_string(work.gpu()) + ": " + std::to_string(work.pieces()) + " pieces in " + std::to_string(work.streams()) + " streams\n";
+    text += "work submitted to GPU " + std::to_string(work.gpu()) + ": " + std::to_string(work.pieces()) + " commands in " + std::to_string(work.streams()) + " streams\n";
   }
   text += "staging memory: " + bytes_text(worker.staging_used_bytes()) + " in use of " + bytes_text(worker.staging_bytes()) + "\n";
-  text += "not sent yet: " + std::to_string(worker.bulk_pieces_queued()) + " pieces of large copies, " + std::to_string(worker.pieces_to_client()) + " of small ones\n";
+  text += "unsent: " + std::to_string(worker.bulk_pieces_queued()) + " chunks of large copies, " + std::to_string(worker.pieces_to_client()) + " chunks of small copies\n";
   if (worker.waits_queued() != 0) text += "waits without a thread: " + std::to_string(worker.waits_queued()) + "\n";
   text += "deferred error: " + (worker.deferred_error() == 0 ? "none" : std::to_string(worker.deferred_error())) + "\n";
   std::string locks;
@@ -150,8 +150,8 @@ Json json_of(const WorkerDump& worker) {
 std::string dump_text(const SessionDump& dump, size_t width) {
   std::string text = "session " + std::to_string(dump.session()) + " of tenant " + dump.tenant() + ": " + dump.program() + ", process " +
                      std::to_string(dump.pid()) + " on " + dump.host() + "; worker process " + std::to_string(dump.worker_pid()) + "; " + dump.state() + "\n";
-  if (!dump.locked_by().empty()) text += "locked, or to be locked, by " + dump.locked_by() + "\n";
-  if (!dump.state_change().empty()) text += "asked to " + dump.state_change() + ", and not done yet\n";
+  if (!dump.locked_by().empty()) text += "locked (or lock requested) by " + dump.locked_by() + "\n";
+  if (!dump.state_change().empty()) text += "requested: " + dump.state_change() + ", not completed yet\n";
   text += turns_text(dump);
   return text + (dump.has_worker() ? worker_text(dump.worker(), width) : "no answer: " + dump.no_answer_because() + "\n");
 }

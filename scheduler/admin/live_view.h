@@ -84,7 +84,7 @@ class SnapshotStream {
     const std::lock_guard lock(mutex_);
     if (newest_) return std::exchange(newest_, std::nullopt);
     if (end_) view_.check(*end_);
-    if (end_) throw Failure(kExitUnreachable, std::string(view_.who) + " has ended");
+    if (end_) throw Failure(kExitUnreachable, std::string(view_.who) + " has closed the connection");
     return std::nullopt;
   }
 

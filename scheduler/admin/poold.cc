@@ -74,23 +74,23 @@ std::string find_socket(const std::string& wish) {
   const auto found = sockets_here();
   if (found.size() == 1) return found[0];
   if (found.empty()) {
-    throw Failure(kExitUnreachable, "there is no poold in " + socket_folder() +
-                                        ": it does not run, runs as another user, or was started with --admin-socket PATH; "
-                                        "then name it with --poold unix:PATH");
+    throw Failure(kExitUnreachable, "no poold found in " + socket_folder() +
+                                        ": it is not running, runs as another user, or was started with --admin-socket PATH; "
+                                        "in that case use --poold unix:PATH");
   }
   std::string ports;
   for (const std::string& socket : found) ports += (ports.empty() ? "" : ", ") + port_of(socket);
-  throw Failure(kExitUsage, "there are several poold on this host; name one with --poold: " + ports);
+  throw Failure(kExitUsage, "several poolds run on this host; choose one with --poold: " + ports);
 }
 
 PooldClient::PooldClient(const std::string& socket) : socket_(socket), stub_(Admin::NewStub(open_channel(socket))) {
   struct stat status {};
   if (::stat(socket.c_str(), &status) == 0) {
     if (status.st_uid == 0 || status.st_uid == ::geteuid() || ::geteuid() == 0) return;
-    throw Failure(kExitUnreachable, "'" + socket + "' is another user's: only poold's own user and root can administer it");
+    throw Failure(kExitUnreachable, "'" + socket + "' belongs to another user: only poold's user and root can administer it");
   }
-  throw Failure(kExitUnreachable, "there is no admin socket '" + socket +
-                                      "': poold does not run there, or was started with another --admin-socket");
+  throw Failure(kExitUnreachable, "no admin socket '" + socket +
+                                      "': poold is not running there, or was started with another --admin-socket");
 }
 
 void PooldClient::set_deadline(grpc::ClientContext& context) {
@@ -103,16 +103,16 @@ void PooldClient::check(const grpc::Status& status) const {
     case grpc::StatusCode::NOT_FOUND:
     case grpc::StatusCode::INVALID_ARGUMENT:
     case grpc::StatusCode::RESOURCE_EXHAUSTED: throw Failure(kExitRefused, status.error_message());
-    case grpc::StatusCode::UNIMPLEMENTED: throw Failure(kExitRefused, "this poold is older than this pool-admin and cannot do that");
+    case grpc::StatusCode::UNIMPLEMENTED: throw Failure(kExitRefused, "this poold is too old for this command");
     case grpc::StatusCode::DEADLINE_EXCEEDED:
       throw Failure(kExitUnreachable, "the poold at '" + socket_ + "' does not answer");
     default: break;
   }
   if (::access(socket_.c_str(), W_OK) != 0 && errno == EACCES) {
-    throw Failure(kExitUnreachable, "not allowed to use '" + socket_ + "': only poold's own user and root are");
+    throw Failure(kExitUnreachable, "permission denied for '" + socket_ + "': only poold's user and root can administer it");
   }
   throw Failure(kExitUnreachable, "no poold answers at '" + socket_ + "' (" + status.error_message() +
-                                      "): it has ended, or ends just now, or does not take us for its administrator");
+                                      "): it has ended, is shutting down, or denied access");
 }
 
 }  // namespace gpupool::admin

@@ -32,7 +32,7 @@ Read count(void (Quota::*set)(uint32_t)) {
     const char* const end = value.data() + value.size();
     const auto read = std::from_chars(value.data(), end, number);
     if (value != kUnlimited && (read.ec != std::errc() || read.ptr != end)) {
-      return Error{ErrorCode::invalid, "'" + value + "' is no whole number"};
+      return Error{ErrorCode::invalid, "'" + value + "' is not an integer"};
     }
     (quota.*set)(number);
     return {};
@@ -95,8 +95,8 @@ Result<Quota> read_quota_words(const std::vector<std::string>& words) {
       std::vector<std::string_view> all;
       for (const auto& [name, read] : keys()) names += (names.empty() ? "" : ", ") + name, all.push_back(name);
       const bool of_pool = key == "gpus" || key == "leases" || key == "waiting" || key == "weight" || key == "highest-priority";
-      return Error{ErrorCode::invalid, "a poold's quota has no '" + key + "'; it has " + names +
-                                           (of_pool ? "; '" + key + "' is a quota of a pool: name its scheduler with --scheduler HOST:PORT" : server::suggestion(key, all))};
+      return Error{ErrorCode::invalid, "unknown quota key '" + key + "'; valid keys: " + names +
+                                           (of_pool ? "; '" + key + "' is a quota of a pool: use --scheduler HOST:PORT" : server::suggestion(key, all))};
     }
     if (!seen.insert(key).second) return Error{ErrorCode::invalid, "'" + key + "' is given twice"};
     if (const auto read = known->second(word.substr(at + 1), quota); !read) {

@@ -167,7 +167,7 @@ drain_host() {
 all_is_given_back() {
   say "and in the end"
   await "all leases are given back" says 'no leases' pool_admin leases
-  says 'nobody waits' pool_admin queue || die "somebody still waits: $(pool_admin queue)"
+  says 'no waiting requests' pool_admin queue || die "somebody still waits: $(pool_admin queue)"
   says 'GPUs: 0 of 8 leased' pool_admin health || die "GPUs are still leased: $(pool_admin health)"
   local granted gone
   granted=$(grep -c '"lease_granted"' audit.json)

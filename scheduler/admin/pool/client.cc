@@ -52,7 +52,7 @@ void PoolClient::check(const grpc::Status& status) const {
       return;
     case grpc::StatusCode::UNAUTHENTICATED:
     case grpc::StatusCode::PERMISSION_DENIED:
-      throw Failure(kExitRefused, "the scheduler " + where + " refuses: " + status.error_message());
+      throw Failure(kExitRefused, "the scheduler " + where + ": access denied: " + status.error_message());
     case grpc::StatusCode::INVALID_ARGUMENT:
     case grpc::StatusCode::NOT_FOUND:
     case grpc::StatusCode::FAILED_PRECONDITION:

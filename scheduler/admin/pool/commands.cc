@@ -123,7 +123,7 @@ Exit PoolCommands::drain(const std::string& node, const std::string& reason, boo
   if (grace_seconds) request.set_grace_ms(milliseconds_of(*grace_seconds));
   const auto state = scheduler_.call(&Stub::Drain, request);
   if (json_) return print(line_of(json_of(state)));
-  return print(node + " takes no new leases; " + server::counted(state.leases(), "lease") + (evict ? " there, about to end\n" : " there, not ended by this\n"));
+  return print(node + " is drained: no new leases; " + server::counted(state.leases(), "lease") + (evict ? " ending\n" : " not affected\n"));
 }
 
 Exit PoolCommands::undrain(const std::string& node) {
@@ -139,7 +139,7 @@ Exit PoolCommands::remove_node(const std::string& node) {
   request.set_node(printable(node));
   const auto reply = scheduler_.call(&Stub::RemoveNode, request);
   if (json_) return print(line_of({{"node", node}, {"leases_ended", reply.leases_ended()}}));
-  return print(node + " is forgotten, with " + server::counted(reply.leases_ended(), "lease") + "\n");
+  return print(node + " was removed with " + server::counted(reply.leases_ended(), "lease") + "\n");
 }
 
 Exit PoolCommands::trust_gpu(const std::string& node, const std::string& gpu) {
@@ -148,7 +148,7 @@ Exit PoolCommands::trust_gpu(const std::string& node, const std::string& gpu) {
   request.set_gpu(printable(gpu));
   const auto state = scheduler_.call(&Stub::TrustGpu, request);
   if (json_) return print(line_of(json_of(state)));
-  return print(gpu + " is " + node + "'s\n");
+  return print(gpu + " now belongs to node " + node + "\n");
 }
 
 Exit PoolCommands::evict(const std::vector<std::string>& leases, const std::string& reason, std::optional<double> grace_seconds) {
@@ -207,7 +207,7 @@ Exit PoolCommands::top(const TopSignals& signals, const TopOptions& options) {
     } catch (const Failure& failure) {
       // With several schedulers, wait for the next leader and continue there.
       if (!opened_once || failure.status != kExitUnreachable || !scheduler_.has_several()) throw;
-      if (!open && !said) std::fprintf(stderr, "pool-admin: %s; trying again until a scheduler leads\n", failure.what());
+      if (!open && !said) std::fprintf(stderr, "pool-admin: %s; retrying until a scheduler becomes the leader\n", failure.what());
       said = said || !open;
       if (signals.ends(kBetweenTries)) return kExitGood;
     }

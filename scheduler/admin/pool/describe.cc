@@ -54,7 +54,7 @@ std::string state_of(const pool::LeaseState& lease, int64_t now_ms) {
     const std::string left = lease.end_at_ms() > now_ms ? " in " + age_text(now_ms, lease.end_at_ms()) : "";
     return std::string(pool::text_of(lease.end())) + left;
   }
-  return lease.held() ? "held" : "away, " + age_text(now_ms, lease.hold_until_ms()) + " left";
+  return lease.held() ? "held" : "disconnected, " + age_text(now_ms, lease.hold_until_ms()) + " left";
 }
 
 }  // namespace
@@ -102,7 +102,7 @@ std::string leases_text(const google::protobuf::RepeatedPtrField<pool::LeaseStat
 }
 
 std::string queue_text(const google::protobuf::RepeatedPtrField<pool::Waiting>& waiting, int64_t now_ms, size_t width) {
-  if (waiting.empty()) return "nobody waits\n";
+  if (waiting.empty()) return "no waiting requests\n";
   Table table({{"PLACE", true}, {"ID"}, {"TENANT", false, 8}, {"WANTS", false, 8}, {"PRIORITY", false, 0, 60}, {"PROGRAM", false, 8, 40}, {"HOST", false, 6, 30},
                {"SINCE", true}, {"WHY", false, 30, 100, true}});
   for (const auto& one : waiting) {
@@ -118,7 +118,7 @@ std::string tenants_text(const google::protobuf::RepeatedPtrField<pool::TenantSt
                {"SHARE", true}, {"GRANTED", true, 0, 50}, {"GPU HOURS", true, 0, 60}});
   for (const auto& tenant : tenants) {
     const auto& quota = tenant.quota();
-    table.add({tenant.name() + (tenant.configured() ? "" : " (gone)"), std::to_string(tenant.leases()), std::to_string(tenant.waiting()), gpus_of(tenant.compute_milli()),
+    table.add({tenant.name() + (tenant.configured() ? "" : " (removed)"), std::to_string(tenant.leases()), std::to_string(tenant.waiting()), gpus_of(tenant.compute_milli()),
                quota.compute_milli() == 0 ? "-" : gpus_of(quota.compute_milli()), bytes_text(tenant.memory_bytes()), limit_text(quota.memory_bytes()),
                std::to_string(quota.weight()), format("%.1f %%", 100 * tenant.dominant_share()), std::to_string(tenant.granted()),
                format("%.1f", static_cast<double>(tenant.gpu_milli_seconds()) / 3.6e6)});
@@ -128,13 +128,13 @@ std::string tenants_text(const google::protobuf::RepeatedPtrField<pool::TenantSt
 
 std::string quotas_text(const google::protobuf::RepeatedPtrField<pool::TenantState>& tenants, size_t width) {
   Table table({{"TENANT", false, 8}, {"GPUS", true}, {"MEMORY", true}, {"LEASES", true}, {"WAITING", true}, {"WEIGHT", true}, {"HIGHEST PRIORITY"},
-               {"TO DEVICE", true, 0, 50}, {"TO HOST", true, 0, 50}, {"SESSIONS", true, 0, 60}, {"SET"}});
+               {"TO DEVICE", true, 0, 50}, {"TO HOST", true, 0, 50}, {"SESSIONS", true, 0, 60}, {"SOURCE"}});
   for (const auto& tenant : tenants) {
     if (!tenant.configured()) continue;
     const auto& quota = tenant.quota();
     table.add({tenant.name(), quota.compute_milli() == 0 ? "-" : gpus_of(quota.compute_milli()), limit_text(quota.memory_bytes()), count_text(quota.leases()),
                count_text(quota.waiting()), std::to_string(quota.weight()), pool::text_of(quota.highest_priority()), rate_text(quota.to_device_bytes_per_second()),
-               rate_text(quota.to_host_bytes_per_second()), count_text(quota.sessions()), tenant.quota_set() ? "by pool-admin" : ""});
+               rate_text(quota.to_host_bytes_per_second()), count_text(quota.sessions()), tenant.quota_set() ? "operator" : ""});
   }
   return table.text(width);
 }

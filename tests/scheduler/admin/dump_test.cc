@@ -73,7 +73,7 @@ TEST_CASE("a dump explains a missing worker part") {
   dump.set_state_change("lock");
   const std::string text = dump_text(dump, 80);
   CHECK(has(text, "no answer: the worker did not answer within 2 s\n"));
-  CHECK(has(text, "locked, or to be locked, by checkpointer\n"));
-  CHECK(has(text, "asked to lock, and not done yet\n"));
+  CHECK(has(text, "locked (or lock requested) by checkpointer\n"));
+  CHECK(has(text, "requested: lock, not completed yet\n"));
   CHECK(json_of(dump)["worker"].is_null());
 }

@@ -52,7 +52,7 @@ TEST_CASE("an invalid quota argument is an error that names it") {
   CHECK(error_of({"color=red"}).find("memory") != std::string::npos);  // lists the keys
   CHECK(error_of({"mode=hard", "mode=elastic"}).find("twice") != std::string::npos);
   CHECK(error_of({"garanteed_memory=1GiB"}).find("did you mean 'guaranteed-memory'?") != std::string::npos);
-  CHECK(error_of({"highest_priority=low"}).find("is a quota of a pool: name its scheduler with --scheduler HOST:PORT") != std::string::npos);
+  CHECK(error_of({"highest_priority=low"}).find("is a quota of a pool: use --scheduler HOST:PORT") != std::string::npos);
 }
 
 TEST_CASE("a table is fitted by truncating cells and then dropping low-priority columns") {
@@ -134,7 +134,7 @@ TEST_CASE("shares of single GPUs are shown beside those of each") {
   other.set_compute_milli(255);
   CHECK(tenants_text(tenants, 0).find("50 %, GPU 1: 25.5 %") != std::string::npos);
   CHECK(tenants_text(tenants, 0).find("4.0 GiB, GPU 1: -") != std::string::npos);
-  CHECK(quotas_text(tenants, 0).find("  of GPU 1") != std::string::npos);
+  CHECK(quotas_text(tenants, 0).find("  GPU 1") != std::string::npos);
   CHECK(json_of(quota)["gpus"].dump() == R"([{"gpu":1,"memory_bytes":null,"guaranteed_memory_bytes":0,"compute_percent":25.5}])");
 }
 
@@ -146,7 +146,7 @@ TEST_CASE("a tenant's partition is shown with its multiprocessors, or that it ha
   tenant.mutable_quota()->set_compute_milli(500);
   CHECK(tenants_text(tenants, 0).find("50 %  ") != std::string::npos);
   tenant.mutable_quota()->set_mode(Quota::PARTITION);
-  CHECK(tenants_text(tenants, 0).find("50 %, no room") != std::string::npos);
+  CHECK(tenants_text(tenants, 0).find("50 %, not placed") != std::string::npos);
   tenant.add_partition_multiprocessors(64);
   tenant.add_partition_multiprocessors(8);
   CHECK(tenants_text(tenants, 0).find("50 %, 64 and 8 SMs") != std::string::npos);

@@ -149,8 +149,8 @@ TEST_CASE("an invalid argument is named") {
   CHECK(has(read_policy({"placment=spread"}).error().message, "did you mean 'placement'?"));
   CHECK(has(read_tenant_quota({"wieght=2"}).error().message, "did you mean 'weight'?"));
   CHECK(has(read_tenant_quota({"priority=low"}).error().message, "did you mean 'highest-priority'?"));
-  CHECK(has(read_tenant_quota({"compute=50"}).error().message, "a tenant's quota has no 'compute'; it has "));
-  CHECK(has(read_tenant_quota({"compute=50"}).error().message, "a pool's quota counts GPUs: 50 percent of one is gpus=0.5"));
+  CHECK(has(read_tenant_quota({"compute=50"}).error().message, "a tenant's quota: unknown key 'compute'; valid keys: "));
+  CHECK(has(read_tenant_quota({"compute=50"}).error().message, "a pool's quota is a number of GPUs: 50 percent of one is gpus=0.5"));
   CHECK(has(read_tenant_quota({"compute=12.5%"}).error().message, "12.5 percent of one is gpus=0.125"));
   CHECK(has(read_tenant_quota({"compute=half"}).error().message, "like gpus=0.5"));
 }

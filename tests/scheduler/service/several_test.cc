@@ -126,7 +126,7 @@ TEST_CASE("pool-admin top continues with the next leader") {
   SECTION("the other scheduler leads") { goes_on(1); }
   SECTION("for a while there is no scheduler") {
     schedulers[1 - first].kill();
-    CHECK(top.await_output("trying again until a scheduler leads"));
+    CHECK(top.await_output("retrying until a scheduler becomes the leader"));
     schedulers[first].start();
     goes_on(1);
   }

@@ -81,7 +81,7 @@ TEST_CASE("poold reports its identity and its devices to the scheduler") {
   }));
   CHECK(scheduler.await([&](const pool::NodeReport& report) { return report.key_ids(0) == maker.public_key().id(); }));
   CHECK(poold.await_log("scheduler_attends"));
-  CHECK(has(health(poold), "attended by " + scheduler.address()));
+  CHECK(has(health(poold), "registered with " + scheduler.address()));
   CHECK(poold.stop() == 0);
 }
 
@@ -191,7 +191,7 @@ TEST_CASE("sessions run without a scheduler which gets the state when it is back
   REQUIRE(scheduler->await_sessions(lease.id(), 1));
   scheduler.reset();
   REQUIRE(poold.await_log("scheduler_away"));
-  CHECK(has(health(poold), "no scheduler attends"));
+  CHECK(has(health(poold), "not registered with a scheduler"));
   before.ping();
   RawClient during(poold.endpoint());
   during.open(with_lease(maker.token(lease)));
