@@ -33,11 +33,11 @@ const Claimant* owner_of(const std::vector<Claimant>& claimants) {
 
 std::string reason(const Claimant& loser, const std::vector<Claimant>& claimants, const Claimant* owner) {
   const std::string& uuid = loser.gpu->uuid;
-  const std::string decide = "; find out whose it is, then pool-admin nodes trust NODE --gpu " + uuid + " (on softgpu, give each poold a SOFTGPU_INSTANCE of its own)";
-  if (owner && owner->gpu->claim.trusted) return uuid + " gets no leases here: an operator has said that it is node '" + owner->node->name() + "''s";
-  if (owner) return uuid + " gets no leases here: node '" + owner->node->name() + "' had it before" + decide;
+  const std::string decide = "; find out which node has it, then run pool-admin nodes trust NODE --gpu " + uuid + " (on softgpu, give each poold a SOFTGPU_INSTANCE of its own)";
+  if (owner && owner->gpu->claim.trusted) return uuid + " gets no leases on this node: an operator assigned it to node '" + owner->node->name() + "'";
+  if (owner) return uuid + " gets no leases on this node: node '" + owner->node->name() + "' reported it earlier" + decide;
   const auto other = std::find_if(claimants.begin(), claimants.end(), [&](const Claimant& one) { return one.node != loser.node; });
-  return uuid + " gets no leases: node '" + other->node->name() + "' reports it, too" + decide;
+  return uuid + " gets no leases: node '" + other->node->name() + "' reports it as well" + decide;
 }
 
 }  // namespace
@@ -71,7 +71,7 @@ Result<void> Core::trust_gpu(const std::string& name, const std::string& uuid, T
   if (!known) return known.error();
   const auto names = claimants_.find(uuid);
   if (names == claimants_.end() || !names->second.contains(name)) {
-    return Error{ErrorCode::invalid, "node '" + name + "' does not report a GPU '" + brief_name(uuid) + "': name one by its UUID, as pool-admin gpus shows it"};
+    return Error{ErrorCode::invalid, "node '" + name + "' does not report GPU '" + brief_name(uuid) + "': use a UUID shown by pool-admin gpus"};
   }
   for (const std::string& claimant : names->second) {
     for (Gpu& gpu : nodes_.at(claimant).gpus) {

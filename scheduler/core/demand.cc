@@ -61,8 +61,8 @@ std::string Demand::shape() const {
 }
 
 std::optional<std::string> check_request(const pool::Request& request) {
-  if (request.gpus() == 0 || request.gpus() > kMostGpusOfRequest) return "gpus must be 1 to 4096";
-  if (request.compute_milli() == 0 || request.compute_milli() > kWholeGpu) return "the compute of each GPU (pool-run --compute) must be above 0 and up to 100 percent";
+  if (request.gpus() == 0 || request.gpus() > kMostGpusOfRequest) return "gpus must be from 1 to 4096";
+  if (request.compute_milli() == 0 || request.compute_milli() > kWholeGpu) return "the compute share of each GPU (pool-run --compute) must be above 0 and at most 100 percent";
   if (!lease::Mode_IsValid(request.mode())) return "unknown mode";
   if (!lease::Priority_IsValid(request.priority())) return "unknown priority";
   if (auto wrong = check_words("models", request.models())) return wrong;
@@ -70,7 +70,7 @@ std::optional<std::string> check_request(const pool::Request& request) {
   if (auto wrong = check_words("apart_from", request.apart_from())) return wrong;
   if (auto wrong = check_words("labels", request.labels())) return wrong;
   if (std::max(request.program().size(), request.host().size()) > kLongestName) return "program and host must be at most 1024 bytes";
-  if (!request.id().empty() && request.id().size() != kRequestIdBytes) return "a request's id must be 16 bytes";
+  if (!request.id().empty() && request.id().size() != kRequestIdBytes) return "the request id must have 16 bytes";
   return std::nullopt;
 }
 

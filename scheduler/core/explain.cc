@@ -45,7 +45,7 @@ uint32_t count_gpus(const Nodes& nodes, const Demand& demand, Host host, Good go
 HostAmount all_of_host(const Node& node) { return node.host.total; }
 
 // Lists the hosts that have suitable GPUs but get no lease for the demand now, with the causes:
-// "; n1 is drained (new kernel), n2 is lost (not heard for too long)".
+// "; n1 is drained (new kernel), n2 is lost (no heartbeat for too long)".
 std::string closed_hosts(const Nodes& nodes, const Demand& demand) {
   constexpr uint32_t kMostHosts = 4;
   std::string text;
@@ -57,8 +57,8 @@ std::string closed_hosts(const Nodes& nodes, const Demand& demand) {
     if (node.forgotten() || !suits || (node.open() && !apart && withheld == node.gpus.end()) || ++hosts > kMostHosts) continue;
     const auto [condition, because] = node.condition();
     text += (hosts == 1 ? "; " : ", ") + name;
-    if (node.open() && apart) text += " has a lease that it must be apart from";
-    else if (node.open()) text += " has a GPU in dispute with another node";
+    if (node.open() && apart) text += " has a lease that the request must not share a host with";
+    else if (node.open()) text += " has a GPU that another node reports as well";
     else text += std::string(" is ") + pool::text_of(condition) + (because.empty() ? "" : " (" + because + ")");
   }
   return hosts <= kMostHosts ? text : text + " and " + std::to_string(hosts - kMostHosts) + " more";
@@ -78,7 +78,7 @@ std::string contents_of(const Nodes& nodes) {
       if (!gpu.book.withheld) ++gpus, ++counts[gpu.model + " " + bytes_text(gpu.book.total.memory)];
     }
   }
-  if (gpus == 0 && withheld > 0) return "no GPUs but those in dispute between nodes, see pool-admin nodes";
+  if (gpus == 0 && withheld > 0) return "only GPUs that several nodes report; see pool-admin nodes";
   if (gpus == 0) return "no GPUs: start poold with --pool-scheduler on a GPU host";
   std::vector<std::pair<std::string, uint32_t>> kinds(counts.begin(), counts.end());
   std::stable_sort(kinds.begin(), kinds.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
@@ -97,7 +97,7 @@ std::optional<std::string> Core::never_allowed(const pool::Request& request, con
   const uint64_t milli = uint64_t{request.gpus()} * request.compute_milli();
   // Writes limits in the syntax of `pool-admin quota set`, and requests in that of pool-run's options.
   const auto exceeds = [&](const std::string& asked, const std::string& limit) {
-    return "the request for " + asked + " exceeds the quota of tenant '" + tenant.name + "', " + limit + ": ask for less (--gpus, --compute, --memory, --priority), or have the quota raised";
+    return "the request for " + asked + " exceeds the quota of tenant '" + tenant.name + "', " + limit + ": ask for less (--gpus, --compute, --memory, --priority), or ask an operator to raise the quota";
   };
   if (quota.compute_milli() != 0 && milli > quota.compute_milli()) return exceeds(gpus_text(milli), "gpus=" + milli_text(quota.compute_milli()));
   if (quota.memory_bytes() != 0 && uint64_t{request.gpus()} * (request.memory_bytes() >> 12) > quota.memory_bytes() >> 12) {
@@ -114,9 +114,9 @@ std::optional<std::string> Core::never_within_memory(const Demand& demand, const
   const uint64_t quota = tenant.quota.memory_bytes();
   const uint64_t least = quota == 0 ? 0 : memory_for(demand);
   if (least <= quota) return std::nullopt;
-  return "the request for " + text_of(demand) + " takes as much of each GPU's memory as of its compute, here " + bytes_text(least) +
-         " at least, which exceeds the quota of tenant '" + tenant.name + "', memory=" + size_text(quota) +
-         ": ask for less (--memory SIZE with --compute below 100), or have the quota raised";
+  return "the request for " + text_of(demand) + " implies the same share of each GPU's memory as of its compute, at least " + bytes_text(least) +
+         ", which exceeds the quota of tenant '" + tenant.name + "', memory=" + size_text(quota) +
+         ": ask for less (--memory SIZE with --compute below 100), or ask an operator to raise the quota";
 }
 
 std::optional<std::string> Core::why_never_places(const Demand& demand, bool with_fenced) const {
@@ -128,7 +128,7 @@ std::optional<std::string> Core::why_never_places(const Demand& demand, bool wit
     Demand alone = demand;
     alone.host = {};
     if (!why_never_places(alone, with_fenced)) {
-      return "cannot place " + text_of(demand) + ": the hosts with such GPUs do not offer that (poold --pool-cpu-milli, --pool-host-memory)";
+      return "cannot place " + text_of(demand) + ": the hosts with suitable GPUs do not offer these CPUs or this memory (poold --pool-cpu-milli, --pool-host-memory)";
     }
   }
   const std::string most = could == 0 ? "no GPU fits" : could == 1 ? "at most 1 GPU fits" : "at most " + std::to_string(could) + " GPUs fit";
@@ -148,7 +148,7 @@ std::string Core::explain(const Waiter& waiter) const {
   if (waiter.over_quota || before) {
     const pool::TenantQuota& quota = whose.quota;
     std::string text = before ? "waits behind request " + before->queue_id() + " of the same tenant, which " : "";
-    text += "waits until tenant '" + whose.name + "' has less: ";
+    text += "waits for quota of tenant '" + whose.name + "', in use: ";
     text += (quota.leases() == 0 ? "" : std::to_string(whose.leases) + " of ") + counted(quota.leases() == 0 ? whose.leases : quota.leases(), "lease") + ", ";
     text += quota.compute_milli() == 0 ? gpus_text(whose.milli) : milli_text(whose.milli) + " of " + gpus_text(quota.compute_milli());
     text += ", " + bytes_text(whose.memory);
@@ -174,7 +174,7 @@ std::string Core::explain(const Waiter& waiter) const {
     Demand without_quota = demand;
     without_quota.most_memory = UINT64_MAX;
     if (open_gpus(without_quota) == could) return text;
-    return text + "; on other GPUs it would exceed the quota of tenant '" + whose.name + "', which has " + bytes_text(whose.memory) + " of memory=" +
+    return text + "; on other GPUs it would exceed the quota of tenant '" + whose.name + "', in use: " + bytes_text(whose.memory) + " of memory=" +
            size_text(whose.quota.memory_bytes());
   }
   const bool head = waiter.stream == head_;
@@ -185,15 +185,15 @@ std::string Core::explain(const Waiter& waiter) const {
         [&](const Node& node, const Gpu& gpu) { return node.open() && !demand.apart.contains(&node) && demand.of(gpu).within(left(gpu.book)); });
   };
   const uint32_t free = count_free(head);
-  text += ": " + std::to_string(free) + " of " + std::to_string(could) + " that would do " + (free == 1 ? "is" : "are") + " free";
+  text += ": " + std::to_string(free) + " of " + std::to_string(could) + " suitable GPUs " + (free == 1 ? "is" : "are") + " free";
   if (head) {
     std::set<std::string> nodes;
     for (const Spot& spot : reservation_) nodes.insert(spot.node->name());
-    text += "; it is the next, and " + std::to_string(reservation_.size()) + (reservation_.size() == 1 ? " is" : " are") + " kept for it on " + *nodes.begin();
+    text += "; it is first in the queue, and " + std::to_string(reservation_.size()) + (reservation_.size() == 1 ? " is" : " are") + " reserved for it on " + *nodes.begin();
     if (nodes.size() > 1) text += " and " + std::to_string(nodes.size() - 1) + " more";
   } else if (const auto first = queue_.all().find(head_); first != queue_.all().end()) {
     if (const uint32_t kept = count_free(true) - free; kept > 0) {
-      text += "; " + std::to_string(kept) + (kept == 1 ? " is" : " are") + " kept for request " + first->second.queue_id() + ", which is served before";
+      text += "; " + std::to_string(kept) + (kept == 1 ? " is" : " are") + " reserved for request " + first->second.queue_id() + ", which is ahead in the queue";
     }
   }
   return text;

@@ -28,35 +28,35 @@ bool is_uuid(const std::string& text) {
 }  // namespace
 
 std::optional<std::string> check_inventory(const pool::Inventory& inventory) {
-  if (!lease::is_name(inventory.node())) return "its name is no name";
-  if (inventory.boot().size() != kBootBytes) return "boot must have 16 bytes";
-  if (inventory.addresses().empty() || inventory.addresses_size() > kMostAddresses) return "it must have 1 to 8 addresses for clients";
+  if (!lease::is_name(inventory.node())) return "node: must be 1 to 64 letters, digits, '-', '_' or '.'";
+  if (inventory.boot().size() != kBootBytes) return "boot: must have 16 bytes";
+  if (inventory.addresses().empty() || inventory.addresses_size() > kMostAddresses) return "addresses: must be 1 to 8";
   for (const std::string& address : inventory.addresses()) {
-    if (!is_text(address, 1)) return "an address makes no sense";
+    if (!is_text(address, 1)) return "addresses: must be 1 to 256 printable characters";
   }
   for (const std::string* text : {&inventory.rack(), &inventory.zone(), &inventory.version()}) {
     if (!is_text(*text, 0)) return "rack, zone and version must be printable and short";
   }
-  if (inventory.host_memory_bytes() > kMostMemory) return "its host memory makes no sense";
-  if (inventory.gpus_size() > kMostGpusOfNode) return "it has more than 16 GPUs";
+  if (inventory.host_memory_bytes() > kMostMemory) return "host_memory_bytes: too large";
+  if (inventory.gpus_size() > kMostGpusOfNode) return "gpus: at most 16";
   std::set<std::string> uuids;
   for (const pool::Gpu& gpu : inventory.gpus()) {
-    if (!is_uuid(gpu.uuid())) return "a GPU's UUID is none";
-    if (!uuids.insert(gpu.uuid()).second) return "it has GPU " + gpu.uuid() + " twice";
-    if (!is_text(gpu.model(), 1)) return "a GPU's model makes no sense";
-    if (gpu.memory_bytes() == 0 || gpu.memory_bytes() > kMostMemory) return "a GPU's memory makes no sense";
+    if (!is_uuid(gpu.uuid())) return "gpus: invalid UUID";
+    if (!uuids.insert(gpu.uuid()).second) return "gpus: duplicate GPU " + gpu.uuid();
+    if (!is_text(gpu.model(), 1)) return "gpus: invalid model";
+    if (gpu.memory_bytes() == 0 || gpu.memory_bytes() > kMostMemory) return "gpus: invalid memory size";
   }
   return std::nullopt;
 }
 
 std::optional<std::string> contradiction(const pool::Inventory& before, const pool::Inventory& now) {
-  const auto lied = [](const std::string& what) { return "it contradicts itself: " + what + " is not what the same process said before"; };
-  if (before.gpus_size() != now.gpus_size()) return lied("its number of GPUs");
+  const auto lied = [](const std::string& what) { return "inconsistent reports: " + what + " differs from the same process's earlier report"; };
+  if (before.gpus_size() != now.gpus_size()) return lied("the number of GPUs");
   for (int i = 0; i < before.gpus_size(); ++i) {
     const pool::Gpu &a = before.gpus(i), &b = now.gpus(i);
     if (a.uuid() != b.uuid() || a.model() != b.model() || a.memory_bytes() != b.memory_bytes()) return lied("GPU " + std::to_string(i));
   }
-  if (before.cpu_milli() != now.cpu_milli() || before.host_memory_bytes() != now.host_memory_bytes()) return lied("its CPU or host memory");
+  if (before.cpu_milli() != now.cpu_milli() || before.host_memory_bytes() != now.host_memory_bytes()) return lied("CPU or host memory");
   return std::nullopt;
 }
 

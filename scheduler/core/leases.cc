@@ -24,7 +24,7 @@ void Core::request(Stream stream, const std::string& name, const pool::Request& 
     arrived = std::min(arrived.value_or(now), before->arrived);
     const Stream cut = before->stream;
     holder_cut(cut, now);
-    refuse(cut, Refusal::Kind::busy, "its holder has opened another connection");
+    refuse(cut, Refusal::Kind::busy, "replaced by another connection of the same client");
   }
   counters_.set_requests(counters_.requests() + 1);
   Tenant& whose = tenant(name);
@@ -36,7 +36,7 @@ void Core::request(Stream stream, const std::string& name, const pool::Request& 
   if (const auto& why = never_places(demand, shape); why && settled(now)) return no(Refusal::Kind::invalid, *why);
   if (const auto why = never_within_memory(demand, whose); why && settled(now)) return no(Refusal::Kind::invalid, *why);
   if (whose.quota.waiting() != 0 && whose.waiting >= whose.quota.waiting()) {
-    return no(Refusal::Kind::exhausted, "tenant '" + name + "' has " + server::counted(whose.waiting, "request") + " in the queue already");
+    return no(Refusal::Kind::exhausted, "tenant '" + name + "' has " + server::counted(whose.waiting, "request") + " in the queue, which is the limit of its quota");
   }
   Waiter waiter;
   waiter.stream = stream;
@@ -194,7 +194,7 @@ void Core::due(Lease& lease, Time now) {
     counters_.set_renewed(counters_.renewed() + 1);
     announce(lease, now);
   } else {
-    end(lease, pool::Ended::EXPIRED, "its holder was away for too long", 0, now);
+    end(lease, pool::Ended::EXPIRED, "the client was disconnected for longer than the hold time", 0, now);
   }
 }
 
@@ -293,12 +293,12 @@ void Core::resume(Stream stream, const std::string& name, const LeaseId& id, Tim
   if (!lease || (!name.empty() && lease->tenant != name)) {
     pool::Ended ended;
     ended.set_why(pool::Ended::EXPIRED);
-    ended.set_reason("the lease is over: it ended while its holder was away");
+    ended.set_reason("the lease ended while the client was disconnected");
     effects_.holders.push_back({stream, std::move(ended), true});
     return;
   }
   if (lease->holder != 0) {
-    refuse(lease->holder, Refusal::Kind::busy, "its holder has opened another connection");
+    refuse(lease->holder, Refusal::Kind::busy, "replaced by another connection of the same client");
     holders_.erase(lease->holder);
   }
   lease->holder = stream;
@@ -312,13 +312,13 @@ void Core::resume(Stream stream, const std::string& name, const LeaseId& id, Tim
 void Core::release(Stream stream, Time now) {
   if (Lease* const lease = held_by(stream)) {
     if (lease->ending) tell_end(*lease, now, true);  // do not wait for the end of the grace period
-    end(*lease, pool::Ended::RELEASED, "given back", 0, now);
+    end(*lease, pool::Ended::RELEASED, "released by the client", 0, now);
     return;
   }
   if (!queue_.find(stream)) return;
   holder_cut(stream, now);
   pool::Ended ended;
-  ended.set_reason("given back");
+  ended.set_reason("released by the client");
   effects_.holders.push_back({stream, std::move(ended), true});
 }
 

@@ -104,13 +104,13 @@ struct Node {
   bool removed() const { return !removed_boot.empty() && removed_boot == boot(); }
   std::string fence() const {
     if (!lie.empty()) return lie;
-    if (removed()) return "an operator has removed it; restart its poold";
+    if (removed()) return "removed by an operator; restart its poold";
     if (foreign_key) {
-      return "its poold lacks this scheduler's public key: put what pool-scheduler --print-public-key prints into a file that [pool] public_keys "
-             "(--pool-public-key) names, then send poold SIGHUP";
+      return "its poold lacks this scheduler's public key: write the output of pool-scheduler --print-public-key to a file in [pool] public_keys "
+             "(--pool-public-key), then send poold SIGHUP";
     }
-    if (flapping_until > 0) return "it came and went too often within a minute";
-    if (!strangers.empty()) return "sessions run there with a lease that is over or was never granted";
+    if (flapping_until > 0) return "it reconnected too often within a minute";
+    if (!strangers.empty()) return "it has sessions of a lease that has ended or was never granted";
     return "";
   }
   // True if new leases may be placed here.

@@ -25,9 +25,9 @@ void Core::attend(Stream stream, const pool::NodeReport& first, Time now) {
   if (const auto wrong = check_inventory(inventory)) return refuse_node(Refusal::Kind::invalid, "the inventory: " + *wrong);
   Node& node = nodes_[inventory.node()];
   const bool same_process = node.boot() == inventory.boot();
-  if (node.stream != 0 && !same_process && !node.silent && node.stopped_at == 0) return refuse_node(Refusal::Kind::busy, "another poold is there as node '" + node.name() + "'; two hosts need two names (--pool-name)");
+  if (node.stream != 0 && !same_process && !node.silent && node.stopped_at == 0) return refuse_node(Refusal::Kind::busy, "another poold is registered as node '" + node.name() + "'; give each host its own --pool-name");
   if (node.stream != 0) {
-    effects_.nodes.push_back({node.stream, {}, Refusal{Refusal::Kind::busy, "this poold has opened another connection"}});
+    effects_.nodes.push_back({node.stream, {}, Refusal{Refusal::Kind::busy, "replaced by another connection of the same poold"}});
     node_streams_.erase(node.stream);
   }
   if (same_process) {
@@ -37,7 +37,7 @@ void Core::attend(Stream stream, const pool::NodeReport& first, Time now) {
       dirty_nodes_.insert(node.name());
     }
   } else {
-    forget_leases(node, "node '" + inventory.node() + "' was started anew", now);
+    forget_leases(node, "node '" + inventory.node() + "' was restarted", now);
     take_inventory(node, inventory, now);
     node.lie.clear();
     if (!node.removed()) node.removed_boot.clear();
@@ -91,10 +91,10 @@ void Core::take_report(Node& node, const pool::NodeReport& report, Time now) {
       continue;
     }
     // A token is sent only after its serial has been stored, so a higher serial is a forgery or an error.
-    if (use.serial() > lease->serial) node.lie = "it has seen a token of lease " + lease::hexadecimal(use.lease()) + " that was never given";
+    if (use.serial() > lease->serial) node.lie = "it reported a token of lease " + lease::hexadecimal(use.lease()) + " that was never issued";
     part_on_node(*lease)->sessions = use.sessions();
     if (use.sessions() > 0) continue;
-    if (!lease->ending) end(*lease, pool::Ended::EVICTED, "node '" + node.name() + "' has ended it", policy_.grace_ms(), now);
+    if (!lease->ending) end(*lease, pool::Ended::EVICTED, "node '" + node.name() + "' ended it", policy_.grace_ms(), now);
     part_gone(*lease, node, now);
   }
   check_node(node, now);
@@ -137,7 +137,7 @@ void Core::check_node(Node& node, Time now) {
     note("node_lost", {{"node", node.name()}, {"leases", std::to_string(node.leases.size())}}, Note::Level::warning);
     for (const LeaseId& id : std::set<LeaseId>(node.leases)) {
       Lease& lease = *find_lease(id);
-      end(lease, pool::Ended::NODE_LOST, "node '" + node.name() + (node.stopped_at != 0 ? "' was stopped" : "' cannot be heard"), policy_.grace_ms(), now);
+      end(lease, pool::Ended::NODE_LOST, "node '" + node.name() + (node.stopped_at != 0 ? "' was stopped" : "' was lost (no heartbeat)"), policy_.grace_ms(), now);
       uncount(lease, now);
     }
   }
@@ -237,7 +237,7 @@ pool::NodeOrders Core::orders(const Node& node, Time now) const {
   for (const LeaseId& id : node.strangers) {
     pool::EndLease& order = *orders.add_end();
     order.set_lease(id);
-    order.set_reason("this lease is over");
+    order.set_reason("the lease has ended");
   }
   return orders;
 }

@@ -18,7 +18,7 @@ Error unknown(const std::string& what) { return {ErrorCode::unavailable, what}; 
 
 Result<Node*> Core::known_node(const std::string& name) {
   const auto found = nodes_.find(name);
-  if (found == nodes_.end() || found->second.forgotten()) return unknown("there is no node '" + name + "'");
+  if (found == nodes_.end() || found->second.forgotten()) return unknown("unknown node '" + name + "'");
   return &found->second;
 }
 
@@ -60,7 +60,7 @@ Result<uint32_t> Core::remove_node(const std::string& name, Time now) {
   if (!known) return known.error();
   Node& node = **known;
   if (node.stream != 0 && !node.silent) {
-    return Error{ErrorCode::invalid, "node '" + name + "' is there: drain it and stop its poold first"};
+    return Error{ErrorCode::invalid, "node '" + name + "' is connected: drain it and stop its poold first"};
   }
   const uint32_t leases = static_cast<uint32_t>(node.leases.size());
   note("node_removed", {{"node", name}, {"leases", std::to_string(leases)}});
@@ -90,16 +90,16 @@ Result<LeaseId> Core::lease_called(const std::string& text) const {
   std::optional<LeaseId> found;
   for (const auto& [id, lease] : leases_) {
     if (text.empty() || !lease::hexadecimal(id).starts_with(text)) continue;
-    if (found) return Error{ErrorCode::invalid, "several leases begin with '" + text + "'"};
+    if (found) return Error{ErrorCode::invalid, "several lease ids begin with '" + text + "'"};
     found = id;
   }
-  if (!found) return unknown("there is no lease '" + text + "': it was never granted, or is over");
+  if (!found) return unknown("unknown lease '" + text + "': it was never granted, or has ended");
   return *found;
 }
 
 Result<pool::TenantQuota> Core::set_quota(const std::string& name, const pool::TenantQuota& changes, Time) {
   const auto found = tenants_.find(name);
-  if (found == tenants_.end()) return unknown("there is no tenant '" + name + "'");
+  if (found == tenants_.end()) return unknown("unknown tenant '" + name + "'");
   if (const auto wrong = check_quota(changes)) return Error{ErrorCode::invalid, *wrong};
   Tenant& tenant = found->second;
   if (!tenant.set) tenant.set.emplace();
@@ -114,7 +114,7 @@ Result<pool::TenantQuota> Core::set_quota(const std::string& name, const pool::T
 
 Result<pool::TenantQuota> Core::clear_quota(const std::string& name, Time) {
   const auto found = tenants_.find(name);
-  if (found == tenants_.end()) return unknown("there is no tenant '" + name + "'");
+  if (found == tenants_.end()) return unknown("unknown tenant '" + name + "'");
   found->second.set.reset();
   found->second.combine();
   effects_.writes.push_back({kQuotaPrefix + name, std::nullopt});
@@ -129,7 +129,7 @@ Result<pool::Policy> Core::set_policy(const pool::Policy& changes, Time) {
   pool::Policy wanted = policy_;
   wanted.MergeFrom(changes);
   if (wanted.node_lost_ms() < 2 * wanted.heartbeat_ms()) return Error{ErrorCode::invalid, "node-lost must be at least two heartbeats"};
-  if (!placer_->set_policy(wanted.placement())) return Error{ErrorCode::invalid, "unknown placement '" + wanted.placement() + "'; there are " + placement::policy_names()};
+  if (!placer_->set_policy(wanted.placement())) return Error{ErrorCode::invalid, "unknown placement '" + wanted.placement() + "'; valid: " + placement::policy_names()};
   policy_ = wanted;
   effects_.writes.push_back({kPolicyKey, policy_.SerializeAsString()});
   note("policy_set", {{"placement", policy_.placement()}});
@@ -145,15 +145,15 @@ Result<std::vector<std::string>> Core::why(const std::string& id, Time now) {
       const Waiter& waiter = queue_.all().at(stream);
       if (waiter.queue_id() != id) continue;
       return std::vector<std::string>{"place " + std::to_string(place) + " of " + std::to_string(queue_.size()),
-                                      "waiting for " + std::to_string((now - waiter.arrived) / 1000) + " s", explain(waiter)};
+                                      "in the queue for " + std::to_string((now - waiter.arrived) / 1000) + " s", explain(waiter)};
     }
     const auto granted = std::find_if(leases_.begin(), leases_.end(), [&](const auto& one) { return one.second.queue_id == id; });
     if (granted == leases_.end()) {
       if (auto over = why_over([&](const OverLease& lease) { return lease.queue_id == id; }, now)) return *std::move(over);
-      return unknown("no request '" + id + "' is waiting: it has been granted and is over, was given up, or never came");
+      return unknown("no request '" + id + "' is waiting: its lease has ended, or it was cancelled or never made");
     }
     std::vector<std::string> lines = why(granted->second, now);
-    lines.insert(lines.begin(), "it has been granted: lease " + lease::hexadecimal(granted->first));
+    lines.insert(lines.begin(), "granted: lease " + lease::hexadecimal(granted->first));
     return lines;
   }
   const auto found = lease_called(id);
@@ -168,24 +168,24 @@ template <class Matches>
 std::optional<std::vector<std::string>> Core::why_over(Matches matches, Time now) const {
   const auto found = std::find_if(over_.rbegin(), over_.rend(), matches);
   if (found == over_.rend()) return std::nullopt;
-  return std::vector<std::string>{"lease " + lease::hexadecimal(found->id) + " is over: " + pool::Ended::Why_Name(found->why) + ", " + found->reason,
+  return std::vector<std::string>{"lease " + lease::hexadecimal(found->id) + " has ended: " + pool::Ended::Why_Name(found->why) + ", " + found->reason,
                                   "it ended " + std::to_string(std::max<Time>(0, now - found->at) / 1000) + " s ago"};
 }
 
 std::vector<std::string> Core::why(const Lease& lease, Time now) const {
   if (!lease.ending) {
     const std::string holder = (lease.request.program().empty() ? "its program" : lease.request.program()) + (lease.request.host().empty() ? "" : " on " + lease.request.host());
-    std::vector<std::string> lines{lease.holder != 0 ? "it is granted and held by " + holder
-                                                     : holder + " has lost its connection to the scheduler; the lease is held for it for " +
-                                                           std::to_string((std::max<Time>(0, lease.deadline - now) + 999) / 1000) + " s more"};
+    std::vector<std::string> lines{lease.holder != 0 ? "granted; held by " + holder
+                                                     : holder + " is disconnected from the scheduler; the lease is held for another " +
+                                                           std::to_string((std::max<Time>(0, lease.deadline - now) + 999) / 1000) + " s"};
     for (const LeasePart& part : lease.parts) lines.push_back("on node '" + part.node->name() + "': " + counted(part.shares.size(), "GPU") + ", " + counted(part.sessions, "session"));
     return lines;
   }
-  std::vector<std::string> lines{std::string("it is ending: ") + pool::Ended::Why_Name(lease.why) + ", " + lease.reason};
-  if (lease.end_at > now) lines.push_back("its sessions end in " + std::to_string((lease.end_at - now + 999) / 1000) + " s");
+  std::vector<std::string> lines{std::string("ending: ") + pool::Ended::Why_Name(lease.why) + ", " + lease.reason};
+  if (lease.end_at > now) lines.push_back("its sessions will be ended in " + std::to_string((lease.end_at - now + 999) / 1000) + " s");
   for (const LeasePart& part : lease.parts) {
-    lines.push_back("waits for node '" + part.node->name() + "' to say that nothing of it is left there" +
-                    (part.node->silent ? "; the node cannot be heard" : part.sessions > 0 ? "; " + counted(part.sessions, "session") : ""));
+    lines.push_back("waiting for node '" + part.node->name() + "' to confirm that its sessions have ended" +
+                    (part.node->silent ? "; no heartbeat from the node" : part.sessions > 0 ? "; " + counted(part.sessions, "session") : ""));
   }
   return lines;
 }

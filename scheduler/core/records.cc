@@ -61,12 +61,12 @@ Result<void> Core::restore(const std::vector<std::pair<std::string, std::string>
     for (const auto& [key, value] : stored) {
       if (!key.starts_with(prefix)) continue;
       if (const Result<void> good = read(key.substr(prefix.size()), value); !good) {
-        return Error{ErrorCode::invalid, "the store's record '" + key + "' makes no sense: " + good.error().message};
+        return Error{ErrorCode::invalid, "the store's record '" + key + "' is invalid: " + good.error().message};
       }
     }
     return {};
   };
-  const Error unreadable{ErrorCode::invalid, "it cannot be read"};
+  const Error unreadable{ErrorCode::invalid, "it cannot be parsed"};
   Result<void> good = each(kPolicyKey, [&](const std::string&, const std::string& value) -> Result<void> {
     pool::Policy changes;
     if (!changes.ParseFromString(value) || check_policy(changes)) return unreadable;
@@ -91,7 +91,7 @@ Result<void> Core::restore(const std::vector<std::pair<std::string, std::string>
 
 Result<void> Core::restore_node(const std::string& value, Time now) {
   NodeRecord record;
-  if (!record.ParseFromString(value) || record.inventory().node().empty()) return Error{ErrorCode::invalid, "it cannot be read"};
+  if (!record.ParseFromString(value) || record.inventory().node().empty()) return Error{ErrorCode::invalid, "it cannot be parsed"};
   Node& node = nodes_[record.inventory().node()];
   node.drained = record.drained();
   node.drained_because = record.drained_because();
@@ -112,7 +112,7 @@ Result<void> Core::restore_node(const std::string& value, Time now) {
 Result<void> Core::restore_lease(const std::string& value, Time now) {
   const auto wrong = [](const std::string& why) { return Error{ErrorCode::invalid, why}; };
   LeaseRecord record;
-  if (!record.ParseFromString(value) || record.id().empty() || record.parts().empty()) return wrong("it cannot be read");
+  if (!record.ParseFromString(value) || record.id().empty() || record.parts().empty()) return wrong("it cannot be parsed");
   Lease lease;
   lease.id = record.id();
   lease.tenant = record.tenant();
@@ -128,7 +128,7 @@ Result<void> Core::restore_lease(const std::string& value, Time now) {
   lease.end_at = record.end_at_ms();
   for (const PartRecord& stored : record.parts()) {
     const auto found = nodes_.find(stored.node());
-    if (found == nodes_.end()) return wrong("there is no node '" + stored.node() + "'");
+    if (found == nodes_.end()) return wrong("unknown node '" + stored.node() + "'");
     Node& node = found->second;
     LeasePart part{.node = &node, .shares = {}, .host = {stored.cpu_milli(), stored.host_memory_bytes()}};
     for (const lease::Share& share : stored.shares()) {
@@ -136,10 +136,10 @@ Result<void> Core::restore_lease(const std::string& value, Time now) {
       if (gpu == node.gpus.end()) return wrong("node '" + node.name() + "' has no GPU '" + share.gpu_uuid() + "'");
       part.shares.push_back({static_cast<uint32_t>(gpu - node.gpus.begin()), {share.compute_milli(), share.memory_bytes()}});
       gpu->book.used += part.shares.back().amount;
-      if (!gpu->book.used.within(gpu->book.total)) return wrong("GPU '" + gpu->uuid + "' has been granted twice");
+      if (!gpu->book.used.within(gpu->book.total)) return wrong("GPU '" + gpu->uuid + "' is allocated beyond its capacity");
     }
     node.host.used += part.host;
-    if (!node.host.used.within(node.host.total)) return wrong("node '" + node.name() + "' has not so much CPU or memory");
+    if (!node.host.used.within(node.host.total)) return wrong("node '" + node.name() + "' does not have this much CPU or memory");
     lease.parts.push_back(std::move(part));
   }
   adopt(std::move(lease), now);

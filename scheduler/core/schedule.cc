@@ -268,7 +268,7 @@ bool Core::reserve(Waiter& waiter, Time now) {
 // Ends best-effort leases until the reserved GPUs will become free: the youngest lease first, and only leases
 // on those GPUs or hosts.
 void Core::preempt(const Demand& demand, const Waiter& for_whom, Time now) {
-  const std::string reason = "tenant '" + for_whom.tenant + "' needs the GPU for something of a higher priority";
+  const std::string reason = "tenant '" + for_whom.tenant + "' needs the GPU for a request with a higher priority";
   const auto end_one = [&](const Node& node, auto&& helps) {
     Lease* latest = nullptr;
     for (const LeaseId& id : node.leases) {

@@ -87,9 +87,9 @@ void view(const Lease& lease, pool::LeaseState& out) {
 }  // namespace
 
 std::pair<NodeState::Condition, std::string> Node::condition() const {
-  if (stopped_at != 0) return {NodeState::STOPPED, "its poold was shut down"};
-  if (lost) return {NodeState::LOST, "not heard for too long"};
-  if (silent) return {NodeState::SILENT, ever_heard ? "not heard for a moment" : "not heard yet"};
+  if (stopped_at != 0) return {NodeState::STOPPED, "poold was shut down"};
+  if (lost) return {NodeState::LOST, "no heartbeat for too long"};
+  if (silent) return {NodeState::SILENT, ever_heard ? "heartbeats missing" : "not registered yet"};
   if (std::string why = fence(); !why.empty()) return {NodeState::FENCED, std::move(why)};
   if (drained) return {NodeState::DRAINED, drained_because};
   if (!ready) return {NodeState::NOT_READY, not_ready_because};
@@ -102,7 +102,7 @@ std::pair<NodeState::Condition, std::string> Node::condition() const {
 
 Result<pool::NodeState> Core::view_node(const std::string& name) const {
   const auto found = nodes_.find(name);
-  if (found == nodes_.end() || found->second.forgotten()) return Error{ErrorCode::unavailable, "there is no node '" + name + "'"};
+  if (found == nodes_.end() || found->second.forgotten()) return Error{ErrorCode::unavailable, "unknown node '" + name + "'"};
   NodeState state;
   view(found->second, state);
   return state;
@@ -110,7 +110,7 @@ Result<pool::NodeState> Core::view_node(const std::string& name) const {
 
 Result<pool::LeaseState> Core::view_lease(const LeaseId& id) const {
   const auto found = leases_.find(id);
-  if (found == leases_.end()) return Error{ErrorCode::unavailable, "there is no such lease"};
+  if (found == leases_.end()) return Error{ErrorCode::unavailable, "unknown lease"};
   pool::LeaseState state;
   view(found->second, state);
   return state;
@@ -191,7 +191,7 @@ void Core::view_queue(google::protobuf::RepeatedPtrField<pool::Waiting>& out) co
     view.set_since_ms(waiter.arrived);
     *view.mutable_request() = waiter.request;
     view.mutable_request()->clear_id();  // the id authorizes taking the request over
-    view.set_why(waiter.told_why.empty() ? "has just come" : waiter.told_why);
+    view.set_why(waiter.told_why.empty() ? "not evaluated yet" : waiter.told_why);
     view.set_head(stream == head_);
   }
 }

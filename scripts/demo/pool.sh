@@ -107,9 +107,9 @@ share_pool() {
   by_lease thesis students --compute 50 --priority low -- "$build/examples/keep_busy" --seconds 3600
   await_served serving training homework thesis
   by_lease several_gpus production --gpus 6 -- "$build/examples/several_gpus"
-  await_line several_gpus 'waiting for 6 GPUs.*kept for it'
+  await_line several_gpus 'waiting for 6 GPUs.*reserved for it'
   by_lease more_homework students --compute 25 --priority low -- "$build/examples/vector_add"
-  await_line more_homework 'waits until tenant'
+  await_line more_homework 'waits for quota of tenant'
   if "$build/bin/pool-run" --server "pool://$scheduler" --token-file students.token --gpus 2 --priority low -- true >refused.log 2>&1; then
     die "students got more than their quota"
   fi

@@ -116,7 +116,7 @@ std::optional<std::string> Jobs::fault_of(const Job& job, const Troubles& troubl
   // A client that requests a lease without a scheduler gives up after ten seconds.
   excused = excused || (has(job.output, "cannot reach any scheduler") && troubles.of_host(kSchedulers, job.started, job.ended));
   if (excused) return ++tally_.excused, std::nullopt;
-  if (job.may_be_preempted && has(job.output, "of a higher priority")) return ++tally_.preempted, std::nullopt;
+  if (job.may_be_preempted && has(job.output, "with a higher priority")) return ++tally_.preempted, std::nullopt;
   return "nothing was done to it";
 }
 

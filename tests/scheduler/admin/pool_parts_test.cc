@@ -73,7 +73,7 @@ TEST_CASE("the pool view shows leased and busy GPUs and the queue") {
 
 TEST_CASE("queue reasons are not truncated on a narrow terminal") {
   pool::PoolSnapshot now = snapshot(1'000'000, 0);
-  now.mutable_waiting(0)->set_why("waits for 4 GPUs: 2 can be leased now; gpu-1 is drained (new disks), gpu-2 is lost (not heard for too long)");
+  now.mutable_waiting(0)->set_why("waits for 4 GPUs: 2 can be leased now; gpu-1 is drained (new disks), gpu-2 is lost (no heartbeat for too long)");
   std::string words = queue_text(now.waiting(), 1'000'000, 80), whole;
   CHECK_FALSE(has(words, "…"));
   std::istringstream lines(words);

@@ -62,8 +62,8 @@ TEST_CASE("a false claim of a GPU withholds only that GPU until an operator deci
     const Stream honest = pool.attend(1, 1, 2);
     CHECK(is_open(pool, "n1"));
     CHECK(is_open(pool, "n2"));
-    CHECK(withheld(pool, "n1").starts_with(gpu_uuid(1, 0) + " gets no leases: node 'n2' reports it, too; "));
-    CHECK(withheld(pool, "n2").starts_with(gpu_uuid(1, 0) + " gets no leases: node 'n1' reports it, too; "));
+    CHECK(withheld(pool, "n1").starts_with(gpu_uuid(1, 0) + " gets no leases: node 'n2' reports it as well; "));
+    CHECK(withheld(pool, "n2").starts_with(gpu_uuid(1, 0) + " gets no leases: node 'n1' reports it as well; "));
     CHECK(node(pool, "n1").because() == withheld(pool, "n1"));
     CHECK(noted(pool, "gpu_withheld", "n1"));
     CHECK(noted(pool, "gpu_withheld", "n2"));
@@ -78,7 +78,7 @@ TEST_CASE("a false claim of a GPU withholds only that GPU until an operator deci
     pool.settle();
     CHECK(withheld(pool, "n1").empty());
     CHECK(node(pool, "n1").because().empty());
-    CHECK(withheld(pool, "n2") == gpu_uuid(1, 0) + " gets no leases here: an operator has said that it is node 'n1''s");
+    CHECK(withheld(pool, "n2") == gpu_uuid(1, 0) + " gets no leases on this node: an operator assigned it to node 'n1'");
     CHECK(pool.core->view_pool().gpus_withheld() == 1);
     CHECK(grants(pool) == Words{"n1:the disputed GPU"});
 
@@ -99,7 +99,7 @@ TEST_CASE("a GPU claim older than an hour wins over a later claim") {
   pool.attend(1, 2, 1);  // the claim keeps its age
   attend_squatter(pool);
   CHECK(withheld(pool, "n1").empty());
-  CHECK(withheld(pool, "n2").starts_with(gpu_uuid(1, 0) + " gets no leases here: node 'n1' had it before; "));
+  CHECK(withheld(pool, "n2").starts_with(gpu_uuid(1, 0) + " gets no leases on this node: node 'n1' reported it earlier; "));
   CHECK(is_open(pool, "n2"));
   CHECK(grants(pool) == Words{"n1:the disputed GPU", "n2:another"});
   SECTION("also to the next scheduler, whichever it hears first") {
@@ -173,7 +173,7 @@ TEST_CASE("a request for a disputed GPU waits and its reason names the dispute")
   pool.core->attend(squatter, report, pool.now);
   for (int i = 0; i < 12; ++i) pool.pass(1000), pool.report(honest, {{pool.grant(holder)->lease, 1}}), pool.report(squatter);
   CHECK(!pool.told<Refusal>(waits));
-  CHECK(pool.core->why("q2", pool.now)->at(2) == "waits for 1 GPU: 0 can be leased now; n1 has a GPU in dispute with another node, n2 has a GPU in dispute with another node");
+  CHECK(pool.core->why("q2", pool.now)->at(2) == "waits for 1 GPU: 0 can be leased now; n1 has a GPU that another node reports as well, n2 has a GPU that another node reports as well");
 }
 
 TEST_CASE("claims stored without a time count as the oldest") {

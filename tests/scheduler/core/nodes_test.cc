@@ -57,7 +57,7 @@ TEST_CASE("a silent node gets no leases and the shares of a lost node stay alloc
     for (int crash = 0; crash < 2; ++crash) {
       const Stream back = pool.attend(1, 1, 2);
       CHECK(condition(pool) == pool::NodeState::FENCED);
-      CHECK(pool.orders(back).fenced_because() == "an operator has removed it; restart its poold");
+      CHECK(pool.orders(back).fenced_because() == "removed by an operator; restart its poold");
       pool.start();
     }
     const Stream anew = pool.attend(1, 3, 2);
@@ -151,10 +151,10 @@ TEST_CASE("a node whose poold was stopped is shown as stopped, not as silent, un
   pool.core->node_cut(node, pool.now);
   pool.settle();
   CHECK(condition(pool) == pool::NodeState::STOPPED);
-  CHECK(pool.core->view_node("n1")->because() == "its poold was shut down");
+  CHECK(pool.core->view_node("n1")->because() == "poold was shut down");
   CHECK(std::none_of(pool.said.notes.begin(), pool.said.notes.end(), [](const Note& note) { return note.event == std::string("node_cut"); }));
   pool.request(ask(1));
-  CHECK(pool.core->why("q2", pool.now)->at(2).ends_with("0 can be leased now; n1 is stopped (its poold was shut down)"));
+  CHECK(pool.core->why("q2", pool.now)->at(2).ends_with("0 can be leased now; n1 is stopped (poold was shut down)"));
   pool.pass(31'000);  // its leases end as on any lost node
   CHECK(pool.told<pool::Ended>(holder)->why() == pool::Ended::NODE_LOST);
   CHECK(pool.told<pool::Ended>(holder)->reason() == "node 'n1' was stopped");

@@ -246,14 +246,14 @@ TEST_CASE("quotas limit leases and compute and memory and queue length and prior
     const auto refusal = pool.told<Refusal>(pool.request(ask(2)));
     REQUIRE(refusal);
     CHECK(refusal->kind == Refusal::Kind::invalid);
-    CHECK(refusal->reason == "the request for 2 GPUs exceeds the quota of tenant 'a', gpus=1.5: ask for less (--gpus, --compute, --memory, --priority), or have the quota raised");
+    CHECK(refusal->reason == "the request for 2 GPUs exceeds the quota of tenant 'a', gpus=1.5: ask for less (--gpus, --compute, --memory, --priority), or ask an operator to raise the quota");
   }
   SECTION("memory") {
     quota.set_memory_bytes(20 * kGiB);
     configure();
     const auto refusal = pool.told<Refusal>(pool.request(ask(1, 500, 21 * kGiB)));
     REQUIRE(refusal);
-    CHECK(refusal->reason == "the request for 21GiB of GPU memory exceeds the quota of tenant 'a', memory=20GiB: ask for less (--gpus, --compute, --memory, --priority), or have the quota raised");
+    CHECK(refusal->reason == "the request for 21GiB of GPU memory exceeds the quota of tenant 'a', memory=20GiB: ask for less (--gpus, --compute, --memory, --priority), or ask an operator to raise the quota");
     CHECK(pool.told<Refusal>(pool.request(ask(3, 500, 7 * kGiB)))->reason.starts_with("the request for 3 x 7GiB of GPU memory exceeds"));
     const auto implied = pool.told<Refusal>(pool.request(ask(2)));  // implies 16 GiB per GPU
     REQUIRE(implied);
@@ -263,7 +263,7 @@ TEST_CASE("quotas limit leases and compute and memory and queue length and prior
     const Stream waits = pool.request(ask(1, 500, 9 * kGiB));
     CHECK(!pool.grant(waits));
     pool.pass(1000);
-    CHECK(pool.told<QueuePlace>(waits)->why == "waits until tenant 'a' has less: 1 lease, 0.5 GPU, 12.0 GiB of 20.0 GiB of GPU memory");
+    CHECK(pool.told<QueuePlace>(waits)->why == "waits for quota of tenant 'a', in use: 1 lease, 0.5 GPU, 12.0 GiB of 20.0 GiB of GPU memory");
   }
   SECTION("leases") {
     quota.set_leases(1);
@@ -279,14 +279,14 @@ TEST_CASE("quotas limit leases and compute and memory and queue length and prior
     CHECK(!pool.told<Refusal>(pool.request(ask(1, 10))));
     const Refusal full = *pool.told<Refusal>(pool.request(ask(1, 10)));
     CHECK(full.kind == Refusal::Kind::exhausted);
-    CHECK(full.reason == "tenant 'a' has 1 request in the queue already");
+    CHECK(full.reason == "tenant 'a' has 1 request in the queue, which is the limit of its quota");
   }
   SECTION("priority") {
     quota.set_highest_priority(lease::BEST_EFFORT);
     configure();
     const auto refusal = pool.told<Refusal>(pool.request(ask(1, 10)));
     REQUIRE(refusal);
-    CHECK(refusal->reason == "the request for priority normal exceeds the quota of tenant 'a', highest-priority=low: ask for less (--gpus, --compute, --memory, --priority), or have the quota raised");
+    CHECK(refusal->reason == "the request for priority normal exceeds the quota of tenant 'a', highest-priority=low: ask for less (--gpus, --compute, --memory, --priority), or ask an operator to raise the quota");
     CHECK(pool.grant(pool.request(with(ask(1, 10), lease::BEST_EFFORT))));
   }
 }
@@ -361,7 +361,7 @@ TEST_CASE("a GPU larger than the tenant's memory quota is neither reserved for i
   CHECK(!pool.grant(head));
   pass();
   REQUIRE(pool.told<QueuePlace>(head));
-  CHECK(pool.told<QueuePlace>(head)->why == "waits for 1 GPU: 0 of 1 that would do are free; it is the next, and 1 is kept for it on n1");
+  CHECK(pool.told<QueuePlace>(head)->why == "waits for 1 GPU: 0 of 1 suitable GPUs are free; it is first in the queue, and 1 is reserved for it on n1");
   CHECK(pool.grant(pool.request(ask(1), "b")));  // on the other node
   finish(pool, first, small);
   pass();
@@ -372,7 +372,7 @@ TEST_CASE("a GPU larger than the tenant's memory quota is neither reserved for i
   REQUIRE(pool.core->drain("n1", "", false, {}, pool.now));
   pass(), pass();
   REQUIRE(pool.told<QueuePlace>(next));
-  CHECK(pool.told<QueuePlace>(next)->why.ends_with("; on other GPUs it would exceed the quota of tenant 'a', which has 16.0 GiB of memory=40GiB"));
+  CHECK(pool.told<QueuePlace>(next)->why.ends_with("; on other GPUs it would exceed the quota of tenant 'a', in use: 16.0 GiB of memory=40GiB"));
 }
 
 TEST_CASE("several GPUs of several sizes are chosen so that their memory together is within the quota") {
@@ -398,6 +398,6 @@ TEST_CASE("several GPUs of several sizes are chosen so that their memory togethe
     const Stream waits = pool.request(two);
     for (int i = 0; i < 2; ++i) pool.pass(1000), pool.report(large), pool.report(small);
     REQUIRE(pool.told<QueuePlace>(waits));
-    CHECK(pool.told<QueuePlace>(waits)->why.ends_with("it is the next, and 2 are kept for it on n2"));
+    CHECK(pool.told<QueuePlace>(waits)->why.ends_with("it is first in the queue, and 2 are reserved for it on n2"));
   }
 }

@@ -241,7 +241,7 @@ class Simulation {
       REQUIRE(gpus == holder->request.gpus());
     }
     if (const auto* const ended = std::get_if<pool::Ended>(&said.what)) {
-      if (ended->why() == pool::Ended::EXPIRED && ended->reason().starts_with("its holder")) REQUIRE(pool_.now >= holder->seen + 30'000);
+      if (ended->why() == pool::Ended::EXPIRED && ended->reason().starts_with("the client was disconnected")) REQUIRE(pool_.now >= holder->seen + 30'000);
     }
     if (said.last) holders_.erase(holder);
   }

@@ -25,7 +25,7 @@ TEST_CASE("an impossible request is refused with a reason after the nodes had ti
   pool::Request processors = ask(1);
   processors.set_cpu_milli(17'000);
   CHECK(pool.told<Refusal>(pool.request(processors))->reason ==
-        "cannot place 1 GPU and 17 CPUs: the hosts with such GPUs do not offer that (poold --pool-cpu-milli, --pool-host-memory)");
+        "cannot place 1 GPU and 17 CPUs: the hosts with suitable GPUs do not offer these CPUs or this memory (poold --pool-cpu-milli, --pool-host-memory)");
   CHECK(pool.told<Refusal>(pool.request(ask(0))));
   CHECK(pool.told<Refusal>(pool.request(ask(1, 1001))));
   // Requests wait for GPUs that are leased or drained.
@@ -147,14 +147,14 @@ TEST_CASE("a request behind another one of its tenant names that one") {
   const Stream first = pool.request(ask(1));
   const Stream second = pool.request(ask(1));
   pool.request(ask(1));
-  CHECK(pool.core->why("q2", pool.now)->at(2) == "waits until tenant 'a' has less: 1 of 1 lease, 1 GPU, 16.0 GiB of GPU memory");
+  CHECK(pool.core->why("q2", pool.now)->at(2) == "waits for quota of tenant 'a', in use: 1 of 1 lease, 1 GPU, 16.0 GiB of GPU memory");
   for (const std::string id : {"q3", "q4"}) {
     CHECK(pool.core->why(id, pool.now)->at(2) ==
-          "waits behind request q2 of the same tenant, which waits until tenant 'a' has less: 1 of 1 lease, 1 GPU, 16.0 GiB of GPU memory");
+          "waits behind request q2 of the same tenant, which waits for quota of tenant 'a', in use: 1 of 1 lease, 1 GPU, 16.0 GiB of GPU memory");
   }
   pool.core->holder_cut(first, pool.now);
   pool.settle();
-  CHECK(pool.core->why("q3", pool.now)->at(2).starts_with("waits until tenant"));
+  CHECK(pool.core->why("q3", pool.now)->at(2).starts_with("waits for quota of tenant"));
   CHECK(pool.core->why("q4", pool.now)->at(2).starts_with("waits behind request q3 "));
   finish(pool, runs, node);
   CHECK(pool.grant(second));
@@ -166,7 +166,7 @@ TEST_CASE("the reason names the request that GPUs are reserved for") {
   CHECK(pool.grant(pool.request(ask(1))));
   pool.request(ask(2));
   pool.request(ask(1));
-  CHECK(pool.core->why("q3", pool.now)->at(2) == "waits for 1 GPU: 0 of 2 that would do are free; 1 is kept for request q2, which is served before");
+  CHECK(pool.core->why("q3", pool.now)->at(2) == "waits for 1 GPU: 0 of 2 suitable GPUs are free; 1 is reserved for request q2, which is ahead in the queue");
 }
 
 TEST_CASE("a request that closed hosts keep waiting names each and its cause") {
@@ -178,11 +178,11 @@ TEST_CASE("a request that closed hosts keep waiting names each and its cause") {
   pool.pass(7'000);  // all nodes are silent
   const auto why = [&] { return pool.core->why("q1", pool.now)->at(2); };
   pool.request(ask(1));
-  CHECK(why() == "waits for 1 GPU: 0 can be leased now; n1 is silent (not heard for a moment), n2 is silent (not heard for a moment), "
-                 "n3 is silent (not heard for a moment), n4 is silent (not heard for a moment)");
+  CHECK(why() == "waits for 1 GPU: 0 can be leased now; n1 is silent (heartbeats missing), n2 is silent (heartbeats missing), "
+                 "n3 is silent (heartbeats missing), n4 is silent (heartbeats missing)");
   pool.pass(30'000);
   const Stream drained = pool.attend(1, 21, 1);
-  CHECK(why().starts_with("waits for 1 GPU: 0 can be leased now; n1 is drained (new disks), n2 is lost (not heard for too long), n3 is lost"));
+  CHECK(why().starts_with("waits for 1 GPU: 0 can be leased now; n1 is drained (new disks), n2 is lost (no heartbeat for too long), n3 is lost"));
   pool::NodeReport not_ready;
   not_ready.set_not_ready_because("its GPU has failed");
   not_ready.set_now_ms(pool.now);
@@ -223,9 +223,9 @@ TEST_CASE("a changed reason is sent to the waiting client and to the queue view"
     waits = pool.request(ask(2));
     nodes.pop_back();
     pass(10);
-    check_told("n2 is silent (not heard for a moment)");
+    check_told("n2 is silent (heartbeats missing)");
     pass(25);
-    check_told("n2 is lost (not heard for too long)");
+    check_told("n2 is lost (no heartbeat for too long)");
   }
   SECTION("drained for another reason") {
     waits = pool.request(ask(2));
@@ -239,10 +239,10 @@ TEST_CASE("a changed reason is sent to the waiting client and to the queue view"
   SECTION("another GPU is kept") {
     waits = pool.request(ask(1));
     pass(2);
-    check_told("1 is kept for it on n1");
+    check_told("1 is reserved for it on n1");
     nodes.erase(nodes.begin());
     pass(10);
-    check_told("1 is kept for it on n2");
+    check_told("1 is reserved for it on n2");
   }
 }
 
@@ -262,7 +262,7 @@ TEST_CASE("the reason names a host that anti-affinity excludes") {
   request.add_apart_from("db");
   CHECK(pool.grant(pool.request(request)));
   pool.request(request);
-  CHECK(pool.core->why("q2", pool.now)->at(2) == "waits for 1 GPU: 0 can be leased now; n1 has a lease that it must be apart from");
+  CHECK(pool.core->why("q2", pool.now)->at(2) == "waits for 1 GPU: 0 can be leased now; n1 has a lease that the request must not share a host with");
 }
 
 TEST_CASE("explain finds a granted request by its id and shows its lease") {
@@ -273,14 +273,14 @@ TEST_CASE("explain finds a granted request by its id and shows its lease") {
   request.set_host("ws-7");
   const Stream holder = pool.request(request);
   const std::string lease = lease::hexadecimal(pool.grant(holder)->lease);
-  const std::vector<std::string> held{"it is granted and held by train on ws-7", "on node 'n1': 1 GPU, 0 sessions"};
+  const std::vector<std::string> held{"granted; held by train on ws-7", "on node 'n1': 1 GPU, 0 sessions"};
   CHECK(*pool.core->why(lease, pool.now) == held);
   const auto by_request = pool.core->why("q1", pool.now);
   REQUIRE(by_request);
-  CHECK(by_request->at(0) == "it has been granted: lease " + lease);
+  CHECK(by_request->at(0) == "granted: lease " + lease);
   CHECK(by_request->at(1) == held[0]);
   pool.core->holder_cut(holder, pool.now);
-  CHECK(pool.core->why(lease, pool.now)->at(0) == "train on ws-7 has lost its connection to the scheduler; the lease is held for it for 30 s more");
+  CHECK(pool.core->why(lease, pool.now)->at(0) == "train on ws-7 is disconnected from the scheduler; the lease is held for another 30 s");
   CHECK(pool.core->why("q2", pool.now).error().message.starts_with("no request 'q2' is waiting"));
 }
 
@@ -311,7 +311,7 @@ TEST_CASE("explain finds an ended lease by its id or request and shows the reaso
   const std::string lease = lease::hexadecimal(pool.grant(holder)->lease);
   finish(pool, holder, node);
   pool.pass(3000);
-  const std::vector<std::string> over{"lease " + lease + " is over: RELEASED, given back", "it ended 3 s ago"};
+  const std::vector<std::string> over{"lease " + lease + " has ended: RELEASED, released by the client", "it ended 3 s ago"};
   for (const std::string& id : {lease, lease.substr(0, 8), std::string("q1")}) {
     const auto why = pool.core->why(id, pool.now);
     REQUIRE(why);
@@ -320,7 +320,7 @@ TEST_CASE("explain finds an ended lease by its id or request and shows the reaso
   CHECK(!pool.core->why("", pool.now));
   // Ended leases are not stored.
   pool.start();
-  CHECK(pool.core->why(lease, pool.now).error().message == "there is no lease '" + lease + "': it was never granted, or is over");
+  CHECK(pool.core->why(lease, pool.now).error().message == "unknown lease '" + lease + "': it was never granted, or has ended");
 }
 
 TEST_CASE("waiting clients get their place and reason and a ticket keeps the place") {
@@ -334,7 +334,7 @@ TEST_CASE("waiting clients get their place and reason and a ticket keeps the pla
   REQUIRE(pool.told<QueuePlace>(two));
   CHECK(pool.told<QueuePlace>(two)->place == 1);
   CHECK(pool.told<QueuePlace>(two)->waiting == 2);
-  CHECK(pool.told<QueuePlace>(two)->why == "waits for 1 GPU: 0 of 1 that would do are free; it is the next, and 1 is kept for it on n1");
+  CHECK(pool.told<QueuePlace>(two)->why == "waits for 1 GPU: 0 of 1 suitable GPUs are free; it is first in the queue, and 1 is reserved for it on n1");
   CHECK(pool.told<QueuePlace>(three)->place == 2);
   const Time arrived = pool.told<QueuePlace>(two)->arrived;
   pool.core->holder_cut(two, pool.now);

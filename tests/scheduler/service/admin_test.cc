@@ -87,7 +87,7 @@ TEST_CASE("operators see the pool and change it") {
     pool::WhyReply why;
     REQUIRE(admin.call(&Stub::Why, which, why).ok());
     CHECK(why.lines(0) == "place 1 of 1");
-    CHECK(why.lines(2) == "waits for 25 % of 1 GPU: 0 of 4 that would do are free; it is the next, and 1 is kept for it on n0");
+    CHECK(why.lines(2) == "waits for 25 % of 1 GPU: 0 of 4 suitable GPUs are free; it is first in the queue, and 1 is reserved for it on n0");
     which.set_id("nonsense");
     CHECK(admin.call(&Stub::Why, which, why).error_code() == StatusCode::NOT_FOUND);
   }

@@ -74,7 +74,7 @@ TEST_CASE("a lease is granted with valid node tokens and released") {
   const auto queued = waits.queued(1);
   REQUIRE(queued);
   CHECK(queued->waiting() == 1);
-  CHECK(queued->why().starts_with("waits for 2 GPUs: 1 of 4 that would do is free"));
+  CHECK(queued->why().starts_with("waits for 2 GPUs: 1 of 4 suitable GPUs is free"));
   holder.release();
   CHECK(holder.ended()->why() == pool::Ended::RELEASED);
   CHECK(holder.status().ok());
