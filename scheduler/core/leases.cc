@@ -293,7 +293,7 @@ void Core::resume(Stream stream, const std::string& name, const LeaseId& id, Tim
   if (!lease || (!name.empty() && lease->tenant != name)) {
     pool::Ended ended;
     ended.set_why(pool::Ended::EXPIRED);
-    ended.set_reason("the lease ended while the client was disconnected");
+    ended.set_reason("it ended while the client was disconnected");
     effects_.holders.push_back({stream, std::move(ended), true});
     return;
   }

@@ -57,7 +57,7 @@ grpc::ServerUnaryReactor* change(Engine& engine, Context* context, const char* w
     if (!status.ok()) return reactor->Finish(status);
     engine.audit("operator", {{"operator", who}, {"does", what}, {"on", cut_name(on)}});
     engine.flush([reactor](bool stored) {
-      reactor->Finish(stored ? grpc::Status::OK : grpc::Status(grpc::StatusCode::UNAVAILABLE, "it could not be stored"));
+      reactor->Finish(stored ? grpc::Status::OK : grpc::Status(grpc::StatusCode::UNAVAILABLE, "the change could not be stored"));
     });
   });
   return reactor;
@@ -119,7 +119,7 @@ class Watcher final : public grpc::ServerWriteReactor<pool::PoolSnapshot> {
     if (status.ok() && (interval_.count() < kShortestInterval || interval_.count() > kLongestInterval)) {
       status = {grpc::StatusCode::INVALID_ARGUMENT, "the interval must be 100 to 10000 ms"};
     }
-    if (status.ok() && watchers_ >= kMostWatchers) status = {grpc::StatusCode::RESOURCE_EXHAUSTED, "too many are watching"};
+    if (status.ok() && watchers_ >= kMostWatchers) status = {grpc::StatusCode::RESOURCE_EXHAUSTED, "too many Watch calls"};
     ++watchers_;
     if (!status.ok()) return end(status);
     show();
@@ -251,7 +251,7 @@ grpc::ServerUnaryReactor* AdminService::ListTenants(Context* context, const pool
 grpc::ServerUnaryReactor* AdminService::GetQuota(Context* context, const pool::GetTenantQuotaRequest* request, pool::TenantQuota* reply) {
   return answer(engine_, context, [request, reply](Core& core) -> grpc::Status {
     const auto found = core.tenants().find(request->tenant());
-    if (found == core.tenants().end()) return {grpc::StatusCode::NOT_FOUND, "there is no tenant '" + brief_name(request->tenant()) + "'"};
+    if (found == core.tenants().end()) return {grpc::StatusCode::NOT_FOUND, "unknown tenant '" + brief_name(request->tenant()) + "'"};
     *reply = found->second.quota;
     return grpc::Status::OK;
   });

@@ -25,7 +25,7 @@ std::string of_role(Role role) { return std::string(role == Role::operator_ ? "a
 // Tells a caller without the role which option takes the token, and how to create one.
 std::string token_needed(Role role) {
   constexpr const char* kOptions[] = {"pool-run --token-file, GPUPOOL_TOKEN_FILE", "poold --pool-token-file", "pool-admin --token-file, GPUPOOL_TOKEN_FILE"};
-  return "show " + of_role(role) + " token (" + kOptions[static_cast<int>(role)] + "); pool-scheduler --make-token makes one, whose hash belongs into [[" +
+  return "use " + of_role(role) + " token (" + kOptions[static_cast<int>(role)] + "); create one with pool-scheduler --make-token and put its hash into [[" +
          kRoleNames[static_cast<int>(role)] + "]] of the scheduler's configuration";
 }
 
@@ -37,7 +37,7 @@ Result<uint64_t> to_number(const toml::node& node, Result<uint64_t> (*parse)(std
     return parse && *number < kSurelyBytes ? parse(std::to_string(*number)) : static_cast<uint64_t>(*number);
   }
   const auto text = node.value_exact<std::string>();
-  if (!text || !parse) return wrong(parse ? "must be a number, or a text with a unit" : "must be a number");
+  if (!text || !parse) return wrong(parse ? "must be a number, or a string with a unit" : "must be a number");
   return parse(*text);
 }
 
@@ -71,12 +71,12 @@ Result<void> read_limit(std::string key, const toml::node& node, pool::TenantQuo
     quota.set_highest_priority(*named);
     return {};
   }
-  if (key == "compute") return wrong("a quota of the pool counts GPUs: gpus = 0.5 is half of one");
+  if (key == "compute") return wrong("use gpus instead: gpus = 0.5 is half of a GPU");
   static const std::vector<std::string_view> keys{"gpus",     "memory",   "leases",           "waiting",             "weight",
                                                   "sessions", "highest_priority", "bandwidth_to_device", "bandwidth_to_host"};
   std::string names;
   for (const std::string_view name : keys) names += (names.empty() ? "" : ", ") + std::string(name);
-  return wrong("unknown key; a quota has " + names + server::suggestion(key, keys));
+  return wrong("unknown key; valid keys: " + names + server::suggestion(key, keys));
 }
 
 Result<pool::TenantQuota> read_quota(const toml::node& node) {
@@ -122,7 +122,7 @@ Result<CallerEntry> read_entry(const toml::table& table, bool is_tenant) {
       if (!quota) return quota.error();
       entry.quota = std::move(*quota);
     } else {
-      return wrong(std::string(key.str()) + ": unknown key; there are name, tokens" + (is_tenant ? ", retired_tokens, quota" : ""));
+      return wrong(std::string(key.str()) + ": unknown key; valid keys: name, tokens" + (is_tenant ? ", retired_tokens, quota" : ""));
     }
   }
   if (!table.contains("name")) return wrong("name: missing; write name = \"NAME\"");
@@ -142,11 +142,11 @@ Result<Callers> Callers::read(const toml::table& file) {
     const auto read = settings::for_each_table(file, kind, [&](const toml::table& table) -> Result<void> {
       auto entry = read_entry(table, role == Role::tenant);
       if (!entry) return entry.error();
-      if (!names.insert({role, entry->name}).second) return wrong("this name is there twice");
+      if (!names.insert({role, entry->name}).second) return wrong("duplicate name");
       if (entry->tokens.empty() && entry->retired_tokens.empty()) without_token = kind + " '" + entry->name + "'";
       for (const bool retired : {false, true}) {
         for (const auto& token : retired ? entry->retired_tokens : entry->tokens) {
-          if (!callers.by_token_.insert({token, {role, entry->name, retired}}).second) return wrong("tokens: the same one is there twice, or is somebody else's");
+          if (!callers.by_token_.insert({token, {role, entry->name, retired}}).second) return wrong("tokens: duplicate token");
         }
       }
       if (role == Role::tenant) tenants.push_back({entry->name, std::move(entry->quota)});
@@ -154,15 +154,15 @@ Result<Callers> Callers::read(const toml::table& file) {
     });
     if (!read) return read.error();
   }
-  if (callers.has_tokens() && !without_token.empty()) return wrong(without_token + " has no token, while others have");
+  if (callers.has_tokens() && !without_token.empty()) return wrong(without_token + " has no token, but other entries have one; all or none must have tokens");
   if (!tenants.empty() || callers.has_tokens()) callers.tenants_ = std::move(tenants);
   return callers;
 }
 
 Result<const Caller*> Callers::find(const std::string& token, Role role) const {
-  if (token.empty()) return Error{ErrorCode::refused, "this scheduler wants to know who you are: " + token_needed(role)};
+  if (token.empty()) return Error{ErrorCode::refused, "authentication required: " + token_needed(role)};
   const auto found = token.size() < server::kShortestToken ? by_token_.end() : by_token_.find(server::hash_token(token));
-  if (found == by_token_.end()) return Error{ErrorCode::refused, "what you show gives no access here: " + token_needed(role)};
+  if (found == by_token_.end()) return Error{ErrorCode::refused, "authentication failed: unknown token; " + token_needed(role)};
   if (found->second.role != role) return Error{ErrorCode::invalid, "this token is " + of_role(found->second.role) + ": " + token_needed(role)};
   return &found->second;
 }
@@ -171,14 +171,14 @@ Result<std::string> Callers::tenant(const std::string& token, const std::string&
   if (!has_tokens()) {
     const std::string wished = !name.empty() ? name : tenants_.size() == 1 ? tenants_[0].name : server::kDefaultTenant;
     const bool known = std::any_of(tenants_.begin(), tenants_.end(), [&](const auto& tenant) { return tenant.name == wished; });
-    if (!known) return Error{ErrorCode::invalid, "this pool has no tenant '" + brief_name(wished) + "'"};
+    if (!known) return Error{ErrorCode::invalid, "unknown tenant '" + brief_name(wished) + "'"};
     return wished;
   }
   const auto caller = find(token, Role::tenant);
   if (!caller) return caller.error();
-  if ((*caller)->retired && purpose == For::something_new) return Error{ErrorCode::refused, "this token is retired: use the tenant's new one"};
+  if ((*caller)->retired && purpose == For::something_new) return Error{ErrorCode::refused, "this token is retired: use the tenant's current token"};
   if (!name.empty() && name != (*caller)->name) {
-    return Error{ErrorCode::invalid, "this token belongs to tenant '" + (*caller)->name + "', not to '" + brief_name(name) + "': show the other token, or leave the tenant out"};
+    return Error{ErrorCode::invalid, "this token belongs to tenant '" + (*caller)->name + "', not to '" + brief_name(name) + "': use that tenant's token, or omit the tenant"};
   }
   return (*caller)->name;
 }

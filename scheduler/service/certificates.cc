@@ -49,7 +49,7 @@ Result<void> Certificates::copy(const std::string& from, const char* name, Versi
   const int made = ::memfd_create(name, MFD_CLOEXEC);
   if (made < 0) return failed("make a copy of '" + from + "'");
   version.copies.push_back(made);
-  if (::fchmod(made, 0600) != 0) return failed("keep others from the copy of '" + from + "'");
+  if (::fchmod(made, 0600) != 0) return failed("set the permissions of the copy of '" + from + "'");
   if (::write(made, content.data(), content.size()) != static_cast<ssize_t>(content.size())) return failed("make a copy of '" + from + "'");
   // gRPC accepts a pair if the modification times, in whole seconds, did not change while it read both. Give
   // each version a distinct time, so that it never accepts parts of two versions.
@@ -116,7 +116,7 @@ void Certificates::watch(asio::io_context& context) {
 }
 
 void Certificates::renew() {
-  if (const auto good = read(); !good) return log::warning("certificate_not_renewed", {{"reason", good.error().message}, {"note", "the one before stays in use"}});
+  if (const auto good = read(); !good) return log::warning("certificate_not_renewed", {{"reason", good.error().message}, {"note", "the previous certificate stays in use"}});
   log::info("certificate_renewed", {{"file", files_.certificate}});
 }
 

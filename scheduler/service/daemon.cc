@@ -57,7 +57,7 @@ struct ListenAddress {
 Result<ListenAddress> resolve(const std::string& listen) {
   const auto wrong = [&](const std::string& why) { return Error{ErrorCode::invalid, "cannot listen on '" + listen + "': " + why}; };
   const size_t colon = listen.rfind(':');
-  if (colon == listen.npos || colon == 0 || listen.find("://") != listen.npos) return wrong("it is not HOST:PORT, like 127.0.0.1:9800");
+  if (colon == listen.npos || colon == 0 || listen.find("://") != listen.npos) return wrong("must be HOST:PORT, like 127.0.0.1:9800");
   std::string host = listen.substr(0, colon);
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
   asio::io_context context;
@@ -74,8 +74,8 @@ Result<ListenAddress> allowed_address(const Options& options) {
   auto where = resolve(options.listen);
   if (where && !where->loopback && !options.insecure && (options.tls.certificate.empty() || !options.callers.has_tokens())) {
     return Error{ErrorCode::invalid, "refusing to listen on " + where->text +
-                                         ": it is reachable from other machines, so it must have TLS (--tls-certificate, --tls-key) and "
-                                         "tokens ([[tenant]], [[node]], [[operator]]); or give --insecure in a network you trust"};
+                                         ": other machines can reach it, so TLS (--tls-certificate, --tls-key) and "
+                                         "tokens ([[tenant]], [[node]], [[operator]]) are required; or use --insecure in a trusted network"};
   }
   return where;
 }
@@ -103,7 +103,7 @@ class Daemon {
       note_history();
       log::info("metrics", {{"url", "http://" + server::text_of(http_->endpoint()) + "/metrics"}});
       if (!http_->endpoint().address().is_loopback()) {
-        log::warning("metrics_open", {{"reason", "whoever reaches this address can read tenants, programs, hosts and what they use"}});
+        log::warning("metrics_open", {{"reason", "anyone who can connect to this address can read the names and usage of tenants, programs and hosts"}});
       }
     }
     await_end_signal();
@@ -150,7 +150,7 @@ class Daemon {
     builder.RegisterService(&nodes_);
     builder.RegisterService(&admin_);
     server_ = builder.BuildAndStart();
-    if (!server_ || port_ == 0) return Error{ErrorCode::unavailable, "cannot listen on " + where_.text + ": another program may have the port"};
+    if (!server_ || port_ == 0) return Error{ErrorCode::unavailable, "cannot listen on " + where_.text + ": the port may be in use"};
     address_ = where_.text.substr(0, where_.text.rfind(':') + 1) + std::to_string(port_);
     return {};
   }
@@ -160,13 +160,13 @@ class Daemon {
       return {200, engine_.leads() ? metrics_text(take_snapshot(engine_)) : metrics_text_of_follower(), server::kMetricsType};
     }
     if (path == "/healthz") return {200, "ok\n"};
-    if (path == "/readyz") return engine_.leads() ? server::HttpResponse{200, "leads\n"} : server::HttpResponse{503, "does not lead\n"};
+    if (path == "/readyz") return engine_.leads() ? server::HttpResponse{200, "leader\n"} : server::HttpResponse{503, "not the leader\n"};
     if (path == "/") return {200, pool::page_html(), "text/html; charset=utf-8"};
     if (path == "/pool.json") {
-      if (!engine_.leads()) return {503, "this scheduler does not lead\n"};
+      if (!engine_.leads()) return {503, "this scheduler is not the leader\n"};
       return {200, pool::page_json(noted_snapshot(), history_), "application/json"};
     }
-    return {404, "there are / (a page), /pool.json, /metrics, /healthz and /readyz\n"};
+    return {404, "not found; available: /, /pool.json, /metrics, /healthz, /readyz\n"};
   }
 
   pool::PoolSnapshot noted_snapshot() {
@@ -218,7 +218,7 @@ class Daemon {
     if (options_.config_file.empty()) return log::warning("nothing_to_reload", {{"reason", "pool-scheduler was started without --config"}});
     Options read;
     auto good = read_config(options_.config_file, read);
-    if (good && options_.callers.has_tokens() && !read.callers.has_tokens()) good = Error{ErrorCode::invalid, "nobody has a token any more"};
+    if (good && options_.callers.has_tokens() && !read.callers.has_tokens()) good = Error{ErrorCode::invalid, "the new configuration has no tokens"};
     if (!good) return log::error("reload_failed", {{"reason", good.error().message}});
     engine_.configure(std::move(read.callers));
     log::info("reloaded", {{"file", options_.config_file}});

@@ -19,7 +19,7 @@ constexpr auto kTickEvery = 200ms;
 constexpr auto kCampaignPatience = 1s;
 constexpr auto kPauseAfterFailure = 1s;
 constexpr std::chrono::milliseconds kFirstWords{10'000};
-constexpr const char* kNoMore = "this scheduler does not lead any more";
+constexpr const char* kNoMore = "this scheduler is no longer the leader";
 
 Time wall_clock() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -135,7 +135,7 @@ void Engine::stop(std::function<void()> done) {
   stopping_ = true;
   stopped_ = std::move(done);
   ticks_.cancel();
-  end_streams("this scheduler is ending");
+  end_streams("this scheduler is shutting down");
   if (!storing_now_) finish_stopping();
 }
 
@@ -166,7 +166,7 @@ void Engine::end_revoked() {
   for (const auto& [stream, holder] : holders_) {
     const auto why = holder->revoked();
     if (!why) continue;
-    core_->revoke(stream, "the token that it was held with was removed from the scheduler's configuration", now());
+    core_->revoke(stream, "its token was removed from the scheduler's configuration", now());
     if (holder->tenant().empty()) holder->refuse(*why);
   }
   for (const auto& [stream, node] : nodes_) {
@@ -190,7 +190,7 @@ void Engine::tick() {
 
 // Ends streams that have sent no message within kFirstWords.
 void Engine::end_silent() {
-  const grpc::Status status(grpc::StatusCode::DEADLINE_EXCEEDED, "nothing was said");
+  const grpc::Status status(grpc::StatusCode::DEADLINE_EXCEEDED, "no message received within 10 s");
   const auto end = [&](auto& streams, Stream stream) {
     const auto found = streams.find(stream);
     if (found != streams.end() && !found->second->heard_anything()) found->second->end(status);

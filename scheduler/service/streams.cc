@@ -45,14 +45,14 @@ void HolderStream::heard(const pool::AcquireCall& call) {
     return engine_.flush();
   }
   if (!first || call.has_release() || call.call_case() == pool::AcquireCall::CALL_NOT_SET) {
-    return end({grpc::StatusCode::INVALID_ARGUMENT, first ? "say at first what is wanted: a request, or a lease to resume" : "only a release may follow"});
+    return end({grpc::StatusCode::INVALID_ARGUMENT, first ? "the first message must be a request or a resume" : "only a release may follow the first message"});
   }
   const auto tenant = engine_.callers().tenant(bearer_token(context_), call.request().tenant(), call.has_resume() ? For::what_is_there : For::something_new);
   if (call.has_resume()) {
     // Without configured tokens the lease's secret alone authorizes the client.
     if (!tenant && engine_.callers().has_tokens()) return refuse(denied(tenant.error()));
     if (!engine_.seals().is_lease_secret(call.resume().lease(), call.resume().secret())) {
-      return refuse({grpc::StatusCode::PERMISSION_DENIED, "this is not the lease's secret"});
+      return refuse({grpc::StatusCode::PERMISSION_DENIED, "wrong lease secret"});
     }
     tenant_ = tenant ? *tenant : "?";
     core.resume(stream_, engine_.callers().has_tokens() ? tenant_ : "", call.resume().lease(), engine_.now());
@@ -80,7 +80,7 @@ std::optional<grpc::Status> HolderStream::revoked() const {
   if (tenant_.empty() || !callers.has_tokens()) return std::nullopt;
   const auto tenant = callers.tenant(bearer_token(context_), "", For::what_is_there);
   if (tenant && *tenant == tenant_) return std::nullopt;
-  return grpc::Status(grpc::StatusCode::PERMISSION_DENIED, "this token is not tenant '" + tenant_ + "''s any more");
+  return grpc::Status(grpc::StatusCode::PERMISSION_DENIED, "this token no longer belongs to tenant '" + tenant_ + "'");
 }
 
 NodeStream::NodeStream(Engine& engine, grpc::CallbackServerContext& context) : LastingCall(engine, context) {

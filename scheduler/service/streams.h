@@ -21,7 +21,7 @@ grpc::Status not_leading(const Engine& engine, grpc::CallbackServerContext& cont
 // Maps an authentication error to UNAUTHENTICATED (ErrorCode::refused) or PERMISSION_DENIED.
 grpc::Status denied(const Error& error);
 // The status for calls while the scheduler shuts down.
-inline grpc::Status ending() { return {grpc::StatusCode::UNAVAILABLE, "this scheduler is ending"}; }
+inline grpc::Status ending() { return {grpc::StatusCode::UNAVAILABLE, "this scheduler is shutting down"}; }
 
 template <class In, class Out>
 class LastingCall : public grpc::ServerBidiReactor<In, Out> {

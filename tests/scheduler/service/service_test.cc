@@ -156,8 +156,8 @@ TEST_CASE("each kind of token allows only the calls of its role") {
   CHECK(Acquisition(channel, request_call(1, 1000), std::string(64, 'x')).status().error_code() == grpc::StatusCode::UNAUTHENTICATED);
   const grpc::Status of_node = Acquisition(channel, request_call(1, 1000), kNodeToken).status();
   CHECK(of_node.error_code() == grpc::StatusCode::PERMISSION_DENIED);
-  CHECK(of_node.error_message() == "this token is a node's: show a tenant's token (pool-run --token-file, GPUPOOL_TOKEN_FILE); pool-scheduler --make-token makes one, whose "
-                                   "hash belongs into [[tenant]] of the scheduler's configuration");
+  CHECK(of_node.error_message() == "this token is a node's: use a tenant's token (pool-run --token-file, GPUPOOL_TOKEN_FILE); create one with pool-scheduler --make-token "
+                                   "and put its hash into [[tenant]] of the scheduler's configuration");
   // The request exceeds the tenant's quota.
   CHECK(Acquisition(channel, request_call(5, 1000), kTenantToken).status().error_code() == grpc::StatusCode::INVALID_ARGUMENT);
   PretendedPoold wrong(connect(scheduler.address()), {"n1", 1, 1, kNodeToken});
@@ -431,7 +431,7 @@ TEST_CASE("pool-scheduler starts and reports invalid options and exits cleanly")
   CHECK(unknown.status == 2);
   CHECK(unknown.output == "pool-scheduler: unknown option '--nonsense'; see pool-scheduler --help\n");
   const Finished printed = run_to_end({program, "--key", key, "--print-public-key"});
-  CHECK(printed.output.starts_with("pool-scheduler: made a new key, since there was no file '" + key + "'"));
+  CHECK(printed.output.starts_with("pool-scheduler: created a new key in '" + key + "'"));
   struct stat info{};
   REQUIRE(::stat(key.c_str(), &info) == 0);
   CHECK((info.st_mode & 0777) == 0600);
@@ -441,10 +441,10 @@ TEST_CASE("pool-scheduler starts and reports invalid options and exits cleanly")
   CHECK(printed.output.find("; start pool-scheduler with --key " + key + "\n") != std::string::npos);
   const std::string other = folder.path() / "other.pem", config = folder.write("key.toml", "key = '" + other + "'\n");
   const Finished named = run_to_end({program, "--config", config, "--print-public-key"});
-  CHECK(named.output.starts_with("pool-scheduler: made a new key, since there was no file '" + other + "'; start pool-scheduler with --config " + config + ", which names it\n"));
+  CHECK(named.output.starts_with("pool-scheduler: created a new key in '" + other + "'; start pool-scheduler with --config " + config + ", which names it\n"));
   const Finished open = run_to_end({program, "--key", key, "--store", store, "--listen", "0.0.0.0:0"});
   CHECK(open.status == 1);
-  CHECK(open.output.find("reachable from other machines") != std::string::npos);
+  CHECK(open.output.find("other machines can reach it") != std::string::npos);
   CHECK(run_to_end({program, "--key", key, "--store", "sqlite:/nowhere/x"}).status == 1);
   CHECK(run_to_end({program, "--key", key, "--store", store, "--listen", "nonsense"}).status == 1);
   CHECK(run_to_end({program, "--key", key, "--store", store, "--config", folder.write("bad.toml", "[[tenant]]\nname = \"a b\"\n")}).status == 2);
@@ -488,7 +488,7 @@ TEST_CASE("a configuration error names the tenant and the valid form") {
       {"[tenant]\nname = 'a'", "tenant: must be an array of tables; write [[tenant]], not [tenant]"},
       {"[[tenant]]\nname = 'a'\n[[tenant]]\nname = 'b'\nquota = { gpus = 'x' }", "tenant 'b': quota.gpus: must be a number of GPUs, like 2 or 0.5"},
       {"[[tenant]]\nname = 'b'\nquota = { highest_priority = 'urgent' }", "tenant 'b': quota.highest_priority: must be low, normal or high"},
-      {"[[tenant]]\nname = 'b'\nquota = { compute = 50 }", "tenant 'b': quota.compute: a quota of the pool counts GPUs: gpus = 0.5 is half of one"},
+      {"[[tenant]]\nname = 'b'\nquota = { compute = 50 }", "tenant 'b': quota.compute: use gpus instead: gpus = 0.5 is half of a GPU"},
       {"[[tenant]]\nname = 'b'\nquota = { highest-priorty = 'low' }", "; did you mean 'highest_priority'?"},
       {"[[tenant]]\nname = 'b'\nquota = { highest-priority = 'urgent' }", "tenant 'b': quota.highest-priority: must be low, normal or high"},
       {"[[tenant]]\nquota = { gpus = 0.5 }", "tenant at line 1: name: missing"},
@@ -499,7 +499,7 @@ TEST_CASE("a configuration error names the tenant and the valid form") {
       {"[[tenant]]\nname = 'b'\nquota = { gpus = 2, memory = 8GiB }", "line 3: "},
       {"[[tenant]]\nname = 'b'\nquota = { gpus = 2, memory = 8GiB }", "; strings need quotes: memory = \"8GiB\""},
       {"[[tenant]]\nname = b", "; strings need quotes: name = \"b\""},
-      {"policy = 'spread'", "policy: is no key of this file; `pool-admin policy set"},
+      {"policy = 'spread'", "policy: not a key of this file; change the policy with `pool-admin policy set"},
       {"listen = 'tcp://127.0.0.1:0'", "cannot listen on 'tcp://127.0.0.1:0': it is not HOST:PORT, like 127.0.0.1:9800"},
       {"address = 'tcp://127.0.0.1:9800'", "--address: 'tcp://127.0.0.1:9800' is not HOST:PORT"},
   };
