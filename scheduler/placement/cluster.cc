@@ -26,10 +26,10 @@ NodeState state_of(const NodeSpec& spec, uint8_t model) {
 
 Result<NodeId> Cluster::add(const NodeSpec& spec) {
   if (spec.gpus < 0 || spec.gpus > kMaxGpusPerNode) {
-    return invalid("node '" + spec.name + "' has " + std::to_string(spec.gpus) + " GPUs; 0 to " + std::to_string(kMaxGpusPerNode) + " are possible");
+    return invalid("node '" + spec.name + "' has " + std::to_string(spec.gpus) + " GPUs; must be from 0 to " + std::to_string(kMaxGpusPerNode));
   }
-  if (spec.cpu_milli < 0 || spec.host_memory < 0) return invalid("node '" + spec.name + "' has a negative amount of something");
-  if (by_name_.contains(spec.name)) return invalid("there is a node '" + spec.name + "' already");
+  if (spec.cpu_milli < 0 || spec.host_memory < 0) return invalid("node '" + spec.name + "': CPU and memory must not be negative");
+  if (by_name_.contains(spec.name)) return invalid("duplicate node '" + spec.name + "'");
   const size_t model = std::find(models_.begin(), models_.end(), spec.model) - models_.begin();
   if (model == kMaxModels) return invalid("more than " + std::to_string(kMaxModels) + " models of GPU");
   const bool larger = spec.gpu_memory > extremes_.gpu_memory || spec.cpu_milli > extremes_.cpu_milli || spec.gpus > extremes_.gpus;
@@ -66,7 +66,7 @@ Result<NodeId> Cluster::add(const NodeSpec& spec) {
 }
 
 Result<void> Cluster::remove(NodeId node) {
-  if (!has(node)) return invalid("no such node");
+  if (!has(node)) return invalid("unknown node");
   Node& gone = nodes_[node.slot];
   total_milli_ -= gone.spec.gpus * kWholeGpu;
   free_milli_ -= states_[node.slot].free_milli();
@@ -86,7 +86,7 @@ Result<void> Cluster::remove(NodeId node) {
 }
 
 Result<void> Cluster::set_drained(NodeId node, bool drained) {
-  if (!has(node)) return invalid("no such node");
+  if (!has(node)) return invalid("unknown node");
   if (nodes_[node.slot].drained == drained) return {};
   nodes_[node.slot].drained = drained;
   states_[node.slot].open = !drained;
@@ -95,13 +95,13 @@ Result<void> Cluster::set_drained(NodeId node, bool drained) {
 }
 
 Result<void> Cluster::check_free(const Part& part) const {
-  if (!has(part.node)) return invalid("a node of the placement is gone");
+  if (!has(part.node)) return invalid("a node of the placement was removed");
   const NodeState& state = states_[part.node.slot];
   const std::string& name = spec(part.node).name;
   if (!state.open) return invalid("node '" + name + "' is drained");
   if (part.milli > kWholeGpu || part.cpu_milli < 0 || part.host_memory < 0 || part.gpu_mask >> state.gpus != 0 ||
       (part.gpu_mask != 0 && part.milli == 0)) {
-    return invalid("node '" + name + "' has no such part");
+    return invalid("node '" + name + "': invalid placement part");
   }
   if (state.cpu_milli < part.cpu_milli) return invalid("node '" + name + "' has too few processors free");
   if (state.host_memory < part.host_memory) return invalid("node '" + name + "' has too little memory free");
@@ -160,7 +160,7 @@ Result<void> Cluster::release(const Placement& placement) {
       for (size_t j = 0; j < i; ++j) {
         if (has(placement.parts[j].node)) take(placement.parts[j], false);
       }
-      return invalid("node '" + spec.name + "' gave less than is being given back");
+      return invalid("node '" + spec.name + "': more released than allocated");
     }
     take(part, true);
   }

@@ -84,7 +84,7 @@ Explanation Placer::explain(const Request& request) const {
     }
     if (!over_nodes) {
       out.ever |= ever_here > 0;
-      if (now_here > 0 && out.text.empty()) out.text = "it fits now, on node '" + cluster_.spec(cluster_.id(slot)).name + "' for one";
+      if (now_here > 0 && out.text.empty()) out.text = "it fits now, for example on node '" + cluster_.spec(cluster_.id(slot)).name + "'";
       continue;
     }
     const auto count = [&](const NodeState& state) {
@@ -113,10 +113,10 @@ Explanation Placer::explain(const Request& request) const {
       return out;
     }
     if (out.ever) {
-      out.text = wanted(request) + ": " + where + " have " + std::to_string(most_now) + " such free at most";
+      out.text = wanted(request) + ": " + where + " have " + std::to_string(most_now) + " free at most";
       return out;
     }
-    out.text = wanted(request) + ": never, " + where + " have " + std::to_string(most_ever) + " such at most";
+    out.text = wanted(request) + ": impossible: " + where + " have " + std::to_string(most_ever) + " at most";
     return out;
   }
   if (!out.text.empty()) return out;
@@ -124,7 +124,7 @@ Explanation Placer::explain(const Request& request) const {
   std::vector<std::pair<uint32_t, std::string>> parts;
   for (const auto& [what, nodes] : list) parts.emplace_back(nodes, what);
   std::sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
-  out.text = wanted(request) + (out.ever ? ": not now" : ": never");
+  out.text = wanted(request) + (out.ever ? ": currently impossible" : ": impossible");
   if (parts.empty()) out.text += "; there are no nodes";
   for (size_t i = 0; i < parts.size(); ++i) out.text += (i == 0 ? ": " : ", ") + counted(parts[i].first, "node") + " " + parts[i].second;
   if (out.ever && request.gpus == 1 && request.milli < kWholeGpu) out.text += "; the largest free share is " + server::milli_text(most_share);

@@ -29,10 +29,10 @@ Placer::Placer(const Cluster& cluster, Options options)
 Result<void> Placer::check(const Request& request) {
   if (request.gpus < 0 || request.gpus > 0xffff) return invalid("the number of GPUs must be 0 to 65535");
   if (request.gpus > 0 && (request.milli < 1 || request.milli > kWholeGpu)) return invalid("a share must be 0.001 to 1 GPU");
-  if (request.gpus == 0 && request.memory_bytes > 0) return invalid("GPU memory without a GPU");
+  if (request.gpus == 0 && request.memory_bytes > 0) return invalid("GPU memory requested without a GPU");
   if (request.cpu_milli < 0 || request.host_memory < 0) return invalid("processors and host memory must not be negative");
   if (request.gpus == 0 && request.cpu_milli == 0 && request.host_memory == 0) return invalid("the request asks for nothing");
-  if (request.spread == Distance::host && request.gpus > kMaxGpusPerNode) return invalid("no node has so many GPUs; let them be of several nodes");
+  if (request.spread == Distance::host && request.gpus > kMaxGpusPerNode) return invalid("more GPUs than a node can have; allow several nodes");
   return {};
 }
 

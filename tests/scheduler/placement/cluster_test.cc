@@ -43,11 +43,11 @@ TEST_CASE("a placement that does not fit changes nothing") {
   CHECK(refused({.node = a, .gpu_mask = 1, .milli = 1, .memory_bytes = 8 * kGib + 1}) == "GPU 0 of node 'a' has too little free");
   CHECK(refused({.node = a, .cpu_milli = 4'001}) == "node 'a' has too few processors free");
   CHECK(refused({.node = a, .host_memory = static_cast<int64_t>(256 * kGib) + 1}) == "node 'a' has too little memory free");
-  CHECK(refused({.node = a, .gpu_mask = 2, .milli = 1}) == "node 'a' has no such part");
-  CHECK(refused({.node = a, .gpu_mask = 1, .milli = 0}) == "node 'a' has no such part");
-  CHECK(refused({.node = a, .cpu_milli = -1}) == "node 'a' has no such part");
-  CHECK(refused({.node = {a.slot, a.generation + 1}, .gpu_mask = 1, .milli = 1}) == "a node of the placement is gone");
-  CHECK(refused({.node = {7, 0}, .gpu_mask = 1, .milli = 1}) == "a node of the placement is gone");
+  CHECK(refused({.node = a, .gpu_mask = 2, .milli = 1}) == "node 'a': invalid placement part");
+  CHECK(refused({.node = a, .gpu_mask = 1, .milli = 0}) == "node 'a': invalid placement part");
+  CHECK(refused({.node = a, .cpu_milli = -1}) == "node 'a': invalid placement part");
+  CHECK(refused({.node = {a.slot, a.generation + 1}, .gpu_mask = 1, .milli = 1}) == "a node of the placement was removed");
+  CHECK(refused({.node = {7, 0}, .gpu_mask = 1, .milli = 1}) == "a node of the placement was removed");
 }
 
 TEST_CASE("releasing a placement twice fails") {
@@ -101,8 +101,8 @@ TEST_CASE("placements of a removed node can be released after its slot is reused
 TEST_CASE("bad nodes are refused") {
   Cluster cluster;
   REQUIRE(cluster.add(node("a", 1)));
-  CHECK(cluster.add(node("a", 1)).error().message == "there is a node 'a' already");
-  CHECK(cluster.add(node("b", 17)).error().message == "node 'b' has 17 GPUs; 0 to 16 are possible");
+  CHECK(cluster.add(node("a", 1)).error().message == "duplicate node 'a'");
+  CHECK(cluster.add(node("b", 17)).error().message == "node 'b' has 17 GPUs; must be from 0 to 16");
   CHECK_FALSE(cluster.add(node("c", 1, "A", -1)));
   for (int i = 0; i < kMaxModels - 1; ++i) REQUIRE(cluster.add(node("n" + std::to_string(i), 1, "M" + std::to_string(i))));
   CHECK_FALSE(cluster.add(node("d", 1, "one too many")));

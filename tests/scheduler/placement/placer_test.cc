@@ -103,9 +103,9 @@ TEST_CASE("impossible requests are distinguished from waiting ones") {
   CHECK(why(share(0)) == "a share must be 0.001 to 1 GPU");
   CHECK(why(share(1001)) == "a share must be 0.001 to 1 GPU");
   CHECK(why(whole(-1)) == "the number of GPUs must be 0 to 65535");
-  CHECK(why(whole(17)) == "no node has so many GPUs; let them be of several nodes");
+  CHECK(why(whole(17)) == "more GPUs than a node can have; allow several nodes");
   CHECK(why(spread_over(17, Distance::rack)).empty());
   CHECK(why({.gpus = 0, .milli = 0}) == "the request asks for nothing");
-  CHECK(why({.gpus = 0, .milli = 0, .memory_bytes = 1}) == "GPU memory without a GPU");
+  CHECK(why({.gpus = 0, .milli = 0, .memory_bytes = 1}) == "GPU memory requested without a GPU");
   CHECK(why({.cpu_milli = -1}) == "processors and host memory must not be negative");
 }
