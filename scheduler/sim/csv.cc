@@ -43,7 +43,7 @@ Result<Csv> Csv::parse(std::string file, std::string_view text) {
     if (text[at] == '"') {
       next();
       for (;;) {
-        if (at == text.size()) return fail(field.line, field.column, "this quotation mark is never closed");
+        if (at == text.size()) return fail(field.line, field.column, "unterminated quoted field");
         const char c = next();
         if (c == '\0') return fail(line, column - 1, "a zero byte");
         if (c != '"') {
@@ -54,7 +54,7 @@ Result<Csv> Csv::parse(std::string file, std::string_view text) {
           break;
         }
       }
-      if (at < text.size() && text[at] != ',' && text[at] != '\n' && text[at] != '\r') return fail(line, column, "text behind a closing quotation mark");
+      if (at < text.size() && text[at] != ',' && text[at] != '\n' && text[at] != '\r') return fail(line, column, "text after a closing quotation mark");
     } else {
       while (at < text.size() && text[at] != ',' && text[at] != '\n' && text[at] != '\r') {
         if (text[at] == '"') return fail(line, column, "a quotation mark within a field");
@@ -95,7 +95,7 @@ Result<Csv> Csv::parse(std::string file, std::string_view text) {
     }
     row.clear();
   }
-  if (csv.header_.empty()) return fail(1, 1, "there is no header line");
+  if (csv.header_.empty()) return fail(1, 1, "missing header line");
   return csv;
 }
 
@@ -115,7 +115,7 @@ int Csv::column(std::string_view name) const {
 
 Result<int> Csv::needed_column(std::string_view name) const {
   const int found = column(name);
-  if (found < 0) return Error{ErrorCode::malformed, file_ + ":1:1: there is no column '" + std::string(name) + "'"};
+  if (found < 0) return Error{ErrorCode::malformed, file_ + ":1:1: missing column '" + std::string(name) + "'"};
   return found;
 }
 
@@ -129,7 +129,7 @@ Result<int64_t> Csv::number(size_t row, int column, int64_t least, int64_t most)
   int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (text.empty() || end != text.data() + text.size() || (error != std::errc() && error != std::errc::result_out_of_range)) {
-    return error_at(row, column, quoted(text) + " is not a whole number");
+    return error_at(row, column, quoted(text) + " is not an integer");
   }
   if (error != std::errc() || value < least || value > most) {
     std::string range = "at least " + std::to_string(least);

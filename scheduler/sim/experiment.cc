@@ -120,7 +120,7 @@ Outcome run(const Experiment& experiment, uint64_t seed) {
     const auto placed = placer.decide(request);
     times.push_back(std::max(0.0f, cpu_microseconds() - start));
     if (placed) {
-      if (const auto done = cluster.allocate(*placed); !done) throw std::runtime_error("placed where it does not fit: " + done.error().message);
+      if (const auto done = cluster.allocate(*placed); !done) throw std::runtime_error("the placer chose a node that does not fit: " + done.error().message);
       allocated += task.milli();
     } else {
       ++refused[{task.milli(), size_name(task)}];
@@ -130,7 +130,7 @@ Outcome run(const Experiment& experiment, uint64_t seed) {
     if (within_100) out.allocated_100 = percent(allocated, capacity);
   }
   out.allocated_130 = percent(allocated, capacity);
-  if (capacity - cluster.free_milli() != allocated) throw std::runtime_error("thousandths were lost");
+  if (capacity - cluster.free_milli() != allocated) throw std::runtime_error("allocated and free GPU thousandths do not add up");
   while (out.curve.size() <= 130) out.curve.push_back({static_cast<double>(out.curve.size()), out.allocated_130});
   out.beyond_inventory = placer.bytes();
   if (const uint64_t heap_now = heap_bytes(); heap_now > heap_before) out.heap_growth = heap_now - heap_before;

@@ -15,10 +15,10 @@ using namespace gpupool;
 using namespace gpupool::sim;
 
 constexpr const char* kAbout =
-    "pool-sim: places the tasks of a trace on the nodes of a cluster, with the library that pool-scheduler places leases with.\n"
+    "pool-sim: simulates placing the tasks of a trace on a cluster, with pool-scheduler's placement library.\n"
     "By default tasks arrive in random order until 130 % of the cluster's GPUs are asked for, and nothing departs; with\n"
     "--replay they arrive and depart at their own times.";
-constexpr const char* kNotes = "Exit status: 0 done; 1 a file cannot be read, or a line of it is wrong; 2 wrong usage. docs/placement.md describes files and figures.";
+constexpr const char* kNotes = "Exit status: 0: success; 1: a file cannot be read or is invalid; 2: usage error. docs/placement.md describes files and figures.";
 
 enum Exit { kGood = 0, kBadFile = 1, kUsage = 2 };
 
@@ -65,7 +65,7 @@ int simulate(const Options& options) {
                                 : value_of(tasks_of(value_of(Csv::read(options.tasks))));
   subject.task_count = tasks.size();
   if (subject.gpu_count == 0) throw std::runtime_error(subject.nodes + ": no node has a GPU");
-  if (tasks.empty()) throw std::runtime_error(subject.tasks + ": there is no task");
+  if (tasks.empty()) throw std::runtime_error(subject.tasks + ": no tasks");
 
   std::vector<Run> runs;
   for (const std::string& name : options.policies) {
@@ -90,29 +90,29 @@ int run(int count, char** words) {
   app.set_version_flag("--version", std::string("pool-sim ") + server::kVersion);
   Options options;
   const auto is_policy = [](const std::string& name) {
-    return placement::policy_named(name) ? "" : "there is no policy '" + name + "'; there are " + placement::policy_names();
+    return placement::policy_named(name) ? "" : "unknown policy '" + name + "'; valid: " + placement::policy_names();
   };
   auto* const nodes = app.add_option("--nodes", options.nodes, "the cluster, a CSV file");
-  app.add_option("--synthetic", options.synthetic, "instead of --nodes: so many nodes of eight GPUs; without --tasks with tasks to match")
+  app.add_option("--synthetic", options.synthetic, "instead of --nodes: number of synthetic nodes with eight GPUs; without --tasks also synthetic tasks")
       ->check(CLI::Range(1, 1'000'000))->excludes(nodes);
   app.add_option("--tasks", options.tasks, "the tasks, a CSV file");
-  app.add_option("--mode", options.mode, "local: a task's processors and memory are on its GPUs' one node; pool: anywhere, and GPUs of several nodes [local]")
+  app.add_option("--mode", options.mode, "local: a task's CPUs, memory and GPUs are on one node; pool: only its GPUs are placed, possibly on several nodes [local]")
       ->check(CLI::IsMember({"local", "pool"}));
   app.add_option("--policy", options.policies, "one or several of " + placement::policy_names() + " [fragmentation]")->check(is_policy)->delimiter(',');
-  app.add_option("--seeds", options.seeds, "how many random orders [10]")->check(CLI::Range(1, 10'000));
-  app.add_option("--seed", options.seed, "the first one [1]");
-  app.add_flag("--replay", options.replay, "arrivals and departures at the times in the file");
-  app.add_option("--load", options.load, "with --replay: arrivals so many times as fast [1]")->check(CLI::Range(0.001, 1e6));
-  app.add_option("--json", options.json, "write all figures there; - is the standard output");
-  app.add_option("--plot", options.plot, "write a picture there, SVG");
+  app.add_option("--seeds", options.seeds, "number of random orders [10]")->check(CLI::Range(1, 10'000));
+  app.add_option("--seed", options.seed, "first seed [1]");
+  app.add_flag("--replay", options.replay, "simulate arrivals and departures at the trace's times");
+  app.add_option("--load", options.load, "with --replay: factor that accelerates arrivals [1]")->check(CLI::Range(0.001, 1e6));
+  app.add_option("--json", options.json, "write all figures to this file as JSON; - for stdout");
+  app.add_option("--plot", options.plot, "write a plot to this file (SVG)");
   try {
     app.parse(count, words);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);
     return fail(kUsage, settings::describe_mistake(app, error) + "; see pool-sim --help");
   }
-  if (options.nodes.empty() && options.synthetic == 0) return fail(kUsage, "--nodes FILE, or --synthetic NODES?");
-  if (options.tasks.empty() && options.synthetic == 0) return fail(kUsage, "--tasks FILE is missing");
+  if (options.nodes.empty() && options.synthetic == 0) return fail(kUsage, "--nodes FILE or --synthetic NODES is required");
+  if (options.tasks.empty() && options.synthetic == 0) return fail(kUsage, "--tasks FILE is required");
   return simulate(options);
 }
 

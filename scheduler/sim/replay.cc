@@ -93,7 +93,7 @@ class Replay {
         arrive(order[next++]);
       }
     }
-    if (cluster_.free_milli() != cluster_.total_milli()) throw std::runtime_error("thousandths were lost");
+    if (cluster_.free_milli() != cluster_.total_milli()) throw std::runtime_error("allocated and free GPU thousandths do not add up");
     return report();
   }
 
@@ -123,7 +123,7 @@ class Replay {
   bool start_now(uint32_t task) {
     auto placement = placer_->decide(requests_[task]);
     if (!placement) return false;
-    if (const auto done = cluster_.allocate(*placement); !done) throw std::runtime_error("placed where it does not fit: " + done.error().message);
+    if (const auto done = cluster_.allocate(*placement); !done) throw std::runtime_error("the placer chose a node that does not fit: " + done.error().message);
     placements_[task] = std::move(*placement);
     running_.push({now_ + static_cast<double>(tasks_[task].runs), task});
     const double waited = now_ - arrives_[task];

@@ -128,7 +128,7 @@ std::string text_of(const Subject& subject, const std::vector<Run>& runs) {
                     refused / static_cast<double>(std::max<size_t>(1, run.outcomes.size())), times.p50, times.p99, times.most,
                     bytes_per_gpu(subject, run.outcomes));
   }
-  return text + "offline: best-fit-decreasing of what had arrived at 100 %; unusable: free at the end, but not for an average task;\n"
+  return text + "offline: best-fit-decreasing of the tasks that arrived up to 100 %; unusable: free at the end but unusable for an average task;\n"
                 "times: CPU time of the deciding thread, the worst seed\n";
 }
 

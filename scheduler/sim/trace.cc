@@ -71,7 +71,7 @@ Result<std::vector<placement::NodeSpec>> nodes_of(const Csv& csv) {
     node.rack = csv.text(i, rack);
     node.gpu_memory = static_cast<uint64_t>(row.number_or(gpu_memory, 0, kMostMib) * kMib);
     if (node.name.empty()) row.refuse(name, "is empty");
-    if (!names.insert(node.name).second) row.refuse(name, "'" + node.name + "' is there twice");
+    if (!names.insert(node.name).second) row.refuse(name, "'" + node.name + "' is a duplicate");
     if (node.model.find('|') != std::string::npos) row.refuse(model, "contains '|', which separates models in tasks");
     if (row.error()) return *row.error();
     nodes.push_back(std::move(node));
@@ -109,7 +109,7 @@ Result<std::vector<Task>> tasks_of(const Csv& csv) {
     task.arrives = row.number_or(created, 0, kMostSeconds);
     const int64_t starts = row.number_or(scheduled, task.arrives, kMostSeconds);
     const int64_t ends = row.number_or(deleted, starts, kMostSeconds);
-    if (ends < starts) row.refuse(deleted, "lies before the task starts");
+    if (ends < starts) row.refuse(deleted, "is before the task's start");
     task.runs = ends - starts;
     if (row.error()) return *row.error();
     tasks.push_back(std::move(task));

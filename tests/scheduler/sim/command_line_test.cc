@@ -82,14 +82,14 @@ TEST_CASE("pool-sim rejects invalid options and files") {
   };
   folder.write("bad.csv", "sn,cpu_milli,memory_mib,gpu,model\nx,1,1,two,A\n");
   folder.write("empty.csv", "name,cpu_milli,memory_mib,num_gpu,gpu_milli\n");
-  fails("--nodes bad.csv --tasks tasks.csv", 1, "bad.csv:2:7: gpu 'two' is not a whole number");
+  fails("--nodes bad.csv --tasks tasks.csv", 1, "bad.csv:2:7: gpu 'two' is not an integer");
   fails("--nodes none.csv --tasks tasks.csv", 1, "none.csv: No such file or directory");
-  fails("--nodes nodes.csv --tasks empty.csv", 1, "empty.csv: there is no task");
-  fails("--nodes nodes.csv", 2, "--tasks FILE is missing");
-  fails("--tasks tasks.csv", 2, "--nodes FILE, or --synthetic NODES?");
+  fails("--nodes nodes.csv --tasks empty.csv", 1, "empty.csv: no tasks");
+  fails("--nodes nodes.csv", 2, "--tasks FILE is required");
+  fails("--tasks tasks.csv", 2, "--nodes FILE or --synthetic NODES is required");
   const auto policy = folder.run("--nodes nodes.csv --tasks tasks.csv --policy best");
   CHECK(policy.status == 2);
-  CHECK(policy.text.find("there is no policy 'best'; there are fragmentation, fgd,") != std::string::npos);
+  CHECK(policy.text.find("unknown policy 'best'; valid: fragmentation, fgd,") != std::string::npos);
 }
 
 TEST_CASE("the script of docs/placement.md prints its tables from the traces of a folder") {

@@ -34,22 +34,22 @@ TEST_CASE("numbers are parsed and out-of-range numbers rejected") {
   CHECK(*csv->number(0, 0) == 12);
   CHECK(*csv->number_or(0, 1, 7) == 7);
   CHECK(*csv->number_or(0, -1, 8) == 8);
-  CHECK(csv->number(0, 1).error().message == "f.csv:2:4: m '' is not a whole number");
+  CHECK(csv->number(0, 1).error().message == "f.csv:2:4: m '' is not an integer");
   CHECK(csv->number(1, 0).error().message == "f.csv:3:1: n '-1' must be at least 0");
-  CHECK(csv->number(1, 1).error().message == "f.csv:3:4: m 'x' is not a whole number");
+  CHECK(csv->number(1, 1).error().message == "f.csv:3:4: m 'x' is not an integer");
   CHECK(csv->number(2, 0, 0, 10).error().message == "f.csv:4:1: n '99999999999999999999' must be 0 to 10");
-  CHECK(csv->number(2, 1).error().message == "f.csv:4:22: m '1.5' is not a whole number");
-  CHECK(csv->needed_column("k").error().message == "f.csv:1:1: there is no column 'k'");
+  CHECK(csv->number(2, 1).error().message == "f.csv:4:22: m '1.5' is not an integer");
+  CHECK(csv->needed_column("k").error().message == "f.csv:1:1: missing column 'k'");
 }
 
 TEST_CASE("mistakes are named by line and column") {
-  CHECK(error_of("") == "f.csv:1:1: there is no header line");
+  CHECK(error_of("") == "f.csv:1:1: missing header line");
   CHECK(error_of("a,,b\n") == "f.csv:1:3: a column without a name");
   CHECK(error_of("a,b,a\n") == "f.csv:1:5: a second column 'a'");
   CHECK(error_of("a,b\n1,2\n1\n") == "f.csv:3:2: 1 fields, but the header names 2");
   CHECK(error_of("a,b\n1,2,3\n") == "f.csv:2:5: 3 fields, but the header names 2");
-  CHECK(error_of("a\n\"x\n") == "f.csv:2:1: this quotation mark is never closed");
-  CHECK(error_of("a\n\"x\"y\n") == "f.csv:2:4: text behind a closing quotation mark");
+  CHECK(error_of("a\n\"x\n") == "f.csv:2:1: unterminated quoted field");
+  CHECK(error_of("a\n\"x\"y\n") == "f.csv:2:4: text after a closing quotation mark");
   CHECK(error_of("a\nx\"y\n") == "f.csv:2:2: a quotation mark within a field");
   CHECK(error_of("a\nx\ry\n") == "f.csv:2:2: a carriage return within a line");
   CHECK(error_of("a,b\n1,") == "f.csv:2:3: the file ends within a line");

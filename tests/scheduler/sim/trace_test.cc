@@ -38,14 +38,14 @@ TEST_CASE("nodes and tasks are read") {
 }
 
 TEST_CASE("bad lines are named") {
-  CHECK(nodes_error("sn,cpu_milli,memory_mib,gpu\n") == "n.csv:1:1: there is no column 'model'");
+  CHECK(nodes_error("sn,cpu_milli,memory_mib,gpu\n") == "n.csv:1:1: missing column 'model'");
   CHECK(nodes_error("sn,cpu_milli,memory_mib,gpu,model\nx,1,1,17,A\n") == "n.csv:2:7: gpu '17' must be 0 to 16");
-  CHECK(nodes_error("sn,cpu_milli,memory_mib,gpu,model\nx,1,1,1,A\nx,1,1,1,A\n") == "n.csv:3:1: sn 'x' is there twice");
+  CHECK(nodes_error("sn,cpu_milli,memory_mib,gpu,model\nx,1,1,1,A\nx,1,1,1,A\n") == "n.csv:3:1: sn 'x' is a duplicate");
   CHECK(nodes_error("sn,cpu_milli,memory_mib,gpu,model\n,1,1,1,A\n") == "n.csv:2:1: sn is empty");
   CHECK(nodes_error("sn,cpu_milli,memory_mib,gpu,model\nx,1,1,1,A|B\n") == "n.csv:2:9: model contains '|', which separates models in tasks");
   CHECK(tasks_error("a,1,1,1,1001,,,\n") == "t.csv:2:9: gpu_milli '1001' must be 1 to 1000");
   CHECK(tasks_error("a,1,1,1,0,,,\n") == "t.csv:2:9: gpu_milli '0' must be 1 to 1000");
   CHECK(tasks_error("a,-5,1,1,1,,,\n") == "t.csv:2:3: cpu_milli '-5' must be 0 to 1099511627776");
   CHECK(tasks_error("a,1,1,1,1,A||B,,\n") == "t.csv:2:11: gpu_spec names an empty model");
-  CHECK(tasks_error("a,1,1,1,1,,20,10\n") == "t.csv:2:15: deletion_time lies before the task starts");
+  CHECK(tasks_error("a,1,1,1,1,,20,10\n") == "t.csv:2:15: deletion_time is before the task's start");
 }
