@@ -1,4 +1,4 @@
-/* page.html as bytes of the program. */
+/* Embeds page.html as read-only data. */
   .section .rodata
   .global gpupool_page_begin
   .global gpupool_page_end
