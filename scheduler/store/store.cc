@@ -18,7 +18,7 @@ Result<std::unique_ptr<Store>> open_store(const std::string& text, const transpo
 Result<void> check_store(const std::string& text, bool insecure) {
   if (is_etcd_store(text)) return check_etcd_store(text, insecure);
   if (text.starts_with(kSqlite) && text.size() > kSqlite.size()) return {};
-  return Error{ErrorCode::invalid, "'" + text + "' is no store; write sqlite:FILE, or etcd://HOST:PORT,HOST:PORT/PREFIX for several schedulers"};
+  return Error{ErrorCode::invalid, "'" + text + "' is not a store address; use sqlite:FILE, or etcd://HOST:PORT,HOST:PORT/PREFIX for several schedulers"};
 }
 
 }  // namespace gpupool::scheduler

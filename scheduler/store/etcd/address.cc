@@ -42,14 +42,14 @@ Result<Address> parse_address(const std::string& text) {
     const size_t end = std::min(hosts.find(',', at), hosts.size());
     const std::string part = hosts.substr(at, end - at);
     const std::string found = part.empty() ? "" : endpoint(part);
-    if (found.empty()) return wrong("'" + part + "' is no HOST:PORT of an etcd member; write etcd://HOST:PORT,HOST:PORT/PREFIX");
+    if (found.empty()) return wrong("'" + part + "' is not HOST:PORT of an etcd member; use etcd://HOST:PORT,HOST:PORT/PREFIX");
     out.endpoints.push_back(found);
     at = end + 1;
   }
   if (slash == rest.npos) return out;
   std::string prefix = rest.substr(slash + 1);
   while (prefix.ends_with('/')) prefix.pop_back();
-  if (prefix.starts_with('/') || prefix.size() > kLongestPrefix) return wrong("the prefix must not begin with a slash, and be short");
+  if (prefix.starts_with('/') || prefix.size() > kLongestPrefix) return wrong("the prefix must not begin with a slash or exceed 256 characters");
   if (!prefix.empty()) out.prefix = std::move(prefix);
   return out;
 }

@@ -50,7 +50,7 @@ Result<std::vector<Operations>> Batch::record(const Operations& operations) cons
   for (Operations& piece : cut_at(operations, INT32_MAX)) {
     TxnRequest part;
     *part.mutable_success() = std::move(piece);
-    if (part.ByteSizeLong() > kMostBytes + kMostBytes / 4) return Error{ErrorCode::limit, "an entry is larger than etcd takes"};
+    if (part.ByteSizeLong() > kMostBytes + kMostBytes / 4) return Error{ErrorCode::limit, "an entry exceeds etcd's size limit"};
     PutRequest& put = *out.emplace_back().Add()->mutable_request_put();
     put.set_key(part_key(out.size() - 1));
     put.set_value(part.SerializeAsString());

@@ -50,7 +50,7 @@ Result<void> read_file(const std::string& path, std::string& out) {
 Result<std::shared_ptr<grpc::ChannelCredentials>> credentials(const Address& address, const transport::TlsOptions& tls) {
   if (!address.tls) {
     if (tls.ca.empty() && tls.certificate.empty()) return grpc::InsecureChannelCredentials();
-    return Error{ErrorCode::invalid, "certificates are given, but the store's address says etcd://; write etcds:// for TLS"};
+    return Error{ErrorCode::invalid, "certificates require an etcds:// address, but the store's address is etcd://"};
   }
   if (const auto checked = files::check_secret(tls.key); !checked) return checked.error();
   grpc::SslCredentialsOptions options;
@@ -106,7 +106,7 @@ void Client::leave(size_t place, const std::shared_ptr<Member>& failed) {
 }
 
 grpc::Status Client::attempt(const char* name, Clock::time_point until, const std::function<grpc::Status(Member&, grpc::ClientContext&)>& call) {
-  grpc::Status status(grpc::StatusCode::DEADLINE_EXCEEDED, "no time is left");
+  grpc::Status status(grpc::StatusCode::DEADLINE_EXCEEDED, "deadline exceeded");
   for (size_t failed = 0;;) {
     const auto left = until - Clock::now();
     if (left <= 0s) return status;
@@ -160,7 +160,7 @@ grpc::Status Client::keep_alive(int64_t lease, LeaseKeepAliveResponse& reply, Cl
       return grpc::Status::OK;
     }
     const grpc::Status status = stream->Finish();
-    return status.ok() ? grpc::Status(grpc::StatusCode::UNAVAILABLE, "no answer") : status;
+    return status.ok() ? grpc::Status(grpc::StatusCode::UNAVAILABLE, "no reply") : status;
   });
 }
 

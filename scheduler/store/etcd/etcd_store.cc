@@ -61,7 +61,7 @@ class EtcdStore : public Store {
       const auto seen = look();
       if (!seen) return seen.error();
       if (!seen->leader.empty()) {
-        if (Clock::now() >= until) return Error{ErrorCode::refused, "the scheduler " + seen->leader + " leads with " + describe()};
+        if (Clock::now() >= until) return Error{ErrorCode::refused, "the scheduler " + seen->leader + " is the leader in " + describe()};
         if (!client_->await_change(leader_key_, seen->revision, until)) std::this_thread::sleep_for(std::min<Clock::duration>(kLookAgain, std::max<Clock::duration>(0s, until - Clock::now())));
         continue;
       }
@@ -211,7 +211,7 @@ class EtcdStore : public Store {
     created_ = reply.header().revision();
     if (!reply.succeeded()) {
       const auto& found = reply.responses_size() == 1 ? reply.responses(0).response_range().kvs() : google::protobuf::RepeatedPtrField<KeyValue>();
-      if (found.empty() || found[0].lease() != lease.id()) return Error{ErrorCode::refused, "another scheduler leads"};
+      if (found.empty() || found[0].lease() != lease.id()) return Error{ErrorCode::refused, "another scheduler is the leader"};
       created_ = found[0].create_revision();  // an earlier attempt succeeded, but its answer was lost
     }
     term_ = term;
@@ -238,7 +238,7 @@ class EtcdStore : public Store {
     if (!status.ok()) return failure(status);
     if (!reply.succeeded() && !has_done(reply)) {
       keeper_->give_up();
-      return Error{ErrorCode::refused, "another scheduler leads by now"};
+      return Error{ErrorCode::refused, "another scheduler is the leader"};
     }
     ++written_;
     return {};
@@ -325,8 +325,8 @@ Result<void> check_etcd_store(const std::string& text, bool insecure) {
   const std::string member = etcd::plaintext_member(*address);
   if (member.empty() || insecure) return {};
   return Error{ErrorCode::invalid, "refusing to use the store " + text + ": " + member +
-                                       " is another host, and who can read or change what is said to etcd in plaintext decides over the pool; give etcd TLS and "
-                                       "write etcds:// (with --store-ca, --store-certificate, --store-key), or give --insecure in a network you trust"};
+                                       " is on another host, and anyone who can read or modify plaintext traffic to etcd controls the pool; enable TLS in etcd and "
+                                       "use etcds:// (with --store-ca, --store-certificate, --store-key), or use --insecure in a trusted network"};
 }
 
 Result<std::unique_ptr<Store>> open_etcd_store(const std::string& text, const transport::TlsOptions& tls) {

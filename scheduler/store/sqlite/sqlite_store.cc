@@ -69,7 +69,7 @@ class SqliteStore : public Store {
       ::close(opened);
       if (error != EWOULDBLOCK) return failure({ErrorCode::unavailable, "'" + lock + "': " + std::generic_category().message(error)});
       learn_leader();
-      return Error{ErrorCode::refused, "another scheduler of this host leads with " + describe()};
+      return Error{ErrorCode::refused, "another scheduler on this host is the leader in " + describe()};
     }
     lock_ = opened;
     const auto term = take_lead(address);
@@ -107,7 +107,7 @@ class SqliteStore : public Store {
       if (!row) return row.error();
       const bool present = *row && term_.number(0) == term;
       term_.reset();
-      if (!present) return Error{ErrorCode::refused, "another scheduler leads by now"};
+      if (!present) return Error{ErrorCode::refused, "another scheduler is the leader"};
       for (const Write& write : writes) {
         Statement& statement = write.value ? put_.bind(1, write.key).bind(2, *write.value) : erase_.bind(1, write.key);
         if (const auto done = statement.step(); !done) return done.error();

@@ -120,7 +120,7 @@ TEST_CASE("quotas, the policy and drained nodes are changed and kept") {
   REQUIRE(poolds.await());
   CHECK(json_of(scheduler, {"quota", "set", "default", "gpus=1.5", "weight=7"})["default"]["compute_milli"] == 1500);
   CHECK(json_of(scheduler, {"policy", "set", "placement=spread", "grace=3"})["grace_ms"] == 3000);
-  CHECK(has(pool_admin(scheduler, {"policy", "set", "placement=best"}).output, "unknown placement 'best'; there are fragmentation, "));
+  CHECK(has(pool_admin(scheduler, {"policy", "set", "placement=best"}).output, "unknown placement 'best'; valid: fragmentation, "));
   CHECK(pool_admin(scheduler, {"quota", "show", "nobody"}).status == 1);
   const std::string node = json_of(scheduler, {"nodes"})[0]["name"];
   CHECK(json_of(scheduler, {"drain", node, "--reason", "new fans"})["condition"] == "drained");

@@ -471,7 +471,7 @@ TEST_CASE("pool-scheduler refuses keys that others can read, a configuration tha
     return finished.output;
   };
   const std::string plaintext = refusal({"--store", "etcd://127.0.0.1:1,192.0.2.1:2379/pool"});
-  CHECK_THAT(plaintext, Catch::Matchers::ContainsSubstring("refusing to use the store etcd://127.0.0.1:1,192.0.2.1:2379/pool: 192.0.2.1:2379 is another host"));
+  CHECK_THAT(plaintext, Catch::Matchers::ContainsSubstring("refusing to use the store etcd://127.0.0.1:1,192.0.2.1:2379/pool: 192.0.2.1:2379 is on another host"));
   CHECK_THAT(plaintext, Catch::Matchers::ContainsSubstring("etcds://") && Catch::Matchers::ContainsSubstring("--insecure"));
   CHECK_FALSE(std::filesystem::exists(key));
 
@@ -500,7 +500,7 @@ TEST_CASE("a configuration error names the tenant and the valid form") {
       {"[[tenant]]\nname = 'b'\nquota = { gpus = 2, memory = 8GiB }", "; strings need quotes: memory = \"8GiB\""},
       {"[[tenant]]\nname = b", "; strings need quotes: name = \"b\""},
       {"policy = 'spread'", "policy: not a key of this file; change the policy with `pool-admin policy set"},
-      {"listen = 'tcp://127.0.0.1:0'", "cannot listen on 'tcp://127.0.0.1:0': it is not HOST:PORT, like 127.0.0.1:9800"},
+      {"listen = 'tcp://127.0.0.1:0'", "cannot listen on 'tcp://127.0.0.1:0': must be HOST:PORT, like 127.0.0.1:9800"},
       {"address = 'tcp://127.0.0.1:9800'", "--address: 'tcp://127.0.0.1:9800' is not HOST:PORT"},
   };
   TemporaryFolder folder;

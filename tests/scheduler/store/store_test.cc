@@ -103,7 +103,7 @@ TEST_CASE("plaintext etcd on another host requires permission") {
     const auto refused = open_store(text);
     REQUIRE_FALSE(refused);
     CHECK(refused.error().code == ErrorCode::invalid);
-    CHECK(refused.error().message.find("give --insecure in a network you trust") != std::string::npos);
+    CHECK(refused.error().message.find("use --insecure in a trusted network") != std::string::npos);
     CHECK(open_store(text, {}, true));
   }
   for (const char* const text : {"etcd://127.0.0.1", "etcd://[::1]:2379,localhost:1,127.1.2.3", "etcds://db-1,db-2"}) {
