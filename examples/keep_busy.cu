@@ -18,9 +18,9 @@ int main(int argc, char** argv) {
   for (const int signal : {SIGTERM, SIGINT}) std::signal(signal, [](int) { asked_to_end = 1; });
   long seconds = 1, memory_mib = 64, rounds = 2000;
   parse_options(argc, argv, "Launches short kernels, one after the other.",
-                {{"--seconds", "how long", &seconds, 1, 86'400},
+                {{"--seconds", "duration", &seconds, 1, 86'400},
                  {"--memory", "MiB of device memory to hold", &memory_mib, 1, 1 << 20},
-                 {"--rounds", "work per kernel", &rounds, 1, 1'000'000}});
+                 {"--rounds", "loop iterations per kernel", &rounds, 1, 1'000'000}});
   constexpr uint32_t kThreads = 128, kBlocks = 64, kKernelsAtOnce = 16;
 
   print_device();

@@ -23,7 +23,7 @@ struct Gpu {
 
 int main(int argc, char** argv) {
   long size = 1'000'000;
-  parse_options(argc, argv, "Adds up numbers with all GPUs, which pass them on to each other.", {{"--size", "numbers for each GPU", &size, 1, 1 << 28}});
+  parse_options(argc, argv, "Sums numbers on all GPUs, with peer copies between them.", {{"--size", "numbers for each GPU", &size, 1, 1 << 28}});
   const uint32_t count = static_cast<uint32_t>(size), threads = 256;
   const size_t bytes = count * sizeof(uint32_t);
 

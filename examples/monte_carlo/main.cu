@@ -29,7 +29,7 @@ static uint32_t host_random(uint32_t index, uint32_t seed) {
 int main(int argc, char** argv) {
   long size = 1'000'000, seed_option = 2026;
   parse_options(argc, argv, "Estimates pi from random points in a square.",
-                {{"--size", "points", &size}, {"--seed", "of the random numbers", &seed_option}});
+                {{"--size", "points", &size}, {"--seed", "random seed", &seed_option}});
   const uint32_t count = static_cast<uint32_t>(size), seed = static_cast<uint32_t>(seed_option);
 
   print_device();

@@ -72,7 +72,7 @@ int main(int count, char** words) {
 }
 #else
 int main() {
-  std::fputs("checkpoint: built with a cuda.h before CUDA 12.8, which has no such calls\n", stderr);
+  std::fputs("checkpoint: built without checkpoint support; needs cuda.h of CUDA 12.8 or newer\n", stderr);
   return EXIT_FAILURE;
 }
 #endif
