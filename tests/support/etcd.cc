@@ -37,7 +37,7 @@ int free_port(const std::string& host) {
 
 EtcdCluster::EtcdCluster(const Options& options) : options_(options), folder_(folder_for(options)), members_(options.members) {
   for (int left = kTries; !try_start(); --left) {
-    if (left == 1) throw std::runtime_error("etcd did not come up (packages etcd-server, etcd-client):\n" + members_[0].process->output());
+    if (left == 1) throw std::runtime_error("etcd did not start (packages etcd-server, etcd-client):\n" + members_[0].process->output());
   }
 }
 

@@ -9,7 +9,7 @@ using Lock = std::unique_lock<std::mutex>;
 
 Result<transport::DirectMemory::Region> FakeDirectMemory::add(void* start, uint64_t bytes, Access access, int) {
   const Lock lock(mutex_);
-  if (bytes > limit_ - std::min(limit_, bytes_)) return Error{ErrorCode::limit, "as much is registered as may be"};
+  if (bytes > limit_ - std::min(limit_, bytes_)) return Error{ErrorCode::limit, "limit of registered bytes exceeded"};
   const auto key = static_cast<uint32_t>(++next_ * 0x1f3);
   known_[key] = {reinterpret_cast<uint64_t>(start), bytes, access, next_};
   bytes_ += bytes;

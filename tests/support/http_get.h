@@ -28,7 +28,7 @@ inline std::string http_get(uint16_t port, const std::string& path) {
 inline uint16_t metrics_port(const std::string& log) {
   const std::string before = "url=http://127.0.0.1:";
   const size_t at = log.find(before);
-  if (at == log.npos) throw std::runtime_error("poold has no metrics: " + log);
+  if (at == log.npos) throw std::runtime_error("no metrics address in the log: " + log);
   return static_cast<uint16_t>(std::stoul(log.substr(at + before.size())));
 }
 

@@ -1,8 +1,8 @@
 #!/bin/sh
 # Usage: make_python.sh FOLDER PIP_ARGUMENT...
-# Makes FOLDER a virtual environment with what pip is told to install, once. Status 77, with the reason, where PyPI is out of
-# reach, has nothing for this Python, or takes over PIP_SECONDS (60), and where FOLDER's disk has less than NEEDS_GIB free.
-# Status 1, with pip's log, where pip fails in another way.
+# Creates the virtual environment FOLDER with the given pip packages, once. Exits with 77 and a reason if PyPI is unreachable,
+# has no package for this Python, or takes longer than PIP_SECONDS (60), or if FOLDER's disk has less than NEEDS_GIB free.
+# Exits with 1 and pip's log if pip fails otherwise.
 set -u
 folder=$1
 shift
@@ -10,12 +10,12 @@ skip() { echo "skipped: $1"; exit 77; }
 mkdir -p "$(dirname "$folder")"
 exec 9>"$folder.lock"
 flock 9
-# What was asked for is part of it: other requirements make it anew.
+# The requirements are recorded; the environment is recreated if they change.
 wanted=$(for word in "$@"; do if [ -f "$word" ]; then cat "$word"; else echo "$word"; fi; done)
 [ "$(cat "$folder/done" 2>/dev/null)" = "$wanted" ] && exit 0
 rm -rf "$folder"
 free=$(($(df -Pk "$(dirname "$folder")" | awk 'NR == 2 { print $4 }') / 1048576))
-[ "$free" -ge "${NEEDS_GIB:-0}" ] || skip "needs $NEEDS_GIB GiB of disk, of which $free are free"
+[ "$free" -ge "${NEEDS_GIB:-0}" ] || skip "needs $NEEDS_GIB GiB of disk; $free GiB are free"
 python3 -m venv "$folder" >/dev/null 2>&1 || skip "python3 has no venv (package python3-venv)"
 timeout "${PIP_SECONDS:-60}" "$folder/bin/pip" install --quiet --disable-pip-version-check --retries 1 "$@" >"$folder/pip.log" 2>&1
 status=$?

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# make_python_test.sh: which failures of pip make tests/support/make_python.sh skip, and which make it fail. Without PyPI.
+# Tests which failures of pip make tests/support/make_python.sh skip and which make it fail. Does not use PyPI.
 set -euo pipefail
 here=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
 work=$(mktemp -d)
@@ -8,7 +8,7 @@ mkdir "$work/broken"
 echo "raise SystemExit('does not build')" >"$work/broken/setup.py"
 
 failed=0
-# expect STATUS PATTERN ARGUMENT...: how the script ends, and what it prints.
+# expect STATUS PATTERN ARGUMENT...: checks the script's exit status and output.
 expect() {
   local wanted=$1 pattern=$2 status=0 output
   shift 2
@@ -23,7 +23,7 @@ export PIP_NO_INDEX=1
 expect 77 '^skipped: not to be had from PyPI: nothing-of-this-name' nothing-of-this-name
 expect 1 '^pip cannot install .*does not build' "--no-build-isolation" "$work/broken"
 expect 0 '^$' --requirement /dev/null pip
-[[ -f $work/environment/done ]] || { echo "an environment that was made is not marked"; failed=1; }
+[[ -f $work/environment/done ]] || { echo "the created environment has no file 'done'"; failed=1; }
 unset PIP_NO_INDEX
 PIP_SECONDS=60 PIP_INDEX_URL=http://127.0.0.1:9/ expect 77 '^skipped: not to be had from PyPI: numpy' numpy
 PIP_SECONDS=0.01 expect 77 '^skipped: PyPI took over 0.01 s: numpy' numpy

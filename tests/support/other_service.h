@@ -40,7 +40,7 @@ class OtherService {
   // Serves one connection until the peer closes it or sends nothing for 20 s. Returns the received bytes.
   std::string serve() {
     pollfd polled{listener_, POLLIN, 0};
-    if (::poll(&polled, 1, kPatienceMs) != 1) throw std::runtime_error("nobody connects");
+    if (::poll(&polled, 1, kPatienceMs) != 1) throw std::runtime_error("no connection within 20 s");
     const int served = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
     if (served < 0) throw std::runtime_error("cannot accept a connection");
     if (manner_ == Manner::talks) say(served, "220 mail.example ESMTP: what is your name, and what do you want of this host today?\r\n");

@@ -58,7 +58,7 @@ PooldProcess::PooldProcess(const std::string& device, const std::vector<std::str
   const int watch = ::inotify_init1(IN_CLOEXEC);
   if (watch < 0 || ::inotify_add_watch(watch, folder_.path().c_str(), IN_MOVED_TO) < 0) {
     if (watch >= 0) ::close(watch);
-    throw std::runtime_error("inotify does not work here");
+    throw std::runtime_error("inotify is not available");
   }
   try {
     process_ = std::make_unique<Process>(words, with_reports(folder_.path(), environment));
@@ -75,7 +75,7 @@ PooldProcess::PooldProcess(const std::string& device, const std::vector<std::str
     process_->signal(SIGKILL);
     process_->wait();
     process_->await_end_of_output();
-    throw std::runtime_error("poold did not come up: " + process_->output());
+    throw std::runtime_error("poold did not start: " + process_->output());
   }
 }
 
@@ -109,7 +109,7 @@ bool PooldProcess::await_log(const std::string& text, size_t count) const {
 
 size_t PooldProcess::descriptors() const {
   if (can_count_descriptors(pid())) return descriptors_of(pid());
-  std::puts("SKIPPED: poold's descriptors are not counted: before Linux 6.2 only root can");
+  std::puts("SKIPPED: counting poold's descriptors requires root before Linux 6.2");
   return 0;
 }
 

@@ -62,7 +62,7 @@ hello::HelloReply RawClient::receive_reply() {
   receive(sizeof preamble).copy(reinterpret_cast<char*>(&preamble), sizeof preamble);
   if (preamble.magic != wire::kMagic || preamble.protocol_version != wire::kProtocolVersion ||
       preamble.length > wire::kMaxHelloBytes) {
-    throw std::runtime_error("the server's preamble is wrong");
+    throw std::runtime_error("invalid preamble from the server");
   }
   const auto reply = hello::decode_hello_reply(receive(preamble.length));
   if (!reply) throw std::runtime_error(reply.error().message);

@@ -39,7 +39,7 @@ class RawPeer : public RawClient {
     const auto bytes = [](auto& part) { return std::span(reinterpret_cast<std::byte*>(&part), sizeof part); };
     if (!transport::receive_exact(connection(), bytes(got.preamble), deadline) || got.preamble.protocol_version != wire::kPeerProtocolVersion ||
         got.preamble.length != sizeof got.answer || !transport::receive_exact(connection(), bytes(got.answer), deadline)) {
-      throw std::runtime_error("the server has not answered as one server does another");
+      throw std::runtime_error("the server did not send a PeerAnswer");
     }
     return got.answer;
   }
