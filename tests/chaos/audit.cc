@@ -16,7 +16,7 @@ bool ask(Stub& stub, Call call, const Request& request, Reply& reply, std::vecto
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + kAnswer);
   const grpc::Status status = (stub.*call)(&context, request, &reply);
-  if (!status.ok()) wrong.push_back("no answer: " + status.error_message());
+  if (!status.ok()) wrong.push_back("no reply: " + status.error_message());
   return status.ok();
 }
 
@@ -35,7 +35,7 @@ void Audit::look_at_scheduler(pool::PoolAdmin::Stub& scheduler, std::vector<std:
   if (nodes.nodes_size() != static_cast<int>(poolds_.size())) wrong.push_back("the scheduler knows " + std::to_string(nodes.nodes_size()) + " nodes");
   for (const auto& node : nodes.nodes()) {
     if (node.condition() != pool::NodeState::OPEN) wrong.push_back("node " + node.name() + " is " + pool::NodeState::Condition_Name(node.condition()) + ": " + node.because());
-    if (node.leases() != 0 || node.cpu_milli_leased() != 0 || node.host_memory_bytes_leased() != 0) wrong.push_back("node " + node.name() + " has something leased");
+    if (node.leases() != 0 || node.cpu_milli_leased() != 0 || node.host_memory_bytes_leased() != 0) wrong.push_back("node " + node.name() + " has leased resources");
   }
   for (const auto& gpu : gpus.gpus()) {
     const uint64_t taken = gpu.compute_milli_leased() + gpu.memory_bytes_leased() + gpu.compute_milli_reserved() + gpu.memory_bytes_reserved() + gpu.leases();
@@ -43,8 +43,8 @@ void Audit::look_at_scheduler(pool::PoolAdmin::Stub& scheduler, std::vector<std:
     wrong.push_back("of " + gpu.node() + "'s GPU " + std::to_string(gpu.index()) + " " + std::to_string(gpu.compute_milli_leased()) + " thousandths and " +
                     std::to_string(gpu.memory_bytes_leased()) + " bytes are leased, " + std::to_string(gpu.compute_milli_reserved()) + " thousandths reserved");
   }
-  for (const auto& lease : leases.leases()) wrong.push_back("there is the lease " + lease.id() + " of " + lease.program() + (lease.ending() ? ", ending: " + lease.end_reason() : lease.held() ? ", held" : ", not held"));
-  for (const auto& waiting : queue.waiting()) wrong.push_back(waiting.id() + " waits: " + waiting.why());
+  for (const auto& lease : leases.leases()) wrong.push_back("remaining lease " + lease.id() + " of " + lease.program() + (lease.ending() ? ", ending: " + lease.end_reason() : lease.held() ? ", held" : ", not held"));
+  for (const auto& waiting : queue.waiting()) wrong.push_back(waiting.id() + " is still waiting: " + waiting.why());
 }
 
 void Audit::look_at_poold(const GpuMachine& machine, std::vector<std::string>& wrong) {
@@ -72,8 +72,8 @@ void Audit::look_at_poold(const GpuMachine& machine, std::vector<std::string>& w
   }
   for (const auto& gpu : gpus.gpus()) {
     none(gpu.memory_used_bytes(), "bytes in use of GPU " + std::to_string(gpu.index()));
-    none(gpu.memory_sold_bytes(), "bytes sold of GPU " + std::to_string(gpu.index()));
-    none(gpu.compute_sold_milli(), "thousandths sold of GPU " + std::to_string(gpu.index()));
+    none(gpu.memory_sold_bytes(), "bytes allotted of GPU " + std::to_string(gpu.index()));
+    none(gpu.compute_sold_milli(), "thousandths allotted of GPU " + std::to_string(gpu.index()));
   }
   size_t workers = 0;
   for (const Running& process : machine.host().processes()) {

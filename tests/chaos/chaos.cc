@@ -27,7 +27,7 @@ void say(const std::string& text) { std::cout << text << std::endl; }
 
 std::string write_key(const std::string& folder) {
   const Finished made = run_to_end({program_path("pool-scheduler"), "--key", folder + "/key.pem", "--store", "sqlite:" + folder + "/pool.db", "--print-public-key"});
-  if (made.status != 0) throw std::runtime_error("no key: " + made.output);
+  if (made.status != 0) throw std::runtime_error("cannot create a key: " + made.output);
   std::ofstream(folder + "/pool.pub") << made.output;
   return folder + "/pool.pub";
 }
@@ -55,7 +55,7 @@ Chaos::Chaos(const ChaosOptions& options) : options_(options), random_(options.s
   audit_ = std::make_unique<Audit>(machines);
 
   std::unique_ptr<pool::PoolAdmin::Stub> scheduler;
-  if (!eventually([&] { return (scheduler = leader()) != nullptr; })) throw std::runtime_error("no scheduler leads:\n" + schedulers_[0]->log());
+  if (!eventually([&] { return (scheduler = leader()) != nullptr; })) throw std::runtime_error("no scheduler became the leader:\n" + schedulers_[0]->log());
   pool::Policy policy;
   policy.set_heartbeat_ms(kHeartbeatMs);
   policy.set_hold_ms(kHoldMs);
@@ -63,13 +63,13 @@ Chaos::Chaos(const ChaosOptions& options) : options_(options), random_(options.s
   policy.set_grace_ms(kGraceMs);
   grpc::ClientContext context;
   pool::Policy now;
-  if (const auto set = scheduler->SetPolicy(&context, policy, &now); !set.ok()) throw std::runtime_error("no policy: " + set.error_message());
+  if (const auto set = scheduler->SetPolicy(&context, policy, &now); !set.ok()) throw std::runtime_error("cannot set the policy: " + set.error_message());
   pool::ListPoolGpusReply gpus;
   const bool all = eventually([&] {
     grpc::ClientContext call;
     return scheduler->ListGpus(&call, pool::ListGpusRequest(), &gpus).ok() && gpus.gpus_size() == options_.gpu_hosts * member.gpus;
   });
-  if (!all) throw std::runtime_error("the hosts do not come: " + gpus.DebugString());
+  if (!all) throw std::runtime_error("the GPU hosts did not register: " + gpus.DebugString());
   for (const auto& gpu : gpus.gpus()) ledger_.gpu(gpu.uuid(), gpu.memory_bytes());
 }
 
@@ -88,7 +88,7 @@ std::unique_ptr<pool::PoolAdmin::Stub> Chaos::leader() {
 }
 
 void Chaos::wrong(const std::string& what) {
-  say("WRONG: " + what);
+  say("VIOLATION: " + what);
   wrong_.push_back(what);
 }
 
@@ -97,7 +97,7 @@ void Chaos::look() {
   const auto expect_alive = [&](Daemon& daemon) {
     if (!daemon.died()) return;
     daemon.await_end();
-    wrong("a daemon of " + daemon.host().name() + " has ended by itself:\n" + daemon.log().substr(daemon.log().size() - std::min<size_t>(daemon.log().size(), 2'000)));
+    wrong("a daemon of " + daemon.host().name() + " has ended unexpectedly:\n" + daemon.log().substr(daemon.log().size() - std::min<size_t>(daemon.log().size(), 2'000)));
   };
   for (const auto& machine : schedulers_) expect_alive(*machine);
   for (const auto& machine : poolds_) expect_alive(*machine);
@@ -188,24 +188,24 @@ void Chaos::quiet() {
   heal();
   const bool served = eventually([&] { return look(), jobs_->running().empty() || !wrong_.empty(); }, kRest);
   if (!wrong_.empty()) return;
-  for (const auto& job : jobs_->running()) wrong("job " + std::to_string(job->number) + " (" + job->text + ") does not end:\n" + job->process->output());
+  for (const auto& job : jobs_->running()) wrong("job " + std::to_string(job->number) + " (" + job->text + ") has not ended in time:\n" + job->process->output());
   if (!served) return;
   take_everything();
   if (!wrong_.empty()) return;
   std::vector<const Host*> clients;
   for (const auto& host : clients_) clients.push_back(host.get());
   std::unique_ptr<pool::PoolAdmin::Stub> scheduler;
-  if (!eventually([&] { return (scheduler = leader()) != nullptr; })) return wrong("no scheduler leads");
-  for (const std::string& one : audit_->await_quiet(*scheduler, clients, kRest)) wrong("at rest " + one);
+  if (!eventually([&] { return (scheduler = leader()) != nullptr; })) return wrong("no scheduler became the leader");
+  for (const std::string& one : audit_->await_quiet(*scheduler, clients, kRest)) wrong("while idle: " + one);
   logs_read_ = 0;
   look();
-  if (!recovering_.empty()) wrong("a poold does not come back to the scheduler");
+  if (!recovering_.empty()) wrong("a poold did not register again");
   for (const std::string& one : jobs_->judge(troubles_)) wrong(one);
-  for (const std::string& file : jobs_->left_behind()) wrong("left behind: " + file);
+  for (const std::string& file : jobs_->left_behind()) wrong("file left behind: " + file);
   for (const std::string& one : ledger_.contradictions()) wrong(one);
   const Jobs::Tally& tally = jobs_->tally();
-  say("quiet after " + std::to_string(time_of_day() - start) + " ms: " + std::to_string(tally.right) + " programs right, " + std::to_string(tally.excused) + " failed with a reason, " +
-      std::to_string(tally.preempted) + " preempted, " + std::to_string(ledger_.leases()) + " grants, " + std::to_string(wrong_.size()) + " things wrong");
+  say("idle after " + std::to_string(time_of_day() - start) + " ms: " + std::to_string(tally.right) + " programs succeeded, " + std::to_string(tally.excused) + " failures excused, " +
+      std::to_string(tally.preempted) + " preempted, " + std::to_string(ledger_.leases()) + " grants, " + std::to_string(wrong_.size()) + " violations");
 }
 
 // Checks that one program can lease all GPUs completely, and use nearly all of their memory.
@@ -214,11 +214,11 @@ void Chaos::take_everything() {
   wish.options = {"--gpus", std::to_string(options_.gpu_hosts * 2)};
   wish.program = {driver_app(), "leased_work", "1", "1", "1", "85"};
   jobs_->start(*clients_[0], wish);
-  if (!eventually([&] { return look(), jobs_->running().empty() || !wrong_.empty(); }, kRest)) wrong("the whole pool cannot be had:\n" + jobs_->running()[0]->process->output());
+  if (!eventually([&] { return look(), jobs_->running().empty() || !wrong_.empty(); }, kRest)) wrong("cannot lease the whole pool:\n" + jobs_->running()[0]->process->output());
 }
 
 size_t Chaos::run() {
-  say("chaos: seed " + std::to_string(options_.seed) + ", " + std::to_string(options_.faults) + " faults" + (network_.can_disturb() ? "" : "; this kernel has no netem, so no packets are delayed"));
+  say("chaos: seed " + std::to_string(options_.seed) + ", " + std::to_string(options_.faults) + " faults" + (network_.can_disturb() ? "" : "; netem is not available, so links are not disturbed"));
   quiet();
   for (int i = 1; i <= options_.faults && wrong_.empty(); ++i) {
     inject_one();
@@ -234,7 +234,7 @@ size_t Chaos::run() {
     for (const auto& machine : schedulers_) std::ofstream(options_.keep + "/" + machine->host().name() + ".log") << machine->log();
     for (const auto& machine : poolds_) std::ofstream(options_.keep + "/" + machine->host().name() + ".log") << machine->log();
   }
-  say(wrong_.empty() ? "all is accounted for" : std::to_string(wrong_.size()) + " things are wrong");
+  say(wrong_.empty() ? "no violations" : std::to_string(wrong_.size()) + " violations");
   return wrong_.size();
 }
 

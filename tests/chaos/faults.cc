@@ -66,7 +66,7 @@ void Chaos::inject_one() {
     ++injected_[kind->name];
     return;
   }
-  ++injected_["nothing could be done"];
+  ++injected_["no fault possible"];
 }
 
 template <class T>
@@ -123,7 +123,7 @@ bool Chaos::await_end(Daemon& daemon) {
 
 // Call after the poold was ended or its machine switched off: schedules its restart.
 void Chaos::lost_poold(GpuMachine& machine) {
-  if (!await_end(machine)) throw std::runtime_error(machine.host().name() + "'s poold does not end:\n" + machine.log());
+  if (!await_end(machine)) throw std::runtime_error(machine.host().name() + "'s poold did not end:\n" + machine.log());
   starts_[&machine].push_back(time_of_day());
   later(time_between(0, 2'000), [this, &machine] {
     if (!machine.host().is_on()) machine.host().power_on();
@@ -250,7 +250,7 @@ bool Chaos::stop_helper() { return signal_helper(SIGSTOP, false); }
 
 void Chaos::lost_scheduler(SchedulerMachine& machine) {
   troubles_.begin(kSchedulers, time_of_day());
-  if (!await_end(machine)) throw std::runtime_error("the scheduler does not end:\n" + machine.log());
+  if (!await_end(machine)) throw std::runtime_error("the scheduler did not end:\n" + machine.log());
   later(time_between(0, 2'000), [this, &machine] {
     if (!machine.host().is_on()) machine.host().power_on();
     machine.start();

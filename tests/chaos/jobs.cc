@@ -107,7 +107,7 @@ void Jobs::look() {
 
 std::optional<std::string> Jobs::fault_of(const Job& job, const Troubles& troubles) {
   for (const char* const never : {"WRONG RESULT", "MEMORY MISSING", "Segmentation", "terminate called"}) {
-    if (has(job.output, never)) return "this must never be";
+    if (has(job.output, never)) return "the output shows a wrong result or a crash";
   }
   if (job.status == 0) return ++tally_.right, std::nullopt;
   bool excused = job.hit || troubles.of_host(job.client->name(), job.started, job.ended);
@@ -117,7 +117,7 @@ std::optional<std::string> Jobs::fault_of(const Job& job, const Troubles& troubl
   excused = excused || (has(job.output, "cannot reach any scheduler") && troubles.of_host(kSchedulers, job.started, job.ended));
   if (excused) return ++tally_.excused, std::nullopt;
   if (job.may_be_preempted && has(job.output, "with a higher priority")) return ++tally_.preempted, std::nullopt;
-  return "nothing was done to it";
+  return "no fault explains this";
 }
 
 std::vector<std::string> Jobs::judge(const Troubles& troubles) {

@@ -34,7 +34,7 @@ void LeaseLedger::token(const lease::Lease& lease) {
   const auto [found, is_new] = grants_.try_emplace(key);
   Grant& grant = found->second;
   if (is_new || lease.issued_ms() < grant.issued) grant.issued = lease.issued_ms();
-  if (!is_new && grant.boot != lease::hexadecimal(lease.boot())) strange_.push_back("lease " + key.second + " went from one poold of " + key.first + " to another");
+  if (!is_new && grant.boot != lease::hexadecimal(lease.boot())) strange_.push_back("lease " + key.second + " moved between poold processes of " + key.first);
   grant.boot = lease::hexadecimal(lease.boot());
   if (is_new) grant.shares.assign(lease.shares().begin(), lease.shares().end());
 }
@@ -48,7 +48,7 @@ void LeaseLedger::log_line(const std::string& node, const std::string& text) {
     boot_[node] = word(line, "boot");
     runs_.try_emplace(boot_[node], Run{node, {}});
   } else if (event == "session_started" && !lease.empty()) {
-    if (ended_.contains({node, lease})) strange_.push_back("a session of lease " + lease + " began on " + node + " when the lease was over");
+    if (ended_.contains({node, lease})) strange_.push_back("a session of lease " + lease + " began on " + node + " after the end of the lease");
     else over_.erase({node, lease});  // poold had only forgotten it because it had no sessions
     running_[{node, static_cast<uint64_t>(number(line, "session"))}] = sessions_.size();
     sessions_.push_back({node, lease, number(line, "worker"), at, {}});
@@ -63,7 +63,7 @@ void LeaseLedger::log_line(const std::string& node, const std::string& text) {
     if (!in_use) over_.insert({{node, lease}, at});
   } else if (event == "lease_gone") {
     for (const auto& [key, index] : running_) {
-      if (sessions_[index].node == node && sessions_[index].lease == lease) strange_.push_back("lease " + lease + " is said to be gone from " + node + " while a session of it runs");
+      if (sessions_[index].node == node && sessions_[index].lease == lease) strange_.push_back("lease " + lease + " was reported gone from " + node + " while a session of it runs");
     }
     if (ordered_.contains({node, lease})) ended_.insert({node, lease});
     over_[{node, lease}] = at;
@@ -119,7 +119,7 @@ std::vector<std::string> LeaseLedger::contradictions() const {
   for (auto& [uuid, changes] : by_gpu) {
     const auto gpu = memory_.find(uuid);
     if (gpu == memory_.end()) {
-      found.push_back("somebody has a lease of GPU " + uuid + ", which no host has");
+      found.push_back("lease of unknown GPU " + uuid);
       continue;
     }
     std::sort(changes.begin(), changes.end());  // at equal times ends come before beginnings
@@ -137,7 +137,7 @@ std::vector<std::string> LeaseLedger::contradictions() const {
       if (milli <= kWhole && bytes <= gpu->second) continue;
       std::string names;
       for (const std::string& lease : live) names += " " + lease.substr(0, 8);
-      found.push_back("GPU " + uuid + " of " + change.lease->first + " was given away twice at " + std::to_string(change.at) + ": " + std::to_string(milli) + " thousandths and " +
+      found.push_back("GPU " + uuid + " of " + change.lease->first + " was granted twice at " + std::to_string(change.at) + ": " + std::to_string(milli) + " thousandths and " +
                       std::to_string(bytes) + " of " + std::to_string(gpu->second) + " bytes, to" + names);
     }
   }
@@ -145,12 +145,12 @@ std::vector<std::string> LeaseLedger::contradictions() const {
     const OnNode key{session.node, session.lease};
     const auto grant = grants_.find(key);
     if (grant == grants_.end()) {
-      found.push_back("a session ran on " + session.node + " with lease " + session.lease + ", which nobody was granted");
+      found.push_back("a session ran on " + session.node + " with lease " + session.lease + ", which was never granted");
       continue;
     }
     const auto end = end_of(key, grant->second);
     if (end && (session.started > *end || !session.ended || *session.ended > *end)) {
-      found.push_back("a session of lease " + session.lease + " ran on " + session.node + " when the lease was over");
+      found.push_back("a session of lease " + session.lease + " ran on " + session.node + " after the end of the lease");
     }
   }
   return found;

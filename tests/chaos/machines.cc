@@ -18,7 +18,7 @@ void Daemon::start() {
   read_ = 0;
   std::vector<pid_t> children;
   if (!eventually([&] { return !(children = children_of(process_->pid())).empty() || is_zombie(process_->pid()); }) || children.empty()) {
-    throw std::runtime_error("a daemon of " + host_.name() + " does not start: " + process_->output());
+    throw std::runtime_error("a daemon of " + host_.name() + " did not start: " + process_->output());
   }
   pid_ = children[0];
 }

@@ -55,13 +55,13 @@ pid_t inner_number(pid_t pid) {
 
 std::string Network::enter() {
   if (::geteuid() != 0) return "network namespaces need root";
-  if (::access(host_program().c_str(), X_OK) != 0) return "chaos-host is not there";
-  if (const Finished tried = run_to_end({host_program(), "try"}); tried.status != 0) return "no machines of namespaces: " + tried.output.substr(0, tried.output.find('\n'));
+  if (::access(host_program().c_str(), X_OK) != 0) return "chaos-host is not built";
+  if (const Finished tried = run_to_end({host_program(), "try"}); tried.status != 0) return "cannot create namespaces: " + tried.output.substr(0, tried.output.find('\n'));
   for (const char* const tool : {"/usr/sbin/ip", "/sbin/ip", "/usr/bin/ip"}) {
     if (::access(tool, X_OK) != 0) continue;
-    return ::unshare(CLONE_NEWNET) == 0 ? "" : std::string("no network namespace: ") + std::strerror(errno);
+    return ::unshare(CLONE_NEWNET) == 0 ? "" : std::string("cannot create a network namespace: ") + std::strerror(errno);
   }
-  return "there is no program ip (iproute2)";
+  return "the program ip is missing (package iproute2)";
 }
 
 Network::Network() {
@@ -90,7 +90,7 @@ void Host::power_on() {
 void Host::power_off() {
   run({"ip", "link", "del", port()});
   ::kill(first_, SIGKILL);
-  if (machine_->wait() < 0) throw std::runtime_error("machine " + name_ + " does not go off");
+  if (machine_->wait() < 0) throw std::runtime_error("machine " + name_ + " did not switch off");
   machine_.reset();
 }
 
