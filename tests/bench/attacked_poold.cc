@@ -28,7 +28,7 @@ std::string tenant(const std::string& name, const std::string& token) {
 // Returns the number after "NAME " at the start of a line.
 double number_after(const std::string& text, const std::string& name) {
   const size_t at = ("\n" + text).find("\n" + name + " ");
-  if (at == std::string::npos) throw std::runtime_error("there is no " + name + " in: " + text);
+  if (at == std::string::npos) throw std::runtime_error("no " + name + " in: " + text);
   return std::stod(text.substr(at + name.size()));
 }
 
@@ -45,7 +45,7 @@ AttackedPoold::AttackedPoold(const std::string& device, const testing::Authority
   environment["SOFTGPU_INSTANCE"] = "bench-attacks";
   testing::without_pass_rights([&] { poold_ = std::make_unique<PooldProcess>(device, options, environment); });
   const std::string before = "http://127.0.0.1:";
-  if (!poold_->await_log(before)) throw std::runtime_error("poold has no page: " + poold_->log());
+  if (!poold_->await_log(before)) throw std::runtime_error("poold did not log its HTTP address: " + poold_->log());
   const std::string log = poold_->log();
   page_ = static_cast<uint16_t>(std::stoul(log.substr(log.find(before) + before.size())));
 }
@@ -106,7 +106,7 @@ std::vector<double> HealthChecks::finish() {
 }
 
 double percentile_99(std::vector<double> values) {
-  if (values.empty()) throw std::runtime_error("nothing was measured");
+  if (values.empty()) throw std::runtime_error("no samples");
   std::sort(values.begin(), values.end());
   return values[std::min(values.size() - 1, values.size() * 99 / 100)];
 }

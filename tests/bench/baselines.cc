@@ -189,7 +189,7 @@ FastestTcp fastest_tcp(const std::string& name, const Samples& raw) {
     const double rate = raw.median(each);
     if (rate > fastest.GBps) fastest = {each.substr(name.size() + 2), rate};
   }
-  if (fastest.GBps == 0) throw std::runtime_error("nothing was measured for " + name);
+  if (fastest.GBps == 0) throw std::runtime_error("no samples of " + name);
   return fastest;
 }
 

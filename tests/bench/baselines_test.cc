@@ -46,14 +46,14 @@ TEST_CASE("figures are printed as a Markdown table") {
   std::stringstream text;
   text << std::ifstream(file).rdbuf();
   CHECK(text.str() ==
-        "| figure | via | value | beside it | ratio | target | reached |\n|---|---|---|---|---|---|---|\n"
+        "| figure | via | value | baseline | ratio | target | reached |\n|---|---|---|---|---|---|---|\n"
         "| `null_call` | tcp | 6 us | ping-pong: 4 us | 1.50 | <= 1.3 x | **no** |\n"
         "| `grants` | grpc | 3000 per second | 16 holders |  |  |  |\n");
   write_markdown(file, {{"null_call", "tcp", 6, "us", "ping-pong", 4, {}, 0.75}, {"grants", "grpc", 3000, "per second", "16 holders", 0}});
   text.str("");
   text << std::ifstream(file).rdbuf();
   CHECK(text.str() ==
-        "| figure | via | value | beside it | ratio | target | reached | ratio with costs |\n|---|---|---|---|---|---|---|---|\n"
+        "| figure | via | value | baseline | ratio | target | reached | ratio with costs |\n|---|---|---|---|---|---|---|---|\n"
         "| `null_call` | tcp | 6 us | ping-pong: 4 us | 1.50 |  |  | 0.75 |\n"
         "| `grants` | grpc | 3000 per second | 16 holders |  |  |  |  |\n");
 }

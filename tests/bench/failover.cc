@@ -35,7 +35,7 @@ class Cluster {
     for (size_t i = 0; i < kSchedulers; ++i) {
       schedulers_.push_back(SchedulerProcess::one_of_several(etcd_.store(), folder_.path() / "key.pem"));
     }
-    if (!eventually([&] { return leader().has_value(); })) throw std::runtime_error("no scheduler leads:\n" + schedulers_[0]->log());
+    if (!eventually([&] { return leader().has_value(); })) throw std::runtime_error("no scheduler became the leader:\n" + schedulers_[0]->log());
     const std::string token = folder_.write_secret("token", std::string(64, 'n') + "\n");
     for (int i = 0; i < suite.poolds; ++i) {
       Environment device = device_environment();
@@ -44,7 +44,7 @@ class Cluster {
                                                                                           "--pool-public-key", schedulers_[0]->public_key_file(), "--pool-insecure"}, device));
     }
     const std::string all = std::to_string(suite.poolds) + " open";
-    if (!eventually([&] { return pool_admin({"health"}).find(all) != std::string::npos; })) throw std::runtime_error("not all poolds attend:\n" + pool_admin({"health"}));
+    if (!eventually([&] { return pool_admin({"health"}).find(all) != std::string::npos; })) throw std::runtime_error("not all poolds registered:\n" + pool_admin({"health"}));
   }
   ~Cluster() {
     for (const auto& poold : poolds_) poold->stop();
@@ -136,7 +136,7 @@ class Holders {
     lease_client::LeaseClient client({std::move(*address), "", {}, 30s},
                           [&](const pool::Granted& grant) -> Result<void> {
                             const std::lock_guard lock(mutex_);
-                            if (has && grant.lease() != granted.lease()) faults_.add(faults_.lost, "a holder was given another lease");
+                            if (has && grant.lease() != granted.lease()) faults_.add(faults_.lost, "a client received a different lease");
                             if (!has) ++grants_;
                             has = true;
                             granted = grant;
@@ -161,7 +161,7 @@ class Holders {
     }
     changed_.notify_all();
     ender.join();
-    if (!result) faults_.add(faults_.lost, "a holder lost its lease, or was given none: " + result.error().message);
+    if (!result) faults_.add(faults_.lost, "a client lost its lease or received none: " + result.error().message);
   }
 
   Faults& faults_;
@@ -184,7 +184,7 @@ class Programs {
         Process visitor(words("plain", "0.2"), environment());
         if (const int status = visitor.wait(2 * kWorst); status != 0) {
           visitor.await_end_of_output(1s);
-          faults_.add(faults_.errors, "a program that began failed with " + std::to_string(status) + ": " + visitor.output());
+          faults_.add(faults_.errors, "a short program failed with status " + std::to_string(status) + ": " + visitor.output());
         }
         ++visits_;
       }
@@ -243,7 +243,7 @@ void look_at_poolds(const Cluster& cluster, Faults& faults, uint64_t& looks) {
         ++looks;
       }
     } catch (const nlohmann::json::exception& error) {
-      throw std::runtime_error(std::string(error.what()) + " in what a poold says: " + asked.output);
+      throw std::runtime_error(std::string(error.what()) + " in the output of pool-admin: " + asked.output);
     }
     for (const auto& [gpu, sum] : milli) {
       if (sum > kWhole) faults.add(faults.twice, "a poold serves " + std::to_string(sum) + " thousandths of GPU " + std::to_string(gpu) + ":\n" + asked.output);
@@ -267,13 +267,13 @@ std::vector<Figure> measure_failover(const FailoverSuite& suite) {
   uint64_t looks = 0;
   for (int kill = 0; kill < suite.kills; ++kill) {
     std::optional<size_t> leads;  // on a busy machine the leader may also change in between
-    if (!eventually([&] { return (leads = cluster.leader()).has_value(); })) throw std::runtime_error("nobody leads");
+    if (!eventually([&] { return (leads = cluster.leader()).has_value(); })) throw std::runtime_error("no scheduler is the leader");
     const auto start = std::chrono::steady_clock::now();
     const auto since = [&] { return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count(); };
     cluster.scheduler(*leads).kill();
     std::optional<size_t> next;
     while (!(next = cluster.leader(*leads)) && since() < 60e3) std::this_thread::sleep_for(10ms);
-    if (!next) throw std::runtime_error("no other scheduler leads within a minute");
+    if (!next) throw std::runtime_error("no other scheduler became the leader within a minute");
     const double leader_after = since();
     samples.add("leader", leader_after);
     if (!holders.await_grant(holders.grants())) throw std::runtime_error("the new leader grants nothing within a minute");
@@ -284,12 +284,12 @@ std::vector<Figure> measure_failover(const FailoverSuite& suite) {
     std::this_thread::sleep_for(std::chrono::milliseconds(random() % 1000));
     std::fprintf(stderr, "gpupool-bench: kill %d of %d: leader after %.0f ms, %llu leases so far\n", kill + 1, suite.kills, leader_after, static_cast<unsigned long long>(holders.grants()));
   }
-  for (const std::string& gpu : holders.usage().twice()) faults.add(faults.twice, "holders had " + gpu + " more than once at a time");
-  if (looks == 0) throw std::runtime_error("the poolds served nobody");
+  for (const std::string& gpu : holders.usage().twice()) faults.add(faults.twice, "double grant of GPU " + gpu);
+  if (looks == 0) throw std::runtime_error("the poolds had no sessions");
   programs.end();
   holders.end();
   if (!eventually([&] { return cluster.pool_admin({"leases"}).find("no leases") != std::string::npos; })) {
-    throw std::runtime_error("leases are left when all have gone:\n" + cluster.pool_admin({"leases"}));
+    throw std::runtime_error("leases remain after all clients have ended:\n" + cluster.pool_admin({"leases"}));
   }
   const std::string beside = std::to_string(suite.kills) + " kills";
   const auto none = [&](const char* name, int count) { return Figure{name, "grpc", static_cast<double>(count), "", beside, 0, {Kind::equal, 0}}; };

@@ -55,7 +55,7 @@ double median(std::vector<double> values) {
 
 const std::vector<double>& Samples::of(const std::string& name) const {
   const auto found = values_.find(name);
-  if (found == values_.end()) throw std::runtime_error("nothing was measured for " + name);
+  if (found == values_.end()) throw std::runtime_error("no samples of " + name);
   return found->second;
 }
 
@@ -107,7 +107,7 @@ void write_json(const std::string& path, const std::vector<Figure>& figures, con
 void write_markdown(const std::string& path, const std::vector<Figure>& figures) {
   std::ofstream out(path);
   const bool costly = std::any_of(figures.begin(), figures.end(), [](const Figure& f) { return f.costly_ratio.has_value(); });
-  out << "| figure | via | value | beside it | ratio | target | reached |" << (costly ? " ratio with costs |" : "") << "\n|---|---|---|---|---|---|---|"
+  out << "| figure | via | value | baseline | ratio | target | reached |" << (costly ? " ratio with costs |" : "") << "\n|---|---|---|---|---|---|---|"
       << (costly ? "---|" : "") << "\n";
   for (const Figure& f : figures) {
     const bool compared = f.baseline_value != 0;

@@ -189,7 +189,7 @@ Counts count_calls(const std::vector<std::string>& words, Environment environmen
     Counts counts;
     if (std::sscanf(line.c_str(), "gpupool: total %lf %lf", &counts.calls, &counts.round_trips) == 2) return counts;
   }
-  throw std::runtime_error(words[0] + " left no trace");
+  throw std::runtime_error(words[0] + " wrote no trace");
 }
 
 // Compares a step's time at each round-trip time with the lower bound: the direct time plus a round trip per
@@ -227,7 +227,7 @@ void add_examples(const std::string& url, const Transport& transport, std::vecto
   for (const char* name : kExamples) {
     const fs::path program = prefix() / "examples" / name;
     if (!fs::exists(program)) {
-      std::fprintf(stderr, "gpupool-bench: round_trips_%s is left out: %s is not built\n", name, program.c_str());
+      std::fprintf(stderr, "gpupool-bench: round_trips_%s is skipped: %s is not built\n", name, program.c_str());
       continue;
     }
     gpupool::testing::TemporaryFolder outputs;  // working folder: an example may write a picture
@@ -397,14 +397,14 @@ int run(const Options& options) {
 
 int main(int argc, char** argv) {
   Options options;
-  CLI::App app("Measures what the pool costs against the bare device, raw TCP and memcpy, side by side");
-  app.add_option("--suite", options.suite, "rdma: over RDMA, beside perftest on the same devices; sharing: several tenants on one GPU; pool: leases from a scheduler; mechanisms: quotas, compression, the image cache; attacks: a poold under attack; all: everything else")->check(CLI::IsMember({"all", "attacks", "mechanisms", "pool", "rdma", "sharing"}));
-  app.add_option("--seconds", options.sharing.seconds, "of each measurement of the suites sharing, pool and attacks [10]")->check(CLI::Range(0.2, 600.0));
+  CLI::App app("Measures the pool's overhead compared with the bare device, raw TCP and memcpy");
+  app.add_option("--suite", options.suite, "rdma: RDMA compared with perftest on the same devices; sharing: several tenants on one GPU; pool: leases from a scheduler; mechanisms: quotas, compression, the image cache; attacks: a poold under attack; all: everything else")->check(CLI::IsMember({"all", "attacks", "mechanisms", "pool", "rdma", "sharing"}));
+  app.add_option("--seconds", options.sharing.seconds, "seconds per measurement of the suites sharing, pool and attacks [10]")->check(CLI::Range(0.2, 600.0));
   app.add_option("--only", options.sharing.only, "parts of the sharing suite: shares, hard, elastic, two, shapes, priorities, accounting, memory, partitions, bandwidth, stuck; of the pool suite: grants, failover; of the mechanisms suite: quota, pools, compression, images; of the attacks suite: answers, resident, records, served [all]")
       ->delimiter(',')
       ->check(CLI::IsMember({"shares", "hard", "elastic", "two", "shapes", "priorities", "accounting", "memory", "partitions", "bandwidth", "stuck", "grants", "failover", "quota", "pools", "compression", "images", "answers", "resident", "records", "served"}));
-  app.add_option("--kills", options.failover.kills, "of the leading scheduler, in the pool suite [50]")->check(CLI::Range(1, 10'000));
-  app.add_option("--rdma-devices", options.rdma.devices, "of the client and the server, with a comma [the first two that are up]")->delimiter(',');
+  app.add_option("--kills", options.failover.kills, "number of kills of the leading scheduler, pool suite [50]")->check(CLI::Range(1, 10'000));
+  app.add_option("--rdma-devices", options.rdma.devices, "client's and server's device, separated by a comma [the first two active ones]")->delimiter(',');
   app.add_option("--rdma-addresses", options.rdma.addresses, "their addresses [from their GIDs]")->delimiter(',');
   app.add_option("--json", options.json, "also write the figures to this file");
   app.add_option("--markdown", options.markdown, "also write the figures to this file as a table for docs/performance.md");
@@ -413,13 +413,13 @@ int main(int argc, char** argv) {
   app.add_option("--costs", options.costs, "measure the suite `all` a second time with this SOFTGPU_COSTS (h100, or a file), for the column \"ratio with costs\"")
       ->check(CLI::IsMember({"h100"}) | CLI::ExistingFile);
   app.add_option("--transport", options.transport, "how the client is connected")->check(CLI::IsMember({"tcp", "shm", "both"}));
-  app.add_option("--rounds", options.rounds, "how often each side is measured; medians are reported")->check(CLI::Range(1, 100));
+  app.add_option("--rounds", options.rounds, "number of rounds; medians are reported")->check(CLI::Range(1, 100));
   app.add_option("--steps", options.steps, "training steps per round")->check(CLI::Range(1, 100'000));
   app.add_option("--streams", options.streams, "bulk connections of the client, and streams of the TCP baseline for large copies")->check(CLI::Range(1, static_cast<int>(gpupool::wire::kMaxBulkConnections)));
   app.add_option("--rtt", options.round_trips_ms, "round-trip times of the slow link, in ms")->delimiter(',');
   app.add_option("--largest", options.largest, "largest copy in bytes")->check(CLI::Range(size_t{4096}, size_t{1} << 30));
   app.add_flag("!--no-examples", options.examples, "do not count the examples' round trips");
-  app.add_flag("--quick", options.quick, "seconds instead of minutes: every figure once, for a test of the harness itself");
+  app.add_flag("--quick", options.quick, "measure every figure once, quickly, to test the harness");
   CLI11_PARSE(app, argc, argv);
   if (options.quick) {
     options.rounds = 1;

@@ -99,7 +99,7 @@ std::optional<std::string> output_of(const std::string& program, const RdmaPair&
     return all;
   };
   Process server(words(pair.server), {});
-  if (!testing::eventually([&] { return somebody_listens(port); })) throw std::runtime_error(program + " does not listen:\n" + server.output());
+  if (!testing::eventually([&] { return somebody_listens(port); })) throw std::runtime_error(program + " did not start to listen:\n" + server.output());
   auto of_client = words(pair.client);
   of_client.push_back(pair.server.address);
   Process client(of_client, {});

@@ -55,7 +55,7 @@ class Holders {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return ended_.size() == holders_; });
     ended_.clear();  // destroy a channel's last call here, not on a thread of gRPC
-    if (failed_ || took_.empty()) throw std::runtime_error("a lease was not granted, or not given back");
+    if (failed_ || took_.empty()) throw std::runtime_error("a lease was not granted or not released");
     std::sort(took_.begin(), took_.end());
     const auto grants = static_cast<double>(took_.size());
     return {grants / seconds, std::move(took_)};
@@ -138,7 +138,7 @@ std::vector<Figure> measure_pool(const PoolSuite& suite) {
     std::fprintf(stderr, "gpupool-bench: round %d of %d\n", round + 1, suite.rounds);
     SchedulerProcess scheduler;
     PretendedPoolds poolds(scheduler.address(), suite.poolds, suite.gpus, nullptr, kHeartbeat);
-    if (!poolds.await()) throw std::runtime_error("not all poolds attend:\n" + scheduler.log());
+    if (!poolds.await()) throw std::runtime_error("not all poolds registered:\n" + scheduler.log());
     const Measured alone = measure(scheduler.address(), 1, suite.seconds);
     samples.add("alone_p50", alone.at(0.5));
     samples.add("alone_p99", alone.at(0.99));

@@ -130,7 +130,7 @@ void add_registered(const Pool& pool, std::vector<Figure>& figures) {
   size_t worker = 0;
   for (const pid_t pid : pool.poold().workers()) worker += registered_bytes(pid);
   const size_t client = registered_bytes(idle.pid());
-  if (client == 0 || worker == 0) throw std::runtime_error("what is registered cannot be found out: is there the program rdma (iproute2)?");
+  if (client == 0 || worker == 0) throw std::runtime_error("cannot determine the registered memory; is the program rdma (iproute2) installed?");
   const auto add = [&](const char* name, size_t bytes, Target target) {
     figures.push_back({name, "rdma", static_cast<double>(bytes) / (1 << 20), "MiB", "", 0, target});
   };

@@ -247,7 +247,7 @@ class Suite {
     // Contexts do not count against the quota here, so that the quota is a whole number of granules.
     const Shared shared(suite_, {"memory = \"" + std::to_string(kQuotaGranules * kGranule) + "\""}, {{"SOFTGPU_RULES", "-context_memory"}});
     for (double hold = suite_.quick ? 5 : 10; !race_for_memory(shared, hold); hold *= 2) {
-      if (hold >= 40) throw std::runtime_error("the machine is too busy for the race for memory: not all programs took part in it");
+      if (hold >= 40) throw std::runtime_error("the machine is too busy: not all programs started in time for the memory race");
     }
   }
   // The programs start at the same time after `hold` seconds, and hold their memory for `hold` seconds.
@@ -289,13 +289,13 @@ std::vector<Figure> Suite::figures() {
         off = std::max(off, std::abs(percent - weights[i]));
         got += (i ? " : " : "") + text(percent, "%.1f");
       }
-      figures.push_back({name_of(weights, way), "tcp", off, "points off", got, 0, {Kind::value_at_most, 2}});
+      figures.push_back({name_of(weights, way), "tcp", off, "points", got, 0, {Kind::value_at_most, 2}});
     }
   }
   if (chosen("hard")) {
     const double hard = samples_.median("hard");
-    figures.push_back({"hard_20_alone", "tcp", hard, "%", "of one without a limit", 0, {Kind::value_at_least, 18}});
-    figures.push_back({"hard_20_alone", "tcp", hard, "%", "of one without a limit", 0, {Kind::value_at_most, 20}});
+    figures.push_back({"hard_20_alone", "tcp", hard, "%", "relative to no limit", 0, {Kind::value_at_least, 18}});
+    figures.push_back({"hard_20_alone", "tcp", hard, "%", "relative to no limit", 0, {Kind::value_at_most, 20}});
   }
   if (chosen("elastic")) {
     figures.push_back({"elastic_lent", "tcp", samples_.median("lent"), "%", "of one alone", 0, {Kind::value_at_least, 95}});
