@@ -54,10 +54,10 @@ void Core::judge_claims(const std::string& uuid) {
   for (const Claimant& one : claimants) {
     std::string why = &one == owner ? "" : reason(one, claimants, owner);
     if (why == one.gpu->withheld_because) continue;
-    const bool was_withheld = one.gpu->book.withheld;
-    one.gpu->book.withheld = !why.empty();
+    const bool was_withheld = one.gpu->allocations.withheld;
+    one.gpu->allocations.withheld = !why.empty();
     one.gpu->withheld_because = std::move(why);
-    if (one.gpu->book.withheld) note("gpu_withheld", {{"node", one.node->name()}, {"gpu", uuid}, {"reason", one.gpu->withheld_because}}, Note::Level::warning);
+    if (one.gpu->allocations.withheld) note("gpu_withheld", {{"node", one.node->name()}, {"gpu", uuid}, {"reason", one.gpu->withheld_because}}, Note::Level::warning);
     else note("gpu_not_withheld", {{"node", one.node->name()}, {"gpu", uuid}});
     if (!was_withheld) counters_.set_gpu_disputes(counters_.gpu_disputes() + 1);
     never_.clear();

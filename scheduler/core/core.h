@@ -97,7 +97,7 @@ class Core {
 
  private:
   // Lease clients and leases (leases.cc).
-  void grant(Waiter& waiter, const std::vector<Spot>& spots, Time now);
+  void grant(Waiter& waiter, const std::vector<GpuSlot>& slots, Time now);
   void announce(Lease& lease, Time now);
   void end(Lease& lease, pool::Ended::Why why, const std::string& reason, uint32_t grace_ms, Time now);
   void tell_end(Lease& lease, Time now, bool over);
@@ -198,7 +198,7 @@ class Core {
   // Waiting requests that are or were the head, oldest first. The first one that reserve() finds GPUs for
   // becomes the head again.
   std::vector<Stream> heads_;
-  std::vector<Spot> reservation_;
+  std::vector<GpuSlot> reservation_;
   std::map<std::string, Stream> blocked_;  // tenant -> its first request that exceeds its quota
   uint64_t capacity_ = 1;  // version; incremented when a request that did not fit before may fit now
   bool dirty_ = false;     // schedule() has something to do

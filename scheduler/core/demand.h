@@ -22,12 +22,12 @@ struct Demand {
 
   explicit Demand(const pool::Request& request);
   // A whole GPU comes with all of its memory.
-  Amount of(const Gpu& gpu) const { return {milli, memory_of(gpu.book.total.memory)}; }
+  Amount of(const Gpu& gpu) const { return {milli, memory_of(gpu.allocations.total.memory)}; }
   // Returns the bytes to allocate on a GPU that has `all` bytes.
   uint64_t memory_of(uint64_t all) const;
   // Returns true if an idle GPU of this model and memory satisfies the demand.
   bool suits(const std::string& model, uint64_t all_memory) const;
-  bool suits(const Gpu& gpu) const { return suits(gpu.model, gpu.book.total.memory); }
+  bool suits(const Gpu& gpu) const { return suits(gpu.model, gpu.allocations.total.memory); }
   HostAmount host_beside(uint32_t gpus) const;
   // Returns how many of `gpus` GPUs of one node the host resources `free` suffice for; with `one_host` all or
   // none.

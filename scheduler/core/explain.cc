@@ -53,7 +53,7 @@ std::string closed_hosts(const Nodes& nodes, const Demand& demand) {
   for (const auto& [name, node] : nodes) {
     const bool suits = std::any_of(node.gpus.begin(), node.gpus.end(), [&](const Gpu& gpu) { return demand.suits(gpu); });
     const bool apart = demand.apart.contains(&node);
-    const auto withheld = std::find_if(node.gpus.begin(), node.gpus.end(), [&](const Gpu& gpu) { return demand.suits(gpu) && gpu.book.withheld; });
+    const auto withheld = std::find_if(node.gpus.begin(), node.gpus.end(), [&](const Gpu& gpu) { return demand.suits(gpu) && gpu.allocations.withheld; });
     if (node.forgotten() || !suits || (node.open() && !apart && withheld == node.gpus.end()) || ++hosts > kMostHosts) continue;
     const auto [condition, because] = node.condition();
     text += (hosts == 1 ? "; " : ", ") + name;
@@ -71,11 +71,11 @@ std::string contents_of(const Nodes& nodes) {
   std::map<std::string, uint32_t> counts;
   uint32_t gpus = 0, hosts = 0, withheld = 0;
   for (const auto& [name, node] : nodes) {
-    if (!node.lie.empty() || node.gpus.empty()) continue;
+    if (!node.distrust_reason.empty() || node.gpus.empty()) continue;
     ++hosts;
     for (const Gpu& gpu : node.gpus) {
-      withheld += gpu.book.withheld;
-      if (!gpu.book.withheld) ++gpus, ++counts[gpu.model + " " + bytes_text(gpu.book.total.memory)];
+      withheld += gpu.allocations.withheld;
+      if (!gpu.allocations.withheld) ++gpus, ++counts[gpu.model + " " + bytes_text(gpu.allocations.total.memory)];
     }
   }
   if (gpus == 0 && withheld > 0) return "only GPUs that several nodes report; see pool-admin nodes";
@@ -121,7 +121,7 @@ std::optional<std::string> Core::never_within_memory(const Demand& demand, const
 
 std::optional<std::string> Core::why_never_places(const Demand& demand, bool with_fenced) const {
   const uint32_t could = count_gpus(nodes_, demand, all_of_host, [&](const Node& node, const Gpu& gpu) {
-    return (with_fenced || (node.lie.empty() && !gpu.book.withheld)) && demand.of(gpu).within(gpu.book.total);
+    return (with_fenced || (node.distrust_reason.empty() && !gpu.allocations.withheld)) && demand.of(gpu).within(gpu.allocations.total);
   });
   if (could >= demand.gpus) return std::nullopt;
   if (demand.host.cpu_milli > 0 || demand.host.memory > 0) {
@@ -164,7 +164,7 @@ std::string Core::explain(const Waiter& waiter) const {
   }
   const auto open_gpus = [&](const Demand& with) {
     return count_gpus(nodes_, with, all_of_host, [&](const Node& node, const Gpu& gpu) {
-      return node.open() && !gpu.book.withheld && !demand.apart.contains(&node) && with.of(gpu).within(gpu.book.total);
+      return node.open() && !gpu.allocations.withheld && !demand.apart.contains(&node) && with.of(gpu).within(gpu.allocations.total);
     });
   };
   const uint32_t could = open_gpus(demand);
@@ -179,16 +179,16 @@ std::string Core::explain(const Waiter& waiter) const {
   }
   const bool head = waiter.stream == head_;
   const auto count_free = [&](bool with_reserved) {
-    const auto left = [&](const auto& book) { return with_reserved ? book.free() : book.spare(); };
+    const auto left = [&](const auto& allocations) { return with_reserved ? allocations.free() : allocations.spare(); };
     return count_gpus(
         nodes_, demand, [&](const Node& node) { return left(node.host); },
-        [&](const Node& node, const Gpu& gpu) { return node.open() && !demand.apart.contains(&node) && demand.of(gpu).within(left(gpu.book)); });
+        [&](const Node& node, const Gpu& gpu) { return node.open() && !demand.apart.contains(&node) && demand.of(gpu).within(left(gpu.allocations)); });
   };
   const uint32_t free = count_free(head);
   text += ": " + std::to_string(free) + " of " + std::to_string(could) + " suitable GPUs " + (free == 1 ? "is" : "are") + " free";
   if (head) {
     std::set<std::string> nodes;
-    for (const Spot& spot : reservation_) nodes.insert(spot.node->name());
+    for (const GpuSlot& slot : reservation_) nodes.insert(slot.node->name());
     text += "; it is first in the queue, and " + std::to_string(reservation_.size()) + (reservation_.size() == 1 ? " is" : " are") + " reserved for it on " + *nodes.begin();
     if (nodes.size() > 1) text += " and " + std::to_string(nodes.size() - 1) + " more";
   } else if (const auto first = queue_.all().find(head_); first != queue_.all().end()) {

@@ -50,13 +50,13 @@ std::optional<std::string> check_inventory(const pool::Inventory& inventory) {
 }
 
 std::optional<std::string> contradiction(const pool::Inventory& before, const pool::Inventory& now) {
-  const auto lied = [](const std::string& what) { return "inconsistent reports: " + what + " differs from the same process's earlier report"; };
-  if (before.gpus_size() != now.gpus_size()) return lied("the number of GPUs");
+  const auto inconsistent = [](const std::string& what) { return "inconsistent reports: " + what + " differs from the same process's earlier report"; };
+  if (before.gpus_size() != now.gpus_size()) return inconsistent("the number of GPUs");
   for (int i = 0; i < before.gpus_size(); ++i) {
     const pool::Gpu &a = before.gpus(i), &b = now.gpus(i);
-    if (a.uuid() != b.uuid() || a.model() != b.model() || a.memory_bytes() != b.memory_bytes()) return lied("GPU " + std::to_string(i));
+    if (a.uuid() != b.uuid() || a.model() != b.model() || a.memory_bytes() != b.memory_bytes()) return inconsistent("GPU " + std::to_string(i));
   }
-  if (before.cpu_milli() != now.cpu_milli() || before.host_memory_bytes() != now.host_memory_bytes()) return lied("CPU or host memory");
+  if (before.cpu_milli() != now.cpu_milli() || before.host_memory_bytes() != now.host_memory_bytes()) return inconsistent("CPU or host memory");
   return std::nullopt;
 }
 

@@ -9,10 +9,10 @@ namespace {
 
 constexpr size_t kMostOver = 4096;
 
-// Applies `change` to the books of the GPUs and of the host that this part of a lease uses.
+// Applies `change` to the allocations of the GPUs and of the host that this part of a lease uses.
 template <class Change>
-void each_book(const LeasePart& part, Change change) {
-  for (const auto& share : part.shares) change(part.node->gpus[share.gpu].book, share.amount);
+void for_each_allocation(const LeasePart& part, Change change) {
+  for (const auto& share : part.shares) change(part.node->gpus[share.gpu].allocations, share.amount);
   change(part.node->host, part.host);
 }
 
@@ -59,7 +59,7 @@ void Core::refuse_request(Stream stream, const std::string& tenant, const pool::
   refuse(stream, kind, why);
 }
 
-void Core::grant(Waiter& waiter, const std::vector<Spot>& spots, Time now) {
+void Core::grant(Waiter& waiter, const std::vector<GpuSlot>& slots, Time now) {
   const Demand demand(waiter.request);
   Tenant& whose = tenant(waiter.tenant);
   Lease lease;
@@ -71,13 +71,13 @@ void Core::grant(Waiter& waiter, const std::vector<Spot>& spots, Time now) {
   lease.to_device_bytes_per_second = whose.quota.to_device_bytes_per_second();
   lease.to_host_bytes_per_second = whose.quota.to_host_bytes_per_second();
   lease.sessions = whose.quota.sessions();
-  for (const Spot& spot : spots) {
-    if (lease.parts.empty() || lease.parts.back().node != spot.node) {
-      lease.parts.push_back({.node = spot.node, .shares = {}, .host = {}});
+  for (const GpuSlot& slot : slots) {
+    if (lease.parts.empty() || lease.parts.back().node != slot.node) {
+      lease.parts.push_back({.node = slot.node, .shares = {}, .host = {}});
     }
-    Gpu& gpu = spot.node->gpus[spot.gpu];
-    lease.parts.back().shares.push_back({spot.gpu, demand.of(gpu)});
-    gpu.book.used += demand.of(gpu);
+    Gpu& gpu = slot.node->gpus[slot.gpu];
+    lease.parts.back().shares.push_back({slot.gpu, demand.of(gpu)});
+    gpu.allocations.used += demand.of(gpu);
   }
   for (LeasePart& part : lease.parts) {
     part.host = demand.host_beside(static_cast<uint32_t>(part.shares.size()));
@@ -105,7 +105,7 @@ void Core::grant(Waiter& waiter, const std::vector<Spot>& spots, Time now) {
   announce(kept, now);
 }
 
-// Registers a lease whose shares are already entered as used in the nodes' books: updates the indexes, its
+// Registers a lease whose shares are already entered as used in the nodes' allocations: updates the indexes, its
 // tenant's usage and the nodes' ending and preemptible amounts, and sets its deadline.
 Lease& Core::adopt(Lease lease, Time now) {
   Lease& kept = leases_[lease.id] = std::move(lease);
@@ -119,9 +119,9 @@ Lease& Core::adopt(Lease lease, Time now) {
       whose.milli += share.amount.milli;
       whose.memory += share.amount.memory;
     }
-    each_book(part, [&](auto& book, const auto& amount) {
-      if (kept.ending) book.ending += amount;
-      else if (kept.preemptible()) book.preemptible += amount;
+    for_each_allocation(part, [&](auto& allocations, const auto& amount) {
+      if (kept.ending) allocations.ending += amount;
+      else if (kept.preemptible()) allocations.preemptible += amount;
     });
     part.node->leases.insert(kept.id);
     note_labels(kept, *part.node, true);
@@ -203,9 +203,9 @@ void Core::end(Lease& lease, pool::Ended::Why why, const std::string& reason, ui
   if (lease.ending && lease.end_at <= at) return;
   if (!lease.ending) {
     for (const LeasePart& part : lease.parts) {
-      each_book(part, [&](auto& book, const auto& amount) {
-        if (lease.preemptible()) book.preemptible -= amount;
-        book.ending += amount;
+      for_each_allocation(part, [&](auto& allocations, const auto& amount) {
+        if (lease.preemptible()) allocations.preemptible -= amount;
+        allocations.ending += amount;
       });
     }
     lease.ending = true;
@@ -258,9 +258,9 @@ void Core::part_gone(Lease& lease, Node& node, Time now) {
   const auto part = std::find_if(lease.parts.begin(), lease.parts.end(), [&](const LeasePart& one) { return one.node == &node; });
   if (part == lease.parts.end()) return;
   if (lease.parts.size() == 1 || lease.why == pool::Ended::NODE_LOST) uncount(lease, now);
-  each_book(*part, [](auto& book, const auto& amount) {
-    book.used -= amount;
-    book.ending -= amount;
+  for_each_allocation(*part, [](auto& allocations, const auto& amount) {
+    allocations.used -= amount;
+    allocations.ending -= amount;
   });
   if (lease.counted) {  // the lease has other parts: subtract only this one from the tenant's usage
     Tenant& whose = tenant(lease.tenant);

@@ -8,7 +8,7 @@ namespace {
 constexpr const char* kNear = "near";
 constexpr const char* kApart = "apart";
 
-std::string name_of(const Gpu& gpu) { return gpu.model + '\n' + std::to_string(gpu.book.total.memory); }
+std::string name_of(const Gpu& gpu) { return gpu.model + '\n' + std::to_string(gpu.allocations.total.memory); }
 
 }  // namespace
 
@@ -36,11 +36,11 @@ std::vector<LibraryPlacer::Group> LibraryPlacer::groups_of(Node& node) {
                                      .rack = node.inventory.rack(),
                                      .model = kind,
                                      .gpus = static_cast<int>(group.gpus.size()),
-                                     .gpu_memory = first.book.total.memory,
+                                     .gpu_memory = first.allocations.total.memory,
                                      .cpu_milli = static_cast<int64_t>(node.host.total.cpu_milli),
                                      .host_memory = static_cast<int64_t>(node.host.total.memory)});
     if (!added) continue;
-    kinds_[kind] = {first.model, first.book.total.memory};
+    kinds_[kind] = {first.model, first.allocations.total.memory};
     group.id = *added;
     group.open = true;
     by_slot_[added->slot] = {&node, groups.size()};
@@ -55,13 +55,13 @@ placement::Placement LibraryPlacer::taken_of(const Node& node, const Group& grou
   const HostAmount host = less(node.host.total, node.host.spare());
   if (host != HostAmount{}) taken.parts.push_back({.node = group.id, .cpu_milli = static_cast<int64_t>(host.cpu_milli), .host_memory = static_cast<int64_t>(host.memory)});
   for (size_t i = 0; i < group.gpus.size(); ++i) {
-    const Book<Amount>& book = node.gpus[group.gpus[i]].book;
-    const Amount used = less(book.total, book.spare());
+    const Allocations<Amount>& allocations = node.gpus[group.gpus[i]].allocations;
+    const Amount used = less(allocations.total, allocations.spare());
     if (used.milli == 0) continue;
     taken.parts.push_back({.node = group.id,
                            .gpu_mask = static_cast<uint16_t>(1u << i),
                            .milli = static_cast<uint16_t>(used.milli),
-                           .memory_bytes = used.milli == kWholeGpu ? book.total.memory : used.memory});
+                           .memory_bytes = used.milli == kWholeGpu ? allocations.total.memory : used.memory});
   }
   return taken;
 }
@@ -151,20 +151,20 @@ std::optional<placement::Placement> LibraryPlacer::decide(placement::Request req
 
 // Finds a node whose GPUs of all kinds together satisfy the demand. The library cannot, because it sees each
 // kind as a node of its own.
-std::optional<std::vector<Spot>> LibraryPlacer::place_on_mixed(const Demand& demand) const {
+std::optional<std::vector<GpuSlot>> LibraryPlacer::place_on_mixed(const Demand& demand) const {
   for (const auto& [name, node] : mixed_) {
     if (!node->open() || demand.apart.contains(node) || !demand.host.within(node->host.spare())) continue;
-    std::vector<Spot> spots;
-    for (uint32_t gpu = 0; gpu < node->gpus.size() && spots.size() < demand.gpus; ++gpu) {
+    std::vector<GpuSlot> slots;
+    for (uint32_t gpu = 0; gpu < node->gpus.size() && slots.size() < demand.gpus; ++gpu) {
       const Gpu& its = node->gpus[gpu];
-      if (demand.suits(its) && demand.of(its).within(its.book.spare())) spots.push_back({node, gpu});
+      if (demand.suits(its) && demand.of(its).within(its.allocations.spare())) slots.push_back({node, gpu});
     }
-    if (spots.size() == demand.gpus) return spots;
+    if (slots.size() == demand.gpus) return slots;
   }
   return std::nullopt;
 }
 
-std::optional<std::vector<Spot>> LibraryPlacer::place(const Demand& demand) {
+std::optional<std::vector<GpuSlot>> LibraryPlacer::place(const Demand& demand) {
   const placement::Placement near = mark(demand.near, kNear), apart = mark(demand.apart, kApart);
   std::optional<placement::Placement> placed;
   for (const placement::Request& request : requests_for(demand)) {
@@ -173,18 +173,18 @@ std::optional<std::vector<Spot>> LibraryPlacer::place(const Demand& demand) {
   (void)cluster_.release(near);
   (void)cluster_.release(apart);
   if (!placed) return demand.one_host && demand.gpus > 1 ? place_on_mixed(demand) : std::nullopt;
-  std::vector<Spot> spots;
+  std::vector<GpuSlot> slots;
   for (const placement::Part& part : placed->parts) {
     const auto [node, at] = by_slot_.at(part.node.slot);
     const Group& group = groups_.at(node)[at];
     for (size_t i = 0; i < group.gpus.size(); ++i) {
-      if (part.gpu_mask >> i & 1) spots.push_back({node, group.gpus[i]});
+      if (part.gpu_mask >> i & 1) slots.push_back({node, group.gpus[i]});
     }
   }
-  std::sort(spots.begin(), spots.end(), [](const Spot& a, const Spot& b) {
+  std::sort(slots.begin(), slots.end(), [](const GpuSlot& a, const GpuSlot& b) {
     return a.node != b.node ? a.node->name() < b.node->name() : a.gpu < b.gpu;
   });
-  return spots;
+  return slots;
 }
 
 }  // namespace gpupool::scheduler

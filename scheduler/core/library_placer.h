@@ -17,7 +17,7 @@ class LibraryPlacer : public Placer {
   void changed(Node& node) override;
   void removed(Node& node) override;
   void arrived(const Demand& demand) override;
-  std::optional<std::vector<Spot>> place(const Demand& demand) override;
+  std::optional<std::vector<GpuSlot>> place(const Demand& demand) override;
   bool set_policy(const std::string& name) override;
 
  private:
@@ -38,7 +38,7 @@ class LibraryPlacer : public Placer {
   std::vector<placement::Request> requests_for(const Demand& demand) const;
   std::optional<placement::Placement> decide(placement::Request request, const Demand& demand);
   placement::Placement mark(const std::set<const Node*>& nodes, const char* group);
-  std::optional<std::vector<Spot>> place_on_mixed(const Demand& demand) const;
+  std::optional<std::vector<GpuSlot>> place_on_mixed(const Demand& demand) const;
 
   placement::Cluster cluster_;
   placement::Placer::Options options_;

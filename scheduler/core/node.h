@@ -41,7 +41,7 @@ inline HostAmount less(const HostAmount& a, const HostAmount& b) {
 
 // The allocations of one shared resource: a GPU or the CPU and memory of a host.
 template <class T>
-struct Book {
+struct Allocations {
   T total;
   T used;         // by all leases, ending ones included
   T ending;       // part of `used`: by ending leases
@@ -61,15 +61,15 @@ struct Claim {
 struct Gpu {
   std::string uuid, model;
   Claim claim;
-  std::string withheld_because;  // non-empty: why book.withheld is set
-  Book<Amount> book;
+  std::string withheld_because;  // non-empty: why allocations.withheld is set
+  Allocations<Amount> allocations;
   pool::GpuUse use;  // from the last report
 };
 
 struct Node {
   pool::Inventory inventory;
   std::vector<Gpu> gpus;  // in the inventory's order
-  Book<HostAmount> host;
+  Allocations<HostAmount> host;
   std::set<LeaseId> leases;  // leases with a part on this node
 
   bool drained = false;
@@ -78,8 +78,8 @@ struct Node {
   std::string removed_boot;  // boot id of the poold process that an operator removed
 
   Stream stream = 0;
-  Time heard = 0;         // last report; for a restored node the time of restore()
-  bool ever_heard = false;
+  Time last_report = 0;   // of the last report; for a restored node the time of restore()
+  bool has_reported = false;
   bool silent = true;     // disconnected, or three heartbeats missed
   bool lost = false;      // no report for node_lost_ms; its leases were ended
   Time stopped_at = 0;    // when its poold announced a shutdown; 0: it did not
@@ -90,27 +90,27 @@ struct Node {
   std::string not_ready_because;
   int64_t clock_ahead = 0;  // milliseconds
   // Non-empty: why its reports are not trusted. Cleared by a restart of its poold, and by undrain and remove.
-  std::string lie;
-  bool foreign_key = false;  // its poold lacks the scheduler's public key
+  std::string distrust_reason;
+  bool lacks_signing_key = false;  // its poold lacks the scheduler's public key
   Time flapping_until = 0;
-  std::deque<Time> attended;  // registrations within the last minute
+  std::deque<Time> registrations;  // within the last minute
   bool was_open = false;   // open() as last passed to the placer
-  std::string told_fence;  // fence() as last sent to the node
-  std::set<LeaseId> strangers;  // unknown leases that have sessions here
+  std::string sent_fence;  // fence() as last sent to the node
+  std::set<LeaseId> unknown_leases;  // have sessions here
 
   const std::string& name() const { return inventory.node(); }
   const std::string& boot() const { return inventory.boot(); }
   bool forgotten() const { return boot().empty(); }  // removed by an operator, and not registered since
   bool removed() const { return !removed_boot.empty() && removed_boot == boot(); }
   std::string fence() const {
-    if (!lie.empty()) return lie;
+    if (!distrust_reason.empty()) return distrust_reason;
     if (removed()) return "removed by an operator; restart its poold";
-    if (foreign_key) {
+    if (lacks_signing_key) {
       return "its poold lacks this scheduler's public key: write the output of pool-scheduler --print-public-key to a file in [pool] public_keys "
              "(--pool-public-key), then send poold SIGHUP";
     }
     if (flapping_until > 0) return "it reconnected too often within a minute";
-    if (!strangers.empty()) return "it has sessions of a lease that has ended or was never granted";
+    if (!unknown_leases.empty()) return "it has sessions of a lease that has ended or was never granted";
     return "";
   }
   // True if new leases may be placed here.

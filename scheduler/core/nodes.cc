@@ -7,7 +7,7 @@
 namespace gpupool::scheduler {
 namespace {
 
-constexpr size_t kOftenAttended = 6;  // registrations within kMinute: the node is flapping
+constexpr size_t kFlappingRegistrations = 6;  // registrations within kMinute: the node is flapping
 constexpr Time kMinute = 60'000;
 constexpr int64_t kClockTolerance = 5'000;  // milliseconds
 constexpr int kSilentAfter = 3;       // missed heartbeats
@@ -31,23 +31,23 @@ void Core::attend(Stream stream, const pool::NodeReport& first, Time now) {
     node_streams_.erase(node.stream);
   }
   if (same_process) {
-    if (const auto lied = contradiction(node.inventory, inventory)) node.lie = *lied;
-    else if (node.lie.empty() && node.inventory.SerializeAsString() != inventory.SerializeAsString()) {
+    if (const auto why = contradiction(node.inventory, inventory)) node.distrust_reason = *why;
+    else if (node.distrust_reason.empty() && node.inventory.SerializeAsString() != inventory.SerializeAsString()) {
       node.inventory = inventory;  // fields that may change, such as addresses
       dirty_nodes_.insert(node.name());
     }
   } else {
     forget_leases(node, "node '" + inventory.node() + "' was restarted", now);
     take_inventory(node, inventory, now);
-    node.lie.clear();
+    node.distrust_reason.clear();
     if (!node.removed()) node.removed_boot.clear();
     dirty_nodes_.insert(node.name());
   }
   node.stream = stream;
   node_streams_[stream] = node.name();
-  node.attended.push_back(now);
-  while (node.attended.front() < now - kMinute) node.attended.pop_front();
-  if (node.attended.size() >= kOftenAttended) node.flapping_until = now + kMinute;
+  node.registrations.push_back(now);
+  while (node.registrations.front() < now - kMinute) node.registrations.pop_front();
+  if (node.registrations.size() >= kFlappingRegistrations) node.flapping_until = now + kMinute;
   note("node_attends", {{"node", node.name()}, {"gpus", std::to_string(node.gpus.size())}, {"version", inventory.version()}});
   take_report(node, first, now);
 }
@@ -58,15 +58,15 @@ void Core::report(Stream stream, const pool::NodeReport& report, Time now) {
 }
 
 void Core::take_report(Node& node, const pool::NodeReport& report, Time now) {
-  node.heard = now;
-  node.ever_heard = true;
+  node.last_report = now;
+  node.has_reported = true;
   node.silent = false;
   if (std::exchange(node.lost, false)) note("node_back", {{"node", node.name()}});
   if (const Time stopped = report.leaving() ? now : 0; std::exchange(node.stopped_at, stopped) != stopped) dirty_nodes_.insert(node.name());
   node.ready = report.ready();
   node.not_ready_because = report.not_ready_because();
   const auto& keys = report.key_ids();
-  node.foreign_key = !key_id_.empty() && !keys.empty() && std::find(keys.begin(), keys.end(), key_id_) == keys.end();
+  node.lacks_signing_key = !key_id_.empty() && !keys.empty() && std::find(keys.begin(), keys.end(), key_id_) == keys.end();
   const int64_t ahead = report.now_ms() - now;
   const bool skewed = std::abs(ahead) > kClockTolerance;
   if (skewed && std::abs(node.clock_ahead) <= kClockTolerance) {
@@ -82,16 +82,16 @@ void Core::take_report(Node& node, const pool::NodeReport& report, Time now) {
     return std::find_if(lease.parts.begin(), lease.parts.end(), [&](const LeasePart& part) { return part.node == &node; });
   };
   for (const LeaseId& id : node.leases) part_on_node(*find_lease(id))->sessions = 0;
-  node.strangers.clear();
+  node.unknown_leases.clear();
   for (int i = 0; i < report.leases_size() && i < kMostReportedLeases; ++i) {
     const pool::LeaseUse& use = report.leases(i);
     Lease* const lease = find_lease(use.lease());
     if (!lease || !node.leases.contains(use.lease())) {
-      if (use.sessions() > 0 && use.lease().size() == lease::kIdBytes) node.strangers.insert(use.lease());
+      if (use.sessions() > 0 && use.lease().size() == lease::kIdBytes) node.unknown_leases.insert(use.lease());
       continue;
     }
     // A token is sent only after its serial has been stored, so a higher serial is a forgery or an error.
-    if (use.serial() > lease->serial) node.lie = "it reported a token of lease " + lease::hexadecimal(use.lease()) + " that was never issued";
+    if (use.serial() > lease->serial) node.distrust_reason = "it reported a token of lease " + lease::hexadecimal(use.lease()) + " that was never issued";
     part_on_node(*lease)->sessions = use.sessions();
     if (use.sessions() > 0) continue;
     if (!lease->ending) end(*lease, pool::Ended::EVICTED, "node '" + node.name() + "' ended it", policy_.grace_ms(), now);
@@ -120,7 +120,7 @@ void Core::notice_pause(Time now) {
   const Time away = now - std::exchange(awake_, now);
   if (away <= kPause) return;
   note("was_stopped", {{"ms", std::to_string(away)}}, Note::Level::warning);
-  for (auto& [name, node] : nodes_) node.heard = std::min(now, node.heard + away);
+  for (auto& [name, node] : nodes_) node.last_report = std::min(now, node.last_report + away);
   for (auto& [id, lease] : leases_) {
     if (lease.holder == 0 && !lease.ending && lease.deadline != 0) set_deadline(lease, std::min(lease.deadline + away, now + policy_.hold_ms()));
   }
@@ -129,9 +129,9 @@ void Core::notice_pause(Time now) {
 // Updates the node's condition from the current time and its last report: silent, lost, fenced, open.
 void Core::check_node(Node& node, Time now) {
   if (node.forgotten()) return;
-  if (now > node.heard + kSilentAfter * int64_t{policy_.heartbeat_ms()}) node.silent = true;
+  if (now > node.last_report + kSilentAfter * int64_t{policy_.heartbeat_ms()}) node.silent = true;
   if (node.flapping_until <= now) node.flapping_until = 0;
-  if (!node.lost && now > node.heard + policy_.node_lost_ms()) {
+  if (!node.lost && now > node.last_report + policy_.node_lost_ms()) {
     node.lost = true;
     counters_.set_nodes_lost(counters_.nodes_lost() + 1);
     note("node_lost", {{"node", node.name()}, {"leases", std::to_string(node.leases.size())}}, Note::Level::warning);
@@ -142,14 +142,14 @@ void Core::check_node(Node& node, Time now) {
     }
   }
   const std::string fence = node.fence();
-  if (fence != node.told_fence) {
+  if (fence != node.sent_fence) {
     if (!fence.empty()) {
       counters_.set_nodes_fenced(counters_.nodes_fenced() + 1);
       note("node_fenced", {{"node", node.name()}, {"reason", fence}}, Note::Level::warning);
     } else {
       note("node_unfenced", {{"node", node.name()}});
     }
-    node.told_fence = fence;
+    node.sent_fence = fence;
     answer(node);
   }
   auto [condition, because] = node.condition();
@@ -186,7 +186,7 @@ void Core::forget_leases(Node& node, const std::string& reason, Time now) {
 // Replaces the inventory of a node without leases. `claims` are the claims restored from the store; a GPU
 // that the node had before keeps its claim.
 void Core::take_inventory(Node& node, const pool::Inventory& inventory, Time now, std::map<std::string, Claim> claims) {
-  if (std::any_of(reservation_.begin(), reservation_.end(), [&](const Spot& spot) { return spot.node == &node; })) {
+  if (std::any_of(reservation_.begin(), reservation_.end(), [&](const GpuSlot& slot) { return slot.node == &node; })) {
     lift_reservation();
     head_ = 0;
   }
@@ -194,7 +194,7 @@ void Core::take_inventory(Node& node, const pool::Inventory& inventory, Time now
   std::set<std::string> reported;  // UUIDs in the old or the new inventory
   for (const Gpu& gpu : node.gpus) {
     total_.milli -= kWholeGpu;
-    total_.memory -= gpu.book.total.memory;
+    total_.memory -= gpu.allocations.total.memory;
     claims[gpu.uuid] = gpu.claim;
     reported.insert(gpu.uuid);
     if (auto& names = claimants_[gpu.uuid]; names.erase(node.name()), names.empty()) claimants_.erase(gpu.uuid);
@@ -205,7 +205,7 @@ void Core::take_inventory(Node& node, const pool::Inventory& inventory, Time now
     Gpu& gpu = node.gpus.emplace_back();
     gpu.uuid = has.uuid();
     gpu.model = has.model();
-    gpu.book.total = {kWholeGpu, has.memory_bytes()};
+    gpu.allocations.total = {kWholeGpu, has.memory_bytes()};
     total_.milli += kWholeGpu;
     total_.memory += has.memory_bytes();
     const auto before = claims.find(gpu.uuid);
@@ -234,7 +234,7 @@ pool::NodeOrders Core::orders(const Node& node, Time now) const {
     order.set_reason(lease.reason);
     order.set_grace_ms(static_cast<uint32_t>(std::max<Time>(0, lease.end_at - now)));
   }
-  for (const LeaseId& id : node.strangers) {
+  for (const LeaseId& id : node.unknown_leases) {
     pool::EndLease& order = *orders.add_end();
     order.set_lease(id);
     order.set_reason("the lease has ended");

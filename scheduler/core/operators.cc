@@ -45,9 +45,9 @@ Result<void> Core::undrain(const std::string& name, Time now) {
   node.drained = false;
   node.drained_because.clear();
   node.drained_at = 0;
-  node.lie.clear();
+  node.distrust_reason.clear();
   node.flapping_until = 0;
-  node.attended.clear();
+  node.registrations.clear();
   never_.clear();
   dirty_nodes_.insert(name);
   note("node_undrained", {{"node", name}});
@@ -74,7 +74,7 @@ Result<uint32_t> Core::remove_node(const std::string& name, Time now) {
   node.drained = false;
   node.drained_at = node.stopped_at = 0;
   node.lost = false;
-  node.lie.clear();
+  node.distrust_reason.clear();
   dirty_nodes_.insert(name);
   return leases;
 }

@@ -13,7 +13,7 @@
 namespace gpupool::scheduler {
 
 // One GPU of a node.
-struct Spot {
+struct GpuSlot {
   Node* node;
   uint32_t gpu;
 };
@@ -30,7 +30,7 @@ class Placer {
   virtual void arrived(const Demand& demand) = 0;
   // Returns as many distinct GPUs as demanded, on open nodes with enough spare resources, grouped by node;
   // null if there are none.
-  virtual std::optional<std::vector<Spot>> place(const Demand& demand) = 0;
+  virtual std::optional<std::vector<GpuSlot>> place(const Demand& demand) = 0;
   // Returns false if there is no policy of this name.
   virtual bool set_policy(const std::string& name) = 0;
 };

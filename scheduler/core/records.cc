@@ -98,7 +98,7 @@ Result<void> Core::restore_node(const std::string& value, Time now) {
   node.removed_boot = record.removed_boot();
   node.drained_at = record.drained_ms();
   node.stopped_at = record.stopped_ms();
-  node.heard = node.since = now;
+  node.last_report = node.since = now;
   std::map<std::string, Claim> claims;
   for (int i = 0; i < std::min(record.claims_size(), record.inventory().gpus_size()); ++i) {
     claims[record.inventory().gpus(i).uuid()] = {.since = record.claims(i).since_ms(), .trusted = record.claims(i).trusted()};
@@ -135,8 +135,8 @@ Result<void> Core::restore_lease(const std::string& value, Time now) {
       const auto gpu = std::find_if(node.gpus.begin(), node.gpus.end(), [&](const Gpu& one) { return one.uuid == share.gpu_uuid(); });
       if (gpu == node.gpus.end()) return wrong("node '" + node.name() + "' has no GPU '" + share.gpu_uuid() + "'");
       part.shares.push_back({static_cast<uint32_t>(gpu - node.gpus.begin()), {share.compute_milli(), share.memory_bytes()}});
-      gpu->book.used += part.shares.back().amount;
-      if (!gpu->book.used.within(gpu->book.total)) return wrong("GPU '" + gpu->uuid + "' is allocated beyond its capacity");
+      gpu->allocations.used += part.shares.back().amount;
+      if (!gpu->allocations.used.within(gpu->allocations.total)) return wrong("GPU '" + gpu->uuid + "' is allocated beyond its capacity");
     }
     node.host.used += part.host;
     if (!node.host.used.within(node.host.total)) return wrong("node '" + node.name() + "' does not have this much CPU or memory");

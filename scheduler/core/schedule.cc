@@ -17,29 +17,29 @@ namespace {
 enum Wait { none, endings, preemption, leases, never };
 
 template <class T>
-Wait wait_for(const T& need, const Book<T>& book, bool may_preempt) {
-  if (book.withheld) return never;
-  const T left = book.free();
+Wait wait_for(const T& need, const Allocations<T>& allocations, bool may_preempt) {
+  if (allocations.withheld) return never;
+  const T left = allocations.free();
   if (need.within(left)) return none;
-  if (need.within(left + book.ending)) return endings;
-  if (may_preempt && need.within(left + book.ending + book.preemptible)) return preemption;
-  return need.within(book.total) ? leases : never;
+  if (need.within(left + allocations.ending)) return endings;
+  if (may_preempt && need.within(left + allocations.ending + allocations.preemptible)) return preemption;
+  return need.within(allocations.total) ? leases : never;
 }
 
 struct Candidate {
   Wait wait;
-  Spot spot;
+  GpuSlot slot;
 };
 
-std::vector<Spot> spots_of(const std::vector<Candidate>& candidates) {
-  std::vector<Spot> spots;
-  for (const Candidate& one : candidates) spots.push_back(one.spot);
-  return spots;
+std::vector<GpuSlot> slots_of(const std::vector<Candidate>& candidates) {
+  std::vector<GpuSlot> slots;
+  for (const Candidate& one : candidates) slots.push_back(one.slot);
+  return slots;
 }
 
-bool exceeds_quota(const Tenant& tenant, const Demand& demand, const std::vector<Spot>& spots) {
+bool exceeds_quota(const Tenant& tenant, const Demand& demand, const std::vector<GpuSlot>& slots) {
   uint64_t memory = tenant.memory;
-  for (const Spot& spot : spots) memory += demand.of(spot.node->gpus[spot.gpu]).memory;
+  for (const GpuSlot& slot : slots) memory += demand.of(slot.node->gpus[slot.gpu]).memory;
   return tenant.quota.memory_bytes() != 0 && memory > tenant.quota.memory_bytes();
 }
 
@@ -119,28 +119,28 @@ bool Core::try_to_grant(Waiter& waiter, Time now) {
   const Demand demand = demand_now(waiter);
   counters_.set_placements_tried(counters_.placements_tried() + 1);
   const Tenant& whose = tenant(waiter.tenant);
-  auto spots = placer_->place(demand);
+  auto slots = placer_->place(demand);
   // GPUs of different memory sizes can each be within the quota but exceed it together: retry with an even
   // limit.
-  if (spots && exceeds_quota(whose, demand, *spots)) {
+  if (slots && exceeds_quota(whose, demand, *slots)) {
     Demand even = demand;
     even.most_memory = (whose.quota.memory_bytes() - whose.memory) / demand.gpus;
-    spots = placer_->place(even);
+    slots = placer_->place(even);
   }
-  bool room = spots.has_value();
+  bool room = slots.has_value();
   std::map<const Node*, uint32_t> by_node;
-  for (size_t i = 0; room && i < spots->size(); ++i) {  // verify the placer's proposal against the books
-    const Gpu& gpu = (*spots)[i].node->gpus[(*spots)[i].gpu];
-    room = (*spots)[i].node->open() && demand.of(gpu).within(gpu.book.spare());
-    ++by_node[(*spots)[i].node];
+  for (size_t i = 0; room && i < slots->size(); ++i) {  // verify the placer's proposal against the allocations
+    const Gpu& gpu = (*slots)[i].node->gpus[(*slots)[i].gpu];
+    room = (*slots)[i].node->open() && demand.of(gpu).within(gpu.allocations.spare());
+    ++by_node[(*slots)[i].node];
   }
   for (const auto& [node, gpus] : by_node) room = room && demand.host_beside(gpus).within(node->host.spare());
-  room = room && !exceeds_quota(whose, demand, *spots);
+  room = room && !exceeds_quota(whose, demand, *slots);
   if (!room) {
     waiter.failed_at = capacity_;
     return false;
   }
-  grant(waiter, *spots, now);
+  grant(waiter, *slots, now);
   return true;
 }
 
@@ -148,12 +148,12 @@ void Core::schedule(Time now) {
   if (!std::exchange(dirty_, false)) return;
   places_changed_ = true;  // reasons name the head and the GPUs kept for it
   const Stream head = std::exchange(head_, 0);
-  const std::vector<Spot> before = reservation_;
+  const std::vector<GpuSlot> before = reservation_;
   lift_reservation();
   // Requests behind the head may fit after its reservation has changed.
   const auto compare = [&] {
     const bool same = head_ == head && std::equal(before.begin(), before.end(), reservation_.begin(), reservation_.end(),
-                                                  [](const Spot& a, const Spot& b) { return a.node == b.node && a.gpu == b.gpu; });
+                                                  [](const GpuSlot& a, const GpuSlot& b) { return a.node == b.node && a.gpu == b.gpu; });
     if (!same) ++capacity_;
   };
   if (head != 0 && !queue_.find(head)) ++capacity_;
@@ -198,10 +198,10 @@ void Core::schedule(Time now) {
 
 void Core::lift_reservation() {
   std::set<Node*> nodes;
-  for (const Spot& spot : reservation_) {
-    spot.node->gpus[spot.gpu].book.reserved = {};
-    spot.node->host.reserved = {};
-    nodes.insert(spot.node);
+  for (const GpuSlot& slot : reservation_) {
+    slot.node->gpus[slot.gpu].allocations.reserved = {};
+    slot.node->host.reserved = {};
+    nodes.insert(slot.node);
   }
   reservation_.clear();
   for (Node* const node : nodes) placer_->changed(*node);
@@ -220,7 +220,7 @@ bool Core::reserve(Waiter& waiter, Time now) {
     std::vector<Candidate> here;
     for (uint32_t gpu = 0; gpu < node.gpus.size(); ++gpu) {
       if (!demand.suits(node.gpus[gpu])) continue;
-      const Wait wait = wait_for(demand.of(node.gpus[gpu]), node.gpus[gpu].book, may_preempt);
+      const Wait wait = wait_for(demand.of(node.gpus[gpu]), node.gpus[gpu].allocations, may_preempt);
       if (wait != never) here.push_back({wait, {&node, gpu}});
     }
     std::stable_sort(here.begin(), here.end(), sooner);
@@ -233,7 +233,7 @@ bool Core::reserve(Waiter& waiter, Time now) {
       all.insert(all.end(), here.begin(), here.end());
       continue;
     }
-    if (here.size() < demand.gpus || exceeds_quota(whose, demand, spots_of(here))) continue;
+    if (here.size() < demand.gpus || exceeds_quota(whose, demand, slots_of(here))) continue;
     // Compare hosts by their slowest GPU, then by the sum of all waits.
     const auto cost = [](const std::vector<Candidate>& of) {
       int sum = 0;
@@ -249,13 +249,13 @@ bool Core::reserve(Waiter& waiter, Time now) {
     best = std::move(all);
   }
   if (best.empty()) return false;
-  if (exceeds_quota(whose, demand, spots_of(best))) return false;
+  if (exceeds_quota(whose, demand, slots_of(best))) return false;
   std::map<Node*, uint32_t> nodes;
   for (const Candidate& one : best) {
-    Gpu& gpu = one.spot.node->gpus[one.spot.gpu];
-    gpu.book.reserved = demand.of(gpu);
-    reservation_.push_back(one.spot);
-    ++nodes[one.spot.node];
+    Gpu& gpu = one.slot.node->gpus[one.slot.gpu];
+    gpu.allocations.reserved = demand.of(gpu);
+    reservation_.push_back(one.slot);
+    ++nodes[one.slot.node];
   }
   for (const auto& [node, gpus] : nodes) {
     node->host.reserved = demand.host_beside(gpus);
@@ -278,20 +278,20 @@ void Core::preempt(const Demand& demand, const Waiter& for_whom, Time now) {
     if (latest) end(*latest, pool::Ended::PREEMPTED, reason, policy_.grace_ms(), now);
     return latest != nullptr;
   };
-  for (const Spot& spot : reservation_) {
-    const Gpu& gpu = spot.node->gpus[spot.gpu];
+  for (const GpuSlot& slot : reservation_) {
+    const Gpu& gpu = slot.node->gpus[slot.gpu];
     const auto has_gpu = [&](const Lease& lease) {
       return std::any_of(lease.parts.begin(), lease.parts.end(), [&](const LeasePart& part) {
-        return part.node == spot.node && std::any_of(part.shares.begin(), part.shares.end(), [&](const auto& share) { return share.gpu == spot.gpu; });
+        return part.node == slot.node && std::any_of(part.shares.begin(), part.shares.end(), [&](const auto& share) { return share.gpu == slot.gpu; });
       });
     };
-    while (wait_for(demand.of(gpu), gpu.book, true) == preemption && end_one(*spot.node, has_gpu)) {}
+    while (wait_for(demand.of(gpu), gpu.allocations, true) == preemption && end_one(*slot.node, has_gpu)) {}
     const auto has_host = [&](const Lease& lease) {
       return std::any_of(lease.parts.begin(), lease.parts.end(), [&](const LeasePart& part) {
-        return part.node == spot.node && (part.host.cpu_milli > 0 || part.host.memory > 0);
+        return part.node == slot.node && (part.host.cpu_milli > 0 || part.host.memory > 0);
       });
     };
-    while (wait_for(spot.node->host.reserved, spot.node->host, true) == preemption && end_one(*spot.node, has_host)) {}
+    while (wait_for(slot.node->host.reserved, slot.node->host, true) == preemption && end_one(*slot.node, has_host)) {}
   }
 }
 

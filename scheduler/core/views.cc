@@ -25,7 +25,7 @@ void view(const Node& node, NodeState& out) {
   out.set_rack(node.inventory.rack());
   out.set_zone(node.inventory.zone());
   out.set_version(node.inventory.version());
-  out.set_heard_ms(node.ever_heard ? node.heard : 0);
+  out.set_heard_ms(node.has_reported ? node.last_report : 0);
   out.set_clock_ahead_ms(node.clock_ahead);
   out.set_leases(static_cast<uint32_t>(node.leases.size()));
   out.set_cpu_milli(static_cast<uint32_t>(node.host.total.cpu_milli));
@@ -38,12 +38,12 @@ void view(const Node& node, NodeState& out) {
     view.set_index(static_cast<uint32_t>(out.gpus_size() - 1));
     view.set_uuid(gpu.uuid);
     view.set_model(gpu.model);
-    view.set_memory_bytes(gpu.book.total.memory);
-    view.set_compute_milli_leased(gpu.book.used.milli);
-    view.set_memory_bytes_leased(gpu.book.used.memory);
-    const Amount free = less(gpu.book.total, gpu.book.used);
-    view.set_compute_milli_reserved(std::min(free.milli, gpu.book.reserved.milli));
-    view.set_memory_bytes_reserved(std::min(free.memory, gpu.book.reserved.memory));
+    view.set_memory_bytes(gpu.allocations.total.memory);
+    view.set_compute_milli_leased(gpu.allocations.used.milli);
+    view.set_memory_bytes_leased(gpu.allocations.used.memory);
+    const Amount free = less(gpu.allocations.total, gpu.allocations.used);
+    view.set_compute_milli_reserved(std::min(free.milli, gpu.allocations.reserved.milli));
+    view.set_memory_bytes_reserved(std::min(free.memory, gpu.allocations.reserved.memory));
     view.set_memory_used_bytes(gpu.use.memory_used_bytes());
     view.set_gpu_nanoseconds(gpu.use.gpu_nanoseconds());
     view.set_withheld_because(gpu.withheld_because);
@@ -89,11 +89,11 @@ void view(const Lease& lease, pool::LeaseState& out) {
 std::pair<NodeState::Condition, std::string> Node::condition() const {
   if (stopped_at != 0) return {NodeState::STOPPED, "poold was shut down"};
   if (lost) return {NodeState::LOST, "no heartbeat for too long"};
-  if (silent) return {NodeState::SILENT, ever_heard ? "heartbeats missing" : "not registered yet"};
+  if (silent) return {NodeState::SILENT, has_reported ? "heartbeats missing" : "not registered yet"};
   if (std::string why = fence(); !why.empty()) return {NodeState::FENCED, std::move(why)};
   if (drained) return {NodeState::DRAINED, drained_because};
   if (!ready) return {NodeState::NOT_READY, not_ready_because};
-  const auto is_withheld = [](const Gpu& gpu) { return gpu.book.withheld; };
+  const auto is_withheld = [](const Gpu& gpu) { return gpu.allocations.withheld; };
   const auto withheld = std::count_if(gpus.begin(), gpus.end(), is_withheld);
   if (withheld == 0) return {NodeState::OPEN, ""};
   const std::string& first = std::find_if(gpus.begin(), gpus.end(), is_withheld)->withheld_because;
@@ -126,13 +126,13 @@ pool::PoolState Core::view_pool() const {
     open += node.open();
     gpus += static_cast<uint32_t>(node.gpus.size());
     for (const Gpu& gpu : node.gpus) {
-      withheld += gpu.book.withheld;
+      withheld += gpu.allocations.withheld;
       if (!node.silent) {
-        milli += gpu.book.total.milli;
-        memory += gpu.book.total.memory;
+        milli += gpu.allocations.total.milli;
+        memory += gpu.allocations.total.memory;
       }
-      milli_leased += gpu.book.used.milli;
-      memory_leased += gpu.book.used.memory;
+      milli_leased += gpu.allocations.used.milli;
+      memory_leased += gpu.allocations.used.memory;
     }
   }
   state.set_started_ms(started_);

@@ -10,7 +10,7 @@ class FirstFit : public Placer {
   void changed(Node&) override {}
   void removed(Node&) override {}
   void arrived(const Demand&) override {}
-  std::optional<std::vector<Spot>> place(const Demand& demand) override;
+  std::optional<std::vector<GpuSlot>> place(const Demand& demand) override;
   bool set_policy(const std::string&) override { return true; }
 
  private:

@@ -68,7 +68,7 @@ class Simulation {
         return pool_.core->tick(pool_.now);
       }
       case 13: return operate(node);
-      case 14: return lie(node);
+      case 14: return report_unissued_token(node);
       default: return use(node);
     }
   }
@@ -166,7 +166,7 @@ class Simulation {
       if (pick(2)) node.sessions.insert(id);
     }
   }
-  void lie(SimulatedNode& node) {
+  void report_unissued_token(SimulatedNode& node) {
     if (node.stream == 0 || pick(4) != 0) return;
     pool::NodeReport report = report_of(node);
     pool::LeaseUse& use = *report.add_leases();
