@@ -60,7 +60,7 @@ void Core::judge_claims(const std::string& uuid) {
     if (one.gpu->allocations.withheld) note("gpu_withheld", {{"node", one.node->name()}, {"gpu", uuid}, {"reason", one.gpu->withheld_because}}, Note::Level::warning);
     else note("gpu_not_withheld", {{"node", one.node->name()}, {"gpu", uuid}});
     if (!was_withheld) counters_.set_gpu_disputes(counters_.gpu_disputes() + 1);
-    never_.clear();
+    impossible_.clear();
     recheck_waiting_ = true;
     changed(*one.node, was_withheld);
   }

@@ -11,7 +11,7 @@ constexpr Time kPlacesEvery = 200;
 }  // namespace
 
 Core::Core(MakeId make_id, const MakePlacer& make_placer, Time now)
-    : make_id_(std::move(make_id)), started_(now), awake_(now), placer_(make_placer(nodes_)) {}
+    : make_id_(std::move(make_id)), started_(now), last_tick_(now), placer_(make_placer(nodes_)) {}
 
 void Core::configure(const std::vector<ConfiguredTenant>& tenants, Time now) {
   for (auto& [name, tenant] : tenants_) tenant.configured = false;
@@ -61,12 +61,12 @@ Lease* Core::find_lease(const LeaseId& id) {
 }
 
 Lease* Core::held_by(Stream stream) {
-  const auto found = holders_.find(stream);
-  return found == holders_.end() ? nullptr : find_lease(found->second);
+  const auto found = lease_by_stream_.find(stream);
+  return found == lease_by_stream_.end() ? nullptr : find_lease(found->second);
 }
 
 void Core::refuse(Stream stream, Refusal::Kind kind, const std::string& reason) {
-  effects_.holders.push_back({stream, Refusal{kind, reason}, true});
+  effects_.clients.push_back({stream, Refusal{kind, reason}, true});
 }
 
 void Core::tick(Time now) {

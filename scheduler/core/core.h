@@ -56,14 +56,14 @@ class Core {
   void request(Stream stream, const std::string& tenant, const pool::Request& request, std::optional<Time> arrived, Time now);
   void resume(Stream stream, const std::string& tenant, const LeaseId& lease, Time now);
   void release(Stream stream, Time now);
-  void holder_cut(Stream stream, Time now);
+  void client_disconnected(Stream stream, Time now);
   // Ends the client's lease, or removes its request from the queue, because its token is no longer valid.
   void revoke(Stream stream, const std::string& reason, Time now);
 
-  // Nodes. attend() registers a node with its first report; report() is a heartbeat.
-  void attend(Stream stream, const pool::NodeReport& first, Time now);
+  // Nodes. register_node() registers a node with its first report; report() is a heartbeat.
+  void register_node(Stream stream, const pool::NodeReport& first, Time now);
   void report(Stream stream, const pool::NodeReport& report, Time now);
-  void node_cut(Stream stream, Time now);
+  void node_disconnected(Stream stream, Time now);
 
   // Operators. ErrorCode::unavailable: no such node, tenant, lease or request. ErrorCode::invalid: the
   // message says why the command was rejected.
@@ -97,14 +97,14 @@ class Core {
 
  private:
   // Lease clients and leases (leases.cc).
-  void grant(Waiter& waiter, const std::vector<GpuSlot>& slots, Time now);
+  void grant(WaitingRequest& waiter, const std::vector<GpuSlot>& slots, Time now);
   void announce(Lease& lease, Time now);
   void end(Lease& lease, pool::Ended::Why why, const std::string& reason, uint32_t grace_ms, Time now);
-  void tell_end(Lease& lease, Time now, bool over);
+  void notify_end(Lease& lease, Time now, bool over);
   void part_gone(Lease& lease, Node& node, Time now);
-  Lease& adopt(Lease lease, Time now);
+  Lease& index_lease(Lease lease, Time now);
   void note_labels(const Lease& lease, const Node& node, bool there);
-  void uncount(Lease& lease, Time now);
+  void release_quota(Lease& lease, Time now);
   void set_deadline(Lease& lease, Time deadline);
   void due(Lease& lease, Time now);
   Lease* held_by(Stream stream);
@@ -117,7 +117,7 @@ class Core {
   std::vector<std::string> why(const Lease& lease, Time now) const;
   // Describes the latest ended lease for which `matches` holds; null if none is known.
   template <class Matches>
-  std::optional<std::vector<std::string>> why_over(Matches matches, Time now) const;
+  std::optional<std::vector<std::string>> why_ended(Matches matches, Time now) const;
 
   // Nodes (nodes.cc).
   void take_report(Node& node, const pool::NodeReport& report, Time now);
@@ -125,7 +125,7 @@ class Core {
   void judge_claims(const std::string& uuid);  // claims.cc
   void notice_pause(Time now);
   void check_node(Node& node, Time now);
-  void forget_leases(Node& node, const std::string& reason, Time now);
+  void end_leases(Node& node, const std::string& reason, Time now);
   void changed(Node& node, bool more_free);
   void answer(const Node& node) { to_answer_.insert(node.name()); }
   pool::NodeOrders orders(const Node& node, Time now) const;
@@ -142,12 +142,12 @@ class Core {
   bool settled(Time now) const { return now >= started_ + settling_ms(); }
   // Returns the demand including the state that depends on current leases: the memory left in the tenant's
   // quota, and the nodes of the leases named by `near` and `apart_from`.
-  Demand demand_now(const Waiter& waiter) const;
-  bool try_to_grant(Waiter& waiter, Time now);
-  bool reserve(Waiter& waiter, Time now);
+  Demand demand_now(const WaitingRequest& waiter) const;
+  bool try_to_grant(WaitingRequest& waiter, Time now);
+  bool reserve(WaitingRequest& waiter, Time now);
   void lift_reservation();
   uint64_t memory_for(const Demand& demand) const;
-  void preempt(const Demand& demand, const Waiter& for_whom, Time now);
+  void preempt(const Demand& demand, const WaitingRequest& for_whom, Time now);
   void tell_places(Time now);
   std::vector<std::pair<Stream, uint32_t>> places() const;
 
@@ -158,9 +158,9 @@ class Core {
   // Returns null if the demand could be placed on an idle pool. `with_fenced` also counts fenced nodes and
   // withheld GPUs.
   std::optional<std::string> why_never_places(const Demand& demand, bool with_fenced = false) const;
-  std::string explain(const Waiter& waiter) const;
+  std::string explain(const WaitingRequest& waiter) const;
   // Returns the tenant's earlier request that exceeds the quota and blocks this one; null if there is none.
-  const Waiter* blocking_request(const Waiter& waiter) const;
+  const WaitingRequest* blocking_request(const WaitingRequest& waiter) const;
 
   // Restore (records.cc).
   Result<void> restore_node(const std::string& value, Time now);
@@ -173,7 +173,7 @@ class Core {
   const MakeId make_id_;
   std::string key_id_;  // empty: nodes' keys are not compared
   const Time started_;
-  Time awake_;  // time of the last notice_pause()
+  Time last_tick_;  // time of the last notice_pause()
   pool::Policy policy_ = default_policy();
   Nodes nodes_;
   std::unique_ptr<Placer> placer_;
@@ -183,14 +183,14 @@ class Core {
 
   std::map<std::string, Tenant> tenants_;
   std::unordered_map<LeaseId, Lease> leases_;
-  std::deque<OverLease> over_;  // the latest ended leases, in memory only
-  std::unordered_map<Stream, LeaseId> holders_;
-  std::map<std::pair<std::string, std::string>, LeaseId> asked_;  // (tenant, request id) -> its lease
+  std::deque<EndedLease> ended_leases_;  // the latest ended leases, in memory only
+  std::unordered_map<Stream, LeaseId> lease_by_stream_;
+  std::map<std::pair<std::string, std::string>, LeaseId> lease_by_request_;  // (tenant, request id) -> its lease
   std::set<std::pair<Time, LeaseId>> deadlines_;
   // (tenant, label) -> number of leases on each node
   using Where = std::map<std::pair<std::string, std::string>, std::map<const Node*, uint32_t>>;
   Where labelled_;   // leases with the label
-  Where repelling_;  // leases whose apart_from names the label
+  Where excluding_;  // leases whose apart_from names the label
 
   Queue queue_;
   uint64_t requests_ = 0;
@@ -207,7 +207,7 @@ class Core {
   bool settled_ = false;  // settling_ms() has passed
   bool recheck_waiting_ = true;  // refuse_impossible() must run again
   // Cache of why_never_places() by shape; cleared when a node's inventory, condition or withheld GPUs change.
-  std::unordered_map<std::string, std::optional<std::string>> never_;
+  std::unordered_map<std::string, std::optional<std::string>> impossible_;
 
   pool::PoolCounters counters_;
   std::map<int, uint64_t> ended_;

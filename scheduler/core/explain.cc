@@ -135,16 +135,16 @@ std::optional<std::string> Core::why_never_places(const Demand& demand, bool wit
   return "cannot place " + text_of(demand) + ": " + most + "; the pool has " + contents_of(nodes_);
 }
 
-const Waiter* Core::blocking_request(const Waiter& waiter) const {
+const WaitingRequest* Core::blocking_request(const WaitingRequest& waiter) const {
   const auto blocked = blocked_.find(waiter.tenant);
   if (blocked == blocked_.end()) return nullptr;
   const auto found = queue_.all().find(blocked->second);
   return found != queue_.all().end() && found->second.before(waiter) ? &found->second : nullptr;
 }
 
-std::string Core::explain(const Waiter& waiter) const {
+std::string Core::explain(const WaitingRequest& waiter) const {
   const Tenant& whose = tenants_.at(waiter.tenant);
-  const Waiter* const before = blocking_request(waiter);
+  const WaitingRequest* const before = blocking_request(waiter);
   if (waiter.over_quota || before) {
     const pool::TenantQuota& quota = whose.quota;
     std::string text = before ? "waits behind request " + before->queue_id() + " of the same tenant, which " : "";

@@ -22,7 +22,7 @@ struct Lease {
   LeaseId id;
   std::string tenant;
   pool::Request request;
-  std::string queue_id;  // Waiter::queue_id() of its request; empty: granted by an earlier leader
+  std::string queue_id;  // WaitingRequest::queue_id() of its request; empty: granted by an earlier leader
   std::vector<LeasePart> parts;  // parts still allocated, in the order of the client's CUDA devices
   uint64_t serial = 1;  // of the tokens; incremented by each renewal
   Time granted = 0;
@@ -43,7 +43,7 @@ struct Lease {
 };
 
 // A lease that has ended, kept to answer `pool-admin why`.
-struct OverLease {
+struct EndedLease {
   LeaseId id;
   std::string queue_id;
   pool::Ended::Why why;

@@ -7,7 +7,7 @@
 namespace gpupool::scheduler {
 namespace {
 
-constexpr size_t kMostOver = 4096;
+constexpr size_t kMaxEndedLeases = 4096;
 
 // Applies `change` to the allocations of the GPUs and of the host that this part of a lease uses.
 template <class Change>
@@ -19,11 +19,11 @@ void for_each_allocation(const LeasePart& part, Change change) {
 }  // namespace
 
 void Core::request(Stream stream, const std::string& name, const pool::Request& request, std::optional<Time> arrived, Time now) {
-  if (const auto known = asked_.find({name, request.id()}); known != asked_.end()) return resume(stream, name, known->second, now);
-  if (const Waiter* const before = queue_.find(name, request.id())) {  // its old stream is still open
+  if (const auto known = lease_by_request_.find({name, request.id()}); known != lease_by_request_.end()) return resume(stream, name, known->second, now);
+  if (const WaitingRequest* const before = queue_.find(name, request.id())) {  // its old stream is still open
     arrived = std::min(arrived.value_or(now), before->arrived);
     const Stream cut = before->stream;
-    holder_cut(cut, now);
+    client_disconnected(cut, now);
     refuse(cut, Refusal::Kind::busy, "replaced by another connection of the same client");
   }
   counters_.set_requests(counters_.requests() + 1);
@@ -38,7 +38,7 @@ void Core::request(Stream stream, const std::string& name, const pool::Request& 
   if (whose.quota.waiting() != 0 && whose.waiting >= whose.quota.waiting()) {
     return no(Refusal::Kind::exhausted, "tenant '" + name + "' has " + server::counted(whose.waiting, "request") + " in the queue, which is the limit of its quota");
   }
-  Waiter waiter;
+  WaitingRequest waiter;
   waiter.stream = stream;
   waiter.number = ++requests_;
   waiter.tenant = name;
@@ -59,7 +59,7 @@ void Core::refuse_request(Stream stream, const std::string& tenant, const pool::
   refuse(stream, kind, why);
 }
 
-void Core::grant(Waiter& waiter, const std::vector<GpuSlot>& slots, Time now) {
+void Core::grant(WaitingRequest& waiter, const std::vector<GpuSlot>& slots, Time now) {
   const Demand demand(waiter.request);
   Tenant& whose = tenant(waiter.tenant);
   Lease lease;
@@ -91,8 +91,8 @@ void Core::grant(Waiter& waiter, const std::vector<GpuSlot>& slots, Time now) {
   --whose.waiting;
   queue_.remove(stream);
   places_changed_ = true;
-  Lease& kept = adopt(std::move(lease), now);
-  holders_[stream] = kept.id;
+  Lease& kept = index_lease(std::move(lease), now);
+  lease_by_stream_[stream] = kept.id;
   for (const LeasePart& part : kept.parts) changed(*part.node, false);
   note("lease_granted", {{"lease", lease::hexadecimal(kept.id)},
                          {"tenant", kept.tenant},
@@ -107,9 +107,9 @@ void Core::grant(Waiter& waiter, const std::vector<GpuSlot>& slots, Time now) {
 
 // Registers a lease whose shares are already entered as used in the nodes' allocations: updates the indexes, its
 // tenant's usage and the nodes' ending and preemptible amounts, and sets its deadline.
-Lease& Core::adopt(Lease lease, Time now) {
+Lease& Core::index_lease(Lease lease, Time now) {
   Lease& kept = leases_[lease.id] = std::move(lease);
-  if (!kept.request.id().empty()) asked_[{kept.tenant, kept.request.id()}] = kept.id;
+  if (!kept.request.id().empty()) lease_by_request_[{kept.tenant, kept.request.id()}] = kept.id;
   Tenant& whose = tenant(kept.tenant);
   whose.count(now);
   kept.counted = true;
@@ -145,7 +145,7 @@ void Core::note_labels(const Lease& lease, const Node& node, bool there) {
     }
   };
   note_in(labelled_, lease.request.labels());
-  note_in(repelling_, lease.request.apart_from());
+  note_in(excluding_, lease.request.apart_from());
 }
 
 // Sends the client the complete grant with fresh tokens, and schedules the next renewal.
@@ -174,7 +174,7 @@ void Core::announce(Lease& lease, Time now) {
     token.set_to_host_bytes_per_second(lease.to_host_bytes_per_second);
     token.set_sessions(lease.sessions);
   }
-  effects_.holders.push_back({lease.holder, std::move(grant)});
+  effects_.clients.push_back({lease.holder, std::move(grant)});
   dirty_leases_.insert(lease.id);
   set_deadline(lease, now + policy_.token_ms() / 2);
 }
@@ -188,7 +188,7 @@ void Core::set_deadline(Lease& lease, Time deadline) {
 void Core::due(Lease& lease, Time now) {
   if (lease.ending) {
     set_deadline(lease, 0);
-    tell_end(lease, now, true);
+    notify_end(lease, now, true);
   } else if (lease.holder != 0) {
     ++lease.serial;
     counters_.set_renewed(counters_.renewed() + 1);
@@ -220,25 +220,25 @@ void Core::end(Lease& lease, pool::Ended::Why why, const std::string& reason, ui
   }
   lease.end_at = at;
   dirty_leases_.insert(lease.id);
-  tell_end(lease, now, grace_ms == 0);
+  notify_end(lease, now, grace_ms == 0);
   set_deadline(lease, grace_ms == 0 ? 0 : at);
   for (const LeasePart& part : lease.parts) answer(*part.node);
   dirty_ = true;  // the head of the queue may wait for it
 }
 
-void Core::tell_end(Lease& lease, Time, bool over) {
+void Core::notify_end(Lease& lease, Time, bool over) {
   if (lease.holder == 0) return;
   pool::Ended ended;
   ended.set_why(lease.why);
   ended.set_reason(lease.reason);
   ended.set_at_ms(over ? 0 : lease.end_at);
-  effects_.holders.push_back({lease.holder, std::move(ended), over});
+  effects_.clients.push_back({lease.holder, std::move(ended), over});
   if (!over) return;
-  holders_.erase(lease.holder);
+  lease_by_stream_.erase(lease.holder);
   lease.holder = 0;
 }
 
-void Core::uncount(Lease& lease, Time now) {
+void Core::release_quota(Lease& lease, Time now) {
   if (!std::exchange(lease.counted, false)) return;
   Tenant& whose = tenant(lease.tenant);
   whose.count(now);
@@ -257,7 +257,7 @@ void Core::uncount(Lease& lease, Time now) {
 void Core::part_gone(Lease& lease, Node& node, Time now) {
   const auto part = std::find_if(lease.parts.begin(), lease.parts.end(), [&](const LeasePart& one) { return one.node == &node; });
   if (part == lease.parts.end()) return;
-  if (lease.parts.size() == 1 || lease.why == pool::Ended::NODE_LOST) uncount(lease, now);
+  if (lease.parts.size() == 1 || lease.why == pool::Ended::NODE_LOST) release_quota(lease, now);
   for_each_allocation(*part, [](auto& allocations, const auto& amount) {
     allocations.used -= amount;
     allocations.ending -= amount;
@@ -276,15 +276,15 @@ void Core::part_gone(Lease& lease, Node& node, Time now) {
   dirty_leases_.insert(lease.id);
   changed(node, true);
   if (!lease.parts.empty()) return;
-  tell_end(lease, now, true);
+  notify_end(lease, now, true);
   set_deadline(lease, 0);
   note("lease_gone", {{"lease", lease::hexadecimal(lease.id)},
                       {"tenant", lease.tenant},
                       {"why", pool::Ended::Why_Name(lease.why)},
                       {"seconds", std::to_string(std::max<Time>(0, now - lease.granted) / 1000)}});
-  over_.push_back({lease.id, lease.queue_id, lease.why, lease.reason, now});
-  if (over_.size() > kMostOver) over_.pop_front();
-  asked_.erase({lease.tenant, lease.request.id()});
+  ended_leases_.push_back({lease.id, lease.queue_id, lease.why, lease.reason, now});
+  if (ended_leases_.size() > kMaxEndedLeases) ended_leases_.pop_front();
+  lease_by_request_.erase({lease.tenant, lease.request.id()});
   leases_.erase(LeaseId(lease.id));
 }
 
@@ -294,16 +294,16 @@ void Core::resume(Stream stream, const std::string& name, const LeaseId& id, Tim
     pool::Ended ended;
     ended.set_why(pool::Ended::EXPIRED);
     ended.set_reason("it ended while the client was disconnected");
-    effects_.holders.push_back({stream, std::move(ended), true});
+    effects_.clients.push_back({stream, std::move(ended), true});
     return;
   }
   if (lease->holder != 0) {
     refuse(lease->holder, Refusal::Kind::busy, "replaced by another connection of the same client");
-    holders_.erase(lease->holder);
+    lease_by_stream_.erase(lease->holder);
   }
   lease->holder = stream;
-  holders_[stream] = id;
-  if (lease->ending) return tell_end(*lease, now, lease->end_at <= now);
+  lease_by_stream_[stream] = id;
+  if (lease->ending) return notify_end(*lease, now, lease->end_at <= now);
   counters_.set_resumed(counters_.resumed() + 1);
   ++lease->serial;
   announce(*lease, now);
@@ -311,26 +311,26 @@ void Core::resume(Stream stream, const std::string& name, const LeaseId& id, Tim
 
 void Core::release(Stream stream, Time now) {
   if (Lease* const lease = held_by(stream)) {
-    if (lease->ending) tell_end(*lease, now, true);  // do not wait for the end of the grace period
+    if (lease->ending) notify_end(*lease, now, true);  // do not wait for the end of the grace period
     end(*lease, pool::Ended::RELEASED, "released by the client", 0, now);
     return;
   }
   if (!queue_.find(stream)) return;
-  holder_cut(stream, now);
+  client_disconnected(stream, now);
   pool::Ended ended;
   ended.set_reason("released by the client");
-  effects_.holders.push_back({stream, std::move(ended), true});
+  effects_.clients.push_back({stream, std::move(ended), true});
 }
 
 void Core::revoke(Stream stream, const std::string& reason, Time now) {
   if (Lease* const lease = held_by(stream)) return end(*lease, pool::Ended::EVICTED, reason, 0, now);
   if (!queue_.find(stream)) return;
-  holder_cut(stream, now);
+  client_disconnected(stream, now);
   refuse(stream, Refusal::Kind::denied, reason);
 }
 
-void Core::holder_cut(Stream stream, Time now) {
-  if (Waiter* const waiter = queue_.find(stream)) {
+void Core::client_disconnected(Stream stream, Time now) {
+  if (WaitingRequest* const waiter = queue_.find(stream)) {
     --tenant(waiter->tenant).waiting;
     counters_.set_gave_up(counters_.gave_up() + 1);
     queue_.remove(stream);
@@ -339,7 +339,7 @@ void Core::holder_cut(Stream stream, Time now) {
   }
   Lease* const lease = held_by(stream);
   if (!lease) return;
-  holders_.erase(stream);
+  lease_by_stream_.erase(stream);
   lease->holder = 0;
   if (!lease->ending) set_deadline(*lease, now + policy_.hold_ms());
 }

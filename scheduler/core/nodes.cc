@@ -16,7 +16,7 @@ constexpr int kMostReportedLeases = 65'536;
 
 }  // namespace
 
-void Core::attend(Stream stream, const pool::NodeReport& first, Time now) {
+void Core::register_node(Stream stream, const pool::NodeReport& first, Time now) {
   const pool::Inventory& inventory = first.inventory();
   const auto refuse_node = [&](Refusal::Kind kind, const std::string& why) {
     note("node_refused", {{"node", brief_name(inventory.node())}, {"reason", why}}, Note::Level::warning);
@@ -37,7 +37,7 @@ void Core::attend(Stream stream, const pool::NodeReport& first, Time now) {
       dirty_nodes_.insert(node.name());
     }
   } else {
-    forget_leases(node, "node '" + inventory.node() + "' was restarted", now);
+    end_leases(node, "node '" + inventory.node() + "' was restarted", now);
     take_inventory(node, inventory, now);
     node.distrust_reason.clear();
     if (!node.removed()) node.removed_boot.clear();
@@ -101,7 +101,7 @@ void Core::take_report(Node& node, const pool::NodeReport& report, Time now) {
   answer(node);
 }
 
-void Core::node_cut(Stream stream, Time now) {
+void Core::node_disconnected(Stream stream, Time now) {
   notice_pause(now);
   const auto found = node_streams_.find(stream);
   if (found == node_streams_.end()) return;
@@ -117,7 +117,7 @@ void Core::node_cut(Stream stream, Time now) {
 // Extends all timeouts by the time during which this process did not run (suspended machine, starved
 // process): missing heartbeats of that time are not the nodes' fault.
 void Core::notice_pause(Time now) {
-  const Time away = now - std::exchange(awake_, now);
+  const Time away = now - std::exchange(last_tick_, now);
   if (away <= kPause) return;
   note("was_stopped", {{"ms", std::to_string(away)}}, Note::Level::warning);
   for (auto& [name, node] : nodes_) node.last_report = std::min(now, node.last_report + away);
@@ -138,7 +138,7 @@ void Core::check_node(Node& node, Time now) {
     for (const LeaseId& id : std::set<LeaseId>(node.leases)) {
       Lease& lease = *find_lease(id);
       end(lease, pool::Ended::NODE_LOST, "node '" + node.name() + (node.stopped_at != 0 ? "' was stopped" : "' was lost (no heartbeat)"), policy_.grace_ms(), now);
-      uncount(lease, now);
+      release_quota(lease, now);
     }
   }
   const std::string fence = node.fence();
@@ -155,7 +155,7 @@ void Core::check_node(Node& node, Time now) {
   auto [condition, because] = node.condition();
   if (condition != node.shown) {
     node.since = now;
-    never_.clear();
+    impossible_.clear();
   }
   // The reasons shown for waiting requests name the condition and its cause.
   if (condition != node.shown || because != node.shown_because) places_changed_ = true;
@@ -175,7 +175,7 @@ void Core::changed(Node& node, bool more_free) {
 }
 
 // Ends and frees the node's parts of all leases: its poold process is gone, and its sessions with it.
-void Core::forget_leases(Node& node, const std::string& reason, Time now) {
+void Core::end_leases(Node& node, const std::string& reason, Time now) {
   for (const LeaseId& id : std::set<LeaseId>(node.leases)) {
     Lease& lease = *find_lease(id);
     end(lease, pool::Ended::NODE_LOST, reason, lease.parts.size() == 1 ? 0 : policy_.grace_ms(), now);
@@ -215,7 +215,7 @@ void Core::take_inventory(Node& node, const pool::Inventory& inventory, Time now
   }
   node.host = {};
   node.host.total = {inventory.cpu_milli(), inventory.host_memory_bytes()};
-  never_.clear();
+  impossible_.clear();
   recheck_waiting_ = true;
   changed(node, true);
   for (const std::string& uuid : reported) judge_claims(uuid);

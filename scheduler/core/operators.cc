@@ -48,7 +48,7 @@ Result<void> Core::undrain(const std::string& name, Time now) {
   node.distrust_reason.clear();
   node.flapping_until = 0;
   node.registrations.clear();
-  never_.clear();
+  impossible_.clear();
   dirty_nodes_.insert(name);
   note("node_undrained", {{"node", name}});
   check_node(node, now);
@@ -64,7 +64,7 @@ Result<uint32_t> Core::remove_node(const std::string& name, Time now) {
   }
   const uint32_t leases = static_cast<uint32_t>(node.leases.size());
   note("node_removed", {{"node", name}, {"leases", std::to_string(leases)}});
-  forget_leases(node, "an operator has removed node '" + name + "'", now);
+  end_leases(node, "an operator has removed node '" + name + "'", now);
   node.removed_boot = node.boot();
   node_streams_.erase(node.stream);
   node.stream = 0;
@@ -142,14 +142,14 @@ Result<pool::Policy> Core::set_policy(const pool::Policy& changes, Time) {
 Result<std::vector<std::string>> Core::why(const std::string& id, Time now) {
   if (id.starts_with('q')) {
     for (const auto& [stream, place] : places()) {
-      const Waiter& waiter = queue_.all().at(stream);
+      const WaitingRequest& waiter = queue_.all().at(stream);
       if (waiter.queue_id() != id) continue;
       return std::vector<std::string>{"place " + std::to_string(place) + " of " + std::to_string(queue_.size()),
                                       "in the queue for " + std::to_string((now - waiter.arrived) / 1000) + " s", explain(waiter)};
     }
     const auto granted = std::find_if(leases_.begin(), leases_.end(), [&](const auto& one) { return one.second.queue_id == id; });
     if (granted == leases_.end()) {
-      if (auto over = why_over([&](const OverLease& lease) { return lease.queue_id == id; }, now)) return *std::move(over);
+      if (auto over = why_ended([&](const EndedLease& lease) { return lease.queue_id == id; }, now)) return *std::move(over);
       return unknown("no request '" + id + "' is waiting: its lease has ended, or it was cancelled or never made");
     }
     std::vector<std::string> lines = why(granted->second, now);
@@ -159,15 +159,15 @@ Result<std::vector<std::string>> Core::why(const std::string& id, Time now) {
   const auto found = lease_called(id);
   if (found) return why(leases_.at(*found), now);
   if (found.error().code == ErrorCode::unavailable && !id.empty()) {
-    if (auto over = why_over([&](const OverLease& lease) { return lease::hexadecimal(lease.id).starts_with(id); }, now)) return *std::move(over);
+    if (auto over = why_ended([&](const EndedLease& lease) { return lease::hexadecimal(lease.id).starts_with(id); }, now)) return *std::move(over);
   }
   return found.error();
 }
 
 template <class Matches>
-std::optional<std::vector<std::string>> Core::why_over(Matches matches, Time now) const {
-  const auto found = std::find_if(over_.rbegin(), over_.rend(), matches);
-  if (found == over_.rend()) return std::nullopt;
+std::optional<std::vector<std::string>> Core::why_ended(Matches matches, Time now) const {
+  const auto found = std::find_if(ended_leases_.rbegin(), ended_leases_.rend(), matches);
+  if (found == ended_leases_.rend()) return std::nullopt;
   return std::vector<std::string>{"lease " + lease::hexadecimal(found->id) + " has ended: " + pool::Ended::Why_Name(found->why) + ", " + found->reason,
                                   "it ended " + std::to_string(std::max<Time>(0, now - found->at) / 1000) + " s ago"};
 }

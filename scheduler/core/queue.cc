@@ -2,7 +2,7 @@
 
 namespace gpupool::scheduler {
 
-Waiter& Queue::add(Waiter waiter) {
+WaitingRequest& Queue::add(WaitingRequest waiter) {
   lines_[waiter.request.priority()][waiter.tenant][{waiter.arrived, waiter.number}] = waiter.stream;
   if (!waiter.request.id().empty()) by_id_[{waiter.tenant, waiter.request.id()}] = waiter.stream;
   return waiting_[waiter.stream] = std::move(waiter);
@@ -11,18 +11,18 @@ Waiter& Queue::add(Waiter waiter) {
 void Queue::remove(Stream stream) {
   const auto found = waiting_.find(stream);
   if (found == waiting_.end()) return;
-  const Waiter& waiter = found->second;
+  const WaitingRequest& waiter = found->second;
   lines_[waiter.request.priority()][waiter.tenant].erase({waiter.arrived, waiter.number});
   by_id_.erase({waiter.tenant, waiter.request.id()});
   waiting_.erase(found);
 }
 
-Waiter* Queue::find(Stream stream) {
+WaitingRequest* Queue::find(Stream stream) {
   const auto found = waiting_.find(stream);
   return found == waiting_.end() ? nullptr : &found->second;
 }
 
-Waiter* Queue::find(const std::string& tenant, const std::string& request_id) {
+WaitingRequest* Queue::find(const std::string& tenant, const std::string& request_id) {
   const auto found = by_id_.find({tenant, request_id});
   return found == by_id_.end() ? nullptr : find(found->second);
 }

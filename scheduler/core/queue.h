@@ -12,7 +12,7 @@
 
 namespace gpupool::scheduler {
 
-struct Waiter {
+struct WaitingRequest {
   Stream stream = 0;
   uint64_t number = 0;    // shown to users as "qNUMBER"
   std::string tenant;
@@ -28,7 +28,7 @@ struct Waiter {
 
   std::string queue_id() const { return "q" + std::to_string(number); }
   // True if this request is served before another one of the same tenant.
-  bool before(const Waiter& other) const {
+  bool before(const WaitingRequest& other) const {
     if (request.priority() != other.request.priority()) return request.priority() > other.request.priority();
     return std::pair(arrived, number) < std::pair(other.arrived, other.number);
   }
@@ -39,16 +39,16 @@ class Queue {
   using Line = std::map<std::pair<Time, uint64_t>, Stream>;  // of one tenant, by arrival
   using Lines = std::map<std::string, Line>;                 // by tenant; empty lines are kept
 
-  Waiter& add(Waiter waiter);
+  WaitingRequest& add(WaitingRequest waiter);
   void remove(Stream stream);
-  Waiter* find(Stream stream);
-  Waiter* find(const std::string& tenant, const std::string& request_id);  // by a non-empty id
+  WaitingRequest* find(Stream stream);
+  WaitingRequest* find(const std::string& tenant, const std::string& request_id);  // by a non-empty id
   const Lines& lines(lease::Priority priority) const { return lines_[priority]; }
   size_t size() const { return waiting_.size(); }
-  const std::unordered_map<Stream, Waiter>& all() const { return waiting_; }
+  const std::unordered_map<Stream, WaitingRequest>& all() const { return waiting_; }
 
  private:
-  std::unordered_map<Stream, Waiter> waiting_;
+  std::unordered_map<Stream, WaitingRequest> waiting_;
   std::map<std::pair<std::string, std::string>, Stream> by_id_;
   std::array<Lines, lease::Priority_ARRAYSIZE> lines_;
 };

@@ -142,7 +142,7 @@ Result<void> Core::restore_lease(const std::string& value, Time now) {
     if (!node.host.used.within(node.host.total)) return wrong("node '" + node.name() + "' does not have this much CPU or memory");
     lease.parts.push_back(std::move(part));
   }
-  adopt(std::move(lease), now);
+  index_lease(std::move(lease), now);
   return {};
 }
 

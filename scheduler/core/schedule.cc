@@ -46,10 +46,10 @@ bool exceeds_quota(const Tenant& tenant, const Demand& demand, const std::vector
 }  // namespace
 
 const std::optional<std::string>& Core::never_places(const Demand& demand, const std::string& shape) {
-  const auto known = never_.find(shape);
-  if (known != never_.end()) return known->second;
-  if (never_.size() >= 4096) never_.clear();
-  return never_[shape] = why_never_places(demand);
+  const auto known = impossible_.find(shape);
+  if (known != impossible_.end()) return known->second;
+  if (impossible_.size() >= 4096) impossible_.clear();
+  return impossible_[shape] = why_never_places(demand);
 }
 
 void Core::refuse_impossible() {
@@ -66,7 +66,7 @@ void Core::refuse_impossible() {
     else if (const auto too_much = never_within_memory(demand, whose)) refused.emplace_back(stream, *too_much);
   }
   for (const auto& [stream, why] : refused) {
-    const Waiter& waiter = *queue_.find(stream);
+    const WaitingRequest& waiter = *queue_.find(stream);
     --tenant(waiter.tenant).waiting;
     refuse_request(stream, waiter.tenant, waiter.request, Refusal::Kind::invalid, why);
     queue_.remove(stream);
@@ -93,7 +93,7 @@ bool Core::fits_quota(const Tenant& tenant, const Demand& demand) const {
   return quota.memory_bytes() == 0 || tenant.memory + memory_for(demand) <= quota.memory_bytes();
 }
 
-Demand Core::demand_now(const Waiter& waiter) const {
+Demand Core::demand_now(const WaitingRequest& waiter) const {
   Demand demand(waiter.request);
   const Tenant& whose = tenants_.at(waiter.tenant);
   if (const uint64_t quota = whose.quota.memory_bytes(); quota != 0) {
@@ -110,11 +110,11 @@ Demand Core::demand_now(const Waiter& waiter) const {
   };
   add(labelled_, waiter.request.near(), demand.near);
   add(labelled_, waiter.request.apart_from(), demand.apart);
-  add(repelling_, waiter.request.labels(), demand.apart);
+  add(excluding_, waiter.request.labels(), demand.apart);
   return demand;
 }
 
-bool Core::try_to_grant(Waiter& waiter, Time now) {
+bool Core::try_to_grant(WaitingRequest& waiter, Time now) {
   if (waiter.failed_at == capacity_) return false;
   const Demand demand = demand_now(waiter);
   counters_.set_placements_tried(counters_.placements_tried() + 1);
@@ -162,7 +162,7 @@ void Core::schedule(Time now) {
   blocked_.clear();
   for (int priority = lease::Priority_MAX; priority >= lease::Priority_MIN; --priority) {
     for (const Stream stream : heads_) {
-      Waiter* const first = queue_.find(stream);
+      WaitingRequest* const first = queue_.find(stream);
       if (!first || first->request.priority() != priority || head_ != 0) continue;
       // Its own reservation hid GPUs from the last attempt, so try again even if capacity_ is unchanged.
       first->failed_at = 0;
@@ -171,7 +171,7 @@ void Core::schedule(Time now) {
     }
     FairOrder order(queue_, static_cast<lease::Priority>(priority), tenants_, total_);
     while (const Stream stream = order.next()) {
-      Waiter& waiter = *queue_.find(stream);
+      WaitingRequest& waiter = *queue_.find(stream);
       const Demand demand(waiter.request);
       Tenant& whose = tenant(waiter.tenant);
       waiter.over_quota = blocked_.contains(whose.name) || !fits_quota(whose, demand);
@@ -209,7 +209,7 @@ void Core::lift_reservation() {
 
 // Reserves the GPUs that will be free soonest for the request, and starts preemption if that helps. Returns
 // false, and reserves nothing, if open hosts do not have enough suitable GPUs.
-bool Core::reserve(Waiter& waiter, Time now) {
+bool Core::reserve(WaitingRequest& waiter, Time now) {
   const Demand demand = demand_now(waiter);
   const Tenant& whose = tenant(waiter.tenant);
   const bool may_preempt = policy_.preemption() && waiter.request.priority() > lease::BEST_EFFORT;
@@ -267,7 +267,7 @@ bool Core::reserve(Waiter& waiter, Time now) {
 
 // Ends best-effort leases until the reserved GPUs will become free: the youngest lease first, and only leases
 // on those GPUs or hosts.
-void Core::preempt(const Demand& demand, const Waiter& for_whom, Time now) {
+void Core::preempt(const Demand& demand, const WaitingRequest& for_whom, Time now) {
   const std::string reason = "tenant '" + for_whom.tenant + "' needs the GPU for a request with a higher priority";
   const auto end_one = [&](const Node& node, auto&& helps) {
     Lease* latest = nullptr;
@@ -322,7 +322,7 @@ void Core::tell_places(Time now) {
   const uint32_t waiting = static_cast<uint32_t>(queue_.size());
   std::unordered_map<std::string, std::string> reasons;  // by tenant and shape
   for (const auto& [stream, place] : places()) {
-    Waiter& waiter = *queue_.find(stream);
+    WaitingRequest& waiter = *queue_.find(stream);
     if (waiter.told != 0 && now < waiter.told + 1000) {
       places_changed_ = true;
       continue;
@@ -340,7 +340,7 @@ void Core::tell_places(Time now) {
     waiter.told_place = place;
     waiter.told_waiting = waiting;
     waiter.told_why = why;
-    effects_.holders.push_back({stream, QueuePlace{place, waiting, std::move(why), waiter.arrived}});
+    effects_.clients.push_back({stream, QueuePlace{place, waiting, std::move(why), waiter.arrived}});
   }
 }
 

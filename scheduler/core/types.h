@@ -43,12 +43,12 @@ struct QueuePlace {
   Time arrived;  // goes into the ticket (service/seals.h)
 };
 
-struct ToHolder {
+struct ClientMessage {
   Stream stream;
-  std::variant<QueuePlace, Grant, pool::Ended, Refusal> what;
+  std::variant<QueuePlace, Grant, pool::Ended, Refusal> message;
   bool last = false;  // close the stream after this message
 };
-struct ToNode {
+struct NodeMessage {
   Stream stream;
   pool::NodeOrders orders;
   std::optional<Refusal> refusal;  // if set, `orders` is ignored and the stream is closed
@@ -63,10 +63,10 @@ struct Note {
 
 struct Effects {
   std::vector<Write> writes;  // must be stored before the rest is published
-  std::vector<ToHolder> holders;
-  std::vector<ToNode> nodes;
+  std::vector<ClientMessage> clients;
+  std::vector<NodeMessage> nodes;
   std::vector<Note> notes;
-  bool empty() const { return writes.empty() && holders.empty() && nodes.empty() && notes.empty(); }
+  bool empty() const { return writes.empty() && clients.empty() && nodes.empty() && notes.empty(); }
 };
 
 }  // namespace gpupool::scheduler

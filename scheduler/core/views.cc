@@ -183,7 +183,7 @@ void Core::view_leases(google::protobuf::RepeatedPtrField<pool::LeaseState>& out
 
 void Core::view_queue(google::protobuf::RepeatedPtrField<pool::Waiting>& out) const {
   for (const auto& [stream, place] : places()) {
-    const Waiter& waiter = queue_.all().at(stream);
+    const WaitingRequest& waiter = queue_.all().at(stream);
     pool::Waiting& view = *out.Add();
     view.set_id(waiter.queue_id());
     view.set_place(place);

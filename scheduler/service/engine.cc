@@ -249,23 +249,23 @@ void Engine::publish(Effects effects) {
     log::write(note.level == Note::Level::info ? log::Level::info : log::Level::warning, note.event, fields);
     audit_.append(note.event, fields);
   }
-  for (const ToHolder& one : effects.holders) publish(one, offset);
-  for (ToNode& one : effects.nodes) publish(std::move(one), offset);
+  for (const ClientMessage& one : effects.clients) publish(one, offset);
+  for (NodeMessage& one : effects.nodes) publish(std::move(one), offset);
   for (const auto& told : std::exchange(being_told_, {})) told(true);
 }
 
-void Engine::publish(const ToHolder& one, int64_t offset) {
+void Engine::publish(const ClientMessage& one, int64_t offset) {
   const auto found = holders_.find(one.stream);
   if (found == holders_.end()) return;  // the stream has ended; forget() has informed the core
   HolderStream& stream = *found->second;
   pool::AcquireEvent event;
-  if (const auto* const place = std::get_if<QueuePlace>(&one.what)) {
+  if (const auto* const place = std::get_if<QueuePlace>(&one.message)) {
     pool::Queued& queued = *event.mutable_queued();
     queued.set_place(place->place);
     queued.set_waiting(place->waiting);
     queued.set_why(printable(place->why));
     queued.set_ticket(seals_.ticket(stream.tenant(), stream.request(), place->arrived));
-  } else if (const auto* const grant = std::get_if<Grant>(&one.what)) {
+  } else if (const auto* const grant = std::get_if<Grant>(&one.message)) {
     pool::Granted& granted = *event.mutable_granted();
     granted.set_lease(grant->lease);
     granted.set_secret(seals_.lease_secret(grant->lease));
@@ -286,17 +286,17 @@ void Engine::publish(const ToHolder& one, int64_t offset) {
       server.set_node(lease.node());
       *server.mutable_shares() = lease.shares();
     }
-  } else if (const auto* const ended = std::get_if<pool::Ended>(&one.what)) {
+  } else if (const auto* const ended = std::get_if<pool::Ended>(&one.message)) {
     *event.mutable_ended() = *ended;
     if (ended->at_ms() != 0) event.mutable_ended()->set_at_ms(ended->at_ms() + offset);
   } else {
-    return stream.end(status_of(std::get<Refusal>(one.what)));
+    return stream.end(status_of(std::get<Refusal>(one.message)));
   }
   stream.send(std::move(event));
   if (one.last) stream.end(grpc::Status::OK);
 }
 
-void Engine::publish(ToNode one, int64_t offset) {
+void Engine::publish(NodeMessage one, int64_t offset) {
   const auto found = nodes_.find(one.stream);
   if (found == nodes_.end()) return;
   if (one.refusal) return found->second->end(status_of(*one.refusal));
@@ -321,8 +321,8 @@ Stream Engine::add(NodeStream& stream) {
 }
 
 void Engine::forget(Stream stream) {
-  if (holders_.erase(stream) > 0 && core_) core_->holder_cut(stream, now());
-  if (nodes_.erase(stream) > 0 && core_) core_->node_cut(stream, now());
+  if (holders_.erase(stream) > 0 && core_) core_->client_disconnected(stream, now());
+  if (nodes_.erase(stream) > 0 && core_) core_->node_disconnected(stream, now());
   if (core_) flush();
 }
 

@@ -91,8 +91,8 @@ class Engine {
   void work();
   void commit(Effects effects);
   void publish(Effects effects);
-  void publish(const ToHolder& one, int64_t offset);
-  void publish(ToNode one, int64_t offset);
+  void publish(const ClientMessage& one, int64_t offset);
+  void publish(NodeMessage one, int64_t offset);
   void tick();
   void end_silent();
   void finish_stopping();

@@ -101,7 +101,7 @@ void NodeStream::heard(const pool::NodeReport& report) {
   const auto node = engine_.callers().node(bearer_token(context_), report.inventory().node());
   if (!node) return refuse(denied(node.error()));
   node_ = *node;
-  engine_.core().attend(stream_, by_core_clock, engine_.now());
+  engine_.core().register_node(stream_, by_core_clock, engine_.now());
   engine_.flush();
 }
 

@@ -56,18 +56,18 @@ class Game {
       case 2: return core.request(++pool_.streams, "a", parsed<pool::Request>(), {}, now);
       case 3: return core.resume(++pool_.streams, input_.below(2) ? "a" : "", LeaseId(input_.text()), now);
       case 4: return core.release(some_stream(), now);
-      case 5: return core.holder_cut(some_stream(), now);
+      case 5: return core.client_disconnected(some_stream(), now);
       case 6: case 7: {
         const uint64_t node = 1 + input_.below(3);
-        return core.attend(++pool_.streams, first_report(node, input_.below(4), static_cast<int>(1 + input_.below(4))), now);
+        return core.register_node(++pool_.streams, first_report(node, input_.below(4), static_cast<int>(1 + input_.below(4))), now);
       }
-      case 8: return core.attend(++pool_.streams, parsed<pool::NodeReport>(), now);
+      case 8: return core.register_node(++pool_.streams, parsed<pool::NodeReport>(), now);
       case 9: {
         pool::NodeReport report = parsed<pool::NodeReport>();
         report.set_ready(input_.below(4) != 0);
         return core.report(some_stream(), report, now);
       }
-      case 10: return core.node_cut(some_stream(), now);
+      case 10: return core.node_disconnected(some_stream(), now);
       case 11:
         pool_.now += input_.get<uint16_t>();
         return core.tick(pool_.now);

@@ -15,7 +15,7 @@ Stream attend_squatter(TestPool& pool, uint64_t boot = 2) {
   pool::NodeReport report = first_report(2, boot, 2);
   report.mutable_inventory()->mutable_gpus(1)->set_uuid(gpu_uuid(1, 0));
   report.set_now_ms(pool.now);
-  pool.core->attend(++pool.streams, report, pool.now);
+  pool.core->register_node(++pool.streams, report, pool.now);
   pool.settle();
   return pool.streams;
 }
@@ -31,7 +31,7 @@ std::string withheld(const TestPool& pool, const std::string& name) {
   return "not reported";
 }
 bool noted(const TestPool& pool, const std::string& event, const std::string& name) {
-  return std::any_of(pool.said.notes.begin(), pool.said.notes.end(), [&](const Note& note) { return note.event == event && note.fields.front().second == name; });
+  return std::any_of(pool.published.notes.begin(), pool.published.notes.end(), [&](const Note& note) { return note.event == event && note.fields.front().second == name; });
 }
 
 // Requests leases until one is not granted; returns the granted nodes and GPUs.
@@ -59,7 +59,7 @@ TEST_CASE("a false claim of a GPU withholds only that GPU until an operator deci
     TestPool pool(real_placement);
     attend_squatter(pool);
     pool.pass(1000);
-    const Stream honest = pool.attend(1, 1, 2);
+    const Stream honest = pool.register_node(1, 1, 2);
     CHECK(is_open(pool, "n1"));
     CHECK(is_open(pool, "n2"));
     CHECK(withheld(pool, "n1").starts_with(gpu_uuid(1, 0) + " gets no leases: node 'n2' reports it as well; "));
@@ -82,10 +82,10 @@ TEST_CASE("a false claim of a GPU withholds only that GPU until an operator deci
     CHECK(pool.core->view_pool().gpus_withheld() == 1);
     CHECK(grants(pool) == Words{"n1:the disputed GPU"});
 
-    pool.core->node_cut(honest, pool.now);
+    pool.core->node_disconnected(honest, pool.now);
     pool.start();  // the decision is stored
     attend_squatter(pool, 3);
-    pool.attend(1, 4, 2);
+    pool.register_node(1, 4, 2);
     CHECK(withheld(pool, "n1").empty());
     CHECK(!withheld(pool, "n2").empty());
   }
@@ -93,10 +93,10 @@ TEST_CASE("a false claim of a GPU withholds only that GPU until an operator deci
 
 TEST_CASE("a GPU claim older than an hour wins over a later claim") {
   TestPool pool;
-  const Stream honest = pool.attend(1, 1, 1);
-  pool.stop_for(kHour);
-  pool.core->node_cut(honest, pool.now);
-  pool.attend(1, 2, 1);  // the claim keeps its age
+  const Stream honest = pool.register_node(1, 1, 1);
+  pool.suspend_for(kHour);
+  pool.core->node_disconnected(honest, pool.now);
+  pool.register_node(1, 2, 1);  // the claim keeps its age
   attend_squatter(pool);
   CHECK(withheld(pool, "n1").empty());
   CHECK(withheld(pool, "n2").starts_with(gpu_uuid(1, 0) + " gets no leases on this node: node 'n1' reported it earlier; "));
@@ -122,15 +122,15 @@ TEST_CASE("a GPU claim older than an hour wins over a later claim") {
 
 TEST_CASE("a disputed GPU is leased again after the other claim ends") {
   TestPool pool;
-  pool.attend(1, 1, 1);
+  pool.register_node(1, 1, 1);
   const Stream squatter = attend_squatter(pool);
   CHECK(grants(pool) == Words{"n2:another"});
   SECTION("it is another process with other GPUs") {
-    pool.core->node_cut(squatter, pool.now);
-    pool.attend(2, 3, 1);
+    pool.core->node_disconnected(squatter, pool.now);
+    pool.register_node(2, 3, 1);
   }
   SECTION("an operator removes it") {
-    pool.core->node_cut(squatter, pool.now);
+    pool.core->node_disconnected(squatter, pool.now);
     REQUIRE(pool.core->remove_node("n2", pool.now));
     pool.settle();
   }
@@ -142,11 +142,11 @@ TEST_CASE("a disputed GPU is leased again after the other claim ends") {
 
 TEST_CASE("a lease on a disputed GPU continues and its share is withheld afterwards") {
   TestPool pool;
-  const Stream honest = pool.attend(1, 1, 1);
+  const Stream honest = pool.register_node(1, 1, 1);
   const Stream holder = pool.request(ask(1, 500));
   const LeaseId id = pool.grant(holder)->lease;
   attend_squatter(pool);
-  CHECK(!pool.told<pool::Ended>(holder));
+  CHECK(!pool.last_message<pool::Ended>(holder));
   CHECK(pool.orders(honest).end_size() == 0);
   const Stream waits = pool.request(ask(1, 500));  // n2 also has an undisputed GPU
   CHECK(pool.grant(waits)->servers[0].lease.node() == "n2");
@@ -163,23 +163,23 @@ TEST_CASE("a lease on a disputed GPU continues and its share is withheld afterwa
 
 TEST_CASE("a request for a disputed GPU waits and its reason names the dispute") {
   TestPool pool;
-  const Stream honest = pool.attend(1, 1, 1);
+  const Stream honest = pool.register_node(1, 1, 1);
   const Stream holder = pool.request(ask(1));
   REQUIRE(pool.grant(holder));
   const Stream waits = pool.request(ask(1));
   pool::NodeReport report = first_report(2, 2, 1);
   report.mutable_inventory()->mutable_gpus(0)->set_uuid(gpu_uuid(1, 0));
   const Stream squatter = ++pool.streams;
-  pool.core->attend(squatter, report, pool.now);
+  pool.core->register_node(squatter, report, pool.now);
   for (int i = 0; i < 12; ++i) pool.pass(1000), pool.report(honest, {{pool.grant(holder)->lease, 1}}), pool.report(squatter);
-  CHECK(!pool.told<Refusal>(waits));
+  CHECK(!pool.last_message<Refusal>(waits));
   CHECK(pool.core->why("q2", pool.now)->at(2) == "waits for 1 GPU: 0 can be leased now; n1 has a GPU that another node reports as well, n2 has a GPU that another node reports as well");
 }
 
 TEST_CASE("claims stored without a time count as the oldest") {
   TestPool pool;
-  pool.stop_for(kHour);
-  pool.attend(1, 1, 1);
+  pool.suspend_for(kHour);
+  pool.register_node(1, 1, 1);
   std::string& stored = pool.store.at("node/n1");
   NodeRecord record;
   REQUIRE(record.ParseFromString(stored));

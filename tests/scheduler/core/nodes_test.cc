@@ -12,7 +12,7 @@ pool::NodeState::Condition condition(const TestPool& pool, const std::string& no
 }
 
 bool refused(const TestPool& pool, Stream stream) {
-  for (const ToNode& one : pool.said.nodes) {
+  for (const NodeMessage& one : pool.published.nodes) {
     if (one.stream == stream && one.refusal) return true;
   }
   return false;
@@ -22,7 +22,7 @@ bool refused(const TestPool& pool, Stream stream) {
 
 TEST_CASE("a silent node gets no leases and the shares of a lost node stay allocated") {
   TestPool pool;
-  const Stream node = pool.attend(1, 1, 2);
+  const Stream node = pool.register_node(1, 1, 2);
   const Stream holder = pool.request(ask(1));
   const LeaseId id = pool.grant(holder)->lease;
   pool.pass(6'001);
@@ -30,7 +30,7 @@ TEST_CASE("a silent node gets no leases and the shares of a lost node stay alloc
   CHECK(!pool.grant(pool.request(ask(1))));
   pool.pass(24'000);
   CHECK(condition(pool) == pool::NodeState::LOST);
-  CHECK(pool.told<pool::Ended>(holder)->why() == pool::Ended::NODE_LOST);
+  CHECK(pool.last_message<pool::Ended>(holder)->why() == pool::Ended::NODE_LOST);
   CHECK(pool.leased_milli() == 1000);
   pool::PoolSnapshot seen;
   pool.core->view_tenants(*seen.mutable_tenants(), pool.now);
@@ -44,7 +44,7 @@ TEST_CASE("a silent node gets no leases and the shares of a lost node stay alloc
     CHECK(pool.leased_milli() == 1000);
   }
   SECTION("it is back, another process") {
-    const Stream again = pool.attend(1, 2, 2);
+    const Stream again = pool.register_node(1, 2, 2);
     CHECK(pool.orders(again).end_size() == 0);
     CHECK(pool.leased_milli() == 1000);
   }
@@ -55,12 +55,12 @@ TEST_CASE("a silent node gets no leases and the shares of a lost node stay alloc
     CHECK(!pool.core->view_node("n1"));
     // The removed process is alive after all, and may have sessions with the old tokens.
     for (int crash = 0; crash < 2; ++crash) {
-      const Stream back = pool.attend(1, 1, 2);
+      const Stream back = pool.register_node(1, 1, 2);
       CHECK(condition(pool) == pool::NodeState::FENCED);
       CHECK(pool.orders(back).fenced_because() == "removed by an operator; restart its poold");
       pool.start();
     }
-    const Stream anew = pool.attend(1, 3, 2);
+    const Stream anew = pool.register_node(1, 3, 2);
     CHECK(condition(pool) == pool::NodeState::OPEN);
     CHECK(pool.orders(anew).fenced_because().empty());
   }
@@ -68,40 +68,40 @@ TEST_CASE("a silent node gets no leases and the shares of a lost node stay alloc
 
 TEST_CASE("a connected node cannot be removed") {
   TestPool pool;
-  pool.attend(1, 1, 1);
+  pool.register_node(1, 1, 1);
   CHECK(!pool.core->remove_node("n1", pool.now));
   CHECK(!pool.core->remove_node("n2", pool.now));
 }
 
 TEST_CASE("a lease on several nodes ends on all of them if one is lost") {
   TestPool pool;
-  const Stream one = pool.attend(1, 1, 1);
-  const Stream two = pool.attend(2, 2, 1);
+  const Stream one = pool.register_node(1, 1, 1);
+  const Stream two = pool.register_node(2, 2, 1);
   const Stream holder = pool.request(ask(2));
   const LeaseId id = pool.grant(holder)->lease;
-  pool.core->node_cut(two, pool.now);
-  pool.attend(2, 3, 1);
-  CHECK(pool.told<pool::Ended>(holder)->why() == pool::Ended::NODE_LOST);
-  CHECK(pool.told<pool::Ended>(holder)->at_ms() == pool.now + 30'000);
+  pool.core->node_disconnected(two, pool.now);
+  pool.register_node(2, 3, 1);
+  CHECK(pool.last_message<pool::Ended>(holder)->why() == pool::Ended::NODE_LOST);
+  CHECK(pool.last_message<pool::Ended>(holder)->at_ms() == pool.now + 30'000);
   CHECK(pool.orders(one).end(0).lease() == id);
   CHECK(pool.leased_milli() == 1000);
   pool.start();  // the freed part is not restored
   CHECK(pool.leased_milli() == 1000);
-  const Stream back = pool.attend(1, 1, 1);
+  const Stream back = pool.register_node(1, 1, 1);
   pool.report(back, {{id, 0}});
   CHECK(pool.leased_milli() == 0);
 }
 
 TEST_CASE("a drained node keeps its leases and gets no new ones and draining is stored") {
   TestPool pool;
-  pool.attend(1, 1, 2);
+  pool.register_node(1, 1, 2);
   const Stream holder = pool.request(ask(1));
   REQUIRE(pool.core->drain("n1", "new disks", false, {}, pool.now));
   pool.settle();
-  CHECK(!pool.told<pool::Ended>(holder));
+  CHECK(!pool.last_message<pool::Ended>(holder));
   CHECK(!pool.grant(pool.request(ask(1))));
   pool.start();
-  pool.attend(1, 1, 2);
+  pool.register_node(1, 1, 2);
   CHECK(condition(pool) == pool::NodeState::DRAINED);
   CHECK(pool.core->view_node("n1")->because() == "new disks");
   REQUIRE(pool.core->drain("n1", "at once", true, 0, pool.now));
@@ -117,7 +117,7 @@ TEST_CASE("a node's condition has its start time") {
   TestPool pool;
   const auto since = [&] { return pool.core->view_node("n1")->since_ms(); };
   const Time came = pool.now;
-  const Stream node = pool.attend(1, 1, 1);
+  const Stream node = pool.register_node(1, 1, 1);
   pool.pass(2'000), pool.report(node);
   CHECK(since() == came);
   const Time drained = pool.now;
@@ -132,14 +132,14 @@ TEST_CASE("a node's condition has its start time") {
   CHECK(condition(pool) == pool::NodeState::SILENT);
   CHECK(since() == pool.now);
   pool.start();
-  pool.attend(1, 1, 1);
+  pool.register_node(1, 1, 1);
   CHECK(condition(pool) == pool::NodeState::DRAINED);
   CHECK(since() == drained);  // restored from the store
 }
 
 TEST_CASE("a node whose poold was stopped is shown as stopped, not as silent, until it is started again") {
   TestPool pool;
-  const Stream node = pool.attend(1, 1, 1);
+  const Stream node = pool.register_node(1, 1, 1);
   const Stream holder = pool.request(ask(1));
   pool::NodeReport last;
   last.set_leaving(true);
@@ -148,55 +148,55 @@ TEST_CASE("a node whose poold was stopped is shown as stopped, not as silent, un
   pool.core->report(node, last, pool.now);
   pool.settle();
   CHECK(condition(pool) == pool::NodeState::STOPPED);
-  pool.core->node_cut(node, pool.now);
+  pool.core->node_disconnected(node, pool.now);
   pool.settle();
   CHECK(condition(pool) == pool::NodeState::STOPPED);
   CHECK(pool.core->view_node("n1")->because() == "poold was shut down");
-  CHECK(std::none_of(pool.said.notes.begin(), pool.said.notes.end(), [](const Note& note) { return note.event == std::string("node_cut"); }));
+  CHECK(std::none_of(pool.published.notes.begin(), pool.published.notes.end(), [](const Note& note) { return note.event == std::string("node_cut"); }));
   pool.request(ask(1));
   CHECK(pool.core->why("q2", pool.now)->at(2).ends_with("0 can be leased now; n1 is stopped (poold was shut down)"));
   pool.pass(31'000);  // its leases end as on any lost node
-  CHECK(pool.told<pool::Ended>(holder)->why() == pool::Ended::NODE_LOST);
-  CHECK(pool.told<pool::Ended>(holder)->reason() == "node 'n1' was stopped");
+  CHECK(pool.last_message<pool::Ended>(holder)->why() == pool::Ended::NODE_LOST);
+  CHECK(pool.last_message<pool::Ended>(holder)->reason() == "node 'n1' was stopped");
   CHECK(condition(pool) == pool::NodeState::STOPPED);
   pool.start();
   CHECK(condition(pool) == pool::NodeState::STOPPED);
   CHECK(pool.core->view_node("n1")->since_ms() == stopped);
-  pool.attend(1, 2, 1);
+  pool.register_node(1, 2, 1);
   CHECK(condition(pool) == pool::NodeState::OPEN);
 }
 
 TEST_CASE("a poold that is started again at once need not wait until its predecessor's connection is cut") {
   TestPool pool;
-  const Stream node = pool.attend(1, 1, 1);
+  const Stream node = pool.register_node(1, 1, 1);
   pool::NodeReport last;
   last.set_leaving(true);
   last.set_now_ms(pool.now);
   pool.core->report(node, last, pool.now);
   pool.settle();
-  CHECK(!refused(pool, pool.attend(1, 2, 1)));
+  CHECK(!refused(pool, pool.register_node(1, 2, 1)));
   CHECK(condition(pool) == pool::NodeState::OPEN);
 }
 
 TEST_CASE("the same process with another inventory is fenced until it is another process") {
   TestPool pool;
-  const Stream node = pool.attend(1, 1, 2);
-  pool.core->node_cut(node, pool.now);
-  pool.attend(1, 1, 3);
+  const Stream node = pool.register_node(1, 1, 2);
+  pool.core->node_disconnected(node, pool.now);
+  pool.register_node(1, 1, 3);
   CHECK(condition(pool) == pool::NodeState::FENCED);
   CHECK(!pool.grant(pool.request(ask(1))));
   pool.pass(7'000);
-  pool.attend(1, 2, 3);
+  pool.register_node(1, 2, 3);
   CHECK(condition(pool) == pool::NodeState::OPEN);
 }
 
 TEST_CASE("two processes cannot be one node at the same time") {
   TestPool pool;
-  const Stream first = pool.attend(1, 1, 1);
-  const Stream twin = pool.attend(1, 2, 1);
+  const Stream first = pool.register_node(1, 1, 1);
+  const Stream twin = pool.register_node(1, 2, 1);
   CHECK(refused(pool, twin));
   CHECK(!refused(pool, first));
-  const Stream again = pool.attend(1, 1, 1);  // the same process over another connection
+  const Stream again = pool.register_node(1, 1, 1);  // the same process over another connection
   CHECK(refused(pool, first));
   CHECK(!refused(pool, again));
 }
@@ -205,9 +205,9 @@ TEST_CASE("a flapping node is fenced until it is stable for a minute") {
   TestPool pool;
   Stream node = 0;
   for (int i = 0; i < 6; ++i) {
-    if (node != 0) pool.core->node_cut(node, pool.now);
+    if (node != 0) pool.core->node_disconnected(node, pool.now);
     pool.pass(1000);
-    node = pool.attend(1, 1, 1);
+    node = pool.register_node(1, 1, 1);
   }
   CHECK(condition(pool) == pool::NodeState::FENCED);
   for (int i = 0; i < 59; ++i) pool.pass(1000), pool.report(node);
@@ -219,7 +219,7 @@ TEST_CASE("a flapping node is fenced until it is stable for a minute") {
 TEST_CASE("a node without the scheduler's public key is fenced until it has the key") {
   TestPool pool;
   pool.core->sign_with("this-key");
-  const Stream node = pool.attend(1, 1, 1);
+  const Stream node = pool.register_node(1, 1, 1);
   CHECK(condition(pool) == pool::NodeState::OPEN);  // an older poold does not report its keys
   const auto report = [&](const std::vector<std::string>& keys) {
     pool::NodeReport report;
@@ -241,7 +241,7 @@ TEST_CASE("a node without the scheduler's public key is fenced until it has the 
 
 TEST_CASE("sessions of an unknown lease fence a node and are ordered to end") {
   TestPool pool;
-  const Stream node = pool.attend(1, 1, 1);
+  const Stream node = pool.register_node(1, 1, 1);
   pool.report(node, {{LeaseId(16, 'z'), 2}});
   CHECK(condition(pool) == pool::NodeState::FENCED);
   CHECK(pool.orders(node).end(0).lease() == LeaseId(16, 'z'));
@@ -251,8 +251,8 @@ TEST_CASE("sessions of an unknown lease fence a node and are ordered to end") {
 
 TEST_CASE("a node that reports an impossible serial is fenced and does not affect the leases of other nodes") {
   TestPool pool;
-  pool.attend(1, 1, 1);
-  const Stream liar = pool.attend(2, 2, 1);
+  pool.register_node(1, 1, 1);
+  const Stream liar = pool.register_node(2, 2, 1);
   const Stream holder = pool.request(ask(2));
   const LeaseId id = pool.grant(holder)->lease;
   pool::NodeReport report;
@@ -270,7 +270,7 @@ TEST_CASE("a node that reports an impossible serial is fenced and does not affec
   pool.settle();
   CHECK(condition(pool, "n2") == pool::NodeState::FENCED);
   CHECK(condition(pool, "n1") == pool::NodeState::OPEN);
-  pool.core->holder_cut(holder, pool.now);
+  pool.core->client_disconnected(holder, pool.now);
   const Stream again = ++pool.streams;
   pool.core->resume(again, "a", id, pool.now);
   pool.settle();
@@ -279,11 +279,11 @@ TEST_CASE("a node that reports an impossible serial is fenced and does not affec
 
 TEST_CASE("a request that only a fenced untrusted node fits is refused") {
   TestPool pool;
-  const Stream honest = pool.attend(1, 1, 1);
-  const Stream liar = pool.attend(2, 2, 1);
+  const Stream honest = pool.register_node(1, 1, 1);
+  const Stream liar = pool.register_node(2, 2, 1);
   for (int i = 0; i < 11; ++i) pool.pass(1000), pool.report(honest), pool.report(liar);
   const LeaseId id = pool.grant(pool.request(ask(2)))->lease;
-  CHECK(!pool.told<Refusal>(pool.request(ask(2))));
+  CHECK(!pool.last_message<Refusal>(pool.request(ask(2))));
   pool::NodeReport report;
   report.set_ready(true);
   report.set_now_ms(pool.now);
@@ -293,35 +293,35 @@ TEST_CASE("a request that only a fenced untrusted node fits is refused") {
   pool.core->report(liar, report, pool.now);
   pool.settle();
   REQUIRE(condition(pool, "n2") == pool::NodeState::FENCED);
-  CHECK(pool.told<Refusal>(pool.request(ask(2))));
+  CHECK(pool.last_message<Refusal>(pool.request(ask(2))));
 }
 
 TEST_CASE("a lease ends when its node reports its end") {
   TestPool pool;
-  const Stream node = pool.attend(1, 1, 1);
+  const Stream node = pool.register_node(1, 1, 1);
   const Stream holder = pool.request(ask(1));
   pool.report(node, {{pool.grant(holder)->lease, 0}});
-  CHECK(pool.told<pool::Ended>(holder)->why() == pool::Ended::EVICTED);
-  CHECK(pool.told<pool::Ended>(holder)->at_ms() == 0);
+  CHECK(pool.last_message<pool::Ended>(holder)->why() == pool::Ended::EVICTED);
+  CHECK(pool.last_message<pool::Ended>(holder)->at_ms() == 0);
   CHECK(pool.leased_milli() == 0);
 }
 
 TEST_CASE("a suspended scheduler does not count the lost time against nodes and clients") {
   TestPool pool;
-  const Stream node = pool.attend(1, 1, 2);
+  const Stream node = pool.register_node(1, 1, 2);
   const Stream away = pool.request(ask(1)), here = pool.request(ask(1));
-  pool.core->holder_cut(away, pool.now);
+  pool.core->client_disconnected(away, pool.now);
   pool.settle();
-  SECTION("it sees the time first") { pool.stop_for(3'600'000); }
+  SECTION("it sees the time first") { pool.suspend_for(3'600'000); }
   SECTION("it sees first that its node has given it up") {
     pool.now += 3'600'000;
-    pool.core->node_cut(node, pool.now);
+    pool.core->node_disconnected(node, pool.now);
     pool.pass(1);
   }
   CHECK(condition(pool) != pool::NodeState::LOST);
-  CHECK(!pool.told<pool::Ended>(here));
+  CHECK(!pool.last_message<pool::Ended>(here));
   CHECK(pool.leased_milli() == 2000);
-  const Stream back = pool.attend(1, 1, 2);
+  const Stream back = pool.register_node(1, 1, 2);
   CHECK(condition(pool) == pool::NodeState::OPEN);
   CHECK(pool.orders(back).end_size() == 0);
   pool.pass(29'000);
@@ -335,7 +335,7 @@ TEST_CASE("invalid inventories are rejected") {
   const auto refused_with = [&](auto change) {
     pool::NodeReport report = first_report(1, 1, 2);
     change(*report.mutable_inventory());
-    pool.core->attend(++pool.streams, report, pool.now);
+    pool.core->register_node(++pool.streams, report, pool.now);
     pool.settle();
     return refused(pool, pool.streams);
   };
@@ -351,7 +351,7 @@ TEST_CASE("invalid inventories are rejected") {
 
 TEST_CASE("a node's clock skew is reported and has no other effect") {
   TestPool pool;
-  const Stream node = pool.attend(1, 1, 1);
+  const Stream node = pool.register_node(1, 1, 1);
   pool::NodeReport report;
   report.set_ready(true);
   report.set_now_ms(pool.now + 60'000);
@@ -359,7 +359,7 @@ TEST_CASE("a node's clock skew is reported and has no other effect") {
   pool.settle();
   CHECK(condition(pool) == pool::NodeState::OPEN);
   CHECK(pool.core->view_node("n1")->clock_ahead_ms() == 60'000);
-  CHECK(std::string(pool.said.notes.back().event) == "clock_skew");
+  CHECK(std::string(pool.published.notes.back().event) == "clock_skew");
 }
 
 TEST_CASE("a host with several GPU models grants the requested model or a mixture") {
@@ -367,7 +367,7 @@ TEST_CASE("a host with several GPU models grants the requested model or a mixtur
   pool::NodeReport report = first_report(1, 1, 4);
   for (const int gpu : {1, 3}) report.mutable_inventory()->mutable_gpus(gpu)->set_model("H100");
   report.set_now_ms(pool.now);
-  pool.core->attend(++pool.streams, report, pool.now);
+  pool.core->register_node(++pool.streams, report, pool.now);
   pool.settle();
   pool::Request wish = ask(2);
   wish.set_one_host(true);

@@ -64,7 +64,7 @@ struct TestPool {
   Time now = 1'000'000;
   bool real_placement = false;
   std::unique_ptr<Core> core;
-  Effects said;  // all effects but writes, until the test clears them
+  Effects published;  // all effects but writes, until the test clears them
 
   explicit TestPool(bool real_placement = false) : real_placement(real_placement) { start(); }
 
@@ -100,24 +100,24 @@ struct TestPool {
     core->schedule(now);
     Effects more = core->take(now);
     write(more);
-    for (auto& one : more.holders) said.holders.push_back(std::move(one));
-    for (auto& one : more.nodes) said.nodes.push_back(std::move(one));
-    for (auto& one : more.notes) said.notes.push_back(std::move(one));
+    for (auto& one : more.clients) published.clients.push_back(std::move(one));
+    for (auto& one : more.nodes) published.nodes.push_back(std::move(one));
+    for (auto& one : more.notes) published.notes.push_back(std::move(one));
   }
   void pass(Time time) {
-    for (; time > 0; time -= std::min<Time>(time, 1000)) stop_for(std::min<Time>(time, 1000));
+    for (; time > 0; time -= std::min<Time>(time, 1000)) suspend_for(std::min<Time>(time, 1000));
   }
   // Advances the clock without ticks in between, as if the scheduler were suspended.
-  void stop_for(Time time) {
+  void suspend_for(Time time) {
     now += time;
     core->tick(now);
     settle();
   }
 
-  Stream attend(uint64_t node, uint64_t boot, int gpus, uint64_t memory = 16 * kGiB) {
+  Stream register_node(uint64_t node, uint64_t boot, int gpus, uint64_t memory = 16 * kGiB) {
     pool::NodeReport report = first_report(node, boot, gpus, memory);
     report.set_now_ms(now);
-    core->attend(++streams, report, now);
+    core->register_node(++streams, report, now);
     settle();
     return streams;
   }
@@ -142,18 +142,18 @@ struct TestPool {
 
   // Returns the last message of type T to a client; null if there is none.
   template <class T>
-  const T* told(Stream stream) const {
+  const T* last_message(Stream stream) const {
     const T* last = nullptr;
-    for (const ToHolder& one : said.holders) {
-      if (one.stream == stream && std::holds_alternative<T>(one.what)) last = &std::get<T>(one.what);
+    for (const ClientMessage& one : published.clients) {
+      if (one.stream == stream && std::holds_alternative<T>(one.message)) last = &std::get<T>(one.message);
     }
     return last;
   }
-  const Grant* grant(Stream stream) const { return told<Grant>(stream); }
+  const Grant* grant(Stream stream) const { return last_message<Grant>(stream); }
   // Returns the last orders to a node.
   pool::NodeOrders orders(Stream stream) const {
     pool::NodeOrders last;
-    for (const ToNode& one : said.nodes) {
+    for (const NodeMessage& one : published.nodes) {
       if (one.stream == stream) last = one.orders;
     }
     return last;

@@ -17,7 +17,7 @@ pool::Request with(pool::Request request, lease::Priority priority) {
 
 TEST_CASE("a higher priority is served first") {
   TestPool pool;
-  const Stream node = pool.attend(1, 1, 1);
+  const Stream node = pool.register_node(1, 1, 1);
   const Stream first = pool.request(ask(1));
   const Stream low = pool.request(with(ask(1), lease::BEST_EFFORT));
   const Stream middle = pool.request(ask(1));
@@ -38,7 +38,7 @@ TEST_CASE("tenants share a contended pool by weight") {
     pool.core->request(++pool.streams, "a", ask(1), {}, pool.now);
     pool.core->request(++pool.streams, "b", ask(1), {}, pool.now);
   }
-  pool.attend(1, 1, 8);
+  pool.register_node(1, 1, 8);
   // Order by weighted shares: a (0, older), b (0), a (1/24), a (2/24), then a at 3/24 and b at 1/8 tie: the
   // older request, ...
   pool::PoolSnapshot seen;
@@ -50,7 +50,7 @@ TEST_CASE("tenants share a contended pool by weight") {
 
 TEST_CASE("fair sharing compares each tenant's dominant share of compute or memory") {
   TestPool pool;
-  pool.attend(1, 1, 2, 10 * kGiB);
+  pool.register_node(1, 1, 2, 10 * kGiB);
   CHECK(pool.grant(pool.request(ask(1, 100, 8 * kGiB), "a")));  // 0.05 of the compute, 0.4 of the memory
   CHECK(pool.grant(pool.request(ask(1, 700, kGiB), "b")));      // 0.35 of the compute
   const Stream a = pool.request(ask(1, 300, kGiB), "a"), b = pool.request(ask(1, 300, kGiB), "b");
@@ -64,9 +64,9 @@ TEST_CASE("fair sharing compares each tenant's dominant share of compute or memo
 
 TEST_CASE("several GPUs are granted together or not at all") {
   TestPool pool;
-  const Stream one = pool.attend(1, 1, 2);
+  const Stream one = pool.register_node(1, 1, 2);
   const Stream small = pool.request(ask(1));
-  pool.attend(2, 2, 1);
+  pool.register_node(2, 2, 1);
   const Stream gang = pool.request(ask(3));
   CHECK(!pool.grant(gang));
   CHECK(pool.leased_milli() == 1000);
@@ -77,8 +77,8 @@ TEST_CASE("several GPUs are granted together or not at all") {
 
 TEST_CASE("all GPUs are on one host if the request demands it") {
   TestPool pool;
-  pool.attend(1, 1, 2);
-  pool.attend(2, 2, 4);
+  pool.register_node(1, 1, 2);
+  pool.register_node(2, 2, 4);
   pool::Request request = ask(3);
   request.set_one_host(true);
   CHECK(TestPool::where(*pool.grant(pool.request(request))) == "n2:0,1,2");
@@ -86,7 +86,7 @@ TEST_CASE("all GPUs are on one host if the request demands it") {
 
 TEST_CASE("small requests are backfilled without using the reservation of a large one") {
   TestPool pool;
-  const Stream node = pool.attend(1, 1, 4);
+  const Stream node = pool.register_node(1, 1, 4);
   std::vector<Stream> running;
   for (int i = 0; i < 3; ++i) running.push_back(pool.request(ask(1), "a"));
   const Stream large = pool.request(ask(2), "b");  // GPU 3 and one of the others are reserved for it
@@ -108,8 +108,8 @@ TEST_CASE("small requests are backfilled without using the reservation of a larg
 
 TEST_CASE("a temporarily closed host costs no request its place in the queue") {
   TestPool pool;
-  const Stream one = pool.attend(1, 1, 1);
-  Stream two = pool.attend(2, 2, 1);
+  const Stream one = pool.register_node(1, 1, 1);
+  Stream two = pool.register_node(2, 2, 1);
   pool.pass(11'000), pool.report(one), pool.report(two);
   const Stream first = pool.request(ask(1)), second = pool.request(ask(1));
   const Stream large = pool.request(ask(2));
@@ -130,10 +130,10 @@ TEST_CASE("a temporarily closed host costs no request its place in the queue") {
     pool.settle();
   }
   SECTION("cut") {
-    pool.core->node_cut(two, pool.now);
+    pool.core->node_disconnected(two, pool.now);
     pool.settle();
     CHECK(line() == "q3 q4 (head)");
-    two = pool.attend(2, 2, 1);
+    two = pool.register_node(2, 2, 1);
   }
   SECTION("drained, and the one behind is served meanwhile") {
     REQUIRE(pool.core->drain("n2", "", false, {}, pool.now));
@@ -154,7 +154,7 @@ TEST_CASE("a temporarily closed host costs no request its place in the queue") {
 
 TEST_CASE("the part of a reserved GPU that the head does not need may be granted") {
   TestPool pool;
-  pool.attend(1, 1, 1, 10 * kGiB);
+  pool.register_node(1, 1, 1, 10 * kGiB);
   CHECK(pool.grant(pool.request(ask(1, 500, kGiB))));
   const Stream head = pool.request(ask(1, 700, kGiB));
   CHECK(!pool.grant(head));
@@ -164,7 +164,7 @@ TEST_CASE("the part of a reserved GPU that the head does not need may be granted
 
 TEST_CASE("a large request is granted despite a stream of small ones") {
   TestPool pool;
-  const Stream node = pool.attend(1, 1, 4);
+  const Stream node = pool.register_node(1, 1, 4);
   std::vector<Stream> running;
   for (int i = 0; i < 4; ++i) running.push_back(pool.request(ask(1), "a"));
   const Stream large = pool.request(ask(4), "b");
@@ -174,7 +174,7 @@ TEST_CASE("a large request is granted despite a stream of small ones") {
     running.push_back(pool.request(ask(1), "a"));
     running.push_back(pool.request(ask(1), "a"));
     for (const Stream one : running) {
-      if (pool.grant(one) && !pool.told<pool::Ended>(one)) {
+      if (pool.grant(one) && !pool.last_message<pool::Ended>(one)) {
         finish(pool, one, node);
         break;
       }
@@ -185,7 +185,7 @@ TEST_CASE("a large request is granted despite a stream of small ones") {
 
 TEST_CASE("the latest best-effort leases are preempted and no more than needed") {
   TestPool pool;
-  const Stream node = pool.attend(1, 1, 2);
+  const Stream node = pool.register_node(1, 1, 2);
   const Stream old = pool.request(with(ask(1, 500), lease::BEST_EFFORT));
   pool.pass(10), pool.report(node);
   const Stream late = pool.request(with(ask(1, 500), lease::BEST_EFFORT));
@@ -193,10 +193,10 @@ TEST_CASE("the latest best-effort leases are preempted and no more than needed")
   CHECK(pool.grant(normal));
   const Stream wants = pool.request(ask(1, 400), "b");
   CHECK(!pool.grant(wants));
-  CHECK(!pool.told<pool::Ended>(old));
-  REQUIRE(pool.told<pool::Ended>(late));
-  CHECK(pool.told<pool::Ended>(late)->why() == pool::Ended::PREEMPTED);
-  CHECK(pool.told<pool::Ended>(late)->at_ms() == pool.now + 30'000);
+  CHECK(!pool.last_message<pool::Ended>(old));
+  REQUIRE(pool.last_message<pool::Ended>(late));
+  CHECK(pool.last_message<pool::Ended>(late)->why() == pool::Ended::PREEMPTED);
+  CHECK(pool.last_message<pool::Ended>(late)->at_ms() == pool.now + 30'000);
   CHECK(pool.orders(node).end(0).grace_ms() == 30'000);
   // Other requests do not get the GPU that is being freed for this one.
   const Stream other = pool.request(ask(1, 400));
@@ -207,7 +207,7 @@ TEST_CASE("the latest best-effort leases are preempted and no more than needed")
 
 TEST_CASE("no preemption without effect or by best-effort requests or against the policy") {
   TestPool pool;
-  pool.attend(1, 1, 2);
+  pool.register_node(1, 1, 2);
   const Stream normal = pool.request(ask(1));
   const Stream low = pool.request(with(ask(1), lease::BEST_EFFORT));
   CHECK(pool.grant(normal));
@@ -220,14 +220,14 @@ TEST_CASE("no preemption without effect or by best-effort requests or against th
     REQUIRE(pool.core->set_policy(policy, pool.now));
     pool.request(ask(1));
   }
-  CHECK(!pool.told<pool::Ended>(low));
+  CHECK(!pool.last_message<pool::Ended>(low));
 }
 
 TEST_CASE("quotas limit leases and compute and memory and queue length and priority") {
   TestPool pool;
   auto& quota = pool.tenants[0].quota;
   const auto configure = [&] { pool.core->configure(pool.tenants, pool.now), pool.pass(0); };
-  const Stream node = pool.attend(1, 1, 4);
+  const Stream node = pool.register_node(1, 1, 4);
   pool.pass(11'000), pool.report(node);
   SECTION("compute") {
     quota.set_compute_milli(1500);
@@ -243,7 +243,7 @@ TEST_CASE("quotas limit leases and compute and memory and queue length and prior
   SECTION("never") {
     quota.set_compute_milli(1500);
     configure();
-    const auto refusal = pool.told<Refusal>(pool.request(ask(2)));
+    const auto refusal = pool.last_message<Refusal>(pool.request(ask(2)));
     REQUIRE(refusal);
     CHECK(refusal->kind == Refusal::Kind::invalid);
     CHECK(refusal->reason == "the request for 2 GPUs exceeds the quota of tenant 'a', gpus=1.5: ask for less (--gpus, --compute, --memory, --priority), or ask an operator to raise the quota");
@@ -251,11 +251,11 @@ TEST_CASE("quotas limit leases and compute and memory and queue length and prior
   SECTION("memory") {
     quota.set_memory_bytes(20 * kGiB);
     configure();
-    const auto refusal = pool.told<Refusal>(pool.request(ask(1, 500, 21 * kGiB)));
+    const auto refusal = pool.last_message<Refusal>(pool.request(ask(1, 500, 21 * kGiB)));
     REQUIRE(refusal);
     CHECK(refusal->reason == "the request for 21GiB of GPU memory exceeds the quota of tenant 'a', memory=20GiB: ask for less (--gpus, --compute, --memory, --priority), or ask an operator to raise the quota");
-    CHECK(pool.told<Refusal>(pool.request(ask(3, 500, 7 * kGiB)))->reason.starts_with("the request for 3 x 7GiB of GPU memory exceeds"));
-    const auto implied = pool.told<Refusal>(pool.request(ask(2)));  // implies 16 GiB per GPU
+    CHECK(pool.last_message<Refusal>(pool.request(ask(3, 500, 7 * kGiB)))->reason.starts_with("the request for 3 x 7GiB of GPU memory exceeds"));
+    const auto implied = pool.last_message<Refusal>(pool.request(ask(2)));  // implies 16 GiB per GPU
     REQUIRE(implied);
     CHECK(implied->kind == Refusal::Kind::invalid);
     CHECK(implied->reason.find("exceeds the quota of tenant 'a', memory=20GiB") != std::string::npos);
@@ -263,7 +263,7 @@ TEST_CASE("quotas limit leases and compute and memory and queue length and prior
     const Stream waits = pool.request(ask(1, 500, 9 * kGiB));
     CHECK(!pool.grant(waits));
     pool.pass(1000);
-    CHECK(pool.told<QueuePlace>(waits)->why == "waits for quota of tenant 'a', in use: 1 lease, 0.5 GPU, 12.0 GiB of 20.0 GiB of GPU memory");
+    CHECK(pool.last_message<QueuePlace>(waits)->why == "waits for quota of tenant 'a', in use: 1 lease, 0.5 GPU, 12.0 GiB of 20.0 GiB of GPU memory");
   }
   SECTION("leases") {
     quota.set_leases(1);
@@ -276,15 +276,15 @@ TEST_CASE("quotas limit leases and compute and memory and queue length and prior
     quota.set_leases(1);
     configure();
     CHECK(pool.grant(pool.request(ask(1, 10))));
-    CHECK(!pool.told<Refusal>(pool.request(ask(1, 10))));
-    const Refusal full = *pool.told<Refusal>(pool.request(ask(1, 10)));
+    CHECK(!pool.last_message<Refusal>(pool.request(ask(1, 10))));
+    const Refusal full = *pool.last_message<Refusal>(pool.request(ask(1, 10)));
     CHECK(full.kind == Refusal::Kind::exhausted);
     CHECK(full.reason == "tenant 'a' has 1 request in the queue, which is the limit of its quota");
   }
   SECTION("priority") {
     quota.set_highest_priority(lease::BEST_EFFORT);
     configure();
-    const auto refusal = pool.told<Refusal>(pool.request(ask(1, 10)));
+    const auto refusal = pool.last_message<Refusal>(pool.request(ask(1, 10)));
     REQUIRE(refusal);
     CHECK(refusal->reason == "the request for priority normal exceeds the quota of tenant 'a', highest-priority=low: ask for less (--gpus, --compute, --memory, --priority), or ask an operator to raise the quota");
     CHECK(pool.grant(pool.request(with(ask(1, 10), lease::BEST_EFFORT))));
@@ -293,7 +293,7 @@ TEST_CASE("quotas limit leases and compute and memory and queue length and prior
 
 TEST_CASE("a quota that an operator sets is stored and wins until it is cleared") {
   TestPool pool;
-  pool.attend(1, 1, 4);
+  pool.register_node(1, 1, 4);
   pool::TenantQuota changes;
   changes.set_leases(1);
   REQUIRE(pool.core->set_quota("a", changes, pool.now));
@@ -312,8 +312,8 @@ TEST_CASE("a quota that an operator sets is stored and wins until it is cleared"
 
 TEST_CASE("affinity and anti-affinity labels are respected") {
   TestPool pool;
-  pool.attend(1, 1, 4);
-  pool.attend(2, 2, 4);
+  pool.register_node(1, 1, 4);
+  pool.register_node(2, 2, 4);
   pool::Request request = ask(1);
   request.add_labels("db");
   request.add_apart_from("db");
@@ -338,7 +338,7 @@ TEST_CASE("affinity and anti-affinity labels are respected") {
 
 TEST_CASE("processors and memory of the GPUs' node are accounted for") {
   TestPool pool;
-  pool.attend(1, 1, 4);  // 16 CPUs, 64 GiB
+  pool.register_node(1, 1, 4);  // 16 CPUs, 64 GiB
   pool::Request request = ask(1);
   request.set_cpu_milli(9000);
   CHECK(pool.grant(pool.request(request)));
@@ -352,16 +352,16 @@ TEST_CASE("a GPU larger than the tenant's memory quota is neither reserved for i
   TestPool pool(GENERATE(false, true));
   pool.tenants[0].quota.set_memory_bytes(40 * kGiB);
   pool.core->configure(pool.tenants, pool.now);
-  const Stream small = pool.attend(1, 1, 1, 16 * kGiB);
+  const Stream small = pool.register_node(1, 1, 1, 16 * kGiB);
   const Stream first = pool.request(ask(1, 600, 10 * kGiB), "b");
   REQUIRE(pool.grant(first));
-  const Stream large = pool.attend(2, 2, 1, 80 * kGiB);
+  const Stream large = pool.register_node(2, 2, 1, 80 * kGiB);
   const auto pass = [&] { pool.pass(1000), pool.report(small), pool.report(large); };
   const Stream head = pool.request(ask(1), "a");  // a whole GPU with all of its memory
   CHECK(!pool.grant(head));
   pass();
-  REQUIRE(pool.told<QueuePlace>(head));
-  CHECK(pool.told<QueuePlace>(head)->why == "waits for 1 GPU: 0 of 1 suitable GPUs are free; it is first in the queue, and 1 is reserved for it on n1");
+  REQUIRE(pool.last_message<QueuePlace>(head));
+  CHECK(pool.last_message<QueuePlace>(head)->why == "waits for 1 GPU: 0 of 1 suitable GPUs are free; it is first in the queue, and 1 is reserved for it on n1");
   CHECK(pool.grant(pool.request(ask(1), "b")));  // on the other node
   finish(pool, first, small);
   pass();
@@ -371,8 +371,8 @@ TEST_CASE("a GPU larger than the tenant's memory quota is neither reserved for i
   pass();
   REQUIRE(pool.core->drain("n1", "", false, {}, pool.now));
   pass(), pass();
-  REQUIRE(pool.told<QueuePlace>(next));
-  CHECK(pool.told<QueuePlace>(next)->why.ends_with("; on other GPUs it would exceed the quota of tenant 'a', in use: 16.0 GiB of memory=40GiB"));
+  REQUIRE(pool.last_message<QueuePlace>(next));
+  CHECK(pool.last_message<QueuePlace>(next)->why.ends_with("; on other GPUs it would exceed the quota of tenant 'a', in use: 16.0 GiB of memory=40GiB"));
 }
 
 TEST_CASE("several GPUs of several sizes are chosen so that their memory together is within the quota") {
@@ -381,23 +381,23 @@ TEST_CASE("several GPUs of several sizes are chosen so that their memory togethe
   pool.core->configure(pool.tenants, pool.now);
   pool::Request two = ask(2);
   SECTION("when they are free") {
-    pool.attend(1, 1, 2, 80 * kGiB);
-    pool.attend(2, 2, 2, 16 * kGiB);
+    pool.register_node(1, 1, 2, 80 * kGiB);
+    pool.register_node(2, 2, 2, 16 * kGiB);
     const Stream granted = pool.request(two);
     REQUIRE(pool.grant(granted));
     CHECK(pool.leased_milli() == 2000);
   }
   SECTION("when they are waited for, on one host") {
     two.set_one_host(true);
-    const Stream large = pool.attend(1, 1, 2, 80 * kGiB);
+    const Stream large = pool.register_node(1, 1, 2, 80 * kGiB);
     const Stream before = pool.request(ask(2), "b");
     REQUIRE(pool.grant(before));
-    const Stream small = pool.attend(2, 2, 2, 16 * kGiB);
+    const Stream small = pool.register_node(2, 2, 2, 16 * kGiB);
     const Stream other = pool.request(ask(2), "b");
     REQUIRE(pool.grant(other));
     const Stream waits = pool.request(two);
     for (int i = 0; i < 2; ++i) pool.pass(1000), pool.report(large), pool.report(small);
-    REQUIRE(pool.told<QueuePlace>(waits));
-    CHECK(pool.told<QueuePlace>(waits)->why.ends_with("it is first in the queue, and 2 are reserved for it on n2"));
+    REQUIRE(pool.last_message<QueuePlace>(waits));
+    CHECK(pool.last_message<QueuePlace>(waits)->why.ends_with("it is first in the queue, and 2 are reserved for it on n2"));
   }
 }

@@ -59,7 +59,7 @@ class Simulation {
       case 6: return come_back();
       case 7: case 8: case 9: return node_step(node);
       case 10: return cut_node(node, pick(4) == 0);
-      case 11: return attend(node);
+      case 11: return register_node(node);
       case 12: {
         pool_.now += static_cast<Time>(pick(4) == 0 ? pick(40'000) : pick(2'000));
         for (auto& one : nodes_) {
@@ -110,7 +110,7 @@ class Simulation {
   void cut_holder() {
     SimulatedHolder* const holder = connected();
     if (!holder) return;
-    pool_.core->holder_cut(std::exchange(holder->stream, 0), pool_.now);
+    pool_.core->client_disconnected(std::exchange(holder->stream, 0), pool_.now);
     if (holder->connected) holder->seen = pool_.now;
   }
 
@@ -129,7 +129,7 @@ class Simulation {
     }
     return report;
   }
-  void attend(SimulatedNode& node) {
+  void register_node(SimulatedNode& node) {
     if (!node.alive) {
       node.alive = true;
       node.boot = ++boots_;
@@ -137,7 +137,7 @@ class Simulation {
     if (node.stream != 0) return;
     pool::NodeReport report = first_report(node.number, node.boot, node.gpus);
     report.MergeFrom(report_of(node));
-    pool_.core->attend(node.stream = ++pool_.streams, report, pool_.now);
+    pool_.core->register_node(node.stream = ++pool_.streams, report, pool_.now);
   }
   void node_step(SimulatedNode& node) {
     for (const auto& orders : node.inbox) {
@@ -152,7 +152,7 @@ class Simulation {
     if (node.stream != 0) pool_.core->report(node.stream, report_of(node), pool_.now);
   }
   void cut_node(SimulatedNode& node, bool dies) {
-    if (node.stream != 0) pool_.core->node_cut(std::exchange(node.stream, 0), pool_.now);
+    if (node.stream != 0) pool_.core->node_disconnected(std::exchange(node.stream, 0), pool_.now);
     node.inbox.clear();
     if (!dies) return;
     node.alive = false;
@@ -198,12 +198,12 @@ class Simulation {
     if (fate == 0) return crash();  // before storing
     pool_.write(effects);
     if (fate == 1) return crash();  // after storing, before sending
-    for (const ToHolder& said : effects.holders) hear(said);
-    for (const ToNode& said : effects.nodes) {
+    for (const ClientMessage& received : effects.clients) receive(received);
+    for (const NodeMessage& received : effects.nodes) {
       for (auto& node : nodes_) {
-        if (node.stream != said.stream) continue;
-        if (said.refusal) node.stream = 0;
-        else node.inbox.push_back(said.orders);
+        if (node.stream != received.stream) continue;
+        if (received.refusal) node.stream = 0;
+        else node.inbox.push_back(received.orders);
       }
     }
     check();
@@ -224,10 +224,10 @@ class Simulation {
     check();
   }
 
-  void hear(const ToHolder& said) {
-    const auto holder = std::find_if(holders_.begin(), holders_.end(), [&](const auto& one) { return one.stream == said.stream; });
+  void receive(const ClientMessage& received) {
+    const auto holder = std::find_if(holders_.begin(), holders_.end(), [&](const auto& one) { return one.stream == received.stream; });
     if (holder == holders_.end()) return;
-    if (const auto* const grant = std::get_if<Grant>(&said.what)) {
+    if (const auto* const grant = std::get_if<Grant>(&received.message)) {
       REQUIRE((holder->lease.empty() || holder->lease == grant->lease));
       holder->lease = grant->lease;
       holder->connected = true;
@@ -240,10 +240,10 @@ class Simulation {
       }
       REQUIRE(gpus == holder->request.gpus());
     }
-    if (const auto* const ended = std::get_if<pool::Ended>(&said.what)) {
+    if (const auto* const ended = std::get_if<pool::Ended>(&received.message)) {
       if (ended->why() == pool::Ended::EXPIRED && ended->reason().starts_with("the client was disconnected")) REQUIRE(pool_.now >= holder->seen + 30'000);
     }
-    if (said.last) holders_.erase(holder);
+    if (received.last) holders_.erase(holder);
   }
 
   void check() {
@@ -273,7 +273,7 @@ class Simulation {
       while (std::any_of(holders_.begin(), holders_.end(), [](const auto& one) { return one.stream == 0; })) come_back();
       for (auto& holder : holders_) pool_.core->release(holder.stream, pool_.now);
       for (auto& node : nodes_) {
-        attend(node);
+        register_node(node);
         node_step(node);
       }
       pool_.core->tick(pool_.now);
