@@ -40,7 +40,7 @@ struct QueuePlace {
   uint32_t place;
   uint32_t waiting;
   std::string why;
-  Time arrived;  // goes into the ticket (service/seals.h)
+  Time arrived;  // goes into the ticket (service/lease_credentials.h)
 };
 
 struct ClientMessage {

@@ -23,10 +23,10 @@ grpc::Status too_long() { return {grpc::StatusCode::INVALID_ARGUMENT, "the reaso
 
 // Returns OK if the caller is an operator and this scheduler leads; else the status to end the call with.
 grpc::Status check(Engine& engine, Context& context, std::string* operator_ = nullptr) {
-  const auto caller = engine.callers().operator_(bearer_token(context));
+  const auto caller = engine.callers().find_operator(bearer_token(context));
   if (!caller) {
     const grpc::Status status = denied(caller.error());
-    engine.refusals().note(peer_of_call(context), status);
+    engine.auth_failures().note(peer_of_call(context), status);
     return status;
   }
   if (operator_) *operator_ = *caller;
@@ -100,7 +100,7 @@ pool::PoolState pool_state(Engine& engine) {
   state.set_public_key(engine.key().public_key().raw());
   state.mutable_counters()->set_store_commits(engine.commits());
   state.mutable_counters()->set_store_failures(engine.store_failures());
-  state.mutable_counters()->set_callers_refused(engine.refusals().count());
+  state.mutable_counters()->set_callers_refused(engine.auth_failures().count());
   state.mutable_counters()->set_audit_records(engine.audit_counts().records);
   state.mutable_counters()->set_audit_records_lost(engine.audit_counts().lost);
   return state;

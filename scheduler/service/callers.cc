@@ -167,7 +167,7 @@ Result<const Caller*> Callers::find(const std::string& token, Role role) const {
   return &found->second;
 }
 
-Result<std::string> Callers::tenant(const std::string& token, const std::string& name, For purpose) const {
+Result<std::string> Callers::find_tenant(const std::string& token, const std::string& name, Purpose purpose) const {
   if (!has_tokens()) {
     const std::string wished = !name.empty() ? name : tenants_.size() == 1 ? tenants_[0].name : server::kDefaultTenant;
     const bool known = std::any_of(tenants_.begin(), tenants_.end(), [&](const auto& tenant) { return tenant.name == wished; });
@@ -176,14 +176,14 @@ Result<std::string> Callers::tenant(const std::string& token, const std::string&
   }
   const auto caller = find(token, Role::tenant);
   if (!caller) return caller.error();
-  if ((*caller)->retired && purpose == For::something_new) return Error{ErrorCode::refused, "this token is retired: use the tenant's current token"};
+  if ((*caller)->retired && purpose == Purpose::new_request) return Error{ErrorCode::refused, "this token is retired: use the tenant's current token"};
   if (!name.empty() && name != (*caller)->name) {
     return Error{ErrorCode::invalid, "this token belongs to tenant '" + (*caller)->name + "', not to '" + brief_name(name) + "': use that tenant's token, or omit the tenant"};
   }
   return (*caller)->name;
 }
 
-Result<std::string> Callers::node(const std::string& token, const std::string& name) const {
+Result<std::string> Callers::find_node(const std::string& token, const std::string& name) const {
   if (!has_tokens()) return name;
   const auto caller = find(token, Role::node);
   if (!caller) return caller.error();
@@ -201,7 +201,7 @@ Result<void> Callers::check(const std::string& token, Role role) const {
   return {};
 }
 
-Result<std::string> Callers::operator_(const std::string& token) const {
+Result<std::string> Callers::find_operator(const std::string& token) const {
   if (!has_tokens()) return std::string("operator");
   const auto caller = find(token, Role::operator_);
   if (!caller) return caller.error();

@@ -22,7 +22,7 @@ struct Caller {
 };
 
 // The purpose of a tenant's call. Retired tokens are accepted only for existing leases and requests.
-enum class For { something_new, what_is_there };
+enum class Purpose { new_request, existing_lease };
 
 class Callers {
  public:
@@ -38,11 +38,11 @@ class Callers {
   // Authenticate a caller and return its name. `token` is the bearer token, may be empty. `name` is the name
   // that the caller claims, may be empty for a tenant. ErrorCode::refused: no token or an unknown one; the
   // message says what to do. ErrorCode::invalid: the token belongs to another role or name.
-  Result<std::string> tenant(const std::string& token, const std::string& name, For purpose) const;
-  Result<std::string> node(const std::string& token, const std::string& name) const;
+  Result<std::string> find_tenant(const std::string& token, const std::string& name, Purpose purpose) const;
+  Result<std::string> find_node(const std::string& token, const std::string& name) const;
   // Checks that the token has the role; accepts retired tokens.
   Result<void> check(const std::string& token, Role role) const;
-  Result<std::string> operator_(const std::string& token) const;
+  Result<std::string> find_operator(const std::string& token) const;
 
  private:
   Result<const Caller*> find(const std::string& token, Role role) const;

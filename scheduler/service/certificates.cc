@@ -29,7 +29,7 @@ Error failed(const std::string& what) { return {ErrorCode::unavailable, "TLS: ca
 
 Certificates::~Certificates() {
   watch_.reset();
-  for (const Version& version : shown_) remove(version);
+  for (const Version& version : versions_) remove(version);
   if (folder_.empty()) return;
   ::unlink((folder_ + "/current").c_str());
   ::rmdir(folder_.c_str());
@@ -72,13 +72,13 @@ Result<void> Certificates::read() {
   auto good = copy(files_.certificate, kCertificate, version);
   if (good) good = copy(files_.key, kKey, version);
   if (good && !files_.ca.empty()) good = copy(files_.ca, kAuthorities, version);
-  if (good) good = show(version);
+  if (good) good = publish(version);
   if (!good) remove(version);
   return good;
 }
 
 // Makes the version the current one if its certificate, key and CAs match.
-Result<void> Certificates::show(Version version) {
+Result<void> Certificates::publish(Version version) {
   const auto used = transport::tls::Context::server({.ca = files_.ca.empty() ? "" : version.folder + "/" + kAuthorities,
                                                      .certificate = version.folder + "/" + kCertificate,
                                                      .key = version.folder + "/" + kKey,
@@ -89,10 +89,10 @@ Result<void> Certificates::show(Version version) {
   }
   const std::string fresh = folder_ + "/next", current = folder_ + "/current";
   if (::symlink(version.folder.c_str(), fresh.c_str()) != 0 || ::rename(fresh.c_str(), current.c_str()) != 0) return failed("make a link in " + folder_);
-  shown_.push_back(std::move(version));
-  if (shown_.size() > 2) {
-    remove(shown_.front());
-    shown_.erase(shown_.begin());
+  versions_.push_back(std::move(version));
+  if (versions_.size() > 2) {
+    remove(versions_.front());
+    versions_.erase(versions_.begin());
   }
   return {};
 }

@@ -42,13 +42,13 @@ class Certificates {
     std::vector<int> copies;
   };
   Result<void> copy(const std::string& from, const char* name, Version& version);
-  Result<void> show(Version version);
+  Result<void> publish(Version version);
   static void remove(const Version& version);
 
   const transport::TlsOptions files_;
   std::string folder_;       // contains the versions, and the link "current" to the one in use
   unsigned number_ = 0;      // number of the last version
-  std::vector<Version> shown_;  // the current version, and the previous one, which gRPC may be reading
+  std::vector<Version> versions_;  // the current version, and the previous one, which gRPC may be reading
   std::optional<server::CertificateWatch> watch_;
 };
 

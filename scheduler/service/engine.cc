@@ -18,7 +18,7 @@ using namespace std::chrono_literals;
 constexpr auto kTickEvery = 200ms;
 constexpr auto kCampaignPatience = 1s;
 constexpr auto kPauseAfterFailure = 1s;
-constexpr std::chrono::milliseconds kFirstWords{10'000};
+constexpr std::chrono::milliseconds kFirstMessageTimeout{10'000};
 constexpr const char* kNoMore = "this scheduler is no longer the leader";
 
 Time wall_clock() {
@@ -50,10 +50,10 @@ Engine::Engine(asio::io_context& context, std::unique_ptr<Store> store, lease::S
       ticks_(context),
       store_(std::move(store)),
       key_(std::move(key)),
-      seals_(key_),
+      credentials_(key_),
       callers_(std::move(callers)),
       audit_(std::move(audit_file)),
-      refusals_(context, audit_),
+      auth_failures_(context, audit_),
       return_time_(return_time),
       steady_start_(std::chrono::steady_clock::now()),
       wall_start_(wall_clock()) {}
@@ -87,7 +87,7 @@ void Engine::lead(Result<uint64_t> term, Result<std::vector<Entry>> entries) {
   if (!term || !entries) {
     const Error& why = term ? entries.error() : term.error();
     if (term || why.code != ErrorCode::refused) return step_down(why.message);
-    told_failure_ = false;
+    logged_failure_ = false;
     return campaign();
   }
   auto core = std::make_unique<Core>(random_id, [](Nodes&) { return std::make_unique<LibraryPlacer>(); }, now());
@@ -96,7 +96,7 @@ void Engine::lead(Result<uint64_t> term, Result<std::vector<Entry>> entries) {
   core->configure(callers_.tenants(), now());
   core_ = std::move(core);
   term_ = *term;
-  told_failure_ = false;
+  logged_failure_ = false;
   may_grant_ = term_ > 1 ? now() + return_time_.count() : 0;
   log::info("leads", {{"term", term_}, {"store", store_->describe()}, {"leases", core_->view_pool().leases()}, {"nodes", core_->view_pool().nodes()}});
   flush();
@@ -104,12 +104,12 @@ void Engine::lead(Result<uint64_t> term, Result<std::vector<Entry>> entries) {
 
 // Drops the core: effects that were not stored have not been published either.
 void Engine::step_down(const std::string& why) {
-  if (!std::exchange(told_failure_, true) || core_) log::error("does_not_lead", {{"reason", why}});
+  if (!std::exchange(logged_failure_, true) || core_) log::error("does_not_lead", {{"reason", why}});
   ++store_failures_;
   core_.reset();
   end_streams(kNoMore);
-  for (auto* const list : {&told_, &being_told_}) {
-    for (const auto& told : std::exchange(*list, {})) told(false);
+  for (auto* const list : {&callbacks_, &running_callbacks_}) {
+    for (const auto& on_stored : std::exchange(*list, {})) on_stored(false);
   }
   const auto pause = std::make_shared<asio::steady_timer>(context_, kPauseAfterFailure);
   storing_now_ = true;
@@ -127,7 +127,7 @@ void Engine::step_down(const std::string& why) {
 
 void Engine::end_streams(const std::string& why) {
   const grpc::Status status(grpc::StatusCode::UNAVAILABLE, why);
-  for (const auto& [stream, holder] : holders_) holder->end(status);
+  for (const auto& [stream, holder] : lease_streams_) holder->end(status);
   for (const auto& [stream, node] : nodes_) node->end(status);
 }
 
@@ -140,10 +140,10 @@ void Engine::stop(std::function<void()> done) {
 }
 
 void Engine::finish_stopping() {
-  refusals_.finish();
+  auth_failures_.finish();
   core_.reset();
-  for (auto* const list : {&told_, &being_told_}) {
-    for (const auto& told : std::exchange(*list, {})) told(false);
+  for (auto* const list : {&callbacks_, &running_callbacks_}) {
+    for (const auto& on_stored : std::exchange(*list, {})) on_stored(false);
   }
   asio::post(storing_, [this] {
     store_->resign();
@@ -160,10 +160,10 @@ void Engine::configure(Callers callers) {
   flush();
 }
 
-// Revokes the streams whose token is no longer valid. Clients with a lease or a queued request are told after
+// Revokes the streams whose token is no longer valid. Clients with a lease or a queued request are informed after
 // the revocation has been stored; others at once.
 void Engine::end_revoked() {
-  for (const auto& [stream, holder] : holders_) {
+  for (const auto& [stream, holder] : lease_streams_) {
     const auto why = holder->revoked();
     if (!why) continue;
     core_->revoke(stream, "its token was removed from the scheduler's configuration", now());
@@ -178,7 +178,7 @@ void Engine::tick() {
   ticks_.expires_after(kTickEvery);
   ticks_.async_wait([this](const asio::error_code& status) {
     if (status) return;
-    end_silent();
+    end_idle_streams();
     if (core_ && !storing_now_ && !store_->leads()) step_down(kNoMore);
     if (core_) {
       core_->tick(now());
@@ -188,21 +188,21 @@ void Engine::tick() {
   });
 }
 
-// Ends streams that have sent no message within kFirstWords.
-void Engine::end_silent() {
+// Ends streams that have sent no message within kFirstMessageTimeout.
+void Engine::end_idle_streams() {
   const grpc::Status status(grpc::StatusCode::DEADLINE_EXCEEDED, "no message received within 10 s");
   const auto end = [&](auto& streams, Stream stream) {
     const auto found = streams.find(stream);
-    if (found != streams.end() && !found->second->heard_anything()) found->second->end(status);
+    if (found != streams.end() && !found->second->has_received()) found->second->end(status);
   };
-  for (; !fresh_.empty() && fresh_.front().first + kFirstWords.count() <= now(); fresh_.pop_front()) {
-    end(holders_, fresh_.front().second);
-    end(nodes_, fresh_.front().second);
+  for (; !awaiting_first_message_.empty() && awaiting_first_message_.front().first + kFirstMessageTimeout.count() <= now(); awaiting_first_message_.pop_front()) {
+    end(lease_streams_, awaiting_first_message_.front().second);
+    end(nodes_, awaiting_first_message_.front().second);
   }
 }
 
-void Engine::flush(std::function<void(bool)> told) {
-  if (told) told_.push_back(std::move(told));
+void Engine::flush(std::function<void(bool)> on_stored) {
+  if (on_stored) callbacks_.push_back(std::move(on_stored));
   if (std::exchange(work_posted_, true)) return;
   post([this] { work(); });  // after the events that are already queued
 }
@@ -210,13 +210,13 @@ void Engine::flush(std::function<void(bool)> told) {
 void Engine::work() {
   work_posted_ = false;
   if (!core_) {
-    for (const auto& told : std::exchange(told_, {})) told(false);
+    for (const auto& on_stored : std::exchange(callbacks_, {})) on_stored(false);
     return;
   }
   if (storing_now_ || stopping_) return;  // commit() calls work() again
   if (now() >= may_grant_) core_->schedule(now());
   Effects effects = core_->take(now());
-  being_told_ = std::exchange(told_, {});
+  running_callbacks_ = std::exchange(callbacks_, {});
   // Effects without writes may be published only while no other scheduler leads.
   if (effects.writes.empty() && !store_->leads()) return step_down(kNoMore);
   if (effects.writes.empty()) return publish(std::move(effects));
@@ -251,24 +251,24 @@ void Engine::publish(Effects effects) {
   }
   for (const ClientMessage& one : effects.clients) publish(one, offset);
   for (NodeMessage& one : effects.nodes) publish(std::move(one), offset);
-  for (const auto& told : std::exchange(being_told_, {})) told(true);
+  for (const auto& on_stored : std::exchange(running_callbacks_, {})) on_stored(true);
 }
 
 void Engine::publish(const ClientMessage& one, int64_t offset) {
-  const auto found = holders_.find(one.stream);
-  if (found == holders_.end()) return;  // the stream has ended; forget() has informed the core
-  HolderStream& stream = *found->second;
+  const auto found = lease_streams_.find(one.stream);
+  if (found == lease_streams_.end()) return;  // the stream has ended; forget() has informed the core
+  LeaseStream& stream = *found->second;
   pool::AcquireEvent event;
   if (const auto* const place = std::get_if<QueuePlace>(&one.message)) {
     pool::Queued& queued = *event.mutable_queued();
     queued.set_place(place->place);
     queued.set_waiting(place->waiting);
     queued.set_why(printable(place->why));
-    queued.set_ticket(seals_.ticket(stream.tenant(), stream.request(), place->arrived));
+    queued.set_ticket(credentials_.ticket(stream.tenant(), stream.request(), place->arrived));
   } else if (const auto* const grant = std::get_if<Grant>(&one.message)) {
     pool::Granted& granted = *event.mutable_granted();
     granted.set_lease(grant->lease);
-    granted.set_secret(seals_.lease_secret(grant->lease));
+    granted.set_secret(credentials_.lease_secret(grant->lease));
     granted.set_expires_ms(grant->expires + offset);
     granted.set_hold_ms(grant->hold_ms);
     for (const GrantedServer& from : grant->servers) {
@@ -309,19 +309,19 @@ void Engine::audit(const char* event, std::initializer_list<log::Field> fields) 
   audit_.append(event, fields);
 }
 
-Stream Engine::add(HolderStream& stream) {
-  holders_[++streams_] = &stream;
-  fresh_.emplace_back(now(), streams_);
+Stream Engine::add(LeaseStream& stream) {
+  lease_streams_[++streams_] = &stream;
+  awaiting_first_message_.emplace_back(now(), streams_);
   return streams_;
 }
 Stream Engine::add(NodeStream& stream) {
   nodes_[++streams_] = &stream;
-  fresh_.emplace_back(now(), streams_);
+  awaiting_first_message_.emplace_back(now(), streams_);
   return streams_;
 }
 
 void Engine::forget(Stream stream) {
-  if (holders_.erase(stream) > 0 && core_) core_->client_disconnected(stream, now());
+  if (lease_streams_.erase(stream) > 0 && core_) core_->client_disconnected(stream, now());
   if (nodes_.erase(stream) > 0 && core_) core_->node_disconnected(stream, now());
   if (core_) flush();
 }

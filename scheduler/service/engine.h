@@ -19,15 +19,15 @@
 
 #include "protocol/lease/key.h"
 #include "scheduler/core/core.h"
+#include "scheduler/service/auth_failure_log.h"
 #include "scheduler/service/callers.h"
-#include "scheduler/service/refusals.h"
-#include "scheduler/service/seals.h"
+#include "scheduler/service/lease_credentials.h"
 #include "scheduler/store/store.h"
 #include "server/log/audit_file.h"
 
 namespace gpupool::scheduler {
 
-class HolderStream;
+class LeaseStream;
 class NodeStream;
 
 class Engine {
@@ -58,7 +58,7 @@ class Engine {
   // The following members may be called on the engine's thread only.
   asio::io_context& context() { return context_; }
   const Callers& callers() const { return callers_; }
-  const Seals& seals() const { return seals_; }
+  const LeaseCredentials& credentials() const { return credentials_; }
   const lease::SigningKey& key() const { return key_; }
   const Store& store() const { return *store_; }
   // Asks the store as well: a scheduler that was suspended or cut off may have been replaced without
@@ -71,14 +71,14 @@ class Engine {
   Core& core() { return *core_; }   // only while it leads
   Time now() const;                 // the core's monotonic clock
   int64_t wall_offset() const;      // wall clock minus now(), milliseconds
-  // Call after events were passed to the core: schedules storing and publishing of its effects. `told` is
+  // Call after events were passed to the core: schedules storing and publishing of its effects. `on_stored` is
   // called after that, or with false if they could not be stored.
-  void flush(std::function<void(bool)> told = {});
+  void flush(std::function<void(bool)> on_stored = {});
   void audit(const char* event, std::initializer_list<log::Field> fields);
   server::AuditFile::Counts audit_counts() const { return audit_.counts(); }
-  Refusals& refusals() { return refusals_; }
+  AuthFailureLog& auth_failures() { return auth_failures_; }
 
-  Stream add(HolderStream& stream);
+  Stream add(LeaseStream& stream);
   Stream add(NodeStream& stream);
   void forget(Stream stream);
 
@@ -94,7 +94,7 @@ class Engine {
   void publish(const ClientMessage& one, int64_t offset);
   void publish(NodeMessage one, int64_t offset);
   void tick();
-  void end_silent();
+  void end_idle_streams();
   void finish_stopping();
 
   asio::io_context& context_;
@@ -102,10 +102,10 @@ class Engine {
   asio::steady_timer ticks_;
   std::unique_ptr<Store> store_;
   const lease::SigningKey key_;
-  const Seals seals_;
+  const LeaseCredentials credentials_;
   Callers callers_;
   server::AuditFile audit_;
-  Refusals refusals_;
+  AuthFailureLog auth_failures_;
   const std::chrono::milliseconds return_time_;
   std::string address_;
   const std::chrono::steady_clock::time_point steady_start_;
@@ -117,13 +117,13 @@ class Engine {
   bool storing_now_ = false;    // the store's thread is busy
   bool work_posted_ = false;
   bool stopping_ = false;
-  bool told_failure_ = false;   // the present outage of the store has been logged
+  bool logged_failure_ = false;   // the present outage of the store has been logged
   Time may_grant_ = 0;          // nothing is granted before this time
   std::function<void()> stopped_;
-  std::vector<std::function<void(bool)>> told_, being_told_;
+  std::vector<std::function<void(bool)>> callbacks_, running_callbacks_;
   Stream streams_ = 0;
-  std::deque<std::pair<Time, Stream>> fresh_;  // streams opened within kFirstWords, and when
-  std::unordered_map<Stream, HolderStream*> holders_;
+  std::deque<std::pair<Time, Stream>> awaiting_first_message_;  // streams opened within kFirstMessageTimeout, and when
+  std::unordered_map<Stream, LeaseStream*> lease_streams_;
   std::unordered_map<Stream, NodeStream*> nodes_;
 };
 

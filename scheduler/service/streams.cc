@@ -29,14 +29,14 @@ grpc::Status denied(const Error& error) {
   return {error.code == ErrorCode::refused ? grpc::StatusCode::UNAUTHENTICATED : grpc::StatusCode::PERMISSION_DENIED, error.message};
 }
 
-HolderStream::HolderStream(Engine& engine, grpc::CallbackServerContext& context) : LastingCall(engine, context) {
+LeaseStream::LeaseStream(Engine& engine, grpc::CallbackServerContext& context) : StreamingCall(engine, context) {
   engine.post([this] {
     stream_ = engine_.add(*this);
     begin(Role::tenant);
   });
 }
 
-void HolderStream::heard(const pool::AcquireCall& call) {
+void LeaseStream::on_message(const pool::AcquireCall& call) {
   if (!engine_.leads()) return end(not_leading(engine_, context_));
   Core& core = engine_.core();
   const bool first = tenant_.empty();
@@ -47,11 +47,11 @@ void HolderStream::heard(const pool::AcquireCall& call) {
   if (!first || call.has_release() || call.call_case() == pool::AcquireCall::CALL_NOT_SET) {
     return end({grpc::StatusCode::INVALID_ARGUMENT, first ? "the first message must be a request or a resume" : "only a release may follow the first message"});
   }
-  const auto tenant = engine_.callers().tenant(bearer_token(context_), call.request().tenant(), call.has_resume() ? For::what_is_there : For::something_new);
+  const auto tenant = engine_.callers().find_tenant(bearer_token(context_), call.request().tenant(), call.has_resume() ? Purpose::existing_lease : Purpose::new_request);
   if (call.has_resume()) {
     // Without configured tokens the lease's secret alone authorizes the client.
     if (!tenant && engine_.callers().has_tokens()) return refuse(denied(tenant.error()));
-    if (!engine_.seals().is_lease_secret(call.resume().lease(), call.resume().secret())) {
+    if (!engine_.credentials().is_lease_secret(call.resume().lease(), call.resume().secret())) {
       return refuse({grpc::StatusCode::PERMISSION_DENIED, "wrong lease secret"});
     }
     tenant_ = tenant ? *tenant : "?";
@@ -65,7 +65,7 @@ void HolderStream::heard(const pool::AcquireCall& call) {
   request_.set_host(cut_name(request_.host()));
   std::optional<Time> arrived;
   if (!request_.ticket().empty()) {
-    arrived = engine_.seals().arrival(tenant_, request_);
+    arrived = engine_.credentials().arrival(tenant_, request_);
     // A ticket of another key or request is ignored: the request goes to the end of the queue.
     if (!arrived) log::debug("bad_ticket", {{"tenant", tenant_}});
   }
@@ -74,23 +74,23 @@ void HolderStream::heard(const pool::AcquireCall& call) {
   engine_.flush();
 }
 
-std::optional<grpc::Status> HolderStream::revoked() const {
+std::optional<grpc::Status> LeaseStream::revoked() const {
   const Callers& callers = engine_.callers();
   if (const auto allowed = callers.check(bearer_token(context_), Role::tenant); !allowed) return denied(allowed.error());
   if (tenant_.empty() || !callers.has_tokens()) return std::nullopt;
-  const auto tenant = callers.tenant(bearer_token(context_), "", For::what_is_there);
+  const auto tenant = callers.find_tenant(bearer_token(context_), "", Purpose::existing_lease);
   if (tenant && *tenant == tenant_) return std::nullopt;
   return grpc::Status(grpc::StatusCode::PERMISSION_DENIED, "this token no longer belongs to tenant '" + tenant_ + "'");
 }
 
-NodeStream::NodeStream(Engine& engine, grpc::CallbackServerContext& context) : LastingCall(engine, context) {
+NodeStream::NodeStream(Engine& engine, grpc::CallbackServerContext& context) : StreamingCall(engine, context) {
   engine.post([this] {
     stream_ = engine_.add(*this);
     begin(Role::node);
   });
 }
 
-void NodeStream::heard(const pool::NodeReport& report) {
+void NodeStream::on_message(const pool::NodeReport& report) {
   if (!engine_.leads()) return end(not_leading(engine_, context_));
   pool::NodeReport by_core_clock = report;
   by_core_clock.set_now_ms(std::clamp<int64_t>(report.now_ms(), 0, kLatest) - engine_.wall_offset());
@@ -98,7 +98,7 @@ void NodeStream::heard(const pool::NodeReport& report) {
     engine_.core().report(stream_, by_core_clock, engine_.now());
     return engine_.flush();
   }
-  const auto node = engine_.callers().node(bearer_token(context_), report.inventory().node());
+  const auto node = engine_.callers().find_node(bearer_token(context_), report.inventory().node());
   if (!node) return refuse(denied(node.error()));
   node_ = *node;
   engine_.core().register_node(stream_, by_core_clock, engine_.now());
@@ -107,7 +107,7 @@ void NodeStream::heard(const pool::NodeReport& report) {
 
 std::optional<grpc::Status> NodeStream::revoked() const {
   const auto allowed = engine_.callers().check(bearer_token(context_), Role::node);
-  const auto node = node_.empty() ? Result<std::string>("") : engine_.callers().node(bearer_token(context_), node_);
+  const auto node = node_.empty() ? Result<std::string>("") : engine_.callers().find_node(bearer_token(context_), node_);
   if (allowed && node) return std::nullopt;
   return denied(allowed ? node.error() : allowed.error());
 }

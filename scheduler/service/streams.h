@@ -24,10 +24,10 @@ grpc::Status denied(const Error& error);
 inline grpc::Status ending() { return {grpc::StatusCode::UNAVAILABLE, "this scheduler is shutting down"}; }
 
 template <class In, class Out>
-class LastingCall : public grpc::ServerBidiReactor<In, Out> {
+class StreamingCall : public grpc::ServerBidiReactor<In, Out> {
  public:
   // The derived class posts its registration to the engine's thread. The object deletes itself there.
-  LastingCall(Engine& engine, grpc::CallbackServerContext& context) : engine_(engine), context_(context) {}
+  StreamingCall(Engine& engine, grpc::CallbackServerContext& context) : engine_(engine), context_(context) {}
 
   // The following members may be called on the engine's thread only.
 
@@ -58,14 +58,14 @@ class LastingCall : public grpc::ServerBidiReactor<In, Out> {
   }
   // Ends the call because of failed authentication, which is counted and logged.
   void refuse(const grpc::Status& status) {
-    engine_.refusals().note(peer_of_call(context_), status);
+    engine_.auth_failures().note(peer_of_call(context_), status);
     end(status);
   }
-  bool heard_anything() const { return heard_anything_; }
+  bool has_received() const { return has_received_; }
 
  protected:
-  virtual void heard(const In& message) = 0;
-  virtual void over() = 0;  // the last callback
+  virtual void on_message(const In& message) = 0;
+  virtual void on_done() = 0;  // the last callback
   virtual bool replaces(const Out& next, const Out& before) const = 0;
   Engine& engine_;
   grpc::CallbackServerContext& context_;
@@ -79,8 +79,8 @@ class LastingCall : public grpc::ServerBidiReactor<In, Out> {
     engine_.post([this, good] {
       if (!good) return end(grpc::Status::OK);
       if (status_) return;
-      heard_anything_ = true;
-      heard(in_);
+      has_received_ = true;
+      on_message(in_);
       in_ = In();  // free the memory of a large message
       if (!status_) read();
     });
@@ -98,7 +98,7 @@ class LastingCall : public grpc::ServerBidiReactor<In, Out> {
   }
   void OnDone() override {
     engine_.post([this] {
-      over();
+      on_done();
       delete this;
     });
   }
@@ -106,20 +106,20 @@ class LastingCall : public grpc::ServerBidiReactor<In, Out> {
   In in_;
   std::deque<Out> out_;  // unsent messages; the first one is being written
   std::optional<grpc::Status> status_;  // set by end(): the call's final status
-  bool heard_anything_ = false;
+  bool has_received_ = false;
 };
 
-class HolderStream final : public LastingCall<pool::AcquireCall, pool::AcquireEvent> {
+class LeaseStream final : public StreamingCall<pool::AcquireCall, pool::AcquireEvent> {
  public:
-  HolderStream(Engine& engine, grpc::CallbackServerContext& context);
+  LeaseStream(Engine& engine, grpc::CallbackServerContext& context);
   const std::string& tenant() const { return tenant_; }
   // Returns the status to end the stream with if its token is no longer valid in the present configuration.
   std::optional<grpc::Status> revoked() const;
   const pool::Request& request() const { return request_; }
 
  private:
-  void heard(const pool::AcquireCall& call) override;
-  void over() override { engine_.forget(stream_); }
+  void on_message(const pool::AcquireCall& call) override;
+  void on_done() override { engine_.forget(stream_); }
   bool replaces(const pool::AcquireEvent&, const pool::AcquireEvent& before) const override { return before.has_queued(); }
 
   Stream stream_ = 0;
@@ -127,14 +127,14 @@ class HolderStream final : public LastingCall<pool::AcquireCall, pool::AcquireEv
   pool::Request request_;
 };
 
-class NodeStream final : public LastingCall<pool::NodeReport, pool::NodeOrders> {
+class NodeStream final : public StreamingCall<pool::NodeReport, pool::NodeOrders> {
  public:
   NodeStream(Engine& engine, grpc::CallbackServerContext& context);
-  std::optional<grpc::Status> revoked() const;  // see HolderStream::revoked()
+  std::optional<grpc::Status> revoked() const;  // see LeaseStream::revoked()
 
  private:
-  void heard(const pool::NodeReport& report) override;
-  void over() override { engine_.forget(stream_); }
+  void on_message(const pool::NodeReport& report) override;
+  void on_done() override { engine_.forget(stream_); }
   // NodeOrders are complete, so newer ones replace older ones.
   bool replaces(const pool::NodeOrders&, const pool::NodeOrders&) const override { return true; }
 
@@ -147,7 +147,7 @@ class LeasesService final : public pool::Leases::CallbackService {
  public:
   explicit LeasesService(Engine& engine) : engine_(engine) {}
   grpc::ServerBidiReactor<pool::AcquireCall, pool::AcquireEvent>* Acquire(grpc::CallbackServerContext* context) override {
-    return new HolderStream(engine_, *context);
+    return new LeaseStream(engine_, *context);
   }
 
  private:

@@ -16,9 +16,9 @@ namespace gpupool::scheduler {
 
 std::string peer_of_call(const grpc::CallbackServerContext& context);
 
-class Refusals {
+class AuthFailureLog {
  public:
-  Refusals(asio::io_context& context, server::AuditFile& audit);
+  AuthFailureLog(asio::io_context& context, server::AuditFile& audit);
 
   // Counts a call that ends with `status` if that is UNAUTHENTICATED or PERMISSION_DENIED; ignores others.
   void note(const std::string& peer, const grpc::Status& status);

@@ -1,4 +1,4 @@
-#include "scheduler/service/refusals.h"
+#include "scheduler/service/auth_failure_log.h"
 
 #include "server/admission/peer.h"
 #include "server/log/log.h"
@@ -21,13 +21,13 @@ std::string peer_of_call(const grpc::CallbackServerContext& context) {
   return server::peer_of(address);
 }
 
-Refusals::Refusals(asio::io_context& context, server::AuditFile& audit)
+AuthFailureLog::AuthFailureLog(asio::io_context& context, server::AuditFile& audit)
     : audit_(audit), left_out_(context, [this](uint64_t count) {
         log::warning("callers_refused_too", {{"count", count}});
         audit_.append_if_room("callers_refused_too", {{"count", count}});
       }) {}
 
-void Refusals::note(const std::string& peer, const grpc::Status& status) {
+void AuthFailureLog::note(const std::string& peer, const grpc::Status& status) {
   if (status.error_code() != grpc::StatusCode::UNAUTHENTICATED && status.error_code() != grpc::StatusCode::PERMISSION_DENIED) return;
   ++count_;
   if (!rates_.take(peer) || !all_.take()) return left_out_.note();

@@ -11,9 +11,9 @@
 
 namespace gpupool::scheduler {
 
-class Seals {
+class LeaseCredentials {
  public:
-  explicit Seals(const lease::SigningKey& key);
+  explicit LeaseCredentials(const lease::SigningKey& key);
 
   std::string lease_secret(const LeaseId& lease) const;  // 32 bytes
   bool is_lease_secret(const LeaseId& lease, const std::string& secret) const;
