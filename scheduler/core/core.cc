@@ -78,7 +78,7 @@ void Core::tick(Time now) {
   }
   settled_ = settled_ || settled(now);
   if (settled_ && std::exchange(recheck_waiting_, false)) refuse_impossible();
-  if (places_changed_ && now >= places_told_ + kPlacesEvery) tell_places(now);
+  if (places_changed_ && now >= places_sent_at_ + kPlacesEvery) send_places(now);
 }
 
 Effects Core::take(Time now) {

@@ -148,7 +148,7 @@ class Core {
   void lift_reservation();
   uint64_t memory_for(const Demand& demand) const;
   void preempt(const Demand& demand, const WaitingRequest& for_whom, Time now);
-  void tell_places(Time now);
+  void send_places(Time now);
   std::vector<std::pair<Stream, uint32_t>> places() const;
 
   // Texts (explain.cc).
@@ -203,7 +203,7 @@ class Core {
   uint64_t capacity_ = 1;  // version; incremented when a request that did not fit before may fit now
   bool dirty_ = false;     // schedule() has something to do
   bool places_changed_ = false;
-  Time places_told_ = 0;
+  Time places_sent_at_ = 0;
   bool settled_ = false;  // settling_ms() has passed
   bool recheck_waiting_ = true;  // refuse_impossible() must run again
   // Cache of why_never_places() by shape; cleared when a node's inventory, condition or withheld GPUs change.

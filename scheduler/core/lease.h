@@ -36,7 +36,6 @@ struct Lease {
   pool::Ended::Why why = pool::Ended::RELEASED;
   std::string reason;
   Time end_at = 0;  // end of the grace period
-  bool over_told = false;
   bool counted = false;  // included in its tenant's usage
 
   bool preemptible() const { return request.priority() == lease::BEST_EFFORT && !ending; }

@@ -22,9 +22,9 @@ struct WaitingRequest {
   uint64_t failed_at = 0;  // Core::capacity_ when placement last failed
   bool over_quota = false;  // at the last schedule()
   // The last QueuePlace sent to its client, and when.
-  uint32_t told_place = 0, told_waiting = 0;
-  std::string told_why;
-  Time told = 0;
+  uint32_t sent_place = 0, sent_waiting = 0;
+  std::string sent_why;
+  Time sent_at = 0;
 
   std::string queue_id() const { return "q" + std::to_string(number); }
   // True if this request is served before another one of the same tenant.

@@ -316,14 +316,14 @@ std::vector<std::pair<Stream, uint32_t>> Core::places() const {
   return places;
 }
 
-void Core::tell_places(Time now) {
-  places_told_ = now;
+void Core::send_places(Time now) {
+  places_sent_at_ = now;
   places_changed_ = false;
   const uint32_t waiting = static_cast<uint32_t>(queue_.size());
   std::unordered_map<std::string, std::string> reasons;  // by tenant and shape
   for (const auto& [stream, place] : places()) {
     WaitingRequest& waiter = *queue_.find(stream);
-    if (waiter.told != 0 && now < waiter.told + 1000) {
+    if (waiter.sent_at != 0 && now < waiter.sent_at + 1000) {
       places_changed_ = true;
       continue;
     }
@@ -335,11 +335,11 @@ void Core::tell_places(Time now) {
       if (known.empty()) known = explain(waiter);
       why = known;
     }
-    if (waiter.told != 0 && waiter.told_place == place && waiter.told_waiting == waiting && waiter.told_why == why) continue;
-    waiter.told = now;
-    waiter.told_place = place;
-    waiter.told_waiting = waiting;
-    waiter.told_why = why;
+    if (waiter.sent_at != 0 && waiter.sent_place == place && waiter.sent_waiting == waiting && waiter.sent_why == why) continue;
+    waiter.sent_at = now;
+    waiter.sent_place = place;
+    waiter.sent_waiting = waiting;
+    waiter.sent_why = why;
     effects_.clients.push_back({stream, QueuePlace{place, waiting, std::move(why), waiter.arrived}});
   }
 }

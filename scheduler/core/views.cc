@@ -191,7 +191,7 @@ void Core::view_queue(google::protobuf::RepeatedPtrField<pool::Waiting>& out) co
     view.set_since_ms(waiter.arrived);
     *view.mutable_request() = waiter.request;
     view.mutable_request()->clear_id();  // the id authorizes taking the request over
-    view.set_why(waiter.told_why.empty() ? "not evaluated yet" : waiter.told_why);
+    view.set_why(waiter.sent_why.empty() ? "not evaluated yet" : waiter.sent_why);
     view.set_head(stream == head_);
   }
 }
