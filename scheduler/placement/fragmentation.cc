@@ -56,11 +56,11 @@ size_t steps_within(const std::vector<int64_t>& steps, int64_t value) {
 
 // Scales up the frequency of requests that only some nodes could ever serve, because they concentrate on
 // those.
-std::vector<Kind> by_density(const Surroundings& surroundings) {
-  std::vector<Kind> kinds = surroundings.kinds;
+std::vector<Kind> by_density(const PolicyInput& input) {
+  std::vector<Kind> kinds = input.kinds;
   for (Kind& kind : kinds) {
     int64_t all = 0, possible = 0;
-    for (const Cluster::Family& family : surroundings.families) {
+    for (const Cluster::Family& family : input.families) {
       const int64_t gpus = int64_t{family.nodes} * family.empty.gpus;
       all += gpus;
       if (family.empty.fits(kind.shape)) possible += gpus;
@@ -72,27 +72,27 @@ std::vector<Kind> by_density(const Surroundings& surroundings) {
 
 }  // namespace
 
-void Fragmentation::Offer::add(const Offer& other, float times) {
+void Fragmentation::FreeShares::add(const FreeShares& other, float times) {
   for (size_t lane = 0; lane < kLanes; ++lane) usable[lane] += times * other.usable[lane];
   for (size_t lane = 0; lane < kLanes; ++lane) copies[lane] += times * other.copies[lane];
 }
 
-Fragmentation::Fragmentation(const Surroundings& surroundings) : largest_gpu_memory_(surroundings.extremes.gpu_memory) {
-  const std::vector<Kind> kinds = by_density(surroundings);
+Fragmentation::Fragmentation(const PolicyInput& input) : largest_gpu_memory_(input.extremes.gpu_memory) {
+  const std::vector<Kind> kinds = by_density(input);
   sort_into_lanes(kinds);
   measure_needs();
-  look_from_models(kinds, surroundings.models);
-  for (View& view : views_) bury(view);
+  build_views(kinds, input.models);
+  for (View& view : views_) compute_dead(view);
 
-  offers_.resize(kWholeGpu + 1);
+  free_shares_.resize(kWholeGpu + 1);
   for (int level = 0; level <= kWholeGpu; ++level) {
     for (size_t lane = 0; lane < lanes_.size(); ++lane) {
-      offers_[level].copies[lane] = static_cast<float>(level / lanes_[lane].milli);
-      if (level >= lanes_[lane].milli) offers_[level].usable[lane] = static_cast<float>(level);
+      free_shares_[level].copies[lane] = static_cast<float>(level / lanes_[lane].milli);
+      if (level >= lanes_[lane].milli) free_shares_[level].usable[lane] = static_cast<float>(level);
     }
   }
   std::map<int, double> shares;
-  for (const Kind& kind : surroundings.kinds) {
+  for (const Kind& kind : input.kinds) {
     if (kind.shape.gpus == 0) continue;
     const Lane& lane = lanes_[lane_of(kind.shape)];
     if (lane.milli < kWholeGpu) shares[lane.milli] += kind.frequency * lane.gpus;
@@ -168,7 +168,7 @@ void Fragmentation::measure_needs() {
   }
 }
 
-void Fragmentation::look_from_models(const std::vector<Kind>& kinds, size_t models) {
+void Fragmentation::build_views(const std::vector<Kind>& kinds, size_t models) {
   std::vector<Amount> cpus, memories;
   for (const Kind& kind : kinds) {
     if (kind.shape.gpus == 0) continue;
@@ -207,7 +207,7 @@ void Fragmentation::look_from_models(const std::vector<Kind>& kinds, size_t mode
   }
 }
 
-void Fragmentation::bury(View& view) const {
+void Fragmentation::compute_dead(View& view) const {
   const Lanes& all = view.enough.back();
   for (const Lanes& enough : view.enough) {
     Lanes& dead = view.dead.emplace_back();
@@ -228,9 +228,9 @@ float Fragmentation::useless(const Node& node, const View& view) const {
   const auto cpus = static_cast<float>(node.cpu + 1), bytes = static_cast<float>(node.memory + 1);
   float used = 0, starved = 0;
   for (size_t lane = 0; lane < kLanes; ++lane) {
-    const auto copies = static_cast<float>(static_cast<int>(node.offer.copies[lane] * inverse_gpus_[lane] + 1e-3f));
+    const auto copies = static_cast<float>(static_cast<int>(node.shares.copies[lane] * inverse_gpus_[lane] + 1e-3f));
     const float fed = std::min(cpus * per_cpu_[lane], bytes * per_memory_[lane]);
-    used += copies >= 1 ? enough[lane] * node.offer.usable[lane] : 0;
+    used += copies >= 1 ? enough[lane] * node.shares.usable[lane] : 0;
     starved += view.demand[lane] * std::max(copies - fed, 0.0f);
   }
   float dead = 0;
@@ -242,7 +242,7 @@ float Fragmentation::useless(const Node& node, const View& view) const {
 }
 
 size_t Fragmentation::bytes() const {
-  size_t sum = sizeof(*this) + offers_.size() * sizeof(Offer) + lanes_.size() * sizeof(Lane);
+  size_t sum = sizeof(*this) + free_shares_.size() * sizeof(FreeShares) + lanes_.size() * sizeof(Lane);
   for (const View& view : views_) sum += sizeof(View) + 2 * view.enough.size() * sizeof(Lanes);
   return sum;
 }
@@ -250,11 +250,11 @@ size_t Fragmentation::bytes() const {
 Choice Fragmentation::choose(const NodeState& node, const Shape& shape) const {
   if (lanes_.empty()) return {0, fullest_gpus(node, shape)};
   const View& view = views_[view_of_model_[node.model]];
-  Node now{.offer = {}, .gpus = node.gpus, .cpu = node.cpu_milli, .memory = node.host_memory};
+  Node now{.shares = {}, .gpus = node.gpus, .cpu = node.cpu_milli, .memory = node.host_memory};
   for (int gpu = 0; gpu < node.gpus; ++gpu) {
     now.levels[gpu] = node.level(gpu);
     now.free += now.levels[gpu];
-    if (now.levels[gpu] > 0) now.offer.add(offers_[now.levels[gpu]], 1);
+    if (now.levels[gpu] > 0) now.shares.add(free_shares_[now.levels[gpu]], 1);
   }
   const float before = useless(now, view);
   now.cpu -= shape.cpu_milli;
@@ -269,8 +269,8 @@ Choice Fragmentation::choose(const NodeState& node, const Shape& shape) const {
       const int level = then.levels[gpu], after = node.level_after(gpu, shape);
       then.levels[gpu] = after;
       then.free -= level - after;
-      then.offer.add(offers_[level], -1);
-      then.offer.add(offers_[after], 1);
+      then.shares.add(free_shares_[level], -1);
+      then.shares.add(free_shares_[after], 1);
       lost += holes_[level] - holes_[after];
     }
     return useless(then, view) - before + kHoles * lost;

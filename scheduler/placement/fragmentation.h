@@ -22,7 +22,7 @@ namespace gpupool::placement {
 
 class Fragmentation : public Policy {
  public:
-  explicit Fragmentation(const Surroundings& surroundings);
+  explicit Fragmentation(const PolicyInput& input);
   Choice choose(const NodeState& node, const Shape& shape) const override;
   size_t bytes() const override;
 
@@ -32,10 +32,10 @@ class Fragmentation : public Policy {
  private:
   // The free share of GPUs as the lanes can use it: of one GPU from a table by its level, of a node as the
   // sum over its GPUs.
-  struct Offer {
+  struct FreeShares {
     alignas(32) Lanes usable{};   // free thousandths of the GPUs on which one more share of the lane fits
     alignas(32) Lanes copies{};   // number of shares of the lane's size that fit
-    void add(const Offer& other, float times);
+    void add(const FreeShares& other, float times);
   };
 
   // The requests that may use a GPU model. Models with the same requests share a View.
@@ -58,13 +58,13 @@ class Fragmentation : public Policy {
   int demand_of(const Shape& shape) const;  // thousandths of one GPU; compute or memory, whichever is more
   void sort_into_lanes(const std::vector<Kind>& kinds);
   void measure_needs();
-  void look_from_models(const std::vector<Kind>& kinds, size_t models);
+  void build_views(const std::vector<Kind>& kinds, size_t models);
   size_t lane_of(const Shape& shape) const;
-  void bury(View& view) const;
+  void compute_dead(View& view) const;
 
   // A node's free resources in the form that useless() evaluates.
   struct Node {
-    Offer offer;
+    FreeShares shares;
     std::array<int, kMaxGpusPerNode> levels{};
     int gpus = 0;
     int free = 0;                 // thousandths, over all GPUs
@@ -79,7 +79,7 @@ class Fragmentation : public Policy {
   std::vector<int64_t> cpu_steps_, memory_steps_;
   alignas(32) Lanes per_cpu_{}, per_memory_{};  // requests of the lane that one unit suffices for
   alignas(32) Lanes inverse_gpus_{};
-  std::vector<Offer> offers_;                   // [level]
+  std::vector<FreeShares> free_shares_;                   // [level]
   std::vector<View> views_;
   std::array<uint8_t, kMaxModels> view_of_model_{};
   HoleWorth holes_{};

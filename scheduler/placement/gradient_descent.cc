@@ -23,9 +23,9 @@ float cost_of(double growth) { return static_cast<float>(-std::floor(100 / (1 + 
 
 }  // namespace
 
-GradientDescent::GradientDescent(const Surroundings& surroundings) {
+GradientDescent::GradientDescent(const PolicyInput& input) {
   double sum = 0;
-  for (const Kind& kind : surroundings.kinds) {
+  for (const Kind& kind : input.kinds) {
     if (sum > kTypicalShare) break;
     typical_.push_back(kind);
     sum += kind.frequency;

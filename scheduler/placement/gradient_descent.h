@@ -11,7 +11,7 @@ namespace gpupool::placement {
 
 class GradientDescent : public Policy {
  public:
-  explicit GradientDescent(const Surroundings& surroundings);
+  explicit GradientDescent(const PolicyInput& input);
   Choice choose(const NodeState& node, const Shape& shape) const override;
 
  private:

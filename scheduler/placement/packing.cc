@@ -9,7 +9,7 @@ namespace {
 constexpr double kTolerance = 1e-9;
 // Iteration limit. Realistic inputs converge earlier, because few patterns are useful; otherwise the prices
 // are approximate.
-constexpr int kMostSteps = 400;
+constexpr int kMaxSteps = 400;
 
 struct Fill {
   std::array<double, kWholeGpu + 1> worth{};
@@ -63,7 +63,7 @@ std::vector<double> share_prices(const std::vector<ShareSize>& sizes) {
     inverse[i][i] = 1 / copies;
     used[i] = sizes[i].frequency / copies;
   }
-  for (int step = 0; step < kMostSteps; ++step) {
+  for (int step = 0; step < kMaxSteps; ++step) {
     for (size_t i = 0; i < count; ++i) {
       prices[i] = 0;
       for (size_t row = 0; row < count; ++row) prices[i] += inverse[row][i];

@@ -46,14 +46,14 @@ void Placer::count(const Request& request) {
 }
 
 void Placer::observe(const Request& request) {
-  if (fixed_ || !learns(options_.policy)) return;
+  if (fixed_ || !depends_on_workload(options_.policy)) return;
   count(request);
   if (workload_.total() < next_look_) return;
   next_look_ = workload_.total() * kLookAgain + kLookLater;
   if (workload_.drift_from(known_) > kDrift) learn();
 }
 
-void Placer::know(const std::vector<Request>& requests) {
+void Placer::set_workload(const std::vector<Request>& requests) {
   workload_ = {};
   for (const Request& request : requests) count(request);
   learn();
@@ -61,7 +61,7 @@ void Placer::know(const std::vector<Request>& requests) {
 }
 
 void Placer::learn() {
-  Surroundings s{.models = cluster_.models(), .extremes = cluster_.extremes(), .families = cluster_.families()};
+  PolicyInput s{.models = cluster_.models(), .extremes = cluster_.extremes(), .families = cluster_.families()};
   if (workload_.total() > 0) s.kinds = workload_.kinds();
   policy_ = make_policy(options_.policy, s);
   known_ = std::move(s.kinds);

@@ -48,7 +48,7 @@ class Placer {
   void observe(const Request& request);
   // Learns this mix of requests and ignores later observe() calls: for the published policy, which knows all
   // tasks in advance.
-  void know(const std::vector<Request>& requests);
+  void set_workload(const std::vector<Request>& requests);
   std::optional<Placement> decide(const Request& request);
   Explanation explain(const Request& request) const;
 
@@ -73,7 +73,7 @@ class Placer {
   std::vector<Kind> known_;           // the workload that the policy was made for
   uint64_t known_extremes_ = 0;
   double next_look_ = 1;              // number of arrivals at which to check the workload for drift
-  bool fixed_ = false;                // know() was called
+  bool fixed_ = false;                // set_workload() was called
   std::unique_ptr<Policy> policy_;
   ScoreIndex index_;
 };

@@ -52,7 +52,7 @@ class Spread : public Policy {
 // published.
 class BestFit : public Policy {
  public:
-  explicit BestFit(const Surroundings& s) : cpu_(static_cast<double>(s.extremes.cpu_milli)), gpu_(s.extremes.gpus * kWholeGpu) {}
+  explicit BestFit(const PolicyInput& s) : cpu_(static_cast<double>(s.extremes.cpu_milli)), gpu_(s.extremes.gpus * kWholeGpu) {}
   Choice choose(const NodeState& node, const Shape& shape) const override {
     const double left = 0.5 * static_cast<double>(node.cpu_milli - shape.cpu_milli) / cpu_ +
                         0.5 * (node.free_milli() - shape.gpus * shape.milli) / gpu_;
@@ -67,7 +67,7 @@ class BestFit : public Policy {
 // as published.
 class DotProduct : public Policy {
  public:
-  explicit DotProduct(const Surroundings& s) : cpu_(static_cast<double>(s.extremes.cpu_milli)), gpu_(s.extremes.gpus * kWholeGpu) {}
+  explicit DotProduct(const PolicyInput& s) : cpu_(static_cast<double>(s.extremes.cpu_milli)), gpu_(s.extremes.gpus * kWholeGpu) {}
   Choice choose(const NodeState& node, const Shape& shape) const override {
     const double product = static_cast<double>(node.cpu_milli) / cpu_ * (static_cast<double>(shape.cpu_milli) / cpu_) +
                            node.free_milli() / gpu_ * (shape.gpus * shape.milli / gpu_);
@@ -121,12 +121,12 @@ std::string policy_names() {
   return names;
 }
 
-std::unique_ptr<Policy> make_policy(PolicyKind kind, const Surroundings& surroundings) {
+std::unique_ptr<Policy> make_policy(PolicyKind kind, const PolicyInput& input) {
   switch (kind) {
-    case PolicyKind::fragmentation: return std::make_unique<Fragmentation>(surroundings);
-    case PolicyKind::fgd: return std::make_unique<GradientDescent>(surroundings);
-    case PolicyKind::best_fit: return std::make_unique<BestFit>(surroundings);
-    case PolicyKind::dot_product: return std::make_unique<DotProduct>(surroundings);
+    case PolicyKind::fragmentation: return std::make_unique<Fragmentation>(input);
+    case PolicyKind::fgd: return std::make_unique<GradientDescent>(input);
+    case PolicyKind::best_fit: return std::make_unique<BestFit>(input);
+    case PolicyKind::dot_product: return std::make_unique<DotProduct>(input);
     case PolicyKind::gpu_packing: return std::make_unique<GpuPacking>();
     case PolicyKind::spread: return std::make_unique<Spread>();
     case PolicyKind::binpack:

@@ -29,7 +29,7 @@ class Policy {
 };
 
 // The facts about the cluster and the workload that policies are made from.
-struct Surroundings {
+struct PolicyInput {
   std::vector<Kind> kinds;
   size_t models = 1;
   Cluster::Extremes extremes;
@@ -51,9 +51,9 @@ const char* name_of(PolicyKind kind);
 std::optional<PolicyKind> policy_named(const std::string& name);
 std::string policy_names();  // for messages
 // For PolicyKind::random, which has no costs, returns the binpack policy; Placer does not use it.
-std::unique_ptr<Policy> make_policy(PolicyKind kind, const Surroundings& surroundings);
+std::unique_ptr<Policy> make_policy(PolicyKind kind, const PolicyInput& input);
 // Returns true if the policy's costs depend on the workload.
-inline bool learns(PolicyKind kind) { return kind == PolicyKind::fragmentation || kind == PolicyKind::fgd; }
+inline bool depends_on_workload(PolicyKind kind) { return kind == PolicyKind::fragmentation || kind == PolicyKind::fgd; }
 
 // Return the GPUs with the smallest or the largest free share among those that fit; the first of equal ones.
 uint16_t fullest_gpus(const NodeState& node, const Shape& shape);

@@ -39,11 +39,11 @@ void ScoreIndex::judge_all(Entry& entry, const Shape& shape, const Policy& polic
 }
 
 // Returns true if the shape may be cached, after evicting least recently used shapes as needed.
-bool ScoreIndex::makes_room(const Shape& shape) {
+bool ScoreIndex::admit_to_cache(const Shape& shape) {
   const size_t each = cluster_.slots() * sizeof(float) + sizeof(Entry);
   if ((entries_.size() + 1) * each > most_bytes_) {
     const size_t hash = ShapeHash()(shape);
-    size_t& newcomer = newcomers_[hash % newcomers_.size()];
+    size_t& newcomer = recently_rejected_[hash % recently_rejected_.size()];
     if (newcomer != hash) {
       newcomer = hash;
       return false;
@@ -56,7 +56,7 @@ bool ScoreIndex::makes_room(const Shape& shape) {
   return true;
 }
 
-ScoreIndex::Entry& ScoreIndex::refreshed(const Shape& shape, const Policy& policy) {
+ScoreIndex::Entry& ScoreIndex::entry_for(const Shape& shape, const Policy& policy) {
   auto found = entries_.find(shape);
   if (found == entries_.end()) {
     found = entries_.try_emplace(shape).first;
@@ -102,8 +102,8 @@ ScoreIndex::Entry& ScoreIndex::refreshed(const Shape& shape, const Policy& polic
 }
 
 std::optional<uint32_t> ScoreIndex::best(const Shape& shape, const Policy& policy, const Allowed& allowed) {
-  if (!entries_.contains(shape) && !makes_room(shape)) return best_of_some(shape, policy, allowed);
-  const Entry& entry = refreshed(shape, policy);
+  if (!entries_.contains(shape) && !admit_to_cache(shape)) return best_of_some(shape, policy, allowed);
+  const Entry& entry = entry_for(shape, policy);
   if (allowed) {
     std::optional<uint32_t> best;
     for (uint32_t slot = 0; slot < entry.cost.size(); ++slot) {

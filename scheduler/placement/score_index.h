@@ -44,10 +44,10 @@ class ScoreIndex {
     std::list<Shape>::iterator used;
   };
 
-  Entry& refreshed(const Shape& shape, const Policy& policy);
+  Entry& entry_for(const Shape& shape, const Policy& policy);
   void judge_range(Entry& entry, const Shape& shape, const Policy& policy, uint32_t begin, uint32_t end) const;
   void judge_all(Entry& entry, const Shape& shape, const Policy& policy) const;
-  bool makes_room(const Shape& shape);
+  bool admit_to_cache(const Shape& shape);
   std::optional<uint32_t> best_of_some(const Shape& shape, const Policy& policy, const Allowed& allowed);
 
   const Cluster& cluster_;
@@ -57,7 +57,7 @@ class ScoreIndex {
   std::vector<uint32_t> seen_;  // [slot]: the refresh_ that last recomputed it
   uint32_t refresh_ = 0;
   uint32_t epoch_ = 0;
-  std::array<size_t, 64> newcomers_{};  // hashes of recent shapes that were not cached
+  std::array<size_t, 64> recently_rejected_{};  // hashes of recent shapes that were not cached
   std::vector<uint32_t> fitting_;
 };
 

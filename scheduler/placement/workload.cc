@@ -7,7 +7,7 @@ namespace gpupool::placement {
 namespace {
 
 constexpr double kRemembered = 1 << 17;  // number of arrivals at which all counts are halved
-constexpr size_t kMostKinds = 1024;      // above, the rarest half is dropped: clients may ask for any share
+constexpr size_t kMaxKinds = 1024;      // above, the rarest half is dropped: clients may ask for any share
 
 auto order(const Kind& kind) {
   const Shape& shape = kind.shape;
@@ -19,11 +19,11 @@ auto order(const Kind& kind) {
 void Workload::observe(const Shape& shape, double times) {
   counts_[shape] += times;
   total_ += times;
-  if (total_ >= kRemembered || counts_.size() > kMostKinds) forget();
+  if (total_ >= kRemembered || counts_.size() > kMaxKinds) forget();
 }
 
 void Workload::forget() {
-  if (counts_.size() > kMostKinds) {
+  if (counts_.size() > kMaxKinds) {
     std::vector<double> counts;
     for (const auto& [shape, count] : counts_) counts.push_back(count);
     const auto middle = counts.begin() + static_cast<std::ptrdiff_t>(counts.size() / 2);

@@ -101,7 +101,7 @@ Outcome run(const Experiment& experiment, uint64_t seed) {
   std::map<std::pair<int64_t, std::string>, uint32_t> refused;
   const uint64_t heap_before = heap_bytes();
   placement::Placer placer(cluster, {.policy = experiment.policy, .seed = seed});
-  if (experiment.policy == placement::PolicyKind::fgd) placer.know(requests);  // as published
+  if (experiment.policy == placement::PolicyKind::fgd) placer.set_workload(requests);  // as published
 
   int64_t demand = 0, allocated = 0;
   for (const uint32_t number : order) {

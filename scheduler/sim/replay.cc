@@ -66,7 +66,7 @@ class Replay {
       requests_.push_back(in_mode(task.request, experiment.mode));
       arrives_.push_back(static_cast<double>(task.arrives) / load);
     }
-    if (experiment.policy == placement::PolicyKind::fgd) placer_->know(requests_);
+    if (experiment.policy == placement::PolicyKind::fgd) placer_->set_workload(requests_);
   }
 
   Replayed run() {
