@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "scheduler/store/etcd/batch.h"
+#include "scheduler/store/etcd/redo_log.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/quiet_protobuf.h"
 
@@ -12,9 +12,9 @@ using namespace gpupool::scheduler::etcd;
 
 namespace {
 
-const Batch kBatch("p/batch");
+const RedoLog kLog("p/batch");
 
-void add(Batch::Reader& reader, std::string key, std::string value) {
+void add(RedoLog::Reader& reader, std::string key, std::string value) {
   etcdserverpb::KeyValue one;
   one.set_key(std::move(key));
   one.set_value(std::move(value));
@@ -22,7 +22,7 @@ void add(Batch::Reader& reader, std::string key, std::string value) {
 }
 
 void read_anything(gpupool::fuzz::Input input) {
-  Batch::Reader reader(kBatch);
+  RedoLog::Reader reader(kLog);
   while (!input.empty()) {
     const uint32_t part = input.below(6);
     const std::string key = part == 5 ? "p/batch" : "p/batch/000" + std::to_string(part);
@@ -39,9 +39,9 @@ void write_and_read(gpupool::fuzz::Input input) {
     put.set_value(std::string(input.below(16) == 0 ? size_t{1} << 20 : input.get<uint8_t>(), 'v'));
   }
   if (operations.empty()) return;
-  const auto record = kBatch.record(operations);
+  const auto record = kLog.record(operations);
   if (!record) return;
-  Batch::Reader reader(kBatch);
+  RedoLog::Reader reader(kLog);
   for (const Operations& transaction : *record) {
     for (const auto& one : transaction) add(reader, one.request_put().key(), one.request_put().value());
   }

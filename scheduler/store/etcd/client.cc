@@ -23,7 +23,7 @@ constexpr int kKeepaliveMs = 10'000, kKeepaliveTimeoutMs = 5'000;  // etcd allow
 
 // Returns true for failures that another member may not have; for the other codes each member would answer
 // the same.
-bool is_worth_another(grpc::StatusCode code) {
+bool may_succeed_elsewhere(grpc::StatusCode code) {
   switch (code) {
     case grpc::StatusCode::OK:
     case grpc::StatusCode::INVALID_ARGUMENT:
@@ -97,7 +97,7 @@ std::pair<std::shared_ptr<Client::Member>, size_t> Client::current() const {
   return {members_[current_], current_};
 }
 
-void Client::leave(size_t place, const std::shared_ptr<Member>& failed) {
+void Client::replace_member(size_t place, const std::shared_ptr<Member>& failed) {
   auto fresh = connect(addresses_[place]);
   const std::lock_guard lock(mutex_);
   if (members_[place] != failed) return;  // another thread has replaced it already
@@ -117,10 +117,10 @@ grpc::Status Client::attempt(const char* name, Clock::time_point until, const st
     context.AddMetadata("hasleader", "true");  // a member without a Raft leader fails at once
     status = call(*member, context);
     if (!status.ok()) status = grpc::Status(status.error_code(), printable_message(status.error_message()));
-    if (!is_worth_another(status.error_code())) return status;
+    if (!may_succeed_elsewhere(status.error_code())) return status;
     status = grpc::Status(status.error_code(), addresses_[place] + ": " + status.error_message());
     log::debug("store_attempt_failed", {{"call", name}, {"reason", status.error_message()}});
-    leave(place, member);
+    replace_member(place, member);
     if (++failed % addresses_.size() == 0) std::this_thread::sleep_for(std::min<Clock::duration>(kPauseAfterAll, std::max<Clock::duration>(0s, until - Clock::now())));
   }
 }

@@ -56,7 +56,7 @@ class Client {
   std::pair<std::shared_ptr<Member>, size_t> current() const;
   // Directs further calls to the next member, and replaces the failed member's channel, because an idle gRPC
   // channel does not reconnect.
-  void leave(size_t place, const std::shared_ptr<Member>& failed);
+  void replace_member(size_t place, const std::shared_ptr<Member>& failed);
   // `name`: the call's name, for the log.
   grpc::Status attempt(const char* name, Clock::time_point until, const std::function<grpc::Status(Member&, grpc::ClientContext&)>& call);
 

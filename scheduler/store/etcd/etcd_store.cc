@@ -5,30 +5,30 @@
 #include <mutex>
 #include <thread>
 
-#include "scheduler/store/etcd/batch.h"
 #include "scheduler/store/etcd/client.h"
 #include "scheduler/store/etcd/keeper.h"
+#include "scheduler/store/etcd/redo_log.h"
 
 namespace gpupool::scheduler {
 namespace {
 
 using namespace std::chrono_literals;
 using namespace etcdserverpb;
-using etcd::Batch;
+using etcd::RedoLog;
 using etcd::Client;
 using etcd::Clock;
 using etcd::Keeper;
 using etcd::Operations;
 
 constexpr auto kLeaderLives = 3s;  // TTL of the leader's lease
-constexpr auto kPatience = 3s;     // deadline of a call
+constexpr auto kTimeout = 3s;     // deadline of a call
 constexpr auto kLookAgain = 50ms;
 constexpr int kPage = 500;         // entries per range request
-constexpr int kMostReadings = 5;   // attempts of all() while etcd compacts the revisions that it reads
+constexpr int kMaxReadings = 5;   // attempts of all() while etcd compacts the revisions that it reads
 
-uint64_t term_of(const std::string& progress) {
+uint64_t term_of(const std::string& term_record) {
   uint64_t term = 0;
-  std::from_chars(progress.data(), progress.data() + progress.size(), term);
+  std::from_chars(term_record.data(), term_record.data() + term_record.size(), term);
   return term;
 }
 
@@ -51,26 +51,26 @@ void add_range(google::protobuf::RepeatedPtrField<RequestOp>& out, const std::st
 class EtcdStore : public Store {
  public:
   EtcdStore(std::string text, const std::string& prefix, std::unique_ptr<Client> client)
-      : text_(std::move(text)), leader_key_(prefix + "/leader"), progress_key_(prefix + "/term"), entries_(prefix + "/entry/"), batch_(prefix + "/batch"), client_(std::move(client)) {}
+      : text_(std::move(text)), leader_key_(prefix + "/leader"), term_key_(prefix + "/term"), entries_(prefix + "/entry/"), redo_log_(prefix + "/batch"), client_(std::move(client)) {}
   ~EtcdStore() override { resign(); }
 
   Result<uint64_t> campaign(const std::string& address, std::chrono::milliseconds patience) override {
     resign();
     const auto until = Clock::now() + patience;
     for (;;) {
-      const auto seen = look();
+      const auto seen = read_leader();
       if (!seen) return seen.error();
       if (!seen->leader.empty()) {
         if (Clock::now() >= until) return Error{ErrorCode::refused, "the scheduler " + seen->leader + " is the leader in " + describe()};
         if (!client_->await_change(leader_key_, seen->revision, until)) std::this_thread::sleep_for(std::min<Clock::duration>(kLookAgain, std::max<Clock::duration>(0s, until - Clock::now())));
         continue;
       }
-      if (auto good = take_lead(address, *seen); !good) {
+      if (auto good = become_leader(address, *seen); !good) {
         resign();
         if (good.error().code != ErrorCode::refused || Clock::now() >= until) return good.error();
         continue;  // another scheduler became the leader
       }
-      if (auto good = end_batch(); !good) {
+      if (auto good = apply_redo_log(); !good) {
         resign();
         return good.error();
       }
@@ -97,12 +97,12 @@ class EtcdStore : public Store {
   }
 
   Result<std::vector<Entry>> all(const std::string& prefix) override {
-    for (int left = kMostReadings;; --left) {
+    for (int left = kMaxReadings;; --left) {
       std::map<std::string, std::string> entries;
       int64_t revision = 0;
       grpc::Status status = read(entries_ + prefix, revision, [&](const KeyValue& one) { entries[one.key()] = one.value(); });
       Operations unfinished;
-      if (status.ok()) status = read_batch(revision, unfinished);
+      if (status.ok()) status = read_redo_log(revision, unfinished);
       if (!status.ok()) {
         // OUT_OF_RANGE: the revision has been compacted. Start again with the latest one.
         if (status.error_code() == grpc::StatusCode::OUT_OF_RANGE && left > 1) continue;
@@ -133,7 +133,7 @@ class EtcdStore : public Store {
         operations.Add()->mutable_request_delete_range()->set_key(entries_ + key);
       }
     }
-    if (!etcd::fits_whole(operations)) return write_batch(operations);
+    if (!etcd::fits_whole(operations)) return write_with_redo_log(operations);
     return commit(std::move(operations));
   }
 
@@ -142,7 +142,7 @@ class EtcdStore : public Store {
  private:
   struct Seen {
     std::string leader;    // address; empty: none
-    std::string progress;  // "TERM WRITES"; empty: there was never a leader
+    std::string term_record;  // "TERM WRITES"; empty: there was never a leader
     int64_t revision = 0;
   };
 
@@ -159,12 +159,12 @@ class EtcdStore : public Store {
     leader_ = address;
   }
 
-  Result<Seen> look() {
+  Result<Seen> read_leader() {
     TxnRequest request;
     add_range(*request.mutable_success(), leader_key_);
-    add_range(*request.mutable_success(), progress_key_);
+    add_range(*request.mutable_success(), term_key_);
     TxnResponse reply;
-    const grpc::Status status = client_->transact(request, reply, Clock::now() + kPatience);
+    const grpc::Status status = client_->transact(request, reply, Clock::now() + kTimeout);
     Seen seen;
     if (status.ok() && reply.responses_size() == 2) {
       const auto value = [&](int i) {
@@ -180,59 +180,59 @@ class EtcdStore : public Store {
 
   // Becomes the leader if there is none and the term is as seen. ErrorCode::refused: another scheduler became
   // the leader.
-  Result<void> take_lead(const std::string& address, const Seen& seen) {
+  Result<void> become_leader(const std::string& address, const Seen& seen) {
     LeaseGrantRequest wanted;
     wanted.set_ttl(kLeaderLives.count());
     LeaseGrantResponse lease;
     const auto since = Clock::now();
-    if (const grpc::Status status = client_->grant(wanted, lease, since + kPatience); !status.ok()) return failure(status);
+    if (const grpc::Status status = client_->grant(wanted, lease, since + kTimeout); !status.ok()) return failure(status);
     auto keeper = std::make_unique<Keeper>(*client_, lease.id(), std::chrono::seconds(lease.ttl()), since);
     {
       const std::lock_guard lock(mutex_);
       keeper_ = std::move(keeper);
     }
-    const uint64_t term = term_of(seen.progress) + 1;
+    const uint64_t term = term_of(seen.term_record) + 1;
     written_ = 0;
     TxnRequest request;
     add_compare(request, leader_key_, 0);
-    if (seen.progress.empty()) add_compare(request, progress_key_, 0);
-    else add_compare(request, progress_key_, seen.progress);
+    if (seen.term_record.empty()) add_compare(request, term_key_, 0);
+    else add_compare(request, term_key_, seen.term_record);
     PutRequest& leader = *request.add_success()->mutable_request_put();
     leader.set_key(leader_key_);
     leader.set_value(address);
     leader.set_lease(lease.id());
-    PutRequest& progress = *request.add_success()->mutable_request_put();
-    progress.set_key(progress_key_);
-    progress.set_value(progress_text(term, 0));
+    PutRequest& term_record = *request.add_success()->mutable_request_put();
+    term_record.set_key(term_key_);
+    term_record.set_value(term_record_text(term, 0));
     add_range(*request.mutable_failure(), leader_key_);
     TxnResponse reply;
     const grpc::Status status = client_->transact(request, reply, keeper_->good_until());
     if (!status.ok()) return failure(status);
-    created_ = reply.header().revision();
+    leader_revision_ = reply.header().revision();
     if (!reply.succeeded()) {
       const auto& found = reply.responses_size() == 1 ? reply.responses(0).response_range().kvs() : google::protobuf::RepeatedPtrField<KeyValue>();
       if (found.empty() || found[0].lease() != lease.id()) return Error{ErrorCode::refused, "another scheduler is the leader"};
-      created_ = found[0].create_revision();  // an earlier attempt succeeded, but its answer was lost
+      leader_revision_ = found[0].create_revision();  // an earlier attempt succeeded, but its answer was lost
     }
     term_ = term;
     set_leader(address);
     return {};
   }
 
-  static std::string progress_text(uint64_t term, uint64_t written) { return std::to_string(term) + " " + std::to_string(written); }
+  static std::string term_record_text(uint64_t term, uint64_t written) { return std::to_string(term) + " " + std::to_string(written); }
 
   // Executes the operations in one transaction, exactly once even if it is sent repeatedly: each transaction
   // increments the number of writes in the term key and requires the previous number.
   Result<void> commit(Operations operations) {
     TxnRequest request;
-    add_compare(request, leader_key_, created_);
-    add_compare(request, progress_key_, progress_text(term_, written_));
+    add_compare(request, leader_key_, leader_revision_);
+    add_compare(request, term_key_, term_record_text(term_, written_));
     *request.mutable_success() = std::move(operations);
-    PutRequest& progress = *request.add_success()->mutable_request_put();
-    progress.set_key(progress_key_);
-    progress.set_value(progress_text(term_, written_ + 1));
+    PutRequest& term_record = *request.add_success()->mutable_request_put();
+    term_record.set_key(term_key_);
+    term_record.set_value(term_record_text(term_, written_ + 1));
     add_range(*request.mutable_failure(), leader_key_);
-    add_range(*request.mutable_failure(), progress_key_);
+    add_range(*request.mutable_failure(), term_key_);
     TxnResponse reply;
     const grpc::Status status = client_->transact(request, reply, keeper_->good_until());
     if (!status.ok()) return failure(status);
@@ -247,13 +247,13 @@ class EtcdStore : public Store {
   bool has_done(const TxnResponse& reply) const {
     if (reply.responses_size() != 2) return false;
     const auto& leader = reply.responses(0).response_range().kvs();
-    const auto& progress = reply.responses(1).response_range().kvs();
-    return !leader.empty() && leader[0].create_revision() == created_ && !progress.empty() && progress[0].value() == progress_text(term_, written_ + 1);
+    const auto& term_record = reply.responses(1).response_range().kvs();
+    return !leader.empty() && leader[0].create_revision() == leader_revision_ && !term_record.empty() && term_record[0].value() == term_record_text(term_, written_ + 1);
   }
 
-  // Writes operations that exceed one transaction by way of the redo log (batch.h).
-  Result<void> write_batch(const Operations& operations) {
-    auto parts = batch_.record(operations);
+  // Writes operations that exceed one transaction by way of the redo log (redo_log.h).
+  Result<void> write_with_redo_log(const Operations& operations) {
+    auto parts = redo_log_.record(operations);
     if (!parts) return parts.error();
     for (Operations& part : *parts) {
       if (auto good = commit(std::move(part)); !good) return good;
@@ -265,20 +265,20 @@ class EtcdStore : public Store {
     for (Operations& part : etcd::cut(operations)) {
       if (auto good = commit(std::move(part)); !good) return good;
     }
-    return commit(batch_.removal());
+    return commit(redo_log_.removal());
   }
 
   // Applies a committed redo log that an earlier leader left.
-  Result<void> end_batch() {
+  Result<void> apply_redo_log() {
     Operations operations;
-    if (const grpc::Status status = read_batch(0, operations); !status.ok()) return failure(status);
+    if (const grpc::Status status = read_redo_log(0, operations); !status.ok()) return failure(status);
     if (operations.empty()) return {};
     return apply(operations);
   }
 
-  grpc::Status read_batch(int64_t revision, Operations& out) {
-    Batch::Reader reader(batch_);
-    grpc::Status status = read(batch_.prefix(), revision, [&](const KeyValue& one) { reader.add(one); });
+  grpc::Status read_redo_log(int64_t revision, Operations& out) {
+    RedoLog::Reader reader(redo_log_);
+    grpc::Status status = read(redo_log_.prefix(), revision, [&](const KeyValue& one) { reader.add(one); });
     if (status.ok()) out = reader.whole();
     return status;
   }
@@ -289,12 +289,12 @@ class EtcdStore : public Store {
   grpc::Status read(const std::string& prefix, int64_t& revision, Use use) {
     RangeRequest request;
     request.set_key(prefix);
-    request.set_range_end(etcd::behind(prefix));
+    request.set_range_end(etcd::prefix_end(prefix));
     request.set_limit(kPage);
     for (bool more = true; more;) {
       request.set_revision(revision);
       RangeResponse reply;
-      if (const grpc::Status status = client_->range(request, reply, Clock::now() + kPatience); !status.ok()) return status;
+      if (const grpc::Status status = client_->range(request, reply, Clock::now() + kTimeout); !status.ok()) return status;
       for (const KeyValue& one : reply.kvs()) use(one);
       if (revision == 0) revision = reply.header().revision();
       more = reply.more() && !reply.kvs().empty();
@@ -303,12 +303,12 @@ class EtcdStore : public Store {
     return grpc::Status::OK;
   }
   const std::string text_;
-  const std::string leader_key_, progress_key_, entries_;
-  const Batch batch_;
+  const std::string leader_key_, term_key_, entries_;
+  const RedoLog redo_log_;
   const std::unique_ptr<Client> client_;
   // While leading: the term, the create revision of the leader's key, and the number of transactions written.
   uint64_t term_ = 0;
-  int64_t created_ = 0;
+  int64_t leader_revision_ = 0;
   uint64_t written_ = 0;
   mutable std::mutex mutex_;
   std::unique_ptr<Keeper> keeper_;  // only the storing thread changes it, under the mutex; null: not leading

@@ -29,7 +29,7 @@ constexpr const char* kSetUp =
     "INSERT OR IGNORE INTO leadership VALUES (1, 0, x'');";
 
 // Returns the exclusive end of the key range with this prefix; empty: no end.
-std::string behind(std::string prefix) {
+std::string prefix_end(std::string prefix) {
   while (!prefix.empty() && prefix.back() == '\xff') prefix.pop_back();
   if (!prefix.empty()) ++prefix.back();
   return prefix;
@@ -72,7 +72,7 @@ class SqliteStore : public Store {
       return Error{ErrorCode::refused, "another scheduler on this host is the leader in " + describe()};
     }
     lock_ = opened;
-    const auto term = take_lead(address);
+    const auto term = become_leader(address);
     if (!term) resign();
     else leads_ = true;
     return term;
@@ -90,7 +90,7 @@ class SqliteStore : public Store {
 
   Result<std::vector<Entry>> all(const std::string& prefix) override {
     std::vector<Entry> entries;
-    const std::string end = behind(prefix);
+    const std::string end = prefix_end(prefix);
     all_.bind(1, prefix).bind(2, end);
     for (;;) {
       const auto row = all_.step();
@@ -131,7 +131,7 @@ class SqliteStore : public Store {
     return failure(done.error());
   }
 
-  Result<uint64_t> take_lead(const std::string& address) {
+  Result<uint64_t> become_leader(const std::string& address) {
     uint64_t term = 0;
     const auto taken = transaction([&]() -> Result<void> {
       if (const auto done = lead_.bind(1, address).step(); !done) return done.error();

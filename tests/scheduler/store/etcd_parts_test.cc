@@ -1,6 +1,6 @@
 // Tests of etcd addresses and of the redo log for large writes.
 #include "scheduler/store/etcd/address.h"
-#include "scheduler/store/etcd/batch.h"
+#include "scheduler/store/etcd/redo_log.h"
 #include "tests/support/catch.h"
 
 using namespace gpupool;
@@ -25,9 +25,9 @@ TEST_CASE("addresses of etcd clusters are read") {
 }
 
 TEST_CASE("prefix_end returns the first key after all keys of a prefix") {
-  CHECK(behind("a/") == "a0");
-  CHECK(behind("a\xff") == "b");
-  CHECK(behind("\xff") == std::string(1, '\0'));
+  CHECK(prefix_end("a/") == "a0");
+  CHECK(prefix_end("a\xff") == "b");
+  CHECK(prefix_end("\xff") == std::string(1, '\0'));
 }
 
 namespace {
@@ -51,23 +51,23 @@ std::string text(const Operations& operations) {
 }  // namespace
 
 TEST_CASE("a write that exceeds one transaction is split") {
-  CHECK(fits_whole(puts(kMostOperations, 10)));
-  CHECK(!fits_whole(puts(kMostOperations + 1, 10)));
+  CHECK(fits_whole(puts(kMaxOperations, 10)));
+  CHECK(!fits_whole(puts(kMaxOperations + 1, 10)));
   CHECK(!fits_whole(puts(11, 100'000)));
-  CHECK(cut(puts(2 * kMostOperations, 10)).size() == 2);
-  CHECK(cut(puts(2 * kMostOperations + 1, 10)).size() == 3);
+  CHECK(cut(puts(2 * kMaxOperations, 10)).size() == 2);
+  CHECK(cut(puts(2 * kMaxOperations + 1, 10)).size() == 3);
   CHECK(cut(puts(25, 100'000)).size() == 3);
   for (const auto& piece : cut(puts(300, 20'000))) CHECK(fits_whole(piece));
 }
 
 TEST_CASE("a redo record is read whole or rejected") {
-  const Batch batch("p/batch");
+  const RedoLog log("p/batch");
   const Operations operations = puts(300, 10'000);
-  const auto parts = batch.record(operations);
+  const auto parts = log.record(operations);
   REQUIRE(parts);
   REQUIRE(parts->size() == 3);
   const auto read = [&](size_t without) {
-    Batch::Reader reader(batch);
+    RedoLog::Reader reader(log);
     size_t number = 0;
     for (const Operations& part : *parts) {
       for (const auto& one : part) {
@@ -82,5 +82,5 @@ TEST_CASE("a redo record is read whole or rejected") {
   };
   CHECK(read(99) == text(operations));
   for (size_t i = 0; i < 4; ++i) CHECK(read(i).empty());
-  CHECK(batch.record(puts(1, 2 << 20)).error().code == ErrorCode::limit);
+  CHECK(log.record(puts(1, 2 << 20)).error().code == ErrorCode::limit);
 }

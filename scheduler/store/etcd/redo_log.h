@@ -19,18 +19,18 @@ namespace gpupool::scheduler::etcd {
 
 using Operations = google::protobuf::RepeatedPtrField<etcdserverpb::RequestOp>;
 
-constexpr int kMostOperations = 127;       // 128 less the update of the term key that each transaction adds
-constexpr size_t kMostBytes = 1024 * 1024;
+constexpr int kMaxOperations = 127;       // 128 less the update of the term key that each transaction adds
+constexpr size_t kMaxBytes = 1024 * 1024;
 
 bool fits_whole(const Operations& operations);
 std::vector<Operations> cut(const Operations& operations);  // pieces that each fit into a transaction
 
 // Returns the end of the key range with this prefix, as etcd's range_end.
-std::string behind(std::string prefix);
+std::string prefix_end(std::string prefix);
 
-class Batch {
+class RedoLog {
  public:
-  explicit Batch(std::string key) : key_(std::move(key)) {}
+  explicit RedoLog(std::string key) : key_(std::move(key)) {}
   const std::string& prefix() const { return key_; }
 
   // Returns the operations of each transaction that writes the log. ErrorCode::limit: an entry is too large
@@ -40,12 +40,12 @@ class Batch {
 
   class Reader {
    public:
-    explicit Reader(const Batch& batch) : batch_(batch) {}
+    explicit Reader(const RedoLog& log) : log_(log) {}
     void add(const etcdserverpb::KeyValue& one);
     Operations whole() const;  // empty if there is no committed log
 
    private:
-    const Batch& batch_;
+    const RedoLog& log_;
     std::string mark_;
     std::map<std::string, std::string> parts_;
   };
