@@ -17,7 +17,7 @@ enum Exit : int {
 
 // Maximum size of a gRPC reply: limits the memory that a server can make pool-admin use. Suffices for some
 // hundred thousand leases.
-constexpr int kMostReplyBytes = 256 << 20;
+constexpr int kMaxReplyBytes = 256 << 20;
 
 // Makes its text printable and limits its length, because parts of it may come from the server.
 struct Failure : std::runtime_error {

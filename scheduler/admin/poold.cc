@@ -16,7 +16,7 @@
 namespace gpupool::admin {
 namespace {
 
-constexpr std::chrono::seconds kPatience{8};  // longer than poold's own timeout of 5 s
+constexpr std::chrono::seconds kTimeout{8};  // longer than poold's own timeout of 5 s
 constexpr std::string_view kPrefix = "poold-";
 constexpr std::string_view kSuffix = ".sock";
 
@@ -52,7 +52,7 @@ std::string port_of(const std::string& socket) {
 
 std::shared_ptr<grpc::Channel> open_channel(const std::string& socket) {
   grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(kMostReplyBytes);
+  arguments.SetMaxReceiveMessageSize(kMaxReplyBytes);
   return grpc::CreateCustomChannel("unix:" + std::filesystem::absolute(socket).string(), grpc::InsecureChannelCredentials(), arguments);
 }
 
@@ -94,7 +94,7 @@ PooldClient::PooldClient(const std::string& socket) : socket_(socket), stub_(Adm
 }
 
 void PooldClient::set_deadline(grpc::ClientContext& context) {
-  context.set_deadline(std::chrono::system_clock::now() + kPatience);
+  context.set_deadline(std::chrono::system_clock::now() + kTimeout);
 }
 
 void PooldClient::check(const grpc::Status& status) const {

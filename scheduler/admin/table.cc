@@ -46,7 +46,7 @@ std::vector<std::string> wrapped(const std::string& text, size_t most) {
 }
 
 void Table::add(std::vector<std::string> row) {
-  for (std::string& cell : row) cell = printable(cut_text(cell, kMostCellBytes));
+  for (std::string& cell : row) cell = printable(cut_text(cell, kMaxCellBytes));
   rows_.push_back(std::move(row));
 }
 

@@ -16,9 +16,9 @@ class Table {
     bool wraps = false;     // wraps long texts instead of truncating them
   };
   explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
-  // `row` must have one text per column. Cells are made printable and truncated to kMostCellBytes, because
+  // `row` must have one text per column. Cells are made printable and truncated to kMaxCellBytes, because
   // many come from clients and servers.
-  static constexpr size_t kMostCellBytes = 4096;
+  static constexpr size_t kMaxCellBytes = 4096;
   void add(std::vector<std::string> row);
   bool empty() const { return rows_.empty(); }
   // Returns the table with lines of at most `width` characters if possible; 0: unlimited.

@@ -5,15 +5,15 @@
 namespace gpupool::scheduler {
 namespace {
 
-constexpr uint32_t kMostGpusOfRequest = 4096;
+constexpr uint32_t kMaxGpusOfRequest = 4096;
 constexpr size_t kRequestIdBytes = 16;
-constexpr int kMostWords = 16;
+constexpr int kMaxWords = 16;
 constexpr size_t kLongestWord = 128;
 constexpr size_t kLongestName = 1024;
 
 template <class Words>
 std::optional<std::string> check_words(const char* what, const Words& words) {
-  if (words.size() > kMostWords) return std::string("more than 16 ") + what;
+  if (words.size() > kMaxWords) return std::string("more than 16 ") + what;
   for (const std::string& word : words) {
     if (word.empty() || word.size() > kLongestWord) return std::string(what) + " must have 1 to 128 characters";
   }
@@ -61,7 +61,7 @@ std::string Demand::shape() const {
 }
 
 std::optional<std::string> check_request(const pool::Request& request) {
-  if (request.gpus() == 0 || request.gpus() > kMostGpusOfRequest) return "gpus must be from 1 to 4096";
+  if (request.gpus() == 0 || request.gpus() > kMaxGpusOfRequest) return "gpus must be from 1 to 4096";
   if (request.compute_milli() == 0 || request.compute_milli() > kWholeGpu) return "the compute share of each GPU (pool-run --compute) must be above 0 and at most 100 percent";
   if (!lease::Mode_IsValid(request.mode())) return "unknown mode";
   if (!lease::Priority_IsValid(request.priority())) return "unknown priority";

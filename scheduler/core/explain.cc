@@ -47,27 +47,27 @@ HostAmount all_of_host(const Node& node) { return node.host.total; }
 // Lists the hosts that have suitable GPUs but get no lease for the demand now, with the causes:
 // "; n1 is drained (new kernel), n2 is lost (no heartbeat for too long)".
 std::string closed_hosts(const Nodes& nodes, const Demand& demand) {
-  constexpr uint32_t kMostHosts = 4;
+  constexpr uint32_t kMaxHosts = 4;
   std::string text;
   uint32_t hosts = 0;
   for (const auto& [name, node] : nodes) {
     const bool suits = std::any_of(node.gpus.begin(), node.gpus.end(), [&](const Gpu& gpu) { return demand.suits(gpu); });
     const bool apart = demand.apart.contains(&node);
     const auto withheld = std::find_if(node.gpus.begin(), node.gpus.end(), [&](const Gpu& gpu) { return demand.suits(gpu) && gpu.allocations.withheld; });
-    if (node.forgotten() || !suits || (node.open() && !apart && withheld == node.gpus.end()) || ++hosts > kMostHosts) continue;
+    if (node.forgotten() || !suits || (node.open() && !apart && withheld == node.gpus.end()) || ++hosts > kMaxHosts) continue;
     const auto [condition, because] = node.condition();
     text += (hosts == 1 ? "; " : ", ") + name;
     if (node.open() && apart) text += " has a lease that the request must not share a host with";
     else if (node.open()) text += " has a GPU that another node reports as well";
     else text += std::string(" is ") + pool::text_of(condition) + (because.empty() ? "" : " (" + because + ")");
   }
-  return hosts <= kMostHosts ? text : text + " and " + std::to_string(hosts - kMostHosts) + " more";
+  return hosts <= kMaxHosts ? text : text + " and " + std::to_string(hosts - kMaxHosts) + " more";
 }
 
 // Describes the pool by its most frequent kinds of GPUs:
 // "4 GPUs on 2 hosts: 3 x H100 79.6 GiB, 1 x L4 22.5 GiB".
 std::string contents_of(const Nodes& nodes) {
-  constexpr size_t kMostKinds = 4;
+  constexpr size_t kMaxKinds = 4;
   std::map<std::string, uint32_t> counts;
   uint32_t gpus = 0, hosts = 0, withheld = 0;
   for (const auto& [name, node] : nodes) {
@@ -83,10 +83,10 @@ std::string contents_of(const Nodes& nodes) {
   std::vector<std::pair<std::string, uint32_t>> kinds(counts.begin(), counts.end());
   std::stable_sort(kinds.begin(), kinds.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
   std::string text = gpus_text(uint64_t{gpus} * kWholeGpu) + " on " + std::to_string(hosts) + (hosts == 1 ? " host" : " hosts");
-  for (size_t i = 0; i < std::min(kinds.size(), kMostKinds); ++i) {
+  for (size_t i = 0; i < std::min(kinds.size(), kMaxKinds); ++i) {
     text += (i == 0 ? ": " : ", ") + std::to_string(kinds[i].second) + " x " + kinds[i].first;
   }
-  if (kinds.size() > kMostKinds) text += " and " + std::to_string(kinds.size() - kMostKinds) + " more kinds";
+  if (kinds.size() > kMaxKinds) text += " and " + std::to_string(kinds.size() - kMaxKinds) + " more kinds";
   return text;
 }
 

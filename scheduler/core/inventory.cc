@@ -9,10 +9,10 @@ namespace {
 
 constexpr size_t kBootBytes = 16;
 constexpr size_t kUuidBytes = 40;
-constexpr int kMostGpusOfNode = 16;
-constexpr int kMostAddresses = 8;
+constexpr int kMaxGpusOfNode = 16;
+constexpr int kMaxAddresses = 8;
 constexpr size_t kLongestText = 256;
-constexpr uint64_t kMostMemory = uint64_t{1} << 50;
+constexpr uint64_t kMaxMemory = uint64_t{1} << 50;
 
 bool is_text(const std::string& text, size_t shortest) {
   return text.size() >= shortest && text.size() <= kLongestText &&
@@ -30,21 +30,21 @@ bool is_uuid(const std::string& text) {
 std::optional<std::string> check_inventory(const pool::Inventory& inventory) {
   if (!lease::is_name(inventory.node())) return "node: must be 1 to 64 letters, digits, '-', '_' or '.'";
   if (inventory.boot().size() != kBootBytes) return "boot: must have 16 bytes";
-  if (inventory.addresses().empty() || inventory.addresses_size() > kMostAddresses) return "addresses: must be 1 to 8";
+  if (inventory.addresses().empty() || inventory.addresses_size() > kMaxAddresses) return "addresses: must be 1 to 8";
   for (const std::string& address : inventory.addresses()) {
     if (!is_text(address, 1)) return "addresses: must be 1 to 256 printable characters";
   }
   for (const std::string* text : {&inventory.rack(), &inventory.zone(), &inventory.version()}) {
     if (!is_text(*text, 0)) return "rack, zone and version must be printable and short";
   }
-  if (inventory.host_memory_bytes() > kMostMemory) return "host_memory_bytes: too large";
-  if (inventory.gpus_size() > kMostGpusOfNode) return "gpus: at most 16";
+  if (inventory.host_memory_bytes() > kMaxMemory) return "host_memory_bytes: too large";
+  if (inventory.gpus_size() > kMaxGpusOfNode) return "gpus: at most 16";
   std::set<std::string> uuids;
   for (const pool::Gpu& gpu : inventory.gpus()) {
     if (!is_uuid(gpu.uuid())) return "gpus: invalid UUID";
     if (!uuids.insert(gpu.uuid()).second) return "gpus: duplicate GPU " + gpu.uuid();
     if (!is_text(gpu.model(), 1)) return "gpus: invalid model";
-    if (gpu.memory_bytes() == 0 || gpu.memory_bytes() > kMostMemory) return "gpus: invalid memory size";
+    if (gpu.memory_bytes() == 0 || gpu.memory_bytes() > kMaxMemory) return "gpus: invalid memory size";
   }
   return std::nullopt;
 }

@@ -12,7 +12,7 @@ constexpr Time kMinute = 60'000;
 constexpr int64_t kClockTolerance = 5'000;  // milliseconds
 constexpr int kSilentAfter = 3;       // missed heartbeats
 constexpr Time kPause = 2'000;        // a longer gap between ticks means that this process was suspended
-constexpr int kMostReportedLeases = 65'536;
+constexpr int kMaxReportedLeases = 65'536;
 
 }  // namespace
 
@@ -83,7 +83,7 @@ void Core::take_report(Node& node, const pool::NodeReport& report, Time now) {
   };
   for (const LeaseId& id : node.leases) part_on_node(*find_lease(id))->sessions = 0;
   node.unknown_leases.clear();
-  for (int i = 0; i < report.leases_size() && i < kMostReportedLeases; ++i) {
+  for (int i = 0; i < report.leases_size() && i < kMaxReportedLeases; ++i) {
     const pool::LeaseUse& use = report.leases(i);
     Lease* const lease = find_lease(use.lease());
     if (!lease || !node.leases.contains(use.lease())) {

@@ -4,7 +4,7 @@ namespace gpupool::scheduler {
 namespace {
 
 constexpr uint32_t kUsualWaiting = 10'000;
-constexpr uint32_t kMostWeight = 1000;
+constexpr uint32_t kMaxWeight = 1000;
 constexpr uint32_t kDay = 86'400'000;
 
 std::optional<std::string> out_of(const char* field, uint64_t lowest, uint64_t highest) {
@@ -46,7 +46,7 @@ pool::Policy default_policy() {
 }
 
 std::optional<std::string> check_quota(const pool::TenantQuota& changes) {
-  if (changes.has_weight() && (changes.weight() < 1 || changes.weight() > kMostWeight)) return out_of("weight", 1, kMostWeight);
+  if (changes.has_weight() && (changes.weight() < 1 || changes.weight() > kMaxWeight)) return out_of("weight", 1, kMaxWeight);
   if (changes.has_highest_priority() && !lease::Priority_IsValid(changes.highest_priority())) return "unknown priority";
   return std::nullopt;
 }

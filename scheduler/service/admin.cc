@@ -13,7 +13,7 @@ using Context = grpc::CallbackServerContext;
 
 constexpr size_t kLongestReason = 1024;
 constexpr uint32_t kShortestInterval = 100, kLongestInterval = 10'000;
-constexpr int kMostWatchers = 32;
+constexpr int kMaxWatchers = 32;
 
 grpc::Status failed(const Error& error) {
   return {error.code == ErrorCode::unavailable ? grpc::StatusCode::NOT_FOUND : grpc::StatusCode::INVALID_ARGUMENT, error.message};
@@ -119,7 +119,7 @@ class Watcher final : public grpc::ServerWriteReactor<pool::PoolSnapshot> {
     if (status.ok() && (interval_.count() < kShortestInterval || interval_.count() > kLongestInterval)) {
       status = {grpc::StatusCode::INVALID_ARGUMENT, "the interval must be 100 to 10000 ms"};
     }
-    if (status.ok() && watchers_ >= kMostWatchers) status = {grpc::StatusCode::RESOURCE_EXHAUSTED, "too many Watch calls"};
+    if (status.ok() && watchers_ >= kMaxWatchers) status = {grpc::StatusCode::RESOURCE_EXHAUSTED, "too many Watch calls"};
     ++watchers_;
     if (!status.ok()) return end(status);
     show();

@@ -28,13 +28,13 @@ namespace gpupool::scheduler {
 namespace {
 
 constexpr int kKeepaliveMs = 10'000;
-constexpr int kLeastBetweenPingsMs = 5'000;
+constexpr int kMinBetweenPingsMs = 5'000;
 constexpr std::chrono::seconds kCallsEnd{5};
 // Limits on the resources that unauthenticated callers can use.
-constexpr size_t kMostMemoryOfCalls = size_t{1} << 30;  // bytes, for all connections and calls
-constexpr int kMostMessageBytes = 1024 * 1024;  // a node's report of about 30,000 leases
-constexpr int kMostMetadataBytes = 8 * 1024;
-constexpr int kMostStreamsOfConnection = 4096;
+constexpr size_t kMaxMemoryOfCalls = size_t{1} << 30;  // bytes, for all connections and calls
+constexpr int kMaxMessageBytes = 1024 * 1024;  // a node's report of about 30,000 leases
+constexpr int kMaxMetadataBytes = 8 * 1024;
+constexpr int kMaxStreamsOfConnection = 4096;
 constexpr int kHandshakeMs = 10'000;
 
 int fail(const std::string& why) {
@@ -139,11 +139,11 @@ class Daemon {
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveMs);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
-    builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kLeastBetweenPingsMs);
-    builder.SetResourceQuota(grpc::ResourceQuota("calls").Resize(kMostMemoryOfCalls));
-    builder.SetMaxReceiveMessageSize(kMostMessageBytes);
-    builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMostMetadataBytes);
-    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMostStreamsOfConnection);
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kMinBetweenPingsMs);
+    builder.SetResourceQuota(grpc::ResourceQuota("calls").Resize(kMaxMemoryOfCalls));
+    builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
+    builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsOfConnection);
     builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMs);
     builder.AddListeningPort(where_.text, credentials, &port_);
     builder.RegisterService(&leases_);

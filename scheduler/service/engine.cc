@@ -16,7 +16,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kTickEvery = 200ms;
-constexpr auto kCampaignPatience = 1s;
+constexpr auto kCampaignTimeout = 1s;
 constexpr auto kPauseAfterFailure = 1s;
 constexpr std::chrono::milliseconds kFirstMessageTimeout{10'000};
 constexpr const char* kNoMore = "this scheduler is no longer the leader";
@@ -75,7 +75,7 @@ void Engine::start(const std::string& address) {
 void Engine::campaign() {
   storing_now_ = true;
   asio::post(storing_, [this] {
-    Result<uint64_t> term = store_->campaign(address_, kCampaignPatience);
+    Result<uint64_t> term = store_->campaign(address_, kCampaignTimeout);
     Result<std::vector<Entry>> entries = term ? store_->all("") : Result<std::vector<Entry>>(std::vector<Entry>());
     post([this, term = std::move(term), entries = std::move(entries)]() mutable { lead(std::move(term), std::move(entries)); });
   });

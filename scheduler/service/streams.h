@@ -39,14 +39,14 @@ class StreamingCall : public grpc::ServerBidiReactor<In, Out> {
     read();
   }
   // Queues a message. It replaces the last unsent one if that is obsolete. Cancels the call of a peer that
-  // does not read when kMostUnsent messages are queued.
+  // does not read when kMaxUnsent messages are queued.
   void send(Out message) {
     if (status_) return;
     if (out_.size() > 1 && replaces(message, out_.back())) {
       out_.back() = std::move(message);
       return;
     }
-    if (out_.size() >= kMostUnsent) return context_.TryCancel();
+    if (out_.size() >= kMaxUnsent) return context_.TryCancel();
     out_.push_back(std::move(message));
     if (out_.size() == 1) this->StartWrite(&out_.front());
   }
@@ -71,7 +71,7 @@ class StreamingCall : public grpc::ServerBidiReactor<In, Out> {
   grpc::CallbackServerContext& context_;
 
  private:
-  static constexpr size_t kMostUnsent = 256;
+  static constexpr size_t kMaxUnsent = 256;
 
   void read() { this->StartRead(&in_); }
   // Starts the next read only after this message has been handled, so a peer cannot flood the engine's queue.

@@ -10,7 +10,7 @@ namespace gpupool::plot {
 namespace {
 
 constexpr double kWidth = 860, kHeight = 520, kLeft = 80, kRight = 190, kTop = 50, kBottom = 60;
-constexpr size_t kMostDots = 40;  // lines with more points are drawn without dots
+constexpr size_t kMaxDots = 40;  // lines with more points are drawn without dots
 constexpr const char* kColours[] = {"#1b6ca8", "#d1495b", "#2e933c", "#8d6a9f", "#edae49", "#444444", "#00a6a6", "#a0522d"};
 
 std::string text_of(const char* format, double value) {
@@ -123,7 +123,7 @@ std::string to_svg(const Plot& plot) {
     for (const auto& [px, py] : plot.lines[i].points) {
       const std::string at = text_of("%.1f", x.place(px)) + "," + text_of("%.1f", y.place(py));
       path += (path.empty() ? "" : " ") + at;
-      if (plot.lines[i].points.size() <= kMostDots) dots += "<circle cx=\"" + text_of("%.1f", x.place(px)) + "\" cy=\"" + text_of("%.1f", y.place(py)) + "\" r=\"3\" fill=\"" + colour + "\"/>\n";
+      if (plot.lines[i].points.size() <= kMaxDots) dots += "<circle cx=\"" + text_of("%.1f", x.place(px)) + "\" cy=\"" + text_of("%.1f", y.place(py)) + "\" r=\"3\" fill=\"" + colour + "\"/>\n";
     }
     svg += "<polyline points=\"" + path + "\" fill=\"none\" stroke=\"" + colour + "\" stroke-width=\"2\"/>\n" + dots;
     const double row = kTop + 14 + 20 * static_cast<double>(i);

@@ -11,9 +11,9 @@ namespace {
 using placement::kWholeGpu;
 
 constexpr int64_t kMib = 1 << 20;
-constexpr int64_t kMostMib = int64_t{1} << 40;
-constexpr int64_t kMostCpuMilli = int64_t{1} << 40;
-constexpr int64_t kMostSeconds = int64_t{1} << 40;
+constexpr int64_t kMaxMib = int64_t{1} << 40;
+constexpr int64_t kMaxCpuMilli = int64_t{1} << 40;
+constexpr int64_t kMaxSeconds = int64_t{1} << 40;
 
 // Reads the fields of a row and remembers the first failure, so that callers check once per row.
 class Row {
@@ -63,13 +63,13 @@ Result<std::vector<placement::NodeSpec>> nodes_of(const Csv& csv) {
     Row row(csv, i);
     placement::NodeSpec node;
     node.name = csv.text(i, name);
-    node.cpu_milli = row.number(cpu, 0, kMostCpuMilli);
-    node.host_memory = row.number(memory, 0, kMostMib) * kMib;
+    node.cpu_milli = row.number(cpu, 0, kMaxCpuMilli);
+    node.host_memory = row.number(memory, 0, kMaxMib) * kMib;
     node.gpus = static_cast<int>(row.number(gpus, 0, placement::kMaxGpusPerNode));
     node.model = csv.text(i, model);
     node.zone = csv.text(i, zone);
     node.rack = csv.text(i, rack);
-    node.gpu_memory = static_cast<uint64_t>(row.number_or(gpu_memory, 0, kMostMib) * kMib);
+    node.gpu_memory = static_cast<uint64_t>(row.number_or(gpu_memory, 0, kMaxMib) * kMib);
     if (node.name.empty()) row.refuse(name, "is empty");
     if (!names.insert(node.name).second) row.refuse(name, "'" + node.name + "' is a duplicate");
     if (node.model.find('|') != std::string::npos) row.refuse(model, "contains '|', which separates models in tasks");
@@ -93,12 +93,12 @@ Result<std::vector<Task>> tasks_of(const Csv& csv) {
     placement::Request& request = task.request;
     task.name = csv.text(i, name);
     task.tenant = csv.text(i, tenant);
-    request.cpu_milli = row.number(cpu, 0, kMostCpuMilli);
-    request.host_memory = row.number(memory, 0, kMostMib) * kMib;
+    request.cpu_milli = row.number(cpu, 0, kMaxCpuMilli);
+    request.host_memory = row.number(memory, 0, kMaxMib) * kMib;
     request.gpus = static_cast<int>(row.number(gpus, 0, 0xffff));
     request.milli = request.gpus == 0 ? 0 : kWholeGpu;  // several GPUs are whole ones
     if (request.gpus == 1) request.milli = static_cast<int>(row.number(milli, 1, kWholeGpu));
-    request.memory_bytes = request.gpus == 0 ? 0 : static_cast<uint64_t>(row.number_or(gpu_memory, 0, kMostMib) * kMib);
+    request.memory_bytes = request.gpus == 0 ? 0 : static_cast<uint64_t>(row.number_or(gpu_memory, 0, kMaxMib) * kMib);
     std::string models = csv.text(i, spec);
     for (size_t begin = 0; begin < models.size();) {
       const size_t end = std::min(models.find('|', begin), models.size());
@@ -106,9 +106,9 @@ Result<std::vector<Task>> tasks_of(const Csv& csv) {
       request.models.push_back(models.substr(begin, end - begin));
       begin = end + 1;
     }
-    task.arrives = row.number_or(created, 0, kMostSeconds);
-    const int64_t starts = row.number_or(scheduled, task.arrives, kMostSeconds);
-    const int64_t ends = row.number_or(deleted, starts, kMostSeconds);
+    task.arrives = row.number_or(created, 0, kMaxSeconds);
+    const int64_t starts = row.number_or(scheduled, task.arrives, kMaxSeconds);
+    const int64_t ends = row.number_or(deleted, starts, kMaxSeconds);
     if (ends < starts) row.refuse(deleted, "is before the task's start");
     task.runs = ends - starts;
     if (row.error()) return *row.error();

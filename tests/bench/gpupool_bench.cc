@@ -40,7 +40,7 @@ namespace fs = std::filesystem;
 
 constexpr int kWaitsPerStep = 4;  // training_step.cc
 constexpr size_t kOneStream = size_t{1} << 20;  // larger copies use the bulk connections
-constexpr int kMostStreams = 4;  // raw TCP streams; as many as the client uses with eight cores
+constexpr int kMaxStreams = 4;  // raw TCP streams; as many as the client uses with eight cores
 constexpr size_t kBulk = size_t{64} << 20;  // the bandwidth targets apply from this size on
 
 // The examples whose round trips are reported: those that run on one GPU without arguments.
@@ -125,7 +125,7 @@ void measure_baselines(const Options& options, Samples& raw) {
   constexpr size_t kRequest = sizeof(gpupool::wire::CommandHeader) + 8, kReply = sizeof(gpupool::wire::MessageHeader);
   raw.add("tcp_ping_pong", ping_pong_us(kRequest, kReply, false));
   raw.add("tcp_ping_pong_spinning", ping_pong_us(kRequest, kReply, true));
-  const int streams = std::max(options.streams, kMostStreams);
+  const int streams = std::max(options.streams, kMaxStreams);
   for (size_t bytes = 4096; bytes <= options.largest; bytes *= 4) measure_tcp(sized("tcp_", bytes), bytes, bytes > kOneStream ? streams : 1, raw);
   measure_tcp("tcp_stream", kBulk, 1, raw);
   measure_tcp("tcp_4k_sends", kBulk, 1, raw, 4096);

@@ -8,14 +8,14 @@
 namespace gpupool::admin {
 namespace {
 
-constexpr std::chrono::seconds kPatience{8};
+constexpr std::chrono::seconds kTimeout{8};
 constexpr std::chrono::seconds kNewLeaderWithin{6};  // retry time with several schedulers, for an election
 constexpr std::chrono::milliseconds kBetweenRounds{200};
 
 }  // namespace
 
 pool::PoolAdmin::Stub& PoolClient::stub() {
-  if (!stub_) stub_ = pool::PoolAdmin::NewStub(lease_client::open_channel(settings_.address, settings_.address.schedulers[current_], settings_.tls, kMostReplyBytes));
+  if (!stub_) stub_ = pool::PoolAdmin::NewStub(lease_client::open_channel(settings_.address, settings_.address.schedulers[current_], settings_.tls, kMaxReplyBytes));
   return *stub_;
 }
 
@@ -29,7 +29,7 @@ void PoolClient::attempt(const std::function<grpc::Status(pool::PoolAdmin::Stub&
   grpc::Status status;
   for (size_t tries = 1;; ++tries) {
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + kPatience);
+    context.set_deadline(std::chrono::system_clock::now() + kTimeout);
     show_token(context);
     status = call(stub(), context);
     if (status.error_code() != grpc::StatusCode::UNAVAILABLE) break;
