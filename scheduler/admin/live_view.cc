@@ -29,9 +29,9 @@ int TopSignals::next() const {
   return ::read(descriptor_, &info, sizeof info) == sizeof info ? static_cast<int>(info.ssi_signo) : 0;
 }
 
-bool TopSignals::ends(std::chrono::milliseconds patience) const {
+bool TopSignals::wait_for_end(std::chrono::milliseconds timeout) const {
   pollfd polled{descriptor_, POLLIN, 0};
-  while (::poll(&polled, 1, static_cast<int>(patience.count())) > 0) {
+  while (::poll(&polled, 1, static_cast<int>(timeout.count())) > 0) {
     if (next() != SIGWINCH) return true;
   }
   return false;

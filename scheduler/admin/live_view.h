@@ -44,7 +44,7 @@ class TopSignals {
   int descriptor() const { return descriptor_; }
   int next() const;  // the next pending signal; 0: none
   // Returns true if a signal other than SIGWINCH arrives within this time.
-  bool ends(std::chrono::milliseconds patience) const;
+  bool wait_for_end(std::chrono::milliseconds timeout) const;
 
  private:
   int descriptor_;
@@ -56,10 +56,10 @@ bool handle_key(int& keys);
 // The source of the snapshots and their presentation.
 template <class Snapshot>
 struct LiveView {
-  const char* who;
+  const char* program;
   std::function<std::unique_ptr<grpc::ClientReader<Snapshot>>(grpc::ClientContext&)> open;
   std::function<void(const grpc::Status&)> check;  // throws Failure
-  std::function<std::string(const Snapshot& now, const Snapshot* before, size_t width)> picture;
+  std::function<std::string(const Snapshot& now, const Snapshot* before, size_t width)> render;
   std::function<std::string(const Snapshot&)> json_line;
 };
 
@@ -84,7 +84,7 @@ class SnapshotStream {
     const std::lock_guard lock(mutex_);
     if (newest_) return std::exchange(newest_, std::nullopt);
     if (end_) view_.check(*end_);
-    if (end_) throw Failure(kExitUnreachable, std::string(view_.who) + " has closed the connection");
+    if (end_) throw Failure(kExitUnreachable, std::string(view_.program) + " has closed the connection");
     return std::nullopt;
   }
 
@@ -129,7 +129,7 @@ void run_live(const LiveView<Snapshot>& view, const TopSignals& signals, const T
   if (!options.json && ::isatty(STDOUT_FILENO)) screen.emplace();
   int keys = screen ? STDIN_FILENO : -1;
   std::optional<Snapshot> before, now;
-  const auto draw = [&] { screen->draw(view.picture(*now, before ? &*before : nullptr, screen->width())); };
+  const auto draw = [&] { screen->draw(view.render(*now, before ? &*before : nullptr, screen->width())); };
   for (uint64_t count = 0; options.count == 0 || count < options.count;) {
     std::array<pollfd, 3> polled{{{stream.descriptor(), POLLIN, 0}, {signals.descriptor(), POLLIN, 0}, {keys, POLLIN, 0}}};
     if (::poll(polled.data(), polled.size(), -1) < 0) continue;
@@ -151,7 +151,7 @@ void run_live(const LiveView<Snapshot>& view, const TopSignals& signals, const T
       draw();
       continue;
     }
-    const std::string text = options.json ? view.json_line(*now) : view.picture(*now, before ? &*before : nullptr, terminal_width()) + "\n";
+    const std::string text = options.json ? view.json_line(*now) : view.render(*now, before ? &*before : nullptr, terminal_width()) + "\n";
     show(text);
     if (std::fflush(stdout) != 0) return;  // the reader has closed the pipe
   }

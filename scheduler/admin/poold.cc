@@ -58,16 +58,16 @@ std::shared_ptr<grpc::Channel> open_channel(const std::string& socket) {
 
 }  // namespace
 
-std::string find_socket(const std::string& wish) {
-  if (wish.starts_with("unix:")) {
-    if (wish.size() == 5) throw Failure(kExitUsage, "--poold unix:PATH: the path is missing");
-    return wish.substr(5);
+std::string find_socket(const std::string& address) {
+  if (address.starts_with("unix:")) {
+    if (address.size() == 5) throw Failure(kExitUsage, "--poold unix:PATH: the path is missing");
+    return address.substr(5);
   }
-  if (!wish.empty()) {
+  if (!address.empty()) {
     unsigned port = 0;
-    const auto read = std::from_chars(wish.data(), wish.data() + wish.size(), port);
-    if (read.ec != std::errc() || read.ptr != wish.data() + wish.size() || port == 0) {
-      throw Failure(kExitUsage, "--poold: '" + wish + "' is neither unix:PATH nor a port");
+    const auto read = std::from_chars(address.data(), address.data() + address.size(), port);
+    if (read.ec != std::errc() || read.ptr != address.data() + address.size() || port == 0) {
+      throw Failure(kExitUsage, "--poold: '" + address + "' is neither unix:PATH nor a port");
     }
     return default_socket(port);
   }

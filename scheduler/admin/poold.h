@@ -11,9 +11,9 @@
 
 namespace gpupool::admin {
 
-// Returns the path of the admin socket. `wish`: "unix:PATH", a port, or "" for the only poold on this host.
+// Returns the path of the admin socket. `address`: "unix:PATH", a port, or "" for the only poold on this host.
 // Throws Failure.
-std::string find_socket(const std::string& wish);
+std::string find_socket(const std::string& address);
 
 class PooldClient {
  public:

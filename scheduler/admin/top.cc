@@ -35,7 +35,7 @@ auto find(const Messages& messages, Same same) -> decltype(&messages[0]) {
   return nullptr;
 }
 
-std::string gpus_picture(const Snapshot& now, const Snapshot* before, uint64_t elapsed, size_t width) {
+std::string gpus_table(const Snapshot& now, const Snapshot* before, uint64_t elapsed, size_t width) {
   Table table({{"GPU", true}, {"NAME", false, 8}, {"BUSY", true}, {"MEMORY USED", true}, {"OF", true}, {"SESSIONS", true}});
   for (const Gpu& gpu : now.gpus()) {
     const Gpu* const old = before ? find(before->gpus(), [&](const Gpu& other) { return other.index() == gpu.index(); }) : nullptr;
@@ -46,7 +46,7 @@ std::string gpus_picture(const Snapshot& now, const Snapshot* before, uint64_t e
   return table.text(width);
 }
 
-std::string sessions_picture(const Snapshot& now, const Snapshot* before, uint64_t elapsed, size_t width) {
+std::string sessions_table(const Snapshot& now, const Snapshot* before, uint64_t elapsed, size_t width) {
   if (now.sessions().empty()) return "no sessions\n";
   Table table({{"SESSION", true}, {"TENANT", false, 8}, {"PROGRAM", false, 8}, {"HOST", false, 6, 30}, {"MEMORY", true}, {"GPU", true},
                {"THROTTLED", true, 0, 90}, {"CALLS/s", true, 0, 60}, {"IN/s", true, 0, 50}, {"OUT/s", true, 0, 50},
@@ -70,7 +70,7 @@ std::string sessions_picture(const Snapshot& now, const Snapshot* before, uint64
 
 }  // namespace
 
-std::string picture_of(const Snapshot& now, const Snapshot* before, size_t width) {
+std::string render_snapshot(const Snapshot& now, const Snapshot* before, size_t width) {
   const Poold& poold = now.poold();
   const uint64_t elapsed =
       before ? grown(static_cast<uint64_t>(now.taken_ms()), static_cast<uint64_t>(before->taken_ms())) * 1'000'000 : 0;
@@ -79,11 +79,11 @@ std::string picture_of(const Snapshot& now, const Snapshot* before, size_t width
                       (poold.ready() ? "ready" : "not ready: " + poold.not_ready_because()) + ", " + std::to_string(poold.sessions()) +
                       " of " + std::to_string(poold.max_sessions()) + " sessions";
   if (width != 0) first = shortened(first, width);
-  return first + "\n\n" + gpus_picture(now, before, elapsed, width) + "\n" + sessions_picture(now, before, elapsed, width);
+  return first + "\n\n" + gpus_table(now, before, elapsed, width) + "\n" + sessions_table(now, before, elapsed, width);
 }
 
 void run_top(PooldClient& poold, const TopSignals& signals, const TopOptions& options) {
-  run_live<Snapshot>({.who = "poold",
+  run_live<Snapshot>({.program = "poold",
                       .open =
                           [&](grpc::ClientContext& context) {
                             WatchRequest request;
@@ -91,7 +91,7 @@ void run_top(PooldClient& poold, const TopSignals& signals, const TopOptions& op
                             return poold.stub().Watch(&context, request);
                           },
                       .check = [&](const grpc::Status& status) { poold.check(status); },
-                      .picture = picture_of,
+                      .render = render_snapshot,
                       .json_line = [](const Snapshot& snapshot) { return line_of(json_of(snapshot)); }},
                      signals, options);
 }

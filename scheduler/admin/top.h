@@ -9,6 +9,6 @@ namespace gpupool::admin {
 void run_top(PooldClient& poold, const TopSignals& signals, const TopOptions& options);
 
 // Formats one snapshot. Rates are computed since `before`, which may be null.
-std::string picture_of(const Snapshot& now, const Snapshot* before, size_t width);
+std::string render_snapshot(const Snapshot& now, const Snapshot* before, size_t width);
 
 }  // namespace gpupool::admin

@@ -24,10 +24,10 @@ class Store {
  public:
   virtual ~Store() = default;
 
-  // Tries for at most `patience` to become the leader. Returns the term, which is greater than all earlier
+  // Tries for at most `timeout` to become the leader. Returns the term, which is greater than all earlier
   // terms of this store. ErrorCode::refused: another scheduler leads. ErrorCode::unavailable: the store
   // cannot be reached or used. `address` is published for clients to find this scheduler.
-  virtual Result<uint64_t> campaign(const std::string& address, std::chrono::milliseconds patience) = 0;
+  virtual Result<uint64_t> campaign(const std::string& address, std::chrono::milliseconds timeout) = 0;
   // Gives up the leadership. No effect if this scheduler does not lead.
   virtual void resign() = 0;
   // Returns true if, as far as this process knows, it has been the leader without interruption since

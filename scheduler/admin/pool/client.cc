@@ -19,7 +19,7 @@ pool::PoolAdmin::Stub& PoolClient::stub() {
   return *stub_;
 }
 
-void PoolClient::show_token(grpc::ClientContext& context) const {
+void PoolClient::attach_token(grpc::ClientContext& context) const {
   if (!settings_.token.empty()) context.AddMetadata("authorization", "Bearer " + settings_.token);
 }
 
@@ -30,7 +30,7 @@ void PoolClient::attempt(const std::function<grpc::Status(pool::PoolAdmin::Stub&
   for (size_t tries = 1;; ++tries) {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + kTimeout);
-    show_token(context);
+    attach_token(context);
     status = call(stub(), context);
     if (status.error_code() != grpc::StatusCode::UNAVAILABLE) break;
     const auto leader = lease_client::leader_of(context, schedulers);

@@ -34,7 +34,7 @@ class PoolClient {
   // Returns a stub for the scheduler that answered last.
   pool::PoolAdmin::Stub& stub();
   bool has_several() const { return settings_.address.schedulers.size() > 1; }
-  void show_token(grpc::ClientContext& context) const;
+  void attach_token(grpc::ClientContext& context) const;
   // Throws a Failure for a status other than OK.
   void check(const grpc::Status& status) const;
 

@@ -185,7 +185,7 @@ Exit PoolCommands::why(const std::string& id) {
 
 Exit PoolCommands::top(const TopSignals& signals, const TopOptions& options) {
   bool open = false, opened_once = false, said = false;
-  const LiveView<pool::PoolSnapshot> view{.who = "the scheduler",
+  const LiveView<pool::PoolSnapshot> view{.program = "the scheduler",
                                           .open =
                                               [&](grpc::ClientContext& context) {
                                                 pool::PoolWatchRequest request;
@@ -193,11 +193,11 @@ Exit PoolCommands::top(const TopSignals& signals, const TopOptions& options) {
                                                 scheduler_.call(&Stub::GetPolicy, pool::GetPolicyRequest());  // finds the leader
                                                 open = opened_once = true;
                                                 said = false;
-                                                scheduler_.show_token(context);
+                                                scheduler_.attach_token(context);
                                                 return scheduler_.stub().Watch(&context, request);
                                               },
                                           .check = [&](const grpc::Status& status) { scheduler_.check(status); },
-                                          .picture = [](const pool::PoolSnapshot& now, const pool::PoolSnapshot* before, size_t width) { return picture_of(now, before, width); },
+                                          .render = [](const pool::PoolSnapshot& now, const pool::PoolSnapshot* before, size_t width) { return render_snapshot(now, before, width); },
                                           .json_line = [](const pool::PoolSnapshot& snapshot) { return line_of(json_of(snapshot)); }};
   for (;;) {
     open = false;
@@ -209,7 +209,7 @@ Exit PoolCommands::top(const TopSignals& signals, const TopOptions& options) {
       if (!opened_once || failure.status != kExitUnreachable || !scheduler_.has_several()) throw;
       if (!open && !said) std::fprintf(stderr, "pool-admin: %s; retrying until a scheduler becomes the leader\n", failure.what());
       said = said || !open;
-      if (signals.ends(kBetweenTries)) return kExitGood;
+      if (signals.wait_for_end(kBetweenTries)) return kExitGood;
     }
   }
 }

@@ -23,7 +23,7 @@ std::string joined(const Words& words) {
 }
 
 // Formats a request: number of GPUs, compute share and memory of each, and models, as in "2 x 0.5, 8.0 GiB".
-std::string wish_text(const pool::Request& request) {
+std::string request_text(const pool::Request& request) {
   std::string text = std::to_string(request.gpus()) + " x " + gpus_of(request.compute_milli());
   if (request.memory_bytes() != 0) text += ", " + bytes_text(request.memory_bytes());
   if (request.models_size() != 0) text += ", " + joined(request.models());
@@ -106,7 +106,7 @@ std::string queue_text(const google::protobuf::RepeatedPtrField<pool::Waiting>& 
   Table table({{"PLACE", true}, {"ID"}, {"TENANT", false, 8}, {"WANTS", false, 8}, {"PRIORITY", false, 0, 60}, {"PROGRAM", false, 8, 40}, {"HOST", false, 6, 30},
                {"SINCE", true}, {"WHY", false, 30, 100, true}});
   for (const auto& one : waiting) {
-    table.add({std::to_string(one.place()), one.id(), one.tenant(), wish_text(one.request()), pool::text_of(one.request().priority()), one.request().program(),
+    table.add({std::to_string(one.place()), one.id(), one.tenant(), request_text(one.request()), pool::text_of(one.request().priority()), one.request().program(),
                one.request().host(), age_text(one.since_ms(), now_ms), one.why()});
   }
   return table.text(width);
@@ -162,7 +162,7 @@ std::string pool_text(const pool::PoolState& state, int64_t now_ms) {
          " ending\nqueue: " + std::to_string(state.waiting()) + "\n";
 }
 
-std::string picture_of(const pool::PoolSnapshot& now, const pool::PoolSnapshot* before, size_t width) {
+std::string render_snapshot(const pool::PoolSnapshot& now, const pool::PoolSnapshot* before, size_t width) {
   std::map<std::string, const pool::PoolGpu*> then;
   if (before) {
     for (const auto& node : before->nodes()) {

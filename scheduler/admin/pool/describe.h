@@ -19,7 +19,7 @@ std::string quota_text(const std::string& tenant, const pool::TenantQuota& quota
 std::string policy_text(const pool::Policy& policy);
 std::string pool_text(const pool::PoolState& state, int64_t now_ms);
 // Formats one snapshot of `top`. Rates are computed since `before`, which may be null.
-std::string picture_of(const pool::PoolSnapshot& now, const pool::PoolSnapshot* before, size_t width);
+std::string render_snapshot(const pool::PoolSnapshot& now, const pool::PoolSnapshot* before, size_t width);
 
 // Converts thousandths to a number of GPUs: "0.5", "2".
 inline std::string gpus_of(uint64_t compute_milli) { return server::milli_text(compute_milli); }

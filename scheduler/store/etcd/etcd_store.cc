@@ -54,9 +54,9 @@ class EtcdStore : public Store {
       : text_(std::move(text)), leader_key_(prefix + "/leader"), term_key_(prefix + "/term"), entries_(prefix + "/entry/"), redo_log_(prefix + "/batch"), client_(std::move(client)) {}
   ~EtcdStore() override { resign(); }
 
-  Result<uint64_t> campaign(const std::string& address, std::chrono::milliseconds patience) override {
+  Result<uint64_t> campaign(const std::string& address, std::chrono::milliseconds timeout) override {
     resign();
-    const auto until = Clock::now() + patience;
+    const auto until = Clock::now() + timeout;
     for (;;) {
       const auto seen = read_leader();
       if (!seen) return seen.error();

@@ -54,12 +54,12 @@ class SqliteStore : public Store {
     return {};
   }
 
-  Result<uint64_t> campaign(const std::string& address, std::chrono::milliseconds patience) override {
+  Result<uint64_t> campaign(const std::string& address, std::chrono::milliseconds timeout) override {
     resign();
     const std::string lock = file_ + ".leader";
     const int opened = ::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (opened < 0) return failure({ErrorCode::unavailable, "'" + lock + "': " + std::generic_category().message(errno)});
-    const auto until = std::chrono::steady_clock::now() + patience;
+    const auto until = std::chrono::steady_clock::now() + timeout;
     while (::flock(opened, LOCK_EX | LOCK_NB) != 0) {
       const int error = errno;
       if ((error == EWOULDBLOCK || error == EINTR) && std::chrono::steady_clock::now() < until) {

@@ -61,14 +61,14 @@ pool::PoolSnapshot snapshot(int64_t taken_ms, uint64_t busy) {
 
 TEST_CASE("the pool view shows leased and busy GPUs and the queue") {
   const auto before = snapshot(1'000'000, 0), now = snapshot(1'002'000, 500'000'000);
-  const std::string picture = picture_of(now, &before, 0);
+  const std::string picture = render_snapshot(now, &before, 0);
   for (const char* const part : {"pool-scheduler 1.2, leader", "0.5 of 2 leased (25 %)", "drained", "H100", "50 %", "01234567", "train.py", "1m 05s", "held", "q7", "4 x 1",
                                  "needs 4 GPUs on one host"}) {
     INFO(part << " in\n" << picture);
     CHECK(has(picture, part));
   }
   CHECK(has(picture, "25 %"));  // busy for 0.5 s of 2 s
-  CHECK(has(picture_of(pool::PoolSnapshot(), nullptr, 80), "no GPUs"));
+  CHECK(has(render_snapshot(pool::PoolSnapshot(), nullptr, 80), "no GPUs"));
 }
 
 TEST_CASE("queue reasons are not truncated on a narrow terminal") {
