@@ -87,7 +87,7 @@ class Faults {
     ++kind;
     std::fprintf(stderr, "gpupool-bench: FAULT: %s\n", what.c_str());
   }
-  std::atomic<int> lost{0}, twice{0}, errors{0};
+  std::atomic<int> lost{0}, double_grants{0}, errors{0};
 };
 
 // Lease clients in threads, with the implementation of pool-lease (client/lease_client).
@@ -246,7 +246,7 @@ void look_at_poolds(const Cluster& cluster, Faults& faults, uint64_t& looks) {
       throw std::runtime_error(std::string(error.what()) + " in the output of pool-admin: " + asked.output);
     }
     for (const auto& [gpu, sum] : milli) {
-      if (sum > kWhole) faults.add(faults.twice, "a poold serves " + std::to_string(sum) + " thousandths of GPU " + std::to_string(gpu) + ":\n" + asked.output);
+      if (sum > kWhole) faults.add(faults.double_grants, "a poold serves " + std::to_string(sum) + " thousandths of GPU " + std::to_string(gpu) + ":\n" + asked.output);
     }
   }
 }
@@ -284,7 +284,7 @@ std::vector<Figure> measure_failover(const FailoverSuite& suite) {
     std::this_thread::sleep_for(std::chrono::milliseconds(random() % 1000));
     std::fprintf(stderr, "gpupool-bench: kill %d of %d: leader after %.0f ms, %llu leases so far\n", kill + 1, suite.kills, leader_after, static_cast<unsigned long long>(holders.grants()));
   }
-  for (const std::string& gpu : holders.usage().twice()) faults.add(faults.twice, "double grant of GPU " + gpu);
+  for (const std::string& gpu : holders.usage().double_grants()) faults.add(faults.double_grants, "double grant of GPU " + gpu);
   if (looks == 0) throw std::runtime_error("the poolds had no sessions");
   programs.end();
   holders.end();
@@ -300,7 +300,7 @@ std::vector<Figure> measure_failover(const FailoverSuite& suite) {
           {"failover_leases", "grpc", static_cast<double>(holders.grants()), "", beside, 0},
           {"failover_programs", "grpc", static_cast<double>(suite.programs + programs.visits()), "", beside, 0},
           none("failover_leases_lost", faults.lost),
-          none("failover_double_grants", faults.twice),
+          none("failover_double_grants", faults.double_grants),
           none("failover_program_errors", faults.errors)};
 }
 

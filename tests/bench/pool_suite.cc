@@ -137,7 +137,7 @@ std::vector<Figure> measure_pool(const PoolSuite& suite) {
   for (int round = 0; round < suite.rounds; ++round) {
     std::fprintf(stderr, "gpupool-bench: round %d of %d\n", round + 1, suite.rounds);
     SchedulerProcess scheduler;
-    PretendedPoolds poolds(scheduler.address(), suite.poolds, suite.gpus, nullptr, kHeartbeat);
+    SimulatedPoolds poolds(scheduler.address(), suite.poolds, suite.gpus, nullptr, kHeartbeat);
     if (!poolds.await()) throw std::runtime_error("not all poolds registered:\n" + scheduler.log());
     const Measured alone = measure(scheduler.address(), 1, suite.seconds);
     samples.add("alone_p50", alone.at(0.5));

@@ -39,7 +39,7 @@ std::unique_ptr<Process> program(const SchedulerProcess& scheduler, const std::s
 
 TEST_CASE("an operator lists leases and the queue and evicts") {
   SchedulerProcess scheduler({"--metrics", "127.0.0.1:0"});
-  PretendedPoolds poolds(scheduler.address(), 2, 2);
+  SimulatedPoolds poolds(scheduler.address(), 2, 2);
   REQUIRE(poolds.await());
   CHECK(pool_admin(scheduler, {"health"}).status == 0);
   CHECK(json_of(scheduler, {"nodes"}).size() == 2);
@@ -89,16 +89,16 @@ TEST_CASE("an operator lists leases and the queue and evicts") {
 
 TEST_CASE("names of leased programs are escaped and truncated") {
   SchedulerProcess scheduler;
-  PretendedPoolds poolds(scheduler.address(), 1, 1);
+  SimulatedPoolds poolds(scheduler.address(), 1, 1);
   REQUIRE(poolds.await());
   pool::AcquireCall wish = request_call(1, 1000);
   wish.mutable_request()->set_program(kHostileText + std::string(900, 'p'));
   wish.mutable_request()->set_host(kHostileText + std::string(900, 'h'));
   wish.mutable_request()->add_labels(kHostileText);
   const auto channel = connect(scheduler.address());
-  Acquisition holder(channel, wish);
+  LeaseClient holder(channel, wish);
   REQUIRE(holder.granted());
-  Acquisition waiting(channel, wish);
+  LeaseClient waiting(channel, wish);
   REQUIRE(waiting.queued(1));
   for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{{"leases"}, {"queue"}, {"top", "--count", "2", "--interval", "0.1"}}) {
     const Finished shown = pool_admin(scheduler, command);
@@ -116,7 +116,7 @@ TEST_CASE("names of leased programs are escaped and truncated") {
 
 TEST_CASE("quotas, the policy and drained nodes are changed and kept") {
   SchedulerProcess scheduler;
-  PretendedPoolds poolds(scheduler.address(), 2, 2);
+  SimulatedPoolds poolds(scheduler.address(), 2, 2);
   REQUIRE(poolds.await());
   CHECK(json_of(scheduler, {"quota", "set", "default", "gpus=1.5", "weight=7"})["default"]["compute_milli"] == 1500);
   CHECK(json_of(scheduler, {"policy", "set", "placement=spread", "grace=3"})["grace_ms"] == 3000);

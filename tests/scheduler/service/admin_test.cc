@@ -47,15 +47,15 @@ using Stub = pool::PoolAdmin::Stub;
 
 TEST_CASE("operators see the pool and change it") {
   SchedulerProcess scheduler;
-  PretendedPoolds poolds(scheduler.address(), 2, 2);
+  SimulatedPoolds poolds(scheduler.address(), 2, 2);
   REQUIRE(poolds.await());
   Operator admin(scheduler.address());
   const auto channel = connect(scheduler.address());
   pool::AcquireCall call = request_call(4, 1000);
   call.mutable_request()->set_program("train\x1b[2J.py");
-  Acquisition holder(channel, call);
+  LeaseClient holder(channel, call);
   REQUIRE(holder.granted());
-  Acquisition waits(channel, request_call(1, 250));
+  LeaseClient waits(channel, request_call(1, 250));
   REQUIRE(waits.queued(1));
 
   SECTION("views") {
@@ -167,11 +167,11 @@ TEST_CASE("operators see the pool and change it") {
 
 TEST_CASE("an operator decides a GPU dispute between two nodes") {
   SchedulerProcess scheduler({"--metrics", "127.0.0.1:0"});
-  PretendedPoold one(connect(scheduler.address()), {"n1", 7, 1, ""}), two(connect(scheduler.address()), {"n2", 7, 1, ""});
+  SimulatedPoold one(connect(scheduler.address()), {"n1", 7, 1, ""}), two(connect(scheduler.address()), {"n2", 7, 1, ""});
   Operator admin(scheduler.address());
   const auto withheld = [&] {
-    one.beat();
-    two.beat();
+    one.send_heartbeat();
+    two.send_heartbeat();
     return admin.snapshot().pool().gpus_withheld();
   };
   REQUIRE(eventually([&] { return withheld() == 2; }));
@@ -186,7 +186,7 @@ TEST_CASE("an operator decides a GPU dispute between two nodes") {
   REQUIRE(admin.call(&Stub::TrustGpu, request, node).ok());
   CHECK(node.gpus(0).withheld_because().empty());
   CHECK(withheld() == 1);
-  const auto granted = Acquisition(connect(scheduler.address()), request_call(1, 1000)).granted();
+  const auto granted = LeaseClient(connect(scheduler.address()), request_call(1, 1000)).granted();
   REQUIRE(granted);
   CHECK(granted->servers(0).node() == "n1");
   std::ifstream audit(scheduler.audit_file());

@@ -35,11 +35,11 @@ void Usage::granted(const pool::Granted& granted) {
   const std::lock_guard lock(mutex_);
   for (const pool::Server& server : granted.servers()) {
     const auto key = std::make_pair(server.node(), granted.lease());
-    if (over_.contains(key) || by_lease_.contains(key)) continue;
+    if (ended_leases_.contains(key) || by_lease_.contains(key)) continue;
     auto& shares = by_lease_[key];
     for (const lease::Share& share : server.shares()) {
       shares.push_back(share);
-      if ((milli_[share.gpu_uuid()] += share.compute_milli()) > 1000) twice_.insert(share.gpu_uuid());
+      if ((milli_[share.gpu_uuid()] += share.compute_milli()) > 1000) double_grants_.insert(share.gpu_uuid());
     }
   }
 }
@@ -47,16 +47,16 @@ void Usage::granted(const pool::Granted& granted) {
 void Usage::ended(const std::string& node, const std::string& lease) {
   const std::lock_guard lock(mutex_);
   const auto key = std::make_pair(node, lease);
-  over_.insert(key);
+  ended_leases_.insert(key);
   const auto found = by_lease_.find(key);
   if (found == by_lease_.end()) return;
   for (const lease::Share& share : found->second) milli_[share.gpu_uuid()] -= share.compute_milli();
   by_lease_.erase(found);
 }
 
-std::vector<std::string> Usage::twice() const {
+std::vector<std::string> Usage::double_grants() const {
   const std::lock_guard lock(mutex_);
-  return {twice_.begin(), twice_.end()};
+  return {double_grants_.begin(), double_grants_.end()};
 }
 
 size_t Usage::leases() const {
@@ -64,9 +64,9 @@ size_t Usage::leases() const {
   return by_lease_.size();
 }
 
-class PretendedPoold::Attendance : public grpc::ClientBidiReactor<pool::NodeReport, pool::NodeOrders> {
+class SimulatedPoold::NodeConnection : public grpc::ClientBidiReactor<pool::NodeReport, pool::NodeOrders> {
  public:
-  explicit Attendance(PretendedPoold& poold) : poold_(poold), stub_(pool::Nodes::NewStub(poold.channel_)) {}
+  explicit NodeConnection(SimulatedPoold& poold) : poold_(poold), stub_(pool::Nodes::NewStub(poold.channel_)) {}
   // Requires the poold's lock.
   void start() {
     if (!poold_.has_.token.empty()) context_.AddMetadata("authorization", "Bearer " + poold_.has_.token);
@@ -104,7 +104,7 @@ class PretendedPoold::Attendance : public grpc::ClientBidiReactor<pool::NodeRepo
   void OnReadDone(bool good) override {
     const std::lock_guard lock(poold_.mutex_);
     if (!good) return finish();
-    poold_.attends_ = true;
+    poold_.registered_ = true;
     poold_.fenced_ = in_.fenced_because();
     for (const pool::EndLease& end : in_.end()) {
       poold_.ended_.insert(end.lease());
@@ -116,13 +116,13 @@ class PretendedPoold::Attendance : public grpc::ClientBidiReactor<pool::NodeRepo
   }
   void OnDone(const grpc::Status& status) override {
     const std::lock_guard lock(poold_.mutex_);
-    poold_.attends_ = false;
+    poold_.registered_ = false;
     poold_.last_error_ = status.error_message();
     over_ = done_ = true;
     poold_.changed_.notify_all();
   }
 
-  PretendedPoold& poold_;
+  SimulatedPoold& poold_;
   const std::unique_ptr<pool::Nodes::Stub> stub_;
   grpc::ClientContext context_;
   pool::NodeReport out_;
@@ -130,51 +130,51 @@ class PretendedPoold::Attendance : public grpc::ClientBidiReactor<pool::NodeRepo
   bool writing_ = false, again_ = false, over_ = false, done_ = false;
 };
 
-PretendedPoold::PretendedPoold(std::shared_ptr<grpc::Channel> channel, Has has, Usage* usage) : channel_(std::move(channel)), has_(std::move(has)), usage_(usage) {}
+SimulatedPoold::SimulatedPoold(std::shared_ptr<grpc::Channel> channel, Has has, Usage* usage) : channel_(std::move(channel)), has_(std::move(has)), usage_(usage) {}
 
-PretendedPoold::~PretendedPoold() { cut(); }
+SimulatedPoold::~SimulatedPoold() { cut(); }
 
 // Waits for the end of the stream: the last reference to a channel must not be dropped on a thread of gRPC.
-void PretendedPoold::cut() {
+void SimulatedPoold::cut() {
   std::unique_lock lock(mutex_);
-  if (!attendance_) return;
-  attendance_->cut();
-  changed_.wait(lock, [this] { return attendance_->done(); });
-  const auto over = std::move(attendance_);
+  if (!connection_) return;
+  connection_->cut();
+  changed_.wait(lock, [this] { return connection_->done(); });
+  const auto ended = std::move(connection_);
   lock.unlock();
 }
 
-void PretendedPoold::beat() {
+void SimulatedPoold::send_heartbeat() {
   const std::lock_guard lock(mutex_);
-  if (attendance_ && !attendance_->done()) return attendance_->say();
-  attendance_ = std::make_unique<Attendance>(*this);
-  attendance_->start();
+  if (connection_ && !connection_->done()) return connection_->say();
+  connection_ = std::make_unique<NodeConnection>(*this);
+  connection_->start();
 }
 
-bool PretendedPoold::attends() const {
+bool SimulatedPoold::is_registered() const {
   const std::lock_guard lock(mutex_);
-  return attends_;
+  return registered_;
 }
-std::string PretendedPoold::last_error() const {
+std::string SimulatedPoold::last_error() const {
   const std::lock_guard lock(mutex_);
   return last_error_;
 }
-std::string PretendedPoold::fenced() const {
+std::string SimulatedPoold::fenced() const {
   const std::lock_guard lock(mutex_);
   return fenced_;
 }
-bool PretendedPoold::has_ended(const std::string& lease) const {
+bool SimulatedPoold::has_ended(const std::string& lease) const {
   const std::lock_guard lock(mutex_);
   return all_ended_.contains(lease);
 }
 
-void PretendedPoold::restart() {
+void SimulatedPoold::restart() {
   cut();
   const std::lock_guard lock(mutex_);
   ++boot_;
 }
 
-pool::NodeReport PretendedPoold::report(bool first) const {
+pool::NodeReport SimulatedPoold::report(bool first) const {
   pool::NodeReport report;
   report.set_now_ms(time_of_day());
   report.set_ready(true);
@@ -195,39 +195,39 @@ pool::NodeReport PretendedPoold::report(bool first) const {
   return report;
 }
 
-PretendedPoolds::PretendedPoolds(const std::string& address, int count, int gpus, Usage* usage, std::chrono::milliseconds every) {
+SimulatedPoolds::SimulatedPoolds(const std::string& address, int count, int gpus, Usage* usage, std::chrono::milliseconds every) {
   for (int i = 0; i < count; ++i) {
-    poolds_.push_back(std::make_unique<PretendedPoold>(connect(address), PretendedPoold::Has{"n" + std::to_string(i), static_cast<uint64_t>(i), gpus, ""}, usage));
-    poolds_.back()->beat();
+    poolds_.push_back(std::make_unique<SimulatedPoold>(connect(address), SimulatedPoold::Has{"n" + std::to_string(i), static_cast<uint64_t>(i), gpus, ""}, usage));
+    poolds_.back()->send_heartbeat();
   }
-  beating_ = std::thread([this, every] {
+  heartbeats_ = std::thread([this, every] {
     std::unique_lock lock(mutex_);
     while (!end_.wait_for(lock, every, [this] { return ended_; })) {
-      for (const auto& poold : poolds_) poold->beat();
+      for (const auto& poold : poolds_) poold->send_heartbeat();
     }
   });
 }
 
-PretendedPoolds::~PretendedPoolds() {
+SimulatedPoolds::~SimulatedPoolds() {
   {
     const std::lock_guard lock(mutex_);
     ended_ = true;
   }
   end_.notify_all();
-  beating_.join();
+  heartbeats_.join();
 }
 
-bool PretendedPoolds::await() const {
-  return eventually([this] { return std::all_of(poolds_.begin(), poolds_.end(), [](const auto& poold) { return poold->attends(); }); });
+bool SimulatedPoolds::await() const {
+  return eventually([this] { return std::all_of(poolds_.begin(), poolds_.end(), [](const auto& poold) { return poold->is_registered(); }); });
 }
 
-struct Acquisition::Call : grpc::ClientBidiReactor<pool::AcquireCall, pool::AcquireEvent> {
+struct LeaseClient::Call : grpc::ClientBidiReactor<pool::AcquireCall, pool::AcquireEvent> {
   std::unique_ptr<pool::Leases::Stub> stub;
   grpc::ClientContext context;
   pool::AcquireCall first, last;
   pool::AcquireEvent in;
-  Heard heard;
-  Over over;
+  OnEvent on_event;
+  OnEnd on_end;
   std::mutex mutex;
   std::condition_variable changed;
   bool writing = true, wants_release = false, done = false;
@@ -281,11 +281,11 @@ struct Acquisition::Call : grpc::ClientBidiReactor<pool::AcquireCall, pool::Acqu
       if (in.has_ended()) ended = std::make_shared<pool::Ended>(in.ended());
       changed.notify_all();
     }
-    if (heard) heard(in);
+    if (on_event) on_event(in);
     StartRead(&in);
   }
   void OnDone(const grpc::Status& how) override {
-    if (over) over(how);
+    if (on_end) on_end(how);
     const std::lock_guard lock(mutex);
     status = how;
     finished = true;
@@ -301,43 +301,43 @@ struct Acquisition::Call : grpc::ClientBidiReactor<pool::AcquireCall, pool::Acqu
   }
 };
 
-Acquisition::Acquisition(const std::shared_ptr<grpc::Channel>& channel, const pool::AcquireCall& first, const std::string& token, Heard heard, Over over)
+LeaseClient::LeaseClient(const std::shared_ptr<grpc::Channel>& channel, const pool::AcquireCall& first, const std::string& token, OnEvent on_event, OnEnd on_end)
     : call_(std::make_unique<Call>()) {
   call_->stub = pool::Leases::NewStub(channel);
   if (!token.empty()) call_->context.AddMetadata("authorization", "Bearer " + token);
   call_->first = first;
-  call_->heard = std::move(heard);
-  call_->over = std::move(over);
+  call_->on_event = std::move(on_event);
+  call_->on_end = std::move(on_end);
   call_->start();
 }
 
 // Waits for the end of the call: the last reference to a channel must not be dropped on a thread of gRPC.
-Acquisition::~Acquisition() {
+LeaseClient::~LeaseClient() {
   cut();
   std::unique_lock lock(call_->mutex);
   call_->changed.wait(lock, [this] { return call_->finished; });
 }
 
-void Acquisition::release() { call_->release(); }
-void Acquisition::cut() {
+void LeaseClient::release() { call_->release(); }
+void LeaseClient::cut() {
   call_->context.TryCancel();
   call_->await([] { return false; });
 }
 
-std::shared_ptr<const pool::Granted> Acquisition::granted(uint64_t least) {
+std::shared_ptr<const pool::Granted> LeaseClient::granted(uint64_t least) {
   return call_->await([&] { return call_->grants >= least; }) ? call_->granted : nullptr;
 }
-std::shared_ptr<const pool::Queued> Acquisition::queued(uint32_t place) {
+std::shared_ptr<const pool::Queued> LeaseClient::queued(uint32_t place) {
   return call_->await([&] { return call_->queued && call_->queued->place() == place; }) ? call_->queued : nullptr;
 }
-std::shared_ptr<const pool::Ended> Acquisition::ended() {
+std::shared_ptr<const pool::Ended> LeaseClient::ended() {
   return call_->await([&] { return call_->ended != nullptr; }) ? call_->ended : nullptr;
 }
-grpc::Status Acquisition::status() {
+grpc::Status LeaseClient::status() {
   call_->await([] { return false; });
   return call_->status;
 }
-std::string Acquisition::leader() const {
+std::string LeaseClient::leader() const {
   const auto found = call_->context.GetServerTrailingMetadata().find("leader");
   return found == call_->context.GetServerTrailingMetadata().end() ? "" : std::string(found->second.data(), found->second.size());
 }

@@ -27,7 +27,7 @@ class Usage {
   void granted(const pool::Granted& granted);
   void ended(const std::string& node, const std::string& lease);
   // Returns the UUIDs of GPUs that were ever granted beyond 1000 thousandths at a time.
-  std::vector<std::string> twice() const;
+  std::vector<std::string> double_grants() const;
   // Returns the number of lease parts that have not ended.
   size_t leases() const;
 
@@ -35,12 +35,12 @@ class Usage {
   mutable std::mutex mutex_;
   std::map<std::pair<std::string, std::string>, std::vector<lease::Share>> by_lease_;  // (node, lease)
   std::map<std::string, uint32_t> milli_;               // by GPU UUID
-  std::set<std::pair<std::string, std::string>> over_;  // ended, possibly before the grant was received
-  std::set<std::string> twice_;
+  std::set<std::pair<std::string, std::string>> ended_leases_;  // ended, possibly before the grant was received
+  std::set<std::string> double_grants_;
 };
 
 // A poold without GPUs: registers with a scheduler, reports, and ends leases as ordered.
-class PretendedPoold {
+class SimulatedPoold {
  public:
   struct Has {
     std::string name;
@@ -48,11 +48,11 @@ class PretendedPoold {
     int gpus = 8;
     std::string token;
   };
-  PretendedPoold(std::shared_ptr<grpc::Channel> channel, Has has, Usage* usage = nullptr);
-  ~PretendedPoold();
+  SimulatedPoold(std::shared_ptr<grpc::Channel> channel, Has has, Usage* usage = nullptr);
+  ~SimulatedPoold();
   // Sends a heartbeat, or registers if it is not connected. Call regularly.
-  void beat();
-  bool attends() const;
+  void send_heartbeat();
+  bool is_registered() const;
   std::string last_error() const;
   std::string fenced() const;
   bool has_ended(const std::string& lease) const;
@@ -60,7 +60,7 @@ class PretendedPoold {
   void restart();
 
  private:
-  class Attendance;
+  class NodeConnection;
   pool::NodeReport report(bool first) const;
   void cut();
 
@@ -72,35 +72,35 @@ class PretendedPoold {
   uint64_t boot_ = 0;
   std::set<std::string> ended_;  // since the last report
   std::set<std::string> all_ended_;
-  std::unique_ptr<Attendance> attendance_;
-  bool attends_ = false;
+  std::unique_ptr<NodeConnection> connection_;
+  bool registered_ = false;
   std::string last_error_, fenced_;
 };
 
 // Several simulated poolds, with a thread that sends their heartbeats.
-class PretendedPoolds {
+class SimulatedPoolds {
  public:
-  PretendedPoolds(const std::string& address, int count, int gpus, Usage* usage = nullptr, std::chrono::milliseconds every = std::chrono::milliseconds(500));
-  ~PretendedPoolds();
+  SimulatedPoolds(const std::string& address, int count, int gpus, Usage* usage = nullptr, std::chrono::milliseconds every = std::chrono::milliseconds(500));
+  ~SimulatedPoolds();
   bool await() const;  // waits until all are registered
-  PretendedPoold& operator[](size_t i) { return *poolds_[i]; }
+  SimulatedPoold& operator[](size_t i) { return *poolds_[i]; }
 
  private:
-  std::vector<std::unique_ptr<PretendedPoold>> poolds_;
+  std::vector<std::unique_ptr<SimulatedPoold>> poolds_;
   std::mutex mutex_;
   std::condition_variable end_;
   bool ended_ = false;
-  std::thread beating_;
+  std::thread heartbeats_;
 };
 
 // A lease client: one stream of Leases.Acquire.
-class Acquisition {
+class LeaseClient {
  public:
-  using Heard = std::function<void(const pool::AcquireEvent&)>;  // called on a thread of gRPC
-  using Over = std::function<void(const grpc::Status&)>;
+  using OnEvent = std::function<void(const pool::AcquireEvent&)>;  // called on a thread of gRPC
+  using OnEnd = std::function<void(const grpc::Status&)>;
 
-  Acquisition(const std::shared_ptr<grpc::Channel>& channel, const pool::AcquireCall& first, const std::string& token = "", Heard heard = {}, Over over = {});
-  ~Acquisition();  // cancels the stream if it has not ended
+  LeaseClient(const std::shared_ptr<grpc::Channel>& channel, const pool::AcquireCall& first, const std::string& token = "", OnEvent on_event = {}, OnEnd on_end = {});
+  ~LeaseClient();  // cancels the stream if it has not ended
   void release();
   void cut();
 

@@ -34,14 +34,14 @@ class Configured {
  public:
   explicit Configured(const std::string& tenants) {
     scheduler_.emplace(std::vector<std::string>{"--config", write(tenants)});
-    poold_ = std::make_unique<PretendedPoold>(connect(scheduler_->address()), PretendedPoold::Has{"n0", 0, 4, kNodeOld});
-    beating_ = std::jthread([this](std::stop_token stop) {
+    poold_ = std::make_unique<SimulatedPoold>(connect(scheduler_->address()), SimulatedPoold::Has{"n0", 0, 4, kNodeOld});
+    heartbeats_ = std::jthread([this](std::stop_token stop) {
       while (!stop.stop_requested()) {
-        poold_->beat();
+        poold_->send_heartbeat();
         std::this_thread::sleep_for(std::chrono::milliseconds(300));
       }
     });
-    REQUIRE(eventually([&] { return poold_->attends(); }));
+    REQUIRE(eventually([&] { return poold_->is_registered(); }));
   }
   void reload(const std::string& tenants) {
     write(tenants);
@@ -52,7 +52,7 @@ class Configured {
   void set_node_tokens(const std::vector<std::string>& tokens) { node_tokens_ = tokens; }
   void set_operator_tokens(const std::vector<std::string>& tokens) { operator_tokens_ = tokens; }
   SchedulerProcess& scheduler() { return *scheduler_; }
-  PretendedPoold& poold() { return *poold_; }
+  SimulatedPoold& poold() { return *poold_; }
 
  private:
   std::string write(const std::string& tenants) const {
@@ -62,9 +62,9 @@ class Configured {
   const TemporaryFolder folder_;
   std::vector<std::string> node_tokens_{kNodeOld}, operator_tokens_{kOperator};
   std::optional<SchedulerProcess> scheduler_;
-  std::unique_ptr<PretendedPoold> poold_;
+  std::unique_ptr<SimulatedPoold> poold_;
   size_t reloads_ = 0;
-  std::jthread beating_;
+  std::jthread heartbeats_;
 };
 
 }  // namespace
@@ -72,34 +72,34 @@ class Configured {
 TEST_CASE("a tenant's token is rotated without losing leases and a removed token ends its leases") {
   Configured pool(tenant("a", {kOld}));
   const auto channel = connect(pool.scheduler().address());
-  auto first = std::make_unique<Acquisition>(channel, request_call(1, 1000), kOld);
+  auto first = std::make_unique<LeaseClient>(channel, request_call(1, 1000), kOld);
   const auto granted = first->granted();
   REQUIRE(granted);
 
   pool.reload(tenant("a", {kOld, kNew}));
-  Acquisition second(channel, request_call(1, 1000), kNew), third(channel, request_call(1, 1000), kOld);
+  LeaseClient second(channel, request_call(1, 1000), kNew), third(channel, request_call(1, 1000), kOld);
   REQUIRE(second.granted());
   REQUIRE(third.granted());
-  Acquisition waits(channel, request_call(4, 1000), kOld);
+  LeaseClient waits(channel, request_call(4, 1000), kOld);
   REQUIRE(waits.queued(1));
 
   pool.reload(tenant("a", {kNew}, {kOld}));
-  CHECK(Acquisition(channel, request_call(1, 1000), kOld).status().error_message() == "this token is retired: use the tenant's current token");
+  CHECK(LeaseClient(channel, request_call(1, 1000), kOld).status().error_message() == "this token is retired: use the tenant's current token");
   first->cut();
   // A retired token may resume an existing lease.
-  first = std::make_unique<Acquisition>(channel, resume_call(*granted), kOld);
+  first = std::make_unique<LeaseClient>(channel, resume_call(*granted), kOld);
   REQUIRE(first->granted());
-  CHECK(Acquisition(channel, request_call(1, 100), kNew).queued(2));
+  CHECK(LeaseClient(channel, request_call(1, 100), kNew).queued(2));
 
   pool.reload(tenant("a", {kNew}));
-  for (Acquisition* const lost : {first.get(), &third}) {
+  for (LeaseClient* const lost : {first.get(), &third}) {
     REQUIRE(lost->ended());
     CHECK(lost->ended()->why() == pool::Ended::EVICTED);
     CHECK(lost->ended()->reason() == "its token was removed from the scheduler's configuration");
     CHECK(lost->ended()->at_ms() == 0);
   }
   CHECK(waits.status().error_code() == grpc::StatusCode::PERMISSION_DENIED);
-  CHECK(Acquisition(channel, resume_call(*granted), kOld).status().error_code() == grpc::StatusCode::UNAUTHENTICATED);
+  CHECK(LeaseClient(channel, resume_call(*granted), kOld).status().error_code() == grpc::StatusCode::UNAUTHENTICATED);
   second.release();
   REQUIRE(second.ended());
   CHECK(second.ended()->why() == pool::Ended::RELEASED);  // it was not affected
@@ -108,14 +108,14 @@ TEST_CASE("a tenant's token is rotated without losing leases and a removed token
 TEST_CASE("a tenant that is removed loses its leases and its places in the queue") {
   Configured pool(tenant("a", {kOld}) + tenant("b", {kOther}));
   const auto channel = connect(pool.scheduler().address());
-  Acquisition removed(channel, request_call(2, 1000), kOld), stays(channel, request_call(2, 1000), kOther);
+  LeaseClient removed(channel, request_call(2, 1000), kOld), stays(channel, request_call(2, 1000), kOther);
   auto away = removed.granted();
   REQUIRE(away);
   REQUIRE(stays.granted());
   removed.cut();  // the lease is held for it
-  Acquisition waits(channel, request_call(1, 1000), kOld);
+  LeaseClient waits(channel, request_call(1, 1000), kOld);
   REQUIRE(waits.queued(1));
-  Acquisition next(channel, request_call(1, 1000), kOther);
+  LeaseClient next(channel, request_call(1, 1000), kOther);
   REQUIRE(next.queued(2));
   pool.reload(tenant("b", {kOther}));
   CHECK(waits.status().error_code() == grpc::StatusCode::PERMISSION_DENIED);
@@ -131,14 +131,14 @@ TEST_CASE("removing a node's token ends its connection and another token is acce
   Configured pool(tenant("a", {kOld}));
   pool.set_node_tokens({kNodeOld, kNodeNew});
   pool.reload(tenant("a", {kOld}));
-  CHECK(pool.poold().attends());
+  CHECK(pool.poold().is_registered());
   pool.set_node_tokens({kNodeNew});
   pool.reload(tenant("a", {kOld}));
-  CHECK(eventually([&] { return !pool.poold().attends() && pool.poold().last_error().starts_with("authentication failed: unknown token"); }));
-  PretendedPoold again(connect(pool.scheduler().address()), {"n0", 0, 4, kNodeNew});
+  CHECK(eventually([&] { return !pool.poold().is_registered() && pool.poold().last_error().starts_with("authentication failed: unknown token"); }));
+  SimulatedPoold again(connect(pool.scheduler().address()), {"n0", 0, 4, kNodeNew});
   CHECK(eventually([&] {
-    again.beat();
-    return again.attends();
+    again.send_heartbeat();
+    return again.is_registered();
   }));
 }
 

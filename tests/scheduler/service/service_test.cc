@@ -49,10 +49,10 @@ std::chrono::milliseconds time_of_day() {
 TEST_CASE("a lease is granted with valid node tokens and released") {
   SchedulerProcess scheduler;
   Usage usage;
-  PretendedPoolds poolds(scheduler.address(), 2, 2, &usage);
+  SimulatedPoolds poolds(scheduler.address(), 2, 2, &usage);
   REQUIRE(poolds.await());
   const auto channel = connect(scheduler.address());
-  Acquisition holder(channel, request_call(3, 1000));
+  LeaseClient holder(channel, request_call(3, 1000));
   const auto granted = holder.granted();
   REQUIRE(granted);
   CHECK(granted->lease().size() == 16);
@@ -70,7 +70,7 @@ TEST_CASE("a lease is granted with valid node tokens and released") {
     gpus += lease->shares_size();
   }
   CHECK(gpus == 3);
-  Acquisition waits(channel, request_call(2, 1000));
+  LeaseClient waits(channel, request_call(2, 1000));
   const auto queued = waits.queued(1);
   REQUIRE(queued);
   CHECK(queued->waiting() == 1);
@@ -79,29 +79,29 @@ TEST_CASE("a lease is granted with valid node tokens and released") {
   CHECK(holder.ended()->why() == pool::Ended::RELEASED);
   CHECK(holder.status().ok());
   CHECK(waits.granted());
-  CHECK(usage.twice().empty());
+  CHECK(usage.double_grants().empty());
 }
 
 TEST_CASE("a cancelled request leaves the queue and its ticket keeps the place") {
   SchedulerProcess scheduler;
-  PretendedPoolds poolds(scheduler.address(), 1, 1);
+  SimulatedPoolds poolds(scheduler.address(), 1, 1);
   REQUIRE(poolds.await());
   const auto channel = connect(scheduler.address());
-  Acquisition first(channel, request_call(1, 1000));
+  LeaseClient first(channel, request_call(1, 1000));
   REQUIRE(first.granted());
-  auto second = std::make_unique<Acquisition>(channel, request_call(1, 1000));
+  auto second = std::make_unique<LeaseClient>(channel, request_call(1, 1000));
   const auto told = second->queued(1);
   REQUIRE(told);
-  Acquisition third(channel, request_call(1, 1000));
+  LeaseClient third(channel, request_call(1, 1000));
   REQUIRE(third.queued(2));
   second->cut();
   REQUIRE(third.queued(1));
   // The second client returns with its ticket; the third one became the head meanwhile and stays the head.
   pool::AcquireCall again = request_call(1, 1000);
   again.mutable_request()->set_ticket(told->ticket());
-  Acquisition back(channel, again);
+  LeaseClient back(channel, again);
   REQUIRE(back.queued(2));
-  Acquisition fourth(channel, request_call(1, 1000));
+  LeaseClient fourth(channel, request_call(1, 1000));
   REQUIRE(fourth.queued(3));
   third.release();
   CHECK(third.ended()->why() == pool::Ended::RELEASED);
@@ -111,17 +111,17 @@ TEST_CASE("a cancelled request leaves the queue and its ticket keeps the place")
 
 TEST_CASE("a disconnected client resumes its lease only with the lease's secret") {
   SchedulerProcess scheduler;
-  PretendedPoolds poolds(scheduler.address(), 1, 1);
+  SimulatedPoolds poolds(scheduler.address(), 1, 1);
   REQUIRE(poolds.await());
   const auto channel = connect(scheduler.address());
-  auto holder = std::make_unique<Acquisition>(channel, request_call(1, 1000));
+  auto holder = std::make_unique<LeaseClient>(channel, request_call(1, 1000));
   const auto granted = holder->granted();
   REQUIRE(granted);
   holder.reset();
   pool::AcquireCall forged = resume_call(*granted);
   forged.mutable_resume()->mutable_secret()->back() ^= 1;
-  CHECK(Acquisition(channel, forged).status().error_code() == grpc::StatusCode::PERMISSION_DENIED);
-  Acquisition back(channel, resume_call(*granted));
+  CHECK(LeaseClient(channel, forged).status().error_code() == grpc::StatusCode::PERMISSION_DENIED);
+  LeaseClient back(channel, resume_call(*granted));
   const auto again = back.granted();
   REQUIRE(again);
   CHECK(again->lease() == granted->lease());
@@ -130,19 +130,19 @@ TEST_CASE("a disconnected client resumes its lease only with the lease's secret"
 
 TEST_CASE("an invalid request is refused with a reason") {
   SchedulerProcess scheduler;
-  PretendedPoolds poolds(scheduler.address(), 1, 1);
+  SimulatedPoolds poolds(scheduler.address(), 1, 1);
   REQUIRE(poolds.await());
   const auto channel = connect(scheduler.address());
-  CHECK(Acquisition(channel, request_call(0, 1000)).status().error_code() == grpc::StatusCode::INVALID_ARGUMENT);
+  CHECK(LeaseClient(channel, request_call(0, 1000)).status().error_code() == grpc::StatusCode::INVALID_ARGUMENT);
   pool::AcquireCall release;
   release.mutable_release();
-  CHECK(Acquisition(channel, release).status().error_code() == grpc::StatusCode::INVALID_ARGUMENT);
-  CHECK(Acquisition(channel, pool::AcquireCall()).status().error_code() == grpc::StatusCode::INVALID_ARGUMENT);
+  CHECK(LeaseClient(channel, release).status().error_code() == grpc::StatusCode::INVALID_ARGUMENT);
+  CHECK(LeaseClient(channel, pool::AcquireCall()).status().error_code() == grpc::StatusCode::INVALID_ARGUMENT);
   pool::AcquireCall unknown = request_call(1, 1);
   unknown.mutable_request()->set_tenant("nobody");
-  CHECK(Acquisition(channel, unknown).status().error_code() == grpc::StatusCode::PERMISSION_DENIED);
+  CHECK(LeaseClient(channel, unknown).status().error_code() == grpc::StatusCode::PERMISSION_DENIED);
   // Refused after the nodes have had ten seconds to register.
-  const auto impossible = Acquisition(channel, request_call(2, 1000)).status();
+  const auto impossible = LeaseClient(channel, request_call(2, 1000)).status();
   CHECK(impossible.error_code() == grpc::StatusCode::INVALID_ARGUMENT);
   CHECK(impossible.error_message() == "cannot place 2 GPUs: at most 1 GPU fits; the pool has 1 GPU on 1 host: 1 x pretended 16.0 GiB");
 }
@@ -152,27 +152,27 @@ TEST_CASE("each kind of token allows only the calls of its role") {
   const std::string config = folder.write("pool.toml", with_tokens());
   SchedulerProcess scheduler({"--config", config});
   const auto channel = connect(scheduler.address());
-  CHECK(Acquisition(channel, request_call(1, 1000)).status().error_code() == grpc::StatusCode::UNAUTHENTICATED);
-  CHECK(Acquisition(channel, request_call(1, 1000), std::string(64, 'x')).status().error_code() == grpc::StatusCode::UNAUTHENTICATED);
-  const grpc::Status of_node = Acquisition(channel, request_call(1, 1000), kNodeToken).status();
+  CHECK(LeaseClient(channel, request_call(1, 1000)).status().error_code() == grpc::StatusCode::UNAUTHENTICATED);
+  CHECK(LeaseClient(channel, request_call(1, 1000), std::string(64, 'x')).status().error_code() == grpc::StatusCode::UNAUTHENTICATED);
+  const grpc::Status of_node = LeaseClient(channel, request_call(1, 1000), kNodeToken).status();
   CHECK(of_node.error_code() == grpc::StatusCode::PERMISSION_DENIED);
   CHECK(of_node.error_message() == "this token is a node's: use a tenant's token (pool-run --token-file, GPUPOOL_TOKEN_FILE); create one with pool-scheduler --make-token "
                                    "and put its hash into [[tenant]] of the scheduler's configuration");
   // The request exceeds the tenant's quota.
-  CHECK(Acquisition(channel, request_call(5, 1000), kTenantToken).status().error_code() == grpc::StatusCode::INVALID_ARGUMENT);
-  PretendedPoold wrong(connect(scheduler.address()), {"n1", 1, 1, kNodeToken});
-  wrong.beat();
+  CHECK(LeaseClient(channel, request_call(5, 1000), kTenantToken).status().error_code() == grpc::StatusCode::INVALID_ARGUMENT);
+  SimulatedPoold wrong(connect(scheduler.address()), {"n1", 1, 1, kNodeToken});
+  wrong.send_heartbeat();
   CHECK(eventually([&] { return wrong.last_error().starts_with("this token belongs to node 'n0', not to 'n1': "); }));
-  PretendedPoold right(connect(scheduler.address()), {"n0", 0, 1, kNodeToken});
-  right.beat();
-  CHECK(eventually([&] { return right.attends(); }));
-  CHECK(Acquisition(channel, request_call(1, 1000), kTenantToken).granted());
+  SimulatedPoold right(connect(scheduler.address()), {"n0", 0, 1, kNodeToken});
+  right.send_heartbeat();
+  CHECK(eventually([&] { return right.is_registered(); }));
+  CHECK(LeaseClient(channel, request_call(1, 1000), kTenantToken).granted());
 
   SECTION("read again on SIGHUP; a mistake changes nothing") {
     std::ofstream(config) << "[[tenant]]\nname = 7\n";
     scheduler.process().signal(SIGHUP);
     CHECK(scheduler.await_log("reload_failed"));
-    CHECK(Acquisition(channel, request_call(1, 500), kTenantToken).queued(1));
+    CHECK(LeaseClient(channel, request_call(1, 500), kTenantToken).queued(1));
     std::string other = with_tokens();
     other.replace(other.find("name = \"a\""), 10, "name = \"z\"");
     std::ofstream(config) << other;
@@ -180,7 +180,7 @@ TEST_CASE("each kind of token allows only the calls of its role") {
     CHECK(scheduler.await_log(" reloaded "));
     pool::AcquireCall call = request_call(1, 500);
     call.mutable_request()->set_tenant("z");
-    CHECK(Acquisition(channel, call, kTenantToken).granted());  // the lease of tenant "a" has ended
+    CHECK(LeaseClient(channel, call, kTenantToken).granted());  // the lease of tenant "a" has ended
   }
 }
 
@@ -210,13 +210,13 @@ TEST_CASE("a token is checked before a message is read") {
 
 TEST_CASE("a message that is too large ends its call alone") {
   SchedulerProcess scheduler;
-  PretendedPoolds poolds(scheduler.address(), 1, 1);
+  SimulatedPoolds poolds(scheduler.address(), 1, 1);
   REQUIRE(poolds.await());
   const auto channel = connect(scheduler.address());
   pool::AcquireCall large = request_call(1, 1000);
   large.mutable_request()->set_program(std::string(2 << 20, 'p'));
-  CHECK(Acquisition(channel, large).status().error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED);
-  CHECK(Acquisition(channel, request_call(1, 1000)).granted());
+  CHECK(LeaseClient(channel, large).status().error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED);
+  CHECK(LeaseClient(channel, request_call(1, 1000)).granted());
 }
 
 TEST_CASE("a connection has a bounded number of streams") {
@@ -265,7 +265,7 @@ TEST_CASE("failed authentications are counted and logged with rate limiting") {
   const auto channel = connect(scheduler.address());
   constexpr size_t kStreams = 40, kCalls = 20;
   for (size_t i = 0; i < kStreams; ++i) {
-    Acquisition wrong(channel, request_call(1, 1000), std::string(64, 'x'));
+    LeaseClient wrong(channel, request_call(1, 1000), std::string(64, 'x'));
     CHECK(wrong.status().error_code() == grpc::StatusCode::UNAUTHENTICATED);
   }
   const auto admin = pool::PoolAdmin::NewStub(channel);
@@ -297,7 +297,7 @@ TEST_CASE("failed authentications are counted and logged with rate limiting") {
 TEST_CASE("a scheduler killed at random loses no lease and grants nothing twice") {
   SchedulerProcess scheduler;
   Usage usage;
-  PretendedPoolds poolds(scheduler.address(), 100, 4, &usage, 100ms);
+  SimulatedPoolds poolds(scheduler.address(), 100, 4, &usage, 100ms);
   REQUIRE(poolds.await());
   const auto channel = connect(scheduler.address());
 
@@ -315,12 +315,12 @@ TEST_CASE("a scheduler killed at random loses no lease and grants nothing twice"
     {
       // gRPC waits before it reconnects, and calls fail until then.
       REQUIRE(channel->WaitForConnected(std::chrono::system_clock::now() + kPatience));
-      std::vector<std::unique_ptr<Acquisition>> acquisitions;
-      for (const auto& lease : held) acquisitions.push_back(std::make_unique<Acquisition>(channel, resume_call(*lease), "", heard));
+      std::vector<std::unique_ptr<LeaseClient>> acquisitions;
+      for (const auto& lease : held) acquisitions.push_back(std::make_unique<LeaseClient>(channel, resume_call(*lease), "", heard));
       for (const auto& one : acquisitions) {
         if (!one->granted()) FAIL("a lease was lost: " << one->status().error_message());
       }
-      for (int i = 0; i < 60; ++i) acquisitions.push_back(std::make_unique<Acquisition>(channel, request_call(i % 7 == 0 ? 3 : 1, i % 2 ? 1000 : 300), "", heard));
+      for (int i = 0; i < 60; ++i) acquisitions.push_back(std::make_unique<LeaseClient>(channel, request_call(i % 7 == 0 ? 3 : 1, i % 2 ? 1000 : 300), "", heard));
       for (size_t i = 0; i < held.size(); i += 3) acquisitions[i]->release();
       // A new leader first waits for returning clients.
       if (round % 2 == 0) CHECK(eventually([&] { const std::lock_guard lock(mutex); return granted.size() > held.size(); }));
@@ -339,12 +339,12 @@ TEST_CASE("a scheduler killed at random loses no lease and grants nothing twice"
     for (auto& [id, lease] : granted) held.push_back(lease);
     scheduler.start();
     REQUIRE(poolds.await());
-    CHECK(usage.twice().empty());
+    CHECK(usage.double_grants().empty());
   }
   CHECK(held.size() > 20);
   REQUIRE(channel->WaitForConnected(std::chrono::system_clock::now() + kPatience));
   for (const auto& lease : held) {
-    Acquisition last(channel, resume_call(*lease));
+    LeaseClient last(channel, resume_call(*lease));
     REQUIRE(last.granted());
     last.release();
     CHECK(last.ended()->why() == pool::Ended::RELEASED);
@@ -354,30 +354,30 @@ TEST_CASE("a scheduler killed at random loses no lease and grants nothing twice"
       CHECK(eventually([&] { return poolds[std::stoul(server.node().substr(1))].has_ended(lease->lease()); }));
     }
   }
-  CHECK(usage.twice().empty());
+  CHECK(usage.double_grants().empty());
 }
 
 TEST_CASE("long names of programs and hosts are cut, also for the ticket") {
   SchedulerProcess scheduler;
-  PretendedPoolds poolds(scheduler.address(), 1, 1);
+  SimulatedPoolds poolds(scheduler.address(), 1, 1);
   REQUIRE(poolds.await());
   const auto channel = connect(scheduler.address());
   pool::AcquireCall call = request_call(1, 1000);
   call.mutable_request()->set_program(std::string(100'000, 'p'));
   call.mutable_request()->set_host(std::string(100'000, 'h'));
-  Acquisition holder(channel, call);
+  LeaseClient holder(channel, call);
   REQUIRE(holder.granted());
-  auto second = std::make_unique<Acquisition>(channel, call);
+  auto second = std::make_unique<LeaseClient>(channel, call);
   const auto told = second->queued(1);
   REQUIRE(told);
-  Acquisition third(channel, call);
+  LeaseClient third(channel, call);
   REQUIRE(third.queued(2));
   second->cut();
   REQUIRE(third.queued(1));
   call.mutable_request()->set_ticket(told->ticket());
-  Acquisition back(channel, call);
+  LeaseClient back(channel, call);
   REQUIRE(back.queued(2));
-  Acquisition fourth(channel, request_call(1, 1000));
+  LeaseClient fourth(channel, request_call(1, 1000));
   REQUIRE(fourth.queued(3));
   std::ifstream audit(scheduler.audit_file());
   const std::string lines{std::istreambuf_iterator<char>(audit), {}};
@@ -450,9 +450,9 @@ TEST_CASE("pool-scheduler starts and reports invalid options and exits cleanly")
   CHECK(run_to_end({program, "--key", key, "--store", store, "--config", folder.write("bad.toml", "[[tenant]]\nname = \"a b\"\n")}).status == 2);
 
   SchedulerProcess scheduler;
-  PretendedPoolds poolds(scheduler.address(), 1, 1);
+  SimulatedPoolds poolds(scheduler.address(), 1, 1);
   REQUIRE(poolds.await());
-  Acquisition holder(connect(scheduler.address()), request_call(1, 1000));
+  LeaseClient holder(connect(scheduler.address()), request_call(1, 1000));
   REQUIRE(holder.granted());
   CHECK(scheduler.stop() == 0);
   CHECK(holder.status().error_code() == grpc::StatusCode::UNAVAILABLE);
@@ -516,9 +516,9 @@ TEST_CASE("a configuration error names the tenant and the valid form") {
 
 TEST_CASE("a standby scheduler waits and names the leader") {
   SchedulerProcess scheduler;
-  PretendedPoolds poolds(scheduler.address(), 1, 1);
+  SimulatedPoolds poolds(scheduler.address(), 1, 1);
   REQUIRE(poolds.await());
-  auto holder = std::make_unique<Acquisition>(connect(scheduler.address()), request_call(1, 1000));
+  auto holder = std::make_unique<LeaseClient>(connect(scheduler.address()), request_call(1, 1000));
   const auto granted = holder->granted();
   REQUIRE(granted);
   const std::string port_file = scheduler.folder().path() / "second";
@@ -529,12 +529,12 @@ TEST_CASE("a standby scheduler waits and names the leader") {
   std::ifstream(port_file) >> port;
   const auto channel = connect("127.0.0.1:" + std::to_string(port));
   CHECK(eventually([&] {
-    Acquisition refused(channel, request_call(1, 1));
+    LeaseClient refused(channel, request_call(1, 1));
     return refused.status().error_code() == grpc::StatusCode::UNAVAILABLE && refused.leader() == scheduler.address();
   }));
   scheduler.kill();
   REQUIRE(second.await_output(" leads "));
-  Acquisition back(channel, resume_call(*granted));
+  LeaseClient back(channel, resume_call(*granted));
   CHECK(back.granted());
   second.signal(SIGTERM);
   CHECK(second.wait() == 0);
@@ -548,8 +548,8 @@ TEST_CASE("leases are granted over TLS") {
   grpc::SslCredentialsOptions options;
   options.pem_root_certs = {std::istreambuf_iterator<char>(file), {}};
   const auto channel = grpc::CreateChannel(scheduler.address(), grpc::SslCredentials(options));
-  CHECK(Acquisition(channel, request_call(0, 1)).status().error_code() == grpc::StatusCode::INVALID_ARGUMENT);
-  CHECK(Acquisition(connect(scheduler.address()), request_call(0, 1)).status().error_code() == grpc::StatusCode::UNAVAILABLE);
+  CHECK(LeaseClient(channel, request_call(0, 1)).status().error_code() == grpc::StatusCode::INVALID_ARGUMENT);
+  CHECK(LeaseClient(connect(scheduler.address()), request_call(0, 1)).status().error_code() == grpc::StatusCode::UNAVAILABLE);
 }
 
 TEST_CASE("a renewed certificate is loaded while running and an incomplete one is ignored") {
@@ -569,9 +569,9 @@ TEST_CASE("a renewed certificate is loaded while running and an incomplete one i
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     return grpc::CreateCustomChannel(scheduler.address(), grpc::SslCredentials(options), arguments);
   };
-  const auto answers = [&](const Authority& whom) { return Acquisition(trusting(whom), request_call(0, 1)).status().error_code() == grpc::StatusCode::INVALID_ARGUMENT; };
+  const auto answers = [&](const Authority& whom) { return LeaseClient(trusting(whom), request_call(0, 1)).status().error_code() == grpc::StatusCode::INVALID_ARGUMENT; };
   const auto connected = trusting(authority);
-  CHECK(Acquisition(connected, request_call(0, 1)).status().error_code() == grpc::StatusCode::INVALID_ARGUMENT);
+  CHECK(LeaseClient(connected, request_call(0, 1)).status().error_code() == grpc::StatusCode::INVALID_ARGUMENT);
   install(second.certificate, files.certificate);
   CHECK(scheduler.await_log("certificate_not_renewed"));
   // gRPC polls its files every second.
@@ -584,7 +584,7 @@ TEST_CASE("a renewed certificate is loaded while running and an incomplete one i
   CHECK(eventually([&] { return answers(renewed); }));
   CHECK_FALSE(answers(authority));
   // The connection from before the renewal still works.
-  CHECK(Acquisition(connected, request_call(0, 1)).status().error_code() == grpc::StatusCode::INVALID_ARGUMENT);
+  CHECK(LeaseClient(connected, request_call(0, 1)).status().error_code() == grpc::StatusCode::INVALID_ARGUMENT);
   install(first.certificate, files.certificate);
   install(first.key, files.key);
   scheduler.process().signal(SIGHUP);
@@ -594,9 +594,9 @@ TEST_CASE("a renewed certificate is loaded while running and an incomplete one i
 
 TEST_CASE("metrics, health and the audit") {
   SchedulerProcess scheduler({"--metrics", "127.0.0.1:0"});
-  PretendedPoolds poolds(scheduler.address(), 2, 2);
+  SimulatedPoolds poolds(scheduler.address(), 2, 2);
   REQUIRE(poolds.await());
-  Acquisition holder(connect(scheduler.address()), request_call(1, 500));
+  LeaseClient holder(connect(scheduler.address()), request_call(1, 500));
   REQUIRE(holder.granted());
   REQUIRE(scheduler.await_log("url=http"));
   const uint16_t port = metrics_port(scheduler.log());

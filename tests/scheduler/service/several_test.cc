@@ -60,28 +60,28 @@ TEST_CASE("a standby names the leader and the next leader has all leases") {
   for (size_t i = 0; i < schedulers.size(); ++i) {
     if (i == first) continue;
     CHECK(eventually([&] {
-      Acquisition asks(connect(schedulers[i].address()), request_call(1, 1000));
+      LeaseClient asks(connect(schedulers[i].address()), request_call(1, 1000));
       return asks.status().error_code() == grpc::StatusCode::UNAVAILABLE && asks.leader() == address;
     }));
   }
   CHECK(schedulers.pool_admin({"health"}).find(", leader for") != std::string::npos);
   std::shared_ptr<const pool::Granted> granted;
   {
-    PretendedPoolds poolds(address, 1, 1);
+    SimulatedPoolds poolds(address, 1, 1);
     REQUIRE(poolds.await());
-    Acquisition holder(connect(address), request_call(1, 1000));
+    LeaseClient holder(connect(address), request_call(1, 1000));
     granted = holder.granted();
     REQUIRE(granted);
     schedulers[first].kill();
   }
   const size_t next = schedulers.leader(1);
   CHECK(next != first);
-  PretendedPoolds poolds(schedulers[next].address(), 1, 1);
+  SimulatedPoolds poolds(schedulers[next].address(), 1, 1);
   REQUIRE(poolds.await());
-  Acquisition back(connect(schedulers[next].address()), resume_call(*granted));
+  LeaseClient back(connect(schedulers[next].address()), resume_call(*granted));
   REQUIRE(back.granted());
   CHECK(back.granted()->lease() == granted->lease());
-  Acquisition other(connect(schedulers[next].address()), request_call(1, 1000));
+  LeaseClient other(connect(schedulers[next].address()), request_call(1, 1000));
   CHECK(other.queued(1));  // the leased GPU is not granted again
   schedulers[next].stop();
   CHECK(schedulers.leader(2) != next);
@@ -95,17 +95,17 @@ TEST_CASE("the next leader returns a stored grant whose answer was lost") {
   call.mutable_request()->set_id("sixteen bytes 01");
   std::string lease;
   {
-    PretendedPoolds poolds(schedulers[first].address(), 1, 1);
+    SimulatedPoolds poolds(schedulers[first].address(), 1, 1);
     REQUIRE(poolds.await());
-    Acquisition holder(connect(schedulers[first].address()), call);
+    LeaseClient holder(connect(schedulers[first].address()), call);
     REQUIRE(holder.granted());
     lease = holder.granted()->lease();
     schedulers[first].kill();
   }
   const size_t next = schedulers.leader(1);
-  PretendedPoolds poolds(schedulers[next].address(), 1, 1);
+  SimulatedPoolds poolds(schedulers[next].address(), 1, 1);
   REQUIRE(poolds.await());
-  Acquisition again(connect(schedulers[next].address()), call);
+  LeaseClient again(connect(schedulers[next].address()), call);
   REQUIRE(again.granted());
   CHECK(again.granted()->lease() == lease);
 }
@@ -142,14 +142,14 @@ TEST_CASE("a suspended former leader sends nothing after its successor has start
   schedulers[first].process().signal(SIGSTOP);
   const size_t next = schedulers.leader(1);
   REQUIRE(next != first);
-  PretendedPoolds poolds(schedulers[next].address(), 1, 1);
+  SimulatedPoolds poolds(schedulers[next].address(), 1, 1);
   REQUIRE(poolds.await());
-  Acquisition holder(connect(schedulers[next].address()), request_call(1, 1000));
+  LeaseClient holder(connect(schedulers[next].address()), request_call(1, 1000));
   const auto granted = holder.granted();
   REQUIRE(granted);
   // These messages wait for the suspended scheduler. In its state the lease was never granted, so it would
   // order the node to end it.
-  Acquisition lost(channel, resume_call(*granted));
+  LeaseClient lost(channel, resume_call(*granted));
   grpc::ClientContext context;
   const auto node = pool::Nodes::NewStub(channel)->Attend(&context);
   pool::NodeReport report;
@@ -168,7 +168,7 @@ TEST_CASE("a suspended former leader sends nothing after its successor has start
   CHECK(lost.status().error_code() == grpc::StatusCode::UNAVAILABLE);
   CHECK(schedulers[first].await_log("does_not_lead"));
   CHECK(eventually([&] {
-    Acquisition asks(connect(schedulers[first].address()), request_call(1, 1000));
+    LeaseClient asks(connect(schedulers[first].address()), request_call(1, 1000));
     return !asks.status().ok() && asks.leader() == schedulers[next].address();
   }));
 }
@@ -176,12 +176,12 @@ TEST_CASE("a suspended former leader sends nothing after its successor has start
 // Uses a longer return time than the default, so that all clients return in time on a busy machine.
 TEST_CASE("requests that waited before a change of leader keep their places") {
   SchedulerProcess scheduler({"--return-time", "10"});
-  PretendedPoolds poolds(scheduler.address(), 1, 1, nullptr, 50ms);
+  SimulatedPoolds poolds(scheduler.address(), 1, 1, nullptr, 50ms);
   REQUIRE(poolds.await());
-  auto holder = std::make_unique<Acquisition>(connect(scheduler.address()), request_call(1, 1000));
+  auto holder = std::make_unique<LeaseClient>(connect(scheduler.address()), request_call(1, 1000));
   const auto granted = holder->granted();
   REQUIRE(granted);
-  auto waiting = std::make_unique<Acquisition>(connect(scheduler.address()), request_call(1, 1000));
+  auto waiting = std::make_unique<LeaseClient>(connect(scheduler.address()), request_call(1, 1000));
   const auto place = waiting->queued(1);
   REQUIRE(place);
   scheduler.kill();
@@ -189,15 +189,15 @@ TEST_CASE("requests that waited before a change of leader keep their places") {
   waiting.reset();
   scheduler.start();
   REQUIRE(poolds.await());
-  Acquisition gives_back(connect(scheduler.address()), resume_call(*granted));
-  Acquisition newcomer(connect(scheduler.address()), request_call(1, 1000));
+  LeaseClient gives_back(connect(scheduler.address()), resume_call(*granted));
+  LeaseClient newcomer(connect(scheduler.address()), request_call(1, 1000));
   REQUIRE(gives_back.granted());
   gives_back.release();
   CHECK(gives_back.ended());
   REQUIRE(newcomer.queued(1));
   pool::AcquireCall again = request_call(1, 1000);
   again.mutable_request()->set_ticket(place->ticket());
-  Acquisition back(connect(scheduler.address()), again);
+  LeaseClient back(connect(scheduler.address()), again);
   CHECK(back.granted());
   CHECK(newcomer.queued(1));
 }
