@@ -258,7 +258,7 @@ std::vector<Figure> measure_failover(const FailoverSuite& suite) {
   Faults faults;
   Programs programs(cluster, faults, suite.programs);
   Holders holders(cluster, faults);
-  for (int i = 0; i < suite.faithful; ++i) holders.add(1000u + static_cast<unsigned>(i), 0ms);
+  for (int i = 0; i < suite.long_lived; ++i) holders.add(1000u + static_cast<unsigned>(i), 0ms);
   for (int i = 0; i < suite.holders; ++i) holders.add(static_cast<unsigned>(i) + 1, 1500ms);
   if (!holders.await_grant(2 * static_cast<uint64_t>(suite.holders))) throw std::runtime_error("no leases are granted");
 

@@ -96,7 +96,7 @@ void write_json(const std::string& path, const std::vector<Figure>& figures, con
         << "\", \"value\": " << number("%.6g", f.value) << ", \"unit\": \"" << f.unit << "\", \"baseline\": \"" << f.baseline
         << "\", \"baseline_value\": " << number("%.6g", f.baseline_value) << ", \"ratio\": " << number("%.6g", f.ratio())
         << ", \"target\": \"" << wanted(f.target) << "\", \"reached\": " << (f.reached() ? "true" : "false");
-    if (f.costly_ratio) out << ", \"costly_ratio\": " << number("%.6g", *f.costly_ratio);
+    if (f.ratio_with_costs) out << ", \"costly_ratio\": " << number("%.6g", *f.ratio_with_costs);
     out << "}";
     separator = ",\n  ";
   }
@@ -106,7 +106,7 @@ void write_json(const std::string& path, const std::vector<Figure>& figures, con
 
 void write_markdown(const std::string& path, const std::vector<Figure>& figures) {
   std::ofstream out(path);
-  const bool costly = std::any_of(figures.begin(), figures.end(), [](const Figure& f) { return f.costly_ratio.has_value(); });
+  const bool costly = std::any_of(figures.begin(), figures.end(), [](const Figure& f) { return f.ratio_with_costs.has_value(); });
   out << "| figure | via | value | baseline | ratio | target | reached |" << (costly ? " ratio with costs |" : "") << "\n|---|---|---|---|---|---|---|"
       << (costly ? "---|" : "") << "\n";
   for (const Figure& f : figures) {
@@ -115,7 +115,7 @@ void write_markdown(const std::string& path, const std::vector<Figure>& figures)
     const std::string reached = f.target.kind == Kind::none ? "" : f.reached() ? "yes" : "**no**";
     out << "| `" << f.name << "` | " << f.transport << " | " << readable(f.value) << " " << f.unit << " | " << baseline << " | "
         << (compared ? number("%.2f", f.ratio()) : "") << " | " << wanted(f.target) << " | " << reached << " |";
-    if (costly) out << " " << (f.costly_ratio ? number("%.2f", *f.costly_ratio) : "") << " |";
+    if (costly) out << " " << (f.ratio_with_costs ? number("%.2f", *f.ratio_with_costs) : "") << " |";
     out << "\n";
   }
   if (!out.flush()) throw std::runtime_error("cannot write " + path);

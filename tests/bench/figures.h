@@ -23,7 +23,7 @@ struct Figure {
   std::string baseline;   // name of the baseline
   double baseline_value = 0;
   Target target{};
-  std::optional<double> costly_ratio;  // ratio with the call costs of a GPU driver (--costs)
+  std::optional<double> ratio_with_costs;  // ratio with the call costs of a GPU driver (--costs)
 
   double ratio() const { return baseline_value != 0 ? value / baseline_value : 0; }
   bool reached() const;  // true without a target

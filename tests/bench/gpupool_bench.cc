@@ -371,9 +371,9 @@ void add_costly_ratios(const Options& options, std::vector<Figure>& figures) {
   std::map<std::string, Samples> pool;
   for (const Figure& costly : measure_all(options, direct, raw, pool)) {
     const auto same = std::find_if(figures.begin(), figures.end(), [&](const Figure& figure) {
-      return figure.name == costly.name && figure.transport == costly.transport && !figure.costly_ratio;
+      return figure.name == costly.name && figure.transport == costly.transport && !figure.ratio_with_costs;
     });
-    if (same != figures.end() && costly.baseline_value != 0) same->costly_ratio = costly.ratio();
+    if (same != figures.end() && costly.baseline_value != 0) same->ratio_with_costs = costly.ratio();
   }
   unsetenv("SOFTGPU_COSTS");
 }

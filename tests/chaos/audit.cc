@@ -22,7 +22,7 @@ bool ask(Stub& stub, Call call, const Request& request, Reply& reply, std::vecto
 
 }  // namespace
 
-void Audit::look_at_scheduler(pool::PoolAdmin::Stub& scheduler, std::vector<std::string>& wrong) const {
+void Audit::check_scheduler(pool::PoolAdmin::Stub& scheduler, std::vector<std::string>& wrong) const {
   using Stub = pool::PoolAdmin::Stub;
   pool::ListNodesReply nodes;
   pool::ListPoolGpusReply gpus;
@@ -47,7 +47,7 @@ void Audit::look_at_scheduler(pool::PoolAdmin::Stub& scheduler, std::vector<std:
   for (const auto& waiting : queue.waiting()) wrong.push_back(waiting.id() + " is still waiting: " + waiting.why());
 }
 
-void Audit::look_at_poold(const GpuMachine& machine, std::vector<std::string>& wrong) {
+void Audit::check_poold(const GpuMachine& machine, std::vector<std::string>& wrong) {
   using Stub = admin::Admin::Stub;
   const std::string& name = machine.host().name();
   const size_t before = wrong.size();
@@ -88,21 +88,21 @@ void Audit::look_at_poold(const GpuMachine& machine, std::vector<std::string>& w
   if (now.files > usual.files) wrong.push_back(name + " has " + std::to_string(now.files) + " files in /dev/shm, at first " + std::to_string(usual.files));
 }
 
-std::vector<std::string> Audit::look(pool::PoolAdmin::Stub& scheduler, const std::vector<const Host*>& clients) {
+std::vector<std::string> Audit::check(pool::PoolAdmin::Stub& scheduler, const std::vector<const Host*>& clients) {
   std::vector<std::string> wrong;
-  look_at_scheduler(scheduler, wrong);
-  for (const GpuMachine* const machine : poolds_) look_at_poold(*machine, wrong);
+  check_scheduler(scheduler, wrong);
+  for (const GpuMachine* const machine : poolds_) check_poold(*machine, wrong);
   for (const Host* const client : clients) {
     for (const Running& process : client->processes()) wrong.push_back(client->name() + " has a process " + process.program);
   }
   return wrong;
 }
 
-std::vector<std::string> Audit::await_quiet(pool::PoolAdmin::Stub& scheduler, const std::vector<const Host*>& clients, std::chrono::milliseconds patience) {
+std::vector<std::string> Audit::await_idle(pool::PoolAdmin::Stub& scheduler, const std::vector<const Host*>& clients, std::chrono::milliseconds timeout) {
   std::vector<std::string> wrong;
-  const auto end = std::chrono::steady_clock::now() + patience;
+  const auto end = std::chrono::steady_clock::now() + timeout;
   do {
-    wrong = look(scheduler, clients);
+    wrong = check(scheduler, clients);
     if (wrong.empty()) break;
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   } while (std::chrono::steady_clock::now() < end);

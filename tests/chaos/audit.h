@@ -16,12 +16,12 @@ class Audit {
 
   // Waits until the pool is complete and idle. Returns the remaining violations; empty if there are none.
   // `scheduler` is the leader's stub.
-  std::vector<std::string> await_quiet(pool::PoolAdmin::Stub& scheduler, const std::vector<const Host*>& clients, std::chrono::milliseconds patience);
+  std::vector<std::string> await_idle(pool::PoolAdmin::Stub& scheduler, const std::vector<const Host*>& clients, std::chrono::milliseconds timeout);
 
  private:
-  std::vector<std::string> look(pool::PoolAdmin::Stub& scheduler, const std::vector<const Host*>& clients);
-  void look_at_scheduler(pool::PoolAdmin::Stub& scheduler, std::vector<std::string>& wrong) const;
-  void look_at_poold(const GpuMachine& machine, std::vector<std::string>& wrong);
+  std::vector<std::string> check(pool::PoolAdmin::Stub& scheduler, const std::vector<const Host*>& clients);
+  void check_scheduler(pool::PoolAdmin::Stub& scheduler, std::vector<std::string>& wrong) const;
+  void check_poold(const GpuMachine& machine, std::vector<std::string>& wrong);
 
   struct Usual {  // resources of an idle poold at the first check
     size_t descriptors, files;

@@ -93,7 +93,7 @@ void Chaos::wrong(const std::string& what) {
 }
 
 // Polls processes, logs and jobs.
-void Chaos::look() {
+void Chaos::poll() {
   const auto expect_alive = [&](Daemon& daemon) {
     if (!daemon.died()) return;
     daemon.await_end();
@@ -108,17 +108,17 @@ void Chaos::look() {
   }
   for (const auto& machine : poolds_) {
     if (read) machine->read_log();
-    if (machine->runs() && machine->attended() != 0 && recovering_.erase(machine.get()) > 0) troubles_.end(machine->host().name(), time_of_day());
+    if (machine->runs() && machine->registered_at() != 0 && recovering_.erase(machine.get()) > 0) fault_log_.end(machine->host().name(), time_of_day());
   }
-  jobs_->look();
+  jobs_->poll();
   if (scheduler_was_lost_) check_leases();
 }
 
 // Records the leases of undisturbed clients: the next leader must know them.
 void Chaos::note_leases() {
-  look();
+  poll();
   for (const auto& job : jobs_->running()) {
-    if (!job->lease.empty() && !job->hit && !job->may_be_preempted) leases_before_[job->lease] = job->number;
+    if (!job->lease.empty() && !job->killed && !job->may_be_preempted) leases_before_[job->lease] = job->number;
   }
 }
 
@@ -130,33 +130,33 @@ void Chaos::check_leases() {
   pool::ListLeasesReply known;
   if (!scheduler->ListLeases(&context, {}, &known).ok()) return;
   scheduler_was_lost_ = false;
-  troubles_.end(kSchedulers, time_of_day());
+  fault_log_.end(kSchedulers, time_of_day());
   for (const auto& lease : known.leases()) leases_before_.erase(lease.id());
-  jobs_->look();
+  jobs_->poll();
   for (const auto& job : jobs_->running()) {
     const auto lost = leases_before_.find(job->lease);
-    if (lost == leases_before_.end() || job->hit) continue;
-    bool excused = troubles_.of_host(job->client->name(), job->started, time_of_day());
-    for (const std::string& node : job->nodes) excused = excused || troubles_.of_host(node, job->started, time_of_day());
+    if (lost == leases_before_.end() || job->killed) continue;
+    bool excused = fault_log_.affects_host(job->client->name(), job->started, time_of_day());
+    for (const std::string& node : job->nodes) excused = excused || fault_log_.affects_host(node, job->started, time_of_day());
     if (!excused) wrong("the scheduler has lost lease " + job->lease + " of job " + std::to_string(job->number));
   }
   leases_before_.clear();
 }
 
-void Chaos::do_what_is_due() {
+void Chaos::run_due_actions() {
   const int64_t now = time_of_day();
-  std::vector<Due> ripe;
-  std::partition_copy(due_.begin(), due_.end(), std::back_inserter(ripe), due_.begin(), [&](const Due& one) { return one.at <= now; });
-  due_.resize(due_.size() - ripe.size());
-  for (const Due& one : ripe) one.what();
+  std::vector<PendingAction> ripe;
+  std::partition_copy(pending_.begin(), pending_.end(), std::back_inserter(ripe), pending_.begin(), [&](const PendingAction& one) { return one.at <= now; });
+  pending_.resize(pending_.size() - ripe.size());
+  for (const PendingAction& one : ripe) one.what();
 }
 
 // Ends all pending faults at once.
 void Chaos::heal() {
-  while (!due_.empty()) {
-    std::vector<Due> all = std::exchange(due_, {});
-    std::sort(all.begin(), all.end(), [](const Due& a, const Due& b) { return a.at < b.at; });
-    for (const Due& one : all) one.what();
+  while (!pending_.empty()) {
+    std::vector<PendingAction> all = std::exchange(pending_, {});
+    std::sort(all.begin(), all.end(), [](const PendingAction& a, const PendingAction& b) { return a.at < b.at; });
+    for (const PendingAction& one : all) one.what();
   }
 }
 
@@ -166,16 +166,16 @@ void Chaos::keep_busy() {
   for (const auto& host : clients_) {
     if (host->is_on()) on.push_back(host.get());
   }
-  const Wish wish = some_wish(random_, driver_app());
-  if (!on.empty()) jobs_->start(*on[pick(on.size())], wish);
+  const JobSpec spec = random_job(random_, driver_app());
+  if (!on.empty()) jobs_->start(*on[pick(on.size())], spec);
 }
 
 // Runs the pool for `time` ms.
 void Chaos::pass(int64_t time) {
   const int64_t end = time_of_day() + time;
   do {
-    do_what_is_due();
-    look();
+    run_due_actions();
+    poll();
     keep_busy();
     std::this_thread::sleep_for(std::chrono::milliseconds(kStep));
   } while (time_of_day() < end);
@@ -183,49 +183,49 @@ void Chaos::pass(int64_t time) {
 
 // Stops injecting faults and starting jobs. Waits for the running jobs to be served and to end, and checks
 // that nothing is left.
-void Chaos::quiet() {
+void Chaos::check_idle() {
   const int64_t start = time_of_day();
   heal();
-  const bool served = eventually([&] { return look(), jobs_->running().empty() || !wrong_.empty(); }, kRest);
+  const bool served = eventually([&] { return poll(), jobs_->running().empty() || !wrong_.empty(); }, kRest);
   if (!wrong_.empty()) return;
   for (const auto& job : jobs_->running()) wrong("job " + std::to_string(job->number) + " (" + job->text + ") has not ended in time:\n" + job->process->output());
   if (!served) return;
-  take_everything();
+  lease_whole_pool();
   if (!wrong_.empty()) return;
   std::vector<const Host*> clients;
   for (const auto& host : clients_) clients.push_back(host.get());
   std::unique_ptr<pool::PoolAdmin::Stub> scheduler;
   if (!eventually([&] { return (scheduler = leader()) != nullptr; })) return wrong("no scheduler became the leader");
-  for (const std::string& one : audit_->await_quiet(*scheduler, clients, kRest)) wrong("while idle: " + one);
+  for (const std::string& one : audit_->await_idle(*scheduler, clients, kRest)) wrong("while idle: " + one);
   logs_read_ = 0;
-  look();
+  poll();
   if (!recovering_.empty()) wrong("a poold did not register again");
-  for (const std::string& one : jobs_->judge(troubles_)) wrong(one);
+  for (const std::string& one : jobs_->judge(fault_log_)) wrong(one);
   for (const std::string& file : jobs_->left_behind()) wrong("file left behind: " + file);
-  for (const std::string& one : ledger_.contradictions()) wrong(one);
+  for (const std::string& one : ledger_.violations()) wrong(one);
   const Jobs::Tally& tally = jobs_->tally();
   say("idle after " + std::to_string(time_of_day() - start) + " ms: " + std::to_string(tally.right) + " programs succeeded, " + std::to_string(tally.excused) + " failures excused, " +
       std::to_string(tally.preempted) + " preempted, " + std::to_string(ledger_.leases()) + " grants, " + std::to_string(wrong_.size()) + " violations");
 }
 
 // Checks that one program can lease all GPUs completely, and use nearly all of their memory.
-void Chaos::take_everything() {
-  Wish wish;
-  wish.options = {"--gpus", std::to_string(options_.gpu_hosts * 2)};
-  wish.program = {driver_app(), "leased_work", "1", "1", "1", "85"};
-  jobs_->start(*clients_[0], wish);
-  if (!eventually([&] { return look(), jobs_->running().empty() || !wrong_.empty(); }, kRest)) wrong("cannot lease the whole pool:\n" + jobs_->running()[0]->process->output());
+void Chaos::lease_whole_pool() {
+  JobSpec spec;
+  spec.options = {"--gpus", std::to_string(options_.gpu_hosts * 2)};
+  spec.program = {driver_app(), "leased_work", "1", "1", "1", "85"};
+  jobs_->start(*clients_[0], spec);
+  if (!eventually([&] { return poll(), jobs_->running().empty() || !wrong_.empty(); }, kRest)) wrong("cannot lease the whole pool:\n" + jobs_->running()[0]->process->output());
 }
 
 size_t Chaos::run() {
   say("chaos: seed " + std::to_string(options_.seed) + ", " + std::to_string(options_.faults) + " faults" + (network_.can_disturb() ? "" : "; netem is not available, so links are not disturbed"));
-  quiet();
+  check_idle();
   for (int i = 1; i <= options_.faults && wrong_.empty(); ++i) {
     inject_one();
     pass(time_between(options_.pace_ms / 2, options_.pace_ms * 3 / 2));
     if (i % options_.quiet_every == 0 || i == options_.faults) {
       say(std::to_string(i) + " faults");
-      quiet();
+      check_idle();
     }
   }
   for (const auto& [kind, count] : injected_) say("  " + std::to_string(count) + " x " + kind);

@@ -74,27 +74,27 @@ class Chaos {
   GpuMachine* restartable_gpus();
   GpuMachine* running_gpus();
   SchedulerMachine* running_scheduler();
-  Host* calm_host();
-  void not_calm(const Host& host, int64_t until);
+  Host* host_due_for_fault();
+  void delay_next_fault(const Host& host, int64_t until);
   void later(int64_t in_ms, std::function<void()> what);
   void lost_poold(GpuMachine& machine);
   void lost_scheduler(SchedulerMachine& machine);
-  bool stop_for(const Host& host, pid_t pid, int64_t time);
+  bool suspend_for(const Host& host, pid_t pid, int64_t time);
   bool stop_daemon(Daemon& daemon, int64_t time);
-  bool signal_helper(int number, bool hits);
-  bool signal_program(int number, bool hits);
+  bool signal_helper(int number, bool fatal);
+  bool signal_program(int number, bool fatal);
   pid_t helper_of(const Jobs::Job& job);
   pid_t program_of(const Jobs::Job& job);
 
   // The run (chaos.cc).
-  void look();
-  void do_what_is_due();
+  void poll();
+  void run_due_actions();
   bool await_end(Daemon& daemon);
   void heal();
   void keep_busy();
   void pass(int64_t time);
-  void quiet();
-  void take_everything();
+  void check_idle();
+  void lease_whole_pool();
   void note_leases();
   void check_leases();
   void wrong(const std::string& what);
@@ -106,19 +106,19 @@ class Chaos {
   Network network_;
   std::unique_ptr<EtcdCluster> etcd_;
   LeaseLedger ledger_;
-  Troubles troubles_;
+  FaultLog fault_log_;
   std::vector<std::unique_ptr<SchedulerMachine>> schedulers_;
   std::vector<std::unique_ptr<GpuMachine>> poolds_;
   std::vector<std::unique_ptr<Host>> clients_;
   std::unique_ptr<Jobs> jobs_;
   std::unique_ptr<Audit> audit_;
 
-  struct Due {
+  struct PendingAction {
     int64_t at;
     std::function<void()> what;
   };
-  std::vector<Due> due_;
-  std::map<const Host*, int64_t> calm_at_;                // when the next tolerable fault may hit a host
+  std::vector<PendingAction> pending_;
+  std::map<const Host*, int64_t> next_fault_at_;        // when the next tolerable fault may hit a host
   std::map<const GpuMachine*, std::vector<int64_t>> starts_;
   std::set<const GpuMachine*> recovering_;
   std::map<std::string, int> leases_before_;              // lease -> job; the next leader must know them

@@ -11,7 +11,7 @@ namespace {
 // Short faults must not make anything fail: clients and poolds wait 15 s for each other, the scheduler 20 s
 // or more (chaos.cc). After a link is back, TCP may take as long again to retransmit.
 constexpr int64_t kShortFrom = 100, kShortTo = 3'000;
-constexpr int64_t kCalm = 8'000;
+constexpr int64_t kBetweenFaults = 8'000;
 constexpr int64_t kLongFrom = 18'000, kLongTo = 24'000;
 constexpr int64_t kSchedulerLong = 34'000;  // longer than kNodeLostMs
 constexpr int64_t kAfterwards = 5'000;
@@ -99,24 +99,24 @@ SchedulerMachine* Chaos::running_scheduler() {
   return any_of<SchedulerMachine>(all, [](const SchedulerMachine& one) { return one.runs(); });
 }
 
-Host* Chaos::calm_host() {
+Host* Chaos::host_due_for_fault() {
   std::vector<Host*> all;
   for (const auto& one : schedulers_) all.push_back(&one->host());
   for (const auto& one : poolds_) all.push_back(&one->host());
   for (const auto& one : clients_) all.push_back(one.get());
-  return any_of<Host>(all, [&](const Host& one) { return one.is_on() && calm_at_[&one] <= time_of_day(); });
+  return any_of<Host>(all, [&](const Host& one) { return one.is_on() && next_fault_at_[&one] <= time_of_day(); });
 }
 
-void Chaos::not_calm(const Host& host, int64_t until) { calm_at_[&host] = std::max(calm_at_[&host], until + kCalm); }
+void Chaos::delay_next_fault(const Host& host, int64_t until) { next_fault_at_[&host] = std::max(next_fault_at_[&host], until + kBetweenFaults); }
 
-void Chaos::later(int64_t in_ms, std::function<void()> what) { due_.push_back({time_of_day() + in_ms, std::move(what)}); }
+void Chaos::later(int64_t in_ms, std::function<void()> what) { pending_.push_back({time_of_day() + in_ms, std::move(what)}); }
 
 // Waits for the daemon to end. Meanwhile ends other faults that are due, because this may take seconds.
 bool Chaos::await_end(Daemon& daemon) {
   const int64_t end = time_of_day() + kPatience.count();
   while (!daemon.await_end(std::chrono::milliseconds(20))) {
     if (time_of_day() > end) return false;
-    do_what_is_due();
+    run_due_actions();
   }
   return true;
 }
@@ -135,7 +135,7 @@ void Chaos::lost_poold(GpuMachine& machine) {
 bool Chaos::kill_poold() {
   GpuMachine* const machine = restartable_gpus();
   if (!machine) return false;
-  troubles_.begin(machine->host().name(), time_of_day());
+  fault_log_.begin(machine->host().name(), time_of_day());
   machine->signal(SIGKILL);
   lost_poold(*machine);
   return true;
@@ -144,14 +144,14 @@ bool Chaos::kill_poold() {
 bool Chaos::end_poold() {
   GpuMachine* const machine = restartable_gpus();
   if (!machine) return false;
-  troubles_.begin(machine->host().name(), time_of_day());
+  fault_log_.begin(machine->host().name(), time_of_day());
   machine->signal(SIGTERM);
   machine->signal(SIGCONT);
   lost_poold(*machine);
   return true;
 }
 
-bool Chaos::stop_for(const Host& host, pid_t pid, int64_t time) {
+bool Chaos::suspend_for(const Host& host, pid_t pid, int64_t time) {
   const auto process = host.handle(pid);
   if (!process || !process->signal(SIGSTOP)) return false;
   later(time, [process] { process->signal(SIGCONT); });
@@ -159,20 +159,20 @@ bool Chaos::stop_for(const Host& host, pid_t pid, int64_t time) {
 }
 
 bool Chaos::stop_daemon(Daemon& daemon, int64_t time) {
-  not_calm(daemon.host(), time_of_day() + time);
-  return stop_for(daemon.host(), daemon.pid(), time);
+  delay_next_fault(daemon.host(), time_of_day() + time);
+  return suspend_for(daemon.host(), daemon.pid(), time);
 }
 
 bool Chaos::stop_poold() {
   GpuMachine* const machine = running_gpus();
-  return machine && calm_at_[&machine->host()] <= time_of_day() && stop_daemon(*machine, time_between(kShortFrom, kShortTo));
+  return machine && next_fault_at_[&machine->host()] <= time_of_day() && stop_daemon(*machine, time_between(kShortFrom, kShortTo));
 }
 
 bool Chaos::stop_poold_long() {
   GpuMachine* const machine = options_.long_ones ? running_gpus() : nullptr;
   if (!machine || recovering_.contains(machine)) return false;
   const std::string name = machine->host().name();
-  troubles_.begin(name, time_of_day());
+  fault_log_.begin(name, time_of_day());
   const int64_t time = time_between(kLongFrom, kLongTo);
   stop_daemon(*machine, time);
   later(time + kAfterwards, [this, machine] { recovering_.insert(machine); });
@@ -188,18 +188,18 @@ bool Chaos::kill_worker() {
   if (workers.empty()) return false;
   const Running& worker = workers[pick(workers.size())];
   const auto process = machine->host().handle(worker.pid);
-  if (process) troubles_.worker(machine->host().name(), worker.inner);
+  if (process) fault_log_.worker(machine->host().name(), worker.inner);
   return process && process->signal(SIGKILL);
 }
 
 bool Chaos::stop_worker() {
   GpuMachine* const machine = running_gpus();
-  if (!machine || calm_at_[&machine->host()] > time_of_day()) return false;
+  if (!machine || next_fault_at_[&machine->host()] > time_of_day()) return false;
   std::vector<Running> workers = machine->host().processes();
   std::erase_if(workers, [](const Running& one) { return one.program != "poold-worker"; });
   const int64_t time = time_between(kShortFrom, kShortTo);
-  if (workers.empty() || !stop_for(machine->host(), workers[pick(workers.size())].pid, time)) return false;
-  not_calm(machine->host(), time_of_day() + time);
+  if (workers.empty() || !suspend_for(machine->host(), workers[pick(workers.size())].pid, time)) return false;
+  delay_next_fault(machine->host(), time_of_day() + time);
   return true;
 }
 
@@ -217,14 +217,14 @@ pid_t Chaos::program_of(const Jobs::Job& job) {
   return children.empty() ? 0 : children[0];
 }
 
-bool Chaos::signal_program(int number, bool hits) {
+bool Chaos::signal_program(int number, bool fatal) {
   if (jobs_->running().empty()) return false;
   Jobs::Job& job = *jobs_->running()[pick(jobs_->running().size())];
   const pid_t pid = program_of(job);
   if (pid == 0) return false;
-  if (!hits) return calm_at_[job.client] <= time_of_day() && stop_for(*job.client, pid, time_between(kShortFrom, kShortTo));
+  if (!fatal) return next_fault_at_[job.client] <= time_of_day() && suspend_for(*job.client, pid, time_between(kShortFrom, kShortTo));
   const auto process = job.client->handle(pid);
-  job.hit = job.hit || process;
+  job.killed = job.killed || process;
   return process && process->signal(number);
 }
 
@@ -232,15 +232,15 @@ bool Chaos::kill_program() { return signal_program(SIGKILL, true); }
 bool Chaos::end_program() { return signal_program(pick(2) == 0 ? SIGTERM : SIGINT, true); }
 bool Chaos::stop_program() { return signal_program(SIGSTOP, false); }
 
-bool Chaos::signal_helper(int number, bool hits) {
+bool Chaos::signal_helper(int number, bool fatal) {
   if (jobs_->running().empty()) return false;
   Jobs::Job& job = *jobs_->running()[pick(jobs_->running().size())];
   const pid_t pid = helper_of(job);
   if (pid == 0) return false;
-  if (!hits) return calm_at_[job.client] <= time_of_day() && stop_for(*job.client, pid, time_between(kShortFrom, kShortTo));
+  if (!fatal) return next_fault_at_[job.client] <= time_of_day() && suspend_for(*job.client, pid, time_between(kShortFrom, kShortTo));
   const auto process = job.client->handle(pid);
-  job.hit = job.hit || process;
-  job.untidy = job.untidy || (process && number == SIGKILL);
+  job.killed = job.killed || process;
+  job.may_leak = job.may_leak || (process && number == SIGKILL);
   return process && process->signal(number);
 }
 
@@ -249,7 +249,7 @@ bool Chaos::end_helper() { return signal_helper(SIGTERM, true); }
 bool Chaos::stop_helper() { return signal_helper(SIGSTOP, false); }
 
 void Chaos::lost_scheduler(SchedulerMachine& machine) {
-  troubles_.begin(kSchedulers, time_of_day());
+  fault_log_.begin(kSchedulers, time_of_day());
   if (!await_end(machine)) throw std::runtime_error("the scheduler did not end:\n" + machine.log());
   later(time_between(0, 2'000), [this, &machine] {
     if (!machine.host().is_on()) machine.host().power_on();
@@ -279,19 +279,19 @@ bool Chaos::end_scheduler() {
 
 bool Chaos::stop_scheduler() {
   SchedulerMachine* const machine = running_scheduler();
-  return machine && calm_at_[&machine->host()] <= time_of_day() && stop_daemon(*machine, time_between(kShortFrom, kShortTo));
+  return machine && next_fault_at_[&machine->host()] <= time_of_day() && stop_daemon(*machine, time_between(kShortFrom, kShortTo));
 }
 
 bool Chaos::stop_scheduler_long() {
   SchedulerMachine* const machine = options_.long_ones ? running_scheduler() : nullptr;
-  return machine && calm_at_[&machine->host()] <= time_of_day() && stop_daemon(*machine, kSchedulerLong);
+  return machine && next_fault_at_[&machine->host()] <= time_of_day() && stop_daemon(*machine, kSchedulerLong);
 }
 
 bool Chaos::cut_link() {
-  Host* const host = calm_host();
+  Host* const host = host_due_for_fault();
   if (!host) return false;
   const int64_t time = time_between(kShortFrom, kShortTo);
-  not_calm(*host, time_of_day() + time);
+  delay_next_fault(*host, time_of_day() + time);
   host->set_link(false);
   later(time, [this, host, starts = host->starts()] {
     if (host->is_on() && host->starts() == starts) host->set_link(true);
@@ -301,11 +301,11 @@ bool Chaos::cut_link() {
 
 bool Chaos::cut_link_long() {
   GpuMachine* const machine = options_.long_ones ? running_gpus() : nullptr;
-  if (!machine || recovering_.contains(machine) || calm_at_[&machine->host()] > time_of_day()) return false;
+  if (!machine || recovering_.contains(machine) || next_fault_at_[&machine->host()] > time_of_day()) return false;
   Host& host = machine->host();
   const int64_t time = time_between(kLongFrom, kLongTo);
-  troubles_.begin(host.name(), time_of_day());
-  not_calm(host, time_of_day() + time);
+  fault_log_.begin(host.name(), time_of_day());
+  delay_next_fault(host, time_of_day() + time);
   host.set_link(false);
   later(time, [&host, starts = host.starts()] {
     if (host.is_on() && host.starts() == starts) host.set_link(true);
@@ -315,15 +315,15 @@ bool Chaos::cut_link_long() {
 }
 
 bool Chaos::cut_between() {
-  Host* const one = calm_host();
-  Host* const other = calm_host();
+  Host* const one = host_due_for_fault();
+  Host* const other = host_due_for_fault();
   if (!one || one == other) return false;
   const int64_t time = time_between(kShortFrom, kShortTo);
   const auto set = [one, other, starts = std::pair(one->starts(), other->starts())](bool lose) {
     if (one->is_on() && one->starts() == starts.first) one->lose_packets_to(*other, lose);
     if (other->is_on() && other->starts() == starts.second) other->lose_packets_to(*one, lose);
   };
-  for (const Host* const host : {one, other}) not_calm(*host, time_of_day() + time);
+  for (const Host* const host : {one, other}) delay_next_fault(*host, time_of_day() + time);
   set(true);
   later(time, [this, set] {
     set(false);
@@ -332,11 +332,11 @@ bool Chaos::cut_between() {
 }
 
 bool Chaos::cut_one_way() {
-  Host* const one = calm_host();
-  Host* const other = calm_host();
+  Host* const one = host_due_for_fault();
+  Host* const other = host_due_for_fault();
   if (!one || one == other) return false;
   const int64_t time = time_between(kShortFrom, kShortTo);
-  for (const Host* const host : {one, other}) not_calm(*host, time_of_day() + time);
+  for (const Host* const host : {one, other}) delay_next_fault(*host, time_of_day() + time);
   one->lose_packets_to(*other, true);
   later(time, [this, one, other, starts = one->starts()] {
     if (one->is_on() && one->starts() == starts) one->lose_packets_to(*other, false);
@@ -345,10 +345,10 @@ bool Chaos::cut_one_way() {
 }
 
 bool Chaos::disturb_link() {
-  Host* const host = network_.can_disturb() ? calm_host() : nullptr;
+  Host* const host = network_.can_disturb() ? host_due_for_fault() : nullptr;
   if (!host) return false;
   const int64_t time = time_between(kShortFrom, kShortTo);
-  not_calm(*host, time_of_day() + time);
+  delay_next_fault(*host, time_of_day() + time);
   host->disturb(pick(2) == 0 ? "delay 20ms 15ms" : "loss 5%");
   later(time, [host, starts = host->starts()] {
     if (host->is_on() && host->starts() == starts) host->disturb("");
@@ -359,7 +359,7 @@ bool Chaos::disturb_link() {
 bool Chaos::lose_power_of_gpus() {
   GpuMachine* const machine = restartable_gpus();
   if (!machine) return false;
-  troubles_.begin(machine->host().name(), time_of_day());
+  fault_log_.begin(machine->host().name(), time_of_day());
   machine->host().power_off();
   lost_poold(*machine);
   return true;
@@ -370,12 +370,12 @@ bool Chaos::lose_power_of_clients() {
   for (const auto& one : clients_) all.push_back(one.get());
   Host* const host = any_of<Host>(all, [](const Host& one) { return one.is_on(); });
   if (!host) return false;
-  troubles_.begin(host->name(), time_of_day());
-  for (const auto& job : jobs_->running()) job->untidy = job->untidy || job->client == host;
+  fault_log_.begin(host->name(), time_of_day());
+  for (const auto& job : jobs_->running()) job->may_leak = job->may_leak || job->client == host;
   host->power_off();
   later(time_between(0, 2'000), [this, host] {
     host->power_on();
-    troubles_.end(host->name(), time_of_day());
+    fault_log_.end(host->name(), time_of_day());
   });
   return true;
 }

@@ -24,52 +24,52 @@ constexpr const char* kKeepTokens = R"(cp "${GPUPOOL#lease:}" "$0.new" && mv "$0
 
 }  // namespace
 
-void Troubles::end(const std::string& host, int64_t at) {
+void FaultLog::end(const std::string& host, int64_t at) {
   for (Span& span : spans_) {
     if (span.host == host && !span.to) span.to = at;
   }
 }
 
-bool Troubles::of_host(const std::string& host, int64_t from, int64_t to) const {
+bool FaultLog::affects_host(const std::string& host, int64_t from, int64_t to) const {
   return std::any_of(spans_.begin(), spans_.end(), [&](const Span& span) { return span.host == host && span.from <= to && (!span.to || *span.to + kAftermath >= from); });
 }
 
-Wish some_wish(std::mt19937_64& random, const std::string& program) {
+JobSpec random_job(std::mt19937_64& random, const std::string& program) {
   const auto one_of = [&](std::initializer_list<const char*> words) { return std::string(*(words.begin() + random() % words.size())); };
-  Wish wish;
+  JobSpec spec;
   const auto kind = random() % 10;
   if (kind < 4) {
-    wish.options = {"--gpus", "1", "--compute", one_of({"10", "25", "33.3", "50", "70"}), "--memory", one_of({"16MiB", "24MiB", "40MiB"})};
+    spec.options = {"--gpus", "1", "--compute", one_of({"10", "25", "33.3", "50", "70"}), "--memory", one_of({"16MiB", "24MiB", "40MiB"})};
   } else if (kind < 6) {
-    wish.options = {"--gpus", "1"};
+    spec.options = {"--gpus", "1"};
   } else if (kind < 8) {
-    wish.options = {"--gpus", "2", "--compute", one_of({"30", "50", "100"})};
-    if (random() % 2 == 0) wish.options.push_back("--one-host");
+    spec.options = {"--gpus", "2", "--compute", one_of({"30", "50", "100"})};
+    if (random() % 2 == 0) spec.options.push_back("--one-host");
   } else {
-    wish.options = {"--gpus", one_of({"3", "4"}), "--compute", one_of({"40", "100"})};
+    spec.options = {"--gpus", one_of({"3", "4"}), "--compute", one_of({"40", "100"})};
   }
-  if (random() % 6 == 0) wish.options.insert(wish.options.end(), {"--priority", "low"}), wish.may_be_preempted = true;
+  if (random() % 6 == 0) spec.options.insert(spec.options.end(), {"--priority", "low"}), spec.may_be_preempted = true;
   if (random() % 3 == 0) {
-    wish.program = {"sleep", one_of({"0.2", "1", "3"})};
+    spec.program = {"sleep", one_of({"0.2", "1", "3"})};
   } else {
     const bool is_long = random() % 10 == 0;
-    wish.program = {program, "leased_work", is_long ? "250" : std::to_string(3 + random() % 40), is_long ? "60" : "30", std::to_string(random() % 1'000'000), "50"};
+    spec.program = {program, "leased_work", is_long ? "250" : std::to_string(3 + random() % 40), is_long ? "60" : "30", std::to_string(random() % 1'000'000), "50"};
   }
-  return wish;
+  return spec;
 }
 
-Jobs::Job& Jobs::start(const Host& client, const Wish& wish) {
+Jobs::Job& Jobs::start(const Host& client, const JobSpec& spec) {
   auto job = std::make_unique<Job>();
   job->number = ++started_;
   job->client = &client;
-  job->may_be_preempted = wish.may_be_preempted;
+  job->may_be_preempted = spec.may_be_preempted;
   job->folder = folder_ + "/job" + std::to_string(job->number);
   fs::create_directory(job->folder);
   std::vector<std::string> words{program_path("pool-run"), "--server", url_};
-  words.insert(words.end(), wish.options.begin(), wish.options.end());
+  words.insert(words.end(), spec.options.begin(), spec.options.end());
   words.insert(words.end(), {"--", "sh", "-c", kKeepTokens, job->folder + "/tokens"});
-  words.insert(words.end(), wish.program.begin(), wish.program.end());
-  for (const auto* part : {&wish.options, &wish.program}) {
+  words.insert(words.end(), spec.program.begin(), spec.program.end());
+  for (const auto* part : {&spec.options, &spec.program}) {
     for (const std::string& word : *part) job->text += (job->text.empty() ? "" : " ") + word.substr(word.rfind('/') + 1);
   }
   job->started = time_of_day();
@@ -93,7 +93,7 @@ void Jobs::read_tokens(Job& job) {
   }
 }
 
-void Jobs::look() {
+void Jobs::poll() {
   for (auto& job : running_) {
     const bool over = job->process->wait(std::chrono::milliseconds(0)) >= 0;
     read_tokens(*job);
@@ -105,28 +105,28 @@ void Jobs::look() {
   std::erase(running_, nullptr);
 }
 
-std::optional<std::string> Jobs::fault_of(const Job& job, const Troubles& troubles) {
+std::optional<std::string> Jobs::fault_of(const Job& job, const FaultLog& faults) {
   for (const char* const never : {"WRONG RESULT", "MEMORY MISSING", "Segmentation", "terminate called"}) {
     if (has(job.output, never)) return "the output shows a wrong result or a crash";
   }
   if (job.status == 0) return ++tally_.right, std::nullopt;
-  bool excused = job.hit || troubles.of_host(job.client->name(), job.started, job.ended);
-  for (const std::string& node : job.nodes) excused = excused || troubles.of_host(node, job.started, job.ended);
-  for (const auto& session : ledger_.sessions()) excused = excused || (session.lease == job.lease && troubles.of_worker(session.node, session.worker));
+  bool excused = job.killed || faults.affects_host(job.client->name(), job.started, job.ended);
+  for (const std::string& node : job.nodes) excused = excused || faults.affects_host(node, job.started, job.ended);
+  for (const auto& session : ledger_.sessions()) excused = excused || (session.lease == job.lease && faults.affects_worker(session.node, session.worker));
   // A client that requests a lease without a scheduler gives up after ten seconds.
-  excused = excused || (has(job.output, "cannot reach any scheduler") && troubles.of_host(kSchedulers, job.started, job.ended));
+  excused = excused || (has(job.output, "cannot reach any scheduler") && faults.affects_host(kSchedulers, job.started, job.ended));
   if (excused) return ++tally_.excused, std::nullopt;
   if (job.may_be_preempted && has(job.output, "with a higher priority")) return ++tally_.preempted, std::nullopt;
   return "no fault explains this";
 }
 
-std::vector<std::string> Jobs::judge(const Troubles& troubles) {
+std::vector<std::string> Jobs::judge(const FaultLog& faults) {
   std::vector<std::string> wrong;
   left_behind_.clear();
   for (auto& job : ended_) {
     job->process->await_end_of_output();  // pool-lease has it open as well
     job->output = job->process->output();
-    if (const auto fault = fault_of(*job, troubles)) {
+    if (const auto fault = fault_of(*job, faults)) {
       std::ostringstream text;
       text << "job " << job->number << " (" << job->text << ") on " << job->client->name() << " ended with " << job->status << ", and " << *fault << "; it ran from " << job->started
            << " to " << job->ended << " with lease " << job->lease << " on";
@@ -134,7 +134,7 @@ std::vector<std::string> Jobs::judge(const Troubles& troubles) {
       wrong.push_back(text.str() + ":\n" + job->output);
     }
     for (const auto& entry : fs::directory_iterator(job->folder)) {
-      if (!entry.path().filename().string().starts_with("tokens") && !job->untidy) left_behind_.push_back(entry.path());
+      if (!entry.path().filename().string().starts_with("tokens") && !job->may_leak) left_behind_.push_back(entry.path());
     }
     fs::remove_all(job->folder);
   }

@@ -13,17 +13,17 @@
 
 namespace gpupool::testing {
 
-inline const std::string kSchedulers = "the schedulers";  // pseudo host in Troubles
+inline const std::string kSchedulers = "the schedulers";  // pseudo host in FaultLog
 
 // Records the times of faults that excuse failures of programs on a host or with a lease there.
-class Troubles {
+class FaultLog {
  public:
   void begin(const std::string& host, int64_t at) { spans_.push_back({host, at, {}}); }
   void end(const std::string& host, int64_t at);
   // Records that a worker was killed. `inner`: its pid in the host's namespace.
   void worker(const std::string& host, pid_t inner) { workers_.insert({host, inner}); }
-  bool of_host(const std::string& host, int64_t from, int64_t to) const;
-  bool of_worker(const std::string& host, int64_t inner) const { return workers_.contains({host, static_cast<pid_t>(inner)}); }
+  bool affects_host(const std::string& host, int64_t from, int64_t to) const;
+  bool affects_worker(const std::string& host, int64_t inner) const { return workers_.contains({host, static_cast<pid_t>(inner)}); }
 
  private:
   struct Span {
@@ -35,12 +35,12 @@ class Troubles {
   std::set<std::pair<std::string, pid_t>> workers_;
 };
 
-struct Wish {
+struct JobSpec {
   std::vector<std::string> options;  // pool-run's
   std::vector<std::string> program;
   bool may_be_preempted = false;
 };
-Wish some_wish(std::mt19937_64& random, const std::string& program);
+JobSpec random_job(std::mt19937_64& random, const std::string& program);
 
 class Jobs {
  public:
@@ -50,8 +50,8 @@ class Jobs {
     std::string text;     // description for messages
     std::string folder;   // its XDG_RUNTIME_DIR
     bool may_be_preempted = false;
-    bool hit = false;     // its program or pool-lease received a fatal signal
-    bool untidy = false;  // its pool-lease could not clean up
+    bool killed = false;    // its program or pool-lease received a fatal signal
+    bool may_leak = false;  // its pool-lease could not clean up
     int64_t started = 0, ended = 0;
     std::unique_ptr<Process> process;
     int status = -1;
@@ -66,13 +66,13 @@ class Jobs {
   // `folder`: for the jobs' files. `url`: pool://...
   Jobs(std::string folder, std::string url, LeaseLedger& ledger) : folder_(std::move(folder)), url_(std::move(url)), ledger_(ledger) {}
 
-  Job& start(const Host& client, const Wish& wish);
+  Job& start(const Host& client, const JobSpec& spec);
   // Checks which jobs have got a lease, and which have ended.
-  void look();
+  void poll();
   std::vector<std::unique_ptr<Job>>& running() { return running_; }
   // Returns the jobs, ended since the last call, that failed without an excuse or with a wrong result. Call
   // after reading the logs.
-  std::vector<std::string> judge(const Troubles& troubles);
+  std::vector<std::string> judge(const FaultLog& faults);
   // Returns the files that the jobs of the last judge() left behind.
   std::vector<std::string> left_behind() const { return left_behind_; }
   const Tally& tally() const { return tally_; }
@@ -81,7 +81,7 @@ class Jobs {
 
  private:
   void read_tokens(Job& job);
-  std::optional<std::string> fault_of(const Job& job, const Troubles& troubles);
+  std::optional<std::string> fault_of(const Job& job, const FaultLog& faults);
 
   const std::string folder_, url_;
   LeaseLedger& ledger_;

@@ -34,7 +34,7 @@ void LeaseLedger::token(const lease::Lease& lease) {
   const auto [found, is_new] = grants_.try_emplace(key);
   Grant& grant = found->second;
   if (is_new || lease.issued_ms() < grant.issued) grant.issued = lease.issued_ms();
-  if (!is_new && grant.boot != lease::hexadecimal(lease.boot())) strange_.push_back("lease " + key.second + " moved between poold processes of " + key.first);
+  if (!is_new && grant.boot != lease::hexadecimal(lease.boot())) violations_.push_back("lease " + key.second + " moved between poold processes of " + key.first);
   grant.boot = lease::hexadecimal(lease.boot());
   if (is_new) grant.shares.assign(lease.shares().begin(), lease.shares().end());
 }
@@ -48,7 +48,7 @@ void LeaseLedger::log_line(const std::string& node, const std::string& text) {
     boot_[node] = word(line, "boot");
     runs_.try_emplace(boot_[node], Run{node, {}});
   } else if (event == "session_started" && !lease.empty()) {
-    if (ended_.contains({node, lease})) strange_.push_back("a session of lease " + lease + " began on " + node + " after the end of the lease");
+    if (ended_.contains({node, lease})) violations_.push_back("a session of lease " + lease + " began on " + node + " after the end of the lease");
     else over_.erase({node, lease});  // poold had only forgotten it because it had no sessions
     running_[{node, static_cast<uint64_t>(number(line, "session"))}] = sessions_.size();
     sessions_.push_back({node, lease, number(line, "worker"), at, {}});
@@ -63,7 +63,7 @@ void LeaseLedger::log_line(const std::string& node, const std::string& text) {
     if (!in_use) over_.insert({{node, lease}, at});
   } else if (event == "lease_gone") {
     for (const auto& [key, index] : running_) {
-      if (sessions_[index].node == node && sessions_[index].lease == lease) strange_.push_back("lease " + lease + " was reported gone from " + node + " while a session of it runs");
+      if (sessions_[index].node == node && sessions_[index].lease == lease) violations_.push_back("lease " + lease + " was reported gone from " + node + " while a session of it runs");
     }
     if (ordered_.contains({node, lease})) ended_.insert({node, lease});
     over_[{node, lease}] = at;
@@ -96,8 +96,8 @@ std::optional<int64_t> LeaseLedger::end_of(const OnNode& key, const Grant& grant
   return end;
 }
 
-std::vector<std::string> LeaseLedger::contradictions() const {
-  std::vector<std::string> found = strange_;
+std::vector<std::string> LeaseLedger::violations() const {
+  std::vector<std::string> found = violations_;
   struct Change {
     int64_t at;
     bool begins;

@@ -26,7 +26,7 @@ class LeaseLedger {
   void poold_gone(const std::string& node, int64_t at);
 
   // Returns the violations; empty if there are none. Call after all tokens and log lines have been passed.
-  std::vector<std::string> contradictions() const;
+  std::vector<std::string> violations() const;
   // The sessions that poolds have logged.
   struct Session {
     std::string node;
@@ -61,7 +61,7 @@ class LeaseLedger {
   std::set<OnNode> ordered_, ended_;         // the scheduler ordered its end; it has ended
   std::vector<Session> sessions_;
   std::map<std::pair<std::string, uint64_t>, size_t> running_;  // (node, session) -> index in sessions_
-  std::vector<std::string> strange_;
+  std::vector<std::string> violations_;
 };
 
 // Parses the "time" of a log line; 0 if it is malformed.

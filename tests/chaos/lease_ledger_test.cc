@@ -41,7 +41,7 @@ struct Pool {
   void event(int second, const char* event, char which, int session = 0) {
     log(second, R"("event":")" + std::string(event) + R"(","lease":")" + id(which) + R"(","session":)" + std::to_string(session) + R"(,"worker":7)");
   }
-  size_t found() const { return ledger.contradictions().size(); }
+  size_t found() const { return ledger.violations().size(); }
   LeaseLedger ledger;
 };
 
@@ -59,7 +59,7 @@ TEST_CASE("the ledger accepts leases that follow each other or fit together") {
   pool.grant('c', 8, 600, kMemory / 2);  // renewed
   pool.event(9, "lease_ends", 'c');  // it was never used
   pool.grant('d', 9, 600, 1);
-  CHECK(pool.ledger.contradictions() == std::vector<std::string>{});
+  CHECK(pool.ledger.violations() == std::vector<std::string>{});
   REQUIRE(pool.ledger.sessions().size() == 1);
   CHECK(pool.ledger.sessions()[0].worker == 7);
 }

@@ -29,14 +29,14 @@ void Daemon::signal(int number) const {
   if (pid_ != 0) ::kill(pid_, number);  // await_end() reaps it, so the pid cannot have been reused
 }
 
-bool Daemon::await_end(std::chrono::milliseconds patience) {
+bool Daemon::await_end(std::chrono::milliseconds timeout) {
   if (!process_) return true;
-  if (process_->wait(patience) < 0) return false;
+  if (process_->wait(timeout) < 0) return false;
   process_->await_end_of_output();
   read_log();
   process_.reset();
   pid_ = 0;
-  gone();
+  on_end();
   return true;
 }
 
@@ -46,7 +46,7 @@ void Daemon::read_log() {
   for (size_t end; (end = output.find('\n', read_)) != std::string::npos; read_ = end + 1) {
     const std::string line = output.substr(read_, end - read_);
     log_ += line + "\n";
-    said(line);
+    on_log_line(line);
   }
 }
 
@@ -84,14 +84,14 @@ std::unique_ptr<admin::Admin::Stub> GpuMachine::admin() const {
   return admin::Admin::NewStub(grpc::CreateChannel("unix:" + admin_socket(), grpc::InsecureChannelCredentials()));
 }
 
-void GpuMachine::said(const std::string& line) {
+void GpuMachine::on_log_line(const std::string& line) {
   ledger_.log_line(host().name(), line);
-  if (attended_ == 0 && line.find("\"scheduler_attends\"") != std::string::npos) attended_ = time_of_day();
+  if (registered_at_ == 0 && line.find("\"scheduler_attends\"") != std::string::npos) registered_at_ = time_of_day();
 }
 
-void GpuMachine::gone() {
+void GpuMachine::on_end() {
   ledger_.poold_gone(host().name(), time_of_day());
-  attended_ = 0;
+  registered_at_ = 0;
 }
 
 }  // namespace gpupool::testing

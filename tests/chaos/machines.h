@@ -28,15 +28,15 @@ class Daemon {
   void start();
   void signal(int number) const;
   // Waits for the end after a signal or a power failure. Returns false on timeout.
-  bool await_end(std::chrono::milliseconds patience = kPatience);
+  bool await_end(std::chrono::milliseconds timeout = kPatience);
   const std::string& log() const { return log_; }  // of all its processes, as far as read_log() has read it
   void read_log();
 
  protected:
   virtual std::vector<std::string> words() const = 0;
   virtual Environment environment() const { return {}; }
-  virtual void said(const std::string&) {}  // called for each line of the log
-  virtual void gone() {}                    // called when the process has ended
+  virtual void on_log_line(const std::string&) {}  // called for each line of the log
+  virtual void on_end() {}                    // called when the process has ended
 
  private:
   Host host_;
@@ -73,19 +73,19 @@ class GpuMachine : public Daemon {
   std::string admin_socket() const { return folder_ + "/" + host().name() + ".sock"; }
   std::unique_ptr<admin::Admin::Stub> admin() const;
   // Returns when the present process registered with a scheduler; 0: not yet.
-  int64_t attended() const { return attended_; }
+  int64_t registered_at() const { return registered_at_; }
 
  protected:
   std::vector<std::string> words() const override;
   Environment environment() const override;
-  void said(const std::string& line) override;
-  void gone() override;
+  void on_log_line(const std::string& line) override;
+  void on_end() override;
 
  private:
   const std::string folder_;
   const PoolMember member_;
   LeaseLedger& ledger_;
-  int64_t attended_ = 0;
+  int64_t registered_at_ = 0;
 };
 
 }  // namespace gpupool::testing

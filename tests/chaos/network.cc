@@ -118,15 +118,15 @@ std::vector<Running> Host::processes() const {
   return found;
 }
 
-std::shared_ptr<Handle> Host::handle(pid_t pid) const {
+std::shared_ptr<PidHandle> Host::handle(pid_t pid) const {
   const int pidfd = pid > 0 && is_on() ? static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)) : -1;
   if (pidfd < 0) return nullptr;
-  auto handle = std::make_shared<Handle>(pidfd);
+  auto handle = std::make_shared<PidHandle>(pidfd);
   return link_of(pid, "pid") == link_of(first_, "pid") ? handle : nullptr;
 }
 
-Handle::~Handle() { ::close(pidfd_); }
-bool Handle::signal(int number) const { return ::syscall(SYS_pidfd_send_signal, pidfd_, number, nullptr, 0) == 0; }
+PidHandle::~PidHandle() { ::close(pidfd_); }
+bool PidHandle::signal(int number) const { return ::syscall(SYS_pidfd_send_signal, pidfd_, number, nullptr, 0) == 0; }
 
 std::vector<std::string> Host::shared_memory() const {
   std::vector<std::string> names;

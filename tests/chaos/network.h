@@ -18,12 +18,12 @@ struct Running {
 };
 
 // A pidfd: refers to one process, even after its pid has been reused.
-class Handle {
+class PidHandle {
  public:
-  explicit Handle(int pidfd) : pidfd_(pidfd) {}
-  ~Handle();
-  Handle(const Handle&) = delete;
-  Handle& operator=(const Handle&) = delete;
+  explicit PidHandle(int pidfd) : pidfd_(pidfd) {}
+  ~PidHandle();
+  PidHandle(const PidHandle&) = delete;
+  PidHandle& operator=(const PidHandle&) = delete;
   bool signal(int number) const;
 
  private:
@@ -59,7 +59,7 @@ class Host {
 
   std::unique_ptr<Process> start(const std::vector<std::string>& words, const Environment& environment = {}) const;
   std::vector<Running> processes() const;  // without the machine's init process
-  std::shared_ptr<Handle> handle(pid_t pid) const;  // null if it is not a process of this machine
+  std::shared_ptr<PidHandle> handle(pid_t pid) const;  // null if it is not a process of this machine
   std::vector<std::string> shared_memory() const;   // names in /dev/shm
 
   void set_link(bool up) const;
