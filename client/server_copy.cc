@@ -102,7 +102,7 @@ CUresult relay(const CopyBox& box, CUstream source, CUstream target) {
 }
 
 // Fills in all but the copy's number and key.
-wire::PeerTarget target_of(const BulkLinks::Parameters& parameters) {
+wire::PeerTarget target_of(const BulkConnections::Parameters& parameters) {
   wire::PeerTarget target{};
   target.address = *parameters.address;
   std::memcpy(target.session_id.data(), parameters.session_id.data(), target.session_id.size());
@@ -113,7 +113,7 @@ wire::PeerTarget target_of(const BulkLinks::Parameters& parameters) {
 
 // True if other servers can send copies to this session. Not over TLS, because they would need each other's
 // certificates.
-bool takes_from_peers(const BulkLinks::Parameters& parameters) {
+bool takes_from_peers(const BulkConnections::Parameters& parameters) {
   return parameters.peer_protocol == wire::kPeerProtocolVersion && !parameters.token.empty() &&
          parameters.session_id.size() == sizeof(wire::PeerTarget::session_id) &&
          parameters.server.scheme == "tcp" && parameters.address;

@@ -12,7 +12,7 @@
 #include <string>
 
 #include "client/address_space.h"
-#include "client/bulk_links.h"
+#include "client/bulk_connections.h"
 #include "client/command_queue.h"
 #include "client/context.h"
 #include "client/devices.h"
@@ -55,7 +55,7 @@ class Session {
   uint64_t server_id() const { return server_id_; }  // 0: the server does not support sharing
   Receiver& receiver() { return receiver_; }
   CommandQueue& queue() { return queue_; }
-  BulkLinks& links() { return links_; }
+  BulkConnections& links() { return links_; }
   RegisteredMemory& registered() { return registered_; }
 
   // True if the server can map this process's memory.
@@ -165,7 +165,7 @@ class Session {
   std::unique_ptr<transport::Connection> connection_;
   Receiver receiver_;
   CommandQueue queue_;
-  BulkLinks links_;
+  BulkConnections links_;
   RegisteredMemory registered_;
   std::mutex share_mutex_;  // keeps descriptors in the order of their commands
   AddressSpace addresses_;

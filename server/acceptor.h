@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "protocol/transport/transport.h"
-#include "server/admission/left_out.h"
+#include "server/admission/suppressed_events.h"
 #include "server/admission/peer_rates.h"
 #include "server/admission/per_peer.h"
 #include "server/refusal.h"
@@ -91,7 +91,7 @@ class Acceptor {
   // Limits logged refusals per second; unlogged_ counts the rest.
   std::chrono::steady_clock::time_point report_second_{};
   unsigned reports_in_second_ = 0;
-  LeftOut unlogged_;
+  SuppressedEvents unlogged_;
   PeerRates rates_;
   // Rate limits for other servers' hellos: each costs a hash for every session.
   PeerRates peer_hellos_{{.burst = 64, .per_second = 16}};

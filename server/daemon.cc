@@ -25,7 +25,7 @@
 #include "protocol/transport/shm/address.h"
 #include "server/acceptor.h"
 #include "server/admin/administration.h"
-#include "server/admission/left_out.h"
+#include "server/admission/suppressed_events.h"
 #include "server/admission/peer_rates.h"
 #include "server/audit.h"
 #include "server/certificate_watch.h"
@@ -483,7 +483,7 @@ class Daemon {
   PeerRates denials_{{.burst = 10, .per_second = 1}};
   // Limits audited denials of all addresses together.
   TokenBucket all_denials_{{.burst = 200, .per_second = 50}};
-  LeftOut unaudited_;
+  SuppressedEvents unaudited_;
   bool stopping_ = false;
   bool port_file_written_ = false;
   int status_ = 0;

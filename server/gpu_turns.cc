@@ -103,7 +103,7 @@ void GpuTurns::write(const GpuLane& gpu_lane, const Arbiter& its) {
     if (!goes_on) there.store(next.word);
     else if (!there.compare_exchange_strong(expected, next.word) && !TurnWord{expected}.closed()) there.store(next.word);
     word = next;
-    quota::ring_bell((*session.page)->bell);
+    quota::wake_worker((*session.page)->bell);
   }
 }
 

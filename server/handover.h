@@ -60,7 +60,7 @@ enum class ControlKind : uint32_t {
   account = 5,
   end_session = 6,  // poold -> worker; payload: the reason
   turn = 7,         // worker -> poold: the session page's turn words have changed
-  room_wanted = 8,  // worker -> poold: the GPU is full; other sessions' memory should move to host memory
+  memory_needed = 8,  // worker -> poold: the GPU is full; other sessions' memory should move to host memory
   move_out = 9,     // poold -> worker; answered by moved_out
   moved_out = 10,   // memory_bytes: bytes moved
   room_patience = 11,  // poold -> worker: how long to wait for room, if not the usual time
@@ -110,14 +110,14 @@ struct ControlHeader {
   wire::PeerTarget peer{};     // peer_wanted
   uint64_t peer_request = 0;   // peer_wanted and its answers
   uint32_t account_slot = 0;  // account: the session's slot
-  uint32_t oversubscribes = 0;  // session: device memory may move to host memory; room_wanted is answered
-  int32_t gpu = 0;              // room_wanted, move_out, moved_out
-  uint64_t memory_bytes = 0;  // room_wanted, move_out, moved_out; move_out: bytes to move, as far as possible
+  uint32_t oversubscribes = 0;  // session: device memory may move to host memory; memory_needed is answered
+  int32_t gpu = 0;              // memory_needed, move_out, moved_out
+  uint64_t memory_bytes = 0;  // memory_needed, move_out, moved_out; move_out: bytes to move, as far as possible
   uint64_t memory_most = 0;     // move_out: upper limit of bytes to move
   uint64_t memory_keep = 0;     // move_out: bytes that must stay on the GPU
   uint32_t memory_at_once = 0;  // move_out: 1: between two commands; 0: only when the session is idle
-  uint32_t memory_returns = 0;  // room_wanted: 1: to bring memory back from host memory
-  uint64_t memory_question = 0;  // room_wanted and room_patience
+  uint32_t memory_restores = 0;  // memory_needed: 1: to bring memory back from host memory
+  uint64_t memory_question = 0;  // memory_needed and room_patience
   int64_t memory_patience_ms = 0;  // room_patience; 0: there will be no room
   uint32_t gpu_count = 0;     // session: length of `gpus`, the only ones the client sees; 0: all
   std::array<uint8_t, 64> gpus{};  // indices in the device library
@@ -127,10 +127,10 @@ struct ControlHeader {
   uint64_t server_id = 0;          // session: poold's random number
   std::array<uint8_t, 16> share_secret{};  // share_wanted
   uint64_t share_session = 0;              // share_wanted: the owning session
-  uint64_t share_asker = 0;                // share_*: the asking session; poold sets it
+  uint64_t share_requester = 0;                // share_*: the asking session; poold sets it
   uint64_t share_request = 0;              // share_*: the asking worker's number
   uint32_t share_is_memory = 0;            // share_found: 1: memory, 0: an event
-  uint64_t share_types = 0;  // share_found, memory: handle types; `gpu` and `memory_bytes` are set, too
+  uint64_t share_handle_types = 0;  // share_found, memory: handle types; `gpu` and `memory_bytes` are set, too
   uint64_t share_charge = 0;  // share_found, memory: the ledger's charge (quota/ledger.h)
   std::array<char, 64> share_event{};      // share_found, event: CUipcEventHandle
   // change_state, state_changed, stop_locking. In change_state, memory_most limits the host memory for it.

@@ -232,7 +232,7 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** arguments
     app.parse(count, arguments);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return EarlyExit{app.exit(error)};
-    return usage_error(describe_mistake(app, error) + "; see poold --help");
+    return usage_error(describe_usage_error(app, error) + "; see poold --help");
   }
 
   if (given.make_token) return print_token();

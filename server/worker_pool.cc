@@ -224,7 +224,7 @@ bool WorkerPool::handle_message(Worker& worker, const ControlMessage& message) {
     }
     if (settings_.host_memory_for_idle != 0 && header.gpu >= 0 && static_cast<size_t>(header.gpu) < devices_.size() &&
         static_cast<size_t>(header.gpu) < quota::kMostGpus) {
-      if (header.kind == ControlKind::room_wanted) return make_room(worker, header);
+      if (header.kind == ControlKind::memory_needed) return make_room(worker, header);
       if (header.kind == ControlKind::moved_out) return moved_out(worker, header);
     }
   }

@@ -104,14 +104,14 @@ bool WorkerPool::make_room(Worker& asking, const ControlHeader& wanted) {
   uint64_t room = host_room();
   for (const auto& use : uses) {
     // Its own host memory becomes free: otherwise two sessions could not swap while host memory is full.
-    if (use.session == asking.session && wanted.memory_returns != 0) room += use.in_host;
+    if (use.session == asking.session && wanted.memory_restores != 0) room += use.in_host;
   }
   room = std::min(room, host_memory_left());
   const auto guaranteed = [this, gpu = wanted.gpu](const std::string& name) {
     const Tenant* const tenant = tenants_.find(name);
     return tenant ? tenant->quota.of(static_cast<uint32_t>(gpu)).guaranteed_memory_bytes : 0;
   };
-  const auto choice = quota::choose_moves({asking.session, wanted.memory_bytes, wanted.memory_returns != 0, since_start(moves.wants_since)},
+  const auto choice = quota::choose_moves({asking.session, wanted.memory_bytes, wanted.memory_restores != 0, since_start(moves.wants_since)},
                                           uses, guaranteed, devices_[static_cast<size_t>(wanted.gpu)].total_bytes(), room, since_start(now));
   for (const quota::MoveOrder& order : choice.orders) {
     const auto found = std::find_if(workers_.begin(), workers_.end(), [&](const auto& entry) {

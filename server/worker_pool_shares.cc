@@ -36,7 +36,7 @@ bool WorkerPool::ask_for_share(Worker& asking, const ControlHeader& wanted) {
                                  {.kind = ControlKind::share_wanted,
                                   .share_secret = wanted.share_secret,
                                   .share_session = owner->session,
-                                  .share_asker = asking.session,
+                                  .share_requester = asking.session,
                                   .share_request = wanted.share_request},
                                  "", ends[1]);
   close_without_blocking(ends[1]);
@@ -49,11 +49,11 @@ bool WorkerPool::ask_for_share(Worker& asking, const ControlHeader& wanted) {
 bool WorkerPool::forward_share_answer(Worker& owner, const ControlHeader& header) {
   // The asking session may have given up or ended, or the answer may be made up: deliver an answer only to a
   // session that has this question open for this worker.
-  Worker* const asking = find_session_worker(header.share_asker);
+  Worker* const asking = find_session_worker(header.share_requester);
   if (asking && asking != &owner && asking->pending_share.session == owner.session &&
       asking->pending_share.request == header.share_request) {
     ControlHeader passed = header;
-    passed.share_asker = asking->session;
+    passed.share_requester = asking->session;
     const bool memory = header.kind == ControlKind::share_found && header.share_is_memory != 0;
     const auto sent = send_control(asking->control.native_handle(), passed, "", memory ? asking->pending_share.end : -1);
     forget_share(*asking);

@@ -122,7 +122,7 @@ int read_and_run(int count, char** words) {
     app.parse(count, words);
   } catch (const CLI::ParseError& wrong) {
     if (wrong.get_exit_code() == 0) return app.exit(wrong);
-    return fail(kExitUsage, gpupool::settings::describe_mistake(app, wrong) + "; see pool-smi --help");
+    return fail(kExitUsage, gpupool::settings::describe_usage_error(app, wrong) + "; see pool-smi --help");
   }
   if (help_fields) {
     for (const Field& field : fields()) std::printf("%s\n", field.name);

@@ -151,7 +151,7 @@ int run(int count, char** words) {
     const bool known_words = app.remaining(true).empty();
     if (known_words && quota->parsed() && quota->get_subcommands().empty()) return fail(kExitUsage, "quota: missing subcommand: show or set");
     if (known_words && app.get_subcommands().empty()) return fail(kExitUsage, std::string(error.what()) + "; commands: " + names_of(app));
-    return fail(kExitUsage, gpupool::settings::describe_mistake(app, error) + "; see pool-admin --help");
+    return fail(kExitUsage, gpupool::settings::describe_usage_error(app, error) + "; see pool-admin --help");
   }
   if (completion->parsed()) return std::fputs(completion_script(shell).c_str(), stdout), kExitGood;
   if (top_command->parsed()) top_signals.emplace();  // before gRPC starts threads

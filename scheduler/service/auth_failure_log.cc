@@ -22,7 +22,7 @@ std::string peer_of_call(const grpc::CallbackServerContext& context) {
 }
 
 AuthFailureLog::AuthFailureLog(asio::io_context& context, server::AuditFile& audit)
-    : audit_(audit), left_out_(context, [this](uint64_t count) {
+    : audit_(audit), suppressed_(context, [this](uint64_t count) {
         log::warning("callers_refused_too", {{"count", count}});
         audit_.append_if_room("callers_refused_too", {{"count", count}});
       }) {}
@@ -30,7 +30,7 @@ AuthFailureLog::AuthFailureLog(asio::io_context& context, server::AuditFile& aud
 void AuthFailureLog::note(const std::string& peer, const grpc::Status& status) {
   if (status.error_code() != grpc::StatusCode::UNAUTHENTICATED && status.error_code() != grpc::StatusCode::PERMISSION_DENIED) return;
   ++count_;
-  if (!rates_.take(peer) || !all_.take()) return left_out_.note();
+  if (!rates_.take(peer) || !all_.take()) return suppressed_.note();
   log::warning("caller_refused", {{"peer", peer}, {"reason", status.error_message()}});
   audit_.append_if_room("caller_refused", {{"peer", peer}, {"reason", status.error_message()}});
 }

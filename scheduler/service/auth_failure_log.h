@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <string>
 
-#include "server/admission/left_out.h"
+#include "server/admission/suppressed_events.h"
 #include "server/admission/peer_rates.h"
 #include "server/log/audit_file.h"
 
@@ -24,13 +24,13 @@ class AuthFailureLog {
   void note(const std::string& peer, const grpc::Status& status);
   uint64_t count() const { return count_; }
   // Writes the pending summary. Call before the daemon ends.
-  void finish() { left_out_.finish(); }
+  void finish() { suppressed_.finish(); }
 
  private:
   server::AuditFile& audit_;
   server::PeerRates rates_{{.burst = 10, .per_second = 1}};
   server::TokenBucket all_{{.burst = 200, .per_second = 20}};
-  server::LeftOut left_out_;
+  server::SuppressedEvents suppressed_;
   uint64_t count_ = 0;
 };
 

@@ -130,7 +130,7 @@ std::variant<Options, EarlyExit> parse_options(int count, char** words) {
     app.parse(count, words);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return EarlyExit{app.exit(error)};
-    return mistake(describe_mistake(app, error) + "; see pool-scheduler --help");
+    return mistake(describe_usage_error(app, error) + "; see pool-scheduler --help");
   }
   if (make_token) return print_token();
   Options options;

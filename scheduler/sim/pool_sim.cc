@@ -109,7 +109,7 @@ int run(int count, char** words) {
     app.parse(count, words);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);
-    return fail(kUsage, settings::describe_mistake(app, error) + "; see pool-sim --help");
+    return fail(kUsage, settings::describe_usage_error(app, error) + "; see pool-sim --help");
   }
   if (options.nodes.empty() && options.synthetic == 0) return fail(kUsage, "--nodes FILE or --synthetic NODES is required");
   if (options.tasks.empty() && options.synthetic == 0) return fail(kUsage, "--tasks FILE is required");

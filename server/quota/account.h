@@ -8,13 +8,13 @@
 #include <atomic>
 #include <cstdint>
 
-#include "server/quota/held_memory.h"
+#include "server/quota/shared_allocations.h"
 #include "server/quota/quota.h"
 
 namespace gpupool::quota {
 
 constexpr size_t kMostGpus = 64;                // of one host; CUDA's numbers are below this
-constexpr size_t kMostSessionsOfTenant = 1024;  // at one time
+constexpr size_t kMaxSessionsPerTenant = 1024;  // at one time
 constexpr uint32_t kMostShared = 4096;          // pieces of memory shared by several sessions of a tenant
 
 struct Account {
@@ -42,10 +42,10 @@ struct Account {
   struct Slot {
     std::atomic<uint64_t> memory_used[kMostGpus];  // bytes
   };
-  Slot sessions[kMostSessionsOfTenant];
+  Slot sessions[kMaxSessionsPerTenant];
   // Memory that sessions share, which is in none of their slots: charged once, until the last session has
   // left it.
-  HeldMemory<kMostSessionsOfTenant, kMostShared> shared;
+  SharedAllocations<kMaxSessionsPerTenant, kMostShared> shared;
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
 

@@ -16,7 +16,7 @@ using Clock = std::chrono::steady_clock;
 // worker differ.
 constexpr uint32_t kOwnerMask = 0x7ff;
 constexpr uint32_t kOneAcquisition = kOwnerMask + 1;
-static_assert(kMostSessionsOfTenant < kOwnerMask);
+static_assert(kMaxSessionsPerTenant < kOwnerMask);
 
 constexpr int kLooks = 100;  // before sleeping: the lock is held for about a microsecond
 

@@ -17,7 +17,7 @@ Result<Accounts::Entry> Accounts::entry(const std::string& tenant) {
   if (const auto known = entries_.find(tenant); known != entries_.end()) return known->second;
   auto page = SharedPage<Account>::create("gpupool-account");
   if (!page) return page.error();
-  return entries_.emplace(tenant, Entry{std::move(*page), std::make_shared<std::vector<bool>>(kMostSessionsOfTenant)}).first->second;
+  return entries_.emplace(tenant, Entry{std::move(*page), std::make_shared<std::vector<bool>>(kMaxSessionsPerTenant)}).first->second;
 }
 
 Result<Accounts::Page> Accounts::of(const std::string& tenant) {

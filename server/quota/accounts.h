@@ -37,7 +37,7 @@ class Accounts {
   Result<void> set(const std::string& tenant, const Quota& quota);
   // Forgets the tenant; existing Place objects stay valid.
   void drop(const std::string& tenant) { entries_.erase(tenant); }
-  // Takes a free slot. ErrorCode::limit: the tenant has kMostSessionsOfTenant sessions.
+  // Takes a free slot. ErrorCode::limit: the tenant has kMaxSessionsPerTenant sessions.
   Result<std::unique_ptr<Place>> take(const std::string& tenant);
 
  private:

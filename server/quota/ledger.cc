@@ -150,7 +150,7 @@ uint64_t Ledger::used(int gpu) const {
 
 uint64_t Ledger::used_by_tenant(int gpu) const {
   const Account& account = **account_;
-  const uint32_t slots = std::min<uint32_t>(account.slots.load(), kMostSessionsOfTenant);
+  const uint32_t slots = std::min<uint32_t>(account.slots.load(), kMaxSessionsPerTenant);
   uint64_t sum = account.shared.bytes(static_cast<uint32_t>(gpu));
   for (uint32_t slot = 0; slot < slots; ++slot) {
     if (__builtin_add_overflow(sum, account.sessions[slot].memory_used[gpu].load(), &sum)) return UINT64_MAX;

@@ -37,12 +37,12 @@ struct TurnWord {
   static constexpr uint32_t kState = 3, kBounded = 4, kSingle = 8, kWanted = 16, kNumberShift = 5;
 };
 
-// The session page's futex. wait_bell() may return early.
-inline void ring_bell(std::atomic<uint32_t>& bell) {
+// The session page's futex. wait_for_turn_change() may return early.
+inline void wake_worker(std::atomic<uint32_t>& bell) {
   bell.fetch_add(1);
   ::syscall(SYS_futex, &bell, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
-inline void wait_bell(std::atomic<uint32_t>& bell, uint32_t seen, std::chrono::nanoseconds most) {
+inline void wait_for_turn_change(std::atomic<uint32_t>& bell, uint32_t seen, std::chrono::nanoseconds most) {
   const timespec limit{static_cast<time_t>(most.count() / 1'000'000'000), static_cast<long>(most.count() % 1'000'000'000)};
   ::syscall(SYS_futex, &bell, FUTEX_WAIT, seen, &limit, nullptr, 0);
 }

@@ -9,7 +9,7 @@ namespace gpupool::settings {
 
 // Describes a usage error to the user. Names an unknown option or word before a missing one, which it may be
 // a misspelling of.
-inline std::string describe_mistake(const CLI::App& app, const CLI::ParseError& error) {
+inline std::string describe_usage_error(const CLI::App& app, const CLI::ParseError& error) {
   const std::vector<std::string> unknown = app.remaining(true);
   if (unknown.empty()) return error.what();
   const auto option = std::find_if(unknown.begin(), unknown.end(), [](const std::string& word) { return word.starts_with("-"); });

@@ -176,7 +176,7 @@ CUresult Arrays::make_object_again(const Description& description, bool surface,
   std::vector<unsigned long long> others;
   CUresult result = CUDA_SUCCESS;
   while (result == CUDA_SUCCESS) {
-    if (api_.wish_texture) api_.wish_texture(number);
+    if (api_.set_next_texture) api_.set_next_texture(number);
     unsigned long long got = 0;
     result = make_object(description, surface, &got);
     if (result != CUDA_SUCCESS || got == number) break;
@@ -200,7 +200,7 @@ bool Arrays::driver_reuses_handle(const Description& description, bool surface) 
   if (first[0] > first[1]) std::swap(first[0], first[1]);
   destroy(first);
   for (int i = 0; i < 2 && same; ++i) {
-    if (api_.wish_texture) api_.wish_texture(first[i]);
+    if (api_.set_next_texture) api_.set_next_texture(first[i]);
     same = make_object(description, surface, &again[i]) == CUDA_SUCCESS && again[i] == first[i];
   }
   destroy(again);

@@ -377,7 +377,7 @@ void ComputeGate::describe(admin::WorkerDump& dump) {
 void ComputeGate::stop() {
   if (!page_ || stopped_.exchange(true)) return;
   changed_.notify_all();  // without the lock, a waiting executor can miss it, and looks after kAskAgain
-  quota::ring_bell((*page_)->bell);
+  quota::wake_worker((*page_)->bell);
 }
 
 }  // namespace gpupool::worker

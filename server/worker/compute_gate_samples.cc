@@ -50,7 +50,7 @@ void ComputeGate::begin_sampled(ComputeLane& lane, Clock::time_point now) {
     if (std::exchange(sampling_, true)) return;
     draw_next_sample(now);
   }
-  quota::ring_bell((*page_)->bell);
+  quota::wake_worker((*page_)->bell);
 }
 
 // Draws one moment per interval, also for intervals without a check. Otherwise the start of work would be

@@ -35,7 +35,7 @@ void ComputeGate::run_waiter(const std::shared_ptr<ComputeLane>& lane) {
       do {
         pop(*lane);
       } while (!lane->pieces.empty() && api_.cuEventQuery(lane->pieces.front().end) != CUDA_ERROR_NOT_READY);
-      if (settle(lane->gpu) < kLongest) quota::ring_bell((*page_)->bell);
+      if (settle(lane->gpu) < kLongest) quota::wake_worker((*page_)->bell);
       changed_.notify_all();
     }
     lane->watched = false;
@@ -113,7 +113,7 @@ void ComputeGate::run_watcher() {
     if (shared) attention_.store(true);
     lock.unlock();
     if (to_be_ended) wake_();
-    quota::wait_bell((*page_)->bell, seen, next);
+    quota::wait_for_turn_change((*page_)->bell, seen, next);
     lock.lock();
   }
   for (const auto& gpu : gpus_) give_up(*gpu);

@@ -12,7 +12,7 @@ const char* DeviceApi::load(const SymbolLookup& symbol) {
 #undef GPUPOOL_LOAD
   const auto zeroes = reinterpret_cast<int (*)()>(symbol("softgpu_zeroes_memory"));
   zeroes_memory = zeroes && zeroes() != 0;
-  wish_texture = reinterpret_cast<decltype(wish_texture)>(symbol("softgpu_wish_texture"));
+  set_next_texture = reinterpret_cast<decltype(set_next_texture)>(symbol("softgpu_wish_texture"));
   // The functions below are called without a check; all others are checked before each use.
 #define GPUPOOL_NEED(name) \
   if (!name) return #name;

@@ -70,7 +70,7 @@ struct DeviceApi {
   bool zeroes_memory = false;
   // Requests a number for the calling thread's next texture or surface object. A softgpu extension; null on
   // other devices.
-  void (*wish_texture)(unsigned long long number) = nullptr;
+  void (*set_next_texture)(unsigned long long number) = nullptr;
 
   // Looks up all functions. Returns null on success, or the name of a missing function without which no
   // session can work.

@@ -21,7 +21,7 @@
 #include "server/worker/back_pressure.h"
 #include "server/worker/backlog.h"
 #include "server/worker/bulk_copy.h"
-#include "server/worker/bulk_links.h"
+#include "server/worker/bulk_connections.h"
 #include "server/worker/cached_images.h"
 #include "server/worker/calls/guards.h"
 #include "server/worker/checkpoint.h"
@@ -119,7 +119,7 @@ class Executor {
   SharedHostMemory shared_memory;
   SmallCopies small_copies;
   BulkCopies copies;
-  BulkLinks links;
+  BulkConnections links;
   PeerRequests peer_requests;
   ExportedHandles exported_handles;
   CheckpointImage checkpoint_image;

@@ -113,7 +113,7 @@ CUresult ExportedHandles::take(const Secret& secret, ControlHeader* header, int*
   if (!api_.cuMemExportToShareableHandle) return CUDA_ERROR_NOT_SUPPORTED;
   header->memory_bytes = memory.size;
   header->gpu = memory.device;
-  header->share_types = memory.handle_types;
+  header->share_handle_types = memory.handle_types;
   header->share_charge = memory.charge;
   found->second.fetched = true;
   return api_.cuMemExportToShareableHandle(descriptor, memory.handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
@@ -122,7 +122,7 @@ CUresult ExportedHandles::take(const Secret& secret, ControlHeader* header, int*
 // poold has verified that the asking session belongs to the same tenant. Sends the descriptor before the
 // answer.
 void ExportedHandles::answer(const server::ControlMessage& wanted) {
-  ControlHeader header{.kind = ControlKind::share_found, .share_asker = wanted.header.share_asker, .share_request = wanted.header.share_request};
+  ControlHeader header{.kind = ControlKind::share_found, .share_requester = wanted.header.share_requester, .share_request = wanted.header.share_request};
   int descriptor = -1;
   if (take(wanted.header.share_secret, &header, &descriptor) != CUDA_SUCCESS) header.kind = ControlKind::share_missing;
   if (descriptor >= 0) {
@@ -177,7 +177,7 @@ CUresult ExportedHandles::fetch(const wire::SharedName& name, Fetched* to) {
     if (!found || (header.share_is_memory != 0) != (to->descriptor >= 0)) return CUDA_ERROR_INVALID_VALUE;
   }
   if (to->descriptor >= 0) {
-    const Memory told{0, header.memory_bytes, header.gpu, header.share_types, header.share_charge};
+    const Memory told{0, header.memory_bytes, header.gpu, header.share_handle_types, header.share_charge};
     if (told.size == 0 || (told.charge == 0) != told.is_multicast()) return CUDA_ERROR_INVALID_VALUE;
     to->memory = told;
   } else {

@@ -375,7 +375,7 @@ int run(const Arguments& arguments) {
   if (!message && message.error().code == ErrorCode::closed) std::exit(server::kWorkerOrderly);
   if (!page || !message || message->header.kind != server::ControlKind::account) return server::kWorkerControlBroken;
   auto account = quota::SharedPage<quota::Account>::open(message->descriptor);
-  if (!account || message->header.account_slot >= quota::kMostSessionsOfTenant) return server::kWorkerControlBroken;
+  if (!account || message->header.account_slot >= quota::kMaxSessionsPerTenant) return server::kWorkerControlBroken;
   const Usage usage{std::move(*page), std::move(*account), message->header.account_slot};
   std::vector<quota::Groups> groups(message->payload.size() / sizeof(quota::Groups));
   if (!groups.empty()) std::memcpy(groups.data(), message->payload.data(), groups.size() * sizeof(quota::Groups));

@@ -193,10 +193,10 @@ bool MemoryMoves::await(Wait& wait) {
   }
   if (session_.outbox.over() || (!wait.returns && now - wait.since >= wait.patience)) return false;
   if (now - wait.asked >= kAskEvery) {
-    server::ControlHeader header{.kind = server::ControlKind::room_wanted};
+    server::ControlHeader header{.kind = server::ControlKind::memory_needed};
     header.gpu = wait.device;
     header.memory_bytes = wait.bytes;
-    header.memory_returns = wait.returns;
+    header.memory_restores = wait.returns;
     header.memory_question = wait.question = ++question_;
     (void)session_.start.control->send(header);
     wait.asked = now;

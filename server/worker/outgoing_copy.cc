@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "protocol/wire/copies.h"
-#include "server/worker/bulk_links.h"
+#include "server/worker/bulk_connections.h"
 #include "server/worker/executor.h"
 #include "server/worker/peer.h"
 

@@ -1,6 +1,6 @@
 // The current activity of each worker thread, for display by other threads: the driver function that it is
 // in, and the reason for its wait. Each thread writes its own fields, at the cost of a store; readers must
-// ensure that the thread is alive (current_command.h, waits.h, bulk_links.h).
+// ensure that the thread is alive (current_command.h, waits.h, bulk_connections.h).
 #pragma once
 #include <atomic>
 

@@ -171,7 +171,7 @@ void FakeWorkers::note(FakeWorker& worker, const ControlMessage& message) {
       worker.image_bytes = header.image_bytes;
       return;
     case ControlKind::share_wanted:
-      require(header.share_session == worker.session && header.share_asker != worker.session);
+      require(header.share_session == worker.session && header.share_requester != worker.session);
       worker.share_wanted = header;
       return;
     case ControlKind::share_found:

@@ -17,7 +17,7 @@ using namespace gpupool::server;
 namespace {
 
 constexpr ControlKind kKinds[] = {
-    ControlKind::turn,         ControlKind::room_wanted,   ControlKind::moved_out,     ControlKind::image_wanted, ControlKind::image_deposit,
+    ControlKind::turn,         ControlKind::memory_needed,   ControlKind::moved_out,     ControlKind::image_wanted, ControlKind::image_deposit,
     ControlKind::image_damaged, ControlKind::share_wanted, ControlKind::share_found,   ControlKind::share_missing, ControlKind::state_changed,
     ControlKind::dump,         ControlKind::peer_wanted,   ControlKind::image_offered, ControlKind::ready,        ControlKind::failed};
 constexpr uint64_t kSizes[] = {0, 1, 100, 4096, 60'000, uint64_t{1} << 30, uint64_t{6} << 30, UINT64_MAX};
@@ -74,11 +74,11 @@ class Attack {
     ControlHeader header{.kind = kKinds[input_.below(std::size(kKinds))]};
     header.gpu = static_cast<int32_t>(input_.below(4)) - 1;
     header.memory_bytes = header.image_bytes = size();
-    header.memory_returns = input_.below(2);
+    header.memory_restores = input_.below(2);
     header.image_name.fill(static_cast<uint8_t>(input_.below(3)));
     header.image_request = header.share_request = header.peer_request = header.memory_question = input_.below(4);
     header.share_session = input_.below(6);
-    header.share_asker = input_.below(6);
+    header.share_requester = input_.below(6);
     header.share_is_memory = input_.below(2);
     header.state_question = header.dump_question = input_.below(8);
     header.state_result = static_cast<int32_t>(input_.below(3));

@@ -134,7 +134,7 @@ int run_for_pool(int count, char** words) {
     if (!unknown.empty() && std::find(kCommandsOfPoold.begin(), kCommandsOfPoold.end(), unknown.front()) != kCommandsOfPoold.end()) {
       throw Failure(kExitUsage, "'" + unknown.front() + "' is a command for a poold on this host: omit --scheduler; if GPUPOOL_SCHEDULER is set, use --poold PORT");
     }
-    throw Failure(kExitUsage, settings::describe_mistake(app, error) + "; see pool-admin --scheduler HOST:PORT --help");
+    throw Failure(kExitUsage, settings::describe_usage_error(app, error) + "; see pool-admin --scheduler HOST:PORT --help");
   }
   if (live->parsed()) signals.emplace();  // before gRPC starts threads
   PoolClient scheduler(settings_of(where, token_file));

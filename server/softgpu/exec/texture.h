@@ -55,7 +55,7 @@ struct TextureState {
 uint64_t add_texture(const TextureState& state);
 // Makes the calling thread's next add_texture() return `handle`, a value in use earlier, if its slot is free.
 // Used to restore checkpoints.
-void wish_texture(uint64_t handle);
+void set_next_texture(uint64_t handle);
 bool remove_texture(uint64_t handle);
 // Returns null if there is no such texture (or surface).
 const TextureState* find_texture(uint64_t handle, bool surface);

@@ -48,7 +48,7 @@ Slot* slot_of(uint64_t handle) {
 
 }  // namespace
 
-void wish_texture(uint64_t handle) { wished = handle; }
+void set_next_texture(uint64_t handle) { wished = handle; }
 
 uint64_t add_texture(const TextureState& state) {
   Table& all = table();

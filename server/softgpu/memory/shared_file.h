@@ -13,7 +13,7 @@
 #include <mutex>
 #include <string>
 
-#include "server/quota/held_memory.h"
+#include "server/quota/shared_allocations.h"
 #include "server/softgpu/memory/shared_event.h"
 
 namespace gpupool::softgpu {
@@ -37,7 +37,7 @@ struct SharedState {
   std::atomic<uint32_t> turn;                      // counts changes of the holder
   std::atomic<uint64_t> waiting[kMaxProcesses / 64];  // one bit per slot waiting for the turn
   ProcessSlot slots[kMaxProcesses];
-  quota::HeldMemory<kMaxProcesses, kMaxSharedMemories> shared;  // charged besides ProcessSlot::charged
+  quota::SharedAllocations<kMaxProcesses, kMaxSharedMemories> shared;  // charged besides ProcessSlot::charged
   SharedEvents events;
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);

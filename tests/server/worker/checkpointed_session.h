@@ -24,7 +24,7 @@ struct CheckpointedSession : PooledSession {
     while (true) {
       const server::ControlHeader said = hear();
       if (said.kind == server::ControlKind::turn) continue;
-      if (said.kind == server::ControlKind::room_wanted) {  // nobody makes any
+      if (said.kind == server::ControlKind::memory_needed) {  // nobody makes any
         server::ControlHeader header{.kind = server::ControlKind::room_patience};
         header.memory_question = said.memory_question;
         say(header);

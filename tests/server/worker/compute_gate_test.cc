@@ -115,7 +115,7 @@ struct Session {
   void turn(State state, bool bounded, bool single = false, bool wanted = false) {
     if (state == State::open) ++number;
     (*page)->turns[0].store(TurnWord::of({state, bounded, single, wanted}, number).word);
-    quota::ring_bell((*page)->bell);
+    quota::wake_worker((*page)->bell);
   }
   TurnWord word() const { return {(*page)->turns[0].load()}; }
   CUresult work(StreamState& stream, const WorkKind& kind = kernel_kind(nullptr, 100, 32)) { return gate->run(stream, kind, [&] { return ++done, CUDA_SUCCESS; }); }

@@ -54,7 +54,7 @@ struct Dumped : PooledSession {
   void fill(uint64_t stream, uint64_t offset = 0) { client->call("cuMemsetD8Async", bytes_of(client->address(offset), uint8_t{1}, uint64_t{16}, stream)); }
   void turn(quota::Arbiter::Turn::State state, uint32_t number) {
     (*page)->turns[0] = quota::TurnWord::of({.state = state, .bounded = true}, number).word;
-    quota::ring_bell((*page)->bell);
+    quota::wake_worker((*page)->bell);
   }
 
   uint64_t question = 0;

@@ -115,12 +115,12 @@ TEST_CASE("another session fetches a shared object through poold until it is wit
     auto wanted = taker.receive();
     CHECK(wanted.header.kind == ControlKind::share_wanted);
     CHECK(wanted.header.share_session == 1);
-    wanted.header.share_asker = 2;
+    wanted.header.share_requester = 2;
     const Pair pair;
     wanted.descriptor = pair.ends[1];
     owner.send(wanted);
     auto answer = owner.receive();
-    CHECK(answer.header.share_asker == 2);
+    CHECK(answer.header.share_requester == 2);
     CHECK(answer.descriptor == -1);  // poold takes none
     if (answer.header.share_is_memory != 0) answer.descriptor = pair.ends[0];
     else ::close(pair.ends[0]);

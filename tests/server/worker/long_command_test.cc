@@ -99,7 +99,7 @@ TEST_CASE("logs a command that waits for its turn as info and does not log kept 
   PooledSession session;
   const auto turn = [&](State state, uint32_t number) {
     (*session.page)->turns[0] = quota::TurnWord::of({.state = state, .bounded = true}, number).word;
-    quota::ring_bell((*session.page)->bell);
+    quota::wake_worker((*session.page)->bell);
   };
   const auto fill = [&](uint64_t stream) {
     session.client->call("cuMemsetD8Async", bytes_of(session.client->address(0), uint8_t{1}, uint64_t{16}, stream));

@@ -35,7 +35,7 @@ struct Session : PooledSession {
     while (true) {
       const ControlHeader said = hear();
       if (said.kind == kind) return said;
-      REQUIRE((said.kind == ControlKind::turn || said.kind == ControlKind::room_wanted));
+      REQUIRE((said.kind == ControlKind::turn || said.kind == ControlKind::memory_needed));
     }
   }
   uint64_t moved() { return told(ControlKind::moved_out).memory_bytes; }
@@ -216,9 +216,9 @@ TEST_CASE("waits for free memory to move back and keeps asking poold and execute
   REQUIRE(session.move(4 * kPage) == 4 * kPage);
   session.leave_free(2 * kPage);
   const uint64_t copy = client.copy_out(stream_handle(0), 3 * kPage, kPage);
-  const ControlHeader wanted = session.told(ControlKind::room_wanted);
-  CHECK(wanted.memory_returns == 1);
-  CHECK(session.told(ControlKind::room_wanted).memory_bytes == 2 * kPage);
+  const ControlHeader wanted = session.told(ControlKind::memory_needed);
+  CHECK(wanted.memory_restores == 1);
+  CHECK(session.told(ControlKind::memory_needed).memory_bytes == 2 * kPage);
   CHECK(client.silent());
   // What is back already is of no use alone.
   session.order(kPage, UINT64_MAX, 0, true);
@@ -237,15 +237,15 @@ TEST_CASE("an allocation on a full device waits for memory unless it cannot succ
   const auto start = std::chrono::steady_clock::now();
   const uint64_t refused = map();
   ControlHeader answer{.kind = ControlKind::room_patience};
-  answer.memory_question = session.told(ControlKind::room_wanted).memory_question;
+  answer.memory_question = session.told(ControlKind::memory_needed).memory_question;
   CHECK(answer.memory_question != 0);
   REQUIRE(server::send_control(session.ends[0], answer, "", -1));
   CHECK(client.result(refused) == CUDA_ERROR_OUT_OF_MEMORY);
   CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(20));
   CHECK(session.charged() == 4 * kPage);
   const uint64_t granted = map();
-  const ControlHeader wanted = session.told(ControlKind::room_wanted);
-  CHECK(wanted.memory_returns == 0);
+  const ControlHeader wanted = session.told(ControlKind::memory_needed);
+  CHECK(wanted.memory_restores == 0);
   CHECK(wanted.memory_bytes == kPage);
   session.others_go();
   CHECK(client.result(granted) == CUDA_SUCCESS);
@@ -285,7 +285,7 @@ TEST_CASE("releases everything when a client leaves while its memory is moved") 
   SECTION("on its way back") {
     session.leave_free(kPage);
     session.client->call("cuMemsetD8Async", fill_body(session, stream_handle(0), 7));
-    session.told(ControlKind::room_wanted);
+    session.told(ControlKind::memory_needed);
     session.client->hang_up();
     session.others_go();
     CHECK(session.client->finish() == 0);

@@ -12,7 +12,7 @@
 namespace gpupool::quota {
 
 template <uint32_t Holders, uint32_t Pieces>
-class HeldMemory {
+class SharedAllocations {
   static_assert(Holders % 64 == 0);
 
  public:

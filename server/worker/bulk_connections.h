@@ -30,14 +30,14 @@ namespace gpupool::worker {
 
 class OutgoingCopy;
 
-class BulkLinks {
+class BulkConnections {
  public:
   // `bulk_token`: the session's token, from which the keys of copies from peers are derived.
-  BulkLinks(BulkCopies& copies, Outbox& outbox, compression::Policy compression, WelcomeBulk welcome, std::string bulk_token)
+  BulkConnections(BulkCopies& copies, Outbox& outbox, compression::Policy compression, WelcomeBulk welcome, std::string bulk_token)
       : copies_(copies), outbox_(outbox), compression_(compression), welcome_(std::move(welcome)), bulk_token_(std::move(bulk_token)) {}
-  ~BulkLinks() { stop(); }
-  BulkLinks(const BulkLinks&) = delete;
-  BulkLinks& operator=(const BulkLinks&) = delete;
+  ~BulkConnections() { stop(); }
+  BulkConnections(const BulkConnections&) = delete;
+  BulkConnections& operator=(const BulkConnections&) = delete;
 
   // Adds a connection whose hello has arrived. The welcome is sent by this connection's thread, so the client
   // never uses a connection that any() does not count yet. `peer_copy`: the connection is of a peer that has

@@ -1,4 +1,4 @@
-#include "server/worker/bulk_links.h"
+#include "server/worker/bulk_connections.h"
 
 #include <algorithm>
 #include <system_error>
@@ -23,7 +23,7 @@ std::string text_of(const ThreadActivity* activity) {
 
 }  // namespace
 
-bool BulkLinks::add(std::unique_ptr<transport::Connection> connection, std::optional<uint64_t> peer_copy) {
+bool BulkConnections::add(std::unique_ptr<transport::Connection> connection, std::optional<uint64_t> peer_copy) {
   std::vector<std::unique_ptr<Link>> gone;
   bool added = false;
   {
@@ -49,26 +49,26 @@ bool BulkLinks::add(std::unique_ptr<transport::Connection> connection, std::opti
   return added;
 }
 
-void BulkLinks::join(std::vector<std::unique_ptr<Link>>& links) {
+void BulkConnections::join(std::vector<std::unique_ptr<Link>>& links) {
   for (const auto& link : links) {
     if (link->receiver.joinable()) link->receiver.join();
     if (link->sender.joinable()) link->sender.join();
   }
 }
 
-bool BulkLinks::any() {
+bool BulkConnections::any() {
   const std::lock_guard lock(mutex_);
   return !stopping_ && std::any_of(links_.begin(), links_.end(), [](const auto& link) { return link->state != Link::over && !link->from_peer; });
 }
 
-void BulkLinks::drop_peers() {
+void BulkConnections::drop_peers() {
   const std::lock_guard lock(mutex_);
   for (const auto& link : links_) {
     if (link->from_peer) link->connection->close();
   }
 }
 
-void BulkLinks::send(std::shared_ptr<OutgoingCopy> copy, uint64_t piece) {
+void BulkConnections::send(std::shared_ptr<OutgoingCopy> copy, uint64_t piece) {
   {
     const std::lock_guard lock(mutex_);
     if (!stopping_) {
@@ -80,7 +80,7 @@ void BulkLinks::send(std::shared_ptr<OutgoingCopy> copy, uint64_t piece) {
   copy->finish(CUDA_ERROR_UNKNOWN);
 }
 
-void BulkLinks::send_among_messages(std::shared_ptr<OutgoingCopy> copy, uint64_t piece) {
+void BulkConnections::send_among_messages(std::shared_ptr<OutgoingCopy> copy, uint64_t piece) {
   {
     const std::lock_guard lock(mutex_);
     try {
@@ -97,7 +97,7 @@ void BulkLinks::send_among_messages(std::shared_ptr<OutgoingCopy> copy, uint64_t
   copy->finish(CUDA_ERROR_OUT_OF_MEMORY);
 }
 
-bool BulkLinks::open(Link& link) {
+bool BulkConnections::open(Link& link) {
   const auto opened = welcome_(*link.connection, transport::Clock::now() + kOpeningTime);
   {
     const std::lock_guard lock(mutex_);
@@ -108,7 +108,7 @@ bool BulkLinks::open(Link& link) {
   return opened.ok();
 }
 
-Result<void> BulkLinks::accept_key(Link& link, uint64_t copy) {
+Result<void> BulkConnections::accept_key(Link& link, uint64_t copy) {
   const auto incoming = std::dynamic_pointer_cast<IncomingCopy>(copies_.await(copy));
   if (!incoming || !incoming->take_key_once()) {
     return Error{ErrorCode::malformed, "a server presented the key of an unknown copy, or a key that was already used"};
@@ -118,12 +118,12 @@ Result<void> BulkLinks::accept_key(Link& link, uint64_t copy) {
   return {};
 }
 
-void BulkLinks::set_activity(const ThreadActivity** place, const ThreadActivity* activity) {
+void BulkConnections::set_activity(const ThreadActivity** place, const ThreadActivity* activity) {
   const std::lock_guard lock(mutex_);
   *place = activity;
 }
 
-void BulkLinks::describe(admin::WorkerDump& dump) {
+void BulkConnections::describe(admin::WorkerDump& dump) {
   const std::lock_guard lock(mutex_);
   dump.set_bulk_pieces_queued(queue_.size() + messages_.size());
   for (const auto& link : links_) {
@@ -135,13 +135,13 @@ void BulkLinks::describe(admin::WorkerDump& dump) {
   }
 }
 
-void BulkLinks::run_receiver(Link& link, std::optional<uint64_t> peer_copy) {
+void BulkConnections::run_receiver(Link& link, std::optional<uint64_t> peer_copy) {
   set_activity(&link.receiving, &t_activity);
   receive_until_closed(link, peer_copy);
   set_activity(&link.receiving, nullptr);
 }
 
-void BulkLinks::receive_until_closed(Link& link, std::optional<uint64_t> peer_copy) {
+void BulkConnections::receive_until_closed(Link& link, std::optional<uint64_t> peer_copy) {
   if (!open(link)) return;
   std::vector<std::byte> scratch(wire::kBulkChunkBytes);
   compression::PieceReader reader(*link.connection);
@@ -158,14 +158,14 @@ void BulkLinks::receive_until_closed(Link& link, std::optional<uint64_t> peer_co
   outbox_.end("a bulk connection failed: " + received.error().message);
 }
 
-Result<void> BulkLinks::receive_key(Link& link, compression::PieceReader& reader, uint64_t copy) {
+Result<void> BulkConnections::receive_key(Link& link, compression::PieceReader& reader, uint64_t copy) {
   wire::CopyKey key;
   if (auto received = reader.read(std::as_writable_bytes(std::span(key))); !received) return received;
   if (peers::same(key, peers::copy_key(bulk_token_, copy))) return accept_key(link, copy);
   return Error{ErrorCode::malformed, "a server presented a wrong key for a copy"};
 }
 
-Result<void> BulkLinks::receive_piece(Link& link, compression::PieceReader& reader, std::span<std::byte> scratch) {
+Result<void> BulkConnections::receive_piece(Link& link, compression::PieceReader& reader, std::span<std::byte> scratch) {
   const Waiting waiting("the client's data");
   const auto header = reader.next(link.from_peer);
   if (!header) return header.error();
@@ -182,7 +182,7 @@ Result<void> BulkLinks::receive_piece(Link& link, compression::PieceReader& read
   return Error{broken ? ErrorCode::lost : received.error().code, received.error().message};
 }
 
-bool BulkLinks::next(std::deque<Piece>& queue, const Link* link, Piece& piece) {
+bool BulkConnections::next(std::deque<Piece>& queue, const Link* link, Piece& piece) {
   piece.copy = nullptr;
   const Waiting waiting("pieces to send");
   std::unique_lock lock(mutex_);
@@ -194,13 +194,13 @@ bool BulkLinks::next(std::deque<Piece>& queue, const Link* link, Piece& piece) {
   return true;
 }
 
-void BulkLinks::run_sender(Link& link) {
+void BulkConnections::run_sender(Link& link) {
   set_activity(&link.sending, &t_activity);
   send_until_closed(link);
   set_activity(&link.sending, nullptr);
 }
 
-void BulkLinks::send_until_closed(Link& link) {
+void BulkConnections::send_until_closed(Link& link) {
   std::vector<std::byte> scratch(wire::kBulkChunkBytes);
   compression::PieceSender sender(compression_);
   Piece piece;
@@ -212,13 +212,13 @@ void BulkLinks::send_until_closed(Link& link) {
   }
 }
 
-void BulkLinks::run_message_sender() {
+void BulkConnections::run_message_sender() {
   std::vector<std::byte> scratch(wire::kBulkChunkBytes);
   Piece piece;
   while (next(messages_, nullptr, piece)) piece.copy->send(outbox_, piece.number, scratch);
 }
 
-void BulkLinks::close() {
+void BulkConnections::close() {
   std::deque<Piece> unsent;  // destroyed after the lock is released
   {
     const std::lock_guard lock(mutex_);
@@ -232,7 +232,7 @@ void BulkLinks::close() {
   copies_.end();
 }
 
-void BulkLinks::stop() {
+void BulkConnections::stop() {
   close();
   join(links_);
   links_.clear();

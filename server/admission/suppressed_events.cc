@@ -1,10 +1,10 @@
-#include "server/admission/left_out.h"
+#include "server/admission/suppressed_events.h"
 
 #include <utility>
 
 namespace gpupool::server {
 
-void LeftOut::note() {
+void SuppressedEvents::note() {
   if (count_++ != 0) return;
   timer_.expires_after(std::chrono::seconds(1));
   timer_.async_wait([this](const asio::error_code& status) {
@@ -12,7 +12,7 @@ void LeftOut::note() {
   });
 }
 
-void LeftOut::finish() {
+void SuppressedEvents::finish() {
   timer_.cancel();
   if (count_ != 0) report_(std::exchange(count_, 0));
 }

@@ -1,4 +1,4 @@
-#include "client/bulk_links.h"
+#include "client/bulk_connections.h"
 
 #include <unistd.h>
 
@@ -26,7 +26,7 @@ constexpr std::chrono::milliseconds kQuickUpload{50};
 
 }  // namespace
 
-bool BulkLinks::ready() {
+bool BulkConnections::ready() {
   const int state = state_.load(std::memory_order_acquire);
   if (state != kClosed) return state == kReady;
   int expected = kClosed;
@@ -35,12 +35,12 @@ bool BulkLinks::ready() {
   return false;
 }
 
-void BulkLinks::open_now() {
+void BulkConnections::open_now() {
   int expected = kClosed;
   if (parameters_.connections != 0 && state_.compare_exchange_strong(expected, kOpening)) open();
 }
 
-void BulkLinks::open() {
+void BulkConnections::open() {
   std::vector<std::unique_ptr<transport::Connection>> opened;
   for (unsigned i = 0; i < parameters_.connections; ++i) {
     auto connection = open_one();
@@ -61,7 +61,7 @@ void BulkLinks::open() {
   state_.store(connections_.empty() ? kUnusable : kReady, std::memory_order_release);
 }
 
-Result<std::unique_ptr<transport::Connection>> BulkLinks::open_one() {
+Result<std::unique_ptr<transport::Connection>> BulkConnections::open_one() {
   transport::Options options = parameters_.options;
   options.bulk = true;
   transport::Endpoint server = parameters_.server;
@@ -80,7 +80,7 @@ Result<std::unique_ptr<transport::Connection>> BulkLinks::open_one() {
   return connection;
 }
 
-std::shared_ptr<Upload> BulkLinks::post(const Upload& upload) {
+std::shared_ptr<Upload> BulkConnections::post(const Upload& upload) {
   auto posted = std::make_shared<Upload>(upload);
   const uint64_t piece = wire::bulk_piece_bytes(upload.width, upload.rows);
   posted->unsent = (upload.width * upload.rows + piece - 1) / piece;
@@ -94,7 +94,7 @@ std::shared_ptr<Upload> BulkLinks::post(const Upload& upload) {
   return posted;
 }
 
-bool BulkLinks::wait_read(const Upload& upload) {
+bool BulkConnections::wait_read(const Upload& upload) {
   std::unique_lock lock(mutex_);
   const auto done = [&] { return (closed_ && sending_ == 0) || upload.unsent == 0; };
   if (!read_.wait_for(lock, kQuickUpload, done)) {
@@ -107,7 +107,7 @@ bool BulkLinks::wait_read(const Upload& upload) {
   return upload.unsent == 0;
 }
 
-void BulkLinks::run_sender(transport::Connection& connection) {
+void BulkConnections::run_sender(transport::Connection& connection) {
   std::vector<std::byte> scratch(wire::kBulkChunkBytes);
   compression::PieceSender sender(parameters_.compression);
   std::unique_lock lock(mutex_);
@@ -131,7 +131,7 @@ void BulkLinks::run_sender(transport::Connection& connection) {
   }
 }
 
-Result<void> BulkLinks::send_piece(transport::Connection& connection, compression::PieceSender& sender,
+Result<void> BulkConnections::send_piece(transport::Connection& connection, compression::PieceSender& sender,
                                    const Upload& upload, uint64_t piece, std::vector<std::byte>& scratch) {
   const uint64_t total = upload.width * upload.rows;
   const uint64_t bytes = wire::bulk_piece_bytes(upload.width, upload.rows);
@@ -152,7 +152,7 @@ Result<void> BulkLinks::send_piece(transport::Connection& connection, compressio
   return sender.send(connection, header, parts);
 }
 
-void BulkLinks::run_receiver(transport::Connection& connection) {
+void BulkConnections::run_receiver(transport::Connection& connection) {
   std::vector<std::byte> scratch(wire::kBulkChunkBytes);
   compression::PieceReader reader(connection);
   while (true) {
@@ -161,7 +161,7 @@ void BulkLinks::run_receiver(transport::Connection& connection) {
   }
 }
 
-Result<void> BulkLinks::receive_piece(compression::PieceReader& reader, std::vector<std::byte>& scratch) {
+Result<void> BulkConnections::receive_piece(compression::PieceReader& reader, std::vector<std::byte>& scratch) {
   const auto header = reader.next();
   if (!header) return header.error();
   const auto transfer = receiver_.begin_piece(header->copy, header->offset);
@@ -182,12 +182,12 @@ Result<void> BulkLinks::receive_piece(compression::PieceReader& reader, std::vec
   return received;
 }
 
-void BulkLinks::report(const Error& error) {
+void BulkConnections::report(const Error& error) {
   receiver_.await_failure(Clock::now() + kReasonComes);
   failed_({error.code, "a bulk connection failed: " + error.message});
 }
 
-void BulkLinks::fail() {
+void BulkConnections::fail() {
   std::unique_lock lock(mutex_);
   closed_ = true;
   uploads_.clear();
@@ -198,7 +198,7 @@ void BulkLinks::fail() {
   read_.notify_all();
 }
 
-void BulkLinks::abandon() {
+void BulkConnections::abandon() {
   for (const auto& connection : connections_) {
     if (const int descriptor = connection->release_descriptor(); descriptor >= 0) close(descriptor);
   }

@@ -8,9 +8,9 @@
 
 namespace gpupool::server {
 
-class LeftOut {
+class SuppressedEvents {
  public:
-  LeftOut(asio::io_context& context, std::function<void(uint64_t count)> report) : timer_(context), report_(std::move(report)) {}
+  SuppressedEvents(asio::io_context& context, std::function<void(uint64_t count)> report) : timer_(context), report_(std::move(report)) {}
 
   void note();
   // Reports the events that have not been reported yet. Call it at the end.

@@ -1,22 +1,22 @@
-#include "server/admission/left_out.h"
+#include "server/admission/suppressed_events.h"
 
 #include <vector>
 
 #include "tests/support/catch.h"
 
-using gpupool::server::LeftOut;
+using gpupool::server::SuppressedEvents;
 
 TEST_CASE("the count of suppressed events is reported one second after the first one even if no other follows") {
   asio::io_context context;
   std::vector<uint64_t> reported;
-  LeftOut left_out(context, [&](uint64_t count) { reported.push_back(count); });
-  for (int i = 0; i < 1000; ++i) left_out.note();
+  SuppressedEvents suppressed(context, [&](uint64_t count) { reported.push_back(count); });
+  for (int i = 0; i < 1000; ++i) suppressed.note();
   CHECK(reported.empty());
   context.run();  // until the timer is over
   CHECK(reported == std::vector<uint64_t>{1000});
-  left_out.note();
-  left_out.finish();
-  left_out.finish();
+  suppressed.note();
+  suppressed.finish();
+  suppressed.finish();
   context.restart();
   context.run();
   CHECK(reported == std::vector<uint64_t>{1000, 1});

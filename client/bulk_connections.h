@@ -32,11 +32,11 @@ struct Upload {
   uint64_t pitch = 0;
   uint64_t width = 0;
   uint64_t rows = 1;
-  uint64_t next = 0;      // next piece to send; under BulkLinks' mutex
-  uint64_t unsent = 0;    // pieces not yet sent; under BulkLinks' mutex
+  uint64_t next = 0;      // next piece to send; under BulkConnections' mutex
+  uint64_t unsent = 0;    // pieces not yet sent; under BulkConnections' mutex
 };
 
-class BulkLinks {
+class BulkConnections {
  public:
   struct Parameters {  // terms from the server's HelloReply
     transport::Endpoint server;    // a tcp address; options.rdma.use says whether to upgrade to RDMA
@@ -50,7 +50,7 @@ class BulkLinks {
     std::optional<std::array<uint8_t, 16>> address = std::nullopt;
     uint32_t peer_protocol = 0;
   };
-  BulkLinks(Receiver& receiver, std::function<void(Error)> failed) : receiver_(receiver), failed_(std::move(failed)) {}
+  BulkConnections(Receiver& receiver, std::function<void(Error)> failed) : receiver_(receiver), failed_(std::move(failed)) {}
 
   void configure(Parameters parameters) { parameters_ = std::move(parameters); }
   const Parameters& parameters() const { return parameters_; }
