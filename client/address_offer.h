@@ -16,6 +16,7 @@ namespace gpupool::client {
 using MoveAddresses = std::function<std::optional<wire::AddressRange>(const wire::MoveAddresses& request)>;
 
 // Adopts the proposed range or, if it is not free in this process, asks the server for up to 16 others.
-Result<void> agree_on_addresses(AddressSpace& addresses, wire::AddressRange proposed, uint64_t granularity, const MoveAddresses& move);
+Result<void> agree_on_addresses(AddressSpace& addresses, wire::AddressRange proposed, uint64_t granularity,
+                                const MoveAddresses& move);
 
 }  // namespace gpupool::client

@@ -9,15 +9,18 @@
 namespace gpupool::client {
 namespace {
 
-std::atomic<uint64_t> next_id{1};           // allocation ids, shared by all sessions
-constexpr uint64_t kBlock = 512;  // bytes; cuMemAlloc aligns to at least 256, NVIDIA's driver to 512
+std::atomic<uint64_t> next_id{1};  // allocation ids, shared by all sessions
+constexpr uint64_t kBlock = 512;   // bytes; cuMemAlloc aligns to at least 256, NVIDIA's driver to 512
 
-uint64_t round_up(uint64_t value, uint64_t to) { return (value + to - 1) / to * to; }
+uint64_t round_up(uint64_t value, uint64_t to) {
+  return (value + to - 1) / to * to;
+}
 
 // Reserves addresses in this process; false: they are not free.
 bool take_from_process(uint64_t base, uint64_t size) {
   void* requested = reinterpret_cast<void*>(static_cast<uintptr_t>(base));
-  void* got = mmap(requested, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+  void* got = mmap(requested, size, PROT_NONE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
   if (got == MAP_FAILED) return false;
   if (got == requested) return true;
   munmap(got, size);  // kernels before 4.17 treat MAP_FIXED_NOREPLACE as a hint
@@ -26,7 +29,9 @@ bool take_from_process(uint64_t base, uint64_t size) {
 
 }  // namespace
 
-uint64_t AddressSpace::new_id() { return next_id.fetch_add(1); }
+uint64_t AddressSpace::new_id() {
+  return next_id.fetch_add(1);
+}
 
 bool AddressSpace::is_free(uint64_t base, uint64_t size) {
   if (!take_from_process(base, size)) return false;
@@ -36,7 +41,8 @@ bool AddressSpace::is_free(uint64_t base, uint64_t size) {
 
 bool AddressSpace::adopt(uint64_t base, uint64_t size, uint64_t granularity) {
   // The server chose these values and is not trusted.
-  const bool whole = base != 0 && std::has_single_bit(granularity) && base % granularity == 0 && size % granularity == 0;
+  const bool whole =
+      base != 0 && std::has_single_bit(granularity) && base % granularity == 0 && size % granularity == 0;
   if (!whole || !take_from_process(base, size)) return false;
   std::lock_guard lock(mutex_);
   base_ = base;
@@ -65,7 +71,8 @@ void AddressSpace::insert_free(std::map<uint64_t, uint64_t>& free, uint64_t addr
 
 std::optional<uint64_t> AddressSpace::take_range(uint64_t bytes, uint64_t alignment, uint64_t requested) {
   auto fit = [&](std::map<uint64_t, uint64_t>::iterator hole, uint64_t at) {
-    return at >= hole->first && at - hole->first <= hole->second && hole->second - (at - hole->first) >= bytes;
+    return at >= hole->first && at - hole->first <= hole->second &&
+           hole->second - (at - hole->first) >= bytes;
   };
   auto take = [&](std::map<uint64_t, uint64_t>::iterator hole, uint64_t at) {
     const auto [start, length] = *hole;
@@ -106,8 +113,10 @@ void AddressSpace::unreserve_host(uint64_t address, uint64_t sequence) {
   std::lock_guard lock(mutex_);
   const auto found = host_places_.find(address);
   if (found == host_places_.end()) return;
-  if (sequence) pending_.push_back({sequence, address, found->second, true});
-  else return_range(address, found->second);
+  if (sequence)
+    pending_.push_back({sequence, address, found->second, true});
+  else
+    return_range(address, found->second);
   host_places_.erase(found);
   lowest_host_ = host_places_.empty() ? UINT64_MAX : host_places_.begin()->first;
 }
@@ -120,7 +129,9 @@ std::optional<uint64_t> AddressSpace::host_place(uint64_t address) const {
   return address - found->first < found->second ? std::optional(found->first) : std::nullopt;
 }
 
-void AddressSpace::return_range(uint64_t address, uint64_t bytes) { insert_free(free_, address, bytes); }
+void AddressSpace::return_range(uint64_t address, uint64_t bytes) {
+  insert_free(free_, address, bytes);
+}
 
 AddressSpace::Slabs::iterator AddressSpace::slab_of(uint64_t address) {
   auto slab = slabs_.upper_bound(address);
@@ -130,9 +141,12 @@ AddressSpace::Slabs::iterator AddressSpace::slab_of(uint64_t address) {
 }
 
 void AddressSpace::update_free_index(const Slabs::value_type& slab) {
-  const auto key = std::tuple(slab.second.device, slab.second.context, slab.second.managed, slab.second.size, slab.first);
-  if (slab.second.free.empty() || !slab.second.mapped) slabs_with_free_blocks_.erase(key);
-  else slabs_with_free_blocks_.insert(key);
+  const auto key =
+      std::tuple(slab.second.device, slab.second.context, slab.second.managed, slab.second.size, slab.first);
+  if (slab.second.free.empty() || !slab.second.mapped)
+    slabs_with_free_blocks_.erase(key);
+  else
+    slabs_with_free_blocks_.insert(key);
 }
 
 void AddressSpace::set_idle(Slab& slab, bool idle) {
@@ -157,7 +171,9 @@ std::optional<uint64_t> AddressSpace::take_block(uint64_t size, const Allocation
   for (auto key = slabs_with_free_blocks_.lower_bound({device, about.context, about.managed, whole, 0});
        key != slabs_with_free_blocks_.end(); ++key) {
     const auto& [its_device, its_context, is_managed, its_size, start] = *key;
-    if (its_device != device || its_context != about.context || is_managed != about.managed || its_size != whole) break;
+    if (its_device != device || its_context != about.context || is_managed != about.managed ||
+        its_size != whole)
+      break;
     auto& slab = *slabs_.find(start);
     auto& free = slab.second.free;
     const auto hole = std::find_if(free.begin(), free.end(), [&](const auto& h) { return h.second >= size; });
@@ -186,7 +202,8 @@ std::optional<AddressSpace::Placement> AddressSpace::take_slab_block(uint64_t si
   return Placement{*at, *at, whole};
 }
 
-std::optional<AddressSpace::Placement> AddressSpace::allocate(uint64_t bytes, uint64_t alignment, const Allocation& about) {
+std::optional<AddressSpace::Placement> AddressSpace::allocate(uint64_t bytes, uint64_t alignment,
+                                                              const Allocation& about) {
   if (bytes == 0 || bytes > size_) return std::nullopt;
   std::lock_guard lock(mutex_);
   Placement place;
@@ -311,12 +328,14 @@ void AddressSpace::add_foreign(const Allocation& allocation) {
 
 void AddressSpace::forget_foreign(uint64_t address) {
   std::lock_guard lock(mutex_);
-  if (const auto found = allocations_.find(address); found != allocations_.end() && found->second.foreign) allocations_.erase(found);
+  if (const auto found = allocations_.find(address); found != allocations_.end() && found->second.foreign)
+    allocations_.erase(found);
 }
 
 void AddressSpace::set_sync_memops(uint64_t address, bool on) {
   std::lock_guard lock(mutex_);
-  if (const auto found = allocations_.find(address); found != allocations_.end()) found->second.sync_memops = on;
+  if (const auto found = allocations_.find(address); found != allocations_.end())
+    found->second.sync_memops = on;
 }
 
 bool AddressSpace::overlaps(uint64_t address, uint64_t bytes) const {

@@ -26,19 +26,19 @@ class PoolMemory;
 
 struct Allocation {
   uint64_t address = 0;
-  uint64_t size = 0;        // size that the program asked for, in bytes
+  uint64_t size = 0;  // size that the program asked for, in bytes
   uint64_t context = 0;
   Device* device = nullptr;
-  uint64_t id = 0;          // CU_POINTER_ATTRIBUTE_BUFFER_ID
-  bool foreign = false;     // cuMemFree does not free it: a module's variable, or mapped memory
+  uint64_t id = 0;       // CU_POINTER_ATTRIBUTE_BUFFER_ID
+  bool foreign = false;  // cuMemFree does not free it: a module's variable, or mapped memory
   // Managed memory, which the host has at the same address (mirrors.h); occupies whole pages.
   bool managed = false;
   enum class Origin : uint8_t { plain, stream_ordered, shared_pool } origin = Origin::plain;
-  int handle_types = 0;     // of mapped memory: CUmemAllocationHandleType bits
-  uint64_t pool = 0;        // handle of the memory pool that it was allocated from; 0: none
+  int handle_types = 0;  // of mapped memory: CUmemAllocationHandleType bits
+  uint64_t pool = 0;     // handle of the memory pool that it was allocated from; 0: none
   // That pool's memory, which outlives the allocation; if set, the allocation has no mapping of its own.
   PoolMemory* pool_memory = nullptr;
-  bool sync_memops = false; // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
+  bool sync_memops = false;  // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
   // The program asked for memory that the device's decompression engine can access.
   bool decompressable = false;
 };
@@ -57,7 +57,7 @@ class AddressSpace {
   static constexpr uint64_t kMostIdle = 32u << 20;
   // bytes of idle slabs that stay mapped, per device
   struct Placement {
-    uint64_t address = 0;  // an address from the range, and the mapping that it needs
+    uint64_t address = 0;      // an address from the range, and the mapping that it needs
     uint64_t map_address = 0;  // mapping to request first, if map_size is not 0
     uint64_t map_size = 0;
   };
@@ -109,7 +109,8 @@ class AddressSpace {
   // True if the address counts as device memory of this session: in its range but not a host place, or in a
   // foreign allocation.
   bool knows(uint64_t address) const {
-    return in_range(address) ? address < lowest_host_.load(std::memory_order_relaxed) || !host_place(address) : find(address).has_value();
+    return in_range(address) ? address < lowest_host_.load(std::memory_order_relaxed) || !host_place(address)
+                             : find(address).has_value();
   }
 
   // Host places: addresses of this range for pinned host memory that kernels may also use, taken from the end
@@ -120,7 +121,9 @@ class AddressSpace {
   // Returns the start of the host place that contains the address.
   std::optional<uint64_t> host_place(uint64_t address) const;
   bool has_hosts() const { return lowest_host_.load(std::memory_order_relaxed) != UINT64_MAX; }
-  bool may_be_host(uint64_t address) const { return in_range(address) && address >= lowest_host_.load(std::memory_order_relaxed); }
+  bool may_be_host(uint64_t address) const {
+    return in_range(address) && address >= lowest_host_.load(std::memory_order_relaxed);
+  }
 
   // Addresses without memory, for cuMemAddressReserve; the program maps memory in them.
   std::optional<uint64_t> reserve(uint64_t bytes, uint64_t alignment, uint64_t requested);
@@ -136,12 +139,12 @@ class AddressSpace {
     uint64_t size = 0;
     Device* device = nullptr;
     uint64_t context = 0;
-    uint64_t used = 0;                       // bytes of live blocks, and of freed ones that have not retired
-    uint64_t live = 0;                       // bytes of live blocks
-    std::map<uint64_t, uint64_t> free;       // address -> size, of free blocks
-    bool idle = false;                       // kept without live blocks
-    bool mapped = false;  // the mapping was requested: other allocations may take blocks of it
-    bool managed = false;                    // all of its blocks are managed memory
+    uint64_t used = 0;                  // bytes of live blocks, and of freed ones that have not retired
+    uint64_t live = 0;                  // bytes of live blocks
+    std::map<uint64_t, uint64_t> free;  // address -> size, of free blocks
+    bool idle = false;                  // kept without live blocks
+    bool mapped = false;                // the mapping was requested: other allocations may take blocks of it
+    bool managed = false;               // all of its blocks are managed memory
   };
   struct Pending {
     uint64_t sequence;
@@ -167,11 +170,11 @@ class AddressSpace {
   uint64_t base_ = 0;
   uint64_t size_ = 0;
   uint64_t granularity_ = 0;
-  std::map<uint64_t, uint64_t> free_;        // unused parts of the range: address -> size
+  std::map<uint64_t, uint64_t> free_;  // unused parts of the range: address -> size
   std::map<uint64_t, Allocation> allocations_;
   std::map<uint64_t, uint64_t> block_size_;  // live blocks: address -> rounded size
   Slabs slabs_;
-  std::map<const Device*, uint64_t> idle_;   // bytes of idle slabs, by device
+  std::map<const Device*, uint64_t> idle_;  // bytes of idle slabs, by device
   // Slabs with free blocks: device, context, managed, size, address.
   std::set<std::tuple<const Device*, uint64_t, bool, uint64_t, uint64_t>> slabs_with_free_blocks_;
   std::map<uint64_t, uint64_t> host_places_;  // address -> size

@@ -20,7 +20,9 @@ struct MipmappedArray : Object {
   std::vector<uint64_t> levels;  // handles of the levels that were asked for, else 0
 };
 
-inline bool names_array(CUmemorytype from, CUmemorytype to) { return from == CU_MEMORYTYPE_ARRAY || to == CU_MEMORYTYPE_ARRAY; }
+inline bool names_array(CUmemorytype from, CUmemorytype to) {
+  return from == CU_MEMORYTYPE_ARRAY || to == CU_MEMORYTYPE_ARRAY;
+}
 
 // cuMemcpy3D and its variants where either side is an array. `stream` is as the program gave it, not
 // resolved. Data between an array and the program's memory goes through a device buffer, piece by piece, in

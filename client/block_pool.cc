@@ -6,12 +6,16 @@
 namespace gpupool::client {
 namespace {
 
-uint64_t round_to_blocks(uint64_t bytes) { return (bytes + BlockPool::kBlock - 1) / BlockPool::kBlock * BlockPool::kBlock; }
+uint64_t round_to_blocks(uint64_t bytes) {
+  return (bytes + BlockPool::kBlock - 1) / BlockPool::kBlock * BlockPool::kBlock;
+}
 
 }  // namespace
 
 bool BlockPool::may_merge(const Block& one, const Block& other) {
-  if (one.span != other.span || !one.is_free || !other.is_free || one.point.settled() != other.point.settled()) return false;
+  if (one.span != other.span || !one.is_free || !other.is_free ||
+      one.point.settled() != other.point.settled())
+    return false;
   return one.point.settled() || one.point.stream == other.point.stream;
 }
 
@@ -43,7 +47,8 @@ std::optional<uint64_t> BlockPool::allocate(uint64_t bytes, const Test& usable) 
 void BlockPool::take(Blocks::iterator block, uint64_t size) {
   const auto [address, whole] = *block;
   if (whole.size > size) {
-    const auto rest = blocks_.emplace_hint(std::next(block), address + size, Block{whole.size - size, whole.span, true, whole.point});
+    const auto rest = blocks_.emplace_hint(std::next(block), address + size,
+                                           Block{whole.size - size, whole.span, true, whole.point});
     add_to_index(rest);
   }
   block->second.size = size;
@@ -59,8 +64,10 @@ void BlockPool::add_span(const Span& span, uint64_t bytes) {
   reserved_ += span.size;
   ++empty_spans_;
   const auto block = blocks_.emplace(span.address, Block{span.size, &state, true, {}}).first;
-  if (bytes != 0) take(block, round_to_blocks(bytes));
-  else add_to_index(block);
+  if (bytes != 0)
+    take(block, round_to_blocks(bytes));
+  else
+    add_to_index(block);
 }
 
 bool BlockPool::free(uint64_t address, const FreePoint& point) {

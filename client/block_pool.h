@@ -28,7 +28,7 @@ class BlockPool {
   struct Span {
     uint64_t address = 0, size = 0;
   };
-  static constexpr uint64_t kBlock = 512;  // bytes; sizes and addresses of blocks are multiples of it
+  static constexpr uint64_t kBlock = 512;       // bytes; sizes and addresses of blocks are multiples of it
   static constexpr uint64_t kSmall = 1u << 20;  // bytes
   static constexpr uint64_t kSmallSpan = 2u << 20;
 
@@ -66,8 +66,12 @@ class BlockPool {
 
   static bool may_merge(const Block& one, const Block& other);
   Index& index_of(const Block& block) { return free_[block.span->size <= kSmallSpan]; }
-  void add_to_index(Blocks::iterator block) { index_of(block->second).emplace(std::pair(block->second.size, block->first), block); }
-  void remove_from_index(Blocks::iterator block) { index_of(block->second).erase({block->second.size, block->first}); }
+  void add_to_index(Blocks::iterator block) {
+    index_of(block->second).emplace(std::pair(block->second.size, block->first), block);
+  }
+  void remove_from_index(Blocks::iterator block) {
+    index_of(block->second).erase({block->second.size, block->first});
+  }
   // Returns null if no block fits.
   const Index::value_type* find_fit(uint64_t size, const Test& usable) const;
   void merge_and_index(Blocks::iterator block);
@@ -75,9 +79,9 @@ class BlockPool {
   bool is_settled(const Spans::value_type& span) const;
   Spans::iterator erase(Spans::iterator span);
 
-  Blocks blocks_;      // by address; together they cover all spans
-  Spans spans_;        // by address
-  Index free_[2];      // free blocks: [0] in large spans, [1] in small spans
+  Blocks blocks_;  // by address; together they cover all spans
+  Spans spans_;    // by address
+  Index free_[2];  // free blocks: [0] in large spans, [1] in small spans
   uint64_t used_ = 0, reserved_ = 0;
   size_t empty_spans_ = 0;  // spans without a live block
 };

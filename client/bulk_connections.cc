@@ -45,7 +45,8 @@ void BulkConnections::open() {
   for (unsigned i = 0; i < parameters_.connections; ++i) {
     auto connection = open_one();
     if (!connection) {
-      log_debug("cannot open another bulk connection (%s): large copies use %zu", connection.error().message.c_str(), opened.size());
+      log_debug("cannot open another bulk connection (%s): large copies use %zu",
+                connection.error().message.c_str(), opened.size());
       break;
     }
     opened.push_back(std::move(*connection));
@@ -68,7 +69,8 @@ Result<std::unique_ptr<transport::Connection>> BulkConnections::open_one() {
   if (options.rdma.use != transport::RdmaOptions::Use::never) server.scheme = "rdma";
   auto connection = transport::connect(server, options);
   if (!connection) return connection.error();
-  const auto deadline = Clock::now() + parameters_.options.connect_timeout + parameters_.options.dead_peer_timeout;
+  const auto deadline =
+      Clock::now() + parameters_.options.connect_timeout + parameters_.options.dead_peer_timeout;
   hello::Hello hello;
   hello.protocol_version = wire::kProtocolVersion;
   hello.session_id = parameters_.session_id;
@@ -76,7 +78,8 @@ Result<std::unique_ptr<transport::Connection>> BulkConnections::open_one() {
   hello.rdma = static_cast<uint32_t>(options.rdma.use);
   const auto reply = hello::exchange(**connection, hello, deadline);
   if (!reply) return reply.error();
-  if (auto upgraded = (*connection)->upgrade(transport::Side::client, deadline); !upgraded) return upgraded.error();
+  if (auto upgraded = (*connection)->upgrade(transport::Side::client, deadline); !upgraded)
+    return upgraded.error();
   return connection;
 }
 
@@ -132,7 +135,8 @@ void BulkConnections::run_sender(transport::Connection& connection) {
 }
 
 Result<void> BulkConnections::send_piece(transport::Connection& connection, compression::PieceSender& sender,
-                                   const Upload& upload, uint64_t piece, std::vector<std::byte>& scratch) {
+                                         const Upload& upload, uint64_t piece,
+                                         std::vector<std::byte>& scratch) {
   const uint64_t total = upload.width * upload.rows;
   const uint64_t bytes = wire::bulk_piece_bytes(upload.width, upload.rows);
   wire::BulkHeader header;
@@ -144,10 +148,11 @@ Result<void> BulkConnections::send_piece(transport::Connection& connection, comp
     wire::pack_rows(upload.memory, upload.width, upload.pitch, header.offset, scratch.data(), header.length);
     parts.push_back({scratch.data(), header.length});
   } else {
-    wire::for_each_row(upload.width, upload.pitch, header.offset, header.length, [&](uint64_t from, uint64_t, uint64_t size) {
-      parts.push_back({const_cast<std::byte*>(upload.memory + from), size});
-      return true;
-    });
+    wire::for_each_row(upload.width, upload.pitch, header.offset, header.length,
+                       [&](uint64_t from, uint64_t, uint64_t size) {
+                         parts.push_back({const_cast<std::byte*>(upload.memory + from), size});
+                         return true;
+                       });
   }
   return sender.send(connection, header, parts);
 }
@@ -161,7 +166,8 @@ void BulkConnections::run_receiver(transport::Connection& connection) {
   }
 }
 
-Result<void> BulkConnections::receive_piece(compression::PieceReader& reader, std::vector<std::byte>& scratch) {
+Result<void> BulkConnections::receive_piece(compression::PieceReader& reader,
+                                            std::vector<std::byte>& scratch) {
   const auto header = reader.next();
   if (!header) return header.error();
   const auto transfer = receiver_.begin_piece(header->copy, header->offset);
@@ -175,7 +181,8 @@ Result<void> BulkConnections::receive_piece(compression::PieceReader& reader, st
   } else {
     received = reader.read({scratch.data(), length});
     if (received) {
-      wire::spread_rows(transfer->destination, transfer->width, transfer->pitch, header->offset, scratch.data(), length);
+      wire::spread_rows(transfer->destination, transfer->width, transfer->pitch, header->offset,
+                        scratch.data(), length);
     }
   }
   receiver_.end_piece(header->copy, received ? length : 0);

@@ -32,14 +32,14 @@ struct Upload {
   uint64_t pitch = 0;
   uint64_t width = 0;
   uint64_t rows = 1;
-  uint64_t next = 0;      // next piece to send; under BulkConnections' mutex
-  uint64_t unsent = 0;    // pieces not yet sent; under BulkConnections' mutex
+  uint64_t next = 0;    // next piece to send; under BulkConnections' mutex
+  uint64_t unsent = 0;  // pieces not yet sent; under BulkConnections' mutex
 };
 
 class BulkConnections {
  public:
-  struct Parameters {  // terms from the server's HelloReply
-    transport::Endpoint server;    // a tcp address; options.rdma.use says whether to upgrade to RDMA
+  struct Parameters {            // terms from the server's HelloReply
+    transport::Endpoint server;  // a tcp address; options.rdma.use says whether to upgrade to RDMA
     transport::Options options;
     std::string session_id;
     std::string token;         // empty: the server accepts no bulk connections at all
@@ -50,7 +50,8 @@ class BulkConnections {
     std::optional<std::array<uint8_t, 16>> address = std::nullopt;
     uint32_t peer_protocol = 0;
   };
-  BulkConnections(Receiver& receiver, std::function<void(Error)> failed) : receiver_(receiver), failed_(std::move(failed)) {}
+  BulkConnections(Receiver& receiver, std::function<void(Error)> failed)
+      : receiver_(receiver), failed_(std::move(failed)) {}
 
   void configure(Parameters parameters) { parameters_ = std::move(parameters); }
   const Parameters& parameters() const { return parameters_; }
@@ -75,8 +76,8 @@ class BulkConnections {
   Result<std::unique_ptr<transport::Connection>> open_one();
   void run_sender(transport::Connection& connection);
   void run_receiver(transport::Connection& connection);
-  Result<void> send_piece(transport::Connection& connection, compression::PieceSender& sender, const Upload& upload,
-                          uint64_t piece, std::vector<std::byte>& scratch);
+  Result<void> send_piece(transport::Connection& connection, compression::PieceSender& sender,
+                          const Upload& upload, uint64_t piece, std::vector<std::byte>& scratch);
   Result<void> receive_piece(compression::PieceReader& reader, std::vector<std::byte>& scratch);
   void report(const Error& error);
 

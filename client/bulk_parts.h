@@ -23,7 +23,9 @@ CUresult for_each_bulk_part(const Rows& rows, Visit&& visit) {
     const uint64_t most = wire::kMaxBulkCopyBytes / rows.width;
     for (uint64_t row = 0; row < rows.count; row += most) {
       const uint64_t count = std::min(most, rows.count - row);
-      const CUresult result = visit(BulkPart{row * rows.host_pitch, row * rows.device_pitch, rows.width, count}, row + count == rows.count);
+      const CUresult result =
+          visit(BulkPart{row * rows.host_pitch, row * rows.device_pitch, rows.width, count},
+                row + count == rows.count);
       if (result != CUDA_SUCCESS) return result;
     }
     return CUDA_SUCCESS;
@@ -31,8 +33,9 @@ CUresult for_each_bulk_part(const Rows& rows, Visit&& visit) {
   for (uint64_t row = 0; row < rows.count; ++row) {
     for (uint64_t at = 0; at < rows.width; at += wire::kMaxBulkCopyBytes) {
       const uint64_t width = std::min(wire::kMaxBulkCopyBytes, rows.width - at);
-      const CUresult result = visit(BulkPart{row * rows.host_pitch + at, row * rows.device_pitch + at, width, 1},
-                                    row + 1 == rows.count && at + width == rows.width);
+      const CUresult result =
+          visit(BulkPart{row * rows.host_pitch + at, row * rows.device_pitch + at, width, 1},
+                row + 1 == rows.count && at + width == rows.width);
       if (result != CUDA_SUCCESS) return result;
     }
   }

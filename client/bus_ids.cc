@@ -12,7 +12,8 @@ void make_bus_ids_unique(const std::vector<hello::Device*>& devices) {
   for (auto at = devices.begin(); at != devices.end(); ++at) {
     hello::Device& device = **at;
     const auto is_taken = [&](const std::string& id) {
-      return std::any_of(devices.begin(), at, [&](const hello::Device* other) { return other->pci_bus_id == id; });
+      return std::any_of(devices.begin(), at,
+                         [&](const hello::Device* other) { return other->pci_bus_id == id; });
     };
     if (device.pci_bus_id.find(':') == std::string::npos) continue;
     const unsigned long own = std::strtoul(device.pci_bus_id.c_str(), nullptr, 16);

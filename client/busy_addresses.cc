@@ -33,8 +33,10 @@ std::vector<wire::AddressRange> busy_addresses() {
     if (!parsed || end <= kLowest || begin >= kEnd) continue;
     begin = std::max(kLowest, begin / kRoom * kRoom);
     end = std::min(kEnd, (end + kRoom - 1) / kRoom * kRoom);
-    if (!ranges.empty() && begin <= ranges.back().base + ranges.back().size) ranges.back().size = end - ranges.back().base;
-    else ranges.push_back({begin, end - begin});
+    if (!ranges.empty() && begin <= ranges.back().base + ranges.back().size)
+      ranges.back().size = end - ranges.back().base;
+    else
+      ranges.push_back({begin, end - begin});
   }
   static_cast<void>(std::fclose(maps));
   return ranges;

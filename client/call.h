@@ -125,8 +125,10 @@ struct Call<Id, M, CUresult (*)(A...), Roles...> {
   }
   template <class T>
   static CUresult resolve(Context* context, T& argument) {
-    if constexpr (std::is_same_v<T, CUstream> && kNeedsContext) return resolve_stream(*context, argument);
-    else return CUDA_SUCCESS;
+    if constexpr (std::is_same_v<T, CUstream> && kNeedsContext)
+      return resolve_stream(*context, argument);
+    else
+      return CUDA_SUCCESS;
   }
   template <class Write>
   static CUresult ask_once(Session& session, Context* context, const Write& write, wire::Buffer& reply) {
@@ -151,8 +153,10 @@ struct Call<Id, M, CUresult (*)(A...), Roles...> {
   static bool find_target(T argument, CallTarget& target) {
     if constexpr (std::is_same_v<Role, cuda::role::device>) {
       if (const Device* device = find_device(argument)) return redirect(*device, target), true;
-    } else if constexpr (kNamed<Role> != Kind::none && !kHasDevice && (!kHasStream || kNamed<Role> == Kind::stream)) {
-      if (const Object* object = handles().find(kNamed<Role>, cuda::handle_bits(argument))) return redirect(*object, target), true;
+    } else if constexpr (kNamed<Role> != Kind::none && !kHasDevice &&
+                         (!kHasStream || kNamed<Role> == Kind::stream)) {
+      if (const Object* object = handles().find(kNamed<Role>, cuda::handle_bits(argument)))
+        return redirect(*object, target), true;
     }
     return false;
   }
@@ -164,10 +168,12 @@ struct Call<Id, M, CUresult (*)(A...), Roles...> {
       if (!current && kNeedsContext) return result;
       CallTarget target{current ? current->session : sessions().front().get(), current};
       result = CUDA_SUCCESS;
-      std::apply([&](auto&... argument) {
-        ((result = result == CUDA_SUCCESS ? resolve(current, argument) : result), ...);
-        (void)(find_target<Roles>(argument, target) || ...);
-      }, arguments);
+      std::apply(
+          [&](auto&... argument) {
+            ((result = result == CUDA_SUCCESS ? resolve(current, argument) : result), ...);
+            (void)(find_target<Roles>(argument, target) || ...);
+          },
+          arguments);
       if (result != CUDA_SUCCESS) return result;
       return at(target, arguments);
     });
@@ -186,7 +192,8 @@ struct Call<Id, M, CUresult (*)(A...), Roles...> {
       return session->post(Id, context, write);
     } else {
       wire::Buffer reply;
-      const CUresult result = kOnce ? ask_once(*session, context, write, reply) : session->call(Id, context, write, reply);
+      const CUresult result =
+          kOnce ? ask_once(*session, context, write, reply) : session->call(Id, context, write, reply);
       if (result != CUDA_SUCCESS) return result;
       wire::Reader reader(reply);
       if (Row::read_reply(reader, arguments)) return CUDA_SUCCESS;
@@ -198,7 +205,8 @@ struct Call<Id, M, CUresult (*)(A...), Roles...> {
 
 namespace rows {
 using namespace cuda::role;
-#define CUDA_CALL(id, name, mode, ...) using name = Call<id, Mode::mode, decltype(&::name) __VA_OPT__(, ) __VA_ARGS__>;
+#define CUDA_CALL(id, name, mode, ...) \
+  using name = Call<id, Mode::mode, decltype(&::name) __VA_OPT__(, ) __VA_ARGS__>;
 #define CUDA_CALL_PTSZ CUDA_CALL
 #define CUDA_CALL_CUSTOM_EXPORT CUDA_CALL
 #define CUDA_BY_HAND(name)

@@ -30,7 +30,9 @@ void count() {
   events.store(static_cast<int>(captures().events.size()));
 }
 
-const Object* stream_object(uint64_t stream) { return handles().find(Kind::stream, stream); }
+const Object* stream_object(uint64_t stream) {
+  return handles().find(Kind::stream, stream);
+}
 
 void invalidate_blocking(const Context& context) {
   for (const auto& [handle, capture] : captures().streams) {
@@ -40,7 +42,8 @@ void invalidate_blocking(const Context& context) {
 }
 
 // Appends a node behind the stream's frontier; null: the handle table is full.
-GraphNode* append(Capture& capture, CUstream stream, CUgraphNodeType type, const Context& context, NodeWork work) {
+GraphNode* append(Capture& capture, CUstream stream, CUgraphNodeType type, const Context& context,
+                  NodeWork work) {
   auto& frontier = capture.frontier[cuda::handle_bits(stream)];
   GraphNode* const node = capture.graph->add(type, context.handle, std::move(work), {});
   if (!node) return nullptr;
@@ -81,7 +84,8 @@ std::shared_ptr<Capture> of(CUstream stream) {
   return found == captures().streams.end() ? nullptr : found->second;
 }
 
-std::optional<CUresult> add_node(Context& context, CUstream stream, CUgraphNodeType type, const std::function<CUresult(NodeWork&)>& make,
+std::optional<CUresult> add_node(Context& context, CUstream stream, CUgraphNodeType type,
+                                 const std::function<CUresult(NodeWork&)>& make,
                                  std::span<const CUlaunchAttribute> attributes) {
   const std::lock_guard lock(graph_mutex());
   if (!stream) {
@@ -96,7 +100,8 @@ std::optional<CUresult> add_node(Context& context, CUstream stream, CUgraphNodeT
   CUresult result = check_events(context, attributes);
   if (result == CUDA_SUCCESS) result = make(work);
   if (result != CUDA_SUCCESS) {
-    if (result == CUDA_ERROR_NOT_SUPPORTED || result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) capture->invalid = true;
+    if (result == CUDA_ERROR_NOT_SUPPORTED || result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
+      capture->invalid = true;
     return result;
   }
   const bool programmatic = !attributes.empty() && has_programmatic_edges(*context.device);
@@ -110,14 +115,17 @@ std::optional<CUresult> add_node(Context& context, CUstream stream, CUgraphNodeT
   }
   for (const CUlaunchAttribute& attribute : attributes) {
     const auto recorded = cuda::launch_event(attribute);
-    if (recorded) captures().events[cuda::handle_bits(recorded->event)] = {capture, {{node, programmatic ? recorded->edge : cuda::kFullDependency}}};
+    if (recorded)
+      captures().events[cuda::handle_bits(recorded->event)] = {
+          capture, {{node, programmatic ? recorded->edge : cuda::kFullDependency}}};
   }
   count();
   return CUDA_SUCCESS;
 }
 
 CUresult refuse(Context& context, CUstream stream, CUresult why) {
-  if (!any()) [[likely]] return CUDA_SUCCESS;
+  if (!any()) [[likely]]
+    return CUDA_SUCCESS;
   const std::lock_guard lock(graph_mutex());
   if (!stream) {
     if (!joins_null_stream(context)) return CUDA_SUCCESS;
@@ -131,7 +139,8 @@ CUresult refuse(Context& context, CUstream stream, CUresult why) {
 }
 
 CUresult refuse_context(const Context& context) {
-  if (!any()) [[likely]] return CUDA_SUCCESS;
+  if (!any()) [[likely]]
+    return CUDA_SUCCESS;
   const std::lock_guard lock(graph_mutex());
   CUresult result = CUDA_SUCCESS;
   for (const auto& [handle, capture] : captures().streams) {
@@ -144,7 +153,8 @@ CUresult refuse_context(const Context& context) {
 }
 
 CUresult refuse_unsafe() {
-  if (!any()) [[likely]] return CUDA_SUCCESS;
+  if (!any()) [[likely]]
+    return CUDA_SUCCESS;
   const CUstreamCaptureMode mine = thread_state().capture_mode;
   if (mine == CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_SUCCESS;
   const std::lock_guard lock(graph_mutex());
@@ -152,7 +162,8 @@ CUresult refuse_unsafe() {
   for (const auto& [handle, capture] : captures().streams) {
     if (capture->mode == CU_STREAM_CAPTURE_MODE_RELAXED) continue;
     const bool own = capture->thread == std::this_thread::get_id();
-    const bool global = mine == CU_STREAM_CAPTURE_MODE_GLOBAL && capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
+    const bool global =
+        mine == CU_STREAM_CAPTURE_MODE_GLOBAL && capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
     if (!own && !global) continue;
     capture->invalid = true;
     result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
@@ -161,7 +172,8 @@ CUresult refuse_unsafe() {
 }
 
 std::optional<CUresult> record(Context& context, CUstream stream, const Object& event, unsigned flags) {
-  if (!any() && !any_event()) [[likely]] return std::nullopt;
+  if (!any() && !any_event()) [[likely]]
+    return std::nullopt;
   const std::lock_guard lock(graph_mutex());
   if (!stream && joins_null_stream(context)) {
     invalidate_blocking(context);
@@ -177,7 +189,9 @@ std::optional<CUresult> record(Context& context, CUstream stream, const Object& 
   if (event.context != context.owner().handle) return CUDA_ERROR_INVALID_HANDLE;
   if (capture->invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
   if (flags == CU_EVENT_RECORD_EXTERNAL) {
-    return append(*capture, stream, CU_GRAPH_NODE_TYPE_EVENT_RECORD, context, EventWork{event.handle}) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    return append(*capture, stream, CU_GRAPH_NODE_TYPE_EVENT_RECORD, context, EventWork{event.handle})
+               ? CUDA_SUCCESS
+               : CUDA_ERROR_OUT_OF_MEMORY;
   }
   captures().events[event.handle] = {capture, capture->frontier[cuda::handle_bits(stream)]};
   count();
@@ -185,7 +199,8 @@ std::optional<CUresult> record(Context& context, CUstream stream, const Object& 
 }
 
 std::optional<CUresult> wait(Context& context, CUstream stream, const Object& event, unsigned flags) {
-  if (!any() && !any_event()) [[likely]] return std::nullopt;
+  if (!any() && !any_event()) [[likely]]
+    return std::nullopt;
   const std::lock_guard lock(graph_mutex());
   if (flags & ~static_cast<unsigned>(CU_EVENT_WAIT_EXTERNAL)) return std::nullopt;
   const auto mine = of(stream);
@@ -224,24 +239,29 @@ std::optional<CUresult> wait(Context& context, CUstream stream, const Object& ev
     mine->invalid = true;
     return flags == CU_EVENT_WAIT_EXTERNAL ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
   }
-  return append(*mine, stream, CU_GRAPH_NODE_TYPE_WAIT_EVENT, context, EventWork{event.handle}) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+  return append(*mine, stream, CU_GRAPH_NODE_TYPE_WAIT_EVENT, context, EventWork{event.handle})
+             ? CUDA_SUCCESS
+             : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult refuse_event(CUevent event) {
-  if (!any_event()) [[likely]] return CUDA_SUCCESS;
+  if (!any_event()) [[likely]]
+    return CUDA_SUCCESS;
   const std::lock_guard lock(graph_mutex());
   return captures().events.contains(cuda::handle_bits(event)) ? CUDA_ERROR_CAPTURED_EVENT : CUDA_SUCCESS;
 }
 
 void forget_event(CUevent event) {
-  if (!any_event()) [[likely]] return;
+  if (!any_event()) [[likely]]
+    return;
   const std::lock_guard lock(graph_mutex());
   captures().events.erase(cuda::handle_bits(event));
   count();
 }
 
 void forget_stream(CUstream stream) {
-  if (!any()) [[likely]] return;
+  if (!any()) [[likely]]
+    return;
   const std::lock_guard lock(graph_mutex());
   const auto capture = of(stream);
   if (!capture) return;
@@ -254,7 +274,8 @@ void forget_stream(CUstream stream) {
   }
 }
 
-CUresult begin(CUstream stream, std::shared_ptr<Graph> graph, std::vector<CapturedDependency> nodes, CUstreamCaptureMode mode, bool own_graph) {
+CUresult begin(CUstream stream, std::shared_ptr<Graph> graph, std::vector<CapturedDependency> nodes,
+               CUstreamCaptureMode mode, bool own_graph) {
   static uint64_t last_id = 0;
   if (!stream) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   if (of(stream)) return CUDA_ERROR_ILLEGAL_STATE;

@@ -36,27 +36,35 @@ extern std::atomic<int> streams;  // number of streams that are being captured
 extern std::atomic<int> events;   // number of events whose last record was captured
 
 // True if any stream is being captured.
-inline bool any() { return streams.load(std::memory_order_relaxed) != 0; }
-inline bool any_event() { return events.load(std::memory_order_relaxed) != 0; }
+inline bool any() {
+  return streams.load(std::memory_order_relaxed) != 0;
+}
+inline bool any_event() {
+  return events.load(std::memory_order_relaxed) != 0;
+}
 
 // Returns the stream's capture; null: it is not captured. Call with graph_mutex() held.
 std::shared_ptr<Capture> of(CUstream stream);
 
 // Call begin() and end() with graph_mutex() held.
-CUresult begin(CUstream stream, std::shared_ptr<Graph> graph, std::vector<CapturedDependency> nodes, CUstreamCaptureMode mode, bool own_graph);
+CUresult begin(CUstream stream, std::shared_ptr<Graph> graph, std::vector<CapturedDependency> nodes,
+               CUstreamCaptureMode mode, bool own_graph);
 void end(Capture& capture);
 
 // True if a blocking stream of the context is being captured: legacy-stream work would order itself with it.
 bool joins_null_stream(const Context& context);
 
-std::optional<CUresult> add_node(Context& context, CUstream stream, CUgraphNodeType type, const std::function<CUresult(NodeWork&)>& make,
+std::optional<CUresult> add_node(Context& context, CUstream stream, CUgraphNodeType type,
+                                 const std::function<CUresult(NodeWork&)>& make,
                                  std::span<const CUlaunchAttribute> attributes = {});
 // Adds a node if the stream (resolved) is being captured. nullopt: it is not, and the caller does the work.
 // Otherwise the call's result: a node with the work that `make` describes was added, or was refused.
 // `attributes`: those of a launch; attributes that nodes do not have become edges.
 template <class Make>
-std::optional<CUresult> add(Context& context, CUstream stream, CUgraphNodeType type, Make&& make, std::span<const CUlaunchAttribute> attributes = {}) {
-  if (!any()) [[likely]] return std::nullopt;
+std::optional<CUresult> add(Context& context, CUstream stream, CUgraphNodeType type, Make&& make,
+                            std::span<const CUlaunchAttribute> attributes = {}) {
+  if (!any()) [[likely]]
+    return std::nullopt;
   return add_node(context, stream, type, make, attributes);
 }
 // For calls that cannot be captured or that wait for the stream. If the stream is being captured, invalidates

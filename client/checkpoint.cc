@@ -28,8 +28,8 @@ CheckpointAction opposite_of(CheckpointAction action) {
 
 }  // namespace
 
-CUresult CheckpointedProcess::find(const Settings& settings, const std::vector<LeasedServer>& servers, int pid,
-                                   std::optional<CheckpointedProcess>* found) {
+CUresult CheckpointedProcess::find(const Settings& settings, const std::vector<LeasedServer>& servers,
+                                   int pid, std::optional<CheckpointedProcess>* found) {
   CheckpointedProcess process(pid, settings.dead_peer_timeout);
   for (const LeasedServer& leased : servers) {
     hello::Hello hello = introduction();
@@ -38,7 +38,8 @@ CUresult CheckpointedProcess::find(const Settings& settings, const std::vector<L
     auto connection = connect_to_poold(settings, leased, std::move(hello), kQueryTimeout, &reply);
     Server server{.name = leased.endpoint.text(), .connection = nullptr, .sessions = {}};
     if (!connection) {
-      log_error("checkpoint: cannot query server %s about process %d: %s", server.name.c_str(), pid, connection.error().message.c_str());
+      log_error("checkpoint: cannot query server %s about process %d: %s", server.name.c_str(), pid,
+                connection.error().message.c_str());
       return CUDA_ERROR_DEVICE_UNAVAILABLE;
     }
     server.connection = std::move(*connection);
@@ -53,11 +54,12 @@ CUresult CheckpointedProcess::find(const Settings& settings, const std::vector<L
   return CUDA_SUCCESS;
 }
 
-CUresult CheckpointedProcess::query(Server& server, const wire::CheckpointQuestion& question, std::vector<wire::ProcessSession>* sessions) const {
+CUresult CheckpointedProcess::query(Server& server, const wire::CheckpointQuestion& question,
+                                    std::vector<wire::ProcessSession>* sessions) const {
   const auto answer = exchange_checkpoint(*server.connection, question, dead_peer_timeout_, sessions);
   if (answer) return static_cast<CUresult>(answer->result);
-  log_error("checkpoint: lost the connection to server %s during a query about process %d: %s", server.name.c_str(), pid_,
-            answer.error().message.c_str());
+  log_error("checkpoint: lost the connection to server %s during a query about process %d: %s",
+            server.name.c_str(), pid_, answer.error().message.c_str());
   return CUDA_ERROR_DEVICE_UNAVAILABLE;
 }
 
@@ -85,13 +87,18 @@ CUresult CheckpointedProcess::apply(CheckpointAction action, unsigned timeout_ms
       if (result != CUDA_SUCCESS) break;
       const auto left = std::chrono::ceil<std::chrono::milliseconds>(stop - Clock::now()).count();
       const auto patience = timeout_ms == 0 ? 0 : static_cast<uint32_t>(std::max<int64_t>(1, left));
-      result = query(server, {.action = action, .timeout_ms = patience, .pid = pid_, .session = session.session}, &none);
+      result = query(
+          server, {.action = action, .timeout_ms = patience, .pid = pid_, .session = session.session}, &none);
       if (result == CUDA_SUCCESS) done.emplace_back(&server, &session);
     }
   }
   for (auto& [server, session] : done) {
-    if (result == CUDA_SUCCESS) session->state = wire::state_after(action);
-    else (void)query(*server, {.action = opposite_of(action), .timeout_ms = 0, .pid = pid_, .session = session->session}, &none);
+    if (result == CUDA_SUCCESS)
+      session->state = wire::state_after(action);
+    else
+      (void)query(*server,
+                  {.action = opposite_of(action), .timeout_ms = 0, .pid = pid_, .session = session->session},
+                  &none);
   }
   return result;
 }

@@ -20,7 +20,8 @@ class CheckpointedProcess {
  public:
   // CUDA_ERROR_INVALID_VALUE: no server has a session of that process for this tenant.
   // CUDA_ERROR_DEVICE_UNAVAILABLE: a server could not be asked.
-  static CUresult find(const Settings& settings, const std::vector<LeasedServer>& servers, int pid, std::optional<CheckpointedProcess>* found);
+  static CUresult find(const Settings& settings, const std::vector<LeasedServer>& servers, int pid,
+                       std::optional<CheckpointedProcess>* found);
 
   // Returns the earliest state (in the order of ProcessState) among the sessions, which may differ.
   wire::ProcessState state() const;
@@ -33,9 +34,11 @@ class CheckpointedProcess {
     std::unique_ptr<transport::Connection> connection;
     std::vector<wire::ProcessSession> sessions;
   };
-  explicit CheckpointedProcess(int pid, std::chrono::milliseconds dead_peer_timeout) : pid_(pid), dead_peer_timeout_(dead_peer_timeout) {}
+  explicit CheckpointedProcess(int pid, std::chrono::milliseconds dead_peer_timeout)
+      : pid_(pid), dead_peer_timeout_(dead_peer_timeout) {}
   // CUDA_ERROR_DEVICE_UNAVAILABLE: the connection to the server failed.
-  CUresult query(Server& server, const wire::CheckpointQuestion& question, std::vector<wire::ProcessSession>* sessions) const;
+  CUresult query(Server& server, const wire::CheckpointQuestion& question,
+                 std::vector<wire::ProcessSession>* sessions) const;
 
   int pid_;
   std::chrono::milliseconds dead_peer_timeout_;

@@ -11,7 +11,9 @@
 namespace gpupool::client {
 
 // `sessions` receives those in the answer. ErrorCode::malformed: the answer violates the protocol.
-Result<wire::CheckpointAnswer> exchange_checkpoint(transport::Connection& connection, const wire::CheckpointQuestion& question,
-                                                   std::chrono::milliseconds dead_peer_timeout, std::vector<wire::ProcessSession>* sessions);
+Result<wire::CheckpointAnswer> exchange_checkpoint(transport::Connection& connection,
+                                                   const wire::CheckpointQuestion& question,
+                                                   std::chrono::milliseconds dead_peer_timeout,
+                                                   std::vector<wire::ProcessSession>* sessions);
 
 }  // namespace gpupool::client

@@ -18,7 +18,8 @@ constexpr auto kLinger = std::chrono::microseconds(50);
 
 }  // namespace
 
-CommandQueue::CommandQueue(transport::Connection& connection, std::chrono::milliseconds dead_peer_timeout, Hooks hooks)
+CommandQueue::CommandQueue(transport::Connection& connection, std::chrono::milliseconds dead_peer_timeout,
+                           Hooks hooks)
     : connection_(connection), dead_peer_timeout_(dead_peer_timeout), hooks_(std::move(hooks)) {
   pending_.reserve(kBatchLimit + wire::kBulkChunkBytes);
   sending_.reserve(kBatchLimit + wire::kBulkChunkBytes);
@@ -30,8 +31,8 @@ size_t CommandQueue::begin_command(wire::Buffer& buffer) {
   return at;
 }
 
-uint64_t CommandQueue::end_command(wire::Buffer& buffer, size_t at, uint16_t id, uint16_t flags, uint64_t context,
-                                   size_t payload) {
+uint64_t CommandQueue::end_command(wire::Buffer& buffer, size_t at, uint16_t id, uint16_t flags,
+                                   uint64_t context, size_t payload) {
   wire::CommandHeader header;
   header.length = static_cast<uint32_t>(buffer.size() - at - sizeof header + payload);
   header.id = id;
@@ -116,7 +117,8 @@ void CommandQueue::run_flusher() {
   for (;;) {
     flush();
     const auto until = Clock::now() + kLinger;
-    while (pending_bytes_.load(std::memory_order_seq_cst) == 0 && Clock::now() < until) std::this_thread::yield();
+    while (pending_bytes_.load(std::memory_order_seq_cst) == 0 && Clock::now() < until)
+      std::this_thread::yield();
     if (pending_bytes_.load(std::memory_order_seq_cst) != 0) continue;
     flusher_.store(kAsleep, std::memory_order_seq_cst);
     if (pending_bytes_.load(std::memory_order_seq_cst) != 0) {

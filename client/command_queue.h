@@ -33,7 +33,8 @@ class CommandQueue {
   // Appends a command. `write_body(writer)` writes its body; `before_sending(sequence)` runs before the
   // command can reach the server.
   template <class WriteBody, class BeforeSending>
-  void append(uint16_t id, uint16_t flags, uint64_t context, WriteBody&& write_body, BeforeSending&& before_sending) {
+  void append(uint16_t id, uint16_t flags, uint64_t context, WriteBody&& write_body,
+              BeforeSending&& before_sending) {
     const trace::Timer timer;
     size_t batch = 0, bytes = 0;
     {
@@ -46,16 +47,19 @@ class CommandQueue {
       bytes = batch - at;
       pending_bytes_.store(batch, std::memory_order_seq_cst);
     }
-    if (batch > kBatchLimit) flush();
-    else if (!(flags & wire::kWantsReply)) wake_flusher();
-    if (timer) [[unlikely]] trace::count_call(id, bytes, timer.passed());
+    if (batch > kBatchLimit)
+      flush();
+    else if (!(flags & wire::kWantsReply))
+      wake_flusher();
+    if (timer) [[unlikely]]
+      trace::count_call(id, bytes, timer.passed());
   }
 
   // Sends a command at once, with `head` and then `payload` as its body, directly from the caller's memory.
   // Returns false if sending failed.
   template <class Head, class BeforeSending>
-  bool send_bulk(uint16_t id, uint16_t flags, uint64_t context, const Head& head, std::span<const iovec> payload,
-                 BeforeSending&& before_sending) {
+  bool send_bulk(uint16_t id, uint16_t flags, uint64_t context, const Head& head,
+                 std::span<const iovec> payload, BeforeSending&& before_sending) {
     const trace::Timer timer;
     std::lock_guard sending(send_mutex_);
     size_t bytes = 0;
@@ -69,7 +73,8 @@ class CommandQueue {
       bytes += sending_.size() - at;
     }
     const bool sent = send(payload);
-    if (timer) [[unlikely]] trace::count_call(id, bytes, timer.passed());
+    if (timer) [[unlikely]]
+      trace::count_call(id, bytes, timer.passed());
     return sent;
   }
 
@@ -85,9 +90,10 @@ class CommandQueue {
   static constexpr size_t kBatchLimit = 512 * 1024;
 
   static size_t begin_command(wire::Buffer& buffer);
-  uint64_t end_command(wire::Buffer& buffer, size_t at, uint16_t id, uint16_t flags, uint64_t context, size_t payload);
-  void take_batch();                           // call with both locks held
-  bool send(std::span<const iovec> payload);   // sends sending_, then payload; call with send_mutex_ held
+  uint64_t end_command(wire::Buffer& buffer, size_t at, uint16_t id, uint16_t flags, uint64_t context,
+                       size_t payload);
+  void take_batch();                          // call with both locks held
+  bool send(std::span<const iovec> payload);  // sends sending_, then payload; call with send_mutex_ held
   void run_flusher();
 
   transport::Connection& connection_;

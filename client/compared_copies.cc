@@ -10,15 +10,18 @@
 namespace gpupool::client {
 namespace {
 
-constexpr size_t kCompared = 64;   // bytes compared at once
-constexpr size_t kGap = 4096;      // equal bytes that are sent along to save a message
+constexpr size_t kCompared = 64;  // bytes compared at once
+constexpr size_t kGap = 4096;     // equal bytes that are sent along to save a message
 
-bool overlaps(uint64_t a, uint64_t a_bytes, uint64_t b, uint64_t b_bytes) { return a < b + b_bytes && b < a + a_bytes; }
+bool overlaps(uint64_t a, uint64_t a_bytes, uint64_t b, uint64_t b_bytes) {
+  return a < b + b_bytes && b < a + a_bytes;
+}
 
 // Calls found(begin, end) for each run of differing bytes; runs separated by at most `gap` equal bytes are
 // combined.
 template <class Found>
-CUresult for_each_difference(const std::byte* a, const std::byte* b, size_t bytes, size_t gap, const Found& found) {
+CUresult for_each_difference(const std::byte* a, const std::byte* b, size_t bytes, size_t gap,
+                             const Found& found) {
   size_t begin = bytes, end = 0;  // of the current run
   for (size_t block = 0; block < bytes; block += kCompared) {
     const size_t until = std::min(block + kCompared, bytes);
@@ -36,12 +39,15 @@ CUresult for_each_difference(const std::byte* a, const std::byte* b, size_t byte
   return begin < end ? found(begin, end) : CUDA_SUCCESS;
 }
 
-const std::byte* bytes_at(uint64_t host) { return reinterpret_cast<const std::byte*>(static_cast<uintptr_t>(host)); }
+const std::byte* bytes_at(uint64_t host) {
+  return reinterpret_cast<const std::byte*>(static_cast<uintptr_t>(host));
+}
 
 }  // namespace
 
 ComparedCopies& compared_copies() {
-  static ComparedCopies* const only = new ComparedCopies;  // never destroyed: programs use the memory in exit handlers
+  static ComparedCopies* const only =
+      new ComparedCopies;  // never destroyed: programs use the memory in exit handlers
   return *only;
 }
 
@@ -49,12 +55,19 @@ void ComparedCopies::Copy::used_by(const Context& user, CUstream stream) {
   if (!read_only) pending_writers.emplace(user.handle, cuda::handle_bits(stream));
 }
 
-CUresult ComparedCopies::add(Context& context, void* host, uint64_t bytes, bool read_only, CUdeviceptr device) {
+CUresult ComparedCopies::add(Context& context, void* host, uint64_t bytes, bool read_only,
+                             CUdeviceptr device) {
   const std::lock_guard lock(mutex_);
-  Copy copy{.host = reinterpret_cast<uintptr_t>(host), .device = device, .bytes = bytes, .read_only = read_only,
-            .session = context.session, .context = context.handle};
+  Copy copy{.host = reinterpret_cast<uintptr_t>(host),
+            .device = device,
+            .bytes = bytes,
+            .read_only = read_only,
+            .session = context.session,
+            .context = context.handle};
   copy.seen.assign(bytes_at(copy.host), bytes_at(copy.host) + bytes);
-  if (const CUresult result = push_to_device(context, device, copy.seen.data(), bytes); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = push_to_device(context, device, copy.seen.data(), bytes);
+      result != CUDA_SUCCESS)
+    return result;
   copies_[copy.host] = std::move(copy);
   count_ = copies_.size();
   return CUDA_SUCCESS;
@@ -85,10 +98,12 @@ CUresult ComparedCopies::push(Copy& copy) {
   auto* const context = handles().find_as<Context>(Kind::context, copy.context);
   if (!context) return CUDA_SUCCESS;  // the context is being destroyed
   const std::byte* const now = bytes_at(copy.host);
-  return for_each_difference(now, copy.seen.data(), copy.bytes, copy.pending_writers.empty() ? kGap : 0, [&](size_t begin, size_t end) {
-    std::memcpy(copy.seen.data() + begin, now + begin, end - begin);
-    return push_to_device(*context, copy.device + begin, copy.seen.data() + begin, end - begin);
-  });
+  return for_each_difference(now, copy.seen.data(), copy.bytes, copy.pending_writers.empty() ? kGap : 0,
+                             [&](size_t begin, size_t end) {
+                               std::memcpy(copy.seen.data() + begin, now + begin, end - begin);
+                               return push_to_device(*context, copy.device + begin, copy.seen.data() + begin,
+                                                     end - begin);
+                             });
 }
 
 std::vector<Context*> ComparedCopies::after_host_function() {
@@ -96,7 +111,8 @@ std::vector<Context*> ComparedCopies::after_host_function() {
   std::vector<Context*> contexts;
   for (auto& [host, copy] : copies_) {
     if (const CUresult result = push(copy); result != CUDA_SUCCESS) {
-      log_error("cannot send registered memory to the server after a host function wrote it (error %d)", static_cast<int>(result));
+      log_error("cannot send registered memory to the server after a host function wrote it (error %d)",
+                static_cast<int>(result));
     }
     auto* const context = handles().find_as<Context>(Kind::context, copy.context);
     if (context) contexts.push_back(context);
@@ -104,7 +120,9 @@ std::vector<Context*> ComparedCopies::after_host_function() {
   return contexts;
 }
 
-CUresult ComparedCopies::before_work(Context& context, CUstream stream) { return before_use(context, stream, 0, UINT64_MAX); }
+CUresult ComparedCopies::before_work(Context& context, CUstream stream) {
+  return before_use(context, stream, 0, UINT64_MAX);
+}
 
 CUresult ComparedCopies::before_use(Context& context, CUstream stream, uint64_t address, uint64_t bytes) {
   const std::lock_guard lock(mutex_);
@@ -161,7 +179,8 @@ CUresult ComparedCopies::after_other_wait() {
 bool ComparedCopies::device_may_be_newer(uint64_t host, uint64_t bytes) const {
   const std::lock_guard lock(mutex_);
   return std::any_of(copies_.begin(), copies_.end(), [&](const auto& known) {
-    return !known.second.pending_writers.empty() && overlaps(host, bytes, known.second.host, known.second.bytes);
+    return !known.second.pending_writers.empty() &&
+           overlaps(host, bytes, known.second.host, known.second.bytes);
   });
 }
 

@@ -22,7 +22,8 @@ CUresult destroy_streams(const ThreadState& ended) {
     if (!context || context->epoch.load() != known.epoch) continue;
     if (!handles().find(Kind::stream, known.stream)) continue;
     handles().retire(known.stream);
-    (void)context->session->post(rows::cuStreamDestroy_v2::kId, context, [&](wire::Writer& writer) { writer.put(known.stream); });
+    (void)context->session->post(rows::cuStreamDestroy_v2::kId, context,
+                                 [&](wire::Writer& writer) { writer.put(known.stream); });
   }
   return CUDA_SUCCESS;
 }
@@ -58,9 +59,11 @@ CUresult make_on_server(Context& context, wire::Command command, const Body& bod
     return CUDA_SUCCESS;
   }
   if (result == CUDA_ERROR_OUT_OF_MEMORY) {
-    log_error("device %d: cannot create a context: the driver needs device memory for it, which counts against the tenant's memory quota (%llu MiB), and "
-              "not enough is left; request a larger quota, or stop other programs of the tenant",
-              context.device->ordinal, static_cast<unsigned long long>(context.device->total_bytes >> 20));
+    log_error(
+        "device %d: cannot create a context: the driver needs device memory for it, which counts against the "
+        "tenant's memory quota (%llu MiB), and "
+        "not enough is left; request a larger quota, or stop other programs of the tenant",
+        context.device->ordinal, static_cast<unsigned long long>(context.device->total_bytes >> 20));
   }
   return result;
 }
@@ -94,8 +97,10 @@ CUresult ensure_on_server(Context& context) {
   if (context.on_server.load(std::memory_order_relaxed)) return CUDA_SUCCESS;
   const int server_device = context.device->server_ordinal;
   const CUresult result =
-      context.primary ? make_on_server(context, wire::Command::retain_primary_context, wire::PrimaryContext{context.handle, server_device, context.flags})
-                      : make_on_server(context, wire::Command::create_context, wire::CreateContext{context.handle, server_device, context.flags});
+      context.primary ? make_on_server(context, wire::Command::retain_primary_context,
+                                       wire::PrimaryContext{context.handle, server_device, context.flags})
+                      : make_on_server(context, wire::Command::create_context,
+                                       wire::CreateContext{context.handle, server_device, context.flags});
   if (result == CUDA_SUCCESS) context.on_server.store(true, std::memory_order_release);
   return result;
 }

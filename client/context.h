@@ -31,27 +31,27 @@ struct Context : Object {
   Device* device = nullptr;
   bool primary = false;
   unsigned flags = 0;
-  unsigned long long id = 0;         // cuCtxGetId
+  unsigned long long id = 0;  // cuCtxGetId
   // Green contexts: the device's primary context, which has their memory, modules and events, and its epoch
   // at creation.
   Context* root = nullptr;
   uint32_t root_epoch = 0;
-  uint64_t green = 0;                // CUgreenCtx of a green context
+  uint64_t green = 0;  // CUgreenCtx of a green context
   Context& owner() { return root ? *root : *this; }
   const Context& owner() const { return root ? *root : *this; }
-  std::atomic<bool> active{true};    // false: a primary context that is not retained, or was reset since
+  std::atomic<bool> active{true};  // false: a primary context that is not retained, or was reset since
   std::atomic<bool> on_server{false};
   std::atomic<int> sticky_error{0};  // a CUresult that every further call on this context returns
   // Error of work between servers; returned once, by the next call that waits.
   std::atomic<int> late_error{0};
   std::vector<InternalStream> wait_streams;  // see cross_server.cc; guarded by mutex
   std::vector<InternalStream> side_streams;  // see side_stream.h; guarded by mutex
-  int cross_server_uses = 0;         // number of held streams that use this context (cross_server.cc)
-  std::mutex mutex;                  // guards retains and the transition to on_server
-  int retains = 0;                   // cuDevicePrimaryCtxRetain count
-  std::atomic<int> attached{0};      // cuCtxAttach calls without cuCtxDetach
-  std::atomic<uint32_t> epoch{0};    // incremented by reset, which destroys the streams of earlier epochs
-  uint64_t copy_stream = 0;          // for copies inside host functions; made at first use; guarded by mutex
+  int cross_server_uses = 0;                 // number of held streams that use this context (cross_server.cc)
+  std::mutex mutex;                          // guards retains and the transition to on_server
+  int retains = 0;                           // cuDevicePrimaryCtxRetain count
+  std::atomic<int> attached{0};              // cuCtxAttach calls without cuCtxDetach
+  std::atomic<uint32_t> epoch{0};  // incremented by reset, which destroys the streams of earlier epochs
+  uint64_t copy_stream = 0;        // for copies inside host functions; made at first use; guarded by mutex
   uint32_t copy_stream_epoch = 0;
   // Set when a stream that the legacy stream synchronises with gets work that may write the program's memory;
   // cleared when the legacy stream or the context is waited for.
@@ -61,7 +61,7 @@ struct Context : Object {
   // Under a memory quota: the largest local memory per thread, in bytes, for which the server has found room
   // (lower 32 bits), and the context's epoch at that time (upper 32 bits).
   std::atomic<uint64_t> local_memory{0};
-  std::atomic<uint64_t> last_mirror_use{0};  // number of its last work that may use memory of mirrors.h
+  std::atomic<uint64_t> last_mirror_use{0};       // number of its last work that may use memory of mirrors.h
   std::atomic<uint64_t> completed_mirror_use{0};  // uses up to this number are known to be complete
 };
 

@@ -104,11 +104,14 @@ class HeldStream {
   HeldStream& operator=(const HeldStream&) = delete;
 
   CUresult hold() {
-    return context_.session->post(wire::Command::hold_stream, &context_, wire::HoldStream{cuda::handle_bits(stream_), id_});
+    return context_.session->post(wire::Command::hold_stream, &context_,
+                                  wire::HoldStream{cuda::handle_bits(stream_), id_});
   }
   void resume(CUresult result) {
     if (result != CUDA_SUCCESS) context_.late_error = result;
-    (void)guarded([&] { return context_.session->post(wire::Command::resume_stream, nullptr, wire::ResumeStream{id_}); });
+    (void)guarded([&] {
+      return context_.session->post(wire::Command::resume_stream, nullptr, wire::ResumeStream{id_});
+    });
   }
 
  private:
@@ -120,7 +123,9 @@ class HeldStream {
 
 // True if the context or its server is lost. Other errors belong to earlier commands of the context and do
 // not affect this work.
-bool is_broken(CUresult answer) { return cuda::is_sticky(answer) || answer == Session::failure(); }
+bool is_broken(CUresult answer) {
+  return cuda::is_sticky(answer) || answer == Session::failure();
+}
 
 void return_stream(Context& context, CUstream stream) {
   std::lock_guard lock(context.mutex);
@@ -137,22 +142,25 @@ CUresult wait_for_event(Context& context, CUstream stream, const Object& event) 
   // The event may be recorded again before the stream gets here, so a separate stream waits for its present
   // record.
   CUstream wait_stream = nullptr;
-  if (const CUresult result = borrow_stream(*other, other->wait_streams, &wait_stream); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = borrow_stream(*other, other->wait_streams, &wait_stream);
+      result != CUDA_SUCCESS)
+    return result;
   const auto done = [held_stream, other, wait_stream](CUresult result) {
     return_stream(*other, wait_stream);
     if (result != CUDA_SUCCESS && !is_broken(result)) other->late_error = result;
     held_stream->resume(is_broken(result) ? result : CUDA_SUCCESS);
   };
-  CUresult result = rows::cuStreamWaitEvent::at({other->session, other},
-                                                {wait_stream, cuda::handle_from_bits<CUevent>(event.handle), 0});
+  CUresult result = rows::cuStreamWaitEvent::at(
+      {other->session, other}, {wait_stream, cuda::handle_from_bits<CUevent>(event.handle), 0});
   if (result == CUDA_SUCCESS) result = held_stream->hold();
   if (result != CUDA_SUCCESS) {
     return_stream(*other, wait_stream);
     return result;
   }
-  result = other->session->call_later(wire::Command::synchronize_stream, *other,
-                                      [&](wire::Writer& writer) { writer.put(wire::SynchronizeStream{cuda::handle_bits(wait_stream)}); },
-                                      [done](CUresult reply) { resume_thread().run([done, reply] { done(reply); }); });
+  result = other->session->call_later(
+      wire::Command::synchronize_stream, *other,
+      [&](wire::Writer& writer) { writer.put(wire::SynchronizeStream{cuda::handle_bits(wait_stream)}); },
+      [done](CUresult reply) { resume_thread().run([done, reply] { done(reply); }); });
   if (result != CUDA_SUCCESS) done(CUDA_SUCCESS);
   return result;
 }
@@ -164,14 +172,16 @@ std::vector<Context*> other_sessions(const Context& context, std::initializer_li
   std::vector<Context*> found;
   for (Context* const one : contexts) {
     const auto same = [&](const Context* other) { return other->session == one->session; };
-    if (one && one->session != context.session && std::none_of(found.begin(), found.end(), same)) found.push_back(one);
+    if (one && one->session != context.session && std::none_of(found.begin(), found.end(), same))
+      found.push_back(one);
   }
   return found;
 }
 
 }  // namespace
 
-CUresult run_between(Context& context, CUstream stream, Context* from, Context* to, std::function<CUresult()> work) {
+CUresult run_between(Context& context, CUstream stream, Context* from, Context* to,
+                     std::function<CUresult()> work) {
   const auto held_stream = std::make_shared<HeldStream>(context, stream, from, to);
   struct Start {
     std::atomic<size_t> missing{2};  // replies, and the hold
@@ -192,28 +202,31 @@ CUresult run_between(Context& context, CUstream stream, Context* from, Context* 
   // Waits in a separate stream for the work before this call. Waiting for `stream` itself would miss what it
   // has yet to wait for (legacy stream, events) and would include work that it gets meanwhile.
   CUstream wait_stream = nullptr;
-  if (const CUresult result = borrow_stream(context, context.wait_streams, &wait_stream); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = borrow_stream(context, context.wait_streams, &wait_stream);
+      result != CUDA_SUCCESS)
+    return result;
   CUresult asked = order_after(context, wait_stream, context, stream);
   if (asked == CUDA_SUCCESS) {
-    asked = context.session->call_later(wire::Command::synchronize_stream, context,
-                                        [&](wire::Writer& writer) { writer.put(wire::SynchronizeStream{cuda::handle_bits(wait_stream)}); },
-                                        [held_stream, &context, wait_stream, start, arrive](CUresult result) {
-                                          // Off this thread, because it locks.
-                                          resume_thread().run([held_stream, &context, wait_stream] {
-                                            return_stream(context, wait_stream);
-                                          });
-                                          start->result = result;
-                                          arrive();
-                                        });
+    asked = context.session->call_later(
+        wire::Command::synchronize_stream, context,
+        [&](wire::Writer& writer) { writer.put(wire::SynchronizeStream{cuda::handle_bits(wait_stream)}); },
+        [held_stream, &context, wait_stream, start, arrive](CUresult result) {
+          // Off this thread, because it locks.
+          resume_thread().run([held_stream, &context, wait_stream] { return_stream(context, wait_stream); });
+          start->result = result;
+          arrive();
+        });
   }
   if (asked != CUDA_SUCCESS) return return_stream(context, wait_stream), asked;
   // The work runs in the client's own streams, which do not wait for synchronous copies that all streams wait
   // for (`before_all`). So wait until those queued before this call are done.
   for (Context* const other : others) {
-    const CUresult sent = other->session->call_later(wire::Command::await_barriers, *other, [](wire::Writer&) {}, [other, arrive](CUresult result) {
-      if (result != CUDA_SUCCESS && !is_broken(result)) other->late_error = result;
-      arrive();
-    });
+    const CUresult sent = other->session->call_later(
+        wire::Command::await_barriers, *other, [](wire::Writer&) {},
+        [other, arrive](CUresult result) {
+          if (result != CUDA_SUCCESS && !is_broken(result)) other->late_error = result;
+          arrive();
+        });
     if (sent != CUDA_SUCCESS) arrive();  // the work will get the same error
   }
   const CUresult result = held_stream->hold();
@@ -222,9 +235,15 @@ CUresult run_between(Context& context, CUstream stream, Context* from, Context* 
   return result;
 }
 
-bool streams_held() { return held.load(std::memory_order_relaxed) != 0; }
-void note_value_waits() { value_waits.store(true, std::memory_order_relaxed); }
-bool streams_may_block() { return streams_held() || value_waits.load(std::memory_order_relaxed); }
+bool streams_held() {
+  return held.load(std::memory_order_relaxed) != 0;
+}
+void note_value_waits() {
+  value_waits.store(true, std::memory_order_relaxed);
+}
+bool streams_may_block() {
+  return streams_held() || value_waits.load(std::memory_order_relaxed);
+}
 
 void await_cross_server_work(Context& context) {
   std::unique_lock lock(uses().mutex);
@@ -237,17 +256,20 @@ CUresult synchronize_stream(Context& context, CUstream stream) {
   if (!stream) context.writes_host_memory.store(false, std::memory_order_relaxed);
   const CUresult result = context.session->call(wire::Command::synchronize_stream, &context,
                                                 wire::SynchronizeStream{cuda::handle_bits(stream)}, reply);
-  return result == CUDA_SUCCESS && compared_copies().any() ? compared_copies().after_stream(context, stream, last) : result;
+  return result == CUDA_SUCCESS && compared_copies().any()
+             ? compared_copies().after_stream(context, stream, last)
+             : result;
 }
 
 CUresult synchronize_context(Context& context) {
   wire::Buffer reply;
   const uint64_t last_mirror_use = mirrors().last_use_of(context), last = compared_copies().last_use();
   context.writes_host_memory.store(false, std::memory_order_relaxed);
-  const CUresult result =
-      context.session->call(static_cast<uint16_t>(wire::Command::synchronize_context), &context, [](wire::Writer&) {}, reply);
+  const CUresult result = context.session->call(
+      static_cast<uint16_t>(wire::Command::synchronize_context), &context, [](wire::Writer&) {}, reply);
   if (result == CUDA_SUCCESS && last_mirror_use != 0) Mirrors::note_completed(context, last_mirror_use);
-  return result == CUDA_SUCCESS && compared_copies().any() ? compared_copies().after_context(context, last) : result;
+  return result == CUDA_SUCCESS && compared_copies().any() ? compared_copies().after_context(context, last)
+                                                           : result;
 }
 
 }  // namespace gpupool::client

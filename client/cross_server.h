@@ -18,7 +18,8 @@ CUresult wait_for_event(Context& context, CUstream stream, const Object& event);
 // Runs `work` on a client thread once the stream has reached this point, and resumes the stream when `work`
 // returns. `from` and `to` are contexts of other servers that it uses (null: none); they are kept alive until
 // then.
-CUresult run_between(Context& context, CUstream stream, Context* from, Context* to, std::function<CUresult()> work);
+CUresult run_between(Context& context, CUstream stream, Context* from, Context* to,
+                     std::function<CUresult()> work);
 
 // True if any stream is held. Making all streams wait for a synchronous copy could then deadlock, so the
 // caller must wait itself.

@@ -18,8 +18,10 @@ void report_missing_device(const char* visible, const std::string& entry, size_t
   for (const char* const hides : {"", "-1", "NoDevFiles", "none", "void"}) {
     if (entry == hides) return;
   }
-  log_error("CUDA_VISIBLE_DEVICES=%.200s: device '%.50s' does not exist (devices of the servers: %zu, numbered from 0); this entry and all after it are ignored, as with CUDA",
-            visible, entry.c_str(), devices);
+  log_error(
+      "CUDA_VISIBLE_DEVICES=%.200s: device '%.50s' does not exist (devices of the servers: %zu, numbered "
+      "from 0); this entry and all after it are ignored, as with CUDA",
+      visible, entry.c_str(), devices);
 }
 
 std::vector<int> visible_ordinals(const std::vector<OfferedDevice>& devices, const char* visible) {
@@ -41,7 +43,8 @@ std::vector<int> visible_ordinals(const std::vector<OfferedDevice>& devices, con
     } else if (!entry.empty()) {
       char* end = nullptr;
       const long value = std::strtol(entry.c_str(), &end, 10);
-      if (end != entry.c_str() && value >= 0 && value < static_cast<long>(devices.size())) ordinal = static_cast<int>(value);
+      if (end != entry.c_str() && value >= 0 && value < static_cast<long>(devices.size()))
+        ordinal = static_cast<int>(value);
     }
     if (ordinal < 0) report_missing_device(visible, entry, devices.size());
     if (ordinal < 0 || std::count(ordinals.begin(), ordinals.end(), ordinal)) break;
@@ -56,24 +59,30 @@ constexpr int kIpcEventSupported = 125, kFabricSupported = 128;
 
 // Clears the attributes for features that the device has but this client does not forward.
 void clear_unforwarded_attributes(Device& device) {
-  for (const int attribute : std::initializer_list<int>{
-        CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
-        CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES,
-        CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST, CU_DEVICE_ATTRIBUTE_HOST_NATIVE_ATOMIC_SUPPORTED,
-        CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM,
-        CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED,
-        CU_DEVICE_ATTRIBUTE_COOPERATIVE_MULTI_DEVICE_LAUNCH, 129 /* UNIFIED_FUNCTION_POINTERS */,
-        // The functions of protocol/cuda/unsupported.def. By number, because older headers lack some names.
-        112 /* SPARSE_CUDA_ARRAY */, 114 /* TIMELINE_SEMAPHORE_INTEROP */, 121 /* DEFERRED_MAPPING_CUDA_ARRAY */, 124 /* DMA_BUF */,
+  for (const int attribute : std::initializer_list<int> {
+         CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
+             CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES,
+             CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST,
+             CU_DEVICE_ATTRIBUTE_HOST_NATIVE_ATOMIC_SUPPORTED,
+             CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM,
+             CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED,
+             CU_DEVICE_ATTRIBUTE_COOPERATIVE_MULTI_DEVICE_LAUNCH, 129 /* UNIFIED_FUNCTION_POINTERS */,
+             // The functions of protocol/cuda/unsupported.def. By number, because older headers lack some
+             // names.
+             112 /* SPARSE_CUDA_ARRAY */, 114 /* TIMELINE_SEMAPHORE_INTEROP */,
+             121 /* DEFERRED_MAPPING_CUDA_ARRAY */, 124 /* DMA_BUF */,
 #if CUDA_VERSION < 12010
-        132 /* MULTICAST */,
+             132 /* MULTICAST */,
 #endif
 #if CUDA_VERSION < 12080
-        136 /* MEM_DECOMPRESS_ALGORITHM_MASK */, 137 /* MEM_DECOMPRESS_MAXIMUM_LENGTH */,
+             136 /* MEM_DECOMPRESS_ALGORITHM_MASK */, 137 /* MEM_DECOMPRESS_MAXIMUM_LENGTH */,
 #endif
-        135 /* D3D12_CIG */, 138 /* VULKAN_CIG */, 141 /* HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT */, 142 /* HOST_NUMA_MEMORY_POOLS */, 143 /* HOST_NUMA_MULTINODE_IPC */,
-        144 /* HOST_MEMORY_POOLS */, 145 /* HOST_VIRTUAL_MEMORY_MANAGEMENT */, 146 /* HOST_ALLOC_DMA_BUF */}) {
-    if (const auto found = device.attributes.find(attribute); found != device.attributes.end()) found->second = 0;
+             135 /* D3D12_CIG */, 138 /* VULKAN_CIG */, 141 /* HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT */,
+             142 /* HOST_NUMA_MEMORY_POOLS */, 143 /* HOST_NUMA_MULTINODE_IPC */, 144 /* HOST_MEMORY_POOLS */,
+             145 /* HOST_VIRTUAL_MEMORY_MANAGEMENT */, 146 /* HOST_ALLOC_DMA_BUF */
+       }) {
+    if (const auto found = device.attributes.find(attribute); found != device.attributes.end())
+      found->second = 0;
   }
 }
 
@@ -85,7 +94,8 @@ void set_handle_type_attributes(Device& device) {
   const bool shares = found != attributes.end() && found->second != 0 && device.session->server_id() != 0;
   if (found != attributes.end()) found->second = shares;
   const auto set = [&](int attribute, int value) {
-    if (const auto known = attributes.find(attribute); known != attributes.end()) known->second = shares ? value : 0;
+    if (const auto known = attributes.find(attribute); known != attributes.end())
+      known->second = shares ? value : 0;
   };
   set(kFabricSupported, 1);
   set(CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES, kShareableHandleTypes);
@@ -95,7 +105,9 @@ void set_handle_type_attributes(Device& device) {
 // A multicast object belongs to one server. If devices of several servers had the attribute, programs would
 // create one object for all of them.
 void hide_multicast_across_servers(Devices& devices) {
-  const bool one_server = std::all_of(devices.begin(), devices.end(), [&](const auto& device) { return device->session == devices.front()->session; });
+  const bool one_server = std::all_of(devices.begin(), devices.end(), [&](const auto& device) {
+    return device->session == devices.front()->session;
+  });
   for (const auto& device : devices) {
     const auto found = device->attributes.find(kMulticastSupported);
     if (!one_server && found != device->attributes.end()) found->second = 0;
@@ -104,7 +116,9 @@ void hide_multicast_across_servers(Devices& devices) {
 
 }  // namespace
 
-uint64_t granularity_of(const hello::Device& described) { return described.granularity ? described.granularity : 2u << 20; }
+uint64_t granularity_of(const hello::Device& described) {
+  return described.granularity ? described.granularity : 2u << 20;
+}
 
 Devices make_devices(std::vector<OfferedDevice> offered, const char* visible) {
   Devices devices;

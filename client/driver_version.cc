@@ -12,7 +12,8 @@ std::optional<int> driver_version_setting() {
     const char* const text = std::getenv("GPUPOOL_DRIVER_VERSION");
     if (!text || !*text) return std::nullopt;
     const auto version = cuda::parse_driver_version(text);
-    if (!version) log_error("GPUPOOL_DRIVER_VERSION=%s: ignored, must be %s", text, cuda::driver_version_wanted());
+    if (!version)
+      log_error("GPUPOOL_DRIVER_VERSION=%s: ignored, must be %s", text, cuda::driver_version_wanted());
     return version;
   }();
   return setting;

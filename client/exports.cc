@@ -13,13 +13,13 @@
 #error "no jump for this processor"
 #endif
 
-#define EXPORT(name, function)                                                                                  \
-  extern "C" {                                                                                                  \
-  extern decltype(&function) gpupool_slot_##name;                                                               \
-  __attribute__((visibility("hidden"), used)) constinit decltype(&function) gpupool_slot_##name = &function;    \
-  }                                                                                                             \
-  asm(".pushsection .text\n .globl " #name "\n .type " #name ", %function\n .p2align 4\n" #name ":\n " JUMP(    \
-      "gpupool_slot_" #name) ".size " #name ", . - " #name "\n .popsection\n");
+#define EXPORT(name, function)                                                                               \
+  extern "C" {                                                                                               \
+  extern decltype(&function) gpupool_slot_##name;                                                            \
+  __attribute__((visibility("hidden"), used)) constinit decltype(&function) gpupool_slot_##name = &function; \
+  }                                                                                                          \
+  asm(".pushsection .text\n .globl " #name "\n .type " #name ", %function\n .p2align 4\n" #name              \
+      ":\n " JUMP("gpupool_slot_" #name) ".size " #name ", . - " #name "\n .popsection\n");
 
 namespace rows = gpupool::client::rows;
 

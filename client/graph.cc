@@ -12,13 +12,15 @@ std::mutex& graph_mutex() {
 
 std::vector<CUlaunchAttribute> KernelWork::attributes() const {
   std::vector<CUlaunchAttribute> attributes(launch.attribute_count);
-  if (!attributes.empty()) std::memcpy(attributes.data(), tail.data(), attributes.size() * sizeof(CUlaunchAttribute));
+  if (!attributes.empty())
+    std::memcpy(attributes.data(), tail.data(), attributes.size() * sizeof(CUlaunchAttribute));
   return attributes;
 }
 
 void KernelWork::set_attributes(const std::vector<CUlaunchAttribute>& attributes) {
   const auto* const bytes = reinterpret_cast<const std::byte*>(attributes.data());
-  tail.erase(tail.begin(), tail.begin() + static_cast<ptrdiff_t>(launch.attribute_count * sizeof(CUlaunchAttribute)));
+  tail.erase(tail.begin(),
+             tail.begin() + static_cast<ptrdiff_t>(launch.attribute_count * sizeof(CUlaunchAttribute)));
   tail.insert(tail.begin(), bytes, bytes + attributes.size() * sizeof(CUlaunchAttribute));
   launch.attribute_count = static_cast<uint32_t>(attributes.size());
 }
@@ -43,7 +45,8 @@ Graph::~Graph() {
   for (const GraphCondition& condition : conditions) handles().retire(condition.handle);
 }
 
-GraphNode* Graph::add(CUgraphNodeType type, uint64_t context, NodeWork work, const std::vector<GraphNode*>& dependencies) {
+GraphNode* Graph::add(CUgraphNodeType type, uint64_t context, NodeWork work,
+                      const std::vector<GraphNode*>& dependencies) {
   auto node = std::make_unique<GraphNode>();
   auto object = std::make_unique<GraphNodeObject>();
   object->node = node.get();
@@ -80,7 +83,8 @@ void Graph::remove(GraphNode& node) {
   node.graph = nullptr;
   retire_inner(node.work);
   handles().retire(node.handle);
-  const auto place = std::find_if(nodes.begin(), nodes.end(), [&](const auto& other) { return other.get() == &node; });
+  const auto place =
+      std::find_if(nodes.begin(), nodes.end(), [&](const auto& other) { return other.get() == &node; });
   removed_.push_back(std::move(*place));
   nodes.erase(place);
   removed_.back()->work = {};
@@ -102,7 +106,8 @@ std::shared_ptr<Graph> Graph::clone() const {
     twins[node.get()] = twin;
   }
   for (const auto& node : nodes) {
-    for (const GraphNode* const dependency : node->dependencies) connect(*twins[dependency], *twins[node.get()], node->edges.of(*dependency));
+    for (const GraphNode* const dependency : node->dependencies)
+      connect(*twins[dependency], *twins[node.get()], node->edges.of(*dependency));
   }
   return copy;
 }
@@ -114,7 +119,9 @@ bool Graph::has_memory() const {
 }
 
 bool Graph::has_conditions() const {
-  return !conditions.empty() || std::any_of(nodes.begin(), nodes.end(), [](const auto& node) { return std::holds_alternative<ConditionalWork>(node->work); });
+  return !conditions.empty() || std::any_of(nodes.begin(), nodes.end(), [](const auto& node) {
+    return std::holds_alternative<ConditionalWork>(node->work);
+  });
 }
 
 bool Graph::in_order(std::vector<GraphNode*>& order) const {

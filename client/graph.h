@@ -24,8 +24,8 @@ std::mutex& graph_mutex();
 class Graph;
 
 struct KernelWork {
-  wire::Launch launch{};       // its stream is not set
-  wire::Buffer tail;           // the launch attributes, then the parameters
+  wire::Launch launch{};  // its stream is not set
+  wire::Buffer tail;      // the launch attributes, then the parameters
   std::vector<CUlaunchAttribute> attributes() const;
   void set_attributes(const std::vector<CUlaunchAttribute>& attributes);
 };
@@ -60,12 +60,12 @@ struct FreeWork {
 };
 struct ConditionalWork {
   uint64_t condition = 0;
-  uint32_t type = 0;           // CUgraphConditionalNodeType
+  uint32_t type = 0;  // CUgraphConditionalNodeType
   std::vector<std::shared_ptr<Graph>> bodies;
   std::vector<CUgraph> body_handles;  // handles of `bodies`, as given to the program
 };
-using NodeWork = std::variant<std::monostate, KernelWork, FillWork, CopyWork, HostWork, EventWork, ChildWork, OperationsWork,
-                              AllocWork, FreeWork, ConditionalWork>;
+using NodeWork = std::variant<std::monostate, KernelWork, FillWork, CopyWork, HostWork, EventWork, ChildWork,
+                              OperationsWork, AllocWork, FreeWork, ConditionalWork>;
 
 // A condition that kernels set and conditional nodes test (cuGraphConditionalHandleCreate).
 struct GraphCondition {
@@ -87,7 +87,7 @@ struct GraphNode {
   CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
   uint64_t handle = 0;
   uint64_t context = 0;
-  uint64_t original = 0;   // handle of the node that this one was cloned from; 0: none
+  uint64_t original = 0;  // handle of the node that this one was cloned from; 0: none
   NodeWork work;
   // One per kernel layout; programs keep using the pointers after setting parameters.
   std::vector<std::unique_ptr<ReturnedParameters>> returned_parameters;
@@ -104,13 +104,14 @@ class Graph {
   ~Graph();
 
   // Call all functions with graph_mutex() held. add() returns null if the handle table is full.
-  GraphNode* add(CUgraphNodeType type, uint64_t context, NodeWork work, const std::vector<GraphNode*>& dependencies);
+  GraphNode* add(CUgraphNodeType type, uint64_t context, NodeWork work,
+                 const std::vector<GraphNode*>& dependencies);
   static bool connect(GraphNode& from, GraphNode& to, cuda::EdgeData edge = {});
   static bool disconnect(GraphNode& from, GraphNode& to);
   void remove(GraphNode& node);
   std::shared_ptr<Graph> clone() const;  // null: the handle table is full
-  bool has_memory() const;  // true if it has allocation or free nodes
-  bool has_conditions() const;  // if true, it can be neither cloned nor added as a child graph
+  bool has_memory() const;               // true if it has allocation or free nodes
+  bool has_conditions() const;           // if true, it can be neither cloned nor added as a child graph
   // Sorts the nodes topologically; false: the graph has a cycle.
   bool in_order(std::vector<GraphNode*>& order) const;
 
@@ -138,8 +139,12 @@ GraphNode* find_node(CUgraphNode handle);
 // Gives the graph a handle, which keeps it alive. 0: the handle table is full.
 uint64_t publish(const std::shared_ptr<Graph>& graph);
 
-inline CUgraph graph_handle(const Graph& graph) { return cuda::handle_from_bits<CUgraph>(graph.handle); }
-inline CUgraphNode node_handle(const GraphNode& node) { return cuda::handle_from_bits<CUgraphNode>(node.handle); }
+inline CUgraph graph_handle(const Graph& graph) {
+  return cuda::handle_from_bits<CUgraph>(graph.handle);
+}
+inline CUgraphNode node_handle(const GraphNode& node) {
+  return cuda::handle_from_bits<CUgraphNode>(node.handle);
+}
 
 // --- Work of nodes, made from the program's parameters and checked like the immediate calls ---
 

@@ -13,7 +13,9 @@ constexpr size_t kMessageBytes = 1u << 20;
 
 using wire::GraphNodeKind;
 
-Context* find_context(uint64_t handle) { return handles().find_as<Context>(Kind::context, handle); }
+Context* find_context(uint64_t handle) {
+  return handles().find_as<Context>(Kind::context, handle);
+}
 
 template <class T>
 void put_body(wire::Buffer& body, const T& value) {
@@ -23,11 +25,14 @@ void put_body(wire::Buffer& body, const T& value) {
 // Node types that CUDA allows in the body of a conditional node.
 bool may_be_in_body(const GraphNode& node) {
   const auto* const copy = std::get_if<CopyWork>(&node.work);
-  return std::holds_alternative<std::monostate>(node.work) || std::holds_alternative<KernelWork>(node.work) || std::holds_alternative<FillWork>(node.work) ||
-         std::holds_alternative<ConditionalWork>(node.work) || (copy && !copy->on_host());
+  return std::holds_alternative<std::monostate>(node.work) || std::holds_alternative<KernelWork>(node.work) ||
+         std::holds_alternative<FillWork>(node.work) || std::holds_alternative<ConditionalWork>(node.work) ||
+         (copy && !copy->on_host());
 }
 
-bool is_empty(const CopyBox& box) { return box.width == 0 || box.height == 0 || box.depth == 0; }
+bool is_empty(const CopyBox& box) {
+  return box.width == 0 || box.height == 0 || box.depth == 0;
+}
 
 // Computes the pitch, and the rows from one slice to the next where that matters. False: the layout cannot be
 // expressed.
@@ -47,7 +52,8 @@ CUresult write_copy(wire::Buffer& body, const CopyBox& box) {
   copy.width = box.width;
   copy.height = box.height;
   copy.depth = box.depth;
-  if (!slice_rows(box, box.from, &copy.from_pitch, &copy.from_height) || !slice_rows(box, box.to, &copy.to_pitch, &copy.to_height)) {
+  if (!slice_rows(box, box.from, &copy.from_pitch, &copy.from_height) ||
+      !slice_rows(box, box.to, &copy.to_pitch, &copy.to_height)) {
     return CUDA_ERROR_NOT_SUPPORTED;
   }
   put_body(body, copy);
@@ -73,7 +79,8 @@ std::vector<uint64_t> GraphExec::callbacks() const {
   return callbacks;
 }
 
-CUresult write_node(wire::Writer& writer, const GraphNode* node, Session& session, GraphExec::Node& described) {
+CUresult write_node(wire::Writer& writer, const GraphNode* node, Session& session,
+                    GraphExec::Node& described) {
   wire::Buffer body;
   CUresult result = CUDA_SUCCESS;
   Context* context = nullptr;
@@ -101,18 +108,22 @@ CUresult write_node(wire::Writer& writer, const GraphNode* node, Session& sessio
     const auto& params = fill->params;
     if (params.width != 0 && params.height != 0) {
       result = needs(GraphNodeKind::fill);
-      put_body(body, wire::GraphFill{params.dst, params.pitch, params.value, params.elementSize, params.width, params.height});
+      put_body(body, wire::GraphFill{params.dst, params.pitch, params.value, params.elementSize, params.width,
+                                     params.height});
     }
   } else if (const auto* const copy = std::get_if<CopyWork>(&node->work)) {
     if (is_empty(copy->box)) {
       // nothing to do
     } else if (!copy->on_host()) {
       result = needs(GraphNodeKind::copy);
-      if (result == CUDA_SUCCESS && copy->array_copy) put_body(body, *copy->array_copy);
-      else if (result == CUDA_SUCCESS) result = write_copy(body, copy->box);
+      if (result == CUDA_SUCCESS && copy->array_copy)
+        put_body(body, *copy->array_copy);
+      else if (result == CUDA_SUCCESS)
+        result = write_copy(body, copy->box);
     } else {
       result = needs(GraphNodeKind::host);
-      call_back([box = copy->box, array_copy = copy->array_copy, handle = node->context, enabled = described.enabled]() -> uint64_t {
+      call_back([box = copy->box, array_copy = copy->array_copy, handle = node->context,
+                 enabled = described.enabled]() -> uint64_t {
         Context* const context = find_context(handle);
         if (!context || !enabled->load()) return 0;
         return array_copy ? copy_array_now(*context, *array_copy) : copy_now(*context, box);
@@ -125,18 +136,22 @@ CUresult write_node(wire::Writer& writer, const GraphNode* node, Session& sessio
       return 0;
     });
   } else if (const auto* const event = std::get_if<EventWork>(&node->work)) {
-    result = needs(node->type == CU_GRAPH_NODE_TYPE_EVENT_RECORD ? GraphNodeKind::event_record : GraphNodeKind::event_wait);
+    result = needs(node->type == CU_GRAPH_NODE_TYPE_EVENT_RECORD ? GraphNodeKind::event_record
+                                                                 : GraphNodeKind::event_wait);
     put_body(body, wire::GraphEvent{event->event});
   } else if (const auto* const memory = std::get_if<OperationsWork>(&node->work)) {
     result = needs(GraphNodeKind::memory_operations);
-    wire::Writer(body).put_bytes(memory->operations.data(), memory->operations.size() * sizeof(CUstreamBatchMemOpParams));
+    wire::Writer(body).put_bytes(memory->operations.data(),
+                                 memory->operations.size() * sizeof(CUstreamBatchMemOpParams));
   } else if (const auto* const conditional = std::get_if<ConditionalWork>(&node->work)) {
     result = needs(GraphNodeKind::conditional);
-    put_body(body, wire::GraphConditional{conditional->condition, conditional->type, static_cast<uint32_t>(described.bodies.size())});
+    put_body(body, wire::GraphConditional{conditional->condition, conditional->type,
+                                          static_cast<uint32_t>(described.bodies.size())});
     wire::Writer(body).put_bytes(described.bodies.data(), described.bodies.size() * sizeof(uint64_t));
   }
   if (result != CUDA_SUCCESS) return result;
-  writer.put(wire::GraphNode{described.kind, static_cast<uint32_t>(described.dependencies.size()), static_cast<uint32_t>(body.size()),
+  writer.put(wire::GraphNode{described.kind, static_cast<uint32_t>(described.dependencies.size()),
+                             static_cast<uint32_t>(body.size()),
                              static_cast<uint32_t>(described.edges.size()), context ? context->handle : 0});
   writer.put_bytes(described.dependencies.data(), described.dependencies.size() * sizeof(uint32_t));
   writer.put_bytes(described.edges.data(), described.edges.size() * sizeof(wire::GraphEdge));
@@ -159,7 +174,8 @@ uint64_t mint_graph_number(Session& session) {
 }
 
 wire::Writer GraphDescription::next_record() {
-  if (messages_.empty() || messages_.back().graph != body_ || messages_.back().bytes.size() > kMessageBytes) messages_.push_back({body_, 0, {}});
+  if (messages_.empty() || messages_.back().graph != body_ || messages_.back().bytes.size() > kMessageBytes)
+    messages_.push_back({body_, 0, {}});
   ++messages_.back().count;
   return wire::Writer(messages_.back().bytes);
 }
@@ -173,7 +189,8 @@ CUresult GraphDescription::append_conditions(const Graph& graph) {
     wire::Buffer body;
     put_body(body, wire::GraphCondition{condition.handle, condition.initial, condition.at_launch ? 1u : 0u});
     auto writer = next_record();
-    writer.put(wire::GraphNode{GraphNodeKind::condition, 0, static_cast<uint32_t>(body.size()), 0, condition.context});
+    writer.put(wire::GraphNode{GraphNodeKind::condition, 0, static_cast<uint32_t>(body.size()), 0,
+                               condition.context});
     writer.put_bytes(body.data(), body.size());
     GraphExec::Node& described = nodes.emplace_back();
     described.type = CU_GRAPH_NODE_TYPE_EMPTY;
@@ -183,7 +200,8 @@ CUresult GraphDescription::append_conditions(const Graph& graph) {
   for (const auto& node : graph.nodes) {
     const auto* const conditional = std::get_if<ConditionalWork>(&node->work);
     for (size_t i = 0; conditional && i < conditional->bodies.size(); ++i) {
-      if (const CUresult result = append_conditions(*conditional->bodies[i]); result != CUDA_SUCCESS) return result;
+      if (const CUresult result = append_conditions(*conditional->bodies[i]); result != CUDA_SUCCESS)
+        return result;
     }
   }
   return CUDA_SUCCESS;
@@ -206,12 +224,16 @@ CUresult GraphDescription::append_bodies() {
   return result;
 }
 
-CUresult GraphDescription::append_node(const GraphNode* node, std::vector<uint32_t> dependencies, std::vector<wire::GraphEdge> edges) {
+CUresult GraphDescription::append_node(const GraphNode* node, std::vector<uint32_t> dependencies,
+                                       std::vector<wire::GraphEdge> edges) {
   if (nodes.size() >= wire::kMaxGraphNodes) return CUDA_ERROR_OUT_OF_MEMORY;
   std::sort(dependencies.begin(), dependencies.end());
   dependencies.erase(std::unique(dependencies.begin(), dependencies.end()), dependencies.end());
-  std::sort(edges.begin(), edges.end(), [](const auto& one, const auto& other) { return one.from < other.from; });
-  if (dependencies.size() * sizeof(uint32_t) + edges.size() * sizeof(wire::GraphEdge) > wire::kMaxBodyBytes / 2) return CUDA_ERROR_NOT_SUPPORTED;
+  std::sort(edges.begin(), edges.end(),
+            [](const auto& one, const auto& other) { return one.from < other.from; });
+  if (dependencies.size() * sizeof(uint32_t) + edges.size() * sizeof(wire::GraphEdge) >
+      wire::kMaxBodyBytes / 2)
+    return CUDA_ERROR_NOT_SUPPORTED;
   if (body_ != 0 && node && !may_be_in_body(*node)) return CUDA_ERROR_INVALID_VALUE;
   GraphExec::Node& described = nodes.emplace_back();
   described.dependencies = std::move(dependencies);
@@ -227,7 +249,8 @@ CUresult GraphDescription::append_node(const GraphNode* node, std::vector<uint32
 
 // Surrounds a child graph with two empty nodes, so that its root nodes need not list every predecessor, nor
 // later nodes every leaf of it.
-CUresult GraphDescription::append(const Graph& graph, const std::vector<uint32_t>& roots, std::vector<uint32_t>* leaves) {
+CUresult GraphDescription::append(const Graph& graph, const std::vector<uint32_t>& roots,
+                                  std::vector<uint32_t>* leaves) {
   std::vector<GraphNode*> order;
   if (!graph.in_order(order)) return CUDA_ERROR_INVALID_VALUE;
   // For each node, the record after which it is complete.
@@ -242,13 +265,17 @@ CUresult GraphDescription::append(const Graph& graph, const std::vector<uint32_t
       if (edge != cuda::kFullDependency) edges.push_back({last[dependency], edge.from_port, edge.type, 0});
     }
     if (const auto* const child = std::get_if<ChildWork>(&node->work)) {
-      if (const CUresult result = append_node(nullptr, std::move(dependencies)); result != CUDA_SUCCESS) return result;
+      if (const CUresult result = append_node(nullptr, std::move(dependencies)); result != CUDA_SUCCESS)
+        return result;
       std::vector<uint32_t> ends;
       const uint32_t begin = static_cast<uint32_t>(nodes.size() - 1);
-      if (const CUresult result = append(*child->graph, {begin}, &ends); result != CUDA_SUCCESS) return result;
+      if (const CUresult result = append(*child->graph, {begin}, &ends); result != CUDA_SUCCESS)
+        return result;
       ends.push_back(begin);
-      if (const CUresult result = append_node(nullptr, std::move(ends)); result != CUDA_SUCCESS) return result;
-    } else if (const CUresult result = append_node(node, std::move(dependencies), std::move(edges)); result != CUDA_SUCCESS) {
+      if (const CUresult result = append_node(nullptr, std::move(ends)); result != CUDA_SUCCESS)
+        return result;
+    } else if (const CUresult result = append_node(node, std::move(dependencies), std::move(edges));
+               result != CUDA_SUCCESS) {
       return result;
     }
     if (const auto* const alloc = std::get_if<AllocWork>(&node->work)) allocated.push_back(alloc->memory);
@@ -273,8 +300,11 @@ CUresult GraphDescription::describe(const Graph& graph, Context& current) {
       if (const auto* const conditional = std::get_if<ConditionalWork>(&node->work)) {
         for (const auto& body : conditional->bodies) open.push_back(body.get());
       }
-      if (const auto* const child = std::get_if<ChildWork>(&node->work)) open.push_back(child->graph.get());
-      else if (Context* const own = node->context ? find_context(node->context) : nullptr; own && own->session != current.session) context = own;
+      if (const auto* const child = std::get_if<ChildWork>(&node->work))
+        open.push_back(child->graph.get());
+      else if (Context* const own = node->context ? find_context(node->context) : nullptr;
+               own && own->session != current.session)
+        context = own;
     }
   }
   messages_.emplace_back();  // a graph without nodes also needs a message
@@ -285,10 +315,11 @@ CUresult GraphDescription::describe(const Graph& graph, Context& current) {
 
 CUresult GraphDescription::send(uint64_t handle) const {
   for (const Message& message : messages_) {
-    const CUresult result = context->session->post(static_cast<uint16_t>(wire::Command::graph_nodes), context, [&](wire::Writer& writer) {
-      writer.put(wire::GraphNodes{message.graph != 0 ? message.graph : handle, message.count, 0});
-      writer.put_bytes(message.bytes.data(), message.bytes.size());
-    });
+    const CUresult result = context->session->post(
+        static_cast<uint16_t>(wire::Command::graph_nodes), context, [&](wire::Writer& writer) {
+          writer.put(wire::GraphNodes{message.graph != 0 ? message.graph : handle, message.count, 0});
+          writer.put_bytes(message.bytes.data(), message.bytes.size());
+        });
     if (result != CUDA_SUCCESS) return result;
   }
   return CUDA_SUCCESS;

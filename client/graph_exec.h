@@ -21,10 +21,10 @@ struct GraphExec : Object {
   struct Node {
     CUgraphNodeType type{};
     wire::GraphNodeKind kind{};
-    uint64_t node = 0;                    // handle in the program's graph; 0: none
+    uint64_t node = 0;  // handle in the program's graph; 0: none
     std::vector<uint32_t> dependencies;
-    std::vector<wire::GraphEdge> edges;   // edge data, for dependencies that are not plain ones
-    std::vector<uint64_t> bodies;         // conditional nodes: numbers of their body graphs
+    std::vector<wire::GraphEdge> edges;  // edge data, for dependencies that are not plain ones
+    std::vector<uint64_t> bodies;        // conditional nodes: numbers of their body graphs
     // Id of the client-side work of host nodes and of copies to or from the program's memory; 0: none.
     uint64_t callback = 0;
     std::shared_ptr<std::atomic<bool>> enabled;
@@ -62,7 +62,8 @@ struct GraphDescription {
 
  private:
   CUresult append(const Graph& graph, const std::vector<uint32_t>& roots, std::vector<uint32_t>* leaves);
-  CUresult append_node(const GraphNode* node, std::vector<uint32_t> dependencies, std::vector<wire::GraphEdge> edges = {});
+  CUresult append_node(const GraphNode* node, std::vector<uint32_t> dependencies,
+                       std::vector<wire::GraphEdge> edges = {});
   CUresult append_conditions(const Graph& graph);
   CUresult append_bodies();
   // Returns a writer at the place of the next node record.
@@ -74,7 +75,7 @@ struct GraphDescription {
     wire::Buffer bytes;
   };
   std::vector<Message> messages_;
-  uint64_t body_ = 0;    // number of the body graph being described; 0: none
+  uint64_t body_ = 0;  // number of the body graph being described; 0: none
   std::vector<std::pair<uint64_t, const Graph*>> bodies_;  // body graphs still to be described
 };
 
@@ -83,6 +84,7 @@ uint64_t mint_graph_number(Session& session);
 
 // Writes the node's record with `described.dependencies`. Work that must run in the client gets a callback
 // id.
-CUresult write_node(wire::Writer& writer, const GraphNode* node, Session& session, GraphExec::Node& described);
+CUresult write_node(wire::Writer& writer, const GraphNode* node, Session& session,
+                    GraphExec::Node& described);
 
 }  // namespace gpupool::client

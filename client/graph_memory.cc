@@ -17,7 +17,8 @@ class NodeMemory final : public cuda::GraphMemory {
 
 CUresult graph_memory::allocate(Context& context, uint64_t bytes, Shared* memory) {
   CUdeviceptr address = 0;
-  if (const CUresult result = allocate_memory(context, bytes, &address); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = allocate_memory(context, bytes, &address); result != CUDA_SUCCESS)
+    return result;
   *memory = std::make_shared<NodeMemory>(address, bytes, context);
   cuda::graph_memory::add(*memory);
   return CUDA_SUCCESS;

@@ -28,7 +28,9 @@ struct Object {
   Session* session = nullptr;  // session whose server has the object
   // Makes the object available to calls of session `other`. CUDA_SUCCESS: it is. Some objects are created on
   // further servers when first used there.
-  virtual CUresult ensure_loaded(Session& other) { return session == &other ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE; }
+  virtual CUresult ensure_loaded(Session& other) {
+    return session == &other ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+  }
 };
 
 class HandleTable {

@@ -57,8 +57,10 @@ uint64_t left_to_groups() {
     const char* const limit_file = second ? "/memory.max" : "/memory.limit_in_bytes";
     const char* const usage_file = second ? "/memory.current" : "/memory.usage_in_bytes";
     for (std::string path = line.substr(at + 1); true; path.resize(path.rfind('/'))) {
-      const uint64_t limit = number_in(root + path + limit_file, ""), usage = number_in(root + path + usage_file, "");
-      if (limit != UINT64_MAX && usage != UINT64_MAX) left = std::min(left, limit > usage ? limit - usage : 0);
+      const uint64_t limit = number_in(root + path + limit_file, ""),
+                     usage = number_in(root + path + usage_file, "");
+      if (limit != UINT64_MAX && usage != UINT64_MAX)
+        left = std::min(left, limit > usage ? limit - usage : 0);
       if (path.empty()) break;
     }
   }
@@ -69,7 +71,8 @@ uint64_t left_to_groups() {
 // below a quarter of RAM. Memory that is populated at once must not exhaust what the rest of the machine
 // needs; larger requests become ordinary memory, populated on use.
 bool fits_in_memory(uint64_t bytes, uint64_t shared_already) {
-  static const uint64_t most = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) / 4 * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  static const uint64_t most =
+      static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) / 4 * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   if (bytes > most || shared_already > most - bytes) return false;
   uint64_t free = number_in("/proc/meminfo", "MemAvailable:");
   if (free != UINT64_MAX) free *= 1024;
@@ -96,7 +99,9 @@ bool fill(int file, uint64_t size, uint64_t shared_already) {
   return true;
 }
 
-uint64_t bits(const void* address) { return reinterpret_cast<uintptr_t>(address); }
+uint64_t bits(const void* address) {
+  return reinterpret_cast<uintptr_t>(address);
+}
 
 // Chooses an address for shared pinned memory that is probably free in the worker too, so that kernels find
 // it at the same address: away from both sides' libraries and heaps, and spread by process id to avoid those
@@ -113,7 +118,8 @@ uint64_t unmap_on_server(const HostAllocation& gone) {
   const uint64_t granularity = gone.home->addresses().granularity();
   const uint64_t size = (gone.size + granularity - 1) / granularity * granularity;
   uint64_t sequence = 0;
-  (void)gone.home->post(wire::Command::free_memory, context, wire::FreeMemory{gone.address, size, wire::kAllStreams}, &sequence);
+  (void)gone.home->post(wire::Command::free_memory, context,
+                        wire::FreeMemory{gone.address, size, wire::kAllStreams}, &sequence);
   return sequence;
 }
 
@@ -134,13 +140,15 @@ void* HostMemory::allocate(uint64_t bytes, unsigned flags, Context& context) {
   if (memory == MAP_FAILED) return nullptr;
   AddressSpace& addresses = context.session->addresses();
   auto place = addresses.reserve_host(size);
-  if (place && mremap(memory, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, host_pointer(*place)) == MAP_FAILED) {
+  if (place &&
+      mremap(memory, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, host_pointer(*place)) == MAP_FAILED) {
     addresses.unreserve_host(*place, 0);
     place.reset();
   }
   if (place) memory = host_pointer(*place);
   std::lock_guard lock(mutex_);
-  HostAllocation& allocation = allocations_[bits(memory)] = {bits(memory), bytes, flags, false, context.handle, next_id_++};
+  HostAllocation& allocation =
+      allocations_[bits(memory)] = {bits(memory), bytes, flags, false, context.handle, next_id_++};
   allocation.epoch = context.epoch.load();
   if (place) {
     allocation.home = context.session;
@@ -164,10 +172,13 @@ CUresult HostMemory::reach(uint64_t address, Context& context) {
   const uint64_t size = (known->size + granularity - 1) / granularity * granularity;
   wire::Buffer reply;
   const wire::MapMemory body{known->address, size, context.device->server_ordinal, 0};
-  if (const CUresult result = known->home->call(wire::Command::map_memory, &context, body, reply); reply.size() != sizeof body.address) {
+  if (const CUresult result = known->home->call(wire::Command::map_memory, &context, body, reply);
+      reply.size() != sizeof body.address) {
     return result == CUDA_SUCCESS ? Session::failure() : result;
   }
-  if (const CUresult result = mirrors().add_pinned(*known->home, context, known->address, known->size); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = mirrors().add_pinned(*known->home, context, known->address, known->size);
+      result != CUDA_SUCCESS)
+    return result;
   const std::lock_guard lock(mutex_);
   if (const auto found = allocations_.find(known->address); found != allocations_.end()) {
     found->second.reached = true;
@@ -179,12 +190,13 @@ CUresult HostMemory::reach(uint64_t address, Context& context) {
 void* HostMemory::allocate_shared(uint64_t bytes, unsigned flags, Context& context, CUresult* result) {
   const uint64_t size = round_to_pages(bytes);
   const uint64_t shared_already = shared_bytes_.load(std::memory_order_relaxed);
-  if (size < bytes || !HostPages::may_have_file(size) || !fits_in_memory(size, shared_already)) return nullptr;
+  if (size < bytes || !HostPages::may_have_file(size) || !fits_in_memory(size, shared_already))
+    return nullptr;
   const int file = memfd_create("gpupool-pinned", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (file < 0) return nullptr;
   void* memory = MAP_FAILED;
-  if (ftruncate(file, static_cast<off_t>(size)) == 0 && fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0 &&
-      fill(file, size, shared_already)) {
+  if (ftruncate(file, static_cast<off_t>(size)) == 0 &&
+      fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0 && fill(file, size, shared_already)) {
     memory = mmap(likely_place(size), size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file, 0);
   }
   if (memory == MAP_FAILED) {
@@ -202,13 +214,16 @@ void* HostMemory::allocate_shared(uint64_t bytes, unsigned flags, Context& conte
   *result = context.session->share_host_memory(context, file, {id, size, bits(memory)}, &taken, &device);
   close(file);
   if (!taken || *result != CUDA_SUCCESS) {
-    if (taken) context.session->post(wire::Command::release_host_memory, nullptr, wire::ReleaseHostMemory{id});
-    else *result = CUDA_SUCCESS;  // memory that is not shared is used instead
+    if (taken)
+      context.session->post(wire::Command::release_host_memory, nullptr, wire::ReleaseHostMemory{id});
+    else
+      *result = CUDA_SUCCESS;  // memory that is not shared is used instead
     munmap(memory, size);
     return nullptr;
   }
   std::lock_guard lock(mutex_);
-  HostAllocation& allocation = allocations_[bits(memory)] = {bits(memory), bytes, flags, false, context.handle, id};
+  HostAllocation& allocation =
+      allocations_[bits(memory)] = {bits(memory), bytes, flags, false, context.handle, id};
   shared_bytes_.fetch_add(size, std::memory_order_relaxed);
   allocation.shared_with = context.session;
   allocation.device = device;
@@ -234,12 +249,13 @@ bool HostMemory::free(void* address) {
   } else {
     munmap(address, size);
   }
-  if (gone.shared_with) gone.shared_with->post(wire::Command::release_host_memory, nullptr, wire::ReleaseHostMemory{gone.id});
+  if (gone.shared_with)
+    gone.shared_with->post(wire::Command::release_host_memory, nullptr, wire::ReleaseHostMemory{gone.id});
   return true;
 }
 
-std::optional<HostAllocation> HostMemory::use_shared(const void* address, uint64_t bytes, const Context& context, bool write,
-                                                     bool wait) {
+std::optional<HostAllocation> HostMemory::use_shared(const void* address, uint64_t bytes,
+                                                     const Context& context, bool write, bool wait) {
   std::lock_guard lock(mutex_);
   auto found = allocations_.upper_bound(bits(address));
   if (found == allocations_.begin()) return std::nullopt;

@@ -16,7 +16,9 @@ class Session;
 struct Context;
 
 // Converts an address of this process from the number that the protocol uses.
-inline void* host_pointer(uint64_t address) { return reinterpret_cast<void*>(static_cast<uintptr_t>(address)); }
+inline void* host_pointer(uint64_t address) {
+  return reinterpret_cast<void*>(static_cast<uintptr_t>(address));
+}
 
 struct HostAllocation {
   uint64_t address = 0;
@@ -28,7 +30,7 @@ struct HostAllocation {
   // Session whose server maps the memory too, under the name `id`; copies in streams of this context access
   // it directly.
   Session* shared_with = nullptr;
-  uint32_t epoch = 0;       // context's epoch at allocation; a reset releases the memory on the server
+  uint32_t epoch = 0;  // context's epoch at allocation; a reset releases the memory on the server
   // Kernels' address for it; 0: none or not known. Registered memory: address of the device copy
   // (compared_copies.h).
   // Memory in a session's range (`home`): equal to `address`, usable once the server has memory there
@@ -36,8 +38,8 @@ struct HostAllocation {
   uint64_t device = 0;
   Session* home = nullptr;
   bool reached = false;
-  bool used = false;        // asynchronous copies may be under way
-  bool written = false;     // asynchronous copies that write it may be under way
+  bool used = false;     // asynchronous copies may be under way
+  bool written = false;  // asynchronous copies that write it may be under way
 };
 
 class HostMemory {
@@ -61,7 +63,8 @@ class HostMemory {
   bool is_pinned(const void* address, uint64_t bytes) const { return holding(address, bytes).has_value(); }
   // Returns shared memory of this context that contains all of these bytes, for a copy. Unless `wait`, marks
   // the allocation as used (and written, if `write`) by an asynchronous copy.
-  std::optional<HostAllocation> use_shared(const void* address, uint64_t bytes, const Context& context, bool write, bool wait);
+  std::optional<HostAllocation> use_shared(const void* address, uint64_t bytes, const Context& context,
+                                           bool write, bool wait);
   // True if there is memory that kernels write in place.
   bool any_shared() const { return shared_bytes_.load(std::memory_order_relaxed) != 0; }
   // True if an asynchronous copy from the device may still write here.

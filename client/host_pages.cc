@@ -13,12 +13,15 @@ namespace gpupool::client {
 namespace {
 
 int protection(HostPages::Use use) {
-  return use == HostPages::Use::none ? PROT_NONE : use == HostPages::Use::read ? PROT_READ : PROT_READ | PROT_WRITE;
+  return use == HostPages::Use::none   ? PROT_NONE
+         : use == HostPages::Use::read ? PROT_READ
+                                       : PROT_READ | PROT_WRITE;
 }
 
 // Reserves the addresses before another mapping of this process takes them.
 bool reserve(uint64_t base, uint64_t size) {
-  void* const got = mmap(host_pointer(base), size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+  void* const got = mmap(host_pointer(base), size, PROT_NONE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
   if (got == host_pointer(base)) return true;
   if (got != MAP_FAILED) munmap(got, size);  // kernels before 4.17 treat MAP_FIXED_NOREPLACE as a hint
   return false;
@@ -61,18 +64,24 @@ HostPages::~HostPages() {
 
 bool HostPages::show(uint64_t address, uint64_t bytes, Use use) {
   const void* const got =
-      mmap(host_pointer(address), bytes, protection(use), MAP_SHARED | MAP_FIXED | MAP_NORESERVE, file_, static_cast<off_t>(address - base_));
+      mmap(host_pointer(address), bytes, protection(use), MAP_SHARED | MAP_FIXED | MAP_NORESERVE, file_,
+           static_cast<off_t>(address - base_));
   return got != MAP_FAILED && madvise(host_pointer(address), bytes, MADV_DONTFORK) == 0;
 }
 
-bool HostPages::protect(uint64_t address, uint64_t bytes, Use use) { return mprotect(host_pointer(address), bytes, protection(use)) == 0; }
-
-void HostPages::hide(uint64_t address, uint64_t bytes) {
-  (void)mmap(host_pointer(address), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-  (void)fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(address - base_), static_cast<off_t>(bytes));
+bool HostPages::protect(uint64_t address, uint64_t bytes, Use use) {
+  return mprotect(host_pointer(address), bytes, protection(use)) == 0;
 }
 
-void HostPages::for_each_populated(uint64_t begin, uint64_t end, const std::function<void(uint64_t, uint64_t)>& found) const {
+void HostPages::hide(uint64_t address, uint64_t bytes) {
+  (void)mmap(host_pointer(address), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
+             -1, 0);
+  (void)fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(address - base_),
+                  static_cast<off_t>(bytes));
+}
+
+void HostPages::for_each_populated(uint64_t begin, uint64_t end,
+                                   const std::function<void(uint64_t, uint64_t)>& found) const {
   for (uint64_t at = begin; at < end;) {
     const off_t data = lseek(file_, static_cast<off_t>(at - base_), SEEK_DATA);
     if (data < 0 || base_ + static_cast<uint64_t>(data) >= end) return;

@@ -39,7 +39,8 @@ class HostPages {
   void hide(uint64_t address, uint64_t bytes);
   std::byte* alias(uint64_t address) const { return alias_ + (address - base_); }
   // Calls `found(begin, end)` for each part that was ever touched.
-  void for_each_populated(uint64_t begin, uint64_t end, const std::function<void(uint64_t, uint64_t)>& found) const;
+  void for_each_populated(uint64_t begin, uint64_t end,
+                          const std::function<void(uint64_t, uint64_t)>& found) const;
 
  private:
   HostPages(uint64_t base, uint64_t size, int file, std::byte* alias, bool owned)

@@ -10,8 +10,8 @@ namespace gpupool::client {
 uint64_t most_idle_bytes(const Session& session, const Device& device);
 
 // Returns idle memory of the device to the server, so that a failed allocation can be retried; false: there
-// was none. If `include_unsettled`, includes free pool blocks whose work may not be complete; the server waits
-// for that work.
+// was none. If `include_unsettled`, includes free pool blocks whose work may not be complete; the server
+// waits for that work.
 bool give_back_idle(Session& session, const Device& device, bool include_unsettled = true);
 
 }  // namespace gpupool::client

@@ -29,7 +29,8 @@ void write_line(const char* format, va_list arguments, bool is_error = false) {
   make_printable(line + kHeadBytes, static_cast<size_t>(length) - kHeadBytes);
   line[length++] = '\n';
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line, length);
-  if (is_error && error_listener) error_listener(line + kHeadBytes, static_cast<size_t>(length) - kHeadBytes - 1);
+  if (is_error && error_listener)
+    error_listener(line + kHeadBytes, static_cast<size_t>(length) - kHeadBytes - 1);
 }
 
 }  // namespace

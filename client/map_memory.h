@@ -10,7 +10,8 @@ namespace gpupool::client {
 // react to it by freeing their caches and retrying. Only the server knows how much memory contexts, modules
 // and other processes use. *mapped: the memory was mapped, even if the result is an error (an earlier
 // call's). `peers`: bit mask of further server devices that get access.
-inline CUresult map_memory(Session& session, Context& context, const Device& device, const AddressSpace::Placement& place, uint32_t peers, bool* mapped) {
+inline CUresult map_memory(Session& session, Context& context, const Device& device,
+                           const AddressSpace::Placement& place, uint32_t peers, bool* mapped) {
   const wire::MapMemory body{place.map_address, place.map_size, device.server_ordinal, peers};
   wire::Buffer reply;
   const CUresult result = session.call(wire::Command::map_memory, &context, body, reply);

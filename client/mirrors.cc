@@ -47,7 +47,8 @@ CUresult Mirrors::add(std::unique_ptr<Mirror> mirror, HostPages::Use use, State 
   if (!mirror->pages->show(mirror->begin, mirror->end - mirror->begin, use)) {
     if (mirror->managed) mirror->pages->hide(mirror->begin, mirror->end - mirror->begin);
     // The memory remains the program's.
-    else mirror->pages->protect(mirror->begin, mirror->end - mirror->begin, HostPages::Use::write);
+    else
+      mirror->pages->protect(mirror->begin, mirror->end - mirror->begin, HostPages::Use::write);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   page_faults::watch(mirror->begin, mirror->end);
@@ -58,7 +59,8 @@ CUresult Mirrors::add(std::unique_ptr<Mirror> mirror, HostPages::Use use, State 
   return CUDA_SUCCESS;
 }
 
-CUresult Mirrors::add_managed(Session& session, Context& context, uint64_t address, uint64_t bytes, Attachment attachment) {
+CUresult Mirrors::add_managed(Session& session, Context& context, uint64_t address, uint64_t bytes,
+                              Attachment attachment) {
   const std::lock_guard lock(mutex_);
   auto mirror = std::make_unique<Mirror>();
   mirror->begin = mirror->address = address;
@@ -68,7 +70,8 @@ CUresult Mirrors::add_managed(Session& session, Context& context, uint64_t addre
   mirror->context = context.handle;
   mirror->attachment = attachment;
   mirror->pages = zone(session);
-  return mirror->pages ? add(std::move(mirror), HostPages::Use::write, State::fresh) : CUDA_ERROR_OUT_OF_MEMORY;
+  return mirror->pages ? add(std::move(mirror), HostPages::Use::write, State::fresh)
+                       : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult Mirrors::add_pinned(Session& session, Context& context, uint64_t address, uint64_t bytes) {
@@ -86,7 +89,8 @@ CUresult Mirrors::add_pinned(Session& session, Context& context, uint64_t addres
   // A thread that writes meanwhile blocks in its fault until the pages have been replaced.
   page_faults::watch(mirror->begin, mirror->end);
   HostPages& pages = *mirror->pages;
-  if (!pages.protect(mirror->begin, mirror->end - mirror->begin, HostPages::Use::read)) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!pages.protect(mirror->begin, mirror->end - mirror->begin, HostPages::Use::read))
+    return CUDA_ERROR_OUT_OF_MEMORY;
   static const std::vector<std::byte> zeros(HostPages::page());
   for (uint64_t at = mirror->begin; at < mirror->end; at += HostPages::page()) {
     const void* const here = reinterpret_cast<const void*>(static_cast<uintptr_t>(at));
@@ -105,8 +109,9 @@ CUresult Mirrors::add_variable(Session& session, Context* context, uint64_t addr
     if (Mirror* const known = containing(at)) {
       next = std::min(known->end, HostPages::up(end));
       const Mirror::ByteRange range{std::max(at, address), std::min(next, end)};
-      const bool again = std::any_of(known->ranges.begin(), known->ranges.end(),
-                                     [&](const Mirror::ByteRange& had) { return had.begin == range.begin && had.end == range.end; });
+      const bool again = std::any_of(
+          known->ranges.begin(), known->ranges.end(),
+          [&](const Mirror::ByteRange& had) { return had.begin == range.begin && had.end == range.end; });
       const size_t first = known->index(range.begin), last = known->index(range.end - 1) + 1;
       if (context) known->context = context->handle;
       if (again) {  // seen again in a new context: the program's data belonged to the old one
@@ -134,11 +139,15 @@ CUresult Mirrors::add_variable(Session& session, Context* context, uint64_t addr
     mirror->own_pages = HostPages::create(at, next - at, false);
     mirror->pages = mirror->own_pages.get();
     if (!mirror->pages) {
-      log_error("cannot use a __managed__ variable: the server placed it at 0x%llx, where this program already has memory",
-                static_cast<unsigned long long>(address));
+      log_error(
+          "cannot use a __managed__ variable: the server placed it at 0x%llx, where this program already has "
+          "memory",
+          static_cast<unsigned long long>(address));
       return CUDA_ERROR_NOT_SUPPORTED;
     }
-    if (const CUresult result = add(std::move(mirror), HostPages::Use::none, State::device); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = add(std::move(mirror), HostPages::Use::none, State::device);
+        result != CUDA_SUCCESS)
+      return result;
     at = next;
   }
   return CUDA_SUCCESS;
@@ -165,7 +174,8 @@ void Mirrors::forget_context(const Context& context) {
     const auto next = std::next(it);
     Mirror& mirror = *it->second;
     // Variables of a library keep their addresses.
-    if (mirror.context == context.handle && mirror.own_pages && set(mirror, 0, mirror.states.size(), State::device)) {
+    if (mirror.context == context.handle && mirror.own_pages &&
+        set(mirror, 0, mirror.states.size(), State::device)) {
       note_host(mirror);
     } else if (mirror.context == context.handle) {
       drop(it);
@@ -181,7 +191,8 @@ std::optional<Mirrors::About> Mirrors::find(uint64_t address) const {
   const Mirror* const mirror = containing(address);
   if (!mirror) return std::nullopt;
   for (const auto& range : mirror->ranges) {
-    if (address >= range.begin && address < range.end) return About{range.begin, range.end - range.begin, mirror->session, mirror->managed};
+    if (address >= range.begin && address < range.end)
+      return About{range.begin, range.end - range.begin, mirror->session, mirror->managed};
   }
   return std::nullopt;
 }
@@ -197,11 +208,14 @@ bool Mirrors::overlaps(uint64_t address, uint64_t bytes) const {
 // --- State of blocks ---
 
 void Mirrors::note_host(Mirror& mirror) {
-  const bool with_host = std::any_of(mirror.states.begin(), mirror.states.end(), [](State state) { return state != State::device; });
+  const bool with_host = std::any_of(mirror.states.begin(), mirror.states.end(),
+                                     [](State state) { return state != State::device; });
   if (with_host == mirror.with_host) return;
   mirror.with_host = with_host;
-  if (with_host) with_host_.push_back(&mirror);
-  else std::erase(with_host_, &mirror);
+  if (with_host)
+    with_host_.push_back(&mirror);
+  else
+    std::erase(with_host_, &mirror);
 }
 
 bool Mirrors::set(Mirror& mirror, size_t first, size_t last, State state) {
@@ -209,7 +223,8 @@ bool Mirrors::set(Mirror& mirror, size_t first, size_t last, State state) {
                              : state == State::shared ? HostPages::Use::read
                                                       : HostPages::Use::write;
   if (!mirror.pages->protect(mirror.at(first), mirror.at(last) - mirror.at(first), use)) return false;
-  std::fill(mirror.states.begin() + static_cast<ptrdiff_t>(first), mirror.states.begin() + static_cast<ptrdiff_t>(last), state);
+  std::fill(mirror.states.begin() + static_cast<ptrdiff_t>(first),
+            mirror.states.begin() + static_cast<ptrdiff_t>(last), state);
   if (state != State::device && !mirror.with_host) {
     mirror.with_host = true;
     with_host_.push_back(&mirror);
@@ -218,7 +233,8 @@ bool Mirrors::set(Mirror& mirror, size_t first, size_t last, State state) {
 }
 
 Context* Mirrors::context_of(const Mirror& mirror) const {
-  if (auto* const own = handles().find_as<Context>(Kind::context, mirror.context); own && own->active) return own;
+  if (auto* const own = handles().find_as<Context>(Kind::context, mirror.context); own && own->active)
+    return own;
   // A variable that was looked up before there was a context, or before a reset.
   for (const auto& device : devices()) {
     if (device->session == mirror.session && device->primary->active) return device->primary;
@@ -234,7 +250,9 @@ CUresult Mirrors::send(const Mirror& mirror, Context& context, uint64_t begin, u
   for (const auto& range : mirror.ranges) {
     const uint64_t from = std::max(range.begin, begin), to = std::min(range.end, end);
     if (from >= to) continue;
-    if (const CUresult result = push_to_device(context, from, mirror.pages->alias(from), to - from); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = push_to_device(context, from, mirror.pages->alias(from), to - from);
+        result != CUDA_SUCCESS)
+      return result;
   }
   return CUDA_SUCCESS;
 }
@@ -242,8 +260,10 @@ CUresult Mirrors::send(const Mirror& mirror, Context& context, uint64_t begin, u
 // Sends the program's changes of these blocks and sets their state, `device` or `shared`. No queued work may
 // still need the device's old contents.
 CUresult Mirrors::push(Mirror& mirror, size_t first, size_t last, State state) {
-  const std::vector<State> before(mirror.states.begin() + static_cast<ptrdiff_t>(first), mirror.states.begin() + static_cast<ptrdiff_t>(last));
-  if (std::all_of(before.begin(), before.end(), [](State had) { return had == State::device; })) return CUDA_SUCCESS;
+  const std::vector<State> before(mirror.states.begin() + static_cast<ptrdiff_t>(first),
+                                  mirror.states.begin() + static_cast<ptrdiff_t>(last));
+  if (std::all_of(before.begin(), before.end(), [](State had) { return had == State::device; }))
+    return CUDA_SUCCESS;
   Context* const context = context_of(mirror);
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
   // From here on the program cannot write to them.
@@ -272,7 +292,8 @@ CUresult Mirrors::push(Mirror& mirror, size_t first, size_t last, State state) {
 }
 
 void Mirrors::note_context(const Context& context) {
-  if (std::find(contexts_.begin(), contexts_.end(), context.handle) == contexts_.end()) contexts_.push_back(context.handle);
+  if (std::find(contexts_.begin(), contexts_.end(), context.handle) == contexts_.end())
+    contexts_.push_back(context.handle);
 }
 
 // --- Before work of the device ---
@@ -299,8 +320,10 @@ Mirrors::Lock Mirrors::before_work(Context& context, CUstream stream, CUresult* 
   };
   for (Mirror* const mirror : of_streams_) {
     if (!may_use(*mirror)) continue;
-    if (mirror->stream != handle) mirror->used_by_stream_only = false;
-    else if (!device_may_use(*mirror)) mirror->used_by_stream_only = true;
+    if (mirror->stream != handle)
+      mirror->used_by_stream_only = false;
+    else if (!device_may_use(*mirror))
+      mirror->used_by_stream_only = true;
     mirror->last_use = last_use;
     mirror->last_use_context = context.handle;
     mirror->last_use_stream = handle;

@@ -42,7 +42,8 @@ class Mirrors {
 
   // Gives the program pages at an address of the session's range that the server has mapped, or will map
   // before later commands.
-  CUresult add_managed(Session& session, Context& context, uint64_t address, uint64_t bytes, Attachment attachment);
+  CUresult add_managed(Session& session, Context& context, uint64_t address, uint64_t bytes,
+                       Attachment attachment);
   // Takes over memory that already lies in host pages of the session's range (AddressSpace::reserve_host).
   CUresult add_pinned(Session& session, Context& context, uint64_t address, uint64_t bytes);
   // Adds a module's variable, at an address that the driver chose. `context` may be null.
@@ -92,8 +93,8 @@ class Mirrors {
   // Returns the number of the context's last queued work that may use mirrored memory
   // (Context::last_mirror_use).
   uint64_t last_use_of(const Context& context) const;
-  // Call after a wait that saw all earlier work of the context complete; `before`: the result of last_use_of()
-  // before the wait.
+  // Call after a wait that saw all earlier work of the context complete; `before`: the result of
+  // last_use_of() before the wait.
   static void note_completed(Context& context, uint64_t before);
 
  private:
@@ -101,7 +102,8 @@ class Mirrors {
   enum class State : uint8_t { device, shared, dirty, fresh };
   using Map = std::map<uint64_t, std::unique_ptr<Mirror>>;
 
-  static page_faults::Answer handle_fault(uint64_t address, page_faults::Access access, bool in_host_function);
+  static page_faults::Answer handle_fault(uint64_t address, page_faults::Access access,
+                                          bool in_host_function);
   page_faults::Answer fetch_block(uint64_t address, page_faults::Access access, bool wait);
   CUresult add(std::unique_ptr<Mirror> mirror, HostPages::Use use, State state);
   Mirror* containing(uint64_t address) const;
@@ -123,11 +125,11 @@ class Mirrors {
   mutable std::mutex mutex_;
   std::condition_variable queued_;  // notified when a PendingWrite is destroyed
   std::atomic<bool> any_{false};
-  Map mirrors_;                        // by first page
-  std::vector<Mirror*> with_host_;     // those with blocks that are not in state `device`
-  std::vector<Mirror*> of_streams_;    // those attached to a stream
+  Map mirrors_;                                           // by first page
+  std::vector<Mirror*> with_host_;                        // those with blocks that are not in state `device`
+  std::vector<Mirror*> of_streams_;                       // those attached to a stream
   std::map<Session*, std::unique_ptr<HostPages>> zones_;  // by session; pages in the session's address range
-  std::vector<uint64_t> contexts_;     // handles of contexts that have given the device work
+  std::vector<uint64_t> contexts_;  // handles of contexts that have given the device work
   std::atomic<uint64_t> last_use_{0};
   // Addresses of blocks that were fetched for host functions.
   std::vector<std::pair<uint64_t, uint64_t>> fetched_for_host_functions_;

@@ -24,10 +24,12 @@ CUresult Mirrors::fetch(Mirror& mirror, size_t first, size_t last) {
   CUstream own = nullptr;
   if (const CUresult result = internal_stream(*context, &own); result != CUDA_SUCCESS) return result;
   for (const auto& range : mirror.ranges) {
-    const uint64_t begin = std::max(range.begin, mirror.at(first)), end = std::min(range.end, mirror.at(last));
+    const uint64_t begin = std::max(range.begin, mirror.at(first)),
+                   end = std::min(range.end, mirror.at(last));
     if (begin >= end) continue;
     const Rows rows = make_rows(end - begin, 1, end - begin, end - begin);
-    const CUresult result = copy_from_device(*mirror.session, *context, own, mirror.pages->alias(begin), begin, rows, true);
+    const CUresult result =
+        copy_from_device(*mirror.session, *context, own, mirror.pages->alias(begin), begin, rows, true);
     if (result != CUDA_SUCCESS) return result;
   }
   return CUDA_SUCCESS;
@@ -65,8 +67,10 @@ CUresult Mirrors::wait_for_device(Lock& lock, uint64_t address) {
   CUresult result = CUDA_SUCCESS;
   const auto settle = [&](Context& context, CUresult got) {
     // An earlier command's error is reported by the context's next call.
-    if (got != CUDA_SUCCESS && got != Session::failure() && !cuda::is_sticky(got)) context.late_error = got;
-    else if (got != CUDA_SUCCESS) result = got;
+    if (got != CUDA_SUCCESS && got != Session::failure() && !cuda::is_sticky(got))
+      context.late_error = got;
+    else if (got != CUDA_SUCCESS)
+      result = got;
   };
   auto* const last = handles().find_as<Context>(Kind::context, mirror->last_use_context);
   if (mirror->attachment != Attachment::global && mirror->used_by_stream_only && last &&
@@ -83,7 +87,9 @@ CUresult Mirrors::wait_for_device(Lock& lock, uint64_t address) {
   lock.unlock();
   for (const uint64_t handle : contexts) {
     auto* const context = handles().find_as<Context>(Kind::context, handle);
-    if (!context || context->session != session || context->completed_mirror_use.load() >= context->last_mirror_use.load()) continue;
+    if (!context || context->session != session ||
+        context->completed_mirror_use.load() >= context->last_mirror_use.load())
+      continue;
     settle(*context, synchronize_context(*context));
   }
   lock.lock();
@@ -112,9 +118,12 @@ Answer Mirrors::fetch_block(uint64_t address, Access access, bool wait) {
   // Another thread's fault has fetched it.
   if (state == State::dirty || state == State::fresh) return Answer::served;
   if (state == State::shared && access == Access::read) return Answer::served;
-  mirror->ahead = index == mirror->next ? std::min(mirror->ahead * 2, std::max<size_t>(1, kMostAhead / mirror->block)) : 1;
+  mirror->ahead = index == mirror->next
+                      ? std::min(mirror->ahead * 2, std::max<size_t>(1, kMostAhead / mirror->block))
+                      : 1;
   size_t last = index + 1;
-  while (last < mirror->states.size() && last - index < mirror->ahead && mirror->states[last] == state) ++last;
+  while (last < mirror->states.size() && last - index < mirror->ahead && mirror->states[last] == state)
+    ++last;
   mirror->next = last;
   if (state == State::device && result == CUDA_SUCCESS) result = fetch(*mirror, index, last);
   if (result == Session::failure()) {
@@ -123,7 +132,8 @@ Answer Mirrors::fetch_block(uint64_t address, Access access, bool wait) {
   }
   // After a sticky error the program sees the old contents, and gets the error at its next call.
   if (result != CUDA_SUCCESS) {
-    log_error("cannot fetch managed memory (error %d): the program sees its old contents", static_cast<int>(result));
+    log_error("cannot fetch managed memory (error %d): the program sees its old contents",
+              static_cast<int>(result));
   }
   const bool writes = access == Access::write || state == State::shared;
   if (set(*mirror, index, last, writes ? State::dirty : State::shared)) {
@@ -145,8 +155,11 @@ std::vector<Context*> Mirrors::after_host_function() {
   const Lock lock(mutex_);
   for (const auto& [begin, end] : std::exchange(fetched_for_host_functions_, {})) {
     for_each_part(begin, end - begin, [&](Mirror& mirror, size_t first, size_t last) {
-      const CUresult result = push(mirror, first, last, device_may_use(mirror) ? State::device : State::shared);
-      if (result != CUDA_SUCCESS) log_error("cannot send managed memory to the server after a host function used it (error %d)", static_cast<int>(result));
+      const CUresult result =
+          push(mirror, first, last, device_may_use(mirror) ? State::device : State::shared);
+      if (result != CUDA_SUCCESS)
+        log_error("cannot send managed memory to the server after a host function used it (error %d)",
+                  static_cast<int>(result));
     });
   }
   std::vector<Context*> contexts;
@@ -164,7 +177,8 @@ CUresult Mirrors::fetch_to_host(Context& context, CUstream stream, uint64_t addr
   for_each_part(address, bytes, [&](const Mirror& mirror, size_t first, size_t last) {
     const auto begin = mirror.states.begin();
     const auto end = begin + static_cast<ptrdiff_t>(last);
-    if (std::find(begin + static_cast<ptrdiff_t>(first), end, State::device) != end) parts.push_back(mirror.at(first));
+    if (std::find(begin + static_cast<ptrdiff_t>(first), end, State::device) != end)
+      parts.push_back(mirror.at(first));
   });
   for (const uint64_t part : parts) {
     if (result == CUDA_SUCCESS) result = wait_for_device(lock, part);
@@ -175,7 +189,8 @@ CUresult Mirrors::fetch_to_host(Context& context, CUstream stream, uint64_t addr
       size_t until = at + 1;
       while (until < last && mirror.states[until] == state) ++until;
       if (state == State::device) result = fetch(mirror, at, until);
-      if (state != State::fresh && result == CUDA_SUCCESS && !set(mirror, at, until, State::dirty)) result = CUDA_ERROR_OUT_OF_MEMORY;
+      if (state != State::fresh && result == CUDA_SUCCESS && !set(mirror, at, until, State::dirty))
+        result = CUDA_ERROR_OUT_OF_MEMORY;
       at = until;
     }
   });
@@ -193,8 +208,9 @@ CUresult Mirrors::attach(const Context& context, CUstream stream, uint64_t addre
   Mirror* const mirror = containing(address);
   if (!mirror) return CUDA_ERROR_INVALID_VALUE;
   std::erase(of_streams_, mirror);
-  const bool stays_with_stream = mirror->attachment != Attachment::global && mirror->used_by_stream_only &&
-                                 (attachment != Attachment::stream || mirror->last_use_stream == cuda::handle_bits(stream));
+  const bool stays_with_stream =
+      mirror->attachment != Attachment::global && mirror->used_by_stream_only &&
+      (attachment != Attachment::stream || mirror->last_use_stream == cuda::handle_bits(stream));
   if (!stays_with_stream) {
     mirror->last_use = device_may_use(*mirror) ? context.last_mirror_use.load() : 0;
     mirror->last_use_context = context.handle;

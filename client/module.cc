@@ -17,28 +17,36 @@ namespace {
 
 // Asks the server to load an image that it keeps, by name. False: the server does not have it, or keeps no
 // images.
-bool load_by_name(Session& session, Context* context, wire::Command command, uint64_t handle, cuda::ByteSpan bundle,
-                  const std::vector<wire::JitOption>& options, wire::Buffer& reply, CUresult* result) {
+bool load_by_name(Session& session, Context* context, wire::Command command, uint64_t handle,
+                  cuda::ByteSpan bundle, const std::vector<wire::JitOption>& options, wire::Buffer& reply,
+                  CUresult* result) {
   const image::Nonce* const nonce = session.image_nonce(bundle.size());
   if (!nonce) return false;
   const wire::ImageName name = image::name(*nonce, bundle);
-  *result = session.call(static_cast<uint16_t>(command), context, [&](wire::Writer& writer) {
-    writer.put(wire::LoadImage{handle, 0});
-    writer.put(name);
-    writer.put_bytes(options.data(), options.size() * sizeof(wire::JitOption));
-  }, reply);
+  *result = session.call(
+      static_cast<uint16_t>(command), context,
+      [&](wire::Writer& writer) {
+        writer.put(wire::LoadImage{handle, 0});
+        writer.put(name);
+        writer.put_bytes(options.data(), options.size() * sizeof(wire::JitOption));
+      },
+      reply);
   return !reply.empty() || static_cast<int>(*result) != wire::kImageMissing;
 }
 
 // Returns the compute capabilities of the session's devices. Empty: unknown, or the program chose the target
 // of compilation (CU_JIT_TARGET).
-std::vector<cuda::CodeTarget> targets_of(const Session& session, const std::vector<wire::JitOption>& options) {
-  if (std::any_of(options.begin(), options.end(), [](const wire::JitOption& option) { return option.option == CU_JIT_TARGET; })) return {};
+std::vector<cuda::CodeTarget> targets_of(const Session& session,
+                                         const std::vector<wire::JitOption>& options) {
+  if (std::any_of(options.begin(), options.end(),
+                  [](const wire::JitOption& option) { return option.option == CU_JIT_TARGET; }))
+    return {};
   std::vector<cuda::CodeTarget> targets;
   for (const auto& device : devices()) {
     if (device->session != &session) continue;
     const auto& attributes = device->attributes;
-    const auto major = attributes.find(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR), minor = attributes.find(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+    const auto major = attributes.find(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
+               minor = attributes.find(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
     if (major == attributes.end() || minor == attributes.end()) return {};
     targets.push_back({major->second, minor->second, false});
   }
@@ -46,8 +54,8 @@ std::vector<cuda::CodeTarget> targets_of(const Session& session, const std::vect
 }
 
 // Loads an image on the server, without code that its devices cannot run; uploads it if necessary.
-CUresult load_image(Session& session, Context* context, Kind kind, uint64_t handle, cuda::ImageSpans spans, const std::vector<wire::JitOption>& options,
-                    wire::Buffer& reply) {
+CUresult load_image(Session& session, Context* context, Kind kind, uint64_t handle, cuda::ImageSpans spans,
+                    const std::vector<wire::JitOption>& options, wire::Buffer& reply) {
   const auto command = kind == Kind::module ? wire::Command::load_module : wire::Command::load_library;
   cuda::Bytes kept, bundle;
   CUresult result = cuda::keep_runnable(targets_of(session, options), spans, kept);
@@ -57,10 +65,13 @@ CUresult load_image(Session& session, Context* context, Kind kind, uint64_t hand
   uint64_t upload = 0;
   result = upload_image(session, bundle.view(), &upload);
   if (result != CUDA_SUCCESS) return result;
-  return session.call(static_cast<uint16_t>(command), context, [&](wire::Writer& writer) {
-    writer.put(wire::LoadImage{handle, upload});
-    writer.put_bytes(options.data(), options.size() * sizeof(wire::JitOption));
-  }, reply);
+  return session.call(
+      static_cast<uint16_t>(command), context,
+      [&](wire::Writer& writer) {
+        writer.put(wire::LoadImage{handle, upload});
+        writer.put_bytes(options.data(), options.size() * sizeof(wire::JitOption));
+      },
+      reply);
 }
 
 // Copies a look-up's reply into the function; false: the reply is malformed.
@@ -77,7 +88,8 @@ bool take_description(const wire::Buffer& reply, Function& function) {
 // the reason at the first one.
 CUresult log_no_code(Code& code, CUresult result) {
   if (result != CUDA_ERROR_NO_BINARY_FOR_GPU) return result;
-  if (const std::string why = std::exchange(code.log, {}); !why.empty()) log_error("cannot load a module: %s", why.c_str());
+  if (const std::string why = std::exchange(code.log, {}); !why.empty())
+    log_error("cannot load a module: %s", why.c_str());
   return result;
 }
 
@@ -91,7 +103,8 @@ const Session* owner_of(const Session& asked, uint64_t address, uint64_t bytes) 
 
 // Returns any of the session's devices.
 Device* session_device(const Session& session) {
-  const auto found = std::find_if(devices().begin(), devices().end(), [&](const auto& device) { return device->session == &session; });
+  const auto found = std::find_if(devices().begin(), devices().end(),
+                                  [&](const auto& device) { return device->session == &session; });
   return found == devices().end() ? nullptr : found->get();
 }
 
@@ -110,15 +123,16 @@ CUresult upload_image(Session& session, cuda::ByteSpan all, uint64_t* upload) {
     const auto part = all.subspan(at, std::min<size_t>(wire::kBulkChunkBytes, all.size() - at));
     const iovec payload{const_cast<std::byte*>(part.data()), part.size()};
     const wire::UploadPart head{*upload, all.size()};
-    if (!session.queue().send_bulk(static_cast<uint16_t>(wire::Command::upload_part), 0, 0, head, {&payload, 1},
-                                   [](uint64_t) {})) {
+    if (!session.queue().send_bulk(static_cast<uint16_t>(wire::Command::upload_part), 0, 0, head,
+                                   {&payload, 1}, [](uint64_t) {})) {
       return Session::failure();
     }
   }
   return CUDA_SUCCESS;
 }
 
-JitOptions::JitOptions(unsigned count, CUjit_option* options, void** values) : count(count), options(options), values(values) {
+JitOptions::JitOptions(unsigned count, CUjit_option* options, void** values)
+    : count(count), options(options), values(values) {
   for (unsigned i = 0; valid() && i < count; ++i) {
     const size_t room = reinterpret_cast<uintptr_t>(values[i]);
     if (options[i] == CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES) info_room = room;
@@ -162,12 +176,14 @@ void deliver_log(const std::string& log, CUresult result, const JitOptions& jit)
   if (room && buffer && *buffer) {
     std::memcpy(*buffer, log.data(), length);
     static_cast<char*>(*buffer)[length] = '\0';
-    *value(failed ? CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES : CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES) = reinterpret_cast<void*>(length);
+    *value(failed ? CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES : CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES) =
+        reinterpret_cast<void*>(length);
   }
   if (failed && !log.empty()) log_error("cannot load a module: %s", log.c_str());
 }
 
-CUresult load(Session& session, Context* context, Kind kind, const void* image, const JitOptions& jit, uint64_t* handle) {
+CUresult load(Session& session, Context* context, Kind kind, const void* image, const JitOptions& jit,
+              uint64_t* handle) {
   if (const CUresult early = session.before_call(context); early != CUDA_SUCCESS) return early;
   std::vector<wire::JitOption> options;
   if (const CUresult result = jit.to_send(&options); result != CUDA_SUCCESS) return result;
@@ -194,8 +210,8 @@ CUresult load(Session& session, Context* context, Kind kind, const void* image, 
   return result;
 }
 
-CUresult look_up(Session& session, Context* context, Kind owner_kind, Kind kind, uint64_t owner, const char* name,
-                 uint64_t* handle) {
+CUresult look_up(Session& session, Context* context, Kind owner_kind, Kind kind, uint64_t owner,
+                 const char* name, uint64_t* handle) {
   auto* code = handles().find_as<Code>(owner_kind, owner);
   if (!code) return CUDA_ERROR_INVALID_HANDLE;
   if (const CUresult result = code->ensure_loaded(session); result != CUDA_SUCCESS) return result;
@@ -241,7 +257,8 @@ CUresult function_of_kernel(Session& session, Context* context, uint64_t given, 
     function->kernel = kernel->handle;
     function->parameters = kernel->parameters;
     function->parameter_bytes = kernel->parameter_bytes;
-    for (uint32_t i = 0; i < wire::kFunctionAttributes; ++i) function->attributes[i] = kernel->attributes[i].load();
+    for (uint32_t i = 0; i < wire::kFunctionAttributes; ++i)
+      function->attributes[i] = kernel->attributes[i].load();
     for (const auto& [where, value] : kernel->set_for) {
       if (where.first == owner.device->ordinal) function->attributes[where.second] = value;
     }
@@ -259,14 +276,18 @@ CUresult function_of_kernel(Session& session, Context* context, uint64_t given, 
 }
 
 CUresult resolve_function(Session* session, Context* context, Function** function) {
-  if (!context || !(*function)->attributes_vary.load(std::memory_order_acquire)) [[likely]] return CUDA_SUCCESS;
+  if (!context || !(*function)->attributes_vary.load(std::memory_order_acquire)) [[likely]]
+    return CUDA_SUCCESS;
   uint64_t handle = 0;
-  if (const CUresult result = function_of_kernel(*session, context, (*function)->handle, &handle); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = function_of_kernel(*session, context, (*function)->handle, &handle);
+      result != CUDA_SUCCESS)
+    return result;
   *function = handles().find_as<Function>(Kind::function, handle);
   return *function ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
-CUresult kernel_names(Session& session, Context* context, Kind owner_kind, uint64_t owner, const std::vector<std::string>** names) {
+CUresult kernel_names(Session& session, Context* context, Kind owner_kind, uint64_t owner,
+                      const std::vector<std::string>** names) {
   auto* code = handles().find_as<Code>(owner_kind, owner);
   if (!code) return CUDA_ERROR_INVALID_HANDLE;
   if (const CUresult result = code->ensure_loaded(session); result != CUDA_SUCCESS) return result;
@@ -274,7 +295,8 @@ CUresult kernel_names(Session& session, Context* context, Kind owner_kind, uint6
   std::vector<std::string> all;
   while (!code->names) {
     wire::Buffer reply;
-    const CUresult result = session.call(wire::Command::kernel_names, context, wire::GetKernelNames{owner, all.size()}, reply);
+    const CUresult result =
+        session.call(wire::Command::kernel_names, context, wire::GetKernelNames{owner, all.size()}, reply);
     if (result != CUDA_SUCCESS) return log_no_code(*code, result);
     bool complete = false;
     if (!read_kernel_names(reply, &all, &complete)) {
@@ -300,16 +322,20 @@ CUresult get_global(Session& session, Context* context, Kind owner_kind, uint64_
   auto known = globals.find(name);
   if (known == globals.end()) {
     wire::Buffer reply;
-    const CUresult result = session.call(wire::Command::get_global, context, name, reply, wire::GetGlobal{owner});
+    const CUresult result =
+        session.call(wire::Command::get_global, context, name, reply, wire::GetGlobal{owner});
     if (result != CUDA_SUCCESS) return log_no_code(*code, result);
     wire::GlobalInfo info;
     if (!read_global(reply, &info)) return Session::failure();
     // The driver chose the address without knowledge of other servers: if another session has memory there,
     // copies could not tell the two apart.
     if (const Session* const other = owner_of(session, info.address, info.size)) {
-      log_error("cannot use variable '%s': server %s placed it at 0x%llx, where this program has device memory of server %s; restart the program, "
-                "or use one server", name, session.server().c_str(), static_cast<unsigned long long>(info.address),
-                other->server().c_str());
+      log_error(
+          "cannot use variable '%s': server %s placed it at 0x%llx, where this program has device memory of "
+          "server %s; restart the program, "
+          "or use one server",
+          name, session.server().c_str(), static_cast<unsigned long long>(info.address),
+          other->server().c_str());
       return CUDA_ERROR_NOT_SUPPORTED;
     }
     Allocation about;
@@ -320,7 +346,9 @@ CUresult get_global(Session& session, Context* context, Kind owner_kind, uint64_
     about.managed = info.managed != 0;
     session.addresses().add_foreign(about);
     if (about.managed) {
-      if (const CUresult made = mirrors().add_variable(session, context, info.address, info.size); made != CUDA_SUCCESS) return made;
+      if (const CUresult made = mirrors().add_variable(session, context, info.address, info.size);
+          made != CUDA_SUCCESS)
+        return made;
     }
     known = globals.emplace(name, info).first;
   }
@@ -349,7 +377,8 @@ CUresult Code::ensure_loaded(Session& other) {
   wire::Buffer reply;
   cuda::Bundle whole;
   CUresult result = whole.parse(bundle);
-  if (result == CUDA_SUCCESS) result = load_image(other, nullptr, Kind::library, handle, whole.spans(), options, reply);
+  if (result == CUDA_SUCCESS)
+    result = load_image(other, nullptr, Kind::library, handle, whole.spans(), options, reply);
   wire::Reader reader(reply);
   log = reader.get_text();
   deliver_log(log, result, {});
@@ -368,7 +397,8 @@ CUresult Function::ensure_loaded(Session& other) {
   // Its parameters are the same on every server. Its attributes may differ, and are queried per device
   // (cuKernelGetAttribute).
   wire::Buffer reply;
-  const CUresult result = other.call(wire::Command::get_kernel, nullptr, name, reply, wire::GetFunction{handle, owner});
+  const CUresult result =
+      other.call(wire::Command::get_kernel, nullptr, name, reply, wire::GetFunction{handle, owner});
   if (result == CUDA_SUCCESS) loaded_sessions.fetch_or(bit);
   return result;
 }

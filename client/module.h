@@ -47,7 +47,7 @@ struct Code : Object {  // a module or a library
   CUresult ensure_loaded(Session& other) override;
   void forget_globals();  // call before unloading
   std::mutex mutex;
-  std::map<std::string, uint64_t> functions;  // handle by name
+  std::map<std::string, uint64_t> functions;      // handle by name
   std::optional<std::vector<std::string>> names;  // names of all kernels, once asked for
   // Variables by context handle and epoch (a library has its own in each context), then by name.
   std::map<std::pair<uint64_t, uint32_t>, std::map<std::string, wire::GlobalInfo>> globals;
@@ -56,8 +56,8 @@ struct Code : Object {  // a module or a library
   // `library`.
   std::map<std::pair<uint64_t, uint32_t>, uint64_t> modules;
   uint64_t library = 0;
-  std::vector<std::byte> bundle;       // libraries: the image, kept if further servers may need it
-  std::vector<wire::JitOption> options;  // libraries: the JIT options of the image
+  std::vector<std::byte> bundle;             // libraries: the image, kept if further servers may need it
+  std::vector<wire::JitOption> options;      // libraries: the JIT options of the image
   std::atomic<uint64_t> loaded_sessions{0};  // bitmask of other sessions that have it, as in Function
   // Libraries: the compiler's log. If the device has no code of the library, it is the reason, logged when a
   // call needs code. Guarded by mutex.
@@ -91,9 +91,11 @@ void deliver_log(const std::string& log, CUresult result, const JitOptions& jit)
 void deliver_time(float milliseconds, const JitOptions& jit);
 // Loads an image as a new module or library: sends its name first, and the image, as a bundle of its files,
 // only if the server does not have it. Waits for the result.
-CUresult load(Session& session, Context* context, Kind kind, const void* image, const JitOptions& jit, uint64_t* handle);
+CUresult load(Session& session, Context* context, Kind kind, const void* image, const JitOptions& jit,
+              uint64_t* handle);
 // Returns a function's handle by name: from memory, or with one round trip.
-CUresult look_up(Session& session, Context* context, Kind owner_kind, Kind kind, uint64_t owner, const char* name, uint64_t* handle);
+CUresult look_up(Session& session, Context* context, Kind owner_kind, Kind kind, uint64_t owner,
+                 const char* name, uint64_t* handle);
 // Returns the function of a library's kernel in a context.
 CUresult function_of_kernel(Session& session, Context* context, uint64_t kernel, uint64_t* function);
 // If *function is a kernel whose functions have attributes of their own, replaces it by its function in the
@@ -101,10 +103,11 @@ CUresult function_of_kernel(Session& session, Context* context, uint64_t kernel,
 CUresult resolve_function(Session* session, Context* context, Function** function);
 // Returns the names of all kernels of a module or library, in the server's order: from memory, or from the
 // server.
-CUresult kernel_names(Session& session, Context* context, Kind owner_kind, uint64_t owner, const std::vector<std::string>** names);
+CUresult kernel_names(Session& session, Context* context, Kind owner_kind, uint64_t owner,
+                      const std::vector<std::string>** names);
 // Looks up a variable. Without a context finds only managed variables of libraries.
-CUresult get_global(Session& session, Context* context, Kind owner_kind, uint64_t owner, const char* name, CUdeviceptr* address, size_t* bytes,
-                    bool* managed = nullptr);
+CUresult get_global(Session& session, Context* context, Kind owner_kind, uint64_t owner, const char* name,
+                    CUdeviceptr* address, size_t* bytes, bool* managed = nullptr);
 // Reads a whole file and appends a NUL, which PTX needs.
 CUresult read_file(const char* path, std::string* content);
 

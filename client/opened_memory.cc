@@ -26,7 +26,9 @@ AllOpened& opened() {
   return *only;
 }
 
-bool same(const wire::SharedName& a, const wire::SharedName& b) { return std::memcmp(&a, &b, sizeof a) == 0; }
+bool same(const wire::SharedName& a, const wire::SharedName& b) {
+  return std::memcmp(&a, &b, sizeof a) == 0;
+}
 
 CUresult map(Session& session, uint64_t address, const Memory& memory) {
   CUresult result = rows::cuMemMap::at({&session, nullptr}, {address, memory.size, 0, memory.handle, 0});
@@ -36,8 +38,10 @@ CUresult map(Session& session, uint64_t address, const Memory& memory) {
   result = rows::cuMemSetAccess::at({&session, nullptr}, {address, memory.size, &access, 1});
   // Both commands are queued; this query shows whether they succeeded.
   unsigned long long flags = 0;
-  if (result == CUDA_SUCCESS) result = rows::cuMemGetAccess::at({&session, nullptr}, {&flags, &access.location, address});
-  return result == CUDA_SUCCESS && flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE ? CUDA_ERROR_MAP_FAILED : result;
+  if (result == CUDA_SUCCESS)
+    result = rows::cuMemGetAccess::at({&session, nullptr}, {&flags, &access.location, address});
+  return result == CUDA_SUCCESS && flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE ? CUDA_ERROR_MAP_FAILED
+                                                                               : result;
 }
 
 CUresult open(Session& session, const wire::SharedName& name, Opened* made) {
@@ -67,14 +71,21 @@ namespace {
 // Gives the current device access to memory opened by cuIpcOpenMemHandle, which may be on another device.
 CUresult reach_from_current_device(const Opened& opened) {
   const Context* const user = current_context(nullptr);
-  if (opened.name.kind != static_cast<uint32_t>(SharedKind::memory) || !user || user->session != opened.session) return CUDA_SUCCESS;
+  if (opened.name.kind != static_cast<uint32_t>(SharedKind::memory) || !user ||
+      user->session != opened.session)
+    return CUDA_SUCCESS;
   const CallTarget target{opened.session, nullptr};
-  CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, user->device->server_ordinal}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-  if (find_device(find_memory(opened.memory)->properties.location.id)->server_ordinal == access.location.id) return CUDA_SUCCESS;
+  CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, user->device->server_ordinal},
+                         CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  if (find_device(find_memory(opened.memory)->properties.location.id)->server_ordinal == access.location.id)
+    return CUDA_SUCCESS;
   CUresult result = rows::cuMemSetAccess::at(target, {opened.start, opened.size, &access, 1});
   unsigned long long flags = 0;
-  if (result == CUDA_SUCCESS) result = rows::cuMemGetAccess::at(target, {&flags, &access.location, opened.start});
-  return result == CUDA_SUCCESS && flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE ? CUDA_ERROR_PEER_ACCESS_UNSUPPORTED : result;
+  if (result == CUDA_SUCCESS)
+    result = rows::cuMemGetAccess::at(target, {&flags, &access.location, opened.start});
+  return result == CUDA_SUCCESS && flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+             ? CUDA_ERROR_PEER_ACCESS_UNSUPPORTED
+             : result;
 }
 
 }  // namespace
@@ -82,9 +93,11 @@ CUresult reach_from_current_device(const Opened& opened) {
 CUresult open_shared(Session& session, const wire::SharedName& name, CUdeviceptr* address) {
   const std::lock_guard lock(opened().mutex);
   auto& all = opened().by_address;
-  if (const auto known = std::find_if(all.begin(), all.end(), [&](const auto& one) { return same(one.second.name, name); });
+  if (const auto known =
+          std::find_if(all.begin(), all.end(), [&](const auto& one) { return same(one.second.name, name); });
       known != all.end()) {
-    if (const CUresult result = reach_from_current_device(known->second); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = reach_from_current_device(known->second); result != CUDA_SUCCESS)
+      return result;
     ++known->second.times;
     *address = known->first;
     return CUDA_SUCCESS;
@@ -108,7 +121,8 @@ CUresult close_shared(SharedKind kind, CUdeviceptr address) {
   const std::lock_guard lock(opened().mutex);
   auto& all = opened().by_address;
   const auto known = all.find(address);
-  if (known == all.end() || known->second.name.kind != static_cast<uint32_t>(kind)) return CUDA_ERROR_INVALID_VALUE;
+  if (known == all.end() || known->second.name.kind != static_cast<uint32_t>(kind))
+    return CUDA_ERROR_INVALID_VALUE;
   if (--known->second.times != 0) return CUDA_SUCCESS;
   const Opened gone = known->second;
   all.erase(known);

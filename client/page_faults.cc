@@ -62,14 +62,21 @@ struct State {
 };
 constinit State state;
 
-pid_t thread_id() { return static_cast<pid_t>(::syscall(SYS_gettid)); }
-void futex_wait(Word& word, uint32_t value) { ::syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0); }
-void futex_wake(Word& word) { ::syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0); }
+pid_t thread_id() {
+  return static_cast<pid_t>(::syscall(SYS_gettid));
+}
+void futex_wait(Word& word, uint32_t value) {
+  ::syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
+}
+void futex_wake(Word& word) {
+  ::syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+}
 
 Answer request_answer(State::FaultThread& handler, uint64_t address, Access access) {
   Request request{address, access};
   request.next = handler.requests.load(std::memory_order_relaxed);
-  while (!handler.requests.compare_exchange_weak(request.next, &request, std::memory_order_release, std::memory_order_relaxed)) {
+  while (!handler.requests.compare_exchange_weak(request.next, &request, std::memory_order_release,
+                                                 std::memory_order_relaxed)) {
   }
   handler.bell.fetch_add(1);
   futex_wake(handler.bell);
@@ -127,8 +134,10 @@ void forward_signal(int signal, siginfo_t* info, void* context) {
   State::ActiveForward* mine = nullptr;
   for (auto& active : state.active) {
     if (active.thread.load(std::memory_order_relaxed) == self) {
-      if (active.frame.load(std::memory_order_relaxed) > frame) previous = previous ? previous->older : nullptr;
-      else mine = &active;  // that handler was left by longjmp
+      if (active.frame.load(std::memory_order_relaxed) > frame)
+        previous = previous ? previous->older : nullptr;
+      else
+        mine = &active;  // that handler was left by longjmp
     }
   }
   for (auto& active : state.active) {
@@ -137,7 +146,8 @@ void forward_signal(int signal, siginfo_t* info, void* context) {
     mine = &active;
     break;
   }
-  if (!previous || !mine || previous->action.sa_handler == SIG_DFL || previous->action.sa_handler == SIG_IGN) {
+  if (!previous || !mine || previous->action.sa_handler == SIG_DFL ||
+      previous->action.sa_handler == SIG_IGN) {
     if (mine) mine->thread = 0;
     set_default(signal);  // the access is retried and ends the program at the fault
     if (info->si_code <= 0) raise(signal);
@@ -156,8 +166,10 @@ void forward_signal(int signal, siginfo_t* info, void* context) {
     pthread_sigmask(SIG_BLOCK, &block, &before);
   }
   if (action.sa_flags & static_cast<int>(SA_RESETHAND)) set_default(signal);
-  if (action.sa_flags & SA_SIGINFO) action.sa_sigaction(signal, info, context);
-  else action.sa_handler(signal);
+  if (action.sa_flags & SA_SIGINFO)
+    action.sa_sigaction(signal, info, context);
+  else
+    action.sa_handler(signal);
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   mine->thread = 0;
 }
@@ -166,14 +178,16 @@ void on_fault(int signal, siginfo_t* info, void* context) {
   const int error = errno;
   const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
   const pid_t self = thread_id();
-  const bool watched = info->si_code > 0 && address >= state.begin.load(std::memory_order_relaxed) &&
-                       address < state.end.load(std::memory_order_relaxed) && !state.forked.load(std::memory_order_relaxed) &&
-                       self != state.fault_threads[0].thread.load() && self != state.fault_threads[1].thread.load();
+  const bool watched =
+      info->si_code > 0 && address >= state.begin.load(std::memory_order_relaxed) &&
+      address < state.end.load(std::memory_order_relaxed) && !state.forked.load(std::memory_order_relaxed) &&
+      self != state.fault_threads[0].thread.load() && self != state.fault_threads[1].thread.load();
   Access access = Access::unknown;
   Answer answer = Answer::not_ours;
   if (watched && describe(*info, context, &access)) {
-    const bool in_host_function = std::any_of(std::begin(state.host_functions), std::end(state.host_functions),
-                                              [self](const auto& thread) { return thread.load() == self; });
+    const bool in_host_function =
+        std::any_of(std::begin(state.host_functions), std::end(state.host_functions),
+                    [self](const auto& thread) { return thread.load() == self; });
     answer = request_answer(state.fault_threads[in_host_function ? 1 : 0], address, access);
   }
   if (answer == Answer::unavailable) raise(SIGBUS);
@@ -184,7 +198,8 @@ void on_fault(int signal, siginfo_t* info, void* context) {
 // Installs the handler unless it is installed already.
 void install() {
   struct sigaction now {};
-  if (sigaction(SIGSEGV, nullptr, &now) != 0 || ((now.sa_flags & SA_SIGINFO) && now.sa_sigaction == on_fault)) return;
+  if (sigaction(SIGSEGV, nullptr, &now) != 0 || ((now.sa_flags & SA_SIGINFO) && now.sa_sigaction == on_fault))
+    return;
   state.previous.store(new PreviousHandler{now, state.previous.load()}, std::memory_order_release);
   struct sigaction ours {};
   ours.sa_sigaction = on_fault;

@@ -19,7 +19,8 @@ std::optional<std::array<uint8_t, 16>> parse(const std::string& host) {
 
 std::optional<std::array<uint8_t, 16>> numeric_address(const std::string& peer, const std::string& host) {
   std::string reached = peer.substr(0, peer.rfind(':'));
-  if (reached.size() > 2 && reached.front() == '[' && reached.back() == ']') reached = reached.substr(1, reached.size() - 2);
+  if (reached.size() > 2 && reached.front() == '[' && reached.back() == ']')
+    reached = reached.substr(1, reached.size() - 2);
   if (const auto address = parse(reached)) return address;
   return parse(host);
 }

@@ -43,15 +43,19 @@ void release_spans(const Device& device, const std::vector<BlockPool::Span>& spa
     }
   }
   for (const BlockPool::Span& span : spans) {
-    const auto gone = session.addresses().return_span(span.address, settled ? most_idle_bytes(session, device) : 0);
+    const auto gone =
+        session.addresses().return_span(span.address, settled ? most_idle_bytes(session, device) : 0);
     if (gone.unmap_size == 0) continue;
     uint64_t sequence = 0;
-    (void)session.post(wire::Command::free_memory, nullptr, wire::FreeMemory{gone.address, gone.unmap_size, wire::kAllStreams}, &sequence);
+    (void)session.post(wire::Command::free_memory, nullptr,
+                       wire::FreeMemory{gone.address, gone.unmap_size, wire::kAllStreams}, &sequence);
     session.addresses().retire_after(gone, sequence);
   }
 }
 
-bool is_point_passed(const FreePoint& point) { return stream_order().is_passed(point); }
+bool is_point_passed(const FreePoint& point) {
+  return stream_order().is_passed(point);
+}
 
 // The peer bits of wire::MapMemory.
 uint32_t peers_of(const std::map<int, CUmemAccess_flags>& access) {
@@ -63,12 +67,15 @@ uint32_t peers_of(const std::map<int, CUmemAccess_flags>& access) {
   return bits;
 }
 
-uint64_t to_multiple(uint64_t value, uint64_t to) { return (value + to - 1) / to * to; }
+uint64_t to_multiple(uint64_t value, uint64_t to) {
+  return (value + to - 1) / to * to;
+}
 
 }  // namespace
 
 std::shared_ptr<PoolMemory> PoolMemory::create(Device& device, uint64_t max_size) {
-  auto made = std::make_shared<PoolMemory>(device, to_multiple(max_size, device.session->addresses().granularity()));
+  auto made =
+      std::make_shared<PoolMemory>(device, to_multiple(max_size, device.session->addresses().granularity()));
   const std::lock_guard lock(registry().mutex);
   registry().all.push_back(made);
   return made;
@@ -91,7 +98,8 @@ void PoolMemory::note_high_marks() {
   reserved_high_ = std::max(reserved_high_, reserved());
 }
 
-std::optional<uint64_t> PoolMemory::reuse(uint64_t context, uint64_t stream, uint64_t bytes, bool own_dependency) {
+std::optional<uint64_t> PoolMemory::reuse(uint64_t context, uint64_t stream, uint64_t bytes,
+                                          bool own_dependency) {
   const std::lock_guard lock(mutex_);
   const bool follows = own_dependency || follow_events_ != 0;
   const auto block = blocks_[context].allocate(bytes, [&](const FreePoint& point) {
@@ -107,7 +115,8 @@ std::optional<FreePoint> PoolMemory::best_fit(uint64_t context, uint64_t bytes) 
   return blocks_[context].best_fit(bytes);
 }
 
-CUresult PoolMemory::allocate(Context& context, CUstream stream, uint64_t bytes, Allocation about, CUdeviceptr* address) {
+CUresult PoolMemory::allocate(Context& context, CUstream stream, uint64_t bytes, Allocation about,
+                              CUdeviceptr* address) {
   Session& session = *context.session;
   if (const CUresult result = session.before_call(&context); result != CUDA_SUCCESS) return result;
   if (!address || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
@@ -128,9 +137,12 @@ CUresult PoolMemory::allocate(Context& context, CUstream stream, uint64_t bytes,
 
 // Called when no free block is usable. Tries the alternatives in the order of the CUDA programming guide:
 // opportunistic reuse, new memory, reuse with an internal dependency.
-CUresult PoolMemory::grow(Context& context, CUstream stream, uint64_t bytes, const Allocation& about, std::optional<uint64_t>* block) {
+CUresult PoolMemory::grow(Context& context, CUstream stream, uint64_t bytes, const Allocation& about,
+                          std::optional<uint64_t>* block) {
   const uint64_t key = order_key(context, stream);
-  const auto reused = [&](bool own_dependency = false) { return (*block = reuse(about.context, key, bytes, own_dependency)).has_value(); };
+  const auto reused = [&](bool own_dependency = false) {
+    return (*block = reuse(about.context, key, bytes, own_dependency)).has_value();
+  };
   if (const auto point = opportunistic_ != 0 ? best_fit(about.context, bytes) : std::nullopt) {
     if (const CUresult result = ask_passed(*point); result != CUDA_SUCCESS) return result;
     if (reused()) return CUDA_SUCCESS;
@@ -147,13 +159,15 @@ CUresult PoolMemory::grow(Context& context, CUstream stream, uint64_t bytes, con
   return give_back_idle(*context.session, device_, true) ? map_span(context, bytes, about, block) : result;
 }
 
-CUresult PoolMemory::map_span(Context& context, uint64_t bytes, const Allocation& about, std::optional<uint64_t>* block) {
+CUresult PoolMemory::map_span(Context& context, uint64_t bytes, const Allocation& about,
+                              std::optional<uint64_t>* block) {
   AddressSpace& addresses = context.session->addresses();
   const uint64_t size = to_multiple(bytes, addresses.granularity());
   std::map<int, CUmemAccess_flags> access;
   {
     const std::lock_guard lock(mutex_);
-    if (size < bytes || (max_size_ != 0 && (size > max_size_ || reserved() > max_size_ - size))) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (size < bytes || (max_size_ != 0 && (size > max_size_ || reserved() > max_size_ - size)))
+      return CUDA_ERROR_OUT_OF_MEMORY;
     mapping_ += size;
     access = access_;
   }
@@ -163,11 +177,14 @@ CUresult PoolMemory::map_span(Context& context, uint64_t bytes, const Allocation
   if (!place) {
     result = CUDA_ERROR_OUT_OF_MEMORY;
   } else if (place->map_size == 0) {
-    for (const auto& [ordinal, flags] : access) post_access(place->address, size, *find_device(ordinal), flags);
+    for (const auto& [ordinal, flags] : access)
+      post_access(place->address, size, *find_device(ordinal), flags);
   } else {
     result = map_memory(*context.session, context, device_, *place, peers_of(access), &mapped);
-    if (mapped) addresses.mapped(*place);
-    else addresses.abandon_span(place->address);
+    if (mapped)
+      addresses.mapped(*place);
+    else
+      addresses.abandon_span(place->address);
   }
   const std::lock_guard lock(mutex_);
   mapping_ -= size;
@@ -198,7 +215,8 @@ bool PoolMemory::trim(uint64_t keep, bool include_unsettled) {
     uint64_t excess = reserved() - std::min(reserved(), keep);
     for (auto& [context, blocks] : blocks_) {
       blocks.settle(is_point_passed);
-      for (const auto& span : excess != 0 ? blocks.take_free_spans(excess, include_unsettled) : std::vector<BlockPool::Span>()) {
+      for (const auto& span :
+           excess != 0 ? blocks.take_free_spans(excess, include_unsettled) : std::vector<BlockPool::Span>()) {
         excess -= std::min(excess, span.size);
         spans.push_back(span);
       }
@@ -303,7 +321,8 @@ void PoolMemory::set_access(const Device& device, CUmemAccess_flags flags) {
 CUmemAccess_flags PoolMemory::access(int device) const {
   const std::lock_guard lock(mutex_);
   const auto found = access_.find(device);
-  const auto otherwise = device == device_.ordinal ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+  const auto otherwise =
+      device == device_.ordinal ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
   return found == access_.end() ? otherwise : found->second;
 }
 

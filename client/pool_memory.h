@@ -26,7 +26,8 @@ class PoolMemory : public std::enable_shared_from_this<PoolMemory> {
   PoolMemory(Device& device, uint64_t max_size) : device_(device), max_size_(max_size) {}
 
   // cuMemAllocAsync. `about`: the allocation's properties, without its address.
-  CUresult allocate(Context& context, CUstream stream, uint64_t bytes, Allocation about, CUdeviceptr* address);
+  CUresult allocate(Context& context, CUstream stream, uint64_t bytes, Allocation about,
+                    CUdeviceptr* address);
   // Frees an allocation. `point` settled: no work uses the memory any more.
   void free(const Allocation& freed, const FreePoint& point);
   // Releases free spans until at most `keep` bytes are reserved. Includes spans whose work may not be done
@@ -52,10 +53,13 @@ class PoolMemory : public std::enable_shared_from_this<PoolMemory> {
   uint64_t reserved() const;
   void note_high_marks();
 
-  std::optional<uint64_t> reuse(uint64_t context, uint64_t stream, uint64_t bytes, bool own_dependency = false);
+  std::optional<uint64_t> reuse(uint64_t context, uint64_t stream, uint64_t bytes,
+                                bool own_dependency = false);
   std::optional<FreePoint> best_fit(uint64_t context, uint64_t bytes);
-  CUresult grow(Context& context, CUstream stream, uint64_t bytes, const Allocation& about, std::optional<uint64_t>* block);
-  CUresult map_span(Context& context, uint64_t bytes, const Allocation& about, std::optional<uint64_t>* block);
+  CUresult grow(Context& context, CUstream stream, uint64_t bytes, const Allocation& about,
+                std::optional<uint64_t>* block);
+  CUresult map_span(Context& context, uint64_t bytes, const Allocation& about,
+                    std::optional<uint64_t>* block);
   void post_access(uint64_t address, uint64_t size, const Device& device, CUmemAccess_flags flags);
 
   Device& device_;
@@ -63,7 +67,7 @@ class PoolMemory : public std::enable_shared_from_this<PoolMemory> {
   mutable std::mutex mutex_;
   std::map<uint64_t, BlockPool> blocks_;  // by context
   std::map<int, CUmemAccess_flags> access_;
-  uint64_t mapping_ = 0;                  // bytes of spans that are being mapped
+  uint64_t mapping_ = 0;  // bytes of spans that are being mapped
   uint64_t release_threshold_ = 0, used_high_ = 0, reserved_high_ = 0;
   int follow_events_ = 1, opportunistic_ = 1, internal_dependencies_ = 1;
   bool abandoned_ = false;

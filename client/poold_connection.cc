@@ -6,8 +6,11 @@
 
 namespace gpupool::client {
 
-Result<std::unique_ptr<transport::Connection>> connect_to_poold(const Settings& settings, const LeasedServer& server, hello::Hello hello,
-                                                                std::chrono::milliseconds patience, hello::HelloReply* reply) {
+Result<std::unique_ptr<transport::Connection>> connect_to_poold(const Settings& settings,
+                                                                const LeasedServer& server,
+                                                                hello::Hello hello,
+                                                                std::chrono::milliseconds patience,
+                                                                hello::HelloReply* reply) {
   transport::Endpoint endpoint = server.endpoint;
   // RDMA sessions begin over TCP; this connection stays on TCP.
   if (endpoint.scheme == "rdma") endpoint.scheme = "tcp";

@@ -13,7 +13,10 @@ namespace gpupool::client {
 
 // `hello`: the introduction, with the purpose of the connection set. Blocks for at most the time to connect
 // plus `patience`.
-Result<std::unique_ptr<transport::Connection>> connect_to_poold(const Settings& settings, const LeasedServer& server, hello::Hello hello,
-                                                                std::chrono::milliseconds patience, hello::HelloReply* reply);
+Result<std::unique_ptr<transport::Connection>> connect_to_poold(const Settings& settings,
+                                                                const LeasedServer& server,
+                                                                hello::Hello hello,
+                                                                std::chrono::milliseconds patience,
+                                                                hello::HelloReply* reply);
 
 }  // namespace gpupool::client

@@ -41,7 +41,8 @@ Process& process() {
 // Returns PREFIX/bin/pool-lease for a library in PREFIX/lib/client/libcuda.so.1.
 std::string holder_program() {
   Dl_info here{};
-  if (::dladdr(reinterpret_cast<const void*>(&holder_program), &here) == 0 || !here.dli_fname) return "pool-lease";
+  if (::dladdr(reinterpret_cast<const void*>(&holder_program), &here) == 0 || !here.dli_fname)
+    return "pool-lease";
   char* const real = ::realpath(here.dli_fname, nullptr);
   std::string path = real ? real : here.dli_fname;
   std::free(real);
@@ -62,12 +63,14 @@ Result<std::vector<LeasedServer>> find_servers(std::string text) {
 }
 
 // Opens a session. The scheduler only grants live hosts, so a leased server is retried until connect_timeout.
-Result<std::unique_ptr<Session>> open_session(const Settings& settings, const transport::Endpoint& endpoint, bool leased) {
+Result<std::unique_ptr<Session>> open_session(const Settings& settings, const transport::Endpoint& endpoint,
+                                              bool leased) {
   const auto end = std::chrono::steady_clock::now() + settings.connect_timeout;
   for (auto pause = std::chrono::milliseconds(50);; pause *= 2) {
     auto session = Session::open(settings, endpoint);
-    const bool passes = !session && (session.error().code == ErrorCode::unavailable || session.error().code == ErrorCode::lost ||
-                                     session.error().code == ErrorCode::closed);
+    const bool passes =
+        !session && (session.error().code == ErrorCode::unavailable ||
+                     session.error().code == ErrorCode::lost || session.error().code == ErrorCode::closed);
     if (!leased || !passes || std::chrono::steady_clock::now() + pause > end) return session;
     log_debug("%s; retrying", session.error().message.c_str());
     std::this_thread::sleep_for(pause);
@@ -106,7 +109,8 @@ bool take_devices(Process& self) {
   std::vector<OfferedDevice> offered;
   for (const auto& session : self.sessions) {
     const auto& devices = session->offered();
-    for (size_t i = 0; i < devices.size(); ++i) offered.push_back({session.get(), static_cast<int>(i), devices[i]});
+    for (size_t i = 0; i < devices.size(); ++i)
+      offered.push_back({session.get(), static_cast<int>(i), devices[i]});
   }
   self.devices = make_devices(offered, std::getenv("CUDA_VISIBLE_DEVICES"));
   std::erase_if(self.sessions, [&](const auto& session) {
@@ -136,7 +140,8 @@ bool take_devices(Process& self) {
       const wire::AddressRange taken{other->addresses().base(), other->addresses().size()};
       (void)session->post(wire::Command::avoid_addresses, nullptr, taken);
     }
-    for (const wire::AddressRange& range : busy) (void)session->post(wire::Command::avoid_addresses, nullptr, range);
+    for (const wire::AddressRange& range : busy)
+      (void)session->post(wire::Command::avoid_addresses, nullptr, range);
   }
   return !self.devices.empty();
 }
@@ -144,7 +149,9 @@ bool take_devices(Process& self) {
 CUresult connect(Process& self) {
   const char* servers = std::getenv("GPUPOOL");
   if (!servers || !*servers) {
-    log_error("no server configured: set GPUPOOL=tcp://HOST:PORT or pool://SCHEDULER:PORT, or start the program with pool-run");
+    log_error(
+        "no server configured: set GPUPOOL=tcp://HOST:PORT or pool://SCHEDULER:PORT, or start the program "
+        "with pool-run");
     return CUDA_ERROR_NO_DEVICE;
   }
   if (!open_sessions(servers, self.sessions) || !take_devices(self)) {
@@ -169,7 +176,9 @@ CUresult connect(Process& self) {
 CUresult initialise() {
   Process& self = process();
   trace::start();
-  error_listener = [](const char* text, size_t length) { cuda::log_for_program(cuda::Severity::error, {text, length}); };
+  error_listener = [](const char* text, size_t length) {
+    cuda::log_for_program(cuda::Severity::error, {text, length});
+  };
   if (self.forked) return CUDA_ERROR_NOT_INITIALIZED;
   if (self.ready.load(std::memory_order_acquire)) return CUDA_SUCCESS;
   std::lock_guard lock(self.mutex);
@@ -179,15 +188,22 @@ CUresult initialise() {
 
 CUresult ready() {
   const Process& self = process();
-  const bool good = self.ready.load(std::memory_order_acquire) && !self.forked.load(std::memory_order_relaxed);
+  const bool good =
+      self.ready.load(std::memory_order_acquire) && !self.forked.load(std::memory_order_relaxed);
   return good ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
 }
 
-Result<std::vector<LeasedServer>> servers_now() { return named_servers(process().servers); }
+Result<std::vector<LeasedServer>> servers_now() {
+  return named_servers(process().servers);
+}
 
-const std::vector<std::unique_ptr<Session>>& sessions() { return process().sessions; }
+const std::vector<std::unique_ptr<Session>>& sessions() {
+  return process().sessions;
+}
 
-const Devices& devices() { return process().devices; }
+const Devices& devices() {
+  return process().devices;
+}
 
 Device* find_device(int ordinal) {
   const Devices& all = devices();

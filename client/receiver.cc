@@ -36,8 +36,10 @@ Receiver::Receiver(Connection& connection, std::chrono::milliseconds dead_peer_t
 
 void Receiver::expect(Waiter& waiter) {
   Lock lock(mutex_);
-  if (failed_) waiter.done = true;
-  else waiters_[waiter.sequence] = &waiter;
+  if (failed_)
+    waiter.done = true;
+  else
+    waiters_[waiter.sequence] = &waiter;
 }
 
 void Receiver::expect(uint64_t sequence, std::function<void(CUresult)> then) {
@@ -129,7 +131,8 @@ bool Receiver::pump_until_done(const Waiter& waiter) {
 // Called after each third of the timeout without a message. Elapsed time alone does not prove that the server
 // is dead: a program that was stopped (SIGSTOP) or not scheduled for that long has neither pinged nor read.
 bool Receiver::stay_alive(Clock::time_point started) {
-  if (unanswered_pings_ >= kPingsBeforeLoss && Clock::now() - std::max(last_received_, started) > dead_peer_timeout_) {
+  if (unanswered_pings_ >= kPingsBeforeLoss &&
+      Clock::now() - std::max(last_received_, started) > dead_peer_timeout_) {
     report(ErrorCode::lost, "no message from the server for " + std::to_string(dead_peer_timeout_.count()) +
                                 " ms (limit: GPUPOOL_DEAD_PEER_TIMEOUT_MS)");
     return false;
@@ -191,7 +194,8 @@ bool Receiver::parse() {
     wire::MessageHeader header;
     std::memcpy(&header, buffer_.data() + begin_, sizeof header);
     if (header.length > wire::kMaxBodyBytes) {
-      report(ErrorCode::malformed, "protocol error: a message of " + std::to_string(header.length) + " bytes exceeds the limit");
+      report(ErrorCode::malformed,
+             "protocol error: a message of " + std::to_string(header.length) + " bytes exceeds the limit");
       return false;
     }
     if (header.retired) hooks_.retired(header.retired);
@@ -223,7 +227,8 @@ bool Receiver::handle(const wire::MessageHeader& header, const std::byte* body) 
   switch (header.kind) {
     case wire::MessageKind::reply: {
       Lock lock(mutex_);
-      if (transfers_.contains(header.sequence)) finish_transfer(lock, header.sequence, header.result == CUDA_SUCCESS);
+      if (transfers_.contains(header.sequence))
+        finish_transfer(lock, header.sequence, header.result == CUDA_SUCCESS);
       if (const auto found = waiters_.find(header.sequence); found != waiters_.end()) {
         found->second->result = static_cast<CUresult>(header.result);
         found->second->body.assign(body, body + header.length);
@@ -253,15 +258,15 @@ bool Receiver::handle(const wire::MessageHeader& header, const std::byte* body) 
       hooks_.host_callback(callback, header.sequence, static_cast<CUresult>(header.result));
       return true;
     }
-    case wire::MessageKind::pong:
-      return true;
+    case wire::MessageKind::pong: return true;
     case wire::MessageKind::end:
-      report(ErrorCode::refused, "the server ended the session: " + printable_message({reinterpret_cast<const char*>(body), header.length}));
+      report(ErrorCode::refused, "the server ended the session: " +
+                                     printable_message({reinterpret_cast<const char*>(body), header.length}));
       return false;
-    case wire::MessageKind::device_data:
-      break;  // handled by parse()
+    case wire::MessageKind::device_data: break;  // handled by parse()
   }
-  report(ErrorCode::malformed, "protocol error: unknown or malformed message of kind " + std::to_string(static_cast<int>(header.kind)));
+  report(ErrorCode::malformed, "protocol error: unknown or malformed message of kind " +
+                                   std::to_string(static_cast<int>(header.kind)));
   return false;
 }
 
@@ -271,7 +276,8 @@ bool Receiver::handle(const wire::MessageHeader& header, const std::byte* body) 
 void Receiver::finish_transfer(Lock& lock, uint64_t sequence, bool good) {
   changed_.wait(lock, [&] {
     const auto found = transfers_.find(sequence);
-    return failed_ || found == transfers_.end() || (found->second.active == 0 && (!good || found->second.missing == 0));
+    return failed_ || found == transfers_.end() ||
+           (found->second.active == 0 && (!good || found->second.missing == 0));
   });
   const auto found = transfers_.find(sequence);
   if (failed_ || found == transfers_.end()) return;
@@ -315,7 +321,9 @@ bool Receiver::receive_data(const wire::MessageHeader& header) {
     const auto found = transfers_.find(header.sequence);
     if (found != transfers_.end()) transfer = found->second;
   }
-  if (trace::on()) [[unlikely]] trace::count_received(static_cast<uint16_t>(wire::Command::copy_from_device), sizeof header + header.length);
+  if (trace::on()) [[unlikely]]
+    trace::count_received(static_cast<uint16_t>(wire::Command::copy_from_device),
+                          sizeof header + header.length);
   const uint64_t total = transfer.width * transfer.rows;
   if (!transfer.destination || head.offset > total || length > total - head.offset) {
     report(ErrorCode::malformed, "protocol error: data outside any copy");
@@ -326,9 +334,9 @@ bool Receiver::receive_data(const wire::MessageHeader& header) {
 
 // Copies packed bytes [offset, offset + length) of the transfer from the socket to their rows.
 bool Receiver::scatter(const Transfer& transfer, uint64_t offset, uint64_t length) {
-  return wire::for_each_row(transfer.width, transfer.pitch, offset, length, [&](uint64_t to, uint64_t, uint64_t size) {
-    return take(transfer.destination + to, size);
-  });
+  return wire::for_each_row(
+      transfer.width, transfer.pitch, offset, length,
+      [&](uint64_t to, uint64_t, uint64_t size) { return take(transfer.destination + to, size); });
 }
 
 bool Receiver::take(std::byte* to, uint64_t length) {
@@ -355,7 +363,8 @@ bool Receiver::take(std::byte* to, uint64_t length) {
     length -= piece;
   }
   if (length == 0) return true;
-  const auto received = transport::receive_exact(connection_, {to, length}, Clock::now() + dead_peer_timeout_);
+  const auto received =
+      transport::receive_exact(connection_, {to, length}, Clock::now() + dead_peer_timeout_);
   if (!received) {
     report(received.error().code, received.error().message);
     return false;
@@ -412,8 +421,10 @@ void Receiver::run_background() {
     if (!was_awaited) last_asked = waiting_since = Clock::now();
     lock.unlock();
     const auto ready = connection_.wait(true, false, Clock::now() + kBackgroundWait);
-    if (!ready) report(ready.error().code, ready.error().message);
-    else if (*ready != Connection::Ready::none && receive_some()) parse();
+    if (!ready)
+      report(ready.error().code, ready.error().message);
+    else if (*ready != Connection::Ready::none && receive_some())
+      parse();
     if (awaited && Clock::now() - std::max(last_asked, last_received_) > dead_peer_timeout_ / 3) {
       last_asked = Clock::now();
       stay_alive(waiting_since);

@@ -61,10 +61,10 @@ struct Transfer {
 class Receiver {
  public:
   struct Hooks {
-    std::function<void()> ping;                        // sends a ping if possible without blocking
+    std::function<void()> ping;  // sends a ping if possible without blocking
     std::function<void(uint64_t callback, uint64_t command, CUresult result)> host_callback;
-    std::function<void(uint64_t sequence)> retired;    // frees up to this number have taken effect
-    std::function<void(Error)> failed;                 // the session has failed
+    std::function<void(uint64_t sequence)> retired;  // frees up to this number have taken effect
+    std::function<void(Error)> failed;               // the session has failed
   };
   Receiver(transport::Connection& connection, std::chrono::milliseconds dead_peer_timeout, Hooks hooks);
 
@@ -104,18 +104,18 @@ class Receiver {
 
  private:
   using Lock = std::unique_lock<std::mutex>;
-  bool receive_some();                          // reads what is available; false: failed
-  bool parse();                                 // handles every complete message in the buffer
+  bool receive_some();  // reads what is available; false: failed
+  bool parse();         // handles every complete message in the buffer
   bool handle(const wire::MessageHeader& header, const std::byte* body);
   void finish_transfer(Lock& lock, uint64_t sequence, bool good);
   bool receive_data(const wire::MessageHeader& header);
   bool scatter(const Transfer& transfer, uint64_t offset, uint64_t length);
-  bool take(std::byte* to, uint64_t length);    // copies from the buffer, then from the connection
+  bool take(std::byte* to, uint64_t length);  // copies from the buffer, then from the connection
   bool pump_until_done(const Waiter& waiter);
   bool stay_alive(transport::Clock::time_point started);
   void note_received();
   void report(ErrorCode code, std::string message);
-  void start_background();                      // call with mutex_ held
+  void start_background();  // call with mutex_ held
   void run_background();
   bool is_done(const Waiter& waiter);
   void release_role();

@@ -12,7 +12,8 @@ void RegisteredMemory::start(transport::DirectMemory* memory, const Limits& limi
   memory_ = memory;
   limits_ = limits;
   // Registered memory is locked; leave half of the RAM to the rest of the machine.
-  const auto half = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) / 2 * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  const auto half =
+      static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) / 2 * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   limits_.bytes = std::min(limits_.bytes, half);
 }
 
@@ -33,13 +34,17 @@ std::optional<RegisteredMemory::Lease> RegisteredMemory::use(const HostAllocatio
     if (!region) {
       refused_.insert(allocation.id);
       if (!std::exchange(explained_, true)) {
-        log_debug("cannot register pinned memory for RDMA, copies use a buffer: %s", region.error().message.c_str());
+        log_debug("cannot register pinned memory for RDMA, copies use a buffer: %s",
+                  region.error().message.c_str());
       }
       return std::nullopt;
     }
     order_.push_front(allocation.id);
-    known = known_.emplace(allocation.id, Known{std::make_shared<const Registration>(*memory_, *region, allocation.size),
-                                                order_.begin()}).first;
+    known = known_
+                .emplace(allocation.id,
+                         Known{std::make_shared<const Registration>(*memory_, *region, allocation.size),
+                               order_.begin()})
+                .first;
     bytes_ += allocation.size;
   }
   order_.splice(order_.begin(), order_, known->second.used);

@@ -42,7 +42,8 @@ class RegisteredMemory {
  private:
   class Registration {
    public:
-    Registration(transport::DirectMemory& memory, const transport::DirectMemory::Region& region, uint64_t bytes)
+    Registration(transport::DirectMemory& memory, const transport::DirectMemory::Region& region,
+                 uint64_t bytes)
         : bytes(bytes), region(region), memory_(memory) {}
     ~Registration() { memory_.remove(region); }
     Registration(const Registration&) = delete;
@@ -62,9 +63,9 @@ class RegisteredMemory {
 
   transport::DirectMemory* memory_ = nullptr;
   Limits limits_;
-  std::mutex mutex_;                            // guards the members below
-  std::unordered_map<uint64_t, Known> known_;   // by the allocation's id
-  std::list<uint64_t> order_;                   // ids, most recently used first
+  std::mutex mutex_;                           // guards the members below
+  std::unordered_map<uint64_t, Known> known_;  // by the allocation's id
+  std::list<uint64_t> order_;                  // ids, most recently used first
   uint64_t bytes_ = 0;
   std::set<uint64_t> refused_;  // ids whose registration failed; cleared when a registration is released
   bool explained_ = false;

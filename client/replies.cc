@@ -12,7 +12,9 @@ namespace {
 // 57-bit virtual addresses: processors with five-level page tables, and GPUs.
 constexpr uint64_t kAddressLimit = uint64_t{1} << 57;
 
-bool names_something(const wire::SharedName& name) { return name.magic == wire::kSharedName && name.server != 0; }
+bool names_something(const wire::SharedName& name) {
+  return name.magic == wire::kSharedName && name.server != 0;
+}
 
 }  // namespace
 
@@ -23,7 +25,9 @@ bool read_kernel_description(std::span<const std::byte> reply, KernelDescription
   description->parameters.resize(info.parameter_count);
   for (auto& parameter : description->parameters) {
     parameter = reader.get<wire::ParameterInfo>();
-    if (parameter.offset > wire::kMaxParameterBytes || parameter.size > wire::kMaxParameterBytes - parameter.offset) return false;
+    if (parameter.offset > wire::kMaxParameterBytes ||
+        parameter.size > wire::kMaxParameterBytes - parameter.offset)
+      return false;
     description->parameter_bytes = std::max(description->parameter_bytes, parameter.offset + parameter.size);
   }
   std::copy(std::begin(info.attributes), std::end(info.attributes), description->attributes);
@@ -37,7 +41,8 @@ bool read_kernel_names(std::span<const std::byte> reply, std::vector<std::string
   if (!reader.ok() || bytes.size() > wire::kMaxNamesBytes) return false;
   std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   const size_t before = names->size();
-  for (size_t end; (end = text.find('\0')) != std::string_view::npos; text.remove_prefix(end + 1)) names->emplace_back(text.substr(0, end));
+  for (size_t end; (end = text.find('\0')) != std::string_view::npos; text.remove_prefix(end + 1))
+    names->emplace_back(text.substr(0, end));
   // Reject a truncated name, more names than announced, and an empty part, which would be requested again
   // without end.
   if (!text.empty() || names->size() > count || (names->size() == before && count != before)) return false;
@@ -63,6 +68,8 @@ bool read_imported_memory(std::span<const std::byte> reply, wire::ImportedMemory
   return reader.finished();
 }
 
-bool is_shared_name(const wire::SharedName& name, uint32_t kind) { return names_something(name) && name.kind == kind; }
+bool is_shared_name(const wire::SharedName& name, uint32_t kind) {
+  return names_something(name) && name.kind == kind;
+}
 
 }  // namespace gpupool::client

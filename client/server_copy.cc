@@ -16,7 +16,9 @@ namespace {
 
 constexpr uint64_t kPiece = 4 * 1024 * 1024;
 
-std::byte* host_pointer(uint64_t address) { return reinterpret_cast<std::byte*>(static_cast<uintptr_t>(address)); }
+std::byte* host_pointer(uint64_t address) {
+  return reinterpret_cast<std::byte*>(static_cast<uintptr_t>(address));
+}
 
 // A buffer for two pieces. Reused by later copies and never freed, because data that was in flight when a
 // server was lost may still be written to it.
@@ -61,12 +63,13 @@ std::vector<Piece> cut(const CopyBox& box) {
   for (uint64_t z = 0; z < box.depth; ++z) {
     const uint64_t from = box.from.address + z * box.from.slice;
     const uint64_t to = box.to.address + z * box.to.slice;
-    const auto [width, height, from_pitch, to_pitch] = make_rows(box.width, box.height, box.from.pitch, box.to.pitch);
+    const auto [width, height, from_pitch, to_pitch] =
+        make_rows(box.width, box.height, box.from.pitch, box.to.pitch);
     const uint64_t step = std::max<uint64_t>(1, kPiece / width);
     for (uint64_t row = 0; row < height; row += step) {
       for (uint64_t at = 0; at < width; at += kPiece) {
-        pieces.push_back({from + row * from_pitch + at, to + row * to_pitch + at, std::min(kPiece, width - at),
-                          std::min(step, height - row)});
+        pieces.push_back({from + row * from_pitch + at, to + row * to_pitch + at,
+                          std::min(kPiece, width - at), std::min(step, height - row)});
       }
     }
   }
@@ -120,16 +123,19 @@ bool takes_from_peers(const BulkConnections::Parameters& parameters) {
 }
 
 // Sends one part from server to server. False: it was not transferred and must take another path.
-bool send_part(const CopyBox& box, const BulkPart& part, uint64_t from_address, uint64_t to_address, CUstream source, CUstream target,
-               CUresult* result) {
+bool send_part(const CopyBox& box, const BulkPart& part, uint64_t from_address, uint64_t to_address,
+               CUstream source, CUstream target, CUresult* result) {
   Session& from = *box.from.context->session;
   Session& to = *box.to.context->session;
   const std::scoped_lock one_at_a_time(from.peer_copy(), to.peer_copy());
   const auto rows = [&](CUstream stream, uint64_t address, uint64_t pitch) {
-    return wire::BulkCopy{cuda::handle_bits(stream), address, part.rows == 1 ? part.width : pitch, part.width, part.rows, 0, 0};
+    return wire::BulkCopy{
+        cuda::handle_bits(stream), address, part.rows == 1 ? part.width : pitch, part.width, part.rows, 0, 0};
   };
-  wire::CopyToPeer copy{rows(source, from_address + part.host, box.from.pitch), target_of(to.links().parameters())};
-  *result = to.post(wire::Command::bulk_to_device, box.to.context, rows(target, to_address + part.device, box.to.pitch), &copy.target.copy);
+  wire::CopyToPeer copy{rows(source, from_address + part.host, box.from.pitch),
+                        target_of(to.links().parameters())};
+  *result = to.post(wire::Command::bulk_to_device, box.to.context,
+                    rows(target, to_address + part.device, box.to.pitch), &copy.target.copy);
   if (*result != CUDA_SUCCESS) return true;
   copy.target.key = peers::copy_key(to.links().parameters().token, copy.target.copy);
   wire::Buffer reply;
@@ -138,8 +144,10 @@ bool send_part(const CopyBox& box, const BulkPart& part, uint64_t from_address, 
   (void)to.post(wire::Command::cancel_bulk, nullptr, wire::CancelBulk{copy.target.copy});
   if (sent == CUDA_ERROR_NOT_SUPPORTED) {
     from.set_peers_unreachable();
-    log_debug("server %s cannot reach %s: copies between them go through this program; see --peers of the first server's poold",
-              from.server().c_str(), to.server().c_str());
+    log_debug(
+        "server %s cannot reach %s: copies between them go through this program; see --peers of the first "
+        "server's poold",
+        from.server().c_str(), to.server().c_str());
   }
   *result = sent;
   return cuda::is_sticky(sent) || sent == Session::failure();
@@ -148,11 +156,15 @@ bool send_part(const CopyBox& box, const BulkPart& part, uint64_t from_address, 
 // Makes the source's server send to the target's. False: it cannot, or can no longer.
 bool send_directly(const CopyBox& box, CUstream source, CUstream target, CUresult* result) {
   Session& from = *box.from.context->session;
-  if (!from.peers_reachable() || !takes_from_peers(box.to.context->session->links().parameters())) return false;
-  if (const uint32_t version = from.links().parameters().peer_protocol; version != wire::kPeerProtocolVersion) {
+  if (!from.peers_reachable() || !takes_from_peers(box.to.context->session->links().parameters()))
+    return false;
+  if (const uint32_t version = from.links().parameters().peer_protocol;
+      version != wire::kPeerProtocolVersion) {
     from.set_peers_unreachable();
-    log_debug("server %s has version %#x of the server-to-server protocol, this program %#x: copies from it go through this program; use the same gpupool release",
-              from.server().c_str(), version, unsigned{wire::kPeerProtocolVersion});
+    log_debug(
+        "server %s has version %#x of the server-to-server protocol, this program %#x: copies from it go "
+        "through this program; use the same gpupool release",
+        from.server().c_str(), version, unsigned{wire::kPeerProtocolVersion});
     return false;
   }
   bool there = true;
@@ -160,7 +172,8 @@ bool send_directly(const CopyBox& box, CUstream source, CUstream target, CUresul
   for (uint64_t z = 0; z < box.depth && there && *result == CUDA_SUCCESS; ++z) {
     const Rows rows = make_rows(box.width, box.height, box.from.pitch, box.to.pitch);
     (void)for_each_bulk_part(rows, [&](const BulkPart& part, bool) {
-      there = send_part(box, part, box.from.address + z * box.from.slice, box.to.address + z * box.to.slice, source, target, result);
+      there = send_part(box, part, box.from.address + z * box.from.slice, box.to.address + z * box.to.slice,
+                        source, target, result);
       return there ? *result : CUDA_ERROR_UNKNOWN;
     });
   }
@@ -177,7 +190,8 @@ CUresult move(const CopyBox& box, const CopyEnd& device, CUstream stream) {
     const Rows rows = make_rows(box.width, box.height, up ? box.from.pitch : box.to.pitch, device.pitch);
     Context& context = *device.context;
     const CUresult result =
-        up ? copy_to_device(*context.session, context, stream, to, host_pointer(from), rows, CopyOrder::in_stream, Source::reusable, Lane::commands)
+        up ? copy_to_device(*context.session, context, stream, to, host_pointer(from), rows,
+                            CopyOrder::in_stream, Source::reusable, Lane::commands)
            : copy_from_device(*context.session, context, stream, host_pointer(to), from, rows, true);
     if (result != CUDA_SUCCESS) return result;
   }
@@ -188,10 +202,12 @@ CUresult move(const CopyBox& box, const CopyEnd& device, CUstream stream) {
 CUresult copy_now(const CopyBox& box) {
   CUstream source = nullptr, target = nullptr;
   if (box.from.on_device) {
-    if (const CUresult result = internal_stream(*box.from.context, &source); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = internal_stream(*box.from.context, &source); result != CUDA_SUCCESS)
+      return result;
   }
   if (box.to.on_device) {
-    if (const CUresult result = internal_stream(*box.to.context, &target); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = internal_stream(*box.to.context, &target); result != CUDA_SUCCESS)
+      return result;
   }
   if (!box.from.on_device) return move(box, box.to, target);
   if (!box.to.on_device) return move(box, box.from, source);
@@ -212,7 +228,8 @@ CUresult copy_between_servers(Context& context, CUstream stream, const CopyBox& 
     if (!named) continue;
     if (const CUresult result = named->session->before_call(named); result != CUDA_SUCCESS) return result;
   }
-  if (!wait) return run_between(context, stream, box.from.context, box.to.context, [box] { return copy_now(box); });
+  if (!wait)
+    return run_between(context, stream, box.from.context, box.to.context, [box] { return copy_now(box); });
   for (Context* const named : {&context, box.from.context, box.to.context}) {
     if (!named) continue;
     if (const CUresult result = synchronize_context(*named); result != CUDA_SUCCESS) return result;
@@ -222,7 +239,8 @@ CUresult copy_between_servers(Context& context, CUstream stream, const CopyBox& 
 
 CUresult copy_on_server(Context& context, CUstream stream, const CopyBox& box) {
   const CallTarget call_target{context.session, &context};
-  if (box.height == 1 && box.depth == 1) return rows::cuMemcpyDtoDAsync_v2::at(call_target, {box.to.address, box.from.address, box.width, stream});
+  if (box.height == 1 && box.depth == 1)
+    return rows::cuMemcpyDtoDAsync_v2::at(call_target, {box.to.address, box.from.address, box.width, stream});
   for (uint64_t z = 0; z < box.depth; ++z) {
     CUDA_MEMCPY2D copy{};
     copy.srcMemoryType = copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;

@@ -49,28 +49,34 @@ Session::Session(const Settings& settings, std::unique_ptr<transport::Connection
       connection_(std::move(connection)),
       receiver_(*connection_, settings.dead_peer_timeout,
                 {.ping = [this] { ping(); },
-                 .host_callback = [this](uint64_t callback, uint64_t command, CUresult result) {
-                   if (host_callback_) host_callback_(*this, callback, command, result);
-                 },
+                 .host_callback =
+                     [this](uint64_t callback, uint64_t command, CUresult result) {
+                       if (host_callback_) host_callback_(*this, callback, command, result);
+                     },
                  .retired = [this](uint64_t sequence) { addresses_.retired(sequence); },
                  .failed = [this](const Error& error) { fail(error); }}),
       queue_(*connection_, settings.dead_peer_timeout,
-             {.wait_for_room = [this](transport::Deadline deadline) { return receiver_.wait_for_room(deadline); },
+             {.wait_for_room =
+                  [this](transport::Deadline deadline) { return receiver_.wait_for_room(deadline); },
               .failed = [this](const Error& error) { fail(error); }}),
       links_(receiver_, [this](const Error& error) { fail(error); }) {}
 
-Result<std::unique_ptr<Session>> Session::open(const Settings& settings, const transport::Endpoint& endpoint) {
+Result<std::unique_ptr<Session>> Session::open(const Settings& settings,
+                                               const transport::Endpoint& endpoint) {
   transport::Options options = options_of(settings);
   options.rdma.use = rdma_for(settings, endpoint.scheme);
   options.prefer_shared_memory = settings.shared_memory && settings.carrier == Carrier::automatic;
   if (endpoint.scheme == "tls" && settings.carrier == Carrier::rdma) {
-    return Error{ErrorCode::invalid, "GPUPOOL_TRANSPORT=rdma: not possible with a tls:// address, because rdma is not encrypted; use rdma:// in a "
-                                     "trusted network"};
+    return Error{ErrorCode::invalid,
+                 "GPUPOOL_TRANSPORT=rdma: not possible with a tls:// address, because rdma is not encrypted; "
+                 "use rdma:// in a "
+                 "trusted network"};
   }
   if (options.rdma.use == Use::always && !transport::has_rdma_device()) {
-    return Error{ErrorCode::unavailable, std::string(endpoint.scheme == "rdma" ? "an rdma:// address" : "GPUPOOL_TRANSPORT=rdma") +
-                                             " needs an RDMA device, and this machine has none (or its driver is not loaded); "
-                                             "use a tcp:// address with GPUPOOL_TRANSPORT=auto"};
+    return Error{ErrorCode::unavailable,
+                 std::string(endpoint.scheme == "rdma" ? "an rdma:// address" : "GPUPOOL_TRANSPORT=rdma") +
+                     " needs an RDMA device, and this machine has none (or its driver is not loaded); "
+                     "use a tcp:// address with GPUPOOL_TRANSPORT=auto"};
   }
   transport::Endpoint server = endpoint;
   if (options.rdma.use != Use::never) server.scheme = "rdma";
@@ -90,7 +96,8 @@ Result<void> Session::say_hello(const transport::Endpoint& server, const transpo
   const auto deadline = Clock::now() + settings_.connect_timeout + settings_.dead_peer_timeout;
   const auto reply = hello::exchange(*connection_, hello, deadline);
   if (!reply) return reply.error();
-  if (auto upgraded = connection_->upgrade(transport::Side::client, deadline); !upgraded) return upgraded.error();
+  if (auto upgraded = connection_->upgrade(transport::Side::client, deadline); !upgraded)
+    return upgraded.error();
   driver_version_ = reply->driver_version;
   offered_ = reply->devices;
   server_id_ = reply->server_id;
@@ -108,27 +115,31 @@ Result<void> Session::say_hello(const transport::Endpoint& server, const transpo
   transport::Endpoint bulk_server = server;
   if (server.scheme == "rdma") bulk_server.scheme = "tcp";
   const unsigned requested = settings_.bulk_connections.value_or(usual_bulk_connections(over_rdma));
-  links_.configure({bulk_server, bulk, reply->session_id, reply->bulk_token, std::min(reply->bulk_connections, requested),
+  links_.configure({bulk_server, bulk, reply->session_id, reply->bulk_token,
+                    std::min(reply->bulk_connections, requested),
                     reply->takes_compressed ? settings_.compression : compression::Policy::off,
                     numeric_address(connection_->peer(), bulk_server.host), reply->peer_protocol});
   if (!reply->bulk_token.empty()) registered_.start(connection_->direct_memory(), {});
-  const bool unasked = server.scheme == "tcp" && settings_.carrier == Carrier::automatic && !connection_->shares_memory();
-  log_debug("session with %s over %s%s: worker %lld, %zu device(s)", settings_.server.c_str(), connection_->carrier().c_str(),
-            unasked ? " (no rdma: this machine has no RDMA device)" : "", static_cast<long long>(reply->worker_pid),
-            offered_.size());
+  const bool unasked =
+      server.scheme == "tcp" && settings_.carrier == Carrier::automatic && !connection_->shares_memory();
+  log_debug("session with %s over %s%s: worker %lld, %zu device(s)", settings_.server.c_str(),
+            connection_->carrier().c_str(), unasked ? " (no rdma: this machine has no RDMA device)" : "",
+            static_cast<long long>(reply->worker_pid), offered_.size());
   return {};
 }
 
 Result<void> Session::take_addresses() {
   if (offered_.empty()) return {};
   const uint64_t granularity = granularity_of(offered_.front());
-  return agree_on_addresses(addresses_, proposed_, granularity, [this](const wire::MoveAddresses& request) -> std::optional<wire::AddressRange> {
-    wire::Buffer reply;
-    if (call(wire::Command::move_addresses, nullptr, request, reply) != CUDA_SUCCESS) return std::nullopt;
-    wire::Reader reader(reply);
-    const auto range = reader.get<wire::AddressRange>();
-    return reader.finished() ? std::optional(range) : std::nullopt;
-  });
+  return agree_on_addresses(
+      addresses_, proposed_, granularity,
+      [this](const wire::MoveAddresses& request) -> std::optional<wire::AddressRange> {
+        wire::Buffer reply;
+        if (call(wire::Command::move_addresses, nullptr, request, reply) != CUDA_SUCCESS) return std::nullopt;
+        wire::Reader reader(reply);
+        const auto range = reader.get<wire::AddressRange>();
+        return reader.finished() ? std::optional(range) : std::nullopt;
+      });
 }
 
 uint64_t Session::mint(Kind kind, std::unique_ptr<Object> object) {
@@ -141,38 +152,44 @@ CUresult Session::before_call(Context* context) {
   if (failed()) return failure();
   if (!context) return CUDA_SUCCESS;
   if (!context->active.load(std::memory_order_relaxed)) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-  if (context->root && context->root_epoch != context->root->epoch.load(std::memory_order_relaxed)) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-  if (const int sticky = context->sticky_error.load(std::memory_order_relaxed)) return static_cast<CUresult>(sticky);
+  if (context->root && context->root_epoch != context->root->epoch.load(std::memory_order_relaxed))
+    return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  if (const int sticky = context->sticky_error.load(std::memory_order_relaxed))
+    return static_cast<CUresult>(sticky);
   return context->on_server.load(std::memory_order_acquire) ? CUDA_SUCCESS : ensure_on_server(*context);
 }
 
 CUresult Session::finish_call(Context* context, Waiter& waiter, wire::Buffer& reply) {
   const trace::Timer timer;
   if (!receiver_.wait(waiter)) return failure();
-  if (timer) [[unlikely]] trace::count_round_trip(waiter.id, sizeof(wire::MessageHeader) + waiter.body.size(), timer.passed());
+  if (timer) [[unlikely]]
+    trace::count_round_trip(waiter.id, sizeof(wire::MessageHeader) + waiter.body.size(), timer.passed());
   reply = std::move(waiter.body);
   if (!context) return waiter.result;
   if (cuda::is_sticky(waiter.result)) context->sticky_error = waiter.result;
-  if (waiter.result != CUDA_SUCCESS || context->late_error.load(std::memory_order_relaxed) == 0) return waiter.result;
+  if (waiter.result != CUDA_SUCCESS || context->late_error.load(std::memory_order_relaxed) == 0)
+    return waiter.result;
   return static_cast<CUresult>(context->late_error.exchange(0));
 }
 
-CUresult Session::share_host_memory(Context& context, int descriptor, const wire::ShareHostMemory& memory, bool* taken,
-                                   uint64_t* device) {
+CUresult Session::share_host_memory(Context& context, int descriptor, const wire::ShareHostMemory& memory,
+                                    bool* taken, uint64_t* device) {
   *taken = false;
   if (const CUresult early = before_call(&context); early != CUDA_SUCCESS) return early;
   std::lock_guard lock(share_mutex_);
-  if (auto sent = connection_->send_descriptor(descriptor, Clock::now() + settings_.dead_peer_timeout); !sent) {
+  if (auto sent = connection_->send_descriptor(descriptor, Clock::now() + settings_.dead_peer_timeout);
+      !sent) {
     return CUDA_ERROR_NOT_SUPPORTED;
   }
   // The descriptor has been sent, so its command must follow, even if the context is lost.
   Waiter waiter;
-  queue_.append(static_cast<uint16_t>(wire::Command::share_host_memory), wire::kWantsReply, handle_of(&context),
-                [&](wire::Writer& writer) { writer.put(memory); },
-                [&](uint64_t number) {
-                  waiter.sequence = number;
-                  receiver_.expect(waiter);
-                });
+  queue_.append(
+      static_cast<uint16_t>(wire::Command::share_host_memory), wire::kWantsReply, handle_of(&context),
+      [&](wire::Writer& writer) { writer.put(memory); },
+      [&](uint64_t number) {
+        waiter.sequence = number;
+        receiver_.expect(waiter);
+      });
   queue_.flush();
   wire::Buffer reply;
   const CUresult result = finish_call(&context, waiter, reply);
@@ -184,7 +201,9 @@ CUresult Session::share_host_memory(Context& context, int descriptor, const wire
 }
 
 void Session::ping() {
-  queue_.append(static_cast<uint16_t>(wire::Command::ping), wire::kWantsReply, 0, [](wire::Writer&) {}, [](uint64_t) {});
+  queue_.append(
+      static_cast<uint16_t>(wire::Command::ping), wire::kWantsReply, 0, [](wire::Writer&) {},
+      [](uint64_t) {});
   queue_.try_flush();
 }
 
@@ -202,8 +221,8 @@ void Session::fail(const Error& error) {
     if (connection_->direct_memory()) connection_->close();
   }
   if (failed_.exchange(true, std::memory_order_acq_rel)) return;
-  log_error("lost the connection to server %s: %s; CUDA calls on its devices now fail", settings_.server.c_str(),
-            why_->c_str());
+  log_error("lost the connection to server %s: %s; CUDA calls on its devices now fail",
+            settings_.server.c_str(), why_->c_str());
   receiver_.fail();
   connection_->close();
   links_.fail();

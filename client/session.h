@@ -62,8 +62,8 @@ class Session {
   bool shares_memory() const { return connection_->shares_memory(); }
   // Sends the server a descriptor and the command about it. *taken: the server has mapped the memory, even if
   // the result is an error (an earlier command's). *device: kernels' address; 0: none.
-  CUresult share_host_memory(Context& context, int descriptor, const wire::ShareHostMemory& memory, bool* taken,
-                             uint64_t* device);
+  CUresult share_host_memory(Context& context, int descriptor, const wire::ShareHostMemory& memory,
+                             bool* taken, uint64_t* device);
   // True while an asynchronous copy reads or writes host memory of the program.
   bool copies_pending() const { return receiver_.transfers_pending() || links_.reading(); }
   // Held by a copy from server to server, for both sessions: two copies in opposite directions, on one stream
@@ -104,23 +104,28 @@ class Session {
   // Overloads for commands of protocol/wire/commands.h whose body is one struct.
   template <class Body>
   CUresult post(wire::Command command, Context* context, const Body& body, uint64_t* sequence = nullptr) {
-    return post(static_cast<uint16_t>(command), context, [&](wire::Writer& writer) { writer.put(body); }, sequence);
+    return post(
+        static_cast<uint16_t>(command), context, [&](wire::Writer& writer) { writer.put(body); }, sequence);
   }
   template <class Body>
   CUresult call(wire::Command command, Context* context, const Body& body, wire::Buffer& reply) {
-    return call(static_cast<uint16_t>(command), context, [&](wire::Writer& writer) { writer.put(body); }, reply);
+    return call(
+        static_cast<uint16_t>(command), context, [&](wire::Writer& writer) { writer.put(body); }, reply);
   }
-  CUresult call(wire::Command command, Context* context, std::string_view name, wire::Buffer& reply, auto body) {
-    return call(static_cast<uint16_t>(command), context,
-                [&](wire::Writer& writer) {
-                  writer.put(body);
-                  writer.put_text(name);
-                },
-                reply);
+  CUresult call(wire::Command command, Context* context, std::string_view name, wire::Buffer& reply,
+                auto body) {
+    return call(
+        static_cast<uint16_t>(command), context,
+        [&](wire::Writer& writer) {
+          writer.put(body);
+          writer.put_text(name);
+        },
+        reply);
   }
   // Queues a command and passes its result to `then` (Receiver::expect) without waiting.
   template <class WriteBody>
-  CUresult call_later(wire::Command command, Context& context, WriteBody&& write_body, std::function<void(CUresult)> then) {
+  CUresult call_later(wire::Command command, Context& context, WriteBody&& write_body,
+                      std::function<void(CUresult)> then) {
     if (const CUresult early = before_call(&context); early != CUDA_SUCCESS) return early;
     queue_.append(static_cast<uint16_t>(command), wire::kWantsReply, context.handle, write_body,
                   [&](uint64_t number) { receiver_.expect(number, std::move(then)); });
@@ -134,11 +139,13 @@ class Session {
     if (const CUresult early = before_call(&context); early != CUDA_SUCCESS) return early;
     const bool waits = settings_.every_call_waits;
     Waiter waiter{.id = static_cast<uint16_t>(command)};
-    queue_.append(waiter.id, waits ? wire::kWantsReply : uint16_t{0}, context.handle, [&](wire::Writer& writer) { writer.put(body); },
-                  [&](uint64_t number) {
-                    sent_as(waiter.sequence = number);
-                    if (waits) receiver_.expect(waiter);
-                  });
+    queue_.append(
+        waiter.id, waits ? wire::kWantsReply : uint16_t{0}, context.handle,
+        [&](wire::Writer& writer) { writer.put(body); },
+        [&](uint64_t number) {
+          sent_as(waiter.sequence = number);
+          if (waits) receiver_.expect(waiter);
+        });
     if (!waits) return CUDA_SUCCESS;
     queue_.flush();
     wire::Buffer reply;
@@ -154,7 +161,9 @@ class Session {
   // In a forked child: closes its copy of the connection, which stays open in the parent. Takes no lock.
   void abandon();
   // `handler` is called as Receiver::Hooks::host_callback, and with command 0 when the session has failed.
-  void on_host_callback(void (*handler)(Session&, uint64_t callback, uint64_t command, CUresult result)) { host_callback_ = handler; }
+  void on_host_callback(void (*handler)(Session&, uint64_t callback, uint64_t command, CUresult result)) {
+    host_callback_ = handler;
+  }
 
  private:
   Session(const Settings& settings, std::unique_ptr<transport::Connection> connection);

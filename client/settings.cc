@@ -37,8 +37,10 @@ std::optional<unsigned> bulk_connections() {
   if (!text || !*text) return std::nullopt;
   char* end = nullptr;
   const unsigned long value = std::strtoul(text, &end, 10);
-  if (*end == '\0' && *text >= '0' && *text <= '9' && value <= wire::kMaxBulkConnections) return static_cast<unsigned>(value);
-  log_error("GPUPOOL_BULK_CONNECTIONS=%s: ignored, must be a number from 0 to %u", text, wire::kMaxBulkConnections);
+  if (*end == '\0' && *text >= '0' && *text <= '9' && value <= wire::kMaxBulkConnections)
+    return static_cast<unsigned>(value);
+  log_error("GPUPOOL_BULK_CONNECTIONS=%s: ignored, must be a number from 0 to %u", text,
+            wire::kMaxBulkConnections);
   return std::nullopt;
 }
 
@@ -76,17 +78,24 @@ std::string token_from_file(const std::string& path) {
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   char text[kLongestToken];
   const ssize_t length = file >= 0 ? ::read(file, text, sizeof text) : -1;
-  if (length < 0) log_error("GPUPOOL_TOKEN_FILE=%s: cannot be read: %s", path.c_str(), std::generic_category().message(errno).c_str());
+  if (length < 0)
+    log_error("GPUPOOL_TOKEN_FILE=%s: cannot be read: %s", path.c_str(),
+              std::generic_category().message(errno).c_str());
   struct stat about {};
-  const files::OthersAccess exposure = length > 0 && ::fstat(file, &about) == 0 ? files::access_of_others(about) : files::OthersAccess{};
+  const files::OthersAccess exposure =
+      length > 0 && ::fstat(file, &about) == 0 ? files::access_of_others(about) : files::OthersAccess{};
   if (file >= 0) ::close(file);
   if (exposure.writable) {
-    log_error("GPUPOOL_TOKEN_FILE=%s: not used, because it is writable by other users; use chmod 600", path.c_str());
+    log_error("GPUPOOL_TOKEN_FILE=%s: not used, because it is writable by other users; use chmod 600",
+              path.c_str());
     return "";
   }
-  if (exposure.readable) log_error("GPUPOOL_TOKEN_FILE=%s: readable by other users; use chmod 600", path.c_str());
+  if (exposure.readable)
+    log_error("GPUPOOL_TOKEN_FILE=%s: readable by other users; use chmod 600", path.c_str());
   const std::string token = length > 0 ? only_line(std::string(text, static_cast<size_t>(length))) : "";
-  if (length >= 0 && token.empty()) log_error("GPUPOOL_TOKEN_FILE=%s: no token in its first line, so none is sent; write the token there", path.c_str());
+  if (length >= 0 && token.empty())
+    log_error("GPUPOOL_TOKEN_FILE=%s: no token in its first line, so none is sent; write the token there",
+              path.c_str());
   return token;
 }
 
@@ -106,9 +115,13 @@ Settings settings_from_environment() {
   Settings settings;
   settings.tenant = text_of("GPUPOOL_TENANT");
   settings.token = token_from_environment();
-  settings.tls = {.ca = text_of("GPUPOOL_TLS_CA"), .certificate = text_of("GPUPOOL_TLS_CERT"), .key = text_of("GPUPOOL_TLS_KEY"), .secret = {}};
+  settings.tls = {.ca = text_of("GPUPOOL_TLS_CA"),
+                  .certificate = text_of("GPUPOOL_TLS_CERT"),
+                  .key = text_of("GPUPOOL_TLS_KEY"),
+                  .secret = {}};
   settings.carrier = carrier();
-  settings.rdma = transport::rdma_options_from_environment([](const std::string& mistake) { log_error("%s", mistake.c_str()); });
+  settings.rdma = transport::rdma_options_from_environment(
+      [](const std::string& mistake) { log_error("%s", mistake.c_str()); });
   settings.shared_memory = !is("GPUPOOL_SHM", "0");
   settings.bulk_connections = bulk_connections();
   settings.compression = compression_policy();

@@ -20,20 +20,20 @@ enum class Carrier {
 
 struct Settings {
   std::string tenant;  // GPUPOOL_TENANT; empty: of the token or certificate
-  std::string token;                                      // GPUPOOL_TOKEN_FILE or GPUPOOL_TOKEN; never logged
-  std::string server;                                     // address, one of those in GPUPOOL
-  unsigned index = 0;                                     // index in GPUPOOL
+  std::string token;   // GPUPOOL_TOKEN_FILE or GPUPOOL_TOKEN; never logged
+  std::string server;  // address, one of those in GPUPOOL
+  unsigned index = 0;  // index in GPUPOOL
   Carrier carrier = Carrier::automatic;
-  transport::TlsOptions tls;                              // GPUPOOL_TLS_CA, GPUPOOL_TLS_CERT, GPUPOOL_TLS_KEY
-  transport::RdmaOptions rdma;                            // GPUPOOL_RDMA_...; Session sets `use`
-  bool shared_memory = true;                              // GPUPOOL_SHM=0: not with a server on this host
+  transport::TlsOptions tls;    // GPUPOOL_TLS_CA, GPUPOOL_TLS_CERT, GPUPOOL_TLS_KEY
+  transport::RdmaOptions rdma;  // GPUPOOL_RDMA_...; Session sets `use`
+  bool shared_memory = true;    // GPUPOOL_SHM=0: not with a server on this host
   // GPUPOOL_BULK_CONNECTIONS, the most to open; not set: depends on the carrier.
   std::optional<unsigned> bulk_connections;
   compression::Policy compression = compression::Policy::automatic;  // GPUPOOL_COMPRESSION
-  bool every_call_waits = false;                          // GPUPOOL_SYNC=1
-  bool launch_blocking = false;                           // CUDA_LAUNCH_BLOCKING=1: a launch returns when its kernel is done
-  std::chrono::milliseconds connect_timeout{5000};        // GPUPOOL_CONNECT_TIMEOUT_MS
-  std::chrono::milliseconds dead_peer_timeout{15000};     // GPUPOOL_DEAD_PEER_TIMEOUT_MS
+  bool every_call_waits = false;                                     // GPUPOOL_SYNC=1
+  bool launch_blocking = false;  // CUDA_LAUNCH_BLOCKING=1: a launch returns when its kernel is done
+  std::chrono::milliseconds connect_timeout{5000};     // GPUPOOL_CONNECT_TIMEOUT_MS
+  std::chrono::milliseconds dead_peer_timeout{15000};  // GPUPOOL_DEAD_PEER_TIMEOUT_MS
 };
 
 // Returns the current token from GPUPOOL_TOKEN_FILE or GPUPOOL_TOKEN, for processes that outlive a token.

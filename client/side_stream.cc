@@ -13,7 +13,9 @@ CUresult borrow_stream(Context& context, std::vector<InternalStream>& streams, C
   auto least = std::ranges::min_element(streams, {}, &InternalStream::uses);
   if (least == streams.end() || (least->uses != 0 && streams.size() < kMostStreams)) {
     CUstream made = nullptr;
-    if (const CUresult result = create_stream(context, CU_STREAM_NON_BLOCKING, 0, &made); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = create_stream(context, CU_STREAM_NON_BLOCKING, 0, &made);
+        result != CUDA_SUCCESS)
+      return result;
     least = streams.insert(streams.end(), {cuda::handle_bits(made), epoch, 0});
   }
   ++least->uses;
@@ -22,7 +24,8 @@ CUresult borrow_stream(Context& context, std::vector<InternalStream>& streams, C
 }
 
 Context* side_context(const Context& context, uint64_t address) {
-  if (devices().size() == 1) [[likely]] return nullptr;
+  if (devices().size() == 1) [[likely]]
+    return nullptr;
   const auto known = context.session->addresses().find(address);
   if (!known || !known->device || known->device == context.device) return nullptr;
   auto* const its = handles().find_as<Context>(Kind::context, known->context);

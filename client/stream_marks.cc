@@ -23,13 +23,18 @@ Marks& marks() {
   return *only;
 }
 
-Context* context_by_handle(uint64_t handle) { return handles().find_as<Context>(Kind::context, handle); }
+Context* context_by_handle(uint64_t handle) {
+  return handles().find_as<Context>(Kind::context, handle);
+}
 
-bool stream_is_alive(uint64_t stream) { return handles().find(cuda::kind_of(stream), stream) != nullptr; }
+bool stream_is_alive(uint64_t stream) {
+  return handles().find(cuda::kind_of(stream), stream) != nullptr;
+}
 
 bool mark_covers(const Mark& mark, const FreePoint& wanted) {
-  return std::any_of(mark.points.begin(), mark.points.end(),
-                     [&](const FreePoint& point) { return point.stream == wanted.stream && point.time >= wanted.time; });
+  return std::any_of(mark.points.begin(), mark.points.end(), [&](const FreePoint& point) {
+    return point.stream == wanted.stream && point.time >= wanted.time;
+  });
 }
 
 void destroy_mark(const Mark& mark) {
@@ -44,10 +49,13 @@ bool record_mark(uint64_t stream, Mark& mark) {
   Context* const context = context_by_handle(null_stream ? stream : object ? object->context : 0);
   if (!context) return false;
   const CallTarget target{context->session, context};
-  if (!mark.event && rows::cuEventCreate::at(target, {&mark.event, CU_EVENT_DISABLE_TIMING}) != CUDA_SUCCESS) return false;
+  if (!mark.event && rows::cuEventCreate::at(target, {&mark.event, CU_EVENT_DISABLE_TIMING}) != CUDA_SUCCESS)
+    return false;
   mark.context = context->owner().handle;
   mark.points = stream_order().reach(stream);
-  return rows::cuEventRecord::at(target, {mark.event, cuda::handle_from_bits<CUstream>(null_stream ? 0 : stream)}) == CUDA_SUCCESS;
+  return rows::cuEventRecord::at(target,
+                                 {mark.event, cuda::handle_from_bits<CUstream>(null_stream ? 0 : stream)}) ==
+         CUDA_SUCCESS;
 }
 
 // Takes the stream's mark, recorded behind the point; return it with release_mark(). nullopt: the stream was
@@ -120,9 +128,9 @@ void destroy_stale_marks() {
     const std::lock_guard lock(marks().mutex);
     std::erase_if(marks().by_stream, [&](const auto& known) {
       const auto& [stream, mark] = known;
-      const bool done = !stream_is_alive(stream) && std::all_of(mark.points.begin(), mark.points.end(), [](const FreePoint& point) {
-        return stream_order().is_passed(point);
-      });
+      const bool done = !stream_is_alive(stream) &&
+                        std::all_of(mark.points.begin(), mark.points.end(),
+                                    [](const FreePoint& point) { return stream_order().is_passed(point); });
       if (done) gone.push_back(mark);
       return done;
     });

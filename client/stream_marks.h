@@ -8,7 +8,9 @@
 namespace gpupool::client {
 
 // A stream's key in StreamOrder.
-inline uint64_t order_key(const Context& context, CUstream stream) { return stream ? cuda::handle_bits(stream) : context.handle; }
+inline uint64_t order_key(const Context& context, CUstream stream) {
+  return stream ? cuda::handle_bits(stream) : context.handle;
+}
 // Returns the context that the stream was made in; for a null stream, `current`.
 const Context& stream_context(const Context& current, CUstream stream);
 

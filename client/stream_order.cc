@@ -6,9 +6,12 @@ namespace gpupool::client {
 
 void StreamOrder::merge(Points& to, const Points& from) {
   for (const FreePoint& point : from) {
-    const auto known = std::find_if(to.begin(), to.end(), [&](const FreePoint& one) { return one.stream == point.stream; });
-    if (known == to.end()) to.push_back(point);
-    else known->time = std::max(known->time, point.time);
+    const auto known =
+        std::find_if(to.begin(), to.end(), [&](const FreePoint& one) { return one.stream == point.stream; });
+    if (known == to.end())
+      to.push_back(point);
+    else
+      known->time = std::max(known->time, point.time);
   }
 }
 
@@ -32,7 +35,8 @@ FreePoint StreamOrder::freed(uint64_t stream, uint64_t context, uint64_t root) {
 }
 
 void StreamOrder::add_reach(uint64_t stream, Points& points) const {
-  if (const auto known = streams_.find(stream); known != streams_.end() && known->second.freed > known->second.passed) {
+  if (const auto known = streams_.find(stream);
+      known != streams_.end() && known->second.freed > known->second.passed) {
     merge(points, {{stream, known->second.freed}});
   }
   if (const auto waited = behind_.find(stream); waited != behind_.end()) merge(points, waited->second);
@@ -83,9 +87,10 @@ void StreamOrder::waits(uint64_t stream, const Points& points) {
 bool StreamOrder::is_ordered_after(uint64_t stream, const FreePoint& point) const {
   const std::lock_guard lock(mutex_);
   const auto waited = behind_.find(stream);
-  return waited != behind_.end() && std::any_of(waited->second.begin(), waited->second.end(), [&](const FreePoint& known) {
-    return known.stream == point.stream && point.time <= known.time;
-  });
+  return waited != behind_.end() &&
+         std::any_of(waited->second.begin(), waited->second.end(), [&](const FreePoint& known) {
+           return known.stream == point.stream && point.time <= known.time;
+         });
 }
 
 void StreamOrder::begin_record(uint64_t event) {
@@ -153,7 +158,9 @@ void StreamOrder::stream_destroyed(uint64_t stream) {
 void StreamOrder::context_destroyed(uint64_t context) {
   if (!active()) return;
   const std::lock_guard lock(mutex_);
-  std::erase_if(streams_, [context](const auto& known) { return known.second.context == context || known.second.root == context; });
+  std::erase_if(streams_, [context](const auto& known) {
+    return known.second.context == context || known.second.root == context;
+  });
 }
 
 }  // namespace gpupool::client

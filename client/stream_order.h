@@ -72,7 +72,7 @@ class StreamOrder {
     bool destroyed = false;
   };
   struct Event {
-    uint64_t record = 0;    // number of records
+    uint64_t record = 0;  // number of records
     unsigned recording = 0;
     bool overlapped = false, invalidated = false;
     Points points;
@@ -87,7 +87,7 @@ class StreamOrder {
   uint64_t clock_ = 0;
   // Streams that have freed memory; all others count as passed.
   std::unordered_map<uint64_t, Stream> streams_;
-  std::unordered_map<uint64_t, Points> behind_;   // by stream: points that it waits for or has waited for
+  std::unordered_map<uint64_t, Points> behind_;  // by stream: points that it waits for or has waited for
   std::unordered_map<uint64_t, Event> events_;
 };
 

@@ -71,7 +71,9 @@ Counters& of(uint16_t id) {
   const size_t place = id < wire::kFirstCommand ? id : kRowIds + (id - wire::kFirstCommand);
   return counters[std::min(place, counters.size() - 1)];
 }
-void add(uint16_t id, Column column, uint64_t value) { of(id)[column].fetch_add(value, std::memory_order_relaxed); }
+void add(uint16_t id, Column column, uint64_t value) {
+  of(id)[column].fetch_add(value, std::memory_order_relaxed);
+}
 
 struct Settings {
   bool table = false;  // GPUPOOL_TRACE=1
@@ -113,12 +115,15 @@ int open_output() {
   return descriptor >= 0 ? descriptor : dup(STDERR_FILENO);
 }
 
-double milliseconds(uint64_t nanoseconds) { return static_cast<double>(nanoseconds) * 1e-6; }
+double milliseconds(uint64_t nanoseconds) {
+  return static_cast<double>(nanoseconds) * 1e-6;
+}
 
 void print_row(const Output& out, const char* name, const Values& v) {
-  out.line("%-28s %10llu %11llu %14llu %14llu %12.3f %12.3f", name, static_cast<unsigned long long>(v[kCalls]),
-           static_cast<unsigned long long>(v[kRoundTrips]), static_cast<unsigned long long>(v[kSent]),
-           static_cast<unsigned long long>(v[kReceived]), milliseconds(v[kInClient]), milliseconds(v[kWaited]));
+  out.line("%-28s %10llu %11llu %14llu %14llu %12.3f %12.3f", name,
+           static_cast<unsigned long long>(v[kCalls]), static_cast<unsigned long long>(v[kRoundTrips]),
+           static_cast<unsigned long long>(v[kSent]), static_cast<unsigned long long>(v[kReceived]),
+           milliseconds(v[kInClient]), milliseconds(v[kWaited]));
 }
 
 using Rows = std::vector<std::pair<const char*, Values>>;
@@ -138,8 +143,8 @@ void print_table(const Output& out, Rows rows, const Values& all) {
   std::stable_sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) {
     return std::pair(a.second[kWaited], a.second[kCalls]) > std::pair(b.second[kWaited], b.second[kCalls]);
   });
-  out.line("%-28s %10s %11s %14s %14s %12s %12s", "call", "calls", "round trips", "bytes sent", "bytes received",
-           "client (ms)", "waited (ms)");
+  out.line("%-28s %10s %11s %14s %14s %12s %12s", "call", "calls", "round trips", "bytes sent",
+           "bytes received", "client (ms)", "waited (ms)");
   for (const auto& [name, values] : rows) print_row(out, name, values);
   print_row(out, "total", all);
   std::vector<std::pair<uint64_t, const char*>> asked;
@@ -148,18 +153,24 @@ void print_table(const Output& out, Rows rows, const Values& all) {
     if (count != 0) asked.emplace_back(count, cuda::symbol_name(i));
   }
   if (asked.empty()) return;
-  std::stable_sort(asked.begin(), asked.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::stable_sort(asked.begin(), asked.end(),
+                   [](const auto& a, const auto& b) { return a.first > b.first; });
   out.line("%-38s %10s", "call (from cuGetProcAddress)", "calls");
-  for (const auto& [count, name] : asked) out.line("%-38s %10llu", name, static_cast<unsigned long long>(count));
+  for (const auto& [count, name] : asked)
+    out.line("%-38s %10llu", name, static_cast<unsigned long long>(count));
 }
 
 void print_stats(const Output& out, Rows rows, const Values& all) {
-  out.line("%s (process %d): %llu calls sent, %llu of them waited for a reply, %.1f ms in total; %.3f MB sent, %.3f MB received",
-           program_invocation_short_name, static_cast<int>(settings.process), static_cast<unsigned long long>(all[kCalls]),
-           static_cast<unsigned long long>(all[kRoundTrips]), milliseconds(all[kWaited]), static_cast<double>(all[kSent]) * 1e-6,
-           static_cast<double>(all[kReceived]) * 1e-6);
+  out.line(
+      "%s (process %d): %llu calls sent, %llu of them waited for a reply, %.1f ms in total; %.3f MB sent, "
+      "%.3f MB received",
+      program_invocation_short_name, static_cast<int>(settings.process),
+      static_cast<unsigned long long>(all[kCalls]), static_cast<unsigned long long>(all[kRoundTrips]),
+      milliseconds(all[kWaited]), static_cast<double>(all[kSent]) * 1e-6,
+      static_cast<double>(all[kReceived]) * 1e-6);
   const auto top = [&](Column column, const char* what, auto&& text) {
-    std::stable_sort(rows.begin(), rows.end(), [&](const auto& a, const auto& b) { return a.second[column] > b.second[column]; });
+    std::stable_sort(rows.begin(), rows.end(),
+                     [&](const auto& a, const auto& b) { return a.second[column] > b.second[column]; });
     std::string list;
     for (size_t i = 0; i < std::min<size_t>(rows.size(), 5) && rows[i].second[column] != 0; ++i) {
       list += std::string(i ? ", " : "") + rows[i].first + " " + text(rows[i].second);
@@ -169,7 +180,8 @@ void print_stats(const Output& out, Rows rows, const Values& all) {
   top(kCalls, "most frequent", [](const Values& v) { return std::to_string(v[kCalls]); });
   top(kWaited, "longest waits", [](const Values& v) {
     char text[64];
-    std::snprintf(text, sizeof text, "%.1f ms (%llu)", milliseconds(v[kWaited]), static_cast<unsigned long long>(v[kRoundTrips]));
+    std::snprintf(text, sizeof text, "%.1f ms (%llu)", milliseconds(v[kWaited]),
+                  static_cast<unsigned long long>(v[kRoundTrips]));
     return std::string(text);
   });
 }
@@ -208,7 +220,8 @@ void* counted(void* function) {
 #if defined(__x86_64__)
   constexpr size_t kStubBytes = 32;
   for (uint32_t i = 0; i < cuda::symbol_count(); ++i) {
-    if (cuda::symbol_address(i) == function) return const_cast<char*>(gpupool_counting_stubs) + i * kStubBytes;
+    if (cuda::symbol_address(i) == function)
+      return const_cast<char*>(gpupool_counting_stubs) + i * kStubBytes;
   }
 #endif
   return function;
@@ -224,7 +237,11 @@ void count_round_trip(uint16_t id, size_t bytes_received, std::chrono::nanosecon
   add(id, kReceived, bytes_received);
   add(id, kWaited, static_cast<uint64_t>(waited.count()));
 }
-void count_sent(uint16_t id, size_t bytes) { add(id, kSent, bytes); }
-void count_received(uint16_t id, size_t bytes) { add(id, kReceived, bytes); }
+void count_sent(uint16_t id, size_t bytes) {
+  add(id, kSent, bytes);
+}
+void count_received(uint16_t id, size_t bytes) {
+  add(id, kReceived, bytes);
+}
 
 }  // namespace gpupool::client::trace

@@ -14,7 +14,9 @@
 namespace gpupool::client::trace {
 
 extern std::atomic<bool> enabled;
-inline bool on() { return enabled.load(std::memory_order_relaxed); }
+inline bool on() {
+  return enabled.load(std::memory_order_relaxed);
+}
 
 // Reads the environment, once. Nothing is counted before.
 void start();
@@ -31,7 +33,8 @@ void count_received(uint16_t id, size_t bytes);  // likewise
 class Timer {
  public:
   Timer() : on_(on()) {
-    if (on_) [[unlikely]] begin_ = std::chrono::steady_clock::now();
+    if (on_) [[unlikely]]
+      begin_ = std::chrono::steady_clock::now();
   }
   explicit operator bool() const { return on_; }
   std::chrono::nanoseconds passed() const { return std::chrono::steady_clock::now() - begin_; }

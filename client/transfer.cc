@@ -13,12 +13,15 @@
 namespace gpupool::client {
 namespace {
 
-constexpr uint16_t id_of(wire::Command command) { return static_cast<uint16_t>(command); }
+constexpr uint16_t id_of(wire::Command command) {
+  return static_cast<uint16_t>(command);
+}
 // Copies up to this size (bytes) are appended to the batch instead of being sent from the caller's memory: a
 // memcpy costs less than a system call.
 constexpr uint64_t kInline = 16 * 1024;
 
-CUresult send_piece(Session& session, Context& context, const wire::CopyToDevice& head, const std::byte* bytes) {
+CUresult send_piece(Session& session, Context& context, const wire::CopyToDevice& head,
+                    const std::byte* bytes) {
   const uint64_t size = uint64_t{head.width} * head.rows;
   if (size <= kInline) {
     return session.post(id_of(wire::Command::copy_to_device), &context, [&](wire::Writer& writer) {
@@ -28,25 +31,28 @@ CUresult send_piece(Session& session, Context& context, const wire::CopyToDevice
   }
   if (const CUresult early = session.before_call(&context); early != CUDA_SUCCESS) return early;
   const iovec payload{const_cast<std::byte*>(bytes), size};
-  const bool sent = session.queue().send_bulk(id_of(wire::Command::copy_to_device), 0, Session::handle_of(&context), head,
-                                              {&payload, 1}, [](uint64_t) {});
+  const bool sent =
+      session.queue().send_bulk(id_of(wire::Command::copy_to_device), 0, Session::handle_of(&context), head,
+                                {&payload, 1}, [](uint64_t) {});
   return sent ? CUDA_SUCCESS : Session::failure();
 }
 
 template <class Body>
-CUresult fetch(Session& session, Context& context, wire::Command command, const Body& body, Transfer transfer, bool wait) {
+CUresult fetch(Session& session, Context& context, wire::Command command, const Body& body, Transfer transfer,
+               bool wait) {
   if (const CUresult early = session.before_call(&context); early != CUDA_SUCCESS) return early;
   transfer.background = !wait;
   Waiter waiter{.id = id_of(command)};
   // No thread waits for a background copy's reply: without the flag its error is returned with the next
   // awaited reply.
   const uint16_t flags = wait ? wire::kWantsReply : uint16_t{0};
-  session.queue().append(id_of(command), flags, Session::handle_of(&context), [&](wire::Writer& writer) { writer.put(body); },
-                         [&](uint64_t sequence) {
-                           session.receiver().expect_transfer(sequence, transfer);
-                           waiter.sequence = sequence;
-                           if (wait) session.receiver().expect(waiter);
-                         });
+  session.queue().append(
+      id_of(command), flags, Session::handle_of(&context), [&](wire::Writer& writer) { writer.put(body); },
+      [&](uint64_t sequence) {
+        session.receiver().expect_transfer(sequence, transfer);
+        waiter.sequence = sequence;
+        if (wait) session.receiver().expect(waiter);
+      });
   if (!wait) {
     session.queue().wake_flusher();
     return CUDA_SUCCESS;
@@ -61,24 +67,36 @@ CUresult fetch(Session& session, Context& context, wire::Command command, const 
 constexpr uint64_t kBulkFrom = 256 * 1024;
 constexpr uint64_t kSynchronousBulkFrom = wire::kBulkChunkBytes + 1;
 
-wire::BulkCopy bulk_copy(CUstream stream, uint64_t device, const Rows& rows, const BulkPart& part, uint32_t flags) {
-  return {cuda::handle_bits(stream), device + part.device, part.rows == 1 ? part.width : rows.device_pitch, part.width, part.rows, flags, 0};
+wire::BulkCopy bulk_copy(CUstream stream, uint64_t device, const Rows& rows, const BulkPart& part,
+                         uint32_t flags) {
+  return {cuda::handle_bits(stream),
+          device + part.device,
+          part.rows == 1 ? part.width : rows.device_pitch,
+          part.width,
+          part.rows,
+          flags,
+          0};
 }
 
-CUresult bulk_to_device(Session& session, Context& context, CUstream stream, uint64_t to, const std::byte* from,
-                        const Rows& rows, uint32_t flags, uint32_t last_flags, Source source) {
+CUresult bulk_to_device(Session& session, Context& context, CUstream stream, uint64_t to,
+                        const std::byte* from, const Rows& rows, uint32_t flags, uint32_t last_flags,
+                        Source source) {
   std::vector<std::shared_ptr<Upload>> uploads;
   const CUresult result = for_each_bulk_part(rows, [&](const BulkPart& part, bool last) -> CUresult {
     if (const CUresult early = session.before_call(&context); early != CUDA_SUCCESS) return early;
     const wire::BulkCopy body = bulk_copy(stream, to, rows, part, last ? last_flags : flags);
-    session.queue().append(id_of(wire::Command::bulk_to_device), 0, Session::handle_of(&context),
-                           [&](wire::Writer& writer) { writer.put(body); },
-                           [&](uint64_t sequence) {
-                             uploads.push_back(session.links().post({.sequence = sequence, .memory = from + part.host,
-                                                                     .pitch = rows.host_pitch, .width = part.width,
-                                                                     .rows = part.rows}));
-                           });
-    if (trace::on()) [[unlikely]] trace::count_sent(id_of(wire::Command::bulk_to_device), part.width * part.rows);
+    session.queue().append(
+        id_of(wire::Command::bulk_to_device), 0, Session::handle_of(&context),
+        [&](wire::Writer& writer) { writer.put(body); },
+        [&](uint64_t sequence) {
+          uploads.push_back(session.links().post({.sequence = sequence,
+                                                  .memory = from + part.host,
+                                                  .pitch = rows.host_pitch,
+                                                  .width = part.width,
+                                                  .rows = part.rows}));
+        });
+    if (trace::on()) [[unlikely]]
+      trace::count_sent(id_of(wire::Command::bulk_to_device), part.width * part.rows);
     return CUDA_SUCCESS;
   });
   if (source == Source::kept) return result;
@@ -95,7 +113,9 @@ constexpr uint64_t kDirectFrom = 256 * 1024;
 // Registers the memory for a direct copy. The rows must be packed in host memory.
 std::optional<RegisteredMemory::Lease> registered(Session& session, const void* memory, const Rows& rows) {
   const uint64_t bytes = rows.width * rows.count;
-  if (bytes < kDirectFrom || !session.registered().usable() || (rows.count != 1 && rows.host_pitch != rows.width)) return std::nullopt;
+  if (bytes < kDirectFrom || !session.registered().usable() ||
+      (rows.count != 1 && rows.host_pitch != rows.width))
+    return std::nullopt;
   const auto allocation = host_memory().holding(memory, bytes);
   return allocation ? session.registered().use(*allocation) : std::nullopt;
 }
@@ -118,12 +138,14 @@ CUresult copy_to_device(Session& session, Context& context, CUstream stream, uin
     return for_each_bulk_part(rows, [&](const BulkPart& part, bool last) {
       const wire::DirectCopy body{bulk_copy(stream, to, rows, part, last ? last_flags : head.flags),
                                   reinterpret_cast<uintptr_t>(source + part.host), lease->key, 0};
-      if (trace::on()) [[unlikely]] trace::count_sent(id_of(wire::Command::direct_to_device), part.width * part.rows);
-      return fetch(session, context, wire::Command::direct_to_device, body, {.rows = 1, .bulk = true, .held = lease->held},
-                   kept == Source::reusable && last);
+      if (trace::on()) [[unlikely]]
+        trace::count_sent(id_of(wire::Command::direct_to_device), part.width * part.rows);
+      return fetch(session, context, wire::Command::direct_to_device, body,
+                   {.rows = 1, .bulk = true, .held = lease->held}, kept == Source::reusable && last);
     });
   }
-  const bool bulk = lane == Lane::bulk && order != CopyOrder::passes_others && rows.width * rows.count >= (kept == Source::kept ? kBulkFrom : kSynchronousBulkFrom);
+  const bool bulk = lane == Lane::bulk && order != CopyOrder::passes_others &&
+                    rows.width * rows.count >= (kept == Source::kept ? kBulkFrom : kSynchronousBulkFrom);
   if (bulk && session.links().ready()) {
     return bulk_to_device(session, context, stream, to, source, rows, head.flags, last_flags, kept);
   }
@@ -163,15 +185,16 @@ CUresult copy_to_device(Session& session, Context& context, CUstream stream, uin
 CUresult push_to_device(Context& context, uint64_t to, const void* from, uint64_t bytes) {
   CUstream own = nullptr;
   if (const CUresult result = internal_stream(context, &own); result != CUDA_SUCCESS) return result;
-  return copy_to_device(*context.session, context, own, to, from, make_rows(bytes, 1, bytes, bytes), CopyOrder::before_all, Source::reusable,
+  return copy_to_device(*context.session, context, own, to, from, make_rows(bytes, 1, bytes, bytes),
+                        CopyOrder::before_all, Source::reusable,
                         host_functions_pending() ? Lane::commands : Lane::bulk);
 }
 
-CUresult copy_shared(Session& session, Context& context, CUstream stream, uint64_t memory, uint64_t offset, uint64_t device,
-                     const Rows& rows, bool to_device) {
+CUresult copy_shared(Session& session, Context& context, CUstream stream, uint64_t memory, uint64_t offset,
+                     uint64_t device, const Rows& rows, bool to_device) {
   return session.post(wire::Command::copy_shared, &context,
-                      wire::CopyShared{cuda::handle_bits(stream), device, rows.device_pitch, memory, offset, rows.host_pitch,
-                                       rows.width, rows.count, to_device ? 1u : 0u, 0});
+                      wire::CopyShared{cuda::handle_bits(stream), device, rows.device_pitch, memory, offset,
+                                       rows.host_pitch, rows.width, rows.count, to_device ? 1u : 0u, 0});
 }
 
 CUresult copy_from_device(Session& session, Context& context, CUstream stream, void* to, uint64_t from,
@@ -179,24 +202,37 @@ CUresult copy_from_device(Session& session, Context& context, CUstream stream, v
   auto* const memory = static_cast<std::byte*>(to);
   if (const auto lease = registered(session, to, rows)) {
     return for_each_bulk_part(rows, [&](const BulkPart& part, bool last) {
-      const wire::DirectCopy body{bulk_copy(stream, from, rows, part, 0), reinterpret_cast<uintptr_t>(memory + part.host), lease->key, 0};
-      if (trace::on()) [[unlikely]] trace::count_received(id_of(wire::Command::direct_from_device), part.width * part.rows);
+      const wire::DirectCopy body{bulk_copy(stream, from, rows, part, 0),
+                                  reinterpret_cast<uintptr_t>(memory + part.host), lease->key, 0};
+      if (trace::on()) [[unlikely]]
+        trace::count_received(id_of(wire::Command::direct_from_device), part.width * part.rows);
       return fetch(session, context, wire::Command::direct_from_device, body,
-                   {.destination = memory + part.host, .pitch = rows.host_pitch, .width = part.width, .rows = part.rows,
-                    .bulk = true, .held = lease->held},
+                   {.destination = memory + part.host,
+                    .pitch = rows.host_pitch,
+                    .width = part.width,
+                    .rows = part.rows,
+                    .bulk = true,
+                    .held = lease->held},
                    wait && last);
     });
   }
   if (rows.width * rows.count < (wait ? kSynchronousBulkFrom : kBulkFrom) || !session.links().ready()) {
-    const wire::CopyFromDevice body{cuda::handle_bits(stream), from, rows.device_pitch, rows.width, rows.count};
+    const wire::CopyFromDevice body{cuda::handle_bits(stream), from, rows.device_pitch, rows.width,
+                                    rows.count};
     return fetch(session, context, wire::Command::copy_from_device, body,
-                 {.destination = memory, .pitch = rows.host_pitch, .width = rows.width, .rows = rows.count}, wait);
+                 {.destination = memory, .pitch = rows.host_pitch, .width = rows.width, .rows = rows.count},
+                 wait);
   }
   return for_each_bulk_part(rows, [&](const BulkPart& part, bool last) {
     const wire::BulkCopy body = bulk_copy(stream, from, rows, part, 0);
-    if (trace::on()) [[unlikely]] trace::count_received(id_of(wire::Command::bulk_from_device), part.width * part.rows);
+    if (trace::on()) [[unlikely]]
+      trace::count_received(id_of(wire::Command::bulk_from_device), part.width * part.rows);
     return fetch(session, context, wire::Command::bulk_from_device, body,
-                 {.destination = memory + part.host, .pitch = rows.host_pitch, .width = part.width, .rows = part.rows, .bulk = true,
+                 {.destination = memory + part.host,
+                  .pitch = rows.host_pitch,
+                  .width = part.width,
+                  .rows = part.rows,
+                  .bulk = true,
                   .missing = part.width * part.rows},
                  wait && last);
   });

@@ -35,10 +35,10 @@ CUresult copy_to_device(Session& session, Context& context, CUstream stream, uin
                         const Rows& rows, CopyOrder order, Source source, Lane lane = Lane::bulk);
 // Copies between the device and memory that the server maps too (HostMemory::use_shared), in the order of the
 // stream.
-CUresult copy_shared(Session& session, Context& context, CUstream stream, uint64_t memory, uint64_t offset, uint64_t device,
-                     const Rows& rows, bool to_device);
-// Sends the program's changes of memory that kernels also use (mirrors.h, compared_copies.h), in the client's own
-// stream: the stream of the work that needs them may wait for a host function that itself needs the data
+CUresult copy_shared(Session& session, Context& context, CUstream stream, uint64_t memory, uint64_t offset,
+                     uint64_t device, const Rows& rows, bool to_device);
+// Sends the program's changes of memory that kernels also use (mirrors.h, compared_copies.h), in the client's
+// own stream: the stream of the work that needs them may wait for a host function that itself needs the data
 // first. All later work of any stream is ordered behind it.
 CUresult push_to_device(Context& context, uint64_t to, const void* from, uint64_t bytes);
 // `wait`: returns when the data is there. Otherwise the data arrives before any later wait on the stream

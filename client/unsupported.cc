@@ -40,8 +40,8 @@ extern "C" CUresult gpupool_cuda_unsupported(uint32_t symbol) {
   using gpupool::client::log_error;
   const auto& [name, version] = kSymbols[symbol];
   if (version > CUDA_VERSION && !reported_newer[symbol].exchange(true)) {
-    log_error("%s is not supported: it was added in CUDA %d.%d, and this library implements CUDA up to %d.%d", name, version / 1000,
-              version % 1000 / 10, CUDA_VERSION / 1000, CUDA_VERSION % 1000 / 10);
+    log_error("%s is not supported: it was added in CUDA %d.%d, and this library implements CUDA up to %d.%d",
+              name, version / 1000, version % 1000 / 10, CUDA_VERSION / 1000, CUDA_VERSION % 1000 / 10);
   }
   const std::string_view function = gpupool::cuda::base_name(name);
   for (size_t i = 0; i < std::size(kReasons); ++i) {

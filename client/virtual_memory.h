@@ -14,10 +14,10 @@ namespace gpupool::client {
 struct Memory : Object {
   CUmemAllocationProp properties{};  // as passed by the program
   uint64_t size = 0;
-  bool multicast = false;            // a multicast object (calls/multicast.cc)
+  bool multicast = false;  // a multicast object (calls/multicast.cc)
   // cuMemCreate and cuMemRetainAllocationHandle calls without cuMemRelease; guarded by mappings().mutex.
   int references = 1;
-  int mapped = 0;                    // number of mappings; guarded by mappings().mutex
+  int mapped = 0;  // number of mappings; guarded by mappings().mutex
 };
 
 // All mappings, by address.
@@ -36,10 +36,12 @@ Memory* find_memory(CUmemGenericAllocationHandle handle);
 
 // Asks the server for the name of the mapping that contains an allocation; fills in the allocation's place in
 // it.
-CUresult name_of_allocation(Session& session, const Allocation& about, SharedKind kind, wire::SharedName* name);
+CUresult name_of_allocation(Session& session, const Allocation& about, SharedKind kind,
+                            wire::SharedName* name);
 
 // Imports memory that another process has shared, or this one unless wire::kRejectOwnMemory.
-CUresult import_memory(Session& session, const wire::SharedName& name, uint32_t flags, CUmemGenericAllocationHandle* handle);
+CUresult import_memory(Session& session, const wire::SharedName& name, uint32_t flags,
+                       CUmemGenericAllocationHandle* handle);
 
 // Opens another process's memory at an address of this one, for cuIpcOpenMemHandle and
 // cuMemPoolImportPointer: maps the whole mapping and returns the address of the part that the name is about.

@@ -32,7 +32,8 @@ int main(int argc, char** argv) {
   Stopwatch watch;
   uint64_t kernels = 0;
   while (!asked_to_end && watch.milliseconds() < 1000.0 * static_cast<double>(seconds)) {
-    for (uint32_t i = 0; i < kKernelsAtOnce; ++i) work<<<kBlocks, kThreads>>>(numbers, static_cast<uint32_t>(rounds));
+    for (uint32_t i = 0; i < kKernelsAtOnce; ++i)
+      work<<<kBlocks, kThreads>>>(numbers, static_cast<uint32_t>(rounds));
     CUDA_CHECK(cudaGetLastError());
     CUDA_CHECK(cudaDeviceSynchronize());
     kernels += kKernelsAtOnce;
@@ -45,6 +46,7 @@ int main(int argc, char** argv) {
   CUDA_CHECK(cudaFree(held));
   bool passed = true;
   for (const uint32_t number : result) passed &= number == result[0];
-  std::printf("kernels  %llu, %.0f per second\n", static_cast<unsigned long long>(kernels), 1000.0 * static_cast<double>(kernels) / milliseconds);
+  std::printf("kernels  %llu, %.0f per second\n", static_cast<unsigned long long>(kernels),
+              1000.0 * static_cast<double>(kernels) / milliseconds);
   return finish(passed, milliseconds);
 }

@@ -23,7 +23,8 @@ struct Gpu {
 
 int main(int argc, char** argv) {
   long size = 1'000'000;
-  parse_options(argc, argv, "Sums numbers on all GPUs, with peer copies between them.", {{"--size", "numbers for each GPU", &size, 1, 1 << 28}});
+  parse_options(argc, argv, "Sums numbers on all GPUs, with peer copies between them.",
+                {{"--size", "numbers for each GPU", &size, 1, 1 << 28}});
   const uint32_t count = static_cast<uint32_t>(size), threads = 256;
   const size_t bytes = count * sizeof(uint32_t);
 
@@ -39,7 +40,8 @@ int main(int argc, char** argv) {
     CUDA_CHECK(cudaMalloc(&all[gpu].incoming, bytes));
     CUDA_CHECK(cudaMalloc(&all[gpu].sum, sizeof *all[gpu].sum));
     CUDA_CHECK(cudaMemset(all[gpu].sum, 0, sizeof *all[gpu].sum));
-    make<<<(count + threads - 1) / threads, threads>>>(all[gpu].block, static_cast<uint32_t>(gpu) * count, count);
+    make<<<(count + threads - 1) / threads, threads>>>(all[gpu].block, static_cast<uint32_t>(gpu) * count,
+                                                       count);
     CUDA_CHECK(cudaGetLastError());
   }
   for (int round = 0; round < gpus; ++round) {

@@ -19,16 +19,20 @@ constexpr std::chrono::milliseconds kCloseTimeout{500};
 
 RdmaConnection::RdmaConnection(int socket, int wake, std::string peer, const Options& options)
     : TcpConnection(socket, wake, std::move(peer), options), options_(options.rdma), bulk_(options.bulk) {
-  if (const auto* const session = dynamic_cast<const RdmaConnection*>(options.session)) domain_ = session->domain_;
+  if (const auto* const session = dynamic_cast<const RdmaConnection*>(options.session))
+    domain_ = session->domain_;
 }
 
-Error RdmaConnection::name_peer(Error error) const { return {error.code, peer() + ": " + error.message}; }
+Error RdmaConnection::name_peer(Error error) const {
+  return {error.code, peer() + ": " + error.message};
+}
 
 Result<size_t> RdmaConnection::send_some(std::span<const iovec> buffers) {
   if (!upgraded_.load(std::memory_order_acquire)) return TcpConnection::send_some(buffers);
   auto sent = stream_->send_some(buffers);
   if (!sent) return name_peer(sent.error());
-  if (*sent == 0 && peer_.load(std::memory_order_acquire) != Peer::there) return Error{ErrorCode::lost, "lost the connection to " + peer()};
+  if (*sent == 0 && peer_.load(std::memory_order_acquire) != Peer::there)
+    return Error{ErrorCode::lost, "lost the connection to " + peer()};
   return sent;
 }
 
@@ -56,7 +60,8 @@ bool RdmaConnection::peer_ended() {
 
 Error RdmaConnection::closed_error() const {
   const bool closed = peer_.load(std::memory_order_acquire) == Peer::closed;
-  return {closed ? ErrorCode::closed : ErrorCode::lost, closed ? peer() + " closed the connection" : "lost the connection to " + peer()};
+  return {closed ? ErrorCode::closed : ErrorCode::lost,
+          closed ? peer() + " closed the connection" : "lost the connection to " + peer()};
 }
 
 Result<Connection::Ready> RdmaConnection::wait(bool for_receive, bool for_send, Deadline deadline) {

@@ -33,7 +33,8 @@ class RdmaConnection final : public tcp::TcpConnection {
  private:
   // The steps of upgrade(). The text returned says why rdma is not possible; it is empty if it still is.
   std::string prepare(Side side);
-  Result<std::string> connect_queue_pairs(Side side, const UpgradeOffer& mine, const UpgradeOffer& theirs, Deadline deadline);
+  Result<std::string> connect_queue_pairs(Side side, const UpgradeOffer& mine, const UpgradeOffer& theirs,
+                                          Deadline deadline);
   Result<void> connect_by_manager(uint16_t port, const ConnectionManager::Token& token,
                                   std::span<const ConnectionManager::Pair> pairs, Deadline deadline);
   Result<std::string> exchange_results(const Result<void>& mine, Deadline deadline);

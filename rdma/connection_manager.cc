@@ -115,12 +115,16 @@ Result<rdma_cm_id*> ConnectionManager::make_id() {
 
 bool ConnectionManager::listen(const sockaddr_storage& local, const Device& device) {
   const auto id = make_id();
-  if (!id || ::getrandom(token_.data(), token_.size(), 0) != static_cast<ssize_t>(token_.size())) return false;
+  if (!id || ::getrandom(token_.data(), token_.size(), 0) != static_cast<ssize_t>(token_.size()))
+    return false;
   sockaddr_storage any_port = local;
-  if (local.ss_family == AF_INET) reinterpret_cast<sockaddr_in&>(any_port).sin_port = 0;
-  else reinterpret_cast<sockaddr_in6&>(any_port).sin6_port = 0;
+  if (local.ss_family == AF_INET)
+    reinterpret_cast<sockaddr_in&>(any_port).sin_port = 0;
+  else
+    reinterpret_cast<sockaddr_in6&>(any_port).sin6_port = 0;
   if (calls()->bind_addr(*id, reinterpret_cast<sockaddr*>(&any_port)) != 0) return false;
-  if (!(*id)->verbs || device.name != (*id)->verbs->device->name || calls()->listen(*id, kBacklog) != 0) return false;
+  if (!(*id)->verbs || device.name != (*id)->verbs->device->name || calls()->listen(*id, kBacklog) != 0)
+    return false;
   port_ = ntohs(calls()->get_src_port(*id));
   return port_ != 0;
 }
@@ -136,7 +140,8 @@ Result<rdma_cm_event*> ConnectionManager::next(Deadline deadline, int client) {
     pollfd polled[2] = {{channel_->fd, POLLIN, 0}, {client, POLLIN, 0}};
     ::poll(polled, 2, poll_limit(deadline));
     if (polled[0].revents == 0 && polled[1].revents != 0) {
-      return Error{ErrorCode::unavailable, "the client gave up connecting through the RDMA connection manager"};
+      return Error{ErrorCode::unavailable,
+                   "the client gave up connecting through the RDMA connection manager"};
     }
   }
 }
@@ -151,14 +156,14 @@ Result<void> ConnectionManager::await(rdma_cm_id* id, int kind, Deadline deadlin
     if (!mine) continue;
     if (came == kind && status == 0) return {};
     return Error{ErrorCode::unavailable, std::string("the RDMA connection manager reported ") +
-                                             calls()->event_str(static_cast<rdma_cm_event_type>(came)) + " (" +
-                                             std::to_string(status) + ")"};
+                                             calls()->event_str(static_cast<rdma_cm_event_type>(came)) +
+                                             " (" + std::to_string(status) + ")"};
   }
 }
 
 Result<void> ConnectionManager::connect(const sockaddr_storage& local, sockaddr_storage server, uint16_t port,
-                                        const Token& token, std::span<const Pair> pairs, const RdmaOptions& options,
-                                        Deadline deadline) {
+                                        const Token& token, std::span<const Pair> pairs,
+                                        const RdmaOptions& options, Deadline deadline) {
   sockaddr_storage here = local;
   if (server.ss_family == AF_INET) {
     reinterpret_cast<sockaddr_in&>(server).sin_port = htons(port);
@@ -180,13 +185,15 @@ Result<void> ConnectionManager::connect(const sockaddr_storage& local, sockaddr_
     }
     if (calls()->resolve_route(*id, poll_limit(deadline)) != 0) return failure("rdma_resolve_route");
     if (auto done = await(*id, RDMA_CM_EVENT_ROUTE_RESOLVED, deadline); !done) return done;
-    if (auto done = connect_one(*id, pairs[pair_index], pair_index, token, options, deadline); !done) return done;
+    if (auto done = connect_one(*id, pairs[pair_index], pair_index, token, options, deadline); !done)
+      return done;
   }
   return {};
 }
 
-Result<void> ConnectionManager::connect_one(rdma_cm_id* id, const Pair& pair, uint32_t pair_index, const Token& token,
-                                            const RdmaOptions& options, Deadline deadline) {
+Result<void> ConnectionManager::connect_one(rdma_cm_id* id, const Pair& pair, uint32_t pair_index,
+                                            const Token& token, const RdmaOptions& options,
+                                            Deadline deadline) {
   const ConnectRequestData request_data{token, pair_index};
   rdma_conn_param wish = parameters(*pair.mine, &request_data);
   if (calls()->connect(id, &wish) != 0) return failure("rdma_connect");
@@ -196,7 +203,8 @@ Result<void> ConnectionManager::connect_one(rdma_cm_id* id, const Pair& pair, ui
   return {};
 }
 
-Result<void> ConnectionManager::accept(std::span<const Pair> pairs, int client, const RdmaOptions& options, Deadline deadline) {
+Result<void> ConnectionManager::accept(std::span<const Pair> pairs, int client, const RdmaOptions& options,
+                                       Deadline deadline) {
   std::vector<bool> taken(pairs.size());
   for (size_t established = 0; established < pairs.size();) {
     const bool all_asked = std::find(taken.begin(), taken.end(), false) == taken.end();
@@ -206,13 +214,15 @@ Result<void> ConnectionManager::accept(std::span<const Pair> pairs, int client, 
     rdma_cm_id* const id = (*event)->id;
     ConnectRequestData request_data{{}, UINT32_MAX};
     const auto& said = (*event)->param.conn;
-    if (kind == RDMA_CM_EVENT_CONNECT_REQUEST && said.private_data && said.private_data_len >= sizeof request_data) {
+    if (kind == RDMA_CM_EVENT_CONNECT_REQUEST && said.private_data &&
+        said.private_data_len >= sizeof request_data) {
       std::memcpy(&request_data, said.private_data, sizeof request_data);
     }
     calls()->ack_cm_event(*event);
     if (kind == RDMA_CM_EVENT_CONNECT_REQUEST) {
       ids_.push_back(id);
-      if (request_data.token != token_ || request_data.pair_index >= pairs.size() || taken[request_data.pair_index]) {
+      if (request_data.token != token_ || request_data.pair_index >= pairs.size() ||
+          taken[request_data.pair_index]) {
         calls()->reject(id, nullptr, 0);  // not the client that was given the token
         continue;
       }
@@ -221,7 +231,8 @@ Result<void> ConnectionManager::accept(std::span<const Pair> pairs, int client, 
     } else if (kind == RDMA_CM_EVENT_ESTABLISHED) {
       ++established;
     } else {
-      return Error{ErrorCode::unavailable, std::string("the RDMA connection manager reported ") + calls()->event_str(kind)};
+      return Error{ErrorCode::unavailable,
+                   std::string("the RDMA connection manager reported ") + calls()->event_str(kind)};
     }
   }
   return {};

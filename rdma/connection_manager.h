@@ -43,8 +43,9 @@ class ConnectionManager {
   Result<void> accept(std::span<const Pair> pairs, int client, const RdmaOptions& options, Deadline deadline);
 
   // Client: requests a connection for each pair, in order.
-  Result<void> connect(const sockaddr_storage& local, sockaddr_storage server, uint16_t port, const Token& token,
-                       std::span<const Pair> pairs, const RdmaOptions& options, Deadline deadline);
+  Result<void> connect(const sockaddr_storage& local, sockaddr_storage server, uint16_t port,
+                       const Token& token, std::span<const Pair> pairs, const RdmaOptions& options,
+                       Deadline deadline);
 
  private:
   ConnectionManager() = default;
@@ -53,8 +54,8 @@ class ConnectionManager {
   // readable first.
   Result<rdma_cm_event*> next(Deadline deadline, int client = -1);
   Result<void> await(rdma_cm_id* id, int kind, Deadline deadline);
-  Result<void> connect_one(rdma_cm_id* id, const Pair& pair, uint32_t pair_index, const Token& token, const RdmaOptions& options,
-                           Deadline deadline);
+  Result<void> connect_one(rdma_cm_id* id, const Pair& pair, uint32_t pair_index, const Token& token,
+                           const RdmaOptions& options, Deadline deadline);
   Result<void> accept_one(rdma_cm_id* id, const Pair& pair, const RdmaOptions& options);
 
   rdma_event_channel* channel_ = nullptr;

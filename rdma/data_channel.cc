@@ -14,8 +14,9 @@ namespace gpupool::transport::rdma {
 
 Result<std::unique_ptr<DataChannel>> DataChannel::make(std::shared_ptr<Domain> domain, Side side) {
   const bool client = side == Side::client;
-  auto pair = QueuePair::make(std::move(domain), {.sends = client ? 1 : static_cast<uint32_t>(kMaxPendingTransfers),
-                                                  .remote_access = client ? IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE : 0});
+  auto pair = QueuePair::make(
+      std::move(domain), {.sends = client ? 1 : static_cast<uint32_t>(kMaxPendingTransfers),
+                          .remote_access = client ? IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE : 0});
   if (!pair) return pair.error();
   const int wake = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (wake < 0) return Error{ErrorCode::unavailable, "cannot create an eventfd"};
@@ -29,11 +30,13 @@ DataChannel::~DataChannel() {
 }
 
 Result<DirectMemory::Region> DataChannel::add(void* start, uint64_t bytes, Access access, int dma_buf) {
-  const int rights = IBV_ACCESS_LOCAL_WRITE | (access == Access::remote ? IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE : 0);
+  const int rights = IBV_ACCESS_LOCAL_WRITE |
+                     (access == Access::remote ? IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE : 0);
   auto registered = pair_->domain().add(start, bytes, rights, dma_buf);
   if (!registered) return registered.error();
   const std::lock_guard lock(mutex_);
-  const Region region{next_id_++, registered->local_key(), access == Access::remote ? registered->remote_key() : 0};
+  const Region region{next_id_++, registered->local_key(),
+                      access == Access::remote ? registered->remote_key() : 0};
   regions_.emplace(region.id, std::move(*registered));
   return region;
 }
@@ -62,8 +65,12 @@ Result<void> DataChannel::post(const Transfer& transfer, ibv_wr_opcode opcode) {
   return Error{ErrorCode::unavailable, "ibv_post_send failed for a direct transfer"};
 }
 
-Result<void> DataChannel::read(const Transfer& transfer) { return post(transfer, IBV_WR_RDMA_READ); }
-Result<void> DataChannel::write(const Transfer& transfer) { return post(transfer, IBV_WR_RDMA_WRITE); }
+Result<void> DataChannel::read(const Transfer& transfer) {
+  return post(transfer, IBV_WR_RDMA_READ);
+}
+Result<void> DataChannel::write(const Transfer& transfer) {
+  return post(transfer, IBV_WR_RDMA_WRITE);
+}
 
 // A read is executed after earlier writes of the same queue pair and flushes them to the peer's memory.
 Result<void> DataChannel::flush(const Transfer& transfer) {
@@ -77,8 +84,11 @@ Result<size_t> DataChannel::completed(std::span<uint64_t> cookies) {
   while (total < cookies.size()) {
     std::array<ibv_wc, 16> done;
     int count = 1;
-    if (std::exchange(has_early_, false)) done[0] = early_;
-    else count = ibv_poll_cq(pair_->completions(), static_cast<int>(std::min(done.size(), cookies.size() - total)), done.data());
+    if (std::exchange(has_early_, false))
+      done[0] = early_;
+    else
+      count = ibv_poll_cq(pair_->completions(),
+                          static_cast<int>(std::min(done.size(), cookies.size() - total)), done.data());
     if (count < 0) return Error{ErrorCode::unavailable, "ibv_poll_cq failed"};
     if (count == 0) break;
     for (int i = 0; i < count; ++i) {

@@ -26,11 +26,13 @@ std::optional<ibv_gid> gid_of(const sockaddr_storage& address) {
 }
 
 bool is_mapped_ipv4(const ibv_gid& gid) {
-  return std::all_of(gid.raw, gid.raw + 10, [](uint8_t byte) { return byte == 0; }) && gid.raw[10] == 0xff && gid.raw[11] == 0xff;
+  return std::all_of(gid.raw, gid.raw + 10, [](uint8_t byte) { return byte == 0; }) && gid.raw[10] == 0xff &&
+         gid.raw[11] == 0xff;
 }
 
 bool is_roce_v2(const std::string& device, unsigned port, int index) {
-  std::ifstream type("/sys/class/infiniband/" + device + "/ports/" + std::to_string(port) + "/gid_attrs/types/" + std::to_string(index));
+  std::ifstream type("/sys/class/infiniband/" + device + "/ports/" + std::to_string(port) +
+                     "/gid_attrs/types/" + std::to_string(index));
   std::string text;
   std::getline(type, text);
   return text == "RoCE v2";
@@ -71,12 +73,13 @@ bool find_partition(const Verbs& verbs, const RdmaOptions& options, int table, D
 }
 
 // Fills in the port's best GID and returns its rating, or 0 and `why` if the port cannot be used.
-int examine_port(const Verbs& verbs, const RdmaOptions& options, const std::optional<ibv_gid>& local, Device& device,
-                 std::string& why) {
+int examine_port(const Verbs& verbs, const RdmaOptions& options, const std::optional<ibv_gid>& local,
+                 Device& device, std::string& why) {
   const std::string name = device.name + " port " + std::to_string(device.port);
   ibv_port_attr port{};
   // The symbol's parameter is the older, shorter struct, which is a prefix of ibv_port_attr.
-  if (verbs.query_port(device.context, device.port, reinterpret_cast<_compat_ibv_port_attr*>(&port)) != 0) return 0;
+  if (verbs.query_port(device.context, device.port, reinterpret_cast<_compat_ibv_port_attr*>(&port)) != 0)
+    return 0;
   if (port.state != IBV_PORT_ACTIVE) {
     why = name + " is down";
     return 0;
@@ -107,7 +110,9 @@ int examine_port(const Verbs& verbs, const RdmaOptions& options, const std::opti
     device.gid = gid;
     device.gid_index = static_cast<uint8_t>(index);
   }
-  if (best == 0) why = name + (options.gid_index >= 0 ? " has no GID " + std::to_string(options.gid_index) : " has no GID");
+  if (best == 0)
+    why =
+        name + (options.gid_index >= 0 ? " has no GID " + std::to_string(options.gid_index) : " has no GID");
   return best;
 }
 
@@ -124,7 +129,8 @@ Result<Device> open_device(const Verbs& verbs, const RdmaOptions& options, const
     if (list) verbs.free_device_list(list);
     return Error{ErrorCode::unavailable, "there is no RDMA device"};
   }
-  std::string why = options.device.empty() ? "no usable RDMA device" : "there is no RDMA device '" + options.device + "'";
+  std::string why =
+      options.device.empty() ? "no usable RDMA device" : "there is no RDMA device '" + options.device + "'";
   const auto address = gid_of(local);
   Device best;
   int best_fitness = 0;
@@ -135,7 +141,8 @@ Result<Device> open_device(const Verbs& verbs, const RdmaOptions& options, const
     device.context = verbs.open_device(list[i]);
     if (!device.context || verbs.query_device(device.context, &device.limits) != 0) {
       if (device.context) verbs.close_device(device.context);
-      why = "the RDMA device " + device.name + " cannot be opened (in a container, check that /dev/infiniband exists)";
+      why = "the RDMA device " + device.name +
+            " cannot be opened (in a container, check that /dev/infiniband exists)";
       continue;
     }
     bool taken = false;

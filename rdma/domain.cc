@@ -24,7 +24,8 @@ Result<std::shared_ptr<Domain>> Domain::open(const RdmaOptions& options, const s
   domain->protection_ = domain->verbs_.alloc_pd(domain->device_.context);
   if (!domain->protection_) return verb_failure("cannot create a protection domain", errno);
   ibv_srq_init_attr wish{};
-  wish.attr.max_wr = std::min<uint32_t>(kMostSharedReceives, static_cast<uint32_t>(domain->device_.limits.max_srq_wr));
+  wish.attr.max_wr =
+      std::min<uint32_t>(kMostSharedReceives, static_cast<uint32_t>(domain->device_.limits.max_srq_wr));
   wish.attr.max_sge = 1;
   domain->receive_queue_ = domain->verbs_.create_srq(domain->protection_, &wish);
   if (!domain->receive_queue_) return verb_failure("cannot create a shared receive queue", errno);
@@ -123,7 +124,8 @@ Result<void> Domain::post(ReceiveBuffer& buffer) {
   request.sg_list = &place;
   request.num_sge = 1;
   ibv_recv_wr* bad = nullptr;
-  if (const int error = ibv_post_srq_recv(receive_queue_, &request, &bad)) return verb_failure("cannot post a receive buffer", error);
+  if (const int error = ibv_post_srq_recv(receive_queue_, &request, &bad))
+    return verb_failure("cannot post a receive buffer", error);
   return {};
 }
 

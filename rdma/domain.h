@@ -14,15 +14,16 @@
 
 namespace gpupool::transport::rdma {
 
-constexpr uint32_t kBufferBytes = 16 * 1024;       // bytes per message
-constexpr uint32_t kMostSharedReceives = 1024;     // per session: 16 MiB
+constexpr uint32_t kBufferBytes = 16 * 1024;    // bytes per message
+constexpr uint32_t kMostSharedReceives = 1024;  // per session: 16 MiB
 
 // A registered memory region. Deregistered on destruction.
 class Registered {
  public:
   Registered() = default;
   Registered(const Verbs& verbs, ibv_mr* region) : verbs_(&verbs), region_(region) {}
-  Registered(Registered&& other) noexcept : verbs_(other.verbs_), region_(std::exchange(other.region_, nullptr)) {}
+  Registered(Registered&& other) noexcept
+      : verbs_(other.verbs_), region_(std::exchange(other.region_, nullptr)) {}
   Registered& operator=(Registered&& other) noexcept {
     std::swap(verbs_, other.verbs_);
     std::swap(region_, other.region_);
@@ -99,7 +100,7 @@ class Domain {
   ibv_pd* protection_ = nullptr;
   ibv_srq* receive_queue_ = nullptr;
   std::mutex mutex_;    // guards all below
-  std::string broken_;                 // why the session cannot go on; empty: it can
+  std::string broken_;  // why the session cannot go on; empty: it can
   std::vector<std::unique_ptr<BufferBlock>> blocks_;
   std::deque<ReceiveBuffer> buffers_;  // elements keep their address, which is their wr_id
   uint32_t unassigned_buffers_ = 0;    // posted, but counted for no connection

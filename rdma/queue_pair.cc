@@ -19,7 +19,7 @@ constexpr uint8_t kRetries = 6;
 constexpr uint8_t kReceiverNotReadyRetries = 1;
 constexpr uint8_t kReceiverNotReadyTimer = 12;  // 0.64 ms
 constexpr uint8_t kHopLimit = 64;
-constexpr uint8_t kReads = 16;                  // most RDMA reads at a time
+constexpr uint8_t kReads = 16;  // most RDMA reads at a time
 
 }  // namespace
 
@@ -68,14 +68,16 @@ Result<void> QueuePair::initialise() {
   state.port_num = domain_->device().port;
   state.qp_access_flags = static_cast<unsigned>(remote_access_);
   const int mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
-  if (const int error = domain_->verbs().modify_qp(pair_, &state, mask)) return verb_failure("cannot initialize a queue pair", error);
+  if (const int error = domain_->verbs().modify_qp(pair_, &state, mask))
+    return verb_failure("cannot initialize a queue pair", error);
   return {};
 }
 
 Result<void> QueuePair::reset() {
   ibv_qp_attr state{};
   state.qp_state = IBV_QPS_RESET;
-  if (const int error = domain_->verbs().modify_qp(pair_, &state, IBV_QP_STATE)) return verb_failure("cannot reset a queue pair", error);
+  if (const int error = domain_->verbs().modify_qp(pair_, &state, IBV_QP_STATE))
+    return verb_failure("cannot reset a queue pair", error);
   return initialise();
 }
 
@@ -122,11 +124,14 @@ Result<void> QueuePair::connect(const Address& peer, const RdmaOptions& options,
   ibv_qp_attr state{};
   int mask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
   state.qp_state = IBV_QPS_RTR;
-  if (!path) describe_path(state, peer, options);
-  else if (!path(state, mask)) return no_path;
+  if (!path)
+    describe_path(state, peer, options);
+  else if (!path(state, mask))
+    return no_path;
   state.max_dest_rd_atomic = static_cast<uint8_t>(std::clamp(device.limits.max_qp_rd_atom, 1, int{kReads}));
   state.min_rnr_timer = kReceiverNotReadyTimer;
-  if (options.traffic_class != 0) state.ah_attr.grh.traffic_class = static_cast<uint8_t>(options.traffic_class);
+  if (options.traffic_class != 0)
+    state.ah_attr.grh.traffic_class = static_cast<uint8_t>(options.traffic_class);
   const Verbs& verbs = domain_->verbs();
   int error = verbs.modify_qp(pair_, &state, mask | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
   if (error != 0) return verb_failure("cannot move a queue pair to RTR", error);
@@ -138,8 +143,10 @@ Result<void> QueuePair::connect(const Address& peer, const RdmaOptions& options,
   state.timeout = static_cast<uint8_t>(options.timeout_exponent);
   state.retry_cnt = kRetries;
   state.rnr_retry = kReceiverNotReadyRetries;
-  state.max_rd_atomic = static_cast<uint8_t>(std::clamp<int>(peer.reads, 1, std::max(1, device.limits.max_qp_init_rd_atom)));
-  error = verbs.modify_qp(pair_, &state, mask | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC);
+  state.max_rd_atomic =
+      static_cast<uint8_t>(std::clamp<int>(peer.reads, 1, std::max(1, device.limits.max_qp_init_rd_atom)));
+  error = verbs.modify_qp(
+      pair_, &state, mask | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC);
   if (error != 0) return verb_failure("cannot move a queue pair to RTS", error);
   return {};
 }

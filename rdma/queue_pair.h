@@ -14,10 +14,10 @@ class QueuePair {
  public:
   struct Size {
     uint32_t sends = 0;
-    uint32_t receives = 0;       // pending completions of shared receives; 0: it receives nothing
-    uint32_t send_parts = 1;     // elements of the gather list, limited by the device
-    uint32_t inline_bytes = 0;   // limited by the device
-    int remote_access = 0;       // IBV_ACCESS_REMOTE_...: the peer's rights to memory that it has keys of
+    uint32_t receives = 0;      // pending completions of shared receives; 0: it receives nothing
+    uint32_t send_parts = 1;    // elements of the gather list, limited by the device
+    uint32_t inline_bytes = 0;  // limited by the device
+    int remote_access = 0;      // IBV_ACCESS_REMOTE_...: the peer's rights to memory that it has keys of
   };
   static Result<std::unique_ptr<QueuePair>> make(std::shared_ptr<Domain> domain, const Size& size);
   ~QueuePair();

@@ -14,7 +14,7 @@
 namespace gpupool::transport::rdma {
 namespace {
 
-constexpr uint32_t kDepth = 32;       // data messages in flight
+constexpr uint32_t kDepth = 32;  // data messages in flight
 constexpr uint32_t kBulkDepth = 64;
 constexpr uint32_t kSignalEvery = 8;  // data messages per completion
 constexpr uint32_t kBatch = 16;       // most sends per doorbell
@@ -24,7 +24,9 @@ constexpr unsigned kKindShift = 28;  // of the kind in a message's immediate wor
 
 // Sends and receives share a completion queue: the wr_id of a send is odd, that of a receive is the even
 // address of its buffer.
-constexpr uint64_t send_id(uint64_t number) { return number << 1 | 1; }
+constexpr uint64_t send_id(uint64_t number) {
+  return number << 1 | 1;
+}
 
 // Skips to the next byte.
 void skip_empty(std::span<const iovec>& buffers, size_t& offset) {
@@ -52,7 +54,8 @@ Stream::Stream(std::shared_ptr<Domain> domain, uint32_t depth)
 
 Result<std::unique_ptr<Stream>> Stream::make(std::shared_ptr<Domain> domain, bool bulk) {
   std::unique_ptr<Stream> made(new Stream(std::move(domain), bulk ? kBulkDepth : kDepth));
-  if (made->receiver_wake_ < 0 || made->sender_wake_ < 0) return Error{ErrorCode::unavailable, "cannot create an eventfd"};
+  if (made->receiver_wake_ < 0 || made->sender_wake_ < 0)
+    return Error{ErrorCode::unavailable, "cannot create an eventfd"};
   auto buffers = made->domain_->make_buffers(made->sends_);
   if (!buffers) return buffers.error();
   made->send_buffers_ = std::move(*buffers);
@@ -64,7 +67,8 @@ Result<std::unique_ptr<Stream>> Stream::make(std::shared_ptr<Domain> domain, boo
                                               .inline_bytes = kInlineBytes});
   if (!pair) return pair.error();
   made->pair_ = std::move(*pair);
-  if (auto joined = made->domain_->add_receive_buffers(made->receives_ + kReserved); !joined) return joined.error();
+  if (auto joined = made->domain_->add_receive_buffers(made->receives_ + kReserved); !joined)
+    return joined.error();
   made->joined_ = true;
   return made;
 }
@@ -105,7 +109,8 @@ Result<void> Stream::probe(Deadline deadline) {
 }
 
 // Waits until `done`, or until the peer has ended the stream and so needs nothing more.
-Result<void> Stream::await(std::unique_lock<std::mutex>& lock, Deadline deadline, const std::function<bool()>& done) {
+Result<void> Stream::await(std::unique_lock<std::mutex>& lock, Deadline deadline,
+                           const std::function<bool()>& done) {
   while (true) {
     progress();
     if (failure_) return *failure_;
@@ -139,7 +144,8 @@ void Stream::post_control(Kind kind) {
   request.send_flags = IBV_SEND_SIGNALED;
   request.imm_data = htonl(static_cast<uint32_t>(kind) << kKindShift | credits_->next_returned_count());
   ibv_send_wr* bad = nullptr;
-  if (ibv_post_send(pair_->get(), &request, &bad) != 0) return fail(ErrorCode::unavailable, "ibv_post_send failed");
+  if (ibv_post_send(pair_->get(), &request, &bad) != 0)
+    return fail(ErrorCode::unavailable, "ibv_post_send failed");
   ++posted_;
 }
 
@@ -174,11 +180,13 @@ uint32_t Stream::post_batch(std::span<const iovec>& buffers, size_t& offset, siz
     // Try to send the rest inline: a gather list over the caller's memory.
     std::span<const iovec> rest = buffers;
     size_t at = offset;
-    for (; !rest.empty() && pieces < most_parts && bytes <= pair_->inline_bytes(); rest = rest.subspan(1), at = 0) {
+    for (; !rest.empty() && pieces < most_parts && bytes <= pair_->inline_bytes();
+         rest = rest.subspan(1), at = 0) {
       const size_t size = rest.front().iov_len - at;
       if (size == 0) continue;
       if (bytes + size > kBufferBytes) break;
-      parts[count][pieces++] = {reinterpret_cast<uintptr_t>(rest.front().iov_base) + at, static_cast<uint32_t>(size), 0};
+      parts[count][pieces++] = {reinterpret_cast<uintptr_t>(rest.front().iov_base) + at,
+                                static_cast<uint32_t>(size), 0};
       bytes += size;
     }
     const bool inlined = bytes != 0 && bytes <= pair_->inline_bytes() && rest.empty();
@@ -190,7 +198,8 @@ uint32_t Stream::post_batch(std::span<const iovec>& buffers, size_t& offset, siz
       bytes = 0;
       while (bytes < kBufferBytes && !buffers.empty()) {
         const size_t size = std::min(kBufferBytes - bytes, buffers.front().iov_len - offset);
-        if (size != 0) std::memcpy(slot + bytes, static_cast<const std::byte*>(buffers.front().iov_base) + offset, size);
+        if (size != 0)
+          std::memcpy(slot + bytes, static_cast<const std::byte*>(buffers.front().iov_base) + offset, size);
         bytes += size;
         offset += size;
         if (offset == buffers.front().iov_len) {
@@ -198,7 +207,8 @@ uint32_t Stream::post_batch(std::span<const iovec>& buffers, size_t& offset, siz
           offset = 0;
         }
       }
-      parts[count][0] = {reinterpret_cast<uintptr_t>(slot), static_cast<uint32_t>(bytes), send_buffers_->key()};
+      parts[count][0] = {reinterpret_cast<uintptr_t>(slot), static_cast<uint32_t>(bytes),
+                         send_buffers_->key()};
       pieces = 1;
     }
     total += bytes;
@@ -207,7 +217,8 @@ uint32_t Stream::post_batch(std::span<const iovec>& buffers, size_t& offset, siz
     request.num_sge = static_cast<int>(pieces);
     request.opcode = IBV_WR_SEND_WITH_IMM;
     if (posted_ % kSignalEvery == kSignalEvery - 1) request.send_flags |= IBV_SEND_SIGNALED;
-    request.imm_data = htonl(static_cast<uint32_t>(Kind::data) << kKindShift | credits_->next_returned_count());
+    request.imm_data =
+        htonl(static_cast<uint32_t>(Kind::data) << kKindShift | credits_->next_returned_count());
     if (count != 0) requests[count - 1].next = &request;
     credits_->count_sent();
     ++posted_;
@@ -227,7 +238,8 @@ Result<size_t> Stream::receive_some(std::span<std::byte> buffer) {
   size_t total = 0;
   while (!arrived_.empty() && total < buffer.size()) {
     Arrived& message = arrived_.front();
-    const uint32_t size = static_cast<uint32_t>(std::min<size_t>(message.size - message.offset, buffer.size() - total));
+    const uint32_t size =
+        static_cast<uint32_t>(std::min<size_t>(message.size - message.offset, buffer.size() - total));
     std::memcpy(buffer.data() + total, message.buffer->data + message.offset, size);
     total += size;
     message.offset += size;
@@ -326,14 +338,17 @@ void Stream::handle_receive(const ibv_wc& completion) {
   bool good = counted && kind <= Kind::end && credits_.has_value();
   if (good && kind == Kind::data && completion.byte_len != 0) {
     good = credits_->count_received();
-    if (good) arrived_.push_back({&buffer, completion.byte_len, 0});
-    else repost(buffer);
+    if (good)
+      arrived_.push_back({&buffer, completion.byte_len, 0});
+    else
+      repost(buffer);
   } else {
     repost(buffer);
     good = good && kind != Kind::data;
     ended_ |= kind == Kind::end;
   }
-  if (!good || !credits_->take_returned_count(word & kCountMask)) fail(ErrorCode::malformed, "the peer violated the rdma protocol");
+  if (!good || !credits_->take_returned_count(word & kCountMask))
+    fail(ErrorCode::malformed, "the peer violated the rdma protocol");
 }
 
 void Stream::repost(ReceiveBuffer& buffer) {

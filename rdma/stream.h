@@ -58,7 +58,9 @@ class Stream {
   enum class Kind : uint32_t { data, credits, probe, end };
   Stream(std::shared_ptr<Domain> domain, uint32_t depth);
   bool has_room() const { return posted_ - completed_ < sends_; }
-  bool can_send() const { return !failure_ && !ending_ && has_room() && credits_ && credits_->can_send_message(); }
+  bool can_send() const {
+    return !failure_ && !ending_ && has_room() && credits_ && credits_->can_send_message();
+  }
   bool can_receive() const { return !arrived_.empty() || failure_ || ended_; }
   Connection::Ready look_locked(bool for_receive, bool for_send);
   void progress();  // handles completions, returns credits, wakes sleeping threads
@@ -68,7 +70,8 @@ class Stream {
   uint32_t post_batch(std::span<const iovec>& buffers, size_t& offset, size_t& total);
   void repost(ReceiveBuffer& buffer);
   void fail(ErrorCode code, std::string message);
-  Result<void> await(std::unique_lock<std::mutex>& lock, Deadline deadline, const std::function<bool()>& done);
+  Result<void> await(std::unique_lock<std::mutex>& lock, Deadline deadline,
+                     const std::function<bool()>& done);
 
   const std::shared_ptr<Domain> domain_;
   const uint32_t receives_;

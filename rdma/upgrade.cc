@@ -1,6 +1,6 @@
 // The upgrade of a connection from TCP to rdma: both sides exchange the addresses of their queue pairs,
-// connect them and test them, and exchange StepResults after each step. If rdma turns out to be impossible for
-// either side, both stay with TCP.
+// connect them and test them, and exchange StepResults after each step. If rdma turns out to be impossible
+// for either side, both stay with TCP.
 #include <netinet/in.h>
 #include <sys/socket.h>
 
@@ -59,14 +59,15 @@ Result<void> RdmaConnection::upgrade(Side side, Deadline deadline) {
   stream_.reset();
   manager_.reset();
   domain_.reset();
-  if (options_.use == RdmaOptions::Use::always) return Error{ErrorCode::unavailable, "no rdma with " + peer() + ": " + why};
+  if (options_.use == RdmaOptions::Use::always)
+    return Error{ErrorCode::unavailable, "no rdma with " + peer() + ": " + why};
   carrier_ = "tcp (no rdma: " + why + ")";
   patience_ = {};
   return {};
 }
 
-Result<std::string> RdmaConnection::connect_queue_pairs(Side side, const UpgradeOffer& mine, const UpgradeOffer& theirs,
-                                                        Deadline deadline) {
+Result<std::string> RdmaConnection::connect_queue_pairs(Side side, const UpgradeOffer& mine,
+                                                        const UpgradeOffer& theirs, Deadline deadline) {
   std::vector<ConnectionManager::Pair> pairs{{&stream_->pair(), theirs.stream}};
   if (theirs.direct.queue_pair == 0) direct_.reset();
   if (direct_) pairs.push_back({&direct_->pair(), theirs.direct});
@@ -76,10 +77,10 @@ Result<std::string> RdmaConnection::connect_queue_pairs(Side side, const Upgrade
   bool connected = false;
   if (ready && server.manager_port != 0 && client.has_manager != 0) {
     const Deadline limit = Clock::now() + kSetupTimeout;
-    const auto agreed =
-        exchange_results(side == Side::server ? manager_->accept(pairs, socket(), options_, limit)
-                                              : connect_by_manager(server.manager_port, server.manager_token, pairs, limit),
-                         deadline);
+    const auto agreed = exchange_results(
+        side == Side::server ? manager_->accept(pairs, socket(), options_, limit)
+                             : connect_by_manager(server.manager_port, server.manager_token, pairs, limit),
+        deadline);
     if (!agreed) return agreed.error();
     connected = agreed->empty();
     for (const auto& pair : pairs) {
@@ -104,7 +105,8 @@ Result<std::string> RdmaConnection::connect_queue_pairs(Side side, const Upgrade
 }
 
 Result<void> RdmaConnection::connect_by_manager(uint16_t port, const ConnectionManager::Token& token,
-                                                std::span<const ConnectionManager::Pair> pairs, Deadline deadline) {
+                                                std::span<const ConnectionManager::Pair> pairs,
+                                                Deadline deadline) {
   sockaddr_storage here{}, there{};
   socklen_t here_size = sizeof here, there_size = sizeof there;
   ::getsockname(socket(), reinterpret_cast<sockaddr*>(&here), &here_size);
@@ -125,8 +127,9 @@ std::string RdmaConnection::prepare(Side side) {
   auto stream = Stream::make(domain_, bulk_);
   if (!stream) return stream.error().message;
   stream_ = std::move(*stream);
-  const bool by_addresses = options_.setup == RdmaOptions::Setup::addresses ||
-                            (options_.setup == RdmaOptions::Setup::automatic && side == Side::server && domain_->device().ethernet);
+  const bool by_addresses =
+      options_.setup == RdmaOptions::Setup::addresses ||
+      (options_.setup == RdmaOptions::Setup::automatic && side == Side::server && domain_->device().ethernet);
   if (!by_addresses) manager_ = ConnectionManager::open();
   if (manager_ && side == Side::server && !manager_->listen(local, domain_->device())) manager_.reset();
   if (bulk_) return {};
@@ -136,7 +139,8 @@ std::string RdmaConnection::prepare(Side side) {
   return {};
 }
 
-Result<void> RdmaConnection::exchange(std::span<const std::byte> mine, std::span<std::byte> theirs, Deadline deadline) {
+Result<void> RdmaConnection::exchange(std::span<const std::byte> mine, std::span<std::byte> theirs,
+                                      Deadline deadline) {
   const iovec part{const_cast<std::byte*>(mine.data()), mine.size()};
   if (auto sent = send_all(*this, {&part, 1}, deadline); !sent) return sent;
   return receive_exact(*this, theirs, deadline);
@@ -146,7 +150,8 @@ Result<std::string> RdmaConnection::exchange_results(const Result<void>& mine, D
   StepResult result, theirs;
   result.good = mine.ok();
   if (!mine) set_reason(result, mine.error().message);
-  if (auto exchanged = exchange(bytes_of(result), bytes_of(theirs), deadline); !exchanged) return exchanged.error();
+  if (auto exchanged = exchange(bytes_of(result), bytes_of(theirs), deadline); !exchanged)
+    return exchanged.error();
   if (!mine) return mine.error().message;
   return refusal_reason(theirs);
 }

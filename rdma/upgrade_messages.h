@@ -1,6 +1,6 @@
-// Messages of the upgrade from TCP to RDMA: each side sends an UpgradeOffer, and a StepResult after each step.
-// They are sent as they lie in memory. The peer is not trusted: its messages are checked here before a device uses
-// anything in them. No state, any thread.
+// Messages of the upgrade from TCP to RDMA: each side sends an UpgradeOffer, and a StepResult after each
+// step. They are sent as they lie in memory. The peer is not trusted: its messages are checked here before a
+// device uses anything in them. No state, any thread.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -18,13 +18,13 @@ constexpr uint32_t kOfferVersion = 1;
 struct UpgradeOffer {
   uint32_t magic = kOfferMagic;
   uint32_t version = kOfferVersion;
-  uint32_t usable = 0;    // 1: this side can use rdma; 0: `why_not` says why it cannot
-  uint32_t receives = 0;  // data messages that the peer may have in flight
-  Address stream;         // of the stream's queue pair
-  Address direct;         // of the DataChannel's queue pair; none for bulk connections
+  uint32_t usable = 0;                      // 1: this side can use rdma; 0: `why_not` says why it cannot
+  uint32_t receives = 0;                    // data messages that the peer may have in flight
+  Address stream;                           // of the stream's queue pair
+  Address direct;                           // of the DataChannel's queue pair; none for bulk connections
   std::array<uint8_t, 16> manager_token{};  // server: the client shows it to the server's connection manager
-  uint16_t manager_port = 0;     // server: port of its connection manager; 0: there is none
-  uint16_t has_manager = 0;      // client: 1 if it has a connection manager
+  uint16_t manager_port = 0;                // server: port of its connection manager; 0: there is none
+  uint16_t has_manager = 0;                 // client: 1 if it has a connection manager
   char why_not[156] = "";
 };
 static_assert(sizeof(UpgradeOffer) == 256 && std::is_trivially_copyable_v<UpgradeOffer>);

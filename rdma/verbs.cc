@@ -12,13 +12,15 @@ Result<const Verbs*> load_library() {
   static Verbs found;
   // Never closed: the library's threads and exit handlers may still need it.
   void* const library = ::dlopen("libibverbs.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (!library) return Error{ErrorCode::unavailable, "libibverbs.so.1 is not installed (package libibverbs1)"};
-#define VERB(name)                                                                              \
-  found.name = reinterpret_cast<decltype(found.name)>(::dlsym(library, "ibv_" #name));          \
+  if (!library)
+    return Error{ErrorCode::unavailable, "libibverbs.so.1 is not installed (package libibverbs1)"};
+#define VERB(name)                                                                     \
+  found.name = reinterpret_cast<decltype(found.name)>(::dlsym(library, "ibv_" #name)); \
   if (!found.name) return Error{ErrorCode::unavailable, "libibverbs.so.1 has no ibv_" #name};
   GPUPOOL_VERBS(VERB)
 #undef VERB
-  found.reg_dmabuf_mr = reinterpret_cast<decltype(found.reg_dmabuf_mr)>(::dlsym(library, "ibv_reg_dmabuf_mr"));
+  found.reg_dmabuf_mr =
+      reinterpret_cast<decltype(found.reg_dmabuf_mr)>(::dlsym(library, "ibv_reg_dmabuf_mr"));
   return &found;
 }
 

@@ -18,16 +18,27 @@ constexpr unsigned kReportsPerSecond = 20;
 
 }  // namespace
 
-Acceptor::WatchedListener::WatchedListener(asio::io_context& context, std::unique_ptr<transport::Listener> made)
+Acceptor::WatchedListener::WatchedListener(asio::io_context& context,
+                                           std::unique_ptr<transport::Listener> made)
     : listener(std::move(made)), readable(context, listener->descriptor()), pause(context) {}
 
 Acceptor::Acceptor(asio::io_context& context, std::vector<std::unique_ptr<transport::Listener>> listeners,
-                     std::chrono::milliseconds hello_timeout, unsigned connections_per_second, Admit admit, Deny deny, FindPeerCopy find_peer_copy)
-    : context_(context), hello_timeout_(hello_timeout), admit_(std::move(admit)), deny_(std::move(deny)), find_peer_copy_(std::move(find_peer_copy)),
+                   std::chrono::milliseconds hello_timeout, unsigned connections_per_second, Admit admit,
+                   Deny deny, FindPeerCopy find_peer_copy)
+    : context_(context),
+      hello_timeout_(hello_timeout),
+      admit_(std::move(admit)),
+      deny_(std::move(deny)),
+      find_peer_copy_(std::move(find_peer_copy)),
       tls_handshakes_(context),
-      unlogged_(context, [](uint64_t count) { log::warning("clients_refused_unlogged", {{"count", count}}); }),
-      rates_({.burst = 2.0 * connections_per_second, .per_second = static_cast<double>(connections_per_second)}) {
-  for (auto& listener : listeners) listeners_.push_back(std::make_unique<WatchedListener>(context, std::move(listener)));
+      unlogged_(context,
+                [](uint64_t count) {
+                  log::warning("clients_refused_unlogged", {{"count", count}});
+                }),
+      rates_({.burst = 2.0 * connections_per_second,
+              .per_second = static_cast<double>(connections_per_second)}) {
+  for (auto& listener : listeners)
+    listeners_.push_back(std::make_unique<WatchedListener>(context, std::move(listener)));
 }
 
 Acceptor::~Acceptor() {
@@ -56,9 +67,9 @@ void Acceptor::close() {
 
 void Acceptor::await_connection(WatchedListener& watched) {
   watched.readable.async_wait(asio::posix::stream_descriptor::wait_read,
-                               [this, &watched](const asio::error_code& status) {
-                                 if (!status && !closed_) accept_some(watched);
-                               });
+                              [this, &watched](const asio::error_code& status) {
+                                if (!status && !closed_) accept_some(watched);
+                              });
 }
 
 void Acceptor::accept_some(WatchedListener& watched) {
@@ -111,7 +122,8 @@ void Acceptor::add(std::unique_ptr<transport::Connection> connection, const std:
 void Acceptor::make_room(const std::string& peer) {
   if (pending_.size() < kMaxPendingHandshakes) return;
   const auto oldest = pending_.oldest_of_busiest_peer(peer);
-  report(oldest->address(), "dropped for a newer connection: too many pending handshakes, most of them from " + oldest->peer());
+  report(oldest->address(),
+         "dropped for a newer connection: too many pending handshakes, most of them from " + oldest->peer());
   oldest->drop();
 }
 
@@ -125,7 +137,9 @@ void Acceptor::deny(PendingHandshake& handshake, Client client, const Refusal& r
   deny_(std::move(client), refusal);
 }
 
-bool Acceptor::accepts_peer_hello(const std::string& peer) { return peer_hellos_.take(peer) && all_peer_hellos_.take(); }
+bool Acceptor::accepts_peer_hello(const std::string& peer) {
+  return peer_hellos_.take(peer) && all_peer_hellos_.take();
+}
 
 void Acceptor::drop(Client client) {
   ++refused_connections_;
@@ -135,7 +149,8 @@ void Acceptor::drop(Client client) {
 
 void Acceptor::refuse(Client client, const Refusal& refusal) {
   make_room(client.admission_peer);
-  auto handshake = std::make_shared<PendingHandshake>(*this, client.descriptor, client.transport, client.address, client.tls);
+  auto handshake = std::make_shared<PendingHandshake>(*this, client.descriptor, client.transport,
+                                                      client.address, client.tls);
   handshake->position = pending_.add(handshake->peer(), handshake);
   handshake->refuse(refusal);
 }

@@ -16,9 +16,9 @@
 #include <vector>
 
 #include "protocol/transport/transport.h"
-#include "server/admission/suppressed_events.h"
 #include "server/admission/peer_rates.h"
 #include "server/admission/per_peer.h"
+#include "server/admission/suppressed_events.h"
 #include "server/refusal.h"
 #include "server/tenants/authenticate.h"
 #include "server/tls_handshake_queue.h"
@@ -35,7 +35,8 @@ class Acceptor {
   using FindPeerCopy = std::function<std::optional<PeerCopy>(const wire::PeerHello&)>;
 
   Acceptor(asio::io_context& context, std::vector<std::unique_ptr<transport::Listener>> listeners,
-            std::chrono::milliseconds hello_timeout, unsigned connections_per_second, Admit admit, Deny deny, FindPeerCopy find_peer_copy);
+           std::chrono::milliseconds hello_timeout, unsigned connections_per_second, Admit admit, Deny deny,
+           FindPeerCopy find_peer_copy);
   ~Acceptor();
   Acceptor(const Acceptor&) = delete;
   Acceptor& operator=(const Acceptor&) = delete;

@@ -2,13 +2,12 @@
 // timer that is cancelled may still call a handler without an error if asio had already queued it; this
 // timer never expires after stop() or a new start(). It must outlive its handlers.
 #pragma once
+#include <asio/io_context.hpp>
+#include <asio/steady_timer.hpp>
 #include <chrono>
 #include <cstdint>
 #include <functional>
 #include <utility>
-
-#include <asio/io_context.hpp>
-#include <asio/steady_timer.hpp>
 
 namespace gpupool::server {
 

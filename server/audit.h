@@ -34,7 +34,9 @@ class Audit {
 
  private:
   void write(log::Level level, std::string_view event, std::span<const log::Field> fields);
-  void write(log::Level level, std::string_view event, std::initializer_list<log::Field> fields) { write(level, event, std::span(fields.begin(), fields.size())); }
+  void write(log::Level level, std::string_view event, std::initializer_list<log::Field> fields) {
+    write(level, event, std::span(fields.begin(), fields.size()));
+  }
 
   AuditFile file_;
 };

@@ -75,7 +75,7 @@ class AsOwner {
   const uid_t before_;
 };
 
-constexpr int kDeepest = 16;      // limit of recursion; the driver's folders are two deep
+constexpr int kDeepest = 16;  // limit of recursion; the driver's folders are two deep
 constexpr int kMostRounds = 4096;
 
 // Calls `use` with each name in the folder.
@@ -127,7 +127,8 @@ void empty(int folder) {
   struct stat status {};
   if (::fstat(folder, &status) != 0) return;
   const AsOwner identity(status.st_uid);
-  for (int round = 0; round < kMostRounds && empty(folder, folder, 0); ++round) {}
+  for (int round = 0; round < kMostRounds && empty(folder, folder, 0); ++round) {
+  }
 }
 
 // Makes `user`'s files in the folder readable and writable for everyone who can reach them.
@@ -137,7 +138,8 @@ void open_to_all(int folder, uid_t user, int depth = 0) {
     const int made = ::openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (made < 0) return;
     const bool known = ::fstat(made, &status) == 0, is_folder = known && S_ISDIR(status.st_mode);
-    if (status.st_uid == user && (is_folder || S_ISREG(status.st_mode))) ::fchmod(made, is_folder ? 0777 : 0666);
+    if (status.st_uid == user && (is_folder || S_ISREG(status.st_mode)))
+      ::fchmod(made, is_folder ? 0777 : 0666);
     if (is_folder && depth < kDeepest) open_to_all(made, user, depth + 1);
     ::close(made);
   });
@@ -146,7 +148,8 @@ void open_to_all(int folder, uid_t user, int depth = 0) {
 void remove_root(const std::string& path) {
   ::chmod(path.c_str(), 0700);
   std::error_code status;
-  for (fs::directory_iterator entry(path, status); !status && entry != fs::directory_iterator(); entry.increment(status)) {
+  for (fs::directory_iterator entry(path, status); !status && entry != fs::directory_iterator();
+       entry.increment(status)) {
     const int folder = ::open(entry->path().c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (folder < 0) continue;
     empty(folder);
@@ -158,10 +161,12 @@ void remove_root(const std::string& path) {
 // Removes root folders of killed poolds of this user.
 void remove_stale() {
   std::error_code status;
-  for (fs::directory_iterator entry(kParent, status); !status && entry != fs::directory_iterator(); entry.increment(status)) {
+  for (fs::directory_iterator entry(kParent, status); !status && entry != fs::directory_iterator();
+       entry.increment(status)) {
     const std::string path = entry->path();
     struct stat found {};
-    if (!entry->path().filename().string().starts_with(kPrefix) || ::lstat(path.c_str(), &found) != 0) continue;
+    if (!entry->path().filename().string().starts_with(kPrefix) || ::lstat(path.c_str(), &found) != 0)
+      continue;
     if (!S_ISDIR(found.st_mode) || found.st_uid != ::geteuid()) continue;
     const int lock = ::open((path + "/" + kLock).c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC);
     if (lock < 0) continue;
@@ -225,7 +230,8 @@ CacheFolders::~CacheFolders() {
 CacheFolders::Folder CacheFolders::make() {
   Folder made{random_name()};
   if (made.name.empty() || ::mkdirat(root_->folder, made.name.c_str(), 0700) != 0) return made;
-  made.descriptor = ::openat(root_->folder, made.name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  made.descriptor =
+      ::openat(root_->folder, made.name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   // Any user may access it: without the descriptor no worker gets past the root folder.
   if (made.descriptor >= 0 && ::fchmod(made.descriptor, 0777) == 0) return made;
   if (made.descriptor >= 0) ::close(std::exchange(made.descriptor, -1));

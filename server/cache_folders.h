@@ -43,7 +43,8 @@ class CacheFolders {
  private:
   struct Root;
 
-  CacheFolders(std::string path, std::shared_ptr<const Root> root) : path_(std::move(path)), root_(std::move(root)) {}
+  CacheFolders(std::string path, std::shared_ptr<const Root> root)
+      : path_(std::move(path)), root_(std::move(root)) {}
 
   const std::string path_;
   const std::shared_ptr<const Root> root_;

@@ -2,8 +2,8 @@
 
 #include <sys/stat.h>
 
-#include <asio/post.hpp>
 #include <array>
+#include <asio/post.hpp>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -79,7 +79,8 @@ void CertificateWatch::Shared::tell(Read read) {
   });
 }
 
-CertificateWatch::CertificateWatch(asio::io_context& context, transport::TlsOptions files, std::function<void(const Read&)> changed)
+CertificateWatch::CertificateWatch(asio::io_context& context, transport::TlsOptions files,
+                                   std::function<void(const Read&)> changed)
     : shared_(std::make_shared<Shared>(context, std::move(files), std::move(changed))) {
   const FileVersions known = versions_of(shared_->files);
   const BlockedSignals blocked;

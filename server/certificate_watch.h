@@ -17,7 +17,8 @@ class CertificateWatch {
  public:
   using Read = Result<std::shared_ptr<const transport::tls::Context>>;
   // `changed` is not called after the destructor.
-  CertificateWatch(asio::io_context& context, transport::TlsOptions files, std::function<void(const Read&)> changed);
+  CertificateWatch(asio::io_context& context, transport::TlsOptions files,
+                   std::function<void(const Read&)> changed);
   ~CertificateWatch();
   CertificateWatch(const CertificateWatch&) = delete;
   CertificateWatch& operator=(const CertificateWatch&) = delete;

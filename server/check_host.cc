@@ -16,17 +16,26 @@ constexpr bool kFiltersCalls = true;
 #endif
 
 ConfinementSettings settings_of(const ServerOptions& options) {
-  return {.sandbox = options.sandbox, .users = options.worker_users, .rdma = options.rdma && transport::has_rdma_device(), .filters = kFiltersCalls, .limits = options.worker_limits};
+  return {.sandbox = options.sandbox,
+          .users = options.worker_users,
+          .rdma = options.rdma && transport::has_rdma_device(),
+          .filters = kFiltersCalls,
+          .limits = options.worker_limits};
 }
 
-std::vector<std::string> readable_secrets_of(const ServerOptions& options, const std::string& device_library) {
-  const std::vector<Secret> secrets{{"--tls-key", options.tls.key}, {"--pool-token-file", options.pool.token_file}};
-  return readable_secrets(secrets, settings_of(options), {std::filesystem::path(device_library).parent_path()});
+std::vector<std::string> readable_secrets_of(const ServerOptions& options,
+                                             const std::string& device_library) {
+  const std::vector<Secret> secrets{{"--tls-key", options.tls.key},
+                                    {"--pool-token-file", options.pool.token_file}};
+  return readable_secrets(secrets, settings_of(options),
+                          {std::filesystem::path(device_library).parent_path()});
 }
 
 }  // namespace
 
-int check_host(const ServerOptions& options) { return print_layers(check_layers(settings_of(options))) ? 0 : kExitFailure; }
+int check_host(const ServerOptions& options) {
+  return print_layers(check_layers(settings_of(options))) ? 0 : kExitFailure;
+}
 
 Result<void> check_secrets(const ServerOptions& options, const std::string& device_library) {
   if (options.insecure || options.sandbox == Sandbox::off) return {};
@@ -36,12 +45,14 @@ Result<void> check_secrets(const ServerOptions& options, const std::string& devi
 }
 
 std::function<void()> check_confinement(const ServerOptions& options, const std::string& device_library) {
-  return [layers = check_layers(settings_of(options)), secrets = readable_secrets_of(options, device_library)] {
-    for (const Layer& layer : layers) {
-      if (layer.state == Layer::State::missing) log::warning("confinement", {{"missing", layer.name}, {"reason", layer.text}});
-    }
-    for (const std::string& why : secrets) log::warning("secret_within_reach", {{"reason", why}});
-  };
+  return
+      [layers = check_layers(settings_of(options)), secrets = readable_secrets_of(options, device_library)] {
+        for (const Layer& layer : layers) {
+          if (layer.state == Layer::State::missing)
+            log::warning("confinement", {{"missing", layer.name}, {"reason", layer.text}});
+        }
+        for (const std::string& why : secrets) log::warning("secret_within_reach", {{"reason", why}});
+      };
 }
 
 }  // namespace gpupool::server

@@ -55,7 +55,8 @@ class CheckpointLink : public std::enable_shared_from_this<CheckpointLink> {
  private:
   void await_question() {
     drop_after(Checkpoints::kSilence);
-    stream_.read(std::span(asked_), [self = shared_from_this()](bool asked) { asked ? self->take_question() : self->drop(); });
+    stream_.read(std::span(asked_),
+                 [self = shared_from_this()](bool asked) { asked ? self->take_question() : self->drop(); });
   }
 
   // A client sends nothing while its question is open. If the socket becomes readable, the client has
@@ -80,18 +81,22 @@ class CheckpointLink : public std::enable_shared_from_this<CheckpointLink> {
     wire::CheckpointQuestion question;
     std::memcpy(&preamble, asked_.data(), sizeof preamble);
     std::memcpy(&question, asked_.data() + sizeof preamble, sizeof question);
-    if (preamble.magic != wire::kMagic || preamble.length != sizeof question || static_cast<uint32_t>(question.action) >= wire::kCheckpointActions) {
+    if (preamble.magic != wire::kMagic || preamble.length != sizeof question ||
+        static_cast<uint32_t>(question.action) >= wire::kCheckpointActions) {
       return drop();
     }
     waits_ = true;
-    if (question.action == wire::CheckpointAction::find) return tell(CUDA_SUCCESS, owner_.pool_.sessions_of_process(client_, question.pid));
+    if (question.action == wire::CheckpointAction::find)
+      return tell(CUDA_SUCCESS, owner_.pool_.sessions_of_process(client_, question.pid));
     show_life();
-    const uint64_t asked = owner_.pool_.change_state(client_, question, [weak = weak_from_this()](int32_t result) {
-      if (const auto self = weak.lock()) self->tell(result, {});
-    });
+    const uint64_t asked =
+        owner_.pool_.change_state(client_, question, [weak = weak_from_this()](int32_t result) {
+          if (const auto self = weak.lock()) self->tell(result, {});
+        });
     if (!waits_) return;  // answered at once
     question_ = asked;
-    if (question.action == wire::CheckpointAction::lock && question.timeout_ms != 0) give_up_after(std::chrono::milliseconds(question.timeout_ms));
+    if (question.action == wire::CheckpointAction::lock && question.timeout_ms != 0)
+      give_up_after(std::chrono::milliseconds(question.timeout_ms));
     watch(asked);
   }
 
@@ -139,7 +144,8 @@ class CheckpointLink : public std::enable_shared_from_this<CheckpointLink> {
       if (status || !self->waits_) return;
       const wire::Preamble preamble;
       // Queues at most one empty frame for a client that does not read.
-      if (self->unsent_.empty()) self->unsent_.assign(reinterpret_cast<const char*>(&preamble), sizeof preamble);
+      if (self->unsent_.empty())
+        self->unsent_.assign(reinterpret_cast<const char*>(&preamble), sizeof preamble);
       self->send();
       self->show_life();
     });
@@ -163,18 +169,23 @@ class CheckpointLink : public std::enable_shared_from_this<CheckpointLink> {
   bool waits_ = false;     // a question is being answered
 };
 
-Checkpoints::Checkpoints(asio::io_context& context, WorkerPool& pool, Refuse refuse) : context_(context), pool_(pool), refuse_(std::move(refuse)) {}
+Checkpoints::Checkpoints(asio::io_context& context, WorkerPool& pool, Refuse refuse)
+    : context_(context), pool_(pool), refuse_(std::move(refuse)) {}
 
-Checkpoints::~Checkpoints() { close(); }
+Checkpoints::~Checkpoints() {
+  close();
+}
 
 void Checkpoints::drop_if(const std::function<bool(const Client&)>& clients) {
   std::vector<std::shared_ptr<CheckpointLink>> dropped;
-  std::copy_if(links_.begin(), links_.end(), std::back_inserter(dropped), [&](const auto& link) { return clients(link->client()); });
+  std::copy_if(links_.begin(), links_.end(), std::back_inserter(dropped),
+               [&](const auto& link) { return clients(link->client()); });
   for (const auto& link : dropped) link->drop();
 }
 
 size_t Checkpoints::links_of(const std::string& tenant) const {
-  return static_cast<size_t>(std::count_if(links_.begin(), links_.end(), [&](const auto& link) { return link->tenant() == tenant; }));
+  return static_cast<size_t>(std::count_if(links_.begin(), links_.end(),
+                                           [&](const auto& link) { return link->tenant() == tenant; }));
 }
 
 void Checkpoints::close() {
@@ -183,7 +194,8 @@ void Checkpoints::close() {
 
 void Checkpoints::admit(Client client) {
   if (links_of(client.tenant) >= kMostOfTenant || links_.size() >= kMost) {
-    return refuse_(std::move(client), {control::HelloReply::BUSY, "too many checkpoint clients; try again later"});
+    return refuse_(std::move(client),
+                   {control::HelloReply::BUSY, "too many checkpoint clients; try again later"});
   }
   const auto link = std::make_shared<CheckpointLink>(*this, std::move(client));
   link->place = links_.insert(links_.end(), link);

@@ -25,7 +25,7 @@ class Checkpoints {
   static constexpr size_t kMost = 1024;
   // Limit of the time between an answer and the next question.
   static constexpr std::chrono::milliseconds kSilence{60'000};
-  static constexpr std::chrono::milliseconds kPatience{5'000};   // for a client that does not read its answer
+  static constexpr std::chrono::milliseconds kPatience{5'000};  // for a client that does not read its answer
   static constexpr std::chrono::milliseconds kLifeSign{500};  // interval of empty frames while a client waits
   // Pause before the next question is read, times the tenant's number of connections.
   static constexpr std::chrono::milliseconds kPause{2};

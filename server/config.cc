@@ -38,7 +38,8 @@ Result<void> to_endpoints(const toml::node& node, std::vector<transport::Endpoin
   return {};
 }
 
-constexpr std::pair<std::string_view, Sandbox> kSandboxes[] = {{"on", Sandbox::on}, {"off", Sandbox::off}, {"log", Sandbox::log}};
+constexpr std::pair<std::string_view, Sandbox> kSandboxes[] = {
+    {"on", Sandbox::on}, {"off", Sandbox::off}, {"log", Sandbox::log}};
 
 // Also accepts true and false, the only values before "log" was added.
 Result<void> to_sandbox(const toml::node& node, Sandbox& out) {
@@ -51,7 +52,8 @@ Result<void> to_sandbox(const toml::node& node, Sandbox& out) {
 
 Result<void> read_key(std::string_view key, const toml::node& node, ServerOptions& options) {
   if (key == "worker-users" || key == "worker-user") return to_text(node, options.worker_users);
-  if (key == "worker-memory-mib") return to_count(node, 0, kMostHostMemoryMib, options.worker_limits.memory_mib);
+  if (key == "worker-memory-mib")
+    return to_count(node, 0, kMostHostMemoryMib, options.worker_limits.memory_mib);
   if (key == "worker-threads") return to_count(node, 0, kMostWorkerThreads, options.worker_limits.threads);
   if (key == "worker-cpus") return to_count(node, 0, kMostWorkerCpus, options.worker_limits.cpus);
   if (key == "sandbox") return to_sandbox(node, options.sandbox);
@@ -76,17 +78,22 @@ Result<void> read_key(std::string_view key, const toml::node& node, ServerOption
   if (key == "max-sessions") return to_count(node, 1, kMostSessions, options.max_sessions);
   if (key == "image-cache-mib") return to_count(node, 0, kMostImageCacheMib, options.image_cache_mib);
   if (key == "code-cache-mib") return to_count(node, 0, kMostCodeCacheMib, options.code_cache_mib);
-  if (key == "host-memory-for-idle-mib") return to_count(node, 0, kMostHostMemoryMib, options.host_memory_for_idle_mib);
-  if (key == "host-memory-for-checkpoints-mib") return to_count(node, 0, kMostHostMemoryMib, options.host_memory_for_checkpoints_mib);
+  if (key == "host-memory-for-idle-mib")
+    return to_count(node, 0, kMostHostMemoryMib, options.host_memory_for_idle_mib);
+  if (key == "host-memory-for-checkpoints-mib")
+    return to_count(node, 0, kMostHostMemoryMib, options.host_memory_for_checkpoints_mib);
   if (key == "hello-timeout") return to_seconds(node, options.hello_timeout);
-  if (key == "connections-per-second") return to_count(node, 1, kMostConnectionsPerSecond, options.connections_per_second);
+  if (key == "connections-per-second")
+    return to_count(node, 1, kMostConnectionsPerSecond, options.connections_per_second);
   if (key == "turn-limit") return to_seconds(node, options.turn_limit);
   if (key == "dead-peer-timeout") return to_seconds(node, options.dead_peer_timeout);
   if (key == "log-level") return to_level(node, options.log_level);
   if (key == "log-format") return to_format(node, options.log_format);
   if (key == "insecure") return to_flag(node, options.insecure);
   if (key == "users-at-paths") return to_flag(node, options.users_at_paths);
-  return wrong("unknown key; the keys are those of poold --help, without the dashes, and the tables [pool], [tls], [rdma], [default_quota], [[tenant]]");
+  return wrong(
+      "unknown key; the keys are those of poold --help, without the dashes, and the tables [pool], [tls], "
+      "[rdma], [default_quota], [[tenant]]");
 }
 
 }  // namespace
@@ -94,8 +101,11 @@ Result<void> read_key(std::string_view key, const toml::node& node, ServerOption
 Result<void> read_config(const std::string& path, ServerOptions& options) {
   const auto table = settings::read_file(path);
   if (!table) return table.error();
-  const auto in_file = [&](const Error& error) { return wrong("configuration file '" + path + "': " + error.message); };
-  const auto read = for_each_key(*table, [&](std::string_view key, const toml::node& node) { return read_key(key, node, options); });
+  const auto in_file = [&](const Error& error) {
+    return wrong("configuration file '" + path + "': " + error.message);
+  };
+  const auto read = for_each_key(
+      *table, [&](std::string_view key, const toml::node& node) { return read_key(key, node, options); });
   if (!read) return in_file(read.error());
   auto tenants = read_tenants(*table);
   if (!tenants) return in_file(tenants.error());

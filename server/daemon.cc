@@ -25,8 +25,8 @@
 #include "protocol/transport/shm/address.h"
 #include "server/acceptor.h"
 #include "server/admin/administration.h"
-#include "server/admission/suppressed_events.h"
 #include "server/admission/peer_rates.h"
+#include "server/admission/suppressed_events.h"
 #include "server/audit.h"
 #include "server/certificate_watch.h"
 #include "server/check_host.h"
@@ -46,10 +46,13 @@ namespace {
 
 constexpr std::chrono::milliseconds kLastLines{1'000};  // limit for the final log flush
 
-bool is_foreign(const transport::Endpoint& endpoint) { return endpoint.scheme != "shm" && !transport::is_loopback(endpoint.host); }
+bool is_foreign(const transport::Endpoint& endpoint) {
+  return endpoint.scheme != "shm" && !transport::is_loopback(endpoint.host);
+}
 
 bool listens_with_tls(const ServerOptions& options) {
-  return std::any_of(options.listen.begin(), options.listen.end(), [](const auto& endpoint) { return endpoint.scheme == "tls"; });
+  return std::any_of(options.listen.begin(), options.listen.end(),
+                     [](const auto& endpoint) { return endpoint.scheme == "tls"; });
 }
 
 void raise_descriptor_limit() {
@@ -67,7 +70,9 @@ int fail(const std::string& why) {
 // True if poold can authenticate clients: by tenants' tokens or certificates, or by a pool's leases.
 bool any_credentials(const ServerOptions& options) {
   const auto& tenants = options.tenants;
-  return options.pool.configured() || std::any_of(tenants.begin(), tenants.end(), [](const Tenant& tenant) { return tenant.has_credentials(); });
+  return options.pool.configured() || std::any_of(tenants.begin(), tenants.end(), [](const Tenant& tenant) {
+           return tenant.has_credentials();
+         });
 }
 
 // Returns null without a sandbox or without a delegated cgroup. A host without cgroup delegation is reported
@@ -76,21 +81,25 @@ std::shared_ptr<Cgroups> open_cgroups(const ServerOptions& options) {
   if (options.sandbox == Sandbox::off) return nullptr;
   auto opened = Cgroups::open(options.worker_limits);
   if (opened) return std::move(*opened);
-  if (opened.error().code != ErrorCode::unavailable) log::warning("confinement", {{"missing", "control group"}, {"reason", opened.error().message}});
+  if (opened.error().code != ErrorCode::unavailable)
+    log::warning("confinement", {{"missing", "control group"}, {"reason", opened.error().message}});
   return nullptr;
 }
 
 using Listeners = std::vector<std::unique_ptr<transport::Listener>>;
 
-Result<void> open_listener(const transport::Endpoint& endpoint, const ServerOptions& options, Listeners& listeners) {
+Result<void> open_listener(const transport::Endpoint& endpoint, const ServerOptions& options,
+                           Listeners& listeners) {
   auto listener = transport::listen(endpoint, {.dead_peer_timeout = options.dead_peer_timeout});
   if (!listener) return listener.error();
-  if (is_foreign((*listener)->endpoint()) && !options.insecure && (endpoint.scheme != "tls" || !any_credentials(options))) {
+  if (is_foreign((*listener)->endpoint()) && !options.insecure &&
+      (endpoint.scheme != "tls" || !any_credentials(options))) {
     return Error{
         ErrorCode::invalid,
         "refusing to listen on " + endpoint.text() +
             ": addresses reachable from other machines must use tls:// and authentication (tokens or "
-            "certificates for each [[tenant]], or a pool's leases); otherwise listen on 127.0.0.1, or use --insecure on a trusted network"};
+            "certificates for each [[tenant]], or a pool's leases); otherwise listen on 127.0.0.1, or use "
+            "--insecure on a trusted network"};
   }
   listeners.push_back(std::move(*listener));
   return {};
@@ -110,7 +119,9 @@ void listen_beside_tcp(const ServerOptions& options, Listeners& listeners) {
   for (size_t at = listeners.size(); at-- > 0;) {
     const transport::Endpoint tcp = listeners[at]->endpoint();  // or rdma, whose connections start over TCP
     if (tcp.scheme == "shm" || tcp.scheme == "tls") continue;
-    if (auto opened = open_listener(transport::shm::shm_endpoint_of_tcp(tcp.host, tcp.port), options, listeners); !opened) {
+    if (auto opened =
+            open_listener(transport::shm::shm_endpoint_of_tcp(tcp.host, tcp.port), options, listeners);
+        !opened) {
       log::warning("no_shared_memory", {{"address", tcp.text()}, {"reason", opened.error().message}});
     }
   }
@@ -138,7 +149,7 @@ struct Addresses {
       if (endpoint.scheme != "shm") remote.push_back(endpoint.text());
     }
   }
-  uint16_t port = 0;  // of the first listener that has one
+  uint16_t port = 0;     // of the first listener that has one
   bool foreign = false;  // an address is reachable from other machines
   std::string text;
   std::vector<std::string> remote;  // all but shm
@@ -146,19 +157,22 @@ struct Addresses {
 
 std::string new_boot() {
   std::string boot(lease::kBootBytes, '\0');
-  if (::getrandom(boot.data(), boot.size(), 0) != static_cast<ssize_t>(boot.size())) throw std::runtime_error("cannot get random numbers");
+  if (::getrandom(boot.data(), boot.size(), 0) != static_cast<ssize_t>(boot.size()))
+    throw std::runtime_error("cannot get random numbers");
   return boot;
 }
 
 class Daemon {
  public:
-  Daemon(const ServerOptions& options, Listeners listeners, WorkerProgram program, std::shared_ptr<Cgroups> cgroups)
+  Daemon(const ServerOptions& options, Listeners listeners, WorkerProgram program,
+         std::shared_ptr<Cgroups> cgroups)
       : options_(options),
         addresses_(listeners),
         end_signals_(context_, SIGTERM, SIGINT),
         reload_signal_(context_, SIGHUP),
         audit_(options.audit_file),
-        tenants_(options.tenants, options.pool.configured() ? Tenants::Anonymous::refused : Tenants::Anonymous::served),
+        tenants_(options.tenants,
+                 options.pool.configured() ? Tenants::Anonymous::refused : Tenants::Anonymous::served),
         pool_(context_,
               {.program = std::move(program),
                .cgroups = std::move(cgroups),
@@ -178,22 +192,32 @@ class Daemon {
                 if (!client.peer && client.bulk_token.empty()) administration_.denied(client.tenant);
                 refuse(std::move(client), refusal);
               }),
-        acceptor_(context_, std::move(listeners), options.hello_timeout, options.connections_per_second,
-              [this](Client client, const Credentials& shown) { admit(std::move(client), shown); },
-              [this](Client client, const Refusal& refusal) { refuse(std::move(client), refusal); },
-              [this](const wire::PeerHello& hello) { return pool_.find_peer_copy(hello); }),
+        acceptor_(
+            context_, std::move(listeners), options.hello_timeout, options.connections_per_second,
+            [this](Client client, const Credentials& shown) { admit(std::move(client), shown); },
+            [this](Client client, const Refusal& refusal) { refuse(std::move(client), refusal); },
+            [this](const wire::PeerHello& hello) { return pool_.find_peer_copy(hello); }),
         leases_(context_, tenants_, options.pool.name, new_boot(), {},
                 {.devices = [this]() -> const std::vector<control::Device>& { return pool_.devices(); },
                  .sessions = [this](const std::string& tenant) { return pool_.sessions_of(tenant); },
-                 .end_sessions = [this](const std::string& tenant, const std::string& reason) { pool_.end_sessions(tenant, reason); },
-                 .now = [] { return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch()); }}),
+                 .end_sessions = [this](const std::string& tenant,
+                                        const std::string& reason) { pool_.end_sessions(tenant, reason); },
+                 .now =
+                     [] {
+                       return std::chrono::duration_cast<std::chrono::milliseconds>(
+                           std::chrono::system_clock::now().time_since_epoch());
+                     }}),
         agent_(context_, options.pool, leases_,
-               {.inventory = [this] { return inventory(); }, .describe_state = [this](pool::NodeReport& report) { describe_state(report); }}),
-        administration_(context_, pool_, acceptor_, tenants_, audit_, options.pool.configured() ? &agent_ : nullptr),
-        monitors_(context_, {},
-                  {.describe = [this](const Client& client) { return monitor_devices(monitor_sources(), client); },
-                   .look = [this](const Client& client) { return monitor_state(monitor_sources(), client); }}),
-        checkpoints_(context_, pool_, [this](Client client, const Refusal& refusal) { refuse(std::move(client), refusal); }),
+               {.inventory = [this] { return inventory(); },
+                .describe_state = [this](pool::NodeReport& report) { describe_state(report); }}),
+        administration_(context_, pool_, acceptor_, tenants_, audit_,
+                        options.pool.configured() ? &agent_ : nullptr),
+        monitors_(
+            context_, {},
+            {.describe = [this](const Client& client) { return monitor_devices(monitor_sources(), client); },
+             .look = [this](const Client& client) { return monitor_state(monitor_sources(), client); }}),
+        checkpoints_(context_, pool_,
+                     [this](Client client, const Refusal& refusal) { refuse(std::move(client), refusal); }),
         unaudited_(context_, [this](uint64_t count) { audit_.denied_too(count); }) {}
 
   int run() {
@@ -228,7 +252,8 @@ class Daemon {
     const uint64_t name = addresses_.port != 0 ? addresses_.port : static_cast<uint64_t>(::getpid());
     const bool asked = !options_.admin_socket.empty();
     if (options_.admin_socket != "none") {
-      const auto served = administration_.serve_socket(asked ? options_.admin_socket : admin::default_socket(name));
+      const auto served =
+          administration_.serve_socket(asked ? options_.admin_socket : admin::default_socket(name));
       if (!served && asked) return served;
       if (!served) log::warning("no_admin_socket", {{"reason", served.error().message}});
     }
@@ -263,28 +288,34 @@ class Daemon {
     for (const control::Device& gpu : pool_.devices()) most = std::max<uint64_t>(most, gpu.total_bytes());
     const uint64_t limit = tenant.quota.each.memory_bytes;
     if (tenant.leased || most == 0 || limit <= most) return;
-    log::warning("quota_without_effect", {{"tenant", tenant.name},
-                                          {"quota_memory", limit},
-                                          {"gpu_memory", most},
-                                          {"reason", "the quota exceeds the memory of every GPU of this host"}});
+    log::warning("quota_without_effect",
+                 {{"tenant", tenant.name},
+                  {"quota_memory", limit},
+                  {"gpu_memory", most},
+                  {"reason", "the quota exceeds the memory of every GPU of this host"}});
   }
 
   // Warns if tenants list users but a listening socket is at a path, where a user ID does not authenticate.
   void warn_of_users() const {
-    const auto at_path = std::find_if(options_.listen.begin(), options_.listen.end(), [](const auto& endpoint) { return endpoint.scheme == "shm" && !endpoint.host.starts_with('@'); });
+    const auto at_path = std::find_if(
+        options_.listen.begin(), options_.listen.end(),
+        [](const auto& endpoint) { return endpoint.scheme == "shm" && !endpoint.host.starts_with('@'); });
     const auto has_users = [](const auto& entry) { return !entry.second.users.empty(); };
-    if (options_.users_at_paths || at_path == options_.listen.end() || std::none_of(tenants_.all().begin(), tenants_.all().end(), has_users)) return;
-    log::warning(
-        "users_need_tokens",
-        {{"address", at_path->text()},
-         {"reason",
-          "user IDs of [[tenant]] do not authenticate on sockets at paths, which containers may share; use tokens, "
-          "or --users-at-paths if no container shares the folder"}});
+    if (options_.users_at_paths || at_path == options_.listen.end() ||
+        std::none_of(tenants_.all().begin(), tenants_.all().end(), has_users))
+      return;
+    log::warning("users_need_tokens", {{"address", at_path->text()},
+                                       {"reason",
+                                        "user IDs of [[tenant]] do not authenticate on sockets at paths, "
+                                        "which containers may share; use tokens, "
+                                        "or --users-at-paths if no container shares the folder"}});
   }
 
   pool::Inventory inventory() const {
     pool::Inventory inventory;
-    for (const std::string& address : options_.pool.addresses.empty() ? addresses_.remote : options_.pool.addresses) inventory.add_addresses(address);
+    for (const std::string& address :
+         options_.pool.addresses.empty() ? addresses_.remote : options_.pool.addresses)
+      inventory.add_addresses(address);
     for (const control::Device& device : pool_.devices()) {
       pool::Gpu& gpu = *inventory.add_gpus();
       gpu.set_uuid(lease::gpu_uuid_text(device.uuid()));
@@ -311,7 +342,8 @@ class Daemon {
     if (client.peer || !client.bulk_token.empty()) return pool_.attach(std::move(client));
     if (lease::is_token(shown.token)) return admit_lease(std::move(client), shown.token);
     const auto admission = authenticate(tenants_, shown);
-    if (!admission) return refuse(std::move(client), {control::HelloReply::DENIED, admission.error().message});
+    if (!admission)
+      return refuse(std::move(client), {control::HelloReply::DENIED, admission.error().message});
     client.tenant = admission->tenant->name;
     client.credential = admission->by;
     serve(std::move(client));
@@ -329,12 +361,14 @@ class Daemon {
   void serve(Client client) {
     if (client.checkpoint) return checkpoints_.admit(std::move(client));
     if (!client.monitor) return pool_.assign(std::move(client));
-    if (!monitors_.admit(client)) refuse(std::move(client), {control::HelloReply::NO_DEVICE, "no GPU to monitor"});
+    if (!monitors_.admit(client))
+      refuse(std::move(client), {control::HelloReply::NO_DEVICE, "no GPU to monitor"});
   }
 
   std::optional<Refusal> refuses_sessions() const {
     if (!audit_.stalled()) return std::nullopt;
-    return Refusal{control::HelloReply::BUSY, "the server cannot write its audit file; try again later, or contact its operator"};
+    return Refusal{control::HelloReply::BUSY,
+                   "the server cannot write its audit file; try again later, or contact its operator"};
   }
 
   MonitorSources monitor_sources() const { return {pool_, tenants_, administration_.ended()}; }
@@ -344,9 +378,12 @@ class Daemon {
   // client can lock out others behind its address.
   void refuse(Client client, const Refusal& refusal) {
     const bool answered = denials_.take(client.admission_peer);
-    if (answered && all_denials_.take()) audit_.denied(client, refusal);
-    else unaudited_.note();
-    if (answered || refusal.status != control::HelloReply::DENIED) return acceptor_.refuse(std::move(client), refusal);
+    if (answered && all_denials_.take())
+      audit_.denied(client, refusal);
+    else
+      unaudited_.note();
+    if (answered || refusal.status != control::HelloReply::DENIED)
+      return acceptor_.refuse(std::move(client), refusal);
     acceptor_.drop(std::move(client));
   }
 
@@ -376,14 +413,16 @@ class Daemon {
     auto context = transport::tls::Context::server(options_.tls);
     if (!context) return context.error();
     acceptor_.use_tls(std::move(*context));
-    certificates_.emplace(context_, options_.tls, [this](const CertificateWatch::Read& read) { renew_certificate(read); });
+    certificates_.emplace(context_, options_.tls,
+                          [this](const CertificateWatch::Read& read) { renew_certificate(read); });
     return {};
   }
 
   // Called when the certificate files have changed. Open connections keep the old certificate.
   void renew_certificate(const CertificateWatch::Read& read) {
     if (!read) {
-      return log::warning("certificate_not_renewed", {{"reason", read.error().message}, {"note", "the previous certificate stays in use"}});
+      return log::warning("certificate_not_renewed", {{"reason", read.error().message},
+                                                      {"note", "the previous certificate stays in use"}});
     }
     acceptor_.use_tls(*read);
     log::info("certificate_renewed", {{"file", options_.tls.certificate}});
@@ -398,22 +437,25 @@ class Daemon {
 
   // Settings read by a reload. All are checked before any takes effect.
   struct Reloaded {
-    ServerOptions options;  // from the configuration file
+    ServerOptions options;                               // from the configuration file
     std::shared_ptr<const transport::tls::Context> tls;  // null: no tls:// address
     std::vector<lease::PublicKey> keys;
   };
   Result<Reloaded> read_again() const {
     Reloaded read;
     if (auto good = read_config(options_.config_file, read.options); !good) return good.error();
-    if (addresses_.foreign && !options_.insecure && !any_credentials(read.options) && !leases_.accepts_leases()) {
-      return Error{ErrorCode::invalid, "poold listens beyond this host, but no [[tenant]] has tokens or certificates"};
+    if (addresses_.foreign && !options_.insecure && !any_credentials(read.options) &&
+        !leases_.accepts_leases()) {
+      return Error{ErrorCode::invalid,
+                   "poold listens beyond this host, but no [[tenant]] has tokens or certificates"};
     }
     if (listens_with_tls(options_)) {
       auto tls = transport::tls::Context::server(options_.tls);
       if (!tls) return tls.error();
       read.tls = std::move(*tls);
     }
-    auto keys = read_public_keys(read.options.pool.public_keys.empty() ? options_.pool.public_keys : read.options.pool.public_keys);
+    auto keys = read_public_keys(read.options.pool.public_keys.empty() ? options_.pool.public_keys
+                                                                       : read.options.pool.public_keys);
     if (!keys) return keys.error();
     read.keys = std::move(*keys);
     return read;
@@ -423,7 +465,8 @@ class Daemon {
   // An error in a file leaves all settings unchanged. Without --config it only reopens the audit file and
   // reads the certificate.
   void reload() {
-    if (const auto opened = audit_.open(); !opened) log::error("audit_failed", {{"reason", opened.error().message}});
+    if (const auto opened = audit_.open(); !opened)
+      log::error("audit_failed", {{"reason", opened.error().message}});
     if (options_.config_file.empty()) {
       if (listens_with_tls(options_)) return renew_certificate(transport::tls::Context::server(options_.tls));
       return log::warning("nothing_to_reload", {{"reason", "poold was started without --config"}});
@@ -440,7 +483,9 @@ class Daemon {
 
   // Ends sessions and connections whose tenant or credential is no longer in the configuration.
   void end_revoked() {
-    const auto why = [this](const Client& client) { return revoked(tenants_, client.tenant, client.credential); };
+    const auto why = [this](const Client& client) {
+      return revoked(tenants_, client.tenant, client.credential);
+    };
     pool_.end_sessions(why, log::Level::warning);
     const auto is_revoked = [&](const Client& client) { return why(client).has_value(); };
     monitors_.drop_if(is_revoked);

@@ -25,7 +25,8 @@ constexpr std::chrono::seconds kWorthAWarning{5};
 DescriptorCloser* g_closer = nullptr;
 
 std::atomic<uint32_t>* shared_word() {
-  void* const page = ::mmap(nullptr, sizeof(std::atomic<uint32_t>), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void* const page = ::mmap(nullptr, sizeof(std::atomic<uint32_t>), PROT_READ | PROT_WRITE,
+                            MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (page == MAP_FAILED) throw std::bad_alloc();
   static_assert(std::atomic<uint32_t>::is_always_lock_free);
   return new (page) std::atomic<uint32_t>(0);
@@ -33,7 +34,8 @@ std::atomic<uint32_t>* shared_word() {
 
 // Runs in the child of a multithreaded process: system calls only. `held` is sorted. Closes all other
 // descriptors, so that no connection stays open because of this process.
-[[noreturn]] void hold_until_closed(std::span<const int> held, std::atomic<uint32_t>* closed, uint32_t before, pid_t parent) {
+[[noreturn]] void hold_until_closed(std::span<const int> held, std::atomic<uint32_t>* closed, uint32_t before,
+                                    pid_t parent) {
   ::syscall(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
   unsigned next = 0;
   for (const int descriptor : held) {
@@ -71,7 +73,9 @@ bool is_unix(int socket) {
 
 }  // namespace
 
-DescriptorCloser::DescriptorCloser(asio::io_context& context) : timer_(context), closed_(shared_word()) { g_closer = this; }
+DescriptorCloser::DescriptorCloser(asio::io_context& context) : timer_(context), closed_(shared_word()) {
+  g_closer = this;
+}
 
 DescriptorCloser::~DescriptorCloser() {
   g_closer = nullptr;
@@ -107,17 +111,20 @@ void DescriptorCloser::tend() {
 
 void DescriptorCloser::tend(Lane& lane) {
   const auto now = std::chrono::steady_clock::now();
-  std::erase_if(lane.helpers, [](const Helper& helper) { return ::waitpid(helper.pid, nullptr, WNOHANG) != 0; });
-  if (lane.helpers.empty()) lane.warned = false;
+  std::erase_if(lane.helpers,
+                [](const Helper& helper) { return ::waitpid(helper.pid, nullptr, WNOHANG) != 0; });
+  if (lane.helpers.empty())
+    lane.warned = false;
   else if (now - lane.helpers.front().since > kWorthAWarning && !std::exchange(lane.warned, true)) {
-    log::warning("descriptors_not_closed",
-                 {{"processes", lane.helpers.size()},
-                  {"reason",
-                   "close() blocks on a descriptor that a client or worker sent, such as a file of an unresponsive FUSE file "
-                   "system; only these child processes wait for it"}});
+    log::warning("descriptors_not_closed", {{"processes", lane.helpers.size()},
+                                            {"reason",
+                                             "close() blocks on a descriptor that a client or worker sent, "
+                                             "such as a file of an unresponsive FUSE file "
+                                             "system; only these child processes wait for it"}});
   }
   if (lane.waiting.empty()) return;
-  if (lane.helpers.size() < kMostHelpers || now - lane.helpers.back().since >= kPauseBeyond) start_helper(lane);
+  if (lane.helpers.size() < kMostHelpers || now - lane.helpers.back().since >= kPauseBeyond)
+    start_helper(lane);
 }
 
 // Does nothing if no process can be forked now.
@@ -140,13 +147,17 @@ void DescriptorCloser::start_helper(Lane& lane) {
 
 void close_without_blocking(int descriptor) {
   if (descriptor < 0) return;
-  if (g_closer != nullptr) g_closer->close(descriptor);
-  else ::close(descriptor);
+  if (g_closer != nullptr)
+    g_closer->close(descriptor);
+  else
+    ::close(descriptor);
 }
 
 void after_closing(std::function<void()> done) {
-  if (g_closer != nullptr) g_closer->then(std::move(done));
-  else done();
+  if (g_closer != nullptr)
+    g_closer->then(std::move(done));
+  else
+    done();
 }
 
 void close_connection(int socket) {
@@ -155,8 +166,10 @@ void close_connection(int socket) {
     return;
   }
   ::shutdown(socket, SHUT_RDWR);
-  if (drained(socket)) ::close(socket);
-  else close_without_blocking(socket);
+  if (drained(socket))
+    ::close(socket);
+  else
+    close_without_blocking(socket);
 }
 
 }  // namespace gpupool::server

@@ -10,7 +10,9 @@ namespace {
 using quota::Arbiter;
 using quota::TurnWord;
 
-Arbiter::Time time_now() { return std::chrono::steady_clock::now().time_since_epoch(); }
+Arbiter::Time time_now() {
+  return std::chrono::steady_clock::now().time_since_epoch();
+}
 
 }  // namespace
 
@@ -18,7 +20,8 @@ GpuTurns::GpuTurns(asio::io_context& context, Tenants& tenants, const Arbiter::S
     : timer_(context), tenants_(tenants), settings_(settings) {
   tenants_.on_change([this](const Tenant& tenant) {
     quotas_[tenant.name] = tenant.quota;
-    for (auto& [gpu_lane, arbiter] : arbiters_) arbiter.set_share(tenant.name, Arbiter::Share::of(tenant.quota, gpu_lane.gpu), time_now());
+    for (auto& [gpu_lane, arbiter] : arbiters_)
+      arbiter.set_share(tenant.name, Arbiter::Share::of(tenant.quota, gpu_lane.gpu), time_now());
     write_all();
   });
   tenants_.on_removal([this](const std::string& name) {
@@ -61,7 +64,8 @@ void GpuTurns::stop() {
 Arbiter& GpuTurns::arbiter(const GpuLane& gpu_lane) {
   const auto [found, made] = arbiters_.try_emplace(gpu_lane, settings_);
   if (made) {
-    for (const auto& [tenant, quota] : quotas_) found->second.set_share(tenant, Arbiter::Share::of(quota, gpu_lane.gpu), time_now());
+    for (const auto& [tenant, quota] : quotas_)
+      found->second.set_share(tenant, Arbiter::Share::of(quota, gpu_lane.gpu), time_now());
   }
   return found->second;
 }
@@ -74,7 +78,8 @@ void GpuTurns::read(uint64_t number, Session& session, uint32_t gpu, Time now) {
     session.words[gpu] = {};
   }
   Arbiter& its = arbiter({gpu, session.lane});
-  its.report(number, Time(std::min<uint64_t>((*session.page)->gpus[gpu].gpu_nanoseconds.load(), INT64_MAX)), now);
+  its.report(number, Time(std::min<uint64_t>((*session.page)->gpus[gpu].gpu_nanoseconds.load(), INT64_MAX)),
+             now);
   const TurnWord there{(*session.page)->turns[gpu].load()};
   const bool given_up = its.holder() == number && there.closed() && !session.words[gpu].closed();
   if (given_up) {
@@ -100,8 +105,10 @@ void GpuTurns::write(const GpuLane& gpu_lane, const Arbiter& its) {
     // If the worker has just closed its turn, leave its word: its message is on the way, and read() handles
     // it.
     const bool goes_on = !word.closed() && !next.closed();
-    if (!goes_on) there.store(next.word);
-    else if (!there.compare_exchange_strong(expected, next.word) && !TurnWord{expected}.closed()) there.store(next.word);
+    if (!goes_on)
+      there.store(next.word);
+    else if (!there.compare_exchange_strong(expected, next.word) && !TurnWord{expected}.closed())
+      there.store(next.word);
     word = next;
     quota::wake_worker((*session.page)->bell);
   }
@@ -121,13 +128,15 @@ void GpuTurns::set_timer() {
     timer_.cancel();
     return;
   }
-  timer_.expires_at(std::chrono::steady_clock::time_point(std::chrono::duration_cast<std::chrono::steady_clock::duration>(*due)));
+  timer_.expires_at(std::chrono::steady_clock::time_point(
+      std::chrono::duration_cast<std::chrono::steady_clock::duration>(*due)));
   timer_.async_wait([this](const asio::error_code& status) {
     if (status) return;
     const Time now = time_now();
     for (auto& [gpu_lane, its] : arbiters_) {
       // Read changes that the holder has not reported yet.
-      if (const auto holder = its.holder(); holder && sessions_.contains(*holder)) read(*holder, sessions_.at(*holder), gpu_lane.gpu, now);
+      if (const auto holder = its.holder(); holder && sessions_.contains(*holder))
+        read(*holder, sessions_.at(*holder), gpu_lane.gpu, now);
       its.tick(now);
     }
     write_all();

@@ -20,7 +20,9 @@ union DescriptorSpace {
 Error failure(const char* doing, int error) {
   const bool gone = error == EPIPE || error == ECONNRESET || error == ENOTCONN;
   const bool full = error == EAGAIN || error == ETOOMANYREFS;
-  return {gone ? ErrorCode::closed : full ? ErrorCode::limit : ErrorCode::unavailable,
+  return {gone   ? ErrorCode::closed
+          : full ? ErrorCode::limit
+                 : ErrorCode::unavailable,
           std::string(doing) + " the control socket: " + std::generic_category().message(error)};
 }
 
@@ -28,13 +30,16 @@ Error failure(const char* doing, int error) {
 // than one.
 size_t take_descriptors(msghdr& message, int& first) {
   size_t count = 0;
-  for (cmsghdr* control = CMSG_FIRSTHDR(&message); control != nullptr; control = CMSG_NXTHDR(&message, control)) {
+  for (cmsghdr* control = CMSG_FIRSTHDR(&message); control != nullptr;
+       control = CMSG_NXTHDR(&message, control)) {
     if (control->cmsg_level != SOL_SOCKET || control->cmsg_type != SCM_RIGHTS) continue;
     for (size_t at = 0; CMSG_LEN(at + sizeof(int)) <= control->cmsg_len; at += sizeof(int)) {
       int descriptor = -1;
       std::memcpy(&descriptor, CMSG_DATA(control) + at, sizeof descriptor);
-      if (count++ == 0) first = descriptor;
-      else ::close(descriptor);
+      if (count++ == 0)
+        first = descriptor;
+      else
+        ::close(descriptor);
     }
   }
   return count;
@@ -84,8 +89,8 @@ Result<ControlMessage> receive(int socket, DescriptorSpace* space, int flags, si
   const size_t descriptors = take_descriptors(message, out.descriptor);
   if (size == 0) return Error{ErrorCode::closed, "the control socket was closed"};
   const auto received = static_cast<size_t>(size);
-  if (received < sizeof out.header || (message.msg_flags & MSG_TRUNC) != 0 ||
-      descriptors > 1 || out.header.payload_bytes != received - sizeof out.header) {
+  if (received < sizeof out.header || (message.msg_flags & MSG_TRUNC) != 0 || descriptors > 1 ||
+      out.header.payload_bytes != received - sizeof out.header) {
     if (out.descriptor >= 0) ::close(out.descriptor);
     return Error{ErrorCode::malformed, "malformed message on the control socket"};
   }
@@ -111,7 +116,8 @@ Result<ControlMessage> receive_worker_control(int socket) {
     if (errno != EINTR) return failure("reading from", errno);
   }
   // Receiving descriptors would close them on this thread.
-  if ((message.msg_flags & MSG_CTRUNC) != 0) return Error{ErrorCode::malformed, "a message on the control socket carries descriptors"};
+  if ((message.msg_flags & MSG_CTRUNC) != 0)
+    return Error{ErrorCode::malformed, "a message on the control socket carries descriptors"};
   const size_t payload = std::max(static_cast<size_t>(size), sizeof(ControlHeader)) - sizeof(ControlHeader);
   return receive(socket, nullptr, MSG_DONTWAIT, std::min<size_t>(payload, kMaxControlPayload));
 }

@@ -17,7 +17,9 @@ namespace {
 constexpr uint64_t kPage = 4096;
 
 // The file's pages, plus one for the kernel's and this table's overhead.
-uint64_t cost(uint64_t image_bytes) { return (image_bytes + 1 + kPage - 1) / kPage * kPage + kPage; }
+uint64_t cost(uint64_t image_bytes) {
+  return (image_bytes + 1 + kPage - 1) / kPage * kPage + kPage;
+}
 
 // Enough of the name to tell images apart in the log, too little to request one.
 std::string shortened(const wire::ImageDigest& name) {
@@ -66,12 +68,14 @@ bool ImageCache::wants(const wire::ImageDigest& name, uint64_t image_bytes) cons
   return image_bytes != 0 && image_bytes <= largest_image() && !by_key_.contains({name, image_bytes});
 }
 
-Result<void> ImageCache::add(const wire::ImageDigest& name, uint64_t image_bytes, int descriptor, uint64_t session) {
+Result<void> ImageCache::add(const wire::ImageDigest& name, uint64_t image_bytes, int descriptor,
+                             uint64_t session) {
   const bool fits = image_bytes != 0 && image_bytes <= largest_image();
   if (!fits || !is_sealed_file(descriptor, image_bytes)) {
     close_without_blocking(descriptor);
-    return Error{ErrorCode::malformed, fits ? "it deposited an image that is not a sealed memory file of the offered size"
-                                            : "it deposited an image above the size limit"};
+    return Error{ErrorCode::malformed,
+                 fits ? "it deposited an image that is not a sealed memory file of the offered size"
+                      : "it deposited an image above the size limit"};
   }
   if (by_key_.contains({name, image_bytes})) {
     close_without_blocking(descriptor);
@@ -79,7 +83,8 @@ Result<void> ImageCache::add(const wire::ImageDigest& name, uint64_t image_bytes
   }
   while (bytes_ + cost(image_bytes) > capacity_ || images_.size() >= most_images_) {
     const auto oldest = std::prev(images_.end());
-    log::info("image_cache_evicted", {{"image", shortened(oldest->key.first)}, {"bytes", oldest->key.second}});
+    log::info("image_cache_evicted",
+              {{"image", shortened(oldest->key.first)}, {"bytes", oldest->key.second}});
     remove(oldest);
   }
   images_.push_front({{name, image_bytes}, descriptor});

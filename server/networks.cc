@@ -13,8 +13,12 @@ bool holds(const Network& network, const decltype(network.address())& address) {
 
 // Loopback and link-local addresses: services there, for instance clouds' metadata servers, may trust every
 // client.
-bool is_local(const asio::ip::address_v4& address) { return address.is_loopback() || (address.to_uint() >> 16) == 0xa9fe; }  // 169.254.0.0/16
-bool is_local(const asio::ip::address_v6& address) { return address.is_loopback() || address.is_link_local(); }
+bool is_local(const asio::ip::address_v4& address) {
+  return address.is_loopback() || (address.to_uint() >> 16) == 0xa9fe;
+}  // 169.254.0.0/16
+bool is_local(const asio::ip::address_v6& address) {
+  return address.is_loopback() || address.is_link_local();
+}
 
 // A local address matches only networks of local addresses, not 0.0.0.0/0.
 template <class Network, class Address>
@@ -41,7 +45,8 @@ Result<Networks> Networks::parse(const std::string& list) {
     } else if (const auto six = asio::ip::make_network_v6(prefixed ? one : one + "/128", bad); !bad) {
       parsed.six_.push_back(six);
     } else {
-      return Error{ErrorCode::invalid, "'" + one + "' is not a network such as 10.1.0.0/16 or fd00::/8, nor 'any' or 'none'"};
+      return Error{ErrorCode::invalid,
+                   "'" + one + "' is not a network such as 10.1.0.0/16 or fd00::/8, nor 'any' or 'none'"};
     }
   }
   return parsed;

@@ -23,7 +23,8 @@ constexpr const char* kAbout =
     "Each session runs in its own worker process.";
 constexpr const char* kNotes =
     "Exit status: 0 after SIGTERM or SIGINT, 1 if poold cannot start, 2 for a usage error.\n"
-    "softgpu reads SOFTGPU_DEVICES, SOFTGPU_MEMORY, SOFTGPU_COMPUTE_CAPABILITY and SOFTGPU_INSTANCE (instances with different\n"
+    "softgpu reads SOFTGPU_DEVICES, SOFTGPU_MEMORY, SOFTGPU_COMPUTE_CAPABILITY and SOFTGPU_INSTANCE "
+    "(instances with different\n"
     "names have separate GPUs).";
 
 // Option values from the command line. Only options that were given are used.
@@ -74,8 +75,9 @@ Result<void> check_worker_users(const ServerOptions& options) {
   if (!users) return users.error();
   const size_t workers = size_t{options.max_sessions} + options.idle_workers;
   if (!users->one_per_worker() || users->size() >= workers) return {};
-  return Error{ErrorCode::invalid, "'" + options.worker_users + "' has " + std::to_string(users->size()) + " users, but up to " +
-                                       std::to_string(workers) + " workers need one each (--max-sessions plus --idle-workers)"};
+  return Error{ErrorCode::invalid, "'" + options.worker_users + "' has " + std::to_string(users->size()) +
+                                       " users, but up to " + std::to_string(workers) +
+                                       " workers need one each (--max-sessions plus --idle-workers)"};
 }
 
 EarlyExit print_token() {
@@ -86,9 +88,11 @@ EarlyExit print_token() {
   }
   std::printf("%s\ntokens = [\"%s\"]\n", token->c_str(), hash_text(hash_token(*token)).c_str());
   std::fflush(stdout);
-  std::fputs("The first line is the token: the tenant stores it in a file that only it can read (GPUPOOL_TOKEN_FILE). The second is\n"
-             "its SHA-256 hash, for [[tenant]] in poold's configuration.\n",
-             stderr);
+  std::fputs(
+      "The first line is the token: the tenant stores it in a file that only it can read "
+      "(GPUPOOL_TOKEN_FILE). The second is\n"
+      "its SHA-256 hash, for [[tenant]] in poold's configuration.\n",
+      stderr);
   return {std::ferror(stdout) == 0 ? 0 : kExitFailure};
 }
 
@@ -96,15 +100,18 @@ EarlyExit print_token() {
 
 Result<void> set_rdma(std::string_view name, const std::string& text, ServerOptions& options) {
   const transport::RdmaSetting* const setting = transport::find_rdma_setting(name);
-  if (!setting) return Error{ErrorCode::invalid, "unknown key; the keys are those of poold --help, without '--rdma-'"};
+  if (!setting)
+    return Error{ErrorCode::invalid, "unknown key; the keys are those of poold --help, without '--rdma-'"};
   transport::RdmaOptions checked;
-  if (!setting->read(text, checked)) return Error{ErrorCode::invalid, "'" + text + "' is not " + setting->values};
+  if (!setting->read(text, checked))
+    return Error{ErrorCode::invalid, "'" + text + "' is not " + setting->values};
   options.rdma_settings[setting->variable] = text;
   return {};
 }
 
 unsigned half_of_host_memory_mib() {
-  const auto pages = static_cast<uint64_t>(std::max(0l, ::sysconf(_SC_PHYS_PAGES))), size = static_cast<uint64_t>(std::max(0l, ::sysconf(_SC_PAGESIZE)));
+  const auto pages = static_cast<uint64_t>(std::max(0l, ::sysconf(_SC_PHYS_PAGES))),
+             size = static_cast<uint64_t>(std::max(0l, ::sysconf(_SC_PAGESIZE)));
   return static_cast<unsigned>(std::min<uint64_t>(kMostHostMemoryMib, (pages * size / 2) >> 20));
 }
 
@@ -114,16 +121,18 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** arguments
   app.footer(kNotes);
   app.set_version_flag("--version", std::string("poold ") + kVersion);
   const CLI::Range seconds(kLeastSeconds, kMostSeconds);
-  const auto* listen = app.add_option("--listen", given.listen,
-                                      "address to listen on; may be repeated: tcp://HOST:PORT (port 0 picks a "
-                                      "free one), tls://HOST:PORT (encrypted), "
-                                      "rdma://HOST:PORT (RDMA connections start over TCP), "
-                                      "shm:///PATH or shm://@NAME (Unix socket and shared memory, for programs on this host "
-                                      "and for containers that share the folder) [tcp://127.0.0.1:9700]")
-                           ->allow_extra_args(false);
-  const auto* no_shm =
-      app.add_flag("--no-shm", given.no_shm, "do not offer shared memory beside tcp to programs on this host");
-  app.add_option("--rdma", given.rdma, "yes: offer RDMA to clients if this host has a device; no: never [yes]")
+  const auto* listen =
+      app.add_option("--listen", given.listen,
+                     "address to listen on; may be repeated: tcp://HOST:PORT (port 0 picks a "
+                     "free one), tls://HOST:PORT (encrypted), "
+                     "rdma://HOST:PORT (RDMA connections start over TCP), "
+                     "shm:///PATH or shm://@NAME (Unix socket and shared memory, for programs on this host "
+                     "and for containers that share the folder) [tcp://127.0.0.1:9700]")
+          ->allow_extra_args(false);
+  const auto* no_shm = app.add_flag("--no-shm", given.no_shm,
+                                    "do not offer shared memory beside tcp to programs on this host");
+  app.add_option("--rdma", given.rdma,
+                 "yes: offer RDMA to clients if this host has a device; no: never [yes]")
       ->check(CLI::IsMember({"yes", "no"}));
   for (const auto& setting : transport::rdma_settings()) {
     app.add_option(std::string("--rdma-") + setting.name, given.rdma_settings[setting.name], setting.meaning);
@@ -144,89 +153,101 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** arguments
   const auto* idle =
       app.add_option("--idle-workers", given.idle_workers, "number of idle workers to keep ready [2]")
           ->check(CLI::Range(1u, kMostIdleWorkers));
-  const auto* sessions = app.add_option("--max-sessions", given.max_sessions, "maximum number of concurrent sessions [64]")
-                             ->check(CLI::Range(1u, kMostSessions));
+  const auto* sessions =
+      app.add_option("--max-sessions", given.max_sessions, "maximum number of concurrent sessions [64]")
+          ->check(CLI::Range(1u, kMostSessions));
   const auto* image_cache = app.add_option("--image-cache-mib", given.image_cache_mib,
                                            "memory limit of the module image cache; 0: off "
                                            "[1024]")
                                 ->check(CLI::Range(0u, kMostImageCacheMib));
-  const auto* code_cache = app.add_option("--code-cache-mib", given.code_cache_mib,
-                                          "memory limit of the cache of compiled kernels, which a tenant's later programs reuse; "
-                                          "at most 64 MiB per tenant; 0: off [512]")
-                               ->check(CLI::Range(0u, kMostCodeCacheMib));
+  const auto* code_cache =
+      app.add_option("--code-cache-mib", given.code_cache_mib,
+                     "memory limit of the cache of compiled kernels, which a tenant's later programs reuse; "
+                     "at most 64 MiB per tenant; 0: off [512]")
+          ->check(CLI::Range(0u, kMostCodeCacheMib));
   const auto* host_memory = app.add_option("--host-memory-for-idle-mib", given.host_memory_for_idle_mib,
                                            "oversubscribe GPU memory: when a GPU is full, move memory of "
                                            "idle sessions to at most this much host memory; 0: off [0]")
                                 ->check(CLI::Range(0u, kMostHostMemoryMib));
-  const auto* checkpoint_memory = app.add_option("--host-memory-for-checkpoints-mib", given.host_memory_for_checkpoints_mib,
-                                                 "limit of host memory for checkpointed programs' device memory (cuCheckpointProcess...); "
-                                                 "0: no checkpoints [half of the host's memory]")
-                                      ->check(CLI::Range(0u, kMostHostMemoryMib));
+  const auto* checkpoint_memory =
+      app.add_option(
+             "--host-memory-for-checkpoints-mib", given.host_memory_for_checkpoints_mib,
+             "limit of host memory for checkpointed programs' device memory (cuCheckpointProcess...); "
+             "0: no checkpoints [half of the host's memory]")
+          ->check(CLI::Range(0u, kMostHostMemoryMib));
   const auto* hello_timeout = app.add_option("--hello-timeout", given.hello_timeout,
                                              "seconds until a new connection must have sent its hello [5]")
                                   ->check(seconds);
-  const auto* connections =
-      app.add_option("--connections-per-second", given.connections_per_second,
-                     "rate limit of new connections per address (IPv4, a /64 of IPv6, or a local user), with bursts of twice as many; "
-                     "further connections are closed [4096]")
-          ->check(CLI::Range(1u, kMostConnectionsPerSecond));
+  const auto* connections = app.add_option("--connections-per-second", given.connections_per_second,
+                                           "rate limit of new connections per address (IPv4, a /64 of IPv6, "
+                                           "or a local user), with bursts of twice as many; "
+                                           "further connections are closed [4096]")
+                                ->check(CLI::Range(1u, kMostConnectionsPerSecond));
   const auto* turn_limit =
-      app.add_option("--turn-limit", given.turn_limit, "seconds after which a session that does not yield a GPU loses its turn [1]")
+      app.add_option("--turn-limit", given.turn_limit,
+                     "seconds after which a session that does not yield a GPU loses its turn [1]")
           ->check(seconds);
   const auto* dead_peer = app.add_option("--dead-peer-timeout", given.dead_peer_timeout,
                                          "seconds until the session of an unreachable client ends [15]")
                               ->check(seconds);
-  const auto* worker_users = app.add_option("--worker-users,--worker-user", given.worker_users,
-                                            "users for workers if poold runs as root: a name or ID for all, or a range such as "
-                                            "70000-70999, with one user per session [nobody]");
-  const auto* worker_memory =
-      app.add_option("--worker-memory-mib", given.worker_limits.memory_mib,
-                     "host memory limit of a worker, if poold's cgroup is delegated to it; with softgpu this includes the memory of "
-                     "its GPUs. A worker that exceeds it is killed; 0: no limit [0]")
-          ->check(CLI::Range(0u, kMostHostMemoryMib));
-  const auto* worker_threads =
-      app.add_option("--worker-threads", given.worker_limits.threads,
-                     "limit of a worker's threads and processes, if poold's cgroup is delegated to it; 0: no limit [4096]")
-          ->check(CLI::Range(0u, kMostWorkerThreads));
-  const auto* worker_cpus =
-      app.add_option("--worker-cpus", given.worker_limits.cpus,
-                     "CPU limit of a worker, if poold's cgroup is delegated to it; 0: no limit; busy workers share CPUs equally [0]")
-          ->check(CLI::Range(0u, kMostWorkerCpus));
-  const auto* peers = app.add_option("--peers", given.peers,
-                                     "networks of other servers to which workers may copy directly, e.g. "
-                                     "10.1.0.0/16,fd00::/8; any (except loopback); none: copy through the client [none]");
-  const auto* sandbox = app.add_option("--sandbox", given.sandbox,
-                                       "on: confine workers; log: execute forbidden system calls, and have the kernel log them; "
-                                       "off: do not confine workers, to find out whether a device library needs a forbidden operation [on]")
-                            ->check(CLI::IsMember({"on", "off", "log"}));
+  const auto* worker_users =
+      app.add_option("--worker-users,--worker-user", given.worker_users,
+                     "users for workers if poold runs as root: a name or ID for all, or a range such as "
+                     "70000-70999, with one user per session [nobody]");
+  const auto* worker_memory = app.add_option("--worker-memory-mib", given.worker_limits.memory_mib,
+                                             "host memory limit of a worker, if poold's cgroup is delegated "
+                                             "to it; with softgpu this includes the memory of "
+                                             "its GPUs. A worker that exceeds it is killed; 0: no limit [0]")
+                                  ->check(CLI::Range(0u, kMostHostMemoryMib));
+  const auto* worker_threads = app.add_option("--worker-threads", given.worker_limits.threads,
+                                              "limit of a worker's threads and processes, if poold's cgroup "
+                                              "is delegated to it; 0: no limit [4096]")
+                                   ->check(CLI::Range(0u, kMostWorkerThreads));
+  const auto* worker_cpus = app.add_option("--worker-cpus", given.worker_limits.cpus,
+                                           "CPU limit of a worker, if poold's cgroup is delegated to it; 0: "
+                                           "no limit; busy workers share CPUs equally [0]")
+                                ->check(CLI::Range(0u, kMostWorkerCpus));
+  const auto* peers =
+      app.add_option("--peers", given.peers,
+                     "networks of other servers to which workers may copy directly, e.g. "
+                     "10.1.0.0/16,fd00::/8; any (except loopback); none: copy through the client [none]");
+  const auto* sandbox =
+      app.add_option(
+             "--sandbox", given.sandbox,
+             "on: confine workers; log: execute forbidden system calls, and have the kernel log them; "
+             "off: do not confine workers, to find out whether a device library needs a forbidden operation "
+             "[on]")
+          ->check(CLI::IsMember({"on", "off", "log"}));
   const auto* no_sandbox = app.add_flag("--no-sandbox", given.no_sandbox, "the same as --sandbox=off");
-  app.add_flag(
-      "--check-host", given.check_host,
-      "print which layers of the workers' confinement are effective on this host with the given options, and exit: 0 if all are, else 1");
-  app.add_option(
-      "--config", given.config,
-      "TOML file with the same keys, and the tenants; command-line options take precedence. "
-      "SIGHUP reloads tenants, certificates and public keys");
+  app.add_flag("--check-host", given.check_host,
+               "print which layers of the workers' confinement are effective on this host with the given "
+               "options, and exit: 0 if all are, else 1");
+  app.add_option("--config", given.config,
+                 "TOML file with the same keys, and the tenants; command-line options take precedence. "
+                 "SIGHUP reloads tenants, certificates and public keys");
   const auto* tls_certificate =
-      app.add_option("--tls-certificate", given.tls_certificate, "certificate chain of this server, for tls:// addresses (PEM)");
-  const auto* tls_key =
-      app.add_option("--tls-key", given.tls_key, "private key of the certificate (PEM); should be readable by poold only");
-  const auto* tls_client_ca =
-      app.add_option("--tls-client-ca", given.tls_client_ca,
-                     "CA certificates that sign clients' certificates (PEM); without it clients authenticate by token only");
-  const auto* audit_file = app.add_option("--audit-file", given.audit_file,
-                                          "append a JSON record to this file for each session that starts, ends or is refused");
+      app.add_option("--tls-certificate", given.tls_certificate,
+                     "certificate chain of this server, for tls:// addresses (PEM)");
+  const auto* tls_key = app.add_option(
+      "--tls-key", given.tls_key, "private key of the certificate (PEM); should be readable by poold only");
+  const auto* tls_client_ca = app.add_option(
+      "--tls-client-ca", given.tls_client_ca,
+      "CA certificates that sign clients' certificates (PEM); without it clients authenticate by token only");
+  const auto* audit_file =
+      app.add_option("--audit-file", given.audit_file,
+                     "append a JSON record to this file for each session that starts, ends or is refused");
   app.add_flag("--make-token", given.make_token, "print a new tenant token and its hash, and exit");
   const auto* level =
       app.add_option("--log-level", given.log_level, std::string("one of ") + kLogLevels + " [info]");
   const auto* format =
       app.add_option("--log-format", given.log_format, std::string("one of ") + kLogFormats + " [text]");
   const auto* insecure = app.add_flag(
-      "--insecure", given.insecure, "allow listening beyond loopback without TLS or authentication: every host on that network is trusted");
-  const auto* users_at_paths =
-      app.add_flag("--users-at-paths", given.users_at_paths,
-                   "user IDs of tenants also authenticate on shm:///PATH sockets; do not use if containers share the socket, "
-                   "because their user IDs overlap with the host's");
+      "--insecure", given.insecure,
+      "allow listening beyond loopback without TLS or authentication: every host on that network is trusted");
+  const auto* users_at_paths = app.add_flag("--users-at-paths", given.users_at_paths,
+                                            "user IDs of tenants also authenticate on shm:///PATH sockets; "
+                                            "do not use if containers share the socket, "
+                                            "because their user IDs overlap with the host's");
   const PoolCommandLine pool(app);
   try {
     app.parse(count, arguments);
@@ -253,7 +274,8 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** arguments
   if (!given.rdma.empty()) options.rdma = given.rdma == "yes";
   for (const auto& [name, text] : given.rdma_settings) {
     if (app.count("--rdma-" + name) == 0) continue;
-    if (const auto set = set_rdma(name, text, options); !set) return usage_error("--rdma-" + name + ": " + set.error().message);
+    if (const auto set = set_rdma(name, text, options); !set)
+      return usage_error("--rdma-" + name + ": " + set.error().message);
   }
   if (device->count() > 0) options.device = given.device;
   if (port_file->count() > 0) options.port_file = given.port_file;
@@ -266,7 +288,8 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** arguments
   if (idle->count() > 0) options.idle_workers = given.idle_workers;
   if (sessions->count() > 0) options.max_sessions = given.max_sessions;
   if (host_memory->count() > 0) options.host_memory_for_idle_mib = given.host_memory_for_idle_mib;
-  if (checkpoint_memory->count() > 0) options.host_memory_for_checkpoints_mib = given.host_memory_for_checkpoints_mib;
+  if (checkpoint_memory->count() > 0)
+    options.host_memory_for_checkpoints_mib = given.host_memory_for_checkpoints_mib;
   if (code_cache->count() > 0) options.code_cache_mib = given.code_cache_mib;
   if (image_cache->count() > 0) options.image_cache_mib = given.image_cache_mib;
   if (hello_timeout->count() > 0) options.hello_timeout = to_milliseconds(given.hello_timeout);
@@ -288,24 +311,32 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** arguments
   if (sandbox->count() > 0) parse(given.sandbox, options.sandbox);
   if (no_sandbox->count() > 0 && given.no_sandbox) options.sandbox = Sandbox::off;
   options.check_host = given.check_host;
-  if (const auto checked = check_worker_users(options); !checked) return usage_error("--worker-users: " + checked.error().message);
+  if (const auto checked = check_worker_users(options); !checked)
+    return usage_error("--worker-users: " + checked.error().message);
   if (peers->count() > 0) options.peers = given.peers;
   if (const auto applied = pool.apply(options.pool); !applied) return usage_error(applied.error().message);
   if (const auto checked = check_pool(options.pool); !checked) return usage_error(checked.error().message);
   if (options.peers.empty()) options.peers = "none";
-  if (const auto networks = Networks::parse(options.peers); !networks) return usage_error("--peers: " + networks.error().message);
-  const auto any = [&](auto&& condition) { return std::any_of(options.listen.begin(), options.listen.end(), condition); };
+  if (const auto networks = Networks::parse(options.peers); !networks)
+    return usage_error("--peers: " + networks.error().message);
+  const auto any = [&](auto&& condition) {
+    return std::any_of(options.listen.begin(), options.listen.end(), condition);
+  };
   if (!options.port_file.empty() && !any([](const auto& endpoint) { return endpoint.scheme != "shm"; })) {
     return usage_error("--port-file: requires --listen tcp://, tls:// or rdma://");
   }
-  const auto everywhere = [](const auto& endpoint) { return endpoint.host == "0.0.0.0" || endpoint.host == "::" || endpoint.host == "[::]"; };
+  const auto everywhere = [](const auto& endpoint) {
+    return endpoint.host == "0.0.0.0" || endpoint.host == "::" || endpoint.host == "[::]";
+  };
   if (!options.pool.schedulers.empty() && options.pool.addresses.empty() && any(everywhere)) {
-    return usage_error("[pool] addresses: required because poold listens on all addresses; e.g. tls://" + options.pool.name + ":9700");
+    return usage_error("[pool] addresses: required because poold listens on all addresses; e.g. tls://" +
+                       options.pool.name + ":9700");
   }
   if (!options.rdma && any([](const auto& endpoint) { return endpoint.scheme == "rdma"; })) {
     return usage_error("--listen rdma://...: conflicts with --rdma no");
   }
-  if (any([](const auto& endpoint) { return endpoint.scheme == "tls"; }) && (options.tls.certificate.empty() || options.tls.key.empty())) {
+  if (any([](const auto& endpoint) { return endpoint.scheme == "tls"; }) &&
+      (options.tls.certificate.empty() || options.tls.key.empty())) {
     return usage_error("--listen tls://...: requires --tls-certificate and --tls-key (or [tls])");
   }
   return options;

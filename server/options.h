@@ -25,8 +25,8 @@ unsigned half_of_host_memory_mib();
 
 struct ServerOptions {
   std::vector<transport::Endpoint> listen{{"tcp", "127.0.0.1", 9700}};  // never empty
-  bool shared_memory = true;       // also listen on shared memory beside each TCP port
-  bool rdma = true;                // offer RDMA to clients that ask for it, if the host has a device
+  bool shared_memory = true;  // also listen on shared memory beside each TCP port
+  bool rdma = true;           // offer RDMA to clients that ask for it, if the host has a device
   // Environment variables for the workers (transport::rdma_settings()), checked.
   std::map<std::string, std::string> rdma_settings;
   std::string device = "softgpu";  // "softgpu", "nvidia" or a path
@@ -55,11 +55,11 @@ struct ServerOptions {
   log::Format log_format = log::Format::text;
   // Users for workers if poold is root (WorkerUsers); empty: workers stay root.
   std::string worker_users = "nobody";
-  WorkerLimits worker_limits;  // applied if poold's cgroup is delegated to it (confinement/cgroups.h)
-  bool users_at_paths = false;          // user IDs also authenticate tenants on shm:///PATH sockets
-  Sandbox sandbox = Sandbox::on;        // how workers are confined (server/worker/sandbox.h)
-  bool check_host = false;  // --check-host: print which confinement layers are effective, and exit
-  std::string peers;  // Networks that copies between servers may use; never empty after parse_options()
+  WorkerLimits worker_limits;     // applied if poold's cgroup is delegated to it (confinement/cgroups.h)
+  bool users_at_paths = false;    // user IDs also authenticate tenants on shm:///PATH sockets
+  Sandbox sandbox = Sandbox::on;  // how workers are confined (server/worker/sandbox.h)
+  bool check_host = false;        // --check-host: print which confinement layers are effective, and exit
+  std::string peers;      // Networks that copies between servers may use; never empty after parse_options()
   bool insecure = false;  // allow listening beyond loopback without TLS or authentication
 };
 

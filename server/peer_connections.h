@@ -42,7 +42,7 @@ class PeerConnections {
   class Attempt;
   struct Session {
     TokenBucket pace{{.burst = 32, .per_second = 2}};  // limits new attempts
-    bool logged = false;  // logged that an address is outside the networks
+    bool logged = false;                               // logged that an address is outside the networks
     std::map<uint64_t, std::shared_ptr<Attempt>> attempts;
   };
 

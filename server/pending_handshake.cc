@@ -37,13 +37,14 @@ std::string encode(const Refusal& refusal) {
 bool is_at_path(int socket) {
   sockaddr_un own{};
   socklen_t size = sizeof own;
-  return ::getsockname(socket, reinterpret_cast<sockaddr*>(&own), &size) != 0 || size <= offsetof(sockaddr_un, sun_path) || own.sun_path[0] != '\0';
+  return ::getsockname(socket, reinterpret_cast<sockaddr*>(&own), &size) != 0 ||
+         size <= offsetof(sockaddr_un, sun_path) || own.sun_path[0] != '\0';
 }
 
 }  // namespace
 
-PendingHandshake::PendingHandshake(Acceptor& acceptor, int descriptor, std::string transport, std::string address,
-                                   std::shared_ptr<transport::tls::Stream> tls)
+PendingHandshake::PendingHandshake(Acceptor& acceptor, int descriptor, std::string transport,
+                                   std::string address, std::shared_ptr<transport::tls::Stream> tls)
     : acceptor_(acceptor),
       stream_(acceptor.context_, descriptor),
       timer_(acceptor.context_),
@@ -55,10 +56,13 @@ PendingHandshake::PendingHandshake(Acceptor& acceptor, int descriptor, std::stri
 void PendingHandshake::read(asio::mutable_buffer buffer, Then then) {
   const std::span<std::byte> bytes(static_cast<std::byte*>(buffer.data()), buffer.size());
   if (tls_) return read_tls(bytes, 0, std::move(then));
-  async_receive(stream_, bytes, [self = shared_from_this(), then = std::move(then)](const asio::error_code& status, size_t count) {
-    if (status == asio::error::no_permission) return self->reject("descriptors received before the session started");
-    if (status != asio::error::operation_aborted) then(status, count);
-  });
+  async_receive(
+      stream_, bytes,
+      [self = shared_from_this(), then = std::move(then)](const asio::error_code& status, size_t count) {
+        if (status == asio::error::no_permission)
+          return self->reject("descriptors received before the session started");
+        if (status != asio::error::operation_aborted) then(status, count);
+      });
 }
 
 void PendingHandshake::read_tls(std::span<std::byte> buffer, size_t received, Then then) {
@@ -67,7 +71,9 @@ void PendingHandshake::read_tls(std::span<std::byte> buffer, size_t received, Th
     if (!got && got.error().code == ErrorCode::closed) return then(asio::error::eof, received);
     if (!got) return fail_tls(got.error().message);
     if (*got == 0) {
-      return await_tls([this, buffer, received, then = std::move(then)]() mutable { read_tls(buffer, received, std::move(then)); });
+      return await_tls([this, buffer, received, then = std::move(then)]() mutable {
+        read_tls(buffer, received, std::move(then));
+      });
     }
     received += *got;
   }
@@ -77,21 +83,26 @@ void PendingHandshake::read_tls(std::span<std::byte> buffer, size_t received, Th
 void PendingHandshake::open_tls() {
   tls_step_pending_ = true;
   const auto self = shared_from_this();
-  acceptor_.tls_handshakes_.post(
-      {.owner = this, .peer = peer_, .work = [self] { self->take_tls_step(); }, .done = [self] { self->tls_step_done(); }});
+  acceptor_.tls_handshakes_.post({.owner = this,
+                                  .peer = peer_,
+                                  .work = [self] { self->take_tls_step(); },
+                                  .done = [self] { self->tls_step_done(); }});
 }
 
 // Runs on the handshake thread. Skips the step if the client has already disconnected.
 void PendingHandshake::take_tls_step() {
   pollfd left{.fd = stream_.native_handle(), .events = POLLRDHUP, .revents = 0};
-  if (::poll(&left, 1, 0) > 0) opened_ = Error{ErrorCode::closed, address_ + " closed the connection"};
-  else opened_ = tls_->open();
+  if (::poll(&left, 1, 0) > 0)
+    opened_ = Error{ErrorCode::closed, address_ + " closed the connection"};
+  else
+    opened_ = tls_->open();
 }
 
 void PendingHandshake::tls_step_done() {
   tls_step_pending_ = false;
   if (dropped_) return close();
-  if (!opened_ && opened_.error().code == ErrorCode::closed) return reject("disconnected before sending a hello");
+  if (!opened_ && opened_.error().code == ErrorCode::closed)
+    return reject("disconnected before sending a hello");
   if (!opened_) return fail_tls(opened_.error().message);
   if (!*opened_) return await_tls([this] { open_tls(); });
   read_preamble();
@@ -125,7 +136,8 @@ void PendingHandshake::await_tls(std::function<void()> then) {
 // True if the client speaks gpupool's protocol without TLS, as to a tcp:// port.
 bool PendingHandshake::is_plain() {
   uint32_t magic = 0;
-  return ::recv(stream_.native_handle(), &magic, sizeof magic, MSG_PEEK | MSG_DONTWAIT) == sizeof magic && magic == wire::kMagic;
+  return ::recv(stream_.native_handle(), &magic, sizeof magic, MSG_PEEK | MSG_DONTWAIT) == sizeof magic &&
+         magic == wire::kMagic;
 }
 
 void PendingHandshake::start_timer(std::chrono::milliseconds timeout, const char* reason) {
@@ -180,19 +192,24 @@ void PendingHandshake::handle_hello() {
   }
   if (hello.from_peer()) {
     return refuse({control::HelloReply::WRONG_VERSION,
-                   "a server of an older release requested a connection for a copy; use the same release of gpupool on both servers"});
+                   "a server of an older release requested a connection for a copy; use the same release of "
+                   "gpupool on both servers"});
   }
   // Bytes that OpenSSL has already received cannot be handed over. A client waits for the worker, which
   // starts a TLS session of its own.
-  if (tls_ && tls_->has_received()) return refuse({control::HelloReply::MALFORMED, "data received before the hello was answered"});
+  if (tls_ && tls_->has_received())
+    return refuse({control::HelloReply::MALFORMED, "data received before the hello was answered"});
   timer_.cancel();
   Credentials shown{.tenant = hello.tenant(), .token = hello.token()};
   if (tls_) shown.certificate_names = tls_->certificate_names();
   const int socket = stream_.native_handle();
-  if (transport_ == "shm" && (acceptor_.trusts_users_at_paths_ || !is_at_path(socket))) shown.user = user_of(socket);
+  if (transport_ == "shm" && (acceptor_.trusts_users_at_paths_ || !is_at_path(socket)))
+    shown.user = user_of(socket);
   hello.clear_token();  // the worker must not see it
   Client client{.descriptor = stream_.release(),
-                .transport = transport_ == "shm" || transport_ == "tls" ? transport_ : hello.rdma() != 0 ? "rdma" : "tcp",
+                .transport = transport_ == "shm" || transport_ == "tls" ? transport_
+                             : hello.rdma() != 0                        ? "rdma"
+                                                                        : "tcp",
                 .hello = hello.SerializeAsString(),
                 .session_id = hello.session_id(),
                 .bulk_token = hello.bulk_token(),
@@ -213,9 +230,10 @@ void PendingHandshake::refuse(const Refusal& refusal) {
   start_timer(kRefusalTimeout, "timed out reading the refusal");
   bytes_ = encode(refusal);
   if (tls_) return write_tls(std::as_bytes(std::span(bytes_)));
-  asio::async_write(stream_, asio::buffer(bytes_), [self = shared_from_this()](const asio::error_code& status, size_t) {
-    if (status != asio::error::operation_aborted) self->written(status);
-  });
+  asio::async_write(stream_, asio::buffer(bytes_),
+                    [self = shared_from_this()](const asio::error_code& status, size_t) {
+                      if (status != asio::error::operation_aborted) self->written(status);
+                    });
 }
 
 void PendingHandshake::written(const asio::error_code& status) {
@@ -227,12 +245,13 @@ void PendingHandshake::written(const asio::error_code& status) {
 // Reads the rest: closing with unread bytes would reset the connection, and the client might lose the
 // refusal.
 void PendingHandshake::discard_input() {
-  async_receive_some(stream_, sink_, [self = shared_from_this()](const asio::error_code& status, size_t received) {
-    if (status == asio::error::operation_aborted) return;
-    self->discarded_ += received;
-    if (status || self->discarded_ > kMostDiscarded) return self->drop();
-    self->discard_input();
-  });
+  async_receive_some(stream_, sink_,
+                     [self = shared_from_this()](const asio::error_code& status, size_t received) {
+                       if (status == asio::error::operation_aborted) return;
+                       self->discarded_ += received;
+                       if (status || self->discarded_ > kMostDiscarded) return self->drop();
+                       self->discard_input();
+                     });
 }
 
 void PendingHandshake::reject(const std::string& why) {

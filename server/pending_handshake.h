@@ -69,11 +69,11 @@ class PendingHandshake : public std::enable_shared_from_this<PendingHandshake> {
   const std::string address_;
   const std::string peer_;  // its load and refusals are charged to this peer
   std::shared_ptr<transport::tls::Stream> tls_;
-  bool tls_step_pending_ = false;           // a TLS step is queued or running: the socket must stay open
+  bool tls_step_pending_ = false;  // a TLS step is queued or running: the socket must stay open
   bool dropped_ = false;
-  Result<bool> opened_ = false;    // result of the last TLS step; true: the handshake is complete
+  Result<bool> opened_ = false;  // result of the last TLS step; true: the handshake is complete
   wire::Preamble preamble_;
-  std::string bytes_;              // the Hello, later the refusal
+  std::string bytes_;  // the Hello, later the refusal
   wire::PeerHello peer_hello_{};
   wire::PeerProof peer_proof_{};
   wire::PeerMac peer_expected_{};

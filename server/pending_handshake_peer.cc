@@ -11,7 +11,8 @@ namespace gpupool::server {
 
 void PendingHandshake::read_peer_hello() {
   if (preamble_.length != sizeof peer_hello_ || (transport_ != "tcp" && transport_ != "rdma")) {
-    return refuse({control::HelloReply::MALFORMED, "a server's hello has the wrong length, or this port does not accept servers"});
+    return refuse({control::HelloReply::MALFORMED,
+                   "a server's hello has the wrong length, or this port does not accept servers"});
   }
   read(asio::buffer(&peer_hello_, sizeof peer_hello_), [this](const asio::error_code& status, size_t) {
     if (status) return reject("server disconnected during its hello");
@@ -23,7 +24,8 @@ void PendingHandshake::read_peer_hello() {
 // Counted and rate-limited like the refusals of clients.
 void PendingHandshake::deny_peer(const std::string& why) {
   timer_.cancel();
-  Client client{.descriptor = stream_.release(), .transport = "tcp", .admission_peer = peer_, .address = address_};
+  Client client{
+      .descriptor = stream_.release(), .transport = "tcp", .admission_peer = peer_, .address = address_};
   acceptor_.deny(*this, std::move(client), {control::HelloReply::DENIED, why});
 }
 
@@ -39,17 +41,19 @@ void PendingHandshake::prove_to_peer() {
   bytes_.assign(reinterpret_cast<const char*>(&preamble), sizeof preamble);
   bytes_.append(reinterpret_cast<const char*>(&answer), sizeof answer);
   peer_expected_ = peers::prove(peer_copy_->key, peers::Side::connecting, peer_hello_.nonce, answer.nonce);
-  asio::async_write(stream_, asio::buffer(bytes_), [self = shared_from_this()](const asio::error_code& status, size_t) {
-    if (status == asio::error::operation_aborted) return;
-    if (status) return self->reject("server disconnected before receiving the proof");
-    self->read_peer_proof();
-  });
+  asio::async_write(stream_, asio::buffer(bytes_),
+                    [self = shared_from_this()](const asio::error_code& status, size_t) {
+                      if (status == asio::error::operation_aborted) return;
+                      if (status) return self->reject("server disconnected before receiving the proof");
+                      self->read_peer_proof();
+                    });
 }
 
 void PendingHandshake::read_peer_proof() {
   read(asio::buffer(&peer_proof_, sizeof peer_proof_), [this](const asio::error_code& status, size_t) {
     if (status) return reject("server disconnected during its proof");
-    if (!peers::same(peer_proof_.proof, peer_expected_)) return deny_peer("authentication failed: wrong key for this copy");
+    if (!peers::same(peer_proof_.proof, peer_expected_))
+      return deny_peer("authentication failed: wrong key for this copy");
     timer_.cancel();
     Client client{.descriptor = stream_.release(),
                   .transport = peer_hello_.rdma != 0 ? "rdma" : "tcp",

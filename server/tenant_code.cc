@@ -46,7 +46,8 @@ int TenantCode::folder_of(const std::string& tenant) {
 }
 
 void TenantCode::session_ended(const std::string& tenant, uid_t user) {
-  const auto found = std::find_if(kept_.begin(), kept_.end(), [name = owner_of(tenant)](const Kept& one) { return one.owner == name; });
+  const auto found = std::find_if(kept_.begin(), kept_.end(),
+                                  [name = owner_of(tenant)](const Kept& one) { return one.owner == name; });
   if (folders_ && found != kept_.end()) folders_->share(found->folder, user);
 }
 
@@ -59,7 +60,8 @@ std::string TenantCode::owner_of(const std::string& tenant) {
 TenantCode::Kept* TenantCode::kept_for(const std::string& tenant) {
   if (most_ == 0) return nullptr;
   const std::string name = owner_of(tenant);
-  const auto found = std::find_if(kept_.begin(), kept_.end(), [&](const Kept& one) { return one.owner == name; });
+  const auto found =
+      std::find_if(kept_.begin(), kept_.end(), [&](const Kept& one) { return one.owner == name; });
   if (found != kept_.end()) {
     kept_.splice(kept_.begin(), kept_, found);
     // Making it failed before.

@@ -19,7 +19,8 @@ constexpr int kNiceness = 5;
 
 }  // namespace
 
-TlsHandshakeQueue::TlsHandshakeQueue(asio::io_context& context) : context_(context), thread_((BlockedSignals(), 1)) {
+TlsHandshakeQueue::TlsHandshakeQueue(asio::io_context& context)
+    : context_(context), thread_((BlockedSignals(), 1)) {
   asio::post(thread_, [] {
     ::pthread_setname_np(::pthread_self(), "handshakes");
     ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNiceness);  // of this thread only; optional
@@ -57,8 +58,10 @@ std::list<TlsHandshakeQueue::Step>::iterator TlsHandshakeQueue::next() {
   size_t fewest = waiting_.size();
   for (const Step& step : waiting_) fewest = std::min(fewest, counts[step.peer]);
   const auto is_of_fewest = [&](const Step& step) { return counts[step.peer] == fewest; };
-  auto left = std::uniform_int_distribution<std::ptrdiff_t>(0, std::count_if(waiting_.begin(), waiting_.end(), is_of_fewest) - 1)(random_);
-  return std::find_if(waiting_.begin(), waiting_.end(), [&](const Step& step) { return is_of_fewest(step) && left-- == 0; });
+  auto left = std::uniform_int_distribution<std::ptrdiff_t>(
+      0, std::count_if(waiting_.begin(), waiting_.end(), is_of_fewest) - 1)(random_);
+  return std::find_if(waiting_.begin(), waiting_.end(),
+                      [&](const Step& step) { return is_of_fewest(step) && left-- == 0; });
 }
 
 }  // namespace gpupool::server

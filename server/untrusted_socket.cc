@@ -31,16 +31,18 @@ asio::error_code status_of(ErrorCode code) {
   return code == ErrorCode::malformed ? asio::error::no_permission : asio::error::connection_reset;
 }
 
-void receive(asio::posix::stream_descriptor& stream, std::span<std::byte> buffer, size_t count, size_t least, Received then) {
-  stream.async_wait(asio::posix::stream_descriptor::wait_read,
-                    [&stream, buffer, count, least, then = std::move(then)](const asio::error_code& status) mutable {
-                      if (status) return then(status, count);
-                      const auto got = receive_bytes(stream.native_handle(), buffer.subspan(count));
-                      if (!got && got.error().code != ErrorCode::limit) return then(status_of(got.error().code), count);
-                      if (got) count += *got;
-                      if (count >= least) return then({}, count);
-                      receive(stream, buffer, count, least, std::move(then));
-                    });
+void receive(asio::posix::stream_descriptor& stream, std::span<std::byte> buffer, size_t count, size_t least,
+             Received then) {
+  stream.async_wait(
+      asio::posix::stream_descriptor::wait_read,
+      [&stream, buffer, count, least, then = std::move(then)](const asio::error_code& status) mutable {
+        if (status) return then(status, count);
+        const auto got = receive_bytes(stream.native_handle(), buffer.subspan(count));
+        if (!got && got.error().code != ErrorCode::limit) return then(status_of(got.error().code), count);
+        if (got) count += *got;
+        if (count >= least) return then({}, count);
+        receive(stream, buffer, count, least, std::move(then));
+      });
 }
 
 }  // namespace
@@ -61,9 +63,11 @@ Result<size_t> receive_bytes(int socket, std::span<std::byte> buffer) {
   message.msg_iovlen = 1;
   const ssize_t there = uninterrupted([&] { return ::recvmsg(socket, &message, MSG_PEEK | MSG_DONTWAIT); });
   if (there < 0) return failure(errno);
-  if ((message.msg_flags & MSG_CTRUNC) != 0) return Error{ErrorCode::malformed, "descriptors came with the bytes"};
+  if ((message.msg_flags & MSG_CTRUNC) != 0)
+    return Error{ErrorCode::malformed, "descriptors came with the bytes"};
   if (there == 0) return Error{ErrorCode::closed, "the end"};
-  const ssize_t got = uninterrupted([&] { return ::recv(socket, buffer.data(), static_cast<size_t>(there), MSG_DONTWAIT); });
+  const ssize_t got =
+      uninterrupted([&] { return ::recv(socket, buffer.data(), static_cast<size_t>(there), MSG_DONTWAIT); });
   if (got < 0) return failure(errno);
   return static_cast<size_t>(got);
 }

@@ -18,7 +18,8 @@ constexpr int kMostPiecesAtEnd = 64;  // another process may hold the worker's e
 
 // Fields that poold sets itself.
 bool is_reserved(const std::string& key) {
-  return key == "time" || key == "level" || key == "component" || key == "pid" || key == "event" || key == "session";
+  return key == "time" || key == "level" || key == "component" || key == "pid" || key == "event" ||
+         key == "session";
 }
 
 }  // namespace
@@ -32,12 +33,14 @@ void WorkerLog::watch(std::function<void(const std::string& why)> misbehaves) {
 }
 
 void WorkerLog::await_more() {
-  socket_.async_wait(asio::posix::stream_descriptor::wait_read, [self = shared_from_this()](const asio::error_code& status) {
-    if (status || !self->socket_.is_open()) return;
-    const auto read = self->read_some();
-    if (read || read.error().code == ErrorCode::limit) return self->await_more();
-    if (read.error().code == ErrorCode::malformed) self->misbehaves_("its log: " + read.error().message);
-  });
+  socket_.async_wait(asio::posix::stream_descriptor::wait_read,
+                     [self = shared_from_this()](const asio::error_code& status) {
+                       if (status || !self->socket_.is_open()) return;
+                       const auto read = self->read_some();
+                       if (read || read.error().code == ErrorCode::limit) return self->await_more();
+                       if (read.error().code == ErrorCode::malformed)
+                         self->misbehaves_("its log: " + read.error().message);
+                     });
 }
 
 // Returns the errors of receive_bytes().
@@ -91,8 +94,10 @@ void WorkerLog::end_line() {
   }
   for (const auto& [key, value, quoted] : relayed->parts) {
     if (is_reserved(key)) continue;
-    if (quoted) fields.emplace_back(key, value);
-    else fields.emplace_back(key, log::Number{value});
+    if (quoted)
+      fields.emplace_back(key, value);
+    else
+      fields.emplace_back(key, log::Number{value});
   }
   log::write_for(worker, relayed->level, relayed->event, fields);
 }
@@ -108,8 +113,10 @@ bool WorkerLog::may_write() {
 
 void WorkerLog::report_lost() {
   if (lost_ == 0) return;
-  log::warning("worker_lines_lost",
-               {{"worker", worker_}, {"session", session_}, {"lines", std::exchange(lost_, 0)}, {"reason", "rate limit exceeded"}});
+  log::warning("worker_lines_lost", {{"worker", worker_},
+                                     {"session", session_},
+                                     {"lines", std::exchange(lost_, 0)},
+                                     {"reason", "rate limit exceeded"}});
 }
 
 }  // namespace gpupool::server

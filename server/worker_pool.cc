@@ -45,7 +45,8 @@ std::unique_ptr<CacheFolders> open_folders(const WorkerPool::Settings& settings)
   if (settings.code_cache_bytes == 0 || !settings.driver_cache) return nullptr;
   auto folders = CacheFolders::open(settings.program.user);
   if (folders) return std::move(*folders);
-  log::warning("no_driver_cache", {{"reason", folders.error().message}, {"effect", "the driver recompiles PTX in every session"}});
+  log::warning("no_driver_cache", {{"reason", folders.error().message},
+                                   {"effect", "the driver recompiles PTX in every session"}});
   return nullptr;
 }
 
@@ -117,7 +118,8 @@ size_t WorkerPool::sessions_of(const std::string& tenant) const {
   const auto running = std::count_if(workers_.begin(), workers_.end(), [&](const auto& entry) {
     return entry.second->state == Stage::serving && entry.second->client.tenant == tenant;
   });
-  const auto waiting = std::count_if(waiting_.begin(), waiting_.end(), [&](const Waiting& one) { return one.client.tenant == tenant; });
+  const auto waiting = std::count_if(waiting_.begin(), waiting_.end(),
+                                     [&](const Waiting& one) { return one.client.tenant == tenant; });
   return static_cast<size_t>(running + waiting);
 }
 
@@ -132,7 +134,9 @@ void WorkerPool::start_missing_workers() {
   }
 }
 
-bool WorkerPool::has_own_users() const { return users_.one_per_worker() && ::geteuid() == 0; }
+bool WorkerPool::has_own_users() const {
+  return users_.one_per_worker() && ::geteuid() == 0;
+}
 
 void WorkerPool::start_one() {
   auto user = users_.reserve();
@@ -197,7 +201,8 @@ bool WorkerPool::read_control(Worker& worker) {
     became_ready(worker);
     return true;
   }
-  worker.failure = message->header.kind == ControlKind::failed ? message->payload : "control protocol violation";
+  worker.failure =
+      message->header.kind == ControlKind::failed ? message->payload : "control protocol violation";
   if (worker.state == Stage::idle) settings_.processes.kill(worker.pid);
   return false;
 }
@@ -209,7 +214,8 @@ bool WorkerPool::handle_message(Worker& worker, const ControlMessage& message) {
   if (message.payload.empty()) {
     if (header.kind == ControlKind::image_offered) return make_image_space(worker, header);
     if (header.kind == ControlKind::image_deposit) return accept_image(worker, header);
-    if (header.kind == ControlKind::share_found || header.kind == ControlKind::share_missing) return forward_share_answer(worker, header);
+    if (header.kind == ControlKind::share_found || header.kind == ControlKind::share_missing)
+      return forward_share_answer(worker, header);
     if (header.kind == ControlKind::share_wanted) return ask_for_share(worker, header);
     if (header.kind == ControlKind::image_wanted) return send_image(worker, header);
     if (header.kind == ControlKind::peer_wanted) return open_peer(worker, header);
@@ -222,7 +228,8 @@ bool WorkerPool::handle_message(Worker& worker, const ControlMessage& message) {
       turns_.read_page(worker.session);
       return true;
     }
-    if (settings_.host_memory_for_idle != 0 && header.gpu >= 0 && static_cast<size_t>(header.gpu) < devices_.size() &&
+    if (settings_.host_memory_for_idle != 0 && header.gpu >= 0 &&
+        static_cast<size_t>(header.gpu) < devices_.size() &&
         static_cast<size_t>(header.gpu) < quota::kMostGpus) {
       if (header.kind == ControlKind::memory_needed) return make_room(worker, header);
       if (header.kind == ControlKind::moved_out) return moved_out(worker, header);
@@ -253,12 +260,13 @@ bool WorkerPool::make_image_space(Worker& worker, const ControlHeader& offered) 
     const auto file = make_image_file(offered.image_bytes);
     if (file) space = {offered.image_name, offered.image_bytes, *file};
   }
-  const auto sent = send_control(worker.control.native_handle(),
-                                 {.kind = space.file >= 0 ? ControlKind::image_space : ControlKind::image_unwanted,
-                                  .image_bytes = offered.image_bytes,
-                                  .image_name = offered.image_name,
-                                  .image_request = offered.image_request},
-                                 "", space.file);
+  const auto sent =
+      send_control(worker.control.native_handle(),
+                   {.kind = space.file >= 0 ? ControlKind::image_space : ControlKind::image_unwanted,
+                    .image_bytes = offered.image_bytes,
+                    .image_name = offered.image_name,
+                    .image_request = offered.image_request},
+                   "", space.file);
   if (!sent && sent.error().code == ErrorCode::limit) return end_worker(worker, sent.error().message);
   return true;
 }
@@ -284,7 +292,8 @@ void WorkerPool::accept_last_images(Worker& worker) {
 bool WorkerPool::end_worker(Worker& worker, const std::string& why) {
   worker.failure = why;
   if (worker.ended) {  // its PID may belong to another process by now
-    log::warning("worker_sent_nonsense", {{"worker", worker.pid}, {"session", worker.session}, {"reason", why}});
+    log::warning("worker_sent_nonsense",
+                 {{"worker", worker.pid}, {"session", worker.session}, {"reason", why}});
     return false;
   }
   log::error("worker_ended_by_poold", {{"worker", worker.pid}, {"session", worker.session}, {"reason", why}});
@@ -315,7 +324,9 @@ void WorkerPool::became_ready(Worker& worker) {
 }
 
 // A single failure may be particular to one worker: refuse clients only after several in a row.
-bool WorkerPool::cannot_start() const { return backing_off_ && failures_in_a_row_ >= kFailuresThatCount && count(Stage::starting) == 0; }
+bool WorkerPool::cannot_start() const {
+  return backing_off_ && failures_in_a_row_ >= kFailuresThatCount && count(Stage::starting) == 0;
+}
 
 void WorkerPool::start_failed(const std::string& why) {
   ++start_failures_;
@@ -389,9 +400,11 @@ void WorkerPool::handle_exit(Worker& worker, int wait_status) {
   switch (worker.state) {
     case Stage::serving: {
       const bool crashed = WIFSIGNALED(wait_status) && !stopping_ && worker.ending.empty();
-      for (const auto& tell : session_ended_) tell(view_of(worker), stopping_ ? "poold is shutting down" : how, crashed);
+      for (const auto& tell : session_ended_)
+        tell(view_of(worker), stopping_ ? "poold is shutting down" : how, crashed);
       worker.account_slot.reset();
-      if (has_own_users()) code_.session_ended(worker.client.tenant, static_cast<uid_t>(std::stoul(worker.user->name)));
+      if (has_own_users())
+        code_.session_ended(worker.client.tenant, static_cast<uid_t>(std::stoul(worker.user->name)));
       return;
     }
     case Stage::idle:
@@ -408,8 +421,11 @@ std::string WorkerPool::leave_cgroup(Worker& worker, int wait_status) {
   if (worker.cgroup.empty()) return end_text(wait_status);
   const Cgroups::WorkerExit end = settings_.cgroups->finish_worker(worker.cgroup);
   if (end.refused_threads != 0) {
-    log::warning("worker_had_no_threads", {{"worker", worker.pid}, {"session", worker.session}, {"refused", end.refused_threads},
-                                           {"reason", "it reached its limit of threads and processes; see --worker-threads"}});
+    log::warning("worker_had_no_threads",
+                 {{"worker", worker.pid},
+                  {"session", worker.session},
+                  {"refused", end.refused_threads},
+                  {"reason", "it reached its limit of threads and processes; see --worker-threads"}});
   }
   return WIFSIGNALED(wait_status) && !end.killed.empty() ? end.killed : end_text(wait_status);
 }
@@ -419,7 +435,8 @@ void WorkerPool::abandon_unkillable() {
   stop_timer_.expires_after(kKillGrace);
   stop_timer_.async_wait([this](const asio::error_code& status) {
     if (status || !stopped_) return;
-    for (auto& [pid, worker] : workers_) log::error("worker_left_behind", {{"worker", pid}, {"reason", "it did not exit after SIGKILL"}});
+    for (auto& [pid, worker] : workers_)
+      log::error("worker_left_behind", {{"worker", pid}, {"reason", "it did not exit after SIGKILL"}});
     child_signal_.cancel();
     std::exchange(stopped_, nullptr)();
   });

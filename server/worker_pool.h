@@ -59,8 +59,8 @@ struct Client {
   std::string bulk_token;  // not empty: a bulk connection of session_id
   // Set for another server's connection, which has proved that it holds the copy's key.
   std::optional<PeerCopy> peer;
-  bool monitor = false;    // queries GPU state only; needs no session
-  bool checkpoint = false;  // checkpoints other processes; needs no session
+  bool monitor = false;                         // queries GPU state only; needs no session
+  bool checkpoint = false;                      // checkpoints other processes; needs no session
   std::shared_ptr<transport::tls::Stream> tls;  // poold's part of a tls connection; null for other transports
   std::string tenant = kDefaultTenant;
   std::string lease;  // hexadecimal; empty: none
@@ -106,9 +106,9 @@ class WorkerPool {
     unsigned idle_workers = 2;
     unsigned max_sessions = 64;
     uint64_t image_cache_bytes = 0;
-    uint64_t code_cache_bytes = 0;  // limit for code compiled by softgpu or NVIDIA's driver
-    bool driver_cache = false;      // the device library may be NVIDIA's
-    uint64_t host_memory_for_idle = 0;  // bytes; 0: device memory never moves to host memory
+    uint64_t code_cache_bytes = 0;             // limit for code compiled by softgpu or NVIDIA's driver
+    bool driver_cache = false;                 // the device library may be NVIDIA's
+    uint64_t host_memory_for_idle = 0;         // bytes; 0: device memory never moves to host memory
     uint64_t host_memory_for_checkpoints = 0;  // bytes; 0: no checkpoints
     std::chrono::milliseconds dead_peer_timeout{};
     std::chrono::milliseconds start_timeout{60'000};  // from exec to `ready`
@@ -155,7 +155,8 @@ class WorkerPool {
   void for_each_session(const std::function<void(const SessionView&)>& visit) const;
   // Sends `reason` to the session's client and ends the session. ErrorCode::unavailable: there is no such
   // session.
-  Result<void> end_session(uint64_t session, const std::string& reason, log::Level level = log::Level::warning);
+  Result<void> end_session(uint64_t session, const std::string& reason,
+                           log::Level level = log::Level::warning);
   // Ends all sessions of a tenant whose lease has ended, and refuses its waiting clients. Logs no warning:
   // programs return their lease when they end.
   void end_sessions(const std::string& tenant, const std::string& reason);
@@ -170,7 +171,8 @@ class WorkerPool {
   std::vector<wire::ProcessSession> sessions_of_process(const Client& client, int64_t pid) const;
   // Locks, checkpoints, restores or unlocks one of these sessions. Calls `answered` once with a CUresult,
   // possibly before returning. Returns a number for cancel_state_change(); 0: already answered.
-  uint64_t change_state(const Client& client, const wire::CheckpointQuestion& question, std::function<void(int32_t)> answered);
+  uint64_t change_state(const Client& client, const wire::CheckpointQuestion& question,
+                        std::function<void(int32_t)> answered);
   // Cancels a pending lock; other actions go on. With `abandoned`, `answered` is not called, and a session
   // that gets locked all the same is unlocked again.
   void cancel_state_change(uint64_t question, bool abandoned);
@@ -182,7 +184,9 @@ class WorkerPool {
   // Register a callback for the end of each session (with the reason, and whether the worker crashed) or for
   // its start. Callbacks are never removed.
   void on_session_end(SessionEnded ended) { session_ended_.push_back(std::move(ended)); }
-  void on_session_start(std::function<void(const SessionView&)> started) { session_started_.push_back(std::move(started)); }
+  void on_session_start(std::function<void(const SessionView&)> started) {
+    session_started_.push_back(std::move(started));
+  }
   // Ends all workers, including those with a client, then calls back.
   void stop(std::function<void()> stopped);
 
@@ -201,7 +205,7 @@ class WorkerPool {
     ~Worker();
     void close_control();  // the worker then sees the end of the socket and exits
     pid_t pid;
-    std::string cgroup;  // empty: none
+    std::string cgroup;                               // empty: none
     std::unique_ptr<WorkerUsers::ReservedUser> user;  // returned when the process has been waited for
     asio::posix::stream_descriptor control;
     const std::shared_ptr<WorkerLog> output;
@@ -212,11 +216,11 @@ class WorkerPool {
     bool ended = false;
     Clock::time_point since;  // when `state` began
     uint64_t session = 0;
-    std::string session_id;  // while serving
-    std::string bulk_token;  // while serving
-    Client client;  // while serving; without descriptor and Hello
+    std::string session_id;                         // while serving
+    std::string bulk_token;                         // while serving
+    Client client;                                  // while serving; without descriptor and Hello
     std::chrono::system_clock::time_point started;  // of the session
-    std::string ending;      // reason given to end_session(); empty: not called
+    std::string ending;                             // reason given to end_session(); empty: not called
     std::string failure;
     wire::ImageDigest image{};  // last one that poold gave it
     // File that the worker fills with an image it has offered. poold made it, so its close does not block.
@@ -252,8 +256,8 @@ class WorkerPool {
       uint64_t question = 0;  // number of the open question, 0: none; `action` and `answered` belong to it
       wire::CheckpointAction action{};
       std::function<void(int32_t)> answered;  // null: no client waits
-      uint64_t host_bytes = 0;                 // limit of host memory for its device memory
-      std::string by;                          // program that has locked it or is locking it
+      uint64_t host_bytes = 0;                // limit of host memory for its device memory
+      std::string by;                         // program that has locked it or is locking it
     };
     Checkpoint checkpoint;
     struct Dump {

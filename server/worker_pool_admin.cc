@@ -11,10 +11,14 @@ WorkerPool::State WorkerPool::state() const {
               .waiting = static_cast<unsigned>(waiting_.size()),
               .sessions_started = next_session_ - 1,
               .start_failures = start_failures_};
-  if (stopping_) state.not_ready_because = "poold is shutting down";
-  else if (state.idle == 0 && backing_off_) state.not_ready_because = "no worker can start: " + last_failure_;
-  else if (devices_.empty()) state.not_ready_because = "the first worker is starting";
-  else if (state.serving >= settings_.max_sessions) state.not_ready_because = "all session slots are in use";
+  if (stopping_)
+    state.not_ready_because = "poold is shutting down";
+  else if (state.idle == 0 && backing_off_)
+    state.not_ready_because = "no worker can start: " + last_failure_;
+  else if (devices_.empty())
+    state.not_ready_because = "the first worker is starting";
+  else if (state.serving >= settings_.max_sessions)
+    state.not_ready_because = "all session slots are in use";
   return state;
 }
 
@@ -42,9 +46,10 @@ Result<void> WorkerPool::end_session(uint64_t session, const std::string& reason
     if (worker->state != Stage::serving || worker->session != session) continue;
     if (!worker->ending.empty()) return {};
     worker->ending = reason.empty() ? "no reason given" : reason;
-    log::write(level, level == log::Level::info ? "session_ends" : "session_killed", {{"session", session}, {"worker", pid}, {"reason", worker->ending}});
-    const auto told = send_control(worker->control.native_handle(), {.kind = ControlKind::end_session},
-                                   worker->ending, -1);
+    log::write(level, level == log::Level::info ? "session_ends" : "session_killed",
+               {{"session", session}, {"worker", pid}, {"reason", worker->ending}});
+    const auto told =
+        send_control(worker->control.native_handle(), {.kind = ControlKind::end_session}, worker->ending, -1);
     worker->deadline.expires_after(told ? kEndGrace : std::chrono::milliseconds(0));
     worker->deadline.async_wait([this, worker = worker](const asio::error_code& status) {
       const auto at = workers_.find(worker->pid);  // after reaping, the PID may be another process's
@@ -56,7 +61,9 @@ Result<void> WorkerPool::end_session(uint64_t session, const std::string& reason
 }
 
 void WorkerPool::end_sessions(const std::string& tenant, const std::string& reason) {
-  end_sessions([&](const Client& client) { return client.tenant == tenant ? std::optional(reason) : std::nullopt; }, log::Level::info);
+  end_sessions(
+      [&](const Client& client) { return client.tenant == tenant ? std::optional(reason) : std::nullopt; },
+      log::Level::info);
 }
 
 void WorkerPool::end_sessions(const Reason& reason, log::Level level) {
@@ -72,7 +79,8 @@ void WorkerPool::end_sessions(const Reason& reason, log::Level level) {
     if (why) refused.emplace_back(std::move(at->client), *std::move(why));
     at = why ? waiting_.erase(at) : std::next(at);
   }
-  for (auto& [client, why] : refused) refuse_(std::move(client), {control::HelloReply::DENIED, std::move(why)});
+  for (auto& [client, why] : refused)
+    refuse_(std::move(client), {control::HelloReply::DENIED, std::move(why)});
 }
 
 }  // namespace gpupool::server

@@ -20,8 +20,9 @@ const char* WorkerPool::name_of(CheckpointAction action) {
 }
 
 bool WorkerPool::is_of_process(const Worker& worker, const Client& client, int64_t pid) {
-  return worker.state == Stage::serving && worker.client.tenant == client.tenant && worker.client.lease == client.lease &&
-         worker.client.pid == pid && worker.client.host == client.host && worker.client.pid_space == client.pid_space;
+  return worker.state == Stage::serving && worker.client.tenant == client.tenant &&
+         worker.client.lease == client.lease && worker.client.pid == pid &&
+         worker.client.host == client.host && worker.client.pid_space == client.pid_space;
 }
 
 std::vector<wire::ProcessSession> WorkerPool::sessions_of_process(const Client& client, int64_t pid) const {
@@ -42,8 +43,9 @@ uint64_t WorkerPool::checkpoint_room() const {
     if (worker->checkpoint.question != 0) on_their_way += worker->checkpoint.host_bytes;
   }
   const uint64_t left = host_memory_left();
-  return std::min(settings_.host_memory_for_checkpoints - std::min(taken, settings_.host_memory_for_checkpoints),
-                  left - std::min(on_their_way, left));
+  return std::min(
+      settings_.host_memory_for_checkpoints - std::min(taken, settings_.host_memory_for_checkpoints),
+      left - std::min(on_their_way, left));
 }
 
 bool WorkerPool::send_state_change(Worker& worker, CheckpointAction action, uint64_t host_bytes) {
@@ -58,7 +60,8 @@ bool WorkerPool::send_state_change(Worker& worker, CheckpointAction action, uint
   return true;
 }
 
-uint64_t WorkerPool::change_state(const Client& client, const wire::CheckpointQuestion& question, std::function<void(int32_t)> answered) {
+uint64_t WorkerPool::change_state(const Client& client, const wire::CheckpointQuestion& question,
+                                  std::function<void(int32_t)> answered) {
   const auto refuse = [&](CUresult why) -> uint64_t { return answered(why), 0; };
   const auto found = std::find_if(workers_.begin(), workers_.end(), [&](const auto& entry) {
     return entry.second->session == question.session && is_of_process(*entry.second, client, question.pid);
@@ -75,14 +78,17 @@ uint64_t WorkerPool::change_state(const Client& client, const wire::CheckpointQu
       bytes += std::min((*worker.page)->gpus[gpu].memory_used.load(), devices_[gpu].total_bytes());
     }
     if (const uint64_t room = checkpoint_room(); bytes > room) {
-      log::warning("no_host_memory_for_checkpoint", {{"session", worker.session}, {"tenant", worker.client.tenant}, {"bytes", bytes}, {"left", room}});
+      log::warning(
+          "no_host_memory_for_checkpoint",
+          {{"session", worker.session}, {"tenant", worker.client.tenant}, {"bytes", bytes}, {"left", room}});
       return refuse(CUDA_ERROR_OUT_OF_MEMORY);
     }
   }
   // The worker does not drain its socket, or has just ended.
   if (!send_state_change(worker, question.action, bytes)) return refuse(CUDA_ERROR_INVALID_VALUE);
   if (question.action == CheckpointAction::lock) {
-    worker.checkpoint.by = client.program + " (process " + std::to_string(client.pid) + " on " + client.host + ")";
+    worker.checkpoint.by =
+        client.program + " (process " + std::to_string(client.pid) + " on " + client.host + ")";
   }
   worker.checkpoint.answered = std::move(answered);
   return worker.checkpoint.question;
@@ -113,11 +119,15 @@ bool WorkerPool::state_changed(Worker& worker, const ControlHeader& answer) {
   if (done) checkpoint.state = wire::state_after(action);
   if (checkpoint.state == ProcessState::running) checkpoint.by.clear();
   if (checkpoint.state != ProcessState::checkpointed) checkpoint.host_bytes = 0;
-  log::info("session_state", {{"session", worker.session}, {"tenant", worker.client.tenant}, {"action", name_of(action)},
+  log::info("session_state", {{"session", worker.session},
+                              {"tenant", worker.client.tenant},
+                              {"action", name_of(action)},
                               {"result", answer.state_result}});
   const auto answered = std::exchange(checkpoint.answered, nullptr);
-  if (answered) answered(answer.state_result);
-  else if (done && action == CheckpointAction::lock) send_state_change(worker, CheckpointAction::unlock, 0);
+  if (answered)
+    answered(answer.state_result);
+  else if (done && action == CheckpointAction::lock)
+    send_state_change(worker, CheckpointAction::unlock, 0);
   return true;
 }
 

@@ -1,5 +1,6 @@
 // The part of WorkerPool that gives clients to workers.
 #include <sys/random.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -13,12 +14,15 @@ namespace {
 // Takes a time that does not depend on the position of a difference.
 bool same_secret(const std::string& a, const std::string& b) {
   unsigned char difference = a.size() == b.size() ? 0 : 1;
-  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) difference |= static_cast<unsigned char>(a[i] ^ b[i]);
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i)
+    difference |= static_cast<unsigned char>(a[i] ^ b[i]);
   return difference == 0;
 }
 
 // The worker holds the connection as well and may have set SO_LINGER, so closing it here could block.
-void close_shared(int& descriptor) { close_without_blocking(std::exchange(descriptor, -1)); }
+void close_shared(int& descriptor) {
+  close_without_blocking(std::exchange(descriptor, -1));
+}
 
 bool add_secret(const Client& client, ControlHeader& header) {
   if (!client.tls) return true;
@@ -41,9 +45,11 @@ void WorkerPool::assign(Client client) {
     return;
   }
   const Tenant* const tenant = tenants_.find(client.tenant);
-  if (const unsigned most = tenant ? tenant->quota.most_sessions() : 0; most != 0 && sessions_of(client.tenant) >= most) {
-    refuse_(std::move(client), {control::HelloReply::BUSY, "your tenant has reached its limit of " + std::to_string(most) +
-                                                               " session(s); try again when one has ended"});
+  if (const unsigned most = tenant ? tenant->quota.most_sessions() : 0;
+      most != 0 && sessions_of(client.tenant) >= most) {
+    refuse_(std::move(client),
+            {control::HelloReply::BUSY, "your tenant has reached its limit of " + std::to_string(most) +
+                                            " session(s); try again when one has ended"});
     return;
   }
   for (const auto& [pid, worker] : workers_) {
@@ -81,7 +87,8 @@ void WorkerPool::give_up_waiting(uint64_t ticket) {
 void WorkerPool::attach(Client client) {
   for (const auto& [pid, worker] : workers_) {
     if (worker->state != Stage::serving) continue;
-    if (client.peer ? worker->session != client.peer->session : worker->session_id != client.session_id) continue;
+    if (client.peer ? worker->session != client.peer->session : worker->session_id != client.session_id)
+      continue;
     if (!client.peer && !same_secret(worker->bulk_token, client.bulk_token)) break;
     ControlHeader header{.kind = ControlKind::bulk};
     if (!add_secret(client, header)) break;
@@ -94,7 +101,8 @@ void WorkerPool::attach(Client client) {
     log::debug("bulk_connection", {{"session", worker->session}, {"client", client.address}});
     return;
   }
-  refuse_(std::move(client), {control::HelloReply::DENIED, "cannot open a bulk connection: no such session, or wrong token"});
+  refuse_(std::move(client),
+          {control::HelloReply::DENIED, "cannot open a bulk connection: no such session, or wrong token"});
 }
 
 bool WorkerPool::hand_over(Worker& worker, Client& client) {
@@ -111,7 +119,8 @@ bool WorkerPool::hand_over(Worker& worker, Client& client) {
     return true;
   }
   if (tenant && tenant->leased) {
-    header.gpu_count = static_cast<uint32_t>(std::copy(tenant->gpus.begin(), tenant->gpus.end(), header.gpus.begin()) - header.gpus.begin());
+    header.gpu_count = static_cast<uint32_t>(
+        std::copy(tenant->gpus.begin(), tenant->gpus.end(), header.gpus.begin()) - header.gpus.begin());
   }
   if (::getrandom(header.session_id.data(), header.session_id.size(), 0) < 0 ||
       ::getrandom(header.resume_token.data(), header.resume_token.size(), 0) < 0 ||
@@ -148,18 +157,22 @@ bool WorkerPool::hand_over(Worker& worker, Client& client) {
   worker.client.tls.reset();
   // Notify before the client is served, so that the audit has a record of every session.
   for (const auto& tell : session_started_) tell(view_of(worker));
-  auto sent = send_control(worker.control.native_handle(),
-                           {.kind = ControlKind::account, .account_slot = worker.account_slot->slot()},
-                           std::string(reinterpret_cast<const char*>(groups->data()), groups->size() * sizeof(quota::Groups)),
-                           worker.account_slot->descriptor());
+  auto sent = send_control(
+      worker.control.native_handle(),
+      {.kind = ControlKind::account, .account_slot = worker.account_slot->slot()},
+      std::string(reinterpret_cast<const char*>(groups->data()), groups->size() * sizeof(quota::Groups)),
+      worker.account_slot->descriptor());
   const int code = code_.file_of(client.tenant);
-  if (sent && code >= 0) sent = send_control(worker.control.native_handle(), {.kind = ControlKind::code}, {}, code);
+  if (sent && code >= 0)
+    sent = send_control(worker.control.native_handle(), {.kind = ControlKind::code}, {}, code);
   const int folder = code_.folder_of(client.tenant);
-  if (sent && folder >= 0) sent = send_control(worker.control.native_handle(), {.kind = ControlKind::cache_folder}, {}, folder);
+  if (sent && folder >= 0)
+    sent = send_control(worker.control.native_handle(), {.kind = ControlKind::cache_folder}, {}, folder);
   if (sent) sent = send_control(worker.control.native_handle(), header, client.hello, client.descriptor);
   if (!sent) {  // the worker has just ended; reap() reports it
     worker.failure = "it exited while idle: " + sent.error().message;
-    for (const auto& tell : session_ended_) tell(view_of(worker), worker.failure + "; the client gets another worker", false);
+    for (const auto& tell : session_ended_)
+      tell(view_of(worker), worker.failure + "; the client gets another worker", false);
     worker.account_slot.reset();
     partitions_.release(worker.session);
     worker.state = Stage::starting;

@@ -27,16 +27,20 @@ void WorkerPool::ask_for_dump(const std::shared_ptr<Worker>& worker, Dumped answ
   dump.waiting.push_back(std::move(answered));
   if (dump.waiting.size() > 1) return;
   if (dump.question == 0) {
-    const auto sent = send_control(worker->control.native_handle(), {.kind = ControlKind::dump_wanted, .dump_question = next_question_}, "", -1);
+    const auto sent =
+        send_control(worker->control.native_handle(),
+                     {.kind = ControlKind::dump_wanted, .dump_question = next_question_}, "", -1);
     if (!sent) {  // closed: the worker has ended, but SIGCHLD has not arrived
       const bool ended = sent.error().code == ErrorCode::closed;
-      return answer_dump(*worker, Error{ErrorCode::unavailable, ended ? kEnded : "the worker does not read its control socket"});
+      return answer_dump(*worker, Error{ErrorCode::unavailable,
+                                        ended ? kEnded : "the worker does not read its control socket"});
     }
     dump.question = next_question_++;
   }
   dump.deadline.start(kAnswerTime, [this, worker] {
     answer_dump(*worker,
-                Error{ErrorCode::unavailable, "the worker did not answer within " + std::to_string(kAnswerTime.count() / 1000) + " s"});
+                Error{ErrorCode::unavailable, "the worker did not answer within " +
+                                                  std::to_string(kAnswerTime.count() / 1000) + " s"});
   });
 }
 

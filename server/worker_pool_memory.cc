@@ -14,8 +14,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kStillWants = 1s;          // a waiting session repeats its request within this time
-constexpr auto kAskAgain = 2s;            // pause before asking a busy session again
+constexpr auto kStillWants = 1s;  // a waiting session repeats its request within this time
+constexpr auto kAskAgain = 2s;    // pause before asking a busy session again
 constexpr auto kLongestStay = 60s;
 // For a session entitled to the room, while another session finishes its work.
 constexpr auto kPatienceOfEntitled = 60s;
@@ -33,7 +33,9 @@ uint64_t host_memory_available() {
   return UINT64_MAX;
 }
 
-quota::MoveTime since_start(std::chrono::steady_clock::time_point time) { return time.time_since_epoch(); }
+quota::MoveTime since_start(std::chrono::steady_clock::time_point time) {
+  return time.time_since_epoch();
+}
 
 }  // namespace
 
@@ -41,7 +43,8 @@ quota::MoveTime since_start(std::chrono::steady_clock::time_point time) { return
 bool WorkerPool::waits_for_memory(const Worker& worker, Clock::time_point now) {
   const auto& moves = worker.moves;
   if (now - moves.wanted < kStillWants) return true;
-  return moves.wants_since != Clock::time_point{} && (*worker.page)->idle_since.load() == 0 && in_host(worker) != 0;
+  return moves.wants_since != Clock::time_point{} && (*worker.page)->idle_since.load() == 0 &&
+         in_host(worker) != 0;
 }
 
 std::vector<quota::MemoryUse> WorkerPool::memory_uses(int gpu, Clock::time_point now) const {
@@ -56,11 +59,13 @@ std::vector<quota::MemoryUse> WorkerPool::memory_uses(int gpu, Clock::time_point
     use.in_host = std::min({of_gpu.memory_in_host.load(), used, moves.allowed});
     use.resident = used - use.in_host;
     use.movable = std::min(of_gpu.memory_movable.load(), use.resident);
-    if (const int64_t idle = page.idle_since.load(); idle > 0 && moves.declined_until <= now) use.idle_since = quota::MoveTime(idle);
+    if (const int64_t idle = page.idle_since.load(); idle > 0 && moves.declined_until <= now)
+      use.idle_since = quota::MoveTime(idle);
     use.stays_until = std::min(quota::MoveTime(page.stays_until.load()), since_start(now + kLongestStay));
     use.stays_until = std::max(use.stays_until, since_start(moves.declined_until));
     if (waits_for_memory(*worker, now)) use.waits_since = since_start(moves.wants_since);
-    if (moves.order) use.will_keep = moves.order->gpu == gpu ? std::min(moves.order->keep, use.resident) : use.resident;
+    if (moves.order)
+      use.will_keep = moves.order->gpu == gpu ? std::min(moves.order->keep, use.resident) : use.resident;
     uses.push_back(std::move(use));
   }
   return uses;
@@ -69,7 +74,8 @@ std::vector<quota::MemoryUse> WorkerPool::memory_uses(int gpu, Clock::time_point
 // The session's bytes in host memory, at most as many as poold ever ordered it to move there.
 uint64_t WorkerPool::in_host(const Worker& worker) {
   uint64_t bytes = 0;
-  for (const auto& gpu : (*worker.page)->gpus) bytes += std::min(gpu.memory_in_host.load(), worker.moves.allowed);
+  for (const auto& gpu : (*worker.page)->gpus)
+    bytes += std::min(gpu.memory_in_host.load(), worker.moves.allowed);
   return std::min(bytes, worker.moves.allowed);
 }
 
@@ -96,9 +102,13 @@ bool WorkerPool::make_room(Worker& asking, const ControlHeader& wanted) {
   moves.wanted = now;
   if (now - moves.wants_since >= kWarnAfter && now - moves.warned >= kWarnAgain) {
     moves.warned = now;
-    log::warning("session_waits_for_gpu_memory",
-                 {{"session", asking.session}, {"tenant", asking.client.tenant}, {"gpu", wanted.gpu}, {"bytes", wanted.memory_bytes},
-                  {"seconds", std::chrono::duration_cast<std::chrono::seconds>(now - moves.wants_since).count()}});
+    log::warning(
+        "session_waits_for_gpu_memory",
+        {{"session", asking.session},
+         {"tenant", asking.client.tenant},
+         {"gpu", wanted.gpu},
+         {"bytes", wanted.memory_bytes},
+         {"seconds", std::chrono::duration_cast<std::chrono::seconds>(now - moves.wants_since).count()}});
   }
   const auto uses = memory_uses(wanted.gpu, now);
   uint64_t room = host_room();
@@ -111,8 +121,9 @@ bool WorkerPool::make_room(Worker& asking, const ControlHeader& wanted) {
     const Tenant* const tenant = tenants_.find(name);
     return tenant ? tenant->quota.of(static_cast<uint32_t>(gpu)).guaranteed_memory_bytes : 0;
   };
-  const auto choice = quota::choose_moves({asking.session, wanted.memory_bytes, wanted.memory_restores != 0, since_start(moves.wants_since)},
-                                          uses, guaranteed, devices_[static_cast<size_t>(wanted.gpu)].total_bytes(), room, since_start(now));
+  const auto choice = quota::choose_moves(
+      {asking.session, wanted.memory_bytes, wanted.memory_restores != 0, since_start(moves.wants_since)},
+      uses, guaranteed, devices_[static_cast<size_t>(wanted.gpu)].total_bytes(), room, since_start(now));
   for (const quota::MoveOrder& order : choice.orders) {
     const auto found = std::find_if(workers_.begin(), workers_.end(), [&](const auto& entry) {
       return entry.second->state == Stage::serving && entry.second->session == order.session;
@@ -129,7 +140,10 @@ bool WorkerPool::make_room(Worker& asking, const ControlHeader& wanted) {
     if (!send_control(worker.control.native_handle(), header, "", -1)) continue;
     worker.moves.allowed = std::min(worker.moves.allowed, in_host(worker)) + order.most;
     worker.moves.order = Worker::Moves::Order{wanted.gpu, order.keep, order.most};
-    log::debug("memory_to_be_moved", {{"session", order.session}, {"for", asking.session}, {"gpu", wanted.gpu}, {"bytes", order.bytes},
+    log::debug("memory_to_be_moved", {{"session", order.session},
+                                      {"for", asking.session},
+                                      {"gpu", wanted.gpu},
+                                      {"bytes", order.bytes},
                                       {"at_once", order.at_once}});
   }
   if (!choice.hopeless && !choice.entitled) return true;
@@ -149,8 +163,11 @@ bool WorkerPool::moved_out(Worker& worker, const ControlHeader& done) {
     moves.declined_until = Clock::now() + kAskAgain;
     return true;
   }
-  log::info("memory_moved_to_host", {{"session", worker.session}, {"tenant", worker.client.tenant}, {"gpu", done.gpu},
-                                     {"bytes", done.memory_bytes}, {"in_host", in_host(worker)}});
+  log::info("memory_moved_to_host", {{"session", worker.session},
+                                     {"tenant", worker.client.tenant},
+                                     {"gpu", done.gpu},
+                                     {"bytes", done.memory_bytes},
+                                     {"in_host", in_host(worker)}});
   return true;
 }
 

@@ -13,7 +13,8 @@ void WorkerPool::set_devices(const control::Devices& devices) {
   std::vector<quota::Partitions::Gpu> gpus;
   for (const control::Device& device : devices_) {
     if (gpus.size() == quota::kMostGpus) break;
-    gpus.push_back({std::min(device.partition_groups(), quota::kMostGroups), device.group_multiprocessors(), device.multiprocessors()});
+    gpus.push_back({std::min(device.partition_groups(), quota::kMostGroups), device.group_multiprocessors(),
+                    device.multiprocessors()});
   }
   partitions_.set_gpus(std::move(gpus));
   std::vector<std::string> uuids;

@@ -10,14 +10,20 @@
 namespace gpupool::server {
 
 bool WorkerPool::open_peer(Worker& asking, const ControlHeader& wanted) {
-  const auto answer = [this, session = asking.session, request = wanted.peer_request](int descriptor) { answer_peer(session, request, descriptor); };
-  return peers_.open(asking.session, wanted.peer, answer) || end_worker(asking, "too many pending connections to other servers");
+  const auto answer = [this, session = asking.session, request = wanted.peer_request](int descriptor) {
+    answer_peer(session, request, descriptor);
+  };
+  return peers_.open(asking.session, wanted.peer, answer) ||
+         end_worker(asking, "too many pending connections to other servers");
 }
 
 void WorkerPool::answer_peer(uint64_t session, uint64_t request, int descriptor) {
   if (Worker* const asking = find_session_worker(session)) {
-    const auto sent = send_control(asking->control.native_handle(),
-                                   {.kind = descriptor >= 0 ? ControlKind::peer_found : ControlKind::peer_missing, .peer_request = request}, "", descriptor);
+    const auto sent =
+        send_control(asking->control.native_handle(),
+                     {.kind = descriptor >= 0 ? ControlKind::peer_found : ControlKind::peer_missing,
+                      .peer_request = request},
+                     "", descriptor);
     // The worker does not drain its socket. A worker that has ended is handled by reap().
     if (!sent && sent.error().code == ErrorCode::limit) end_worker(*asking, sent.error().message);
   }
@@ -31,7 +37,8 @@ std::optional<PeerCopy> WorkerPool::find_peer_copy(const wire::PeerHello& hello)
     if (worker->state != Stage::serving || worker->session_id.size() != id.size()) continue;
     std::copy(worker->session_id.begin(), worker->session_id.end(), id.begin());
     uint64_t copy = 0;
-    if (peers::names(hello, id, &copy)) return PeerCopy{worker->session, copy, peers::copy_key(worker->bulk_token, copy)};
+    if (peers::names(hello, id, &copy))
+      return PeerCopy{worker->session, copy, peers::copy_key(worker->bulk_token, copy)};
   }
   return std::nullopt;
 }

@@ -17,7 +17,8 @@ WorkerPool::Worker* WorkerPool::find_session_worker(uint64_t session) {
 }
 
 bool WorkerPool::share_missing(Worker& asking, uint64_t request) {
-  const auto sent = send_control(asking.control.native_handle(), {.kind = ControlKind::share_missing, .share_request = request}, "", -1);
+  const auto sent = send_control(asking.control.native_handle(),
+                                 {.kind = ControlKind::share_missing, .share_request = request}, "", -1);
   // The worker does not drain its socket. A worker that has ended is handled by reap().
   if (!sent && sent.error().code == ErrorCode::limit) return end_worker(asking, sent.error().message);
   return true;
@@ -26,11 +27,13 @@ bool WorkerPool::share_missing(Worker& asking, uint64_t request) {
 bool WorkerPool::ask_for_share(Worker& asking, const ControlHeader& wanted) {
   forget_share(asking);
   Worker* const owner = find_session_worker(wanted.share_session);
-  if (!owner || owner == &asking || owner->client.tenant != asking.client.tenant || owner->client.lease != asking.client.lease) {
+  if (!owner || owner == &asking || owner->client.tenant != asking.client.tenant ||
+      owner->client.lease != asking.client.lease) {
     return share_missing(asking, wanted.share_request);
   }
   int ends[2];
-  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) return share_missing(asking, wanted.share_request);
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0)
+    return share_missing(asking, wanted.share_request);
   asking.pending_share = {owner->session, wanted.share_request, ends[0]};
   const auto sent = send_control(owner->control.native_handle(),
                                  {.kind = ControlKind::share_wanted,
@@ -55,7 +58,8 @@ bool WorkerPool::forward_share_answer(Worker& owner, const ControlHeader& header
     ControlHeader passed = header;
     passed.share_requester = asking->session;
     const bool memory = header.kind == ControlKind::share_found && header.share_is_memory != 0;
-    const auto sent = send_control(asking->control.native_handle(), passed, "", memory ? asking->pending_share.end : -1);
+    const auto sent =
+        send_control(asking->control.native_handle(), passed, "", memory ? asking->pending_share.end : -1);
     forget_share(*asking);
     if (!sent && sent.error().code == ErrorCode::limit) end_worker(*asking, sent.error().message);
   }
@@ -69,7 +73,8 @@ void WorkerPool::forget_share(Worker& asking) {
 
 void WorkerPool::fail_shares_of(const Worker& gone) {
   for (const auto& [pid, worker] : workers_) {
-    if (worker->state != Stage::serving || worker->pending_share.session != gone.session || gone.session == 0) continue;
+    if (worker->state != Stage::serving || worker->pending_share.session != gone.session || gone.session == 0)
+      continue;
     share_missing(*worker, worker->pending_share.request);
     forget_share(*worker);
   }

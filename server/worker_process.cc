@@ -66,7 +66,8 @@ Result<StartedWorker> start_worker(const WorkerProgram& program) {
   ::posix_spawn_file_actions_init(&actions);
   ::posix_spawnattr_init(&attributes);
   ::posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  for (const int number : {STDOUT_FILENO, STDERR_FILENO, kLogDescriptor}) ::posix_spawn_file_actions_adddup2(&actions, output.theirs, number);
+  for (const int number : {STDOUT_FILENO, STDERR_FILENO, kLogDescriptor})
+    ::posix_spawn_file_actions_adddup2(&actions, output.theirs, number);
   ::posix_spawn_file_actions_adddup2(&actions, control.theirs, kControlDescriptor);
   ::posix_spawn_file_actions_adddup2(&actions, theirs_page, kSessionPageDescriptor);
   sigset_t signals;
@@ -78,18 +79,30 @@ Result<StartedWorker> start_worker(const WorkerProgram& program) {
 
   const std::string parent = std::to_string(::getpid()), cache_bytes = std::to_string(program.cache_bytes);
   const char* words[] = {"poold-worker",
-                         "--device", program.device.c_str(),
-                         "--rdma", program.rdma ? "yes" : "no",
-                         "--tls", program.tls ? "yes" : "no",
-                         "--user", program.user.c_str(),
-                         "--own-user", program.own_user ? "yes" : "no",
-                         "--sandbox", name_of(program.sandbox),
-                         "--cache-folders", program.cache_folders.c_str(),
-                         "--cache-bytes", cache_bytes.c_str(),
-                         "--cgroup", program.cgroup.c_str(),
-                         "--cgroup-settings", program.cgroup_settings.c_str(),
-                         "--parent", parent.c_str(),
-                         "--log-level", log::name_of(program.log_level),
+                         "--device",
+                         program.device.c_str(),
+                         "--rdma",
+                         program.rdma ? "yes" : "no",
+                         "--tls",
+                         program.tls ? "yes" : "no",
+                         "--user",
+                         program.user.c_str(),
+                         "--own-user",
+                         program.own_user ? "yes" : "no",
+                         "--sandbox",
+                         name_of(program.sandbox),
+                         "--cache-folders",
+                         program.cache_folders.c_str(),
+                         "--cache-bytes",
+                         cache_bytes.c_str(),
+                         "--cgroup",
+                         program.cgroup.c_str(),
+                         "--cgroup-settings",
+                         program.cgroup_settings.c_str(),
+                         "--parent",
+                         parent.c_str(),
+                         "--log-level",
+                         log::name_of(program.log_level),
                          nullptr};
   StartedWorker started{.pid = -1, .control = control.ours, .output = output.ours, .page = std::move(*page)};
   const int error = ::posix_spawn(&started.pid, program.program.c_str(), &actions, &attributes,
@@ -105,9 +118,13 @@ Result<StartedWorker> start_worker(const WorkerProgram& program) {
   return started;
 }
 
-void kill_worker(pid_t pid) { ::kill(pid, SIGKILL); }
+void kill_worker(pid_t pid) {
+  ::kill(pid, SIGKILL);
+}
 
-bool worker_has_ended(pid_t pid, int* wait_status) { return ::waitpid(pid, wait_status, WNOHANG) == pid; }
+bool worker_has_ended(pid_t pid, int* wait_status) {
+  return ::waitpid(pid, wait_status, WNOHANG) == pid;
+}
 
 std::string end_text(int wait_status) {
   if (WIFSIGNALED(wait_status)) {
@@ -117,16 +134,11 @@ std::string end_text(int wait_status) {
            (name != nullptr ? " (" + std::string(name) + ")" : "");
   }
   switch (const int status = WEXITSTATUS(wait_status)) {
-    case kWorkerOrderly:
-      return "the client disconnected";
-    case kWorkerSessionFailed:
-      return "the connection was lost, or the client broke the protocol";
-    case kWorkerHandoverFailed:
-      return "the client disconnected before the session started";
-    case kWorkerPooldGone:
-      return "poold is shutting down";
-    default:
-      return "exit status " + std::to_string(status);
+    case kWorkerOrderly: return "the client disconnected";
+    case kWorkerSessionFailed: return "the connection was lost, or the client broke the protocol";
+    case kWorkerHandoverFailed: return "the client disconnected before the session started";
+    case kWorkerPooldGone: return "poold is shutting down";
+    default: return "exit status " + std::to_string(status);
   }
 }
 

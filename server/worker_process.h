@@ -16,15 +16,15 @@ namespace gpupool::server {
 
 struct WorkerProgram {
   std::string program;
-  std::string device;  // path of the device library
+  std::string device;     // path of the device library
   std::string user;       // name or number for the worker if poold is root; empty: it stays root
   bool own_user = false;  // no other process runs as that user
   Sandbox sandbox = Sandbox::on;
   std::string cache_folders;  // root of all tenants' folders for the NVIDIA driver's cache; empty: none
   uint64_t cache_bytes = 0;   // limit for the driver's cache in one folder
   std::string cgroup, cgroup_settings;  // for enter_cgroup(); empty: none
-  bool tls = false;  // tls connections may come
-  bool rdma = true;    // RDMA is offered; the environment has its settings (GPUPOOL_RDMA_...)
+  bool tls = false;                     // tls connections may come
+  bool rdma = true;  // RDMA is offered; the environment has its settings (GPUPOOL_RDMA_...)
   log::Level log_level = log::Level::info;
 };
 
@@ -50,8 +50,8 @@ struct WorkerProcesses {
   std::function<bool(pid_t, int* wait_status)> has_ended = worker_has_ended;
 };
 
-// Describes how a worker ended: "the client disconnected", "killed by signal 11 (Segmentation fault)", "exit status
-// 3".
+// Describes how a worker ended: "the client disconnected", "killed by signal 11 (Segmentation fault)", "exit
+// status 3".
 std::string end_text(int wait_status);
 
 }  // namespace gpupool::server

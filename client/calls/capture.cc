@@ -11,7 +11,9 @@ using namespace gpupool::client;
 
 namespace {
 
-bool valid_mode(CUstreamCaptureMode mode) { return static_cast<unsigned>(mode) <= CU_STREAM_CAPTURE_MODE_RELAXED; }
+bool valid_mode(CUstreamCaptureMode mode) {
+  return static_cast<unsigned>(mode) <= CU_STREAM_CAPTURE_MODE_RELAXED;
+}
 
 // Runs `body` with the stream resolved and graph_mutex() held.
 template <class Body>
@@ -19,14 +21,15 @@ CUresult on_stream(CUstream stream, Body&& body) {
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
-    if (const CUresult result = require_stream(&session, &context, stream); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = require_stream(&session, &context, stream); result != CUDA_SUCCESS)
+      return result;
     const std::lock_guard lock(graph_mutex());
     return body(*context, stream);
   });
 }
 
-CUresult add_dependencies(const Graph& graph, const CUgraphNode* given, const CUgraphEdgeData* edges, size_t count,
-                          std::vector<CapturedDependency>& dependencies) {
+CUresult add_dependencies(const Graph& graph, const CUgraphNode* given, const CUgraphEdgeData* edges,
+                          size_t count, std::vector<CapturedDependency>& dependencies) {
   if (count != 0 && !given) return CUDA_ERROR_INVALID_VALUE;
   for (size_t i = 0; i < count; ++i) {
     GraphNode* const node = find_node(given[i]);
@@ -37,7 +40,6 @@ CUresult add_dependencies(const Graph& graph, const CUgraphNode* given, const CU
   }
   return CUDA_SUCCESS;
 }
-
 
 CUresult begin(CUstream given, CUstreamCaptureMode mode) {
   return on_stream(given, [&](Context&, CUstream stream) -> CUresult {
@@ -58,10 +60,12 @@ bool is_joined(const Capture& capture) {
   while (!open.empty()) {
     const GraphNode* const node = open.back();
     open.pop_back();
-    if (before.insert(node).second) open.insert(open.end(), node->dependencies.begin(), node->dependencies.end());
+    if (before.insert(node).second)
+      open.insert(open.end(), node->dependencies.begin(), node->dependencies.end());
   }
   return std::all_of(capture.frontier.begin(), capture.frontier.end(), [&](const auto& entry) {
-    return std::all_of(entry.second.begin(), entry.second.end(), [&](const auto& end) { return !end.node->graph || before.contains(end.node); });
+    return std::all_of(entry.second.begin(), entry.second.end(),
+                       [&](const auto& end) { return !end.node->graph || before.contains(end.node); });
   });
 }
 
@@ -91,16 +95,20 @@ CUresult end(CUstream given, CUgraph* graph) {
   });
 }
 
-CUresult info(CUstream given, CUstreamCaptureStatus* status, cuuint64_t* id = nullptr, CUgraph* graph = nullptr, const CUgraphNode** dependencies = nullptr,
+CUresult info(CUstream given, CUstreamCaptureStatus* status, cuuint64_t* id = nullptr,
+              CUgraph* graph = nullptr, const CUgraphNode** dependencies = nullptr,
               const CUgraphEdgeData** edges = nullptr, size_t* count = nullptr) {
   return on_stream(given, [&](Context& context, CUstream stream) -> CUresult {
     if (!status || (edges && !dependencies)) return CUDA_ERROR_INVALID_VALUE;
     if (!stream && capture::joins_null_stream(context)) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     const auto capture = capture::of(stream);
-    *status = !capture ? CU_STREAM_CAPTURE_STATUS_NONE : capture->invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED : CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    *status = !capture           ? CU_STREAM_CAPTURE_STATUS_NONE
+              : capture->invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
+                                 : CU_STREAM_CAPTURE_STATUS_ACTIVE;
     if (!capture || capture->invalid) return CUDA_SUCCESS;
     const auto& frontier = capture->frontier[cuda::handle_bits(stream)];
-    const bool full = std::all_of(frontier.begin(), frontier.end(), [](const auto& before) { return before.edge == cuda::kFullDependency; });
+    const bool full = std::all_of(frontier.begin(), frontier.end(),
+                                  [](const auto& before) { return before.edge == cuda::kFullDependency; });
     if (dependencies && !edges && !full) return CUDA_ERROR_LOSSY_QUERY;
     if (id) *id = capture->id;
     if (graph) *graph = graph_handle(*capture->graph);
@@ -120,7 +128,8 @@ CUresult info(CUstream given, CUstreamCaptureStatus* status, cuuint64_t* id = nu
   });
 }
 
-CUresult update_dependencies(CUstream given, CUgraphNode* handles, const CUgraphEdgeData* edges, size_t count, unsigned flags) {
+CUresult update_dependencies(CUstream given, CUgraphNode* handles, const CUgraphEdgeData* edges, size_t count,
+                             unsigned flags) {
   return on_stream(given, [&](Context&, CUstream stream) -> CUresult {
     const auto capture = capture::of(stream);
     if (!capture) return CUDA_ERROR_ILLEGAL_STATE;
@@ -138,32 +147,40 @@ CUresult update_dependencies(CUstream given, CUgraphNode* handles, const CUgraph
 
 // Defines a function and its _ptsz twin, for which a null stream is the calling thread's.
 #define ON_STREAM(function, parameters, arguments, body)                              \
-  CUDA_EXPORT CUresult function(CUstream stream STREAM_ARGUMENTS parameters) { return body; } \
-  CUDA_EXPORT CUresult function##_ptsz(CUstream stream STREAM_ARGUMENTS parameters) { return function(or_per_thread(stream) STREAM_ARGUMENTS arguments); }
+  CUDA_EXPORT CUresult function(CUstream stream STREAM_ARGUMENTS parameters) {        \
+    return body;                                                                      \
+  }                                                                                   \
+  CUDA_EXPORT CUresult function##_ptsz(CUstream stream STREAM_ARGUMENTS parameters) { \
+    return function(or_per_thread(stream) STREAM_ARGUMENTS arguments);                \
+  }
 #define STREAM_ARGUMENTS(...) __VA_OPT__(, ) __VA_ARGS__
 
 ON_STREAM(cuStreamBeginCapture, (), (), begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL))
 ON_STREAM(cuStreamBeginCapture_v2, (CUstreamCaptureMode mode), (mode), begin(stream, mode))
-ON_STREAM(cuStreamEndCapture, (CUgraph* graph), (graph), end(stream, graph))
-ON_STREAM(cuStreamIsCapturing, (CUstreamCaptureStatus* status), (status), info(stream, status))
-ON_STREAM(cuStreamGetCaptureInfo, (CUstreamCaptureStatus* status, cuuint64_t* id), (status, id),
+ON_STREAM(cuStreamEndCapture, (CUgraph * graph), (graph), end(stream, graph))
+ON_STREAM(cuStreamIsCapturing, (CUstreamCaptureStatus * status), (status), info(stream, status))
+ON_STREAM(cuStreamGetCaptureInfo, (CUstreamCaptureStatus * status, cuuint64_t* id), (status, id),
           info(stream, status, id))
 ON_STREAM(cuStreamGetCaptureInfo_v2,
-          (CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph, const CUgraphNode** dependencies, size_t* count),
-          (status, id, graph, dependencies, count), info(stream, status, id, graph, dependencies, nullptr, count))
-ON_STREAM(cuStreamUpdateCaptureDependencies, (CUgraphNode* nodes, size_t count, unsigned int flags), (nodes, count, flags),
-          update_dependencies(stream, nodes, nullptr, count, flags))
+          (CUstreamCaptureStatus * status, cuuint64_t* id, CUgraph* graph, const CUgraphNode** dependencies,
+           size_t* count),
+          (status, id, graph, dependencies, count),
+          info(stream, status, id, graph, dependencies, nullptr, count))
+ON_STREAM(cuStreamUpdateCaptureDependencies, (CUgraphNode * nodes, size_t count, unsigned int flags),
+          (nodes, count, flags), update_dependencies(stream, nodes, nullptr, count, flags))
 
 #if CUDA_VERSION >= 12030
 namespace {
 
-CUresult begin_to_graph(CUstream given, CUgraph handle, const CUgraphNode* dependencies, const CUgraphEdgeData* edges, size_t count,
-                        CUstreamCaptureMode mode) {
+CUresult begin_to_graph(CUstream given, CUgraph handle, const CUgraphNode* dependencies,
+                        const CUgraphEdgeData* edges, size_t count, CUstreamCaptureMode mode) {
   return on_stream(given, [&](Context&, CUstream stream) -> CUresult {
     const auto graph = share_graph(handle);
     if (!graph || !valid_mode(mode)) return CUDA_ERROR_INVALID_VALUE;
     std::vector<CapturedDependency> nodes;
-    if (const CUresult result = add_dependencies(*graph, dependencies, edges, count, nodes); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = add_dependencies(*graph, dependencies, edges, count, nodes);
+        result != CUDA_SUCCESS)
+      return result;
     return capture::begin(stream, graph, std::move(nodes), mode, false);
   });
 }
@@ -171,13 +188,17 @@ CUresult begin_to_graph(CUstream given, CUgraph handle, const CUgraphNode* depen
 }  // namespace
 
 ON_STREAM(cuStreamBeginCaptureToGraph,
-          (CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* edges, size_t count, CUstreamCaptureMode mode),
-          (graph, dependencies, edges, count, mode), begin_to_graph(stream, graph, dependencies, edges, count, mode))
+          (CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* edges, size_t count,
+           CUstreamCaptureMode mode),
+          (graph, dependencies, edges, count, mode),
+          begin_to_graph(stream, graph, dependencies, edges, count, mode))
 ON_STREAM(cuStreamGetCaptureInfo_v3,
-          (CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph, const CUgraphNode** dependencies,
+          (CUstreamCaptureStatus * status, cuuint64_t* id, CUgraph* graph, const CUgraphNode** dependencies,
            const CUgraphEdgeData** edges, size_t* count),
-          (status, id, graph, dependencies, edges, count), info(stream, status, id, graph, dependencies, edges, count))
-ON_STREAM(cuStreamUpdateCaptureDependencies_v2, (CUgraphNode* nodes, const CUgraphEdgeData* edges, size_t count, unsigned int flags),
+          (status, id, graph, dependencies, edges, count),
+          info(stream, status, id, graph, dependencies, edges, count))
+ON_STREAM(cuStreamUpdateCaptureDependencies_v2,
+          (CUgraphNode * nodes, const CUgraphEdgeData* edges, size_t count, unsigned int flags),
           (nodes, edges, count, flags), update_dependencies(stream, nodes, edges, count, flags))
 #endif
 

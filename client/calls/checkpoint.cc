@@ -31,7 +31,10 @@ CUresult with_process(int pid, const Body& body) {
     const auto servers = servers_now();
     if (!servers) return CUDA_ERROR_DEVICE_UNAVAILABLE;
     std::optional<CheckpointedProcess> process;
-    if (const CUresult result = CheckpointedProcess::find(settings_from_environment(), *servers, pid, &process); result != CUDA_SUCCESS) return result;
+    if (const CUresult result =
+            CheckpointedProcess::find(settings_from_environment(), *servers, pid, &process);
+        result != CUDA_SUCCESS)
+      return result;
     return body(*process);
   });
 }
@@ -78,11 +81,13 @@ CUDA_EXPORT CUresult cuCheckpointProcessRestore(int pid, CUcheckpointRestoreArgs
   if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
   const CUresult fit = cuda::check_restore(args, [](const CUuuid& uuid) {
     return std::any_of(devices().begin(), devices().end(), [&](const auto& device) {
-      return device->uuid.size() == sizeof uuid.bytes && std::memcmp(device->uuid.data(), uuid.bytes, sizeof uuid.bytes) == 0;
+      return device->uuid.size() == sizeof uuid.bytes &&
+             std::memcmp(device->uuid.data(), uuid.bytes, sizeof uuid.bytes) == 0;
     });
   });
   if (fit != CUDA_SUCCESS) return fit;
-  return with_process(pid, [&](CheckpointedProcess& process) { return process.apply(CheckpointAction::restore); });
+  return with_process(pid,
+                      [&](CheckpointedProcess& process) { return process.apply(CheckpointAction::restore); });
 }
 
 CUDA_EXPORT CUresult cuCheckpointProcessUnlock(int pid, CUcheckpointUnlockArgs* args) {

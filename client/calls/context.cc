@@ -46,7 +46,9 @@ unsigned long long new_context_id() {
 
 namespace {
 
-CUcontext as_cuda(const Context& context) { return cuda::handle_from_bits<CUcontext>(context.handle); }
+CUcontext as_cuda(const Context& context) {
+  return cuda::handle_from_bits<CUcontext>(context.handle);
+}
 
 // Forgets the client's state of memory in a context that is destroyed or reset.
 void forget_memory(const Context& context) {
@@ -145,8 +147,9 @@ CUresult reset_primary(Session& session, Context& context) {
   cuda::context_local_storage().destroy_context(as_cuda(context));
   if (!was_active) return CUDA_SUCCESS;
   uint64_t sequence = 0;
-  const CUresult result = session.post(wire::Command::reset_primary_context, nullptr,
-                                       wire::PrimaryContext{context.handle, context.device->server_ordinal, 0}, &sequence);
+  const CUresult result =
+      session.post(wire::Command::reset_primary_context, nullptr,
+                   wire::PrimaryContext{context.handle, context.device->server_ordinal, 0}, &sequence);
   cuda::graph_memory::forget_context(context.handle);
   session.addresses().forget_context(context.handle, sequence);
   forget_memory(context);
@@ -159,7 +162,8 @@ CUDA_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext* made, CUdevice device) 
   return guarded([&] {
     Session* session = nullptr;
     Context* context = nullptr;
-    if (const CUresult result = find_primary(device, &session, &context); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = find_primary(device, &session, &context); result != CUDA_SUCCESS)
+      return result;
     if (!made) return CUDA_ERROR_INVALID_VALUE;
     {
       std::lock_guard lock(context->mutex);
@@ -182,7 +186,8 @@ CUDA_EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
   return guarded([&] {
     Session* session = nullptr;
     Context* context = nullptr;
-    if (const CUresult result = find_primary(device, &session, &context); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = find_primary(device, &session, &context); result != CUDA_SUCCESS)
+      return result;
     {
       std::lock_guard lock(context->mutex);
       if (context->retains == 0) return CUDA_ERROR_INVALID_CONTEXT;
@@ -192,7 +197,9 @@ CUDA_EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
   });
 }
 
-CUDA_EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice device) { return cuDevicePrimaryCtxRelease_v2(device); }
+CUDA_EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
+  return cuDevicePrimaryCtxRelease_v2(device);
+}
 
 CUDA_EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
   return guarded([&] {
@@ -203,7 +210,9 @@ CUDA_EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
   });
 }
 
-CUDA_EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice device) { return cuDevicePrimaryCtxReset_v2(device); }
+CUDA_EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice device) {
+  return cuDevicePrimaryCtxReset_v2(device);
+}
 
 CUDA_EXPORT CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned int flags) {
   Session* session = nullptr;
@@ -235,15 +244,16 @@ CUDA_EXPORT CUresult cuCtxCreate_v2(CUcontext* context, unsigned int flags, CUde
 }
 
 #if CUDA_VERSION >= 11040
-CUDA_EXPORT CUresult cuCtxCreate_v3(CUcontext* context, CUexecAffinityParam* affinity, int count, unsigned int flags,
-                                    CUdevice device) {
+CUDA_EXPORT CUresult cuCtxCreate_v3(CUcontext* context, CUexecAffinityParam* affinity, int count,
+                                    unsigned int flags, CUdevice device) {
   if (count != 0) return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
   return guarded([&] { return create_context(context, flags, device); });
 }
 #endif
 
 #if CUDA_VERSION >= 12050
-CUDA_EXPORT CUresult cuCtxCreate_v4(CUcontext* context, CUctxCreateParams* params, unsigned int flags, CUdevice device) {
+CUDA_EXPORT CUresult cuCtxCreate_v4(CUcontext* context, CUctxCreateParams* params, unsigned int flags,
+                                    CUdevice device) {
   if (params && params->numExecAffinityParams != 0) return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
   if (params && params->cigParams) return CUDA_ERROR_NOT_SUPPORTED;
   return guarded([&] { return create_context(context, flags, device); });
@@ -286,7 +296,8 @@ CUDA_EXPORT CUresult cuCtxPushCurrent_v2(CUcontext given) {
     Context* context = nullptr;
     if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
     if (!given) return CUDA_ERROR_INVALID_CONTEXT;
-    if (const CUresult result = find_context(given, &session, &context); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = find_context(given, &session, &context); result != CUDA_SUCCESS)
+      return result;
     thread_state().contexts.push_back(context->handle);
     return CUDA_SUCCESS;
   });
@@ -313,9 +324,12 @@ CUDA_EXPORT CUresult cuCtxSetCurrent(CUcontext given) {
       if (!stack.empty()) stack.pop_back();
       return CUDA_SUCCESS;
     }
-    if (const CUresult result = find_context(given, &session, &context); result != CUDA_SUCCESS) return result;
-    if (stack.empty()) stack.push_back(context->handle);
-    else stack.back() = context->handle;
+    if (const CUresult result = find_context(given, &session, &context); result != CUDA_SUCCESS)
+      return result;
+    if (stack.empty())
+      stack.push_back(context->handle);
+    else
+      stack.back() = context->handle;
     return CUDA_SUCCESS;
   });
 }
@@ -330,9 +344,9 @@ CUDA_EXPORT CUresult cuCtxGetCurrent(CUcontext* context) {
   });
 }
 
-#define FOR_CONTEXT(given)        \
-  Session* session = nullptr;     \
-  Context* context = nullptr;     \
+#define FOR_CONTEXT(given)    \
+  Session* session = nullptr; \
+  Context* context = nullptr; \
   if (const CUresult result = find_context(given, &session, &context); result != CUDA_SUCCESS) return result
 
 CUDA_EXPORT CUresult cuCtxGetDevice(CUdevice* device) {

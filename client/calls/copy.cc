@@ -23,9 +23,13 @@ using namespace gpupool::client;
 
 namespace {
 
-uint64_t address_of(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); }
+uint64_t address_of(const void* pointer) {
+  return reinterpret_cast<uintptr_t>(pointer);
+}
 
-bool is_device(uint64_t address) { return session_of(address, current_session()) != nullptr; }
+bool is_device(uint64_t address) {
+  return session_of(address, current_session()) != nullptr;
+}
 
 struct Caller {
   Session* session = nullptr;
@@ -41,7 +45,8 @@ CUresult enter(Caller& caller) {
 // Bytes from the first to the last; UINT64_MAX on overflow, which no memory contains.
 uint64_t span_of(const CopyBox& box, const CopyEnd& end) {
   uint64_t slices = 0, rows = 0, span = 0;
-  if (__builtin_mul_overflow(box.depth - 1, end.slice, &slices) || __builtin_mul_overflow(box.height - 1, end.pitch, &rows) ||
+  if (__builtin_mul_overflow(box.depth - 1, end.slice, &slices) ||
+      __builtin_mul_overflow(box.height - 1, end.pitch, &rows) ||
       __builtin_add_overflow(slices, rows, &span) || __builtin_add_overflow(span, box.width, &span)) {
     return UINT64_MAX;
   }
@@ -85,8 +90,8 @@ CUresult copy_to_device_later(const Caller& caller, uint64_t to, const void* fro
 }
 
 // Memory that the server maps too: the device accesses it directly when the stream reaches the copy.
-CUresult copy_in_place(const Caller& caller, const HostAllocation& memory, const CopyEnd& host, const CopyEnd& device, const Rows& rows,
-                       uint64_t depth, bool up) {
+CUresult copy_in_place(const Caller& caller, const HostAllocation& memory, const CopyEnd& host,
+                       const CopyEnd& device, const Rows& rows, uint64_t depth, bool up) {
   for (uint64_t z = 0; z < depth; ++z) {
     const uint64_t offset = host.address - memory.address + z * host.slice;
     const CUresult result = copy_shared(*caller.session, *caller.context, caller.stream, memory.id, offset,
@@ -124,7 +129,8 @@ CUresult check_ends(CopyBox& box, Session& own, bool& between_servers) {
     if (!end->on_device && session_of(end->address, &own)) end->on_device = true;
     if (mirrors().any() && span != UINT64_MAX) [[unlikely]] {
       // Mirrored memory is copied on the device, whichever kind the program names.
-      if (const auto both = mirrors().find(end->address); both && span <= both->bytes - (end->address - both->address)) {
+      if (const auto both = mirrors().find(end->address);
+          both && span <= both->bytes - (end->address - both->address)) {
         end->on_device = true;
         if (!both->managed && both->session != &own) return CUDA_ERROR_NOT_SUPPORTED;
         if (!both->managed) continue;
@@ -134,8 +140,11 @@ CUresult check_ends(CopyBox& box, Session& own, bool& between_servers) {
     }
     Session* const session = end->on_device ? session_of(end->address, &own) : nullptr;
     // Pinned memory may be named as device memory.
-    if (end->on_device && !session && span != UINT64_MAX && host_memory().is_pinned(host_pointer(end->address), span)) end->on_device = false;
-    if (end->on_device ? !session || !is_device_range_mapped(*session, end->address, span) : end->address == 0 || span == UINT64_MAX) {
+    if (end->on_device && !session && span != UINT64_MAX &&
+        host_memory().is_pinned(host_pointer(end->address), span))
+      end->on_device = false;
+    if (end->on_device ? !session || !is_device_range_mapped(*session, end->address, span)
+                       : end->address == 0 || span == UINT64_MAX) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     if (!session || session == &own) continue;
@@ -163,7 +172,8 @@ CUDA_MEMCPY3D describe(const CopyBox& box) {
 }
 
 std::optional<CUresult> capture_copy(const Caller& caller, const CopyBox& box, bool between_servers) {
-  if (!capture::any()) [[likely]] return std::nullopt;
+  if (!capture::any()) [[likely]]
+    return std::nullopt;
   if (caller.wait) {
     const CUresult refused = capture::refuse(*caller.context, caller.stream);
     return refused == CUDA_SUCCESS ? std::nullopt : std::optional(refused);
@@ -190,7 +200,8 @@ CUresult before_copy(const Caller& caller, const CopyBox& box, Mirrors::PendingW
     Context& context = here ? *caller.context : *end->context;
     const CUstream stream = here ? caller.stream : nullptr;
     CUresult result = mirrors().before_use(context, end->address, bytes, end == &box.to ? &use : nullptr);
-    if (result == CUDA_SUCCESS && compared_copies().any()) result = compared_copies().before_use(context, stream, end->address, bytes);
+    if (result == CUDA_SUCCESS && compared_copies().any())
+      result = compared_copies().before_use(context, stream, end->address, bytes);
     if (result != CUDA_SUCCESS) return result;
   }
   return CUDA_SUCCESS;
@@ -201,7 +212,8 @@ CUresult before_copy(const Caller& caller, const CopyBox& box, Mirrors::PendingW
 // earlier work of the legacy stream writes to the program's memory, or if another process shares device
 // memory: both could be observed too early. And it could deadlock if a stream is held or waits for a value.
 bool must_complete_before_return(const Context& context) {
-  return streams_may_block() || context.writes_host_memory.load(std::memory_order_relaxed) || memory_is_shared();
+  return streams_may_block() || context.writes_host_memory.load(std::memory_order_relaxed) ||
+         memory_is_shared();
 }
 
 constexpr uint64_t kDeferredCopyBytes = 16 * 1024;
@@ -218,7 +230,8 @@ CUresult run_host_device(const Caller& asked, const Caller& caller, const CopyBo
   const bool written = up && host_memory().is_written(start);
   const bool ends_first = up && caller.wait && must_complete_before_return(*asked.context);
   // A small synchronous copy to the device is sent with the next commands; the caller does not wait.
-  const bool send_deferred = up && caller.wait && !written && !ends_first && box.width * box.height * box.depth <= kDeferredCopyBytes;
+  const bool send_deferred = up && caller.wait && !written && !ends_first &&
+                             box.width * box.height * box.depth <= kDeferredCopyBytes;
   if (!send_deferred && asked.context == caller.context) {
     if (const auto shared = host_memory().use_shared(start, host_span, *asked.context, !up, caller.wait)) {
       const CUresult result = copy_in_place(caller, *shared, host, device, rows, box.depth, up);
@@ -228,7 +241,8 @@ CUresult run_host_device(const Caller& asked, const Caller& caller, const CopyBo
   }
   // Pageable memory may be freed when the call returns, so the copy is waited for, as CUDA does.
   const bool wait = caller.wait || (!up && !host_memory().is_pinned(host_pointer(host.address), host_span));
-  bool later = up && (written || host_functions_pending() || streams_held() || awaits_data_in(host_pointer(host.address), host_span));
+  bool later = up && (written || host_functions_pending() || streams_held() ||
+                      awaits_data_in(host_pointer(host.address), host_span));
   if (later && caller.wait) {
     if (const CUresult result = cuStreamSynchronize(caller.stream); result != CUDA_SUCCESS) return result;
     later = false;
@@ -241,9 +255,13 @@ CUresult run_host_device(const Caller& asked, const Caller& caller, const CopyBo
     void* host_address = host_pointer(host.address + z * host.slice);
     const CUresult result =
         later ? copy_to_device_later(caller, device_address, host_address, rows)
-        : up ? copy_to_device(*caller.session, *caller.context, caller.stream, device_address, host_address, rows,
-                            caller.wait && !ends_first && z + 1 == box.depth ? CopyOrder::before_all : CopyOrder::in_stream, source)
-           : copy_from_device(*caller.session, *caller.context, caller.stream, host_address, device_address, rows, wait);
+        : up  ? copy_to_device(*caller.session, *caller.context, caller.stream, device_address, host_address,
+                               rows,
+                              caller.wait && !ends_first && z + 1 == box.depth ? CopyOrder::before_all
+                                                                                : CopyOrder::in_stream,
+                               source)
+             : copy_from_device(*caller.session, *caller.context, caller.stream, host_address, device_address,
+                                rows, wait);
     if (result != CUDA_SUCCESS) return result;
   }
   // After queueing: another thread's wait may clear the flag before that.
@@ -271,17 +289,22 @@ CUresult run_on_server(const Caller& caller, const CopyBox& box) {
   }
   const CUresult result = copy_on_server(*caller.context, caller.stream, box);
   // On return the program may change the memory that the copy reads.
-  const bool reads_of_host = caller.wait && (mirrors().overlaps(box.from.address, span_of(box, box.from)) ||
-                                             (compared_copies().any() && compared_copies().host_of(box.from.address)));
-  return result == CUDA_SUCCESS && (serialised || reads_of_host) ? synchronize_stream(*caller.context, caller.stream) : result;
+  const bool reads_of_host =
+      caller.wait && (mirrors().overlaps(box.from.address, span_of(box, box.from)) ||
+                      (compared_copies().any() && compared_copies().host_of(box.from.address)));
+  return result == CUDA_SUCCESS && (serialised || reads_of_host)
+             ? synchronize_stream(*caller.context, caller.stream)
+             : result;
 }
 
 CUresult run(Caller caller, CopyBox box) {
   if (const CUresult result = enter(caller); result != CUDA_SUCCESS) return result;
   if (box.width == 0 || box.height == 0 || box.depth == 0) return CUDA_SUCCESS;
   bool between_servers = false;
-  if (const CUresult result = check_ends(box, *caller.session, between_servers); result != CUDA_SUCCESS) return result;
-  if (const auto captured = capture_copy(caller, box, between_servers)) [[unlikely]] return *captured;
+  if (const CUresult result = check_ends(box, *caller.session, between_servers); result != CUDA_SUCCESS)
+    return result;
+  if (const auto captured = capture_copy(caller, box, between_servers)) [[unlikely]]
+    return *captured;
   Mirrors::PendingWrite use;
   if (mirrors().any() || compared_copies().any()) [[unlikely]] {
     if (const CUresult result = before_copy(caller, box, use); result != CUDA_SUCCESS) return result;
@@ -289,19 +312,24 @@ CUresult run(Caller caller, CopyBox box) {
   if (between_servers) return run_between_servers(caller, box);
   if (!box.from.on_device && !box.to.on_device) return host_to_host(caller, box);
   if (box.from.on_device && box.to.on_device) return run_on_server(caller, box);
-  if (Context* const side = side_context(*caller.context, box.to.on_device ? box.to.address : box.from.address)) [[unlikely]] {
+  if (Context* const side =
+          side_context(*caller.context, box.to.on_device ? box.to.address : box.from.address)) [[unlikely]] {
     Caller on_side{caller.session, side, nullptr, caller.wait};
     const CopyEnd& host = box.to.on_device ? box.from : box.to;
     // Kernels use memory that the server maps in the order of their streams, which a copy over the connection
     // does not preserve. So wait before and after.
     CUresult result = CUDA_SUCCESS;
-    if (host_memory().use_shared(host_pointer(host.address), span_of(box, host), *caller.context, false, true)) {
+    if (host_memory().use_shared(host_pointer(host.address), span_of(box, host), *caller.context, false,
+                                 true)) {
       result = synchronize_stream(*caller.context, caller.stream);
       on_side.wait = true;
     }
-    if (result == CUDA_SUCCESS) result = fork_to_side_stream(*caller.context, caller.stream, *side, &on_side.stream);
+    if (result == CUDA_SUCCESS)
+      result = fork_to_side_stream(*caller.context, caller.stream, *side, &on_side.stream);
     if (result == CUDA_SUCCESS) result = run_host_device(caller, on_side, box);
-    return result == CUDA_SUCCESS && !caller.wait ? join_side_stream(*caller.context, caller.stream, *side, on_side.stream) : result;
+    return result == CUDA_SUCCESS && !caller.wait
+               ? join_side_stream(*caller.context, caller.stream, *side, on_side.stream)
+               : result;
   }
   return run_host_device(caller, caller, box);
 }
@@ -315,10 +343,12 @@ CopyBox line(bool from_device, uint64_t from, bool to_device, uint64_t to, uint6
 }
 
 CUresult to_device(CUdeviceptr to, const void* from, size_t bytes, CUstream stream, bool wait) {
-  return guarded([&] { return run({.stream = stream, .wait = wait}, line(false, address_of(from), true, to, bytes)); });
+  return guarded(
+      [&] { return run({.stream = stream, .wait = wait}, line(false, address_of(from), true, to, bytes)); });
 }
 CUresult from_device(void* to, CUdeviceptr from, size_t bytes, CUstream stream, bool wait) {
-  return guarded([&] { return run({.stream = stream, .wait = wait}, line(true, from, false, address_of(to), bytes)); });
+  return guarded(
+      [&] { return run({.stream = stream, .wait = wait}, line(true, from, false, address_of(to), bytes)); });
 }
 CUresult on_device(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream, bool wait) {
   return guarded([&] { return run({.stream = stream, .wait = wait}, line(true, from, true, to, bytes)); });
@@ -326,26 +356,20 @@ CUresult on_device(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stre
 CUresult anywhere(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream, bool wait) {
   return guarded([&]() -> CUresult {
     if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
-    return run({.stream = stream, .wait = wait},
-               line(is_device(from), from, is_device(to), to, bytes));
+    return run({.stream = stream, .wait = wait}, line(is_device(from), from, is_device(to), to, bytes));
   });
 }
 
 // Makes an end of cuMemcpy2D or 3D; arrays are handled in client/array.h.
-CUresult make_end(CUmemorytype type, const void* host, CUdeviceptr device, uint64_t pitch,
-                  uint64_t slice, uint64_t offset, CopyEnd* end) {
+CUresult make_end(CUmemorytype type, const void* host, CUdeviceptr device, uint64_t pitch, uint64_t slice,
+                  uint64_t offset, CopyEnd* end) {
   switch (type) {
-    case CU_MEMORYTYPE_HOST:
-      *end = {false, address_of(host) + offset, pitch, slice};
-      return CUDA_SUCCESS;
-    case CU_MEMORYTYPE_DEVICE:
-      *end = {true, device + offset, pitch, slice};
-      return CUDA_SUCCESS;
+    case CU_MEMORYTYPE_HOST: *end = {false, address_of(host) + offset, pitch, slice}; return CUDA_SUCCESS;
+    case CU_MEMORYTYPE_DEVICE: *end = {true, device + offset, pitch, slice}; return CUDA_SUCCESS;
     case CU_MEMORYTYPE_UNIFIED:
       *end = {is_device(device), device + offset, pitch, slice};
       return CUDA_SUCCESS;
-    case CU_MEMORYTYPE_ARRAY:
-      break;
+    case CU_MEMORYTYPE_ARRAY: break;
   }
   return CUDA_ERROR_INVALID_VALUE;
 }
@@ -354,7 +378,8 @@ CUresult copy_2d(const CUDA_MEMCPY2D* copy, CUstream stream, bool wait) {
   return guarded([&]() -> CUresult {
     if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
     if (!copy) return CUDA_ERROR_INVALID_VALUE;
-    if (names_array(copy->srcMemoryType, copy->dstMemoryType)) return copy_array(cuda::boxed(*copy), stream, wait);
+    if (names_array(copy->srcMemoryType, copy->dstMemoryType))
+      return copy_array(cuda::boxed(*copy), stream, wait);
     CopyBox box;
     box.width = copy->WidthInBytes;
     box.height = copy->Height;
@@ -365,8 +390,8 @@ CUresult copy_2d(const CUDA_MEMCPY2D* copy, CUstream stream, bool wait) {
         !offset_of(copy->dstXInBytes, copy->dstY, to_pitch, 0, 0, &to_offset)) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    CUresult result = make_end(copy->srcMemoryType, copy->srcHost, copy->srcDevice, from_pitch, 0, from_offset,
-                               &box.from);
+    CUresult result =
+        make_end(copy->srcMemoryType, copy->srcHost, copy->srcDevice, from_pitch, 0, from_offset, &box.from);
     if (result != CUDA_SUCCESS) return result;
     result = make_end(copy->dstMemoryType, copy->dstHost, copy->dstDevice, to_pitch, 0, to_offset, &box.to);
     if (result != CUDA_SUCCESS) return result;
@@ -383,13 +408,15 @@ CUresult make_box(const CUDA_MEMCPY3D& copy, CopyBox& box) {
   const uint64_t from_pitch = copy.srcPitch ? copy.srcPitch : box.width + copy.srcXInBytes;
   const uint64_t to_pitch = copy.dstPitch ? copy.dstPitch : box.width + copy.dstXInBytes;
   uint64_t from_slice = 0, to_slice = 0, from_offset = 0, to_offset = 0;
-  if (__builtin_mul_overflow(from_pitch, copy.srcHeight ? copy.srcHeight : copy.srcY + box.height, &from_slice) ||
+  if (__builtin_mul_overflow(from_pitch, copy.srcHeight ? copy.srcHeight : copy.srcY + box.height,
+                             &from_slice) ||
       __builtin_mul_overflow(to_pitch, copy.dstHeight ? copy.dstHeight : copy.dstY + box.height, &to_slice) ||
       !offset_of(copy.srcXInBytes, copy.srcY, from_pitch, copy.srcZ, from_slice, &from_offset) ||
       !offset_of(copy.dstXInBytes, copy.dstY, to_pitch, copy.dstZ, to_slice, &to_offset)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  const CUresult result = make_end(copy.srcMemoryType, copy.srcHost, copy.srcDevice, from_pitch, from_slice, from_offset, &box.from);
+  const CUresult result = make_end(copy.srcMemoryType, copy.srcHost, copy.srcDevice, from_pitch, from_slice,
+                                   from_offset, &box.from);
   if (result != CUDA_SUCCESS) return result;
   return make_end(copy.dstMemoryType, copy.dstHost, copy.dstDevice, to_pitch, to_slice, to_offset, &box.to);
 }
@@ -413,7 +440,9 @@ CUresult peer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext 
     Context* const source = handles().find_as<Context>(Kind::context, cuda::handle_bits(from_context));
     Context* const target = handles().find_as<Context>(Kind::context, cuda::handle_bits(to_context));
     if (!source || !target) return CUDA_ERROR_INVALID_CONTEXT;
-    if (const auto captured = capture_copy(caller, line(true, from, true, to, bytes), source->session != caller.session || target->session != caller.session)) {
+    if (const auto captured =
+            capture_copy(caller, line(true, from, true, to, bytes),
+                         source->session != caller.session || target->session != caller.session)) {
       return *captured;
     }
     if (source->session == caller.session && target->session == caller.session) {
@@ -424,14 +453,17 @@ CUresult peer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext 
       }
       Mirrors::PendingWrite use;
       if (mirrors().any() || compared_copies().any()) [[unlikely]] {
-        if (const CUresult result = before_copy(caller, line(true, from, true, to, bytes), use); result != CUDA_SUCCESS) return result;
+        if (const CUresult result = before_copy(caller, line(true, from, true, to, bytes), use);
+            result != CUDA_SUCCESS)
+          return result;
       }
-      const CUresult result = rows::cuMemcpyPeerAsync::at({caller.session, caller.context},
-                                                          {to, to_context, from, from_context, bytes, caller.stream});
+      const CUresult result = rows::cuMemcpyPeerAsync::at(
+          {caller.session, caller.context}, {to, to_context, from, from_context, bytes, caller.stream});
       return result == CUDA_SUCCESS && wait ? synchronize_stream(*caller.context, caller.stream) : result;
     }
     if (bytes == 0) return CUDA_SUCCESS;
-    if (!is_device_range_mapped(*source->session, from, bytes) || !is_device_range_mapped(*target->session, to, bytes)) {
+    if (!is_device_range_mapped(*source->session, from, bytes) ||
+        !is_device_range_mapped(*target->session, to, bytes)) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     CopyBox box = line(true, from, true, to, bytes);
@@ -449,7 +481,9 @@ CUresult gpupool::client::make_copy(const CUDA_MEMCPY3D& params, Context& contex
   if (const CUresult result = make_box(params, made.box); result != CUDA_SUCCESS) return result;
   bool between_servers = false;
   if (made.box.width != 0 && made.box.height != 0 && made.box.depth != 0) {
-    if (const CUresult result = check_ends(made.box, *context.session, between_servers); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = check_ends(made.box, *context.session, between_servers);
+        result != CUDA_SUCCESS)
+      return result;
   }
   if (between_servers) return CUDA_ERROR_NOT_SUPPORTED;
   *work = made;
@@ -463,8 +497,10 @@ bool is_there(const CopyEnd& end, const CopyBox& box) {
   if (end.on_device || box.width == 0 || box.height == 0 || box.depth == 0) return true;
   const uint64_t bytes = (box.depth - 1) * end.slice + (box.height - 1) * end.pitch + box.width;
   if (is_host_range_mapped(end.address, bytes)) return true;
-  log_error("a graph copies %llu bytes of the program's memory at %p, which is no longer mapped: the copy was skipped",
-            static_cast<unsigned long long>(bytes), reinterpret_cast<void*>(static_cast<uintptr_t>(end.address)));
+  log_error(
+      "a graph copies %llu bytes of the program's memory at %p, which is no longer mapped: the copy was "
+      "skipped",
+      static_cast<unsigned long long>(bytes), reinterpret_cast<void*>(static_cast<uintptr_t>(end.address)));
   return false;
 }
 
@@ -491,7 +527,8 @@ uint64_t gpupool::client::copy_now(Context& context, const CopyBox& box) {
     void* const memory = host_pointer(host.address + z * host.slice);
     const uint64_t address = device.address + z * device.slice;
     // Must not wait for other streams' work: they may be waiting for this copy.
-    result = up ? copy_to_device(*place.session, place, own, address, memory, rows, CopyOrder::passes_others, Source::kept)
+    result = up ? copy_to_device(*place.session, place, own, address, memory, rows, CopyOrder::passes_others,
+                                 Source::kept)
                 : copy_from_device(*place.session, place, own, memory, address, rows, true);
   }
   if (result != CUDA_SUCCESS) context.late_error = result;
@@ -499,7 +536,8 @@ uint64_t gpupool::client::copy_now(Context& context, const CopyBox& box) {
 }
 
 // The contexts are ignored: an address identifies its memory.
-CUresult gpupool::cuda::copy_box_between(const CUDA_MEMCPY3D& copy, CUcontext, CUcontext, CUstream stream, bool wait) {
+CUresult gpupool::cuda::copy_box_between(const CUDA_MEMCPY3D& copy, CUcontext, CUcontext, CUstream stream,
+                                         bool wait) {
   return copy_3d(&copy, stream, wait);
 }
 
@@ -515,26 +553,37 @@ CUresult gpupool::cuda::copy_box_between(const CUDA_MEMCPY3D& copy, CUcontext, C
   }
 #define UNPACK(...) __VA_ARGS__
 #define ASYNC_COPY(function, parameters, body)                               \
-  CUDA_EXPORT CUresult function(UNPACK parameters, CUstream stream) { return body; } \
+  CUDA_EXPORT CUresult function(UNPACK parameters, CUstream stream) {        \
+    return body;                                                             \
+  }                                                                          \
   CUDA_EXPORT CUresult function##_ptsz(UNPACK parameters, CUstream stream) { \
     stream = or_per_thread(stream);                                          \
     return body;                                                             \
   }
 
-SYNC_COPY(cuMemcpy, (CUdeviceptr to, CUdeviceptr from, size_t bytes), , anywhere(to, from, bytes, stream, true))
-SYNC_COPY(cuMemcpyHtoD_v2, (CUdeviceptr to, const void* from, size_t bytes), , to_device(to, from, bytes, stream, true))
-SYNC_COPY(cuMemcpyDtoH_v2, (void* to, CUdeviceptr from, size_t bytes), , from_device(to, from, bytes, stream, true))
-SYNC_COPY(cuMemcpyDtoD_v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes), , on_device(to, from, bytes, stream, true))
+SYNC_COPY(cuMemcpy, (CUdeviceptr to, CUdeviceptr from, size_t bytes), ,
+          anywhere(to, from, bytes, stream, true))
+SYNC_COPY(cuMemcpyHtoD_v2, (CUdeviceptr to, const void* from, size_t bytes), ,
+          to_device(to, from, bytes, stream, true))
+SYNC_COPY(cuMemcpyDtoH_v2, (void* to, CUdeviceptr from, size_t bytes), ,
+          from_device(to, from, bytes, stream, true))
+SYNC_COPY(cuMemcpyDtoD_v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes), ,
+          on_device(to, from, bytes, stream, true))
 SYNC_COPY(cuMemcpy2D_v2, (const CUDA_MEMCPY2D* copy), , copy_2d(copy, stream, true))
 SYNC_COPY(cuMemcpy2DUnaligned_v2, (const CUDA_MEMCPY2D* copy), , copy_2d(copy, stream, true))
 SYNC_COPY(cuMemcpy3D_v2, (const CUDA_MEMCPY3D* copy), , copy_3d(copy, stream, true))
-SYNC_COPY(cuMemcpyPeer, (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes), ,
+SYNC_COPY(cuMemcpyPeer,
+          (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes), ,
           peer(to, to_context, from, from_context, bytes, stream, true))
 
-ASYNC_COPY(cuMemcpyAsync, (CUdeviceptr to, CUdeviceptr from, size_t bytes), anywhere(to, from, bytes, stream, false))
-ASYNC_COPY(cuMemcpyHtoDAsync_v2, (CUdeviceptr to, const void* from, size_t bytes), to_device(to, from, bytes, stream, false))
-ASYNC_COPY(cuMemcpyDtoHAsync_v2, (void* to, CUdeviceptr from, size_t bytes), from_device(to, from, bytes, stream, false))
-ASYNC_COPY(cuMemcpyDtoDAsync_v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes), on_device(to, from, bytes, stream, false))
+ASYNC_COPY(cuMemcpyAsync, (CUdeviceptr to, CUdeviceptr from, size_t bytes),
+           anywhere(to, from, bytes, stream, false))
+ASYNC_COPY(cuMemcpyHtoDAsync_v2, (CUdeviceptr to, const void* from, size_t bytes),
+           to_device(to, from, bytes, stream, false))
+ASYNC_COPY(cuMemcpyDtoHAsync_v2, (void* to, CUdeviceptr from, size_t bytes),
+           from_device(to, from, bytes, stream, false))
+ASYNC_COPY(cuMemcpyDtoDAsync_v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes),
+           on_device(to, from, bytes, stream, false))
 ASYNC_COPY(cuMemcpy2DAsync_v2, (const CUDA_MEMCPY2D* copy), copy_2d(copy, stream, false))
 ASYNC_COPY(cuMemcpy3DAsync_v2, (const CUDA_MEMCPY3D* copy), copy_3d(copy, stream, false))
 ASYNC_COPY(cuMemcpyPeerAsync,

@@ -1,7 +1,8 @@
 // Devices: answered from the servers' hellos, without a round trip.
+#include <strings.h>
+
 #include <algorithm>
 #include <cstring>
-#include <strings.h>
 
 #include "client/call.h"
 #include "protocol/cuda/exports.h"
@@ -62,7 +63,9 @@ CUDA_EXPORT CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice ordinal) {
   return CUDA_SUCCESS;
 }
 
-CUDA_EXPORT CUresult cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice ordinal) { return cuDeviceGetUuid(uuid, ordinal); }
+CUDA_EXPORT CUresult cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice ordinal) {
+  return cuDeviceGetUuid(uuid, ordinal);
+}
 
 // LUIDs exist only with Windows drivers.
 CUDA_EXPORT CUresult cuDeviceGetLuid(char* luid, unsigned int* node_mask, CUdevice ordinal) {
@@ -146,7 +149,8 @@ CUDA_EXPORT CUresult cuDeviceGetByPCIBusId(CUdevice* device, const char* id) {
 
 #if CUDA_VERSION >= 13000
 // Host and device memory are on different machines, so no operation is atomic between them.
-CUDA_EXPORT CUresult cuDeviceGetHostAtomicCapabilities(unsigned int* capabilities, const CUatomicOperation* operations,
+CUDA_EXPORT CUresult cuDeviceGetHostAtomicCapabilities(unsigned int* capabilities,
+                                                       const CUatomicOperation* operations,
                                                        unsigned int count, CUdevice ordinal) {
   const Device* device = nullptr;
   if (const CUresult result = find(ordinal, &device); result != CUDA_SUCCESS) return result;

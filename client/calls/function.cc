@@ -16,10 +16,14 @@ CUresult find(CUfunction given, Function** function) {
   return *function ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 #if CUDA_VERSION >= 12000
-CUfunction as_function(CUkernel kernel) { return reinterpret_cast<CUfunction>(kernel); }
+CUfunction as_function(CUkernel kernel) {
+  return reinterpret_cast<CUfunction>(kernel);
+}
 #endif
 
-bool is_known(int attribute) { return attribute >= 0 && attribute < static_cast<int>(wire::kFunctionAttributes); }
+bool is_known(int attribute) {
+  return attribute >= 0 && attribute < static_cast<int>(wire::kFunctionAttributes);
+}
 
 [[maybe_unused]] CUresult parameter_info(CUfunction given, size_t index, size_t* offset, size_t* size) {
   Function* function = nullptr;
@@ -45,14 +49,16 @@ std::mutex& setting() {
   return *only;
 }
 
-// True if the function already has this value. CUTLASS sets attributes before each launch; only a change is sent to the server.
+// True if the function already has this value. CUTLASS sets attributes before each launch; only a change is
+// sent to the server.
 bool is_set_already(Function* function, CUfunction_attribute attribute, int value) {
   Session* session = nullptr;
   Context* context = nullptr;
   if (!is_known(attribute) || require_context(&session, &context) != CUDA_SUCCESS) return false;
   if (session->before_call(context) != CUDA_SUCCESS) return false;  // the forwarded call reports the error
   if (resolve_function(session, context, &function) != CUDA_SUCCESS) return false;
-  return (function->explicit_attributes.load() >> attribute & 1) != 0 && function->attributes[attribute].load() == value;
+  return (function->explicit_attributes.load() >> attribute & 1) != 0 &&
+         function->attributes[attribute].load() == value;
 }
 
 }  // namespace
@@ -62,7 +68,9 @@ CUDA_EXPORT CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribu
   if (const CUresult result = find(given, &function); result != CUDA_SUCCESS) return result;
   if (!value || !is_known(attribute)) return CUDA_ERROR_INVALID_VALUE;
   return guarded([&]() -> CUresult {
-    if (const CUresult result = resolve_function(current_session(), current_context(), &function); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = resolve_function(current_session(), current_context(), &function);
+        result != CUDA_SUCCESS)
+      return result;
     *value = function->attributes[attribute].load();
     return CUDA_SUCCESS;
   });
@@ -74,14 +82,19 @@ CUDA_EXPORT CUresult cuFuncSetAttribute(CUfunction given, CUfunction_attribute a
   return guarded([&]() -> CUresult {
     const std::lock_guard one_at_a_time(setting());
     if (is_set_already(function, attribute, value)) return CUDA_SUCCESS;
-    if (const CUresult result = rows::cuFuncSetAttribute::forward(given, attribute, value); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = rows::cuFuncSetAttribute::forward(given, attribute, value);
+        result != CUDA_SUCCESS)
+      return result;
     if (!is_known(attribute)) return CUDA_SUCCESS;
     // A kernel stands for its function in the current context.
     const bool is_kernel = cuda::kind_of(function->handle) == Kind::kernel;
-    if (auto* const kernel = is_kernel ? function : handles().find_as<Function>(Kind::kernel, function->kernel)) {
+    if (auto* const kernel =
+            is_kernel ? function : handles().find_as<Function>(Kind::kernel, function->kernel)) {
       kernel->attributes_vary = true;
     }
-    if (const CUresult result = resolve_function(current_session(), current_context(), &function); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = resolve_function(current_session(), current_context(), &function);
+        result != CUDA_SUCCESS)
+      return result;
     function->explicit_attributes |= 1u << attribute;
     function->attributes[attribute] = value;
     return CUDA_SUCCESS;
@@ -102,7 +115,8 @@ CUDA_EXPORT CUresult cuFuncGetModule(CUmodule* module, CUfunction given) {
 }
 
 #if CUDA_VERSION >= 12000
-CUDA_EXPORT CUresult cuKernelGetAttribute(int* value, CUfunction_attribute attribute, CUkernel kernel, CUdevice device) {
+CUDA_EXPORT CUresult cuKernelGetAttribute(int* value, CUfunction_attribute attribute, CUkernel kernel,
+                                          CUdevice device) {
   if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
   if (!find_device(device)) return CUDA_ERROR_INVALID_DEVICE;
   // The look-up described the kernel on one device. Other devices may differ, so with several the server is
@@ -115,7 +129,8 @@ CUDA_EXPORT CUresult cuKernelGetAttribute(int* value, CUfunction_attribute attri
   return CUDA_SUCCESS;
 }
 
-CUDA_EXPORT CUresult cuKernelSetAttribute(CUfunction_attribute attribute, int value, CUkernel kernel, CUdevice device) {
+CUDA_EXPORT CUresult cuKernelSetAttribute(CUfunction_attribute attribute, int value, CUkernel kernel,
+                                          CUdevice device) {
   Function* function = nullptr;
   if (const CUresult result = find(as_function(kernel), &function); result != CUDA_SUCCESS) return result;
   return guarded([&]() -> CUresult {
@@ -130,14 +145,18 @@ CUDA_EXPORT CUresult cuKernelSetAttribute(CUfunction_attribute attribute, int va
     if (result != CUDA_SUCCESS || !is_known(attribute)) return result;
     const std::lock_guard lock(function->mutex);
     function->set_for[{device, attribute}] = value;
-    if (devices().size() > 1) function->attributes_vary = true;
-    else function->attributes[attribute] = value;
+    if (devices().size() > 1)
+      function->attributes_vary = true;
+    else
+      function->attributes[attribute] = value;
     // Functions of this kernel in contexts of this device follow, unless they have a value of their own:
     // launches are checked against the function's attributes.
     for (const auto& [where, handle] : function->functions) {
       const auto* const context = handles().find_as<Context>(Kind::context, where.first);
       auto* const made = handles().find_as<Function>(Kind::function, handle);
-      if (!made || !context || context->device->ordinal != device || made->explicit_attributes.load() >> attribute & 1) continue;
+      if (!made || !context || context->device->ordinal != device ||
+          made->explicit_attributes.load() >> attribute & 1)
+        continue;
       made->attributes[attribute] = value;
     }
     return CUDA_SUCCESS;
@@ -146,8 +165,12 @@ CUDA_EXPORT CUresult cuKernelSetAttribute(CUfunction_attribute attribute, int va
 #endif
 
 #if CUDA_VERSION >= 12030
-CUDA_EXPORT CUresult cuFuncGetName(const char** name, CUfunction function) { return name_of(function, name); }
-CUDA_EXPORT CUresult cuKernelGetName(const char** name, CUkernel kernel) { return name_of(as_function(kernel), name); }
+CUDA_EXPORT CUresult cuFuncGetName(const char** name, CUfunction function) {
+  return name_of(function, name);
+}
+CUDA_EXPORT CUresult cuKernelGetName(const char** name, CUkernel kernel) {
+  return name_of(as_function(kernel), name);
+}
 #endif
 
 #if CUDA_VERSION >= 12040
@@ -171,9 +194,11 @@ CUDA_EXPORT CUresult cuFuncLoad(CUfunction given) {
 #endif
 
 // NVIDIA's search: the block size with the most threads per multiprocessor, larger blocks first.
-CUDA_EXPORT CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int* min_grid, int* best_block, CUfunction given,
-                                                               CUoccupancyB2DSize shared_of_block, size_t shared_bytes,
-                                                               int block_limit, unsigned int flags) {
+CUDA_EXPORT CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int* min_grid, int* best_block,
+                                                               CUfunction given,
+                                                               CUoccupancyB2DSize shared_of_block,
+                                                               size_t shared_bytes, int block_limit,
+                                                               unsigned int flags) {
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
@@ -195,8 +220,8 @@ CUDA_EXPORT CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int* min_grid, in
       const int size = std::min(block, limit);
       const size_t shared = shared_of_block ? shared_of_block(size) : shared_bytes;
       int blocks = 0;
-      const CUresult result =
-          rows::cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags::forward(&blocks, given, size, shared, flags);
+      const CUresult result = rows::cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags::forward(
+          &blocks, given, size, shared, flags);
       if (result != CUDA_SUCCESS) return result;
       if (blocks * size > most_threads) {
         most_threads = blocks * size;
@@ -212,8 +237,8 @@ CUDA_EXPORT CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int* min_grid, in
 CUDA_EXPORT CUresult cuOccupancyMaxPotentialBlockSize(int* min_grid, int* best_block, CUfunction function,
                                                       CUoccupancyB2DSize shared_of_block, size_t shared_bytes,
                                                       int block_limit) {
-  return cuOccupancyMaxPotentialBlockSizeWithFlags(min_grid, best_block, function, shared_of_block, shared_bytes,
-                                                   block_limit, 0);
+  return cuOccupancyMaxPotentialBlockSizeWithFlags(min_grid, best_block, function, shared_of_block,
+                                                   shared_bytes, block_limit, 0);
 }
 
 namespace {
@@ -225,16 +250,19 @@ CUresult ask_of_clusters(int* answer, CUfunction function, const CUlaunchConfig*
     Session* session = nullptr;
     Context* context = nullptr;
     CUstream stream = config ? config->hStream : nullptr;
-    if (const CUresult result = require_stream(&session, &context, stream); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = require_stream(&session, &context, stream); result != CUDA_SUCCESS)
+      return result;
     return Row::at({session, context}, {answer, function, config});
   });
 }
 
 }  // namespace
 
-CUDA_EXPORT CUresult cuOccupancyMaxActiveClusters(int* clusters, CUfunction function, const CUlaunchConfig* config) {
+CUDA_EXPORT CUresult cuOccupancyMaxActiveClusters(int* clusters, CUfunction function,
+                                                  const CUlaunchConfig* config) {
   return ask_of_clusters<rows::cuOccupancyMaxActiveClusters>(clusters, function, config);
 }
-CUDA_EXPORT CUresult cuOccupancyMaxPotentialClusterSize(int* size, CUfunction function, const CUlaunchConfig* config) {
+CUDA_EXPORT CUresult cuOccupancyMaxPotentialClusterSize(int* size, CUfunction function,
+                                                        const CUlaunchConfig* config) {
   return ask_of_clusters<rows::cuOccupancyMaxPotentialClusterSize>(size, function, config);
 }

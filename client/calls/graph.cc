@@ -39,7 +39,8 @@ std::vector<Edge> edges_behind(GraphNode& node) {
 }
 
 // The same for edges. Either `from` or `to` may be null; if both are, only the count is returned.
-CUresult give_edges(const std::vector<Edge>& edges, CUgraphNode* from, CUgraphNode* to, CUgraphEdgeData* data, size_t* count) {
+CUresult give_edges(const std::vector<Edge>& edges, CUgraphNode* from, CUgraphNode* to, CUgraphEdgeData* data,
+                    size_t* count) {
   const bool counts = !from && !to;
   if (!count || (counts && data) || (!counts && *count == 0)) return CUDA_ERROR_INVALID_VALUE;
   if (counts) {
@@ -47,7 +48,8 @@ CUresult give_edges(const std::vector<Edge>& edges, CUgraphNode* from, CUgraphNo
     return CUDA_SUCCESS;
   }
   const auto data_of = [](const Edge& edge) { return edge.second->edges.of(*edge.first); };
-  const bool full = std::all_of(edges.begin(), edges.end(), [&](const Edge& edge) { return data_of(edge) == cuda::kFullDependency; });
+  const bool full = std::all_of(edges.begin(), edges.end(),
+                                [&](const Edge& edge) { return data_of(edge) == cuda::kFullDependency; });
   if (!full && !data) return CUDA_ERROR_LOSSY_QUERY;
   for (size_t i = 0; i < *count; ++i) {
     const bool there = i < edges.size();
@@ -71,15 +73,18 @@ CUresult get_edges(CUgraph handle, CUgraphNode* from, CUgraphNode* to, CUgraphEd
 }
 
 CUresult get_dependencies(CUgraphNode handle, CUgraphNode* nodes, CUgraphEdgeData* data, size_t* count) {
-  return on_node(handle, [&](GraphNode& node) { return give_edges(edges_before(node), nodes, nullptr, data, count); });
+  return on_node(
+      handle, [&](GraphNode& node) { return give_edges(edges_before(node), nodes, nullptr, data, count); });
 }
 
 CUresult get_dependents(CUgraphNode handle, CUgraphNode* nodes, CUgraphEdgeData* data, size_t* count) {
-  return on_node(handle, [&](GraphNode& node) { return give_edges(edges_behind(node), nullptr, nodes, data, count); });
+  return on_node(
+      handle, [&](GraphNode& node) { return give_edges(edges_behind(node), nullptr, nodes, data, count); });
 }
 
 template <class Change>
-CUresult change_edges(CUgraph handle, const CUgraphNode* from, const CUgraphNode* to, const CUgraphEdgeData* edges, size_t count, Change&& change) {
+CUresult change_edges(CUgraph handle, const CUgraphNode* from, const CUgraphNode* to,
+                      const CUgraphEdgeData* edges, size_t count, Change&& change) {
   return on_graph(handle, [&](Graph& graph) -> CUresult {
     if (count != 0 && (!from || !to)) return CUDA_ERROR_INVALID_VALUE;
     for (size_t i = 0; i < count; ++i) {
@@ -94,7 +99,9 @@ CUresult change_edges(CUgraph handle, const CUgraphNode* from, const CUgraphNode
 }
 
 // The edge must also match by its data.
-bool disconnect(GraphNode& from, GraphNode& to, cuda::EdgeData edge) { return to.edges.of(from) == edge && Graph::disconnect(from, to); }
+bool disconnect(GraphNode& from, GraphNode& to, cuda::EdgeData edge) {
+  return to.edges.of(from) == edge && Graph::disconnect(from, to);
+}
 
 }  // namespace
 
@@ -186,33 +193,41 @@ CUDA_EXPORT CUresult cuGraphNodeGetDependentNodes(CUgraphNode node, CUgraphNode*
 CUDA_EXPORT CUresult cuGraphGetEdges(CUgraph graph, CUgraphNode* from, CUgraphNode* to, size_t* count) {
   return get_edges(graph, from, to, nullptr, count);
 }
-CUDA_EXPORT CUresult cuGraphAddDependencies(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to, size_t count) {
+CUDA_EXPORT CUresult cuGraphAddDependencies(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to,
+                                            size_t count) {
   return change_edges(graph, from, to, nullptr, count, Graph::connect);
 }
-CUDA_EXPORT CUresult cuGraphRemoveDependencies(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to, size_t count) {
+CUDA_EXPORT CUresult cuGraphRemoveDependencies(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to,
+                                               size_t count) {
   return change_edges(graph, from, to, nullptr, count, disconnect);
 }
 
 #if CUDA_VERSION >= 12030
-CUDA_EXPORT CUresult cuGraphNodeGetDependencies_v2(CUgraphNode node, CUgraphNode* nodes, CUgraphEdgeData* edges, size_t* count) {
+CUDA_EXPORT CUresult cuGraphNodeGetDependencies_v2(CUgraphNode node, CUgraphNode* nodes,
+                                                   CUgraphEdgeData* edges, size_t* count) {
   return get_dependencies(node, nodes, edges, count);
 }
-CUDA_EXPORT CUresult cuGraphNodeGetDependentNodes_v2(CUgraphNode node, CUgraphNode* nodes, CUgraphEdgeData* edges, size_t* count) {
+CUDA_EXPORT CUresult cuGraphNodeGetDependentNodes_v2(CUgraphNode node, CUgraphNode* nodes,
+                                                     CUgraphEdgeData* edges, size_t* count) {
   return get_dependents(node, nodes, edges, count);
 }
-CUDA_EXPORT CUresult cuGraphGetEdges_v2(CUgraph graph, CUgraphNode* from, CUgraphNode* to, CUgraphEdgeData* edges, size_t* count) {
+CUDA_EXPORT CUresult cuGraphGetEdges_v2(CUgraph graph, CUgraphNode* from, CUgraphNode* to,
+                                        CUgraphEdgeData* edges, size_t* count) {
   return get_edges(graph, from, to, edges, count);
 }
-CUDA_EXPORT CUresult cuGraphAddDependencies_v2(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to, const CUgraphEdgeData* edges, size_t count) {
+CUDA_EXPORT CUresult cuGraphAddDependencies_v2(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to,
+                                               const CUgraphEdgeData* edges, size_t count) {
   return change_edges(graph, from, to, edges, count, Graph::connect);
 }
-CUDA_EXPORT CUresult cuGraphRemoveDependencies_v2(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to, const CUgraphEdgeData* edges,
+CUDA_EXPORT CUresult cuGraphRemoveDependencies_v2(CUgraph graph, const CUgraphNode* from,
+                                                  const CUgraphNode* to, const CUgraphEdgeData* edges,
                                                   size_t count) {
   return change_edges(graph, from, to, edges, count, disconnect);
 }
 #endif
 
-CUDA_EXPORT CUresult cuGraphRetainUserObject(CUgraph handle, CUuserObject object, unsigned int count, unsigned int flags) {
+CUDA_EXPORT CUresult cuGraphRetainUserObject(CUgraph handle, CUuserObject object, unsigned int count,
+                                             unsigned int flags) {
   return on_graph(handle, [&](Graph& graph) -> CUresult {
     if (flags > CU_GRAPH_USER_OBJECT_MOVE) return CUDA_ERROR_INVALID_VALUE;
     return graph.user_objects.add(object, count, flags == CU_GRAPH_USER_OBJECT_MOVE);

@@ -40,7 +40,8 @@ CUresult make_free_work(CUdeviceptr address, NodeWork& work);
 #if CUDA_VERSION >= 12030
 // client/calls/graph_conditional.cc. Creates the body graphs.
 CUresult make_conditional_work(const CUDA_CONDITIONAL_NODE_PARAMS& params, ConditionalWork& work);
-CUresult add_conditional_node(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count, CUDA_CONDITIONAL_NODE_PARAMS& params);
+CUresult add_conditional_node(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count,
+                              CUDA_CONDITIONAL_NODE_PARAMS& params);
 #endif
 // Returns the context that a call names; null: the current one.
 CUresult context_for(CUcontext given, Context** context);

@@ -10,7 +10,8 @@ using namespace gpupool;
 using namespace gpupool::client;
 
 #if CUDA_VERSION >= 12030
-CUDA_EXPORT CUresult cuGraphConditionalHandleCreate(CUgraphConditionalHandle* handle, CUgraph graph_handle, CUcontext given, unsigned int initial,
+CUDA_EXPORT CUresult cuGraphConditionalHandleCreate(CUgraphConditionalHandle* handle, CUgraph graph_handle,
+                                                    CUcontext given, unsigned int initial,
                                                     unsigned int flags) {
   return on_graph(graph_handle, [&](Graph& graph) -> CUresult {
     if (!handle || (flags & ~unsigned{CU_GRAPH_COND_ASSIGN_DEFAULT}) != 0) return CUDA_ERROR_INVALID_VALUE;
@@ -24,8 +25,11 @@ CUDA_EXPORT CUresult cuGraphConditionalHandleCreate(CUgraphConditionalHandle* ha
   });
 }
 
-CUresult gpupool::client::make_conditional_work(const CUDA_CONDITIONAL_NODE_PARAMS& params, ConditionalWork& work) {
-  if (!handles().find(Kind::graph_condition, params.handle) || !cuda::may_have_bodies(static_cast<unsigned>(params.type), params.size)) return CUDA_ERROR_INVALID_VALUE;
+CUresult gpupool::client::make_conditional_work(const CUDA_CONDITIONAL_NODE_PARAMS& params,
+                                                ConditionalWork& work) {
+  if (!handles().find(Kind::graph_condition, params.handle) ||
+      !cuda::may_have_bodies(static_cast<unsigned>(params.type), params.size))
+    return CUDA_ERROR_INVALID_VALUE;
   if (params.size > wire::kMaxGraphBodies) return CUDA_ERROR_NOT_SUPPORTED;
   work.condition = params.handle;
   work.type = static_cast<uint32_t>(params.type);

@@ -34,14 +34,17 @@ CUDA_MEMSET_NODE_PARAMS fill_of(const CUgraphNodeParams& params) {
   const auto& fill = params.memset;
   return {fill.dst, fill.pitch, fill.value, fill.elementSize, fill.width, fill.height};
 }
-CUDA_HOST_NODE_PARAMS host_of(const CUgraphNodeParams& params) { return {params.host.fn, params.host.userData}; }
+CUDA_HOST_NODE_PARAMS host_of(const CUgraphNodeParams& params) {
+  return {params.host.fn, params.host.userData};
+}
 CUDA_BATCH_MEM_OP_NODE_PARAMS operations_of(const CUgraphNodeParams& params) {
   return {params.memOp.ctx, params.memOp.count, params.memOp.paramArray, params.memOp.flags};
 }
 
 }  // namespace
 
-CUDA_EXPORT CUresult cuGraphAddNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count, CUgraphNodeParams* params) {
+CUDA_EXPORT CUresult cuGraphAddNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
+                                    size_t count, CUgraphNodeParams* params) {
   if (!params) return CUDA_ERROR_INVALID_VALUE;
   switch (params->type) {
     case CU_GRAPH_NODE_TYPE_KERNEL: {
@@ -49,7 +52,8 @@ CUDA_EXPORT CUresult cuGraphAddNode(CUgraphNode* node, CUgraph graph, const CUgr
       return cuGraphAddKernelNode_v2(node, graph, dependencies, count, &kernel);
     }
     case CU_GRAPH_NODE_TYPE_MEMCPY:
-      return cuGraphAddMemcpyNode(node, graph, dependencies, count, &params->memcpy.copyParams, params->memcpy.copyCtx);
+      return cuGraphAddMemcpyNode(node, graph, dependencies, count, &params->memcpy.copyParams,
+                                  params->memcpy.copyCtx);
     case CU_GRAPH_NODE_TYPE_MEMSET: {
       const auto fill = fill_of(*params);
       return cuGraphAddMemsetNode(node, graph, dependencies, count, &fill, params->memset.ctx);
@@ -63,8 +67,7 @@ CUDA_EXPORT CUresult cuGraphAddNode(CUgraphNode* node, CUgraph graph, const CUgr
       if (params->graph.ownership != CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE) return CUDA_ERROR_NOT_SUPPORTED;
 #endif
       return cuGraphAddChildGraphNode(node, graph, dependencies, count, params->graph.graph);
-    case CU_GRAPH_NODE_TYPE_EMPTY:
-      return cuGraphAddEmptyNode(node, graph, dependencies, count);
+    case CU_GRAPH_NODE_TYPE_EMPTY: return cuGraphAddEmptyNode(node, graph, dependencies, count);
     case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
       return cuGraphAddEventWaitNode(node, graph, dependencies, count, params->eventWait.event);
     case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
@@ -87,8 +90,7 @@ CUDA_EXPORT CUresult cuGraphAddNode(CUgraphNode* node, CUgraph graph, const CUgr
     case CU_GRAPH_NODE_TYPE_CONDITIONAL:
       return add_conditional_node(node, graph, dependencies, count, params->conditional);
 #endif
-    default:
-      return CUDA_ERROR_NOT_SUPPORTED;
+    default: return CUDA_ERROR_NOT_SUPPORTED;
   }
 }
 
@@ -99,8 +101,7 @@ CUDA_EXPORT CUresult cuGraphNodeSetParams(CUgraphNode node, CUgraphNodeParams* p
       const auto kernel = kernel_of(*params);
       return cuGraphKernelNodeSetParams_v2(node, &kernel);
     }
-    case CU_GRAPH_NODE_TYPE_MEMCPY:
-      return cuGraphMemcpyNodeSetParams(node, &params->memcpy.copyParams);
+    case CU_GRAPH_NODE_TYPE_MEMCPY: return cuGraphMemcpyNodeSetParams(node, &params->memcpy.copyParams);
     case CU_GRAPH_NODE_TYPE_MEMSET: {
       const auto fill = fill_of(*params);
       return cuGraphMemsetNodeSetParams(node, &fill);
@@ -109,16 +110,14 @@ CUDA_EXPORT CUresult cuGraphNodeSetParams(CUgraphNode node, CUgraphNodeParams* p
       const auto host = host_of(*params);
       return cuGraphHostNodeSetParams(node, &host);
     }
-    case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
-      return cuGraphEventWaitNodeSetEvent(node, params->eventWait.event);
+    case CU_GRAPH_NODE_TYPE_WAIT_EVENT: return cuGraphEventWaitNodeSetEvent(node, params->eventWait.event);
     case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
       return cuGraphEventRecordNodeSetEvent(node, params->eventRecord.event);
     case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: {
       const auto operations = operations_of(*params);
       return cuGraphBatchMemOpNodeSetParams(node, &operations);
     }
-    default:
-      return CUDA_ERROR_NOT_SUPPORTED;
+    default: return CUDA_ERROR_NOT_SUPPORTED;
   }
 }
 
@@ -139,8 +138,7 @@ CUDA_EXPORT CUresult cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode node
       const auto host = host_of(*params);
       return cuGraphExecHostNodeSetParams(exec, node, &host);
     }
-    case CU_GRAPH_NODE_TYPE_GRAPH:
-      return cuGraphExecChildGraphNodeSetParams(exec, node, params->graph.graph);
+    case CU_GRAPH_NODE_TYPE_GRAPH: return cuGraphExecChildGraphNodeSetParams(exec, node, params->graph.graph);
     case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
       return cuGraphExecEventWaitNodeSetEvent(exec, node, params->eventWait.event);
     case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
@@ -149,14 +147,14 @@ CUDA_EXPORT CUresult cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode node
       const auto operations = operations_of(*params);
       return cuGraphExecBatchMemOpNodeSetParams(exec, node, &operations);
     }
-    default:
-      return CUDA_ERROR_NOT_SUPPORTED;
+    default: return CUDA_ERROR_NOT_SUPPORTED;
   }
 }
 #endif
 
 #if CUDA_VERSION >= 12030
-CUDA_EXPORT CUresult cuGraphAddNode_v2(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* edges, size_t count,
+CUDA_EXPORT CUresult cuGraphAddNode_v2(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
+                                       const CUgraphEdgeData* edges, size_t count,
                                        CUgraphNodeParams* params) {
   if (!edges) return cuGraphAddNode(node, graph, dependencies, count, params);
   if (!params || (count != 0 && !dependencies)) return CUDA_ERROR_INVALID_VALUE;
@@ -165,7 +163,8 @@ CUDA_EXPORT CUresult cuGraphAddNode_v2(CUgraphNode* node, CUgraph graph, const C
   const CUresult checked = on_graph(graph, [&](Graph& own) -> CUresult {
     for (size_t i = 0; i < count; ++i) {
       const GraphNode* const from = find_node(dependencies[i]);
-      const auto edge = from && from->graph == &own ? cuda::read_edge(edges, i, from->type, params->type) : std::nullopt;
+      const auto edge =
+          from && from->graph == &own ? cuda::read_edge(edges, i, from->type, params->type) : std::nullopt;
       if (!edge) return CUDA_ERROR_INVALID_VALUE;
       data.push_back(*edge);
       from_nodes.push_back(dependencies[i]);
@@ -173,7 +172,8 @@ CUDA_EXPORT CUresult cuGraphAddNode_v2(CUgraphNode* node, CUgraph graph, const C
     return CUDA_SUCCESS;
   });
   if (checked != CUDA_SUCCESS) return checked;
-  if (const CUresult added = cuGraphAddNode(node, graph, dependencies, count, params); added != CUDA_SUCCESS) return added;
+  if (const CUresult added = cuGraphAddNode(node, graph, dependencies, count, params); added != CUDA_SUCCESS)
+    return added;
   return on_node(*node, [&](GraphNode& made) -> CUresult {
     for (size_t i = 0; i < count; ++i) {
       // Unless another thread has destroyed it.
@@ -187,11 +187,18 @@ CUDA_EXPORT CUresult cuGraphAddNode_v2(CUgraphNode* node, CUgraph graph, const C
 namespace {
 
 const char* name_of(CUgraphNodeType type) {
-  static const std::unordered_map<int, const char*> kNames{
-      {CU_GRAPH_NODE_TYPE_KERNEL, "KERNEL"}, {CU_GRAPH_NODE_TYPE_MEMCPY, "MEMCPY"}, {CU_GRAPH_NODE_TYPE_MEMSET, "MEMSET"},
-      {CU_GRAPH_NODE_TYPE_HOST, "HOST"}, {CU_GRAPH_NODE_TYPE_GRAPH, "GRAPH"}, {CU_GRAPH_NODE_TYPE_EMPTY, "EMPTY"},
-      {CU_GRAPH_NODE_TYPE_WAIT_EVENT, "EVENT_WAIT"}, {CU_GRAPH_NODE_TYPE_EVENT_RECORD, "EVENT_RECORD"},
-      {CU_GRAPH_NODE_TYPE_MEM_ALLOC, "MEM_ALLOC"}, {CU_GRAPH_NODE_TYPE_MEM_FREE, "MEM_FREE"}, {CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, "BATCH_MEM_OP"}, {13, "CONDITIONAL"}};
+  static const std::unordered_map<int, const char*> kNames{{CU_GRAPH_NODE_TYPE_KERNEL, "KERNEL"},
+                                                           {CU_GRAPH_NODE_TYPE_MEMCPY, "MEMCPY"},
+                                                           {CU_GRAPH_NODE_TYPE_MEMSET, "MEMSET"},
+                                                           {CU_GRAPH_NODE_TYPE_HOST, "HOST"},
+                                                           {CU_GRAPH_NODE_TYPE_GRAPH, "GRAPH"},
+                                                           {CU_GRAPH_NODE_TYPE_EMPTY, "EMPTY"},
+                                                           {CU_GRAPH_NODE_TYPE_WAIT_EVENT, "EVENT_WAIT"},
+                                                           {CU_GRAPH_NODE_TYPE_EVENT_RECORD, "EVENT_RECORD"},
+                                                           {CU_GRAPH_NODE_TYPE_MEM_ALLOC, "MEM_ALLOC"},
+                                                           {CU_GRAPH_NODE_TYPE_MEM_FREE, "MEM_FREE"},
+                                                           {CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, "BATCH_MEM_OP"},
+                                                           {13, "CONDITIONAL"}};
   const auto found = kNames.find(type);
   return found == kNames.end() ? "OTHER" : found->second;
 }
@@ -200,11 +207,13 @@ void print(std::ofstream& out, const Graph& graph) {
   for (const auto& node : graph.nodes) {
     out << "  n" << node->handle << " [label=\"" << name_of(node->type);
     if (const auto* const kernel = std::get_if<KernelWork>(&node->work)) {
-      const Function* const function = find_function(cuda::handle_from_bits<CUfunction>(kernel->launch.function));
+      const Function* const function =
+          find_function(cuda::handle_from_bits<CUfunction>(kernel->launch.function));
       if (function) out << "\\n" << function->name;
     }
     out << "\"];\n";
-    for (const GraphNode* const dependent : node->dependents) out << "  n" << node->handle << " -> n" << dependent->handle << ";\n";
+    for (const GraphNode* const dependent : node->dependents)
+      out << "  n" << node->handle << " -> n" << dependent->handle << ";\n";
     if (const auto* const child = std::get_if<ChildWork>(&node->work)) print(out, *child->graph);
     if (const auto* const conditional = std::get_if<ConditionalWork>(&node->work)) {
       for (const auto& body : conditional->bodies) print(out, *body);

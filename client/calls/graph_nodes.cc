@@ -17,7 +17,8 @@ namespace gpupool::client {
 
 CUresult context_for(CUcontext given, Context** context) {
   CUresult result = CUDA_SUCCESS;
-  *context = given ? handles().find_as<Context>(Kind::context, cuda::handle_bits(given)) : current_context(&result);
+  *context =
+      given ? handles().find_as<Context>(Kind::context, cuda::handle_bits(given)) : current_context(&result);
   if (*context) return CUDA_SUCCESS;
   return given ? CUDA_ERROR_INVALID_CONTEXT : result;
 }
@@ -61,7 +62,8 @@ CUresult make_event_work(CUevent event, NodeWork& work) {
 }
 
 CUresult make_operations_work(const CUDA_BATCH_MEM_OP_NODE_PARAMS* params, NodeWork& work) {
-  if (!params || !params->paramArray || params->count == 0 || params->count > 256) return CUDA_ERROR_INVALID_VALUE;
+  if (!params || !params->paramArray || params->count == 0 || params->count > 256)
+    return CUDA_ERROR_INVALID_VALUE;
   work = OperationsWork{{params->paramArray, params->paramArray + params->count}, params->flags};
   return CUDA_SUCCESS;
 }
@@ -89,7 +91,8 @@ namespace {
 
 // Adds a node with the work that `make` returns. Its context is `given` or, if null, the current one, if any.
 template <class Make>
-CUresult add(CUgraphNode* out, CUgraph handle, const CUgraphNode* dependencies, size_t count, CUgraphNodeType type, CUcontext given, Make&& make) {
+CUresult add(CUgraphNode* out, CUgraph handle, const CUgraphNode* dependencies, size_t count,
+             CUgraphNodeType type, CUcontext given, Make&& make) {
   return on_graph(handle, [&](Graph& graph) -> CUresult {
     if (!out || (count != 0 && !dependencies)) return CUDA_ERROR_INVALID_VALUE;
     std::vector<GraphNode*> before;
@@ -111,7 +114,8 @@ CUresult add(CUgraphNode* out, CUgraph handle, const CUgraphNode* dependencies, 
 
 template <class Body>
 CUresult on_node_of(CUgraphNode handle, CUgraphNodeType type, Body&& body) {
-  return on_node(handle, [&](GraphNode& node) { return node.type == type ? body(node) : CUDA_ERROR_INVALID_VALUE; });
+  return on_node(handle,
+                 [&](GraphNode& node) { return node.type == type ? body(node) : CUDA_ERROR_INVALID_VALUE; });
 }
 
 // Sets new work for a node, made in the node's context or, without one, in the current one.
@@ -142,7 +146,8 @@ void** return_parameters(GraphNode& node, const KernelWork& kernel, const Functi
     (*found)->addresses.resize(count);
   }
   ReturnedParameters& returned = **found;
-  const auto first = kernel.tail.begin() + static_cast<ptrdiff_t>(kernel.launch.attribute_count * sizeof(CUlaunchAttribute));
+  const auto first =
+      kernel.tail.begin() + static_cast<ptrdiff_t>(kernel.launch.attribute_count * sizeof(CUlaunchAttribute));
   std::copy_n(first, returned.values.size(), returned.values.begin());
   for (size_t i = 0; i < count; ++i) {
     const auto& parameter = function->parameters[i];
@@ -181,7 +186,8 @@ CUresult set_kernel(CUgraphNode handle, const CUDA_KERNEL_NODE_PARAMS* params) {
     Context* context = nullptr;
     (void)context_for(cuda::handle_from_bits<CUcontext>(node.context), &context);
     NodeWork work;
-    if (const CUresult result = make_kernel_work(params, context, work); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = make_kernel_work(params, context, work); result != CUDA_SUCCESS)
+      return result;
     const auto& before = std::get<KernelWork>(node.work);
     auto& after = std::get<KernelWork>(work);
     after.set_attributes(before.attributes());
@@ -210,7 +216,9 @@ CUresult make_child(CUgraph handle, const Graph* parent, NodeWork& work) {
   return CUDA_SUCCESS;
 }
 
-CUevent event_of(const EventWork& work) { return cuda::handle_from_bits<CUevent>(work.event); }
+CUevent event_of(const EventWork& work) {
+  return cuda::handle_from_bits<CUevent>(work.event);
+}
 
 }  // namespace
 
@@ -220,19 +228,24 @@ CUevent event_of(const EventWork& work) { return cuda::handle_from_bits<CUevent>
 // --- Adding nodes ---
 
 CUDA_EXPORT CUresult cuGraphAddMemcpyNode(NODE_ARGUMENTS, const CUDA_MEMCPY3D* params, CUcontext given) {
-  return add(NODE, CU_GRAPH_NODE_TYPE_MEMCPY, given, [&](Context* context, NodeWork& work) { return make_copy_work(params, context, work); });
+  return add(NODE, CU_GRAPH_NODE_TYPE_MEMCPY, given,
+             [&](Context* context, NodeWork& work) { return make_copy_work(params, context, work); });
 }
-CUDA_EXPORT CUresult cuGraphAddMemsetNode(NODE_ARGUMENTS, const CUDA_MEMSET_NODE_PARAMS* params, CUcontext given) {
-  return add(NODE, CU_GRAPH_NODE_TYPE_MEMSET, given, [&](Context* context, NodeWork& work) { return make_fill_work(params, context, work); });
+CUDA_EXPORT CUresult cuGraphAddMemsetNode(NODE_ARGUMENTS, const CUDA_MEMSET_NODE_PARAMS* params,
+                                          CUcontext given) {
+  return add(NODE, CU_GRAPH_NODE_TYPE_MEMSET, given,
+             [&](Context* context, NodeWork& work) { return make_fill_work(params, context, work); });
 }
 CUDA_EXPORT CUresult cuGraphAddHostNode(NODE_ARGUMENTS, const CUDA_HOST_NODE_PARAMS* params) {
-  return add(NODE, CU_GRAPH_NODE_TYPE_HOST, nullptr, [&](Context*, NodeWork& work) { return make_host_work(params, work); });
+  return add(NODE, CU_GRAPH_NODE_TYPE_HOST, nullptr,
+             [&](Context*, NodeWork& work) { return make_host_work(params, work); });
 }
 CUDA_EXPORT CUresult cuGraphAddEmptyNode(NODE_ARGUMENTS) {
   return add(NODE, CU_GRAPH_NODE_TYPE_EMPTY, nullptr, [](Context*, NodeWork&) { return CUDA_SUCCESS; });
 }
 CUDA_EXPORT CUresult cuGraphAddChildGraphNode(NODE_ARGUMENTS, CUgraph child) {
-  return add(NODE, CU_GRAPH_NODE_TYPE_GRAPH, nullptr, [&](Context*, NodeWork& work) { return make_child(child, find_graph(graph), work); });
+  return add(NODE, CU_GRAPH_NODE_TYPE_GRAPH, nullptr,
+             [&](Context*, NodeWork& work) { return make_child(child, find_graph(graph), work); });
 }
 #if CUDA_VERSION >= 12030
 CUresult gpupool::client::add_conditional_node(NODE_ARGUMENTS, CUDA_CONDITIONAL_NODE_PARAMS& params) {
@@ -246,16 +259,20 @@ CUresult gpupool::client::add_conditional_node(NODE_ARGUMENTS, CUDA_CONDITIONAL_
 }
 #endif
 CUDA_EXPORT CUresult cuGraphAddEventRecordNode(NODE_ARGUMENTS, CUevent event) {
-  return add(NODE, CU_GRAPH_NODE_TYPE_EVENT_RECORD, nullptr, [&](Context*, NodeWork& work) { return make_event_work(event, work); });
+  return add(NODE, CU_GRAPH_NODE_TYPE_EVENT_RECORD, nullptr,
+             [&](Context*, NodeWork& work) { return make_event_work(event, work); });
 }
 CUDA_EXPORT CUresult cuGraphAddEventWaitNode(NODE_ARGUMENTS, CUevent event) {
-  return add(NODE, CU_GRAPH_NODE_TYPE_WAIT_EVENT, nullptr, [&](Context*, NodeWork& work) { return make_event_work(event, work); });
+  return add(NODE, CU_GRAPH_NODE_TYPE_WAIT_EVENT, nullptr,
+             [&](Context*, NodeWork& work) { return make_event_work(event, work); });
 }
 CUDA_EXPORT CUresult cuGraphAddMemAllocNode(NODE_ARGUMENTS, CUDA_MEM_ALLOC_NODE_PARAMS* params) {
-  return add(NODE, CU_GRAPH_NODE_TYPE_MEM_ALLOC, nullptr, [&](Context* context, NodeWork& work) { return make_alloc_work(params, context, work); });
+  return add(NODE, CU_GRAPH_NODE_TYPE_MEM_ALLOC, nullptr,
+             [&](Context* context, NodeWork& work) { return make_alloc_work(params, context, work); });
 }
 CUDA_EXPORT CUresult cuGraphAddMemFreeNode(NODE_ARGUMENTS, CUdeviceptr address) {
-  return add(NODE, CU_GRAPH_NODE_TYPE_MEM_FREE, nullptr, [&](Context*, NodeWork& work) { return make_free_work(address, work); });
+  return add(NODE, CU_GRAPH_NODE_TYPE_MEM_FREE, nullptr,
+             [&](Context*, NodeWork& work) { return make_free_work(address, work); });
 }
 #if CUDA_VERSION >= 11070
 CUDA_EXPORT CUresult cuGraphAddBatchMemOpNode(NODE_ARGUMENTS, const CUDA_BATCH_MEM_OP_NODE_PARAMS* params) {
@@ -276,15 +293,19 @@ CUDA_EXPORT CUresult cuGraphAddKernelNode(NODE_ARGUMENTS, const CUDA_KERNEL_NODE
 }
 #else
 CUDA_EXPORT CUresult cuGraphAddKernelNode(NODE_ARGUMENTS, const CUDA_KERNEL_NODE_PARAMS* params) {
-  return add(NODE, CU_GRAPH_NODE_TYPE_KERNEL, nullptr, [&](Context* context, NodeWork& work) { return make_kernel_work(params, context, work); });
+  return add(NODE, CU_GRAPH_NODE_TYPE_KERNEL, nullptr,
+             [&](Context* context, NodeWork& work) { return make_kernel_work(params, context, work); });
 }
 #endif
 
 // --- Getting and setting parameters ---
 
-CUDA_EXPORT CUresult cuGraphKernelNodeGetParams(CUgraphNode handle, CUDA_KERNEL_NODE_PARAMS_v1* params) { return get_kernel_v1(handle, params); }
+CUDA_EXPORT CUresult cuGraphKernelNodeGetParams(CUgraphNode handle, CUDA_KERNEL_NODE_PARAMS_v1* params) {
+  return get_kernel_v1(handle, params);
+}
 #if CUDA_VERSION >= 12000
-CUDA_EXPORT CUresult cuGraphKernelNodeSetParams(CUgraphNode handle, const CUDA_KERNEL_NODE_PARAMS_v1* params) {
+CUDA_EXPORT CUresult cuGraphKernelNodeSetParams(CUgraphNode handle,
+                                                const CUDA_KERNEL_NODE_PARAMS_v1* params) {
   if (!params) return CUDA_ERROR_INVALID_VALUE;
   const CUDA_KERNEL_NODE_PARAMS made = newest(*params);
   return set_kernel(handle, &made);
@@ -304,61 +325,80 @@ CUDA_EXPORT CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode handle, CUDA_KERN
     return CUDA_SUCCESS;
   });
 }
-CUDA_EXPORT CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode handle, const CUDA_KERNEL_NODE_PARAMS* params) { return set_kernel(handle, params); }
+CUDA_EXPORT CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode handle,
+                                                   const CUDA_KERNEL_NODE_PARAMS* params) {
+  return set_kernel(handle, params);
+}
 #else
-CUDA_EXPORT CUresult cuGraphKernelNodeSetParams(CUgraphNode handle, const CUDA_KERNEL_NODE_PARAMS* params) { return set_kernel(handle, params); }
+CUDA_EXPORT CUresult cuGraphKernelNodeSetParams(CUgraphNode handle, const CUDA_KERNEL_NODE_PARAMS* params) {
+  return set_kernel(handle, params);
+}
 #endif
 
 CUDA_EXPORT CUresult cuGraphMemcpyNodeGetParams(CUgraphNode handle, CUDA_MEMCPY3D* params) {
-  return get<CopyWork>(handle, CU_GRAPH_NODE_TYPE_MEMCPY, params, [](const CopyWork& work) { return work.params; });
+  return get<CopyWork>(handle, CU_GRAPH_NODE_TYPE_MEMCPY, params,
+                       [](const CopyWork& work) { return work.params; });
 }
 CUDA_EXPORT CUresult cuGraphMemcpyNodeSetParams(CUgraphNode handle, const CUDA_MEMCPY3D* params) {
-  return set(handle, CU_GRAPH_NODE_TYPE_MEMCPY, [&](Context* context, NodeWork& work) { return make_copy_work(params, context, work); });
+  return set(handle, CU_GRAPH_NODE_TYPE_MEMCPY,
+             [&](Context* context, NodeWork& work) { return make_copy_work(params, context, work); });
 }
 CUDA_EXPORT CUresult cuGraphMemsetNodeGetParams(CUgraphNode handle, CUDA_MEMSET_NODE_PARAMS* params) {
-  return get<FillWork>(handle, CU_GRAPH_NODE_TYPE_MEMSET, params, [](const FillWork& work) { return work.params; });
+  return get<FillWork>(handle, CU_GRAPH_NODE_TYPE_MEMSET, params,
+                       [](const FillWork& work) { return work.params; });
 }
 CUDA_EXPORT CUresult cuGraphMemsetNodeSetParams(CUgraphNode handle, const CUDA_MEMSET_NODE_PARAMS* params) {
-  return set(handle, CU_GRAPH_NODE_TYPE_MEMSET, [&](Context* context, NodeWork& work) { return make_fill_work(params, context, work); });
+  return set(handle, CU_GRAPH_NODE_TYPE_MEMSET,
+             [&](Context* context, NodeWork& work) { return make_fill_work(params, context, work); });
 }
 CUDA_EXPORT CUresult cuGraphHostNodeGetParams(CUgraphNode handle, CUDA_HOST_NODE_PARAMS* params) {
-  return get<HostWork>(handle, CU_GRAPH_NODE_TYPE_HOST, params, [](const HostWork& work) { return work.params; });
+  return get<HostWork>(handle, CU_GRAPH_NODE_TYPE_HOST, params,
+                       [](const HostWork& work) { return work.params; });
 }
 CUDA_EXPORT CUresult cuGraphHostNodeSetParams(CUgraphNode handle, const CUDA_HOST_NODE_PARAMS* params) {
-  return set(handle, CU_GRAPH_NODE_TYPE_HOST, [&](Context*, NodeWork& work) { return make_host_work(params, work); });
+  return set(handle, CU_GRAPH_NODE_TYPE_HOST,
+             [&](Context*, NodeWork& work) { return make_host_work(params, work); });
 }
 CUDA_EXPORT CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode handle, CUgraph* graph) {
-  return get<ChildWork>(handle, CU_GRAPH_NODE_TYPE_GRAPH, graph, [](const ChildWork& work) { return graph_handle(*work.graph); });
+  return get<ChildWork>(handle, CU_GRAPH_NODE_TYPE_GRAPH, graph,
+                        [](const ChildWork& work) { return graph_handle(*work.graph); });
 }
 CUDA_EXPORT CUresult cuGraphEventRecordNodeGetEvent(CUgraphNode handle, CUevent* event) {
   return get<EventWork>(handle, CU_GRAPH_NODE_TYPE_EVENT_RECORD, event, event_of);
 }
 CUDA_EXPORT CUresult cuGraphEventRecordNodeSetEvent(CUgraphNode handle, CUevent event) {
-  return set(handle, CU_GRAPH_NODE_TYPE_EVENT_RECORD, [&](Context*, NodeWork& work) { return make_event_work(event, work); });
+  return set(handle, CU_GRAPH_NODE_TYPE_EVENT_RECORD,
+             [&](Context*, NodeWork& work) { return make_event_work(event, work); });
 }
 CUDA_EXPORT CUresult cuGraphEventWaitNodeGetEvent(CUgraphNode handle, CUevent* event) {
   return get<EventWork>(handle, CU_GRAPH_NODE_TYPE_WAIT_EVENT, event, event_of);
 }
 CUDA_EXPORT CUresult cuGraphEventWaitNodeSetEvent(CUgraphNode handle, CUevent event) {
-  return set(handle, CU_GRAPH_NODE_TYPE_WAIT_EVENT, [&](Context*, NodeWork& work) { return make_event_work(event, work); });
+  return set(handle, CU_GRAPH_NODE_TYPE_WAIT_EVENT,
+             [&](Context*, NodeWork& work) { return make_event_work(event, work); });
 }
 #if CUDA_VERSION >= 11070
-CUDA_EXPORT CUresult cuGraphBatchMemOpNodeGetParams(CUgraphNode handle, CUDA_BATCH_MEM_OP_NODE_PARAMS* params) {
+CUDA_EXPORT CUresult cuGraphBatchMemOpNodeGetParams(CUgraphNode handle,
+                                                    CUDA_BATCH_MEM_OP_NODE_PARAMS* params) {
   return on_node_of(handle, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, [&](GraphNode& node) -> CUresult {
     if (!params) return CUDA_ERROR_INVALID_VALUE;
     auto& work = std::get<OperationsWork>(node.work);
-    *params = {cuda::handle_from_bits<CUcontext>(node.context), static_cast<unsigned>(work.operations.size()), work.operations.data(), work.flags};
+    *params = {cuda::handle_from_bits<CUcontext>(node.context), static_cast<unsigned>(work.operations.size()),
+               work.operations.data(), work.flags};
     return CUDA_SUCCESS;
   });
 }
-CUDA_EXPORT CUresult cuGraphBatchMemOpNodeSetParams(CUgraphNode handle, const CUDA_BATCH_MEM_OP_NODE_PARAMS* params) {
-  return set(handle, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, [&](Context*, NodeWork& work) { return make_operations_work(params, work); });
+CUDA_EXPORT CUresult cuGraphBatchMemOpNodeSetParams(CUgraphNode handle,
+                                                    const CUDA_BATCH_MEM_OP_NODE_PARAMS* params) {
+  return set(handle, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP,
+             [&](Context*, NodeWork& work) { return make_operations_work(params, work); });
 }
 #endif
 
 // --- Kernel attributes ---
 
-CUDA_EXPORT CUresult cuGraphKernelNodeSetAttribute(CUgraphNode handle, CUkernelNodeAttrID id, const CUkernelNodeAttrValue* value) {
+CUDA_EXPORT CUresult cuGraphKernelNodeSetAttribute(CUgraphNode handle, CUkernelNodeAttrID id,
+                                                   const CUkernelNodeAttrValue* value) {
   return on_node_of(handle, CU_GRAPH_NODE_TYPE_KERNEL, [&](GraphNode& node) -> CUresult {
     if (!value || !cuda::is_launch_attribute(id)) return CUDA_ERROR_INVALID_VALUE;
     CUlaunchAttribute made{};
@@ -376,12 +416,14 @@ CUDA_EXPORT CUresult cuGraphKernelNodeSetAttribute(CUgraphNode handle, CUkernelN
   });
 }
 
-CUDA_EXPORT CUresult cuGraphKernelNodeGetAttribute(CUgraphNode handle, CUkernelNodeAttrID id, CUkernelNodeAttrValue* value) {
+CUDA_EXPORT CUresult cuGraphKernelNodeGetAttribute(CUgraphNode handle, CUkernelNodeAttrID id,
+                                                   CUkernelNodeAttrValue* value) {
   return on_node_of(handle, CU_GRAPH_NODE_TYPE_KERNEL, [&](GraphNode& node) -> CUresult {
     if (!value) return CUDA_ERROR_INVALID_VALUE;
     const auto& kernel = std::get<KernelWork>(node.work);
     *value = {};
-    if (id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE) value->cooperative = (kernel.launch.flags & wire::kLaunchCooperative) != 0;
+    if (id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE)
+      value->cooperative = (kernel.launch.flags & wire::kLaunchCooperative) != 0;
     for (const CUlaunchAttribute& known : kernel.attributes()) {
       if (known.id == id) *value = known.value;
     }

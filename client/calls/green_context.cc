@@ -47,8 +47,10 @@ CUresult read(const CUdevResource& resource, Session** session, uint64_t* number
   if (resource.type != CU_DEV_RESOURCE_TYPE_SM) return CUDA_ERROR_INVALID_RESOURCE_TYPE;
   Origin origin;
   std::memcpy(&origin, resource._internal_padding, sizeof origin);
-  const auto server = std::find_if(sessions().begin(), sessions().end(), [&](const auto& known) { return known->index() + 1 == origin.server; });
-  if (server == sessions().end() || origin.number == 0 || origin.multiprocessors != resource.sm.smCount) return CUDA_ERROR_INVALID_VALUE;
+  const auto server = std::find_if(sessions().begin(), sessions().end(),
+                                   [&](const auto& known) { return known->index() + 1 == origin.server; });
+  if (server == sessions().end() || origin.number == 0 || origin.multiprocessors != resource.sm.smCount)
+    return CUDA_ERROR_INVALID_VALUE;
   *session = server->get();
   *number = origin.number;
   return CUDA_SUCCESS;
@@ -64,7 +66,8 @@ CUresult get(const Device& device, Context* context, CUdevResource* resource, CU
   if (!resource) return CUDA_ERROR_INVALID_VALUE;
   if (type != CU_DEV_RESOURCE_TYPE_SM) return CUDA_ERROR_INVALID_RESOURCE_TYPE;
   Session& session = *device.session;
-  const wire::DeviceResource body{Session::handle_of(context), device.server_ordinal, static_cast<uint32_t>(type)};
+  const wire::DeviceResource body{Session::handle_of(context), device.server_ordinal,
+                                  static_cast<uint32_t>(type)};
   wire::Buffer reply;
   CUresult result = session.call(wire::Command::device_resource, context, body, reply);
   if (result == CUDA_ERROR_INVALID_CONTEXT && !context) {
@@ -80,7 +83,8 @@ CUresult get(const Device& device, Context* context, CUdevResource* resource, CU
   return CUDA_SUCCESS;
 }
 
-CUresult split(CUdevResource* parts, unsigned* groups, const CUdevResource* whole, CUdevResource* remaining, unsigned flags, unsigned least) {
+CUresult split(CUdevResource* parts, unsigned* groups, const CUdevResource* whole, CUdevResource* remaining,
+               unsigned flags, unsigned least) {
   constexpr unsigned kKnown = 3;
   if (!groups || !whole || (flags & ~kKnown) != 0) return CUDA_ERROR_INVALID_VALUE;
   Session* session = nullptr;
@@ -91,11 +95,14 @@ CUresult split(CUdevResource* parts, unsigned* groups, const CUdevResource* whol
   body.least = least;
   body.only_count = parts ? 0 : 1;
   wire::Buffer reply;
-  if (const CUresult result = session->call(wire::Command::split_resource, nullptr, body, reply); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = session->call(wire::Command::split_resource, nullptr, body, reply);
+      result != CUDA_SUCCESS)
+    return result;
   wire::Reader reader(reply);
   const auto head = reader.get<wire::ResourceGroups>();
   if (head.given > body.groups) return malformed(*session);
-  for (uint32_t i = 0; i < head.given; ++i) parts[i] = make_resource(reader.get<wire::ResourceInfo>(), *session);
+  for (uint32_t i = 0; i < head.given; ++i)
+    parts[i] = make_resource(reader.get<wire::ResourceInfo>(), *session);
   const auto rest = reader.get<wire::ResourceInfo>();
   if (!reader.finished()) return malformed(*session);
   *groups = head.groups;
@@ -104,7 +111,8 @@ CUresult split(CUdevResource* parts, unsigned* groups, const CUdevResource* whol
 }
 
 CUresult describe(CUdevResourceDesc* description, const CUdevResource* resources, unsigned count) {
-  if (!description || !resources || count == 0 || count > wire::kMaxResourceGroups) return CUDA_ERROR_INVALID_VALUE;
+  if (!description || !resources || count == 0 || count > wire::kMaxResourceGroups)
+    return CUDA_ERROR_INVALID_VALUE;
   Session* session = nullptr;
   std::vector<uint64_t> numbers(count);
   for (unsigned i = 0; i < count; ++i) {
@@ -116,10 +124,13 @@ CUresult describe(CUdevResourceDesc* description, const CUdevResource* resources
   const uint64_t handle = session->mint(Kind::resource_description, std::make_unique<Object>());
   if (handle == 0) return CUDA_ERROR_OUT_OF_MEMORY;
   wire::Buffer reply;
-  const CUresult result = session->call(static_cast<uint16_t>(wire::Command::describe_resources), nullptr, [&](wire::Writer& writer) {
-    writer.put(wire::DescribeResources{handle, count, 0});
-    writer.put_bytes(numbers.data(), numbers.size() * sizeof numbers[0]);
-  }, reply);
+  const CUresult result = session->call(
+      static_cast<uint16_t>(wire::Command::describe_resources), nullptr,
+      [&](wire::Writer& writer) {
+        writer.put(wire::DescribeResources{handle, count, 0});
+        writer.put_bytes(numbers.data(), numbers.size() * sizeof numbers[0]);
+      },
+      reply);
   if (result != CUDA_SUCCESS) {
     handles().retire(handle);
     return result;
@@ -147,10 +158,13 @@ CUresult create(Device& device, const Object& description, CUgreenCtx* out) {
   wire::Buffer reply;
   CUresult result = context.green == 0 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
   if (result == CUDA_SUCCESS) {
-    result = session.call(static_cast<uint16_t>(wire::Command::create_context), nullptr, [&](wire::Writer& writer) {
-      writer.put(wire::CreateContext{handle, device.server_ordinal, wire::kGreenContext});
-      writer.put(description.handle);
-    }, reply);
+    result = session.call(
+        static_cast<uint16_t>(wire::Command::create_context), nullptr,
+        [&](wire::Writer& writer) {
+          writer.put(wire::CreateContext{handle, device.server_ordinal, wire::kGreenContext});
+          writer.put(description.handle);
+        },
+        reply);
   }
   if (result == CUDA_SUCCESS) {
     *out = cuda::handle_from_bits<CUgreenCtx>(context.green);
@@ -179,7 +193,8 @@ CUresult create(CUgreenCtx* out, CUdevResourceDesc given, CUdevice ordinal, unsi
 CUresult destroy(Context& context) {
   await_cross_server_work(context);
   cuda::context_local_storage().destroy_context(cuda::handle_from_bits<CUcontext>(context.handle));
-  const CUresult result = context.session->post(wire::Command::destroy_context, nullptr, wire::DestroyContext{context.handle});
+  const CUresult result =
+      context.session->post(wire::Command::destroy_context, nullptr, wire::DestroyContext{context.handle});
   auto& stack = thread_state().contexts;
   if (!stack.empty() && stack.back() == context.handle) stack.pop_back();
   const CUdevice device = context.device->ordinal;
@@ -208,11 +223,14 @@ CUresult when_ready(Body&& body) noexcept {
   });
 }
 
-CUcontext as_cuda(const Context& context) { return cuda::handle_from_bits<CUcontext>(context.handle); }
+CUcontext as_cuda(const Context& context) {
+  return cuda::handle_from_bits<CUcontext>(context.handle);
+}
 
 }  // namespace
 
-CUDA_EXPORT CUresult cuDeviceGetDevResource(CUdevice ordinal, CUdevResource* resource, CUdevResourceType type) {
+CUDA_EXPORT CUresult cuDeviceGetDevResource(CUdevice ordinal, CUdevResource* resource,
+                                            CUdevResourceType type) {
   return when_ready([&]() -> CUresult {
     const Device* const device = find_device(ordinal);
     return device ? get(*device, nullptr, resource, type) : CUDA_ERROR_INVALID_DEVICE;
@@ -226,20 +244,24 @@ CUDA_EXPORT CUresult cuCtxGetDevResource(CUcontext given, CUdevResource* resourc
   });
 }
 
-CUDA_EXPORT CUresult cuGreenCtxGetDevResource(CUgreenCtx green, CUdevResource* resource, CUdevResourceType type) {
+CUDA_EXPORT CUresult cuGreenCtxGetDevResource(CUgreenCtx green, CUdevResource* resource,
+                                              CUdevResourceType type) {
   return on_green(green, [&](Context& context) { return get(*context.device, &context, resource, type); });
 }
 
-CUDA_EXPORT CUresult cuDevSmResourceSplitByCount(CUdevResource* parts, unsigned int* groups, const CUdevResource* whole,
-                                                 CUdevResource* remaining, unsigned int flags, unsigned int least) {
+CUDA_EXPORT CUresult cuDevSmResourceSplitByCount(CUdevResource* parts, unsigned int* groups,
+                                                 const CUdevResource* whole, CUdevResource* remaining,
+                                                 unsigned int flags, unsigned int least) {
   return when_ready([&] { return split(parts, groups, whole, remaining, flags, least); });
 }
 
-CUDA_EXPORT CUresult cuDevResourceGenerateDesc(CUdevResourceDesc* description, CUdevResource* resources, unsigned int count) {
+CUDA_EXPORT CUresult cuDevResourceGenerateDesc(CUdevResourceDesc* description, CUdevResource* resources,
+                                               unsigned int count) {
   return when_ready([&] { return describe(description, resources, count); });
 }
 
-CUDA_EXPORT CUresult cuGreenCtxCreate(CUgreenCtx* green, CUdevResourceDesc description, CUdevice device, unsigned int flags) {
+CUDA_EXPORT CUresult cuGreenCtxCreate(CUgreenCtx* green, CUdevResourceDesc description, CUdevice device,
+                                      unsigned int flags) {
   return guarded([&] { return create(green, description, device, flags); });
 }
 
@@ -282,7 +304,8 @@ CUDA_EXPORT CUresult cuStreamGetGreenCtx(CUstream stream, CUgreenCtx* green) {
 }
 
 #if CUDA_VERSION >= 12050
-CUDA_EXPORT CUresult cuGreenCtxStreamCreate(CUstream* stream, CUgreenCtx green, unsigned int flags, int priority) {
+CUDA_EXPORT CUresult cuGreenCtxStreamCreate(CUstream* stream, CUgreenCtx green, unsigned int flags,
+                                            int priority) {
   return on_green(green, [&](Context& context) -> CUresult {
     if (!stream || flags != CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
     if (const CUresult result = clamp_priority(context, &priority); result != CUDA_SUCCESS) return result;

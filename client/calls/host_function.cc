@@ -22,16 +22,21 @@ namespace {
 // stream that the function's stream must wait for: `behind` or, if that is 0, one of the client's own.
 uint64_t push_written(Session& session, uint64_t behind) {
   (void)guarded([&] {
-    std::vector<Context*> senders = mirrors().any() ? mirrors().after_host_function() : std::vector<Context*>();
+    std::vector<Context*> senders =
+        mirrors().any() ? mirrors().after_host_function() : std::vector<Context*>();
     if (compared_copies().any()) {
       const std::vector<Context*> more = compared_copies().after_host_function();
       senders.insert(senders.end(), more.begin(), more.end());
     }
     for (Context* const context : senders) {
       CUstream own = nullptr;
-      if (context->session != &session || internal_stream(*context, &own) != CUDA_SUCCESS || cuda::handle_bits(own) == behind) continue;
-      if (behind == 0) behind = cuda::handle_bits(own);
-      else (void)synchronize_stream(*context, own);
+      if (context->session != &session || internal_stream(*context, &own) != CUDA_SUCCESS ||
+          cuda::handle_bits(own) == behind)
+        continue;
+      if (behind == 0)
+        behind = cuda::handle_bits(own);
+      else
+        (void)synchronize_stream(*context, own);
     }
     return CUDA_SUCCESS;
   });
@@ -47,9 +52,9 @@ class HostFunctions {
     CUstreamCallback callback = nullptr;  // cuStreamAddCallback
     CUstream stream = nullptr;
     void* user = nullptr;
-    std::function<uint64_t()> action;     // work of the client (run_in_stream) or of a graph node
+    std::function<uint64_t()> action;  // work of the client (run_in_stream) or of a graph node
     bool of_graph = false;
-    bool kept = false;                    // graph nodes: may be launched again
+    bool kept = false;  // graph nodes: may be launched again
     Session* session = nullptr;
     std::deque<uint64_t> commands{};  // sequence numbers of commands for which it has not been announced yet
     bool of_program() const { return function || callback; }
@@ -100,8 +105,12 @@ class HostFunctions {
     std::lock_guard lock(mutex_);
     for (auto entry = functions_.begin(); entry != functions_.end();) {
       const auto [id, function] = *entry;
-      const size_t count = function->session != &session ? 0 : std::erase_if(function->commands, [&](uint64_t one) { return command == 0 || one == command; });
-      entry = count != 0 && !function->kept && function->commands.empty() ? functions_.erase(entry) : std::next(entry);
+      const size_t count =
+          function->session != &session ? 0 : std::erase_if(function->commands, [&](uint64_t one) {
+            return command == 0 || one == command;
+          });
+      entry = count != 0 && !function->kept && function->commands.empty() ? functions_.erase(entry)
+                                                                          : std::next(entry);
       for (size_t i = 0; i < count; ++i) run_soon({id, function, why});
     }
   }
@@ -148,13 +157,16 @@ class HostFunctions {
   void run(const PendingCall& call) {
     const Function& function = *call.function;
     const bool is_called = call.result == CUDA_SUCCESS;
-    if (is_called && function.is_pending() && compared_copies().any()) (void)guarded([] { return compared_copies().after_other_wait(); });
+    if (is_called && function.is_pending() && compared_copies().any())
+      (void)guarded([] { return compared_copies().after_other_wait(); });
     if (is_called && function.function) function.function(function.user);
     if (function.callback) function.callback(function.stream, call.result, function.user);
     uint64_t behind = is_called && function.action ? function.action() : 0;
     if (mirrors().any() || compared_copies().any()) behind = push_written(*function.session, behind);
     if (function.is_pending()) --pending_;
-    if (is_called) (void)function.session->post(wire::Command::host_function_done, nullptr, wire::HostFunctionDone{call.id, behind});
+    if (is_called)
+      (void)function.session->post(wire::Command::host_function_done, nullptr,
+                                   wire::HostFunctionDone{call.id, behind});
     function.session->receiver().drop_interest();
   }
 
@@ -173,7 +185,8 @@ HostFunctions& host_functions() {
 CUresult post(Session& session, Context& context, CUstream stream, HostFunctions::Function function) {
   function.session = &session;
   const uint64_t id = host_functions().add(std::move(function));
-  const CUresult result = post_with_host_functions(session, context, wire::Command::host_function, wire::HostFunction{cuda::handle_bits(stream), id}, {id});
+  const CUresult result = post_with_host_functions(session, context, wire::Command::host_function,
+                                                   wire::HostFunction{cuda::handle_bits(stream), id}, {id});
   if (result != CUDA_SUCCESS) host_functions().forget({id});  // no effect if it was sent
   return result;
 }
@@ -183,13 +196,15 @@ CUresult launch(const HostFunctions::Function& function, CUstream stream) {
     Session* session = nullptr;
     Context* context = nullptr;
     if (!function.of_program()) return CUDA_ERROR_INVALID_VALUE;
-    if (const CUresult result = require_stream_for_work(&session, &context, stream); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = require_stream_for_work(&session, &context, stream); result != CUDA_SUCCESS)
+      return result;
     const auto captured = capture::add(*context, stream, CU_GRAPH_NODE_TYPE_HOST, [&](NodeWork& work) {
       if (!function.function) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
       work = HostWork{{function.function, function.user}};
       return CUDA_SUCCESS;
     });
-    if (captured) [[unlikely]] return *captured;
+    if (captured) [[unlikely]]
+      return *captured;
     return post(*session, *context, stream, function);
   });
 }
@@ -204,21 +219,29 @@ CUresult add_callback(CUstream stream, CUstreamCallback callback, void* user, un
 namespace gpupool::client {
 
 void dispatch_host_function(Session& session, uint64_t callback, uint64_t command, CUresult result) {
-  if (result == CUDA_SUCCESS) host_functions().dispatch(callback, command);
-  else host_functions().cancel(session, command, result);
+  if (result == CUDA_SUCCESS)
+    host_functions().dispatch(callback, command);
+  else
+    host_functions().cancel(session, command, result);
 }
 
-bool host_functions_pending() { return host_functions().pending(); }
+bool host_functions_pending() {
+  return host_functions().pending();
+}
 
-CUresult run_in_stream(Session& session, Context& context, CUstream stream, std::function<uint64_t()> action) {
+CUresult run_in_stream(Session& session, Context& context, CUstream stream,
+                       std::function<uint64_t()> action) {
   return post(session, context, stream, {.action = std::move(action)});
 }
 
 uint64_t keep_host_function(Session& session, std::function<uint64_t()> action) {
-  return host_functions().add({.action = std::move(action), .of_graph = true, .kept = true, .session = &session});
+  return host_functions().add(
+      {.action = std::move(action), .of_graph = true, .kept = true, .session = &session});
 }
 
-void forget_host_functions(const std::vector<uint64_t>& ids) { host_functions().forget(ids); }
+void forget_host_functions(const std::vector<uint64_t>& ids) {
+  host_functions().forget(ids);
+}
 
 void expect_host_functions(Session& session, uint64_t command, const std::vector<uint64_t>& ids) {
   for (size_t i = host_functions().expect(command, ids); i != 0; --i) session.receiver().add_interest();
@@ -233,7 +256,8 @@ CUDA_EXPORT CUresult cuLaunchHostFunc_ptsz(CUstream stream, CUhostFn function, v
   return launch({.function = function, .user = user}, or_per_thread(stream));
 }
 
-CUDA_EXPORT CUresult cuStreamAddCallback(CUstream stream, CUstreamCallback callback, void* user, unsigned int flags) {
+CUDA_EXPORT CUresult cuStreamAddCallback(CUstream stream, CUstreamCallback callback, void* user,
+                                         unsigned int flags) {
   return add_callback(stream, callback, user, flags, stream);
 }
 CUDA_EXPORT CUresult cuStreamAddCallback_ptsz(CUstream stream, CUstreamCallback callback, void* user,

@@ -31,8 +31,10 @@ void forget_host_functions(const std::vector<uint64_t>& ids);
 // Notes that each of the functions will run once for this command. Call before the command is sent.
 void expect_host_functions(Session& session, uint64_t command, const std::vector<uint64_t>& ids);
 template <class Body>
-CUresult post_with_host_functions(Session& session, Context& context, wire::Command command, const Body& body, const std::vector<uint64_t>& ids) {
-  const CUresult result = session.post_known(command, context, body, [&](uint64_t sequence) { expect_host_functions(session, sequence, ids); });
+CUresult post_with_host_functions(Session& session, Context& context, wire::Command command, const Body& body,
+                                  const std::vector<uint64_t>& ids) {
+  const CUresult result = session.post_known(
+      command, context, body, [&](uint64_t sequence) { expect_host_functions(session, sequence, ids); });
   // The session may have failed before the functions were registered: give them up here.
   if (session.failed()) dispatch_host_function(session, 0, 0, Session::failure());
   return result;

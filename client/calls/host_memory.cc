@@ -15,7 +15,8 @@ using namespace gpupool::client;
 
 namespace {
 
-constexpr unsigned kAllocFlags = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
+constexpr unsigned kAllocFlags =
+    CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
 constexpr unsigned kRegisterFlags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP |
                                     CU_MEMHOSTREGISTER_IOMEMORY | CU_MEMHOSTREGISTER_READ_ONLY;
 
@@ -43,7 +44,8 @@ void withdraw(const std::optional<HostAllocation>& allocation, const void* memor
 }
 
 // Returns the kernels' address of registered memory; makes the device copy at the first call.
-CUresult device_pointer_of_registered(const HostAllocation& registered, uint64_t address, Session& session, Context& context, CUdeviceptr* device) {
+CUresult device_pointer_of_registered(const HostAllocation& registered, uint64_t address, Session& session,
+                                      Context& context, CUdeviceptr* device) {
   static std::mutex making;
   const std::lock_guard lock(making);
   const auto known = host_memory().find(registered.address);
@@ -53,7 +55,8 @@ CUresult device_pointer_of_registered(const HostAllocation& registered, uint64_t
     if (const CUresult result = cuMemAlloc_v2(&made, known->size); result != CUDA_SUCCESS) return result;
     void* const memory = reinterpret_cast<void*>(static_cast<uintptr_t>(known->address));
     const bool read_only = (known->flags & CU_MEMHOSTREGISTER_READ_ONLY) != 0;
-    if (const CUresult result = compared_copies().add(context, memory, known->size, read_only, made); result != CUDA_SUCCESS) {
+    if (const CUresult result = compared_copies().add(context, memory, known->size, read_only, made);
+        result != CUDA_SUCCESS) {
       cuMemFree_v2(made);
       return result;
     }
@@ -75,17 +78,21 @@ CUDA_EXPORT CUresult cuMemHostAlloc(void** memory, size_t bytes, unsigned int fl
     if (const CUresult refused = capture::refuse_unsafe(); refused != CUDA_SUCCESS) return refused;
     if (!memory || bytes == 0 || flags & ~kAllocFlags) return CUDA_ERROR_INVALID_VALUE;
     CUresult result = CUDA_SUCCESS;
-    *memory = session->shares_memory() ? host_memory().allocate_shared(bytes, flags, *context, &result) : nullptr;
+    *memory =
+        session->shares_memory() ? host_memory().allocate_shared(bytes, flags, *context, &result) : nullptr;
     if (result != CUDA_SUCCESS) return result;
     if (!*memory) *memory = host_memory().allocate(bytes, flags, *context);
     if (!*memory) return CUDA_ERROR_OUT_OF_MEMORY;
     // If this fails (device memory), it is retried when a kernel is given the memory.
-    if (flags & CU_MEMHOSTALLOC_DEVICEMAP) (void)reach_host_memory(reinterpret_cast<uintptr_t>(*memory), *context);
+    if (flags & CU_MEMHOSTALLOC_DEVICEMAP)
+      (void)reach_host_memory(reinterpret_cast<uintptr_t>(*memory), *context);
     return CUDA_SUCCESS;
   });
 }
 
-CUDA_EXPORT CUresult cuMemAllocHost_v2(void** memory, size_t bytes) { return cuMemHostAlloc(memory, bytes, 0); }
+CUDA_EXPORT CUresult cuMemAllocHost_v2(void** memory, size_t bytes) {
+  return cuMemHostAlloc(memory, bytes, 0);
+}
 
 CUDA_EXPORT CUresult cuMemFreeHost(void* memory) {
   return guarded([&]() -> CUresult {
@@ -118,7 +125,8 @@ CUDA_EXPORT CUresult cuMemHostUnregister(void* memory) {
     const auto allocation = host_memory().find(reinterpret_cast<uintptr_t>(memory));
     await_copies(allocation && allocation->device);
     const CUresult brought = compared_copies().any() ? compared_copies().after_other_wait() : CUDA_SUCCESS;
-    if (const CUdeviceptr device = compared_copies().any() ? compared_copies().remove(memory) : 0) cuMemFree_v2(device);
+    if (const CUdeviceptr device = compared_copies().any() ? compared_copies().remove(memory) : 0)
+      cuMemFree_v2(device);
     if (allocation && allocation->registered) withdraw(allocation, memory);
     if (host_memory().remove_registered(memory)) return brought;
     // Pinned memory and the middle of registered memory are known, but were not registered at this address.

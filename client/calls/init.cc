@@ -62,13 +62,18 @@ CUresult primary_context(CUdevice ordinal, CUcontext* context) {
 }
 
 // For libraries that list a module's functions through an export table.
-CUresult enumerate_functions([[maybe_unused]] CUcontext context, [[maybe_unused]] CUmodule module, [[maybe_unused]] void (*visit)(void*, CUfunction), [[maybe_unused]] void* user) {
+CUresult enumerate_functions([[maybe_unused]] CUcontext context, [[maybe_unused]] CUmodule module,
+                             [[maybe_unused]] void (*visit)(void*, CUfunction), [[maybe_unused]] void* user) {
 #if CUDA_VERSION >= 12040
   return guarded([&]() -> CUresult {
     unsigned count = 0;
-    if (const CUresult result = cuModuleGetFunctionCount(&count, module); result != CUDA_SUCCESS || count == 0) return result;
+    if (const CUresult result = cuModuleGetFunctionCount(&count, module);
+        result != CUDA_SUCCESS || count == 0)
+      return result;
     std::vector<CUfunction> functions(count);
-    if (const CUresult result = cuModuleEnumerateFunctions(functions.data(), count, module); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = cuModuleEnumerateFunctions(functions.data(), count, module);
+        result != CUDA_SUCCESS)
+      return result;
     for (const CUfunction function : functions) visit(user, function);
     return CUDA_SUCCESS;
   });
@@ -88,13 +93,14 @@ CUresult traced(CUresult result, void** address) {
 constexpr cuda::DriverHooks kHooks = {
     .primary_context = primary_context,
     .current_context = [](CUcontext* context) { return cuCtxGetCurrent(context); },
-    .context_id = [](CUcontext context, unsigned long long* id) {
+    .context_id =
+        [](CUcontext context, unsigned long long* id) {
 #if CUDA_VERSION >= 12000
-      return cuCtxGetId(context, id);
+          return cuCtxGetId(context, id);
 #else
-      return *id = cuda::handle_bits(context), CUDA_SUCCESS;
+          return *id = cuda::handle_bits(context), CUDA_SUCCESS;
 #endif
-    },
+        },
     .enumerate_functions = enumerate_functions,
     .load_module = [](CUmodule* module, const void* image) { return cuModuleLoadData(module, image); },
     .stream_object = nullptr,
@@ -136,8 +142,9 @@ CUDA_EXPORT CUresult cuGetProcAddress(const char* symbol, void** address, int ve
 #if CUDA_VERSION >= 12000
 CUDA_EXPORT CUresult cuGetProcAddress_v2(const char* symbol, void** address, int version, cuuint64_t flags,
                                          CUdriverProcAddressQueryResult* status) {
-  return traced(
-      cuda::get_proc_address_v2(symbol, address, version, flags, reinterpret_cast<int*>(status), driver_version()), address);
+  return traced(cuda::get_proc_address_v2(symbol, address, version, flags, reinterpret_cast<int*>(status),
+                                          driver_version()),
+                address);
 }
 #endif
 

@@ -59,9 +59,12 @@ CUDA_EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr addre
     if (!handle) return CUDA_ERROR_INVALID_VALUE;
     Session* const owner = session_of(address, session);
     const auto about = owner ? owner->addresses().find(address) : std::nullopt;
-    if (!about || about->foreign || about->managed || about->origin != Allocation::Origin::plain) return CUDA_ERROR_INVALID_VALUE;
+    if (!about || about->foreign || about->managed || about->origin != Allocation::Origin::plain)
+      return CUDA_ERROR_INVALID_VALUE;
     wire::SharedName name{};
-    if (const CUresult result = name_of_allocation(*owner, *about, SharedKind::memory, &name); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = name_of_allocation(*owner, *about, SharedKind::memory, &name);
+        result != CUDA_SUCCESS)
+      return result;
     write_name(name, handle);
     return CUDA_SUCCESS;
   });
@@ -74,7 +77,9 @@ CUDA_EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle 
     if (const CUresult result = require_context(&session, &context); result != CUDA_SUCCESS) return result;
     if (!address || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) return CUDA_ERROR_INVALID_VALUE;
     wire::SharedName name{};
-    if (const CUresult result = read_name(&handle, SharedKind::memory, &name, &session); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = read_name(&handle, SharedKind::memory, &name, &session);
+        result != CUDA_SUCCESS)
+      return result;
     return open_shared(*session, name, address);
   });
 }
@@ -102,8 +107,8 @@ CUDA_EXPORT CUresult cuIpcGetEventHandle(CUipcEventHandle* handle, CUevent event
     auto* const context = handles().find_as<Context>(Kind::context, known->context);
     if (!context) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     wire::Buffer reply;
-    const CUresult result =
-        known->session->call(wire::Command::export_event, context, wire::ExportEvent{cuda::handle_bits(event)}, reply);
+    const CUresult result = known->session->call(wire::Command::export_event, context,
+                                                 wire::ExportEvent{cuda::handle_bits(event)}, reply);
     if (result != CUDA_SUCCESS) return result;
     wire::SharedName name;
     if (!read_shared_name(reply, &name)) return Session::failure();
@@ -121,7 +126,8 @@ CUDA_EXPORT CUresult cuIpcOpenEventHandle(CUevent* event, CUipcEventHandle handl
     if (!event) return CUDA_ERROR_INVALID_VALUE;
     wire::SharedName name{};
     Session* owner = nullptr;
-    if (const CUresult result = read_name(&handle, SharedKind::event, &name, &owner); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = read_name(&handle, SharedKind::event, &name, &owner); result != CUDA_SUCCESS)
+      return result;
     // Event of another server than the current context's.
     if (owner != session) return CUDA_ERROR_NOT_SUPPORTED;
     auto object = std::make_unique<Object>();
@@ -129,7 +135,8 @@ CUDA_EXPORT CUresult cuIpcOpenEventHandle(CUevent* event, CUipcEventHandle handl
     const uint64_t minted = session->mint(Kind::event, std::move(object));
     if (minted == 0) return CUDA_ERROR_OUT_OF_MEMORY;
     wire::Buffer reply;
-    const CUresult result = session->call(wire::Command::import_event, context, wire::ImportEvent{minted, name}, reply);
+    const CUresult result =
+        session->call(wire::Command::import_event, context, wire::ImportEvent{minted, name}, reply);
     if (result != CUDA_SUCCESS) {
       handles().retire(minted);
       return result;

@@ -25,7 +25,8 @@ CUresult change(CUfunction given, Body&& body) noexcept {
 
 CUresult set_parameter(CUfunction function, int offset, const void* value, size_t bytes) {
   return change(function, [&](Function::OldLaunch& old) -> CUresult {
-    if (offset < 0 || !value || static_cast<size_t>(offset) + bytes > wire::kMaxParameterBytes) return CUDA_ERROR_INVALID_VALUE;
+    if (offset < 0 || !value || static_cast<size_t>(offset) + bytes > wire::kMaxParameterBytes)
+      return CUDA_ERROR_INVALID_VALUE;
     if (old.parameters.size() < offset + bytes) old.parameters.resize(offset + bytes);
     std::memcpy(old.parameters.data() + offset, value, bytes);
     return CUDA_SUCCESS;
@@ -43,9 +44,10 @@ CUresult launch(CUfunction function, int width, int height, CUstream stream) {
     if (width <= 0 || height <= 0) return CUDA_ERROR_INVALID_VALUE;
     size_t bytes = old.parameters.size();
     if (bytes == 0) old.parameters.emplace_back();  // the address must not be null
-    void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, old.parameters.data(), CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_END};
-    return cuLaunchKernel(function, static_cast<unsigned>(width), static_cast<unsigned>(height), 1, old.block[0], old.block[1], old.block[2],
-                          old.shared_bytes, stream, nullptr, extra);
+    void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, old.parameters.data(), CU_LAUNCH_PARAM_BUFFER_SIZE,
+                     &bytes, CU_LAUNCH_PARAM_END};
+    return cuLaunchKernel(function, static_cast<unsigned>(width), static_cast<unsigned>(height), 1,
+                          old.block[0], old.block[1], old.block[2], old.shared_bytes, stream, nullptr, extra);
   });
 }
 
@@ -82,8 +84,12 @@ CUDA_EXPORT CUresult cuParamSetf(CUfunction function, int offset, float value) {
 CUDA_EXPORT CUresult cuParamSetv(CUfunction function, int offset, void* value, unsigned int bytes) {
   return set_parameter(function, offset, value, bytes);
 }
-CUDA_EXPORT CUresult cuLaunch(CUfunction function) { return launch(function, 1, 1, nullptr); }
-CUDA_EXPORT CUresult cuLaunchGrid(CUfunction function, int width, int height) { return launch(function, width, height, nullptr); }
+CUDA_EXPORT CUresult cuLaunch(CUfunction function) {
+  return launch(function, 1, 1, nullptr);
+}
+CUDA_EXPORT CUresult cuLaunchGrid(CUfunction function, int width, int height) {
+  return launch(function, width, height, nullptr);
+}
 CUDA_EXPORT CUresult cuLaunchGridAsync(CUfunction function, int width, int height, CUstream stream) {
   return launch(function, width, height, stream);
 }

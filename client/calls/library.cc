@@ -12,13 +12,14 @@ namespace {
   const Object* known = handles().find(Kind::library, cuda::handle_bits(library));
   if (!known) return CUDA_ERROR_INVALID_HANDLE;
   Context* context = current_context();
-  return kernel_names(context ? *context->session : *known->session, context, Kind::library, cuda::handle_bits(library), names);
+  return kernel_names(context ? *context->session : *known->session, context, Kind::library,
+                      cuda::handle_bits(library), names);
 }
 
 }  // namespace
 
-CUDA_EXPORT CUresult cuLibraryLoadData(CUlibrary* library, const void* image, CUjit_option* options, void** values,
-                                       unsigned int count, CUlibraryOption* library_options,
+CUDA_EXPORT CUresult cuLibraryLoadData(CUlibrary* library, const void* image, CUjit_option* options,
+                                       void** values, unsigned int count, CUlibraryOption* library_options,
                                        void** library_values, unsigned int library_count) {
   return guarded([&]() -> CUresult {
     if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
@@ -33,9 +34,10 @@ CUDA_EXPORT CUresult cuLibraryLoadData(CUlibrary* library, const void* image, CU
   });
 }
 
-CUDA_EXPORT CUresult cuLibraryLoadFromFile(CUlibrary* library, const char* path, CUjit_option* options, void** values,
-                                           unsigned int count, CUlibraryOption* library_options,
-                                           void** library_values, unsigned int library_count) {
+CUDA_EXPORT CUresult cuLibraryLoadFromFile(CUlibrary* library, const char* path, CUjit_option* options,
+                                           void** values, unsigned int count,
+                                           CUlibraryOption* library_options, void** library_values,
+                                           unsigned int library_count) {
   return guarded([&]() -> CUresult {
     if (!library || !path) return CUDA_ERROR_INVALID_VALUE;
     std::string content;
@@ -62,7 +64,8 @@ CUDA_EXPORT CUresult cuLibraryUnload(CUlibrary library) {
     code->forget_globals();
     for (const auto& session : sessions()) {
       if (!(code->loaded_sessions.load() >> session->index() & 1)) continue;
-      (void)session->post(rows::cuLibraryUnload::kId, nullptr, [&](wire::Writer& writer) { writer.put(code->handle); });
+      (void)session->post(rows::cuLibraryUnload::kId, nullptr,
+                          [&](wire::Writer& writer) { writer.put(code->handle); });
     }
     return rows::cuLibraryUnload::forward(library);
   });
@@ -77,8 +80,8 @@ CUDA_EXPORT CUresult cuLibraryGetKernel(CUkernel* kernel, CUlibrary library, con
     Context* context = current_context();
     Session* const session = context ? context->session : known->session;
     uint64_t handle = 0;
-    const CUresult result = look_up(*session, context, Kind::library, Kind::kernel,
-                                    cuda::handle_bits(library), name, &handle);
+    const CUresult result =
+        look_up(*session, context, Kind::library, Kind::kernel, cuda::handle_bits(library), name, &handle);
     if (result == CUDA_SUCCESS) *kernel = cuda::handle_from_bits<CUkernel>(handle);
     return result;
   });
@@ -121,7 +124,8 @@ CUDA_EXPORT CUresult cuKernelGetLibrary(CUlibrary* library, CUkernel kernel) {
 }
 #endif
 
-CUDA_EXPORT CUresult cuLibraryGetGlobal(CUdeviceptr* address, size_t* bytes, CUlibrary library, const char* name) {
+CUDA_EXPORT CUresult cuLibraryGetGlobal(CUdeviceptr* address, size_t* bytes, CUlibrary library,
+                                        const char* name) {
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
@@ -131,7 +135,8 @@ CUDA_EXPORT CUresult cuLibraryGetGlobal(CUdeviceptr* address, size_t* bytes, CUl
   });
 }
 
-CUDA_EXPORT CUresult cuLibraryGetManaged(CUdeviceptr* address, size_t* bytes, CUlibrary library, const char* name) {
+CUDA_EXPORT CUresult cuLibraryGetManaged(CUdeviceptr* address, size_t* bytes, CUlibrary library,
+                                         const char* name) {
   return guarded([&]() -> CUresult {
     if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
     if (!name) return CUDA_ERROR_INVALID_VALUE;
@@ -166,7 +171,8 @@ CUDA_EXPORT CUresult cuLibraryGetModule(CUmodule* made, CUlibrary given) {
       asked = library->modules.contains({context->handle, context->epoch.load()});
     }
     uint64_t nothing = 0;
-    if (!asked && look_up(*session, context, Kind::library, Kind::kernel, library->handle, "", &nothing) == CUDA_ERROR_NO_BINARY_FOR_GPU) {
+    if (!asked && look_up(*session, context, Kind::library, Kind::kernel, library->handle, "", &nothing) ==
+                      CUDA_ERROR_NO_BINARY_FOR_GPU) {
       return CUDA_ERROR_NO_BINARY_FOR_GPU;
     }
     std::lock_guard lock(library->mutex);

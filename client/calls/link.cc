@@ -49,17 +49,23 @@ CUresult create(const JitOptions& options, CUlinkState* state) {
     const uint64_t handle = session->mint(Kind::linker, std::move(linker));
     if (handle == 0) return CUDA_ERROR_OUT_OF_MEMORY;
     wire::Buffer reply;
-    const CUresult result = session->call(static_cast<uint16_t>(wire::Command::create_linker), context, [&](wire::Writer& writer) {
-      writer.put(wire::CreateLinker{handle, numeric.size()});
-      put_options(writer, numeric);
-    }, reply);
-    if (result != CUDA_SUCCESS) handles().retire(handle);
-    else *state = cuda::handle_from_bits<CUlinkState>(handle);
+    const CUresult result = session->call(
+        static_cast<uint16_t>(wire::Command::create_linker), context,
+        [&](wire::Writer& writer) {
+          writer.put(wire::CreateLinker{handle, numeric.size()});
+          put_options(writer, numeric);
+        },
+        reply);
+    if (result != CUDA_SUCCESS)
+      handles().retire(handle);
+    else
+      *state = cuda::handle_from_bits<CUlinkState>(handle);
     return result;
   });
 }
 
-CUresult add(CUlinkState state, CUjitInputType type, const void* data, size_t size, const char* name, const JitOptions& options) {
+CUresult add(CUlinkState state, CUjitInputType type, const void* data, size_t size, const char* name,
+             const JitOptions& options) {
   return guarded([&]() -> CUresult {
     At at;
     if (const CUresult result = find(state, &at); result != CUDA_SUCCESS) return result;
@@ -73,11 +79,16 @@ CUresult add(CUlinkState state, CUjitInputType type, const void* data, size_t si
     CUresult result = upload_image(session, {static_cast<const std::byte*>(data), size}, &upload);
     if (result != CUDA_SUCCESS) return result;
     wire::Buffer reply;
-    result = session.call(static_cast<uint16_t>(wire::Command::add_link_input), at.context, [&](wire::Writer& writer) {
-      writer.put(wire::AddLinkInput{at.linker->handle, upload, static_cast<uint32_t>(type), static_cast<uint32_t>(numeric.size())});
-      put_options(writer, numeric);
-      writer.put_text(name ? std::string_view(name, ::strnlen(name, wire::kMaxTextBytes)) : std::string_view());
-    }, reply);
+    result = session.call(
+        static_cast<uint16_t>(wire::Command::add_link_input), at.context,
+        [&](wire::Writer& writer) {
+          writer.put(wire::AddLinkInput{at.linker->handle, upload, static_cast<uint32_t>(type),
+                                        static_cast<uint32_t>(numeric.size())});
+          put_options(writer, numeric);
+          writer.put_text(name ? std::string_view(name, ::strnlen(name, wire::kMaxTextBytes))
+                               : std::string_view());
+        },
+        reply);
     wire::Reader reader(reply);
     deliver_log(std::string(reader.get_text()), result, at.linker->options);
     return result;
@@ -89,7 +100,8 @@ CUresult add_file(CUlinkState state, CUjitInputType type, const char* path, cons
     if (!path) return CUDA_ERROR_INVALID_VALUE;
     std::string content;
     if (const CUresult result = read_file(path, &content); result != CUDA_SUCCESS) return result;
-    return add(state, type, content.data(), content.size() - (type == CU_JIT_INPUT_PTX ? 0 : 1), path, options);
+    return add(state, type, content.data(), content.size() - (type == CU_JIT_INPUT_PTX ? 0 : 1), path,
+               options);
   });
 }
 
@@ -109,8 +121,8 @@ CUresult complete(const At& at) {
   std::vector<std::byte> image;
   while (image.size() < size) {
     wire::Buffer part;
-    const CUresult got =
-        session.call(wire::Command::linked_image, at.context, wire::GetLinkedImage{at.linker->handle, image.size()}, part);
+    const CUresult got = session.call(wire::Command::linked_image, at.context,
+                                      wire::GetLinkedImage{at.linker->handle, image.size()}, part);
     if (got != CUDA_SUCCESS) return got;
     if (part.empty() || part.size() > size - image.size()) {
       session.fail({ErrorCode::malformed, "protocol error: a part of the linked image has the wrong size"});
@@ -124,28 +136,32 @@ CUresult complete(const At& at) {
 
 }  // namespace
 
-CUDA_EXPORT CUresult cuLinkCreate_v2(unsigned int count, CUjit_option* options, void** values, CUlinkState* state) {
+CUDA_EXPORT CUresult cuLinkCreate_v2(unsigned int count, CUjit_option* options, void** values,
+                                     CUlinkState* state) {
   return create({count, options, values}, state);
 }
-CUDA_EXPORT CUresult cuLinkCreate(unsigned int count, CUjit_option* options, void** values, CUlinkState* state) {
+CUDA_EXPORT CUresult cuLinkCreate(unsigned int count, CUjit_option* options, void** values,
+                                  CUlinkState* state) {
   return create({count, options, values}, state);
 }
 
-CUDA_EXPORT CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void* data, size_t size, const char* name,
+CUDA_EXPORT CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void* data, size_t size,
+                                      const char* name, unsigned int count, CUjit_option* options,
+                                      void** values) {
+  return add(state, type, data, size, name, {count, options, values});
+}
+CUDA_EXPORT CUresult cuLinkAddData(CUlinkState state, CUjitInputType type, void* data, size_t size,
+                                   const char* name, unsigned int count, CUjit_option* options,
+                                   void** values) {
+  return add(state, type, data, size, name, {count, options, values});
+}
+
+CUDA_EXPORT CUresult cuLinkAddFile_v2(CUlinkState state, CUjitInputType type, const char* path,
                                       unsigned int count, CUjit_option* options, void** values) {
-  return add(state, type, data, size, name, {count, options, values});
-}
-CUDA_EXPORT CUresult cuLinkAddData(CUlinkState state, CUjitInputType type, void* data, size_t size, const char* name,
-                                   unsigned int count, CUjit_option* options, void** values) {
-  return add(state, type, data, size, name, {count, options, values});
-}
-
-CUDA_EXPORT CUresult cuLinkAddFile_v2(CUlinkState state, CUjitInputType type, const char* path, unsigned int count,
-                                      CUjit_option* options, void** values) {
   return add_file(state, type, path, {count, options, values});
 }
-CUDA_EXPORT CUresult cuLinkAddFile(CUlinkState state, CUjitInputType type, const char* path, unsigned int count,
-                                   CUjit_option* options, void** values) {
+CUDA_EXPORT CUresult cuLinkAddFile(CUlinkState state, CUjitInputType type, const char* path,
+                                   unsigned int count, CUjit_option* options, void** values) {
   return add_file(state, type, path, {count, options, values});
 }
 

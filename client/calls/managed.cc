@@ -23,7 +23,9 @@ Advice& advice() {
   return *only;
 }
 
-int device_count() { return static_cast<int>(devices().size()); }
+int device_count() {
+  return static_cast<int>(devices().size());
+}
 
 // Checks that the whole range is managed memory.
 CUresult check_range(CUdeviceptr address, size_t bytes) {
@@ -44,7 +46,8 @@ CUresult advise(CUdeviceptr address, size_t bytes, CUmem_advise what, const Mana
 }
 
 // A prefetch to the host is synchronous: afterwards the program may also pass the memory to system calls.
-CUresult move(Context& context, CUstream stream, CUdeviceptr address, size_t bytes, const ManagedLocation& place) {
+CUresult move(Context& context, CUstream stream, CUdeviceptr address, size_t bytes,
+              const ManagedLocation& place) {
   Mirrors::PendingWrite use;
   const CUresult result = place.is_device() ? mirrors().before_use(context, address, bytes, &use)
                                             : mirrors().fetch_to_host(context, stream, address, bytes);
@@ -56,23 +59,28 @@ CUresult move(Context& context, CUstream stream, CUdeviceptr address, size_t byt
 
 CUresult enter(CUstream& stream, Context** context) {
   Session* session = nullptr;
-  if (const CUresult result = require_stream_for_work(&session, context, stream); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = require_stream_for_work(&session, context, stream); result != CUDA_SUCCESS)
+    return result;
   return capture::refuse(**context, stream);
 }
 
-CUresult prefetch(CUdeviceptr address, size_t bytes, const ManagedLocation& place, unsigned flags, CUstream stream) {
+CUresult prefetch(CUdeviceptr address, size_t bytes, const ManagedLocation& place, unsigned flags,
+                  CUstream stream) {
   return guarded([&]() -> CUresult {
     Context* context = nullptr;
     if (const CUresult result = enter(stream, &context); result != CUDA_SUCCESS) return result;
     if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
-    if (const CUresult result = cuda::check_location(place, device_count()); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = cuda::check_location(place, device_count()); result != CUDA_SUCCESS)
+      return result;
     if (const CUresult result = check_range(address, bytes); result != CUDA_SUCCESS) return result;
     return move(*context, stream, address, bytes, place);
   });
 }
 
 #if CUDA_VERSION >= 12020
-ManagedLocation place_of(const CUmemLocation& location) { return {static_cast<int>(location.type), location.id}; }
+ManagedLocation place_of(const CUmemLocation& location) {
+  return {static_cast<int>(location.type), location.id};
+}
 #endif
 
 #if CUDA_VERSION >= 13000
@@ -85,26 +93,35 @@ struct Batch {
 };
 
 // After a discard the contents are undefined, so nothing is done for it.
-CUresult batch(Batch batch, const CUmemLocation* places, const size_t* firsts, size_t places_count, bool prefetches) {
+CUresult batch(Batch batch, const CUmemLocation* places, const size_t* firsts, size_t places_count,
+               bool prefetches) {
   return guarded([&]() -> CUresult {
     if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
-    if (const CUresult result = cuda::check_batch(batch.addresses, batch.sizes, batch.count, batch.flags, batch.stream); result != CUDA_SUCCESS) {
+    if (const CUresult result =
+            cuda::check_batch(batch.addresses, batch.sizes, batch.count, batch.flags, batch.stream);
+        result != CUDA_SUCCESS) {
       return result;
     }
     if (prefetches) {
-      if (const CUresult result = cuda::check_batch_locations(firsts, places, places_count, batch.count); result != CUDA_SUCCESS) return result;
+      if (const CUresult result = cuda::check_batch_locations(firsts, places, places_count, batch.count);
+          result != CUDA_SUCCESS)
+        return result;
     }
     Context* context = nullptr;
     if (const CUresult result = enter(batch.stream, &context); result != CUDA_SUCCESS) return result;
     for (size_t i = 0; prefetches && i < places_count; ++i) {
-      if (const CUresult result = cuda::check_location(place_of(places[i]), device_count()); result != CUDA_SUCCESS) return result;
+      if (const CUresult result = cuda::check_location(place_of(places[i]), device_count());
+          result != CUDA_SUCCESS)
+        return result;
     }
     for (size_t i = 0; i < batch.count; ++i) {
-      if (const CUresult result = check_range(batch.addresses[i], batch.sizes[i]); result != CUDA_SUCCESS) return result;
+      if (const CUresult result = check_range(batch.addresses[i], batch.sizes[i]); result != CUDA_SUCCESS)
+        return result;
     }
     for (size_t i = 0, place = 0; prefetches && i < batch.count; ++i) {
       if (place + 1 < places_count && firsts[place + 1] <= i) ++place;
-      const CUresult result = move(*context, batch.stream, batch.addresses[i], batch.sizes[i], place_of(places[place]));
+      const CUresult result =
+          move(*context, batch.stream, batch.addresses[i], batch.sizes[i], place_of(places[place]));
       if (result != CUDA_SUCCESS) return result;
     }
     return CUDA_SUCCESS;
@@ -117,14 +134,16 @@ CUresult attach(CUstream stream, CUdeviceptr address, size_t bytes, unsigned fla
     const bool null_stream = stream == nullptr || stream == CU_STREAM_LEGACY;
     Context* context = nullptr;
     if (const CUresult result = enter(stream, &context); result != CUDA_SUCCESS) return result;
-    if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST && flags != CU_MEM_ATTACH_SINGLE) return CUDA_ERROR_INVALID_VALUE;
+    if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST && flags != CU_MEM_ATTACH_SINGLE)
+      return CUDA_ERROR_INVALID_VALUE;
     if (flags == CU_MEM_ATTACH_SINGLE && null_stream) return CUDA_ERROR_INVALID_VALUE;
     const auto about = mirrors().find(address);
     if (!about || !about->managed || about->address != address) return CUDA_ERROR_INVALID_VALUE;
     if (bytes != 0 && bytes != about->bytes) return CUDA_ERROR_INVALID_VALUE;
-    return mirrors().attach(*context, stream, address, flags == CU_MEM_ATTACH_GLOBAL ? Attachment::global
-                                             : flags == CU_MEM_ATTACH_HOST ? Attachment::host
-                                                                           : Attachment::stream);
+    return mirrors().attach(*context, stream, address,
+                            flags == CU_MEM_ATTACH_GLOBAL ? Attachment::global
+                            : flags == CU_MEM_ATTACH_HOST ? Attachment::host
+                                                          : Attachment::stream);
   });
 }
 
@@ -144,9 +163,10 @@ CUDA_EXPORT CUresult cuMemAllocManaged(CUdeviceptr* address, size_t bytes, unsig
     if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST) return CUDA_ERROR_INVALID_VALUE;
     CUdeviceptr made = 0;
     if (!address) return CUDA_ERROR_INVALID_VALUE;
-    if (const CUresult result = allocate_memory(*context, bytes, &made, true); result != CUDA_SUCCESS) return result;
-    const CUresult result = mirrors().add_managed(*session, *context, made, bytes,
-                                                  flags == CU_MEM_ATTACH_HOST ? Attachment::host : Attachment::global);
+    if (const CUresult result = allocate_memory(*context, bytes, &made, true); result != CUDA_SUCCESS)
+      return result;
+    const CUresult result = mirrors().add_managed(
+        *session, *context, made, bytes, flags == CU_MEM_ATTACH_HOST ? Attachment::host : Attachment::global);
     if (result != CUDA_SUCCESS) {
       free_memory(*context, made);
       return result;
@@ -162,49 +182,62 @@ CUDA_EXPORT CUresult cuMemAdvise(CUdeviceptr address, size_t bytes, CUmem_advise
 CUDA_EXPORT CUresult cuMemPrefetchAsync(CUdeviceptr address, size_t bytes, CUdevice device, CUstream stream) {
   return prefetch(address, bytes, ManagedLocation::of_device(device), 0, stream);
 }
-CUDA_EXPORT CUresult cuMemPrefetchAsync_ptsz(CUdeviceptr address, size_t bytes, CUdevice device, CUstream stream) {
+CUDA_EXPORT CUresult cuMemPrefetchAsync_ptsz(CUdeviceptr address, size_t bytes, CUdevice device,
+                                             CUstream stream) {
   return cuMemPrefetchAsync(address, bytes, device, or_per_thread(stream));
 }
 #if CUDA_VERSION >= 12020
-CUDA_EXPORT CUresult cuMemAdvise_v2(CUdeviceptr address, size_t bytes, CUmem_advise what, CUmemLocation location) {
+CUDA_EXPORT CUresult cuMemAdvise_v2(CUdeviceptr address, size_t bytes, CUmem_advise what,
+                                    CUmemLocation location) {
   return advise(address, bytes, what, place_of(location));
 }
-CUDA_EXPORT CUresult cuMemPrefetchAsync_v2(CUdeviceptr address, size_t bytes, CUmemLocation location, unsigned int flags, CUstream stream) {
+CUDA_EXPORT CUresult cuMemPrefetchAsync_v2(CUdeviceptr address, size_t bytes, CUmemLocation location,
+                                           unsigned int flags, CUstream stream) {
   return prefetch(address, bytes, place_of(location), flags, stream);
 }
-CUDA_EXPORT CUresult cuMemPrefetchAsync_v2_ptsz(CUdeviceptr address, size_t bytes, CUmemLocation location, unsigned int flags,
-                                                CUstream stream) {
+CUDA_EXPORT CUresult cuMemPrefetchAsync_v2_ptsz(CUdeviceptr address, size_t bytes, CUmemLocation location,
+                                                unsigned int flags, CUstream stream) {
   return cuMemPrefetchAsync_v2(address, bytes, location, flags, or_per_thread(stream));
 }
 #endif
 
 #if CUDA_VERSION >= 13000
-CUDA_EXPORT CUresult cuMemPrefetchBatchAsync(CUdeviceptr* addresses, size_t* sizes, size_t count, CUmemLocation* places, size_t* firsts,
-                                             size_t places_count, unsigned long long flags, CUstream stream) {
+CUDA_EXPORT CUresult cuMemPrefetchBatchAsync(CUdeviceptr* addresses, size_t* sizes, size_t count,
+                                             CUmemLocation* places, size_t* firsts, size_t places_count,
+                                             unsigned long long flags, CUstream stream) {
   return batch({addresses, sizes, count, flags, stream}, places, firsts, places_count, true);
 }
-CUDA_EXPORT CUresult cuMemPrefetchBatchAsync_ptsz(CUdeviceptr* addresses, size_t* sizes, size_t count, CUmemLocation* places,
-                                                  size_t* firsts, size_t places_count, unsigned long long flags, CUstream stream) {
-  return cuMemPrefetchBatchAsync(addresses, sizes, count, places, firsts, places_count, flags, or_per_thread(stream));
+CUDA_EXPORT CUresult cuMemPrefetchBatchAsync_ptsz(CUdeviceptr* addresses, size_t* sizes, size_t count,
+                                                  CUmemLocation* places, size_t* firsts, size_t places_count,
+                                                  unsigned long long flags, CUstream stream) {
+  return cuMemPrefetchBatchAsync(addresses, sizes, count, places, firsts, places_count, flags,
+                                 or_per_thread(stream));
 }
-CUDA_EXPORT CUresult cuMemDiscardBatchAsync(CUdeviceptr* addresses, size_t* sizes, size_t count, unsigned long long flags, CUstream stream) {
+CUDA_EXPORT CUresult cuMemDiscardBatchAsync(CUdeviceptr* addresses, size_t* sizes, size_t count,
+                                            unsigned long long flags, CUstream stream) {
   return batch({addresses, sizes, count, flags, stream}, nullptr, nullptr, 0, false);
 }
-CUDA_EXPORT CUresult cuMemDiscardBatchAsync_ptsz(CUdeviceptr* addresses, size_t* sizes, size_t count, unsigned long long flags,
-                                                 CUstream stream) {
+CUDA_EXPORT CUresult cuMemDiscardBatchAsync_ptsz(CUdeviceptr* addresses, size_t* sizes, size_t count,
+                                                 unsigned long long flags, CUstream stream) {
   return cuMemDiscardBatchAsync(addresses, sizes, count, flags, or_per_thread(stream));
 }
-CUDA_EXPORT CUresult cuMemDiscardAndPrefetchBatchAsync(CUdeviceptr* addresses, size_t* sizes, size_t count, CUmemLocation* places,
-                                                       size_t* firsts, size_t places_count, unsigned long long flags, CUstream stream) {
+CUDA_EXPORT CUresult cuMemDiscardAndPrefetchBatchAsync(CUdeviceptr* addresses, size_t* sizes, size_t count,
+                                                       CUmemLocation* places, size_t* firsts,
+                                                       size_t places_count, unsigned long long flags,
+                                                       CUstream stream) {
   return batch({addresses, sizes, count, flags, stream}, places, firsts, places_count, true);
 }
-CUDA_EXPORT CUresult cuMemDiscardAndPrefetchBatchAsync_ptsz(CUdeviceptr* addresses, size_t* sizes, size_t count, CUmemLocation* places,
-                                                            size_t* firsts, size_t places_count, unsigned long long flags, CUstream stream) {
-  return cuMemDiscardAndPrefetchBatchAsync(addresses, sizes, count, places, firsts, places_count, flags, or_per_thread(stream));
+CUDA_EXPORT CUresult cuMemDiscardAndPrefetchBatchAsync_ptsz(CUdeviceptr* addresses, size_t* sizes,
+                                                            size_t count, CUmemLocation* places,
+                                                            size_t* firsts, size_t places_count,
+                                                            unsigned long long flags, CUstream stream) {
+  return cuMemDiscardAndPrefetchBatchAsync(addresses, sizes, count, places, firsts, places_count, flags,
+                                           or_per_thread(stream));
 }
 #endif
 
-CUDA_EXPORT CUresult cuMemRangeGetAttribute(void* data, size_t size, CUmem_range_attribute attribute, CUdeviceptr address, size_t bytes) {
+CUDA_EXPORT CUresult cuMemRangeGetAttribute(void* data, size_t size, CUmem_range_attribute attribute,
+                                            CUdeviceptr address, size_t bytes) {
   return guarded([&]() -> CUresult {
     if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
     if (const CUresult result = check_range(address, bytes); result != CUDA_SUCCESS) return result;
@@ -213,8 +246,8 @@ CUDA_EXPORT CUresult cuMemRangeGetAttribute(void* data, size_t size, CUmem_range
   });
 }
 
-CUDA_EXPORT CUresult cuMemRangeGetAttributes(void** data, size_t* sizes, CUmem_range_attribute* attributes, size_t count,
-                                             CUdeviceptr address, size_t bytes) {
+CUDA_EXPORT CUresult cuMemRangeGetAttributes(void** data, size_t* sizes, CUmem_range_attribute* attributes,
+                                             size_t count, CUdeviceptr address, size_t bytes) {
   if (!data || !sizes || !attributes || count == 0) {
     const CUresult result = ready();
     return result == CUDA_SUCCESS ? CUDA_ERROR_INVALID_VALUE : result;
@@ -226,9 +259,11 @@ CUDA_EXPORT CUresult cuMemRangeGetAttributes(void** data, size_t* sizes, CUmem_r
   return CUDA_SUCCESS;
 }
 
-CUDA_EXPORT CUresult cuStreamAttachMemAsync(CUstream stream, CUdeviceptr address, size_t bytes, unsigned int flags) {
+CUDA_EXPORT CUresult cuStreamAttachMemAsync(CUstream stream, CUdeviceptr address, size_t bytes,
+                                            unsigned int flags) {
   return attach(stream, address, bytes, flags);
 }
-CUDA_EXPORT CUresult cuStreamAttachMemAsync_ptsz(CUstream stream, CUdeviceptr address, size_t bytes, unsigned int flags) {
+CUDA_EXPORT CUresult cuStreamAttachMemAsync_ptsz(CUstream stream, CUdeviceptr address, size_t bytes,
+                                                 unsigned int flags) {
   return attach(or_per_thread(stream), address, bytes, flags);
 }

@@ -48,7 +48,8 @@ CUresult release(Context& context, CUdeviceptr address, uint64_t stream) {
   if (const CUresult result = context.session->before_call(&context); result != CUDA_SUCCESS) return result;
   if (address == 0) return CUDA_SUCCESS;
   // The device copy of registered memory is freed when that is unregistered.
-  if (compared_copies().any() && compared_copies().host_of(address)) [[unlikely]] return CUDA_ERROR_INVALID_VALUE;
+  if (compared_copies().any() && compared_copies().host_of(address)) [[unlikely]]
+    return CUDA_ERROR_INVALID_VALUE;
   Session* owning = session_of(address, context.session);
   if (!owning) return CUDA_ERROR_INVALID_VALUE;
   Session& session = *owning;
@@ -59,7 +60,8 @@ CUresult release(Context& context, CUdeviceptr address, uint64_t stream) {
     return CUDA_SUCCESS;
   }
   const auto about = session.addresses().find(address);
-  const auto gone = session.addresses().release(address, about ? most_idle_bytes(session, *about->device) : 0);
+  const auto gone =
+      session.addresses().release(address, about ? most_idle_bytes(session, *about->device) : 0);
   if (!gone || !about) return CUDA_ERROR_INVALID_VALUE;
   if (about->managed) {
     mirrors().remove(address);
@@ -75,7 +77,8 @@ CUresult release(Context& context, CUdeviceptr address, uint64_t stream) {
   return result;
 }
 
-CUresult allocate(Session& session, Context& context, CUdeviceptr* address, uint64_t bytes, bool managed = false) {
+CUresult allocate(Session& session, Context& context, CUdeviceptr* address, uint64_t bytes,
+                  bool managed = false) {
   if (const CUresult result = session.before_call(&context); result != CUDA_SUCCESS) return result;
   if (!address || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   Allocation about;
@@ -91,8 +94,10 @@ CUresult allocate(Session& session, Context& context, CUdeviceptr* address, uint
       result = map_memory(session, context, *context.device, *place, 0, &mapped);
     }
     if (result != CUDA_SUCCESS) {
-      if (mapped) (void)release(context, place->address, wire::kAllStreams);
-      else session.addresses().abandon(place->address);
+      if (mapped)
+        (void)release(context, place->address, wire::kAllStreams);
+      else
+        session.addresses().abandon(place->address);
       return result;
     }
     session.addresses().mapped(*place);
@@ -106,14 +111,17 @@ CUresult allocate(Session& session, Context& context, CUdeviceptr* address, uint
 // stream's work. An event in the stream achieves that.
 void order_free(Context& context, CUstream stream) {
   const bool legacy = cuda::handle_bits(stream) <= 1;
-  if (legacy ? context.blocking_streams.load(std::memory_order_relaxed) : is_blocking(cuda::handle_bits(stream))) {
+  if (legacy ? context.blocking_streams.load(std::memory_order_relaxed)
+             : is_blocking(cuda::handle_bits(stream))) {
     (void)record_marker_event(context, stream);
   }
 }
 
-CUresult allocate_pooled(Pool& pool, Context& context, CUstream stream, CUdeviceptr* address, uint64_t bytes) {
+CUresult allocate_pooled(Pool& pool, Context& context, CUstream stream, CUdeviceptr* address,
+                         uint64_t bytes) {
   Allocation about;
-  about.origin = pool.handle_types != 0 ? Allocation::Origin::shared_pool : Allocation::Origin::stream_ordered;
+  about.origin =
+      pool.handle_types != 0 ? Allocation::Origin::shared_pool : Allocation::Origin::stream_ordered;
   about.pool = pool.handle;
   return pool.memory->allocate(context, stream, bytes, about, address);
 }
@@ -122,17 +130,21 @@ CUresult allocate_async(CUdeviceptr* address, size_t bytes, CUstream stream, Poo
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
-    if (const CUresult result = require_stream_for_work(&session, &context, stream); result != CUDA_SUCCESS) return result;
-    const auto captured = capture::add(*context, stream, CU_GRAPH_NODE_TYPE_MEM_ALLOC, [&](NodeWork& work) -> CUresult {
-      CUDA_MEM_ALLOC_NODE_PARAMS params{};
-      params.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-      params.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, context->device->ordinal};
-      params.bytesize = bytes;
-      const CUresult result = address ? make_alloc_work(&params, context, work) : CUDA_ERROR_INVALID_VALUE;
-      if (result == CUDA_SUCCESS) *address = params.dptr;
+    if (const CUresult result = require_stream_for_work(&session, &context, stream); result != CUDA_SUCCESS)
       return result;
-    });
-    if (captured) [[unlikely]] return *captured;
+    const auto captured =
+        capture::add(*context, stream, CU_GRAPH_NODE_TYPE_MEM_ALLOC, [&](NodeWork& work) -> CUresult {
+          CUDA_MEM_ALLOC_NODE_PARAMS params{};
+          params.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+          params.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, context->device->ordinal};
+          params.bytesize = bytes;
+          const CUresult result =
+              address ? make_alloc_work(&params, context, work) : CUDA_ERROR_INVALID_VALUE;
+          if (result == CUDA_SUCCESS) *address = params.dptr;
+          return result;
+        });
+    if (captured) [[unlikely]]
+      return *captured;
     Pool* const from = pool ? pool : current_pool(*context->device);
     return from ? allocate_pooled(*from, *context, stream, address, bytes) : CUDA_ERROR_OUT_OF_MEMORY;
   });
@@ -142,16 +154,20 @@ CUresult free_async(CUdeviceptr address, CUstream stream) {
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
-    if (const CUresult result = require_stream_for_work(&session, &context, stream); result != CUDA_SUCCESS) return result;
-    const auto captured = capture::add(*context, stream, CU_GRAPH_NODE_TYPE_MEM_FREE, [&](NodeWork& work) { return make_free_work(address, work); });
-    if (captured) [[unlikely]] return *captured;
+    if (const CUresult result = require_stream_for_work(&session, &context, stream); result != CUDA_SUCCESS)
+      return result;
+    const auto captured = capture::add(*context, stream, CU_GRAPH_NODE_TYPE_MEM_FREE,
+                                       [&](NodeWork& work) { return make_free_work(address, work); });
+    if (captured) [[unlikely]]
+      return *captured;
     if (const CUresult result = session->before_call(context); result != CUDA_SUCCESS) return result;
     if (const auto pooled = session->addresses().take_pooled(address)) {
       order_free(*context, stream);
       pooled->pool_memory->free(*pooled, freed_in(*context, stream));
       return CUDA_SUCCESS;
     }
-    if (const auto of_graph = graph_memory::free(address)) [[unlikely]] return *of_graph;
+    if (const auto of_graph = graph_memory::free(address)) [[unlikely]]
+      return *of_graph;
     if (is_opened(SharedKind::pool_pointer, address)) [[unlikely]] {  // another process's memory
       const CUresult result = cuStreamSynchronize(stream);
       return result == CUDA_SUCCESS ? close_shared(SharedKind::pool_pointer, address) : result;
@@ -160,7 +176,8 @@ CUresult free_async(CUdeviceptr address, CUstream stream) {
     if (!owner || owner == session) return release(*context, address, cuda::handle_bits(stream));
     Context* const other = context_of(*owner, address);
     if (!other) return CUDA_ERROR_INVALID_VALUE;
-    return run_between(*context, stream, other, nullptr, [=] { return release(*other, address, wire::kAllStreams); });
+    return run_between(*context, stream, other, nullptr,
+                       [=] { return release(*other, address, wire::kAllStreams); });
   });
 }
 
@@ -170,11 +187,14 @@ CUresult gpupool::client::allocate_from(Pool& pool, CUdeviceptr* address, size_t
   return allocate_async(address, bytes, stream, &pool);
 }
 
-CUresult gpupool::client::allocate_memory(Context& context, uint64_t bytes, CUdeviceptr* address, bool managed) {
+CUresult gpupool::client::allocate_memory(Context& context, uint64_t bytes, CUdeviceptr* address,
+                                          bool managed) {
   return allocate(*context.session, context, address, bytes, managed);
 }
 
-void gpupool::client::free_memory(Context& context, CUdeviceptr address) { (void)release(context, address, wire::kAllStreams); }
+void gpupool::client::free_memory(Context& context, CUdeviceptr address) {
+  (void)release(context, address, wire::kAllStreams);
+}
 
 CUDA_EXPORT CUresult cuMemGetInfo_v2(size_t* free, size_t* total) {
   size_t free_bytes = 0, total_bytes = 0;
@@ -224,7 +244,8 @@ CUDA_EXPORT CUresult cuMemFree_v2(CUdeviceptr address) {
     const BorrowedContext borrowed(about ? about->context : 0);
     if (const CUresult result = require_context(&session, &context); result != CUDA_SUCCESS) return result;
     if (const CUresult refused = capture::refuse_unsafe(); refused != CUDA_SUCCESS) return refused;
-    if (const auto of_graph = graph_memory::free(address)) [[unlikely]] return *of_graph;
+    if (const auto of_graph = graph_memory::free(address)) [[unlikely]]
+      return *of_graph;
     if (is_opened(SharedKind::pool_pointer, address)) [[unlikely]] {
       const CUresult result = cuCtxSynchronize();
       return result == CUDA_SUCCESS ? close_shared(SharedKind::pool_pointer, address) : result;
@@ -239,7 +260,9 @@ CUDA_EXPORT CUresult cuMemAllocAsync(CUdeviceptr* address, size_t bytes, CUstrea
 CUDA_EXPORT CUresult cuMemAllocAsync_ptsz(CUdeviceptr* address, size_t bytes, CUstream stream) {
   return allocate_async(address, bytes, or_per_thread(stream));
 }
-CUDA_EXPORT CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) { return free_async(address, stream); }
+CUDA_EXPORT CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
+  return free_async(address, stream);
+}
 CUDA_EXPORT CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream) {
   return free_async(address, or_per_thread(stream));
 }

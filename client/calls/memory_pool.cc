@@ -33,7 +33,8 @@ CUresult default_pool(int ordinal, uint64_t* handle) {
 }
 
 bool is_access(CUmemAccess_flags flags) {
-  return flags == CU_MEM_ACCESS_FLAGS_PROT_NONE || flags == CU_MEM_ACCESS_FLAGS_PROT_READ || flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  return flags == CU_MEM_ACCESS_FLAGS_PROT_NONE || flags == CU_MEM_ACCESS_FLAGS_PROT_READ ||
+         flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
 }
 
 CUresult find(CUmemoryPool given, Pool** pool) {
@@ -44,7 +45,8 @@ CUresult find(CUmemoryPool given, Pool** pool) {
 
 }  // namespace
 
-Pool* gpupool::client::make_pool(Device& device, int handle_types, uint64_t max_size, uint64_t imported_from) {
+Pool* gpupool::client::make_pool(Device& device, int handle_types, uint64_t max_size,
+                                 uint64_t imported_from) {
   auto made = std::make_unique<Pool>();
   Pool* const pool = made.get();
   pool->device = device.ordinal;
@@ -58,11 +60,15 @@ Pool* gpupool::client::current_pool(const Device& device) {
   {
     std::lock_guard lock(pools().mutex);
     const auto current = pools().current.find(device.ordinal);
-    auto* const pool = current == pools().current.end() ? nullptr : handles().find_as<Pool>(Kind::memory_pool, current->second);
+    auto* const pool = current == pools().current.end()
+                           ? nullptr
+                           : handles().find_as<Pool>(Kind::memory_pool, current->second);
     if (pool) return pool;
   }
   uint64_t handle = 0;
-  return default_pool(device.ordinal, &handle) == CUDA_SUCCESS ? handles().find_as<Pool>(Kind::memory_pool, handle) : nullptr;
+  return default_pool(device.ordinal, &handle) == CUDA_SUCCESS
+             ? handles().find_as<Pool>(Kind::memory_pool, handle)
+             : nullptr;
 }
 
 CUDA_EXPORT CUresult cuDeviceGetDefaultMemPool(CUmemoryPool* pool, CUdevice device) {
@@ -135,7 +141,8 @@ CUDA_EXPORT CUresult cuMemPoolDestroy(CUmemoryPool given) {
     {
       std::lock_guard lock(pools().mutex);
       const auto standard = pools().by_default.find(pool->device);
-      if (standard != pools().by_default.end() && standard->second == pool->handle) return CUDA_ERROR_INVALID_VALUE;
+      if (standard != pools().by_default.end() && standard->second == pool->handle)
+        return CUDA_ERROR_INVALID_VALUE;
     }
     const auto memory = pool->memory;
     handles().retire(pool->handle);
@@ -171,7 +178,8 @@ CUDA_EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool given, const CUmemAccessDes
     // A device cannot lose access to its own pool. The documentation names no error code; NVIDIA's driver is
     // believed to return this one.
     if (device == own && flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) return CUDA_ERROR_INVALID_DEVICE;
-    if (device->session != own->session && flags != CU_MEM_ACCESS_FLAGS_PROT_NONE) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+    if (device->session != own->session && flags != CU_MEM_ACCESS_FLAGS_PROT_NONE)
+      return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
   }
   return guarded([&] {
     for (size_t i = 0; i < count; ++i) {
@@ -182,7 +190,8 @@ CUDA_EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool given, const CUmemAccessDes
   });
 }
 
-CUDA_EXPORT CUresult cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool given, CUmemLocation* location) {
+CUDA_EXPORT CUresult cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool given,
+                                        CUmemLocation* location) {
   Pool* pool = nullptr;
   if (const CUresult result = find(given, &pool); result != CUDA_SUCCESS) return result;
   if (!flags || !location || location->type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
@@ -204,11 +213,13 @@ CUDA_EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool given, size_t keep) {
   });
 }
 
-CUDA_EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, CUmemoryPool given, CUstream stream) {
+CUDA_EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, CUmemoryPool given,
+                                             CUstream stream) {
   Pool* pool = nullptr;
   if (const CUresult result = find(given, &pool); result != CUDA_SUCCESS) return result;
   return pool->imported_from == 0 ? allocate_from(*pool, address, bytes, stream) : CUDA_ERROR_INVALID_VALUE;
 }
-CUDA_EXPORT CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* address, size_t bytes, CUmemoryPool pool, CUstream stream) {
+CUDA_EXPORT CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* address, size_t bytes, CUmemoryPool pool,
+                                                  CUstream stream) {
   return cuMemAllocFromPoolAsync(address, bytes, pool, stream ? stream : CU_STREAM_PER_THREAD);
 }

@@ -1,8 +1,9 @@
 // Modules (client/module.h).
+#include "client/module.h"
+
 #include <cstdlib>
 
 #include "client/calls/destroy.h"
-#include "client/module.h"
 #include "protocol/cuda/exports.h"
 
 using namespace gpupool;
@@ -33,7 +34,8 @@ uint64_t library_behind(CUmodule module) {
   Session* session = nullptr;
   Context* context = nullptr;
   if (const CUresult result = require_context(&session, &context); result != CUDA_SUCCESS) return result;
-  if (const uint64_t library = library_behind(module)) return kernel_names(*session, context, Kind::library, library, names);
+  if (const uint64_t library = library_behind(module))
+    return kernel_names(*session, context, Kind::library, library, names);
   CallTarget target{session, context};
   if (const Object* known = handles().find(Kind::module, cuda::handle_bits(module))) redirect(*known, target);
   if (!target.context) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
@@ -42,14 +44,18 @@ uint64_t library_behind(CUmodule module) {
 
 }  // namespace
 
-CUDA_EXPORT CUresult cuModuleLoadData(CUmodule* module, const void* image) { return load_module(module, image, {}); }
+CUDA_EXPORT CUresult cuModuleLoadData(CUmodule* module, const void* image) {
+  return load_module(module, image, {});
+}
 
-CUDA_EXPORT CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned int count, CUjit_option* options,
-                                        void** values) {
+CUDA_EXPORT CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned int count,
+                                        CUjit_option* options, void** values) {
   return load_module(module, image, {count, options, values});
 }
 
-CUDA_EXPORT CUresult cuModuleLoadFatBinary(CUmodule* module, const void* image) { return load_module(module, image, {}); }
+CUDA_EXPORT CUresult cuModuleLoadFatBinary(CUmodule* module, const void* image) {
+  return load_module(module, image, {});
+}
 
 CUDA_EXPORT CUresult cuModuleLoad(CUmodule* module, const char* path) {
   return guarded([&]() -> CUresult {
@@ -91,16 +97,19 @@ CUDA_EXPORT CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, 
       if (result == CUDA_SUCCESS) result = function_of_kernel(*session, context, kernel, &handle);
     } else {
       CallTarget target{session, context};
-      if (const Object* known = handles().find(Kind::module, cuda::handle_bits(module))) redirect(*known, target);
+      if (const Object* known = handles().find(Kind::module, cuda::handle_bits(module)))
+        redirect(*known, target);
       if (!target.context) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-      result = look_up(*target.session, target.context, Kind::module, Kind::function, cuda::handle_bits(module), name, &handle);
+      result = look_up(*target.session, target.context, Kind::module, Kind::function,
+                       cuda::handle_bits(module), name, &handle);
     }
     if (result == CUDA_SUCCESS) *function = cuda::handle_from_bits<CUfunction>(handle);
     return result;
   });
 }
 
-CUDA_EXPORT CUresult cuModuleGetGlobal_v2(CUdeviceptr* address, size_t* bytes, CUmodule module, const char* name) {
+CUDA_EXPORT CUresult cuModuleGetGlobal_v2(CUdeviceptr* address, size_t* bytes, CUmodule module,
+                                          const char* name) {
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
@@ -110,9 +119,11 @@ CUDA_EXPORT CUresult cuModuleGetGlobal_v2(CUdeviceptr* address, size_t* bytes, C
       return get_global(*session, context, Kind::library, library, name, address, bytes);
     }
     CallTarget target{session, context};
-    if (const Object* known = handles().find(Kind::module, cuda::handle_bits(module))) redirect(*known, target);
+    if (const Object* known = handles().find(Kind::module, cuda::handle_bits(module)))
+      redirect(*known, target);
     if (!target.context) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-    return get_global(*target.session, target.context, Kind::module, cuda::handle_bits(module), name, address, bytes);
+    return get_global(*target.session, target.context, Kind::module, cuda::handle_bits(module), name, address,
+                      bytes);
   });
 }
 

@@ -43,7 +43,8 @@ CUDA_EXPORT CUresult cuDeviceCanAccessPeer(int* can, CUdevice device, CUdevice p
   });
 }
 
-CUDA_EXPORT CUresult cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute attribute, CUdevice device, CUdevice peer) {
+CUDA_EXPORT CUresult cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute attribute, CUdevice device,
+                                             CUdevice peer) {
   return guarded([&]() -> CUresult {
     bool together = false;
     if (const CUresult result = find(device, peer, &together); result != CUDA_SUCCESS) return result;
@@ -75,14 +76,16 @@ CUDA_EXPORT CUresult cuCtxDisablePeerAccess(CUcontext peer) {
 }
 
 #if CUDA_VERSION >= 13000
-CUDA_EXPORT CUresult cuDeviceGetP2PAtomicCapabilities(unsigned int* capabilities, const CUatomicOperation* operations, unsigned int count,
+CUDA_EXPORT CUresult cuDeviceGetP2PAtomicCapabilities(unsigned int* capabilities,
+                                                      const CUatomicOperation* operations, unsigned int count,
                                                       CUdevice device, CUdevice peer) {
   return guarded([&]() -> CUresult {
     bool together = false;
     if (const CUresult result = find(device, peer, &together); result != CUDA_SUCCESS) return result;
     if (device == peer) return CUDA_ERROR_INVALID_DEVICE;
     if (!capabilities || !operations || count == 0) return CUDA_ERROR_INVALID_VALUE;
-    if (together) return rows::cuDeviceGetP2PAtomicCapabilities::forward(capabilities, operations, count, device, peer);
+    if (together)
+      return rows::cuDeviceGetP2PAtomicCapabilities::forward(capabilities, operations, count, device, peer);
     std::fill_n(capabilities, count, 0u);
     return CUDA_SUCCESS;
   });

@@ -31,7 +31,8 @@ CUresult take(void* from, int type, SharedKind kind, wire::SharedName* name, Ses
   if (type != kDescriptor && type != kFabricHandle) return CUDA_ERROR_NOT_SUPPORTED;
   wire::SharedName bytes{};
   if (type == kDescriptor) {
-    if (!read_name_file(static_cast<int>(reinterpret_cast<intptr_t>(from)), &bytes)) return CUDA_ERROR_INVALID_VALUE;
+    if (!read_name_file(static_cast<int>(reinterpret_cast<intptr_t>(from)), &bytes))
+      return CUDA_ERROR_INVALID_VALUE;
   } else if (!from) {
     return CUDA_ERROR_INVALID_VALUE;
   } else {
@@ -42,15 +43,17 @@ CUresult take(void* from, int type, SharedKind kind, wire::SharedName* name, Ses
 
 }  // namespace
 
-CUDA_EXPORT CUresult cuMemExportToShareableHandle(void* shareable, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
-                                                  unsigned long long flags) {
+CUDA_EXPORT CUresult cuMemExportToShareableHandle(void* shareable, CUmemGenericAllocationHandle handle,
+                                                  CUmemAllocationHandleType type, unsigned long long flags) {
   return guarded([&]() -> CUresult {
     if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
     Memory* const memory = find_memory(handle);
     if (!shareable || !memory || flags != 0) return CUDA_ERROR_INVALID_VALUE;
-    if ((memory->properties.requestedHandleTypes & type) == 0 || (type & (type - 1)) != 0) return CUDA_ERROR_INVALID_VALUE;
+    if ((memory->properties.requestedHandleTypes & type) == 0 || (type & (type - 1)) != 0)
+      return CUDA_ERROR_INVALID_VALUE;
     wire::Buffer reply;
-    const CUresult result = memory->session->call(wire::Command::export_memory, nullptr, wire::ExportMemory{handle, 0}, reply);
+    const CUresult result =
+        memory->session->call(wire::Command::export_memory, nullptr, wire::ExportMemory{handle, 0}, reply);
     if (result != CUDA_SUCCESS) return result;
     note_shared_memory();
     wire::SharedName name;
@@ -68,18 +71,22 @@ CUDA_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle
     if (!handle) return CUDA_ERROR_INVALID_VALUE;
     wire::SharedName name{};
     Session* session = nullptr;
-    if (const CUresult result = take(shareable, type, SharedKind::allocation, &name, &session); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = take(shareable, type, SharedKind::allocation, &name, &session);
+        result != CUDA_SUCCESS)
+      return result;
     return import_memory(*session, name, 0, handle);
   });
 }
 
-CUDA_EXPORT CUresult cuMemPoolExportToShareableHandle(void* shareable, CUmemoryPool pool, CUmemAllocationHandleType type,
+CUDA_EXPORT CUresult cuMemPoolExportToShareableHandle(void* shareable, CUmemoryPool pool,
+                                                      CUmemAllocationHandleType type,
                                                       unsigned long long flags) {
   return guarded([&]() -> CUresult {
     if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
     const auto* const known = handles().find_as<Pool>(Kind::memory_pool, cuda::handle_bits(pool));
     if (!shareable || !known || flags != 0) return CUDA_ERROR_INVALID_VALUE;
-    if (known->imported_from != 0 || (known->handle_types & type) == 0 || (type & (type - 1)) != 0) return CUDA_ERROR_INVALID_VALUE;
+    if (known->imported_from != 0 || (known->handle_types & type) == 0 || (type & (type - 1)) != 0)
+      return CUDA_ERROR_INVALID_VALUE;
     wire::SharedName name{};
     name.magic = wire::kSharedName;
     name.kind = static_cast<uint32_t>(SharedKind::pool);
@@ -89,16 +96,20 @@ CUDA_EXPORT CUresult cuMemPoolExportToShareableHandle(void* shareable, CUmemoryP
   });
 }
 
-CUDA_EXPORT CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool* pool, void* shareable, CUmemAllocationHandleType type,
+CUDA_EXPORT CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool* pool, void* shareable,
+                                                        CUmemAllocationHandleType type,
                                                         unsigned long long flags) {
   return guarded([&]() -> CUresult {
     if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
     if (!pool || flags != 0) return CUDA_ERROR_INVALID_VALUE;
     wire::SharedName name{};
     Session* session = nullptr;
-    if (const CUresult result = take(shareable, type, SharedKind::pool, &name, &session); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = take(shareable, type, SharedKind::pool, &name, &session);
+        result != CUDA_SUCCESS)
+      return result;
     for (const auto& device : devices()) {
-      if (device->session != session || static_cast<uint64_t>(device->server_ordinal) != name.offset) continue;
+      if (device->session != session || static_cast<uint64_t>(device->server_ordinal) != name.offset)
+        continue;
       const Pool* const imported = make_pool(*device, 0, 0, name.server);
       if (!imported) return CUDA_ERROR_OUT_OF_MEMORY;
       *pool = cuda::handle_from_bits<CUmemoryPool>(imported->handle);
@@ -113,7 +124,8 @@ CUDA_EXPORT CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData* data, CUdevi
     if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
     Session* const session = session_of(address, current_session());
     const auto about = session ? session->addresses().find(address) : std::nullopt;
-    if (!data || !about || about->foreign || about->origin != Allocation::Origin::shared_pool) return CUDA_ERROR_INVALID_VALUE;
+    if (!data || !about || about->foreign || about->origin != Allocation::Origin::shared_pool)
+      return CUDA_ERROR_INVALID_VALUE;
     wire::SharedName name{};
     const CUresult result = name_of_allocation(*session, *about, SharedKind::pool_pointer, &name);
     if (result == CUDA_SUCCESS) write_name(name, data);
@@ -121,14 +133,18 @@ CUDA_EXPORT CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData* data, CUdevi
   });
 }
 
-CUDA_EXPORT CUresult cuMemPoolImportPointer(CUdeviceptr* address, CUmemoryPool pool, CUmemPoolPtrExportData* data) {
+CUDA_EXPORT CUresult cuMemPoolImportPointer(CUdeviceptr* address, CUmemoryPool pool,
+                                            CUmemPoolPtrExportData* data) {
   return guarded([&]() -> CUresult {
     if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
     const auto* const known = handles().find_as<Pool>(Kind::memory_pool, cuda::handle_bits(pool));
     if (!address || !data || !known || known->imported_from == 0) return CUDA_ERROR_INVALID_VALUE;
     wire::SharedName name{};
     Session* session = nullptr;
-    if (const CUresult result = read_name(data, SharedKind::pool_pointer, &name, &session); result != CUDA_SUCCESS) return result;
-    return name.server == known->imported_from ? open_shared(*session, name, address) : CUDA_ERROR_INVALID_VALUE;
+    if (const CUresult result = read_name(data, SharedKind::pool_pointer, &name, &session);
+        result != CUDA_SUCCESS)
+      return result;
+    return name.server == known->imported_from ? open_shared(*session, name, address)
+                                               : CUDA_ERROR_INVALID_VALUE;
   });
 }

@@ -1,5 +1,7 @@
 // Streams. Creating one costs no round trip, except for the first with a priority. The client stores flags
 // and priority.
+#include "client/stream.h"
+
 #include <algorithm>
 
 #include "client/calls/destroy.h"
@@ -8,7 +10,6 @@
 #include "client/cross_server.h"
 #include "client/mirrors.h"
 #include "client/pool_memory.h"
-#include "client/stream.h"
 #include "client/stream_marks.h"
 #include "protocol/cuda/errors.h"
 #include "protocol/cuda/exports.h"
@@ -25,7 +26,8 @@ std::atomic<unsigned long long> next_stream_id{3};  // 1 and 2 are the special s
 CUresult clamp_priority(Context& context, int* priority) {
   if (*priority == 0) return CUDA_SUCCESS;
   int least = 0, greatest = 0;
-  const CUresult result = rows::cuCtxGetStreamPriorityRange::at({context.session, &context}, {&least, &greatest});
+  const CUresult result =
+      rows::cuCtxGetStreamPriorityRange::at({context.session, &context}, {&least, &greatest});
   if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_SUPPORTED) return result;
   // An older server lacks the call and has one priority.
   *priority = std::max(greatest, std::min(least, *priority));
@@ -41,11 +43,12 @@ CUresult create_stream(Context& context, unsigned flags, int priority, CUstream*
   made->id = next_stream_id.fetch_add(1);
   const uint64_t handle = session.mint(Kind::stream, std::move(made));
   if (handle == 0) return CUDA_ERROR_OUT_OF_MEMORY;
-  const CUresult result = session.post(rows::cuStreamCreateWithPriority::kId, &context, [&](wire::Writer& writer) {
-    writer.put(handle);
-    writer.put(flags);
-    writer.put(priority);
-  });
+  const CUresult result =
+      session.post(rows::cuStreamCreateWithPriority::kId, &context, [&](wire::Writer& writer) {
+        writer.put(handle);
+        writer.put(flags);
+        writer.put(priority);
+      });
   if (result != CUDA_SUCCESS) {
     handles().retire(handle);
     return result;
@@ -74,7 +77,8 @@ CUresult internal_stream(Context& context, CUstream* stream) {
     CUstream made = nullptr;
     const CUresult result = create_stream(context, CU_STREAM_NON_BLOCKING, 0, &made);
     if (result != CUDA_SUCCESS) return result;
-    const CUresult sent = context.session->post(wire::Command::own_stream, &context, wire::OwnStream{cuda::handle_bits(made)});
+    const CUresult sent =
+        context.session->post(wire::Command::own_stream, &context, wire::OwnStream{cuda::handle_bits(made)});
     if (sent != CUDA_SUCCESS) return sent;
     context.copy_stream = cuda::handle_bits(made);
     context.copy_stream_epoch = epoch;
@@ -84,13 +88,15 @@ CUresult internal_stream(Context& context, CUstream* stream) {
 }
 
 CUresult await_room(Session& session, Context& context, CUstream stream) {
-  if (!session.receiver().backlog_long()) [[likely]] return CUDA_SUCCESS;
+  if (!session.receiver().backlog_long()) [[likely]]
+    return CUDA_SUCCESS;
   if (capture::any()) {  // captured work is not sent
     const std::lock_guard lock(graph_mutex());
     if (capture::of(stream)) return CUDA_SUCCESS;
   }
   wire::Buffer reply;
-  const CUresult result = session.call(wire::Command::await_room, &context, wire::AwaitRoom{cuda::handle_bits(stream)}, reply);
+  const CUresult result =
+      session.call(wire::Command::await_room, &context, wire::AwaitRoom{cuda::handle_bits(stream)}, reply);
   if (result == CUDA_SUCCESS || result == Session::failure() || cuda::is_sticky(result)) return result;
   context.late_error = result;  // an earlier command's error; the call proceeds
   return CUDA_SUCCESS;
@@ -138,7 +144,8 @@ struct StreamFacts {
 };
 
 CUresult describe(CUstream stream, StreamFacts* facts) {
-  if (const CUresult result = require_context(&facts->session, &facts->context); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = require_context(&facts->session, &facts->context); result != CUDA_SUCCESS)
+    return result;
   if (cuda::is_special_stream(cuda::handle_bits(stream))) {
     if (stream == CU_STREAM_PER_THREAD) facts->id = 2;
     return CUDA_SUCCESS;
@@ -178,14 +185,17 @@ CUresult wait_event(CUstream stream, CUevent event, unsigned flags) {
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
-    if (const CUresult result = require_stream_for_work(&session, &context, stream); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = require_stream_for_work(&session, &context, stream); result != CUDA_SUCCESS)
+      return result;
     const Object* known = handles().find(Kind::event, cuda::handle_bits(event));
     if (!known) return CUDA_ERROR_INVALID_HANDLE;
-    if (const auto captured = capture::wait(*context, stream, *known, flags)) [[unlikely]] return *captured;
+    if (const auto captured = capture::wait(*context, stream, *known, flags)) [[unlikely]]
+      return *captured;
     if (known->session == session) {
       const auto state = stream_order().of_event(known->handle);
       const CUresult result = rows::cuStreamWaitEvent::at({session, context}, {stream, event, flags});
-      const bool knows = result == CUDA_SUCCESS && flags == 0 && !state.points.empty() && !stream_order().is_recorded_anew(known->handle, state);
+      const bool knows = result == CUDA_SUCCESS && flags == 0 && !state.points.empty() &&
+                         !stream_order().is_recorded_anew(known->handle, state);
       if (knows) stream_order().waits(order_key(*context, stream), state.points);
       return result;
     }
@@ -198,7 +208,8 @@ CUresult synchronize(CUstream stream) {
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
-    if (const CUresult result = require_stream(&session, &context, stream); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = require_stream(&session, &context, stream); result != CUDA_SUCCESS)
+      return result;
     if (const CUresult refused = capture::refuse(*context, stream); refused != CUDA_SUCCESS) return refused;
     const auto points = stream_order().reach(order_key(*context, stream));
     const CUresult result = synchronize_stream(*context, stream);
@@ -215,7 +226,8 @@ CUresult unless_captured(CUstream stream, Arguments... arguments) {
     Session* session = nullptr;
     Context* context = nullptr;
     if (capture::any()) [[unlikely]] {
-      if (const CUresult result = require_stream(&session, &context, stream); result != CUDA_SUCCESS) return result;
+      if (const CUresult result = require_stream(&session, &context, stream); result != CUDA_SUCCESS)
+        return result;
       if (const CUresult refused = capture::refuse(*context, stream); refused != CUDA_SUCCESS) return refused;
     }
     return Row::forward(arguments...);
@@ -232,17 +244,20 @@ StreamOrder::Points reach_of(CUstream stream) {
 
 // cuStreamWaitValue32 and related calls.
 template <class Row, class... Arguments>
-CUresult memory_operations(CUstream stream, const CUstreamBatchMemOpParams* operations, unsigned count, Arguments... arguments) {
+CUresult memory_operations(CUstream stream, const CUstreamBatchMemOpParams* operations, unsigned count,
+                           Arguments... arguments) {
   return guarded([&]() -> CUresult {
     if (capture::any()) [[unlikely]] {
       Session* session = nullptr;
       Context* context = nullptr;
-      if (const CUresult result = require_stream(&session, &context, stream); result != CUDA_SUCCESS) return result;
-      const auto captured = capture::add(*context, stream, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, [&](NodeWork& work) {
-        if (!operations || count == 0) return CUDA_ERROR_INVALID_VALUE;
-        work = OperationsWork{{operations, operations + count}};
-        return CUDA_SUCCESS;
-      });
+      if (const CUresult result = require_stream(&session, &context, stream); result != CUDA_SUCCESS)
+        return result;
+      const auto captured =
+          capture::add(*context, stream, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, [&](NodeWork& work) {
+            if (!operations || count == 0) return CUDA_ERROR_INVALID_VALUE;
+            work = OperationsWork{{operations, operations + count}};
+            return CUDA_SUCCESS;
+          });
       if (captured) return *captured;
     }
     Mirrors::Lock lock;
@@ -260,7 +275,8 @@ CUresult memory_operations(CUstream stream, const CUstreamBatchMemOpParams* oper
   });
 }
 
-CUstreamBatchMemOpParams operation(CUstreamBatchMemOpType type, CUdeviceptr address, uint64_t value, unsigned flags) {
+CUstreamBatchMemOpParams operation(CUstreamBatchMemOpType type, CUdeviceptr address, uint64_t value,
+                                   unsigned flags) {
   CUstreamBatchMemOpParams made{};
   made.waitValue.operation = type;
   made.waitValue.address = address;
@@ -271,7 +287,9 @@ CUstreamBatchMemOpParams operation(CUstreamBatchMemOpType type, CUdeviceptr addr
 
 }  // namespace
 
-CUDA_EXPORT CUresult cuStreamCreate(CUstream* stream, unsigned int flags) { return create(stream, flags, 0); }
+CUDA_EXPORT CUresult cuStreamCreate(CUstream* stream, unsigned int flags) {
+  return create(stream, flags, 0);
+}
 
 CUDA_EXPORT CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned int flags, int priority) {
   return create(stream, flags, priority);
@@ -288,21 +306,27 @@ CUDA_EXPORT CUresult cuStreamQuery(CUstream stream) {
   const auto points = reach_of(stream);
   const CUresult result = unless_captured<rows::cuStreamQuery>(stream, stream);
   if (result == CUDA_SUCCESS) stream_order().passed(points);
-  return result == CUDA_SUCCESS && compared_copies().any() ? guarded([] { return compared_copies().after_other_wait(); }) : result;
+  return result == CUDA_SUCCESS && compared_copies().any()
+             ? guarded([] { return compared_copies().after_other_wait(); })
+             : result;
 }
-CUDA_EXPORT CUresult cuStreamQuery_ptsz(CUstream stream) { return cuStreamQuery(or_per_thread(stream)); }
+CUDA_EXPORT CUresult cuStreamQuery_ptsz(CUstream stream) {
+  return cuStreamQuery(or_per_thread(stream));
+}
 
 // The first versions behave the same.
-#define MEMORY_OPERATION(function, type, bits)                                                                     \
-  MEMORY_OPERATION_NAMED(function, function##_v2, type, bits)                                                      \
+#define MEMORY_OPERATION(function, type, bits)                \
+  MEMORY_OPERATION_NAMED(function, function##_v2, type, bits) \
   MEMORY_OPERATION_NAMED(function##_v2, function##_v2, type, bits)
-#define MEMORY_OPERATION_NAMED(function, row, type, bits)                                                          \
-  CUDA_EXPORT CUresult function(CUstream stream, CUdeviceptr address, cuuint##bits##_t value, unsigned int flags) { \
-    const CUstreamBatchMemOpParams made = operation(type, address, value, flags);                                  \
-    return memory_operations<rows::row>(stream, &made, 1, address, value, flags);                                  \
-  }                                                                                                                \
-  CUDA_EXPORT CUresult function##_ptsz(CUstream stream, CUdeviceptr address, cuuint##bits##_t value, unsigned int flags) { \
-    return function(or_per_thread(stream), address, value, flags);                                                 \
+#define MEMORY_OPERATION_NAMED(function, row, type, bits)                                            \
+  CUDA_EXPORT CUresult function(CUstream stream, CUdeviceptr address, cuuint##bits##_t value,        \
+                                unsigned int flags) {                                                \
+    const CUstreamBatchMemOpParams made = operation(type, address, value, flags);                    \
+    return memory_operations<rows::row>(stream, &made, 1, address, value, flags);                    \
+  }                                                                                                  \
+  CUDA_EXPORT CUresult function##_ptsz(CUstream stream, CUdeviceptr address, cuuint##bits##_t value, \
+                                       unsigned int flags) {                                         \
+    return function(or_per_thread(stream), address, value, flags);                                   \
   }
 MEMORY_OPERATION(cuStreamWaitValue32, CU_STREAM_MEM_OP_WAIT_VALUE_32, 32)
 MEMORY_OPERATION(cuStreamWaitValue64, CU_STREAM_MEM_OP_WAIT_VALUE_64, 64)
@@ -311,22 +335,30 @@ MEMORY_OPERATION(cuStreamWriteValue64, CU_STREAM_MEM_OP_WRITE_VALUE_64, 64)
 #undef MEMORY_OPERATION
 #undef MEMORY_OPERATION_NAMED
 
-CUDA_EXPORT CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned int count, CUstreamBatchMemOpParams* operations, unsigned int flags) {
+CUDA_EXPORT CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned int count,
+                                           CUstreamBatchMemOpParams* operations, unsigned int flags) {
   return memory_operations<rows::cuStreamBatchMemOp_v2>(stream, operations, count, count, operations, flags);
 }
-CUDA_EXPORT CUresult cuStreamBatchMemOp_v2_ptsz(CUstream stream, unsigned int count, CUstreamBatchMemOpParams* operations, unsigned int flags) {
+CUDA_EXPORT CUresult cuStreamBatchMemOp_v2_ptsz(CUstream stream, unsigned int count,
+                                                CUstreamBatchMemOpParams* operations, unsigned int flags) {
   return cuStreamBatchMemOp_v2(or_per_thread(stream), count, operations, flags);
 }
 
-CUDA_EXPORT CUresult cuStreamBatchMemOp(CUstream stream, unsigned int count, CUstreamBatchMemOpParams* operations, unsigned int flags) {
+CUDA_EXPORT CUresult cuStreamBatchMemOp(CUstream stream, unsigned int count,
+                                        CUstreamBatchMemOpParams* operations, unsigned int flags) {
   return cuStreamBatchMemOp_v2(stream, count, operations, flags);
 }
-CUDA_EXPORT CUresult cuStreamBatchMemOp_ptsz(CUstream stream, unsigned int count, CUstreamBatchMemOpParams* operations, unsigned int flags) {
+CUDA_EXPORT CUresult cuStreamBatchMemOp_ptsz(CUstream stream, unsigned int count,
+                                             CUstreamBatchMemOpParams* operations, unsigned int flags) {
   return cuStreamBatchMemOp_v2(or_per_thread(stream), count, operations, flags);
 }
 
-CUDA_EXPORT CUresult cuStreamSynchronize(CUstream stream) { return synchronize(stream); }
-CUDA_EXPORT CUresult cuStreamSynchronize_ptsz(CUstream stream) { return synchronize(or_per_thread(stream)); }
+CUDA_EXPORT CUresult cuStreamSynchronize(CUstream stream) {
+  return synchronize(stream);
+}
+CUDA_EXPORT CUresult cuStreamSynchronize_ptsz(CUstream stream) {
+  return synchronize(or_per_thread(stream));
+}
 
 CUDA_EXPORT CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags) {
   return wait_event(stream, event, flags);

@@ -8,7 +8,9 @@ using namespace gpupool::client;
 namespace {
 
 // Returns null for a special stream, which has no stored priority.
-Stream* known(CUstream stream) { return handles().find_as<Stream>(Kind::stream, cuda::handle_bits(stream)); }
+Stream* known(CUstream stream) {
+  return handles().find_as<Stream>(Kind::stream, cuda::handle_bits(stream));
+}
 
 CUresult set(CUstream stream, CUstreamAttrID attribute, const CUstreamAttrValue* value) {
   const CUresult result = rows::cuStreamSetAttribute::forward(stream, attribute, value);
@@ -31,14 +33,18 @@ CUresult copy(CUstream to, CUstream from) {
 
 }  // namespace
 
-CUDA_EXPORT CUresult cuStreamSetAttribute(CUstream stream, CUstreamAttrID attribute, const CUstreamAttrValue* value) {
+CUDA_EXPORT CUresult cuStreamSetAttribute(CUstream stream, CUstreamAttrID attribute,
+                                          const CUstreamAttrValue* value) {
   return set(stream, attribute, value);
 }
-CUDA_EXPORT CUresult cuStreamSetAttribute_ptsz(CUstream stream, CUstreamAttrID attribute, const CUstreamAttrValue* value) {
+CUDA_EXPORT CUresult cuStreamSetAttribute_ptsz(CUstream stream, CUstreamAttrID attribute,
+                                               const CUstreamAttrValue* value) {
   return set(or_per_thread(stream), attribute, value);
 }
 
-CUDA_EXPORT CUresult cuStreamCopyAttributes(CUstream to, CUstream from) { return copy(to, from); }
+CUDA_EXPORT CUresult cuStreamCopyAttributes(CUstream to, CUstream from) {
+  return copy(to, from);
+}
 CUDA_EXPORT CUresult cuStreamCopyAttributes_ptsz(CUstream to, CUstream from) {
   return copy(or_per_thread(to), or_per_thread(from));
 }

@@ -14,7 +14,8 @@ using namespace gpupool::client;
 namespace {
 
 constexpr cuuint32_t kMaxRank = 5;
-constexpr size_t kMostKept = 4096;  // cached maps, about 500 bytes each with their key; the cache is cleared when full
+constexpr size_t kMostKept =
+    4096;  // cached maps, about 500 bytes each with their key; the cache is cleared when full
 
 // Encoded tensor maps, by a key of all arguments. Thread-safe.
 class EncodedMaps {
@@ -62,7 +63,9 @@ class CacheKey {
   bool complete_ = true;
 };
 
-size_t saturating_subtract(cuuint32_t rank, cuuint32_t by) { return rank > by ? rank - by : 0; }
+size_t saturating_subtract(cuuint32_t rank, cuuint32_t by) {
+  return rank > by ? rank - by : 0;
+}
 
 // Checks the map's alignment. `add_arguments` adds all arguments to the key.
 template <class Row, class AddArguments, class... Arguments>
@@ -86,50 +89,62 @@ CUresult run(CUtensorMap* map, const AddArguments& add_arguments, Arguments... a
 }  // namespace
 
 // A rank above the maximum would make the client read beyond the arrays.
-CUDA_EXPORT CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address, const cuuint64_t* sizes,
-                                            const cuuint64_t* strides, const cuuint32_t* box, const cuuint32_t* element_strides,
-                                            CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion,
-                                            CUtensorMapFloatOOBfill fill) {
+CUDA_EXPORT CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank,
+                                            void* address, const cuuint64_t* sizes, const cuuint64_t* strides,
+                                            const cuuint32_t* box, const cuuint32_t* element_strides,
+                                            CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
+                                            CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
   if (rank > kMaxRank) return CUDA_ERROR_INVALID_VALUE;
   const auto add_arguments = [&](CacheKey& key) {
     key.all(type, rank, address, interleave, swizzle, promotion, fill);
-    key.array(sizes, rank).array(strides, saturating_subtract(rank, 1)).array(box, rank).array(element_strides, rank);
+    key.array(sizes, rank)
+        .array(strides, saturating_subtract(rank, 1))
+        .array(box, rank)
+        .array(element_strides, rank);
   };
-  return run<rows::cuTensorMapEncodeTiled>(map, add_arguments, type, rank, address, sizes, strides, box, element_strides, interleave,
-                                           swizzle, promotion, fill);
+  return run<rows::cuTensorMapEncodeTiled>(map, add_arguments, type, rank, address, sizes, strides, box,
+                                           element_strides, interleave, swizzle, promotion, fill);
 }
 
-CUDA_EXPORT CUresult cuTensorMapEncodeIm2col(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address, const cuuint64_t* sizes,
-                                             const cuuint64_t* strides, const int* lower, const int* upper, cuuint32_t channels,
-                                             cuuint32_t pixels, const cuuint32_t* element_strides, CUtensorMapInterleave interleave,
-                                             CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
+CUDA_EXPORT CUresult cuTensorMapEncodeIm2col(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank,
+                                             void* address, const cuuint64_t* sizes,
+                                             const cuuint64_t* strides, const int* lower, const int* upper,
+                                             cuuint32_t channels, cuuint32_t pixels,
+                                             const cuuint32_t* element_strides,
+                                             CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
+                                             CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
   if (rank > kMaxRank) return CUDA_ERROR_INVALID_VALUE;
   const auto add_arguments = [&](CacheKey& key) {
     key.all(type, rank, address, channels, pixels, interleave, swizzle, promotion, fill);
-    key.array(sizes, rank).array(strides, saturating_subtract(rank, 1)).array(lower, saturating_subtract(rank, 2));
+    key.array(sizes, rank)
+        .array(strides, saturating_subtract(rank, 1))
+        .array(lower, saturating_subtract(rank, 2));
     key.array(upper, saturating_subtract(rank, 2)).array(element_strides, rank);
   };
-  return run<rows::cuTensorMapEncodeIm2col>(map, add_arguments, type, rank, address, sizes, strides, lower, upper, channels, pixels,
-                                            element_strides, interleave, swizzle, promotion, fill);
+  return run<rows::cuTensorMapEncodeIm2col>(map, add_arguments, type, rank, address, sizes, strides, lower,
+                                            upper, channels, pixels, element_strides, interleave, swizzle,
+                                            promotion, fill);
 }
 
 CUDA_EXPORT CUresult cuTensorMapReplaceAddress(CUtensorMap* map, void* address) {
-  return run<rows::cuTensorMapReplaceAddress>(map, [&](CacheKey& key) { key.all(address).array(map, 1); }, address);
+  return run<rows::cuTensorMapReplaceAddress>(
+      map, [&](CacheKey& key) { key.all(address).array(map, 1); }, address);
 }
 
 #if CUDA_VERSION >= 12080
-CUDA_EXPORT CUresult cuTensorMapEncodeIm2colWide(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address,
-                                                 const cuuint64_t* sizes, const cuuint64_t* strides, int lower, int upper,
-                                                 cuuint32_t channels, cuuint32_t pixels, const cuuint32_t* element_strides,
-                                                 CUtensorMapInterleave interleave, CUtensorMapIm2ColWideMode mode, CUtensorMapSwizzle swizzle,
-                                                 CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
+CUDA_EXPORT CUresult cuTensorMapEncodeIm2colWide(
+    CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address, const cuuint64_t* sizes,
+    const cuuint64_t* strides, int lower, int upper, cuuint32_t channels, cuuint32_t pixels,
+    const cuuint32_t* element_strides, CUtensorMapInterleave interleave, CUtensorMapIm2ColWideMode mode,
+    CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
   if (rank > kMaxRank) return CUDA_ERROR_INVALID_VALUE;
   const auto add_arguments = [&](CacheKey& key) {
     key.all(type, rank, address, lower, upper, channels, pixels, interleave, mode, swizzle, promotion, fill);
     key.array(sizes, rank).array(strides, saturating_subtract(rank, 1)).array(element_strides, rank);
   };
-  return run<rows::cuTensorMapEncodeIm2colWide>(map, add_arguments, type, rank, address, sizes, strides, lower, upper, channels, pixels,
-                                                element_strides, interleave, mode, swizzle, promotion, fill);
+  return run<rows::cuTensorMapEncodeIm2colWide>(map, add_arguments, type, rank, address, sizes, strides,
+                                                lower, upper, channels, pixels, element_strides, interleave,
+                                                mode, swizzle, promotion, fill);
 }
 #endif
 #endif

@@ -44,7 +44,8 @@ CUresult check(const CUDA_RESOURCE_DESC& resource, Session& session) {
 template <class Make>
 CUresult create(unsigned long long* object, Texture texture, const Make& make) {
   CallTarget target;
-  if (const CUresult result = require_context(&target.session, &target.context); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = require_context(&target.session, &target.context); result != CUDA_SUCCESS)
+    return result;
   if (const CUresult result = check(texture.resource, *target.session); result != CUDA_SUCCESS) return result;
   const CUresult result = make(target);
   if (result != CUDA_SUCCESS) return result;
@@ -63,7 +64,8 @@ template <class Destroy>
 CUresult destroy(unsigned long long object, bool surface, const Destroy& forward) {
   return guarded([&]() -> CUresult {
     CallTarget target;
-    if (const CUresult result = require_context(&target.session, &target.context); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = require_context(&target.session, &target.context); result != CUDA_SUCCESS)
+      return result;
     // As NVIDIA's driver is believed to do, because programs destroy objects that were never created.
     if (object == 0) return CUDA_SUCCESS;
     {
@@ -80,7 +82,8 @@ template <class Answer, class Describe>
 CUresult ask(Answer* answer, unsigned long long object, bool surface, const Describe& describe) {
   return guarded([&]() -> CUresult {
     CallTarget target;
-    if (const CUresult result = require_context(&target.session, &target.context); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = require_context(&target.session, &target.context); result != CUDA_SUCCESS)
+      return result;
     if (!answer) return CUDA_ERROR_INVALID_VALUE;
     const std::lock_guard lock(textures().mutex);
     const auto known = textures().all.find({target.context->handle, object});
@@ -91,22 +94,28 @@ CUresult ask(Answer* answer, unsigned long long object, bool surface, const Desc
 
 }  // namespace
 
-CUDA_EXPORT CUresult cuTexObjectCreate(CUtexObject* object, const CUDA_RESOURCE_DESC* resource, const CUDA_TEXTURE_DESC* reading,
+CUDA_EXPORT CUresult cuTexObjectCreate(CUtexObject* object, const CUDA_RESOURCE_DESC* resource,
+                                       const CUDA_TEXTURE_DESC* reading,
                                        const CUDA_RESOURCE_VIEW_DESC* view) {
   return guarded([&]() -> CUresult {
     if (!object || !resource || !reading) return not_given();
     Texture texture{false, *resource, *reading, view ? std::optional(*view) : std::nullopt};
-    return create(object, std::move(texture), [&](const CallTarget& target) { return rows::cuTexObjectCreate::at(target, {object, resource, reading, view}); });
+    return create(object, std::move(texture), [&](const CallTarget& target) {
+      return rows::cuTexObjectCreate::at(target, {object, resource, reading, view});
+    });
   });
 }
 CUDA_EXPORT CUresult cuTexObjectDestroy(CUtexObject object) {
-  return destroy(object, false, [&](const CallTarget& target) { return rows::cuTexObjectDestroy::at(target, {object}); });
+  return destroy(object, false,
+                 [&](const CallTarget& target) { return rows::cuTexObjectDestroy::at(target, {object}); });
 }
 CUDA_EXPORT CUresult cuTexObjectGetResourceDesc(CUDA_RESOURCE_DESC* resource, CUtexObject object) {
-  return ask(resource, object, false, [&](const Texture& texture) { return *resource = texture.resource, CUDA_SUCCESS; });
+  return ask(resource, object, false,
+             [&](const Texture& texture) { return *resource = texture.resource, CUDA_SUCCESS; });
 }
 CUDA_EXPORT CUresult cuTexObjectGetTextureDesc(CUDA_TEXTURE_DESC* reading, CUtexObject object) {
-  return ask(reading, object, false, [&](const Texture& texture) { return *reading = texture.reading, CUDA_SUCCESS; });
+  return ask(reading, object, false,
+             [&](const Texture& texture) { return *reading = texture.reading, CUDA_SUCCESS; });
 }
 CUDA_EXPORT CUresult cuTexObjectGetResourceViewDesc(CUDA_RESOURCE_VIEW_DESC* view, CUtexObject object) {
   return ask(view, object, false, [&](const Texture& texture) {
@@ -126,8 +135,10 @@ CUDA_EXPORT CUresult cuSurfObjectCreate(CUsurfObject* object, const CUDA_RESOURC
   });
 }
 CUDA_EXPORT CUresult cuSurfObjectDestroy(CUsurfObject object) {
-  return destroy(object, true, [&](const CallTarget& target) { return rows::cuSurfObjectDestroy::at(target, {object}); });
+  return destroy(object, true,
+                 [&](const CallTarget& target) { return rows::cuSurfObjectDestroy::at(target, {object}); });
 }
 CUDA_EXPORT CUresult cuSurfObjectGetResourceDesc(CUDA_RESOURCE_DESC* resource, CUsurfObject object) {
-  return ask(resource, object, true, [&](const Texture& texture) { return *resource = texture.resource, CUDA_SUCCESS; });
+  return ask(resource, object, true,
+             [&](const Texture& texture) { return *resource = texture.resource, CUDA_SUCCESS; });
 }

@@ -33,12 +33,17 @@ References& references() {
   return *only;
 }
 
-Reference* find(Kind kind, uint64_t handle) { return handles().find_as<Reference>(kind, handle); }
-Reference* find(CUtexref reference) { return find(Kind::texture_reference, cuda::handle_bits(reference)); }
+Reference* find(Kind kind, uint64_t handle) {
+  return handles().find_as<Reference>(kind, handle);
+}
+Reference* find(CUtexref reference) {
+  return find(Kind::texture_reference, cuda::handle_bits(reference));
+}
 
 CUresult get(Kind kind, CUmodule module, const char* name, uint64_t* handle) {
   CallTarget target;
-  if (const CUresult result = require_context(&target.session, &target.context); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = require_context(&target.session, &target.context); result != CUDA_SUCCESS)
+    return result;
   if (!handle || !name) return CUDA_ERROR_INVALID_VALUE;
   const auto* const code = handles().find_as<Code>(Kind::module, cuda::handle_bits(module));
   if (!code) return CUDA_ERROR_INVALID_HANDLE;
@@ -55,8 +60,9 @@ CUresult get(Kind kind, CUmodule module, const char* name, uint64_t* handle) {
     const uint64_t minted = target.session->mint(kind, std::move(made));
     if (minted == 0) return CUDA_ERROR_OUT_OF_MEMORY;
     wire::Buffer reply;
-    const CUresult result = target.session->call(wire::Command::get_reference, target.context, std::string_view(name), reply,
-                                                wire::GetReference{minted, cuda::handle_bits(module)});
+    const CUresult result =
+        target.session->call(wire::Command::get_reference, target.context, std::string_view(name), reply,
+                             wire::GetReference{minted, cuda::handle_bits(module)});
     if (result != CUDA_SUCCESS) {
       handles().retire(minted);
       return result;
@@ -79,7 +85,8 @@ CUresult record_binding(CUresult result, Reference* reference, uint64_t array, u
 template <class Handle>
 CUresult get_bound(Handle* answer, Reference* reference, uint64_t Reference::*which) {
   CallTarget target;
-  if (const CUresult result = require_context(&target.session, &target.context); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = require_context(&target.session, &target.context); result != CUDA_SUCCESS)
+    return result;
   if (!reference) return CUDA_ERROR_INVALID_HANDLE;
   const std::lock_guard lock(reference->mutex);
   if (!answer || reference->*which == 0) return CUDA_ERROR_INVALID_VALUE;
@@ -88,10 +95,13 @@ CUresult get_bound(Handle* answer, Reference* reference, uint64_t Reference::*wh
 }
 
 CUresult bind_memory(size_t* offset, CUtexref reference, CUdeviceptr address, size_t bytes) {
-  return record_binding(rows::cuTexRefSetAddress_v2::forward(offset, reference, address, bytes), find(reference), 0, 0);
+  return record_binding(rows::cuTexRefSetAddress_v2::forward(offset, reference, address, bytes),
+                        find(reference), 0, 0);
 }
-CUresult bind_rows(CUtexref reference, const CUDA_ARRAY_DESCRIPTOR* shape, CUdeviceptr address, size_t pitch) {
-  return record_binding(rows::cuTexRefSetAddress2D_v3::forward(reference, shape, address, pitch), find(reference), 0, 0);
+CUresult bind_rows(CUtexref reference, const CUDA_ARRAY_DESCRIPTOR* shape, CUdeviceptr address,
+                   size_t pitch) {
+  return record_binding(rows::cuTexRefSetAddress2D_v3::forward(reference, shape, address, pitch),
+                        find(reference), 0, 0);
 }
 
 }  // namespace
@@ -115,16 +125,20 @@ CUDA_EXPORT CUresult cuModuleGetSurfRef(CUsurfref* reference, CUmodule module, c
 CUDA_EXPORT CUresult cuTexRefCreate(CUtexref* reference) {
   return guarded([&]() -> CUresult {
     CallTarget target;
-    if (const CUresult result = require_context(&target.session, &target.context); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = require_context(&target.session, &target.context); result != CUDA_SUCCESS)
+      return result;
     if (!reference) return CUDA_ERROR_INVALID_VALUE;
     auto made = std::make_unique<Reference>();
     made->context = target.context->handle;
     const uint64_t minted = target.session->mint(Kind::texture_reference, std::move(made));
     if (minted == 0) return CUDA_ERROR_OUT_OF_MEMORY;
     wire::Buffer reply;
-    const CUresult result = target.session->call(rows::cuTexRefCreate::kId, target.context, [&](wire::Writer& writer) { writer.put(minted); }, reply);
-    if (result == CUDA_SUCCESS) *reference = cuda::handle_from_bits<CUtexref>(minted);
-    else handles().retire(minted);
+    const CUresult result = target.session->call(
+        rows::cuTexRefCreate::kId, target.context, [&](wire::Writer& writer) { writer.put(minted); }, reply);
+    if (result == CUDA_SUCCESS)
+      *reference = cuda::handle_from_bits<CUtexref>(minted);
+    else
+      handles().retire(minted);
     return result;
   });
 }
@@ -134,29 +148,37 @@ CUDA_EXPORT CUresult cuTexRefDestroy(CUtexref reference) {
 }
 
 CUDA_EXPORT CUresult cuTexRefSetArray(CUtexref reference, CUarray array, unsigned int flags) {
-  return record_binding(rows::cuTexRefSetArray::forward(reference, array, flags), find(reference), cuda::handle_bits(array), 0);
+  return record_binding(rows::cuTexRefSetArray::forward(reference, array, flags), find(reference),
+                        cuda::handle_bits(array), 0);
 }
-CUDA_EXPORT CUresult cuTexRefSetMipmappedArray(CUtexref reference, CUmipmappedArray array, unsigned int flags) {
-  return record_binding(rows::cuTexRefSetMipmappedArray::forward(reference, array, flags), find(reference), 0, cuda::handle_bits(array));
+CUDA_EXPORT CUresult cuTexRefSetMipmappedArray(CUtexref reference, CUmipmappedArray array,
+                                               unsigned int flags) {
+  return record_binding(rows::cuTexRefSetMipmappedArray::forward(reference, array, flags), find(reference), 0,
+                        cuda::handle_bits(array));
 }
-CUDA_EXPORT CUresult cuTexRefSetAddress(unsigned int* offset, CUtexref reference, CUdeviceptr_v1 address, unsigned int bytes) {
+CUDA_EXPORT CUresult cuTexRefSetAddress(unsigned int* offset, CUtexref reference, CUdeviceptr_v1 address,
+                                        unsigned int bytes) {
   size_t wide = 0;
   const CUresult result = bind_memory(offset ? &wide : nullptr, reference, address, bytes);
   if (result == CUDA_SUCCESS && offset) *offset = static_cast<unsigned>(wide);
   return result;
 }
-CUDA_EXPORT CUresult cuTexRefSetAddress_v2(size_t* offset, CUtexref reference, CUdeviceptr address, size_t bytes) {
+CUDA_EXPORT CUresult cuTexRefSetAddress_v2(size_t* offset, CUtexref reference, CUdeviceptr address,
+                                           size_t bytes) {
   return bind_memory(offset, reference, address, bytes);
 }
-CUDA_EXPORT CUresult cuTexRefSetAddress2D(CUtexref reference, const CUDA_ARRAY_DESCRIPTOR_v1* shape, CUdeviceptr_v1 address, unsigned int pitch) {
+CUDA_EXPORT CUresult cuTexRefSetAddress2D(CUtexref reference, const CUDA_ARRAY_DESCRIPTOR_v1* shape,
+                                          CUdeviceptr_v1 address, unsigned int pitch) {
   if (!shape) return bind_rows(reference, nullptr, address, pitch);
   const CUDA_ARRAY_DESCRIPTOR wide{shape->Width, shape->Height, shape->Format, shape->NumChannels};
   return bind_rows(reference, &wide, address, pitch);
 }
-CUDA_EXPORT CUresult cuTexRefSetAddress2D_v2(CUtexref reference, const CUDA_ARRAY_DESCRIPTOR* shape, CUdeviceptr address, size_t pitch) {
+CUDA_EXPORT CUresult cuTexRefSetAddress2D_v2(CUtexref reference, const CUDA_ARRAY_DESCRIPTOR* shape,
+                                             CUdeviceptr address, size_t pitch) {
   return bind_rows(reference, shape, address, pitch);
 }
-CUDA_EXPORT CUresult cuTexRefSetAddress2D_v3(CUtexref reference, const CUDA_ARRAY_DESCRIPTOR* shape, CUdeviceptr address, size_t pitch) {
+CUDA_EXPORT CUresult cuTexRefSetAddress2D_v3(CUtexref reference, const CUDA_ARRAY_DESCRIPTOR* shape,
+                                             CUdeviceptr address, size_t pitch) {
   return bind_rows(reference, shape, address, pitch);
 }
 CUDA_EXPORT CUresult cuTexRefGetAddress(CUdeviceptr_v1* address, CUtexref reference) {
@@ -175,7 +197,8 @@ CUDA_EXPORT CUresult cuTexRefGetMipmappedArray(CUmipmappedArray* array, CUtexref
 CUDA_EXPORT CUresult cuTexRefSetBorderColor(CUtexref reference, float* color) {
   return guarded([&]() -> CUresult {
     CallTarget target;
-    if (const CUresult result = require_context(&target.session, &target.context); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = require_context(&target.session, &target.context); result != CUDA_SUCCESS)
+      return result;
     Reference* const known = find(reference);
     if (!known) return CUDA_ERROR_INVALID_HANDLE;
     if (!color) return CUDA_ERROR_INVALID_VALUE;
@@ -184,7 +207,8 @@ CUDA_EXPORT CUresult cuTexRefSetBorderColor(CUtexref reference, float* color) {
     wire::SetBorderColor body{known->handle, {}};
     std::copy(color, color + 4, body.color);
     wire::Buffer reply;
-    const CUresult result = target.session->call(wire::Command::set_border_color, target.context, body, reply);
+    const CUresult result =
+        target.session->call(wire::Command::set_border_color, target.context, body, reply);
     if (result != CUDA_SUCCESS) return result;
     const std::lock_guard lock(known->mutex);
     std::copy(color, color + 4, known->border);
@@ -194,7 +218,8 @@ CUDA_EXPORT CUresult cuTexRefSetBorderColor(CUtexref reference, float* color) {
 CUDA_EXPORT CUresult cuTexRefGetBorderColor(float* color, CUtexref reference) {
   return guarded([&]() -> CUresult {
     CallTarget target;
-    if (const CUresult result = require_context(&target.session, &target.context); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = require_context(&target.session, &target.context); result != CUDA_SUCCESS)
+      return result;
     Reference* const known = find(reference);
     if (!known) return CUDA_ERROR_INVALID_HANDLE;
     if (!color) return CUDA_ERROR_INVALID_VALUE;
@@ -206,8 +231,11 @@ CUDA_EXPORT CUresult cuTexRefGetBorderColor(float* color, CUtexref reference) {
 
 CUDA_EXPORT CUresult cuSurfRefSetArray(CUsurfref reference, CUarray array, unsigned int flags) {
   return record_binding(rows::cuSurfRefSetArray::forward(reference, array, flags),
-               find(Kind::surface_reference, cuda::handle_bits(reference)), cuda::handle_bits(array), 0);
+                        find(Kind::surface_reference, cuda::handle_bits(reference)), cuda::handle_bits(array),
+                        0);
 }
 CUDA_EXPORT CUresult cuSurfRefGetArray(CUarray* array, CUsurfref reference) {
-  return guarded([&] { return get_bound(array, find(Kind::surface_reference, cuda::handle_bits(reference)), &Reference::array); });
+  return guarded([&] {
+    return get_bound(array, find(Kind::surface_reference, cuda::handle_bits(reference)), &Reference::array);
+  });
 }

@@ -23,10 +23,12 @@ Memory* find_memory(CUmemGenericAllocationHandle handle) {
   return memory && memory->references > 0 ? memory : nullptr;
 }
 
-CUresult name_of_allocation(Session& session, const Allocation& about, SharedKind kind, wire::SharedName* name) {
+CUresult name_of_allocation(Session& session, const Allocation& about, SharedKind kind,
+                            wire::SharedName* name) {
   auto* const context = handles().find_as<Context>(Kind::context, about.context);
   wire::Buffer reply;
-  const CUresult result = session.call(wire::Command::export_memory, context, wire::ExportMemory{0, about.address}, reply);
+  const CUresult result =
+      session.call(wire::Command::export_memory, context, wire::ExportMemory{0, about.address}, reply);
   if (result != CUDA_SUCCESS) return result;
   note_shared_memory();
   if (!read_shared_name(reply, name)) return Session::failure();
@@ -35,14 +37,16 @@ CUresult name_of_allocation(Session& session, const Allocation& about, SharedKin
   return CUDA_SUCCESS;
 }
 
-CUresult import_memory(Session& session, const wire::SharedName& name, uint32_t flags, CUmemGenericAllocationHandle* handle) {
+CUresult import_memory(Session& session, const wire::SharedName& name, uint32_t flags,
+                       CUmemGenericAllocationHandle* handle) {
   auto made = std::make_unique<Memory>();
   Memory& memory = *made;
   const uint64_t minted = session.mint(Kind::memory, std::move(made));
   if (minted == 0) return CUDA_ERROR_OUT_OF_MEMORY;
   wire::Buffer reply;
   note_shared_memory();
-  const CUresult result = session.call(wire::Command::import_memory, nullptr, wire::ImportMemory{minted, name, flags, 0}, reply);
+  const CUresult result =
+      session.call(wire::Command::import_memory, nullptr, wire::ImportMemory{minted, name, flags, 0}, reply);
   if (result != CUDA_SUCCESS) {
     handles().retire(minted);
     return result;
@@ -57,7 +61,8 @@ CUresult import_memory(Session& session, const wire::SharedName& name, uint32_t 
   memory.properties.requestedHandleTypes = static_cast<CUmemAllocationHandleType>(imported.handle_types);
   memory.multicast = imported.device == wire::kNoDevice;
   for (const auto& device : devices()) {
-    if (device->session != &session || (!memory.multicast && device->server_ordinal != imported.device)) continue;
+    if (device->session != &session || (!memory.multicast && device->server_ordinal != imported.device))
+      continue;
     memory.properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, device->ordinal};
     *handle = minted;
     return CUDA_SUCCESS;
@@ -100,15 +105,16 @@ CUDA_EXPORT CUresult cuMemGetAllocationGranularity(size_t* granularity, const CU
   return CUDA_SUCCESS;
 }
 
-CUDA_EXPORT CUresult cuMemAddressReserve(CUdeviceptr* address, size_t size, size_t alignment, CUdeviceptr requested,
-                                         unsigned long long flags) {
+CUDA_EXPORT CUresult cuMemAddressReserve(CUdeviceptr* address, size_t size, size_t alignment,
+                                         CUdeviceptr requested, unsigned long long flags) {
   return guarded([&]() -> CUresult {
     if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
     // Addresses belong to a server, and CUDA does not say which memory will be mapped: assume that of the
     // current device.
     Session* session = current_session();
     if (!session) session = sessions().front().get();
-    if (!address || size == 0 || size % session->addresses().granularity() != 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+    if (!address || size == 0 || size % session->addresses().granularity() != 0 || flags != 0)
+      return CUDA_ERROR_INVALID_VALUE;
     if (alignment & (alignment - 1)) return CUDA_ERROR_INVALID_VALUE;
     const auto at = session->addresses().reserve(size, alignment, requested);
     if (!at) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -123,25 +129,29 @@ CUDA_EXPORT CUresult cuMemAddressFree(CUdeviceptr address, size_t size) {
     {
       std::lock_guard lock(mappings().mutex);
       const auto mapped = mappings().by_address.lower_bound(address);
-      if (mapped != mappings().by_address.end() && mapped->first < address + size) return CUDA_ERROR_INVALID_VALUE;
+      if (mapped != mappings().by_address.end() && mapped->first < address + size)
+        return CUDA_ERROR_INVALID_VALUE;
     }
     Session* session = reserved_by(address, size);
     return session && session->addresses().unreserve(address, size) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
   });
 }
 
-CUDA_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size, const CUmemAllocationProp* properties,
-                                 unsigned long long flags) {
+CUDA_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
+                                 const CUmemAllocationProp* properties, unsigned long long flags) {
   return guarded([&]() -> CUresult {
     if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
     if (!handle || !properties || size == 0) return CUDA_ERROR_INVALID_VALUE;
     if ((properties->requestedHandleTypes & ~kShareableHandleTypes) != 0) return CUDA_ERROR_NOT_SUPPORTED;
     CUmemAllocationProp on_server = *properties;
     const Device* device = nullptr;
-    if (const CUresult result = to_server_location(&on_server.location, &device); result != CUDA_SUCCESS) return result;
-    const auto shares = device->attributes.find(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
+    if (const CUresult result = to_server_location(&on_server.location, &device); result != CUDA_SUCCESS)
+      return result;
+    const auto shares =
+        device->attributes.find(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
     const bool can_share = shares != device->attributes.end() && shares->second != 0;
-    if (properties->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE && !can_share) return CUDA_ERROR_NOT_SUPPORTED;
+    if (properties->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE && !can_share)
+      return CUDA_ERROR_NOT_SUPPORTED;
     Session* const session = device->session;
     on_server.win32HandleMetaData = nullptr;
     auto made = std::make_unique<Memory>();
@@ -151,18 +161,23 @@ CUDA_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t si
     if (minted == 0) return CUDA_ERROR_OUT_OF_MEMORY;
     const auto create = [&] {
       wire::Buffer reply;
-      return session->call(rows::cuMemCreate::kId, nullptr, [&](wire::Writer& writer) {
-        writer.put(minted);
-        writer.put(size);
-        writer.put<uint8_t>(1);
-        writer.put(on_server);
-        writer.put(flags);
-      }, reply);
+      return session->call(
+          rows::cuMemCreate::kId, nullptr,
+          [&](wire::Writer& writer) {
+            writer.put(minted);
+            writer.put(size);
+            writer.put<uint8_t>(1);
+            writer.put(on_server);
+            writer.put(flags);
+          },
+          reply);
     };
     CUresult result = create();
     if (result == CUDA_ERROR_OUT_OF_MEMORY && give_back_idle(*session, *device)) result = create();
-    if (result != CUDA_SUCCESS) handles().retire(minted);
-    else *handle = minted;
+    if (result != CUDA_SUCCESS)
+      handles().retire(minted);
+    else
+      *handle = minted;
     return result;
   });
 }
@@ -181,8 +196,8 @@ CUDA_EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
   });
 }
 
-CUDA_EXPORT CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
-                              unsigned long long flags) {
+CUDA_EXPORT CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
+                              CUmemGenericAllocationHandle handle, unsigned long long flags) {
   return guarded([&]() -> CUresult {
     if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
     Memory* const memory = find_memory(handle);
@@ -232,10 +247,12 @@ CUDA_EXPORT CUresult cuMemUnmap(CUdeviceptr address, size_t size) {
     {
       std::lock_guard lock(mappings().mutex);
       auto& all = mappings().by_address;
-      for (auto mapping = all.lower_bound(address); mapping != all.end() && mapping->first < address + size;) {
+      for (auto mapping = all.lower_bound(address);
+           mapping != all.end() && mapping->first < address + size;) {
         session->addresses().forget_foreign(mapping->first);
         auto* memory = handles().find_as<Memory>(Kind::memory, mapping->second.memory);
-        if (memory && --memory->mapped == 0 && memory->references == 0) released.push_back(mapping->second.memory);
+        if (memory && --memory->mapped == 0 && memory->references == 0)
+          released.push_back(mapping->second.memory);
         mapping = all.erase(mapping);
       }
     }
@@ -244,7 +261,8 @@ CUDA_EXPORT CUresult cuMemUnmap(CUdeviceptr address, size_t size) {
   });
 }
 
-CUDA_EXPORT CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc* descriptions, size_t count) {
+CUDA_EXPORT CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc* descriptions,
+                                    size_t count) {
   return guarded([&]() -> CUresult {
     if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
     if (!descriptions || count == 0 || count > devices().size()) return CUDA_ERROR_INVALID_VALUE;
@@ -262,14 +280,16 @@ CUDA_EXPORT CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUme
   });
 }
 
-CUDA_EXPORT CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location, CUdeviceptr address) {
+CUDA_EXPORT CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location,
+                                    CUdeviceptr address) {
   return guarded([&]() -> CUresult {
     if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
     Session* const session = session_of(address, current_session());
     if (!flags || !location || !session) return CUDA_ERROR_INVALID_VALUE;
     CUmemLocation on_server = *location;
     const Device* device = nullptr;
-    if (const CUresult result = to_server_location(&on_server, &device); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = to_server_location(&on_server, &device); result != CUDA_SUCCESS)
+      return result;
     if (device->session == session) return rows::cuMemGetAccess::at({session}, {flags, &on_server, address});
     *flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
     return CUDA_SUCCESS;

@@ -16,7 +16,9 @@ namespace {
 constexpr const char* kFirstLine = "gpupool lease 1";
 constexpr size_t kMostBytes = 1u << 20;
 
-Error failed(const std::string& path, const std::string& why) { return {ErrorCode::unavailable, "the lease file " + path + " " + why}; }
+Error failed(const std::string& path, const std::string& why) {
+  return {ErrorCode::unavailable, "the lease file " + path + " " + why};
+}
 
 class Descriptor {
  public:
@@ -47,13 +49,16 @@ std::string distrust_reason(const struct stat& about) {
 Result<FileLocation> open_folder(const std::string& path) {
   const size_t slash = path.rfind('/');
   const std::string folder = slash == std::string::npos ? "." : path.substr(0, std::max<size_t>(slash, 1));
-  FileLocation location{Descriptor(::open(folder.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)), path.substr(slash == std::string::npos ? 0 : slash + 1)};
+  FileLocation location{Descriptor(::open(folder.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)),
+                        path.substr(slash == std::string::npos ? 0 : slash + 1)};
   struct stat about {};
   if (location.folder.number() < 0 || ::fstat(location.folder.number(), &about) != 0) {
-    return failed(path, std::string("cannot be found: ") + std::generic_category().message(errno) + "; is pool-lease still running?");
+    return failed(path, std::string("cannot be found: ") + std::generic_category().message(errno) +
+                            "; is pool-lease still running?");
   }
   if (const std::string why = distrust_reason(about); !why.empty()) {
-    return failed(path, "is not used: its folder " + why + "; the folder must be owned by you, with mode 0700");
+    return failed(path,
+                  "is not used: its folder " + why + "; the folder must be owned by you, with mode 0700");
   }
   return location;
 }
@@ -65,13 +70,16 @@ Result<std::string> contents(const std::string& path) {
                                  O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
   struct stat about {};
   if (file.number() < 0 || ::fstat(file.number(), &about) != 0) {
-    return failed(path, std::string("cannot be read: ") + std::generic_category().message(errno) + "; is pool-lease still running?");
+    return failed(path, std::string("cannot be read: ") + std::generic_category().message(errno) +
+                            "; is pool-lease still running?");
   }
   if (!S_ISREG(about.st_mode)) return failed(path, "is not a regular file");
-  if (const std::string why = distrust_reason(about); !why.empty()) return failed(path, "is not used: it " + why);
+  if (const std::string why = distrust_reason(about); !why.empty())
+    return failed(path, "is not used: it " + why);
   std::string text;
   char part[4096];
-  for (ssize_t length = 1; text.size() <= kMostBytes && (length = ::read(file.number(), part, sizeof part)) > 0;) {
+  for (ssize_t length = 1;
+       text.size() <= kMostBytes && (length = ::read(file.number(), part, sizeof part)) > 0;) {
     text.append(part, static_cast<size_t>(length));
   }
   if (text.size() > kMostBytes) return failed(path, "is too large");
@@ -140,13 +148,16 @@ Result<std::string> make_lease_folder() {
     std::string folder = std::string(parent) + "/gpupool-lease-XXXXXX";
     if (*parent != '\0' && ::mkdtemp(folder.data())) return folder + "/servers";
   }
-  return Error{ErrorCode::unavailable, std::string("cannot create a folder in /tmp: ") + std::generic_category().message(errno)};
+  return Error{ErrorCode::unavailable,
+               std::string("cannot create a folder in /tmp: ") + std::generic_category().message(errno)};
 }
 
 Result<void> write_lease_file(const std::string& path, const std::vector<LeasedServer>& servers) {
   std::string text = std::string(kFirstLine) + "\n";
   for (const LeasedServer& server : servers) {
-    if (!is_token(server.token)) return failed(path, "cannot be written: the token for " + server.endpoint.text() + " contains spaces or control characters");
+    if (!is_token(server.token))
+      return failed(path, "cannot be written: the token for " + server.endpoint.text() +
+                              " contains spaces or control characters");
     text += server.endpoint.text() + " " + server.token + "\n";
   }
   const auto location = open_folder(path);
@@ -154,15 +165,19 @@ Result<void> write_lease_file(const std::string& path, const std::vector<LeasedS
   const int folder = location->folder.number();
   const std::string fresh = location->name + ".new";
   ::unlinkat(folder, fresh.c_str(), 0);  // left by an interrupted write
-  const Descriptor file(::openat(folder, fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (file.number() >= 0 && write_all(file.number(), text) && ::renameat(folder, fresh.c_str(), folder, location->name.c_str()) == 0) return {};
+  const Descriptor file(
+      ::openat(folder, fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (file.number() >= 0 && write_all(file.number(), text) &&
+      ::renameat(folder, fresh.c_str(), folder, location->name.c_str()) == 0)
+    return {};
   const std::string why = std::generic_category().message(errno);
   ::unlinkat(folder, fresh.c_str(), 0);
   return failed(path, "cannot be written: " + why);
 }
 
 void remove_lease_file(const std::string& path) {
-  if (const auto location = open_folder(path)) ::unlinkat(location->folder.number(), location->name.c_str(), 0);
+  if (const auto location = open_folder(path))
+    ::unlinkat(location->folder.number(), location->name.c_str(), 0);
   ::rmdir(path.substr(0, path.rfind('/')).c_str());
 }
 

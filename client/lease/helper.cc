@@ -19,7 +19,8 @@ constexpr size_t kLongestAnswer = 64 * 1024;
 
 // Starts it in a new session, so that it does not get the terminal's signals, with default signal handlers
 // and mask.
-int spawn(const std::string& holder, const std::string& address, const std::string& program, int answer, pid_t& pid) {
+int spawn(const std::string& holder, const std::string& address, const std::string& program, int answer,
+          pid_t& pid) {
   posix_spawn_file_actions_t files;
   posix_spawnattr_t attributes;
   ::posix_spawn_file_actions_init(&files);
@@ -29,12 +30,14 @@ int spawn(const std::string& holder, const std::string& address, const std::stri
   ::sigfillset(&all);
   ::posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
   ::posix_spawn_file_actions_adddup2(&files, answer, 1);
-  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+  ::posix_spawnattr_setflags(&attributes,
+                             POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
   ::posix_spawnattr_setsigmask(&attributes, &none);
   ::posix_spawnattr_setsigdefault(&attributes, &all);
   char self[16];
   std::snprintf(self, sizeof self, "%d", static_cast<int>(::getpid()));
-  char* const words[] = {const_cast<char*>(holder.c_str()), const_cast<char*>(address.c_str()), const_cast<char*>(program.c_str()), self, nullptr};
+  char* const words[] = {const_cast<char*>(holder.c_str()), const_cast<char*>(address.c_str()),
+                         const_cast<char*>(program.c_str()), self, nullptr};
   const int error = ::posix_spawn(&pid, holder.c_str(), &files, &attributes, words, environ);
   ::posix_spawnattr_destroy(&attributes);
   ::posix_spawn_file_actions_destroy(&files);
@@ -43,15 +46,19 @@ int spawn(const std::string& holder, const std::string& address, const std::stri
 
 }  // namespace
 
-Result<std::string> acquire_lease(const std::string& holder, const std::string& address, const std::string& program) {
+Result<std::string> acquire_lease(const std::string& holder, const std::string& address,
+                                  const std::string& program) {
   int answer[2];
-  if (::pipe2(answer, O_CLOEXEC) != 0) return Error{ErrorCode::unavailable, std::string("cannot create a pipe: ") + std::generic_category().message(errno)};
+  if (::pipe2(answer, O_CLOEXEC) != 0)
+    return Error{ErrorCode::unavailable,
+                 std::string("cannot create a pipe: ") + std::generic_category().message(errno)};
   pid_t pid = -1;
   const int error = spawn(holder, address, program, answer[1], pid);
   ::close(answer[1]);
   if (error != 0) {
     ::close(answer[0]);
-    return Error{ErrorCode::unavailable, "cannot start " + holder + ": " + std::generic_category().message(error)};
+    return Error{ErrorCode::unavailable,
+                 "cannot start " + holder + ": " + std::generic_category().message(error)};
   }
   // It forks and exits at once, so that it is not our child; a SIGCHLD handler of the program may have reaped
   // it first.
@@ -67,7 +74,8 @@ Result<std::string> acquire_lease(const std::string& holder, const std::string& 
     line.append(part, static_cast<size_t>(length));
   }
   ::close(answer[0]);
-  if (line.empty() || line.back() != '\n') return Error{ErrorCode::refused, "pool-lease exited without an answer"};
+  if (line.empty() || line.back() != '\n')
+    return Error{ErrorCode::refused, "pool-lease exited without an answer"};
   line.pop_back();
   constexpr std::string_view kGranted = "granted ", kRefused = "refused ", kInvalid = "invalid ";
   if (line.starts_with(kGranted)) return line.substr(kGranted.size());

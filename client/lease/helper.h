@@ -14,6 +14,7 @@ namespace gpupool::client {
 // `holder`: path of pool-lease; `address`: pool://...; `program`: name of the program, for display. Returns
 // the path of the lease file. ErrorCode::refused: the reason given by the scheduler or by pool-lease;
 // invalid: the address is wrong; unavailable: pool-lease cannot be started.
-Result<std::string> acquire_lease(const std::string& holder, const std::string& address, const std::string& program);
+Result<std::string> acquire_lease(const std::string& holder, const std::string& address,
+                                  const std::string& program);
 
 }  // namespace gpupool::client

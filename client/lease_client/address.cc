@@ -15,7 +15,9 @@ constexpr std::string_view kScheme = "pool://";
 constexpr uint32_t kMostGpus = 1024;
 constexpr const char* kSize = "a size, like 8GiB";
 
-Error wrong(const std::string& why) { return {ErrorCode::invalid, why}; }
+Error wrong(const std::string& why) {
+  return {ErrorCode::invalid, why};
+}
 
 template <class T>
 bool read_number(const std::string& text, T& out) {
@@ -40,7 +42,8 @@ Result<std::string> decoded(const std::string& text) {
       out += text[i];
       continue;
     }
-    if (i + 2 >= text.size() || std::from_chars(&text[i + 1], &text[i + 3], code, 16).ptr != &text[i + 3]) return wrong("'" + text + "': % needs two hexadecimal digits");
+    if (i + 2 >= text.size() || std::from_chars(&text[i + 1], &text[i + 3], code, 16).ptr != &text[i + 3])
+      return wrong("'" + text + "': % needs two hexadecimal digits");
     out += static_cast<char>(code);
     i += 2;
   }
@@ -81,57 +84,79 @@ Read word(const std::function<void(pool::Request&, const std::string&)>& set) {
 
 const std::map<std::string, Key>& keys() {
   static const std::map<std::string, Key> all{
-      {"gpus", {"a whole number from 1 to 1024; for half a GPU use compute=50", [](const std::string& text, PoolAddress& out) {
-                  uint32_t count = 0;
-                  if (!read_number(text, count) || count == 0 || count > kMostGpus) return false;
-                  out.request.set_gpus(count);
-                  return true;
-                }}},
-      {"compute", {"a percentage above 0 and up to 100, of each GPU", [](const std::string& text, PoolAddress& out) {
-                     uint32_t milli = 0;
-                     if (!read_milli(text, 10, 100, milli)) return false;
-                     out.request.set_compute_milli(milli);
-                     return true;
-                   }}},
+      {"gpus",
+       {"a whole number from 1 to 1024; for half a GPU use compute=50",
+        [](const std::string& text, PoolAddress& out) {
+          uint32_t count = 0;
+          if (!read_number(text, count) || count == 0 || count > kMostGpus) return false;
+          out.request.set_gpus(count);
+          return true;
+        }}},
+      {"compute",
+       {"a percentage above 0 and up to 100, of each GPU",
+        [](const std::string& text, PoolAddress& out) {
+          uint32_t milli = 0;
+          if (!read_milli(text, 10, 100, milli)) return false;
+          out.request.set_compute_milli(milli);
+          return true;
+        }}},
       {"memory", {kSize, size(&pool::Request::set_memory_bytes)}},
-      {"model", {"the name of a GPU model", word([](pool::Request& out, const std::string& text) { out.add_models(text); }), true}},
+      {"model",
+       {"the name of a GPU model",
+        word([](pool::Request& out, const std::string& text) { out.add_models(text); }), true}},
       {"one-host", {"0 or 1", flag([](PoolAddress& out, bool yes) { out.request.set_one_host(yes); })}},
-      {"cpus", {"a number above 0", [](const std::string& text, PoolAddress& out) {
-                  uint32_t milli = 0;
-                  if (!read_milli(text, 1000, 100'000, milli)) return false;
-                  out.request.set_cpu_milli(milli);
-                  return true;
-                }}},
+      {"cpus",
+       {"a number above 0",
+        [](const std::string& text, PoolAddress& out) {
+          uint32_t milli = 0;
+          if (!read_milli(text, 1000, 100'000, milli)) return false;
+          out.request.set_cpu_milli(milli);
+          return true;
+        }}},
       {"host-memory", {kSize, size(&pool::Request::set_host_memory_bytes)}},
-      {"mode", {"elastic or hard", [](const std::string& text, PoolAddress& out) {
-                  out.request.set_mode(text == "hard" ? lease::HARD : lease::ELASTIC);
-                  return text == "hard" || text == "elastic";
-                }}},
-      {"priority", {pool::kPriorityNames, [](const std::string& text, PoolAddress& out) {
-                      const auto named = pool::parse_priority(text);
-                      if (named) out.request.set_priority(*named);
-                      return named.has_value();
-                    }}},
-      {"near", {"a label", word([](pool::Request& out, const std::string& text) { out.add_near(text); }), true}},
-      {"apart", {"a label", word([](pool::Request& out, const std::string& text) { out.add_apart_from(text); }), true}},
-      {"label", {"a label", word([](pool::Request& out, const std::string& text) { out.add_labels(text); }), true}},
-      {"tenant", {"a tenant's name", word([](pool::Request& out, const std::string& text) { out.set_tenant(text); })}},
+      {"mode",
+       {"elastic or hard",
+        [](const std::string& text, PoolAddress& out) {
+          out.request.set_mode(text == "hard" ? lease::HARD : lease::ELASTIC);
+          return text == "hard" || text == "elastic";
+        }}},
+      {"priority",
+       {pool::kPriorityNames,
+        [](const std::string& text, PoolAddress& out) {
+          const auto named = pool::parse_priority(text);
+          if (named) out.request.set_priority(*named);
+          return named.has_value();
+        }}},
+      {"near",
+       {"a label", word([](pool::Request& out, const std::string& text) { out.add_near(text); }), true}},
+      {"apart",
+       {"a label", word([](pool::Request& out, const std::string& text) { out.add_apart_from(text); }),
+        true}},
+      {"label",
+       {"a label", word([](pool::Request& out, const std::string& text) { out.add_labels(text); }), true}},
+      {"tenant",
+       {"a tenant's name", word([](pool::Request& out, const std::string& text) { out.set_tenant(text); })}},
       {"insecure", {"0 or 1", flag([](PoolAddress& out, bool yes) { out.insecure = yes; })}},
   };
   return all;
 }
 
 Result<Scheduler> parse_scheduler(const std::string& text) {
-  if (text.find("://") != std::string::npos) return wrong("'" + text + "': invalid scheduler address; use HOST:PORT without " + text.substr(0, text.find("://") + 3));
+  if (text.find("://") != std::string::npos)
+    return wrong("'" + text + "': invalid scheduler address; use HOST:PORT without " +
+                 text.substr(0, text.find("://") + 3));
   Scheduler scheduler;
   const size_t bracket = text.rfind(']');
   const size_t colon = text.find(':', bracket == std::string::npos ? 0 : bracket);
   scheduler.host = text.substr(0, colon);
-  if (scheduler.host.starts_with("[") && bracket != std::string::npos && bracket + 1 == scheduler.host.size()) {
+  if (scheduler.host.starts_with("[") && bracket != std::string::npos &&
+      bracket + 1 == scheduler.host.size()) {
     scheduler.host = scheduler.host.substr(1, bracket - 1);
   }
-  if (scheduler.host.empty() || scheduler.host.find_first_of("[]/@ ") != std::string::npos) return wrong("'" + text + "': invalid scheduler address; use HOST:PORT");
-  if (colon != std::string::npos && (!read_number(text.substr(colon + 1), scheduler.port) || scheduler.port == 0)) {
+  if (scheduler.host.empty() || scheduler.host.find_first_of("[]/@ ") != std::string::npos)
+    return wrong("'" + text + "': invalid scheduler address; use HOST:PORT");
+  if (colon != std::string::npos &&
+      (!read_number(text.substr(colon + 1), scheduler.port) || scheduler.port == 0)) {
     return wrong("'" + text + "': the port must be a number from 1 to 65535");
   }
   return scheduler;
@@ -148,10 +173,12 @@ Result<void> read_pair(const std::string& pair, std::map<std::string, bool>& see
   }
   if (seen[name] && !key->second.repeated) return wrong("duplicate key '" + name + "'");
   seen[name] = true;
-  const auto value = equals == std::string::npos ? Result<std::string>(std::string()) : decoded(pair.substr(equals + 1));
+  const auto value =
+      equals == std::string::npos ? Result<std::string>(std::string()) : decoded(pair.substr(equals + 1));
   if (!value) return value.error();
   if (key->second.read(*value, out)) return {};
-  if (const auto bytes = server::parse_memory(*value); key->second.must_be == kSize && !bytes) return wrong(name + ": " + bytes.error().message);
+  if (const auto bytes = server::parse_memory(*value); key->second.must_be == kSize && !bytes)
+    return wrong(name + ": " + bytes.error().message);
   return wrong(name + " must be " + key->second.must_be + ", not '" + *value + "'");
 }
 
@@ -178,7 +205,8 @@ Result<PoolAddress> parse_pool_address(const std::string& text) {
   out.request.set_compute_milli(1000);
   out.request.set_priority(lease::NORMAL);
   const size_t question = text.find('?');
-  const std::string hosts = text.substr(kScheme.size(), question == std::string::npos ? question : question - kScheme.size());
+  const std::string hosts =
+      text.substr(kScheme.size(), question == std::string::npos ? question : question - kScheme.size());
   auto read = for_each_part(hosts, ',', [&](const std::string& part) -> Result<void> {
     auto scheduler = parse_scheduler(part);
     if (!scheduler) return scheduler.error();
@@ -187,7 +215,9 @@ Result<PoolAddress> parse_pool_address(const std::string& text) {
   });
   std::map<std::string, bool> seen;
   if (read && question != std::string::npos) {
-    read = for_each_part(text.substr(question + 1), '&', [&](const std::string& part) { return part.empty() ? Result<void>{} : read_pair(part, seen, out); });
+    read = for_each_part(text.substr(question + 1), '&', [&](const std::string& part) {
+      return part.empty() ? Result<void>{} : read_pair(part, seen, out);
+    });
   }
   if (!read) return read.error();
   return out;

@@ -23,7 +23,8 @@ std::string contents(const std::string& path) {
 
 }  // namespace
 
-std::shared_ptr<grpc::Channel> open_channel(const PoolAddress& address, const Scheduler& scheduler, const transport::TlsOptions& tls, int most_message_bytes) {
+std::shared_ptr<grpc::Channel> open_channel(const PoolAddress& address, const Scheduler& scheduler,
+                                            const transport::TlsOptions& tls, int most_message_bytes) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(most_message_bytes);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
@@ -32,7 +33,7 @@ std::shared_ptr<grpc::Channel> open_channel(const PoolAddress& address, const Sc
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kConnectMs);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kConnectMs);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a new connection for each attempt
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // as in connections to poold
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);          // as in connections to poold
   if (tls.ca.empty() && (address.insecure || transport::connects_to_loopback(scheduler.host))) {
     return grpc::CreateCustomChannel(scheduler.text(), grpc::InsecureChannelCredentials(), arguments);
   }
@@ -60,7 +61,9 @@ std::optional<size_t> leader_of(const grpc::ClientContext& context, std::vector<
   if (printable_message(text) != text) return std::nullopt;
   const auto parsed = parse_pool_address("pool://" + text);
   if (!parsed || parsed->schedulers.size() != 1) return std::nullopt;
-  const auto known = std::find_if(schedulers.begin(), schedulers.end(), [&](const Scheduler& one) { return one.text() == parsed->schedulers[0].text(); });
+  const auto known = std::find_if(schedulers.begin(), schedulers.end(), [&](const Scheduler& one) {
+    return one.text() == parsed->schedulers[0].text();
+  });
   const auto place = static_cast<size_t>(known - schedulers.begin());
   if (known == schedulers.end()) schedulers.push_back(parsed->schedulers[0]);
   return place;
@@ -70,8 +73,10 @@ std::string failure_text(const Scheduler& scheduler, const grpc::Status& status)
   const std::string why = pool::connect_failure(status.error_message());
   if (why.empty()) return "scheduler " + scheduler.text() + ": " + status.error_message();
   return "cannot reach pool-scheduler at " + scheduler.text() + " (" + why + "): check " +
-         (why == pool::kNoGrpc     ? "host and port: poold addresses are tcp://HOST:PORT; if pool-scheduler uses TLS, set GPUPOOL_TLS_CA"
-          : why.starts_with("TLS") ? "that pool-scheduler uses TLS on this port, and that GPUPOOL_TLS_CA is the CA of its certificate"
+         (why == pool::kNoGrpc ? "host and port: poold addresses are tcp://HOST:PORT; if pool-scheduler uses "
+                                 "TLS, set GPUPOOL_TLS_CA"
+          : why.starts_with("TLS") ? "that pool-scheduler uses TLS on this port, and that GPUPOOL_TLS_CA is "
+                                     "the CA of its certificate"
                                    : "host and port, and that pool-scheduler is running");
 }
 

@@ -16,7 +16,8 @@ namespace gpupool::lease_client {
 constexpr int kMostEventBytes = 4 << 20;  // limit for messages to pool-lease
 // Uses TLS with the files in `tls`, or with the system's authorities. Without TLS only to this host, or if
 // the address says insecure=1. A message above `most_message_bytes` fails its call.
-std::shared_ptr<grpc::Channel> open_channel(const PoolAddress& address, const Scheduler& scheduler, const transport::TlsOptions& tls,
+std::shared_ptr<grpc::Channel> open_channel(const PoolAddress& address, const Scheduler& scheduler,
+                                            const transport::TlsOptions& tls,
                                             int most_message_bytes = kMostEventBytes);
 
 // Call before the first channel is opened. ErrorCode::invalid: other users can read the private key in `tls`,

@@ -20,7 +20,7 @@ using std::chrono::milliseconds;
 constexpr milliseconds kFirstPause = 200ms, kLongestPause = 5000ms, kLongestFrequentPause = 1000ms;
 // Period after losing the scheduler in which retries are frequent.
 constexpr milliseconds kFrequentRetries = 20'000ms;
-constexpr milliseconds kReturnTime = 8000ms;  // time to return a lease, possibly to the next leader
+constexpr milliseconds kReturnTime = 8000ms;       // time to return a lease, possibly to the next leader
 constexpr milliseconds kMessageInterval = 1000ms;  // minimum time between two messages about the queue
 
 // True if neither a retry nor another scheduler will help.
@@ -32,10 +32,8 @@ bool is_final(grpc::StatusCode code) {
     case grpc::StatusCode::UNAUTHENTICATED:
     case grpc::StatusCode::RESOURCE_EXHAUSTED:
     case grpc::StatusCode::FAILED_PRECONDITION:
-    case grpc::StatusCode::UNIMPLEMENTED:
-      return true;
-    default:
-      return false;
+    case grpc::StatusCode::UNIMPLEMENTED: return true;
+    default: return false;
   }
 }
 
@@ -60,7 +58,8 @@ milliseconds with_jitter(milliseconds time) {
 LeaseClient::LeaseClient(Settings settings, Granted granted, Notify notify)
     : settings_(std::move(settings)), granted_(std::move(granted)), notify_(std::move(notify)) {
   std::string id(16, '\0');
-  if (::getrandom(id.data(), id.size(), 0) == static_cast<ssize_t>(id.size())) settings_.address.request.set_id(id);
+  if (::getrandom(id.data(), id.size(), 0) == static_cast<ssize_t>(id.size()))
+    settings_.address.request.set_id(id);
 }
 
 Result<void> LeaseClient::run() {
@@ -94,13 +93,17 @@ Result<void> LeaseClient::run() {
     followed = redirected_ && !followed;
     if (followed) continue;
     if (std::exchange(last_message_, "cut") != "cut") {
-      notify_((got_reply_ ? "lost the connection to scheduler " + scheduler.text() + ": " + status.error_message()
-                           : failure_text(scheduler, status)) +
-            (lease_.lease().empty() ? "; retrying" : "; running programs are unaffected; retrying"));
+      notify_((got_reply_
+                   ? "lost the connection to scheduler " + scheduler.text() + ": " + status.error_message()
+                   : failure_text(scheduler, status)) +
+              (lease_.lease().empty() ? "; retrying" : "; running programs are unaffected; retrying"));
     }
-    if (stopping) std::this_thread::sleep_for(kFirstPause);
-    else pause(with_jitter(between));
-    between = std::min(2 * between, Clock::now() - last_reply < kFrequentRetries ? kLongestFrequentPause : kLongestPause);
+    if (stopping)
+      std::this_thread::sleep_for(kFirstPause);
+    else
+      pause(with_jitter(between));
+    between = std::min(2 * between,
+                       Clock::now() - last_reply < kFrequentRetries ? kLongestFrequentPause : kLongestPause);
   }
 }
 
@@ -123,12 +126,15 @@ void LeaseClient::pause(milliseconds time) {
 grpc::Status LeaseClient::run_stream(const Scheduler& scheduler, std::optional<Error>& over) {
   const auto stub = pool::Leases::NewStub(open_channel(settings_.address, scheduler, settings_.tls));
   grpc::ClientContext context;
-  if (std::string renewed = settings_.renewed_token ? settings_.renewed_token() : ""; !renewed.empty()) settings_.token = std::move(renewed);
+  if (std::string renewed = settings_.renewed_token ? settings_.renewed_token() : ""; !renewed.empty())
+    settings_.token = std::move(renewed);
   if (!settings_.token.empty()) context.AddMetadata("authorization", "Bearer " + settings_.token);
   const auto stream = stub->Acquire(&context);
   pool::AcquireCall call;
-  if (lease_.lease().empty()) *call.mutable_request() = settings_.address.request;
-  else *call.mutable_resume() = lease_;
+  if (lease_.lease().empty())
+    *call.mutable_request() = settings_.address.request;
+  else
+    *call.mutable_resume() = lease_;
   {
     const std::lock_guard lock(mutex_);
     if (stopping_ && lease_.lease().empty()) context.TryCancel();
@@ -172,10 +178,13 @@ std::optional<Error> LeaseClient::take(const pool::AcquireEvent& event) {
   } else if (event.has_ended()) {
     const auto& ended = event.ended();
     const std::string reason = ended.reason().empty() ? pool::Ended::Why_Name(ended.why()) : ended.reason();
-    if (ended.at_ms() == 0 && ended.why() != pool::Ended::RELEASED) return Error{ErrorCode::refused, "the lease has ended: " + reason};
+    if (ended.at_ms() == 0 && ended.why() != pool::Ended::RELEASED)
+      return Error{ErrorCode::refused, "the lease has ended: " + reason};
     if (ended.at_ms() != 0) {
-      const auto now = std::chrono::duration_cast<milliseconds>(std::chrono::system_clock::now().time_since_epoch());
-      notify_("the lease will end in " + std::to_string(std::max<int64_t>(0, ended.at_ms() - now.count()) / 1000) + " s: " + reason);
+      const auto now =
+          std::chrono::duration_cast<milliseconds>(std::chrono::system_clock::now().time_since_epoch());
+      notify_("the lease will end in " +
+              std::to_string(std::max<int64_t>(0, ended.at_ms() - now.count()) / 1000) + " s: " + reason);
     }
   }
   return std::nullopt;

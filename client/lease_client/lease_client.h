@@ -59,11 +59,11 @@ class LeaseClient {
   Settings settings_;
   const Granted granted_;
   const Notify notify_;
-  size_t next_ = 0;     // index of the next scheduler
+  size_t next_ = 0;          // index of the next scheduler
   bool redirected_ = false;  // the scheduler of this attempt named another one as leader
-  bool got_reply_ = false;  // the scheduler of this attempt has answered
+  bool got_reply_ = false;   // the scheduler of this attempt has answered
   bool ever_got_reply_ = false;
-  pool::Resume lease_;      // empty: no lease yet
+  pool::Resume lease_;  // empty: no lease yet
   std::string last_message_;
   Clock::time_point last_message_at_{};
 

@@ -18,8 +18,8 @@
 #include <string>
 #include <thread>
 
-#include "client/lease_client/lease_client.h"
 #include "client/lease/file.h"
+#include "client/lease_client/lease_client.h"
 #include "client/log.h"
 #include "client/run/version.h"
 #include "client/settings.h"
@@ -75,7 +75,9 @@ Result<std::vector<client::LeasedServer>> servers_of(const pool::Granted& grante
   std::vector<client::LeasedServer> servers;
   for (const auto& server : granted.servers()) {
     auto endpoint = transport::Endpoint::parse(server.address());
-    if (!endpoint) return Error{ErrorCode::malformed, "node " + server.node() + " has an invalid address: " + endpoint.error().message};
+    if (!endpoint)
+      return Error{ErrorCode::malformed,
+                   "node " + server.node() + " has an invalid address: " + endpoint.error().message};
     servers.push_back({std::move(*endpoint), server.token()});
   }
   return servers;
@@ -110,8 +112,12 @@ int hold(lease_client::PoolAddress address, int process, int signals) {
     answer("granted " + file.path());
     return {};
   };
-  lease_client::LeaseClient client({.address = std::move(address), .token = settings.token, .tls = settings.tls, .renewed_token = client::token_from_environment}, granted,
-                        [](const std::string& line) { client::log_error("%s", line.c_str()); });
+  lease_client::LeaseClient client({.address = std::move(address),
+                                    .token = settings.token,
+                                    .tls = settings.tls,
+                                    .renewed_token = client::token_from_environment},
+                                   granted,
+                                   [](const std::string& line) { client::log_error("%s", line.c_str()); });
   std::thread watcher([&] {
     await_end(process, signals);
     file.remove();  // before the alarm, which leaves no time for it
@@ -123,7 +129,8 @@ int hold(lease_client::PoolAddress address, int process, int signals) {
     client::log_error("%s", ended.error().message.c_str());
     (void)file.write({});  // programs that start now see that the lease is over
   }
-  if (!granted_once) answer("refused " + printable(ended ? "pool-lease was terminated" : ended.error().message));
+  if (!granted_once)
+    answer("refused " + printable(ended ? "pool-lease was terminated" : ended.error().message));
   if (!granted_once) ::kill(::getpid(), SIGTERM);  // ends the watcher
   watcher.join();
   return ended ? 0 : 1;
@@ -159,7 +166,8 @@ int main(int, char** words) {
   ::sigprocmask(SIG_BLOCK, &ends, nullptr);
   (void)::signal(SIGPIPE, SIG_IGN);
   const int signals = ::signalfd(-1, &ends, SFD_CLOEXEC);
-  if (const pid_t child = ::fork(); child != 0) return child < 0 ? (answer("refused cannot fork: process limit reached"), 1) : 0;
+  if (const pid_t child = ::fork(); child != 0)
+    return child < 0 ? (answer("refused cannot fork: process limit reached"), 1) : 0;
   try {
     return hold(std::move(*address), process, signals);
   } catch (const std::exception& failure) {

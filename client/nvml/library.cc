@@ -97,7 +97,8 @@ nvmlReturn_t Library::open() {
   }
   client::make_bus_ids_unique(described);
   for (const auto& device : devices_) {
-    const cuda::PciAddress address = cuda::parse_pci_address(device->description.pci_bus_id).value_or(cuda::PciAddress{});
+    const cuda::PciAddress address =
+        cuda::parse_pci_address(device->description.pci_bus_id).value_or(cuda::PciAddress{});
     device->domain = address.domain;
     device->bus = address.bus;
     device->slot = address.device;

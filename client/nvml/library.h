@@ -19,8 +19,8 @@ namespace gpupool::nvml {
 struct Device {
   unsigned index = 0;
   Source* source = nullptr;
-  size_t place = 0;             // index among the source's devices
-  hello::Device description;    // pci_bus_id is the one that CUDA shows, too
+  size_t place = 0;           // index among the source's devices
+  hello::Device description;  // pci_bus_id is the one that CUDA shows, too
   unsigned domain = 0, bus = 0, slot = 0;
   int attribute(int id, int otherwise = -1) const;  // `id`: a CUdevice_attribute
 };
@@ -73,7 +73,9 @@ class Library {
   std::vector<std::unique_ptr<Device>> devices_;
 };
 
-inline Library& library() { return Library::get(); }
+inline Library& library() {
+  return Library::get();
+}
 
 // Copies all or nothing, as NVML does: NVML_ERROR_INSUFFICIENT_SIZE if it does not fit.
 nvmlReturn_t copy_text(const std::string& text, char* to, unsigned size);

@@ -31,7 +31,9 @@ Result<std::vector<std::unique_ptr<Source>>> open_sources(bool may_be_empty) {
   std::vector<std::unique_ptr<Source>> sources;
   const std::string text = servers_of_program();
   if (text.empty() && may_be_empty) return sources;
-  if (text.empty()) return Error{ErrorCode::unavailable, "no server configured: set GPUPOOL=tcp://HOST:PORT, or start the program with pool-run"};
+  if (text.empty())
+    return Error{ErrorCode::unavailable,
+                 "no server configured: set GPUPOOL=tcp://HOST:PORT, or start the program with pool-run"};
   const auto named = client::named_servers(text);
   if (!named) return named.error();
   const client::Settings settings = client::settings_from_environment();
@@ -43,7 +45,8 @@ Result<std::vector<std::unique_ptr<Source>>> open_sources(bool may_be_empty) {
       return std::move((*now)[at]);
     });
     if (!server) {
-      return Error{server.error().code, "cannot use the server " + named->at(at).endpoint.text() + ": " + server.error().message};
+      return Error{server.error().code,
+                   "cannot use the server " + named->at(at).endpoint.text() + ": " + server.error().message};
     }
     sources.push_back(std::move(*server));
   }

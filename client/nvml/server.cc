@@ -18,17 +18,20 @@ namespace {
 using namespace std::chrono_literals;
 using transport::Clock;
 
-constexpr auto kFreshFor = 20ms;      // one look answers all queries that a tool makes in a row
+constexpr auto kFreshFor = 20ms;         // one look answers all queries that a tool makes in a row
 constexpr auto kShortestWindow = 167ms;  // as in NVML, whose samples span 1/6 s to 1 s
 constexpr auto kLongestWindow = 2s;
 constexpr auto kBetweenSamples = 50ms;
 constexpr auto kFirstPause = 1s;
 constexpr auto kLongestPause = 30s;
 
-std::chrono::nanoseconds taken(const monitor::State& state) { return std::chrono::nanoseconds(state.taken_ns); }
+std::chrono::nanoseconds taken(const monitor::State& state) {
+  return std::chrono::nanoseconds(state.taken_ns);
+}
 
 bool same_gpus(const std::vector<hello::Device>& a, const std::vector<hello::Device>& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& x, const auto& y) { return x.uuid == y.uuid; });
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const auto& x, const auto& y) { return x.uuid == y.uuid; });
 }
 
 }  // namespace
@@ -52,7 +55,8 @@ Result<void> Server::connect() {
     return Error{ErrorCode::refused, "its GPUs have changed"};
   }
   devices_ = std::move(reply.devices);
-  driver_version_ = client::driver_version_setting().value_or(std::min(cuda::kNewestSupportedVersion, reply.driver_version));
+  driver_version_ = client::driver_version_setting().value_or(
+      std::min(cuda::kNewestSupportedVersion, reply.driver_version));
   connection_ = std::move(*connection);
   return {};
 }
@@ -63,12 +67,19 @@ Result<monitor::State> Server::query() {
   wire::Preamble preamble;
   const iovec question[] = {{&preamble, sizeof preamble}};
   if (auto sent = transport::send_all(*connection_, question, deadline); !sent) return sent.error();
-  if (auto got = transport::receive_exact(*connection_, std::as_writable_bytes(std::span(&preamble, 1)), deadline); !got) return got.error();
-  if (preamble.magic != wire::kMagic || preamble.length > wire::kMaxBodyBytes) return Error{ErrorCode::malformed, "protocol error: malformed answer"};
+  if (auto got =
+          transport::receive_exact(*connection_, std::as_writable_bytes(std::span(&preamble, 1)), deadline);
+      !got)
+    return got.error();
+  if (preamble.magic != wire::kMagic || preamble.length > wire::kMaxBodyBytes)
+    return Error{ErrorCode::malformed, "protocol error: malformed answer"};
   std::string body(preamble.length, '\0');
-  if (auto got = transport::receive_exact(*connection_, std::as_writable_bytes(std::span(body)), deadline); !got) return got.error();
+  if (auto got = transport::receive_exact(*connection_, std::as_writable_bytes(std::span(body)), deadline);
+      !got)
+    return got.error();
   auto state = monitor::decode_state(body);
-  if (state && state->gpus.size() != devices_.size()) return Error{ErrorCode::malformed, "protocol error: the number of GPUs has changed"};
+  if (state && state->gpus.size() != devices_.size())
+    return Error{ErrorCode::malformed, "protocol error: the number of GPUs has changed"};
   return state;
 }
 
@@ -89,7 +100,10 @@ const monitor::State* Server::look() {
   auto state = query_reconnecting();
   if (!state) {
     connection_.reset();
-    if (!lost_) client::log_error("lost the connection to server %s: %s; NVML calls on its GPUs fail until it is restored", name_.c_str(), state.error().message.c_str());
+    if (!lost_)
+      client::log_error(
+          "lost the connection to server %s: %s; NVML calls on its GPUs fail until it is restored",
+          name_.c_str(), state.error().message.c_str());
     pause_ = lost_ ? std::min<std::chrono::milliseconds>(2 * pause_, kLongestPause) : kFirstPause;
     lost_ = true;
     try_again_ = Clock::now() + pause_;
@@ -120,7 +134,9 @@ Server::Window Server::window() {
   }
   const auto begun = history_.empty() ? taken(*now) : taken(history_.back());
   const auto missing = std::max<std::chrono::nanoseconds>(kShortestWindow - (taken(*now) - begun), 1ms);
-  return {nullptr, now, std::chrono::ceil<std::chrono::milliseconds>(std::min<std::chrono::nanoseconds>(missing, kShortestWindow))};
+  return {nullptr, now,
+          std::chrono::ceil<std::chrono::milliseconds>(
+              std::min<std::chrono::nanoseconds>(missing, kShortestWindow))};
 }
 
 void Server::abandon() {

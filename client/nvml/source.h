@@ -24,8 +24,8 @@ class Source {
   // Two states between which a GPU's activity is measured.
   struct Window {
     const monitor::State* before = nullptr;
-    const monitor::State* now = nullptr;     // null: as for look()
-    std::chrono::milliseconds missing{};     // if `before` is null: time until a window exists
+    const monitor::State* now = nullptr;  // null: as for look()
+    std::chrono::milliseconds missing{};  // if `before` is null: time until a window exists
   };
   virtual Window window() = 0;
 

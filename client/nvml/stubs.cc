@@ -11,8 +11,12 @@ nvmlReturn_t refuse(nvmlReturn_t result) {
 }  // namespace
 
 #define NVML_FUNCTION(name)
-#define NVML_NOT_SUPPORTED(name) \
-  NVML_EXPORT nvmlReturn_t name() { return refuse(NVML_ERROR_NOT_SUPPORTED); }
-#define NVML_CHANGES(name) \
-  NVML_EXPORT nvmlReturn_t name() { return refuse(NVML_ERROR_NO_PERMISSION); }
+#define NVML_NOT_SUPPORTED(name)             \
+  NVML_EXPORT nvmlReturn_t name() {          \
+    return refuse(NVML_ERROR_NOT_SUPPORTED); \
+  }
+#define NVML_CHANGES(name)                   \
+  NVML_EXPORT nvmlReturn_t name() {          \
+    return refuse(NVML_ERROR_NO_PERMISSION); \
+  }
 #include "client/nvml/functions.def"

@@ -26,8 +26,9 @@ std::string driver_version(int cuda) {
     const char* driver;
   };
   constexpr Release kReleases[] = {
-      {13010, "590.44.01"}, {13000, "580.65.06"}, {12090, "575.51.03"}, {12080, "570.26"},    {12060, "560.28.03"}, {12050, "555.42.02"},
-      {12040, "550.54.14"}, {12030, "545.23.06"}, {12020, "535.54.03"}, {12010, "530.30.02"}, {12000, "525.60.13"}, {11080, "520.61.05"},
+      {13010, "590.44.01"}, {13000, "580.65.06"}, {12090, "575.51.03"}, {12080, "570.26"},
+      {12060, "560.28.03"}, {12050, "555.42.02"}, {12040, "550.54.14"}, {12030, "545.23.06"},
+      {12020, "535.54.03"}, {12010, "530.30.02"}, {12000, "525.60.13"}, {11080, "520.61.05"},
   };
   for (const Release& release : kReleases) {
     if (cuda >= release.cuda) return release.driver;
@@ -37,10 +38,16 @@ std::string driver_version(int cuda) {
 
 }  // namespace
 
-NVML_EXPORT nvmlReturn_t nvmlInit() { return initialise(false); }
-NVML_EXPORT nvmlReturn_t nvmlInit_v2() { return initialise(false); }
+NVML_EXPORT nvmlReturn_t nvmlInit() {
+  return initialise(false);
+}
+NVML_EXPORT nvmlReturn_t nvmlInit_v2() {
+  return initialise(false);
+}
 NVML_EXPORT nvmlReturn_t nvmlInitWithFlags(unsigned int flags) {
-  if (flags & ~static_cast<unsigned>(NVML_INIT_FLAG_NO_GPUS | NVML_INIT_FLAG_NO_ATTACH | NVML_INIT_FLAG_FORCE_INIT)) return NVML_ERROR_INVALID_ARGUMENT;
+  if (flags &
+      ~static_cast<unsigned>(NVML_INIT_FLAG_NO_GPUS | NVML_INIT_FLAG_NO_ATTACH | NVML_INIT_FLAG_FORCE_INIT))
+    return NVML_ERROR_INVALID_ARGUMENT;
   return initialise((flags & NVML_INIT_FLAG_NO_GPUS) != 0);
 }
 
@@ -90,25 +97,34 @@ NVML_EXPORT const char* nvmlErrorString(nvmlReturn_t result) {
 
 NVML_EXPORT nvmlReturn_t nvmlSystemGetCudaDriverVersion(int* version) {
   if (!version) return NVML_ERROR_INVALID_ARGUMENT;
-  return library().with_library([&](const Library& open) { return *version = open.driver_version(), NVML_SUCCESS; });
+  return library().with_library(
+      [&](const Library& open) { return *version = open.driver_version(), NVML_SUCCESS; });
 }
-NVML_EXPORT nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int* version) { return nvmlSystemGetCudaDriverVersion(version); }
+NVML_EXPORT nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int* version) {
+  return nvmlSystemGetCudaDriverVersion(version);
+}
 
 NVML_EXPORT nvmlReturn_t nvmlSystemGetDriverVersion(char* version, unsigned int length) {
-  return library().with_library([&](const Library& open) { return copy_text(driver_version(open.driver_version()), version, length); });
+  return library().with_library(
+      [&](const Library& open) { return copy_text(driver_version(open.driver_version()), version, length); });
 }
 
-NVML_EXPORT nvmlReturn_t nvmlSystemGetDriverBranch(nvmlSystemDriverBranchInfo_t* branch, unsigned int length) {
+NVML_EXPORT nvmlReturn_t nvmlSystemGetDriverBranch(nvmlSystemDriverBranchInfo_t* branch,
+                                                   unsigned int length) {
   return library().with_library([&](const Library& open) {
     if (!branch) return NVML_ERROR_INVALID_ARGUMENT;
-    if (branch->version != NVML_STRUCT_VERSION(nvmlSystemDriverBranchInfo_t, 1)) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    if (branch->version != NVML_STRUCT_VERSION(nvmlSystemDriverBranchInfo_t, 1))
+      return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
     const std::string version = driver_version(open.driver_version());
-    return copy_text("r" + version.substr(0, version.find('.')) + "_00", branch->branch, std::min<unsigned>(length, sizeof branch->branch));
+    return copy_text("r" + version.substr(0, version.find('.')) + "_00", branch->branch,
+                     std::min<unsigned>(length, sizeof branch->branch));
   });
 }
 
 NVML_EXPORT nvmlReturn_t nvmlSystemGetNVMLVersion(char* version, unsigned int length) {
-  return library().with_library([&](const Library& open) { return copy_text("13." + driver_version(open.driver_version()), version, length); });
+  return library().with_library([&](const Library& open) {
+    return copy_text("13." + driver_version(open.driver_version()), version, length);
+  });
 }
 
 // Any process of this host, whether it uses a GPU or not: /proc shows as much to every user.

@@ -30,18 +30,25 @@ std::map<unsigned, uint64_t> processes_on(const Device& device, const monitor::S
   std::map<unsigned, uint64_t> found;
   for (const auto& session : state.sessions) {
     for (const auto& use : session.uses) {
-      if (use.gpu == device.place && session.pid > 0 && session.pid <= INT32_MAX) found[static_cast<unsigned>(session.pid)] += use.memory_bytes;
+      if (use.gpu == device.place && session.pid > 0 && session.pid <= INT32_MAX)
+        found[static_cast<unsigned>(session.pid)] += use.memory_bytes;
     }
   }
   return found;
 }
 
-void fill(nvmlProcessInfo_v1_t& info, unsigned pid, uint64_t bytes) { info = {.pid = pid, .usedGpuMemory = bytes}; }
+void fill(nvmlProcessInfo_v1_t& info, unsigned pid, uint64_t bytes) {
+  info = {.pid = pid, .usedGpuMemory = bytes};
+}
 void fill(nvmlProcessInfo_t& info, unsigned pid, uint64_t bytes) {
   info = {.pid = pid, .usedGpuMemory = bytes, .gpuInstanceId = kNone, .computeInstanceId = kNone};
 }
 void fill(nvmlProcessDetail_t& info, unsigned pid, uint64_t bytes) {
-  info = {.pid = pid, .usedGpuMemory = bytes, .gpuInstanceId = kNone, .computeInstanceId = kNone, .usedGpuCcProtectedMemory = 0};
+  info = {.pid = pid,
+          .usedGpuMemory = bytes,
+          .gpuInstanceId = kNone,
+          .computeInstanceId = kNone,
+          .usedGpuCcProtectedMemory = 0};
 }
 
 // As NVML does: if there is too little room, returns only the count.
@@ -59,7 +66,8 @@ template <class Info>
 nvmlReturn_t compute_processes(nvmlDevice_t handle, unsigned* count, Info* infos) {
   return with_state(handle, [&](const Device& device, const monitor::State& state) {
     if (!count) return NVML_ERROR_INVALID_ARGUMENT;
-    return give_all(processes_on(device, state), count, infos, [](Info& info, const auto& process) { fill(info, process.first, process.second); });
+    return give_all(processes_on(device, state), count, infos,
+                    [](Info& info, const auto& process) { fill(info, process.first, process.second); });
   });
 }
 
@@ -72,7 +80,9 @@ nvmlReturn_t no_processes(nvmlDevice_t handle, unsigned* count) {
 unsigned percent(uint64_t before, uint64_t now, const Source::Window& window) {
   const int64_t time = window.now->taken_ns - window.before->taken_ns;
   const uint64_t used = now > before ? now - before : 0;
-  return time <= 0 ? 0 : static_cast<unsigned>(std::min<uint64_t>(100, (100 * used + static_cast<uint64_t>(time) / 2) / static_cast<uint64_t>(time)));
+  return time <= 0 ? 0
+                   : static_cast<unsigned>(std::min<uint64_t>(
+                         100, (100 * used + static_cast<uint64_t>(time) / 2) / static_cast<uint64_t>(time)));
 }
 
 // Calls `answer` once a window exists. Right after nvmlInit that takes 1/6 s, during which other threads'
@@ -111,7 +121,8 @@ std::map<unsigned, unsigned> busy_processes(const Device& device, const Source::
     if (session.pid <= 0 || session.pid > INT32_MAX) continue;
     for (const auto& use : session.uses) {
       if (use.gpu != device.place) continue;
-      const unsigned share = percent(time_of(*window.before, session.number, use.gpu), use.gpu_nanoseconds, window);
+      const unsigned share =
+          percent(time_of(*window.before, session.number, use.gpu), use.gpu_nanoseconds, window);
       unsigned& sum = busy[static_cast<unsigned>(session.pid)];
       sum = std::min(100u, sum + share);
     }
@@ -121,7 +132,9 @@ std::map<unsigned, unsigned> busy_processes(const Device& device, const Source::
 }
 
 uint64_t microseconds_since_1970() {
-  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::system_clock::now().time_since_epoch()).count());
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(
+                                   std::chrono::system_clock::now().time_since_epoch())
+                                   .count());
 }
 
 }  // namespace
@@ -150,43 +163,55 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMem
   });
 }
 
-NVML_EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned int* count, nvmlProcessInfo_v1_t* infos) {
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned int* count,
+                                                              nvmlProcessInfo_v1_t* infos) {
   return compute_processes(device, count, infos);
 }
-NVML_EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsigned int* count, nvmlProcessInfo_t* infos) {
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsigned int* count,
+                                                                 nvmlProcessInfo_t* infos) {
   return compute_processes(device, count, infos);
 }
-NVML_EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int* count, nvmlProcessInfo_t* infos) {
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int* count,
+                                                                 nvmlProcessInfo_t* infos) {
   return compute_processes(device, count, infos);
 }
-NVML_EXPORT nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses(nvmlDevice_t device, unsigned int* count, nvmlProcessInfo_v1_t*) {
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses(nvmlDevice_t device, unsigned int* count,
+                                                               nvmlProcessInfo_v1_t*) {
   return no_processes(device, count);
 }
-NVML_EXPORT nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v2(nvmlDevice_t device, unsigned int* count, nvmlProcessInfo_t*) {
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v2(nvmlDevice_t device, unsigned int* count,
+                                                                  nvmlProcessInfo_t*) {
   return no_processes(device, count);
 }
-NVML_EXPORT nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device, unsigned int* count, nvmlProcessInfo_t*) {
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device, unsigned int* count,
+                                                                  nvmlProcessInfo_t*) {
   return no_processes(device, count);
 }
-NVML_EXPORT nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses(nvmlDevice_t device, unsigned int* count, nvmlProcessInfo_v1_t*) {
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses(nvmlDevice_t device, unsigned int* count,
+                                                                 nvmlProcessInfo_v1_t*) {
   return no_processes(device, count);
 }
-NVML_EXPORT nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v2(nvmlDevice_t device, unsigned int* count, nvmlProcessInfo_t*) {
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v2(nvmlDevice_t device, unsigned int* count,
+                                                                    nvmlProcessInfo_t*) {
   return no_processes(device, count);
 }
-NVML_EXPORT nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int* count, nvmlProcessInfo_t*) {
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int* count,
+                                                                    nvmlProcessInfo_t*) {
   return no_processes(device, count);
 }
 
-NVML_EXPORT nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProcessDetailList_t* list) {
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device,
+                                                               nvmlProcessDetailList_t* list) {
   return with_state(device, [&](const Device& known, const monitor::State& state) {
     if (!list) return NVML_ERROR_INVALID_ARGUMENT;
-    if (list->version != NVML_STRUCT_VERSION(nvmlProcessDetailList_t, 1)) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    if (list->version != NVML_STRUCT_VERSION(nvmlProcessDetailList_t, 1))
+      return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
     if (list->mode > kEveryMode) return NVML_ERROR_INVALID_ARGUMENT;
     const bool any = list->mode == kCompute || list->mode == kEveryMode;
     const auto processes = any ? processes_on(known, state) : std::map<unsigned, uint64_t>();
-    return give_all(processes, &list->numProcArrayEntries, list->procArray,
-                    [](nvmlProcessDetail_t& info, const auto& process) { fill(info, process.first, process.second); });
+    return give_all(
+        processes, &list->numProcArrayEntries, list->procArray,
+        [](nvmlProcessDetail_t& info, const auto& process) { fill(info, process.first, process.second); });
   });
 }
 
@@ -194,31 +219,49 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t devi
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t* utilization) {
   if (!utilization) return with_window(device, [](auto&, auto&) { return NVML_ERROR_INVALID_ARGUMENT; });
   return with_window(device, [&](const Device& known, const Source::Window& window) {
-    *utilization = {.gpu = percent(window.before->gpus[known.place].gpu_nanoseconds, window.now->gpus[known.place].gpu_nanoseconds, window), .memory = 0};
+    *utilization = {.gpu = percent(window.before->gpus[known.place].gpu_nanoseconds,
+                                   window.now->gpus[known.place].gpu_nanoseconds, window),
+                    .memory = 0};
     return NVML_SUCCESS;
   });
 }
 
-NVML_EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t* samples, unsigned int* count,
-                                                         unsigned long long) {
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device,
+                                                         nvmlProcessUtilizationSample_t* samples,
+                                                         unsigned int* count, unsigned long long) {
   return with_window(device, [&](const Device& known, const Source::Window& window) {
     if (!count) return NVML_ERROR_INVALID_ARGUMENT;
     const auto busy = busy_processes(known, window);
     if (busy.empty()) return NVML_ERROR_NOT_FOUND;
     return give_all(busy, count, samples, [&](nvmlProcessUtilizationSample_t& sample, const auto& process) {
-      sample = {.pid = process.first, .timeStamp = microseconds_since_1970(), .smUtil = process.second, .memUtil = 0, .encUtil = 0, .decUtil = 0};
+      sample = {.pid = process.first,
+                .timeStamp = microseconds_since_1970(),
+                .smUtil = process.second,
+                .memUtil = 0,
+                .encUtil = 0,
+                .decUtil = 0};
     });
   });
 }
 
-NVML_EXPORT nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProcessesUtilizationInfo_t* info) {
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device,
+                                                               nvmlProcessesUtilizationInfo_t* info) {
   return with_window(device, [&](const Device& known, const Source::Window& window) {
     if (!info) return NVML_ERROR_INVALID_ARGUMENT;
-    if (info->version != NVML_STRUCT_VERSION(nvmlProcessesUtilizationInfo_t, 1)) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    if (info->version != NVML_STRUCT_VERSION(nvmlProcessesUtilizationInfo_t, 1))
+      return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
     const auto busy = busy_processes(known, window);
     if (busy.empty()) return NVML_ERROR_NOT_FOUND;
-    return give_all(busy, &info->processSamplesCount, info->procUtilArray, [&](nvmlProcessUtilizationInfo_t& sample, const auto& process) {
-      sample = {.timeStamp = microseconds_since_1970(), .pid = process.first, .smUtil = process.second, .memUtil = 0, .encUtil = 0, .decUtil = 0, .jpgUtil = 0, .ofaUtil = 0};
-    });
+    return give_all(busy, &info->processSamplesCount, info->procUtilArray,
+                    [&](nvmlProcessUtilizationInfo_t& sample, const auto& process) {
+                      sample = {.timeStamp = microseconds_since_1970(),
+                                .pid = process.first,
+                                .smUtil = process.second,
+                                .memUtil = 0,
+                                .encUtil = 0,
+                                .decUtil = 0,
+                                .jpgUtil = 0,
+                                .ofaUtil = 0};
+                    });
   });
 }

@@ -32,8 +32,10 @@ constexpr int kExitCannotRun = 126;
 constexpr int kExitNotFound = 127;
 
 constexpr const char* kHelp =
-    "Usage: pool-run [--server tcp://HOST:PORT[,...]] [--token-file FILE] [--preload] [--stats] [--] PROGRAM [ARGUMENTS...]\n"
-    "       pool-run [--server pool://SCHEDULER:PORT] [--gpus 2] [--memory 8GiB] [...] [--] PROGRAM [ARGUMENTS...]\n"
+    "Usage: pool-run [--server tcp://HOST:PORT[,...]] [--token-file FILE] [--preload] [--stats] [--] PROGRAM "
+    "[ARGUMENTS...]\n"
+    "       pool-run [--server pool://SCHEDULER:PORT] [--gpus 2] [--memory 8GiB] [...] [--] PROGRAM "
+    "[ARGUMENTS...]\n"
     "\n"
     "Runs PROGRAM with its CUDA calls executed by the poold at HOST:PORT, or on GPUs leased\n"
     "from the pool's scheduler.\n"
@@ -82,7 +84,8 @@ int fail(int status, const std::string& why) {
 }
 
 // The resources that may be requested from a pool; all but the last take a value.
-constexpr std::string_view kRequestKeys[] = {"gpus", "compute", "memory", "model", "cpus", "host-memory", "mode", "priority", "near", "apart", "label", "one-host"};
+constexpr std::string_view kRequestKeys[] = {"gpus", "compute",  "memory", "model", "cpus",  "host-memory",
+                                             "mode", "priority", "near",   "apart", "label", "one-host"};
 
 struct Arguments {
   std::string server;
@@ -108,7 +111,8 @@ std::string encoded(const std::string& value) {
 int parse_request_option(char**& words, Arguments& out, bool& found) {
   const std::string word = *words;
   const size_t equals = word.find('=');
-  const std::string name = word.starts_with("--") ? word.substr(2, equals == std::string::npos ? equals : equals - 2) : "";
+  const std::string name =
+      word.starts_with("--") ? word.substr(2, equals == std::string::npos ? equals : equals - 2) : "";
   found = std::find(std::begin(kRequestKeys), std::end(kRequestKeys), name) != std::end(kRequestKeys);
   if (!found) return 0;
   std::string value = equals == std::string::npos ? "1" : word.substr(equals + 1);
@@ -176,7 +180,9 @@ bool prepend(const char* variable, const std::string& value) {
 // access, although they seem to be on one host; so each server gets its own host id. A process with GPUs of
 // several servers is left to NCCL.
 bool advise_nccl(const std::string& server) {
-  const auto set = [](const char* name, const std::string& value) { return gpupool::set_environment(name, value, false); };
+  const auto set = [](const char* name, const std::string& value) {
+    return gpupool::set_environment(name, value, false);
+  };
   if (!set("NCCL_SHM_DISABLE", "1")) return false;
   const auto servers = gpupool::client::named_servers(server);
   if (!servers || servers->size() != 1) return true;
@@ -204,19 +210,23 @@ int run(char** words) {
   const char* inherited = std::getenv("GPUPOOL");
   if (arguments.server.empty() && inherited != nullptr) arguments.server = inherited;
   if (arguments.server.empty()) {
-    return fail(kExitUsage, "no server given; use --server tcp://HOST:PORT or pool://SCHEDULER:PORT, or set GPUPOOL");
+    return fail(kExitUsage,
+                "no server given; use --server tcp://HOST:PORT or pool://SCHEDULER:PORT, or set GPUPOOL");
   }
   const bool pool = arguments.server.starts_with("pool://");
   if (!pool && !arguments.request_query.empty()) {
-    return fail(kExitUsage, "--" + arguments.request_query.substr(0, arguments.request_query.find('=')) + " requires a pool; use --server pool://HOST:PORT instead of '" +
+    return fail(kExitUsage, "--" + arguments.request_query.substr(0, arguments.request_query.find('=')) +
+                                " requires a pool; use --server pool://HOST:PORT instead of '" +
                                 arguments.server + "'");
   }
   if (!pool && !arguments.server.starts_with("lease:")) {
-    if (const auto servers = gpupool::client::named_servers(arguments.server); !servers) return fail(kExitUsage, servers.error().message);
+    if (const auto servers = gpupool::client::named_servers(arguments.server); !servers)
+      return fail(kExitUsage, servers.error().message);
   }
 
   if (!arguments.token_file.empty() && ::access(arguments.token_file.c_str(), R_OK) != 0) {
-    return fail(kExitUsage, "--token-file: '" + arguments.token_file + "' cannot be read: " + std::generic_category().message(errno));
+    return fail(kExitUsage, "--token-file: '" + arguments.token_file +
+                                "' cannot be read: " + std::generic_category().message(errno));
   }
 
   std::error_code status;
@@ -227,19 +237,26 @@ int run(char** words) {
   }
   const std::string forbidden = arguments.preload ? ":; \t\n" : ":;";
   if (library.string().find_first_of(forbidden) != std::string::npos) {
-    return fail(kExitBroken, "cannot use the library folder " + library.parent_path().string() +
-                                 ": the dynamic linker accepts no paths with colons, semicolons or spaces; move gpupool");
+    return fail(kExitBroken,
+                "cannot use the library folder " + library.parent_path().string() +
+                    ": the dynamic linker accepts no paths with colons, semicolons or spaces; move gpupool");
   }
-  const std::string token_file = arguments.token_file.empty() ? "" : fs::absolute(arguments.token_file).string();
-  if (!token_file.empty() && !gpupool::set_environment("GPUPOOL_TOKEN_FILE", token_file)) return fail(kExitBroken, "out of memory");
+  const std::string token_file =
+      arguments.token_file.empty() ? "" : fs::absolute(arguments.token_file).string();
+  if (!token_file.empty() && !gpupool::set_environment("GPUPOOL_TOKEN_FILE", token_file))
+    return fail(kExitBroken, "out of memory");
   if (pool) {
     if (!arguments.request_query.empty()) {
-      arguments.server += (arguments.server.find('?') == std::string::npos ? "?" : "&") + arguments.request_query;
+      arguments.server +=
+          (arguments.server.find('?') == std::string::npos ? "?" : "&") + arguments.request_query;
     }
     // pool-lease holds the lease while this process lives, which is about to become the program.
-    const auto lease = gpupool::client::acquire_lease(fs::read_symlink("/proc/self/exe").parent_path() / "pool-lease", arguments.server,
-                                                       fs::path(arguments.program[0]).filename());
-    if (!lease) return fail(lease.error().code == gpupool::ErrorCode::invalid ? kExitUsage : kExitBroken, lease.error().message);
+    const auto lease =
+        gpupool::client::acquire_lease(fs::read_symlink("/proc/self/exe").parent_path() / "pool-lease",
+                                       arguments.server, fs::path(arguments.program[0]).filename());
+    if (!lease)
+      return fail(lease.error().code == gpupool::ErrorCode::invalid ? kExitUsage : kExitBroken,
+                  lease.error().message);
     arguments.server = "lease:" + *lease;
   }
   if (!gpupool::set_environment("GPUPOOL", arguments.server) || !advise_nccl(arguments.server) ||

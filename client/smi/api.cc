@@ -13,8 +13,8 @@ std::string Api::load() {
   const std::string path = program.parent_path().parent_path() / "lib/client/libnvidia-ml.so.1";
   void* const library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!library) return std::string("cannot load gpupool's libnvidia-ml.so.1: ") + ::dlerror();
-#define SMI_LOAD(name)                                                   \
-  name = reinterpret_cast<decltype(name)>(::dlsym(library, #name));      \
+#define SMI_LOAD(name)                                              \
+  name = reinterpret_cast<decltype(name)>(::dlsym(library, #name)); \
   if (!name) return path + " lacks " #name "; it is from another gpupool release";
   SMI_FUNCTIONS(SMI_LOAD)
 #undef SMI_LOAD

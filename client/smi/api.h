@@ -7,6 +7,7 @@
 
 namespace gpupool::smi {
 
+// clang-format off
 #define SMI_FUNCTIONS(X)                                                                                                              \
   X(nvmlInit_v2) X(nvmlShutdown) X(nvmlErrorString) X(nvmlSystemGetDriverVersion) X(nvmlSystemGetCudaDriverVersion_v2)                \
   X(nvmlSystemGetProcessName) X(nvmlDeviceGetCount_v2) X(nvmlDeviceGetHandleByIndex_v2) X(nvmlDeviceGetName) X(nvmlDeviceGetUUID)     \
@@ -14,6 +15,7 @@ namespace gpupool::smi {
   X(nvmlDeviceGetComputeRunningProcesses_v3) X(nvmlDeviceGetComputeMode) X(nvmlDeviceGetPersistenceMode) X(nvmlDeviceGetEccMode)      \
   X(nvmlDeviceGetMaxClockInfo) X(nvmlDeviceGetClockInfo) X(nvmlDeviceGetTemperature) X(nvmlDeviceGetPowerUsage)                       \
   X(nvmlDeviceGetEnforcedPowerLimit) X(nvmlDeviceGetFanSpeed) X(nvmlDeviceGetPerformanceState)
+// clang-format on
 
 struct Api {
 #define SMI_POINTER(name) decltype(&::name) name = nullptr;

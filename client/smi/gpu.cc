@@ -15,8 +15,14 @@ namespace {
 using Kind = Field::Kind;
 
 const std::vector<std::pair<const char*, const char*>> kAlso = {
-    {"gpu_name", "name"},          {"gpu_uuid", "uuid"},           {"gpu_bus_id", "pci.bus_id"},     {"clocks.current.sm", "clocks.sm"},
-    {"clocks.gr", "clocks.sm"},    {"clocks.current.memory", "clocks.mem"}, {"clocks.current.graphics", "clocks.sm"}, {"power.limit", "enforced.power.limit"},
+    {"gpu_name", "name"},
+    {"gpu_uuid", "uuid"},
+    {"gpu_bus_id", "pci.bus_id"},
+    {"clocks.current.sm", "clocks.sm"},
+    {"clocks.gr", "clocks.sm"},
+    {"clocks.current.memory", "clocks.mem"},
+    {"clocks.current.graphics", "clocks.sm"},
+    {"power.limit", "enforced.power.limit"},
 };
 
 std::string decimals(double value) {
@@ -33,7 +39,9 @@ std::string now() {
   return text;
 }
 
-std::string in_mib(unsigned long long bytes) { return std::to_string(bytes >> 20); }
+std::string in_mib(unsigned long long bytes) {
+  return std::to_string(bytes >> 20);
+}
 
 // Reads one GPU's values; values whose function fails are left out.
 class Reader {
@@ -48,15 +56,18 @@ class Reader {
     nvmlPciInfo_t pci{};
     if (ok(api_.nvmlDeviceGetPciInfo_v3(device_, &pci))) set("pci.bus_id", pci.busId);
     int major = 0, minor = 0;
-    if (ok(api_.nvmlDeviceGetCudaComputeCapability(device_, &major, &minor))) set("compute_cap", std::to_string(major) + "." + std::to_string(minor));
+    if (ok(api_.nvmlDeviceGetCudaComputeCapability(device_, &major, &minor)))
+      set("compute_cap", std::to_string(major) + "." + std::to_string(minor));
   }
 
   void modes() {
     constexpr const char* kModes[] = {"Default", "Exclusive_Thread", "Prohibited", "Exclusive_Process"};
     unsigned value = 0, pending = 0;
     if (ok(api_.nvmlDeviceGetComputeMode(device_, &value)) && value < 4) set("compute_mode", kModes[value]);
-    if (ok(api_.nvmlDeviceGetPersistenceMode(device_, &value))) set("persistence_mode", value ? "Enabled" : "Disabled");
-    if (ok(api_.nvmlDeviceGetEccMode(device_, &value, &pending))) set("ecc.mode.current", value ? "Enabled" : "Disabled");
+    if (ok(api_.nvmlDeviceGetPersistenceMode(device_, &value)))
+      set("persistence_mode", value ? "Enabled" : "Disabled");
+    if (ok(api_.nvmlDeviceGetEccMode(device_, &value, &pending)))
+      set("ecc.mode.current", value ? "Enabled" : "Disabled");
   }
 
   void use() {
@@ -70,7 +81,8 @@ class Reader {
     }
     nvmlUtilization_t utilization{};
     // The library cannot report utilization.memory as unknown (it returns 0), so it is left out.
-    if (ok(api_.nvmlDeviceGetUtilizationRates(device_, &utilization))) set("utilization.gpu", std::to_string(utilization.gpu));
+    if (ok(api_.nvmlDeviceGetUtilizationRates(device_, &utilization)))
+      set("utilization.gpu", std::to_string(utilization.gpu));
     processes();
   }
 
@@ -79,7 +91,9 @@ class Reader {
       if (ok(result)) set(name, std::to_string(value));
     };
     unsigned value = 0;
-    const auto read = [&](const char* name, auto function, auto... more) { number(name, function(device_, more..., &value), value); };
+    const auto read = [&](const char* name, auto function, auto... more) {
+      number(name, function(device_, more..., &value), value);
+    };
     read("temperature.gpu", api_.nvmlDeviceGetTemperature, 0u);
     read("fan.speed", api_.nvmlDeviceGetFanSpeed);
     read("clocks.sm", api_.nvmlDeviceGetClockInfo, 1u);
@@ -87,7 +101,8 @@ class Reader {
     read("clocks.max.sm", api_.nvmlDeviceGetMaxClockInfo, 1u);
     read("clocks.max.mem", api_.nvmlDeviceGetMaxClockInfo, 2u);
     if (ok(api_.nvmlDeviceGetPowerUsage(device_, &value))) set("power.draw", decimals(value / 1000.0));
-    if (ok(api_.nvmlDeviceGetEnforcedPowerLimit(device_, &value))) set("enforced.power.limit", decimals(value / 1000.0));
+    if (ok(api_.nvmlDeviceGetEnforcedPowerLimit(device_, &value)))
+      set("enforced.power.limit", decimals(value / 1000.0));
     if (ok(api_.nvmlDeviceGetPerformanceState(device_, &value))) set("pstate", "P" + std::to_string(value));
   }
 
@@ -111,7 +126,8 @@ class Reader {
     }
     for (unsigned i = 0; ok(result) && i < count; ++i) {
       char name[256] = "";
-      if (api_.nvmlSystemGetProcessName(infos[i].pid, name, sizeof name) != NVML_SUCCESS) std::snprintf(name, sizeof name, "-");
+      if (api_.nvmlSystemGetProcessName(infos[i].pid, name, sizeof name) != NVML_SUCCESS)
+        std::snprintf(name, sizeof name, "-");
       gpu_.processes.push_back({infos[i].pid, printable(name), infos[i].usedGpuMemory >> 20});
     }
   }
@@ -132,15 +148,33 @@ bool is_wanted(const Gpu& gpu, const std::vector<std::string>& wanted) {
 
 const std::vector<Field>& fields() {
   static const std::vector<Field> all = {
-      {"timestamp", "", Kind::text},          {"index", "", Kind::number},           {"count", "", Kind::number},
-      {"name", "", Kind::text},               {"uuid", "", Kind::text},              {"pci.bus_id", "", Kind::text},
-      {"driver_version", "", Kind::text},     {"cuda_version", "", Kind::text},      {"compute_cap", "", Kind::text},
-      {"memory.total", "MiB", Kind::number},  {"memory.reserved", "MiB", Kind::number}, {"memory.used", "MiB", Kind::number},
-      {"memory.free", "MiB", Kind::number},   {"utilization.gpu", "%", Kind::number}, {"utilization.memory", "%", Kind::number},
-      {"compute_mode", "", Kind::text},       {"persistence_mode", "", Kind::text},  {"ecc.mode.current", "", Kind::text},
-      {"temperature.gpu", "", Kind::number},  {"power.draw", "W", Kind::real},       {"enforced.power.limit", "W", Kind::real},
-      {"fan.speed", "%", Kind::number},       {"pstate", "", Kind::text},            {"clocks.sm", "MHz", Kind::number},
-      {"clocks.mem", "MHz", Kind::number},    {"clocks.max.sm", "MHz", Kind::number}, {"clocks.max.mem", "MHz", Kind::number},
+      {"timestamp", "", Kind::text},
+      {"index", "", Kind::number},
+      {"count", "", Kind::number},
+      {"name", "", Kind::text},
+      {"uuid", "", Kind::text},
+      {"pci.bus_id", "", Kind::text},
+      {"driver_version", "", Kind::text},
+      {"cuda_version", "", Kind::text},
+      {"compute_cap", "", Kind::text},
+      {"memory.total", "MiB", Kind::number},
+      {"memory.reserved", "MiB", Kind::number},
+      {"memory.used", "MiB", Kind::number},
+      {"memory.free", "MiB", Kind::number},
+      {"utilization.gpu", "%", Kind::number},
+      {"utilization.memory", "%", Kind::number},
+      {"compute_mode", "", Kind::text},
+      {"persistence_mode", "", Kind::text},
+      {"ecc.mode.current", "", Kind::text},
+      {"temperature.gpu", "", Kind::number},
+      {"power.draw", "W", Kind::real},
+      {"enforced.power.limit", "W", Kind::real},
+      {"fan.speed", "%", Kind::number},
+      {"pstate", "", Kind::text},
+      {"clocks.sm", "MHz", Kind::number},
+      {"clocks.mem", "MHz", Kind::number},
+      {"clocks.max.sm", "MHz", Kind::number},
+      {"clocks.max.mem", "MHz", Kind::number},
   };
   return all;
 }
@@ -150,7 +184,8 @@ const Field* find_field(const std::string& name) {
   for (const auto& [also, field] : kAlso) {
     if (name == also) wanted = field;
   }
-  const auto found = std::find_if(fields().begin(), fields().end(), [&](const Field& field) { return wanted == field.name; });
+  const auto found = std::find_if(fields().begin(), fields().end(),
+                                  [&](const Field& field) { return wanted == field.name; });
   return found == fields().end() ? nullptr : &*found;
 }
 
@@ -161,9 +196,12 @@ const std::string& Gpu::get(const std::string& name) const {
 }
 
 std::vector<Gpu> read_gpus(const Api& api, const std::vector<std::string>& wanted, std::string& failure) {
-  const auto fail = [&](nvmlReturn_t result) { return failure = api.nvmlErrorString(result), std::vector<Gpu>(); };
+  const auto fail = [&](nvmlReturn_t result) {
+    return failure = api.nvmlErrorString(result), std::vector<Gpu>();
+  };
   unsigned count = 0;
-  if (const nvmlReturn_t result = api.nvmlDeviceGetCount_v2(&count); result != NVML_SUCCESS) return fail(result);
+  if (const nvmlReturn_t result = api.nvmlDeviceGetCount_v2(&count); result != NVML_SUCCESS)
+    return fail(result);
   char driver[NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE] = "";
   int cuda = 0;
   (void)api.nvmlSystemGetDriverVersion(driver, sizeof driver);
@@ -173,7 +211,8 @@ std::vector<Gpu> read_gpus(const Api& api, const std::vector<std::string>& wante
     Gpu gpu;
     gpu.index = index;
     nvmlDevice_t device = nullptr;
-    if (const nvmlReturn_t result = api.nvmlDeviceGetHandleByIndex_v2(index, &device); result != NVML_SUCCESS) return fail(result);
+    if (const nvmlReturn_t result = api.nvmlDeviceGetHandleByIndex_v2(index, &device); result != NVML_SUCCESS)
+      return fail(result);
     Reader reader(api, device, gpu);
     reader.identity();
     if (!is_wanted(gpu, wanted)) continue;

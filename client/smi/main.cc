@@ -42,9 +42,12 @@ std::string read_format(const std::string& format, Csv& csv) {
   std::istringstream words(format);
   for (std::string word; std::getline(words, word, ',');) {
     word.erase(0, word.find_first_not_of(' '));
-    if (word == "noheader") csv.header = false;
-    else if (word == "nounits") csv.units = false;
-    else if (word != "csv") return "--format=" + format + ": must be csv, optionally with ,noheader or ,nounits";
+    if (word == "noheader")
+      csv.header = false;
+    else if (word == "nounits")
+      csv.units = false;
+    else if (word != "csv")
+      return "--format=" + format + ": must be csv, optionally with ,noheader or ,nounits";
   }
   return "";
 }
@@ -54,7 +57,9 @@ std::string check(const Arguments& arguments, Csv& csv) {
     if (!find_field(name)) return "--query-gpu: unknown field '" + name + "'; see pool-smi --help-query-gpu";
   }
   for (const std::string& name : arguments.process_columns) {
-    if (!is_process_column(name)) return "--query-compute-apps: unknown field '" + name + "'; valid fields: pid, process_name, used_gpu_memory, gpu_uuid";
+    if (!is_process_column(name))
+      return "--query-compute-apps: unknown field '" + name +
+             "'; valid fields: pid, process_name, used_gpu_memory, gpu_uuid";
   }
   csv.columns = arguments.columns.empty() ? arguments.process_columns : arguments.columns;
   return read_format(arguments.format, csv);
@@ -64,11 +69,11 @@ int show(const Api& api, const Arguments& arguments, const Csv& csv) {
   std::string failure;
   const auto gpus = read_gpus(api, arguments.gpus, failure);
   if (gpus.empty()) return fail(kExitNoGpu, failure);
-  const std::string text = arguments.list                     ? as_list(gpus)
-                           : arguments.json                   ? as_json(gpus)
-                           : !arguments.columns.empty()       ? as_csv(gpus, csv)
+  const std::string text = arguments.list                       ? as_list(gpus)
+                           : arguments.json                     ? as_json(gpus)
+                           : !arguments.columns.empty()         ? as_csv(gpus, csv)
                            : !arguments.process_columns.empty() ? processes_as_csv(gpus, csv)
-                                                              : as_table(gpus);
+                                                                : as_table(gpus);
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) return 1;
   for (const Gpu& gpu : gpus) {
     if (gpu.lost) return kExitLost;
@@ -80,14 +85,18 @@ int run(const Arguments& arguments) {
   Csv csv;
   if (const std::string wrong = check(arguments, csv); !wrong.empty()) return fail(kExitUsage, wrong);
   if ((!arguments.server.empty() && !gpupool::set_environment("GPUPOOL", arguments.server)) ||
-      (!arguments.token_file.empty() && !gpupool::set_environment("GPUPOOL_TOKEN_FILE", arguments.token_file))) {
+      (!arguments.token_file.empty() &&
+       !gpupool::set_environment("GPUPOOL_TOKEN_FILE", arguments.token_file))) {
     return fail(1, "out of memory");
   }
   const char* const server = std::getenv("GPUPOOL");
   if (server && std::string_view(server).starts_with("pool://")) {
-    return fail(kExitUsage, "GPUPOOL is the address of a scheduler, and pool-smi does not lease GPUs: run pool-smi under pool-run, or use --server tcp://HOST:PORT");
+    return fail(kExitUsage,
+                "GPUPOOL is the address of a scheduler, and pool-smi does not lease GPUs: run pool-smi under "
+                "pool-run, or use --server tcp://HOST:PORT");
   }
-  if (!server || !*server) return fail(kExitNoServer, "no server configured: use --server tcp://HOST:PORT, or set GPUPOOL");
+  if (!server || !*server)
+    return fail(kExitNoServer, "no server configured: use --server tcp://HOST:PORT, or set GPUPOOL");
   Api api;
   if (const std::string wrong = api.load(); !wrong.empty()) return fail(1, wrong);
   // The library has logged the reason.
@@ -104,15 +113,24 @@ int run(const Arguments& arguments) {
 
 int read_and_run(int count, char** words) {
   Arguments arguments;
-  CLI::App app{"Shows the GPUs that GPUPOOL names: memory within the quota, utilization, and this host's processes."};
+  CLI::App app{
+      "Shows the GPUs that GPUPOOL names: memory within the quota, utilization, and this host's processes."};
   app.set_version_flag("--version", std::string("pool-smi ") + gpupool::run::kVersion);
-  app.add_option("--server", arguments.server, "Address of a poold, or a comma-separated list; default: $GPUPOOL");
-  app.add_option("--token-file", arguments.token_file, "File with your tenant's token; default: $GPUPOOL_TOKEN_FILE");
+  app.add_option("--server", arguments.server,
+                 "Address of a poold, or a comma-separated list; default: $GPUPOOL");
+  app.add_option("--token-file", arguments.token_file,
+                 "File with your tenant's token; default: $GPUPOOL_TOKEN_FILE");
   app.add_option("-i,--id", arguments.gpus, "Only these GPUs: index, UUID or bus id")->delimiter(',');
   app.add_flag("-L,--list-gpus", arguments.list, "Print one line for each GPU");
   app.add_flag("--json", arguments.json, "Print all fields as JSON");
-  auto* const gpu = app.add_option("--query-gpu", arguments.columns, "Comma-separated fields to print for each GPU")->delimiter(',');
-  auto* const apps = app.add_option("--query-compute-apps", arguments.process_columns, "Comma-separated fields to print for each process: pid, process_name, used_gpu_memory, gpu_uuid")->delimiter(',');
+  auto* const gpu =
+      app.add_option("--query-gpu", arguments.columns, "Comma-separated fields to print for each GPU")
+          ->delimiter(',');
+  auto* const apps =
+      app.add_option(
+             "--query-compute-apps", arguments.process_columns,
+             "Comma-separated fields to print for each process: pid, process_name, used_gpu_memory, gpu_uuid")
+          ->delimiter(',');
   app.add_option("--format", arguments.format, "csv[,noheader][,nounits]");
   app.add_option("-l,--loop", arguments.every, "Repeat every N seconds")->check(CLI::Range(0.05, 86400.0));
   bool help_fields = false;

@@ -21,8 +21,10 @@ std::string quoted(const std::string& text) {
   std::string out = "\"";
   for (const char c : text) {
     if (c == '"' || c == '\\') out += '\\';
-    if (static_cast<unsigned char>(c) < ' ') out += formatted("\\u%04x", c);
-    else out += c;
+    if (static_cast<unsigned char>(c) < ' ')
+      out += formatted("\\u%04x", c);
+    else
+      out += c;
   }
   return out + "\"";
 }
@@ -36,7 +38,8 @@ std::string joined(const std::vector<std::string>& words) {
 std::string with_unit(const Gpu& gpu, const std::string& name) {
   const Field* const field = find_field(name);
   const std::string& value = gpu.get(field->name);
-  return value == "N/A" || *field->unit == '\0' ? value : value + (*field->unit == '%' ? "" : " ") + field->unit;
+  return value == "N/A" || *field->unit == '\0' ? value
+                                                : value + (*field->unit == '%' ? "" : " ") + field->unit;
 }
 
 std::string temperature(const Gpu& gpu) {
@@ -55,27 +58,37 @@ std::string process_value(const Gpu& gpu, const Process& process, const std::str
 
 std::string as_list(const std::vector<Gpu>& gpus) {
   std::string out;
-  for (const Gpu& gpu : gpus) out += "GPU " + gpu.get("index") + ": " + gpu.get("name") + " (UUID: " + gpu.get("uuid") + ")\n";
+  for (const Gpu& gpu : gpus)
+    out += "GPU " + gpu.get("index") + ": " + gpu.get("name") + " (UUID: " + gpu.get("uuid") + ")\n";
   return out;
 }
 
 std::string as_table(const std::vector<Gpu>& gpus) {
-  const std::string rule = "+" + std::string(46, '-') + "+" + std::string(23, '-') + "+" + std::string(8, '-') + "+" + std::string(18, '-') + "+\n";
-  std::string out = formatted("gpupool    driver %s    CUDA %s    %s\n", gpus.front().get("driver_version").c_str(),
-                              gpus.front().get("cuda_version").c_str(), gpus.front().get("timestamp").c_str());
-  out += rule + formatted("| %-44s | %21s | %6s | %-16s |\n", "GPU  Name, bus", "Memory used / quota", "Util", "Temp, power") + rule;
+  const std::string rule = "+" + std::string(46, '-') + "+" + std::string(23, '-') + "+" +
+                           std::string(8, '-') + "+" + std::string(18, '-') + "+\n";
+  std::string out =
+      formatted("gpupool    driver %s    CUDA %s    %s\n", gpus.front().get("driver_version").c_str(),
+                gpus.front().get("cuda_version").c_str(), gpus.front().get("timestamp").c_str());
+  out += rule +
+         formatted("| %-44s | %21s | %6s | %-16s |\n", "GPU  Name, bus", "Memory used / quota", "Util",
+                   "Temp, power") +
+         rule;
   for (const Gpu& gpu : gpus) {
-    const std::string memory = gpu.lost ? "lost" : gpu.get("memory.used") + " / " + gpu.get("memory.total") + " MiB";
-    out += formatted("| %3u  %-39.39s | %21s | %6s | %-16s |\n", gpu.index, gpu.get("name").c_str(), memory.c_str(),
-                     with_unit(gpu, "utilization.gpu").c_str(), temperature(gpu).c_str());
-    out += formatted("|      %-39s | %21s | %6s | %-16s |\n", gpu.get("pci.bus_id").c_str(), "", "", with_unit(gpu, "power.draw").c_str());
+    const std::string memory =
+        gpu.lost ? "lost" : gpu.get("memory.used") + " / " + gpu.get("memory.total") + " MiB";
+    out += formatted("| %3u  %-39.39s | %21s | %6s | %-16s |\n", gpu.index, gpu.get("name").c_str(),
+                     memory.c_str(), with_unit(gpu, "utilization.gpu").c_str(), temperature(gpu).c_str());
+    out += formatted("|      %-39s | %21s | %6s | %-16s |\n", gpu.get("pci.bus_id").c_str(), "", "",
+                     with_unit(gpu, "power.draw").c_str());
   }
-  out += rule + formatted("| %5s  %9s  %-65.65s  %13s |\n", "GPU", "PID", "Process on this host", "GPU memory");
+  out +=
+      rule + formatted("| %5s  %9s  %-65.65s  %13s |\n", "GPU", "PID", "Process on this host", "GPU memory");
   bool any = false;
   for (const Gpu& gpu : gpus) {
     for (const Process& process : gpu.processes) {
       any = true;
-      out += formatted("| %5u  %9u  %-65.65s  %9llu MiB |\n", gpu.index, process.pid, process.name.c_str(), static_cast<unsigned long long>(process.memory_mib));
+      out += formatted("| %5u  %9u  %-65.65s  %9llu MiB |\n", gpu.index, process.pid, process.name.c_str(),
+                       static_cast<unsigned long long>(process.memory_mib));
     }
   }
   if (!any) out += formatted("| %-98s |\n", "  none");
@@ -89,7 +102,9 @@ std::string as_json(const std::vector<Gpu>& gpus) {
     out += at == 0 ? "{" : ", {";
     for (const Field& field : fields()) {
       const auto known = gpu.values.find(field.name);
-      const std::string value = known == gpu.values.end() ? "null" : field.kind == Field::Kind::text ? quoted(known->second) : known->second;
+      const std::string value = known == gpu.values.end()         ? "null"
+                                : field.kind == Field::Kind::text ? quoted(known->second)
+                                                                  : known->second;
       out += quoted(field.name) + ": " + value + ", ";
     }
     out += "\"processes\": [";
@@ -125,18 +140,21 @@ std::string as_csv(const std::vector<Gpu>& gpus, const Csv& csv) {
 
 bool is_process_column(const std::string& name) {
   constexpr const char* kColumns[] = {"pid", "process_name", "used_gpu_memory", "used_memory", "gpu_uuid"};
-  return std::any_of(std::begin(kColumns), std::end(kColumns), [&](const char* column) { return name == column; });
+  return std::any_of(std::begin(kColumns), std::end(kColumns),
+                     [&](const char* column) { return name == column; });
 }
 
 std::string processes_as_csv(const std::vector<Gpu>& gpus, const Csv& csv) {
   std::string out;
   std::vector<std::string> line;
-  for (const std::string& name : csv.columns) line.push_back(name.starts_with("used") && csv.units ? name + " [MiB]" : name);
+  for (const std::string& name : csv.columns)
+    line.push_back(name.starts_with("used") && csv.units ? name + " [MiB]" : name);
   if (csv.header) out += joined(line);
   for (const Gpu& gpu : gpus) {
     for (const Process& process : gpu.processes) {
       line.clear();
-      for (const std::string& name : csv.columns) line.push_back(process_value(gpu, process, name, csv.units));
+      for (const std::string& name : csv.columns)
+        line.push_back(process_value(gpu, process, name, csv.units));
       out += joined(line);
     }
   }

@@ -7,7 +7,7 @@
 
 namespace gpupool::smi {
 
-std::string as_list(const std::vector<Gpu>& gpus);   // one line per GPU, as nvidia-smi -L
+std::string as_list(const std::vector<Gpu>& gpus);  // one line per GPU, as nvidia-smi -L
 std::string as_table(const std::vector<Gpu>& gpus);
 std::string as_json(const std::vector<Gpu>& gpus);
 

@@ -19,7 +19,10 @@ namespace {
 constexpr const char* kStates[] = {"running", "locked", "checkpointed", "failed"};
 
 [[noreturn]] void usage() {
-  std::fputs("usage: checkpoint --pid N (--toggle | --get-state | --action lock|checkpoint|restore|unlock [--timeout MS])\n", stderr);
+  std::fputs(
+      "usage: checkpoint --pid N (--toggle | --get-state | --action lock|checkpoint|restore|unlock "
+      "[--timeout MS])\n",
+      stderr);
   std::exit(2);
 }
 
@@ -50,11 +53,16 @@ int main(int count, char** words) {
   for (int i = 1; i < count; ++i) {
     const std::string word = words[i];
     const bool more = i + 1 < count;
-    if (word == "--toggle" || word == "--get-state") action = word;
-    else if (word == "--action" && more) action = words[++i];
-    else if (word == "--pid" && more) pid = std::atoi(words[++i]);
-    else if (word == "--timeout" && more) timeout = static_cast<unsigned>(std::strtoul(words[++i], nullptr, 10));
-    else usage();
+    if (word == "--toggle" || word == "--get-state")
+      action = word;
+    else if (word == "--action" && more)
+      action = words[++i];
+    else if (word == "--pid" && more)
+      pid = std::atoi(words[++i]);
+    else if (word == "--timeout" && more)
+      timeout = static_cast<unsigned>(std::strtoul(words[++i], nullptr, 10));
+    else
+      usage();
   }
   if (action.empty() || pid <= 0) usage();
   check(cuInit(0), "cuInit");

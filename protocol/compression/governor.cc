@@ -7,15 +7,15 @@ namespace gpupool::compression {
 namespace {
 
 constexpr double kWindowBytes = 2 << 20;
-constexpr double kWindowSeconds = 0.25;    // judges a slow link before 2 MiB have been sent
+constexpr double kWindowSeconds = 0.25;  // judges a slow link before 2 MiB have been sent
 // The link counts as the bottleneck if sending was blocked for more than this fraction of the time. While
 // compressing, a smaller fraction shows it.
 constexpr double kBlockedPlain = 0.5;
 constexpr double kBlockedCompressed = 0.1;
-constexpr double kFastLink = 600e6;        // bytes per second; LZ4 hardly compresses faster
+constexpr double kFastLink = 600e6;  // bytes per second; LZ4 hardly compresses faster
 constexpr double kGainToStart = 1.25;
 constexpr double kGainToContinue = 1.05;
-constexpr double kMaxPackedRatio = 0.9;     // packed / raw bytes: compression is useless above this
+constexpr double kMaxPackedRatio = 0.9;  // packed / raw bytes: compression is useless above this
 constexpr unsigned kShortestPause = 8;
 constexpr unsigned kLongestPause = 512;
 constexpr unsigned kMaxWindowsWithoutBottleneck = 16;
@@ -29,7 +29,9 @@ std::optional<Policy> parse_policy(std::string_view text) {
   return std::nullopt;
 }
 
-bool Governor::Window::full() const { return raw >= kWindowBytes || took >= kWindowSeconds; }
+bool Governor::Window::full() const {
+  return raw >= kWindowBytes || took >= kWindowSeconds;
+}
 
 Governor::Next Governor::next() const {
   if (policy_ != Policy::automatic) return policy_ == Policy::always ? Next::compressed : Next::plain;
@@ -55,7 +57,8 @@ void Governor::sent_plain(size_t raw, Duration took, Duration blocked) {
 void Governor::sampled(size_t raw, size_t packed, Duration took) {
   const double speed = static_cast<double>(raw) / std::max(took.count(), 1e-9);
   const double ratio = static_cast<double>(packed) / static_cast<double>(raw);
-  if (ratio > kMaxPackedRatio || std::min(speed, link_rate_ / ratio) < link_rate_ * kGainToStart) return stop_compressing();
+  if (ratio > kMaxPackedRatio || std::min(speed, link_rate_ / ratio) < link_rate_ * kGainToStart)
+    return stop_compressing();
   compressing_ = true;
   window_ = {};
   windows_without_bottleneck_ = 0;

@@ -46,10 +46,10 @@ class Governor {
   const Policy policy_;
   bool compressing_ = false;
   Window window_;
-  double link_rate_ = 0;        // bytes per second; 0: unknown, or the link is not the bottleneck
-  bool link_was_bottleneck_ = false;         // in the last window
-  unsigned next_sample_ = 0;    // pieces before the next sample
-  unsigned sample_pause_ = 8;   // pieces; doubled by each failed attempt
+  double link_rate_ = 0;              // bytes per second; 0: unknown, or the link is not the bottleneck
+  bool link_was_bottleneck_ = false;  // in the last window
+  unsigned next_sample_ = 0;          // pieces before the next sample
+  unsigned sample_pause_ = 8;         // pieces; doubled by each failed attempt
   unsigned windows_without_bottleneck_ = 0;  // consecutive windows in which the link was not the bottleneck
 };
 

@@ -39,7 +39,8 @@ Result<void> PieceSender::send(transport::Connection& connection, wire::BulkHead
   if (next == Governor::Next::plain_with_sample) {
     // Sample the first part alone, which saves joining the parts.
     const size_t bytes = std::min<size_t>(parts[0].iov_len, kSampleBytes);
-    const size_t sample = pack({static_cast<const std::byte*>(parts[0].iov_base), bytes}, packed_buffer().first(bytes));
+    const size_t sample =
+        pack({static_cast<const std::byte*>(parts[0].iov_base), bytes}, packed_buffer().first(bytes));
     governor_.sampled(bytes, sample != 0 ? sample : bytes, Clock::now() - start);
   } else if (next == Governor::Next::compressed) {
     packed = pack(join_parts(parts, raw), packed_buffer().first(raw - 1));
@@ -57,16 +58,21 @@ Result<void> PieceSender::send(transport::Connection& connection, wire::BulkHead
   std::vector<iovec> all{{&header, sizeof header}};
   all.insert(all.end(), parts.begin(), parts.end());
   auto sent = transport::send_all(connection, all, {}, &blocked);
-  if (next == Governor::Next::compressed) governor_.sent_compressed(raw, raw, Clock::now() - start, blocked);
-  else governor_.sent_plain(raw, Clock::now() - start, blocked);
+  if (next == Governor::Next::compressed)
+    governor_.sent_compressed(raw, raw, Clock::now() - start, blocked);
+  else
+    governor_.sent_plain(raw, Clock::now() - start, blocked);
   return sent;
 }
 
 Result<wire::BulkHeader> PieceReader::next(bool copy_keys) {
-  const auto got = transport::receive_exact(connection_, {reinterpret_cast<std::byte*>(&header_), sizeof header_}, {});
+  const auto got =
+      transport::receive_exact(connection_, {reinterpret_cast<std::byte*>(&header_), sizeof header_}, {});
   if (!got) return got.error();
-  if (copy_keys && header_.flags == wire::kBulkCopyKey && header_.length == sizeof(wire::CopyKey)) return header_;
-  if (header_.length == 0 || header_.length > wire::kBulkChunkBytes || (header_.flags & ~wire::kBulkCompressed) != 0) {
+  if (copy_keys && header_.flags == wire::kBulkCopyKey && header_.length == sizeof(wire::CopyKey))
+    return header_;
+  if (header_.length == 0 || header_.length > wire::kBulkChunkBytes ||
+      (header_.flags & ~wire::kBulkCompressed) != 0) {
     return Error{ErrorCode::malformed, "a piece of a bulk copy has an invalid header"};
   }
   return header_;
@@ -83,7 +89,8 @@ Result<void> PieceReader::read(std::span<std::byte> piece) {
   if (!compressed()) return transport::receive_exact(connection_, piece, {});
   const auto packed = receive_packed();
   if (!packed) return packed.error();
-  if (!unpack(*packed, piece)) return Error{ErrorCode::malformed, "a compressed piece of a bulk copy does not decompress to its size"};
+  if (!unpack(*packed, piece))
+    return Error{ErrorCode::malformed, "a compressed piece of a bulk copy does not decompress to its size"};
   return {};
 }
 

@@ -21,6 +21,8 @@ inline std::string socket_folder() {
 }
 
 // `name` is poold's first port, or its process id if it listens on no port.
-inline std::string default_socket(uint64_t name) { return socket_folder() + "/poold-" + std::to_string(name) + ".sock"; }
+inline std::string default_socket(uint64_t name) {
+  return socket_folder() + "/poold-" + std::to_string(name) + ".sock";
+}
 
 }  // namespace gpupool::admin

@@ -81,7 +81,7 @@ struct HelloReply {
   uint32_t peer_protocol = 0;
 };
 
-constexpr size_t kMaxDevices = 256;             // more is malformed: the peer is untrusted
+constexpr size_t kMaxDevices = 256;  // more is malformed: the peer is untrusted
 constexpr size_t kMaxAttributesPerDevice = 4096;
 
 namespace detail {
@@ -132,7 +132,9 @@ constexpr uint32_t bytes(uint32_t tag) {
 
 // protozero's get_bool() reads one byte past a message that ends with the field's tag, and does not decode a
 // varint of several bytes.
-inline bool get_flag(protozero::pbf_reader& in) { return in.get_uint64() != 0; }
+inline bool get_flag(protozero::pbf_reader& in) {
+  return in.get_uint64() != 0;
+}
 
 inline Attribute read_attribute(protozero::pbf_reader in) {
   Attribute attribute;
@@ -155,7 +157,8 @@ inline Device read_device(protozero::pbf_reader in) {
       case varint(3): device.total_bytes = in.get_uint64(); return true;
       case bytes(5): device.pci_bus_id = in.get_string(); return true;
       case bytes(6):
-        if (device.attributes.size() == kMaxAttributesPerDevice) throw std::length_error("too many attributes");
+        if (device.attributes.size() == kMaxAttributesPerDevice)
+          throw std::length_error("too many attributes");
         device.attributes.push_back(read_attribute(in.get_message()));
         return true;
       case varint(7): device.granularity = in.get_uint64(); return true;

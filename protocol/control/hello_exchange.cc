@@ -30,7 +30,8 @@ void make_texts_printable(HelloReply& reply) {
 
 }  // namespace
 
-Result<HelloReply> exchange(transport::Connection& connection, const Hello& hello, transport::Deadline deadline) {
+Result<HelloReply> exchange(transport::Connection& connection, const Hello& hello,
+                            transport::Deadline deadline) {
   const std::string text = encode(hello);
   wire::Preamble preamble;
   preamble.length = static_cast<uint32_t>(text.size());
@@ -41,19 +42,27 @@ Result<HelloReply> exchange(transport::Connection& connection, const Hello& hell
 
 Result<HelloReply> receive_reply(transport::Connection& connection, transport::Deadline deadline) {
   wire::Preamble answer;
-  if (auto got = transport::receive_exact(connection, {reinterpret_cast<std::byte*>(&answer), sizeof answer}, deadline); !got) {
+  if (auto got = transport::receive_exact(connection, {reinterpret_cast<std::byte*>(&answer), sizeof answer},
+                                          deadline);
+      !got) {
     // The server resets the connection if it has not read the hello.
     const bool ended = got.error().code == ErrorCode::closed || got.error().code == ErrorCode::lost;
-    return Error{got.error().code, "no answer to the hello: " + got.error().message +
-                                       (ended ? "; check that poold listens there, and whether it requires TLS (tls://HOST:PORT)" : "")};
+    return Error{
+        got.error().code,
+        "no answer to the hello: " + got.error().message +
+            (ended ? "; check that poold listens there, and whether it requires TLS (tls://HOST:PORT)" : "")};
   }
   if (answer.magic != wire::kMagic || answer.length > wire::kMaxHelloBytes) {
-    return Error{ErrorCode::malformed, is_http2(answer) ? "the server there is not poold: it speaks HTTP/2, as pool-scheduler does; "
-                                                          "use pool://HOST:PORT for GPUs of a pool"
-                                                        : "the server there is not poold; check the host and the port"};
+    return Error{ErrorCode::malformed,
+                 is_http2(answer)
+                     ? "the server there is not poold: it speaks HTTP/2, as pool-scheduler does; "
+                       "use pool://HOST:PORT for GPUs of a pool"
+                     : "the server there is not poold; check the host and the port"};
   }
   std::string body(answer.length, '\0');
-  if (auto got = transport::receive_exact(connection, {reinterpret_cast<std::byte*>(body.data()), body.size()}, deadline); !got) {
+  if (auto got = transport::receive_exact(connection,
+                                          {reinterpret_cast<std::byte*>(body.data()), body.size()}, deadline);
+      !got) {
     return Error{got.error().code, "the connection ended during the server's hello: " + got.error().message};
   }
   auto reply = decode_hello_reply(body);
@@ -61,8 +70,9 @@ Result<HelloReply> receive_reply(transport::Connection& connection, transport::D
   make_texts_printable(*reply);
   if (reply->status != Status::ok) return Error{ErrorCode::refused, "refused: " + reply->reason};
   if (answer.protocol_version != wire::kProtocolVersion) {
-    return Error{ErrorCode::refused, "the server speaks protocol version " + std::to_string(answer.protocol_version) +
-                                         ", this client " + std::to_string(wire::kProtocolVersion)};
+    return Error{ErrorCode::refused, "the server speaks protocol version " +
+                                         std::to_string(answer.protocol_version) + ", this client " +
+                                         std::to_string(wire::kProtocolVersion)};
   }
   return reply;
 }

@@ -8,7 +8,8 @@ namespace gpupool::hello {
 
 // Sends the hello and waits for the reply. ErrorCode::refused, with the server's reason, if the server
 // rejects the connection. Texts in the reply are printable.
-Result<HelloReply> exchange(transport::Connection& connection, const Hello& hello, transport::Deadline deadline);
+Result<HelloReply> exchange(transport::Connection& connection, const Hello& hello,
+                            transport::Deadline deadline);
 // Waits for the reply to a hello that has been sent; fails as exchange() does.
 Result<HelloReply> receive_reply(transport::Connection& connection, transport::Deadline deadline);
 

@@ -129,7 +129,8 @@ inline void read_state(protozero::pbf_reader in, State& state) {
         state.gpus.push_back(read_gpu(in.get_message()));
         return true;
       case bytes(3):
-        if (state.sessions.size() == wire::kMostMonitoredSessions) throw std::length_error("too many sessions");
+        if (state.sessions.size() == wire::kMostMonitoredSessions)
+          throw std::length_error("too many sessions");
         state.sessions.push_back(read_session(in.get_message()));
         return true;
       default: return false;

@@ -20,12 +20,14 @@ inline const char* text_of(lease::Priority priority) {
 
 // Also accepts the names of lease.proto.
 inline std::optional<lease::Priority> parse_priority(std::string_view name) {
-  constexpr std::pair<std::string_view, lease::Priority> kNames[] = {{"low", lease::BEST_EFFORT},
-                                                                     {"normal", lease::NORMAL},
-                                                                     {"high", lease::LATENCY_CRITICAL},
-                                                                     {"best-effort", lease::BEST_EFFORT},
-                                                                     {"latency-critical", lease::LATENCY_CRITICAL}};
-  const auto found = std::find_if(std::begin(kNames), std::end(kNames), [&](const auto& known) { return known.first == name; });
+  constexpr std::pair<std::string_view, lease::Priority> kNames[] = {
+      {"low", lease::BEST_EFFORT},
+      {"normal", lease::NORMAL},
+      {"high", lease::LATENCY_CRITICAL},
+      {"best-effort", lease::BEST_EFFORT},
+      {"latency-critical", lease::LATENCY_CRITICAL}};
+  const auto found = std::find_if(std::begin(kNames), std::end(kNames),
+                                  [&](const auto& known) { return known.first == name; });
   return found == std::end(kNames) ? std::nullopt : std::optional(found->second);
 }
 

@@ -49,6 +49,7 @@ inline CUDA_MEMCPY3D boxed(const CUDA_MEMCPY2D& copy) {
 
 // Performs cuMemcpy3DPeer once its contexts are known to exist (null for a side that is not device memory);
 // synchronously if `wait`. Defined by the client library and by softgpu.
-CUresult copy_box_between(const CUDA_MEMCPY3D& copy, CUcontext to, CUcontext from, CUstream stream, bool wait);
+CUresult copy_box_between(const CUDA_MEMCPY3D& copy, CUcontext to, CUcontext from, CUstream stream,
+                          bool wait);
 
 }  // namespace gpupool::cuda

@@ -9,7 +9,8 @@ namespace gpupool::cuda {
 
 using ByteSpan = std::span<const std::byte>;
 
-// Reads a T at `offset` bytes, which may be unaligned; false, and `value` unchanged, if it does not lie inside.
+// Reads a T at `offset` bytes, which may be unaligned; false, and `value` unchanged, if it does not lie
+// inside.
 template <typename T>
 bool read_at(ByteSpan bytes, uint64_t offset, T& value) {
   if (offset > bytes.size() || bytes.size() - offset < sizeof(T)) return false;

@@ -65,10 +65,12 @@ struct Row<CUresult (*)(A...), Roles...> {
       if (!read || !reader.finished()) return std::nullopt;
       if (!function) return CUDA_ERROR_NOT_SUPPORTED;
       CUresult result = CUDA_SUCCESS;
-      ((result = result == CUDA_SUCCESS ? Parameter<Roles, A>::resolve(std::get<I>(slots), table) : result), ...);
+      ((result = result == CUDA_SUCCESS ? Parameter<Roles, A>::resolve(std::get<I>(slots), table) : result),
+       ...);
       if (result != CUDA_SUCCESS) return result;
       [[maybe_unused]] const Args values(Parameter<Roles, A>::argument(std::get<I>(slots))...);
-      ((result = result == CUDA_SUCCESS ? Parameter<Roles, A>::prepare(std::get<I>(slots), values) : result), ...);
+      ((result = result == CUDA_SUCCESS ? Parameter<Roles, A>::prepare(std::get<I>(slots), values) : result),
+       ...);
       if (result != CUDA_SUCCESS) return result;
       result = function(Parameter<Roles, A>::argument(std::get<I>(slots))...);
       if (result != CUDA_SUCCESS) return result;

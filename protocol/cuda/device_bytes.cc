@@ -26,9 +26,13 @@ uint64_t times(uint64_t a, uint64_t b) {
 
 uint64_t cubin_bytes(ByteSpan cubin) {
   Elf64_Ehdr head;
-  if (!read_at(cubin, 0, head) || std::memcmp(head.e_ident, ELFMAG, SELFMAG) != 0 || head.e_ident[EI_CLASS] != ELFCLASS64) return 0;
+  if (!read_at(cubin, 0, head) || std::memcmp(head.e_ident, ELFMAG, SELFMAG) != 0 ||
+      head.e_ident[EI_CLASS] != ELFCLASS64)
+    return 0;
   Elf64_Shdr names{};
-  if (head.e_shoff > cubin.size() || !read_at(cubin, head.e_shoff + uint64_t{head.e_shstrndx} * sizeof names, names)) return 0;
+  if (head.e_shoff > cubin.size() ||
+      !read_at(cubin, head.e_shoff + uint64_t{head.e_shstrndx} * sizeof names, names))
+    return 0;
   uint64_t sum = 0;
   for (uint64_t i = 0; i < head.e_shnum; ++i) {
     Elf64_Shdr section;
@@ -67,7 +71,9 @@ uint64_t variables_bytes(Tokens& tokens) {
   uint64_t sum = 0, element = 0, count = 1, initialised = 1;
   bool open_array = false, in_value = false;
   int depth = 0;
-  const auto finish = [&] { sum = plus(sum, times(element, open_array ? times(count, initialised) : count)); };
+  const auto finish = [&] {
+    sum = plus(sum, times(element, open_array ? times(count, initialised) : count));
+  };
   for (std::string_view token = tokens.next(); !token.empty(); token = tokens.next()) {
     if (token == "{") ++depth;
     if (token == "}" && depth > 0) --depth;
@@ -90,8 +96,10 @@ uint64_t variables_bytes(Tokens& tokens) {
       count = times(count, token == ".v2" ? 2 : 4);
     } else if (token == "[") {
       const std::string_view size = tokens.next();
-      if (size == "]") open_array = true;
-      else count = times(count, length(size));
+      if (size == "]")
+        open_array = true;
+      else
+        count = times(count, length(size));
     } else if (const uint32_t bytes = type_size(token)) {
       element = bytes;
     }
@@ -107,7 +115,7 @@ uint64_t ptx_bytes(std::string_view ptx) {
   const char* body = nullptr;              // start of the current function's body
   bool starts = true;                      // at the start of a statement
   for (std::string_view token = tokens.next(); !token.empty(); token = tokens.next()) {
-    if (is_word(token.front())) {          // most tokens are words
+    if (is_word(token.front())) {  // most tokens are words
       starts = false;
       continue;
     }
@@ -119,11 +127,15 @@ uint64_t ptx_bytes(std::string_view ptx) {
       starts = true;
       continue;
     }
-    starts = token == ";" || token == "{" || token == "}" ||
-             (starts && (token == ".visible" || token == ".weak" || token == ".common" || token == ".extern"));
-    if (token == ".extern") external = true;
-    else if (token == ";" || token == ".entry" || token == ".func") external = false;
-    else if (token == ".section") section = braces == 0;
+    starts =
+        token == ";" || token == "{" || token == "}" ||
+        (starts && (token == ".visible" || token == ".weak" || token == ".common" || token == ".extern"));
+    if (token == ".extern")
+      external = true;
+    else if (token == ";" || token == ".entry" || token == ".func")
+      external = false;
+    else if (token == ".section")
+      section = braces == 0;
     else if (token == "{") {
       if (++braces == 1 && !section) body = token.data();
     } else if (token == "}") {
@@ -132,8 +144,10 @@ uint64_t ptx_bytes(std::string_view ptx) {
       if (body) sum = plus(sum, static_cast<uint64_t>(token.data() - body));
       body = nullptr;
       section = false;
-    } else if (token == "(") ++parentheses;
-    else if (token == ")") parentheses -= parentheses > 0;
+    } else if (token == "(")
+      ++parentheses;
+    else if (token == ")")
+      parentheses -= parentheses > 0;
   }
   return sum;
 }

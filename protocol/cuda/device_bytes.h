@@ -17,6 +17,8 @@ struct DeviceUse {
 // Use by the code that a device of this compute capability would load: the larger of cubin and PTX, since it
 // may load either.
 DeviceUse device_use(const Image& image, int major, int minor);
-inline uint64_t device_bytes(const Image& image, int major, int minor) { return device_use(image, major, minor).bytes; }
+inline uint64_t device_bytes(const Image& image, int major, int minor) {
+  return device_use(image, major, minor).bytes;
+}
 
 }  // namespace gpupool::cuda

@@ -41,8 +41,9 @@ std::string line_of(Severity severity, std::string_view text) {
   tm parts{};
   localtime_r(&now.tv_sec, &parts);
   char head[64];
-  std::snprintf(head, sizeof head, "[%02d:%02d:%02d.%03ld][%ld][CUDA][%c] ", parts.tm_hour, parts.tm_min, parts.tm_sec,
-                now.tv_nsec / 1'000'000, static_cast<long>(syscall(SYS_gettid)), severity == Severity::error ? 'E' : 'W');
+  std::snprintf(head, sizeof head, "[%02d:%02d:%02d.%03ld][%ld][CUDA][%c] ", parts.tm_hour, parts.tm_min,
+                parts.tm_sec, now.tv_nsec / 1'000'000, static_cast<long>(syscall(SYS_gettid)),
+                severity == Severity::error ? 'E' : 'W');
   return head + std::string(text.substr(0, driver_log::kMostBytes / 4));
 }
 

@@ -27,7 +27,8 @@ std::optional<int> parse_driver_version(std::string_view text) {
 }
 
 const char* driver_version_wanted() {
-  static const std::string text = "a CUDA version from " + text_of(kOldestDriverVersion) + " to " + text_of(newest_symbol_version());
+  static const std::string text =
+      "a CUDA version from " + text_of(kOldestDriverVersion) + " to " + text_of(newest_symbol_version());
   return text.c_str();
 }
 

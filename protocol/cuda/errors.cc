@@ -5,8 +5,7 @@ namespace gpupool::cuda {
 const char* error_name(int code) {
   switch (code) {
 #define CUDA_ERROR(name, number, text) \
-  case number:                         \
-    return #name;
+  case number: return #name;
 #include "protocol/cuda/errors.def"
 #undef CUDA_ERROR
   }
@@ -16,8 +15,7 @@ const char* error_name(int code) {
 const char* error_description(int code) {
   switch (code) {
 #define CUDA_ERROR(name, number, text) \
-  case number:                         \
-    return text;
+  case number: return text;
 #include "protocol/cuda/errors.def"
 #undef CUDA_ERROR
   }
@@ -42,8 +40,7 @@ bool is_sticky(int code) {
     case 810:  // CUDA_ERROR_MPS_CLIENT_TERMINATED
     case 911:  // CUDA_ERROR_EXTERNAL_DEVICE
       return true;
-    default:
-      return false;
+    default: return false;
   }
 }
 

@@ -24,7 +24,9 @@ __attribute__((visibility("hidden"))) CUresult gpupool_cuda_unsupported(uint32_t
 }
 
 // The stream that a _ptsz or _ptds function uses: there the null stream is the calling thread's own.
-inline CUstream or_per_thread(CUstream stream) { return stream ? stream : CU_STREAM_PER_THREAD; }
+inline CUstream or_per_thread(CUstream stream) {
+  return stream ? stream : CU_STREAM_PER_THREAD;
+}
 
 namespace gpupool::cuda {
 
@@ -44,7 +46,8 @@ inline CUresult get_proc_address_v2(const char* name, void** address, int cuda_v
   if (flags > kPerThreadDefaultStream || cuda_version > driver_version) return CUDA_ERROR_INVALID_VALUE;
   SymbolMatch match = find_symbol(name, cuda_version, flags);
   // A driver does not know functions that are newer than itself.
-  if (match.status == SymbolStatus::version_not_sufficient && find_symbol(name, driver_version, flags).status != SymbolStatus::found) {
+  if (match.status == SymbolStatus::version_not_sufficient &&
+      find_symbol(name, driver_version, flags).status != SymbolStatus::found) {
     match.status = SymbolStatus::not_found;
   }
   if (match.status == SymbolStatus::found) *address = symbol_address(match.symbol);

@@ -105,7 +105,7 @@ class Bytes {
  public:
   Bytes() = default;
   explicit Bytes(ByteSpan borrowed) : view_(borrowed) {}
-  static Bytes allocate(uint64_t size);           // view() is empty if memory is short
+  static Bytes allocate(uint64_t size);  // view() is empty if memory is short
   ByteSpan view() const { return view_; }
   std::byte* writable() { return owned_.get(); }  // only for allocated bytes
   // The text up to the first NUL: PTX entries are padded with NULs.

@@ -41,7 +41,8 @@ std::string architectures(const Image& image, CodeKind kind) {
   std::set<std::pair<uint32_t, std::string>> found;
   const auto collect = [&](const std::vector<ImageEntry>& entries) {
     for (const ImageEntry& entry : entries) {
-      if (entry.kind == kind) found.emplace(entry.arch, entry.exact_arch ? "a" : entry.family_arch ? "f" : "");
+      if (entry.kind == kind)
+        found.emplace(entry.arch, entry.exact_arch ? "a" : entry.family_arch ? "f" : "");
     }
   };
   collect(image.entries);
@@ -49,7 +50,8 @@ std::string architectures(const Image& image, CodeKind kind) {
   std::string text;
   for (const auto& [arch, suffix] : found) {
     if (text.size() > kMostBytes) return text + ", ...";
-    text += (text.empty() ? "" : ", ") + std::string(kind == CodeKind::ptx ? "compute_" : "sm_") + std::to_string(arch) + suffix;
+    text += (text.empty() ? "" : ", ") + std::string(kind == CodeKind::ptx ? "compute_" : "sm_") +
+            std::to_string(arch) + suffix;
   }
   return text;
 }
@@ -91,9 +93,10 @@ std::string why_nothing_fits(const Image& image, const CodeTarget& target) {
   const std::string capability = std::to_string(target.major) + "." + std::to_string(target.minor);
   const std::string arch = std::to_string(target.major * 10 + target.minor);
   return "the image holds " + (code.empty() ? "no machine code" : "machine code for " + code) + " and " +
-         (ptx.empty() ? "no PTX" : "PTX for " + ptx) + "; the device, of compute capability " + capability + ", needs PTX for compute_" + arch +
-         " or older" + (target.ptx_only ? "" : ", or machine code for sm_" + arch) + ": compile with -gencode arch=compute_" + arch +
-         ",code=compute_" + arch;
+         (ptx.empty() ? "no PTX" : "PTX for " + ptx) + "; the device, of compute capability " + capability +
+         ", needs PTX for compute_" + arch + " or older" +
+         (target.ptx_only ? "" : ", or machine code for sm_" + arch) +
+         ": compile with -gencode arch=compute_" + arch + ",code=compute_" + arch;
 }
 
 Bytes Bytes::allocate(uint64_t size) {
@@ -147,7 +150,8 @@ CUresult unpack_entry(const ImageEntry& entry, Bytes& bytes, uint64_t max_bytes)
 CUresult keep_runnable(const std::vector<CodeTarget>& targets, ImageSpans& spans, Bytes& bytes) {
   using fatbin_format::ContainerHeader;
   std::vector<ImageEntry> entries;
-  if (targets.empty() || !spans.linked.empty() || parse_image(spans.image, entries) != CUDA_SUCCESS) return CUDA_SUCCESS;
+  if (targets.empty() || !spans.linked.empty() || parse_image(spans.image, entries) != CUDA_SUCCESS)
+    return CUDA_SUCCESS;
   const auto fits = [&](const CodeTarget& target) { return select_entry(entries, target) != nullptr; };
   if (!std::all_of(targets.begin(), targets.end(), fits)) return CUDA_SUCCESS;
   const size_t dropped = std::erase_if(entries, [&](const ImageEntry& entry) {

@@ -34,7 +34,8 @@ constexpr EdgeData kFullDependency{};
 constexpr bool may_connect(EdgeData edge, bool from_kernel, bool to_kernel) {
   if (edge == kFullDependency) return true;
   if (!from_kernel || edge.from_port == 0 || edge.from_port > kPortLaunchOrder) return false;
-  return edge.type == kDependencyProgrammatic ? to_kernel : edge.type == 0 && edge.from_port == kPortLaunchOrder;
+  return edge.type == kDependencyProgrammatic ? to_kernel
+                                              : edge.type == 0 && edge.from_port == kPortLaunchOrder;
 }
 
 // Edge data of a node's dependencies. A dependency that is not in the map is a full one.
@@ -46,8 +47,10 @@ class EdgesFrom {
     return found == edges_.end() ? kFullDependency : found->second;
   }
   void set(const Node& from, EdgeData edge) {
-    if (edge == kFullDependency) edges_.erase(&from);
-    else edges_[&from] = edge;
+    if (edge == kFullDependency)
+      edges_.erase(&from);
+    else
+      edges_[&from] = edge;
   }
 
  private:
@@ -68,7 +71,8 @@ struct CapturedDependency {
 // an event for all of its own last node, attributes of the next kernel do not relax that dependency.
 template <class Node>
 void add_dependency(std::vector<CapturedDependency<Node>>& all, Node* node, EdgeData edge) {
-  const auto found = std::find_if(all.begin(), all.end(), [&](const auto& known) { return known.node == node; });
+  const auto found =
+      std::find_if(all.begin(), all.end(), [&](const auto& known) { return known.node == node; });
   if (found == all.end()) return all.push_back({node, edge});
   if (found->edge != edge) found->edge = kFullDependency;
   if (edge == kFullDependency) found->last_in_stream = false;
@@ -79,7 +83,8 @@ void add_dependency(std::vector<CapturedDependency<Node>>& all, Node* node, Edge
 template <class Node>
 void serialize_programmatically(std::vector<CapturedDependency<Node>>& all) {
   for (auto& dependency : all) {
-    if (dependency.last_in_stream && dependency.node->type == CU_GRAPH_NODE_TYPE_KERNEL) dependency.edge = {kPortProgrammatic, kDependencyProgrammatic};
+    if (dependency.last_in_stream && dependency.node->type == CU_GRAPH_NODE_TYPE_KERNEL)
+      dependency.edge = {kPortProgrammatic, kDependencyProgrammatic};
   }
 }
 
@@ -87,7 +92,8 @@ void serialize_programmatically(std::vector<CapturedDependency<Node>>& all) {
 // dependencies.
 template <class Node>
 EdgeData captured_edge(const CapturedDependency<Node>& dependency, CUgraphNodeType to) {
-  const bool allowed = may_connect(dependency.edge, dependency.node->type == CU_GRAPH_NODE_TYPE_KERNEL, to == CU_GRAPH_NODE_TYPE_KERNEL);
+  const bool allowed = may_connect(dependency.edge, dependency.node->type == CU_GRAPH_NODE_TYPE_KERNEL,
+                                   to == CU_GRAPH_NODE_TYPE_KERNEL);
   return allowed ? dependency.edge : kFullDependency;
 }
 
@@ -116,7 +122,10 @@ inline std::optional<LaunchEvent> launch_event(const CUlaunchAttribute& attribut
   std::memcpy(&value, &attribute.value, sizeof value);
   switch (static_cast<unsigned>(attribute.id)) {
     case 7:
-      return LaunchEvent{value.event, value.flags, {value.trigger_at_block_start != 0 ? kPortLaunchOrder : kPortProgrammatic, kDependencyProgrammatic}};
+      return LaunchEvent{value.event,
+                         value.flags,
+                         {value.trigger_at_block_start != 0 ? kPortLaunchOrder : kPortProgrammatic,
+                          kDependencyProgrammatic}};
     case 12: return LaunchEvent{value.event, value.flags, {kPortLaunchOrder, 0}};
     default: return std::nullopt;
   }
@@ -139,12 +148,15 @@ inline CUgraphEdgeData to_cuda(EdgeData edge) {
 
 // Edge data at index `place` of a list, which may be null. nullopt: invalid for an edge between nodes of
 // these types.
-inline std::optional<EdgeData> read_edge(const CUgraphEdgeData* edges, size_t place, CUgraphNodeType from, CUgraphNodeType to) {
+inline std::optional<EdgeData> read_edge(const CUgraphEdgeData* edges, size_t place, CUgraphNodeType from,
+                                         CUgraphNodeType to) {
   if (!edges) return kFullDependency;
   const CUgraphEdgeData& data = edges[place];
   const EdgeData edge{data.from_port, data.type};
-  const bool reserved = data.to_port != 0 || std::any_of(std::begin(data.reserved), std::end(data.reserved), [](unsigned char byte) { return byte != 0; });
-  if (reserved || !may_connect(edge, from == CU_GRAPH_NODE_TYPE_KERNEL, to == CU_GRAPH_NODE_TYPE_KERNEL)) return std::nullopt;
+  const bool reserved = data.to_port != 0 || std::any_of(std::begin(data.reserved), std::end(data.reserved),
+                                                         [](unsigned char byte) { return byte != 0; });
+  if (reserved || !may_connect(edge, from == CU_GRAPH_NODE_TYPE_KERNEL, to == CU_GRAPH_NODE_TYPE_KERNEL))
+    return std::nullopt;
   return edge;
 }
 

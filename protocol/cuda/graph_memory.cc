@@ -20,9 +20,9 @@ struct Registry {
     const GraphMemory* memory;
     std::weak_ptr<GraphMemory> shared;
   };
-  std::map<uint64_t, Known> known;                        // by address
-  std::map<uint64_t, graph_memory::Shared> live;          // left to the program by a launch; by address
-  std::map<CUdevice, Use> use;                            // bytes
+  std::map<uint64_t, Known> known;                // by address
+  std::map<uint64_t, graph_memory::Shared> live;  // left to the program by a launch; by address
+  std::map<CUdevice, Use> use;                    // bytes
 };
 Registry& registry() {
   static Registry* const only = new Registry;
@@ -68,7 +68,8 @@ Shared find(uint64_t address) {
 CUresult check_launch(const std::vector<Shared>& allocated, bool again) {
   const std::lock_guard lock(registry().mutex);
   for (const Shared& memory : allocated) {
-    if (!knows(*memory) || (!again && registry().live.contains(memory->address))) return CUDA_ERROR_INVALID_VALUE;
+    if (!knows(*memory) || (!again && registry().live.contains(memory->address)))
+      return CUDA_ERROR_INVALID_VALUE;
   }
   return CUDA_SUCCESS;
 }
@@ -131,7 +132,8 @@ CUresult attribute(CUdevice device, CUgraphMem_attribute attribute, void* value)
 }
 
 CUresult set_attribute(CUdevice device, CUgraphMem_attribute attribute, const void* value) {
-  const bool high = attribute == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH || attribute == CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH;
+  const bool high =
+      attribute == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH || attribute == CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH;
   if (!value || !high || *static_cast<const cuuint64_t*>(value) != 0) return CUDA_ERROR_INVALID_VALUE;
   const std::lock_guard lock(registry().mutex);
   Use& use = registry().use[device];

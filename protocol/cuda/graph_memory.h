@@ -17,7 +17,8 @@ namespace gpupool::cuda {
 class GraphMemory {
  public:
   // `context`: a number that differs from those of other live contexts. The memory ends with its context.
-  GraphMemory(uint64_t address, uint64_t bytes, CUdevice device, uint64_t context) : address(address), bytes(bytes), device(device), context(context) {}
+  GraphMemory(uint64_t address, uint64_t bytes, CUdevice device, uint64_t context)
+      : address(address), bytes(bytes), device(device), context(context) {}
   virtual ~GraphMemory() = default;
   GraphMemory(const GraphMemory&) = delete;
   GraphMemory& operator=(const GraphMemory&) = delete;

@@ -17,11 +17,11 @@ enum class Kind : uint8_t {
   stream = 6,
   event = 7,
   memory_pool = 8,
-  memory = 9,      // cuMemCreate
+  memory = 9,  // cuMemCreate
   graph = 10,
   graph_exec = 11,
   graph_node = 12,
-  upload = 13,     // not CUDA's: a module image that is being uploaded
+  upload = 13,  // not CUDA's: a module image that is being uploaded
   linker = 14,
   graph_condition = 15,
   array = 16,
@@ -33,10 +33,17 @@ enum class Kind : uint8_t {
 };
 
 constexpr uint64_t make_handle(Kind kind, uint32_t generation, uint32_t index) {
-  return uint64_t{static_cast<uint8_t>(kind)} << 56 | uint64_t{generation & 0xfffff} << 36 | uint64_t{index} << 4;
+  return uint64_t{static_cast<uint8_t>(kind)} << 56 | uint64_t{generation & 0xfffff} << 36 |
+         uint64_t{index} << 4;
 }
-constexpr Kind kind_of(uint64_t handle) { return static_cast<Kind>(handle >> 56); }
-constexpr uint32_t index_of(uint64_t handle) { return static_cast<uint32_t>(handle >> 4); }
-constexpr bool is_special_stream(uint64_t handle) { return handle <= 2; }
+constexpr Kind kind_of(uint64_t handle) {
+  return static_cast<Kind>(handle >> 56);
+}
+constexpr uint32_t index_of(uint64_t handle) {
+  return static_cast<uint32_t>(handle >> 4);
+}
+constexpr bool is_special_stream(uint64_t handle) {
+  return handle <= 2;
+}
 
 }  // namespace gpupool::cuda

@@ -200,12 +200,10 @@ CUresult kernels_of_ptx(std::string_view ptx, std::vector<KernelLayout>& kernels
 
 CUresult kernels_of_code(CodeKind kind, ByteSpan code, std::vector<KernelLayout>& kernels) {
   switch (kind) {
-    case CodeKind::elf:
-      return kernels_of_cubin(code, kernels);
+    case CodeKind::elf: return kernels_of_cubin(code, kernels);
     case CodeKind::ptx:
       return kernels_of_ptx({reinterpret_cast<const char*>(code.data()), code.size()}, kernels);
-    case CodeKind::other:
-      break;
+    case CodeKind::other: break;
   }
   return CUDA_ERROR_INVALID_IMAGE;
 }

@@ -60,7 +60,8 @@ std::string make_linked_cubin(std::span<const std::string> texts, uint32_t arch)
 std::vector<std::string_view> texts_of_linked_cubin(ByteSpan elf) {
   const std::string_view bytes(reinterpret_cast<const char*>(elf.data()), elf.size());
   const auto part = [&](uint64_t offset, uint64_t size) {
-    return offset <= bytes.size() && size <= bytes.size() - offset ? bytes.substr(offset, size) : std::string_view();
+    return offset <= bytes.size() && size <= bytes.size() - offset ? bytes.substr(offset, size)
+                                                                   : std::string_view();
   };
   const auto read = [&](uint64_t offset, auto& value) {
     const std::string_view at = part(offset, sizeof value);
@@ -68,11 +69,14 @@ std::vector<std::string_view> texts_of_linked_cubin(ByteSpan elf) {
     return !at.empty();
   };
   Elf64_Ehdr header{};
-  if (!read(0, header) || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_shentsize != sizeof(Elf64_Shdr) ||
-      header.e_shnum > kMaxLinkedTexts + 2 || header.e_shoff > bytes.size()) {
+  if (!read(0, header) || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 ||
+      header.e_shentsize != sizeof(Elf64_Shdr) || header.e_shnum > kMaxLinkedTexts + 2 ||
+      header.e_shoff > bytes.size()) {
     return {};
   }
-  const auto section_at = [&](uint64_t index, Elf64_Shdr& section) { return read(header.e_shoff + index * sizeof section, section); };
+  const auto section_at = [&](uint64_t index, Elf64_Shdr& section) {
+    return read(header.e_shoff + index * sizeof section, section);
+  };
   Elf64_Shdr strings{};
   if (!section_at(header.e_shstrndx, strings)) return {};
   const std::string_view names = part(strings.sh_offset, strings.sh_size);
@@ -80,7 +84,8 @@ std::vector<std::string_view> texts_of_linked_cubin(ByteSpan elf) {
   for (uint32_t i = 1; i < header.e_shnum; ++i) {
     Elf64_Shdr section{};
     if (!section_at(i, section)) return {};
-    const std::string_view name = section.sh_name < names.size() ? names.substr(section.sh_name) : std::string_view();
+    const std::string_view name =
+        section.sh_name < names.size() ? names.substr(section.sh_name) : std::string_view();
     if (name.substr(0, name.find('\0')) != kSection) continue;
     texts.push_back(part(section.sh_offset, section.sh_size));
     if (texts.back().empty()) return {};

@@ -10,8 +10,12 @@ namespace {
 constexpr uint64_t kPage = 4096;
 
 // Advice and prefetches apply to whole pages of the range.
-uint64_t page_of(uint64_t address) { return address / kPage * kPage; }
-uint64_t end_page_of(uint64_t address, uint64_t bytes) { return page_of(address + bytes + kPage - 1); }
+uint64_t page_of(uint64_t address) {
+  return address / kPage * kPage;
+}
+uint64_t end_page_of(uint64_t address, uint64_t bytes) {
+  return page_of(address + bytes + kPage - 1);
+}
 
 }  // namespace
 
@@ -20,12 +24,9 @@ CUresult check_location(const ManagedLocation& place, int devices) {
     case ManagedLocation::kDevice:
       return place.id >= 0 && place.id < devices ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
     case ManagedLocation::kHost:
-    case ManagedLocation::kNearHostNode:
-      return CUDA_SUCCESS;
-    case ManagedLocation::kHostNode:
-      return place.id >= 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-    default:
-      return CUDA_ERROR_INVALID_VALUE;
+    case ManagedLocation::kNearHostNode: return CUDA_SUCCESS;
+    case ManagedLocation::kHostNode: return place.id >= 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    default: return CUDA_ERROR_INVALID_VALUE;
   }
 }
 
@@ -56,16 +57,18 @@ void ManagedAdvice::change(uint64_t address, uint64_t bytes, Change&& change_fac
   }
 }
 
-CUresult ManagedAdvice::advise(uint64_t address, uint64_t bytes, CUmem_advise advice, ManagedLocation place, int devices) {
-  const bool placed = advice == CU_MEM_ADVISE_SET_PREFERRED_LOCATION || advice == CU_MEM_ADVISE_SET_ACCESSED_BY ||
-                      advice == CU_MEM_ADVISE_UNSET_ACCESSED_BY;
+CUresult ManagedAdvice::advise(uint64_t address, uint64_t bytes, CUmem_advise advice, ManagedLocation place,
+                               int devices) {
+  const bool placed = advice == CU_MEM_ADVISE_SET_PREFERRED_LOCATION ||
+                      advice == CU_MEM_ADVISE_SET_ACCESSED_BY || advice == CU_MEM_ADVISE_UNSET_ACCESSED_BY;
   if (placed) {
     if (const CUresult result = check_location(place, devices); result != CUDA_SUCCESS) return result;
   }
   switch (advice) {
     case CU_MEM_ADVISE_SET_READ_MOSTLY:
     case CU_MEM_ADVISE_UNSET_READ_MOSTLY:
-      change(address, bytes, [&](Facts& facts) { facts.read_mostly = advice == CU_MEM_ADVISE_SET_READ_MOSTLY; });
+      change(address, bytes,
+             [&](Facts& facts) { facts.read_mostly = advice == CU_MEM_ADVISE_SET_READ_MOSTLY; });
       return CUDA_SUCCESS;
     case CU_MEM_ADVISE_SET_PREFERRED_LOCATION:
     case CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION:
@@ -73,14 +76,16 @@ CUresult ManagedAdvice::advise(uint64_t address, uint64_t bytes, CUmem_advise ad
       return CUDA_SUCCESS;
     case CU_MEM_ADVISE_SET_ACCESSED_BY:
     case CU_MEM_ADVISE_UNSET_ACCESSED_BY:
-      if (place.type != ManagedLocation::kDevice && place.type != ManagedLocation::kHost) return CUDA_ERROR_INVALID_VALUE;
+      if (place.type != ManagedLocation::kDevice && place.type != ManagedLocation::kHost)
+        return CUDA_ERROR_INVALID_VALUE;
       change(address, bytes, [&](Facts& facts) {
-        if (advice == CU_MEM_ADVISE_SET_ACCESSED_BY) facts.accessed_by.insert(place.as_device());
-        else facts.accessed_by.erase(place.as_device());
+        if (advice == CU_MEM_ADVISE_SET_ACCESSED_BY)
+          facts.accessed_by.insert(place.as_device());
+        else
+          facts.accessed_by.erase(place.as_device());
       });
       return CUDA_SUCCESS;
-    default:
-      return CUDA_ERROR_INVALID_VALUE;
+    default: return CUDA_ERROR_INVALID_VALUE;
   }
 }
 
@@ -95,7 +100,8 @@ void ManagedAdvice::forget(uint64_t address, uint64_t bytes) {
   ranges_.erase(ranges_.lower_bound(begin), ranges_.lower_bound(end));
 }
 
-CUresult ManagedAdvice::get(void* data, size_t size, CUmem_range_attribute attribute, uint64_t address, uint64_t bytes) const {
+CUresult ManagedAdvice::get(void* data, size_t size, CUmem_range_attribute attribute, uint64_t address,
+                            uint64_t bytes) const {
   if (!data || size == 0 || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   // All pages must agree.
   const Facts none;
@@ -130,12 +136,9 @@ CUresult ManagedAdvice::get(void* data, size_t size, CUmem_range_attribute attri
     return CUDA_SUCCESS;
   };
   switch (static_cast<int>(attribute)) {
-    case CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY:
-      return give(read_mostly ? 1 : 0);
-    case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION:
-      return give(preferred.as_device());
-    case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION:
-      return give(prefetched.as_device());
+    case CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY: return give(read_mostly ? 1 : 0);
+    case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION: return give(preferred.as_device());
+    case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION: return give(prefetched.as_device());
     case CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY: {
       if (size % sizeof(int) != 0) return CUDA_ERROR_INVALID_VALUE;
       std::vector<int> devices(size / sizeof(int), CU_DEVICE_INVALID);
@@ -145,24 +148,22 @@ CUresult ManagedAdvice::get(void* data, size_t size, CUmem_range_attribute attri
     }
     case 5:  // CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_TYPE and the ones after it: CUDA 12.2
       return give(preferred.type);
-    case 6:
-      return give(preferred.id);
-    case 7:
-      return give(prefetched.type);
-    case 8:
-      return give(prefetched.id);
-    default:
-      return CUDA_ERROR_INVALID_VALUE;
+    case 6: return give(preferred.id);
+    case 7: return give(prefetched.type);
+    case 8: return give(prefetched.id);
+    default: return CUDA_ERROR_INVALID_VALUE;
   }
 }
 
-CUresult check_batch(const void* addresses, const void* sizes, size_t count, unsigned long long flags, CUstream stream) {
+CUresult check_batch(const void* addresses, const void* sizes, size_t count, unsigned long long flags,
+                     CUstream stream) {
   if (!addresses || !sizes || count == 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   return stream == nullptr || stream == CU_STREAM_LEGACY ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
 CUresult check_batch_locations(const size_t* firsts, const void* places, size_t places_count, size_t count) {
-  if (!firsts || !places || places_count == 0 || places_count > count || firsts[0] != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (!firsts || !places || places_count == 0 || places_count > count || firsts[0] != 0)
+    return CUDA_ERROR_INVALID_VALUE;
   for (size_t i = 1; i < places_count; ++i) {
     if (firsts[i] <= firsts[i - 1] || firsts[i] >= count) return CUDA_ERROR_INVALID_VALUE;
   }

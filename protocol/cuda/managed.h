@@ -35,7 +35,8 @@ class ManagedAdvice {
   CUresult advise(uint64_t address, uint64_t bytes, CUmem_advise advice, ManagedLocation place, int devices);
   void prefetched(uint64_t address, uint64_t bytes, const ManagedLocation& place);
   // Implements cuMemRangeGetAttribute.
-  CUresult get(void* data, size_t size, CUmem_range_attribute attribute, uint64_t address, uint64_t bytes) const;
+  CUresult get(void* data, size_t size, CUmem_range_attribute attribute, uint64_t address,
+               uint64_t bytes) const;
   void forget(uint64_t address, uint64_t bytes);
 
  private:
@@ -56,7 +57,8 @@ class ManagedAdvice {
 };
 
 // Check the arguments of batches of prefetches and discards, except for the memory itself.
-CUresult check_batch(const void* addresses, const void* sizes, size_t count, unsigned long long flags, CUstream stream);
+CUresult check_batch(const void* addresses, const void* sizes, size_t count, unsigned long long flags,
+                     CUstream stream);
 CUresult check_batch_locations(const size_t* firsts, const void* places, size_t places_count, size_t count);
 
 }  // namespace gpupool::cuda

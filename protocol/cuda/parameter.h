@@ -27,13 +27,17 @@ using wire::Writer;
 // A handle type is a pointer to an opaque struct, or an integer (CUmemGenericAllocationHandle).
 template <class H>
 uint64_t handle_bits(H handle) {
-  if constexpr (std::is_pointer_v<H>) return reinterpret_cast<uintptr_t>(handle);
-  else return static_cast<uint64_t>(handle);
+  if constexpr (std::is_pointer_v<H>)
+    return reinterpret_cast<uintptr_t>(handle);
+  else
+    return static_cast<uint64_t>(handle);
 }
 template <class H>
 H handle_from_bits(uint64_t bits) {
-  if constexpr (std::is_pointer_v<H>) return reinterpret_cast<H>(static_cast<uintptr_t>(bits));
-  else return static_cast<H>(bits);
+  if constexpr (std::is_pointer_v<H>)
+    return reinterpret_cast<H>(static_cast<uintptr_t>(bits));
+  else
+    return static_cast<H>(bits);
 }
 
 // One parameter. The primary template is undefined, so a role that does not fit its type does not compile.
@@ -45,11 +49,17 @@ struct Parameter;
 
 struct ParameterBase {
   template <class A, class Ends>
-  static CUresult check(A, const Ends&) { return CUDA_SUCCESS; }
+  static CUresult check(A, const Ends&) {
+    return CUDA_SUCCESS;
+  }
   template <class Slot, class Args>
-  static CUresult prepare(Slot&, const Args&) { return CUDA_SUCCESS; }
+  static CUresult prepare(Slot&, const Args&) {
+    return CUDA_SUCCESS;
+  }
   template <class Slot, class Table>
-  static CUresult resolve(Slot&, Table&) { return CUDA_SUCCESS; }
+  static CUresult resolve(Slot&, Table&) {
+    return CUDA_SUCCESS;
+  }
   template <class Slot, class Table>
   static void finish(Slot&, Table&) {}
   template <class Slot>
@@ -63,7 +73,9 @@ struct Parameter<role::value, A> : ParameterBase {
   static_assert(std::is_trivially_copyable_v<A> && !std::is_pointer_v<A>);
   using Slot = A;
   template <class Ends, class Args>
-  static void write(Writer& writer, A arg, const Args&, Ends&) { writer.put(arg); }
+  static void write(Writer& writer, A arg, const Args&, Ends&) {
+    writer.put(arg);
+  }
   static bool read(Reader& reader, Slot& slot) {
     slot = reader.get<A>();
     return true;
@@ -78,7 +90,9 @@ struct HandleParameter : ParameterBase {
     void* object = nullptr;
   };
   template <class Ends, class Args>
-  static void write(Writer& writer, A arg, const Args&, Ends&) { writer.put(handle_bits(arg)); }
+  static void write(Writer& writer, A arg, const Args&, Ends&) {
+    writer.put(handle_bits(arg));
+  }
   static bool read(Reader& reader, Slot& slot) {
     slot.handle = reader.get<uint64_t>();
     return true;
@@ -108,7 +122,8 @@ template <Kind K, class A>
 struct Parameter<role::handle_in_use<K>, A> : HandleParameter<K, A> {
   template <class Ends>
   static CUresult check(A arg, const Ends& ends) {
-    return handle_bits(arg) == 0 ? CUDA_ERROR_INVALID_HANDLE : Parameter<role::handle<K>, A>::check(arg, ends);
+    return handle_bits(arg) == 0 ? CUDA_ERROR_INVALID_HANDLE
+                                 : Parameter<role::handle<K>, A>::check(arg, ends);
   }
   template <class Slot, class Table>
   static CUresult resolve(Slot& slot, Table& table) {
@@ -132,7 +147,9 @@ struct Parameter<role::destroyed_handle<K>, A> : HandleParameter<K, A> {
     return slot.handle == 0 ? CUDA_ERROR_INVALID_HANDLE : HandleParameter<K, A>::resolve(slot, table);
   }
   template <class Table>
-  static void finish(Slot& slot, Table& table) { table.unbind(slot.handle); }
+  static void finish(Slot& slot, Table& table) {
+    table.unbind(slot.handle);
+  }
 };
 
 template <Kind K, class A>
@@ -142,7 +159,9 @@ struct Parameter<role::new_handle<K>, A*> : ParameterBase {
     A object{};
   };
   template <class Ends>
-  static CUresult check(A* arg, const Ends&) { return arg ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; }
+  static CUresult check(A* arg, const Ends&) {
+    return arg ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  }
   template <class Ends, class Args>
   static void write(Writer& writer, A* arg, const Args&, Ends& ends) {
     const uint64_t handle = ends.mint(K);
@@ -169,10 +188,13 @@ struct Parameter<role::stream, CUstream> : ParameterBase {
   template <class Ends>
   static CUresult check(CUstream arg, const Ends& ends) {
     const uint64_t bits = handle_bits(arg);
-    return is_special_stream(bits) || ends.live(Kind::stream, bits) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+    return is_special_stream(bits) || ends.live(Kind::stream, bits) ? CUDA_SUCCESS
+                                                                    : CUDA_ERROR_INVALID_HANDLE;
   }
   template <class Ends, class Args>
-  static void write(Writer& writer, CUstream arg, const Args&, Ends& ends) { writer.put(ends.stream(handle_bits(arg))); }
+  static void write(Writer& writer, CUstream arg, const Args&, Ends& ends) {
+    writer.put(ends.stream(handle_bits(arg)));
+  }
   static bool read(Reader& reader, Slot& slot) {
     slot.handle = reader.get<uint64_t>();
     return true;
@@ -190,7 +212,9 @@ struct Parameter<role::stream, CUstream> : ParameterBase {
 template <>
 struct Parameter<role::device, CUdevice> : Parameter<role::value, CUdevice> {
   template <class Ends, class Args>
-  static void write(Writer& writer, CUdevice arg, const Args&, Ends& ends) { writer.put<CUdevice>(ends.device(arg)); }
+  static void write(Writer& writer, CUdevice arg, const Args&, Ends& ends) {
+    writer.put<CUdevice>(ends.device(arg));
+  }
   template <class Table>
   static CUresult resolve(CUdevice& slot, Table& table) {
     const auto device = table.device(slot);
@@ -220,7 +244,9 @@ template <class T>
 struct Parameter<role::out, T*> : ParameterBase {
   using Slot = std::optional<T>;
   template <class Ends, class Args>
-  static void write(Writer& writer, T* arg, const Args&, Ends&) { writer.put<uint8_t>(arg != nullptr); }
+  static void write(Writer& writer, T* arg, const Args&, Ends&) {
+    writer.put<uint8_t>(arg != nullptr);
+  }
   static bool read(Reader& reader, Slot& slot) {
     if (reader.get<uint8_t>()) slot.emplace();
     return true;
@@ -301,7 +327,9 @@ struct Parameter<role::out_array<N>, T*> : ParameterBase {
     std::vector<T> items;
   };
   template <class Ends, class Args>
-  static void write(Writer& writer, T* arg, const Args&, Ends&) { writer.put<uint8_t>(arg != nullptr); }
+  static void write(Writer& writer, T* arg, const Args&, Ends&) {
+    writer.put<uint8_t>(arg != nullptr);
+  }
   static bool read(Reader& reader, Slot& slot) {
     slot.present = reader.get<uint8_t>() != 0;
     return true;
@@ -315,7 +343,9 @@ struct Parameter<role::out_array<N>, T*> : ParameterBase {
     return CUDA_SUCCESS;
   }
   static T* argument(Slot& slot) { return slot.present ? slot.items.data() : nullptr; }
-  static void write_reply(Writer& writer, Slot& slot) { writer.put_bytes(slot.items.data(), slot.items.size() * sizeof(T)); }
+  static void write_reply(Writer& writer, Slot& slot) {
+    writer.put_bytes(slot.items.data(), slot.items.size() * sizeof(T));
+  }
   template <class Args>
   static void read_reply(Reader& reader, T* arg, const Args& args) {
     if (!arg) return;
@@ -349,7 +379,9 @@ template <>
 struct Parameter<role::address, void*> : ParameterBase {
   using Slot = uint64_t;
   template <class Ends, class Args>
-  static void write(Writer& writer, void* arg, const Args&, Ends&) { writer.put<uint64_t>(reinterpret_cast<uintptr_t>(arg)); }
+  static void write(Writer& writer, void* arg, const Args&, Ends&) {
+    writer.put<uint64_t>(reinterpret_cast<uintptr_t>(arg));
+  }
   static bool read(Reader& reader, Slot& slot) {
     slot = reader.get<uint64_t>();
     return true;
@@ -368,17 +400,21 @@ struct Parameter<role::launch_shape, const CUlaunchConfig*> : ParameterBase {
   };
   static bool matters(const CUlaunchAttribute& attribute) {
     const int id = static_cast<int>(attribute.id);
-    return id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION || id == CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE;
+    return id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION ||
+           id == CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE;
   }
   template <class Ends>
   static CUresult check(const CUlaunchConfig* arg, const Ends&) {
-    return arg && arg->numAttrs != 0 && (!arg->attrs || arg->numAttrs > kMaxAttributes) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+    return arg && arg->numAttrs != 0 && (!arg->attrs || arg->numAttrs > kMaxAttributes)
+               ? CUDA_ERROR_INVALID_VALUE
+               : CUDA_SUCCESS;
   }
   template <class Ends, class Args>
   static void write(Writer& writer, const CUlaunchConfig* arg, const Args&, Ends&) {
     writer.put<uint8_t>(arg != nullptr);
     if (!arg) return;
-    for (const unsigned part : {arg->gridDimX, arg->gridDimY, arg->gridDimZ, arg->blockDimX, arg->blockDimY, arg->blockDimZ, arg->sharedMemBytes}) {
+    for (const unsigned part : {arg->gridDimX, arg->gridDimY, arg->gridDimZ, arg->blockDimX, arg->blockDimY,
+                                arg->blockDimZ, arg->sharedMemBytes}) {
       writer.put<uint32_t>(part);
     }
     const auto each = [&](auto&& visit) {
@@ -395,8 +431,8 @@ struct Parameter<role::launch_shape, const CUlaunchConfig*> : ParameterBase {
     slot.present = reader.get<uint8_t>() != 0;
     if (!slot.present) return reader.ok();
     CUlaunchConfig& config = slot.config;
-    for (unsigned* part : {&config.gridDimX, &config.gridDimY, &config.gridDimZ, &config.blockDimX, &config.blockDimY, &config.blockDimZ,
-                           &config.sharedMemBytes}) {
+    for (unsigned* part : {&config.gridDimX, &config.gridDimY, &config.gridDimZ, &config.blockDimX,
+                           &config.blockDimY, &config.blockDimZ, &config.sharedMemBytes}) {
       *part = reader.get<uint32_t>();
     }
     const auto count = reader.get<uint32_t>();

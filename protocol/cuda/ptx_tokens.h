@@ -11,11 +11,14 @@ namespace gpupool::cuda {
 
 inline constexpr auto kIsWord = [] {
   std::array<bool, 256> is{};
-  for (const char c : std::string_view("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_$%")) is[static_cast<unsigned char>(c)] = true;
+  for (const char c : std::string_view("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_$%"))
+    is[static_cast<unsigned char>(c)] = true;
   return is;
 }();
 
-inline bool is_word(char c) { return kIsWord[static_cast<unsigned char>(c)]; }
+inline bool is_word(char c) {
+  return kIsWord[static_cast<unsigned char>(c)];
+}
 
 // Tokens are words (".param", "name", "32") and single characters; blank space, comments and strings are
 // skipped.

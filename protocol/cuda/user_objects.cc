@@ -23,7 +23,9 @@ Objects& objects() {
   return *only;
 }
 
-bool valid(unsigned count) { return count != 0 && count <= INT_MAX; }
+bool valid(unsigned count) {
+  return count != 0 && count <= INT_MAX;
+}
 
 CUresult retain(CUuserObject handle, uint64_t count) {
   const std::lock_guard lock(objects().mutex);
@@ -49,11 +51,14 @@ CUresult release(CUuserObject handle, uint64_t count) {
 
 }  // namespace
 
-CUresult create_user_object(CUuserObject* handle, void* data, CUhostFn destroy, unsigned count, unsigned flags) {
-  if (!handle || !destroy || !valid(count) || flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) return CUDA_ERROR_INVALID_VALUE;
+CUresult create_user_object(CUuserObject* handle, void* data, CUhostFn destroy, unsigned count,
+                            unsigned flags) {
+  if (!handle || !destroy || !valid(count) || flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC)
+    return CUDA_ERROR_INVALID_VALUE;
   const std::lock_guard lock(objects().mutex);
   // The handle's kind differs from all others (handles.h), and its number is never reused.
-  *handle = reinterpret_cast<CUuserObject>(static_cast<uintptr_t>(uint64_t{0x70} << 56 | objects().next++ << 4));
+  *handle =
+      reinterpret_cast<CUuserObject>(static_cast<uintptr_t>(uint64_t{0x70} << 56 | objects().next++ << 4));
   objects().alive[*handle] = {data, destroy, count};
   return CUDA_SUCCESS;
 }

@@ -9,7 +9,8 @@
 
 namespace gpupool::cuda {
 
-CUresult create_user_object(CUuserObject* handle, void* data, CUhostFn destroy, unsigned count, unsigned flags);
+CUresult create_user_object(CUuserObject* handle, void* data, CUhostFn destroy, unsigned count,
+                            unsigned flags);
 CUresult retain_user_object(CUuserObject handle, unsigned count);
 CUresult release_user_object(CUuserObject handle, unsigned count);
 

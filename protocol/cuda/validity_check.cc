@@ -96,8 +96,10 @@ class HmacMd2 {
 
   void update(const void* data, size_t size) { inner_.update(data, size); }
   template <typename T>
-  requires std::is_integral_v<T>
-  void update(T value) { update(&value, sizeof(value)); }
+    requires std::is_integral_v<T>
+  void update(T value) {
+    update(&value, sizeof(value));
+  }
 
   Md2Digest finish() {
     const Md2Digest inner = inner_.finish();

@@ -118,7 +118,9 @@ uint32_t symbol_by_name(std::string_view full_name) {
   return at != kByName.end() && kRows[*at].name == full_name ? *at : kRowCount;
 }
 
-std::string_view base_name(std::string_view symbol) { return take_apart(symbol).base; }
+std::string_view base_name(std::string_view symbol) {
+  return take_apart(symbol).base;
+}
 
 SymbolMatch find_symbol(std::string_view base_name, int cuda_version, uint64_t flags) {
   auto at = std::lower_bound(kByBase.begin(), kByBase.end(), base_name,

@@ -16,18 +16,23 @@ bool is_own_group(gid_t group) {
   return std::find(groups.begin(), end, group) != end;
 }
 
-Error refused(const std::string& path, const std::string& why) { return {ErrorCode::invalid, "refusing to use '" + path + "': " + why}; }
+Error refused(const std::string& path, const std::string& why) {
+  return {ErrorCode::invalid, "refusing to use '" + path + "': " + why};
+}
 
 Result<void> check_writers(const struct stat& about, const std::string& path) {
   if (!access_of_others(about).writable) return {};
-  return refused(path, "other users can write it; run chmod go-w, and check that its content was not changed");
+  return refused(path,
+                 "other users can write it; run chmod go-w, and check that its content was not changed");
 }
 
 Result<void> check_secret(const struct stat& about, const std::string& path) {
   if (auto written = check_writers(about, path); !written) return written;
   if (!access_of_others(about).readable) return {};
-  return refused(path, "other users can read it; run chmod 600, or change its owner to root and its group to one of this process "
-                       "and run chmod 640");
+  return refused(path,
+                 "other users can read it; run chmod 600, or change its owner to root and its group to one "
+                 "of this process "
+                 "and run chmod 640");
 }
 
 }  // namespace

@@ -30,13 +30,17 @@ using Key = std::unique_ptr<EVP_PKEY, Free>;
 using Context = std::unique_ptr<EVP_MD_CTX, Free>;
 using Bio = std::unique_ptr<BIO, Free>;
 
-const unsigned char* bytes(std::string_view text) { return reinterpret_cast<const unsigned char*>(text.data()); }
+const unsigned char* bytes(std::string_view text) {
+  return reinterpret_cast<const unsigned char*>(text.data());
+}
 
 Error cannot(const char* doing, const std::string& path, const std::string& why) {
   return {ErrorCode::invalid, std::string("cannot ") + doing + " the key '" + path + "': " + why};
 }
 
-std::string errno_text() { return std::generic_category().message(errno); }
+std::string errno_text() {
+  return std::generic_category().message(errno);
+}
 
 struct Descriptor {
   ~Descriptor() {
@@ -49,7 +53,8 @@ Result<std::string> read_file(const std::string& path, bool secret) {
   const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY)};
   if (file.number < 0) return cannot("read", path, errno_text());
   // A user who can replace a public key can sign leases that this host accepts.
-  if (const auto checked = secret ? files::check_secret(file.number, path) : files::check_not_writable(path); !checked) {
+  if (const auto checked = secret ? files::check_secret(file.number, path) : files::check_not_writable(path);
+      !checked) {
     return checked.error();
   }
   std::string text(kMostFileBytes, '\0');
@@ -65,19 +70,27 @@ Result<std::string> read_file(const std::string& path, bool secret) {
   return text;
 }
 
-Bio reader(const std::string& text) { return Bio(::BIO_new_mem_buf(text.data(), static_cast<int>(text.size()))); }
+Bio reader(const std::string& text) {
+  return Bio(::BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
+}
 
 // Makes keys with a password fail instead of prompting for it.
-int no_password(char*, int, int, void*) { return -1; }
+int no_password(char*, int, int, void*) {
+  return -1;
+}
 
-Key private_key(const std::string& pem) { return Key(::PEM_read_bio_PrivateKey(reader(pem).get(), nullptr, no_password, nullptr)); }
-Key public_key(const std::string& pem) { return Key(::PEM_read_bio_PUBKEY(reader(pem).get(), nullptr, no_password, nullptr)); }
+Key private_key(const std::string& pem) {
+  return Key(::PEM_read_bio_PrivateKey(reader(pem).get(), nullptr, no_password, nullptr));
+}
+Key public_key(const std::string& pem) {
+  return Key(::PEM_read_bio_PUBKEY(reader(pem).get(), nullptr, no_password, nullptr));
+}
 
 std::optional<PublicKey> public_part(const Key& key) {
   std::array<unsigned char, PublicKey::kBytes> raw{};
   size_t size = raw.size();
-  if (!key || ::EVP_PKEY_id(key.get()) != EVP_PKEY_ED25519 || ::EVP_PKEY_get_raw_public_key(key.get(), raw.data(), &size) != 1 ||
-      size != raw.size()) {
+  if (!key || ::EVP_PKEY_id(key.get()) != EVP_PKEY_ED25519 ||
+      ::EVP_PKEY_get_raw_public_key(key.get(), raw.data(), &size) != 1 || size != raw.size()) {
     return std::nullopt;
   }
   return PublicKey(raw);
@@ -105,8 +118,11 @@ Result<PublicKey> PublicKey::read(const std::string& path) {
   ::OPENSSL_cleanse(text->data(), text->size());
   ::ERR_clear_error();
   if (is_private) {
-    return cannot("use", path, "it is the private key, which must stay on the scheduler's host; write the public key to a file with "
-                               "`pool-scheduler --key " + path + " --print-public-key > FILE` and use that");
+    return cannot(
+        "use", path,
+        "it is the private key, which must stay on the scheduler's host; write the public key to a file with "
+        "`pool-scheduler --key " +
+            path + " --print-public-key > FILE` and use that");
   }
   if (!key) return cannot("use", path, "it is not an Ed25519 public key in PEM format");
   return *key;
@@ -116,8 +132,10 @@ bool PublicKey::verify(std::string_view message, std::string_view signature) con
   if (signature.size() != kSignatureBytes) return false;
   const Key key(::EVP_PKEY_new_raw_public_key(EVP_PKEY_ED25519, nullptr, raw_.data(), raw_.size()));
   const Context context(::EVP_MD_CTX_new());
-  const bool good = key && context && ::EVP_DigestVerifyInit(context.get(), nullptr, nullptr, nullptr, key.get()) == 1 &&
-                    ::EVP_DigestVerify(context.get(), bytes(signature), signature.size(), bytes(message), message.size()) == 1;
+  const bool good =
+      key && context && ::EVP_DigestVerifyInit(context.get(), nullptr, nullptr, nullptr, key.get()) == 1 &&
+      ::EVP_DigestVerify(context.get(), bytes(signature), signature.size(), bytes(message), message.size()) ==
+          1;
   ::ERR_clear_error();
   return good;
 }
@@ -157,7 +175,8 @@ Result<SigningKey> SigningKey::read(const std::string& path) {
 
 Result<void> SigningKey::write(const std::string& path) const {
   const Bio bio(::BIO_new(::BIO_s_secmem()));
-  if (!bio || ::PEM_write_bio_PrivateKey(bio.get(), secret_->key.get(), nullptr, nullptr, 0, nullptr, nullptr) != 1) {
+  if (!bio ||
+      ::PEM_write_bio_PrivateKey(bio.get(), secret_->key.get(), nullptr, nullptr, 0, nullptr, nullptr) != 1) {
     return cannot("write", path, "OpenSSL cannot encode it as PEM");
   }
   char* data = nullptr;
@@ -174,8 +193,10 @@ std::string SigningKey::sign(std::string_view message) const {
   std::string signature(kSignatureBytes, '\0');
   size_t size = signature.size();
   const Context context(::EVP_MD_CTX_new());
-  const bool good = context && ::EVP_DigestSignInit(context.get(), nullptr, nullptr, nullptr, secret_->key.get()) == 1 &&
-                    ::EVP_DigestSign(context.get(), reinterpret_cast<unsigned char*>(signature.data()), &size, bytes(message), message.size()) == 1;
+  const bool good = context &&
+                    ::EVP_DigestSignInit(context.get(), nullptr, nullptr, nullptr, secret_->key.get()) == 1 &&
+                    ::EVP_DigestSign(context.get(), reinterpret_cast<unsigned char*>(signature.data()), &size,
+                                     bytes(message), message.size()) == 1;
   return good ? signature : std::string();
 }
 

@@ -10,15 +10,21 @@ namespace {
 
 // Limit for a GPU's memory in bytes, and for bytes per second.
 constexpr uint64_t kMostBytes = uint64_t{1} << 50;
-constexpr int64_t kLatestTime = int64_t{1} << 50;   // milliseconds since 1970; a sum of two does not overflow
+constexpr int64_t kLatestTime = int64_t{1} << 50;  // milliseconds since 1970; a sum of two does not overflow
 constexpr uint32_t kMostSessions = 1'000'000;
 constexpr size_t kUuidText = 40;
 constexpr std::string_view kSignedPrefix = "gpupool lease 1\n";
 
-Error malformed(const std::string& why) { return {ErrorCode::malformed, "the lease token " + why}; }
-Error refused(const std::string& why) { return {ErrorCode::refused, "the lease token " + why}; }
+Error malformed(const std::string& why) {
+  return {ErrorCode::malformed, "the lease token " + why};
+}
+Error refused(const std::string& why) {
+  return {ErrorCode::refused, "the lease token " + why};
+}
 
-std::string signed_text(const std::string& lease) { return std::string(kSignedPrefix) + lease; }
+std::string signed_text(const std::string& lease) {
+  return std::string(kSignedPrefix) + lease;
+}
 
 bool is_gpu_uuid(std::string_view text) {
   if (text.size() != kUuidText || !text.starts_with("GPU-")) return false;
@@ -37,7 +43,8 @@ std::string check_shares(const Lease& lease) {
   for (const Share& share : lease.shares()) {
     if (!is_gpu_uuid(share.gpu_uuid())) return "has an invalid GPU UUID";
     if (!seen.insert(share.gpu_uuid()).second) return "has the same GPU twice";
-    if (share.compute_milli() < 1 || share.compute_milli() > kWholeGpu) return "has a compute share outside 1 to 1000 thousandths";
+    if (share.compute_milli() < 1 || share.compute_milli() > kWholeGpu)
+      return "has a compute share outside 1 to 1000 thousandths";
     if (share.memory_bytes() > kMostBytes) return "has an invalid amount of GPU memory";
   }
   return {};
@@ -46,7 +53,8 @@ std::string check_shares(const Lease& lease) {
 // Returns why no node could accept the lease at any time, or an empty string.
 std::string check_contents(const Lease& lease) {
   if (lease.id().size() != kIdBytes) return "has an invalid id (must be 16 bytes)";
-  if (!lease.boot().empty() && lease.boot().size() != kBootBytes) return "has an invalid boot id (must be 16 bytes)";
+  if (!lease.boot().empty() && lease.boot().size() != kBootBytes)
+    return "has an invalid boot id (must be 16 bytes)";
   if (!is_name(lease.tenant())) return "has an invalid tenant name";
   if (!is_name(lease.node())) return "has an invalid node name";
   if (lease.issued_ms() < 0 || lease.expires_ms() <= lease.issued_ms() || lease.expires_ms() > kLatestTime) {
@@ -62,13 +70,16 @@ std::string check_contents(const Lease& lease) {
   return check_shares(lease);
 }
 
-std::string seconds(std::chrono::milliseconds time) { return std::to_string(std::chrono::duration_cast<std::chrono::seconds>(time).count()) + " s"; }
+std::string seconds(std::chrono::milliseconds time) {
+  return std::to_string(std::chrono::duration_cast<std::chrono::seconds>(time).count()) + " s";
+}
 
 }  // namespace
 
 bool is_name(std::string_view text) {
   const auto fits = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' || c == '.';
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+           c == '_' || c == '.';
   };
   return !text.empty() && text.size() <= kLongestName && std::all_of(text.begin(), text.end(), fits);
 }
@@ -106,7 +117,8 @@ Result<SignedLease> parse_token(std::string_view text) {
 }
 
 Result<std::string> make_token(const Lease& lease, const SigningKey& key) {
-  if (const std::string wrong = check_contents(lease); !wrong.empty()) return Error{ErrorCode::invalid, "the lease token " + wrong};
+  if (const std::string wrong = check_contents(lease); !wrong.empty())
+    return Error{ErrorCode::invalid, "the lease token " + wrong};
   SignedLease out;
   out.set_lease(lease.SerializeAsString());
   out.set_signature(key.sign(signed_text(out.lease())));
@@ -115,19 +127,23 @@ Result<std::string> make_token(const Lease& lease, const SigningKey& key) {
   return encode_token(out);
 }
 
-Result<Lease> check_lease(std::string_view token, std::span<const PublicKey> keys, std::string_view node, std::chrono::milliseconds now) {
+Result<Lease> check_lease(std::string_view token, std::span<const PublicKey> keys, std::string_view node,
+                          std::chrono::milliseconds now) {
   const auto parsed = parse_token(token);
   if (!parsed) return parsed.error();
-  const auto key = std::find_if(keys.begin(), keys.end(), [&](const PublicKey& one) { return one.id() == parsed->key_id(); });
+  const auto key = std::find_if(keys.begin(), keys.end(),
+                                [&](const PublicKey& one) { return one.id() == parsed->key_id(); });
   if (key == keys.end()) return refused("is signed with a key that is not configured on this server");
-  if (!key->verify(signed_text(parsed->lease()), parsed->signature())) return refused("has an invalid signature");
+  if (!key->verify(signed_text(parsed->lease()), parsed->signature()))
+    return refused("has an invalid signature");
   Lease lease;
   if (!lease.ParseFromString(parsed->lease())) return malformed("is signed but cannot be parsed");
   if (const std::string wrong = check_contents(lease); !wrong.empty()) return refused(wrong);
   if (lease.node() != node) return refused("is for the server '" + lease.node() + "', not for this one");
   const std::chrono::milliseconds issued(lease.issued_ms()), expires(lease.expires_ms());
   if (issued > now + kClockSkew) {
-    return refused("was issued " + seconds(issued - now) + " in the future: the clocks of this server and of the scheduler differ");
+    return refused("was issued " + seconds(issued - now) +
+                   " in the future: the clocks of this server and of the scheduler differ");
   }
   if (now > expires + kClockSkew) return refused("expired " + seconds(now - expires) + " ago");
   return lease;

@@ -17,13 +17,15 @@ constexpr std::string_view kTokenPrefix = "lease:";
 constexpr std::chrono::milliseconds kClockSkew{30'000};  // tolerated difference to the scheduler's clock
 constexpr std::chrono::milliseconds kLongestLife{24 * 3'600'000};  // of a token, from issued_ms to expires_ms
 constexpr size_t kMostTokenBytes = 24 * 1024;                      // of a token's text
-constexpr int kMostShares = 64;                // GPUs of one lease on one node
+constexpr int kMostShares = 64;                                    // GPUs of one lease on one node
 constexpr size_t kIdBytes = 16;
-constexpr size_t kBootBytes = 16;              // Lease.boot, unless it is empty: valid for any poold process
-constexpr size_t kLongestName = 64;            // of a tenant or node
-constexpr uint32_t kWholeGpu = 1000;           // Share.compute_milli
+constexpr size_t kBootBytes = 16;     // Lease.boot, unless it is empty: valid for any poold process
+constexpr size_t kLongestName = 64;   // of a tenant or node
+constexpr uint32_t kWholeGpu = 1000;  // Share.compute_milli
 
-inline bool is_token(std::string_view text) { return text.starts_with(kTokenPrefix); }
+inline bool is_token(std::string_view text) {
+  return text.starts_with(kTokenPrefix);
+}
 
 std::string encode_token(const SignedLease& lease);
 // ErrorCode::malformed: `text` does not encode a SignedLease. Does not verify the signature.
@@ -34,7 +36,8 @@ Result<std::string> make_token(const Lease& lease, const SigningKey& key);
 
 // Returns the token's lease if it is signed by one of `keys`, names the poold `node`, and is valid at `now`
 // (since 1970), give or take kClockSkew. Else ErrorCode::malformed or refused, with a reason for the user.
-Result<Lease> check_lease(std::string_view token, std::span<const PublicKey> keys, std::string_view node, std::chrono::milliseconds now);
+Result<Lease> check_lease(std::string_view token, std::span<const PublicKey> keys, std::string_view node,
+                          std::chrono::milliseconds now);
 
 // True for 1 to kLongestName letters, digits, '-', '_' or '.'.
 bool is_name(std::string_view text);

@@ -83,8 +83,10 @@ wire::CopyKey copy_key(std::string_view bulk_token, uint64_t copy) {
   return mac.result();
 }
 
-wire::PeerMac prove(const wire::CopyKey& key, Side side, const wire::PeerNonce& connecting, const wire::PeerNonce& accepting) {
-  const std::string_view purpose = side == Side::connecting ? "gpupool peer connects 2" : "gpupool peer accepts 2";
+wire::PeerMac prove(const wire::CopyKey& key, Side side, const wire::PeerNonce& connecting,
+                    const wire::PeerNonce& accepting) {
+  const std::string_view purpose =
+      side == Side::connecting ? "gpupool peer connects 2" : "gpupool peer accepts 2";
   Hmac mac(key.data(), key.size());
   mac.add(purpose.data(), purpose.size());
   mac.add(connecting.data(), connecting.size());
@@ -92,7 +94,8 @@ wire::PeerMac prove(const wire::CopyKey& key, Side side, const wire::PeerNonce& 
   return mac.result();
 }
 
-wire::PeerHello make_hello(const wire::PeerNonce& nonce, std::span<const uint8_t, 16> session_id, uint64_t copy) {
+wire::PeerHello make_hello(const wire::PeerNonce& nonce, std::span<const uint8_t, 16> session_id,
+                           uint64_t copy) {
   const Mask mask = mask_of(nonce, session_id);
   return {.nonce = nonce, .session = mask.session, .copy = copy ^ mask.copy, .rdma = 0, .reserved = 0};
 }

@@ -19,11 +19,13 @@ wire::CopyKey copy_key(std::string_view bulk_token, uint64_t copy);
 
 enum class Side { connecting, accepting };
 // Proof that this side holds the key, for the connection of these two nonces.
-wire::PeerMac prove(const wire::CopyKey& key, Side side, const wire::PeerNonce& connecting, const wire::PeerNonce& accepting);
+wire::PeerMac prove(const wire::CopyKey& key, Side side, const wire::PeerNonce& connecting,
+                    const wire::PeerNonce& accepting);
 
 // Makes a hello that names a session and a copy, and looks random to anyone who does not know the session's
 // id. The caller sets `rdma`.
-wire::PeerHello make_hello(const wire::PeerNonce& nonce, std::span<const uint8_t, 16> session_id, uint64_t copy);
+wire::PeerHello make_hello(const wire::PeerNonce& nonce, std::span<const uint8_t, 16> session_id,
+                           uint64_t copy);
 // True if the hello names this session; then *copy is the copy's sequence number.
 bool names(const wire::PeerHello& hello, std::span<const uint8_t, 16> session_id, uint64_t* copy);
 

@@ -7,9 +7,13 @@ namespace {
 
 constexpr size_t kLongestCharacter = 4;  // of UTF-8, in bytes
 
-bool continues_character(char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; }
+bool continues_character(char c) {
+  return (static_cast<unsigned char>(c) & 0xc0) == 0x80;
+}
 
-bool needs_escape(char c) { return c < ' ' || c > '~' || c == '"' || c == '\\'; }
+bool needs_escape(char c) {
+  return c < ' ' || c > '~' || c == '"' || c == '\\';
+}
 
 }  // namespace
 
@@ -20,7 +24,9 @@ std::string_view cut_text(std::string_view text, size_t most) {
   return text.substr(0, end);
 }
 
-std::string cut_name(std::string_view text) { return std::string(cut_text(text, kMostNameBytes)); }
+std::string cut_name(std::string_view text) {
+  return std::string(cut_text(text, kMostNameBytes));
+}
 
 std::string brief_name(std::string_view text) {
   std::string brief(text.substr(0, kMostBriefBytes));

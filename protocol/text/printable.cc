@@ -22,7 +22,8 @@ size_t character_length(std::string_view text) {
   constexpr uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
   const bool surrogate = code >= 0xd800 && code < 0xe000;
   const bool control = code < 0xa0;  // C1 control characters, which terminals interpret
-  const bool direction = (code >= 0x200e && code <= 0x200f) || (code >= 0x2028 && code <= 0x202e) || (code >= 0x2066 && code <= 0x2069);
+  const bool direction = (code >= 0x200e && code <= 0x200f) || (code >= 0x2028 && code <= 0x202e) ||
+                         (code >= 0x2066 && code <= 0x2069);
   return code < kLeast[length] || code > 0x10ffff || surrogate || control || direction ? 0 : length;
 }
 

@@ -6,7 +6,9 @@
 
 namespace gpupool::transport {
 
-inline bool passed(const Deadline& deadline) { return deadline && Clock::now() >= *deadline; }
+inline bool passed(const Deadline& deadline) {
+  return deadline && Clock::now() >= *deadline;
+}
 
 // Timeout for poll() in milliseconds, rounded up; -1 without a deadline. At most an hour, so callers check
 // the deadline again.

@@ -15,7 +15,7 @@ class DirectMemory {
   struct Region {
     uint64_t id = 0;          // for remove()
     uint32_t local_key = 0;   // for this side's own transfers
-    uint32_t remote_key = 0;            // for the peer's transfers; 0: the peer has no access
+    uint32_t remote_key = 0;  // for the peer's transfers; 0: the peer has no access
   };
   enum class Access { local, remote };  // remote: the peer may read and write it
   struct Transfer {
@@ -24,7 +24,7 @@ class DirectMemory {
     uint32_t remote_key = 0;
     uint64_t remote = 0;  // address in the peer
     uint32_t bytes = 0;   // at least 1
-    uint64_t cookie = 0;                       // returned by completed()
+    uint64_t cookie = 0;  // returned by completed()
   };
   static constexpr size_t kMaxPendingTransfers = 64;  // pending transfers
 
@@ -35,8 +35,8 @@ class DirectMemory {
   virtual Result<Region> add(void* start, uint64_t bytes, Access access, int dma_buf = -1) = 0;
   virtual void remove(const Region& region) = 0;
 
-  // Post a transfer from or to the peer's memory; at most kMaxPendingTransfers may be pending. Transfers complete in
-  // the order in which they were posted.
+  // Post a transfer from or to the peer's memory; at most kMaxPendingTransfers may be pending. Transfers
+  // complete in the order in which they were posted.
   virtual Result<void> read(const Transfer& transfer) = 0;
   virtual Result<void> write(const Transfer& transfer) = 0;
   // Posts a transfer that completes when all earlier writes are visible to the peer, even to a peer that

@@ -23,7 +23,8 @@ inline bool connects_to_loopback(const std::string& address) {
   const bool bracketed = address.starts_with('[');
   const bool bare_ipv6 = !bracketed && address.find(':') != address.rfind(':');
   const size_t end = bracketed ? address.find(']') : bare_ipv6 ? address.npos : address.find(':');
-  if (bracketed && (end == address.npos || (end + 1 < address.size() && address[end + 1] != ':'))) return false;
+  if (bracketed && (end == address.npos || (end + 1 < address.size() && address[end + 1] != ':')))
+    return false;
   const std::string host = bracketed ? address.substr(1, end - 1) : address.substr(0, end);
   return host == "localhost" || is_loopback(host);
 }

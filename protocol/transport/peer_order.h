@@ -9,8 +9,12 @@ namespace gpupool::transport {
 extern "C" void __tsan_acquire(void* address);
 extern "C" void __tsan_release(void* address);
 inline char all_peers;
-inline void tsan_release_to_peers() { __tsan_release(&all_peers); }
-inline void tsan_acquire_from_peers() { __tsan_acquire(&all_peers); }
+inline void tsan_release_to_peers() {
+  __tsan_release(&all_peers);
+}
+inline void tsan_acquire_from_peers() {
+  __tsan_acquire(&all_peers);
+}
 #else
 inline void tsan_release_to_peers() {}
 inline void tsan_acquire_from_peers() {}

@@ -37,9 +37,9 @@ Result<const Backend*> find_backend(const std::string& scheme) {
 }
 
 Error bad_endpoint(const std::string& text, const std::string& why) {
-  return {ErrorCode::invalid,
-          "bad address '" + text + "': " + why +
-              "; write it as tcp://HOST:PORT, tcp://[IPV6]:PORT, tls://HOST:PORT, rdma://HOST:PORT, shm:///PATH or shm://@NAME"};
+  return {ErrorCode::invalid, "bad address '" + text + "': " + why +
+                                  "; write it as tcp://HOST:PORT, tcp://[IPV6]:PORT, tls://HOST:PORT, "
+                                  "rdma://HOST:PORT, shm:///PATH or shm://@NAME"};
 }
 
 // Rejects blanks and control characters, because addresses go into log lines.
@@ -56,8 +56,9 @@ std::string Endpoint::text() const {
 }
 
 bool Endpoint::has_transport(const std::string& text) {
-  return std::any_of(std::begin(kBackends), std::end(kBackends),
-                     [&](const Backend& backend) { return text.starts_with(std::string(backend.scheme) + "://"); });
+  return std::any_of(std::begin(kBackends), std::end(kBackends), [&](const Backend& backend) {
+    return text.starts_with(std::string(backend.scheme) + "://");
+  });
 }
 
 Result<Endpoint> Endpoint::parse(const std::string& text) {
@@ -75,8 +76,10 @@ Result<Endpoint> Endpoint::parse(const std::string& text) {
     return endpoint;
   }
   if (rest.find('?') != std::string::npos) {
-    return bad_endpoint(text, "options after '?' are only valid for pool:// addresses, for example pool://HOST:9800?gpus=2; "
-                              "a server always gives all its GPUs");
+    return bad_endpoint(
+        text,
+        "options after '?' are only valid for pool:// addresses, for example pool://HOST:9800?gpus=2; "
+        "a server always gives all its GPUs");
   }
   size_t host_end = 0;
   if (!rest.empty() && rest.front() == '[') {
@@ -112,7 +115,8 @@ Result<std::vector<Endpoint>> Endpoint::parse_list(const std::string& text) {
     auto endpoint = parse(text.substr(at, comma - at));
     if (!endpoint) return endpoint.error();
     const std::string name = endpoint->text();
-    if (std::any_of(endpoints.begin(), endpoints.end(), [&](const Endpoint& known) { return known.text() == name; })) {
+    if (std::any_of(endpoints.begin(), endpoints.end(),
+                    [&](const Endpoint& known) { return known.text() == name; })) {
       return Error{ErrorCode::invalid, "duplicate server " + name};
     }
     endpoints.push_back(std::move(*endpoint));

@@ -57,7 +57,7 @@ struct RdmaOptions {
   Setup setup = Setup::automatic;
   // e.g. "mlx5_0"; empty: the device with the connection's own address, else the first that is up
   std::string device;
-  unsigned port = 0;           // port of the device, from 1; 0: the first that is up
+  unsigned port = 0;  // port of the device, from 1; 0: the first that is up
   // -1: the connection's own address, RoCE v2 before v1; without an address, the first entry
   int gid_index = -1;
   unsigned mtu = 0;            // bytes: 256, 512, 1024, 2048 or 4096; 0: the port's MTU

@@ -15,7 +15,7 @@ namespace gpupool::wire {
 // move_addresses: reserves another address range if that of HelloReply is not free in the client; reply:
 // AddressRange.
 struct MoveAddresses {
-  uint64_t preferred_base; // free in the client; 0: any
+  uint64_t preferred_base;  // free in the client; 0: any
   uint64_t size;
 };
 // avoid_addresses: a range that the client uses for something else (another server's memory, or the program's
@@ -30,27 +30,27 @@ struct AddressRange {
 struct PrimaryContext {  // retain_, release_, reset_primary_context
   uint64_t handle;
   int32_t device;
-  uint32_t flags;        // CUctx_flags, retain only
+  uint32_t flags;  // CUctx_flags, retain only
 };
 struct CreateContext {
   uint64_t handle;
   int32_t device;
-  uint32_t flags;        // CUctx_flags, and kGreenContext: the uint64_t handle of describe_resources follows
+  uint32_t flags;  // CUctx_flags, and kGreenContext: the uint64_t handle of describe_resources follows
 };
 // Flag of CreateContext: makes a green context, which uses memory, modules and events of the device's primary
 // context.
 constexpr uint32_t kGreenContext = 1u << 31;
 // device_resource: asks for the multiprocessors of a device or context; reply: ResourceInfo.
 struct DeviceResource {
-  uint64_t context;      // 0: those of the device
+  uint64_t context;  // 0: those of the device
   int32_t device;
-  uint32_t type;         // CUdevResourceType
+  uint32_t type;  // CUdevResourceType
 };
 struct ResourceInfo {
-  uint64_t number;       // the server's number of the resource; 0: there is none
+  uint64_t number;  // the server's number of the resource; 0: there is none
   uint32_t multiprocessors;
-  uint32_t smallest;     // multiprocessors in the smallest partition
-  uint32_t alignment;    // multiprocessors; partitions have a multiple of it
+  uint32_t smallest;   // multiprocessors in the smallest partition
+  uint32_t alignment;  // multiprocessors; partitions have a multiple of it
   uint32_t reserved;
 };
 // split_resource: splits a resource into equal groups; reply: ResourceGroups, then their ResourceInfos and
@@ -58,14 +58,14 @@ struct ResourceInfo {
 constexpr uint32_t kMaxResourceGroups = 4096;
 struct SplitResource {
   uint64_t resource;
-  uint32_t groups;       // most groups
+  uint32_t groups;  // most groups
   uint32_t flags;
-  uint32_t least;        // least multiprocessors per group
-  uint32_t only_count;   // 1: only asks how many groups there would be
+  uint32_t least;       // least multiprocessors per group
+  uint32_t only_count;  // 1: only asks how many groups there would be
 };
 struct ResourceGroups {
   uint32_t groups;
-  uint32_t given;        // number of groups whose ResourceInfo follows
+  uint32_t given;  // number of groups whose ResourceInfo follows
 };
 // describe_resources: `count` numbers of resources (u64) follow.
 struct DescribeResources {
@@ -116,17 +116,17 @@ struct MapMemory {
 constexpr uint64_t kAllStreams = ~0ull;
 struct FreeMemory {
   uint64_t address;
-  uint64_t size;        // bytes to unmap; 0: only reports when the addresses may be reused
+  uint64_t size;  // bytes to unmap; 0: only reports when the addresses may be reused
   uint64_t stream;
 };
 
 // launch: attribute_count CUlaunchAttributes follow, then parameter_bytes of packed parameters.
 constexpr uint32_t kLaunchCooperative = 1;
-constexpr uint32_t kLaunchExtended = 2;         // cuLaunchKernelEx: has attributes
+constexpr uint32_t kLaunchExtended = 2;  // cuLaunchKernelEx: has attributes
 constexpr uint32_t kMaxLaunchAttributes = 64;
 constexpr uint32_t kMaxParameterBytes = 32764;  // CUDA's limit since 12.1 (4 KiB before)
 struct Launch {
-  uint64_t function;    // handle of a function or kernel
+  uint64_t function;  // handle of a function or kernel
   uint64_t stream;
   uint32_t grid[3];
   uint32_t block[3];
@@ -168,14 +168,14 @@ struct DestroyArray {
 // array_part: makes a handle of a mipmapped array's level or an array's plane, which is destroyed with the
 // whole. Reply: empty.
 struct ArrayPart {
-  uint64_t handle;      // new array
-  uint64_t whole;       // the mipmapped array, or the array
-  uint32_t number;      // of the level or plane
+  uint64_t handle;  // new array
+  uint64_t whole;   // the mipmapped array, or the array
+  uint32_t number;  // of the level or plane
   uint32_t reserved;
 };
 // get_reference: the name (text) of a texture or surface reference of the module follows. Reply: empty.
 struct GetReference {
-  uint64_t handle;      // new texture or surface reference
+  uint64_t handle;  // new texture or surface reference
   uint64_t module;
 };
 struct SetBorderColor {

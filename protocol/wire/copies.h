@@ -13,7 +13,7 @@ struct CopyToDevice {
   uint64_t stream;
   uint64_t destination;
   uint64_t pitch;
-  uint32_t width;       // width * rows <= kBulkChunkBytes
+  uint32_t width;  // width * rows <= kBulkChunkBytes
   uint32_t rows;
   uint32_t flags;
   uint32_t reserved;
@@ -33,8 +33,8 @@ struct CopyFromDevice {
   uint64_t width;
   uint64_t rows;
 };
-struct DeviceData {     // then the bytes; the message's sequence number names the copy
-  uint64_t offset;      // in the packed rows
+struct DeviceData {  // then the bytes; the message's sequence number names the copy
+  uint64_t offset;   // in the packed rows
 };
 
 // bulk_to_device, bulk_from_device: the packed rows travel in pieces (BulkHeader) on the session's bulk
@@ -43,11 +43,11 @@ struct DeviceData {     // then the bytes; the message's sequence number names t
 // if it has an error, pieces may be missing.
 struct BulkCopy {
   uint64_t stream;
-  uint64_t device;      // address
-  uint64_t pitch;       // of the rows in device memory
-  uint64_t width;       // width * rows <= kMaxBulkCopyBytes; with several rows, width <= kBulkChunkBytes
+  uint64_t device;  // address
+  uint64_t pitch;   // of the rows in device memory
+  uint64_t width;   // width * rows <= kMaxBulkCopyBytes; with several rows, width <= kBulkChunkBytes
   uint64_t rows;
-  uint32_t flags;       // as CopyToDevice::flags; 0 for copies from the device
+  uint32_t flags;  // as CopyToDevice::flags; 0 for copies from the device
   uint32_t reserved;
 };
 constexpr uint64_t kMaxBulkCopyBytes = uint64_t{1} << 30;
@@ -55,8 +55,8 @@ constexpr uint64_t kMaxBulkCopyBytes = uint64_t{1} << 30;
 // address, the id of the session there, its bulk token. Reply: always CUDA_ERROR_NOT_SUPPORTED; the client
 // then moves the data itself.
 struct PeerCopy {
-  BulkCopy rows;        // flags 0
-  uint64_t copy;        // sequence number of bulk_to_device on the other server
+  BulkCopy rows;  // flags 0
+  uint64_t copy;  // sequence number of bulk_to_device on the other server
 };
 // cancel_bulk: ends a copy to the device whose data will not come, or not completely; its stream goes on.
 // Closes the connections opened by other servers.
@@ -69,9 +69,9 @@ struct CancelBulk {
 // CUDA_ERROR_NOT_SUPPORTED: the connection has no direct memory. Memory that is not registered under the key
 // ends the session.
 struct DirectCopy {
-  BulkCopy rows;        // flags as for the bulk commands
-  uint64_t memory;      // address in the client, of rows.width * rows.rows bytes
-  uint32_t key;         // remote key of the registered memory
+  BulkCopy rows;    // flags as for the bulk commands
+  uint64_t memory;  // address in the client, of rows.width * rows.rows bytes
+  uint32_t key;     // remote key of the registered memory
   uint32_t reserved;
 };
 // Bytes of the pieces that packed rows are cut into: whole rows if there are several.
@@ -84,13 +84,13 @@ constexpr uint64_t bulk_piece_bytes(uint64_t width, uint64_t rows) {
 // where the transport shares memory. Reply: SharedHostMemoryAt, even if its result is the error of an earlier
 // command.
 struct ShareHostMemory {
-  uint64_t memory;      // number minted by the client; not a handle
+  uint64_t memory;  // number minted by the client; not a handle
   uint64_t size;
-  uint64_t address;     // where the program has mapped it, and kernels should find it
+  uint64_t address;  // where the program has mapped it, and kernels should find it
 };
 struct SharedHostMemoryAt {
   uint64_t memory;
-  uint64_t device;      // address for kernels; 0: they cannot use the memory
+  uint64_t device;  // address for kernels; 0: they cannot use the memory
 };
 // release_host_memory: no later command names the memory; copies queued before still use it.
 struct ReleaseHostMemory {
@@ -103,11 +103,11 @@ struct CopyShared {
   uint64_t device;
   uint64_t device_pitch;
   uint64_t memory;
-  uint64_t offset;      // in the memory
+  uint64_t offset;  // in the memory
   uint64_t host_pitch;
   uint64_t width;
   uint64_t rows;
-  uint32_t to_device;   // 1: to the device; 0: from it
+  uint32_t to_device;  // 1: to the device; 0: from it
   uint32_t reserved;
 };
 

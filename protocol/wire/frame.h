@@ -12,10 +12,12 @@
 
 namespace gpupool::wire {
 
-static_assert(std::endian::native == std::endian::little, "the wire format is the memory format of little-endian hosts");
+static_assert(std::endian::native == std::endian::little,
+              "the wire format is the memory format of little-endian hosts");
 
-constexpr uint32_t kMagic = 0x4c4f4f50;     // "POOL"
-constexpr uint16_t kProtocolVersion = 1;    // raised when an older peer could misunderstand; ids are append-only
+constexpr uint32_t kMagic = 0x4c4f4f50;  // "POOL"
+constexpr uint16_t kProtocolVersion =
+    1;  // raised when an older peer could misunderstand; ids are append-only
 constexpr uint32_t kMaxHelloBytes = 1u << 20;
 // Longest command or message body. Longer data travels in parts (copy_to_device, upload_part).
 constexpr uint32_t kMaxBodyBytes = 4u << 20;
@@ -50,14 +52,14 @@ enum class MessageKind : uint16_t {
   standard_error = 4,   // assertion texts
   // A host function is due: body is u64 callback id; with an error: it will not be called (commands.h).
   host_callback = 5,
-  pong = 6,             // answers a ping, or (sequence 0) shows that a long command is still running
-  end = 7,              // the server ends the session; body is a text that says why
+  pong = 6,  // answers a ping, or (sequence 0) shows that a long command is still running
+  end = 7,   // the server ends the session; body is a text that says why
 };
 struct MessageHeader {
-  uint32_t length = 0;    // bytes after this header
+  uint32_t length = 0;  // bytes after this header
   MessageKind kind = MessageKind::reply;
-  uint16_t flags = 0;     // kMemoryLimited, kSendAwaitRoom
-  int32_t result = 0;     // CUresult
+  uint16_t flags = 0;  // kMemoryLimited, kSendAwaitRoom
+  int32_t result = 0;  // CUresult
   uint32_t reserved = 0;
   uint64_t sequence = 0;  // the command this belongs to, 0: none
   uint64_t retired = 0;   // frees up to this sequence number have taken effect: their addresses may be reused
@@ -72,11 +74,11 @@ constexpr uint16_t kSendAwaitRoom = 2;
 // Bulk connections carry the pieces of announced copies, in both directions, each behind a BulkHeader.
 constexpr uint32_t kMaxBulkConnections = 8;  // per session
 struct BulkHeader {
-  uint32_t length = 0;    // bytes after this header; every piece but the last of a copy has bulk_piece_bytes()
+  uint32_t length = 0;  // bytes after this header; every piece but the last of a copy has bulk_piece_bytes()
   uint16_t flags = 0;  // kBulkCompressed: the bytes are an LZ4 block, shorter than the piece; or kBulkCopyKey
   uint16_t reserved = 0;
-  uint64_t copy = 0;      // sequence number of the command that announced the copy
-  uint64_t offset = 0;    // of the piece in the packed rows
+  uint64_t copy = 0;    // sequence number of the command that announced the copy
+  uint64_t offset = 0;  // of the piece in the packed rows
 };
 static_assert(sizeof(BulkHeader) == 24);
 constexpr uint16_t kBulkCompressed = 1;

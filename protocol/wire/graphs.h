@@ -35,11 +35,11 @@ struct GraphNode {
   uint32_t dependency_count;
   uint32_t body_bytes;
   uint32_t edge_count;
-  uint64_t context;       // 0 if the kind needs none
+  uint64_t context;  // 0 if the kind needs none
 };
 // CUgraphEdgeData of a dependency. Dependencies without it are full dependencies.
 struct GraphEdge {
-  uint32_t from;          // one of the dependencies; edges are in ascending order
+  uint32_t from;  // one of the dependencies; edges are in ascending order
   uint8_t from_port;
   uint8_t type;
   uint16_t reserved;
@@ -49,11 +49,11 @@ struct GraphFill {
   uint64_t address;
   uint64_t pitch;
   uint32_t value;
-  uint32_t element;       // bytes: 1, 2 or 4
-  uint64_t width;         // in elements
+  uint32_t element;  // bytes: 1, 2 or 4
+  uint64_t width;    // in elements
   uint64_t height;
 };
-struct GraphCopy {        // within the device
+struct GraphCopy {                         // within the device
   uint64_t from, from_pitch, from_height;  // heights: rows from one slice to the next
   uint64_t to, to_pitch, to_height;
   uint64_t width, height, depth;
@@ -61,7 +61,7 @@ struct GraphCopy {        // within the device
 // A node that the client executes: a host function, or a copy from or to its memory. In each launch the
 // server sends MessageKind::host_callback and waits for host_function_done.
 struct GraphHost {
-  uint64_t callback;      // number that the client uses for no other host function, hold or node
+  uint64_t callback;  // number that the client uses for no other host function, hold or node
 };
 struct GraphEvent {
   uint64_t event;
@@ -71,13 +71,13 @@ struct GraphEvent {
 struct GraphCondition {
   uint64_t handle;
   uint32_t initial;
-  uint32_t at_launch;     // 1: each launch sets the initial value; else 0
+  uint32_t at_launch;  // 1: each launch sets the initial value; else 0
 };
 // A body has kernels, fills, copies within the device, conditionals and empty nodes. It is destroyed with the
 // graph that has the node.
 struct GraphConditional {
   uint64_t condition;
-  uint32_t type;          // CUgraphConditionalNodeType
+  uint32_t type;  // CUgraphConditionalNodeType
   uint32_t bodies;
 };
 constexpr uint32_t kMaxGraphBodies = 1u << 12;  // of one node
@@ -86,8 +86,8 @@ constexpr uint32_t kMaxGraphBodies = 1u << 12;  // of one node
 // GraphResult, even if the result is an error.
 struct InstantiateGraph {
   uint64_t graph;
-  uint64_t executable;    // new handle
-  uint64_t flags;         // CUgraphInstantiate_flags
+  uint64_t executable;  // new handle
+  uint64_t flags;       // CUgraphInstantiate_flags
 };
 struct UpdateGraph {
   uint64_t executable;
@@ -99,22 +99,22 @@ constexpr uint32_t kNoGraphNode = ~0u;
 constexpr uint32_t kGraphInstantiated = 0;
 constexpr uint32_t kGraphInstantiateError = 1;
 struct GraphResult {
-  uint32_t result;        // CUgraphInstantiateResult or CUgraphExecUpdateResult
-  uint32_t node;          // node that caused the error, or kNoGraphNode
+  uint32_t result;  // CUgraphInstantiateResult or CUgraphExecUpdateResult
+  uint32_t node;    // node that caused the error, or kNoGraphNode
 };
 // set_graph_node: replaces the work of a node of an executable graph; a GraphNode without dependencies and
 // its body follow. enable_graph_node: enables a node, or turns it into an empty one.
 struct SetGraphNode {
   uint64_t executable;
-  uint32_t node;          // number in the graph that was instantiated
-  uint32_t enabled;       // 0 or 1; 0 for set_graph_node
+  uint32_t node;     // number in the graph that was instantiated
+  uint32_t enabled;  // 0 or 1; 0 for set_graph_node
 };
-struct LaunchGraph {      // launch_graph, upload_graph
+struct LaunchGraph {  // launch_graph, upload_graph
   uint64_t executable;
   uint64_t stream;
 };
 struct DestroyGraph {
-  uint64_t executable;    // or a graph that was not instantiated
+  uint64_t executable;  // or a graph that was not instantiated
 };
 
 static_assert(kIsBody<GraphNodes, 16>);

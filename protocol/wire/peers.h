@@ -26,7 +26,7 @@ struct PeerHello {
   PeerNonce nonce;
   std::array<uint8_t, 16> session;  // session and copy are masked with the nonce (peers::make_hello)
   uint64_t copy;
-  uint32_t rdma;                    // as Hello.rdma
+  uint32_t rdma;  // as Hello.rdma
   uint32_t reserved;
 };
 struct PeerAnswer {
@@ -44,7 +44,7 @@ struct PeerTarget {
   CopyKey key;                         // of the copy (peers::copy_key)
   uint64_t copy;                       // sequence number of bulk_to_device there
   uint16_t port;
-  uint16_t rdma;                       // 1: use rdma if both ends can
+  uint16_t rdma;  // 1: use rdma if both ends can
   uint32_t reserved;
 };
 // copy_to_peer: sends the pieces of a copy from the device to another server, where the client has announced

@@ -11,7 +11,8 @@
 
 namespace gpupool::wire {
 
-constexpr uint32_t kMaxTextBytes = 64 * 1024;  // names of kernels and variables: mangled C++ names can be long
+constexpr uint32_t kMaxTextBytes =
+    64 * 1024;  // names of kernels and variables: mangled C++ names can be long
 
 class Reader {
  public:
@@ -20,7 +21,8 @@ class Reader {
     requires std::is_trivially_copyable_v<T>
   T get() {
     T value{};
-    if (const auto bytes = get_bytes(sizeof(T)); bytes.size() == sizeof(T)) std::memcpy(&value, bytes.data(), sizeof(T));
+    if (const auto bytes = get_bytes(sizeof(T)); bytes.size() == sizeof(T))
+      std::memcpy(&value, bytes.data(), sizeof(T));
     return value;
   }
   // Returns a view into the message, valid as long as the message is.

@@ -8,13 +8,13 @@
 namespace gpupool {
 
 enum class ErrorCode {
-  closed,        // the peer ended the connection in an orderly way
-  lost,          // reset, timed out or unreachable
-  refused,       // rejected by the peer; the message says why
-  malformed,     // the peer broke the protocol
-  limit,         // a size or count above what this side accepts
-  invalid,       // bad argument or configuration on this side
-  unavailable,   // the operating system or a library could not provide something
+  closed,       // the peer ended the connection in an orderly way
+  lost,         // reset, timed out or unreachable
+  refused,      // rejected by the peer; the message says why
+  malformed,    // the peer broke the protocol
+  limit,        // a size or count above what this side accepts
+  invalid,      // bad argument or configuration on this side
+  unavailable,  // the operating system or a library could not provide something
 };
 
 struct Error {

@@ -31,13 +31,15 @@ bool for_each_row(uint64_t width, uint64_t pitch, uint64_t offset, uint64_t byte
   return true;
 }
 
-inline void pack_rows(const std::byte* rows, uint64_t width, uint64_t pitch, uint64_t offset, std::byte* packed, uint64_t bytes) {
+inline void pack_rows(const std::byte* rows, uint64_t width, uint64_t pitch, uint64_t offset,
+                      std::byte* packed, uint64_t bytes) {
   for_each_row(width, pitch, offset, bytes, [&](uint64_t from, uint64_t to, uint64_t size) {
     std::memcpy(packed + to, rows + from, size);
     return true;
   });
 }
-inline void spread_rows(std::byte* rows, uint64_t width, uint64_t pitch, uint64_t offset, const std::byte* packed, uint64_t bytes) {
+inline void spread_rows(std::byte* rows, uint64_t width, uint64_t pitch, uint64_t offset,
+                        const std::byte* packed, uint64_t bytes) {
   for_each_row(width, pitch, offset, bytes, [&](uint64_t to, uint64_t from, uint64_t size) {
     std::memcpy(rows + to, packed + from, size);
     return true;

@@ -11,13 +11,13 @@ namespace gpupool::wire {
 // Names an object that a session shares with other sessions of its tenant. Programs pass it between processes
 // as one of CUDA's opaque handles, or in a file.
 struct SharedName {
-  uint32_t magic;         // kSharedName
-  uint32_t kind;          // which of CUDA's handles it is; for clients only
-  uint64_t server;        // HelloReply.server_id
-  uint64_t session;       // the exporting session
+  uint32_t magic;    // kSharedName
+  uint32_t kind;     // which of CUDA's handles it is; for clients only
+  uint64_t server;   // HelloReply.server_id
+  uint64_t session;  // the exporting session
   std::array<uint8_t, 16> secret;
-  uint64_t offset;        // bytes; of the allocation in the memory
-  uint64_t size;          // bytes of the allocation; for clients only
+  uint64_t offset;  // bytes; of the allocation in the memory
+  uint64_t size;    // bytes of the allocation; for clients only
   uint64_t reserved;
 };
 constexpr uint32_t kSharedName = 0x52414853;  // "SHAR"
@@ -25,7 +25,7 @@ constexpr uint32_t kSharedName = 0x52414853;  // "SHAR"
 // mapped at an address. Reply: SharedName, with the address's offset; the same name until the memory is
 // released. export_event: exports an interprocess event. Reply: SharedName.
 struct ExportMemory {
-  uint64_t memory;        // 0: `address` names the memory
+  uint64_t memory;  // 0: `address` names the memory
   uint64_t address;
 };
 struct ExportEvent {
@@ -35,7 +35,7 @@ struct ExportEvent {
 // ImportedMemory. CUDA_ERROR_INVALID_VALUE: this tenant shares nothing under this name.
 constexpr uint32_t kRejectOwnMemory = 1;  // refuses this session's own memory with CUDA_ERROR_INVALID_CONTEXT
 struct ImportMemory {
-  uint64_t memory;        // new
+  uint64_t memory;  // new
   SharedName name;
   uint32_t flags;
   uint32_t reserved;
@@ -48,7 +48,7 @@ struct ImportedMemory {
 };
 constexpr int32_t kNoDevice = -1;
 struct ImportEvent {
-  uint64_t event;         // new
+  uint64_t event;  // new
   SharedName name;
 };
 

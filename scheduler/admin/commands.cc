@@ -26,14 +26,17 @@ void warn_of_memory(PooldClient& poold, const Quota& changes) {
   const auto reply = poold.call(&Admin::Stub::ListGpus, ListGpusRequest());
   for (const Gpu& gpu : reply.gpus()) most = std::max<uint64_t>(most, gpu.memory_total_bytes());
   if (most == 0 || changes.memory_bytes() <= most) return;
-  std::fprintf(stderr, "pool-admin: warning: memory=%s has no effect: no GPU of this poold has more than %s\n", server::size_text(changes.memory_bytes()).c_str(), bytes_text(most).c_str());
+  std::fprintf(stderr,
+               "pool-admin: warning: memory=%s has no effect: no GPU of this poold has more than %s\n",
+               server::size_text(changes.memory_bytes()).c_str(), bytes_text(most).c_str());
 }
 
 // Throws if poold has no tenant of this name, neither configured nor with earlier sessions.
 void check_tenant(PooldClient& poold, const std::string& name) {
   const auto reply = poold.call(&Admin::Stub::ListTenants, ListTenantsRequest());
   const auto& all = reply.tenants();
-  if (std::any_of(all.begin(), all.end(), [&](const Tenant& tenant) { return tenant.name() == name; })) return;
+  if (std::any_of(all.begin(), all.end(), [&](const Tenant& tenant) { return tenant.name() == name; }))
+    return;
   throw Failure(kExitRefused, "unknown tenant '" + name + "'");
 }
 
@@ -49,7 +52,8 @@ Exit show_sessions(PooldClient& poold, bool json, const std::string& tenant) {
   request.set_tenant(printable(tenant));
   const auto reply = poold.call(&Admin::Stub::ListSessions, request);
   if (reply.sessions().empty() && !tenant.empty()) check_tenant(poold, request.tenant());
-  return print(json ? line_of(json_list(reply.sessions())) : sessions_text(reply.sessions(), terminal_width()));
+  return print(json ? line_of(json_list(reply.sessions()))
+                    : sessions_text(reply.sessions(), terminal_width()));
 }
 
 Exit show_tenants(PooldClient& poold, bool json) {
@@ -73,7 +77,8 @@ Exit show_quotas(PooldClient& poold, bool json, const std::string& tenant) {
   return print(json ? line_of(Json{{tenant, json_of(quota)}}) : quota_text(tenant, quota));
 }
 
-Exit set_quota(PooldClient& poold, bool json, const std::string& tenant, const std::string& gpu, std::vector<std::string> words) {
+Exit set_quota(PooldClient& poold, bool json, const std::string& tenant, const std::string& gpu,
+               std::vector<std::string> words) {
   const bool as_each = !gpu.empty() && std::erase(words, "default") != 0;
   const auto changes = read_quota_words(words);
   if (!changes) throw Failure(kExitUsage, changes.error().message);
@@ -87,7 +92,8 @@ Exit set_quota(PooldClient& poold, bool json, const std::string& tenant, const s
   return print(json ? line_of(Json{{tenant, json_of(quota)}}) : quota_text(tenant, quota));
 }
 
-Exit kill_sessions(PooldClient& poold, bool json, const std::vector<std::string>& sessions, const std::string& reason) {
+Exit kill_sessions(PooldClient& poold, bool json, const std::vector<std::string>& sessions,
+                   const std::string& reason) {
   Exit status = kExitGood;
   Json killed = Json::array();
   for (const std::string& number : sessions) {
@@ -99,7 +105,8 @@ Exit kill_sessions(PooldClient& poold, bool json, const std::vector<std::string>
       const auto reply = poold.call(&Admin::Stub::KillSession, request);
       killed.push_back({{"session", session}, {"grace_ms", reply.grace_ms()}});
       if (!json) {
-        print("session " + std::to_string(session) + " is ending; it will be killed within " + duration_text(std::chrono::milliseconds(reply.grace_ms())) + "\n");
+        print("session " + std::to_string(session) + " is ending; it will be killed within " +
+              duration_text(std::chrono::milliseconds(reply.grace_ms())) + "\n");
       }
     } catch (const Failure& failure) {
       if (failure.status != kExitRefused) throw;

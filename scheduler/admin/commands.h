@@ -15,8 +15,10 @@ Exit show_tenants(PooldClient& poold, bool json);
 Exit show_quotas(PooldClient& poold, bool json, const std::string& tenant);  // empty: all tenants
 // Changes the limits of GPU `gpu`, of every GPU if it is empty. With a GPU, the word `default` resets its
 // limits to those of every GPU.
-Exit set_quota(PooldClient& poold, bool json, const std::string& tenant, const std::string& gpu, std::vector<std::string> words);
-Exit kill_sessions(PooldClient& poold, bool json, const std::vector<std::string>& sessions, const std::string& reason);
+Exit set_quota(PooldClient& poold, bool json, const std::string& tenant, const std::string& gpu,
+               std::vector<std::string> words);
+Exit kill_sessions(PooldClient& poold, bool json, const std::vector<std::string>& sessions,
+                   const std::string& reason);
 // Prints the state of a session for debugging. Returns kExitRefused if its worker does not answer.
 Exit show_dump(PooldClient& poold, bool json, const std::string& session);
 Exit show_health(PooldClient& poold, bool json);

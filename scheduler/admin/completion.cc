@@ -13,7 +13,9 @@ std::string completion_script(const std::string& shell) {
       "complete -o default -F _pool_admin pool-admin\n";
   if (shell == "bash") return bash;
   if (shell == "zsh") return "autoload -U +X bashcompinit && bashcompinit\n" + bash;
-  if (shell == "fish") return "complete -c pool-admin -a '(set -l words (commandline -opc) (commandline -ct); $words[1] --complete $words[2..-1])'\n";
+  if (shell == "fish")
+    return "complete -c pool-admin -a '(set -l words (commandline -opc) (commandline -ct); $words[1] "
+           "--complete $words[2..-1])'\n";
   return "";
 }
 

@@ -9,8 +9,8 @@
 namespace gpupool::admin {
 
 using server::bytes_text;
-std::string duration_text(std::chrono::milliseconds time);    // "2h 05m"
-std::string seconds_text(uint64_t nanoseconds);               // "12.3 s"
+std::string duration_text(std::chrono::milliseconds time);  // "2h 05m"
+std::string seconds_text(uint64_t nanoseconds);             // "12.3 s"
 // limit_text(), rate_text() and count_text() return "-" for 0, which means unlimited.
 std::string limit_text(uint64_t bytes);
 std::string rate_text(uint64_t bytes_per_second);  // "1.5 GiB/s"

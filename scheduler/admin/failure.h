@@ -10,7 +10,7 @@ namespace gpupool::admin {
 // Exit statuses of pool-admin.
 enum Exit : int {
   kExitGood = 0,
-  kExitRefused = 1,      // rejected by the server; `health`: not ready; `dump`: no answer from the worker
+  kExitRefused = 1,  // rejected by the server; `health`: not ready; `dump`: no answer from the worker
   kExitUsage = 2,
   kExitUnreachable = 3,  // poold or scheduler not running, or not answering
 };
@@ -21,7 +21,8 @@ constexpr int kMaxReplyBytes = 256 << 20;
 
 // Makes its text printable and limits its length, because parts of it may come from the server.
 struct Failure : std::runtime_error {
-  Failure(Exit status, const std::string& what) : std::runtime_error(printable_message(what)), status(status) {}
+  Failure(Exit status, const std::string& what)
+      : std::runtime_error(printable_message(what)), status(status) {}
   const Exit status;
 };
 

@@ -22,7 +22,9 @@ TopSignals::TopSignals() {
   descriptor_ = ::signalfd(-1, &wanted, SFD_CLOEXEC);
 }
 
-TopSignals::~TopSignals() { ::close(descriptor_); }
+TopSignals::~TopSignals() {
+  ::close(descriptor_);
+}
 
 int TopSignals::next() const {
   signalfd_siginfo info{};

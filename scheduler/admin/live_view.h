@@ -30,7 +30,7 @@ struct TopOptions {
   // Number of snapshots to show; 0: until q, Ctrl-C or SIGTERM. With 1, the second snapshot is shown, because
   // rates need two.
   uint64_t count = 0;
-  bool json = false;   // one line of JSON per snapshot
+  bool json = false;  // one line of JSON per snapshot
 };
 
 // A signalfd for the signals that end `top`, and SIGWINCH. Construct it before any thread starts, so that all
@@ -67,7 +67,8 @@ struct LiveView {
 template <class Snapshot>
 class SnapshotStream {
  public:
-  explicit SnapshotStream(const LiveView<Snapshot>& view) : view_(view), wake_(::eventfd(0, EFD_CLOEXEC)), reader_(view.open(context_)) {
+  explicit SnapshotStream(const LiveView<Snapshot>& view)
+      : view_(view), wake_(::eventfd(0, EFD_CLOEXEC)), reader_(view.open(context_)) {
     thread_ = std::thread([this] { run(); });
   }
   ~SnapshotStream() {
@@ -131,7 +132,8 @@ void run_live(const LiveView<Snapshot>& view, const TopSignals& signals, const T
   std::optional<Snapshot> before, now;
   const auto draw = [&] { screen->draw(view.render(*now, before ? &*before : nullptr, screen->width())); };
   for (uint64_t count = 0; options.count == 0 || count < options.count;) {
-    std::array<pollfd, 3> polled{{{stream.descriptor(), POLLIN, 0}, {signals.descriptor(), POLLIN, 0}, {keys, POLLIN, 0}}};
+    std::array<pollfd, 3> polled{
+        {{stream.descriptor(), POLLIN, 0}, {signals.descriptor(), POLLIN, 0}, {keys, POLLIN, 0}}};
     if (::poll(polled.data(), polled.size(), -1) < 0) continue;
     if (polled[2].revents != 0 && !handle_key(keys)) return;
     if (polled[1].revents != 0) {
@@ -151,7 +153,9 @@ void run_live(const LiveView<Snapshot>& view, const TopSignals& signals, const T
       draw();
       continue;
     }
-    const std::string text = options.json ? view.json_line(*now) : view.render(*now, before ? &*before : nullptr, terminal_width()) + "\n";
+    const std::string text = options.json
+                                 ? view.json_line(*now)
+                                 : view.render(*now, before ? &*before : nullptr, terminal_width()) + "\n";
     show(text);
     if (std::fflush(stdout) != 0) return;  // the reader has closed the pipe
   }

@@ -22,18 +22,24 @@ using namespace gpupool::admin;
 
 constexpr const char* kAbout =
     "pool-admin: shows the state of a poold on this host, changes its tenants' quotas, and ends sessions.\n"
-    "Only poold's user and root can use it. With --scheduler HOST:PORT it administers a pool's scheduler instead; see\n"
+    "Only poold's user and root can use it. With --scheduler HOST:PORT it administers a pool's scheduler "
+    "instead; see\n"
     "pool-admin --scheduler HOST:PORT --help.";
 constexpr const char* kNotes =
-    "Quota keys: memory, guaranteed-memory, queued-bytes (8GiB, 512MiB), compute (0.1 to 100, percent of each GPU),\n"
-    "mode (hard, elastic, partition), priority (best-effort, normal, latency-critical), bandwidth-to-device, bandwidth-to-host\n"
+    "Quota keys: memory, guaranteed-memory, queued-bytes (8GiB, 512MiB), compute (0.1 to 100, percent of "
+    "each GPU),\n"
+    "mode (hard, elastic, partition), priority (best-effort, normal, latency-critical), bandwidth-to-device, "
+    "bandwidth-to-host\n"
     "(1GB/s), sessions, streams, modules; unlimited or 0 removes a limit.\n"
-    "Exit status: 0: success; 1: rejected by poold (no such tenant or session, invalid quota), health: not ready, dump: the session's\n"
-    "worker does not answer; 2: usage error; 3: poold cannot be reached. docs/operations.md describes the commands and the JSON fields.";
+    "Exit status: 0: success; 1: rejected by poold (no such tenant or session, invalid quota), health: not "
+    "ready, dump: the session's\n"
+    "worker does not answer; 2: usage error; 3: poold cannot be reached. docs/operations.md describes the "
+    "commands and the JSON fields.";
 
 std::string names_of(const CLI::App& app) {
   std::string names;
-  for (const CLI::App* const command : app.get_subcommands(nullptr)) names += (names.empty() ? "" : ", ") + command->get_name();
+  for (const CLI::App* const command : app.get_subcommands(nullptr))
+    names += (names.empty() ? "" : ", ") + command->get_name();
   return names;
 }
 
@@ -42,7 +48,8 @@ std::string command_of_pool(const CLI::App& app, bool quota) {
   const std::vector<std::string> unknown = app.remaining(true);
   if (quota) return !unknown.empty() && unknown.front() == "clear" ? "quota clear" : "";
   if (!app.get_subcommands().empty()) return "";
-  const auto found = std::find_first_of(unknown.begin(), unknown.end(), kCommandsOfPool.begin(), kCommandsOfPool.end());
+  const auto found =
+      std::find_first_of(unknown.begin(), unknown.end(), kCommandsOfPool.begin(), kCommandsOfPool.end());
   return found == unknown.end() ? "" : *found;
 }
 
@@ -56,13 +63,17 @@ int fail(int status, const std::string& why) {
 std::string is_session(const std::string& text) {
   uint64_t number = 0;
   const auto read = std::from_chars(text.data(), text.data() + text.size(), number);
-  return read.ec == std::errc() && read.ptr == text.data() + text.size() ? "" : "'" + text + "' is not a session number";
+  return read.ec == std::errc() && read.ptr == text.data() + text.size()
+             ? ""
+             : "'" + text + "' is not a session number";
 }
 
 // Returns true if --scheduler or GPUPOOL_SCHEDULER names a scheduler; --poold overrides the variable.
 bool is_for_pool(int count, char** words) {
   const auto names = [&](const std::string& option) {
-    return std::any_of(words + 1, words + count, [&](const std::string& word) { return word == option || word.starts_with(option + "="); });
+    return std::any_of(words + 1, words + count, [&](const std::string& word) {
+      return word == option || word.starts_with(option + "=");
+    });
   };
   const char* const scheduler = std::getenv("GPUPOOL_SCHEDULER");
   return names("--scheduler") || (scheduler && *scheduler && !names("--poold"));
@@ -76,45 +87,57 @@ int run(int count, char** words) {
   app.fallthrough();  // allow --poold and --json after the command
   std::string where;
   bool json = false;
-  app.add_option("--poold", where, "admin socket unix:PATH, or the port of a poold on this host [the only one]")->envname("GPUPOOL_ADMIN");
+  app.add_option("--poold", where,
+                 "admin socket unix:PATH, or the port of a poold on this host [the only one]")
+      ->envname("GPUPOOL_ADMIN");
   app.add_flag("--json", json, "print JSON");
 
   std::function<Exit(PooldClient&)> action;
-  const auto command = [&](CLI::App& parent, const char* name, const char* about, std::function<Exit(PooldClient&)> run) {
+  const auto command = [&](CLI::App& parent, const char* name, const char* about,
+                           std::function<Exit(PooldClient&)> run) {
     CLI::App* const added = parent.add_subcommand(name, about);
     added->callback([&action, run = std::move(run)] { action = run; });
     return added;
   };
 
-  command(app, "gpus", "show GPUs, their memory and the shares that quotas allot", [&](PooldClient& poold) { return show_gpus(poold, json); });
+  command(app, "gpus", "show GPUs, their memory and the shares that quotas allot",
+          [&](PooldClient& poold) { return show_gpus(poold, json); });
 
   std::string tenant;
-  command(app, "sessions", "show the running sessions", [&](PooldClient& poold) { return show_sessions(poold, json, tenant); })
-      ->add_option("--tenant", tenant, "only sessions of this tenant");
+  command(app, "sessions", "show the running sessions", [&](PooldClient& poold) {
+    return show_sessions(poold, json, tenant);
+  })->add_option("--tenant", tenant, "only sessions of this tenant");
 
   command(app, "tenants", "show tenants and their usage since poold's start",
           [&](PooldClient& poold) { return show_tenants(poold, json); });
 
   CLI::App* const quota = app.add_subcommand("quota", "show or change quotas");
   quota->require_subcommand(1);
-  command(*quota, "show", "show the quota of one tenant or of all", [&](PooldClient& poold) { return show_quotas(poold, json, tenant); })
-      ->add_option("TENANT", tenant);
+  command(*quota, "show", "show the quota of one tenant or of all", [&](PooldClient& poold) {
+    return show_quotas(poold, json, tenant);
+  })->add_option("TENANT", tenant);
   std::vector<std::string> changes;
   std::string gpu;
-  CLI::App* const set = command(*quota, "set", "change a quota until poold reloads its configuration",
-                                [&](PooldClient& poold) { return set_quota(poold, json, tenant, gpu, changes); });
+  CLI::App* const set =
+      command(*quota, "set", "change a quota until poold reloads its configuration",
+              [&](PooldClient& poold) { return set_quota(poold, json, tenant, gpu, changes); });
   set->add_option("TENANT", tenant)->required();
   set->add_option("SETTING", changes, "KEY=VALUE, see below")->required();
-  set->add_option("--gpu", gpu, "limits of this GPU only (number or UUID): memory, guaranteed-memory, compute; `default` resets them to those of every GPU");
+  set->add_option("--gpu", gpu,
+                  "limits of this GPU only (number or UUID): memory, guaranteed-memory, compute; `default` "
+                  "resets them to those of every GPU");
 
   std::vector<std::string> sessions;
   std::string reason;
-  CLI::App* const kill = command(app, "kill", "end sessions", [&](PooldClient& poold) { return kill_sessions(poold, json, sessions, reason); });
+  CLI::App* const kill = command(app, "kill", "end sessions", [&](PooldClient& poold) {
+    return kill_sessions(poold, json, sessions, reason);
+  });
   kill->add_option("SESSION", sessions, "numbers as `sessions` shows them")->required()->check(is_session);
   kill->add_option("--reason", reason, "reason shown to the programs");
 
   std::string dumped;
-  command(app, "dump", "show what a session is executing and waiting for", [&](PooldClient& poold) { return show_dump(poold, json, dumped); })
+  command(app, "dump", "show what a session is executing and waiting for",
+          [&](PooldClient& poold) { return show_dump(poold, json, dumped); })
       ->add_option("SESSION", dumped, "a number as `sessions` shows it")
       ->required()
       ->check(is_session);
@@ -122,20 +145,28 @@ int run(int count, char** words) {
   double interval = 1;
   TopOptions top;
   std::optional<TopSignals> top_signals;
-  CLI::App* const top_command = command(app, "top", "show everything, updated continuously; q quits", [&](PooldClient& poold) {
-    top.json = json;
-    top.interval = std::chrono::milliseconds(static_cast<int64_t>(interval * 1000 + 0.5));
-    run_top(poold, *top_signals, top);
-    return kExitGood;
-  });
-  top_command->add_option("--interval", interval, "seconds between updates [1]")->check(CLI::Range(0.1, 10.0));
-  top_command->add_option("--count", top.count, "number of updates [0: unlimited]; 1: after --interval, because rates need two samples")->check(CLI::Range(0, 1'000'000'000));
+  CLI::App* const top_command =
+      command(app, "top", "show everything, updated continuously; q quits", [&](PooldClient& poold) {
+        top.json = json;
+        top.interval = std::chrono::milliseconds(static_cast<int64_t>(interval * 1000 + 0.5));
+        run_top(poold, *top_signals, top);
+        return kExitGood;
+      });
+  top_command->add_option("--interval", interval, "seconds between updates [1]")
+      ->check(CLI::Range(0.1, 10.0));
+  top_command
+      ->add_option("--count", top.count,
+                   "number of updates [0: unlimited]; 1: after --interval, because rates need two samples")
+      ->check(CLI::Range(0, 1'000'000'000));
 
-  command(app, "health", "show whether poold accepts sessions, and its state", [&](PooldClient& poold) { return show_health(poold, json); });
+  command(app, "health", "show whether poold accepts sessions, and its state",
+          [&](PooldClient& poold) { return show_health(poold, json); });
 
   std::string shell;
   CLI::App* const completion = app.add_subcommand("completion", "print a shell completion script, for eval");
-  completion->add_option("SHELL", shell, "bash, zsh or fish")->required()->check(CLI::IsMember({"bash", "zsh", "fish"}));
+  completion->add_option("SHELL", shell, "bash, zsh or fish")
+      ->required()
+      ->check(CLI::IsMember({"bash", "zsh", "fish"}));
   if (count > 1 && std::string(words[1]) == kCompleteOption) {
     std::fputs(completions(app, {words + 2, words + count}).c_str(), stdout);
     return kExitGood;
@@ -146,11 +177,16 @@ int run(int count, char** words) {
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);
     if (const std::string command = command_of_pool(app, quota->parsed()); !command.empty()) {
-      return fail(kExitUsage, "'" + command + "' is a command for a pool's scheduler: set --scheduler HOST:PORT or GPUPOOL_SCHEDULER");
+      return fail(
+          kExitUsage,
+          "'" + command +
+              "' is a command for a pool's scheduler: set --scheduler HOST:PORT or GPUPOOL_SCHEDULER");
     }
     const bool known_words = app.remaining(true).empty();
-    if (known_words && quota->parsed() && quota->get_subcommands().empty()) return fail(kExitUsage, "quota: missing subcommand: show or set");
-    if (known_words && app.get_subcommands().empty()) return fail(kExitUsage, std::string(error.what()) + "; commands: " + names_of(app));
+    if (known_words && quota->parsed() && quota->get_subcommands().empty())
+      return fail(kExitUsage, "quota: missing subcommand: show or set");
+    if (known_words && app.get_subcommands().empty())
+      return fail(kExitUsage, std::string(error.what()) + "; commands: " + names_of(app));
     return fail(kExitUsage, gpupool::settings::describe_usage_error(app, error) + "; see pool-admin --help");
   }
   if (completion->parsed()) return std::fputs(completion_script(shell).c_str(), stdout), kExitGood;

@@ -29,7 +29,9 @@ bool is_abandoned(const std::string& path) {
   path.copy(address.sun_path, sizeof address.sun_path - 1);
   const int connection = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (connection < 0) return false;
-  const bool refused = ::connect(connection, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 && errno == ECONNREFUSED;
+  const bool refused =
+      ::connect(connection, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 &&
+      errno == ECONNREFUSED;
   ::close(connection);
   return refused;
 }
@@ -39,7 +41,8 @@ std::vector<std::string> sockets_here() {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(socket_folder(), error)) {
     const std::string name = entry.path().filename();
-    if (name.starts_with(kPrefix) && name.ends_with(kSuffix) && !is_abandoned(entry.path())) found.push_back(entry.path());
+    if (name.starts_with(kPrefix) && name.ends_with(kSuffix) && !is_abandoned(entry.path()))
+      found.push_back(entry.path());
   }
   std::sort(found.begin(), found.end());
   return found;
@@ -53,7 +56,8 @@ std::string port_of(const std::string& socket) {
 std::shared_ptr<grpc::Channel> open_channel(const std::string& socket) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxReplyBytes);
-  return grpc::CreateCustomChannel("unix:" + std::filesystem::absolute(socket).string(), grpc::InsecureChannelCredentials(), arguments);
+  return grpc::CreateCustomChannel("unix:" + std::filesystem::absolute(socket).string(),
+                                   grpc::InsecureChannelCredentials(), arguments);
 }
 
 }  // namespace
@@ -74,23 +78,27 @@ std::string find_socket(const std::string& address) {
   const auto found = sockets_here();
   if (found.size() == 1) return found[0];
   if (found.empty()) {
-    throw Failure(kExitUnreachable, "no poold found in " + socket_folder() +
-                                        ": it is not running, runs as another user, or was started with --admin-socket PATH; "
-                                        "in that case use --poold unix:PATH");
+    throw Failure(kExitUnreachable,
+                  "no poold found in " + socket_folder() +
+                      ": it is not running, runs as another user, or was started with --admin-socket PATH; "
+                      "in that case use --poold unix:PATH");
   }
   std::string ports;
   for (const std::string& socket : found) ports += (ports.empty() ? "" : ", ") + port_of(socket);
   throw Failure(kExitUsage, "several poolds run on this host; choose one with --poold: " + ports);
 }
 
-PooldClient::PooldClient(const std::string& socket) : socket_(socket), stub_(Admin::NewStub(open_channel(socket))) {
+PooldClient::PooldClient(const std::string& socket)
+    : socket_(socket), stub_(Admin::NewStub(open_channel(socket))) {
   struct stat status {};
   if (::stat(socket.c_str(), &status) == 0) {
     if (status.st_uid == 0 || status.st_uid == ::geteuid() || ::geteuid() == 0) return;
-    throw Failure(kExitUnreachable, "'" + socket + "' belongs to another user: only poold's user and root can administer it");
+    throw Failure(kExitUnreachable,
+                  "'" + socket + "' belongs to another user: only poold's user and root can administer it");
   }
-  throw Failure(kExitUnreachable, "no admin socket '" + socket +
-                                      "': poold is not running there, or was started with another --admin-socket");
+  throw Failure(kExitUnreachable,
+                "no admin socket '" + socket +
+                    "': poold is not running there, or was started with another --admin-socket");
 }
 
 void PooldClient::set_deadline(grpc::ClientContext& context) {
@@ -103,13 +111,15 @@ void PooldClient::check(const grpc::Status& status) const {
     case grpc::StatusCode::NOT_FOUND:
     case grpc::StatusCode::INVALID_ARGUMENT:
     case grpc::StatusCode::RESOURCE_EXHAUSTED: throw Failure(kExitRefused, status.error_message());
-    case grpc::StatusCode::UNIMPLEMENTED: throw Failure(kExitRefused, "this poold is too old for this command");
+    case grpc::StatusCode::UNIMPLEMENTED:
+      throw Failure(kExitRefused, "this poold is too old for this command");
     case grpc::StatusCode::DEADLINE_EXCEEDED:
       throw Failure(kExitUnreachable, "the poold at '" + socket_ + "' does not answer");
     default: break;
   }
   if (::access(socket_.c_str(), W_OK) != 0 && errno == EACCES) {
-    throw Failure(kExitUnreachable, "permission denied for '" + socket_ + "': only poold's user and root can administer it");
+    throw Failure(kExitUnreachable,
+                  "permission denied for '" + socket_ + "': only poold's user and root can administer it");
   }
   throw Failure(kExitUnreachable, "no poold answers at '" + socket_ + "' (" + status.error_message() +
                                       "): it has ended, is shutting down, or denied access");

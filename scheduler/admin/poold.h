@@ -11,8 +11,8 @@
 
 namespace gpupool::admin {
 
-// Returns the path of the admin socket. `address`: "unix:PATH", a port, or "" for the only poold on this host.
-// Throws Failure.
+// Returns the path of the admin socket. `address`: "unix:PATH", a port, or "" for the only poold on this
+// host. Throws Failure.
 std::string find_socket(const std::string& address);
 
 class PooldClient {
@@ -22,7 +22,8 @@ class PooldClient {
 
   // Calls with a deadline of 8 s; throws Failure.
   template <class Request, class Reply>
-  Reply call(grpc::Status (Admin::Stub::*method)(grpc::ClientContext*, const Request&, Reply*), const Request& request) {
+  Reply call(grpc::Status (Admin::Stub::*method)(grpc::ClientContext*, const Request&, Reply*),
+             const Request& request) {
     grpc::ClientContext context;
     set_deadline(context);
     Reply reply;

@@ -47,18 +47,26 @@ Result<void> compute(const std::string& value, Quota& quota) {
 }
 
 Result<void> mode(const std::string& value, Quota& quota) {
-  if (value == "hard") quota.set_mode(Quota::HARD);
-  else if (value == "elastic") quota.set_mode(Quota::ELASTIC);
-  else if (value == "partition") quota.set_mode(Quota::PARTITION);
-  else return Error{ErrorCode::invalid, "'" + value + "' is not one of hard, elastic, partition"};
+  if (value == "hard")
+    quota.set_mode(Quota::HARD);
+  else if (value == "elastic")
+    quota.set_mode(Quota::ELASTIC);
+  else if (value == "partition")
+    quota.set_mode(Quota::PARTITION);
+  else
+    return Error{ErrorCode::invalid, "'" + value + "' is not one of hard, elastic, partition"};
   return {};
 }
 
 Result<void> priority(const std::string& value, Quota& quota) {
-  if (value == "best-effort") quota.set_priority(Quota::BEST_EFFORT);
-  else if (value == "normal") quota.set_priority(Quota::NORMAL);
-  else if (value == "latency-critical") quota.set_priority(Quota::LATENCY_CRITICAL);
-  else return Error{ErrorCode::invalid, "'" + value + "' is not one of best-effort, normal, latency-critical"};
+  if (value == "best-effort")
+    quota.set_priority(Quota::BEST_EFFORT);
+  else if (value == "normal")
+    quota.set_priority(Quota::NORMAL);
+  else if (value == "latency-critical")
+    quota.set_priority(Quota::LATENCY_CRITICAL);
+  else
+    return Error{ErrorCode::invalid, "'" + value + "' is not one of best-effort, normal, latency-critical"};
   return {};
 }
 
@@ -93,10 +101,14 @@ Result<Quota> read_quota_words(const std::vector<std::string>& words) {
     if (known == keys().end()) {
       std::string names;
       std::vector<std::string_view> all;
-      for (const auto& [name, read] : keys()) names += (names.empty() ? "" : ", ") + name, all.push_back(name);
-      const bool of_pool = key == "gpus" || key == "leases" || key == "waiting" || key == "weight" || key == "highest-priority";
-      return Error{ErrorCode::invalid, "unknown quota key '" + key + "'; valid keys: " + names +
-                                           (of_pool ? "; '" + key + "' is a quota of a pool: use --scheduler HOST:PORT" : server::suggestion(key, all))};
+      for (const auto& [name, read] : keys())
+        names += (names.empty() ? "" : ", ") + name, all.push_back(name);
+      const bool of_pool = key == "gpus" || key == "leases" || key == "waiting" || key == "weight" ||
+                           key == "highest-priority";
+      return Error{ErrorCode::invalid,
+                   "unknown quota key '" + key + "'; valid keys: " + names +
+                       (of_pool ? "; '" + key + "' is a quota of a pool: use --scheduler HOST:PORT"
+                                : server::suggestion(key, all))};
     }
     if (!seen.insert(key).second) return Error{ErrorCode::invalid, "'" + key + "' is given twice"};
     if (const auto read = known->second(word.substr(at + 1), quota); !read) {

@@ -11,7 +11,9 @@ namespace {
 
 constexpr size_t kGap = 2;
 
-bool begins_character(char byte) { return (byte & 0xc0) != 0x80; }
+bool begins_character(char byte) {
+  return (byte & 0xc0) != 0x80;
+}
 
 }  // namespace
 
@@ -66,15 +68,18 @@ std::string Table::text(size_t width) const {
   while (width != 0 && total() > width) {
     // Truncate the widest column first.
     const auto cuttable = [&](size_t column) {
-      return columns_[column].shortest != 0 && widths[column] > columns_[column].shortest ? widths[column] : 0;
+      return columns_[column].shortest != 0 && widths[column] > columns_[column].shortest ? widths[column]
+                                                                                          : 0;
     };
-    const auto widest = std::max_element(shown.begin(), shown.end(), [&](size_t a, size_t b) { return cuttable(a) < cuttable(b); });
+    const auto widest = std::max_element(shown.begin(), shown.end(),
+                                         [&](size_t a, size_t b) { return cuttable(a) < cuttable(b); });
     if (cuttable(*widest) != 0) {
       --widths[*widest];
       continue;
     }
-    const auto least = std::min_element(shown.begin(), shown.end(),
-                                        [&](size_t a, size_t b) { return columns_[a].importance < columns_[b].importance; });
+    const auto least = std::min_element(shown.begin(), shown.end(), [&](size_t a, size_t b) {
+      return columns_[a].importance < columns_[b].importance;
+    });
     if (columns_[*least].importance >= 100) break;
     shown.erase(least);
   }
@@ -95,11 +100,13 @@ std::string Table::text(size_t width) const {
     std::vector<std::vector<std::string>> cells(columns_.size());
     size_t height = 1;
     for (const size_t column : shown) {
-      cells[column] = columns_[column].wraps ? wrapped(row[column], widths[column]) : std::vector{row[column]};
+      cells[column] =
+          columns_[column].wraps ? wrapped(row[column], widths[column]) : std::vector{row[column]};
       height = std::max(height, cells[column].size());
     }
     for (size_t line = 0; line < height; ++line) {
-      add_line([&](size_t column) { return line < cells[column].size() ? cells[column][line] : std::string(); });
+      add_line(
+          [&](size_t column) { return line < cells[column].size() ? cells[column][line] : std::string(); });
     }
   }
   return text;

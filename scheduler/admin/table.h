@@ -10,10 +10,10 @@ class Table {
  public:
   struct Column {
     std::string title;
-    bool right = false;     // right-aligned, for numbers
-    size_t shortest = 0;    // non-zero: may be truncated to this many characters if the line is too long
-    int importance = 100;   // columns below 100 are omitted if truncating does not suffice, the lowest first
-    bool wraps = false;     // wraps long texts instead of truncating them
+    bool right = false;    // right-aligned, for numbers
+    size_t shortest = 0;   // non-zero: may be truncated to this many characters if the line is too long
+    int importance = 100;  // columns below 100 are omitted if truncating does not suffice, the lowest first
+    bool wraps = false;    // wraps long texts instead of truncating them
   };
   explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
   // `row` must have one text per column. Cells are made printable and truncated to kMaxCellBytes, because

@@ -37,7 +37,9 @@ winsize size_of_terminal() {
 
 }  // namespace
 
-void show(const std::string& text) { std::fputs(printable_lines(text).c_str(), stdout); }
+void show(const std::string& text) {
+  std::fputs(printable_lines(text).c_str(), stdout);
+}
 
 size_t terminal_width() {
   if (::isatty(STDOUT_FILENO)) return size_of_terminal().ws_col;
@@ -63,7 +65,9 @@ Screen::~Screen() {
   if (has_keys_) ::tcsetattr(STDIN_FILENO, TCSANOW, &before_);
 }
 
-size_t Screen::width() const { return size_of_terminal().ws_col; }
+size_t Screen::width() const {
+  return size_of_terminal().ws_col;
+}
 
 void Screen::draw(const std::string& text) {
   std::string out = "\x1b[H";

@@ -32,26 +32,26 @@ Json json_of(const SessionGpu& gpu) {
 Json json_of(const Poold& poold) {
   const ImageCache& cache = poold.image_cache();
   Json json{{"version", poold.version()},
-          {"pid", poold.pid()},
-          {"started_ms", poold.started_ms()},
-          {"ready", poold.ready()},
-          {"not_ready_because", poold.not_ready_because()},
-          {"workers_idle", poold.workers_idle()},
-          {"workers_starting", poold.workers_starting()},
-          {"sessions", poold.sessions()},
-          {"clients_waiting", poold.clients_waiting()},
-          {"max_sessions", poold.max_sessions()},
-          {"sessions_started", poold.sessions_started()},
-          {"handshake_failures", poold.handshake_failures()},
-          {"audit_records", poold.audit_records()},
-          {"audit_records_lost", poold.audit_records_lost()},
-          {"worker_start_failures", poold.worker_start_failures()},
-          {"image_cache",
-           {{"images", cache.images()},
-            {"bytes", cache.bytes()},
-            {"capacity_bytes", cache.capacity_bytes()},
-            {"hits", cache.hits()},
-            {"misses", cache.misses()}}}};
+            {"pid", poold.pid()},
+            {"started_ms", poold.started_ms()},
+            {"ready", poold.ready()},
+            {"not_ready_because", poold.not_ready_because()},
+            {"workers_idle", poold.workers_idle()},
+            {"workers_starting", poold.workers_starting()},
+            {"sessions", poold.sessions()},
+            {"clients_waiting", poold.clients_waiting()},
+            {"max_sessions", poold.max_sessions()},
+            {"sessions_started", poold.sessions_started()},
+            {"handshake_failures", poold.handshake_failures()},
+            {"audit_records", poold.audit_records()},
+            {"audit_records_lost", poold.audit_records_lost()},
+            {"worker_start_failures", poold.worker_start_failures()},
+            {"image_cache",
+             {{"images", cache.images()},
+              {"bytes", cache.bytes()},
+              {"capacity_bytes", cache.capacity_bytes()},
+              {"hits", cache.hits()},
+              {"misses", cache.misses()}}}};
   if (!poold.has_pool()) return json;
   const PoolMembership& pool = poold.pool();
   json["pool"] = {{"node", pool.node()},
@@ -131,7 +131,8 @@ Json json_of(const Tenant& tenant) {
   Json memory = Json::array();
   for (const uint64_t bytes : tenant.memory_used_bytes()) memory.push_back(bytes);
   Json partition = Json::array();
-  for (const uint32_t multiprocessors : tenant.partition_multiprocessors()) partition.push_back(multiprocessors);
+  for (const uint32_t multiprocessors : tenant.partition_multiprocessors())
+    partition.push_back(multiprocessors);
   Json gpus = Json::array();
   for (const uint32_t gpu : tenant.gpus()) gpus.push_back(gpu);
   return {{"name", tenant.name()},

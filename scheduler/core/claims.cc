@@ -33,10 +33,16 @@ const Claimant* owner_of(const std::vector<Claimant>& claimants) {
 
 std::string reason(const Claimant& loser, const std::vector<Claimant>& claimants, const Claimant* owner) {
   const std::string& uuid = loser.gpu->uuid;
-  const std::string decide = "; find out which node has it, then run pool-admin nodes trust NODE --gpu " + uuid + " (on softgpu, give each poold a SOFTGPU_INSTANCE of its own)";
-  if (owner && owner->gpu->claim.trusted) return uuid + " gets no leases on this node: an operator assigned it to node '" + owner->node->name() + "'";
-  if (owner) return uuid + " gets no leases on this node: node '" + owner->node->name() + "' reported it earlier" + decide;
-  const auto other = std::find_if(claimants.begin(), claimants.end(), [&](const Claimant& one) { return one.node != loser.node; });
+  const std::string decide = "; find out which node has it, then run pool-admin nodes trust NODE --gpu " +
+                             uuid + " (on softgpu, give each poold a SOFTGPU_INSTANCE of its own)";
+  if (owner && owner->gpu->claim.trusted)
+    return uuid + " gets no leases on this node: an operator assigned it to node '" + owner->node->name() +
+           "'";
+  if (owner)
+    return uuid + " gets no leases on this node: node '" + owner->node->name() + "' reported it earlier" +
+           decide;
+  const auto other = std::find_if(claimants.begin(), claimants.end(),
+                                  [&](const Claimant& one) { return one.node != loser.node; });
   return uuid + " gets no leases: node '" + other->node->name() + "' reports it as well" + decide;
 }
 
@@ -48,7 +54,8 @@ void Core::judge_claims(const std::string& uuid) {
   if (names == claimants_.end()) return;
   for (const std::string& name : names->second) {
     Node& node = nodes_.at(name);
-    claimants.push_back({&node, &*std::find_if(node.gpus.begin(), node.gpus.end(), [&](const Gpu& gpu) { return gpu.uuid == uuid; })});
+    claimants.push_back({&node, &*std::find_if(node.gpus.begin(), node.gpus.end(),
+                                               [&](const Gpu& gpu) { return gpu.uuid == uuid; })});
   }
   const Claimant* const owner = owner_of(claimants);
   for (const Claimant& one : claimants) {
@@ -57,8 +64,11 @@ void Core::judge_claims(const std::string& uuid) {
     const bool was_withheld = one.gpu->allocations.withheld;
     one.gpu->allocations.withheld = !why.empty();
     one.gpu->withheld_because = std::move(why);
-    if (one.gpu->allocations.withheld) note("gpu_withheld", {{"node", one.node->name()}, {"gpu", uuid}, {"reason", one.gpu->withheld_because}}, Note::Level::warning);
-    else note("gpu_not_withheld", {{"node", one.node->name()}, {"gpu", uuid}});
+    if (one.gpu->allocations.withheld)
+      note("gpu_withheld", {{"node", one.node->name()}, {"gpu", uuid}, {"reason", one.gpu->withheld_because}},
+           Note::Level::warning);
+    else
+      note("gpu_not_withheld", {{"node", one.node->name()}, {"gpu", uuid}});
     if (!was_withheld) counters_.set_gpu_disputes(counters_.gpu_disputes() + 1);
     impossible_.clear();
     recheck_waiting_ = true;
@@ -71,7 +81,8 @@ Result<void> Core::trust_gpu(const std::string& name, const std::string& uuid, T
   if (!known) return known.error();
   const auto names = claimants_.find(uuid);
   if (names == claimants_.end() || !names->second.contains(name)) {
-    return Error{ErrorCode::invalid, "node '" + name + "' does not report GPU '" + brief_name(uuid) + "': use a UUID shown by pool-admin gpus"};
+    return Error{ErrorCode::invalid, "node '" + name + "' does not report GPU '" + brief_name(uuid) +
+                                         "': use a UUID shown by pool-admin gpus"};
   }
   for (const std::string& claimant : names->second) {
     for (Gpu& gpu : nodes_.at(claimant).gpus) {

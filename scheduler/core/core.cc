@@ -29,7 +29,9 @@ void Core::configure(const std::vector<ConfiguredTenant>& tenants, Time now) {
 
 void Core::end_removed_tenants(Time now) {
   const auto reason_for = [&](const std::string& name) {
-    return tenants_.at(name).configured ? "" : "tenant '" + name + "' was removed from the scheduler's configuration";
+    return tenants_.at(name).configured
+               ? ""
+               : "tenant '" + name + "' was removed from the scheduler's configuration";
   };
   std::vector<std::pair<LeaseId, std::string>> ending;
   for (const auto& [id, lease] : leases_) {
@@ -40,7 +42,8 @@ void Core::end_removed_tenants(Time now) {
   }
   std::vector<std::pair<Stream, std::string>> refused;
   for (const auto& [stream, waiter] : queue_.all()) {
-    if (std::string why = reason_for(waiter.tenant); !why.empty()) refused.emplace_back(stream, std::move(why));
+    if (std::string why = reason_for(waiter.tenant); !why.empty())
+      refused.emplace_back(stream, std::move(why));
   }
   for (const auto& [stream, why] : refused) revoke(stream, why, now);
 }
@@ -89,12 +92,14 @@ Effects Core::take(Time now) {
   dirty_leases_.clear();
   for (const std::string& name : dirty_nodes_) {
     const auto node = nodes_.find(name);
-    effects_.writes.push_back({node_key(name), node == nodes_.end() ? std::nullopt : std::optional(node_record(node->second))});
+    effects_.writes.push_back(
+        {node_key(name), node == nodes_.end() ? std::nullopt : std::optional(node_record(node->second))});
   }
   dirty_nodes_.clear();
   for (const std::string& name : to_answer_) {
     const auto node = nodes_.find(name);
-    if (node != nodes_.end() && node->second.stream != 0) effects_.nodes.push_back({node->second.stream, orders(node->second, now), {}});
+    if (node != nodes_.end() && node->second.stream != 0)
+      effects_.nodes.push_back({node->second.stream, orders(node->second, now), {}});
   }
   to_answer_.clear();
   return std::exchange(effects_, {});

@@ -53,7 +53,8 @@ class Core {
   // Lease clients (holders). The caller has already verified tickets and lease secrets. `arrived` is the
   // arrival time in the request's ticket, if it has a valid one. An empty `tenant` of resume() skips the
   // check that the lease belongs to this tenant.
-  void request(Stream stream, const std::string& tenant, const pool::Request& request, std::optional<Time> arrived, Time now);
+  void request(Stream stream, const std::string& tenant, const pool::Request& request,
+               std::optional<Time> arrived, Time now);
   void resume(Stream stream, const std::string& tenant, const LeaseId& lease, Time now);
   void release(Stream stream, Time now);
   void client_disconnected(Stream stream, Time now);
@@ -67,12 +68,14 @@ class Core {
 
   // Operators. ErrorCode::unavailable: no such node, tenant, lease or request. ErrorCode::invalid: the
   // message says why the command was rejected.
-  Result<void> drain(const std::string& node, const std::string& reason, bool evict, std::optional<uint32_t> grace_ms, Time now);
+  Result<void> drain(const std::string& node, const std::string& reason, bool evict,
+                     std::optional<uint32_t> grace_ms, Time now);
   Result<void> undrain(const std::string& node, Time now);
   Result<uint32_t> remove_node(const std::string& node, Time now);
   // Declares this node the owner of the GPU with this UUID, even if other nodes report the same UUID.
   Result<void> trust_gpu(const std::string& node, const std::string& uuid, Time now);
-  Result<LeaseId> evict(const std::string& lease, const std::string& reason, std::optional<uint32_t> grace_ms, Time now);
+  Result<LeaseId> evict(const std::string& lease, const std::string& reason, std::optional<uint32_t> grace_ms,
+                        Time now);
   Result<pool::TenantQuota> set_quota(const std::string& tenant, const pool::TenantQuota& changes, Time now);
   Result<pool::TenantQuota> clear_quota(const std::string& tenant, Time now);
   Result<pool::Policy> set_policy(const pool::Policy& changes, Time now);
@@ -121,7 +124,8 @@ class Core {
 
   // Nodes (nodes.cc).
   void take_report(Node& node, const pool::NodeReport& report, Time now);
-  void take_inventory(Node& node, const pool::Inventory& inventory, Time now, std::map<std::string, Claim> claims = {});
+  void take_inventory(Node& node, const pool::Inventory& inventory, Time now,
+                      std::map<std::string, Claim> claims = {});
   void judge_claims(const std::string& uuid);  // claims.cc
   void notice_pause(Time now);
   void check_node(Node& node, Time now);
@@ -132,7 +136,8 @@ class Core {
 
   // Decisions (schedule.cc).
   bool fits_quota(const Tenant& tenant, const Demand& demand) const;
-  void refuse_request(Stream stream, const std::string& tenant, const pool::Request& request, Refusal::Kind kind, const std::string& why);
+  void refuse_request(Stream stream, const std::string& tenant, const pool::Request& request,
+                      Refusal::Kind kind, const std::string& why);
   const std::optional<std::string>& never_places(const Demand& demand, const std::string& shape);
   void refuse_impossible();
   // After a start, nodes need some heartbeats to find this scheduler and register. Until then a request that
@@ -153,7 +158,8 @@ class Core {
 
   // Texts (explain.cc).
   std::optional<std::string> never_allowed(const pool::Request& request, const Tenant& tenant) const;
-  // Checks the memory quota against the implied memory: a request without --memory takes the same share of memory as of compute.
+  // Checks the memory quota against the implied memory: a request without --memory takes the same share of
+  // memory as of compute.
   std::optional<std::string> never_within_memory(const Demand& demand, const Tenant& tenant) const;
   // Returns null if the demand could be placed on an idle pool. `with_fenced` also counts fenced nodes and
   // withheld GPUs.
@@ -166,7 +172,8 @@ class Core {
   Result<void> restore_node(const std::string& value, Time now);
   Result<void> restore_lease(const std::string& value, Time now);
 
-  void note(const char* event, std::vector<std::pair<const char*, std::string>> fields, Note::Level level = Note::Level::info) {
+  void note(const char* event, std::vector<std::pair<const char*, std::string>> fields,
+            Note::Level level = Note::Level::info) {
     effects_.notes.push_back({level, event, std::move(fields)});
   }
 
@@ -185,7 +192,8 @@ class Core {
   std::unordered_map<LeaseId, Lease> leases_;
   std::deque<EndedLease> ended_leases_;  // the latest ended leases, in memory only
   std::unordered_map<Stream, LeaseId> lease_by_stream_;
-  std::map<std::pair<std::string, std::string>, LeaseId> lease_by_request_;  // (tenant, request id) -> its lease
+  std::map<std::pair<std::string, std::string>, LeaseId>
+      lease_by_request_;  // (tenant, request id) -> its lease
   std::set<std::pair<Time, LeaseId>> deadlines_;
   // (tenant, label) -> number of leases on each node
   using Where = std::map<std::pair<std::string, std::string>, std::map<const Node*, uint32_t>>;
@@ -204,7 +212,7 @@ class Core {
   bool dirty_ = false;     // schedule() has something to do
   bool places_changed_ = false;
   Time places_sent_at_ = 0;
-  bool settled_ = false;  // settling_ms() has passed
+  bool settled_ = false;         // settling_ms() has passed
   bool recheck_waiting_ = true;  // refuse_impossible() must run again
   // Cache of why_never_places() by shape; cleared when a node's inventory, condition or withheld GPUs change.
   std::unordered_map<std::string, std::optional<std::string>> impossible_;

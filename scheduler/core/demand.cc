@@ -15,7 +15,8 @@ template <class Words>
 std::optional<std::string> check_words(const char* what, const Words& words) {
   if (words.size() > kMaxWords) return std::string("more than 16 ") + what;
   for (const std::string& word : words) {
-    if (word.empty() || word.size() > kLongestWord) return std::string(what) + " must have 1 to 128 characters";
+    if (word.empty() || word.size() > kLongestWord)
+      return std::string(what) + " must have 1 to 128 characters";
   }
   return std::nullopt;
 }
@@ -32,11 +33,13 @@ Demand::Demand(const pool::Request& request)
 
 uint64_t Demand::memory_of(uint64_t all) const {
   if (milli == kWholeGpu) return all;
-  return memory != 0 ? memory : static_cast<uint64_t>(static_cast<unsigned __int128>(all) * milli / kWholeGpu);
+  return memory != 0 ? memory
+                     : static_cast<uint64_t>(static_cast<unsigned __int128>(all) * milli / kWholeGpu);
 }
 
 bool Demand::suits(const std::string& model, uint64_t all_memory) const {
-  return memory <= all_memory && memory_of(all_memory) <= most_memory && (models.empty() || models.contains(model));
+  return memory <= all_memory && memory_of(all_memory) <= most_memory &&
+         (models.empty() || models.contains(model));
 }
 
 HostAmount Demand::host_beside(uint32_t here) const {
@@ -53,7 +56,8 @@ uint32_t Demand::gpus_beside(const HostAmount& free, uint32_t here) const {
 
 std::string Demand::shape() const {
   std::string text;
-  for (const uint64_t word : {uint64_t{gpus}, uint64_t{milli}, memory, uint64_t{one_host}, host.cpu_milli, host.memory}) {
+  for (const uint64_t word :
+       {uint64_t{gpus}, uint64_t{milli}, memory, uint64_t{one_host}, host.cpu_milli, host.memory}) {
     text += std::to_string(word) + ' ';
   }
   for (const std::string& model : models) text += model + '\n';
@@ -62,15 +66,18 @@ std::string Demand::shape() const {
 
 std::optional<std::string> check_request(const pool::Request& request) {
   if (request.gpus() == 0 || request.gpus() > kMaxGpusOfRequest) return "gpus must be from 1 to 4096";
-  if (request.compute_milli() == 0 || request.compute_milli() > kWholeGpu) return "the compute share of each GPU (pool-run --compute) must be above 0 and at most 100 percent";
+  if (request.compute_milli() == 0 || request.compute_milli() > kWholeGpu)
+    return "the compute share of each GPU (pool-run --compute) must be above 0 and at most 100 percent";
   if (!lease::Mode_IsValid(request.mode())) return "unknown mode";
   if (!lease::Priority_IsValid(request.priority())) return "unknown priority";
   if (auto wrong = check_words("models", request.models())) return wrong;
   if (auto wrong = check_words("near", request.near())) return wrong;
   if (auto wrong = check_words("apart_from", request.apart_from())) return wrong;
   if (auto wrong = check_words("labels", request.labels())) return wrong;
-  if (std::max(request.program().size(), request.host().size()) > kLongestName) return "program and host must be at most 1024 bytes";
-  if (!request.id().empty() && request.id().size() != kRequestIdBytes) return "the request id must have 16 bytes";
+  if (std::max(request.program().size(), request.host().size()) > kLongestName)
+    return "program and host must be at most 1024 bytes";
+  if (!request.id().empty() && request.id().size() != kRequestIdBytes)
+    return "the request id must have 16 bytes";
   return std::nullopt;
 }
 

@@ -14,11 +14,11 @@ struct Demand {
   uint32_t milli = kWholeGpu;
   uint64_t memory = 0;  // bytes of each GPU; 0: the same fraction of its memory as of its compute
   uint64_t most_memory = UINT64_MAX;  // limit per GPU: the memory left in the tenant's quota
-  std::set<std::string> models;  // empty: any
+  std::set<std::string> models;       // empty: any
   bool one_host = false;
-  HostAmount host;               // of the GPUs' nodes; shared among nodes in proportion to their GPUs
-  std::set<const Node*> near;    // preferred nodes
-  std::set<const Node*> apart;   // excluded nodes
+  HostAmount host;              // of the GPUs' nodes; shared among nodes in proportion to their GPUs
+  std::set<const Node*> near;   // preferred nodes
+  std::set<const Node*> apart;  // excluded nodes
 
   explicit Demand(const pool::Request& request);
   // A whole GPU comes with all of its memory.

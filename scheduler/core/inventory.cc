@@ -20,7 +20,8 @@ bool is_text(const std::string& text, size_t shortest) {
 }
 
 bool is_uuid(const std::string& text) {
-  return text.size() == kUuidBytes && text.starts_with("GPU-") && std::all_of(text.begin() + 4, text.end(), [](unsigned char c) {
+  return text.size() == kUuidBytes && text.starts_with("GPU-") &&
+         std::all_of(text.begin() + 4, text.end(), [](unsigned char c) {
            return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || c == '-';
          });
 }
@@ -30,7 +31,8 @@ bool is_uuid(const std::string& text) {
 std::optional<std::string> check_inventory(const pool::Inventory& inventory) {
   if (!lease::is_name(inventory.node())) return "node: must be 1 to 64 letters, digits, '-', '_' or '.'";
   if (inventory.boot().size() != kBootBytes) return "boot: must have 16 bytes";
-  if (inventory.addresses().empty() || inventory.addresses_size() > kMaxAddresses) return "addresses: must be 1 to 8";
+  if (inventory.addresses().empty() || inventory.addresses_size() > kMaxAddresses)
+    return "addresses: must be 1 to 8";
   for (const std::string& address : inventory.addresses()) {
     if (!is_text(address, 1)) return "addresses: must be 1 to 256 printable characters";
   }
@@ -50,13 +52,17 @@ std::optional<std::string> check_inventory(const pool::Inventory& inventory) {
 }
 
 std::optional<std::string> contradiction(const pool::Inventory& before, const pool::Inventory& now) {
-  const auto inconsistent = [](const std::string& what) { return "inconsistent reports: " + what + " differs from the same process's earlier report"; };
+  const auto inconsistent = [](const std::string& what) {
+    return "inconsistent reports: " + what + " differs from the same process's earlier report";
+  };
   if (before.gpus_size() != now.gpus_size()) return inconsistent("the number of GPUs");
   for (int i = 0; i < before.gpus_size(); ++i) {
     const pool::Gpu &a = before.gpus(i), &b = now.gpus(i);
-    if (a.uuid() != b.uuid() || a.model() != b.model() || a.memory_bytes() != b.memory_bytes()) return inconsistent("GPU " + std::to_string(i));
+    if (a.uuid() != b.uuid() || a.model() != b.model() || a.memory_bytes() != b.memory_bytes())
+      return inconsistent("GPU " + std::to_string(i));
   }
-  if (before.cpu_milli() != now.cpu_milli() || before.host_memory_bytes() != now.host_memory_bytes()) return inconsistent("CPU or host memory");
+  if (before.cpu_milli() != now.cpu_milli() || before.host_memory_bytes() != now.host_memory_bytes())
+    return inconsistent("CPU or host memory");
   return std::nullopt;
 }
 

@@ -24,7 +24,7 @@ struct Lease {
   pool::Request request;
   std::string queue_id;  // WaitingRequest::queue_id() of its request; empty: granted by an earlier leader
   std::vector<LeasePart> parts;  // parts still allocated, in the order of the client's CUDA devices
-  uint64_t serial = 1;  // of the tokens; incremented by each renewal
+  uint64_t serial = 1;           // of the tokens; incremented by each renewal
   Time granted = 0;
   uint64_t to_device_bytes_per_second = 0;
   uint64_t to_host_bytes_per_second = 0;
@@ -35,7 +35,7 @@ struct Lease {
   bool ending = false;
   pool::Ended::Why why = pool::Ended::RELEASED;
   std::string reason;
-  Time end_at = 0;  // end of the grace period
+  Time end_at = 0;       // end of the grace period
   bool counted = false;  // included in its tenant's usage
 
   bool preemptible() const { return request.priority() == lease::BEST_EFFORT && !ending; }

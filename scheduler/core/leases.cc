@@ -18,8 +18,10 @@ void for_each_allocation(const LeasePart& part, Change change) {
 
 }  // namespace
 
-void Core::request(Stream stream, const std::string& name, const pool::Request& request, std::optional<Time> arrived, Time now) {
-  if (const auto known = lease_by_request_.find({name, request.id()}); known != lease_by_request_.end()) return resume(stream, name, known->second, now);
+void Core::request(Stream stream, const std::string& name, const pool::Request& request,
+                   std::optional<Time> arrived, Time now) {
+  if (const auto known = lease_by_request_.find({name, request.id()}); known != lease_by_request_.end())
+    return resume(stream, name, known->second, now);
   if (const WaitingRequest* const before = queue_.find(name, request.id())) {  // its old stream is still open
     arrived = std::min(arrived.value_or(now), before->arrived);
     const Stream cut = before->stream;
@@ -28,15 +30,21 @@ void Core::request(Stream stream, const std::string& name, const pool::Request& 
   }
   counters_.set_requests(counters_.requests() + 1);
   Tenant& whose = tenant(name);
-  const auto no = [&](Refusal::Kind kind, const std::string& why) { refuse_request(stream, name, request, kind, why); };
+  const auto no = [&](Refusal::Kind kind, const std::string& why) {
+    refuse_request(stream, name, request, kind, why);
+  };
   if (const auto wrong = check_request(request)) return no(Refusal::Kind::invalid, *wrong);
   if (const auto why = never_allowed(request, whose)) return no(Refusal::Kind::invalid, *why);
   const Demand demand(request);
   std::string shape = demand.shape();
-  if (const auto& why = never_places(demand, shape); why && settled(now)) return no(Refusal::Kind::invalid, *why);
-  if (const auto why = never_within_memory(demand, whose); why && settled(now)) return no(Refusal::Kind::invalid, *why);
+  if (const auto& why = never_places(demand, shape); why && settled(now))
+    return no(Refusal::Kind::invalid, *why);
+  if (const auto why = never_within_memory(demand, whose); why && settled(now))
+    return no(Refusal::Kind::invalid, *why);
   if (whose.quota.waiting() != 0 && whose.waiting >= whose.quota.waiting()) {
-    return no(Refusal::Kind::exhausted, "tenant '" + name + "' has " + server::counted(whose.waiting, "request") + " in the queue, which is the limit of its quota");
+    return no(Refusal::Kind::exhausted, "tenant '" + name + "' has " +
+                                            server::counted(whose.waiting, "request") +
+                                            " in the queue, which is the limit of its quota");
   }
   WaitingRequest waiter;
   waiter.stream = stream;
@@ -53,9 +61,13 @@ void Core::request(Stream stream, const std::string& name, const pool::Request& 
   dirty_ = places_changed_ = true;
 }
 
-void Core::refuse_request(Stream stream, const std::string& tenant, const pool::Request& request, Refusal::Kind kind, const std::string& why) {
+void Core::refuse_request(Stream stream, const std::string& tenant, const pool::Request& request,
+                          Refusal::Kind kind, const std::string& why) {
   counters_.set_refused(counters_.refused() + 1);
-  note("request_refused", {{"tenant", tenant}, {"program", brief_name(request.program())}, {"host", brief_name(request.host())}, {"reason", why}});
+  note("request_refused", {{"tenant", tenant},
+                           {"program", brief_name(request.program())},
+                           {"host", brief_name(request.host())},
+                           {"reason", why}});
   refuse(stream, kind, why);
 }
 
@@ -85,7 +97,8 @@ void Core::grant(WaitingRequest& waiter, const std::vector<GpuSlot>& slots, Time
   }
   lease.holder = waiter.stream;
   const Stream stream = waiter.stream;
-  counters_.set_grant_wait_ms(counters_.grant_wait_ms() + static_cast<uint64_t>(std::max<Time>(0, now - waiter.arrived)));
+  counters_.set_grant_wait_ms(counters_.grant_wait_ms() +
+                              static_cast<uint64_t>(std::max<Time>(0, now - waiter.arrived)));
   counters_.set_granted(counters_.granted() + 1);
   ++whose.granted;
   --whose.waiting;
@@ -105,8 +118,8 @@ void Core::grant(WaitingRequest& waiter, const std::vector<GpuSlot>& slots, Time
   announce(kept, now);
 }
 
-// Registers a lease whose shares are already entered as used in the nodes' allocations: updates the indexes, its
-// tenant's usage and the nodes' ending and preemptible amounts, and sets its deadline.
+// Registers a lease whose shares are already entered as used in the nodes' allocations: updates the indexes,
+// its tenant's usage and the nodes' ending and preemptible amounts, and sets its deadline.
 Lease& Core::index_lease(Lease lease, Time now) {
   Lease& kept = leases_[lease.id] = std::move(lease);
   if (!kept.request.id().empty()) lease_by_request_[{kept.tenant, kept.request.id()}] = kept.id;
@@ -120,14 +133,18 @@ Lease& Core::index_lease(Lease lease, Time now) {
       whose.memory += share.amount.memory;
     }
     for_each_allocation(part, [&](auto& allocations, const auto& amount) {
-      if (kept.ending) allocations.ending += amount;
-      else if (kept.preemptible()) allocations.preemptible += amount;
+      if (kept.ending)
+        allocations.ending += amount;
+      else if (kept.preemptible())
+        allocations.preemptible += amount;
     });
     part.node->leases.insert(kept.id);
     note_labels(kept, *part.node, true);
   }
-  if (kept.ending) set_deadline(kept, std::max(now, kept.end_at));
-  else set_deadline(kept, now + policy_.hold_ms());
+  if (kept.ending)
+    set_deadline(kept, std::max(now, kept.end_at));
+  else
+    set_deadline(kept, now + policy_.hold_ms());
   return kept;
 }
 
@@ -150,7 +167,8 @@ void Core::note_labels(const Lease& lease, const Node& node, bool there) {
 
 // Sends the client the complete grant with fresh tokens, and schedules the next renewal.
 void Core::announce(Lease& lease, Time now) {
-  Grant grant{.lease = lease.id, .servers = {}, .expires = now + policy_.token_ms(), .hold_ms = policy_.hold_ms()};
+  Grant grant{
+      .lease = lease.id, .servers = {}, .expires = now + policy_.token_ms(), .hold_ms = policy_.hold_ms()};
   for (const LeasePart& part : lease.parts) {
     GrantedServer& server = grant.servers.emplace_back();
     server.address = part.node->inventory.addresses(0);
@@ -255,7 +273,8 @@ void Core::release_quota(Lease& lease, Time now) {
 // Frees an ending lease's part on this node. Requires that none of the lease's sessions is left there.
 // Deletes the lease with its last part.
 void Core::part_gone(Lease& lease, Node& node, Time now) {
-  const auto part = std::find_if(lease.parts.begin(), lease.parts.end(), [&](const LeasePart& one) { return one.node == &node; });
+  const auto part = std::find_if(lease.parts.begin(), lease.parts.end(),
+                                 [&](const LeasePart& one) { return one.node == &node; });
   if (part == lease.parts.end()) return;
   if (lease.parts.size() == 1 || lease.why == pool::Ended::NODE_LOST) release_quota(lease, now);
   for_each_allocation(*part, [](auto& allocations, const auto& amount) {

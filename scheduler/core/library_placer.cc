@@ -8,7 +8,9 @@ namespace {
 constexpr const char* kNear = "near";
 constexpr const char* kApart = "apart";
 
-std::string name_of(const Gpu& gpu) { return gpu.model + '\n' + std::to_string(gpu.allocations.total.memory); }
+std::string name_of(const Gpu& gpu) {
+  return gpu.model + '\n' + std::to_string(gpu.allocations.total.memory);
+}
 
 }  // namespace
 
@@ -53,7 +55,10 @@ std::vector<LibraryPlacer::Group> LibraryPlacer::groups_of(Node& node) {
 placement::Placement LibraryPlacer::taken_of(const Node& node, const Group& group) const {
   placement::Placement taken;
   const HostAmount host = less(node.host.total, node.host.spare());
-  if (host != HostAmount{}) taken.parts.push_back({.node = group.id, .cpu_milli = static_cast<int64_t>(host.cpu_milli), .host_memory = static_cast<int64_t>(host.memory)});
+  if (host != HostAmount{})
+    taken.parts.push_back({.node = group.id,
+                           .cpu_milli = static_cast<int64_t>(host.cpu_milli),
+                           .host_memory = static_cast<int64_t>(host.memory)});
   for (size_t i = 0; i < group.gpus.size(); ++i) {
     const Allocations<Amount>& allocations = node.gpus[group.gpus[i]].allocations;
     const Amount used = less(allocations.total, allocations.spare());
@@ -97,17 +102,19 @@ void LibraryPlacer::removed(Node& node) {
 // Translates a demand into requests of the library. If memory is implied by the compute share, its amount
 // depends on the GPU's size: then there is one request per GPU memory size, smallest first.
 std::vector<placement::Request> LibraryPlacer::requests_for(const Demand& demand) const {
-  placement::Request request{.gpus = static_cast<int>(demand.gpus),
-                             .milli = static_cast<int>(demand.milli),
-                             .memory_bytes = demand.memory,
-                             .models = {},
-                             .cpu_milli = static_cast<int64_t>(demand.host.cpu_milli),
-                             .host_memory = static_cast<int64_t>(demand.host.memory),
-                             .spread = demand.one_host ? placement::Distance::host : placement::Distance::any};
+  placement::Request request{
+      .gpus = static_cast<int>(demand.gpus),
+      .milli = static_cast<int>(demand.milli),
+      .memory_bytes = demand.memory,
+      .models = {},
+      .cpu_milli = static_cast<int64_t>(demand.host.cpu_milli),
+      .host_memory = static_cast<int64_t>(demand.host.memory),
+      .spread = demand.one_host ? placement::Distance::host : placement::Distance::any};
   const bool by_share = demand.memory == 0 && demand.milli < kWholeGpu;
   std::map<uint64_t, std::vector<std::string>> models;  // by memory
   for (const auto& [name, kind] : kinds_) {
-    if (demand.suits(kind.model, kind.memory)) models[by_share ? demand.memory_of(kind.memory) : 0].push_back(name);
+    if (demand.suits(kind.model, kind.memory))
+      models[by_share ? demand.memory_of(kind.memory) : 0].push_back(name);
   }
   std::vector<placement::Request> requests;
   for (auto& [memory, names] : models) {

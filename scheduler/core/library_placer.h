@@ -24,8 +24,8 @@ class LibraryPlacer : public Placer {
   // The GPUs of one kind on one node: one node of the library.
   struct Group {
     placement::NodeId id;
-    std::vector<uint32_t> gpus;      // indexes in Node::gpus
-    placement::Placement taken;      // everything allocated or reserved there
+    std::vector<uint32_t> gpus;  // indexes in Node::gpus
+    placement::Placement taken;  // everything allocated or reserved there
     bool open = false;
   };
   struct Kind {
@@ -43,10 +43,10 @@ class LibraryPlacer : public Placer {
   placement::Cluster cluster_;
   placement::Placer::Options options_;
   std::unique_ptr<placement::Placer> placer_;
-  std::map<std::string, Kind> kinds_;                      // by name_of(), the library's model name
+  std::map<std::string, Kind> kinds_;  // by name_of(), the library's model name
   std::unordered_map<const Node*, std::vector<Group>> groups_;
   std::unordered_map<uint32_t, std::pair<Node*, size_t>> by_slot_;  // library slot -> node, index in groups_
-  std::map<std::string, Node*> mixed_;  // nodes with several groups, by name
+  std::map<std::string, Node*> mixed_;                              // nodes with several groups, by name
 };
 
 }  // namespace gpupool::scheduler

@@ -20,7 +20,9 @@ struct Amount {
   bool within(const Amount& limit) const { return milli <= limit.milli && memory <= limit.memory; }
   bool operator==(const Amount&) const = default;
 };
-inline Amount operator+(Amount a, const Amount& b) { return a += b; }
+inline Amount operator+(Amount a, const Amount& b) {
+  return a += b;
+}
 // Subtracts, saturating at zero.
 inline Amount less(const Amount& a, const Amount& b) {
   return {a.milli - std::min(a.milli, b.milli), a.memory - std::min(a.memory, b.memory)};
@@ -29,12 +31,20 @@ inline Amount less(const Amount& a, const Amount& b) {
 struct HostAmount {
   uint64_t cpu_milli = 0;
   uint64_t memory = 0;
-  HostAmount& operator+=(const HostAmount& other) { return cpu_milli += other.cpu_milli, memory += other.memory, *this; }
-  HostAmount& operator-=(const HostAmount& other) { return cpu_milli -= other.cpu_milli, memory -= other.memory, *this; }
-  bool within(const HostAmount& limit) const { return cpu_milli <= limit.cpu_milli && memory <= limit.memory; }
+  HostAmount& operator+=(const HostAmount& other) {
+    return cpu_milli += other.cpu_milli, memory += other.memory, *this;
+  }
+  HostAmount& operator-=(const HostAmount& other) {
+    return cpu_milli -= other.cpu_milli, memory -= other.memory, *this;
+  }
+  bool within(const HostAmount& limit) const {
+    return cpu_milli <= limit.cpu_milli && memory <= limit.memory;
+  }
   bool operator==(const HostAmount&) const = default;
 };
-inline HostAmount operator+(HostAmount a, const HostAmount& b) { return a += b; }
+inline HostAmount operator+(HostAmount a, const HostAmount& b) {
+  return a += b;
+}
 inline HostAmount less(const HostAmount& a, const HostAmount& b) {
   return {a.cpu_milli - std::min(a.cpu_milli, b.cpu_milli), a.memory - std::min(a.memory, b.memory)};
 }
@@ -43,10 +53,10 @@ inline HostAmount less(const HostAmount& a, const HostAmount& b) {
 template <class T>
 struct Allocations {
   T total;
-  T used;         // by all leases, ending ones included
-  T ending;       // part of `used`: by ending leases
-  T preemptible;  // part of `used`: by best-effort leases that are not ending
-  T reserved;     // for the head of the queue; `used` + `reserved` may exceed `total`
+  T used;                 // by all leases, ending ones included
+  T ending;               // part of `used`: by ending leases
+  T preemptible;          // part of `used`: by best-effort leases that are not ending
+  T reserved;             // for the head of the queue; `used` + `reserved` may exceed `total`
   bool withheld = false;  // no new leases of it
   T free() const { return withheld ? T{} : less(total, used); }
   T spare() const { return withheld ? T{} : less(total, used + reserved); }
@@ -74,18 +84,18 @@ struct Node {
 
   bool drained = false;
   std::string drained_because;
-  Time drained_at = 0;    // 0: unknown
+  Time drained_at = 0;       // 0: unknown
   std::string removed_boot;  // boot id of the poold process that an operator removed
 
   Stream stream = 0;
-  Time last_report = 0;   // of the last report; for a restored node the time of restore()
+  Time last_report = 0;  // of the last report; for a restored node the time of restore()
   bool has_reported = false;
-  bool silent = true;     // disconnected, or three heartbeats missed
-  bool lost = false;      // no report for node_lost_ms; its leases were ended
-  Time stopped_at = 0;    // when its poold announced a shutdown; 0: it did not
+  bool silent = true;   // disconnected, or three heartbeats missed
+  bool lost = false;    // no report for node_lost_ms; its leases were ended
+  Time stopped_at = 0;  // when its poold announced a shutdown; 0: it did not
   pool::NodeState::Condition shown = pool::NodeState::SILENT;  // condition() at the last check_node()
   std::string shown_because;
-  Time since = 0;         // when `shown` changed
+  Time since = 0;  // when `shown` changed
   bool ready = false;
   std::string not_ready_because;
   int64_t clock_ahead = 0;  // milliseconds
@@ -93,9 +103,9 @@ struct Node {
   std::string distrust_reason;
   bool lacks_signing_key = false;  // its poold lacks the scheduler's public key
   Time flapping_until = 0;
-  std::deque<Time> registrations;  // within the last minute
-  bool was_open = false;   // open() as last passed to the placer
-  std::string sent_fence;  // fence() as last sent to the node
+  std::deque<Time> registrations;    // within the last minute
+  bool was_open = false;             // open() as last passed to the placer
+  std::string sent_fence;            // fence() as last sent to the node
   std::set<LeaseId> unknown_leases;  // have sessions here
 
   const std::string& name() const { return inventory.node(); }
@@ -106,7 +116,8 @@ struct Node {
     if (!distrust_reason.empty()) return distrust_reason;
     if (removed()) return "removed by an operator; restart its poold";
     if (lacks_signing_key) {
-      return "its poold lacks this scheduler's public key: write the output of pool-scheduler --print-public-key to a file in [pool] public_keys "
+      return "its poold lacks this scheduler's public key: write the output of pool-scheduler "
+             "--print-public-key to a file in [pool] public_keys "
              "(--pool-public-key), then send poold SIGHUP";
     }
     if (flapping_until > 0) return "it reconnected too often within a minute";

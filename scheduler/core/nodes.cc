@@ -10,8 +10,8 @@ namespace {
 constexpr size_t kFlappingRegistrations = 6;  // registrations within kMinute: the node is flapping
 constexpr Time kMinute = 60'000;
 constexpr int64_t kClockTolerance = 5'000;  // milliseconds
-constexpr int kSilentAfter = 3;       // missed heartbeats
-constexpr Time kPause = 2'000;        // a longer gap between ticks means that this process was suspended
+constexpr int kSilentAfter = 3;             // missed heartbeats
+constexpr Time kPause = 2'000;  // a longer gap between ticks means that this process was suspended
 constexpr int kMaxReportedLeases = 65'536;
 
 }  // namespace
@@ -22,17 +22,23 @@ void Core::register_node(Stream stream, const pool::NodeReport& first, Time now)
     note("node_refused", {{"node", brief_name(inventory.node())}, {"reason", why}}, Note::Level::warning);
     effects_.nodes.push_back({stream, {}, Refusal{kind, why}});
   };
-  if (const auto wrong = check_inventory(inventory)) return refuse_node(Refusal::Kind::invalid, "the inventory: " + *wrong);
+  if (const auto wrong = check_inventory(inventory))
+    return refuse_node(Refusal::Kind::invalid, "the inventory: " + *wrong);
   Node& node = nodes_[inventory.node()];
   const bool same_process = node.boot() == inventory.boot();
-  if (node.stream != 0 && !same_process && !node.silent && node.stopped_at == 0) return refuse_node(Refusal::Kind::busy, "another poold is registered as node '" + node.name() + "'; give each host its own --pool-name");
+  if (node.stream != 0 && !same_process && !node.silent && node.stopped_at == 0)
+    return refuse_node(Refusal::Kind::busy, "another poold is registered as node '" + node.name() +
+                                                "'; give each host its own --pool-name");
   if (node.stream != 0) {
-    effects_.nodes.push_back({node.stream, {}, Refusal{Refusal::Kind::busy, "replaced by another connection of the same poold"}});
+    effects_.nodes.push_back(
+        {node.stream, {}, Refusal{Refusal::Kind::busy, "replaced by another connection of the same poold"}});
     node_streams_.erase(node.stream);
   }
   if (same_process) {
-    if (const auto why = contradiction(node.inventory, inventory)) node.distrust_reason = *why;
-    else if (node.distrust_reason.empty() && node.inventory.SerializeAsString() != inventory.SerializeAsString()) {
+    if (const auto why = contradiction(node.inventory, inventory))
+      node.distrust_reason = *why;
+    else if (node.distrust_reason.empty() &&
+             node.inventory.SerializeAsString() != inventory.SerializeAsString()) {
       node.inventory = inventory;  // fields that may change, such as addresses
       dirty_nodes_.insert(node.name());
     }
@@ -48,7 +54,8 @@ void Core::register_node(Stream stream, const pool::NodeReport& first, Time now)
   node.registrations.push_back(now);
   while (node.registrations.front() < now - kMinute) node.registrations.pop_front();
   if (node.registrations.size() >= kFlappingRegistrations) node.flapping_until = now + kMinute;
-  note("node_attends", {{"node", node.name()}, {"gpus", std::to_string(node.gpus.size())}, {"version", inventory.version()}});
+  note("node_attends",
+       {{"node", node.name()}, {"gpus", std::to_string(node.gpus.size())}, {"version", inventory.version()}});
   take_report(node, first, now);
 }
 
@@ -62,11 +69,13 @@ void Core::take_report(Node& node, const pool::NodeReport& report, Time now) {
   node.has_reported = true;
   node.silent = false;
   if (std::exchange(node.lost, false)) note("node_back", {{"node", node.name()}});
-  if (const Time stopped = report.leaving() ? now : 0; std::exchange(node.stopped_at, stopped) != stopped) dirty_nodes_.insert(node.name());
+  if (const Time stopped = report.leaving() ? now : 0; std::exchange(node.stopped_at, stopped) != stopped)
+    dirty_nodes_.insert(node.name());
   node.ready = report.ready();
   node.not_ready_because = report.not_ready_because();
   const auto& keys = report.key_ids();
-  node.lacks_signing_key = !key_id_.empty() && !keys.empty() && std::find(keys.begin(), keys.end(), key_id_) == keys.end();
+  node.lacks_signing_key =
+      !key_id_.empty() && !keys.empty() && std::find(keys.begin(), keys.end(), key_id_) == keys.end();
   const int64_t ahead = report.now_ms() - now;
   const bool skewed = std::abs(ahead) > kClockTolerance;
   if (skewed && std::abs(node.clock_ahead) <= kClockTolerance) {
@@ -79,7 +88,8 @@ void Core::take_report(Node& node, const pool::NodeReport& report, Time now) {
     }
   }
   const auto part_on_node = [&](Lease& lease) {
-    return std::find_if(lease.parts.begin(), lease.parts.end(), [&](const LeasePart& part) { return part.node == &node; });
+    return std::find_if(lease.parts.begin(), lease.parts.end(),
+                        [&](const LeasePart& part) { return part.node == &node; });
   };
   for (const LeaseId& id : node.leases) part_on_node(*find_lease(id))->sessions = 0;
   node.unknown_leases.clear();
@@ -87,14 +97,18 @@ void Core::take_report(Node& node, const pool::NodeReport& report, Time now) {
     const pool::LeaseUse& use = report.leases(i);
     Lease* const lease = find_lease(use.lease());
     if (!lease || !node.leases.contains(use.lease())) {
-      if (use.sessions() > 0 && use.lease().size() == lease::kIdBytes) node.unknown_leases.insert(use.lease());
+      if (use.sessions() > 0 && use.lease().size() == lease::kIdBytes)
+        node.unknown_leases.insert(use.lease());
       continue;
     }
     // A token is sent only after its serial has been stored, so a higher serial is a forgery or an error.
-    if (use.serial() > lease->serial) node.distrust_reason = "it reported a token of lease " + lease::hexadecimal(use.lease()) + " that was never issued";
+    if (use.serial() > lease->serial)
+      node.distrust_reason =
+          "it reported a token of lease " + lease::hexadecimal(use.lease()) + " that was never issued";
     part_on_node(*lease)->sessions = use.sessions();
     if (use.sessions() > 0) continue;
-    if (!lease->ending) end(*lease, pool::Ended::EVICTED, "node '" + node.name() + "' ended it", policy_.grace_ms(), now);
+    if (!lease->ending)
+      end(*lease, pool::Ended::EVICTED, "node '" + node.name() + "' ended it", policy_.grace_ms(), now);
     part_gone(*lease, node, now);
   }
   check_node(node, now);
@@ -109,8 +123,10 @@ void Core::node_disconnected(Stream stream, Time now) {
   node_streams_.erase(found);
   node.stream = 0;
   node.silent = true;
-  if (node.stopped_at != 0) note("node_stopped", {{"node", node.name()}});
-  else note("node_cut", {{"node", node.name()}}, Note::Level::warning);
+  if (node.stopped_at != 0)
+    note("node_stopped", {{"node", node.name()}});
+  else
+    note("node_cut", {{"node", node.name()}}, Note::Level::warning);
   check_node(node, now);
 }
 
@@ -122,7 +138,8 @@ void Core::notice_pause(Time now) {
   note("was_stopped", {{"ms", std::to_string(away)}}, Note::Level::warning);
   for (auto& [name, node] : nodes_) node.last_report = std::min(now, node.last_report + away);
   for (auto& [id, lease] : leases_) {
-    if (lease.holder == 0 && !lease.ending && lease.deadline != 0) set_deadline(lease, std::min(lease.deadline + away, now + policy_.hold_ms()));
+    if (lease.holder == 0 && !lease.ending && lease.deadline != 0)
+      set_deadline(lease, std::min(lease.deadline + away, now + policy_.hold_ms()));
   }
 }
 
@@ -134,10 +151,13 @@ void Core::check_node(Node& node, Time now) {
   if (!node.lost && now > node.last_report + policy_.node_lost_ms()) {
     node.lost = true;
     counters_.set_nodes_lost(counters_.nodes_lost() + 1);
-    note("node_lost", {{"node", node.name()}, {"leases", std::to_string(node.leases.size())}}, Note::Level::warning);
+    note("node_lost", {{"node", node.name()}, {"leases", std::to_string(node.leases.size())}},
+         Note::Level::warning);
     for (const LeaseId& id : std::set<LeaseId>(node.leases)) {
       Lease& lease = *find_lease(id);
-      end(lease, pool::Ended::NODE_LOST, "node '" + node.name() + (node.stopped_at != 0 ? "' was stopped" : "' was lost (no heartbeat)"), policy_.grace_ms(), now);
+      end(lease, pool::Ended::NODE_LOST,
+          "node '" + node.name() + (node.stopped_at != 0 ? "' was stopped" : "' was lost (no heartbeat)"),
+          policy_.grace_ms(), now);
       release_quota(lease, now);
     }
   }
@@ -185,8 +205,10 @@ void Core::end_leases(Node& node, const std::string& reason, Time now) {
 
 // Replaces the inventory of a node without leases. `claims` are the claims restored from the store; a GPU
 // that the node had before keeps its claim.
-void Core::take_inventory(Node& node, const pool::Inventory& inventory, Time now, std::map<std::string, Claim> claims) {
-  if (std::any_of(reservation_.begin(), reservation_.end(), [&](const GpuSlot& slot) { return slot.node == &node; })) {
+void Core::take_inventory(Node& node, const pool::Inventory& inventory, Time now,
+                          std::map<std::string, Claim> claims) {
+  if (std::any_of(reservation_.begin(), reservation_.end(),
+                  [&](const GpuSlot& slot) { return slot.node == &node; })) {
     lift_reservation();
     head_ = 0;
   }
@@ -197,7 +219,8 @@ void Core::take_inventory(Node& node, const pool::Inventory& inventory, Time now
     total_.memory -= gpu.allocations.total.memory;
     claims[gpu.uuid] = gpu.claim;
     reported.insert(gpu.uuid);
-    if (auto& names = claimants_[gpu.uuid]; names.erase(node.name()), names.empty()) claimants_.erase(gpu.uuid);
+    if (auto& names = claimants_[gpu.uuid]; names.erase(node.name()), names.empty())
+      claimants_.erase(gpu.uuid);
   }
   node.inventory = inventory;
   node.gpus.clear();

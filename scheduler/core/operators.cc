@@ -12,7 +12,9 @@ namespace {
 
 using server::counted;
 
-Error unknown(const std::string& what) { return {ErrorCode::unavailable, what}; }
+Error unknown(const std::string& what) {
+  return {ErrorCode::unavailable, what};
+}
 
 }  // namespace
 
@@ -22,16 +24,19 @@ Result<Node*> Core::known_node(const std::string& name) {
   return &found->second;
 }
 
-Result<void> Core::drain(const std::string& name, const std::string& reason, bool evict, std::optional<uint32_t> grace_ms, Time now) {
+Result<void> Core::drain(const std::string& name, const std::string& reason, bool evict,
+                         std::optional<uint32_t> grace_ms, Time now) {
   const auto node = known_node(name);
   if (!node) return node.error();
   if (!std::exchange((*node)->drained, true)) (*node)->drained_at = now;
   (*node)->drained_because = reason;
   dirty_nodes_.insert(name);
-  note("node_drained", {{"node", name}, {"reason", reason}, {"leases", std::to_string((*node)->leases.size())}});
+  note("node_drained",
+       {{"node", name}, {"reason", reason}, {"leases", std::to_string((*node)->leases.size())}});
   if (evict) {
     for (const LeaseId& id : std::set<LeaseId>((*node)->leases)) {
-      end(*find_lease(id), pool::Ended::EVICTED, "node '" + name + "' is drained: " + reason, grace_ms.value_or(policy_.grace_ms()), now);
+      end(*find_lease(id), pool::Ended::EVICTED, "node '" + name + "' is drained: " + reason,
+          grace_ms.value_or(policy_.grace_ms()), now);
     }
   }
   check_node(**node, now);
@@ -79,10 +84,12 @@ Result<uint32_t> Core::remove_node(const std::string& name, Time now) {
   return leases;
 }
 
-Result<LeaseId> Core::evict(const std::string& text, const std::string& reason, std::optional<uint32_t> grace_ms, Time now) {
+Result<LeaseId> Core::evict(const std::string& text, const std::string& reason,
+                            std::optional<uint32_t> grace_ms, Time now) {
   const auto lease = lease_called(text);
   if (!lease) return lease.error();
-  end(*find_lease(*lease), pool::Ended::EVICTED, reason.empty() ? "ended by an operator" : reason, grace_ms.value_or(policy_.grace_ms()), now);
+  end(*find_lease(*lease), pool::Ended::EVICTED, reason.empty() ? "ended by an operator" : reason,
+      grace_ms.value_or(policy_.grace_ms()), now);
   return *lease;
 }
 
@@ -128,8 +135,11 @@ Result<pool::Policy> Core::set_policy(const pool::Policy& changes, Time) {
   if (const auto wrong = check_policy(changes)) return Error{ErrorCode::invalid, *wrong};
   pool::Policy wanted = policy_;
   wanted.MergeFrom(changes);
-  if (wanted.node_lost_ms() < 2 * wanted.heartbeat_ms()) return Error{ErrorCode::invalid, "node-lost must be at least two heartbeats"};
-  if (!placer_->set_policy(wanted.placement())) return Error{ErrorCode::invalid, "unknown placement '" + wanted.placement() + "'; valid: " + placement::policy_names()};
+  if (wanted.node_lost_ms() < 2 * wanted.heartbeat_ms())
+    return Error{ErrorCode::invalid, "node-lost must be at least two heartbeats"};
+  if (!placer_->set_policy(wanted.placement()))
+    return Error{ErrorCode::invalid,
+                 "unknown placement '" + wanted.placement() + "'; valid: " + placement::policy_names()};
   policy_ = wanted;
   effects_.writes.push_back({kPolicyKey, policy_.SerializeAsString()});
   note("policy_set", {{"placement", policy_.placement()}});
@@ -144,13 +154,17 @@ Result<std::vector<std::string>> Core::why(const std::string& id, Time now) {
     for (const auto& [stream, place] : places()) {
       const WaitingRequest& waiter = queue_.all().at(stream);
       if (waiter.queue_id() != id) continue;
-      return std::vector<std::string>{"place " + std::to_string(place) + " of " + std::to_string(queue_.size()),
-                                      "in the queue for " + std::to_string((now - waiter.arrived) / 1000) + " s", explain(waiter)};
+      return std::vector<std::string>{
+          "place " + std::to_string(place) + " of " + std::to_string(queue_.size()),
+          "in the queue for " + std::to_string((now - waiter.arrived) / 1000) + " s", explain(waiter)};
     }
-    const auto granted = std::find_if(leases_.begin(), leases_.end(), [&](const auto& one) { return one.second.queue_id == id; });
+    const auto granted = std::find_if(leases_.begin(), leases_.end(),
+                                      [&](const auto& one) { return one.second.queue_id == id; });
     if (granted == leases_.end()) {
-      if (auto over = why_ended([&](const EndedLease& lease) { return lease.queue_id == id; }, now)) return *std::move(over);
-      return unknown("no request '" + id + "' is waiting: its lease has ended, or it was cancelled or never made");
+      if (auto over = why_ended([&](const EndedLease& lease) { return lease.queue_id == id; }, now))
+        return *std::move(over);
+      return unknown("no request '" + id +
+                     "' is waiting: its lease has ended, or it was cancelled or never made");
     }
     std::vector<std::string> lines = why(granted->second, now);
     lines.insert(lines.begin(), "granted: lease " + lease::hexadecimal(granted->first));
@@ -159,7 +173,9 @@ Result<std::vector<std::string>> Core::why(const std::string& id, Time now) {
   const auto found = lease_called(id);
   if (found) return why(leases_.at(*found), now);
   if (found.error().code == ErrorCode::unavailable && !id.empty()) {
-    if (auto over = why_ended([&](const EndedLease& lease) { return lease::hexadecimal(lease.id).starts_with(id); }, now)) return *std::move(over);
+    if (auto over = why_ended(
+            [&](const EndedLease& lease) { return lease::hexadecimal(lease.id).starts_with(id); }, now))
+      return *std::move(over);
   }
   return found.error();
 }
@@ -168,24 +184,36 @@ template <class Matches>
 std::optional<std::vector<std::string>> Core::why_ended(Matches matches, Time now) const {
   const auto found = std::find_if(ended_leases_.rbegin(), ended_leases_.rend(), matches);
   if (found == ended_leases_.rend()) return std::nullopt;
-  return std::vector<std::string>{"lease " + lease::hexadecimal(found->id) + " has ended: " + pool::Ended::Why_Name(found->why) + ", " + found->reason,
-                                  "it ended " + std::to_string(std::max<Time>(0, now - found->at) / 1000) + " s ago"};
+  return std::vector<std::string>{
+      "lease " + lease::hexadecimal(found->id) + " has ended: " + pool::Ended::Why_Name(found->why) + ", " +
+          found->reason,
+      "it ended " + std::to_string(std::max<Time>(0, now - found->at) / 1000) + " s ago"};
 }
 
 std::vector<std::string> Core::why(const Lease& lease, Time now) const {
   if (!lease.ending) {
-    const std::string holder = (lease.request.program().empty() ? "its program" : lease.request.program()) + (lease.request.host().empty() ? "" : " on " + lease.request.host());
-    std::vector<std::string> lines{lease.holder != 0 ? "granted; held by " + holder
-                                                     : holder + " is disconnected from the scheduler; the lease is held for another " +
-                                                           std::to_string((std::max<Time>(0, lease.deadline - now) + 999) / 1000) + " s"};
-    for (const LeasePart& part : lease.parts) lines.push_back("on node '" + part.node->name() + "': " + counted(part.shares.size(), "GPU") + ", " + counted(part.sessions, "session"));
+    const std::string holder = (lease.request.program().empty() ? "its program" : lease.request.program()) +
+                               (lease.request.host().empty() ? "" : " on " + lease.request.host());
+    std::vector<std::string> lines{
+        lease.holder != 0
+            ? "granted; held by " + holder
+            : holder + " is disconnected from the scheduler; the lease is held for another " +
+                  std::to_string((std::max<Time>(0, lease.deadline - now) + 999) / 1000) + " s"};
+    for (const LeasePart& part : lease.parts)
+      lines.push_back("on node '" + part.node->name() + "': " + counted(part.shares.size(), "GPU") + ", " +
+                      counted(part.sessions, "session"));
     return lines;
   }
-  std::vector<std::string> lines{std::string("ending: ") + pool::Ended::Why_Name(lease.why) + ", " + lease.reason};
-  if (lease.end_at > now) lines.push_back("its sessions will be ended in " + std::to_string((lease.end_at - now + 999) / 1000) + " s");
+  std::vector<std::string> lines{std::string("ending: ") + pool::Ended::Why_Name(lease.why) + ", " +
+                                 lease.reason};
+  if (lease.end_at > now)
+    lines.push_back("its sessions will be ended in " + std::to_string((lease.end_at - now + 999) / 1000) +
+                    " s");
   for (const LeasePart& part : lease.parts) {
     lines.push_back("waiting for node '" + part.node->name() + "' to confirm that its sessions have ended" +
-                    (part.node->silent ? "; no heartbeat from the node" : part.sessions > 0 ? "; " + counted(part.sessions, "session") : ""));
+                    (part.node->silent   ? "; no heartbeat from the node"
+                     : part.sessions > 0 ? "; " + counted(part.sessions, "session")
+                                         : ""));
   }
   return lines;
 }

@@ -27,12 +27,19 @@ WaitingRequest* Queue::find(const std::string& tenant, const std::string& reques
   return found == by_id_.end() ? nullptr : find(found->second);
 }
 
-FairOrder::FairOrder(const Queue& queue, lease::Priority priority, const std::map<std::string, Tenant>& tenants, const PoolTotal& total)
+FairOrder::FairOrder(const Queue& queue, lease::Priority priority,
+                     const std::map<std::string, Tenant>& tenants, const PoolTotal& total)
     : total_(total) {
   for (const auto& [name, line] : queue.lines(priority)) {
     if (line.empty()) continue;
     const Tenant& tenant = tenants.at(name);
-    push({.share = 0, .arrived = {}, .tenant = &tenant, .milli = tenant.milli, .memory = tenant.memory, .at = line.begin(), .end = line.end()});
+    push({.share = 0,
+          .arrived = {},
+          .tenant = &tenant,
+          .milli = tenant.milli,
+          .memory = tenant.memory,
+          .at = line.begin(),
+          .end = line.end()});
   }
 }
 

@@ -14,12 +14,12 @@ namespace gpupool::scheduler {
 
 struct WaitingRequest {
   Stream stream = 0;
-  uint64_t number = 0;    // shown to users as "qNUMBER"
+  uint64_t number = 0;  // shown to users as "qNUMBER"
   std::string tenant;
   pool::Request request;  // without ticket and tenant
   Time arrived = 0;
-  std::string shape;       // Demand::shape()
-  uint64_t failed_at = 0;  // Core::capacity_ when placement last failed
+  std::string shape;        // Demand::shape()
+  uint64_t failed_at = 0;   // Core::capacity_ when placement last failed
   bool over_quota = false;  // at the last schedule()
   // The last QueuePlace sent to its client, and when.
   uint32_t sent_place = 0, sent_waiting = 0;
@@ -58,7 +58,8 @@ class Queue {
 // change only in the ways reported to it.
 class FairOrder {
  public:
-  FairOrder(const Queue& queue, lease::Priority priority, const std::map<std::string, Tenant>& tenants, const PoolTotal& total);
+  FairOrder(const Queue& queue, lease::Priority priority, const std::map<std::string, Tenant>& tenants,
+            const PoolTotal& total);
 
   // Returns 0 at the end.
   Stream next();
@@ -75,7 +76,9 @@ class FairOrder {
     uint64_t milli, memory;  // the tenant's usage with everything granted so far
     Queue::Line::const_iterator at, end;
     // std::priority_queue serves the greatest first: the smallest share, then the earliest arrival.
-    bool operator<(const Turn& other) const { return share != other.share ? share > other.share : arrived > other.arrived; }
+    bool operator<(const Turn& other) const {
+      return share != other.share ? share > other.share : arrived > other.arrived;
+    }
   };
   void push(Turn turn);
   void again();

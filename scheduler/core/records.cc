@@ -6,8 +6,12 @@
 
 namespace gpupool::scheduler {
 
-std::string lease_key(const LeaseId& id) { return kLeasePrefix + lease::hexadecimal(id); }
-std::string node_key(const std::string& name) { return kNodePrefix + name; }
+std::string lease_key(const LeaseId& id) {
+  return kLeasePrefix + lease::hexadecimal(id);
+}
+std::string node_key(const std::string& name) {
+  return kNodePrefix + name;
+}
 
 std::string lease_record(const Lease& lease) {
   LeaseRecord record;
@@ -61,7 +65,8 @@ Result<void> Core::restore(const std::vector<std::pair<std::string, std::string>
     for (const auto& [key, value] : stored) {
       if (!key.starts_with(prefix)) continue;
       if (const Result<void> good = read(key.substr(prefix.size()), value); !good) {
-        return Error{ErrorCode::invalid, "the store's record '" + key + "' is invalid: " + good.error().message};
+        return Error{ErrorCode::invalid,
+                     "the store's record '" + key + "' is invalid: " + good.error().message};
       }
     }
     return {};
@@ -71,7 +76,8 @@ Result<void> Core::restore(const std::vector<std::pair<std::string, std::string>
     pool::Policy changes;
     if (!changes.ParseFromString(value) || check_policy(changes)) return unreadable;
     policy_.MergeFrom(changes);
-    if (!placer_->set_policy(policy_.placement())) return Error{ErrorCode::invalid, "unknown placement '" + policy_.placement() + "'"};
+    if (!placer_->set_policy(policy_.placement()))
+      return Error{ErrorCode::invalid, "unknown placement '" + policy_.placement() + "'"};
     return {};
   });
   if (good) {
@@ -83,15 +89,20 @@ Result<void> Core::restore(const std::vector<std::pair<std::string, std::string>
       return {};
     });
   }
-  if (good) good = each(kNodePrefix, [&](const std::string&, const std::string& value) { return restore_node(value, now); });
-  if (good) good = each(kLeasePrefix, [&](const std::string&, const std::string& value) { return restore_lease(value, now); });
+  if (good)
+    good = each(kNodePrefix,
+                [&](const std::string&, const std::string& value) { return restore_node(value, now); });
+  if (good)
+    good = each(kLeasePrefix,
+                [&](const std::string&, const std::string& value) { return restore_lease(value, now); });
   for (auto& [name, node] : nodes_) changed(node, true);
   return good;
 }
 
 Result<void> Core::restore_node(const std::string& value, Time now) {
   NodeRecord record;
-  if (!record.ParseFromString(value) || record.inventory().node().empty()) return Error{ErrorCode::invalid, "it cannot be parsed"};
+  if (!record.ParseFromString(value) || record.inventory().node().empty())
+    return Error{ErrorCode::invalid, "it cannot be parsed"};
   Node& node = nodes_[record.inventory().node()];
   node.drained = record.drained();
   node.drained_because = record.drained_because();
@@ -101,7 +112,8 @@ Result<void> Core::restore_node(const std::string& value, Time now) {
   node.last_report = node.since = now;
   std::map<std::string, Claim> claims;
   for (int i = 0; i < std::min(record.claims_size(), record.inventory().gpus_size()); ++i) {
-    claims[record.inventory().gpus(i).uuid()] = {.since = record.claims(i).since_ms(), .trusted = record.claims(i).trusted()};
+    claims[record.inventory().gpus(i).uuid()] = {.since = record.claims(i).since_ms(),
+                                                 .trusted = record.claims(i).trusted()};
   }
   take_inventory(node, record.inventory(), 0, std::move(claims));
   return {};
@@ -112,7 +124,8 @@ Result<void> Core::restore_node(const std::string& value, Time now) {
 Result<void> Core::restore_lease(const std::string& value, Time now) {
   const auto wrong = [](const std::string& why) { return Error{ErrorCode::invalid, why}; };
   LeaseRecord record;
-  if (!record.ParseFromString(value) || record.id().empty() || record.parts().empty()) return wrong("it cannot be parsed");
+  if (!record.ParseFromString(value) || record.id().empty() || record.parts().empty())
+    return wrong("it cannot be parsed");
   Lease lease;
   lease.id = record.id();
   lease.tenant = record.tenant();
@@ -132,14 +145,19 @@ Result<void> Core::restore_lease(const std::string& value, Time now) {
     Node& node = found->second;
     LeasePart part{.node = &node, .shares = {}, .host = {stored.cpu_milli(), stored.host_memory_bytes()}};
     for (const lease::Share& share : stored.shares()) {
-      const auto gpu = std::find_if(node.gpus.begin(), node.gpus.end(), [&](const Gpu& one) { return one.uuid == share.gpu_uuid(); });
-      if (gpu == node.gpus.end()) return wrong("node '" + node.name() + "' has no GPU '" + share.gpu_uuid() + "'");
-      part.shares.push_back({static_cast<uint32_t>(gpu - node.gpus.begin()), {share.compute_milli(), share.memory_bytes()}});
+      const auto gpu = std::find_if(node.gpus.begin(), node.gpus.end(),
+                                    [&](const Gpu& one) { return one.uuid == share.gpu_uuid(); });
+      if (gpu == node.gpus.end())
+        return wrong("node '" + node.name() + "' has no GPU '" + share.gpu_uuid() + "'");
+      part.shares.push_back(
+          {static_cast<uint32_t>(gpu - node.gpus.begin()), {share.compute_milli(), share.memory_bytes()}});
       gpu->allocations.used += part.shares.back().amount;
-      if (!gpu->allocations.used.within(gpu->allocations.total)) return wrong("GPU '" + gpu->uuid + "' is allocated beyond its capacity");
+      if (!gpu->allocations.used.within(gpu->allocations.total))
+        return wrong("GPU '" + gpu->uuid + "' is allocated beyond its capacity");
     }
     node.host.used += part.host;
-    if (!node.host.used.within(node.host.total)) return wrong("node '" + node.name() + "' does not have this much CPU or memory");
+    if (!node.host.used.within(node.host.total))
+      return wrong("node '" + node.name() + "' does not have this much CPU or memory");
     lease.parts.push_back(std::move(part));
   }
   index_lease(std::move(lease), now);

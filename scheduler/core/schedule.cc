@@ -60,10 +60,14 @@ void Core::refuse_impossible() {
     const Tenant& whose = tenants_.at(waiter.tenant);
     auto known = impossible.find(waiter.shape);
     // Count fenced nodes and withheld GPUs, too: an operator can open them again.
-    if (known == impossible.end()) known = impossible.emplace(waiter.shape, why_never_places(demand, true)).first;
-    if (known->second) refused.emplace_back(stream, *known->second);
-    else if (const auto forbidden = never_allowed(waiter.request, whose)) refused.emplace_back(stream, *forbidden);
-    else if (const auto too_much = never_within_memory(demand, whose)) refused.emplace_back(stream, *too_much);
+    if (known == impossible.end())
+      known = impossible.emplace(waiter.shape, why_never_places(demand, true)).first;
+    if (known->second)
+      refused.emplace_back(stream, *known->second);
+    else if (const auto forbidden = never_allowed(waiter.request, whose))
+      refused.emplace_back(stream, *forbidden);
+    else if (const auto too_much = never_within_memory(demand, whose))
+      refused.emplace_back(stream, *too_much);
   }
   for (const auto& [stream, why] : refused) {
     const WaitingRequest& waiter = *queue_.find(stream);
@@ -89,7 +93,9 @@ uint64_t Core::memory_for(const Demand& demand) const {
 bool Core::fits_quota(const Tenant& tenant, const Demand& demand) const {
   const pool::TenantQuota& quota = tenant.quota;
   if (quota.leases() != 0 && tenant.leases >= quota.leases()) return false;
-  if (quota.compute_milli() != 0 && tenant.milli + uint64_t{demand.gpus} * demand.milli > quota.compute_milli()) return false;
+  if (quota.compute_milli() != 0 &&
+      tenant.milli + uint64_t{demand.gpus} * demand.milli > quota.compute_milli())
+    return false;
   return quota.memory_bytes() == 0 || tenant.memory + memory_for(demand) <= quota.memory_bytes();
 }
 
@@ -129,7 +135,8 @@ bool Core::try_to_grant(WaitingRequest& waiter, Time now) {
   }
   bool room = slots.has_value();
   std::map<const Node*, uint32_t> by_node;
-  for (size_t i = 0; room && i < slots->size(); ++i) {  // verify the placer's proposal against the allocations
+  for (size_t i = 0; room && i < slots->size();
+       ++i) {  // verify the placer's proposal against the allocations
     const Gpu& gpu = (*slots)[i].node->gpus[(*slots)[i].gpu];
     room = (*slots)[i].node->open() && demand.of(gpu).within(gpu.allocations.spare());
     ++by_node[(*slots)[i].node];
@@ -152,8 +159,10 @@ void Core::schedule(Time now) {
   lift_reservation();
   // Requests behind the head may fit after its reservation has changed.
   const auto compare = [&] {
-    const bool same = head_ == head && std::equal(before.begin(), before.end(), reservation_.begin(), reservation_.end(),
-                                                  [](const GpuSlot& a, const GpuSlot& b) { return a.node == b.node && a.gpu == b.gpu; });
+    const bool same = head_ == head && std::equal(before.begin(), before.end(), reservation_.begin(),
+                                                  reservation_.end(), [](const GpuSlot& a, const GpuSlot& b) {
+                                                    return a.node == b.node && a.gpu == b.gpu;
+                                                  });
     if (!same) ++capacity_;
   };
   if (head != 0 && !queue_.find(head)) ++capacity_;
@@ -166,7 +175,9 @@ void Core::schedule(Time now) {
       if (!first || first->request.priority() != priority || head_ != 0) continue;
       // Its own reservation hid GPUs from the last attempt, so try again even if capacity_ is unchanged.
       first->failed_at = 0;
-      if (fits_quota(tenant(first->tenant), Demand(first->request)) && !try_to_grant(*first, now) && reserve(*first, now)) head_ = stream;
+      if (fits_quota(tenant(first->tenant), Demand(first->request)) && !try_to_grant(*first, now) &&
+          reserve(*first, now))
+        head_ = stream;
       if (head_ != 0 || stream == head) compare();
     }
     FairOrder order(queue_, static_cast<lease::Priority>(priority), tenants_, total_);
@@ -227,7 +238,9 @@ bool Core::reserve(WaitingRequest& waiter, Time now) {
     if (here.size() > demand.gpus) here.resize(demand.gpus);
     here.resize(demand.gpus_beside(node.host.total, static_cast<uint32_t>(here.size())));
     for (uint32_t i = 0; i < here.size(); ++i) {
-      here[i].wait = std::max(here[i].wait, wait_for(demand.one_host ? demand.host : demand.host_beside(i + 1), node.host, may_preempt));
+      here[i].wait = std::max(
+          here[i].wait,
+          wait_for(demand.one_host ? demand.host : demand.host_beside(i + 1), node.host, may_preempt));
     }
     if (!demand.one_host) {
       all.insert(all.end(), here.begin(), here.end());
@@ -268,12 +281,14 @@ bool Core::reserve(WaitingRequest& waiter, Time now) {
 // Ends best-effort leases until the reserved GPUs will become free: the youngest lease first, and only leases
 // on those GPUs or hosts.
 void Core::preempt(const Demand& demand, const WaitingRequest& for_whom, Time now) {
-  const std::string reason = "tenant '" + for_whom.tenant + "' needs the GPU for a request with a higher priority";
+  const std::string reason =
+      "tenant '" + for_whom.tenant + "' needs the GPU for a request with a higher priority";
   const auto end_one = [&](const Node& node, auto&& helps) {
     Lease* latest = nullptr;
     for (const LeaseId& id : node.leases) {
       Lease& lease = *find_lease(id);
-      if (lease.preemptible() && helps(lease) && (!latest || lease.granted > latest->granted)) latest = &lease;
+      if (lease.preemptible() && helps(lease) && (!latest || lease.granted > latest->granted))
+        latest = &lease;
     }
     if (latest) end(*latest, pool::Ended::PREEMPTED, reason, policy_.grace_ms(), now);
     return latest != nullptr;
@@ -282,16 +297,21 @@ void Core::preempt(const Demand& demand, const WaitingRequest& for_whom, Time no
     const Gpu& gpu = slot.node->gpus[slot.gpu];
     const auto has_gpu = [&](const Lease& lease) {
       return std::any_of(lease.parts.begin(), lease.parts.end(), [&](const LeasePart& part) {
-        return part.node == slot.node && std::any_of(part.shares.begin(), part.shares.end(), [&](const auto& share) { return share.gpu == slot.gpu; });
+        return part.node == slot.node &&
+               std::any_of(part.shares.begin(), part.shares.end(),
+                           [&](const auto& share) { return share.gpu == slot.gpu; });
       });
     };
-    while (wait_for(demand.of(gpu), gpu.allocations, true) == preemption && end_one(*slot.node, has_gpu)) {}
+    while (wait_for(demand.of(gpu), gpu.allocations, true) == preemption && end_one(*slot.node, has_gpu)) {
+    }
     const auto has_host = [&](const Lease& lease) {
       return std::any_of(lease.parts.begin(), lease.parts.end(), [&](const LeasePart& part) {
         return part.node == slot.node && (part.host.cpu_milli > 0 || part.host.memory > 0);
       });
     };
-    while (wait_for(slot.node->host.reserved, slot.node->host, true) == preemption && end_one(*slot.node, has_host)) {}
+    while (wait_for(slot.node->host.reserved, slot.node->host, true) == preemption &&
+           end_one(*slot.node, has_host)) {
+    }
   }
 }
 
@@ -304,11 +324,13 @@ std::vector<std::pair<Stream, uint32_t>> Core::places() const {
     while (const Stream stream = order.next()) {
       const pool::Request& request = queue_.all().at(stream).request;
       places.emplace_back(stream, 0);
-      order.granted(uint64_t{request.gpus()} * request.compute_milli(), request.gpus() * request.memory_bytes());
+      order.granted(uint64_t{request.gpus()} * request.compute_milli(),
+                    request.gpus() * request.memory_bytes());
     }
     // Former heads are served before the other requests of their priority.
     for (auto head = heads_.rbegin(); head != heads_.rend(); ++head) {
-      const auto at = std::find_if(places.begin() + before, places.end(), [&](const auto& one) { return one.first == *head; });
+      const auto at = std::find_if(places.begin() + before, places.end(),
+                                   [&](const auto& one) { return one.first == *head; });
       if (at != places.end()) std::rotate(places.begin() + before, at, at + 1);
     }
   }
@@ -328,14 +350,17 @@ void Core::send_places(Time now) {
       continue;
     }
     std::string why;
-    if (waiter.over_quota || blocking_request(waiter) || stream == head_ || waiter.request.apart_from_size() + waiter.request.labels_size() > 0) {
+    if (waiter.over_quota || blocking_request(waiter) || stream == head_ ||
+        waiter.request.apart_from_size() + waiter.request.labels_size() > 0) {
       why = explain(waiter);
     } else {
       std::string& known = reasons[waiter.tenant + '\n' + waiter.shape];
       if (known.empty()) known = explain(waiter);
       why = known;
     }
-    if (waiter.sent_at != 0 && waiter.sent_place == place && waiter.sent_waiting == waiting && waiter.sent_why == why) continue;
+    if (waiter.sent_at != 0 && waiter.sent_place == place && waiter.sent_waiting == waiting &&
+        waiter.sent_why == why)
+      continue;
     waiter.sent_at = now;
     waiter.sent_place = place;
     waiter.sent_waiting = waiting;

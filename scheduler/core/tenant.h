@@ -18,8 +18,8 @@ struct Tenant {
   std::optional<pool::TenantQuota> set;  // only the fields that an operator has set
   pool::TenantQuota quota;               // the effective quota: as_configured overridden by `set`
 
-  uint64_t milli = 0;     // thousandths of GPUs in its leases
-  uint64_t memory = 0;    // bytes of GPU memory in its leases
+  uint64_t milli = 0;   // thousandths of GPUs in its leases
+  uint64_t memory = 0;  // bytes of GPU memory in its leases
   uint32_t leases = 0;
   uint32_t waiting = 0;   // requests in the queue
   uint64_t granted = 0;   // total number of leases granted
@@ -29,8 +29,10 @@ struct Tenant {
   // Returns the dominant share: the larger of its fractions of the pool's compute and of the pool's memory, 0
   // to 1.
   double share(const PoolTotal& total) const {
-    const double compute = total.milli == 0 ? 0 : static_cast<double>(milli) / static_cast<double>(total.milli);
-    const double bytes = total.memory == 0 ? 0 : static_cast<double>(memory) / static_cast<double>(total.memory);
+    const double compute =
+        total.milli == 0 ? 0 : static_cast<double>(milli) / static_cast<double>(total.milli);
+    const double bytes =
+        total.memory == 0 ? 0 : static_cast<double>(memory) / static_cast<double>(total.memory);
     return std::max(compute, bytes);
   }
   void count(Time now) {

@@ -15,7 +15,7 @@
 
 namespace gpupool::scheduler {
 
-using Time = int64_t;        // milliseconds on the caller's monotonic clock
+using Time = int64_t;         // milliseconds on the caller's monotonic clock
 using LeaseId = std::string;  // 16 bytes
 // The number of a client's or a node's connection, assigned by the caller and never reused. 0: none.
 using Stream = uint64_t;

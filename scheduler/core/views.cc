@@ -97,12 +97,14 @@ std::pair<NodeState::Condition, std::string> Node::condition() const {
   const auto withheld = std::count_if(gpus.begin(), gpus.end(), is_withheld);
   if (withheld == 0) return {NodeState::OPEN, ""};
   const std::string& first = std::find_if(gpus.begin(), gpus.end(), is_withheld)->withheld_because;
-  return {NodeState::OPEN, (withheld == 1 ? "" : std::to_string(withheld) + " of its GPUs get no leases; ") + first};
+  return {NodeState::OPEN,
+          (withheld == 1 ? "" : std::to_string(withheld) + " of its GPUs get no leases; ") + first};
 }
 
 Result<pool::NodeState> Core::view_node(const std::string& name) const {
   const auto found = nodes_.find(name);
-  if (found == nodes_.end() || found->second.forgotten()) return Error{ErrorCode::unavailable, "unknown node '" + name + "'"};
+  if (found == nodes_.end() || found->second.forgotten())
+    return Error{ErrorCode::unavailable, "unknown node '" + name + "'"};
   NodeState state;
   view(found->second, state);
   return state;
@@ -141,7 +143,8 @@ pool::PoolState Core::view_pool() const {
   state.set_gpus(gpus);
   state.set_gpus_withheld(withheld);
   state.set_leases(static_cast<uint32_t>(leases_.size()));
-  state.set_leases_ending(static_cast<uint32_t>(std::count_if(leases_.begin(), leases_.end(), [](const auto& one) { return one.second.ending; })));
+  state.set_leases_ending(static_cast<uint32_t>(
+      std::count_if(leases_.begin(), leases_.end(), [](const auto& one) { return one.second.ending; })));
   state.set_waiting(static_cast<uint32_t>(queue_.size()));
   state.set_compute_milli(milli);
   state.set_compute_milli_leased(milli_leased);
@@ -177,7 +180,9 @@ void Core::view_nodes(google::protobuf::RepeatedPtrField<NodeState>& out) const 
 void Core::view_leases(google::protobuf::RepeatedPtrField<pool::LeaseState>& out) const {
   std::vector<const Lease*> all;
   for (const auto& [id, lease] : leases_) all.push_back(&lease);
-  std::sort(all.begin(), all.end(), [](const Lease* a, const Lease* b) { return std::tie(a->granted, a->id) < std::tie(b->granted, b->id); });
+  std::sort(all.begin(), all.end(), [](const Lease* a, const Lease* b) {
+    return std::tie(a->granted, a->id) < std::tie(b->granted, b->id);
+  });
   for (const Lease* const lease : all) view(*lease, *out.Add());
 }
 

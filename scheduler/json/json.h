@@ -16,7 +16,11 @@ Json json_list(const Messages& messages) {
 }
 
 // Returns one line without a newline. Replaces invalid UTF-8.
-inline std::string json_text(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
-inline std::string line_of(const Json& json) { return json_text(json) + "\n"; }
+inline std::string json_text(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+inline std::string line_of(const Json& json) {
+  return json_text(json) + "\n";
+}
 
 }  // namespace gpupool

@@ -26,7 +26,9 @@ std::string hexadecimal(const std::string& bytes) {
 }
 
 Json json_of(const lease::Share& share) {
-  return {{"gpu_uuid", share.gpu_uuid()}, {"compute_milli", share.compute_milli()}, {"memory_bytes", share.memory_bytes()}};
+  return {{"gpu_uuid", share.gpu_uuid()},
+          {"compute_milli", share.compute_milli()},
+          {"memory_bytes", share.memory_bytes()}};
 }
 
 Json json_of(const LeasePart& part) {
@@ -81,7 +83,9 @@ Json json_of(const PoolCounters& counters) {
 
 }  // namespace
 
-const char* text_of(lease::Mode mode) { return mode == lease::HARD ? "hard" : "elastic"; }
+const char* text_of(lease::Mode mode) {
+  return mode == lease::HARD ? "hard" : "elastic";
+}
 
 const char* text_of(Ended::Why why) {
   switch (why) {
@@ -210,23 +214,16 @@ Json json_of(const TenantState& tenant) {
 }
 
 Json json_of(const Policy& policy) {
-  return {{"placement", policy.placement()},
-          {"preemption", policy.preemption()},
-          {"grace_ms", policy.grace_ms()},
-          {"hold_ms", policy.hold_ms()},
-          {"token_ms", policy.token_ms()},
-          {"heartbeat_ms", policy.heartbeat_ms()},
-          {"node_lost_ms", policy.node_lost_ms()},
-          {"backfill", policy.backfill()}};
+  return {{"placement", policy.placement()},       {"preemption", policy.preemption()},
+          {"grace_ms", policy.grace_ms()},         {"hold_ms", policy.hold_ms()},
+          {"token_ms", policy.token_ms()},         {"heartbeat_ms", policy.heartbeat_ms()},
+          {"node_lost_ms", policy.node_lost_ms()}, {"backfill", policy.backfill()}};
 }
 
 Json json_of(const PoolSnapshot& snapshot) {
-  return {{"taken_ms", snapshot.taken_ms()},
-          {"pool", json_of(snapshot.pool())},
-          {"nodes", json_list(snapshot.nodes())},
-          {"leases", json_list(snapshot.leases())},
-          {"waiting", json_list(snapshot.waiting())},
-          {"tenants", json_list(snapshot.tenants())}};
+  return {{"taken_ms", snapshot.taken_ms()},          {"pool", json_of(snapshot.pool())},
+          {"nodes", json_list(snapshot.nodes())},     {"leases", json_list(snapshot.leases())},
+          {"waiting", json_list(snapshot.waiting())}, {"tenants", json_list(snapshot.tenants())}};
 }
 
 }  // namespace gpupool::pool

@@ -20,7 +20,7 @@ Json json_of(const PoolSnapshot& snapshot);
 
 // Names as users write them. For priorities and node conditions see protocol/control/priority.h and
 // node_condition.h.
-const char* text_of(lease::Mode mode);          // "elastic", "hard"
+const char* text_of(lease::Mode mode);  // "elastic", "hard"
 const char* text_of(Ended::Why why);
 
 }  // namespace gpupool::pool

@@ -5,7 +5,9 @@
 namespace gpupool::placement {
 namespace {
 
-Error invalid(std::string message) { return {ErrorCode::invalid, std::move(message)}; }
+Error invalid(std::string message) {
+  return {ErrorCode::invalid, std::move(message)};
+}
 
 NodeState state_of(const NodeSpec& spec, uint8_t model) {
   NodeState state;
@@ -26,16 +28,20 @@ NodeState state_of(const NodeSpec& spec, uint8_t model) {
 
 Result<NodeId> Cluster::add(const NodeSpec& spec) {
   if (spec.gpus < 0 || spec.gpus > kMaxGpusPerNode) {
-    return invalid("node '" + spec.name + "' has " + std::to_string(spec.gpus) + " GPUs; must be from 0 to " + std::to_string(kMaxGpusPerNode));
+    return invalid("node '" + spec.name + "' has " + std::to_string(spec.gpus) + " GPUs; must be from 0 to " +
+                   std::to_string(kMaxGpusPerNode));
   }
-  if (spec.cpu_milli < 0 || spec.host_memory < 0) return invalid("node '" + spec.name + "': CPU and memory must not be negative");
+  if (spec.cpu_milli < 0 || spec.host_memory < 0)
+    return invalid("node '" + spec.name + "': CPU and memory must not be negative");
   if (by_name_.contains(spec.name)) return invalid("duplicate node '" + spec.name + "'");
   const size_t model = std::find(models_.begin(), models_.end(), spec.model) - models_.begin();
   if (model == kMaxModels) return invalid("more than " + std::to_string(kMaxModels) + " models of GPU");
-  const bool larger = spec.gpu_memory > extremes_.gpu_memory || spec.cpu_milli > extremes_.cpu_milli || spec.gpus > extremes_.gpus;
+  const bool larger = spec.gpu_memory > extremes_.gpu_memory || spec.cpu_milli > extremes_.cpu_milli ||
+                      spec.gpus > extremes_.gpus;
   if (model == models_.size() || larger) ++extremes_version_;
   if (model == models_.size()) models_.push_back(spec.model);
-  extremes_ = {std::max(extremes_.gpu_memory, spec.gpu_memory), std::max(extremes_.cpu_milli, spec.cpu_milli), std::max(extremes_.gpus, spec.gpus)};
+  extremes_ = {std::max(extremes_.gpu_memory, spec.gpu_memory), std::max(extremes_.cpu_milli, spec.cpu_milli),
+               std::max(extremes_.gpus, spec.gpus)};
 
   uint32_t slot = slots();
   if (unused_.empty()) {
@@ -52,8 +58,11 @@ Result<NodeId> Cluster::add(const NodeSpec& spec) {
   node.present = true;
   node.drained = false;
   states_[slot] = state_of(spec, static_cast<uint8_t>(model));
-  const Shape all{.gpus = static_cast<uint16_t>(spec.gpus), .memory_bytes = spec.gpu_memory, .models = uint64_t{1} << model,
-                  .cpu_milli = spec.cpu_milli, .host_memory = spec.host_memory};
+  const Shape all{.gpus = static_cast<uint16_t>(spec.gpus),
+                  .memory_bytes = spec.gpu_memory,
+                  .models = uint64_t{1} << model,
+                  .cpu_milli = spec.cpu_milli,
+                  .host_memory = spec.host_memory};
   const auto [family, is_new] = family_of_.try_emplace(all, static_cast<uint32_t>(families_.size()));
   if (is_new) families_.push_back({states_[slot], 0});
   node.family = family->second;
@@ -99,8 +108,8 @@ Result<void> Cluster::check_free(const Part& part) const {
   const NodeState& state = states_[part.node.slot];
   const std::string& name = spec(part.node).name;
   if (!state.open) return invalid("node '" + name + "' is drained");
-  if (part.milli > kWholeGpu || part.cpu_milli < 0 || part.host_memory < 0 || part.gpu_mask >> state.gpus != 0 ||
-      (part.gpu_mask != 0 && part.milli == 0)) {
+  if (part.milli > kWholeGpu || part.cpu_milli < 0 || part.host_memory < 0 ||
+      part.gpu_mask >> state.gpus != 0 || (part.gpu_mask != 0 && part.milli == 0)) {
     return invalid("node '" + name + "': invalid placement part");
   }
   if (state.cpu_milli < part.cpu_milli) return invalid("node '" + name + "' has too few processors free");
@@ -123,7 +132,8 @@ void Cluster::take(const Part& part, bool give_back) {
   for (int gpu = 0; gpu < state.gpus; ++gpu) {
     if ((part.gpu_mask >> gpu & 1) == 0) continue;
     state.milli[gpu] = static_cast<uint16_t>(state.milli[gpu] + sign * part.milli);
-    state.memory_bytes[gpu] = give_back ? state.memory_bytes[gpu] + part.memory_bytes : state.memory_bytes[gpu] - part.memory_bytes;
+    state.memory_bytes[gpu] =
+        give_back ? state.memory_bytes[gpu] + part.memory_bytes : state.memory_bytes[gpu] - part.memory_bytes;
     free_milli_ += sign * part.milli;
   }
   changed(part.node.slot);
@@ -151,10 +161,12 @@ Result<void> Cluster::release(const Placement& placement) {
     const NodeSpec& spec = this->spec(part.node);
     const NodeState& state = states_[part.node.slot];
     bool fits = part.gpu_mask >> state.gpus == 0 && part.cpu_milli >= 0 && part.host_memory >= 0 &&
-                part.cpu_milli <= spec.cpu_milli - state.cpu_milli && part.host_memory <= spec.host_memory - state.host_memory;
+                part.cpu_milli <= spec.cpu_milli - state.cpu_milli &&
+                part.host_memory <= spec.host_memory - state.host_memory;
     for (int gpu = 0; fits && gpu < state.gpus; ++gpu) {
       if ((part.gpu_mask >> gpu & 1) == 0) continue;
-      fits = state.milli[gpu] + part.milli <= kWholeGpu && part.memory_bytes <= spec.gpu_memory - state.memory_bytes[gpu];
+      fits = state.milli[gpu] + part.milli <= kWholeGpu &&
+             part.memory_bytes <= spec.gpu_memory - state.memory_bytes[gpu];
     }
     if (!fits) {
       for (size_t j = 0; j < i; ++j) {
@@ -193,9 +205,12 @@ const std::map<uint32_t, uint32_t>* Cluster::slots_of(const std::string& group) 
 
 Shape Cluster::shape_of(const Request& request, int gpus) const {
   const auto part_of = [&](int64_t whole) {
-    return request.gpus <= 1 || gpus == request.gpus ? whole : (whole + request.gpus - 1) / request.gpus * gpus;
+    return request.gpus <= 1 || gpus == request.gpus ? whole
+                                                     : (whole + request.gpus - 1) / request.gpus * gpus;
   };
-  Shape shape{.gpus = static_cast<uint16_t>(gpus), .cpu_milli = part_of(request.cpu_milli), .host_memory = part_of(request.host_memory)};
+  Shape shape{.gpus = static_cast<uint16_t>(gpus),
+              .cpu_milli = part_of(request.cpu_milli),
+              .host_memory = part_of(request.host_memory)};
   if (gpus == 0) return shape;
   shape.milli = static_cast<uint16_t>(request.milli);
   shape.memory_bytes = request.memory_bytes;

@@ -30,7 +30,10 @@ class Cluster {
   Result<void> allocate(const Placement& placement);
   Result<void> release(const Placement& placement);
 
-  bool has(NodeId node) const { return node.slot < nodes_.size() && nodes_[node.slot].present && nodes_[node.slot].generation == node.generation; }
+  bool has(NodeId node) const {
+    return node.slot < nodes_.size() && nodes_[node.slot].present &&
+           nodes_[node.slot].generation == node.generation;
+  }
   std::optional<NodeId> find(const std::string& name) const;
   const NodeSpec& spec(NodeId node) const { return nodes_[node.slot].spec; }
   bool drained(NodeId node) const { return nodes_[node.slot].drained; }
@@ -96,19 +99,19 @@ class Cluster {
 
   std::vector<Node> nodes_;
   std::vector<NodeState> states_;
-  std::vector<uint32_t> unused_;                                  // free slots
+  std::vector<uint32_t> unused_;  // free slots
   std::unordered_map<std::string, uint32_t> by_name_;
-  std::unordered_map<std::string, uint32_t> places_;              // numbers of zones and racks
+  std::unordered_map<std::string, uint32_t> places_;  // numbers of zones and racks
   std::vector<std::string> models_;
   std::unordered_map<std::string, std::map<uint32_t, uint32_t>> groups_;  // group -> slot -> placements
   int64_t total_milli_ = 0, free_milli_ = 0;
   std::vector<Family> families_;
-  std::unordered_map<Shape, uint32_t, ShapeHash> family_of_;       // by the node's total resources
+  std::unordered_map<Shape, uint32_t, ShapeHash> family_of_;  // by the node's total resources
   Extremes extremes_;
   uint64_t extremes_version_ = 0;
   uint64_t change_ = 0;
-  uint64_t first_change_ = 0;                                     // log_[0] is change first_change_ + 1
-  std::vector<uint32_t> log_;                                     // changed slots
+  uint64_t first_change_ = 0;  // log_[0] is change first_change_ + 1
+  std::vector<uint32_t> log_;  // changed slots
 };
 
 }  // namespace gpupool::placement

@@ -25,7 +25,8 @@ const char* obstacle(const NodeState& state, const Shape& shape) {
       milli += state.milli[gpu] >= shape.milli;
       memory += state.memory_bytes[gpu] >= shape.memory_bytes;
     }
-    if (milli < shape.gpus) return shape.milli == kWholeGpu ? "too few whole GPUs free" : "too little GPU share free";
+    if (milli < shape.gpus)
+      return shape.milli == kWholeGpu ? "too few whole GPUs free" : "too little GPU share free";
     if (memory < shape.gpus) return "too little GPU memory free";
     if (state.fitting_gpus(shape) < shape.gpus) return "GPU share and GPU memory free on different GPUs";
   }
@@ -36,7 +37,9 @@ const char* obstacle(const NodeState& state, const Shape& shape) {
 
 std::string wanted(const Request& request) {
   std::string text;
-  if (request.gpus == 0) return server::milli_text(request.cpu_milli) + " processors and " + amount(static_cast<uint64_t>(request.host_memory));
+  if (request.gpus == 0)
+    return server::milli_text(request.cpu_milli) + " processors and " +
+           amount(static_cast<uint64_t>(request.host_memory));
   text = counted(static_cast<uint64_t>(request.gpus), request.milli == kWholeGpu ? "whole GPU" : "GPU share");
   if (request.milli != kWholeGpu) text += " of " + server::milli_text(request.milli);
   if (request.memory_bytes > 0) text += " with " + amount(request.memory_bytes);
@@ -69,11 +72,15 @@ Explanation Placer::explain(const Request& request) const {
     int64_t ever_here = 0, now_here = 0;
     if (lacking != nullptr) {
       ++never[lacking];
-      ++reasons[lacking == std::string("another GPU model") || lacking == std::string("too few GPUs") ? lacking : std::string("too small")];
+      ++reasons[lacking == std::string("another GPU model") || lacking == std::string("too few GPUs")
+                    ? lacking
+                    : std::string("too small")];
     } else {
       ever_here = 1;
-      const char* const why = cluster_.drained(cluster_.id(slot)) ? "drained" : obstacle(cluster_.state(slot), shape);
-      for (int gpu = 0; gpu < cluster_.state(slot).gpus && cluster_.state(slot).open; ++gpu) most_share = std::max(most_share, cluster_.state(slot).level(gpu));
+      const char* const why =
+          cluster_.drained(cluster_.id(slot)) ? "drained" : obstacle(cluster_.state(slot), shape);
+      for (int gpu = 0; gpu < cluster_.state(slot).gpus && cluster_.state(slot).open; ++gpu)
+        most_share = std::max(most_share, cluster_.state(slot).level(gpu));
       if (why != nullptr) {
         ++reasons[why];
       } else if (!allowed(request, slot)) {
@@ -84,7 +91,8 @@ Explanation Placer::explain(const Request& request) const {
     }
     if (!over_nodes) {
       out.ever |= ever_here > 0;
-      if (now_here > 0 && out.text.empty()) out.text = "it fits now, for example on node '" + cluster_.spec(cluster_.id(slot)).name + "'";
+      if (now_here > 0 && out.text.empty())
+        out.text = "it fits now, for example on node '" + cluster_.spec(cluster_.id(slot)).name + "'";
       continue;
     }
     const auto count = [&](const NodeState& state) {
@@ -92,13 +100,16 @@ Explanation Placer::explain(const Request& request) const {
       while (gpus > 0 && !state.fits(cluster_.shape_of(request, gpus))) --gpus;
       return gpus;
     };
-    const uint32_t place = request.spread == Distance::rack ? cluster_.rack(slot) : request.spread == Distance::zone ? cluster_.zone(slot) : 0;
+    const uint32_t place = request.spread == Distance::rack   ? cluster_.rack(slot)
+                           : request.spread == Distance::zone ? cluster_.zone(slot)
+                                                              : 0;
     auto& [now, ever] = places[{true, place}];
     if (now_here > 0) now += count(cluster_.state(slot));
     if (ever_here > 0) ever += count(empty);
   }
   for (const auto& [what, nodes] : reasons) out.reasons.push_back({what, nodes});
-  std::stable_sort(out.reasons.begin(), out.reasons.end(), [](const auto& a, const auto& b) { return a.nodes > b.nodes; });
+  std::stable_sort(out.reasons.begin(), out.reasons.end(),
+                   [](const auto& a, const auto& b) { return a.nodes > b.nodes; });
 
   if (over_nodes) {
     int64_t most_now = 0, most_ever = 0;
@@ -107,7 +118,9 @@ Explanation Placer::explain(const Request& request) const {
       most_ever = std::max(most_ever, gpus.second);
     }
     out.ever = most_ever >= request.gpus;
-    const char* const where = request.spread == Distance::rack ? "one rack" : request.spread == Distance::zone ? "one zone" : "all nodes";
+    const char* const where = request.spread == Distance::rack   ? "one rack"
+                              : request.spread == Distance::zone ? "one zone"
+                                                                 : "all nodes";
     if (most_now >= request.gpus) {
       out.text = "it fits now";
       return out;
@@ -126,8 +139,10 @@ Explanation Placer::explain(const Request& request) const {
   std::sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
   out.text = wanted(request) + (out.ever ? ": currently impossible" : ": impossible");
   if (parts.empty()) out.text += "; there are no nodes";
-  for (size_t i = 0; i < parts.size(); ++i) out.text += (i == 0 ? ": " : ", ") + counted(parts[i].first, "node") + " " + parts[i].second;
-  if (out.ever && request.gpus == 1 && request.milli < kWholeGpu) out.text += "; the largest free share is " + server::milli_text(most_share);
+  for (size_t i = 0; i < parts.size(); ++i)
+    out.text += (i == 0 ? ": " : ", ") + counted(parts[i].first, "node") + " " + parts[i].second;
+  if (out.ever && request.gpus == 1 && request.milli < kWholeGpu)
+    out.text += "; the largest free share is " + server::milli_text(most_share);
   return out;
 }
 

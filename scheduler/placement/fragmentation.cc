@@ -27,7 +27,8 @@ struct Amount {
 };
 
 std::vector<int64_t> steps_of(std::vector<Amount> amounts) {
-  std::sort(amounts.begin(), amounts.end(), [](const Amount& a, const Amount& b) { return a.value < b.value; });
+  std::sort(amounts.begin(), amounts.end(),
+            [](const Amount& a, const Amount& b) { return a.value < b.value; });
   double total = 0;
   size_t different = 0;
   for (size_t i = 0; i < amounts.size(); ++i) {
@@ -104,7 +105,9 @@ Fragmentation::Fragmentation(const PolicyInput& input) : largest_gpu_memory_(inp
 
 int Fragmentation::demand_of(const Shape& shape) const {
   if (largest_gpu_memory_ == 0) return shape.milli;
-  const auto by_memory = (static_cast<unsigned __int128>(shape.memory_bytes) * kWholeGpu + largest_gpu_memory_ - 1) / largest_gpu_memory_;
+  const auto by_memory =
+      (static_cast<unsigned __int128>(shape.memory_bytes) * kWholeGpu + largest_gpu_memory_ - 1) /
+      largest_gpu_memory_;
   return std::max<int>(shape.milli, static_cast<int>(std::min<unsigned __int128>(by_memory, kWholeGpu)));
 }
 
@@ -114,19 +117,24 @@ void Fragmentation::sort_into_lanes(const std::vector<Kind>& kinds) {
     if (kind.shape.gpus != 0) sizes[{kind.shape.gpus, demand_of(kind.shape)}] += kind.frequency;
   }
   for (const auto& [size, frequency] : sizes) {
-    lanes_.push_back({.gpus = static_cast<uint16_t>(size.first), .milli = static_cast<uint16_t>(size.second), .frequency = frequency});
+    lanes_.push_back({.gpus = static_cast<uint16_t>(size.first),
+                      .milli = static_cast<uint16_t>(size.second),
+                      .frequency = frequency});
   }
   if (lanes_.size() > kLanes) {
-    std::stable_sort(lanes_.begin(), lanes_.end(), [](const Lane& a, const Lane& b) { return a.frequency > b.frequency; });
+    std::stable_sort(lanes_.begin(), lanes_.end(),
+                     [](const Lane& a, const Lane& b) { return a.frequency > b.frequency; });
     lanes_.resize(kLanes);
   }
   for (Lane& lane : lanes_) lane.frequency = 0;
   for (size_t lane = 0; lane < lanes_.size(); ++lane) {
     if (lanes_[lane].gpus == 1) by_share_.push_back(static_cast<uint8_t>(lane));
   }
-  std::sort(by_share_.begin(), by_share_.end(), [&](uint8_t a, uint8_t b) { return lanes_[a].milli < lanes_[b].milli; });
+  std::sort(by_share_.begin(), by_share_.end(),
+            [&](uint8_t a, uint8_t b) { return lanes_[a].milli < lanes_[b].milli; });
   for (int level = 0; level <= kWholeGpu; ++level) {
-    fitting_[level] = static_cast<uint8_t>(std::count_if(by_share_.begin(), by_share_.end(), [&](uint8_t lane) { return lanes_[lane].milli <= level; }));
+    fitting_[level] = static_cast<uint8_t>(std::count_if(
+        by_share_.begin(), by_share_.end(), [&](uint8_t lane) { return lanes_[lane].milli <= level; }));
   }
   for (const Kind& kind : kinds) {
     if (kind.shape.gpus == 0) continue;
@@ -144,7 +152,8 @@ size_t Fragmentation::lane_of(const Shape& shape) const {
   const auto distance = [&](const Lane& lane) {
     return std::abs(lane.gpus * lane.milli - shape.gpus * milli) + (lane.gpus == shape.gpus ? 0 : kWholeGpu);
   };
-  const auto nearest = std::min_element(lanes_.begin(), lanes_.end(), [&](const Lane& a, const Lane& b) { return distance(a) < distance(b); });
+  const auto nearest = std::min_element(
+      lanes_.begin(), lanes_.end(), [&](const Lane& a, const Lane& b) { return distance(a) < distance(b); });
   return static_cast<size_t>(nearest - lanes_.begin());
 }
 
@@ -159,7 +168,8 @@ void Fragmentation::measure_needs() {
   for (size_t i = 0; i < lanes_.size(); ++i) {
     const Lane& lane = lanes_[i];
     const auto per_unit = [&](double own, double all) {
-      const double need = kOwnPart * own / lane.frequency + (1 - kOwnPart) * all / size * lane.gpus * lane.milli;
+      const double need =
+          kOwnPart * own / lane.frequency + (1 - kOwnPart) * all / size * lane.gpus * lane.milli;
       return static_cast<float>(need > 0 ? 1 / need : kNone);
     };
     per_cpu_[i] = per_unit(lane.cpu, cpu);
@@ -181,7 +191,8 @@ void Fragmentation::build_views(const std::vector<Kind>& kinds, size_t models) {
   std::map<std::vector<bool>, uint8_t> seen;
   for (size_t model = 0; model < models; ++model) {
     std::vector<bool> allowed;
-    for (const Kind& kind : kinds) allowed.push_back(kind.shape.gpus != 0 && (kind.shape.models >> model & 1) != 0);
+    for (const Kind& kind : kinds)
+      allowed.push_back(kind.shape.gpus != 0 && (kind.shape.models >> model & 1) != 0);
     const auto [entry, is_new] = seen.try_emplace(allowed, static_cast<uint8_t>(views_.size()));
     view_of_model_[model] = entry->second;
     if (!is_new) continue;
@@ -221,14 +232,16 @@ void Fragmentation::compute_dead(View& view) const {
 }
 
 float Fragmentation::useless(const Node& node, const View& view) const {
-  const size_t row = steps_within(cpu_steps_, node.cpu) * (memory_steps_.size() + 1) + steps_within(memory_steps_, node.memory);
+  const size_t row = steps_within(cpu_steps_, node.cpu) * (memory_steps_.size() + 1) +
+                     steps_within(memory_steps_, node.memory);
   const Lanes& enough = view.enough[row];
   // Add one unit, so that lanes that need none of a resource are not limited on a node without any of it
   // left.
   const auto cpus = static_cast<float>(node.cpu + 1), bytes = static_cast<float>(node.memory + 1);
   float used = 0, starved = 0;
   for (size_t lane = 0; lane < kLanes; ++lane) {
-    const auto copies = static_cast<float>(static_cast<int>(node.shares.copies[lane] * inverse_gpus_[lane] + 1e-3f));
+    const auto copies =
+        static_cast<float>(static_cast<int>(node.shares.copies[lane] * inverse_gpus_[lane] + 1e-3f));
     const float fed = std::min(cpus * per_cpu_[lane], bytes * per_memory_[lane]);
     used += copies >= 1 ? enough[lane] * node.shares.usable[lane] : 0;
     starved += view.demand[lane] * std::max(copies - fed, 0.0f);

@@ -33,8 +33,8 @@ class Fragmentation : public Policy {
   // The free share of GPUs as the lanes can use it: of one GPU from a table by its level, of a node as the
   // sum over its GPUs.
   struct FreeShares {
-    alignas(32) Lanes usable{};   // free thousandths of the GPUs on which one more share of the lane fits
-    alignas(32) Lanes copies{};   // number of shares of the lane's size that fit
+    alignas(32) Lanes usable{};  // free thousandths of the GPUs on which one more share of the lane fits
+    alignas(32) Lanes copies{};  // number of shares of the lane's size that fit
     void add(const FreeShares& other, float times);
   };
 
@@ -46,7 +46,7 @@ class Fragmentation : public Policy {
     // [same index][n]: fraction of the requests in the n + 1 lanes of smallest shares that they do not
     // suffice for.
     std::vector<Lanes> dead;
-    alignas(32) Lanes demand{};   // frequency times size: thousandths that an average request asks for
+    alignas(32) Lanes demand{};  // frequency times size: thousandths that an average request asks for
   };
 
   struct Lane {
@@ -75,15 +75,15 @@ class Fragmentation : public Policy {
 
   uint64_t largest_gpu_memory_ = 0;
   std::vector<Lane> lanes_;
-  float gpu_requests_ = 0;                      // frequency of requests with GPUs
+  float gpu_requests_ = 0;  // frequency of requests with GPUs
   std::vector<int64_t> cpu_steps_, memory_steps_;
   alignas(32) Lanes per_cpu_{}, per_memory_{};  // requests of the lane that one unit suffices for
   alignas(32) Lanes inverse_gpus_{};
-  std::vector<FreeShares> free_shares_;                   // [level]
+  std::vector<FreeShares> free_shares_;  // [level]
   std::vector<View> views_;
   std::array<uint8_t, kMaxModels> view_of_model_{};
   HoleWorth holes_{};
-  std::vector<uint8_t> by_share_;               // lanes of one GPU, smallest shares first
+  std::vector<uint8_t> by_share_;                 // lanes of one GPU, smallest shares first
   std::array<uint8_t, kWholeGpu + 1> fitting_{};  // [level]: how many of by_share_ fit
 };
 

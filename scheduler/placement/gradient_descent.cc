@@ -19,7 +19,9 @@ NodeState after(const NodeState& node, const Shape& shape, uint16_t mask) {
   return left;
 }
 
-float cost_of(double growth) { return static_cast<float>(-std::floor(100 / (1 + std::exp(growth / kWholeGpu)))); }
+float cost_of(double growth) {
+  return static_cast<float>(-std::floor(100 / (1 + std::exp(growth / kWholeGpu))));
+}
 
 }  // namespace
 
@@ -41,7 +43,8 @@ double GradientDescent::fragmentation(const NodeState& node) const {
     int unusable = free;
     if (node.fits(kind.shape)) {
       unusable = 0;
-      for (int gpu = 0; gpu < node.gpus; ++gpu) unusable += node.gpu_fits(gpu, kind.shape) ? 0 : node.milli[gpu];
+      for (int gpu = 0; gpu < node.gpus; ++gpu)
+        unusable += node.gpu_fits(gpu, kind.shape) ? 0 : node.milli[gpu];
     }
     sum += kind.frequency * unusable;
   }

@@ -99,7 +99,8 @@ std::vector<double> share_prices(const std::vector<ShareSize>& sizes) {
 HoleWorth hole_worth(const std::vector<ShareSize>& sizes) {
   HoleWorth worth{};
   const Fill fill = best_fill(sizes, share_prices(sizes));
-  for (int room = 0; room < kWholeGpu; ++room) worth[room] = static_cast<float>(std::min(fill.worth[room], 1.0));
+  for (int room = 0; room < kWholeGpu; ++room)
+    worth[room] = static_cast<float>(std::min(fill.worth[room], 1.0));
   worth[kWholeGpu] = 1;
   return worth;
 }

@@ -15,7 +15,7 @@
 namespace gpupool::placement {
 
 struct ShareSize {
-  int milli = 0;        // 1..999
+  int milli = 0;         // 1..999
   double frequency = 0;  // above 0, in any unit
 };
 

@@ -14,7 +14,9 @@ constexpr double kDrift = 0.01;
 constexpr double kLookAgain = 1.3;
 constexpr double kLookLater = 20;
 
-Error invalid(const char* message) { return {ErrorCode::invalid, message}; }
+Error invalid(const char* message) {
+  return {ErrorCode::invalid, message};
+}
 
 }  // namespace
 
@@ -22,17 +24,22 @@ Placer::Placer(const Cluster& cluster, Options options)
     : cluster_(cluster),
       options_(options),
       random_(options.seed),
-      index_(cluster, options.index_bytes_per_gpu * static_cast<size_t>(std::max<int64_t>(cluster.total_milli() / kWholeGpu, 10'000))) {
+      index_(cluster, options.index_bytes_per_gpu *
+                          static_cast<size_t>(std::max<int64_t>(cluster.total_milli() / kWholeGpu, 10'000))) {
   learn();
 }
 
 Result<void> Placer::check(const Request& request) {
   if (request.gpus < 0 || request.gpus > 0xffff) return invalid("the number of GPUs must be 0 to 65535");
-  if (request.gpus > 0 && (request.milli < 1 || request.milli > kWholeGpu)) return invalid("a share must be 0.001 to 1 GPU");
+  if (request.gpus > 0 && (request.milli < 1 || request.milli > kWholeGpu))
+    return invalid("a share must be 0.001 to 1 GPU");
   if (request.gpus == 0 && request.memory_bytes > 0) return invalid("GPU memory requested without a GPU");
-  if (request.cpu_milli < 0 || request.host_memory < 0) return invalid("processors and host memory must not be negative");
-  if (request.gpus == 0 && request.cpu_milli == 0 && request.host_memory == 0) return invalid("the request asks for nothing");
-  if (request.spread == Distance::host && request.gpus > kMaxGpusPerNode) return invalid("more GPUs than a node can have; allow several nodes");
+  if (request.cpu_milli < 0 || request.host_memory < 0)
+    return invalid("processors and host memory must not be negative");
+  if (request.gpus == 0 && request.cpu_milli == 0 && request.host_memory == 0)
+    return invalid("the request asks for nothing");
+  if (request.spread == Distance::host && request.gpus > kMaxGpusPerNode)
+    return invalid("more GPUs than a node can have; allow several nodes");
   return {};
 }
 
@@ -61,7 +68,8 @@ void Placer::set_workload(const std::vector<Request>& requests) {
 }
 
 void Placer::learn() {
-  PolicyInput s{.models = cluster_.models(), .extremes = cluster_.extremes(), .families = cluster_.families()};
+  PolicyInput s{
+      .models = cluster_.models(), .extremes = cluster_.extremes(), .families = cluster_.families()};
   if (workload_.total() > 0) s.kinds = workload_.kinds();
   policy_ = make_policy(options_.policy, s);
   known_ = std::move(s.kinds);
@@ -77,7 +85,9 @@ bool Placer::allowed(const Request& request, uint32_t slot) const {
     if (rule.within == Distance::host) {
       near = slots->contains(slot);
     } else {
-      near = std::any_of(slots->begin(), slots->end(), [&](const auto& entry) { return cluster_.distance(entry.first, slot) <= rule.within; });
+      near = std::any_of(slots->begin(), slots->end(), [&](const auto& entry) {
+        return cluster_.distance(entry.first, slot) <= rule.within;
+      });
     }
     if (near == rule.apart) return false;
   }
@@ -89,7 +99,8 @@ std::optional<uint32_t> Placer::random_slot(const Request& request, const Shape&
   std::optional<uint32_t> chosen;
   uint64_t fitting = 0;
   for (uint32_t slot = 0; slot < cluster_.slots(); ++slot) {
-    if (cluster_.state(slot).fits(shape) && allowed(request, slot) && random_() % ++fitting == 0) chosen = slot;
+    if (cluster_.state(slot).fits(shape) && allowed(request, slot) && random_() % ++fitting == 0)
+      chosen = slot;
   }
   return chosen;
 }
@@ -116,9 +127,14 @@ uint16_t Placer::random_gpus(uint32_t slot, const Shape& shape) {
 
 Part Placer::part_of(const Request& request, uint32_t slot, int gpus) {
   const Shape shape = cluster_.shape_of(request, gpus);
-  Part part{.node = cluster_.id(slot), .milli = shape.milli, .cpu_milli = shape.cpu_milli, .host_memory = shape.host_memory};
+  Part part{.node = cluster_.id(slot),
+            .milli = shape.milli,
+            .cpu_milli = shape.cpu_milli,
+            .host_memory = shape.host_memory};
   if (gpus == 0) return part;
-  part.gpu_mask = options_.policy == PolicyKind::random ? random_gpus(slot, shape) : policy_->choose(cluster_.state(slot), shape).gpu_mask;
+  part.gpu_mask = options_.policy == PolicyKind::random
+                      ? random_gpus(slot, shape)
+                      : policy_->choose(cluster_.state(slot), shape).gpu_mask;
   part.memory_bytes = shape.milli == kWholeGpu ? cluster_.state(slot).gpu_memory : shape.memory_bytes;
   return part;
 }
@@ -127,7 +143,8 @@ std::optional<Placement> Placer::decide(const Request& request) {
   if (!check(request)) return std::nullopt;
   if (known_extremes_ != cluster_.extremes_version()) learn();
   if (request.gpus <= kMaxGpusPerNode) {
-    if (const auto slot = best_slot(request, cluster_.shape_of(request))) return Placement{{part_of(request, *slot, request.gpus)}, request.group};
+    if (const auto slot = best_slot(request, cluster_.shape_of(request)))
+      return Placement{{part_of(request, *slot, request.gpus)}, request.group};
   }
   if (request.gpus > 1 && request.spread != Distance::host) return decide_over_nodes(request);
   return std::nullopt;
@@ -145,7 +162,9 @@ std::optional<Placement> Placer::decide_over_nodes(const Request& request) {
     if (within > request.spread) break;
     std::map<uint32_t, std::pair<int64_t, std::vector<uint32_t>>> places;  // free GPUs, nodes
     for (const uint32_t slot : slots) {
-      auto& [free, nodes] = places[within == Distance::rack ? cluster_.rack(slot) : within == Distance::zone ? cluster_.zone(slot) : 0];
+      auto& [free, nodes] = places[within == Distance::rack   ? cluster_.rack(slot)
+                                   : within == Distance::zone ? cluster_.zone(slot)
+                                                              : 0];
       free += cluster_.state(slot).fitting_gpus(one);
       nodes.push_back(slot);
     }
@@ -173,7 +192,8 @@ std::optional<Placement> Placer::gather(const Request& request, std::vector<uint
   }
   const auto order = [&](uint32_t slot) {
     const uint32_t zone = cluster_.zone(slot), rack = cluster_.rack(slot);
-    return std::tuple(-of_zone[zone], zone, -of_rack[rack], rack, -cluster_.state(slot).fitting_gpus(one), slot);
+    return std::tuple(-of_zone[zone], zone, -of_rack[rack], rack, -cluster_.state(slot).fitting_gpus(one),
+                      slot);
   };
   std::sort(slots.begin(), slots.end(), [&](uint32_t a, uint32_t b) { return order(a) < order(b); });
   Placement placement{{}, request.group};
@@ -190,7 +210,8 @@ std::optional<Placement> Placer::gather(const Request& request, std::vector<uint
 }
 
 size_t Placer::bytes() const {
-  size_t sum = index_.bytes() + known_.capacity() * sizeof(Kind) + static_cast<size_t>(known_.size()) * (sizeof(Kind) + 4 * sizeof(void*));
+  size_t sum = index_.bytes() + known_.capacity() * sizeof(Kind) +
+               static_cast<size_t>(known_.size()) * (sizeof(Kind) + 4 * sizeof(void*));
   return sum + policy_->bytes();
 }
 

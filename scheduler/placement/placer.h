@@ -24,21 +24,21 @@ namespace gpupool::placement {
 
 // Why a request is not placed now.
 struct Explanation {
-  bool ever = false;                  // it would fit into the idle cluster
-  std::string text;                   // one line for the user
+  bool ever = false;  // it would fit into the idle cluster
+  std::string text;   // one line for the user
   struct Reason {
     std::string what;
-    uint32_t nodes = 0;               // number of nodes with this reason
+    uint32_t nodes = 0;  // number of nodes with this reason
   };
-  std::vector<Reason> reasons;        // each node counts once, with its first reason
+  std::vector<Reason> reasons;  // each node counts once, with its first reason
 };
 
 class Placer {
  public:
   struct Options {
     PolicyKind policy = PolicyKind::fragmentation;
-    uint64_t seed = 1;                // for the random policy
-    size_t index_bytes_per_gpu = 150; // limit of the score index; the rest needs a few dozen bytes at most
+    uint64_t seed = 1;                 // for the random policy
+    size_t index_bytes_per_gpu = 150;  // limit of the score index; the rest needs a few dozen bytes at most
   };
   Placer(const Cluster& cluster, Options options);
 
@@ -70,10 +70,10 @@ class Placer {
   Options options_;
   std::mt19937_64 random_;
   Workload workload_;
-  std::vector<Kind> known_;           // the workload that the policy was made for
+  std::vector<Kind> known_;  // the workload that the policy was made for
   uint64_t known_extremes_ = 0;
-  double next_look_ = 1;              // number of arrivals at which to check the workload for drift
-  bool fixed_ = false;                // set_workload() was called
+  double next_look_ = 1;  // number of arrivals at which to check the workload for drift
+  bool fixed_ = false;    // set_workload() was called
   std::unique_ptr<Policy> policy_;
   ScoreIndex index_;
 };

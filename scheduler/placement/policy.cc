@@ -12,9 +12,14 @@ namespace gpupool::placement {
 namespace {
 
 constexpr std::pair<PolicyKind, const char*> kNames[] = {
-    {PolicyKind::fragmentation, "fragmentation"}, {PolicyKind::fgd, "fgd"},         {PolicyKind::best_fit, "bestfit"},
-    {PolicyKind::dot_product, "dotprod"},         {PolicyKind::gpu_packing, "gpupacking"}, {PolicyKind::binpack, "binpack"},
-    {PolicyKind::spread, "spread"},               {PolicyKind::random, "random"},
+    {PolicyKind::fragmentation, "fragmentation"},
+    {PolicyKind::fgd, "fgd"},
+    {PolicyKind::best_fit, "bestfit"},
+    {PolicyKind::dot_product, "dotprod"},
+    {PolicyKind::gpu_packing, "gpupacking"},
+    {PolicyKind::binpack, "binpack"},
+    {PolicyKind::spread, "spread"},
+    {PolicyKind::random, "random"},
 };
 
 template <class Better>
@@ -52,7 +57,8 @@ class Spread : public Policy {
 // published.
 class BestFit : public Policy {
  public:
-  explicit BestFit(const PolicyInput& s) : cpu_(static_cast<double>(s.extremes.cpu_milli)), gpu_(s.extremes.gpus * kWholeGpu) {}
+  explicit BestFit(const PolicyInput& s)
+      : cpu_(static_cast<double>(s.extremes.cpu_milli)), gpu_(s.extremes.gpus * kWholeGpu) {}
   Choice choose(const NodeState& node, const Shape& shape) const override {
     const double left = 0.5 * static_cast<double>(node.cpu_milli - shape.cpu_milli) / cpu_ +
                         0.5 * (node.free_milli() - shape.gpus * shape.milli) / gpu_;
@@ -67,10 +73,12 @@ class BestFit : public Policy {
 // as published.
 class DotProduct : public Policy {
  public:
-  explicit DotProduct(const PolicyInput& s) : cpu_(static_cast<double>(s.extremes.cpu_milli)), gpu_(s.extremes.gpus * kWholeGpu) {}
+  explicit DotProduct(const PolicyInput& s)
+      : cpu_(static_cast<double>(s.extremes.cpu_milli)), gpu_(s.extremes.gpus * kWholeGpu) {}
   Choice choose(const NodeState& node, const Shape& shape) const override {
-    const double product = static_cast<double>(node.cpu_milli) / cpu_ * (static_cast<double>(shape.cpu_milli) / cpu_) +
-                           node.free_milli() / gpu_ * (shape.gpus * shape.milli / gpu_);
+    const double product =
+        static_cast<double>(node.cpu_milli) / cpu_ * (static_cast<double>(shape.cpu_milli) / cpu_) +
+        node.free_milli() / gpu_ * (shape.gpus * shape.milli / gpu_);
     return {static_cast<float>(-std::floor(100 * (1 - product / 2))), fullest_gpus(node, shape)};
   }
 

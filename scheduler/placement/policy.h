@@ -15,8 +15,8 @@ namespace gpupool::placement {
 constexpr float kImpossible = std::numeric_limits<float>::infinity();
 
 struct Choice {
-  float cost = kImpossible;   // the node with the least cost is taken; among equal ones the first
-  uint16_t gpu_mask = 0;      // the GPUs to take
+  float cost = kImpossible;  // the node with the least cost is taken; among equal ones the first
+  uint16_t gpu_mask = 0;     // the GPUs to take
 };
 
 class Policy {
@@ -37,13 +37,14 @@ struct PolicyInput {
 };
 
 enum class PolicyKind {
-  fragmentation,   // gpupool's own: fragmentation.h
-  fgd,             // Fragmentation Gradient Descent, as published (Weng et al., USENIX ATC 2023)
-  best_fit,        // the node with the least processors and GPUs left, as in that paper
-  dot_product,     // the node whose free processors and GPUs are least like the request (Tetris, SIGCOMM 2014), as in that paper
-  gpu_packing,     // GPUs in use first, then nodes in use, as in that paper
-  binpack,         // the node with the least GPU left
-  spread,          // the node with the most GPU left
+  fragmentation,  // gpupool's own: fragmentation.h
+  fgd,            // Fragmentation Gradient Descent, as published (Weng et al., USENIX ATC 2023)
+  best_fit,       // the node with the least processors and GPUs left, as in that paper
+  dot_product,  // the node whose free processors and GPUs are least like the request (Tetris, SIGCOMM 2014),
+                // as in that paper
+  gpu_packing,  // GPUs in use first, then nodes in use, as in that paper
+  binpack,      // the node with the least GPU left
+  spread,       // the node with the most GPU left
   random,
 };
 
@@ -53,7 +54,9 @@ std::string policy_names();  // for messages
 // For PolicyKind::random, which has no costs, returns the binpack policy; Placer does not use it.
 std::unique_ptr<Policy> make_policy(PolicyKind kind, const PolicyInput& input);
 // Returns true if the policy's costs depend on the workload.
-inline bool depends_on_workload(PolicyKind kind) { return kind == PolicyKind::fragmentation || kind == PolicyKind::fgd; }
+inline bool depends_on_workload(PolicyKind kind) {
+  return kind == PolicyKind::fragmentation || kind == PolicyKind::fgd;
+}
 
 // Return the GPUs with the smallest or the largest free share among those that fit; the first of equal ones.
 uint16_t fullest_gpus(const NodeState& node, const Shape& shape);

@@ -18,8 +18,10 @@ float judge(const NodeState& node, const Shape& shape, const Policy& policy) {
 
 // Recomputes the costs of the slots from `begin` to `end`. `begin` must be the start of a block, `end` the
 // end of a block or of all slots.
-void ScoreIndex::judge_range(Entry& entry, const Shape& shape, const Policy& policy, uint32_t begin, uint32_t end) const {
-  std::fill(entry.block_least.begin() + begin / kBlock, entry.block_least.begin() + (end + kBlock - 1) / kBlock, kImpossible);
+void ScoreIndex::judge_range(Entry& entry, const Shape& shape, const Policy& policy, uint32_t begin,
+                             uint32_t end) const {
+  std::fill(entry.block_least.begin() + begin / kBlock,
+            entry.block_least.begin() + (end + kBlock - 1) / kBlock, kImpossible);
   for (uint32_t slot = begin; slot < end; ++slot) {
     // Nodes of one kind are often added together and have equal states until something is placed on them.
     const bool alike = slot > begin && cluster_.state(slot) == cluster_.state(slot - 1);
@@ -84,7 +86,8 @@ ScoreIndex::Entry& ScoreIndex::entry_for(const Shape& shape, const Policy& polic
         least = now;
       } else if (old == least) {
         const auto begin = entry.cost.begin() + slot / kBlock * kBlock;
-        least = *std::min_element(begin, begin + std::min<uint32_t>(kBlock, cluster_.slots() - slot / kBlock * kBlock));
+        least = *std::min_element(
+            begin, begin + std::min<uint32_t>(kBlock, cluster_.slots() - slot / kBlock * kBlock));
       }
     }
   }
@@ -117,7 +120,8 @@ std::optional<uint32_t> ScoreIndex::best(const Shape& shape, const Policy& polic
   return static_cast<uint32_t>(std::find(begin, entry.cost.end(), *block) - entry.cost.begin());
 }
 
-std::optional<uint32_t> ScoreIndex::best_of_some(const Shape& shape, const Policy& policy, const Allowed& allowed) {
+std::optional<uint32_t> ScoreIndex::best_of_some(const Shape& shape, const Policy& policy,
+                                                 const Allowed& allowed) {
   fitting_.clear();
   for (uint32_t slot = 0; slot < cluster_.slots(); ++slot) {
     if (cluster_.state(slot).fits(shape) && (!allowed || allowed(slot))) fitting_.push_back(slot);
@@ -138,7 +142,8 @@ std::optional<uint32_t> ScoreIndex::best_of_some(const Shape& shape, const Polic
 size_t ScoreIndex::bytes() const {
   size_t sum = (seen_.capacity() + fitting_.capacity()) * sizeof(uint32_t);
   for (const auto& [shape, entry] : entries_) {
-    sum += sizeof(Entry) + 2 * sizeof(Shape) + (entry.cost.capacity() + entry.block_least.capacity()) * sizeof(float);
+    sum += sizeof(Entry) + 2 * sizeof(Shape) +
+           (entry.cost.capacity() + entry.block_least.capacity()) * sizeof(float);
   }
   return sum;
 }

@@ -45,7 +45,8 @@ class ScoreIndex {
   };
 
   Entry& entry_for(const Shape& shape, const Policy& policy);
-  void judge_range(Entry& entry, const Shape& shape, const Policy& policy, uint32_t begin, uint32_t end) const;
+  void judge_range(Entry& entry, const Shape& shape, const Policy& policy, uint32_t begin,
+                   uint32_t end) const;
   void judge_all(Entry& entry, const Shape& shape, const Policy& policy) const;
   bool admit_to_cache(const Shape& shape);
   std::optional<uint32_t> best_of_some(const Shape& shape, const Policy& policy, const Allowed& allowed);
@@ -53,7 +54,7 @@ class ScoreIndex {
   const Cluster& cluster_;
   size_t most_bytes_;
   std::unordered_map<Shape, Entry, ShapeHash> entries_;
-  std::list<Shape> recently_;  // cached shapes, most recently used first
+  std::list<Shape> recently_;   // cached shapes, most recently used first
   std::vector<uint32_t> seen_;  // [slot]: the refresh_ that last recomputed it
   uint32_t refresh_ = 0;
   uint32_t epoch_ = 0;

@@ -7,11 +7,12 @@ namespace gpupool::placement {
 namespace {
 
 constexpr double kRemembered = 1 << 17;  // number of arrivals at which all counts are halved
-constexpr size_t kMaxKinds = 1024;      // above, the rarest half is dropped: clients may ask for any share
+constexpr size_t kMaxKinds = 1024;       // above, the rarest half is dropped: clients may ask for any share
 
 auto order(const Kind& kind) {
   const Shape& shape = kind.shape;
-  return std::tuple(-kind.frequency, shape.gpus, shape.milli, shape.cpu_milli, shape.host_memory, shape.memory_bytes, shape.models);
+  return std::tuple(-kind.frequency, shape.gpus, shape.milli, shape.cpu_milli, shape.host_memory,
+                    shape.memory_bytes, shape.models);
 }
 
 }  // namespace

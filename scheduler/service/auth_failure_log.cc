@@ -7,7 +7,8 @@ namespace gpupool::scheduler {
 namespace {
 
 void replace_all(std::string& text, const std::string& from, const std::string& to) {
-  for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size()) text.replace(at, from.size(), to);
+  for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
+    text.replace(at, from.size(), to);
 }
 
 }  // namespace
@@ -28,7 +29,9 @@ AuthFailureLog::AuthFailureLog(asio::io_context& context, server::AuditFile& aud
       }) {}
 
 void AuthFailureLog::note(const std::string& peer, const grpc::Status& status) {
-  if (status.error_code() != grpc::StatusCode::UNAUTHENTICATED && status.error_code() != grpc::StatusCode::PERMISSION_DENIED) return;
+  if (status.error_code() != grpc::StatusCode::UNAUTHENTICATED &&
+      status.error_code() != grpc::StatusCode::PERMISSION_DENIED)
+    return;
   ++count_;
   if (!rates_.take(peer) || !all_.take()) return suppressed_.note();
   log::warning("caller_refused", {{"peer", peer}, {"reason", status.error_message()}});

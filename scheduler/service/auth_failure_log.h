@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <string>
 
-#include "server/admission/suppressed_events.h"
 #include "server/admission/peer_rates.h"
+#include "server/admission/suppressed_events.h"
 #include "server/log/audit_file.h"
 
 namespace gpupool::scheduler {

@@ -20,12 +20,16 @@ using settings::wrong;
 
 constexpr const char* kRoleNames[] = {"tenant", "node", "operator"};
 
-std::string of_role(Role role) { return std::string(role == Role::operator_ ? "an " : "a ") + kRoleNames[static_cast<int>(role)] + "'s"; }
+std::string of_role(Role role) {
+  return std::string(role == Role::operator_ ? "an " : "a ") + kRoleNames[static_cast<int>(role)] + "'s";
+}
 
 // Tells a caller without the role which option takes the token, and how to create one.
 std::string token_needed(Role role) {
-  constexpr const char* kOptions[] = {"pool-run --token-file, GPUPOOL_TOKEN_FILE", "poold --pool-token-file", "pool-admin --token-file, GPUPOOL_TOKEN_FILE"};
-  return "use " + of_role(role) + " token (" + kOptions[static_cast<int>(role)] + "); create one with pool-scheduler --make-token and put its hash into [[" +
+  constexpr const char* kOptions[] = {"pool-run --token-file, GPUPOOL_TOKEN_FILE", "poold --pool-token-file",
+                                      "pool-admin --token-file, GPUPOOL_TOKEN_FILE"};
+  return "use " + of_role(role) + " token (" + kOptions[static_cast<int>(role)] +
+         "); create one with pool-scheduler --make-token and put its hash into [[" +
          kRoleNames[static_cast<int>(role)] + "]] of the scheduler's configuration";
 }
 
@@ -43,28 +47,36 @@ Result<uint64_t> to_number(const toml::node& node, Result<uint64_t> (*parse)(std
 
 Result<void> read_limit(std::string key, const toml::node& node, pool::TenantQuota& quota) {
   std::replace(key.begin(), key.end(), '-', '_');  // pool-admin writes hyphens
-  const auto set = [&](auto change, uint64_t highest, Result<uint64_t> (*parse)(std::string_view) = nullptr) -> Result<void> {
+  const auto set = [&](auto change, uint64_t highest,
+                       Result<uint64_t> (*parse)(std::string_view) = nullptr) -> Result<void> {
     const auto number = to_number(node, parse);
     if (!number) return number.error();
     if (*number > highest) return wrong("is too large");
     change(*number);
     return {};
   };
-  constexpr uint64_t kMost32 = std::numeric_limits<uint32_t>::max(), kMost64 = std::numeric_limits<uint64_t>::max();
-  if (key == "compute_milli") return set([&](uint64_t n) { quota.set_compute_milli(n); }, kMost64);  // for configurations of earlier versions
+  constexpr uint64_t kMost32 = std::numeric_limits<uint32_t>::max(),
+                     kMost64 = std::numeric_limits<uint64_t>::max();
+  if (key == "compute_milli")
+    return set([&](uint64_t n) { quota.set_compute_milli(n); },
+               kMost64);  // for configurations of earlier versions
   if (key == "gpus") {
     const auto number = node.is_number() ? node.value<double>() : std::nullopt;
     if (!number || !(*number >= 0 && *number <= 1e9)) return wrong("must be a number of GPUs, like 2 or 0.5");
     quota.set_compute_milli(static_cast<uint64_t>(std::llround(*number * kWholeGpu)));
     return {};
   }
-  if (key == "memory") return set([&](uint64_t n) { quota.set_memory_bytes(n); }, kMost64, server::parse_memory);
+  if (key == "memory")
+    return set([&](uint64_t n) { quota.set_memory_bytes(n); }, kMost64, server::parse_memory);
   if (key == "leases") return set([&](uint64_t n) { quota.set_leases(static_cast<uint32_t>(n)); }, kMost32);
   if (key == "waiting") return set([&](uint64_t n) { quota.set_waiting(static_cast<uint32_t>(n)); }, kMost32);
   if (key == "weight") return set([&](uint64_t n) { quota.set_weight(static_cast<uint32_t>(n)); }, kMost32);
-  if (key == "sessions") return set([&](uint64_t n) { quota.set_sessions(static_cast<uint32_t>(n)); }, kMost32);
-  if (key == "bandwidth_to_device") return set([&](uint64_t n) { quota.set_to_device_bytes_per_second(n); }, kMost64, server::parse_rate);
-  if (key == "bandwidth_to_host") return set([&](uint64_t n) { quota.set_to_host_bytes_per_second(n); }, kMost64, server::parse_rate);
+  if (key == "sessions")
+    return set([&](uint64_t n) { quota.set_sessions(static_cast<uint32_t>(n)); }, kMost32);
+  if (key == "bandwidth_to_device")
+    return set([&](uint64_t n) { quota.set_to_device_bytes_per_second(n); }, kMost64, server::parse_rate);
+  if (key == "bandwidth_to_host")
+    return set([&](uint64_t n) { quota.set_to_host_bytes_per_second(n); }, kMost64, server::parse_rate);
   if (key == "highest_priority") {
     const auto named = pool::parse_priority(node.value_exact<std::string>().value_or(""));
     if (!named) return wrong(std::string("must be ") + pool::kPriorityNames);
@@ -72,8 +84,15 @@ Result<void> read_limit(std::string key, const toml::node& node, pool::TenantQuo
     return {};
   }
   if (key == "compute") return wrong("use gpus instead: gpus = 0.5 is half of a GPU");
-  static const std::vector<std::string_view> keys{"gpus",     "memory",   "leases",           "waiting",             "weight",
-                                                  "sessions", "highest_priority", "bandwidth_to_device", "bandwidth_to_host"};
+  static const std::vector<std::string_view> keys{"gpus",
+                                                  "memory",
+                                                  "leases",
+                                                  "waiting",
+                                                  "weight",
+                                                  "sessions",
+                                                  "highest_priority",
+                                                  "bandwidth_to_device",
+                                                  "bandwidth_to_host"};
   std::string names;
   for (const std::string_view name : keys) names += (names.empty() ? "" : ", ") + std::string(name);
   return wrong("unknown key; valid keys: " + names + server::suggestion(key, keys));
@@ -122,7 +141,8 @@ Result<CallerEntry> read_entry(const toml::table& table, bool is_tenant) {
       if (!quota) return quota.error();
       entry.quota = std::move(*quota);
     } else {
-      return wrong(std::string(key.str()) + ": unknown key; valid keys: name, tokens" + (is_tenant ? ", retired_tokens, quota" : ""));
+      return wrong(std::string(key.str()) + ": unknown key; valid keys: name, tokens" +
+                   (is_tenant ? ", retired_tokens, quota" : ""));
     }
   }
   if (!table.contains("name")) return wrong("name: missing; write name = \"NAME\"");
@@ -143,10 +163,12 @@ Result<Callers> Callers::read(const toml::table& file) {
       auto entry = read_entry(table, role == Role::tenant);
       if (!entry) return entry.error();
       if (!names.insert({role, entry->name}).second) return wrong("duplicate name");
-      if (entry->tokens.empty() && entry->retired_tokens.empty()) without_token = kind + " '" + entry->name + "'";
+      if (entry->tokens.empty() && entry->retired_tokens.empty())
+        without_token = kind + " '" + entry->name + "'";
       for (const bool retired : {false, true}) {
         for (const auto& token : retired ? entry->retired_tokens : entry->tokens) {
-          if (!callers.by_token_.insert({token, {role, entry->name, retired}}).second) return wrong("tokens: duplicate token");
+          if (!callers.by_token_.insert({token, {role, entry->name, retired}}).second)
+            return wrong("tokens: duplicate token");
         }
       }
       if (role == Role::tenant) tenants.push_back({entry->name, std::move(entry->quota)});
@@ -154,31 +176,42 @@ Result<Callers> Callers::read(const toml::table& file) {
     });
     if (!read) return read.error();
   }
-  if (callers.has_tokens() && !without_token.empty()) return wrong(without_token + " has no token, but other entries have one; all or none must have tokens");
+  if (callers.has_tokens() && !without_token.empty())
+    return wrong(without_token + " has no token, but other entries have one; all or none must have tokens");
   if (!tenants.empty() || callers.has_tokens()) callers.tenants_ = std::move(tenants);
   return callers;
 }
 
 Result<const Caller*> Callers::find(const std::string& token, Role role) const {
   if (token.empty()) return Error{ErrorCode::refused, "authentication required: " + token_needed(role)};
-  const auto found = token.size() < server::kShortestToken ? by_token_.end() : by_token_.find(server::hash_token(token));
-  if (found == by_token_.end()) return Error{ErrorCode::refused, "authentication failed: unknown token; " + token_needed(role)};
-  if (found->second.role != role) return Error{ErrorCode::invalid, "this token is " + of_role(found->second.role) + ": " + token_needed(role)};
+  const auto found =
+      token.size() < server::kShortestToken ? by_token_.end() : by_token_.find(server::hash_token(token));
+  if (found == by_token_.end())
+    return Error{ErrorCode::refused, "authentication failed: unknown token; " + token_needed(role)};
+  if (found->second.role != role)
+    return Error{ErrorCode::invalid,
+                 "this token is " + of_role(found->second.role) + ": " + token_needed(role)};
   return &found->second;
 }
 
-Result<std::string> Callers::find_tenant(const std::string& token, const std::string& name, Purpose purpose) const {
+Result<std::string> Callers::find_tenant(const std::string& token, const std::string& name,
+                                         Purpose purpose) const {
   if (!has_tokens()) {
-    const std::string wished = !name.empty() ? name : tenants_.size() == 1 ? tenants_[0].name : server::kDefaultTenant;
-    const bool known = std::any_of(tenants_.begin(), tenants_.end(), [&](const auto& tenant) { return tenant.name == wished; });
+    const std::string wished = !name.empty()          ? name
+                               : tenants_.size() == 1 ? tenants_[0].name
+                                                      : server::kDefaultTenant;
+    const bool known = std::any_of(tenants_.begin(), tenants_.end(),
+                                   [&](const auto& tenant) { return tenant.name == wished; });
     if (!known) return Error{ErrorCode::invalid, "unknown tenant '" + brief_name(wished) + "'"};
     return wished;
   }
   const auto caller = find(token, Role::tenant);
   if (!caller) return caller.error();
-  if ((*caller)->retired && purpose == Purpose::new_request) return Error{ErrorCode::refused, "this token is retired: use the tenant's current token"};
+  if ((*caller)->retired && purpose == Purpose::new_request)
+    return Error{ErrorCode::refused, "this token is retired: use the tenant's current token"};
   if (!name.empty() && name != (*caller)->name) {
-    return Error{ErrorCode::invalid, "this token belongs to tenant '" + (*caller)->name + "', not to '" + brief_name(name) + "': use that tenant's token, or omit the tenant"};
+    return Error{ErrorCode::invalid, "this token belongs to tenant '" + (*caller)->name + "', not to '" +
+                                         brief_name(name) + "': use that tenant's token, or omit the tenant"};
   }
   return (*caller)->name;
 }
@@ -188,8 +221,10 @@ Result<std::string> Callers::find_node(const std::string& token, const std::stri
   const auto caller = find(token, Role::node);
   if (!caller) return caller.error();
   if (name != (*caller)->name) {
-    return Error{ErrorCode::invalid, "this token belongs to node '" + (*caller)->name + "', not to '" + brief_name(name) + "': give poold the other token (--pool-token-file) or the "
-                                     "other name (--pool-name)"};
+    return Error{ErrorCode::invalid, "this token belongs to node '" + (*caller)->name + "', not to '" +
+                                         brief_name(name) +
+                                         "': give poold the other token (--pool-token-file) or the "
+                                         "other name (--pool-name)"};
   }
   return name;
 }

@@ -23,7 +23,9 @@ namespace {
 constexpr unsigned kLooksEverySeconds = 1;  // gRPC polls the in-memory copies this often
 constexpr const char *kCertificate = "certificate", *kKey = "key", *kAuthorities = "authorities";
 
-Error failed(const std::string& what) { return {ErrorCode::unavailable, "TLS: cannot " + what + ": " + std::generic_category().message(errno)}; }
+Error failed(const std::string& what) {
+  return {ErrorCode::unavailable, "TLS: cannot " + what + ": " + std::generic_category().message(errno)};
+}
 
 }  // namespace
 
@@ -36,7 +38,8 @@ Certificates::~Certificates() {
 }
 
 void Certificates::remove(const Version& version) {
-  for (const char* const name : {kCertificate, kKey, kAuthorities}) ::unlink((version.folder + "/" + name).c_str());
+  for (const char* const name : {kCertificate, kKey, kAuthorities})
+    ::unlink((version.folder + "/" + name).c_str());
   ::rmdir(version.folder.c_str());
   for (const int copy : version.copies) ::close(copy);
 }
@@ -50,13 +53,16 @@ Result<void> Certificates::copy(const std::string& from, const char* name, Versi
   if (made < 0) return failed("make a copy of '" + from + "'");
   version.copies.push_back(made);
   if (::fchmod(made, 0600) != 0) return failed("set the permissions of the copy of '" + from + "'");
-  if (::write(made, content.data(), content.size()) != static_cast<ssize_t>(content.size())) return failed("make a copy of '" + from + "'");
+  if (::write(made, content.data(), content.size()) != static_cast<ssize_t>(content.size()))
+    return failed("make a copy of '" + from + "'");
   // gRPC accepts a pair if the modification times, in whole seconds, did not change while it read both. Give
   // each version a distinct time, so that it never accepts parts of two versions.
   const timespec time{static_cast<time_t>(number_), 0};
   const timespec times[] = {time, time};
   ::futimens(made, times);
-  if (::symlink(("/proc/self/fd/" + std::to_string(made)).c_str(), (version.folder + "/" + name).c_str()) != 0) return failed("make a link in " + version.folder);
+  if (::symlink(("/proc/self/fd/" + std::to_string(made)).c_str(), (version.folder + "/" + name).c_str()) !=
+      0)
+    return failed("make a link in " + version.folder);
   return {};
 }
 
@@ -79,16 +85,18 @@ Result<void> Certificates::read() {
 
 // Makes the version the current one if its certificate, key and CAs match.
 Result<void> Certificates::publish(Version version) {
-  const auto used = transport::tls::Context::server({.ca = files_.ca.empty() ? "" : version.folder + "/" + kAuthorities,
-                                                     .certificate = version.folder + "/" + kCertificate,
-                                                     .key = version.folder + "/" + kKey,
-                                                     .secret = {}});
+  const auto used =
+      transport::tls::Context::server({.ca = files_.ca.empty() ? "" : version.folder + "/" + kAuthorities,
+                                       .certificate = version.folder + "/" + kCertificate,
+                                       .key = version.folder + "/" + kKey,
+                                       .secret = {}});
   if (!used) {
     const auto as_given = transport::tls::Context::server(files_);  // for an error with the user's file names
     return as_given ? used.error() : as_given.error();
   }
   const std::string fresh = folder_ + "/next", current = folder_ + "/current";
-  if (::symlink(version.folder.c_str(), fresh.c_str()) != 0 || ::rename(fresh.c_str(), current.c_str()) != 0) return failed("make a link in " + folder_);
+  if (::symlink(version.folder.c_str(), fresh.c_str()) != 0 || ::rename(fresh.c_str(), current.c_str()) != 0)
+    return failed("make a link in " + folder_);
   versions_.push_back(std::move(version));
   if (versions_.size() > 2) {
     remove(versions_.front());
@@ -99,9 +107,12 @@ Result<void> Certificates::publish(Version version) {
 
 std::shared_ptr<grpc::ServerCredentials> Certificates::credentials() const {
   using grpc::experimental::FileWatcherCertificateProvider;
-  const std::string current = folder_ + "/current/", certificate = current + kCertificate, key = current + kKey, authorities = current + kAuthorities;
-  const auto provider = files_.ca.empty() ? std::make_shared<FileWatcherCertificateProvider>(key, certificate, kLooksEverySeconds)
-                                          : std::make_shared<FileWatcherCertificateProvider>(key, certificate, authorities, kLooksEverySeconds);
+  const std::string current = folder_ + "/current/", certificate = current + kCertificate,
+                    key = current + kKey, authorities = current + kAuthorities;
+  const auto provider = files_.ca.empty() ? std::make_shared<FileWatcherCertificateProvider>(
+                                                key, certificate, kLooksEverySeconds)
+                                          : std::make_shared<FileWatcherCertificateProvider>(
+                                                key, certificate, authorities, kLooksEverySeconds);
   grpc::experimental::TlsServerCredentialsOptions options(provider);
   options.watch_identity_key_cert_pairs();
   if (!files_.ca.empty()) {
@@ -116,7 +127,9 @@ void Certificates::watch(asio::io_context& context) {
 }
 
 void Certificates::renew() {
-  if (const auto good = read(); !good) return log::warning("certificate_not_renewed", {{"reason", good.error().message}, {"note", "the previous certificate stays in use"}});
+  if (const auto good = read(); !good)
+    return log::warning("certificate_not_renewed", {{"reason", good.error().message},
+                                                    {"note", "the previous certificate stays in use"}});
   log::info("certificate_renewed", {{"file", files_.certificate}});
 }
 

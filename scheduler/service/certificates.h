@@ -46,8 +46,8 @@ class Certificates {
   static void remove(const Version& version);
 
   const transport::TlsOptions files_;
-  std::string folder_;       // contains the versions, and the link "current" to the one in use
-  unsigned number_ = 0;      // number of the last version
+  std::string folder_;             // contains the versions, and the link "current" to the one in use
+  unsigned number_ = 0;            // number of the last version
   std::vector<Version> versions_;  // the current version, and the previous one, which gRPC may be reading
   std::optional<server::CertificateWatch> watch_;
 };

@@ -16,8 +16,8 @@
 #include "scheduler/service/admin.h"
 #include "scheduler/service/certificates.h"
 #include "scheduler/service/metrics.h"
-#include "scheduler/web/page.h"
 #include "scheduler/service/streams.h"
+#include "scheduler/web/page.h"
 #include "server/admin/http_server.h"
 #include "server/admin/metrics.h"
 #include "server/log/log.h"
@@ -32,7 +32,7 @@ constexpr int kMinBetweenPingsMs = 5'000;
 constexpr std::chrono::seconds kCallsEnd{5};
 // Limits on the resources that unauthenticated callers can use.
 constexpr size_t kMaxMemoryOfCalls = size_t{1} << 30;  // bytes, for all connections and calls
-constexpr int kMaxMessageBytes = 1024 * 1024;  // a node's report of about 30,000 leases
+constexpr int kMaxMessageBytes = 1024 * 1024;          // a node's report of about 30,000 leases
 constexpr int kMaxMetadataBytes = 8 * 1024;
 constexpr int kMaxStreamsOfConnection = 4096;
 constexpr int kHandshakeMs = 10'000;
@@ -55,14 +55,18 @@ struct ListenAddress {
   bool loopback = false;
 };
 Result<ListenAddress> resolve(const std::string& listen) {
-  const auto wrong = [&](const std::string& why) { return Error{ErrorCode::invalid, "cannot listen on '" + listen + "': " + why}; };
+  const auto wrong = [&](const std::string& why) {
+    return Error{ErrorCode::invalid, "cannot listen on '" + listen + "': " + why};
+  };
   const size_t colon = listen.rfind(':');
-  if (colon == listen.npos || colon == 0 || listen.find("://") != listen.npos) return wrong("must be HOST:PORT, like 127.0.0.1:9800");
+  if (colon == listen.npos || colon == 0 || listen.find("://") != listen.npos)
+    return wrong("must be HOST:PORT, like 127.0.0.1:9800");
   std::string host = listen.substr(0, colon);
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
   asio::io_context context;
   asio::error_code status;
-  const auto found = asio::ip::tcp::resolver(context).resolve(host, listen.substr(colon + 1), asio::ip::tcp::resolver::passive, status);
+  const auto found = asio::ip::tcp::resolver(context).resolve(host, listen.substr(colon + 1),
+                                                              asio::ip::tcp::resolver::passive, status);
   if (status) return wrong(status.message());
   const asio::ip::tcp::endpoint endpoint = *found.begin();
   return ListenAddress{server::text_of(endpoint), endpoint.address().is_loopback()};
@@ -72,10 +76,13 @@ Result<ListenAddress> resolve(const std::string& listen) {
 // or --insecure.
 Result<ListenAddress> allowed_address(const Options& options) {
   auto where = resolve(options.listen);
-  if (where && !where->loopback && !options.insecure && (options.tls.certificate.empty() || !options.callers.has_tokens())) {
-    return Error{ErrorCode::invalid, "refusing to listen on " + where->text +
-                                         ": other machines can reach it, so TLS (--tls-certificate, --tls-key) and "
-                                         "tokens ([[tenant]], [[node]], [[operator]]) are required; or use --insecure in a trusted network"};
+  if (where && !where->loopback && !options.insecure &&
+      (options.tls.certificate.empty() || !options.callers.has_tokens())) {
+    return Error{ErrorCode::invalid,
+                 "refusing to listen on " + where->text +
+                     ": other machines can reach it, so TLS (--tls-certificate, --tls-key) and "
+                     "tokens ([[tenant]], [[node]], [[operator]]) are required; or use --insecure in a "
+                     "trusted network"};
   }
   return where;
 }
@@ -88,7 +95,8 @@ class Daemon {
         end_signals_(context_, SIGTERM, SIGINT),
         reload_signal_(context_, SIGHUP),
         history_timer_(context_),
-        engine_(context_, std::move(store), std::move(key), options.callers, options.audit_file, options.return_time),
+        engine_(context_, std::move(store), std::move(key), options.callers, options.audit_file,
+                options.return_time),
         leases_(engine_),
         nodes_(engine_),
         admin_(engine_) {}
@@ -97,22 +105,30 @@ class Daemon {
     if (const auto opened = engine_.open_audit(); !opened) return fail(opened.error().message);
     if (const auto served = serve(); !served) return fail(served.error().message);
     if (!options_.metrics.empty()) {
-      auto http = server::HttpServer::listen(context_, options_.metrics, [this](const std::string& path) { return answer(path); });
+      auto http = server::HttpServer::listen(context_, options_.metrics,
+                                             [this](const std::string& path) { return answer(path); });
       if (!http) return fail(http.error().message);
       http_ = std::move(*http);
       note_history();
       log::info("metrics", {{"url", "http://" + server::text_of(http_->endpoint()) + "/metrics"}});
       if (!http_->endpoint().address().is_loopback()) {
-        log::warning("metrics_open", {{"reason", "anyone who can connect to this address can read the names and usage of tenants, programs and hosts"}});
+        log::warning("metrics_open", {{"reason",
+                                       "anyone who can connect to this address can read the names and usage "
+                                       "of tenants, programs and hosts"}});
       }
     }
     await_end_signal();
     await_reload_signal();
     engine_.start(options_.address.empty() ? address_ : options_.address);
     if (!options_.port_file.empty()) {
-      if (const auto written = server::write_port_file(options_.port_file, static_cast<uint16_t>(port_)); !written) return fail(written.error().message);
+      if (const auto written = server::write_port_file(options_.port_file, static_cast<uint16_t>(port_));
+          !written)
+        return fail(written.error().message);
     }
-    log::info("listening", {{"address", address_}, {"tls", options_.tls.certificate.empty() ? "no" : "yes"}, {"version", server::kVersion}, {"key", lease::hexadecimal(engine_.key().public_key().id())}});
+    log::info("listening", {{"address", address_},
+                            {"tls", options_.tls.certificate.empty() ? "no" : "yes"},
+                            {"version", server::kVersion},
+                            {"key", lease::hexadecimal(engine_.key().public_key().id())}});
     context_.run();
     if (!options_.port_file.empty()) ::unlink(options_.port_file.c_str());
     log::info("stopped", {});
@@ -150,17 +166,21 @@ class Daemon {
     builder.RegisterService(&nodes_);
     builder.RegisterService(&admin_);
     server_ = builder.BuildAndStart();
-    if (!server_ || port_ == 0) return Error{ErrorCode::unavailable, "cannot listen on " + where_.text + ": the port may be in use"};
+    if (!server_ || port_ == 0)
+      return Error{ErrorCode::unavailable, "cannot listen on " + where_.text + ": the port may be in use"};
     address_ = where_.text.substr(0, where_.text.rfind(':') + 1) + std::to_string(port_);
     return {};
   }
 
   server::HttpResponse answer(const std::string& path) {
     if (path == "/metrics") {
-      return {200, engine_.leads() ? metrics_text(take_snapshot(engine_)) : metrics_text_of_follower(), server::kMetricsType};
+      return {200, engine_.leads() ? metrics_text(take_snapshot(engine_)) : metrics_text_of_follower(),
+              server::kMetricsType};
     }
     if (path == "/healthz") return {200, "ok\n"};
-    if (path == "/readyz") return engine_.leads() ? server::HttpResponse{200, "leader\n"} : server::HttpResponse{503, "not the leader\n"};
+    if (path == "/readyz")
+      return engine_.leads() ? server::HttpResponse{200, "leader\n"}
+                             : server::HttpResponse{503, "not the leader\n"};
     if (path == "/") return {200, pool::page_html(), "text/html; charset=utf-8"};
     if (path == "/pool.json") {
       if (!engine_.leads()) return {503, "this scheduler is not the leader\n"};
@@ -171,7 +191,8 @@ class Daemon {
 
   pool::PoolSnapshot noted_snapshot() {
     pool::PoolSnapshot now = take_snapshot(engine_);
-    history_.note({now.taken_ms(), now.pool().compute_milli_leased(), now.pool().compute_milli(), now.pool().waiting()});
+    history_.note({now.taken_ms(), now.pool().compute_milli_leased(), now.pool().compute_milli(),
+                   now.pool().waiting()});
     return now;
   }
 
@@ -212,13 +233,16 @@ class Daemon {
   // SIGHUP: reopens the audit file, renews the certificates, and reads tenants, nodes and operators again. An
   // invalid configuration file changes nothing.
   void reload() {
-    if (const auto opened = engine_.open_audit(); !opened) log::error("audit_failed", {{"reason", opened.error().message}});
+    if (const auto opened = engine_.open_audit(); !opened)
+      log::error("audit_failed", {{"reason", opened.error().message}});
     if (certificates_) certificates_->renew();
     if (options_.config_file.empty() && certificates_) return;
-    if (options_.config_file.empty()) return log::warning("nothing_to_reload", {{"reason", "pool-scheduler was started without --config"}});
+    if (options_.config_file.empty())
+      return log::warning("nothing_to_reload", {{"reason", "pool-scheduler was started without --config"}});
     Options read;
     auto good = read_config(options_.config_file, read);
-    if (good && options_.callers.has_tokens() && !read.callers.has_tokens()) good = Error{ErrorCode::invalid, "the new configuration has no tokens"};
+    if (good && options_.callers.has_tokens() && !read.callers.has_tokens())
+      good = Error{ErrorCode::invalid, "the new configuration has no tokens"};
     if (!good) return log::error("reload_failed", {{"reason", good.error().message}});
     engine_.configure(std::move(read.callers));
     log::info("reloaded", {{"file", options_.config_file}});
@@ -251,11 +275,15 @@ int run_daemon(const Options& options) {
   log::start(STDERR_FILENO, options.log_level, options.log_format, "pool-scheduler");
   auto where = allowed_address(options);  // check before creating files
   if (!where) return fail(where.error().message);
-  if (const auto allowed = check_store(options.store, options.insecure); !allowed) return fail(allowed.error().message);
+  if (const auto allowed = check_store(options.store, options.insecure); !allowed)
+    return fail(allowed.error().message);
   bool made = false;
   auto key = load_key(options.key, made);
   if (!key) return fail(key.error().message);
-  if (made) log::info("key_made", {{"file", options.key}, {"note", "poolds need its public key: pool-scheduler --key FILE --print-public-key"}});
+  if (made)
+    log::info("key_made",
+              {{"file", options.key},
+               {"note", "poolds need its public key: pool-scheduler --key FILE --print-public-key"}});
   auto store = open_store(options.store, options.store_tls, options.insecure);
   if (!store) return fail(store.error().message);
   Daemon daemon(options, std::move(*where), std::move(*store), std::move(*key));

@@ -22,7 +22,9 @@ constexpr std::chrono::milliseconds kFirstMessageTimeout{10'000};
 constexpr const char* kNoMore = "this scheduler is no longer the leader";
 
 Time wall_clock() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
 }
 
 LeaseId random_id() {
@@ -44,8 +46,8 @@ grpc::Status status_of(const Refusal& refusal) {
 
 }  // namespace
 
-Engine::Engine(asio::io_context& context, std::unique_ptr<Store> store, lease::SigningKey key, Callers callers, std::string audit_file,
-               std::chrono::milliseconds return_time)
+Engine::Engine(asio::io_context& context, std::unique_ptr<Store> store, lease::SigningKey key,
+               Callers callers, std::string audit_file, std::chrono::milliseconds return_time)
     : context_(context),
       ticks_(context),
       store_(std::move(store)),
@@ -58,13 +60,19 @@ Engine::Engine(asio::io_context& context, std::unique_ptr<Store> store, lease::S
       steady_start_(std::chrono::steady_clock::now()),
       wall_start_(wall_clock()) {}
 
-Engine::~Engine() { storing_.join(); }
-
-Time Engine::now() const {
-  return wall_start_ + std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - steady_start_).count();
+Engine::~Engine() {
+  storing_.join();
 }
 
-int64_t Engine::wall_offset() const { return wall_clock() - now(); }
+Time Engine::now() const {
+  return wall_start_ + std::chrono::duration_cast<std::chrono::milliseconds>(
+                           std::chrono::steady_clock::now() - steady_start_)
+                           .count();
+}
+
+int64_t Engine::wall_offset() const {
+  return wall_clock() - now();
+}
 
 void Engine::start(const std::string& address) {
   address_ = address;
@@ -76,8 +84,11 @@ void Engine::campaign() {
   storing_now_ = true;
   asio::post(storing_, [this] {
     Result<uint64_t> term = store_->campaign(address_, kCampaignTimeout);
-    Result<std::vector<Entry>> entries = term ? store_->all("") : Result<std::vector<Entry>>(std::vector<Entry>());
-    post([this, term = std::move(term), entries = std::move(entries)]() mutable { lead(std::move(term), std::move(entries)); });
+    Result<std::vector<Entry>> entries =
+        term ? store_->all("") : Result<std::vector<Entry>>(std::vector<Entry>());
+    post([this, term = std::move(term), entries = std::move(entries)]() mutable {
+      lead(std::move(term), std::move(entries));
+    });
   });
 }
 
@@ -90,15 +101,20 @@ void Engine::lead(Result<uint64_t> term, Result<std::vector<Entry>> entries) {
     logged_failure_ = false;
     return campaign();
   }
-  auto core = std::make_unique<Core>(random_id, [](Nodes&) { return std::make_unique<LibraryPlacer>(); }, now());
+  auto core = std::make_unique<Core>(
+      random_id, [](Nodes&) { return std::make_unique<LibraryPlacer>(); }, now());
   core->sign_with(key_.public_key().id());
-  if (const auto restored = core->restore(*entries, now()); !restored) return step_down(restored.error().message);
+  if (const auto restored = core->restore(*entries, now()); !restored)
+    return step_down(restored.error().message);
   core->configure(callers_.tenants(), now());
   core_ = std::move(core);
   term_ = *term;
   logged_failure_ = false;
   may_grant_ = term_ > 1 ? now() + return_time_.count() : 0;
-  log::info("leads", {{"term", term_}, {"store", store_->describe()}, {"leases", core_->view_pool().leases()}, {"nodes", core_->view_pool().nodes()}});
+  log::info("leads", {{"term", term_},
+                      {"store", store_->describe()},
+                      {"leases", core_->view_pool().leases()},
+                      {"nodes", core_->view_pool().nodes()}});
   flush();
 }
 
@@ -160,8 +176,8 @@ void Engine::configure(Callers callers) {
   flush();
 }
 
-// Revokes the streams whose token is no longer valid. Clients with a lease or a queued request are informed after
-// the revocation has been stored; others at once.
+// Revokes the streams whose token is no longer valid. Clients with a lease or a queued request are informed
+// after the revocation has been stored; others at once.
 void Engine::end_revoked() {
   for (const auto& [stream, holder] : lease_streams_) {
     const auto why = holder->revoked();
@@ -195,7 +211,9 @@ void Engine::end_idle_streams() {
     const auto found = streams.find(stream);
     if (found != streams.end() && !found->second->has_received()) found->second->end(status);
   };
-  for (; !awaiting_first_message_.empty() && awaiting_first_message_.front().first + kFirstMessageTimeout.count() <= now(); awaiting_first_message_.pop_front()) {
+  for (; !awaiting_first_message_.empty() &&
+         awaiting_first_message_.front().first + kFirstMessageTimeout.count() <= now();
+       awaiting_first_message_.pop_front()) {
     end(lease_streams_, awaiting_first_message_.front().second);
     end(nodes_, awaiting_first_message_.front().second);
   }
@@ -277,7 +295,8 @@ void Engine::publish(const ClientMessage& one, int64_t offset) {
       lease.set_expires_ms(lease.expires_ms() + offset);
       auto token = lease::make_token(lease, key_);
       if (!token) {  // unexpected: the core only grants leases that fit into a token
-        log::error("no_token", {{"lease", lease::hexadecimal(lease.id())}, {"reason", token.error().message}});
+        log::error("no_token",
+                   {{"lease", lease::hexadecimal(lease.id())}, {"reason", token.error().message}});
         return stream.end({grpc::StatusCode::INTERNAL, token.error().message});
       }
       pool::Server& server = *granted.add_servers();

@@ -34,8 +34,8 @@ class Engine {
  public:
   // `return_time`: how long a new leader grants nothing, so that clients that waited at the previous leader
   // can return with their tickets before others are served.
-  Engine(asio::io_context& context, std::unique_ptr<Store> store, lease::SigningKey key, Callers callers, std::string audit_file,
-         std::chrono::milliseconds return_time);
+  Engine(asio::io_context& context, std::unique_ptr<Store> store, lease::SigningKey key, Callers callers,
+         std::string audit_file, std::chrono::milliseconds return_time);
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -68,11 +68,11 @@ class Engine {
   uint64_t term() const { return term_; }
   uint64_t commits() const { return commits_; }
   uint64_t store_failures() const { return store_failures_; }
-  Core& core() { return *core_; }   // only while it leads
-  Time now() const;                 // the core's monotonic clock
-  int64_t wall_offset() const;      // wall clock minus now(), milliseconds
-  // Call after events were passed to the core: schedules storing and publishing of its effects. `on_stored` is
-  // called after that, or with false if they could not be stored.
+  Core& core() { return *core_; }  // only while it leads
+  Time now() const;                // the core's monotonic clock
+  int64_t wall_offset() const;     // wall clock minus now(), milliseconds
+  // Call after events were passed to the core: schedules storing and publishing of its effects. `on_stored`
+  // is called after that, or with false if they could not be stored.
   void flush(std::function<void(bool)> on_stored = {});
   void audit(const char* event, std::initializer_list<log::Field> fields);
   server::AuditFile::Counts audit_counts() const { return audit_.counts(); }
@@ -114,15 +114,16 @@ class Engine {
   std::unique_ptr<Core> core_;  // null while not the leader
   uint64_t term_ = 0;
   uint64_t commits_ = 0, store_failures_ = 0;
-  bool storing_now_ = false;    // the store's thread is busy
+  bool storing_now_ = false;  // the store's thread is busy
   bool work_posted_ = false;
   bool stopping_ = false;
-  bool logged_failure_ = false;   // the present outage of the store has been logged
-  Time may_grant_ = 0;          // nothing is granted before this time
+  bool logged_failure_ = false;  // the present outage of the store has been logged
+  Time may_grant_ = 0;           // nothing is granted before this time
   std::function<void()> stopped_;
   std::vector<std::function<void(bool)>> callbacks_, running_callbacks_;
   Stream streams_ = 0;
-  std::deque<std::pair<Time, Stream>> awaiting_first_message_;  // streams opened within kFirstMessageTimeout, and when
+  std::deque<std::pair<Time, Stream>>
+      awaiting_first_message_;  // streams opened within kFirstMessageTimeout, and when
   std::unordered_map<Stream, LeaseStream*> lease_streams_;
   std::unordered_map<Stream, NodeStream*> nodes_;
 };

@@ -19,9 +19,10 @@ struct Options {
   std::string port_file;  // empty: none
   std::string store;
   transport::TlsOptions store_tls;  // client side, for etcds://
-  std::string key;        // file with the signing key
-  std::string metrics;    // HOST:PORT; empty: none
-  // How long a new leader grants nothing; must exceed the clients' retry interval (client/lease_client/lease_client.cc).
+  std::string key;                  // file with the signing key
+  std::string metrics;              // HOST:PORT; empty: none
+  // How long a new leader grants nothing; must exceed the clients' retry interval
+  // (client/lease_client/lease_client.cc).
   std::chrono::milliseconds return_time{1'500};
   transport::TlsOptions tls;
   std::string audit_file;

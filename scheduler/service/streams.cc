@@ -21,15 +21,20 @@ std::string bearer_token(const grpc::CallbackServerContext& context) {
 }
 
 grpc::Status not_leading(const Engine& engine, grpc::CallbackServerContext& context) {
-  if (const auto leader = engine.store().leader(); leader && !engine.stopping()) context.AddTrailingMetadata("leader", *leader);
-  return engine.stopping() ? ending() : grpc::Status(grpc::StatusCode::UNAVAILABLE, "this scheduler is not the leader");
+  if (const auto leader = engine.store().leader(); leader && !engine.stopping())
+    context.AddTrailingMetadata("leader", *leader);
+  return engine.stopping() ? ending()
+                           : grpc::Status(grpc::StatusCode::UNAVAILABLE, "this scheduler is not the leader");
 }
 
 grpc::Status denied(const Error& error) {
-  return {error.code == ErrorCode::refused ? grpc::StatusCode::UNAUTHENTICATED : grpc::StatusCode::PERMISSION_DENIED, error.message};
+  return {error.code == ErrorCode::refused ? grpc::StatusCode::UNAUTHENTICATED
+                                           : grpc::StatusCode::PERMISSION_DENIED,
+          error.message};
 }
 
-LeaseStream::LeaseStream(Engine& engine, grpc::CallbackServerContext& context) : StreamingCall(engine, context) {
+LeaseStream::LeaseStream(Engine& engine, grpc::CallbackServerContext& context)
+    : StreamingCall(engine, context) {
   engine.post([this] {
     stream_ = engine_.add(*this);
     begin(Role::tenant);
@@ -45,9 +50,12 @@ void LeaseStream::on_message(const pool::AcquireCall& call) {
     return engine_.flush();
   }
   if (!first || call.has_release() || call.call_case() == pool::AcquireCall::CALL_NOT_SET) {
-    return end({grpc::StatusCode::INVALID_ARGUMENT, first ? "the first message must be a request or a resume" : "only a release may follow the first message"});
+    return end({grpc::StatusCode::INVALID_ARGUMENT, first ? "the first message must be a request or a resume"
+                                                          : "only a release may follow the first message"});
   }
-  const auto tenant = engine_.callers().find_tenant(bearer_token(context_), call.request().tenant(), call.has_resume() ? Purpose::existing_lease : Purpose::new_request);
+  const auto tenant =
+      engine_.callers().find_tenant(bearer_token(context_), call.request().tenant(),
+                                    call.has_resume() ? Purpose::existing_lease : Purpose::new_request);
   if (call.has_resume()) {
     // Without configured tokens the lease's secret alone authorizes the client.
     if (!tenant && engine_.callers().has_tokens()) return refuse(denied(tenant.error()));
@@ -76,14 +84,17 @@ void LeaseStream::on_message(const pool::AcquireCall& call) {
 
 std::optional<grpc::Status> LeaseStream::revoked() const {
   const Callers& callers = engine_.callers();
-  if (const auto allowed = callers.check(bearer_token(context_), Role::tenant); !allowed) return denied(allowed.error());
+  if (const auto allowed = callers.check(bearer_token(context_), Role::tenant); !allowed)
+    return denied(allowed.error());
   if (tenant_.empty() || !callers.has_tokens()) return std::nullopt;
   const auto tenant = callers.find_tenant(bearer_token(context_), "", Purpose::existing_lease);
   if (tenant && *tenant == tenant_) return std::nullopt;
-  return grpc::Status(grpc::StatusCode::PERMISSION_DENIED, "this token no longer belongs to tenant '" + tenant_ + "'");
+  return grpc::Status(grpc::StatusCode::PERMISSION_DENIED,
+                      "this token no longer belongs to tenant '" + tenant_ + "'");
 }
 
-NodeStream::NodeStream(Engine& engine, grpc::CallbackServerContext& context) : StreamingCall(engine, context) {
+NodeStream::NodeStream(Engine& engine, grpc::CallbackServerContext& context)
+    : StreamingCall(engine, context) {
   engine.post([this] {
     stream_ = engine_.add(*this);
     begin(Role::node);
@@ -107,7 +118,8 @@ void NodeStream::on_message(const pool::NodeReport& report) {
 
 std::optional<grpc::Status> NodeStream::revoked() const {
   const auto allowed = engine_.callers().check(bearer_token(context_), Role::node);
-  const auto node = node_.empty() ? Result<std::string>("") : engine_.callers().find_node(bearer_token(context_), node_);
+  const auto node =
+      node_.empty() ? Result<std::string>("") : engine_.callers().find_node(bearer_token(context_), node_);
   if (allowed && node) return std::nullopt;
   return denied(allowed ? node.error() : allowed.error());
 }

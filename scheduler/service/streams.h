@@ -21,7 +21,9 @@ grpc::Status not_leading(const Engine& engine, grpc::CallbackServerContext& cont
 // Maps an authentication error to UNAUTHENTICATED (ErrorCode::refused) or PERMISSION_DENIED.
 grpc::Status denied(const Error& error);
 // The status for calls while the scheduler shuts down.
-inline grpc::Status ending() { return {grpc::StatusCode::UNAVAILABLE, "this scheduler is shutting down"}; }
+inline grpc::Status ending() {
+  return {grpc::StatusCode::UNAVAILABLE, "this scheduler is shutting down"};
+}
 
 template <class In, class Out>
 class StreamingCall : public grpc::ServerBidiReactor<In, Out> {
@@ -87,10 +89,14 @@ class StreamingCall : public grpc::ServerBidiReactor<In, Out> {
   }
   void OnWriteDone(bool good) override {
     engine_.post([this, good] {
-      if (good) out_.pop_front();
-      else out_.clear();
-      if (!out_.empty()) this->StartWrite(&out_.front());
-      else if (status_) this->Finish(*status_);
+      if (good)
+        out_.pop_front();
+      else
+        out_.clear();
+      if (!out_.empty())
+        this->StartWrite(&out_.front());
+      else if (status_)
+        this->Finish(*status_);
     });
   }
   void OnCancel() override {
@@ -104,7 +110,7 @@ class StreamingCall : public grpc::ServerBidiReactor<In, Out> {
   }
 
   In in_;
-  std::deque<Out> out_;  // unsent messages; the first one is being written
+  std::deque<Out> out_;                 // unsent messages; the first one is being written
   std::optional<grpc::Status> status_;  // set by end(): the call's final status
   bool has_received_ = false;
 };
@@ -120,7 +126,9 @@ class LeaseStream final : public StreamingCall<pool::AcquireCall, pool::AcquireE
  private:
   void on_message(const pool::AcquireCall& call) override;
   void on_done() override { engine_.forget(stream_); }
-  bool replaces(const pool::AcquireEvent&, const pool::AcquireEvent& before) const override { return before.has_queued(); }
+  bool replaces(const pool::AcquireEvent&, const pool::AcquireEvent& before) const override {
+    return before.has_queued();
+  }
 
   Stream stream_ = 0;
   std::string tenant_;
@@ -146,7 +154,8 @@ class NodeStream final : public StreamingCall<pool::NodeReport, pool::NodeOrders
 class LeasesService final : public pool::Leases::CallbackService {
  public:
   explicit LeasesService(Engine& engine) : engine_(engine) {}
-  grpc::ServerBidiReactor<pool::AcquireCall, pool::AcquireEvent>* Acquire(grpc::CallbackServerContext* context) override {
+  grpc::ServerBidiReactor<pool::AcquireCall, pool::AcquireEvent>* Acquire(
+      grpc::CallbackServerContext* context) override {
     return new LeaseStream(engine_, *context);
   }
 
@@ -157,7 +166,8 @@ class LeasesService final : public pool::Leases::CallbackService {
 class NodesService final : public pool::Nodes::CallbackService {
  public:
   explicit NodesService(Engine& engine) : engine_(engine) {}
-  grpc::ServerBidiReactor<pool::NodeReport, pool::NodeOrders>* Attend(grpc::CallbackServerContext* context) override {
+  grpc::ServerBidiReactor<pool::NodeReport, pool::NodeOrders>* Attend(
+      grpc::CallbackServerContext* context) override {
     return new NodeStream(engine_, *context);
   }
 

@@ -24,7 +24,8 @@ Result<Csv> Csv::parse(std::string file, std::string_view text) {
   csv.file_ = std::move(file);
   uint32_t line = 1, column = 1;
   const auto fail = [&](uint32_t at_line, uint32_t at_column, const std::string& what) {
-    return Error{ErrorCode::malformed, csv.file_ + ":" + std::to_string(at_line) + ":" + std::to_string(at_column) + ": " + what};
+    return Error{ErrorCode::malformed,
+                 csv.file_ + ":" + std::to_string(at_line) + ":" + std::to_string(at_column) + ": " + what};
   };
   std::vector<Field> row;
   if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);  // UTF-8 byte order mark
@@ -54,7 +55,8 @@ Result<Csv> Csv::parse(std::string file, std::string_view text) {
           break;
         }
       }
-      if (at < text.size() && text[at] != ',' && text[at] != '\n' && text[at] != '\r') return fail(line, column, "text after a closing quotation mark");
+      if (at < text.size() && text[at] != ',' && text[at] != '\n' && text[at] != '\r')
+        return fail(line, column, "text after a closing quotation mark");
     } else {
       while (at < text.size() && text[at] != ',' && text[at] != '\n' && text[at] != '\r') {
         if (text[at] == '"') return fail(line, column, "a quotation mark within a field");
@@ -72,7 +74,8 @@ Result<Csv> Csv::parse(std::string file, std::string_view text) {
     }
     if (at < text.size() && text[at] == '\r') {
       next();
-      if (at < text.size() && text[at] != '\n') return fail(line, column - 1, "a carriage return within a line");
+      if (at < text.size() && text[at] != '\n')
+        return fail(line, column - 1, "a carriage return within a line");
     }
     if (at < text.size()) next();
     if (row.size() == 1 && row[0].text.empty()) {  // an empty line
@@ -82,14 +85,17 @@ Result<Csv> Csv::parse(std::string file, std::string_view text) {
     if (csv.header_.empty()) {
       for (const Field& name : row) {
         if (name.text.empty()) return fail(name.line, name.column, "a column without a name");
-        if (csv.column(name.text) >= 0) return fail(name.line, name.column, "a second column " + quoted(name.text));
+        if (csv.column(name.text) >= 0)
+          return fail(name.line, name.column, "a second column " + quoted(name.text));
         csv.header_.push_back(name.text);
       }
     } else {
       if (row.size() != csv.header_.size()) {
         const bool more = row.size() > csv.header_.size();
         const uint32_t where = more ? row[csv.header_.size()].column : end_column;
-        return fail(end_line, where, std::to_string(row.size()) + " fields, but the header names " + std::to_string(csv.header_.size()));
+        return fail(end_line, where,
+                    std::to_string(row.size()) + " fields, but the header names " +
+                        std::to_string(csv.header_.size()));
       }
       csv.rows_.push_back(std::move(row));
     }
@@ -115,7 +121,8 @@ int Csv::column(std::string_view name) const {
 
 Result<int> Csv::needed_column(std::string_view name) const {
   const int found = column(name);
-  if (found < 0) return Error{ErrorCode::malformed, file_ + ":1:1: missing column '" + std::string(name) + "'"};
+  if (found < 0)
+    return Error{ErrorCode::malformed, file_ + ":1:1: missing column '" + std::string(name) + "'"};
   return found;
 }
 
@@ -128,12 +135,14 @@ Result<int64_t> Csv::number(size_t row, int column, int64_t least, int64_t most)
   const std::string& text = rows_[row][column].text;
   int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (text.empty() || end != text.data() + text.size() || (error != std::errc() && error != std::errc::result_out_of_range)) {
+  if (text.empty() || end != text.data() + text.size() ||
+      (error != std::errc() && error != std::errc::result_out_of_range)) {
     return error_at(row, column, quoted(text) + " is not an integer");
   }
   if (error != std::errc() || value < least || value > most) {
     std::string range = "at least " + std::to_string(least);
-    if (most != std::numeric_limits<int64_t>::max()) range = std::to_string(least) + " to " + std::to_string(most);
+    if (most != std::numeric_limits<int64_t>::max())
+      range = std::to_string(least) + " to " + std::to_string(most);
     return error_at(row, column, quoted(text) + " must be " + range);
   }
   return value;
@@ -147,7 +156,8 @@ Result<int64_t> Csv::number_or(size_t row, int column, int64_t otherwise, int64_
 Error Csv::error_at(size_t row, int column, const std::string& what) const {
   const Field& field = rows_[row][std::max(column, 0)];
   const std::string name = column < 0 ? "" : header_[column] + " ";
-  return {ErrorCode::malformed, file_ + ":" + std::to_string(field.line) + ":" + std::to_string(field.column) + ": " + name + what};
+  return {ErrorCode::malformed,
+          file_ + ":" + std::to_string(field.line) + ":" + std::to_string(field.column) + ": " + name + what};
 }
 
 }  // namespace gpupool::sim

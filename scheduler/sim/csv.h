@@ -25,9 +25,11 @@ class Csv {
 
   // Returns "" for column -1.
   const std::string& text(size_t row, int column) const;
-  Result<int64_t> number(size_t row, int column, int64_t least = 0, int64_t most = std::numeric_limits<int64_t>::max()) const;
+  Result<int64_t> number(size_t row, int column, int64_t least = 0,
+                         int64_t most = std::numeric_limits<int64_t>::max()) const;
   // Returns `otherwise` for column -1 and for empty fields.
-  Result<int64_t> number_or(size_t row, int column, int64_t otherwise, int64_t least = 0, int64_t most = std::numeric_limits<int64_t>::max()) const;
+  Result<int64_t> number_or(size_t row, int column, int64_t otherwise, int64_t least = 0,
+                            int64_t most = std::numeric_limits<int64_t>::max()) const;
   Error error_at(size_t row, int column, const std::string& what) const;
 
  private:

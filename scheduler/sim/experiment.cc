@@ -16,13 +16,18 @@ namespace {
 using placement::Cluster;
 using placement::kWholeGpu;
 
-uint64_t heap_bytes() { return mallinfo2().uordblks; }
+uint64_t heap_bytes() {
+  return mallinfo2().uordblks;
+}
 
-double percent(int64_t part, int64_t whole) { return whole == 0 ? 0 : 100.0 * static_cast<double>(part) / static_cast<double>(whole); }
+double percent(int64_t part, int64_t whole) {
+  return whole == 0 ? 0 : 100.0 * static_cast<double>(part) / static_cast<double>(whole);
+}
 
 std::string size_name(const Task& task) {
   if (task.request.gpus == 0) return "no GPU";
-  return (task.request.gpus > 1 ? std::to_string(task.request.gpus) + "x" : "") + std::to_string(task.request.milli);
+  return (task.request.gpus > 1 ? std::to_string(task.request.gpus) + "x" : "") +
+         std::to_string(task.request.milli);
 }
 
 // Returns the free share, in percent of the cluster, that an average GPU task of the trace could not use on
@@ -54,13 +59,16 @@ double unusable_percent(const Cluster& cluster, const std::vector<placement::Req
 float cpu_microseconds() {
   timespec now{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<float>(static_cast<double>(now.tv_sec % 1000) * 1e6 + static_cast<double>(now.tv_nsec) / 1e3);
+  return static_cast<float>(static_cast<double>(now.tv_sec % 1000) * 1e6 +
+                            static_cast<double>(now.tv_nsec) / 1e3);
 }
 
 Times times_of(std::vector<float>& samples) {
   if (samples.empty()) return {};
   std::sort(samples.begin(), samples.end());
-  const auto at = [&](double part) { return static_cast<double>(samples[static_cast<size_t>(part * static_cast<double>(samples.size() - 1))]); };
+  const auto at = [&](double part) {
+    return static_cast<double>(samples[static_cast<size_t>(part * static_cast<double>(samples.size() - 1))]);
+  };
   return {at(0.5), at(0.99), samples.back()};
 }
 
@@ -70,7 +78,8 @@ std::vector<uint32_t> arrivals(const std::vector<Task>& tasks, int64_t capacity,
   std::mt19937_64 random(seed);
   for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random() % i]);
   const int64_t most = capacity / 100 * percent;
-  if (std::none_of(tasks.begin(), tasks.end(), [](const Task& task) { return task.milli() > 0; })) return order;
+  if (std::none_of(tasks.begin(), tasks.end(), [](const Task& task) { return task.milli() > 0; }))
+    return order;
   int64_t demand = 0;
   for (size_t i = 0;; ++i) {
     if (i == order.size()) order.push_back(static_cast<uint32_t>(random() % tasks.size()));
@@ -120,7 +129,8 @@ Outcome run(const Experiment& experiment, uint64_t seed) {
     const auto placed = placer.decide(request);
     times.push_back(std::max(0.0f, cpu_microseconds() - start));
     if (placed) {
-      if (const auto done = cluster.allocate(*placed); !done) throw std::runtime_error("the placer chose a node that does not fit: " + done.error().message);
+      if (const auto done = cluster.allocate(*placed); !done)
+        throw std::runtime_error("the placer chose a node that does not fit: " + done.error().message);
       allocated += task.milli();
     } else {
       ++refused[{task.milli(), size_name(task)}];
@@ -130,10 +140,13 @@ Outcome run(const Experiment& experiment, uint64_t seed) {
     if (within_100) out.allocated_100 = percent(allocated, capacity);
   }
   out.allocated_130 = percent(allocated, capacity);
-  if (capacity - cluster.free_milli() != allocated) throw std::runtime_error("allocated and free GPU thousandths do not add up");
-  while (out.curve.size() <= 130) out.curve.push_back({static_cast<double>(out.curve.size()), out.allocated_130});
+  if (capacity - cluster.free_milli() != allocated)
+    throw std::runtime_error("allocated and free GPU thousandths do not add up");
+  while (out.curve.size() <= 130)
+    out.curve.push_back({static_cast<double>(out.curve.size()), out.allocated_130});
   out.beyond_inventory = placer.bytes();
-  if (const uint64_t heap_now = heap_bytes(); heap_now > heap_before) out.heap_growth = heap_now - heap_before;
+  if (const uint64_t heap_now = heap_bytes(); heap_now > heap_before)
+    out.heap_growth = heap_now - heap_before;
   for (const auto& [size, count] : refused) out.refused.push_back({size.second, count});
   out.unusable = unusable_percent(cluster, requests);
   out.offline_100 = percent(offline_best_fit(*experiment.nodes, arrived_100), capacity);
@@ -141,9 +154,11 @@ Outcome run(const Experiment& experiment, uint64_t seed) {
   return out;
 }
 
-int64_t offline_best_fit(const std::vector<placement::NodeSpec>& nodes, const std::vector<const Task*>& tasks) {
+int64_t offline_best_fit(const std::vector<placement::NodeSpec>& nodes,
+                         const std::vector<const Task*>& tasks) {
   std::vector<const Task*> order;
-  std::copy_if(tasks.begin(), tasks.end(), std::back_inserter(order), [](const Task* task) { return task->request.gpus > 0; });
+  std::copy_if(tasks.begin(), tasks.end(), std::back_inserter(order),
+               [](const Task* task) { return task->request.gpus > 0; });
   std::stable_sort(order.begin(), order.end(), [](const Task* a, const Task* b) {
     return std::pair(a->request.gpus, a->request.milli) > std::pair(b->request.gpus, b->request.milli);
   });

@@ -18,11 +18,11 @@ struct Point {
 };
 
 struct Refused {
-  std::string what;    // size of the tasks: "810", "2x1000", "no GPU"
+  std::string what;  // size of the tasks: "810", "2x1000", "no GPU"
   uint32_t tasks = 0;
 };
 
-struct Times {           // microseconds of the thread's CPU time
+struct Times {  // microseconds of the thread's CPU time
   double p50 = 0, p99 = 0, most = 0;
 };
 float cpu_microseconds();  // this thread's CPU time modulo 1000 s; only differences are meaningful
@@ -35,11 +35,11 @@ struct Outcome {
   double offline_100 = 0;                       // percent: offline_best_fit() of the same tasks
   double unusable = 0;                          // percent: free at the end but unusable for an average task
   uint32_t arrived = 0, refused_100 = 0, refused_130 = 0;
-  std::vector<Refused> refused;                 // up to 130 %
-  std::vector<Point> curve;                     // at each whole percent
+  std::vector<Refused> refused;  // up to 130 %
+  std::vector<Point> curve;      // at each whole percent
   Times decision;
-  uint64_t beyond_inventory = 0;                // bytes: Placer::bytes() at the end
-  uint64_t heap_growth = 0;                     // bytes by which the process's heap grew; 0 if it did not
+  uint64_t beyond_inventory = 0;  // bytes: Placer::bytes() at the end
+  uint64_t heap_growth = 0;       // bytes by which the process's heap grew; 0 if it did not
 };
 
 struct Experiment {
@@ -57,6 +57,7 @@ Outcome run(const Experiment& experiment, uint64_t seed);
 
 // Returns the thousandths that best-fit-decreasing allocates if all tasks are known in advance, and hosts and
 // models are ignored: an approximate upper bound for online placement.
-int64_t offline_best_fit(const std::vector<placement::NodeSpec>& nodes, const std::vector<const Task*>& tasks);
+int64_t offline_best_fit(const std::vector<placement::NodeSpec>& nodes,
+                         const std::vector<const Task*>& tasks);
 
 }  // namespace gpupool::sim

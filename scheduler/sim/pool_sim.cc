@@ -15,10 +15,14 @@ using namespace gpupool;
 using namespace gpupool::sim;
 
 constexpr const char* kAbout =
-    "pool-sim: simulates placing the tasks of a trace on a cluster, with pool-scheduler's placement library.\n"
-    "By default tasks arrive in random order until 130 % of the cluster's GPUs are asked for, and nothing departs; with\n"
+    "pool-sim: simulates placing the tasks of a trace on a cluster, with pool-scheduler's placement "
+    "library.\n"
+    "By default tasks arrive in random order until 130 % of the cluster's GPUs are asked for, and nothing "
+    "departs; with\n"
     "--replay they arrive and depart at their own times.";
-constexpr const char* kNotes = "Exit status: 0: success; 1: a file cannot be read or is invalid; 2: usage error. docs/placement.md describes files and figures.";
+constexpr const char* kNotes =
+    "Exit status: 0: success; 1: a file cannot be read or is invalid; 2: usage error. docs/placement.md "
+    "describes files and figures.";
 
 enum Exit { kGood = 0, kBadFile = 1, kUsage = 2 };
 
@@ -56,13 +60,18 @@ void write_text(const std::string& path, const std::string& text) {
 int simulate(const Options& options) {
   std::vector<placement::NodeSpec> nodes;
   std::vector<Task> tasks;
-  nodes = options.nodes.empty() ? synthetic_nodes(options.synthetic) : value_of(nodes_of(value_of(Csv::read(options.nodes))));
-  Subject subject{.nodes = options.nodes.empty() ? "synthetic" : options.nodes, .tasks = options.tasks.empty() ? "synthetic" : options.tasks,
-                  .node_count = nodes.size(), .mode = options.mode == "pool" ? Mode::pool : Mode::local, .load = options.load};
+  nodes = options.nodes.empty() ? synthetic_nodes(options.synthetic)
+                                : value_of(nodes_of(value_of(Csv::read(options.nodes))));
+  Subject subject{.nodes = options.nodes.empty() ? "synthetic" : options.nodes,
+                  .tasks = options.tasks.empty() ? "synthetic" : options.tasks,
+                  .node_count = nodes.size(),
+                  .mode = options.mode == "pool" ? Mode::pool : Mode::local,
+                  .load = options.load};
   for (const placement::NodeSpec& node : nodes) subject.gpu_count += static_cast<uint64_t>(node.gpus);
   constexpr uint32_t kTasksPerGpu = 2;  // more than fit into the cluster
-  tasks = options.tasks.empty() ? synthetic_tasks(static_cast<uint32_t>(subject.gpu_count) * kTasksPerGpu, options.seed)
-                                : value_of(tasks_of(value_of(Csv::read(options.tasks))));
+  tasks = options.tasks.empty()
+              ? synthetic_tasks(static_cast<uint32_t>(subject.gpu_count) * kTasksPerGpu, options.seed)
+              : value_of(tasks_of(value_of(Csv::read(options.tasks))));
   subject.task_count = tasks.size();
   if (subject.gpu_count == 0) throw std::runtime_error(subject.nodes + ": no node has a GPU");
   if (tasks.empty()) throw std::runtime_error(subject.tasks + ": no tasks");
@@ -74,7 +83,8 @@ int simulate(const Options& options) {
     if (options.replay) {
       run.replayed.push_back(replay(experiment, options.load, options.seed));
     } else {
-      for (uint32_t i = 0; i < options.seeds; ++i) run.outcomes.push_back(sim::run(experiment, options.seed + i));
+      for (uint32_t i = 0; i < options.seeds; ++i)
+        run.outcomes.push_back(sim::run(experiment, options.seed + i));
     }
     runs.push_back(std::move(run));
   }
@@ -90,19 +100,30 @@ int run(int count, char** words) {
   app.set_version_flag("--version", std::string("pool-sim ") + server::kVersion);
   Options options;
   const auto is_policy = [](const std::string& name) {
-    return placement::policy_named(name) ? "" : "unknown policy '" + name + "'; valid: " + placement::policy_names();
+    return placement::policy_named(name)
+               ? ""
+               : "unknown policy '" + name + "'; valid: " + placement::policy_names();
   };
   auto* const nodes = app.add_option("--nodes", options.nodes, "the cluster, a CSV file");
-  app.add_option("--synthetic", options.synthetic, "instead of --nodes: number of synthetic nodes with eight GPUs; without --tasks also synthetic tasks")
-      ->check(CLI::Range(1, 1'000'000))->excludes(nodes);
+  app.add_option("--synthetic", options.synthetic,
+                 "instead of --nodes: number of synthetic nodes with eight GPUs; without --tasks also "
+                 "synthetic tasks")
+      ->check(CLI::Range(1, 1'000'000))
+      ->excludes(nodes);
   app.add_option("--tasks", options.tasks, "the tasks, a CSV file");
-  app.add_option("--mode", options.mode, "local: a task's CPUs, memory and GPUs are on one node; pool: only its GPUs are placed, possibly on several nodes [local]")
+  app.add_option("--mode", options.mode,
+                 "local: a task's CPUs, memory and GPUs are on one node; pool: only its GPUs are placed, "
+                 "possibly on several nodes [local]")
       ->check(CLI::IsMember({"local", "pool"}));
-  app.add_option("--policy", options.policies, "one or several of " + placement::policy_names() + " [fragmentation]")->check(is_policy)->delimiter(',');
+  app.add_option("--policy", options.policies,
+                 "one or several of " + placement::policy_names() + " [fragmentation]")
+      ->check(is_policy)
+      ->delimiter(',');
   app.add_option("--seeds", options.seeds, "number of random orders [10]")->check(CLI::Range(1, 10'000));
   app.add_option("--seed", options.seed, "first seed [1]");
   app.add_flag("--replay", options.replay, "simulate arrivals and departures at the trace's times");
-  app.add_option("--load", options.load, "with --replay: factor that accelerates arrivals [1]")->check(CLI::Range(0.001, 1e6));
+  app.add_option("--load", options.load, "with --replay: factor that accelerates arrivals [1]")
+      ->check(CLI::Range(0.001, 1e6));
   app.add_option("--json", options.json, "write all figures to this file as JSON; - for stdout");
   app.add_option("--plot", options.plot, "write a plot to this file (SVG)");
   try {
@@ -111,7 +132,8 @@ int run(int count, char** words) {
     if (error.get_exit_code() == 0) return app.exit(error);
     return fail(kUsage, settings::describe_usage_error(app, error) + "; see pool-sim --help");
   }
-  if (options.nodes.empty() && options.synthetic == 0) return fail(kUsage, "--nodes FILE or --synthetic NODES is required");
+  if (options.nodes.empty() && options.synthetic == 0)
+    return fail(kUsage, "--nodes FILE or --synthetic NODES is required");
   if (options.tasks.empty() && options.synthetic == 0) return fail(kUsage, "--tasks FILE is required");
   return simulate(options);
 }

@@ -39,7 +39,9 @@ Waiting waiting_of(std::vector<double> seconds) {
   std::sort(seconds.begin(), seconds.end());
   for (const double one : seconds) out.mean += one / static_cast<double>(seconds.size());
   // Percentile by nearest rank.
-  const auto at = [&](double part) { return seconds[static_cast<size_t>(std::ceil(part * static_cast<double>(seconds.size()))) - 1]; };
+  const auto at = [&](double part) {
+    return seconds[static_cast<size_t>(std::ceil(part * static_cast<double>(seconds.size()))) - 1];
+  };
   out.p50 = at(0.5);
   out.p99 = at(0.99);
   out.most = seconds.back();
@@ -57,11 +59,13 @@ double jain(const std::vector<double>& values) {
 
 class Replay {
  public:
-  Replay(const Experiment& experiment, double load, uint64_t seed) : tasks_(*experiment.tasks), placements_(tasks_.size()) {
+  Replay(const Experiment& experiment, double load, uint64_t seed)
+      : tasks_(*experiment.tasks), placements_(tasks_.size()) {
     for (const placement::NodeSpec& node : *experiment.nodes) {
       if (const auto added = cluster_.add(node); !added) throw std::runtime_error(added.error().message);
     }
-    placer_ = std::make_unique<placement::Placer>(cluster_, placement::Placer::Options{.policy = experiment.policy, .seed = seed});
+    placer_ = std::make_unique<placement::Placer>(
+        cluster_, placement::Placer::Options{.policy = experiment.policy, .seed = seed});
     for (const Task& task : tasks_) {
       requests_.push_back(in_mode(task.request, experiment.mode));
       arrives_.push_back(static_cast<double>(task.arrives) / load);
@@ -75,7 +79,8 @@ class Replay {
       // Tasks that ask for nothing of the cluster, in pool mode those without GPUs, are left out.
       if (placement::Placer::check(requests_[i])) order.push_back(i);
     }
-    std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return arrives_[a] < arrives_[b]; });
+    std::stable_sort(order.begin(), order.end(),
+                     [&](uint32_t a, uint32_t b) { return arrives_[a] < arrives_[b]; });
     if (order.empty()) return {};
     begin_ = now_ = arrives_[order.front()];
     last_arrival_ = arrives_[order.back()];
@@ -84,7 +89,8 @@ class Replay {
       if (!running_.empty() && (next == order.size() || running_.top().at <= arrives_[order[next]])) {
         advance(running_.top().at);
         while (!running_.empty() && running_.top().at <= now_) {
-          if (const auto done = cluster_.release(placements_[running_.top().task]); !done) throw std::runtime_error(done.error().message);
+          if (const auto done = cluster_.release(placements_[running_.top().task]); !done)
+            throw std::runtime_error(done.error().message);
           running_.pop();
         }
         try_waiting();
@@ -93,17 +99,22 @@ class Replay {
         arrive(order[next++]);
       }
     }
-    if (cluster_.free_milli() != cluster_.total_milli()) throw std::runtime_error("allocated and free GPU thousandths do not add up");
+    if (cluster_.free_milli() != cluster_.total_milli())
+      throw std::runtime_error("allocated and free GPU thousandths do not add up");
     return report();
   }
 
  private:
   void advance(double to) {
     const double until = std::min(to, last_arrival_);
-    const double percent = cluster_.total_milli() == 0 ? 0 : 100 - 100.0 * static_cast<double>(cluster_.free_milli()) / static_cast<double>(cluster_.total_milli());
+    const double percent = cluster_.total_milli() == 0
+                               ? 0
+                               : 100 - 100.0 * static_cast<double>(cluster_.free_milli()) /
+                                           static_cast<double>(cluster_.total_milli());
     out_.most_allocated = std::max(out_.most_allocated, percent);
     if (until > now_) area_ += percent * (until - now_);
-    if (curve_.empty() || (to - begin_) / 3600 > curve_.back().first) curve_.emplace_back((now_ - begin_) / 3600, percent);
+    if (curve_.empty() || (to - begin_) / 3600 > curve_.back().first)
+      curve_.emplace_back((now_ - begin_) / 3600, percent);
     now_ = to;
   }
 
@@ -123,7 +134,8 @@ class Replay {
   bool start_now(uint32_t task) {
     auto placement = placer_->decide(requests_[task]);
     if (!placement) return false;
-    if (const auto done = cluster_.allocate(*placement); !done) throw std::runtime_error("the placer chose a node that does not fit: " + done.error().message);
+    if (const auto done = cluster_.allocate(*placement); !done)
+      throw std::runtime_error("the placer chose a node that does not fit: " + done.error().message);
     placements_[task] = std::move(*placement);
     running_.push({now_ + static_cast<double>(tasks_[task].runs), task});
     const double waited = now_ - arrives_[task];
@@ -186,6 +198,8 @@ class Replay {
 
 }  // namespace
 
-Replayed replay(const Experiment& experiment, double load, uint64_t seed) { return Replay(experiment, load, seed).run(); }
+Replayed replay(const Experiment& experiment, double load, uint64_t seed) {
+  return Replay(experiment, load, seed).run();
+}
 
 }  // namespace gpupool::sim

@@ -17,12 +17,12 @@ struct Waiting {
 };
 
 struct Replayed {
-  uint32_t placed = 0, never = 0;               // never: tasks that no node could ever serve
+  uint32_t placed = 0, never = 0;                 // never: tasks that no node could ever serve
   double mean_allocated = 0, most_allocated = 0;  // percent; mean over time until the last arrival
   Waiting waiting;
-  std::map<std::string, Waiting> by_size;       // "no GPU", "share", "one GPU", "several GPUs"
+  std::map<std::string, Waiting> by_size;  // "no GPU", "share", "one GPU", "several GPUs"
   std::map<std::string, Waiting> by_tenant;
-  double fairness = 1;                          // Jain's index of the tenants' mean slowdowns; 1: equal
+  double fairness = 1;  // Jain's index of the tenants' mean slowdowns; 1: equal
   Times decision;
   std::vector<std::pair<double, double>> curve;  // hours, percent allocated
 };

@@ -16,7 +16,9 @@ std::string printed(const char* format, Values... values) {
   return text;
 }
 
-const char* name_of(Mode mode) { return mode == Mode::local ? "local" : "pool"; }
+const char* name_of(Mode mode) {
+  return mode == Mode::local ? "local" : "pool";
+}
 
 // Takes the maximum over the seeds, because a mean of percentiles is not a percentile.
 Times worst(const std::vector<Outcome>& outcomes) {
@@ -31,7 +33,8 @@ Times worst(const std::vector<Outcome>& outcomes) {
 
 double bytes_per_gpu(const Subject& subject, const std::vector<Outcome>& outcomes) {
   uint64_t most = 0;
-  for (const Outcome& outcome : outcomes) most = std::max({most, outcome.beyond_inventory, outcome.heap_growth});
+  for (const Outcome& outcome : outcomes)
+    most = std::max({most, outcome.beyond_inventory, outcome.heap_growth});
   return subject.gpu_count == 0 ? 0 : static_cast<double>(most) / static_cast<double>(subject.gpu_count);
 }
 
@@ -42,10 +45,16 @@ double deviation(const std::vector<Outcome>& outcomes, double Outcome::*what) {
   return outcomes.size() < 2 ? 0 : std::sqrt(sum / static_cast<double>(outcomes.size() - 1));
 }
 
-Json times_json(const Times& times) { return {{"p50", times.p50}, {"p99", times.p99}, {"max", times.most}}; }
+Json times_json(const Times& times) {
+  return {{"p50", times.p50}, {"p99", times.p99}, {"max", times.most}};
+}
 
 Json waiting_json(const Waiting& waiting) {
-  return {{"tasks", waiting.tasks}, {"mean", waiting.mean}, {"p50", waiting.p50}, {"p99", waiting.p99}, {"max", waiting.most}};
+  return {{"tasks", waiting.tasks},
+          {"mean", waiting.mean},
+          {"p50", waiting.p50},
+          {"p99", waiting.p99},
+          {"max", waiting.most}};
 }
 
 Json experiment_json(const Subject& subject, const std::vector<Outcome>& outcomes) {
@@ -86,18 +95,21 @@ Json replay_json(const Replayed& replayed) {
                {"waiting_seconds", waiting_json(replayed.waiting)},
                {"fairness", replayed.fairness},
                {"decision_us", times_json(replayed.decision)}};
-  for (const auto& [name, waiting] : replayed.by_size) json["waiting_seconds_by_size"][name] = waiting_json(waiting);
-  for (const auto& [name, waiting] : replayed.by_tenant) json["waiting_seconds_by_tenant"][name] = waiting_json(waiting);
+  for (const auto& [name, waiting] : replayed.by_size)
+    json["waiting_seconds_by_size"][name] = waiting_json(waiting);
+  for (const auto& [name, waiting] : replayed.by_tenant)
+    json["waiting_seconds_by_tenant"][name] = waiting_json(waiting);
   return json;
 }
 
 std::string replay_text(const Run& run, const Replayed& replayed) {
-  std::string text = printed("%-14s %7u %7u %9.2f %9.2f %11.0f %11.0f %9.3f %9.1f\n", placement::name_of(run.policy), replayed.placed, replayed.never,
-                             replayed.mean_allocated, replayed.most_allocated, replayed.waiting.mean, replayed.waiting.p99, replayed.fairness,
-                             replayed.decision.p99);
+  std::string text =
+      printed("%-14s %7u %7u %9.2f %9.2f %11.0f %11.0f %9.3f %9.1f\n", placement::name_of(run.policy),
+              replayed.placed, replayed.never, replayed.mean_allocated, replayed.most_allocated,
+              replayed.waiting.mean, replayed.waiting.p99, replayed.fairness, replayed.decision.p99);
   for (const auto& [name, waiting] : replayed.by_size) {
-    text += printed("  %-20s %7u tasks waited %.0f s, p50 %.0f, p99 %.0f, at most %.0f\n", name.c_str(), waiting.tasks, waiting.mean, waiting.p50,
-                    waiting.p99, waiting.most);
+    text += printed("  %-20s %7u tasks waited %.0f s, p50 %.0f, p99 %.0f, at most %.0f\n", name.c_str(),
+                    waiting.tasks, waiting.mean, waiting.p50, waiting.p99, waiting.most);
   }
   return text;
 }
@@ -111,33 +123,43 @@ double mean(const std::vector<Outcome>& outcomes, double Outcome::*what) {
 }
 
 std::string text_of(const Subject& subject, const std::vector<Run>& runs) {
-  std::string text = printed("%llu nodes, %llu GPUs (", static_cast<unsigned long long>(subject.node_count), static_cast<unsigned long long>(subject.gpu_count)) +
-                     subject.nodes + "), " + std::to_string(subject.task_count) + " tasks (" + subject.tasks + "), mode " + name_of(subject.mode) + "\n";
+  std::string text = printed("%llu nodes, %llu GPUs (", static_cast<unsigned long long>(subject.node_count),
+                             static_cast<unsigned long long>(subject.gpu_count)) +
+                     subject.nodes + "), " + std::to_string(subject.task_count) + " tasks (" + subject.tasks +
+                     "), mode " + name_of(subject.mode) + "\n";
   if (!runs.empty() && !runs.front().replayed.empty()) {
-    text += printed("%-14s %7s %7s %9s %9s %11s %11s %9s %9s\n", "policy", "placed", "never", "mean %", "most %", "waited s", "p99 s", "fairness", "p99 us");
+    text += printed("%-14s %7s %7s %9s %9s %11s %11s %9s %9s\n", "policy", "placed", "never", "mean %",
+                    "most %", "waited s", "p99 s", "fairness", "p99 us");
     for (const Run& run : runs) text += replay_text(run, run.replayed.front());
     return text;
   }
-  text += printed("%-14s %9s %9s %9s %9s %9s %9s %9s %9s %9s\n", "policy", "at 100 %", "at 130 %", "offline", "unusable", "refused", "p50 us", "p99 us", "max us", "B/GPU");
+  text += printed("%-14s %9s %9s %9s %9s %9s %9s %9s %9s %9s\n", "policy", "at 100 %", "at 130 %", "offline",
+                  "unusable", "refused", "p50 us", "p99 us", "max us", "B/GPU");
   for (const Run& run : runs) {
     double refused = 0;
     for (const Outcome& outcome : run.outcomes) refused += outcome.refused_130;
     const Times times = worst(run.outcomes);
-    text += printed("%-14s %9.2f %9.2f %9.2f %9.2f %9.0f %9.1f %9.1f %9.1f %9.0f\n", placement::name_of(run.policy), mean(run.outcomes, &Outcome::allocated_100),
-                    mean(run.outcomes, &Outcome::allocated_130), mean(run.outcomes, &Outcome::offline_100), mean(run.outcomes, &Outcome::unusable),
-                    refused / static_cast<double>(std::max<size_t>(1, run.outcomes.size())), times.p50, times.p99, times.most,
-                    bytes_per_gpu(subject, run.outcomes));
+    text += printed("%-14s %9.2f %9.2f %9.2f %9.2f %9.0f %9.1f %9.1f %9.1f %9.0f\n",
+                    placement::name_of(run.policy), mean(run.outcomes, &Outcome::allocated_100),
+                    mean(run.outcomes, &Outcome::allocated_130), mean(run.outcomes, &Outcome::offline_100),
+                    mean(run.outcomes, &Outcome::unusable),
+                    refused / static_cast<double>(std::max<size_t>(1, run.outcomes.size())), times.p50,
+                    times.p99, times.most, bytes_per_gpu(subject, run.outcomes));
   }
-  return text + "offline: best-fit-decreasing of the tasks that arrived up to 100 %; unusable: free at the end but unusable for an average task;\n"
-                "times: CPU time of the deciding thread, the worst seed\n";
+  return text +
+         "offline: best-fit-decreasing of the tasks that arrived up to 100 %; unusable: free at the end but "
+         "unusable for an average task;\n"
+         "times: CPU time of the deciding thread, the worst seed\n";
 }
 
 nlohmann::ordered_json json_of(const Subject& subject, const std::vector<Run>& runs) {
-  Json json = {{"nodes", {{"from", subject.nodes}, {"count", subject.node_count}, {"gpus", subject.gpu_count}}},
-               {"tasks", {{"from", subject.tasks}, {"count", subject.task_count}}},
-               {"mode", name_of(subject.mode)}};
+  Json json = {
+      {"nodes", {{"from", subject.nodes}, {"count", subject.node_count}, {"gpus", subject.gpu_count}}},
+      {"tasks", {{"from", subject.tasks}, {"count", subject.task_count}}},
+      {"mode", name_of(subject.mode)}};
   for (const Run& run : runs) {
-    Json one = run.replayed.empty() ? experiment_json(subject, run.outcomes) : replay_json(run.replayed.front());
+    Json one =
+        run.replayed.empty() ? experiment_json(subject, run.outcomes) : replay_json(run.replayed.front());
     one["policy"] = placement::name_of(run.policy);
     if (!run.replayed.empty()) one["load"] = subject.load;
     json["runs"].push_back(std::move(one));
@@ -146,7 +168,11 @@ nlohmann::ordered_json json_of(const Subject& subject, const std::vector<Run>& r
 }
 
 plot::Plot plot_of(const Subject& subject, const std::vector<Run>& runs) {
-  plot::Plot plot{.title = subject.tasks + ", mode " + name_of(subject.mode), .x_label = "GPUs asked for, % of the cluster", .y_label = "GPUs allocated, %", .lines = {}, .logarithmic = false};
+  plot::Plot plot{.title = subject.tasks + ", mode " + name_of(subject.mode),
+                  .x_label = "GPUs asked for, % of the cluster",
+                  .y_label = "GPUs allocated, %",
+                  .lines = {},
+                  .logarithmic = false};
   for (const Run& run : runs) {
     plot::Line line{.name = placement::name_of(run.policy), .points = {}};
     if (!run.replayed.empty()) {
@@ -157,7 +183,8 @@ plot::Plot plot_of(const Subject& subject, const std::vector<Run>& runs) {
     for (size_t i = kFrom; !run.outcomes.empty() && i < run.outcomes.front().curve.size(); ++i) {
       double sum = 0;
       for (const Outcome& outcome : run.outcomes) sum += outcome.curve[i].allocated;
-      line.points.emplace_back(run.outcomes.front().curve[i].arrived, sum / static_cast<double>(run.outcomes.size()));
+      line.points.emplace_back(run.outcomes.front().curve[i].arrived,
+                               sum / static_cast<double>(run.outcomes.size()));
     }
     if (!line.points.empty()) plot.lines.push_back(std::move(line));
   }

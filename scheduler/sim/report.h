@@ -17,7 +17,7 @@ struct Run {
 };
 
 struct Subject {
-  std::string nodes, tasks;        // file names, or "synthetic"
+  std::string nodes, tasks;  // file names, or "synthetic"
   uint64_t node_count = 0, gpu_count = 0, task_count = 0;
   Mode mode = Mode::local;
   double load = 1;

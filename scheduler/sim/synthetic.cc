@@ -15,30 +15,41 @@ std::vector<placement::NodeSpec> synthetic_nodes(uint32_t count) {
     const char* model;
     int64_t cpus, gib, gpu_gib;
   };
-  constexpr Kind kKinds[] = {{"A", 96, 512, 40}, {"B", 128, 768, 80}, {"A", 96, 512, 40}, {"C", 192, 1024, 80}};
+  constexpr Kind kKinds[] = {
+      {"A", 96, 512, 40}, {"B", 128, 768, 80}, {"A", 96, 512, 40}, {"C", 192, 1024, 80}};
   std::vector<placement::NodeSpec> nodes;
   for (uint32_t i = 0; i < count; ++i) {
     const Kind& kind = kKinds[i / kNodesOfRack % std::size(kKinds)];  // all nodes of a rack are of one kind
-    nodes.push_back({.name = "node-" + std::to_string(i), .zone = "zone-" + std::to_string(i / kNodesOfZone),
-                     .rack = "rack-" + std::to_string(i / kNodesOfRack), .model = kind.model, .gpus = 8,
-                     .gpu_memory = static_cast<uint64_t>(kind.gpu_gib * kGib), .cpu_milli = kind.cpus * 1000, .host_memory = kind.gib * kGib});
+    nodes.push_back({.name = "node-" + std::to_string(i),
+                     .zone = "zone-" + std::to_string(i / kNodesOfZone),
+                     .rack = "rack-" + std::to_string(i / kNodesOfRack),
+                     .model = kind.model,
+                     .gpus = 8,
+                     .gpu_memory = static_cast<uint64_t>(kind.gpu_gib * kGib),
+                     .cpu_milli = kind.cpus * 1000,
+                     .host_memory = kind.gib * kGib});
   }
   return nodes;
 }
 
 std::vector<Task> synthetic_tasks(uint32_t count, uint64_t seed) {
   std::mt19937_64 random(seed);
-  const auto below = [&](int64_t most) { return static_cast<int64_t>(random() % static_cast<uint64_t>(most)); };
+  const auto below = [&](int64_t most) {
+    return static_cast<int64_t>(random() % static_cast<uint64_t>(most));
+  };
   std::vector<Task> tasks;
   for (uint32_t i = 0; i < count; ++i) {
     Task task{.name = "task-" + std::to_string(i), .tenant = "tenant-" + std::to_string(below(4))};
     placement::Request& request = task.request;
     const int64_t dice = below(100);
     request.gpus = dice < 10 ? 0 : dice < 92 ? 1 : dice < 95 ? 2 : dice < 98 ? 4 : 8;
-    request.milli = request.gpus == 0 ? 0 : dice < 60 && request.gpus == 1 ? static_cast<int>(1 + below(18)) * 50 : placement::kWholeGpu;
+    request.milli = request.gpus == 0                ? 0
+                    : dice < 60 && request.gpus == 1 ? static_cast<int>(1 + below(18)) * 50
+                                                     : placement::kWholeGpu;
     request.cpu_milli = (1 + below(4)) * 3000 * std::max(1, request.gpus);
     request.host_memory = (1 + below(4)) * 12 * kGib * std::max(1, request.gpus);
-    if (request.gpus > 0 && request.milli < placement::kWholeGpu) request.memory_bytes = static_cast<uint64_t>(request.milli * 40 / 1000 * kGib);
+    if (request.gpus > 0 && request.milli < placement::kWholeGpu)
+      request.memory_bytes = static_cast<uint64_t>(request.milli * 40 / 1000 * kGib);
     if (request.gpus > 0 && below(10) == 0) request.models = {below(2) == 0 ? "B" : "C"};
     task.runs = 600 + below(36'000);
     task.arrives = i * 2;

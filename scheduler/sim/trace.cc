@@ -19,8 +19,12 @@ constexpr int64_t kMaxSeconds = int64_t{1} << 40;
 class Row {
  public:
   Row(const Csv& csv, size_t row) : csv_(csv), row_(row) {}
-  int64_t number(int column, int64_t least, int64_t most) { return keep(csv_.number(row_, column, least, most)); }
-  int64_t number_or(int column, int64_t otherwise, int64_t most) { return keep(csv_.number_or(row_, column, otherwise, 0, most)); }
+  int64_t number(int column, int64_t least, int64_t most) {
+    return keep(csv_.number(row_, column, least, most));
+  }
+  int64_t number_or(int column, int64_t otherwise, int64_t most) {
+    return keep(csv_.number_or(row_, column, otherwise, 0, most));
+  }
   void refuse(int column, const std::string& what) {
     if (!error_) error_ = csv_.error_at(row_, column, what);
   }
@@ -72,7 +76,8 @@ Result<std::vector<placement::NodeSpec>> nodes_of(const Csv& csv) {
     node.gpu_memory = static_cast<uint64_t>(row.number_or(gpu_memory, 0, kMaxMib) * kMib);
     if (node.name.empty()) row.refuse(name, "is empty");
     if (!names.insert(node.name).second) row.refuse(name, "'" + node.name + "' is a duplicate");
-    if (node.model.find('|') != std::string::npos) row.refuse(model, "contains '|', which separates models in tasks");
+    if (node.model.find('|') != std::string::npos)
+      row.refuse(model, "contains '|', which separates models in tasks");
     if (row.error()) return *row.error();
     nodes.push_back(std::move(node));
   }
@@ -85,7 +90,8 @@ Result<std::vector<Task>> tasks_of(const Csv& csv) {
   const auto [name, cpu, memory, gpus, milli] = *columns;
   const int spec = csv.column("gpu_spec"), gpu_memory = csv.column("gpu_memory_mib");
   const int tenant = csv.column("tenant") >= 0 ? csv.column("tenant") : csv.column("qos");
-  const int created = csv.column("creation_time"), deleted = csv.column("deletion_time"), scheduled = csv.column("scheduled_time");
+  const int created = csv.column("creation_time"), deleted = csv.column("deletion_time"),
+            scheduled = csv.column("scheduled_time");
   std::vector<Task> tasks;
   for (size_t i = 0; i < csv.rows(); ++i) {
     Row row(csv, i);
@@ -98,7 +104,8 @@ Result<std::vector<Task>> tasks_of(const Csv& csv) {
     request.gpus = static_cast<int>(row.number(gpus, 0, 0xffff));
     request.milli = request.gpus == 0 ? 0 : kWholeGpu;  // several GPUs are whole ones
     if (request.gpus == 1) request.milli = static_cast<int>(row.number(milli, 1, kWholeGpu));
-    request.memory_bytes = request.gpus == 0 ? 0 : static_cast<uint64_t>(row.number_or(gpu_memory, 0, kMaxMib) * kMib);
+    request.memory_bytes =
+        request.gpus == 0 ? 0 : static_cast<uint64_t>(row.number_or(gpu_memory, 0, kMaxMib) * kMib);
     std::string models = csv.text(i, spec);
     for (size_t begin = 0; begin < models.size();) {
       const size_t end = std::min(models.find('|', begin), models.size());

@@ -15,8 +15,8 @@ struct Task {
   std::string name;
   placement::Request request;  // in Mode::local
   std::string tenant;
-  int64_t arrives = 0;         // seconds
-  int64_t runs = 0;            // seconds; 0 where the trace has no times
+  int64_t arrives = 0;  // seconds
+  int64_t runs = 0;     // seconds; 0 where the trace has no times
   int64_t milli() const { return int64_t{request.gpus} * request.milli; }
 };
 

@@ -9,11 +9,13 @@
 
 namespace gpupool::server {
 
-Administration::Administration(asio::io_context& context, WorkerPool& pool, const Acceptor& acceptor, Tenants& tenants, Audit& audit,
-                               const Agent* agent)
+Administration::Administration(asio::io_context& context, WorkerPool& pool, const Acceptor& acceptor,
+                               Tenants& tenants, Audit& audit, const Agent* agent)
     : context_(context), pool_(pool), acceptor_(acceptor), tenants_(tenants), audit_(audit), agent_(agent) {
   pool.on_session_end([this](const SessionView& session, const std::string&, bool) { ended_.add(session); });
-  tenants.on_removal([this](const std::string& lease) { ended_.merge_into_tenant(lease, lease.substr(0, lease.rfind('/'))); });
+  tenants.on_removal([this](const std::string& lease) {
+    ended_.merge_into_tenant(lease, lease.substr(0, lease.rfind('/')));
+  });
 }
 
 Result<void> Administration::serve_socket(const std::string& path) {
@@ -25,7 +27,8 @@ Result<void> Administration::serve_socket(const std::string& path) {
                    .snapshot = [this] { return snapshot(); },
                    .quota = [this](const std::string& tenant) { return quota(tenant); },
                    .set_quota = [this](const admin::SetQuotaRequest& request) { return set_quota(request); },
-                   .end_session = [this](uint64_t session, const std::string& reason) { return end_session(session, reason); },
+                   .end_session = [this](uint64_t session,
+                                         const std::string& reason) { return end_session(session, reason); },
                    .dump = [this](uint64_t session, auto answered) { dump(session, std::move(answered)); },
                    .may_connect = [this](pid_t pid) { return !pool_.is_worker(pid); }});
   log::info("admin_socket", {{"path", path}});
@@ -33,13 +36,15 @@ Result<void> Administration::serve_socket(const std::string& path) {
 }
 
 Result<void> Administration::serve_metrics(const std::string& address) {
-  auto server = HttpServer::listen(context_, address, [this](const std::string& path) { return answer(path); });
+  auto server =
+      HttpServer::listen(context_, address, [this](const std::string& path) { return answer(path); });
   if (!server) return server.error();
   http_ = std::move(*server);
   log::info("metrics", {{"url", "http://" + text_of(http_->endpoint()) + "/metrics"}});
   if (!http_->endpoint().address().is_loopback()) {
-    log::warning("metrics_open",
-                 {{"reason", "the metrics, including tenants' names, are readable by every client that can reach this address"}});
+    log::warning("metrics_open", {{"reason",
+                                   "the metrics, including tenants' names, are readable by every client that "
+                                   "can reach this address"}});
   }
   return {};
 }
@@ -67,7 +72,10 @@ Result<admin::Quota> Administration::quota(const std::string& tenant) const {
 }
 
 void Administration::dump(uint64_t session, std::function<void(Result<admin::SessionDump>)> answered) {
-  const auto asked = pool_.dump(session, [answered](const SessionView& view, const Result<std::string>& said) { answered(complete_dump(view, said)); });
+  const auto asked =
+      pool_.dump(session, [answered](const SessionView& view, const Result<std::string>& said) {
+        answered(complete_dump(view, said));
+      });
   if (!asked) answered(asked.error());
 }
 
@@ -76,7 +84,8 @@ Result<uint32_t> Administration::gpu_of(const std::string& name) const {
   const auto& devices = pool_.devices();
   const std::string uuid = gpu_uuid(name);
   for (uint32_t gpu = 0; gpu < std::min(devices.size(), quota::kMostGpus); ++gpu) {
-    if (name == std::to_string(gpu) || (!uuid.empty() && uuid == lease::gpu_uuid_text(devices[gpu].uuid()))) return gpu;
+    if (name == std::to_string(gpu) || (!uuid.empty() && uuid == lease::gpu_uuid_text(devices[gpu].uuid())))
+      return gpu;
   }
   return Error{ErrorCode::invalid, "this poold has no GPU '" + printable(name) + "'"};
 }

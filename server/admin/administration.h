@@ -15,7 +15,8 @@ namespace gpupool::server {
 class Administration {
  public:
   // `agent` is null if poold belongs to no pool.
-  Administration(asio::io_context& context, WorkerPool& pool, const Acceptor& acceptor, Tenants& tenants, Audit& audit, const Agent* agent);
+  Administration(asio::io_context& context, WorkerPool& pool, const Acceptor& acceptor, Tenants& tenants,
+                 Audit& audit, const Agent* agent);
   Administration(const Administration&) = delete;
   Administration& operator=(const Administration&) = delete;
 

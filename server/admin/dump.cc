@@ -12,7 +12,9 @@ const char* name_of(quota::TurnWord word) {
 }
 
 const char* name_of(wire::ProcessState state) {
-  return state == wire::ProcessState::locked ? "locked" : state == wire::ProcessState::checkpointed ? "checkpointed" : "running";
+  return state == wire::ProcessState::locked         ? "locked"
+         : state == wire::ProcessState::checkpointed ? "checkpointed"
+                                                     : "running";
 }
 
 void add_turns(const quota::SessionPage& page, admin::SessionDump& dump) {
@@ -43,8 +45,10 @@ admin::SessionDump complete_dump(const SessionView& session, const Result<std::s
   dump.set_state_change(session.state_change);
   add_turns(session.page, dump);
   auto worker = said ? read_worker_dump(*said) : said.error();
-  if (worker) dump.mutable_worker()->Swap(&*worker);
-  else dump.set_no_answer_because(worker.error().message);
+  if (worker)
+    dump.mutable_worker()->Swap(&*worker);
+  else
+    dump.set_no_answer_because(worker.error().message);
   return dump;
 }
 

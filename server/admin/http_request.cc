@@ -12,17 +12,22 @@ constexpr std::string_view kEndOfHead = "\r\n\r\n";
 
 bool is_token_character(char c) {
   constexpr std::string_view kMarks = "!#$%&'*+-.^_`|~";
-  return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || kMarks.find(c) != kMarks.npos;
+  return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+         kMarks.find(c) != kMarks.npos;
 }
 
-bool is_token(std::string_view text) { return !text.empty() && std::all_of(text.begin(), text.end(), is_token_character); }
+bool is_token(std::string_view text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), is_token_character);
+}
 
 bool is_value(std::string_view text) {
-  return std::all_of(text.begin(), text.end(), [](char c) { return c == '\t' || (c >= ' ' && c != 0x7f) || c < 0; });
+  return std::all_of(text.begin(), text.end(),
+                     [](char c) { return c == '\t' || (c >= ' ' && c != 0x7f) || c < 0; });
 }
 
 bool is_target(std::string_view text) {
-  return text.starts_with('/') && std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c < 0x7f; });
+  return text.starts_with('/') &&
+         std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c < 0x7f; });
 }
 
 bool same_name(std::string_view name, std::string_view lower_case) {
@@ -37,7 +42,9 @@ std::string_view cut(std::string_view& rest, std::string_view separator) {
   return before;
 }
 
-HttpRequest refuse(int status) { return {.refusal = status}; }
+HttpRequest refuse(int status) {
+  return {.refusal = status};
+}
 
 std::string_view trim(std::string_view text) {
   const size_t begin = std::min(text.find_first_not_of(" \t"), text.size());
@@ -76,12 +83,14 @@ std::optional<HttpRequest> read_request(std::string_view bytes) {
   std::string_view line = cut(rest, kEndOfLine);
   const std::string_view method = cut(line, " ");
   std::string_view target = cut(line, " ");
-  if (!is_token(method) || !is_target(target) || line.size() != 8 || !line.starts_with("HTTP/")) return refuse(400);
+  if (!is_token(method) || !is_target(target) || line.size() != 8 || !line.starts_with("HTTP/"))
+    return refuse(400);
   if (line != "HTTP/1.1" && line != "HTTP/1.0") return refuse(505);
   std::string host;
   if (const int status = check_fields(rest, line == "HTTP/1.1", host)) return refuse(status);
   if (method != "GET" && method != "HEAD") return refuse(405);
-  return HttpRequest{.head = method == "HEAD", .path = std::string(cut(target, "?")), .host = std::move(host)};
+  return HttpRequest{
+      .head = method == "HEAD", .path = std::string(cut(target, "?")), .host = std::move(host)};
 }
 
 bool is_local_host(std::string_view host) {
@@ -93,7 +102,8 @@ bool is_local_host(std::string_view host) {
   }
   if (same_name(host, "localhost")) return true;
   unsigned char address[16];
-  if (host.size() > 2 && host.front() == '[' && host.back() == ']') return ::inet_pton(AF_INET6, std::string(host.substr(1, host.size() - 2)).c_str(), address) == 1;
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']')
+    return ::inet_pton(AF_INET6, std::string(host.substr(1, host.size() - 2)).c_str(), address) == 1;
   return ::inet_pton(AF_INET, std::string(host).c_str(), address) == 1;
 }
 

@@ -20,8 +20,10 @@ constexpr std::chrono::milliseconds kLongestPause{1'000};
 // For pages that are a single document with script and style: they load nothing else, and no other page may
 // frame them.
 constexpr const char* kFixedFields =
-    "\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nX-Frame-Options: DENY\r\nCross-Origin-Resource-Policy: same-origin"
-    "\r\nContent-Security-Policy: default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; base-uri 'none'; "
+    "\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nX-Frame-Options: "
+    "DENY\r\nCross-Origin-Resource-Policy: same-origin"
+    "\r\nContent-Security-Policy: default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+    "connect-src 'self'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'\r\nConnection: close\r\n";
 
 const char* reason_of(int status) {
@@ -42,7 +44,8 @@ const char* reason_of(int status) {
 
 std::string encode(const HttpResponse& response, bool without_body) {
   std::string text = "HTTP/1.1 " + std::to_string(response.status) + " " + reason_of(response.status) +
-                     "\r\nContent-Type: " + response.type + "\r\nContent-Length: " + std::to_string(response.body.size()) + kFixedFields;
+                     "\r\nContent-Type: " + response.type +
+                     "\r\nContent-Length: " + std::to_string(response.body.size()) + kFixedFields;
   if (response.status == 405) text += "Allow: GET, HEAD\r\n";
   text += "\r\n";
   if (!without_body) text += response.body;
@@ -59,7 +62,10 @@ std::string text_of(const tcp::endpoint& endpoint) {
 class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
  public:
   Connection(HttpServer& server, tcp::socket socket)
-      : server_(&server), socket_(std::move(socket)), deadline_(socket_.get_executor()), turn_(socket_.get_executor()) {}
+      : server_(&server),
+        socket_(std::move(socket)),
+        deadline_(socket_.get_executor()),
+        turn_(socket_.get_executor()) {}
 
   void serve() {
     deadline_.expires_after(server_->patience_);
@@ -84,18 +90,20 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
 
  private:
   void read() {
-    socket_.async_read_some(asio::buffer(buffer_), [self = shared_from_this()](const asio::error_code& status, size_t bytes) {
-      if (!self->server_ || self->answered_) return;
-      if (status) return self->drop();
-      self->head_.append(self->buffer_.data(), bytes);
-      const auto request = read_request(self->head_);
-      if (!request) return self->read();
-      self->without_body_ = request->head;
-      if (auto refusal = self->server_->refuse(*request)) return self->write(*refusal);
-      self->path_ = request->path;
-      self->asked_ = Clock::now();
-      self->answer();
-    });
+    socket_.async_read_some(asio::buffer(buffer_),
+                            [self = shared_from_this()](const asio::error_code& status, size_t bytes) {
+                              if (!self->server_ || self->answered_) return;
+                              if (status) return self->drop();
+                              self->head_.append(self->buffer_.data(), bytes);
+                              const auto request = read_request(self->head_);
+                              if (!request) return self->read();
+                              self->without_body_ = request->head;
+                              if (auto refusal = self->server_->refuse(*request))
+                                return self->write(*refusal);
+                              self->path_ = request->path;
+                              self->asked_ = Clock::now();
+                              self->answer();
+                            });
   }
 
   void answer() {
@@ -120,24 +128,26 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
   void write(const HttpResponse& response) {
     answered_ = true;
     head_ = encode(response, without_body_);
-    asio::async_write(socket_, asio::buffer(head_), [self = shared_from_this()](const asio::error_code& status, size_t) {
-      if (!self->server_) return;
-      if (status) return self->drop();
-      asio::error_code ignored;
-      self->socket_.shutdown(tcp::socket::shutdown_send, ignored);
-      self->linger();
-    });
+    asio::async_write(socket_, asio::buffer(head_),
+                      [self = shared_from_this()](const asio::error_code& status, size_t) {
+                        if (!self->server_) return;
+                        if (status) return self->drop();
+                        asio::error_code ignored;
+                        self->socket_.shutdown(tcp::socket::shutdown_send, ignored);
+                        self->linger();
+                      });
   }
 
   // Reads the rest: closing with unread bytes would reset the connection, and the client might lose the
   // answer.
   void linger() {
-    socket_.async_read_some(asio::buffer(buffer_), [self = shared_from_this()](const asio::error_code& status, size_t bytes) {
-      self->discarded_ += bytes;
-      if (!self->server_) return;
-      if (status || self->discarded_ > kMostDiscarded) return self->drop();
-      self->linger();
-    });
+    socket_.async_read_some(asio::buffer(buffer_),
+                            [self = shared_from_this()](const asio::error_code& status, size_t bytes) {
+                              self->discarded_ += bytes;
+                              if (!self->server_) return;
+                              if (status || self->discarded_ > kMostDiscarded) return self->drop();
+                              self->linger();
+                            });
   }
 
   HttpServer* server_;  // null: dropped
@@ -153,22 +163,25 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
   bool answered_ = false;
 };
 
-Result<std::unique_ptr<HttpServer>> HttpServer::listen(asio::io_context& context, const std::string& address, Answer answer,
-                                                       std::chrono::milliseconds patience) {
+Result<std::unique_ptr<HttpServer>> HttpServer::listen(asio::io_context& context, const std::string& address,
+                                                       Answer answer, std::chrono::milliseconds patience) {
   const auto failure = [&](const std::string& why) {
     return Error{ErrorCode::unavailable, "cannot listen on '" + address + "' for metrics: " + why};
   };
   const size_t colon = address.rfind(':');
   uint16_t port = 0;
   const char* const end = address.data() + address.size();
-  const auto number = colon == address.npos ? std::from_chars_result{} : std::from_chars(address.data() + colon + 1, end, port);
-  if (colon == address.npos || colon == 0 || number.ec != std::errc() || number.ptr != end || address.find("://") != address.npos) {
+  const auto number = colon == address.npos ? std::from_chars_result{}
+                                            : std::from_chars(address.data() + colon + 1, end, port);
+  if (colon == address.npos || colon == 0 || number.ec != std::errc() || number.ptr != end ||
+      address.find("://") != address.npos) {
     return failure("must be HOST:PORT, such as 127.0.0.1:9701");
   }
   std::string host = address.substr(0, colon);
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
   asio::error_code status;
-  const auto found = tcp::resolver(context).resolve(host, std::to_string(port), tcp::resolver::passive, status);
+  const auto found =
+      tcp::resolver(context).resolve(host, std::to_string(port), tcp::resolver::passive, status);
   if (status) return failure(status.message());
   const tcp::endpoint endpoint = *found.begin();
   tcp::acceptor acceptor(context);
@@ -180,18 +193,25 @@ Result<std::unique_ptr<HttpServer>> HttpServer::listen(asio::io_context& context
   return std::make_unique<HttpServer>(context, std::move(acceptor), std::move(answer), patience);
 }
 
-HttpServer::HttpServer(asio::io_context& context, tcp::acceptor acceptor, Answer answer, std::chrono::milliseconds patience)
-    : acceptor_(std::move(acceptor)), answer_(std::move(answer)), patience_(patience), local_only_(acceptor_.local_endpoint().address().is_loopback()), pause_(context) {
+HttpServer::HttpServer(asio::io_context& context, tcp::acceptor acceptor, Answer answer,
+                       std::chrono::milliseconds patience)
+    : acceptor_(std::move(acceptor)),
+      answer_(std::move(answer)),
+      patience_(patience),
+      local_only_(acceptor_.local_endpoint().address().is_loopback()),
+      pause_(context) {
   accept();
 }
 
 std::optional<HttpResponse> HttpServer::refuse(const HttpRequest& request) const {
-  if (request.refusal != 0) return HttpResponse{request.refusal, std::string(reason_of(request.refusal)) + "\n"};
+  if (request.refusal != 0)
+    return HttpResponse{request.refusal, std::string(reason_of(request.refusal)) + "\n"};
   if (!local_only_ || request.host.empty() || is_local_host(request.host)) return std::nullopt;
   return HttpResponse{421, "Host must be localhost or a numeric address\n"};
 }
 
-std::optional<HttpResponse> HttpServer::answer(const std::string& path, Clock::time_point asked, Clock::time_point& when) {
+std::optional<HttpResponse> HttpServer::answer(const std::string& path, Clock::time_point asked,
+                                               Clock::time_point& when) {
   const auto begin = Clock::now();
   const auto made = made_.find(path);
   if (made != made_.end() && made->second.at >= asked) return made->second.response;
@@ -202,7 +222,10 @@ std::optional<HttpResponse> HttpServer::answer(const std::string& path, Clock::t
   HttpResponse response = answer_(path);
   const auto end = Clock::now();
   // Keep successful answers only: only these have a small number of paths.
-  if (response.status == 200) made_.insert_or_assign(path, Made{response, begin, end + std::min<Clock::duration>(kPauseTimes * (end - begin), kLongestPause)});
+  if (response.status == 200)
+    made_.insert_or_assign(
+        path,
+        Made{response, begin, end + std::min<Clock::duration>(kPauseTimes * (end - begin), kLongestPause)});
   return response;
 }
 

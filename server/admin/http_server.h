@@ -38,9 +38,11 @@ class HttpServer {
   static constexpr size_t kMostConnections = 64;
 
   // Listens on "HOST:PORT" or "[::1]:PORT"; port 0 takes a free one. ErrorCode::unavailable: it cannot.
-  static Result<std::unique_ptr<HttpServer>> listen(asio::io_context& context, const std::string& address, Answer answer,
-                                                    std::chrono::milliseconds patience = std::chrono::seconds(10));
-  HttpServer(asio::io_context& context, asio::ip::tcp::acceptor acceptor, Answer answer, std::chrono::milliseconds patience);
+  static Result<std::unique_ptr<HttpServer>> listen(
+      asio::io_context& context, const std::string& address, Answer answer,
+      std::chrono::milliseconds patience = std::chrono::seconds(10));
+  HttpServer(asio::io_context& context, asio::ip::tcp::acceptor acceptor, Answer answer,
+             std::chrono::milliseconds patience);
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
@@ -59,7 +61,8 @@ class HttpServer {
   void accept();
   std::optional<HttpResponse> refuse(const HttpRequest& request) const;
   // Returns nothing if the answer must wait until `when`.
-  std::optional<HttpResponse> answer(const std::string& path, Clock::time_point asked, Clock::time_point& when);
+  std::optional<HttpResponse> answer(const std::string& path, Clock::time_point asked,
+                                     Clock::time_point& when);
 
   asio::ip::tcp::acceptor acceptor_;
   const Answer answer_;

@@ -14,14 +14,17 @@ namespace gpupool::server {
 
 class MainThreadCaller {
  public:
-  explicit MainThreadCaller(asio::io_context& context) : context_(context), state_(std::make_shared<State>()) {}
+  explicit MainThreadCaller(asio::io_context& context)
+      : context_(context), state_(std::make_shared<State>()) {}
 
   // Runs `question` on poold's thread and returns its result; empty: closed, or no answer within `patience`.
   // `question` must own what it uses: it may run after the caller has given up, but not after close().
   template <class Question>
-  auto ask(Question question, std::chrono::milliseconds patience) -> std::optional<std::invoke_result_t<Question&>> {
+  auto ask(Question question, std::chrono::milliseconds patience)
+      -> std::optional<std::invoke_result_t<Question&>> {
     using Answer = std::invoke_result_t<Question&>;
-    return ask_for<Answer>([question = std::move(question)](auto reply) mutable { reply(question()); }, patience);
+    return ask_for<Answer>([question = std::move(question)](auto reply) mutable { reply(question()); },
+                           patience);
   }
   // The same for a question that is answered later: `question` gets a function to call with the Answer, even
   // after close().

@@ -19,8 +19,10 @@ class MetricsPage {
     void add(Labels labels, double value) {
       prometheus::ClientMetric metric;
       metric.label = std::move(labels);
-      if (family_.type == prometheus::MetricType::Counter) metric.counter.value = value;
-      else metric.gauge.value = value;
+      if (family_.type == prometheus::MetricType::Counter)
+        metric.counter.value = value;
+      else
+        metric.gauge.value = value;
       family_.metric.push_back(std::move(metric));
     }
 
@@ -29,7 +31,9 @@ class MetricsPage {
   };
   // The returned family is valid until the next call of either function.
   Family gauge(const char* name, const char* help) { return make(name, help, prometheus::MetricType::Gauge); }
-  Family counter(const char* name, const char* help) { return make(name, help, prometheus::MetricType::Counter); }
+  Family counter(const char* name, const char* help) {
+    return make(name, help, prometheus::MetricType::Counter);
+  }
   // Adds a metric without labels.
   void gauge(const char* name, const char* help, double value) { gauge(name, help).add({}, value); }
   void counter(const char* name, const char* help, double value) { counter(name, help).add({}, value); }

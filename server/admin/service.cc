@@ -51,7 +51,8 @@ void log_of_grpc(gpr_log_func_args* line) {
 
 class AdminService::Calls final : public admin::Admin::Service {
  public:
-  Calls(MainThreadCaller& main_thread, AdminActions actions) : main_thread_(main_thread), actions_(std::move(actions)) {}
+  Calls(MainThreadCaller& main_thread, AdminActions actions)
+      : main_thread_(main_thread), actions_(std::move(actions)) {}
 
   Status Health(grpc::ServerContext*, const admin::HealthRequest*, admin::Poold* reply) override {
     return ask([this] { return actions_.health(); }, *reply);
@@ -69,12 +70,14 @@ class AdminService::Calls final : public admin::Admin::Service {
     admin::Snapshot all;
     const Status status = snapshot(all);
     for (admin::Session& session : *all.mutable_sessions()) {
-      if (request->tenant().empty() || session.tenant() == request->tenant()) reply->add_sessions()->Swap(&session);
+      if (request->tenant().empty() || session.tenant() == request->tenant())
+        reply->add_sessions()->Swap(&session);
     }
     return status;
   }
 
-  Status ListTenants(grpc::ServerContext*, const admin::ListTenantsRequest*, admin::ListTenantsReply* reply) override {
+  Status ListTenants(grpc::ServerContext*, const admin::ListTenantsRequest*,
+                     admin::ListTenantsReply* reply) override {
     admin::Snapshot all;
     const Status status = snapshot(all);
     reply->mutable_tenants()->Swap(all.mutable_tenants());
@@ -93,17 +96,22 @@ class AdminService::Calls final : public admin::Admin::Service {
     return ask_result([this, request = *request] { return actions_.set_quota(request); }, reply);
   }
 
-  Status KillSession(grpc::ServerContext*, const admin::KillSessionRequest* request, admin::KillSessionReply* reply) override {
+  Status KillSession(grpc::ServerContext*, const admin::KillSessionRequest* request,
+                     admin::KillSessionReply* reply) override {
     if (request->reason().size() > kLongestReason) {
-      return {StatusCode::INVALID_ARGUMENT, "reason is too long: at most " + std::to_string(kLongestReason) + " bytes"};
+      return {StatusCode::INVALID_ARGUMENT,
+              "reason is too long: at most " + std::to_string(kLongestReason) + " bytes"};
     }
     reply->set_grace_ms(static_cast<uint32_t>(WorkerPool::kEndGrace.count()));
-    return ask_result([this, request = *request] { return actions_.end_session(request.session(), request.reason()); });
+    return ask_result(
+        [this, request = *request] { return actions_.end_session(request.session(), request.reason()); });
   }
 
-  Status DumpSession(grpc::ServerContext*, const admin::DumpSessionRequest* request, admin::SessionDump* reply) override {
+  Status DumpSession(grpc::ServerContext*, const admin::DumpSessionRequest* request,
+                     admin::SessionDump* reply) override {
     auto answer = main_thread_.ask_for<Result<admin::SessionDump>>(
-        [this, session = request->session()](auto answered) { actions_.dump(session, std::move(answered)); }, kPatience);
+        [this, session = request->session()](auto answered) { actions_.dump(session, std::move(answered)); },
+        kPatience);
     if (!answer) return unanswered();
     if (!*answer) return to_status(answer->error());
     *reply = std::move(**answer);
@@ -122,7 +130,8 @@ class AdminService::Calls final : public admin::Admin::Service {
       const int number;
     } const slot(watchers_);
     if (slot.number >= kMostWatchers) {
-      return {StatusCode::RESOURCE_EXHAUSTED, "too many Watch calls: at most " + std::to_string(kMostWatchers)};
+      return {StatusCode::RESOURCE_EXHAUSTED,
+              "too many Watch calls: at most " + std::to_string(kMostWatchers)};
     }
     const milliseconds interval(request->interval_ms());
     auto next = std::chrono::steady_clock::now();
@@ -145,7 +154,8 @@ class AdminService::Calls final : public admin::Admin::Service {
 
   Status unanswered() const {
     if (main_thread_.closed()) return gone();
-    return {StatusCode::DEADLINE_EXCEEDED, "poold did not answer within " + std::to_string(kPatience.count() / 1000) + " s"};
+    return {StatusCode::DEADLINE_EXCEEDED,
+            "poold did not answer within " + std::to_string(kPatience.count() / 1000) + " s"};
   }
 
   template <class Question, class Reply>
@@ -211,8 +221,10 @@ AdminService::AdminService(asio::io_context& context, OwnedSocket socket, AdminA
       server_(std::make_unique<Server>(*calls_)),
       readable_(context, socket_.descriptor()),
       pause_(context) {
-  if (server_->works()) await_connection();
-  else log::error("admin_service_failed", {{"reason", "gRPC server failed to start"}});
+  if (server_->works())
+    await_connection();
+  else
+    log::error("admin_service_failed", {{"reason", "gRPC server failed to start"}});
 }
 
 AdminService::~AdminService() {
@@ -239,8 +251,10 @@ void AdminService::accept_some() {
       });
       return;
     }
-    if (is_allowed(connection)) server_->add(connection);
-    else close_connection(connection);
+    if (is_allowed(connection))
+      server_->add(connection);
+    else
+      close_connection(connection);
   }
   await_connection();
 }

@@ -11,16 +11,21 @@
 namespace gpupool::server {
 namespace {
 
-uint64_t value(const std::atomic<uint64_t>& counter) { return counter.load(std::memory_order_relaxed); }
-uint32_t value(const std::atomic<uint32_t>& counter) { return counter.load(std::memory_order_relaxed); }
+uint64_t value(const std::atomic<uint64_t>& counter) {
+  return counter.load(std::memory_order_relaxed);
+}
+uint32_t value(const std::atomic<uint32_t>& counter) {
+  return counter.load(std::memory_order_relaxed);
+}
 
 int64_t to_ms(std::chrono::system_clock::time_point time) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(time.time_since_epoch()).count();
 }
 
 bool is_used(const quota::SessionPage::Gpu& gpu) {
-  return value(gpu.memory_used) + value(gpu.memory_peak) + value(gpu.gpu_nanoseconds) + value(gpu.throttled_nanoseconds) +
-             value(gpu.launches) != 0;
+  return value(gpu.memory_used) + value(gpu.memory_peak) + value(gpu.gpu_nanoseconds) +
+             value(gpu.throttled_nanoseconds) + value(gpu.launches) !=
+         0;
 }
 
 uint64_t resident(const quota::SessionPage::Gpu& gpu) {
@@ -95,7 +100,9 @@ void fill_gpus(const SnapshotSources& sources, admin::Snapshot& snapshot) {
     gpu.set_pci_bus_id(printable(device.pci_bus_id()));
     gpu.set_memory_total_bytes(device.total_bytes());
     for (const auto& [name, tenant] : sources.tenants.all()) {
-      if (!tenant.gpus.empty() && std::find(tenant.gpus.begin(), tenant.gpus.end(), index) == tenant.gpus.end()) continue;
+      if (!tenant.gpus.empty() &&
+          std::find(tenant.gpus.begin(), tenant.gpus.end(), index) == tenant.gpus.end())
+        continue;
       const quota::GpuShare share = tenant.quota.of(static_cast<uint32_t>(index));
       gpu.set_compute_sold_milli(gpu.compute_sold_milli() + share.compute_milli);
       gpu.set_memory_sold_bytes(gpu.memory_sold_bytes() + share.memory_bytes);
@@ -105,7 +112,8 @@ void fill_gpus(const SnapshotSources& sources, admin::Snapshot& snapshot) {
     gpu.set_multiprocessors(device.multiprocessors());
     gpu.set_smallest_partition(device.group_multiprocessors());
     for (const auto& [name, tenant] : sources.tenants.all()) {
-      gpu.set_partitioned_multiprocessors(gpu.partitioned_multiprocessors() + partition_of(sources, name, index));
+      gpu.set_partitioned_multiprocessors(gpu.partitioned_multiprocessors() +
+                                          partition_of(sources, name, index));
     }
   }
 }
@@ -115,8 +123,9 @@ void add_to_gpus(const SessionView& view, admin::Snapshot& snapshot) {
     const auto& used = view.page.gpus[gpu.index()];
     if (!is_used(used)) continue;
     gpu.set_sessions(gpu.sessions() + 1);
-    gpu.set_memory_used_bytes(std::min(gpu.memory_total_bytes(),
-                                       gpu.memory_used_bytes() + std::min(gpu.memory_total_bytes(), resident(used))));
+    gpu.set_memory_used_bytes(
+        std::min(gpu.memory_total_bytes(),
+                 gpu.memory_used_bytes() + std::min(gpu.memory_total_bytes(), resident(used))));
     gpu.set_gpu_nanoseconds(gpu.gpu_nanoseconds() + plausible_gpu_time(view, gpu.index()));
   }
 }
@@ -223,12 +232,15 @@ admin::Quota to_message(const quota::Quota& quota) {
 
 void apply(const admin::Quota& changes, quota::Quota& quota) {
   if (changes.has_memory_bytes()) quota.each.memory_bytes = changes.memory_bytes();
-  if (changes.has_guaranteed_memory_bytes()) quota.each.guaranteed_memory_bytes = changes.guaranteed_memory_bytes();
+  if (changes.has_guaranteed_memory_bytes())
+    quota.each.guaranteed_memory_bytes = changes.guaranteed_memory_bytes();
   if (changes.has_compute_milli()) quota.each.compute_milli = changes.compute_milli();
   if (changes.has_mode()) quota.mode = static_cast<quota::Mode>(changes.mode());
   if (changes.has_priority()) quota.priority = static_cast<quota::Priority>(changes.priority());
-  if (changes.has_to_device_bytes_per_second()) quota.to_device_bytes_per_second = changes.to_device_bytes_per_second();
-  if (changes.has_to_host_bytes_per_second()) quota.to_host_bytes_per_second = changes.to_host_bytes_per_second();
+  if (changes.has_to_device_bytes_per_second())
+    quota.to_device_bytes_per_second = changes.to_device_bytes_per_second();
+  if (changes.has_to_host_bytes_per_second())
+    quota.to_host_bytes_per_second = changes.to_host_bytes_per_second();
   if (changes.has_sessions()) quota.sessions = changes.sessions();
   if (changes.has_streams()) quota.streams = changes.streams();
   if (changes.has_modules()) quota.modules = changes.modules();
@@ -240,9 +252,11 @@ Result<void> apply(const admin::Quota& changes, quota::GpuLimits& limits) {
   others.clear_memory_bytes();
   others.clear_guaranteed_memory_bytes();
   others.clear_compute_milli();
-  if (others.ByteSizeLong() != 0) return Error{ErrorCode::invalid, "per-GPU limits accept only memory, guaranteed_memory, compute"};
+  if (others.ByteSizeLong() != 0)
+    return Error{ErrorCode::invalid, "per-GPU limits accept only memory, guaranteed_memory, compute"};
   if (changes.has_memory_bytes()) limits.memory_bytes = changes.memory_bytes();
-  if (changes.has_guaranteed_memory_bytes()) limits.guaranteed_memory_bytes = changes.guaranteed_memory_bytes();
+  if (changes.has_guaranteed_memory_bytes())
+    limits.guaranteed_memory_bytes = changes.guaranteed_memory_bytes();
   if (changes.has_compute_milli()) limits.compute_milli = changes.compute_milli();
   return {};
 }

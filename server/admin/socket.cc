@@ -22,10 +22,13 @@ namespace {
 constexpr int kBacklog = 16;
 
 Error failure(const std::string& path, int error) {
-  return {ErrorCode::unavailable, "cannot listen on '" + path + "': " + std::generic_category().message(error)};
+  return {ErrorCode::unavailable,
+          "cannot listen on '" + path + "': " + std::generic_category().message(error)};
 }
 
-std::string lock_path(const std::string& path) { return path + ".lock"; }
+std::string lock_path(const std::string& path) {
+  return path + ".lock";
+}
 
 // Returns the lock's descriptor; -1: a running process holds the lock; -2: failure, with errno set.
 int take_lock(const std::string& path) {
@@ -38,8 +41,10 @@ int take_lock(const std::string& path) {
     }
     // The previous owner may have removed the file between open() and flock(): then this lock protects
     // nothing.
-    struct stat ours {}, there {};
-    if (::fstat(lock, &ours) == 0 && ::stat(path.c_str(), &there) == 0 && ours.st_ino == there.st_ino && ours.st_dev == there.st_dev) {
+    struct stat ours {
+    }, there{};
+    if (::fstat(lock, &ours) == 0 && ::stat(path.c_str(), &there) == 0 && ours.st_ino == there.st_ino &&
+        ours.st_dev == there.st_dev) {
       return lock;
     }
     ::close(lock);
@@ -67,11 +72,13 @@ Result<OwnedSocket> OwnedSocket::listen(const std::string& path) {
   const std::string above = folder.empty() ? "." : folder.string();
   if (::stat(above.c_str(), &around) != 0) return failure(path, errno);
   if (around.st_uid != 0 && around.st_uid != ::geteuid()) {
-    return Error{ErrorCode::invalid, "'" + above + "' belongs to another user; choose another path with --admin-socket"};
+    return Error{ErrorCode::invalid,
+                 "'" + above + "' belongs to another user; choose another path with --admin-socket"};
   }
   const int lock = take_lock(lock_path(path));
   if (lock == -1) {
-    return Error{ErrorCode::refused, "another poold uses the admin socket '" + path + "'; choose another path with --admin-socket"};
+    return Error{ErrorCode::refused, "another poold uses the admin socket '" + path +
+                                         "'; choose another path with --admin-socket"};
   }
   if (lock < 0) return failure(path, errno);
   const auto give_up = [&](Error error, int socket) {
@@ -84,7 +91,10 @@ Result<OwnedSocket> OwnedSocket::listen(const std::string& path) {
   if (::lstat(path.c_str(), &there) == 0) {
     if (!S_ISSOCK(there.st_mode)) {
       return give_up(
-          {ErrorCode::invalid, "'" + path + "' exists and is not a socket; remove it, or choose another path with --admin-socket"}, -1);
+          {ErrorCode::invalid,
+           "'" + path +
+               "' exists and is not a socket; remove it, or choose another path with --admin-socket"},
+          -1);
     }
     ::unlink(path.c_str());  // left by a dead process: we hold its lock
   }
@@ -92,7 +102,8 @@ Result<OwnedSocket> OwnedSocket::listen(const std::string& path) {
   if (socket < 0) return give_up(failure(path, errno), -1);
   transport::allow_descriptors(socket, false);
   // No client can connect before listen(), so chmod() comes in time.
-  if (::bind(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) return give_up(failure(path, errno), socket);
+  if (::bind(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
+    return give_up(failure(path, errno), socket);
   if (::chmod(path.c_str(), 0600) != 0 || ::listen(socket, kBacklog) != 0) {
     const Error error = failure(path, errno);
     ::unlink(path.c_str());
@@ -102,7 +113,9 @@ Result<OwnedSocket> OwnedSocket::listen(const std::string& path) {
 }
 
 OwnedSocket::OwnedSocket(OwnedSocket&& other) noexcept
-    : path_(std::move(other.path_)), lock_(std::exchange(other.lock_, -1)), socket_(std::exchange(other.socket_, -1)) {}
+    : path_(std::move(other.path_)),
+      lock_(std::exchange(other.lock_, -1)),
+      socket_(std::exchange(other.socket_, -1)) {}
 
 OwnedSocket::~OwnedSocket() {
   if (socket_ < 0) return;

@@ -22,7 +22,8 @@ class OwnedSocket {
   const std::string& path() const { return path_; }
 
  private:
-  OwnedSocket(std::string path, int lock, int socket) : path_(std::move(path)), lock_(lock), socket_(socket) {}
+  OwnedSocket(std::string path, int lock, int socket)
+      : path_(std::move(path)), lock_(lock), socket_(socket) {}
   std::string path_;
   int lock_;
   int socket_;

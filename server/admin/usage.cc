@@ -7,7 +7,8 @@ namespace gpupool::server {
 void Usage::add(const SessionView& session) {
   const quota::SessionPage& page = session.page;
   gpu_nanoseconds_by_gpu.resize(quota::kMostGpus);
-  for (size_t gpu = 0; gpu < quota::kMostGpus; ++gpu) gpu_nanoseconds_by_gpu[gpu] += plausible_gpu_time(session, gpu);
+  for (size_t gpu = 0; gpu < quota::kMostGpus; ++gpu)
+    gpu_nanoseconds_by_gpu[gpu] += plausible_gpu_time(session, gpu);
   for (const auto& gpu : page.gpus) {
     gpu_nanoseconds += gpu.gpu_nanoseconds.load(std::memory_order_relaxed);
     throttled_nanoseconds += gpu.throttled_nanoseconds.load(std::memory_order_relaxed);
@@ -41,7 +42,8 @@ uint64_t plausible_gpu_time(const SessionView& session, size_t gpu) {
 
 void EndedSessionsUsage::add(const SessionView& session) {
   tenants[session.client.tenant].add(session);
-  for (size_t gpu = 0; gpu < gpu_nanoseconds.size(); ++gpu) gpu_nanoseconds[gpu] += plausible_gpu_time(session, gpu);
+  for (size_t gpu = 0; gpu < gpu_nanoseconds.size(); ++gpu)
+    gpu_nanoseconds[gpu] += plausible_gpu_time(session, gpu);
 }
 
 void EndedSessionsUsage::merge_into_tenant(const std::string& lease, const std::string& tenant) {

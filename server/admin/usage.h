@@ -26,7 +26,9 @@ struct Usage {
 
   void add(const SessionView& session);
   void add(const Usage& other);
-  uint64_t gpu_time(size_t gpu) const { return gpu < gpu_nanoseconds_by_gpu.size() ? gpu_nanoseconds_by_gpu[gpu] : 0; }
+  uint64_t gpu_time(size_t gpu) const {
+    return gpu < gpu_nanoseconds_by_gpu.size() ? gpu_nanoseconds_by_gpu[gpu] : 0;
+  }
 };
 
 // Reported GPU time in nanoseconds, limited to the session's age.

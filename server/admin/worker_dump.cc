@@ -1,8 +1,8 @@
 #include "server/admin/worker_dump.h"
-#include "protocol/text/printable.h"
 
 #include <string_view>
 
+#include "protocol/text/printable.h"
 
 namespace gpupool::server {
 namespace {
@@ -10,7 +10,9 @@ namespace {
 constexpr size_t kLongestText = 128;
 constexpr int kMostEntries = 64;  // of a list
 
-std::string short_text(const std::string& text) { return printable(std::string_view(text).substr(0, kLongestText)); }
+std::string short_text(const std::string& text) {
+  return printable(std::string_view(text).substr(0, kLongestText));
+}
 
 template <class List>
 void shorten(List& list) {

@@ -13,7 +13,8 @@ std::string host_of(const std::string& address) {
   const size_t end = address.rfind(']');
   if (address.starts_with('[') && end != std::string::npos) return address.substr(1, end - 1);
   const size_t colon = address.rfind(':');
-  return colon == address.find(':') ? address.substr(0, colon) : address;  // several colons: IPv6 without a port
+  return colon == address.find(':') ? address.substr(0, colon)
+                                    : address;  // several colons: IPv6 without a port
 }
 
 std::string text_of(int family, const void* address) {
@@ -42,7 +43,8 @@ std::optional<uid_t> user_of(int socket) {
   int family = 0;
   ucred peer{};
   socklen_t family_size = sizeof family, size = sizeof peer;
-  if (::getsockopt(socket, SOL_SOCKET, SO_DOMAIN, &family, &family_size) != 0 || family != AF_UNIX) return std::nullopt;
+  if (::getsockopt(socket, SOL_SOCKET, SO_DOMAIN, &family, &family_size) != 0 || family != AF_UNIX)
+    return std::nullopt;
   if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return std::nullopt;
   return peer.uid;
 }

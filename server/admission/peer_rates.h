@@ -29,7 +29,7 @@ class PeerRates {
   };
 
   const Limit limit_;
-  std::list<Bucket> buckets_;  // least recently seen first
+  std::list<Bucket> buckets_;                                                  // least recently seen first
   std::unordered_map<std::string_view, std::list<Bucket>::iterator> by_peer_;  // keys point into buckets_
 };
 

@@ -40,11 +40,14 @@ class PerPeer {
   // Returns the oldest object of the peer that has most; if several peers have most, the oldest of theirs.
   // Counts one more object for the peer `newcomer` if it has any. Requires size() > 0.
   const Thing& oldest_of_busiest_peer(const std::string& newcomer) const {
-    const auto count = [&, own = peers_.find(newcomer)](auto peer) { return peer->second.size() + (peer == own ? 1 : 0); };
+    const auto count = [&, own = peers_.find(newcomer)](auto peer) {
+      return peer->second.size() + (peer == own ? 1 : 0);
+    };
     auto chosen = peers_.begin();
     for (auto peer = std::next(chosen); peer != peers_.end(); ++peer) {
       const size_t most = count(chosen), its = count(peer);
-      if (its > most || (its == most && peer->second.front().number < chosen->second.front().number)) chosen = peer;
+      if (its > most || (its == most && peer->second.front().number < chosen->second.front().number))
+        chosen = peer;
     }
     return chosen->second.front().thing;
   }

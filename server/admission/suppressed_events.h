@@ -10,7 +10,8 @@ namespace gpupool::server {
 
 class SuppressedEvents {
  public:
-  SuppressedEvents(asio::io_context& context, std::function<void(uint64_t count)> report) : timer_(context), report_(std::move(report)) {}
+  SuppressedEvents(asio::io_context& context, std::function<void(uint64_t count)> report)
+      : timer_(context), report_(std::move(report)) {}
 
   void note();
   // Reports the events that have not been reported yet. Call it at the end.

@@ -52,7 +52,9 @@ Error failed(const std::string& what, const std::string& path, int error) {
   return {ErrorCode::limit, "cannot " + what + " " + path + ": " + std::generic_category().message(error)};
 }
 
-Error none(const std::string& why) { return {ErrorCode::unavailable, why}; }
+Error none(const std::string& why) {
+  return {ErrorCode::unavailable, why};
+}
 
 // Returns the number behind `key` in a file of lines "key number", or 0 if there is none.
 uint64_t count_of(const std::string& path, const std::string& key) {
@@ -66,7 +68,8 @@ uint64_t count_of(const std::string& path, const std::string& key) {
 
 // Returns true if the cgroup no longer exists.
 bool remove_cgroup(const std::string& folder) {
-  (void)write_file(folder + "/cgroup.kill", "1");  // Linux 5.14; before it only the worker itself is sure to be gone
+  (void)write_file(folder + "/cgroup.kill",
+                   "1");  // Linux 5.14; before it only the worker itself is sure to be gone
   return ::rmdir(folder.c_str()) == 0 || errno == ENOENT;
 }
 
@@ -84,7 +87,8 @@ std::optional<std::string> own_folder() {
     std::istringstream fields(line);
     std::string skipped, root, point, separator, type;
     fields >> skipped >> skipped >> skipped >> root >> point;
-    while (fields >> separator && separator != "-") {}
+    while (fields >> separator && separator != "-") {
+    }
     if (!(fields >> type) || type != "cgroup2") continue;
     if (root == "/") root.clear();
     if (path != root && !path.starts_with(root + "/")) continue;
@@ -100,7 +104,9 @@ std::optional<std::string> own_folder() {
 bool is_systemds(const std::string& folder) {
   if (::geteuid() != 0 || ::access("/run/systemd/system", F_OK) != 0) return false;
   char mark = 0;
-  const auto marked = [&](const char* name) { return ::getxattr(folder.c_str(), name, &mark, 1) == 1 && mark == '1'; };
+  const auto marked = [&](const char* name) {
+    return ::getxattr(folder.c_str(), name, &mark, 1) == 1 && mark == '1';
+  };
   return !marked("user.delegate") && !marked("trusted.delegate");
 }
 
@@ -110,7 +116,8 @@ std::string settings_for(const DelegatedCgroup& group, const WorkerLimits& limit
   const std::string own = group.folder + kOwn;
   std::string settings;
   const auto set = [&](const char* file, const std::string& value) {
-    if (::access((own + "/" + file).c_str(), F_OK) == 0) settings += (settings.empty() ? "" : ",") + std::string(file) + "=" + value;
+    if (::access((own + "/" + file).c_str(), F_OK) == 0)
+      settings += (settings.empty() ? "" : ",") + std::string(file) + "=" + value;
   };
   if (group.has("memory")) {
     set("memory.oom.group", "1");
@@ -118,7 +125,8 @@ std::string settings_for(const DelegatedCgroup& group, const WorkerLimits& limit
     if (limits.memory_mib != 0) set("memory.swap.max", "0");
   }
   if (group.has("pids") && limits.threads != 0) set("pids.max", std::to_string(limits.threads));
-  if (group.has("cpu") && limits.cpus != 0) set("cpu.max", std::to_string(uint64_t{limits.cpus} * 100'000) + " 100000");
+  if (group.has("cpu") && limits.cpus != 0)
+    set("cpu.max", std::to_string(uint64_t{limits.cpus} * 100'000) + " 100000");
   return settings;
 }
 
@@ -126,25 +134,35 @@ std::string settings_for(const DelegatedCgroup& group, const WorkerLimits& limit
 std::vector<std::string> enable(const DelegatedCgroup& group) {
   std::vector<std::string> enabled;
   for (const std::string& controller : group.controllers) {
-    if (write_file(group.folder + "/cgroup.subtree_control", "+" + controller)) enabled.push_back(controller);
-    else log::warning("confinement", {{"missing", "control group"}, {"reason", failed("enable the controller " + controller + " in", group.folder, errno).message}});
+    if (write_file(group.folder + "/cgroup.subtree_control", "+" + controller))
+      enabled.push_back(controller);
+    else
+      log::warning(
+          "confinement",
+          {{"missing", "control group"},
+           {"reason", failed("enable the controller " + controller + " in", group.folder, errno).message}});
   }
   return enabled;
 }
 
 }  // namespace
 
-bool DelegatedCgroup::has(std::string_view controller) const { return std::find(controllers.begin(), controllers.end(), controller) != controllers.end(); }
+bool DelegatedCgroup::has(std::string_view controller) const {
+  return std::find(controllers.begin(), controllers.end(), controller) != controllers.end();
+}
 
 Result<DelegatedCgroup> find_delegated_cgroup() {
   const auto folder = own_folder();
   if (!folder) return none("no cgroup v2 hierarchy is mounted (usually at /sys/fs/cgroup)");
   const auto file = [&](const char* name) { return *folder + "/" + name; };
   if (::access(file("cgroup.type").c_str(), F_OK) != 0) {
-    return none("poold is in " + *folder + ", the root cgroup, which cannot be delegated; start poold from its systemd unit");
+    return none("poold is in " + *folder +
+                ", the root cgroup, which cannot be delegated; start poold from its systemd unit");
   }
   for (const std::string& path : {*folder, file("cgroup.procs"), file("cgroup.subtree_control")}) {
-    if (::access(path.c_str(), W_OK) != 0) return none("poold cannot write to " + path + "; its unit needs Delegate=yes, and no ProtectControlGroups=yes");
+    if (::access(path.c_str(), W_OK) != 0)
+      return none("poold cannot write to " + path +
+                  "; its unit needs Delegate=yes, and no ProtectControlGroups=yes");
   }
   if (is_systemds(*folder)) return none(*folder + " is not delegated to poold; its unit needs Delegate=yes");
   if (read_file(file("cgroup.type")) != "domain\n") {
@@ -157,7 +175,8 @@ Result<DelegatedCgroup> find_delegated_cgroup() {
   DelegatedCgroup found{.folder = *folder, .controllers = {}};
   std::istringstream there(read_file(file("cgroup.controllers")));
   for (std::string name; there >> name;) {
-    if (std::find(std::begin(kControllers), std::end(kControllers), name) != std::end(kControllers)) found.controllers.push_back(name);
+    if (std::find(std::begin(kControllers), std::end(kControllers), name) != std::end(kControllers))
+      found.controllers.push_back(name);
   }
   return found;
 }
@@ -168,7 +187,8 @@ Result<std::unique_ptr<Cgroups>> Cgroups::open(const WorkerLimits& limits) {
   const std::string own = group->folder + kOwn;
   if (::mkdir(own.c_str(), 0755) != 0 && errno != EEXIST) return failed("make the cgroup", own, errno);
   if (!read_file(own + "/cgroup.procs").empty()) {
-    return Error{ErrorCode::limit, "another process runs in " + own + "; each poold needs a cgroup of its own"};
+    return Error{ErrorCode::limit,
+                 "another process runs in " + own + "; each poold needs a cgroup of its own"};
   }
   if (!write_file(own + "/cgroup.procs", "0")) return failed("move poold to", own, errno);
   group->controllers = enable(*group);
@@ -214,7 +234,9 @@ void Cgroups::remove_ended() {
     std::erase_if(busy, [](Ended& one) {
       if (remove_cgroup(one.folder)) return true;
       if (++one.tries < kMostTries) return false;
-      log::warning("cgroup_left", {{"cgroup", one.folder}, {"reason", std::generic_category().message(errno)}, {"effect", "the next poold removes it"}});
+      log::warning("cgroup_left", {{"cgroup", one.folder},
+                                   {"reason", std::generic_category().message(errno)},
+                                   {"effect", "the next poold removes it"}});
       return true;
     });
     lock.lock();
@@ -224,7 +246,9 @@ void Cgroups::remove_ended() {
   }
 }
 
-std::string Cgroups::next_folder() { return group_.folder + "/" + std::string(kWorker) + std::to_string(next_++); }
+std::string Cgroups::next_folder() {
+  return group_.folder + "/" + std::string(kWorker) + std::to_string(next_++);
+}
 
 Cgroups::WorkerExit Cgroups::finish_worker(const std::string& folder) {
   WorkerExit end{.killed = {}, .refused_threads = count_of(folder + "/pids.events", "max")};
@@ -233,7 +257,8 @@ Cgroups::WorkerExit Cgroups::finish_worker(const std::string& folder) {
     const bool own_limit = limits_.memory_mib != 0 && count_of(events, "oom") != 0;
     end.killed = own_limit ? "killed: exceeded its limit of " + std::to_string(limits_.memory_mib) +
                                  " MiB of host memory; raise --worker-memory-mib if programs need more"
-                           : "killed: the host or poold's cgroup ran out of memory; limit each worker with --worker-memory-mib";
+                           : "killed: the host or poold's cgroup ran out of memory; limit each worker with "
+                             "--worker-memory-mib";
   }
   {
     const std::lock_guard lock(mutex_);
@@ -253,9 +278,11 @@ Result<void> enter_cgroup(const std::string& folder, std::string_view settings) 
     const std::string_view one = settings.substr(0, settings.find(','));
     settings.remove_prefix(std::min(settings.size(), one.size() + 1));
     const size_t equals = one.find('=');
-    if (equals == one.npos) return give_up({ErrorCode::invalid, "'" + std::string(one) + "' is not FILE=VALUE"});
+    if (equals == one.npos)
+      return give_up({ErrorCode::invalid, "'" + std::string(one) + "' is not FILE=VALUE"});
     const std::string path = folder + "/" + std::string(one.substr(0, equals));
-    if (!write_file(path, one.substr(equals + 1))) return give_up(failed("write " + std::string(one.substr(equals + 1)) + " to", path, errno));
+    if (!write_file(path, one.substr(equals + 1)))
+      return give_up(failed("write " + std::string(one.substr(equals + 1)) + " to", path, errno));
   }
   if (!write_file(folder + "/cgroup.procs", "0")) return give_up(failed("enter the cgroup", folder, errno));
   return {};

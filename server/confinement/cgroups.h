@@ -58,8 +58,8 @@ class Cgroups {
   const std::string& settings() const { return settings_; }
 
   struct WorkerExit {
-    std::string killed;  // why the kernel's OOM killer killed it, and what to do; empty: it did not
-    uint64_t refused_threads = 0;   // threads and processes refused by the limit
+    std::string killed;            // why the kernel's OOM killer killed it, and what to do; empty: it did not
+    uint64_t refused_threads = 0;  // threads and processes refused by the limit
   };
   // Reads how a worker ended. Call it after waitpid(). The other thread then kills processes left in the
   // cgroup and removes the cgroup.

@@ -19,9 +19,9 @@ struct Layer {
 
 struct ConfinementSettings {
   Sandbox sandbox = Sandbox::on;
-  std::string users;      // --worker-users
-  bool rdma = false;      // workers use RDMA, and this host has a device
-  bool filters = true;    // this build filters system calls
+  std::string users;    // --worker-users
+  bool rdma = false;    // workers use RDMA, and this host has a device
+  bool filters = true;  // this build filters system calls
   WorkerLimits limits{};
 };
 

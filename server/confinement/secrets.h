@@ -15,7 +15,8 @@ struct Secret {
 
 // Returns a message for each secret that a worker could read. Files that do not exist are skipped.
 // `readable`: folders that workers may read besides the system's.
-std::vector<std::string> readable_secrets(const std::vector<Secret>& secrets, const ConfinementSettings& settings,
+std::vector<std::string> readable_secrets(const std::vector<Secret>& secrets,
+                                          const ConfinementSettings& settings,
                                           const std::vector<std::string>& readable);
 
 }  // namespace gpupool::server

@@ -9,10 +9,11 @@
 namespace gpupool::server {
 namespace {
 
-constexpr std::pair<const char*, Sandbox> kSandboxes[] = {{"off", Sandbox::off}, {"on", Sandbox::on}, {"log", Sandbox::log}};
+constexpr std::pair<const char*, Sandbox> kSandboxes[] = {
+    {"off", Sandbox::off}, {"on", Sandbox::on}, {"log", Sandbox::log}};
 // The largest number means "no change" to the kernel.
 constexpr uid_t kLargest = std::numeric_limits<uid_t>::max() - 1;
-constexpr uid_t kMost = 1u << 20;                                  // in a range
+constexpr uid_t kMost = 1u << 20;  // in a range
 
 std::optional<uid_t> to_number(std::string_view text) {
   uid_t number = 0;
@@ -31,28 +32,33 @@ const char* name_of(Sandbox sandbox) {
 }
 
 bool parse(const std::string& name, Sandbox& out) {
-  const auto* const found = std::find_if(std::begin(kSandboxes), std::end(kSandboxes), [&](const auto& one) { return one.first == name; });
+  const auto* const found = std::find_if(std::begin(kSandboxes), std::end(kSandboxes),
+                                         [&](const auto& one) { return one.first == name; });
   if (found == std::end(kSandboxes)) return false;
   out = found->second;
   return true;
 }
 
 Result<WorkerUsers> WorkerUsers::parse(const std::string& text) {
-  const auto wrong = [&](const std::string& why) { return Error{ErrorCode::invalid, "'" + text + "' " + why}; };
+  const auto wrong = [&](const std::string& why) {
+    return Error{ErrorCode::invalid, "'" + text + "' " + why};
+  };
   WorkerUsers users;
   users.name_ = text;
   if (const auto one = to_number(text)) {
-    if (*one == 0 || *one > kLargest) return wrong("is root or not a valid user ID; use an ordinary user, or a range such as 70000-70999");
+    if (*one == 0 || *one > kLargest)
+      return wrong("is root or not a valid user ID; use an ordinary user, or a range such as 70000-70999");
     users.first_ = users.last_ = *one;
     return users;
   }
   const size_t dash = text.find('-');
   if (dash == std::string::npos) return users;
-  const auto first = to_number(std::string_view(text).substr(0, dash)), last = to_number(std::string_view(text).substr(dash + 1));
+  const auto first = to_number(std::string_view(text).substr(0, dash)),
+             last = to_number(std::string_view(text).substr(dash + 1));
   if (!first || !last) return users;  // a name with a '-'
   if (*first == 0 || *first >= *last || *last > kLargest || *last - *first >= kMost) {
-    return wrong("is not a valid range of user IDs; must be FIRST-LAST with at most " + std::to_string(kMost) +
-                 " IDs, without root, such as 70000-70999");
+    return wrong("is not a valid range of user IDs; must be FIRST-LAST with at most " +
+                 std::to_string(kMost) + " IDs, without root, such as 70000-70999");
   }
   users.first_ = *first;
   users.last_ = *last;

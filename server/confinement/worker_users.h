@@ -27,7 +27,7 @@ class WorkerUsers {
   size_t size() const { return size_t{last_ - first_} + 1; }
   bool is_number() const { return last_ != 0; }
   uid_t first() const { return first_; }  // only if is_number()
-  uid_t last() const { return last_; }  // only if is_number()
+  uid_t last() const { return last_; }    // only if is_number()
 
   // A worker's user, reserved until release() or destruction. Call either only after the worker has been
   // waited for.

@@ -59,12 +59,15 @@ AuditFile::Queue::Queue(std::string path) : path(std::move(path)) {
 }
 
 // Inserts `boot` and `seq` after the opening brace.
-void AuditFile::Queue::number(std::string& line) { line.insert(1, "\"boot\":\"" + boot + "\",\"seq\":" + std::to_string(++counts.records) + ","); }
+void AuditFile::Queue::number(std::string& line) {
+  line.insert(1, "\"boot\":\"" + boot + "\",\"seq\":" + std::to_string(++counts.records) + ",");
+}
 
 Result<int> AuditFile::Queue::open_file() const {
   const int opened = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, 0600);
   if (opened >= 0) return opened;
-  return Error{ErrorCode::unavailable, "cannot open the audit file '" + path + "': " + std::generic_category().message(errno)};
+  return Error{ErrorCode::unavailable,
+               "cannot open the audit file '" + path + "': " + std::generic_category().message(errno)};
 }
 
 // After a line that could only be written in part (a full disk), begins a new line first.
@@ -101,7 +104,9 @@ void AuditFile::Queue::run() {
     lock.unlock();
     if (again) reopen();
     const bool written = line.empty() || write(line);
-    if (!written) log::error("audit_failed", {{"file", path}, {"reason", std::generic_category().message(errno)}, {"record", line}});
+    if (!written)
+      log::error("audit_failed",
+                 {{"file", path}, {"reason", std::generic_category().message(errno)}, {"record", line}});
     lock.lock();
     counts.lost += !written;
     busy = false;
@@ -110,7 +115,8 @@ void AuditFile::Queue::run() {
   }
 }
 
-AuditFile::AuditFile(std::string path) : queue_(path.empty() ? nullptr : std::make_shared<Queue>(std::move(path))) {}
+AuditFile::AuditFile(std::string path)
+    : queue_(path.empty() ? nullptr : std::make_shared<Queue>(std::move(path))) {}
 
 AuditFile::~AuditFile() {
   if (!queue_) return;
@@ -118,8 +124,9 @@ AuditFile::~AuditFile() {
   queue_->ends = true;
   queue_->changed.notify_all();
   if (!started_ || queue_->wait(lock, kLastPatience)) return;
-  log::error("audit_failed",
-             {{"file", queue_->path}, {"records", queue_->waiting.size()}, {"reason", "not written before the process exited"}});
+  log::error("audit_failed", {{"file", queue_->path},
+                              {"records", queue_->waiting.size()},
+                              {"reason", "not written before the process exited"}});
 }
 
 Result<void> AuditFile::open() {
@@ -147,7 +154,9 @@ void AuditFile::append(std::string line, size_t most_waiting) {
   if (queue.waiting.size() >= most_waiting) {
     ++queue.counts.lost;
     if (queue.lost++ == 0) {
-      log::error("audit_records_lost", {{"file", queue.path}, {"reason", "the queue of unwritten records is full"}, {"record", line}});
+      log::error(
+          "audit_records_lost",
+          {{"file", queue.path}, {"reason", "the queue of unwritten records is full"}, {"record", line}});
     }
     return;
   }
@@ -156,7 +165,8 @@ void AuditFile::append(std::string line, size_t most_waiting) {
   if (queue.behind_since || queue.wait(lock, kPatience)) return;
   queue.behind_since = std::chrono::steady_clock::now();
   log::error("audit_stalled",
-             {{"file", queue.path}, {"reason", "writing to the file blocks; see \"Logs and audit\" in docs/operations.md"}});
+             {{"file", queue.path},
+              {"reason", "writing to the file blocks; see \"Logs and audit\" in docs/operations.md"}});
 }
 
 void AuditFile::append(std::string_view event, std::span<const log::Field> fields) {

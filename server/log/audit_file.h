@@ -37,7 +37,9 @@ class AuditFile {
   // or on failure logs it and keeps the old file.
   Result<void> open();
   void append(std::string_view event, std::span<const log::Field> fields);
-  void append(std::string_view event, std::initializer_list<log::Field> fields) { append(event, std::span(fields.begin(), fields.size())); }
+  void append(std::string_view event, std::initializer_list<log::Field> fields) {
+    append(event, std::span(fields.begin(), fields.size()));
+  }
   // Like append(), for records whose number is unlimited: lost once half of the queue is in use.
   void append_if_room(std::string_view event, std::initializer_list<log::Field> fields);
   bool stalled() const;

@@ -15,7 +15,7 @@ namespace gpupool::log {
 
 class DescriptorSink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
-  static constexpr size_t kMostBytes = 1 << 20;    // of waiting lines
+  static constexpr size_t kMostBytes = 1 << 20;  // of waiting lines
   // Bytes of a line's entry in spdlog's queue, counted beside its text.
   static constexpr size_t kPerLine = 512;
   static constexpr size_t kMostLines = kMostBytes / kPerLine;

@@ -30,16 +30,11 @@ constexpr const char* kFormats[] = {"text", "json"};
 
 spdlog::level::level_enum to_spdlog(Level level) {
   switch (level) {
-    case Level::debug:
-      return spdlog::level::debug;
-    case Level::info:
-      return spdlog::level::info;
-    case Level::warning:
-      return spdlog::level::warn;
-    case Level::error:
-      return spdlog::level::err;
-    case Level::off:
-      break;
+    case Level::debug: return spdlog::level::debug;
+    case Level::info: return spdlog::level::info;
+    case Level::warning: return spdlog::level::warn;
+    case Level::error: return spdlog::level::err;
+    case Level::off: break;
   }
   return spdlog::level::off;
 }
@@ -111,10 +106,12 @@ std::string text_of(bool json, std::string_view event, std::span<const Field> fi
   return line;
 }
 
-std::string text_of(const State& state, const Process& process, std::string_view event, std::span<const Field> fields) {
+std::string text_of(const State& state, const Process& process, std::string_view event,
+                    std::span<const Field> fields) {
   const std::string pid = std::to_string(process.pid);
   if (process.component.empty()) return text_of(false, event, fields);
-  if (state.format == Format::text) return process.component + "[" + pid + "] " + text_of(false, event, fields);
+  if (state.format == Format::text)
+    return process.component + "[" + pid + "] " + text_of(false, event, fields);
   return "\"component\":\"" + process.component + "\",\"pid\":" + pid + "," + text_of(true, event, fields);
 }
 
@@ -134,7 +131,8 @@ void start(int descriptor, Level level, Format format, std::string component, co
   state->component = std::move(component);
   state->format = format;
   state->sink = std::make_shared<DescriptorSink>(descriptor, lost_line);
-  state->sink->set_formatter(std::make_unique<spdlog::pattern_formatter>(pattern, spdlog::pattern_time_type::utc));
+  state->sink->set_formatter(
+      std::make_unique<spdlog::pattern_formatter>(pattern, spdlog::pattern_time_type::utc));
   set_logger(*state, std::make_shared<spdlog::logger>("", state->sink), to_spdlog(level));
   delete std::exchange(g_state, state.release());
 }
@@ -152,20 +150,26 @@ std::shared_ptr<spdlog::details::thread_pool>& writer() {
 
 void start(int descriptor, Level level, Format format, std::string component) {
   start(descriptor, level, format, std::move(component),
-        format == Format::json ? R"({"time":"%Y-%m-%dT%H:%M:%S.%eZ","level":"%l",%v})" : "%Y-%m-%dT%H:%M:%S.%eZ %l %v");
+        format == Format::json ? R"({"time":"%Y-%m-%dT%H:%M:%S.%eZ","level":"%l",%v})"
+                               : "%Y-%m-%dT%H:%M:%S.%eZ %l %v");
 }
 
-void start_to_poold(int descriptor, Level level) { start(descriptor, level, Format::text, "", "%l %v"); }
+void start_to_poold(int descriptor, Level level) {
+  start(descriptor, level, Format::text, "", "%l %v");
+}
 
 void write_in_background() {
   g_state->sink->expect_background();
   // The queue never overruns: the sink has room for no more lines than the queue.
   set_logger(*g_state,
-             std::make_shared<spdlog::async_logger>("", g_state->sink, writer(), spdlog::async_overflow_policy::overrun_oldest),
+             std::make_shared<spdlog::async_logger>("", g_state->sink, writer(),
+                                                    spdlog::async_overflow_policy::overrun_oldest),
              g_state->logger->level());
 }
 
-bool flush(std::chrono::milliseconds patience) { return g_state == nullptr || g_state->sink->await_written(patience); }
+bool flush(std::chrono::milliseconds patience) {
+  return g_state == nullptr || g_state->sink->await_written(patience);
+}
 
 std::string json_line(std::string_view event, std::span<const Field> fields) {
   timespec now{};
@@ -174,7 +178,8 @@ std::string json_line(std::string_view event, std::span<const Field> fields) {
   ::gmtime_r(&now.tv_sec, &utc);
   char seconds[32], milliseconds[8];
   std::strftime(seconds, sizeof seconds, "%Y-%m-%dT%H:%M:%S", &utc);
-  std::snprintf(milliseconds, sizeof milliseconds, ".%03u", static_cast<unsigned>(now.tv_nsec / 1'000'000) % 1000);
+  std::snprintf(milliseconds, sizeof milliseconds, ".%03u",
+                static_cast<unsigned>(now.tv_nsec / 1'000'000) % 1000);
   return "{\"time\":\"" + std::string(seconds) + milliseconds + "Z\"," + text_of(true, event, fields) + "}\n";
 }
 
@@ -185,7 +190,8 @@ void write(Level level, std::string_view event, std::span<const Field> fields) {
 void write_for(const Process& process, Level level, std::string_view event, std::span<const Field> fields) {
   if (g_state == nullptr || !g_state->logger->should_log(to_spdlog(level))) return;
   const std::string line = text_of(*g_state, process, event, fields);
-  if (g_state->sink->reserve(line.size())) g_state->logger->log(to_spdlog(level), spdlog::string_view_t(line.data(), line.size()));
+  if (g_state->sink->reserve(line.size()))
+    g_state->logger->log(to_spdlog(level), spdlog::string_view_t(line.data(), line.size()));
 }
 
 bool parse(std::string_view name, Level& level) {

@@ -8,11 +8,14 @@ namespace {
 constexpr size_t kMostName = 64;
 constexpr size_t kMostParts = 64;
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
+bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
 
 bool is_name(std::string_view text) {
-  return !text.empty() && text.size() <= kMostName &&
-         std::all_of(text.begin(), text.end(), [](char c) { return (c >= 'a' && c <= 'z') || is_digit(c) || c == '_'; });
+  return !text.empty() && text.size() <= kMostName && std::all_of(text.begin(), text.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || is_digit(c) || c == '_';
+  });
 }
 
 // True for a JSON number without an exponent.
@@ -20,12 +23,17 @@ bool is_number(std::string_view text) {
   if (text.starts_with('-')) text.remove_prefix(1);
   const size_t point = std::min(text.find('.'), text.size());
   const std::string_view whole = text.substr(0, point), fraction = text.substr(point);
-  const auto digits = [](std::string_view part) { return !part.empty() && std::all_of(part.begin(), part.end(), is_digit); };
-  return digits(whole) && (whole.size() == 1 || whole[0] != '0') && (fraction.empty() || digits(fraction.substr(1)));
+  const auto digits = [](std::string_view part) {
+    return !part.empty() && std::all_of(part.begin(), part.end(), is_digit);
+  };
+  return digits(whole) && (whole.size() == 1 || whole[0] != '0') &&
+         (fraction.empty() || digits(fraction.substr(1)));
 }
 
 bool is_plain_text(std::string_view text) {
-  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c < 0x7f && c != '"' && c != '\\' && c != '='; });
+  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
+    return c > ' ' && c < 0x7f && c != '"' && c != '\\' && c != '=';
+  });
 }
 
 int hexadecimal(char c) {
@@ -47,8 +55,10 @@ bool take_quoted(std::string_view& rest, std::string& out) {
       continue;
     }
     if (++at == rest.size()) return false;
-    if (rest[at] == 'n') out += '\n';
-    else if (rest[at] == '"' || rest[at] == '\\') out += rest[at];
+    if (rest[at] == 'n')
+      out += '\n';
+    else if (rest[at] == '"' || rest[at] == '\\')
+      out += rest[at];
     else if (rest[at] == 'u' && at + 4 < rest.size() && rest.substr(at + 1, 2) == "00") {
       const int high = hexadecimal(rest[at + 3]), low = hexadecimal(rest[at + 4]);
       if (high < 0 || low < 0) return false;
@@ -90,7 +100,8 @@ bool take_part(std::string_view& rest, RelayedLine& line) {
 
 std::optional<RelayedLine> parse_relayed(std::string_view text) {
   RelayedLine line{};
-  if (!parse(take_word(text), line.level) || line.level == Level::off || !text.starts_with(' ')) return std::nullopt;
+  if (!parse(take_word(text), line.level) || line.level == Level::off || !text.starts_with(' '))
+    return std::nullopt;
   text.remove_prefix(1);
   line.event = take_word(text);
   if (!is_name(line.event)) return std::nullopt;

@@ -32,16 +32,18 @@ void ByteStream::write(std::span<const std::byte> bytes, Then then) {
 void ByteStream::await_readable(std::function<void()> then) {
   // Bytes that OpenSSL has already decrypted do not make the socket readable again.
   if (tls_ && tls_->has_received()) return then();
-  stream_.async_wait(asio::posix::stream_descriptor::wait_read, [then = std::move(then)](const asio::error_code& status) {
-    if (!status) then();
-  });
+  stream_.async_wait(asio::posix::stream_descriptor::wait_read,
+                     [then = std::move(then)](const asio::error_code& status) {
+                       if (!status) then();
+                     });
 }
 
 void ByteStream::read_tls(std::span<std::byte> rest, Then then) {
   while (!rest.empty()) {
     const auto got = tls_->receive_some(rest);
     if (!got) return then(false);
-    if (*got == 0) return await_tls([this, rest, then = std::move(then)]() mutable { read_tls(rest, std::move(then)); });
+    if (*got == 0)
+      return await_tls([this, rest, then = std::move(then)]() mutable { read_tls(rest, std::move(then)); });
     rest = rest.subspan(*got);
   }
   then(true);
@@ -51,7 +53,8 @@ void ByteStream::write_tls(std::span<const std::byte> rest, Then then) {
   while (!rest.empty()) {
     const auto sent = tls_->send_some(rest);
     if (!sent) return then(false);
-    if (*sent == 0) return await_tls([this, rest, then = std::move(then)]() mutable { write_tls(rest, std::move(then)); });
+    if (*sent == 0)
+      return await_tls([this, rest, then = std::move(then)]() mutable { write_tls(rest, std::move(then)); });
     rest = rest.subspan(*sent);
   }
   then(true);

@@ -46,7 +46,8 @@ class MonitorLink : public std::enable_shared_from_this<MonitorLink> {
     answer_.assign(reinterpret_cast<const char*>(&preamble), sizeof preamble);
     answer_ += body;
     drop_after(monitors_.limits_.patience);
-    stream_.write(std::as_bytes(std::span(answer_)), [self = shared_from_this(), then](bool written) { written ? then(*self) : self->drop(); });
+    stream_.write(std::as_bytes(std::span(answer_)),
+                  [self = shared_from_this(), then](bool written) { written ? then(*self) : self->drop(); });
   }
 
   void drop_after(std::chrono::milliseconds time) {
@@ -66,7 +67,8 @@ class MonitorLink : public std::enable_shared_from_this<MonitorLink> {
 
   void await_question() {
     drop_after(monitors_.limits_.silence);
-    stream_.read(std::as_writable_bytes(std::span(&question_, 1)), [self = shared_from_this()](bool asked) { asked ? self->look() : self->drop(); });
+    stream_.read(std::as_writable_bytes(std::span(&question_, 1)),
+                 [self = shared_from_this()](bool asked) { asked ? self->look() : self->drop(); });
   }
 
   void look() {
@@ -88,11 +90,14 @@ class MonitorLink : public std::enable_shared_from_this<MonitorLink> {
 Monitors::Monitors(asio::io_context& context, const Limits& limits, Source source)
     : context_(context), limits_(limits), source_(std::move(source)) {}
 
-Monitors::~Monitors() { close(); }
+Monitors::~Monitors() {
+  close();
+}
 
 void Monitors::drop_if(const std::function<bool(const Client&)>& clients) {
   std::vector<std::shared_ptr<MonitorLink>> dropped;
-  std::copy_if(links_.begin(), links_.end(), std::back_inserter(dropped), [&](const auto& link) { return clients(link->client()); });
+  std::copy_if(links_.begin(), links_.end(), std::back_inserter(dropped),
+               [&](const auto& link) { return clients(link->client()); });
   for (const auto& link : dropped) link->drop();
 }
 
@@ -118,9 +123,13 @@ void Monitors::make_room(const std::string& tenant) {
   std::string whose = tenant;
   if (counts[tenant] < limits_.of_tenant) {
     if (links_.size() < limits_.all) return;
-    whose = std::max_element(counts.begin(), counts.end(), [](const auto& a, const auto& b) { return a.second < b.second; })->first;
+    whose = std::max_element(counts.begin(), counts.end(), [](const auto& a, const auto& b) {
+              return a.second < b.second;
+            })->first;
   }
-  (*std::find_if(links_.begin(), links_.end(), [&](const auto& link) { return link->tenant() == whose; }))->drop();
+  (*std::find_if(links_.begin(), links_.end(), [&](const auto& link) {
+    return link->tenant() == whose;
+  }))->drop();
 }
 
 }  // namespace gpupool::server

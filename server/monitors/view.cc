@@ -13,7 +13,9 @@
 namespace gpupool::server {
 namespace {
 
-uint64_t value(const std::atomic<uint64_t>& counter) { return counter.load(std::memory_order_relaxed); }
+uint64_t value(const std::atomic<uint64_t>& counter) {
+  return counter.load(std::memory_order_relaxed);
+}
 
 // The GPUs visible to the tenant's sessions, in their order.
 std::optional<std::vector<uint32_t>> visible_to(const MonitorSources& sources, const Client& client) {
@@ -32,9 +34,12 @@ uint64_t room_of(const Tenant& tenant, uint32_t gpu, const control::Device& devi
 }
 
 // Adds with saturation at `most`, since session pages may contain anything.
-void add_up(uint64_t& sum, uint64_t more, uint64_t most) { sum = std::min(most, sum + std::min(most, more)); }
+void add_up(uint64_t& sum, uint64_t more, uint64_t most) {
+  sum = std::min(most, sum + std::min(most, more));
+}
 
-void add_session(const SessionView& view, const Client& client, const std::vector<uint32_t>& gpus, control::MonitorState& state) {
+void add_session(const SessionView& view, const Client& client, const std::vector<uint32_t>& gpus,
+                 control::MonitorState& state) {
   control::MonitoredSession* session = nullptr;
   for (size_t place = 0; place < gpus.size(); ++place) {
     const auto& page = view.page.gpus[gpus[place]];
@@ -98,13 +103,15 @@ std::optional<control::MonitorState> monitor_state(const MonitorSources& sources
     for (size_t place = 0; place < gpus->size(); ++place) {
       const uint32_t gpu = gpus->at(place);
       const uint64_t total = sources.pool.devices().at(gpu).total_bytes();
-      const uint64_t used = value(view.page.gpus[gpu].memory_used), in_host = value(view.page.gpus[gpu].memory_in_host);
+      const uint64_t used = value(view.page.gpus[gpu].memory_used),
+                     in_host = value(view.page.gpus[gpu].memory_in_host);
       add_up(sums[place].resident_of_all, used > in_host ? used - in_host : 0, total);
       if (!own) continue;
       add_up(sums[place].used, used, total);
       sums[place].time += plausible_gpu_time(view, gpu);
     }
-    if (own && static_cast<size_t>(state.sessions_size()) < wire::kMostMonitoredSessions) add_session(view, client, *gpus, state);
+    if (own && static_cast<size_t>(state.sessions_size()) < wire::kMostMonitoredSessions)
+      add_session(view, client, *gpus, state);
   });
   for (size_t place = 0; place < gpus->size(); ++place) {
     const control::Device& device = sources.pool.devices().at(gpus->at(place));
@@ -114,7 +121,8 @@ std::optional<control::MonitorState> monitor_state(const MonitorSources& sources
     gpu.set_total_bytes(total);
     gpu.set_used_bytes(std::min(total, sum.used));
     // If memory may move to host memory, other tenants' memory does not reduce what is free.
-    const uint64_t on_device = sources.pool.oversubscribes() ? device.total_bytes() - sum.used : device.total_bytes() - sum.resident_of_all;
+    const uint64_t on_device = sources.pool.oversubscribes() ? device.total_bytes() - sum.used
+                                                             : device.total_bytes() - sum.resident_of_all;
     gpu.set_free_bytes(std::min(total - gpu.used_bytes(), on_device));
     gpu.set_gpu_nanoseconds(sum.time);
   }

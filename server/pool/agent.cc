@@ -22,8 +22,8 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kUsualHeartbeat{2'000}, kShortestHeartbeat{100}, kLongestHeartbeat{60'000};
-constexpr milliseconds kFirstPatience{10'000};    // for a scheduler's first message
-constexpr milliseconds kConnectPatience{3'000};   // short, since another scheduler may be reachable
+constexpr milliseconds kFirstPatience{10'000};     // for a scheduler's first message
+constexpr milliseconds kConnectPatience{3'000};    // short, since another scheduler may be reachable
 constexpr milliseconds kShortestPatience{15'000};  // for later messages; or kMissedHeartbeats, if longer
 constexpr int kMissedHeartbeats = 4;
 constexpr milliseconds kFirstBackoff{200}, kLongestBackoff{10'000};
@@ -45,7 +45,8 @@ Result<std::string> read_token(const std::string& path) {
   if (const auto checked = files::check_secret(path); !checked) return checked.error();
   auto token = read_file(path);
   if (!token) return token;
-  while (!token->empty() && (token->back() == '\n' || token->back() == '\r' || token->back() == ' ')) token->pop_back();
+  while (!token->empty() && (token->back() == '\n' || token->back() == '\r' || token->back() == ' '))
+    token->pop_back();
   const auto fits = [](char c) { return c > ' ' && c < 127; };
   if (token->empty() || token->size() > kMostTokenBytes || !std::all_of(token->begin(), token->end(), fits)) {
     return Error{ErrorCode::invalid, "'" + path + "' must have a token: one line of printable characters"};
@@ -53,7 +54,9 @@ Result<std::string> read_token(const std::string& path) {
   return token;
 }
 
-std::string bounded(const std::string& reason) { return printable(reason.substr(0, kLongestReason)); }
+std::string bounded(const std::string& reason) {
+  return printable(reason.substr(0, kLongestReason));
+}
 
 }  // namespace
 
@@ -124,7 +127,9 @@ std::shared_ptr<grpc::Channel> Agent::channel(const std::string& address) const 
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetMaxReceiveMessageSize(kMostOrderBytes);
   const auto credentials =
-      options_.ca.empty() && (options_.insecure || transport::connects_to_loopback(address)) ? grpc::InsecureChannelCredentials() : grpc::SslCredentials({.pem_root_certs = ca_, .pem_private_key = {}, .pem_cert_chain = {}});
+      options_.ca.empty() && (options_.insecure || transport::connects_to_loopback(address))
+          ? grpc::InsecureChannelCredentials()
+          : grpc::SslCredentials({.pem_root_certs = ca_, .pem_private_key = {}, .pem_cert_chain = {}});
   return grpc::CreateCustomChannel(address, credentials, arguments);
 }
 
@@ -144,8 +149,10 @@ void Agent::connect() {
   const auto token = read_token(options_.token_file);
   if (!token) return schedule_retry(token.error().message);
   // The authorities may have been renewed. If the file cannot be read now, the last content stays in use.
-  if (auto ca = options_.ca.empty() ? Result<std::string>("") : read_file(options_.ca); ca && !ca->empty()) ca_ = std::move(*ca);
-  address_ = leader_.empty() ? options_.schedulers[next_++ % options_.schedulers.size()] : std::exchange(leader_, {});
+  if (auto ca = options_.ca.empty() ? Result<std::string>("") : read_file(options_.ca); ca && !ca->empty())
+    ca_ = std::move(*ca);
+  address_ = leader_.empty() ? options_.schedulers[next_++ % options_.schedulers.size()]
+                             : std::exchange(leader_, {});
   const uint64_t attempt = ++attempt_;
   writing_ = has_inventory_ = registered_ = false;
   {
@@ -162,17 +169,19 @@ void Agent::connect() {
   events.broken = on_thread(attempt, [this] {
     if (stream_) std::exchange(stream_, nullptr)->release();
   });
-  events.ended = [tell = on_thread(attempt,
-                                   [this](const auto& stream, const grpc::Status& status, const std::string& leader) {
-                                     finished_ = stream;
-                                     handle_stream_end(status, leader);
-                                   }),
-                  shared = shared_](std::shared_ptr<NodeStream> stream, const grpc::Status& status, const std::string& leader) {
-    tell(std::move(stream), status, leader);
-    const std::lock_guard lock(shared->mutex);
-    --shared->open;
-    shared->changed.notify_all();
-  };
+  events.ended =
+      [tell = on_thread(attempt,
+                        [this](const auto& stream, const grpc::Status& status, const std::string& leader) {
+                          finished_ = stream;
+                          handle_stream_end(status, leader);
+                        }),
+       shared = shared_](std::shared_ptr<NodeStream> stream, const grpc::Status& status,
+                         const std::string& leader) {
+        tell(std::move(stream), status, leader);
+        const std::lock_guard lock(shared->mutex);
+        --shared->open;
+        shared->changed.notify_all();
+      };
   stream_ = NodeStream::open(channel(address_), *token, std::move(events));
   set_patience(kFirstPatience);
   report();
@@ -211,7 +220,8 @@ pool::NodeReport Agent::make_report() const {
   pool::NodeReport report;
   leases_.report(report);
   host_.describe_state(report);
-  report.set_now_ms(std::chrono::duration_cast<milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count());
+  report.set_now_ms(
+      std::chrono::duration_cast<milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count());
   return report;
 }
 
@@ -224,7 +234,9 @@ void Agent::set_report_timer() {
 
 void Agent::handle_orders(const pool::NodeOrders& orders) {
   if (!std::exchange(registered_, true)) {
-    log::info("scheduler_attends", {{"scheduler", address_}, {"node", options_.name}, {"boot", lease::hexadecimal(leases_.boot())}});
+    log::info(
+        "scheduler_attends",
+        {{"scheduler", address_}, {"node", options_.name}, {"boot", lease::hexadecimal(leases_.boot())}});
     since_ = Clock::now();
     disconnect_reason_.clear();
     logged_disconnect_ = false;
@@ -238,13 +250,16 @@ void Agent::handle_orders(const pool::NodeOrders& orders) {
   note_clock(orders.now_ms());
   const std::string fenced = bounded(orders.fenced_because());
   if (fenced != fenced_because_) {
-    if (fenced.empty()) log::info("node_not_fenced", {{"scheduler", address_}});
-    else log::warning("node_fenced", {{"scheduler", address_}, {"reason", fenced}});
+    if (fenced.empty())
+      log::info("node_not_fenced", {{"scheduler", address_}});
+    else
+      log::warning("node_fenced", {{"scheduler", address_}, {"reason", fenced}});
     fenced_because_ = fenced;
   }
   for (const pool::EndLease& end : orders.end()) {
     if (end.lease().size() != lease::kIdBytes) {
-      log::warning("order_ignored", {{"scheduler", address_}, {"reason", "malformed lease ID in an order to end a lease"}});
+      log::warning("order_ignored",
+                   {{"scheduler", address_}, {"reason", "malformed lease ID in an order to end a lease"}});
       continue;
     }
     leases_.end(end.lease(), bounded(end.reason()), std::min(milliseconds(end.grace_ms()), kLongestGrace));
@@ -252,14 +267,17 @@ void Agent::handle_orders(const pool::NodeOrders& orders) {
 }
 
 void Agent::note_clock(int64_t scheduler_ms) {
-  const auto now = std::chrono::duration_cast<milliseconds>(std::chrono::system_clock::now().time_since_epoch());
+  const auto now =
+      std::chrono::duration_cast<milliseconds>(std::chrono::system_clock::now().time_since_epoch());
   if (scheduler_ms <= 0 || scheduler_ms > INT64_MAX / 2) return;  // the scheduler did not send its time
   clock_skew_ms_ = scheduler_ms - now.count();
   const bool notable = std::abs(clock_skew_ms_) > kNotableSkew.count();
   if (notable && !logged_skew_) {
-    log::warning("clocks_differ", {{"scheduler", address_},
-                                   {"skew_ms", clock_skew_ms_},
-                                   {"reason", "lease validity depends on the scheduler's clock; synchronize both hosts with NTP"}});
+    log::warning(
+        "clocks_differ",
+        {{"scheduler", address_},
+         {"skew_ms", clock_skew_ms_},
+         {"reason", "lease validity depends on the scheduler's clock; synchronize both hosts with NTP"}});
   }
   logged_skew_ = notable;
 }
@@ -267,7 +285,8 @@ void Agent::note_clock(int64_t scheduler_ms) {
 void Agent::handle_stream_end(const grpc::Status& status, const std::string& leader) {
   patience_timer_.cancel();
   report_timer_.cancel();
-  const bool elsewhere = status.error_code() == grpc::StatusCode::UNAVAILABLE && leader.size() <= kLongestAddress && leader != address_ &&
+  const bool elsewhere = status.error_code() == grpc::StatusCode::UNAVAILABLE &&
+                         leader.size() <= kLongestAddress && leader != address_ &&
                          transport::Endpoint::parse("tcp://" + leader);
   if (elsewhere) {
     leader_ = leader;
@@ -276,10 +295,11 @@ void Agent::handle_stream_end(const grpc::Status& status, const std::string& lea
   }
   followed_ = false;
   const std::string unconnected = pool::connect_failure(status.error_message());
-  const std::string why = status.ok()                                          ? "the scheduler closed the stream"
+  const std::string why = status.ok() ? "the scheduler closed the stream"
                           : status.error_code() == grpc::StatusCode::CANCELLED ? "timed out"
-                          : !unconnected.empty() ? "cannot connect to a pool-scheduler (" + bounded(unconnected) + ")"
-                                                 : bounded(status.error_message());
+                          : !unconnected.empty()
+                              ? "cannot connect to a pool-scheduler (" + bounded(unconnected) + ")"
+                              : bounded(status.error_message());
   schedule_retry(address_ + ": " + (why.empty() ? "no reason given" : why));
 }
 
@@ -288,7 +308,8 @@ void Agent::schedule_retry(const std::string& why) {
   if (std::exchange(registered_, false)) since_ = Clock::now();
   disconnect_reason_ = why;
   if (!std::exchange(logged_disconnect_, true)) {
-    log::warning("scheduler_away", {{"reason", why}, {"note", "sessions and leases are not affected; retrying"}});
+    log::warning("scheduler_away",
+                 {{"reason", why}, {"note", "sessions and leases are not affected; retrying"}});
   }
   // Tries each scheduler once soon, then with exponential backoff; with jitter, so that nodes do not
   // reconnect all at once.

@@ -22,7 +22,7 @@ namespace gpupool::server {
 class Agent {
  public:
   struct Host {
-    std::function<pool::Inventory()> inventory;            // without node, boot and the values of PoolOptions
+    std::function<pool::Inventory()> inventory;  // without node, boot and the values of PoolOptions
     std::function<void(pool::NodeReport&)> describe_state;  // fills in readiness and the GPUs' use
   };
 
@@ -70,22 +70,22 @@ class Agent {
   std::shared_ptr<NodeStream> leaving_;   // stop() has sent the last report on it
   std::shared_ptr<NodeStream> finished_;  // previous stream: gRPC's thread may still be returning from it
   uint64_t attempt_ = 0;
-  size_t next_ = 0;         // index of the next one of options_.schedulers
-  std::string leader_;      // where to connect next instead, as the previous scheduler said
-  bool followed_ = false;   // this attempt follows the previous scheduler's redirection
-  std::string address_;     // of stream_'s scheduler
+  size_t next_ = 0;        // index of the next one of options_.schedulers
+  std::string leader_;     // where to connect next instead, as the previous scheduler said
+  bool followed_ = false;  // this attempt follows the previous scheduler's redirection
+  std::string address_;    // of stream_'s scheduler
   bool writing_ = false;
   bool wants_report_ = false;
   bool has_inventory_ = false;  // sent on this stream
-  bool registered_ = false;       // the scheduler has answered on this stream
+  bool registered_ = false;     // the scheduler has answered on this stream
   bool logged_disconnect_ = false;
   bool stopped_ = false;
-  unsigned failures_ = 0;       // in a row
+  unsigned failures_ = 0;  // in a row
   Milliseconds heartbeat_;
   Clock::time_point since_ = Clock::now();  // when registered_ last changed
   std::string disconnect_reason_;
   std::string fenced_because_;
-  int64_t clock_skew_ms_ = 0;   // the scheduler's clock minus this host's
+  int64_t clock_skew_ms_ = 0;  // the scheduler's clock minus this host's
   bool logged_skew_ = false;
 };
 

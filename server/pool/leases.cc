@@ -13,15 +13,19 @@ constexpr size_t kShortId = 8;  // digits of the ID in a tenant's name
 // How long an ended lease is remembered: until its last token has expired, even with clock skew.
 constexpr std::chrono::milliseconds kRemembered = lease::kLongestLife + 2 * lease::kClockSkew;
 
-Error refused(const std::string& why) { return {ErrorCode::refused, why}; }
+Error refused(const std::string& why) {
+  return {ErrorCode::refused, why};
+}
 
 // `gpus`: the GPU numbers of the lease's shares.
 quota::Quota quota_of(const lease::Lease& lease, const std::vector<uint32_t>& gpus) {
   quota::Quota quota;
-  quota.each = {.memory_bytes = lease.shares(0).memory_bytes(), .compute_milli = lease.shares(0).compute_milli()};
+  quota.each = {.memory_bytes = lease.shares(0).memory_bytes(),
+                .compute_milli = lease.shares(0).compute_milli()};
   for (size_t i = 1; i < gpus.size(); ++i) {
     const lease::Share& share = lease.shares(static_cast<int>(i));
-    const quota::GpuLimits limits{.memory_bytes = share.memory_bytes(), .compute_milli = share.compute_milli()};
+    const quota::GpuLimits limits{.memory_bytes = share.memory_bytes(),
+                                  .compute_milli = share.compute_milli()};
     if (quota.with(limits) != quota.each) quota.gpus[gpus[i]] = limits;
   }
   quota.mode = lease.mode() == lease::HARD ? quota::Mode::hard : quota::Mode::elastic;
@@ -36,17 +40,25 @@ quota::Quota quota_of(const lease::Lease& lease, const std::vector<uint32_t>& gp
 
 }  // namespace
 
-Leases::Leases(asio::io_context& context, Tenants& tenants, std::string node, std::string boot, std::vector<lease::PublicKey> keys, Host host)
-    : context_(context), tenants_(tenants), node_(std::move(node)), boot_(std::move(boot)), keys_(std::move(keys)), host_(std::move(host)) {}
+Leases::Leases(asio::io_context& context, Tenants& tenants, std::string node, std::string boot,
+               std::vector<lease::PublicKey> keys, Host host)
+    : context_(context),
+      tenants_(tenants),
+      node_(std::move(node)),
+      boot_(std::move(boot)),
+      keys_(std::move(keys)),
+      host_(std::move(host)) {}
 
 Result<std::vector<uint32_t>> Leases::find_gpus(const lease::Lease& lease) const {
   std::vector<uint32_t> gpus;
   const auto& devices = host_.devices();
   for (const lease::Share& share : lease.shares()) {
-    const auto found = std::find_if(devices.begin(), devices.end(),
-                                    [&](const control::Device& device) { return lease::gpu_uuid_text(device.uuid()) == share.gpu_uuid(); });
+    const auto found = std::find_if(devices.begin(), devices.end(), [&](const control::Device& device) {
+      return lease::gpu_uuid_text(device.uuid()) == share.gpu_uuid();
+    });
     const auto index = static_cast<size_t>(found - devices.begin());
-    if (found == devices.end() || index >= quota::kMostGpus) return refused("the lease names the GPU " + share.gpu_uuid() + ", which this server does not have");
+    if (found == devices.end() || index >= quota::kMostGpus)
+      return refused("the lease names the GPU " + share.gpu_uuid() + ", which this server does not have");
     gpus.push_back(static_cast<uint32_t>(index));
   }
   return gpus;
@@ -60,7 +72,8 @@ std::string Leases::new_name(const lease::Lease& lease) const {
 }
 
 Result<Leases::Admitted> Leases::admit(std::string_view token) {
-  if (!accepts_leases()) return refused("this server does not accept leases: [pool] public_keys is not configured");
+  if (!accepts_leases())
+    return refused("this server does not accept leases: [pool] public_keys is not configured");
   const auto lease = lease::check_lease(token, keys_, node_, host_.now());
   if (!lease) return lease.error();
   if (!lease->boot().empty() && lease->boot() != boot_) {
@@ -80,7 +93,8 @@ Result<Leases::Admitted> Leases::admit(std::string_view token) {
     return refused("the lease token names other GPUs than the lease's earlier tokens");
   }
 
-  Entry& entry = known != entries_.end() ? known->second : entries_.try_emplace(lease->id(), context_).first->second;
+  Entry& entry =
+      known != entries_.end() ? known->second : entries_.try_emplace(lease->id(), context_).first->second;
   const quota::Quota quota = quota_of(*lease, *gpus);
   const bool is_new = known == entries_.end();
   if (is_new) {
@@ -102,7 +116,9 @@ Result<Leases::Admitted> Leases::admit(std::string_view token) {
 
 void Leases::end(const std::string& id, const std::string& reason, std::chrono::milliseconds grace) {
   const bool is_first = ended_.insert_or_assign(id, host_.now() + kRemembered).second;
-  if (is_first) log::info("lease_ends", {{"lease", lease::hexadecimal(id)}, {"grace_ms", grace.count()}, {"reason", reason}});
+  if (is_first)
+    log::info("lease_ends",
+              {{"lease", lease::hexadecimal(id)}, {"grace_ms", grace.count()}, {"reason", reason}});
   const auto found = entries_.find(id);
   if (found == entries_.end()) {
     to_report_.try_emplace(id, 0);
@@ -115,7 +131,8 @@ void Leases::end(const std::string& id, const std::string& reason, std::chrono::
     entry.end.expires_at(due);
     entry.end.async_wait([this, id](const asio::error_code& status) {
       const auto its = entries_.find(id);
-      if (!status && its != entries_.end()) host_.end_sessions(its->second.tenant, "the lease has ended: " + its->second.reason);
+      if (!status && its != entries_.end())
+        host_.end_sessions(its->second.tenant, "the lease has ended: " + its->second.reason);
       if (!status) post_cleanup();
     });
   }

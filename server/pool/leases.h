@@ -30,7 +30,7 @@ class Leases {
     std::function<const std::vector<control::Device>&()> devices;
     std::function<size_t(const std::string& tenant)> sessions;  // includes those that wait for a worker
     std::function<void(const std::string& tenant, const std::string& reason)> end_sessions;
-    std::function<std::chrono::milliseconds()> now;             // since 1970
+    std::function<std::chrono::milliseconds()> now;  // since 1970
   };
   struct Admitted {
     std::string tenant;
@@ -38,7 +38,8 @@ class Leases {
   };
 
   // `boot`: lease::kBootBytes that identify this process.
-  Leases(asio::io_context& context, Tenants& tenants, std::string node, std::string boot, std::vector<lease::PublicKey> keys, Host host);
+  Leases(asio::io_context& context, Tenants& tenants, std::string node, std::string boot,
+         std::vector<lease::PublicKey> keys, Host host);
   Leases(const Leases&) = delete;
   Leases& operator=(const Leases&) = delete;
 
@@ -86,8 +87,8 @@ class Leases {
   const std::string boot_;
   std::vector<lease::PublicKey> keys_;
   const Host host_;
-  std::map<std::string, Entry> entries_;  // by id
-  std::map<std::string, Time> ended_;     // by ID: until when one of its tokens may be valid
+  std::map<std::string, Entry> entries_;       // by id
+  std::map<std::string, Time> ended_;          // by ID: until when one of its tokens may be valid
   std::map<std::string, uint64_t> to_report_;  // serials of ended leases without sessions, by ID
   std::function<void()> changed_;
   bool cleanup_posted_ = false;

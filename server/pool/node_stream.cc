@@ -9,7 +9,8 @@ NodeStream::NodeStream(std::shared_ptr<grpc::Channel> channel, const std::string
   if (!token.empty()) context_.AddMetadata("authorization", "Bearer " + token);
 }
 
-std::shared_ptr<NodeStream> NodeStream::open(std::shared_ptr<grpc::Channel> channel, const std::string& token, Events events) {
+std::shared_ptr<NodeStream> NodeStream::open(std::shared_ptr<grpc::Channel> channel, const std::string& token,
+                                             Events events) {
   std::shared_ptr<NodeStream> stream(new NodeStream(std::move(channel), token, std::move(events)));
   stream->self_ = stream;
   stream->stub_->async()->Attend(&stream->context_, stream.get());
@@ -67,7 +68,8 @@ void NodeStream::OnDone(const grpc::Status& status) {
   const auto& trailers = context_.GetServerTrailingMetadata();
   const auto leader = trailers.find("leader");
   const auto ended = events_.ended;  // a copy: the call may destroy this object
-  ended(std::exchange(self_, nullptr), status, leader == trailers.end() ? "" : std::string(leader->second.data(), leader->second.size()));
+  ended(std::exchange(self_, nullptr), status,
+        leader == trailers.end() ? "" : std::string(leader->second.data(), leader->second.size()));
 }
 
 }  // namespace gpupool::server

@@ -13,7 +13,8 @@
 
 namespace gpupool::server {
 
-class NodeStream final : public grpc::ClientBidiReactor<pool::NodeReport, pool::NodeOrders>, public std::enable_shared_from_this<NodeStream> {
+class NodeStream final : public grpc::ClientBidiReactor<pool::NodeReport, pool::NodeOrders>,
+                         public std::enable_shared_from_this<NodeStream> {
  public:
   struct Events {
     std::function<void(pool::NodeOrders)> orders;
@@ -21,10 +22,13 @@ class NodeStream final : public grpc::ClientBidiReactor<pool::NodeReport, pool::
     std::function<void()> broken;   // call release()
     // Called last. `leader`: the address that an UNAVAILABLE scheduler redirects to; empty: none. `stream`
     // must be released on a thread other than gRPC's, which is still using it.
-    std::function<void(std::shared_ptr<NodeStream> stream, const grpc::Status& status, const std::string& leader)> ended;
+    std::function<void(std::shared_ptr<NodeStream> stream, const grpc::Status& status,
+                       const std::string& leader)>
+        ended;
   };
 
-  static std::shared_ptr<NodeStream> open(std::shared_ptr<grpc::Channel> channel, const std::string& token, Events events);
+  static std::shared_ptr<NodeStream> open(std::shared_ptr<grpc::Channel> channel, const std::string& token,
+                                          Events events);
 
   // The first write may follow open() at once, later ones only after `written`, and none after release().
   void write(pool::NodeReport report);
@@ -49,7 +53,7 @@ class NodeStream final : public grpc::ClientBidiReactor<pool::NodeReport, pool::
   std::mutex mutex_;  // guards writing_ and last_, which both threads use
   bool writing_ = false;
   std::optional<pool::NodeReport> last_;  // waits for the pending write
-  std::shared_ptr<NodeStream> self_;  // keeps this object alive until OnDone()
+  std::shared_ptr<NodeStream> self_;      // keeps this object alive until OnDone()
 };
 
 }  // namespace gpupool::server

@@ -16,7 +16,8 @@ using namespace settings;
 
 constexpr unsigned kMostCpuMilli = 10'000'000;
 constexpr const char* kKeys =
-    "unknown key; [pool] keys are schedulers, token_file, name, addresses, public_keys, ca, insecure, rack, zone, cpu_milli, host_memory";
+    "unknown key; [pool] keys are schedulers, token_file, name, addresses, public_keys, ca, insecure, rack, "
+    "zone, cpu_milli, host_memory";
 
 Result<void> read_key(std::string_view key, const toml::node& node, PoolOptions& options) {
   if (key == "schedulers") return to_list(node, options.schedulers);
@@ -48,22 +49,29 @@ std::string this_host() {
 }  // namespace
 
 PoolCommandLine::PoolCommandLine(CLI::App& app) : app_(app) {
-  app.add_option("--pool-scheduler", values_.schedulers, "HOST:PORT of a scheduler of this host's pool; separate several by commas")
+  app.add_option("--pool-scheduler", values_.schedulers,
+                 "HOST:PORT of a scheduler of this host's pool; separate several by commas")
       ->delimiter(',')
       ->allow_extra_args(false);
-  app.add_option("--pool-token-file", values_.token_file, "file with the token that authenticates this host to the scheduler");
+  app.add_option("--pool-token-file", values_.token_file,
+                 "file with the token that authenticates this host to the scheduler");
   app.add_option("--pool-name", values_.name, "this host's name in the pool [its host name]");
   app.add_option("--pool-address", values_.addresses,
-                 "address at which clients reach this host, e.g. tls://gpu-1:9700; may be repeated, best first [those of --listen]")
+                 "address at which clients reach this host, e.g. tls://gpu-1:9700; may be repeated, best "
+                 "first [those of --listen]")
       ->allow_extra_args(false);
-  app.add_option("--pool-public-key", values_.public_keys,
-                 "PEM file with the public key that verifies the pool's leases; may be repeated, to rotate keys")
+  app.add_option(
+         "--pool-public-key", values_.public_keys,
+         "PEM file with the public key that verifies the pool's leases; may be repeated, to rotate keys")
       ->allow_extra_args(false);
-  app.add_option("--pool-ca", values_.ca, "CA certificates that sign the schedulers' certificates (PEM) [the system's]");
-  app.add_flag("--pool-insecure", values_.insecure, "connect to schedulers on other hosts without TLS; trusted networks only");
+  app.add_option("--pool-ca", values_.ca,
+                 "CA certificates that sign the schedulers' certificates (PEM) [the system's]");
+  app.add_flag("--pool-insecure", values_.insecure,
+               "connect to schedulers on other hosts without TLS; trusted networks only");
   app.add_option("--pool-rack", values_.rack, "rack of this host, used to place leases of several hosts");
   app.add_option("--pool-zone", values_.zone, "zone of this host, used to place leases of several hosts");
-  app.add_option("--pool-cpu-milli", values_.cpu_milli, "CPU capacity offered to leases, in thousandths of a CPU [0]")
+  app.add_option("--pool-cpu-milli", values_.cpu_milli,
+                 "CPU capacity offered to leases, in thousandths of a CPU [0]")
       ->check(CLI::Range(0u, kMostCpuMilli));
   app.add_option("--pool-host-memory", host_memory_, "host memory offered to leases, e.g. 64GiB [0]");
 }
@@ -91,27 +99,33 @@ Result<void> PoolCommandLine::apply(PoolOptions& options) const {
 }
 
 Result<void> read_pool(const toml::node& node, PoolOptions& options) {
-  return for_each_key(node, [&](std::string_view key, const toml::node& value) { return read_key(key, value, options); });
+  return for_each_key(
+      node, [&](std::string_view key, const toml::node& value) { return read_key(key, value, options); });
 }
 
 Result<void> check_pool(PoolOptions& options) {
   if (!options.configured()) {
-    const bool asked = !options.name.empty() || !options.token_file.empty() || !options.addresses.empty() || !options.ca.empty() || options.insecure;
-    return asked ? wrong("[pool] schedulers: missing; [pool] needs schedulers or public_keys") : Result<void>();
+    const bool asked = !options.name.empty() || !options.token_file.empty() || !options.addresses.empty() ||
+                       !options.ca.empty() || options.insecure;
+    return asked ? wrong("[pool] schedulers: missing; [pool] needs schedulers or public_keys")
+                 : Result<void>();
   }
   if (options.public_keys.empty()) return wrong("[pool] public_keys: required to verify leases");
   if (options.name.empty()) options.name = this_host();
   if (!lease::is_name(options.name)) {
-    return wrong("[pool] name: '" + options.name + "' must be 1 to " + std::to_string(lease::kLongestName) + " letters, digits, '-', '_' or '.'");
+    return wrong("[pool] name: '" + options.name + "' must be 1 to " + std::to_string(lease::kLongestName) +
+                 " letters, digits, '-', '_' or '.'");
   }
   for (const std::string* const place : {&options.rack, &options.zone}) {
-    if (!place->empty() && !lease::is_name(*place)) return wrong("[pool] rack, zone: '" + *place + "' must be a name like [pool] name");
+    if (!place->empty() && !lease::is_name(*place))
+      return wrong("[pool] rack, zone: '" + *place + "' must be a name like [pool] name");
   }
   for (const std::string& scheduler : options.schedulers) {
     if (!is_host_and_port(scheduler)) return wrong("[pool] schedulers: '" + scheduler + "' is not HOST:PORT");
   }
   for (const std::string& address : options.addresses) {
-    if (const auto endpoint = transport::Endpoint::parse(address); !endpoint) return wrong("[pool] addresses: " + endpoint.error().message);
+    if (const auto endpoint = transport::Endpoint::parse(address); !endpoint)
+      return wrong("[pool] addresses: " + endpoint.error().message);
   }
   if (options.insecure && !options.ca.empty()) return wrong("[pool] ca: conflicts with insecure = true");
   return {};

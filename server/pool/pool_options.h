@@ -16,17 +16,17 @@ class App;
 namespace gpupool::server {
 
 struct PoolOptions {
-  std::vector<std::string> schedulers;   // HOST:PORT; empty: no scheduler, but leases are served
+  std::vector<std::string> schedulers;  // HOST:PORT; empty: no scheduler, but leases are served
   // Authenticates this node to the scheduler; empty: the scheduler must trust all nodes.
   std::string token_file;
   std::string name;                      // this node's name; empty only without a pool
   std::vector<std::string> addresses;    // for clients, best first; empty: poold's listening addresses
   std::vector<std::string> public_keys;  // PEM files of the keys that verify leases
-  std::string ca;  // PEM file with authorities of the schedulers' certificates; empty: the system's
-  bool insecure = false;                 // gRPC without TLS; also used to loopback addresses
+  std::string ca;         // PEM file with authorities of the schedulers' certificates; empty: the system's
+  bool insecure = false;  // gRPC without TLS; also used to loopback addresses
   std::string rack;
   std::string zone;
-  unsigned cpu_milli = 0;                // thousandths of CPUs offered to leases
+  unsigned cpu_milli = 0;          // thousandths of CPUs offered to leases
   uint64_t host_memory_bytes = 0;  // bytes offered to leases
   bool configured() const { return !public_keys.empty() || !schedulers.empty(); }
 };

@@ -8,8 +8,8 @@
 #include <atomic>
 #include <cstdint>
 
-#include "server/quota/shared_allocations.h"
 #include "server/quota/quota.h"
+#include "server/quota/shared_allocations.h"
 
 namespace gpupool::quota {
 
@@ -23,8 +23,8 @@ struct Account {
   std::atomic<uint32_t> memory_limited;           // not 0: at least one GPU has a limit
   std::atomic<uint64_t> to_device_bytes_per_second;
   std::atomic<uint64_t> to_host_bytes_per_second;
-  std::atomic<uint32_t> streams;  // limit of each session
-  std::atomic<uint32_t> modules;  // limit of each session
+  std::atomic<uint32_t> streams;       // limit of each session
+  std::atomic<uint32_t> modules;       // limit of each session
   std::atomic<uint64_t> queued_bytes;  // limit of each session
   // Written by the workers: when the bytes transferred so far are paid for at the tenant's rate, in
   // nanoseconds of CLOCK_MONOTONIC.

@@ -28,7 +28,8 @@ uint32_t* word_of(std::atomic<uint32_t>& word) {
 // Sleeps until the word changes, a wakeup comes, or the timeout expires.
 void sleep_while(std::atomic<uint32_t>& word, uint32_t value, Clock::duration longest) {
   const auto nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(longest).count();
-  const timespec time{static_cast<time_t>(nanoseconds / 1'000'000'000), static_cast<long>(nanoseconds % 1'000'000'000)};
+  const timespec time{static_cast<time_t>(nanoseconds / 1'000'000'000),
+                      static_cast<long>(nanoseconds % 1'000'000'000)};
   ::syscall(SYS_futex, word_of(word), FUTEX_WAIT, value, &time, nullptr, 0);
 }
 
@@ -41,7 +42,8 @@ void unlock(Account& account, uint32_t held) {
 
 }  // namespace
 
-AccountLock::AccountLock(Account& account, uint32_t slot, std::chrono::milliseconds patience) : account_(account) {
+AccountLock::AccountLock(Account& account, uint32_t slot, std::chrono::milliseconds patience)
+    : account_(account) {
   const auto stop = Clock::now() + patience;
   auto& word = account.memory_lock;
   for (int look = 0;; ++look) {

@@ -17,7 +17,9 @@ Result<Accounts::Entry> Accounts::entry(const std::string& tenant) {
   if (const auto known = entries_.find(tenant); known != entries_.end()) return known->second;
   auto page = SharedPage<Account>::create("gpupool-account");
   if (!page) return page.error();
-  return entries_.emplace(tenant, Entry{std::move(*page), std::make_shared<std::vector<bool>>(kMaxSessionsPerTenant)}).first->second;
+  return entries_
+      .emplace(tenant, Entry{std::move(*page), std::make_shared<std::vector<bool>>(kMaxSessionsPerTenant)})
+      .first->second;
 }
 
 Result<Accounts::Page> Accounts::of(const std::string& tenant) {
@@ -49,7 +51,8 @@ Result<std::unique_ptr<Accounts::Place>> Accounts::take(const std::string& tenan
   auto found = entry(tenant);
   if (!found) return found.error();
   const auto free = std::find(found->taken->begin(), found->taken->end(), false);
-  if (free == found->taken->end()) return Error{ErrorCode::limit, "the tenant '" + tenant + "' has too many sessions"};
+  if (free == found->taken->end())
+    return Error{ErrorCode::limit, "the tenant '" + tenant + "' has too many sessions"};
   const auto slot = static_cast<uint32_t>(free - found->taken->begin());
   *free = true;
   auto& slots = (*found->account)->slots;

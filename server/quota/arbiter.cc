@@ -19,8 +19,12 @@ constexpr Arbiter::Time kMoment{50'000'000};
 // Tenants with less than this part of all weights have shorter turns, which come more often.
 constexpr double kWholeQuantum = 0.25;
 
-double count(Arbiter::Time time) { return static_cast<double>(time.count()); }
-Arbiter::Time time_of(double nanoseconds) { return Arbiter::Time(static_cast<int64_t>(std::ceil(nanoseconds))); }
+double count(Arbiter::Time time) {
+  return static_cast<double>(time.count());
+}
+Arbiter::Time time_of(double nanoseconds) {
+  return Arbiter::Time(static_cast<int64_t>(std::ceil(nanoseconds)));
+}
 
 }  // namespace
 
@@ -30,7 +34,8 @@ void Arbiter::set_share(const std::string& tenant, const Share& share, Time now)
   const auto before = changed.share;
   changed.share = share;
   changed.share.weight = std::max(1u, share.weight);
-  if (changed.share.priority != before.priority) changed.virtual_time = clock_[static_cast<size_t>(changed.share.priority)];
+  if (changed.share.priority != before.priority)
+    changed.virtual_time = clock_[static_cast<size_t>(changed.share.priority)];
   if (changed.share.mode != before.mode) {
     changed.tokens = 0;
     changed.filled = now;
@@ -41,7 +46,8 @@ void Arbiter::set_share(const std::string& tenant, const Share& share, Time now)
 
 void Arbiter::forget(const std::string& tenant) {
   const auto found = tenants_.find(tenant);
-  const bool used = std::any_of(sessions_.begin(), sessions_.end(), [&](const auto& entry) { return entry.second.tenant == found; });
+  const bool used = std::any_of(sessions_.begin(), sessions_.end(),
+                                [&](const auto& entry) { return entry.second.tenant == found; });
   if (found != tenants_.end() && !used) tenants_.erase(found);
 }
 
@@ -76,8 +82,10 @@ void Arbiter::want(Session session, bool wants, Time now) {
   if (holder_) {
     // If the holder had no rival before, its turn ends now. If the new session takes precedence over the
     // holder, the turn ends soon.
-    if (!had_rival) turn_ends_ = now;
-    else if (before(state, sessions_.at(*holder_))) turn_ends_ = std::min(turn_ends_, now + settings_.shortest);
+    if (!had_rival)
+      turn_ends_ = now;
+    else if (before(state, sessions_.at(*holder_)))
+      turn_ends_ = std::min(turn_ends_, now + settings_.shortest);
   }
   decide(now);
 }
@@ -136,7 +144,9 @@ bool Arbiter::has_rival(Session session) const {
 }
 
 // True if another session waits for the holder.
-bool Arbiter::is_contended() const { return holder_ && has_rival(*holder_); }
+bool Arbiter::is_contended() const {
+  return holder_ && has_rival(*holder_);
+}
 
 // Returns the time until which the holder is charged for holding the turn: now while another session waits,
 // else kMoment after another tenant's last session stopped wanting it, so that a busy program delayed on its
@@ -145,7 +155,8 @@ Arbiter::Time Arbiter::charged_until(Time now) const {
   if (!holder_ || is_contended()) return holder_ ? now : Time{};
   Time until{};
   for (const auto& [name, tenant] : tenants_) {
-    if (&tenant != &tenant_of(sessions_.at(*holder_)) && tenant.left != Time{}) until = std::max(until, tenant.left + kMoment);
+    if (&tenant != &tenant_of(sessions_.at(*holder_)) && tenant.left != Time{})
+      until = std::max(until, tenant.left + kMoment);
   }
   return std::min(until, now);
 }
@@ -190,7 +201,8 @@ void Arbiter::activate(Session session) {
   state.wants = true;
   double least = std::numeric_limits<double>::infinity();
   for (const auto& [other, its] : sessions_) {
-    if (other != session && its.tenant == state.tenant && (its.wants || holder_ == other)) least = std::min(least, its.used_nanoseconds);
+    if (other != session && its.tenant == state.tenant && (its.wants || holder_ == other))
+      least = std::min(least, its.used_nanoseconds);
   }
   if (std::isfinite(least)) state.used_nanoseconds = std::max(state.used_nanoseconds, least - kKeptLag);
 }
@@ -212,7 +224,8 @@ bool Arbiter::before(const State& a, const State& b) const {
   const Tenant& mine = tenant_of(a);
   const Tenant& other = tenant_of(b);
   if (mine.share.priority != other.share.priority) return mine.share.priority > other.share.priority;
-  return a.tenant == b.tenant ? a.used_nanoseconds < b.used_nanoseconds : mine.virtual_time < other.virtual_time;
+  return a.tenant == b.tenant ? a.used_nanoseconds < b.used_nanoseconds
+                              : mine.virtual_time < other.virtual_time;
 }
 
 std::optional<Arbiter::Session> Arbiter::best_waiting() const {
@@ -242,7 +255,8 @@ void Arbiter::decide(Time now) {
   for (size_t priority = 0; priority < std::size(clock_); ++priority) {
     double least = std::numeric_limits<double>::infinity();
     for (const auto& [name, tenant] : tenants_) {
-      if (tenant.active && static_cast<size_t>(tenant.share.priority) == priority) least = std::min(least, tenant.virtual_time);
+      if (tenant.active && static_cast<size_t>(tenant.share.priority) == priority)
+        least = std::min(least, tenant.virtual_time);
     }
     if (std::isfinite(least)) clock_[priority] = std::max(clock_[priority], least);
   }
@@ -263,12 +277,15 @@ void Arbiter::decide(Time now) {
       const bool same = tenant_of(other).share.priority == tenant.share.priority;
       if (!same && before(other, state)) yield_requested_at_ = now;
       if (same && now >= turn_ends_) {
-        if (before(state, other)) turn_ends_ = now + quantum(tenant);
-        else yield_requested_at_ = now;
+        if (before(state, other))
+          turn_ends_ = now + quantum(tenant);
+        else
+          yield_requested_at_ = now;
       }
       if (same && !yield_requested_at_) wake(turn_ends_);
     }
-    if (!yield_requested_at_ && tenant.share.mode == Mode::hard) wake(now + std::max(Time{100'000}, time_of(tenant.tokens)));
+    if (!yield_requested_at_ && tenant.share.mode == Mode::hard)
+      wake(now + std::max(Time{100'000}, time_of(tenant.tokens)));
   }
   if (!holder_ && best) {
     State& state = sessions_.at(*best);
@@ -276,8 +293,10 @@ void Arbiter::decide(Time now) {
     state.unpaid = 0;
     turn_ends_ = now + quantum(tenant_of(state));
     const auto next = best_waiting();
-    if (next && tenant_of(sessions_.at(*next)).share.priority == tenant_of(state).share.priority) wake(turn_ends_);
-    if (tenant_of(state).share.mode == Mode::hard) wake(now + std::max(Time{100'000}, time_of(tenant_of(state).tokens)));
+    if (next && tenant_of(sessions_.at(*next)).share.priority == tenant_of(state).share.priority)
+      wake(turn_ends_);
+    if (tenant_of(state).share.mode == Mode::hard)
+      wake(now + std::max(Time{100'000}, time_of(tenant_of(state).tokens)));
   }
   if (yield_requested_at_) wake(*yield_requested_at_ + settings_.yield_timeout);
   for (const auto& [session, state] : sessions_) {

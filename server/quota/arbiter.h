@@ -29,7 +29,7 @@ class Arbiter {
   using Session = uint64_t;
 
   struct Settings {
-    Time quantum{20'000'000};     // length of a turn while others of the same priority wait
+    Time quantum{20'000'000};  // length of a turn while others of the same priority wait
     // Shortest turn; also the rest of a turn when a session begins to wait that takes precedence over the
     // holder.
     Time shortest{4'000'000};
@@ -41,7 +41,8 @@ class Arbiter {
     Priority priority = Priority::normal;
     // Mode partition counts as elastic: a partition's sessions take turns on it.
     static Share of(const Quota& quota, uint32_t gpu) {
-      return {quota.of(gpu).compute_milli, quota.mode == Mode::hard ? Mode::hard : Mode::elastic, quota.priority};
+      return {quota.of(gpu).compute_milli, quota.mode == Mode::hard ? Mode::hard : Mode::elastic,
+              quota.priority};
     }
     bool operator==(const Share&) const = default;
   };
@@ -82,7 +83,7 @@ class Arbiter {
   struct Tenant {
     Share share;
     double virtual_time = 0;  // time divided by weight; orders the tenants
-    double tokens = 0;  // of a hard limit, in nanoseconds
+    double tokens = 0;        // of a hard limit, in nanoseconds
     Time filled{};
     bool exhausted = false;  // until the bucket has been filled again
     size_t active = 0;       // sessions that want the turn or have it
@@ -90,10 +91,10 @@ class Arbiter {
   };
   struct State {
     std::map<std::string, Tenant>::iterator tenant;
-    Time since{};        // when it was added
+    Time since{};                 // when it was added
     double used_nanoseconds = 0;  // orders a tenant's sessions
     Time reported{};
-    double unpaid = 0;   // reported and not charged; negative: charged and not reported yet
+    double unpaid = 0;  // reported and not charged; negative: charged and not reported yet
     bool wants = false;
   };
 
@@ -118,8 +119,8 @@ class Arbiter {
   std::map<Session, State> sessions_;
   double clock_[3] = {};  // per priority: the least virtual_time of active tenants; never decreases
   std::optional<Session> holder_;
-  Time accounted_{};      // until when the holder has been charged
-  Time turn_ends_{};      // if others wait
+  Time accounted_{};                        // until when the holder has been charged
+  Time turn_ends_{};                        // if others wait
   std::optional<Time> yield_requested_at_;  // when the holder was asked to give up the turn
   std::optional<Time> due_;
 };

@@ -10,7 +10,9 @@ namespace {
 // Limit of the wait for another worker that holds the lock and may be stopped.
 constexpr std::chrono::milliseconds kPatience{2'000};
 
-bool known(int gpu) { return gpu >= 0 && static_cast<size_t>(gpu) < kMostGpus; }
+bool known(int gpu) {
+  return gpu >= 0 && static_cast<size_t>(gpu) < kMostGpus;
+}
 
 void raise_to(std::atomic<uint64_t>& peak, uint64_t value) {
   uint64_t before = peak.load(std::memory_order_relaxed);
@@ -41,7 +43,8 @@ bool Ledger::reserve(int gpu, uint64_t bytes) {
 }
 
 void Ledger::undo_peak(int gpu) {
-  if (account_ && page_ && known(gpu)) (*page_)->gpus[gpu].memory_peak.store(peak_before_, std::memory_order_relaxed);
+  if (account_ && page_ && known(gpu))
+    (*page_)->gpus[gpu].memory_peak.store(peak_before_, std::memory_order_relaxed);
 }
 
 bool Ledger::fits(int gpu, uint64_t bytes) const {
@@ -52,7 +55,8 @@ bool Ledger::fits(int gpu, uint64_t bytes) const {
 }
 
 void Ledger::note_used(int gpu, int64_t bytes) {
-  if (page_) (*page_)->gpus[gpu].memory_used.fetch_add(static_cast<uint64_t>(bytes), std::memory_order_relaxed);
+  if (page_)
+    (*page_)->gpus[gpu].memory_used.fetch_add(static_cast<uint64_t>(bytes), std::memory_order_relaxed);
 }
 
 void Ledger::release(int gpu, uint64_t bytes) {
@@ -68,7 +72,8 @@ bool Ledger::share(int gpu, uint64_t bytes, uint64_t id) {
   {
     // For a moment the memory is charged twice, but never less than once.
     const AccountLock account_lock(account, slot_, kPatience);
-    if (!account_lock.held() || !account.shared.add(id, static_cast<uint32_t>(gpu), bytes, slot_)) return false;
+    if (!account_lock.held() || !account.shared.add(id, static_cast<uint32_t>(gpu), bytes, slot_))
+      return false;
     account.sessions[slot_].memory_used[gpu].fetch_sub(bytes);
   }
   holdings_[id] = {1, true};
@@ -84,7 +89,8 @@ bool Ledger::join(int gpu, uint64_t bytes, uint64_t id) {
     const AccountLock account_lock(account, slot_, kPatience);
     bool in = account_lock.held() && account.shared.join(id, slot_);
     if (account_lock.held() && !in) {
-      in = holding.shown = fits(gpu, bytes) && account.shared.add(id, static_cast<uint32_t>(gpu), bytes, slot_);
+      in = holding.shown =
+          fits(gpu, bytes) && account.shared.add(id, static_cast<uint32_t>(gpu), bytes, slot_);
     }
     if (!in) {
       holdings_.erase(id);
@@ -109,15 +115,19 @@ void Ledger::leave(int gpu, uint64_t bytes, uint64_t id) {
 void Ledger::note_in_host(int gpu, int64_t bytes) {
   if (!page_ || !known(gpu)) return;
   (*page_)->gpus[gpu].memory_in_host.fetch_add(static_cast<uint64_t>(bytes), std::memory_order_relaxed);
-  if (bytes > 0) (*page_)->gpus[gpu].memory_moved.fetch_add(static_cast<uint64_t>(bytes), std::memory_order_relaxed);
+  if (bytes > 0)
+    (*page_)->gpus[gpu].memory_moved.fetch_add(static_cast<uint64_t>(bytes), std::memory_order_relaxed);
 }
 
 void Ledger::note_movable(int gpu, int64_t bytes) {
-  if (page_ && known(gpu)) (*page_)->gpus[gpu].memory_movable.fetch_add(static_cast<uint64_t>(bytes), std::memory_order_relaxed);
+  if (page_ && known(gpu))
+    (*page_)->gpus[gpu].memory_movable.fetch_add(static_cast<uint64_t>(bytes), std::memory_order_relaxed);
 }
 
 void Ledger::note_checkpointed(int gpu, int64_t bytes) {
-  if (page_ && known(gpu)) (*page_)->gpus[gpu].memory_checkpointed.fetch_add(static_cast<uint64_t>(bytes), std::memory_order_relaxed);
+  if (page_ && known(gpu))
+    (*page_)->gpus[gpu].memory_checkpointed.fetch_add(static_cast<uint64_t>(bytes),
+                                                      std::memory_order_relaxed);
 }
 
 uint64_t Ledger::in_host(int gpu) const {
@@ -133,7 +143,9 @@ void Ledger::note_refusal() {
   if (page_) (*page_)->over_quota.fetch_add(1, std::memory_order_relaxed);
 }
 
-bool Ledger::limited() const { return account_ && (*account_)->memory_limited.load(std::memory_order_relaxed) != 0; }
+bool Ledger::limited() const {
+  return account_ && (*account_)->memory_limited.load(std::memory_order_relaxed) != 0;
+}
 
 std::optional<Ledger::Room> Ledger::room(int gpu) const {
   if (!account_ || !known(gpu)) return std::nullopt;
@@ -145,7 +157,8 @@ std::optional<Ledger::Room> Ledger::room(int gpu) const {
 
 uint64_t Ledger::used(int gpu) const {
   if (!account_ || !known(gpu)) return 0;
-  return (*account_)->sessions[slot_].memory_used[gpu].load() + (*account_)->shared.bytes_of(static_cast<uint32_t>(gpu), slot_);
+  return (*account_)->sessions[slot_].memory_used[gpu].load() +
+         (*account_)->shared.bytes_of(static_cast<uint32_t>(gpu), slot_);
 }
 
 uint64_t Ledger::used_by_tenant(int gpu) const {

@@ -22,7 +22,8 @@ class Ledger {
   using UsePage = std::shared_ptr<SharedPage<SessionPage>>;
 
   // `account` and `page` may be null.
-  Ledger(AccountPage account, UsePage page, uint32_t slot) : account_(std::move(account)), page_(std::move(page)), slot_(slot) {}
+  Ledger(AccountPage account, UsePage page, uint32_t slot)
+      : account_(std::move(account)), page_(std::move(page)), slot_(slot) {}
   Ledger(const Ledger&) = delete;
   Ledger& operator=(const Ledger&) = delete;
 
@@ -45,8 +46,8 @@ class Ledger {
   void note_in_host(int gpu, int64_t bytes);
   void note_movable(int gpu, int64_t bytes);
   void note_checkpointed(int gpu, int64_t bytes);  // not part of the reserved memory
-  uint64_t in_host(int gpu) const;   // of this session
-  uint64_t resident(int gpu) const;  // of this session, on the GPU
+  uint64_t in_host(int gpu) const;                 // of this session
+  uint64_t resident(int gpu) const;                // of this session, on the GPU
   // Counts a refused request, for monitoring.
   void note_refusal();
 

@@ -11,7 +11,9 @@ uint64_t sum(uint64_t a, uint64_t b) {  // saturates: sessions may report anythi
   uint64_t both = 0;
   return __builtin_add_overflow(a, b, &both) ? UINT64_MAX : both;
 }
-uint64_t difference(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
+uint64_t difference(uint64_t a, uint64_t b) {
+  return a > b ? a - b : 0;
+}
 
 bool is_idle(const MemoryUse& use, MoveTime now) {
   if (!use.idle_since || *use.idle_since > now) return false;
@@ -29,8 +31,8 @@ struct Candidate {
 }  // namespace
 
 MoveChoice choose_moves(const MemoryRequest& request, const std::vector<MemoryUse>& sessions,
-                        const std::function<uint64_t(const std::string&)>& guaranteed, uint64_t device_bytes, uint64_t host_room,
-                        MoveTime now) {
+                        const std::function<uint64_t(const std::string&)>& guaranteed, uint64_t device_bytes,
+                        uint64_t host_room, MoveTime now) {
   std::map<std::string, uint64_t> surplus;  // resident bytes of a tenant above its guaranteed memory
   const MemoryUse* asking = nullptr;
   uint64_t need = request.bytes;
@@ -38,7 +40,8 @@ MoveChoice choose_moves(const MemoryRequest& request, const std::vector<MemoryUs
   for (const MemoryUse& use : sessions) {
     uint64_t& resident = surplus[use.tenant];
     resident = sum(resident, std::min(use.resident, use.will_keep.value_or(use.resident)));
-    if (use.session == request.session) asking = &use;
+    if (use.session == request.session)
+      asking = &use;
     else if (use.will_keep) {
       need = difference(need, difference(use.resident, *use.will_keep));
       others_have = true;
@@ -46,14 +49,17 @@ MoveChoice choose_moves(const MemoryRequest& request, const std::vector<MemoryUs
   }
   if (!asking) return {{}, true};
   // Its own memory cannot make room for it: all of it must fit on the device.
-  if (!request.returns && sum(sum(asking->resident, asking->in_host), request.bytes) > device_bytes) return {{}, true};
+  if (!request.returns && sum(sum(asking->resident, asking->in_host), request.bytes) > device_bytes)
+    return {{}, true};
   MoveChoice choice;
-  const bool entitled = choice.entitled = sum(surplus[asking->tenant], request.bytes) <= guaranteed(asking->tenant);
+  const bool entitled = choice.entitled =
+      sum(surplus[asking->tenant], request.bytes) <= guaranteed(asking->tenant);
   for (auto& [tenant, bytes] : surplus) bytes = difference(bytes, guaranteed(tenant));
 
   std::vector<Candidate> candidates;
   for (const MemoryUse& use : sessions) {
-    if (&use == asking || use.will_keep || std::min({use.movable, surplus[use.tenant], host_room}) == 0) continue;
+    if (&use == asking || use.will_keep || std::min({use.movable, surplus[use.tenant], host_room}) == 0)
+      continue;
     others_have = true;
     if (use.waits_since) {
       const bool later = std::tie(*use.waits_since, use.session) > std::tie(request.since, request.session);
@@ -77,7 +83,8 @@ MoveChoice choose_moves(const MemoryRequest& request, const std::vector<MemoryUs
     const uint64_t most = std::min({use.movable, use.resident, left, host_room});
     if (most == 0) continue;
     const uint64_t bytes = std::min(std::max(need, more), most);
-    choice.orders.push_back({use.session, bytes, most, use.resident - most, candidate.why != Candidate::idle});
+    choice.orders.push_back(
+        {use.session, bytes, most, use.resident - most, candidate.why != Candidate::idle});
     left -= most;
     host_room -= most;
     need = difference(need, bytes);

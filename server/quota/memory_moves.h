@@ -18,7 +18,7 @@ namespace gpupool::quota {
 
 using MoveTime = std::chrono::nanoseconds;  // of the steady clock
 
-constexpr MoveTime kIdleAfter = std::chrono::milliseconds(20);       // without a command
+constexpr MoveTime kIdleAfter = std::chrono::milliseconds(20);  // without a command
 // For a session that has just got its memory back.
 constexpr MoveTime kSurelyIdleAfter = std::chrono::milliseconds(500);
 
@@ -26,13 +26,13 @@ constexpr MoveTime kSurelyIdleAfter = std::chrono::milliseconds(500);
 struct MemoryUse {
   uint64_t session = 0;
   std::string tenant;
-  uint64_t resident = 0;                 // bytes on the GPU
-  uint64_t movable = 0;                  // part of `resident`
-  uint64_t in_host = 0;                  // bytes
-  std::optional<MoveTime> idle_since;    // empty: busy
-  MoveTime stays_until{};                // it got its memory back recently; not to be moved before
-  std::optional<MoveTime> waits_since;   // for room for itself
-  std::optional<uint64_t> will_keep;     // it has an open order; so many resident bytes remain
+  uint64_t resident = 0;                // bytes on the GPU
+  uint64_t movable = 0;                 // part of `resident`
+  uint64_t in_host = 0;                 // bytes
+  std::optional<MoveTime> idle_since;   // empty: busy
+  MoveTime stays_until{};               // it got its memory back recently; not to be moved before
+  std::optional<MoveTime> waits_since;  // for room for itself
+  std::optional<uint64_t> will_keep;    // it has an open order; so many resident bytes remain
 };
 
 struct MemoryRequest {
@@ -44,9 +44,9 @@ struct MemoryRequest {
 
 struct MoveOrder {
   uint64_t session = 0;
-  uint64_t bytes = 0;   // to move, as far as possible
-  uint64_t most = 0;    // upper limit
-  uint64_t keep = 0;    // resident bytes that must remain
+  uint64_t bytes = 0;    // to move, as far as possible
+  uint64_t most = 0;     // upper limit
+  uint64_t keep = 0;     // resident bytes that must remain
   bool at_once = false;  // between two commands; false: only when it is idle
 };
 
@@ -59,7 +59,7 @@ struct MoveChoice {
 // `sessions`: all sessions on the GPU, including the requesting one. `guaranteed` returns bytes for a
 // tenant's name.
 MoveChoice choose_moves(const MemoryRequest& request, const std::vector<MemoryUse>& sessions,
-                        const std::function<uint64_t(const std::string&)>& guaranteed, uint64_t device_bytes, uint64_t host_room,
-                        MoveTime now);
+                        const std::function<uint64_t(const std::string&)>& guaranteed, uint64_t device_bytes,
+                        uint64_t host_room, MoveTime now);
 
 }  // namespace gpupool::quota

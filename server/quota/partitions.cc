@@ -18,7 +18,9 @@ Groups lowest(Groups from, uint32_t count) {
   return out;
 }
 
-uint32_t size_of(Groups groups) { return static_cast<uint32_t>(std::popcount(groups)); }
+uint32_t size_of(Groups groups) {
+  return static_cast<uint32_t>(std::popcount(groups));
+}
 
 }  // namespace
 
@@ -64,7 +66,8 @@ Result<Partitions::PerGpu> Partitions::take(uint64_t session, const std::string&
     const Groups owned = taken(gpu, "");
     rest[gpu] = gpus_[gpu].all() & ~owned;
     if (owned != 0 && rest[gpu] == 0) {
-      return Error{ErrorCode::limit, "no free multiprocessors: partitions of other tenants occupy GPU " + std::to_string(gpu)};
+      return Error{ErrorCode::limit,
+                   "no free multiprocessors: partitions of other tenants occupy GPU " + std::to_string(gpu)};
     }
     if (owned == 0) rest[gpu] = 0;  // there are no groups to avoid
   }
@@ -89,13 +92,15 @@ std::string Partitions::unplaced_reason(const std::string& tenant) const {
     const Gpu& its = gpus_[gpu];
     const std::string name = "GPU " + std::to_string(gpu);
     if (its.groups == 0) {
-      return "cannot place the tenant's partition: " + name + " cannot be partitioned (its driver does not support green contexts)";
+      return "cannot place the tenant's partition: " + name +
+             " cannot be partitioned (its driver does not support green contexts)";
     }
-    const uint32_t count = its.groups_for(wanted->second[gpu]), there = size_of(its.all() & ~taken(gpu, tenant));
+    const uint32_t count = its.groups_for(wanted->second[gpu]),
+                   there = size_of(its.all() & ~taken(gpu, tenant));
     if (count > there) {
-      return "cannot place the tenant's partition of " + std::to_string(count * its.multiprocessors) + " multiprocessors: only " +
-             std::to_string(there * its.multiprocessors) + " of the " + std::to_string(its.total) + " of " + name +
-             " are free";
+      return "cannot place the tenant's partition of " + std::to_string(count * its.multiprocessors) +
+             " multiprocessors: only " + std::to_string(there * its.multiprocessors) + " of the " +
+             std::to_string(its.total) + " of " + name + " are free";
     }
   }
   return "cannot place the tenant's partition";
@@ -103,7 +108,8 @@ std::string Partitions::unplaced_reason(const std::string& tenant) const {
 
 void Partitions::assign_groups() {
   for (const auto& [tenant, share] : shares_) {
-    if (PerGpu groups; !groups_.contains(tenant) && find_groups(tenant, share, groups)) groups_.emplace(tenant, std::move(groups));
+    if (PerGpu groups; !groups_.contains(tenant) && find_groups(tenant, share, groups))
+      groups_.emplace(tenant, std::move(groups));
   }
 }
 

@@ -8,8 +8,8 @@
 namespace gpupool::quota {
 
 enum class Mode : uint32_t {
-  elastic,  // may use what others leave idle, until they want it
-  hard,     // never more than its share
+  elastic,    // may use what others leave idle, until they want it
+  hard,       // never more than its share
   partition,  // has multiprocessors of its own; takes no turns with other tenants
 };
 inline const char* name_of(Mode mode) {
@@ -26,7 +26,7 @@ constexpr uint32_t kUsualSessions = 64, kUsualStreams = 4096, kUsualModules = 16
 
 // Limits on one GPU.
 struct GpuShare {
-  uint64_t memory_bytes = 0;             // of all the tenant's sessions together
+  uint64_t memory_bytes = 0;  // of all the tenant's sessions together
   // Part of it that never moves to host memory; only with oversubscription.
   uint64_t guaranteed_memory_bytes = 0;
   // Thousandths of its time, 1 to 1000, under contention a weight; in mode partition, of its multiprocessors.
@@ -43,20 +43,22 @@ struct GpuLimits {
 };
 
 struct Quota {
-  GpuShare each;                      // for every GPU without limits of its own
+  GpuShare each;                       // for every GPU without limits of its own
   std::map<uint32_t, GpuLimits> gpus;  // by the host's GPU number
   Mode mode = Mode::elastic;
   Priority priority = Priority::normal;
   uint64_t to_device_bytes_per_second = 0;
   uint64_t to_host_bytes_per_second = 0;
   uint32_t sessions = 0;
-  uint32_t streams = 0;        // of each session
-  uint32_t modules = 0;  // of each session
-  uint64_t queued_bytes = 0;   // of each session: received commands and data that are not executed yet
+  uint32_t streams = 0;       // of each session
+  uint32_t modules = 0;       // of each session
+  uint64_t queued_bytes = 0;  // of each session: received commands and data that are not executed yet
   bool operator==(const Quota&) const = default;
 
   bool limits_memory() const {
-    return each.memory_bytes != 0 || std::any_of(gpus.begin(), gpus.end(), [](const auto& gpu) { return gpu.second.memory_bytes.value_or(0) != 0; });
+    return each.memory_bytes != 0 || std::any_of(gpus.begin(), gpus.end(), [](const auto& gpu) {
+             return gpu.second.memory_bytes.value_or(0) != 0;
+           });
   }
   // 0: no limit.
   uint32_t most_sessions() const { return sessions == 0 && limits_memory() ? kUsualSessions : sessions; }
@@ -64,7 +66,8 @@ struct Quota {
   uint32_t most_modules() const { return modules == 0 && limits_memory() ? kUsualModules : modules; }
 
   GpuShare with(const GpuLimits& limits) const {
-    return {limits.memory_bytes.value_or(each.memory_bytes), limits.guaranteed_memory_bytes.value_or(each.guaranteed_memory_bytes),
+    return {limits.memory_bytes.value_or(each.memory_bytes),
+            limits.guaranteed_memory_bytes.value_or(each.guaranteed_memory_bytes),
             limits.compute_milli.value_or(each.compute_milli)};
   }
   GpuShare of(uint32_t gpu) const {

@@ -47,7 +47,9 @@ class SharedAllocations {
     return sum([&](const Piece& piece) { return piece.gpu.load() == gpu && piece.held(); });
   }
   uint64_t bytes_of(uint32_t gpu, uint32_t holder) const {
-    return sum([&](const Piece& piece) { return piece.gpu.load() == gpu && (piece.holders[holder / 64].load() & bit(holder)) != 0; });
+    return sum([&](const Piece& piece) {
+      return piece.gpu.load() == gpu && (piece.holders[holder / 64].load() & bit(holder)) != 0;
+    });
   }
 
  private:
@@ -57,7 +59,8 @@ class SharedAllocations {
     std::atomic<uint32_t> gpu;
     std::atomic<uint64_t> holders[Holders / 64];  // a bit for each; all zero: this entry is free
     bool held() const {
-      return std::any_of(std::begin(holders), std::end(holders), [](const auto& word) { return word.load() != 0; });
+      return std::any_of(std::begin(holders), std::end(holders),
+                         [](const auto& word) { return word.load() != 0; });
     }
   };
   static constexpr uint64_t bit(uint32_t holder) { return uint64_t{1} << holder % 64; }

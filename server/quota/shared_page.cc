@@ -49,7 +49,9 @@ Result<SharedMapping> SharedMapping::open(int descriptor, size_t bytes) {
 }
 
 SharedMapping::SharedMapping(SharedMapping&& other) noexcept
-    : descriptor_(std::exchange(other.descriptor_, -1)), data_(std::exchange(other.data_, nullptr)), bytes_(other.bytes_) {}
+    : descriptor_(std::exchange(other.descriptor_, -1)),
+      data_(std::exchange(other.data_, nullptr)),
+      bytes_(other.bytes_) {}
 
 SharedMapping::~SharedMapping() {
   if (data_) ::munmap(data_, bytes_);

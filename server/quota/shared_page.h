@@ -23,7 +23,8 @@ class SharedMapping {
   int descriptor() const { return descriptor_; }
 
  private:
-  SharedMapping(int descriptor, void* data, size_t bytes) : descriptor_(descriptor), data_(data), bytes_(bytes) {}
+  SharedMapping(int descriptor, void* data, size_t bytes)
+      : descriptor_(descriptor), data_(data), bytes_(bytes) {}
   int descriptor_;
   void* data_;
   size_t bytes_;
@@ -34,8 +35,12 @@ template <class T>
 class SharedPage {
  public:
   static_assert(std::is_standard_layout_v<T> && std::is_trivially_destructible_v<T>);
-  static Result<std::shared_ptr<SharedPage>> create(const char* name) { return wrap(SharedMapping::create(name, sizeof(T))); }
-  static Result<std::shared_ptr<SharedPage>> open(int descriptor) { return wrap(SharedMapping::open(descriptor, sizeof(T))); }
+  static Result<std::shared_ptr<SharedPage>> create(const char* name) {
+    return wrap(SharedMapping::create(name, sizeof(T)));
+  }
+  static Result<std::shared_ptr<SharedPage>> open(int descriptor) {
+    return wrap(SharedMapping::open(descriptor, sizeof(T)));
+  }
   explicit SharedPage(SharedMapping mapping) : mapping_(std::move(mapping)) {}
 
   T* operator->() const { return static_cast<T*>(mapping_.data()); }

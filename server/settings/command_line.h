@@ -12,7 +12,8 @@ namespace gpupool::settings {
 inline std::string describe_usage_error(const CLI::App& app, const CLI::ParseError& error) {
   const std::vector<std::string> unknown = app.remaining(true);
   if (unknown.empty()) return error.what();
-  const auto option = std::find_if(unknown.begin(), unknown.end(), [](const std::string& word) { return word.starts_with("-"); });
+  const auto option = std::find_if(unknown.begin(), unknown.end(),
+                                   [](const std::string& word) { return word.starts_with("-"); });
   if (option != unknown.end()) return "unknown option '" + *option + "'";
   const bool is_command = app.get_subcommands().empty() && !app.get_subcommands(nullptr).empty();
   return (is_command ? "unknown command '" : "unexpected argument '") + unknown.front() + "'";

@@ -20,12 +20,15 @@ bool is_bare_value(const std::string& text) {
 std::string quotes_hint(const std::string& path, unsigned number) {
   std::ifstream file(path);
   std::string line;
-  for (unsigned i = 0; i < number && std::getline(file, line); ++i) {}
+  for (unsigned i = 0; i < number && std::getline(file, line); ++i) {
+  }
   static const std::regex kPair(R"(([\w-]+)\s*=\s*([^\s"'\[{,}#][^\s,}#]*))");
   for (std::sregex_iterator pair(line.begin(), line.end(), kPair), end; pair != end; ++pair) {
     const auto before = line.begin() + pair->position();
-    const bool quoted = std::count(line.begin(), before, '"') % 2 != 0 || std::count(line.begin(), before, '\'') % 2 != 0;
-    if (!quoted && !is_bare_value(pair->str(2))) return "; strings need quotes: " + pair->str(1) + " = \"" + pair->str(2) + "\"";
+    const bool quoted =
+        std::count(line.begin(), before, '"') % 2 != 0 || std::count(line.begin(), before, '\'') % 2 != 0;
+    if (!quoted && !is_bare_value(pair->str(2)))
+      return "; strings need quotes: " + pair->str(1) + " = \"" + pair->str(2) + "\"";
   }
   return "";
 }
@@ -33,13 +36,14 @@ std::string quotes_hint(const std::string& path, unsigned number) {
 }  // namespace
 
 Result<toml::table> read_file(const std::string& path) {
-  if (const auto checked = files::check_not_writable(path); !checked) return wrong("configuration file: " + checked.error().message);
+  if (const auto checked = files::check_not_writable(path); !checked)
+    return wrong("configuration file: " + checked.error().message);
   try {
     return toml::table(toml::parse_file(path));
   } catch (const toml::parse_error& error) {
     const auto line = error.source().begin.line;
-    return wrong("configuration file '" + path + "'" + (line > 0 ? ", line " + std::to_string(line) : "") + ": " + std::string(error.description()) +
-                 quotes_hint(path, line));
+    return wrong("configuration file '" + path + "'" + (line > 0 ? ", line " + std::to_string(line) : "") +
+                 ": " + std::string(error.description()) + quotes_hint(path, line));
   }
 }
 
@@ -95,12 +99,14 @@ Result<void> to_bytes(const toml::node& node, Result<uint64_t> (*parse)(std::str
 
 Result<void> to_level(const toml::node& node, log::Level& out) {
   const auto value = node.value_exact<std::string>();
-  return value && log::parse(*value, out) ? Result<void>() : wrong(std::string("must be one of ") + kLogLevels);
+  return value && log::parse(*value, out) ? Result<void>()
+                                          : wrong(std::string("must be one of ") + kLogLevels);
 }
 
 Result<void> to_format(const toml::node& node, log::Format& out) {
   const auto value = node.value_exact<std::string>();
-  return value && log::parse(*value, out) ? Result<void>() : wrong(std::string("must be one of ") + kLogFormats);
+  return value && log::parse(*value, out) ? Result<void>()
+                                          : wrong(std::string("must be one of ") + kLogFormats);
 }
 
 Result<void> to_tls(const toml::node& node, std::string_view ca, transport::TlsOptions& out) {
@@ -112,19 +118,24 @@ Result<void> to_tls(const toml::node& node, std::string_view ca, transport::TlsO
   });
 }
 
-Result<void> for_each_key(const toml::node& node, const std::function<Result<void>(std::string_view key, const toml::node& value)>& read) {
+Result<void> for_each_key(
+    const toml::node& node,
+    const std::function<Result<void>(std::string_view key, const toml::node& value)>& read) {
   const toml::table* const table = node.as_table();
   if (!table) return wrong("must be a table");
   for (const auto& [key, value] : *table) {
-    if (const auto done = read(key.str(), value); !done) return wrong(std::string(key.str()) + ": " + done.error().message);
+    if (const auto done = read(key.str(), value); !done)
+      return wrong(std::string(key.str()) + ": " + done.error().message);
   }
   return {};
 }
 
-Result<void> for_each_table(const toml::table& file, const std::string& key, const std::function<Result<void>(const toml::table& table)>& read) {
+Result<void> for_each_table(const toml::table& file, const std::string& key,
+                            const std::function<Result<void>(const toml::table& table)>& read) {
   const toml::node* const node = file.get(key);
   if (!node) return {};
-  const Error shape = wrong(key + ": must be an array of tables; write [[" + key + "]]" + (node->is_table() ? ", not [" + key + "]" : ""));
+  const Error shape = wrong(key + ": must be an array of tables; write [[" + key + "]]" +
+                            (node->is_table() ? ", not [" + key + "]" : ""));
   const toml::array* const list = node->as_array();
   if (!list) return shape;
   for (const toml::node& entry : *list) {
@@ -133,12 +144,14 @@ Result<void> for_each_table(const toml::table& file, const std::string& key, con
     const auto done = read(*table);
     if (done) continue;
     const auto name = (*table)["name"].value_exact<std::string>();
-    return wrong(key + (name ? " '" + *name + "'" : " at line " + std::to_string(entry.source().begin.line)) + ": " + done.error().message);
+    return wrong(key + (name ? " '" + *name + "'" : " at line " + std::to_string(entry.source().begin.line)) +
+                 ": " + done.error().message);
   }
   return {};
 }
 
-Result<void> for_each_entry(const toml::node& node, const std::function<Result<void>(const toml::node&)>& read) {
+Result<void> for_each_entry(const toml::node& node,
+                            const std::function<Result<void>(const toml::node&)>& read) {
   const toml::array* const list = node.as_array();
   if (!list) return wrong("must be an array");
   for (const toml::node& entry : *list) {

@@ -26,7 +26,9 @@ inline std::chrono::milliseconds to_milliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000 + 0.5));
 }
 
-inline Error wrong(const std::string& why) { return {ErrorCode::invalid, why}; }
+inline Error wrong(const std::string& why) {
+  return {ErrorCode::invalid, why};
+}
 
 // Reads the file, which only its owner and root may be able to write. Errors name the file and the line.
 Result<toml::table> read_file(const std::string& path);
@@ -61,11 +63,15 @@ Result<void> to_choice(const toml::node& node, const std::pair<std::string_view,
 }
 
 // Calls `read` for each key of a table. An error begins with the key.
-Result<void> for_each_key(const toml::node& node, const std::function<Result<void>(std::string_view key, const toml::node& value)>& read);
+Result<void> for_each_key(
+    const toml::node& node,
+    const std::function<Result<void>(std::string_view key, const toml::node& value)>& read);
 // Calls `read` for each [[key]] of a file. An error begins with the key and the table's name, or its line if
 // it has none.
-Result<void> for_each_table(const toml::table& file, const std::string& key, const std::function<Result<void>(const toml::table& table)>& read);
+Result<void> for_each_table(const toml::table& file, const std::string& key,
+                            const std::function<Result<void>(const toml::table& table)>& read);
 // Calls `read` for each entry of an array.
-Result<void> for_each_entry(const toml::node& node, const std::function<Result<void>(const toml::node&)>& read);
+Result<void> for_each_entry(const toml::node& node,
+                            const std::function<Result<void>(const toml::node&)>& read);
 
 }  // namespace gpupool::settings

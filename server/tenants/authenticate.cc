@@ -29,7 +29,8 @@ bool contains(const std::vector<TokenHash>& tokens, const TokenHash& shown) {
 
 bool has_certificate(const Tenant& tenant, const std::vector<std::string>& names) {
   return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
-    return std::find(tenant.certificates.begin(), tenant.certificates.end(), name) != tenant.certificates.end();
+    return std::find(tenant.certificates.begin(), tenant.certificates.end(), name) !=
+           tenant.certificates.end();
   });
 }
 
@@ -51,7 +52,9 @@ Result<Admission> by_requested_name(const Tenants& tenants, const std::string& n
 // `rank`: 1 for a user, 2 for a certificate, 3 for a token.
 Credential credential_of(const Tenant& tenant, const Credentials& shown, const TokenHash& token, int rank) {
   Credential by;
-  by.kind = rank == 3 ? Credential::Kind::token : rank == 2 ? Credential::Kind::certificate : Credential::Kind::user;
+  by.kind = rank == 3   ? Credential::Kind::token
+            : rank == 2 ? Credential::Kind::certificate
+                        : Credential::Kind::user;
   if (rank == 3) by.token = token;
   if (rank == 1) by.user = *shown.user;
   if (rank != 2) return by;
@@ -77,7 +80,9 @@ std::string Credential::text() const {
 Result<Admission> authenticate(const Tenants& tenants, const Credentials& shown) {
   if (tenants.serves_anonymous()) return by_requested_name(tenants, shown.tenant);
   if (!tenants.has_credentials()) {
-    return refused("this server only accepts leases: connect through the pool's scheduler (pool-run --server pool://HOST:PORT)");
+    return refused(
+        "this server only accepts leases: connect through the pool's scheduler (pool-run --server "
+        "pool://HOST:PORT)");
   }
   const bool token_fits = shown.token.size() >= kShortestToken;
   const TokenHash hash = hash_token(shown.token);
@@ -96,12 +101,17 @@ Result<Admission> authenticate(const Tenants& tenants, const Credentials& shown)
     }
   }
   // A wrong token is refused, even if another credential matches.
-  if (best && (shown.token.empty() || best_rank == 3)) return Admission{best, credential_of(*best, shown, hash, best_rank)};
+  if (best && (shown.token.empty() || best_rank == 3))
+    return Admission{best, credential_of(*best, shown, hash, best_rank)};
   if (shown.token.empty() && shown.certificate_names.empty()) {
-    return refused("authentication required: set GPUPOOL_TOKEN_FILE to a file with your token, or use a tls:// address with "
-                   "GPUPOOL_TLS_CERT");
+    return refused(
+        "authentication required: set GPUPOOL_TOKEN_FILE to a file with your token, or use a tls:// address "
+        "with "
+        "GPUPOOL_TLS_CERT");
   }
-  return refused("authentication failed: no tenant matches; check GPUPOOL_TOKEN_FILE, GPUPOOL_TOKEN, GPUPOOL_TLS_CERT, GPUPOOL_TENANT");
+  return refused(
+      "authentication failed: no tenant matches; check GPUPOOL_TOKEN_FILE, GPUPOOL_TOKEN, GPUPOOL_TLS_CERT, "
+      "GPUPOOL_TENANT");
 }
 
 std::optional<std::string> revoked(const Tenants& tenants, const std::string& name, const Credential& by) {
@@ -109,18 +119,22 @@ std::optional<std::string> revoked(const Tenants& tenants, const std::string& na
   const Tenant* const tenant = tenants.find(name);
   if (!tenant) return "tenant '" + name + "' was removed from the server's configuration";
   const auto unless = [&](bool stays, const char* what) {
-    return stays
-               ? std::nullopt
-               : std::optional("the " + std::string(what) + " that authenticated this session was removed from the server's configuration");
+    return stays ? std::nullopt
+                 : std::optional(
+                       "the " + std::string(what) +
+                       " that authenticated this session was removed from the server's configuration");
   };
   switch (by.kind) {
-    case Credential::Kind::token: return unless(contains(tenant->tokens, by.token) || contains(tenant->retired_tokens, by.token), "token");
+    case Credential::Kind::token:
+      return unless(contains(tenant->tokens, by.token) || contains(tenant->retired_tokens, by.token),
+                    "token");
     case Credential::Kind::certificate: return unless(has_certificate(*tenant, by.names), "certificate name");
     case Credential::Kind::user: return unless(has_user(*tenant, by.user), "user");
     default:
       return tenants.serves_anonymous()
                  ? std::nullopt
-                 : std::optional<std::string>("this server now requires authentication: use a token or a certificate");
+                 : std::optional<std::string>(
+                       "this server now requires authentication: use a token or a certificate");
   }
 }
 

@@ -12,7 +12,7 @@ namespace gpupool::server {
 
 struct Credential {
   enum class Kind { none, token, certificate, user, lease };
-  Kind kind = Kind::none;          // none: no authentication was needed
+  Kind kind = Kind::none;  // none: no authentication was needed
   TokenHash token{};
   std::vector<std::string> names;  // names in the certificate that belong to the tenant
   uid_t user = 0;

@@ -10,7 +10,9 @@ namespace {
 constexpr size_t kLongestWord = 64;
 constexpr size_t kShortestPart = 3;  // of a known word, to be suggested for that part
 
-bool are_alike(char a, char b) { return a == b || (a == '-' && b == '_') || (a == '_' && b == '-'); }
+bool are_alike(char a, char b) {
+  return a == b || (a == '-' && b == '_') || (a == '_' && b == '-');
+}
 
 // The Levenshtein distance; hyphens and underscores are equal.
 size_t distance(std::string_view a, std::string_view b) {
@@ -34,13 +36,15 @@ std::string suggestion(std::string_view word, const std::vector<std::string_view
   std::string_view best;
   size_t least = 1 + word.size() / 3;
   for (const std::string_view candidate : known) {
-    if (const size_t changes = distance(word, candidate); changes < least || (changes == least && best.empty())) {
+    if (const size_t changes = distance(word, candidate);
+        changes < least || (changes == least && best.empty())) {
       least = changes;
       best = candidate;
     }
   }
   for (const std::string_view candidate : known) {
-    if (best.empty() && word.size() >= kShortestPart && candidate.find(word) != candidate.npos) best = candidate;
+    if (best.empty() && word.size() >= kShortestPart && candidate.find(word) != candidate.npos)
+      best = candidate;
   }
   return best.empty() ? "" : "; did you mean '" + std::string(best) + "'?";
 }

@@ -20,7 +20,8 @@ Error wrong(const std::string& why) {
 // Names appear in log lines, commands and metrics.
 bool is_name(const std::string& text) {
   const auto fits = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' || c == '.';
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+           c == '_' || c == '.';
   };
   return !text.empty() && text.size() <= kLongestName && std::all_of(text.begin(), text.end(), fits);
 }
@@ -87,7 +88,8 @@ const Tenant* Tenants::find(const std::string& name) const {
 }
 
 bool Tenants::has_credentials() const {
-  return std::any_of(tenants_.begin(), tenants_.end(), [](const auto& entry) { return entry.second.has_credentials(); });
+  return std::any_of(tenants_.begin(), tenants_.end(),
+                     [](const auto& entry) { return entry.second.has_credentials(); });
 }
 
 Result<void> Tenants::set_quota(const std::string& name, const quota::Quota& quota) {
@@ -119,7 +121,8 @@ void Tenants::replace(std::vector<Tenant> configured) {
   for (const auto& [name, tenant] : tenants_) {
     const auto old = before.find(name);
     if (changed.contains(name) && tenant.quota != old->second.quota) {
-      log::warning("runtime_quota_overwritten", {{"tenant", name}, {"reason", "the configuration was reloaded"}});
+      log::warning("runtime_quota_overwritten",
+                   {{"tenant", name}, {"reason", "the configuration was reloaded"}});
     }
     if (old == before.end() || old->second.quota != tenant.quota) tell(tenant);
   }
@@ -129,8 +132,10 @@ void Tenants::find_gpus(Tenant& tenant) const {
   if (gpus_.empty()) return;
   for (auto& [uuid, limits] : std::exchange(tenant.named_gpus, {})) {
     const auto found = std::find(gpus_.begin(), gpus_.end(), uuid);
-    if (found == gpus_.end()) log::warning("quota_of_unknown_gpu", {{"tenant", tenant.name}, {"gpu", uuid}});
-    else tenant.quota.gpus.insert_or_assign(static_cast<uint32_t>(found - gpus_.begin()), limits);
+    if (found == gpus_.end())
+      log::warning("quota_of_unknown_gpu", {{"tenant", tenant.name}, {"gpu", uuid}});
+    else
+      tenant.quota.gpus.insert_or_assign(static_cast<uint32_t>(found - gpus_.begin()), limits);
   }
   for (const auto& [gpu, limits] : tenant.quota.gpus) {
     if (gpu >= gpus_.size()) log::warning("quota_of_unknown_gpu", {{"tenant", tenant.name}, {"gpu", gpu}});
@@ -195,7 +200,8 @@ std::string gpu_uuid(std::string_view text) {
   std::string uuid(text);
   for (size_t i = 0; i < uuid.size(); ++i) {
     uuid[i] = static_cast<char>(std::tolower(static_cast<unsigned char>(uuid[i])));
-    if (kForm[i] == 'x' ? !std::isxdigit(static_cast<unsigned char>(uuid[i])) : uuid[i] != kForm[i]) return "";
+    if (kForm[i] == 'x' ? !std::isxdigit(static_cast<unsigned char>(uuid[i])) : uuid[i] != kForm[i])
+      return "";
   }
   return "GPU" + uuid.substr(3);
 }
@@ -220,24 +226,30 @@ Result<void> check_tenants(const std::vector<Tenant>& tenants) {
   for (const Tenant& tenant : tenants) {
     const std::string place = "tenant '" + tenant.name + "': ";
     if (!is_name(tenant.name)) {
-      return wrong(place + "name: must be 1 to " + std::to_string(kLongestName) + " letters, digits, '-', '_' or '.'");
+      return wrong(place + "name: must be 1 to " + std::to_string(kLongestName) +
+                   " letters, digits, '-', '_' or '.'");
     }
     if (!names.insert(tenant.name).second) return wrong(place + "duplicate name");
-    if (auto checked = check_share(tenant.quota.each); !checked) return wrong(place + "quota." + checked.error().message);
+    if (auto checked = check_share(tenant.quota.each); !checked)
+      return wrong(place + "quota." + checked.error().message);
     for (const auto& [gpu, limits] : tenant.quota.gpus) {
-      if (auto checked = check_share(tenant.quota.with(limits)); !checked) return wrong(place + "gpu." + std::to_string(gpu) + ": " + checked.error().message);
+      if (auto checked = check_share(tenant.quota.with(limits)); !checked)
+        return wrong(place + "gpu." + std::to_string(gpu) + ": " + checked.error().message);
     }
     for (const auto& [gpu, limits] : tenant.named_gpus) {
-      if (auto checked = check_share(tenant.quota.with(limits)); !checked) return wrong(place + "gpu." + gpu + ": " + checked.error().message);
+      if (auto checked = check_share(tenant.quota.with(limits)); !checked)
+        return wrong(place + "gpu." + gpu + ": " + checked.error().message);
     }
     if (auto added = partitions.add(tenant); !added) return wrong(place + "quota." + added.error().message);
     if (any_shows && !shows(tenant)) {
       return wrong(place +
-                   "has no tokens, certificates or users, but another tenant has: no client could authenticate as it; make a token with "
+                   "has no tokens, certificates or users, but another tenant has: no client could "
+                   "authenticate as it; make a token with "
                    "poold --make-token");
     }
     if (!all_new(tenant.tokens, tokens) || !all_new(tenant.retired_tokens, tokens)) {
-      return wrong(place + "tokens, retired_tokens: duplicate token; make one for each with poold --make-token");
+      return wrong(place +
+                   "tokens, retired_tokens: duplicate token; make one for each with poold --make-token");
     }
     if (!all_new(tenant.certificates, certificates)) return wrong(place + "certificates: duplicate name");
     if (!all_new(tenant.users, users)) return wrong(place + "users: duplicate user");

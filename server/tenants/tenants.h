@@ -1,7 +1,7 @@
 // The tenants known to poold; all changes of quotas go through it. The daemon owns it, on poold's thread.
 //
-// A configuration may name GPUs by UUID before poold knows its GPUs. These limits apply from set_gpu_uuids() on,
-// which comes before the first session.
+// A configuration may name GPUs by UUID before poold knows its GPUs. These limits apply from set_gpu_uuids()
+// on, which comes before the first session.
 //
 // Without configured tenants there is one, kDefaultTenant, without limits and credentials, unless only leases
 // are served.
@@ -57,7 +57,9 @@ class Tenants {
   void on_change(Changed changed);
   // Calls `removed` when a lease's tenant was removed, which has no sessions then, for this object's whole
   // life.
-  void on_removal(std::function<void(const std::string& name)> removed) { removal_listeners_.push_back(std::move(removed)); }
+  void on_removal(std::function<void(const std::string& name)> removed) {
+    removal_listeners_.push_back(std::move(removed));
+  }
 
  private:
   std::map<std::string, Tenant> by_name(std::vector<Tenant> configured) const;
@@ -65,8 +67,8 @@ class Tenants {
   void find_gpus(Tenant& tenant) const;
 
   const Anonymous anonymous_;
-  std::vector<std::string> gpus_;                    // UUIDs; empty: not known yet
-  std::map<std::string, quota::Quota> configured_;   // configured quotas that set_quota() has changed
+  std::vector<std::string> gpus_;                   // UUIDs; empty: not known yet
+  std::map<std::string, quota::Quota> configured_;  // configured quotas that set_quota() has changed
   std::map<std::string, Tenant> tenants_;  // by name; declared after the members that by_name() reads
   std::vector<Changed> listeners_;
   std::vector<std::function<void(const std::string&)>> removal_listeners_;

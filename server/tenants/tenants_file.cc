@@ -20,13 +20,16 @@ namespace {
 
 using namespace settings;
 
-Result<void> to_limit(const toml::node& node, uint32_t& out) { return to_count(node, 0, std::numeric_limits<uint32_t>::max(), out); }
+Result<void> to_limit(const toml::node& node, uint32_t& out) {
+  return to_count(node, 0, std::numeric_limits<uint32_t>::max(), out);
+}
 
-constexpr std::pair<std::string_view, quota::Mode> kModes[] = {{"elastic", quota::Mode::elastic}, {"hard", quota::Mode::hard},
-                                                                {"partition", quota::Mode::partition}};
-constexpr std::pair<std::string_view, quota::Priority> kPriorities[] = {{"best-effort", quota::Priority::best_effort},
-                                                                        {"normal", quota::Priority::normal},
-                                                                        {"latency-critical", quota::Priority::latency_critical}};
+constexpr std::pair<std::string_view, quota::Mode> kModes[] = {
+    {"elastic", quota::Mode::elastic}, {"hard", quota::Mode::hard}, {"partition", quota::Mode::partition}};
+constexpr std::pair<std::string_view, quota::Priority> kPriorities[] = {
+    {"best-effort", quota::Priority::best_effort},
+    {"normal", quota::Priority::normal},
+    {"latency-critical", quota::Priority::latency_critical}};
 
 Result<void> to_compute(const toml::node& node, uint32_t& out) {
   char text[32];
@@ -71,15 +74,26 @@ Result<void> read_limit(const std::string& key, const toml::node& node, quota::Q
   if (key == "streams") return to_limit(node, quota.streams);
   if (key == "modules") return to_limit(node, quota.modules);
   if (key == "queued_bytes") return to_bytes(node, parse_size, quota.queued_bytes);
-  static const std::vector<std::string_view> keys{"memory",   "guaranteed_memory", "compute", "mode",         "priority", "bandwidth_to_device", "bandwidth_to_host",
-                                                  "sessions", "streams",           "modules", "queued_bytes"};
+  static const std::vector<std::string_view> keys{"memory",
+                                                  "guaranteed_memory",
+                                                  "compute",
+                                                  "mode",
+                                                  "priority",
+                                                  "bandwidth_to_device",
+                                                  "bandwidth_to_host",
+                                                  "sessions",
+                                                  "streams",
+                                                  "modules",
+                                                  "queued_bytes"};
   std::string names;
   for (const std::string_view name : keys) names += (names.empty() ? "" : ", ") + std::string(name);
   return wrong("unknown key; quota keys are " + names + suggestion(key, keys));
 }
 
 Result<void> read_quota(const toml::node& node, quota::Quota& quota) {
-  const auto read = for_each_key(node, [&](std::string_view key, const toml::node& value) { return read_limit(with_underscores(key), value, quota); });
+  const auto read = for_each_key(node, [&](std::string_view key, const toml::node& value) {
+    return read_limit(with_underscores(key), value, quota);
+  });
   return read ? check_share(quota.each) : read;
 }
 
@@ -87,7 +101,8 @@ Result<void> read_quota(const toml::node& node, quota::Quota& quota) {
 Result<void> read_gpu(std::string_view name, const toml::node& node, Tenant& tenant) {
   quota::GpuLimits limits;
   const auto read = for_each_key(node, [&](std::string_view key, const toml::node& value) {
-    return read_share(with_underscores(key), value, limits).value_or(wrong("unknown key; keys are memory, guaranteed_memory, compute"));
+    return read_share(with_underscores(key), value, limits)
+        .value_or(wrong("unknown key; keys are memory, guaranteed_memory, compute"));
   });
   if (!read) return read;
   uint32_t number = 0;
@@ -120,7 +135,8 @@ Result<void> add_certificate(const toml::node& node, Tenant& tenant) {
 }
 
 Result<void> add_user(const toml::node& node, Tenant& tenant) {
-  if (const auto number = node.value_exact<int64_t>(); number && *number >= 0 && *number < std::numeric_limits<uid_t>::max()) {
+  if (const auto number = node.value_exact<int64_t>();
+      number && *number >= 0 && *number < std::numeric_limits<uid_t>::max()) {
     tenant.users.push_back(static_cast<uid_t>(*number));
     return {};
   }
@@ -136,12 +152,19 @@ Result<void> add_user(const toml::node& node, Tenant& tenant) {
 
 Result<void> read_key(std::string_view key, const toml::node& node, Tenant& tenant) {
   if (key == "name") return {};
-  if (key == "tokens") return for_each_entry(node, [&](const toml::node& entry) { return add_token(entry, tenant.tokens); });
-  if (key == "retired_tokens") return for_each_entry(node, [&](const toml::node& entry) { return add_token(entry, tenant.retired_tokens); });
-  if (key == "certificates") return for_each_entry(node, [&](const toml::node& entry) { return add_certificate(entry, tenant); });
-  if (key == "users") return for_each_entry(node, [&](const toml::node& entry) { return add_user(entry, tenant); });
+  if (key == "tokens")
+    return for_each_entry(node, [&](const toml::node& entry) { return add_token(entry, tenant.tokens); });
+  if (key == "retired_tokens")
+    return for_each_entry(node,
+                          [&](const toml::node& entry) { return add_token(entry, tenant.retired_tokens); });
+  if (key == "certificates")
+    return for_each_entry(node, [&](const toml::node& entry) { return add_certificate(entry, tenant); });
+  if (key == "users")
+    return for_each_entry(node, [&](const toml::node& entry) { return add_user(entry, tenant); });
   if (key == "quota") return read_quota(node, tenant.quota);
-  if (key == "gpu") return for_each_key(node, [&](std::string_view name, const toml::node& gpu) { return read_gpu(name, gpu, tenant); });
+  if (key == "gpu")
+    return for_each_key(
+        node, [&](std::string_view name, const toml::node& gpu) { return read_gpu(name, gpu, tenant); });
   return wrong("unknown key; tenant keys are name, tokens, retired_tokens, certificates, users, quota, gpu");
 }
 
@@ -149,11 +172,14 @@ Result<Tenant> read_tenant(const toml::table& table, const quota::Quota& usual) 
   Tenant tenant;
   tenant.quota = usual;
   const auto name = table["name"].value_exact<std::string>();
-  if (!name) return wrong(table.contains("name") ? "name: must be a string" : "name: missing; write name = \"NAME\"");
+  if (!name)
+    return wrong(table.contains("name") ? "name: must be a string" : "name: missing; write name = \"NAME\"");
   tenant.name = *name;
   for (const auto& [key, value] : table) {
     if (auto read = read_key(key.str(), value, tenant); !read) {
-      return wrong(std::string(key.str()) + ((key.str() == "quota" || key.str() == "gpu") && value.is_table() ? "." : ": ") + read.error().message);
+      return wrong(std::string(key.str()) +
+                   ((key.str() == "quota" || key.str() == "gpu") && value.is_table() ? "." : ": ") +
+                   read.error().message);
     }
   }
   return tenant;
@@ -165,7 +191,8 @@ Result<std::vector<Tenant>> read_tenants(const toml::table& file) {
   quota::Quota usual;
   const toml::node* const default_quota = file.get("default_quota");
   if (default_quota) {
-    if (auto read = read_quota(*default_quota, usual); !read) return wrong("default_quota." + read.error().message);
+    if (auto read = read_quota(*default_quota, usual); !read)
+      return wrong("default_quota." + read.error().message);
   }
   std::vector<Tenant> tenants;
   const auto read = for_each_table(file, "tenant", [&](const toml::table& table) -> Result<void> {

@@ -28,7 +28,8 @@ std::string hexadecimal(std::span<const unsigned char> bytes) {
 Result<std::string> make_token() {
   std::array<unsigned char, 32> random{};
   if (::getrandom(random.data(), random.size(), 0) != static_cast<ssize_t>(random.size())) {
-    return Error{ErrorCode::unavailable, "cannot get random numbers: " + std::generic_category().message(errno)};
+    return Error{ErrorCode::unavailable,
+                 "cannot get random numbers: " + std::generic_category().message(errno)};
   }
   return hexadecimal(random);
 }
@@ -51,7 +52,9 @@ Result<TokenHash> parse_token_hash(std::string_view text) {
     const auto [end, status] = std::from_chars(pair, pair + 2, hash[i], 16);
     good = status == std::errc() && end == pair + 2;
   }
-  if (!good) return Error{ErrorCode::invalid, "must be \"sha256:\" and 64 hexadecimal digits, as poold --make-token prints them"};
+  if (!good)
+    return Error{ErrorCode::invalid,
+                 "must be \"sha256:\" and 64 hexadecimal digits, as poold --make-token prints them"};
   return hash;
 }
 

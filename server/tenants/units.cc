@@ -16,13 +16,21 @@ struct Unit {
   std::string_view name;
   uint64_t bytes;
 };
-constexpr Unit kUnits[] = {{"TiB", 1ull << 40}, {"TB", 1'000'000'000'000}, {"GiB", 1ull << 30}, {"GB", 1'000'000'000},
-                           {"MiB", 1ull << 20}, {"MB", 1'000'000},         {"KiB", 1ull << 10}, {"kB", 1'000},
+constexpr Unit kUnits[] = {{"TiB", 1ull << 40},
+                           {"TB", 1'000'000'000'000},
+                           {"GiB", 1ull << 30},
+                           {"GB", 1'000'000'000},
+                           {"MiB", 1ull << 20},
+                           {"MB", 1'000'000},
+                           {"KiB", 1ull << 10},
+                           {"kB", 1'000},
                            {"B", 1}};
 constexpr uint64_t kLeastMemory = 1 << 20;
 constexpr size_t kMostDigits = 18;  // on either side of the point, so that 128 bits suffice
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
+bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
 
 Error not_one(std::string_view text, const char* what, const std::string& examples) {
   return {ErrorCode::invalid, "'" + std::string(text) + "' is not a " + what + "; write it as " + examples};
@@ -48,7 +56,8 @@ bool parse(std::string_view text, uint64_t& bytes) {
     for (size_t i = 0; i < digits; ++i) scale *= 10;
   }
   if (text.starts_with(' ')) text.remove_prefix(1);
-  const Unit* const unit = std::find_if(std::begin(kUnits), std::end(kUnits), [&](const Unit& known) { return known.name == text; });
+  const Unit* const unit = std::find_if(std::begin(kUnits), std::end(kUnits),
+                                        [&](const Unit& known) { return known.name == text; });
   const bool plain = text.empty() && scale == 1;
   if (unit == std::end(kUnits) && !plain) return false;
   const unsigned __int128 one = plain ? 1 : unit->bytes;
@@ -65,7 +74,8 @@ std::string with_right_unit(std::string_view text) {
   const std::string_view number = text.substr(0, end);
   const auto lower = [](std::string_view word) {
     std::string out(word);
-    std::transform(out.begin(), out.end(), out.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    std::transform(out.begin(), out.end(), out.begin(),
+                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
     return out;
   };
   const std::string unit = lower(text.substr(std::min(text.find_first_not_of(' ', end), text.size())));
@@ -93,7 +103,8 @@ Result<uint64_t> parse_memory(std::string_view text) {
   if (!bytes || *bytes == 0 || *bytes >= kLeastMemory) return bytes;
   const bool plain = std::all_of(text.begin(), text.end(), is_digit);
   std::string hint = "the minimum is 1MiB";
-  if (plain && *bytes < 10'000) hint = "did you mean " + std::string(text) + (*bytes < 1024 ? "GiB?" : "MiB?");
+  if (plain && *bytes < 10'000)
+    hint = "did you mean " + std::string(text) + (*bytes < 1024 ? "GiB?" : "MiB?");
   return Error{ErrorCode::invalid, "'" + std::string(text) + "' is " + counted(*bytes, "byte") + ": " + hint};
 }
 
@@ -103,18 +114,22 @@ Result<uint64_t> parse_rate(std::string_view text) {
   if (size.ends_with("/s")) size.remove_suffix(2);
   if (parse(size, bytes)) return bytes;
   const std::string right = with_right_unit(size);
-  return not_one(text, "rate", right.empty() ? "1GB/s, 250MiB/s or 125000000 (bytes per second)" : right + ", per second");
+  return not_one(text, "rate",
+                 right.empty() ? "1GB/s, 250MiB/s or 125000000 (bytes per second)" : right + ", per second");
 }
 
 Result<uint32_t> parse_compute(std::string_view text) {
   uint64_t whole = 0, tenths = 0;
   size_t digits = 0;
   std::string_view rest = text;
-  const bool good = take_number(rest, whole, digits) && whole <= 100 &&
-                    (rest.empty() || (rest.starts_with('.') && (rest.remove_prefix(1), take_number(rest, tenths, digits)) && digits == 1 && rest.empty()));
+  const bool good =
+      take_number(rest, whole, digits) && whole <= 100 &&
+      (rest.empty() || (rest.starts_with('.') && (rest.remove_prefix(1), take_number(rest, tenths, digits)) &&
+                        digits == 1 && rest.empty()));
   const uint64_t milli = 10 * whole + tenths;
   if (!good || milli < 1 || milli > quota::kWholeGpu) {
-    return Error{ErrorCode::invalid, "must be a percentage from 0.1 to 100, in steps of 0.1, such as 25 or 12.5"};
+    return Error{ErrorCode::invalid,
+                 "must be a percentage from 0.1 to 100, in steps of 0.1, such as 25 or 12.5"};
   }
   return static_cast<uint32_t>(milli);
 }
@@ -139,9 +154,13 @@ std::string milli_text(uint64_t milli) {
   return text.substr(0, text.find_last_not_of('0') + 1);
 }
 
-std::string gpus_text(uint64_t milli) { return milli_text(milli) + (milli <= quota::kWholeGpu ? " GPU" : " GPUs"); }
+std::string gpus_text(uint64_t milli) {
+  return milli_text(milli) + (milli <= quota::kWholeGpu ? " GPU" : " GPUs");
+}
 
-std::string counted(uint64_t number, const std::string& what) { return std::to_string(number) + " " + what + (number == 1 ? "" : "s"); }
+std::string counted(uint64_t number, const std::string& what) {
+  return std::to_string(number) + " " + what + (number == 1 ? "" : "s");
+}
 
 std::string bytes_text(uint64_t bytes) {
   constexpr const char* kNames[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
@@ -155,7 +174,8 @@ std::string bytes_text(uint64_t bytes) {
 
 std::string size_text(uint64_t bytes) {
   for (const Unit& unit : kUnits) {
-    if (bytes != 0 && bytes % unit.bytes == 0 && unit.bytes != 1) return std::to_string(bytes / unit.bytes) + std::string(unit.name);
+    if (bytes != 0 && bytes % unit.bytes == 0 && unit.bytes != 1)
+      return std::to_string(bytes / unit.bytes) + std::string(unit.name);
   }
   return std::to_string(bytes);
 }

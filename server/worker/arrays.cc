@@ -11,33 +11,43 @@ namespace {
 constexpr unsigned kRefusedFlags = CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING;
 constexpr size_t kMostTexels = size_t{1} << 28;  // along one axis; more than any device supports
 
-size_t aligned(size_t size, size_t to) { return (size + to - 1) / to * to; }
+size_t aligned(size_t size, size_t to) {
+  return (size + to - 1) / to * to;
+}
 
-bool is_layered(const CUDA_ARRAY3D_DESCRIPTOR& shape) { return (shape.Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP)) != 0; }
+bool is_layered(const CUDA_ARRAY3D_DESCRIPTOR& shape) {
+  return (shape.Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP)) != 0;
+}
 
 // Upper bound of the bytes that devices use: rows padded to 64 bytes, blocks of up to 128 rows and 32 slices.
 uint64_t layout_bytes(const CUDA_ARRAY3D_DESCRIPTOR& shape, unsigned level) {
   const auto halve = [level](size_t size) { return std::max<size_t>(size >> std::min(level, 63u), 1); };
-  const auto blocks = [](size_t size, size_t most) { return aligned(size, std::min(std::bit_ceil(size), most)); };
+  const auto blocks = [](size_t size, size_t most) {
+    return aligned(size, std::min(std::bit_ceil(size), most));
+  };
   const bool layered = is_layered(shape);
   const uint64_t row = aligned(halve(shape.Width) * cuda::texel_bytes(shape.Format, shape.NumChannels), 64);
   const uint64_t rows = shape.Height == 0 ? 1 : blocks(halve(shape.Height), 128);
   const uint64_t slices = layered ? shape.Depth : shape.Depth == 0 ? 1 : blocks(halve(shape.Depth), 32);
   uint64_t bytes = 0;
-  if (__builtin_mul_overflow(row, rows, &bytes) || __builtin_mul_overflow(bytes, slices, &bytes)) return UINT64_MAX / 64;
+  if (__builtin_mul_overflow(row, rows, &bytes) || __builtin_mul_overflow(bytes, slices, &bytes))
+    return UINT64_MAX / 64;
   return std::min(bytes, UINT64_MAX / 64);
 }
 
 CUresult check(const CUDA_ARRAY3D_DESCRIPTOR& shape) {
-  if (cuda::is_unsupported_format(shape.Format) || (shape.Flags & kRefusedFlags) != 0) return CUDA_ERROR_NOT_SUPPORTED;
+  if (cuda::is_unsupported_format(shape.Format) || (shape.Flags & kRefusedFlags) != 0)
+    return CUDA_ERROR_NOT_SUPPORTED;
   if (cuda::texel_bytes(shape.Format, shape.NumChannels) == 0) return CUDA_ERROR_INVALID_VALUE;
-  const bool sane = shape.Width != 0 && shape.Width <= kMostTexels && shape.Height <= kMostTexels && shape.Depth <= kMostTexels;
+  const bool sane = shape.Width != 0 && shape.Width <= kMostTexels && shape.Height <= kMostTexels &&
+                    shape.Depth <= kMostTexels;
   return sane ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 }  // namespace
 
-CUresult Arrays::create(const CUDA_ARRAY3D_DESCRIPTOR& shape, unsigned level_count, uint64_t bytes, void** array) {
+CUresult Arrays::create(const CUDA_ARRAY3D_DESCRIPTOR& shape, unsigned level_count, uint64_t bytes,
+                        void** array) {
   if (!contexts_.current()) return CUDA_ERROR_INVALID_CONTEXT;
   if (states_.size() >= kMaxArrays) return CUDA_ERROR_OUT_OF_MEMORY;
   // Devices allocate memory for arrays in units of at least 64 KiB.
@@ -61,7 +71,9 @@ CUresult Arrays::create(const CUDA_ARRAY3D_DESCRIPTOR& shape, unsigned level_cou
 // dirty until the session destroys it.
 CUresult Arrays::zero(void* array, const ArrayState& made) {
   std::vector<Scrubber::Part> parts;
-  (void)for_each_part(array, made, [&](CUarray part, const CUDA_ARRAY3D_DESCRIPTOR& shape) { return parts.push_back({part, shape}), CUDA_SUCCESS; });
+  (void)for_each_part(array, made, [&](CUarray part, const CUDA_ARRAY3D_DESCRIPTOR& shape) {
+    return parts.push_back({part, shape}), CUDA_SUCCESS;
+  });
   dirty_.insert(array);
   const CUresult begun = scrubber_.zero(parts, made.context->device, [this, array](CUresult result) {
     if (result == CUDA_SUCCESS) dirty_.erase(array);
@@ -81,7 +93,8 @@ CUresult Arrays::create(CUarray* array, const CUDA_ARRAY3D_DESCRIPTOR& shape) {
 }
 
 CUresult Arrays::create(CUmipmappedArray* array, const CUDA_ARRAY3D_DESCRIPTOR& shape, unsigned levels) {
-  if (!api_.cuMipmappedArrayCreate || !api_.cuMipmappedArrayDestroy || !api_.cuMipmappedArrayGetLevel) return CUDA_ERROR_NOT_SUPPORTED;
+  if (!api_.cuMipmappedArrayCreate || !api_.cuMipmappedArrayDestroy || !api_.cuMipmappedArrayGetLevel)
+    return CUDA_ERROR_NOT_SUPPORTED;
   if (const CUresult result = check(shape); result != CUDA_SUCCESS) return result;
   const size_t longest = std::max({shape.Width, shape.Height, is_layered(shape) ? size_t{1} : shape.Depth});
   // Clamped as by the driver.
@@ -97,13 +110,15 @@ CUresult Arrays::create(CUmipmappedArray* array, const CUDA_ARRAY3D_DESCRIPTOR& 
 CUresult Arrays::make(ArrayState& made, void** array) {
   if (made.level_count == 0) {
     CUarray plain = nullptr;
-    const CUresult result = memory_.with_room(made.context->device, made.charged, [&] { return api_.cuArray3DCreate_v2(&plain, &made.shape); });
+    const CUresult result = memory_.with_room(made.context->device, made.charged,
+                                              [&] { return api_.cuArray3DCreate_v2(&plain, &made.shape); });
     *array = plain;
     return result;
   }
   CUmipmappedArray mipmapped = nullptr;
-  CUresult result = memory_.with_room(made.context->device, made.charged,
-                                      [&] { return api_.cuMipmappedArrayCreate(&mipmapped, &made.shape, made.level_count); });
+  CUresult result = memory_.with_room(made.context->device, made.charged, [&] {
+    return api_.cuMipmappedArrayCreate(&mipmapped, &made.shape, made.level_count);
+  });
   if (result != CUDA_SUCCESS) return result;
   made.levels.assign(made.level_count, nullptr);
   for (unsigned level = 0; level < made.level_count && result == CUDA_SUCCESS; ++level) {
@@ -114,8 +129,9 @@ CUresult Arrays::make(ArrayState& made, void** array) {
   return result;
 }
 
-CUresult Arrays::for_each_part(void* array, const ArrayState& made,
-                               const std::function<CUresult(CUarray, const CUDA_ARRAY3D_DESCRIPTOR&)>& visit) {
+CUresult Arrays::for_each_part(
+    void* array, const ArrayState& made,
+    const std::function<CUresult(CUarray, const CUDA_ARRAY3D_DESCRIPTOR&)>& visit) {
   if (made.level_count == 0) return visit(static_cast<CUarray>(array), made.shape);
   CUresult result = CUDA_SUCCESS;
   for (unsigned level = 0; level < made.level_count && result == CUDA_SUCCESS; ++level) {
@@ -157,17 +173,18 @@ bool Arrays::destroy(void* array, std::function<void(CUresult)> done) {
     const std::lock_guard lock(pending_destruction_mutex_);
     pending_destruction_[array] = made;
   }
-  const bool begun = waits_.submit(context, "destroying an array", [this, array, made, context, done = std::move(done)] {
-    make_current(api_, context);
-    api_.cuCtxSynchronize();
-    {
-      const std::lock_guard lock(pending_destruction_mutex_);
-      pending_destruction_.erase(array);
-    }
-    const CUresult result = destroy_now(array, made);
-    done(result);
-    make_current(api_, nullptr);
-  });
+  const bool begun =
+      waits_.submit(context, "destroying an array", [this, array, made, context, done = std::move(done)] {
+        make_current(api_, context);
+        api_.cuCtxSynchronize();
+        {
+          const std::lock_guard lock(pending_destruction_mutex_);
+          pending_destruction_.erase(array);
+        }
+        const CUresult result = destroy_now(array, made);
+        done(result);
+        make_current(api_, nullptr);
+      });
   if (begun) {
     states_.erase(found);
   } else {
@@ -186,20 +203,24 @@ void Arrays::drop(void* array) {
   }
 }
 
-CUresult Arrays::create_texture(CUtexObject* object, const CUDA_RESOURCE_DESC& resource, const CUDA_TEXTURE_DESC* texture,
-                                const CUDA_RESOURCE_VIEW_DESC* view) {
+CUresult Arrays::create_texture(CUtexObject* object, const CUDA_RESOURCE_DESC& resource,
+                                const CUDA_TEXTURE_DESC* texture, const CUDA_RESOURCE_VIEW_DESC* view) {
   if (!api_.cuTexObjectCreate || !api_.cuTexObjectDestroy) return CUDA_ERROR_NOT_SUPPORTED;
   uint64_t bytes = 0;
   const auto& res = resource.res;
-  const bool linear = resource.resType == CU_RESOURCE_TYPE_LINEAR, rows = resource.resType == CU_RESOURCE_TYPE_PITCH2D;
+  const bool linear = resource.resType == CU_RESOURCE_TYPE_LINEAR,
+             rows = resource.resType == CU_RESOURCE_TYPE_PITCH2D;
   if (linear) bytes = res.linear.sizeInBytes;
-  if (rows && __builtin_mul_overflow(res.pitch2D.pitchInBytes, res.pitch2D.height, &bytes)) return CUDA_ERROR_INVALID_VALUE;
+  if (rows && __builtin_mul_overflow(res.pitch2D.pitchInBytes, res.pitch2D.height, &bytes))
+    return CUDA_ERROR_INVALID_VALUE;
   if (rows) {  // the last row may end right behind its last texel
     const uint64_t used = res.pitch2D.width * cuda::texel_bytes(res.pitch2D.format, res.pitch2D.numChannels);
-    if (res.pitch2D.width > kMostTexels || used > res.pitch2D.pitchInBytes || res.pitch2D.height == 0) return CUDA_ERROR_INVALID_VALUE;
+    if (res.pitch2D.width > kMostTexels || used > res.pitch2D.pitchInBytes || res.pitch2D.height == 0)
+      return CUDA_ERROR_INVALID_VALUE;
     bytes -= res.pitch2D.pitchInBytes - used;
   }
-  if ((linear || rows) && !memory_.owns(linear ? res.linear.devPtr : res.pitch2D.devPtr, bytes)) return CUDA_ERROR_INVALID_VALUE;
+  if ((linear || rows) && !memory_.owns(linear ? res.linear.devPtr : res.pitch2D.devPtr, bytes))
+    return CUDA_ERROR_INVALID_VALUE;
   Description description{resource, *texture, {}};
   if (view) description.view = *view;
   return create_object(std::move(description), false, object);
@@ -226,18 +247,22 @@ CUresult Arrays::create_object(Description description, bool surface, unsigned l
 
 CUresult Arrays::make_object(const Description& description, bool surface, unsigned long long* number) {
   return surface ? api_.cuSurfObjectCreate(number, &description.resource)
-                 : api_.cuTexObjectCreate(number, &description.resource, &description.texture, description.view ? &*description.view : nullptr);
+                 : api_.cuTexObjectCreate(number, &description.resource, &description.texture,
+                                          description.view ? &*description.view : nullptr);
 }
 
 CUresult Arrays::destroy_object(bool surface, unsigned long long number) {
   return surface ? api_.cuSurfObjectDestroy(number) : api_.cuTexObjectDestroy(number);
 }
 
-bool Arrays::forget_object(bool surface, unsigned long long number) { return objects_.erase({contexts_.current(), surface, number}) != 0; }
+bool Arrays::forget_object(bool surface, unsigned long long number) {
+  return objects_.erase({contexts_.current(), surface, number}) != 0;
+}
 
 void Arrays::mark_named_by_reference(void* array) {
   for (auto& [whole, made] : states_) {
-    made.named_by_reference |= whole == array || std::find(made.levels.begin(), made.levels.end(), array) != made.levels.end();
+    made.named_by_reference |=
+        whole == array || std::find(made.levels.begin(), made.levels.end(), array) != made.levels.end();
   }
 }
 

@@ -43,8 +43,8 @@ class Arrays {
 
   // The caller has replaced the handles in `resource` by device pointers. CUDA_ERROR_INVALID_VALUE: linear or
   // pitched memory that the session does not own.
-  CUresult create_texture(CUtexObject* object, const CUDA_RESOURCE_DESC& resource, const CUDA_TEXTURE_DESC* texture,
-                          const CUDA_RESOURCE_VIEW_DESC* view);
+  CUresult create_texture(CUtexObject* object, const CUDA_RESOURCE_DESC& resource,
+                          const CUDA_TEXTURE_DESC* texture, const CUDA_RESOURCE_VIEW_DESC* view);
   CUresult create_surface(CUsurfObject* object, const CUDA_RESOURCE_DESC& resource);
   // Destroying an object takes two steps: forget_object() removes it from the table and returns false if the
   // current context has no object with this number; destroy_object() then calls the driver.
@@ -73,10 +73,10 @@ class Arrays {
     ContextState* context = nullptr;
     uint64_t charged = 0;
     CUDA_ARRAY3D_DESCRIPTOR shape{};
-    unsigned level_count = 0;     // 0: not mipmapped
+    unsigned level_count = 0;  // 0: not mipmapped
     std::vector<CUarray> levels{};
     bool named_by_reference = false;
-    bool away = false;            // removed from the device by a checkpoint
+    bool away = false;  // removed from the device by a checkpoint
   };
   // Arguments with which an object on an array was created, to create it again after a checkpoint.
   struct Description {
@@ -116,7 +116,7 @@ class Arrays {
   Scrubber& scrubber_;
   WaitPool& waits_;
   std::unordered_map<void*, ArrayState> states_;
-  std::unordered_set<const void*> dirty_;   // subset of states_ that is not zeroed yet
+  std::unordered_set<const void*> dirty_;  // subset of states_ that is not zeroed yet
   std::mutex pending_destruction_mutex_;
   // Arrays that a wait thread will destroy, unless their context is destroyed first.
   std::unordered_map<void*, ArrayState> pending_destruction_;

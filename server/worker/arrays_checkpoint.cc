@@ -12,17 +12,23 @@ namespace {
 
 // Returns the array that a texture or surface resource is on.
 void* array_of(const CUDA_RESOURCE_DESC& resource) {
-  return resource.resType == CU_RESOURCE_TYPE_ARRAY ? static_cast<void*>(resource.res.array.hArray) : resource.res.mipmap.hMipmappedArray;
+  return resource.resType == CU_RESOURCE_TYPE_ARRAY ? static_cast<void*>(resource.res.array.hArray)
+                                                    : resource.res.mipmap.hMipmappedArray;
 }
 void name_array(CUDA_RESOURCE_DESC& resource, void* array) {
-  if (resource.resType == CU_RESOURCE_TYPE_ARRAY) resource.res.array.hArray = static_cast<CUarray>(array);
-  else resource.res.mipmap.hMipmappedArray = static_cast<CUmipmappedArray>(array);
+  if (resource.resType == CU_RESOURCE_TYPE_ARRAY)
+    resource.res.array.hArray = static_cast<CUarray>(array);
+  else
+    resource.res.mipmap.hMipmappedArray = static_cast<CUmipmappedArray>(array);
 }
 
 // Makes another context the session's current context for the duration of a scope.
 class ScopedContext {
  public:
-  ScopedContext(Contexts& contexts, ContextState* context) : contexts_(contexts), before_(contexts.current()) { contexts_.enter(context); }
+  ScopedContext(Contexts& contexts, ContextState* context)
+      : contexts_(contexts), before_(contexts.current()) {
+    contexts_.enter(context);
+  }
   ~ScopedContext() { contexts_.enter(before_); }
 
  private:
@@ -35,11 +41,16 @@ class ScopedContext {
 class Arrays::CheckpointedArray final : public CheckpointImage::Piece {
  public:
   CheckpointedArray(Arrays& arrays, void* array, const ArrayState& made, uint64_t bytes)
-      : Piece(made.context->device, bytes, made.charged), arrays_(arrays), before_(array), now_(array), state_(made) {}
+      : Piece(made.context->device, bytes, made.charged),
+        arrays_(arrays),
+        before_(array),
+        now_(array),
+        state_(made) {}
 
   CUresult copy_out(std::byte* to) override {
     return each([&](CUarray part, const CUDA_ARRAY3D_DESCRIPTOR& shape) {
-      return arrays_.scrubber_.copy_out(std::exchange(to, to + cuda::array_bytes(shape)), part, shape, device);
+      return arrays_.scrubber_.copy_out(std::exchange(to, to + cuda::array_bytes(shape)), part, shape,
+                                        device);
     });
   }
   CUresult leave_device() override {
@@ -56,7 +67,8 @@ class Arrays::CheckpointedArray final : public CheckpointImage::Piece {
     CUresult result = arrays_.make(state_, &now_);
     if (result != CUDA_SUCCESS) return now_ = nullptr, result;
     return each([&](CUarray part, const CUDA_ARRAY3D_DESCRIPTOR& shape) {
-      return arrays_.scrubber_.copy_in(part, std::exchange(from, from + cuda::array_bytes(shape)), shape, device);
+      return arrays_.scrubber_.copy_in(part, std::exchange(from, from + cuda::array_bytes(shape)), shape,
+                                       device);
     });
   }
   void on_charged() override { arrays_.states_.at(before_).away = false; }
@@ -65,7 +77,8 @@ class Arrays::CheckpointedArray final : public CheckpointImage::Piece {
   void rename(std::unordered_map<void*, void*>* wholes, std::unordered_map<void*, void*>* parts) {
     const ArrayState& before = arrays_.states_.at(before_);
     (*(state_.level_count == 0 ? parts : wholes))[before_] = now_;
-    for (unsigned level = 0; level < state_.level_count; ++level) (*parts)[before.levels[level]] = state_.levels[level];
+    for (unsigned level = 0; level < state_.level_count; ++level)
+      (*parts)[before.levels[level]] = state_.levels[level];
   }
   void renamed(std::unordered_map<void*, ArrayState>* into) {
     state_.away = true;  // until on_charged()
@@ -101,7 +114,8 @@ class Arrays::CheckpointedObjects final : public CheckpointImage::Piece {
       if (object.away) continue;
       const auto& [context, surface, number] = key;
       const ScopedContext scope(arrays_.contexts_, context);
-      if (const CUresult result = arrays_.destroy_object(surface, number); result != CUDA_SUCCESS) return result;
+      if (const CUresult result = arrays_.destroy_object(surface, number); result != CUDA_SUCCESS)
+        return result;
       object.away = true;
     }
     return CUDA_SUCCESS;
@@ -149,7 +163,9 @@ void Arrays::add_pieces(CheckpointImage::Pieces& pieces, HandleTable& table) {
   pieces.push_back(std::move(names));
   for (auto& [array, made] : states_) {
     uint64_t bytes = 0;
-    (void)for_each_part(array, made, [&](CUarray, const CUDA_ARRAY3D_DESCRIPTOR& shape) { return bytes += cuda::array_bytes(shape), CUDA_SUCCESS; });
+    (void)for_each_part(array, made, [&](CUarray, const CUDA_ARRAY3D_DESCRIPTOR& shape) {
+      return bytes += cuda::array_bytes(shape), CUDA_SUCCESS;
+    });
     auto piece = std::make_unique<CheckpointedArray>(*this, array, made, bytes);
     all.add(piece.get());
     pieces.push_back(std::move(piece));
@@ -191,12 +207,14 @@ CUresult Arrays::make_object_again(const Description& description, bool surface,
 // nothing.
 bool Arrays::driver_reuses_handle(const Description& description, bool surface) {
   unsigned long long first[2] = {}, again[2] = {};
-  const auto destroy = [&](const unsigned long long (&numbers)[2]) {  // higher number first, as in leave_device()
-    for (const int i : {1, 0}) {
-      if (numbers[i] != 0) (void)destroy_object(surface, numbers[i]);
-    }
-  };
-  bool same = make_object(description, surface, &first[0]) == CUDA_SUCCESS && make_object(description, surface, &first[1]) == CUDA_SUCCESS;
+  const auto destroy =
+      [&](const unsigned long long(&numbers)[2]) {  // higher number first, as in leave_device()
+        for (const int i : {1, 0}) {
+          if (numbers[i] != 0) (void)destroy_object(surface, numbers[i]);
+        }
+      };
+  bool same = make_object(description, surface, &first[0]) == CUDA_SUCCESS &&
+              make_object(description, surface, &first[1]) == CUDA_SUCCESS;
   if (first[0] > first[1]) std::swap(first[0], first[1]);
   destroy(first);
   for (int i = 0; i < 2 && same; ++i) {
@@ -214,7 +232,9 @@ bool Arrays::driver_reuses_handles() {
   return std::all_of(objects_.begin(), objects_.end(), [&](const auto& known) {
     const auto& [context, surface, number] = known.first;
     const auto& description = known.second.of_array;
-    if (!description || tried == std::pair(context, surface) || !there.contains(array_of(description->resource))) return true;
+    if (!description || tried == std::pair(context, surface) ||
+        !there.contains(array_of(description->resource)))
+      return true;
     tried = {context, surface};
     const ScopedContext scope(contexts_, context);
     return driver_reuses_handle(*description, surface);
@@ -222,10 +242,13 @@ bool Arrays::driver_reuses_handles() {
 }
 
 const char* Arrays::checkpoint_obstacle() {
-  if (std::any_of(states_.begin(), states_.end(), [](const auto& known) { return known.second.named_by_reference; })) {
+  if (std::any_of(states_.begin(), states_.end(),
+                  [](const auto& known) { return known.second.named_by_reference; })) {
     return "an array bound to a texture or surface reference (cuTexRefSetArray)";
   }
-  return driver_reuses_handles() ? nullptr : "a texture or surface object on an array, whose handle the driver would not assign again";
+  return driver_reuses_handles()
+             ? nullptr
+             : "a texture or surface object on an array, whose handle the driver would not assign again";
 }
 
 }  // namespace gpupool::worker

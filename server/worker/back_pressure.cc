@@ -16,9 +16,13 @@ constexpr size_t kMostAsked = 4096;
 
 }  // namespace
 
-uint64_t BackPressure::high_mark() const { return session_.start.usage.most_queued(kMostKept) / 2; }
+uint64_t BackPressure::high_mark() const {
+  return session_.start.usage.most_queued(kMostKept) / 2;
+}
 
-uint64_t BackPressure::limit() const { return std::max(session_.start.usage.most_queued(kMostKept), high_mark() + kOnTheWay); }
+uint64_t BackPressure::limit() const {
+  return std::max(session_.start.usage.most_queued(kMostKept), high_mark() + kOnTheWay);
+}
 
 bool BackPressure::has_room(const Asked& asked) const {
   if (!long_) return true;

@@ -50,12 +50,20 @@ class LongCommand {
     command_ = command_name(command.id);
     seconds_ = std::chrono::duration_cast<std::chrono::seconds>(time).count();
     log::write(waits_for ? log::Level::info : log::Level::warning, "command_takes_long",
-               {{"session", session_}, {"command", command_}, {"context", hexadecimal(command.context)}, {"stream", stream_name(command.stream)},
-                {"driver_function", function ? function : "none"}, {"waits_for", waits_for ? waits_for : function ? "the driver" : "nothing"},
+               {{"session", session_},
+                {"command", command_},
+                {"context", hexadecimal(command.context)},
+                {"stream", stream_name(command.stream)},
+                {"driver_function", function ? function : "none"},
+                {"waits_for", waits_for  ? waits_for
+                              : function ? "the driver"
+                                         : "nothing"},
                 {"seconds", seconds_}});
   }
   void ended() {
-    if (reported_ != 0) log::info("long_command_ended", {{"session", session_}, {"command", command_}, {"seconds_at_least", seconds_}});
+    if (reported_ != 0)
+      log::info("long_command_ended",
+                {{"session", session_}, {"command", command_}, {"seconds_at_least", seconds_}});
     reported_ = 0;
   }
 
@@ -84,7 +92,8 @@ Background::~Background() {
 void Background::run() {
   using Clock = std::chrono::steady_clock;
   const auto [out, error] = executor_.capture.descriptors();
-  pollfd polled[4] = {{wake_, POLLIN, 0}, {out, POLLIN, 0}, {error, POLLIN, 0}, {stop_descriptor_, POLLIN, 0}};
+  pollfd polled[4] = {
+      {wake_, POLLIN, 0}, {out, POLLIN, 0}, {error, POLLIN, 0}, {stop_descriptor_, POLLIN, 0}};
   uint64_t seen = 0;
   LongCommand long_command(executor_.start);
   auto since = Clock::now();

@@ -11,7 +11,9 @@ namespace {
 
 using Rule = CommandOrder::Rule;
 
-uint64_t bytes_of(const Backlog::KeptCommand& command) { return sizeof command + command.body.size(); }
+uint64_t bytes_of(const Backlog::KeptCommand& command) {
+  return sizeof command + command.body.size();
+}
 
 bool same_owner(const ContextState& one, const ContextState& other) {
   const auto owner = [](const ContextState& context) { return context.root ? context.root : &context; };
@@ -28,7 +30,9 @@ void add_to(std::unordered_map<uint64_t, size_t>& counts, uint64_t key, int one)
 
 // True if `which` is true for any stream that has kept commands or a gate closed before `sequence`.
 bool Backlog::any_waiting(uint64_t sequence, const std::function<bool(StreamState&)>& which) const {
-  const auto gated = [&](const auto& gate) { return StreamGates::sequence_of(*gate) < sequence && which(StreamGates::stream_of(*gate)); };
+  const auto gated = [&](const auto& gate) {
+    return StreamGates::sequence_of(*gate) < sequence && which(StreamGates::stream_of(*gate));
+  };
   return std::any_of(streams_.begin(), streams_.end(), [&](StreamState* stream) { return which(*stream); }) ||
          std::any_of(gates_.closed().begin(), gates_.closed().end(), gated);
 }
@@ -37,32 +41,42 @@ bool Backlog::any_waiting(uint64_t sequence, const std::function<bool(StreamStat
 bool Backlog::waits_with_legacy(StreamState& stream, uint64_t sequence) const {
   StreamState& legacy = stream.context->legacy;
   if (&stream != &legacy) return waits(legacy, sequence) && contexts_.is_blocking(stream);
-  return any_waiting(sequence, [&](StreamState& other) { return other.context == stream.context && contexts_.is_blocking(other); });
+  return any_waiting(sequence, [&](StreamState& other) {
+    return other.context == stream.context && contexts_.is_blocking(other);
+  });
 }
 
 const char* Backlog::must_wait(const CommandOrder& order) const {
   if (order.rule == Rule::at_once) return nullptr;
   const bool names_objects = order.reads.count != 0 || order.writes.count != 0;
   const bool own = order.stream && order.stream->own;
-  if (alone_ != 0 && !own && (names_objects || order.rule != Rule::in_order)) return "an earlier command that orders all later ones";
+  if (alone_ != 0 && !own && (names_objects || order.rule != Rule::in_order))
+    return "an earlier command that orders all later ones";
   const bool barrier = for_all_streams_ != 0 || gates_.any_for_all_streams_before(order.sequence);
-  const bool awaits_barriers = (order.gives_work && !own) || order.rule == Rule::after_barriers || order.rule == Rule::after_context;
+  const bool awaits_barriers =
+      (order.gives_work && !own) || order.rule == Rule::after_barriers || order.rule == Rule::after_context;
   if (barrier && awaits_barriers) return "an earlier copy that orders all streams";
-  if (order.rule == Rule::alone) return gates_.any_before(order.sequence) || !kept_.empty() ? "all earlier commands" : nullptr;
+  if (order.rule == Rule::alone)
+    return gates_.any_before(order.sequence) || !kept_.empty() ? "all earlier commands" : nullptr;
   if (order.rule == Rule::after_context && order.context &&
-      any_waiting(order.sequence, [&](const StreamState& stream) { return same_owner(*stream.context, *order.context); })) {
+      any_waiting(order.sequence,
+                  [&](const StreamState& stream) { return same_owner(*stream.context, *order.context); })) {
     return "work in a stream of its context";
   }
   if (order.stream && waits(*order.stream, order.sequence)) {
-    return order.stream->oldest_gate < order.sequence ? "its stream's gate" : "an earlier command in its stream";
+    return order.stream->oldest_gate < order.sequence ? "its stream's gate"
+                                                      : "an earlier command in its stream";
   }
   // A wait for a stream other than the legacy one does not cover work that the legacy stream gets later.
-  const bool with_legacy = order.stream && (order.gives_work || order.stream == &order.stream->context->legacy);
-  if (with_legacy && waits_with_legacy(*order.stream, order.sequence)) return "ordering with the legacy stream";
+  const bool with_legacy =
+      order.stream && (order.gives_work || order.stream == &order.stream->context->legacy);
+  if (with_legacy && waits_with_legacy(*order.stream, order.sequence))
+    return "ordering with the legacy stream";
   const auto is_written = [this](uint64_t key) { return writes_.contains(key) || held_.contains(key); };
-  const bool with_object =
-         std::any_of(order.reads.begin(), order.reads.end(), is_written) ||
-         std::any_of(order.writes.begin(), order.writes.end(), [&](uint64_t key) { return is_written(key) || reads_.contains(key) || held_reads_.contains(key); });
+  const bool with_object = std::any_of(order.reads.begin(), order.reads.end(), is_written) ||
+                           std::any_of(order.writes.begin(), order.writes.end(), [&](uint64_t key) {
+                             return is_written(key) || reads_.contains(key) || held_reads_.contains(key);
+                           });
   return with_object ? "an earlier command that uses the same object" : nullptr;
 }
 
@@ -79,13 +93,21 @@ void Backlog::count(const CommandOrder& order, int one) {
   for_all_streams_ += static_cast<size_t>(one * order.for_all_streams);
 }
 
-void Backlog::hold(uint64_t key) { add_to(held_, key, 1); }
+void Backlog::hold(uint64_t key) {
+  add_to(held_, key, 1);
+}
 
-void Backlog::release(uint64_t key) { add_to(held_, key, -1); }
+void Backlog::release(uint64_t key) {
+  add_to(held_, key, -1);
+}
 
-void Backlog::hold_read(uint64_t key) { add_to(held_reads_, key, 1); }
+void Backlog::hold_read(uint64_t key) {
+  add_to(held_reads_, key, 1);
+}
 
-void Backlog::release_read(uint64_t key) { add_to(held_reads_, key, -1); }
+void Backlog::release_read(uint64_t key) {
+  add_to(held_reads_, key, -1);
+}
 
 void Backlog::reset_counts() {
   for (StreamState* const stream : streams_) stream->kept = 0;
@@ -134,7 +156,8 @@ bool Backlog::run(const std::function<bool(KeptCommand&)>& execute) {
   return true;
 }
 
-std::optional<Backlog::Clock::duration> Backlog::answer_overdue(const std::function<void(const wire::CommandHeader&)>& answer) {
+std::optional<Backlog::Clock::duration> Backlog::answer_overdue(
+    const std::function<void(const wire::CommandHeader&)>& answer) {
   if (to_answer_ == 0) return std::nullopt;
   const auto now = Clock::now();
   std::optional<Clock::duration> next;
@@ -173,7 +196,8 @@ std::vector<Backlog::KeptCommand> Backlog::remove(const ContextState& context) {
   std::vector<KeptCommand> removed;
   const std::lock_guard lock(mutex_);
   std::erase_if(kept_, [&](KeptCommand& kept) {
-    if (kept.order.context != &context && !(kept.order.stream && kept.order.stream->context == &context)) return false;
+    if (kept.order.context != &context && !(kept.order.stream && kept.order.stream->context == &context))
+      return false;
     count(kept.order, -1);
     bytes_ -= bytes_of(kept);
     to_answer_ -= kept.answer_by.has_value();

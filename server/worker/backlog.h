@@ -31,7 +31,7 @@ class Backlog {
     CommandOrder order;
     // When to tell the client that the command was accepted, executed or not.
     std::optional<Clock::time_point> answer_by;
-    const char* waits_for;                       // as returned by must_wait()
+    const char* waits_for;  // as returned by must_wait()
     // The client's handle of order.stream, which may be destroyed by now; set by keep().
     uint64_t stream = CurrentCommand::kNoStream;
   };
@@ -53,7 +53,8 @@ class Backlog {
 
   // Calls `answer` for each command whose `answer_by` has passed and clears its wish for a reply. Returns the
   // time until the next `answer_by`, if any.
-  std::optional<Clock::duration> answer_overdue(const std::function<void(const wire::CommandHeader&)>& answer);
+  std::optional<Clock::duration> answer_overdue(
+      const std::function<void(const wire::CommandHeader&)>& answer);
   // Declares that executed work behind a closed gate will still write the object: commands that name it wait
   // until release().
   void hold(uint64_t key);
@@ -75,7 +76,9 @@ class Backlog {
  private:
   // Considers only gates of commands before `sequence`: a command does not wait for gates that later commands
   // close.
-  static bool waits(const StreamState& stream, uint64_t sequence) { return stream.oldest_gate < sequence || stream.kept != 0; }
+  static bool waits(const StreamState& stream, uint64_t sequence) {
+    return stream.oldest_gate < sequence || stream.kept != 0;
+  }
   bool waits_with_legacy(StreamState& stream, uint64_t sequence) const;
   bool any_waiting(uint64_t sequence, const std::function<bool(StreamState&)>& which) const;
   void count(const CommandOrder& order, int one);
@@ -90,7 +93,7 @@ class Backlog {
   std::deque<KeptCommand> running_;  // commands that run() has yet to examine
   uint64_t bytes_ = 0;
   // The rest is for the executor's thread only.
-  size_t to_answer_ = 0;               // number of commands with `answer_by`
+  size_t to_answer_ = 0;  // number of commands with `answer_by`
   // Summary of kept_, which later commands are compared with:
   std::vector<StreamState*> streams_;  // streams with StreamState::kept != 0
   std::unordered_map<uint64_t, size_t> reads_, writes_;

@@ -17,14 +17,17 @@ constexpr const char* kTheBandwidth = "the tenant's bandwidth";
 constexpr std::chrono::milliseconds kLongestNap{100};
 
 // Nanoseconds of the monotonic clock, which is the same in all processes of the host.
-uint64_t now() { return static_cast<uint64_t>(nanoseconds(Clock::now().time_since_epoch()).count()); }
+uint64_t now() {
+  return static_cast<uint64_t>(nanoseconds(Clock::now().time_since_epoch()).count());
+}
 
 }  // namespace
 
 uint64_t Bandwidth::rate(Direction direction) const {
   if (!usage_.account) return 0;
   const quota::Account& account = **usage_.account;
-  return (direction == Direction::to_device ? account.to_device_bytes_per_second : account.to_host_bytes_per_second)
+  return (direction == Direction::to_device ? account.to_device_bytes_per_second
+                                            : account.to_host_bytes_per_second)
       .load(std::memory_order_relaxed);
 }
 
@@ -69,7 +72,8 @@ Result<size_t> MeteredConnection::send_some(std::span<const iovec> buffers) {
   for (const iovec& buffer : buffers) total += buffer.iov_len;
   if (total > kAlways && bandwidth_->debt(to_host) > nanoseconds(0)) return size_t{0};
   std::vector<iovec> part;
-  for (size_t left = std::max(kAlways, bandwidth_->max_transfer(to_host)); !buffers.empty() && left != 0; buffers = buffers.subspan(1)) {
+  for (size_t left = std::max(kAlways, bandwidth_->max_transfer(to_host)); !buffers.empty() && left != 0;
+       buffers = buffers.subspan(1)) {
     part.push_back({buffers.front().iov_base, std::min(left, buffers.front().iov_len)});
     left -= part.back().iov_len;
   }
@@ -82,20 +86,27 @@ Result<size_t> MeteredConnection::receive_some(std::span<std::byte> buffer) {
   using enum Bandwidth::Direction;
   if (!bandwidth_->limited(to_device)) return inner_->receive_some(buffer);
   if (bandwidth_->debt(to_device) > nanoseconds(0)) return size_t{0};
-  const auto received = inner_->receive_some(buffer.first(std::min(buffer.size(), bandwidth_->max_transfer(to_device))));
+  const auto received =
+      inner_->receive_some(buffer.first(std::min(buffer.size(), bandwidth_->max_transfer(to_device))));
   if (received) bandwidth_->charge(to_device, *received);
   return received;
 }
 
-Result<transport::Connection::Ready> MeteredConnection::wait(bool for_receive, bool for_send, transport::Deadline deadline) {
+Result<transport::Connection::Ready> MeteredConnection::wait(bool for_receive, bool for_send,
+                                                             transport::Deadline deadline) {
   using enum Bandwidth::Direction;
   const nanoseconds receive_debt = for_receive ? bandwidth_->debt(to_device) : nanoseconds(0);
   const nanoseconds send_debt = for_send ? bandwidth_->debt(to_host) : nanoseconds(0);
-  if (receive_debt <= nanoseconds(0) && send_debt <= nanoseconds(0)) return inner_->wait(for_receive, for_send, deadline);
+  if (receive_debt <= nanoseconds(0) && send_debt <= nanoseconds(0))
+    return inner_->wait(for_receive, for_send, deadline);
   const Waiting waiting(kTheBandwidth);
   // Does not poll a direction that is in debt before the debt is paid off.
-  const bool receive = for_receive && receive_debt <= nanoseconds(0), send = for_send && send_debt <= nanoseconds(0);
-  const nanoseconds sooner = receive ? send_debt : send ? receive_debt : for_receive && for_send ? std::min(receive_debt, send_debt) : receive_debt + send_debt;
+  const bool receive = for_receive && receive_debt <= nanoseconds(0),
+             send = for_send && send_debt <= nanoseconds(0);
+  const nanoseconds sooner = receive                   ? send_debt
+                             : send                    ? receive_debt
+                             : for_receive && for_send ? std::min(receive_debt, send_debt)
+                                                       : receive_debt + send_debt;
   const auto paid = Clock::now() + std::chrono::ceil<Clock::duration>(sooner);
   const bool in_time = !deadline || paid < *deadline;
   const auto ready = inner_->wait(receive, send, in_time ? transport::Deadline(paid) : deadline);

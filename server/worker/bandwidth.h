@@ -57,14 +57,18 @@ class MeteredConnection final : public transport::Connection {
   void close() override { inner_->close(); }
   std::string peer() const override { return inner_->peer(); }
   int release_descriptor() override { return inner_->release_descriptor(); }
-  Result<void> upgrade(transport::Side side, transport::Deadline deadline) override { return inner_->upgrade(side, deadline); }
+  Result<void> upgrade(transport::Side side, transport::Deadline deadline) override {
+    return inner_->upgrade(side, deadline);
+  }
   bool shares_memory() const override { return inner_->shares_memory(); }
   std::string carrier() const override { return inner_->carrier(); }
   transport::DirectMemory* direct_memory() override { return inner_->direct_memory(); }
   Result<void> send_descriptor(int descriptor, transport::Deadline deadline) override {
     return inner_->send_descriptor(descriptor, deadline);
   }
-  Result<int> receive_descriptor(transport::Deadline deadline) override { return inner_->receive_descriptor(deadline); }
+  Result<int> receive_descriptor(transport::Deadline deadline) override {
+    return inner_->receive_descriptor(deadline);
+  }
 
  private:
   const std::unique_ptr<transport::Connection> inner_;

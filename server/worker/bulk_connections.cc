@@ -23,7 +23,8 @@ std::string text_of(const ThreadActivity* activity) {
 
 }  // namespace
 
-bool BulkConnections::add(std::unique_ptr<transport::Connection> connection, std::optional<uint64_t> peer_copy) {
+bool BulkConnections::add(std::unique_ptr<transport::Connection> connection,
+                          std::optional<uint64_t> peer_copy) {
   std::vector<std::unique_ptr<Link>> gone;
   bool added = false;
   {
@@ -58,7 +59,9 @@ void BulkConnections::join(std::vector<std::unique_ptr<Link>>& links) {
 
 bool BulkConnections::any() {
   const std::lock_guard lock(mutex_);
-  return !stopping_ && std::any_of(links_.begin(), links_.end(), [](const auto& link) { return link->state != Link::over && !link->from_peer; });
+  return !stopping_ && std::any_of(links_.begin(), links_.end(), [](const auto& link) {
+    return link->state != Link::over && !link->from_peer;
+  });
 }
 
 void BulkConnections::drop_peers() {
@@ -111,7 +114,8 @@ bool BulkConnections::open(Link& link) {
 Result<void> BulkConnections::accept_key(Link& link, uint64_t copy) {
   const auto incoming = std::dynamic_pointer_cast<IncomingCopy>(copies_.await(copy));
   if (!incoming || !incoming->take_key_once()) {
-    return Error{ErrorCode::malformed, "a server presented the key of an unknown copy, or a key that was already used"};
+    return Error{ErrorCode::malformed,
+                 "a server presented the key of an unknown copy, or a key that was already used"};
   }
   std::erase_if(link.claimed, [this](uint64_t earlier) { return !copies_.find(earlier); });
   link.claimed.push_back(copy);
@@ -165,12 +169,14 @@ Result<void> BulkConnections::receive_key(Link& link, compression::PieceReader& 
   return Error{ErrorCode::malformed, "a server presented a wrong key for a copy"};
 }
 
-Result<void> BulkConnections::receive_piece(Link& link, compression::PieceReader& reader, std::span<std::byte> scratch) {
+Result<void> BulkConnections::receive_piece(Link& link, compression::PieceReader& reader,
+                                            std::span<std::byte> scratch) {
   const Waiting waiting("the client's data");
   const auto header = reader.next(link.from_peer);
   if (!header) return header.error();
   if (header->flags == wire::kBulkCopyKey) return receive_key(link, reader, header->copy);
-  if (link.from_peer && std::find(link.claimed.begin(), link.claimed.end(), header->copy) == link.claimed.end()) {
+  if (link.from_peer &&
+      std::find(link.claimed.begin(), link.claimed.end(), header->copy) == link.claimed.end()) {
     return Error{ErrorCode::malformed, "a server sent a piece of a copy before presenting the copy's key"};
   }
   const auto copy = std::dynamic_pointer_cast<IncomingCopy>(copies_.await(header->copy));

@@ -33,8 +33,13 @@ class OutgoingCopy;
 class BulkConnections {
  public:
   // `bulk_token`: the session's token, from which the keys of copies from peers are derived.
-  BulkConnections(BulkCopies& copies, Outbox& outbox, compression::Policy compression, WelcomeBulk welcome, std::string bulk_token)
-      : copies_(copies), outbox_(outbox), compression_(compression), welcome_(std::move(welcome)), bulk_token_(std::move(bulk_token)) {}
+  BulkConnections(BulkCopies& copies, Outbox& outbox, compression::Policy compression, WelcomeBulk welcome,
+                  std::string bulk_token)
+      : copies_(copies),
+        outbox_(outbox),
+        compression_(compression),
+        welcome_(std::move(welcome)),
+        bulk_token_(std::move(bulk_token)) {}
   ~BulkConnections() { stop(); }
   BulkConnections(const BulkConnections&) = delete;
   BulkConnections& operator=(const BulkConnections&) = delete;

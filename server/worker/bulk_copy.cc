@@ -16,7 +16,9 @@ CUDA_MEMCPY2D rectangle(const DeviceRows& rows, uint64_t piece) {
   return copy;
 }
 
-uint64_t first_row(const DeviceRows& rows, uint64_t piece) { return piece * (rows.piece_bytes() / rows.width); }
+uint64_t first_row(const DeviceRows& rows, uint64_t piece) {
+  return piece * (rows.piece_bytes() / rows.width);
+}
 
 }  // namespace
 
@@ -81,7 +83,8 @@ void BulkCopies::passed(uint64_t sequence) {
 bool BulkCopies::drain(CUcontext context, std::chrono::steady_clock::time_point deadline) {
   std::unique_lock lock(mutex_);
   return changed_.wait_until(lock, deadline, [&] {
-    return std::none_of(copies_.begin(), copies_.end(), [&](const auto& entry) { return entry.second->context == context; });
+    return std::none_of(copies_.begin(), copies_.end(),
+                        [&](const auto& entry) { return entry.second->context == context; });
   });
 }
 
@@ -118,16 +121,20 @@ void BulkCopies::end() {
 }
 
 void gather(const DeviceRows& rows, uint64_t offset, std::span<std::byte> packed) {
-  wire::pack_rows(reinterpret_cast<const std::byte*>(rows.address), rows.width, rows.pitch, offset, packed.data(), packed.size());
+  wire::pack_rows(reinterpret_cast<const std::byte*>(rows.address), rows.width, rows.pitch, offset,
+                  packed.data(), packed.size());
 }
 
 void scatter(const DeviceRows& rows, uint64_t offset, std::span<const std::byte> packed) {
-  wire::spread_rows(reinterpret_cast<std::byte*>(rows.address), rows.width, rows.pitch, offset, packed.data(), packed.size());
+  wire::spread_rows(reinterpret_cast<std::byte*>(rows.address), rows.width, rows.pitch, offset, packed.data(),
+                    packed.size());
 }
 
-CUresult copy_piece_in(const DeviceApi& api, const DeviceRows& rows, uint64_t piece, std::byte* from, CUstream stream) {
+CUresult copy_piece_in(const DeviceApi& api, const DeviceRows& rows, uint64_t piece, std::byte* from,
+                       CUstream stream) {
   if (rows.rows == 1) {
-    return api.cuMemcpyHtoDAsync_v2(rows.address + piece * rows.piece_bytes(), from, rows.size_of(piece), stream);
+    return api.cuMemcpyHtoDAsync_v2(rows.address + piece * rows.piece_bytes(), from, rows.size_of(piece),
+                                    stream);
   }
   CUDA_MEMCPY2D copy = rectangle(rows, piece);
   copy.srcMemoryType = CU_MEMORYTYPE_HOST;
@@ -139,9 +146,11 @@ CUresult copy_piece_in(const DeviceApi& api, const DeviceRows& rows, uint64_t pi
   return api.cuMemcpy2DAsync_v2(&copy, stream);
 }
 
-CUresult copy_piece_out(const DeviceApi& api, const DeviceRows& rows, uint64_t piece, std::byte* to, CUstream stream) {
+CUresult copy_piece_out(const DeviceApi& api, const DeviceRows& rows, uint64_t piece, std::byte* to,
+                        CUstream stream) {
   if (rows.rows == 1) {
-    return api.cuMemcpyDtoHAsync_v2(to, rows.address + piece * rows.piece_bytes(), rows.size_of(piece), stream);
+    return api.cuMemcpyDtoHAsync_v2(to, rows.address + piece * rows.piece_bytes(), rows.size_of(piece),
+                                    stream);
   }
   CUDA_MEMCPY2D copy = rectangle(rows, piece);
   copy.srcMemoryType = CU_MEMORYTYPE_DEVICE;

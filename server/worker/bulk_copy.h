@@ -41,7 +41,10 @@ class BulkCopy {
  public:
   // `context` is null for a copy of no bytes.
   BulkCopy(ContextState* context, const DeviceRows& rows, bool to_device)
-      : context(context ? context->object : nullptr), rows(rows), to_device(to_device), events_(context ? context->events : nullptr) {}
+      : context(context ? context->object : nullptr),
+        rows(rows),
+        to_device(to_device),
+        events_(context ? context->events : nullptr) {}
   virtual ~BulkCopy() = default;
   BulkCopy(const BulkCopy&) = delete;
   BulkCopy& operator=(const BulkCopy&) = delete;
@@ -70,8 +73,8 @@ class BulkCopies {
   void add(uint64_t sequence, std::shared_ptr<BulkCopy> copy);
   void remove(uint64_t sequence);
   std::shared_ptr<BulkCopy> find(uint64_t sequence);
-  // Waits until passed() was called for this or a later command. Returns null if the command announced no copy,
-  // if the copy is over, or if the session ends.
+  // Waits until passed() was called for this or a later command. Returns null if the command announced no
+  // copy, if the copy is over, or if the session ends.
   std::shared_ptr<BulkCopy> await(uint64_t sequence);
   // Call when the command `sequence` was executed or announced; await() no longer waits for it or for earlier
   // commands.
@@ -106,7 +109,9 @@ class BulkCopies {
 void gather(const DeviceRows& rows, uint64_t offset, std::span<std::byte> packed);
 void scatter(const DeviceRows& rows, uint64_t offset, std::span<const std::byte> packed);
 // Enqueue the same copies in `stream`.
-CUresult copy_piece_in(const DeviceApi& api, const DeviceRows& rows, uint64_t piece, std::byte* from, CUstream stream);
-CUresult copy_piece_out(const DeviceApi& api, const DeviceRows& rows, uint64_t piece, std::byte* to, CUstream stream);
+CUresult copy_piece_in(const DeviceApi& api, const DeviceRows& rows, uint64_t piece, std::byte* from,
+                       CUstream stream);
+CUresult copy_piece_out(const DeviceApi& api, const DeviceRows& rows, uint64_t piece, std::byte* to,
+                        CUstream stream);
 
 }  // namespace gpupool::worker

@@ -14,7 +14,8 @@ using server::ControlKind;
 
 namespace {
 
-constexpr ControlKind kAnswers[] = {ControlKind::image_found, ControlKind::image_missing, ControlKind::image_space, ControlKind::image_unwanted};
+constexpr ControlKind kAnswers[] = {ControlKind::image_found, ControlKind::image_missing,
+                                    ControlKind::image_space, ControlKind::image_unwanted};
 
 }  // namespace
 
@@ -23,8 +24,10 @@ MappedImage::MappedImage(int descriptor, uint64_t size) {
   void* const place = ::mmap(nullptr, size + 1, PROT_READ, MAP_PRIVATE, descriptor, 0);
   if (place == MAP_FAILED) return;
   const std::span bytes(static_cast<const std::byte*>(place), size + 1);
-  if (bytes.back() == std::byte{0}) bytes_ = bytes.first(size);
-  else ::munmap(place, size + 1);
+  if (bytes.back() == std::byte{0})
+    bytes_ = bytes.first(size);
+  else
+    ::munmap(place, size + 1);
 }
 
 MappedImage::~MappedImage() {
@@ -61,7 +64,8 @@ void CachedImages::answered(server::ControlMessage message) {
 server::ControlMessage CachedImages::ask(ControlKind kind, const wire::ImageDigest& name, uint64_t bytes) {
   std::unique_lock lock(mutex_);
   answer_.reset();
-  const auto sent = control_->send({.kind = kind, .image_bytes = bytes, .image_name = name, .image_request = ++request_});
+  const auto sent =
+      control_->send({.kind = kind, .image_bytes = bytes, .image_name = name, .image_request = ++request_});
   const Waiting waiting("poold's answer about an image");
   if (sent) changed_.wait_for(lock, patience_, [this] { return answer_.has_value(); });
   ++request_;  // ignores late answers
@@ -89,7 +93,8 @@ void CachedImages::deposit(std::span<const std::byte> image) {
   const server::ControlMessage space = ask(ControlKind::image_offered, name, image.size());
   if (space.descriptor < 0) return;
   if (server::fill_image_file(space.descriptor, image)) {  // otherwise the image stays uncached
-    (void)control_->send({.kind = ControlKind::image_deposit, .image_bytes = image.size(), .image_name = name});
+    (void)control_->send(
+        {.kind = ControlKind::image_deposit, .image_bytes = image.size(), .image_name = name});
   }
   ::close(space.descriptor);
 }

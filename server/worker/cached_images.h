@@ -6,8 +6,8 @@
 // and if the client's proof matches exactly the bytes that will be loaded. Every failure counts as a cache
 // miss.
 #pragma once
-#include <condition_variable>
 #include <chrono>
+#include <condition_variable>
 #include <cstddef>
 #include <mutex>
 #include <optional>

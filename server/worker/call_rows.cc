@@ -13,7 +13,8 @@ using cuda::Kind;
 using cuda::Mode;
 
 template <class Function, class... Roles>
-std::optional<CUresult> execute(void* function, wire::Reader& reader, wire::Writer& writer, HandleTable& table) {
+std::optional<CUresult> execute(void* function, wire::Reader& reader, wire::Writer& writer,
+                                HandleTable& table) {
   using Row = cuda::Row<Function, Roles...>;
   return Row::execute(reinterpret_cast<typename Row::Function>(function), reader, writer, table);
 }
@@ -25,11 +26,17 @@ struct Collector {
   template <class Role, class Slot>
   void operator()(Role, const Slot&) {}
   template <class Slot>
-  void operator()(stream, const Slot& slot) { objects.stream = slot.handle; }
+  void operator()(stream, const Slot& slot) {
+    objects.stream = slot.handle;
+  }
   template <Kind K, class Slot>
-  void operator()(handle<K>, const Slot& slot) { name<K>(slot.handle); }
+  void operator()(handle<K>, const Slot& slot) {
+    name<K>(slot.handle);
+  }
   template <Kind K, class Slot>
-  void operator()(handle_in_use<K>, const Slot& slot) { name<K>(slot.handle); }
+  void operator()(handle_in_use<K>, const Slot& slot) {
+    name<K>(slot.handle);
+  }
   template <Kind K, class Slot>
   void operator()(destroyed_handle<K>, const Slot& slot) {
     if (K == Kind::stream) objects.stream = slot.handle;
@@ -47,9 +54,13 @@ bool objects(wire::Reader reader, CallObjects& objects) {
   return cuda::Row<Function, Roles...>::visit(reader, Collector{objects});
 }
 
-constexpr bool needs_context(Mode mode) { return mode == Mode::async || mode == Mode::sync || mode == Mode::once; }
+constexpr bool needs_context(Mode mode) {
+  return mode == Mode::async || mode == Mode::sync || mode == Mode::once;
+}
 
-constexpr bool is_async(Mode mode) { return mode == Mode::async || mode == Mode::async_without_context; }
+constexpr bool is_async(Mode mode) {
+  return mode == Mode::async || mode == Mode::async_without_context;
+}
 
 #define CUDA_BY_HAND(name)
 #define CUDA_CALL_PTSZ(...) CUDA_CALL(__VA_ARGS__)
@@ -87,8 +98,12 @@ constexpr auto kRowOfId = [] {
   return rows;
 }();
 
-#define CUDA_CALL(id, name, mode, ...) \
-  CallRow{id, #name, needs_context(Mode::mode), is_async(Mode::mode), &execute<decltype(&::name) __VA_OPT__(, ) __VA_ARGS__>, \
+#define CUDA_CALL(id, name, mode, ...)                            \
+  CallRow{id,                                                     \
+          #name,                                                  \
+          needs_context(Mode::mode),                              \
+          is_async(Mode::mode),                                   \
+          &execute<decltype(&::name) __VA_OPT__(, ) __VA_ARGS__>, \
           &objects<decltype(&::name) __VA_OPT__(, ) __VA_ARGS__>},
 const CallRow kTable[] = {
 #include "protocol/cuda/calls.def"
@@ -97,7 +112,9 @@ const CallRow kTable[] = {
 
 }  // namespace
 
-std::span<const CallRow> call_rows() { return kTable; }
+std::span<const CallRow> call_rows() {
+  return kTable;
+}
 
 std::optional<size_t> find_row(uint16_t id) {
   if (id >= kRowOfId.size() || kRowOfId[id] == kNoRow) return std::nullopt;

@@ -15,8 +15,8 @@ namespace gpupool::worker {
 // The objects that a request names, according to the roles of its parameters.
 struct CallObjects {
   static constexpr uint64_t kNoStream = ~uint64_t{0};
-  uint64_t stream = kNoStream;          // handle in the request; also set for a stream that the call destroys
-  OrderKeys named, destroyed;           // handles
+  uint64_t stream = kNoStream;  // handle in the request; also set for a stream that the call destroys
+  OrderKeys named, destroyed;   // handles
   bool references = false;  // names texture or surface references, which launches read without naming them
 };
 
@@ -24,7 +24,7 @@ struct CallRow {
   uint16_t id;
   const char* name;
   bool needs_context;
-  bool is_async;                        // the client does not wait for execution, except in synchronous mode
+  bool is_async;  // the client does not wait for execution, except in synchronous mode
   std::optional<CUresult> (*execute)(void* function, wire::Reader&, wire::Writer&, HandleTable&);
   bool (*objects)(wire::Reader, CallObjects&);  // returns false if malformed
 };

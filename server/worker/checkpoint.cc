@@ -39,7 +39,9 @@ void Checkpoint::begin() {
   // Handled on the control thread, since the executor may be busy for long.
   session_.start.control->handle(ControlKind::stop_locking, [this](const server::ControlMessage& message) {
     const std::lock_guard lock(mutex_);
-    if (!question_ || question_->number != message.header.state_question || question_->action != CheckpointAction::lock) return;
+    if (!question_ || question_->number != message.header.state_question ||
+        question_->action != CheckpointAction::lock)
+      return;
     answer(CUDA_ERROR_NOT_READY);
     wanted_.store(false, std::memory_order_release);
   });
@@ -47,7 +49,8 @@ void Checkpoint::begin() {
 
 void Checkpoint::end() {
   if (!session_.start.control) return;
-  for (const ControlKind kind : {ControlKind::change_state, ControlKind::stop_locking}) session_.start.control->handle(kind, nullptr);
+  for (const ControlKind kind : {ControlKind::change_state, ControlKind::stop_locking})
+    session_.start.control->handle(kind, nullptr);
 }
 
 // poold sends no further request before this answer. A failed send means that poold does not read, or is
@@ -114,8 +117,9 @@ CUresult Checkpoint::change(const Question& question) {
 
 CUresult Checkpoint::take_checkpoint(uint64_t host_bytes) {
   const char* obstacle = session_.virtual_memory.has_multicasts() ? "a multicast object"
-                         : session_.virtual_memory.shares() ? kShared
-                         : session_.graphs.names_array() ? "a graph that copies from or to an array" : session_.arrays.checkpoint_obstacle();
+                         : session_.virtual_memory.shares()       ? kShared
+                         : session_.graphs.names_array()          ? "a graph that copies from or to an array"
+                                                                  : session_.arrays.checkpoint_obstacle();
   CUresult result = CUDA_ERROR_NOT_SUPPORTED;
   if (!obstacle) {
     CheckpointImage::Pieces pieces;
@@ -126,8 +130,8 @@ CUresult Checkpoint::take_checkpoint(uint64_t host_bytes) {
     if (result == CUDA_ERROR_NOT_PERMITTED) obstacle = kShared, result = CUDA_ERROR_NOT_SUPPORTED;
   }
   if (!obstacle) return result;
-  const std::string reason =
-      std::string("the session has ") + obstacle + ", which cannot leave the GPU; free or destroy it before the checkpoint";
+  const std::string reason = std::string("the session has ") + obstacle +
+                             ", which cannot leave the GPU; free or destroy it before the checkpoint";
   log::warning("session_cannot_be_checkpointed", {{"reason", reason}});
   return result;
 }

@@ -32,7 +32,9 @@ class Checkpoint {
   void end();
   // Call before each command. Blocks while the session is being locked or is locked. Returns false if the
   // session is over.
-  bool before_command(uint16_t id) { return !wanted_.load(std::memory_order_acquire) || wait_until_lockable(id); }
+  bool before_command(uint16_t id) {
+    return !wanted_.load(std::memory_order_acquire) || wait_until_lockable(id);
+  }
   // Call when no command is available. Returns the longest time that the executor may sleep, if limited.
   std::optional<std::chrono::microseconds> before_sleep();
 

@@ -9,7 +9,9 @@
 namespace gpupool::worker {
 namespace {
 
-bool is_shared(CheckpointImage::Piece& piece) { return piece.shared() && *piece.shared() != 0; }
+bool is_shared(CheckpointImage::Piece& piece) {
+  return piece.shared() && *piece.shared() != 0;
+}
 
 }  // namespace
 
@@ -41,7 +43,8 @@ CUresult CheckpointImage::save_and_free(Pieces pieces, uint64_t most) {
       Piece& piece = *pieces_[--begun];
       const CUresult back = piece.restore_to_device(piece.host);
       if (back == CUDA_SUCCESS) continue;
-      outbox_.end("cannot restore device memory after a failed checkpoint: CUDA error " + std::to_string(back));
+      outbox_.end("cannot restore device memory after a failed checkpoint: CUDA error " +
+                  std::to_string(back));
       break;
     }
     for (const auto& piece : pieces_) settle(*piece, false);
@@ -52,8 +55,10 @@ CUresult CheckpointImage::save_and_free(Pieces pieces, uint64_t most) {
     piece->on_uncharged();
     piece->borrowed = false;
     ledger_.note_checkpointed(piece->device, static_cast<int64_t>(piece->charged));
-    if (is_shared(*piece)) ledger_.leave(piece->device, piece->charged, *piece->shared());
-    else ledger_.release(piece->device, piece->charged);
+    if (is_shared(*piece))
+      ledger_.leave(piece->device, piece->charged, *piece->shared());
+    else
+      ledger_.release(piece->device, piece->charged);
   }
   out_ = true;
   return CUDA_SUCCESS;
@@ -83,7 +88,8 @@ CUresult CheckpointImage::restore() {
   if (result != CUDA_SUCCESS) {
     for (; rest < pieces_.size(); ++rest) {
       const CUresult off = pieces_[rest]->leave_device();
-      if (off != CUDA_SUCCESS) outbox_.end("cannot free device memory after a failed restore: CUDA error " + std::to_string(off));
+      if (off != CUDA_SUCCESS)
+        outbox_.end("cannot free device memory after a failed restore: CUDA error " + std::to_string(off));
     }
     for (const auto& piece : pieces_) ledger_.release(piece->device, piece->charged);
     return result;

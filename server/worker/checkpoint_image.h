@@ -30,8 +30,8 @@ class CheckpointImage {
     // Allocates the object's missing device memory and fills it with the data from copy_out(). After an error
     // some of it may be missing.
     virtual CUresult restore_to_device(const std::byte* from) = 0;
-    // on_uncharged(): the quota no longer counts the memory. on_charged(): the quota counts it again, or still does
-    // because the checkpoint failed.
+    // on_uncharged(): the quota no longer counts the memory. on_charged(): the quota counts it again, or
+    // still does because the checkpoint failed.
     virtual void on_uncharged() {}
     virtual void on_charged() {}
     // For memory that other sessions may import: its handle, and the id for quota::Ledger::share(). Null or
@@ -40,10 +40,10 @@ class CheckpointImage {
     virtual uint64_t* shared() { return nullptr; }
 
     const int device;
-    const uint64_t bytes;    // size of the copy in host memory
+    const uint64_t bytes;  // size of the copy in host memory
     const uint64_t charged;
     std::byte* host = nullptr;
-    bool borrowed = false;   // until on_uncharged(), `host` is owned elsewhere and already holds the data
+    bool borrowed = false;  // until on_uncharged(), `host` is owned elsewhere and already holds the data
     ExportedHandles::Suspended suspended;  // keeps other sessions from importing the memory
   };
   using Pieces = std::vector<std::unique_ptr<Piece>>;

@@ -56,7 +56,8 @@ const std::vector<const Exception*>& exceptions() {
   static const auto by_row = [] {
     std::vector<const Exception*> found;
     for (const CallRow& row : call_rows()) {
-      const auto* const one = std::find_if(std::begin(kExceptions), std::end(kExceptions), [&](const Exception& known) { return known.name == row.name; });
+      const auto* const one = std::find_if(std::begin(kExceptions), std::end(kExceptions),
+                                           [&](const Exception& known) { return known.name == row.name; });
       found.push_back(one == std::end(kExceptions) ? nullptr : one);
     }
     return found;
@@ -78,7 +79,8 @@ CommandOrder order_of_row(Executor& session, const Command& command) {
   const Exception* const exception = exceptions()[*row];
   order.rule = exception ? exception->rule : objects.references ? Rule::alone : Rule::in_order;
   order.for_all_streams = exception && exception->for_all_streams;
-  if (objects.stream != CallObjects::kNoStream) set_stream(session, order, objects.stream, order.rule != Rule::query);
+  if (objects.stream != CallObjects::kNoStream)
+    set_stream(session, order, objects.stream, order.rule != Rule::query);
   (exception && exception->writes ? order.writes : order.reads) = objects.named;
   for (const uint64_t handle : objects.destroyed) order.writes.add(handle);
   if (order.reads.full || order.writes.full) order.rule = Rule::alone;
@@ -87,7 +89,8 @@ CommandOrder order_of_row(Executor& session, const Command& command) {
 
 // A launch reads its function and the function's owners (module, library), whose unloading would remove it.
 void read_function(const Executor& session, CommandOrder& order, uint64_t function) {
-  for (uint64_t handle = function; handle != 0; handle = session.table.owner_of(handle)) order.reads.add(handle);
+  for (uint64_t handle = function; handle != 0; handle = session.table.owner_of(handle))
+    order.reads.add(handle);
 }
 
 void read_launch_order(Executor& session, CommandOrder& order, wire::Reader body) {
@@ -182,7 +185,8 @@ CommandOrder order_of(Executor& session, const Command& command) {
       order.writes.add(kFrees);
       if (free.stream == wire::kAllStreams) order.rule = Rule::after_context, order.context = context;
       // Ordered like work: after the legacy stream and after barriers.
-      else set_stream(session, order, free.stream, true);
+      else
+        set_stream(session, order, free.stream, true);
       break;
     }
     case Id::synchronize_context:

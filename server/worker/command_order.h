@@ -20,8 +20,10 @@ struct OrderKeys {
   bool full = false;
 
   void add(uint64_t key) {
-    if (count == keys.size()) full = true;
-    else keys[count++] = key;
+    if (count == keys.size())
+      full = true;
+    else
+      keys[count++] = key;
   }
   const uint64_t* begin() const { return keys.data(); }
   const uint64_t* end() const { return keys.data() + count; }
@@ -29,11 +31,11 @@ struct OrderKeys {
 
 struct CommandOrder {
   enum class Rule : uint8_t {
-    at_once,        // does not depend on unfinished stream work
-    in_order,       // after earlier commands in its stream and with its objects
-    query,          // likewise, but answered with CUDA_ERROR_NOT_READY instead of being kept
-    after_context,  // after all earlier work in the streams of `context`
-    after_barriers, // after earlier copies that order all streams
+    at_once,         // does not depend on unfinished stream work
+    in_order,        // after earlier commands in its stream and with its objects
+    query,           // likewise, but answered with CUDA_ERROR_NOT_READY instead of being kept
+    after_context,   // after all earlier work in the streams of `context`
+    after_barriers,  // after earlier copies that order all streams
     // After all earlier commands, and before all later ones except `in_order` commands without objects.
     alone,
   };

@@ -15,18 +15,21 @@ using namespace std::chrono_literals;
 constexpr uint64_t kMaxCommandsAlone = 1024;  // commands in one piece while the GPU is not shared
 // Unfinished pieces per stream while the GPU is not shared; beyond that, pieces get longer.
 constexpr size_t kPiecesAlone = 64;
-constexpr uint64_t kMaxCommandsShared = 64;   // commands in one piece while the GPU is shared
-constexpr double kPiece = 0.5e6;         // expected nanoseconds of one piece while the GPU is shared
-constexpr double kAhead = 2e6;           // nanoseconds of work on the device while the GPU is shared
+constexpr uint64_t kMaxCommandsShared = 64;  // commands in one piece while the GPU is shared
+constexpr double kPiece = 0.5e6;             // expected nanoseconds of one piece while the GPU is shared
+constexpr double kAhead = 2e6;               // nanoseconds of work on the device while the GPU is shared
 // Work that has not started by then is taken to wait for something else.
 constexpr nanoseconds kStartGrace = 2ms;
 constexpr std::chrono::microseconds kReapAlone{20'000};
 
-void add(std::atomic<uint64_t>& counter, double nanoseconds) { quota::count(counter, static_cast<uint64_t>(std::max(0.0, nanoseconds))); }
+void add(std::atomic<uint64_t>& counter, double nanoseconds) {
+  quota::count(counter, static_cast<uint64_t>(std::max(0.0, nanoseconds)));
+}
 
 }  // namespace
 
-ComputeGate::ComputeGate(const DeviceApi& api, const Usage& usage, WaitPool& waits, std::function<void()> ring, std::function<void()> wake)
+ComputeGate::ComputeGate(const DeviceApi& api, const Usage& usage, WaitPool& waits,
+                         std::function<void()> ring, std::function<void()> wake)
     : api_(api), page_(usage.page), waits_(waits), ring_(std::move(ring)), wake_(std::move(wake)) {}
 
 ComputeGate::~ComputeGate() {
@@ -118,7 +121,8 @@ bool ComputeGate::wait_for_turn(ComputeLane& lane, const WorkKind& kind) {
   const Waiting waiting("its turn on the GPU");
   Clock::time_point shut{}, crowded{}, asked{};
   const auto count_wait = [&](Clock::time_point now) {
-    if (shut != Clock::time_point{}) add(gpu.use->throttled_nanoseconds, static_cast<double>(nanoseconds(now - shut).count()));
+    if (shut != Clock::time_point{})
+      add(gpu.use->throttled_nanoseconds, static_cast<double>(nanoseconds(now - shut).count()));
     shut = {};
   };
   Lock lock(mutex_);
@@ -197,7 +201,8 @@ void ComputeGate::end(ComputeLane& lane) {
   }
   const VisitContext visit(api_, lane.context);
   CUevent last = lane.start || lane.sampled ? lane.events->take() : nullptr;
-  if (last && api_.cuEventRecord(last, lane.stream) != CUDA_SUCCESS) lane.events->give(std::exchange(last, nullptr));
+  if (last && api_.cuEventRecord(last, lane.stream) != CUDA_SUCCESS)
+    lane.events->give(std::exchange(last, nullptr));
   const Lock lock(mutex_);
   const bool sampled = lane.sampled;
   lane.open = lane.sampled = lane.executor_slept = false;
@@ -208,13 +213,15 @@ void ComputeGate::end(ComputeLane& lane) {
   }
   const bool one_kind = lane.kind.shape != 0;
   const bool known = one_kind ? estimates_.knows(lane.kind) : lane.expected != 0;
-  const double expected = one_kind || !known ? estimates_.of(lane.kind) * static_cast<double>(lane.commands) : lane.expected;
+  const double expected =
+      one_kind || !known ? estimates_.of(lane.kind) * static_cast<double>(lane.commands) : lane.expected;
   if (lane.pieces.empty()) {
     lane.front_since = Clock::now();
     lane.front_started = false;
   }
   // The start time of a sampled piece is unknown, and with it the expected end.
-  lane.pieces.push_back({std::exchange(lane.start, nullptr), last, lane.commands, lane.kind, expected, known && !sampled});
+  lane.pieces.push_back(
+      {std::exchange(lane.start, nullptr), last, lane.commands, lane.kind, expected, known && !sampled});
   lane.commands = 0;
   lane.expected = 0;
 }
@@ -266,7 +273,9 @@ double ComputeGate::in_flight(ComputeGpu& gpu, Clock::time_point now) {
     if (lane->pieces.empty() || lane->overrun_pieces != 0 || is_blocked(*lane, now)) continue;
     for (const ComputePiece& piece : lane->pieces) sum += std::max(1.0, piece.expected);
     const ComputePiece& front = lane->pieces.front();
-    if (lane->front_started) sum -= std::clamp(static_cast<double>(nanoseconds(now - lane->front_since).count()), 0.0, std::max(0.0, front.expected - 1));
+    if (lane->front_started)
+      sum -= std::clamp(static_cast<double>(nanoseconds(now - lane->front_since).count()), 0.0,
+                        std::max(0.0, front.expected - 1));
   }
   return sum;
 }
@@ -274,15 +283,18 @@ double ComputeGate::in_flight(ComputeGpu& gpu, Clock::time_point now) {
 // True if all work on the device is of known kinds and is expected to end within kHandOver.
 bool ComputeGate::almost_done(ComputeGpu& gpu, double flying) const {
   return flying <= kHandOver && std::all_of(gpu.lanes.begin(), gpu.lanes.end(), [](const auto& lane) {
-    return !lane->may_be_at_work() && std::all_of(lane->pieces.begin(), lane->pieces.end(), [](const ComputePiece& piece) { return piece.known; });
-  });
+           return !lane->may_be_at_work() &&
+                  std::all_of(lane->pieces.begin(), lane->pieces.end(),
+                              [](const ComputePiece& piece) { return piece.known; });
+         });
 }
 
 bool ComputeGate::is_blocked(ComputeLane& lane, Clock::time_point now) {
   if (lane.front_started) return false;
   const VisitContext visit(api_, lane.context);
   // A sampled piece has no start event; assume that it has started.
-  lane.front_started = !lane.pieces.front().start || api_.cuEventQuery(lane.pieces.front().start) != CUDA_ERROR_NOT_READY;
+  lane.front_started =
+      !lane.pieces.front().start || api_.cuEventQuery(lane.pieces.front().start) != CUDA_ERROR_NOT_READY;
   return !lane.front_started && now - lane.front_since > kStartGrace;
 }
 
@@ -290,7 +302,8 @@ bool ComputeGate::is_blocked(ComputeLane& lane, Clock::time_point now) {
 void ComputeGate::reap(ComputeLane& lane) {
   if (lane.watched || lane.pieces.empty()) return;
   const VisitContext visit(api_, lane.context);
-  while (!lane.pieces.empty() && api_.cuEventQuery(lane.pieces.front().end) != CUDA_ERROR_NOT_READY) pop(lane);
+  while (!lane.pieces.empty() && api_.cuEventQuery(lane.pieces.front().end) != CUDA_ERROR_NOT_READY)
+    pop(lane);
 }
 
 void ComputeGate::pop(ComputeLane& lane) {
@@ -307,7 +320,8 @@ void ComputeGate::pop(ComputeLane& lane) {
 // same context.
 double ComputeGate::charge(ComputeLane& lane, const ComputePiece& piece) {
   float length = 0, after = 0;
-  if (!elapsed_ || !piece.start || elapsed_(&length, piece.start, piece.end) != CUDA_SUCCESS || length < 0) length = 0;
+  if (!elapsed_ || !piece.start || elapsed_(&length, piece.start, piece.end) != CUDA_SUCCESS || length < 0)
+    length = 0;
   const double nanoseconds = length * 1e6;
   if (piece.kind.shape != 0 && nanoseconds > 0) {
     estimates_.learn(piece.kind, nanoseconds / static_cast<double>(std::max<uint64_t>(1, piece.commands)));

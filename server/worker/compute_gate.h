@@ -49,7 +49,7 @@ struct ComputeGpu {
   // Executor's thread. Each measured piece of a session that is alone moves this time by kMeasureEvery;
   // pieces are sampled instead while it is more than kMeasureAhead in the future.
   ComputeLane::Clock::time_point next_measured{};
-  bool held = false;                // the session had the turn when last checked
+  bool held = false;  // the session had the turn when last checked
   bool executor_waits = false;
   ComputeLane::Clock::time_point idle_since{};
 };
@@ -60,7 +60,8 @@ class ComputeGate {
 
   // `ring` makes poold look at the session page. `wake` interrupts the executor's sleep, so that it calls
   // before_sleep() again.
-  ComputeGate(const DeviceApi& api, const Usage& usage, WaitPool& waits, std::function<void()> ring, std::function<void()> wake);
+  ComputeGate(const DeviceApi& api, const Usage& usage, WaitPool& waits, std::function<void()> ring,
+              std::function<void()> wake);
   ~ComputeGate();
   ComputeGate(const ComputeGate&) = delete;
   ComputeGate& operator=(const ComputeGate&) = delete;
@@ -94,7 +95,8 @@ class ComputeGate {
   // lanes.
   void drop(const ContextState& context);
   // Ends the gate: the watcher gives up the session's turns, and a blocked run() returns. Takes no lock:
-  // the watcher may hold it in a driver call that waits for a kernel, and the caller must end the process then.
+  // the watcher may hold it in a driver call that waits for a kernel, and the caller must end the process
+  // then.
   void stop();
   // Reports the work on the device without waiting. Any thread.
   void describe(admin::WorkerDump& dump);

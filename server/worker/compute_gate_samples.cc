@@ -20,11 +20,14 @@ constexpr nanoseconds kMeasureAhead = 310ms;
 constexpr nanoseconds kSampleEvery = 5ms;
 constexpr int64_t kMostMissed = 20;  // intervals that one check counts for at most if the thread runs late
 
-int64_t slot_of(ComputeLane::Clock::time_point time) { return nanoseconds(time.time_since_epoch()) / kSampleEvery; }
+int64_t slot_of(ComputeLane::Clock::time_point time) {
+  return nanoseconds(time.time_since_epoch()) / kSampleEvery;
+}
 
 bool may_be_sampled(const ComputeLane& lane) {
   if (lane.sampled && lane.may_be_at_work()) return true;
-  return std::any_of(lane.pieces.begin(), lane.pieces.end(), [](const ComputePiece& piece) { return !piece.start; });
+  return std::any_of(lane.pieces.begin(), lane.pieces.end(),
+                     [](const ComputePiece& piece) { return !piece.start; });
 }
 
 }  // namespace
@@ -32,7 +35,8 @@ bool may_be_sampled(const ComputeLane& lane) {
 void ComputeGate::begin_alone(ComputeLane& lane) {
   const auto now = Clock::now();
   auto& next = lane.gpu.next_measured;
-  if (lane.samplable && !lane.follows_wait && api_.cuStreamQuery && next > now + kMeasureAhead) return begin_sampled(lane, now);
+  if (lane.samplable && !lane.follows_wait && api_.cuStreamQuery && next > now + kMeasureAhead)
+    return begin_sampled(lane, now);
   next = std::max(next, now) + kMeasureEvery;
   if (lane.open) end(lane);
   begin(lane);
@@ -59,7 +63,8 @@ void ComputeGate::draw_next_sample(Clock::time_point now) {
   while (next_sample_ <= now) {
     sample_slot_ = std::max(slot_of(now), sample_slot_ + 1);
     const nanoseconds within(std::uniform_int_distribution<int64_t>(0, kSampleEvery.count() - 1)(random_));
-    next_sample_ = Clock::time_point(std::chrono::duration_cast<Clock::duration>(sample_slot_ * kSampleEvery + within));
+    next_sample_ =
+        Clock::time_point(std::chrono::duration_cast<Clock::duration>(sample_slot_ * kSampleEvery + within));
   }
 }
 
@@ -72,7 +77,8 @@ nanoseconds ComputeGate::take_samples() {
   bool more = false;
   for (const auto& gpu : gpus_) {
     if (due) sample(*gpu, spans * kSampleEvery);
-    more |= std::any_of(gpu->lanes.begin(), gpu->lanes.end(), [](const auto& lane) { return may_be_sampled(*lane); });
+    more |= std::any_of(gpu->lanes.begin(), gpu->lanes.end(),
+                        [](const auto& lane) { return may_be_sampled(*lane); });
   }
   sampling_ = more;
   if (due) {
@@ -107,7 +113,8 @@ void ComputeGate::sample(ComputeGpu& gpu, nanoseconds weight) {
       const ComputePiece& front = lane->pieces.front();
       const VisitContext visit(api_, lane->context);
       sampled = !front.start;
-      works = (sampled ? api_.cuEventQuery(front.end) == CUDA_ERROR_NOT_READY : api_.cuEventQuery(front.start) != CUDA_ERROR_NOT_READY);
+      works = (sampled ? api_.cuEventQuery(front.end) == CUDA_ERROR_NOT_READY
+                       : api_.cuEventQuery(front.start) != CUDA_ERROR_NOT_READY);
     } else if (works && sampled) {
       works = !is_idle(*lane);
     }

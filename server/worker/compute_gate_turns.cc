@@ -20,14 +20,16 @@ constexpr nanoseconds kCheckEvery = 1ms;  // interval of checks for work that ha
 }  // namespace
 
 void ComputeGate::watch(const std::shared_ptr<ComputeLane>& lane) {
-  lane->watched = waits_.submit(lane->context, "measuring the work of a stream", [this, lane] { run_waiter(lane); });
+  lane->watched =
+      waits_.submit(lane->context, "measuring the work of a stream", [this, lane] { run_waiter(lane); });
 }
 
 void ComputeGate::run_waiter(const std::shared_ptr<ComputeLane>& lane) {
   make_current(api_, lane->context);
   {
     Lock lock(mutex_);
-    while (!stopped_ && !lane->pieces.empty() && !TurnWord{lane->gpu.turn->load(std::memory_order_relaxed)}.free()) {
+    while (!stopped_ && !lane->pieces.empty() &&
+           !TurnWord{lane->gpu.turn->load(std::memory_order_relaxed)}.free()) {
       const CUevent oldest = lane->pieces.front().end;
       lock.unlock();
       api_.cuEventSynchronize(oldest);
@@ -55,7 +57,8 @@ nanoseconds ComputeGate::settle(ComputeGpu& gpu) {
     watch(lane);
     unwatched |= !lane->watched;
   }
-  std::erase_if(gpu.lanes, [](const auto& lane) { return lane->orphan && lane->pieces.empty() && !lane->open; });
+  std::erase_if(gpu.lanes,
+                [](const auto& lane) { return lane->orphan && lane->pieces.empty() && !lane->open; });
   if (word.closed() && std::exchange(gpu.held, false)) {  // poold has taken the turn away
     for (const auto& lane : gpu.lanes) lane->overrun_pieces = lane->pieces.size();
   }
@@ -66,7 +69,9 @@ nanoseconds ComputeGate::settle(ComputeGpu& gpu) {
   }
   if (const double flying = in_flight(gpu, now); flying > 0) {
     gpu.idle_since = {};
-    const bool begun = std::all_of(gpu.lanes.begin(), gpu.lanes.end(), [](const auto& lane) { return lane->pieces.empty() || lane->front_started; });
+    const bool begun = std::all_of(gpu.lanes.begin(), gpu.lanes.end(), [](const auto& lane) {
+      return lane->pieces.empty() || lane->front_started;
+    });
     if (!begun || unwatched) return kCheckEvery;
     if (!word.yield()) return kLongest;
     if (flying > kHandOver) return std::min(kLongest, nanoseconds(static_cast<int64_t>(flying - kHandOver)));
@@ -89,7 +94,8 @@ nanoseconds ComputeGate::settle_all() {
 void ComputeGate::give_up(ComputeGpu& gpu) {
   (*page_)->wants_turn[gpu.index].store(gpu.executor_waits && !stopped_ ? 1 : 0);
   uint32_t word = gpu.turn->load();
-  if (!TurnWord{word}.closed() && gpu.turn->compare_exchange_strong(word, TurnWord{word}.given_up().word)) gpu.held = false;
+  if (!TurnWord{word}.closed() && gpu.turn->compare_exchange_strong(word, TurnWord{word}.given_up().word))
+    gpu.held = false;
   ring_();
 }
 

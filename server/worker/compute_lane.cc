@@ -10,16 +10,21 @@ WorkKind kernel_kind(const void* function, uint64_t blocks, uint64_t threads) {
   uint64_t hash = reinterpret_cast<uintptr_t>(function) * 0x9E3779B97F4A7C15u;
   const uint64_t family = hash & ~uint64_t{1};
   for (const uint64_t part : {blocks, threads}) hash = (hash ^ part) * 0x9E3779B97F4A7C15u;
-  return {hash | 1, family, static_cast<double>(blocks) * static_cast<double>(std::max<uint64_t>(1, threads))};
+  return {hash | 1, family,
+          static_cast<double>(blocks) * static_cast<double>(std::max<uint64_t>(1, threads))};
 }
 
 WorkKind transfer_kind(uint64_t bytes) {
   constexpr uint64_t kFamily = 2;
-  return {static_cast<uint64_t>(std::bit_width(bytes)) * 2 + kFamily + 2, kFamily, static_cast<double>(std::max<uint64_t>(1, bytes))};
+  return {static_cast<uint64_t>(std::bit_width(bytes)) * 2 + kFamily + 2, kFamily,
+          static_cast<double>(std::max<uint64_t>(1, bytes))};
 }
 
 ComputeLane::ComputeLane(ComputeGpu& gpu, StreamState& stream)
-    : gpu(gpu), context(stream.context->object), stream(stream.stream), events(stream.context->timed_events),
+    : gpu(gpu),
+      context(stream.context->object),
+      stream(stream.stream),
+      events(stream.context->timed_events),
       samplable(stream.stream || !stream.context->green) {}
 
 const double* Estimates::find(uint64_t key) {

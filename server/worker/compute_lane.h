@@ -34,7 +34,9 @@ class Estimates {
  public:
   static constexpr double kUnknown = 1e6;  // nanoseconds
   static constexpr size_t kMost = 4096;    // shapes and families together
-  bool knows(const WorkKind& kind) const { return known_.contains(kind.shape) || known_.contains(kind.family); }
+  bool knows(const WorkKind& kind) const {
+    return known_.contains(kind.shape) || known_.contains(kind.family);
+  }
   double of(const WorkKind& kind);
   void learn(const WorkKind& kind, double nanoseconds);
 
@@ -63,14 +65,15 @@ struct ComputeLane {
 
   ComputeGpu& gpu;
   const CUcontext context;
-  const CUstream stream;      // null: the legacy stream
+  const CUstream stream;  // null: the legacy stream
   const std::shared_ptr<EventPool> events;
   // False for the legacy stream of a green context, which other threads cannot make current.
   const bool samplable;
   // Executor's thread; but `open`, `sampled` and `executor_slept` are changed under the lock:
-  bool open = false;          // a piece has begun and not ended
-  bool sampled = false;       // the open piece is sampled
-  bool executor_slept = false;  // the open piece is sampled, and the executor has slept since the piece's last command
+  bool open = false;     // a piece has begun and not ended
+  bool sampled = false;  // the open piece is sampled
+  bool executor_slept =
+      false;  // the open piece is sampled, and the executor has slept since the piece's last command
   // The stream waits for something before the next piece; the piece must be measured, because the stream is
   // not idle during the wait either.
   bool follows_wait = false;
@@ -83,10 +86,10 @@ struct ComputeLane {
   std::deque<ComputePiece> pieces;  // ended pieces that are not known to be finished, oldest first
   Clock::time_point front_since{};
   bool front_started = false;
-  size_t overrun_pieces = 0;        // number of oldest pieces that continue although the turn was taken away
-  bool watched = false;             // a wait thread waits for the oldest piece
-  bool leaving = false;             // the context is about to be destroyed
-  bool orphan = false;              // the stream is destroyed
+  size_t overrun_pieces = 0;  // number of oldest pieces that continue although the turn was taken away
+  bool watched = false;       // a wait thread waits for the oldest piece
+  bool leaving = false;       // the context is about to be destroyed
+  bool orphan = false;        // the stream is destroyed
 
   // True if the device may be working on the open piece.
   bool may_be_at_work() const { return open && !seen_idle; }

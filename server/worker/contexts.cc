@@ -23,12 +23,16 @@ CUcontext for_this_thread(CUcontext context) {
 
 }  // namespace
 
-void allow_green_contexts_in_this_thread() { t_keeps_green = true; }
+void allow_green_contexts_in_this_thread() {
+  t_keeps_green = true;
+}
 
 void set_primary_of(CUcontext green, CUcontext primary) {
   const std::lock_guard lock(g_green_mutex);
-  if (primary) g_primary_of[green] = primary;
-  else g_primary_of.erase(green);
+  if (primary)
+    g_primary_of[green] = primary;
+  else
+    g_primary_of.erase(green);
   g_any_green.store(!g_primary_of.empty(), std::memory_order_release);
 }
 
@@ -41,9 +45,13 @@ CUresult make_current(const DeviceApi& api, CUcontext context) {
   return result;
 }
 
-CUcontext current_context() { return t_known ? t_current : nullptr; }
+CUcontext current_context() {
+  return t_known ? t_current : nullptr;
+}
 
-void invalidate_current_context() { t_known = false; }
+void invalidate_current_context() {
+  t_known = false;
+}
 
 CUresult EventPool::take_error() const {
   const CUresult state = api_.cuStreamQuery(nullptr);
@@ -87,7 +95,11 @@ void EventPool::abandon() {
 }
 
 ContextState::ContextState(const DeviceApi& api, uint64_t handle, CUcontext object, int device, bool primary)
-    : handle(handle), object(object), device(device), primary(primary), events(std::make_shared<EventPool>(api)),
+    : handle(handle),
+      object(object),
+      device(device),
+      primary(primary),
+      events(std::make_shared<EventPool>(api)),
       timed_events(std::make_shared<EventPool>(api, CU_EVENT_BLOCKING_SYNC)) {
   legacy.context = this;
 }
@@ -145,7 +157,9 @@ void Contexts::order_after(StreamState& stream, StreamState& earlier) {
   const bool recorded = event && api_.cuEventRecord(event, earlier.stream) == CUDA_SUCCESS;
   if (!recorded) api_.cuStreamSynchronize(earlier.stream);
   enter(stream.context);
-  if (recorded && (!api_.cuStreamWaitEvent || api_.cuStreamWaitEvent(stream.stream, event, 0) != CUDA_SUCCESS)) api_.cuEventSynchronize(event);
+  if (recorded &&
+      (!api_.cuStreamWaitEvent || api_.cuStreamWaitEvent(stream.stream, event, 0) != CUDA_SUCCESS))
+    api_.cuEventSynchronize(event);
   if (event) events.give(event);
 }
 
@@ -167,7 +181,8 @@ void Contexts::order_all_after(StreamState& stream) {
 void Contexts::wait_for_barriers(StreamState& stream) {
   for (const auto& [handle, context] : contexts_) {
     if (!context->barrier || context->barrier_number <= stream.ordered) continue;
-    if (!api_.cuStreamWaitEvent || api_.cuStreamWaitEvent(stream.stream, context->barrier, 0) != CUDA_SUCCESS) {
+    if (!api_.cuStreamWaitEvent ||
+        api_.cuStreamWaitEvent(stream.stream, context->barrier, 0) != CUDA_SUCCESS) {
       api_.cuEventSynchronize(context->barrier);
     }
   }
@@ -176,7 +191,8 @@ void Contexts::wait_for_barriers(StreamState& stream) {
 
 CUresult Contexts::order_all_after_clear(CUstream stream) {
   if (!clear_event_) clear_event_ = current_->events->take();
-  if (!clear_event_ || api_.cuEventRecord(clear_event_, stream) != CUDA_SUCCESS) return api_.cuStreamSynchronize(stream);
+  if (!clear_event_ || api_.cuEventRecord(clear_event_, stream) != CUDA_SUCCESS)
+    return api_.cuStreamSynchronize(stream);
   clearing_ = current_;
   ++clears_;
   return CUDA_SUCCESS;
@@ -209,13 +225,16 @@ void Contexts::wait_for_clears(StreamState& stream) {
   if (!clearing()) return;
   const CUcontext before = current_context();
   make_current(api_, clearing_->object);
-  if (!api_.cuStreamWaitEvent || api_.cuStreamWaitEvent(stream.stream, clear_event_, 0) != CUDA_SUCCESS) api_.cuEventSynchronize(clear_event_);
+  if (!api_.cuStreamWaitEvent || api_.cuStreamWaitEvent(stream.stream, clear_event_, 0) != CUDA_SUCCESS)
+    api_.cuEventSynchronize(clear_event_);
   make_current(api_, before);
 }
 
 bool Contexts::is_blocking(StreamState& stream) const {
   unsigned flags = CU_STREAM_NON_BLOCKING;
-  if (!stream.blocking && api_.cuStreamGetFlags && api_.cuStreamGetFlags(stream.stream, &flags) != CUDA_SUCCESS) return false;
+  if (!stream.blocking && api_.cuStreamGetFlags &&
+      api_.cuStreamGetFlags(stream.stream, &flags) != CUDA_SUCCESS)
+    return false;
   if (!stream.blocking) stream.blocking = (flags & CU_STREAM_NON_BLOCKING) == 0;
   return *stream.blocking;
 }
@@ -226,7 +245,8 @@ void Contexts::seen_idle(StreamState& stream) {
   // The streams that the legacy stream waits for are done as well, unless the worker has enqueued work of its
   // own there.
   for (const auto& [object, other] : stream.context->streams) {
-    if (other->last_use > other->progress->done() && api_.cuStreamQuery(object) == CUDA_SUCCESS) other->progress->raise(uses_);
+    if (other->last_use > other->progress->done() && api_.cuStreamQuery(object) == CUDA_SUCCESS)
+      other->progress->raise(uses_);
   }
 }
 
@@ -238,7 +258,8 @@ bool Contexts::is_done(StreamState& stream) const {
   };
   if (&stream != &context.legacy) return over(stream);
   if (stream.last_use > stream.progress->done()) return false;
-  return std::all_of(context.streams.begin(), context.streams.end(), [&](auto& other) { return over(*other.second) || !is_blocking(*other.second); });
+  return std::all_of(context.streams.begin(), context.streams.end(),
+                     [&](auto& other) { return over(*other.second) || !is_blocking(*other.second); });
 }
 
 void Contexts::track_event(CUevent event) {
@@ -260,7 +281,8 @@ void Contexts::stop_tracking_event(CUevent event) {
 
 std::shared_ptr<const Recorded> Contexts::recorded(CUevent event) const {
   for (const auto& [handle, context] : contexts_) {
-    if (const auto found = context->recorded.find(event); found != context->recorded.end()) return found->second;
+    if (const auto found = context->recorded.find(event); found != context->recorded.end())
+      return found->second;
   }
   return nullptr;
 }

@@ -24,7 +24,8 @@ CUcontext current_context();
 // Makes another context current in the calling thread for the duration of a scope.
 class VisitContext {
  public:
-  VisitContext(const DeviceApi& api, CUcontext context) : api_(api), before_(current_context()), result_(make_current(api, context)) {}
+  VisitContext(const DeviceApi& api, CUcontext context)
+      : api_(api), before_(current_context()), result_(make_current(api, context)) {}
   ~VisitContext() { make_current(api_, before_); }
   VisitContext(const VisitContext&) = delete;
   VisitContext& operator=(const VisitContext&) = delete;
@@ -38,9 +39,9 @@ class VisitContext {
 // Call after a context was destroyed: a new context may get the same address.
 void invalidate_current_context();
 // A green context is current in one thread at a time: the thread that has called
-// allow_green_contexts_in_this_thread(). In all other threads make_current() uses the primary context instead,
-// which has the same events.
-// set_primary_of() registers the primary context; null unregisters the green context before it is destroyed.
+// allow_green_contexts_in_this_thread(). In all other threads make_current() uses the primary context
+// instead, which has the same events. set_primary_of() registers the primary context; null unregisters the
+// green context before it is destroyed.
 void allow_green_contexts_in_this_thread();
 void set_primary_of(CUcontext green, CUcontext primary);
 
@@ -49,8 +50,9 @@ class EventPool {
  public:
   // The default flags request blocking synchronization: a waiting thread must not take a CPU core from device
   // code on the host or from other clients.
-  explicit EventPool(const DeviceApi& api, unsigned flags = CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC) : api_(api), flags_(flags) {}
-  CUevent take();             // returns null if the device could not create one
+  explicit EventPool(const DeviceApi& api, unsigned flags = CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC)
+      : api_(api), flags_(flags) {}
+  CUevent take();  // returns null if the device could not create one
   // The error after take() returned null: the context's own error if it is broken, else
   // CUDA_ERROR_OUT_OF_MEMORY.
   CUresult take_error() const;
@@ -72,7 +74,9 @@ struct KernelMemory {
   uint64_t devices = 0;  // bit mask of the devices queried
   uint64_t bytes = 0;
 };
-constexpr uint64_t bit_of_device(int device) { return device >= 0 && device < 64 ? uint64_t{1} << device : 0; }
+constexpr uint64_t bit_of_device(int device) {
+  return device >= 0 && device < 64 ? uint64_t{1} << device : 0;
+}
 
 struct ContextState;
 class CopyLane;      // pending copies to the host (small_copies.h)
@@ -81,23 +85,23 @@ struct StagingChunk;
 
 struct StreamState {
   ContextState* context = nullptr;
-  CUstream stream = nullptr;          // null: the context's legacy default stream
-  uint64_t handle = 0;                // the client's handle; 0: legacy stream
-  bool used = false;                  // listed in context->used: had work since the last record for a free
-  bool dirty = false;                 // had work since it was last seen idle
-  std::shared_ptr<CopyLane> lane;     // created by the first copy to the host
+  CUstream stream = nullptr;             // null: the context's legacy default stream
+  uint64_t handle = 0;                   // the client's handle; 0: legacy stream
+  bool used = false;                     // listed in context->used: had work since the last record for a free
+  bool dirty = false;                    // had work since it was last seen idle
+  std::shared_ptr<CopyLane> lane;        // created by the first copy to the host
   std::shared_ptr<ComputeLane> compute;  // created by the first work for the device
-  StagingChunk* slab = nullptr;       // where the next small copy to the device is staged
+  StagingChunk* slab = nullptr;          // where the next small copy to the device is staged
   size_t slab_used = 0;
-  std::optional<bool> blocking;       // cached: whether it and the legacy stream wait for each other's work
-  uint64_t ordered = 0;               // number of the last barrier that its work is ordered after
-  uint64_t cleared = 0;               // number of the last clear (zeroing) that its work is ordered after
-  uint64_t last_use = 0;              // Contexts::uses() at the last use
+  std::optional<bool> blocking;  // cached: whether it and the legacy stream wait for each other's work
+  uint64_t ordered = 0;          // number of the last barrier that its work is ordered after
+  uint64_t cleared = 0;          // number of the last clear (zeroing) that its work is ordered after
+  uint64_t last_use = 0;         // Contexts::uses() at the last use
   uint64_t use_before = 0;
   static constexpr uint64_t kNoGate = ~uint64_t{0};
-  uint64_t oldest_gate = kNoGate;     // lowest sequence number of its closed gates (stream_gates.h)
-  bool own = false;                   // internal stream of the client, for copies that other streams wait for
-  unsigned kept = 0;                  // commands in the backlog that give it work (backlog.h)
+  uint64_t oldest_gate = kNoGate;  // lowest sequence number of its closed gates (stream_gates.h)
+  bool own = false;                // internal stream of the client, for copies that other streams wait for
+  unsigned kept = 0;               // commands in the backlog that give it work (backlog.h)
   std::shared_ptr<StreamProgress> progress = std::make_shared<StreamProgress>();
 };
 
@@ -117,25 +121,25 @@ struct ContextState {
   std::shared_ptr<EventPool> timed_events;
   StreamState legacy;
   std::unordered_map<CUstream, std::unique_ptr<StreamState>> streams;
-  std::vector<StreamState*> used;     // streams with StreamState::used
+  std::vector<StreamState*> used;  // streams with StreamState::used
   // Events recorded on streams that were destroyed since the last record for a free.
   std::vector<CUevent> destroyed_stream_events;
-  CUevent barrier = nullptr;  // event that all streams of all contexts wait for before their next work
-  uint64_t barrier_number = 0;        // number of `barrier`, counted over all contexts
-  bool launched = false;  // kernels were launched since the output of device printf was last fetched
-  CUstream scrubbing = nullptr;       // owned by Scrubber
-  void* zeros = nullptr;              // owned by Scrubber; pinned
-  uint64_t charged = 0;               // bytes of the quota, charged by MemoryCharges
+  CUevent barrier = nullptr;     // event that all streams of all contexts wait for before their next work
+  uint64_t barrier_number = 0;   // number of `barrier`, counted over all contexts
+  bool launched = false;         // kernels were launched since the output of device printf was last fetched
+  CUstream scrubbing = nullptr;  // owned by Scrubber
+  void* zeros = nullptr;         // owned by Scrubber; pinned
+  uint64_t charged = 0;          // bytes of the quota, charged by MemoryCharges
   // Local memory that the device keeps for the context. Never shrinks (CU_CTX_LMEM_RESIZE_TO_MAX).
   struct LocalMemory {
     uint64_t at_first = 0;  // bytes per thread: the stack limit of a new context; 0: not queried yet
-    uint64_t bytes = 0;               // per thread, now
-    uint64_t charged = 0;             // part of ContextState::charged
+    uint64_t bytes = 0;     // per thread, now
+    uint64_t charged = 0;   // part of ContextState::charged
   };
-  LocalMemory local;                  // not used in a green context: see owner()
+  LocalMemory local;  // not used in a green context: see owner()
   struct Limit {
     size_t at_first = 0;
-    uint64_t charged = 0;             // bytes charged because the limit was raised
+    uint64_t charged = 0;  // bytes charged because the limit was raised
   };
   std::unordered_map<int, Limit> limits;  // limits that the client has set, by CUlimit
   // Events that only the client's cuEventRecord records. Null value: not recorded yet.
@@ -154,12 +158,13 @@ struct ContextState {
 
 class Contexts {
  public:
-  Contexts(const DeviceApi& api, CurrentCommand& current_command) : api_(api), current_command_(current_command) {}
+  Contexts(const DeviceApi& api, CurrentCommand& current_command)
+      : api_(api), current_command_(current_command) {}
 
   ContextState* find(uint64_t handle);
   ContextState* find_primary(int device);
   StreamState* find_stream(CUstream stream);  // null: the legacy stream of the current context
-  ContextState* find_on(int device);  // returns any context on the device, or null
+  ContextState* find_on(int device);          // returns any context on the device, or null
   ContextState* add(uint64_t handle, CUcontext object, int device, bool primary);
   void remove(uint64_t handle);
   ContextState* current() const { return current_; }
@@ -228,7 +233,7 @@ class Contexts {
   uint64_t uses_ = 0;
 };
 
-constexpr size_t kMaxContexts = 256;        // per client
-constexpr size_t kMaxPooledEvents = 1024;   // idle events per context
+constexpr size_t kMaxContexts = 256;       // per client
+constexpr size_t kMaxPooledEvents = 1024;  // idle events per context
 
 }  // namespace gpupool::worker

@@ -38,9 +38,12 @@ void Control::handle(server::ControlKind kind, Handler handler) {
   const std::lock_guard lock(mutex_);
   std::vector<server::ControlMessage> others;
   for (auto& message : early_) {
-    if (message.header.kind != kind) others.push_back(std::move(message));
-    else if (handler) handler(std::move(message));
-    else drop(message);
+    if (message.header.kind != kind)
+      others.push_back(std::move(message));
+    else if (handler)
+      handler(std::move(message));
+    else
+      drop(message);
   }
   early_ = std::move(others);
   handlers_[kind] = std::move(handler);
@@ -53,9 +56,12 @@ Result<void> Control::send(const server::ControlHeader& header, const std::strin
 void Control::dispatch(server::ControlMessage message) {
   const std::lock_guard lock(mutex_);
   const auto found = handlers_.find(message.header.kind);
-  if (found == handlers_.end() && early_.size() < kMaxEarly) early_.push_back(std::move(message));
-  else if (found == handlers_.end() || !found->second) drop(message);
-  else found->second(std::move(message));
+  if (found == handlers_.end() && early_.size() < kMaxEarly)
+    early_.push_back(std::move(message));
+  else if (found == handlers_.end() || !found->second)
+    drop(message);
+  else
+    found->second(std::move(message));
 }
 
 // A malformed message ends the loop too: poold is of the same build, so another process must be writing to

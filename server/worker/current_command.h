@@ -17,10 +17,10 @@ class CurrentCommand {
  public:
   static constexpr uint64_t kNoStream = ~uint64_t{0};
   struct Command {
-    uint64_t sequence = 0;          // 0: no command is being executed
-    uint64_t context = 0;           // the client's handle
-    uint64_t stream = kNoStream;    // the client's handle; 0: the legacy stream of `context`
-    uint16_t id = 0;                // id of a row or command; 0: internal work between two commands
+    uint64_t sequence = 0;             // 0: no command is being executed
+    uint64_t context = 0;              // the client's handle
+    uint64_t stream = kNoStream;       // the client's handle; 0: the legacy stream of `context`
+    uint16_t id = 0;                   // id of a row or command; 0: internal work between two commands
     std::chrono::nanoseconds since{};  // start, on the steady clock, accurate to a few milliseconds
   };
 
@@ -30,9 +30,12 @@ class CurrentCommand {
   uint64_t sequence() const { return sequence_.load(std::memory_order_relaxed); }
   Command command() const {
     constexpr auto order = std::memory_order_relaxed;
-    return {sequence_.load(order), context_.load(order), stream_.load(order), id_.load(order), std::chrono::nanoseconds(since_.load(order))};
+    return {sequence_.load(order), context_.load(order), stream_.load(order), id_.load(order),
+            std::chrono::nanoseconds(since_.load(order))};
   }
-  std::chrono::nanoseconds age() const { return std::max(coarse_now() - command().since, std::chrono::nanoseconds(0)); }
+  std::chrono::nanoseconds age() const {
+    return std::max(coarse_now() - command().since, std::chrono::nanoseconds(0));
+  }
   // The driver function that the executor is inside, and the reason for its wait; null: none.
   const char* driver_function() const { return read(&ThreadActivity::driver_function); }
   const char* waits_for() const { return read(&ThreadActivity::waits_for); }
@@ -40,7 +43,9 @@ class CurrentCommand {
   uint64_t received() const { return received_.load(std::memory_order_relaxed); }
   uint64_t executed() const { return executed_.load(std::memory_order_relaxed); }
 
-  void begin(uint64_t sequence, uint16_t id, uint64_t context) { set({sequence, context, kNoStream, id, coarse_now()}); }
+  void begin(uint64_t sequence, uint16_t id, uint64_t context) {
+    set({sequence, context, kNoStream, id, coarse_now()});
+  }
   void end() { sequence_.store(0, std::memory_order_relaxed); }
   void uses(uint64_t stream) { stream_.store(stream, std::memory_order_relaxed); }
   void count_received(uint64_t sequence) { received_.store(sequence, std::memory_order_relaxed); }

@@ -7,6 +7,7 @@
 #include "server/worker/thread_activity.h"
 
 // Names of the functions, for DeviceApi's members and their lookup.
+// clang-format off
 #define GPUPOOL_DEVICE_CALLS(X)                                                                                     \
   X(cuCtxSetCurrent) X(cuCtxSynchronize) X(cuCtxCreate_v2) X(cuCtxDestroy_v2) X(cuDevicePrimaryCtxRetain)           \
   X(cuDevicePrimaryCtxRelease_v2) X(cuDevicePrimaryCtxReset_v2) X(cuDevicePrimaryCtxSetFlags_v2)                    \
@@ -54,6 +55,7 @@
 #else
 #define GPUPOOL_DEVICE_CALLS_12_4(X)
 #endif
+// clang-format on
 
 namespace gpupool::worker {
 

@@ -16,7 +16,8 @@ constexpr int kAttributesTried = 256;
 static_assert(CU_DEVICE_ATTRIBUTE_MAX <= kAttributesTried);
 
 #if defined(GPUPOOL_TSAN)
-constexpr uint64_t kMinPreferredRange = 1ull << 36;  // ThreadSanitizer leaves softgpu 256 GiB of address space
+constexpr uint64_t kMinPreferredRange = 1ull
+                                        << 36;  // ThreadSanitizer leaves softgpu 256 GiB of address space
 #else
 constexpr uint64_t kMinPreferredRange = 1ull << 40;
 #endif
@@ -27,7 +28,8 @@ constexpr uint64_t kMaxPreferredRange = 1ull << 44;
 constexpr uint64_t kSmallestRange = 1ull << 30;
 // Far from where Linux places heaps, libraries and stacks, so that these addresses are free in most clients
 // as well. User space has 47 bits of addresses.
-constexpr uint64_t kPreferredBases[] = {0x2000'0000'0000, 0x1000'0000'0000, 0x3000'0000'0000, 0x6000'0000'0000};
+constexpr uint64_t kPreferredBases[] = {0x2000'0000'0000, 0x1000'0000'0000, 0x3000'0000'0000,
+                                        0x6000'0000'0000};
 constexpr uint64_t kEndOfPrograms = uint64_t{1} << 47;
 
 class Describer {
@@ -129,10 +131,8 @@ bool is_monitored(const DeviceLibrary& library, int attribute) {
     case CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH:
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
-    case CU_DEVICE_ATTRIBUTE_MULTI_GPU_BOARD:
-      return true;
-    default:
-      return false;
+    case CU_DEVICE_ATTRIBUTE_MULTI_GPU_BOARD: return true;
+    default: return false;
   }
 }
 
@@ -169,7 +169,8 @@ void limit_multiprocessors(const std::vector<quota::Groups>& groups, std::vector
   for (size_t ordinal = 0; ordinal < std::min(groups.size(), devices.size()); ++ordinal) {
     control::Device& device = devices[ordinal];
     if (groups[ordinal] == 0) continue;
-    const quota::Partitions::Gpu divided{device.partition_groups(), device.group_multiprocessors(), device.multiprocessors()};
+    const quota::Partitions::Gpu divided{device.partition_groups(), device.group_multiprocessors(),
+                                         device.multiprocessors()};
     for (auto& attribute : *device.mutable_attributes()) {
       if (attribute.id() != CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT) continue;
       attribute.set_value(static_cast<int32_t>(divided.count(groups[ordinal])));
@@ -189,7 +190,8 @@ void limit_memory(const quota::Ledger& ledger, std::vector<control::Device>& dev
 
 namespace {
 
-// Reserves `size` bytes at one of kPreferredBases, or else anywhere below kEndOfPrograms. Returns size 0 on failure.
+// Reserves `size` bytes at one of kPreferredBases, or else anywhere below kEndOfPrograms. Returns size 0 on
+// failure.
 AddressRange reserve(const DeviceLibrary& library, uint64_t size, CUresult* result) {
   const auto reserve = DEVICE_CALL(library, cuMemAddressReserve);
   const auto free = DEVICE_CALL(library, cuMemAddressFree);
@@ -204,8 +206,10 @@ AddressRange reserve(const DeviceLibrary& library, uint64_t size, CUresult* resu
       return {base, size};
     }
     if (!usable) *result = CUDA_ERROR_OUT_OF_MEMORY;  // no usable addresses are left
-    if (usable && elsewhere.size == 0) elsewhere = {base, size};
-    else if (free != nullptr) free(base, size);
+    if (usable && elsewhere.size == 0)
+      elsewhere = {base, size};
+    else if (free != nullptr)
+      free(base, size);
   }
   return elsewhere;
 }
@@ -214,7 +218,8 @@ AddressRange reserve(const DeviceLibrary& library, uint64_t size, CUresult* resu
 
 uint64_t preferred_range(const std::vector<control::Device>& devices) {
   uint64_t memory = 0;
-  for (const control::Device& device : devices) memory += std::min(device.total_bytes(), kMaxPreferredRange / kRangePerMemory);
+  for (const control::Device& device : devices)
+    memory += std::min(device.total_bytes(), kMaxPreferredRange / kRangePerMemory);
   return std::clamp(std::bit_ceil(memory * kRangePerMemory), kMinPreferredRange, kMaxPreferredRange);
 }
 

@@ -18,7 +18,8 @@ Error unusable(const std::string& path, const std::string& why) {
 // /proc tells whether the kernel module is loaded: libcuda.so.1 also creates /dev/nvidiactl for root on a
 // host without a GPU.
 std::string missing_node() {
-  const bool missing = ::access("/proc/driver/nvidia/version", F_OK) == 0 && ::access("/dev/nvidia-uvm", F_OK) != 0;
+  const bool missing =
+      ::access("/proc/driver/nvidia/version", F_OK) == 0 && ::access("/dev/nvidia-uvm", F_OK) != 0;
   return missing ? "; there is no /dev/nvidia-uvm: run 'nvidia-modprobe -u -c=0' as root" : "";
 }
 
@@ -26,17 +27,20 @@ std::string missing_node() {
 std::string advice(const std::string& path) {
   if (const std::string node = missing_node(); !node.empty()) return node;
   if (path != "libcuda.so.1") return "";
-  return "; check that nvidia-smi shows a GPU on this host, or try poold with --device softgpu, which needs none";
+  return "; check that nvidia-smi shows a GPU on this host, or try poold with --device softgpu, which needs "
+         "none";
 }
 
 }  // namespace
 
-Result<std::unique_ptr<DeviceLibrary>> DeviceLibrary::load(const std::string& path, const std::function<Result<void>()>& between) {
+Result<std::unique_ptr<DeviceLibrary>> DeviceLibrary::load(const std::string& path,
+                                                           const std::function<Result<void>()>& between) {
   void* handle = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     const char* const error = ::dlerror();
     std::string why = error != nullptr ? error : "unknown error";
-    if (path == "libcuda.so.1") why += "; install NVIDIA's driver, or try poold with --device softgpu, which needs no GPU";
+    if (path == "libcuda.so.1")
+      why += "; install NVIDIA's driver, or try poold with --device softgpu, which needs no GPU";
     return unusable(path, why);
   }
   if (::dlsym(handle, kClientMarker) != nullptr) {

@@ -15,7 +15,8 @@ class DeviceLibrary {
  public:
   // Calls dlopen, `between` (may be null) and cuInit. Rejects gpupool's client library, which would send the
   // calls back to a server.
-  static Result<std::unique_ptr<DeviceLibrary>> load(const std::string& path, const std::function<Result<void>()>& between = nullptr);
+  static Result<std::unique_ptr<DeviceLibrary>> load(const std::string& path,
+                                                     const std::function<Result<void>()>& between = nullptr);
 
   // Returns the address of an exported symbol, such as "cuMemAlloc_v2", or null if the library has none of
   // that name.

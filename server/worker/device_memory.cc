@@ -39,7 +39,8 @@ CUresult DeviceMemory::move(uint64_t preferred, uint64_t size) {
 void DeviceMemory::reserve_addresses(uint64_t base, uint64_t size) {
   if (!api_.cuMemAddressReserve || !api_.cuMemAddressFree) return;
   std::deque<std::pair<uint64_t, uint64_t>> wanted{{base, size}};
-  for (int attempt = 0; attempt < kMostAttempts && !wanted.empty() && avoided_.size() < kMaxAvoided; ++attempt) {
+  for (int attempt = 0; attempt < kMostAttempts && !wanted.empty() && avoided_.size() < kMaxAvoided;
+       ++attempt) {
     const auto [at, bytes] = wanted.front();
     wanted.pop_front();
     if (bytes == 0) continue;
@@ -73,7 +74,8 @@ bool DeviceMemory::is_mapped(uint64_t address, uint64_t size) const {
   return next != mappings_.begin() && std::prev(next)->first + std::prev(next)->second.size > address;
 }
 
-CUresult DeviceMemory::map(uint64_t address, uint64_t size, int device, uint64_t granularity, uint32_t peers) {
+CUresult DeviceMemory::map(uint64_t address, uint64_t size, int device, uint64_t granularity,
+                           uint32_t peers) {
   if (!api_.cuMemCreate || !api_.cuMemMap || !api_.cuMemSetAccess || !api_.cuMemUnmap || !api_.cuMemRelease) {
     return CUDA_ERROR_NOT_SUPPORTED;
   }
@@ -92,17 +94,20 @@ CUresult DeviceMemory::map(uint64_t address, uint64_t size, int device, uint64_t
   result = create(&mapping.memory, size, wanted, 0);
   if (result != CUDA_SUCCESS) return give_back_new(mapping), result;
   if (scrubber_.can_order_streams(device)) return add_new(address, mapping, true);
-  return scrubber_.zero_unmapped(mapping.memory, size, wanted.location, [this, address, mapping](CUresult zeroed) {
-    if (zeroed == CUDA_SUCCESS) return add_new(address, mapping, false);
-    give_back_new(mapping);
-    return zeroed;
-  });
+  return scrubber_.zero_unmapped(mapping.memory, size, wanted.location,
+                                 [this, address, mapping](CUresult zeroed) {
+                                   if (zeroed == CUDA_SUCCESS) return add_new(address, mapping, false);
+                                   give_back_new(mapping);
+                                   return zeroed;
+                                 });
 }
 
 // If the memory was zeroed first, the client may by now have mapped something else at this address or have
 // another range.
 CUresult DeviceMemory::add_new(uint64_t address, const Mapping& mapping, bool to_be_zeroed) {
-  CUresult result = in_range(address, mapping.size) && !is_mapped(address, mapping.size) ? map_at(address, mapping) : CUDA_ERROR_INVALID_VALUE;
+  CUresult result = in_range(address, mapping.size) && !is_mapped(address, mapping.size)
+                        ? map_at(address, mapping)
+                        : CUDA_ERROR_INVALID_VALUE;
   if (result == CUDA_SUCCESS && to_be_zeroed) {
     result = scrubber_.start_clear(address, mapping.size);
     if (result != CUDA_SUCCESS) api_.cuMemUnmap(address, mapping.size);
@@ -134,7 +139,9 @@ CUmemAllocationProp DeviceMemory::properties_of(int device) const {
 bool DeviceMemory::shareable(int device) const {
   int yes = 0;
   return api_.cuMemExportToShareableHandle && api_.cuDeviceGetAttribute &&
-         api_.cuDeviceGetAttribute(&yes, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, device) == CUDA_SUCCESS && yes != 0;
+         api_.cuDeviceGetAttribute(&yes, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
+                                   device) == CUDA_SUCCESS &&
+         yes != 0;
 }
 
 CUresult DeviceMemory::share_charge(int device, uint64_t bytes, uint64_t* charge) {
@@ -167,7 +174,9 @@ CUresult DeviceMemory::share(uint64_t address, ExportedHandles::Memory* memory, 
   if (!shareable(mapping.device) || mapping.moved) return CUDA_ERROR_NOT_SUPPORTED;
   if (const CUresult result = contexts_.await_clears(); result != CUDA_SUCCESS) return result;
   if (mapping.charge == 0) {
-    if (const CUresult result = share_charge(mapping.device, mapping.size, &mapping.charge); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = share_charge(mapping.device, mapping.size, &mapping.charge);
+        result != CUDA_SUCCESS)
+      return result;
     ledger_.note_movable(mapping.device, -static_cast<int64_t>(mapping.size));
     // The device may relocate the memory to share it.
     if (windows_) windows_->drop(found->first, mapping.size);
@@ -190,7 +199,8 @@ CUresult DeviceMemory::map_at(uint64_t address, const Mapping& mapping) {
 bool DeviceMemory::supports_gpudirect(int device) const {
   int yes = 0;
   return windows_ && api_.cuDeviceGetAttribute &&
-         api_.cuDeviceGetAttribute(&yes, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, device) == CUDA_SUCCESS &&
+         api_.cuDeviceGetAttribute(&yes, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,
+                                   device) == CUDA_SUCCESS &&
          yes != 0;
 }
 
@@ -240,14 +250,15 @@ CUresult DeviceMemory::charge(int device, uint64_t bytes) {
   return CUDA_SUCCESS;
 }
 
-CUresult DeviceMemory::create(CUmemGenericAllocationHandle* memory, uint64_t size, const CUmemAllocationProp& properties,
-                              unsigned long long flags) {
+CUresult DeviceMemory::create(CUmemGenericAllocationHandle* memory, uint64_t size,
+                              const CUmemAllocationProp& properties, unsigned long long flags) {
   FullDeviceWaiter::Wait wait{.device = properties.location.id, .bytes = size};
   return create(memory, size, properties, flags, wait);
 }
 
-CUresult DeviceMemory::create(CUmemGenericAllocationHandle* memory, uint64_t size, const CUmemAllocationProp& properties,
-                              unsigned long long flags, FullDeviceWaiter::Wait& wait) {
+CUresult DeviceMemory::create(CUmemGenericAllocationHandle* memory, uint64_t size,
+                              const CUmemAllocationProp& properties, unsigned long long flags,
+                              FullDeviceWaiter::Wait& wait) {
   if (!api_.cuMemCreate) return CUDA_ERROR_NOT_SUPPORTED;
   return with_room(wait, [&] { return api_.cuMemCreate(memory, size, &properties, flags); });
 }
@@ -275,7 +286,8 @@ void DeviceMemory::unmap(const Piece& piece) {
   if (windows_) windows_->drop(piece.address, piece.mapping.size);
   api_.cuMemUnmap(piece.address, piece.mapping.size);
   api_.cuMemRelease(piece.mapping.memory);
-  if (piece.mapping.charge != 0) return leave_charge(piece.mapping.device, piece.mapping.size, piece.mapping.charge);
+  if (piece.mapping.charge != 0)
+    return leave_charge(piece.mapping.device, piece.mapping.size, piece.mapping.charge);
   ledger_.note_movable(piece.mapping.device, -static_cast<int64_t>(piece.mapping.size));
   uncharge(piece.mapping.device, piece.mapping.size);
 }

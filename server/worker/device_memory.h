@@ -37,7 +37,8 @@ class FullDeviceWaiter {
     int device = 0;
     uint64_t bytes = 0;
     bool returns = false;  // the memory comes back from host memory
-    std::chrono::steady_clock::time_point since{}, asked{};  // this and the next: state of the FullDeviceWaiter
+    std::chrono::steady_clock::time_point since{},
+        asked{};  // this and the next: state of the FullDeviceWaiter
     uint64_t question = 0;
     // Wait limit of an allocation; then the device counts as full.
     std::chrono::milliseconds patience{30'000};
@@ -52,8 +53,8 @@ class FullDeviceWaiter {
 class DeviceMemory {
  public:
   // `direct_memory` may be null: no direct transfers.
-  DeviceMemory(const DeviceApi& api, Contexts& contexts, Outbox& outbox, quota::Ledger& ledger, Scrubber& scrubber,
-               transport::DirectMemory* direct_memory)
+  DeviceMemory(const DeviceApi& api, Contexts& contexts, Outbox& outbox, quota::Ledger& ledger,
+               Scrubber& scrubber, transport::DirectMemory* direct_memory)
       : api_(api), contexts_(contexts), outbox_(outbox), ledger_(ledger), scrubber_(scrubber) {
     if (direct_memory) windows_.emplace(api, *direct_memory);
   }
@@ -78,8 +79,8 @@ class DeviceMemory {
   CUresult map(uint64_t address, uint64_t size, int device, uint64_t granularity, uint32_t peers = 0);
   // --- Access between devices (device_memory_peers.cc) ---
   // cuCtxEnablePeerAccess: gives the device of `accessing` access to all present and later mappings on the
-  // device of `accessed`, until forbid_access() or the destruction of either context. Memory that the client maps with
-  // cuMemMap keeps the access set by cuMemSetAccess.
+  // device of `accessed`, until forbid_access() or the destruction of either context. Memory that the client
+  // maps with cuMemMap keeps the access set by cuMemSetAccess.
   CUresult allow_access(const ContextState& accessing, const ContextState& accessed);
   void forbid_access(const ContextState& accessing, const ContextState& accessed);
   // Records access that cuMemSetAccess has given to mappings of this class, to restore it when they are
@@ -106,10 +107,12 @@ class DeviceMemory {
   CUresult share(uint64_t address, ExportedHandles::Memory* memory, uint64_t* offset);
   // Sets a function to call before the session releases memory. It returns true if other sessions may hold
   // the memory.
-  void on_release(std::function<bool(CUmemGenericAllocationHandle)> released) { released_ = std::move(released); }
+  void on_release(std::function<bool(CUmemGenericAllocationHandle)> released) {
+    released_ = std::move(released);
+  }
   bool releasing(CUmemGenericAllocationHandle memory) const { return released_ && released_(memory); }
-  // Calls cuMemCreate. On a full device, waits for pending frees and then for room (FullDeviceWaiter). The caller
-  // has charged the memory.
+  // Calls cuMemCreate. On a full device, waits for pending frees and then for room (FullDeviceWaiter). The
+  // caller has charged the memory.
   CUresult create(CUmemGenericAllocationHandle* memory, uint64_t size, const CUmemAllocationProp& properties,
                   unsigned long long flags);
   // Calls `attempt` until it returns another result than OUT_OF_MEMORY, waiting as create() does.
@@ -229,19 +232,20 @@ class DeviceMemory {
   uint64_t base_ = 0;
   uint64_t size_ = 0;
   std::map<uint64_t, Mapping> mappings_;  // executor's thread
-  std::set<std::pair<const ContextState*, const ContextState*>> peers_;  // (accessing, accessed) of allow_access()
-  size_t moved_ = 0;                      // number of mappings in host memory
+  std::set<std::pair<const ContextState*, const ContextState*>>
+      peers_;                                       // (accessing, accessed) of allow_access()
+  size_t moved_ = 0;                                // number of mappings in host memory
   FullDeviceWaiter* full_device_waiter_ = nullptr;  // null: allocations fail at once on a full device
-  bool cpu_can_access_ = true;            // until a device denies the CPU access
-  std::set<int> cpu_accessible_devices_;  // devices whose memory the CPU was seen to read and write
+  bool cpu_can_access_ = true;                      // until a device denies the CPU access
+  std::set<int> cpu_accessible_devices_;            // devices whose memory the CPU was seen to read and write
   std::function<bool(CUmemGenericAllocationHandle)> released_;
   std::optional<DeviceWindows> windows_;
   std::multimap<uint64_t, std::pair<uint64_t, uint64_t>> variables_;  // by address: size, owner's handle
-  std::mutex mutex_;                      // guards the rest; held during driver calls
+  std::mutex mutex_;  // guards the rest; held during driver calls
   std::deque<Group> groups_;
-  std::set<uint64_t> late_;               // arguments of expect_late() whose frees have not retired
-  uint64_t retired_ = 0;                  // highest sequence number of a free that has taken effect
-  std::atomic<size_t> pending_{0};        // number of frees in groups_
+  std::set<uint64_t> late_;         // arguments of expect_late() whose frees have not retired
+  uint64_t retired_ = 0;            // highest sequence number of a free that has taken effect
+  std::atomic<size_t> pending_{0};  // number of frees in groups_
 };
 
 }  // namespace gpupool::worker

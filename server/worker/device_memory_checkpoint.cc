@@ -9,12 +9,17 @@ namespace gpupool::worker {
 class DeviceMemory::CheckpointedMapping final : public CheckpointImage::Piece {
  public:
   CheckpointedMapping(DeviceMemory& memory, uint64_t address, Mapping& mapping)
-      : Piece(mapping.device, mapping.size, mapping.size), memory_(memory), address_(address), mapping_(mapping) {
+      : Piece(mapping.device, mapping.size, mapping.size),
+        memory_(memory),
+        address_(address),
+        mapping_(mapping) {
     host = mapping.moved;
     borrowed = mapping.moved != nullptr;
   }
 
-  CUresult copy_out(std::byte* to) override { return memory_.scrubber_.copy_out(to, address_, bytes, device); }
+  CUresult copy_out(std::byte* to) override {
+    return memory_.scrubber_.copy_out(to, address_, bytes, device);
+  }
   CUresult leave_device() override {
     mapping_.away = true;
     if (mapping_.memory == 0) return CUDA_SUCCESS;
@@ -55,7 +60,8 @@ class DeviceMemory::CheckpointedMapping final : public CheckpointImage::Piece {
 };
 
 void DeviceMemory::add_pieces(CheckpointImage::Pieces& pieces) {
-  for (auto& [address, mapping] : mappings_) pieces.push_back(std::make_unique<CheckpointedMapping>(*this, address, mapping));
+  for (auto& [address, mapping] : mappings_)
+    pieces.push_back(std::make_unique<CheckpointedMapping>(*this, address, mapping));
 }
 
 }  // namespace gpupool::worker

@@ -11,7 +11,9 @@ uint64_t DeviceMemory::move_out(int device, uint64_t bytes, uint64_t most, uint6
   uint64_t moved = 0;
   for (auto& [address, mapping] : mappings_) {
     if (moved >= bytes) break;
-    if (mapping.device != device || mapping.moved || mapping.away || mapping.charge != 0 || mapping.size > most - moved) continue;
+    if (mapping.device != device || mapping.moved || mapping.away || mapping.charge != 0 ||
+        mapping.size > most - moved)
+      continue;
     const uint64_t resident = ledger_.resident(device);
     if (resident < keep || mapping.size > resident - keep) continue;
     if (!move_out(address, mapping)) break;

@@ -28,13 +28,15 @@ class DevicePartition {
   // Creates a green context on these groups, with a default stream of its own. Retains the primary context.
   CUresult create(CUdevice device, quota::Groups which, GreenContext* green, CUcontext* context) const;
 #if CUDA_VERSION >= 12040
-  CUresult create(CUdevice device, CUdevResourceDesc description, GreenContext* green, CUcontext* context) const;
+  CUresult create(CUdevice device, CUdevResourceDesc description, GreenContext* green,
+                  CUcontext* context) const;
 #endif
   void destroy(GreenContext green) const;
 
  private:
 #if CUDA_VERSION >= 12040
-  bool split(CUdevice device, std::vector<CUdevResource>& groups, CUdevResource& all, CUdevResource& rest) const;
+  bool split(CUdevice device, std::vector<CUdevResource>& groups, CUdevResource& all,
+             CUdevResource& rest) const;
   DeviceCall<decltype(&cuDeviceGetDevResource)> get_resource_{"cuDeviceGetDevResource"};
   DeviceCall<decltype(&cuDevSmResourceSplitByCount)> split_{"cuDevSmResourceSplitByCount"};
   DeviceCall<decltype(&cuDevResourceGenerateDesc)> describe_{"cuDevResourceGenerateDesc"};

@@ -11,7 +11,8 @@ Result<DirectMemory::Region> DeviceWindows::add(uint64_t start, uint64_t bytes, 
   if (cpu_can_access) return memory_.add(memory, bytes, DirectMemory::Access::local);
   int descriptor = -1;
   if (!api_.cuMemGetHandleForAddressRange ||
-      api_.cuMemGetHandleForAddressRange(&descriptor, start, bytes, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0) != CUDA_SUCCESS) {
+      api_.cuMemGetHandleForAddressRange(&descriptor, start, bytes, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0) !=
+          CUDA_SUCCESS) {
     return Error{ErrorCode::unavailable, "the driver cannot export the memory as a dma-buf"};
   }
   auto region = memory_.add(memory, bytes, DirectMemory::Access::local, descriptor);
@@ -29,8 +30,10 @@ bool DeviceWindows::use(uint64_t start, uint64_t bytes, bool cpu_can_access, Dev
     refused_ = !region;
     if (!region) return false;
     order_.push_front(start);
-    known = windows_.emplace(start, Window{start + bytes, region->local_key,
-                                           std::make_shared<const DirectMemory::Region>(*region), order_.begin()}).first;
+    known = windows_
+                .emplace(start, Window{start + bytes, region->local_key,
+                                       std::make_shared<const DirectMemory::Region>(*region), order_.begin()})
+                .first;
   }
   Window& window = known->second;
   order_.splice(order_.begin(), order_, window.used);
@@ -53,7 +56,8 @@ bool DeviceWindows::make_room() {
 
 void DeviceWindows::drop(uint64_t start, uint64_t bytes) {
   const std::lock_guard lock(mutex_);
-  for (auto window = windows_.lower_bound(start); window != windows_.end() && window->first - start < bytes;) {
+  for (auto window = windows_.lower_bound(start);
+       window != windows_.end() && window->first - start < bytes;) {
     // No copy uses the window any more, because frees wait for the streams. If a client frees memory earlier,
     // its copy fails.
     memory_.remove(*window->second.region);

@@ -16,7 +16,8 @@ void describe(const CurrentCommand& current_command, admin::ExecutorDump& execut
   if (command.stream != CurrentCommand::kNoStream) executor.set_stream(command.stream);
   if (const char* const function = current_command.driver_function()) executor.set_driver_function(function);
   if (const char* const waits_for = current_command.waits_for()) executor.set_waits_for(waits_for);
-  executor.set_age_ms(static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(current_command.age()).count()));
+  executor.set_age_ms(static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::milliseconds>(current_command.age()).count()));
 }
 
 }  // namespace

@@ -42,13 +42,14 @@ static_assert(without_gaps(), "ids in commands.def must be consecutive");
 
 constexpr size_t kMaxPeers = 64;  // per session
 constexpr size_t kKeptReplyBytes = 1u << 20;
-constexpr std::chrono::microseconds kShortestSleep{500};   // while frees are pending
+constexpr std::chrono::microseconds kShortestSleep{500};  // while frees are pending
 constexpr std::chrono::microseconds kLongestSleep{50'000};
 // A client in synchronous mode gets a kept command's error if the gate opens within this time.
 constexpr std::chrono::milliseconds kLongestToAccept{20};
 constexpr uint64_t kMostKept = 64u << 20;  // bytes of the backlog while the executor may stop receiving
-constexpr std::chrono::milliseconds kCheckClientEvery{100};  // interval of checks for the end of the connection
-constexpr std::chrono::seconds kLongestQuiesce{10};        // for waits in a context that is being destroyed
+constexpr std::chrono::milliseconds kCheckClientEvery{
+    100};                                            // interval of checks for the end of the connection
+constexpr std::chrono::seconds kLongestQuiesce{10};  // for waits in a context that is being destroyed
 
 // GPU time is neither measured nor limited without poold, or with GPUPOOL_ACCOUNTING=off (to measure the cost
 // of accounting).
@@ -61,7 +62,10 @@ Usage measured(const SessionStart& start) {
 }  // namespace
 
 const char* command_name(uint16_t id) {
-  if (id >= wire::kFirstCommand) return id - wire::kFirstCommand < static_cast<int>(std::size(kCommandNames)) ? kCommandNames[id - wire::kFirstCommand] : "?";
+  if (id >= wire::kFirstCommand)
+    return id - wire::kFirstCommand < static_cast<int>(std::size(kCommandNames))
+               ? kCommandNames[id - wire::kFirstCommand]
+               : "?";
   const auto row = find_row(id);
   return row ? call_rows()[*row].name : "none";
 }
@@ -73,13 +77,19 @@ Executor::Executor(SessionStart& start)
       outbox(*start.connection, counters, ledger),
       capture(outbox),
       contexts(api, current_command),
-      gates(contexts, [this] { this->start.connection->interrupt(); }, [this](StreamState& stream) { compute.pause(stream); }),
+      gates(
+          contexts, [this] { this->start.connection->interrupt(); },
+          [this](StreamState& stream) { compute.pause(stream); }),
       backlog(contexts, gates),
       back_pressure(*this),
-      scrubber(api, contexts, waits, [this] { return answer_later(); }, [this] { this->start.connection->interrupt(); }),
+      scrubber(
+          api, contexts, waits, [this] { return answer_later(); },
+          [this] { this->start.connection->interrupt(); }),
       table(api, contexts, counters, start.visible),
-      compute(api, measured(start), waits, [this] { (void)this->start.control->send({.kind = server::ControlKind::turn}); },
-              [this] { this->start.connection->interrupt(); }),
+      compute(
+          api, measured(start), waits,
+          [this] { (void)this->start.control->send({.kind = server::ControlKind::turn}); },
+          [this] { this->start.connection->interrupt(); }),
       remote(start.connection->direct_memory(), outbox, start.bandwidth),
       staging(api, remote.memory(), start.usage),
       shared_memory(api, waits),
@@ -110,7 +120,8 @@ Executor::Executor(SessionStart& start)
   table.release_memory_by([this](CUmemGenericAllocationHandle handle) { virtual_memory.release(handle); });
   table.hide_arrays_if([this](const void* array) { return arrays.is_dirty(array); });
   table.destroy_array_by([this](void* array) { arrays.drop(array); });
-  memory.on_release([this](CUmemGenericAllocationHandle handle) { return exported_handles.withdraw(handle); });
+  memory.on_release(
+      [this](CUmemGenericAllocationHandle handle) { return exported_handles.withdraw(handle); });
   memory.take_range(start.range_base, start.range_size);
   if (!start.direct_memory) memory.disable_direct_access();
 }
@@ -152,7 +163,8 @@ bool Executor::run() {
       return header.error().code == ErrorCode::closed;
     }
     if (header->sequence != last_sequence_ + 1) {
-      outbox.end("command " + std::to_string(header->sequence) + " received after " + std::to_string(last_sequence_));
+      outbox.end("command " + std::to_string(header->sequence) + " received after " +
+                 std::to_string(last_sequence_));
       return false;
     }
     last_sequence_ = header->sequence;
@@ -174,7 +186,8 @@ bool Executor::receive(const wire::CommandHeader& header) {
   if (!in_pieces) {
     const auto body = inbox.body(header.length);
     if (!body) {
-      if (body.error().code == ErrorCode::closed) outbox.end("the connection closed in the middle of a command");
+      if (body.error().code == ErrorCode::closed)
+        outbox.end("the connection closed in the middle of a command");
       return false;
     }
     command.body = wire::Reader(*body);
@@ -182,8 +195,10 @@ bool Executor::receive(const wire::CommandHeader& header) {
   if (!checkpoint.before_command(header.id) || !moves.before_command(header.id)) return false;
   if (!postponed_unloads.empty()) unload_postponed();
   bool alive = true;
-  if (!ordered) alive = finish(command, execute(command));
-  else if (!keep(command, &alive)) alive = replay(command);
+  if (!ordered)
+    alive = finish(command, execute(command));
+  else if (!keep(command, &alive))
+    alive = replay(command);
   if (!alive) return false;
   compute.end_pieces_if_asked();
   back_pressure.update();
@@ -201,12 +216,15 @@ bool Executor::keep(Command& command, bool* alive) {
     *alive = finish(command, CUDA_ERROR_NOT_READY);
     return true;
   }
-  if (command.header.id == static_cast<uint16_t>(wire::Command::bulk_to_device)) commands::announce_bulk_to_device(*this, command, order);
-  if (command.header.id == static_cast<uint16_t>(wire::Command::free_memory)) memory.expect_late(command.header.sequence);
+  if (command.header.id == static_cast<uint16_t>(wire::Command::bulk_to_device))
+    commands::announce_bulk_to_device(*this, command, order);
+  if (command.header.id == static_cast<uint16_t>(wire::Command::free_memory))
+    memory.expect_late(command.header.sequence);
   wire::Reader body = command.body;
   const auto bytes = body.get_bytes(body.remaining());
   std::optional<Backlog::Clock::time_point> answer_by;
-  if (command.wants_reply() && returns_early(command.header.id)) answer_by = Backlog::Clock::now() + kLongestToAccept;
+  if (command.wants_reply() && returns_early(command.header.id))
+    answer_by = Backlog::Clock::now() + kLongestToAccept;
   backlog.keep({command.header, {bytes.begin(), bytes.end()}, order, answer_by, waits_for});
   // A gate that opened since must_wait() did not interrupt the executor, because nothing was waiting for it.
   *alive = settle();
@@ -215,7 +233,8 @@ bool Executor::keep(Command& command, bool* alive) {
 
 // Executes a command whose body has been received completely.
 bool Executor::replay(Command& command) {
-  if (command.header.id != static_cast<uint16_t>(wire::Command::copy_to_device)) return finish(command, execute(command));
+  if (command.header.id != static_cast<uint16_t>(wire::Command::copy_to_device))
+    return finish(command, execute(command));
   inbox.replay(command.body);
   const Outcome outcome = execute(command);
   inbox.end_replay();
@@ -226,14 +245,17 @@ bool Executor::run_backlog() {
   // The next part of a graph may wait for its turn on the GPU; marking a command as running keeps signs of
   // life going.
   std::optional<CurrentCommand::Inner> inner;
-  if (current_command.sequence() == 0) inner.emplace(current_command, std::max<uint64_t>(last_sequence_, 1), uint16_t{0}, uint64_t{0});
-  const bool alive = !gates.settle() || backlog.run([this](Backlog::KeptCommand& kept) { return execute_kept(kept); });
+  if (current_command.sequence() == 0)
+    inner.emplace(current_command, std::max<uint64_t>(last_sequence_, 1), uint16_t{0}, uint64_t{0});
+  const bool alive =
+      !gates.settle() || backlog.run([this](Backlog::KeptCommand& kept) { return execute_kept(kept); });
   back_pressure.update();
   return alive;
 }
 
 bool Executor::execute_kept(Backlog::KeptCommand& kept) {
-  const CurrentCommand::Inner inner(current_command, kept.header.sequence, kept.header.id, kept.header.context);
+  const CurrentCommand::Inner inner(current_command, kept.header.sequence, kept.header.id,
+                                    kept.header.context);
   Command command{kept.header};
   command.body = wire::Reader(kept.body);
   const bool alive = replay(command);
@@ -253,7 +275,8 @@ bool Executor::make_room() {
   }
   current_command.end();
   if (gates.any_by_number() && backlog.bytes() > back_pressure.limit()) {
-    outbox.end("too many commands queued behind a host function or another server: " + std::to_string(backlog.bytes() >> 20) + " MiB");
+    outbox.end("too many commands queued behind a host function or another server: " +
+               std::to_string(backlog.bytes() >> 20) + " MiB");
   }
   return !outbox.over();
 }
@@ -272,11 +295,13 @@ bool Executor::empty_backlog(ContextState& context, std::chrono::steady_clock::t
       copy->cancel();
       copies.remove(kept.header.sequence);
     }
-    if (kept.header.id == static_cast<uint16_t>(wire::Command::free_memory)) memory.retire(kept.header.sequence);
+    if (kept.header.id == static_cast<uint16_t>(wire::Command::free_memory))
+      memory.retire(kept.header.sequence);
     if (commands::has_host_functions(kept.header.id)) {
       commands::report_not_called(*this, kept.header.sequence, CUDA_ERROR_CONTEXT_IS_DESTROYED);
     }
-    if ((kept.header.flags & wire::kWantsReply) != 0) outbox.send(wire::MessageKind::reply, CUDA_ERROR_CONTEXT_IS_DESTROYED, kept.header.sequence);
+    if ((kept.header.flags & wire::kWantsReply) != 0)
+      outbox.send(wire::MessageKind::reply, CUDA_ERROR_CONTEXT_IS_DESTROYED, kept.header.sequence);
   }
   return true;
 }
@@ -289,13 +314,14 @@ bool Executor::when_done(StreamState& stream, const char* purpose, std::function
     if (lent) pool->give(static_cast<CUevent>(lent));
   });
   if (!event || api.cuEventRecord(event, stream.stream) != CUDA_SUCCESS) return false;
-  return waits.submit(stream.context->object, {purpose, stream.handle}, [this, lent, context = stream.context->object, then = std::move(then)]() mutable {
-    make_current(api, context);
-    const CUresult result = api.cuEventSynchronize(static_cast<CUevent>(lent.get()));
-    lent.reset();
-    then(result);
-    make_current(api, nullptr);
-  });
+  return waits.submit(stream.context->object, {purpose, stream.handle},
+                      [this, lent, context = stream.context->object, then = std::move(then)]() mutable {
+                        make_current(api, context);
+                        const CUresult result = api.cuEventSynchronize(static_cast<CUevent>(lent.get()));
+                        lent.reset();
+                        then(result);
+                        make_current(api, nullptr);
+                      });
 }
 
 void Executor::forget_code(uint64_t handle) {
@@ -306,7 +332,8 @@ void Executor::forget_code(uint64_t handle) {
 void Executor::unload_postponed() {
   if (graphs.launching() || !backlog.empty()) return;
   ContextState* const before = contexts.current();
-  postponed_unloads.run_all([this](CUcontext context) { make_current(api, context); }, [this](uint64_t handle) { forget_code(handle); });
+  postponed_unloads.run_all([this](CUcontext context) { make_current(api, context); },
+                            [this](uint64_t handle) { forget_code(handle); });
   if (before) make_current(api, before->object);
 }
 
@@ -331,7 +358,8 @@ std::function<void(CUresult)> Executor::answer_later() {
 Outcome Executor::execute(Command& command) {
   const auto outer = std::exchange(postponed_, nullptr);
   Outcome outcome = execute_now(command);
-  if (const auto postponed = std::exchange(postponed_, outer); postponed && outcome.next == Outcome::Next::reply) {
+  if (const auto postponed = std::exchange(postponed_, outer);
+      postponed && outcome.next == Outcome::Next::reply) {
     postponed->sequence = command.header.sequence;
     postponed->wants_reply = command.wants_reply();
     postponed->deferred = postponed->wants_reply ? take_deferred() : CUDA_SUCCESS;
@@ -368,16 +396,13 @@ Outcome Executor::execute_row(Command& command) {
 bool Executor::finish(const Command& command, const Outcome& outcome) {
   current_command.count_executed();
   switch (outcome.next) {
-    case Outcome::Next::lost:
-      return false;
+    case Outcome::Next::lost: return false;
     case Outcome::Next::malformed:
       outbox.end("malformed command " + std::to_string(command.header.sequence) + " (id " +
                  std::to_string(command.header.id) + "): " + outcome.why);
       return false;
-    case Outcome::Next::parked:
-      return !outbox.over();
-    case Outcome::Next::reply:
-      break;
+    case Outcome::Next::parked: return !outbox.over();
+    case Outcome::Next::reply: break;
   }
   if (outcome.result != CUDA_SUCCESS && commands::has_host_functions(command.header.id)) {
     commands::report_not_called(*this, command.header.sequence, outcome.result);
@@ -396,7 +421,8 @@ std::optional<std::chrono::microseconds> Executor::before_sleep() {
   const auto accepted = [this](const wire::CommandHeader& header) {
     const bool is_update = header.id == static_cast<uint16_t>(wire::Command::update_graph);
     const wire::GraphResult updated{CU_GRAPH_EXEC_UPDATE_SUCCESS, wire::kNoGraphNode};
-    outbox.send(wire::MessageKind::reply, take_deferred(), header.sequence, is_update ? std::as_bytes(std::span(&updated, 1)) : std::span<const std::byte>());
+    outbox.send(wire::MessageKind::reply, take_deferred(), header.sequence,
+                is_update ? std::as_bytes(std::span(&updated, 1)) : std::span<const std::byte>());
   };
   if (const auto next = backlog.answer_overdue(accepted)) {
     const auto look = std::chrono::ceil<std::chrono::microseconds>(*next);
@@ -438,7 +464,8 @@ bool Executor::is_idle(StreamState& stream) {
   EventPool& pool = *stream.context->events;
   const CUevent event = pool.take();
   if (!event) return false;
-  const bool idle = api.cuEventRecord(event, stream.stream) == CUDA_SUCCESS && api.cuEventQuery(event) == CUDA_SUCCESS;
+  const bool idle =
+      api.cuEventRecord(event, stream.stream) == CUDA_SUCCESS && api.cuEventQuery(event) == CUDA_SUCCESS;
   pool.give(event);
   return idle;
 }
@@ -454,7 +481,8 @@ std::shared_ptr<Peer> Executor::peer(const wire::PeerTarget& target) {
   if (known != peers_.end() && !known->second->broken()) return known->second;
   if (known != peers_.end()) peers_.erase(known);
   if (peers_.size() >= kMaxPeers) return nullptr;
-  return peers_[name] = std::make_shared<Peer>(target.rdma != 0, peer_requests, start.dead_peer_timeout, start.rdma, start.bandwidth);
+  return peers_[name] = std::make_shared<Peer>(target.rdma != 0, peer_requests, start.dead_peer_timeout,
+                                               start.rdma, start.bandwidth);
 }
 
 ContextState* Executor::enter(const Command& command) {

@@ -20,8 +20,8 @@
 #include "server/worker/arrays.h"
 #include "server/worker/back_pressure.h"
 #include "server/worker/backlog.h"
-#include "server/worker/bulk_copy.h"
 #include "server/worker/bulk_connections.h"
+#include "server/worker/bulk_copy.h"
 #include "server/worker/cached_images.h"
 #include "server/worker/calls/guards.h"
 #include "server/worker/checkpoint.h"
@@ -76,7 +76,7 @@ struct Outcome {
   // The reply was sent already, or a wait thread will send it.
   static Outcome parked() { return Outcome(Next::parked, ""); }
   static Outcome malformed(const char* why) { return Outcome(Next::malformed, why); }
-  static Outcome lost() { return Outcome(Next::lost, ""); }       // the connection broke within the command
+  static Outcome lost() { return Outcome(Next::lost, ""); }  // the connection broke within the command
 
  private:
   Outcome(Next next, const char* why) : next(next), why(why) {}
@@ -153,8 +153,10 @@ class Executor {
   // Records an error of a command without a reply. Only the first is reported to the client; later ones are
   // counted.
   void defer(CUresult result) {
-    if (deferred() == CUDA_SUCCESS) deferred_.store(result, std::memory_order_relaxed);
-    else if (result != CUDA_SUCCESS) counters.errors.fetch_add(1, std::memory_order_relaxed);
+    if (deferred() == CUDA_SUCCESS)
+      deferred_.store(result, std::memory_order_relaxed);
+    else if (result != CUDA_SUCCESS)
+      counters.errors.fetch_add(1, std::memory_order_relaxed);
   }
   // Sends output of device code and finished copies, which must reach the client before it is told that
   // device work has completed. Any thread.
@@ -226,13 +228,14 @@ class Executor {
     auto operator<=>(const PeerName&) const = default;
   };
   std::map<PeerName, std::shared_ptr<Peer>> peers_;  // executor's thread
-  std::shared_ptr<Postponed> postponed_;  // set by answer_later() for the current command
+  std::shared_ptr<Postponed> postponed_;             // set by answer_later() for the current command
   uint64_t last_sequence_ = 0;
   std::atomic<CUresult> deferred_{CUDA_SUCCESS};  // written by the executor's thread only
   std::chrono::microseconds next_sleep_{500};
 };
 
-// Returns the name of a row or command, such as "cuMemsetD8Async" or "launch"; "none" or "?" for an unknown id.
+// Returns the name of a row or command, such as "cuMemsetD8Async" or "launch"; "none" or "?" for an unknown
+// id.
 const char* command_name(uint16_t id);
 
 // The session of the calling executor thread, for wrappers that rows call in place of driver functions.

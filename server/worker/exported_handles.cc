@@ -26,7 +26,8 @@ ExportedHandles::ExportedHandles(const DeviceApi& api, Control* control, uint64_
 
 ExportedHandles::~ExportedHandles() {
   if (!control_) return;
-  for (const ControlKind kind : {ControlKind::share_wanted, ControlKind::share_found, ControlKind::share_missing}) {
+  for (const ControlKind kind :
+       {ControlKind::share_wanted, ControlKind::share_found, ControlKind::share_missing}) {
     control_->handle(kind, nullptr);
   }
   if (answer_ && answer_->descriptor >= 0) ::close(answer_->descriptor);
@@ -36,7 +37,8 @@ ExportedHandles::Fetched::~Fetched() {
   if (descriptor >= 0) ::close(descriptor);
 }
 
-CUresult ExportedHandles::add(const Exported& exported, std::map<uint64_t, Secret>& by_object, uint64_t object, wire::SharedName* name) {
+CUresult ExportedHandles::add(const Exported& exported, std::map<uint64_t, Secret>& by_object,
+                              uint64_t object, wire::SharedName* name) {
   *name = {.magic = wire::kSharedName, .server = server_, .session = session_};
   const std::lock_guard lock(exported_mutex_);
   if (const auto known = by_object.find(object); known != by_object.end()) {
@@ -44,7 +46,8 @@ CUresult ExportedHandles::add(const Exported& exported, std::map<uint64_t, Secre
     return CUDA_SUCCESS;
   }
   if (exported_.size() >= kMost) return CUDA_ERROR_OUT_OF_MEMORY;
-  if (::getrandom(name->secret.data(), name->secret.size(), 0) != static_cast<ssize_t>(name->secret.size())) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (::getrandom(name->secret.data(), name->secret.size(), 0) != static_cast<ssize_t>(name->secret.size()))
+    return CUDA_ERROR_OUT_OF_MEMORY;
   exported_[name->secret] = exported;
   by_object[object] = name->secret;
   return CUDA_SUCCESS;
@@ -62,8 +65,12 @@ bool ExportedHandles::withdraw(std::map<uint64_t, Secret>& by_object, uint64_t o
   const auto known = by_object.extract(object);
   return known && exported_.extract(known.mapped()).mapped().fetched;
 }
-bool ExportedHandles::withdraw(CUmemGenericAllocationHandle memory) { return withdraw(by_memory_, memory); }
-void ExportedHandles::withdraw(CUevent event) { (void)withdraw(by_event_, reinterpret_cast<uintptr_t>(event)); }
+bool ExportedHandles::withdraw(CUmemGenericAllocationHandle memory) {
+  return withdraw(by_memory_, memory);
+}
+void ExportedHandles::withdraw(CUevent event) {
+  (void)withdraw(by_event_, reinterpret_cast<uintptr_t>(event));
+}
 
 void ExportedHandles::withdraw_events(const ContextState& context) {
   const std::lock_guard lock(exported_mutex_);
@@ -116,18 +123,23 @@ CUresult ExportedHandles::take(const Secret& secret, ControlHeader* header, int*
   header->share_handle_types = memory.handle_types;
   header->share_charge = memory.charge;
   found->second.fetched = true;
-  return api_.cuMemExportToShareableHandle(descriptor, memory.handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+  return api_.cuMemExportToShareableHandle(descriptor, memory.handle,
+                                           CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
 }
 
 // poold has verified that the asking session belongs to the same tenant. Sends the descriptor before the
 // answer.
 void ExportedHandles::answer(const server::ControlMessage& wanted) {
-  ControlHeader header{.kind = ControlKind::share_found, .share_requester = wanted.header.share_requester, .share_request = wanted.header.share_request};
+  ControlHeader header{.kind = ControlKind::share_found,
+                       .share_requester = wanted.header.share_requester,
+                       .share_request = wanted.header.share_request};
   int descriptor = -1;
-  if (take(wanted.header.share_secret, &header, &descriptor) != CUDA_SUCCESS) header.kind = ControlKind::share_missing;
+  if (take(wanted.header.share_secret, &header, &descriptor) != CUDA_SUCCESS)
+    header.kind = ControlKind::share_missing;
   if (descriptor >= 0) {
     header.share_is_memory = 1;
-    if (!server::send_control(wanted.descriptor, {.kind = ControlKind::share_found}, "", descriptor)) header.kind = ControlKind::share_missing;
+    if (!server::send_control(wanted.descriptor, {.kind = ControlKind::share_found}, "", descriptor))
+      header.kind = ControlKind::share_missing;
     ::close(descriptor);
   }
   (void)control_->send(header);  // fails if poold does not read; the asking worker then times out

@@ -58,9 +58,10 @@ class ExportedHandles {
   bool withdraw(CUmemGenericAllocationHandle memory);
   void withdraw(CUevent event);
   void withdraw_events(const ContextState& context);
-  // For checkpoints: suspend() makes memory unavailable until resume(), which sets its new handle under the same
-  // name; forget() invalidates the name. nullopt: another session has already imported the memory.
-  using Suspended = std::map<uint64_t, std::array<uint8_t, 16>>::node_type;  // empty: the memory is not shared
+  // For checkpoints: suspend() makes memory unavailable until resume(), which sets its new handle under the
+  // same name; forget() invalidates the name. nullopt: another session has already imported the memory.
+  using Suspended =
+      std::map<uint64_t, std::array<uint8_t, 16>>::node_type;  // empty: the memory is not shared
   std::optional<Suspended> suspend(CUmemGenericAllocationHandle memory);
   void resume(Suspended suspended, CUmemGenericAllocationHandle now);
   void forget(Suspended suspended);
@@ -87,7 +88,8 @@ class ExportedHandles {
     bool fetched = false, suspended = false;
   };
 
-  CUresult add(const Exported& exported, std::map<uint64_t, Secret>& by_object, uint64_t object, wire::SharedName* name);
+  CUresult add(const Exported& exported, std::map<uint64_t, Secret>& by_object, uint64_t object,
+               wire::SharedName* name);
   bool withdraw(std::map<uint64_t, Secret>& by_object, uint64_t object);
   CUresult take(const Secret& secret, server::ControlHeader* header, int* descriptor);
   void answer(const server::ControlMessage& wanted);

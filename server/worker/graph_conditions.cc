@@ -32,14 +32,18 @@ CUresult Graphs::translate_conditions(Graph& graph, uint32_t level, NodeWork& wo
     std::memcpy(&word, &parameters[at], sizeof word);
     const auto found = root.conditions.find(word);
     if (found == root.conditions.end()) continue;
-    if (const CUresult result = use_condition(root, found->second, graph.root ? graph.level : level); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = use_condition(root, found->second, graph.root ? graph.level : level);
+        result != CUDA_SUCCESS)
+      return result;
     std::memcpy(&parameters[at], &found->second.made, sizeof word);
   }
   return CUDA_SUCCESS;
 }
 
 CUresult Graphs::keep_condition(Graph& graph, const NodeWork& work) {
-  return graph.conditions.try_emplace(work.condition.handle, Condition{work.condition, work.context}).second ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+  return graph.conditions.try_emplace(work.condition.handle, Condition{work.condition, work.context}).second
+             ? CUDA_SUCCESS
+             : CUDA_ERROR_INVALID_HANDLE;
 }
 
 // A condition belongs to one graph on the device, and its value is lost at the end of a launch of that graph.
@@ -55,8 +59,9 @@ CUresult Graphs::use_condition(Graph& root, Condition& condition, uint32_t level
   CUresult result = object ? CUDA_SUCCESS : api.cuGraphCreate(&object, 0);
   CUgraphConditionalHandle made = 0;
   if (result == CUDA_SUCCESS) {
-    result = api.cuGraphConditionalHandleCreate(&made, object, condition.context->object, condition.wanted.initial,
-                                                condition.wanted.at_launch != 0 ? CU_GRAPH_COND_ASSIGN_DEFAULT : 0);
+    result = api.cuGraphConditionalHandleCreate(
+        &made, object, condition.context->object, condition.wanted.initial,
+        condition.wanted.at_launch != 0 ? CU_GRAPH_COND_ASSIGN_DEFAULT : 0);
   }
   condition.made = made;
   condition.level = level;
@@ -66,7 +71,8 @@ CUresult Graphs::use_condition(Graph& root, Condition& condition, uint32_t level
 #endif
 }
 
-CUresult Graphs::add_conditional(Graph& graph, const NodeWork& work, uint32_t level, std::span<const CUgraphNode> before, CUgraphNode* object) {
+CUresult Graphs::add_conditional(Graph& graph, const NodeWork& work, uint32_t level,
+                                 std::span<const CUgraphNode> before, CUgraphNode* object) {
 #if CUDA_VERSION >= 12030
   Graph& root = graph.root ? *graph.root : graph;
   const auto condition = root.conditions.find(work.conditional.condition);
@@ -75,16 +81,19 @@ CUresult Graphs::add_conditional(Graph& graph, const NodeWork& work, uint32_t le
   if (graph.root) level = graph.level;
   if (graphs_.size() + work.bodies.size() > kMaxGraphs) return CUDA_ERROR_OUT_OF_MEMORY;
   for (const uint64_t body : work.bodies) {
-    if (graphs_.contains(body) || std::count(work.bodies.begin(), work.bodies.end(), body) != 1) return CUDA_ERROR_INVALID_HANDLE;
+    if (graphs_.contains(body) || std::count(work.bodies.begin(), work.bodies.end(), body) != 1)
+      return CUDA_ERROR_INVALID_HANDLE;
   }
-  if (const CUresult result = use_condition(root, condition->second, level); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = use_condition(root, condition->second, level); result != CUDA_SUCCESS)
+    return result;
   CUgraphNodeParams params{};
   params.type = CU_GRAPH_NODE_TYPE_CONDITIONAL;
   params.conditional.handle = condition->second.made;
   params.conditional.type = static_cast<CUgraphConditionalNodeType>(work.conditional.type);
   params.conditional.size = work.conditional.bodies;
   params.conditional.ctx = work.context->object;
-  const CUresult result = session_.api.cuGraphAddNode_v2(object, graph.parts[graph.root ? 0 : level].object, before.data(), nullptr, before.size(), &params);
+  const CUresult result = session_.api.cuGraphAddNode_v2(object, graph.parts[graph.root ? 0 : level].object,
+                                                         before.data(), nullptr, before.size(), &params);
   if (result != CUDA_SUCCESS) return result;
   for (size_t i = 0; i < work.bodies.size(); ++i) {
     auto body = std::make_unique<Graph>();
@@ -105,7 +114,8 @@ CUresult Graphs::add_conditional(Graph& graph, const NodeWork& work, uint32_t le
 bool Graphs::refuse_bodies(Graph& graph, wire::Reader body) {
   const auto head = body.get<wire::GraphConditional>();
   const auto bytes = body.get_bytes(uint64_t{head.bodies} * sizeof(uint64_t));
-  if (!body.finished() || head.bodies > wire::kMaxGraphBodies || graphs_.size() + head.bodies > kMaxGraphs) return false;
+  if (!body.finished() || head.bodies > wire::kMaxGraphBodies || graphs_.size() + head.bodies > kMaxGraphs)
+    return false;
   Graph& root = graph.root ? *graph.root : graph;
   for (uint32_t i = 0; i < head.bodies; ++i) {
     uint64_t number = 0;

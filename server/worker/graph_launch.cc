@@ -28,9 +28,11 @@ CUresult Graphs::launch(uint64_t executable, StreamState& stream, uint64_t comma
   launch->held.push_back({last, executable, true});
   for (const Node& node : graph->nodes) {
     const bool records = node.kind == GraphNodeKind::event_record;
-    if (records || node.kind == GraphNodeKind::event_wait) launch->held.push_back({node.level, node.event_handle, records});
+    if (records || node.kind == GraphNodeKind::event_wait)
+      launch->held.push_back({node.level, node.event_handle, records});
   }
-  for (const Launch::Held& held : launch->held) held.writes ? session_.backlog.hold(held.key) : session_.backlog.hold_read(held.key);
+  for (const Launch::Held& held : launch->held)
+    held.writes ? session_.backlog.hold(held.key) : session_.backlog.hold_read(held.key);
   return launch_next_part(launch);
 }
 
@@ -53,21 +55,25 @@ CUresult Graphs::launch_next_part(const std::shared_ptr<Launch>& launch) {
     return true;
   });
   if (result == CUDA_SUCCESS) result = announce_client_nodes(launch, part, true);
-  if (result != CUDA_SUCCESS || launch->unanswered == 0) finish(launch);
-  else session_.compute.pause(*launch->stream);
+  if (result != CUDA_SUCCESS || launch->unanswered == 0)
+    finish(launch);
+  else
+    session_.compute.pause(*launch->stream);
   return result;
 }
 
 // Tells the client to execute client nodes of the part once the stream has finished its present work.
 // `depends_on_part_work`: the nodes that depend on the part's own work, or else those that run beside it.
-CUresult Graphs::announce_client_nodes(const std::shared_ptr<Launch>& launch, const Part& part, bool depends_on_part_work) {
+CUresult Graphs::announce_client_nodes(const std::shared_ptr<Launch>& launch, const Part& part,
+                                       bool depends_on_part_work) {
   std::vector<uint64_t> callbacks;
   std::vector<std::shared_ptr<StreamGate>> gates;
   for (const uint32_t number : part.client_nodes) {
     const Node& node = launch->graph->nodes[number];
     if (node.depends_on_part_work != depends_on_part_work) continue;
-    auto gate = session_.gates.close_by_number(*launch->stream, launch->command, "a node of a graph", node.callback,
-                                               [this, launch](StreamState&) { answered(launch); });
+    auto gate =
+        session_.gates.close_by_number(*launch->stream, launch->command, "a node of a graph", node.callback,
+                                       [this, launch](StreamState&) { answered(launch); });
     if (!gate) return CUDA_ERROR_INVALID_VALUE;
     launch->gates.emplace_back(node.callback, gate);
     gates.push_back(std::move(gate));
@@ -79,7 +85,8 @@ CUresult Graphs::announce_client_nodes(const std::shared_ptr<Launch>& launch, co
     launch->failed = true;
     for (const auto& gate : gates) gate->open();
   };
-  return commands::call_back_when_done(session_, *launch->stream, launch->command, std::move(callbacks), failed);
+  return commands::call_back_when_done(session_, *launch->stream, launch->command, std::move(callbacks),
+                                       failed);
 }
 
 void Graphs::answered(const std::shared_ptr<Launch>& launch) {
@@ -135,7 +142,8 @@ CUresult Graphs::upload(uint64_t executable, StreamState& stream) {
   if (!graph) return CUDA_ERROR_INVALID_HANDLE;
   CUresult result = CUDA_SUCCESS;
   for (const Part& part : graph->parts) {
-    if (result == CUDA_SUCCESS && part.executable && session_.api.cuGraphUpload) result = session_.api.cuGraphUpload(part.executable, stream.stream);
+    if (result == CUDA_SUCCESS && part.executable && session_.api.cuGraphUpload)
+      result = session_.api.cuGraphUpload(part.executable, stream.stream);
   }
   return result;
 }

@@ -17,7 +17,8 @@ constexpr size_t kReadable = wire::kMaxParameterBytes + 4;
 
 // Returns the bytes from the first to the last byte of a box, or nullopt if the sizes are inconsistent or
 // overflow.
-std::optional<uint64_t> extent(uint64_t pitch, uint64_t slice_rows, uint64_t width, uint64_t height, uint64_t depth) {
+std::optional<uint64_t> extent(uint64_t pitch, uint64_t slice_rows, uint64_t width, uint64_t height,
+                               uint64_t depth) {
   uint64_t slice = 0, slices = 0, rows = 0, bytes = 0;
   if ((height > 1 && pitch < width) || __builtin_mul_overflow(pitch, slice_rows, &slice)) return std::nullopt;
   if (depth > 1 && slice_rows < height) return std::nullopt;
@@ -54,7 +55,8 @@ std::optional<CUresult> NodeWork::read(Executor& session, const wire::GraphNode&
     }
   }
   if (!body.finished()) return std::nullopt;
-  return session.contexts.enter(context) == CUDA_SUCCESS && context ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+  return session.contexts.enter(context) == CUDA_SUCCESS && context ? CUDA_SUCCESS
+                                                                    : CUDA_ERROR_INVALID_CONTEXT;
 }
 
 std::optional<CUresult> NodeWork::read_kernel(Executor& session, wire::Reader body) {
@@ -68,7 +70,9 @@ std::optional<CUresult> NodeWork::read_kernel(Executor& session, wire::Reader bo
   // The device may allocate local memory when the graph is instantiated. The command that uses the graph
   // reports this error.
   ContextState& owner = node->context ? *node->context : *context;
-  if (const CUresult result = session.memory_charges.charge_local_memory(owner, *node); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = session.memory_charges.charge_local_memory(owner, *node);
+      result != CUDA_SUCCESS)
+    return result;
   // A kernel can run in any context, so the node names one. A kernel may stand in place of a function, as in
   // launches.
   if (cuda::kind_of(launch.function) == cuda::Kind::kernel) {
@@ -88,15 +92,18 @@ std::optional<CUresult> NodeWork::read_kernel(Executor& session, wire::Reader bo
   if (parameter_bytes_ != 0) {
     parameters_.resize(kReadable);
     std::memcpy(parameters_.data(), read->parameters.data(), parameter_bytes_);
-    extra_ = {CU_LAUNCH_PARAM_BUFFER_POINTER, parameters_.data(), CU_LAUNCH_PARAM_BUFFER_SIZE, &parameter_bytes_, CU_LAUNCH_PARAM_END};
+    extra_ = {CU_LAUNCH_PARAM_BUFFER_POINTER, parameters_.data(), CU_LAUNCH_PARAM_BUFFER_SIZE,
+              &parameter_bytes_, CU_LAUNCH_PARAM_END};
     kernel.extra = extra_.data();
   }
   attributes.resize(launch.attribute_count);
-  if (!read->attributes.empty()) std::memcpy(attributes.data(), read->attributes.data(), read->attributes.size());
+  if (!read->attributes.empty())
+    std::memcpy(attributes.data(), read->attributes.data(), read->attributes.size());
   for (CUlaunchAttribute& attribute : attributes) {
     // The client has replaced these attributes by edges.
     if (cuda::is_launch_only_attribute(attribute)) return CUDA_ERROR_INVALID_VALUE;
-    if (const CUresult result = commands::translate(session, attribute); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = commands::translate(session, attribute); result != CUDA_SUCCESS)
+      return result;
   }
   if ((launch.flags & wire::kLaunchCooperative) != 0) {
     CUlaunchAttribute cooperative{};
@@ -114,9 +121,13 @@ std::optional<CUresult> NodeWork::read_fill(Executor& session, wire::Reader body
   const auto asked = body.get<wire::GraphFill>();
   if (!body.finished()) return std::nullopt;
   if (!context || session.contexts.enter(context) != CUDA_SUCCESS) return CUDA_ERROR_INVALID_CONTEXT;
-  if ((asked.element != 1 && asked.element != 2 && asked.element != 4) || asked.width == 0 || asked.height == 0) return CUDA_ERROR_INVALID_VALUE;
+  if ((asked.element != 1 && asked.element != 2 && asked.element != 4) || asked.width == 0 ||
+      asked.height == 0)
+    return CUDA_ERROR_INVALID_VALUE;
   uint64_t bytes = 0;
-  if (asked.address % asked.element != 0 || __builtin_mul_overflow(asked.width, uint64_t{asked.element}, &bytes)) return CUDA_ERROR_INVALID_VALUE;
+  if (asked.address % asked.element != 0 ||
+      __builtin_mul_overflow(asked.width, uint64_t{asked.element}, &bytes))
+    return CUDA_ERROR_INVALID_VALUE;
   const auto touched = extent(asked.pitch, asked.height, bytes, asked.height, 1);
   if (!touched || !session.memory.owns(asked.address, *touched)) return CUDA_ERROR_INVALID_VALUE;
   fill.dst = asked.address;
@@ -140,7 +151,9 @@ std::optional<CUresult> NodeWork::read_copy(Executor& session, wire::Reader body
   if (asked.width == 0 || asked.height == 0 || asked.depth == 0) return CUDA_ERROR_INVALID_VALUE;
   const auto read = extent(asked.from_pitch, asked.from_height, asked.width, asked.height, asked.depth);
   const auto written = extent(asked.to_pitch, asked.to_height, asked.width, asked.height, asked.depth);
-  if (!read || !written || !session.memory.owns(asked.from, *read) || !session.memory.owns(asked.to, *written)) return CUDA_ERROR_INVALID_VALUE;
+  if (!read || !written || !session.memory.owns(asked.from, *read) ||
+      !session.memory.owns(asked.to, *written))
+    return CUDA_ERROR_INVALID_VALUE;
   copy.srcMemoryType = copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
   copy.srcDevice = asked.from;
   copy.srcPitch = asked.from_pitch;
@@ -161,17 +174,21 @@ std::optional<CUresult> NodeWork::read_condition(Executor& session, wire::Reader
   } else {
     conditional = body.get<wire::GraphConditional>();
     const auto bytes = body.get_bytes(uint64_t{conditional.bodies} * sizeof(uint64_t));
-    if (!body.ok() || conditional.bodies == 0 || conditional.bodies > wire::kMaxGraphBodies || conditional.type > 2) return std::nullopt;
+    if (!body.ok() || conditional.bodies == 0 || conditional.bodies > wire::kMaxGraphBodies ||
+        conditional.type > 2)
+      return std::nullopt;
     bodies.resize(conditional.bodies);
     std::memcpy(bodies.data(), bytes.data(), bytes.size());
   }
   if (!body.finished()) return std::nullopt;
-  return context && session.contexts.enter(context) == CUDA_SUCCESS ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+  return context && session.contexts.enter(context) == CUDA_SUCCESS ? CUDA_SUCCESS
+                                                                    : CUDA_ERROR_INVALID_CONTEXT;
 }
 
 std::optional<CUresult> NodeWork::read_operations(Executor& session, wire::Reader body) {
   const size_t bytes = body.remaining(), count = bytes / sizeof(CUstreamBatchMemOpParams);
-  if (!body.ok() || count == 0 || count > kMostOperations || bytes % sizeof(CUstreamBatchMemOpParams) != 0) return std::nullopt;
+  if (!body.ok() || count == 0 || count > kMostOperations || bytes % sizeof(CUstreamBatchMemOpParams) != 0)
+    return std::nullopt;
   operations.resize(count);
   std::memcpy(operations.data(), body.get_bytes(bytes).data(), bytes);
   if (!context || session.contexts.enter(context) != CUDA_SUCCESS) return CUDA_ERROR_INVALID_CONTEXT;

@@ -40,7 +40,9 @@ struct NodeWork {
   wire::GraphConditional conditional{};
   std::vector<uint64_t> bodies;
 
-  bool names_array() const { return copy.srcMemoryType == CU_MEMORYTYPE_ARRAY || copy.dstMemoryType == CU_MEMORYTYPE_ARRAY; }
+  bool names_array() const {
+    return copy.srcMemoryType == CU_MEMORYTYPE_ARRAY || copy.dstMemoryType == CU_MEMORYTYPE_ARRAY;
+  }
   // The parameters of a kernel node.
   std::span<std::byte> parameters() { return {parameters_.data(), parameter_bytes_}; }
 

@@ -21,11 +21,13 @@ namespace {
 
 // Client nodes are not allowed in bodies.
 bool may_be_in_body(GraphNodeKind kind) {
-  return kind == GraphNodeKind::empty || kind == GraphNodeKind::kernel || kind == GraphNodeKind::fill || kind == GraphNodeKind::copy ||
-         kind == GraphNodeKind::conditional;
+  return kind == GraphNodeKind::empty || kind == GraphNodeKind::kernel || kind == GraphNodeKind::fill ||
+         kind == GraphNodeKind::copy || kind == GraphNodeKind::conditional;
 }
 
-bool is_work(GraphNodeKind kind) { return kind != GraphNodeKind::empty && kind != GraphNodeKind::condition && kind != GraphNodeKind::host; }
+bool is_work(GraphNodeKind kind) {
+  return kind != GraphNodeKind::empty && kind != GraphNodeKind::condition && kind != GraphNodeKind::host;
+}
 
 }  // namespace
 
@@ -39,17 +41,22 @@ bool Graphs::Dependencies::read(wire::Reader& reader, const wire::GraphNode& nod
   if (!edge_bytes.empty()) std::memcpy(edges.data(), edge_bytes.data(), edge_bytes.size());
   // A node depends on earlier nodes only, each named once, so no graph has a cycle.
   std::sort(numbers.begin(), numbers.end());
-  if (!numbers.empty() && (numbers.back() >= index || std::adjacent_find(numbers.begin(), numbers.end()) != numbers.end())) return false;
+  if (!numbers.empty() &&
+      (numbers.back() >= index || std::adjacent_find(numbers.begin(), numbers.end()) != numbers.end()))
+    return false;
   for (size_t i = 0; i < edges.size(); ++i) {
     if (i != 0 && edges[i - 1].from >= edges[i].from) return false;
-    if (edges[i].reserved != 0 || !std::binary_search(numbers.begin(), numbers.end(), edges[i].from)) return false;
+    if (edges[i].reserved != 0 || !std::binary_search(numbers.begin(), numbers.end(), edges[i].from))
+      return false;
   }
   return true;
 }
 
 bool Graphs::allows_edges(const Graph& graph, GraphNodeKind kind, const std::vector<wire::GraphEdge>& edges) {
   return std::all_of(edges.begin(), edges.end(), [&](const wire::GraphEdge& edge) {
-    return cuda::may_connect({edge.from_port, edge.type}, graph.nodes[edge.from].kind == GraphNodeKind::kernel, kind == GraphNodeKind::kernel);
+    return cuda::may_connect({edge.from_port, edge.type},
+                             graph.nodes[edge.from].kind == GraphNodeKind::kernel,
+                             kind == GraphNodeKind::kernel);
   });
 }
 
@@ -59,8 +66,10 @@ bool Graphs::add(const wire::GraphNodes& head, wire::Reader& nodes) {
     if (graphs_.contains(head.graph)) return false;
     auto made = std::make_unique<Graph>();
     const DeviceApi& api = session_.api;
-    if (!api.cuGraphCreate || !api.cuGraphDestroy) made->first_error = CUDA_ERROR_NOT_SUPPORTED;
-    else if (graphs_.size() >= kMaxGraphs) return false;
+    if (!api.cuGraphCreate || !api.cuGraphDestroy)
+      made->first_error = CUDA_ERROR_NOT_SUPPORTED;
+    else if (graphs_.size() >= kMaxGraphs)
+      return false;
     graph = (graphs_[head.graph] = std::move(made)).get();
   }
   Dependencies dependencies;
@@ -77,9 +86,11 @@ bool Graphs::add(const wire::GraphNodes& head, wire::Reader& nodes) {
     }
     NodeWork work;
     const auto read = nodes_ < wire::kMaxGraphNodes && edges_ + dependencies.numbers.size() <= kMaxGraphEdges
-                          ? work.read(session_, node, wire::Reader(body)) : std::optional(CUDA_ERROR_OUT_OF_MEMORY);
+                          ? work.read(session_, node, wire::Reader(body))
+                          : std::optional(CUDA_ERROR_OUT_OF_MEMORY);
     if (!read) return false;
-    if ((graph->root && !may_be_in_body(work.kind)) || !allows_edges(*graph, node.kind, dependencies.edges)) return false;
+    if ((graph->root && !may_be_in_body(work.kind)) || !allows_edges(*graph, node.kind, dependencies.edges))
+      return false;
     const Node at = place(*graph, dependencies.numbers);
     CUresult result = *read == CUDA_SUCCESS ? translate_conditions(*graph, at.level, work) : *read;
     if (result == CUDA_SUCCESS) result = add_node(*graph, work, at, dependencies);
@@ -101,27 +112,32 @@ Graphs::Node Graphs::place(const Graph& graph, std::span<const uint32_t> depende
   }
   for (const uint32_t number : dependencies) {
     const Node& before = graph.nodes[number];
-    place.depends_on_part_work |= before.level == place.level && (before.depends_on_part_work || is_work(before.kind));
+    place.depends_on_part_work |=
+        before.level == place.level && (before.depends_on_part_work || is_work(before.kind));
   }
   return place;
 }
 
-CUresult Graphs::add_node(Graph& graph, const NodeWork& work, const Node& place, const Dependencies& dependencies) {
+CUresult Graphs::add_node(Graph& graph, const NodeWork& work, const Node& place,
+                          const Dependencies& dependencies) {
   Node node = place;
   node.kind = work.kind;
   node.context = work.context;
   node.names_array = work.names_array();
   CUresult result = retain_node(node, work);
   // Each client node is followed by a part, which may be empty.
-  graph.parts.resize(std::max<size_t>(graph.parts.size(), node.level + 1 + (node.kind == GraphNodeKind::host)));
-  if (result == CUDA_SUCCESS && node.kind != GraphNodeKind::host) result = add_to_device(graph, work, node, dependencies);
+  graph.parts.resize(
+      std::max<size_t>(graph.parts.size(), node.level + 1 + (node.kind == GraphNodeKind::host)));
+  if (result == CUDA_SUCCESS && node.kind != GraphNodeKind::host)
+    result = add_to_device(graph, work, node, dependencies);
   if (result != CUDA_SUCCESS) {
     release_node(node);
     return result;
   }
   Part& part = graph.parts[node.level];
   part.work_nodes += is_work(node.kind);
-  if (node.kind == GraphNodeKind::host) part.client_nodes.push_back(static_cast<uint32_t>(graph.nodes.size()));
+  if (node.kind == GraphNodeKind::host)
+    part.client_nodes.push_back(static_cast<uint32_t>(graph.nodes.size()));
   graph.nodes.push_back(node);
   graph.edges += dependencies.numbers.size();
   edges_ += dependencies.numbers.size();
@@ -130,9 +146,12 @@ CUresult Graphs::add_node(Graph& graph, const NodeWork& work, const Node& place,
 }
 
 // Full dependencies are passed with the node; edges with data are added afterwards.
-CUresult Graphs::add_to_device(Graph& graph, const NodeWork& work, Node& node, const Dependencies& dependencies) {
+CUresult Graphs::add_to_device(Graph& graph, const NodeWork& work, Node& node,
+                               const Dependencies& dependencies) {
   CUgraph& object = graph.parts[node.level].object;
-  if (const CUresult made = object ? CUDA_SUCCESS : session_.api.cuGraphCreate(&object, 0); made != CUDA_SUCCESS) return made;
+  if (const CUresult made = object ? CUDA_SUCCESS : session_.api.cuGraphCreate(&object, 0);
+      made != CUDA_SUCCESS)
+    return made;
   std::vector<CUgraphNode> before;
   auto edge = dependencies.edges.begin();
   for (const uint32_t number : dependencies.numbers) {
@@ -143,7 +162,8 @@ CUresult Graphs::add_to_device(Graph& graph, const NodeWork& work, Node& node, c
   CUresult result = make_node(graph, work, node, before);
   for (const wire::GraphEdge& edge : dependencies.edges) {
     const Node& from = graph.nodes[edge.from];
-    if (result == CUDA_SUCCESS && from.level == node.level) result = connect(object, from.object, node.object, edge);
+    if (result == CUDA_SUCCESS && from.level == node.level)
+      result = connect(object, from.object, node.object, edge);
   }
   return result;
 }
@@ -154,12 +174,16 @@ CUresult Graphs::connect(CUgraph graph, CUgraphNode from, CUgraphNode to, const 
   const DeviceApi& api = session_.api;
 #if CUDA_VERSION >= 12030
   const CUgraphEdgeData data = cuda::to_cuda({edge.from_port, edge.type});
-  if (api.cuGraphAddDependencies_v2 && api.cuGraphAddDependencies_v2(graph, &from, &to, &data, 1) == CUDA_SUCCESS) return CUDA_SUCCESS;
+  if (api.cuGraphAddDependencies_v2 &&
+      api.cuGraphAddDependencies_v2(graph, &from, &to, &data, 1) == CUDA_SUCCESS)
+    return CUDA_SUCCESS;
 #endif
-  return api.cuGraphAddDependencies ? api.cuGraphAddDependencies(graph, &from, &to, 1) : CUDA_ERROR_NOT_SUPPORTED;
+  return api.cuGraphAddDependencies ? api.cuGraphAddDependencies(graph, &from, &to, 1)
+                                    : CUDA_ERROR_NOT_SUPPORTED;
 }
 
-CUresult Graphs::make_node(Graph& graph, const NodeWork& work, Node& node, const std::vector<CUgraphNode>& before) {
+CUresult Graphs::make_node(Graph& graph, const NodeWork& work, Node& node,
+                           const std::vector<CUgraphNode>& before) {
   const DeviceApi& api = session_.api;
   const CUgraph object = graph.parts[node.level].object;
   const CUgraphNode* const first = before.data();
@@ -175,8 +199,9 @@ CUresult Graphs::make_node(Graph& graph, const NodeWork& work, Node& node, const
       CUresult result = call(api.cuGraphAddKernelNode_v2, &work.kernel);
       for (const CUlaunchAttribute& attribute : work.attributes) {
         if (result != CUDA_SUCCESS) break;
-        result = api.cuGraphKernelNodeSetAttribute ? api.cuGraphKernelNodeSetAttribute(node.object, attribute.id, &attribute.value)
-                                                   : CUDA_ERROR_NOT_SUPPORTED;
+        result = api.cuGraphKernelNodeSetAttribute
+                     ? api.cuGraphKernelNodeSetAttribute(node.object, attribute.id, &attribute.value)
+                     : CUDA_ERROR_NOT_SUPPORTED;
       }
       return result;
 #else
@@ -207,7 +232,8 @@ CUresult Graphs::make_node(Graph& graph, const NodeWork& work, Node& node, const
 // Keeps the node's event alive, which the device does not, and reserves the client's id of a client node.
 CUresult Graphs::retain_node(Node& node, const NodeWork& work) {
   if (work.kind == GraphNodeKind::host) {
-    if (callbacks_.size() >= kMaxClientNodes || !callbacks_.insert(work.callback).second) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (callbacks_.size() >= kMaxClientNodes || !callbacks_.insert(work.callback).second)
+      return CUDA_ERROR_OUT_OF_MEMORY;
     node.callback = work.callback;
   }
   if (work.event) session_.events.hold(work.event);
@@ -245,11 +271,14 @@ CUresult Graphs::instantiate(const wire::InstantiateGraph& body, wire::GraphResu
   result = {wire::kGraphInstantiateError, graph->first_error_node};
   CUresult outcome = graph->first_error;
   if (outcome == CUDA_SUCCESS && graphs_.contains(body.executable)) outcome = CUDA_ERROR_INVALID_HANDLE;
-  if (outcome == CUDA_SUCCESS && (!api.cuGraphInstantiateWithFlags || !api.cuGraphLaunch || !api.cuGraphExecDestroy)) outcome = CUDA_ERROR_NOT_SUPPORTED;
+  if (outcome == CUDA_SUCCESS &&
+      (!api.cuGraphInstantiateWithFlags || !api.cuGraphLaunch || !api.cuGraphExecDestroy))
+    outcome = CUDA_ERROR_NOT_SUPPORTED;
   if (outcome == CUDA_SUCCESS) outcome = charge(*graph);
   for (Part& part : graph->parts) {
     if (outcome != CUDA_SUCCESS || part.work_nodes == 0) continue;
-    outcome = api.cuGraphInstantiateWithFlags(&part.executable, part.object, body.flags & CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY);
+    outcome = api.cuGraphInstantiateWithFlags(&part.executable, part.object,
+                                              body.flags & CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY);
     if (outcome != CUDA_SUCCESS) part.executable = nullptr;
   }
   if (outcome != CUDA_SUCCESS) {
@@ -267,8 +296,11 @@ CUresult Graphs::instantiate(const wire::InstantiateGraph& body, wire::GraphResu
 CUresult Graphs::update_parts(Graph& target, Graph& graph, wire::GraphResult& result) {
 #if CUDA_VERSION >= 12000
   if (!session_.api.cuGraphExecUpdate_v2) return CUDA_ERROR_NOT_SUPPORTED;
-  const auto alike = [](const Node& one, const Node& other) { return one.level == other.level && one.kind == other.kind; };
-  if (target.parts.size() != graph.parts.size() || !std::equal(target.nodes.begin(), target.nodes.end(), graph.nodes.begin(), graph.nodes.end(), alike)) {
+  const auto alike = [](const Node& one, const Node& other) {
+    return one.level == other.level && one.kind == other.kind;
+  };
+  if (target.parts.size() != graph.parts.size() ||
+      !std::equal(target.nodes.begin(), target.nodes.end(), graph.nodes.begin(), graph.nodes.end(), alike)) {
     result.result = CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
     return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
   }
@@ -276,11 +308,14 @@ CUresult Graphs::update_parts(Graph& target, Graph& graph, wire::GraphResult& re
   for (size_t i = 0; i < target.parts.size(); ++i) {
     if (!target.parts[i].executable) continue;
     CUgraphExecUpdateResultInfo info{};
-    const CUresult outcome = session_.api.cuGraphExecUpdate_v2(target.parts[i].executable, graph.parts[i].object, &info);
+    const CUresult outcome =
+        session_.api.cuGraphExecUpdate_v2(target.parts[i].executable, graph.parts[i].object, &info);
     result.result = static_cast<uint32_t>(info.result);
     if (outcome == CUDA_SUCCESS) continue;
-    const auto blamed = std::find_if(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) { return node.object == info.errorNode; });
-    if (info.errorNode && blamed != graph.nodes.end()) result.node = static_cast<uint32_t>(blamed - graph.nodes.begin());
+    const auto blamed = std::find_if(graph.nodes.begin(), graph.nodes.end(),
+                                     [&](const Node& node) { return node.object == info.errorNode; });
+    if (info.errorNode && blamed != graph.nodes.end())
+      result.node = static_cast<uint32_t>(blamed - graph.nodes.begin());
     if (!restore_parts(target, i)) target.first_error = CUDA_ERROR_ILLEGAL_STATE;
     return outcome;
   }
@@ -299,11 +334,15 @@ CUresult Graphs::update_parts(Graph& target, Graph& graph, wire::GraphResult& re
 // by one since then, because those changes are in neither.
 bool Graphs::restore_parts(const Graph& target, size_t count) {
 #if CUDA_VERSION >= 12000
-  return std::all_of(target.parts.begin(), target.parts.begin() + static_cast<ptrdiff_t>(count), [this](const Part& part) {
-    CUgraphExecUpdateResultInfo info{};
-    if (!part.executable) return true;
-    return !part.has_changed_nodes && session_.api.cuGraphExecUpdate_v2(part.executable, part.updated_from ? part.updated_from : part.object, &info) == CUDA_SUCCESS;
-  });
+  return std::all_of(
+      target.parts.begin(), target.parts.begin() + static_cast<ptrdiff_t>(count), [this](const Part& part) {
+        CUgraphExecUpdateResultInfo info{};
+        if (!part.executable) return true;
+        return !part.has_changed_nodes &&
+               session_.api.cuGraphExecUpdate_v2(part.executable,
+                                                 part.updated_from ? part.updated_from : part.object,
+                                                 &info) == CUDA_SUCCESS;
+      });
 #else
   return false;
 #endif
@@ -338,7 +377,8 @@ std::optional<CUresult> Graphs::set(const wire::SetGraphNode& head, wire::Reader
   if (!reader.finished() || node.dependency_count != 0 || node.edge_count != 0) return std::nullopt;
   Graph* const graph = find(head.executable, true);
   if (!graph) return CUDA_ERROR_INVALID_HANDLE;
-  if (head.node >= graph->nodes.size() || graph->nodes[head.node].kind != node.kind) return CUDA_ERROR_INVALID_VALUE;
+  if (head.node >= graph->nodes.size() || graph->nodes[head.node].kind != node.kind)
+    return CUDA_ERROR_INVALID_VALUE;
   NodeWork work;
   const auto read = work.read(session_, node, wire::Reader(body));
   if (!read || *read != CUDA_SUCCESS) return read;
@@ -354,7 +394,8 @@ CUresult Graphs::change_node(Graph& graph, Node& node, const NodeWork& work) {
   after.context = work.context;
   after.names_array = work.names_array();
   const auto call = [&](auto function, auto... more) {
-    return function ? function(graph.parts[node.level].executable, node.object, more...) : CUDA_ERROR_NOT_SUPPORTED;
+    return function ? function(graph.parts[node.level].executable, node.object, more...)
+                    : CUDA_ERROR_NOT_SUPPORTED;
   };
   after.event = nullptr;
   after.callback = 0;
@@ -372,7 +413,9 @@ CUresult Graphs::change_node(Graph& graph, Node& node, const NodeWork& work) {
     case GraphNodeKind::fill: result = call(api.cuGraphExecMemsetNodeSetParams, &work.fill, context); break;
     case GraphNodeKind::copy: result = call(api.cuGraphExecMemcpyNodeSetParams, &work.copy, context); break;
     case GraphNodeKind::host: result = CUDA_SUCCESS; break;
-    case GraphNodeKind::event_record: result = call(api.cuGraphExecEventRecordNodeSetEvent, work.event); break;
+    case GraphNodeKind::event_record:
+      result = call(api.cuGraphExecEventRecordNodeSetEvent, work.event);
+      break;
     case GraphNodeKind::event_wait: result = call(api.cuGraphExecEventWaitNodeSetEvent, work.event); break;
     case GraphNodeKind::memory_operations: {
       CUDA_BATCH_MEM_OP_NODE_PARAMS operations{};
@@ -396,7 +439,9 @@ CUresult Graphs::enable(const wire::SetGraphNode& body) {
   if (!graph) return CUDA_ERROR_INVALID_HANDLE;
   if (body.node >= graph->nodes.size()) return CUDA_ERROR_INVALID_VALUE;
   const Node& node = graph->nodes[body.node];
-  if (node.kind != GraphNodeKind::kernel && node.kind != GraphNodeKind::fill && node.kind != GraphNodeKind::copy) return CUDA_ERROR_INVALID_VALUE;
+  if (node.kind != GraphNodeKind::kernel && node.kind != GraphNodeKind::fill &&
+      node.kind != GraphNodeKind::copy)
+    return CUDA_ERROR_INVALID_VALUE;
   if (!session_.api.cuGraphNodeSetEnabled) return CUDA_ERROR_NOT_SUPPORTED;
   return session_.api.cuGraphNodeSetEnabled(graph->parts[node.level].executable, node.object, body.enabled);
 }
@@ -426,7 +471,8 @@ void Graphs::end(Graph& graph) {
 
 void Graphs::drop(const ContextState& context) {
   const auto uses_it = [&](const Graph& graph) {
-    return std::any_of(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) { return node.context == &context; });
+    return std::any_of(graph.nodes.begin(), graph.nodes.end(),
+                       [&](const Node& node) { return node.context == &context; });
   };
   std::vector<uint64_t> ending;
   for (const auto& [handle, graph] : graphs_) {
@@ -434,7 +480,8 @@ void Graphs::drop(const ContextState& context) {
     bool uses = uses_it(*graph);
     for (const Owner& body : graph->inner) uses |= uses_it(*body);
     for (const uint64_t body : graph->bodies) {
-      if (const auto found = graphs_.find(body); found != graphs_.end() && found->second->root == graph.get()) uses |= uses_it(*found->second);
+      if (const auto found = graphs_.find(body); found != graphs_.end() && found->second->root == graph.get())
+        uses |= uses_it(*found->second);
     }
     if (uses) ending.push_back(handle);
   }
@@ -444,10 +491,12 @@ void Graphs::drop(const ContextState& context) {
 bool Graphs::names_array() const {
   return std::any_of(graphs_.begin(), graphs_.end(), [](const auto& known) {
     const auto has_one = [](const Graph& graph) {
-      return std::any_of(graph.nodes.begin(), graph.nodes.end(), [](const Node& node) { return node.names_array; });
+      return std::any_of(graph.nodes.begin(), graph.nodes.end(),
+                         [](const Node& node) { return node.names_array; });
     };
     const Graph& graph = *known.second;
-    return has_one(graph) || std::any_of(graph.inner.begin(), graph.inner.end(), [&](const Owner& body) { return has_one(*body); });
+    return has_one(graph) || std::any_of(graph.inner.begin(), graph.inner.end(),
+                                         [&](const Owner& body) { return has_one(*body); });
   });
 }
 

@@ -31,9 +31,9 @@ namespace gpupool::worker {
 
 class Executor;
 
-constexpr size_t kMaxGraphs = 1u << 16;               // per session, including executable graphs
-constexpr uint64_t kMaxGraphEdges = 4u << 20;         // in all graphs of a session
-constexpr size_t kMaxClientNodes = 65536;             // in all graphs of a session
+constexpr size_t kMaxGraphs = 1u << 16;        // per session, including executable graphs
+constexpr uint64_t kMaxGraphEdges = 4u << 20;  // in all graphs of a session
+constexpr size_t kMaxClientNodes = 65536;      // in all graphs of a session
 // Bytes of device memory that a driver uses per node of an executable graph that runs on the device; reported
 // for kernel nodes and driver 550.
 constexpr uint64_t kGraphNodeBytes = 64 * 1024;
@@ -77,58 +77,58 @@ class Graphs {
 
  private:
   struct Node {
-    CUgraphNode object = nullptr;    // null: a client node
+    CUgraphNode object = nullptr;  // null: a client node
     wire::GraphNodeKind kind{};
     uint32_t level = 0;
     bool depends_on_part_work = false;  // depends on device work in its own part
     ContextState* context = nullptr;
-    CUevent event = nullptr;         // held in Executor::events
-    uint64_t event_handle = 0;       // the client's handle
-    uint64_t callback = 0;           // id of a client node, which is in callbacks_
+    CUevent event = nullptr;    // held in Executor::events
+    uint64_t event_handle = 0;  // the client's handle
+    uint64_t callback = 0;      // id of a client node, which is in callbacks_
     bool names_array = false;
   };
   struct Part {
-    CUgraph object = nullptr;          // null: no nodes but client nodes so far
-    CUgraphExec executable = nullptr;  // null: not instantiated yet, or no work
-    CUgraph updated_from = nullptr;    // graph of the last update; null: never updated
-    bool has_changed_nodes = false;    // nodes were set one by one since the last update
-    uint32_t work_nodes = 0;           // number of nodes that give the device work
+    CUgraph object = nullptr;            // null: no nodes but client nodes so far
+    CUgraphExec executable = nullptr;    // null: not instantiated yet, or no work
+    CUgraph updated_from = nullptr;      // graph of the last update; null: never updated
+    bool has_changed_nodes = false;      // nodes were set one by one since the last update
+    uint32_t work_nodes = 0;             // number of nodes that give the device work
     std::vector<uint32_t> client_nodes;  // indices in Graph::nodes; the next part comes after these nodes
   };
   struct Condition {
     wire::GraphCondition wanted;
     ContextState* context;
-    uint64_t made = 0;                 // the device's handle; 0: not created yet
-    uint32_t level = 0;                // level of the part that the condition is in
+    uint64_t made = 0;   // the device's handle; 0: not created yet
+    uint32_t level = 0;  // level of the part that the condition is in
   };
   struct Graph {
     bool is_executable = false;
     std::vector<Part> parts = std::vector<Part>(1);
     std::vector<Node> nodes;
     uint64_t edges = 0;
-    Graph* root = nullptr;             // body only: the graph that owns it
-    uint32_t level = 0;                // body only: level of the part that it is in
-    std::vector<uint64_t> bodies;      // root only: handles of all bodies
-    std::vector<std::unique_ptr<Graph>> inner;  // executable root only: the bodies themselves
+    Graph* root = nullptr;                               // body only: the graph that owns it
+    uint32_t level = 0;                                  // body only: level of the part that it is in
+    std::vector<uint64_t> bodies;                        // root only: handles of all bodies
+    std::vector<std::unique_ptr<Graph>> inner;           // executable root only: the bodies themselves
     std::unordered_map<uint64_t, Condition> conditions;  // root only, by the client's handle
-    std::map<int, uint64_t> charged;   // executable graph only: bytes of the quota, by device
-    size_t refused = 0;                // nodes that were dropped because of an error
+    std::map<int, uint64_t> charged;  // executable graph only: bytes of the quota, by device
+    size_t refused = 0;               // nodes that were dropped because of an error
     // First error; in an executable graph: error of an update that failed half way.
     CUresult first_error = CUDA_SUCCESS;
     uint32_t first_error_node = wire::kNoGraphNode;
   };
   // A launch of a graph with client nodes, until the driver has all parts.
   struct Launch {
-    Graph* graph;                      // null: the launch is over
+    Graph* graph;  // null: the launch is over
     StreamState* stream;
-    uint64_t command;                  // sequence number of the launch command
-    uint32_t next = 0;                 // index of the next part
-    size_t unanswered = 0;             // unanswered client nodes of the previous part
+    uint64_t command;       // sequence number of the launch command
+    uint32_t next = 0;      // index of the next part
+    size_t unanswered = 0;  // unanswered client nodes of the previous part
     // Gates of the unanswered client nodes, by callback id.
     std::vector<std::pair<uint64_t, std::shared_ptr<StreamGate>>> gates;
     std::atomic<bool> failed{false};
-    struct Held {                      // a key held in the backlog
-      uint32_t part;                   // the key is released after this part was launched
+    struct Held {     // a key held in the backlog
+      uint32_t part;  // the key is released after this part was launched
       uint64_t key;
       bool writes;
     };
@@ -148,14 +148,16 @@ class Graphs {
   CUresult make_node(Graph& graph, const NodeWork& work, Node& node, const std::vector<CUgraphNode>& before);
   CUresult connect(CUgraph graph, CUgraphNode from, CUgraphNode to, const wire::GraphEdge& edge);
   // True if CUDA allows these edges to a node of this kind.
-  static bool allows_edges(const Graph& graph, wire::GraphNodeKind kind, const std::vector<wire::GraphEdge>& edges);
+  static bool allows_edges(const Graph& graph, wire::GraphNodeKind kind,
+                           const std::vector<wire::GraphEdge>& edges);
   // Returns a node with the level and depends_on_part_work that follow from the dependencies.
   static Node place(const Graph& graph, std::span<const uint32_t> dependencies);
   CUresult keep_condition(Graph& graph, const NodeWork& work);
   // Creates the condition in the part of `level`, unless it exists. All nodes that name it must be on that
   // level.
   CUresult use_condition(Graph& root, Condition& condition, uint32_t level);
-  CUresult add_conditional(Graph& graph, const NodeWork& work, uint32_t level, std::span<const CUgraphNode> before, CUgraphNode* object);
+  CUresult add_conditional(Graph& graph, const NodeWork& work, uint32_t level,
+                           std::span<const CUgraphNode> before, CUgraphNode* object);
   bool refuse_bodies(Graph& graph, wire::Reader body);
   CUresult translate_conditions(Graph& graph, uint32_t level, NodeWork& work);
   // Removes a graph with its bodies from the table. Returns null if there is none, or if it is executable or
@@ -172,7 +174,8 @@ class Graphs {
   // In graph_launch.cc:
   CUresult launch_part(const Part& part, StreamState& stream);
   CUresult launch_next_part(const std::shared_ptr<Launch>& launch);
-  CUresult announce_client_nodes(const std::shared_ptr<Launch>& launch, const Part& part, bool depends_on_part_work);
+  CUresult announce_client_nodes(const std::shared_ptr<Launch>& launch, const Part& part,
+                                 bool depends_on_part_work);
   void answered(const std::shared_ptr<Launch>& launch);
   void release(const Launch::Held& held);
   void finish(std::shared_ptr<Launch> launch);

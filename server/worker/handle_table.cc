@@ -10,7 +10,8 @@ constexpr uint64_t kHandleBits = 0x7fff'ffff'ffff'fff0;  // the other bits of ma
 bool belongs_to_context(cuda::Kind kind) {
   using cuda::Kind;
   return kind != Kind::context && kind != Kind::library && kind != Kind::kernel && kind != Kind::memory &&
-         kind != Kind::memory_pool && kind != Kind::upload && kind != Kind::linker && kind != Kind::resource_description;
+         kind != Kind::memory_pool && kind != Kind::upload && kind != Kind::linker &&
+         kind != Kind::resource_description;
 }
 
 }  // namespace
@@ -33,7 +34,8 @@ std::optional<void*> HandleTable::resolve(Kind kind, uint64_t handle) {
   if (actual != kind && !(kind == Kind::function && actual == Kind::kernel)) return std::nullopt;
   const Entry* const entry = find(handle);
   if (!entry) return std::nullopt;
-  if ((kind == Kind::array || kind == Kind::mipmapped_array) && array_hidden_ && array_hidden_(entry->object)) return std::nullopt;
+  if ((kind == Kind::array || kind == Kind::mipmapped_array) && array_hidden_ && array_hidden_(entry->object))
+    return std::nullopt;
   resolved_in_ = entry->context;
   if (actual == Kind::stream) contexts_.current_command().uses(handle);
   return entry->object;
@@ -94,7 +96,9 @@ void HandleTable::bind_owned(Kind kind, uint64_t handle, void* object, uint64_t 
   entry.handle = handle;
   entry.object = object;
   ContextState* const current = contexts_.current();
-  entry.context = !belongs_to_context(kind) || !current ? nullptr : kind == Kind::stream ? current : &current->owner();
+  entry.context = !belongs_to_context(kind) || !current ? nullptr
+                  : kind == Kind::stream                ? current
+                                                        : &current->owner();
   entry.owner = owner;
   if (owner != 0) {
     // The object belongs to its module's context, whichever context is current.
@@ -116,7 +120,8 @@ void HandleTable::bind_owned(Kind kind, uint64_t handle, void* object, uint64_t 
 // Adds modulo 2^32, so ~0u subtracts one.
 void HandleTable::count(Kind kind, uint32_t more) {
   if (kind == Kind::stream) counters_.streams.fetch_add(more, std::memory_order_relaxed);
-  if (kind == Kind::module || kind == Kind::library) counters_.modules.fetch_add(more, std::memory_order_relaxed);
+  if (kind == Kind::module || kind == Kind::library)
+    counters_.modules.fetch_add(more, std::memory_order_relaxed);
 }
 
 void HandleTable::adopt_child(uint64_t owner, uint64_t handle) {
@@ -187,8 +192,7 @@ void HandleTable::destroy(Kind kind, void* object) {
       if (api_.cuLibraryUnload) api_.cuLibraryUnload(static_cast<CUlibrary>(object));
       break;
 #else
-    case Kind::library:
-      break;
+    case Kind::library: break;
 #endif
     case Kind::memory:
       if (release_memory_) {
@@ -208,7 +212,7 @@ void HandleTable::destroy(Kind kind, void* object) {
     case Kind::mipmapped_array:
       if (destroy_array_) destroy_array_(object);
       break;
-    case Kind::linker:   // owned by Linkers
+    case Kind::linker:  // owned by Linkers
     case Kind::green_context:
     case Kind::resource_description:  // the driver has no call to destroy it
     case Kind::none:
@@ -219,16 +223,25 @@ void HandleTable::destroy(Kind kind, void* object) {
     case Kind::graph_condition:
     case Kind::upload:
     case Kind::texture_reference:  // owned by their module or context
-    case Kind::surface_reference:
-      break;
+    case Kind::surface_reference: break;
   }
 }
 
 void HandleTable::destroy_where(const ContextState* context) {
-  constexpr Kind kOrder[] = {Kind::graph_node, Kind::graph_exec, Kind::graph,    Kind::stream,
-                             Kind::event,      Kind::function,   Kind::texture_reference, Kind::surface_reference,
-                             Kind::module,   Kind::library,  Kind::array, Kind::mipmapped_array,
-                             Kind::memory,     Kind::memory_pool};
+  constexpr Kind kOrder[] = {Kind::graph_node,
+                             Kind::graph_exec,
+                             Kind::graph,
+                             Kind::stream,
+                             Kind::event,
+                             Kind::function,
+                             Kind::texture_reference,
+                             Kind::surface_reference,
+                             Kind::module,
+                             Kind::library,
+                             Kind::array,
+                             Kind::mipmapped_array,
+                             Kind::memory,
+                             Kind::memory_pool};
   for (const Kind kind : kOrder) {
     for_each_entry([&](Entry& entry) {
       if (cuda::kind_of(entry.handle) != kind || (context && entry.context != context)) return;

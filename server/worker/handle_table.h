@@ -27,7 +27,8 @@ class HandleTable {
   using Kind = cuda::Kind;
 
   // Counts streams and modules in `counters`.
-  HandleTable(const DeviceApi& api, Contexts& contexts, quota::SessionPage& counters, const VisibleDevices& visible)
+  HandleTable(const DeviceApi& api, Contexts& contexts, quota::SessionPage& counters,
+              const VisibleDevices& visible)
       : api_(api), contexts_(contexts), counters_(counters), visible_(visible), pages_(kPages) {}
 
   // --- codec.h's Table ---
@@ -36,9 +37,9 @@ class HandleTable {
   struct Launchable {
     uint64_t handle;
     void* object;
-    uint64_t owner;        // handle of its module or library
-    ContextState* context; // null: a kernel, which runs in any context
-    KernelMemory* memory;  // valid until the handle is bound again or removed
+    uint64_t owner;         // handle of its module or library
+    ContextState* context;  // null: a kernel, which runs in any context
+    KernelMemory* memory;   // valid until the handle is bound again or removed
   };
   std::optional<Launchable> resolve_launchable(uint64_t handle);
   // The context of the object that resolve() found last; null: it belongs to none.
@@ -76,7 +77,9 @@ class HandleTable {
   // it has yet to be executed.
   void keep_if(std::function<bool(uint64_t)> needed) { needed_ = std::move(needed); }
   // Sets a function to call in place of cuMemRelease.
-  void release_memory_by(std::function<void(CUmemGenericAllocationHandle)> release) { release_memory_ = std::move(release); }
+  void release_memory_by(std::function<void(CUmemGenericAllocationHandle)> release) {
+    release_memory_ = std::move(release);
+  }
   // Sets a predicate: true for arrays and mipmapped arrays that resolve() must not return yet.
   void hide_arrays_if(std::function<bool(const void*)> hidden) { array_hidden_ = std::move(hidden); }
   // Sets the function that destroys arrays and mipmapped arrays.
@@ -94,7 +97,7 @@ class HandleTable {
     ContextState* context = nullptr;  // null: belongs to no context (libraries, kernels, memory)
     StreamState* stream = nullptr;    // for a stream
     uint64_t owner = 0;
-    KernelMemory memory;              // for a function or kernel
+    KernelMemory memory;  // for a function or kernel
   };
   using Page = std::array<Entry, kPageEntries>;
 

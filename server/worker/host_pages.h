@@ -17,6 +17,8 @@ inline std::byte* take_host_pages(uint64_t bytes) {
   return static_cast<std::byte*>(pages);
 }
 
-inline void release_host_pages(std::byte* pages, uint64_t bytes) { ::munmap(pages, bytes); }
+inline void release_host_pages(std::byte* pages, uint64_t bytes) {
+  ::munmap(pages, bytes);
+}
 
 }  // namespace gpupool::worker

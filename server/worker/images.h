@@ -36,8 +36,10 @@ class Images {
   // Called after the image was parsed and before the driver gets it; an error prevents loading.
   using Admit = std::function<CUresult(const cuda::Image&)>;
   // `device`: the device of the current context.
-  Loaded load_module(uint64_t handle, CUdevice device, std::span<const std::byte> bundle, Options options, const Admit& admit);
-  Loaded load_library(uint64_t handle, CUdevice device, std::span<const std::byte> bundle, Options options, const Admit& admit);
+  Loaded load_module(uint64_t handle, CUdevice device, std::span<const std::byte> bundle, Options options,
+                     const Admit& admit);
+  Loaded load_library(uint64_t handle, CUdevice device, std::span<const std::byte> bundle, Options options,
+                      const Admit& admit);
   // Returns the parameter layout of a kernel, where the driver cannot report it; null: unknown.
   const std::vector<cuda::KernelParam>* layout(uint64_t owner, std::string_view kernel) const;
   void forget(uint64_t handle) { kept_.erase(handle); }
@@ -56,7 +58,8 @@ class Images {
     std::unordered_map<std::string, std::vector<cuda::KernelParam>> layouts;
   };
   template <class Load>
-  Loaded load(CUdevice device, std::span<const std::byte> bundle, Options options, Kept& kept, const Admit& admit, Load&& load);
+  Loaded load(CUdevice device, std::span<const std::byte> bundle, Options options, Kept& kept,
+              const Admit& admit, Load&& load);
 
   const DeviceApi& api_;
   std::unordered_map<uint64_t, Kept> kept_;

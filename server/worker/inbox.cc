@@ -95,7 +95,8 @@ Result<wire::CommandHeader> Inbox::next() {
   std::memcpy(&header, buffer_.get() + begin_, sizeof header);
   begin_ += sizeof header;
   if (header.length > wire::kMaxBodyBytes) {
-    return Error{ErrorCode::malformed, "a command of " + std::to_string(header.length) + " bytes is too long"};
+    return Error{ErrorCode::malformed,
+                 "a command of " + std::to_string(header.length) + " bytes is too long"};
   }
   body_left_ = header.length;
   return header;

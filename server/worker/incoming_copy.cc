@@ -18,8 +18,13 @@ constexpr std::chrono::milliseconds kChunkTime{20};
 
 }  // namespace
 
-IncomingCopy::IncomingCopy(Executor& session, uint64_t sequence, ContextState* context, const DeviceRows& rows)
-    : BulkCopy(context, rows, true), session_(session), sequence_(sequence), seen_(rows.pieces()), missing_(rows.pieces()) {}
+IncomingCopy::IncomingCopy(Executor& session, uint64_t sequence, ContextState* context,
+                           const DeviceRows& rows)
+    : BulkCopy(context, rows, true),
+      session_(session),
+      sequence_(sequence),
+      seen_(rows.pieces()),
+      missing_(rows.pieces()) {}
 
 void IncomingCopy::prepare(ContextState& context) {
   staged_.emplace(session_.api, context, rows);
@@ -48,11 +53,12 @@ void IncomingCopy::start_placing_early_pieces() {
     placing_early_ = true;
     ++active_;
   }
-  const bool taken = context && session_.waits.submit(context, "staging memory for a copy to the device", [self = shared_from_this()] {
-    make_current(self->session_.api, self->context);
-    self->place_early_pieces();
-    make_current(self->session_.api, nullptr);
-  });
+  const bool taken = context && session_.waits.submit(context, "staging memory for a copy to the device",
+                                                      [self = shared_from_this()] {
+                                                        make_current(self->session_.api, self->context);
+                                                        self->place_early_pieces();
+                                                        make_current(self->session_.api, nullptr);
+                                                      });
   if (!taken) place_early_pieces();
 }
 
@@ -107,7 +113,8 @@ void IncomingCopy::count(uint64_t received) {
 
 IncomingCopy::Way IncomingCopy::choose_way(StreamState& stream) {
   if (staged_) return Way::staged;
-  const bool reachable = session_.memory.is_cpu_accessible(rows.address, (rows.rows - 1) * rows.pitch + rows.width);
+  const bool reachable =
+      session_.memory.is_cpu_accessible(rows.address, (rows.rows - 1) * rows.pitch + rows.width);
   if (reachable && session_.is_idle(stream)) return Way::direct;
   staged_.emplace(session_.api, *stream.context, rows);
   return staged_->take(session_.staging, *stream.context, false, true) ? Way::staged : Way::discard;
@@ -121,7 +128,9 @@ CUresult IncomingCopy::begin(StreamState& stream, bool orders_streams) {
   {
     const std::lock_guard lock(mutex_);
     if (!over_) {
-      const auto opened = [self = shared_from_this(), orders_streams](StreamState& stream) { self->finish(stream, orders_streams); };
+      const auto opened = [self = shared_from_this(), orders_streams](StreamState& stream) {
+        self->finish(stream, orders_streams);
+      };
       gate_ = session_.gates.close(stream, sequence_, "a copy to the device", opened, orders_streams);
       return CUDA_SUCCESS;
     }
@@ -144,7 +153,8 @@ void IncomingCopy::finish(StreamState& stream, bool orders_streams) {
   if (orders_streams) session_.contexts.order_all_after(stream);
 }
 
-Result<void> IncomingCopy::receive(compression::PieceReader& reader, uint64_t offset, std::span<std::byte> scratch) {
+Result<void> IncomingCopy::receive(compression::PieceReader& reader, uint64_t offset,
+                                   std::span<std::byte> scratch) {
   const uint64_t piece = offset / rows.piece_bytes();
   if (offset % rows.piece_bytes() != 0 || piece >= rows.pieces() || !reader.fits(rows.size_of(piece))) {
     return Error{ErrorCode::malformed, "a piece with an invalid offset or length"};
@@ -161,7 +171,8 @@ Result<void> IncomingCopy::receive(compression::PieceReader& reader, uint64_t of
   return received;
 }
 
-Result<void> IncomingCopy::receive_piece(compression::PieceReader& reader, uint64_t piece, std::span<std::byte> scratch, bool* kept) {
+Result<void> IncomingCopy::receive_piece(compression::PieceReader& reader, uint64_t piece,
+                                         std::span<std::byte> scratch, bool* kept) {
   const std::span<std::byte> packed = scratch.first(rows.size_of(piece));
   const auto impatient = std::chrono::steady_clock::now() + kPatience;
   std::unique_lock lock(mutex_);
@@ -184,7 +195,8 @@ Result<void> IncomingCopy::receive_piece(compression::PieceReader& reader, uint6
   const Way way = way_;
   lock.unlock();
   if (way == Way::direct && rows.rows == 1) {
-    return reader.read({reinterpret_cast<std::byte*>(rows.address + piece * rows.piece_bytes()), packed.size()});
+    return reader.read(
+        {reinterpret_cast<std::byte*>(rows.address + piece * rows.piece_bytes()), packed.size()});
   }
   const auto received = reader.read(packed);
   if (received && way == Way::direct) scatter(rows, piece * rows.piece_bytes(), packed);
@@ -192,13 +204,16 @@ Result<void> IncomingCopy::receive_piece(compression::PieceReader& reader, uint6
 }
 
 // Returns nullopt if no chunk became free in time.
-std::optional<Result<void>> IncomingCopy::receive_staged(compression::PieceReader& reader, uint64_t piece, std::span<std::byte> packed) {
+std::optional<Result<void>> IncomingCopy::receive_staged(compression::PieceReader& reader, uint64_t piece,
+                                                         std::span<std::byte> packed) {
   make_current(session_.api, context);
   std::optional<Result<void>> received;
   if (StagingChunk* const chunk = staged_->acquire(kChunkTime)) {
     received = reader.read({chunk->data, packed.size()});
-    if (*received) staged_->filled(chunk, piece);
-    else staged_->put_back(chunk);
+    if (*received)
+      staged_->filled(chunk, piece);
+    else
+      staged_->put_back(chunk);
   }
   make_current(session_.api, nullptr);
   return received;
@@ -227,8 +242,10 @@ void IncomingCopy::cancel() {
   way_ = Way::discard;
   changed_.wait(lock, [this] { return active_ == 0; });
   over_ = true;
-  if (gate_) gate_->open();
-  else if (staged_) staged_->give_back(session_.staging);
+  if (gate_)
+    gate_->open();
+  else if (staged_)
+    staged_->give_back(session_.staging);
 }
 
 }  // namespace gpupool::worker

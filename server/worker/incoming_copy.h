@@ -46,8 +46,10 @@ class IncomingCopy final : public BulkCopy, public std::enable_shared_from_this<
   enum class Way { undecided, direct, staged, discard };
 
   // *kept: the piece is in ordinary memory, and does not count as received yet.
-  Result<void> receive_piece(compression::PieceReader& reader, uint64_t piece, std::span<std::byte> scratch, bool* kept);
-  std::optional<Result<void>> receive_staged(compression::PieceReader& reader, uint64_t piece, std::span<std::byte> packed);
+  Result<void> receive_piece(compression::PieceReader& reader, uint64_t piece, std::span<std::byte> scratch,
+                             bool* kept);
+  std::optional<Result<void>> receive_staged(compression::PieceReader& reader, uint64_t piece,
+                                             std::span<std::byte> packed);
   Result<void> receive_early(compression::PieceReader& reader, uint64_t piece, bool* kept);
   void start_placing_early_pieces();
   void place_early_pieces();
@@ -64,16 +66,16 @@ class IncomingCopy final : public BulkCopy, public std::enable_shared_from_this<
   std::optional<StagedIn> staged_;
   std::atomic<bool> claimed_{false};
 
-  std::mutex mutex_;            // guards the rest
+  std::mutex mutex_;  // guards the rest
   std::condition_variable changed_;
   Way way_ = Way::undecided;
   bool begun_ = false;
   std::map<uint64_t, std::vector<std::byte>> early_;  // pieces in ordinary memory, by number
-  bool placing_early_ = false;  // place_early_pieces() is running or submitted
+  bool placing_early_ = false;                        // place_early_pieces() is running or submitted
   std::shared_ptr<StreamGate> gate_;
   std::vector<bool> seen_;
   uint64_t missing_;
-  unsigned active_ = 0;         // number of threads that receive or place pieces
+  unsigned active_ = 0;  // number of threads that receive or place pieces
   bool over_ = false;
 };
 

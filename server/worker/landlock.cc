@@ -24,8 +24,9 @@ namespace gpupool::worker::sandbox {
 namespace {
 
 // As in linux/landlock.h, which may be older at build time than the kernel at run time.
-constexpr uint64_t kExecute = 1 << 0, kWriteFile = 1 << 1, kReadFile = 1 << 2, kReadFolder = 1 << 3, kRemoveFolder = 1 << 4, kRemoveFile = 1 << 5,
-                   kMakeDevice = 1 << 6, kMakeFolder = 1 << 7, kMakeFile = 1 << 8, kMakeSocket = 1 << 9, kMakeFifo = 1 << 10, kMakeBlockDevice = 1 << 11,
+constexpr uint64_t kExecute = 1 << 0, kWriteFile = 1 << 1, kReadFile = 1 << 2, kReadFolder = 1 << 3,
+                   kRemoveFolder = 1 << 4, kRemoveFile = 1 << 5, kMakeDevice = 1 << 6, kMakeFolder = 1 << 7,
+                   kMakeFile = 1 << 8, kMakeSocket = 1 << 9, kMakeFifo = 1 << 10, kMakeBlockDevice = 1 << 11,
                    kMakeLink = 1 << 12, kMove = 1 << 13, kTruncate = 1 << 14, kControlDevice = 1 << 15;
 constexpr uint64_t kBindTcp = 1 << 0, kConnectTcp = 1 << 1;
 constexpr uint64_t kAbstractSockets = 1 << 0, kSignals = 1 << 1;
@@ -52,19 +53,24 @@ constexpr const char* kReadable[] = {
     // dynamic loader
     "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/ld.so.preload",
     // names of hosts, users and groups (NSS), time zones
-    "/etc/nsswitch.conf", "/etc/hosts", "/etc/host.conf", "/etc/resolv.conf", "/etc/gai.conf", "/etc/services", "/etc/protocols", "/etc/networks", "/etc/passwd", "/etc/group",
-    "/etc/localtime", "/etc/timezone",
+    "/etc/nsswitch.conf", "/etc/hosts", "/etc/host.conf", "/etc/resolv.conf", "/etc/gai.conf",
+    "/etc/services", "/etc/protocols", "/etc/networks", "/etc/passwd", "/etc/group", "/etc/localtime",
+    "/etc/timezone",
     // TLS: settings and CA certificates, but no keys
-    "/etc/ssl/openssl.cnf", "/etc/ssl/certs", "/etc/ssl/cert.pem", "/etc/pki/tls/openssl.cnf", "/etc/pki/tls/certs", "/etc/pki/ca-trust/extracted", "/etc/crypto-policies",
+    "/etc/ssl/openssl.cnf", "/etc/ssl/certs", "/etc/ssl/cert.pem", "/etc/pki/tls/openssl.cnf",
+    "/etc/pki/tls/certs", "/etc/pki/ca-trust/extracted", "/etc/crypto-policies",
     // drivers
     "/etc/nvidia", "/etc/OpenCL", "/etc/libibverbs.d", "/etc/rdma", "/etc/libnl", "/etc/libnl-3"};
 constexpr const char* kWritable[] = {"/dev/shm", "/proc/self"};  // shared memory; a thread's name
 // No terminals, virtual machines or devices of other programs, whatever their modes.
-constexpr const char* kDevices[] = {"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/infiniband", "/dev/dri"};
+constexpr const char* kDevices[] = {"/dev/null",    "/dev/zero",       "/dev/full", "/dev/random",
+                                    "/dev/urandom", "/dev/infiniband", "/dev/dri"};
 // prefixes of names in /dev
 constexpr std::string_view kGpuDevices[] = {"nvidia", "nvhost", "nvmap", "nvgpu", "dxg"};
 
-Error failure(const std::string& what, int error) { return {ErrorCode::unavailable, what + ": " + std::generic_category().message(error)}; }
+Error failure(const std::string& what, int error) {
+  return {ErrorCode::unavailable, what + ": " + std::generic_category().message(error)};
+}
 
 uint64_t known_file_rights(int version) {
   uint64_t rights = kMakeLink | (kMakeLink - 1);
@@ -90,15 +96,18 @@ Result<void> allow(int ruleset, const std::string& path, uint64_t rights) {
 std::vector<std::string> devices() {
   std::vector<std::string> found(std::begin(kDevices), std::end(kDevices));
   std::error_code status;
-  for (std::filesystem::directory_iterator entry("/dev", status); !status && entry != std::filesystem::directory_iterator(); entry.increment(status)) {
+  for (std::filesystem::directory_iterator entry("/dev", status);
+       !status && entry != std::filesystem::directory_iterator(); entry.increment(status)) {
     const std::string name = entry->path().filename();
     const auto begins_so = [&](std::string_view prefix) { return name.starts_with(prefix); };
-    if (std::any_of(std::begin(kGpuDevices), std::end(kGpuDevices), begins_so)) found.push_back(entry->path());
+    if (std::any_of(std::begin(kGpuDevices), std::end(kGpuDevices), begins_so))
+      found.push_back(entry->path());
   }
   return found;
 }
 
-Result<void> add_rules(int ruleset, uint64_t known, const std::vector<std::string>& readable, const std::string& cache) {
+Result<void> add_rules(int ruleset, uint64_t known, const std::vector<std::string>& readable,
+                       const std::string& cache) {
   Result<void> added;
   for (const char* const path : kReadable) {
     if (added) added = allow(ruleset, path, kRead);
@@ -110,9 +119,12 @@ Result<void> add_rules(int ruleset, uint64_t known, const std::vector<std::strin
     if (added) added = allow(ruleset, path, (kRead | kChange) & known);
   }
   for (const std::string& path : devices()) {
-    if (added) added = allow(ruleset, path, (kReadFile | kReadFolder | kWriteFile | kTruncate | kControlDevice) & known);
+    if (added)
+      added =
+          allow(ruleset, path, (kReadFile | kReadFolder | kWriteFile | kTruncate | kControlDevice) & known);
   }
-  if (added && !cache.empty()) added = allow(ruleset, cache, (kRead | kChange | kMakeFolder | kRemoveFolder) & known);
+  if (added && !cache.empty())
+    added = allow(ruleset, cache, (kRead | kChange | kMakeFolder | kRemoveFolder) & known);
   return added;
 }
 
@@ -137,7 +149,9 @@ bool is_readable(const std::string& path, const std::vector<std::string>& more) 
     const auto allowed = real(folder);
     return !status && lies_below(file, allowed);
   };
-  return std::any_of(std::begin(kReadable), std::end(kReadable), holds) || std::any_of(std::begin(kWritable), std::end(kWritable), holds) || std::any_of(more.begin(), more.end(), holds);
+  return std::any_of(std::begin(kReadable), std::end(kReadable), holds) ||
+         std::any_of(std::begin(kWritable), std::end(kWritable), holds) ||
+         std::any_of(more.begin(), more.end(), holds);
 }
 
 Result<void> restrict_files(const std::vector<std::string>& readable, const std::string& cache) {

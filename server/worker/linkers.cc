@@ -32,7 +32,8 @@ const ContextState* Linkers::context_of(uint64_t linker) const {
 }
 
 CUresult Linkers::create(uint64_t handle, const ContextState& context, Options options) {
-  if (!api_.cuLinkCreate_v2 || !api_.cuLinkAddData_v2 || !api_.cuLinkComplete || !api_.cuLinkDestroy) return CUDA_ERROR_NOT_SUPPORTED;
+  if (!api_.cuLinkCreate_v2 || !api_.cuLinkAddData_v2 || !api_.cuLinkComplete || !api_.cuLinkDestroy)
+    return CUDA_ERROR_NOT_SUPPORTED;
   if (linkers_.contains(handle)) return CUDA_ERROR_INVALID_HANDLE;
   if (linkers_.size() >= kMaxLinkers) return CUDA_ERROR_OUT_OF_MEMORY;
   auto linker = std::make_unique<Linker>();
@@ -44,13 +45,14 @@ CUresult Linkers::create(uint64_t handle, const ContextState& context, Options o
   };
   keep(CU_JIT_INFO_LOG_BUFFER, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, linker->info);
   keep(CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, linker->error);
-  const CUresult result = api_.cuLinkCreate_v2(static_cast<unsigned>(names.size()), names.data(), values.data(), &linker->state);
+  const CUresult result =
+      api_.cuLinkCreate_v2(static_cast<unsigned>(names.size()), names.data(), values.data(), &linker->state);
   if (result == CUDA_SUCCESS) linkers_.emplace(handle, std::move(linker));
   return result;
 }
 
-CUresult Linkers::add(uint64_t handle, CUjitInputType type, std::span<const std::byte> bytes, const std::string& name, Options options,
-                      std::string& log) {
+CUresult Linkers::add(uint64_t handle, CUjitInputType type, std::span<const std::byte> bytes,
+                      const std::string& name, Options options, std::string& log) {
   Linker* const linker = find(handle);
   if (!linker) return CUDA_ERROR_INVALID_HANDLE;
   auto& kept = *linker->of_inputs.emplace_back(std::make_unique<OptionList>(list(options)));
@@ -79,7 +81,8 @@ CUresult Linkers::complete(uint64_t handle, uint64_t* size, std::string& log) {
 std::span<const std::byte> Linkers::image(uint64_t handle, uint64_t offset) const {
   const Linker* const linker = find(handle);
   if (!linker || offset >= linker->image.size()) return {};
-  return linker->image.subspan(offset, std::min<uint64_t>(wire::kMaxImagePartBytes, linker->image.size() - offset));
+  return linker->image.subspan(offset,
+                               std::min<uint64_t>(wire::kMaxImagePartBytes, linker->image.size() - offset));
 }
 
 CUresult Linkers::destroy(uint64_t handle) {

@@ -29,8 +29,8 @@ class Linkers {
   // (wire::is_numeric_jit_option).
   CUresult create(uint64_t linker, const ContextState& context, Options options);
   // A NUL byte must follow `bytes`. `log`: output of the driver.
-  CUresult add(uint64_t linker, CUjitInputType type, std::span<const std::byte> bytes, const std::string& name, Options options,
-               std::string& log);
+  CUresult add(uint64_t linker, CUjitInputType type, std::span<const std::byte> bytes,
+               const std::string& name, Options options, std::string& log);
   CUresult complete(uint64_t linker, uint64_t* size, std::string& log);
   // Returns at most wire::kMaxImagePartBytes of the image from `offset`; empty if there is no image or
   // `offset` is beyond its end.

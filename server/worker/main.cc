@@ -23,8 +23,8 @@
 #include <utility>
 
 #include "protocol/environment.h"
-#include "protocol/transport/tls/context.h"
 #include "protocol/transport/rdma_options.h"
+#include "protocol/transport/tls/context.h"
 #include "protocol/wire/frame.h"
 #include "protocol/wire/peers.h"
 #include "server/confinement/cgroups.h"
@@ -66,20 +66,26 @@ struct Arguments {
 };
 
 constexpr std::pair<std::string_view, std::string Arguments::*> kTexts[] = {
-    {"--device", &Arguments::device},           {"--user", &Arguments::user},     {"--cache-folders", &Arguments::cache_folders},
-    {"--cache-bytes", &Arguments::cache_bytes}, {"--cgroup", &Arguments::cgroup}, {"--cgroup-settings", &Arguments::cgroup_settings},
+    {"--device", &Arguments::device},
+    {"--user", &Arguments::user},
+    {"--cache-folders", &Arguments::cache_folders},
+    {"--cache-bytes", &Arguments::cache_bytes},
+    {"--cgroup", &Arguments::cgroup},
+    {"--cgroup-settings", &Arguments::cgroup_settings},
 };
 
 bool parse_arguments(int count, char** words, Arguments& out) {
   for (int at = 1; at + 1 < count; at += 2) {
     const std::string_view name = words[at];
     const std::string_view value = words[at + 1];
-    const auto text = std::find_if(std::begin(kTexts), std::end(kTexts), [&](const auto& one) { return one.first == name; });
+    const auto text = std::find_if(std::begin(kTexts), std::end(kTexts),
+                                   [&](const auto& one) { return one.first == name; });
     bool good = text != std::end(kTexts);
     if (good) {
       out.*text->second = value;
     } else if (name == "--rdma") {
-      out.rdma = value == "yes" ? transport::RdmaOptions::Use::if_possible : transport::RdmaOptions::Use::never;
+      out.rdma =
+          value == "yes" ? transport::RdmaOptions::Use::if_possible : transport::RdmaOptions::Use::never;
       good = value == "yes" || value == "no";
     } else if (name == "--tls") {
       out.tls = value == "yes";
@@ -129,8 +135,8 @@ bool reserve_code_descriptor() {
 // file can be created.
 bool set_driver_cache(const std::string& bytes) {
   const std::string path = "/proc/self/fd/" + std::to_string(server::kCacheDescriptor);
-  return reserve_descriptor("/sys", O_RDONLY | O_DIRECTORY, server::kCacheDescriptor) && set_environment("CUDA_CACHE_PATH", path) &&
-         set_environment("CUDA_CACHE_MAXSIZE", bytes);
+  return reserve_descriptor("/sys", O_RDONLY | O_DIRECTORY, server::kCacheDescriptor) &&
+         set_environment("CUDA_CACHE_PATH", path) && set_environment("CUDA_CACHE_MAXSIZE", bytes);
 }
 
 // Moves the message's descriptor to the given number. Returns false if the message is of another kind.
@@ -160,11 +166,13 @@ Result<void> send_reply(transport::Connection& connection, const control::HelloR
   return transport::send_all(connection, parts, deadline);
 }
 
-Result<std::unique_ptr<transport::Connection>> open_connection(const server::ControlMessage& message, transport::Options options) {
+Result<std::unique_ptr<transport::Connection>> open_connection(const server::ControlMessage& message,
+                                                               transport::Options options) {
   const auto& scheme = message.header.transport;
   const auto& secret = message.header.tls_secret;
   options.tls.secret.assign(secret.data(), secret.size());
-  return transport::adopt(std::string(scheme.data(), ::strnlen(scheme.data(), scheme.size())), message.descriptor, options);
+  return transport::adopt(std::string(scheme.data(), ::strnlen(scheme.data(), scheme.size())),
+                          message.descriptor, options);
 }
 
 compression::Policy requested_compression(const std::string& hello) {
@@ -185,7 +193,8 @@ std::optional<VisibleDevices> visible_devices(const server::ControlHeader& heade
   if (header.gpu_count == 0) return VisibleDevices::all(devices);
   if (header.gpu_count > header.gpus.size()) return std::nullopt;
   const std::vector<int> ordinals(header.gpus.begin(), header.gpus.begin() + header.gpu_count);
-  const bool there = std::all_of(ordinals.begin(), ordinals.end(), [&](int ordinal) { return static_cast<size_t>(ordinal) < devices; });
+  const bool there = std::all_of(ordinals.begin(), ordinals.end(),
+                                 [&](int ordinal) { return static_cast<size_t>(ordinal) < devices; });
   return there ? std::optional(VisibleDevices(ordinals)) : std::nullopt;
 }
 
@@ -228,7 +237,8 @@ int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressR
   reply.set_takes_compressed(true);
   reply.set_bulk_token(std::string(header.bulk_token.data(), header.bulk_token.size()));
   image::Nonce nonce{};
-  const bool keeps_images = header.image_bytes != 0 && ::getrandom(nonce.data(), nonce.size(), 0) == sizeof nonce;
+  const bool keeps_images =
+      header.image_bytes != 0 && ::getrandom(nonce.data(), nonce.size(), 0) == sizeof nonce;
   if (keeps_images) {
     reply.set_image_nonce(nonce.data(), nonce.size());
     reply.set_largest_image(header.image_bytes);
@@ -274,7 +284,8 @@ int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressR
     if (!sink) return control.handle(server::ControlKind::bulk, nullptr);
     control.handle(server::ControlKind::bulk, [options, sink](const server::ControlMessage& message) {
       const bool peer = message.header.from_peer != 0;
-      if (auto connection = open_connection(message, options)) sink(std::move(*connection), peer ? std::optional(message.header.peer.copy) : std::nullopt);
+      if (auto connection = open_connection(message, options))
+        sink(std::move(*connection), peer ? std::optional(message.header.peer.copy) : std::nullopt);
     });
   };
   return run_session(std::move(start));
@@ -333,22 +344,25 @@ Result<void> confine(const Arguments& arguments) {
   }
   ::close(processes);  // would give access to processes outside of the namespace
   if (!confined) return confined;
-  return sandbox::restrict_files({std::filesystem::path(arguments.device).parent_path()}, arguments.cache_folders);
+  return sandbox::restrict_files({std::filesystem::path(arguments.device).parent_path()},
+                                 arguments.cache_folders);
 }
 
 int run(const Arguments& arguments) {
   // This comes first, while the process still has poold's user, so that the limits also apply to the device
   // library.
   if (!arguments.cgroup.empty()) {
-    if (const auto entered = server::enter_cgroup(arguments.cgroup, arguments.cgroup_settings); !entered) return fail_to_start(entered.error().message);
+    if (const auto entered = server::enter_cgroup(arguments.cgroup, arguments.cgroup_settings); !entered)
+      return fail_to_start(entered.error().message);
   }
   // Waiting streams must not share hardware queues; NVIDIA's driver reads this in cuInit.
   if (!set_environment("CUDA_DEVICE_MAX_CONNECTIONS", "32", false)) return fail_to_start("out of memory");
   // The client implements this variable: a blocking launch would keep the executor from commands that let the
   // launch complete.
   ::unsetenv("CUDA_LAUNCH_BLOCKING");  // NOLINT(concurrency-mt-unsafe): the process has one thread yet
-  if (arguments.tls) {  // while files can still be opened
-    if (const auto ready = transport::tls::Context::with_psk(transport::Side::server); !ready) return fail_to_start(ready.error().message);
+  if (arguments.tls) {                 // while files can still be opened
+    if (const auto ready = transport::tls::Context::with_psk(transport::Side::server); !ready)
+      return fail_to_start(ready.error().message);
   }
   auto library = DeviceLibrary::load(arguments.device, [&arguments] { return confine(arguments); });
   if (!library) return fail_to_start(library.error().message);
@@ -357,36 +371,46 @@ int run(const Arguments& arguments) {
   describe_partitions(**library, *devices);
   auto memory_use = open_memory_use(**library, *devices);
   const AddressRange range = reserve_addresses(**library, *devices);
-  transport::RdmaOptions rdma = transport::rdma_options_from_environment(
-      [](const std::string& mistake) { log::warning("rdma_setting_ignored", {{"reason", mistake}}); });
+  transport::RdmaOptions rdma = transport::rdma_options_from_environment([](const std::string& mistake) {
+    log::warning("rdma_setting_ignored", {{"reason", mistake}});
+  });
   rdma.use = arguments.rdma;
 
   if (kFiltersCalls && arguments.sandbox) {
-    if (const auto restricted = sandbox::restrict_calls(arguments.other_calls); !restricted) return fail_to_start(restricted.error().message);
+    if (const auto restricted = sandbox::restrict_calls(arguments.other_calls); !restricted)
+      return fail_to_start(restricted.error().message);
   }
   const auto told = server::send_control(server::kControlDescriptor, {.kind = server::ControlKind::ready},
                                          summarize_devices(**library, *devices), -1);
   // Nothing has run on the device before the first client, so the library's exit handlers have nothing to
   // wait for.
-  if (!told) std::exit(server::kWorkerPooldGone);  // NOLINT(concurrency-mt-unsafe): no other thread ends the process
+  if (!told)
+    std::exit(server::kWorkerPooldGone);  // NOLINT(concurrency-mt-unsafe): no other thread ends the process
   auto page = quota::SharedPage<quota::SessionPage>::open(server::kSessionPageDescriptor);
   auto message = server::receive_control(server::kControlDescriptor);
   // NOLINTNEXTLINE(concurrency-mt-unsafe): no other thread ends the process
   if (!message && message.error().code == ErrorCode::closed) std::exit(server::kWorkerOrderly);
-  if (!page || !message || message->header.kind != server::ControlKind::account) return server::kWorkerControlBroken;
+  if (!page || !message || message->header.kind != server::ControlKind::account)
+    return server::kWorkerControlBroken;
   auto account = quota::SharedPage<quota::Account>::open(message->descriptor);
-  if (!account || message->header.account_slot >= quota::kMaxSessionsPerTenant) return server::kWorkerControlBroken;
+  if (!account || message->header.account_slot >= quota::kMaxSessionsPerTenant)
+    return server::kWorkerControlBroken;
   const Usage usage{std::move(*page), std::move(*account), message->header.account_slot};
   std::vector<quota::Groups> groups(message->payload.size() / sizeof(quota::Groups));
-  if (!groups.empty()) std::memcpy(groups.data(), message->payload.data(), groups.size() * sizeof(quota::Groups));
+  if (!groups.empty())
+    std::memcpy(groups.data(), message->payload.data(), groups.size() * sizeof(quota::Groups));
   message = server::receive_control(server::kControlDescriptor);
-  if (take_descriptor(message, server::ControlKind::code, server::kCodeDescriptor)) message = server::receive_control(server::kControlDescriptor);
-  if (take_descriptor(message, server::ControlKind::cache_folder, server::kCacheDescriptor)) message = server::receive_control(server::kControlDescriptor);
+  if (take_descriptor(message, server::ControlKind::code, server::kCodeDescriptor))
+    message = server::receive_control(server::kControlDescriptor);
+  if (take_descriptor(message, server::ControlKind::cache_folder, server::kCacheDescriptor))
+    message = server::receive_control(server::kControlDescriptor);
   if (!message) return server::kWorkerControlBroken;
   if (message->header.kind != server::ControlKind::session || message->descriptor < 0)
     return server::kWorkerControlBroken;
-  Control& control = *new Control(server::kControlDescriptor, exit_without_poold);  // lives as long as the process
-  return serve(**library, std::move(*devices), range, rdma, std::move(*message), control, usage, std::move(groups), std::move(memory_use));
+  Control& control =
+      *new Control(server::kControlDescriptor, exit_without_poold);  // lives as long as the process
+  return serve(**library, std::move(*devices), range, rdma, std::move(*message), control, usage,
+               std::move(groups), std::move(memory_use));
 }
 
 }  // namespace
@@ -402,11 +426,13 @@ int main(int count, char** words) {
   if (!worker::dies_with_poold(arguments)) return server::kWorkerPooldGone;
   if (arguments.sandbox && !worker::sandbox::hide_memory()) return server::kWorkerUsage;
   worker::close_inherited();
-  for (const int descriptor : {server::kControlDescriptor, server::kLogDescriptor, server::kSessionPageDescriptor}) {
+  for (const int descriptor :
+       {server::kControlDescriptor, server::kLogDescriptor, server::kSessionPageDescriptor}) {
     ::fcntl(descriptor, F_SETFD, FD_CLOEXEC);
   }
   if (!worker::reserve_code_descriptor()) return server::kWorkerUsage;
-  if (!arguments.cache_folders.empty() && !worker::set_driver_cache(arguments.cache_bytes)) return server::kWorkerUsage;
+  if (!arguments.cache_folders.empty() && !worker::set_driver_cache(arguments.cache_bytes))
+    return server::kWorkerUsage;
   (void)::signal(SIGPIPE, SIG_IGN);  // writing to the log fails after poold has stopped reading it
   log::start_to_poold(server::kLogDescriptor, arguments.level);
   // _exit, because the device library's exit handlers may wait for an endless kernel.

@@ -35,7 +35,9 @@ MemoryCharges::PendingContext::PendingContext(MemoryCharges& all, int device) : 
   by_context_ = another || !before_.device;
 }
 
-MemoryCharges::PendingContext::~PendingContext() { all_.memory_.uncharge(device_, charged_); }
+MemoryCharges::PendingContext::~PendingContext() {
+  all_.memory_.uncharge(device_, charged_);
+}
 
 CUresult MemoryCharges::PendingContext::measure(CUcontext made) {
   const uint64_t taken = growth(before_, all_.used_on(device_, by_context_ ? made : nullptr));
@@ -47,13 +49,17 @@ CUresult MemoryCharges::PendingContext::measure(CUcontext made) {
   return CUDA_SUCCESS;
 }
 
-void MemoryCharges::PendingContext::transfer_to(ContextState& context) { context.charged = std::exchange(charged_, 0); }
+void MemoryCharges::PendingContext::transfer_to(ContextState& context) {
+  context.charged = std::exchange(charged_, 0);
+}
 
 cuda::DeviceUse MemoryCharges::use_of(const cuda::Image& image, int device) const {
   int major = 0, minor = 0;
   if (!api_.cuDeviceGetAttribute ||
-      api_.cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device) != CUDA_SUCCESS ||
-      api_.cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device) != CUDA_SUCCESS) {
+      api_.cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device) !=
+          CUDA_SUCCESS ||
+      api_.cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device) !=
+          CUDA_SUCCESS) {
     return {};
   }
   cuda::DeviceUse use = cuda::device_use(image, major, minor);
@@ -67,7 +73,8 @@ CUresult MemoryCharges::add_module(uint64_t handle, const cuda::Image& image) {
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
   const cuda::DeviceUse use = use_of(image, context->device);
   const Image added{use.bytes, context->device, use.launches_kernels};
-  if (const CUresult result = memory_.charge(added.device, added.bytes); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = memory_.charge(added.device, added.bytes); result != CUDA_SUCCESS)
+    return result;
   images_[handle] = added;
   return CUDA_SUCCESS;
 }
@@ -122,7 +129,8 @@ std::optional<uint64_t> cost_of_limit(CUlimit limit, uint64_t value) {
   switch (limit) {
     case CU_LIMIT_PRINTF_FIFO_SIZE:
     case CU_LIMIT_MALLOC_HEAP_SIZE: return value;
-    case CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT: return value > UINT64_MAX / kPendingLaunchBytes ? UINT64_MAX : value * kPendingLaunchBytes;
+    case CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT:
+      return value > UINT64_MAX / kPendingLaunchBytes ? UINT64_MAX : value * kPendingLaunchBytes;
     case CU_LIMIT_MAX_L2_FETCH_GRANULARITY:
     case CU_LIMIT_PERSISTING_L2_CACHE_SIZE: return 0;
     default: return std::nullopt;  // CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH and future limits
@@ -169,7 +177,8 @@ MemoryUse MemoryCharges::used_on(int device, CUcontext context) {
   if (use.process || !context || !api_.cuMemGetInfo_v2) return use;
   const CUcontext before = current_context();
   size_t free = 0, total = 0;
-  const bool told = make_current(api_, context) == CUDA_SUCCESS && api_.cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS;
+  const bool told =
+      make_current(api_, context) == CUDA_SUCCESS && api_.cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS;
   make_current(api_, before);
   if (told && free <= total) use.device = total - free;
   return use;
@@ -177,12 +186,13 @@ MemoryUse MemoryCharges::used_on(int device, CUcontext context) {
 
 void MemoryCharges::log_refusal(int device, uint64_t context_bytes) const {
   const auto room = ledger_.room(device);
-  log::warning("context_exceeds_quota", {{"session", start_.session_number},
-                                         {"gpu", device},
-                                         {"context_bytes", context_bytes},
-                                         {"quota_bytes", room ? room->limit : 0},
-                                         {"free_bytes", room ? room->free : 0},
-                                         {"advice", "raise the tenant's memory quota, or end other programs of the tenant"}});
+  log::warning("context_exceeds_quota",
+               {{"session", start_.session_number},
+                {"gpu", device},
+                {"context_bytes", context_bytes},
+                {"quota_bytes", room ? room->limit : 0},
+                {"free_bytes", room ? room->free : 0},
+                {"advice", "raise the tenant's memory quota, or end other programs of the tenant"}});
 }
 
 }  // namespace gpupool::worker

@@ -18,8 +18,8 @@ namespace gpupool::worker {
 
 class MemoryCharges {
  public:
-  MemoryCharges(const DeviceApi& api, Contexts& contexts, HandleTable& table, DeviceMemory& memory, quota::Ledger& ledger,
-                const SessionStart& start)
+  MemoryCharges(const DeviceApi& api, Contexts& contexts, HandleTable& table, DeviceMemory& memory,
+                quota::Ledger& ledger, const SessionStart& start)
       : api_(api), contexts_(contexts), table_(table), memory_(memory), ledger_(ledger), start_(start) {}
 
   // The charge of a context that is about to be created on `device`. It passes to the context with
@@ -46,7 +46,8 @@ class MemoryCharges {
   // Releases the charge of a context that is about to be destroyed, in the destructor.
   class ContextRelease {
    public:
-    ContextRelease(MemoryCharges& all, const ContextState& context) : all_(all), device_(context.device), charged_(context.charged) {}
+    ContextRelease(MemoryCharges& all, const ContextState& context)
+        : all_(all), device_(context.device), charged_(context.charged) {}
     ~ContextRelease() { all_.memory_.uncharge(device_, charged_); }
     ContextRelease(const ContextRelease&) = delete;
     ContextRelease& operator=(const ContextRelease&) = delete;
@@ -72,7 +73,9 @@ class MemoryCharges {
   // exhausted.
   CUresult charge_local_memory(ContextState& context, const HandleTable::Launchable& kernel) {
     const ContextState& owner = context.owner();
-    if ((kernel.memory->devices & bit_of_device(owner.device)) != 0 && kernel.memory->bytes <= owner.local.bytes) [[likely]] return CUDA_SUCCESS;
+    if ((kernel.memory->devices & bit_of_device(owner.device)) != 0 &&
+        kernel.memory->bytes <= owner.local.bytes) [[likely]]
+      return CUDA_SUCCESS;
     return grow_local_memory(context.owner(), kernel);
   }
   // Call if the device refused the launch for lack of memory: restores the previous charge.

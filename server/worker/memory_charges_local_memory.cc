@@ -19,15 +19,19 @@ constexpr uint64_t kLeastGranularity = 512;
 uint64_t MemoryCharges::local_memory(uint64_t bytes_per_thread, int device) const {
   int processors = 0, threads = 0;
   if (!api_.cuDeviceGetAttribute ||
-      api_.cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device) != CUDA_SUCCESS ||
-      api_.cuDeviceGetAttribute(&threads, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, device) != CUDA_SUCCESS) {
+      api_.cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device) !=
+          CUDA_SUCCESS ||
+      api_.cuDeviceGetAttribute(&threads, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, device) !=
+          CUDA_SUCCESS) {
     return 0;
   }
   const auto index = static_cast<size_t>(device);
-  const uint64_t granularity = std::max(index < start_.granularity.size() ? start_.granularity[index] : 0, kLeastGranularity);
+  const uint64_t granularity =
+      std::max(index < start_.granularity.size() ? start_.granularity[index] : 0, kLeastGranularity);
   const uint64_t all = static_cast<uint64_t>(processors) * static_cast<uint64_t>(threads);
   uint64_t bytes = 0;
-  if (__builtin_mul_overflow(all, bytes_per_thread, &bytes) || bytes > UINT64_MAX - granularity) return UINT64_MAX;
+  if (__builtin_mul_overflow(all, bytes_per_thread, &bytes) || bytes > UINT64_MAX - granularity)
+    return UINT64_MAX;
   return (bytes + granularity - 1) / granularity * granularity;
 }
 
@@ -36,10 +40,12 @@ CUresult MemoryCharges::add_local_bytes(cuda::Kind kind, void* object, int devic
   int needed = 0;
   CUresult result = CUDA_SUCCESS;
   if (kind == cuda::Kind::function) {
-    result = api_.cuFuncGetAttribute(&needed, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, static_cast<CUfunction>(object));
+    result =
+        api_.cuFuncGetAttribute(&needed, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, static_cast<CUfunction>(object));
 #if CUDA_VERSION >= 12000
   } else if (api_.cuKernelGetAttribute) {
-    result = api_.cuKernelGetAttribute(&needed, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, static_cast<CUkernel>(object), device);
+    result = api_.cuKernelGetAttribute(&needed, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES,
+                                       static_cast<CUkernel>(object), device);
 #endif
   }
   *bytes = std::max(*bytes, static_cast<uint64_t>(std::max(needed, 0)));
@@ -50,7 +56,8 @@ CUresult MemoryCharges::add_local_bytes(cuda::Kind kind, void* object, int devic
 // not see these launches.
 CUresult MemoryCharges::add_local_bytes_of_all(uint64_t code, int device, uint64_t* bytes) const {
 #if CUDA_VERSION >= 12040
-  const auto add_all = [&](cuda::Kind kind, auto of, const auto& count_of, const auto& enumerate, auto object) -> CUresult {
+  const auto add_all = [&](cuda::Kind kind, auto of, const auto& count_of, const auto& enumerate,
+                           auto object) -> CUresult {
     if (!count_of || !enumerate) return CUDA_SUCCESS;
     unsigned count = 0;
     CUresult result = count_of(&count, of);
@@ -62,10 +69,12 @@ CUresult MemoryCharges::add_local_bytes_of_all(uint64_t code, int device, uint64
     return result;
   };
   if (const auto module = table_.resolve(cuda::Kind::module, code)) {
-    return add_all(cuda::Kind::function, static_cast<CUmodule>(*module), api_.cuModuleGetFunctionCount, api_.cuModuleEnumerateFunctions, CUfunction{});
+    return add_all(cuda::Kind::function, static_cast<CUmodule>(*module), api_.cuModuleGetFunctionCount,
+                   api_.cuModuleEnumerateFunctions, CUfunction{});
   }
   if (const auto library = table_.resolve(cuda::Kind::library, code)) {
-    return add_all(cuda::Kind::kernel, static_cast<CUlibrary>(*library), api_.cuLibraryGetKernelCount, api_.cuLibraryEnumerateKernels, CUkernel{});
+    return add_all(cuda::Kind::kernel, static_cast<CUlibrary>(*library), api_.cuLibraryGetKernelCount,
+                   api_.cuLibraryEnumerateKernels, CUkernel{});
   }
 #endif
   return CUDA_SUCCESS;
@@ -76,7 +85,8 @@ CUresult MemoryCharges::add_local_bytes_of_all(uint64_t code, int device, uint64
 CUresult MemoryCharges::grow_local_memory(ContextState& context, const HandleTable::Launchable& kernel) {
   KernelMemory& memory = *kernel.memory;
   if ((memory.devices & bit_of_device(context.device)) == 0) {
-    CUresult result = add_local_bytes(cuda::kind_of(kernel.handle), kernel.object, context.device, &memory.bytes);
+    CUresult result =
+        add_local_bytes(cuda::kind_of(kernel.handle), kernel.object, context.device, &memory.bytes);
     const auto code = images_.find(kernel.owner);
     if (result == CUDA_SUCCESS && code != images_.end() && code->second.launches_kernels) {
       result = add_local_bytes_of_all(kernel.owner, context.device, &memory.bytes);
@@ -99,7 +109,8 @@ CUresult MemoryCharges::grow_local_memory(ContextState& context, uint64_t bytes_
     context.local.at_first = context.local.bytes = told ? std::max<uint64_t>(stack, 1) : 1;
   }
   if (bytes_per_thread <= context.local.bytes) return CUDA_SUCCESS;
-  const uint64_t all = local_memory(bytes_per_thread, context.device), more = all - std::min(all, context.local.charged);
+  const uint64_t all = local_memory(bytes_per_thread, context.device),
+                 more = all - std::min(all, context.local.charged);
   if (const CUresult result = memory_.charge(context.device, more); result != CUDA_SUCCESS) return result;
   context.local.bytes = bytes_per_thread;
   context.local.charged += more;

@@ -17,7 +17,7 @@ using Clock = MemoryMoves::Clock;
 constexpr auto kAskEvery = 100ms;
 // Polling interval, because the device does not signal freed memory or finished streams.
 constexpr timespec kBusyPollInterval{0, 1'000'000};
-constexpr auto kLongestOrder = 5s;        // an order that cannot be executed within this time is declined
+constexpr auto kLongestOrder = 5s;     // an order that cannot be executed within this time is declined
 constexpr auto kLongestDrain = 500ms;  // how long commands are held back while the device finishes its work
 constexpr std::chrono::microseconds kPollWhileBusy{10'000};
 constexpr std::chrono::microseconds kPollAnyway{250'000};  // in case a wake-up was lost
@@ -30,14 +30,14 @@ bool touches_memory(uint16_t id) {
   switch (static_cast<Command>(id)) {
     case Command::ping:
     case Command::goodbye:
-    case Command::free_memory:
-      return false;
-    default:
-      return true;
+    case Command::free_memory: return false;
+    default: return true;
   }
 }
 
-int64_t nanoseconds_of(Clock::time_point time) { return std::chrono::nanoseconds(time.time_since_epoch()).count(); }
+int64_t nanoseconds_of(Clock::time_point time) {
+  return std::chrono::nanoseconds(time.time_since_epoch()).count();
+}
 
 }  // namespace
 
@@ -46,10 +46,8 @@ bool must_not_wait(uint16_t id) {
   switch (static_cast<Command>(id)) {
     case Command::host_function_done:
     case Command::resume_stream:
-    case Command::cancel_bulk:
-      return true;
-    default:
-      return !touches_memory(id);
+    case Command::cancel_bulk: return true;
+    default: return !touches_memory(id);
   }
 }
 
@@ -57,18 +55,21 @@ void MemoryMoves::begin() {
   on_ = session_.start.oversubscribes && session_.start.control != nullptr;
   if (!on_) return;
   session_.memory.set_full_device_waiter(*this);
-  session_.start.control->handle(server::ControlKind::move_out, [this](const server::ControlMessage& message) {
-    const server::ControlHeader& said = message.header;
-    {
-      const std::lock_guard lock(mutex_);
-      order_ = {said.gpu, said.memory_bytes, said.memory_most, said.memory_keep, said.memory_at_once != 0, Clock::now()};
-    }
-    session_.start.connection->interrupt();
-  });
-  session_.start.control->handle(server::ControlKind::room_patience, [this](const server::ControlMessage& message) {
-    const std::lock_guard lock(mutex_);
-    patience_ = message.header;
-  });
+  session_.start.control->handle(server::ControlKind::move_out,
+                                 [this](const server::ControlMessage& message) {
+                                   const server::ControlHeader& said = message.header;
+                                   {
+                                     const std::lock_guard lock(mutex_);
+                                     order_ = {said.gpu,         said.memory_bytes,        said.memory_most,
+                                               said.memory_keep, said.memory_at_once != 0, Clock::now()};
+                                   }
+                                   session_.start.connection->interrupt();
+                                 });
+  session_.start.control->handle(server::ControlKind::room_patience,
+                                 [this](const server::ControlMessage& message) {
+                                   const std::lock_guard lock(mutex_);
+                                   patience_ = message.header;
+                                 });
   after_command();
 }
 
@@ -106,14 +107,16 @@ bool MemoryMoves::has_work() {
   bool work = false;
   const auto is_capturing = [&](const StreamState& stream) {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    return api.cuStreamIsCapturing &&
-           (api.cuStreamIsCapturing(stream.stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE);
+    return api.cuStreamIsCapturing && (api.cuStreamIsCapturing(stream.stream, &status) != CUDA_SUCCESS ||
+                                       status != CU_STREAM_CAPTURE_STATUS_NONE);
   };
   for (auto& [handle, context] : session_.contexts.all()) {
     if (work) break;
-    work = make_current(api, context->object) != CUDA_SUCCESS || !session_.copies.drain(context->object, Clock::now());
+    work = make_current(api, context->object) != CUDA_SUCCESS ||
+           !session_.copies.drain(context->object, Clock::now());
     context->for_each_stream([&](StreamState& stream) { work = work || is_capturing(stream); });
-    for (const CUevent event : context->destroyed_stream_events) work = work || api.cuEventQuery(event) == CUDA_ERROR_NOT_READY;
+    for (const CUevent event : context->destroyed_stream_events)
+      work = work || api.cuEventQuery(event) == CUDA_ERROR_NOT_READY;
     context->for_each_stream([&](StreamState& stream) { work = work || !session_.is_idle(stream); });
   }
   make_current(api, before);
@@ -135,8 +138,10 @@ std::optional<std::chrono::microseconds> MemoryMoves::before_sleep() {
   const auto wanted = order();
   if (!wanted) return kPollAnyway;
   // The session has become active again.
-  if (!wanted->at_once && Clock::now() - idle_since_ < quota::kIdleAfter) answer(*wanted, 0);
-  else if (!follow(*wanted)) return kPollWhileBusy;
+  if (!wanted->at_once && Clock::now() - idle_since_ < quota::kIdleAfter)
+    answer(*wanted, 0);
+  else if (!follow(*wanted))
+    return kPollWhileBusy;
   return kPollAnyway;
 }
 
@@ -172,7 +177,8 @@ bool MemoryMoves::move_back_all() {
   const CUresult result = session_.memory.move_back(&took);
   defer_next_move(took);
   if (result == CUDA_SUCCESS) return true;
-  session_.outbox.end("cannot move memory back from host memory to the GPU: CUDA error " + std::to_string(result));
+  session_.outbox.end("cannot move memory back from host memory to the GPU: CUDA error " +
+                      std::to_string(result));
   return false;
 }
 
@@ -189,7 +195,8 @@ bool MemoryMoves::await(Wait& wait) {
   if (wait.since == Clock::time_point{}) wait.since = now;
   {
     const std::lock_guard lock(mutex_);
-    if (wait.question != 0 && patience_.memory_question == wait.question) wait.patience = std::chrono::milliseconds(patience_.memory_patience_ms);
+    if (wait.question != 0 && patience_.memory_question == wait.question)
+      wait.patience = std::chrono::milliseconds(patience_.memory_patience_ms);
   }
   if (session_.outbox.over() || (!wait.returns && now - wait.since >= wait.patience)) return false;
   if (now - wait.asked >= kAskEvery) {
@@ -202,8 +209,10 @@ bool MemoryMoves::await(Wait& wait) {
     wait.asked = now;
   }
   if (const auto wanted = order()) {
-    if (wanted->at_once) follow(*wanted);
-    else answer(*wanted, 0);
+    if (wanted->at_once)
+      follow(*wanted);
+    else
+      answer(*wanted, 0);
   }
   session_.compute.end_pieces_if_asked();  // another session may be waiting for the turn
   if (!wait.returns) defer_next_move(0s);

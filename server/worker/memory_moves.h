@@ -69,7 +69,7 @@ class MemoryMoves final : public FullDeviceWaiter {
   std::optional<Order> order_;
   // An answer that could not be sent because poold is not reading.
   std::optional<server::ControlHeader> unsent_;
-  server::ControlHeader patience_;               // last message of kind room_patience
+  server::ControlHeader patience_;  // last message of kind room_patience
 };
 
 }  // namespace gpupool::worker

@@ -25,20 +25,25 @@ class Nvml {
     if (!library) return false;
     const auto find = [library](const char* name) { return ::dlsym(library, name); };
     const auto init = reinterpret_cast<decltype(&nvmlInit_v2)>(find("nvmlInit_v2"));
-    const auto by_uuid = reinterpret_cast<decltype(&nvmlDeviceGetHandleByUUID)>(find("nvmlDeviceGetHandleByUUID"));
+    const auto by_uuid =
+        reinterpret_cast<decltype(&nvmlDeviceGetHandleByUUID)>(find("nvmlDeviceGetHandleByUUID"));
     memory_info_ = reinterpret_cast<decltype(memory_info_)>(find("nvmlDeviceGetMemoryInfo"));
     processes_ = reinterpret_cast<decltype(processes_)>(find("nvmlDeviceGetComputeRunningProcesses_v3"));
-    if (!processes_) processes_ = reinterpret_cast<decltype(processes_)>(find("nvmlDeviceGetComputeRunningProcesses_v2"));
+    if (!processes_)
+      processes_ = reinterpret_cast<decltype(processes_)>(find("nvmlDeviceGetComputeRunningProcesses_v2"));
     if (!init || !by_uuid || init() != NVML_SUCCESS) return false;
     for (const control::Device& device : devices) {
       nvmlDevice_t handle = nullptr;
       std::string uuid = lease::gpu_uuid_text(device.uuid());
       bool known = by_uuid(uuid.c_str(), &handle) == NVML_SUCCESS;
       // An instance of a divided GPU (MIG).
-      if (!known) known = by_uuid(uuid.replace(0, std::string_view("GPU").size(), "MIG").c_str(), &handle) == NVML_SUCCESS;
+      if (!known)
+        known =
+            by_uuid(uuid.replace(0, std::string_view("GPU").size(), "MIG").c_str(), &handle) == NVML_SUCCESS;
       handles_.push_back(known ? handle : nullptr);
     }
-    return std::any_of(handles_.begin(), handles_.end(), [](nvmlDevice_t handle) { return handle != nullptr; });
+    return std::any_of(handles_.begin(), handles_.end(),
+                       [](nvmlDevice_t handle) { return handle != nullptr; });
   }
 
   MemoryUse use_of(int device) const {
@@ -64,8 +69,11 @@ class Nvml {
       }
       if (result != NVML_SUCCESS) break;
       const auto end = all.begin() + std::min<size_t>(count, all.size());
-      const auto own = std::find_if(all.begin(), end, [](const nvmlProcessInfo_t& one) { return one.pid == static_cast<unsigned>(::getpid()); });
-      if (own == end || own->usedGpuMemory == static_cast<unsigned long long>(NVML_VALUE_NOT_AVAILABLE)) break;
+      const auto own = std::find_if(all.begin(), end, [](const nvmlProcessInfo_t& one) {
+        return one.pid == static_cast<unsigned>(::getpid());
+      });
+      if (own == end || own->usedGpuMemory == static_cast<unsigned long long>(NVML_VALUE_NOT_AVAILABLE))
+        break;
       return own->usedGpuMemory;
     }
     return std::nullopt;
@@ -78,8 +86,10 @@ class Nvml {
 
 }  // namespace
 
-std::function<MemoryUse(int device)> open_memory_use(const DeviceLibrary& library, const std::vector<control::Device>& devices) {
-  if (const auto tell = reinterpret_cast<int (*)(int, unsigned long long*)>(library.symbol("softgpu_process_memory"))) {
+std::function<MemoryUse(int device)> open_memory_use(const DeviceLibrary& library,
+                                                     const std::vector<control::Device>& devices) {
+  if (const auto tell =
+          reinterpret_cast<int (*)(int, unsigned long long*)>(library.symbol("softgpu_process_memory"))) {
     return [tell](int device) {
       unsigned long long bytes = 0;
       return tell(device, &bytes) == CUDA_SUCCESS ? MemoryUse{.process = bytes} : MemoryUse{};
@@ -93,7 +103,9 @@ std::function<MemoryUse(int device)> open_memory_use(const DeviceLibrary& librar
   if (nvml->open(std::filesystem::path(driver.dli_fname).parent_path() / "libnvidia-ml.so.1", devices)) {
     return [nvml](int device) { return nvml->use_of(device); };
   }
-  log::debug("no_nvml", {{"effect", "a session's first context on a GPU is charged with all memory in use there, at most 1 GiB"}});
+  log::debug("no_nvml",
+             {{"effect",
+               "a session's first context on a GPU is charged with all memory in use there, at most 1 GiB"}});
   return nullptr;
 }
 

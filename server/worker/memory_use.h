@@ -13,6 +13,7 @@ class DeviceLibrary;
 
 // Opens NVML; call while files can still be opened. The returned function may be called from any thread; it
 // is null if neither source is available. `devices`: as returned by describe_devices().
-std::function<MemoryUse(int device)> open_memory_use(const DeviceLibrary& library, const std::vector<control::Device>& devices);
+std::function<MemoryUse(int device)> open_memory_use(const DeviceLibrary& library,
+                                                     const std::vector<control::Device>& devices);
 
 }  // namespace gpupool::worker

@@ -17,8 +17,8 @@ constexpr std::chrono::milliseconds kOthersTime{50};
 
 }  // namespace
 
-bool Outbox::send_locked(wire::MessageHeader header, std::span<const std::byte> body, std::span<const std::byte> more,
-                         transport::Deadline deadline) {
+bool Outbox::send_locked(wire::MessageHeader header, std::span<const std::byte> body,
+                         std::span<const std::byte> more, transport::Deadline deadline) {
   header.length = static_cast<uint32_t>(body.size() + more.size());
   header.retired = retired_.load(std::memory_order_acquire);
   if (ledger_.limited()) header.flags |= wire::kMemoryLimited;
@@ -68,7 +68,8 @@ bool Outbox::send(wire::MessageKind kind, int32_t result, uint64_t sequence, std
 void Outbox::end(std::string_view reason) {
   // Waits briefly for a sender in progress, but not for one that is blocked.
   std::unique_lock lock(mutex_, std::try_to_lock);
-  for (const auto limit = transport::Clock::now() + kOthersTime; !lock && transport::Clock::now() < limit && !lock.try_lock();) {
+  for (const auto limit = transport::Clock::now() + kOthersTime;
+       !lock && transport::Clock::now() < limit && !lock.try_lock();) {
     std::this_thread::yield();
   }
   if (lock && !over()) {

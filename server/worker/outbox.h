@@ -43,8 +43,8 @@ class Outbox {
   void set_retired(uint64_t sequence) { retired_.store(sequence, std::memory_order_release); }
 
  private:
-  bool send_locked(wire::MessageHeader header, std::span<const std::byte> body, std::span<const std::byte> more,
-                   transport::Deadline deadline);
+  bool send_locked(wire::MessageHeader header, std::span<const std::byte> body,
+                   std::span<const std::byte> more, transport::Deadline deadline);
 
   transport::Connection& connection_;
   quota::SessionPage& counters_;

@@ -9,18 +9,24 @@
 
 namespace gpupool::worker {
 
-OutgoingCopy::OutgoingCopy(Executor& session, Way way, ContextState& context, const DeviceRows& rows, uint64_t sequence,
-                           CUresult reply)
-    : BulkCopy(&context, rows, false), session_(session), way_(way), sequence_(sequence), reply_(reply), unsent_(rows.pieces()) {}
+OutgoingCopy::OutgoingCopy(Executor& session, Way way, ContextState& context, const DeviceRows& rows,
+                           uint64_t sequence, CUresult reply)
+    : BulkCopy(&context, rows, false),
+      session_(session),
+      way_(way),
+      sequence_(sequence),
+      reply_(reply),
+      unsent_(rows.pieces()) {}
 
 OutgoingCopy::~OutgoingCopy() {
   if (reached_) events_->give(reached_);
 }
 
-CUresult OutgoingCopy::start(Executor& session, Way way, StreamState& stream, const DeviceRows& rows, uint64_t sequence,
-                             CUresult reply) {
+CUresult OutgoingCopy::start(Executor& session, Way way, StreamState& stream, const DeviceRows& rows,
+                             uint64_t sequence, CUresult reply) {
   auto copy = std::make_shared<OutgoingCopy>(session, way, *stream.context, rows, sequence, reply);
-  const bool direct = session.memory.is_cpu_accessible(rows.address, (rows.rows - 1) * rows.pitch + rows.width);
+  const bool direct =
+      session.memory.is_cpu_accessible(rows.address, (rows.rows - 1) * rows.pitch + rows.width);
   session.copies.add(sequence, copy);
   const CUresult result = direct ? copy->begin_direct(stream) : copy->begin_staged(stream);
   if (result != CUDA_SUCCESS) session.copies.remove(sequence);
@@ -29,7 +35,8 @@ CUresult OutgoingCopy::start(Executor& session, Way way, StreamState& stream, co
 
 CUresult OutgoingCopy::begin_direct(StreamState& stream) {
   reached_ = events_->take();
-  const CUresult result = reached_ ? session_.api.cuEventRecord(reached_, stream.stream) : events_->take_error();
+  const CUresult result =
+      reached_ ? session_.api.cuEventRecord(reached_, stream.stream) : events_->take_error();
   if (result != CUDA_SUCCESS) return result;
   gate_ = session_.gates.close(stream, sequence_, "a copy from the device");
   queue_when_ready();
@@ -45,7 +52,9 @@ CUresult OutgoingCopy::begin_staged(StreamState& stream) {
     return result;
   }
   gate_ = session_.gates.close(stream, sequence_, "a copy from the device",
-                               [self = shared_from_this()](StreamState& stream) { self->staged_->give_back(self->session_.staging, stream); });
+                               [self = shared_from_this()](StreamState& stream) {
+                                 self->staged_->give_back(self->session_.staging, stream);
+                               });
   queue_when_ready();
   return CUDA_SUCCESS;
 }
@@ -77,9 +86,12 @@ void OutgoingCopy::queue_ready() {
 }
 
 void OutgoingCopy::queue(uint64_t piece) {
-  if (way_.by == Way::peer) way_.server->send(shared_from_this(), piece);
-  else if (way_.by == Way::links) session_.links.send(shared_from_this(), piece);
-  else session_.links.send_among_messages(shared_from_this(), piece);
+  if (way_.by == Way::peer)
+    way_.server->send(shared_from_this(), piece);
+  else if (way_.by == Way::links)
+    session_.links.send(shared_from_this(), piece);
+  else
+    session_.links.send_among_messages(shared_from_this(), piece);
 }
 
 std::optional<std::span<std::byte>> OutgoingCopy::lend(uint64_t piece, std::span<std::byte> scratch) {
@@ -108,8 +120,8 @@ void OutgoingCopy::end(uint64_t piece, bool sent) {
   make_current(session_.api, nullptr);
 }
 
-Result<void> OutgoingCopy::send(transport::Connection& connection, compression::PieceSender& sender, uint64_t piece,
-                                std::span<std::byte> scratch) {
+Result<void> OutgoingCopy::send(transport::Connection& connection, compression::PieceSender& sender,
+                                uint64_t piece, std::span<std::byte> scratch) {
   const auto data = lend(piece, scratch);
   if (!data) return {};
   wire::BulkHeader header;
@@ -126,7 +138,8 @@ void OutgoingCopy::send(Outbox& outbox, uint64_t piece, std::span<std::byte> scr
   const auto data = lend(piece, scratch);
   if (!data) return;
   const wire::DeviceData where{piece * rows.piece_bytes()};
-  end(piece, outbox.send(wire::MessageKind::device_data, 0, sequence_, std::as_bytes(std::span(&where, 1)), *data));
+  end(piece,
+      outbox.send(wire::MessageKind::device_data, 0, sequence_, std::as_bytes(std::span(&where, 1)), *data));
 }
 
 void OutgoingCopy::finish(CUresult result) {

@@ -31,9 +31,10 @@ class OutgoingCopy final : public BulkCopy, public std::enable_shared_from_this<
     wire::PeerTarget there{};                // for `peer`
   };
   // Registers the copy and enqueues its device part in `stream`. After an error nothing is registered.
-  static CUresult start(Executor& session, Way way, StreamState& stream, const DeviceRows& rows, uint64_t sequence,
-                        CUresult reply);
-  OutgoingCopy(Executor& session, Way way, ContextState& context, const DeviceRows& rows, uint64_t sequence, CUresult reply);
+  static CUresult start(Executor& session, Way way, StreamState& stream, const DeviceRows& rows,
+                        uint64_t sequence, CUresult reply);
+  OutgoingCopy(Executor& session, Way way, ContextState& context, const DeviceRows& rows, uint64_t sequence,
+               CUresult reply);
   ~OutgoingCopy() override;
 
   const wire::PeerTarget& target() const { return way_.there; }  // for `peer`
@@ -62,14 +63,14 @@ class OutgoingCopy final : public BulkCopy, public std::enable_shared_from_this<
   Executor& session_;
   const Way way_;
   const uint64_t sequence_;
-  const CUresult reply_;     // deferred error of an earlier command, reported if this copy succeeds
-  std::optional<StagedOut> staged_;     // empty: the CPU can access device memory
-  CUevent reached_ = nullptr;  // direct copy: passes when the stream reaches the copy
+  const CUresult reply_;             // deferred error of an earlier command, reported if this copy succeeds
+  std::optional<StagedOut> staged_;  // empty: the CPU can access device memory
+  CUevent reached_ = nullptr;        // direct copy: passes when the stream reaches the copy
   std::shared_ptr<StreamGate> gate_;
   std::atomic<uint64_t> unsent_;
-  std::mutex mutex_;         // guards the rest
+  std::mutex mutex_;  // guards the rest
   std::condition_variable idle_;
-  unsigned active_ = 0;      // number of pieces being sent
+  unsigned active_ = 0;  // number of pieces being sent
   bool finished_ = false;
 };
 

@@ -13,14 +13,17 @@ namespace {
 
 constexpr size_t kPieceBytes = 16 * 1024;
 constexpr int kMaxPieces = 256;  // per flush: a kernel that prints endlessly must not block a wait forever
-constexpr int kPipeBytes = 1 << 20;      // requested size; the system may grant less
+constexpr int kPipeBytes = 1 << 20;  // requested size; the system may grant less
 
 }  // namespace
 
 Result<void> OutputCapture::start() {
   for (int i = 0; i < 2; ++i) {
     int ends[2];
-    const auto failure = [] { return Error{ErrorCode::unavailable, std::string("cannot capture output: ") + std::generic_category().message(errno)}; };
+    const auto failure = [] {
+      return Error{ErrorCode::unavailable,
+                   std::string("cannot capture output: ") + std::generic_category().message(errno)};
+    };
     if (::pipe2(ends, O_CLOEXEC) != 0) return failure();
     ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
     ::fcntl(ends[1], F_SETPIPE_SZ, kPipeBytes);

@@ -16,8 +16,8 @@ constexpr CUresult kBroken = CUDA_ERROR_OPERATING_SYSTEM;
 
 }  // namespace
 
-Peer::Peer(bool over_rdma, PeerRequests& requests, std::chrono::milliseconds dead_peer_timeout, const transport::RdmaOptions& rdma,
-           std::shared_ptr<Bandwidth> bandwidth)
+Peer::Peer(bool over_rdma, PeerRequests& requests, std::chrono::milliseconds dead_peer_timeout,
+           const transport::RdmaOptions& rdma, std::shared_ptr<Bandwidth> bandwidth)
     : requests_(requests), bandwidth_(std::move(bandwidth)) {
   options_.dead_peer_timeout = dead_peer_timeout;
   options_.bulk = true;
@@ -33,7 +33,8 @@ Result<std::unique_ptr<transport::Connection>> Peer::connect(wire::PeerTarget ta
   if (!connection) return connection;
   const auto deadline = transport::Clock::now() + options_.connect_timeout;
   if (const auto welcome = hello::receive_reply(**connection, deadline); !welcome) return welcome.error();
-  if (const auto upgraded = (*connection)->upgrade(transport::Side::client, deadline); !upgraded) return upgraded.error();
+  if (const auto upgraded = (*connection)->upgrade(transport::Side::client, deadline); !upgraded)
+    return upgraded.error();
   return connection;
 }
 
@@ -81,7 +82,8 @@ void Peer::send(std::shared_ptr<OutgoingCopy> copy, uint64_t piece) {
 
 Result<void> Peer::send_key(OutgoingCopy& copy) {
   if (std::exchange(copy.key_sent, true) || copy.target().copy == opened_for_) return {};
-  wire::BulkHeader header{.length = sizeof copy.target().key, .flags = wire::kBulkCopyKey, .copy = copy.target().copy};
+  wire::BulkHeader header{
+      .length = sizeof copy.target().key, .flags = wire::kBulkCopyKey, .copy = copy.target().copy};
   wire::CopyKey key = copy.target().key;
   const iovec parts[] = {{&header, sizeof header}, {key.data(), key.size()}};
   return transport::send_all(*connection_, parts, {});

@@ -23,8 +23,8 @@ class PeerRequests;
 class Peer {
  public:
   // Charges sent bytes to `bandwidth` (may be null). `over_rdma`: upgrade to RDMA if both ends can.
-  Peer(bool over_rdma, PeerRequests& requests, std::chrono::milliseconds dead_peer_timeout, const transport::RdmaOptions& rdma,
-       std::shared_ptr<Bandwidth> bandwidth);
+  Peer(bool over_rdma, PeerRequests& requests, std::chrono::milliseconds dead_peer_timeout,
+       const transport::RdmaOptions& rdma, std::shared_ptr<Bandwidth> bandwidth);
   ~Peer() { stop(); }
   Peer(const Peer&) = delete;
   Peer& operator=(const Peer&) = delete;

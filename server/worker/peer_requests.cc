@@ -8,7 +8,8 @@ namespace gpupool::worker {
 
 using server::ControlKind;
 
-PeerRequests::PeerRequests(Control* control, std::chrono::milliseconds patience) : control_(control), patience_(patience) {
+PeerRequests::PeerRequests(Control* control, std::chrono::milliseconds patience)
+    : control_(control), patience_(patience) {
   if (!control_) return;
   for (const ControlKind kind : {ControlKind::peer_found, ControlKind::peer_missing}) {
     control_->handle(kind, [this](const server::ControlMessage& message) { answered(message); });
@@ -17,7 +18,8 @@ PeerRequests::PeerRequests(Control* control, std::chrono::milliseconds patience)
 
 PeerRequests::~PeerRequests() {
   if (!control_) return;
-  for (const ControlKind kind : {ControlKind::peer_found, ControlKind::peer_missing}) control_->handle(kind, nullptr);
+  for (const ControlKind kind : {ControlKind::peer_found, ControlKind::peer_missing})
+    control_->handle(kind, nullptr);
 }
 
 void PeerRequests::answered(const server::ControlMessage& message) {

@@ -15,7 +15,8 @@ void PostponedUnloads::run(const Waiting& one, const std::function<void(uint64_t
   if (one.handle != kNoHandle) uncharge(one.handle);
 }
 
-void PostponedUnloads::run_all(const std::function<void(CUcontext)>& enter, const std::function<void(uint64_t)>& uncharge) {
+void PostponedUnloads::run_all(const std::function<void(CUcontext)>& enter,
+                               const std::function<void(uint64_t)>& uncharge) {
   for (const Waiting& one : std::exchange(waiting_, {})) {
     if (one.context) enter(one.context);
     run(one, uncharge);

@@ -25,7 +25,9 @@ class PostponedUnloads {
   bool empty() const { return waiting_.empty(); }
   bool full() const { return waiting_.size() >= kMost; }
   // `context`: must be current for `unload`; null: any. `handle`: 0 if keep_charge_of() sets it later.
-  void add(CUcontext context, uint64_t handle, Unload unload) { waiting_.push_back({context, std::move(unload), handle}); }
+  void add(CUcontext context, uint64_t handle, Unload unload) {
+    waiting_.push_back({context, std::move(unload), handle});
+  }
   // Call when the handle of the most recently added object is removed from the table. Returns false if no
   // unload was postponed for it, so that its charge must be released now.
   bool keep_charge_of(uint64_t handle);

@@ -24,7 +24,9 @@ class StreamProgress {
  private:
   static void raise(std::atomic<uint64_t>& number, uint64_t use) {
     uint64_t known = number.load(std::memory_order_relaxed);
-    while (known < use && !number.compare_exchange_weak(known, use, std::memory_order_release, std::memory_order_relaxed)) {}
+    while (known < use &&
+           !number.compare_exchange_weak(known, use, std::memory_order_release, std::memory_order_relaxed)) {
+    }
   }
   std::atomic<uint64_t> done_{0}, awaited_{0};
 };

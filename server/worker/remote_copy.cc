@@ -9,18 +9,23 @@ namespace gpupool::worker {
 
 using Move = RemoteMemory::Move;
 
-RemoteCopy::RemoteCopy(Executor& session, ContextState& context, const DeviceRows& rows, const Client& client, uint64_t sequence,
-                       CUresult reply)
-    : BulkCopy(&context, rows, client.to_device), session_(session), client_(client), sequence_(sequence), reply_(reply) {}
+RemoteCopy::RemoteCopy(Executor& session, ContextState& context, const DeviceRows& rows, const Client& client,
+                       uint64_t sequence, CUresult reply)
+    : BulkCopy(&context, rows, client.to_device),
+      session_(session),
+      client_(client),
+      sequence_(sequence),
+      reply_(reply) {}
 
 RemoteCopy::~RemoteCopy() {
   if (reached_) events_->give(reached_);
 }
 
-CUresult RemoteCopy::start(Executor& session, StreamState& stream, const DeviceRows& rows, const Client& client,
-                           uint64_t sequence, CUresult reply) {
+CUresult RemoteCopy::start(Executor& session, StreamState& stream, const DeviceRows& rows,
+                           const Client& client, uint64_t sequence, CUresult reply) {
   auto copy = std::make_shared<RemoteCopy>(session, *stream.context, rows, client, sequence, reply);
-  const bool direct = rows.rows == 1 && session.memory.register_for_rdma(rows.address, rows.width, &copy->spans_);
+  const bool direct =
+      rows.rows == 1 && session.memory.register_for_rdma(rows.address, rows.width, &copy->spans_);
   session.copies.add(sequence, copy);
   const CUresult result = direct ? copy->begin_direct(stream) : copy->begin_staged(stream);
   if (result != CUDA_SUCCESS) session.copies.remove(sequence);
@@ -33,7 +38,8 @@ void RemoteCopy::close_gate(StreamState& stream) {
     self->give_back(stream);
     if (self->client_.orders_streams) self->session_.contexts.order_all_after(stream);
   };
-  const char* const reason = client_.to_device ? "a direct copy to the device" : "a direct copy from the device";
+  const char* const reason =
+      client_.to_device ? "a direct copy to the device" : "a direct copy from the device";
   gate_ = session_.gates.close(stream, sequence_, reason, opened, client_.orders_streams);
 }
 
@@ -44,14 +50,16 @@ void RemoteCopy::give_back(StreamState& stream) {
 
 CUresult RemoteCopy::begin_direct(StreamState& stream) {
   reached_ = events_->take();
-  const CUresult result = reached_ ? session_.api.cuEventRecord(reached_, stream.stream) : events_->take_error();
+  const CUresult result =
+      reached_ ? session_.api.cuEventRecord(reached_, stream.stream) : events_->take_error();
   if (result != CUDA_SUCCESS) return result;
   uint64_t at = rows.address;
   for (const DeviceSpan& span : spans_) {
     pieces_ += (span.end - at + kLargePiece - 1) / kLargePiece;
     at = span.end;
   }
-  written_past_cpu_ = client_.to_device && !session_.memory.cpu_can_access() && session_.api.cuFlushGPUDirectRDMAWrites;
+  written_past_cpu_ =
+      client_.to_device && !session_.memory.cpu_can_access() && session_.api.cuFlushGPUDirectRDMAWrites;
   close_gate(stream);
   submit_when_ready();
   return CUDA_SUCCESS;
@@ -80,7 +88,8 @@ CUresult RemoteCopy::begin_staged(StreamState& stream) {
 }
 
 void RemoteCopy::submit_when_ready() {
-  const bool at_once = in_ ? in_->holds_all() : reached_ && session_.api.cuEventQuery(reached_) == CUDA_SUCCESS;
+  const bool at_once =
+      in_ ? in_->holds_all() : reached_ && session_.api.cuEventQuery(reached_) == CUDA_SUCCESS;
   if (at_once) return submit_ready();
   const bool taken = session_.waits.submit(context, "pieces of a direct copy", [self = shared_from_this()] {
     make_current(self->session_.api, self->context);
@@ -110,8 +119,10 @@ void RemoteCopy::submit_ready() {
   }
   const CUresult result = session_.api.cuEventSynchronize(reached_);
   events_->give(std::exchange(reached_, nullptr));  // must precede the destruction of the context
-  if (result == CUDA_SUCCESS) submit(0, pieces_);
-  else finish(result);
+  if (result == CUDA_SUCCESS)
+    submit(0, pieces_);
+  else
+    finish(result);
 }
 
 StagingChunk* RemoteCopy::chunk_of(uint64_t piece) {
@@ -133,7 +144,10 @@ std::optional<Move> RemoteCopy::begin(uint64_t piece) {
     ++active_;
   }
   if (piece == pieces_) {
-    return Move{.what = Move::flush, .remote_key = client_.key, .remote = client_.memory + rows.total() - 1, .bytes = 1};
+    return Move{.what = Move::flush,
+                .remote_key = client_.key,
+                .remote = client_.memory + rows.total() - 1,
+                .bytes = 1};
   }
   Move move{.what = client_.to_device ? Move::read : Move::write, .remote_key = client_.key};
   if (spans_.empty()) {
@@ -165,8 +179,10 @@ void RemoteCopy::end(uint64_t piece) {
   if ((in_ || out_) && piece < pieces_) {
     const CUcontext before = current_context();
     make_current(session_.api, context);
-    if (in_) in_->filled(chunk_of(piece), piece);
-    else out_->done(piece);
+    if (in_)
+      in_->filled(chunk_of(piece), piece);
+    else
+      out_->done(piece);
     make_current(session_.api, before);
   }
   {
@@ -202,7 +218,8 @@ void RemoteCopy::release() {
   const CUcontext before = current_context();
   make_current(api, context);
   if (written_past_cpu_) {
-    api.cuFlushGPUDirectRDMAWrites(CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX, CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER);
+    api.cuFlushGPUDirectRDMAWrites(CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX,
+                                   CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER);
   }
   if (in_ && result_ == CUDA_SUCCESS) result_ = in_->result();
   session_.answer(sequence_, result_ == CUDA_SUCCESS ? reply_ : result_);

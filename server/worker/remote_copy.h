@@ -23,7 +23,9 @@ namespace gpupool::worker {
 
 class Executor;
 
-class RemoteCopy final : public BulkCopy, public RemoteMemory::Copy, public std::enable_shared_from_this<RemoteCopy> {
+class RemoteCopy final : public BulkCopy,
+                         public RemoteMemory::Copy,
+                         public std::enable_shared_from_this<RemoteCopy> {
  public:
   struct Client {
     uint64_t memory;  // address of the packed rows in the client
@@ -32,10 +34,10 @@ class RemoteCopy final : public BulkCopy, public RemoteMemory::Copy, public std:
     bool orders_streams = false;  // kCopyOrdersStreams
   };
   // Registers the copy and enqueues its device part in `stream`. After an error nothing is registered.
-  static CUresult start(Executor& session, StreamState& stream, const DeviceRows& rows, const Client& client, uint64_t sequence,
-                        CUresult reply);
-  RemoteCopy(Executor& session, ContextState& context, const DeviceRows& rows, const Client& client, uint64_t sequence,
-             CUresult reply);
+  static CUresult start(Executor& session, StreamState& stream, const DeviceRows& rows, const Client& client,
+                        uint64_t sequence, CUresult reply);
+  RemoteCopy(Executor& session, ContextState& context, const DeviceRows& rows, const Client& client,
+             uint64_t sequence, CUresult reply);
   ~RemoteCopy() override;
 
   std::optional<RemoteMemory::Move> begin(uint64_t piece) override;
@@ -65,19 +67,19 @@ class RemoteCopy final : public BulkCopy, public RemoteMemory::Copy, public std:
   std::vector<DeviceSpan> spans_;  // direct: the device memory, in order of addresses
   // The network card writes device memory: cuFlushGPUDirectRDMAWrites is needed before the stream continues.
   bool written_past_cpu_ = false;
-  std::optional<StagedIn> in_;     // staged: one of in_ and out_
+  std::optional<StagedIn> in_;  // staged: one of in_ and out_
   std::optional<StagedOut> out_;
   CUevent reached_ = nullptr;  // direct: passes when the stream has reached the copy
   std::shared_ptr<StreamGate> gate_;
   // Used by RemoteMemory's thread only:
   size_t span_ = 0;
-  uint64_t done_bytes_ = 0;        // bytes of a direct copy that were begun
+  uint64_t done_bytes_ = 0;  // bytes of a direct copy that were begun
 
-  std::mutex mutex_;               // guards the rest
+  std::mutex mutex_;  // guards the rest
   std::condition_variable idle_;
   std::unordered_map<uint64_t, StagingChunk*> chunks_;  // chunks of in_, by piece
-  uint64_t unmoved_ = 0;           // pieces and flush that have not ended
-  unsigned active_ = 0;            // pieces in progress
+  uint64_t unmoved_ = 0;                                // pieces and flush that have not ended
+  unsigned active_ = 0;                                 // pieces in progress
   bool finished_ = false;
   bool releasing_ = false;
   bool released_ = false;

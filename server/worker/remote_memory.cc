@@ -20,7 +20,8 @@ constexpr auto kSpin = std::chrono::microseconds(20);
 
 }  // namespace
 
-RemoteMemory::RemoteMemory(transport::DirectMemory* direct, Outbox& outbox, std::shared_ptr<Bandwidth> bandwidth)
+RemoteMemory::RemoteMemory(transport::DirectMemory* direct, Outbox& outbox,
+                           std::shared_ptr<Bandwidth> bandwidth)
     : direct_(direct), outbox_(outbox), bandwidth_(std::move(bandwidth)) {}
 
 void RemoteMemory::submit(std::shared_ptr<Copy> copy, uint64_t first, uint64_t last) {
@@ -58,7 +59,8 @@ void RemoteMemory::run() {
 // debts, because the direction of the next piece is not known yet.
 void RemoteMemory::wait_for_debt() {
   if (!bandwidth_) return;
-  const auto debt = std::max(bandwidth_->debt(Bandwidth::Direction::to_device), bandwidth_->debt(Bandwidth::Direction::to_host));
+  const auto debt = std::max(bandwidth_->debt(Bandwidth::Direction::to_device),
+                             bandwidth_->debt(Bandwidth::Direction::to_host));
   if (debt <= debt.zero()) return;
   std::unique_lock lock(mutex_);
   wake_.wait_for(lock, debt, [this] { return closed_; });
@@ -87,17 +89,24 @@ Result<void> RemoteMemory::turn() {
     under_way_.pop_front();
     copy->end(piece);
   }
-  if (*completed != 0) last_seen_ = Clock::now();
-  else if (Clock::now() - last_seen_ < kSpin) std::this_thread::yield();
-  else return sleep();
+  if (*completed != 0)
+    last_seen_ = Clock::now();
+  else if (Clock::now() - last_seen_ < kSpin)
+    std::this_thread::yield();
+  else
+    return sleep();
   return {};
 }
 
 Result<void> RemoteMemory::post(const Entry& entry) {
   const auto move = entry.copy->begin(entry.next);
   if (!move) return {};
-  transport::DirectMemory::Transfer transfer{.local = move->local, .local_key = move->local_key, .remote_key = move->remote_key,
-                                             .remote = move->remote, .bytes = move->bytes, .cookie = entry.next};
+  transport::DirectMemory::Transfer transfer{.local = move->local,
+                                             .local_key = move->local_key,
+                                             .remote_key = move->remote_key,
+                                             .remote = move->remote,
+                                             .bytes = move->bytes,
+                                             .cookie = entry.next};
   under_way_.emplace_back(entry.copy, entry.next);
   last_seen_ = Clock::now();
   if (move->what == Move::read) {

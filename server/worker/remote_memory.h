@@ -23,7 +23,7 @@ class RemoteMemory {
   struct Move {
     // flush: makes earlier writes of the copy visible to the client; names one byte of them
     enum { read, write, flush } what;
-    std::byte* local = nullptr;        // unused by flush
+    std::byte* local = nullptr;  // unused by flush
     uint32_t local_key = 0;
     uint32_t remote_key = 0;
     uint64_t remote = 0;
@@ -41,7 +41,8 @@ class RemoteMemory {
   };
 
   // `direct` may be null: every submitted copy is lost. `bandwidth` may be null: nothing is charged.
-  RemoteMemory(transport::DirectMemory* direct, Outbox& outbox, std::shared_ptr<Bandwidth> bandwidth = nullptr);
+  RemoteMemory(transport::DirectMemory* direct, Outbox& outbox,
+               std::shared_ptr<Bandwidth> bandwidth = nullptr);
   ~RemoteMemory() { stop(); }
   RemoteMemory(const RemoteMemory&) = delete;
   RemoteMemory& operator=(const RemoteMemory&) = delete;

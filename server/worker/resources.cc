@@ -14,17 +14,19 @@ void Resources::load(const SymbolLookup& symbol) {
   find(describe_, "cuDevResourceGenerateDesc");
 }
 
-CUresult Resources::get(CUdevice device, CUcontext context, CUdevResourceType type, CUdevResource* resource) const {
+CUresult Resources::get(CUdevice device, CUcontext context, CUdevResourceType type,
+                        CUdevResource* resource) const {
   if (!of_device_ || !of_context_) return CUDA_ERROR_NOT_SUPPORTED;
   return context ? of_context_(context, resource, type) : of_device_(device, resource, type);
 }
 
-CUresult Resources::split(const CUdevResource& whole, unsigned* groups, unsigned flags, unsigned least, std::vector<CUdevResource>* parts,
-                          CUdevResource* remaining) const {
+CUresult Resources::split(const CUdevResource& whole, unsigned* groups, unsigned flags, unsigned least,
+                          std::vector<CUdevResource>* parts, CUdevResource* remaining) const {
   if (!split_) return CUDA_ERROR_NOT_SUPPORTED;
   if (parts) parts->resize(*groups);
   const CUresult result = split_(parts ? parts->data() : nullptr, groups, &whole, remaining, flags, least);
-  if (parts && (result != CUDA_SUCCESS || *groups < parts->size())) parts->resize(result == CUDA_SUCCESS ? *groups : 0);
+  if (parts && (result != CUDA_SUCCESS || *groups < parts->size()))
+    parts->resize(result == CUDA_SUCCESS ? *groups : 0);
   return result;
 }
 

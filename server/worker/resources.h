@@ -22,8 +22,8 @@ class Resources {
 #if CUDA_VERSION >= 12040
   // Gets the resource of the context, or of the device if `context` is null.
   CUresult get(CUdevice device, CUcontext context, CUdevResourceType type, CUdevResource* resource) const;
-  CUresult split(const CUdevResource& whole, unsigned* groups, unsigned flags, unsigned least, std::vector<CUdevResource>* parts,
-                 CUdevResource* remaining) const;
+  CUresult split(const CUdevResource& whole, unsigned* groups, unsigned flags, unsigned least,
+                 std::vector<CUdevResource>* parts, CUdevResource* remaining) const;
   CUresult describe(std::span<CUdevResource> resources, CUdevResourceDesc* description);
 
   uint64_t keep(const CUdevResource& resource);

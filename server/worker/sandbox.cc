@@ -22,8 +22,8 @@ namespace {
 
 // How long to wait for processes of a killed poold, which the kernel is ending.
 constexpr std::chrono::milliseconds kPatience{3'000};
-constexpr int kPause = 20;                             // milliseconds between checks
-constexpr rlim_t kMostThreads = 4096;                  // a driver and a session use a few dozen
+constexpr int kPause = 20;             // milliseconds between checks
+constexpr rlim_t kMostThreads = 4096;  // a driver and a session use a few dozen
 
 struct Identity {
   uid_t user = 0;
@@ -41,7 +41,8 @@ Result<Identity> find_user(const std::string& name) {
   // workers do not have.
   if (read.ec == std::errc() && read.ptr == name.data() + name.size()) return Identity{number, number};
   const passwd* const found = ::getpwnam(name.c_str());
-  if (!found) return Error{ErrorCode::invalid, "no user named '" + name + "' for workers; set --worker-users"};
+  if (!found)
+    return Error{ErrorCode::invalid, "no user named '" + name + "' for workers; set --worker-users"};
   return Identity{found->pw_uid, found->pw_gid};
 }
 
@@ -54,7 +55,8 @@ Result<void> become(const std::string& user) {
   }
   const uid_t uid = wanted->user;
   const gid_t gid = wanted->group;
-  if (::setgroups(groups.size(), groups.data()) != 0 || ::setresgid(gid, gid, gid) != 0 || ::setresuid(uid, uid, uid) != 0) {
+  if (::setgroups(groups.size(), groups.data()) != 0 || ::setresgid(gid, gid, gid) != 0 ||
+      ::setresuid(uid, uid, uid) != 0) {
     return failure("cannot change to user '" + user + "'", errno);
   }
   return {};
@@ -69,7 +71,9 @@ Result<std::optional<pid_t>> other_process_of(uid_t user, int processes) {
     const std::string name = entry->d_name;
     pid_t process = 0;
     struct stat status {};
-    if (std::from_chars(name.data(), name.data() + name.size(), process).ec != std::errc() || process == ::getpid()) continue;
+    if (std::from_chars(name.data(), name.data() + name.size(), process).ec != std::errc() ||
+        process == ::getpid())
+      continue;
     if (::fstatat(folder, name.c_str(), &status, 0) == 0 && status.st_uid == user) other = process;
   }
   ::closedir(list);
@@ -83,7 +87,8 @@ void remove_leftovers(uid_t user) {
   if (!memory) return;
   while (const dirent* const entry = ::readdir(memory)) {
     struct stat status {};
-    if (::fstatat(::dirfd(memory), entry->d_name, &status, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(status.st_mode) && status.st_uid == user) {
+    if (::fstatat(::dirfd(memory), entry->d_name, &status, AT_SYMLINK_NOFOLLOW) == 0 &&
+        S_ISREG(status.st_mode) && status.st_uid == user) {
       ::unlinkat(::dirfd(memory), entry->d_name, 0);
     }
   }
@@ -109,7 +114,8 @@ Result<void> drop_user(const std::string& user) {
 }
 
 Result<void> hide_memory() {
-  if (::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0) return failure("cannot make the process non-dumpable (PR_SET_DUMPABLE)", errno);
+  if (::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0)
+    return failure("cannot make the process non-dumpable (PR_SET_DUMPABLE)", errno);
   return {};
 }
 
@@ -124,9 +130,10 @@ Result<void> claim_user(int processes) {
     if (!other) return other.error();
     if (!*other) break;
     if (std::chrono::steady_clock::now() > deadline) {
-      return Error{ErrorCode::unavailable, "user " + std::to_string(user) + " must be exclusive to one worker, but process " +
-                                               std::to_string(**other) +
-                                               " runs as it; give each poold its own range of unused users (--worker-users)"};
+      return Error{ErrorCode::unavailable,
+                   "user " + std::to_string(user) + " must be exclusive to one worker, but process " +
+                       std::to_string(**other) +
+                       " runs as it; give each poold its own range of unused users (--worker-users)"};
     }
     ::poll(nullptr, 0, kPause);
   }

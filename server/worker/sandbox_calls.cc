@@ -37,12 +37,22 @@ struct CheckedCall {
 
 // The kernel uses the low 32 bits of an int, so the upper bits, which an attacker chooses freely, must not
 // matter.
-scmp_arg_cmp is(unsigned argument, uint64_t value) { return SCMP_CMP(argument, SCMP_CMP_MASKED_EQ, 0xffffffffu, value & 0xffffffffu); }
-scmp_arg_cmp has_none_of(unsigned argument, uint64_t bits) { return SCMP_CMP(argument, SCMP_CMP_MASKED_EQ, bits, 0); }
-scmp_arg_cmp has_all_of(unsigned argument, uint64_t bits) { return SCMP_CMP(argument, SCMP_CMP_MASKED_EQ, bits, bits); }
-scmp_arg_cmp is_null(unsigned argument) { return SCMP_CMP(argument, SCMP_CMP_EQ, 0); }
+scmp_arg_cmp is(unsigned argument, uint64_t value) {
+  return SCMP_CMP(argument, SCMP_CMP_MASKED_EQ, 0xffffffffu, value & 0xffffffffu);
+}
+scmp_arg_cmp has_none_of(unsigned argument, uint64_t bits) {
+  return SCMP_CMP(argument, SCMP_CMP_MASKED_EQ, bits, 0);
+}
+scmp_arg_cmp has_all_of(unsigned argument, uint64_t bits) {
+  return SCMP_CMP(argument, SCMP_CMP_MASKED_EQ, bits, bits);
+}
+scmp_arg_cmp is_null(unsigned argument) {
+  return SCMP_CMP(argument, SCMP_CMP_EQ, 0);
+}
 scmp_arg_cmp is_socket_type(unsigned argument, int type) {
-  return SCMP_CMP(argument, SCMP_CMP_MASKED_EQ, 0xffffffffu & ~static_cast<unsigned>(SOCK_CLOEXEC | SOCK_NONBLOCK), static_cast<scmp_datum_t>(type));
+  return SCMP_CMP(argument, SCMP_CMP_MASKED_EQ,
+                  0xffffffffu & ~static_cast<unsigned>(SOCK_CLOEXEC | SOCK_NONBLOCK),
+                  static_cast<scmp_datum_t>(type));
 }
 
 // Excludes commands that make the kernel send signals for a descriptor (F_SETOWN, F_SETSIG, O_ASYNC,
@@ -79,7 +89,9 @@ std::vector<CheckedCall> descriptor_calls() {
 // first and another in which it differs from the second.
 std::vector<CheckedCall> device_calls() {
   constexpr unsigned kTerminal = 'T', kSocket = 0x89;
-  const auto bits = [](unsigned mask, unsigned value) { return SCMP_CMP(1, SCMP_CMP_MASKED_EQ, scmp_datum_t{mask} << 8, scmp_datum_t{value & mask} << 8); };
+  const auto bits = [](unsigned mask, unsigned value) {
+    return SCMP_CMP(1, SCMP_CMP_MASKED_EQ, scmp_datum_t{mask} << 8, scmp_datum_t{value & mask} << 8);
+  };
   std::vector<CheckedCall> calls;
   for (unsigned first = 1; first < 0x100; first <<= 1) {
     if ((kTerminal & first) == (kSocket & first)) {
@@ -88,7 +100,8 @@ std::vector<CheckedCall> device_calls() {
     }
     for (unsigned second = 1; second < 0x100; second <<= 1) {
       if (second == first || (kTerminal & second) == (kSocket & second)) continue;
-      calls.push_back({"ioctl", {bits(first | second, (~kTerminal & first) | (~kSocket & second))}, "devices"});
+      calls.push_back(
+          {"ioctl", {bits(first | second, (~kTerminal & first) | (~kSocket & second))}, "devices"});
     }
   }
   return calls;
@@ -104,14 +117,18 @@ std::vector<CheckedCall> socket_calls() {
       {"sendto", {is_null(4)}, "send()"},
       // Identified by the length of the address, which excludes ports: Internet sockets and, except for a few
       // names, Unix sockets keep their address.
-      {"bind", {is(2, sizeof(sockaddr_nl))}, "netlink sockets of rdma-core (nl_connect) and glibc (getaddrinfo)"},
+      {"bind",
+       {is(2, sizeof(sockaddr_nl))},
+       "netlink sockets of rdma-core (nl_connect) and glibc (getaddrinfo)"},
       {"socket", {is(0, AF_NETLINK), is(2, NETLINK_ROUTE)}, "rdma-core; glibc's getaddrinfo"},
       {"socket", {is(0, AF_NETLINK), is(2, NETLINK_RDMA)}, "rdma-core"},
       {"setsockopt", {is(1, SOL_NETLINK)}, "rdma-core (libnl)"},
       {"setsockopt", {is(1, SOL_SOCKET), is(2, SO_KEEPALIVE)}, "TCP connections"},
       {"setsockopt", {is(1, SOL_SOCKET), is(2, SO_SNDBUF)}, "connections; rdma-core"},
       {"setsockopt", {is(1, SOL_SOCKET), is(2, SO_RCVBUF)}, "connections; rdma-core"},
-      {"setsockopt", {is(1, SOL_SOCKET), is(2, transport::kPassRights)}, "its client's shm connection, by which memory is shared"},
+      {"setsockopt",
+       {is(1, SOL_SOCKET), is(2, transport::kPassRights)},
+       "its client's shm connection, by which memory is shared"},
       {"setsockopt", {is(1, SOL_SOCKET), is(2, SO_SNDTIMEO)}, "driver"},
       {"setsockopt", {is(1, SOL_SOCKET), is(2, SO_RCVTIMEO)}, "driver"},
       {"setsockopt", {is(1, IPPROTO_TCP), is(2, TCP_NODELAY)}, "TCP connections"},
@@ -158,7 +175,8 @@ class Filter {
   void add(uint32_t action, const char* name, const std::vector<scmp_arg_cmp>& only = {}) {
     const int number = ::seccomp_syscall_resolve_name(name);
     if (!context_ || number == __NR_SCMP_ERROR) return;  // older versions of libseccomp lack the newest calls
-    const int error = ::seccomp_rule_add_array(context_.get(), action, number, static_cast<unsigned>(only.size()), only.data());
+    const int error = ::seccomp_rule_add_array(context_.get(), action, number,
+                                               static_cast<unsigned>(only.size()), only.data());
     if (error != 0 && error != -EDOM && error_ == 0) error_ = error;
   }
   void allow(const std::vector<CheckedCall>& calls) {
@@ -171,7 +189,8 @@ class Filter {
     (void)::seccomp_attr_set(context_.get(), SCMP_FLTATR_CTL_OPTIMIZE, 2);
     if (error_ == 0) error_ = ::seccomp_load(context_.get());
     if (error_ == 0) return {};
-    return Error{ErrorCode::unavailable, "cannot filter a worker's system calls: " + std::generic_category().message(-error_)};
+    return Error{ErrorCode::unavailable,
+                 "cannot filter a worker's system calls: " + std::generic_category().message(-error_)};
   }
 
  private:

@@ -91,7 +91,8 @@ CUresult Scrubber::copy_out(std::byte* to, CUarray from, const CUDA_ARRAY3D_DESC
   return run(device, [&](CUstream stream) { return api_.cuMemcpy3DAsync_v2(&copy, stream); });
 }
 
-CUresult Scrubber::copy_in(CUarray to, const std::byte* from, const CUDA_ARRAY3D_DESCRIPTOR& shape, int device) {
+CUresult Scrubber::copy_in(CUarray to, const std::byte* from, const CUDA_ARRAY3D_DESCRIPTOR& shape,
+                           int device) {
   if (!api_.cuMemcpy3DAsync_v2) return CUDA_ERROR_NOT_SUPPORTED;
   CUDA_MEMCPY3D copy = whole(shape);
   copy.srcMemoryType = CU_MEMORYTYPE_HOST;
@@ -103,8 +104,10 @@ CUresult Scrubber::copy_in(CUarray to, const std::byte* from, const CUDA_ARRAY3D
   return run(device, [&](CUstream stream) { return api_.cuMemcpy3DAsync_v2(&copy, stream); });
 }
 
-CUresult Scrubber::map_somewhere(CUmemGenericAllocationHandle memory, uint64_t size, CUmemLocation location, CUdeviceptr* place) {
-  if (!api_.cuMemAddressReserve || !api_.cuMemAddressFree || !api_.cuMemMap || !api_.cuMemUnmap || !api_.cuMemSetAccess) {
+CUresult Scrubber::map_somewhere(CUmemGenericAllocationHandle memory, uint64_t size, CUmemLocation location,
+                                 CUdeviceptr* place) {
+  if (!api_.cuMemAddressReserve || !api_.cuMemAddressFree || !api_.cuMemMap || !api_.cuMemUnmap ||
+      !api_.cuMemSetAccess) {
     return CUDA_ERROR_NOT_SUPPORTED;
   }
   CUresult result = api_.cuMemAddressReserve(place, size, 0, 0, 0);

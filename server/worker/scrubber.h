@@ -28,13 +28,19 @@ class Scrubber {
   using Postpone = std::function<Answer()>;
 
   // `wake` interrupts the executor's sleep, so that it calls settle().
-  Scrubber(const DeviceApi& api, Contexts& contexts, WaitPool& waits, Postpone postpone, std::function<void()> wake)
-      : api_(api), contexts_(contexts), waits_(waits), postpone_(std::move(postpone)), wake_(std::move(wake)) {}
+  Scrubber(const DeviceApi& api, Contexts& contexts, WaitPool& waits, Postpone postpone,
+           std::function<void()> wake)
+      : api_(api),
+        contexts_(contexts),
+        waits_(waits),
+        postpone_(std::move(postpone)),
+        wake_(std::move(wake)) {}
 
   // Zeroes unmapped memory and then calls `complete`: at once, or later, in which case this postpones the
   // command's reply and returns CUDA_SUCCESS. The memory must not be freed before. On an error nothing is
   // postponed, and `complete` has been called with it.
-  CUresult zero_unmapped(CUmemGenericAllocationHandle memory, uint64_t size, CUmemLocation location, Complete complete);
+  CUresult zero_unmapped(CUmemGenericAllocationHandle memory, uint64_t size, CUmemLocation location,
+                         Complete complete);
   // The same for arrays of the current context.
   struct Part {
     CUarray array;
@@ -93,7 +99,8 @@ class Scrubber {
   void finish_done();
   void finish(Job& job, CUresult result);
   CUresult make_stream(ContextState& context);
-  CUresult map_somewhere(CUmemGenericAllocationHandle memory, uint64_t size, CUmemLocation location, CUdeviceptr* place);
+  CUresult map_somewhere(CUmemGenericAllocationHandle memory, uint64_t size, CUmemLocation location,
+                         CUdeviceptr* place);
   void unmap_there(CUdeviceptr place, uint64_t size);
   const void* zeros(int device);
 

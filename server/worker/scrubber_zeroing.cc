@@ -50,7 +50,8 @@ const void* Scrubber::zeros(int device) {
   if (!context || !api_.cuMemHostAlloc || !api_.cuMemFreeHost) return pageable.data();
   if (!context->zeros) {
     const VisitContext visit(api_, context->object);
-    if (visit.result() != CUDA_SUCCESS || api_.cuMemHostAlloc(&context->zeros, kZeros, 0) != CUDA_SUCCESS) return context->zeros = nullptr, pageable.data();
+    if (visit.result() != CUDA_SUCCESS || api_.cuMemHostAlloc(&context->zeros, kZeros, 0) != CUDA_SUCCESS)
+      return context->zeros = nullptr, pageable.data();
     std::fill_n(static_cast<std::byte*>(context->zeros), kZeros, std::byte{0});
   }
   return context->zeros;
@@ -67,24 +68,30 @@ CUresult Scrubber::zero(const std::vector<Part>& parts, int device, Complete com
     }
     return result;
   };
-  return run_later(device, work, [] {}, std::move(complete));
+  return run_later(
+      device, work, [] {}, std::move(complete));
 }
 
-CUresult Scrubber::zero_unmapped(CUmemGenericAllocationHandle memory, uint64_t size, CUmemLocation location, Complete complete) {
+CUresult Scrubber::zero_unmapped(CUmemGenericAllocationHandle memory, uint64_t size, CUmemLocation location,
+                                 Complete complete) {
   if (api_.zeroes_memory) return complete(CUDA_SUCCESS);
   if (!api_.cuMemsetD8Async) return complete(CUDA_ERROR_NOT_SUPPORTED);
   CUdeviceptr place = 0;
-  if (const CUresult result = map_somewhere(memory, size, location, &place); result != CUDA_SUCCESS) return complete(result);
+  if (const CUresult result = map_somewhere(memory, size, location, &place); result != CUDA_SUCCESS)
+    return complete(result);
   const auto work = [&](CUstream stream) { return api_.cuMemsetD8Async(place, 0, size, stream); };
-  return run_later(location.id, work, [this, place, size] { unmap_there(place, size); }, std::move(complete));
+  return run_later(
+      location.id, work, [this, place, size] { unmap_there(place, size); }, std::move(complete));
 }
 
 CUresult Scrubber::run_later(int device, const Work& work, std::function<void()> undo, Complete complete) {
   ContextState* const context = contexts_.find_on(device);
   CUresult result = CUDA_SUCCESS;
   std::shared_ptr<Mark> mark;
-  if (context) mark = begin(*context, work, &result);
-  else result = run(device, work);
+  if (context)
+    mark = begin(*context, work, &result);
+  else
+    result = run(device, work);
   if (mark && !passed_soon(*mark, context->object) && await(mark, context->object)) {
     jobs_.push_back({std::move(mark), context->object, std::move(undo), std::move(complete), postpone_()});
     return CUDA_SUCCESS;
@@ -97,7 +104,8 @@ CUresult Scrubber::run_later(int device, const Work& work, std::function<void()>
 std::shared_ptr<Scrubber::Mark> Scrubber::begin(ContextState& context, const Work& work, CUresult* result) {
   const VisitContext visit(api_, context.object);
   *result = visit.result();
-  if (*result == CUDA_SUCCESS) *result = api_.cuStreamCreate ? make_stream(context) : CUDA_ERROR_NOT_SUPPORTED;
+  if (*result == CUDA_SUCCESS)
+    *result = api_.cuStreamCreate ? make_stream(context) : CUDA_ERROR_NOT_SUPPORTED;
   if (*result != CUDA_SUCCESS) return nullptr;
   *result = work(context.scrubbing);
   const auto pool = context.events;
@@ -125,15 +133,16 @@ bool Scrubber::passed_soon(Mark& mark, CUcontext context) {
 
 // Returns false if no wait thread was available; the calling executor has waited then.
 bool Scrubber::await(const std::shared_ptr<Mark>& mark, CUcontext context) {
-  const bool begun = waits_.submit(context, "new memory to be zeroed", [this, mark = mark, context]() mutable {
-    make_current(api_, context);
-    mark->result = api_.cuEventSynchronize(static_cast<CUevent>(mark->event.get()));
-    make_current(api_, nullptr);
-    mark->passed.store(true, std::memory_order_release);
-    mark.reset();
-    any_done_.store(true);
-    wake_();
-  });
+  const bool begun =
+      waits_.submit(context, "new memory to be zeroed", [this, mark = mark, context]() mutable {
+        make_current(api_, context);
+        mark->result = api_.cuEventSynchronize(static_cast<CUevent>(mark->event.get()));
+        make_current(api_, nullptr);
+        mark->passed.store(true, std::memory_order_release);
+        mark.reset();
+        any_done_.store(true);
+        wake_();
+      });
   if (begun) return true;
   const VisitContext visit(api_, context);
   mark->result = api_.cuEventSynchronize(static_cast<CUevent>(mark->event.get()));
@@ -154,10 +163,11 @@ void Scrubber::finish_done() {
 
 void Scrubber::finish_all() {
   const Waiting waiting("new memory to be zeroed");
-  for (std::list<Job> all = std::move(jobs_); Job& job : all) {
+  for (std::list<Job> all = std::move(jobs_); Job & job : all) {
     const bool passed = job.mark->passed.load(std::memory_order_acquire);
     const VisitContext visit(api_, job.context);
-    finish(job, passed ? job.mark->result : api_.cuEventSynchronize(static_cast<CUevent>(job.mark->event.get())));
+    finish(job,
+           passed ? job.mark->result : api_.cuEventSynchronize(static_cast<CUevent>(job.mark->event.get())));
   }
 }
 

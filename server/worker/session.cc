@@ -19,10 +19,11 @@ constexpr std::chrono::milliseconds kTearDownTime{1800};
 // Exits the process unless destroyed in time.
 class Watchdog {
  public:
-  explicit Watchdog(int status) : thread_([this, status] {
-    std::unique_lock lock(mutex_);
-    if (!done_.wait_for(lock, kTearDownTime, [this] { return is_done_; })) std::_Exit(status);
-  }) {}
+  explicit Watchdog(int status)
+      : thread_([this, status] {
+          std::unique_lock lock(mutex_);
+          if (!done_.wait_for(lock, kTearDownTime, [this] { return is_done_; })) std::_Exit(status);
+        }) {}
   ~Watchdog() {
     {
       const std::lock_guard lock(mutex_);
@@ -57,13 +58,14 @@ int run_session(SessionStart start) {
   int status = 1;
   {
     const Background background(executor, stop_descriptor);
-    if (accept_bulk) accept_bulk([&executor, bandwidth](auto connection, std::optional<uint64_t> peer_copy) {
-      executor.links.add(std::make_unique<MeteredConnection>(std::move(connection), bandwidth), peer_copy);
-    });
-    if (start.control) {
-      start.control->handle(server::ControlKind::end_session, [&executor](const server::ControlMessage& message) {
-        executor.outbox.end(message.payload);
+    if (accept_bulk)
+      accept_bulk([&executor, bandwidth](auto connection, std::optional<uint64_t> peer_copy) {
+        executor.links.add(std::make_unique<MeteredConnection>(std::move(connection), bandwidth), peer_copy);
       });
+    if (start.control) {
+      start.control->handle(
+          server::ControlKind::end_session,
+          [&executor](const server::ControlMessage& message) { executor.outbox.end(message.payload); });
     }
     {
       const DumpServer dumps(executor);

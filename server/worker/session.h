@@ -34,7 +34,8 @@ using SymbolLookup = std::function<void*(const char* name)>;
 // Completes the opening of a bulk connection: sends the reply to the hello and upgrades the connection.
 using WelcomeBulk = std::function<Result<void>(transport::Connection&, transport::Deadline)>;
 // `peer_copy`: the connection is from another server, which has presented the key of this copy to the device.
-using BulkSink = std::function<void(std::unique_ptr<transport::Connection>, std::optional<uint64_t> peer_copy)>;
+using BulkSink =
+    std::function<void(std::unique_ptr<transport::Connection>, std::optional<uint64_t> peer_copy)>;
 
 // Bytes of a device's memory in use; nullopt: unknown.
 struct MemoryUse {
@@ -72,15 +73,15 @@ struct SessionStart {
   SymbolLookup symbol;                                // cuInit has been called successfully
   // memory_use.h; takes the library's device numbers; may be null
   std::function<MemoryUse(int device)> memory_use;
-  VisibleDevices visible;                             // which of the library's devices the session sees
+  VisibleDevices visible;  // which of the library's devices the session sees
   // Device.granularity of the hello, by the library's numbers; 0: no virtual memory
   std::vector<uint64_t> granularity;
   uint64_t range_base = 0;  // reserved by cuMemAddressReserve; the session takes ownership
   uint64_t range_size = 0;
   std::chrono::milliseconds dead_peer_timeout{15000};  // longest time without progress in sending
   transport::RdmaOptions rdma;  // for connections to other servers; `use` is determined per connection
-  bool direct_memory = true;  // false: copies are staged even if the CPU can access device memory
-  bool capture_output = true;                          // descriptors 1 and 2 are redirected to the client
+  bool direct_memory = true;    // false: copies are staged even if the CPU can access device memory
+  bool capture_output = true;   // descriptors 1 and 2 are redirected to the client
   // Sets the sink that gets the session's bulk connections after their hello; an empty sink: none are
   // accepted any more. May be null.
   std::function<void(BulkSink)> bulk_connections;
@@ -90,14 +91,14 @@ struct SessionStart {
   compression::Policy compression = compression::Policy::off;
   Usage usage;
   std::vector<quota::Groups> groups;  // the session's groups of multiprocessors, by device; empty or 0: all
-  std::shared_ptr<Bandwidth> bandwidth;               // set by run_session()
-  Control* control = nullptr;                          // to poold; must outlive the session; null: none
-  image::Nonce image_nonce{};                          // as sent in the hello
-  uint64_t largest_image = 0;  // largest image that poold caches, in bytes; 0: no cache
+  std::shared_ptr<Bandwidth> bandwidth;  // set by run_session()
+  Control* control = nullptr;            // to poold; must outlive the session; null: none
+  image::Nonce image_nonce{};            // as sent in the hello
+  uint64_t largest_image = 0;            // largest image that poold caches, in bytes; 0: no cache
   // Part of the names of memory and events shared between processes.
   uint64_t server_id = 0, session_number = 0;
-  bool oversubscribes = false;                         // device memory may be moved to host memory and back
-  int stop_descriptor = -1;  // readable when poold shuts down, which ends the session; -1: none
+  bool oversubscribes = false;  // device memory may be moved to host memory and back
+  int stop_descriptor = -1;     // readable when poold shuts down, which ends the session; -1: none
 };
 
 // Returns the exit status for the worker process: 0 after an orderly end (goodbye, or the client closed the

@@ -26,14 +26,15 @@ bool is_safe(int descriptor, uint64_t size) {
          static_cast<uint64_t>(about.st_size) == size && static_cast<uint64_t>(about.st_blocks) * 512 >= size;
 }
 
-// Maps at the preferred address only if nothing of this process is there, because the client must not be able to
-// replace it. MAP_POPULATE avoids a page fault per page in the first copy.
+// Maps at the preferred address only if nothing of this process is there, because the client must not be able
+// to replace it. MAP_POPULATE avoids a page fault per page in the first copy.
 void* map(int descriptor, uint64_t size, uint64_t preferred) {
   constexpr uint64_t kLowest = uint64_t{1} << 32, kHighest = uint64_t{1} << 47;
   void* const place = reinterpret_cast<void*>(static_cast<uintptr_t>(preferred));
   const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
   if (preferred >= kLowest && preferred < kHighest && size <= kHighest - preferred && preferred % page == 0) {
-    void* const got = ::mmap(place, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE | MAP_FIXED_NOREPLACE, descriptor, 0);
+    void* const got = ::mmap(place, size, PROT_READ | PROT_WRITE,
+                             MAP_SHARED | MAP_POPULATE | MAP_FIXED_NOREPLACE, descriptor, 0);
     if (got == place) return got;
     if (got != MAP_FAILED) ::munmap(got, size);  // kernels before 4.17 treat the flag as a hint
   }
@@ -42,14 +43,16 @@ void* map(int descriptor, uint64_t size, uint64_t preferred) {
 
 }  // namespace
 
-CUresult SharedHostMemory::add(ContextState& context, uint64_t id, int descriptor, uint64_t size, uint64_t preferred, uint64_t* device) {
+CUresult SharedHostMemory::add(ContextState& context, uint64_t id, int descriptor, uint64_t size,
+                               uint64_t preferred, uint64_t* device) {
   *device = 0;
   if (!api_.cuMemHostRegister_v2 || !api_.cuMemHostUnregister) return CUDA_ERROR_NOT_SUPPORTED;
   if (size == 0 || !is_safe(descriptor, size)) return CUDA_ERROR_INVALID_VALUE;
   {
     const std::lock_guard lock(mutex_);
     if (memories_.contains(id)) return CUDA_ERROR_INVALID_VALUE;
-    if (memories_.size() >= kMaxSharedHostMemory || size > byte_limit() - total_) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (memories_.size() >= kMaxSharedHostMemory || size > byte_limit() - total_)
+      return CUDA_ERROR_OUT_OF_MEMORY;
   }
   void* const start = map(descriptor, size, preferred);
   if (start == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -59,7 +62,9 @@ CUresult SharedHostMemory::add(ContextState& context, uint64_t id, int descripto
     return result;
   }
   CUdeviceptr found = 0;
-  if (api_.cuMemHostGetDevicePointer_v2 && api_.cuMemHostGetDevicePointer_v2(&found, start, 0) == CUDA_SUCCESS) *device = found;
+  if (api_.cuMemHostGetDevicePointer_v2 &&
+      api_.cuMemHostGetDevicePointer_v2(&found, start, 0) == CUDA_SUCCESS)
+    *device = found;
   const std::lock_guard lock(mutex_);
   memories_.emplace(id, Memory{&context, static_cast<std::byte*>(start), size, false});
   total_ += size;

@@ -26,10 +26,11 @@ class SharedHostMemory {
   SharedHostMemory(const SharedHostMemory&) = delete;
   SharedHostMemory& operator=(const SharedHostMemory&) = delete;
 
-  // Maps and registers memory; `context` must be current, and the caller keeps the descriptor. `preferred`: the
-  // address at which kernels should find it, if it is free in this process. *device: the address for kernels;
-  // 0: none.
-  CUresult add(ContextState& context, uint64_t id, int descriptor, uint64_t size, uint64_t preferred, uint64_t* device);
+  // Maps and registers memory; `context` must be current, and the caller keeps the descriptor. `preferred`:
+  // the address at which kernels should find it, if it is free in this process. *device: the address for
+  // kernels; 0: none.
+  CUresult add(ContextState& context, uint64_t id, int descriptor, uint64_t size, uint64_t preferred,
+               uint64_t* device);
   // Returns the address of the bytes, or null if they are not in memory `id` of this context.
   std::byte* find(const ContextState& context, uint64_t id, uint64_t offset, uint64_t bytes);
   // Makes the memory unavailable at once, and unmaps it when the context's present work is done.

@@ -74,15 +74,18 @@ bool SmallCopies::send_ready(CopyLane& lane, std::vector<CopyPiece>* replies) {
         failed = lane.failed;
         // The event is complete, so this returns at once; it makes the driver print the output of device
         // code.
-        if (piece.event && output_possible_.load(std::memory_order_relaxed)) api_.cuEventSynchronize(piece.event);
+        if (piece.event && output_possible_.load(std::memory_order_relaxed))
+          api_.cuEventSynchronize(piece.event);
       }
       lane.pieces.pop_front();
       if (lane.pieces.empty()) {
         std::erase_if(lanes_, [&](const auto& other) { return other.get() == &lane; });
       }
       if (piece.event) {
-        if (lane.watched == piece.event) lane.watched_released = true;
-        else lane.events->give(piece.event);
+        if (lane.watched == piece.event)
+          lane.watched_released = true;
+        else
+          lane.events->give(piece.event);
       }
     }
     any = true;
@@ -136,8 +139,10 @@ void SmallCopies::drop_context(const ContextState& context) {
   for (const auto& lane : lanes_) {
     if (lane->context != context.object) continue;
     for (const CopyPiece& piece : lane->pieces) {
-      if (piece.chunk) staging_.give_back(piece.chunk);
-      else outbox_.send(wire::MessageKind::reply, CUDA_ERROR_CONTEXT_IS_DESTROYED, piece.sequence);
+      if (piece.chunk)
+        staging_.give_back(piece.chunk);
+      else
+        outbox_.send(wire::MessageKind::reply, CUDA_ERROR_CONTEXT_IS_DESTROYED, piece.sequence);
     }
     pending_.fetch_sub(lane->pieces.size(), std::memory_order_release);
     lane->pieces.clear();

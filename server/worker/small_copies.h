@@ -38,12 +38,12 @@ class CopyLane {
 
   const CUcontext context;
   const std::shared_ptr<EventPool> events;
-  std::deque<CopyPiece> pieces;     // this and the rest: guarded by SmallCopies::items_mutex_
-  bool served = false;              // a wait thread is serving this lane
-  CUevent watched = nullptr;        // event that the wait thread is waiting for
+  std::deque<CopyPiece> pieces;  // this and the rest: guarded by SmallCopies::items_mutex_
+  bool served = false;           // a wait thread is serving this lane
+  CUevent watched = nullptr;     // event that the wait thread is waiting for
   // Another thread has sent the watched piece; the wait thread must return the event to the pool.
   bool watched_released = false;
-  CUresult failed = CUDA_SUCCESS;   // error of the front copy on the device
+  CUresult failed = CUDA_SUCCESS;  // error of the front copy on the device
 };
 
 class SmallCopies {
@@ -51,7 +51,12 @@ class SmallCopies {
   // Output of device code is sent before the reply that ends a copy, if `output_possible`.
   SmallCopies(const DeviceApi& api, Outbox& outbox, Staging& staging, WaitPool& waits, OutputCapture& capture,
               const std::atomic<bool>& output_possible)
-      : api_(api), outbox_(outbox), staging_(staging), waits_(waits), capture_(capture), output_possible_(output_possible) {}
+      : api_(api),
+        outbox_(outbox),
+        staging_(staging),
+        waits_(waits),
+        capture_(capture),
+        output_possible_(output_possible) {}
 
   // Appends a piece to the stream's lane. Executor's thread.
   void push(StreamState& stream, const CopyPiece& piece);
@@ -79,8 +84,8 @@ class SmallCopies {
   WaitPool& waits_;
   OutputCapture& capture_;
   const std::atomic<bool>& output_possible_;
-  std::mutex send_mutex_;   // taken before items_mutex_
-  std::mutex items_mutex_;  // guards lanes_ and their contents
+  std::mutex send_mutex_;                         // taken before items_mutex_
+  std::mutex items_mutex_;                        // guards lanes_ and their contents
   std::vector<std::shared_ptr<CopyLane>> lanes_;  // lanes that have pieces
   std::atomic<size_t> pending_{0};
 };

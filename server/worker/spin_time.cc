@@ -21,7 +21,8 @@ int SpinTime::free_cores() {
 }
 
 SpinTime::Microseconds SpinTime::limit() {
-  const auto mean = std::chrono::duration_cast<Microseconds>(std::chrono::nanoseconds(mean_.load(std::memory_order_relaxed)));
+  const auto mean = std::chrono::duration_cast<Microseconds>(
+      std::chrono::nanoseconds(mean_.load(std::memory_order_relaxed)));
   if (mean > kMost) return kShortSpin;
   if (const auto now = Clock::now(); counted_ == Clock::time_point{} || now - counted_ > kCountEvery) {
     counted_ = now;

@@ -31,11 +31,13 @@ bool wait_until(const DeviceApi& api, CUevent event, std::chrono::steady_clock::
 
 }  // namespace
 
-std::vector<StagingChunk*> take_chunks(Staging& staging, ContextState& context, uint64_t pieces, bool registered, bool may_wait) {
+std::vector<StagingChunk*> take_chunks(Staging& staging, ContextState& context, uint64_t pieces,
+                                       bool registered, bool may_wait) {
   std::vector<StagingChunk*> chunks;
   while (chunks.size() < std::min<uint64_t>(kStagedChunks, pieces)) {
-    StagingChunk* const chunk = chunks.empty() && may_wait ? staging.acquire(context, kLargePiece, registered)
-                                                           : staging.try_acquire(context, kLargePiece, registered);
+    StagingChunk* const chunk = chunks.empty() && may_wait
+                                    ? staging.acquire(context, kLargePiece, registered)
+                                    : staging.try_acquire(context, kLargePiece, registered);
     if (!chunk) break;
     chunks.push_back(chunk);
   }
@@ -51,7 +53,8 @@ StagedIn::~StagedIn() {
 }
 
 bool StagedIn::take(Staging& staging, ContextState& context, bool registered, bool may_wait) {
-  for (StagingChunk* const chunk : take_chunks(staging, context, rows_.pieces(), registered, may_wait)) free_.push_back({chunk, nullptr});
+  for (StagingChunk* const chunk : take_chunks(staging, context, rows_.pieces(), registered, may_wait))
+    free_.push_back({chunk, nullptr});
   taken_ = free_.size();
   return taken_ != 0;
 }
@@ -74,8 +77,10 @@ StagingChunk* StagedIn::acquire(std::optional<std::chrono::milliseconds> longest
     const Waiting waiting("staging memory of its copy");
     std::unique_lock lock(mutex_);
     const auto ready = [this] { return closed_ || !free_.empty() || !begun_; };
-    if (longest) changed_.wait_until(lock, stop, ready);
-    else changed_.wait(lock, ready);
+    if (longest)
+      changed_.wait_until(lock, stop, ready);
+    else
+      changed_.wait(lock, ready);
     if (closed_ || free_.empty()) return nullptr;
     taken = free_.front();
     free_.pop_front();
@@ -140,8 +145,10 @@ void StagedIn::give_back(Staging& staging) {
   const std::lock_guard lock(mutex_);
   for (const auto& [chunk, piece] : early_) staging.give_back(chunk);
   for (const Free& free : free_) {
-    if (free.used) staging.keep_until(free.chunk, free.used);
-    else staging.give_back(free.chunk);
+    if (free.used)
+      staging.keep_until(free.chunk, free.used);
+    else
+      staging.give_back(free.chunk);
   }
   early_.clear();
   free_.clear();
@@ -186,7 +193,9 @@ CUresult StagedOut::enqueue(uint64_t piece, StagingChunk* chunk) {
 std::optional<uint64_t> StagedOut::next() {
   const Waiting waiting("the next piece of its copy");
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return closed_ || result_ != CUDA_SUCCESS || !coming_.empty() || delivered_ == pieces_; });
+  changed_.wait(lock, [this] {
+    return closed_ || result_ != CUDA_SUCCESS || !coming_.empty() || delivered_ == pieces_;
+  });
   if (closed_ || result_ != CUDA_SUCCESS || coming_.empty()) return std::nullopt;
   const auto [piece, ready] = coming_.front();
   coming_.pop_front();
@@ -238,8 +247,10 @@ void StagedOut::give_back(Staging& staging, StreamState& stream) {
     return done_ == pieces_;
   }();
   for (StagingChunk* const chunk : chunks_) {
-    if (all_done) staging.give_back(chunk);
-    else staging.keep_until(chunk, stream);
+    if (all_done)
+      staging.give_back(chunk);
+    else
+      staging.keep_until(chunk, stream);
   }
   chunks_.clear();
 }

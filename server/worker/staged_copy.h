@@ -25,11 +25,13 @@ constexpr size_t kStagedChunks = 16;  // per copy; enough to overlap the device 
 
 // Acquires up to kStagedChunks chunks, waiting at most for the first (`may_wait`). Returns none if out of
 // memory. `registered`: usable by DirectMemory.
-std::vector<StagingChunk*> take_chunks(Staging& staging, ContextState& context, uint64_t pieces, bool registered, bool may_wait);
+std::vector<StagingChunk*> take_chunks(Staging& staging, ContextState& context, uint64_t pieces,
+                                       bool registered, bool may_wait);
 
 class StagedIn {
  public:
-  StagedIn(const DeviceApi& api, ContextState& context, const DeviceRows& rows) : api_(api), events_(context.events), rows_(rows) {}
+  StagedIn(const DeviceApi& api, ContextState& context, const DeviceRows& rows)
+      : api_(api), events_(context.events), rows_(rows) {}
   ~StagedIn();
 
   // Returns false if out of memory. `may_wait`: may wait for chunks of other copies.
@@ -65,7 +67,7 @@ class StagedIn {
   size_t taken_ = 0;           // number of chunks
   std::mutex mutex_;           // guards the rest
   std::condition_variable changed_;
-  std::deque<Free> free_;      // least recently used first
+  std::deque<Free> free_;                                  // least recently used first
   std::vector<std::pair<StagingChunk*, uint64_t>> early_;  // filled before begin()
   bool begun_ = false;
   bool closed_ = false;
@@ -103,8 +105,8 @@ class StagedOut {
   std::vector<StagingChunk*> chunks_;
   std::mutex mutex_;  // guards the rest
   std::condition_variable changed_;
-  std::unordered_map<uint64_t, StagingChunk*> used_;       // chunks by piece
-  std::deque<std::pair<uint64_t, CUevent>> coming_;        // pieces that the device is copying
+  std::unordered_map<uint64_t, StagingChunk*> used_;  // chunks by piece
+  std::deque<std::pair<uint64_t, CUevent>> coming_;   // pieces that the device is copying
   uint64_t next_piece_ = 0;
   uint64_t delivered_ = 0;
   uint64_t done_ = 0;

@@ -9,13 +9,13 @@
 namespace gpupool::worker {
 namespace {
 
-using std::chrono::milliseconds;
 using std::chrono::microseconds;
+using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-constexpr milliseconds kPatience{100};  // time without a released chunk before more memory is allocated
-constexpr milliseconds kLongestWait{10'000};     // wait at the hard limit before a copy fails
-constexpr microseconds kPollEvery{100};          // polling interval, because event waits have no timeout
+constexpr milliseconds kPatience{100};        // time without a released chunk before more memory is allocated
+constexpr milliseconds kLongestWait{10'000};  // wait at the hard limit before a copy fails
+constexpr microseconds kPollEvery{100};       // polling interval, because event waits have no timeout
 
 }  // namespace
 
@@ -43,8 +43,8 @@ bool Staging::grow(ContextState& context, size_t size, size_t limit) {
   const size_t piece = size > kSmallPiece ? kLargePiece : kSmallPiece;
   Block block{memory, &context, {}};
   for (size_t offset = 0; offset < kLargePiece; offset += piece) {
-    block.pieces.push_back(
-        std::make_unique<StagingChunk>(StagingChunk{&context, static_cast<std::byte*>(memory) + offset, piece}));
+    block.pieces.push_back(std::make_unique<StagingChunk>(
+        StagingChunk{&context, static_cast<std::byte*>(memory) + offset, piece}));
   }
   total_ += kLargePiece;
   const std::lock_guard lock(mutex_);
@@ -61,7 +61,8 @@ bool Staging::shrink_others(const ContextState& context) {
     };
     {
       const std::lock_guard lock(mutex_);
-      if (std::count_if(idle_.begin(), idle_.end(), is_here) != static_cast<ptrdiff_t>(block->pieces.size())) continue;
+      if (std::count_if(idle_.begin(), idle_.end(), is_here) != static_cast<ptrdiff_t>(block->pieces.size()))
+        continue;
       std::erase_if(idle_, is_here);
     }
     unregister(*block);
@@ -189,8 +190,10 @@ std::byte* Staging::slab_place(StreamState& stream, size_t size) {
 void Staging::close_slab(StreamState& stream) {
   if (!stream.slab) return;
   StagingChunk* const chunk = std::exchange(stream.slab, nullptr);
-  if (std::exchange(stream.slab_used, 0) == 0) give_back(chunk);
-  else keep_until(chunk, stream);
+  if (std::exchange(stream.slab_used, 0) == 0)
+    give_back(chunk);
+  else
+    keep_until(chunk, stream);
 }
 
 void Staging::describe(admin::WorkerDump& dump) {

@@ -21,16 +21,16 @@
 
 namespace gpupool::worker {
 
-constexpr size_t kStagingBytes = 64u << 20;            // normal share of a session
-constexpr size_t kMaxStagingBytes = size_t{1} << 30;   // hard limit of a session
+constexpr size_t kStagingBytes = 64u << 20;           // normal share of a session
+constexpr size_t kMaxStagingBytes = size_t{1} << 30;  // hard limit of a session
 constexpr size_t kLeastStagingBytes = 16u << 20;      // minimum that copies need, whatever the tenant's limit
-constexpr size_t kLargePiece = 1u << 20;               // bytes; equal to wire::kBulkChunkBytes
+constexpr size_t kLargePiece = 1u << 20;              // bytes; equal to wire::kBulkChunkBytes
 constexpr size_t kSmallPiece = 64u << 10;
 
 struct StagingChunk {
   ContextState* context = nullptr;
   std::byte* data = nullptr;
-  size_t size = 0;  // kLargePiece or kSmallPiece
+  size_t size = 0;                                              // kLargePiece or kSmallPiece
   std::optional<transport::DirectMemory::Region> registered{};  // set once and kept for the chunk's lifetime
 };
 
@@ -90,8 +90,8 @@ class Staging {
   std::vector<Busy> busy_;  // executor's thread
   std::vector<Block> blocks_;
   std::atomic<size_t> total_{0};  // bytes; written by the executor's thread
-  size_t registered_ = 0;        // number of registered chunks
-  bool unregistrable_ = false;   // the last registration failed
+  size_t registered_ = 0;         // number of registered chunks
+  bool unregistrable_ = false;    // the last registration failed
   // Copies do not progress, perhaps because they wait for a later command: allocate instead of waiting.
   bool stalled_ = false;
 };

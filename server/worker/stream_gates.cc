@@ -17,10 +17,11 @@ void StreamGate::open() {
   gates_.opened_one_.notify_all();
 }
 
-std::shared_ptr<StreamGate> StreamGates::close(StreamState& stream, uint64_t sequence, const char* reason, StreamGate::Opened opened,
-                                               bool for_all_streams) {
+std::shared_ptr<StreamGate> StreamGates::close(StreamState& stream, uint64_t sequence, const char* reason,
+                                               StreamGate::Opened opened, bool for_all_streams) {
   closing_(stream);
-  auto gate = std::make_shared<StreamGate>(*this, stream, sequence, reason, for_all_streams, std::move(opened));
+  auto gate =
+      std::make_shared<StreamGate>(*this, stream, sequence, reason, for_all_streams, std::move(opened));
   {
     const std::lock_guard lock(mutex_);
     closed_.push_back(gate);
@@ -30,7 +31,8 @@ std::shared_ptr<StreamGate> StreamGates::close(StreamState& stream, uint64_t seq
   return gate;
 }
 
-std::shared_ptr<StreamGate> StreamGates::close_by_number(StreamState& stream, uint64_t sequence, const char* reason, uint64_t number,
+std::shared_ptr<StreamGate> StreamGates::close_by_number(StreamState& stream, uint64_t sequence,
+                                                         const char* reason, uint64_t number,
                                                          StreamGate::Opened opened) {
   if (numbers_.contains(number)) return nullptr;
   return numbers_[number] = close(stream, sequence, reason, std::move(opened));
@@ -49,16 +51,19 @@ void StreamGates::open_by_number(uint64_t number) {
 }
 
 bool StreamGates::any_before(uint64_t sequence) const {
-  return std::any_of(closed_.begin(), closed_.end(), [&](const auto& gate) { return gate->sequence_ < sequence; });
+  return std::any_of(closed_.begin(), closed_.end(),
+                     [&](const auto& gate) { return gate->sequence_ < sequence; });
 }
 
 bool StreamGates::any_for_all_streams_before(uint64_t sequence) const {
   if (for_all_streams_ == 0) return false;
-  return std::any_of(closed_.begin(), closed_.end(), [&](const auto& gate) { return gate->for_all_streams_ && gate->sequence_ < sequence; });
+  return std::any_of(closed_.begin(), closed_.end(),
+                     [&](const auto& gate) { return gate->for_all_streams_ && gate->sequence_ < sequence; });
 }
 
 bool StreamGates::any_in(const ContextState& context) const {
-  return std::any_of(closed_.begin(), closed_.end(), [&](const auto& gate) { return gate->stream_->context == &context; });
+  return std::any_of(closed_.begin(), closed_.end(),
+                     [&](const auto& gate) { return gate->stream_->context == &context; });
 }
 
 template <class Which>

@@ -31,9 +31,16 @@ class StreamGate {
   // Called by settle() with the stream's context current.
   using Opened = std::function<void(StreamState&)>;
 
-  StreamGate(StreamGates& gates, StreamState& stream, uint64_t sequence, const char* reason, bool for_all_streams, Opened opened)
-      : gates_(gates), stream_(&stream), stream_handle_(stream.handle), context_handle_(stream.context->handle), sequence_(sequence),
-        reason_(reason), for_all_streams_(for_all_streams), opened_(std::move(opened)) {}
+  StreamGate(StreamGates& gates, StreamState& stream, uint64_t sequence, const char* reason,
+             bool for_all_streams, Opened opened)
+      : gates_(gates),
+        stream_(&stream),
+        stream_handle_(stream.handle),
+        context_handle_(stream.context->handle),
+        sequence_(sequence),
+        reason_(reason),
+        for_all_streams_(for_all_streams),
+        opened_(std::move(opened)) {}
   // Opens the gate, and wakes the executor if commands wait for gates.
   void open();
 
@@ -61,11 +68,11 @@ class StreamGates {
   // `sequence`: of the command. `reason`: what the stream waits for, a string literal such as "a host
   // function". `for_all_streams`: later work of every stream is ordered behind this gate, not just the
   // stream's own.
-  std::shared_ptr<StreamGate> close(StreamState& stream, uint64_t sequence, const char* reason, StreamGate::Opened opened = nullptr,
-                                    bool for_all_streams = false);
+  std::shared_ptr<StreamGate> close(StreamState& stream, uint64_t sequence, const char* reason,
+                                    StreamGate::Opened opened = nullptr, bool for_all_streams = false);
   // Closes a gate that the client opens by `number`. Returns null if the number is in use.
-  std::shared_ptr<StreamGate> close_by_number(StreamState& stream, uint64_t sequence, const char* reason, uint64_t number,
-                                              StreamGate::Opened opened = nullptr);
+  std::shared_ptr<StreamGate> close_by_number(StreamState& stream, uint64_t sequence, const char* reason,
+                                              uint64_t number, StreamGate::Opened opened = nullptr);
   // Removes and returns the gate with this number, for the caller to open it. Returns null if there is none.
   std::shared_ptr<StreamGate> take(uint64_t number);
   // Opens the gate with this number. If its command is still in the backlog, the gate will not be closed at
@@ -104,7 +111,8 @@ class StreamGates {
 
  private:
   friend class StreamGate;
-  static constexpr size_t kMostOpenedEarly = 4096;  // entries left by destroyed contexts are evicted beyond this
+  static constexpr size_t kMostOpenedEarly =
+      4096;  // entries left by destroyed contexts are evicted beyond this
 
   // Removes and returns the gates in closed_ for which `which` is true.
   template <class Which>

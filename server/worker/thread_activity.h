@@ -17,7 +17,8 @@ inline constinit thread_local ThreadActivity t_activity;
 // Sets the driver function that the calling thread is in, for the lifetime of this object. Null: none.
 class InDriver {
  public:
-  explicit InDriver(const char* function) : before_(t_activity.driver_function.load(std::memory_order_relaxed)) {
+  explicit InDriver(const char* function)
+      : before_(t_activity.driver_function.load(std::memory_order_relaxed)) {
     t_activity.driver_function.store(function, std::memory_order_relaxed);
   }
   ~InDriver() { t_activity.driver_function.store(before_, std::memory_order_relaxed); }

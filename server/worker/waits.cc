@@ -63,8 +63,10 @@ void WaitPool::describe(admin::WorkerDump& dump) {
     admin::ParkedWait& wait = *dump.add_waits();
     wait.set_purpose(running.purpose.what);
     if (running.purpose.stream != CurrentCommand::kNoStream) wait.set_stream(running.purpose.stream);
-    if (const char* const function = running.activity->driver_function.load(std::memory_order_relaxed)) wait.set_driver_function(function);
-    if (const char* const waits_for = running.activity->waits_for.load(std::memory_order_relaxed)) wait.set_waits_for(waits_for);
+    if (const char* const function = running.activity->driver_function.load(std::memory_order_relaxed))
+      wait.set_driver_function(function);
+    if (const char* const waits_for = running.activity->waits_for.load(std::memory_order_relaxed))
+      wait.set_waits_for(waits_for);
     wait.set_age_ms(age_ms(running.since));
   }
 }

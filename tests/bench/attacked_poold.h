@@ -37,8 +37,8 @@ class AttackedPoold {
 };
 
 struct Attack {
-  const char* way;   // name of an attack in attacker.cc
-  double rate;       // steps per second; 0: without pauses
+  const char* way;  // name of an attack in attacker.cc
+  double rate;      // steps per second; 0: without pauses
   int processes = 1;
 };
 

@@ -53,7 +53,9 @@ class Socket {
   }
   int get() const { return descriptor_; }
   // Sends without blocking; drops what does not fit into the buffer.
-  void send(std::string_view bytes) const { (void)::send(descriptor_, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL); }
+  void send(std::string_view bytes) const {
+    (void)::send(descriptor_, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  }
   void receive() const {
     std::array<char, 4096> ignored;
     (void)::recv(descriptor_, ignored.data(), ignored.size(), MSG_DONTWAIT);
@@ -68,10 +70,13 @@ struct Victim {
   std::string credential;  // checkpoint_questions: a tenant's token; handshakes: the CA's certificate file
 };
 
-Socket connect(const char* address, const Victim& victim) { return Socket(testing::connect_from(address, victim.port, SOCK_NONBLOCK)); }
+Socket connect(const char* address, const Victim& victim) {
+  return Socket(testing::connect_from(address, victim.port, SOCK_NONBLOCK));
+}
 
 Socket connect_beside(const Victim& victim) {
-  const auto address = transport::shm::make_address(transport::shm::shm_endpoint_of_tcp("127.0.0.1", victim.port));
+  const auto address =
+      transport::shm::make_address(transport::shm::shm_endpoint_of_tcp("127.0.0.1", victim.port));
   Socket made(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (address) (void)::connect(made.get(), address->get(), address->size);
   return made;
@@ -87,7 +92,9 @@ using Attack = std::function<void(size_t n)>;
 
 // Opens connections and sends nothing. Keeps the newest 600, more than poold accepts before the handshake.
 Attack flood(const Victim& victim) {
-  return [victim, open = std::make_shared<std::array<Socket, 600>>()](size_t n) { (*open)[n % open->size()] = connect("127.0.0.2", victim); };
+  return [victim, open = std::make_shared<std::array<Socket, 600>>()](size_t n) {
+    (*open)[n % open->size()] = connect("127.0.0.2", victim);
+  };
 }
 
 // Uses 512 connections, poold's limit before the handshake; each sends a hello byte by byte and reconnects
@@ -135,7 +142,8 @@ Attack malformed(const Victim& victim) {
 Attack wrong_tokens(const Victim& victim) {
   hello::Hello hello = testing::test_hello();
   hello.token = std::string(64, 'x');
-  return [victim, bytes = testing::hello_bytes(hello), open = std::make_shared<std::array<Socket, 64>>()](size_t n) {
+  return [victim, bytes = testing::hello_bytes(hello),
+          open = std::make_shared<std::array<Socket, 64>>()](size_t n) {
     const std::string address = "127.1." + std::to_string(n / 250 % 20) + "." + std::to_string(1 + n % 250);
     Socket& one = (*open)[n % open->size()];
     one = connect(address.c_str(), victim);
@@ -153,10 +161,14 @@ Attack checkpoint_questions(const Victim& victim) {
   hello.pid_space = "here";
   std::string questions;
   for (size_t i = 0; i < kQuestions; ++i) {
-    const wire::CheckpointQuestion question{.action = static_cast<wire::CheckpointAction>(i % wire::kCheckpointActions), .pid = 1, .session = i % wire::kCheckpointActions};
+    const wire::CheckpointQuestion question{
+        .action = static_cast<wire::CheckpointAction>(i % wire::kCheckpointActions),
+        .pid = 1,
+        .session = i % wire::kCheckpointActions};
     questions += with_preamble(RawClient::bytes_of(question));
   }
-  return [victim, bytes = testing::hello_bytes(hello), questions, open = std::make_shared<std::array<Socket, kConnections>>()](size_t n) {
+  return [victim, bytes = testing::hello_bytes(hello), questions,
+          open = std::make_shared<std::array<Socket, kConnections>>()](size_t n) {
     Socket& one = (*open)[n % kConnections];
     if (n / kConnections % kSteps == 0) {
       one = connect("127.0.0.5", victim);
@@ -180,12 +192,15 @@ Attack lingering_sockets(const Victim& victim) {
     testing::LingeringSocket lingers;
     std::jthread closes;
   };
-  return [victim, sent = std::make_shared<std::array<std::unique_ptr<Sent>, 32>>()](size_t n) { (*sent)[n % sent->size()] = std::make_unique<Sent>(victim); };
+  return [victim, sent = std::make_shared<std::array<std::unique_ptr<Sent>, 32>>()](size_t n) {
+    (*sent)[n % sent->size()] = std::make_unique<Sent>(victim);
+  };
 }
 
 // Performs TLS handshakes one after another and disconnects after each.
 Attack handshakes(const Victim& victim) {
-  const auto context = transport::tls::Context::client({.ca = victim.credential, .certificate = {}, .key = {}, .secret = {}});
+  const auto context =
+      transport::tls::Context::client({.ca = victim.credential, .certificate = {}, .key = {}, .secret = {}});
   if (!context) throw std::runtime_error(context.error().message);
   return [victim, context = *context](size_t) {
     const Socket connected = connect("127.0.0.6", victim);
@@ -220,8 +235,10 @@ void make_steps(const Attack& attack, double rate, double end) {
   size_t made = 0;
   for (double time = begin; time < end; time = now()) {
     const double due = rate > 0 ? begin + static_cast<double>(made) / rate : time;
-    if (due <= time) attack(made++);
-    else sleep_until(std::min(due, end));
+    if (due <= time)
+      attack(made++);
+    else
+      sleep_until(std::min(due, end));
   }
   std::printf("steps %zu\nsteps_per_second %.6g\n", made, static_cast<double>(made) / (now() - begin));
 }
@@ -239,12 +256,15 @@ void make_steps(const Attack& attack, double rate, double end) {
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t size = sizeof address;
-  const Socket tcp(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)), local(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  bool listens = ::bind(tcp.get(), reinterpret_cast<sockaddr*>(&address), size) == 0 && ::listen(tcp.get(), SOMAXCONN) == 0 &&
+  const Socket tcp(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)),
+      local(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  bool listens = ::bind(tcp.get(), reinterpret_cast<sockaddr*>(&address), size) == 0 &&
+                 ::listen(tcp.get(), SOMAXCONN) == 0 &&
                  ::getsockname(tcp.get(), reinterpret_cast<sockaddr*>(&address), &size) == 0;
   const uint16_t port = ntohs(address.sin_port);
   const auto beside = transport::shm::make_address(transport::shm::shm_endpoint_of_tcp("127.0.0.1", port));
-  listens = listens && beside && ::bind(local.get(), beside->get(), beside->size) == 0 && ::listen(local.get(), SOMAXCONN) == 0;
+  listens = listens && beside && ::bind(local.get(), beside->get(), beside->size) == 0 &&
+            ::listen(local.get(), SOMAXCONN) == 0;
   if (!listens) throw std::runtime_error("cannot listen on 127.0.0.1 and the Unix socket beside it");
   std::printf("port %u\n", port);
   std::fflush(stdout);

@@ -57,8 +57,10 @@ bool receive_all(int socket, char* bytes, size_t size, bool spin) {
 // caps the size.
 void set_buffers(int socket, int bytes) {
   if (bytes == 0) return;
-  for (const auto& [forced, plain] : {std::pair{SO_SNDBUFFORCE, SO_SNDBUF}, std::pair{SO_RCVBUFFORCE, SO_RCVBUF}}) {
-    if (bytes > kOwnBufferBytes && setsockopt(socket, SOL_SOCKET, forced, &bytes, sizeof bytes) == 0) continue;
+  for (const auto& [forced, plain] :
+       {std::pair{SO_SNDBUFFORCE, SO_SNDBUF}, std::pair{SO_RCVBUFFORCE, SO_RCVBUF}}) {
+    if (bytes > kOwnBufferBytes && setsockopt(socket, SOL_SOCKET, forced, &bytes, sizeof bytes) == 0)
+      continue;
     need(setsockopt(socket, SOL_SOCKET, plain, &bytes, sizeof bytes) == 0, "setsockopt");
   }
 }
@@ -109,9 +111,13 @@ double against_child(const TcpSettings& settings, const std::function<void(int)>
   return value;
 }
 
-double seconds(Clock::time_point from) { return std::chrono::duration<double>(Clock::now() - from).count(); }
+double seconds(Clock::time_point from) {
+  return std::chrono::duration<double>(Clock::now() - from).count();
+}
 
-int repetitions(size_t bytes) { return bytes <= (1u << 20) ? 100 : bytes <= (16u << 20) ? 20 : 5; }
+int repetitions(size_t bytes) {
+  return bytes <= (1u << 20) ? 100 : bytes <= (16u << 20) ? 20 : 5;
+}
 
 // Returns every combination that gpupool could use for a copy.
 std::vector<TcpSettings> all_settings(int streams, size_t per_send) {
@@ -128,7 +134,8 @@ std::vector<TcpSettings> all_settings(int streams, size_t per_send) {
 
 std::string text(const TcpSettings& settings) {
   return std::to_string(settings.streams) + " x " +
-         (settings.buffer_bytes == 0 ? "system's buffers" : std::to_string(settings.buffer_bytes / 1024) + " KiB") +
+         (settings.buffer_bytes == 0 ? "system's buffers"
+                                     : std::to_string(settings.buffer_bytes / 1024) + " KiB") +
          (settings.spin ? ", spinning" : "");
 }
 

@@ -11,9 +11,9 @@ namespace gpupool::bench {
 
 struct TcpSettings {
   int streams = 1;
-  int buffer_bytes = 0;           // SO_SNDBUF and SO_RCVBUF; 0: the system's defaults with autotuning
-  bool spin = false;              // receivers poll the socket and yield the core in between, as gpupool does
-  size_t per_send = ~size_t{0};   // maximum number of bytes per send()
+  int buffer_bytes = 0;          // SO_SNDBUF and SO_RCVBUF; 0: the system's defaults with autotuning
+  bool spin = false;             // receivers poll the socket and yield the core in between, as gpupool does
+  size_t per_send = ~size_t{0};  // maximum number of bytes per send()
 };
 std::string text(const TcpSettings& settings);
 
@@ -26,7 +26,8 @@ double tcp_GBps(size_t bytes, const TcpSettings& settings);
 
 // Measures transfers of `bytes` with every combination of buffer size, spinning, and 1, 2, 4, ... `streams`
 // streams.
-void measure_tcp(const std::string& name, size_t bytes, int streams, Samples& raw, size_t per_send = ~size_t{0});
+void measure_tcp(const std::string& name, size_t bytes, int streams, Samples& raw,
+                 size_t per_send = ~size_t{0});
 
 struct FastestTcp {
   std::string settings;

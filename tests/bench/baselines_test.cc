@@ -17,7 +17,8 @@ TEST_CASE("raw TCP is measured with every combination of buffers, waiting and st
   std::set<std::string> expected;
   for (const char* streams : {"1 x ", "2 x ", "4 x "}) {
     for (const char* buffers : {"system's buffers", "256 KiB", "4096 KiB"}) {
-      for (const char* wait : {"", ", spinning"}) expected.insert(std::string("copy: ") + streams + buffers + wait);
+      for (const char* wait : {"", ", spinning"})
+        expected.insert(std::string("copy: ") + streams + buffers + wait);
     }
   }
   CHECK(std::set<std::string>(names.begin(), names.end()) == expected);
@@ -42,18 +43,21 @@ TEST_CASE("the fastest TCP settings are those with the highest median over all r
 TEST_CASE("figures are printed as a Markdown table") {
   const gpupool::testing::TemporaryFolder folder;
   const std::string file = folder.path() / "table.md";
-  write_markdown(file, {{"null_call", "tcp", 6, "us", "ping-pong", 4, {Target::Kind::ratio_at_most, 1.3}}, {"grants", "grpc", 3000, "per second", "16 holders", 0}});
+  write_markdown(file, {{"null_call", "tcp", 6, "us", "ping-pong", 4, {Target::Kind::ratio_at_most, 1.3}},
+                        {"grants", "grpc", 3000, "per second", "16 holders", 0}});
   std::stringstream text;
   text << std::ifstream(file).rdbuf();
   CHECK(text.str() ==
         "| figure | via | value | baseline | ratio | target | reached |\n|---|---|---|---|---|---|---|\n"
         "| `null_call` | tcp | 6 us | ping-pong: 4 us | 1.50 | <= 1.3 x | **no** |\n"
         "| `grants` | grpc | 3000 per second | 16 holders |  |  |  |\n");
-  write_markdown(file, {{"null_call", "tcp", 6, "us", "ping-pong", 4, {}, 0.75}, {"grants", "grpc", 3000, "per second", "16 holders", 0}});
+  write_markdown(file, {{"null_call", "tcp", 6, "us", "ping-pong", 4, {}, 0.75},
+                        {"grants", "grpc", 3000, "per second", "16 holders", 0}});
   text.str("");
   text << std::ifstream(file).rdbuf();
   CHECK(text.str() ==
-        "| figure | via | value | baseline | ratio | target | reached | ratio with costs |\n|---|---|---|---|---|---|---|---|\n"
+        "| figure | via | value | baseline | ratio | target | reached | ratio with costs "
+        "|\n|---|---|---|---|---|---|---|---|\n"
         "| `null_call` | tcp | 6 us | ping-pong: 4 us | 1.50 |  |  | 0.75 |\n"
         "| `grants` | grpc | 3000 per second | 16 holders |  |  |  |  |\n");
 }

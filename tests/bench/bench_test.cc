@@ -30,7 +30,8 @@ int mappings(const PooldProcess& poold, int steps) {
   REQUIRE(step.status == 0);
   std::ifstream lines(trace);
   int count = 0;
-  for (std::string line; std::getline(lines, line);) std::sscanf(line.c_str(), "gpupool: map_memory %d", &count);
+  for (std::string line; std::getline(lines, line);)
+    std::sscanf(line.c_str(), "gpupool: map_memory %d", &count);
   return count;
 }
 
@@ -49,9 +50,10 @@ TEST_CASE("a quick run of gpupool-bench has every figure") {
   const QuickRun run = quick_run({"--plots", folder.path(), "--costs", "h100"}, std::chrono::minutes(5));
   const std::string& text = run.json;
   INFO(run.output);
-  for (const char* name : {"null_call", "queued_launch", "launches_until_done", "alloc_free", "small_h2d_client", "small_h2d",
-                           "h2d_pinned_4096", "h2d_pageable_1048576", "d2h_pinned_1048576", "d2h_pageable_4096", "step", "step_rtt_0.2_ms",
-                           "queued_launch_long", "small_h2d_client_long"}) {
+  for (const char* name :
+       {"null_call", "queued_launch", "launches_until_done", "alloc_free", "small_h2d_client", "small_h2d",
+        "h2d_pinned_4096", "h2d_pageable_1048576", "d2h_pinned_1048576", "d2h_pageable_4096", "step",
+        "step_rtt_0.2_ms", "queued_launch_long", "small_h2d_client_long"}) {
     INFO(name);
     const std::string line = line_of(text, name);
     REQUIRE(!line.empty());

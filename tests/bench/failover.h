@@ -14,10 +14,10 @@ namespace gpupool::bench {
 struct FailoverSuite {
   int kills = 50;
   int poolds = 3;
-  int gpus = 2;       // per poold
-  int programs = 3;   // programs that run all the time
-  int holders = 8;    // concurrent clients that acquire one lease after the other
-  int long_lived = 2;   // clients that hold one lease all the time
+  int gpus = 2;        // per poold
+  int programs = 3;    // programs that run all the time
+  int holders = 8;     // concurrent clients that acquire one lease after the other
+  int long_lived = 2;  // clients that hold one lease all the time
 };
 
 // Throws std::runtime_error if the pool does not start, or is not idle at the end.

@@ -18,7 +18,9 @@ std::string number(const char* format, double value) {
 }
 
 // Formats with three significant digits; from 100 on as an integer.
-std::string readable(double value) { return number(std::abs(value) >= 100 ? "%.0f" : "%.3g", value); }
+std::string readable(double value) {
+  return number(std::abs(value) >= 100 ? "%.0f" : "%.3g", value);
+}
 
 std::string wanted(const Target& target) {
   switch (target.kind) {
@@ -59,11 +61,17 @@ const std::vector<double>& Samples::of(const std::string& name) const {
   return found->second;
 }
 
-double Samples::median(const std::string& name) const { return bench::median(of(name)); }
+double Samples::median(const std::string& name) const {
+  return bench::median(of(name));
+}
 
-double Samples::most(const std::string& name) const { return *std::max_element(of(name).begin(), of(name).end()); }
+double Samples::most(const std::string& name) const {
+  return *std::max_element(of(name).begin(), of(name).end());
+}
 
-double Samples::least(const std::string& name) const { return *std::min_element(of(name).begin(), of(name).end()); }
+double Samples::least(const std::string& name) const {
+  return *std::min_element(of(name).begin(), of(name).end());
+}
 
 std::vector<std::string> Samples::names(const std::string& prefix) const {
   std::vector<std::string> found;
@@ -74,14 +82,17 @@ std::vector<std::string> Samples::names(const std::string& prefix) const {
 }
 
 void print_table(const std::vector<Figure>& figures) {
-  std::printf("%-28s %-6s %12s %-10s %12s  %-26s %8s %-12s %s\n", "figure", "via", "value", "unit", "baseline", "of",
-              "ratio", "target", "reached");
+  std::printf("%-28s %-6s %12s %-10s %12s  %-26s %8s %-12s %s\n", "figure", "via", "value", "unit",
+              "baseline", "of", "ratio", "target", "reached");
   for (const Figure& f : figures) {
     const bool compared = f.baseline_value != 0;
-    std::printf("%-28s %-6s %12.3f %-10s %12s  %-26s %8s %-12s %s\n", f.name.c_str(), f.transport.c_str(), f.value,
-                f.unit.c_str(), compared ? number("%.3f", f.baseline_value).c_str() : "", f.baseline.c_str(),
-                compared ? number("%.3f", f.ratio()).c_str() : "", wanted(f.target).c_str(),
-                f.target.kind == Kind::none ? "" : f.reached() ? "yes" : "NO");
+    std::printf("%-28s %-6s %12.3f %-10s %12s  %-26s %8s %-12s %s\n", f.name.c_str(), f.transport.c_str(),
+                f.value, f.unit.c_str(), compared ? number("%.3f", f.baseline_value).c_str() : "",
+                f.baseline.c_str(), compared ? number("%.3f", f.ratio()).c_str() : "",
+                wanted(f.target).c_str(),
+                f.target.kind == Kind::none ? ""
+                : f.reached()               ? "yes"
+                                            : "NO");
   }
 }
 
@@ -93,9 +104,11 @@ void write_json(const std::string& path, const std::vector<Figure>& figures, con
   const char* separator = "\n  ";
   for (const Figure& f : figures) {
     out << separator << "{\"name\": \"" << f.name << "\", \"transport\": \"" << f.transport
-        << "\", \"value\": " << number("%.6g", f.value) << ", \"unit\": \"" << f.unit << "\", \"baseline\": \"" << f.baseline
-        << "\", \"baseline_value\": " << number("%.6g", f.baseline_value) << ", \"ratio\": " << number("%.6g", f.ratio())
-        << ", \"target\": \"" << wanted(f.target) << "\", \"reached\": " << (f.reached() ? "true" : "false");
+        << "\", \"value\": " << number("%.6g", f.value) << ", \"unit\": \"" << f.unit
+        << "\", \"baseline\": \"" << f.baseline
+        << "\", \"baseline_value\": " << number("%.6g", f.baseline_value)
+        << ", \"ratio\": " << number("%.6g", f.ratio()) << ", \"target\": \"" << wanted(f.target)
+        << "\", \"reached\": " << (f.reached() ? "true" : "false");
     if (f.ratio_with_costs) out << ", \"costly_ratio\": " << number("%.6g", *f.ratio_with_costs);
     out << "}";
     separator = ",\n  ";
@@ -106,15 +119,19 @@ void write_json(const std::string& path, const std::vector<Figure>& figures, con
 
 void write_markdown(const std::string& path, const std::vector<Figure>& figures) {
   std::ofstream out(path);
-  const bool costly = std::any_of(figures.begin(), figures.end(), [](const Figure& f) { return f.ratio_with_costs.has_value(); });
-  out << "| figure | via | value | baseline | ratio | target | reached |" << (costly ? " ratio with costs |" : "") << "\n|---|---|---|---|---|---|---|"
-      << (costly ? "---|" : "") << "\n";
+  const bool costly = std::any_of(figures.begin(), figures.end(),
+                                  [](const Figure& f) { return f.ratio_with_costs.has_value(); });
+  out << "| figure | via | value | baseline | ratio | target | reached |"
+      << (costly ? " ratio with costs |" : "") << "\n|---|---|---|---|---|---|---|" << (costly ? "---|" : "")
+      << "\n";
   for (const Figure& f : figures) {
     const bool compared = f.baseline_value != 0;
-    const std::string baseline = compared ? f.baseline + ": " + readable(f.baseline_value) + " " + f.unit : f.baseline;
+    const std::string baseline =
+        compared ? f.baseline + ": " + readable(f.baseline_value) + " " + f.unit : f.baseline;
     const std::string reached = f.target.kind == Kind::none ? "" : f.reached() ? "yes" : "**no**";
-    out << "| `" << f.name << "` | " << f.transport << " | " << readable(f.value) << " " << f.unit << " | " << baseline << " | "
-        << (compared ? number("%.2f", f.ratio()) : "") << " | " << wanted(f.target) << " | " << reached << " |";
+    out << "| `" << f.name << "` | " << f.transport << " | " << readable(f.value) << " " << f.unit << " | "
+        << baseline << " | " << (compared ? number("%.2f", f.ratio()) : "") << " | " << wanted(f.target)
+        << " | " << reached << " |";
     if (costly) out << " " << (f.ratio_with_costs ? number("%.2f", *f.ratio_with_costs) : "") << " |";
     out << "\n";
   }

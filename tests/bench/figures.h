@@ -20,7 +20,7 @@ struct Figure {
   std::string transport;  // tcp, shm, rdma
   double value = 0;
   std::string unit;
-  std::string baseline;   // name of the baseline
+  std::string baseline;  // name of the baseline
   double baseline_value = 0;
   Target target{};
   std::optional<double> ratio_with_costs;  // ratio with the call costs of a GPU driver (--costs)
@@ -49,7 +49,8 @@ double median(std::vector<double> values);
 
 void print_table(const std::vector<Figure>& figures);  // to stdout
 // `hardware`: description of the measured hardware; empty: omitted.
-void write_json(const std::string& path, const std::vector<Figure>& figures, const std::string& hardware = "");
+void write_json(const std::string& path, const std::vector<Figure>& figures,
+                const std::string& hardware = "");
 // Writes the table in the format of docs/performance.md.
 void write_markdown(const std::string& path, const std::vector<Figure>& figures);
 

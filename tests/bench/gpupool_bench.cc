@@ -38,14 +38,15 @@ using gpupool::testing::SlowLink;
 using Kind = Target::Kind;
 namespace fs = std::filesystem;
 
-constexpr int kWaitsPerStep = 4;  // training_step.cc
+constexpr int kWaitsPerStep = 4;                // training_step.cc
 constexpr size_t kOneStream = size_t{1} << 20;  // larger copies use the bulk connections
-constexpr int kMaxStreams = 4;  // raw TCP streams; as many as the client uses with eight cores
+constexpr int kMaxStreams = 4;              // raw TCP streams; as many as the client uses with eight cores
 constexpr size_t kBulk = size_t{64} << 20;  // the bandwidth targets apply from this size on
 
 // The examples whose round trips are reported: those that run on one GPU without arguments.
-constexpr const char* kExamples[] = {"driver_api", "fractal",  "host_threads", "matrix_multiply", "monte_carlo",
-                                     "paillier",   "pipeline", "reduction",    "vector_add"};
+constexpr const char* kExamples[] = {"driver_api",      "fractal",     "host_threads",
+                                     "matrix_multiply", "monte_carlo", "paillier",
+                                     "pipeline",        "reduction",   "vector_add"};
 
 struct Options {
   std::string json;
@@ -91,7 +92,10 @@ Environment pool_environment(const std::string& url, const Transport& transport)
 
 std::vector<Transport> transports(const Options& options) {
   std::vector<Transport> chosen;
-  if (options.transport != "shm") chosen.push_back({"tcp", {{"GPUPOOL_TRANSPORT", "tcp"}, {"GPUPOOL_BULK_CONNECTIONS", std::to_string(options.streams)}}});
+  if (options.transport != "shm")
+    chosen.push_back(
+        {"tcp",
+         {{"GPUPOOL_TRANSPORT", "tcp"}, {"GPUPOOL_BULK_CONNECTIONS", std::to_string(options.streams)}}});
   if (options.transport != "tcp") chosen.push_back({"shm", {{"GPUPOOL_SHM", "1"}}});
   return chosen;
 }
@@ -104,29 +108,35 @@ std::string over(double round_trip_ms) {
 
 // Measures the training step directly, through the pool, and through the pool over links with each round-trip
 // time.
-void measure_steps(const Options& options, const PooldProcess& poold, const std::vector<Transport>& chosen, Samples& direct,
-                   std::map<std::string, Samples>& pool) {
+void measure_steps(const Options& options, const PooldProcess& poold, const std::vector<Transport>& chosen,
+                   Samples& direct, std::map<std::string, Samples>& pool) {
   const std::vector<std::string> words{program("gpupool-bench-step"), std::to_string(options.steps)};
   run_program(words, direct_environment(options), direct);
-  for (const Transport& transport : chosen) run_program(words, pool_environment(poold.url(), transport), pool[transport.name]);
+  for (const Transport& transport : chosen)
+    run_program(words, pool_environment(poold.url(), transport), pool[transport.name]);
   if (chosen.front().name != "tcp") return;
   for (const double round_trip_ms : options.round_trips_ms) {
-    SlowLink link(poold.endpoint(), {.round_trip = std::chrono::nanoseconds(static_cast<int64_t>(round_trip_ms * 1e6))});
+    SlowLink link(poold.endpoint(),
+                  {.round_trip = std::chrono::nanoseconds(static_cast<int64_t>(round_trip_ms * 1e6))});
     Samples one;
     run_program(words, pool_environment(link.url(), chosen.front()), one);
     pool["tcp"].add(over(round_trip_ms), one.median("step_us"));
   }
 }
 
-std::string sized(const char* name, size_t bytes) { return name + std::to_string(bytes); }
+std::string sized(const char* name, size_t bytes) {
+  return name + std::to_string(bytes);
+}
 
 void measure_baselines(const Options& options, Samples& raw) {
   // The sizes of the null call's messages: header and stream handle in the request, header in the reply.
-  constexpr size_t kRequest = sizeof(gpupool::wire::CommandHeader) + 8, kReply = sizeof(gpupool::wire::MessageHeader);
+  constexpr size_t kRequest = sizeof(gpupool::wire::CommandHeader) + 8,
+                   kReply = sizeof(gpupool::wire::MessageHeader);
   raw.add("tcp_ping_pong", ping_pong_us(kRequest, kReply, false));
   raw.add("tcp_ping_pong_spinning", ping_pong_us(kRequest, kReply, true));
   const int streams = std::max(options.streams, kMaxStreams);
-  for (size_t bytes = 4096; bytes <= options.largest; bytes *= 4) measure_tcp(sized("tcp_", bytes), bytes, bytes > kOneStream ? streams : 1, raw);
+  for (size_t bytes = 4096; bytes <= options.largest; bytes *= 4)
+    measure_tcp(sized("tcp_", bytes), bytes, bytes > kOneStream ? streams : 1, raw);
   measure_tcp("tcp_stream", kBulk, 1, raw);
   measure_tcp("tcp_4k_sends", kBulk, 1, raw, 4096);
 }
@@ -135,24 +145,51 @@ void add_calls(const std::string& via, const Samples& direct, const Samples& poo
                std::vector<Figure>& figures) {
   const Target null_target{Kind::ratio_at_most, via == "shm" ? 0.5 : 1.3};
   for (const char* ping_pong : {"tcp_ping_pong", "tcp_ping_pong_spinning"}) {
-    figures.push_back({"null_call", via, pool.median("null_call_us"), "us", ping_pong, raw.median(ping_pong), null_target});
+    figures.push_back(
+        {"null_call", via, pool.median("null_call_us"), "us", ping_pong, raw.median(ping_pong), null_target});
   }
-  figures.push_back({"queued_launch", via, pool.median("launch_client_us"), "us", "direct",
-                     direct.median("launch_client_us"), {Kind::value_at_most, 0.3}});
+  figures.push_back({"queued_launch",
+                     via,
+                     pool.median("launch_client_us"),
+                     "us",
+                     "direct",
+                     direct.median("launch_client_us"),
+                     {Kind::value_at_most, 0.3}});
   figures.push_back({"queued_launch_long", via, pool.median("launch_client_long_us"), "us", "direct",
                      direct.median("launch_client_long_us")});
-  figures.push_back({"launches_until_done", via, 1e6 / pool.median("launch_total_us"), "1/s", "direct",
-                     1e6 / direct.median("launch_total_us"), {Kind::value_at_least, 1e6}});
-  figures.push_back({"alloc_free", via, pool.median("alloc_free_us"), "us", "direct", direct.median("alloc_free_us"),
+  figures.push_back({"launches_until_done",
+                     via,
+                     1e6 / pool.median("launch_total_us"),
+                     "1/s",
+                     "direct",
+                     1e6 / direct.median("launch_total_us"),
+                     {Kind::value_at_least, 1e6}});
+  figures.push_back({"alloc_free",
+                     via,
+                     pool.median("alloc_free_us"),
+                     "us",
+                     "direct",
+                     direct.median("alloc_free_us"),
                      {Kind::value_at_most, 1}});
-  figures.push_back({"small_h2d_client", via, pool.median("small_h2d_client_us"), "us", "direct",
-                     direct.median("small_h2d_client_us"), {Kind::value_at_most, 1}});
+  figures.push_back({"small_h2d_client",
+                     via,
+                     pool.median("small_h2d_client_us"),
+                     "us",
+                     "direct",
+                     direct.median("small_h2d_client_us"),
+                     {Kind::value_at_most, 1}});
   figures.push_back({"small_h2d_client_long", via, pool.median("small_h2d_client_long_us"), "us", "direct",
                      direct.median("small_h2d_client_long_us")});
   const FastestTcp stream = fastest_tcp("tcp_stream", raw), sends = fastest_tcp("tcp_4k_sends", raw);
-  figures.push_back({"small_h2d", via, pool.median("small_h2d_GBps"), "GB/s", "tcp " + stream.settings, stream.GBps,
+  figures.push_back({"small_h2d",
+                     via,
+                     pool.median("small_h2d_GBps"),
+                     "GB/s",
+                     "tcp " + stream.settings,
+                     stream.GBps,
                      {Kind::ratio_at_least, 0.75}});
-  figures.push_back({"small_h2d", via, pool.median("small_h2d_GBps"), "GB/s", "tcp 4 KiB sends, " + sends.settings, sends.GBps});
+  figures.push_back({"small_h2d", via, pool.median("small_h2d_GBps"), "GB/s",
+                     "tcp 4 KiB sends, " + sends.settings, sends.GBps});
 }
 
 void add_copies(const Options& options, const std::string& via, const Samples& pool, const Samples& raw,
@@ -187,7 +224,8 @@ Counts count_calls(const std::vector<std::string>& words, Environment environmen
   std::ifstream lines(file);
   for (std::string line; std::getline(lines, line);) {
     Counts counts;
-    if (std::sscanf(line.c_str(), "gpupool: total %lf %lf", &counts.calls, &counts.round_trips) == 2) return counts;
+    if (std::sscanf(line.c_str(), "gpupool: total %lf %lf", &counts.calls, &counts.round_trips) == 2)
+      return counts;
   }
   throw std::runtime_error(words[0] + " wrote no trace");
 }
@@ -203,8 +241,13 @@ void add_steps(const Options& options, const std::string& via, const Samples& di
     const double best = alone + kWaitsPerStep * round_trip_ms * 1e3;
     // Up to 0.05 ms the target is 95 % of the direct speed; above, 1.1 times the lower bound.
     const bool near = round_trip_ms <= 0.05;
-    figures.push_back({over(round_trip_ms), via, pool.median(over(round_trip_ms)), "us", near ? "direct" : "direct + waits x RTT",
-                       near ? alone : best, {Kind::ratio_at_most, near ? 1 / 0.95 : 1.1}});
+    figures.push_back({over(round_trip_ms),
+                       via,
+                       pool.median(over(round_trip_ms)),
+                       "us",
+                       near ? "direct" : "direct + waits x RTT",
+                       near ? alone : best,
+                       {Kind::ratio_at_most, near ? 1 / 0.95 : 1.1}});
   }
 }
 
@@ -214,7 +257,8 @@ double round_trips_per_step(const std::string& url, const Transport& transport) 
   const auto count = [&](int steps) {
     double fewest = std::numeric_limits<double>::max();
     for (int run = 0; run < 3; ++run) {
-      const Counts counts = count_calls({program("gpupool-bench-step"), std::to_string(steps), "1"}, pool_environment(url, transport));
+      const Counts counts = count_calls({program("gpupool-bench-step"), std::to_string(steps), "1"},
+                                        pool_environment(url, transport));
       fewest = std::min<double>(fewest, counts.round_trips);
     }
     return fewest;
@@ -227,18 +271,20 @@ void add_examples(const std::string& url, const Transport& transport, std::vecto
   for (const char* name : kExamples) {
     const fs::path program = prefix() / "examples" / name;
     if (!fs::exists(program)) {
-      std::fprintf(stderr, "gpupool-bench: round_trips_%s is skipped: %s is not built\n", name, program.c_str());
+      std::fprintf(stderr, "gpupool-bench: round_trips_%s is skipped: %s is not built\n", name,
+                   program.c_str());
       continue;
     }
     gpupool::testing::TemporaryFolder outputs;  // working folder: an example may write a picture
     const Counts counts = count_calls({"/bin/sh", "-c", "cd \"$0\" && exec \"$1\"", outputs.path(), program},
                                       pool_environment(url, transport));
-    figures.push_back({std::string("round_trips_") + name, transport.name, counts.round_trips, "calls", "calls_that_travel", counts.calls});
+    figures.push_back({std::string("round_trips_") + name, transport.name, counts.round_trips, "calls",
+                       "calls_that_travel", counts.calls});
   }
 }
 
-void draw(const Options& options, const std::vector<Transport>& chosen, const Samples& direct, std::map<std::string, Samples>& pool,
-          const Samples& raw) {
+void draw(const Options& options, const std::vector<Transport>& chosen, const Samples& direct,
+          std::map<std::string, Samples>& pool, const Samples& raw) {
   fs::create_directories(options.plots);
   for (const std::string way : {"h2d", "d2h"}) {
     Plot plot{way == "h2d" ? "Copies to the device" : "Copies from the device", "bytes", "GB/s", {}};
@@ -263,7 +309,10 @@ void draw(const Options& options, const std::vector<Transport>& chosen, const Sa
     write_svg(fs::path(options.plots) / (way + ".svg"), plot);
   }
   if (chosen.front().name != "tcp" || options.round_trips_ms.empty()) return;
-  Plot plot{"A training step of " + std::to_string(kWaitsPerStep) + " waits", "round-trip time (ms)", "ms per step", {}};
+  Plot plot{"A training step of " + std::to_string(kWaitsPerStep) + " waits",
+            "round-trip time (ms)",
+            "ms per step",
+            {}};
   Line measured{"gpupool tcp", {}}, best{"direct + waits x RTT", {}}, alone{"direct", {}};
   for (const double round_trip_ms : options.round_trips_ms) {
     const double device = direct.median("step_us") * 1e-3;
@@ -329,7 +378,10 @@ int run_pool(const Options& options) {
     failover.kills = std::min(failover.kills, 3);
   }
   std::vector<Figure> figures;
-  const auto wanted = [&](const std::string& part) { return options.sharing.only.empty() || std::count(options.sharing.only.begin(), options.sharing.only.end(), part) > 0; };
+  const auto wanted = [&](const std::string& part) {
+    return options.sharing.only.empty() ||
+           std::count(options.sharing.only.begin(), options.sharing.only.end(), part) > 0;
+  };
   if (wanted("grants")) figures = measure_pool(suite);
   if (wanted("failover")) {
     for (Figure& figure : measure_failover(failover)) figures.push_back(std::move(figure));
@@ -338,7 +390,8 @@ int run_pool(const Options& options) {
   return 0;
 }
 
-std::vector<Figure> measure_all(const Options& options, Samples& direct, Samples& raw, std::map<std::string, Samples>& pool) {
+std::vector<Figure> measure_all(const Options& options, Samples& direct, Samples& raw,
+                                std::map<std::string, Samples>& pool) {
   PooldProcess poold(options.device, {}, device_environment());
   const std::vector<Transport> chosen = transports(options);
   const std::vector<std::string> workload{program("gpupool-bench-workload"), std::to_string(options.largest)};
@@ -357,8 +410,13 @@ std::vector<Figure> measure_all(const Options& options, Samples& direct, Samples
     add_calls(transport.name, direct, mine, raw, figures);
     add_copies(options, transport.name, mine, raw, figures);
     add_steps(options, transport.name, direct, mine, figures);
-    figures.push_back({"round_trips_per_step", transport.name, round_trips_per_step(poold.url(), transport), "calls",
-                       "waits_per_step", kWaitsPerStep, {Kind::value_at_most, kWaitsPerStep + 0.1}});
+    figures.push_back({"round_trips_per_step",
+                       transport.name,
+                       round_trips_per_step(poold.url(), transport),
+                       "calls",
+                       "waits_per_step",
+                       kWaitsPerStep,
+                       {Kind::value_at_most, kWaitsPerStep + 0.1}});
   }
   if (options.examples) add_examples(poold.url(), chosen.front(), figures);
   return figures;
@@ -398,26 +456,52 @@ int run(const Options& options) {
 int main(int argc, char** argv) {
   Options options;
   CLI::App app("Measures the pool's overhead compared with the bare device, raw TCP and memcpy");
-  app.add_option("--suite", options.suite, "rdma: RDMA compared with perftest on the same devices; sharing: several tenants on one GPU; pool: leases from a scheduler; mechanisms: quotas, compression, the image cache; attacks: a poold under attack; all: everything else")->check(CLI::IsMember({"all", "attacks", "mechanisms", "pool", "rdma", "sharing"}));
-  app.add_option("--seconds", options.sharing.seconds, "seconds per measurement of the suites sharing, pool and attacks [10]")->check(CLI::Range(0.2, 600.0));
-  app.add_option("--only", options.sharing.only, "parts of the sharing suite: shares, hard, elastic, two, shapes, priorities, accounting, memory, partitions, bandwidth, stuck; of the pool suite: grants, failover; of the mechanisms suite: quota, pools, compression, images; of the attacks suite: answers, resident, records, served [all]")
+  app.add_option("--suite", options.suite,
+                 "rdma: RDMA compared with perftest on the same devices; sharing: several tenants on one "
+                 "GPU; pool: leases from a scheduler; mechanisms: quotas, compression, the image cache; "
+                 "attacks: a poold under attack; all: everything else")
+      ->check(CLI::IsMember({"all", "attacks", "mechanisms", "pool", "rdma", "sharing"}));
+  app.add_option("--seconds", options.sharing.seconds,
+                 "seconds per measurement of the suites sharing, pool and attacks [10]")
+      ->check(CLI::Range(0.2, 600.0));
+  app.add_option(
+         "--only", options.sharing.only,
+         "parts of the sharing suite: shares, hard, elastic, two, shapes, priorities, accounting, memory, "
+         "partitions, bandwidth, stuck; of the pool suite: grants, failover; of the mechanisms suite: quota, "
+         "pools, compression, images; of the attacks suite: answers, resident, records, served [all]")
       ->delimiter(',')
-      ->check(CLI::IsMember({"shares", "hard", "elastic", "two", "shapes", "priorities", "accounting", "memory", "partitions", "bandwidth", "stuck", "grants", "failover", "quota", "pools", "compression", "images", "answers", "resident", "records", "served"}));
-  app.add_option("--kills", options.failover.kills, "number of kills of the leading scheduler, pool suite [50]")->check(CLI::Range(1, 10'000));
-  app.add_option("--rdma-devices", options.rdma.devices, "client's and server's device, separated by a comma [the first two active ones]")->delimiter(',');
-  app.add_option("--rdma-addresses", options.rdma.addresses, "their addresses [from their GIDs]")->delimiter(',');
+      ->check(CLI::IsMember({"shares",     "hard",    "elastic",    "two",         "shapes", "priorities",
+                             "accounting", "memory",  "partitions", "bandwidth",   "stuck",  "grants",
+                             "failover",   "quota",   "pools",      "compression", "images", "answers",
+                             "resident",   "records", "served"}));
+  app.add_option("--kills", options.failover.kills,
+                 "number of kills of the leading scheduler, pool suite [50]")
+      ->check(CLI::Range(1, 10'000));
+  app.add_option("--rdma-devices", options.rdma.devices,
+                 "client's and server's device, separated by a comma [the first two active ones]")
+      ->delimiter(',');
+  app.add_option("--rdma-addresses", options.rdma.addresses, "their addresses [from their GIDs]")
+      ->delimiter(',');
   app.add_option("--json", options.json, "also write the figures to this file");
-  app.add_option("--markdown", options.markdown, "also write the figures to this file as a table for docs/performance.md");
+  app.add_option("--markdown", options.markdown,
+                 "also write the figures to this file as a table for docs/performance.md");
   app.add_option("--plots", options.plots, "also draw the figures into this folder, as SVG");
   app.add_option("--device", options.device, "device library, as poold takes it: softgpu, nvidia or a path");
-  app.add_option("--costs", options.costs, "measure the suite `all` a second time with this SOFTGPU_COSTS (h100, or a file), for the column \"ratio with costs\"")
+  app.add_option("--costs", options.costs,
+                 "measure the suite `all` a second time with this SOFTGPU_COSTS (h100, or a file), for the "
+                 "column \"ratio with costs\"")
       ->check(CLI::IsMember({"h100"}) | CLI::ExistingFile);
-  app.add_option("--transport", options.transport, "how the client is connected")->check(CLI::IsMember({"tcp", "shm", "both"}));
-  app.add_option("--rounds", options.rounds, "number of rounds; medians are reported")->check(CLI::Range(1, 100));
+  app.add_option("--transport", options.transport, "how the client is connected")
+      ->check(CLI::IsMember({"tcp", "shm", "both"}));
+  app.add_option("--rounds", options.rounds, "number of rounds; medians are reported")
+      ->check(CLI::Range(1, 100));
   app.add_option("--steps", options.steps, "training steps per round")->check(CLI::Range(1, 100'000));
-  app.add_option("--streams", options.streams, "bulk connections of the client, and streams of the TCP baseline for large copies")->check(CLI::Range(1, static_cast<int>(gpupool::wire::kMaxBulkConnections)));
+  app.add_option("--streams", options.streams,
+                 "bulk connections of the client, and streams of the TCP baseline for large copies")
+      ->check(CLI::Range(1, static_cast<int>(gpupool::wire::kMaxBulkConnections)));
   app.add_option("--rtt", options.round_trips_ms, "round-trip times of the slow link, in ms")->delimiter(',');
-  app.add_option("--largest", options.largest, "largest copy in bytes")->check(CLI::Range(size_t{4096}, size_t{1} << 30));
+  app.add_option("--largest", options.largest, "largest copy in bytes")
+      ->check(CLI::Range(size_t{4096}, size_t{1} << 30));
   app.add_flag("!--no-examples", options.examples, "do not count the examples' round trips");
   app.add_flag("--quick", options.quick, "measure every figure once, quickly, to test the harness");
   CLI11_PARSE(app, argc, argv);

@@ -66,8 +66,10 @@ void fill(char* data, size_t bytes, bool repetitive) {
   std::mt19937 random(5);
   for (size_t i = 0; i < bytes; ++i) {
     const auto next = static_cast<unsigned>(random());
-    if (!repetitive) data[i] = static_cast<char>(next);
-    else data[i] = i / 16 % 2 != 0 ? 'a' : "acgt"[next & 3];
+    if (!repetitive)
+      data[i] = static_cast<char>(next);
+    else
+      data[i] = i / 16 % 2 != 0 ? 'a' : "acgt"[next & 3];
   }
 }
 
@@ -101,7 +103,8 @@ void copies(bool repetitive, size_t bytes, CUstream stream) {
 std::string generated_ptx(size_t bytes) {
   std::string ptx = ".version 7.0\n.target sm_50\n.address_size 64\n";
   for (int kernel = 0; ptx.size() < bytes; ++kernel) {
-    ptx += ".visible .entry kernel" + std::to_string(kernel) + "(.param .u32 n) {\n .reg .b32 %r<3>;\n ld.param.u32 %r1, [n];\n";
+    ptx += ".visible .entry kernel" + std::to_string(kernel) +
+           "(.param .u32 n) {\n .reg .b32 %r<3>;\n ld.param.u32 %r1, [n];\n";
     for (int i = 0; i < 400; ++i) ptx += " add.u32 %r1, %r1, " + std::to_string(kernel * 400 + i) + ";\n";
     ptx += " ret;\n}\n";
   }
@@ -123,14 +126,20 @@ int main(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "";
   const size_t number = argc > 2 ? std::strtoull(argv[argc - 1], nullptr, 10) : 0;
   if (number == 0 || (what != "allocations" && what != "pooled" && what != "copies" && what != "image")) {
-    std::fprintf(stderr, "usage: gpupool-bench-mechanisms allocations COUNT | pooled COUNT | copies repetitive|random MIB | image MIB\n");
+    std::fprintf(stderr,
+                 "usage: gpupool-bench-mechanisms allocations COUNT | pooled COUNT | copies "
+                 "repetitive|random MIB | image MIB\n");
     return 2;
   }
   const CUstream stream = start_cuda();
-  if (what == "allocations") allocations(number);
-  else if (what == "pooled") pooled(static_cast<int>(number), stream);
-  else if (what == "copies") copies(std::string(argv[2]) == "repetitive", number << 20, stream);
-  else image(number << 20);
+  if (what == "allocations")
+    allocations(number);
+  else if (what == "pooled")
+    pooled(static_cast<int>(number), stream);
+  else if (what == "copies")
+    copies(std::string(argv[2]) == "repetitive", number << 20, stream);
+  else
+    image(number << 20);
   CHECK(cuStreamDestroy(stream));
   return 0;
 }

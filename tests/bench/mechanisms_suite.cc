@@ -21,7 +21,8 @@ constexpr std::chrono::microseconds kLinkRoundTrip{200};
 const char* const kData[] = {"repetitive", "random"};
 
 // Runs gpupool-bench-mechanisms, and adds its printed values with `prefix` in front of their names.
-void measure(const std::vector<std::string>& arguments, const Environment& environment, const std::string& prefix, Samples& samples) {
+void measure(const std::vector<std::string>& arguments, const Environment& environment,
+             const std::string& prefix, Samples& samples) {
   std::vector<std::string> words{program("gpupool-bench-mechanisms")};
   words.insert(words.end(), arguments.begin(), arguments.end());
   Samples printed;
@@ -41,7 +42,8 @@ class Suite {
   explicit Suite(const MechanismsSuite& suite) : suite_(suite) {}
 
   bool chosen(const std::string& part) const {
-    return suite_.only.empty() || std::find(suite_.only.begin(), suite_.only.end(), part) != suite_.only.end();
+    return suite_.only.empty() ||
+           std::find(suite_.only.begin(), suite_.only.end(), part) != suite_.only.end();
   }
   void round() {
     if (chosen("quota")) quota();
@@ -58,7 +60,8 @@ class Suite {
     const std::string config = folder.write("poold.toml", "[default_quota]\nmemory = \"1000MiB\"\n");
     Environment device = device_environment();
     device["SOFTGPU_MEMORY"] = "1GiB";
-    const PooldProcess limited(suite_.device, {"--config", config}, device), unlimited(suite_.device, {}, device);
+    const PooldProcess limited(suite_.device, {"--config", config}, device),
+        unlimited(suite_.device, {}, device);
     const std::vector<std::string> allocations{"allocations", suite_.quick ? "3" : "24"};
     measure(allocations, through(unlimited.url()), "unlimited_", samples_);
     measure(allocations, through(limited.url()), "limited_", samples_);
@@ -73,9 +76,11 @@ class Suite {
     const PooldProcess poold(suite_.device, {}, device_environment());
     for (const std::string data : kData) {
       for (const std::string wish : {"off", "auto"}) {
-        const SlowLink link(poold.endpoint(), {.round_trip = kLinkRoundTrip, .bytes_per_second = kLinkBytesPerSecond});
+        const SlowLink link(poold.endpoint(),
+                            {.round_trip = kLinkRoundTrip, .bytes_per_second = kLinkBytesPerSecond});
         const std::string prefix = data + "_" + wish + "_";
-        measure({"copies", data, suite_.quick ? "16" : "48"}, through(link.url(), {{"GPUPOOL_COMPRESSION", wish}}), prefix, samples_);
+        measure({"copies", data, suite_.quick ? "16" : "48"},
+                through(link.url(), {{"GPUPOOL_COMPRESSION", wish}}), prefix, samples_);
       }
     }
   }
@@ -94,18 +99,21 @@ class Suite {
 
 std::vector<Figure> Suite::figures() const {
   std::vector<Figure> figures;
-  const auto add = [&](const std::string& name, const char* unit, const std::string& value, const char* beside, const std::string& baseline) {
+  const auto add = [&](const std::string& name, const char* unit, const std::string& value,
+                       const char* beside, const std::string& baseline) {
     figures.push_back({name, "tcp", samples_.median(value), unit, beside, samples_.median(baseline)});
   };
   if (chosen("quota")) {
     add("quota_alloc_32_mib", "us", "limited_fresh_us", "without a quota", "unlimited_fresh_us");
     add("quota_alloc_free_4_kib", "us", "limited_small_us", "without a quota", "unlimited_small_us");
   }
-  if (chosen("pools")) add("pool_alloc_free_async_64_mib", "us", "pooled_pair_us", "direct", "direct_pair_us");
+  if (chosen("pools"))
+    add("pool_alloc_free_async_64_mib", "us", "pooled_pair_us", "direct", "direct_pair_us");
   if (chosen("compression")) {
     for (const std::string data : kData) {
       for (const std::string way : {"h2d", "d2h"}) {
-        add("compression_" + data + "_" + way, "MB/s", data + "_auto_" + way + "_MBps", "GPUPOOL_COMPRESSION=off", data + "_off_" + way + "_MBps");
+        add("compression_" + data + "_" + way, "MB/s", data + "_auto_" + way + "_MBps",
+            "GPUPOOL_COMPRESSION=off", data + "_off_" + way + "_MBps");
       }
     }
   }

@@ -12,7 +12,7 @@ namespace gpupool::bench {
 
 struct MechanismsSuite {
   std::string device = "softgpu";
-  testing::Environment direct;    // for a program directly on the device library
+  testing::Environment direct;  // for a program directly on the device library
   int rounds = 5;
   bool quick = false;
   std::vector<std::string> only;  // parts: quota, pools, compression, images; empty: all

@@ -78,8 +78,8 @@ bool somebody_listens(int port) {
     std::ifstream in(file);
     for (std::string line; std::getline(in, line);) {
       unsigned local = 0, state = 0;
-      if (std::sscanf(line.c_str(), " %*[^:]: %*[^:]:%x %*[^:]:%*x %x", &local, &state) == 2 && state == 0x0a &&
-          local == static_cast<unsigned>(port)) {
+      if (std::sscanf(line.c_str(), " %*[^:]: %*[^:]:%x %*[^:]:%*x %x", &local, &state) == 2 &&
+          state == 0x0a && local == static_cast<unsigned>(port)) {
         return true;
       }
     }
@@ -88,25 +88,35 @@ bool somebody_listens(int port) {
 }
 
 // Runs server and client. Returns the client's output; null if one of them does not end within kPatience.
-std::optional<std::string> output_of(const std::string& program, const RdmaPair& pair, size_t bytes, int messages,
-                                     const std::vector<std::string>& more) {
+std::optional<std::string> output_of(const std::string& program, const RdmaPair& pair, size_t bytes,
+                                     int messages, const std::vector<std::string>& more) {
   const int port = free_port();
   const auto words = [&](const RdmaDevice& device) {
-    std::vector<std::string> all{program, "-d", device.name, "-s", std::to_string(bytes), "-n", std::to_string(messages),
-                                 "-p", std::to_string(port), "-F"};
+    std::vector<std::string> all{program,
+                                 "-d",
+                                 device.name,
+                                 "-s",
+                                 std::to_string(bytes),
+                                 "-n",
+                                 std::to_string(messages),
+                                 "-p",
+                                 std::to_string(port),
+                                 "-F"};
     if (device.gid_index >= 0) all.insert(all.end(), {"-x", std::to_string(device.gid_index)});
     all.insert(all.end(), more.begin(), more.end());
     return all;
   };
   Process server(words(pair.server), {});
-  if (!testing::eventually([&] { return somebody_listens(port); })) throw std::runtime_error(program + " did not start to listen:\n" + server.output());
+  if (!testing::eventually([&] { return somebody_listens(port); }))
+    throw std::runtime_error(program + " did not start to listen:\n" + server.output());
   auto of_client = words(pair.client);
   of_client.push_back(pair.server.address);
   Process client(of_client, {});
   const int status = client.wait(kPatience);
   const int of_server = status == 0 ? server.wait(kPatience) : 0;
   if (status == -1 || of_server == -1) return std::nullopt;
-  if (status != 0 || of_server != 0) throw std::runtime_error(program + " failed:\n" + client.output() + server.output());
+  if (status != 0 || of_server != 0)
+    throw std::runtime_error(program + " failed:\n" + client.output() + server.output());
   return client.output();
 }
 
@@ -116,7 +126,9 @@ std::vector<double> run(const std::string& program, const RdmaPair& pair, size_t
   std::optional<std::string> ended;
   for (int i = 0; i < kTries && !ended; ++i) {
     ended = output_of(program, pair, bytes, messages, more);
-    if (!ended) std::fprintf(stderr, "gpupool-bench: %s did not end within %lld min\n", program.c_str(), static_cast<long long>(kPatience.count()));
+    if (!ended)
+      std::fprintf(stderr, "gpupool-bench: %s did not end within %lld min\n", program.c_str(),
+                   static_cast<long long>(kPatience.count()));
   }
   if (!ended) throw std::runtime_error(program + " did not end, " + std::to_string(kTries) + " times");
   const std::string& output = *ended;
@@ -150,16 +162,22 @@ std::vector<RdmaDevice> find_rdma_devices() {
 }
 
 std::string hardware_of(const RdmaDevice& device) {
-  const std::string output = is_installed("ibv_devinfo") ? testing::run_to_end({"ibv_devinfo", "-d", device.name}).output : "";
+  const std::string output =
+      is_installed("ibv_devinfo") ? testing::run_to_end({"ibv_devinfo", "-d", device.name}).output : "";
   const auto field = [&](const std::string& name) {
     std::smatch found;
-    return std::regex_search(output, found, std::regex(name + ":\\s*(\\S+)")) ? found[1].str() : std::string("?");
+    return std::regex_search(output, found, std::regex(name + ":\\s*(\\S+)")) ? found[1].str()
+                                                                              : std::string("?");
   };
   // A software device has a parent network interface, or no vendor id.
-  const bool software = fs::exists(fs::path(kDevices) / device.name / "parent") || field("vendor_id") == "0xffffff";
+  const bool software =
+      fs::exists(fs::path(kDevices) / device.name / "parent") || field("vendor_id") == "0xffffff";
   const bool rxe = software && device.name.starts_with("rxe");
   std::string text = device.name + ": ";
-  text += rxe ? "rxe" : software ? "software" : "vendor " + field("vendor_id") + " part " + field("vendor_part_id") + " firmware " + field("fw_ver");
+  text += rxe        ? "rxe"
+          : software ? "software"
+                     : "vendor " + field("vendor_id") + " part " + field("vendor_part_id") + " firmware " +
+                           field("fw_ver");
   text += ", " + field("link_layer") + ", MTU " + field("active_mtu");
   std::ifstream cpu("/proc/cpuinfo");
   std::stringstream flags;
@@ -192,7 +210,8 @@ size_t registered_bytes(int pid) {
   if (is_installed("rdma")) {
     const std::string regions = testing::run_to_end({"rdma", "-jd", "resource", "show", "mr"}).output;
     const std::regex one("\"mrlen\":(\\d+)[^}]*\"pid\":" + std::to_string(pid) + "[,}]");
-    for (std::sregex_iterator at(regions.begin(), regions.end(), one), end; at != end; ++at) sum += std::stoull((*at)[1]);
+    for (std::sregex_iterator at(regions.begin(), regions.end(), one), end; at != end; ++at)
+      sum += std::stoull((*at)[1]);
   }
   if (sum != 0) return sum;
   std::ifstream status("/proc/" + std::to_string(pid) + "/status");

@@ -1,7 +1,6 @@
 #include "tests/bench/pool_suite.h"
 
 #include <absl/synchronization/mutex.h>
-
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
@@ -32,7 +31,9 @@ constexpr std::chrono::milliseconds kHeartbeat{2000};
 struct Measured {
   double per_second = 0;
   std::vector<double> milliseconds;  // sorted
-  double at(double part) const { return milliseconds[static_cast<size_t>(std::ceil(part * static_cast<double>(milliseconds.size()))) - 1]; }
+  double at(double part) const {
+    return milliseconds[static_cast<size_t>(std::ceil(part * static_cast<double>(milliseconds.size()))) - 1];
+  }
 };
 
 // The lease clients of one measurement: each acquires and releases a lease of one GPU repeatedly. They run on
@@ -45,7 +46,8 @@ class Holders {
         warm_(Clock::now() + std::chrono::milliseconds(500)),
         end_(warm_ + std::chrono::microseconds(static_cast<int64_t>(seconds * 1e6))) {
     last_.mutable_release();
-    for (int i = 0; i < std::min(holders, kConnections); ++i) stubs_.push_back(pool::Leases::NewStub(connect(address)));
+    for (int i = 0; i < std::min(holders, kConnections); ++i)
+      stubs_.push_back(pool::Leases::NewStub(connect(address)));
     for (int i = 0; i < holders; ++i) new Call(*this, *stubs_[static_cast<size_t>(i) % stubs_.size()]);
   }
 
@@ -106,8 +108,10 @@ class Holders {
 
   bool another(bool good, Clock::time_point start, double took) {
     const std::lock_guard lock(mutex_);
-    if (!good) failed_ = true;
-    else if (start >= warm_) took_.push_back(took);
+    if (!good)
+      failed_ = true;
+    else if (start >= warm_)
+      took_.push_back(took);
     return !failed_ && Clock::now() < end_;
   }
   void over(Call* last) {
@@ -127,7 +131,9 @@ class Holders {
   bool failed_ = false;
 };
 
-Measured measure(const std::string& address, int holders, double seconds) { return Holders(address, holders, seconds).measured(seconds); }
+Measured measure(const std::string& address, int holders, double seconds) {
+  return Holders(address, holders, seconds).measured(seconds);
+}
 
 }  // namespace
 
@@ -154,12 +160,30 @@ std::vector<Figure> measure_pool(const PoolSuite& suite) {
   for (const int holders : suite.holders) {
     const std::string count = std::to_string(holders), beside = count + " holders at once";
     const std::string of = holders == suite.holders.front() ? "" : "_" + count + "_holders";
-    figures.push_back({"lease_grants" + of, "grpc", samples.median("per_second_" + count), "per second", beside, 0, {Kind::value_at_least, 2000}});
+    figures.push_back({"lease_grants" + of,
+                       "grpc",
+                       samples.median("per_second_" + count),
+                       "per second",
+                       beside,
+                       0,
+                       {Kind::value_at_least, 2000}});
     figures.push_back({"lease_grant_p50" + of, "grpc", samples.median("p50_" + count), "ms", beside, 0});
-    figures.push_back({"lease_grant_p99" + of, "grpc", samples.median("p99_" + count), "ms", beside, 0, {Kind::value_at_most, 10}});
+    figures.push_back({"lease_grant_p99" + of,
+                       "grpc",
+                       samples.median("p99_" + count),
+                       "ms",
+                       beside,
+                       0,
+                       {Kind::value_at_most, 10}});
   }
   figures.push_back({"lease_grant_alone_p50", "grpc", samples.median("alone_p50"), "ms", "one holder", 0});
-  figures.push_back({"lease_grant_alone_p99", "grpc", samples.median("alone_p99"), "ms", "one holder", 0, {Kind::value_at_most, 10}});
+  figures.push_back({"lease_grant_alone_p99",
+                     "grpc",
+                     samples.median("alone_p99"),
+                     "ms",
+                     "one holder",
+                     0,
+                     {Kind::value_at_most, 10}});
   return figures;
 }
 

@@ -12,7 +12,7 @@ struct PoolSuite {
   int rounds = 3;
   double seconds = 5;  // per measurement
   int poolds = 100;
-  int gpus = 8;        // per poold
+  int gpus = 8;  // per poold
   // Numbers of concurrent lease clients, each of which requests one lease after the other. 16 keep two cores
   // busy; with more of them the rate is about the same but each waits longer, so both are reported.
   std::vector<int> holders{16, 32};

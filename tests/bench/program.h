@@ -32,7 +32,9 @@ inline void check(CUresult result, const char* what) {
 #define CHECK(call) ::gpupool::bench::check(call, #call)
 
 // Prints one measured value as a line for gpupool-bench.
-inline void report(const char* name, double value) { std::printf("%s %.6g\n", name, value); }
+inline void report(const char* name, double value) {
+  std::printf("%s %.6g\n", name, value);
+}
 
 inline CUstream start_cuda() {
   CUdevice device = 0;

@@ -15,7 +15,8 @@ struct QuickRun {
   std::string json, output;
 
   // Returns a number of the first figure with this name and transport. Fails the test if there is none.
-  double value(const std::string& name, const std::string& transport = "tcp", const std::string& key = "value") const {
+  double value(const std::string& name, const std::string& transport = "tcp",
+               const std::string& key = "value") const {
     const std::string begin = "{\"name\": \"" + name + "\", \"transport\": \"" + transport + "\"";
     INFO(begin);
     const size_t at = json.find(begin);

@@ -18,25 +18,31 @@ using testing::Process;
 using Kind = Target::Kind;
 
 constexpr size_t kBytesPerRun = size_t{64} << 20;  // bytes of a perftest run, if these are kFewest messages
-constexpr int kFewest = 5;                          // perftest's minimum number of messages
+constexpr int kFewest = 5;                         // perftest's minimum number of messages
 constexpr int kLatencyMessages = 2000;
 
 const RdmaDevice& named(const std::vector<RdmaDevice>& devices, const std::string& name) {
-  const auto found = std::find_if(devices.begin(), devices.end(), [&](const auto& device) { return device.name == name; });
+  const auto found =
+      std::find_if(devices.begin(), devices.end(), [&](const auto& device) { return device.name == name; });
   if (found == devices.end()) throw std::runtime_error("there is no RDMA device '" + name + "' that is up");
   return *found;
 }
 
 RdmaPair choose(const RdmaSuite& suite) {
   const auto devices = find_rdma_devices();
-  if (devices.empty()) throw std::runtime_error("this machine has no RDMA device that is up; tests/softroce/run.sh runs a command where there are two");
+  if (devices.empty())
+    throw std::runtime_error(
+        "this machine has no RDMA device that is up; tests/softroce/run.sh runs a command where there are "
+        "two");
   RdmaPair pair{devices.front(), devices[devices.size() > 1 ? 1 : 0]};
-  if (!suite.devices.empty()) pair = {named(devices, suite.devices.front()), named(devices, suite.devices.back())};
+  if (!suite.devices.empty())
+    pair = {named(devices, suite.devices.front()), named(devices, suite.devices.back())};
   if (!suite.addresses.empty()) {
     pair.client.address = suite.addresses.front();
     pair.server.address = suite.addresses.back();
   }
-  if (pair.server.address.empty()) throw std::runtime_error("the address of " + pair.server.name + " is not known; give --rdma-addresses");
+  if (pair.server.address.empty())
+    throw std::runtime_error("the address of " + pair.server.name + " is not known; give --rdma-addresses");
   return pair;
 }
 
@@ -56,7 +62,13 @@ class Pool {
 
  private:
   static std::vector<std::string> options(const RdmaPair& pair) {
-    return {"--listen", "tcp://" + pair.server.address + ":0", "--insecure", "--idle-workers", "1", "--rdma-device", pair.server.name};
+    return {"--listen",
+            "tcp://" + pair.server.address + ":0",
+            "--insecure",
+            "--idle-workers",
+            "1",
+            "--rdma-device",
+            pair.server.name};
   }
   static Environment with_device(const std::string& instance, Environment environment) {
     environment.merge(device_environment());
@@ -68,11 +80,13 @@ class Pool {
   PooldProcess poold_;
 };
 
-void measure_copies(const RdmaPair& pair, const Pool& direct, const Pool& staged, size_t bytes, std::map<std::string, Samples>& samples) {
+void measure_copies(const RdmaPair& pair, const Pool& direct, const Pool& staged, size_t bytes,
+                    std::map<std::string, Samples>& samples) {
   const int messages = std::max(kFewest, static_cast<int>(kBytesPerRun / bytes));
   const std::vector<std::string> words{program("gpupool-bench-workload"), "pinned", std::to_string(bytes)};
   const auto perftest = [&](const char* name) {
-    if (is_installed(name)) samples[name].add(std::to_string(bytes), perftest_MBps(name, pair, bytes, messages));
+    if (is_installed(name))
+      samples[name].add(std::to_string(bytes), perftest_MBps(name, pair, bytes, messages));
   };
   perftest("ib_write_bw");
   run_program(words, direct.through("rdma"), samples["direct"]);
@@ -82,13 +96,15 @@ void measure_copies(const RdmaPair& pair, const Pool& direct, const Pool& staged
 
 void measure_calls(const RdmaPair& pair, const Pool& pool, std::map<std::string, Samples>& samples) {
   const std::vector<std::string> words{program("gpupool-bench-workload"), "calls"};
-  if (is_installed("ib_write_lat")) samples["ib_write_lat"].add("us", perftest_latency_us(pair, kLatencyMessages));
+  if (is_installed("ib_write_lat"))
+    samples["ib_write_lat"].add("us", perftest_latency_us(pair, kLatencyMessages));
   run_program(words, pool.through("rdma"), samples["direct"]);
   run_program(words, pool.through("tcp"), samples["tcp"]);
 }
 
 // Adds a sample of perftest as the baseline; without perftest removes the target.
-Figure beside(Figure figure, const std::string& name, const std::string& sample, double factor, std::map<std::string, Samples>& samples) {
+Figure beside(Figure figure, const std::string& name, const std::string& sample, double factor,
+              std::map<std::string, Samples>& samples) {
   if (samples[name].has(sample)) {
     figure.baseline_value = factor * samples[name].median(sample);
   } else {
@@ -104,7 +120,8 @@ void add_copies(size_t bytes, std::map<std::string, Samples>& samples, std::vect
     const std::string perftest = way == "h2d" ? "ib_write_bw" : "ib_read_bw";
     const double direct = samples["direct"].median(name) * 1e3, staged = samples["staged"].median(name) * 1e3;
     const auto against_perftest = [&](const char* via, double value, Target target) {
-      figures.push_back(beside({name, via, value, "MB/s", perftest, 0, target}, perftest, std::to_string(bytes), 1, samples));
+      figures.push_back(beside({name, via, value, "MB/s", perftest, 0, target}, perftest,
+                               std::to_string(bytes), 1, samples));
     };
     against_perftest("rdma", direct, {Kind::ratio_at_least, 0.9});
     figures.push_back({name, "rdma", direct, "MB/s", "staged", staged, {Kind::ratio_at_least, 1}});
@@ -115,12 +132,25 @@ void add_copies(size_t bytes, std::map<std::string, Samples>& samples, std::vect
 void add_calls(std::map<std::string, Samples>& samples, std::vector<Figure>& figures) {
   Samples& rdma = samples["direct"];
   Samples& tcp = samples["tcp"];
-  figures.push_back(beside({"null_call", "rdma", rdma.median("null_call_us"), "us", "2 x ib_write_lat", 0, {Kind::ratio_at_most, 1.5}},
+  figures.push_back(beside({"null_call",
+                            "rdma",
+                            rdma.median("null_call_us"),
+                            "us",
+                            "2 x ib_write_lat",
+                            0,
+                            {Kind::ratio_at_most, 1.5}},
                            "ib_write_lat", "us", 2, samples));
-  figures.push_back({"null_call", "rdma", rdma.median("null_call_us"), "us", "tcp", tcp.median("null_call_us")});
-  figures.push_back({"queued_launch", "rdma", rdma.median("launch_client_us"), "us", "tcp", tcp.median("launch_client_us")});
-  figures.push_back({"launches_until_done", "rdma", 1e6 / rdma.median("launch_total_us"), "1/s", "tcp",
-                     1e6 / tcp.median("launch_total_us"), {Kind::ratio_at_least, 1}});
+  figures.push_back(
+      {"null_call", "rdma", rdma.median("null_call_us"), "us", "tcp", tcp.median("null_call_us")});
+  figures.push_back({"queued_launch", "rdma", rdma.median("launch_client_us"), "us", "tcp",
+                     tcp.median("launch_client_us")});
+  figures.push_back({"launches_until_done",
+                     "rdma",
+                     1e6 / rdma.median("launch_total_us"),
+                     "1/s",
+                     "tcp",
+                     1e6 / tcp.median("launch_total_us"),
+                     {Kind::ratio_at_least, 1}});
 }
 
 // Reports the memory registered by the client and by the worker of an idle session.
@@ -130,7 +160,9 @@ void add_registered(const Pool& pool, std::vector<Figure>& figures) {
   size_t worker = 0;
   for (const pid_t pid : pool.poold().workers()) worker += registered_bytes(pid);
   const size_t client = registered_bytes(idle.pid());
-  if (client == 0 || worker == 0) throw std::runtime_error("cannot determine the registered memory; is the program rdma (iproute2) installed?");
+  if (client == 0 || worker == 0)
+    throw std::runtime_error(
+        "cannot determine the registered memory; is the program rdma (iproute2) installed?");
   const auto add = [&](const char* name, size_t bytes, Target target) {
     figures.push_back({name, "rdma", static_cast<double>(bytes) / (1 << 20), "MiB", "", 0, target});
   };
@@ -144,7 +176,9 @@ void add_registered(const Pool& pool, std::vector<Figure>& figures) {
 RdmaFigures measure_rdma(const RdmaSuite& suite) {
   const RdmaPair pair = choose(suite);
   for (const char* name : {"ib_write_bw", "ib_read_bw", "ib_write_lat"}) {
-    if (!is_installed(name)) std::fprintf(stderr, "gpupool-bench: %s is not installed (package perftest): its rows have no baseline\n", name);
+    if (!is_installed(name))
+      std::fprintf(
+          stderr, "gpupool-bench: %s is not installed (package perftest): its rows have no baseline\n", name);
   }
   const Pool direct(suite, pair, "bench-direct", {});
   const Pool staged(suite, pair, "bench-staged", {{"GPUPOOL_STAGING", "always"}});

@@ -19,14 +19,17 @@ std::filesystem::path prefix() {
   return std::filesystem::path(std::string(path, length > 0 ? length : 0)).parent_path().parent_path();
 }
 
-std::string program(const char* name) { return prefix() / "bin" / name; }
+std::string program(const char* name) {
+  return prefix() / "bin" / name;
+}
 
 void run_program(const std::vector<std::string>& words, const Environment& environment, Samples& samples) {
   Process child(words, environment);
   const int status = child.wait(std::chrono::minutes(10));
   child.await_end_of_output();
   if (status != 0) {
-    throw std::runtime_error(words[0] + " failed (status " + std::to_string(status) + "):\n" + child.output());
+    throw std::runtime_error(words[0] + " failed (status " + std::to_string(status) + "):\n" +
+                             child.output());
   }
   std::istringstream lines(child.output());
   std::string name;

@@ -9,12 +9,13 @@
 
 namespace gpupool::bench {
 
-std::filesystem::path prefix();  // build folder with bin, lib and examples
+std::filesystem::path prefix();         // build folder with bin, lib and examples
 std::string program(const char* name);  // path of a program in bin
 
 // Runs a measured program and adds its "NAME VALUE" lines. Throws std::runtime_error with its output if it
 // fails.
-void run_program(const std::vector<std::string>& words, const testing::Environment& environment, Samples& samples);
+void run_program(const std::vector<std::string>& words, const testing::Environment& environment,
+                 Samples& samples);
 
 // Returns the environment for the device library in direct and pooled runs: limits softgpu to half of the
 // cores, because a GPU would leave the host's cores to other programs.

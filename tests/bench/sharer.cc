@@ -112,8 +112,10 @@ void keep_busy(Work& work, const std::string& way, double begin, double seconds,
     while (under_way.size() < kQueued) {
       work.launch(way);
       CUevent event = nullptr;
-      if (idle.empty()) CHECK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC));
-      else event = idle.back(), idle.pop_back();
+      if (idle.empty())
+        CHECK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC));
+      else
+        event = idle.back(), idle.pop_back();
       CHECK(cuEventRecord(event, work.stream));
       under_way.push_back(event);
     }
@@ -135,7 +137,8 @@ void keep_busy(Work& work, const std::string& way, double begin, double seconds,
   // Report the highest and the lowest rate among ten parts of the window.
   std::vector<double> parts(10);
   for (const double end : ends) {
-    if (end >= begin) parts[std::min<size_t>(9, static_cast<size_t>((end - begin) / seconds * 10))] += 10 / seconds;
+    if (end >= begin)
+      parts[std::min<size_t>(9, static_cast<size_t>((end - begin) / seconds * 10))] += 10 / seconds;
   }
   report("rate_most", *std::max_element(parts.begin(), parts.end()));
   report("rate_least", *std::min_element(parts.begin(), parts.end()));
@@ -172,7 +175,8 @@ void copy_memory(Work& work, bool to_device, double begin, double seconds) {
   double bytes = 0, time = now();
   do {
     if (time >= begin) bytes += kPiece;
-    CHECK(to_device ? cuMemcpyHtoDAsync(there, here, kPiece, work.stream) : cuMemcpyDtoHAsync(here, there, kPiece, work.stream));
+    CHECK(to_device ? cuMemcpyHtoDAsync(there, here, kPiece, work.stream)
+                    : cuMemcpyDtoHAsync(here, there, kPiece, work.stream));
     CHECK(cuStreamSynchronize(work.stream));
     time = now();
   } while (time < begin + seconds || bytes == 0);
@@ -202,7 +206,8 @@ void stand_still(Work& work, double begin, double seconds) {
   CHECK(cuMemcpyHtoDAsync(there, here, kBytes, streams[kStreams]));
   launch(streams[kStreams], kBehind);
   double until = begin + seconds;
-  CHECK(cuLaunchHostFunc(streams[0], [](void* until) { sleep_until(*static_cast<double*>(until)); }, &until));
+  CHECK(cuLaunchHostFunc(
+      streams[0], [](void* until) { sleep_until(*static_cast<double*>(until)); }, &until));
   launch(streams[0], kBehind);
   CHECK(cuStreamWaitValue32(streams[1], flag, 1, CU_STREAM_WAIT_VALUE_EQ));
   for (size_t i = 1; i < kStreams; ++i) launch(streams[i], 10);
@@ -274,10 +279,15 @@ int main(int argc, char** argv) {
   work.launch("plain");  // warm-up: one-time initialization
   CHECK(cuStreamSynchronize(work.stream));
   const double begin = std::atof(argv[3]), seconds = std::atof(argv[4]);
-  if (way == "short") short_kernels(work, begin, seconds);
-  else if (way == "stuck") stand_still(work, begin, seconds);
-  else if (way == "to_device" || way == "to_host") copy_memory(work, way == "to_device", begin, seconds);
-  else if (way == "late") keep_busy(work, "plain", begin, seconds, true);
-  else keep_busy(work, way, begin, seconds, false);
+  if (way == "short")
+    short_kernels(work, begin, seconds);
+  else if (way == "stuck")
+    stand_still(work, begin, seconds);
+  else if (way == "to_device" || way == "to_host")
+    copy_memory(work, way == "to_device", begin, seconds);
+  else if (way == "late")
+    keep_busy(work, "plain", begin, seconds, true);
+  else
+    keep_busy(work, way, begin, seconds, false);
   return 0;
 }

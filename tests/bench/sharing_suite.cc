@@ -44,18 +44,23 @@ class Shared {
       const auto token = server::make_token();
       if (!token) throw std::runtime_error(token.error().message);
       tokens_.push_back(*token);
-      config += "[[tenant]]\nname = \"t" + std::to_string(tokens_.size()) + "\"\ntokens = [\"" + server::hash_text(server::hash_token(*token)) +
-                "\"]\n[tenant.quota]\n" + quota + "\n";
+      config += "[[tenant]]\nname = \"t" + std::to_string(tokens_.size()) + "\"\ntokens = [\"" +
+                server::hash_text(server::hash_token(*token)) + "\"]\n[tenant.quota]\n" + quota + "\n";
     }
     more.merge(device_environment());
     more["SOFTGPU_INSTANCE"] = "bench-sharing";
-    poold_ = std::make_unique<PooldProcess>(suite.device, std::vector<std::string>{"--config", folder_.write("poold.toml", config), "--idle-workers", "4"}, more);
+    poold_ = std::make_unique<PooldProcess>(
+        suite.device,
+        std::vector<std::string>{"--config", folder_.write("poold.toml", config), "--idle-workers", "4"},
+        more);
   }
 
   Environment of(size_t tenant) const {
     const auto url = urls_.find(tenant);
-    return {{"LD_LIBRARY_PATH", prefix() / "lib" / "client"}, {"GPUPOOL", url == urls_.end() ? poold_->url() : url->second},
-            {"GPUPOOL_TRANSPORT", "tcp"}, {"GPUPOOL_TOKEN", tokens_.at(tenant)}};
+    return {{"LD_LIBRARY_PATH", prefix() / "lib" / "client"},
+            {"GPUPOOL", url == urls_.end() ? poold_->url() : url->second},
+            {"GPUPOOL_TRANSPORT", "tcp"},
+            {"GPUPOOL_TOKEN", tokens_.at(tenant)}};
   }
   transport::Endpoint endpoint() const { return poold_->endpoint(); }
   // Makes the tenant's programs connect to `url`.
@@ -71,7 +76,9 @@ class Shared {
     for (size_t i = 0; i < programs.size(); ++i) {
       const int status = running[i]->wait(std::chrono::minutes(3));
       running[i]->await_end_of_output();
-      if (status != 0) throw std::runtime_error(programs[i][0] + " failed (status " + std::to_string(status) + "):\n" + running[i]->output());
+      if (status != 0)
+        throw std::runtime_error(programs[i][0] + " failed (status " + std::to_string(status) + "):\n" +
+                                 running[i]->output());
       std::istringstream lines(running[i]->output());
       std::string name;
       for (double value = 0; lines >> name >> value;) values[i][name] = value;
@@ -89,7 +96,8 @@ class Shared {
 class Suite {
  public:
   explicit Suite(const SharingSuite& suite) : suite_(suite) {
-    loops_ = Shared(suite, {"compute = 100"}).run({{sharer(), "calibrate", text(suite.kernel_us)}})[0].at("loops");
+    loops_ =
+        Shared(suite, {"compute = 100"}).run({{sharer(), "calibrate", text(suite.kernel_us)}})[0].at("loops");
   }
 
   void round() {
@@ -108,7 +116,8 @@ class Suite {
   };
   static const Part kParts[11];
   bool chosen(const std::string& part) const {
-    return suite_.only.empty() || std::find(suite_.only.begin(), suite_.only.end(), part) != suite_.only.end();
+    return suite_.only.empty() ||
+           std::find(suite_.only.begin(), suite_.only.end(), part) != suite_.only.end();
   }
   // Adds a sample and prints it at once, because the whole suite takes a quarter of an hour.
   void note(const std::string& name, double value) {
@@ -117,10 +126,14 @@ class Suite {
   }
   static std::string sharer() { return program("gpupool-bench-sharer"); }
   // Returns the command line of a program whose window starts `begin` seconds after `measurement`.
-  std::vector<std::string> busy(const std::string& way, double measurement, double begin = 0, double seconds = 0) const {
-    return {sharer(), way, text(loops_), text(measurement + begin), text(seconds != 0 ? seconds : suite_.seconds)};
+  std::vector<std::string> busy(const std::string& way, double measurement, double begin = 0,
+                                double seconds = 0) const {
+    return {sharer(), way, text(loops_), text(measurement + begin),
+            text(seconds != 0 ? seconds : suite_.seconds)};
   }
-  double alone(const Shared& shared) const { return shared.run({busy("plain", now() + kLead / 2)})[0].at("rate"); }
+  double alone(const Shared& shared) const {
+    return shared.run({busy("plain", now() + kLead / 2)})[0].at("rate");
+  }
 
   static std::string name_of(const std::vector<int>& weights, const std::string& way) {
     std::string name = "share";
@@ -137,7 +150,8 @@ class Suite {
         const auto done = shared.run(std::vector(weights.size(), busy(way, begin)));
         double all = 0;
         for (const Values& one : done) all += one.at("done");
-        for (size_t i = 0; i < weights.size(); ++i) note(name_of(weights, way) + std::to_string(i), 100 * done[i].at("done") / all);
+        for (size_t i = 0; i < weights.size(); ++i)
+          note(name_of(weights, way) + std::to_string(i), 100 * done[i].at("done") / all);
       }
     }
   }
@@ -161,7 +175,9 @@ class Suite {
     note("lent", 100 * done[0].at("rate") / ((before + after) / 2));
     for (int i = 0; i < 5; ++i) {  // the larger tenant starts while the smaller one is busy
       const double start = now() + kLead;
-      note("taken_back", shared.run({busy("plain", start, 0, 1.5), busy("late", start, 0.7, 0.5)})[1].at("first_ms") - suite_.kernel_us / 1000);
+      note("taken_back",
+           shared.run({busy("plain", start, 0, 1.5), busy("late", start, 0.7, 0.5)})[1].at("first_ms") -
+               suite_.kernel_us / 1000);
     }
   }
   void two() {
@@ -186,7 +202,9 @@ class Suite {
     const Environment device{{"SOFTGPU_THREADS", "2"}};
     const std::string half = "mode = \"partition\"\ncompute = 50";
     const Shared whole(suite_, {"compute = 100"}, device), halves(suite_, {half, half}, device);
-    const auto wide = [&](const Shared& shared) { return shared.run({busy("wide", now() + kLead / 2)})[0].at("rate"); };
+    const auto wide = [&](const Shared& shared) {
+      return shared.run({busy("wide", now() + kLead / 2)})[0].at("rate");
+    };
     const double before = wide(whole), alone = wide(halves), begin = now() + kLead;
     const auto done = halves.run({busy("wide", begin), busy("wide", begin)});
     const double after = wide(whole);
@@ -232,8 +250,10 @@ class Suite {
   }
   // Runs the same programs on a poold with accounting and on one without.
   void accounting() {
-    const Shared on(suite_, {"compute = 100"}), off(suite_, {"compute = 100"}, {{"GPUPOOL_ACCOUNTING", "off"}});
-    const std::vector<std::string> step{program("gpupool-bench-step"), suite_.quick ? "5" : "60"}, calls{program("gpupool-bench-workload"), "calls"};
+    const Shared on(suite_, {"compute = 100"}),
+        off(suite_, {"compute = 100"}, {{"GPUPOOL_ACCOUNTING", "off"}});
+    const std::vector<std::string> step{program("gpupool-bench-step"), suite_.quick ? "5" : "60"},
+        calls{program("gpupool-bench-workload"), "calls"};
     for (int i = 0; i < (suite_.quick ? 1 : 5); ++i) {  // alternate, because the machine's speed varies
       for (const auto& [name, shared] : {std::pair{"on", &on}, std::pair{"off", &off}}) {
         note(std::string("step_") + name, shared->run({step})[0].at("step_us"));
@@ -245,9 +265,12 @@ class Suite {
   // 32 programs of one tenant allocate as much memory as they can get.
   void memory() {
     // Contexts do not count against the quota here, so that the quota is a whole number of granules.
-    const Shared shared(suite_, {"memory = \"" + std::to_string(kQuotaGranules * kGranule) + "\""}, {{"SOFTGPU_RULES", "-context_memory"}});
+    const Shared shared(suite_, {"memory = \"" + std::to_string(kQuotaGranules * kGranule) + "\""},
+                        {{"SOFTGPU_RULES", "-context_memory"}});
     for (double hold = suite_.quick ? 5 : 10; !race_for_memory(shared, hold); hold *= 2) {
-      if (hold >= 40) throw std::runtime_error("the machine is too busy: not all programs started in time for the memory race");
+      if (hold >= 40)
+        throw std::runtime_error(
+            "the machine is too busy: not all programs started in time for the memory race");
     }
   }
   // The programs start at the same time after `hold` seconds, and hold their memory for `hold` seconds.
@@ -272,8 +295,10 @@ class Suite {
 };
 
 const Suite::Part Suite::kParts[] = {
-    {"shares", &Suite::shares}, {"hard", &Suite::hard},         {"elastic", &Suite::elastic}, {"two", &Suite::two}, {"shapes", &Suite::shapes},
-    {"priorities", &Suite::priorities}, {"accounting", &Suite::accounting}, {"memory", &Suite::memory},
+    {"shares", &Suite::shares},         {"hard", &Suite::hard},
+    {"elastic", &Suite::elastic},       {"two", &Suite::two},
+    {"shapes", &Suite::shapes},         {"priorities", &Suite::priorities},
+    {"accounting", &Suite::accounting}, {"memory", &Suite::memory},
     {"partitions", &Suite::partitions}, {"bandwidth", &Suite::bandwidth},
     {"stuck", &Suite::stuck},
 };
@@ -294,29 +319,63 @@ std::vector<Figure> Suite::figures() {
   }
   if (chosen("hard")) {
     const double hard = samples_.median("hard");
-    figures.push_back({"hard_20_alone", "tcp", hard, "%", "relative to no limit", 0, {Kind::value_at_least, 18}});
-    figures.push_back({"hard_20_alone", "tcp", hard, "%", "relative to no limit", 0, {Kind::value_at_most, 20}});
+    figures.push_back(
+        {"hard_20_alone", "tcp", hard, "%", "relative to no limit", 0, {Kind::value_at_least, 18}});
+    figures.push_back(
+        {"hard_20_alone", "tcp", hard, "%", "relative to no limit", 0, {Kind::value_at_most, 20}});
   }
   if (chosen("elastic")) {
-    figures.push_back({"elastic_lent", "tcp", samples_.median("lent"), "%", "of one alone", 0, {Kind::value_at_least, 95}});
-    figures.push_back({"elastic_taken_back", "tcp", samples_.median("taken_back"), "ms", "until its first kernel", 0, {Kind::value_at_most, 100}});
+    figures.push_back(
+        {"elastic_lent", "tcp", samples_.median("lent"), "%", "of one alone", 0, {Kind::value_at_least, 95}});
+    figures.push_back({"elastic_taken_back",
+                       "tcp",
+                       samples_.median("taken_back"),
+                       "ms",
+                       "until its first kernel",
+                       0,
+                       {Kind::value_at_most, 100}});
   }
-  if (chosen("two")) figures.push_back({"two_clients_throughput", "tcp", samples_.median("two"), "x", "of one alone", 0, {Kind::value_at_least, 0.97}});
+  if (chosen("two"))
+    figures.push_back({"two_clients_throughput",
+                       "tcp",
+                       samples_.median("two"),
+                       "x",
+                       "of one alone",
+                       0,
+                       {Kind::value_at_least, 0.97}});
   if (chosen("shapes")) {
-    figures.push_back({"two_clients_varying_shapes", "tcp", samples_.median("shapes"), "x", "of one alone", 0});
-    figures.push_back({"two_clients_varying_shapes_share", "tcp", samples_.median("shapes_share"), "%", "of both, the first client's", 0});
+    figures.push_back(
+        {"two_clients_varying_shapes", "tcp", samples_.median("shapes"), "x", "of one alone", 0});
+    figures.push_back({"two_clients_varying_shapes_share", "tcp", samples_.median("shapes_share"), "%",
+                       "of both, the first client's", 0});
   }
   if (chosen("partitions")) {
-    figures.push_back({"partition_50_alone", "tcp", samples_.median("partition_alone"), "%", "of the whole device", 0});
-    figures.push_back({"partition_50_beside_another", "tcp", samples_.median("partition_beside"), "%", "of it alone", 0});
+    figures.push_back(
+        {"partition_50_alone", "tcp", samples_.median("partition_alone"), "%", "of the whole device", 0});
+    figures.push_back(
+        {"partition_50_beside_another", "tcp", samples_.median("partition_beside"), "%", "of it alone", 0});
   }
   if (chosen("memory")) {
-    figures.push_back({"memory_over_quota_32_clients", "tcp", samples_.most("memory_over"), "bytes", "", 0, {Kind::value_at_most, 0}});
-    figures.push_back({"memory_left_unused_32_clients", "tcp", samples_.most("memory_left"), "bytes", "", 0, {Kind::value_at_most, 0}});
+    figures.push_back({"memory_over_quota_32_clients",
+                       "tcp",
+                       samples_.most("memory_over"),
+                       "bytes",
+                       "",
+                       0,
+                       {Kind::value_at_most, 0}});
+    figures.push_back({"memory_left_unused_32_clients",
+                       "tcp",
+                       samples_.most("memory_left"),
+                       "bytes",
+                       "",
+                       0,
+                       {Kind::value_at_most, 0}});
   }
-  for (const std::string& way : chosen("bandwidth") ? std::vector<std::string>{"to_device", "to_host"} : std::vector<std::string>{}) {
+  for (const std::string& way :
+       chosen("bandwidth") ? std::vector<std::string>{"to_device", "to_host"} : std::vector<std::string>{}) {
     for (const std::string programs : {"1", "2"}) {
-      const std::string name = "bandwidth_" + way + "_" + programs + (programs == "1" ? "_program" : "_programs");
+      const std::string name =
+          "bandwidth_" + way + "_" + programs + (programs == "1" ? "_program" : "_programs");
       const double percent = samples_.median("bandwidth_" + way + programs);
       figures.push_back({name, "tcp", percent, "%", "of the tenant's", 0, {Kind::value_at_least, 95}});
       figures.push_back({name, "tcp", percent, "%", "of the tenant's", 0, {Kind::value_at_most, 105}});
@@ -324,17 +383,43 @@ std::vector<Figure> Suite::figures() {
   }
   if (chosen("priorities")) {
     const double alone = samples_.median("short_alone");
-    figures.push_back({"latency_critical_p99", "tcp", samples_.median("short_beside"), "us", "alone", alone, {Kind::value_at_most, 2 * alone + suite_.kernel_us}});
-    figures.push_back({"latency_critical_p50", "tcp", samples_.median("short_median"), "us", "p99 alone", alone});
+    figures.push_back({"latency_critical_p99",
+                       "tcp",
+                       samples_.median("short_beside"),
+                       "us",
+                       "alone",
+                       alone,
+                       {Kind::value_at_most, 2 * alone + suite_.kernel_us}});
+    figures.push_back(
+        {"latency_critical_p50", "tcp", samples_.median("short_median"), "us", "p99 alone", alone});
     figures.push_back({"best_effort_beside_it", "tcp", samples_.median("best_effort"), "kernels/s", "", 0});
   }
   if (chosen("stuck")) {
-    figures.push_back({"p99_beside_stuck_streams", "tcp", samples_.median("stuck_beside"), "us", "alone", samples_.median("stuck_alone"), {Kind::ratio_at_most, 1.2}});
-    figures.push_back({"stuck_streams_filled", "tcp", samples_.median("stuck_queued"), "s", "until all was queued", 0});
+    figures.push_back({"p99_beside_stuck_streams",
+                       "tcp",
+                       samples_.median("stuck_beside"),
+                       "us",
+                       "alone",
+                       samples_.median("stuck_alone"),
+                       {Kind::ratio_at_most, 1.2}});
+    figures.push_back(
+        {"stuck_streams_filled", "tcp", samples_.median("stuck_queued"), "s", "until all was queued", 0});
   }
   if (chosen("accounting")) {
-    figures.push_back({"accounting_step", "tcp", samples_.median("step_on"), "us", "without accounting", samples_.median("step_off"), {Kind::ratio_at_most, 1.01}});
-    figures.push_back({"accounting_empty_launch", "tcp", samples_.median("launch_on"), "us", "without accounting", samples_.median("launch_off"), {Kind::ratio_at_most, 1.01}});
+    figures.push_back({"accounting_step",
+                       "tcp",
+                       samples_.median("step_on"),
+                       "us",
+                       "without accounting",
+                       samples_.median("step_off"),
+                       {Kind::ratio_at_most, 1.01}});
+    figures.push_back({"accounting_empty_launch",
+                       "tcp",
+                       samples_.median("launch_on"),
+                       "us",
+                       "without accounting",
+                       samples_.median("launch_off"),
+                       {Kind::ratio_at_most, 1.01}});
   }
   return figures;
 }

@@ -11,9 +11,9 @@ namespace gpupool::bench {
 struct SharingSuite {
   std::string device = "softgpu";
   int rounds = 3;
-  double seconds = 10;        // per measurement
-  double kernel_us = 1000;    // length of the kernels
-  bool quick = false;         // fewer combinations of shares, fewer repetitions
+  double seconds = 10;      // per measurement
+  double kernel_us = 1000;  // length of the kernels
+  bool quick = false;       // fewer combinations of shares, fewer repetitions
   // Parts: shares, hard, elastic, two, shapes, priorities, accounting, memory, partitions, bandwidth, stuck;
   // empty: all.
   std::vector<std::string> only;

@@ -32,8 +32,10 @@ TEST_CASE("a quick run of the sharing suite has every figure, and its limits and
   }
   check_between(run, "memory_over_quota_32_clients", 0, 0);
   check_between(run, "memory_left_unused_32_clients", 0, 0);
-  for (const char* const figure : {"elastic_lent", "two_clients_throughput", "two_clients_varying_shapes", "two_clients_varying_shapes_share", "partition_50_alone", "partition_50_beside_another", "accounting_step",
-                                   "accounting_empty_launch"}) {
+  for (const char* const figure :
+       {"elastic_lent", "two_clients_throughput", "two_clients_varying_shapes",
+        "two_clients_varying_shapes_share", "partition_50_alone", "partition_50_beside_another",
+        "accounting_step", "accounting_empty_launch"}) {
     INFO(figure);
     CHECK(run.value(figure) > 0);
   }
@@ -42,7 +44,8 @@ TEST_CASE("a quick run of the sharing suite has every figure, and its limits and
   CHECK(run.value("latency_critical_p50") > 0);
   CHECK(run.value("best_effort_beside_it") > 0);
   // Values are printed as they are measured, because a whole run takes a quarter of an hour.
-  const size_t first = run.output.find("gpupool-bench: share_10_90_plain0 "), last = run.output.find("gpupool-bench: part partitions");
+  const size_t first = run.output.find("gpupool-bench: share_10_90_plain0 "),
+               last = run.output.find("gpupool-bench: part partitions");
   CHECK(first != std::string::npos);
   CHECK(last != std::string::npos);
   CHECK(first < last);

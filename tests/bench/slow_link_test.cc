@@ -100,7 +100,8 @@ TEST_CASE("the slow link delivers all bytes in order on every connection") {
   std::atomic<int> good{0};
   std::vector<std::thread> threads;
   for (int i = 0; i < kConnections; ++i) {
-    threads.emplace_back([&, i] { good += there_and_back(*connections[i], kBytes, static_cast<unsigned>(i)); });
+    threads.emplace_back(
+        [&, i] { good += there_and_back(*connections[i], kBytes, static_cast<unsigned>(i)); });
   }
   for (std::thread& thread : threads) thread.join();
   CHECK(good == kConnections);

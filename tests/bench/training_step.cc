@@ -55,8 +55,8 @@ end:
 )";
 
 constexpr unsigned kLayers = 10, kLaunchesPerLayer = 30, kBlocks = 4, kThreads = 64;
-constexpr size_t kInputBytes[] = {4096, 65536, 4096};        // copied to the device per layer
-constexpr size_t kBufferBytes[] = {256 * 1024, 1 << 20};     // allocated and freed per layer
+constexpr size_t kInputBytes[] = {4096, 65536, 4096};     // copied to the device per layer
+constexpr size_t kBufferBytes[] = {256 * 1024, 1 << 20};  // allocated and freed per layer
 constexpr size_t kInputs = 65536 + 2 * 4096;
 
 struct Step {

@@ -47,7 +47,8 @@ void launches(CUstream stream, int many) {
   const auto time = [&](int number, double* queued) {
     CHECK(cuStreamSynchronize(stream));
     const auto begin = Clock::now();
-    for (int i = 0; i < number; ++i) CHECK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr));
+    for (int i = 0; i < number; ++i)
+      CHECK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr));
     *queued = microseconds(begin) / number;
     CHECK(cuStreamSynchronize(stream));
     return microseconds(begin) / number;
@@ -135,7 +136,9 @@ void bandwidth(const char* kind, CUdeviceptr device, void* host, void* other, si
     down.push_back(down_time);
     within.push_back(within_time);
   }
-  const auto name = [&](const char* way) { return std::string(way) + "_" + kind + "_" + std::to_string(bytes); };
+  const auto name = [&](const char* way) {
+    return std::string(way) + "_" + kind + "_" + std::to_string(bytes);
+  };
   report(name("h2d").c_str(), static_cast<double>(bytes) * 1e-3 / middle(up));
   report(name("d2h").c_str(), static_cast<double>(bytes) * 1e-3 / middle(down));
   report(name("memcpy").c_str(), static_cast<double>(bytes) * 1e-3 / middle(within));
@@ -162,7 +165,8 @@ void pinned_copies(size_t bytes) {
     for (size_t i = 0; i < count; ++i) CHECK(copy());
     CHECK(cuStreamSynchronize(stream));
     if (count != copies) return;  // the first round faults the memory in
-    report((way + std::string("_pinned_") + std::to_string(bytes)).c_str(), static_cast<double>(count * bytes) * 1e-3 / microseconds(begin));
+    report((way + std::string("_pinned_") + std::to_string(bytes)).c_str(),
+           static_cast<double>(count * bytes) * 1e-3 / microseconds(begin));
   };
   for (const size_t count : {size_t{1}, copies}) {
     measure("h2d", count, [&] { return cuMemcpyHtoDAsync(device, pinned, bytes, stream); });

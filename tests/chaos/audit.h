@@ -16,7 +16,9 @@ class Audit {
 
   // Waits until the pool is complete and idle. Returns the remaining violations; empty if there are none.
   // `scheduler` is the leader's stub.
-  std::vector<std::string> await_idle(pool::PoolAdmin::Stub& scheduler, const std::vector<const Host*>& clients, std::chrono::milliseconds timeout);
+  std::vector<std::string> await_idle(pool::PoolAdmin::Stub& scheduler,
+                                      const std::vector<const Host*>& clients,
+                                      std::chrono::milliseconds timeout);
 
  private:
   std::vector<std::string> check(pool::PoolAdmin::Stub& scheduler, const std::vector<const Host*>& clients);

@@ -15,14 +15,14 @@ namespace gpupool::testing {
 struct ChaosOptions {
   int faults = 1000;
   uint64_t seed = 1;
-  int pace_ms = 250;      // mean time between faults
-  int quiet_every = 50;   // number of faults between checks
-  int jobs = 5;           // programs at the same time
+  int pace_ms = 250;     // mean time between faults
+  int quiet_every = 50;  // number of faults between checks
+  int jobs = 5;          // programs at the same time
   int gpu_hosts = 3;
-  int schedulers = 1;     // with more than one the store is etcd
-  bool long_ones = true;  // include faults that last longer than the pool's timeouts
+  int schedulers = 1;             // with more than one the store is etcd
+  bool long_ones = true;          // include faults that last longer than the pool's timeouts
   std::vector<std::string> only;  // substrings of fault names; empty: all
-  std::string keep;       // folder for the logs of a failed run
+  std::string keep;               // folder for the logs of a failed run
 };
 
 class Chaos {
@@ -68,7 +68,9 @@ class Chaos {
 
   // Helpers of the faults (faults.cc).
   uint64_t pick(uint64_t below) { return random_() % below; }
-  int64_t time_between(int64_t from, int64_t to) { return from + static_cast<int64_t>(pick(static_cast<uint64_t>(to - from + 1))); }
+  int64_t time_between(int64_t from, int64_t to) {
+    return from + static_cast<int64_t>(pick(static_cast<uint64_t>(to - from + 1)));
+  }
   template <class T>
   T* any_of(const std::vector<T*>& all, const std::function<bool(const T&)>& fits);
   GpuMachine* restartable_gpus();
@@ -118,10 +120,10 @@ class Chaos {
     std::function<void()> what;
   };
   std::vector<PendingAction> pending_;
-  std::map<const Host*, int64_t> next_fault_at_;        // when the next tolerable fault may hit a host
+  std::map<const Host*, int64_t> next_fault_at_;  // when the next tolerable fault may hit a host
   std::map<const GpuMachine*, std::vector<int64_t>> starts_;
   std::set<const GpuMachine*> recovering_;
-  std::map<std::string, int> leases_before_;              // lease -> job; the next leader must know them
+  std::map<std::string, int> leases_before_;  // lease -> job; the next leader must know them
   bool scheduler_was_lost_ = false;
   int64_t logs_read_ = 0;
   std::map<std::string, int> injected_;

@@ -54,14 +54,17 @@ const std::vector<Chaos::Kind>& Chaos::kinds() {
 void Chaos::inject_one() {
   std::vector<Kind> wanted;
   std::copy_if(kinds().begin(), kinds().end(), std::back_inserter(wanted), [&](const Kind& kind) {
-    const auto is_named = [&](const std::string& part) { return std::string(kind.name).find(part) != std::string::npos; };
+    const auto is_named = [&](const std::string& part) {
+      return std::string(kind.name).find(part) != std::string::npos;
+    };
     return options_.only.empty() || std::any_of(options_.only.begin(), options_.only.end(), is_named);
   });
   uint64_t weights = 0;
   for (const Kind& kind : wanted) weights += static_cast<uint64_t>(kind.weight);
   for (int i = 0; i < kTries && weights > 0; ++i) {
     auto left = static_cast<int64_t>(pick(weights));
-    const auto kind = std::find_if(wanted.begin(), wanted.end(), [&](const Kind& one) { return (left -= one.weight) < 0; });
+    const auto kind =
+        std::find_if(wanted.begin(), wanted.end(), [&](const Kind& one) { return (left -= one.weight) < 0; });
     if (!(this->*kind->inject)()) continue;
     ++injected_[kind->name];
     return;
@@ -104,12 +107,17 @@ Host* Chaos::host_due_for_fault() {
   for (const auto& one : schedulers_) all.push_back(&one->host());
   for (const auto& one : poolds_) all.push_back(&one->host());
   for (const auto& one : clients_) all.push_back(one.get());
-  return any_of<Host>(all, [&](const Host& one) { return one.is_on() && next_fault_at_[&one] <= time_of_day(); });
+  return any_of<Host>(all,
+                      [&](const Host& one) { return one.is_on() && next_fault_at_[&one] <= time_of_day(); });
 }
 
-void Chaos::delay_next_fault(const Host& host, int64_t until) { next_fault_at_[&host] = std::max(next_fault_at_[&host], until + kBetweenFaults); }
+void Chaos::delay_next_fault(const Host& host, int64_t until) {
+  next_fault_at_[&host] = std::max(next_fault_at_[&host], until + kBetweenFaults);
+}
 
-void Chaos::later(int64_t in_ms, std::function<void()> what) { pending_.push_back({time_of_day() + in_ms, std::move(what)}); }
+void Chaos::later(int64_t in_ms, std::function<void()> what) {
+  pending_.push_back({time_of_day() + in_ms, std::move(what)});
+}
 
 // Waits for the daemon to end. Meanwhile ends other faults that are due, because this may take seconds.
 bool Chaos::await_end(Daemon& daemon) {
@@ -123,7 +131,8 @@ bool Chaos::await_end(Daemon& daemon) {
 
 // Call after the poold was ended or its machine switched off: schedules its restart.
 void Chaos::lost_poold(GpuMachine& machine) {
-  if (!await_end(machine)) throw std::runtime_error(machine.host().name() + "'s poold did not end:\n" + machine.log());
+  if (!await_end(machine))
+    throw std::runtime_error(machine.host().name() + "'s poold did not end:\n" + machine.log());
   starts_[&machine].push_back(time_of_day());
   later(time_between(0, 2'000), [this, &machine] {
     if (!machine.host().is_on()) machine.host().power_on();
@@ -165,7 +174,8 @@ bool Chaos::stop_daemon(Daemon& daemon, int64_t time) {
 
 bool Chaos::stop_poold() {
   GpuMachine* const machine = running_gpus();
-  return machine && next_fault_at_[&machine->host()] <= time_of_day() && stop_daemon(*machine, time_between(kShortFrom, kShortTo));
+  return machine && next_fault_at_[&machine->host()] <= time_of_day() &&
+         stop_daemon(*machine, time_between(kShortFrom, kShortTo));
 }
 
 bool Chaos::stop_poold_long() {
@@ -222,31 +232,47 @@ bool Chaos::signal_program(int number, bool fatal) {
   Jobs::Job& job = *jobs_->running()[pick(jobs_->running().size())];
   const pid_t pid = program_of(job);
   if (pid == 0) return false;
-  if (!fatal) return next_fault_at_[job.client] <= time_of_day() && suspend_for(*job.client, pid, time_between(kShortFrom, kShortTo));
+  if (!fatal)
+    return next_fault_at_[job.client] <= time_of_day() &&
+           suspend_for(*job.client, pid, time_between(kShortFrom, kShortTo));
   const auto process = job.client->handle(pid);
   job.killed = job.killed || process;
   return process && process->signal(number);
 }
 
-bool Chaos::kill_program() { return signal_program(SIGKILL, true); }
-bool Chaos::end_program() { return signal_program(pick(2) == 0 ? SIGTERM : SIGINT, true); }
-bool Chaos::stop_program() { return signal_program(SIGSTOP, false); }
+bool Chaos::kill_program() {
+  return signal_program(SIGKILL, true);
+}
+bool Chaos::end_program() {
+  return signal_program(pick(2) == 0 ? SIGTERM : SIGINT, true);
+}
+bool Chaos::stop_program() {
+  return signal_program(SIGSTOP, false);
+}
 
 bool Chaos::signal_helper(int number, bool fatal) {
   if (jobs_->running().empty()) return false;
   Jobs::Job& job = *jobs_->running()[pick(jobs_->running().size())];
   const pid_t pid = helper_of(job);
   if (pid == 0) return false;
-  if (!fatal) return next_fault_at_[job.client] <= time_of_day() && suspend_for(*job.client, pid, time_between(kShortFrom, kShortTo));
+  if (!fatal)
+    return next_fault_at_[job.client] <= time_of_day() &&
+           suspend_for(*job.client, pid, time_between(kShortFrom, kShortTo));
   const auto process = job.client->handle(pid);
   job.killed = job.killed || process;
   job.may_leak = job.may_leak || (process && number == SIGKILL);
   return process && process->signal(number);
 }
 
-bool Chaos::kill_helper() { return signal_helper(SIGKILL, true); }
-bool Chaos::end_helper() { return signal_helper(SIGTERM, true); }
-bool Chaos::stop_helper() { return signal_helper(SIGSTOP, false); }
+bool Chaos::kill_helper() {
+  return signal_helper(SIGKILL, true);
+}
+bool Chaos::end_helper() {
+  return signal_helper(SIGTERM, true);
+}
+bool Chaos::stop_helper() {
+  return signal_helper(SIGSTOP, false);
+}
 
 void Chaos::lost_scheduler(SchedulerMachine& machine) {
   fault_log_.begin(kSchedulers, time_of_day());
@@ -279,12 +305,14 @@ bool Chaos::end_scheduler() {
 
 bool Chaos::stop_scheduler() {
   SchedulerMachine* const machine = running_scheduler();
-  return machine && next_fault_at_[&machine->host()] <= time_of_day() && stop_daemon(*machine, time_between(kShortFrom, kShortTo));
+  return machine && next_fault_at_[&machine->host()] <= time_of_day() &&
+         stop_daemon(*machine, time_between(kShortFrom, kShortTo));
 }
 
 bool Chaos::stop_scheduler_long() {
   SchedulerMachine* const machine = options_.long_ones ? running_scheduler() : nullptr;
-  return machine && next_fault_at_[&machine->host()] <= time_of_day() && stop_daemon(*machine, kSchedulerLong);
+  return machine && next_fault_at_[&machine->host()] <= time_of_day() &&
+         stop_daemon(*machine, kSchedulerLong);
 }
 
 bool Chaos::cut_link() {
@@ -301,7 +329,8 @@ bool Chaos::cut_link() {
 
 bool Chaos::cut_link_long() {
   GpuMachine* const machine = options_.long_ones ? running_gpus() : nullptr;
-  if (!machine || recovering_.contains(machine) || next_fault_at_[&machine->host()] > time_of_day()) return false;
+  if (!machine || recovering_.contains(machine) || next_fault_at_[&machine->host()] > time_of_day())
+    return false;
   Host& host = machine->host();
   const int64_t time = time_between(kLongFrom, kLongTo);
   fault_log_.begin(host.name(), time_of_day());
@@ -325,9 +354,7 @@ bool Chaos::cut_between() {
   };
   for (const Host* const host : {one, other}) delay_next_fault(*host, time_of_day() + time);
   set(true);
-  later(time, [this, set] {
-    set(false);
-  });
+  later(time, [this, set] { set(false); });
   return true;
 }
 

@@ -30,12 +30,16 @@ int fail(const std::string& doing) {
   return 125;
 }
 
-void die_with_parent() { ::prctl(PR_SET_PDEATHSIG, SIGKILL); }
+void die_with_parent() {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+}
 
 // Mounts private file systems in memory, whose content disappears when the machine is switched off.
 bool mount_own() {
-  return ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 && ::mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, nullptr) == 0 &&
-         ::mount("tmpfs", "/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777") == 0 && ::mount("tmpfs", "/run", "tmpfs", MS_NOSUID | MS_NODEV, "mode=755") == 0;
+  return ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+         ::mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, nullptr) == 0 &&
+         ::mount("tmpfs", "/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777") == 0 &&
+         ::mount("tmpfs", "/run", "tmpfs", MS_NOSUID | MS_NODEV, "mode=755") == 0;
 }
 
 int be_first(const std::string& name) {
@@ -82,8 +86,10 @@ int main(int count, char** words) {
   die_with_parent();
   const std::string what = count > 2 ? words[1] : "";
   if (what == "init" && count == 3) return init([&] { return be_first(words[2]); });
-  if (count == 2 && std::string(words[1]) == "try") return init([] { return mount_own() ? 0 : fail("mounting"); });
-  if (what == "enter" && count > 3) return enter(static_cast<pid_t>(std::strtol(words[2], nullptr, 10)), words + 3);
+  if (count == 2 && std::string(words[1]) == "try")
+    return init([] { return mount_own() ? 0 : fail("mounting"); });
+  if (what == "enter" && count > 3)
+    return enter(static_cast<pid_t>(std::strtol(words[2], nullptr, 10)), words + 3);
   std::fprintf(stderr, "usage: chaos-host init NAME | try | enter PID PROGRAM...\n");
   return 2;
 }

@@ -17,7 +17,9 @@ namespace fs = std::filesystem;
 // Time after the end of a fault in which it still excuses failures, in ms.
 constexpr int64_t kAftermath = 2'000;
 
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 // Copies the lease's token file before anything else can happen to it, then executes the program.
 constexpr const char* kKeepTokens = R"(cp "${GPUPOOL#lease:}" "$0.new" && mv "$0.new" "$0" && exec "$@")";
@@ -31,15 +33,21 @@ void FaultLog::end(const std::string& host, int64_t at) {
 }
 
 bool FaultLog::affects_host(const std::string& host, int64_t from, int64_t to) const {
-  return std::any_of(spans_.begin(), spans_.end(), [&](const Span& span) { return span.host == host && span.from <= to && (!span.to || *span.to + kAftermath >= from); });
+  return std::any_of(spans_.begin(), spans_.end(), [&](const Span& span) {
+    return span.host == host && span.from <= to && (!span.to || *span.to + kAftermath >= from);
+  });
 }
 
 JobSpec random_job(std::mt19937_64& random, const std::string& program) {
-  const auto one_of = [&](std::initializer_list<const char*> words) { return std::string(*(words.begin() + random() % words.size())); };
+  const auto one_of = [&](std::initializer_list<const char*> words) {
+    return std::string(*(words.begin() + random() % words.size()));
+  };
   JobSpec spec;
   const auto kind = random() % 10;
   if (kind < 4) {
-    spec.options = {"--gpus", "1", "--compute", one_of({"10", "25", "33.3", "50", "70"}), "--memory", one_of({"16MiB", "24MiB", "40MiB"})};
+    spec.options = {"--gpus",    "1",
+                    "--compute", one_of({"10", "25", "33.3", "50", "70"}),
+                    "--memory",  one_of({"16MiB", "24MiB", "40MiB"})};
   } else if (kind < 6) {
     spec.options = {"--gpus", "1"};
   } else if (kind < 8) {
@@ -48,12 +56,18 @@ JobSpec random_job(std::mt19937_64& random, const std::string& program) {
   } else {
     spec.options = {"--gpus", one_of({"3", "4"}), "--compute", one_of({"40", "100"})};
   }
-  if (random() % 6 == 0) spec.options.insert(spec.options.end(), {"--priority", "low"}), spec.may_be_preempted = true;
+  if (random() % 6 == 0)
+    spec.options.insert(spec.options.end(), {"--priority", "low"}), spec.may_be_preempted = true;
   if (random() % 3 == 0) {
     spec.program = {"sleep", one_of({"0.2", "1", "3"})};
   } else {
     const bool is_long = random() % 10 == 0;
-    spec.program = {program, "leased_work", is_long ? "250" : std::to_string(3 + random() % 40), is_long ? "60" : "30", std::to_string(random() % 1'000'000), "50"};
+    spec.program = {program,
+                    "leased_work",
+                    is_long ? "250" : std::to_string(3 + random() % 40),
+                    is_long ? "60" : "30",
+                    std::to_string(random() % 1'000'000),
+                    "50"};
   }
   return spec;
 }
@@ -70,7 +84,8 @@ Jobs::Job& Jobs::start(const Host& client, const JobSpec& spec) {
   words.insert(words.end(), {"--", "sh", "-c", kKeepTokens, job->folder + "/tokens"});
   words.insert(words.end(), spec.program.begin(), spec.program.end());
   for (const auto* part : {&spec.options, &spec.program}) {
-    for (const std::string& word : *part) job->text += (job->text.empty() ? "" : " ") + word.substr(word.rfind('/') + 1);
+    for (const std::string& word : *part)
+      job->text += (job->text.empty() ? "" : " ") + word.substr(word.rfind('/') + 1);
   }
   job->started = time_of_day();
   job->process = client.start(words, {{"XDG_RUNTIME_DIR", job->folder}});
@@ -111,12 +126,16 @@ std::optional<std::string> Jobs::fault_of(const Job& job, const FaultLog& faults
   }
   if (job.status == 0) return ++tally_.right, std::nullopt;
   bool excused = job.killed || faults.affects_host(job.client->name(), job.started, job.ended);
-  for (const std::string& node : job.nodes) excused = excused || faults.affects_host(node, job.started, job.ended);
-  for (const auto& session : ledger_.sessions()) excused = excused || (session.lease == job.lease && faults.affects_worker(session.node, session.worker));
+  for (const std::string& node : job.nodes)
+    excused = excused || faults.affects_host(node, job.started, job.ended);
+  for (const auto& session : ledger_.sessions())
+    excused = excused || (session.lease == job.lease && faults.affects_worker(session.node, session.worker));
   // A client that requests a lease without a scheduler gives up after ten seconds.
-  excused = excused || (has(job.output, "cannot reach any scheduler") && faults.affects_host(kSchedulers, job.started, job.ended));
+  excused = excused || (has(job.output, "cannot reach any scheduler") &&
+                        faults.affects_host(kSchedulers, job.started, job.ended));
   if (excused) return ++tally_.excused, std::nullopt;
-  if (job.may_be_preempted && has(job.output, "with a higher priority")) return ++tally_.preempted, std::nullopt;
+  if (job.may_be_preempted && has(job.output, "with a higher priority"))
+    return ++tally_.preempted, std::nullopt;
   return "no fault explains this";
 }
 
@@ -128,13 +147,15 @@ std::vector<std::string> Jobs::judge(const FaultLog& faults) {
     job->output = job->process->output();
     if (const auto fault = fault_of(*job, faults)) {
       std::ostringstream text;
-      text << "job " << job->number << " (" << job->text << ") on " << job->client->name() << " ended with " << job->status << ", and " << *fault << "; it ran from " << job->started
-           << " to " << job->ended << " with lease " << job->lease << " on";
+      text << "job " << job->number << " (" << job->text << ") on " << job->client->name() << " ended with "
+           << job->status << ", and " << *fault << "; it ran from " << job->started << " to " << job->ended
+           << " with lease " << job->lease << " on";
       for (const std::string& node : job->nodes) text << " " << node;
       wrong.push_back(text.str() + ":\n" + job->output);
     }
     for (const auto& entry : fs::directory_iterator(job->folder)) {
-      if (!entry.path().filename().string().starts_with("tokens") && !job->may_leak) left_behind_.push_back(entry.path());
+      if (!entry.path().filename().string().starts_with("tokens") && !job->may_leak)
+        left_behind_.push_back(entry.path());
     }
     fs::remove_all(job->folder);
   }

@@ -23,7 +23,9 @@ class FaultLog {
   // Records that a worker was killed. `inner`: its pid in the host's namespace.
   void worker(const std::string& host, pid_t inner) { workers_.insert({host, inner}); }
   bool affects_host(const std::string& host, int64_t from, int64_t to) const;
-  bool affects_worker(const std::string& host, int64_t inner) const { return workers_.contains({host, static_cast<pid_t>(inner)}); }
+  bool affects_worker(const std::string& host, int64_t inner) const {
+    return workers_.contains({host, static_cast<pid_t>(inner)});
+  }
 
  private:
   struct Span {
@@ -47,8 +49,8 @@ class Jobs {
   struct Job {
     int number = 0;
     const Host* client = nullptr;
-    std::string text;     // description for messages
-    std::string folder;   // its XDG_RUNTIME_DIR
+    std::string text;    // description for messages
+    std::string folder;  // its XDG_RUNTIME_DIR
     bool may_be_preempted = false;
     bool killed = false;    // its program or pool-lease received a fatal signal
     bool may_leak = false;  // its pool-lease could not clean up
@@ -56,7 +58,7 @@ class Jobs {
     std::unique_ptr<Process> process;
     int status = -1;
     std::string output;
-    std::string lease;    // hexadecimal
+    std::string lease;  // hexadecimal
     std::set<std::string> nodes;
   };
   struct Tally {
@@ -64,7 +66,8 @@ class Jobs {
   };
 
   // `folder`: for the jobs' files. `url`: pool://...
-  Jobs(std::string folder, std::string url, LeaseLedger& ledger) : folder_(std::move(folder)), url_(std::move(url)), ledger_(ledger) {}
+  Jobs(std::string folder, std::string url, LeaseLedger& ledger)
+      : folder_(std::move(folder)), url_(std::move(url)), ledger_(ledger) {}
 
   Job& start(const Host& client, const JobSpec& spec);
   // Checks which jobs have got a lease, and which have ended.

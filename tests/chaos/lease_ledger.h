@@ -30,7 +30,7 @@ class LeaseLedger {
   // The sessions that poolds have logged.
   struct Session {
     std::string node;
-    std::string lease;  // hexadecimal
+    std::string lease;   // hexadecimal
     int64_t worker = 0;  // pid on its host
     int64_t started = 0;
     std::optional<int64_t> ended;
@@ -55,9 +55,9 @@ class LeaseLedger {
 
   std::map<std::string, uint64_t> memory_;  // bytes, by GPU UUID
   std::map<OnNode, Grant> grants_;
-  std::map<std::string, Run> runs_;         // by boot id
+  std::map<std::string, Run> runs_;          // by boot id
   std::map<std::string, std::string> boot_;  // node -> boot id of its present poold
-  std::map<OnNode, int64_t> over_;          // when the lease was no longer usable on the node
+  std::map<OnNode, int64_t> over_;           // when the lease was no longer usable on the node
   std::set<OnNode> ordered_, ended_;         // the scheduler ordered its end; it has ended
   std::vector<Session> sessions_;
   std::map<std::pair<std::string, uint64_t>, size_t> running_;  // (node, session) -> index in sessions_

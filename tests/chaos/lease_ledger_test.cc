@@ -13,15 +13,20 @@ const std::string kGpu = "GPU-00000000-0000-0000-0000-000000000001";
 constexpr uint64_t kMemory = 100 << 20;
 const int64_t kStart = milliseconds_of("2026-01-02T03:04:05.000Z");
 
-std::string id(char which) { return lease::hexadecimal(std::string(16, which)); }
-std::string boot(char which) { return lease::hexadecimal(std::string(16, which)); }
+std::string id(char which) {
+  return lease::hexadecimal(std::string(16, which));
+}
+std::string boot(char which) {
+  return lease::hexadecimal(std::string(16, which));
+}
 
 struct Pool {
   Pool() {
     ledger.gpu(kGpu, kMemory);
     log(0, R"("event":"scheduler_attends","boot":")" + boot('A') + "\"");
   }
-  void grant(char which, double seconds, uint32_t milli, uint64_t bytes, char to = 'A', const std::string& gpu = kGpu) {
+  void grant(char which, double seconds, uint32_t milli, uint64_t bytes, char to = 'A',
+             const std::string& gpu = kGpu) {
     lease::Lease lease;
     lease.set_id(std::string(16, which));
     lease.set_node("n");
@@ -39,7 +44,8 @@ struct Pool {
     ledger.log_line("n", R"({"time":"2026-01-02T03:04:)" + std::string(time) + "\"," + what + "}");
   }
   void event(int second, const char* event, char which, int session = 0) {
-    log(second, R"("event":")" + std::string(event) + R"(","lease":")" + id(which) + R"(","session":)" + std::to_string(session) + R"(,"worker":7)");
+    log(second, R"("event":")" + std::string(event) + R"(","lease":")" + id(which) + R"(","session":)" +
+                    std::to_string(session) + R"(,"worker":7)");
   }
   size_t found() const { return ledger.violations().size(); }
   LeaseLedger ledger;
@@ -57,7 +63,7 @@ TEST_CASE("the ledger accepts leases that follow each other or fit together") {
   pool.event(6, "lease_gone", 'a');
   pool.grant('c', 6, 600, kMemory / 2);
   pool.grant('c', 8, 600, kMemory / 2);  // renewed
-  pool.event(9, "lease_ends", 'c');  // it was never used
+  pool.event(9, "lease_ends", 'c');      // it was never used
   pool.grant('d', 9, 600, 1);
   CHECK(pool.ledger.violations() == std::vector<std::string>{});
   REQUIRE(pool.ledger.sessions().size() == 1);
@@ -67,9 +73,15 @@ TEST_CASE("the ledger accepts leases that follow each other or fit together") {
 TEST_CASE("the ledger finds compute or memory that is granted twice") {
   Pool pool;
   pool.grant('a', 1, 600, kMemory / 2);
-  SECTION("a thousandth") { pool.grant('b', 2, 401, 1); }
-  SECTION("a byte") { pool.grant('b', 2, 1, kMemory / 2 + 1); }
-  SECTION("all of its memory") { pool.grant('b', 2, 1, 0); }
+  SECTION("a thousandth") {
+    pool.grant('b', 2, 401, 1);
+  }
+  SECTION("a byte") {
+    pool.grant('b', 2, 1, kMemory / 2 + 1);
+  }
+  SECTION("all of its memory") {
+    pool.grant('b', 2, 1, 0);
+  }
   SECTION("before the first is gone") {
     pool.event(2, "session_started", 'a', 1);
     pool.event(3, "lease_ends", 'a');
@@ -106,7 +118,9 @@ TEST_CASE("shares of a poold are free only after it has ended") {
 TEST_CASE("the ledger finds sessions without a granted lease") {
   Pool pool;
   pool.grant('a', 1, 500, 1);
-  SECTION("of no lease") { pool.event(2, "session_started", 'x', 1); }
+  SECTION("of no lease") {
+    pool.event(2, "session_started", 'x', 1);
+  }
   SECTION("of one that is over") {
     pool.event(2, "session_started", 'a', 1);
     pool.event(3, "lease_gone", 'a');
@@ -118,7 +132,9 @@ TEST_CASE("the ledger finds sessions without a granted lease") {
     pool.event(3, "lease_gone", 'a');
     pool.event(4, "session_started", 'a', 2);
   }
-  SECTION("of a GPU that nobody has") { pool.grant('b', 2, 1, 1, 'A', "GPU-00000000-0000-0000-0000-000000000002"); }
+  SECTION("of a GPU that nobody has") {
+    pool.grant('b', 2, 1, 1, 'A', "GPU-00000000-0000-0000-0000-000000000002");
+  }
   CHECK(pool.found() > 0);
 }
 

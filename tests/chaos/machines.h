@@ -36,7 +36,7 @@ class Daemon {
   virtual std::vector<std::string> words() const = 0;
   virtual Environment environment() const { return {}; }
   virtual void on_log_line(const std::string&) {}  // called for each line of the log
-  virtual void on_end() {}                    // called when the process has ended
+  virtual void on_end() {}                         // called when the process has ended
 
  private:
   Host host_;

@@ -57,10 +57,11 @@ class Host {
   // lost.
   void power_off();
 
-  std::unique_ptr<Process> start(const std::vector<std::string>& words, const Environment& environment = {}) const;
-  std::vector<Running> processes() const;  // without the machine's init process
+  std::unique_ptr<Process> start(const std::vector<std::string>& words,
+                                 const Environment& environment = {}) const;
+  std::vector<Running> processes() const;              // without the machine's init process
   std::shared_ptr<PidHandle> handle(pid_t pid) const;  // null if it is not a process of this machine
-  std::vector<std::string> shared_memory() const;   // names in /dev/shm
+  std::vector<std::string> shared_memory() const;      // names in /dev/shm
 
   void set_link(bool up) const;
   // Silently drops the packets from this machine to the other one, as a broken switch would.

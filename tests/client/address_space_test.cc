@@ -1,12 +1,12 @@
 // Device addresses out of a session's range: who shares a mapping, and when an address is used again.
 #include "client/address_space.h"
-#include "client/busy_addresses.h"
 
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <memory>
 
+#include "client/busy_addresses.h"
 #include "tests/support/catch.h"
 
 using namespace gpupool::client;
@@ -17,7 +17,9 @@ constexpr uint64_t kGranule = 2u << 20;
 constexpr uint64_t kRange = 64 * kGranule;
 constexpr uint64_t kLarge = 20u << 20;  // too large for a slab
 
-Device* device(uintptr_t number) { return reinterpret_cast<Device*>(number * 64); }  // never looked into
+Device* device(uintptr_t number) {
+  return reinterpret_cast<Device*>(number * 64);
+}  // never looked into
 Allocation about(uintptr_t number = 1, uint64_t context = 1, bool managed = false) {
   Allocation allocation;
   allocation.device = device(number);
@@ -27,7 +29,8 @@ Allocation about(uintptr_t number = 1, uint64_t context = 1, bool managed = fals
 }
 
 uint64_t free_range() {
-  void* const there = mmap(nullptr, kRange + kGranule, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* const there =
+      mmap(nullptr, kRange + kGranule, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   REQUIRE(there != MAP_FAILED);
   munmap(there, kRange + kGranule);
   return (reinterpret_cast<uintptr_t>(there) + kGranule - 1) / kGranule * kGranule;
@@ -56,7 +59,8 @@ struct Space : AddressSpace {
 
 TEST_CASE("refuses an invalid address range from a hostile server") {
   const uint64_t base = free_range();
-  for (const uint64_t granularity : {uint64_t{0}, uint64_t{3}, kGranule + 1, kGranule * 3, uint64_t{1} << 63}) {
+  for (const uint64_t granularity :
+       {uint64_t{0}, uint64_t{3}, kGranule + 1, kGranule * 3, uint64_t{1} << 63}) {
     AddressSpace space;
     CHECK_FALSE(space.adopt(base, kRange, granularity));
   }
@@ -255,7 +259,8 @@ TEST_CASE("busy addresses: cover the process's mappings with a margin") {
   const auto busy = busy_addresses();
   const auto covers = [&](const void* address) {
     const auto at = reinterpret_cast<uint64_t>(address);
-    return std::any_of(busy.begin(), busy.end(), [at](const auto& range) { return at - range.base < range.size; });
+    return std::any_of(busy.begin(), busy.end(),
+                       [at](const auto& range) { return at - range.base < range.size; });
   };
   const auto heap = std::make_unique<int>();
   CHECK(covers(&busy));
@@ -282,7 +287,8 @@ TEST_CASE("address space: a reservation gets the requested address if it is free
   CHECK(space.reserve(2 * kGranule, 0, wished) == wished);
 }
 
-TEST_CASE("address space: host memory gets addresses at the end of the range that do not count as device memory") {
+TEST_CASE(
+    "address space: host memory gets addresses at the end of the range that do not count as device memory") {
   Space space;
   CHECK_FALSE(space.has_hosts());
   const uint64_t end = space.base() + kRange;
@@ -305,7 +311,9 @@ TEST_CASE("address space: host memory gets addresses at the end of the range tha
   }
 }
 
-TEST_CASE("address space: destroying a context frees its allocations and their addresses after the server has passed it") {
+TEST_CASE(
+    "address space: destroying a context frees its allocations and their addresses after the server has "
+    "passed it") {
   Space space;
   const auto small = space.take(1), large = space.take(kLarge), other = space.take(1, about(1, 2));
   space.forget_context(1, 5);

@@ -26,7 +26,8 @@ struct Knowledge {
   std::map<uint64_t, uint64_t> behind;
   bool operator()(const FreePoint& point) const {
     const auto known = behind.find(point.stream);
-    return point.settled() || point.stream == stream || (known != behind.end() && point.time <= known->second);
+    return point.settled() || point.stream == stream ||
+           (known != behind.end() && point.time <= known->second);
   }
 };
 
@@ -40,7 +41,8 @@ class Model {
   void add_span(uint64_t address, uint64_t size) { spans_[address].resize(size / kBlock); }
   void allocate(uint64_t address, uint64_t size, const BlockPool::Test& usable) {
     const auto block = cells(address, size);
-    REQUIRE(std::all_of(block.begin(), block.end(), [&](const Cell& cell) { return cell.state == State::free && usable(cell.point); }));
+    REQUIRE(std::all_of(block.begin(), block.end(),
+                        [&](const Cell& cell) { return cell.state == State::free && usable(cell.point); }));
     std::fill(block.begin(), block.end(), Cell{State::live, {}});
     live_[address] = size;
   }
@@ -75,8 +77,10 @@ class Model {
         run = 0;
       };
       for (const Cell& cell : cells) {
-        if (cell.state == State::free) run += kBlock;
-        else end_run();
+        if (cell.state == State::free)
+          run += kBlock;
+        else
+          end_run();
       }
       end_run();
     }
@@ -84,7 +88,8 @@ class Model {
   }
   bool has_free_span() const {
     return std::any_of(spans_.begin(), spans_.end(), [](const auto& span) {
-      return std::all_of(span.second.begin(), span.second.end(), [](const Cell& cell) { return cell.state == State::free; });
+      return std::all_of(span.second.begin(), span.second.end(),
+                         [](const Cell& cell) { return cell.state == State::free; });
     });
   }
   uint64_t used() const {
@@ -113,9 +118,12 @@ class Model {
   std::map<uint64_t, uint64_t> live_;
 };
 
-uint64_t rounded(uint64_t bytes) { return (bytes + kBlock - 1) / kBlock * kBlock; }
+uint64_t rounded(uint64_t bytes) {
+  return (bytes + kBlock - 1) / kBlock * kBlock;
+}
 
-// Random operations; with `settled` everything that is freed is settled at once, so that the model can tell the best fit.
+// Random operations; with `settled` everything that is freed is settled at once, so that the model can tell
+// the best fit.
 void run_randomly(unsigned seed, bool settled) {
   std::mt19937_64 random(seed);
   BlockPool pool;
@@ -216,7 +224,9 @@ TEST_CASE("block pool: a freed block is usable at once by the freeing stream and
   REQUIRE(fit);
   CHECK(fit->stream == 1);
   CHECK(fit->time == 7);
-  SECTION("the same stream") { CHECK(pool.allocate(4 * kGranule, usable_by(1)) == kBase); }
+  SECTION("the same stream") {
+    CHECK(pool.allocate(4 * kGranule, usable_by(1)) == kBase);
+  }
   SECTION("once settled") {
     pool.settle([](const FreePoint& point) { return point.time <= 7; });
     CHECK(pool.allocate(4 * kGranule, usable_by(2)) == kBase);
@@ -235,7 +245,9 @@ TEST_CASE("block pool: neighbours freed by two streams merge once they are settl
     pool.settle(kAll);
     CHECK(pool.allocate(4 * kGranule, usable_by(3)) == kBase);
   }
-  SECTION("before that with unsettled spans included") { CHECK(pool.take_free_spans(1, true).size() == 1); }
+  SECTION("before that with unsettled spans included") {
+    CHECK(pool.take_free_spans(1, true).size() == 1);
+  }
 }
 
 TEST_CASE("block pool: a merged block has the later free point of its parts") {

@@ -73,9 +73,11 @@ TEST_CASE("transfer plan: one row has no pitch") {
 
 TEST_CASE("transfer plan: parts cover all rows within the limits of a bulk copy") {
   const uint64_t most = wire::kMaxBulkCopyBytes, chunk = wire::kBulkChunkBytes;
-  const Rows rows = GENERATE_COPY(Rows{1, 1, 1, 1}, Rows{most, 1, most, most}, Rows{most + 1, 1, most + 1, most + 1}, Rows{3 * most - 5, 1, 3 * most - 5, 3 * most - 5},
-                                  Rows{100, 3, 128, 256}, Rows{chunk, 3 * (most / chunk) + 1, chunk + 512, chunk}, Rows{chunk + 1, 5, chunk + 512, 2 * chunk},
-                                  Rows{most + 7, 3, 2 * most, most + 7});
+  const Rows rows =
+      GENERATE_COPY(Rows{1, 1, 1, 1}, Rows{most, 1, most, most}, Rows{most + 1, 1, most + 1, most + 1},
+                    Rows{3 * most - 5, 1, 3 * most - 5, 3 * most - 5}, Rows{100, 3, 128, 256},
+                    Rows{chunk, 3 * (most / chunk) + 1, chunk + 512, chunk},
+                    Rows{chunk + 1, 5, chunk + 512, 2 * chunk}, Rows{most + 7, 3, 2 * most, most + 7});
   check_cover(rows, parts_of(rows));
 }
 
@@ -86,8 +88,9 @@ TEST_CASE("transfer plan: sends many short rows together") {
 
 TEST_CASE("transfer plan: an error stops the copy at its part") {
   int parts = 0;
-  CHECK(for_each_bulk_part({wire::kBulkChunkBytes + 1, 5, wire::kBulkChunkBytes + 1, wire::kBulkChunkBytes + 1}, [&](const BulkPart&, bool) {
-          return ++parts == 2 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
-        }) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(for_each_bulk_part(
+            {wire::kBulkChunkBytes + 1, 5, wire::kBulkChunkBytes + 1, wire::kBulkChunkBytes + 1},
+            [&](const BulkPart&, bool) { return ++parts == 2 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS; }) ==
+        CUDA_ERROR_OUT_OF_MEMORY);
   CHECK(parts == 2);
 }

@@ -1,5 +1,5 @@
-// Stream capture: which calls become nodes behind which, what is refused, and what a refusal does to the capture. The graphs are plain
-// lists of nodes.
+// Stream capture: which calls become nodes behind which, what is refused, and what a refusal does to the
+// capture. The graphs are plain lists of nodes.
 #include "client/capture.h"
 
 #include <algorithm>
@@ -22,7 +22,8 @@ std::mutex& graph_mutex() {
   return *only;
 }
 Graph::~Graph() = default;
-GraphNode* Graph::add(CUgraphNodeType type, uint64_t context, NodeWork work, const std::vector<GraphNode*>& dependencies) {
+GraphNode* Graph::add(CUgraphNodeType type, uint64_t context, NodeWork work,
+                      const std::vector<GraphNode*>& dependencies) {
   auto node = std::make_unique<GraphNode>();
   node->graph = this;
   node->type = type;
@@ -42,7 +43,9 @@ ThreadState& thread_state() {
   return state;
 }
 std::set<uint64_t> non_blocking;  // streams
-bool is_blocking(uint64_t stream) { return !non_blocking.contains(stream); }
+bool is_blocking(uint64_t stream) {
+  return !non_blocking.contains(stream);
+}
 
 }  // namespace gpupool::client
 
@@ -73,7 +76,8 @@ struct Event : Object {
 
 // A stream that is captured into a graph of its own; the capture ends with the test.
 struct Captured {
-  explicit Captured(Context& context, bool blocking = false, CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL)
+  explicit Captured(Context& context, bool blocking = false,
+                    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL)
       : stream(new_stream(context, blocking)), graph(std::make_shared<Graph>()) {
     const std::lock_guard lock(graph_mutex());
     REQUIRE(capture::begin(stream, graph, {}, mode, true) == CUDA_SUCCESS);
@@ -117,7 +121,8 @@ TEST_CASE("capture: each node depends on the node before it") {
   CHECK(captured.node(1).dependencies == Nodes{&captured.node(0)});
 }
 
-TEST_CASE("capture: programmatic serialization makes an edge from the preceding kernel on GPUs that support it") {
+TEST_CASE(
+    "capture: programmatic serialization makes an edge from the preceding kernel on GPUs that support it") {
   const int major = GENERATE(8, 9);
   Device device;
   device.attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR] = major;
@@ -130,7 +135,8 @@ TEST_CASE("capture: programmatic serialization makes an edge from the preceding 
   attribute.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
   const auto launch = [&](CUstream stream, int allowed) {
     attribute.value.programmaticStreamSerializationAllowed = allowed;
-    return capture::add(context, stream, CU_GRAPH_NODE_TYPE_KERNEL, [](NodeWork&) { return CUDA_SUCCESS; }, {&attribute, 1});
+    return capture::add(context, stream, CU_GRAPH_NODE_TYPE_KERNEL, [](NodeWork&) { return CUDA_SUCCESS; },
+                        {&attribute, 1});
   };
   add(context, captured.stream);
   CHECK(launch(captured.stream, 1) == CUDA_SUCCESS);
@@ -139,7 +145,8 @@ TEST_CASE("capture: programmatic serialization makes an edge from the preceding 
   CHECK(capture::wait(context, joins, event, 0) == CUDA_SUCCESS);
   CHECK(launch(joins, 1) == CUDA_SUCCESS);
   const auto edge = [&](size_t to, size_t from) { return captured.node(to).edges.of(captured.node(from)); };
-  CHECK(edge(1, 0) == (major == 9 ? cuda::EdgeData{cuda::kPortProgrammatic, cuda::kDependencyProgrammatic} : cuda::kFullDependency));
+  CHECK(edge(1, 0) == (major == 9 ? cuda::EdgeData{cuda::kPortProgrammatic, cuda::kDependencyProgrammatic}
+                                  : cuda::kFullDependency));
   CHECK(edge(2, 1) == cuda::kFullDependency);
   CHECK(edge(3, 2) == cuda::kFullDependency);
   context.device = nullptr;
@@ -218,7 +225,8 @@ TEST_CASE("capture: refuses work that cannot be captured with its reason once an
   Context& context = make_context();
   const Captured captured(context);
   CHECK(capture::refuse(context, captured.stream, CUDA_ERROR_NOT_SUPPORTED) == CUDA_ERROR_NOT_SUPPORTED);
-  CHECK(capture::refuse(context, captured.stream, CUDA_ERROR_NOT_SUPPORTED) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  CHECK(capture::refuse(context, captured.stream, CUDA_ERROR_NOT_SUPPORTED) ==
+        CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
   CHECK(add(context, captured.stream) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
   CHECK(captured.graph->nodes.empty());
 }
@@ -294,8 +302,10 @@ TEST_CASE("capture: refuses the null stream and a stream that is already capture
   Context& context = make_context();
   const Captured captured(context);
   const std::lock_guard lock(graph_mutex());
-  CHECK(capture::begin(captured.stream, std::make_shared<Graph>(), {}, CU_STREAM_CAPTURE_MODE_GLOBAL, true) == CUDA_ERROR_ILLEGAL_STATE);
-  CHECK(capture::begin(nullptr, std::make_shared<Graph>(), {}, CU_STREAM_CAPTURE_MODE_GLOBAL, true) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  CHECK(capture::begin(captured.stream, std::make_shared<Graph>(), {}, CU_STREAM_CAPTURE_MODE_GLOBAL, true) ==
+        CUDA_ERROR_ILLEGAL_STATE);
+  CHECK(capture::begin(nullptr, std::make_shared<Graph>(), {}, CU_STREAM_CAPTURE_MODE_GLOBAL, true) ==
+        CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
 }
 
 TEST_CASE("capture: ending it ends the capture of all its streams") {

@@ -17,12 +17,15 @@ std::string bytes_of(const T& value) {
   return {reinterpret_cast<const char*>(&value), sizeof value};
 }
 
-Result<wire::CheckpointAnswer> answer_to(const std::string& sent, std::vector<wire::ProcessSession>* sessions) {
+Result<wire::CheckpointAnswer> answer_to(const std::string& sent,
+                                         std::vector<wire::ProcessSession>* sessions) {
   fuzz::PlayedConnection connection(std::as_bytes(std::span(sent)), true);
   return exchange_checkpoint(connection, {.pid = 1}, std::chrono::milliseconds(1000), sessions);
 }
 
-std::string frame(const std::string& body) { return bytes_of(wire::Preamble{.length = static_cast<uint32_t>(body.size())}) + body; }
+std::string frame(const std::string& body) {
+  return bytes_of(wire::Preamble{.length = static_cast<uint32_t>(body.size())}) + body;
+}
 
 std::string one_session(wire::ProcessState state) {
   return frame(bytes_of(wire::CheckpointAnswer{0, 1}) + bytes_of(wire::ProcessSession{7, state, 0}));
@@ -41,7 +44,9 @@ TEST_CASE("reads an answer about a process after keep-alives") {
 TEST_CASE("refuses malformed answers about a process") {
   std::vector<wire::ProcessSession> sessions;
   CHECK(answer_to(one_session(wire::ProcessState{4}), &sessions).error().code == ErrorCode::malformed);
-  CHECK(answer_to(frame(bytes_of(wire::CheckpointAnswer{0, 1025})), &sessions).error().code == ErrorCode::malformed);
-  CHECK(answer_to(frame(bytes_of(wire::CheckpointAnswer{0, 1})), &sessions).error().code == ErrorCode::malformed);
+  CHECK(answer_to(frame(bytes_of(wire::CheckpointAnswer{0, 1025})), &sessions).error().code ==
+        ErrorCode::malformed);
+  CHECK(answer_to(frame(bytes_of(wire::CheckpointAnswer{0, 1})), &sessions).error().code ==
+        ErrorCode::malformed);
   CHECK(answer_to(frame("abc"), &sessions).error().code == ErrorCode::malformed);
 }

@@ -1,4 +1,5 @@
-// The ordered stream of commands: what is sent when, in which order, and what becomes of it when the connection fails.
+// The ordered stream of commands: what is sent when, in which order, and what becomes of it when the
+// connection fails.
 #include "client/command_queue.h"
 
 #include <algorithm>
@@ -32,23 +33,26 @@ struct Line {
   static Line& make() { return *(new Line); }
   uint64_t append(const std::string& body, uint16_t flags = kQuiet) {
     uint64_t number = 0;
-    queue.append(kId, flags, 5, [&](wire::Writer& writer) { writer.put_bytes(body.data(), body.size()); },
-                 [&](uint64_t sequence) { number = sequence; });
+    queue.append(
+        kId, flags, 5, [&](wire::Writer& writer) { writer.put_bytes(body.data(), body.size()); },
+        [&](uint64_t sequence) { number = sequence; });
     return number;
   }
 
  private:
   Line()
       : queue(connection, std::chrono::seconds(1),
-              {.wait_for_room = [this](transport::Deadline) {
-                 waits.push_back(connection.sent().size());
-                 if (gives_room) connection.set_room(100, 7);
-                 return gives_room;
-               },
-               .failed = [this](const Error& error) {
-                 const std::lock_guard lock(mutex);
-                 failures.push_back(error.message);
-               }}) {}
+              {.wait_for_room =
+                   [this](transport::Deadline) {
+                     waits.push_back(connection.sent().size());
+                     if (gives_room) connection.set_room(100, 7);
+                     return gives_room;
+                   },
+               .failed =
+                   [this](const Error& error) {
+                     const std::lock_guard lock(mutex);
+                     failures.push_back(error.message);
+                   }}) {}
 };
 
 struct Command {

@@ -1,4 +1,5 @@
-// Registered memory with a copy on the device: what is sent before work, what is fetched after it, byte by byte.
+// Registered memory with a copy on the device: what is sent before work, what is fetched after it, byte by
+// byte.
 #include "client/compared_copies.h"
 
 #include <string>
@@ -25,11 +26,15 @@ struct Registered {
     fake_device().copies.clear();
   }
   char device(size_t at) { return static_cast<char>(fake_device().at(kDevice + at)); }
-  void device_writes(size_t at, char value) { fake_device().at(kDevice + at) = static_cast<std::byte>(value); }
+  void device_writes(size_t at, char value) {
+    fake_device().at(kDevice + at) = static_cast<std::byte>(value);
+  }
   void program_writes(size_t at, char value) { host[at] = static_cast<std::byte>(value); }
   char program(size_t at) const { return static_cast<char>(host[at]); }
   void work(CUstream stream = kStream) { CHECK(copies.before_work(context, stream) == CUDA_SUCCESS); }
-  void wait(CUstream stream = kStream) { CHECK(copies.after_stream(context, stream, copies.last_use()) == CUDA_SUCCESS); }
+  void wait(CUstream stream = kStream) {
+    CHECK(copies.after_stream(context, stream, copies.last_use()) == CUDA_SUCCESS);
+  }
 
   std::vector<std::byte> host;
   Context& context;
@@ -164,7 +169,8 @@ TEST_CASE("compared copies: end when removed or with their context") {
   }
   SECTION("with their context") {
     CHECK(memory.copies.forget_context(make_context()).empty());
-    CHECK(memory.copies.forget_context(memory.context) == std::vector<uint64_t>{reinterpret_cast<uintptr_t>(memory.host.data())});
+    CHECK(memory.copies.forget_context(memory.context) ==
+          std::vector<uint64_t>{reinterpret_cast<uintptr_t>(memory.host.data())});
   }
   CHECK_FALSE(memory.copies.any());
   memory.program_writes(0, 'a');
@@ -178,6 +184,7 @@ TEST_CASE("compared copies: return a copy's error to the caller") {
   fake_device().result = CUDA_ERROR_OUT_OF_MEMORY;
   CHECK(memory.copies.before_work(memory.context, kStream) == CUDA_ERROR_OUT_OF_MEMORY);
   std::vector<std::byte> more(10);
-  CHECK(memory.copies.add(memory.context, more.data(), more.size(), false, kDevice + 4096) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(memory.copies.add(memory.context, more.data(), more.size(), false, kDevice + 4096) ==
+        CUDA_ERROR_OUT_OF_MEMORY);
   CHECK(memory.copies.remove(more.data()) == 0);
 }

@@ -67,7 +67,9 @@ TEST_CASE("devices: reports an unknown device in CUDA_VISIBLE_DEVICES unless the
   static std::string said;
   error_listener = [](const char* text, size_t length) { said += std::string(text, length) + "\n"; };
   CHECK(seen("0,4,1,9") == "0");
-  CHECK(said == "CUDA_VISIBLE_DEVICES=0,4,1,9: device '4' does not exist (devices of the servers: 4, numbered from 0); this entry and all after it are ignored, as with CUDA\n");
+  CHECK(said ==
+        "CUDA_VISIBLE_DEVICES=0,4,1,9: device '4' does not exist (devices of the servers: 4, numbered from "
+        "0); this entry and all after it are ignored, as with CUDA\n");
   said.clear();
   CHECK(seen("GPU-44").empty());
   CHECK(said.find("device 'GPU-44' does not exist") != std::string::npos);
@@ -94,7 +96,8 @@ TEST_CASE("devices: PCI addresses of several servers differ in the domain and in
 
 TEST_CASE("devices: clears attributes of features that the client does not forward") {
   auto all = offered();
-  all[0].description.attributes = {{CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS, 1}, {CU_DEVICE_ATTRIBUTE_WARP_SIZE, 32}};
+  all[0].description.attributes = {{CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS, 1},
+                                   {CU_DEVICE_ATTRIBUTE_WARP_SIZE, 32}};
   const Devices devices = make_devices(all, nullptr);
   CHECK(devices[0]->attributes.at(CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS) == 0);
   CHECK(devices[0]->attributes.at(CU_DEVICE_ATTRIBUTE_WARP_SIZE) == 32);
@@ -103,7 +106,8 @@ TEST_CASE("devices: clears attributes of features that the client does not forwa
 TEST_CASE("devices: does not report handle types if the server shares no memory") {
   auto all = offered();
   all[0].description.attributes = {{CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 1}};
-  CHECK(make_devices(all, nullptr)[0]->attributes.at(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED) == 0);
+  CHECK(make_devices(all, nullptr)[0]->attributes.at(
+            CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED) == 0);
 }
 
 TEST_CASE("devices: assumes a granularity of 2 MiB if the server sends none") {

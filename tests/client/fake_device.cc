@@ -36,7 +36,8 @@ Context& make_context(size_t session) {
 
 using test::fake_device;
 
-CUresult copy_to_device(Session&, Context&, CUstream, uint64_t to, const void* from, const Rows& rows, CopyOrder order, Source, Lane) {
+CUresult copy_to_device(Session&, Context&, CUstream, uint64_t to, const void* from, const Rows& rows,
+                        CopyOrder order, Source, Lane) {
   fake_device().copies.push_back({true, to, rows.width, order});
   if (fake_device().result == CUDA_SUCCESS) std::memcpy(&fake_device().at(to), from, rows.width);
   return fake_device().result;
@@ -59,7 +60,9 @@ CUresult internal_stream(Context&, CUstream* stream) {
   return CUDA_SUCCESS;
 }
 
-CUresult synchronize_stream(Context&, CUstream) { return ++fake_device().waits, CUDA_SUCCESS; }
+CUresult synchronize_stream(Context&, CUstream) {
+  return ++fake_device().waits, CUDA_SUCCESS;
+}
 CUresult synchronize_context(Context& context) {
   context.completed_mirror_use = context.last_mirror_use.load();
   return ++fake_device().waits, CUDA_SUCCESS;

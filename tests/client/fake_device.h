@@ -1,5 +1,5 @@
-// One device's memory for tests of single files of the client, in the place of a session: copies move bytes at once and are counted, and
-// waits for the device are counted.
+// One device's memory for tests of single files of the client, in the place of a session: copies move bytes
+// at once and are counted, and waits for the device are counted.
 #pragma once
 #include <cstddef>
 #include <memory>

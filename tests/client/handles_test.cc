@@ -42,7 +42,8 @@ TEST_CASE("handles: a live handle finds its object only as its own kind") {
 TEST_CASE("handles: handles that were never issued find nothing") {
   HandleTable table;
   const uint64_t handle = table.mint(Kind::event, nullptr);
-  for (const uint64_t wrong : {uint64_t{0}, ~uint64_t{0}, handle + 16, handle ^ (uint64_t{1} << 36), cuda::make_handle(Kind::event, 1, 0xffffffff)}) {
+  for (const uint64_t wrong : {uint64_t{0}, ~uint64_t{0}, handle + 16, handle ^ (uint64_t{1} << 36),
+                               cuda::make_handle(Kind::event, 1, 0xffffffff)}) {
     CHECK(table.find(Kind::event, wrong) == nullptr);
     table.retire(wrong);
   }

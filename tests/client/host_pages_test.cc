@@ -30,7 +30,9 @@ uint64_t free_addresses() {
   return reinterpret_cast<uintptr_t>(there);
 }
 
-volatile char* at(uint64_t address) { return reinterpret_cast<volatile char*>(static_cast<uintptr_t>(address)); }
+volatile char* at(uint64_t address) {
+  return reinterpret_cast<volatile char*>(static_cast<uintptr_t>(address));
+}
 
 // What faults are answered with in these tests: the page that was asked for, from the alias.
 HostPages* pages = nullptr;
@@ -41,7 +43,9 @@ page_faults::Answer serve(uint64_t address, page_faults::Access access, bool) {
   const uint64_t page = HostPages::down(address);
   if (page == base + 63 * HostPages::page()) return page_faults::Answer::unavailable;
   (access == page_faults::Access::write ? writes : reads).fetch_add(1);
-  const bool done = pages->protect(page, HostPages::page(), access == page_faults::Access::read ? HostPages::Use::read : HostPages::Use::write);
+  const bool done =
+      pages->protect(page, HostPages::page(),
+                     access == page_faults::Access::read ? HostPages::Use::read : HostPages::Use::write);
   return done ? page_faults::Answer::served : page_faults::Answer::unavailable;
 }
 
@@ -93,12 +97,14 @@ TEST_CASE("both mappings of a page show the same bytes") {
   *at(start + 3 * page + 5) = 'a';
   CHECK(*reinterpret_cast<char*>(made->alias(start + 3 * page + 5)) == 'a');
   std::vector<std::pair<uint64_t, uint64_t>> populated;
-  made->for_each_populated(start, start + kPages * page, [&](uint64_t begin, uint64_t end) { populated.emplace_back(begin, end); });
+  made->for_each_populated(start, start + kPages * page,
+                           [&](uint64_t begin, uint64_t end) { populated.emplace_back(begin, end); });
   REQUIRE(populated.size() == 1);
   CHECK((populated[0].first == start + 3 * page && populated[0].second == start + 4 * page));
   made->hide(start + 2 * page, 4 * page);
   populated.clear();
-  made->for_each_populated(start, start + kPages * page, [&](uint64_t begin, uint64_t end) { populated.emplace_back(begin, end); });
+  made->for_each_populated(start, start + kPages * page,
+                           [&](uint64_t begin, uint64_t end) { populated.emplace_back(begin, end); });
   CHECK(populated.empty());
 }
 
@@ -147,14 +153,16 @@ TEST_CASE("forwards unrelated faults to the program's handler") {
 
 TEST_CASE("faults that are not handled end the program as without gpupool") {
   const Shown shown;
-  // Not ours: SIGSEGV. A page that cannot be brought: SIGBUS, in a process that can ask. A forked child has no pages.
+  // Not ours: SIGSEGV. A page that cannot be brought: SIGBUS, in a process that can ask. A forked child has
+  // no pages.
   const int wild = status_of([] { *at(8) = 1; });
   CHECK((WIFSIGNALED(wild) && WTERMSIG(wild) == SIGSEGV));
   const int sent = status_of([] { kill(getpid(), SIGSEGV); });
   CHECK((WIFSIGNALED(sent) && WTERMSIG(sent) == SIGSEGV));
   const int forked = status_of([] { *at(base) = 1; });
   CHECK((WIFSIGNALED(forked) && WTERMSIG(forked) == SIGSEGV));
-  struct sigaction action {}, before {};
+  struct sigaction action {
+  }, before{};
   action.sa_handler = own_handler;
   REQUIRE(sigaction(SIGBUS, &action, &before) == 0);
   handled = 0;

@@ -40,7 +40,8 @@ class HostileServer {
   void answer(transport::Connection& connection) const {
     const auto deadline = transport::Clock::now() + kPatience;
     wire::Preamble preamble;
-    if (!transport::receive_exact(connection, std::as_writable_bytes(std::span(&preamble, 1)), deadline)) return;
+    if (!transport::receive_exact(connection, std::as_writable_bytes(std::span(&preamble, 1)), deadline))
+      return;
     std::string hello(preamble.length, '\0');
     if (!transport::receive_exact(connection, std::as_writable_bytes(std::span(hello)), deadline)) return;
     std::string text = hello::encode(reply_);
@@ -55,7 +56,10 @@ class HostileServer {
 };
 
 Environment environment(const HostileServer& server) {
-  return {{"LD_LIBRARY_PATH", std::filesystem::path(program_path("pool-run")).parent_path().parent_path() / "lib" / "client"}, {"GPUPOOL", server.url()}, {"GPUPOOL_SHM", "0"}};
+  return {{"LD_LIBRARY_PATH",
+           std::filesystem::path(program_path("pool-run")).parent_path().parent_path() / "lib" / "client"},
+          {"GPUPOOL", server.url()},
+          {"GPUPOOL_SHM", "0"}};
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// A connection whose other end is the test: what was sent is kept, what is fed comes in, and room and errors are as the test says. Any
-// thread.
+// A connection whose other end is the test: what was sent is kept, what is fed comes in, and room and errors
+// are as the test says. Any thread.
 #pragma once
 #include <chrono>
 #include <condition_variable>
@@ -49,7 +49,8 @@ class MemoryConnection final : public transport::Connection {
     fed_.insert(fed_.end(), bytes.begin(), bytes.end());
     changed_.notify_all();
   }
-  // The next wait that reaches its deadline returns this much later, as when the program is stopped meanwhile.
+  // The next wait that reaches its deadline returns this much later, as when the program is stopped
+  // meanwhile.
   void oversleep(std::chrono::milliseconds time) {
     const std::lock_guard lock(mutex_);
     oversleep_ = time;
@@ -87,8 +88,10 @@ class MemoryConnection final : public transport::Connection {
     const auto can_receive = [&] { return for_receive && (!fed_.empty() || error_); };
     const auto can_send = [&] { return for_send && (room_ != 0 || error_); };
     const auto ready = [&] { return interrupted_ || can_receive() || can_send(); };
-    if (deadline) changed_.wait_until(lock, *deadline, ready);
-    else changed_.wait(lock, ready);
+    if (deadline)
+      changed_.wait_until(lock, *deadline, ready);
+    else
+      changed_.wait(lock, ready);
     if (std::exchange(interrupted_, false)) return Ready::none;
     if (!can_receive() && !can_send()) std::this_thread::sleep_for(std::exchange(oversleep_, {}));
     if (can_receive() && can_send()) return Ready::both;

@@ -1,5 +1,5 @@
-// Memory that host code and kernels use at the same address: which block is where, and what moves when. With real pages and faults, and a
-// device that copies at once. The memory is a module's variable of three pages.
+// Memory that host code and kernels use at the same address: which block is where, and what moves when. With
+// real pages and faults, and a device that copies at once. The memory is a module's variable of three pages.
 #include "client/mirrors.h"
 
 #include <sys/mman.h>
@@ -8,7 +8,9 @@
 #include "tests/support/catch.h"
 
 namespace gpupool::client {
-bool is_blocking(uint64_t) { return true; }  // client/calls/stream.cc
+bool is_blocking(uint64_t) {
+  return true;
+}  // client/calls/stream.cc
 }  // namespace gpupool::client
 
 using namespace gpupool;
@@ -37,7 +39,9 @@ struct Variable {
     mirrors().remove(address);
   }
 
-  volatile char& operator[](uint64_t offset) const { return *reinterpret_cast<volatile char*>(static_cast<uintptr_t>(address + offset)); }
+  volatile char& operator[](uint64_t offset) const {
+    return *reinterpret_cast<volatile char*>(static_cast<uintptr_t>(address + offset));
+  }
   char device(uint64_t offset) const { return static_cast<char>(fake_device().at(address + offset)); }
   // Work of the program's that may use the memory; it writes this, if anything.
   void work(char written = 0) {

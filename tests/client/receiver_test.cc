@@ -1,4 +1,5 @@
-// The receiving half of a session: messages reach who waits for them, data its place, and every wait ends when the session does.
+// The receiving half of a session: messages reach who waits for them, data its place, and every wait ends
+// when the session does.
 #include "client/receiver.h"
 
 #include <fcntl.h>
@@ -39,8 +40,8 @@ struct Line {
   Receiver receiver;
 
   static Line& make(milliseconds dead_peer_timeout = kNever) { return *(new Line(dead_peer_timeout)); }
-  void message(MessageKind kind, uint64_t sequence, const std::string& body = "", CUresult result = CUDA_SUCCESS, uint64_t freed = 0,
-               uint16_t flags = 0) {
+  void message(MessageKind kind, uint64_t sequence, const std::string& body = "",
+               CUresult result = CUDA_SUCCESS, uint64_t freed = 0, uint16_t flags = 0) {
     wire::MessageHeader header;
     header.length = static_cast<uint32_t>(body.size());
     header.kind = kind;
@@ -55,7 +56,8 @@ struct Line {
   void data(uint64_t sequence, uint64_t offset, const std::string& bytes) {
     wire::DeviceData head{};
     head.offset = offset;
-    message(MessageKind::device_data, sequence, std::string(reinterpret_cast<const char*>(&head), sizeof head) + bytes);
+    message(MessageKind::device_data, sequence,
+            std::string(reinterpret_cast<const char*>(&head), sizeof head) + bytes);
   }
   size_t failed() const {
     const std::lock_guard lock(mutex);
@@ -66,12 +68,21 @@ struct Line {
   explicit Line(milliseconds dead_peer_timeout)
       : receiver(connection, dead_peer_timeout,
                  {.ping = [this] { ++pings, answer(); },
-                  .host_callback = [this](uint64_t callback, uint64_t command, CUresult result) {
-                    const std::lock_guard lock(mutex);
-                    callbacks.push_back({callback, command, static_cast<uint64_t>(result)});
-                  },
-                  .retired = [this](uint64_t sequence) { const std::lock_guard lock(mutex); retired.push_back(sequence); },
-                  .failed = [this](Error error) { const std::lock_guard lock(mutex); failures.push_back(std::move(error)); }}) {}
+                  .host_callback =
+                      [this](uint64_t callback, uint64_t command, CUresult result) {
+                        const std::lock_guard lock(mutex);
+                        callbacks.push_back({callback, command, static_cast<uint64_t>(result)});
+                      },
+                  .retired =
+                      [this](uint64_t sequence) {
+                        const std::lock_guard lock(mutex);
+                        retired.push_back(sequence);
+                      },
+                  .failed =
+                      [this](Error error) {
+                        const std::lock_guard lock(mutex);
+                        failures.push_back(std::move(error));
+                      }}) {}
 };
 
 struct Awaited : Waiter {
@@ -82,7 +93,9 @@ struct Awaited : Waiter {
   std::string text() const { return {reinterpret_cast<const char*>(body.data()), body.size()}; }
 };
 
-std::string text_of(const std::vector<std::byte>& bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
+std::string text_of(const std::vector<std::byte>& bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
 
 }  // namespace
 
@@ -151,7 +164,8 @@ TEST_CASE("receiver: receives large data directly to its destination") {
   std::string bytes(200'000, 0);
   for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * 31 + i / 256);
   std::vector<std::byte> memory(bytes.size());
-  line.receiver.expect_transfer(7, {.destination = memory.data(), .pitch = bytes.size(), .width = bytes.size(), .rows = 1});
+  line.receiver.expect_transfer(
+      7, {.destination = memory.data(), .pitch = bytes.size(), .width = bytes.size(), .rows = 1});
   Awaited waiter(line, 7);
   line.data(7, 0, bytes);
   line.message(MessageKind::reply, 7);
@@ -164,9 +178,15 @@ TEST_CASE("receiver: data outside a copy ends the session and writes nothing") {
   std::vector<std::byte> memory(16, std::byte{'.'});
   line.receiver.expect_transfer(7, {.destination = memory.data(), .pitch = 8, .width = 8, .rows = 1});
   Awaited waiter(line, 7);
-  SECTION("past its end") { line.data(7, 4, "12345"); }
-  SECTION("from an offset that wraps around") { line.data(7, ~uint64_t{0} - 1, "1234"); }
-  SECTION("of an unknown copy") { line.data(8, 0, "1234"); }
+  SECTION("past its end") {
+    line.data(7, 4, "12345");
+  }
+  SECTION("from an offset that wraps around") {
+    line.data(7, ~uint64_t{0} - 1, "1234");
+  }
+  SECTION("of an unknown copy") {
+    line.data(8, 0, "1234");
+  }
   CHECK_FALSE(line.receiver.wait(waiter));
   REQUIRE(line.failed() == 1);
   CHECK(line.failures[0].code == ErrorCode::malformed);
@@ -176,13 +196,17 @@ TEST_CASE("receiver: data outside a copy ends the session and writes nothing") {
 TEST_CASE("receiver: malformed messages end the session") {
   Line& line = Line::make();
   Awaited waiter(line, 1);
-  SECTION("an unknown kind") { line.message(static_cast<MessageKind>(99), 1); }
+  SECTION("an unknown kind") {
+    line.message(static_cast<MessageKind>(99), 1);
+  }
   SECTION("a body above the limit") {
     wire::MessageHeader header;
     header.length = wire::kMaxBodyBytes + 1;
     line.connection.feed(header);
   }
-  SECTION("a callback without its id") { line.message(MessageKind::host_callback, 0, "1234"); }
+  SECTION("a callback without its id") {
+    line.message(MessageKind::host_callback, 0, "1234");
+  }
   CHECK_FALSE(line.receiver.wait(waiter));
   REQUIRE(line.failed() == 1);
   CHECK(line.failures[0].code == ErrorCode::malformed);
@@ -305,7 +329,8 @@ TEST_CASE("receiver: handles a reply without a waiter in the background") {
 TEST_CASE("receiver: receives a copy without a waiter in the background") {
   Line& line = Line::make();
   std::vector<std::byte> memory(8, std::byte{'.'});
-  line.receiver.expect_transfer(7, {.destination = memory.data(), .pitch = 8, .width = 8, .rows = 1, .background = true});
+  line.receiver.expect_transfer(
+      7, {.destination = memory.data(), .pitch = 8, .width = 8, .rows = 1, .background = true});
   CHECK(line.receiver.transfers_pending());
   CHECK(line.receiver.awaits_data_in(memory.data() + 7, 1));
   CHECK_FALSE(line.receiver.awaits_data_in(memory.data() + 8, 1));
@@ -318,11 +343,16 @@ TEST_CASE("receiver: receives a copy without a waiter in the background") {
 TEST_CASE("receiver: calls host functions while they are expected") {
   Line& line = Line::make();
   line.receiver.add_interest();
-  const auto text = [](uint64_t callback) { return std::string(reinterpret_cast<const char*>(&callback), sizeof callback); };
+  const auto text = [](uint64_t callback) {
+    return std::string(reinterpret_cast<const char*>(&callback), sizeof callback);
+  };
   line.message(MessageKind::host_callback, 7, text(42));
   line.message(MessageKind::host_callback, 8, text(0), CUDA_ERROR_LAUNCH_FAILED);
   const std::vector<std::array<uint64_t, 3>> expected{{42, 7, 0}, {0, 8, CUDA_ERROR_LAUNCH_FAILED}};
-  CHECK(eventually([&] { const std::lock_guard lock(line.mutex); return line.callbacks == expected; }));
+  CHECK(eventually([&] {
+    const std::lock_guard lock(line.mutex);
+    return line.callbacks == expected;
+  }));
   line.receiver.drop_interest();
 }
 
@@ -344,7 +374,12 @@ TEST_CASE("receiver: accepts each piece of a bulk copy once and only at its offs
   Line& line = Line::make();
   const uint64_t bytes = wire::kBulkChunkBytes + 100, piece = wire::bulk_piece_bytes(bytes, 1);
   std::vector<std::byte> memory(bytes);
-  line.receiver.expect_transfer(7, {.destination = memory.data(), .pitch = bytes, .width = bytes, .rows = 1, .bulk = true, .missing = bytes});
+  line.receiver.expect_transfer(7, {.destination = memory.data(),
+                                    .pitch = bytes,
+                                    .width = bytes,
+                                    .rows = 1,
+                                    .bulk = true,
+                                    .missing = bytes});
   CHECK_FALSE(line.receiver.begin_piece(8, 0));
   CHECK_FALSE(line.receiver.begin_piece(7, 1));
   CHECK_FALSE(line.receiver.begin_piece(7, bytes));
@@ -361,7 +396,12 @@ TEST_CASE("receiver: delivers the reply to a bulk copy after all its pieces") {
   Line& line = Line::make();
   const uint64_t bytes = 2 * wire::kBulkChunkBytes, piece = wire::bulk_piece_bytes(bytes, 1);
   std::vector<std::byte> memory(bytes);
-  line.receiver.expect_transfer(7, {.destination = memory.data(), .pitch = bytes, .width = bytes, .rows = 1, .bulk = true, .missing = bytes});
+  line.receiver.expect_transfer(7, {.destination = memory.data(),
+                                    .pitch = bytes,
+                                    .width = bytes,
+                                    .rows = 1,
+                                    .bulk = true,
+                                    .missing = bytes});
   Awaited waiter(line, 7);
   line.message(MessageKind::reply, 7);
   std::atomic<uint64_t> there{0};
@@ -380,7 +420,8 @@ TEST_CASE("receiver: delivers the reply to a bulk copy after all its pieces") {
 TEST_CASE("receiver: waits of a failed session end only once nothing is written any more") {
   Line& line = Line::make();
   std::vector<std::byte> memory(100);
-  line.receiver.expect_transfer(7, {.destination = memory.data(), .pitch = 100, .width = 100, .rows = 1, .bulk = true, .missing = 100});
+  line.receiver.expect_transfer(
+      7, {.destination = memory.data(), .pitch = 100, .width = 100, .rows = 1, .bulk = true, .missing = 100});
   Awaited waiter(line, 7);
   REQUIRE(line.receiver.begin_piece(7, 0));
   line.message(MessageKind::end, 0, "over");

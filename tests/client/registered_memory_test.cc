@@ -67,7 +67,8 @@ TEST_CASE("evicts the least recently used registration that no copy uses") {
   CHECK(fixture.key_of(1) == busy->key);
   CHECK(fixture.key_of(2) == second);
   CHECK(fixture.key_of(3) != third);  // it had to go
-  const auto other = fixture.registered.use(allocation(2, 4096)), another = fixture.registered.use(allocation(3, 4096));
+  const auto other = fixture.registered.use(allocation(2, 4096)),
+             another = fixture.registered.use(allocation(3, 4096));
   CHECK(fixture.key_of(5) == 0);  // all are used
   CHECK(fixture.device.regions() == 3);
 }
@@ -88,7 +89,8 @@ TEST_CASE("evicts registrations if the system refuses more and then refuses unti
   CHECK(fixture.key_of(2) != 0);
   CHECK(fixture.key_of(3) != 0);
   CHECK(fixture.device.regions() == 2);
-  const auto busy = fixture.registered.use(allocation(3, 4096)), too = fixture.registered.use(allocation(2, 4096));
+  const auto busy = fixture.registered.use(allocation(3, 4096)),
+             too = fixture.registered.use(allocation(2, 4096));
   CHECK(fixture.key_of(4) == 0);
   fixture.device.set_limit(100 * 4096);
   CHECK(fixture.key_of(4) == 0);  // known: not asked for again

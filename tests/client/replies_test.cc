@@ -46,7 +46,8 @@ TEST_CASE("refuses replies with malformed lists of kernel names") {
   CHECK_FALSE(read_kernel_names(names_reply(3, ""), &two, &complete));
   CHECK_FALSE(read_kernel_names({}, &two, &complete));
   none.clear();
-  CHECK_FALSE(read_kernel_names(names_reply(UINT64_MAX, std::string(wire::kMaxNamesBytes + 1, '\0')), &none, &complete));
+  CHECK_FALSE(read_kernel_names(names_reply(UINT64_MAX, std::string(wire::kMaxNamesBytes + 1, '\0')), &none,
+                                &complete));
 }
 
 TEST_CASE("accepts only complete kernel descriptions with valid parameter sizes") {

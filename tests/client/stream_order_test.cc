@@ -104,7 +104,8 @@ TEST_CASE("stream order: trusts no event during a record or after an unknown rec
   }
 }
 
-TEST_CASE("stream order: keeps a destroyed stream until its frees have passed and drops it with its context") {
+TEST_CASE(
+    "stream order: keeps a destroyed stream until its frees have passed and drops it with its context") {
   Order order;
   const FreePoint a = order.free(kA), b = order.free(kB, kOther);
   order.stream_destroyed(kA);
@@ -124,7 +125,8 @@ TEST_CASE("stream order: keeps nothing for a program without frees") {
   CHECK(order.is_passed({kA, 5}));
 }
 
-// The model: each stream's set of frees that are before its next operation, passed on by events; and the set that the host knows as done.
+// The model: each stream's set of frees that are before its next operation, passed on by events; and the set
+// that the host knows as done.
 TEST_CASE("stream order: random programs match the model") {
   for (unsigned seed = 1; seed <= 20; ++seed) {
     INFO("seed " << seed);
@@ -168,7 +170,8 @@ TEST_CASE("stream order: random programs match the model") {
       for (const auto& [time, point] : frees) {
         CHECK(order.is_passed(point) == done.contains(time));
         for (uint64_t other = kA; other < kA + 4; ++other) {
-          if (other == point.stream || done.contains(time)) continue;  // asked of others only, and not what is passed
+          if (other == point.stream || done.contains(time))
+            continue;  // asked of others only, and not what is passed
           CHECK(order.is_ordered_after(other, point) == behind[other].contains(time));
         }
       }

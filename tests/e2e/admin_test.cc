@@ -13,10 +13,13 @@ using Json = nlohmann::json;
 
 namespace {
 
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 Json pool_admin(Pool& pool, std::vector<std::string> words) {
-  words.insert(words.begin(), {program_path("pool-admin"), "--poold", "unix:" + pool.poold().admin_socket(), "--json"});
+  words.insert(words.begin(),
+               {program_path("pool-admin"), "--poold", "unix:" + pool.poold().admin_socket(), "--json"});
   const Finished finished = run_to_end(words);
   INFO(finished.output);
   REQUIRE(finished.status == 0);
@@ -63,7 +66,8 @@ TEST_CASE("what a program holds and has used is seen while it runs and afterward
     CHECK(gpu["sessions"] == 1);
     const Json tenant = pool_admin(pool, {"tenants"})[0];
     CHECK(tenant["memory_used_bytes"][0] == gpu["memory_used_bytes"]);
-    CHECK(has(http_get(port, "/metrics"), "gpupool_session_memory_used_bytes{session=\"1\",tenant=\"default\",gpu=\"0\"} 1"));
+    CHECK(has(http_get(port, "/metrics"),
+              "gpupool_session_memory_used_bytes{session=\"1\",tenant=\"default\",gpu=\"0\"} 1"));
   }
   REQUIRE(pool.poold().await_log("session_ended"));
   CHECK(pool_admin(pool, {"gpus"})[0]["memory_used_bytes"] == 0);
@@ -138,7 +142,8 @@ TEST_CASE("a dump shows why the streams of a session do not go on") {
   CHECK(worker["kept"][0]["waits_for"] == "its stream's gate");
   CHECK(worker["kept"][5]["command"] == "synchronize_stream");
   CHECK(worker["executed"].get<uint64_t>() + 6 == worker["received"]);
-  const Finished unknown = run_to_end({program_path("pool-admin"), "--poold", "unix:" + pool.poold().admin_socket(), "dump", "2"});
+  const Finished unknown =
+      run_to_end({program_path("pool-admin"), "--poold", "unix:" + pool.poold().admin_socket(), "dump", "2"});
   CHECK(unknown.status == 1);
   CHECK(has(unknown.output, "there is no session 2"));
 }

@@ -1,4 +1,5 @@
-// Whatever a program calls, with whatever arguments: neither its client library nor a worker crashes, and poold serves on.
+// Whatever a program calls, with whatever arguments: neither its client library nor a worker crashes, and
+// poold serves on.
 #include <filesystem>
 
 #include "tests/e2e/pool.h"
@@ -29,11 +30,21 @@ void calls_everything(const std::vector<std::string>& scenario) {
 
 }  // namespace
 
-TEST_CASE("every symbol with nothing") { calls_everything({"any_call", "nothing"}); }
-TEST_CASE("every symbol with empty blocks") { calls_everything({"any_call", "scratch"}); }
-TEST_CASE("every served call with wild numbers and handles") { calls_everything({"any_row"}); }
-TEST_CASE("every served call with destroyed objects") { calls_everything({"any_row", "stale"}); }
-TEST_CASE("every served call with destroyed objects in what it reads") { calls_everything({"any_row", "stale_in_memory"}); }
+TEST_CASE("every symbol with nothing") {
+  calls_everything({"any_call", "nothing"});
+}
+TEST_CASE("every symbol with empty blocks") {
+  calls_everything({"any_call", "scratch"});
+}
+TEST_CASE("every served call with wild numbers and handles") {
+  calls_everything({"any_row"});
+}
+TEST_CASE("every served call with destroyed objects") {
+  calls_everything({"any_row", "stale"});
+}
+TEST_CASE("every served call with destroyed objects in what it reads") {
+  calls_everything({"any_row", "stale_in_memory"});
+}
 
 TEST_CASE("functions that are newer than the library") {
   Pool pool;
@@ -44,6 +55,11 @@ TEST_CASE("functions that are newer than the library") {
   INFO(pooled.output);
   CHECK(pooled.status == 0);
   CHECK(lines_with(pooled.output, "gpupool: ").size() == 2);
-  CHECK(lines_with(pooled.output, "cuGraphGetId is not supported: it was added in CUDA 13.1, and this library implements CUDA up to ").size() == 1);
-  CHECK(lines_with(pooled.output, "cuLogicalEndpointDestroy is not supported: it was added in CUDA 13.3, ").size() == 1);
+  CHECK(
+      lines_with(
+          pooled.output,
+          "cuGraphGetId is not supported: it was added in CUDA 13.1, and this library implements CUDA up to ")
+          .size() == 1);
+  CHECK(lines_with(pooled.output, "cuLogicalEndpointDestroy is not supported: it was added in CUDA 13.3, ")
+            .size() == 1);
 }

@@ -1,5 +1,5 @@
-// Bulk connections spoken by hand, well and badly: who may open one, and what a client that breaks their rules, stops in the
-// middle or reads nothing does to itself and to nobody else.
+// Bulk connections spoken by hand, well and badly: who may open one, and what a client that breaks their
+// rules, stops in the middle or reads nothing does to itself and to nobody else.
 #include <algorithm>
 #include <span>
 
@@ -70,7 +70,9 @@ struct Link : RawClient {
   }
 };
 
-std::string piece(char fill) { return std::string(kPiece, fill); }
+std::string piece(char fill) {
+  return std::string(kPiece, fill);
+}
 
 }  // namespace
 
@@ -107,15 +109,18 @@ TEST_CASE("pieces may come on any connection and in any order") {
   first.send_piece(copy, kPiece, piece('b'));
   second.send_piece(copy, 0, piece('a'));
   // The stream is not past the copy as long as a piece is missing.
-  const uint64_t wait = session.send(Command::synchronize_stream, wire::SynchronizeStream{0}, wire::kWantsReply);
+  const uint64_t wait =
+      session.send(Command::synchronize_stream, wire::SynchronizeStream{0}, wire::kWantsReply);
   session.client.ping();
   first.send_piece(copy, 2 * kPiece, piece('c'));
   CHECK(session.client.receive_reply_to(wait).header.result == CUDA_SUCCESS);
-  session.send(Command::copy_from_device, wire::CopyFromDevice{0, session.memory(), kSize, kSize, 1}, wire::kWantsReply);
+  session.send(Command::copy_from_device, wire::CopyFromDevice{0, session.memory(), kSize, kSize, 1},
+               wire::kWantsReply);
   std::string back;
   while (back.size() < kSize) {
     const Message message = session.client.receive_message();
-    if (message.header.kind == wire::MessageKind::device_data) back += message.body.substr(sizeof(wire::DeviceData));
+    if (message.header.kind == wire::MessageKind::device_data)
+      back += message.body.substr(sizeof(wire::DeviceData));
   }
   CHECK((back == piece('a') + piece('b') + piece('c') + piece('d')));
 }
@@ -141,20 +146,28 @@ TEST_CASE("pieces that break the rules end their session with the reason") {
     link.send_piece(copy, kPiece, piece('x'));
     link.send_header(copy, kPiece, kPiece);
   });
-  ends("invalid offset or length", [](Session& session, Link& link) { link.send_header(session.announce(), 5, kPiece); });
-  ends("invalid offset or length", [](Session& session, Link& link) { link.send_header(session.announce(), kSize, kPiece); });
-  ends("invalid offset or length", [](Session& session, Link& link) { link.send_header(session.announce(), ~uint64_t{0} << 20, kPiece); });
-  ends("invalid offset or length", [](Session& session, Link& link) { link.send_header(session.announce(), 0, kPiece - 1); });
-  ends("invalid header", [](Session& session, Link& link) { link.send_header(session.announce(), 0, kPiece + 1); });
+  ends("invalid offset or length",
+       [](Session& session, Link& link) { link.send_header(session.announce(), 5, kPiece); });
+  ends("invalid offset or length",
+       [](Session& session, Link& link) { link.send_header(session.announce(), kSize, kPiece); });
+  ends("invalid offset or length", [](Session& session, Link& link) {
+    link.send_header(session.announce(), ~uint64_t{0} << 20, kPiece);
+  });
+  ends("invalid offset or length",
+       [](Session& session, Link& link) { link.send_header(session.announce(), 0, kPiece - 1); });
+  ends("invalid header",
+       [](Session& session, Link& link) { link.send_header(session.announce(), 0, kPiece + 1); });
   ends("invalid header", [](Session& session, Link& link) { link.send_header(session.announce(), 0, 0); });
-  ends("invalid header", [](Session& session, Link& link) { link.send_header(session.announce(), 0, kPiece, 0x8000); });
+  ends("invalid header",
+       [](Session& session, Link& link) { link.send_header(session.announce(), 0, kPiece, 0x8000); });
   ends("does not decompress", [](Session& session, Link& link) {
     link.send_header(session.announce(), 0, 100, wire::kBulkCompressed);
     link.send(std::string(100, 'j'));
   });
-  ends("invalid offset or length", [](Session& session, Link& link) {  // as long as the piece itself, and more than the last one
-    link.send_header(session.announce(), 0, kPiece, wire::kBulkCompressed);
-  });
+  ends("invalid offset or length",
+       [](Session& session, Link& link) {  // as long as the piece itself, and more than the last one
+         link.send_header(session.announce(), 0, kPiece, wire::kBulkCompressed);
+       });
   ends("invalid offset or length", [](Session& session, Link& link) {
     link.send_header(session.announce(kPiece + 10), kPiece, 10, wire::kBulkCompressed);
   });
@@ -171,8 +184,9 @@ TEST_CASE("bulk commands with impossible sizes end their session") {
   Pool pool;
   for (const wire::BulkCopy& body :
        {wire::BulkCopy{0, 0, 0, 0, 1, 0, 0}, wire::BulkCopy{0, 0, 1, 1, 0, 0, 0},
-        wire::BulkCopy{0, 0, 1, wire::kMaxBulkCopyBytes + 1, 1, 0, 0}, wire::BulkCopy{0, 0, 8, 8, ~0ull / 4, 0, 0},
-        wire::BulkCopy{0, 0, 2 * kPiece, 2 * kPiece, 2, 0, 0}, wire::BulkCopy{0, 0, 1, 1, 1, 0x80, 0}}) {
+        wire::BulkCopy{0, 0, 1, wire::kMaxBulkCopyBytes + 1, 1, 0, 0},
+        wire::BulkCopy{0, 0, 8, 8, ~0ull / 4, 0, 0}, wire::BulkCopy{0, 0, 2 * kPiece, 2 * kPiece, 2, 0, 0},
+        wire::BulkCopy{0, 0, 1, 1, 1, 0x80, 0}}) {
     for (const Command command : {Command::bulk_to_device, Command::bulk_from_device}) {
       Session session(pool);
       session.send(command, body);
@@ -183,22 +197,25 @@ TEST_CASE("bulk commands with impossible sizes end their session") {
   }
 }
 
-TEST_CASE("copies that cannot be made take their data all the same and their error comes with the next answer") {
+TEST_CASE(
+    "copies that cannot be made take their data all the same and their error comes with the next answer") {
   Pool pool;
   Session session(pool);
   Link link(session);
   const auto refused = [&](const wire::BulkCopy& body, uint64_t context, int32_t result) {
     const uint64_t copy = session.send(Command::bulk_to_device, body, 0, context);
     const uint64_t total = body.width * body.rows, piece = wire::bulk_piece_bytes(body.width, body.rows);
-    for (uint64_t at = 0; at < total; at += piece) link.send_piece(copy, at, std::string(std::min(piece, total - at), 'x'));
+    for (uint64_t at = 0; at < total; at += piece)
+      link.send_piece(copy, at, std::string(std::min(piece, total - at), 'x'));
     CHECK(session.ask(Command::synchronize_stream, wire::SynchronizeStream{0}) == result);
     CHECK(session.ask(Command::synchronize_stream, wire::SynchronizeStream{0}) == CUDA_SUCCESS);
   };
   const uint64_t memory = session.memory();
-  refused({0, 4096, kSize, kSize, 1, 0, 0}, kContext, CUDA_ERROR_INVALID_VALUE);                   // not the session's
-  refused({0, memory, ~0ull / 2, 1000, 1000, 0, 0}, kContext, CUDA_ERROR_INVALID_VALUE);           // past the end of the world
-  refused({0x123450, memory, kSize, kSize, 1, 0, 0}, kContext, CUDA_ERROR_INVALID_HANDLE);         // no stream
-  refused({0, memory, kSize, kSize, 1, 0, 0}, kContext + 16, CUDA_ERROR_INVALID_CONTEXT);          // no context
+  refused({0, 4096, kSize, kSize, 1, 0, 0}, kContext, CUDA_ERROR_INVALID_VALUE);  // not the session's
+  refused({0, memory, ~0ull / 2, 1000, 1000, 0, 0}, kContext,
+          CUDA_ERROR_INVALID_VALUE);  // past the end of the world
+  refused({0x123450, memory, kSize, kSize, 1, 0, 0}, kContext, CUDA_ERROR_INVALID_HANDLE);  // no stream
+  refused({0, memory, kSize, kSize, 1, 0, 0}, kContext + 16, CUDA_ERROR_INVALID_CONTEXT);   // no context
   const wire::BulkCopy outside{0, 4096, kSize, kSize, 1, 0, 0};
   CHECK(session.ask(Command::bulk_from_device, outside) == CUDA_ERROR_INVALID_VALUE);
 }
@@ -207,7 +224,8 @@ TEST_CASE("a copy whose data does not come holds up its stream alone") {
   Pool pool;
   Session session(pool);
   Link link(session);
-  const uint64_t stream = cuda::make_handle(cuda::Kind::stream, 1, 50), other = cuda::make_handle(cuda::Kind::stream, 1, 51);
+  const uint64_t stream = cuda::make_handle(cuda::Kind::stream, 1, 50),
+                 other = cuda::make_handle(cuda::Kind::stream, 1, 51);
   for (const uint64_t handle : {stream, other}) {
     // cuStreamCreateWithPriority, a row of the call table: the new stream's handle, its flags, its priority.
     struct {
@@ -239,7 +257,8 @@ TEST_CASE("a client that does not read its bulk connection holds up that copy al
   session.send(Command::map_memory, wire::MapMemory{session.memory() + kMuch, kMuch, 0, 0});
   session.send(Command::bulk_from_device, wire::BulkCopy{0, session.memory() + kMuch, kMuch, kMuch, 1, 0, 0});
   session.client.ping();
-  const uint64_t wait = session.send(Command::synchronize_stream, wire::SynchronizeStream{0}, wire::kWantsReply);
+  const uint64_t wait =
+      session.send(Command::synchronize_stream, wire::SynchronizeStream{0}, wire::kWantsReply);
   session.client.ping();
   std::string received(kMuch + kMuch / kPiece * sizeof(wire::BulkHeader), '\0');
   CHECK(transport::receive_exact(link.connection(), std::as_writable_bytes(std::span(received)),

@@ -1,4 +1,5 @@
-// Programs that are locked, checkpointed, restored and unlocked by others (cuCheckpointProcess...), and do not notice but for the time.
+// Programs that are locked, checkpointed, restored and unlocked by others (cuCheckpointProcess...), and do
+// not notice but for the time.
 #include <signal.h>
 
 #include <fstream>
@@ -15,7 +16,8 @@ namespace {
 // A device of 128 MiB.
 class SmallPool {
  public:
-  explicit SmallPool(const std::vector<std::string>& options = {}, Environment environment = {}) : pool_(small(std::move(environment)), options) {}
+  explicit SmallPool(const std::vector<std::string>& options = {}, Environment environment = {})
+      : pool_(small(std::move(environment)), options) {}
   Pool* operator->() { return &pool_; }
   std::string file(const std::string& name) { return folder_.path() / name; }
   void touch(const std::string& name) { std::ofstream(file(name)) << "."; }
@@ -27,8 +29,10 @@ class SmallPool {
   std::string act(const Process& target, const std::string& actions, const std::string& timeout = "0") {
     return act(target.pid(), actions, pool_.through(), timeout);
   }
-  static std::string act(pid_t pid, const std::string& actions, const Environment& environment, const std::string& timeout = "0") {
-    const Finished done = run_patiently({driver_app(), "change_state_of", std::to_string(pid), actions, timeout}, environment);
+  static std::string act(pid_t pid, const std::string& actions, const Environment& environment,
+                         const std::string& timeout = "0") {
+    const Finished done =
+        run_patiently({driver_app(), "change_state_of", std::to_string(pid), actions, timeout}, environment);
     CHECK(done.status == 0);
     std::string said;
     for (const std::string& line : lines_with(done.output, ": CUDA_")) said += line + "\n";
@@ -41,7 +45,8 @@ class SmallPool {
     return said;
   }
   Json ask(std::vector<std::string> words) {
-    words.insert(words.begin(), {program_path("pool-admin"), "--poold", "unix:" + pool_.poold().admin_socket(), "--json"});
+    words.insert(words.begin(),
+                 {program_path("pool-admin"), "--poold", "unix:" + pool_.poold().admin_socket(), "--json"});
     return Json::parse(run_to_end(words).output);
   }
   // What poold says of its only session once `locker` waits for a lock of it.
@@ -50,7 +55,8 @@ class SmallPool {
     REQUIRE(eventually([&] {
       dump = ask({"dump", "1"});
       return dump["state_change"] == "lock" &&
-             dump["locked_by"].get<std::string>().find("(process " + std::to_string(locker.pid())) != std::string::npos;
+             dump["locked_by"].get<std::string>().find("(process " + std::to_string(locker.pid())) !=
+                 std::string::npos;
     }));
     return dump;
   }
@@ -88,8 +94,10 @@ bool makes_progress(Process& program) {
 TEST_CASE("a program that is checkpointed makes room and computes on when it is restored") {
   TemporaryFolder folder;
   const bool by_quota = GENERATE(false, true);
-  SmallPool pool(by_quota ? std::vector<std::string>{"--config", folder.write("poold.toml", "[default_quota]\nmemory = \"104MiB\"\n")}
-                          : std::vector<std::string>{});
+  SmallPool pool(
+      by_quota ? std::vector<std::string>{"--config", folder.write("poold.toml",
+                                                                   "[default_quota]\nmemory = \"104MiB\"\n")}
+               : std::vector<std::string>{});
   const auto target = pool.start({"computes_until", pool.file("end"), "10"});
   REQUIRE(makes_progress(*target));
   const std::string beside = pool.taken();
@@ -122,7 +130,9 @@ TEST_CASE("a program that is checkpointed makes room and computes on when it is 
   CHECK(pool.taken() == beside);
   pool.touch("end");
   CHECK(ends_well(*target));
-  CHECK(eventually([&] { return std::atoi(pool.taken().c_str() + 5) >= std::atoi(alone.c_str() + 5); }));  // its code's memory, too
+  CHECK(eventually([&] {
+    return std::atoi(pool.taken().c_str() + 5) >= std::atoi(alone.c_str() + 5);
+  }));  // its code's memory, too
 }
 
 TEST_CASE("a program can be checkpointed again and again") {
@@ -141,11 +151,14 @@ TEST_CASE("a program can be checkpointed again and again") {
 
 TEST_CASE("a locked program waits for longer than a dead peer may be silent") {
   SmallPool pool({"--dead-peer-timeout", "4"});
-  const auto target = pool.start({"computes_until", pool.file("end"), "2"}, {{"GPUPOOL_DEAD_PEER_TIMEOUT_MS", "8000"}});
+  const auto target =
+      pool.start({"computes_until", pool.file("end"), "2"}, {{"GPUPOOL_DEAD_PEER_TIMEOUT_MS", "8000"}});
   REQUIRE(makes_progress(*target));
-  CHECK(pool.act(*target, "lock,checkpoint") == "lock: CUDA_SUCCESS, locked\ncheckpoint: CUDA_SUCCESS, checkpointed\n");
+  CHECK(pool.act(*target, "lock,checkpoint") ==
+        "lock: CUDA_SUCCESS, locked\ncheckpoint: CUDA_SUCCESS, checkpointed\n");
   ::usleep(12'000'000);
-  CHECK(pool.act(*target, "restore,unlock") == "restore: CUDA_SUCCESS, locked\nunlock: CUDA_SUCCESS, running\n");
+  CHECK(pool.act(*target, "restore,unlock") ==
+        "restore: CUDA_SUCCESS, locked\nunlock: CUDA_SUCCESS, running\n");
   CHECK(makes_progress(*target));
   pool.touch("end");
   CHECK(ends_well(*target));
@@ -155,7 +168,9 @@ TEST_CASE("what is asked in the wrong state is refused") {
   SmallPool pool;
   const auto target = pool.start({"computes_until", pool.file("end"), "1"});
   REQUIRE(makes_progress(*target));
-  CHECK(pool.act(*target, "checkpoint,restore,unlock,lock,lock,restore,checkpoint,checkpoint,unlock,lock,restore,unlock") ==
+  CHECK(pool.act(
+            *target,
+            "checkpoint,restore,unlock,lock,lock,restore,checkpoint,checkpoint,unlock,lock,restore,unlock") ==
         "checkpoint: CUDA_ERROR_ILLEGAL_STATE, running\n"
         "restore: CUDA_ERROR_ILLEGAL_STATE, running\n"
         "unlock: CUDA_ERROR_ILLEGAL_STATE, running\n"
@@ -181,7 +196,8 @@ TEST_CASE("a target that is killed while it is locked or checkpointed leaves not
   pool.act(*target, actions);
   target->signal(SIGKILL);
   target->wait();
-  CHECK(eventually([&] { return pool.act(*target, "state") == "state: CUDA_SUCCESS, CUDA_ERROR_INVALID_VALUE\n"; }));
+  CHECK(eventually(
+      [&] { return pool.act(*target, "state") == "state: CUDA_SUCCESS, CUDA_ERROR_INVALID_VALUE\n"; }));
   CHECK(eventually([&] { return pool.taken() == all; }));
 }
 
@@ -191,7 +207,9 @@ TEST_CASE("a session that an administrator ends while it is checkpointed is over
   REQUIRE(makes_progress(*target));
   pool.act(*target, "lock,checkpoint");
   const std::string number = std::to_string(pool.session(*target)["number"].get<int>());
-  CHECK(run_to_end({program_path("pool-admin"), "--poold", "unix:" + pool->poold().admin_socket(), "kill", number, "--reason", "enough"}).status == 0);
+  CHECK(run_to_end({program_path("pool-admin"), "--poold", "unix:" + pool->poold().admin_socket(), "kill",
+                    number, "--reason", "enough"})
+            .status == 0);
   CHECK(target->wait() != 0);
   CHECK(target->output().find("enough") != std::string::npos);
 }
@@ -218,7 +236,8 @@ TEST_CASE("a lock waits for work that needs the program") {
   CHECK(locker->await_output("lock: CUDA_SUCCESS, locked\n"));
   CHECK(eventually([&] {
     const Json dump = pool.ask({"dump", "1"});
-    return dump["state"] == "locked" && dump["worker"]["executor"]["waits_for"] == "poold to unlock the session";
+    return dump["state"] == "locked" &&
+           dump["worker"]["executor"]["waits_for"] == "poold to unlock the session";
   }));
   CHECK(pool.act(*target, "unlock") == "unlock: CUDA_SUCCESS, running\n");
   CHECK(ends_well(*target));
@@ -230,7 +249,8 @@ TEST_CASE("a caller that is killed while it waits for a lock takes it back") {
   REQUIRE(target->await_output("working"));
   const auto locker = pool.start({"change_state_of", std::to_string(target->pid()), "lock", "0"});
   pool.await_lock_by(*locker);  // else the lock below might come before it
-  CHECK(pool.act(*target, "lock", "50") == "lock: CUDA_ERROR_ILLEGAL_STATE, running\n");  // another one is under way
+  CHECK(pool.act(*target, "lock", "50") ==
+        "lock: CUDA_ERROR_ILLEGAL_STATE, running\n");  // another one is under way
   locker->signal(SIGKILL);
   locker->wait();
   REQUIRE(pool->poold().await_log("action=lock result=600"));
@@ -248,10 +268,12 @@ TEST_CASE("processes without a session and of other tenants cannot be reached") 
   REQUIRE(makes_progress(*target));
   const std::string nobody = "lock: CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_INVALID_VALUE\n";
   CHECK(SmallPool::act(target->pid(), "lock", pool.of(2)) == nobody);
-  for (const pid_t pid : {::getpid(), 1, 0, -1, 999'999'999}) CHECK(SmallPool::act(pid, "lock", pool.of(1)) == nobody);
+  for (const pid_t pid : {::getpid(), 1, 0, -1, 999'999'999})
+    CHECK(SmallPool::act(pid, "lock", pool.of(1)) == nobody);
   CHECK(makes_progress(*target));
   CHECK(SmallPool::act(target->pid(), "lock", pool.of(1)) == "lock: CUDA_SUCCESS, locked\n");
-  CHECK(SmallPool::act(target->pid(), "unlock", pool.of(2)) == "unlock: CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_INVALID_VALUE\n");
+  CHECK(SmallPool::act(target->pid(), "unlock", pool.of(2)) ==
+        "unlock: CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_INVALID_VALUE\n");
   CHECK(SmallPool::act(target->pid(), "unlock", pool.of(1)) == "unlock: CUDA_SUCCESS, running\n");
   std::ofstream(end) << ".";
   CHECK(ends_well(*target));
@@ -273,8 +295,9 @@ TEST_CASE("memory that a program maps by itself and arrays leave the GPU and are
   REQUIRE(makes_progress(*target));
   const std::string beside = pool.taken();
   for (int i = 0; i < 2; ++i) {
-    CHECK(pool.act(*target, "lock,checkpoint") == "lock: CUDA_SUCCESS, locked\ncheckpoint: CUDA_SUCCESS, checkpointed\n");
-    CHECK(std::atoi(pool.taken().c_str() + 5) >= std::atoi(beside.c_str() + 5) + 4);  // of 8 MiB each
+    CHECK(pool.act(*target, "lock,checkpoint") ==
+          "lock: CUDA_SUCCESS, locked\ncheckpoint: CUDA_SUCCESS, checkpointed\n");
+    CHECK(std::atoi(pool.taken().c_str() + 5) >= std::atoi(beside.c_str() + 5) + 4);        // of 8 MiB each
     CHECK_FALSE(ends_well(*pool.start({"takes_what_is_offered", pool.file("end.name")})));  // it is not there
     {
       const auto other = pool.start({"computes_until", pool.file("other_end" + std::to_string(i)), "12"});
@@ -292,10 +315,12 @@ TEST_CASE("memory that a program maps by itself and arrays leave the GPU and are
   const auto other = pool.start({"takes_what_is_offered", pool.file("end.name"), pool.file("other")});
   REQUIRE(other->await_output("working"));
   CHECK(pool.act(*target, "lock,checkpoint,unlock") ==
-        "lock: CUDA_SUCCESS, locked\ncheckpoint: CUDA_ERROR_NOT_SUPPORTED, locked\nunlock: CUDA_SUCCESS, running\n");
+        "lock: CUDA_SUCCESS, locked\ncheckpoint: CUDA_ERROR_NOT_SUPPORTED, locked\nunlock: CUDA_SUCCESS, "
+        "running\n");
   CHECK(pool->poold().await_log("memory that it shares with other programs"));
   CHECK(pool.act(*other, "lock,checkpoint,unlock") ==
-        "lock: CUDA_SUCCESS, locked\ncheckpoint: CUDA_ERROR_NOT_SUPPORTED, locked\nunlock: CUDA_SUCCESS, running\n");
+        "lock: CUDA_SUCCESS, locked\ncheckpoint: CUDA_ERROR_NOT_SUPPORTED, locked\nunlock: CUDA_SUCCESS, "
+        "running\n");
   pool.touch("other");
   CHECK(ends_well(*other));
   pool.touch("end");
@@ -307,7 +332,8 @@ TEST_CASE("a program with a graph that copies from an array stays on the GPU") {
   const auto target = pool.start({"has_graph_of_array_until", pool.file("end")});
   REQUIRE(target->await_output("working"));
   CHECK(pool.act(*target, "lock,checkpoint,unlock") ==
-        "lock: CUDA_SUCCESS, locked\ncheckpoint: CUDA_ERROR_NOT_SUPPORTED, locked\nunlock: CUDA_SUCCESS, running\n");
+        "lock: CUDA_SUCCESS, locked\ncheckpoint: CUDA_ERROR_NOT_SUPPORTED, locked\nunlock: CUDA_SUCCESS, "
+        "running\n");
   CHECK(pool->poold().await_log("a graph that copies from or to an array"));
   pool.touch("end");
   CHECK(ends_well(*target));
@@ -330,7 +356,9 @@ TEST_CASE("a program of two servers is checkpointed on both or on none") {
   const Environment both{{"GPUPOOL", first->poold().url() + "," + second->poold().url()}};
   const auto target = first.start({"computes_until", first.file("end"), "8", "2"}, both);
   REQUIRE(makes_progress(*target));
-  const auto act = [&](const std::string& actions) { return SmallPool::act(target->pid(), actions, first->through(both)); };
+  const auto act = [&](const std::string& actions) {
+    return SmallPool::act(target->pid(), actions, first->through(both));
+  };
   const std::string beside = second.taken();
   CHECK(act("lock,checkpoint") == "lock: CUDA_SUCCESS, locked\ncheckpoint: CUDA_SUCCESS, checkpointed\n");
   const auto other = second.start({"computes_until", second.file("other_end"), "10"});

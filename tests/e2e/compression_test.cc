@@ -19,8 +19,9 @@ struct Traffic {
 Traffic traffic_of(const std::string& data, const std::string& compression, double bytes_per_second) {
   Pool pool;
   SlowLink link(pool.poold().endpoint(), {.bytes_per_second = bytes_per_second});
-  const Finished app = run_patiently({driver_app(), "bandwidth", std::to_string(kRound), data, "3"},
-                                     pool.through({{"GPUPOOL", link.url()}, {"GPUPOOL_COMPRESSION", compression}}));
+  const Finished app =
+      run_patiently({driver_app(), "bandwidth", std::to_string(kRound), data, "3"},
+                    pool.through({{"GPUPOOL", link.url()}, {"GPUPOOL_COMPRESSION", compression}}));
   INFO(app.output);
   CHECK(app.status == 0);
   return {link.bytes_up(), link.bytes_down()};

@@ -1,4 +1,5 @@
-// Every example passes on softgpu directly and through poold, with the same result; however the client library gets in.
+// Every example passes on softgpu directly and through poold, with the same result; however the client
+// library gets in.
 #include <filesystem>
 
 #include "tests/e2e/pool.h"
@@ -11,7 +12,8 @@ namespace {
 
 using Arguments = std::map<std::string, std::vector<std::string>>;
 
-// Smaller than the defaults, so that several tests at once stay quick; smaller still for the guest, where rdma is.
+// Smaller than the defaults, so that several tests at once stay quick; smaller still for the guest, where
+// rdma is.
 Arguments arguments() {
   if (over_rdma()) {
     return {{"paillier", {"--size", "1"}},
@@ -57,7 +59,8 @@ TEST_CASE("example") {
   if (name.starts_with("fractal")) words.insert(words.end(), {"--output", folder.path() / "picture.ppm"});
   const Finished direct = run_patiently(words, pool.directly());
   expect_same(direct, run_patiently(words, pool.through()));
-  if (over_rdma()) return report_skip("the launcher: the library gets in the same way, and the guest is slow");
+  if (over_rdma())
+    return report_skip("the launcher: the library gets in the same way, and the guest is slow");
   std::vector<std::string> with_launcher{program_path("pool-run"), "--server", pool.poold().url(), "--"};
   with_launcher.insert(with_launcher.end(), words.begin(), words.end());
   expect_same(direct, run_patiently(with_launcher, {}));

@@ -10,9 +10,12 @@ TEST_CASE("a fault in one client does not touch another") {
   Pool pool;
   Process bystander({driver_app(), "bystander", "400"}, pool.through());
   REQUIRE(bystander.await_output("working"));
-  const auto app = [&](const std::string& scenario) { return run_patiently({driver_app(), scenario}, pool.through()).output; };
-  CHECK(app("illegal_address").find("store at 0x1000: CUDA_ERROR_ILLEGAL_ADDRESS, then CUDA_ERROR_ILLEGAL_ADDRESS "
-                                    "CUDA_ERROR_ILLEGAL_ADDRESS CUDA_ERROR_ILLEGAL_ADDRESS") != std::string::npos);
+  const auto app = [&](const std::string& scenario) {
+    return run_patiently({driver_app(), scenario}, pool.through()).output;
+  };
+  CHECK(app("illegal_address")
+            .find("store at 0x1000: CUDA_ERROR_ILLEGAL_ADDRESS, then CUDA_ERROR_ILLEGAL_ADDRESS "
+                  "CUDA_ERROR_ILLEGAL_ADDRESS CUDA_ERROR_ILLEGAL_ADDRESS") != std::string::npos);
   const std::string trap = app("trap");
   CHECK((trap.find("trap: CUDA_ERROR_LAUNCH_FAILED") != std::string::npos ||
          trap.find("trap: CUDA_ERROR_ILLEGAL_INSTRUCTION") != std::string::npos));
@@ -55,8 +58,8 @@ TEST_CASE("images that cannot run") {
     CHECK(app.output.find("version: CUDA_ERROR_UNSUPPORTED_PTX_VERSION") != std::string::npos);
     CHECK(app.output.find("instruction: CUDA_ERROR_INVALID_PTX") != std::string::npos);
     CHECK(app.output.find("unfinished: CUDA_ERROR_INVALID_PTX") != std::string::npos);
-    // The program's user sees which instruction it was, and sees it once: by softgpu itself, which leaves it to the program's log
-    // where there is one, or by the client.
+    // The program's user sees which instruction it was, and sees it once: by softgpu itself, which leaves it
+    // to the program's log where there is one, or by the client.
     const bool direct = environment == pool.directly();
     CHECK(lines_with(app.output, "frobnicate").size() == (direct ? 1 : 2));
     CHECK(lines_with(app.output, "(kernel k, line 6)").size() == (direct ? 1 : 2));
@@ -65,20 +68,25 @@ TEST_CASE("images that cannot run") {
   }
 }
 
-TEST_CASE("an image without code for the device is refused with one line that says what it holds and what the device needs") {
+TEST_CASE(
+    "an image without code for the device is refused with one line that says what it holds and what the "
+    "device needs") {
   Pool pool;
   for (const Environment& environment : {pool.directly(), pool.through()}) {
     const Finished app = run_patiently({driver_app(), "library_without_code"}, environment);
     INFO(app.output);
     CHECK(app.status == 0);
-    const auto said = lines_with(app.output, "the image holds machine code for sm_70 and no PTX; the device, of compute capability ");
+    const auto said = lines_with(
+        app.output, "the image holds machine code for sm_70 and no PTX; the device, of compute capability ");
     CHECK(said.size() == 2);  // the module, and the library at its first use
-    for (const auto& line : said) CHECK(line.find("compile with -gencode arch=compute_") != std::string::npos);
+    for (const auto& line : said)
+      CHECK(line.find("compile with -gencode arch=compute_") != std::string::npos);
   }
 }
 
 // These programs are to die as they would without a sanitizer.
-static const Environment kPlainDeaths{{"ASAN_OPTIONS", "handle_segv=0:handle_sigbus=0:detect_leaks=0"}, {"TSAN_OPTIONS", "handle_segv=0:handle_sigbus=0"}};
+static const Environment kPlainDeaths{{"ASAN_OPTIONS", "handle_segv=0:handle_sigbus=0:detect_leaks=0"},
+                                      {"TSAN_OPTIONS", "handle_segv=0:handle_sigbus=0"}};
 
 TEST_CASE("managed memory of a lost server") {
   Pool pool;
@@ -89,7 +97,9 @@ TEST_CASE("managed memory of a lost server") {
   const int status = app.wait(kLongPatience);
   INFO(app.output());
   CHECK(status == 128 + SIGBUS);
-  CHECK(!lines_with(app.output(), "gpupool: managed memory is lost: it was on a server whose connection is lost").empty());
+  CHECK(!lines_with(app.output(),
+                    "gpupool: managed memory is lost: it was on a server whose connection is lost")
+             .empty());
 }
 
 // Where the device is elsewhere a forked child has none of it, as with CUDA.

@@ -17,7 +17,8 @@ struct Traffic {
   uint64_t round_trips = 0;
 };
 
-Traffic traffic_of(Pool& pool, const std::vector<std::string>& scenario, uint64_t cut_after_upwards = Proxy::kNever) {
+Traffic traffic_of(Pool& pool, const std::vector<std::string>& scenario,
+                   uint64_t cut_after_upwards = Proxy::kNever) {
   Proxy proxy(pool.poold().endpoint(), Proxy::kNever, cut_after_upwards);
   std::vector<std::string> words{driver_app()};
   words.insert(words.end(), scenario.begin(), scenario.end());
@@ -30,7 +31,8 @@ Traffic traffic_of(Pool& pool, const std::vector<std::string>& scenario, uint64_
 constexpr uint64_t kBig = 3 << 20;
 const std::vector<std::string> kLoadBig = {"load_big", std::to_string(kBig)};
 
-// Whether softgpu compiled the one kernel of a program, as it says there (SOFTGPU_LOG=1), or had its code from an earlier process.
+// Whether softgpu compiled the one kernel of a program, as it says there (SOFTGPU_LOG=1), or had its code
+// from an earlier process.
 bool compiles(const Environment& environment) {
   const Finished app = run_patiently({driver_app(), "load_in_contexts", "1"}, environment);
   INFO(app.output);
@@ -58,7 +60,8 @@ TEST_CASE("the second process of a program uploads nothing") {
 }
 
 TEST_CASE("code of a fat binary that no GPU of the server can run does not travel") {
-  Pool pool, newer(Environment{{"SOFTGPU_COMPUTE_CAPABILITY", "12.0"}}), without({}, {"--image-cache-mib", "0"});
+  Pool pool, newer(Environment{{"SOFTGPU_COMPUTE_CAPABILITY", "12.0"}}),
+      without({}, {"--image-cache-mib", "0"});
   const std::vector<std::string> load_fat = {"load_fat", std::to_string(kBig)};
   const Traffic needed = traffic_of(pool, load_fat);
   CHECK(needed.uploads == 1);  // the module's and the library's image is the same

@@ -1,5 +1,5 @@
-// Two hundred faults of every kind in one pool, beside clients that do everything right: those notice nothing, and nothing is
-// left behind.
+// Two hundred faults of every kind in one pool, beside clients that do everything right: those notice
+// nothing, and nothing is left behind.
 #include <signal.h>
 
 #include <random>
@@ -62,8 +62,10 @@ class Saboteur {
     const bool works = app.await_output("working");
     INFO(app.output());
     REQUIRE(works);
-    if (worker) REQUIRE(::kill(pool_.worker_of(app), SIGKILL) == 0);
-    else app.signal(SIGKILL);
+    if (worker)
+      REQUIRE(::kill(pool_.worker_of(app), SIGKILL) == 0);
+    else
+      app.signal(SIGKILL);
     if (worker) CHECK(app.await_output("gave CUDA_ERROR_"));
     app.wait(kLongPatience);
     ++sessions_;
@@ -137,7 +139,8 @@ class Saboteur {
     rows.pitch = rows.width = kBytes;
     rows.rows = 1;
     for (int i = 0; i < 4; ++i) {
-      client->send_command(wire::Command::copy_from_device, RawClient::bytes_of(rows), kContext, wire::kWantsReply);
+      client->send_command(wire::Command::copy_from_device, RawClient::bytes_of(rows), kContext,
+                           wire::kWantsReply);
     }
     if (lurking_.size() < 8) lurking_.push_back(std::move(client));
   }
@@ -163,13 +166,15 @@ class Saboteur {
 }  // namespace
 
 TEST_CASE("injected faults beside healthy clients") {
-  Pool pool({{"SOFTGPU_MEMORY", "1GiB"}}, kTellsOfWorkers);  // the silent and the killed ones hold some of it for a while
+  Pool pool({{"SOFTGPU_MEMORY", "1GiB"}},
+            kTellsOfWorkers);  // the silent and the killed ones hold some of it for a while
   size_t sessions = 1;
   const uint64_t free_before = free_bytes(pool);
   REQUIRE(pool.poold().await_rest(sessions));
   std::vector<std::unique_ptr<Process>> healthy;
   for (int i = 0; i < kHealthy; ++i) {
-    healthy.push_back(std::make_unique<Process>(std::vector<std::string>{driver_app(), "healthy", std::to_string(1000 * i)}, pool.through()));
+    healthy.push_back(std::make_unique<Process>(
+        std::vector<std::string>{driver_app(), "healthy", std::to_string(1000 * i)}, pool.through()));
     REQUIRE(healthy.back()->await_output("working"));
   }
   sessions += kHealthy;

@@ -1,4 +1,5 @@
-// Device memory and events of several client processes: of one tenant, and not of another; and when one of them is killed.
+// Device memory and events of several client processes: of one tenant, and not of another; and when one of
+// them is killed.
 #include <signal.h>
 
 #include "tests/e2e/shared_pool.h"
@@ -18,7 +19,8 @@ void passes_both_ways(const std::string& scenario, const Environment& softgpu = 
 }
 
 void passes_through_poold(const std::string& scenario, const std::vector<std::string>& options = {}) {
-  Pool pool(Environment{{"SOFTGPU_RULES", "-context_memory"}}, options);  // quotas are counted in whole granules
+  Pool pool(Environment{{"SOFTGPU_RULES", "-context_memory"}},
+            options);  // quotas are counted in whole granules
   const Finished pooled = run_patiently({driver_app(), scenario}, pool.through());
   INFO(pooled.output);
   CHECK(pooled.status == 0);
@@ -26,15 +28,27 @@ void passes_through_poold(const std::string& scenario, const std::vector<std::st
 
 }  // namespace
 
-TEST_CASE("interprocess memory") { passes_both_ways("interprocess_memory"); }
-TEST_CASE("interprocess memory where the device gives garbage") { passes_both_ways("interprocess_memory", {{"SOFTGPU_DIRTY_MEMORY", "1"}}); }
-TEST_CASE("interprocess events") { passes_both_ways("interprocess_events"); }
+TEST_CASE("interprocess memory") {
+  passes_both_ways("interprocess_memory");
+}
+TEST_CASE("interprocess memory where the device gives garbage") {
+  passes_both_ways("interprocess_memory", {{"SOFTGPU_DIRTY_MEMORY", "1"}});
+}
+TEST_CASE("interprocess events") {
+  passes_both_ways("interprocess_events");
+}
 TEST_CASE("interprocess events of two devices") {
   passes_both_ways("interprocess_events_of_two_devices", {{"SOFTGPU_DEVICES", "2"}});
 }
-TEST_CASE("an event of a process that was killed") { passes_both_ways("interprocess_event_of_the_dead"); }
-TEST_CASE("interprocess descriptors") { passes_both_ways("interprocess_descriptors"); }
-TEST_CASE("interprocess pools and fabric handles") { passes_through_poold("interprocess_pools"); }
+TEST_CASE("an event of a process that was killed") {
+  passes_both_ways("interprocess_event_of_the_dead");
+}
+TEST_CASE("interprocess descriptors") {
+  passes_both_ways("interprocess_descriptors");
+}
+TEST_CASE("interprocess pools and fabric handles") {
+  passes_through_poold("interprocess_pools");
+}
 
 TEST_CASE("shared memory outlives its maker and stays charged once") {
   TemporaryFolder folder;

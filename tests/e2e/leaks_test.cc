@@ -25,20 +25,23 @@ struct Holdings {
   size_t workers, descriptors, files;
   bool operator==(const Holdings&) const = default;
   friend std::ostream& operator<<(std::ostream& out, const Holdings& held) {
-    return out << held.workers << " workers, " << held.descriptors << " descriptors, " << held.files << " files";
+    return out << held.workers << " workers, " << held.descriptors << " descriptors, " << held.files
+               << " files";
   }
 };
 Holdings holdings(Pool& pool) {
   return {pool.poold().workers().size(), pool.poold().descriptors(), shared_files(pool.instance()).size()};
 }
 
-// What poold holds after so many sessions, once it has done with the last one and its workers wait for clients.
+// What poold holds after so many sessions, once it has done with the last one and its workers wait for
+// clients.
 Holdings holdings_after(Pool& pool, size_t sessions) {
   REQUIRE(pool.poold().await_rest(sessions));
   return holdings(pool);
 }
 
-Process& start(std::vector<std::unique_ptr<Process>>& programs, Pool& pool, const std::vector<std::string>& scenario) {
+Process& start(std::vector<std::unique_ptr<Process>>& programs, Pool& pool,
+               const std::vector<std::string>& scenario) {
   std::vector<std::string> words{driver_app()};
   words.insert(words.end(), scenario.begin(), scenario.end());
   programs.push_back(std::make_unique<Process>(words, pool.through()));
@@ -54,8 +57,10 @@ TEST_CASE("many clients one after another leave nothing behind") {
   const Holdings before = holdings_after(pool, 2);
   size_t resident = 0;
   for (int i = 0; i < kClients; ++i) {
-    if (i % 2 == 0) REQUIRE(run_to_end({driver_app(), "short_life"}, pool.through()).status == 0);
-    else REQUIRE(run_to_end({driver_app(), "short_life", "killed"}, pool.through()).status == 128 + SIGKILL);
+    if (i % 2 == 0)
+      REQUIRE(run_to_end({driver_app(), "short_life"}, pool.through()).status == 0);
+    else
+      REQUIRE(run_to_end({driver_app(), "short_life", "killed"}, pool.through()).status == 128 + SIGKILL);
     if (i == kClients / 5) resident = resident_bytes(pool.poold().pid());
   }
   CHECK(eventually([&] { return holdings(pool) == before; }));
@@ -70,7 +75,8 @@ TEST_CASE("many clients one after another leave nothing behind") {
 TEST_CASE("many clients at once") {
   Pool pool({}, kTellsOfWorkers);
   const uint64_t free_before = free_bytes(pool);
-  REQUIRE(run_to_end({driver_app(), "bystander", "1"}, pool.through()).status == 0);  // its module stays in the cache
+  REQUIRE(run_to_end({driver_app(), "bystander", "1"}, pool.through()).status ==
+          0);  // its module stays in the cache
   const Holdings before = holdings_after(pool, 2);
   std::vector<std::unique_ptr<Process>> programs;
   for (int i = 0; i < 32; ++i) start(programs, pool, {"bystander", "20"});

@@ -8,23 +8,28 @@ using namespace gpupool::testing;
 
 TEST_CASE("programs get GPUs of one host and of several and give them back") {
   WholePool pool;
-  for (const auto& [gpus, lines] : std::vector<std::pair<std::string, size_t>>{{"1", 1}, {"2", 2}, {"3", 3}, {"4", 4}}) {
+  for (const auto& [gpus, lines] :
+       std::vector<std::pair<std::string, size_t>>{{"1", 1}, {"2", 2}, {"3", 3}, {"4", 4}}) {
     const Finished app = run_patiently(pool.command({"--gpus", gpus}, {driver_app(), "list_devices"}), {});
     INFO(app.output);
     CHECK(app.status == 0);
     CHECK(lines_with(app.output, "GPU-").size() == lines);
   }
-  const Finished copies = run_patiently(pool.command({"--gpus", "3"}, {driver_app(), "copies_between_devices"}), {});
+  const Finished copies =
+      run_patiently(pool.command({"--gpus", "3"}, {driver_app(), "copies_between_devices"}), {});
   INFO(copies.output);
   CHECK(copies.status == 0);
-  const Finished library = run_patiently({driver_app(), "copies"}, {{"LD_LIBRARY_PATH", client_folder()}, {"GPUPOOL", pool.url() + "?compute=50&memory=128MiB"}});
+  const Finished library = run_patiently(
+      {driver_app(), "copies"},
+      {{"LD_LIBRARY_PATH", client_folder()}, {"GPUPOOL", pool.url() + "?compute=50&memory=128MiB"}});
   INFO(library.output);
   CHECK(library.status == 0);
   const Finished never = run_to_end(pool.command({"--gpus", "5"}, {"true"}));
   CHECK(never.status == 125);
   CHECK(has(never.output, "5 GPUs"));
   CHECK(pool.is_idle());
-  for (Pool* const host : {&pool.first(), &pool.second()}) CHECK_FALSE(has(host->poold().log(), "session_killed"));
+  for (Pool* const host : {&pool.first(), &pool.second()})
+    CHECK_FALSE(has(host->poold().log(), "session_killed"));
 }
 
 TEST_CASE("what runs goes on without a scheduler and the next one knows of it") {
@@ -63,7 +68,10 @@ TEST_CASE("a host that dies takes its lease along and no other") {
   REQUIRE(one.await_output("working"));
   Process other(pool.command({"--gpus", "2", "--one-host"}, {driver_app(), "hold_memory"}), {});
   REQUIRE(other.await_output("holding"));
-  Pool& dies = has(pool.first().poold().log(), "until_it_fails") || has(pool.first().poold().log(), " pid=" + std::to_string(one.pid()) + " ") ? pool.first() : pool.second();
+  Pool& dies = has(pool.first().poold().log(), "until_it_fails") ||
+                       has(pool.first().poold().log(), " pid=" + std::to_string(one.pid()) + " ")
+                   ? pool.first()
+                   : pool.second();
   dies.poold().process().signal(SIGKILL);
   CHECK(one.wait(kLongPatience) == 0);  // it expects to fail
   CHECK(eventually([&] { return has(pool.pool_admin({"health"}), "1 open"); }));

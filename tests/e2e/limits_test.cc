@@ -14,7 +14,8 @@ namespace {
 class LimitedPool {
  public:
   explicit LimitedPool(const std::string& quota, Environment environment = {})
-      : pool_(std::move(environment), {"--config", folder_.write("poold.toml", "[default_quota]\n" + quota)}) {}
+      : pool_(std::move(environment),
+              {"--config", folder_.write("poold.toml", "[default_quota]\n" + quota)}) {}
   Pool* operator->() { return &pool_; }
 
  private:
@@ -32,7 +33,8 @@ double rate_in(const std::string& output, const std::string& way) {
 // Quotas that any machine can move, so that it is the quota that holds the copies back.
 TEST_CASE("bandwidth is limited in each direction") {
   LimitedPool pool("bandwidth_to_device = \"12MB/s\"\nbandwidth_to_host = \"8MB/s\"");
-  // A busy machine may slow any copy down, so only the best of several runs must come near the quota; none may exceed it.
+  // A busy machine may slow any copy down, so only the best of several runs must come near the quota; none
+  // may exceed it.
   double to_device = 0, from_device = 0;
   for (int runs = 0; runs < 6 && (to_device <= 0.75 * 12 || from_device <= 0.75 * 8); ++runs) {
     const Finished app = run_patiently({driver_app(), "bandwidth", "16777216", "random"}, pool->through());
@@ -55,12 +57,14 @@ TEST_CASE("two programs of a tenant share its bandwidth") {
   CHECK(one.wait(kLongPatience) == 0);
   CHECK(two.wait(kLongPatience) == 0);
   INFO(one.output() << two.output());
-  CHECK(std::chrono::steady_clock::now() - start > std::chrono::milliseconds(780));  // 16 MB, less what may come at once
+  CHECK(std::chrono::steady_clock::now() - start >
+        std::chrono::milliseconds(780));  // 16 MB, less what may come at once
 }
 
 TEST_CASE("a client that is held back for long is not taken for dead") {
   LimitedPool pool("bandwidth_to_device = \"500kB/s\"");
-  const Finished app = run_patiently({driver_app(), "bandwidth", "5000000", "random"}, pool->through({{"GPUPOOL_DEAD_PEER_TIMEOUT_MS", "8000"}}));
+  const Finished app = run_patiently({driver_app(), "bandwidth", "5000000", "random"},
+                                     pool->through({{"GPUPOOL_DEAD_PEER_TIMEOUT_MS", "8000"}}));
   INFO(app.output);
   CHECK(app.status == 0);
 }
@@ -81,10 +85,12 @@ TEST_CASE("more modules than a session may have are refused") {
   CHECK(app.output.find("2 of 5 modules, then CUDA_ERROR_OUT_OF_MEMORY") != std::string::npos);
 }
 
-TEST_CASE("a thread that queues more behind a host function than may wait there is held up and others go on") {
+TEST_CASE(
+    "a thread that queues more behind a host function than may wait there is held up and others go on") {
   for (const Environment& environment : {Environment{}, Environment{{"GPUPOOL_BULK_CONNECTIONS", "0"}}}) {
     LimitedPool pool("queued_bytes = \"1MiB\"");
-    const Finished app = run_patiently({driver_app(), "much_behind_a_host_function"}, pool->through(environment));
+    const Finished app =
+        run_patiently({driver_app(), "much_behind_a_host_function"}, pool->through(environment));
     INFO(app.output);
     CHECK(app.status == 0);
   }

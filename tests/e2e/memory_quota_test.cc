@@ -14,11 +14,13 @@ namespace {
 class LimitedPool {
  public:
   explicit LimitedPool(unsigned granules, Environment environment = {})
-      : pool_([&] {
-          environment.emplace("SOFTGPU_MEMORY", "1GiB");
-          environment.emplace("SOFTGPU_RULES", "-context_memory");  // whole granules are left
-          return environment;
-        }(), options(granules)) {}
+      : pool_(
+            [&] {
+              environment.emplace("SOFTGPU_MEMORY", "1GiB");
+              environment.emplace("SOFTGPU_RULES", "-context_memory");  // whole granules are left
+              return environment;
+            }(),
+            options(granules)) {}
   Pool* operator->() { return &pool_; }
   std::vector<std::string> options(unsigned granules) {
     std::vector<std::string> all = kTellsOfWorkers;
@@ -26,7 +28,8 @@ class LimitedPool {
     return all;
   }
   std::string configure(unsigned granules) {
-    return folder_.write("poold.toml", "[default_quota]\nmemory = \"" + std::to_string(2 * granules) + "MiB\"\n");
+    return folder_.write("poold.toml",
+                         "[default_quota]\nmemory = \"" + std::to_string(2 * granules) + "MiB\"\n");
   }
   std::string file(const std::string& name) { return folder_.path() / name; }
   void touch(const std::string& name) { std::ofstream(file(name)) << "."; }
@@ -86,8 +89,9 @@ TEST_CASE("a quota without room for a context is told by the call that makes it"
 TEST_CASE("what the device takes by itself for kernels and limits is never more than what is charged") {
   constexpr uint64_t kQuota = 96;
   TemporaryFolder folder;
-  SharedPool pool({"memory = \"" + std::to_string(kQuota) + "MiB\"", "compute = 100"},
-                  {{"SOFTGPU_MEMORY", "1GiB"}, {"SOFTGPU_CONTEXT_MEMORY", "16MiB"}, {"SOFTGPU_THREADS", "2"}});
+  SharedPool pool(
+      {"memory = \"" + std::to_string(kQuota) + "MiB\"", "compute = 100"},
+      {{"SOFTGPU_MEMORY", "1GiB"}, {"SOFTGPU_CONTEXT_MEMORY", "16MiB"}, {"SOFTGPU_THREADS", "2"}});
   const auto free_of_device = [&] {
     const auto observer = pool.start(2, {"show_free_memory"});
     CHECK(observer->wait(kLongPatience) == 0);
@@ -104,7 +108,8 @@ TEST_CASE("what the device takes by itself for kernels and limits is never more 
     const bool came = app->await_output(line, kLongPatience) && app->await_output("\n", kLongPatience);
     INFO(app->output());
     REQUIRE(came);
-    const size_t charged = std::strtoull(app->output().c_str() + app->output().find(line) + line.size(), nullptr, 10);
+    const size_t charged =
+        std::strtoull(app->output().c_str() + app->output().find(line) + line.size(), nullptr, 10);
     const size_t taken = before - free_of_device();
     INFO(line << charged << " bytes are charged and " << taken << " taken");
     CHECK(taken >= size_t{16} << 20);
@@ -123,9 +128,10 @@ TEST_CASE("32 programs that race for a quota get all of it and nothing over") {
   LimitedPool pool(kGranules);
   std::vector<std::unique_ptr<Process>> racers;
   for (int i = 0; i < 32; ++i) {
-    const std::string way = std::to_string(i % 3 == 0 ? 4 : i % 3);  // cuMemCreate, cuMemAllocPitch, cuMemAllocAsync
-    racers.push_back(std::make_unique<Process>(std::vector<std::string>{driver_app(), "quota_race", pool.file("start"), way},
-                                               pool->through()));
+    const std::string way =
+        std::to_string(i % 3 == 0 ? 4 : i % 3);  // cuMemCreate, cuMemAllocPitch, cuMemAllocAsync
+    racers.push_back(std::make_unique<Process>(
+        std::vector<std::string>{driver_app(), "quota_race", pool.file("start"), way}, pool->through()));
   }
   for (auto& racer : racers) REQUIRE(racer->await_output("ready\n", kLongPatience));
   pool.touch("start");

@@ -15,7 +15,9 @@ using namespace gpupool::testing;
 
 namespace {
 
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 Finished smi(std::vector<std::string> words, const Environment& environment) {
   words.insert(words.begin(), program_path("pool-smi"));
@@ -29,7 +31,8 @@ std::string query(const std::string& fields, const Environment& environment) {
   return shown.output;
 }
 
-void passes(const std::vector<std::string>& scenario, const Environment& environment, const std::string& says) {
+void passes(const std::vector<std::string>& scenario, const Environment& environment,
+            const std::string& says) {
   std::vector<std::string> words{driver_app()};
   words.insert(words.end(), scenario.begin(), scenario.end());
   const Finished app = run_patiently(words, environment);
@@ -62,7 +65,8 @@ TEST_CASE("nvml and cuda say the same of two servers") {
   const Finished cuda = run_patiently({driver_app(), "list_devices"}, both);
   INFO(cuda.output);
   for (const std::string& id : {query("uuid", both)}) {
-    for (size_t at = 0; at < id.size(); at = id.find('\n', at) + 1) CHECK(has(cuda.output, id.substr(at, id.find('\n', at) - at)));
+    for (size_t at = 0; at < id.size(); at = id.find('\n', at) + 1)
+      CHECK(has(cuda.output, id.substr(at, id.find('\n', at) - at)));
   }
 }
 
@@ -70,14 +74,16 @@ TEST_CASE("nvml shows memory and processes of the own tenant alone") {
   SharedPool pool({"memory = \"160MiB\"", "memory = \"64MiB\""});
   const auto holder = pool.start(1, {"hold_memory"});
   REQUIRE(holder->await_output("holding", kLongPatience));
-  const Finished own = smi({"--query-compute-apps=pid,process_name,used_gpu_memory", "--format=csv,noheader,nounits"}, pool.of(1));
+  const Finished own = smi(
+      {"--query-compute-apps=pid,process_name,used_gpu_memory", "--format=csv,noheader,nounits"}, pool.of(1));
   INFO(own.output);
   CHECK(own.output.starts_with(std::to_string(holder->pid()) + ", " + driver_app() + ", "));
   CHECK(lines_with(own.output, ",").size() == 1);
   CHECK(std::stoi(query("memory.used", pool.of(1))) >= 128);
   CHECK(smi({"--query-compute-apps=pid", "--format=csv,noheader"}, pool.of(2)).output.empty());
   CHECK(query("memory.used,memory.free,memory.total", pool.of(2)) == "0, 64, 64\n");
-  // Somebody without a token sees nothing at all, and the answer does not tell why in more words than a session's.
+  // Somebody without a token sees nothing at all, and the answer does not tell why in more words than a
+  // session's.
   Environment nobody = pool.of(1);
   nobody["GPUPOOL_TOKEN"] = std::string(64, 'x');
   const Finished refused = smi({"-L"}, nobody);
@@ -86,7 +92,9 @@ TEST_CASE("nvml shows memory and processes of the own tenant alone") {
   CHECK(lines_with(refused.output, "gpupool:").size() == 1);
   holder->signal(SIGKILL);
   (void)holder->wait(kLongPatience);
-  CHECK(eventually([&] { return smi({"--query-compute-apps=pid", "--format=csv,noheader"}, pool.of(1)).output.empty(); }));
+  CHECK(eventually([&] {
+    return smi({"--query-compute-apps=pid", "--format=csv,noheader"}, pool.of(1)).output.empty();
+  }));
 }
 
 TEST_CASE("a GPU's use is the own tenant's") {
@@ -115,8 +123,14 @@ TEST_CASE("watching takes no session") {
   holder.signal(SIGKILL);
 }
 
-TEST_CASE("nvml goes on after a fork") { Pool pool; passes({"nvml_after_fork"}, pool.through(), "forked"); }
-TEST_CASE("nvml serves many threads") { Pool pool; passes({"nvml_threads"}, pool.through(), "joined"); }
+TEST_CASE("nvml goes on after a fork") {
+  Pool pool;
+  passes({"nvml_after_fork"}, pool.through(), "forked");
+}
+TEST_CASE("nvml serves many threads") {
+  Pool pool;
+  passes({"nvml_threads"}, pool.through(), "joined");
+}
 TEST_CASE("every nvml function with nothing and with anything") {
   Pool pool;
   passes({"nvml_any_call"}, pool.through(), " functions, 0 crashed");
@@ -130,7 +144,8 @@ TEST_CASE("a server that dies is lost to nvml until it is back") {
   const std::string port = std::to_string(pool.poold().port());
   ::kill(pool.poold().pid(), SIGKILL);
   REQUIRE(app.await_output("lost", kLongPatience));
-  PooldProcess again("softgpu", {"--listen", "tcp://127.0.0.1:" + port}, {{"SOFTGPU_INSTANCE", pool.instance()}, {"SOFTGPU_MEMORY", "256MiB"}});
+  PooldProcess again("softgpu", {"--listen", "tcp://127.0.0.1:" + port},
+                     {{"SOFTGPU_INSTANCE", pool.instance()}, {"SOFTGPU_MEMORY", "256MiB"}});
   CHECK(app.wait(kLongPatience) == 0);
   app.await_end_of_output();
   INFO(app.output());
@@ -141,9 +156,11 @@ TEST_CASE("a server that dies is lost to nvml until it is back") {
 TEST_CASE("a lease shows its GPUs to nvml and no others") {
   LeaseMaker maker;
   Pool pool(Environment{{"SOFTGPU_DEVICES", "4"}}, maker.options());
-  const Finished told = run_to_end({program_path("pool-admin"), "--poold", "unix:" + pool.poold().admin_socket(), "--json", "gpus"});
+  const Finished told = run_to_end(
+      {program_path("pool-admin"), "--poold", "unix:" + pool.poold().admin_socket(), "--json", "gpus"});
   std::vector<std::string> gpus;
-  for (size_t at = told.output.find("GPU-"); at != std::string::npos; at = told.output.find("GPU-", at + 1)) gpus.push_back(told.output.substr(at, 40));
+  for (size_t at = told.output.find("GPU-"); at != std::string::npos; at = told.output.find("GPU-", at + 1))
+    gpus.push_back(told.output.substr(at, 40));
   REQUIRE(gpus.size() == 4);
   const Environment lease = pool.through({{"GPUPOOL_TOKEN", maker.token(maker.lease({gpus[2], gpus[0]}))}});
   passes({"nvml_agrees_with_cuda"}, lease, "2 agree");
@@ -160,7 +177,8 @@ TEST_CASE("NVIDIA's own python binding reads it") {
   Pool pool;
   Process holder({driver_app(), "hold_memory"}, pool.through());
   REQUIRE(holder.await_output("holding", kLongPatience));
-  const Finished asked = run_patiently({NVML_PYTHON_FOLDER "/bin/python", NVML_ASK, std::to_string(holder.pid())}, pool.through());
+  const Finished asked = run_patiently(
+      {NVML_PYTHON_FOLDER "/bin/python", NVML_ASK, std::to_string(holder.pid())}, pool.through());
   INFO(asked.output);
   CHECK(asked.status == 0);
   CHECK(has(asked.output, " functions found"));
@@ -183,7 +201,8 @@ TEST_CASE("nvml without a server says why once") {
   const Finished nobody = smi({}, {{"GPUPOOL", "tcp://127.0.0.1:1"}});
   CHECK(nobody.status == 9);
   CHECK(lines_with(nobody.output, "gpupool:").size() == 1);
-  CHECK(has(smi({}, {{"GPUPOOL", "pool://127.0.0.1:1"}}).output, "run pool-smi under pool-run, or use --server tcp://HOST:PORT"));
+  CHECK(has(smi({}, {{"GPUPOOL", "pool://127.0.0.1:1"}}).output,
+            "run pool-smi under pool-run, or use --server tcp://HOST:PORT"));
 }
 
 TEST_CASE("pool-smi prints tables lists csv and json") {
@@ -199,17 +218,22 @@ TEST_CASE("pool-smi prints tables lists csv and json") {
   CHECK(list.output.starts_with("GPU 1: "));
   CHECK(has(list.output, "(UUID: GPU-"));
   CHECK(smi({"-i", "7"}, pool.through()).status == 6);
-  const Finished csv = smi({"--query-gpu=index,memory.total,temperature.gpu", "--format=csv"}, pool.through());
+  const Finished csv =
+      smi({"--query-gpu=index,memory.total,temperature.gpu", "--format=csv"}, pool.through());
   CHECK(csv.output == "index, memory.total [MiB], temperature.gpu\n0, 256 MiB, [N/A]\n1, 256 MiB, [N/A]\n");
   CHECK(smi({"--query-gpu=nothing"}, pool.through()).status == 2);
   const Finished json = smi({"--json"}, pool.through());
   CHECK(has(json.output, "\"memory.total\": 256"));
-  for (const char* const unknown : {"temperature.gpu", "clocks.sm", "clocks.mem", "clocks.max.sm", "clocks.max.mem", "ecc.mode.current", "persistence_mode", "utilization.memory"}) {
+  for (const char* const unknown :
+       {"temperature.gpu", "clocks.sm", "clocks.mem", "clocks.max.sm", "clocks.max.mem", "ecc.mode.current",
+        "persistence_mode", "utilization.memory"}) {
     INFO(unknown);
     CHECK(has(json.output, std::string("\"") + unknown + "\": null"));
   }
   CHECK(has(json.output, "\"utilization.gpu\": 0"));
-  Process loop({program_path("pool-smi"), "-l", "0.1", "--query-gpu=index", "--format=csv,noheader", "-i", "0"}, pool.through());
+  Process loop(
+      {program_path("pool-smi"), "-l", "0.1", "--query-gpu=index", "--format=csv,noheader", "-i", "0"},
+      pool.through());
   CHECK(loop.await_output("0\n0\n0\n", kLongPatience));
   loop.signal(SIGTERM);
 }

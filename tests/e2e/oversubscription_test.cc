@@ -1,4 +1,5 @@
-// Memory that is oversubscribed: idle programs' memory goes to host memory and comes back, and they do not notice.
+// Memory that is oversubscribed: idle programs' memory goes to host memory and comes back, and they do not
+// notice.
 #include <signal.h>
 
 #include <fstream>
@@ -18,13 +19,17 @@ class CrampedPool {
   Pool* operator->() { return &pool_; }
   std::string prefix(const std::string& name) { return folder_.path() / name; }
   void touch(const std::string& name) { std::ofstream(prefix(name)) << "."; }
-  std::unique_ptr<Process> start(const std::string& name, const std::string& pieces, const std::string& rounds) {
-    return std::make_unique<Process>(std::vector<std::string>{driver_app(), "oversubscribed", prefix(name), pieces, rounds}, pool_.through());
+  std::unique_ptr<Process> start(const std::string& name, const std::string& pieces,
+                                 const std::string& rounds) {
+    return std::make_unique<Process>(
+        std::vector<std::string>{driver_app(), "oversubscribed", prefix(name), pieces, rounds},
+        pool_.through());
   }
 
  private:
   std::vector<std::string> options(const std::string& quota, const std::string& host_memory_mib) {
-    return {"--config", folder_.write("poold.toml", "[default_quota]\n" + quota + "\n"), "--host-memory-for-idle-mib", host_memory_mib};
+    return {"--config", folder_.write("poold.toml", "[default_quota]\n" + quota + "\n"),
+            "--host-memory-for-idle-mib", host_memory_mib};
   }
   TemporaryFolder folder_;
   Pool pool_;

@@ -1,4 +1,5 @@
-// Tenants with multiprocessors of their own, on a softgpu of four threads: a worker's kernels run on its session's alone.
+// Tenants with multiprocessors of their own, on a softgpu of four threads: a worker's kernels run on its
+// session's alone.
 #include <dirent.h>
 
 #include <csignal>
@@ -14,7 +15,8 @@ using namespace gpupool::testing;
 namespace {
 
 const Environment kFour{{"SOFTGPU_THREADS", "4"}};
-const std::string kHalf = "mode = \"partition\"\ncompute = 50", kQuarter = "mode = \"partition\"\ncompute = 25";
+const std::string kHalf = "mode = \"partition\"\ncompute = 50",
+                  kQuarter = "mode = \"partition\"\ncompute = 25";
 
 // CPU time of the threads on which a worker's kernels run.
 std::map<std::string, uint64_t> executor_time(pid_t worker) {
@@ -34,8 +36,8 @@ std::map<std::string, uint64_t> executor_time(pid_t worker) {
 }
 
 struct Seen {
-  std::string said;     // how many multiprocessors the program has
-  size_t threads = 0;   // that did a noticeable part of its work
+  std::string said;    // how many multiprocessors the program has
+  size_t threads = 0;  // that did a noticeable part of its work
 };
 
 // Starts a program and looks at what it does until it has done something.
@@ -63,7 +65,8 @@ Seen look_at(SharedPool& pool, size_t tenant) {
 }
 
 Finished set_quota(SharedPool& pool, const std::string& tenant, const std::vector<std::string>& words) {
-  std::vector<std::string> all{program_path("pool-admin"), "--poold", "unix:" + pool->poold().admin_socket(), "quota", "set", tenant};
+  std::vector<std::string> all{
+      program_path("pool-admin"), "--poold", "unix:" + pool->poold().admin_socket(), "quota", "set", tenant};
   all.insert(all.end(), words.begin(), words.end());
   return run_to_end(all);
 }
@@ -85,11 +88,13 @@ TEST_CASE("programs of all kinds run in a partition beside busy ones") {
   SharedPool pool({kHalf, kQuarter, "compute = 100"}, kFour);
   const auto neighbour = pool.start_working(2, {"keep_busy", "600000", "300000"});
   const auto other = pool.start_working(3, {"keep_busy", "600000", "300000"});
-  scenarios_pass(pool, 1, {"kernels_wait_for_each_other", "kernels_behind_a_wait_for_a_value", "events_order_streams",
-                           "host_functions_run_in_order", "stream_memory_operations", "null_stream_waits_for_blocking_streams",
-                           "async_readback", "two_contexts", "green_contexts", "reset_and_use_again", "fault_then_reset", "threads_with_streams",
-                           "pinned_memory_is_read_in_stream_order", "synchronous_copies_behind_late_ones", "captured_graph", "graph_by_hand",
-                           "graph_memory_nodes"});
+  scenarios_pass(
+      pool, 1,
+      {"kernels_wait_for_each_other", "kernels_behind_a_wait_for_a_value", "events_order_streams",
+       "host_functions_run_in_order", "stream_memory_operations", "null_stream_waits_for_blocking_streams",
+       "async_readback", "two_contexts", "green_contexts", "reset_and_use_again", "fault_then_reset",
+       "threads_with_streams", "pinned_memory_is_read_in_stream_order", "synchronous_copies_behind_late_ones",
+       "captured_graph", "graph_by_hand", "graph_memory_nodes"});
 }
 
 TEST_CASE("an endless kernel in a partition holds up no other tenant") {

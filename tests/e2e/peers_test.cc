@@ -1,5 +1,5 @@
-// Copies between servers, with one of the two played by the test: where a poold connects to and what it says before the other side has proved
-// itself, and what another server can do with the key of one copy.
+// Copies between servers, with one of the two played by the test: where a poold connects to and what it says
+// before the other side has proved itself, and what another server can do with the key of one copy.
 #include <chrono>
 #include <fstream>
 #include <iterator>
@@ -44,11 +44,13 @@ struct Session {
     return client.receive_reply_to(send(Command::copy_to_peer, copy, wire::kWantsReply)).header.result;
   }
   std::string read(uint64_t offset, uint64_t bytes) {
-    send(Command::copy_from_device, wire::CopyFromDevice{0, memory() + offset, bytes, bytes, 1}, wire::kWantsReply);
+    send(Command::copy_from_device, wire::CopyFromDevice{0, memory() + offset, bytes, bytes, 1},
+         wire::kWantsReply);
     std::string back;
     while (back.size() < bytes) {
       const Message message = client.receive_message();
-      if (message.header.kind == wire::MessageKind::device_data) back += message.body.substr(sizeof(wire::DeviceData));
+      if (message.header.kind == wire::MessageKind::device_data)
+        back += message.body.substr(sizeof(wire::DeviceData));
     }
     return back;
   }
@@ -87,7 +89,9 @@ wire::PeerTarget tempting_target(uint16_t port) {
   return target;
 }
 
-bool has(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
+bool has(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
 
 template <class Bytes>
 std::string_view text_of(const Bytes& bytes) {
@@ -109,7 +113,7 @@ TEST_CASE("a server connects for its clients nowhere that its operator has not n
     target.address = {};
     target.address[15] = 1;  // ::1
     CHECK(session.copy_to(target) == CUDA_ERROR_NOT_SUPPORTED);
-    target.address = {};     // ::, which the kernel takes for loopback
+    target.address = {};  // ::, which the kernel takes for loopback
     CHECK(session.copy_to(target) == CUDA_ERROR_NOT_SUPPORTED);
     CHECK(service.untouched());
     session.client.ping();
@@ -119,7 +123,8 @@ TEST_CASE("a server connects for its clients nowhere that its operator has not n
 TEST_CASE("a service that is no poold is told random bytes and nothing of a tenant's choice") {
   Pool pool({}, kLoopback);
   Session session(pool.poold());
-  for (const auto manner : {OtherService::Manner::silent, OtherService::Manner::echoes, OtherService::Manner::talks}) {
+  for (const auto manner :
+       {OtherService::Manner::silent, OtherService::Manner::echoes, OtherService::Manner::talks}) {
     std::string said[2];
     for (std::string& one : said) {
       OtherService service(manner);
@@ -129,8 +134,10 @@ TEST_CASE("a service that is no poold is told random bytes and nothing of a tena
       one = service.serve();
       CHECK(session.client.receive_reply_to(asked).header.result == CUDA_ERROR_NOT_SUPPORTED);
       REQUIRE(one.size() == sizeof(wire::Preamble) + sizeof(wire::PeerHello));
-      for (size_t part = 0; part + 4 <= target.key.size(); ++part) CHECK_FALSE(has(one, text_of(target.key).substr(part, 4)));
-      for (size_t part = 0; part + 4 <= target.session_id.size(); ++part) CHECK_FALSE(has(one, text_of(target.session_id).substr(part, 4)));
+      for (size_t part = 0; part + 4 <= target.key.size(); ++part)
+        CHECK_FALSE(has(one, text_of(target.key).substr(part, 4)));
+      for (size_t part = 0; part + 4 <= target.session_id.size(); ++part)
+        CHECK_FALSE(has(one, text_of(target.session_id).substr(part, 4)));
       CHECK_FALSE(has(one, "QUIT"));
     }
     CHECK(said[0].substr(0, sizeof(wire::Preamble)) == said[1].substr(0, sizeof(wire::Preamble)));
@@ -143,7 +150,8 @@ TEST_CASE("a service that is no poold is told random bytes and nothing of a tena
 TEST_CASE("a client does not learn from a copy to another server what listens where") {
   Pool pool({}, kLoopback);
   Session session(pool.poold());
-  constexpr std::chrono::milliseconds kLeast{2'900};  // server::PeerConnections::kPatience, but for a clock's rounding
+  constexpr std::chrono::milliseconds kLeast{
+      2'900};  // server::PeerConnections::kPatience, but for a clock's rounding
   const auto takes_its_time = [&](uint16_t port) {
     const auto begun = std::chrono::steady_clock::now();
     CHECK(session.copy_to(tempting_target(port)) == CUDA_ERROR_NOT_SUPPORTED);
@@ -164,7 +172,8 @@ TEST_CASE("a client does not learn from a copy to another server what listens wh
 TEST_CASE("another server sends the copy whose key it has and no other one") {
   Pool pool;
   Session session(pool.poold());
-  const uint64_t first = session.announce(0, kHalf), second = session.announce(kHalf, kHalf), third = session.announce(kHalf, kHalf);
+  const uint64_t first = session.announce(0, kHalf), second = session.announce(kHalf, kHalf),
+                 third = session.announce(kHalf, kHalf);
   PeerLink link(session, first);
   SECTION("its own, and later ones with their keys") {
     link.send_piece(first, 0, 'a');

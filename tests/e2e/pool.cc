@@ -29,7 +29,8 @@ bool transport_is(std::string_view name) {
   return transport && transport == name;
 }
 
-// RDMA connections live through pauses of 7 s (4.096 us times 2^18, seven times): a busy machine stops the guest for that long.
+// RDMA connections live through pauses of 7 s (4.096 us times 2^18, seven times): a busy machine stops the
+// guest for that long.
 constexpr const char* kRdmaTimeout = "18";
 
 std::vector<std::string> with_rdma_timeout(std::vector<std::string> options) {
@@ -39,18 +40,30 @@ std::vector<std::string> with_rdma_timeout(std::vector<std::string> options) {
 
 }  // namespace
 
-bool over_shared_memory() { return transport_is("shm"); }
-bool over_rdma() { return transport_is("rdma"); }
+bool over_shared_memory() {
+  return transport_is("shm");
+}
+bool over_rdma() {
+  return transport_is("rdma");
+}
 
 std::string test_device() {
   const char* const device = std::getenv("GPUPOOL_TEST_DEVICE");
   return device && *device ? device : "softgpu";
 }
-bool on_softgpu() { return test_device() == "softgpu"; }
+bool on_softgpu() {
+  return test_device() == "softgpu";
+}
 
-std::string driver_app() { return moved_path("driver_app", E2E_DRIVER_APP); }
-std::string client_folder() { return moved_path("../lib/client", E2E_CLIENT_FOLDER); }
-std::string softgpu_folder() { return moved_path("../lib/softgpu", E2E_SOFTGPU_FOLDER); }
+std::string driver_app() {
+  return moved_path("driver_app", E2E_DRIVER_APP);
+}
+std::string client_folder() {
+  return moved_path("../lib/client", E2E_CLIENT_FOLDER);
+}
+std::string softgpu_folder() {
+  return moved_path("../lib/softgpu", E2E_SOFTGPU_FOLDER);
+}
 
 Pool::Pool(Environment softgpu, const std::vector<std::string>& options, const std::string& device)
     : softgpu_(with_instance(std::move(softgpu))), poold_(device, with_rdma_timeout(options), softgpu_) {}
@@ -78,7 +91,8 @@ Environment Pool::through(Environment more) const {
 Environment Pool::directly(Environment more) const {
   if (!on_softgpu()) {
     // NVIDIA's library is where the dynamic linker looks by itself.
-    if (test_device() != "nvidia") more.emplace("LD_LIBRARY_PATH", std::filesystem::path(test_device()).parent_path().string());
+    if (test_device() != "nvidia")
+      more.emplace("LD_LIBRARY_PATH", std::filesystem::path(test_device()).parent_path().string());
     return more;
   }
   more.emplace("LD_LIBRARY_PATH", softgpu_folder());
@@ -112,7 +126,8 @@ std::vector<std::string> lines_with(const std::string& output, const std::string
 }
 
 int count_devices(const Pool& pool) {
-  return static_cast<int>(lines_with(run_patiently({driver_app(), "list_devices"}, pool.directly()).output, "GPU-").size());
+  return static_cast<int>(
+      lines_with(run_patiently({driver_app(), "list_devices"}, pool.directly()).output, "GPU-").size());
 }
 
 std::vector<std::string> shared_files(const std::string& instance) {
@@ -129,10 +144,13 @@ uint64_t free_bytes(Pool& pool) {
   constexpr uint16_t kMemGetInfo = 0x0200;  // protocol/cuda/memory.def: two pointers, both of which are there
   RawClient client(pool.poold().endpoint());
   client.open();
-  client.send_command(wire::Command::retain_primary_context, RawClient::bytes_of(wire::PrimaryContext{kContext, 0, 0}));
-  const Message reply = client.receive_reply_to(client.send_command(kMemGetInfo, "\1\1", kContext, wire::kWantsReply));
+  client.send_command(wire::Command::retain_primary_context,
+                      RawClient::bytes_of(wire::PrimaryContext{kContext, 0, 0}));
+  const Message reply =
+      client.receive_reply_to(client.send_command(kMemGetInfo, "\1\1", kContext, wire::kWantsReply));
   uint64_t free = 0;
-  if (reply.header.result != 0 || reply.body.size() != 2 * sizeof free) throw std::runtime_error("cuMemGetInfo failed");
+  if (reply.header.result != 0 || reply.body.size() != 2 * sizeof free)
+    throw std::runtime_error("cuMemGetInfo failed");
   std::memcpy(&free, reply.body.data(), sizeof free);
   return free;
 }

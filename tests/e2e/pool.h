@@ -1,4 +1,5 @@
-// poold on a device for end-to-end tests, and the environments in which a program runs through it, or on the device directly.
+// poold on a device for end-to-end tests, and the environments in which a program runs through it, or on the
+// device directly.
 #pragma once
 #include <string>
 #include <vector>
@@ -7,13 +8,13 @@
 
 namespace gpupool::testing {
 
-// GPUPOOL_TEST_TRANSPORT: tcp (the default) and rdma hold programs to that; with shm they find poold's shared memory by
-// themselves, as users' do.
+// GPUPOOL_TEST_TRANSPORT: tcp (the default) and rdma hold programs to that; with shm they find poold's shared
+// memory by themselves, as users' do.
 bool over_shared_memory();
 bool over_rdma();
 
-// GPUPOOL_TEST_DEVICE, as in poold's --device: softgpu (the default), nvidia, or the path of a device library. Only tests/parity and
-// scenarios_test are meant to pass on other devices than softgpu.
+// GPUPOOL_TEST_DEVICE, as in poold's --device: softgpu (the default), nvidia, or the path of a device
+// library. Only tests/parity and scenarios_test are meant to pass on other devices than softgpu.
 std::string test_device();
 bool on_softgpu();
 
@@ -28,16 +29,19 @@ constexpr std::chrono::milliseconds kLongPatience{240'000};  // for programs tha
 class Pool {
  public:
   // `softgpu`: SOFTGPU_* for the device, on both ways to it; other devices ignore them.
-  explicit Pool(Environment softgpu = {}, const std::vector<std::string>& options = {}, const std::string& device = test_device());
+  explicit Pool(Environment softgpu = {}, const std::vector<std::string>& options = {},
+                const std::string& device = test_device());
 
-  // Ends poold as its users do; what killed workers have left goes too (else the next softgpu's start removes it).
+  // Ends poold as its users do; what killed workers have left goes too (else the next softgpu's start removes
+  // it).
   ~Pool();
 
   PooldProcess& poold() { return poold_; }
   const std::string& instance() const { return softgpu_.at("SOFTGPU_INSTANCE"); }
   // The worker that serves a program (which was started directly, not by a launcher).
   pid_t worker_of(const Process& program) const;
-  // The environment of a program that runs through poold, and of one that runs on the device directly (on a softgpu of its own).
+  // The environment of a program that runs through poold, and of one that runs on the device directly (on a
+  // softgpu of its own).
   Environment through(Environment more = {}) const;
   Environment directly(Environment more = {}) const;
 

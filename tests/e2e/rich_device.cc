@@ -1,5 +1,6 @@
-// A device library for tests: softgpu, and what it lacks: multicast objects, of which it keeps what is bound, and a decompression engine
-// that takes stored blocks, which is a copy. It prints the data of edges that are added to graphs, which has no effect on softgpu.
+// A device library for tests: softgpu, and what it lacks: multicast objects, of which it keeps what is bound,
+// and a decompression engine that takes stored blocks, which is a copy. It prints the data of edges that are
+// added to graphs, which has no effect on softgpu.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -47,7 +48,8 @@ CUresult on_object(CUmemGenericAllocationHandle handle, const Body& body) {
 CUresult bind(CUmemGenericAllocationHandle handle, size_t offset, size_t size) {
   return on_object(handle, [&](Multicast& object) {
     if (!object.has_device) return CUDA_ERROR_INVALID_DEVICE;
-    if (size == 0 || offset % kGranularity != 0 || offset + size > object.size) return CUDA_ERROR_INVALID_VALUE;
+    if (size == 0 || offset % kGranularity != 0 || offset + size > object.size)
+      return CUDA_ERROR_INVALID_VALUE;
     object.bound.push_back({offset, size});
     return CUDA_SUCCESS;
   });
@@ -56,19 +58,23 @@ CUresult bind(CUmemGenericAllocationHandle handle, size_t offset, size_t size) {
 }  // namespace
 
 CUDA_EXPORT CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice device) {
-  const CUresult result = softgpu<decltype(cuDeviceGetAttribute)>("cuDeviceGetAttribute")(value, attribute, device);
+  const CUresult result =
+      softgpu<decltype(cuDeviceGetAttribute)>("cuDeviceGetAttribute")(value, attribute, device);
   if (result != CUDA_SUCCESS) return result;
   if (attribute == CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED) *value = 1;
-  if (attribute == CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK) *value = CU_MEM_DECOMPRESS_ALGORITHM_LZ4;
+  if (attribute == CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK)
+    *value = CU_MEM_DECOMPRESS_ALGORITHM_LZ4;
   return result;
 }
 
-CUDA_EXPORT CUresult cuMulticastGetGranularity(size_t* granularity, const CUmulticastObjectProp* properties, CUmulticastGranularity_flags option) {
+CUDA_EXPORT CUresult cuMulticastGetGranularity(size_t* granularity, const CUmulticastObjectProp* properties,
+                                               CUmulticastGranularity_flags option) {
   if (properties->numDevices != 1) return CUDA_ERROR_INVALID_VALUE;
   *granularity = option == CU_MULTICAST_GRANULARITY_MINIMUM ? kGranularity : 2 * kGranularity;
   return CUDA_SUCCESS;
 }
-CUDA_EXPORT CUresult cuMulticastCreate(CUmemGenericAllocationHandle* handle, const CUmulticastObjectProp* properties) {
+CUDA_EXPORT CUresult cuMulticastCreate(CUmemGenericAllocationHandle* handle,
+                                       const CUmulticastObjectProp* properties) {
   if (properties->numDevices != 1 || properties->size % kGranularity != 0) return CUDA_ERROR_INVALID_VALUE;
   const std::lock_guard lock(mutex);
   objects[*handle = next++] = {properties->size, false, {}};
@@ -81,23 +87,29 @@ CUDA_EXPORT CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle handle, C
     return CUDA_SUCCESS;
   });
 }
-CUDA_EXPORT CUresult cuMulticastBindMem(CUmemGenericAllocationHandle handle, size_t offset, CUmemGenericAllocationHandle memory, size_t memory_offset,
+CUDA_EXPORT CUresult cuMulticastBindMem(CUmemGenericAllocationHandle handle, size_t offset,
+                                        CUmemGenericAllocationHandle memory, size_t memory_offset,
                                         size_t size, unsigned long long) {
   CUmemAllocationProp properties{};
-  const auto of_memory = softgpu<decltype(cuMemGetAllocationPropertiesFromHandle)>("cuMemGetAllocationPropertiesFromHandle");
-  if (of_memory(&properties, memory) != CUDA_SUCCESS || memory_offset % kGranularity != 0) return CUDA_ERROR_INVALID_VALUE;
+  const auto of_memory =
+      softgpu<decltype(cuMemGetAllocationPropertiesFromHandle)>("cuMemGetAllocationPropertiesFromHandle");
+  if (of_memory(&properties, memory) != CUDA_SUCCESS || memory_offset % kGranularity != 0)
+    return CUDA_ERROR_INVALID_VALUE;
   return bind(handle, offset, size);
 }
-CUDA_EXPORT CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle handle, size_t offset, CUdeviceptr address, size_t size, unsigned long long) {
+CUDA_EXPORT CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle handle, size_t offset,
+                                         CUdeviceptr address, size_t size, unsigned long long) {
   CUdeviceptr base = 0;
   size_t whole = 0;
   const auto range = softgpu<decltype(cuMemGetAddressRange_v2)>("cuMemGetAddressRange_v2");
   if (range(&base, &whole, address) != CUDA_SUCCESS) return CUDA_ERROR_INVALID_VALUE;
   return bind(handle, offset, size);
 }
-CUDA_EXPORT CUresult cuMulticastUnbind(CUmemGenericAllocationHandle handle, CUdevice device, size_t offset, size_t size) {
+CUDA_EXPORT CUresult cuMulticastUnbind(CUmemGenericAllocationHandle handle, CUdevice device, size_t offset,
+                                       size_t size) {
   return on_object(handle, [&](Multicast& object) {
-    const size_t gone = std::erase_if(object.bound, [&](const Bound& one) { return one.offset == offset && one.size == size; });
+    const size_t gone = std::erase_if(
+        object.bound, [&](const Bound& one) { return one.offset == offset && one.size == size; });
     return device == 0 && gone == 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
   });
 }
@@ -109,20 +121,26 @@ CUDA_EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
   return softgpu<decltype(cuMemRelease)>("cuMemRelease")(handle);
 }
 
-CUDA_EXPORT CUresult cuGraphAddDependencies_v2(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to, const CUgraphEdgeData* edges, size_t count) {
-  const CUresult result = softgpu<decltype(cuGraphAddDependencies_v2)>("cuGraphAddDependencies_v2")(graph, from, to, edges, count);
-  for (size_t i = 0; edges && result == CUDA_SUCCESS && i < count; ++i) std::printf("an edge of port %u and type %u\n", edges[i].from_port, edges[i].type);
+CUDA_EXPORT CUresult cuGraphAddDependencies_v2(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to,
+                                               const CUgraphEdgeData* edges, size_t count) {
+  const CUresult result = softgpu<decltype(cuGraphAddDependencies_v2)>("cuGraphAddDependencies_v2")(
+      graph, from, to, edges, count);
+  for (size_t i = 0; edges && result == CUDA_SUCCESS && i < count; ++i)
+    std::printf("an edge of port %u and type %u\n", edges[i].from_port, edges[i].type);
   return result;
 }
 
-CUDA_EXPORT CUresult cuMemBatchDecompressAsync(CUmemDecompressParams* operations, size_t count, unsigned int, size_t*, CUstream stream) {
+CUDA_EXPORT CUresult cuMemBatchDecompressAsync(CUmemDecompressParams* operations, size_t count, unsigned int,
+                                               size_t*, CUstream stream) {
   const auto copy = softgpu<decltype(cuMemcpyDtoDAsync_v2)>("cuMemcpyDtoDAsync_v2");
   const auto fill = softgpu<decltype(cuMemsetD32Async)>("cuMemsetD32Async");
   for (size_t i = 0; i < count; ++i) {
     const CUmemDecompressParams& one = operations[i];
     const auto bytes = static_cast<unsigned>(std::min<size_t>(one.srcNumBytes, one.dstNumBytes));
     const auto at = [](const void* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); };
-    CUresult result = one.algo == CU_MEM_DECOMPRESS_ALGORITHM_LZ4 ? copy(at(one.dst), at(one.src), bytes, stream) : CUDA_ERROR_INVALID_VALUE;
+    CUresult result = one.algo == CU_MEM_DECOMPRESS_ALGORITHM_LZ4
+                          ? copy(at(one.dst), at(one.src), bytes, stream)
+                          : CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS) result = fill(at(one.dstActBytes), bytes, 1, stream);
     if (result != CUDA_SUCCESS) return result;
   }

@@ -1,7 +1,7 @@
 // What waits for the server and what does not, counted between client and poold.
 #include "tests/e2e/pool.h"
-#include "tests/support/proxy.h"
 #include "tests/support/catch.h"
+#include "tests/support/proxy.h"
 #include "tests/support/skip.h"
 
 using namespace gpupool::testing;
@@ -10,7 +10,8 @@ namespace {
 
 uint64_t round_trips(Pool& pool, const std::string& scenario, const std::string& rounds) {
   Proxy proxy(pool.poold().endpoint());
-  const Finished app = run_patiently({driver_app(), scenario, rounds}, pool.through({{"GPUPOOL", proxy.url()}}));
+  const Finished app =
+      run_patiently({driver_app(), scenario, rounds}, pool.through({{"GPUPOOL", proxy.url()}}));
   INFO(app.output);
   CHECK(app.status == 0);
   return proxy.round_trips();
@@ -23,20 +24,23 @@ TEST_CASE("asynchronous calls cost no round trip") {
   round_trips(pool, "asynchronous_calls", "0");  // from now on the server has its module
   const uint64_t none = round_trips(pool, "asynchronous_calls", "0");
   CHECK(none > 0);
-  CHECK(none < 16);  // the module, two functions, three questions, an attribute, two waits, two mappings for the memory pool
+  CHECK(none < 16);  // the module, two functions, three questions, an attribute, two waits, two mappings for
+                     // the memory pool
   CHECK(round_trips(pool, "asynchronous_calls", "60") == none);
 }
 
 TEST_CASE("copies behind a refused launch of a graph cost no round trip") {
   Pool pool;
   const uint64_t few = round_trips(pool, "copies_behind_a_refused_launch", "1");
-  // Each would be one more. Some wait on a busy machine: those before the client's thread has seen that the host function will not be called.
+  // Each would be one more. Some wait on a busy machine: those before the client's thread has seen that the
+  // host function will not be called.
   CHECK(round_trips(pool, "copies_behind_a_refused_launch", "600") < few + 300);
 }
 
 TEST_CASE("contexts come and go without a round trip but for their memory") {
   Pool pool;
-  CHECK(round_trips(pool, "contexts_without_waiting", "10") == 11);  // for the memory of each, and its last call waits
+  CHECK(round_trips(pool, "contexts_without_waiting", "10") ==
+        11);  // for the memory of each, and its last call waits
 }
 
 TEST_CASE("a program that only looks at its devices costs no round trip") {

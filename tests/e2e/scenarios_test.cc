@@ -1,5 +1,5 @@
-// Every scenario of driver_app passes on the device directly and through poold, and prints the same. The device is softgpu, or what
-// GPUPOOL_TEST_DEVICE says (tests/e2e/pool.h).
+// Every scenario of driver_app passes on the device directly and through poold, and prints the same. The
+// device is softgpu, or what GPUPOOL_TEST_DEVICE says (tests/e2e/pool.h).
 #include <signal.h>
 
 #include "protocol/cuda/cuda_header.h"
@@ -17,7 +17,8 @@ void passes_both_ways(const std::vector<std::string>& scenario, const Environmen
   INFO("scenario " << scenario.front());
   Pool pool(softgpu);
   const auto devices = softgpu.find("SOFTGPU_DEVICES");
-  if (devices != softgpu.end() && count_devices(pool) < std::stoi(devices->second)) return report_skip("needs " + devices->second + " devices");
+  if (devices != softgpu.end() && count_devices(pool) < std::stoi(devices->second))
+    return report_skip("needs " + devices->second + " devices");
   std::vector<std::string> words{driver_app()};
   words.insert(words.end(), scenario.begin(), scenario.end());
   const Finished direct = run_patiently(words, pool.directly(environment));
@@ -30,7 +31,8 @@ void passes_both_ways(const std::vector<std::string>& scenario, const Environmen
 }
 
 // What ends a program on softgpu directly.
-std::string passes_through_poold(const std::vector<std::string>& scenario, const std::string& device = test_device()) {
+std::string passes_through_poold(const std::vector<std::string>& scenario,
+                                 const std::string& device = test_device()) {
   Pool pool({}, {}, device);
   std::vector<std::string> words{driver_app()};
   words.insert(words.end(), scenario.begin(), scenario.end());
@@ -41,7 +43,9 @@ std::string passes_through_poold(const std::vector<std::string>& scenario, const
 }
 
 // From the first copy on: without the setting the connection is opened beside it.
-void passes_with_a_bulk_connection(const std::string& scenario) { passes_both_ways({scenario}, {}, {{"GPUPOOL_BULK_CONNECTIONS", "1"}}); }
+void passes_with_a_bulk_connection(const std::string& scenario) {
+  passes_both_ways({scenario}, {}, {{"GPUPOOL_BULK_CONNECTIONS", "1"}});
+}
 
 // Data is on its way for a while, and commands overtake it.
 void passes_on_a_slow_link(const std::string& scenario) {
@@ -51,25 +55,32 @@ void passes_on_a_slow_link(const std::string& scenario) {
   const Finished direct = run_patiently(words, pool.directly());
   INFO("directly: " << direct.output);
   CHECK(direct.status == 0);
-  const Finished slow = run_patiently(words, pool.through({{"GPUPOOL", link.url()}, {"GPUPOOL_BULK_CONNECTIONS", "1"}}));
+  const Finished slow =
+      run_patiently(words, pool.through({{"GPUPOOL", link.url()}, {"GPUPOOL_BULK_CONNECTIONS", "1"}}));
   INFO("on a slow link: " << slow.output);
   CHECK(slow.status == 0);
 }
 
-void large_copies(const std::string& connections, const Environment& server = {}, const std::string& compression = "auto") {
-  std::vector<std::string> scenarios{"large_copies", "large_copies_behind_a_stuck_stream", "pinned_copies_of_every_shape"};
+void large_copies(const std::string& connections, const Environment& server = {},
+                  const std::string& compression = "auto") {
+  std::vector<std::string> scenarios{"large_copies", "large_copies_behind_a_stuck_stream",
+                                     "pinned_copies_of_every_shape"};
   if (!over_rdma()) {  // the guest, where rdma is, is slow
-    scenarios.insert(scenarios.end(), {"large_asynchronous_copies", "large_boxes", "pinned_memory_comes_and_goes"});
+    scenarios.insert(scenarios.end(),
+                     {"large_asynchronous_copies", "large_boxes", "pinned_memory_comes_and_goes"});
   }
   for (const std::string& scenario : scenarios) {
-    passes_both_ways({scenario}, server, {{"GPUPOOL_BULK_CONNECTIONS", connections}, {"GPUPOOL_COMPRESSION", compression}});
+    passes_both_ways({scenario}, server,
+                     {{"GPUPOOL_BULK_CONNECTIONS", connections}, {"GPUPOOL_COMPRESSION", compression}});
   }
 }
 
 }  // namespace
 
-#define PASSES(scenario, ...) \
-  TEST_CASE(#scenario) { passes_both_ways({#scenario} __VA_OPT__(, ) __VA_ARGS__); }
+#define PASSES(scenario, ...)                                 \
+  TEST_CASE(#scenario) {                                      \
+    passes_both_ways({#scenario} __VA_OPT__(, ) __VA_ARGS__); \
+  }
 
 PASSES(copies)
 PASSES(fills)
@@ -88,12 +99,24 @@ PASSES(a_graph_with_an_event_behind_a_late_copy)
 PASSES(attributes_of_a_function_whose_launch_waits)
 PASSES(a_synchronous_copy_on_a_stream_that_waits_for_a_value)
 // A device with bounded queues blocks the program that has to let it go on.
-TEST_CASE("launches_behind_a_host_function") { passes_through_poold({"launches_behind_a_host_function"}); }
-TEST_CASE("copies_behind_a_host_function") { passes_with_a_bulk_connection("copies_behind_a_host_function"); }
-TEST_CASE("copies_of_a_stream_that_waits_for_a_value") { passes_with_a_bulk_connection("copies_of_a_stream_that_waits_for_a_value"); }
-TEST_CASE("copies_behind_a_late_copy") { passes_with_a_bulk_connection("copies_behind_a_late_copy"); }
-TEST_CASE("one_of_64_streams_waits") { passes_through_poold({"one_of_64_streams_waits"}); }
-TEST_CASE("launches_behind_an_event_of_a_graph") { passes_through_poold({"launches_behind_an_event_of_a_graph"}); }
+TEST_CASE("launches_behind_a_host_function") {
+  passes_through_poold({"launches_behind_a_host_function"});
+}
+TEST_CASE("copies_behind_a_host_function") {
+  passes_with_a_bulk_connection("copies_behind_a_host_function");
+}
+TEST_CASE("copies_of_a_stream_that_waits_for_a_value") {
+  passes_with_a_bulk_connection("copies_of_a_stream_that_waits_for_a_value");
+}
+TEST_CASE("copies_behind_a_late_copy") {
+  passes_with_a_bulk_connection("copies_behind_a_late_copy");
+}
+TEST_CASE("one_of_64_streams_waits") {
+  passes_through_poold({"one_of_64_streams_waits"});
+}
+TEST_CASE("launches_behind_an_event_of_a_graph") {
+  passes_through_poold({"launches_behind_an_event_of_a_graph"});
+}
 PASSES(synchronous_copies_behind_a_graph_that_copies)
 PASSES(unload_behind_a_host_function)
 PASSES(unload_behind_a_host_function_in_another_context)
@@ -141,8 +164,12 @@ PASSES(managed_memory_written_by_host_functions)
 PASSES(managed_memory_read_by_host_functions)
 PASSES(managed_memory_of_host_functions_in_graphs)
 PASSES(managed_memory_written_after_a_synchronous_copy)
-TEST_CASE("managed_memory_prefetched_behind_a_copy") { passes_on_a_slow_link("managed_memory_prefetched_behind_a_copy"); }
-TEST_CASE("managed_memory_copied_beside_a_thread_that_waits") { passes_on_a_slow_link("managed_memory_copied_beside_a_thread_that_waits"); }
+TEST_CASE("managed_memory_prefetched_behind_a_copy") {
+  passes_on_a_slow_link("managed_memory_prefetched_behind_a_copy");
+}
+TEST_CASE("managed_memory_copied_beside_a_thread_that_waits") {
+  passes_on_a_slow_link("managed_memory_copied_beside_a_thread_that_waits");
+}
 PASSES(registered_memory_in_front_of_a_kernel_that_waits)
 PASSES(registered_memory_shown_to_kernels_behind_a_host_function)
 PASSES(registered_memory_written_by_host_functions)
@@ -179,18 +206,25 @@ PASSES(threads_come_and_go)
 PASSES(library_closed_and_opened)
 PASSES(illegal_address)
 PASSES(trap)
-TEST_CASE("callbacks_behind_a_trap") { passes_through_poold({"callbacks_behind_a_trap"}); }
+TEST_CASE("callbacks_behind_a_trap") {
+  passes_through_poold({"callbacks_behind_a_trap"});
+}
 PASSES(assertion)
 PASSES(fault_then_reset)
 
 TEST_CASE("a device that ignores wished addresses") {
-  for (const char* scenario : {"copies", "virtual_memory", "managed_memory"}) passes_both_ways({scenario}, {{"SOFTGPU_RULES", "+ignored_hints"}});
+  for (const char* scenario : {"copies", "virtual_memory", "managed_memory"})
+    passes_both_ways({scenario}, {{"SOFTGPU_RULES", "+ignored_hints"}});
 }
 TEST_CASE("a graph that copies memory that is gone fails and the session goes on") {
   passes_through_poold({"graph_copies_memory_that_is_gone"});
 }
-TEST_CASE("memory of a pool passes between streams as its attributes say") { passes_through_poold({"pooled_memory_passes_between_streams"}); }
-TEST_CASE("memory of a pool is freed with its context") { passes_through_poold({"pooled_memory_of_a_destroyed_context"}); }
+TEST_CASE("memory of a pool passes between streams as its attributes say") {
+  passes_through_poold({"pooled_memory_passes_between_streams"});
+}
+TEST_CASE("memory of a pool is freed with its context") {
+  passes_through_poold({"pooled_memory_of_a_destroyed_context"});
+}
 TEST_CASE("multicast objects of a device that has them") {
   if (CUDA_VERSION < 12080) return report_skip("needs the headers of CUDA 12.8");
   passes_through_poold({"multicast_objects"}, RICH_DEVICE);
@@ -208,7 +242,8 @@ TEST_CASE("decompression by a device that has the engine") {
 }
 TEST_CASE("graphs with large copies") {
   passes_both_ways({"graph_with_host_memory", "large"});
-  passes_both_ways({"graph_with_host_memory", "large"}, {{"GPUPOOL_STAGING", "always"}}, {{"GPUPOOL_BULK_CONNECTIONS", "0"}});
+  passes_both_ways({"graph_with_host_memory", "large"}, {{"GPUPOOL_STAGING", "always"}},
+                   {{"GPUPOOL_BULK_CONNECTIONS", "0"}});
 }
 
 TEST_CASE("softgpu says that SOFTGPU_MEMORY is ignored where its instance is in use") {
@@ -232,8 +267,18 @@ TEST_CASE("large copies that are compressed") {
   large_copies("2", {}, "always");
   large_copies("1", {{"GPUPOOL_STAGING", "always"}}, "always");
 }
-TEST_CASE("large copies on one bulk connection") { large_copies("1"); }
-TEST_CASE("large copies on three bulk connections") { large_copies("3"); }
-TEST_CASE("large copies without bulk connections") { large_copies("0"); }
-TEST_CASE("large copies on a device that the CPU does not reach") { large_copies("3", {{"SOFTGPU_RULES", "+no_host_access"}}); }
-TEST_CASE("large copies through staging memory") { large_copies("3", {{"GPUPOOL_STAGING", "always"}}); }
+TEST_CASE("large copies on one bulk connection") {
+  large_copies("1");
+}
+TEST_CASE("large copies on three bulk connections") {
+  large_copies("3");
+}
+TEST_CASE("large copies without bulk connections") {
+  large_copies("0");
+}
+TEST_CASE("large copies on a device that the CPU does not reach") {
+  large_copies("3", {{"SOFTGPU_RULES", "+no_host_access"}});
+}
+TEST_CASE("large copies through staging memory") {
+  large_copies("3", {{"GPUPOOL_STAGING", "always"}});
+}

@@ -1,5 +1,5 @@
-// No server, the wrong server, a server that goes away: the program gets CUDA's error codes, stderr one line that names
-// the server and the reason, and nothing hangs.
+// No server, the wrong server, a server that goes away: the program gets CUDA's error codes, stderr one line
+// that names the server and the reason, and nothing hangs.
 #include <signal.h>
 
 #include <atomic>
@@ -11,8 +11,8 @@
 #include "protocol/transport/rdma_options.h"
 #include "protocol/wire/frame.h"
 #include "tests/e2e/pool.h"
-#include "tests/support/proxy.h"
 #include "tests/support/catch.h"
+#include "tests/support/proxy.h"
 #include "tests/support/raw_client.h"
 #include "tests/support/skip.h"
 #include "tests/support/slow_link.h"
@@ -28,9 +28,11 @@ constexpr milliseconds kSoon{60'000};  // well above the timeouts after which a 
 Environment timeouts(const std::string& milliseconds) {
   return {{"GPUPOOL_CONNECT_TIMEOUT_MS", milliseconds}, {"GPUPOOL_DEAD_PEER_TIMEOUT_MS", milliseconds}};
 }
-const Environment kImpatient = timeouts("700");   // for servers that never answer
-const Environment kPatient = timeouts("600000");  // for servers that do: no timeout ends what should have ended by itself
-const Environment kAttentive = timeouts("8000");  // for servers that fall silent at work, and must not seem to on a busy machine
+const Environment kImpatient = timeouts("700");  // for servers that never answer
+const Environment kPatient =
+    timeouts("600000");  // for servers that do: no timeout ends what should have ended by itself
+const Environment kAttentive =
+    timeouts("8000");  // for servers that fall silent at work, and must not seem to on a busy machine
 // Over rdma a worker that was killed falls silent.
 const Environment kUsual = over_rdma() ? timeouts("5000") : Environment{};
 
@@ -80,12 +82,15 @@ std::string hello_reply(const hello::HelloReply& reply, uint16_t version) {
   return std::string(RawClient::bytes_of(preamble)) + body;
 }
 
-void expect_no_device(const std::string& server, const std::string& reason, const Environment& patience = kPatient) {
-  const Finished app = run_patiently({driver_app(), "initialise"},
-                                     with(patience, {{"LD_LIBRARY_PATH", client_folder()}, {"GPUPOOL", server}}));
+void expect_no_device(const std::string& server, const std::string& reason,
+                      const Environment& patience = kPatient) {
+  const Finished app =
+      run_patiently({driver_app(), "initialise"},
+                    with(patience, {{"LD_LIBRARY_PATH", client_folder()}, {"GPUPOOL", server}}));
   INFO(app.output);
   CHECK(app.status == 0);
-  CHECK(app.output.find("cuInit CUDA_ERROR_NO_DEVICE, again CUDA_ERROR_NO_DEVICE, count CUDA_ERROR_NOT_INITIALIZED") !=
+  CHECK(app.output.find(
+            "cuInit CUDA_ERROR_NO_DEVICE, again CUDA_ERROR_NO_DEVICE, count CUDA_ERROR_NOT_INITIALIZED") !=
         std::string::npos);
   const auto lines = lines_with(app.output, "gpupool:");
   REQUIRE(lines.size() == 1);
@@ -97,7 +102,9 @@ void expect_no_device(const std::string& server, const std::string& reason, cons
 class Victim {
  public:
   Victim(Pool& pool, const std::string& activity, const Environment& more = {})
-      : activity_(activity), environment_(with(pool.through(kUsual), more)), app_({driver_app(), "until_it_fails", activity}, environment_) {
+      : activity_(activity),
+        environment_(with(pool.through(kUsual), more)),
+        app_({driver_app(), "until_it_fails", activity}, environment_) {
     INFO("while it does " << activity);
     REQUIRE(app_.await_output("working", kLongPatience));
     worker_ = pool.worker_of(app_);
@@ -137,8 +144,8 @@ void expect_loss(Pool& pool, const std::string& activity, const std::function<vo
 
 TEST_CASE("no server is named") {
   for (const char* server : {"", "localhost:9700", "tcp://127.0.0.1", "carrier-pigeon://127.0.0.1:1"}) {
-    const Finished app = run_to_end({driver_app(), "initialise"},
-                                    {{"LD_LIBRARY_PATH", client_folder()}, {"GPUPOOL", server}});
+    const Finished app =
+        run_to_end({driver_app(), "initialise"}, {{"LD_LIBRARY_PATH", client_folder()}, {"GPUPOOL", server}});
     INFO(app.output);
     CHECK(app.status == 0);
     CHECK(app.output.find("cuInit CUDA_ERROR_NO_DEVICE") != std::string::npos);
@@ -163,7 +170,8 @@ TEST_CASE("rdma that is asked for on a machine without a device fails and says s
   Pool pool;
   const std::string tcp = pool.poold().url();
   for (const auto& [server, wish] : {std::pair{tcp, "rdma"}, std::pair{"rdma" + tcp.substr(3), "auto"}}) {
-    const Finished app = run_to_end({driver_app(), "initialise"}, pool.through({{"GPUPOOL", server}, {"GPUPOOL_TRANSPORT", wish}}));
+    const Finished app = run_to_end({driver_app(), "initialise"},
+                                    pool.through({{"GPUPOOL", server}, {"GPUPOOL_TRANSPORT", wish}}));
     INFO(app.output);
     CHECK(app.output.find("cuInit CUDA_ERROR_NO_DEVICE") != std::string::npos);
     const auto lines = lines_with(app.output, "gpupool:");
@@ -177,23 +185,27 @@ TEST_CASE("the log tells what carries the session and why it is not rdma") {
   if (transport::has_rdma_device()) return report_skip("this machine has an RDMA device");
   Pool pool;
   const auto carrier = [&](const Environment& more) {
-    const Finished app = run_to_end({driver_app(), "initialise"}, pool.through(with({{"GPUPOOL_LOG", "debug"}}, more)));
+    const Finished app =
+        run_to_end({driver_app(), "initialise"}, pool.through(with({{"GPUPOOL_LOG", "debug"}}, more)));
     CHECK(app.output.find("cuInit CUDA_SUCCESS") != std::string::npos);
     const auto lines = lines_with(app.output, "gpupool: session with " + pool.poold().url());
     REQUIRE(lines.size() == 1);
     const size_t begin = lines[0].find(" over ") + 6;
     return lines[0].substr(begin, lines[0].find(": worker") - begin);
   };
-  CHECK(carrier({{"GPUPOOL_TRANSPORT", "auto"}, {"GPUPOOL_SHM", "0"}}) == "tcp (no rdma: this machine has no RDMA device)");
+  CHECK(carrier({{"GPUPOOL_TRANSPORT", "auto"}, {"GPUPOOL_SHM", "0"}}) ==
+        "tcp (no rdma: this machine has no RDMA device)");
   CHECK(carrier({{"GPUPOOL_TRANSPORT", "auto"}, {"GPUPOOL_SHM", ""}}) == "shared memory");
   CHECK(carrier({{"GPUPOOL_TRANSPORT", "tcp"}}) == "tcp");
 }
 
 TEST_CASE("a wrong setting is named and counts as not set") {
   Pool pool;
-  const Finished app = run_to_end({driver_app(), "initialise"},
-                                  pool.through({{"GPUPOOL_TRANSPORT", "pigeon"}, {"GPUPOOL_RDMA_MTU", "1500"},
-                                                {"GPUPOOL_RDMA_SERVICE_LEVEL", "16"}, {"GPUPOOL_BULK_CONNECTIONS", "many"}}));
+  const Finished app =
+      run_to_end({driver_app(), "initialise"}, pool.through({{"GPUPOOL_TRANSPORT", "pigeon"},
+                                                             {"GPUPOOL_RDMA_MTU", "1500"},
+                                                             {"GPUPOOL_RDMA_SERVICE_LEVEL", "16"},
+                                                             {"GPUPOOL_BULK_CONNECTIONS", "many"}}));
   INFO(app.output);
   CHECK(app.output.find("cuInit CUDA_SUCCESS") != std::string::npos);
   for (const char* said : {"GPUPOOL_TRANSPORT=pigeon: ignored, must be auto, tcp or rdma",
@@ -208,8 +220,10 @@ TEST_CASE("an empty token file is named") {
   Pool pool;
   const TemporaryFolder folder;
   for (const char* const content : {"", "\n", "  \n\n"}) {
-    const Finished app = run_to_end({driver_app(), "initialise"}, pool.through({{"GPUPOOL_TOKEN_FILE", folder.write("token", content)}}));
-    CHECK(app.output.find("gpupool: GPUPOOL_TOKEN_FILE=" + folder.path().string() + "/token: no token in its first line") != std::string::npos);
+    const Finished app = run_to_end({driver_app(), "initialise"},
+                                    pool.through({{"GPUPOOL_TOKEN_FILE", folder.write("token", content)}}));
+    CHECK(app.output.find("gpupool: GPUPOOL_TOKEN_FILE=" + folder.path().string() +
+                          "/token: no token in its first line") != std::string::npos);
   }
 }
 
@@ -220,7 +234,8 @@ TEST_CASE("what listens is no poold") {
   });
   expect_no_device(web.url(), "not poold; check the host and the port");
   FakeServer grpc([](transport::Connection& client) {
-    send_text(client, std::string("\0\0\x0c\x04\0\0\0\0\0\0\x03\0\0\0\x64\0\x04\0\x3f\xff\xff", 21));  // SETTINGS
+    send_text(client,
+              std::string("\0\0\x0c\x04\0\0\0\0\0\0\x03\0\0\0\x64\0\x04\0\x3f\xff\xff", 21));  // SETTINGS
     read_all(client);
   });
   expect_no_device(grpc.url(), "speaks HTTP/2, as pool-scheduler does; use pool://HOST:PORT");
@@ -287,7 +302,8 @@ TEST_CASE("the answer to the hello is nonsense") {
 TEST_CASE("the worker dies at work") {
   Pool pool;
   for (const char* activity : {"wait", "read", "write", "launch", "kernel"}) {
-    expect_loss(pool, activity, [](pid_t worker) { REQUIRE(::kill(worker, SIGKILL) == 0); }, "");
+    expect_loss(
+        pool, activity, [](pid_t worker) { REQUIRE(::kill(worker, SIGKILL) == 0); }, "");
   }
   CHECK(run_to_end({driver_app(), "short_life"}, pool.through()).status == 0);
 }
@@ -295,10 +311,13 @@ TEST_CASE("the worker dies at work") {
 TEST_CASE("poold dies at work") {
   for (const char* activity : {"wait", "read"}) {
     Pool pool;
-    expect_loss(pool, activity, [&](pid_t worker) {
-      pool.poold().process().signal(SIGKILL);
-      CHECK(await_gone(worker));
-    }, "");
+    expect_loss(
+        pool, activity,
+        [&](pid_t worker) {
+          pool.poold().process().signal(SIGKILL);
+          CHECK(await_gone(worker));
+        },
+        "");
   }
 }
 
@@ -306,10 +325,12 @@ TEST_CASE("a bulk connection is cut in the middle of a copy") {
   Pool pool;
   for (const char* activity : {"read", "write"}) {
     SlowLink link(pool.poold().endpoint(), {});
-    expect_loss(pool, activity, [&](pid_t worker) {
-      link.cut(1);  // the first one beside the commands'
-      CHECK(await_gone(worker));
-    }, "bulk connection", {{"GPUPOOL", link.url()}, {"GPUPOOL_BULK_CONNECTIONS", "2"}});
+    expect_loss(pool, activity,
+                [&](pid_t worker) {
+                  link.cut(1);  // the first one beside the commands'
+                  CHECK(await_gone(worker));
+                },
+                "bulk connection", {{"GPUPOOL", link.url()}, {"GPUPOOL_BULK_CONNECTIONS", "2"}});
   }
   CHECK(run_to_end({driver_app(), "short_life"}, pool.through()).status == 0);
 }
@@ -350,7 +371,10 @@ TEST_CASE("the connection is cut in the middle of a message") {
 TEST_CASE("pinned memory of a program on the server's host is shared with its worker") {
   Pool pool;
   const auto pinned = [&](const std::string& transport) {
-    const Finished app = run_to_end({driver_app(), "shared_pinned_memory"}, {{"LD_LIBRARY_PATH", client_folder()}, {"GPUPOOL", pool.poold().url()}, {"GPUPOOL_TRANSPORT", transport}});
+    const Finished app =
+        run_to_end({driver_app(), "shared_pinned_memory"}, {{"LD_LIBRARY_PATH", client_folder()},
+                                                            {"GPUPOOL", pool.poold().url()},
+                                                            {"GPUPOOL_TRANSPORT", transport}});
     CHECK(app.status == 0);
     return app.output;
   };
@@ -376,8 +400,10 @@ TEST_CASE("a program on the server's host uses shared memory unless told otherwi
   };
   CHECK(transport_of({}) == "transport=shm");
   CHECK(transport_of({{"GPUPOOL_TRANSPORT", "tcp"}}) == "transport=tcp");
-  CHECK(transport_of({{"GPUPOOL_SHM", "0"}}) == (transport::has_rdma_device() ? "transport=rdma" : "transport=tcp"));
-  CHECK(transport_of({{"GPUPOOL", "tcp://localhost:" + std::to_string(pool.poold().port())}}) == "transport=shm");
+  CHECK(transport_of({{"GPUPOOL_SHM", "0"}}) ==
+        (transport::has_rdma_device() ? "transport=rdma" : "transport=tcp"));
+  CHECK(transport_of({{"GPUPOOL", "tcp://localhost:" + std::to_string(pool.poold().port())}}) ==
+        "transport=shm");
   CHECK(transport_of({{"GPUPOOL", socket}, {"GPUPOOL_SHM", "0"}}) == "transport=shm");
   Proxy proxy(pool.poold().endpoint());
   CHECK(transport_of({{"GPUPOOL", proxy.url()}, {"GPUPOOL_TRANSPORT", "tcp"}}) == "transport=tcp");

@@ -1,5 +1,5 @@
-// Several servers in one program: their devices are numbered through, work together as those of one machine do, and fail
-// apart from each other.
+// Several servers in one program: their devices are numbered through, work together as those of one machine
+// do, and fail apart from each other.
 #include <signal.h>
 
 #include "tests/e2e/pool.h"
@@ -43,8 +43,10 @@ void passes_everywhere(const std::string& scenario, const Environment& environme
 
 }  // namespace
 
-#define PASSES(scenario) \
-  TEST_CASE(#scenario) { passes_everywhere(#scenario); }
+#define PASSES(scenario)          \
+  TEST_CASE(#scenario) {          \
+    passes_everywhere(#scenario); \
+  }
 
 PASSES(devices_numbered_through)
 PASSES(kernels_on_two_devices)
@@ -70,8 +72,9 @@ TEST_CASE("copies between servers come behind data that is on its way") {
   Pool first(kOneDevice, kPeers), second(kOneDevice, kPeers);
   SlowLink one(first.poold().endpoint(), kSlow), other(second.poold().endpoint(), kSlow);
   for (const char* sync : {"0", "1"}) {
-    const Finished app = run_patiently({driver_app(), "copies_behind_new_data"},
-                                       first.through({{"GPUPOOL", one.url() + "," + other.url()}, {"GPUPOOL_SYNC", sync}}));
+    const Finished app =
+        run_patiently({driver_app(), "copies_behind_new_data"},
+                      first.through({{"GPUPOOL", one.url() + "," + other.url()}, {"GPUPOOL_SYNC", sync}}));
     INFO("GPUPOOL_SYNC=" << sync << ": " << app.output);
     CHECK(app.status == 0);
   }
@@ -101,8 +104,11 @@ TEST_CASE("the devices of several servers are chosen among") {
 TEST_CASE("a list of servers that makes no sense") {
   Pool pool;
   const std::string url = pool.poold().url();
-  for (const auto& [list, reason] : {std::pair<std::string, std::string>{url + ",", "''"}, {"," + url, "''"},
-                                     {url + ",," + url, "''"}, {url + "," + url, "twice"}, {url + ", " + url, "transport"}}) {
+  for (const auto& [list, reason] : {std::pair<std::string, std::string>{url + ",", "''"},
+                                     {"," + url, "''"},
+                                     {url + ",," + url, "''"},
+                                     {url + "," + url, "twice"},
+                                     {url + ", " + url, "transport"}}) {
     const Finished app = run_to_end({driver_app(), "initialise"}, pool.through({{"GPUPOOL", list}}));
     INFO(list << ": " << app.output);
     CHECK(app.output.find("cuInit CUDA_ERROR_NO_DEVICE, again CUDA_ERROR_NO_DEVICE") != std::string::npos);
@@ -140,16 +146,18 @@ TEST_CASE("the data of copies between servers does not pass through the program"
   INFO(app.output);
   CHECK(app.status == 0);
   constexpr uint64_t kOnce = 16u << 20;
-  CHECK(one.bytes_down() + other.bytes_down() < kOnce + kOnce / 2);   // the last look
-  CHECK(one.bytes_up() + other.bytes_up() < 9 * kOnce + kOnce / 2);   // the first data, and from each server to the other
+  CHECK(one.bytes_down() + other.bytes_down() < kOnce + kOnce / 2);  // the last look
+  CHECK(one.bytes_up() + other.bytes_up() <
+        9 * kOnce + kOnce / 2);  // the first data, and from each server to the other
   CHECK(one.bytes_up() + other.bytes_up() > 9 * kOnce);
 }
 
 TEST_CASE("copies between servers pass through the program where their operators have named no peers") {
   Pool first(kOneDevice), second(kOneDevice);
   SlowLink one(first.poold().endpoint(), {}), other(second.poold().endpoint(), {});
-  const Finished app = run_patiently({driver_app(), "large_copies_between_devices", "4"},
-                                     first.through({{"GPUPOOL", one.url() + "," + other.url()}, {"GPUPOOL_LOG", "debug"}}));
+  const Finished app =
+      run_patiently({driver_app(), "large_copies_between_devices", "4"},
+                    first.through({{"GPUPOOL", one.url() + "," + other.url()}, {"GPUPOOL_LOG", "debug"}}));
   INFO(app.output);
   CHECK(app.status == 0);
   CHECK(app.output.find("--peers") != std::string::npos);
@@ -160,8 +168,9 @@ TEST_CASE("copies between servers take another way when their connection breaks"
   Pool first(kOneDevice, kPeers), second(kOneDevice, kPeers);
   for (const int broken : {0, 1}) {
     SlowLink one(first.poold().endpoint(), {}), other(second.poold().endpoint(), {});
-    Process app({driver_app(), "large_copies_between_devices", "40"},
-                first.through({{"GPUPOOL", one.url() + "," + other.url()}, {"GPUPOOL_BULK_CONNECTIONS", "0"}}));
+    Process app(
+        {driver_app(), "large_copies_between_devices", "40"},
+        first.through({{"GPUPOOL", one.url() + "," + other.url()}, {"GPUPOOL_BULK_CONNECTIONS", "0"}}));
     REQUIRE(app.await_output("copying"));
     (broken == 0 ? one : other).cut(1);  // the first is the program's
     const int status = app.wait(kLongPatience);
@@ -186,9 +195,11 @@ TEST_CASE("one of two servers dies at work") {
     app.await_end_of_output();
     INFO("signal " << signal << ": " << app.output());
     CHECK(status == 0);
-    CHECK(app.output().find("there: CUDA_ERROR_DEVICE_UNAVAILABLE CUDA_ERROR_DEVICE_UNAVAILABLE\n") != std::string::npos);
+    CHECK(app.output().find("there: CUDA_ERROR_DEVICE_UNAVAILABLE CUDA_ERROR_DEVICE_UNAVAILABLE\n") !=
+          std::string::npos);
     CHECK(app.output().find("here, for what waited: CUDA_ERROR_DEVICE_UNAVAILABLE\n") != std::string::npos);
-    CHECK(app.output().find("across: CUDA_ERROR_DEVICE_UNAVAILABLE CUDA_ERROR_DEVICE_UNAVAILABLE\n") != std::string::npos);
+    CHECK(app.output().find("across: CUDA_ERROR_DEVICE_UNAVAILABLE CUDA_ERROR_DEVICE_UNAVAILABLE\n") !=
+          std::string::npos);
     CHECK(app.output().find("an event: CUDA_ERROR_DEVICE_UNAVAILABLE\n") != std::string::npos);
     CHECK(app.output().find("here: all is well\n") != std::string::npos);
     const auto lines = lines_with(app.output(), "gpupool:");

@@ -19,9 +19,11 @@ class SharedPool {
     for (const std::string& quota : quotas) {
       tokens_.push_back(*server::make_token());
       config += "[[tenant]]\nname = \"t" + std::to_string(tokens_.size()) + "\"\ntokens = [\"" +
-                server::hash_text(server::hash_token(tokens_.back())) + "\"]\n[tenant.quota]\n" + quota + "\n";
+                server::hash_text(server::hash_token(tokens_.back())) + "\"]\n[tenant.quota]\n" + quota +
+                "\n";
     }
-    pool_ = std::make_unique<Pool>(softgpu, std::vector<std::string>{"--config", folder_.write("poold.toml", config)});
+    pool_ = std::make_unique<Pool>(softgpu,
+                                   std::vector<std::string>{"--config", folder_.write("poold.toml", config)});
   }
   Pool* operator->() { return pool_.get(); }
   Environment of(size_t tenant) const { return pool_->through({{"GPUPOOL_TOKEN", tokens_.at(tenant - 1)}}); }

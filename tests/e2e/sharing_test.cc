@@ -1,5 +1,6 @@
-// Programs that share a GPU: turns are taken, given back and taken away, and no program waits for work that cannot come. Shares are
-// those of the time in poold's books, not of the clock; one test counts what the programs got done, as gpupool-bench --suite sharing does.
+// Programs that share a GPU: turns are taken, given back and taken away, and no program waits for work that
+// cannot come. Shares are those of the time in poold's books, not of the clock; one test counts what the
+// programs got done, as gpupool-bench --suite sharing does.
 #include <chrono>
 #include <csignal>
 #include <functional>
@@ -15,19 +16,22 @@ using namespace gpupool::testing;
 
 namespace {
 
-const std::string kForever = "600000", kKernel = "300000", kLongKernel = "3000000", kVeryLongKernel = "30000000";
+const std::string kForever = "600000", kKernel = "300000", kLongKernel = "3000000",
+                  kVeryLongKernel = "30000000";
 using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
 Finished ask_poold(SharedPool& pool, std::vector<std::string> words) {
-  words.insert(words.begin(), {program_path("pool-admin"), "--poold", "unix:" + pool->poold().admin_socket()});
+  words.insert(words.begin(),
+               {program_path("pool-admin"), "--poold", "unix:" + pool->poold().admin_socket()});
   const Finished finished = run_to_end(words);
   INFO(finished.output);
   REQUIRE(finished.status == 0);
   return finished;
 }
 
-// What poold's books say of each tenant so far, in seconds: how long its work had to wait for its turn, and what it used.
+// What poold's books say of each tenant so far, in seconds: how long its work had to wait for its turn, and
+// what it used.
 struct Books {
   struct Entry {
     double throttled, used;
@@ -35,7 +39,8 @@ struct Books {
   Clock::time_point asked, answered;
   std::vector<Entry> tenants;
   double used() const {
-    return std::accumulate(tenants.begin(), tenants.end(), 0.0, [](double sum, const Entry& entry) { return sum + entry.used; });
+    return std::accumulate(tenants.begin(), tenants.end(), 0.0,
+                           [](double sum, const Entry& entry) { return sum + entry.used; });
   }
 };
 Books read_books(SharedPool& pool) {
@@ -43,20 +48,26 @@ Books read_books(SharedPool& pool) {
   books.asked = Clock::now();
   const auto rows = nlohmann::json::parse(ask_poold(pool, {"--json", "tenants"}).output);
   books.answered = Clock::now();
-  for (const auto& row : rows) books.tenants.push_back({double(row["throttled_nanoseconds"]) * 1e-9, double(row["gpu_nanoseconds"]) * 1e-9});
+  for (const auto& row : rows)
+    books.tenants.push_back(
+        {double(row["throttled_nanoseconds"]) * 1e-9, double(row["gpu_nanoseconds"]) * 1e-9});
   return books;
 }
 
 // Parts of the time that passed while so many seconds of GPU time were used.
 struct Parts {
-  std::vector<double> granted;  // for each tenant: in which it had the turn. The tenants have work all the time, so it is what they did not wait
-  double used = 0;              // of all tenants: in which the GPU did their work; less than granted where the host is busy
+  std::vector<double> granted;  // for each tenant: in which it had the turn. The tenants have work all the
+                                // time, so it is what they did not wait
+  double used =
+      0;  // of all tenants: in which the GPU did their work; less than granted where the host is busy
 };
 Parts parts_during(SharedPool& pool, double used) {
   const Books before = read_books(pool);
   Books after;
-  REQUIRE(eventually([&] { return (after = read_books(pool)).used() >= before.used() + used; }, kLongPatience));
-  const double passed = Seconds((after.asked - before.asked) + (after.answered - before.answered)).count() / 2;
+  REQUIRE(
+      eventually([&] { return (after = read_books(pool)).used() >= before.used() + used; }, kLongPatience));
+  const double passed =
+      Seconds((after.asked - before.asked) + (after.answered - before.answered)).count() / 2;
   Parts parts;
   for (size_t i = 0; i < after.tenants.size(); ++i) {
     parts.granted.push_back(1 - (after.tenants[i].throttled - before.tenants[i].throttled) / passed);
@@ -66,8 +77,9 @@ Parts parts_during(SharedPool& pool, double used) {
   return parts;
 }
 
-// Whether the parts are as `fits` says in one of a few windows, each of so many used seconds. On a busy machine a program may be late with
-// its work in any of them, which looks like less than its share or more than its limit grants.
+// Whether the parts are as `fits` says in one of a few windows, each of so many used seconds. On a busy
+// machine a program may be late with its work in any of them, which looks like less than its share or more
+// than its limit grants.
 bool in_some_window(SharedPool& pool, double used, const std::function<bool(const Parts&)>& fits) {
   for (int windows = 0; windows < 6; ++windows) {
     if (fits(parts_during(pool, used))) return true;
@@ -80,16 +92,21 @@ bool in_some_window(SharedPool& pool, double used, const std::function<bool(cons
 TEST_CASE("programs with every kind of wait go on beside a busy one") {
   SharedPool pool({"compute = 20", "compute = 80"});
   const auto rival = pool.start_working(2, {"keep_busy", kForever, kKernel});
-  scenarios_pass(pool, 1, {"kernels_wait_for_each_other", "kernels_behind_a_wait_for_a_value", "events_order_streams",
-                           "host_functions_run_in_order", "stream_memory_operations", "null_stream_waits_for_blocking_streams",
-                           "async_readback", "two_contexts", "reset_and_use_again", "fault_then_reset"});
+  scenarios_pass(
+      pool, 1,
+      {"kernels_wait_for_each_other", "kernels_behind_a_wait_for_a_value", "events_order_streams",
+       "host_functions_run_in_order", "stream_memory_operations", "null_stream_waits_for_blocking_streams",
+       "async_readback", "two_contexts", "reset_and_use_again", "fault_then_reset"});
 }
 
 TEST_CASE("programs with every kind of wait go on behind a hard limit") {
-  SharedPool pool({"compute = 30\nmode = \"hard\"\npriority = \"best-effort\"", "priority = \"latency-critical\""});
+  SharedPool pool(
+      {"compute = 30\nmode = \"hard\"\npriority = \"best-effort\"", "priority = \"latency-critical\""});
   const auto other = pool.start_working(2, {"idle_session"});  // one piece of work at a time
-  scenarios_pass(pool, 1, {"kernels_wait_for_each_other", "kernels_behind_a_wait_for_a_value", "host_functions_run_in_order",
-                           "pinned_memory_is_read_in_stream_order", "synchronous_copies_behind_late_ones", "threads_with_streams"});
+  scenarios_pass(pool, 1,
+                 {"kernels_wait_for_each_other", "kernels_behind_a_wait_for_a_value",
+                  "host_functions_run_in_order", "pinned_memory_is_read_in_stream_order",
+                  "synchronous_copies_behind_late_ones", "threads_with_streams"});
 }
 
 TEST_CASE("two busy programs get their shares of the GPU's time") {
@@ -98,7 +115,8 @@ TEST_CASE("two busy programs get their shares of the GPU's time") {
   const auto small = pool.start_working(1, {"keep_busy", kForever, kLongKernel});
   CHECK(in_some_window(pool, 4, [](const Parts& parts) {
     const double part = parts.granted[0] / (parts.granted[0] + parts.granted[1]);
-    return part > 0.02 && part < 0.15;  // on a busy host the small one is late for its turns, which the large one then has
+    return part > 0.02 &&
+           part < 0.15;  // on a busy host the small one is late for its turns, which the large one then has
   }));
 }
 
@@ -106,7 +124,8 @@ TEST_CASE("two busy programs get as much done as their shares say") {
   SharedPool pool({"compute = 10", "compute = 90"});
   const TemporaryFolder folder;
   const auto as_shared = [&](const std::string& go) {
-    // The same time for both, so that neither is ever alone, and kernels beside which it does not matter when their programs were late.
+    // The same time for both, so that neither is ever alone, and kernels beside which it does not matter when
+    // their programs were late.
     const std::vector<std::string> program{"keep_busy", "12000", kVeryLongKernel, folder.path() / go};
     const auto large = pool.start_working(2, program);
     const auto small = pool.start_working(1, program);
@@ -124,23 +143,28 @@ TEST_CASE("graphs that wait for their program take turns with a busy one") {
   // Without giving way while they wait: one or so in a second.
   const auto graphs = pool.start_working(1, {"keep_busy_with_graphs", "30000", kKernel, "41"});
   CHECK(done(*graphs) >= 41);
-  scenarios_pass(pool, 1, {"captured_graph", "graph_with_host_memory", "graph_host_functions_in_order", "graphs_beside_each_other"});
+  scenarios_pass(pool, 1,
+                 {"captured_graph", "graph_with_host_memory", "graph_host_functions_in_order",
+                  "graphs_beside_each_other"});
 }
 
 TEST_CASE("a hard limit holds and its end is felt at once") {
   SharedPool pool({"compute = 5\nmode = \"hard\""});
   const auto program = pool.start_working(1, {"keep_busy", kForever, kLongKernel});
-  CHECK(in_some_window(pool, 0.25, [](const Parts& limited) { return limited.used < 0.055 && limited.granted[0] < 0.07; }));
+  CHECK(in_some_window(
+      pool, 0.25, [](const Parts& limited) { return limited.used < 0.055 && limited.granted[0] < 0.07; }));
   ask_poold(pool, {"quota", "set", "t1", "compute=100", "mode=elastic"});
   CHECK(in_some_window(pool, 2, [](const Parts& lifted) { return lifted.granted[0] > 0.9; }));
 }
 
 TEST_CASE("a hard limit of one GPU alone holds there and is lifted while a program works") {
-  SharedPool pool({"compute = 80\nmode = \"hard\"\n[tenant.gpu.1]\ncompute = 5.5"}, {{"SOFTGPU_DEVICES", "2"}});
+  SharedPool pool({"compute = 80\nmode = \"hard\"\n[tenant.gpu.1]\ncompute = 5.5"},
+                  {{"SOFTGPU_DEVICES", "2"}});
   const auto work_on = [&](const char* device) {
     Environment environment = pool.of(1);
     environment["CUDA_VISIBLE_DEVICES"] = device;
-    auto process = std::make_unique<Process>(std::vector<std::string>{driver_app(), "keep_busy", kForever, kLongKernel}, environment);
+    auto process = std::make_unique<Process>(
+        std::vector<std::string>{driver_app(), "keep_busy", kForever, kLongKernel}, environment);
     REQUIRE(process->await_output("working", kLongPatience));
     return process;
   };
@@ -151,7 +175,8 @@ TEST_CASE("a hard limit of one GPU alone holds there and is lifted while a progr
   }
   REQUIRE(pool->poold().await_log("session_ended"));  // until then its last kernel counts
   const auto program = work_on("1");
-  CHECK(in_some_window(pool, 0.25, [](const Parts& limited) { return limited.used < 0.06 && limited.granted[0] < 0.075; }));
+  CHECK(in_some_window(
+      pool, 0.25, [](const Parts& limited) { return limited.used < 0.06 && limited.granted[0] < 0.075; }));
   ask_poold(pool, {"quota", "set", "t1", "--gpu", "1", "default"});
   CHECK(in_some_window(pool, 2, has_80_percent));
 }

@@ -1,4 +1,5 @@
-// A preloaded library whose process is SKEW_SECONDS ahead of the machine's clock, as a host with a wrong one is.
+// A preloaded library whose process is SKEW_SECONDS ahead of the machine's clock, as a host with a wrong one
+// is.
 #include <sys/syscall.h>
 #include <unistd.h>
 

@@ -1,4 +1,5 @@
-// Hosts whose clocks are wrong: a pool works while they are less than half a minute apart, and says that they are.
+// Hosts whose clocks are wrong: a pool works while they are less than half a minute apart, and says that they
+// are.
 #include "tests/e2e/whole_pool.h"
 
 using namespace gpupool;
@@ -6,7 +7,9 @@ using namespace gpupool::testing;
 
 namespace {
 
-Environment ahead(int seconds) { return {{"LD_PRELOAD", SKEWED_CLOCK}, {"SKEW_SECONDS", std::to_string(seconds)}}; }
+Environment ahead(int seconds) {
+  return {{"LD_PRELOAD", SKEWED_CLOCK}, {"SKEW_SECONDS", std::to_string(seconds)}};
+}
 
 }  // namespace
 
@@ -17,7 +20,8 @@ TEST_CASE("clocks that are 25 s apart are tolerated and reported") {
   CHECK(app.status == 0);
   CHECK(lines_with(app.output, "GPU-").size() == 4);
   CHECK(pool.is_idle());
-  std::string nodes;  // a report that came late on a busy machine seems to be from an earlier clock, until the next one
+  std::string nodes;  // a report that came late on a busy machine seems to be from an earlier clock, until
+                      // the next one
   CHECK(eventually([&] {
     nodes = pool.pool_admin({"nodes"});
     return (has(nodes, "+25.") || has(nodes, "+24.")) && (has(nodes, "-25.") || has(nodes, "-24."));

@@ -19,19 +19,23 @@ class SecurePool {
     for (int i = 0; i < servers; ++i) {
       pools_.push_back(std::make_unique<Pool>(
           Environment{{"SOFTGPU_MEMORY", "1GiB"}},
-          std::vector<std::string>{"--listen", "tls://127.0.0.1:0", "--tls-certificate", files.certificate, "--tls-key", files.key,
-                                   "--config", folder_.path() / "poold.toml"}));
+          std::vector<std::string>{"--listen", "tls://127.0.0.1:0", "--tls-certificate", files.certificate,
+                                   "--tls-key", files.key, "--config", folder_.path() / "poold.toml"}));
     }
   }
 
   std::string url() {
     std::string urls;
-    for (const auto& pool : pools_) urls += (urls.empty() ? "tls://127.0.0.1:" : ",tls://127.0.0.1:") + std::to_string(pool->poold().port());
+    for (const auto& pool : pools_)
+      urls +=
+          (urls.empty() ? "tls://127.0.0.1:" : ",tls://127.0.0.1:") + std::to_string(pool->poold().port());
     return urls;
   }
   std::string token_file() const { return folder_.path() / "token"; }
   Environment environment() {
-    return pool().through({{"GPUPOOL", url()}, {"GPUPOOL_TLS_CA", authority_.certificate()}, {"GPUPOOL_TOKEN_FILE", token_file()}});
+    return pool().through({{"GPUPOOL", url()},
+                           {"GPUPOOL_TLS_CA", authority_.certificate()},
+                           {"GPUPOOL_TOKEN_FILE", token_file()}});
   }
   Pool& pool() { return *pools_[0]; }
   const std::string& token() const { return token_; }
@@ -57,7 +61,11 @@ class SecurePool {
 
 TEST_CASE("programs give the same results over tls with large copies too") {
   SecurePool secure;
-  for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{{"copies"}, {"threads_with_streams"}, {"pinned_memory_both_ways"}, {"bandwidth", "16777216", "random"}}) {
+  for (const std::vector<std::string>& words :
+       std::vector<std::vector<std::string>>{{"copies"},
+                                             {"threads_with_streams"},
+                                             {"pinned_memory_both_ways"},
+                                             {"bandwidth", "16777216", "random"}}) {
     std::vector<std::string> command{driver_app()};
     command.insert(command.end(), words.begin(), words.end());
     const Finished app = run_patiently(command, secure.environment());
@@ -87,7 +95,8 @@ TEST_CASE("pool-run takes a file with the token and who has none or trusts nobod
   Environment environment = secure.environment();
   environment.erase("GPUPOOL_TOKEN_FILE");
   const std::vector<std::string> app{driver_app(), "fills"};
-  std::vector<std::string> with_file{program_path("pool-run"), "--server", secure.url(), "--token-file", secure.token_file(), "--"};
+  std::vector<std::string> with_file{program_path("pool-run"), "--server",          secure.url(),
+                                     "--token-file",           secure.token_file(), "--"};
   with_file.insert(with_file.end(), app.begin(), app.end());
   const Finished good = run_patiently(with_file, environment);
   INFO(good.output);
@@ -107,11 +116,13 @@ TEST_CASE("pool-run takes a file with the token and who has none or trusts nobod
   environment["GPUPOOL_TRANSPORT"] = "rdma";
   CHECK(run_patiently(app, environment).output.find("rdma is not encrypted") != std::string::npos);
 
-  std::filesystem::permissions(secure.token_file(), std::filesystem::perms::owner_read | std::filesystem::perms::others_read);
+  std::filesystem::permissions(secure.token_file(),
+                               std::filesystem::perms::owner_read | std::filesystem::perms::others_read);
   const Finished open = run_patiently(app, secure.environment());
   CHECK(open.status == 0);
   CHECK(open.output.find("chmod 600") != std::string::npos);
-  std::filesystem::permissions(secure.token_file(), std::filesystem::perms::owner_read | std::filesystem::perms::group_write);
+  std::filesystem::permissions(secure.token_file(),
+                               std::filesystem::perms::owner_read | std::filesystem::perms::group_write);
   const Finished altered = run_patiently(app, secure.environment());
   CHECK(altered.status != 0);
   CHECK(altered.output.find("not used, because it is writable by other users") != std::string::npos);

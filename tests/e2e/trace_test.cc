@@ -24,7 +24,8 @@ struct Told {
 };
 Told run_apart(const std::vector<std::string>& words, const Environment& environment) {
   TemporaryFolder folder;
-  std::vector<std::string> all{"/bin/sh", "-c", "exec \"$@\" >\"$0.out\" 2>\"$0.err\"", folder.path() / "told"};
+  std::vector<std::string> all{"/bin/sh", "-c", "exec \"$@\" >\"$0.out\" 2>\"$0.err\"",
+                               folder.path() / "told"};
   all.insert(all.end(), words.begin(), words.end());
   const int status = run_patiently(all, environment).status;
   return {status, content(folder.path() / "told.out"), content(folder.path() / "told.err")};
@@ -51,7 +52,8 @@ TEST_CASE("the trace counts what passes on the wire") {
   const size_t at = table.find("gpupool: total");
   REQUIRE(at != std::string::npos);
   unsigned long long calls = 0, round_trips = 0, sent = 0, received = 0;
-  REQUIRE(std::sscanf(table.c_str() + at, "gpupool: total %llu %llu %llu %llu", &calls, &round_trips, &sent, &received) == 4);
+  REQUIRE(std::sscanf(table.c_str() + at, "gpupool: total %llu %llu %llu %llu", &calls, &round_trips, &sent,
+                      &received) == 4);
   CHECK(calls == proxy.commands());
   CHECK(round_trips == proxy.round_trips());
   CHECK(sent > 24 * calls);
@@ -65,7 +67,8 @@ TEST_CASE("statistics are for stderr and only for who asks") {
   const Told silent = run_apart({driver_app(), "asynchronous_calls", "1"}, environment);
   REQUIRE(silent.status == 0);
   CHECK(silent.err.empty());
-  const Told told = run_apart({program_path("pool-run"), "--stats", driver_app(), "asynchronous_calls", "1"}, environment);
+  const Told told =
+      run_apart({program_path("pool-run"), "--stats", driver_app(), "asynchronous_calls", "1"}, environment);
   INFO(told.err);
   REQUIRE(told.status == 0);
   CHECK(told.out == silent.out);

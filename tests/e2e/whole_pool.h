@@ -9,7 +9,9 @@
 
 namespace gpupool::testing {
 
-inline bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+inline bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 class WholePool {
  public:
@@ -23,7 +25,8 @@ class WholePool {
   Pool& first() { return first_; }
   Pool& second() { return second_; }
   std::string url() const { return "pool://" + scheduler_.address(); }
-  std::vector<std::string> command(std::vector<std::string> wishes, const std::vector<std::string>& program) const {
+  std::vector<std::string> command(std::vector<std::string> wishes,
+                                   const std::vector<std::string>& program) const {
     wishes.insert(wishes.begin(), {program_path("pool-run"), "--server", url()});
     wishes.push_back("--");
     wishes.insert(wishes.end(), program.begin(), program.end());
@@ -43,7 +46,8 @@ class WholePool {
     return more;
   }
   std::vector<std::string> member(const std::string& name) const {
-    return {"--peers", "127.0.0.0/8", "--pool-scheduler", scheduler_.address(), "--pool-name", name, "--pool-public-key", scheduler_.public_key_file()};
+    return {"--peers",     "127.0.0.0/8", "--pool-scheduler",  scheduler_.address(),
+            "--pool-name", name,          "--pool-public-key", scheduler_.public_key_file()};
   }
 
   SchedulerProcess scheduler_;

@@ -1,5 +1,5 @@
-// An Acceptor to which a fuzzer brings connections, on a clock that stands still (virtual_time.h). One door serves all inputs; finish() lets go of
-// what an input has left in it.
+// An Acceptor to which a fuzzer brings connections, on a clock that stands still (virtual_time.h). One door
+// serves all inputs; finish() lets go of what an input has left in it.
 #pragma once
 #include <fcntl.h>
 #include <sys/eventfd.h>
@@ -41,7 +41,8 @@ class FakeConnection final : public transport::Connection {
 
 class FakeListener final : public transport::Listener {
  public:
-  explicit FakeListener(std::string scheme) : scheme_(std::move(scheme)), readable_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+  explicit FakeListener(std::string scheme)
+      : scheme_(std::move(scheme)), readable_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
   ~FakeListener() override { ::close(readable_); }
   void add(int socket, std::string peer) {
     waiting_.push_back(std::make_unique<FakeConnection>(socket, std::move(peer)));
@@ -81,14 +82,19 @@ class FakeDoor {
 
   explicit FakeDoor(const std::string& scheme)
       : listener_(new FakeListener(scheme)),
-        door_(loop_.context, listeners(), kHelloTimeout, 200,
-              [this](server::Client client, const server::Credentials& shown) { on_admit(std::move(client), shown); },
-              [this](server::Client client, const server::Refusal& refusal) { on_deny(std::move(client), refusal); },
-              [](const wire::PeerHello& hello) -> std::optional<server::PeerCopy> {
-                uint64_t copy = 0;
-                if (!peers::names(hello, kSession, &copy)) return std::nullopt;
-                return server::PeerCopy{1, copy, key(copy)};
-              }) {
+        door_(
+            loop_.context, listeners(), kHelloTimeout, 200,
+            [this](server::Client client, const server::Credentials& shown) {
+              on_admit(std::move(client), shown);
+            },
+            [this](server::Client client, const server::Refusal& refusal) {
+              on_deny(std::move(client), refusal);
+            },
+            [](const wire::PeerHello& hello) -> std::optional<server::PeerCopy> {
+              uint64_t copy = 0;
+              if (!peers::names(hello, kSession, &copy)) return std::nullopt;
+              return server::PeerCopy{1, copy, key(copy)};
+            }) {
     door_.open();
     loop_.settle();
   }

@@ -1,4 +1,5 @@
-// A WorkerPool whose workers are played (fake_workers.h), on a clock that stands still (virtual_time.h), with two tenants.
+// A WorkerPool whose workers are played (fake_workers.h), on a clock that stands still (virtual_time.h), with
+// two tenants.
 #pragma once
 #include <fcntl.h>
 #include <sys/socket.h>
@@ -27,7 +28,9 @@ class FakePool {
                .dead_peer_timeout = std::chrono::seconds(15),
                .peers = *server::Networks::parse("none"),
                .refuses = [] { return std::nullopt; }},
-              tenants_, [this](server::Client client, const server::Refusal& refusal) { refuse(std::move(client), refusal); }) {
+              tenants_, [this](server::Client client, const server::Refusal& refusal) {
+                refuse(std::move(client), refusal);
+              }) {
     pool_.start([](const Result<void>&) {});
   }
 

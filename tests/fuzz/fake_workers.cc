@@ -44,12 +44,9 @@ bool has_descriptor(const ControlHeader& header) {
     case ControlKind::image_found:
     case ControlKind::image_space:
     case ControlKind::share_wanted:
-    case ControlKind::peer_found:
-      return true;
-    case ControlKind::share_found:
-      return header.share_is_memory != 0;
-    default:
-      return false;
+    case ControlKind::peer_found: return true;
+    case ControlKind::share_found: return header.share_is_memory != 0;
+    default: return false;
   }
 }
 
@@ -66,20 +63,22 @@ FakeWorkers::~FakeWorkers() {
 
 server::WorkerProcesses FakeWorkers::processes() {
   return {.start = [this](const server::WorkerProgram& program) { return start(program); },
-          .kill = [this](pid_t pid) {
-            for (const auto& worker : workers_) {
-              if (worker->pid == pid && !worker->ended()) end(*worker, SIGKILL);
-            }
-          },
-          .has_ended = [this](pid_t pid, int* wait_status) {
-            for (const auto& worker : workers_) {
-              if (worker->pid != pid || !worker->ended()) continue;
-              require(!std::exchange(worker->waited_for, true));
-              *wait_status = worker->wait_status;
-              return true;
-            }
-            return false;
-          }};
+          .kill =
+              [this](pid_t pid) {
+                for (const auto& worker : workers_) {
+                  if (worker->pid == pid && !worker->ended()) end(*worker, SIGKILL);
+                }
+              },
+          .has_ended =
+              [this](pid_t pid, int* wait_status) {
+                for (const auto& worker : workers_) {
+                  if (worker->pid != pid || !worker->ended()) continue;
+                  require(!std::exchange(worker->waited_for, true));
+                  *wait_status = worker->wait_status;
+                  return true;
+                }
+                return false;
+              }};
 }
 
 Result<server::StartedWorker> FakeWorkers::start(const server::WorkerProgram&) {
@@ -100,7 +99,8 @@ Result<server::StartedWorker> FakeWorkers::start(const server::WorkerProgram&) {
     idle_pages().pop_back();
   }
   workers_.push_back(std::move(worker));
-  return server::StartedWorker{.pid = workers_.back()->pid, .control = control[0], .output = output[0], .page = workers_.back()->page};
+  return server::StartedWorker{
+      .pid = workers_.back()->pid, .control = control[0], .output = output[0], .page = workers_.back()->page};
 }
 
 void FakeWorkers::end(FakeWorker& worker, int status) {
@@ -111,14 +111,16 @@ void FakeWorkers::end(FakeWorker& worker, int status) {
   ::raise(SIGCHLD);
 }
 
-void FakeWorkers::send(FakeWorker& worker, const ControlHeader& header, const std::string& payload, int descriptor) {
+void FakeWorkers::send(FakeWorker& worker, const ControlHeader& header, const std::string& payload,
+                       int descriptor) {
   if (worker.ended()) return;
   if (header.kind == ControlKind::share_wanted) worker.share_requests.insert(header.share_request);
   static_cast<void>(server::send_control(worker.control, header, payload, descriptor));
 }
 
 void FakeWorkers::send_raw(FakeWorker& worker, const std::string& bytes) {
-  if (!worker.ended()) static_cast<void>(::send(worker.control, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT));
+  if (!worker.ended())
+    static_cast<void>(::send(worker.control, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT));
 }
 
 void FakeWorkers::say_ready(FakeWorker& worker) {
@@ -182,12 +184,8 @@ void FakeWorkers::note(FakeWorker& worker, const ControlMessage& message) {
       worker.share_requests.erase(asked);
       return;
     }
-    case ControlKind::change_state:
-      worker.state_question = header.state_question;
-      return;
-    case ControlKind::dump_wanted:
-      worker.dump_question = header.dump_question;
-      return;
+    case ControlKind::change_state: worker.state_question = header.state_question; return;
+    case ControlKind::dump_wanted: worker.dump_question = header.dump_question; return;
     case ControlKind::account:
     case ControlKind::bulk:
     case ControlKind::end_session:
@@ -196,18 +194,18 @@ void FakeWorkers::note(FakeWorker& worker, const ControlMessage& message) {
     case ControlKind::image_missing:
     case ControlKind::image_unwanted:
     case ControlKind::peer_missing:
-    case ControlKind::stop_locking:
-      return;
-    default:
-      std::abort();
+    case ControlKind::stop_locking: return;
+    default: std::abort();
   }
 }
 
 void FakeWorkers::fill_image(FakeWorker& worker, bool sealed) {
   if (worker.image_space < 0) return;
   const std::string bytes(worker.image_bytes, 'i');
-  const bool filled = sealed ? server::fill_image_file(worker.image_space, std::as_bytes(std::span(bytes))).ok()
-                             : ::pwrite(worker.image_space, bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size());
+  const bool filled =
+      sealed
+          ? server::fill_image_file(worker.image_space, std::as_bytes(std::span(bytes))).ok()
+          : ::pwrite(worker.image_space, bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size());
   require(filled);
   close_if_open(worker.image_space);
 }

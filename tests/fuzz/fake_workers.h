@@ -1,6 +1,8 @@
-// Workers of a WorkerPool that are no processes: their ends of the control socket, the log and the session page, for a fuzzer to play with.
+// Workers of a WorkerPool that are no processes: their ends of the control socket, the log and the session
+// page, for a fuzzer to play with.
 //
-// take() checks what poold sends: messages that a worker knows, with descriptors where they belong and nowhere else.
+// take() checks what poold sends: messages that a worker knows, with descriptors where they belong and
+// nowhere else.
 #pragma once
 #include <memory>
 #include <set>
@@ -25,7 +27,7 @@ struct FakeWorker {
   int image_space = -1;                            // a file to fill
   wire::ImageDigest image_name{};                  // this and the next: of that file
   uint64_t image_bytes = 0;
-  server::ControlHeader share_wanted{};  // the last that came from another one
+  server::ControlHeader share_wanted{};    // the last that came from another one
   std::multiset<uint64_t> share_requests;  // its own questions that are not answered
   bool ended() const { return control < 0; }
 };
@@ -43,7 +45,8 @@ class FakeWorkers {
   // As if the process had ended: `status` is waitpid()'s. The pool hears of it in the next turn of its loop.
   void end(FakeWorker& worker, int status);
   // Nothing happens where it has ended, or poold does not read. `descriptor` -1: none.
-  void send(FakeWorker& worker, const server::ControlHeader& header, const std::string& payload, int descriptor = -1);
+  void send(FakeWorker& worker, const server::ControlHeader& header, const std::string& payload,
+            int descriptor = -1);
   void send_raw(FakeWorker& worker, const std::string& bytes);
   void say_ready(FakeWorker& worker);
   // Receives all that poold has sent it.

@@ -1,5 +1,5 @@
-// The client's device addresses in a range that a hostile server gives, with any calls in any order: no two allocations overlap, and all
-// lie in the range.
+// The client's device addresses in a range that a hostile server gives, with any calls in any order: no two
+// allocations overlap, and all lie in the range.
 #include <sys/mman.h>
 
 #include <cstddef>
@@ -22,7 +22,8 @@ class Game {
 
   // The next input finds the addresses free.
   ~Game() {
-    if (space_.size() != 0) ::munmap(reinterpret_cast<void*>(static_cast<uintptr_t>(space_.base())), space_.size());
+    if (space_.size() != 0)
+      ::munmap(reinterpret_cast<void*>(static_cast<uintptr_t>(space_.base())), space_.size());
   }
 
   void play() {
@@ -36,11 +37,15 @@ class Game {
  private:
   void step() {
     switch (input_.below(8)) {
-      case 0: case 1: case 2: return allocate();
-      case 3: case 4: return release();
+      case 0:
+      case 1:
+      case 2: return allocate();
+      case 3:
+      case 4: return release();
       case 5: return space_.retired(input_.below(4) == 0 ? input_.get<uint64_t>() : sequence_);
       case 6: {
-        const auto place = space_.reserve(bytes(), uint64_t{1} << input_.below(30), input_.below(2) ? 0 : space_.base() + input_.get<uint32_t>());
+        const auto place = space_.reserve(bytes(), uint64_t{1} << input_.below(30),
+                                          input_.below(2) ? 0 : space_.base() + input_.get<uint32_t>());
         if (place && (*place < space_.base() || *place - space_.base() >= space_.size())) std::abort();
         return;
       }
@@ -49,7 +54,10 @@ class Game {
         static_cast<void>(space_.overlaps(space_.base() + input_.get<uint32_t>(), input_.get<uint64_t>()));
     }
   }
-  uint64_t bytes() { return input_.below(8) == 0 ? input_.get<uint64_t>() : uint64_t{input_.get<uint32_t>()} >> input_.below(24); }
+  uint64_t bytes() {
+    return input_.below(8) == 0 ? input_.get<uint64_t>()
+                                : uint64_t{input_.get<uint32_t>()} >> input_.below(24);
+  }
 
   void allocate() {
     const uint64_t wanted = bytes();
@@ -58,12 +66,16 @@ class Game {
     about.context = 1 + input_.below(2);
     const auto place = space_.allocate(wanted, uint64_t{1} << input_.below(22), about);
     if (!place) return;
-    if (place->map_size != 0 && input_.below(8) == 0) return space_.abandon(place->address);  // the mapping failed
+    if (place->map_size != 0 && input_.below(8) == 0)
+      return space_.abandon(place->address);  // the mapping failed
     if (place->map_size != 0) space_.mapped(*place);
-    if (place->address < space_.base() || wanted > space_.size() || place->address - space_.base() > space_.size() - wanted) std::abort();
+    if (place->address < space_.base() || wanted > space_.size() ||
+        place->address - space_.base() > space_.size() - wanted)
+      std::abort();
     const auto after = live_.lower_bound(place->address);
     if (after != live_.end() && after->first < place->address + std::max<uint64_t>(wanted, 1)) std::abort();
-    if (after != live_.begin() && std::prev(after)->first + std::prev(after)->second > place->address) std::abort();
+    if (after != live_.begin() && std::prev(after)->first + std::prev(after)->second > place->address)
+      std::abort();
     live_[place->address] = std::max<uint64_t>(wanted, 1);
   }
   void release() {

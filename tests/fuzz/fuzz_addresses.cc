@@ -1,5 +1,5 @@
-// Addresses as users and servers write them: of servers, lists of them, pools, etcd clusters, and networks. What is accepted is written
-// and read again as the same.
+// Addresses as users and servers write them: of servers, lists of them, pools, etcd clusters, and networks.
+// What is accepted is written and read again as the same.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -18,7 +18,9 @@ namespace {
 void check(const std::string& text) {
   if (const auto endpoint = transport::Endpoint::parse(text)) {
     const auto again = transport::Endpoint::parse(endpoint->text());
-    if (!again || again->host != endpoint->host || again->port != endpoint->port || again->scheme != endpoint->scheme) std::abort();
+    if (!again || again->host != endpoint->host || again->port != endpoint->port ||
+        again->scheme != endpoint->scheme)
+      std::abort();
   }
   if (const auto list = transport::Endpoint::parse_list(text); list && list->empty()) std::abort();
   if (const auto pool = lease_client::parse_pool_address(text)) {

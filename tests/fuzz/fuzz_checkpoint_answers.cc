@@ -1,5 +1,6 @@
-// What a server answers a program that asks about a process's sessions: signs of life, answers that are cut off, too long, or tell of more than there can be.
-// The input is what the server sends, for one question after the other.
+// What a server answers a program that asks about a process's sessions: signs of life, answers that are cut
+// off, too long, or tell of more than there can be. The input is what the server sends, for one question
+// after the other.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -14,7 +15,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   while (true) {
     const size_t before = connection.rest().size();
     std::vector<wire::ProcessSession> sessions;
-    const auto answer = client::exchange_checkpoint(connection, {.pid = 1}, std::chrono::milliseconds(1000), &sessions);
+    const auto answer =
+        client::exchange_checkpoint(connection, {.pid = 1}, std::chrono::milliseconds(1000), &sessions);
     if (!answer) {
       if (answer.error().message.empty()) std::abort();
       return 0;
@@ -23,6 +25,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     for (const auto& session : sessions) {
       if (session.state > wire::ProcessState::failed) std::abort();
     }
-    if (before - connection.rest().size() < sizeof(wire::CheckpointAnswer) + sessions.size() * sizeof(wire::ProcessSession)) std::abort();
+    if (before - connection.rest().size() <
+        sizeof(wire::CheckpointAnswer) + sessions.size() * sizeof(wire::ProcessSession))
+      std::abort();
   }
 }

@@ -1,7 +1,8 @@
-// Clients that lock and checkpoint processes of their tenant, and the workers that answer: any bytes at any time, in the middle of a question, after the
-// worker or the client has gone. The input is a row of calls.
+// Clients that lock and checkpoint processes of their tenant, and the workers that answer: any bytes at any
+// time, in the middle of a question, after the worker or the client has gone. The input is a row of calls.
 //
-// Each question gets one answer that a client can read, what is no question ends the connection, and no descriptor is lost.
+// Each question gets one answer that a client can read, what is no question ends the connection, and no
+// descriptor is lost.
 #include <signal.h>
 
 #include <cstddef>
@@ -24,8 +25,8 @@ namespace {
 constexpr int kTimes[] = {0, 1, 2, 5, 500, 5'001, 60'001};  // milliseconds
 
 struct Asker {
-  int end = -1;         // -1: it has left
-  std::string heard;    // that is no whole message yet
+  int end = -1;       // -1: it has left
+  std::string heard;  // that is no whole message yet
   uint64_t asked = 0, answered = 0;
   bool greeted = false, lost = false, honest = true;  // honest: it has sent nothing but questions
 };
@@ -83,20 +84,24 @@ class Attack {
   }
 
   void send(Asker& asker, const std::string& bytes) {
-    if (!asker.lost) static_cast<void>(::send(asker.end, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT));
+    if (!asker.lost)
+      static_cast<void>(::send(asker.end, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT));
   }
 
   void ask() {
     Asker& its = asker();
     wire::Preamble preamble{.length = sizeof(wire::CheckpointQuestion)};
-    wire::CheckpointQuestion question{.action = static_cast<wire::CheckpointAction>(input_.below(wire::kCheckpointActions + 1)),
-                                      .timeout_ms = input_.below(3),
-                                      .pid = input_.below(2) == 0 ? 1 : input_.below(4),
-                                      .session = input_.below(4)};
+    wire::CheckpointQuestion question{
+        .action = static_cast<wire::CheckpointAction>(input_.below(wire::kCheckpointActions + 1)),
+        .timeout_ms = input_.below(3),
+        .pid = input_.below(2) == 0 ? 1 : input_.below(4),
+        .session = input_.below(4)};
     std::string bytes(reinterpret_cast<const char*>(&preamble), sizeof preamble);
     bytes.append(reinterpret_cast<const char*>(&question), sizeof question);
-    if (static_cast<uint32_t>(question.action) == wire::kCheckpointActions) its.honest = false;
-    else ++its.asked;
+    if (static_cast<uint32_t>(question.action) == wire::kCheckpointActions)
+      its.honest = false;
+    else
+      ++its.asked;
     send(its, bytes);
   }
 
@@ -119,7 +124,11 @@ class Attack {
     if (!its) return;
     pool_.workers().take(*its);
     const uint64_t question = input_.below(4) == 3 ? input_.below(8) : its->state_question;
-    pool_.workers().send(*its, {.kind = ControlKind::state_changed, .state_question = question, .state_result = static_cast<int32_t>(input_.below(2))}, "");
+    pool_.workers().send(*its,
+                         {.kind = ControlKind::state_changed,
+                          .state_question = question,
+                          .state_result = static_cast<int32_t>(input_.below(2))},
+                         "");
   }
 
   // Reads what has come; aborts at what a client could not read.
@@ -128,8 +137,10 @@ class Attack {
       char bytes[4096];
       const ssize_t got = ::recv(its.end, bytes, sizeof bytes, MSG_DONTWAIT);
       if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
-      if (got <= 0) its.lost = true;
-      else its.heard.append(bytes, static_cast<size_t>(got));
+      if (got <= 0)
+        its.lost = true;
+      else
+        its.heard.append(bytes, static_cast<size_t>(got));
     }
     wire::Preamble preamble;
     while (its.heard.size() >= sizeof preamble) {

@@ -1,5 +1,5 @@
-// A server's replies about kernels, variables and shared memory (client/replies.h). The first byte picks the kind, the rest is the reply; of kernels'
-// names it is a row of replies, each with its length.
+// A server's replies about kernels, variables and shared memory (client/replies.h). The first byte picks the
+// kind, the rest is the reply; of kernels' names it is a row of replies, each with its length.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -15,13 +15,17 @@ using fuzz::require;
 
 namespace {
 
-std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
+std::span<const std::byte> bytes_of(const std::string& text) {
+  return std::as_bytes(std::span(text));
+}
 
 void describe_kernel(const std::string& reply) {
   client::KernelDescription description;
   if (!client::read_kernel_description(bytes_of(reply), &description)) return;
-  require(description.parameters.size() <= wire::kMaxParameters && description.parameter_bytes <= wire::kMaxParameterBytes);
-  for (const auto& parameter : description.parameters) require(parameter.offset + parameter.size <= description.parameter_bytes);
+  require(description.parameters.size() <= wire::kMaxParameters &&
+          description.parameter_bytes <= wire::kMaxParameterBytes);
+  for (const auto& parameter : description.parameters)
+    require(parameter.offset + parameter.size <= description.parameter_bytes);
 }
 
 void name_kernels(fuzz::Input input) {
@@ -37,18 +41,21 @@ void name_kernels(fuzz::Input input) {
 
 void check_global(const std::string& reply) {
   wire::GlobalInfo info;
-  if (client::read_global(bytes_of(reply), &info)) require(info.address + info.size >= info.address && info.address + info.size <= uint64_t{1} << 57);
+  if (client::read_global(bytes_of(reply), &info))
+    require(info.address + info.size >= info.address && info.address + info.size <= uint64_t{1} << 57);
 }
 
 void check_name(const std::string& reply) {
   wire::SharedName name;
   if (!client::read_shared_name(bytes_of(reply), &name)) return;
-  require(reply.size() == sizeof name && client::is_shared_name(name, name.kind) && !client::is_shared_name(name, name.kind + 1));
+  require(reply.size() == sizeof name && client::is_shared_name(name, name.kind) &&
+          !client::is_shared_name(name, name.kind + 1));
 }
 
 void check_import(const std::string& reply) {
   wire::ImportedMemory memory;
-  if (client::read_imported_memory(bytes_of(reply), &memory)) require(std::memcmp(reply.data(), &memory, sizeof memory) == 0);
+  if (client::read_imported_memory(bytes_of(reply), &memory))
+    require(std::memcmp(reply.data(), &memory, sizeof memory) == 0);
 }
 
 }  // namespace

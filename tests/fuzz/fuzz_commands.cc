@@ -1,6 +1,7 @@
-// Everything that a client may send after the hello, into a whole session over the fake driver. The input is a row of
-// commands: {u16 id, u8 flags, u16 length, body}, to which this adds what any mutation would get wrong at once (the
-// sequence number, the header's layout), so that the fuzzer spends its time in the handlers.
+// Everything that a client may send after the hello, into a whole session over the fake driver. The input is
+// a row of commands: {u16 id, u8 flags, u16 length, body}, to which this adds what any mutation would get
+// wrong at once (the sequence number, the header's layout), so that the fuzzer spends its time in the
+// handlers.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -46,8 +47,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   // Whatever came, nothing of it is left.
   if (direct.regions() != 0 || direct.misused()) std::abort();
   if (!client.fake.contexts.empty() || !client.fake.events.empty() || !client.fake.pinned.empty() ||
-      !client.fake.physical.empty() || !client.fake.graphs.empty() || !client.fake.executables.empty() || !client.fake.arrays.empty() ||
-      !client.fake.textures.empty() || client.fake.misused != 0) {
+      !client.fake.physical.empty() || !client.fake.graphs.empty() || !client.fake.executables.empty() ||
+      !client.fake.arrays.empty() || !client.fake.textures.empty() || client.fake.misused != 0) {
     std::abort();
   }
   return 0;

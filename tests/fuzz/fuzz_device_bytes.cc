@@ -1,4 +1,5 @@
-// How much device memory an image takes, as its own bytes say: any bytes give an answer, in time that is in proportion to them.
+// How much device memory an image takes, as its own bytes say: any bytes give an answer, in time that is in
+// proportion to them.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -14,6 +15,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   if (cuda::device_bytes(cuda::CodeKind::other, bytes) != 0) std::abort();
   cuda::Image image;
-  if (cuda::parse_image({bytes, {}}, image) == CUDA_SUCCESS) static_cast<void>(cuda::device_bytes(image, 9, 0));
+  if (cuda::parse_image({bytes, {}}, image) == CUDA_SUCCESS)
+    static_cast<void>(cuda::device_bytes(image, 9, 0));
   return 0;
 }

@@ -30,8 +30,9 @@ void keep_some(cuda::ByteSpan bytes, const std::vector<cuda::ImageEntry>& entrie
   cuda::ImageSpans spans{bytes, {}};
   cuda::Bytes kept;
   std::vector<cuda::ImageEntry> again;
-  if (cuda::keep_runnable({{arch / 10, arch % 10}}, spans, kept) != CUDA_SUCCESS || cuda::parse_image(spans.image, again) != CUDA_SUCCESS ||
-      again.size() > entries.size() || spans.image.size() > bytes.size()) {
+  if (cuda::keep_runnable({{arch / 10, arch % 10}}, spans, kept) != CUDA_SUCCESS ||
+      cuda::parse_image(spans.image, again) != CUDA_SUCCESS || again.size() > entries.size() ||
+      spans.image.size() > bytes.size()) {
     __builtin_trap();
   }
 }

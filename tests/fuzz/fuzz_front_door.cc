@@ -1,7 +1,9 @@
-// Connections that have not introduced themselves, at poold's Acceptor over Unix sockets: clients' hellos and other servers' in any pieces, with bytes
-// behind them, with descriptors beside them, ended anywhere. The input is a row of calls.
+// Connections that have not introduced themselves, at poold's Acceptor over Unix sockets: clients' hellos and
+// other servers' in any pieces, with bytes behind them, with descriptors beside them, ended anywhere. The
+// input is a row of calls.
 //
-// Who is let in has said a whole hello, or proved the copy's key, and is passed on with every byte that came behind it; no descriptor is lost.
+// Who is let in has said a whole hello, or proved the copy's key, and is passed on with every byte that came
+// behind it; no descriptor is lost.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -24,13 +26,14 @@ namespace {
 constexpr int kTimes[] = {1, 1'999, 2'000, 10'000};  // milliseconds
 
 fuzz::FakeDoor& door_of(uint32_t scheme) {
-  static fuzz::FakeDoor* const doors[] = {new fuzz::FakeDoor("tcp"), new fuzz::FakeDoor("shm"), new fuzz::FakeDoor("rdma")};
+  static fuzz::FakeDoor* const doors[] = {new fuzz::FakeDoor("tcp"), new fuzz::FakeDoor("shm"),
+                                          new fuzz::FakeDoor("rdma")};
   return *doors[scheme % std::size(doors)];
 }
 
 struct Caller {
-  int end = -1;        // -1: closed
-  std::string sent;    // all of it, as far as no descriptor came with it
+  int end = -1;      // -1: closed
+  std::string sent;  // all of it, as far as no descriptor came with it
   bool with_descriptor = false;
   wire::PeerHello hello{};
   uint64_t copy = 0;
@@ -39,7 +42,8 @@ struct Caller {
 
 class Attack {
  public:
-  explicit Attack(fuzz::Input input) : input_(input), door_(door_of(input_.below(3))), file_(::open("/dev/null", O_RDONLY | O_CLOEXEC)) {
+  explicit Attack(fuzz::Input input)
+      : input_(input), door_(door_of(input_.below(3))), file_(::open("/dev/null", O_RDONLY | O_CLOEXEC)) {
     door_.on_admit = [this](Client client, const Credentials& shown) { admitted(std::move(client), shown); };
     door_.on_deny = [this](Client client, const Refusal& refusal) { denied(std::move(client), refusal); };
   }
@@ -62,7 +66,8 @@ class Attack {
     const uint32_t what = input_.below(12);
     if (what == 0) return connect();
     if (what == 1) return door_.listener().fail_next();
-    if (what == 2) return door_.loop().pass(std::chrono::milliseconds(kTimes[input_.below(std::size(kTimes))]));
+    if (what == 2)
+      return door_.loop().pass(std::chrono::milliseconds(kTimes[input_.below(std::size(kTimes))]));
     Caller& its = caller();
     switch (what) {
       case 3: return send(its, input_.text());
@@ -88,7 +93,8 @@ class Attack {
     if (caller.end >= 0) ::close(std::exchange(caller.end, -1));
   }
   void send(Caller& caller, const std::string& bytes) {
-    const ssize_t sent = caller.end < 0 ? -1 : ::send(caller.end, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    const ssize_t sent =
+        caller.end < 0 ? -1 : ::send(caller.end, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent > 0) caller.sent.append(bytes, 0, static_cast<size_t>(sent));
   }
   // In one or two pieces.
@@ -131,8 +137,11 @@ class Attack {
       caller.hello = hello;
       caller.copy = copy;
     }
-    const wire::Preamble preamble{.protocol_version = wire::kPeerProtocolVersion, .length = static_cast<uint32_t>(sizeof hello) + (input_.below(8) == 7 ? 1 : 0)};
-    send_in_pieces(caller, framed(preamble, std::string(reinterpret_cast<const char*>(&hello), sizeof hello)));
+    const wire::Preamble preamble{
+        .protocol_version = wire::kPeerProtocolVersion,
+        .length = static_cast<uint32_t>(sizeof hello) + (input_.below(8) == 7 ? 1 : 0)};
+    send_in_pieces(caller,
+                   framed(preamble, std::string(reinterpret_cast<const char*>(&hello), sizeof hello)));
   }
 
   // Answers the nonce that has come, with the right key or another one.
@@ -145,11 +154,13 @@ class Attack {
     const ssize_t size = caller.end < 0 ? -1 : ::recv(caller.end, &got, sizeof got, MSG_DONTWAIT);
     const bool right = input_.below(4) != 3;
     if (size == sizeof got && got.preamble.protocol_version == wire::kPeerProtocolVersion) {
-      const auto expected = peers::prove(fuzz::FakeDoor::key(caller.copy), peers::Side::accepting, caller.hello.nonce, got.answer.nonce);
+      const auto expected = peers::prove(fuzz::FakeDoor::key(caller.copy), peers::Side::accepting,
+                                         caller.hello.nonce, got.answer.nonce);
       if (!peers::same(expected, got.answer.proof)) std::abort();
       caller.proved = right;
     }
-    const wire::PeerProof proof{peers::prove(fuzz::FakeDoor::key(right ? caller.copy : 77), peers::Side::connecting, caller.hello.nonce, got.answer.nonce)};
+    const wire::PeerProof proof{peers::prove(fuzz::FakeDoor::key(right ? caller.copy : 77),
+                                             peers::Side::connecting, caller.hello.nonce, got.answer.nonce)};
     send_in_pieces(caller, std::string(reinterpret_cast<const char*>(&proof), sizeof proof) + input_.text());
   }
 
@@ -165,7 +176,9 @@ class Attack {
     if (caller.end >= 0) static_cast<void>(::recv(caller.end, bytes, sizeof bytes, MSG_DONTWAIT));
   }
 
-  Caller& caller_of(const Client& client) { return callers_[std::stoul(client.address.substr(client.address.find(':') + 1))]; }
+  Caller& caller_of(const Client& client) {
+    return callers_[std::stoul(client.address.substr(client.address.find(':') + 1))];
+  }
 
   void admitted(Client client, const Credentials& shown) {
     const Caller& caller = caller_of(client);
@@ -179,7 +192,9 @@ class Attack {
       taken += sizeof(wire::PeerProof);
     } else {
       control::Hello hello;
-      if (preamble.length > kMaxClientHelloBytes || !hello.ParseFromString(client.hello) || !hello.token().empty()) std::abort();
+      if (preamble.length > kMaxClientHelloBytes || !hello.ParseFromString(client.hello) ||
+          !hello.token().empty())
+        std::abort();
       if (hello.tenant() != shown.tenant || client.host.size() > 256) std::abort();
     }
     check_rest(caller, client.descriptor, taken);
@@ -191,14 +206,17 @@ class Attack {
     if (caller.with_descriptor) return;
     std::string rest;
     char bytes[4096];
-    for (ssize_t got; (got = ::recv(descriptor, bytes, sizeof bytes, MSG_DONTWAIT)) > 0;) rest.append(bytes, static_cast<size_t>(got));
+    for (ssize_t got; (got = ::recv(descriptor, bytes, sizeof bytes, MSG_DONTWAIT)) > 0;)
+      rest.append(bytes, static_cast<size_t>(got));
     if (caller.sent.size() < taken || caller.sent.substr(taken) != rest) std::abort();
   }
 
   void denied(Client client, const Refusal& refusal) {
     if (client.descriptor < 0 || refusal.reason.empty()) std::abort();
-    if (input_.below(2) == 0) door_.door().refuse(std::move(client), refusal);
-    else door_.door().drop(std::move(client));
+    if (input_.below(2) == 0)
+      door_.door().refuse(std::move(client), refusal);
+    else
+      door_.door().drop(std::move(client));
   }
 
   fuzz::Input input_;

@@ -14,7 +14,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto request = read_request(text);
   if (!request && size >= kMostRequestHeadBytes) std::abort();
   if (request && request->refusal == 0) {
-    if (request->path.empty() || request->path[0] != '/' || gpupool::printable(request->path) != request->path) std::abort();
+    if (request->path.empty() || request->path[0] != '/' ||
+        gpupool::printable(request->path) != request->path)
+      std::abort();
     (void)is_local_host(request->host);
     // More bytes make no other request of it.
     const auto longer = read_request(std::string(text) + "x");

@@ -1,5 +1,5 @@
-// Tokens of leases: what a client shows. Whatever is signed with the fuzzer's own key gets past the signature, so that the
-// lease itself is read as well.
+// Tokens of leases: what a client shows. Whatever is signed with the fuzzer's own key gets past the
+// signature, so that the lease itself is read as well.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -15,7 +15,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string text(reinterpret_cast<const char*>(data), size);
   if (const auto parsed = parse_token(text)) {
     const auto again = parse_token(encode_token(*parsed));
-    if (!again || again->lease() != parsed->lease() || again->signature() != parsed->signature()) __builtin_trap();
+    if (!again || again->lease() != parsed->lease() || again->signature() != parsed->signature())
+      __builtin_trap();
   }
   if (check_lease(text, keys, "gpu-1", kNow)) __builtin_trap();  // nobody has signed it
 
@@ -24,7 +25,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   made.set_signature(key.sign("gpupool lease 1\n" + text));
   made.set_key_id(key.public_key().id());
   if (const auto lease = check_lease(encode_token(made), keys, "gpu-1", kNow)) {
-    if (lease->shares_size() < 1 || lease->shares_size() > kMostShares || !is_name(lease->tenant()) || lease->node() != "gpu-1") __builtin_trap();
+    if (lease->shares_size() < 1 || lease->shares_size() > kMostShares || !is_name(lease->tenant()) ||
+        lease->node() != "gpu-1")
+      __builtin_trap();
     if (!make_token(*lease, key)) __builtin_trap();
   }
   return 0;

@@ -1,4 +1,5 @@
-// The file by which a lease reaches programs, and what GPUPOOL may name instead. What was read is written and read again as the same.
+// The file by which a lease reaches programs, and what GPUPOOL may name instead. What was read is written and
+// read again as the same.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -21,9 +22,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const auto read = parse_lease("FILE", again);
     if (!read || read->size() != servers->size()) std::abort();
     for (size_t i = 0; i < read->size(); ++i) {
-      if ((*read)[i].token != (*servers)[i].token || (*read)[i].endpoint.text() != (*servers)[i].endpoint.text()) std::abort();
+      if ((*read)[i].token != (*servers)[i].token ||
+          (*read)[i].endpoint.text() != (*servers)[i].endpoint.text())
+        std::abort();
     }
   }
-  if (text.find('\0') == std::string::npos && !text.starts_with("lease:")) static_cast<void>(named_servers(text));
+  if (text.find('\0') == std::string::npos && !text.starts_with("lease:"))
+    static_cast<void>(named_servers(text));
   return 0;
 }

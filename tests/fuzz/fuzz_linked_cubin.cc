@@ -1,4 +1,5 @@
-// A cubin that a program says softgpu's linker made: the texts in it lie inside it, and what the linker makes of them has them again.
+// A cubin that a program says softgpu's linker made: the texts in it lie inside it, and what the linker makes
+// of them has them again.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -19,7 +20,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   if (texts.empty()) texts = {std::string(begin, size), "second"};
   const std::string made = cuda::make_linked_cubin(texts, 90);
-  const auto again = cuda::texts_of_linked_cubin({reinterpret_cast<const std::byte*>(made.data()), made.size()});
+  const auto again =
+      cuda::texts_of_linked_cubin({reinterpret_cast<const std::byte*>(made.data()), made.size()});
   for (size_t i = 0; i < again.size(); ++i) {
     if (again[i] != texts[i]) std::abort();
   }

@@ -1,5 +1,6 @@
-// Everything that a server may send to the client library after the hello: the client's receiver over a connection that
-// plays the input. Whatever comes, waits end, and nothing is written outside the destination of a copy.
+// Everything that a server may send to the client library after the hello: the client's receiver over a
+// connection that plays the input. Whatever comes, waits end, and nothing is written outside the destination
+// of a copy.
 #include <cstdlib>
 
 #include "client/receiver.h"
@@ -18,7 +19,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   fuzz::PlayedConnection connection({reinterpret_cast<const std::byte*>(data), size}, false);
   bool failed = false;
   client::Receiver receiver(connection, std::chrono::milliseconds(1000),
-                            {.ping = [] {}, .host_callback = [](uint64_t, uint64_t, CUresult) {}, .retired = [](uint64_t) {},
+                            {.ping = [] {},
+                             .host_callback = [](uint64_t, uint64_t, CUresult) {},
+                             .retired = [](uint64_t) {},
                              .failed = [&](const Error&) { failed = true; }});
   constexpr std::byte kGuard{0x5c};
   std::vector<std::byte> memory(64 + 8 * 24 + 64, kGuard);  // 8 rows of 16 bytes, 24 apart, between guards

@@ -18,11 +18,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     return 0;
   }
   if (!read) return 0;  // libprotobuf minds a little more
-  if (state->gpus.size() != static_cast<size_t>(proto.gpus_size()) || state->sessions.size() != static_cast<size_t>(proto.sessions_size())) std::abort();
+  if (state->gpus.size() != static_cast<size_t>(proto.gpus_size()) ||
+      state->sessions.size() != static_cast<size_t>(proto.sessions_size()))
+    std::abort();
   for (size_t i = 0; i < state->gpus.size(); ++i) {
     const auto& ours = state->gpus[i];
     const auto& theirs = proto.gpus(static_cast<int>(i));
-    if (ours.total_bytes != theirs.total_bytes() || ours.used_bytes != theirs.used_bytes() || ours.sensors.has_value() != theirs.has_sensors()) std::abort();
+    if (ours.total_bytes != theirs.total_bytes() || ours.used_bytes != theirs.used_bytes() ||
+        ours.sensors.has_value() != theirs.has_sensors())
+      std::abort();
   }
   for (size_t i = 0; i < state->sessions.size(); ++i) {
     if (state->sessions[i].pid != proto.sessions(static_cast<int>(i)).pid()) std::abort();

@@ -1,8 +1,8 @@
-// Whoever listens where a worker wants to copy to: answers, proofs, refusals and anything else, in pieces, late, to poold's PeerConnections over real TCP on
-// loopback. The input is a row of calls.
+// Whoever listens where a worker wants to copy to: answers, proofs, refusals and anything else, in pieces,
+// late, to poold's PeerConnections over real TCP on loopback. The input is a row of calls.
 //
-// A connection comes out only where the other side has proved the copy's key; every failure is answered at the same time, whatever the reason; and no
-// descriptor is lost.
+// A connection comes out only where the other side has proved the copy's key; every failure is answered at
+// the same time, whatever the reason; and no descriptor is lost.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -74,7 +74,7 @@ struct Other {
   int end = -1;  // -1: closed
   wire::PeerHello hello{};
   std::vector<wire::PeerNonce> nonces;  // of the answers that it has sent; poold may have read any of them
-  size_t attempt = SIZE_MAX;  // whose hello has come
+  size_t attempt = SIZE_MAX;            // whose hello has come
 };
 
 class Attack {
@@ -135,7 +135,9 @@ class Attack {
     }
   }
 
-  Other* other() { return others_.empty() ? nullptr : &others_[input_.below(static_cast<uint32_t>(others_.size()))]; }
+  Other* other() {
+    return others_.empty() ? nullptr : &others_[input_.below(static_cast<uint32_t>(others_.size()))];
+  }
   void hang_up(Other& other) {
     if (other.end >= 0) ::close(std::exchange(other.end, -1));
   }
@@ -145,7 +147,8 @@ class Attack {
     if (attempts_.size() >= kMost) return;
     const size_t number = attempts_.size();
     const uint32_t where = input_.below(8);
-    attempts_.push_back({.since = std::chrono::steady_clock::now(), .allowed = where < 6, .session = input_.below(2)});
+    attempts_.push_back(
+        {.since = std::chrono::steady_clock::now(), .allowed = where < 6, .session = input_.below(2)});
     wire::PeerTarget target{};
     target.address[10] = target.address[11] = 0xff;
     target.address[12] = where == 6 ? 10 : 127;
@@ -155,7 +158,8 @@ class Attack {
     target.copy = number;
     target.key = key(number);
     target.rdma = static_cast<uint16_t>(input_.below(2));
-    const bool taken = connections_.open(attempts_[number].session, target, [this, number](int descriptor) { answer(number, descriptor); });
+    const bool taken = connections_.open(attempts_[number].session, target,
+                                         [this, number](int descriptor) { answer(number, descriptor); });
     if (!taken) attempts_[number].dropped = true;
   }
 
@@ -172,7 +176,8 @@ class Attack {
     if (attempt.writes != 1) return;  // else it is not known what stands behind the proof
     std::string rest;
     char bytes[512];
-    for (ssize_t got; (got = ::recv(descriptor, bytes, sizeof bytes, MSG_DONTWAIT)) > 0;) rest.append(bytes, static_cast<size_t>(got));
+    for (ssize_t got; (got = ::recv(descriptor, bytes, sizeof bytes, MSG_DONTWAIT)) > 0;)
+      rest.append(bytes, static_cast<size_t>(got));
     require(attempt.behind.starts_with(rest));
   }
 
@@ -187,7 +192,8 @@ class Attack {
     std::memcpy(&preamble, bytes, sizeof preamble);
     std::memcpy(&hello, bytes + sizeof preamble, sizeof hello);
     uint64_t copy = 0;
-    require(preamble.magic == wire::kMagic && peers::names(hello, kSession, &copy) && copy < attempts_.size());
+    require(preamble.magic == wire::kMagic && peers::names(hello, kSession, &copy) &&
+            copy < attempts_.size());
     its.hello = hello;
     its.attempt = copy;
     return true;
@@ -198,7 +204,8 @@ class Attack {
     const size_t cut = std::min<size_t>(input_.get<uint8_t>(), bytes.size());
     static_cast<void>(::send(its.end, bytes.data(), cut, MSG_NOSIGNAL | MSG_DONTWAIT));
     if (input_.below(2) == 1) loop_.settle();
-    if (its.end >= 0) static_cast<void>(::send(its.end, bytes.data() + cut, bytes.size() - cut, MSG_NOSIGNAL | MSG_DONTWAIT));
+    if (its.end >= 0)
+      static_cast<void>(::send(its.end, bytes.data() + cut, bytes.size() - cut, MSG_NOSIGNAL | MSG_DONTWAIT));
   }
 
   void prove() {
@@ -208,7 +215,9 @@ class Attack {
     wire::PeerAnswer answer{};
     answer.nonce.fill(static_cast<uint8_t>(input_.below(3)));
     its->nonces.push_back(answer.nonce);
-    answer.proof = peers::prove(key(how == 1 ? 999 : its->attempt), how == 2 ? peers::Side::connecting : peers::Side::accepting, its->hello.nonce, answer.nonce);
+    answer.proof = peers::prove(key(how == 1 ? 999 : its->attempt),
+                                how == 2 ? peers::Side::connecting : peers::Side::accepting, its->hello.nonce,
+                                answer.nonce);
     wire::Preamble preamble{.protocol_version = wire::kPeerProtocolVersion, .length = sizeof answer};
     if (how == 3) preamble.length = input_.get<uint32_t>();
     if (how == 4) preamble.protocol_version = input_.get<uint16_t>();
@@ -252,7 +261,8 @@ class Attack {
     if (::recv(its.end, &proof, sizeof proof, MSG_DONTWAIT) != sizeof proof) return;
     require(attempts_[its.attempt].proved);
     require(std::any_of(its.nonces.begin(), its.nonces.end(), [&](const wire::PeerNonce& nonce) {
-      return peers::same(proof.proof, peers::prove(key(its.attempt), peers::Side::connecting, its.hello.nonce, nonce));
+      return peers::same(proof.proof,
+                         peers::prove(key(its.attempt), peers::Side::connecting, its.hello.nonce, nonce));
     }));
   }
 

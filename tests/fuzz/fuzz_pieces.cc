@@ -1,5 +1,5 @@
-// A compressed piece of a copy, as a stranger sends it: whatever it holds, it fills the piece or is refused, and nothing is
-// written beside it. The first two bytes are the piece's size.
+// A compressed piece of a copy, as a stranger sends it: whatever it holds, it fills the piece or is refused,
+// and nothing is written beside it. The first two bytes are the piece's size.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

@@ -33,7 +33,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const uint64_t capacity = input.get<uint8_t>();
   std::vector<char> text(capacity + 16, '\x5a');
   const auto formatted = format_device_text(text.data(), capacity, input.rest().c_str(), arguments);
-  if (formatted.length > capacity || formatted.arguments > static_cast<int32_t>(kMaxPrintfArguments)) std::abort();
+  if (formatted.length > capacity || formatted.arguments > static_cast<int32_t>(kMaxPrintfArguments))
+    std::abort();
   for (size_t i = capacity; i < text.size(); ++i) {
     if (text[i] != '\x5a') std::abort();
   }

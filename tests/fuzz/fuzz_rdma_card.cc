@@ -1,5 +1,5 @@
-// Messages of a peer during the upgrade to rdma: its offer, its step results, the addresses of its queue pairs, and the counts of returned
-// credits (rdma/credits.h).
+// Messages of a peer during the upgrade to rdma: its offer, its step results, the addresses of its queue
+// pairs, and the counts of returned credits (rdma/credits.h).
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -25,7 +25,8 @@ void check_address(const Address& address) {
   if (is_possible(address)) require(address.queue_pair != 0 && address.mtu >= 1 && address.mtu <= 5);
 }
 
-// A peer that says it has had more than was sent is not believed, and never more is on its way than it has room for.
+// A peer that says it has had more than was sent is not believed, and never more is on its way than it has
+// room for.
 void count_messages(fuzz::Input& input) {
   const uint32_t room = 1 + input.below(8);
   Credits credits(1 + input.below(8), room);
@@ -65,7 +66,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   auto offer = input.get<UpgradeOffer>();
   if (is_offer) offer.magic = kOfferMagic;
   if (const auto refusal = refusal_reason(offer)) {
-    require(offer.magic == kOfferMagic && (!refusal->empty() || (offer.version == kOfferVersion && offer.usable != 0)));
+    require(offer.magic == kOfferMagic &&
+            (!refusal->empty() || (offer.version == kOfferVersion && offer.usable != 0)));
     check_words(*refusal);
   } else {
     require(offer.magic != kOfferMagic && !refusal.error().message.empty());
@@ -81,7 +83,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string reason = input.text();
   set_reason(my_result, reason);
   set_reason(my_offer, reason);
-  require(my_result.why_not[sizeof my_result.why_not - 1] == '\0' && my_offer.why_not[sizeof my_offer.why_not - 1] == '\0');
+  require(my_result.why_not[sizeof my_result.why_not - 1] == '\0' &&
+          my_offer.why_not[sizeof my_offer.why_not - 1] == '\0');
   count_messages(input);
   return 0;
 }

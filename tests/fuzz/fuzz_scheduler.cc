@@ -1,5 +1,5 @@
-// The scheduler's core while holders and nodes say anything in any order, with crashes: no GPU is given away twice, and what is stored
-// can be restored.
+// The scheduler's core while holders and nodes say anything in any order, with crashes: no GPU is given away
+// twice, and what is stored can be restored.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -28,7 +28,9 @@ class Game {
   }
 
  private:
-  Stream some_stream() { return pool_.streams == 0 ? 0 : 1 + input_.below(static_cast<uint32_t>(pool_.streams)); }
+  Stream some_stream() {
+    return pool_.streams == 0 ? 0 : 1 + input_.below(static_cast<uint32_t>(pool_.streams));
+  }
   std::string some_lease() {
     const auto& leases = pool_.core->view_pool().leases();
     if (leases == 0 || input_.below(4) == 0) return input_.text();
@@ -39,15 +41,19 @@ class Game {
   template <class Message>
   Message parsed() {
     Message message;
-    return message.ParseFromString(input_.long_text()) ? message : Message();  // as gRPC, which hands in no broken ones
+    return message.ParseFromString(input_.long_text()) ? message
+                                                       : Message();  // as gRPC, which hands in no broken ones
   }
 
   void step() {
     Core& core = *pool_.core;
     const Time now = pool_.now;
     switch (input_.below(16)) {
-      case 0: case 1: {
-        pool::Request request = ask(input_.below(6), input_.below(4) == 0 ? input_.get<uint16_t>() : 250 * (1 + input_.below(4)), input_.get<uint8_t>() * kGiB / 4);
+      case 0:
+      case 1: {
+        pool::Request request =
+            ask(input_.below(6), input_.below(4) == 0 ? input_.get<uint16_t>() : 250 * (1 + input_.below(4)),
+                input_.get<uint8_t>() * kGiB / 4);
         request.set_priority(static_cast<lease::Priority>(input_.below(4)));
         request.set_one_host(input_.below(2));
         if (input_.below(4) == 0) request.add_apart_from("x"), request.add_labels("x");
@@ -57,9 +63,11 @@ class Game {
       case 3: return core.resume(++pool_.streams, input_.below(2) ? "a" : "", LeaseId(input_.text()), now);
       case 4: return core.release(some_stream(), now);
       case 5: return core.client_disconnected(some_stream(), now);
-      case 6: case 7: {
+      case 6:
+      case 7: {
         const uint64_t node = 1 + input_.below(3);
-        return core.register_node(++pool_.streams, first_report(node, input_.below(4), static_cast<int>(1 + input_.below(4))), now);
+        return core.register_node(
+            ++pool_.streams, first_report(node, input_.below(4), static_cast<int>(1 + input_.below(4))), now);
       }
       case 8: return core.register_node(++pool_.streams, parsed<pool::NodeReport>(), now);
       case 9: {
@@ -68,11 +76,12 @@ class Game {
         return core.report(some_stream(), report, now);
       }
       case 10: return core.node_disconnected(some_stream(), now);
-      case 11:
-        pool_.now += input_.get<uint16_t>();
-        return core.tick(pool_.now);
+      case 11: pool_.now += input_.get<uint16_t>(); return core.tick(pool_.now);
       case 12: return pool_.start();  // as after a crash
-      case 13: static_cast<void>(core.drain("n" + std::to_string(1 + input_.below(3)), "because", input_.below(2), {}, now)); return;
+      case 13:
+        static_cast<void>(
+            core.drain("n" + std::to_string(1 + input_.below(3)), "because", input_.below(2), {}, now));
+        return;
       case 14: static_cast<void>(core.evict(some_lease(), "", {}, now)); return;
       default: operate();
     }
@@ -96,7 +105,8 @@ class Game {
     pool_.core->view_nodes(nodes);
     for (const pool::NodeState& node : nodes) {
       for (const pool::PoolGpu& gpu : node.gpus()) {
-        if (gpu.compute_milli_leased() > kWholeGpu || gpu.memory_bytes_leased() > gpu.memory_bytes()) std::abort();
+        if (gpu.compute_milli_leased() > kWholeGpu || gpu.memory_bytes_leased() > gpu.memory_bytes())
+          std::abort();
       }
     }
     google::protobuf::RepeatedPtrField<pool::Waiting> queue;

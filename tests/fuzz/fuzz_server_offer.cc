@@ -1,5 +1,6 @@
-// From a server's HelloReply to a session's devices and its range of addresses: the reply's bytes, CUDA_VISIBLE_DEVICES, and what the server answers when its
-// range is not free here. The input: the program's list, the answers, and the reply.
+// From a server's HelloReply to a session's devices and its range of addresses: the reply's bytes,
+// CUDA_VISIBLE_DEVICES, and what the server answers when its range is not free here. The input: the program's
+// list, the answers, and the reply.
 #include <sys/mman.h>
 
 #include <cstddef>
@@ -36,11 +37,13 @@ client::Session& no_session() {
 
 void check_devices(const hello::HelloReply& reply, const std::string* visible) {
   std::vector<client::OfferedDevice> offered;
-  for (size_t i = 0; i < reply.devices.size(); ++i) offered.push_back({&no_session(), static_cast<int>(i), reply.devices[i]});
+  for (size_t i = 0; i < reply.devices.size(); ++i)
+    offered.push_back({&no_session(), static_cast<int>(i), reply.devices[i]});
   const auto devices = client::make_devices(std::move(offered), visible ? visible->c_str() : nullptr);
   require(devices.size() <= reply.devices.size() && (visible || devices.size() == reply.devices.size()));
   for (size_t i = 0; i < devices.size(); ++i) {
-    require(devices[i]->ordinal == static_cast<int>(i) && devices[i]->uuid.size() == 16 && devices[i]->granularity != 0);
+    require(devices[i]->ordinal == static_cast<int>(i) && devices[i]->uuid.size() == 16 &&
+            devices[i]->granularity != 0);
     for (size_t j = 0; j < i; ++j) require(devices[i]->server_ordinal != devices[j]->server_ordinal);
   }
 }
@@ -53,7 +56,8 @@ void use(client::AddressSpace& space, fuzz::Input& input) {
     const auto place = space.allocate(bytes, 1, {.size = bytes});
     if (!place) continue;
     space.mapped(*place);
-    require(place->address != 0 && place->address >= space.base() && place->address - space.base() <= space.size() - bytes);
+    require(place->address != 0 && place->address >= space.base() &&
+            place->address - space.base() <= space.size() - bytes);
     const auto next = taken.lower_bound(place->address);
     require(next == taken.end() || next->first - place->address >= bytes);
     require(next == taken.begin() || place->address - std::prev(next)->first >= std::prev(next)->second);
@@ -77,12 +81,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (reply->devices.empty()) return 0;
   client::AddressSpace space;
   int moves = 0;
-  const auto agreed = client::agree_on_addresses(space, {reply->addresses.base, reply->addresses.size}, client::granularity_of(reply->devices.front()),
-                                                 [&](const wire::MoveAddresses&) -> std::optional<wire::AddressRange> {
-                                                   require(++moves <= 16);
-                                                   if (answers.below(8) == 0) return std::nullopt;
-                                                   return answers.get<wire::AddressRange>();
-                                                 });
+  const auto agreed = client::agree_on_addresses(
+      space, {reply->addresses.base, reply->addresses.size}, client::granularity_of(reply->devices.front()),
+      [&](const wire::MoveAddresses&) -> std::optional<wire::AddressRange> {
+        require(++moves <= 16);
+        if (answers.below(8) == 0) return std::nullopt;
+        return answers.get<wire::AddressRange>();
+      });
   if (!agreed) {
     require(!agreed.error().message.empty());
     return 0;

@@ -1,5 +1,5 @@
-// A ring in memory that a hostile process writes as well: indices that are nonsense end the stream, and nothing is read or written
-// outside the ring and the caller's buffers.
+// A ring in memory that a hostile process writes as well: indices that are nonsense end the stream, and
+// nothing is read or written outside the ring and the caller's buffers.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -24,7 +24,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       case 0: {
         std::vector<std::byte> first(input.get<uint8_t>()), second(input.get<uint8_t>());
         for (size_t i = 0; i < first.size(); ++i) first[i] = static_cast<std::byte>(written + i);
-        for (size_t i = 0; i < second.size(); ++i) second[i] = static_cast<std::byte>(written + first.size() + i);
+        for (size_t i = 0; i < second.size(); ++i)
+          second[i] = static_cast<std::byte>(written + first.size() + i);
         const iovec parts[] = {{first.data(), first.size()}, {second.data(), second.size()}};
         const auto count = writer.write(parts, [] {});
         if (!count && honest) std::abort();
@@ -45,7 +46,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       }
       case 2: control.written = input.get<uint64_t>(), honest = false; break;
       case 3: control.read = input.get<uint64_t>(), honest = false; break;
-      case 4: control.reader_sleeps = input.get<uint8_t>(), control.writer_sleeps = input.get<uint8_t>(); break;
+      case 4:
+        control.reader_sleeps = input.get<uint8_t>(), control.writer_sleeps = input.get<uint8_t>();
+        break;
       default: memory[input.get<uint8_t>()] = input.get<std::byte>(), honest = false;
     }
   }

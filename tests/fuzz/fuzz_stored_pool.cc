@@ -1,4 +1,5 @@
-// Starts a scheduler with arbitrary entries in its store. It refuses entries that make no sense, with an error, and does not crash.
+// Starts a scheduler with arbitrary entries in its store. It refuses entries that make no sense, with an
+// error, and does not crash.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -27,7 +28,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
   }
   uint8_t ids = 0;
-  Core core([&] { return LeaseId(16, static_cast<char>(++ids)); }, [](Nodes&) { return std::make_unique<LibraryPlacer>(); }, 1'000'000);
+  Core core([&] { return LeaseId(16, static_cast<char>(++ids)); },
+            [](Nodes&) { return std::make_unique<LibraryPlacer>(); }, 1'000'000);
   const auto restored = core.restore(stored, 1'000'000);
   if (!restored) {
     if (restored.error().message.empty()) std::abort();

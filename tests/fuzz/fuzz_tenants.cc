@@ -1,4 +1,5 @@
-// Sizes, rates and the tenants of a configuration file: an operator's text is not hostile, but it may be anything.
+// Sizes, rates and the tenants of a configuration file: an operator's text is not hostile, but it may be
+// anything.
 #include <cstddef>
 #include <cstdint>
 #include <string>

@@ -1,8 +1,9 @@
-// Connections to a tls port of poold's Acceptor: real handshakes, hellos in any records, with bytes behind them in the same record and the next, bytes that
-// are no TLS before, within and after it, ends at any time. The input is a row of calls.
+// Connections to a tls port of poold's Acceptor: real handshakes, hellos in any records, with bytes behind
+// them in the same record and the next, bytes that are no TLS before, within and after it, ends at any time.
+// The input is a row of calls.
 //
-// Only a hello that ends its record is let in: what stands behind it would be lost with the connection's first half. The handshakes' steps run on this
-// thread, in place of server/tls_handshake_queue.cc.
+// Only a hello that ends its record is let in: what stands behind it would be lost with the connection's
+// first half. The handshakes' steps run on this thread, in place of server/tls_handshake_queue.cc.
 #include <algorithm>
 #include <asio/post.hpp>
 #include <cstddef>
@@ -40,7 +41,9 @@ void TlsHandshakeQueue::start_next() {
   step.done();
 }
 
-std::list<TlsHandshakeQueue::Step>::iterator TlsHandshakeQueue::next() { return waiting_.begin(); }
+std::list<TlsHandshakeQueue::Step>::iterator TlsHandshakeQueue::next() {
+  return waiting_.begin();
+}
 
 }  // namespace gpupool::server
 
@@ -60,8 +63,12 @@ struct World {
   World() {
     const auto server = authority.sign("server", "DNS:localhost", kDays);
     const auto program = authority.sign("program", "", kDays);
-    auto context = transport::tls::Context::server({.ca = authority.certificate(), .certificate = server.certificate, .key = server.key, .secret = {}});
-    auto other = transport::tls::Context::client({.ca = authority.certificate(), .certificate = program.certificate, .key = program.key, .secret = {}});
+    auto context = transport::tls::Context::server(
+        {.ca = authority.certificate(), .certificate = server.certificate, .key = server.key, .secret = {}});
+    auto other = transport::tls::Context::client({.ca = authority.certificate(),
+                                                  .certificate = program.certificate,
+                                                  .key = program.key,
+                                                  .secret = {}});
     if (!context || !other) std::abort();
     door.door().use_tls(std::move(*context));
     client = std::move(*other);
@@ -78,14 +85,16 @@ struct Caller {
   std::unique_ptr<Stream> stream;  // null: it speaks no TLS
   std::string sent;                // in records, as long as nothing went beside them
   std::vector<size_t> record_ends;
-  bool raw = false;                // something went beside them
+  bool raw = false;  // something went beside them
 };
 
 class Attack {
  public:
   explicit Attack(fuzz::Input input) : input_(input), door_(world().door) {
     door_.on_admit = [this](Client client, const Credentials& shown) { admitted(std::move(client), shown); };
-    door_.on_deny = [this](Client client, const Refusal& refusal) { door_.door().refuse(std::move(client), refusal); };
+    door_.on_deny = [this](Client client, const Refusal& refusal) {
+      door_.door().refuse(std::move(client), refusal);
+    };
   }
   ~Attack() {
     for (Caller& caller : callers_) hang_up(caller);
@@ -163,7 +172,8 @@ class Attack {
     hello.set_tenant(input_.text());
     const std::string body = hello.SerializeAsString();
     const wire::Preamble preamble{.length = static_cast<uint32_t>(body.size())};
-    const std::string bytes = std::string(reinterpret_cast<const char*>(&preamble), sizeof preamble) + body + input_.text();
+    const std::string bytes =
+        std::string(reinterpret_cast<const char*>(&preamble), sizeof preamble) + body + input_.text();
     const size_t cut = std::min<size_t>(input_.get<uint8_t>(), bytes.size());
     send_record(caller, bytes.substr(0, cut));
     if (input_.below(2) == 1) door_.loop().settle();
@@ -178,7 +188,9 @@ class Attack {
     wire::Preamble preamble;
     if (caller.sent.size() < sizeof preamble) std::abort();
     std::memcpy(&preamble, caller.sent.data(), sizeof preamble);
-    if (std::count(caller.record_ends.begin(), caller.record_ends.end(), sizeof preamble + preamble.length) == 0) std::abort();
+    if (std::count(caller.record_ends.begin(), caller.record_ends.end(), sizeof preamble + preamble.length) ==
+        0)
+      std::abort();
     // Both sides have the secret by which the worker goes on.
     const auto ours = client.tls->secret();
     if (!ours || (caller.stream && *caller.stream->secret() != *ours)) std::abort();

@@ -1,5 +1,5 @@
-// Authenticates clients with arbitrary credentials against tenants that have tokens, certificates and users, and parses the token hashes
-// of a configuration.
+// Authenticates clients with arbitrary credentials against tenants that have tokens, certificates and users,
+// and parses the token hashes of a configuration.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -17,8 +17,9 @@ namespace {
 const std::string kToken(kShortestToken, 't');
 
 const Tenants* tenants() {
-  const std::string text = "[[tenant]]\nname = \"a\"\ntokens = [\"" + hash_text(hash_token(kToken)) + "\"]\n" +
-                           "[[tenant]]\nname = \"b\"\ncertificates = [\"host.example\"]\n[[tenant]]\nname = \"c\"\nusers = [7]\n";
+  const std::string text =
+      "[[tenant]]\nname = \"a\"\ntokens = [\"" + hash_text(hash_token(kToken)) + "\"]\n" +
+      "[[tenant]]\nname = \"b\"\ncertificates = [\"host.example\"]\n[[tenant]]\nname = \"c\"\nusers = [7]\n";
   auto read = read_tenants(toml::parse(text));
   if (!read) std::abort();
   return new Tenants(std::move(*read));  // as long as the program
@@ -36,12 +37,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (input.below(2) == 1) shown.user = input.get<uint8_t>();
   const auto tenant = authenticate(known, shown);
   const bool has_token = shown.token == kToken;
-  const bool has_certificate = std::find(shown.certificate_names.begin(), shown.certificate_names.end(), "host.example") != shown.certificate_names.end();
+  const bool has_certificate = std::find(shown.certificate_names.begin(), shown.certificate_names.end(),
+                                         "host.example") != shown.certificate_names.end();
   const bool has_user = shown.user && *shown.user == 7;
   if (tenant) {
     const std::string& name = tenant->tenant->name;
     if (gpupool::server::revoked(known, name, tenant->by)) std::abort();
-    if (!((name == "a" && has_token) || (name == "b" && has_certificate) || (name == "c" && has_user))) std::abort();
+    if (!((name == "a" && has_token) || (name == "b" && has_certificate) || (name == "c" && has_user)))
+      std::abort();
     if (!shown.tenant.empty() && shown.tenant != name) std::abort();
   } else if (tenant.error().message.empty()) {
     std::abort();

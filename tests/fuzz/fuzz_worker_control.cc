@@ -1,7 +1,9 @@
-// Workers that have been taken over, and whoever starts and ends sessions, at a WorkerPool: any message on the control socket, with odd descriptors or
-// cut off, what is written into session pages and logs, ends at any time. The input is a row of calls.
+// Workers that have been taken over, and whoever starts and ends sessions, at a WorkerPool: any message on
+// the control socket, with odd descriptors or cut off, what is written into session pages and logs, ends at
+// any time. The input is a row of calls.
 //
-// poold must answer only who has asked (fake_workers.cc), end who breaks the protocol, and lose no descriptor.
+// poold must answer only who has asked (fake_workers.cc), end who breaks the protocol, and lose no
+// descriptor.
 #include <signal.h>
 
 #include <cstddef>
@@ -17,11 +19,13 @@ using namespace gpupool::server;
 namespace {
 
 constexpr ControlKind kKinds[] = {
-    ControlKind::turn,         ControlKind::memory_needed,   ControlKind::moved_out,     ControlKind::image_wanted, ControlKind::image_deposit,
-    ControlKind::image_damaged, ControlKind::share_wanted, ControlKind::share_found,   ControlKind::share_missing, ControlKind::state_changed,
-    ControlKind::dump,         ControlKind::peer_wanted,   ControlKind::image_offered, ControlKind::ready,        ControlKind::failed};
+    ControlKind::turn,          ControlKind::memory_needed, ControlKind::moved_out,
+    ControlKind::image_wanted,  ControlKind::image_deposit, ControlKind::image_damaged,
+    ControlKind::share_wanted,  ControlKind::share_found,   ControlKind::share_missing,
+    ControlKind::state_changed, ControlKind::dump,          ControlKind::peer_wanted,
+    ControlKind::image_offered, ControlKind::ready,         ControlKind::failed};
 constexpr uint64_t kSizes[] = {0, 1, 100, 4096, 60'000, uint64_t{1} << 30, uint64_t{6} << 30, UINT64_MAX};
-constexpr int kTimes[] = {0, 1, 5, 20, 600, 2'000, 11'000, 70'000};  // milliseconds
+constexpr int kTimes[] = {0, 1, 5, 20, 600, 2'000, 11'000, 70'000};           // milliseconds
 constexpr int kStatuses[] = {0, 1 << 8, 10 << 8, 13 << 8, SIGKILL, SIGSEGV};  // as of waitpid()
 const char* const kTenants[] = {"a", "b", "nobody"};
 
@@ -58,7 +62,8 @@ class Attack {
         if (auto* const its = worker()) answer(*its);
         return;
       case 9:
-        if (auto* const its = worker(); its && !its->ended()) pool_.workers().end(*its, kStatuses[input_.below(std::size(kStatuses))]);
+        if (auto* const its = worker(); its && !its->ended())
+          pool_.workers().end(*its, kStatuses[input_.below(std::size(kStatuses))]);
         return;
       case 10: return change_state();
       case 11: return ask();
@@ -76,7 +81,8 @@ class Attack {
     header.memory_bytes = header.image_bytes = size();
     header.memory_restores = input_.below(2);
     header.image_name.fill(static_cast<uint8_t>(input_.below(3)));
-    header.image_request = header.share_request = header.peer_request = header.memory_question = input_.below(4);
+    header.image_request = header.share_request = header.peer_request = header.memory_question =
+        input_.below(4);
     header.share_session = input_.below(6);
     header.share_requester = input_.below(6);
     header.share_is_memory = input_.below(2);
@@ -85,7 +91,9 @@ class Attack {
     header.peer.port = static_cast<uint16_t>(input_.below(2));
     const uint32_t odd = input_.below(16);
     if (odd == 1) header.kind = ControlKind(input_.get<uint32_t>());
-    if (its) pool_.workers().send(*its, header, odd == 2 || header.kind == ControlKind::dump ? input_.text() : "", odd == 3 ? file_ : -1);
+    if (its)
+      pool_.workers().send(*its, header, odd == 2 || header.kind == ControlKind::dump ? input_.text() : "",
+                           odd == 3 ? file_ : -1);
   }
 
   void send_raw() {
@@ -101,18 +109,32 @@ class Attack {
     switch (input_.below(6)) {
       case 0:
         all.fill_image(its, true);
-        return all.send(its, {.kind = ControlKind::image_deposit, .image_bytes = its.image_bytes, .image_name = its.image_name}, "");
+        return all.send(its,
+                        {.kind = ControlKind::image_deposit,
+                         .image_bytes = its.image_bytes,
+                         .image_name = its.image_name},
+                        "");
       case 1:
         all.fill_image(its, false);
-        return all.send(its, {.kind = ControlKind::image_deposit, .image_bytes = its.image_bytes, .image_name = its.image_name}, "");
+        return all.send(its,
+                        {.kind = ControlKind::image_deposit,
+                         .image_bytes = its.image_bytes,
+                         .image_name = its.image_name},
+                        "");
       case 2: {
         ControlHeader found = its.share_wanted;
         found.kind = ControlKind::share_found;
         found.share_is_memory = input_.below(2);
         return all.send(its, found, "");
       }
-      case 3: return all.send(its, {.kind = ControlKind::state_changed, .state_question = its.state_question, .state_result = static_cast<int32_t>(input_.below(2))}, "");
-      case 4: return all.send(its, {.kind = ControlKind::dump, .dump_question = its.dump_question}, input_.text());
+      case 3:
+        return all.send(its,
+                        {.kind = ControlKind::state_changed,
+                         .state_question = its.state_question,
+                         .state_result = static_cast<int32_t>(input_.below(2))},
+                        "");
+      case 4:
+        return all.send(its, {.kind = ControlKind::dump, .dump_question = its.dump_question}, input_.text());
       default: return;
     }
   }
@@ -132,9 +154,10 @@ class Attack {
     client.tenant = tenant();
     client.host = "host";
     client.program = input_.text();
-    const wire::CheckpointQuestion question{.action = static_cast<wire::CheckpointAction>(input_.below(wire::kCheckpointActions)),
-                                            .pid = input_.below(3),
-                                            .session = input_.below(6)};
+    const wire::CheckpointQuestion question{
+        .action = static_cast<wire::CheckpointAction>(input_.below(wire::kCheckpointActions)),
+        .pid = input_.below(3),
+        .session = input_.below(6)};
     if (pool_.pool().sessions_of_process(client, question.pid).size() > 4) std::abort();
     if (question.action == wire::CheckpointAction::find) {
       const bool abandoned = input_.below(2) == 1;
@@ -150,7 +173,8 @@ class Attack {
     switch (input_.below(4)) {
       case 0:
         ++dumps_;
-        if (!pool_.pool().dump(session, [this](const SessionView&, const Result<std::string>&) { --dumps_; })) --dumps_;
+        if (!pool_.pool().dump(session, [this](const SessionView&, const Result<std::string>&) { --dumps_; }))
+          --dumps_;
         return;
       case 1: return static_cast<void>(pool_.pool().end_session(session, input_.text()));
       case 2: return pool_.pool().end_sessions(tenant(), "ended");
@@ -198,7 +222,8 @@ class Attack {
   void write_log() {
     auto* const its = worker();
     const std::string text = input_.text();
-    if (its && !its->ended()) static_cast<void>(::send(its->output, text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT));
+    if (its && !its->ended())
+      static_cast<void>(::send(its->output, text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT));
   }
 
   // As the pages that administer poold see it.
@@ -209,7 +234,8 @@ class Attack {
       if (view.number == 0) std::abort();
     });
     const auto state = pool_.pool().state();
-    if (serving != state.serving || pool_.pool().images().bytes() > pool_.pool().images().capacity()) std::abort();
+    if (serving != state.serving || pool_.pool().images().bytes() > pool_.pool().images().capacity())
+      std::abort();
   }
 
   fuzz::Input input_;

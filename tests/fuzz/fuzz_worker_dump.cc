@@ -1,4 +1,5 @@
-// The part of a session's dump that its worker sends: what comes out is bounded and printable, whatever goes in.
+// The part of a session's dump that its worker sends: what comes out is bounded and printable, whatever goes
+// in.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

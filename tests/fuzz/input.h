@@ -1,4 +1,5 @@
-// Reads numbers and texts from a fuzzer's input, for targets whose input is a row of calls. At its end everything is 0.
+// Reads numbers and texts from a fuzzer's input, for targets whose input is a row of calls. At its end
+// everything is 0.
 #pragma once
 #include <algorithm>
 #include <cstddef>

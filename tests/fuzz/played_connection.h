@@ -1,4 +1,5 @@
-// A connection whose other side has sent an input, and hears nothing: for clients' readers of what a server says.
+// A connection whose other side has sent an input, and hears nothing: for clients' readers of what a server
+// says.
 #pragma once
 #include <algorithm>
 #include <cstring>

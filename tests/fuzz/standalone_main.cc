@@ -1,8 +1,9 @@
-// Runs a fuzz target (LLVMFuzzerTestOneInput) for a bounded time where libFuzzer is not there: mutates the seeds of one
-// folder at random, without looking at coverage. Each run has another random seed and prints it; --seed repeats one. The input
-// under test is kept in a file, so that a crash leaves it behind.
+// Runs a fuzz target (LLVMFuzzerTestOneInput) for a bounded time where libFuzzer is not there: mutates the
+// seeds of one folder at random, without looking at coverage. Each run has another random seed and prints it;
+// --seed repeats one. The input under test is kept in a file, so that a crash leaves it behind.
 //
-//   fuzz_x [--seconds N] [--seed N] SEED_FOLDER [INPUT...]     with INPUTs: runs just those, to repeat a crash
+//   fuzz_x [--seconds N] [--seed N] SEED_FOLDER [INPUT...]     with INPUTs: runs just those, to repeat a
+//   crash
 #include <time.h>
 
 #include <algorithm>
@@ -26,8 +27,21 @@ namespace fs = std::filesystem;
 
 constexpr size_t kMaxInput = 16 * 1024;
 // Numbers at which decoders go wrong.
-constexpr uint64_t kInteresting[] = {0, 1, 2, 0x7f, 0x80, 0xff, 0x7fff, 0xffff, 0x10000, 0x7fffffff, 0x80000000,
-                                     0xffffffff, 0x100000000, 0x7fffffffffffffff, 0xffffffffffffffff};
+constexpr uint64_t kInteresting[] = {0,
+                                     1,
+                                     2,
+                                     0x7f,
+                                     0x80,
+                                     0xff,
+                                     0x7fff,
+                                     0xffff,
+                                     0x10000,
+                                     0x7fffffff,
+                                     0x80000000,
+                                     0xffffffff,
+                                     0x100000000,
+                                     0x7fffffffffffffff,
+                                     0xffffffffffffffff};
 
 Input read(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
@@ -83,7 +97,8 @@ class Mutator {
         const Input& other = seeds_[below(seeds_.size())];
         const size_t from = below(other.size() + 1);
         const size_t length = std::min(below(256), other.size() - from);
-        const Input piece(other.begin() + static_cast<ptrdiff_t>(from), other.begin() + static_cast<ptrdiff_t>(from + length));
+        const Input piece(other.begin() + static_cast<ptrdiff_t>(from),
+                          other.begin() + static_cast<ptrdiff_t>(from + length));
         input.insert(place, piece.begin(), piece.end());
         return;
       }
@@ -107,9 +122,12 @@ int main(int argc, char** argv) {
   std::vector<std::string> words;
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
-    if (word == "--seconds" && i + 1 < argc) seconds = std::atol(argv[++i]);
-    else if (word == "--seed" && i + 1 < argc) seed = std::strtoull(argv[++i], nullptr, 10);
-    else words.push_back(word);
+    if (word == "--seconds" && i + 1 < argc)
+      seconds = std::atol(argv[++i]);
+    else if (word == "--seed" && i + 1 < argc)
+      seed = std::strtoull(argv[++i], nullptr, 10);
+    else
+      words.push_back(word);
   }
   if (words.empty() || !fs::is_directory(words[0])) {
     std::fprintf(stderr, "usage: %s [--seconds N] [--seed N] SEED_FOLDER [INPUT...]\n", argv[0]);

@@ -4,18 +4,22 @@
 
 namespace {
 
-std::atomic<int64_t> g_nanoseconds{int64_t{1'000'000} * 1'000'000'000};  // threads beside the loop's may ask, too
+std::atomic<int64_t> g_nanoseconds{int64_t{1'000'000} *
+                                   1'000'000'000};  // threads beside the loop's may ask, too
 
 }  // namespace
 
 // In place of libstdc++'s.
-std::chrono::steady_clock::time_point std::chrono::steady_clock::now() noexcept { return time_point(duration(g_nanoseconds.load())); }
+std::chrono::steady_clock::time_point std::chrono::steady_clock::now() noexcept {
+  return time_point(duration(g_nanoseconds.load()));
+}
 
 namespace gpupool::fuzz {
 
 void Loop::pass(std::chrono::milliseconds time) {
   g_nanoseconds += std::chrono::nanoseconds(time).count();
-  // asio looks at its timers when the kernel's is due, which knows nothing of this clock: a timer that is due at once has it set anew.
+  // asio looks at its timers when the kernel's is due, which knows nothing of this clock: a timer that is due
+  // at once has it set anew.
   bool due = false;
   asio::steady_timer first(context, std::chrono::steady_clock::time_point::min());
   first.async_wait([&due](const asio::error_code&) { due = true; });

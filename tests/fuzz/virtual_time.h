@@ -1,4 +1,5 @@
-// An event loop whose clock stands still but for pass(): time-outs of seconds cost a fuzzer nothing, and an input does the same each time.
+// An event loop whose clock stands still but for pass(): time-outs of seconds cost a fuzzer nothing, and an
+// input does the same each time.
 //
 // virtual_time.cc replaces std::chrono::steady_clock of the whole program.
 #pragma once

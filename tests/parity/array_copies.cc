@@ -30,15 +30,21 @@ struct Memories {
     SHOW(cuMemFree_v2(device));
   }
   std::vector<std::pair<const char*, unsigned char*>> of_host() {
-    return {{"pageable", pageable.data()}, {"pinned", static_cast<unsigned char*>(pinned)}, {"mapped", static_cast<unsigned char*>(mapped)},
+    return {{"pageable", pageable.data()},
+            {"pinned", static_cast<unsigned char*>(pinned)},
+            {"mapped", static_cast<unsigned char*>(mapped)},
             {"managed", reinterpret_cast<unsigned char*>(managed)}};
   }
 };
 
-unsigned sum(const unsigned char* bytes) { return std::accumulate(bytes, bytes + kBytes, 0u); }
+unsigned sum(const unsigned char* bytes) {
+  return std::accumulate(bytes, bytes + kBytes, 0u);
+}
 
 // Of bytes of one value but for the last.
-unsigned sum_of(unsigned char value, unsigned char last) { return static_cast<unsigned>(value * (kBytes - 1) + last); }
+unsigned sum_of(unsigned char value, unsigned char last) {
+  return static_cast<unsigned>(value * (kBytes - 1) + last);
+}
 
 CUDA_MEMCPY3D box() {
   CUDA_MEMCPY3D copy{};
@@ -52,8 +58,10 @@ CUDA_MEMCPY3D box() {
 CUDA_MEMCPY3D to_array(CUarray array, CUmemorytype type, void* memory) {
   CUDA_MEMCPY3D copy = box();
   copy.srcMemoryType = type;
-  if (type == CU_MEMORYTYPE_HOST) copy.srcHost = memory;
-  else copy.srcDevice = reinterpret_cast<CUdeviceptr>(memory);
+  if (type == CU_MEMORYTYPE_HOST)
+    copy.srcHost = memory;
+  else
+    copy.srcDevice = reinterpret_cast<CUdeviceptr>(memory);
   copy.dstMemoryType = CU_MEMORYTYPE_ARRAY;
   copy.dstArray = array;
   return copy;
@@ -63,8 +71,10 @@ CUDA_MEMCPY3D from_array(CUarray array, CUmemorytype type, void* memory) {
   copy.srcMemoryType = CU_MEMORYTYPE_ARRAY;
   copy.srcArray = array;
   copy.dstMemoryType = type;
-  if (type == CU_MEMORYTYPE_HOST) copy.dstHost = memory;
-  else copy.dstDevice = reinterpret_cast<CUdeviceptr>(memory);
+  if (type == CU_MEMORYTYPE_HOST)
+    copy.dstHost = memory;
+  else
+    copy.dstDevice = reinterpret_cast<CUdeviceptr>(memory);
   return copy;
 }
 
@@ -75,7 +85,8 @@ void each_memory(Memories& memories, CUarray array, CUstream stream) {
       for (unsigned char round = 1; round < 3; ++round) {
         std::memset(memory, round, kBytes);
         memory[kBytes - 1] = 7;
-        CUDA_MEMCPY3D up = to_array(array, type, memory), down = from_array(array, CU_MEMORYTYPE_HOST, memories.pageable.data());
+        CUDA_MEMCPY3D up = to_array(array, type, memory),
+                      down = from_array(array, CU_MEMORYTYPE_HOST, memories.pageable.data());
         const CUresult sent = cuMemcpy3DAsync_v2(&up, stream), waited = cuStreamSynchronize(stream);
         std::printf("%s to array, type %d -> %s, %s\n", what, type, name_of(sent), name_of(waited));
         memory[0] = 9;  // the program has it again
@@ -86,7 +97,8 @@ void each_memory(Memories& memories, CUarray array, CUstream stream) {
         EXPECT(sum(memories.pageable.data()) == sum_of(round, 7));
         up = from_array(array, type, memory);
         const CUresult got = cuMemcpy3DAsync_v2(&up, stream), then = cuStreamSynchronize(stream);
-        std::printf("array to %s, type %d -> %s, %s: %u\n", what, type, name_of(got), name_of(then), sum(memory));
+        std::printf("array to %s, type %d -> %s, %s: %u\n", what, type, name_of(got), name_of(then),
+                    sum(memory));
         EXPECT(got != CUDA_SUCCESS || sum(memory) == sum_of(round, 7));
       }
     }
@@ -118,9 +130,11 @@ void batch(Memories& memories, CUstream stream) {
   attributes.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
   size_t first = 0;
   for (int round = 0; round < 2; ++round) {
-    REQUIRE(CUDA_SUCCESS, cuMemcpyBatchAsync_v2(targets.data(), sources.data(), sizes.data(), targets.size(), &attributes, &first, 1, stream));
+    REQUIRE(CUDA_SUCCESS, cuMemcpyBatchAsync_v2(targets.data(), sources.data(), sizes.data(), targets.size(),
+                                                &attributes, &first, 1, stream));
     SHOW(cuStreamSynchronize(stream));
-    for (size_t i = 0; i < of_host.size(); ++i) EXPECT(of_host[i].second[5] == 10 + i);  // back from the device after the second
+    for (size_t i = 0; i < of_host.size(); ++i)
+      EXPECT(of_host[i].second[5] == 10 + i);  // back from the device after the second
     for (const auto& memory : of_host) std::memset(memory.second, 99, 500);
     targets.swap(sources);
   }
@@ -147,7 +161,8 @@ void batch(Memories& memories, CUstream stream) {
 void nodes(Memories& memories, CUarray array, CUcontext context, CUstream stream) {
   for (const auto& [what, memory] : memories.of_host()) {
     std::vector<unsigned char> back(kBytes);
-    const CUDA_MEMCPY3D up = to_array(array, CU_MEMORYTYPE_HOST, memory), down = from_array(array, CU_MEMORYTYPE_HOST, back.data());
+    const CUDA_MEMCPY3D up = to_array(array, CU_MEMORYTYPE_HOST, memory),
+                        down = from_array(array, CU_MEMORYTYPE_HOST, back.data());
     CUgraph graph = nullptr;
     CUgraphNode first = nullptr, second = nullptr;
     CUgraphExec executable = nullptr;
@@ -179,7 +194,8 @@ void nodes(Memories& memories, CUarray array, CUcontext context, CUstream stream
   }
   // Captured.
   auto* const pinned = static_cast<unsigned char*>(memories.pinned);
-  const CUDA_MEMCPY3D up = to_array(array, CU_MEMORYTYPE_HOST, pinned), down = from_array(array, CU_MEMORYTYPE_HOST, memories.mapped);
+  const CUDA_MEMCPY3D up = to_array(array, CU_MEMORYTYPE_HOST, pinned),
+                      down = from_array(array, CU_MEMORYTYPE_HOST, memories.mapped);
   CUgraph graph = nullptr;
   CUgraphExec executable = nullptr;
   SHOW(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));

@@ -31,41 +31,64 @@ const char kModule[] = R"(
 )";
 
 constexpr size_t kWidth = 40, kHeight = 30, kDepth = 3;
-constexpr CUarray_format kFormats[] = {CU_AD_FORMAT_UNSIGNED_INT8, CU_AD_FORMAT_SIGNED_INT16, CU_AD_FORMAT_HALF, CU_AD_FORMAT_FLOAT,
-                                       static_cast<CUarray_format>(0xc2), static_cast<CUarray_format>(0x50), static_cast<CUarray_format>(0x91),
-                                       static_cast<CUarray_format>(0xb0), static_cast<CUarray_format>(0x77)};
+constexpr CUarray_format kFormats[] = {CU_AD_FORMAT_UNSIGNED_INT8,
+                                       CU_AD_FORMAT_SIGNED_INT16,
+                                       CU_AD_FORMAT_HALF,
+                                       CU_AD_FORMAT_FLOAT,
+                                       static_cast<CUarray_format>(0xc2),
+                                       static_cast<CUarray_format>(0x50),
+                                       static_cast<CUarray_format>(0x91),
+                                       static_cast<CUarray_format>(0xb0),
+                                       static_cast<CUarray_format>(0x77)};
 
 void shapes() {
   const struct {
     size_t width, height, depth;
     unsigned flags;
-  } kShapes[] = {{64, 0, 0, 0}, {64, 32, 0, 0}, {64, 32, 8, 0}, {64, 0, 5, CUDA_ARRAY3D_LAYERED}, {64, 32, 5, CUDA_ARRAY3D_LAYERED},
-                 {32, 32, 6, CUDA_ARRAY3D_CUBEMAP}, {32, 32, 12, CUDA_ARRAY3D_CUBEMAP | CUDA_ARRAY3D_LAYERED}, {32, 31, 6, CUDA_ARRAY3D_CUBEMAP},
-                 {32, 32, 7, CUDA_ARRAY3D_CUBEMAP | CUDA_ARRAY3D_LAYERED}, {0, 0, 0, 0}, {0, 32, 0, 0}, {64, 0, 8, 0}, {200000, 0, 0, 0},
-                 {64, 32, 0, CUDA_ARRAY3D_SURFACE_LDST}, {64, 32, 0, CUDA_ARRAY3D_TEXTURE_GATHER}, {64, 32, 8, CUDA_ARRAY3D_TEXTURE_GATHER},
-                 {64, 32, 0, 0x8000}, {size_t{1} << 40, 0, 0, 0}, {16384, 16384, 16384, 0}};
+  } kShapes[] = {{64, 0, 0, 0},
+                 {64, 32, 0, 0},
+                 {64, 32, 8, 0},
+                 {64, 0, 5, CUDA_ARRAY3D_LAYERED},
+                 {64, 32, 5, CUDA_ARRAY3D_LAYERED},
+                 {32, 32, 6, CUDA_ARRAY3D_CUBEMAP},
+                 {32, 32, 12, CUDA_ARRAY3D_CUBEMAP | CUDA_ARRAY3D_LAYERED},
+                 {32, 31, 6, CUDA_ARRAY3D_CUBEMAP},
+                 {32, 32, 7, CUDA_ARRAY3D_CUBEMAP | CUDA_ARRAY3D_LAYERED},
+                 {0, 0, 0, 0},
+                 {0, 32, 0, 0},
+                 {64, 0, 8, 0},
+                 {200000, 0, 0, 0},
+                 {64, 32, 0, CUDA_ARRAY3D_SURFACE_LDST},
+                 {64, 32, 0, CUDA_ARRAY3D_TEXTURE_GATHER},
+                 {64, 32, 8, CUDA_ARRAY3D_TEXTURE_GATHER},
+                 {64, 32, 0, 0x8000},
+                 {size_t{1} << 40, 0, 0, 0},
+                 {16384, 16384, 16384, 0}};
   for (const auto& shape : kShapes) {
-    const CUDA_ARRAY3D_DESCRIPTOR wanted{shape.width, shape.height, shape.depth, CU_AD_FORMAT_FLOAT, 4, shape.flags};
+    const CUDA_ARRAY3D_DESCRIPTOR wanted{shape.width, shape.height, shape.depth, CU_AD_FORMAT_FLOAT,
+                                         4,           shape.flags};
     CUarray array = nullptr;
     const CUresult made = cuArray3DCreate(&array, &wanted);
     CUDA_ARRAY3D_DESCRIPTOR told{};
     const CUresult described = cuArray3DGetDescriptor(&told, array);
-    std::printf("array %zu %zu %zu %x -> %s, described %s %zu %zu %zu %x, destroyed %s\n", shape.width, shape.height, shape.depth, shape.flags,
-                name_of(made), name_of(described), told.Width, told.Height, told.Depth, told.Flags, name_of(cuArrayDestroy(array)));
+    std::printf("array %zu %zu %zu %x -> %s, described %s %zu %zu %zu %x, destroyed %s\n", shape.width,
+                shape.height, shape.depth, shape.flags, name_of(made), name_of(described), told.Width,
+                told.Height, told.Depth, told.Flags, name_of(cuArrayDestroy(array)));
     CUmipmappedArray levels = nullptr;
     const CUresult mipmapped = cuMipmappedArrayCreate(&levels, &wanted, 3);
     CUarray level = nullptr;
     const CUresult got = cuMipmappedArrayGetLevel(&level, levels, 2);
     told = {};
     (void)cuArray3DGetDescriptor(&told, level);
-    std::printf("mipmapped -> %s, level %s %zu %zu %zu, destroyed %s\n", name_of(mipmapped), name_of(got), told.Width, told.Height, told.Depth,
-                name_of(cuMipmappedArrayDestroy(levels)));
+    std::printf("mipmapped -> %s, level %s %zu %zu %zu, destroyed %s\n", name_of(mipmapped), name_of(got),
+                told.Width, told.Height, told.Depth, name_of(cuMipmappedArrayDestroy(levels)));
   }
   for (const CUarray_format format : kFormats) {
     for (unsigned channels = 0; channels < 6; ++channels) {
       const CUDA_ARRAY_DESCRIPTOR wanted{16, 16, format, channels};
       CUarray array = nullptr;
-      std::printf("format %x with %u channels -> %s\n", format, channels, name_of(cuArrayCreate(&array, &wanted)));
+      std::printf("format %x with %u channels -> %s\n", format, channels,
+                  name_of(cuArrayCreate(&array, &wanted)));
       if (array) cuArrayDestroy(array);
     }
   }
@@ -75,7 +98,8 @@ void shapes() {
   SHOW(cuArrayCreate(nullptr, &flat));
   SHOW(cuArrayCreate(&array, nullptr));
   SHOW(cuArrayCreate(&array, &flat));
-  SHOW_VALUE(cuArrayGetDescriptor(&told, array), "%zu %zu %x %u", told.Width, told.Height, told.Format, told.NumChannels);
+  SHOW_VALUE(cuArrayGetDescriptor(&told, array), "%zu %zu %x %u", told.Width, told.Height, told.Format,
+             told.NumChannels);
   SHOW(cuArrayGetDescriptor(nullptr, array));
   SHOW(cuArrayGetDescriptor(&told, nullptr));
   SHOW(cuArrayGetDescriptor(&told, wild<CUarray>()));
@@ -128,8 +152,14 @@ void copies() {
   void* pinned = nullptr;
   SHOW(cuMemHostAlloc(&pinned, values.size() * 4, 0));
   CUDA_MEMCPY3D box{};
-  const auto from_host = [&](void* host) { box.srcMemoryType = CU_MEMORYTYPE_HOST, box.srcHost = host, box.srcPitch = kWidth * 4, box.srcHeight = kHeight; };
-  const auto to_host = [&](void* host) { box.dstMemoryType = CU_MEMORYTYPE_HOST, box.dstHost = host, box.dstPitch = kWidth * 4, box.dstHeight = kHeight; };
+  const auto from_host = [&](void* host) {
+    box.srcMemoryType = CU_MEMORYTYPE_HOST, box.srcHost = host, box.srcPitch = kWidth * 4,
+    box.srcHeight = kHeight;
+  };
+  const auto to_host = [&](void* host) {
+    box.dstMemoryType = CU_MEMORYTYPE_HOST, box.dstHost = host, box.dstPitch = kWidth * 4,
+    box.dstHeight = kHeight;
+  };
   const auto from_array = [&](CUarray a) { box.srcMemoryType = CU_MEMORYTYPE_ARRAY, box.srcArray = a; };
   const auto to_array = [&](CUarray a) { box.dstMemoryType = CU_MEMORYTYPE_ARRAY, box.dstArray = a; };
   box.WidthInBytes = kWidth * 4, box.Height = kHeight, box.Depth = kDepth;
@@ -216,7 +246,8 @@ void copies() {
   SHOW(cuMemsetD8(device, 5, 1 << 20));
   SHOW(cuCtxSynchronize());  // the stream does not wait for the fill
   box = {};
-  box.srcMemoryType = CU_MEMORYTYPE_DEVICE, box.srcDevice = device, box.WidthInBytes = kWidth * 4, box.Height = kHeight, box.Depth = 1;
+  box.srcMemoryType = CU_MEMORYTYPE_DEVICE, box.srcDevice = device, box.WidthInBytes = kWidth * 4,
+  box.Height = kHeight, box.Depth = 1;
   box.srcPitch = kWidth * 4, box.srcHeight = kHeight, to_array(array);
   SHOW(cuGraphAddMemcpyNode(&node, graph, nullptr, 0, &box, context));
   from_array(array), to_array(second);
@@ -261,7 +292,8 @@ void textures() {
   SHOW(cuTexObjectCreate(&texture, nullptr, &reading, nullptr));
   SHOW(cuTexObjectCreate(&texture, &resource, nullptr, nullptr));
   SHOW(cuTexObjectCreate(&texture, &resource, &reading, nullptr));
-  SHOW_VALUE(cuTexObjectGetResourceDesc(&told, texture), "%d %d", told.resType, told.res.array.hArray == array);
+  SHOW_VALUE(cuTexObjectGetResourceDesc(&told, texture), "%d %d", told.resType,
+             told.res.array.hArray == array);
   SHOW_VALUE(cuTexObjectGetTextureDesc(&read, texture), "%d", read.filterMode);
   SHOW(cuTexObjectGetResourceViewDesc(&seen, texture));
   SHOW(cuTexObjectGetResourceDesc(nullptr, texture));
@@ -275,11 +307,13 @@ void textures() {
   view.format = CU_RES_VIEW_FORMAT_UINT_4X32;
   SHOW(cuTexObjectCreate(&other, &resource, &reading, &view));
   SHOW(cuSurfObjectCreate(&surface, &resource));
-  SHOW_VALUE(cuSurfObjectGetResourceDesc(&told, surface), "%d %d", told.resType, told.res.array.hArray == array);
+  SHOW_VALUE(cuSurfObjectGetResourceDesc(&told, surface), "%d %d", told.resType,
+             told.res.array.hArray == array);
   SHOW(cuSurfObjectCreate(nullptr, &resource));
   SHOW(cuSurfObjectDestroy(texture));
   SHOW(cuSurfObjectDestroy(surface));
-  // Programs destroy what they never made, and make surfaces of arrays that were not made for them (bindlessTexture of NVIDIA's samples).
+  // Programs destroy what they never made, and make surfaces of arrays that were not made for them
+  // (bindlessTexture of NVIDIA's samples).
   REQUIRE(CUDA_SUCCESS, cuTexObjectDestroy(0));
   REQUIRE(CUDA_SUCCESS, cuSurfObjectDestroy(0));
   CUDA_ARRAY3D_DESCRIPTOR without = wanted;

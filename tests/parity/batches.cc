@@ -18,12 +18,15 @@ void batches() {
   cuMemAlloc_v2(&device, 4096);
   cuMemHostAlloc(&pinned, 256, 0);
   std::memcpy(pinned, from, 256);
-  CUdeviceptr targets[] = {device, device + 256}, sources[] = {reinterpret_cast<CUdeviceptr>(from), reinterpret_cast<CUdeviceptr>(pinned)};
+  CUdeviceptr targets[] = {device, device + 256},
+              sources[] = {reinterpret_cast<CUdeviceptr>(from), reinterpret_cast<CUdeviceptr>(pinned)};
   size_t sizes[] = {256, 100}, indices[] = {0, 1}, failed = 99;
   CUmemcpyAttributes attributes[2] = {};
   attributes[0].srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
   attributes[1].srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL;
-  const auto batch = [&](size_t count, size_t kinds) { return cuMemcpyBatchAsync_v2(targets, sources, sizes, count, attributes, indices, kinds, stream); };
+  const auto batch = [&](size_t count, size_t kinds) {
+    return cuMemcpyBatchAsync_v2(targets, sources, sizes, count, attributes, indices, kinds, stream);
+  };
   REQUIRE(CUDA_SUCCESS, batch(2, 2));
   std::memset(pinned, 0, 256);  // has been read
   REQUIRE(CUDA_SUCCESS, cuStreamSynchronize(stream));
@@ -76,7 +79,8 @@ void batches() {
   SHOW(cuMemcpy3DBatchAsync_v2(1, &box, 7, stream));
   SHOW(cuMemcpy3DBatchAsync_v2(1, &box, 0, nullptr));
   box.src.op.ptr.rowLength = 3;
-  REQUIRE(CUDA_ERROR_INVALID_VALUE, cuMemcpy3DBatchAsync_v2(1, &box, 0, stream));  // shorter than the copy is wide
+  REQUIRE(CUDA_ERROR_INVALID_VALUE,
+          cuMemcpy3DBatchAsync_v2(1, &box, 0, stream));  // shorter than the copy is wide
   box.src.op.ptr.rowLength = 8;
   box.extent.depth = 0;
   REQUIRE(CUDA_ERROR_INVALID_VALUE, cuMemcpy3DBatchAsync_v2(1, &box, 0, stream));
@@ -86,8 +90,10 @@ void batches() {
   CUcontext context = nullptr;
   cuCtxGetCurrent(&context);
   CUDA_MEMCPY3D_PEER peer{};
-  peer.srcMemoryType = CU_MEMORYTYPE_DEVICE, peer.srcDevice = device, peer.srcContext = context, peer.srcPitch = 16, peer.srcHeight = 2;
-  peer.dstMemoryType = CU_MEMORYTYPE_DEVICE, peer.dstDevice = device + 1024, peer.dstContext = context, peer.dstPitch = 32, peer.dstHeight = 2;
+  peer.srcMemoryType = CU_MEMORYTYPE_DEVICE, peer.srcDevice = device, peer.srcContext = context,
+  peer.srcPitch = 16, peer.srcHeight = 2;
+  peer.dstMemoryType = CU_MEMORYTYPE_DEVICE, peer.dstDevice = device + 1024, peer.dstContext = context,
+  peer.dstPitch = 32, peer.dstHeight = 2;
   peer.WidthInBytes = 8, peer.Height = 2, peer.Depth = 2;
   REQUIRE(CUDA_SUCCESS, cuCtxSynchronize());
   REQUIRE(CUDA_SUCCESS, cuMemcpyHtoD_v2(device, from, 256));

@@ -1,4 +1,5 @@
-// Stream capture and what graphs tell of themselves, where programs are known to depend on the driver's exact behaviour.
+// Stream capture and what graphs tell of themselves, where programs are known to depend on the driver's exact
+// behaviour.
 #include "tests/parity/show.h"
 
 namespace parity {
@@ -33,13 +34,15 @@ void end_without_a_graph(CUstream stream, CUdeviceptr words) {
   CUgraph graph = nullptr;
   size_t count = 0;
   cuGraphCreate(&graph, 0);
-  REQUIRE(CUDA_SUCCESS, cuStreamBeginCaptureToGraph(stream, graph, nullptr, nullptr, 0, CU_STREAM_CAPTURE_MODE_RELAXED));
+  REQUIRE(CUDA_SUCCESS,
+          cuStreamBeginCaptureToGraph(stream, graph, nullptr, nullptr, 0, CU_STREAM_CAPTURE_MODE_RELAXED));
   REQUIRE(CUDA_SUCCESS, cuMemsetD8Async(words, 0, 4, stream));
   REQUIRE(CUDA_SUCCESS, cuStreamEndCapture(stream, nullptr));
   REQUIRE(CUDA_ERROR_INVALID_VALUE, cuStreamEndCapture(stream, nullptr));
   SHOW_VALUE(cuGraphGetNodes(graph, nullptr, &count), "%zu", count);
   // A capture that fails leaves the program's graph to the program.
-  REQUIRE(CUDA_SUCCESS, cuStreamBeginCaptureToGraph(stream, graph, nullptr, nullptr, 0, CU_STREAM_CAPTURE_MODE_RELAXED));
+  REQUIRE(CUDA_SUCCESS,
+          cuStreamBeginCaptureToGraph(stream, graph, nullptr, nullptr, 0, CU_STREAM_CAPTURE_MODE_RELAXED));
   REQUIRE(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuStreamSynchronize(stream));
   REQUIRE(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(stream, nullptr));
   REQUIRE(CUDA_SUCCESS, cuGraphDestroy(graph));
@@ -68,7 +71,8 @@ void lent_parameters(CUfunction add, CUdeviceptr words, CUstream stream) {
   }
   CUDA_KERNEL_NODE_PARAMS again{};
   REQUIRE(CUDA_SUCCESS, cuGraphKernelNodeGetParams(node, &again));
-  std::printf("the node has %u, from the same list: %d\n", *static_cast<unsigned*>(again.kernelParams[1]), again.kernelParams == lent.kernelParams);
+  std::printf("the node has %u, from the same list: %d\n", *static_cast<unsigned*>(again.kernelParams[1]),
+              again.kernelParams == lent.kernelParams);
   REQUIRE(CUDA_SUCCESS, cuGraphInstantiate(&exec, graph, 0));
   cuMemsetD8(words, 0, 16);
   REQUIRE(CUDA_SUCCESS, cuGraphLaunch(exec, stream));

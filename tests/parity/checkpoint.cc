@@ -1,4 +1,5 @@
-// A process that locks, checkpoints, restores and unlocks itself, in right and in wrong order, and what these calls refuse.
+// A process that locks, checkpoints, restores and unlocks itself, in right and in wrong order, and what these
+// calls refuse.
 #include <cuda.h>
 #include <unistd.h>
 

@@ -8,7 +8,8 @@ namespace parity {
 #if CUDA_VERSION >= 12080
 namespace {
 
-// count_down: one less, and the condition says whether something is left. put: adds a value. decide: the condition becomes the value.
+// count_down: one less, and the condition says whether something is left. put: adds a value. decide: the
+// condition becomes the value.
 const char kKernels[] =
     ".version 8.0\n.target sm_70\n.address_size 64\n"
     ".extern .func cudaGraphSetConditional(.param .b64 handle, .param .b32 value);\n"
@@ -16,7 +17,8 @@ const char kKernels[] =
     "  .reg .b32 %r<3>; .reg .b64 %d<3>;\n"
     "  ld.param.u64 %d1, [condition];\n  ld.param.u64 %d2, [left];\n"
     "  ld.global.u32 %r1, [%d2];\n  sub.u32 %r2, %r1, 1;\n  st.global.u32 [%d2], %r2;\n"
-    "  { .param .b64 h; .param .b32 v; st.param.b64 [h], %d1; st.param.b32 [v], %r2; call.uni cudaGraphSetConditional, (h, v); }\n"
+    "  { .param .b64 h; .param .b32 v; st.param.b64 [h], %d1; st.param.b32 [v], %r2; call.uni "
+    "cudaGraphSetConditional, (h, v); }\n"
     "  ret;\n}\n"
     ".visible .entry put(.param .u64 at, .param .u32 value) {\n"
     "  .reg .b32 %r<3>; .reg .b64 %d<2>;\n"
@@ -25,7 +27,8 @@ const char kKernels[] =
     ".visible .entry decide(.param .u64 condition, .param .u64 from) {\n"
     "  .reg .b32 %r<2>; .reg .b64 %d<3>;\n"
     "  ld.param.u64 %d1, [condition];\n  ld.param.u64 %d2, [from];\n  ld.global.u32 %r1, [%d2];\n"
-    "  { .param .b64 h; .param .b32 v; st.param.b64 [h], %d1; st.param.b32 [v], %r1; call.uni cudaGraphSetConditional, (h, v); }\n"
+    "  { .param .b64 h; .param .b32 v; st.param.b64 [h], %d1; st.param.b32 [v], %r1; call.uni "
+    "cudaGraphSetConditional, (h, v); }\n"
     "  ret;\n}\n";
 
 CUmodule module = nullptr;
@@ -46,8 +49,8 @@ CUgraphNode add_kernel(CUgraph graph, const char* name, std::vector<CUgraphNode>
   return node;
 }
 
-CUresult add_conditional(CUgraph graph, std::vector<CUgraphNode> before, CUgraphConditionalHandle condition, CUgraphConditionalNodeType type, unsigned size,
-                         CUgraph* bodies, CUgraphNode* node) {
+CUresult add_conditional(CUgraph graph, std::vector<CUgraphNode> before, CUgraphConditionalHandle condition,
+                         CUgraphConditionalNodeType type, unsigned size, CUgraph* bodies, CUgraphNode* node) {
   CUcontext context = nullptr;
   cuCtxGetCurrent(&context);
   CUgraphNodeParams params{};

@@ -30,8 +30,10 @@ void before_initialising() {
   SHOW(cuGetErrorName(CUDA_SUCCESS, nullptr));
   CUdriverProcAddressQueryResult found = CU_GET_PROC_ADDRESS_SUCCESS;
   SHOW_VALUE(cuGetProcAddress("cuInit", &function, 13000, 0, &found), "%d %d", function != nullptr, found);
-  SHOW_VALUE(cuGetProcAddress("cuNoSuchThing", &function, 13000, 0, &found), "%d %d", function != nullptr, found);
-  SHOW_VALUE(cuGetProcAddress("cuGraphCreate", &function, 2000, 0, &found), "%d %d", function != nullptr, found);
+  SHOW_VALUE(cuGetProcAddress("cuNoSuchThing", &function, 13000, 0, &found), "%d %d", function != nullptr,
+             found);
+  SHOW_VALUE(cuGetProcAddress("cuGraphCreate", &function, 2000, 0, &found), "%d %d", function != nullptr,
+             found);
   SHOW(cuGetProcAddress(nullptr, &function, 13000, 0, &found));
   SHOW(cuGetProcAddress("cuInit", nullptr, 13000, 0, &found));
   SHOW(cuGetProcAddress("cuInit", &function, 13000, 77, &found));
@@ -93,8 +95,8 @@ void devices() {
   SHOW_VALUE(cuDeviceComputeCapability(&number, &other, 0), "%d.%d", number, other);
   SHOW(cuDeviceComputeCapability(nullptr, nullptr, 0));
   SHOW_VALUE(cuDeviceGetProperties(&properties, 0), "%d %d %d %d %d %d", properties.maxThreadsPerBlock,
-             properties.sharedMemPerBlock, properties.totalConstantMemory, properties.SIMDWidth, properties.memPitch,
-             properties.regsPerBlock);
+             properties.sharedMemPerBlock, properties.totalConstantMemory, properties.SIMDWidth,
+             properties.memPitch, properties.regsPerBlock);
   SHOW(cuDeviceGetProperties(nullptr, 0));
   SHOW(cuDeviceGetAttribute(nullptr, CU_DEVICE_ATTRIBUTE_WARP_SIZE, 0));
   SHOW(cuDeviceGetAttribute(&number, CU_DEVICE_ATTRIBUTE_WARP_SIZE, 9));

@@ -1,4 +1,5 @@
-// Fills of every width and shape, and copies by streams and between contexts. Prints what they left in memory.
+// Fills of every width and shape, and copies by streams and between contexts. Prints what they left in
+// memory.
 #include <cstring>
 #include <vector>
 
@@ -37,10 +38,10 @@ struct Memory {
   CUstream stream = nullptr;
 };
 
-#define SHOW_EFFECT(call)                             \
-  do {                                                \
-    SHOW(call);                                       \
-    std::printf("%s: %08x\n", #call, memory.take());  \
+#define SHOW_EFFECT(call)                            \
+  do {                                               \
+    SHOW(call);                                      \
+    std::printf("%s: %08x\n", #call, memory.take()); \
   } while (false)
 
 void fills() {

@@ -29,7 +29,8 @@ struct Work {
     CUgraphNodeParams params{};
     params.type = CU_GRAPH_NODE_TYPE_KERNEL;
     params.kernel.func = add;
-    params.kernel.gridDimX = params.kernel.gridDimY = params.kernel.gridDimZ = params.kernel.blockDimY = params.kernel.blockDimZ = 1;
+    params.kernel.gridDimX = params.kernel.gridDimY = params.kernel.gridDimZ = params.kernel.blockDimY =
+        params.kernel.blockDimZ = 1;
     params.kernel.blockDimX = kWords;
     params.kernel.kernelParams = parameters;
     return params;
@@ -92,7 +93,8 @@ void show_edges(CUgraph graph) {
   REQUIRE(CUDA_SUCCESS, cuGraphGetEdges(graph, from.data(), to.data(), data.data(), &edge_count));
   EXPECT(all == edge_count);
   for (size_t i = 0; i < edge_count; ++i) {
-    std::printf("%zu -> %zu: port %u to %u, type %u\n", number(from[i]), number(to[i]), data[i].from_port, data[i].to_port, data[i].type);
+    std::printf("%zu -> %zu: port %u to %u, type %u\n", number(from[i]), number(to[i]), data[i].from_port,
+                data[i].to_port, data[i].type);
   }
 }
 
@@ -101,7 +103,8 @@ void edges_by_hand(Work& work) {
   CUgraphNode a = nullptr, b = nullptr, c = nullptr, plain = nullptr, list[4] = {}, others[4] = {};
   CUgraphNodeParams params = work.kernel(), empty{};
   empty.type = CU_GRAPH_NODE_TYPE_EMPTY;
-  CUgraphEdgeData programmatic = edge_data(CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC), at_start = edge_data(CU_GRAPH_KERNEL_NODE_PORT_LAUNCH_ORDER), data[4] = {};
+  CUgraphEdgeData programmatic = edge_data(CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC),
+                  at_start = edge_data(CU_GRAPH_KERNEL_NODE_PORT_LAUNCH_ORDER), data[4] = {};
   cuGraphCreate(&graph, 0);
   REQUIRE(CUDA_SUCCESS, cuGraphAddNode(&a, graph, nullptr, nullptr, 0, &params));
   REQUIRE(CUDA_SUCCESS, cuGraphAddNode(&b, graph, &a, &programmatic, 1, &params));
@@ -115,12 +118,14 @@ void edges_by_hand(Work& work) {
   REQUIRE(CUDA_ERROR_LOSSY_QUERY, cuGraphNodeGetDependencies(b, list, nullptr, &count));
   SHOW_VALUE(cuGraphNodeGetDependencies(c, nullptr, nullptr, &count), "%zu", count);
   count = 4;
-  SHOW_VALUE(cuGraphNodeGetDependencies(c, list, data, &count), "%zu: %u %u", count, data[0].from_port, data[1].from_port);
+  SHOW_VALUE(cuGraphNodeGetDependencies(c, list, data, &count), "%zu: %u %u", count, data[0].from_port,
+             data[1].from_port);
   count = 4;
   REQUIRE(CUDA_SUCCESS, cuGraphNodeGetDependentNodes(b, list, nullptr, &count));
   REQUIRE(CUDA_ERROR_LOSSY_QUERY, cuGraphNodeGetDependentNodes(a, list, nullptr, &count));
   count = 4;
-  SHOW_VALUE(cuGraphNodeGetDependentNodes(a, list, data, &count), "%zu: %u %u", count, data[0].from_port, data[1].from_port);
+  SHOW_VALUE(cuGraphNodeGetDependentNodes(a, list, data, &count), "%zu: %u %u", count, data[0].from_port,
+             data[1].from_port);
   // Data that there is not, or not between such nodes.
   REQUIRE(CUDA_SUCCESS, cuGraphAddNode(&plain, graph, &c, nullptr, 1, &empty));
   CUgraphNode refused = nullptr;
@@ -162,7 +167,8 @@ void captured_serialization(Work& work) {
   REQUIRE(CUDA_SUCCESS, work.launch(work.first));
   REQUIRE(CUDA_SUCCESS, cuEventRecord(work.event, work.first));
   REQUIRE(CUDA_SUCCESS, cuStreamWaitEvent(work.second, work.event, 0));
-  REQUIRE(CUDA_SUCCESS, work.launch(work.second, {work.serialized()}));  // behind an event it waits for the whole kernel
+  REQUIRE(CUDA_SUCCESS,
+          work.launch(work.second, {work.serialized()}));  // behind an event it waits for the whole kernel
   REQUIRE(CUDA_SUCCESS, cuEventRecord(work.event, work.second));
   REQUIRE(CUDA_SUCCESS, cuStreamWaitEvent(work.first, work.event, 0));
   REQUIRE(CUDA_SUCCESS, cuStreamEndCapture(work.first, &graph));
@@ -186,10 +192,12 @@ void captured_event(Work& work, int trigger_at_block_start) {
   REQUIRE(CUDA_ERROR_INVALID_HANDLE, work.launch(work.first, {work.records(0, wild<CUevent>())}));
   REQUIRE(CUDA_SUCCESS, work.launch(work.first, {work.records(trigger_at_block_start, work.event)}));
   REQUIRE(CUDA_SUCCESS, cuStreamWaitEvent(work.second, work.event, 0));
-  REQUIRE(CUDA_ERROR_LOSSY_QUERY, cuStreamGetCaptureInfo(work.second, &status, nullptr, nullptr, &nodes, nullptr, &count));
-  REQUIRE(CUDA_ERROR_INVALID_VALUE, cuStreamGetCaptureInfo(work.second, &status, nullptr, nullptr, nullptr, &edges, &count));
-  SHOW_VALUE(cuStreamGetCaptureInfo(work.second, &status, nullptr, nullptr, &nodes, &edges, &count), "%zu: port %u, type %u", count, edges->from_port,
-             edges->type);
+  REQUIRE(CUDA_ERROR_LOSSY_QUERY,
+          cuStreamGetCaptureInfo(work.second, &status, nullptr, nullptr, &nodes, nullptr, &count));
+  REQUIRE(CUDA_ERROR_INVALID_VALUE,
+          cuStreamGetCaptureInfo(work.second, &status, nullptr, nullptr, nullptr, &edges, &count));
+  SHOW_VALUE(cuStreamGetCaptureInfo(work.second, &status, nullptr, nullptr, &nodes, &edges, &count),
+             "%zu: port %u, type %u", count, edges->from_port, edges->type);
   REQUIRE(CUDA_SUCCESS, work.launch(work.second, {}, true));  // the two may run side by side
   REQUIRE(CUDA_SUCCESS, cuMemsetD32Async(work.others, 0, 1, work.second));
   REQUIRE(CUDA_SUCCESS, cuEventRecord(work.event, work.second));
@@ -200,21 +208,28 @@ void captured_event(Work& work, int trigger_at_block_start) {
   cuGraphDestroy(graph);
 }
 
-// Edge data that the program gives a capture; a node that is no kernel takes a programmatic edge for a full dependency.
+// Edge data that the program gives a capture; a node that is no kernel takes a programmatic edge for a full
+// dependency.
 void given_dependencies(Work& work) {
   CUgraph graph = nullptr;
   CUgraphNode kernel = nullptr;
   CUgraphNodeParams params = work.kernel();
-  CUgraphEdgeData programmatic = edge_data(CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC), wrong = edge_data(CU_GRAPH_KERNEL_NODE_PORT_DEFAULT);
+  CUgraphEdgeData programmatic = edge_data(CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC),
+                  wrong = edge_data(CU_GRAPH_KERNEL_NODE_PORT_DEFAULT);
   cuGraphCreate(&graph, 0);
   REQUIRE(CUDA_SUCCESS, cuGraphAddNode(&kernel, graph, nullptr, nullptr, 0, &params));
-  REQUIRE(CUDA_ERROR_INVALID_VALUE, cuStreamBeginCaptureToGraph(work.first, graph, &kernel, &wrong, 1, CU_STREAM_CAPTURE_MODE_RELAXED));
-  REQUIRE(CUDA_SUCCESS, cuStreamBeginCaptureToGraph(work.first, graph, &kernel, &programmatic, 1, CU_STREAM_CAPTURE_MODE_RELAXED));
+  REQUIRE(CUDA_ERROR_INVALID_VALUE,
+          cuStreamBeginCaptureToGraph(work.first, graph, &kernel, &wrong, 1, CU_STREAM_CAPTURE_MODE_RELAXED));
+  REQUIRE(CUDA_SUCCESS, cuStreamBeginCaptureToGraph(work.first, graph, &kernel, &programmatic, 1,
+                                                    CU_STREAM_CAPTURE_MODE_RELAXED));
   REQUIRE(CUDA_SUCCESS, work.launch(work.first));
-  REQUIRE(CUDA_ERROR_INVALID_VALUE, cuStreamUpdateCaptureDependencies(work.first, &kernel, &wrong, 1, CU_STREAM_ADD_CAPTURE_DEPENDENCIES));
-  REQUIRE(CUDA_SUCCESS, cuStreamUpdateCaptureDependencies(work.first, &kernel, &programmatic, 1, CU_STREAM_ADD_CAPTURE_DEPENDENCIES));
+  REQUIRE(CUDA_ERROR_INVALID_VALUE, cuStreamUpdateCaptureDependencies(work.first, &kernel, &wrong, 1,
+                                                                      CU_STREAM_ADD_CAPTURE_DEPENDENCIES));
+  REQUIRE(CUDA_SUCCESS, cuStreamUpdateCaptureDependencies(work.first, &kernel, &programmatic, 1,
+                                                          CU_STREAM_ADD_CAPTURE_DEPENDENCIES));
   REQUIRE(CUDA_SUCCESS, work.launch(work.first));
-  REQUIRE(CUDA_SUCCESS, cuStreamUpdateCaptureDependencies(work.first, &kernel, &programmatic, 1, CU_STREAM_ADD_CAPTURE_DEPENDENCIES));
+  REQUIRE(CUDA_SUCCESS, cuStreamUpdateCaptureDependencies(work.first, &kernel, &programmatic, 1,
+                                                          CU_STREAM_ADD_CAPTURE_DEPENDENCIES));
   REQUIRE(CUDA_SUCCESS, cuMemsetD32Async(work.words + 4, 0, 1, work.first));
   REQUIRE(CUDA_SUCCESS, cuStreamEndCapture(work.first, nullptr));
   show_edges(graph);

@@ -1,11 +1,16 @@
-// Nodes of graphs whose work is read, changed and run: of the graph, and of what was made of it. Prints what each run computed.
+// Nodes of graphs whose work is read, changed and run: of the graph, and of what was made of it. Prints what
+// each run computed.
 #include "tests/parity/graph_bench.h"
 
 namespace parity {
 namespace {
 
-void add_to(void* number) { ++*static_cast<int*>(number); }
-void add_ten(void* number) { *static_cast<int*>(number) += 10; }
+void add_to(void* number) {
+  ++*static_cast<int*>(number);
+}
+void add_ten(void* number) {
+  *static_cast<int*>(number) += 10;
+}
 
 void plain_nodes() {
   Bench bench;
@@ -22,17 +27,20 @@ void plain_nodes() {
   SHOW(cuGraphAddMemcpyNode(&copy, graph, &kernel, 1, &box, bench.context));
   SHOW(cuGraphAddHostNode(&host, graph, &copy, 1, &function));
   CUDA_MEMSET_NODE_PARAMS read_fill{};
-  SHOW_VALUE(cuGraphMemsetNodeGetParams(zero, &read_fill), "%u %zu %d", read_fill.value, read_fill.width, read_fill.dst == bench.words);
+  SHOW_VALUE(cuGraphMemsetNodeGetParams(zero, &read_fill), "%u %zu %d", read_fill.value, read_fill.width,
+             read_fill.dst == bench.words);
   SHOW(cuGraphMemsetNodeGetParams(kernel, &read_fill));
   fill.value = 100;
   SHOW(cuGraphMemsetNodeSetParams(zero, &fill));
   SHOW(cuGraphMemsetNodeSetParams(zero, nullptr));
   CUDA_MEMCPY3D read_box{};
-  SHOW_VALUE(cuGraphMemcpyNodeGetParams(copy, &read_box), "%zu %d", read_box.WidthInBytes, read_box.dstDevice == bench.words);
+  SHOW_VALUE(cuGraphMemcpyNodeGetParams(copy, &read_box), "%zu %d", read_box.WidthInBytes,
+             read_box.dstDevice == bench.words);
   box.dstDevice = bench.words + 4, box.srcDevice = bench.words + 8 * kCount;
   SHOW(cuGraphMemcpyNodeSetParams(copy, &box));
   SHOW(cuGraphMemcpyNodeSetParams(zero, &box));
-  SHOW_VALUE(cuGraphHostNodeGetParams(host, &read_function), "%d %d", read_function.fn == add_to, read_function.userData == &calls);
+  SHOW_VALUE(cuGraphHostNodeGetParams(host, &read_function), "%d %d", read_function.fn == add_to,
+             read_function.userData == &calls);
   function.userData = &others;
   SHOW(cuGraphHostNodeSetParams(host, &function));
   SHOW(cuGraphHostNodeSetParams(host, nullptr));
@@ -42,7 +50,8 @@ void plain_nodes() {
   CUDA_GRAPH_INSTANTIATE_PARAMS wishes{};
   wishes.flags = CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;
   wishes.hUploadStream = bench.stream;
-  SHOW_VALUE(cuGraphInstantiateWithParams(&exec, graph, &wishes), "%d %d", wishes.result_out, wishes.hErrNode_out == nullptr);
+  SHOW_VALUE(cuGraphInstantiateWithParams(&exec, graph, &wishes), "%d %d", wishes.result_out,
+             wishes.hErrNode_out == nullptr);
   SHOW(cuGraphInstantiateWithParams(&exec, graph, nullptr));
   bench.run("changed before it was made executable", exec);
   std::printf("called: %d %d\n", calls, others);
@@ -70,10 +79,13 @@ void attributes_of_kernels() {
   cuGraphAddKernelNode(&second, graph, &first, 1, &bench.kernel);
   value.cooperative = 1;
   SHOW(cuGraphKernelNodeSetAttribute(first, CU_KERNEL_NODE_ATTRIBUTE_COOPERATIVE, &value));
-  SHOW_VALUE(cuGraphKernelNodeGetAttribute(first, CU_KERNEL_NODE_ATTRIBUTE_COOPERATIVE, &read), "%d", read.cooperative);
-  SHOW_VALUE(cuGraphKernelNodeGetAttribute(second, CU_KERNEL_NODE_ATTRIBUTE_COOPERATIVE, &read), "%d", read.cooperative);
+  SHOW_VALUE(cuGraphKernelNodeGetAttribute(first, CU_KERNEL_NODE_ATTRIBUTE_COOPERATIVE, &read), "%d",
+             read.cooperative);
+  SHOW_VALUE(cuGraphKernelNodeGetAttribute(second, CU_KERNEL_NODE_ATTRIBUTE_COOPERATIVE, &read), "%d",
+             read.cooperative);
   SHOW(cuGraphKernelNodeCopyAttributes(second, first));
-  SHOW_VALUE(cuGraphKernelNodeGetAttribute(second, CU_KERNEL_NODE_ATTRIBUTE_COOPERATIVE, &read), "%d", read.cooperative);
+  SHOW_VALUE(cuGraphKernelNodeGetAttribute(second, CU_KERNEL_NODE_ATTRIBUTE_COOPERATIVE, &read), "%d",
+             read.cooperative);
   SHOW(cuGraphKernelNodeSetAttribute(first, CU_KERNEL_NODE_ATTRIBUTE_COOPERATIVE, nullptr));
   SHOW(cuGraphKernelNodeGetAttribute(nullptr, CU_KERNEL_NODE_ATTRIBUTE_COOPERATIVE, &read));
   CUgraphExec exec = nullptr;
@@ -153,7 +165,8 @@ void memory_operation_nodes() {
   cuGraphCreate(&graph, 0);
   SHOW(cuGraphAddBatchMemOpNode(&node, graph, nullptr, 0, &params));
   SHOW(cuGraphAddBatchMemOpNode(&node, graph, nullptr, 0, nullptr));
-  SHOW_VALUE(cuGraphBatchMemOpNodeGetParams(node, &read), "%u %u", read.count, read.paramArray[1].writeValue.value);
+  SHOW_VALUE(cuGraphBatchMemOpNodeGetParams(node, &read), "%u %u", read.count,
+             read.paramArray[1].writeValue.value);
   operations[1].writeValue.value = 30;
   SHOW(cuGraphBatchMemOpNodeSetParams(node, &params));
   SHOW(cuGraphInstantiate(&exec, graph, 0));

@@ -1,4 +1,5 @@
-// Nodes changed by the functions for all types, other graphs for child graph nodes, memory of graphs, drawings.
+// Nodes changed by the functions for all types, other graphs for child graph nodes, memory of graphs,
+// drawings.
 #include <cstdio>
 #include <string>
 
@@ -19,7 +20,8 @@ void any_node() {
   SHOW(cuGraphAddKernelNode(&kernel, graph, &zero, 1, &bench.kernel));
   CUgraphNodeParams any{};
   any.type = CU_GRAPH_NODE_TYPE_MEMSET;
-  any.memset.dst = bench.words, any.memset.value = 50, any.memset.elementSize = 4, any.memset.width = kCount, any.memset.height = 1;
+  any.memset.dst = bench.words, any.memset.value = 50, any.memset.elementSize = 4, any.memset.width = kCount,
+  any.memset.height = 1;
   any.memset.ctx = bench.context;
   REQUIRE(CUDA_SUCCESS, cuGraphNodeSetParams(zero, &any));
   REQUIRE(CUDA_ERROR_INVALID_VALUE, cuGraphNodeSetParams(kernel, &any));  // the types differ
@@ -61,7 +63,8 @@ void moved_child() {
   move.graph.graph = child;
   move.graph.ownership = CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE;
   REQUIRE(CUDA_SUCCESS, cuGraphAddNode_v2(&node, graph, nullptr, nullptr, 0, &clone));
-  if (SHOW(cuGraphAddNode_v2(&node, graph, nullptr, nullptr, 0, &move)) != CUDA_SUCCESS) cuGraphDestroy(child);
+  if (SHOW(cuGraphAddNode_v2(&node, graph, nullptr, nullptr, 0, &move)) != CUDA_SUCCESS)
+    cuGraphDestroy(child);
   for (const CUgraph one : {other, graph}) cuGraphDestroy(one);
 #endif
 }
@@ -82,12 +85,14 @@ void another_child() {
   cuGraphAddKernelNode(&inner, other, nullptr, 0, &bench.kernel);
   REQUIRE(CUDA_SUCCESS, cuGraphExecChildGraphNodeSetParams(exec, node, other));
   REQUIRE(CUDA_ERROR_INVALID_VALUE, cuGraphExecChildGraphNodeSetParams(exec, node, nullptr));
-  REQUIRE(CUDA_ERROR_INVALID_VALUE, cuGraphExecChildGraphNodeSetParams(exec, inner, other));  // no child graph node
+  REQUIRE(CUDA_ERROR_INVALID_VALUE,
+          cuGraphExecChildGraphNodeSetParams(exec, inner, other));  // no child graph node
   bench.run("another child", exec);
   EXPECT(bench.word(0) == 43);
   any_of_child(bench, exec, node, other);
   cuGraphAddEmptyNode(&inner, other, nullptr, 0);
-  REQUIRE(CUDA_ERROR_INVALID_VALUE, cuGraphExecChildGraphNodeSetParams(exec, node, other));  // more nodes than there were
+  REQUIRE(CUDA_ERROR_INVALID_VALUE,
+          cuGraphExecChildGraphNodeSetParams(exec, node, other));  // more nodes than there were
   SHOW(cuGraphExecDestroy(exec));
   for (const CUgraph one : {graph, child, other}) SHOW(cuGraphDestroy(one));
 }
@@ -127,7 +132,8 @@ void memory_nodes() {
   SHOW(cuDeviceGraphMemTrim(9));
   used = 0;
   SHOW(cuDeviceSetGraphMemAttribute(0, CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, &used));
-  SHOW_VALUE(cuDeviceGetGraphMemAttribute(0, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, &used), "%llu", static_cast<unsigned long long>(used));
+  SHOW_VALUE(cuDeviceGetGraphMemAttribute(0, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, &used), "%llu",
+             static_cast<unsigned long long>(used));
   used = 1;
   SHOW(cuDeviceSetGraphMemAttribute(0, CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, &used));
 }
@@ -143,8 +149,8 @@ void picture() {
   const std::string path = temporary_file("graph.dot");
   SHOW(cuGraphDebugDotPrint(graph, path.c_str(), 0));
   const std::string text = content_of(path);
-  std::printf("a graph: %d, an edge: %d, a kernel's name: %d\n", text.find("digraph") != std::string::npos, text.find("->") != std::string::npos,
-              text.find("add") != std::string::npos);
+  std::printf("a graph: %d, an edge: %d, a kernel's name: %d\n", text.find("digraph") != std::string::npos,
+              text.find("->") != std::string::npos, text.find("add") != std::string::npos);
   SHOW(cuGraphDebugDotPrint(graph, "/no/such/folder/graph.dot", 0));
   SHOW(cuGraphDebugDotPrint(nullptr, path.c_str(), 0));
   SHOW(cuGraphDestroy(graph));

@@ -22,8 +22,10 @@ CUDA_MEM_ALLOC_NODE_PARAMS allocation(size_t bytes) {
 void show_use() {
   for (const int attribute : {CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, CU_GRAPH_MEM_ATTR_USED_MEM_HIGH}) {
     cuuint64_t bytes = 0;
-    const CUresult result = cuDeviceGetGraphMemAttribute(0, static_cast<CUgraphMem_attribute>(attribute), &bytes);
-    std::printf("graph memory %d: %s %llu\n", attribute, name_of(result), static_cast<unsigned long long>(bytes));
+    const CUresult result =
+        cuDeviceGetGraphMemAttribute(0, static_cast<CUgraphMem_attribute>(attribute), &bytes);
+    std::printf("graph memory %d: %s %llu\n", attribute, name_of(result),
+                static_cast<unsigned long long>(bytes));
   }
 }
 
@@ -135,7 +137,8 @@ void in_a_conditional_body(CUstream stream) {
   params.conditional.size = 1;
   REQUIRE(CUDA_SUCCESS, cuGraphAddNode(&node, graph, nullptr, nullptr, 0, &params));
   const CUgraph body = params.conditional.phGraph_out[0];
-  REQUIRE(CUDA_SUCCESS, cuStreamBeginCaptureToGraph(stream, body, nullptr, nullptr, 0, CU_STREAM_CAPTURE_MODE_RELAXED));
+  REQUIRE(CUDA_SUCCESS,
+          cuStreamBeginCaptureToGraph(stream, body, nullptr, nullptr, 0, CU_STREAM_CAPTURE_MODE_RELAXED));
   SHOW(cuMemAllocAsync(&words, 4096, stream));
   SHOW(cuStreamEndCapture(stream, nullptr));
   REQUIRE(CUDA_ERROR_INVALID_VALUE, cuGraphInstantiate(&exec, graph, 0));
@@ -150,7 +153,8 @@ void drawing(CUfunction add, CUdeviceptr words) {
   void* parameters[] = {&words, &value, &threads};
   CUDA_KERNEL_NODE_PARAMS kernel{};
   kernel.func = add;
-  kernel.gridDimX = kernel.gridDimY = kernel.gridDimZ = kernel.blockDimX = kernel.blockDimY = kernel.blockDimZ = 1;
+  kernel.gridDimX = kernel.gridDimY = kernel.gridDimZ = kernel.blockDimX = kernel.blockDimY =
+      kernel.blockDimZ = 1;
   kernel.kernelParams = parameters;
   cuGraphCreate(&graph, 0);
   cuGraphAddEmptyNode(&first, graph, nullptr, 0);
@@ -162,7 +166,8 @@ void drawing(CUfunction add, CUdeviceptr words) {
   std::stringstream text;
   text << std::ifstream(path).rdbuf();
   ::unlink(path);
-  for (const char* word : {"digraph", "EMPTY", "KERNEL", "add", "->"}) std::printf("%s: %d\n", word, text.str().find(word) != std::string::npos);
+  for (const char* word : {"digraph", "EMPTY", "KERNEL", "add", "->"})
+    std::printf("%s: %d\n", word, text.str().find(word) != std::string::npos);
   SHOW(cuGraphDebugDotPrint(graph, "/nowhere/at/all", 0));
   cuGraphDestroy(graph);
 }
@@ -179,13 +184,17 @@ void graph_memory() {
   cuModuleLoadData(&module, kernels_ptx);
   cuModuleGetFunction(&add, module, "add");
   cuMemAlloc(&words, 4096);
-  REQUIRE(CUDA_ERROR_INVALID_DEVICE, cuDeviceGetGraphMemAttribute(9, CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, &number));
-  REQUIRE(CUDA_ERROR_INVALID_VALUE, cuDeviceGetGraphMemAttribute(0, CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, nullptr));
-  REQUIRE(CUDA_ERROR_INVALID_VALUE, cuDeviceGetGraphMemAttribute(0, static_cast<CUgraphMem_attribute>(9), &number));
+  REQUIRE(CUDA_ERROR_INVALID_DEVICE,
+          cuDeviceGetGraphMemAttribute(9, CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, &number));
+  REQUIRE(CUDA_ERROR_INVALID_VALUE,
+          cuDeviceGetGraphMemAttribute(0, CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, nullptr));
+  REQUIRE(CUDA_ERROR_INVALID_VALUE,
+          cuDeviceGetGraphMemAttribute(0, static_cast<CUgraphMem_attribute>(9), &number));
   show_use();
   by_hand(stream);
   captured(stream);
-  REQUIRE(CUDA_ERROR_INVALID_VALUE, cuDeviceSetGraphMemAttribute(0, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, &number));
+  REQUIRE(CUDA_ERROR_INVALID_VALUE,
+          cuDeviceSetGraphMemAttribute(0, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, &number));
   REQUIRE(CUDA_SUCCESS, cuDeviceSetGraphMemAttribute(0, CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, &number));
   REQUIRE(CUDA_SUCCESS, cuDeviceGraphMemTrim(0));
   REQUIRE(CUDA_ERROR_INVALID_DEVICE, cuDeviceGraphMemTrim(9));

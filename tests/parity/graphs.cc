@@ -85,7 +85,8 @@ void graphs() {
   SHOW_VALUE(cuGraphGetNodes(graph, nullptr, &count), "%zu", count);
   SHOW(cuGraphGetNodes(graph, nullptr, nullptr));
   count = 4;
-  SHOW_VALUE(cuGraphGetNodes(graph, nodes, &count), "%zu %d %d %d", count, nodes[0] == a, nodes[2] == c, nodes[3] == nullptr);
+  SHOW_VALUE(cuGraphGetNodes(graph, nodes, &count), "%zu %d %d %d", count, nodes[0] == a, nodes[2] == c,
+             nodes[3] == nullptr);
   SHOW_VALUE(cuGraphGetRootNodes(graph, nullptr, &count), "%zu", count);
   SHOW_VALUE(cuGraphGetEdges(graph, nullptr, nullptr, nullptr, &count), "%zu", count);
   SHOW(cuGraphGetEdges(graph, nodes, nullptr, nullptr, &count));
@@ -102,7 +103,8 @@ void graphs() {
   SHOW(cuGraphRemoveDependencies(graph, &c, &a, nullptr, 1));
   SHOW(cuGraphRemoveDependencies(graph, &c, &a, nullptr, 1));
   CUDA_KERNEL_NODE_PARAMS read{};
-  SHOW_VALUE(cuGraphKernelNodeGetParams(b, &read), "%u %u %d", read.gridDimX, read.blockDimX, *static_cast<unsigned*>(read.kernelParams[1]));
+  SHOW_VALUE(cuGraphKernelNodeGetParams(b, &read), "%u %u %d", read.gridDimX, read.blockDimX,
+             *static_cast<unsigned*>(read.kernelParams[1]));
   SHOW(cuGraphKernelNodeGetParams(a, &read));
   SHOW(cuGraphMemcpyNodeGetParams(b, &copy));
   SHOW(cuGraphInstantiate(nullptr, graph, 0));
@@ -161,7 +163,8 @@ void graphs() {
   SHOW_VALUE(cuStreamIsCapturing(stream, &status), "%d", status);
   const CUgraphNode* before = nullptr;
   cuuint64_t id = 0;
-  SHOW_VALUE(cuStreamGetCaptureInfo(stream, &status, &id, &graph, &before, nullptr, &count), "%d %d %zu", id != 0, graph != nullptr, count);
+  SHOW_VALUE(cuStreamGetCaptureInfo(stream, &status, &id, &graph, &before, nullptr, &count), "%d %d %zu",
+             id != 0, graph != nullptr, count);
   SHOW(cuStreamEndCapture(stream, nullptr));
   SHOW(cuStreamEndCapture(stream, &graph));
   SHOW_VALUE(cuGraphGetNodes(graph, nullptr, &count), "%zu", count);

@@ -9,8 +9,8 @@ namespace parity {
 namespace {
 
 void show_resource(const char* what, const CUdevResource& resource) {
-  std::printf("%s: type %d, %u multiprocessors, at least %u by %u\n", what, resource.type, resource.sm.smCount,
-              resource.sm.minSmPartitionSize, resource.sm.smCoscheduledAlignment);
+  std::printf("%s: type %d, %u multiprocessors, at least %u by %u\n", what, resource.type,
+              resource.sm.smCount, resource.sm.minSmPartitionSize, resource.sm.smCoscheduledAlignment);
 }
 
 }  // namespace

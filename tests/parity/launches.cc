@@ -18,7 +18,8 @@ const char kClusters[] = R"(
 .visible .entry any(.param .u64 out) .explicitcluster { ret; }
 )";
 
-CUresult launch_with(CUfunction function, std::vector<CUlaunchAttribute> attributes, unsigned x, unsigned y = 1, unsigned z = 1, unsigned threads = 32) {
+CUresult launch_with(CUfunction function, std::vector<CUlaunchAttribute> attributes, unsigned x,
+                     unsigned y = 1, unsigned z = 1, unsigned threads = 32) {
   CUdeviceptr out = 0;
   void* parameters[] = {&out};
   CUlaunchConfig config{};
@@ -121,7 +122,8 @@ void unknown_attributes_in_graphs() {
   CUdeviceptr out = 0;
   void* parameters[] = {&out};
   CUlaunchConfig config{};
-  config.gridDimX = config.gridDimY = config.gridDimZ = config.blockDimX = config.blockDimY = config.blockDimZ = 1;
+  config.gridDimX = config.gridDimY = config.gridDimZ = config.blockDimX = config.blockDimY =
+      config.blockDimZ = 1;
   config.hStream = stream;
   config.attrs = &attribute;
   config.numAttrs = 1;

@@ -11,10 +11,12 @@ namespace parity {
 
 namespace {
 
-constexpr char kBroken[] = ".version 8.0\n.target sm_75\n.address_size 64\n.visible .entry broken() { nonsense; }\n";
+constexpr char kBroken[] =
+    ".version 8.0\n.target sm_75\n.address_size 64\n.visible .entry broken() { nonsense; }\n";
 
 void count_errors(void* calls, CUlogLevel level, char* message, size_t length) {
-  if (level == CU_LOG_LEVEL_ERROR && length > 0 && std::strlen(message) == length) ++*static_cast<int*>(calls);
+  if (level == CU_LOG_LEVEL_ERROR && length > 0 && std::strlen(message) == length)
+    ++*static_cast<int*>(calls);
 }
 
 }  // namespace
@@ -105,8 +107,10 @@ void logs_and_dumps() {
   SHOW(cuCoredumpGetAttribute(CU_COREDUMP_FILE, text, &size));
   SHOW(cuCoredumpGetAttribute(CU_COREDUMP_FILE, text, nullptr));
   CUasyncCallbackHandle notification = nullptr;
-  SHOW(cuDeviceRegisterAsyncNotification(0, [](CUasyncNotificationInfo*, void*, CUasyncCallbackHandle) {}, nullptr, &notification));
-  SHOW(cuDeviceRegisterAsyncNotification(9, [](CUasyncNotificationInfo*, void*, CUasyncCallbackHandle) {}, nullptr, &notification));
+  SHOW(cuDeviceRegisterAsyncNotification(
+      0, [](CUasyncNotificationInfo*, void*, CUasyncCallbackHandle) {}, nullptr, &notification));
+  SHOW(cuDeviceRegisterAsyncNotification(
+      9, [](CUasyncNotificationInfo*, void*, CUasyncCallbackHandle) {}, nullptr, &notification));
   SHOW(cuDeviceRegisterAsyncNotification(0, nullptr, nullptr, &notification));
   SHOW(cuDeviceUnregisterAsyncNotification(0, nullptr));
   SHOW(cuDeviceUnregisterAsyncNotification(0, notification));

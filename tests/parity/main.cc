@@ -1,5 +1,5 @@
-// A long list of driver calls with good and bad arguments. Prints every result; parity_test.cc runs it on softgpu
-// directly and through poold and compares. --parts prints the parts' names.
+// A long list of driver calls with good and bad arguments. Prints every result; parity_test.cc runs it on
+// softgpu directly and through poold and compares. --parts prints the parts' names.
 #include <cstdlib>
 #include <cstring>
 

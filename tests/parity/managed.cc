@@ -9,14 +9,17 @@ namespace {
 
 #if CUDA_VERSION >= 13000  // before, the same functions took a device
 void advice(CUdeviceptr address, size_t bytes) {
-  const CUmemLocation here{CU_MEM_LOCATION_TYPE_DEVICE, {0}}, host{CU_MEM_LOCATION_TYPE_HOST, {0}}, nowhere{CU_MEM_LOCATION_TYPE_DEVICE, {77}},
-      unknown{static_cast<CUmemLocationType>(42), {0}}, node{CU_MEM_LOCATION_TYPE_HOST_NUMA, {0}};
+  const CUmemLocation here{CU_MEM_LOCATION_TYPE_DEVICE, {0}}, host{CU_MEM_LOCATION_TYPE_HOST, {0}},
+      nowhere{CU_MEM_LOCATION_TYPE_DEVICE, {77}}, unknown{static_cast<CUmemLocationType>(42), {0}},
+      node{CU_MEM_LOCATION_TYPE_HOST_NUMA, {0}};
   const auto show_all = [&] {
     for (int attribute = 0; attribute < 10; ++attribute) {
       int value[3] = {9, 9, 9};
       const size_t size = attribute == CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY ? sizeof value : sizeof value[0];
-      const CUresult result = cuMemRangeGetAttribute(value, size, static_cast<CUmem_range_attribute>(attribute), address, bytes);
-      std::printf("range attribute %d -> %s %d %d %d\n", attribute, name_of(result), value[0], value[1], value[2]);
+      const CUresult result =
+          cuMemRangeGetAttribute(value, size, static_cast<CUmem_range_attribute>(attribute), address, bytes);
+      std::printf("range attribute %d -> %s %d %d %d\n", attribute, name_of(result), value[0], value[1],
+                  value[2]);
     }
   };
   show_all();
@@ -49,8 +52,10 @@ void advice(CUdeviceptr address, size_t bytes) {
   int read_mostly = 9, preferred = 9;
   void* data[] = {&read_mostly, &preferred};
   size_t sizes[] = {4, 4};
-  CUmem_range_attribute attributes[] = {CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION};
-  SHOW_VALUE(cuMemRangeGetAttributes(data, sizes, attributes, 2, address, bytes), "%d %d", read_mostly, preferred);
+  CUmem_range_attribute attributes[] = {CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY,
+                                        CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION};
+  SHOW_VALUE(cuMemRangeGetAttributes(data, sizes, attributes, 2, address, bytes), "%d %d", read_mostly,
+             preferred);
   SHOW(cuMemRangeGetAttributes(data, sizes, attributes, 0, address, bytes));
   SHOW(cuMemRangeGetAttributes(nullptr, sizes, attributes, 2, address, bytes));
   SHOW(cuMemRangeGetAttributes(data, nullptr, attributes, 2, address, bytes));
@@ -58,10 +63,13 @@ void advice(CUdeviceptr address, size_t bytes) {
 }
 
 void prefetches(CUdeviceptr address, size_t bytes, CUstream stream) {
-  const CUmemLocation here{CU_MEM_LOCATION_TYPE_DEVICE, {0}}, host{CU_MEM_LOCATION_TYPE_HOST, {0}}, nowhere{CU_MEM_LOCATION_TYPE_DEVICE, {77}};
+  const CUmemLocation here{CU_MEM_LOCATION_TYPE_DEVICE, {0}}, host{CU_MEM_LOCATION_TYPE_HOST, {0}},
+      nowhere{CU_MEM_LOCATION_TYPE_DEVICE, {77}};
   int where = 9;
   const auto show_last = [&] {
-    SHOW_VALUE(cuMemRangeGetAttribute(&where, 4, CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION, address, bytes), "%d", where);
+    SHOW_VALUE(
+        cuMemRangeGetAttribute(&where, 4, CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION, address, bytes),
+        "%d", where);
   };
   auto* const memory = reinterpret_cast<unsigned char*>(address);
   memory[5] = 6;
@@ -162,7 +170,8 @@ void managed_memory() {
   int where = 0;
   SHOW(cuMemRangeGetAttribute(&where, 4, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, plain, kBytes));
 #if CUDA_VERSION >= 13000
-  SHOW(cuMemAdvise(plain, kBytes, CU_MEM_ADVISE_SET_READ_MOSTLY, CUmemLocation{CU_MEM_LOCATION_TYPE_DEVICE, {0}}));
+  SHOW(cuMemAdvise(plain, kBytes, CU_MEM_ADVISE_SET_READ_MOSTLY,
+                   CUmemLocation{CU_MEM_LOCATION_TYPE_DEVICE, {0}}));
   SHOW(cuMemPrefetchAsync(plain, kBytes, CUmemLocation{CU_MEM_LOCATION_TYPE_DEVICE, {0}}, 0, stream));
 #endif
   SHOW(cuStreamAttachMemAsync(stream, plain, 0, CU_MEM_ATTACH_SINGLE));

@@ -39,12 +39,16 @@ void boxes(CUdeviceptr address, void* host) {
   changed("wild device", [](auto& c) { c.dstDevice = kWildAddress; });
   changed("beyond the end", [](auto& c) { c.Height = 5000; });
   changed("far beyond the end", [](auto& c) { c.dstY = size_t{1} << 60; });
-  changed("offset beyond the end", [](auto& c) { c.dstXInBytes = kBytes; c.dstPitch = 2 * kBytes; });
+  changed("offset beyond the end", [](auto& c) {
+    c.dstXInBytes = kBytes;
+    c.dstPitch = 2 * kBytes;
+  });
   changed("unknown memory type", [](auto& c) { c.srcMemoryType = static_cast<CUmemorytype>(9); });
   changed("unified", [&](auto& c) { c.dstMemoryType = CU_MEMORYTYPE_UNIFIED; });
   CUDA_MEMCPY3D box{};
   box.srcMemoryType = CU_MEMORYTYPE_DEVICE, box.srcDevice = address, box.srcPitch = 128, box.srcHeight = 10;
-  box.dstMemoryType = CU_MEMORYTYPE_DEVICE, box.dstDevice = address + kBytes / 2, box.dstPitch = 256, box.dstHeight = 20;
+  box.dstMemoryType = CU_MEMORYTYPE_DEVICE, box.dstDevice = address + kBytes / 2, box.dstPitch = 256,
+  box.dstHeight = 20;
   box.WidthInBytes = 100, box.Height = 10, box.Depth = 3;
   show_copy("good", box);
   SHOW(cuMemcpy3D(nullptr));
@@ -251,9 +255,12 @@ void host_memory() {
   SHOW(cuMemHostUnregister(own.data()));
   REQUIRE(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, cuMemHostUnregister(own.data()));
   int access = -1;
-  SHOW(cuMemHostRegister(own.data(), own.size(), CU_MEMHOSTREGISTER_READ_ONLY | CU_MEMHOSTREGISTER_DEVICEMAP));
+  SHOW(
+      cuMemHostRegister(own.data(), own.size(), CU_MEMHOSTREGISTER_READ_ONLY | CU_MEMHOSTREGISTER_DEVICEMAP));
   SHOW(cuMemHostGetDevicePointer(&device, own.data(), 0));
-  SHOW_VALUE(cuPointerGetAttribute(&access, CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, reinterpret_cast<CUdeviceptr>(own.data())), "%d", access);
+  SHOW_VALUE(cuPointerGetAttribute(&access, CU_POINTER_ATTRIBUTE_ACCESS_FLAGS,
+                                   reinterpret_cast<CUdeviceptr>(own.data())),
+             "%d", access);
   EXPECT(access == CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READ);
   SHOW(cuMemHostUnregister(own.data()));
 }
@@ -271,8 +278,10 @@ void virtual_memory() {
   SHOW(cuMemGetAllocationGranularity(&granularity, nullptr, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
   SHOW(cuMemGetAllocationGranularity(&granularity, &bad, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
   SHOW(cuMemGetAllocationGranularity(&granularity, &prop, static_cast<CUmemAllocationGranularity_flags>(7)));
-  SHOW_VALUE(cuMemGetAllocationGranularity(&granularity, &prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED), "%zu", granularity);
-  SHOW_VALUE(cuMemGetAllocationGranularity(&granularity, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM), "%zu", granularity);
+  SHOW_VALUE(cuMemGetAllocationGranularity(&granularity, &prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED), "%zu",
+             granularity);
+  SHOW_VALUE(cuMemGetAllocationGranularity(&granularity, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM), "%zu",
+             granularity);
   const size_t size = 4 * granularity;
   SHOW(cuMemAddressReserve(nullptr, size, 0, 0, 0));
   SHOW(cuMemAddressReserve(&range, 0, 0, 0, 0));
@@ -281,7 +290,8 @@ void virtual_memory() {
   SHOW(cuMemAddressReserve(&range, size, 0, 0, 77));
   SHOW(cuMemAddressReserve(&range, size_t{1} << 60, 0, 0, 0));
   SHOW(cuMemAddressReserve(&range, size, 0, 0, 0));
-  SHOW_VALUE(cuMemAddressReserve(&second, granularity, 64 * granularity, 0, 0), "%d", second % (64 * granularity) == 0);
+  SHOW_VALUE(cuMemAddressReserve(&second, granularity, 64 * granularity, 0, 0), "%d",
+             second % (64 * granularity) == 0);
   SHOW(cuMemAddressFree(second, granularity));
   SHOW(cuMemAddressFree(second, granularity));
   SHOW(cuMemCreate(nullptr, granularity, &prop, 0));
@@ -295,7 +305,8 @@ void virtual_memory() {
   SHOW(cuMemCreate(&other, granularity, &prop, 0));
   SHOW(cuMemGetAllocationPropertiesFromHandle(nullptr, memory));
   CUmemAllocationProp back{};
-  SHOW_VALUE(cuMemGetAllocationPropertiesFromHandle(&back, memory), "%d %d %d", back.type, back.location.type, back.location.id);
+  SHOW_VALUE(cuMemGetAllocationPropertiesFromHandle(&back, memory), "%d %d %d", back.type, back.location.type,
+             back.location.id);
   SHOW(cuMemGetAllocationPropertiesFromHandle(&back, 0xdeadbee0));
   SHOW(cuMemMap(range, granularity, 0, 0xdeadbee0, 0));
   SHOW(cuMemMap(range, granularity, 0, 0, 0));
@@ -386,14 +397,16 @@ void memory_pools() {
   for (int attribute = 0; attribute < 12; ++attribute) {
     number = 0;
     const CUresult result = cuMemPoolGetAttribute(own, static_cast<CUmemPool_attribute>(attribute), &number);
-    std::printf("pool attribute %d -> %s %llu\n", attribute, name_of(result), static_cast<unsigned long long>(number));
+    std::printf("pool attribute %d -> %s %llu\n", attribute, name_of(result),
+                static_cast<unsigned long long>(number));
   }
   SHOW(cuMemPoolGetAttribute(own, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, nullptr));
   SHOW(cuMemPoolGetAttribute(nullptr, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &number));
   SHOW(cuMemPoolGetAttribute(wild<CUmemoryPool>(), CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &number));
   number = 12345;
   SHOW(cuMemPoolSetAttribute(own, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &number));
-  SHOW_VALUE(cuMemPoolGetAttribute(own, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &number), "%llu", static_cast<unsigned long long>(number));
+  SHOW_VALUE(cuMemPoolGetAttribute(own, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &number), "%llu",
+             static_cast<unsigned long long>(number));
   flag = 0;
   SHOW(cuMemPoolSetAttribute(own, CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES, &flag));
   SHOW(cuMemPoolSetAttribute(own, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, nullptr));
@@ -422,7 +435,8 @@ void memory_pools() {
   SHOW(cuMemAllocFromPoolAsync(&address, 4096, own, stream));
   SHOW(cuStreamSynchronize(stream));
   const auto tell = [&](CUmemPool_attribute attribute) {
-    SHOW_VALUE(cuMemPoolGetAttribute(own, attribute, &number), "%llu", static_cast<unsigned long long>(number));
+    SHOW_VALUE(cuMemPoolGetAttribute(own, attribute, &number), "%llu",
+               static_cast<unsigned long long>(number));
   };
   tell(CU_MEMPOOL_ATTR_USED_MEM_CURRENT);
   tell(CU_MEMPOOL_ATTR_USED_MEM_HIGH);

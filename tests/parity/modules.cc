@@ -36,7 +36,8 @@ void launches(CUfunction fill, CUfunction nothing) {
     unsigned value, count;
   } packed{out, 5, 10};
   size_t size = sizeof packed;
-  void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &packed, CU_LAUNCH_PARAM_BUFFER_SIZE, &size, CU_LAUNCH_PARAM_END};
+  void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &packed, CU_LAUNCH_PARAM_BUFFER_SIZE, &size,
+                   CU_LAUNCH_PARAM_END};
   SHOW(launch(fill, 1, 128, 0, nullptr, nullptr, extra));
   SHOW(launch(fill, 1, 128, 0, nullptr, parameters, extra));
   size = sizeof packed - 1;  // within the last one
@@ -48,7 +49,8 @@ void launches(CUfunction fill, CUfunction nothing) {
   SHOW(cuLaunchCooperativeKernel(fill, 1, 1, 1, 128, 1, 1, 0, nullptr, parameters));
   SHOW(cuLaunchCooperativeKernel(fill, 1000000, 1, 1, 128, 1, 1, 0, nullptr, parameters));
   CUlaunchConfig config{};
-  config.gridDimX = config.gridDimY = config.gridDimZ = config.blockDimX = config.blockDimY = config.blockDimZ = 1;
+  config.gridDimX = config.gridDimY = config.gridDimZ = config.blockDimX = config.blockDimY =
+      config.blockDimZ = 1;
   SHOW(cuLaunchKernelEx(&config, fill, parameters, nullptr));
   SHOW(cuLaunchKernelEx(nullptr, fill, parameters, nullptr));
   config.numAttrs = 1;
@@ -80,7 +82,9 @@ void modules() {
   SHOW(cuModuleLoadData(&module, "garbage"));
   SHOW(cuModuleLoadData(&module, ""));
   // The driver takes an image's size from its headers, so that those must be there.
-  char elf[4096] = "\x7f" "ELF and nothing more";
+  char elf[4096] =
+      "\x7f"
+      "ELF and nothing more";
   SHOW(cuModuleLoadData(&module, elf));
   SHOW(cuModuleLoad(&module, "/no/such/file"));
   SHOW(cuModuleLoad(&module, nullptr));
@@ -125,7 +129,8 @@ void modules() {
   SHOW(cuFuncGetAttribute(&number, CU_FUNC_ATTRIBUTE_NUM_REGS, nullptr));
   SHOW(cuFuncGetAttribute(&number, CU_FUNC_ATTRIBUTE_NUM_REGS, wild<CUfunction>()));
   SHOW(cuFuncSetAttribute(nothing, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 60'000));
-  SHOW_VALUE(cuFuncGetAttribute(&number, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, nothing), "%d", number);
+  SHOW_VALUE(cuFuncGetAttribute(&number, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, nothing), "%d",
+             number);
   SHOW(launch(nothing, 1, 1, 60'000, nullptr, nullptr));
   SHOW(launch(nothing, 1, 1, 60'001, nullptr, nullptr));
   SHOW(cuFuncSetAttribute(fill, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 10'000'000));
@@ -143,7 +148,8 @@ void modules() {
   SHOW(cuFuncGetName(&name, wild<CUfunction>()));
   for (size_t index = 0; index < 4; ++index) {
     const CUresult result = cuFuncGetParamInfo(fill, index, &offset, &size);
-    std::printf("parameter %zu -> %s %zu %zu\n", index, name_of(result), result ? 0 : offset, result ? 0 : size);
+    std::printf("parameter %zu -> %s %zu %zu\n", index, name_of(result), result ? 0 : offset,
+                result ? 0 : size);
   }
   SHOW(cuFuncGetParamInfo(fill, 0, nullptr, &size));
   SHOW(cuFuncGetParamInfo(fill, 0, &offset, nullptr));
@@ -163,7 +169,8 @@ void modules() {
   SHOW(cuOccupancyMaxActiveBlocksPerMultiprocessor(&number, nullptr, 128, 0));
   SHOW(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(&number, fill, 128, 0, 99));
   SHOW_VALUE(cuOccupancyMaxPotentialBlockSize(&number, &other, fill, nullptr, 0, 0), "%d %d", number, other);
-  SHOW_VALUE(cuOccupancyMaxPotentialBlockSize(&number, &other, fill, nullptr, 0, 100), "%d %d", number, other);
+  SHOW_VALUE(cuOccupancyMaxPotentialBlockSize(&number, &other, fill, nullptr, 0, 100), "%d %d", number,
+             other);
   SHOW(cuOccupancyMaxPotentialBlockSize(nullptr, &other, fill, nullptr, 0, 0));
   SHOW(cuOccupancyMaxPotentialBlockSize(&number, &other, wild<CUfunction>(), nullptr, 0, 0));
   SHOW_VALUE(cuOccupancyAvailableDynamicSMemPerBlock(&size, fill, 2, 128), "%zu", size);
@@ -218,8 +225,10 @@ void libraries() {
   SHOW(cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 50'000, kernel, 0));
   SHOW(cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 50'000, kernel, 9));
   SHOW(cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_NUM_REGS, 5, kernel, 0));
-  SHOW_VALUE(cuKernelGetAttribute(&number, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, kernel, 0), "%d", number);
-  SHOW_VALUE(cuFuncGetAttribute(&number, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, function), "%d", number);
+  SHOW_VALUE(cuKernelGetAttribute(&number, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, kernel, 0), "%d",
+             number);
+  SHOW_VALUE(cuFuncGetAttribute(&number, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, function), "%d",
+             number);
   SHOW(cuKernelSetCacheConfig(kernel, CU_FUNC_CACHE_PREFER_L1, 0));
   LATE(cuKernelSetCacheConfig(kernel, CU_FUNC_CACHE_PREFER_L1, 9));
   SHOW_VALUE(cuKernelGetName(&name, kernel), "%s", name);
@@ -234,7 +243,9 @@ void libraries() {
   SHOW(launch(function, 1, 128, 50'000, nullptr, parameters));  // as the kernel was set
   SHOW(launch(function, 1, 128, 50'001, nullptr, parameters));
   SHOW(launch(reinterpret_cast<CUfunction>(kernel), 1, 128, 0, nullptr, parameters));
-  SHOW_VALUE(cuOccupancyMaxActiveBlocksPerMultiprocessor(&number, reinterpret_cast<CUfunction>(kernel), 128, 0), "%d", number);
+  SHOW_VALUE(
+      cuOccupancyMaxActiveBlocksPerMultiprocessor(&number, reinterpret_cast<CUfunction>(kernel), 128, 0),
+      "%d", number);
   SHOW(cuFuncGetAttribute(&number, CU_FUNC_ATTRIBUTE_NUM_REGS, function));
   // What is set of a function, by its own handle or its kernel's, holds however the kernel is set afterwards.
   constexpr auto shared = CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
@@ -252,7 +263,8 @@ void libraries() {
     }
   }
   SHOW(cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 30, kernel, 0));
-  SHOW_VALUE(cuFuncGetAttribute(&number, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, function), "%d", number);
+  SHOW_VALUE(cuFuncGetAttribute(&number, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, function), "%d",
+             number);
   SHOW(cuCtxSynchronize());
   SHOW(cuLibraryUnload(nullptr));
   SHOW(cuLibraryUnload(wild<CUlibrary>()));

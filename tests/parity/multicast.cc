@@ -1,4 +1,5 @@
-// What only some devices have: multicast objects and the decompression engine. softgpu has neither, and the pool says so as it does.
+// What only some devices have: multicast objects and the decompression engine. softgpu has neither, and the
+// pool says so as it does.
 #include <cstdint>
 
 #include "tests/parity/show.h"
@@ -12,7 +13,8 @@ void objects() {
   CUmulticastObjectProp properties{};
   properties.numDevices = 1;
   properties.size = size;
-  if (SHOW(cuMulticastGetGranularity(&granularity, &properties, CU_MULTICAST_GRANULARITY_RECOMMENDED)) == CUDA_SUCCESS) {
+  if (SHOW(cuMulticastGetGranularity(&granularity, &properties, CU_MULTICAST_GRANULARITY_RECOMMENDED)) ==
+      CUDA_SUCCESS) {
     size = (size + granularity - 1) / granularity * granularity;
     properties.size = size;
   }

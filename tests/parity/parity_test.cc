@@ -1,5 +1,5 @@
-// driver_parity prints the same results on a device directly and through poold, but for the differences listed here. The device is softgpu,
-// or what GPUPOOL_TEST_DEVICE says (tests/e2e/pool.h).
+// driver_parity prints the same results on a device directly and through poold, but for the differences
+// listed here. The device is softgpu, or what GPUPOOL_TEST_DEVICE says (tests/e2e/pool.h).
 #include <cstdlib>
 #include <sstream>
 
@@ -12,7 +12,9 @@ using namespace gpupool::testing;
 
 namespace {
 
-std::string driver_parity() { return program_path("driver_parity"); }
+std::string driver_parity() {
+  return program_path("driver_parity");
+}
 
 struct Allowed {
   const char* line;  // how a line begins, in either run
@@ -45,7 +47,8 @@ constexpr Allowed kAllowed[] = {
     {"attribute 144 ->", "memory of the host is the program's machine's", false},
     {"attribute 145 ->", "memory of the host is the program's machine's", false},
     {"attribute 146 ->", "a DMA-buf means nothing to the program's machine", false},
-    {"cuGraphAddNode_v2(&node, graph, nullptr, nullptr, 0, &move) ->", "child graphs are not moved into their parent", false},
+    {"cuGraphAddNode_v2(&node, graph, nullptr, nullptr, 0, &move) ->",
+     "child graphs are not moved into their parent", false},
 #define CUDA_UNSUPPORTED(function, reason) {#function "(nothing) ->", reason, false},
 #include "protocol/cuda/unsupported.def"
 #undef CUDA_UNSUPPORTED
@@ -84,7 +87,8 @@ void expect_same(const std::vector<std::string>& expected, const std::vector<std
   for (size_t i = 0; i < std::max(expected.size(), seen.size()); ++i) {
     const std::string want = i < expected.size() ? expected[i] : "(nothing)";
     const std::string have = i < seen.size() ? seen[i] : "(nothing)";
-    if (want != have && !(is_allowed(want) && is_allowed(have))) CHECK("directly: " + want == "through poold: " + have);
+    if (want != have && !(is_allowed(want) && is_allowed(have)))
+      CHECK("directly: " + want == "through poold: " + have);
   }
 }
 
@@ -104,7 +108,8 @@ constexpr Part kParts[] = {
 #undef PART
 };
 
-// Both ways of the client: each call waited for, so that its own result comes back from it; and calls queued, as programs run.
+// Both ways of the client: each call waited for, so that its own result comes back from it; and calls queued,
+// as programs run.
 void compare(const Part& part, Pool& pool, Outcomes& outcomes) {
   INFO(part.name);
   const auto expected = run({driver_parity(), part.name}, pool.directly());
@@ -116,18 +121,22 @@ void compare(const Part& part, Pool& pool, Outcomes& outcomes) {
   }
   INFO("calls queued");
   const Environment queued{{"PARITY_QUEUED", "1"}};
-  expect_same(run({driver_parity(), part.name}, pool.directly(queued)), run({driver_parity(), part.name}, pool.through(queued)));
+  expect_same(run({driver_parity(), part.name}, pool.directly(queued)),
+              run({driver_parity(), part.name}, pool.through(queued)));
 }
 
-// GPUPOOL_TEST_PARTS: the names of the only parts to compare, for machines that are too slow for all of them at once.
+// GPUPOOL_TEST_PARTS: the names of the only parts to compare, for machines that are too slow for all of them
+// at once.
 bool is_chosen(const Part& part) {
   const char* const only = std::getenv("GPUPOOL_TEST_PARTS");
-  return !only || (' ' + std::string(only) + ' ').find(std::string(" ") + part.name + ' ') != std::string::npos;
+  return !only ||
+         (' ' + std::string(only) + ' ').find(std::string(" ") + part.name + ' ') != std::string::npos;
 }
 
 }  // namespace
 
-TEST_CASE("driver calls give the same directly and through poold and all functions that work are among them") {
+TEST_CASE(
+    "driver calls give the same directly and through poold and all functions that work are among them") {
   Outcomes outcomes;
   Pool one, two(Environment{{"SOFTGPU_DEVICES", "2"}});
   for (const Part& part : kParts) {
@@ -154,7 +163,8 @@ TEST_CASE("textures give the same directly and through poold") {
   const char* const program = std::getenv("TEXTURES_PARITY");
   if (program == nullptr) return report_skip("TEXTURES_PARITY names no program, as ctest does");
   Pool pool;
-  for (const std::vector<std::string>& words : {std::vector<std::string>{program}, {program, "outside"}, {program, "wild"}}) {
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{program}, {program, "outside"}, {program, "wild"}}) {
     expect_parity(pool, words, {});
   }
 }

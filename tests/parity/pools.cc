@@ -1,4 +1,5 @@
-// Memory pools: how large they may become, which devices reach their memory, and what pointers tell of theirs.
+// Memory pools: how large they may become, which devices reach their memory, and what pointers tell of
+// theirs.
 #include <initializer_list>
 
 #include "tests/parity/show.h"
@@ -15,7 +16,9 @@ CUmemPoolProps on_device(int device) {
   return properties;
 }
 
-CUmemAccessDesc access_of(int device, CUmemAccess_flags flags) { return {{CU_MEM_LOCATION_TYPE_DEVICE, device}, flags}; }
+CUmemAccessDesc access_of(int device, CUmemAccess_flags flags) {
+  return {{CU_MEM_LOCATION_TYPE_DEVICE, device}, flags};
+}
 
 void show_access(CUmemoryPool pool, int device) {
   CUmemAccess_flags flags{};
@@ -84,8 +87,8 @@ void pool_thresholds() {
   REQUIRE(CUDA_SUCCESS, cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
   const auto tell = [&](const char* when) {
     std::printf("%s:", when);
-    for (const auto attribute : {CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, CU_MEMPOOL_ATTR_USED_MEM_CURRENT,
-                                 CU_MEMPOOL_ATTR_USED_MEM_HIGH}) {
+    for (const auto attribute : {CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH,
+                                 CU_MEMPOOL_ATTR_USED_MEM_CURRENT, CU_MEMPOOL_ATTR_USED_MEM_HIGH}) {
       cuuint64_t number = 0;
       REQUIRE(CUDA_SUCCESS, cuMemPoolGetAttribute(pool, attribute, &number));
       std::printf(" %llu", static_cast<unsigned long long>(number));
@@ -94,12 +97,15 @@ void pool_thresholds() {
   };
   for (cuuint64_t threshold : {cuuint64_t{0}, cuuint64_t{2 * kUnit}, ~cuuint64_t{0}}) {
     REQUIRE(CUDA_SUCCESS, cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold));
-    for (CUdeviceptr& block : blocks) REQUIRE(CUDA_SUCCESS, cuMemAllocFromPoolAsync(&block, kUnit, pool, stream));
+    for (CUdeviceptr& block : blocks)
+      REQUIRE(CUDA_SUCCESS, cuMemAllocFromPoolAsync(&block, kUnit, pool, stream));
     tell("allocated");
     for (const CUdeviceptr block : blocks) REQUIRE(CUDA_SUCCESS, cuMemFreeAsync(block, stream));
     REQUIRE(CUDA_SUCCESS, cuEventRecord(event, stream));
     // Each way to wait does it.
-    REQUIRE(CUDA_SUCCESS, threshold == 0 ? cuStreamSynchronize(stream) : threshold == 2 * kUnit ? cuEventSynchronize(event) : cuCtxSynchronize());
+    REQUIRE(CUDA_SUCCESS, threshold == 0           ? cuStreamSynchronize(stream)
+                          : threshold == 2 * kUnit ? cuEventSynchronize(event)
+                                                   : cuCtxSynchronize());
     tell("freed and waited for");
   }
   REQUIRE(CUDA_SUCCESS, cuMemPoolTrimTo(pool, kUnit));
@@ -124,8 +130,9 @@ void pool_access() {
   REQUIRE(CUDA_SUCCESS, cuMemPoolCreate(&pool, &properties));
   for (const int device : {0, 1, 9}) show_access(pool, device);
   const auto both = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-  const CUmemAccessDesc peer = access_of(1, both), own_away = access_of(0, CU_MEM_ACCESS_FLAGS_PROT_NONE), none = access_of(9, both),
-                        strange = access_of(1, static_cast<CUmemAccess_flags>(77)), away = access_of(1, CU_MEM_ACCESS_FLAGS_PROT_NONE);
+  const CUmemAccessDesc peer = access_of(1, both), own_away = access_of(0, CU_MEM_ACCESS_FLAGS_PROT_NONE),
+                        none = access_of(9, both), strange = access_of(1, static_cast<CUmemAccess_flags>(77)),
+                        away = access_of(1, CU_MEM_ACCESS_FLAGS_PROT_NONE);
   REQUIRE(CUDA_ERROR_INVALID_VALUE, cuMemPoolSetAccess(pool, nullptr, 1));
   REQUIRE(CUDA_ERROR_INVALID_VALUE, cuMemPoolSetAccess(nullptr, &peer, 1));
   SHOW(cuMemPoolSetAccess(pool, nullptr, 0));
@@ -153,7 +160,8 @@ void pointer_facts() {
   cuMemAllocFromPoolAsync(&own, 4096, pool, nullptr);
   cuStreamSynchronize(nullptr);
   SHOW_VALUE(cuPointerGetAttribute(&of, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, plain), "%d", of == nullptr);
-  SHOW_VALUE(cuPointerGetAttribute(&of, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, pooled + 100), "%d", of == standard);
+  SHOW_VALUE(cuPointerGetAttribute(&of, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, pooled + 100), "%d",
+             of == standard);
   SHOW_VALUE(cuPointerGetAttribute(&of, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, own), "%d", of == pool);
   if (of != pool) std::_Exit(EXIT_FAILURE);
   unsigned on = 1, seen = 9;

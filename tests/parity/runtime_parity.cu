@@ -14,8 +14,12 @@ __global__ void multiply(int* values, int count) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i < count) values[i] = i * factors[i % 4] + device_value;
 }
-__global__ void say(int number) { printf("kernel %d\n", number); }
-__global__ void store_at(int* address) { *address = 1; }
+__global__ void say(int number) {
+  printf("kernel %d\n", number);
+}
+__global__ void store_at(int* address) {
+  *address = 1;
+}
 
 static cudaError_t show(cudaError_t result, const char* call) {
   std::printf("%s -> %s\n", call, cudaGetErrorName(result));
@@ -132,13 +136,15 @@ static void use_streams() {
   SHOW(cudaEventRecord(start, stream));
   multiply<<<(kCount + 255) / 256, 256, 0, stream>>>(values, kCount);
   SHOW(cudaMemcpyAsync(pinned, values, kCount * 4, cudaMemcpyDeviceToHost, stream));
-  SHOW(cudaLaunchHostFunc(stream, [](void* user) { *static_cast<int*>(user) += 1; }, &called));
+  SHOW(cudaLaunchHostFunc(
+      stream, [](void* user) { *static_cast<int*>(user) += 1; }, &called));
   SHOW(cudaEventRecord(stop, stream));
   SHOW(cudaFreeAsync(values, stream));
   SHOW(cudaEventSynchronize(stop));
   float milliseconds = -1;
   SHOW(cudaEventElapsedTime(&milliseconds, start, stop));
-  std::printf("called %d, checksum %08x, timed %d\n", called, checksum({pinned, pinned + kCount}), milliseconds >= 0);
+  std::printf("called %d, checksum %08x, timed %d\n", called, checksum({pinned, pinned + kCount}),
+              milliseconds >= 0);
   SHOW(cudaStreamSynchronize(stream));  // the free may still be on its way
   SHOW(cudaStreamQuery(stream));
   SHOW(cudaFreeHost(pinned));
@@ -159,10 +165,13 @@ static void use_streams() {
     });
   }
   for (auto& thread : threads) thread.join();
-  std::printf("threads agree %d\n", sums[0] == sums[1] && sums[1] == sums[2] && sums[2] == sums[3] && sums[0] != 0);
+  std::printf("threads agree %d\n",
+              sums[0] == sums[1] && sums[1] == sums[2] && sums[2] == sums[3] && sums[0] != 0);
 }
 
-static void CUDART_CB count_up(void* counter) { ++*static_cast<int*>(counter); }
+static void CUDART_CB count_up(void* counter) {
+  ++*static_cast<int*>(counter);
+}
 
 static void use_graphs() {
   constexpr int kCount = 3000;
@@ -216,7 +225,8 @@ static void use_graphs() {
     if (type != cudaGraphNodeTypeKernel) continue;
     cudaKernelNodeParams kernel{};
     SHOW(cudaGraphKernelNodeGetParams(node, &kernel));
-    std::printf("%u blocks of %u, %d\n", kernel.gridDim.x, kernel.blockDim.x, *static_cast<int*>(kernel.kernelParams[1]));
+    std::printf("%u blocks of %u, %d\n", kernel.gridDim.x, kernel.blockDim.x,
+                *static_cast<int*>(kernel.kernelParams[1]));
     int fewer = 100;
     void* parameters[] = {&values, &fewer};
     cudaKernelNodeParams changed = kernel;
@@ -258,7 +268,8 @@ static void use_graphs() {
   REQUIRE(SHOW(cudaGraphKernelNodeGetParams(work, &told)) == cudaSuccess);
   REQUIRE(told.func == kernel.func && told.blockDim.x == kernel.blockDim.x);
   REQUIRE(SHOW(cudaGraphKernelNodeSetParams(work, &told)) == cudaSuccess);
-  SHOW(cudaGraphAddMemcpyNode1D(&out, made, &work, 1, pinned, values, kCount * sizeof(int), cudaMemcpyDeviceToHost));
+  SHOW(cudaGraphAddMemcpyNode1D(&out, made, &work, 1, pinned, values, kCount * sizeof(int),
+                                cudaMemcpyDeviceToHost));
   cudaHostNodeParams call{count_up, &calls};
   SHOW(cudaGraphAddHostNode(&host, made, &out, 1, &call));
   SHOW(cudaGraphAddChildGraphNode(&child, made, &host, 1, graph));
@@ -277,7 +288,8 @@ static void use_graphs() {
     const bool unsafe = mode == cudaStreamCaptureModeThreadLocal;
     SHOW(cudaStreamBeginCapture(stream, mode));
     REQUIRE(SHOW(cudaFree(nullptr)) == (unsafe ? cudaErrorStreamCaptureUnsupported : cudaSuccess));
-    REQUIRE(SHOW(cudaStreamEndCapture(stream, &graph)) == (unsafe ? cudaErrorStreamCaptureInvalidated : cudaSuccess));
+    REQUIRE(SHOW(cudaStreamEndCapture(stream, &graph)) ==
+            (unsafe ? cudaErrorStreamCaptureInvalidated : cudaSuccess));
     SHOW(cudaGetLastError());
     if (graph != nullptr) SHOW(cudaGraphDestroy(graph));
   }
@@ -350,7 +362,8 @@ static void use_managed_memory() {
   managed_values[3] = 7;
   use_managed<<<20, 256>>>(5000);
   SHOW(cudaDeviceSynchronize());
-  std::printf("managed variables %d %d %d %d\n", managed_value, managed_values[1], managed_values[3], managed_values[4999]);
+  std::printf("managed variables %d %d %d %d\n", managed_value, managed_values[1], managed_values[3],
+              managed_values[4999]);
   int* values = nullptr;
   SHOW(cudaMallocManaged(&values, kCount * sizeof(int)));
   for (int i = 0; i < kCount; ++i) values[i] = i;
@@ -359,8 +372,8 @@ static void use_managed_memory() {
   std::printf("checksum %08x\n", checksum(std::vector<int>(values, values + kCount)));
   cudaPointerAttributes attributes{};
   SHOW(cudaPointerGetAttributes(&attributes, values));
-  std::printf("type %d, device %d, its own address %d %d\n", attributes.type, attributes.device, attributes.devicePointer == values,
-              attributes.hostPointer == values);
+  std::printf("type %d, device %d, its own address %d %d\n", attributes.type, attributes.device,
+              attributes.devicePointer == values, attributes.hostPointer == values);
   SHOW(cudaMemset(values, 1, 64));
   SHOW(cudaMemcpy(values + 16, values, 64, cudaMemcpyDefault));
   SHOW(cudaDeviceSynchronize());

@@ -1,4 +1,5 @@
-// Settings of contexts, functions, streams, pools and textures that are read back, and questions about the device.
+// Settings of contexts, functions, streams, pools and textures that are read back, and questions about the
+// device.
 #include <cudaProfiler.h>
 
 #include <cstring>
@@ -56,7 +57,9 @@ void of_devices() {
   EXPECT(current == standard);  // it takes the place of a current pool that is destroyed
 }
 
-size_t shared_of_block(int threads) { return static_cast<size_t>(threads) * 16; }
+size_t shared_of_block(int threads) {
+  return static_cast<size_t>(threads) * 16;
+}
 
 void of_functions() {
   CUmodule module = nullptr;
@@ -66,11 +69,17 @@ void of_functions() {
   cuModuleGetFunction(&fill, module, "fill");
   SHOW(cuFuncSetSharedMemConfig(fill, CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE));
   SHOW(cuFuncSetSharedMemConfig(nullptr, CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE));
-  SHOW_VALUE(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(&blocks, fill, 256, 1024, CU_OCCUPANCY_DEFAULT), "%d", blocks);
-  SHOW_VALUE(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(&blocks, fill, 256, 1024, CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE), "%d", blocks);
+  SHOW_VALUE(
+      cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(&blocks, fill, 256, 1024, CU_OCCUPANCY_DEFAULT),
+      "%d", blocks);
+  SHOW_VALUE(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(&blocks, fill, 256, 1024,
+                                                                  CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE),
+             "%d", blocks);
   SHOW_VALUE(cuOccupancyMaxPotentialBlockSize(&grid, &threads, fill, nullptr, 0, 0), "%d %d", grid, threads);
-  SHOW_VALUE(cuOccupancyMaxPotentialBlockSizeWithFlags(&grid, &threads, fill, shared_of_block, 0, 0, 0), "%d %d", grid, threads);
-  SHOW_VALUE(cuOccupancyMaxPotentialBlockSizeWithFlags(&grid, &threads, fill, nullptr, 0, 100, 0), "%d %d", grid, threads);
+  SHOW_VALUE(cuOccupancyMaxPotentialBlockSizeWithFlags(&grid, &threads, fill, shared_of_block, 0, 0, 0),
+             "%d %d", grid, threads);
+  SHOW_VALUE(cuOccupancyMaxPotentialBlockSizeWithFlags(&grid, &threads, fill, nullptr, 0, 100, 0), "%d %d",
+             grid, threads);
   SHOW(cuOccupancyMaxPotentialBlockSizeWithFlags(nullptr, &threads, fill, nullptr, 0, 0, 0));
   cuModuleUnload(module);
 }
@@ -89,7 +98,12 @@ void of_streams() {
   REQUIRE(CUDA_SUCCESS, cuStreamSetAttribute(stream, CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY, &value));
   REQUIRE(CUDA_SUCCESS, cuStreamGetAttribute(stream, CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY, &read));
   EXPECT(read.syncPolicy == CU_SYNC_POLICY_YIELD);
-  SHOW(cuStreamAddCallback(stream, [](CUstream, CUresult result, void* data) { *static_cast<int*>(data) = result == CUDA_SUCCESS ? 1 : -1; }, &called, 0));
+  SHOW(cuStreamAddCallback(
+      stream,
+      [](CUstream, CUresult result, void* data) {
+        *static_cast<int*>(data) = result == CUDA_SUCCESS ? 1 : -1;
+      },
+      &called, 0));
   SHOW(cuStreamSynchronize(stream));
   EXPECT(called == 1);
   cuStreamDestroy(stream);
@@ -125,7 +139,8 @@ void bindings(CUmodule module, CUtexref picture) {
   SHOW_VALUE(cuTexRefGetAddress(&told, picture), "%d", told == memory);
   SHOW(cuTexRefSetAddress2D(picture, &flat, memory, 16));
   SHOW(cuArray3DCreate(&array, &shape));
-  SHOW_VALUE(cuArray3DGetDescriptor(&read, array), "%zu %zu %zu %x %u %x", read.Width, read.Height, read.Depth, read.Format, read.NumChannels, read.Flags);
+  SHOW_VALUE(cuArray3DGetDescriptor(&read, array), "%zu %zu %zu %x %u %x", read.Width, read.Height,
+             read.Depth, read.Format, read.NumChannels, read.Flags);
   SHOW(cuMipmappedArrayCreate(&levels, &shape, 3));
   SHOW(cuMipmappedArrayGetLevel(&bound, levels, 1));
   REQUIRE(CUDA_SUCCESS, cuArray3DGetDescriptor(&read, bound));

@@ -1,4 +1,5 @@
-// What one process can see of the calls with which several share memory and events. That they do: tests/e2e/interprocess_test.cc.
+// What one process can see of the calls with which several share memory and events. That they do:
+// tests/e2e/interprocess_test.cc.
 #include <unistd.h>
 
 #include <cstring>
@@ -96,7 +97,8 @@ void descriptors() {
   SHOW(cuMemImportFromShareableHandle(&imported, shared, kDescriptor));
   ::close(descriptor);
   CUmemAllocationProp of{};
-  SHOW_VALUE(cuMemGetAllocationPropertiesFromHandle(&of, imported), "%d %d %d", of.type, of.location.id, of.requestedHandleTypes);
+  SHOW_VALUE(cuMemGetAllocationPropertiesFromHandle(&of, imported), "%d %d %d", of.type, of.location.id,
+             of.requestedHandleTypes);
   CUdeviceptr range = 0;
   cuMemAddressReserve(&range, kSize, 0, 0, 0);
   SHOW(cuMemMap(range, 2 * kSize, 0, imported, 0));
@@ -107,7 +109,8 @@ void descriptors() {
   unsigned long long types = 0;
   unsigned capable = 9;
   SHOW_VALUE(cuPointerGetAttribute(&types, CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, range), "%llu", types);
-  SHOW_VALUE(cuPointerGetAttribute(&capable, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, range), "%u", capable);
+  SHOW_VALUE(cuPointerGetAttribute(&capable, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, range), "%u",
+             capable);
   CUipcMemHandle legacy{};
   SHOW(cuIpcGetMemHandle(&legacy, range));
   SHOW(cuMemFree(range));

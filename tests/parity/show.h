@@ -25,7 +25,8 @@ inline CUresult show(CUresult result, const char* call) {
   return result;
 }
 
-// The same, where both sides could give the same wrong result: ends the program if it is not the expected one.
+// The same, where both sides could give the same wrong result: ends the program if it is not the expected
+// one.
 inline void require(CUresult result, CUresult expected, const char* call) {
   if (show(result, call) == expected) return;
   std::printf("%s must give %s\n", call, name_of(expected));
@@ -33,8 +34,8 @@ inline void require(CUresult result, CUresult expected, const char* call) {
   std::_Exit(EXIT_FAILURE);
 }
 
-inline CUresult launch(CUfunction function, unsigned blocks, unsigned threads, unsigned shared, CUstream stream, void** parameters,
-                void** extra = nullptr) {
+inline CUresult launch(CUfunction function, unsigned blocks, unsigned threads, unsigned shared,
+                       CUstream stream, void** parameters, void** extra = nullptr) {
   return cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1, shared, stream, parameters, extra);
 }
 
@@ -65,7 +66,8 @@ inline std::string content_of(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// All that cuPointerGetAttribute says of a place: addresses as distances from the place, handles and ids by what they are equal to.
+// All that cuPointerGetAttribute says of a place: addresses as distances from the place, handles and ids by
+// what they are equal to.
 inline void show_pointer_attributes(const char* what, CUdeviceptr of) {
   CUcontext current = nullptr;
   cuCtxGetCurrent(&current);
@@ -79,15 +81,19 @@ inline void show_pointer_attributes(const char* what, CUdeviceptr of) {
     }
     switch (attribute) {
       case CU_POINTER_ATTRIBUTE_CONTEXT:
-        std::printf(" %s\n", value == reinterpret_cast<uintptr_t>(current) ? "the current one" : value == 0 ? "none" : "another");
+        std::printf(" %s\n", value == reinterpret_cast<uintptr_t>(current) ? "the current one"
+                             : value == 0                                  ? "none"
+                                                                           : "another");
         break;
       case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
       case CU_POINTER_ATTRIBUTE_HOST_POINTER:
       case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-        if (value == 0) std::printf(" null\n");
-        else std::printf(" %lld\n", static_cast<long long>(value - of));
+        if (value == 0)
+          std::printf(" null\n");
+        else
+          std::printf(" %lld\n", static_cast<long long>(value - of));
         break;
-      case 18:  // MAPPING_SIZE
+      case 18:                                               // MAPPING_SIZE
         std::printf(" %s\n", value != 0 ? "some" : "none");  // as large as the device maps
         break;
       case 19:  // MAPPING_BASE_ADDR
@@ -98,8 +104,7 @@ inline void show_pointer_attributes(const char* what, CUdeviceptr of) {
       case 20:  // MEMORY_BLOCK_ID
         std::printf(" %s\n", value != 0 ? "some" : "none");
         break;
-      default:
-        std::printf(" %lld\n", static_cast<long long>(value));
+      default: std::printf(" %lld\n", static_cast<long long>(value));
     }
   }
 }
@@ -112,15 +117,16 @@ inline void show_pointer_attributes(const char* what, CUdeviceptr of) {
 }  // namespace parity
 
 #define SHOW(call) ::parity::show((call), #call)
-// What is refused, by the server where there is one: in the default mode a later call would report it. Left out where PARITY_QUEUED is set.
-#define LATE(call)                            \
-  do {                                        \
+// What is refused, by the server where there is one: in the default mode a later call would report it. Left
+// out where PARITY_QUEUED is set.
+#define LATE(call)                                 \
+  do {                                             \
     if (!std::getenv("PARITY_QUEUED")) SHOW(call); \
   } while (false)
 #define REQUIRE(expected, call) ::parity::require((call), (expected), #call)
 #define EXPECT(condition) ::parity::expect((condition), #condition)
 // With a value that the call wrote; only where it succeeded.
-#define SHOW_VALUE(call, format, ...)                                                       \
-  do {                                                                                      \
+#define SHOW_VALUE(call, format, ...)                                                                        \
+  do {                                                                                                       \
     if (::parity::show((call), #call) == CUDA_SUCCESS) std::printf("%s = " format "\n", #call, __VA_ARGS__); \
   } while (false)

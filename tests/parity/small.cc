@@ -29,7 +29,9 @@ void stream_attribute_calls() {
   cuStreamCreate(&other, CU_STREAM_DEFAULT);
   show_attributes(stream);
   show_attributes(nullptr);
-  const auto set = [&](int id) { return cuStreamSetAttribute(stream, static_cast<CUstreamAttrID>(id), &value); };
+  const auto set = [&](int id) {
+    return cuStreamSetAttribute(stream, static_cast<CUstreamAttrID>(id), &value);
+  };
   for (const int policy : {0, 1, 4, 5}) {
     value = {};
     value.syncPolicy = static_cast<CUsynchronizationPolicy>(policy);
@@ -81,7 +83,8 @@ void stream_attribute_calls() {
   SHOW(cuStreamSetAttribute(wild<CUstream>(), CU_LAUNCH_ATTRIBUTE_PRIORITY, &value));
   SHOW(cuStreamGetAttribute(stream, CU_LAUNCH_ATTRIBUTE_PRIORITY, nullptr));
   SHOW(cuStreamGetAttribute(wild<CUstream>(), CU_LAUNCH_ATTRIBUTE_PRIORITY, &value));
-  SHOW_VALUE(cuStreamGetAttribute_ptsz(nullptr, CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY, &value), "%d", value.syncPolicy);
+  SHOW_VALUE(cuStreamGetAttribute_ptsz(nullptr, CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY, &value), "%d",
+             value.syncPolicy);
   SHOW(cuStreamDestroy(other));
   SHOW(cuStreamDestroy(other));
   SHOW(cuStreamCopyAttributes(stream, other));
@@ -117,9 +120,12 @@ void first_memory_operations() {
   LATE(cuStreamBatchMemOp(stream, 2, nullptr, 0));
   SHOW(cuStreamSynchronize(stream));
   SHOW_VALUE(cuMemcpyDtoH_v2(&value, words + 16, sizeof value), "%u", value);
-  SHOW(cuFlushGPUDirectRDMAWrites(CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX, CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER));
-  SHOW(cuFlushGPUDirectRDMAWrites(static_cast<CUflushGPUDirectRDMAWritesTarget>(9), CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER));
-  SHOW(cuFlushGPUDirectRDMAWrites(CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX, static_cast<CUflushGPUDirectRDMAWritesScope>(9)));
+  SHOW(cuFlushGPUDirectRDMAWrites(CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX,
+                                  CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER));
+  SHOW(cuFlushGPUDirectRDMAWrites(static_cast<CUflushGPUDirectRDMAWritesTarget>(9),
+                                  CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER));
+  SHOW(cuFlushGPUDirectRDMAWrites(CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX,
+                                  static_cast<CUflushGPUDirectRDMAWritesScope>(9)));
   SHOW(cuStreamDestroy(stream));
   cuMemFree_v2(words);
 }
@@ -157,7 +163,8 @@ void context_events() {
   cuEventCreate(&event, 0);
   SHOW(cuCtxRecordEvent(context, event));
   SHOW(cuEventSynchronize(event));
-  // What comes after a wait of the whole context comes after what the event stands for, in whatever stream it is.
+  // What comes after a wait of the whole context comes after what the event stands for, in whatever stream it
+  // is.
   SHOW(cuStreamWaitValue32_v2(stream, word, 1, CU_STREAM_WAIT_VALUE_GEQ));
   SHOW(cuStreamWriteValue32_v2(stream, word + 4, 5, 0));
   SHOW(cuCtxRecordEvent(context, event));

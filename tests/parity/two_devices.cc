@@ -1,4 +1,5 @@
-// Two devices under one driver: what each says of the other, copies between them, and access of one to the other's memory.
+// Two devices under one driver: what each says of the other, copies between them, and access of one to the
+// other's memory.
 #include "tests/parity/show.h"
 
 namespace parity {
@@ -21,13 +22,15 @@ void two_devices() {
   SHOW_VALUE(cuDeviceCanAccessPeer(&number, 0, 1), "%d", number);
   for (int attribute = 0; attribute < 7; ++attribute) {
     number = -1;
-    const CUresult result = cuDeviceGetP2PAttribute(&number, static_cast<CUdevice_P2PAttribute>(attribute), 0, 1);
+    const CUresult result =
+        cuDeviceGetP2PAttribute(&number, static_cast<CUdevice_P2PAttribute>(attribute), 0, 1);
     std::printf("peer attribute %d -> %s %d\n", attribute, name_of(result), number);
   }
   SHOW_VALUE(cuDeviceGetP2PAttribute(&number, CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED, 0, 1), "%d", number);
 #if CUDA_VERSION >= 13000
   const CUatomicOperation operations[] = {CU_ATOMIC_OPERATION_INTEGER_ADD, CU_ATOMIC_OPERATION_CAS};
-  SHOW_VALUE(cuDeviceGetP2PAtomicCapabilities(capabilities, operations, 2, 0, 1), "%x %x", capabilities[0], capabilities[1]);
+  SHOW_VALUE(cuDeviceGetP2PAtomicCapabilities(capabilities, operations, 2, 0, 1), "%x %x", capabilities[0],
+             capabilities[1]);
 #endif
   SHOW(cuCtxSetCurrent(contexts[0]));
   SHOW(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));

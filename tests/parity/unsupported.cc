@@ -1,4 +1,5 @@
-// Functions that the pool does not have (protocol/cuda/unsupported.def), without an argument that means anything: softgpu has none of them, too.
+// Functions that the pool does not have (protocol/cuda/unsupported.def), without an argument that means
+// anything: softgpu has none of them, too.
 #include "tests/parity/show.h"
 
 namespace parity {

@@ -13,10 +13,13 @@ namespace parity {
 namespace {
 
 std::atomic<int> destroyed{0};
-void destroy(void*) { ++destroyed; }
+void destroy(void*) {
+  ++destroyed;
+}
 
 bool becomes(int count) {
-  for (int i = 0; i < 1000 && destroyed != count; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  for (int i = 0; i < 1000 && destroyed != count; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
   return destroyed == count;
 }
 
@@ -33,7 +36,8 @@ void user_objects() {
   SHOW(cuUserObjectCreate(nullptr, nullptr, destroy, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
   SHOW(cuUserObjectCreate(&second, nullptr, nullptr, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
   SHOW(cuUserObjectCreate(&second, nullptr, destroy, 0, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
-  REQUIRE(CUDA_ERROR_INVALID_VALUE, cuUserObjectCreate(&second, nullptr, destroy, 1, 0));  // the flag is required
+  REQUIRE(CUDA_ERROR_INVALID_VALUE,
+          cuUserObjectCreate(&second, nullptr, destroy, 1, 0));  // the flag is required
   REQUIRE(CUDA_SUCCESS, cuUserObjectRetain(object, 1));
   REQUIRE(CUDA_ERROR_INVALID_VALUE, cuUserObjectRetain(object, 0));
   SHOW(cuUserObjectRetain(nullptr, 1));

@@ -58,11 +58,15 @@ void streams() {
   LATE(cuStreamWaitEvent(stream, event, 77));
   SHOW(cuStreamWaitEvent(wild<CUstream>(), event, 0));
   SHOW(cuLaunchHostFunc(stream, nullptr, nullptr));
-  SHOW(cuLaunchHostFunc(wild<CUstream>(), [](void*) {}, nullptr));
-  SHOW(cuLaunchHostFunc(stream, [](void*) {}, nullptr));
+  SHOW(cuLaunchHostFunc(
+      wild<CUstream>(), [](void*) {}, nullptr));
+  SHOW(cuLaunchHostFunc(
+      stream, [](void*) {}, nullptr));
   SHOW(cuStreamAddCallback(stream, nullptr, nullptr, 0));
-  SHOW(cuStreamAddCallback(stream, [](CUstream, CUresult, void*) {}, nullptr, 9));
-  SHOW(cuStreamAddCallback(wild<CUstream>(), [](CUstream, CUresult, void*) {}, nullptr, 0));
+  SHOW(cuStreamAddCallback(
+      stream, [](CUstream, CUresult, void*) {}, nullptr, 9));
+  SHOW(cuStreamAddCallback(
+      wild<CUstream>(), [](CUstream, CUresult, void*) {}, nullptr, 0));
   SHOW(cuStreamWaitValue32(stream, words, 0, CU_STREAM_WAIT_VALUE_EQ));
   LATE(cuStreamWaitValue32(stream, words, 0, 99));
   LATE(cuStreamWaitValue32(stream, words + 1, 0, CU_STREAM_WAIT_VALUE_EQ));

@@ -15,10 +15,11 @@ void transfer_both_ways(const Pair& pair, size_t bytes) {
   const auto up = pattern(bytes, 1), down = pattern(bytes, 2);
   std::vector<std::byte> at_server(bytes), at_client(bytes);
   Result<void> results[4];
-  std::thread threads[] = {std::thread([&] { results[0] = send_all_of(*pair.client, up); }),
-                           std::thread([&] { results[1] = send_all_of(*pair.server, down); }),
-                           std::thread([&] { results[2] = receive_exact(*pair.server, at_server, in(kLong)); }),
-                           std::thread([&] { results[3] = receive_exact(*pair.client, at_client, in(kLong)); })};
+  std::thread threads[] = {
+      std::thread([&] { results[0] = send_all_of(*pair.client, up); }),
+      std::thread([&] { results[1] = send_all_of(*pair.server, down); }),
+      std::thread([&] { results[2] = receive_exact(*pair.server, at_server, in(kLong)); }),
+      std::thread([&] { results[3] = receive_exact(*pair.client, at_client, in(kLong)); })};
   for (auto& thread : threads) thread.join();
   for (const auto& result : results) require(result);
   CHECK((at_server == up));
@@ -37,9 +38,12 @@ void transfer_directly(const Pair& pair, size_t bytes) {
   const auto near = server->add(worker.data(), bytes, DirectMemory::Access::local);
   REQUIRE(far);
   REQUIRE(near);
-  const DirectMemory::Transfer all{.local = worker.data(), .local_key = near->local_key, .remote_key = far->remote_key,
+  const DirectMemory::Transfer all{.local = worker.data(),
+                                   .local_key = near->local_key,
+                                   .remote_key = far->remote_key,
                                    .remote = reinterpret_cast<uintptr_t>(program.data()),
-                                   .bytes = static_cast<uint32_t>(bytes), .cookie = 1};
+                                   .bytes = static_cast<uint32_t>(bytes),
+                                   .cookie = 1};
   require(complete(*server, server->read(all)));
   CHECK((worker == original));
   std::memcpy(worker.data(), answer.data(), bytes);
@@ -53,7 +57,8 @@ void transfer_directly(const Pair& pair, size_t bytes) {
 }  // namespace
 
 TEST_CASE("loss, reordering, duplication and corruption only slow transfers down") {
-  const std::string fault = GENERATE(as<std::string>(), "loss 1%", "delay 1ms reorder 98%", "duplicate 2%", "corrupt 1%");
+  const std::string fault =
+      GENERATE(as<std::string>(), "loss 1%", "delay 1ms reorder 98%", "duplicate 2%", "corrupt 1%");
   INFO(fault);
   const BadCable cable(fault);
   const Pair pair = make_pair_over_cable();
@@ -79,8 +84,10 @@ TEST_CASE("a permanent link failure ends sending and receiving and direct transf
   options.rdma.timeout_exponent = 17;  // 3.8 s with all repetitions
   const Pair pair = make_pair_over_cable(options);
   std::vector<std::byte> program(1 << 16), worker(1 << 16);
-  const auto far = pair.client->direct_memory()->add(program.data(), program.size(), DirectMemory::Access::remote);
-  const auto near = pair.server->direct_memory()->add(worker.data(), worker.size(), DirectMemory::Access::local);
+  const auto far =
+      pair.client->direct_memory()->add(program.data(), program.size(), DirectMemory::Access::remote);
+  const auto near =
+      pair.server->direct_memory()->add(worker.data(), worker.size(), DirectMemory::Access::local);
   REQUIRE(far);
   REQUIRE(near);
 
@@ -96,10 +103,12 @@ TEST_CASE("a permanent link failure ends sending and receiving and direct transf
     received = receive_exact(*pair.server, {&byte, 1}, in(kLong));
   });
   moved = complete(*pair.server->direct_memory(),
-                   pair.server->direct_memory()->write({.local = worker.data(), .local_key = near->local_key,
+                   pair.server->direct_memory()->write({.local = worker.data(),
+                                                        .local_key = near->local_key,
                                                         .remote_key = far->remote_key,
                                                         .remote = reinterpret_cast<uintptr_t>(program.data()),
-                                                        .bytes = 1 << 16, .cookie = 1}));
+                                                        .bytes = 1 << 16,
+                                                        .cookie = 1}));
   sender.join();
   receiver.join();
   CHECK(Clock::now() - start < milliseconds(15'000));

@@ -32,7 +32,8 @@ void await_ports(const std::string& state) {
 }  // namespace
 
 BadCable::BadCable(const std::string& netem) {
-  for (const std::string end : {"veth0", "veth1"}) run("tc qdisc add dev " + end + " root netem limit 10000 " + netem);
+  for (const std::string end : {"veth0", "veth1"})
+    run("tc qdisc add dev " + end + " root netem limit 10000 " + netem);
 }
 
 BadCable::~BadCable() {
@@ -44,12 +45,15 @@ PulledCable::PulledCable() {
   await_ports("DOWN");
 }
 
-PulledCable::~PulledCable() { plug_in(); }
+PulledCable::~PulledCable() {
+  plug_in();
+}
 
 void PulledCable::plug_in() {
   if (!out_) return;
   out_ = false;
-  run("ip link set veth1 up && ip route replace 10.77.0.1 dev veth1 src 10.77.0.2 table 102");  // went with the link
+  run("ip link set veth1 up && ip route replace 10.77.0.1 dev veth1 src 10.77.0.2 table 102");  // went with
+                                                                                                // the link
   await_ports("ACTIVE");
 }
 

@@ -1,5 +1,5 @@
-// The cable between the two devices of the guest (tests/softroce/), and what can go wrong with it. Any failure of the
-// helpers themselves is an exception.
+// The cable between the two devices of the guest (tests/softroce/), and what can go wrong with it. Any
+// failure of the helpers themselves is an exception.
 #pragma once
 #include <map>
 #include <string>

@@ -1,5 +1,5 @@
-// What the contract of all transports does not say: how rdma connections come about, and what they do with peers that break
-// the rules. Needs a device.
+// What the contract of all transports does not say: how rdma connections come about, and what they do with
+// peers that break the rules. Needs a device.
 #include "rdma/connection.h"
 
 #include <arpa/inet.h>
@@ -161,12 +161,12 @@ TEST_CASE("impossible counts and kinds and sizes end the connection") {
     uint32_t bytes, word;
     ibv_wr_opcode how;
   };
-  const Offence offence = GENERATE(Offence{16, kData | 5, IBV_WR_SEND_WITH_IMM},      // returns credits that nobody used
-                                   Offence{0, kControl | 1, IBV_WR_SEND_WITH_IMM},
-                                   Offence{0, kNoKind, IBV_WR_SEND_WITH_IMM},
-                                   Offence{0, kData, IBV_WR_SEND_WITH_IMM},           // data without data
-                                   Offence{16, 0, IBV_WR_SEND},                       // says nothing at all
-                                   Offence{rdma::kBufferBytes + 1, kData, IBV_WR_SEND_WITH_IMM});
+  const Offence offence =
+      GENERATE(Offence{16, kData | 5, IBV_WR_SEND_WITH_IMM},  // returns credits that nobody used
+               Offence{0, kControl | 1, IBV_WR_SEND_WITH_IMM}, Offence{0, kNoKind, IBV_WR_SEND_WITH_IMM},
+               Offence{0, kData, IBV_WR_SEND_WITH_IMM},  // data without data
+               Offence{16, 0, IBV_WR_SEND},              // says nothing at all
+               Offence{rdma::kBufferBytes + 1, kData, IBV_WR_SEND_WITH_IMM});
   Rogue rogue;
   rogue.send(offence.bytes, offence.word, offence.how);
   const auto end = rogue.await_failure();
@@ -183,12 +183,15 @@ TEST_CASE("the queue pair of direct transfers gives a client no access to the se
   std::vector<std::byte> memory(4096);
   const auto region = direct.add(memory.data(), memory.size(), DirectMemory::Access::local);
   REQUIRE(region);
-  REQUIRE(direct.write({memory.data(), region->local_key, region->local_key, reinterpret_cast<uintptr_t>(memory.data()), 64, 1}));
+  REQUIRE(direct.write({memory.data(), region->local_key, region->local_key,
+                        reinterpret_cast<uintptr_t>(memory.data()), 64, 1}));
   uint64_t cookie = 0;
   Result<size_t> done = size_t{0};
-  for (const auto deadline = Clock::now() + kLong; done && *done == 0 && Clock::now() < deadline;) done = direct.completed({&cookie, 1});
+  for (const auto deadline = Clock::now() + kLong; done && *done == 0 && Clock::now() < deadline;)
+    done = direct.completed({&cookie, 1});
   CHECK_FALSE(done);
-  // The byte stream goes on where the device tells of nothing; in any case the server is told when the client leaves.
+  // The byte stream goes on where the device tells of nothing; in any case the server is told when the client
+  // leaves.
   pair.pair.client->close();
   const auto ready = pair.pair.server->wait(true, false, in(kLong));
   if (ready) {
@@ -215,7 +218,8 @@ TEST_CASE("a peer cannot read or write memory with any address and key") {
   REQUIRE(ibv_post_send(rogue.pair->get(), &request, &bad) == 0);
   ibv_wc done{};
   const auto deadline = Clock::now() + kLong;
-  while (ibv_poll_cq(rogue.pair->completions(), 1, &done) == 0 && Clock::now() < deadline) std::this_thread::yield();
+  while (ibv_poll_cq(rogue.pair->completions(), 1, &done) == 0 && Clock::now() < deadline)
+    std::this_thread::yield();
   CHECK(done.status != IBV_WC_SUCCESS);
   CHECK(std::all_of(secret.begin(), secret.end(), [](std::byte byte) { return byte == std::byte{0x5a}; }));
 }

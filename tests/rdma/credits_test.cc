@@ -12,7 +12,8 @@ using gpupool::transport::rdma::kReserved;
 
 namespace {
 
-// Two sides and the messages between them. What is on its way or has come and is not posted again takes a buffer.
+// Two sides and the messages between them. What is on its way or has come and is not posted again takes a
+// buffer.
 struct Model {
   struct Message {
     bool data;
@@ -20,15 +21,16 @@ struct Model {
   };
   struct Side {
     Credits credits;
-    std::deque<Message> coming;   // to this side
-    uint32_t unread = 0;          // data that has come and was not consumed
+    std::deque<Message> coming;  // to this side
+    uint32_t unread = 0;         // data that has come and was not consumed
     uint32_t most_buffers = 0;
     uint64_t consumed = 0;
   };
   Side sides[2];
   uint32_t limits[2];  // data messages that each side takes
 
-  explicit Model(uint32_t first, uint32_t second) : sides{{Credits(first, second)}, {Credits(second, first)}}, limits{first, second} {}
+  explicit Model(uint32_t first, uint32_t second)
+      : sides{{Credits(first, second)}, {Credits(second, first)}}, limits{first, second} {}
 
   void count_buffers(int to) {
     Side& side = sides[to];
@@ -82,11 +84,16 @@ TEST_CASE("every message finds a buffer for every order of events") {
     const bool lazy = step / 2'000 % 3 == side;
     switch (random() % 4) {
       case 0: model.send(side); break;
-      case 1: if (!lazy) model.take(side); break;
-      case 2: if (!lazy) model.consume(side); break;
+      case 1:
+        if (!lazy) model.take(side);
+        break;
+      case 2:
+        if (!lazy) model.consume(side);
+        break;
       case 3: model.return_credits(side); break;
     }
-    for (int at = 0; at < 2; ++at) REQUIRE(model.sides[at].most_buffers <= model.limits[at] + kReserved - 2);  // probe and end
+    for (int at = 0; at < 2; ++at)
+      REQUIRE(model.sides[at].most_buffers <= model.limits[at] + kReserved - 2);  // probe and end
   }
   for (int at = 0; at < 2; ++at) CHECK(model.sides[at].most_buffers > model.limits[at] / 2);
 }
@@ -146,7 +153,9 @@ TEST_CASE("counts survive their wrap and impossible counts are rejected") {
       if (!peer.count_received()) FAIL("no credit at " << message);
       peer.count_consumed();
     }
-    if (credits.can_send_message() || !credits.take_returned_count(peer.next_returned_count()) || !credits.can_send_message()) FAIL("wrong at " << message);
+    if (credits.can_send_message() || !credits.take_returned_count(peer.next_returned_count()) ||
+        !credits.can_send_message())
+      FAIL("wrong at " << message);
   }
   CHECK_FALSE(credits.take_returned_count(peer.next_returned_count() + 1));  // more than was sent
   CHECK_FALSE(credits.take_returned_count(peer.next_returned_count() - 1));  // less than before

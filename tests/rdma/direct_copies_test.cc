@@ -1,5 +1,5 @@
-// Copies straight between a program's registered memory and the device, with real processes; and clients that abuse what lets
-// the server do that. In the guest.
+// Copies straight between a program's registered memory and the device, with real processes; and clients that
+// abuse what lets the server do that. In the guest.
 #include <cstring>
 
 #include "protocol/cuda/handles.h"
@@ -16,10 +16,11 @@ using wire::Command;
 
 namespace {
 
-// A packet is sent again after 1.07 s, six times: a guest whose host is busy may stand still for longer than the 2 s of the
-// default, and none of these tests is about lost packets (bad_cable_test is).
+// A packet is sent again after 1.07 s, six times: a guest whose host is busy may stand still for longer than
+// the 2 s of the default, and none of these tests is about lost packets (bad_cable_test is).
 const char* const kPacketTimeout = "18";
-const std::vector<std::string> kAtCable{"--listen", std::string("tcp://") + kNear + ":0", "--insecure", "--rdma-timeout", kPacketTimeout};
+const std::vector<std::string> kAtCable{"--listen", std::string("tcp://") + kNear + ":0", "--insecure",
+                                        "--rdma-timeout", kPacketTimeout};
 const Environment kDevice{{"SOFTGPU_MEMORY", "128MiB"}};
 
 std::string url_of(const Pool& pool) {
@@ -32,7 +33,8 @@ Environment staged(bool always) {
   return environment;
 }
 
-void passes(const Pool& pool, const std::string& url, const std::vector<std::string>& words, const Environment& more = {}) {
+void passes(const Pool& pool, const std::string& url, const std::vector<std::string>& words,
+            const Environment& more = {}) {
   std::vector<std::string> command{driver_app()};
   command.insert(command.end(), words.begin(), words.end());
   Environment environment = more;
@@ -49,7 +51,8 @@ class Hand {
   static constexpr uint64_t kBytes = 2 << 20;
   static constexpr uint64_t kContext = cuda::make_handle(cuda::Kind::context, 1, 1);
 
-  explicit Hand(const Pool& pool) : client_({"rdma", kNear, const_cast<Pool&>(pool).poold().port()}, options()), memory_(kBytes) {
+  explicit Hand(const Pool& pool)
+      : client_({"rdma", kNear, const_cast<Pool&>(pool).poold().port()}, options()), memory_(kBytes) {
     hello::Hello hello = test_hello();
     hello.rdma = static_cast<uint32_t>(transport::RdmaOptions::Use::always);
     device_ = client_.open(hello).addresses.base;
@@ -78,7 +81,9 @@ class Hand {
   }
   uint64_t copy(Command command, uint32_t key, uint64_t offset = 0) {
     return send(command, wire::DirectCopy{{0, device_, kBytes, kBytes, 1, 0, 0},
-                                          reinterpret_cast<uint64_t>(memory_.data()) + offset, key, 0});
+                                          reinterpret_cast<uint64_t>(memory_.data()) + offset,
+                                          key,
+                                          0});
   }
   void expect_good_copies(uint32_t key) {
     for (const Command command : {Command::direct_to_device, Command::direct_from_device}) {
@@ -97,7 +102,8 @@ class Hand {
 TEST_CASE("large copies of pinned memory work directly and staged") {
   for (const bool always : {false, true}) {
     Pool pool(staged(always), kAtCable);
-    for (const char* scenario : {"large_asynchronous_copies", "large_boxes", "pinned_copies_of_every_shape"}) {
+    for (const char* scenario :
+         {"large_asynchronous_copies", "large_boxes", "pinned_copies_of_every_shape"}) {
       INFO(scenario << (always ? ", staged" : ""));
       passes(pool, url_of(pool), {scenario});
     }
@@ -117,13 +123,15 @@ TEST_CASE("the server reads pinned memory directly") {
 TEST_CASE("a program at its memlock limit sends its pinned memory and reports it once") {
   Pool pool(kDevice, kAtCable);
   // Root may lock what it likes, until it has lost that right for good.
-  const Finished app = run_patiently({"/usr/bin/setpriv", "--bounding-set", "-ipc_lock", "--inh-caps", "-ipc_lock", "prlimit",
-                                      "--memlock=6000000:6000000", driver_app(), "pinned_copies_of_every_shape"},
-                                     pool.through({{"GPUPOOL", url_of(pool)}, {"GPUPOOL_LOG", "debug"}}));
+  const Finished app =
+      run_patiently({"/usr/bin/setpriv", "--bounding-set", "-ipc_lock", "--inh-caps", "-ipc_lock", "prlimit",
+                     "--memlock=6000000:6000000", driver_app(), "pinned_copies_of_every_shape"},
+                    pool.through({{"GPUPOOL", url_of(pool)}, {"GPUPOOL_LOG", "debug"}}));
   INFO(app.output);
   CHECK(app.status == 0);
   CHECK(lines_with(app.output, "over rdma").size() == 1);
-  CHECK(lines_with(app.output, "cannot register pinned memory for RDMA, copies use a buffer: cannot register").size() == 1);
+  CHECK(lines_with(app.output, "cannot register pinned memory for RDMA, copies use a buffer: cannot register")
+            .size() == 1);
 }
 
 TEST_CASE("copies between two servers go directly over rdma") {
@@ -143,13 +151,13 @@ TEST_CASE("a client that names unregistered memory loses only its own session") 
     for (const int how : {0, 1, 2, 3}) {
       Hand bad(pool);
       const auto mine = bad.add(how == 3 ? DirectMemory::Access::local : DirectMemory::Access::remote);
-      if (how == 0) bad.copy(command, mine.remote_key + 0x100);      // no key at all
-      if (how == 1) bad.copy(command, mine.remote_key, 1);           // a byte too far
+      if (how == 0) bad.copy(command, mine.remote_key + 0x100);  // no key at all
+      if (how == 1) bad.copy(command, mine.remote_key, 1);       // a byte too far
       if (how == 2) {
         bad.direct()->remove(mine);  // no longer
         bad.copy(command, mine.remote_key);
       }
-      if (how == 3) bad.copy(command, mine.local_key);               // not open to the peer
+      if (how == 3) bad.copy(command, mine.local_key);  // not open to the peer
       const auto end = bad.client().await_end();
       INFO(how);
       REQUIRE(end);
@@ -172,20 +180,29 @@ TEST_CASE("a client cannot read or write memory of any worker") {
       const auto mine = bad.add(DirectMemory::Access::remote);
       bad.expect_good_copies(mine.remote_key);
       std::memset(bad.memory(), 0x22, Hand::kBytes);
-      // Keys of what was registered shortly before and after; both workers' device memory, at the addresses that they told.
-      const uint32_t key = guess == 0 ? good.remote_key : mine.remote_key + static_cast<uint32_t>(guess) * 0x100;
-      const DirectMemory::Transfer transfer{.local = bad.memory(), .local_key = mine.local_key, .remote_key = key,
-                                            .remote = guess % 2 == 0 ? victim.device() : bad.device(), .bytes = 4096};
+      // Keys of what was registered shortly before and after; both workers' device memory, at the addresses
+      // that they told.
+      const uint32_t key =
+          guess == 0 ? good.remote_key : mine.remote_key + static_cast<uint32_t>(guess) * 0x100;
+      const DirectMemory::Transfer transfer{.local = bad.memory(),
+                                            .local_key = mine.local_key,
+                                            .remote_key = key,
+                                            .remote = guess % 2 == 0 ? victim.device() : bad.device(),
+                                            .bytes = 4096};
       DirectMemory& direct = *bad.direct();
-      const auto done = transport::contract::complete(direct, write ? direct.write(transfer) : direct.read(transfer));
+      const auto done =
+          transport::contract::complete(direct, write ? direct.write(transfer) : direct.read(transfer));
       CHECK_FALSE(done);
       CHECK(bad.memory()[0] == std::byte{0x22});
       victim.client().ping();
     }
   }
   std::memset(victim.memory(), 0, Hand::kBytes);
-  CHECK(victim.client().receive_reply_to(victim.copy(Command::direct_from_device, good.remote_key)).header.result == 0);
-  CHECK(std::count(victim.memory(), victim.memory() + Hand::kBytes, std::byte{0x11}) == static_cast<ptrdiff_t>(Hand::kBytes));
+  CHECK(victim.client()
+            .receive_reply_to(victim.copy(Command::direct_from_device, good.remote_key))
+            .header.result == 0);
+  CHECK(std::count(victim.memory(), victim.memory() + Hand::kBytes, std::byte{0x11}) ==
+        static_cast<ptrdiff_t>(Hand::kBytes));
   passes(pool, url_of(pool), {"short_life"});
 }
 
@@ -194,7 +211,8 @@ TEST_CASE("a client that disconnects in the middle of copies leaves nothing behi
   for (int round = 0; round < 3; ++round) {
     Hand hand(pool);
     const auto mine = hand.add(DirectMemory::Access::remote);
-    for (int i = 0; i < 50; ++i) hand.copy(i % 2 == 0 ? Command::direct_to_device : Command::direct_from_device, mine.remote_key);
+    for (int i = 0; i < 50; ++i)
+      hand.copy(i % 2 == 0 ? Command::direct_to_device : Command::direct_from_device, mine.remote_key);
     hand.client().receive_message();  // one of them is done
     hand.client().close();
     CHECK(pool.poold().await_log("session_ended", static_cast<size_t>(round) + 1));

@@ -1,4 +1,5 @@
-// Connections between the two devices of the guest, for tests that break what is between them, or one of their ends.
+// Connections between the two devices of the guest, for tests that break what is between them, or one of
+// their ends.
 #pragma once
 #include "protocol/transport/direct_memory.h"
 #include "tests/protocol/transport/contract.h"
@@ -56,7 +57,8 @@ inline Upgraded upgrade(const Endpoint& place, const Options& client_options, co
 // What both ends have to say on why there is no rdma.
 inline std::string reasons(const Upgraded& upgraded) {
   std::string text;
-  for (const auto* end : {&upgraded.client, &upgraded.server}) text += (*end ? "" : end->error().message) + "; ";
+  for (const auto* end : {&upgraded.client, &upgraded.server})
+    text += (*end ? "" : end->error().message) + "; ";
   return text + upgraded.pair.client->carrier() + "; " + upgraded.pair.server->carrier();
 }
 

@@ -18,14 +18,16 @@ using namespace gpupool::testing;
 
 namespace {
 
-// As an ordinary user: this thread, and those that it starts, may lock and register so many bytes. (The kernel takes nothing
-// more over a device that was opened with other rights: connections are made after this.)
+// As an ordinary user: this thread, and those that it starts, may lock and register so many bytes. (The
+// kernel takes nothing more over a device that was opened with other rights: connections are made after
+// this.)
 class LockedMemoryLimit {
  public:
   explicit LockedMemoryLimit(rlim_t bytes) {
     ::getrlimit(RLIMIT_MEMLOCK, &before_);
     const rlimit limit{bytes, before_.rlim_max};
-    if (::setrlimit(RLIMIT_MEMLOCK, &limit) != 0 || !may_lock_anything(false)) throw std::runtime_error("no limit");
+    if (::setrlimit(RLIMIT_MEMLOCK, &limit) != 0 || !may_lock_anything(false))
+      throw std::runtime_error("no limit");
   }
   ~LockedMemoryLimit() {
     may_lock_anything(true);
@@ -66,7 +68,8 @@ TEST_CASE("a reader and a writer and direct transfers detect a killed peer") {
   if (child == 0) {
     auto client = connect((*listener)->endpoint(), options);
     if (!client || !(*client)->upgrade(Side::client, in(kLong))) ::_exit(1);
-    const auto region = (*client)->direct_memory()->add(memory.data(), memory.size(), DirectMemory::Access::remote);
+    const auto region =
+        (*client)->direct_memory()->add(memory.data(), memory.size(), DirectMemory::Access::remote);
     if (!region) ::_exit(1);
     const iovec part{const_cast<uint32_t*>(&region->remote_key), sizeof region->remote_key};
     if (!send_all(**client, {&part, 1}, in(kLong))) ::_exit(1);
@@ -76,9 +79,11 @@ TEST_CASE("a reader and a writer and direct transfers detect a killed peer") {
   auto server = (*listener)->accept(in(kLong));
   REQUIRE(server);
   REQUIRE((*server)->upgrade(Side::server, in(kLong)));
-  DirectMemory::Transfer transfer{.local = memory.data(), .bytes = static_cast<uint32_t>(memory.size()), .cookie = 1};
+  DirectMemory::Transfer transfer{
+      .local = memory.data(), .bytes = static_cast<uint32_t>(memory.size()), .cookie = 1};
   REQUIRE(receive_exact(**server, std::as_writable_bytes(std::span(&transfer.remote_key, 1)), in(kLong)));
-  const auto region = (*server)->direct_memory()->add(memory.data(), memory.size(), DirectMemory::Access::local);
+  const auto region =
+      (*server)->direct_memory()->add(memory.data(), memory.size(), DirectMemory::Access::local);
   REQUIRE(region);
   transfer.local_key = region->local_key;
   transfer.remote = reinterpret_cast<uintptr_t>(memory.data());  // a fork has it at the same place

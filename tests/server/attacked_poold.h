@@ -20,22 +20,27 @@
 namespace gpupool::testing {
 
 inline const std::string kDevice = FAKE_DEVICE_LIBRARY;
-constexpr auto kSoon = std::chrono::seconds(LingeringSocket::kSeconds / 2);  // for an answer of a poold that does not wait
+constexpr auto kSoon =
+    std::chrono::seconds(LingeringSocket::kSeconds / 2);  // for an answer of a poold that does not wait
 
 // A poold on this kernel, and as on one that accepts descriptors in any case.
 struct AttackedPoold {
-  explicit AttackedPoold(std::vector<std::string> options = {}, const Environment& environment = {}, bool old_kernel = GENERATE(false, true))
+  explicit AttackedPoold(std::vector<std::string> options = {}, const Environment& environment = {},
+                         bool old_kernel = GENERATE(false, true))
       : old_kernel(old_kernel) {
     options.insert(options.end(), {"--metrics", "127.0.0.1:0"});
     const auto start = [&] { poold.emplace(kDevice, options, environment); };
-    if (old_kernel) without_pass_rights(start);
-    else start();
+    if (old_kernel)
+      without_pass_rights(start);
+    else
+      start();
     REQUIRE(poold->await_log("url=http://"));
     http = metrics_port(poold->log());
   }
   // A connection to the Unix socket beside the port, which is on by default.
   int connect() const {
-    const auto address = transport::shm::make_address(transport::shm::shm_endpoint_of_tcp("127.0.0.1", poold->port()));
+    const auto address =
+        transport::shm::make_address(transport::shm::shm_endpoint_of_tcp("127.0.0.1", poold->port()));
     REQUIRE(address);
     const int connected = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     REQUIRE(::connect(connected, address->get(), address->size) == 0);
@@ -46,8 +51,10 @@ struct AttackedPoold {
     const int error = send_with_descriptors(connected, bytes, std::vector<int>(count, lingers.descriptor()));
     if (error == 0) lingers.close();
     CAPTURE(old_kernel, std::strerror(error));
-    if (old_kernel) CHECK((error == 0 || error == EPIPE));
-    else CHECK((error == 0 || error == EPERM || error == EPIPE));
+    if (old_kernel)
+      CHECK((error == 0 || error == EPIPE));
+    else
+      CHECK((error == 0 || error == EPERM || error == EPIPE));
   }
   // Both a page and a session.
   void must_answer() const {

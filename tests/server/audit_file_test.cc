@@ -36,7 +36,8 @@ std::vector<uint64_t> numbers(const std::string& text) {
 
 std::set<std::string> boots(const std::string& text) {
   std::set<std::string> all;
-  for (size_t at = 0; (at = text.find("{\"boot\":\"", at)) != text.npos; ++at) all.insert(text.substr(at + 9, 16));
+  for (size_t at = 0; (at = text.find("{\"boot\":\"", at)) != text.npos; ++at)
+    all.insert(text.substr(at + 9, 16));
   return all;
 }
 
@@ -87,8 +88,10 @@ TEST_CASE("a blocked audit file delays one append only and loses no line") {
       return !file.stalled();
     }));
     char bytes[64 * 1024];
-    for (ssize_t got = 0; (got = ::read(reader, bytes, sizeof bytes)) > 0;) text.append(bytes, static_cast<size_t>(got));
-    for (const int number : {0, 1, lines - 1}) CHECK(text.find("\"event\",\"number\":" + std::to_string(number) + "}") != std::string::npos);
+    for (ssize_t got = 0; (got = ::read(reader, bytes, sizeof bytes)) > 0;)
+      text.append(bytes, static_cast<size_t>(got));
+    for (const int number : {0, 1, lines - 1})
+      CHECK(text.find("\"event\",\"number\":" + std::to_string(number) + "}") != std::string::npos);
     CHECK(text.find("denied") == std::string::npos);
     // What was lost shows as a gap in the numbers, too.
     const auto seq = numbers(text);

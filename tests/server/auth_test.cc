@@ -56,10 +56,13 @@ std::string read(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 std::string tenant_text(const std::string& name, const Token& token, const std::string& quota = "") {
-  return "[[tenant]]\nname = \"" + name + "\"\n" + token.line + "\n" + (quota.empty() ? "" : "[tenant.quota]\n" + quota + "\n");
+  return "[[tenant]]\nname = \"" + name + "\"\n" + token.line + "\n" +
+         (quota.empty() ? "" : "[tenant.quota]\n" + quota + "\n");
 }
 
 }  // namespace
@@ -97,8 +100,9 @@ TEST_CASE("only a tenant's token opens its sessions") {
 
 TEST_CASE("a user of a tenant needs no token over an abstract Unix socket") {
   const TemporaryFolder folder;
-  const std::string config = folder.write("poold.toml", "[[tenant]]\nname = 'local'\nusers = [" + std::to_string(::getuid()) + "]\n" +
-                                                            "[[tenant]]\nname = 'others'\nusers = [12345678]\n");
+  const std::string config =
+      folder.write("poold.toml", "[[tenant]]\nname = 'local'\nusers = [" + std::to_string(::getuid()) +
+                                     "]\n" + "[[tenant]]\nname = 'others'\nusers = [12345678]\n");
   PooldProcess poold(kDevice, {"--config", config});
   CHECK(answer(poold, test_hello()).status == hello::Status::denied);
   RawClient local(transport::shm::shm_endpoint_of_tcp("127.0.0.1", poold.port()));
@@ -110,9 +114,11 @@ TEST_CASE("a user of a tenant needs no token over an abstract Unix socket") {
 TEST_CASE("users authenticate on sockets at paths only with --users-at-paths") {
   const TemporaryFolder folder;
   const Token token = new_token();
-  const std::string config = folder.write("poold.toml", tenant_text("local", token) + "users = [" + std::to_string(::getuid()) + "]\n");
+  const std::string config = folder.write(
+      "poold.toml", tenant_text("local", token) + "users = [" + std::to_string(::getuid()) + "]\n");
   const std::string path = (folder.path() / "poold.sock").string();
-  std::vector<std::string> options{"--config", config, "--listen", "tcp://127.0.0.1:0", "--listen", "shm://" + path};
+  std::vector<std::string> options{"--config",          config,     "--listen",
+                                   "tcp://127.0.0.1:0", "--listen", "shm://" + path};
   {
     PooldProcess poold(kDevice, options);
     CHECK(poold.await_log("users_need_tokens"));
@@ -133,7 +139,8 @@ TEST_CASE("users authenticate on sockets at paths only with --users-at-paths") {
 
 TEST_CASE("without credentials clients name their tenant") {
   const TemporaryFolder folder;
-  PooldProcess poold(kDevice, {"--config", folder.write("poold.toml", "[[tenant]]\nname = 'a'\n[[tenant]]\nname = 'b'\n")});
+  PooldProcess poold(
+      kDevice, {"--config", folder.write("poold.toml", "[[tenant]]\nname = 'a'\n[[tenant]]\nname = 'b'\n")});
   CHECK(answer(poold, hello_with("", "b")).status == hello::Status::ok);
   CHECK(poold.await_log("tenant=b "));
   const auto unnamed = answer(poold, test_hello());
@@ -144,7 +151,8 @@ TEST_CASE("without credentials clients name their tenant") {
 TEST_CASE("the sessions quota of a tenant limits its sessions until one ends") {
   const TemporaryFolder folder;
   const Token a = new_token(), b = new_token();
-  const std::string config = folder.write("poold.toml", tenant_text("a", a, "sessions = 2") + tenant_text("b", b));
+  const std::string config =
+      folder.write("poold.toml", tenant_text("a", a, "sessions = 2") + tenant_text("b", b));
   PooldProcess poold(kDevice, {"--config", config});
   RawClient first(poold.endpoint()), second(poold.endpoint());
   first.open(hello_with(a.text));
@@ -203,14 +211,16 @@ TEST_CASE("refused attempts without a reply are counted and summarized in the lo
   const TemporaryFolder folder;
   const Token a = new_token(), wrong = new_token();
   const std::string file = folder.path() / "audit.json";
-  PooldProcess poold(kDevice, {"--config", folder.write("poold.toml", tenant_text("a", a)), "--audit-file", file, "--metrics", "127.0.0.1:0"});
+  PooldProcess poold(kDevice, {"--config", folder.write("poold.toml", tenant_text("a", a)), "--audit-file",
+                               file, "--metrics", "127.0.0.1:0"});
   constexpr size_t kAttempts = 60;
   for (size_t attempt = 0; attempt < kAttempts; ++attempt) {
     RawClient client(poold.endpoint());
     client.send_hello(hello_with(wrong.text));
     REQUIRE(client.await_end());
   }
-  CHECK(has(http_get(metrics_port(poold.log()), "/metrics"), "gpupool_handshake_failures_total " + std::to_string(kAttempts) + "\n"));
+  CHECK(has(http_get(metrics_port(poold.log()), "/metrics"),
+            "gpupool_handshake_failures_total " + std::to_string(kAttempts) + "\n"));
   const auto sum_of_counts = [](const std::string& text, const std::string& event, const std::string& key) {
     size_t sum = 0;
     for (size_t at = 0; (at = text.find(event, at)) != std::string::npos;) {
@@ -219,8 +229,16 @@ TEST_CASE("refused attempts without a reply are counted and summarized in the lo
     }
     return sum;
   };
-  CHECK(eventually([&] { return occurrences(poold.log(), "client_refused ") + sum_of_counts(poold.log(), "clients_refused_unlogged", "count=") == kAttempts; }));
-  CHECK(eventually([&] { return occurrences(read(file), "session_denied\"") + sum_of_counts(read(file), "sessions_denied_too", "\"count\":") == kAttempts; }));
+  CHECK(eventually([&] {
+    return occurrences(poold.log(), "client_refused ") +
+               sum_of_counts(poold.log(), "clients_refused_unlogged", "count=") ==
+           kAttempts;
+  }));
+  CHECK(eventually([&] {
+    return occurrences(read(file), "session_denied\"") +
+               sum_of_counts(read(file), "sessions_denied_too", "\"count\":") ==
+           kAttempts;
+  }));
   CHECK(occurrences(read(file), "\n") < kAttempts);
 }
 
@@ -259,7 +277,9 @@ TEST_CASE("the audit file records starts and ends and denials of sessions and ca
   const TemporaryFolder folder;
   const Token a = new_token();
   const std::string file = folder.path() / "audit.json";
-  PooldProcess poold(kDevice, {"--config", folder.write("poold.toml", tenant_text("a", a, "memory = \"1GiB\"")), "--audit-file", file});
+  PooldProcess poold(kDevice,
+                     {"--config", folder.write("poold.toml", tenant_text("a", a, "memory = \"1GiB\"")),
+                      "--audit-file", file});
   {
     RawClient client(poold.endpoint());
     hello::Hello hello = hello_with(a.text);
@@ -283,8 +303,10 @@ TEST_CASE("the audit file records starts and ends and denials of sessions and ca
   CHECK(has(text, R"("status":"DENIED")"));
   CHECK_FALSE(has(text, a.text));
   CHECK(occurrences(text, "\n") == 3);
-  for (int line = 1; line <= 3; ++line) CHECK(occurrences(text, "\"seq\":" + std::to_string(line) + ",") == 1);
-  CHECK((std::filesystem::status(file).permissions() & std::filesystem::perms(077)) == std::filesystem::perms::none);
+  for (int line = 1; line <= 3; ++line)
+    CHECK(occurrences(text, "\"seq\":" + std::to_string(line) + ",") == 1);
+  CHECK((std::filesystem::status(file).permissions() & std::filesystem::perms(077)) ==
+        std::filesystem::perms::none);
 
   std::filesystem::rename(file, file + ".1");
   poold.process().signal(SIGHUP);
@@ -299,7 +321,8 @@ TEST_CASE("a refused attempt writes at most 512 bytes each to the log and the au
   const TemporaryFolder folder;
   const Token a = new_token();
   const std::string file = folder.path() / "audit.json";
-  PooldProcess poold(kDevice, {"--config", folder.write("poold.toml", tenant_text("a", a)), "--audit-file", file, "--log-format", "json"});
+  PooldProcess poold(kDevice, {"--config", folder.write("poold.toml", tenant_text("a", a)), "--audit-file",
+                               file, "--log-format", "json"});
   REQUIRE(poold.await_log("listening"));
   for (const char byte : {'x', '\x01', '"', '\xff'}) {
     hello::Hello hello = hello_with(std::string(64, 'x'));
@@ -339,10 +362,12 @@ TEST_CASE("long names of a client are truncated in the log and the audit file an
 TEST_CASE("an audit file or a configuration that cannot be used ends poold with the reason") {
   const TemporaryFolder folder;
   const std::string poold = program_path("poold");
-  const Finished audit = run_to_end({poold, "--listen", "tcp://127.0.0.1:0", "--device", kDevice, "--audit-file", "/nowhere/audit"}, {});
+  const Finished audit = run_to_end(
+      {poold, "--listen", "tcp://127.0.0.1:0", "--device", kDevice, "--audit-file", "/nowhere/audit"}, {});
   CHECK(audit.status == 1);
   CHECK(has(audit.output, "/nowhere/audit"));
-  const std::string config = folder.write("poold.toml", "[[tenant]]\nname = 'a'\n[tenant.quota]\nmode = 'soft'\n");
+  const std::string config =
+      folder.write("poold.toml", "[[tenant]]\nname = 'a'\n[tenant.quota]\nmode = 'soft'\n");
   const Finished quota = run_to_end({poold, "--config", config}, {});
   CHECK(quota.status == 2);
   CHECK(has(quota.output, config + "': tenant 'a': quota.mode: must be one of elastic, hard"));

@@ -1,11 +1,10 @@
 // A log that takes no lines: whoever writes it does not wait for that.
-#include "server/log/descriptor_sink.h"
-
 #include <fcntl.h>
 #include <unistd.h>
 
 #include <string>
 
+#include "server/log/descriptor_sink.h"
 #include "server/log/log.h"
 #include "tests/support/catch.h"
 #include "tests/support/full_pipe.h"

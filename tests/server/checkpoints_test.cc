@@ -1,4 +1,5 @@
-// A client that asks poold to lock and checkpoint others (protocol/wire/checkpoint.h), well and badly behaved, over real connections.
+// A client that asks poold to lock and checkpoint others (protocol/wire/checkpoint.h), well and badly
+// behaved, over real connections.
 #include <cuda.h>
 
 #include "protocol/control/hello_exchange.h"
@@ -34,14 +35,18 @@ struct Answer {
   std::vector<wire::ProcessSession> sessions;
 };
 
-void send(transport::Connection& connection, const wire::Preamble& preamble, const wire::CheckpointQuestion& question) {
-  const iovec parts[] = {{const_cast<wire::Preamble*>(&preamble), sizeof preamble}, {const_cast<wire::CheckpointQuestion*>(&question), sizeof question}};
+void send(transport::Connection& connection, const wire::Preamble& preamble,
+          const wire::CheckpointQuestion& question) {
+  const iovec parts[] = {{const_cast<wire::Preamble*>(&preamble), sizeof preamble},
+                         {const_cast<wire::CheckpointQuestion*>(&question), sizeof question}};
   REQUIRE(transport::send_all(connection, parts, transport::Clock::now() + kPatience));
 }
 
 Answer ask(transport::Connection& connection, const wire::CheckpointQuestion& question) {
   const auto deadline = transport::Clock::now() + kPatience;
-  const auto receive = [&](void* to, size_t bytes) { REQUIRE(transport::receive_exact(connection, {static_cast<std::byte*>(to), bytes}, deadline)); };
+  const auto receive = [&](void* to, size_t bytes) {
+    REQUIRE(transport::receive_exact(connection, {static_cast<std::byte*>(to), bytes}, deadline));
+  };
   wire::Preamble preamble{.length = sizeof question};
   send(connection, preamble, question);
   do receive(&preamble, sizeof preamble);
@@ -50,14 +55,16 @@ Answer ask(transport::Connection& connection, const wire::CheckpointQuestion& qu
   receive(&answer.head, sizeof answer.head);
   answer.sessions.resize(answer.head.sessions);
   REQUIRE(preamble.length == sizeof answer.head + answer.sessions.size() * sizeof(wire::ProcessSession));
-  if (!answer.sessions.empty()) receive(answer.sessions.data(), answer.sessions.size() * sizeof(wire::ProcessSession));
+  if (!answer.sessions.empty())
+    receive(answer.sessions.data(), answer.sessions.size() * sizeof(wire::ProcessSession));
   return answer;
 }
 
 std::string questions(size_t count) {
   const wire::Preamble preamble{.length = sizeof(wire::CheckpointQuestion)};
   const wire::CheckpointQuestion question{.pid = 1};
-  const std::string one = std::string(RawClient::bytes_of(preamble)) + std::string(RawClient::bytes_of(question));
+  const std::string one =
+      std::string(RawClient::bytes_of(preamble)) + std::string(RawClient::bytes_of(question));
   std::string all;
   for (size_t i = 0; i < count; ++i) all += one;
   return all;
@@ -69,9 +76,11 @@ void receive_answers(RawClient& client, size_t count) {
     wire::Preamble preamble;
     wire::CheckpointAnswer answer;
     const auto deadline = transport::Clock::now() + kPatience;
-    REQUIRE(transport::receive_exact(client.connection(), std::as_writable_bytes(std::span(&preamble, 1)), deadline));
+    REQUIRE(transport::receive_exact(client.connection(), std::as_writable_bytes(std::span(&preamble, 1)),
+                                     deadline));
     REQUIRE(preamble.length == sizeof answer);
-    REQUIRE(transport::receive_exact(client.connection(), std::as_writable_bytes(std::span(&answer, 1)), deadline));
+    REQUIRE(transport::receive_exact(client.connection(), std::as_writable_bytes(std::span(&answer, 1)),
+                                     deadline));
     CHECK(answer.result == CUDA_SUCCESS);
   }
 }
@@ -93,13 +102,19 @@ TEST_CASE("a checkpoint client finds sessions by process ID on the same system a
   CHECK(ask(client.connection(), {.pid = 73}).sessions.empty());
   CHECK(ask(elsewhere.connection(), {.pid = 71}).sessions.empty());
   const uint64_t session = found.sessions[0].session;
-  for (const auto action : {CheckpointAction::lock, CheckpointAction::checkpoint, CheckpointAction::restore, CheckpointAction::unlock}) {
-    CHECK(ask(elsewhere.connection(), {.action = action, .pid = 71, .session = session}).head.result == CUDA_ERROR_INVALID_VALUE);
-    CHECK(ask(client.connection(), {.action = action, .pid = 72, .session = session}).head.result == CUDA_ERROR_INVALID_VALUE);
-    CHECK(ask(client.connection(), {.action = action, .pid = 71, .session = session + 99}).head.result == CUDA_ERROR_INVALID_VALUE);
+  for (const auto action : {CheckpointAction::lock, CheckpointAction::checkpoint, CheckpointAction::restore,
+                            CheckpointAction::unlock}) {
+    CHECK(ask(elsewhere.connection(), {.action = action, .pid = 71, .session = session}).head.result ==
+          CUDA_ERROR_INVALID_VALUE);
+    CHECK(ask(client.connection(), {.action = action, .pid = 72, .session = session}).head.result ==
+          CUDA_ERROR_INVALID_VALUE);
+    CHECK(ask(client.connection(), {.action = action, .pid = 71, .session = session + 99}).head.result ==
+          CUDA_ERROR_INVALID_VALUE);
   }
-  for (const auto action : {CheckpointAction::checkpoint, CheckpointAction::restore, CheckpointAction::unlock}) {
-    CHECK(ask(client.connection(), {.action = action, .pid = 71, .session = session}).head.result == CUDA_ERROR_ILLEGAL_STATE);
+  for (const auto action :
+       {CheckpointAction::checkpoint, CheckpointAction::restore, CheckpointAction::unlock}) {
+    CHECK(ask(client.connection(), {.action = action, .pid = 71, .session = session}).head.result ==
+          CUDA_ERROR_ILLEGAL_STATE);
   }
 }
 
@@ -151,12 +166,14 @@ TEST_CASE("a flood of questions is held back in the client's own socket") {
   const std::string block = questions(4096);
   size_t sent = 0;
   while (sent < kFlood) {
-    const iovec rest{const_cast<char*>(block.data()) + sent % block.size(), block.size() - sent % block.size()};
+    const iovec rest{const_cast<char*>(block.data()) + sent % block.size(),
+                     block.size() - sent % block.size()};
     const auto took = client.connection().send_some({&rest, 1});
     REQUIRE(took);
     sent += *took;
     if (*took != 0) continue;
-    const auto ready = client.connection().wait(false, true, transport::Clock::now() + std::chrono::seconds(1));
+    const auto ready =
+        client.connection().wait(false, true, transport::Clock::now() + std::chrono::seconds(1));
     REQUIRE(ready);
     if (*ready == transport::Connection::Ready::none) break;  // poold does not read on
   }

@@ -48,7 +48,8 @@ std::string most_threads(pid_t process) {
   std::ifstream file("/proc/" + std::to_string(process) + "/limits");
   std::string soft, hard;
   for (std::string line; std::getline(file, line);) {
-    if (line.starts_with("Max processes")) std::istringstream(line.substr(std::string("Max processes").size())) >> soft >> hard;
+    if (line.starts_with("Max processes"))
+      std::istringstream(line.substr(std::string("Max processes").size())) >> soft >> hard;
   }
   return hard;
 }
@@ -63,7 +64,10 @@ std::set<uid_t> users_of(const std::vector<pid_t>& processes) {
 std::vector<std::string> ordinary_poold(const std::vector<std::string>& more) {
   std::vector<std::string> words;
   if (::geteuid() == 0) words = {"setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"};
-  for (const std::string& word : {program_path("poold"), std::string("--listen"), std::string("tcp://127.0.0.1:0"), std::string("--admin-socket"), std::string("none")}) words.push_back(word);
+  for (const std::string& word :
+       {program_path("poold"), std::string("--listen"), std::string("tcp://127.0.0.1:0"),
+        std::string("--admin-socket"), std::string("none")})
+    words.push_back(word);
   words.insert(words.end(), more.begin(), more.end());
   return words;
 }
@@ -77,9 +81,13 @@ bool can_make_namespaces() {
 }
 
 // Whether this host and this user allow all layers.
-bool all_layers() { return worker::sandbox::landlock_version() >= worker::sandbox::kLandlockScopes && can_make_namespaces(); }
+bool all_layers() {
+  return worker::sandbox::landlock_version() >= worker::sandbox::kLandlockScopes && can_make_namespaces();
+}
 
-std::string name_space(pid_t process, const std::string& kind) { return std::filesystem::read_symlink("/proc/" + std::to_string(process) + "/ns/" + kind); }
+std::string name_space(pid_t process, const std::string& kind) {
+  return std::filesystem::read_symlink("/proc/" + std::to_string(process) + "/ns/" + kind);
+}
 
 bool has_descriptor_below(pid_t process, const std::string& folder) {
   for (const auto& entry : std::filesystem::directory_iterator("/proc/" + std::to_string(process) + "/fd")) {
@@ -109,14 +117,19 @@ struct DeviceFolder {
 
 TEST_CASE("each session has its own user which a later session reuses") {
   if (::geteuid() != 0) return report_skip("only root's workers become other users");
-  PooldProcess poold(kDevice, {"--worker-users", "61100-61102", "--max-sessions", "2", "--idle-workers", "1", "--log-level", "debug"});
+  PooldProcess poold(kDevice, {"--worker-users", "61100-61102", "--max-sessions", "2", "--idle-workers", "1",
+                               "--log-level", "debug"});
   std::set<uid_t> seen;
   for (size_t round = 0; round < 4; ++round) {
     RawClient first(poold.endpoint()), second(poold.endpoint());
-    const auto one = static_cast<pid_t>(first.open().worker_pid), other = static_cast<pid_t>(second.open().worker_pid);
+    const auto one = static_cast<pid_t>(first.open().worker_pid),
+               other = static_cast<pid_t>(second.open().worker_pid);
     CHECK(user_of(one) != user_of(other));
     CHECK(most_threads(one) == "4096");
-    REQUIRE(eventually([&] { return poold.workers().size() == 3 && users_of(poold.workers()).size() == 3 && !users_of(poold.workers()).contains(0); }));
+    REQUIRE(eventually([&] {
+      return poold.workers().size() == 3 && users_of(poold.workers()).size() == 3 &&
+             !users_of(poold.workers()).contains(0);
+    }));
     for (const uid_t user : users_of(poold.workers())) seen.insert(user);
     for (RawClient* const client : {&first, &second}) {
       client->ping();
@@ -146,7 +159,8 @@ TEST_CASE("workers have namespaces of their own") {
   std::ifstream file("/proc/" + std::to_string(worker) + "/mountinfo");
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   CHECK(text.find("hidepid=invisible") != std::string::npos);
-  for (const pid_t one : poold.workers()) CHECK(eventually([&] { return !has_descriptor_below(one, "/proc"); }));  // when it has started
+  for (const pid_t one : poold.workers())
+    CHECK(eventually([&] { return !has_descriptor_below(one, "/proc"); }));  // when it has started
   CHECK(poold.log().find("missing=processes") == std::string::npos);
   CHECK(poold.log().find("missing=network") == std::string::npos);
 }
@@ -154,20 +168,21 @@ TEST_CASE("workers have namespaces of their own") {
 TEST_CASE("two poolds do not share users for sessions") {
   if (::geteuid() != 0) return report_skip("only root's workers become other users");
   const PooldProcess poold(kDevice, {"--worker-users", "61110-61119", "--max-sessions", "2"});
-  const Finished other = run_to_end({program_path("poold"), "--device", kDevice, "--listen", "tcp://127.0.0.1:0", "--admin-socket", "none", "--worker-users", "61110-61119",
-                                     "--max-sessions", "2"});
+  const Finished other =
+      run_to_end({program_path("poold"), "--device", kDevice, "--listen", "tcp://127.0.0.1:0",
+                  "--admin-socket", "none", "--worker-users", "61110-61119", "--max-sessions", "2"});
   INFO(other.output);
   CHECK(other.status == 1);
   CHECK(other.output.find("give each poold its own range of unused users") != std::string::npos);
 }
 
 TEST_CASE("poold refuses invalid --worker-users at start") {
-  const auto [users, why] =
-      GENERATE(table<std::string, std::string>({{"0", "is root"},
-                                                {"0-100", "is not a valid range"},
-                                                {"200-100", "is not a valid range"},
-                                                {"100-4294967295", "is not a valid range"},
-                                                {"61100-61110", "has 11 users, but up to 66 workers need one each"}}));
+  const auto [users, why] = GENERATE(
+      table<std::string, std::string>({{"0", "is root"},
+                                       {"0-100", "is not a valid range"},
+                                       {"200-100", "is not a valid range"},
+                                       {"100-4294967295", "is not a valid range"},
+                                       {"61100-61110", "has 11 users, but up to 66 workers need one each"}}));
   const Finished poold = run_to_end({program_path("poold"), "--worker-users", users});
   INFO(poold.output);
   CHECK(poold.status == 2);
@@ -177,7 +192,8 @@ TEST_CASE("poold refuses invalid --worker-users at start") {
 
 TEST_CASE("poold does not start where a worker could read its secrets") {
   const DeviceFolder device;
-  const auto [option, name] = GENERATE(table<std::string, std::string>({{"--tls-key", "server.key"}, {"--pool-token-file", "node.token"}}));
+  const auto [option, name] = GENERATE(
+      table<std::string, std::string>({{"--tls-key", "server.key"}, {"--pool-token-file", "node.token"}}));
   const std::string secret = device.secret(name);
   std::vector<std::string> words = ordinary_poold({"--device", device.library, option, secret});
   const LeaseMaker maker;
@@ -185,7 +201,8 @@ TEST_CASE("poold does not start where a worker could read its secrets") {
     const std::string key = device.folder.path() / "public.pem";  // where ordinary users get to it
     std::filesystem::copy_file(maker.public_key_file(), key);
     std::filesystem::permissions(key, std::filesystem::perms(0644));
-    words.insert(words.end(), {"--pool-scheduler", "127.0.0.1:1", "--pool-name", "test", "--pool-insecure", "--pool-public-key", key});
+    words.insert(words.end(), {"--pool-scheduler", "127.0.0.1:1", "--pool-name", "test", "--pool-insecure",
+                               "--pool-public-key", key});
   }
   const Finished refused = run_to_end(words);
   INFO(refused.output);
@@ -199,14 +216,18 @@ TEST_CASE("poold does not start where a worker could read its secrets") {
 }
 
 TEST_CASE("poold starts where Landlock keeps workers from its secrets") {
-  if (worker::sandbox::landlock_version() < worker::sandbox::kLandlockFiles) return report_skip("this kernel has no Landlock");
+  if (worker::sandbox::landlock_version() < worker::sandbox::kLandlockFiles)
+    return report_skip("this kernel has no Landlock");
   const DeviceFolder device, elsewhere;
-  Process poold(ordinary_poold({"--device", device.library, "--tls-key", elsewhere.secret("server.key")}), {});
+  Process poold(ordinary_poold({"--device", device.library, "--tls-key", elsewhere.secret("server.key")}),
+                {});
   CHECK(poold.await_output(" listening "));
   CHECK(poold.output().find("secret_within_reach") == std::string::npos);
   // Nor does it keep them where another process of its user reads them.
   CHECK(in_child([&](Checks& check) {
-          if (::geteuid() == 0) check(::setgroups(0, nullptr) == 0 && ::setresgid(kNobody, kNobody, kNobody) == 0 && ::setresuid(kNobody, kNobody, kNobody) == 0);
+          if (::geteuid() == 0)
+            check(::setgroups(0, nullptr) == 0 && ::setresgid(kNobody, kNobody, kNobody) == 0 &&
+                  ::setresuid(kNobody, kNobody, kNobody) == 0);
           const std::string folder = "/proc/" + std::to_string(poold.pid());
           check(refused(::open((folder + "/mem").c_str(), O_RDONLY), EACCES));
           check(refused(::open((folder + "/environ").c_str(), O_RDONLY), EACCES));
@@ -218,7 +239,9 @@ TEST_CASE("root's poold does not start where all users may read its secrets, whi
   if (::geteuid() != 0) return report_skip("only root's workers become other users");
   const DeviceFolder device;
   const std::string secret = device.secret("server.key");
-  const std::vector<std::string> words{program_path("poold"), "--device", device.library, "--listen", "tcp://127.0.0.1:0", "--admin-socket", "none", "--tls-key", secret};
+  const std::vector<std::string> words{
+      program_path("poold"), "--device", device.library, "--listen", "tcp://127.0.0.1:0",
+      "--admin-socket",      "none",     "--tls-key",    secret};
   std::filesystem::permissions(secret, std::filesystem::perms(0644));
   const Finished refused = run_to_end(words);
   INFO(refused.output);
@@ -234,7 +257,8 @@ TEST_CASE("poold logs one warning for each confinement layer that is not effecti
   CHECK(poold.await_log("missing=\"user per session\""));
   CHECK(occurrences(poold.log(), "missing=\"user per session\"") == 1);
   CHECK((poold.log().find("missing=\"other user\"") != std::string::npos) == (::geteuid() != 0));
-  CHECK((poold.log().find("missing=files") != std::string::npos) == (worker::sandbox::landlock_version() < worker::sandbox::kLandlockFiles));
+  CHECK((poold.log().find("missing=files") != std::string::npos) ==
+        (worker::sandbox::landlock_version() < worker::sandbox::kLandlockFiles));
 }
 
 TEST_CASE("--check-host lists the effective layers and exits with 0 only if all are") {
@@ -246,7 +270,8 @@ TEST_CASE("--check-host lists the effective layers and exits with 0 only if all 
   const Finished usual = check_host({});
   INFO(usual.output);
   CHECK(usual.status == 1);  // one user for all
-  for (const char* const layer : {"other user", "user per session", "system calls", "files", "TCP", "signals and sockets", "processes", "IPC", "network", "control group"}) {
+  for (const char* const layer : {"other user", "user per session", "system calls", "files", "TCP",
+                                  "signals and sockets", "processes", "IPC", "network", "control group"}) {
     CHECK(usual.output.find(std::string("\n") + layer + " ") != std::string::npos);
   }
   const Finished off = check_host({"--sandbox=off"});
@@ -259,7 +284,8 @@ TEST_CASE("--check-host lists the effective layers and exits with 0 only if all 
 #if defined(GPUPOOL_ASAN) || defined(GPUPOOL_TSAN)
   report_skip("with a sanitizer workers have no filter of system calls");
 #else
-  const Finished whole = check_host({"--worker-users", "61100-61199", "--rdma", "no", "--worker-threads", "0"});  // a cgroup: cgroups_test.cc
+  const Finished whole = check_host({"--worker-users", "61100-61199", "--rdma", "no", "--worker-threads",
+                                     "0"});  // a cgroup: cgroups_test.cc
   INFO(whole.output);
   CHECK(whole.status == (all_layers() ? 0 : 1));
   CHECK(logged.output.find("forbidden system calls are logged, not refused") != std::string::npos);

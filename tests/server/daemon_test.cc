@@ -35,10 +35,34 @@ TEST_CASE("poold prints its version and its help") {
   CHECK(version.output.starts_with("poold "));
   const Finished help = poold({"--help"});
   CHECK(help.status == 0);
-  for (const char* option :
-       {"--listen", "--no-shm", "--device", "--port-file", "--idle-workers", "--max-sessions", "--image-cache-mib", "--hello-timeout", "--connections-per-second",
-        "--dead-peer-timeout", "--turn-limit", "--config", "--log-level", "--log-format", "--insecure", "--admin-socket", "--metrics", "--rdma ", "--rdma-device", "--rdma-port",
-        "--rdma-gid-index", "--rdma-mtu", "--rdma-traffic-class", "--rdma-service-level", "--rdma-partition-key", "--rdma-timeout", "--rdma-setup", "SOFTGPU_INSTANCE"}) {
+  for (const char* option : {"--listen",
+                             "--no-shm",
+                             "--device",
+                             "--port-file",
+                             "--idle-workers",
+                             "--max-sessions",
+                             "--image-cache-mib",
+                             "--hello-timeout",
+                             "--connections-per-second",
+                             "--dead-peer-timeout",
+                             "--turn-limit",
+                             "--config",
+                             "--log-level",
+                             "--log-format",
+                             "--insecure",
+                             "--admin-socket",
+                             "--metrics",
+                             "--rdma ",
+                             "--rdma-device",
+                             "--rdma-port",
+                             "--rdma-gid-index",
+                             "--rdma-mtu",
+                             "--rdma-traffic-class",
+                             "--rdma-service-level",
+                             "--rdma-partition-key",
+                             "--rdma-timeout",
+                             "--rdma-setup",
+                             "SOFTGPU_INSTANCE"}) {
     CHECK(has(help.output, option));
   }
 }
@@ -51,14 +75,19 @@ TEST_CASE("a wrong option ends poold with status 2 and is named") {
   const auto wrong = GENERATE(
       Case{{"--nonsense"}, "--nonsense"}, Case{{"extra"}, "extra"},
       Case{{"--idle-workers", "0"}, "--idle-workers"}, Case{{"--idle-workers", "x"}, "--idle-workers"},
-      Case{{"--max-sessions", "0"}, "--max-sessions"}, Case{{"--connections-per-second", "0"}, "--connections-per-second"},
-      Case{{"--image-cache-mib", "-1"}, "--image-cache-mib"}, Case{{"--hello-timeout", "0"}, "--hello-timeout"},
-      Case{{"--dead-peer-timeout", "-1"}, "--dead-peer-timeout"}, Case{{"--turn-limit", "0"}, "--turn-limit"}, Case{{"--log-level", "loud"}, "loud"},
-      Case{{"--log-format", "xml"}, "xml"}, Case{{"--listen", "127.0.0.1:1"}, "127.0.0.1:1"},
+      Case{{"--max-sessions", "0"}, "--max-sessions"},
+      Case{{"--connections-per-second", "0"}, "--connections-per-second"},
+      Case{{"--image-cache-mib", "-1"}, "--image-cache-mib"},
+      Case{{"--hello-timeout", "0"}, "--hello-timeout"},
+      Case{{"--dead-peer-timeout", "-1"}, "--dead-peer-timeout"}, Case{{"--turn-limit", "0"}, "--turn-limit"},
+      Case{{"--log-level", "loud"}, "loud"}, Case{{"--log-format", "xml"}, "xml"},
+      Case{{"--listen", "127.0.0.1:1"}, "127.0.0.1:1"},
       Case{{"--listen", "shm://pool.sock"}, "shm://pool.sock"},
       Case{{"--listen", "shm://@x", "--port-file", "/tmp/port"}, "--port-file"},
-      Case{{"--rdma", "maybe"}, "--rdma"}, Case{{"--rdma-mtu", "1500"}, "--rdma-mtu: '1500' is not 256, 512, 1024, 2048 or 4096"},
-      Case{{"--rdma-port", "0"}, "--rdma-port"}, Case{{"--rdma-partition-key", "0x10000"}, "--rdma-partition-key"},
+      Case{{"--rdma", "maybe"}, "--rdma"},
+      Case{{"--rdma-mtu", "1500"}, "--rdma-mtu: '1500' is not 256, 512, 1024, 2048 or 4096"},
+      Case{{"--rdma-port", "0"}, "--rdma-port"},
+      Case{{"--rdma-partition-key", "0x10000"}, "--rdma-partition-key"},
       Case{{"--rdma", "no", "--listen", "rdma://127.0.0.1:0"}, "--rdma no"},
       Case{{"--config", "/nowhere/poold.toml"}, "/nowhere/poold.toml"});
   const Finished finished = poold(wrong.options);
@@ -91,7 +120,8 @@ TEST_CASE("poold listens beyond loopback only when told to") {
   const auto address = GENERATE("tcp://0.0.0.0:0", "tcp://[::]:0");
   const Finished refused = poold({"--listen", address, "--device", kDevice});
   CHECK(refused.status == 1);
-  if (has(refused.output, "not supported") || has(refused.output, "Cannot assign")) return report_skip("this machine has no IPv6");
+  if (has(refused.output, "not supported") || has(refused.output, "Cannot assign"))
+    return report_skip("this machine has no IPv6");
   CHECK(has(refused.output, address));
   CHECK(has(refused.output, "--insecure"));
   CHECK(has(refused.output, "authentication"));
@@ -125,12 +155,12 @@ TEST_CASE("the port file holds the port and is removed at exit") {
 
 TEST_CASE("the configuration file has the options' keys, and the command line wins") {
   TemporaryFolder folder;
-  const std::string file =
-      folder.write("poold.toml",
-                   "# comment\ndevice = \"/nowhere\"\nidle-workers = 3\nmax-sessions = 1\n"
-                   "hello-timeout = 2.5\nturn-limit = 0.5\ndead-peer-timeout = 9\nlog-format = \"json\"\n"
-                   "image-cache-mib = 12\nlog-level = \"debug\"\ninsecure = false\nport-file = \"/nowhere/port\"\n"
-                   "listen = \"tcp://192.0.2.1:1\"\n");
+  const std::string file = folder.write(
+      "poold.toml",
+      "# comment\ndevice = \"/nowhere\"\nidle-workers = 3\nmax-sessions = 1\n"
+      "hello-timeout = 2.5\nturn-limit = 0.5\ndead-peer-timeout = 9\nlog-format = \"json\"\n"
+      "image-cache-mib = 12\nlog-level = \"debug\"\ninsecure = false\nport-file = \"/nowhere/port\"\n"
+      "listen = \"tcp://192.0.2.1:1\"\n");
   PooldProcess poold(kDevice, {"--config", file});
   CHECK(eventually([&] { return poold.workers().size() == 3; }));
   CHECK(poold.await_log("\"event\":\"listening\""));
@@ -149,13 +179,16 @@ TEST_CASE("poold listens on several addresses, and the limit of sessions holds f
   const bool by_file = GENERATE(false, true);
   std::vector<std::string> options{"--max-sessions", "2"};
   if (by_file) {
-    options.insert(options.end(), {"--config", folder.write("poold.toml", "no-shm = true\nlisten = [\"tcp://127.0.0.1:0\", \"" +
-                                                                              socket.text() + "\"]\n")});
+    options.insert(
+        options.end(),
+        {"--config", folder.write("poold.toml", "no-shm = true\nlisten = [\"tcp://127.0.0.1:0\", \"" +
+                                                    socket.text() + "\"]\n")});
   } else {
     options.insert(options.end(), {"--listen", "tcp://127.0.0.1:0", "--listen", socket.text(), "--no-shm"});
   }
   // A port file asks for one of the addresses only.
-  std::vector<std::string> words{program_path("poold"), "--device", kDevice, "--port-file", folder.path() / "port"};
+  std::vector<std::string> words{program_path("poold"), "--device", kDevice, "--port-file",
+                                 folder.path() / "port"};
   words.insert(words.end(), options.begin(), options.end());
   Process poold(words, {});
   REQUIRE(poold.await_output("listening"));
@@ -194,16 +227,20 @@ TEST_CASE("shared memory is offered beside each TCP port") {
 
 TEST_CASE("RDMA settings reach the workers and the command line overrides the file") {
   TemporaryFolder folder;
-  const std::string file = folder.write("poold.toml", "[rdma]\nmtu = 1024\ndevice = \"mlx5_7\"\npartition-key = \"0x8001\"\n");
-  PooldProcess poold(kDevice, {"--config", file, "--rdma-mtu", "2048", "--rdma-gid-index", "3", "--idle-workers", "1", "--no-sandbox"},
+  const std::string file =
+      folder.write("poold.toml", "[rdma]\nmtu = 1024\ndevice = \"mlx5_7\"\npartition-key = \"0x8001\"\n");
+  PooldProcess poold(kDevice,
+                     {"--config", file, "--rdma-mtu", "2048", "--rdma-gid-index", "3", "--idle-workers", "1",
+                      "--no-sandbox"},
                      {{"GPUPOOL_RDMA_GID_INDEX", "5"}, {"GPUPOOL_RDMA_TIMEOUT", "long"}});
   REQUIRE(poold.workers().size() == 1);
-  const std::string process = "/proc/" + std::to_string(poold.workers()[0]);  // whose environment a sandbox would hide
+  const std::string process =
+      "/proc/" + std::to_string(poold.workers()[0]);  // whose environment a sandbox would hide
   std::stringstream environment, words;
   environment << std::ifstream(process + "/environ").rdbuf();
   words << std::ifstream(process + "/cmdline").rdbuf();
-  for (const std::string variable : {"GPUPOOL_RDMA_MTU=2048", "GPUPOOL_RDMA_DEVICE=mlx5_7", "GPUPOOL_RDMA_PARTITION_KEY=0x8001",
-                                     "GPUPOOL_RDMA_GID_INDEX=3"}) {
+  for (const std::string variable : {"GPUPOOL_RDMA_MTU=2048", "GPUPOOL_RDMA_DEVICE=mlx5_7",
+                                     "GPUPOOL_RDMA_PARTITION_KEY=0x8001", "GPUPOOL_RDMA_GID_INDEX=3"}) {
     INFO(variable);
     CHECK(has('\0' + environment.str(), '\0' + variable + '\0'));
   }
@@ -229,15 +266,18 @@ TEST_CASE("an error in the configuration file is named") {
   const auto wrong = GENERATE(
       Case{"idle-wokers = 3\n", "idle-wokers: unknown key"}, Case{"idle-workers = \"3\"\n", "idle-workers"},
       Case{"idle-workers = 0\n", "from 1"}, Case{"max-sessions = 2.5\n", "max-sessions"},
-      Case{"connections-per-second = 0\n", "from 1"}, Case{"hello-timeout = \"5s\"\n", "hello-timeout"}, Case{"hello-timeout = 0\n", "hello-timeout"},
-      Case{"dead-peer-timeout = nan\n", "dead-peer-timeout"}, Case{"listen = \"here\"\n", "'here'"},
-      Case{"listen = []\n", "listen"}, Case{"listen = [\"tcp://127.0.0.1:0\", 3]\n", "listen"},
+      Case{"connections-per-second = 0\n", "from 1"}, Case{"hello-timeout = \"5s\"\n", "hello-timeout"},
+      Case{"hello-timeout = 0\n", "hello-timeout"}, Case{"dead-peer-timeout = nan\n", "dead-peer-timeout"},
+      Case{"listen = \"here\"\n", "'here'"}, Case{"listen = []\n", "listen"},
+      Case{"listen = [\"tcp://127.0.0.1:0\", 3]\n", "listen"},
       Case{"listen = [\"tcp://127.0.0.1:0\", \"here\"]\n", "'here'"}, Case{"no-shm = 1\n", "no-shm"},
-      Case{"image-cache-mib = -1\n", "from 0"}, Case{"log-level = 3\n", "log-level"}, Case{"insecure = 1\n", "insecure"},
-      Case{"rdma = false\n", "rdma: must be a table"}, Case{"[rdma]\nenabled = 1\n", "rdma: enabled: must be true or false"},
-      Case{"[rdma]\nmtu = 1500\n", "rdma: mtu: '1500' is not"}, Case{"[rdma]\ndevise = \"x\"\n", "rdma: devise: unknown key"},
-      Case{"[rdma]\ntimeout = 1.5\n", "rdma: timeout: must be a string"}, Case{"device = [1]\n", "device"}, Case{"\ndevice = = 3\n", "line 2"},
-      Case{"[server]\nidle-workers = 2\n", "server"});
+      Case{"image-cache-mib = -1\n", "from 0"}, Case{"log-level = 3\n", "log-level"},
+      Case{"insecure = 1\n", "insecure"}, Case{"rdma = false\n", "rdma: must be a table"},
+      Case{"[rdma]\nenabled = 1\n", "rdma: enabled: must be true or false"},
+      Case{"[rdma]\nmtu = 1500\n", "rdma: mtu: '1500' is not"},
+      Case{"[rdma]\ndevise = \"x\"\n", "rdma: devise: unknown key"},
+      Case{"[rdma]\ntimeout = 1.5\n", "rdma: timeout: must be a string"}, Case{"device = [1]\n", "device"},
+      Case{"\ndevice = = 3\n", "line 2"}, Case{"[server]\nidle-workers = 2\n", "server"});
   TemporaryFolder folder;
   const std::string file = folder.write("poold.toml", wrong.content);
   const Finished finished = poold({"--config", file});

@@ -1,4 +1,5 @@
-// Clients and workers that send descriptors whose last close() waits for a minute. Whatever they do, poold answers others meanwhile.
+// Clients and workers that send descriptors whose last close() waits for a minute. Whatever they do, poold
+// answers others meanwhile.
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <signal.h>
@@ -50,7 +51,8 @@ TEST_CASE("descriptors sent before or with a hello block no other client") {
   if (leaves) ::close(connected);
   server.must_answer();
   if (server.old_kernel && !leaves) CHECK(peer_ends(connected));
-  if (server.old_kernel && !leaves) CHECK(server.poold->await_log("descriptors received before the session started"));
+  if (server.old_kernel && !leaves)
+    CHECK(server.poold->await_log("descriptors received before the session started"));
   if (!leaves) ::close(connected);
   server.must_answer();
   CHECK(server.poold->stop() == 0);
@@ -103,7 +105,8 @@ TEST_CASE("descriptors after the hello of a session or watcher or checkpoint cli
   const int connected = server.connect();
   const std::string first = whole(hello);
   REQUIRE(::send(connected, first.data(), first.size(), 0) == static_cast<ssize_t>(first.size()));
-  server.send(connected, std::string(sizeof(wire::Preamble) + sizeof(wire::CheckpointQuestion), '\0'), lingers);
+  server.send(connected, std::string(sizeof(wire::Preamble) + sizeof(wire::CheckpointQuestion), '\0'),
+              lingers);
   server.must_answer();
   ::close(connected);
   server.must_answer();
@@ -137,7 +140,8 @@ namespace {
 struct Peer {
   Peer() {
     listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    sockaddr_in address{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
+    sockaddr_in address{
+        .sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
     socklen_t size = sizeof address;
     REQUIRE(::bind(listener, reinterpret_cast<sockaddr*>(&address), size) == 0);
     REQUIRE(::listen(listener, 1) == 0);
@@ -165,13 +169,16 @@ TEST_CASE("a worker that sends descriptors is ended and blocks no other client")
   const std::string how = GENERATE("deposit", "share", "many");
   CAPTURE(how);
   Peer peer;
-  const AttackedPoold server({"--no-sandbox"}, {{"FAKE_DEVICE", "hostile:linger-" + how}, {"FAKE_DEVICE_PEER", peer.port}});
+  const AttackedPoold server({"--no-sandbox"},
+                             {{"FAKE_DEVICE", "hostile:linger-" + how}, {"FAKE_DEVICE_PEER", peer.port}});
   RawClient hostile(server.poold->endpoint());
   const pid_t worker = static_cast<pid_t>(hostile.open().worker_pid);
   REQUIRE(::kill(worker, SIGUSR1) == 0);
   peer.accept();
-  if (server.old_kernel) server.must_answer_until("worker_ended_by_poold");
-  else REQUIRE(server.poold->await_log("fake_sent errno=1"));  // the kernel refused it
+  if (server.old_kernel)
+    server.must_answer_until("worker_ended_by_poold");
+  else
+    REQUIRE(server.poold->await_log("fake_sent errno=1"));  // the kernel refused it
   server.must_answer();
   ::kill(worker, SIGKILL);
   CHECK(await_gone(worker));
@@ -182,8 +189,9 @@ TEST_CASE("descriptors that a worker sends to the admin socket block no other cl
   Peer peer;
   const TemporaryFolder folder;
   const std::string socket = folder.path() / "admin.sock";
-  const AttackedPoold server({"--no-sandbox", "--worker-user", "root", "--admin-socket", socket},
-                             {{"FAKE_DEVICE", "hostile:admin"}, {"FAKE_DEVICE_PEER", peer.port}, {"FAKE_DEVICE_SOCKET", socket}});
+  const AttackedPoold server(
+      {"--no-sandbox", "--worker-user", "root", "--admin-socket", socket},
+      {{"FAKE_DEVICE", "hostile:admin"}, {"FAKE_DEVICE_PEER", peer.port}, {"FAKE_DEVICE_SOCKET", socket}});
   RawClient hostile(server.poold->endpoint());
   const pid_t worker = static_cast<pid_t>(hostile.open().worker_pid);
   REQUIRE(::kill(worker, SIGUSR1) == 0);
@@ -199,12 +207,15 @@ TEST_CASE("a file of an unresponsive FUSE file system blocks only the worker tha
   } catch (const std::exception& error) {
     return report_skip(error.what());
   }
-  const AttackedPoold server({"--no-sandbox", "--worker-user", "root"}, {{"FAKE_DEVICE", "hostile:linger-fuse"}, {"FAKE_DEVICE_PEER", file->path()}});
+  const AttackedPoold server({"--no-sandbox", "--worker-user", "root"},
+                             {{"FAKE_DEVICE", "hostile:linger-fuse"}, {"FAKE_DEVICE_PEER", file->path()}});
   RawClient hostile(server.poold->endpoint());
   const pid_t worker = static_cast<pid_t>(hostile.open().worker_pid);
   REQUIRE(::kill(worker, SIGUSR1) == 0);
-  if (server.old_kernel) server.must_answer_until("worker_ended_by_poold");
-  else REQUIRE(server.poold->await_log("fake_sent errno=1"));
+  if (server.old_kernel)
+    server.must_answer_until("worker_ended_by_poold");
+  else
+    REQUIRE(server.poold->await_log("fake_sent errno=1"));
   ::kill(worker, SIGKILL);
   CHECK(eventually([&] { return file->holds_up_somebody(); }));  // the worker, which ends with the file open
   server.must_answer();

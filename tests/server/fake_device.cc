@@ -1,8 +1,9 @@
 // The least that a worker needs of a device library: two devices, no memory, no execution. So that poold's
 // own tests depend on no real device. FAKE_DEVICE makes it fail: "init", "none" (no devices), "hang",
-// "crash", "novmm", "high", "large" (GPUs of 141 GiB), and "flag:FILE" (cuInit fails as long as FILE exists). "hostile:HOW" makes it a client's takeover of
-// its worker: at SIGUSR1 it speaks to poold on the worker's control socket. "cache": at SIGUSR1 it uses the driver's cache as NVIDIA's driver
-// does, by the variables as they were in cuInit, tries to reach other tenants' folders, and writes what came of it to poold's log.
+// "crash", "novmm", "high", "large" (GPUs of 141 GiB), and "flag:FILE" (cuInit fails as long as FILE exists).
+// "hostile:HOW" makes it a client's takeover of its worker: at SIGUSR1 it speaks to poold on the worker's
+// control socket. "cache": at SIGUSR1 it uses the driver's cache as NVIDIA's driver does, by the variables as
+// they were in cuInit, tries to reach other tenants' folders, and writes what came of it to poold's log.
 #include <cuda.h>
 #include <dirent.h>
 #include <fcntl.h>
@@ -71,16 +72,20 @@ int send_copies(int socket, std::span<const std::byte> bytes, int descriptor, si
   control->cmsg_level = SOL_SOCKET;
   control->cmsg_type = SCM_RIGHTS;
   control->cmsg_len = CMSG_LEN(count * sizeof(int));
-  for (size_t i = 0; i < count; ++i) std::memcpy(CMSG_DATA(control) + i * sizeof(int), &descriptor, sizeof descriptor);
+  for (size_t i = 0; i < count; ++i)
+    std::memcpy(CMSG_DATA(control) + i * sizeof(int), &descriptor, sizeof descriptor);
   return ::sendmsg(socket, &message, MSG_NOSIGNAL) < 0 ? errno : 0;
 }
 
 void send_lingering(const std::string& how) {
   using namespace gpupool::server;
-  ControlHeader header{.kind = how == "hostile:linger-share" ? ControlKind::share_found : ControlKind::image_deposit};
+  ControlHeader header{.kind = how == "hostile:linger-share" ? ControlKind::share_found
+                                                             : ControlKind::image_deposit};
   header.image_bytes = 100;
   const size_t count = how == "hostile:linger-many" ? 253 : 1;
-  const int lingers = how == "hostile:linger-fuse" ? ::open(std::getenv("FAKE_DEVICE_PEER"), O_RDONLY | O_CLOEXEC) : lingering_connection();
+  const int lingers = how == "hostile:linger-fuse"
+                          ? ::open(std::getenv("FAKE_DEVICE_PEER"), O_RDONLY | O_CLOEXEC)
+                          : lingering_connection();
   const int error = send_copies(kControlDescriptor, std::as_bytes(std::span(&header, 1)), lingers, count);
   if (error == 0 && how != "hostile:linger-fuse") ::close(lingers);
   ::dprintf(kLogDescriptor, "fake_sent errno=%d\n", error);
@@ -98,7 +103,8 @@ void speak_to_admin_socket() {
 // Takes a gigabyte of host memory, if it may.
 void take_memory() {
   constexpr size_t kBytes = size_t{1} << 30;
-  void* const memory = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  void* const memory =
+      ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
   ::dprintf(gpupool::server::kLogDescriptor, "info fake_took_memory whole=%d\n", memory != MAP_FAILED);
 }
 
@@ -123,8 +129,10 @@ void write_slowly() {
   uffdio_register wanted{};
   wanted.range = {reinterpret_cast<uintptr_t>(memory), page};
   wanted.mode = UFFDIO_REGISTER_MODE_MISSING;
-  const bool slow = faults >= 0 && ::ioctl(faults, UFFDIO_API, &api) == 0 && ::ioctl(faults, UFFDIO_REGISTER, &wanted) == 0;
-  const std::string lines = std::string(slow ? "info fake_writes slowly\n" : "info fake_writes\n") + std::string(60'000, '\n');
+  const bool slow =
+      faults >= 0 && ::ioctl(faults, UFFDIO_API, &api) == 0 && ::ioctl(faults, UFFDIO_REGISTER, &wanted) == 0;
+  const std::string lines =
+      std::string(slow ? "info fake_writes slowly\n" : "info fake_writes\n") + std::string(60'000, '\n');
   (void)!::write(kLogDescriptor, lines.data(), lines.size());
   ::alarm(60);
   if (slow) (void)!::write(kLogDescriptor, memory, page);
@@ -137,7 +145,8 @@ char state_of(pid_t process) {
   return end == text.npos ? '?' : text[end + 2];
 }
 
-// Offers an image, and once poold has been stopped, sends more than poold should read of a worker that has ended, an empty image last.
+// Offers an image, and once poold has been stopped, sends more than poold should read of a worker that has
+// ended, an empty image last.
 void say_last_words() {
   using namespace gpupool::server;
   ::alarm(60);
@@ -165,7 +174,8 @@ void speak_to_poold() {
   if (how == "hostile:log") return spoil_log();
   if (how == "hostile:log-slow") return write_slowly();
   if (how == "hostile:log-descriptors") {
-    const int error = send_copies(kLogDescriptor, std::as_bytes(std::span("info sent\n", 10)), kControlDescriptor, 253);
+    const int error =
+        send_copies(kLogDescriptor, std::as_bytes(std::span("info sent\n", 10)), kControlDescriptor, 253);
     ::dprintf(kLogDescriptor, "fake_sent errno=%d\n", error);
     return;
   }
@@ -211,7 +221,8 @@ void use_cache(int) {
   const int file = ::open((folder + "/a/entry").c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666);
   const bool wrote = file >= 0 && ::write(file, "x", 1) == 1;
   const bool others = entries_of(cache_path + "/..") >= 0 || ::chmod((cache_path + "/..").c_str(), 0777) == 0;
-  ::dprintf(gpupool::server::kLogDescriptor, "fake_cache bytes=%s before=%d made=%d wrote=%d others=%d.\n", cache_bytes.c_str(), before, made, wrote, others);
+  ::dprintf(gpupool::server::kLogDescriptor, "fake_cache bytes=%s before=%d made=%d wrote=%d others=%d.\n",
+            cache_bytes.c_str(), before, made, wrote, others);
 }
 
 }  // namespace
@@ -289,12 +300,15 @@ FAKE cuMemGetAllocationGranularity(size_t* bytes, const CUmemAllocationProp*,
   return CUDA_SUCCESS;
 }
 FAKE cuMemAddressReserve(CUdeviceptr* base, size_t size, size_t, CUdeviceptr hint, unsigned long long) {
-  if (size > 1ull << 38 && mode() != "large") return CUDA_ERROR_OUT_OF_MEMORY;  // the worker must ask for less
+  if (size > 1ull << 38 && mode() != "large")
+    return CUDA_ERROR_OUT_OF_MEMORY;  // the worker must ask for less
   // "high": the first hint is ignored, and what is given reaches beyond a program's 47 bits of addresses.
   *base = mode() == "high" && hint == 0x2000'0000'0000 ? 0x7fc0'0000'1000 : hint;
   return CUDA_SUCCESS;
 }
-FAKE cuMemAddressFree(CUdeviceptr base, size_t) { return base == 0x7fc0'0000'1000 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; }
+FAKE cuMemAddressFree(CUdeviceptr base, size_t) {
+  return base == 0x7fc0'0000'1000 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
 FAKE cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   ++contexts;
   *context = reinterpret_cast<CUcontext>(static_cast<uintptr_t>(device) + 1);

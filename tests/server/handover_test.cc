@@ -157,7 +157,8 @@ TEST_CASE("poold refuses a message with a descriptor and leaves it queued") {
 TEST_CASE("a process that does not read its control socket does not block the other one") {
   Sockets sockets;
   Result<void> sent{};
-  for (int i = 0; i < 10'000 && sent; ++i) sent = send_control(sockets.ends[0], {}, std::string(1000, 'x'), -1);
+  for (int i = 0; i < 10'000 && sent; ++i)
+    sent = send_control(sockets.ends[0], {}, std::string(1000, 'x'), -1);
   REQUIRE_FALSE(sent);
   CHECK(sent.error().code == ErrorCode::limit);
 }

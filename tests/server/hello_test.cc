@@ -19,7 +19,9 @@ namespace {
 
 const std::string kDevice = FAKE_DEVICE_LIBRARY;
 
-std::string whole_hello() { return hello_bytes(test_hello()); }
+std::string whole_hello() {
+  return hello_bytes(test_hello());
+}
 
 void served(const PooldProcess& poold) {
   RawClient client(poold.endpoint());

@@ -31,7 +31,9 @@ int file_of(uint64_t size) {
   return *file;
 }
 
-bool is_open(int descriptor) { return ::fcntl(descriptor, F_GETFD) >= 0; }
+bool is_open(int descriptor) {
+  return ::fcntl(descriptor, F_GETFD) >= 0;
+}
 
 }  // namespace
 
@@ -69,7 +71,8 @@ TEST_CASE("the number of images is bounded too") {
   CHECK(cache.find(name(0), 10, 1) == -1);
 }
 
-TEST_CASE("a second image of the same name does not replace the first and is kept beside it if its size differs") {
+TEST_CASE(
+    "a second image of the same name does not replace the first and is kept beside it if its size differs") {
   ImageCache cache(1024 * kKiB);
   const int first = file_of(10);
   REQUIRE(cache.add(name(1), 10, first, 1));

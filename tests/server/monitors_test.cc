@@ -22,11 +22,15 @@ class Watched {
  public:
   explicit Watched(const Monitors::Limits& limits)
       : monitors_(context_, limits,
-                  {.describe = [this](const Client&) { return shown_ ? std::optional(control::HelloReply()) : std::nullopt; },
-                   .look = [this](const Client&) {
-                     ++looks_;
-                     return shown_ ? std::optional(state_) : std::nullopt;
-                   }}) {}
+                  {.describe =
+                       [this](const Client&) {
+                         return shown_ ? std::optional(control::HelloReply()) : std::nullopt;
+                       },
+                   .look =
+                       [this](const Client&) {
+                         ++looks_;
+                         return shown_ ? std::optional(state_) : std::nullopt;
+                       }}) {}
   ~Watched() {
     monitors_.close();
     for (const int end : ends_) ::close(end);
@@ -57,13 +61,16 @@ class Watched {
       return condition();
     });
   }
-  void ask(int end, const wire::Preamble& question = {}) { REQUIRE(::write(end, &question, sizeof question) == sizeof question); }
+  void ask(int end, const wire::Preamble& question = {}) {
+    REQUIRE(::write(end, &question, sizeof question) == sizeof question);
+  }
   // What is there now; false: nothing, or the end.
   bool read_answer(int end) {
     wire::Preamble preamble;
     if (::recv(end, &preamble, sizeof preamble, MSG_DONTWAIT) != sizeof preamble) return false;
     std::string body(preamble.length, '\0');
-    return preamble.length == 0 || ::recv(end, body.data(), body.size(), MSG_DONTWAIT) == static_cast<ssize_t>(body.size());
+    return preamble.length == 0 ||
+           ::recv(end, body.data(), body.size(), MSG_DONTWAIT) == static_cast<ssize_t>(body.size());
   }
   bool has_ended(int end) {
     char byte;
@@ -83,7 +90,8 @@ class Watched {
   std::vector<int> ends_;
 };
 
-constexpr Monitors::Limits kLimits{.of_tenant = 3, .all = 5, .between_answers = 0ms, .silence = 10'000ms, .patience = 10'000ms};
+constexpr Monitors::Limits kLimits{
+    .of_tenant = 3, .all = 5, .between_answers = 0ms, .silence = 10'000ms, .patience = 10'000ms};
 
 }  // namespace
 
@@ -102,14 +110,16 @@ TEST_CASE("a watcher that floods is answered at poold's pace") {
   Watched watched({.between_answers = 50ms});
   const int end = watched.admit("a");
   const wire::Preamble question;
-  while (::send(end, &question, sizeof question, MSG_DONTWAIT) == sizeof question) continue;  // as many as there is room for
+  while (::send(end, &question, sizeof question, MSG_DONTWAIT) == sizeof question)
+    continue;  // as many as there is room for
   const auto start = std::chrono::steady_clock::now();
   CHECK(watched.run_until([&] { return watched.looks() >= 3; }));
   CHECK(std::chrono::steady_clock::now() - start >= 100ms);  // the first answer may come at once
 }
 
 TEST_CASE("an invalid question closes the connection of a watcher") {
-  for (const wire::Preamble wrong : {wire::Preamble{.magic = 1}, wire::Preamble{.length = 1}, wire::Preamble{.length = 0xffffffff}}) {
+  for (const wire::Preamble wrong :
+       {wire::Preamble{.magic = 1}, wire::Preamble{.length = 1}, wire::Preamble{.length = 0xffffffff}}) {
     Watched watched(kLimits);
     const int end = watched.admit("a");
     watched.ask(end, wrong);
@@ -140,7 +150,9 @@ TEST_CASE("idle watchers and watchers that do not read are disconnected") {
   CHECK(watched.looks() == 1);
 }
 
-TEST_CASE("a tenant at its limit loses its longest idle watcher and otherwise the tenant with most watchers loses one") {
+TEST_CASE(
+    "a tenant at its limit loses its longest idle watcher and otherwise the tenant with most watchers loses "
+    "one") {
   Watched watched(kLimits);
   const int first = watched.admit("a"), second = watched.admit("a"), third = watched.admit("a");
   watched.ask(first);  // so the second has been silent for longest

@@ -38,8 +38,10 @@ std::string list_of(const std::string& key, const std::vector<Token>& tokens) {
   return text + "]\n";
 }
 
-std::string tenant_text(const std::string& name, const std::vector<Token>& tokens, const std::vector<Token>& retired = {}) {
-  return "[[tenant]]\nname = \"" + name + "\"\n" + list_of("tokens", tokens) + (retired.empty() ? "" : list_of("retired_tokens", retired));
+std::string tenant_text(const std::string& name, const std::vector<Token>& tokens,
+                        const std::vector<Token>& retired = {}) {
+  return "[[tenant]]\nname = \"" + name + "\"\n" + list_of("tokens", tokens) +
+         (retired.empty() ? "" : list_of("retired_tokens", retired));
 }
 
 hello::Hello with(const Token& token) {
@@ -54,7 +56,9 @@ hello::Status status(const PooldProcess& poold, hello::Hello hello) {
   return client.receive_reply().status;
 }
 
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 std::string read(const std::string& path) {
   std::ifstream file(path);
@@ -123,7 +127,10 @@ TEST_CASE("removing a tenant ends its sessions and no others") {
   stays.ping();
   REQUIRE(poold->await_log("session_ended"));
   CHECK(has(poold->log(), "session_killed session=1 "));
-  CHECK(eventually([&] { return has(read(poold.audit_file()), "\"reason\":\"tenant 'a' was removed from the server's configuration\""); }));
+  CHECK(eventually([&] {
+    return has(read(poold.audit_file()),
+               "\"reason\":\"tenant 'a' was removed from the server's configuration\"");
+  }));
   CHECK(has(read(poold.audit_file()), "\"credential\":\"token " + a.hash.substr(7, 8) + "\""));
 }
 
@@ -180,7 +187,8 @@ TEST_CASE("removing a certificate name ends the sessions of that certificate") {
   const Authority servers("servers"), clients("clients");
   const auto files = servers.sign("server", "IP:127.0.0.1");
   const std::string both = "[[tenant]]\nname = 'a'\ncertificates = ['one', 'two']\n";
-  Configured poold(both, {"--listen", "tls://127.0.0.1:0", "--tls-certificate", files.certificate, "--tls-key", files.key, "--tls-client-ca", clients.certificate()});
+  Configured poold(both, {"--listen", "tls://127.0.0.1:0", "--tls-certificate", files.certificate,
+                          "--tls-key", files.key, "--tls-client-ca", clients.certificate()});
   const auto options_of = [&](const std::string& name) {
     const auto own = clients.sign(name);
     transport::Options options;

@@ -1,4 +1,5 @@
-// Workers that spoil poold's log, and a log and an audit file that take nothing. Whatever happens, poold answers others meanwhile.
+// Workers that spoil poold's log, and a log and an audit file that take nothing. Whatever happens, poold
+// answers others meanwhile.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/file.h>
@@ -22,7 +23,8 @@ namespace {
 std::string drain(int pipe) {
   std::string all;
   char bytes[64 * 1024];
-  for (ssize_t got = 0; (got = ::read(pipe, bytes, sizeof bytes)) > 0;) all.append(bytes, static_cast<size_t>(got));
+  for (ssize_t got = 0; (got = ::read(pipe, bytes, sizeof bytes)) > 0;)
+    all.append(bytes, static_cast<size_t>(got));
   return all;
 }
 
@@ -34,10 +36,12 @@ TEST_CASE("a log without a reader blocks no client") {
   REQUIRE(::pipe2(ends, O_CLOEXEC | O_NONBLOCK) == 0);
   fill_pipe(ends[1]);
   ::fcntl(ends[1], F_SETFL, 0);
-  const std::string log = "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(ends[1]), port_file = folder.path() / "port";
-  Process poold({"/bin/sh", "-c", "exec \"$@\" 2>" + log, "sh", program_path("poold"), "--device", kDevice, "--listen", "tcp://127.0.0.1:0", "--port-file",
-                 port_file, "--admin-socket", "none", "--log-level", "debug"},
-                {});
+  const std::string log = "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(ends[1]),
+                    port_file = folder.path() / "port";
+  Process poold(
+      {"/bin/sh", "-c", "exec \"$@\" 2>" + log, "sh", program_path("poold"), "--device", kDevice, "--listen",
+       "tcp://127.0.0.1:0", "--port-file", port_file, "--admin-socket", "none", "--log-level", "debug"},
+      {});
   uint16_t port = 0;
   REQUIRE(eventually([&] { return static_cast<bool>(std::ifstream(port_file) >> port); }));
   for (int i = 0; i < 20; ++i) {
@@ -91,9 +95,11 @@ TEST_CASE("a client waiting for a worker gets no session once the audit file is 
   const TemporaryFolder folder;
   const std::string path = folder.path() / "audit.json", gate_path = folder.write("gate", "");
   REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
-  const int reader = ::open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC), gate = ::open(gate_path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int reader = ::open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC),
+            gate = ::open(gate_path.c_str(), O_RDONLY | O_CLOEXEC);
   fill_pipe(reader);
-  const AttackedPoold server({"--audit-file", path, "--no-sandbox", "--idle-workers", "1", "--max-sessions", "2", "--log-level", "debug"},
+  const AttackedPoold server({"--audit-file", path, "--no-sandbox", "--idle-workers", "1", "--max-sessions",
+                              "2", "--log-level", "debug"},
                              {{"FAKE_DEVICE", "gate"}, {"FAKE_DEVICE_GATE", gate_path}}, false);
   REQUIRE(server.poold->await_log("worker_ready"));
   REQUIRE(::flock(gate, LOCK_EX) == 0);
@@ -115,10 +121,12 @@ TEST_CASE("a client waiting for a worker gets no session once the audit file is 
 }
 
 TEST_CASE("a worker can neither forge lines of the log nor truncate it") {
-  const AttackedPoold server({"--no-sandbox", "--log-level", "debug"}, {{"FAKE_DEVICE", "hostile:log"}}, false);
+  const AttackedPoold server({"--no-sandbox", "--log-level", "debug"}, {{"FAKE_DEVICE", "hostile:log"}},
+                             false);
   const auto forged = [](const pid_t worker, const std::string& session, int number) {
-    return " info worker[" + std::to_string(worker) + "] worker_output " + session + "line=\"2026-01-01T00:00:00.000Z info poold[1] session_started session=" +
-           std::to_string(number) + "\"\n";
+    return " info worker[" + std::to_string(worker) + "] worker_output " + session +
+           "line=\"2026-01-01T00:00:00.000Z info poold[1] session_started session=" + std::to_string(number) +
+           "\"\n";
   };
   REQUIRE(eventually([&] { return !server.poold->workers().empty(); }));
   const pid_t idle = server.poold->workers().front();
@@ -147,12 +155,14 @@ struct Kill {
 }  // namespace
 
 TEST_CASE("a worker that does not finish a write to its log blocks no client") {
-  const AttackedPoold server({"--no-sandbox", "--worker-user", "root"}, {{"FAKE_DEVICE", "hostile:log-slow"}}, false);
+  const AttackedPoold server({"--no-sandbox", "--worker-user", "root"}, {{"FAKE_DEVICE", "hostile:log-slow"}},
+                             false);
   RawClient hostile(server.poold->endpoint());
   const Kill worker{static_cast<pid_t>(hostile.open().worker_pid)};
   REQUIRE(::kill(worker.pid, SIGUSR1) == 0);
   REQUIRE(server.poold->await_log("fake_writes"));
-  if (server.poold->log().find("fake_writes slowly") == std::string::npos) return report_skip("this process may not use userfaultfd");
+  if (server.poold->log().find("fake_writes slowly") == std::string::npos)
+    return report_skip("this process may not use userfaultfd");
   server.must_answer();
 }
 
@@ -161,7 +171,9 @@ TEST_CASE("a worker that sends descriptors on its log is ended and blocks no cli
   RawClient hostile(server.poold->endpoint());
   const pid_t worker = static_cast<pid_t>(hostile.open().worker_pid);
   REQUIRE(::kill(worker, SIGUSR1) == 0);
-  if (server.old_kernel) server.must_answer_until("worker_ended_by_poold");
-  else REQUIRE(server.poold->await_log("fake_sent errno=1"));
+  if (server.old_kernel)
+    server.must_answer_until("worker_ended_by_poold");
+  else
+    REQUIRE(server.poold->await_log("fake_sent errno=1"));
   server.must_answer();
 }

@@ -1,4 +1,5 @@
-// The files and folders in which poold keeps tenants' compiled code: whose they are, and that they are bounded.
+// The files and folders in which poold keeps tenants' compiled code: whose they are, and that they are
+// bounded.
 #include "server/tenant_code.h"
 
 #include <fcntl.h>
@@ -61,7 +62,9 @@ TEST_CASE("the capacity limits the number of files and the least recently used o
   for (const char* const tenant : {"a", "b"}) REQUIRE(::pwrite(code.file_of(tenant), &byte, 1, 0) == 1);
   code.file_of("a");
   code.file_of("c");
-  const auto has = [&](const char* tenant) { return ::pread(code.file_of(tenant), &byte, 1, 0) == 1 && byte == 'x'; };
+  const auto has = [&](const char* tenant) {
+    return ::pread(code.file_of(tenant), &byte, 1, 0) == 1 && byte == 'x';
+  };
   CHECK(has("a"));
   CHECK_FALSE(has("b"));
   CHECK(TenantCode(0).file_of("a") == -1);
@@ -115,7 +118,8 @@ TEST_CASE("poold goes on and keeps the folders if no thread can be started to re
         }) == 0);
 }
 
-TEST_CASE("sessions of a tenant with different users share the folder and poold removes files of all of them") {
+TEST_CASE(
+    "sessions of a tenant with different users share the folder and poold removes files of all of them") {
   if (::geteuid() != 0) return gpupool::testing::report_skip("only root's workers become other users");
   constexpr uid_t kEnded = 61000, kRunning = 61001;
   auto folders = CacheFolders::open("61000-61001");
@@ -160,7 +164,8 @@ TEST_CASE("sessions of a tenant with different users share the folder and poold 
   CHECK(mode_of("2") == 0700);
   CHECK(mode_of("2/entry") == 0600);
   const auto before = static_cast<uid_t>(::setfsuid(kRunning));
-  const int shared = ::openat(folder, "1/entry", O_RDWR | O_CLOEXEC), made = ::openat(folder, "1/another", O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  const int shared = ::openat(folder, "1/entry", O_RDWR | O_CLOEXEC),
+            made = ::openat(folder, "1/another", O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   ::setfsuid(before);
   CHECK((shared >= 0 && made >= 0));
   for (const int file : {shared, made}) ::close(file);

@@ -31,8 +31,11 @@ struct Run {
   std::vector<std::string> done;
   int owners[16] = {};
 
-  TlsHandshakeQueue::Step step(int owner, const std::string& peer, std::function<void()> work = [] {}) {
-    return {.owner = &owners[owner], .peer = peer, .work = std::move(work), .done = [this, owner, peer] { done.push_back(peer + std::to_string(owner)); }};
+  TlsHandshakeQueue::Step step(
+      int owner, const std::string& peer, std::function<void()> work = [] {}) {
+    return {.owner = &owners[owner], .peer = peer, .work = std::move(work), .done = [this, owner, peer] {
+              done.push_back(peer + std::to_string(owner));
+            }};
   }
   void await(size_t count) {
     const asio::executor_work_guard<asio::io_context::executor_type> work(context.get_executor());

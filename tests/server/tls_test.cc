@@ -20,16 +20,19 @@ const std::string kDevice = FAKE_DEVICE_LIBRARY;
 constexpr const char* kNames = "IP:127.0.0.1,DNS:localhost";
 
 std::vector<std::string> options_for(const Authority::Files& files, std::vector<std::string> more = {}) {
-  more.insert(more.end(), {"--listen", "tls://127.0.0.1:0", "--tls-certificate", files.certificate, "--tls-key", files.key});
+  more.insert(more.end(), {"--listen", "tls://127.0.0.1:0", "--tls-certificate", files.certificate,
+                           "--tls-key", files.key});
   return more;
 }
 
-transport::Endpoint at(const PooldProcess& poold, const std::string& scheme = "tls", const std::string& host = "127.0.0.1") {
+transport::Endpoint at(const PooldProcess& poold, const std::string& scheme = "tls",
+                       const std::string& host = "127.0.0.1") {
   return {scheme, host, poold.port()};
 }
 
 // Why a client gets no session; empty: it does.
-std::string failure(const transport::Endpoint& endpoint, const transport::TlsOptions& tls, const std::string& token = "") {
+std::string failure(const transport::Endpoint& endpoint, const transport::TlsOptions& tls,
+                    const std::string& token = "") {
   transport::Options options;
   options.tls = tls;
   auto connection = transport::connect(endpoint, options);
@@ -60,7 +63,9 @@ ProcessorTime processor_time(pid_t pid) {
   return time;
 }
 
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 }  // namespace
 
@@ -88,14 +93,21 @@ TEST_CASE("a client refuses a server that it cannot be sure of, and says what to
     const char* said;
   };
   const auto good = authority.sign("server", kNames);
-  const Case cases[] = {{good, trusting(other), "GPUPOOL_TLS_CA"},
-                        {good, {}, "GPUPOOL_TLS_CA"},
-                        {authority.sign("127.0.0.1", "DNS:gpu.example"), trusting(authority), "not issued for '127.0.0.1'"},
-                        {authority.sign("127.0.0.1"), trusting(authority), "not issued for '127.0.0.1'"},
-                        {authority.sign("server", kNames, 0), trusting(authority), "expired"},
-                        {good, {.ca = "/nowhere/ca.pem", .certificate = {}, .key = {}, .secret = {}}, "'/nowhere/ca.pem' cannot be used"},
-                        {good, {.ca = {}, .certificate = good.certificate, .key = {}, .secret = {}}, "set both GPUPOOL_TLS_CERT and GPUPOOL_TLS_KEY"},
-                        {good, {.ca = {}, .certificate = good.certificate, .key = authority.sign("x").key, .secret = {}}, "private key"}};
+  const Case cases[] = {
+      {good, trusting(other), "GPUPOOL_TLS_CA"},
+      {good, {}, "GPUPOOL_TLS_CA"},
+      {authority.sign("127.0.0.1", "DNS:gpu.example"), trusting(authority), "not issued for '127.0.0.1'"},
+      {authority.sign("127.0.0.1"), trusting(authority), "not issued for '127.0.0.1'"},
+      {authority.sign("server", kNames, 0), trusting(authority), "expired"},
+      {good,
+       {.ca = "/nowhere/ca.pem", .certificate = {}, .key = {}, .secret = {}},
+       "'/nowhere/ca.pem' cannot be used"},
+      {good,
+       {.ca = {}, .certificate = good.certificate, .key = {}, .secret = {}},
+       "set both GPUPOOL_TLS_CERT and GPUPOOL_TLS_KEY"},
+      {good,
+       {.ca = {}, .certificate = good.certificate, .key = authority.sign("x").key, .secret = {}},
+       "private key"}};
   for (const Case& wrong : cases) {
     PooldProcess poold(kDevice, options_for(wrong.files));
     const std::string why = failure(at(poold), wrong.client);
@@ -121,16 +133,19 @@ TEST_CASE("a client with the wrong scheme of tcp:// and tls:// is told the right
 TEST_CASE("a client's certificate says which tenant it is") {
   const Authority servers("servers"), clients("clients"), strangers("strangers");
   const TemporaryFolder folder;
-  const std::string config = folder.write("poold.toml", "[[tenant]]\nname = 'a'\ncertificates = ['team-a']\n"
-                                                        "[[tenant]]\nname = 'b'\ncertificates = ['b.example']\n");
-  PooldProcess poold(kDevice, options_for(servers.sign("server", kNames), {"--config", config, "--tls-client-ca", clients.certificate()}));
+  const std::string config = folder.write("poold.toml",
+                                          "[[tenant]]\nname = 'a'\ncertificates = ['team-a']\n"
+                                          "[[tenant]]\nname = 'b'\ncertificates = ['b.example']\n");
+  PooldProcess poold(kDevice, options_for(servers.sign("server", kNames),
+                                          {"--config", config, "--tls-client-ca", clients.certificate()}));
   CHECK(failure(at(poold), trusting(servers, clients.sign("team-a"))) == "");
   CHECK(poold.await_log("tenant=a "));
   CHECK(failure(at(poold), trusting(servers, clients.sign("whoever", "DNS:b.example"))) == "");
   CHECK(poold.await_log("tenant=b "));
   CHECK(has(failure(at(poold), trusting(servers)), "GPUPOOL_TLS_CERT"));
   CHECK(has(failure(at(poold), trusting(servers, clients.sign("team-c"))), "authentication failed"));
-  CHECK(has(failure(at(poold), trusting(servers, strangers.sign("team-a"))), "rejected this client's certificate"));
+  CHECK(has(failure(at(poold), trusting(servers, strangers.sign("team-a"))),
+            "rejected this client's certificate"));
   const std::string why = failure(at(poold), trusting(servers, clients.sign("team-a", "", 0)));
   INFO(why << poold.log());
   CHECK(has(why, "rejected this client's certificate"));
@@ -158,7 +173,8 @@ TEST_CASE("a renewed certificate is used after SIGHUP, a broken one is not") {
   const TemporaryFolder folder;
   const Authority::Files files{folder.path() / "server.pem", folder.path() / "server.key"};
   const auto install = [&](const Authority::Files& from) {
-    std::filesystem::copy_file(from.certificate, files.certificate, std::filesystem::copy_options::overwrite_existing);
+    std::filesystem::copy_file(from.certificate, files.certificate,
+                               std::filesystem::copy_options::overwrite_existing);
     std::filesystem::copy_file(from.key, files.key, std::filesystem::copy_options::overwrite_existing);
   };
   install(authority.sign("server", kNames));
@@ -174,11 +190,15 @@ TEST_CASE("a renewed certificate is used after SIGHUP, a broken one is not") {
   CHECK(has(failure(at(poold), trusting(authority)), "GPUPOOL_TLS_CA"));
 }
 
-TEST_CASE("a renewed certificate is used without a signal once both of its files are written and no session is lost") {
+TEST_CASE(
+    "a renewed certificate is used without a signal once both of its files are written and no session is "
+    "lost") {
   const Authority authority("authority"), renewed("renewed");
   const TemporaryFolder folder;
   const Authority::Files files{folder.path() / "server.pem", folder.path() / "server.key"};
-  const auto install = [](const std::string& from, const std::string& to) { std::filesystem::copy_file(from, to, std::filesystem::copy_options::overwrite_existing); };
+  const auto install = [](const std::string& from, const std::string& to) {
+    std::filesystem::copy_file(from, to, std::filesystem::copy_options::overwrite_existing);
+  };
   const auto first = authority.sign("server", kNames), second = renewed.sign("server", kNames);
   install(first.certificate, files.certificate);
   install(first.key, files.key);
@@ -206,7 +226,8 @@ TEST_CASE("poold says which of its TLS files it cannot use") {
   const Authority authority("authority");
   const auto good = authority.sign("server", kNames), other = authority.sign("other", kNames);
   const auto start = [&](std::vector<std::string> options) {
-    options.insert(options.begin(), {program_path("poold"), "--device", kDevice, "--listen", "tls://127.0.0.1:0"});
+    options.insert(options.begin(),
+                   {program_path("poold"), "--device", kDevice, "--listen", "tls://127.0.0.1:0"});
     return run_to_end(options, {});
   };
   const Finished none = start({});
@@ -214,19 +235,25 @@ TEST_CASE("poold says which of its TLS files it cannot use") {
   CHECK(has(none.output, "--tls-certificate"));
   const Finished missing = start({"--tls-certificate", "/nowhere/server.pem", "--tls-key", good.key});
   CHECK(missing.status == 1);
-  CHECK(has(missing.output, "'/nowhere/server.pem' cannot be used as a certificate (PEM): it cannot be read"));
+  CHECK(
+      has(missing.output, "'/nowhere/server.pem' cannot be used as a certificate (PEM): it cannot be read"));
   const Finished mixed = start({"--tls-certificate", good.certificate, "--tls-key", other.key});
   CHECK(mixed.status == 1);
   CHECK(has(mixed.output, "'" + other.key + "' cannot be used as the private key of"));
 }
 
-TEST_CASE("a key that others can read, and a configuration that they can write, are refused at the start and on SIGHUP") {
+TEST_CASE(
+    "a key that others can read, and a configuration that they can write, are refused at the start and on "
+    "SIGHUP") {
   const Authority authority("authority");
   const auto files = authority.sign("server", kNames);
   const TemporaryFolder folder;
   const std::string config = folder.write("poold.toml", "");
-  const auto permit = [](const std::string& file, unsigned mode) { std::filesystem::permissions(file, std::filesystem::perms(mode)); };
-  std::vector<std::string> words = options_for(files, {"--device", kDevice, "--admin-socket", "none", "--config", config});
+  const auto permit = [](const std::string& file, unsigned mode) {
+    std::filesystem::permissions(file, std::filesystem::perms(mode));
+  };
+  std::vector<std::string> words =
+      options_for(files, {"--device", kDevice, "--admin-socket", "none", "--config", config});
   words.insert(words.begin(), program_path("poold"));
   const auto refused = [&](int status, const std::string& file, const std::string& why) {
     const Finished finished = run_to_end(words);
@@ -274,7 +301,8 @@ TEST_CASE("poold listens beyond loopback only on tls:// with credentials") {
   const TemporaryFolder folder;
   const std::string config = folder.write("poold.toml", "[[tenant]]\nname = 'a'\ncertificates = ['a']\n");
   const auto with = [&](const std::string& listen, std::vector<std::string> more) {
-    more.insert(more.end(), {"--listen", listen, "--tls-certificate", files.certificate, "--tls-key", files.key});
+    more.insert(more.end(),
+                {"--listen", listen, "--tls-certificate", files.certificate, "--tls-key", files.key});
     return more;
   };
   const auto refused = [&](const std::vector<std::string>& options) {

@@ -26,7 +26,9 @@ using namespace gpupool::testing;
 namespace {
 
 struct Sockets {
-  explicit Sockets(int type = SOCK_STREAM) { REQUIRE(::socketpair(AF_UNIX, type | SOCK_CLOEXEC, 0, ends) == 0); }
+  explicit Sockets(int type = SOCK_STREAM) {
+    REQUIRE(::socketpair(AF_UNIX, type | SOCK_CLOEXEC, 0, ends) == 0);
+  }
   ~Sockets() {
     for (const int end : ends) {
       if (end >= 0) ::close(end);
@@ -35,9 +37,13 @@ struct Sockets {
   int ends[2];
 };
 
-std::string text(std::span<const std::byte> bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
+std::string text(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
 
-bool is_open(int descriptor) { return ::fcntl(descriptor, F_GETFD) >= 0; }
+bool is_open(int descriptor) {
+  return ::fcntl(descriptor, F_GETFD) >= 0;
+}
 
 // Until the closer has nothing left to do.
 void run_to_end(asio::io_context& context, const DescriptorCloser& closer) {
@@ -80,11 +86,13 @@ TEST_CASE("urgent data is received in order and a descriptor with it is detected
   Sockets sockets;
   refuse_descriptors(sockets.ends[1]);
   REQUIRE(::send(sockets.ends[0], "a", 1, 0) == 1);
-  if (::send(sockets.ends[0], "b", 1, MSG_OOB) != 1) return report_skip("this kernel has no urgent bytes on Unix sockets");
+  if (::send(sockets.ends[0], "b", 1, MSG_OOB) != 1)
+    return report_skip("this kernel has no urgent bytes on Unix sockets");
   REQUIRE(::send(sockets.ends[0], "c", 1, 0) == 1);
   std::string all;
   std::byte buffer[16];
-  for (auto got = receive_bytes(sockets.ends[1], buffer); got; got = receive_bytes(sockets.ends[1], buffer)) all += text(std::span(buffer).first(*got));
+  for (auto got = receive_bytes(sockets.ends[1], buffer); got; got = receive_bytes(sockets.ends[1], buffer))
+    all += text(std::span(buffer).first(*got));
   CHECK(all == "abc");
 }
 
@@ -171,7 +179,8 @@ TEST_CASE("a socket with SO_LINGER is closed by a child process without blocking
   CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(LingeringSocket::kSeconds / 2));
 }
 
-TEST_CASE("a Unix socket with unread descriptors is closed by a child process and its peer sees end of file") {
+TEST_CASE(
+    "a Unix socket with unread descriptors is closed by a child process and its peer sees end of file") {
   asio::io_context context;
   DescriptorCloser closer(context);
   LingeringSocket lingers;

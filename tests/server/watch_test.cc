@@ -1,4 +1,5 @@
-// A client that only watches, and what poold makes of it: protocol/control/monitor.proto over real connections.
+// A client that only watches, and what poold makes of it: protocol/control/monitor.proto over real
+// connections.
 #include <sstream>
 
 #include "protocol/control/hello_exchange.h"
@@ -74,7 +75,9 @@ TEST_CASE("a watcher gets the GPUs and uses no worker") {
 TEST_CASE("a watcher sees its own tenant's quota and needs the tenant's token") {
   const TemporaryFolder folder;
   std::string a, b;
-  const std::string config = "[[tenant]]\nname = \"a\"\n" + token_line(a) + "[tenant.quota]\nmemory = \"1GiB\"\n" + "[[tenant]]\nname = \"b\"\n" + token_line(b);
+  const std::string config = "[[tenant]]\nname = \"a\"\n" + token_line(a) +
+                             "[tenant.quota]\nmemory = \"1GiB\"\n" + "[[tenant]]\nname = \"b\"\n" +
+                             token_line(b);
   PooldProcess poold(kDevice, {"--config", folder.write("poold.toml", config)});
   RawClient of_a(poold.endpoint()), of_b(poold.endpoint());
   CHECK(of_a.open(watcher(a)).devices[0].total_bytes == 1ull << 30);
@@ -91,7 +94,8 @@ TEST_CASE("a watcher sees its own tenant's quota and needs the tenant's token") 
 TEST_CASE("a watcher over TLS is served by poold itself") {
   const Authority authority("authority");
   const auto files = authority.sign("server", "IP:127.0.0.1,DNS:localhost");
-  PooldProcess poold(kDevice, {"--listen", "tls://127.0.0.1:0", "--tls-certificate", files.certificate, "--tls-key", files.key});
+  PooldProcess poold(kDevice, {"--listen", "tls://127.0.0.1:0", "--tls-certificate", files.certificate,
+                               "--tls-key", files.key});
   transport::Options options;
   options.tls = {.ca = authority.certificate(), .certificate = {}, .key = {}, .secret = {}};
   RawClient client({"tls", "127.0.0.1", poold.port()}, options);

@@ -1,4 +1,5 @@
-// A worker's own lines in poold's log: checked, marked, bounded. The test plays a worker that has been taken over.
+// A worker's own lines in poold's log: checked, marked, bounded. The test plays a worker that has been taken
+// over.
 #include "server/worker_log.h"
 
 #include <fcntl.h>
@@ -60,14 +61,19 @@ struct Relay {
   std::shared_ptr<WorkerLog> output;
 };
 
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 }  // namespace
 
 TEST_CASE("poold adds the worker and session to each line of a worker") {
   Relay relay;
-  relay.write("warning rdma_setting_ignored reason=\"a \\\"b\\\"\\n\\u0001\" count=-3 share=0.50 session=9 pid=1\n");
-  CHECK(has(relay.text(), " warning worker[77] rdma_setting_ignored reason=\"a \\\"b\\\"\\n\\u0001\" count=-3 share=0.50\n"));
+  relay.write(
+      "warning rdma_setting_ignored reason=\"a \\\"b\\\"\\n\\u0001\" count=-3 share=0.50 session=9 pid=1\n");
+  CHECK(
+      has(relay.text(),
+          " warning worker[77] rdma_setting_ignored reason=\"a \\\"b\\\"\\n\\u0001\" count=-3 share=0.50\n"));
   relay.output->set_session(5);
   relay.write("info session_running session=9 client=x\n");
   CHECK(has(relay.text(), " info worker[77] session_running session=5 client=x\n"));
@@ -76,9 +82,14 @@ TEST_CASE("poold adds the worker and session to each line of a worker") {
 TEST_CASE("lines of a worker become JSON if the log is JSON without fields that poold fills in") {
   Relay relay(log::Format::json);
   relay.output->set_session(5);
-  relay.write("info event_name text=x number=7 octal=007 pid=1 component=poold event=other time=0 level=error session=1\n");
+  relay.write(
+      "info event_name text=x number=7 octal=007 pid=1 component=poold event=other time=0 level=error "
+      "session=1\n");
   const std::string text = relay.text();
-  CHECK(has(text, R"("level":"info","component":"worker","pid":77,"event":"event_name","session":5,"text":"x","number":7,"octal":"007"})" "\n"));
+  CHECK(has(
+      text,
+      R"("level":"info","component":"worker","pid":77,"event":"event_name","session":5,"text":"x","number":7,"octal":"007"})"
+      "\n"));
 }
 
 TEST_CASE("a worker cannot forge a line") {
@@ -113,7 +124,9 @@ TEST_CASE("a worker cannot forge a line") {
     REQUIRE(end != std::string::npos);
     const std::string line = text.substr(at, end - at);
     CHECK(has(line, "worker_output"));
-    CHECK(has(line, format == log::Format::text ? " info worker[77] worker_output session=5 line=" : "\"pid\":77,\"event\":\"worker_output\",\"session\":5,\"line\":\""));
+    CHECK(has(line, format == log::Format::text
+                        ? " info worker[77] worker_output session=5 line="
+                        : "\"pid\":77,\"event\":\"worker_output\",\"session\":5,\"line\":\""));
     CHECK(std::all_of(line.begin(), line.end(), [](char c) { return c >= ' ' && c < 0x7f; }));
     at = end + 1;
   }
@@ -125,7 +138,8 @@ TEST_CASE("the length of a worker's line is limited and an unterminated last lin
   relay.write(std::string(100'000, 'x') + "\nrest");
   relay.output->finish();
   const std::string text = relay.text();
-  CHECK(has(text, "line=" + std::string(WorkerLog::kMostLine, 'x') + " bytes_cut=" + std::to_string(100'000 - WorkerLog::kMostLine)));
+  CHECK(has(text, "line=" + std::string(WorkerLog::kMostLine, 'x') +
+                      " bytes_cut=" + std::to_string(100'000 - WorkerLog::kMostLine)));
   CHECK(has(text, "line=rest\n"));
 }
 
@@ -156,7 +170,12 @@ TEST_CASE("descriptors with a worker's lines are not received, and reported once
 TEST_CASE("poold parses the lines that a worker's log writes") {
   const int file = ::memfd_create("log", MFD_CLOEXEC);
   log::start_to_poold(file, log::Level::debug);
-  log::error("event", {{"text", "a \"b\"\n\x01\xff\\"}, {"empty", ""}, {"plain", "x"}, {"digits", "7"}, {"number", -7}, {"part", log::Number{"0.5"}}});
+  log::error("event", {{"text", "a \"b\"\n\x01\xff\\"},
+                       {"empty", ""},
+                       {"plain", "x"},
+                       {"digits", "7"},
+                       {"number", -7},
+                       {"part", log::Number{"0.5"}}});
   log::start(STDERR_FILENO, log::Level::off, log::Format::text, "test");
   std::string line(static_cast<size_t>(::lseek(file, 0, SEEK_END)), '\0');
   REQUIRE(::pread(file, line.data(), line.size(), 0) == static_cast<ssize_t>(line.size()));

@@ -55,7 +55,8 @@ TEST_CASE("an idle worker that dies is replaced") {
   for (const pid_t worker : before) CHECK(await_gone(worker));
   CHECK(eventually([&] {
     const auto now = poold.workers();
-    return now.size() == 2 && std::find_first_of(now.begin(), now.end(), before.begin(), before.end()) == now.end();
+    return now.size() == 2 &&
+           std::find_first_of(now.begin(), now.end(), before.begin(), before.end()) == now.end();
   }));
   RawClient client(poold.endpoint());
   client.open();
@@ -108,15 +109,19 @@ TEST_CASE("NVIDIA's driver on a host without a GPU ends poold with advice") {
   const TemporaryFolder folder;
   std::filesystem::create_symlink(kDevice, folder.path() / "libcuda.so.1");
   const char* const how = GENERATE("init", "none");
-  const Finished finished = run_to_end({program_path("poold"), "--listen", "tcp://127.0.0.1:0", "--device", "nvidia"},
-                                       {{"LD_LIBRARY_PATH", folder.path()}, {"FAKE_DEVICE", how}});
+  const Finished finished =
+      run_to_end({program_path("poold"), "--listen", "tcp://127.0.0.1:0", "--device", "nvidia"},
+                 {{"LD_LIBRARY_PATH", folder.path()}, {"FAKE_DEVICE", how}});
   INFO(finished.output);
   CHECK(finished.status == 1);
-  CHECK(finished.output.find("check that nvidia-smi shows a GPU on this host, or try poold with --device softgpu") != std::string::npos);
+  CHECK(finished.output.find(
+            "check that nvidia-smi shows a GPU on this host, or try poold with --device softgpu") !=
+        std::string::npos);
 }
 
 TEST_CASE("softgpu without a device ends poold and names the variable") {
-  const Finished none = run_to_end({program_path("poold"), "--listen", "tcp://127.0.0.1:0", "--admin-socket", "none", "--device", "softgpu"},
+  const Finished none = run_to_end({program_path("poold"), "--listen", "tcp://127.0.0.1:0", "--admin-socket",
+                                    "none", "--device", "softgpu"},
                                    {{"SOFTGPU_DEVICES", "0"}});
   INFO(none.output);
   CHECK(none.status == 1);
@@ -133,7 +138,8 @@ TEST_CASE("a worker inherits no descriptors but its own") {
   CHECK(poold.await_log("session_ended"));
   // 0 to 2, and those that server/handover.h numbers from there on.
   for (const pid_t worker : poold.workers()) {
-    if (!can_count_descriptors(worker)) return report_skip("before Linux 6.2 only root can count a worker's descriptors");
+    if (!can_count_descriptors(worker))
+      return report_skip("before Linux 6.2 only root can count a worker's descriptors");
     CHECK(eventually([&] { return descriptors_of(worker) == server::kCacheDescriptor + 1; }));
   }
 }
@@ -157,7 +163,8 @@ TEST_CASE("only the worker that violates the control protocol is ended") {
 
 namespace {
 
-// A session of the tenant whose worker uses the driver's cache once; the line in which it tells of it begins with "fake_cache ".
+// A session of the tenant whose worker uses the driver's cache once; the line in which it tells of it begins
+// with "fake_cache ".
 struct CacheUser {
   CacheUser(PooldProcess& poold, const std::string& tenant) : client(poold.endpoint()) {
     hello::Hello hello = test_hello();
@@ -174,7 +181,8 @@ struct CacheUser {
   std::string line;
 };
 
-// The folder with all tenants' folders, as a worker's command line has it once the worker is more than a copy of poold.
+// The folder with all tenants' folders, as a worker's command line has it once the worker is more than a copy
+// of poold.
 std::string cache_root(const PooldProcess& poold) {
   std::string root;
   eventually([&] {
@@ -193,8 +201,9 @@ std::string cache_root(const PooldProcess& poold) {
 
 TEST_CASE("the driver cache has one folder per tenant which other tenants' workers cannot access") {
   const TemporaryFolder folder;
-  PooldProcess poold(kDevice, {"--config", folder.write("poold.toml", "[[tenant]]\nname = 'a'\n[[tenant]]\nname = 'b'\n")},
-                     {{"FAKE_DEVICE", "cache"}, {"CUDA_CACHE_PATH", folder.path()}});
+  PooldProcess poold(
+      kDevice, {"--config", folder.write("poold.toml", "[[tenant]]\nname = 'a'\n[[tenant]]\nname = 'b'\n")},
+      {{"FAKE_DEVICE", "cache"}, {"CUDA_CACHE_PATH", folder.path()}});
   CHECK(CacheUser(poold, "a").line == "fake_cache bytes=67108864 before=0 made=1 wrote=1 others=0");
   CHECK(CacheUser(poold, "b").line == "fake_cache bytes=67108864 before=0 made=1 wrote=1 others=0");
   CHECK(CacheUser(poold, "a").line == "fake_cache bytes=67108864 before=1 made=1 wrote=1 others=0");
@@ -238,8 +247,10 @@ TEST_CASE("idle workers are confined") {
     INFO(status);
     CHECK(status.find("NoNewPrivs:\t1") != std::string::npos);
     CHECK(status.find("CapEff:\t0000000000000000") != std::string::npos);
-    if (::geteuid() == 0) CHECK(status.find("Uid:\t65534\t65534\t65534\t65534") != std::string::npos);
-    else report_skip("only root's workers become another user");
+    if (::geteuid() == 0)
+      CHECK(status.find("Uid:\t65534\t65534\t65534\t65534") != std::string::npos);
+    else
+      report_skip("only root's workers become another user");
 #if !defined(GPUPOOL_ASAN) && !defined(GPUPOOL_TSAN)
     CHECK(status.find("Seccomp:\t2") != std::string::npos);
 #else
@@ -250,7 +261,9 @@ TEST_CASE("idle workers are confined") {
 
 TEST_CASE("poold refuses an unknown user for workers at start") {
   if (::geteuid() != 0) return report_skip("only root's workers become another user");
-  const Finished poold = run_to_end({program_path("poold"), "--device", kDevice, "--listen", "tcp://127.0.0.1:0", "--worker-user", "no-such-user"}, {});
+  const Finished poold = run_to_end({program_path("poold"), "--device", kDevice, "--listen",
+                                     "tcp://127.0.0.1:0", "--worker-user", "no-such-user"},
+                                    {});
   CHECK(poold.status == 1);
   CHECK(poold.output.find("no user named 'no-such-user'") != std::string::npos);
 }

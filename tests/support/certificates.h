@@ -24,7 +24,8 @@ class Authority {
   std::string certificate() const { return folder_.path() / "authority.pem"; }
 
  private:
-  Files sign_key(const std::vector<std::string>& key, const std::string& common_name, const std::string& names, int days) const;
+  Files sign_key(const std::vector<std::string>& key, const std::string& common_name,
+                 const std::string& names, int days) const;
 
   TemporaryFolder folder_;
   mutable int signed_ = 0;

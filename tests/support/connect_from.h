@@ -22,8 +22,9 @@ inline int connect_from(const char* address, uint16_t port, int flags = 0) {
   ::inet_pton(AF_INET, "127.0.0.1", &to.sin_addr);
   const linger reset{.l_onoff = 1, .l_linger = 0};
   ::setsockopt(made, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
-  const bool connected = ::bind(made, reinterpret_cast<sockaddr*>(&from), sizeof from) == 0 &&
-                         (::connect(made, reinterpret_cast<sockaddr*>(&to), sizeof to) == 0 || errno == EINPROGRESS);
+  const bool connected =
+      ::bind(made, reinterpret_cast<sockaddr*>(&from), sizeof from) == 0 &&
+      (::connect(made, reinterpret_cast<sockaddr*>(&to), sizeof to) == 0 || errno == EINPROGRESS);
   if (connected) return made;
   ::close(made);
   return -1;

@@ -4,6 +4,8 @@
 
 #if !__has_include(<catch2/catch_all.hpp>)
 namespace Catch::Matchers {
-inline auto ContainsSubstring(const std::string& text) { return Contains(text); }
+inline auto ContainsSubstring(const std::string& text) {
+  return Contains(text);
+}
 }  // namespace Catch::Matchers
 #endif

@@ -29,15 +29,19 @@ int free_port(const std::string& host) {
   socklen_t size = sizeof address;
   address.sin_family = AF_INET;
   ::inet_pton(AF_INET, host.c_str(), &address.sin_addr);
-  const bool bound = socket >= 0 && ::bind(socket, reinterpret_cast<sockaddr*>(&address), size) == 0 && ::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size) == 0;
+  const bool bound = socket >= 0 && ::bind(socket, reinterpret_cast<sockaddr*>(&address), size) == 0 &&
+                     ::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size) == 0;
   ::close(socket);
   if (!bound) throw std::runtime_error("no free port on " + host);
   return ntohs(address.sin_port);
 }
 
-EtcdCluster::EtcdCluster(const Options& options) : options_(options), folder_(folder_for(options)), members_(options.members) {
+EtcdCluster::EtcdCluster(const Options& options)
+    : options_(options), folder_(folder_for(options)), members_(options.members) {
   for (int left = kTries; !try_start(); --left) {
-    if (left == 1) throw std::runtime_error("etcd did not start (packages etcd-server, etcd-client):\n" + members_[0].process->output());
+    if (left == 1)
+      throw std::runtime_error("etcd did not start (packages etcd-server, etcd-client):\n" +
+                               members_[0].process->output());
   }
 }
 
@@ -52,7 +56,9 @@ bool EtcdCluster::try_start() {
     start(i);
   }
   for (Member& member : members_) {
-    const bool up = member.process->await_output([&](const std::string& log) { return log.find(kReady) != log.npos || is_zombie(member.process->pid()); });
+    const bool up = member.process->await_output([&](const std::string& log) {
+      return log.find(kReady) != log.npos || is_zombie(member.process->pid());
+    });
     if (!up || is_zombie(member.process->pid())) return false;
   }
   return await_ready();
@@ -65,18 +71,24 @@ std::string EtcdCluster::store(const std::string& prefix) const {
 }
 
 void EtcdCluster::start(size_t member) {
-  const auto url = [&](int port, bool client) { return (client && options_.tls ? "https://" : "http://") + options_.host + ":" + std::to_string(port); };
+  const auto url = [&](int port, bool client) {
+    return (client && options_.tls ? "https://" : "http://") + options_.host + ":" + std::to_string(port);
+  };
   std::string all;
-  for (size_t i = 0; i < members_.size(); ++i) all += (i == 0 ? "m" : ",m") + std::to_string(i) + "=" + url(members_[i].peer_port, false);
+  for (size_t i = 0; i < members_.size(); ++i)
+    all += (i == 0 ? "m" : ",m") + std::to_string(i) + "=" + url(members_[i].peer_port, false);
   const Member& me = members_[member];
   std::vector<std::string> words = options_.launcher;
-  words.insert(words.end(), {"etcd", "--name", "m" + std::to_string(member), "--data-dir", folder_.path() / std::to_string(member),
-                             "--listen-client-urls", url(me.client_port, true), "--advertise-client-urls", url(me.client_port, true),
-                             "--listen-peer-urls", url(me.peer_port, false), "--initial-advertise-peer-urls", url(me.peer_port, false),
-                             "--initial-cluster", all, "--initial-cluster-state", "new"});
+  words.insert(words.end(),
+               {"etcd", "--name", "m" + std::to_string(member), "--data-dir",
+                folder_.path() / std::to_string(member), "--listen-client-urls", url(me.client_port, true),
+                "--advertise-client-urls", url(me.client_port, true), "--listen-peer-urls",
+                url(me.peer_port, false), "--initial-advertise-peer-urls", url(me.peer_port, false),
+                "--initial-cluster", all, "--initial-cluster-state", "new"});
   if (options_.tls) {
     words.insert(words.end(), {"--cert-file", options_.certificate, "--key-file", options_.key});
-    if (!options_.ca.empty()) words.insert(words.end(), {"--client-cert-auth", "--trusted-ca-file", options_.ca});
+    if (!options_.ca.empty())
+      words.insert(words.end(), {"--client-cert-auth", "--trusted-ca-file", options_.ca});
   }
   members_[member].process = std::make_unique<Process>(words, Environment{});
 }
@@ -104,7 +116,10 @@ size_t EtcdCluster::leader() const {
   eventually([&] {
     for (size_t i = 0; i < members_.size() && found == members_.size(); ++i) {
       // ENDPOINT, ID, VERSION, SIZE, IS LEADER, ...
-      const std::string status = run_to_end({"etcdctl", "--endpoints", endpoint(i), "--command-timeout=2s", "endpoint", "status"}, {{"ETCDCTL_API", "3"}}).output;
+      const std::string status =
+          run_to_end({"etcdctl", "--endpoints", endpoint(i), "--command-timeout=2s", "endpoint", "status"},
+                     {{"ETCDCTL_API", "3"}})
+              .output;
       if (status.find(", true, false") != status.npos) found = i;
     }
     return found != members_.size();

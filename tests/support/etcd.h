@@ -27,7 +27,9 @@ class EtcdCluster {
 
   // Returns the address for pool-scheduler --store.
   std::string store(const std::string& prefix = "test") const;
-  std::string endpoint(size_t member) const { return options_.host + ":" + std::to_string(members_[member].client_port); }
+  std::string endpoint(size_t member) const {
+    return options_.host + ":" + std::to_string(members_[member].client_port);
+  }
   size_t size() const { return members_.size(); }
   Process& process(size_t member) { return *members_[member].process; }
   void kill(size_t member);  // SIGKILL

@@ -7,9 +7,11 @@ namespace gpupool::testing {
 
 using Lock = std::unique_lock<std::mutex>;
 
-Result<transport::DirectMemory::Region> FakeDirectMemory::add(void* start, uint64_t bytes, Access access, int) {
+Result<transport::DirectMemory::Region> FakeDirectMemory::add(void* start, uint64_t bytes, Access access,
+                                                              int) {
   const Lock lock(mutex_);
-  if (bytes > limit_ - std::min(limit_, bytes_)) return Error{ErrorCode::limit, "limit of registered bytes exceeded"};
+  if (bytes > limit_ - std::min(limit_, bytes_))
+    return Error{ErrorCode::limit, "limit of registered bytes exceeded"};
   const auto key = static_cast<uint32_t>(++next_ * 0x1f3);
   known_[key] = {reinterpret_cast<uint64_t>(start), bytes, access, next_};
   bytes_ += bytes;
@@ -56,8 +58,10 @@ void FakeDirectMemory::run() {
       break;
     }
     auto* const remote = reinterpret_cast<void*>(transfer.remote);
-    if (kind == Kind::write) std::memcpy(remote, transfer.local, transfer.bytes);
-    else std::memcpy(transfer.local, remote, transfer.bytes);
+    if (kind == Kind::write)
+      std::memcpy(remote, transfer.local, transfer.bytes);
+    else
+      std::memcpy(transfer.local, remote, transfer.bytes);
     posted_.pop_front();
     done_.push_back(transfer.cookie);
     if (may_complete_ != ~size_t{0}) --may_complete_;
@@ -79,8 +83,10 @@ Result<size_t> FakeDirectMemory::completed(std::span<uint64_t> cookies) {
 Result<void> FakeDirectMemory::wait(transport::Deadline deadline) {
   Lock lock(mutex_);
   const auto ready = [this] { return interrupted_ || !done_.empty() || !broken_.empty(); };
-  if (deadline) changed_.wait_until(lock, *deadline, ready);
-  else changed_.wait(lock, ready);
+  if (deadline)
+    changed_.wait_until(lock, *deadline, ready);
+  else
+    changed_.wait(lock, ready);
   interrupted_ = false;
   return {};
 }
@@ -102,7 +108,9 @@ void FakeDirectMemory::let_go(size_t count) {
   run();
 }
 
-void FakeDirectMemory::let_go() { let_go(~size_t{0}); }
+void FakeDirectMemory::let_go() {
+  let_go(~size_t{0});
+}
 
 void FakeDirectMemory::break_connection() {
   const Lock lock(mutex_);

@@ -54,7 +54,8 @@ void fill_and_linger(int connected, int seconds) {
 
 LingeringSocket::LingeringSocket() {
   const int listener = check(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), "socket");
-  sockaddr_in address{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
+  sockaddr_in address{
+      .sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
   socklen_t size = sizeof address;
   check(::bind(listener, reinterpret_cast<sockaddr*>(&address), size), "bind");
   check(::listen(listener, 1), "listen");
@@ -106,7 +107,8 @@ void without_pass_rights(const std::function<void()>& start) {
     } catch (...) {
       failed = std::current_exception();
     }
-  }).join();
+  })
+      .join();
   if (failed) std::rethrow_exception(failed);
 }
 

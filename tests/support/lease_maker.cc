@@ -5,14 +5,16 @@
 namespace gpupool::testing {
 
 std::chrono::milliseconds time_now() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch());
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+      std::chrono::system_clock::now().time_since_epoch());
 }
 
 LeaseMaker::LeaseMaker(std::string node) : node_(std::move(node)), key_(*lease::SigningKey::make()) {
   folder_.write("public.pem", key_.public_key().pem());
 }
 
-lease::Lease LeaseMaker::lease(const std::vector<std::string>& gpus, uint32_t compute_milli, uint64_t memory_bytes) {
+lease::Lease LeaseMaker::lease(const std::vector<std::string>& gpus, uint32_t compute_milli,
+                               uint64_t memory_bytes) {
   lease::Lease lease;
   std::string id(lease::kIdBytes, 'x');
   id[0] = static_cast<char>(++made_);

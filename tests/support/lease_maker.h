@@ -19,10 +19,13 @@ class LeaseMaker {
   const lease::PublicKey& public_key() const { return key_.public_key(); }
   std::string public_key_file() const { return folder_.path() / "public.pem"; }
   // Returns a new lease of tenant "physics", valid for ten minutes, with the same share of each GPU.
-  lease::Lease lease(const std::vector<std::string>& gpus, uint32_t compute_milli = 500, uint64_t memory_bytes = 64u << 20);
+  lease::Lease lease(const std::vector<std::string>& gpus, uint32_t compute_milli = 500,
+                     uint64_t memory_bytes = 64u << 20);
   std::string token(const lease::Lease& lease) const;
   // Returns the options for a poold that accepts these leases.
-  std::vector<std::string> options() const { return {"--pool-name", node_, "--pool-public-key", public_key_file()}; }
+  std::vector<std::string> options() const {
+    return {"--pool-name", node_, "--pool-public-key", public_key_file()};
+  }
 
  private:
   TemporaryFolder folder_;

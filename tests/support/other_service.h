@@ -16,13 +16,15 @@ class OtherService {
  public:
   enum class Manner { silent, echoes, talks };
 
-  explicit OtherService(Manner manner) : manner_(manner), listener_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) {
+  explicit OtherService(Manner manner)
+      : manner_(manner), listener_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) {
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     socklen_t size = sizeof address;
     auto* const generic = reinterpret_cast<sockaddr*>(&address);
-    if (listener_ < 0 || ::bind(listener_, generic, size) != 0 || ::listen(listener_, 16) != 0 || ::getsockname(listener_, generic, &size) != 0) {
+    if (listener_ < 0 || ::bind(listener_, generic, size) != 0 || ::listen(listener_, 16) != 0 ||
+        ::getsockname(listener_, generic, &size) != 0) {
       throw std::runtime_error("cannot listen on 127.0.0.1");
     }
     port_ = ntohs(address.sin_port);
@@ -43,7 +45,8 @@ class OtherService {
     if (::poll(&polled, 1, kPatienceMs) != 1) throw std::runtime_error("no connection within 20 s");
     const int served = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
     if (served < 0) throw std::runtime_error("cannot accept a connection");
-    if (manner_ == Manner::talks) say(served, "220 mail.example ESMTP: what is your name, and what do you want of this host today?\r\n");
+    if (manner_ == Manner::talks)
+      say(served, "220 mail.example ESMTP: what is your name, and what do you want of this host today?\r\n");
     std::string said;
     char bytes[4096];
     pollfd client{served, POLLIN, 0};
@@ -59,7 +62,9 @@ class OtherService {
 
  private:
   static constexpr int kPatienceMs = 20'000;
-  static void say(int socket, const std::string& text) { (void)!::send(socket, text.data(), text.size(), MSG_NOSIGNAL); }
+  static void say(int socket, const std::string& text) {
+    (void)!::send(socket, text.data(), text.size(), MSG_NOSIGNAL);
+  }
 
   const Manner manner_;
   const int listener_;

@@ -29,7 +29,9 @@ std::string program_path(const std::string& name) {
 
 namespace {
 
-std::string complete_lines(const std::string& text) { return text.substr(0, text.rfind('\n') + 1); }
+std::string complete_lines(const std::string& text) {
+  return text.substr(0, text.rfind('\n') + 1);
+}
 
 // Redirects the sanitizers' reports to files in `folder`, because tests do not read poold's stderr.
 Environment with_reports([[maybe_unused]] const std::filesystem::path& folder, Environment environment) {
@@ -101,10 +103,13 @@ std::vector<pid_t> PooldProcess::workers() const {
   return workers;
 }
 
-std::string PooldProcess::log() const { return complete_lines(process_->output()); }
+std::string PooldProcess::log() const {
+  return complete_lines(process_->output());
+}
 
 bool PooldProcess::await_log(const std::string& text, size_t count) const {
-  return process_->await_output([&](const std::string& log) { return occurrences(complete_lines(log), text) >= count; });
+  return process_->await_output(
+      [&](const std::string& log) { return occurrences(complete_lines(log), text) >= count; });
 }
 
 size_t PooldProcess::descriptors() const {

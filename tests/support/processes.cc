@@ -206,7 +206,8 @@ size_t resident_bytes(pid_t pid) {
 size_t descriptors_of(pid_t pid) {
   const std::string folder = "/proc/" + std::to_string(pid) + "/fd";
   struct stat status {};
-  if (::stat(folder.c_str(), &status) == 0 && status.st_size > 0) return static_cast<size_t>(status.st_size);  // since Linux 6.2
+  if (::stat(folder.c_str(), &status) == 0 && status.st_size > 0)
+    return static_cast<size_t>(status.st_size);  // since Linux 6.2
   size_t count = 0;
   for ([[maybe_unused]] const auto& entry : fs::directory_iterator(folder)) ++count;
   return count;

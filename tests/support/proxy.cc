@@ -21,11 +21,13 @@ bool pass(Connection& to, std::span<const std::byte> bytes) {
 
 }  // namespace
 
-Proxy::Proxy(const transport::Endpoint& server, uint64_t cut_after, uint64_t cut_after_upwards, uint16_t port) {
+Proxy::Proxy(const transport::Endpoint& server, uint64_t cut_after, uint64_t cut_after_upwards,
+             uint16_t port) {
   auto listener = transport::listen({"tcp", "127.0.0.1", port}, {});
   if (!listener) throw std::runtime_error(listener.error().message);
   listener_ = std::move(*listener);
-  thread_ = std::thread([this, server, cut_after, cut_after_upwards] { run(server, cut_after, cut_after_upwards); });
+  thread_ = std::thread(
+      [this, server, cut_after, cut_after_upwards] { run(server, cut_after, cut_after_upwards); });
 }
 
 Proxy::~Proxy() {
@@ -57,7 +59,8 @@ void Proxy::run(const transport::Endpoint& server, uint64_t cut_after, uint64_t 
   });
   std::vector<std::byte> buffer(256 * 1024);
   while (!ending_) {
-    const auto received = (*upstream)->receive_some({buffer.data(), std::min<uint64_t>(buffer.size(), cut_after - from_server_)});
+    const auto received = (*upstream)->receive_some(
+        {buffer.data(), std::min<uint64_t>(buffer.size(), cut_after - from_server_)});
     if (!received) break;
     if (*received == 0) {
       if (!(*upstream)->wait(true, false, Clock::now() + std::chrono::milliseconds(50))) break;

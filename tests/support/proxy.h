@@ -18,17 +18,18 @@ class Proxy {
 
   // Forwards the first client's connection to `server`; closes both after `cut_after` bytes from the server,
   // or `cut_after_upwards` bytes from the client. `port` 0: any free port.
-  explicit Proxy(const transport::Endpoint& server, uint64_t cut_after = kNever, uint64_t cut_after_upwards = kNever, uint16_t port = 0);
+  explicit Proxy(const transport::Endpoint& server, uint64_t cut_after = kNever,
+                 uint64_t cut_after_upwards = kNever, uint16_t port = 0);
   ~Proxy();
   Proxy(const Proxy&) = delete;
   Proxy& operator=(const Proxy&) = delete;
 
   std::string url() const { return listener_->endpoint().text(); }
-  uint64_t commands() const { return commands_; }       // from the client
+  uint64_t commands() const { return commands_; }        // from the client
   uint64_t round_trips() const { return round_trips_; }  // commands that want a reply
   uint64_t from_server() const { return from_server_; }  // bytes
   uint64_t from_client() const { return from_client_; }
-  uint64_t uploads() const { return uploads_; }          // commands with a part of a module image
+  uint64_t uploads() const { return uploads_; }  // commands with a part of a module image
 
  private:
   void run(const transport::Endpoint& server, uint64_t cut_after, uint64_t cut_after_upwards);
@@ -37,8 +38,8 @@ class Proxy {
   std::unique_ptr<transport::Listener> listener_;
   std::atomic<bool> ending_{false};
   std::atomic<uint64_t> commands_{0}, round_trips_{0}, from_server_{0}, from_client_{0}, uploads_{0};
-  std::string unread_;        // incomplete header
-  uint64_t skip_ = 0;         // remaining bytes of the current body
+  std::string unread_;  // incomplete header
+  uint64_t skip_ = 0;   // remaining bytes of the current body
   bool hello_seen_ = false;
   std::thread thread_;
 };

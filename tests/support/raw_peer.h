@@ -25,7 +25,8 @@ class RawPeer : public RawClient {
   // Sends a hello with a new nonce for this copy of this session.
   void send_hello(const std::string& session_id, uint64_t copy) {
     wire::PeerNonce nonce;
-    if (::getrandom(nonce.data(), nonce.size(), 0) != static_cast<ssize_t>(nonce.size())) throw std::runtime_error("no random numbers");
+    if (::getrandom(nonce.data(), nonce.size(), 0) != static_cast<ssize_t>(nonce.size()))
+      throw std::runtime_error("no random numbers");
     std::array<uint8_t, 16> id{};
     std::copy_n(session_id.begin(), std::min(session_id.size(), id.size()), id.begin());
     send_hello(peers::make_hello(nonce, id, copy));
@@ -37,8 +38,10 @@ class RawPeer : public RawClient {
     } got;
     const auto deadline = transport::Clock::now() + std::chrono::seconds(20);
     const auto bytes = [](auto& part) { return std::span(reinterpret_cast<std::byte*>(&part), sizeof part); };
-    if (!transport::receive_exact(connection(), bytes(got.preamble), deadline) || got.preamble.protocol_version != wire::kPeerProtocolVersion ||
-        got.preamble.length != sizeof got.answer || !transport::receive_exact(connection(), bytes(got.answer), deadline)) {
+    if (!transport::receive_exact(connection(), bytes(got.preamble), deadline) ||
+        got.preamble.protocol_version != wire::kPeerProtocolVersion ||
+        got.preamble.length != sizeof got.answer ||
+        !transport::receive_exact(connection(), bytes(got.answer), deadline)) {
       throw std::runtime_error("the server did not send a PeerAnswer");
     }
     return got.answer;

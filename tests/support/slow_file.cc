@@ -19,9 +19,11 @@ namespace gpupool::testing {
 SlowFile::SlowFile() {
   folder_.write("file", "");
   device_ = ::open("/dev/fuse", O_RDWR | O_CLOEXEC | O_NONBLOCK);
-  if (device_ < 0) throw std::runtime_error(std::string("/dev/fuse cannot be opened: ") + std::strerror(errno));
+  if (device_ < 0)
+    throw std::runtime_error(std::string("/dev/fuse cannot be opened: ") + std::strerror(errno));
   // The mount point is a file: the file system's root is a regular file.
-  const std::string options = "fd=" + std::to_string(device_) + ",rootmode=100000,user_id=0,group_id=0,allow_other";
+  const std::string options =
+      "fd=" + std::to_string(device_) + ",rootmode=100000,user_id=0,group_id=0,allow_other";
   if (::mount("slow_file", path().c_str(), "fuse", MS_NOSUID | MS_NODEV, options.c_str()) != 0) {
     const int error = errno;
     ::close(device_);

@@ -18,16 +18,18 @@ namespace gpupool::testing {
 namespace {
 
 constexpr size_t kBlock = 256 * 1024;
-constexpr size_t kFinePiece = 16 * 1024;              // with limited bandwidth, for a smooth rate
+constexpr size_t kFinePiece = 16 * 1024;  // with limited bandwidth, for a smooth rate
 // Maximum number of bytes in flight per connection and direction; then the sender must wait. With limited
 // bandwidth it is the bandwidth-delay product plus kQueue, for a switch's queue.
 constexpr size_t kMostOnTheWay = size_t{64} << 20;
 constexpr size_t kQueue = size_t{1} << 20;
-constexpr int64_t kAwake = 30'000;                    // ns before a due time during which it spins
-constexpr int64_t kLook = 50'000'000;                 // ns between checks for the end of the link
+constexpr int64_t kAwake = 30'000;     // ns before a due time during which it spins
+constexpr int64_t kLook = 50'000'000;  // ns between checks for the end of the link
 
 int64_t now() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
 }
 
 struct Piece {
@@ -83,7 +85,9 @@ void go_first() {
   prctl(PR_SET_TIMERSLACK, 1);
 }
 
-bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
+bool would_block() {
+  return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
+}
 
 void set_up(int socket) {
   const int on = 1;
@@ -108,12 +112,14 @@ struct SlowLink::Pair {
 
 SlowLink::SlowLink(const transport::Endpoint& server, const Quality& quality)
     : delay_(quality.round_trip.count() / 2), first_unlimited_(quality.first_unlimited) {
-  up_.nanoseconds_per_byte = down_.nanoseconds_per_byte = quality.bytes_per_second > 0 ? 1e9 / quality.bytes_per_second : 0;
+  up_.nanoseconds_per_byte = down_.nanoseconds_per_byte =
+      quality.bytes_per_second > 0 ? 1e9 / quality.bytes_per_second : 0;
   listener_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address = loopback(0);
   socklen_t length = sizeof address;
   if (listener_ < 0 || bind(listener_, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 ||
-      listen(listener_, 64) != 0 || getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &length) != 0) {
+      listen(listener_, 64) != 0 ||
+      getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &length) != 0) {
     if (listener_ >= 0) close(listener_);
     throw std::runtime_error("the slow link cannot listen");
   }
@@ -186,13 +192,17 @@ int64_t SlowLink::due(Way& way, int64_t arrived, size_t bytes) const {
 
 void SlowLink::carry(int from, int to, Way& way) {
   if (delay_ > kAwake) go_first();  // not for threads that only spin: they would starve the measured programs
-  const auto passing = [&] { return static_cast<size_t>(static_cast<double>(2 * delay_) / way.nanoseconds_per_byte); };
-  Waiting waiting(way.nanoseconds_per_byte == 0 ? kMostOnTheWay : std::min(kMostOnTheWay, kQueue + passing()));
+  const auto passing = [&] {
+    return static_cast<size_t>(static_cast<double>(2 * delay_) / way.nanoseconds_per_byte);
+  };
+  Waiting waiting(way.nanoseconds_per_byte == 0 ? kMostOnTheWay
+                                                : std::min(kMostOnTheWay, kQueue + passing()));
   bool open = true;  // the sender has not closed its side
   while (!ending_ && (open || !waiting.empty())) {
     bool moved = false;
     if (open && !waiting.full()) {
-      const ssize_t received = recv(from, waiting.room(), way.nanoseconds_per_byte > 0 ? kFinePiece : kBlock, 0);
+      const ssize_t received =
+          recv(from, waiting.room(), way.nanoseconds_per_byte > 0 ? kFinePiece : kBlock, 0);
       if (received > 0) {
         waiting.add(static_cast<size_t>(received), due(way, now(), static_cast<size_t>(received)));
         moved = true;
@@ -200,7 +210,7 @@ void SlowLink::carry(int from, int to, Way& way) {
         open = false;
       }
     }
-    bool full = false;  // the receiver's buffer is full
+    bool full = false;                                       // the receiver's buffer is full
     if (!waiting.empty() && waiting.first().due <= now()) {  // send one piece, then receive again
       const Piece& piece = waiting.first();
       const ssize_t sent = send(to, piece.bytes.get() + piece.begin, piece.end - piece.begin, MSG_NOSIGNAL);

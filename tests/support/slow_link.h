@@ -23,7 +23,7 @@ class SlowLink {
  public:
   struct Quality {
     std::chrono::nanoseconds round_trip{0};
-    double bytes_per_second = 0;  // per direction, for all connections together; 0: unlimited
+    double bytes_per_second = 0;   // per direction, for all connections together; 0: unlimited
     bool first_unlimited = false;  // exempts the first connection, which carries a program's commands
   };
   SlowLink(const transport::Endpoint& server, const Quality& quality);
@@ -49,13 +49,13 @@ class SlowLink {
   void carry(int from, int to, Way& way);
   int64_t due(Way& way, int64_t arrived, size_t bytes) const;
 
-  const int64_t delay_;               // nanoseconds, one way
+  const int64_t delay_;  // nanoseconds, one way
   const bool first_unlimited_;
   int listener_ = -1;
   uint16_t port_ = 0;
   std::atomic<bool> ending_{false};
   Way up_, down_, first_up_, first_down_;
-  std::mutex mutex_;                  // guards pairs_
+  std::mutex mutex_;  // guards pairs_
   std::vector<std::unique_ptr<Pair>> pairs_;
   std::thread acceptor_;
 };

@@ -12,9 +12,15 @@ struct End {
   CUarray array;
   size_t offset;
 };
-End in(CUarray array, size_t offset) { return {CU_MEMORYTYPE_ARRAY, nullptr, 0, array, offset}; }
-End at(CUdeviceptr address) { return {CU_MEMORYTYPE_DEVICE, nullptr, address, nullptr, 0}; }
-End at(const void* host) { return {CU_MEMORYTYPE_HOST, host, 0, nullptr, 0}; }
+End in(CUarray array, size_t offset) {
+  return {CU_MEMORYTYPE_ARRAY, nullptr, 0, array, offset};
+}
+End at(CUdeviceptr address) {
+  return {CU_MEMORYTYPE_DEVICE, nullptr, address, nullptr, 0};
+}
+End at(const void* host) {
+  return {CU_MEMORYTYPE_HOST, host, 0, nullptr, 0};
+}
 
 struct Row : CUDA_MEMCPY2D {
   Row(const End& to, const End& from, size_t bytes) : CUDA_MEMCPY2D{} {
@@ -68,12 +74,21 @@ COPY(cuMemcpyHtoA, (CUarray array, unsigned int offset, const void* host, unsign
 COPY(cuMemcpyAtoH, (void* host, CUarray array, unsigned int offset, unsigned int bytes),
      (void* host, CUarray array, size_t offset, size_t bytes), at(host), in(array, offset))
 COPY(cuMemcpyDtoA, (CUarray array, unsigned int offset, CUdeviceptr_v1 device, unsigned int bytes),
-     (CUarray array, size_t offset, CUdeviceptr device, size_t bytes), in(array, offset), at(CUdeviceptr{device}))
+     (CUarray array, size_t offset, CUdeviceptr device, size_t bytes), in(array, offset),
+     at(CUdeviceptr{device}))
 COPY(cuMemcpyAtoD, (CUdeviceptr_v1 device, CUarray array, unsigned int offset, unsigned int bytes),
-     (CUdeviceptr device, CUarray array, size_t offset, size_t bytes), at(CUdeviceptr{device}), in(array, offset))
-COPY(cuMemcpyAtoA, (CUarray target, unsigned int target_offset, CUarray source, unsigned int source_offset, unsigned int bytes),
-     (CUarray target, size_t target_offset, CUarray source, size_t source_offset, size_t bytes), in(target, target_offset), in(source, source_offset))
-ASYNC_COPY(cuMemcpyHtoAAsync, (CUarray array, unsigned int offset, const void* host, unsigned int bytes, CUstream stream),
-           (CUarray array, size_t offset, const void* host, size_t bytes, CUstream stream), in(array, offset), at(host))
-ASYNC_COPY(cuMemcpyAtoHAsync, (void* host, CUarray array, unsigned int offset, unsigned int bytes, CUstream stream),
-           (void* host, CUarray array, size_t offset, size_t bytes, CUstream stream), at(host), in(array, offset))
+     (CUdeviceptr device, CUarray array, size_t offset, size_t bytes), at(CUdeviceptr{device}),
+     in(array, offset))
+COPY(cuMemcpyAtoA,
+     (CUarray target, unsigned int target_offset, CUarray source, unsigned int source_offset,
+      unsigned int bytes),
+     (CUarray target, size_t target_offset, CUarray source, size_t source_offset, size_t bytes),
+     in(target, target_offset), in(source, source_offset))
+ASYNC_COPY(cuMemcpyHtoAAsync,
+           (CUarray array, unsigned int offset, const void* host, unsigned int bytes, CUstream stream),
+           (CUarray array, size_t offset, const void* host, size_t bytes, CUstream stream), in(array, offset),
+           at(host))
+ASYNC_COPY(cuMemcpyAtoHAsync,
+           (void* host, CUarray array, unsigned int offset, unsigned int bytes, CUstream stream),
+           (void* host, CUarray array, size_t offset, size_t bytes, CUstream stream), at(host),
+           in(array, offset))

@@ -67,8 +67,10 @@ CUresult set_bytes(std::optional<T>& place, const void* value, size_t* size) {
   if (*size != sizeof(T)) return CUDA_ERROR_INVALID_VALUE;
   unsigned char bytes[sizeof(T)];
   std::memcpy(bytes, value, sizeof bytes);
-  if constexpr (std::is_same_v<T, bool>) place = bytes[0] != 0;
-  else place = *reinterpret_cast<const T*>(value);
+  if constexpr (std::is_same_v<T, bool>)
+    place = bytes[0] != 0;
+  else
+    place = *reinterpret_cast<const T*>(value);
   return CUDA_SUCCESS;
 }
 CUresult set_text(std::optional<std::string>& place, const void* value, size_t* size) {
@@ -82,20 +84,17 @@ CUresult set_text(std::optional<std::string>& place, const void* value, size_t* 
   return CUDA_SUCCESS;
 }
 
-CUresult get(CUcoredumpSettings attribute, void* value, size_t* size, const Values& own, const Values& global) {
+CUresult get(CUcoredumpSettings attribute, void* value, size_t* size, const Values& own,
+             const Values& global) {
   const auto flag = [&](auto Values::*member, bool otherwise) {
     const bool found = (own.*member).value_or((global.*member).value_or(otherwise));
     return get_bytes(&found, sizeof found, value, size);
   };
   switch (static_cast<int>(attribute)) {
-    case CU_COREDUMP_ENABLE_ON_EXCEPTION:
-      return flag(&Values::on_exception, false);
-    case CU_COREDUMP_TRIGGER_HOST:
-      return flag(&Values::host, true);
-    case CU_COREDUMP_LIGHTWEIGHT:
-      return flag(&Values::lightweight, false);
-    case CU_COREDUMP_ENABLE_USER_TRIGGER:
-      return flag(&Values::user_trigger, false);
+    case CU_COREDUMP_ENABLE_ON_EXCEPTION: return flag(&Values::on_exception, false);
+    case CU_COREDUMP_TRIGGER_HOST: return flag(&Values::host, true);
+    case CU_COREDUMP_LIGHTWEIGHT: return flag(&Values::lightweight, false);
+    case CU_COREDUMP_ENABLE_USER_TRIGGER: return flag(&Values::user_trigger, false);
     case CU_COREDUMP_FILE:
       return get_text(own.file ? *own.file : global.file ? *global.file : default_name("core"), value, size);
     case CU_COREDUMP_PIPE:
@@ -104,21 +103,16 @@ CUresult get(CUcoredumpSettings attribute, void* value, size_t* size, const Valu
       const unsigned flags = own.flags.value_or(global.flags.value_or(0));
       return get_bytes(&flags, sizeof flags, value, size);
     }
-    default:
-      return CUDA_ERROR_INVALID_VALUE;
+    default: return CUDA_ERROR_INVALID_VALUE;
   }
 }
 
 CUresult set(CUcoredumpSettings attribute, const void* value, size_t* size, Values& values, bool global) {
   switch (static_cast<int>(attribute)) {
-    case CU_COREDUMP_ENABLE_ON_EXCEPTION:
-      return set_bytes(values.on_exception, value, size);
-    case CU_COREDUMP_TRIGGER_HOST:
-      return set_bytes(values.host, value, size);
-    case CU_COREDUMP_LIGHTWEIGHT:
-      return set_bytes(values.lightweight, value, size);
-    case CU_COREDUMP_FILE:
-      return set_text(values.file, value, size);
+    case CU_COREDUMP_ENABLE_ON_EXCEPTION: return set_bytes(values.on_exception, value, size);
+    case CU_COREDUMP_TRIGGER_HOST: return set_bytes(values.host, value, size);
+    case CU_COREDUMP_LIGHTWEIGHT: return set_bytes(values.lightweight, value, size);
+    case CU_COREDUMP_FILE: return set_text(values.file, value, size);
     case kFlagsAttribute: {
       std::optional<unsigned> wished;
       const CUresult result = set_bytes(wished, value, size);
@@ -132,8 +126,7 @@ CUresult set(CUcoredumpSettings attribute, const void* value, size_t* size, Valu
     case CU_COREDUMP_PIPE:  // cannot change while user triggers are enabled
       if (!global || (value && values.user_trigger.value_or(false))) return CUDA_ERROR_NOT_PERMITTED;
       return set_text(values.pipe, value, size);
-    default:
-      return CUDA_ERROR_INVALID_VALUE;
+    default: return CUDA_ERROR_INVALID_VALUE;
   }
 }
 
@@ -161,7 +154,8 @@ CUDA_EXPORT CUresult cuCoredumpGetAttribute(CUcoredumpSettings attribute, void* 
   if (const CUresult result = current(&context); result != CUDA_SUCCESS) return result;
   return guarded(size, [&] {
     const auto own = settings().of_context.find(context);
-    return get(attribute, value, size, own == settings().of_context.end() ? Values{} : own->second, settings().global);
+    return get(attribute, value, size, own == settings().of_context.end() ? Values{} : own->second,
+               settings().global);
   });
 }
 

@@ -1,4 +1,5 @@
-// Returns CUDA_ERROR_INVALID_DEVICE if no device has this number. Asks the library's own cuDeviceGetAttribute.
+// Returns CUDA_ERROR_INVALID_DEVICE if no device has this number. Asks the library's own
+// cuDeviceGetAttribute.
 #pragma once
 #include "protocol/cuda/exports.h"
 

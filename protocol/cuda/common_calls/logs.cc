@@ -38,10 +38,12 @@ bool write_all(int file, std::string_view text) {
 
 }  // namespace
 
-CUDA_EXPORT CUresult cuLogsRegisterCallback(CUlogsCallback callback, void* data, CUlogsCallbackHandle* handle) {
+CUDA_EXPORT CUresult cuLogsRegisterCallback(CUlogsCallback callback, void* data,
+                                            CUlogsCallbackHandle* handle) {
   if (!callback) return CUDA_ERROR_INVALID_VALUE;
   // CUlogLevel and Severity have the same numbers.
-  static_assert(sizeof(CUlogLevel) == sizeof(int) && static_cast<int>(Severity::warning) == CU_LOG_LEVEL_WARNING);
+  static_assert(sizeof(CUlogLevel) == sizeof(int) &&
+                static_cast<int>(Severity::warning) == CU_LOG_LEVEL_WARNING);
   void* const made = driver_log::add_listener(reinterpret_cast<driver_log::Listener>(callback), data);
   if (!made) return CUDA_ERROR_OUT_OF_MEMORY;
   if (handle) *handle = static_cast<CUlogsCallbackHandle>(made);
@@ -75,7 +77,8 @@ CUDA_EXPORT CUresult cuLogsDumpToFile(CUlogIterator* iterator, const char* path,
   });
 }
 
-CUDA_EXPORT CUresult cuLogsDumpToMemory(CUlogIterator* iterator, char* buffer, size_t* size, unsigned int flags) {
+CUDA_EXPORT CUresult cuLogsDumpToMemory(CUlogIterator* iterator, char* buffer, size_t* size,
+                                        unsigned int flags) {
   if (!buffer || !size || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   return without_exceptions([&]() -> CUresult {
     bool lost = false;
@@ -88,7 +91,8 @@ CUDA_EXPORT CUresult cuLogsDumpToMemory(CUlogIterator* iterator, char* buffer, s
     size_t bytes = 1, first = lines.size();
     while (first > 0 && bytes + lines[first - 1].size() + 1 <= room) bytes += lines[--first].size() + 1;
     const auto head = [&] { return std::string_view(first != 0 ? kCut : lost ? kLost : ""); };
-    while (!head().empty() && first < lines.size() && bytes + head().size() > room) bytes -= lines[first++].size() + 1;
+    while (!head().empty() && first < lines.size() && bytes + head().size() > room)
+      bytes -= lines[first++].size() + 1;
     if (first == lines.size() && !lines.empty()) return CUDA_ERROR_INVALID_VALUE;
     if (lines.empty()) return CUDA_SUCCESS;
     std::string text(head());

@@ -10,10 +10,12 @@ CUresult check(const CUmemLocation* place, CUmemAllocationType type) {
   int count = 0;
   if (const CUresult result = cuDeviceGetCount(&count); result != CUDA_SUCCESS) return result;
   if (!place) return CUDA_ERROR_INVALID_VALUE;
-  const bool known_place = place->type == CU_MEM_LOCATION_TYPE_DEVICE || place->type == CU_MEM_LOCATION_TYPE_HOST ||
+  const bool known_place = place->type == CU_MEM_LOCATION_TYPE_DEVICE ||
+                           place->type == CU_MEM_LOCATION_TYPE_HOST ||
                            place->type == CU_MEM_LOCATION_TYPE_HOST_NUMA;
   if (type == CU_MEM_ALLOCATION_TYPE_MANAGED) {
-    return known_place || place->type == CU_MEM_LOCATION_TYPE_NONE ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
+    return known_place || place->type == CU_MEM_LOCATION_TYPE_NONE ? CUDA_ERROR_NOT_SUPPORTED
+                                                                   : CUDA_ERROR_INVALID_VALUE;
   }
   if (type != CU_MEM_ALLOCATION_TYPE_PINNED || !known_place) return CUDA_ERROR_INVALID_VALUE;
   if (place->type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_NOT_SUPPORTED;
@@ -22,7 +24,8 @@ CUresult check(const CUmemLocation* place, CUmemAllocationType type) {
 
 }  // namespace
 
-CUDA_EXPORT CUresult cuMemGetDefaultMemPool(CUmemoryPool* pool, CUmemLocation* place, CUmemAllocationType type) {
+CUDA_EXPORT CUresult cuMemGetDefaultMemPool(CUmemoryPool* pool, CUmemLocation* place,
+                                            CUmemAllocationType type) {
   const CUresult result = check(place, type);
   return result == CUDA_SUCCESS ? cuDeviceGetDefaultMemPool(pool, place->id) : result;
 }

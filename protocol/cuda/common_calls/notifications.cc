@@ -1,15 +1,17 @@
 // Notifications from a device to a program. The only type says that the process exceeds its memory budget.
 // Neither library takes memory back, so a registered callback is kept and never called. Also
 // cuProfilerInitialize, which NVIDIA's driver has rejected since CUDA 12.
-#include "protocol/cuda/common_calls/device_check.h"
-
 #include <algorithm>
 #include <memory>
 #include <mutex>
 #include <new>
 #include <vector>
 
-CUDA_EXPORT CUresult cuProfilerInitialize(const char*, const char*, CUoutput_mode) { return CUDA_ERROR_NOT_SUPPORTED; }
+#include "protocol/cuda/common_calls/device_check.h"
+
+CUDA_EXPORT CUresult cuProfilerInitialize(const char*, const char*, CUoutput_mode) {
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
 
 #if CUDA_VERSION >= 12040
 namespace {

@@ -20,7 +20,8 @@ CUresult when_ready(Body&& body) noexcept {
 
 }  // namespace
 
-CUDA_EXPORT CUresult cuUserObjectCreate(CUuserObject* object, void* data, CUhostFn destroy, unsigned int count, unsigned int flags) {
+CUDA_EXPORT CUresult cuUserObjectCreate(CUuserObject* object, void* data, CUhostFn destroy,
+                                        unsigned int count, unsigned int flags) {
   return when_ready([&] { return gpupool::cuda::create_user_object(object, data, destroy, count, flags); });
 }
 CUDA_EXPORT CUresult cuUserObjectRetain(CUuserObject object, unsigned int count) {

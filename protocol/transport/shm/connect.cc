@@ -34,9 +34,11 @@ int connected_socket(const Address& address, std::chrono::milliseconds timeout) 
 std::string distrust_reason(int socket) {
   ucred listener{};
   socklen_t size = sizeof listener;
-  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &listener, &size) != 0) return "the kernel does not report the listener's user";
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &listener, &size) != 0)
+    return "the kernel does not report the listener's user";
   if (listener.uid == 0 || listener.uid == ::geteuid()) return "";
-  return "the listener runs as user " + std::to_string(listener.uid) + ", which is neither root nor this program's user";
+  return "the listener runs as user " + std::to_string(listener.uid) +
+         ", which is neither root nor this program's user";
 }
 
 }  // namespace
@@ -53,9 +55,12 @@ Result<std::unique_ptr<Connection>> connect(const Endpoint& endpoint, const Opti
     const std::string distrusted = endpoint.host.starts_with('@') ? distrust_reason(socket) : "";
     if (distrusted.empty()) return adopt(socket, options);
     ::close(socket);
-    return failure(distrusted, "any user can take an abstract name; let a poold that runs as another user listen on a path (shm:///PATH)");
+    return failure(distrusted,
+                   "any user can take an abstract name; let a poold that runs as another user listen on a "
+                   "path (shm:///PATH)");
   }
-  if (error == ECONNREFUSED) return failure("connection refused", "check that poold runs there and listens on this address");
+  if (error == ECONNREFUSED)
+    return failure("connection refused", "check that poold runs there and listens on this address");
   if (error == EAGAIN) {
     return failure("no answer within " + std::to_string(options.connect_timeout.count()) + " ms",
                    "check that poold is not suspended");
@@ -64,7 +69,8 @@ Result<std::unique_ptr<Connection>> connect(const Endpoint& endpoint, const Opti
                  "check the path, its permissions, and that poold runs on this host and listens there");
 }
 
-std::unique_ptr<Connection> connect_shm_of_tcp(const std::string& numeric_host, uint16_t port, const Options& options) {
+std::unique_ptr<Connection> connect_shm_of_tcp(const std::string& numeric_host, uint16_t port,
+                                               const Options& options) {
   const auto address = make_address(shm_endpoint_of_tcp(numeric_host, port));
   if (!address) return nullptr;
   const int socket = connected_socket(*address, options.connect_timeout);

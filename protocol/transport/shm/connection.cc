@@ -61,7 +61,9 @@ Result<size_t> ShmConnection::send_some(std::span<const iovec> buffers) {
 Result<size_t> ShmConnection::receive_some(std::span<std::byte> buffer) {
   if (!upgraded_.load(std::memory_order_acquire)) return SocketConnection::receive_some(buffer);
   if (buffer.empty()) return size_t{0};
-  const auto take = [&] { return rings_.in->read(buffer, [this] { ring_doorbell(rings_.sender_doorbells); }); };
+  const auto take = [&] {
+    return rings_.in->read(buffer, [this] { ring_doorbell(rings_.sender_doorbells); });
+  };
   auto received = take();
   if (received && *received == 0) {
     if (closed()) return failure(0, "receiving from");
@@ -82,7 +84,8 @@ Connection::Ready ShmConnection::ready_now(bool for_receive, bool for_send) {
 }
 
 Result<Connection::Ready> ShmConnection::wait(bool for_receive, bool for_send, Deadline deadline) {
-  if (!upgraded_.load(std::memory_order_acquire)) return SocketConnection::wait(for_receive, for_send, deadline);
+  if (!upgraded_.load(std::memory_order_acquire))
+    return SocketConnection::wait(for_receive, for_send, deadline);
   std::atomic<uint32_t>& reader_sleeps = rings_.in->control().reader_sleeps;
   std::atomic<uint32_t>& writer_sleeps = rings_.out->control().writer_sleeps;
   while (true) {
@@ -93,9 +96,10 @@ Result<Connection::Ready> ShmConnection::wait(bool for_receive, bool for_send, D
     Ready ready = ready_now(for_receive, for_send);
     bool interrupted = false;
     if (ready == Ready::none) {
-      pollfd polled[3] = {{for_receive || for_send ? socket() : -1, static_cast<short>(for_receive ? POLLIN : 0), 0},
-                          {for_send ? rings_.sender_doorbells : -1, POLLIN, 0},
-                          {wake(), POLLIN, 0}};
+      pollfd polled[3] = {
+          {for_receive || for_send ? socket() : -1, static_cast<short>(for_receive ? POLLIN : 0), 0},
+          {for_send ? rings_.sender_doorbells : -1, POLLIN, 0},
+          {wake(), POLLIN, 0}};
       if (::poll(polled, 3, poll_limit(deadline)) < 0 && errno != EINTR) return failure(errno, "waiting for");
       interrupted = polled[2].revents != 0 && take_interrupt();
       if ((polled[0].revents & POLLIN) != 0) {
@@ -107,7 +111,8 @@ Result<Connection::Ready> ShmConnection::wait(bool for_receive, bool for_send, D
           peer_gone_.store(true, std::memory_order_release);
         }
       }
-      if (((polled[0].revents | polled[1].revents) & kBroken) != 0) peer_gone_.store(true, std::memory_order_release);
+      if (((polled[0].revents | polled[1].revents) & kBroken) != 0)
+        peer_gone_.store(true, std::memory_order_release);
       ready = ready_now(for_receive, for_send);
     }
     if (ready != Ready::none || interrupted || passed(deadline)) {
@@ -153,7 +158,8 @@ Result<int> ShmConnection::receive_descriptor(Deadline deadline) {
       return descriptor;
     }
     if (peer_gone_) return Error{ErrorCode::lost, "lost the connection to " + peer()};
-    if (passed(deadline)) return Error{ErrorCode::malformed, "timed out waiting for a descriptor from " + peer()};
+    if (passed(deadline))
+      return Error{ErrorCode::malformed, "timed out waiting for a descriptor from " + peer()};
     pollfd polled{socket(), POLLIN, 0};
     if (::poll(&polled, 1, poll_limit(deadline)) < 0 && errno != EINTR) return failure(errno, "waiting for");
   }
@@ -165,17 +171,20 @@ Result<std::unique_ptr<Connection>> adopt(int descriptor, const Options& options
   address.size = sizeof address.bytes;
   if (::getpeername(descriptor, reinterpret_cast<sockaddr*>(&address.bytes), &address.size) != 0) {
     const int error = errno;
-    return refuse_descriptor(descriptor, error == ENOTCONN ? ErrorCode::lost : ErrorCode::invalid, kDoing, error);
+    return refuse_descriptor(descriptor, error == ENOTCONN ? ErrorCode::lost : ErrorCode::invalid, kDoing,
+                             error);
   }
   int type = 0;
   socklen_t size = sizeof type;
-  if (address.bytes.sun_family != AF_UNIX || ::getsockopt(descriptor, SOL_SOCKET, SO_TYPE, &type, &size) != 0 ||
-      type != SOCK_STREAM) {
+  if (address.bytes.sun_family != AF_UNIX ||
+      ::getsockopt(descriptor, SOL_SOCKET, SO_TYPE, &type, &size) != 0 || type != SOCK_STREAM) {
     return refuse_descriptor(descriptor, ErrorCode::invalid, kDoing, EPROTOTYPE);
   }
-  if (!prepare_socket(descriptor)) return refuse_descriptor(descriptor, ErrorCode::unavailable, kDoing, errno);
+  if (!prepare_socket(descriptor))
+    return refuse_descriptor(descriptor, ErrorCode::unavailable, kDoing, errno);
   const int wake = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (wake < 0) return refuse_descriptor(descriptor, ErrorCode::unavailable, "cannot create an eventfd", errno);
+  if (wake < 0)
+    return refuse_descriptor(descriptor, ErrorCode::unavailable, "cannot create an eventfd", errno);
   return std::unique_ptr<Connection>(
       std::make_unique<ShmConnection>(descriptor, wake, peer_text(descriptor, address), options));
 }

@@ -48,7 +48,8 @@ class ShmConnection final : public SocketConnection {
   Result<void> send_rings(Deadline deadline);
   Result<void> receive_rings(Deadline deadline);
   Result<void> map(int memory, size_t ring_bytes, Side side);
-  Result<void> send_descriptors(std::span<const int> descriptors, std::span<const std::byte> bytes, Deadline deadline);
+  Result<void> send_descriptors(std::span<const int> descriptors, std::span<const std::byte> bytes,
+                                Deadline deadline);
   Result<void> receive_doorbells();  // reads pending doorbells and descriptors
   Ready ready_now(bool for_receive, bool for_send);
   bool peer_ended();
@@ -65,6 +66,7 @@ Result<std::unique_ptr<Connection>> connect(const Endpoint& endpoint, const Opti
 Result<std::unique_ptr<Connection>> adopt(int descriptor, const Options& options);
 // Connects to the poold that listens on this tcp address of this host, if it runs as root or as this
 // process's user. Returns null if there is none.
-std::unique_ptr<Connection> connect_shm_of_tcp(const std::string& numeric_host, uint16_t port, const Options& options);
+std::unique_ptr<Connection> connect_shm_of_tcp(const std::string& numeric_host, uint16_t port,
+                                               const Options& options);
 
 }  // namespace gpupool::transport::shm

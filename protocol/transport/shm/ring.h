@@ -18,11 +18,11 @@ namespace gpupool::transport::shm {
 
 // Lies in the shared memory. Writer's and reader's fields are in separate cache lines.
 struct RingControl {
-  alignas(64) std::atomic<uint64_t> written;    // bytes since the start
-  std::atomic<uint32_t> writer_sleeps;          // the writer wants a doorbell when there is room
+  alignas(64) std::atomic<uint64_t> written;  // bytes since the start
+  std::atomic<uint32_t> writer_sleeps;        // the writer wants a doorbell when there is room
   std::atomic<uint32_t> writer_closed;
-  alignas(64) std::atomic<uint64_t> read;       // bytes since the start
-  std::atomic<uint32_t> reader_sleeps;          // the reader wants a doorbell when there are bytes
+  alignas(64) std::atomic<uint64_t> read;  // bytes since the start
+  std::atomic<uint32_t> reader_sleeps;     // the reader wants a doorbell when there are bytes
 };
 static_assert(sizeof(RingControl) == 128 && std::atomic<uint64_t>::is_always_lock_free);
 
@@ -91,7 +91,9 @@ std::optional<size_t> RingWriter::write(std::span<const iovec> buffers, Wake&& w
   const auto publish = [&] {
     control_.written.store(written_, std::memory_order_seq_cst);
     step = 0;
-    if (control_.reader_sleeps.load(std::memory_order_seq_cst) != 0 && control_.reader_sleeps.exchange(0) != 0) wake();
+    if (control_.reader_sleeps.load(std::memory_order_seq_cst) != 0 &&
+        control_.reader_sleeps.exchange(0) != 0)
+      wake();
   };
   for (const iovec& buffer : buffers) {
     for (size_t at = 0; at < buffer.iov_len && *left != 0;) {

@@ -97,7 +97,8 @@ Result<void> ShmConnection::receive_rings(Deadline deadline) {
   if (!sealed || ::fstat(rings.get(), &about) != 0 ||
       ::getsockopt(rings_.sender_doorbells, SOL_SOCKET, SO_TYPE, &type, &size) != 0 || type != SOCK_STREAM ||
       about.st_size < static_cast<off_t>(kControlBytes + 2 * kLeastRingBytes)) {
-    return Error{ErrorCode::malformed, peer() + " sent descriptors that are not sealed shared memory and a stream socket"};
+    return Error{ErrorCode::malformed,
+                 peer() + " sent descriptors that are not sealed shared memory and a stream socket"};
   }
   const size_t ring_bytes = (static_cast<size_t>(about.st_size) - kControlBytes) / 2;
   if (!std::has_single_bit(ring_bytes) || ring_bytes > kMostRingBytes) {
@@ -121,8 +122,8 @@ Result<void> ShmConnection::map(int memory, size_t ring_bytes, Side side) {
   return {};
 }
 
-Result<void> ShmConnection::send_descriptors(std::span<const int> descriptors, std::span<const std::byte> bytes,
-                                             Deadline deadline) {
+Result<void> ShmConnection::send_descriptors(std::span<const int> descriptors,
+                                             std::span<const std::byte> bytes, Deadline deadline) {
   iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
   ControlSpace space{};
   msghdr message{};
@@ -171,8 +172,8 @@ Result<void> ShmConnection::receive_doorbells() {
       }
     }
     if (descriptors_.size() > kMostDescriptors) {
-      return Error{ErrorCode::malformed,
-                   peer() + " sent more than " + std::to_string(kMostDescriptors) + " descriptors without commands for them"};
+      return Error{ErrorCode::malformed, peer() + " sent more than " + std::to_string(kMostDescriptors) +
+                                             " descriptors without commands for them"};
     }
   }
 }

@@ -11,8 +11,8 @@
 #include <cstring>
 #include <system_error>
 #include <utility>
-#include "protocol/transport/peer_order.h"
 
+#include "protocol/transport/peer_order.h"
 
 namespace gpupool::transport {
 namespace {
@@ -30,10 +30,8 @@ bool is_loss(int error) {
     case EHOSTUNREACH:
     case ENETUNREACH:
     case ENETDOWN:
-    case ENOTCONN:
-      return true;
-    default:
-      return false;
+    case ENOTCONN: return true;
+    default: return false;
   }
 }
 

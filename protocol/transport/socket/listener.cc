@@ -34,16 +34,14 @@ Result<std::unique_ptr<Connection>> SocketListener::accept(Deadline deadline) {
       continue;  // the peer hung up before it was accepted
     }
     switch (errno) {
-      case EAGAIN:
-        break;
+      case EAGAIN: break;
       case EINTR:
       case ECONNABORTED:
       case EPROTO:
       case ENETDOWN:
       case EHOSTDOWN:
       case ENETUNREACH:
-      case EHOSTUNREACH:
-        continue;  // error of this connection alone: try again, as accept(2) advises
+      case EHOSTUNREACH: continue;  // error of this connection alone: try again, as accept(2) advises
       default:
         return Error{ErrorCode::unavailable, "cannot accept a connection on " + endpoint_.text() + ": " +
                                                  std::generic_category().message(errno)};

@@ -85,8 +85,7 @@ std::unique_ptr<Connection> connect_beside(const tcp::endpoint& address, const O
 }
 
 Result<std::unique_ptr<Connection>> resolve_and_connect(const Endpoint& endpoint, const Options& options) {
-  if (endpoint.port == 0)
-    return cannot_connect(endpoint, "port 0 is not valid", "give the server's port");
+  if (endpoint.port == 0) return cannot_connect(endpoint, "port 0 is not valid", "give the server's port");
   const auto deadline = Clock::now() + options.connect_timeout;
   asio::io_context context(1);
   asio::error_code status;
@@ -106,7 +105,8 @@ Result<std::unique_ptr<Connection>> resolve_and_connect(const Endpoint& endpoint
       if (options.prefer_shared_memory && is_this_host(address.endpoint())) {
         if (auto beside = connect_beside(address.endpoint(), options)) return beside;
       }
-      const int native = connect_one(context, address.endpoint(), std::min(deadline, Clock::now() + kAttempt), status);
+      const int native =
+          connect_one(context, address.endpoint(), std::min(deadline, Clock::now() + kAttempt), status);
       if (native >= 0) return adopt(native, options);
       unanswered |= status == asio::error::timed_out;
       if (Clock::now() >= deadline) break;

@@ -55,14 +55,15 @@ Result<std::unique_ptr<Connection>> adopt(int descriptor, const Options& options
   socklen_t size = sizeof address;
   if (::getpeername(descriptor, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
     const int error = errno;
-    return refuse_descriptor(descriptor, error == ENOTCONN ? ErrorCode::lost : ErrorCode::invalid, "cannot take over a connection",
-                  error);
+    return refuse_descriptor(descriptor, error == ENOTCONN ? ErrorCode::lost : ErrorCode::invalid,
+                             "cannot take over a connection", error);
   }
   const int on = 1;
   // Commands are batched by the sender: Nagle's algorithm would only add delay. The call fails if the socket
   // is not TCP.
   if (::setsockopt(descriptor, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) != 0) {
-    return refuse_descriptor(descriptor, ErrorCode::invalid, "cannot take over a connection that is not TCP", errno);
+    return refuse_descriptor(descriptor, ErrorCode::invalid, "cannot take over a connection that is not TCP",
+                             errno);
   }
   if (!prepare_socket(descriptor)) {
     return refuse_descriptor(descriptor, ErrorCode::unavailable, "cannot prepare a connection", errno);
@@ -70,7 +71,8 @@ Result<std::unique_ptr<Connection>> adopt(int descriptor, const Options& options
   probe_when_idle(descriptor, options.dead_peer_timeout);
   if (options.bulk && is_same_host(descriptor)) keep_data_in_cache(descriptor);
   const int wake = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (wake < 0) return refuse_descriptor(descriptor, ErrorCode::unavailable, "cannot create an eventfd", errno);
+  if (wake < 0)
+    return refuse_descriptor(descriptor, ErrorCode::unavailable, "cannot create an eventfd", errno);
   return std::unique_ptr<Connection>(
       std::make_unique<TcpConnection>(descriptor, wake, address_text(address), options));
 }

@@ -18,7 +18,8 @@ namespace gpupool::transport::tcp {
 namespace {
 
 Error cannot_listen(const Endpoint& endpoint, const std::string& why) {
-  return transport::cannot_listen(endpoint, why, "check that the address belongs to this host and that the port is free");
+  return transport::cannot_listen(endpoint, why,
+                                  "check that the address belongs to this host and that the port is free");
 }
 
 Result<std::unique_ptr<Listener>> resolve_and_listen(const Endpoint& endpoint, const Options& options,
@@ -51,7 +52,8 @@ Result<std::unique_ptr<Listener>> resolve_and_listen(const Endpoint& endpoint, c
     return cannot_listen(endpoint, std::generic_category().message(error));
   }
   Endpoint actual{endpoint.scheme, address_host(bound), address_port(bound)};
-  return std::unique_ptr<Listener>(std::make_unique<SocketListener>(made, wake, std::move(actual), options, adopt));
+  return std::unique_ptr<Listener>(
+      std::make_unique<SocketListener>(made, wake, std::move(actual), options, adopt));
 }
 
 }  // namespace
@@ -60,7 +62,8 @@ Result<std::unique_ptr<Listener>> listen(const Endpoint& endpoint, const Options
   return listen_for(endpoint, options, adopt);
 }
 
-Result<std::unique_ptr<Listener>> listen_for(const Endpoint& endpoint, const Options& options, SocketListener::Adopt adopt) {
+Result<std::unique_ptr<Listener>> listen_for(const Endpoint& endpoint, const Options& options,
+                                             SocketListener::Adopt adopt) {
   try {
     return resolve_and_listen(endpoint, options, adopt);
   } catch (const std::exception& failure) {

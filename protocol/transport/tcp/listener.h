@@ -8,6 +8,7 @@ namespace gpupool::transport::tcp {
 Result<std::unique_ptr<Listener>> listen(const Endpoint& endpoint, const Options& options);
 // For transports whose connections begin as TCP (tls, rdma): `adopt` makes the connection of an accepted
 // socket.
-Result<std::unique_ptr<Listener>> listen_for(const Endpoint& endpoint, const Options& options, SocketListener::Adopt adopt);
+Result<std::unique_ptr<Listener>> listen_for(const Endpoint& endpoint, const Options& options,
+                                             SocketListener::Adopt adopt);
 
 }  // namespace gpupool::transport::tcp

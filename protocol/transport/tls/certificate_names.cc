@@ -21,14 +21,16 @@ void add_common_name(std::vector<std::string>& names, X509* certificate) {
   // Ambiguous: several common names.
   if (at < 0 || ssl.X509_NAME_get_index_by_NID(subject, NID_commonName, at) >= 0) return;
   unsigned char* text = nullptr;
-  const int bytes = ssl.ASN1_STRING_to_UTF8(&text, ssl.X509_NAME_ENTRY_get_data(ssl.X509_NAME_get_entry(subject, at)));
+  const int bytes =
+      ssl.ASN1_STRING_to_UTF8(&text, ssl.X509_NAME_ENTRY_get_data(ssl.X509_NAME_get_entry(subject, at)));
   add(names, text, bytes);
   if (bytes >= 0) ssl.CRYPTO_free(text, __FILE__, __LINE__);
 }
 
 void add_alternative_names(std::vector<std::string>& names, X509* certificate) {
   const Openssl& ssl = openssl();
-  auto* const all = static_cast<GENERAL_NAMES*>(ssl.X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr));
+  auto* const all =
+      static_cast<GENERAL_NAMES*>(ssl.X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr));
   if (!all) return;
   const auto* const list = reinterpret_cast<const OPENSSL_STACK*>(all);
   for (int at = 0; at < ssl.OPENSSL_sk_num(list); ++at) {

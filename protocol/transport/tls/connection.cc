@@ -36,8 +36,11 @@ size_t size_of(std::span<const iovec> list) {
 
 }  // namespace
 
-TlsConnection::TlsConnection(int socket, int wake, std::string peer, const Options& options, std::unique_ptr<Stream> stream, bool with_worker)
-    : TcpConnection(socket, wake, std::move(peer), options), stream_(std::move(stream)), with_worker_(with_worker) {}
+TlsConnection::TlsConnection(int socket, int wake, std::string peer, const Options& options,
+                             std::unique_ptr<Stream> stream, bool with_worker)
+    : TcpConnection(socket, wake, std::move(peer), options),
+      stream_(std::move(stream)),
+      with_worker_(with_worker) {}
 
 Error TlsConnection::name_peer(const Error& error) const {
   if (closed()) return failure(0, "using");
@@ -58,7 +61,8 @@ Result<size_t> TlsConnection::send_some(std::span<const iovec> buffers) {
     }
     if (!sent) return name_peer(sent.error());
     if (*sent == 0) break;
-    partial_record_.erase(partial_record_.begin(), partial_record_.begin() + static_cast<std::ptrdiff_t>(*sent));
+    partial_record_.erase(partial_record_.begin(),
+                          partial_record_.begin() + static_cast<std::ptrdiff_t>(*sent));
     const size_t taken = std::min(*sent, whole - accepted);
     accepted += taken;
     already_sent_ += *sent - taken;
@@ -81,7 +85,8 @@ Result<size_t> TlsConnection::receive_once(std::span<std::byte> buffer) {
   const std::lock_guard lock(mutex_);
   auto received = stream_->receive_some(buffer);
   if (received || received.error().code != ErrorCode::closed || with_worker_) return received;
-  if (!stream_->is_ended()) return Error{ErrorCode::lost, "the server closed the connection during the hello"};
+  if (!stream_->is_ended())
+    return Error{ErrorCode::lost, "the server closed the connection during the hello"};
   if (auto switched = switch_to_worker_stream(); !switched) return switched.error();
   return stream_->receive_some(buffer);
 }
@@ -141,13 +146,16 @@ Result<void> TlsConnection::upgrade(Side, Deadline deadline) {
       std::byte byte{};
       const auto received = receive_once({&byte, 1});
       if (!received) return name_peer(received.error());
-      if (*received != 0) return Error{ErrorCode::malformed, peer() + " sent data before it handed the connection over to a worker"};
+      if (*received != 0)
+        return Error{ErrorCode::malformed,
+                     peer() + " sent data before it handed the connection over to a worker"};
       const std::lock_guard lock(mutex_);
       if (with_worker_) continue;
     }
     const auto ready = wait(true, false, deadline);
     if (!ready) return ready.error();
-    if (*ready == Ready::none && passed(deadline)) return Error{ErrorCode::lost, "timed out waiting for " + peer()};
+    if (*ready == Ready::none && passed(deadline))
+      return Error{ErrorCode::lost, "timed out waiting for " + peer()};
   }
 }
 
@@ -160,7 +168,8 @@ namespace {
 
 // Moves the socket of a tcp connection into a TlsConnection; `make` makes its stream.
 template <class Make>
-Result<std::unique_ptr<Connection>> wrap(Connection& plain, const Options& options, bool with_worker, Make make) {
+Result<std::unique_ptr<Connection>> wrap(Connection& plain, const Options& options, bool with_worker,
+                                         Make make) {
   const std::string peer = plain.peer();
   const int socket = plain.release_descriptor();
   auto stream = make(socket);
@@ -170,7 +179,8 @@ Result<std::unique_ptr<Connection>> wrap(Connection& plain, const Options& optio
     Error refused = refuse_descriptor(socket, ErrorCode::unavailable, "cannot create an eventfd", error);
     return stream ? refused : stream.error();
   }
-  return std::unique_ptr<Connection>(std::make_unique<TlsConnection>(socket, wake, peer, options, std::move(*stream), with_worker));
+  return std::unique_ptr<Connection>(
+      std::make_unique<TlsConnection>(socket, wake, peer, options, std::move(*stream), with_worker));
 }
 
 }  // namespace
@@ -181,8 +191,11 @@ Result<std::unique_ptr<Connection>> connect(const Endpoint& endpoint, const Opti
   auto plain = tcp::connect(endpoint, plain_options);
   if (!plain) return plain;
   auto context = Context::client(options.tls);
-  if (!context) return Error{context.error().code, "cannot connect to " + endpoint.text() + ": " + context.error().message};
-  return wrap(**plain, options, false, [&](int socket) { return Stream::client(std::move(*context), socket, endpoint.host); });
+  if (!context)
+    return Error{context.error().code,
+                 "cannot connect to " + endpoint.text() + ": " + context.error().message};
+  return wrap(**plain, options, false,
+              [&](int socket) { return Stream::client(std::move(*context), socket, endpoint.host); });
 }
 
 Result<std::unique_ptr<Connection>> adopt(int descriptor, const Options& options) {
@@ -193,7 +206,8 @@ Result<std::unique_ptr<Connection>> adopt(int descriptor, const Options& options
     return Error{ErrorCode::invalid, "cannot take over a TLS connection without its secret of 32 bytes"};
   }
   std::memcpy(secret.data(), options.tls.secret.data(), secret.size());
-  return wrap(**plain, options, true, [&](int socket) { return Stream::with_psk(Side::server, socket, secret); });
+  return wrap(**plain, options, true,
+              [&](int socket) { return Stream::with_psk(Side::server, socket, secret); });
 }
 
 Result<std::unique_ptr<Listener>> listen(const Endpoint& endpoint, const Options& options) {

@@ -15,7 +15,8 @@ namespace gpupool::transport::tls {
 
 class TlsConnection final : public tcp::TcpConnection {
  public:
-  TlsConnection(int socket, int wake, std::string peer, const Options& options, std::unique_ptr<Stream> stream, bool with_worker);
+  TlsConnection(int socket, int wake, std::string peer, const Options& options,
+                std::unique_ptr<Stream> stream, bool with_worker);
 
   Result<size_t> send_some(std::span<const iovec> buffers) override;
   Result<size_t> receive_some(std::span<std::byte> buffer) override;

@@ -12,13 +12,17 @@ namespace {
 Error wrong_file(const std::string& file, const std::string& what) {
   const Openssl& ssl = openssl();
   const char* const reason = ssl.ERR_reason_error_string(ssl.ERR_peek_error());
-  const std::string why = ::access(file.c_str(), R_OK) != 0 ? "it cannot be read" : reason ? reason : "it contains none";
+  const std::string why = ::access(file.c_str(), R_OK) != 0 ? "it cannot be read"
+                          : reason                          ? reason
+                                                            : "it contains none";
   ssl.ERR_clear_error();
   return {ErrorCode::invalid, "'" + file + "' cannot be used as " + what + " (PEM): " + why};
 }
 
 // Makes an encrypted key fail instead of prompting on the program's terminal.
-int no_password(char*, int, int, void*) { return -1; }
+int no_password(char*, int, int, void*) {
+  return -1;
+}
 
 Result<std::shared_ptr<const Context>> create(const SSL_METHOD* method) {
   const Openssl& ssl = openssl();
@@ -26,7 +30,8 @@ Result<std::shared_ptr<const Context>> create(const SSL_METHOD* method) {
   if (!context) return Error{ErrorCode::unavailable, "OpenSSL cannot create a context"};
   auto made = std::make_shared<const Context>(context);
   ssl.SSL_CTX_ctrl(context, SSL_CTRL_SET_MIN_PROTO_VERSION, TLS1_3_VERSION, nullptr);
-  ssl.SSL_CTX_ctrl(context, SSL_CTRL_MODE, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER, nullptr);
+  ssl.SSL_CTX_ctrl(context, SSL_CTRL_MODE,
+                   SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER, nullptr);
   ssl.SSL_CTX_ctrl(context, SSL_CTRL_SET_SESS_CACHE_MODE, SSL_SESS_CACHE_OFF, nullptr);
   // No session tickets: a server then sends nothing after its handshake that the client would have to read
   // first.
@@ -45,13 +50,16 @@ Result<void> use_certificate(SSL_CTX* context, const TlsOptions& options) {
   if (ssl.SSL_CTX_use_PrivateKey_file(context, options.key.c_str(), SSL_FILETYPE_PEM) != 1) {
     return wrong_file(options.key, "the private key of '" + options.certificate + "'");
   }
-  if (ssl.SSL_CTX_check_private_key(context) != 1) return wrong_file(options.key, "the private key of '" + options.certificate + "'");
+  if (ssl.SSL_CTX_check_private_key(context) != 1)
+    return wrong_file(options.key, "the private key of '" + options.certificate + "'");
   return {};
 }
 
 }  // namespace
 
-Context::~Context() { openssl().SSL_CTX_free(context_); }
+Context::~Context() {
+  openssl().SSL_CTX_free(context_);
+}
 
 Result<std::shared_ptr<const Context>> Context::client(const TlsOptions& options) {
   const auto ssl = load_openssl();

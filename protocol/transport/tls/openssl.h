@@ -8,6 +8,7 @@
 
 #include "protocol/wire/result.h"
 
+// clang-format off
 #define GPUPOOL_OPENSSL(X)                                                                                                              \
   X(OPENSSL_init_ssl) X(TLS_client_method) X(TLS_server_method) X(SSL_CTX_new) X(SSL_CTX_free) X(SSL_CTX_ctrl)                          \
   X(SSL_CTX_set_num_tickets) X(SSL_CTX_set_ciphersuites) X(SSL_CTX_set_verify) X(SSL_CTX_set_default_verify_paths)                      \
@@ -24,6 +25,7 @@
   X(X509_free) X(X509_get_subject_name) X(X509_NAME_get_index_by_NID) X(X509_NAME_get_entry) X(X509_NAME_ENTRY_get_data)                \
   X(ASN1_STRING_to_UTF8) X(CRYPTO_free) X(X509_get_ext_d2i) X(OPENSSL_sk_num) X(OPENSSL_sk_value) X(GENERAL_NAMES_free)                 \
   X(ASN1_STRING_get0_data) X(ASN1_STRING_length)
+// clang-format on
 
 namespace gpupool::transport::tls {
 

@@ -20,10 +20,13 @@ constexpr char kSecretName[] = "gpupool";
 
 bool is_numeric(const std::string& host) {
   unsigned char address[16];
-  return ::inet_pton(AF_INET, host.c_str(), address) == 1 || ::inet_pton(AF_INET6, host.c_str(), address) == 1;
+  return ::inet_pton(AF_INET, host.c_str(), address) == 1 ||
+         ::inet_pton(AF_INET6, host.c_str(), address) == 1;
 }
 
-Stream* stream_of(SSL* ssl) { return static_cast<Stream*>(openssl().SSL_get_ex_data(ssl, 0)); }
+Stream* stream_of(SSL* ssl) {
+  return static_cast<Stream*>(openssl().SSL_get_ex_data(ssl, 0));
+}
 
 }  // namespace
 
@@ -35,36 +38,47 @@ BIO_METHOD* make_socket_method(const Openssl& functions) {
     Stream& stream = *static_cast<Stream*>(openssl().BIO_get_data(bio));
     openssl().BIO_clear_flags(bio, BIO_FLAGS_RWS | BIO_FLAGS_SHOULD_RETRY);
     ssize_t sent = 0;
-    while ((sent = ::send(stream.socket_, bytes, static_cast<size_t>(count), MSG_NOSIGNAL | MSG_DONTWAIT)) < 0 && errno == EINTR) {
+    while ((sent = ::send(stream.socket_, bytes, static_cast<size_t>(count), MSG_NOSIGNAL | MSG_DONTWAIT)) <
+               0 &&
+           errno == EINTR) {
     }
     if (sent >= 0) return static_cast<int>(sent);
-    if (errno == EAGAIN || errno == EWOULDBLOCK) openssl().BIO_set_flags(bio, BIO_FLAGS_WRITE | BIO_FLAGS_SHOULD_RETRY);
-    else stream.system_error_ = errno;
+    if (errno == EAGAIN || errno == EWOULDBLOCK)
+      openssl().BIO_set_flags(bio, BIO_FLAGS_WRITE | BIO_FLAGS_SHOULD_RETRY);
+    else
+      stream.system_error_ = errno;
     return -1;
   });
   functions.BIO_meth_set_read(method, [](BIO* bio, char* bytes, int count) {
     Stream& stream = *static_cast<Stream*>(openssl().BIO_get_data(bio));
     openssl().BIO_clear_flags(bio, BIO_FLAGS_RWS | BIO_FLAGS_SHOULD_RETRY);
     ssize_t received = 0;
-    while ((received = ::recv(stream.socket_, bytes, static_cast<size_t>(count), MSG_DONTWAIT)) < 0 && errno == EINTR) {
+    while ((received = ::recv(stream.socket_, bytes, static_cast<size_t>(count), MSG_DONTWAIT)) < 0 &&
+           errno == EINTR) {
     }
     if (received > 0) return static_cast<int>(received);
-    if (received == 0) openssl().BIO_set_flags(bio, BIO_FLAGS_IN_EOF);
-    else if (errno == EAGAIN || errno == EWOULDBLOCK) openssl().BIO_set_flags(bio, BIO_FLAGS_READ | BIO_FLAGS_SHOULD_RETRY);
-    else stream.system_error_ = errno;
+    if (received == 0)
+      openssl().BIO_set_flags(bio, BIO_FLAGS_IN_EOF);
+    else if (errno == EAGAIN || errno == EWOULDBLOCK)
+      openssl().BIO_set_flags(bio, BIO_FLAGS_READ | BIO_FLAGS_SHOULD_RETRY);
+    else
+      stream.system_error_ = errno;
     return static_cast<int>(received);
   });
-  functions.BIO_meth_set_ctrl(method, [](BIO*, int command, long, void*) -> long { return command == BIO_CTRL_FLUSH ? 1 : 0; });
+  functions.BIO_meth_set_ctrl(
+      method, [](BIO*, int command, long, void*) -> long { return command == BIO_CTRL_FLUSH ? 1 : 0; });
   return method;
 }
 
-Stream::Stream(std::shared_ptr<const Context> context, int socket) : context_(std::move(context)), socket_(socket) {}
+Stream::Stream(std::shared_ptr<const Context> context, int socket)
+    : context_(std::move(context)), socket_(socket) {}
 
 Stream::~Stream() {
   if (ssl_) openssl().SSL_free(ssl_);
 }
 
-Result<std::unique_ptr<Stream>> Stream::create(std::shared_ptr<const Context> context, int socket, Side side) {
+Result<std::unique_ptr<Stream>> Stream::create(std::shared_ptr<const Context> context, int socket,
+                                               Side side) {
   const Openssl& functions = openssl();
   std::unique_ptr<Stream> stream(new Stream(std::move(context), socket));
   BIO* const bio = functions.BIO_new(functions.socket_method);
@@ -75,12 +89,15 @@ Result<std::unique_ptr<Stream>> Stream::create(std::shared_ptr<const Context> co
   functions.SSL_set_bio(stream->ssl_, bio, bio);
   functions.SSL_set_ex_data(stream->ssl_, 0, stream.get());
   stream->side_ = side;
-  if (side == Side::client) functions.SSL_set_connect_state(stream->ssl_);
-  else functions.SSL_set_accept_state(stream->ssl_);
+  if (side == Side::client)
+    functions.SSL_set_connect_state(stream->ssl_);
+  else
+    functions.SSL_set_accept_state(stream->ssl_);
   return stream;
 }
 
-Result<std::unique_ptr<Stream>> Stream::client(std::shared_ptr<const Context> context, int socket, const std::string& host) {
+Result<std::unique_ptr<Stream>> Stream::client(std::shared_ptr<const Context> context, int socket,
+                                               const std::string& host) {
   auto stream = create(std::move(context), socket, Side::client);
   if (!stream) return stream;
   const Openssl& functions = openssl();
@@ -91,9 +108,11 @@ Result<std::unique_ptr<Stream>> Stream::client(std::shared_ptr<const Context> co
     named = functions.X509_VERIFY_PARAM_set1_ip_asc(functions.SSL_get0_param(ssl), host.c_str()) == 1;
   } else {
     named = functions.SSL_set1_host(ssl, host.c_str()) == 1 &&
-            functions.SSL_ctrl(ssl, SSL_CTRL_SET_TLSEXT_HOSTNAME, TLSEXT_NAMETYPE_host_name, const_cast<char*>(host.c_str())) == 1;
+            functions.SSL_ctrl(ssl, SSL_CTRL_SET_TLSEXT_HOSTNAME, TLSEXT_NAMETYPE_host_name,
+                               const_cast<char*>(host.c_str())) == 1;
   }
-  if (!named) return Error{ErrorCode::invalid, "'" + host + "' is not a valid host name for a certificate check"};
+  if (!named)
+    return Error{ErrorCode::invalid, "'" + host + "' is not a valid host name for a certificate check"};
   return stream;
 }
 
@@ -118,14 +137,16 @@ SSL_SESSION* Stream::psk_session() const {
   SSL_SESSION* const session = functions.SSL_SESSION_new();
   const auto* const key = reinterpret_cast<const unsigned char*>(secret_.data());
   if (session && cipher && functions.SSL_SESSION_set1_master_key(session, key, secret_.size()) == 1 &&
-      functions.SSL_SESSION_set_cipher(session, cipher) == 1 && functions.SSL_SESSION_set_protocol_version(session, TLS1_3_VERSION) == 1) {
+      functions.SSL_SESSION_set_cipher(session, cipher) == 1 &&
+      functions.SSL_SESSION_set_protocol_version(session, TLS1_3_VERSION) == 1) {
     return session;
   }
   functions.SSL_SESSION_free(session);
   return nullptr;
 }
 
-int use_psk_session(SSL* ssl, const EVP_MD*, const unsigned char** name, size_t* name_bytes, SSL_SESSION** session) {
+int use_psk_session(SSL* ssl, const EVP_MD*, const unsigned char** name, size_t* name_bytes,
+                    SSL_SESSION** session) {
   *name = reinterpret_cast<const unsigned char*>(kSecretName);
   *name_bytes = sizeof kSecretName - 1;
   *session = stream_of(ssl)->psk_session();
@@ -148,26 +169,29 @@ Error Stream::handshake_failure(const char* reason) const {
   const long verified = functions.SSL_get_verify_result(ssl_);
   if (side_ == Side::server) {
     if (verified != X509_V_OK) {
-      return refused(std::string("the client's certificate was rejected: ") + functions.X509_verify_cert_error_string(verified));
+      return refused(std::string("the client's certificate was rejected: ") +
+                     functions.X509_verify_cert_error_string(verified));
     }
     return refused("TLS handshake failed: " + text);
   }
   const std::string certificate = "the server's certificate was rejected: ";
   switch (verified) {
-    case X509_V_OK:
-      break;
+    case X509_V_OK: break;
     case X509_V_ERR_HOSTNAME_MISMATCH:
     case X509_V_ERR_IP_ADDRESS_MISMATCH:
-      return refused(certificate + "it was not issued for '" + host_ + "'; use a name in GPUPOOL that the certificate has");
+      return refused(certificate + "it was not issued for '" + host_ +
+                     "'; use a name in GPUPOOL that the certificate has");
     case X509_V_ERR_CERT_HAS_EXPIRED:
     case X509_V_ERR_CERT_NOT_YET_VALID:
-      return refused(certificate + functions.X509_verify_cert_error_string(verified) + "; renew it, or check this machine's clock");
+      return refused(certificate + functions.X509_verify_cert_error_string(verified) +
+                     "; renew it, or check this machine's clock");
     default:
       return refused(certificate + functions.X509_verify_cert_error_string(verified) +
                      "; set GPUPOOL_TLS_CA to the file with its CA's certificate");
   }
   if (!reason || text.find("wrong version number") != std::string::npos) {
-    return refused("TLS handshake failed: " + text + "; check that poold listens on this port with tls:// (for a tcp:// port use tcp://)");
+    return refused("TLS handshake failed: " + text +
+                   "; check that poold listens on this port with tls:// (for a tcp:// port use tcp://)");
   }
   return refused("TLS handshake failed: " + text);
 }
@@ -182,23 +206,22 @@ Result<size_t> Stream::outcome(int status, size_t count) {
   const char* const reason = functions.ERR_reason_error_string(code);
   functions.ERR_clear_error();
   switch (kind) {
-    case SSL_ERROR_WANT_WRITE:
-      wants_to_send_ = true;
-      return size_t{0};
-    case SSL_ERROR_WANT_READ:
-      return size_t{0};
-    case SSL_ERROR_ZERO_RETURN:
-      return Error{ErrorCode::closed, "the peer closed the connection"};
-    default:
-      break;
+    case SSL_ERROR_WANT_WRITE: wants_to_send_ = true; return size_t{0};
+    case SSL_ERROR_WANT_READ: return size_t{0};
+    case SSL_ERROR_ZERO_RETURN: return Error{ErrorCode::closed, "the peer closed the connection"};
+    default: break;
   }
   broken_ = true;
-  const bool end_of_file = kind == SSL_ERROR_SSL && ERR_GET_REASON(code) == SSL_R_UNEXPECTED_EOF_WHILE_READING;
+  const bool end_of_file =
+      kind == SSL_ERROR_SSL && ERR_GET_REASON(code) == SSL_R_UNEXPECTED_EOF_WHILE_READING;
   if (system_error_ != 0 && open_) {
     return Error{ErrorCode::lost, "connection lost: " + std::generic_category().message(system_error_)};
   }
-  if (!open_) return handshake_failure(end_of_file || system_error_ != 0 || kind == SSL_ERROR_SYSCALL ? nullptr : reason);
-  if (end_of_file || kind == SSL_ERROR_SYSCALL) return Error{ErrorCode::closed, "the peer closed the connection"};
+  if (!open_)
+    return handshake_failure(end_of_file || system_error_ != 0 || kind == SSL_ERROR_SYSCALL ? nullptr
+                                                                                            : reason);
+  if (end_of_file || kind == SSL_ERROR_SYSCALL)
+    return Error{ErrorCode::closed, "the peer closed the connection"};
   const std::string text = reason ? reason : "protocol error";
   // With TLS 1.3 a client has completed its handshake before it learns that the server rejects its
   // certificate.
@@ -219,7 +242,8 @@ Result<bool> Stream::open() {
   if (*done == 0) return false;
   if (has_secret_ && functions.SSL_session_reused(ssl_) != 1) {
     broken_ = true;
-    return Error{ErrorCode::refused, "TLS handshake with the worker failed: the peer does not have the pre-shared key"};
+    return Error{ErrorCode::refused,
+                 "TLS handshake with the worker failed: the peer does not have the pre-shared key"};
   }
   open_ = true;
   return true;
@@ -239,7 +263,8 @@ Result<size_t> Stream::send_some(std::span<const std::byte> bytes) {
   const auto opened = open();
   if (!opened) return opened.error();
   if (!*opened || bytes.empty()) return size_t{0};
-  if (records_ >= records_per_key_ && openssl().SSL_key_update(ssl_, SSL_KEY_UPDATE_NOT_REQUESTED) == 1) records_ = 0;
+  if (records_ >= records_per_key_ && openssl().SSL_key_update(ssl_, SSL_KEY_UPDATE_NOT_REQUESTED) == 1)
+    records_ = 0;
   size_t count = 0;
   openssl().ERR_clear_error();
   const int status = openssl().SSL_write_ex(ssl_, bytes.data(), std::min(bytes.size(), kMostBytes), &count);
@@ -248,8 +273,12 @@ Result<size_t> Stream::send_some(std::span<const std::byte> bytes) {
   return sent;
 }
 
-bool Stream::is_ended() const { return (openssl().SSL_get_shutdown(ssl_) & SSL_RECEIVED_SHUTDOWN) != 0; }
-bool Stream::has_received() const { return open_ && openssl().SSL_pending(ssl_) > 0; }
+bool Stream::is_ended() const {
+  return (openssl().SSL_get_shutdown(ssl_) & SSL_RECEIVED_SHUTDOWN) != 0;
+}
+bool Stream::has_received() const {
+  return open_ && openssl().SSL_pending(ssl_) > 0;
+}
 
 void Stream::end() {
   if (!open_ || broken_) return;
@@ -260,8 +289,9 @@ void Stream::end() {
 
 Result<Secret> Stream::secret() const {
   Secret made{};
-  if (open_ && openssl().SSL_export_keying_material(ssl_, reinterpret_cast<unsigned char*>(made.data()), made.size(), kSecretLabel,
-                                                    sizeof kSecretLabel - 1, nullptr, 0, 0) == 1) {
+  if (open_ &&
+      openssl().SSL_export_keying_material(ssl_, reinterpret_cast<unsigned char*>(made.data()), made.size(),
+                                           kSecretLabel, sizeof kSecretLabel - 1, nullptr, 0, 0) == 1) {
     return made;
   }
   return Error{ErrorCode::unavailable, "OpenSSL cannot export the secret for the worker's connection"};

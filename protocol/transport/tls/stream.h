@@ -28,7 +28,8 @@ using Secret = std::array<char, 32>;
 class Stream {
  public:
   // `host`: the name or numeric address that the server's certificate must have.
-  static Result<std::unique_ptr<Stream>> client(std::shared_ptr<const Context> context, int socket, const std::string& host);
+  static Result<std::unique_ptr<Stream>> client(std::shared_ptr<const Context> context, int socket,
+                                                const std::string& host);
   static Result<std::unique_ptr<Stream>> server(std::shared_ptr<const Context> context, int socket);
   static Result<std::unique_ptr<Stream>> with_psk(Side side, int socket, const Secret& secret);
   ~Stream();
@@ -51,7 +52,7 @@ class Stream {
   bool has_received() const;  // receive_some() need not read the socket
   // `records`: how many are sent before the key is updated.
   void change_key_after(uint64_t records) { records_per_key_ = records; }
-  void end();                 // sends close_notify, if possible
+  void end();  // sends close_notify, if possible
 
   // The exported secret of an open stream: only its two ends can compute it.
   Result<Secret> secret() const;
@@ -65,7 +66,8 @@ class Stream {
   friend bio_method_st* make_socket_method(const Openssl&);
 
   Stream(std::shared_ptr<const Context> context, int socket);
-  static Result<std::unique_ptr<Stream>> create(std::shared_ptr<const Context> context, int socket, Side side);
+  static Result<std::unique_ptr<Stream>> create(std::shared_ptr<const Context> context, int socket,
+                                                Side side);
   Result<size_t> outcome(int status, size_t count);
   Error handshake_failure(const char* reason) const;
   ssl_session_st* psk_session() const;
@@ -87,7 +89,8 @@ class Stream {
 
 // OpenSSL callbacks: the first two find the key of Context::with_psk() streams.
 constexpr const char* kSecretCipher = "TLS_AES_128_GCM_SHA256";
-int use_psk_session(ssl_st* ssl, const evp_md_st* hash, const unsigned char** name, size_t* name_bytes, ssl_session_st** session);
+int use_psk_session(ssl_st* ssl, const evp_md_st* hash, const unsigned char** name, size_t* name_bytes,
+                    ssl_session_st** session);
 int find_psk_session(ssl_st* ssl, const unsigned char* name, size_t name_bytes, ssl_session_st** session);
 bio_method_st* make_socket_method(const Openssl& functions);
 

@@ -15,7 +15,9 @@ constexpr std::chrono::milliseconds kBetweenRounds{200};
 }  // namespace
 
 pool::PoolAdmin::Stub& PoolClient::stub() {
-  if (!stub_) stub_ = pool::PoolAdmin::NewStub(lease_client::open_channel(settings_.address, settings_.address.schedulers[current_], settings_.tls, kMaxReplyBytes));
+  if (!stub_)
+    stub_ = pool::PoolAdmin::NewStub(lease_client::open_channel(
+        settings_.address, settings_.address.schedulers[current_], settings_.tls, kMaxReplyBytes));
   return *stub_;
 }
 
@@ -23,9 +25,11 @@ void PoolClient::attach_token(grpc::ClientContext& context) const {
   if (!settings_.token.empty()) context.AddMetadata("authorization", "Bearer " + settings_.token);
 }
 
-void PoolClient::attempt(const std::function<grpc::Status(pool::PoolAdmin::Stub&, grpc::ClientContext&)>& call) {
+void PoolClient::attempt(
+    const std::function<grpc::Status(pool::PoolAdmin::Stub&, grpc::ClientContext&)>& call) {
   auto& schedulers = settings_.address.schedulers;
-  const auto until = std::chrono::steady_clock::now() + (schedulers.size() > 1 ? kNewLeaderWithin : std::chrono::seconds(0));
+  const auto until =
+      std::chrono::steady_clock::now() + (schedulers.size() > 1 ? kNewLeaderWithin : std::chrono::seconds(0));
   grpc::Status status;
   for (size_t tries = 1;; ++tries) {
     grpc::ClientContext context;
@@ -48,20 +52,19 @@ void PoolClient::attempt(const std::function<grpc::Status(pool::PoolAdmin::Stub&
 void PoolClient::check(const grpc::Status& status) const {
   const std::string where = settings_.address.schedulers[current_].text();
   switch (status.error_code()) {
-    case grpc::StatusCode::OK:
-      return;
+    case grpc::StatusCode::OK: return;
     case grpc::StatusCode::UNAUTHENTICATED:
     case grpc::StatusCode::PERMISSION_DENIED:
       throw Failure(kExitRefused, "the scheduler " + where + ": access denied: " + status.error_message());
     case grpc::StatusCode::INVALID_ARGUMENT:
     case grpc::StatusCode::NOT_FOUND:
     case grpc::StatusCode::FAILED_PRECONDITION:
-    case grpc::StatusCode::RESOURCE_EXHAUSTED:
-      throw Failure(kExitRefused, status.error_message());
+    case grpc::StatusCode::RESOURCE_EXHAUSTED: throw Failure(kExitRefused, status.error_message());
     case grpc::StatusCode::DEADLINE_EXCEEDED:
       throw Failure(kExitUnreachable, "the scheduler " + where + " does not answer");
     default:
-      throw Failure(kExitUnreachable, lease_client::failure_text(settings_.address.schedulers[current_], status));
+      throw Failure(kExitUnreachable,
+                    lease_client::failure_text(settings_.address.schedulers[current_], status));
   }
 }
 

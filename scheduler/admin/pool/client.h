@@ -26,9 +26,12 @@ class PoolClient {
   // Calls the leader with a deadline of 8 s per attempt, following the leader addresses in replies; throws
   // Failure.
   template <class Request, class Reply>
-  Reply call(grpc::Status (pool::PoolAdmin::Stub::*method)(grpc::ClientContext*, const Request&, Reply*), const Request& request) {
+  Reply call(grpc::Status (pool::PoolAdmin::Stub::*method)(grpc::ClientContext*, const Request&, Reply*),
+             const Request& request) {
     Reply reply;
-    attempt([&](pool::PoolAdmin::Stub& stub, grpc::ClientContext& context) { return (stub.*method)(&context, request, &reply); });
+    attempt([&](pool::PoolAdmin::Stub& stub, grpc::ClientContext& context) {
+      return (stub.*method)(&context, request, &reply);
+    });
     return reply;
   }
   // Returns a stub for the scheduler that answered last.

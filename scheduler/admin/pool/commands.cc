@@ -24,7 +24,11 @@ Exit print(const std::string& text) {
   return kExitGood;
 }
 
-int64_t now_ms() { return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count(); }
+int64_t now_ms() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
 
 template <class T>
 T read(const Result<T>& words) {
@@ -32,7 +36,9 @@ T read(const Result<T>& words) {
   return *words;
 }
 
-uint32_t milliseconds_of(double seconds) { return static_cast<uint32_t>(std::lround(std::min(seconds, 4e6) * 1000)); }
+uint32_t milliseconds_of(double seconds) {
+  return static_cast<uint32_t>(std::lround(std::min(seconds, 4e6) * 1000));
+}
 
 }  // namespace
 
@@ -44,7 +50,8 @@ Exit PoolCommands::health() {
 
 Exit PoolCommands::nodes() {
   const auto reply = scheduler_.call(&Stub::ListNodes, pool::ListNodesRequest());
-  return print(json_ ? line_of(json_list(reply.nodes())) : nodes_text(reply.nodes(), now_ms(), terminal_width()));
+  return print(json_ ? line_of(json_list(reply.nodes()))
+                     : nodes_text(reply.nodes(), now_ms(), terminal_width()));
 }
 
 Exit PoolCommands::gpus(const std::string& node) {
@@ -59,14 +66,16 @@ Exit PoolCommands::leases(const std::string& tenant, const std::string& node) {
   request.set_tenant(printable(tenant));
   request.set_node(printable(node));
   const auto reply = scheduler_.call(&Stub::ListLeases, request);
-  return print(json_ ? line_of(json_list(reply.leases())) : leases_text(reply.leases(), now_ms(), terminal_width()));
+  return print(json_ ? line_of(json_list(reply.leases()))
+                     : leases_text(reply.leases(), now_ms(), terminal_width()));
 }
 
 Exit PoolCommands::queue(const std::string& tenant) {
   pool::ListQueueRequest request;
   request.set_tenant(printable(tenant));
   const auto reply = scheduler_.call(&Stub::ListQueue, request);
-  return print(json_ ? line_of(json_list(reply.waiting())) : queue_text(reply.waiting(), now_ms(), terminal_width()));
+  return print(json_ ? line_of(json_list(reply.waiting()))
+                     : queue_text(reply.waiting(), now_ms(), terminal_width()));
 }
 
 Exit PoolCommands::tenants() {
@@ -115,7 +124,8 @@ Exit PoolCommands::set_policy(const std::vector<std::string>& words) {
   return print(json_ ? line_of(json_of(policy)) : policy_text(policy));
 }
 
-Exit PoolCommands::drain(const std::string& node, const std::string& reason, bool evict, std::optional<double> grace_seconds) {
+Exit PoolCommands::drain(const std::string& node, const std::string& reason, bool evict,
+                         std::optional<double> grace_seconds) {
   pool::DrainRequest request;
   request.set_node(printable(node));
   request.set_reason(printable(reason));
@@ -123,7 +133,8 @@ Exit PoolCommands::drain(const std::string& node, const std::string& reason, boo
   if (grace_seconds) request.set_grace_ms(milliseconds_of(*grace_seconds));
   const auto state = scheduler_.call(&Stub::Drain, request);
   if (json_) return print(line_of(json_of(state)));
-  return print(node + " is drained: no new leases; " + server::counted(state.leases(), "lease") + (evict ? " ending\n" : " not affected\n"));
+  return print(node + " is drained: no new leases; " + server::counted(state.leases(), "lease") +
+               (evict ? " ending\n" : " not affected\n"));
 }
 
 Exit PoolCommands::undrain(const std::string& node) {
@@ -131,7 +142,8 @@ Exit PoolCommands::undrain(const std::string& node) {
   request.set_node(printable(node));
   const auto state = scheduler_.call(&Stub::Undrain, request);
   if (json_) return print(line_of(json_of(state)));
-  return print(node + " is " + pool::text_of(state.condition()) + (state.because().empty() ? "" : ": " + state.because()) + "\n");
+  return print(node + " is " + pool::text_of(state.condition()) +
+               (state.because().empty() ? "" : ": " + state.because()) + "\n");
 }
 
 Exit PoolCommands::remove_node(const std::string& node) {
@@ -151,7 +163,8 @@ Exit PoolCommands::trust_gpu(const std::string& node, const std::string& gpu) {
   return print(gpu + " now belongs to node " + node + "\n");
 }
 
-Exit PoolCommands::evict(const std::vector<std::string>& leases, const std::string& reason, std::optional<double> grace_seconds) {
+Exit PoolCommands::evict(const std::vector<std::string>& leases, const std::string& reason,
+                         std::optional<double> grace_seconds) {
   Exit status = kExitGood;
   Json evicted = Json::array();
   for (const std::string& lease : leases) {
@@ -163,7 +176,9 @@ Exit PoolCommands::evict(const std::vector<std::string>& leases, const std::stri
       const auto state = scheduler_.call(&Stub::Evict, request);
       evicted.push_back(json_of(state));
       const int64_t left = std::max<int64_t>(0, state.end_at_ms() - now_ms());
-      if (!json_) print("lease " + state.id().substr(0, 8) + " of " + state.tenant() + " ends in " + std::to_string((left + 999) / 1000) + " s\n");
+      if (!json_)
+        print("lease " + state.id().substr(0, 8) + " of " + state.tenant() + " ends in " +
+              std::to_string((left + 999) / 1000) + " s\n");
     } catch (const Failure& failure) {
       if (failure.status != kExitRefused) throw;
       std::fprintf(stderr, "pool-admin: %s\n", failure.what());
@@ -178,27 +193,30 @@ Exit PoolCommands::why(const std::string& id) {
   pool::WhyRequest request;
   request.set_id(printable(id));
   const auto reply = scheduler_.call(&Stub::Why, request);
-  if (json_) return print(line_of(Json(std::vector<std::string>(reply.lines().begin(), reply.lines().end()))));
+  if (json_)
+    return print(line_of(Json(std::vector<std::string>(reply.lines().begin(), reply.lines().end()))));
   for (const std::string& line : reply.lines()) print(line + "\n");
   return kExitGood;
 }
 
 Exit PoolCommands::top(const TopSignals& signals, const TopOptions& options) {
   bool open = false, opened_once = false, said = false;
-  const LiveView<pool::PoolSnapshot> view{.program = "the scheduler",
-                                          .open =
-                                              [&](grpc::ClientContext& context) {
-                                                pool::PoolWatchRequest request;
-                                                request.set_interval_ms(static_cast<uint32_t>(options.interval.count()));
-                                                scheduler_.call(&Stub::GetPolicy, pool::GetPolicyRequest());  // finds the leader
-                                                open = opened_once = true;
-                                                said = false;
-                                                scheduler_.attach_token(context);
-                                                return scheduler_.stub().Watch(&context, request);
-                                              },
-                                          .check = [&](const grpc::Status& status) { scheduler_.check(status); },
-                                          .render = [](const pool::PoolSnapshot& now, const pool::PoolSnapshot* before, size_t width) { return render_snapshot(now, before, width); },
-                                          .json_line = [](const pool::PoolSnapshot& snapshot) { return line_of(json_of(snapshot)); }};
+  const LiveView<pool::PoolSnapshot> view{
+      .program = "the scheduler",
+      .open =
+          [&](grpc::ClientContext& context) {
+            pool::PoolWatchRequest request;
+            request.set_interval_ms(static_cast<uint32_t>(options.interval.count()));
+            scheduler_.call(&Stub::GetPolicy, pool::GetPolicyRequest());  // finds the leader
+            open = opened_once = true;
+            said = false;
+            scheduler_.attach_token(context);
+            return scheduler_.stub().Watch(&context, request);
+          },
+      .check = [&](const grpc::Status& status) { scheduler_.check(status); },
+      .render = [](const pool::PoolSnapshot& now, const pool::PoolSnapshot* before,
+                   size_t width) { return render_snapshot(now, before, width); },
+      .json_line = [](const pool::PoolSnapshot& snapshot) { return line_of(json_of(snapshot)); }};
   for (;;) {
     open = false;
     try {
@@ -207,7 +225,9 @@ Exit PoolCommands::top(const TopSignals& signals, const TopOptions& options) {
     } catch (const Failure& failure) {
       // With several schedulers, wait for the next leader and continue there.
       if (!opened_once || failure.status != kExitUnreachable || !scheduler_.has_several()) throw;
-      if (!open && !said) std::fprintf(stderr, "pool-admin: %s; retrying until a scheduler becomes the leader\n", failure.what());
+      if (!open && !said)
+        std::fprintf(stderr, "pool-admin: %s; retrying until a scheduler becomes the leader\n",
+                     failure.what());
       said = said || !open;
       if (signals.wait_for_end(kBetweenTries)) return kExitGood;
     }

@@ -13,7 +13,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
-std::string age_text(int64_t since_ms, int64_t now_ms) { return duration_text(milliseconds(std::max<int64_t>(0, now_ms - since_ms))); }
+std::string age_text(int64_t since_ms, int64_t now_ms) {
+  return duration_text(milliseconds(std::max<int64_t>(0, now_ms - since_ms)));
+}
 
 template <class Words>
 std::string joined(const Words& words) {
@@ -59,10 +61,23 @@ std::string state_of(const pool::LeaseState& lease, int64_t now_ms) {
 
 }  // namespace
 
-std::string nodes_text(const google::protobuf::RepeatedPtrField<pool::NodeState>& nodes, int64_t now_ms, size_t width) {
+std::string nodes_text(const google::protobuf::RepeatedPtrField<pool::NodeState>& nodes, int64_t now_ms,
+                       size_t width) {
   if (nodes.empty()) return "no nodes\n";
-  Table table({{"NODE", false, 8}, {"STATE"}, {"SINCE", true}, {"GPUS", true}, {"LEASED", true}, {"MEMORY", true, 0, 60}, {"LEASED", true, 0, 60}, {"LEASES", true},
-               {"RACK", false, 0, 30}, {"ZONE", false, 0, 25}, {"CLOCK", true, 0, 20}, {"VERSION", false, 0, 10}, {"ADDRESS", false, 10, 40}, {"BECAUSE", false, 30, 90, true}});
+  Table table({{"NODE", false, 8},
+               {"STATE"},
+               {"SINCE", true},
+               {"GPUS", true},
+               {"LEASED", true},
+               {"MEMORY", true, 0, 60},
+               {"LEASED", true, 0, 60},
+               {"LEASES", true},
+               {"RACK", false, 0, 30},
+               {"ZONE", false, 0, 25},
+               {"CLOCK", true, 0, 20},
+               {"VERSION", false, 0, 10},
+               {"ADDRESS", false, 10, 40},
+               {"BECAUSE", false, 30, 90, true}});
   for (const auto& node : nodes) {
     uint64_t compute = 0, memory = 0, all = 0;
     for (const auto& gpu : node.gpus()) {
@@ -70,8 +85,11 @@ std::string nodes_text(const google::protobuf::RepeatedPtrField<pool::NodeState>
       memory += gpu.memory_bytes_leased();
       all += gpu.memory_bytes();
     }
-    table.add({node.name(), pool::text_of(node.condition()), node.since_ms() == 0 ? "-" : age_text(node.since_ms(), now_ms), std::to_string(node.gpus_size()), gpus_of(compute), bytes_text(all), bytes_text(memory),
-               std::to_string(node.leases()), node.rack(), node.zone(), format("%+.1f s", static_cast<double>(node.clock_ahead_ms()) / 1000), node.version(),
+    table.add({node.name(), pool::text_of(node.condition()),
+               node.since_ms() == 0 ? "-" : age_text(node.since_ms(), now_ms),
+               std::to_string(node.gpus_size()), gpus_of(compute), bytes_text(all), bytes_text(memory),
+               std::to_string(node.leases()), node.rack(), node.zone(),
+               format("%+.1f s", static_cast<double>(node.clock_ahead_ms()) / 1000), node.version(),
                joined(node.addresses()), node.because()});
   }
   return table.text(width);
@@ -79,62 +97,118 @@ std::string nodes_text(const google::protobuf::RepeatedPtrField<pool::NodeState>
 
 std::string gpus_text(const google::protobuf::RepeatedPtrField<pool::PoolGpu>& gpus, size_t width) {
   if (gpus.empty()) return "no GPUs\n";
-  Table table({{"NODE", false, 8}, {"GPU", true}, {"MODEL", false, 8}, {"UUID", false, 12, 10}, {"LEASED", true}, {"RESERVED", true, 0, 30}, {"MEMORY", true},
-               {"LEASED", true}, {"USED", true, 0, 50}, {"LEASES", true}, {"BUSY", true, 0, 20}});
+  Table table({{"NODE", false, 8},
+               {"GPU", true},
+               {"MODEL", false, 8},
+               {"UUID", false, 12, 10},
+               {"LEASED", true},
+               {"RESERVED", true, 0, 30},
+               {"MEMORY", true},
+               {"LEASED", true},
+               {"USED", true, 0, 50},
+               {"LEASES", true},
+               {"BUSY", true, 0, 20}});
   for (const auto& gpu : gpus) {
-    table.add({gpu.node(), std::to_string(gpu.index()), gpu.model(), gpu.uuid(), percent(gpu.compute_milli_leased(), 1000), percent(gpu.compute_milli_reserved(), 1000),
-               bytes_text(gpu.memory_bytes()), bytes_text(gpu.memory_bytes_leased()), bytes_text(gpu.memory_used_bytes()), std::to_string(gpu.leases()),
+    table.add({gpu.node(), std::to_string(gpu.index()), gpu.model(), gpu.uuid(),
+               percent(gpu.compute_milli_leased(), 1000), percent(gpu.compute_milli_reserved(), 1000),
+               bytes_text(gpu.memory_bytes()), bytes_text(gpu.memory_bytes_leased()),
+               bytes_text(gpu.memory_used_bytes()), std::to_string(gpu.leases()),
                seconds_text(gpu.gpu_nanoseconds())});
   }
   return table.text(width);
 }
 
-std::string leases_text(const google::protobuf::RepeatedPtrField<pool::LeaseState>& leases, int64_t now_ms, size_t width) {
+std::string leases_text(const google::protobuf::RepeatedPtrField<pool::LeaseState>& leases, int64_t now_ms,
+                        size_t width) {
   if (leases.empty()) return "no leases\n";
-  Table table({{"LEASE", false, 8}, {"TENANT", false, 8}, {"GPUS", true}, {"COMPUTE", true}, {"MEMORY", true}, {"PRIORITY", false, 0, 60}, {"NODES", false, 8},
-               {"SESSIONS", true, 0, 50}, {"PROGRAM", false, 8}, {"HOST", false, 6, 30}, {"AGE", true}, {"STATE", false, 10, 100, true}});
+  Table table({{"LEASE", false, 8},
+               {"TENANT", false, 8},
+               {"GPUS", true},
+               {"COMPUTE", true},
+               {"MEMORY", true},
+               {"PRIORITY", false, 0, 60},
+               {"NODES", false, 8},
+               {"SESSIONS", true, 0, 50},
+               {"PROGRAM", false, 8},
+               {"HOST", false, 6, 30},
+               {"AGE", true},
+               {"STATE", false, 10, 100, true}});
   for (const auto& lease : leases) {
     const Leased all = leased(lease);
-    table.add({lease.id().substr(0, 8), lease.tenant(), std::to_string(all.gpus), gpus_of(all.compute), bytes_text(all.memory), pool::text_of(lease.priority()), all.nodes,
-               std::to_string(all.sessions), lease.program(), lease.host(), age_text(lease.granted_ms(), now_ms), state_of(lease, now_ms)});
+    table.add({lease.id().substr(0, 8), lease.tenant(), std::to_string(all.gpus), gpus_of(all.compute),
+               bytes_text(all.memory), pool::text_of(lease.priority()), all.nodes,
+               std::to_string(all.sessions), lease.program(), lease.host(),
+               age_text(lease.granted_ms(), now_ms), state_of(lease, now_ms)});
   }
   return table.text(width);
 }
 
-std::string queue_text(const google::protobuf::RepeatedPtrField<pool::Waiting>& waiting, int64_t now_ms, size_t width) {
+std::string queue_text(const google::protobuf::RepeatedPtrField<pool::Waiting>& waiting, int64_t now_ms,
+                       size_t width) {
   if (waiting.empty()) return "no waiting requests\n";
-  Table table({{"PLACE", true}, {"ID"}, {"TENANT", false, 8}, {"WANTS", false, 8}, {"PRIORITY", false, 0, 60}, {"PROGRAM", false, 8, 40}, {"HOST", false, 6, 30},
-               {"SINCE", true}, {"WHY", false, 30, 100, true}});
+  Table table({{"PLACE", true},
+               {"ID"},
+               {"TENANT", false, 8},
+               {"WANTS", false, 8},
+               {"PRIORITY", false, 0, 60},
+               {"PROGRAM", false, 8, 40},
+               {"HOST", false, 6, 30},
+               {"SINCE", true},
+               {"WHY", false, 30, 100, true}});
   for (const auto& one : waiting) {
-    table.add({std::to_string(one.place()), one.id(), one.tenant(), request_text(one.request()), pool::text_of(one.request().priority()), one.request().program(),
-               one.request().host(), age_text(one.since_ms(), now_ms), one.why()});
+    table.add({std::to_string(one.place()), one.id(), one.tenant(), request_text(one.request()),
+               pool::text_of(one.request().priority()), one.request().program(), one.request().host(),
+               age_text(one.since_ms(), now_ms), one.why()});
   }
   return table.text(width);
 }
 
 std::string tenants_text(const google::protobuf::RepeatedPtrField<pool::TenantState>& tenants, size_t width) {
   if (tenants.empty()) return "no tenants\n";
-  Table table({{"TENANT", false, 8}, {"LEASES", true}, {"WAITING", true}, {"GPUS", true}, {"OF", true}, {"MEMORY", true}, {"OF", true}, {"WEIGHT", true, 0, 40},
-               {"SHARE", true}, {"GRANTED", true, 0, 50}, {"GPU HOURS", true, 0, 60}});
+  Table table({{"TENANT", false, 8},
+               {"LEASES", true},
+               {"WAITING", true},
+               {"GPUS", true},
+               {"OF", true},
+               {"MEMORY", true},
+               {"OF", true},
+               {"WEIGHT", true, 0, 40},
+               {"SHARE", true},
+               {"GRANTED", true, 0, 50},
+               {"GPU HOURS", true, 0, 60}});
   for (const auto& tenant : tenants) {
     const auto& quota = tenant.quota();
-    table.add({tenant.name() + (tenant.configured() ? "" : " (removed)"), std::to_string(tenant.leases()), std::to_string(tenant.waiting()), gpus_of(tenant.compute_milli()),
-               quota.compute_milli() == 0 ? "-" : gpus_of(quota.compute_milli()), bytes_text(tenant.memory_bytes()), limit_text(quota.memory_bytes()),
-               std::to_string(quota.weight()), format("%.1f %%", 100 * tenant.dominant_share()), std::to_string(tenant.granted()),
+    table.add({tenant.name() + (tenant.configured() ? "" : " (removed)"), std::to_string(tenant.leases()),
+               std::to_string(tenant.waiting()), gpus_of(tenant.compute_milli()),
+               quota.compute_milli() == 0 ? "-" : gpus_of(quota.compute_milli()),
+               bytes_text(tenant.memory_bytes()), limit_text(quota.memory_bytes()),
+               std::to_string(quota.weight()), format("%.1f %%", 100 * tenant.dominant_share()),
+               std::to_string(tenant.granted()),
                format("%.1f", static_cast<double>(tenant.gpu_milli_seconds()) / 3.6e6)});
   }
   return table.text(width);
 }
 
 std::string quotas_text(const google::protobuf::RepeatedPtrField<pool::TenantState>& tenants, size_t width) {
-  Table table({{"TENANT", false, 8}, {"GPUS", true}, {"MEMORY", true}, {"LEASES", true}, {"WAITING", true}, {"WEIGHT", true}, {"HIGHEST PRIORITY"},
-               {"TO DEVICE", true, 0, 50}, {"TO HOST", true, 0, 50}, {"SESSIONS", true, 0, 60}, {"SOURCE"}});
+  Table table({{"TENANT", false, 8},
+               {"GPUS", true},
+               {"MEMORY", true},
+               {"LEASES", true},
+               {"WAITING", true},
+               {"WEIGHT", true},
+               {"HIGHEST PRIORITY"},
+               {"TO DEVICE", true, 0, 50},
+               {"TO HOST", true, 0, 50},
+               {"SESSIONS", true, 0, 60},
+               {"SOURCE"}});
   for (const auto& tenant : tenants) {
     if (!tenant.configured()) continue;
     const auto& quota = tenant.quota();
-    table.add({tenant.name(), quota.compute_milli() == 0 ? "-" : gpus_of(quota.compute_milli()), limit_text(quota.memory_bytes()), count_text(quota.leases()),
-               count_text(quota.waiting()), std::to_string(quota.weight()), pool::text_of(quota.highest_priority()), rate_text(quota.to_device_bytes_per_second()),
-               rate_text(quota.to_host_bytes_per_second()), count_text(quota.sessions()), tenant.quota_set() ? "operator" : ""});
+    table.add({tenant.name(), quota.compute_milli() == 0 ? "-" : gpus_of(quota.compute_milli()),
+               limit_text(quota.memory_bytes()), count_text(quota.leases()), count_text(quota.waiting()),
+               std::to_string(quota.weight()), pool::text_of(quota.highest_priority()),
+               rate_text(quota.to_device_bytes_per_second()), rate_text(quota.to_host_bytes_per_second()),
+               count_text(quota.sessions()), tenant.quota_set() ? "operator" : ""});
   }
   return table.text(width);
 }
@@ -149,16 +223,21 @@ std::string quota_text(const std::string& tenant, const pool::TenantQuota& quota
 
 std::string policy_text(const pool::Policy& policy) {
   const auto seconds = [](uint32_t time) { return format("%g s", time / 1000.0); };
-  return "placement=" + policy.placement() + "\npreemption=" + (policy.preemption() ? "on" : "off") + "\ngrace=" + seconds(policy.grace_ms()) +
-         "\nhold=" + seconds(policy.hold_ms()) + "\ntoken=" + seconds(policy.token_ms()) + "\nheartbeat=" + seconds(policy.heartbeat_ms()) +
-         "\nnode-lost=" + seconds(policy.node_lost_ms()) + "\nbackfill=" + std::to_string(policy.backfill()) + "\n";
+  return "placement=" + policy.placement() + "\npreemption=" + (policy.preemption() ? "on" : "off") +
+         "\ngrace=" + seconds(policy.grace_ms()) + "\nhold=" + seconds(policy.hold_ms()) +
+         "\ntoken=" + seconds(policy.token_ms()) + "\nheartbeat=" + seconds(policy.heartbeat_ms()) +
+         "\nnode-lost=" + seconds(policy.node_lost_ms()) + "\nbackfill=" + std::to_string(policy.backfill()) +
+         "\n";
 }
 
 std::string pool_text(const pool::PoolState& state, int64_t now_ms) {
-  return "pool-scheduler " + state.version() + (state.leader() ? ", leader" : ", not the leader") + " for " + age_text(state.started_ms(), now_ms) + ", store " + state.store() +
-         "\nnodes: " + std::to_string(state.nodes()) + ", " + std::to_string(state.nodes_open()) + " open\nGPUs: " + gpus_of(state.compute_milli_leased()) + " of " +
-         gpus_of(state.compute_milli()) + " leased (" + percent(state.compute_milli_leased(), state.compute_milli()) + "), memory " +
-         percent(state.memory_bytes_leased(), state.memory_bytes()) + "\nleases: " + std::to_string(state.leases()) + ", " + std::to_string(state.leases_ending()) +
+  return "pool-scheduler " + state.version() + (state.leader() ? ", leader" : ", not the leader") + " for " +
+         age_text(state.started_ms(), now_ms) + ", store " + state.store() +
+         "\nnodes: " + std::to_string(state.nodes()) + ", " + std::to_string(state.nodes_open()) +
+         " open\nGPUs: " + gpus_of(state.compute_milli_leased()) + " of " + gpus_of(state.compute_milli()) +
+         " leased (" + percent(state.compute_milli_leased(), state.compute_milli()) + "), memory " +
+         percent(state.memory_bytes_leased(), state.memory_bytes()) +
+         "\nleases: " + std::to_string(state.leases()) + ", " + std::to_string(state.leases_ending()) +
          " ending\nqueue: " + std::to_string(state.waiting()) + "\n";
 }
 
@@ -169,19 +248,32 @@ std::string render_snapshot(const pool::PoolSnapshot& now, const pool::PoolSnaps
       for (const auto& gpu : node.gpus()) then[gpu.uuid()] = &gpu;
     }
   }
-  const uint64_t elapsed = before && now.taken_ms() > before->taken_ms() ? static_cast<uint64_t>(now.taken_ms() - before->taken_ms()) * 1'000'000 : 0;
-  Table gpus({{"NODE", false, 8}, {"STATE"}, {"GPU", true}, {"MODEL", false, 8, 60}, {"LEASED", true}, {"BUSY", true}, {"MEMORY LEASED", true}, {"USED", true, 0, 70},
-              {"OF", true}, {"LEASES", true}});
+  const uint64_t elapsed = before && now.taken_ms() > before->taken_ms()
+                               ? static_cast<uint64_t>(now.taken_ms() - before->taken_ms()) * 1'000'000
+                               : 0;
+  Table gpus({{"NODE", false, 8},
+              {"STATE"},
+              {"GPU", true},
+              {"MODEL", false, 8, 60},
+              {"LEASED", true},
+              {"BUSY", true},
+              {"MEMORY LEASED", true},
+              {"USED", true, 0, 70},
+              {"OF", true},
+              {"LEASES", true}});
   for (const auto& node : now.nodes()) {
     for (const auto& gpu : node.gpus()) {
       const auto old = then.find(gpu.uuid());
       const bool grew = old != then.end() && gpu.gpu_nanoseconds() >= old->second->gpu_nanoseconds();
-      gpus.add({node.name(), pool::text_of(node.condition()), std::to_string(gpu.index()), gpu.model(), percent(gpu.compute_milli_leased(), 1000),
-                grew ? percent(gpu.gpu_nanoseconds() - old->second->gpu_nanoseconds(), elapsed) : "-", bytes_text(gpu.memory_bytes_leased()), bytes_text(gpu.memory_used_bytes()),
+      gpus.add({node.name(), pool::text_of(node.condition()), std::to_string(gpu.index()), gpu.model(),
+                percent(gpu.compute_milli_leased(), 1000),
+                grew ? percent(gpu.gpu_nanoseconds() - old->second->gpu_nanoseconds(), elapsed) : "-",
+                bytes_text(gpu.memory_bytes_leased()), bytes_text(gpu.memory_used_bytes()),
                 bytes_text(gpu.memory_bytes()), std::to_string(gpu.leases())});
     }
   }
-  return pool_text(now.pool(), now.taken_ms()) + "\n" + (gpus.empty() ? "no GPUs\n" : gpus.text(width)) + "\n" + leases_text(now.leases(), now.taken_ms(), width) + "\n" +
+  return pool_text(now.pool(), now.taken_ms()) + "\n" + (gpus.empty() ? "no GPUs\n" : gpus.text(width)) +
+         "\n" + leases_text(now.leases(), now.taken_ms(), width) + "\n" +
          queue_text(now.waiting(), now.taken_ms(), width);
 }
 

@@ -8,11 +8,14 @@
 
 namespace gpupool::admin {
 
-std::string nodes_text(const google::protobuf::RepeatedPtrField<pool::NodeState>& nodes, int64_t now_ms, size_t width);
+std::string nodes_text(const google::protobuf::RepeatedPtrField<pool::NodeState>& nodes, int64_t now_ms,
+                       size_t width);
 std::string gpus_text(const google::protobuf::RepeatedPtrField<pool::PoolGpu>& gpus, size_t width);
 // `now_ms`: the present time, for ages.
-std::string leases_text(const google::protobuf::RepeatedPtrField<pool::LeaseState>& leases, int64_t now_ms, size_t width);
-std::string queue_text(const google::protobuf::RepeatedPtrField<pool::Waiting>& waiting, int64_t now_ms, size_t width);
+std::string leases_text(const google::protobuf::RepeatedPtrField<pool::LeaseState>& leases, int64_t now_ms,
+                        size_t width);
+std::string queue_text(const google::protobuf::RepeatedPtrField<pool::Waiting>& waiting, int64_t now_ms,
+                       size_t width);
 std::string tenants_text(const google::protobuf::RepeatedPtrField<pool::TenantState>& tenants, size_t width);
 std::string quotas_text(const google::protobuf::RepeatedPtrField<pool::TenantState>& tenants, size_t width);
 std::string quota_text(const std::string& tenant, const pool::TenantQuota& quota);
@@ -22,6 +25,8 @@ std::string pool_text(const pool::PoolState& state, int64_t now_ms);
 std::string render_snapshot(const pool::PoolSnapshot& now, const pool::PoolSnapshot* before, size_t width);
 
 // Converts thousandths to a number of GPUs: "0.5", "2".
-inline std::string gpus_of(uint64_t compute_milli) { return server::milli_text(compute_milli); }
+inline std::string gpus_of(uint64_t compute_milli) {
+  return server::milli_text(compute_milli);
+}
 
 }  // namespace gpupool::admin

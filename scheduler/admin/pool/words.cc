@@ -19,7 +19,9 @@ using pool::TenantQuota;
 
 constexpr const char* kUnlimited = "unlimited";
 
-Error wrong(const std::string& why) { return {ErrorCode::invalid, why}; }
+Error wrong(const std::string& why) {
+  return {ErrorCode::invalid, why};
+}
 
 template <class T>
 using Read = std::function<Result<void>(const std::string& value, T& out)>;
@@ -43,7 +45,8 @@ Read<T> number(void (T::*set)(uint32_t), double unit = 1) {
     const auto parsed = std::from_chars(value.data(), value.data() + value.size(), read);
     const bool good = !value.empty() && parsed.ec == std::errc() && parsed.ptr == value.data() + value.size();
     const double scaled = std::round(read * unit);
-    if (value != kUnlimited && (!good || !(scaled >= 0 && scaled <= UINT32_MAX) || (unit == 1 && read != scaled))) {
+    if (value != kUnlimited &&
+        (!good || !(scaled >= 0 && scaled <= UINT32_MAX) || (unit == 1 && read != scaled))) {
       return wrong("'" + value + "' is not " + (unit == 1 ? "an integer" : "a number of seconds"));
     }
     (out.*set)(value == kUnlimited ? 0 : static_cast<uint32_t>(scaled));
@@ -80,7 +83,10 @@ Result<void> placement(const std::string& value, Policy& out) {
 std::string hint_for_poold_key(const std::string& key, const std::string& value) {
   if (key != "compute") return "";
   const auto milli = server::parse_compute(value.ends_with('%') ? value.substr(0, value.size() - 1) : value);
-  return "; a pool's quota is a number of GPUs" + (milli ? ": " + server::percent_text(*milli) + " percent of one is gpus=" + server::milli_text(*milli) : ", like gpus=0.5");
+  return "; a pool's quota is a number of GPUs" +
+         (milli
+              ? ": " + server::percent_text(*milli) + " percent of one is gpus=" + server::milli_text(*milli)
+              : ", like gpus=0.5");
 }
 
 template <class T>
@@ -98,10 +104,12 @@ Result<T> read_words(const std::vector<std::string>& words, const Keys<T>& keys,
       std::vector<std::string_view> all;
       for (const auto& [name, read] : keys) names += (names.empty() ? "" : ", ") + name, all.push_back(name);
       const std::string hint = hint_for_poold_key(key, word.substr(at + 1));
-      return wrong(what + ": unknown key '" + key + "'; valid keys: " + names + (hint.empty() || !keys.contains("gpus") ? server::suggestion(key, all) : hint));
+      return wrong(what + ": unknown key '" + key + "'; valid keys: " + names +
+                   (hint.empty() || !keys.contains("gpus") ? server::suggestion(key, all) : hint));
     }
     if (!seen.insert(key).second) return wrong("'" + key + "' is given twice");
-    if (const auto read = known->second(word.substr(at + 1), out); !read) return wrong(key + ": " + read.error().message);
+    if (const auto read = known->second(word.substr(at + 1), out); !read)
+      return wrong(key + ": " + read.error().message);
   }
   return out;
 }

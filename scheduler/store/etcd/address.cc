@@ -29,10 +29,14 @@ std::string endpoint(const std::string& text) {
 
 }  // namespace
 
-bool is_address(const std::string& text) { return text.starts_with(kPlain) || text.starts_with(kTls); }
+bool is_address(const std::string& text) {
+  return text.starts_with(kPlain) || text.starts_with(kTls);
+}
 
 Result<Address> parse_address(const std::string& text) {
-  const auto wrong = [&](const std::string& why) { return Error{ErrorCode::invalid, "'" + text + "': " + why}; };
+  const auto wrong = [&](const std::string& why) {
+    return Error{ErrorCode::invalid, "'" + text + "': " + why};
+  };
   Address out;
   out.tls = text.starts_with(kTls);
   const std::string rest = text.substr(out.tls ? kTls.size() : kPlain.size());
@@ -42,21 +46,25 @@ Result<Address> parse_address(const std::string& text) {
     const size_t end = std::min(hosts.find(',', at), hosts.size());
     const std::string part = hosts.substr(at, end - at);
     const std::string found = part.empty() ? "" : endpoint(part);
-    if (found.empty()) return wrong("'" + part + "' is not HOST:PORT of an etcd member; use etcd://HOST:PORT,HOST:PORT/PREFIX");
+    if (found.empty())
+      return wrong("'" + part +
+                   "' is not HOST:PORT of an etcd member; use etcd://HOST:PORT,HOST:PORT/PREFIX");
     out.endpoints.push_back(found);
     at = end + 1;
   }
   if (slash == rest.npos) return out;
   std::string prefix = rest.substr(slash + 1);
   while (prefix.ends_with('/')) prefix.pop_back();
-  if (prefix.starts_with('/') || prefix.size() > kLongestPrefix) return wrong("the prefix must not begin with a slash or exceed 256 characters");
+  if (prefix.starts_with('/') || prefix.size() > kLongestPrefix)
+    return wrong("the prefix must not begin with a slash or exceed 256 characters");
   if (!prefix.empty()) out.prefix = std::move(prefix);
   return out;
 }
 
 std::string plaintext_member(const Address& address) {
   if (address.tls) return "";
-  const auto found = std::find_if_not(address.endpoints.begin(), address.endpoints.end(), transport::connects_to_loopback);
+  const auto found =
+      std::find_if_not(address.endpoints.begin(), address.endpoints.end(), transport::connects_to_loopback);
   return found == address.endpoints.end() ? "" : *found;
 }
 

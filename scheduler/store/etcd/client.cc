@@ -18,7 +18,7 @@ using namespace std::chrono_literals;
 using namespace etcdserverpb;
 
 constexpr auto kAttempt = 1s;
-constexpr auto kPauseAfterAll = 50ms;  // pause after all members have failed
+constexpr auto kPauseAfterAll = 50ms;                              // pause after all members have failed
 constexpr int kKeepaliveMs = 10'000, kKeepaliveTimeoutMs = 5'000;  // etcd allows a ping every 5 s
 
 // Returns true for failures that another member may not have; for the other codes each member would answer
@@ -32,10 +32,8 @@ bool may_succeed_elsewhere(grpc::StatusCode code) {
     case grpc::StatusCode::FAILED_PRECONDITION:
     case grpc::StatusCode::PERMISSION_DENIED:
     case grpc::StatusCode::UNAUTHENTICATED:
-    case grpc::StatusCode::UNIMPLEMENTED:
-      return false;
-    default:
-      return true;
+    case grpc::StatusCode::UNIMPLEMENTED: return false;
+    default: return true;
   }
 }
 
@@ -47,14 +45,18 @@ Result<void> read_file(const std::string& path, std::string& out) {
   return {};
 }
 
-Result<std::shared_ptr<grpc::ChannelCredentials>> credentials(const Address& address, const transport::TlsOptions& tls) {
+Result<std::shared_ptr<grpc::ChannelCredentials>> credentials(const Address& address,
+                                                              const transport::TlsOptions& tls) {
   if (!address.tls) {
     if (tls.ca.empty() && tls.certificate.empty()) return grpc::InsecureChannelCredentials();
-    return Error{ErrorCode::invalid, "certificates require an etcds:// address, but the store's address is etcd://"};
+    return Error{ErrorCode::invalid,
+                 "certificates require an etcds:// address, but the store's address is etcd://"};
   }
   if (const auto checked = files::check_secret(tls.key); !checked) return checked.error();
   grpc::SslCredentialsOptions options;
-  for (const auto& [file, out] : {std::pair(&tls.ca, &options.pem_root_certs), {&tls.certificate, &options.pem_cert_chain}, {&tls.key, &options.pem_private_key}}) {
+  for (const auto& [file, out] : {std::pair(&tls.ca, &options.pem_root_certs),
+                                  {&tls.certificate, &options.pem_cert_chain},
+                                  {&tls.key, &options.pem_private_key}}) {
     if (const auto good = read_file(*file, *out); !good) return good.error();
   }
   return grpc::SslCredentials(options);
@@ -105,7 +107,8 @@ void Client::replace_member(size_t place, const std::shared_ptr<Member>& failed)
   if (current_ == place) current_ = (place + 1) % members_.size();
 }
 
-grpc::Status Client::attempt(const char* name, Clock::time_point until, const std::function<grpc::Status(Member&, grpc::ClientContext&)>& call) {
+grpc::Status Client::attempt(const char* name, Clock::time_point until,
+                             const std::function<grpc::Status(Member&, grpc::ClientContext&)>& call) {
   grpc::Status status(grpc::StatusCode::DEADLINE_EXCEEDED, "deadline exceeded");
   for (size_t failed = 0;;) {
     const auto left = until - Clock::now();
@@ -113,7 +116,9 @@ grpc::Status Client::attempt(const char* name, Clock::time_point until, const st
     const auto [member, place] = current();
     grpc::ClientContext context;
     // Limit each attempt to kAttempt, so that there is time to try other members.
-    context.set_deadline(std::chrono::system_clock::now() + std::chrono::duration_cast<std::chrono::microseconds>(std::min<Clock::duration>(left, kAttempt)));
+    context.set_deadline(
+        std::chrono::system_clock::now() +
+        std::chrono::duration_cast<std::chrono::microseconds>(std::min<Clock::duration>(left, kAttempt)));
     context.AddMetadata("hasleader", "true");  // a member without a Raft leader fails at once
     status = call(*member, context);
     if (!status.ok()) status = grpc::Status(status.error_code(), printable_message(status.error_message()));
@@ -121,20 +126,29 @@ grpc::Status Client::attempt(const char* name, Clock::time_point until, const st
     status = grpc::Status(status.error_code(), addresses_[place] + ": " + status.error_message());
     log::debug("store_attempt_failed", {{"call", name}, {"reason", status.error_message()}});
     replace_member(place, member);
-    if (++failed % addresses_.size() == 0) std::this_thread::sleep_for(std::min<Clock::duration>(kPauseAfterAll, std::max<Clock::duration>(0s, until - Clock::now())));
+    if (++failed % addresses_.size() == 0)
+      std::this_thread::sleep_for(
+          std::min<Clock::duration>(kPauseAfterAll, std::max<Clock::duration>(0s, until - Clock::now())));
   }
 }
 
 grpc::Status Client::range(const RangeRequest& request, RangeResponse& reply, Clock::time_point until) {
-  return attempt("range", until, [&](Member& member, grpc::ClientContext& context) { return member.entries->Range(&context, request, &reply); });
+  return attempt("range", until, [&](Member& member, grpc::ClientContext& context) {
+    return member.entries->Range(&context, request, &reply);
+  });
 }
 
 grpc::Status Client::transact(const TxnRequest& request, TxnResponse& reply, Clock::time_point until) {
-  return attempt("transact", until, [&](Member& member, grpc::ClientContext& context) { return member.entries->Txn(&context, request, &reply); });
+  return attempt("transact", until, [&](Member& member, grpc::ClientContext& context) {
+    return member.entries->Txn(&context, request, &reply);
+  });
 }
 
-grpc::Status Client::grant(const LeaseGrantRequest& request, LeaseGrantResponse& reply, Clock::time_point until) {
-  return attempt("grant", until, [&](Member& member, grpc::ClientContext& context) { return member.leases->LeaseGrant(&context, request, &reply); });
+grpc::Status Client::grant(const LeaseGrantRequest& request, LeaseGrantResponse& reply,
+                           Clock::time_point until) {
+  return attempt("grant", until, [&](Member& member, grpc::ClientContext& context) {
+    return member.leases->LeaseGrant(&context, request, &reply);
+  });
 }
 
 grpc::Status Client::revoke(int64_t lease, Clock::time_point until) {
@@ -146,7 +160,8 @@ grpc::Status Client::revoke(int64_t lease, Clock::time_point until) {
   });
 }
 
-grpc::Status Client::keep_alive(int64_t lease, LeaseKeepAliveResponse& reply, Clock::time_point& sent, Clock::time_point until) {
+grpc::Status Client::keep_alive(int64_t lease, LeaseKeepAliveResponse& reply, Clock::time_point& sent,
+                                Clock::time_point until) {
   LeaseKeepAliveRequest request;
   request.set_id(lease);
   return attempt("keep_alive", until, [&](Member& member, grpc::ClientContext& context) -> grpc::Status {
@@ -168,7 +183,8 @@ bool Client::await_change(const std::string& key, int64_t after_revision, Clock:
   const auto [member, place] = current();
   grpc::ClientContext context;
   const auto left = std::max<Clock::duration>(0s, until - Clock::now());
-  context.set_deadline(std::chrono::system_clock::now() + std::chrono::duration_cast<std::chrono::microseconds>(left));
+  context.set_deadline(std::chrono::system_clock::now() +
+                       std::chrono::duration_cast<std::chrono::microseconds>(left));
   context.AddMetadata("hasleader", "true");
   const auto stream = member->watches->Watch(&context);
   WatchRequest request;

@@ -34,12 +34,16 @@ class Client {
 
   // These return the status of the last attempt. A call is repeated if its answer was lost, so it must be
   // idempotent.
-  grpc::Status range(const etcdserverpb::RangeRequest& request, etcdserverpb::RangeResponse& reply, Clock::time_point until);
-  grpc::Status transact(const etcdserverpb::TxnRequest& request, etcdserverpb::TxnResponse& reply, Clock::time_point until);
-  grpc::Status grant(const etcdserverpb::LeaseGrantRequest& request, etcdserverpb::LeaseGrantResponse& reply, Clock::time_point until);
+  grpc::Status range(const etcdserverpb::RangeRequest& request, etcdserverpb::RangeResponse& reply,
+                     Clock::time_point until);
+  grpc::Status transact(const etcdserverpb::TxnRequest& request, etcdserverpb::TxnResponse& reply,
+                        Clock::time_point until);
+  grpc::Status grant(const etcdserverpb::LeaseGrantRequest& request, etcdserverpb::LeaseGrantResponse& reply,
+                     Clock::time_point until);
   grpc::Status revoke(int64_t lease, Clock::time_point until);
   // Sets `sent` to the time of the request: the lease lives for at least its TTL from then on.
-  grpc::Status keep_alive(int64_t lease, etcdserverpb::LeaseKeepAliveResponse& reply, Clock::time_point& sent, Clock::time_point until);
+  grpc::Status keep_alive(int64_t lease, etcdserverpb::LeaseKeepAliveResponse& reply, Clock::time_point& sent,
+                          Clock::time_point until);
   // Blocks until a revision later than `after_revision` changes the key. Returns false at the deadline, or if
   // the watch was cancelled or failed.
   bool await_change(const std::string& key, int64_t after_revision, Clock::time_point until);
@@ -58,7 +62,8 @@ class Client {
   // channel does not reconnect.
   void replace_member(size_t place, const std::shared_ptr<Member>& failed);
   // `name`: the call's name, for the log.
-  grpc::Status attempt(const char* name, Clock::time_point until, const std::function<grpc::Status(Member&, grpc::ClientContext&)>& call);
+  grpc::Status attempt(const char* name, Clock::time_point until,
+                       const std::function<grpc::Status(Member&, grpc::ClientContext&)>& call);
 
   const std::vector<std::string> addresses_;
   const std::shared_ptr<grpc::ChannelCredentials> credentials_;

@@ -14,17 +14,17 @@ namespace {
 
 using namespace std::chrono_literals;
 using namespace etcdserverpb;
-using etcd::RedoLog;
 using etcd::Client;
 using etcd::Clock;
 using etcd::Keeper;
 using etcd::Operations;
+using etcd::RedoLog;
 
 constexpr auto kLeaderLives = 3s;  // TTL of the leader's lease
-constexpr auto kTimeout = 3s;     // deadline of a call
+constexpr auto kTimeout = 3s;      // deadline of a call
 constexpr auto kLookAgain = 50ms;
-constexpr int kPage = 500;         // entries per range request
-constexpr int kMaxReadings = 5;   // attempts of all() while etcd compacts the revisions that it reads
+constexpr int kPage = 500;       // entries per range request
+constexpr int kMaxReadings = 5;  // attempts of all() while etcd compacts the revisions that it reads
 
 uint64_t term_of(const std::string& term_record) {
   uint64_t term = 0;
@@ -46,12 +46,19 @@ void add_compare(TxnRequest& out, const std::string& key, const std::string& val
   compare.set_value(value);
 }
 
-void add_range(google::protobuf::RepeatedPtrField<RequestOp>& out, const std::string& key) { out.Add()->mutable_request_range()->set_key(key); }
+void add_range(google::protobuf::RepeatedPtrField<RequestOp>& out, const std::string& key) {
+  out.Add()->mutable_request_range()->set_key(key);
+}
 
 class EtcdStore : public Store {
  public:
   EtcdStore(std::string text, const std::string& prefix, std::unique_ptr<Client> client)
-      : text_(std::move(text)), leader_key_(prefix + "/leader"), term_key_(prefix + "/term"), entries_(prefix + "/entry/"), redo_log_(prefix + "/batch"), client_(std::move(client)) {}
+      : text_(std::move(text)),
+        leader_key_(prefix + "/leader"),
+        term_key_(prefix + "/term"),
+        entries_(prefix + "/entry/"),
+        redo_log_(prefix + "/batch"),
+        client_(std::move(client)) {}
   ~EtcdStore() override { resign(); }
 
   Result<uint64_t> campaign(const std::string& address, std::chrono::milliseconds timeout) override {
@@ -61,8 +68,12 @@ class EtcdStore : public Store {
       const auto seen = read_leader();
       if (!seen) return seen.error();
       if (!seen->leader.empty()) {
-        if (Clock::now() >= until) return Error{ErrorCode::refused, "the scheduler " + seen->leader + " is the leader in " + describe()};
-        if (!client_->await_change(leader_key_, seen->revision, until)) std::this_thread::sleep_for(std::min<Clock::duration>(kLookAgain, std::max<Clock::duration>(0s, until - Clock::now())));
+        if (Clock::now() >= until)
+          return Error{ErrorCode::refused,
+                       "the scheduler " + seen->leader + " is the leader in " + describe()};
+        if (!client_->await_change(leader_key_, seen->revision, until))
+          std::this_thread::sleep_for(
+              std::min<Clock::duration>(kLookAgain, std::max<Clock::duration>(0s, until - Clock::now())));
         continue;
       }
       if (auto good = become_leader(address, *seen); !good) {
@@ -100,7 +111,8 @@ class EtcdStore : public Store {
     for (int left = kMaxReadings;; --left) {
       std::map<std::string, std::string> entries;
       int64_t revision = 0;
-      grpc::Status status = read(entries_ + prefix, revision, [&](const KeyValue& one) { entries[one.key()] = one.value(); });
+      grpc::Status status =
+          read(entries_ + prefix, revision, [&](const KeyValue& one) { entries[one.key()] = one.value(); });
       Operations unfinished;
       if (status.ok()) status = read_redo_log(revision, unfinished);
       if (!status.ok()) {
@@ -109,7 +121,8 @@ class EtcdStore : public Store {
         return failure(status);
       }
       for (const RequestOp& one : unfinished) {
-        if (one.has_request_put() && one.request_put().key().starts_with(entries_ + prefix)) entries[one.request_put().key()] = one.request_put().value();
+        if (one.has_request_put() && one.request_put().key().starts_with(entries_ + prefix))
+          entries[one.request_put().key()] = one.request_put().value();
         if (one.has_request_delete_range()) entries.erase(one.request_delete_range().key());
       }
       std::vector<Entry> out;
@@ -141,12 +154,14 @@ class EtcdStore : public Store {
 
  private:
   struct Seen {
-    std::string leader;    // address; empty: none
+    std::string leader;       // address; empty: none
     std::string term_record;  // "TERM WRITES"; empty: there was never a leader
     int64_t revision = 0;
   };
 
-  Error failure(const grpc::Status& status) const { return {ErrorCode::unavailable, "the store " + describe() + ": " + status.error_message()}; }
+  Error failure(const grpc::Status& status) const {
+    return {ErrorCode::unavailable, "the store " + describe() + ": " + status.error_message()};
+  }
 
   // Takes the keeper out under the lock; the caller destroys it without the lock, because that joins its
   // thread.
@@ -185,7 +200,8 @@ class EtcdStore : public Store {
     wanted.set_ttl(kLeaderLives.count());
     LeaseGrantResponse lease;
     const auto since = Clock::now();
-    if (const grpc::Status status = client_->grant(wanted, lease, since + kTimeout); !status.ok()) return failure(status);
+    if (const grpc::Status status = client_->grant(wanted, lease, since + kTimeout); !status.ok())
+      return failure(status);
     auto keeper = std::make_unique<Keeper>(*client_, lease.id(), std::chrono::seconds(lease.ttl()), since);
     {
       const std::lock_guard lock(mutex_);
@@ -195,8 +211,10 @@ class EtcdStore : public Store {
     written_ = 0;
     TxnRequest request;
     add_compare(request, leader_key_, 0);
-    if (seen.term_record.empty()) add_compare(request, term_key_, 0);
-    else add_compare(request, term_key_, seen.term_record);
+    if (seen.term_record.empty())
+      add_compare(request, term_key_, 0);
+    else
+      add_compare(request, term_key_, seen.term_record);
     PutRequest& leader = *request.add_success()->mutable_request_put();
     leader.set_key(leader_key_);
     leader.set_value(address);
@@ -210,8 +228,10 @@ class EtcdStore : public Store {
     if (!status.ok()) return failure(status);
     leader_revision_ = reply.header().revision();
     if (!reply.succeeded()) {
-      const auto& found = reply.responses_size() == 1 ? reply.responses(0).response_range().kvs() : google::protobuf::RepeatedPtrField<KeyValue>();
-      if (found.empty() || found[0].lease() != lease.id()) return Error{ErrorCode::refused, "another scheduler is the leader"};
+      const auto& found = reply.responses_size() == 1 ? reply.responses(0).response_range().kvs()
+                                                      : google::protobuf::RepeatedPtrField<KeyValue>();
+      if (found.empty() || found[0].lease() != lease.id())
+        return Error{ErrorCode::refused, "another scheduler is the leader"};
       leader_revision_ = found[0].create_revision();  // an earlier attempt succeeded, but its answer was lost
     }
     term_ = term;
@@ -219,7 +239,9 @@ class EtcdStore : public Store {
     return {};
   }
 
-  static std::string term_record_text(uint64_t term, uint64_t written) { return std::to_string(term) + " " + std::to_string(written); }
+  static std::string term_record_text(uint64_t term, uint64_t written) {
+    return std::to_string(term) + " " + std::to_string(written);
+  }
 
   // Executes the operations in one transaction, exactly once even if it is sent repeatedly: each transaction
   // increments the number of writes in the term key and requires the previous number.
@@ -248,7 +270,8 @@ class EtcdStore : public Store {
     if (reply.responses_size() != 2) return false;
     const auto& leader = reply.responses(0).response_range().kvs();
     const auto& term_record = reply.responses(1).response_range().kvs();
-    return !leader.empty() && leader[0].create_revision() == leader_revision_ && !term_record.empty() && term_record[0].value() == term_record_text(term_, written_ + 1);
+    return !leader.empty() && leader[0].create_revision() == leader_revision_ && !term_record.empty() &&
+           term_record[0].value() == term_record_text(term_, written_ + 1);
   }
 
   // Writes operations that exceed one transaction by way of the redo log (redo_log.h).
@@ -294,7 +317,8 @@ class EtcdStore : public Store {
     for (bool more = true; more;) {
       request.set_revision(revision);
       RangeResponse reply;
-      if (const grpc::Status status = client_->range(request, reply, Clock::now() + kTimeout); !status.ok()) return status;
+      if (const grpc::Status status = client_->range(request, reply, Clock::now() + kTimeout); !status.ok())
+        return status;
       for (const KeyValue& one : reply.kvs()) use(one);
       if (revision == 0) revision = reply.header().revision();
       more = reply.more() && !reply.kvs().empty();
@@ -317,7 +341,9 @@ class EtcdStore : public Store {
 
 }  // namespace
 
-bool is_etcd_store(const std::string& text) { return etcd::is_address(text); }
+bool is_etcd_store(const std::string& text) {
+  return etcd::is_address(text);
+}
 
 Result<void> check_etcd_store(const std::string& text, bool insecure) {
   const auto address = etcd::parse_address(text);
@@ -325,8 +351,10 @@ Result<void> check_etcd_store(const std::string& text, bool insecure) {
   const std::string member = etcd::plaintext_member(*address);
   if (member.empty() || insecure) return {};
   return Error{ErrorCode::invalid, "refusing to use the store " + text + ": " + member +
-                                       " is on another host, and anyone who can read or modify plaintext traffic to etcd controls the pool; enable TLS in etcd and "
-                                       "use etcds:// (with --store-ca, --store-certificate, --store-key), or use --insecure in a trusted network"};
+                                       " is on another host, and anyone who can read or modify plaintext "
+                                       "traffic to etcd controls the pool; enable TLS in etcd and "
+                                       "use etcds:// (with --store-ca, --store-certificate, --store-key), or "
+                                       "use --insecure in a trusted network"};
 }
 
 Result<std::unique_ptr<Store>> open_etcd_store(const std::string& text, const transport::TlsOptions& tls) {

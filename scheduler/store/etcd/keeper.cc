@@ -25,8 +25,10 @@ void Keeper::run() {
     Clock::time_point sent;
     const grpc::Status status = client_.keep_alive(lease_, reply, sent, good_until());
     lock.lock();
-    if (status.ok() && reply.ttl() > 0) extend(sent);
-    else if (status.ok()) give_up();
+    if (status.ok() && reply.ttl() > 0)
+      extend(sent);
+    else if (status.ok())
+      give_up();
     if (!is_good()) return;  // never recover a lease that may have expired
   }
 }

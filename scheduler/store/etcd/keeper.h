@@ -27,7 +27,9 @@ class Keeper {
  private:
   void run();
   // Uses nine tenths of the TTL, because the clocks of two machines run at different rates.
-  void extend(Clock::time_point since) { good_until_ = (since + time_to_live_ - time_to_live_ / 10).time_since_epoch().count(); }
+  void extend(Clock::time_point since) {
+    good_until_ = (since + time_to_live_ - time_to_live_ / 10).time_since_epoch().count();
+  }
 
   Client& client_;
   const int64_t lease_;

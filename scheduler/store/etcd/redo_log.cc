@@ -30,7 +30,9 @@ bool fits_whole(const Operations& operations) {
   return operations.size() <= kMaxOperations && bytes <= kMaxBytes;
 }
 
-std::vector<Operations> cut(const Operations& operations) { return cut_at(operations, kMaxOperations); }
+std::vector<Operations> cut(const Operations& operations) {
+  return cut_at(operations, kMaxOperations);
+}
 
 std::string prefix_end(std::string prefix) {
   while (!prefix.empty() && prefix.back() == '\xff') prefix.pop_back();
@@ -50,7 +52,8 @@ Result<std::vector<Operations>> RedoLog::record(const Operations& operations) co
   for (Operations& piece : cut_at(operations, INT32_MAX)) {
     TxnRequest part;
     *part.mutable_success() = std::move(piece);
-    if (part.ByteSizeLong() > kMaxBytes + kMaxBytes / 4) return Error{ErrorCode::limit, "an entry exceeds etcd's size limit"};
+    if (part.ByteSizeLong() > kMaxBytes + kMaxBytes / 4)
+      return Error{ErrorCode::limit, "an entry exceeds etcd's size limit"};
     PutRequest& put = *out.emplace_back().Add()->mutable_request_put();
     put.set_key(part_key(out.size() - 1));
     put.set_value(part.SerializeAsString());
@@ -70,8 +73,10 @@ Operations RedoLog::removal() const {
 }
 
 void RedoLog::Reader::add(const KeyValue& one) {
-  if (one.key() == log_.key_) mark_ = one.value();
-  else parts_[one.key()] = one.value();
+  if (one.key() == log_.key_)
+    mark_ = one.value();
+  else
+    parts_[one.key()] = one.value();
 }
 
 Operations RedoLog::Reader::whole() const {

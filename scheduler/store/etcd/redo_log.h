@@ -19,7 +19,7 @@ namespace gpupool::scheduler::etcd {
 
 using Operations = google::protobuf::RepeatedPtrField<etcdserverpb::RequestOp>;
 
-constexpr int kMaxOperations = 127;       // 128 less the update of the term key that each transaction adds
+constexpr int kMaxOperations = 127;  // 128 less the update of the term key that each transaction adds
 constexpr size_t kMaxBytes = 1024 * 1024;
 
 bool fits_whole(const Operations& operations);

@@ -51,7 +51,9 @@ std::string Statement::text(int column) const {
   return bytes ? std::string(static_cast<const char*>(bytes), static_cast<size_t>(size)) : std::string();
 }
 
-uint64_t Statement::number(int column) const { return static_cast<uint64_t>(sqlite3_column_int64(statement_.get(), column)); }
+uint64_t Statement::number(int column) const {
+  return static_cast<uint64_t>(sqlite3_column_int64(statement_.get(), column));
+}
 
 Result<Database> Database::open(const std::string& file) {
   const int made = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
@@ -59,7 +61,8 @@ Result<Database> Database::open(const std::string& file) {
   ::close(made);
   Database database;
   sqlite3* connection = nullptr;
-  const int status = sqlite3_open_v2(file.c_str(), &connection, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, nullptr);
+  const int status =
+      sqlite3_open_v2(file.c_str(), &connection, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, nullptr);
   database.connection_.reset(connection);
   if (status != SQLITE_OK) return failure(connection);
   sqlite3_busy_timeout(connection, kBusyMilliseconds);
@@ -67,13 +70,16 @@ Result<Database> Database::open(const std::string& file) {
 }
 
 Result<void> Database::run(const char* statements) {
-  if (sqlite3_exec(connection_.get(), statements, nullptr, nullptr, nullptr) != SQLITE_OK) return failure(connection_.get());
+  if (sqlite3_exec(connection_.get(), statements, nullptr, nullptr, nullptr) != SQLITE_OK)
+    return failure(connection_.get());
   return {};
 }
 
 Result<Statement> Database::prepare(const char* statement) {
   sqlite3_stmt* made = nullptr;
-  if (sqlite3_prepare_v3(connection_.get(), statement, -1, SQLITE_PREPARE_PERSISTENT, &made, nullptr) != SQLITE_OK) return failure(connection_.get());
+  if (sqlite3_prepare_v3(connection_.get(), statement, -1, SQLITE_PREPARE_PERSISTENT, &made, nullptr) !=
+      SQLITE_OK)
+    return failure(connection_.get());
   Statement result;
   result.statement_.reset(made);
   return result;

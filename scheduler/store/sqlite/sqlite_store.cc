@@ -25,7 +25,8 @@ constexpr auto kLockEvery = 50ms;
 constexpr const char* kSetUp =
     "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;"
     "CREATE TABLE IF NOT EXISTS entries (key BLOB PRIMARY KEY NOT NULL, value BLOB NOT NULL) WITHOUT ROWID;"
-    "CREATE TABLE IF NOT EXISTS leadership (only_one INTEGER PRIMARY KEY CHECK (only_one = 1), term INTEGER NOT NULL, address BLOB NOT NULL);"
+    "CREATE TABLE IF NOT EXISTS leadership (only_one INTEGER PRIMARY KEY CHECK (only_one = 1), term INTEGER "
+    "NOT NULL, address BLOB NOT NULL);"
     "INSERT OR IGNORE INTO leadership VALUES (1, 0, x'');";
 
 // Returns the exclusive end of the key range with this prefix; empty: no end.
@@ -42,11 +43,14 @@ class SqliteStore : public Store {
 
   Result<void> prepare() {
     if (auto good = database_.run(kSetUp); !good) return failure(good.error());
-    for (const auto& [statement, text] : {std::pair(&put_, "INSERT INTO entries VALUES (?1, ?2) ON CONFLICT (key) DO UPDATE SET value = ?2"),
-                                          std::pair(&erase_, "DELETE FROM entries WHERE key = ?1"),
-                                          std::pair(&term_, "SELECT term, address FROM leadership"),
-                                          std::pair(&lead_, "UPDATE leadership SET term = term + 1, address = ?1"),
-                                          std::pair(&all_, "SELECT key, value FROM entries WHERE key >= ?1 AND (?2 = x'' OR key < ?2) ORDER BY key")}) {
+    for (const auto& [statement, text] :
+         {std::pair(&put_, "INSERT INTO entries VALUES (?1, ?2) ON CONFLICT (key) DO UPDATE SET value = ?2"),
+          std::pair(&erase_, "DELETE FROM entries WHERE key = ?1"),
+          std::pair(&term_, "SELECT term, address FROM leadership"),
+          std::pair(&lead_, "UPDATE leadership SET term = term + 1, address = ?1"),
+          std::pair(
+              &all_,
+              "SELECT key, value FROM entries WHERE key >= ?1 AND (?2 = x'' OR key < ?2) ORDER BY key")}) {
       auto made = database_.prepare(text);
       if (!made) return failure(made.error());
       *statement = std::move(*made);
@@ -58,7 +62,8 @@ class SqliteStore : public Store {
     resign();
     const std::string lock = file_ + ".leader";
     const int opened = ::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (opened < 0) return failure({ErrorCode::unavailable, "'" + lock + "': " + std::generic_category().message(errno)});
+    if (opened < 0)
+      return failure({ErrorCode::unavailable, "'" + lock + "': " + std::generic_category().message(errno)});
     const auto until = std::chrono::steady_clock::now() + timeout;
     while (::flock(opened, LOCK_EX | LOCK_NB) != 0) {
       const int error = errno;
@@ -67,14 +72,17 @@ class SqliteStore : public Store {
         continue;
       }
       ::close(opened);
-      if (error != EWOULDBLOCK) return failure({ErrorCode::unavailable, "'" + lock + "': " + std::generic_category().message(error)});
+      if (error != EWOULDBLOCK)
+        return failure({ErrorCode::unavailable, "'" + lock + "': " + std::generic_category().message(error)});
       learn_leader();
       return Error{ErrorCode::refused, "another scheduler on this host is the leader in " + describe()};
     }
     lock_ = opened;
     const auto term = become_leader(address);
-    if (!term) resign();
-    else leads_ = true;
+    if (!term)
+      resign();
+    else
+      leads_ = true;
     return term;
   }
 
@@ -109,7 +117,8 @@ class SqliteStore : public Store {
       term_.reset();
       if (!present) return Error{ErrorCode::refused, "another scheduler is the leader"};
       for (const Write& write : writes) {
-        Statement& statement = write.value ? put_.bind(1, write.key).bind(2, *write.value) : erase_.bind(1, write.key);
+        Statement& statement =
+            write.value ? put_.bind(1, write.key).bind(2, *write.value) : erase_.bind(1, write.key);
         if (const auto done = statement.step(); !done) return done.error();
       }
       return {};
@@ -169,7 +178,8 @@ class SqliteStore : public Store {
 
 Result<std::unique_ptr<Store>> open_sqlite_store(const std::string& file) {
   auto database = Database::open(file);
-  if (!database) return Error{ErrorCode::unavailable, "the store sqlite:" + file + ": " + database.error().message};
+  if (!database)
+    return Error{ErrorCode::unavailable, "the store sqlite:" + file + ": " + database.error().message};
   auto store = std::make_unique<SqliteStore>(file, std::move(*database));
   if (auto good = store->prepare(); !good) return good.error();
   return std::unique_ptr<Store>(std::move(store));

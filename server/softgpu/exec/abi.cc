@@ -10,8 +10,8 @@ using namespace gpupool::softgpu;
 
 extern "C" {
 
-uint32_t softgpu_barrier(ThreadContext* thread, uint32_t barrier, uint32_t thread_count, BarrierReduction reduction,
-                         uint32_t predicate) {
+uint32_t softgpu_barrier(ThreadContext* thread, uint32_t barrier, uint32_t thread_count,
+                         BarrierReduction reduction, uint32_t predicate) {
   return BlockRun::of(thread).barrier(thread, barrier, thread_count, reduction, predicate);
 }
 
@@ -76,18 +76,28 @@ uint32_t softgpu_active_mask(ThreadContext* thread) {
   return BlockRun::of(thread).active_mask(thread, reinterpret_cast<uintptr_t>(__builtin_return_address(0)));
 }
 
-void softgpu_converge(ThreadContext* thread, uint32_t point) { BlockRun::of(thread).converge(thread, point); }
+void softgpu_converge(ThreadContext* thread, uint32_t point) {
+  BlockRun::of(thread).converge(thread, point);
+}
 
-void softgpu_cluster_arrive(ThreadContext* thread) { BlockRun::of(thread).cluster_arrive(thread); }
+void softgpu_cluster_arrive(ThreadContext* thread) {
+  BlockRun::of(thread).cluster_arrive(thread);
+}
 
-void softgpu_cluster_wait(ThreadContext* thread) { BlockRun::of(thread).cluster_wait(thread); }
+void softgpu_cluster_wait(ThreadContext* thread) {
+  BlockRun::of(thread).cluster_wait(thread);
+}
 
 uint64_t softgpu_cluster_to_generic(ThreadContext* thread, uint64_t address, uint32_t bytes) {
   auto& block = BlockRun::of(thread);
   const uint64_t rank = address >> kClusterAddressBits, offset = address & ((1u << kClusterAddressBits) - 1);
   const uint64_t own = thread->block->shared_base, size = thread->block->total_shared_bytes;
-  const uint64_t base = rank == 0 ? own : block.cluster_window(rank > kMaxClusterBlocks ? UINT32_MAX : static_cast<uint32_t>(rank - 1));
-  if (base == 0 || bytes > size || offset > size - bytes) block.end_with_fault(FaultKind::illegal_address, own + address);
+  const uint64_t base =
+      rank == 0
+          ? own
+          : block.cluster_window(rank > kMaxClusterBlocks ? UINT32_MAX : static_cast<uint32_t>(rank - 1));
+  if (base == 0 || bytes > size || offset > size - bytes)
+    block.end_with_fault(FaultKind::illegal_address, own + address);
   return base + offset;
 }
 
@@ -110,9 +120,13 @@ uint64_t softgpu_map_to_rank(ThreadContext* thread, uint64_t generic, uint32_t r
   return generic - thread->block->shared_base + base;
 }
 
-void softgpu_yield(ThreadContext* thread) { BlockRun::of(thread).yield(thread); }
+void softgpu_yield(ThreadContext* thread) {
+  BlockRun::of(thread).yield(thread);
+}
 
-void softgpu_exit(ThreadContext* thread) { BlockRun::of(thread).exit_thread(thread); }
+void softgpu_exit(ThreadContext* thread) {
+  BlockRun::of(thread).exit_thread(thread);
+}
 
 void softgpu_check_access(ThreadContext* thread, uint64_t address, uint32_t bytes, uint32_t is_store) {
   if (in_range(address, bytes)) {

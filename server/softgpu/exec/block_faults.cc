@@ -57,10 +57,17 @@ SOFTGPU_LEAVES_STACK void BlockRun::rest_of_loop_main() {
 
 std::string BlockRun::describe_fault() const {
   if (fault_ == FaultKind::assertion) return fault_text_;
-  static constexpr const char* kNames[] = {
-      "no fault",        "illegal address", "misaligned address", "address in the wrong state space", "illegal instruction",
-      "call through an invalid function pointer", "stack overflow",  "trap",    "assertion",                  "deadlock",
-      "cancelled"};
+  static constexpr const char* kNames[] = {"no fault",
+                                           "illegal address",
+                                           "misaligned address",
+                                           "address in the wrong state space",
+                                           "illegal instruction",
+                                           "call through an invalid function pointer",
+                                           "stack overflow",
+                                           "trap",
+                                           "assertion",
+                                           "deadlock",
+                                           "cancelled"};
   const ThreadContext& thread = in_loops_ || current_ == nullptr ? scratch_ : current_->context;
   char place[192];
   std::snprintf(place, sizeof place, ", block (%u,%u,%u), thread (%u,%u,%u): %s", context_.block_idx[0],
@@ -76,7 +83,9 @@ std::string BlockRun::describe_fault() const {
       std::snprintf(place, sizeof place, " 0x%llx", static_cast<unsigned long long>(fault_address_));
       line += place;
       break;
-    case FaultKind::deadlock: line += ": all remaining threads wait at barriers or warp operations that cannot complete"; break;
+    case FaultKind::deadlock:
+      line += ": all remaining threads wait at barriers or warp operations that cannot complete";
+      break;
     default: break;
   }
   if (!fault_text_.empty()) line += ": " + fault_text_;

@@ -10,7 +10,7 @@
 namespace gpupool::softgpu {
 namespace {
 
-constexpr uint64_t kWindowGuard = 64 << 10;   // guard on each side of a shared window, in bytes
+constexpr uint64_t kWindowGuard = 64 << 10;  // guard on each side of a shared window, in bytes
 // Every kFairness-th switch prefers a thread that has not started or has yielded, so that threads that keep
 // waking each other cannot starve it.
 constexpr uint32_t kFairness = 256;
@@ -19,8 +19,12 @@ __attribute__((tls_model("initial-exec"))) thread_local BlockRun* block_here = n
 
 }  // namespace
 
-BlockRun* running_block() { return block_here; }
-void set_running_block(BlockRun* block) { block_here = block; }
+BlockRun* running_block() {
+  return block_here;
+}
+void set_running_block(BlockRun* block) {
+  block_here = block;
+}
 
 BlockRun::BlockRun(FiberPool& fibers, StackContext& pool_stack) : fibers_(fibers), pool_stack_(pool_stack) {}
 
@@ -140,7 +144,8 @@ bool BlockRun::begin(Grid& grid, uint64_t index, std::shared_ptr<Cluster> cluste
   for (; used_barriers_ != 0; used_barriers_ &= used_barriers_ - 1) {
     barriers_[std::countr_zero(used_barriers_)] = Barrier{};
   }
-  for (uint32_t i = 0; i * kWarpSize < threads_; ++i) warps_[i].reset(std::min(kWarpSize, threads_ - i * kWarpSize));
+  for (uint32_t i = 0; i * kWarpSize < threads_; ++i)
+    warps_[i].reset(std::min(kWarpSize, threads_ - i * kWarpSize));
   return true;
 }
 
@@ -162,7 +167,9 @@ SliceEnd BlockRun::run() {
   return end_;
 }
 
-bool BlockRun::take_progress() { return std::exchange(progress_, false); }
+bool BlockRun::take_progress() {
+  return std::exchange(progress_, false);
+}
 
 void BlockRun::abandon() {
   if (in_loops_) {
@@ -304,7 +311,8 @@ void BlockRun::retire_thread(ThreadSlot* slot) {
   const uint32_t index = slot->context.linear_tid / kWarpSize;
   Warp& warp = warps_[index];
   warp.ended |= 1u << slot->context.lane;
-  while (const uint32_t lanes = warp.group_count != 0 ? warp.complete_one() : 0) wake_lanes(index, lanes, nullptr);
+  while (const uint32_t lanes = warp.group_count != 0 ? warp.complete_one() : 0)
+    wake_lanes(index, lanes, nullptr);
   --warp.runnable;
   release_waiting_lanes(warp, index);
   if (cluster_) {

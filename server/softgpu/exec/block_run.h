@@ -97,7 +97,9 @@ class BlockRun {
   char* text_buffer();
 
   // --- On a fiber ---
-  static BlockRun& of(const ThreadContext* thread) { return *static_cast<BlockRun*>(thread->block->executor); }
+  static BlockRun& of(const ThreadContext* thread) {
+    return *static_cast<BlockRun*>(thread->block->executor);
+  }
   bool in_loops() const { return in_loops_; }
   Fiber& running_fiber() const { return in_loops_ ? *loop_fiber_ : *current_->fiber; }
   const ThreadContext& running_thread() const { return in_loops_ ? scratch_ : current_->context; }
@@ -108,7 +110,8 @@ class BlockRun {
   // every failing thread has reported its assertion.
   [[noreturn]] void fail_assertion(ThreadContext* thread);
   void yield(ThreadContext* thread);
-  uint32_t barrier(ThreadContext* thread, uint32_t id, uint32_t count, BarrierReduction reduction, uint32_t predicate);
+  uint32_t barrier(ThreadContext* thread, uint32_t id, uint32_t count, BarrierReduction reduction,
+                   uint32_t predicate);
   void barrier_arrive(uint32_t id, uint32_t count);
   // Joins a collective operation of the warp; returns when its results are available.
   void collective(ThreadContext* thread, Warp::Kind kind, uint8_t mode, uint32_t members,
@@ -153,13 +156,13 @@ class BlockRun {
 
   BlockContext context_{};
   Grid* grid_ = nullptr;
-  uint64_t grid_id_ = 0;          // detects a new grid at the address of a deleted one
+  uint64_t grid_id_ = 0;  // detects a new grid at the address of a deleted one
   bool in_loops_ = false;
   SliceEnd end_ = SliceEnd::running;
   bool progress_ = false;
   uint32_t threads_ = 0, live_ = 0, next_unstarted_ = 0;
   uint32_t picks_ = 0, idle_picks_ = 0, yielded_count_ = 0;
-  uint32_t used_barriers_ = 0;    // bit mask of barriers_ used since begin()
+  uint32_t used_barriers_ = 0;  // bit mask of barriers_ used since begin()
   ThreadSlot* current_ = nullptr;
   ThreadList ready_, yielded_, cluster_waiting_;
   std::shared_ptr<Cluster> cluster_;

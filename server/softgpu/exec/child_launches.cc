@@ -11,7 +11,7 @@ namespace gpupool::softgpu {
 namespace {
 
 constexpr uint64_t kTailStream = 3, kLastBuiltinStream = 4;  // cudaStreamTailLaunch, cudaStreamFireAndForget
-constexpr uint64_t kFirstHandle = 0x1000;                // bit 0 of a handle is its Kind
+constexpr uint64_t kFirstHandle = 0x1000;                    // bit 0 of a handle is its Kind
 constexpr size_t kMaxHandles = 65536;
 constexpr uint64_t kMaxParameterBytes = 32764;
 
@@ -21,7 +21,8 @@ void set_shape(GridRequest& request, const ChildLaunches::Shape& shape) {
   request.dynamic_shared_bytes = shape.shared_bytes;
 }
 
-RuntimeError check(const KernelServices& services, uint64_t kernel, const GridRequest& request, uint32_t* parameter_bytes) {
+RuntimeError check(const KernelServices& services, uint64_t kernel, const GridRequest& request,
+                   uint32_t* parameter_bytes) {
   const auto bytes = services.parameter_bytes(kernel);
   if (!bytes) return RuntimeError::invalid_function;
   *parameter_bytes = *bytes;
@@ -50,12 +51,14 @@ RuntimeError ChildLaunches::buffer(uint64_t bytes, uint64_t* address) try {
   return RuntimeError::out_of_memory;
 }
 
-RuntimeError ChildLaunches::buffer(const KernelServices& services, uint64_t kernel, const Shape& shape, uint64_t* address) {
+RuntimeError ChildLaunches::buffer(const KernelServices& services, uint64_t kernel, const Shape& shape,
+                                   uint64_t* address) {
   *address = 0;
   GridRequest request;
   set_shape(request, shape);
   uint32_t bytes = 0;
-  if (const RuntimeError error = check(services, kernel, request, &bytes); error != RuntimeError::success) return error;
+  if (const RuntimeError error = check(services, kernel, request, &bytes); error != RuntimeError::success)
+    return error;
   if (const RuntimeError error = buffer(bytes, address); error != RuntimeError::success) return error;
   const std::lock_guard lock(mutex_);
   Launch& launch = buffers_[*address];
@@ -84,16 +87,18 @@ RuntimeError ChildLaunches::launch(uint64_t address, uint64_t stream) try {
   return RuntimeError::out_of_memory;
 }
 
-RuntimeError ChildLaunches::launch(const KernelServices& services, uint64_t kernel, const Shape& shape, uint64_t address,
-                                   uint64_t stream) try {
+RuntimeError ChildLaunches::launch(const KernelServices& services, uint64_t kernel, const Shape& shape,
+                                   uint64_t address, uint64_t stream) try {
   GridRequest request;
   set_shape(request, shape);
   uint32_t bytes = 0;
-  if (const RuntimeError error = check(services, kernel, request, &bytes); error != RuntimeError::success) return error;
+  if (const RuntimeError error = check(services, kernel, request, &bytes); error != RuntimeError::success)
+    return error;
   {
     const std::lock_guard lock(mutex_);
     const auto found = buffers_.find(address);
-    if (found == buffers_.end() || found->second.request.params.size() < bytes) return RuntimeError::invalid_value;
+    if (found == buffers_.end() || found->second.request.params.size() < bytes)
+      return RuntimeError::invalid_value;
     found->second.kernel = kernel;
     found->second.request.params.resize(bytes);
     set_shape(found->second.request, shape);

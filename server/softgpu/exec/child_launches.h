@@ -36,7 +36,8 @@ enum class RuntimeError : uint32_t {
 
 class ChildLaunches {
  public:
-  static constexpr size_t kMaxPendingLaunches = 2048;  // CUDA's default of cudaLimitDevRuntimePendingLaunchCount
+  static constexpr size_t kMaxPendingLaunches =
+      2048;  // CUDA's default of cudaLimitDevRuntimePendingLaunchCount
 
   struct Launch {
     uint64_t kernel = 0;  // 0: the request already contains its code
@@ -54,7 +55,8 @@ class ChildLaunches {
   // Launches the kernel whose parameters lie at `address`, an address returned by buffer(), and frees them.
   // `stream`: a cudaStream_t of the device runtime.
   RuntimeError launch(uint64_t address, uint64_t stream);
-  RuntimeError launch(const KernelServices& services, uint64_t kernel, const Shape& shape, uint64_t address, uint64_t stream);
+  RuntimeError launch(const KernelServices& services, uint64_t kernel, const Shape& shape, uint64_t address,
+                      uint64_t stream);
   RuntimeError launch(GridRequest request, uint64_t stream);
   std::optional<Launch> next();  // called once no thread of the grid runs any more
 

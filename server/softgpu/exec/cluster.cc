@@ -4,7 +4,8 @@
 
 namespace gpupool::softgpu {
 
-void Cluster::join(uint32_t rank, BlockRun* block, uint64_t shared_base, uint32_t shared_bytes, uint32_t threads) {
+void Cluster::join(uint32_t rank, BlockRun* block, uint64_t shared_base, uint32_t shared_bytes,
+                   uint32_t threads) {
   members_[rank] = {block, shared_base};
   shared_bytes_ = shared_bytes;
   live_ += threads;

@@ -15,7 +15,7 @@ class KernelServices;
 
 // The parts of a grid that the device runtime uses.
 struct DeviceRuntime {
-  ChildLaunches* launches;          // null: the grid is nested too deeply to launch
+  ChildLaunches* launches;  // null: the grid is nested too deeply to launch
   const KernelServices* services;
 };
 DeviceRuntime device_runtime_of(const ThreadContext* thread);

@@ -73,8 +73,12 @@ size_t index_of(int number) {
 }
 
 #if defined(__x86_64__)
-uint64_t stack_pointer(const ucontext_t& c) { return static_cast<uint64_t>(c.uc_mcontext.gregs[REG_RSP]); }
-uint64_t instruction(const ucontext_t& c) { return static_cast<uint64_t>(c.uc_mcontext.gregs[REG_RIP]); }
+uint64_t stack_pointer(const ucontext_t& c) {
+  return static_cast<uint64_t>(c.uc_mcontext.gregs[REG_RSP]);
+}
+uint64_t instruction(const ucontext_t& c) {
+  return static_cast<uint64_t>(c.uc_mcontext.gregs[REG_RIP]);
+}
 void go_on_at(ucontext_t& c, const void* where) {
   c.uc_mcontext.gregs[REG_RIP] = static_cast<greg_t>(reinterpret_cast<uint64_t>(where));
 }
@@ -89,9 +93,15 @@ void reset_float_control() {
   asm volatile("ldmxcsr %0" ::"m"(round_to_nearest));
 }
 #elif defined(__aarch64__)
-uint64_t stack_pointer(const ucontext_t& c) { return c.uc_mcontext.sp; }
-uint64_t instruction(const ucontext_t& c) { return c.uc_mcontext.pc; }
-void go_on_at(ucontext_t& c, const void* where) { c.uc_mcontext.pc = reinterpret_cast<uint64_t>(where); }
+uint64_t stack_pointer(const ucontext_t& c) {
+  return c.uc_mcontext.sp;
+}
+uint64_t instruction(const ucontext_t& c) {
+  return c.uc_mcontext.pc;
+}
+void go_on_at(ucontext_t& c, const void* where) {
+  c.uc_mcontext.pc = reinterpret_cast<uint64_t>(where);
+}
 void call_on_stack(ucontext_t& c, void (*function)(), uint64_t stack) {
   c.uc_mcontext.sp = stack & ~uint64_t{15};
   go_on_at(c, reinterpret_cast<void*>(function));
@@ -180,7 +190,8 @@ void on_signal(int number, siginfo_t* info, void* raw_context) {
     pass_on(number, info, raw_context);
     return;
   }
-  block->set_fault(kind_of(number, *info, context, *block), number == SIGSEGV || number == SIGBUS ? address : 0);
+  block->set_fault(kind_of(number, *info, context, *block),
+                   number == SIGSEGV || number == SIGBUS ? address : 0);
   call_on_stack(context, resume_on_pool_stack, reinterpret_cast<uint64_t>(block->pool_stack().saved) - 512);
 }
 

@@ -24,9 +24,11 @@ constexpr uint32_t kStacksPerSlab = 8;
 constexpr uint32_t kStacksPerSlab = 32;
 #endif
 
-SOFTGPU_LEAVES_STACK void before_switch([[maybe_unused]] StackContext* from, [[maybe_unused]] StackContext& to) {
+SOFTGPU_LEAVES_STACK void before_switch([[maybe_unused]] StackContext* from,
+                                        [[maybe_unused]] StackContext& to) {
 #if defined(GPUPOOL_ASAN)
-  __sanitizer_start_switch_fiber(from != nullptr ? &from->asan : nullptr, reinterpret_cast<void*>(to.bottom), to.bytes);
+  __sanitizer_start_switch_fiber(from != nullptr ? &from->asan : nullptr, reinterpret_cast<void*>(to.bottom),
+                                 to.bytes);
 #endif
 #if defined(GPUPOOL_TSAN)
   __tsan_switch_to_fiber(to.tsan, 0);

@@ -23,8 +23,8 @@ struct StackContext {
   void* saved = nullptr;  // stack pointer while not running
   uint64_t bottom = 0;    // lowest address
   uint64_t bytes = 0;
-  void* tsan = nullptr;   // ThreadSanitizer's fiber handle
-  void* asan = nullptr;   // AddressSanitizer's fake stack while not running
+  void* tsan = nullptr;  // ThreadSanitizer's fiber handle
+  void* asan = nullptr;  // AddressSanitizer's fake stack while not running
 };
 
 struct Fiber : StackContext {

@@ -49,10 +49,10 @@ struct GridRequest {
   uint32_t block_dim[3] = {1, 1, 1};
   uint32_t static_shared_bytes = 0;
   uint32_t dynamic_shared_bytes = 0;
-  uint32_t local_bytes = 0;      // KernelInfo::local_bytes
-  uint32_t stack_bytes = 0;      // CU_LIMIT_STACK_SIZE; each thread gets at least 64 KiB
+  uint32_t local_bytes = 0;  // KernelInfo::local_bytes
+  uint32_t stack_bytes = 0;  // CU_LIMIT_STACK_SIZE; each thread gets at least 64 KiB
   uint64_t module_data = 0;
-  bool cooperative = false;      // all blocks must make progress together (grid synchronisation)
+  bool cooperative = false;  // all blocks must make progress together (grid synchronisation)
   // Multiprocessors that may run the grid; null: all. A grid with its own multiprocessors (a green context's)
   // runs concurrently with other processes' work, without holding the device's turn. At least one of them
   // must exist.
@@ -66,9 +66,9 @@ struct GridRequest {
 
 struct GridResult {
   FaultKind fault = FaultKind::none;
-  uint64_t address = 0;          // faulting address, if any
-  std::string detail;            // one log line: kernel, block, thread, address, or the assertion's text
-  uint64_t busy_nanoseconds = 0; // time for which the grid held the device
+  uint64_t address = 0;           // faulting address, if any
+  std::string detail;             // one log line: kernel, block, thread, address, or the assertion's text
+  uint64_t busy_nanoseconds = 0;  // time for which the grid held the device
 };
 
 class DeviceTurns;  // memory/shared_device.h: time slices between processes that share the device

@@ -99,9 +99,15 @@ KernelHeap& heap() {
 
 }  // namespace
 
-bool set_kernel_heap_bytes(uint64_t bytes) { return heap().set_size(bytes); }
-uint64_t kernel_heap_bytes() { return heap().size(); }
-void reset_kernel_heap() { heap().reset(); }
+bool set_kernel_heap_bytes(uint64_t bytes) {
+  return heap().set_size(bytes);
+}
+uint64_t kernel_heap_bytes() {
+  return heap().size();
+}
+void reset_kernel_heap() {
+  heap().reset();
+}
 
 }  // namespace gpupool::softgpu
 
@@ -109,5 +115,7 @@ extern "C" {
 uint64_t softgpu_malloc(gpupool::softgpu::ThreadContext*, uint64_t bytes) {
   return gpupool::softgpu::heap().allocate(bytes);
 }
-void softgpu_free(gpupool::softgpu::ThreadContext*, uint64_t address) { gpupool::softgpu::heap().release(address); }
+void softgpu_free(gpupool::softgpu::ThreadContext*, uint64_t address) {
+  gpupool::softgpu::heap().release(address);
+}
 }

@@ -72,10 +72,18 @@ constexpr uint64_t kMaxName = 1 << 10;
 
 }  // namespace
 
-std::string take_printf_output() { return printf_fifo().take(); }
-std::string take_assert_output() { return assert_fifo().take(); }
-void set_printf_fifo_bytes(uint64_t bytes) { printf_fifo().set_limit(bytes); }
-uint64_t printf_fifo_bytes() { return printf_fifo().limit(); }
+std::string take_printf_output() {
+  return printf_fifo().take();
+}
+std::string take_assert_output() {
+  return assert_fifo().take();
+}
+void set_printf_fifo_bytes(uint64_t bytes) {
+  printf_fifo().set_limit(bytes);
+}
+uint64_t printf_fifo_bytes() {
+  return printf_fifo().limit();
+}
 
 }  // namespace gpupool::softgpu
 
@@ -91,13 +99,15 @@ int32_t softgpu_vprintf(ThreadContext* thread, uint64_t format, uint64_t argumen
     block.end_with_fault(FaultKind::illegal_address, format);
   }
   char* const text = format_text + kMaxFormat;
-  const FormattedText result = format_device_text(text, BlockRun::kTextBytes - kMaxFormat, format_text, arguments);
+  const FormattedText result =
+      format_device_text(text, BlockRun::kTextBytes - kMaxFormat, format_text, arguments);
   if (!result.readable) block.end_with_fault(FaultKind::illegal_address, result.bad_address);
   printf_fifo().append(text, result.length);
   return result.arguments;
 }
 
-void softgpu_assertfail(ThreadContext* thread, uint64_t message, uint64_t file, uint32_t line, uint64_t function, uint64_t) {
+void softgpu_assertfail(ThreadContext* thread, uint64_t message, uint64_t file, uint32_t line,
+                        uint64_t function, uint64_t) {
   auto& block = BlockRun::of(thread);
   char* const message_text = block.text_buffer();
   char* const file_text = message_text + kMaxName;
@@ -110,8 +120,8 @@ void softgpu_assertfail(ThreadContext* thread, uint64_t message, uint64_t file, 
   read(function_text, function);
   const uint32_t* at = thread->block->block_idx;
   char place[160];
-  std::snprintf(place, sizeof place, ": block: [%u,%u,%u], thread: [%u,%u,%u] Assertion `", at[0], at[1], at[2],
-                thread->tid[0], thread->tid[1], thread->tid[2]);
+  std::snprintf(place, sizeof place, ": block: [%u,%u,%u], thread: [%u,%u,%u] Assertion `", at[0], at[1],
+                at[2], thread->tid[0], thread->tid[1], thread->tid[2]);
   {  // scope: the string must be destroyed before fail_assertion() abandons this stack
     std::string text = std::string(file_text) + ":" + std::to_string(line) + ": " + function_text + place +
                        message_text + "` failed.\n";

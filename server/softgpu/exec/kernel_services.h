@@ -20,7 +20,8 @@ class KernelServices {
   // on a fiber.
   virtual bool prepare(uint64_t kernel, GridRequest& request) const = 0;
   virtual std::optional<int> kernel_attribute(uint64_t kernel, int attribute) const = 0;
-  virtual std::optional<int> blocks_per_multiprocessor(uint64_t kernel, int threads, uint64_t dynamic_shared) const = 0;
+  virtual std::optional<int> blocks_per_multiprocessor(uint64_t kernel, int threads,
+                                                       uint64_t dynamic_shared) const = 0;
   virtual int device() const = 0;
   virtual int device_count() const = 0;
   virtual std::optional<int> device_attribute(int device, int attribute) const = 0;

@@ -18,7 +18,9 @@ namespace gpupool::softgpu {
 namespace {
 
 // Workers sleep on one futex word, each with one bit of its wait mask.
-uint32_t bit_of(unsigned worker) { return 1u << worker % 32; }
+uint32_t bit_of(unsigned worker) {
+  return 1u << worker % 32;
+}
 
 // Polling time of an idle worker before it sleeps; short, as the submitter may need the processor.
 constexpr uint64_t kSpinNanoseconds = 5'000;
@@ -105,7 +107,8 @@ void Pool::submit_at(uint32_t depth, GridRequest request, std::function<void(Gri
   std::copy_n(r.grid_dim, 3, context.grid_dim);
   std::copy_n(r.block_dim, 3, context.block_dim);
   context.dynamic_shared_bytes = r.dynamic_shared_bytes;
-  context.total_shared_bytes = static_cast<uint32_t>(round_up(uint64_t{r.static_shared_bytes} + r.dynamic_shared_bytes, kSharedAllocationUnit));
+  context.total_shared_bytes = static_cast<uint32_t>(
+      round_up(uint64_t{r.static_shared_bytes} + r.dynamic_shared_bytes, kSharedAllocationUnit));
   context.module_data = r.module_data;
   grid->blocks = uint64_t{r.grid_dim[0]} * r.grid_dim[1] * r.grid_dim[2];
   const uint64_t threads = uint64_t{r.block_dim[0]} * r.block_dim[1] * r.block_dim[2];
@@ -125,9 +128,11 @@ void Pool::submit_at(uint32_t depth, GridRequest request, std::function<void(Gri
   bool whole_clusters = true;
   for (int d = 0; d < 3; ++d) {
     context.cluster_dim[d] = std::max(r.cluster_dim[d], 1u);
-    whole_clusters &= context.cluster_dim[d] <= kMaxClusterBlocks && r.grid_dim[d] % context.cluster_dim[d] == 0;
+    whole_clusters &=
+        context.cluster_dim[d] <= kMaxClusterBlocks && r.grid_dim[d] % context.cluster_dim[d] == 0;
   }
-  if (whole_clusters) grid->cluster_blocks = context.cluster_dim[0] * context.cluster_dim[1] * context.cluster_dim[2];
+  if (whole_clusters)
+    grid->cluster_blocks = context.cluster_dim[0] * context.cluster_dim[1] * context.cluster_dim[2];
   if (!r.params.empty() && context.params != 0) {
     std::memcpy(reinterpret_cast<void*>(context.params), r.params.data(), r.params.size());
   }
@@ -137,7 +142,8 @@ void Pool::submit_at(uint32_t depth, GridRequest request, std::function<void(Gri
     for (unsigned i = 0; i < thread_count_; ++i) grid->workers += r.multiprocessors->test(i);
     if (!has_restricted_grids_.load(std::memory_order_relaxed)) has_restricted_grids_.store(true);
   }
-  const bool possible = whole_clusters && grid->cluster_blocks <= kMaxClusterBlocks && grid->workers > 0 && grid->blocks > 0 && grid->threads > 0 && grid->threads <= kMaxThreadsPerBlock &&
+  const bool possible = whole_clusters && grid->cluster_blocks <= kMaxClusterBlocks && grid->workers > 0 &&
+                        grid->blocks > 0 && grid->threads > 0 && grid->threads <= kMaxThreadsPerBlock &&
                         grid->stack_class < FiberPool::kClasses && context.params != 0;
   // Copied, because once queued the grid may complete and be deleted.
   const std::shared_ptr<const Multiprocessors> where = r.multiprocessors;
@@ -161,7 +167,8 @@ void Pool::submit_at(uint32_t depth, GridRequest request, std::function<void(Gri
     abort(*grid, stopping ? FaultKind::cancelled : FaultKind::illegal_instruction, 0,
           "kernel " + std::string(r.kernel_name) +
               (stopping ? ": cancelled"
-                        : ": invalid launch: dimensions, stack size, cluster size or multiprocessors are out of range, "
+                        : ": invalid launch: dimensions, stack size, cluster size or multiprocessors are out "
+                          "of range, "
                           "or out of host memory"));
     release(grid);
     return;
@@ -245,7 +252,8 @@ bool Pool::wait_for_work(unsigned worker, bool* long_idle) {
   const uint64_t until = nanoseconds_now() + kLongIdleNanoseconds;
   const timespec limit{static_cast<time_t>(until / 1'000'000'000), static_cast<long>(until % 1'000'000'000)};
   const timespec* timeout = *long_idle ? nullptr : &limit;
-  const long result = syscall(SYS_futex, &epoch_, FUTEX_WAIT_BITSET_PRIVATE, seen, timeout, nullptr, bit_of(worker));
+  const long result =
+      syscall(SYS_futex, &epoch_, FUTEX_WAIT_BITSET_PRIVATE, seen, timeout, nullptr, bit_of(worker));
   *long_idle = *long_idle || (result != 0 && errno == ETIMEDOUT);
   sleepers_.fetch_sub(1);
   return true;
@@ -283,7 +291,8 @@ void Pool::complete(Grid& grid) {
     const uint64_t elapsed = nanoseconds_now() - start;
     uint64_t without_turn = 0;
     if (grid.takes_turns())
-      without_turn = without_turn_.load(std::memory_order_relaxed) - grid.without_turn_before.load(std::memory_order_relaxed);
+      without_turn = without_turn_.load(std::memory_order_relaxed) -
+                     grid.without_turn_before.load(std::memory_order_relaxed);
     busy = elapsed - std::min(elapsed, without_turn);
   }
   if (grid.context.params != 0) parameters_.free(grid.context.params, grid.params_bytes);
@@ -303,14 +312,16 @@ void Pool::complete(Grid& grid) {
   const std::shared_ptr<const Multiprocessors> where = grid.request.multiprocessors;
   const uint32_t depth = grid.depth;
   release(&grid);
-  if (children) return run_children(depth, std::move(children), services, where, std::move(result), std::move(done));
+  if (children)
+    return run_children(depth, std::move(children), services, where, std::move(result), std::move(done));
   if (done) done(std::move(result));
 }
 
 // Runs the next item that a grid has launched. `result` is the result of the grid and of the children run so
 // far.
-void Pool::run_children(uint32_t depth, std::shared_ptr<ChildLaunches> children, const KernelServices* services,
-                        std::shared_ptr<const Multiprocessors> where, GridResult result, std::function<void(GridResult)> done) {
+void Pool::run_children(uint32_t depth, std::shared_ptr<ChildLaunches> children,
+                        const KernelServices* services, std::shared_ptr<const Multiprocessors> where,
+                        GridResult result, std::function<void(GridResult)> done) {
   auto launch = result.fault == FaultKind::none ? children->next() : std::nullopt;
   if (!launch) {
     if (done) done(std::move(result));
@@ -325,11 +336,13 @@ void Pool::run_children(uint32_t depth, std::shared_ptr<ChildLaunches> children,
     if (done) done(std::move(result));
     return;
   }
-  submit_at(depth + 1, std::move(request), [this, depth, children = std::move(children), services, where = std::move(where),
-                                            result = std::move(result), done = std::move(done)](GridResult child) mutable {
-    child.busy_nanoseconds += result.busy_nanoseconds;
-    run_children(depth, std::move(children), services, std::move(where), std::move(child), std::move(done));
-  });
+  submit_at(depth + 1, std::move(request),
+            [this, depth, children = std::move(children), services, where = std::move(where),
+             result = std::move(result), done = std::move(done)](GridResult child) mutable {
+              child.busy_nanoseconds += result.busy_nanoseconds;
+              run_children(depth, std::move(children), services, std::move(where), std::move(child),
+                           std::move(done));
+            });
 }
 
 void Pool::release(Grid* grid) {

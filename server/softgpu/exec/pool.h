@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "server/softgpu/exec/block_run.h"
-#include "server/softgpu/exec/spin_lock.h"
 #include "server/softgpu/exec/fiber.h"
 #include "server/softgpu/exec/grid_state.h"
+#include "server/softgpu/exec/spin_lock.h"
 #include "server/softgpu/memory/shared_device.h"
 
 namespace gpupool::softgpu {
@@ -56,17 +56,17 @@ class Worker {
   void throttle_spinning();
 
   Pool& pool_;
-  const unsigned number_;                       // number of its multiprocessor
+  const unsigned number_;  // number of its multiprocessor
   StackContext own_stack_;
   FiberPool fibers_;
   std::vector<std::unique_ptr<BlockRun>> spare_, live_;
-  Grid* grid_ = nullptr;                        // grid of the claimed chunk; holds a reference
+  Grid* grid_ = nullptr;  // grid of the claimed chunk; holds a reference
   uint64_t chunk_next_ = 0, chunk_end_ = 0;
-  Grid* counted_ = nullptr;                     // grid whose finished blocks are counted in uncounted_
+  Grid* counted_ = nullptr;  // grid whose finished blocks are counted in uncounted_
   uint64_t uncounted_ = 0;
   bool holds_turn_ = false;
   uint32_t idle_rounds_ = 0;
-  uint64_t idle_since_ = 0;                     // nanoseconds; 0: not idle
+  uint64_t idle_since_ = 0;  // nanoseconds; 0: not idle
 };
 
 class Pool final : public GridExecutor {
@@ -95,28 +95,29 @@ class Pool final : public GridExecutor {
   void complete(Grid& grid);
   void submit_at(uint32_t depth, GridRequest request, std::function<void(GridResult)> done);
   void run_children(uint32_t depth, std::shared_ptr<ChildLaunches> children, const KernelServices* services,
-                    std::shared_ptr<const Multiprocessors> where, GridResult result, std::function<void(GridResult)> done);
+                    std::shared_ptr<const Multiprocessors> where, GridResult result,
+                    std::function<void(GridResult)> done);
   void wake(const Multiprocessors* where, int most);  // where null: any worker
 
   DeviceTurns* const turns_;
   const unsigned thread_count_;
   ParameterMemory parameters_;
   SpinLock mutex_;
-  std::deque<Grid*> queue_;                 // grids with unclaimed blocks, oldest first
-  Grid* unfinished_ = nullptr;              // list of all grids whose last block has not ended
+  std::deque<Grid*> queue_;     // grids with unclaimed blocks, oldest first
+  Grid* unfinished_ = nullptr;  // list of all grids whose last block has not ended
   std::atomic<uint32_t> unfinished_count_{0};
   std::atomic<uint32_t> submissions_{0};
   uint64_t next_grid_id_ = 1;
   bool stopping_ = false;
-  std::atomic<uint32_t> queued_{0};         // size of queue_
-  std::atomic<uint32_t> epoch_{0};          // futex word: counts submissions
+  std::atomic<uint32_t> queued_{0};  // size of queue_
+  std::atomic<uint32_t> epoch_{0};   // futex word: counts submissions
   std::atomic<uint32_t> sleepers_{0};
-  std::atomic<bool> spinning_{false};       // an idle worker polls epoch_ instead of sleeping
+  std::atomic<bool> spinning_{false};              // an idle worker polls epoch_ instead of sleeping
   std::atomic<bool> has_restricted_grids_{false};  // some grid may not run on all workers
 
   SpinLock turn_mutex_;
-  uint32_t turn_holders_ = 0;               // workers of this process that hold the device's turn
-  uint64_t dropped_at_ = 0;                 // nanoseconds
+  uint32_t turn_holders_ = 0;              // workers of this process that hold the device's turn
+  uint64_t dropped_at_ = 0;                // nanoseconds
   std::atomic<uint64_t> without_turn_{0};  // total time without the turn, in nanoseconds
 
   std::vector<std::thread> threads_;

@@ -17,7 +17,7 @@ struct Conversion {
   int width = -1, precision = -1;
   bool width_argument = false, precision_argument = false;
   char length[3] = {};
-  bool wide = false;   // an integer argument has 8 bytes
+  bool wide = false;  // an integer argument has 8 bytes
   char type = 0;
   const char* end = nullptr;  // the character after the conversion
 };
@@ -62,7 +62,8 @@ Conversion parse(const char* at) {
 
 class Formatter {
  public:
-  Formatter(char* text, uint64_t capacity, uint64_t arguments) : text_(text), capacity_(capacity), next_(arguments) {}
+  Formatter(char* text, uint64_t capacity, uint64_t arguments)
+      : text_(text), capacity_(capacity), next_(arguments) {}
 
   FormattedText run(const char* format) {
     while (*format != '\0' && result_.readable) {
@@ -111,8 +112,9 @@ class Formatter {
     std::snprintf(format, sizeof format, has_precision ? "%%%s*.*%s%c" : "%%%s*%s%c", c.flags, length, type);
     const uint64_t room = capacity_ - result_.length;
     const int width = std::max(c.width, 0);
-    const int written = has_precision ? std::snprintf(scratch_, sizeof scratch_, format, width, c.precision, value)
-                                      : std::snprintf(scratch_, sizeof scratch_, format, width, value);
+    const int written = has_precision
+                            ? std::snprintf(scratch_, sizeof scratch_, format, width, c.precision, value)
+                            : std::snprintf(scratch_, sizeof scratch_, format, width, value);
     if (written <= 0 || room == 0) return;
     append(scratch_, std::min<uint64_t>(static_cast<uint64_t>(written), sizeof scratch_ - 1));
   }
@@ -165,7 +167,8 @@ class Formatter {
     if (address != 0) {
       // Read directly into the buffer behind the existing text, then move behind the padding.
       const uint64_t room = capacity_ - result_.length;
-      const uint64_t wanted = c.precision >= 0 ? std::min<uint64_t>(static_cast<uint64_t>(c.precision), room) : room;
+      const uint64_t wanted =
+          c.precision >= 0 ? std::min<uint64_t>(static_cast<uint64_t>(c.precision), room) : room;
       if (wanted == 0) return pad(c, 0);
       const int64_t got = read_string_checked(text_ + result_.length, wanted + (wanted < room), address);
       if (got < 0) {

@@ -8,9 +8,9 @@ namespace gpupool::softgpu {
 constexpr uint32_t kMaxPrintfArguments = 32;  // CUDA's limit: further conversions are printed verbatim
 
 struct FormattedText {
-  uint64_t length = 0;     // bytes of text, truncated to the buffer's capacity
-  int32_t arguments = 0;   // number of arguments used
-  bool readable = true;    // false: the arguments or a string cannot be read at `bad_address`
+  uint64_t length = 0;    // bytes of text, truncated to the buffer's capacity
+  int32_t arguments = 0;  // number of arguments used
+  bool readable = true;   // false: the arguments or a string cannot be read at `bad_address`
   uint64_t bad_address = 0;
 };
 

@@ -56,7 +56,11 @@ const Texts& texts() {
 
 }  // namespace
 
-extern "C" uint64_t softgpu_cudaGetErrorName(ThreadContext*, uint32_t error) { return texts().name(error); }
-extern "C" uint64_t softgpu_cudaGetErrorString(ThreadContext*, uint32_t error) { return texts().text(error); }
+extern "C" uint64_t softgpu_cudaGetErrorName(ThreadContext*, uint32_t error) {
+  return texts().name(error);
+}
+extern "C" uint64_t softgpu_cudaGetErrorString(ThreadContext*, uint32_t error) {
+  return texts().text(error);
+}
 
 }  // namespace gpupool::softgpu

@@ -24,18 +24,21 @@ const TextureState& surface_of(ThreadContext* thread, uint64_t& surface) {
 
 // Returns the address of `bytes` bytes at the coordinates in `in`; 0 if outside and the access is to be
 // ignored.
-uint64_t address_in(ThreadContext* thread, const TextureState& s, uint32_t flags, const uint32_t* in, uint32_t bytes) {
+uint64_t address_in(ThreadContext* thread, const TextureState& s, uint32_t flags, const uint32_t* in,
+                    uint32_t bytes) {
   const TextureLevel& level = s.levels[0];
   const uint32_t texel = s.format.bytes();
   const uint32_t geometry = flags & kGeometry;
   const bool layered = (flags & kLayered) != 0 || geometry == kCube;
-  int64_t at[3] = {static_cast<int32_t>(in[texture_operand::kX]), geometry >= k2d ? static_cast<int32_t>(in[texture_operand::kY]) : 0,
+  int64_t at[3] = {static_cast<int32_t>(in[texture_operand::kX]),
+                   geometry >= k2d ? static_cast<int32_t>(in[texture_operand::kY]) : 0,
                    layered           ? static_cast<int64_t>(in[texture_operand::kLayer])
                    : geometry == k3d ? static_cast<int32_t>(in[texture_operand::kZ])
                                      : 0};
   if ((flags & kFormatted) != 0) at[0] *= texel;
   const int64_t row = int64_t{level.width} * texel;
-  const int64_t most[3] = {row - bytes, int64_t{level.height} - 1, int64_t{layered ? s.layers : level.depth} - 1};
+  const int64_t most[3] = {row - bytes, int64_t{level.height} - 1,
+                           int64_t{layered ? s.layers : level.depth} - 1};
   if (at[0] % bytes != 0) softgpu_fault(thread, FaultKind::misaligned_address, static_cast<uint64_t>(at[0]));
   for (int axis = 0; axis < 3; ++axis) {
     if (at[axis] >= 0 && at[axis] <= most[axis]) continue;
@@ -43,24 +46,32 @@ uint64_t address_in(ThreadContext* thread, const TextureState& s, uint32_t flags
     if ((flags & kOutside) == kZero) return 0;
     at[axis] = std::clamp<int64_t>(at[axis], 0, most[axis]);
   }
-  return level.address + static_cast<uint64_t>(at[2]) * level.slice + static_cast<uint64_t>(at[1]) * level.pitch +
-         static_cast<uint64_t>(at[0]);
+  return level.address + static_cast<uint64_t>(at[2]) * level.slice +
+         static_cast<uint64_t>(at[1]) * level.pitch + static_cast<uint64_t>(at[0]);
 }
 
-uint32_t bytes_of(uint32_t flags) { return flags >> kBytesShift & 31; }
+uint32_t bytes_of(uint32_t flags) {
+  return flags >> kBytesShift & 31;
+}
 
 // Converts the 32 bits of a register to a channel of the format.
 uint32_t converted(const TexelFormat& format, uint32_t value) {
   const float number = std::bit_cast<float>(value);
-  const float most = static_cast<float>((uint64_t{1} << (format.bits - (format.kind == TexelKind::signed_normalized))) - 1);
+  const float most =
+      static_cast<float>((uint64_t{1} << (format.bits - (format.kind == TexelKind::signed_normalized))) - 1);
   switch (format.kind) {
     case TexelKind::floating: return format.bits == 16 ? half_of(number) : value;
-    case TexelKind::unsigned_normalized: return static_cast<uint32_t>(std::nearbyint(std::clamp(number, 0.0f, 1.0f) * most));
-    case TexelKind::signed_normalized: return static_cast<uint32_t>(static_cast<int32_t>(std::nearbyint(std::clamp(number, -1.0f, 1.0f) * most)));
-    case TexelKind::unsigned_integer: return format.bits == 32 ? value : std::min(value, (1u << format.bits) - 1);
+    case TexelKind::unsigned_normalized:
+      return static_cast<uint32_t>(std::nearbyint(std::clamp(number, 0.0f, 1.0f) * most));
+    case TexelKind::signed_normalized:
+      return static_cast<uint32_t>(
+          static_cast<int32_t>(std::nearbyint(std::clamp(number, -1.0f, 1.0f) * most)));
+    case TexelKind::unsigned_integer:
+      return format.bits == 32 ? value : std::min(value, (1u << format.bits) - 1);
     case TexelKind::signed_integer:
       if (format.bits == 32) return value;
-      return static_cast<uint32_t>(std::clamp(static_cast<int32_t>(value), -(1 << (format.bits - 1)), (1 << (format.bits - 1)) - 1));
+      return static_cast<uint32_t>(
+          std::clamp(static_cast<int32_t>(value), -(1 << (format.bits - 1)), (1 << (format.bits - 1)) - 1));
   }
   return value;
 }
@@ -87,15 +98,19 @@ using namespace gpupool::softgpu;
 
 extern "C" {
 
-void softgpu_surface_load(ThreadContext* thread, uint64_t surface, uint32_t flags, const uint32_t* in, void* out) {
+void softgpu_surface_load(ThreadContext* thread, uint64_t surface, uint32_t flags, const uint32_t* in,
+                          void* out) {
   const TextureState& s = surface_of(thread, surface);
   const uint32_t bytes = bytes_of(flags);
   const uint64_t address = address_in(thread, s, flags, in, bytes);
-  if (address != 0) std::memcpy(out, reinterpret_cast<const void*>(address), bytes);
-  else std::memset(out, 0, bytes);
+  if (address != 0)
+    std::memcpy(out, reinterpret_cast<const void*>(address), bytes);
+  else
+    std::memset(out, 0, bytes);
 }
 
-void softgpu_surface_store(ThreadContext* thread, uint64_t surface, uint32_t flags, const uint32_t* in, const void* value) {
+void softgpu_surface_store(ThreadContext* thread, uint64_t surface, uint32_t flags, const uint32_t* in,
+                           const void* value) {
   const TextureState& s = surface_of(thread, surface);
   const bool formatted = (flags & kFormatted) != 0;
   const uint32_t given = bytes_of(flags), bytes = formatted ? s.format.bytes() : given;
@@ -115,15 +130,19 @@ void softgpu_surface_store(ThreadContext* thread, uint64_t surface, uint32_t fla
   std::memcpy(reinterpret_cast<void*>(address), texel, bytes);
 }
 
-void softgpu_surface_reduce(ThreadContext* thread, uint64_t surface, uint32_t flags, const uint32_t* in, uint64_t value) {
+void softgpu_surface_reduce(ThreadContext* thread, uint64_t surface, uint32_t flags, const uint32_t* in,
+                            uint64_t value) {
   const TextureState& s = surface_of(thread, surface);
   const uint32_t bytes = bytes_of(flags), operation = flags >> kOperationShift & 7;
   const uint64_t address = address_in(thread, s, flags, in, bytes);
   if (address == 0) return;
   if (address % bytes != 0) softgpu_fault(thread, FaultKind::misaligned_address, address);
   const bool is_signed = (flags & kSigned) != 0;
-  if (bytes == 8) is_signed ? reduce(address, operation, static_cast<int64_t>(value)) : reduce(address, operation, value);
-  else is_signed ? reduce(address, operation, static_cast<int32_t>(value)) : reduce(address, operation, static_cast<uint32_t>(value));
+  if (bytes == 8)
+    is_signed ? reduce(address, operation, static_cast<int64_t>(value)) : reduce(address, operation, value);
+  else
+    is_signed ? reduce(address, operation, static_cast<int32_t>(value))
+              : reduce(address, operation, static_cast<uint32_t>(value));
 }
 
 }  // extern "C"

@@ -21,7 +21,8 @@ uint32_t channel_bits(const TexelFormat& format, const unsigned char* texel, uin
 }
 
 int32_t extend(uint32_t bits, uint32_t width) {
-  return width == 32 ? static_cast<int32_t>(bits) : static_cast<int32_t>(bits << (32 - width)) >> (32 - width);
+  return width == 32 ? static_cast<int32_t>(bits)
+                     : static_cast<int32_t>(bits << (32 - width)) >> (32 - width);
 }
 
 }  // namespace
@@ -47,7 +48,10 @@ uint16_t half_of(float value) {
 Texel read_texel(const TextureState& t, const TextureLevel& level, uint32_t x, uint32_t y, uint32_t z) {
   unsigned char raw[16];
   const uint32_t bytes = t.format.bytes();
-  std::memcpy(raw, reinterpret_cast<const void*>(level.address + z * level.slice + y * level.pitch + uint64_t{x} * bytes), bytes);
+  std::memcpy(
+      raw,
+      reinterpret_cast<const void*>(level.address + z * level.slice + y * level.pitch + uint64_t{x} * bytes),
+      bytes);
   Texel texel;
   const TexelKind kind = t.format.kind;
   const uint32_t bits = t.format.bits;
@@ -56,11 +60,14 @@ Texel read_texel(const TextureState& t, const TextureLevel& level, uint32_t x, u
     const uint32_t width = bits == 10 && channel == 3 ? 2 : bits;
     const bool is_signed = kind == TexelKind::signed_integer || kind == TexelKind::signed_normalized;
     if (kind == TexelKind::floating) {
-      texel.set(channel, bits == 16 ? number_of_half(static_cast<uint16_t>(value)) : std::bit_cast<float>(value));
+      texel.set(channel,
+                bits == 16 ? number_of_half(static_cast<uint16_t>(value)) : std::bit_cast<float>(value));
     } else if (!t.to_float) {
       texel.bits[channel] = is_signed ? static_cast<uint32_t>(extend(value, width)) : value;
     } else if (is_signed) {
-      texel.set(channel, std::max(static_cast<float>(extend(value, width)) / static_cast<float>((1u << (width - 1)) - 1), -1.0f));
+      texel.set(channel, std::max(static_cast<float>(extend(value, width)) /
+                                      static_cast<float>((1u << (width - 1)) - 1),
+                                  -1.0f));
     } else {
       const float number = static_cast<float>(value) / static_cast<float>((1u << width) - 1);
       texel.set(channel, t.srgb && bits == 8 && channel < 3 ? linear_of_srgb(number) : number);
@@ -68,8 +75,10 @@ Texel read_texel(const TextureState& t, const TextureLevel& level, uint32_t x, u
   }
   // Channels that the format lacks read as 0, the fourth as 1.
   if (t.format.channels < 4) {
-    if (t.to_float || kind == TexelKind::floating) texel.set(3, 1.0f);
-    else texel.bits[3] = 1;
+    if (t.to_float || kind == TexelKind::floating)
+      texel.set(3, 1.0f);
+    else
+      texel.bits[3] = 1;
   }
   return texel;
 }

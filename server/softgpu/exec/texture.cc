@@ -17,7 +17,9 @@ using namespace texture_flags;
 
 constexpr float kMaxCoordinate = 1 << 30;  // coordinates are clamped to +-kMaxCoordinate
 
-int64_t floor_to_integer(float value) { return static_cast<int64_t>(std::floor(value)); }
+int64_t floor_to_integer(float value) {
+  return static_cast<int64_t>(std::floor(value));
+}
 
 float clamp_coordinate(float value) {
   if (std::isnan(value)) return 0;
@@ -25,7 +27,9 @@ float clamp_coordinate(float value) {
 }
 
 // Returns a weight from 0 to 1 with eight fractional bits.
-float weight(float fraction) { return std::nearbyint(fraction * 256) / 256; }
+float weight(float fraction) {
+  return std::nearbyint(fraction * 256) / 256;
+}
 
 // Returns the index of the texel that index `at` addresses; -1: the border color.
 int64_t place(int64_t at, uint32_t size, AddressMode mode) {
@@ -84,13 +88,15 @@ struct Sampler {
     return texel;
   }
   // Applies the address modes. `slice`: layer or face, 0 if there are none.
-  Texel texel(const TextureLevel& level, uint32_t dimensions, int64_t x, int64_t y, int64_t z, uint32_t slice) const {
+  Texel texel(const TextureLevel& level, uint32_t dimensions, int64_t x, int64_t y, int64_t z,
+              uint32_t slice) const {
     if (t.is_linear && (x < 0 || x >= level.width)) return Texel{};
     x = place(x, level.width, mode(0));
     y = dimensions > 1 ? place(y, level.height, mode(1)) : 0;
     z = dimensions > 2 ? place(z, level.depth, mode(2)) : 0;
     if (x < 0 || y < 0 || z < 0) return border();
-    return read_texel(t, level, static_cast<uint32_t>(x), static_cast<uint32_t>(y), static_cast<uint32_t>(z) + slice);
+    return read_texel(t, level, static_cast<uint32_t>(x), static_cast<uint32_t>(y),
+                      static_cast<uint32_t>(z) + slice);
   }
 };
 
@@ -143,7 +149,8 @@ Texel fetch(const Sampler& s, const TextureLevel& level, const Request& r, int64
   if (s.t.cube && s.t.seamless && outside) {
     const OnCube on = around_edge(r.slice % 6, x, y, level.width);
     const float size = static_cast<float>(level.width);
-    texel = s.texel(level, 2, floor_to_integer(on.u * size), floor_to_integer(on.v * size), 0, r.slice - r.slice % 6 + on.face);
+    texel = s.texel(level, 2, floor_to_integer(on.u * size), floor_to_integer(on.v * size), 0,
+                    r.slice - r.slice % 6 + on.face);
   } else {
     texel = s.texel(level, r.dimensions(), x, y, z, r.slice);
   }
@@ -184,7 +191,8 @@ Texel gather(const Sampler& s, const Request& r) {
   const uint32_t component = r.flags >> kComponentShift & 3;
   constexpr int kRight[4] = {0, 1, 1, 0}, kDown[4] = {1, 1, 0, 0};
   Texel result;
-  for (uint32_t n = 0; n < 4; ++n) result.bits[n] = fetch(s, level, r, x + kRight[n], y + kDown[n], 0).bits[component];
+  for (uint32_t n = 0; n < 4; ++n)
+    result.bits[n] = fetch(s, level, r, x + kRight[n], y + kDown[n], 0).bits[component];
   return result;
 }
 
@@ -197,8 +205,10 @@ float level_of_gradient(const TextureState& t, const Request& r, const uint32_t*
     for (uint32_t axis = 0; axis < ((r.flags & kGeometry) == kCube ? 3 : r.dimensions()); ++axis) {
       float step = std::bit_cast<float>(in[first + axis]);
       // Derivatives on a cube are those of the direction; a face is two units wide.
-      if (t.cube) step *= static_cast<float>(level.width) / 2;
-      else if (t.normalized) step *= static_cast<float>(sizes[axis]);
+      if (t.cube)
+        step *= static_cast<float>(level.width) / 2;
+      else if (t.normalized)
+        step *= static_cast<float>(sizes[axis]);
       length += step * step;
     }
     longest = std::max(longest, length);
@@ -219,7 +229,8 @@ Texel sample(const Sampler& s, const Request& r, const uint32_t* in) {
   }
   if (!s.integers) lod = std::max(std::min(lod + t.bias, t.max_level), t.min_level);
   lod = std::clamp(lod, 0.0f, static_cast<float>(t.level_count - 1));
-  if (!t.filter_levels || s.integers) return sample_level(s, t.levels[static_cast<uint32_t>(floor_to_integer(lod + 0.5f))], r);
+  if (!t.filter_levels || s.integers)
+    return sample_level(s, t.levels[static_cast<uint32_t>(floor_to_integer(lod + 0.5f))], r);
   const auto first = static_cast<uint32_t>(floor_to_integer(lod));
   const float share = weight(lod - std::floor(lod));
   const Texel near = sample_level(s, t.levels[first], r);
@@ -237,7 +248,8 @@ Texel sample(const Sampler& s, const Request& r, const uint32_t* in) {
 
 using namespace gpupool::softgpu;
 
-extern "C" void softgpu_texture_fetch(ThreadContext* thread, uint64_t texture, uint32_t flags, const uint32_t* in, uint32_t* out) {
+extern "C" void softgpu_texture_fetch(ThreadContext* thread, uint64_t texture, uint32_t flags,
+                                      const uint32_t* in, uint32_t* out) {
   using namespace texture_operand;
   // The value may be the address of a texture reference.
   if (in_range(texture, 8) && texture % 8 == 0) texture = *reinterpret_cast<const uint64_t*>(texture);
@@ -251,16 +263,24 @@ extern "C" void softgpu_texture_fetch(ThreadContext* thread, uint64_t texture, u
   };
   constexpr int32_t kNone[3] = {0, 0, 0};
   int32_t offset[3];
-  std::memcpy(offset, (flags & kOffset) != 0 ? reinterpret_cast<const int32_t*>(in + kOffsets) : kNone, sizeof offset);
+  std::memcpy(offset, (flags & kOffset) != 0 ? reinterpret_cast<const int32_t*>(in + kOffsets) : kNone,
+              sizeof offset);
   for (int32_t& one : offset) one = std::clamp(one, -8, 7);  // the hardware's range
   const float reference = std::bit_cast<float>(in[kReference]);
-  Request request{flags, coordinate(kX), coordinate(kY), coordinate(kZ), 0, offset, (flags & kCompare) != 0 ? &reference : nullptr};
+  Request request{flags,
+                  coordinate(kX),
+                  coordinate(kY),
+                  coordinate(kZ),
+                  0,
+                  offset,
+                  (flags & kCompare) != 0 ? &reference : nullptr};
   const bool cube = (flags & kGeometry) == kCube;
   if (cube && !t->cube) softgpu_fault(thread, FaultKind::illegal_address, texture);
   const uint32_t per_layer = cube ? 6 : 1;
   if ((flags & kLayered) != 0) request.slice = std::min(in[kLayer], t->layers / per_layer - 1) * per_layer;
   if (cube) {
-    const OnCube on = on_cube(clamp_coordinate(request.x), clamp_coordinate(request.y), clamp_coordinate(request.z));
+    const OnCube on =
+        on_cube(clamp_coordinate(request.x), clamp_coordinate(request.y), clamp_coordinate(request.z));
     request.slice += on.face;
     request.x = on.u;
     request.y = on.v;

@@ -48,7 +48,9 @@ Slot* slot_of(uint64_t handle) {
 
 }  // namespace
 
-void set_next_texture(uint64_t handle) { wished = handle; }
+void set_next_texture(uint64_t handle) {
+  wished = handle;
+}
 
 uint64_t add_texture(const TextureState& state) {
   Table& all = table();
@@ -62,7 +64,8 @@ uint64_t add_texture(const TextureState& state) {
       all.free.pop_front();
     } else {
       if (all.used == kSlots) return 0;
-      if (all.used % kChunkSlots == 0) all.chunks[all.used / kChunkSlots].store(new Chunk, std::memory_order_release);
+      if (all.used % kChunkSlots == 0)
+        all.chunks[all.used / kChunkSlots].store(new Chunk, std::memory_order_release);
       index = all.used++;
     }
     slot = &(*all.chunks[index / kChunkSlots].load(std::memory_order_relaxed))[index % kChunkSlots];
@@ -86,7 +89,8 @@ bool remove_texture(uint64_t handle) {
 
 const TextureState* find_texture(uint64_t handle, bool surface) {
   const Slot* const slot = slot_of(handle);
-  if (!slot || slot->handle.load(std::memory_order_acquire) != handle || slot->state.is_surface != surface) return nullptr;
+  if (!slot || slot->handle.load(std::memory_order_acquire) != handle || slot->state.is_surface != surface)
+    return nullptr;
   return &slot->state;
 }
 
@@ -101,7 +105,8 @@ uint32_t softgpu_is_texture(ThreadContext*, uint64_t value, uint32_t surface) {
   return find_texture(value, surface != 0) != nullptr;
 }
 
-uint32_t softgpu_texture_query(ThreadContext* thread, uint64_t handle, uint32_t query, uint32_t level, uint32_t surface) {
+uint32_t softgpu_texture_query(ThreadContext* thread, uint64_t handle, uint32_t query, uint32_t level,
+                               uint32_t surface) {
   if (in_range(handle, 8) && handle % 8 == 0) handle = *reinterpret_cast<const uint64_t*>(handle);
   const TextureState* const t = find_texture(handle, surface != 0);
   if (!t) softgpu_fault(thread, FaultKind::illegal_address, handle);
@@ -121,7 +126,8 @@ uint32_t softgpu_texture_query(ThreadContext* thread, uint64_t handle, uint32_t 
       }
       return 0;
     }
-    case TextureQuery::channel_order: return t->format.channels == 1 ? 0x10b0 : t->format.channels == 2 ? 0x10b2 : 0x10b5;
+    case TextureQuery::channel_order:
+      return t->format.channels == 1 ? 0x10b0 : t->format.channels == 2 ? 0x10b2 : 0x10b5;
     case TextureQuery::normalized_coords: return t->normalized;
     case TextureQuery::force_unnormalized_coords: return 0;
     case TextureQuery::filter_mode: return t->filter_linear;

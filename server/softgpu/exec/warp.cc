@@ -116,7 +116,8 @@ void Warp::compute_shuffle(const Group& group) {
 
 void Warp::compute_vote(const Group& group) {
   uint32_t votes = 0;
-  for_each_lane(group.arrived, [&](uint32_t lane) { votes |= static_cast<uint32_t>(value[lane] != 0) << lane; });
+  for_each_lane(group.arrived,
+                [&](uint32_t lane) { votes |= static_cast<uint32_t>(value[lane] != 0) << lane; });
   uint32_t outcome = 0;
   switch (static_cast<VoteMode>(group.mode)) {
     case VoteMode::all: outcome = votes == group.arrived; break;

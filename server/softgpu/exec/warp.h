@@ -16,18 +16,18 @@ struct Warp {
     uint32_t members;
     uint32_t arrived;
     Kind kind;
-    uint8_t mode;  // ShuffleMode or VoteMode
+    uint8_t mode;           // ShuffleMode or VoteMode
     WarpCallback function;  // for Kind::call
   };
 
-  uint32_t ended = 0;           // lanes that have ended or never existed
-  uint32_t runnable = 0;        // number of lanes that run or could run now
+  uint32_t ended = 0;                // lanes that have ended or never existed
+  uint32_t runnable = 0;             // number of lanes that run or could run now
   uint32_t active_mask_waiters = 0;  // lanes that wait in softgpu_active_mask
   uint32_t convergence_waiters = 0;  // lanes that wait in softgpu_converge
-  uint32_t resumed = 0;         // lanes that left softgpu_converge and have not yielded since
-  uint32_t spinning = 0;        // lanes that yielded and do not count as runnable
-  bool yielded = false;         // a resumed lane has yielded since the last release
-  uint32_t starvation = 0;      // weighted number of releases for which lanes at a later point have waited
+  uint32_t resumed = 0;              // lanes that left softgpu_converge and have not yielded since
+  uint32_t spinning = 0;             // lanes that yielded and do not count as runnable
+  bool yielded = false;              // a resumed lane has yielded since the last release
+  uint32_t starvation = 0;  // weighted number of releases for which lanes at a later point have waited
   uint32_t group_count = 0;
   Group groups[kWarpSize];
 
@@ -35,9 +35,9 @@ struct Warp {
   uint64_t value[kWarpSize];
   uint32_t b[kWarpSize], c[kWarpSize];
   uint32_t result[kWarpSize];
-  uint32_t flag[kWarpSize];     // in_range, all_equal
+  uint32_t flag[kWarpSize];  // in_range, all_equal
   uintptr_t call_site[kWarpSize];
-  uint32_t point[kWarpSize];    // where a lane of convergence_waiters waits
+  uint32_t point[kWarpSize];  // where a lane of convergence_waiters waits
 
   void reset(uint32_t lanes) {
     ended = lanes == kWarpSize ? 0 : ~((1u << lanes) - 1);

@@ -198,7 +198,8 @@ void Worker::advance_live_blocks() {
   const Grid& grid = live_.back()->grid();
   const bool together = grid.request.cooperative && ((grid_ == &grid && chunk_next_ < chunk_end_) ||
                                                      grid.next.load(std::memory_order_relaxed) < grid.blocks);
-  const bool patient = nanoseconds_now() - idle_since_ < kSpinBeforeExtraBlocks || live_.size() >= kMaxExtraBlocks;
+  const bool patient =
+      nanoseconds_now() - idle_since_ < kSpinBeforeExtraBlocks || live_.size() >= kMaxExtraBlocks;
   if ((together || !patient) && start_block()) {
     idle_since_ = 0;
     return;

@@ -44,7 +44,9 @@ AddressForm unknown(uint32_t which, int64_t coefficient = 1) {
   return form;
 }
 
-bool is_number(const AddressForm& form) { return form.variable.empty() && form.terms.empty(); }
+bool is_number(const AddressForm& form) {
+  return form.variable.empty() && form.terms.empty();
+}
 
 // Returns a + factor * b, or nullopt if the sum has no form.
 std::optional<AddressForm> combine(const AddressForm& a, const AddressForm& b, int64_t factor) {
@@ -99,7 +101,8 @@ int64_t AddressForm::coefficient_of(uint32_t which) const {
 
 bool AddressForms::is_uniform_per_warp(const AddressForm& form) const {
   return std::ranges::all_of(form.terms, [&](const AddressForm::Term& term) {
-    return term.unknown != kLaneUnknown && (warp_number_[term.unknown] || variation(term.unknown) == Variation::uniform);
+    return term.unknown != kLaneUnknown &&
+           (warp_number_[term.unknown] || variation(term.unknown) == Variation::uniform);
   });
 }
 
@@ -127,7 +130,8 @@ bool AddressForms::is_warp_uniform_result(const Instruction& i) const {
   const bool from_one_lane = i.opcode == "shfl" && f_.has(i, "idx");
   if (i.opcode != "vote" && i.opcode != "redux" && !from_one_lane) return false;
   const auto is_uniform = [this](const Operand& operand) {
-    return operand.kind == Operand::Kind::integer || (operand.kind == Operand::Kind::reg && variation_[operand.index] == Variation::uniform);
+    return operand.kind == Operand::Kind::integer ||
+           (operand.kind == Operand::Kind::reg && variation_[operand.index] == Variation::uniform);
   };
   const auto operands = f_.operands(i);
   return is_uniform(operands.back()) && (!from_one_lane || is_uniform(operands[2]));
@@ -177,7 +181,9 @@ void AddressForms::find_uniform_comparisons() {
   if (!rows_are_warps_) return;
   for (const Instruction& i : f_.code) {
     const auto operands = f_.operands(i);
-    if (i.opcode != "setp" || operands.size() != 3 || operands[0].kind != Operand::Kind::reg || definitions_[operands[0].index].size() != 1) continue;
+    if (i.opcode != "setp" || operands.size() != 3 || operands[0].kind != Operand::Kind::reg ||
+        definitions_[operands[0].index].size() != 1)
+      continue;
     const bool below = f_.has(i, "lt") || f_.has(i, "ge") || f_.has(i, "lo") || f_.has(i, "hs");
     const bool up_to = f_.has(i, "le") || f_.has(i, "gt") || f_.has(i, "ls") || f_.has(i, "hi");
     const AddressForm bound = of_operand(operands[2]);
@@ -238,7 +244,8 @@ std::optional<AddressForm> AddressForms::of_induction(uint32_t reg) {
     const Instruction& starts = f_.code[definitions_[reg][1 - step]];
     if (adds.is_predicated || starts.is_predicated) continue;
     const auto added = of_instruction(adds, reg);  // in terms of `reg`, which is being visited
-    if (!added || !added->variable.empty() || added->terms != std::vector<AddressForm::Term>{{reg, 1}}) continue;
+    if (!added || !added->variable.empty() || added->terms != std::vector<AddressForm::Term>{{reg, 1}})
+      continue;
     const auto start = of_instruction(starts, reg);
     if (!start || start->coefficient_of(reg) != 0 || added->constant == 0) continue;
     warp_uniform_[reg] = true;
@@ -249,10 +256,12 @@ std::optional<AddressForm> AddressForms::of_induction(uint32_t reg) {
 
 std::optional<AddressForm> AddressForms::of_instruction(const Instruction& i, uint32_t target) {
   auto operands = f_.operands(i);
-  if (operands.size() < 2 || operands[0].kind != Operand::Kind::reg || !is_integer_instruction(f_, i)) return std::nullopt;
+  if (operands.size() < 2 || operands[0].kind != Operand::Kind::reg || !is_integer_instruction(f_, i))
+    return std::nullopt;
   const std::string_view op = i.opcode;
   if (op == "mov" && operands[1].kind == Operand::Kind::special) {
-    const bool lane = operands[1].name == "%laneid" || (operands[1].name == "%tid" && operands[1].component == 'x');
+    const bool lane =
+        operands[1].name == "%laneid" || (operands[1].name == "%tid" && operands[1].component == 'x');
     return unknown(lane ? kLaneUnknown : target);
   }
   if (op == "mov" || op == "cvt" || op == "cvta") {
@@ -263,7 +272,8 @@ std::optional<AddressForm> AddressForms::of_instruction(const Instruction& i, ui
   const AddressForm a = of_operand(operands[1]), b = of_operand(operands[2]);
   if (op == "add") return combine(a, b, 1);
   if (op == "sub") return combine(a, b, -1);
-  if (op == "shl" && is_number(b) && b.constant >= 0 && b.constant < 32) return combine({}, a, int64_t{1} << b.constant);
+  if (op == "shl" && is_number(b) && b.constant >= 0 && b.constant < 32)
+    return combine({}, a, int64_t{1} << b.constant);
   if ((op == "mul" || op == "mad") && !f_.has(i, "hi")) {
     const AddressForm base = op == "mad" && operands.size() > 3 ? of_operand(operands[3]) : AddressForm{};
     if (is_number(b)) return combine(base, a, b.constant);
@@ -281,11 +291,13 @@ std::optional<AddressForm> AddressForms::of_bits(const Instruction& i, uint32_t 
   if (!is_number(b) || b.constant <= 0) return std::nullopt;
   const bool of_lane = a == unknown(kLaneUnknown);
   // nvcc compiles a division by 32 to the addition of a uniform value and a shift.
-  const bool uniform_but_lane = std::all_of(a.terms.begin(), a.terms.end(), [&](const AddressForm::Term& term) {
-    if (term.unknown == kLaneUnknown) return term.coefficient == 1;
-    return warp_number_[term.unknown] || variation(term.unknown) == Variation::uniform;
-  });
-  if (i.opcode == "shr" && uniform_but_lane && b.constant >= 5 && b.constant < 32) warp_number_[target] = true;
+  const bool uniform_but_lane =
+      std::all_of(a.terms.begin(), a.terms.end(), [&](const AddressForm::Term& term) {
+        if (term.unknown == kLaneUnknown) return term.coefficient == 1;
+        return warp_number_[term.unknown] || variation(term.unknown) == Variation::uniform;
+      });
+  if (i.opcode == "shr" && uniform_but_lane && b.constant >= 5 && b.constant < 32)
+    warp_number_[target] = true;
   if (i.opcode != "and") return std::nullopt;
   const auto mask = static_cast<uint64_t>(b.constant);
   const int64_t multiple = int64_t{1} << std::countr_zero(mask);
@@ -301,7 +313,7 @@ namespace {
 
 struct Difference {
   int64_t constant = 0;
-  int64_t multiple = 0;  // any multiple of this may be added to the constant; 0: none
+  int64_t multiple = 0;        // any multiple of this may be added to the constant; 0: none
   bool between_lanes = false;  // the multiple may differ between the lanes
   bool by_data = false;
 
@@ -326,7 +338,8 @@ Difference difference_of(const AddressForms& forms, const AddressForm& a, const 
     if (unknown == kLaneUnknown) return;
     const int64_t in_a = a.coefficient_of(unknown), in_b = b.coefficient_of(unknown);
     const Variation variation = forms.variation(unknown);
-    if (variation == Variation::uniform && !(later && changes[unknown])) return difference.add_any(in_b - in_a);
+    if (variation == Variation::uniform && !(later && changes[unknown]))
+      return difference.add_any(in_b - in_a);
     difference.add_any(in_a);
     difference.add_any(in_b);
     difference.between_lanes |= variation != Variation::uniform;
@@ -341,11 +354,13 @@ Difference difference_of(const AddressForms& forms, const AddressForm& a, const 
 
 Relation relation(const AddressForms& forms, const SharedAccess& a, const SharedAccess& b, bool later,
                   const std::vector<bool>& changes) {
-  if (!a.form.variable.empty() && !b.form.variable.empty() && a.form.variable != b.form.variable) return Relation::apart;
+  if (!a.form.variable.empty() && !b.form.variable.empty() && a.form.variable != b.form.variable)
+    return Relation::apart;
   const int64_t a_lane = a.form.coefficient_of(kLaneUnknown), b_lane = b.form.coefficient_of(kLaneUnknown);
   Difference difference = difference_of(forms, a.form, b.form, later, changes);
   const bool varies = a_lane != 0 || b_lane != 0 || difference.between_lanes;
-  if (!later && a.form == b.form) return varies && !forms.is_uniform_per_warp(a.form) ? Relation::apart : Relation::same_uniform;
+  if (!later && a.form == b.form)
+    return varies && !forms.is_uniform_per_warp(a.form) ? Relation::apart : Relation::same_uniform;
   const Relation meet = difference.multiple == 0 ? Relation::certain
                         : difference.by_data     ? Relation::by_data
                                                  : Relation::likely;

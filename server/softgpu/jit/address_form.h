@@ -48,7 +48,8 @@ class AddressForms {
   AddressForm of_address(const ptx::Operand& address);
   Variation variation(uint32_t unknown) const {
     if (unknown == kLaneUnknown) return Variation::by_lane;
-    return warp_uniform_[unknown] || (warp_number_[unknown] && rows_are_warps_) ? Variation::uniform : variation_[unknown];
+    return warp_uniform_[unknown] || (warp_number_[unknown] && rows_are_warps_) ? Variation::uniform
+                                                                                : variation_[unknown];
   }
   // Returns true if the lanes of a warp can have different addresses only where warps span rows of a block.
   bool is_uniform_per_warp(const AddressForm& form) const;

@@ -17,8 +17,8 @@ using ptx::Operand;
 bool is_synchronising(const Instruction& i) {
   std::string_view op = i.opcode;
   return op == "bar" || op == "barrier" || op == "shfl" || op == "vote" || op == "match" ||
-         op == "activemask" || op == "redux" || op == "elect" || op == "nanosleep" || op == "mbarrier" || op == "mma" || op == "wmma" || op == "ldmatrix" ||
-         op == "stmatrix" || op == "movmatrix";
+         op == "activemask" || op == "redux" || op == "elect" || op == "nanosleep" || op == "mbarrier" ||
+         op == "mma" || op == "wmma" || op == "ldmatrix" || op == "stmatrix" || op == "movmatrix";
 }
 
 void find_symbols(const Function& f, FunctionFacts& facts) {
@@ -106,7 +106,8 @@ FunctionFacts analyse(const Function& f, Convergence converge_warps) {
   facts.yields = find_yielding_branches(f, facts.definitions);
   facts.has_yields = std::find(facts.yields.begin(), facts.yields.end(), true) != facts.yields.end();
   if (facts.has_yields) facts.synchronises = true;
-  if (converge_warps == Convergence::found) facts.converges = find_convergence_points(f, facts.definitions, facts.synchronises);
+  if (converge_warps == Convergence::found)
+    facts.converges = find_convergence_points(f, facts.definitions, facts.synchronises);
   if (converge_warps == Convergence::everywhere) facts.converges = all_memory_accesses(f);
   if (!facts.converges.empty()) facts.synchronises = true;
   return facts;

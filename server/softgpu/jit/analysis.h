@@ -19,7 +19,7 @@ struct FunctionFacts {
   std::vector<uint32_t> definitions;  // per register: number of instructions that write it
   std::vector<uint32_t> based_on;     // per register: index of the variable it points into, or kNoVariable
   std::vector<bool> flushed;          // per register: every definition flushes subnormals (.ftz)
-  std::vector<bool> yields;  // per instruction: back edge of a loop that may wait for another thread
+  std::vector<bool> yields;           // per instruction: back edge of a loop that may wait for another thread
   // per instruction: the lanes of a warp converge before it (convergence.h); empty: none
   std::vector<bool> converges;
   bool has_yields = false;

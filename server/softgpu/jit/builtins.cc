@@ -10,9 +10,12 @@ namespace {
 
 template <class T>
 constexpr Builtin::Value value_of() {
-  if constexpr (std::is_void_v<T>) return {};
-  else if constexpr (std::is_pointer_v<T>) return {sizeof(std::remove_pointer_t<T>), true};
-  else return {sizeof(T), false};
+  if constexpr (std::is_void_v<T>)
+    return {};
+  else if constexpr (std::is_pointer_v<T>)
+    return {sizeof(std::remove_pointer_t<T>), true};
+  else
+    return {sizeof(T), false};
 }
 
 // Derives the calling convention from the function's type.
@@ -54,10 +57,14 @@ std::optional<uint32_t> find_builtin(std::string_view name) {
   if (name.ends_with(kPerThread)) name.remove_suffix(kPerThread.size());
   const auto all = builtins();
   for (uint32_t n = 0; n < all.size(); ++n)
-    if (is_new ? all[n].name.starts_with(kPrefix) && all[n].name.substr(kPrefix.size()) == name : all[n].name == name) return n;
+    if (is_new ? all[n].name.starts_with(kPrefix) && all[n].name.substr(kPrefix.size()) == name
+               : all[n].name == name)
+      return n;
   return std::nullopt;
 }
 
-bool is_device_runtime_name(std::string_view name) { return name.starts_with(kPrefix) || name.starts_with("__cuda"); }
+bool is_device_runtime_name(std::string_view name) {
+  return name.starts_with(kPrefix) || name.starts_with("__cuda");
+}
 
 }  // namespace gpupool::softgpu

@@ -31,13 +31,14 @@ struct CodeFile::EntryHeader {
 
 namespace {
 
-constexpr uint64_t kFileMagic = 0x3145444f43475053;   // "SPGCODE1"
-constexpr uint64_t kEntryMagic = 0x3159525445475053;  // "SPGETRY1"
+constexpr uint64_t kFileMagic = 0x3145444f43475053;     // "SPGCODE1"
+constexpr uint64_t kEntryMagic = 0x3159525445475053;    // "SPGETRY1"
 constexpr std::chrono::milliseconds kLongestWait{200};  // maximum wait for another process's lock
 
 uint64_t now() {
-  return static_cast<uint64_t>(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count());
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                   std::chrono::system_clock::now().time_since_epoch())
+                                   .count());
 }
 
 uint64_t padded(uint64_t size) {
@@ -104,7 +105,8 @@ class CodeFile::FileLock {
   bool held_ = false;
 };
 
-CodeFile::CodeFile(int descriptor, uint64_t limit) : descriptor_(descriptor), limit_(std::max(limit, kSmallestLimit)) {}
+CodeFile::CodeFile(int descriptor, uint64_t limit)
+    : descriptor_(descriptor), limit_(std::max(limit, kSmallestLimit)) {}
 
 CodeFile::~CodeFile() {
   ::close(descriptor_);
@@ -113,8 +115,8 @@ CodeFile::~CodeFile() {
 // Returns false if the file has no valid header.
 bool CodeFile::read_header(FileHeader& header) {
   struct stat status {};
-  return read_all(descriptor_, &header, sizeof header, 0) && header.magic == kFileMagic && header.moving == 0 &&
-         ::fstat(descriptor_, &status) == 0 && header.end >= sizeof header &&
+  return read_all(descriptor_, &header, sizeof header, 0) && header.magic == kFileMagic &&
+         header.moving == 0 && ::fstat(descriptor_, &status) == 0 && header.end >= sizeof header &&
          header.end <= static_cast<uint64_t>(status.st_size);
 }
 
@@ -134,8 +136,9 @@ void CodeFile::refresh(FileHeader& header) {
   while (scanned_ < header.end) {
     EntryHeader entry;
     const uint64_t room = header.end - scanned_;
-    if (room < sizeof entry || !read_all(descriptor_, &entry, sizeof entry, scanned_) || entry.magic != kEntryMagic ||
-        entry.size > room - sizeof entry || padded(entry.size) > room - sizeof entry) {
+    if (room < sizeof entry || !read_all(descriptor_, &entry, sizeof entry, scanned_) ||
+        entry.magic != kEntryMagic || entry.size > room - sizeof entry ||
+        padded(entry.size) > room - sizeof entry) {
       header.magic = 0;
       return;
     }
@@ -146,11 +149,12 @@ void CodeFile::refresh(FileHeader& header) {
 
 std::optional<std::vector<char>> CodeFile::read_entry(const CodeKey& key, const Entry& entry) {
   EntryHeader header;
-  if (!read_all(descriptor_, &header, sizeof header, entry.offset) || header.magic != kEntryMagic || header.key != key ||
-      header.size != entry.size)
+  if (!read_all(descriptor_, &header, sizeof header, entry.offset) || header.magic != kEntryMagic ||
+      header.key != key || header.size != entry.size)
     return std::nullopt;
   std::vector<char> content(entry.size);
-  if (!read_all(descriptor_, content.data(), content.size(), entry.offset + sizeof header)) return std::nullopt;
+  if (!read_all(descriptor_, content.data(), content.size(), entry.offset + sizeof header))
+    return std::nullopt;
   if (checksum_of(key, content) != header.checksum) return std::nullopt;
   return content;
 }
@@ -165,7 +169,8 @@ std::optional<std::vector<char>> CodeFile::find(const CodeKey& key) {
     if (it == entries_.end()) return std::nullopt;
     if (auto content = read_entry(key, it->second)) {
       it->second.used = now();
-      write_all(descriptor_, &it->second.used, sizeof(uint64_t), it->second.offset + offsetof(EntryHeader, used));
+      write_all(descriptor_, &it->second.used, sizeof(uint64_t),
+                it->second.offset + offsetof(EntryHeader, used));
       return content;
     }
     drop_damaged(key, header.generation);
@@ -205,12 +210,15 @@ void CodeFile::make_room(FileHeader& header, uint64_t bytes) {
     if (read_all(descriptor_, &stored, sizeof stored, entry.offset)) entry.used = stored.used;
   }
   std::erase_if(kept, [](const auto& one) { return one.first == CodeKey{}; });
-  std::sort(kept.begin(), kept.end(), [](const auto& a, const auto& b) { return a.second.used > b.second.used; });
+  std::sort(kept.begin(), kept.end(),
+            [](const auto& a, const auto& b) { return a.second.used > b.second.used; });
   uint64_t sum = sizeof header + bytes;
   size_t count = 0;
-  while (count < kept.size() && (sum += sizeof(EntryHeader) + padded(kept[count].second.size)) <= limit_ / 2) ++count;
+  while (count < kept.size() && (sum += sizeof(EntryHeader) + padded(kept[count].second.size)) <= limit_ / 2)
+    ++count;
   kept.resize(count);
-  std::sort(kept.begin(), kept.end(), [](const auto& a, const auto& b) { return a.second.offset < b.second.offset; });
+  std::sort(kept.begin(), kept.end(),
+            [](const auto& a, const auto& b) { return a.second.offset < b.second.offset; });
 
   header.moving = 1;
   ++header.generation;

@@ -38,7 +38,8 @@ int look_for_build_id(dl_phdr_info* file, size_t, void* user) {
   for (int i = 0; i < file->dlpi_phnum; ++i) {
     const auto& segment = file->dlpi_phdr[i];
     const uint64_t begin = file->dlpi_addr + segment.p_vaddr;
-    contains |= segment.p_type == PT_LOAD && search.address >= begin && search.address - begin < segment.p_memsz;
+    contains |=
+        segment.p_type == PT_LOAD && search.address >= begin && search.address - begin < segment.p_memsz;
   }
   if (!contains) return 0;
   for (int i = 0; i < file->dlpi_phnum; ++i) {
@@ -50,7 +51,8 @@ int look_for_build_id(dl_phdr_info* file, size_t, void* user) {
       const auto* note = reinterpret_cast<const ElfW(Nhdr)*>(at);
       const char* const name = at + sizeof *note;
       const char* const content = name + ((note->n_namesz + 3) & ~3u);
-      if (note->n_type == NT_GNU_BUILD_ID && std::string_view(name, note->n_namesz) == std::string_view("GNU", 4))
+      if (note->n_type == NT_GNU_BUILD_ID &&
+          std::string_view(name, note->n_namesz) == std::string_view("GNU", 4))
         search.id.assign(content, note->n_descsz);
       at = content + ((note->n_descsz + 3) & ~3u);
     }
@@ -67,20 +69,22 @@ std::string build_id_of(const void* address) {
 // Returns everything except the program that code depends on; empty if unknown.
 std::string compiler_identity() {
   const std::string own = build_id_of(reinterpret_cast<const void*>(&compiler_identity));
-  const std::string llvm_build = build_id_of(reinterpret_cast<const void*>(&llvm::orc::JITTargetMachineBuilder::detectHost));
+  const std::string llvm_build =
+      build_id_of(reinterpret_cast<const void*>(&llvm::orc::JITTargetMachineBuilder::detectHost));
   if (own.empty() || llvm_build.empty()) return {};
   auto host = llvm::orc::JITTargetMachineBuilder::detectHost();
   if (!host) {
     llvm::consumeError(host.takeError());
     return {};
   }
-  return "1\n" + own + '\n' + llvm_build + '\n' + LLVM_VERSION_STRING + '\n' + host->getTargetTriple().str() + '\n' + host->getCPU() + '\n' +
-         host->getFeatures().getString();
+  return "1\n" + own + '\n' + llvm_build + '\n' + LLVM_VERSION_STRING + '\n' + host->getTargetTriple().str() +
+         '\n' + host->getCPU() + '\n' + host->getFeatures().getString();
 }
 
 }  // namespace
 
-std::optional<CodeKey> key_of_program(std::span<const std::string_view> ptx_texts, const CompileOptions& options) {
+std::optional<CodeKey> key_of_program(std::span<const std::string_view> ptx_texts,
+                                      const CompileOptions& options) {
   static const std::string identity = compiler_identity();
   if (identity.empty()) return std::nullopt;
   Hash hash;

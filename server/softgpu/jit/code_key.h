@@ -12,7 +12,8 @@ namespace gpupool::softgpu {
 
 // Returns nullopt if this library or LLVM has no build id: then builds cannot be told apart and nothing is
 // cached.
-std::optional<CodeKey> key_of_program(std::span<const std::string_view> ptx_texts, const CompileOptions& options);
+std::optional<CodeKey> key_of_program(std::span<const std::string_view> ptx_texts,
+                                      const CompileOptions& options);
 
 // Returns the key of a part of a program: the machine code of one kernel, or the mark that all its functions
 // were checked.

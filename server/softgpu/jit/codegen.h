@@ -286,7 +286,8 @@ class FunctionCodegen {
   Window window_of(Decoded& i, const Operand& operand, Space space);
   llvm::Value* word_array(uint32_t words);
   llvm::Value* word_at(llvm::Value* array, uint32_t index);
-  void store_words(Decoded& i, const Operand& operand, llvm::Value* array, uint32_t first, uint32_t words, bool wide);
+  void store_words(Decoded& i, const Operand& operand, llvm::Value* array, uint32_t first, uint32_t words,
+                   bool wide);
   void load_words(Decoded& i, const Operand& operand, llvm::Value* array, uint32_t words, bool wide);
   void multiply_matrices(Decoded& i, const MatrixOperation& operation);
   void mma(Decoded& i);
@@ -361,7 +362,7 @@ class FunctionCodegen {
   std::vector<llvm::BasicBlock*> label_blocks_;
   struct Temporaries {
     std::vector<llvm::AllocaInst*> memory;
-    size_t used = 0;                     // number of them in use by `instruction`
+    size_t used = 0;  // number of them in use by `instruction`
     uint32_t instruction = UINT32_MAX;
   };
   std::unordered_map<llvm::Type*, Temporaries> temporaries_;
@@ -370,7 +371,8 @@ class FunctionCodegen {
 };
 
 // Generates the IR of one kernel and of all functions that it reaches.
-std::optional<CompileError> generate_kernel(const Image& image, const LinkedKernel& kernel, llvm::Module& module);
+std::optional<CompileError> generate_kernel(const Image& image, const LinkedKernel& kernel,
+                                            llvm::Module& module);
 // Translates every function once to find unsupported code. Uses several threads for large images.
 std::optional<CompileError> check_functions(const Image& image);
 

@@ -73,13 +73,16 @@ void FunctionCodegen::atomic(Decoded& i, bool has_result) {
   auto elements = [&](size_t n) -> std::span<const Operand> {
     const Operand& operand = i.operand(n);
     if (width == 1) return {&operand, 1};
-    if (operand.kind != Operand::Kind::vector || operand.count != width) i.fail("the vector's width is wrong");
+    if (operand.kind != Operand::Kind::vector || operand.count != width)
+      i.fail("the vector's width is wrong");
     return i.elements(operand);
   };
   std::vector<llvm::Value*> olds;
   for (uint32_t n = 0; n < width; ++n) {
     llvm::Value* pointer = n ? b_.CreateConstGEP1_64(b_.getInt8Ty(), whole, uint64_t{n} * bytes) : whole;
-    auto bits_of_operand = [&](size_t index) { return convert_bits(read(elements(index)[n], type), bits, false); };
+    auto bits_of_operand = [&](size_t index) {
+      return convert_bits(read(elements(index)[n], type), bits, false);
+    };
     llvm::Value* b = bits_of_operand(first + 1);
     llvm::Value* old = nullptr;
     auto rmw = [&](AtomicRMWInst::BinOp kind, llvm::Value* value) {
@@ -153,9 +156,8 @@ void FunctionCodegen::fence(Decoded& i) {
   i.take("sc");
   i.take("proxy");  // other proxies (async, alias, tensormap) access the same memory here
   i.take_any({"async", "alias", "async.global", "global", "shared::cta", "async::generic", "mbarrier_init",
-              "cta", "cluster", "gpu", "sys", "sync_restrict::shared::cta",
-              "sync_restrict::shared::cluster", "shared::cluster", "tensormap::generic", "async.shared::cta",
-              "async.shared::cluster"});
+              "cta", "cluster", "gpu", "sys", "sync_restrict::shared::cta", "sync_restrict::shared::cluster",
+              "shared::cluster", "tensormap::generic", "async.shared::cta", "async.shared::cluster"});
   i.done();  // the address range of a tensormap fence is ignored
   b_.CreateFence(weaker ? AtomicOrdering::AcquireRelease : AtomicOrdering::SequentiallyConsistent);
 }

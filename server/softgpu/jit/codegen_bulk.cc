@@ -6,21 +6,43 @@
 namespace gpupool::softgpu {
 namespace {
 
-bool is_shared(std::string_view space) { return space == "shared::cluster" || space == "shared::cta"; }
+bool is_shared(std::string_view space) {
+  return space == "shared::cluster" || space == "shared::cta";
+}
 
 ReducedType reduced_type(Decoded& i, Type type, Reduction reduction) {
   const bool bits = reduction >= Reduction::conjunction;
   switch (type) {
-    case Type::b32: if (bits) return ReducedType::u32; break;
-    case Type::b64: if (bits) return ReducedType::u64; break;
-    case Type::u32: if (!bits) return ReducedType::u32; break;
-    case Type::s32: if (reduction <= Reduction::maximum) return ReducedType::s32; break;
-    case Type::u64: if (!bits) return ReducedType::u64; break;
-    case Type::s64: if (reduction <= Reduction::maximum) return ReducedType::s64; break;
-    case Type::f16: if (reduction <= Reduction::maximum) return ReducedType::f16; break;
-    case Type::bf16: if (reduction <= Reduction::maximum) return ReducedType::bf16; break;
-    case Type::f32: if (reduction == Reduction::add) return ReducedType::f32; break;
-    case Type::f64: if (reduction == Reduction::add) return ReducedType::f64; break;
+    case Type::b32:
+      if (bits) return ReducedType::u32;
+      break;
+    case Type::b64:
+      if (bits) return ReducedType::u64;
+      break;
+    case Type::u32:
+      if (!bits) return ReducedType::u32;
+      break;
+    case Type::s32:
+      if (reduction <= Reduction::maximum) return ReducedType::s32;
+      break;
+    case Type::u64:
+      if (!bits) return ReducedType::u64;
+      break;
+    case Type::s64:
+      if (reduction <= Reduction::maximum) return ReducedType::s64;
+      break;
+    case Type::f16:
+      if (reduction <= Reduction::maximum) return ReducedType::f16;
+      break;
+    case Type::bf16:
+      if (reduction <= Reduction::maximum) return ReducedType::bf16;
+      break;
+    case Type::f32:
+      if (reduction == Reduction::add) return ReducedType::f32;
+      break;
+    case Type::f64:
+      if (reduction == Reduction::add) return ReducedType::f64;
+      break;
     default: break;
   }
   i.fail("this reduction does not exist for this type");
@@ -36,7 +58,8 @@ Reduction take_reduction(Decoded& i) {
 
 // Returns the generic address of an operand of a bulk copy. In shared memory, all bytes must lie in one
 // window.
-llvm::Value* FunctionCodegen::bulk_address(Decoded& i, size_t operand, std::string_view space, llvm::Value* bytes) {
+llvm::Value* FunctionCodegen::bulk_address(Decoded& i, size_t operand, std::string_view space,
+                                           llvm::Value* bytes) {
   if (space == "global") return resolve(i, i.operand(operand), Space::global).value;
   llvm::Value* address = resolve(i, i.operand(operand), Space::shared).value;
   return cluster_to_generic(address, bytes);
@@ -70,7 +93,8 @@ void FunctionCodegen::cp_bulk(Decoded& i, bool reduces) {
   const bool to_shared = is_shared(target), from_shared = source == "shared::cta";
   if (!(to_shared && (source == "global" || from_shared)) && !(target == "global" && from_shared))
     i.fail("only copies between global and shared memory are supported");
-  if (multicast && (!signals || source != "global")) i.fail("multicast requires a copy from global memory with an mbarrier");
+  if (multicast && (!signals || source != "global"))
+    i.fail("multicast requires a copy from global memory with an mbarrier");
   if (reduces && !from_shared) i.fail("the source of a reduction must be .shared::cta");
   if (masked && (signals || reduces)) i.fail(".cp_mask is supported only for copies to global memory");
   llvm::Type* word = b_.getInt64Ty();
@@ -87,18 +111,22 @@ void FunctionCodegen::cp_bulk(Decoded& i, bool reduces) {
   llvm::Value* to = bulk_address(i, 0, target, bytes);
   llvm::Value* barrier = signals ? mbarrier_pointer(i, 3, Space::shared_cluster) : nullptr;
   if (reduces)
-    call_runtime("softgpu_bulk_reduce", b_.getVoidTy(),
-                 {thread_, to, from, wide, i32(static_cast<uint32_t>(reduction)), i32(static_cast<uint32_t>(type))});
+    call_runtime(
+        "softgpu_bulk_reduce", b_.getVoidTy(),
+        {thread_, to, from, wide, i32(static_cast<uint32_t>(reduction)), i32(static_cast<uint32_t>(type))});
   else if (masked)
-    call_runtime("softgpu_bulk_copy_masked", b_.getVoidTy(), {thread_, to, from, wide, read(i, i.operand_count() - 1, Type::u16)});
+    call_runtime("softgpu_bulk_copy_masked", b_.getVoidTy(),
+                 {thread_, to, from, wide, read(i, i.operand_count() - 1, Type::u16)});
   else
     call_runtime("softgpu_bulk_copy", b_.getVoidTy(), {thread_, to, from, wide});
   if (barrier) call_runtime("softgpu_mbarrier_transfer", word, {barrier, b_.CreateNeg(wide)});
 }
 
 // [map, {x, y, ...}]: sets `map` to the map's address and returns an array of the coordinates.
-llvm::Value* FunctionCodegen::tensor_coordinates(Decoded& i, const Operand& tensor, uint32_t count, llvm::Value*& map) {
-  if (tensor.kind != Operand::Kind::fetch || tensor.count != 2) i.fail("expected a tensor map and coordinates");
+llvm::Value* FunctionCodegen::tensor_coordinates(Decoded& i, const Operand& tensor, uint32_t count,
+                                                 llvm::Value*& map) {
+  if (tensor.kind != Operand::Kind::fetch || tensor.count != 2)
+    i.fail("expected a tensor map and coordinates");
   const auto parts = i.elements(tensor);
   map = read(parts[0], Type::u64);
   std::span<const Operand> coordinates(&parts[1], 1);
@@ -132,10 +160,12 @@ void FunctionCodegen::cp_bulk_tensor(Decoded& i, bool reduces) {
     llvm::Value* to = resolve(i, i.operand(0), Space::shared).value;
     llvm::Value* barrier = resolve(i, i.operand(2), Space::shared).value;
     llvm::Value* ranks = multicast ? b_.CreateZExt(read(i, 3, Type::u16), b_.getInt32Ty()) : i32(0);
-    call_runtime("softgpu_tensor_load", b_.getVoidTy(), {thread_, map, array, i32(rank), rows, to, barrier, ranks});
+    call_runtime("softgpu_tensor_load", b_.getVoidTy(),
+                 {thread_, map, array, i32(rank), rows, to, barrier, ranks});
     return;
   }
-  if (target != "global" || source != "shared::cta") i.fail("only copies between global and shared memory are supported");
+  if (target != "global" || source != "shared::cta")
+    i.fail("only copies between global and shared memory are supported");
   if (signals || multicast) i.fail("copies to global memory complete through bulk groups, not an mbarrier");
   llvm::Value* array = tensor_coordinates(i, i.operand(0), coordinates, map);
   llvm::Value* from = resolve(i, i.operand(1), Space::shared).value;
@@ -152,19 +182,23 @@ void FunctionCodegen::st_bulk(Decoded& i) {
   if (value.kind != Operand::Kind::integer || value.value != 0) i.fail("st.bulk requires the value 0");
   llvm::Value* bytes = read(i, 1, Type::u64);
   constexpr uint64_t kMaxBytes = (1u << kClusterAddressBits) - 1;  // no window is larger
-  llvm::Value* checked = b_.CreateTrunc(intrinsic(llvm::Intrinsic::umin, {bytes, i64(kMaxBytes)}), b_.getInt32Ty());
+  llvm::Value* checked =
+      b_.CreateTrunc(intrinsic(llvm::Intrinsic::umin, {bytes, i64(kMaxBytes)}), b_.getInt32Ty());
   llvm::Value* to = bulk_address(i, 0, "shared::cta", checked);
   b_.CreateMemSet(pointer_to(to), b_.getInt8(0), bytes, llvm::MaybeAlign(1));
 }
 
 void FunctionCodegen::tensormap(Decoded& i) {
   if (i.take("cp_fenceproxy")) {  // every lane copies the same bytes
-    i.take_any({"global", "shared::cta", "tensormap::generic", "release", "cta", "cluster", "gpu", "sys", "sync", "aligned"});
+    i.take_any({"global", "shared::cta", "tensormap::generic", "release", "cta", "cluster", "gpu", "sys",
+                "sync", "aligned"});
     i.done(3);
     const Operand& size = i.operand(2);
-    if (size.kind != Operand::Kind::integer || size.value != kTensorMapBytes) i.fail("a tensor map has 128 bytes");
+    if (size.kind != Operand::Kind::integer || size.value != kTensorMapBytes)
+      i.fail("a tensor map has 128 bytes");
     llvm::Value* from = bulk_address(i, 1, "shared::cta", i32(kTensorMapBytes));
-    call_runtime("softgpu_bulk_copy", b_.getVoidTy(), {thread_, bulk_address(i, 0, "global", nullptr), from, i64(kTensorMapBytes)});
+    call_runtime("softgpu_bulk_copy", b_.getVoidTy(),
+                 {thread_, bulk_address(i, 0, "global", nullptr), from, i64(kTensorMapBytes)});
     return;
   }
   if (!i.take("replace") || !i.take("tile")) i.fail("expected .replace.tile or .cp_fenceproxy");
@@ -187,8 +221,9 @@ void FunctionCodegen::tensormap(Decoded& i) {
   llvm::Value* value = convert_bits(read(i, numbered ? 2 : 1, type), b_.getInt64Ty(), false);
   llvm::Value* map = in_shared ? bulk_address(i, 0, "shared::cta", i32(kTensorMapBytes))
                                : resolve(i, i.operand(0), Space::generic).value;
-  call_runtime("softgpu_tensormap_replace", b_.getVoidTy(),
-               {thread_, map, i32(static_cast<uint32_t>(*field)), i32(static_cast<uint32_t>(ordinal)), value});
+  call_runtime(
+      "softgpu_tensormap_replace", b_.getVoidTy(),
+      {thread_, map, i32(static_cast<uint32_t>(*field)), i32(static_cast<uint32_t>(ordinal)), value});
 }
 
 }  // namespace gpupool::softgpu

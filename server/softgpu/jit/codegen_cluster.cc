@@ -33,7 +33,8 @@ void FunctionCodegen::mapa(Decoded& i) {
     return write(i.operand(0), b_.CreateOr(offset, upper), Type::u32);
   }
   llvm::Value* generic = convert_bits(read(i, 1, type), b_.getInt64Ty(), false);
-  write(i.operand(0), call_runtime("softgpu_map_to_rank", b_.getInt64Ty(), {thread_, generic, rank}), Type::u64);
+  write(i.operand(0), call_runtime("softgpu_map_to_rank", b_.getInt64Ty(), {thread_, generic, rank}),
+        Type::u64);
 }
 
 void FunctionCodegen::getctarank(Decoded& i) {
@@ -71,7 +72,8 @@ void FunctionCodegen::clusterlaunchcontrol(Decoded& i) {
   }
   // The index of the cancelled block; undefined if none was cancelled, as here.
   const bool all = i.take("get_first_ctaid");
-  if (!all && i.take_one({"get_first_ctaid::x", "get_first_ctaid::y", "get_first_ctaid::z"}).empty()) i.fail("unknown query");
+  if (!all && i.take_one({"get_first_ctaid::x", "get_first_ctaid::y", "get_first_ctaid::z"}).empty())
+    i.fail("unknown query");
   if (all && !i.take("v4")) i.fail("expected .v4");
   if (!i.take("b32") || !i.take("b128")) i.fail("expected .b32.b128");
   i.done(2);

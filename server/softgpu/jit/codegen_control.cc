@@ -139,8 +139,11 @@ void FunctionCodegen::call_builtin(Decoded& i, const Builtin& builtin, std::span
   };
   if (arguments.size() != builtin.arguments.size()) i.fail("wrong number of arguments");
   std::vector<llvm::Value*> values{thread_};
-  for (size_t n = 0; n < arguments.size(); ++n) values.push_back(argument(i, arguments[n], variable(builtin.arguments[n])));
-  llvm::Type* type = builtin.result.bytes == 0 ? b_.getVoidTy() : static_cast<llvm::Type*>(b_.getIntNTy(builtin.result.bytes * 8));
+  for (size_t n = 0; n < arguments.size(); ++n)
+    values.push_back(argument(i, arguments[n], variable(builtin.arguments[n])));
+  llvm::Type* type = builtin.result.bytes == 0
+                         ? b_.getVoidTy()
+                         : static_cast<llvm::Type*>(b_.getIntNTy(builtin.result.bytes * 8));
   auto* call = llvm::cast<llvm::CallInst>(call_runtime(builtin.symbol, type, values));
   if (!builtin.returns) {
     call->getCalledFunction()->addFnAttr(llvm::Attribute::Cold);

@@ -4,14 +4,10 @@
 namespace gpupool::softgpu {
 llvm::Value* FunctionCodegen::round_to_integral(llvm::Value* value, Rounding rounding) {
   switch (rounding) {
-    case Rounding::zero:
-      return intrinsic(llvm::Intrinsic::trunc, {value});
-    case Rounding::down:
-      return intrinsic(llvm::Intrinsic::floor, {value});
-    case Rounding::up:
-      return intrinsic(llvm::Intrinsic::ceil, {value});
-    default:
-      return intrinsic(llvm::Intrinsic::roundeven, {value});
+    case Rounding::zero: return intrinsic(llvm::Intrinsic::trunc, {value});
+    case Rounding::down: return intrinsic(llvm::Intrinsic::floor, {value});
+    case Rounding::up: return intrinsic(llvm::Intrinsic::ceil, {value});
+    default: return intrinsic(llvm::Intrinsic::roundeven, {value});
   }
 }
 
@@ -83,7 +79,8 @@ void FunctionCodegen::cvt_pack(Decoded& i) {
   i.done(third ? 4 : 3);
   const uint32_t bits = small.empty() ? ptx::bits_of(to) : static_cast<uint32_t>(small[1] - '0');
   const bool is_signed = small.empty() ? ptx::is_signed(to) : small[0] == 's';
-  if (from != Type::s32 || (small.empty() && !ptx::is_integer(to)) || bits > 16 || (third.has_value() != (bits < 16)))
+  if (from != Type::s32 || (small.empty() && !ptx::is_integer(to)) || bits > 16 ||
+      (third.has_value() != (bits < 16)))
     i.fail("invalid combination of types");
   const uint32_t most = is_signed ? (1u << (bits - 1)) - 1 : (1u << bits) - 1, least = is_signed ? ~most : 0;
   auto part = [&](size_t n) {

@@ -16,7 +16,8 @@ llvm::Value* for_singles(llvm::IRBuilder<>& b, std::initializer_list<llvm::Value
   for (uint32_t n = 0; n < 2; ++n) {
     std::vector<llvm::Value*> parts;
     for (llvm::Value* operand : operands)
-      parts.push_back(b.CreateBitCast(b.CreateTrunc(b.CreateLShr(operand, 32 * n), b.getInt32Ty()), b.getFloatTy()));
+      parts.push_back(
+          b.CreateBitCast(b.CreateTrunc(b.CreateLShr(operand, 32 * n), b.getInt32Ty()), b.getFloatTy()));
     llvm::Value* part = b.CreateZExt(b.CreateBitCast(operation(parts), b.getInt32Ty()), b.getInt64Ty());
     result = b.CreateOr(result, b.CreateShl(part, 32 * n));
   }
@@ -84,10 +85,11 @@ void FunctionCodegen::float_binary(Decoded& i, Type type, FloatMode mode) {
     return op == "add" ? b_.CreateFAdd(a, b) : op == "sub" ? b_.CreateFSub(a, b) : b_.CreateFMul(a, b);
   };
   if (type == Type::b64) {  // .f32x2
-    llvm::Value* result = for_singles(b_, {read(i, 1, type), read(i, 2, type)}, [&](std::vector<llvm::Value*> v) {
-      for (llvm::Value*& value : v) value = mode.flush ? flush_subnormal(value) : value;
-      return finish_float(compute(v[0], v[1]), Type::f32, mode);
-    });
+    llvm::Value* result =
+        for_singles(b_, {read(i, 1, type), read(i, 2, type)}, [&](std::vector<llvm::Value*> v) {
+          for (llvm::Value*& value : v) value = mode.flush ? flush_subnormal(value) : value;
+          return finish_float(compute(v[0], v[1]), Type::f32, mode);
+        });
     return write(i.operand(0), result, type);
   }
   llvm::Value* a = first ? half_to_float(read(i, 1, *first), *first) : read_float(i, 1, type, mode.flush);
@@ -112,11 +114,12 @@ void FunctionCodegen::float_fma(Decoded& i, Type type, FloatMode mode) {
                                       : intrinsic(llvm::Intrinsic::fma, {a, b, c});
   };
   if (type == Type::b64) {  // .f32x2
-    llvm::Value* result =
-        for_singles(b_, {read(i, 1, type), read(i, 2, type), read(i, 3, type)}, [&](std::vector<llvm::Value*> v) {
-          for (llvm::Value*& value : v) value = mode.flush ? flush_subnormal(value) : value;
-          return finish_float(compute(v[0], v[1], v[2]), Type::f32, mode);
-        });
+    llvm::Value* result = for_singles(b_, {read(i, 1, type), read(i, 2, type), read(i, 3, type)},
+                                      [&](std::vector<llvm::Value*> v) {
+                                        for (llvm::Value*& value : v)
+                                          value = mode.flush ? flush_subnormal(value) : value;
+                                        return finish_float(compute(v[0], v[1], v[2]), Type::f32, mode);
+                                      });
     return write(i.operand(0), result, type);
   }
   if (!ptx::is_float(type)) i.fail("expected a floating-point type");
@@ -176,7 +179,8 @@ void FunctionCodegen::float_unary(Decoded& i) {
   auto cut = [&](llvm::Value* value) {
     llvm::Value* bits = b_.CreateAnd(b_.CreateBitCast(value, b_.getInt64Ty()), i64(0xFFFFFFFFull << 32));
     llvm::Value* tiny = b_.CreateIsNull(b_.CreateAnd(bits, i64(0x7FFull << 52)));
-    return b_.CreateBitCast(b_.CreateSelect(tiny, b_.CreateAnd(bits, i64(1ull << 63)), bits), value->getType());
+    return b_.CreateBitCast(b_.CreateSelect(tiny, b_.CreateAnd(bits, i64(1ull << 63)), bits),
+                            value->getType());
   };
   llvm::Value* operand = read_float(i, 1, type, mode.flush);
   llvm::Value* result = evaluate(upper ? cut(operand) : operand);
@@ -235,11 +239,12 @@ void FunctionCodegen::float_min_max(Decoded& i, Type type, FloatMode mode, bool 
   // .abs compares magnitudes; .xorsign.abs gives the result the sign of the product.
   auto choose = [&](llvm::Value* a, llvm::Value* b) -> llvm::Value* {
     if (!magnitude) return minimum(a, b, maximum, nan);
-    llvm::Value* result = minimum(intrinsic(llvm::Intrinsic::fabs, {a}), intrinsic(llvm::Intrinsic::fabs, {b}), maximum, nan);
+    llvm::Value* result =
+        minimum(intrinsic(llvm::Intrinsic::fabs, {a}), intrinsic(llvm::Intrinsic::fabs, {b}), maximum, nan);
     if (!signs) return result;
     llvm::Type* bits = m_.int_type(a->getType()->getPrimitiveSizeInBits());
-    llvm::Value* sign = b_.CreateBitCast(
-        b_.CreateXor(b_.CreateBitCast(a, bits), b_.CreateBitCast(b, bits)), a->getType());
+    llvm::Value* sign =
+        b_.CreateBitCast(b_.CreateXor(b_.CreateBitCast(a, bits), b_.CreateBitCast(b, bits)), a->getType());
     return b_.CreateSelect(b_.CreateFCmpUNO(result, result), result,
                            b_.CreateBinaryIntrinsic(llvm::Intrinsic::copysign, result, sign));
   };
@@ -247,7 +252,8 @@ void FunctionCodegen::float_min_max(Decoded& i, Type type, FloatMode mode, bool 
     if (operands != 3) i.fail("expected 3 operands");
     llvm::Value* result =
         for_halves(type, {read(i, 1, type), read(i, 2, type)}, [&](Type half, std::vector<llvm::Value*> v) {
-          return float_to_half(choose(half_to_float(v[0], half), half_to_float(v[1], half)), half, Rounding::nearest);
+          return float_to_half(choose(half_to_float(v[0], half), half_to_float(v[1], half)), half,
+                               Rounding::nearest);
         });
     return write(i.operand(0), result, type);
   }

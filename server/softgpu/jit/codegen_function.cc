@@ -186,7 +186,8 @@ void FunctionCodegen::dispatch(Decoded& i) {
   for (const ArchitectureRow& row : kOneArchitecture)
     if (row.opcode == i.opcode())
       i.fail("it exists only on GPUs of compute capability " + std::string(row.where) +
-             "; compile for compute_80 or compute_90 (without suffix), whose matrix instructions are mma and wmma");
+             "; compile for compute_80 or compute_90 (without suffix), whose matrix instructions are mma and "
+             "wmma");
   i.fail("unknown instruction");
 }
 

@@ -101,15 +101,16 @@ void FunctionCodegen::half_binary(Decoded& i, Type type, FloatMode mode) {
 void FunctionCodegen::half_fma(Decoded& i, Type type, FloatMode mode) {
   if (mode.zero_outside && type != Type::f16 && type != Type::f16x2) i.fail(".oob is supported only for f16");
   if (mode.rounding != Rounding::none && mode.rounding != Rounding::nearest) i.fail("only .rn is supported");
-  llvm::Value* result = for_halves(
-      type, {read(i, 1, type), read(i, 2, type), read(i, 3, type)},
-      [&](Type half, std::vector<llvm::Value*> v) {
-        llvm::Value* value = half_arithmetic("fma", half, v, mode);
-        if (!mode.zero_outside) return value;
-        // A factor from outside a tensor (kOutsideHalf) makes the result zero.
-        llvm::Value* outside = b_.CreateOr(b_.CreateICmpEQ(v[0], b_.getInt16(kOutsideHalf)), b_.CreateICmpEQ(v[1], b_.getInt16(kOutsideHalf)));
-        return b_.CreateSelect(outside, b_.getInt16(0), value);
-      });
+  llvm::Value* result = for_halves(type, {read(i, 1, type), read(i, 2, type), read(i, 3, type)},
+                                   [&](Type half, std::vector<llvm::Value*> v) {
+                                     llvm::Value* value = half_arithmetic("fma", half, v, mode);
+                                     if (!mode.zero_outside) return value;
+                                     // A factor from outside a tensor (kOutsideHalf) makes the result zero.
+                                     llvm::Value* outside =
+                                         b_.CreateOr(b_.CreateICmpEQ(v[0], b_.getInt16(kOutsideHalf)),
+                                                     b_.CreateICmpEQ(v[1], b_.getInt16(kOutsideHalf)));
+                                     return b_.CreateSelect(outside, b_.getInt16(0), value);
+                                   });
   write(i.operand(0), result, type);
 }
 

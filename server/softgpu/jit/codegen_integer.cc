@@ -133,16 +133,11 @@ namespace {
 
 Type doubled(Decoded& i, Type type) {
   switch (type) {
-    case Type::u16:
-      return Type::u32;
-    case Type::s16:
-      return Type::s32;
-    case Type::u32:
-      return Type::u64;
-    case Type::s32:
-      return Type::s64;
-    default:
-      i.fail(".wide takes 16 and 32 bits");
+    case Type::u16: return Type::u32;
+    case Type::s16: return Type::s32;
+    case Type::u32: return Type::u64;
+    case Type::s32: return Type::s64;
+    default: i.fail(".wide takes 16 and 32 bits");
   }
 }
 

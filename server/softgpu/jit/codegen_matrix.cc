@@ -65,7 +65,8 @@ void FunctionCodegen::store_words(Decoded& i, const Operand& operand, llvm::Valu
   }
 }
 
-void FunctionCodegen::load_words(Decoded& i, const Operand& operand, llvm::Value* array, uint32_t words, bool wide) {
+void FunctionCodegen::load_words(Decoded& i, const Operand& operand, llvm::Value* array, uint32_t words,
+                                 bool wide) {
   std::span<const Operand> registers(&operand, 1);
   if (operand.kind == Operand::Kind::vector) registers = i.elements(operand);
   if (registers.size() * (wide ? 2 : 1) != words) i.fail("a fragment has the wrong number of registers");
@@ -84,7 +85,8 @@ FunctionCodegen::Window FunctionCodegen::window_of(Decoded& i, const Operand& op
   llvm::Type* word = b_.getInt64Ty();
   if (address.kind == Address::Kind::shared) {
     llvm::Value* low = shared_base();
-    llvm::Value* size = b_.CreateZExt(block_field(offsetof(BlockContext, total_shared_bytes), b_.getInt32Ty()), word);
+    llvm::Value* size =
+        b_.CreateZExt(block_field(offsetof(BlockContext, total_shared_bytes), b_.getInt32Ty()), word);
     return {b_.CreateAdd(low, address.value), low, b_.CreateAdd(low, size)};
   }
   if (address.kind == Address::Kind::storage)
@@ -153,7 +155,8 @@ void FunctionCodegen::wmma(Decoded& i) {
     return multiply_matrices(i, o);
   }
   const std::string_view matrix = i.take_one({"a", "b", "c", "d"});
-  if (op.empty() || matrix.empty() || (op == "store") != (matrix == "d")) i.fail("expected load, store or mma");
+  if (op.empty() || matrix.empty() || (op == "store") != (matrix == "d"))
+    i.fail("expected load, store or mma");
   i.take_any({"sync", "aligned"});
   Space space = take_space(i);
   const bool by_column = take_layout(i);
@@ -165,8 +168,13 @@ void FunctionCodegen::wmma(Decoded& i) {
     o.c = o.d = element;
     // Choose the types that go with this accumulator, to check the shape.
     using E = MatrixElement;
-    o.a = o.b = element == E::f64 ? E::f64 : element == E::f16 ? E::f16 : element == E::f32 && o.k == 8 ? E::tf32
-                : element != E::s32 ? E::f16 : o.k == 16 ? E::s8 : o.k == 32 ? E::s4 : E::b1;
+    o.a = o.b = element == E::f64               ? E::f64
+                : element == E::f16             ? E::f16
+                : element == E::f32 && o.k == 8 ? E::tf32
+                : element != E::s32             ? E::f16
+                : o.k == 16                     ? E::s8
+                : o.k == 32                     ? E::s4
+                                                : E::b1;
   } else {
     o.a = o.b = element;
     o.c = o.d = element == MatrixElement::f64 ? MatrixElement::f64
@@ -183,13 +191,14 @@ void FunctionCodegen::wmma(Decoded& i) {
   llvm::Value* array = word_array(words);
   if (op == "load") {
     call_runtime("softgpu_wmma_load", b_.getVoidTy(),
-                 {thread_, i64(o.pack()), b_.getInt8(static_cast<uint8_t>(part)), i32(by_column), window.address,
-                  window.low, window.high, stride, array});
+                 {thread_, i64(o.pack()), b_.getInt8(static_cast<uint8_t>(part)), i32(by_column),
+                  window.address, window.low, window.high, stride, array});
     return load_words(i, i.operand(0), array, words, wide);
   }
   store_words(i, i.operand(1), array, 0, words, wide);
-  call_runtime("softgpu_wmma_store", b_.getVoidTy(),
-               {thread_, i64(o.pack()), i32(by_column), window.address, window.low, window.high, stride, array});
+  call_runtime(
+      "softgpu_wmma_store", b_.getVoidTy(),
+      {thread_, i64(o.pack()), i32(by_column), window.address, window.low, window.high, stride, array});
 }
 
 // ldmatrix and stmatrix of 8 x 8 elements of 16 bits.
@@ -215,7 +224,8 @@ void FunctionCodegen::movmatrix(Decoded& i) {
   i.take_any({"sync", "aligned"});
   if (!i.take("m8n8") || !i.take("trans") || !i.take("b16")) i.fail("expected .m8n8.trans.b16");
   i.done(2);
-  write(i.operand(0), call_runtime("softgpu_movmatrix", b_.getInt32Ty(), {thread_, read(i, 1, Type::b32)}), Type::b32);
+  write(i.operand(0), call_runtime("softgpu_movmatrix", b_.getInt32Ty(), {thread_, read(i, 1, Type::b32)}),
+        Type::b32);
 }
 
 }  // namespace gpupool::softgpu

@@ -34,7 +34,8 @@ Space FunctionCodegen::take_space(Decoded& i) {
 // --- Addresses ---
 
 FunctionCodegen::Address FunctionCodegen::resolve(Decoded& i, const Operand& operand, Space space) {
-  if (operand.kind != Operand::Kind::address && !operand.is_element) i.fail("expected an address in brackets");
+  if (operand.kind != Operand::Kind::address && !operand.is_element)
+    i.fail("expected an address in brackets");
   if (space == Space::shared_cluster) {
     Address own = resolve(i, operand, Space::shared);
     if (own.kind != Address::Kind::shared || llvm::isa<llvm::ConstantInt>(own.value)) return own;
@@ -89,16 +90,14 @@ FunctionCodegen::Address FunctionCodegen::resolve(Decoded& i, const Operand& ope
       address.value = i64(offset);
       return address;
     }
-    case Operand::Kind::symbol:
-      return linked(m_.image.resolve(linked_.file, base.name));
+    case Operand::Kind::symbol: return linked(m_.image.resolve(linked_.file, base.name));
     case Operand::Kind::integer: {
       llvm::Value* value = i64(static_cast<uint64_t>(base.value) + offset);
       if (space == Space::shared) return shared(value);
       address.value = value;
       return address;
     }
-    default:
-      i.fail("invalid address operand");
+    default: i.fail("invalid address operand");
   }
 }
 
@@ -271,8 +270,7 @@ void FunctionCodegen::ld(Decoded& i) {
   bool atomic = (acquire || relaxed) && bytes <= 8;
   llvm::Value* pointer = checked_pointer(i, address, bytes * width, false, atomic);
   llvm::Type* element = atomic ? m_.int_type(bytes * 8) : m_.ir_type(type);
-  bool fresh =
-      address.kind == Address::Kind::storage;  // may be uninitialised, so the value is frozen
+  bool fresh = address.kind == Address::Kind::storage;  // may be uninitialised, so the value is frozen
   if (width > 1 && !atomic) {
     auto* vector = llvm::FixedVectorType::get(element, width);
     llvm::LoadInst* load = b_.CreateAlignedLoad(vector, pointer, llvm::Align(1), is_volatile);
@@ -323,7 +321,8 @@ void FunctionCodegen::st(Decoded& i) {
   llvm::Value* pointer = checked_pointer(i, resolve(i, i.operand(0), space), bytes * width, true, atomic);
   llvm::Value* barrier = async ? mbarrier_pointer(i, 2, space) : nullptr;
   auto announce = [&] {
-    if (barrier) call_runtime("softgpu_mbarrier_transfer", b_.getInt64Ty(), {barrier, i64(-uint64_t{bytes} * width)});
+    if (barrier)
+      call_runtime("softgpu_mbarrier_transfer", b_.getInt64Ty(), {barrier, i64(-uint64_t{bytes} * width)});
   };
   if (width > 1 && !atomic) {
     llvm::Value* vector = llvm::PoisonValue::get(llvm::FixedVectorType::get(m_.ir_type(type), width));

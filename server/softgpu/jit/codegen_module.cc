@@ -165,7 +165,8 @@ void ModuleCodegen::generate_entries() {
   }
   auto reset_runtime_error = [&](llvm::Value* of) {
     if (image.uses_device_runtime)
-      b.CreateStore(b.getInt32(0), b.CreateConstGEP1_64(b.getInt8Ty(), of, offsetof(ThreadContext, runtime_error)));
+      b.CreateStore(b.getInt32(0),
+                    b.CreateConstGEP1_64(b.getInt8Ty(), of, offsetof(ThreadContext, runtime_error)));
   };
   if (kernel->info.synchronises) {
     reset_runtime_error(thread);
@@ -243,7 +244,8 @@ void ModuleCodegen::generate_function(uint32_t index) {
   FunctionCodegen(*this, index).run();
 }
 
-std::optional<CompileError> generate_kernel(const Image& image, const LinkedKernel& kernel, llvm::Module& module) {
+std::optional<CompileError> generate_kernel(const Image& image, const LinkedKernel& kernel,
+                                            llvm::Module& module) {
   try {
     ModuleCodegen codegen(image, &kernel, module);
     for (uint32_t index : kernel.functions) codegen.generate_function(index);
@@ -281,7 +283,8 @@ std::optional<CompileError> check_function(ModuleCodegen& codegen, uint32_t inde
 // Several threads take functions in turn; the error of the first failing function in the text is reported.
 class ParallelCheck {
  public:
-  explicit ParallelCheck(const Image& image) : image_(image), first_bad_(static_cast<uint32_t>(image.functions.size())) {}
+  explicit ParallelCheck(const Image& image)
+      : image_(image), first_bad_(static_cast<uint32_t>(image.functions.size())) {}
 
   void work() {
     llvm::LLVMContext context;
@@ -315,7 +318,8 @@ class ParallelCheck {
 std::optional<CompileError> check_functions(const Image& image) {
   constexpr size_t kFunctionsPerThread = 32;  // functions per additional thread
   ParallelCheck checks(image);
-  const size_t most = std::min<size_t>(std::thread::hardware_concurrency(), image.functions.size() / kFunctionsPerThread);
+  const size_t most =
+      std::min<size_t>(std::thread::hardware_concurrency(), image.functions.size() / kFunctionsPerThread);
   std::vector<std::thread> others;
   try {
     while (others.size() + 1 < most) others.emplace_back([&] { checks.work(); });

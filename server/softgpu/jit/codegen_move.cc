@@ -170,8 +170,7 @@ void FunctionCodegen::cp(Decoded& i) {
       b_.CreateAlignedLoad(type, checked_pointer(i, from, bytes, false, false), llvm::Align(1));
   llvm::Value* missing = b_.CreateMul(b_.CreateSub(i32(bytes), select_min(count, i32(bytes), false)), i32(8));
   llvm::Value* wide = b_.CreateZExt(missing, type);
-  value =
-      b_.CreateLShr(b_.CreateShl(value, wide), wide);  // count is at least 1, so the shift is in range
+  value = b_.CreateLShr(b_.CreateShl(value, wide), wide);  // count is at least 1, so the shift is in range
   b_.CreateAlignedStore(value, to, llvm::Align(1));
   start_block(after);
 }

@@ -77,7 +77,7 @@ void FunctionCodegen::cvt_stochastic(Decoded& i) {
     NarrowFormat format;
     uint32_t count, bits;
   };
-  static constexpr Row kRows[] = {{"f16x2", NarrowFormat::f16, 2, 16},   {"bf16x2", NarrowFormat::bf16, 2, 16},
+  static constexpr Row kRows[] = {{"f16x2", NarrowFormat::f16, 2, 16},  {"bf16x2", NarrowFormat::bf16, 2, 16},
                                   {"e4m3x4", NarrowFormat::e4m3, 4, 8}, {"e5m2x4", NarrowFormat::e5m2, 4, 8},
                                   {"e2m3x4", NarrowFormat::e2m3, 4, 8}, {"e3m2x4", NarrowFormat::e3m2, 4, 8},
                                   {"e2m1x4", NarrowFormat::e2m1, 4, 4}};
@@ -96,14 +96,19 @@ void FunctionCodegen::cvt_stochastic(Decoded& i) {
   llvm::Value* result = i32(0);
   for (uint32_t n = 0; n < row->count; ++n) {
     const bool upper = n < row->count / 2;
-    llvm::Value* own = b_.CreateAnd(b_.CreateLShr(random, upper ? 16 : 0), i32(row->format == NarrowFormat::f16 ? 0x1FFF : 0xFFFF));
-    if (row->format == NarrowFormat::e2m1) own = b_.CreateOr(b_.CreateShl(byte(upper ? 3 : 2), 8), byte(upper ? 1 : 0));
+    llvm::Value* own = b_.CreateAnd(b_.CreateLShr(random, upper ? 16 : 0),
+                                    i32(row->format == NarrowFormat::f16 ? 0x1FFF : 0xFFFF));
+    if (row->format == NarrowFormat::e2m1)
+      own = b_.CreateOr(b_.CreateShl(byte(upper ? 3 : 2), 8), byte(upper ? 1 : 0));
     llvm::Value* value = read(values[n], Type::f32);
     if (relu) value = finish_float(value, Type::f32, FloatMode{.relu = true});
     llvm::Value* bits = call_pure("softgpu_float_to_narrow_stochastic", number,
-                                  {value, i32(static_cast<uint32_t>(row->format)), own, i32(row->format == NarrowFormat::f16 ? 13 : 16)});
+                                  {value, i32(static_cast<uint32_t>(row->format)), own,
+                                   i32(row->format == NarrowFormat::f16 ? 13 : 16)});
     if (finite && row->count == 2)
-      bits = b_.CreateZExt(saturate_half(b_.CreateTrunc(bits, b_.getInt16Ty()), row->format == NarrowFormat::f16 ? Type::f16 : Type::bf16), number);
+      bits = b_.CreateZExt(saturate_half(b_.CreateTrunc(bits, b_.getInt16Ty()),
+                                         row->format == NarrowFormat::f16 ? Type::f16 : Type::bf16),
+                           number);
     result = b_.CreateOr(b_.CreateShl(result, row->bits), bits);
   }
   const Type to = row->bits == 4 ? Type::b16 : Type::b32;

@@ -53,7 +53,8 @@ llvm::Value* FunctionCodegen::read(const Operand& operand, Type type) {
   switch (operand.kind) {
     case Operand::Kind::reg: {
       if (!operand.part.empty() || operand.is_minus)
-        throw CodegenFailure{"parts of registers and negated registers are supported only in video instructions"};
+        throw CodegenFailure{
+            "parts of registers and negated registers are supported only in video instructions"};
       if (operand.negated && type != Type::pred) throw CodegenFailure{"only predicates can be negated"};
       llvm::Value* value = read_register(operand.index, type);
       return operand.negated ? b_.CreateNot(value) : value;
@@ -75,14 +76,12 @@ llvm::Value* FunctionCodegen::read(const Operand& operand, Type type) {
       }
       return convert_bits(llvm::ConstantInt::get(m_.int_type(width), bits), ir, false);
     }
-    case Operand::Kind::special:
-      return read_special(operand, type);
+    case Operand::Kind::special: return read_special(operand, type);
     case Operand::Kind::variable:
     case Operand::Kind::symbol:
       if (type == Type::pred) throw CodegenFailure{"expected a predicate"};
       return convert_bits(symbol_address(operand), ir, false);
-    default:
-      throw CodegenFailure{"an operand of this kind is not expected here"};
+    default: throw CodegenFailure{"an operand of this kind is not expected here"};
   }
 }
 
@@ -93,7 +92,8 @@ llvm::Value* FunctionCodegen::read_predicate(const Operand& operand) {
 void FunctionCodegen::write(const Operand& operand, llvm::Value* value, Type type) {
   if (operand.kind == Operand::Kind::sink) return;
   if (operand.kind != Operand::Kind::reg) throw CodegenFailure{"the destination is not a register"};
-  if (!operand.part.empty() || operand.is_minus) throw CodegenFailure{"part of a register cannot be a destination here"};
+  if (!operand.part.empty() || operand.is_minus)
+    throw CodegenFailure{"part of a register cannot be a destination here"};
   Type declared = f_.registers[operand.index].type;
   if ((declared == Type::pred) != (type == Type::pred))
     throw CodegenFailure{type == Type::pred ? "the destination is not a predicate"
@@ -172,7 +172,8 @@ llvm::Value* FunctionCodegen::special_32(std::string_view name, char component) 
   if (name == "%clusterid" || name == "%nclusterid")
     return b_.CreateUDiv(special_32(name == "%clusterid" ? "%ctaid" : "%nctaid", component),
                          special_32("%cluster_nctaid", component));
-  if (name == "%cluster_ctarank") return block_field(offsetof(BlockContext, cluster_rank), number, kMaxClusterBlocks);
+  if (name == "%cluster_ctarank")
+    return block_field(offsetof(BlockContext, cluster_rank), number, kMaxClusterBlocks);
   if (name == "%cluster_nctarank")
     return b_.CreateMul(b_.CreateMul(special_32("%cluster_nctaid", 'x'), special_32("%cluster_nctaid", 'y')),
                         special_32("%cluster_nctaid", 'z'));
@@ -250,15 +251,12 @@ llvm::Value* FunctionCodegen::function_address(uint32_t index) {
 // Returns an offset in the window for shared variables, else a generic address.
 llvm::Value* FunctionCodegen::linked_address(Symbol symbol, std::string_view name) {
   switch (symbol.kind) {
-    case Symbol::Kind::shared:
-      return i64(m_.shared_offset(symbol.index));
+    case Symbol::Kind::shared: return i64(m_.shared_offset(symbol.index));
     case Symbol::Kind::data:
       return b_.CreateAdd(block_field(offsetof(BlockContext, module_data), b_.getInt64Ty()),
                           i64(m_.image.data[symbol.index].offset));
-    case Symbol::Kind::function:
-      return function_address(symbol.index);
-    default:
-      throw CodegenFailure{"'" + std::string(name.substr(0, 200)) + "' is undefined"};
+    case Symbol::Kind::function: return function_address(symbol.index);
+    default: throw CodegenFailure{"'" + std::string(name.substr(0, 200)) + "' is undefined"};
   }
 }
 
@@ -271,7 +269,8 @@ llvm::Value* FunctionCodegen::symbol_address(const Operand& operand) {
 
 // --- Calls into the runtime ---
 
-llvm::Value* FunctionCodegen::call_runtime(const char* name, llvm::Type* result, llvm::ArrayRef<llvm::Value*> arguments) {
+llvm::Value* FunctionCodegen::call_runtime(const char* name, llvm::Type* result,
+                                           llvm::ArrayRef<llvm::Value*> arguments) {
   llvm::Function* callee = m_.module.getFunction(name);
   if (!callee) {
     std::vector<llvm::Type*> types;

@@ -53,7 +53,8 @@ void FunctionCodegen::warp_barrier(Decoded& i) {
 
 // The runtime distinguishes lanes by the call site, so LLVM must not merge calls in different branches.
 llvm::Value* FunctionCodegen::active_mask() {
-  auto* const call = llvm::cast<llvm::CallInst>(call_runtime("softgpu_active_mask", b_.getInt32Ty(), {thread_}));
+  auto* const call =
+      llvm::cast<llvm::CallInst>(call_runtime("softgpu_active_mask", b_.getInt32Ty(), {thread_}));
   call->setConvergent();
   call->addFnAttr(llvm::Attribute::NoMerge);
   return call;
@@ -134,8 +135,11 @@ void FunctionCodegen::redux(Decoded& i) {
   i.done(3);
   if (type == Type::f32) {
     if (op != "min" && op != "max") i.fail("f32 supports only .min and .max");
-    const uint32_t code = kReduxFloat | (op == "max" ? kReduxMaximum : 0) | (magnitude ? kReduxMagnitude : 0) | (nan ? kReduxNan : 0);
-    return write(i.operand(0), call_runtime("softgpu_redux", b_.getInt32Ty(), {thread_, i32(code), read(i, 1, Type::u32), read(i, 2, Type::u32)}),
+    const uint32_t code = kReduxFloat | (op == "max" ? kReduxMaximum : 0) |
+                          (magnitude ? kReduxMagnitude : 0) | (nan ? kReduxNan : 0);
+    return write(i.operand(0),
+                 call_runtime("softgpu_redux", b_.getInt32Ty(),
+                              {thread_, i32(code), read(i, 1, Type::u32), read(i, 2, Type::u32)}),
                  Type::u32);
   }
   if (op.empty() || ptx::is_float(type) || ptx::bits_of(type) != 32 || magnitude || nan)

@@ -33,9 +33,21 @@ constexpr Geometry kGeometries[] = {
     {"acube", flag::kCube | flag::kLayered, 3},
 };
 constexpr const char* kQueries[] = {
-    "width",         "height",       "depth",       "channel_data_type", "channel_order",
-    "normalized_coords", "force_unnormalized_coords", "filter_mode", "addr_mode_0", "addr_mode_1",
-    "addr_mode_2",   "array_size",   "num_mipmap_levels", "num_samples", "memory_layout",
+    "width",
+    "height",
+    "depth",
+    "channel_data_type",
+    "channel_order",
+    "normalized_coords",
+    "force_unnormalized_coords",
+    "filter_mode",
+    "addr_mode_0",
+    "addr_mode_1",
+    "addr_mode_2",
+    "array_size",
+    "num_mipmap_levels",
+    "num_samples",
+    "memory_layout",
 };
 
 std::string_view take_geometry(Decoded& i) {
@@ -48,8 +60,10 @@ std::string_view take_geometry(Decoded& i) {
 
 // A reference is passed by address, an object by value.
 llvm::Value* FunctionCodegen::texture_value(const Operand& operand) {
-  if (operand.kind == Operand::Kind::reg || operand.kind == Operand::Kind::integer) return read(operand, Type::u64);
-  if (operand.kind == Operand::Kind::symbol || operand.kind == Operand::Kind::variable) return symbol_address(operand);
+  if (operand.kind == Operand::Kind::reg || operand.kind == Operand::Kind::integer)
+    return read(operand, Type::u64);
+  if (operand.kind == Operand::Kind::symbol || operand.kind == Operand::Kind::variable)
+    return symbol_address(operand);
   throw CodegenFailure{"expected a texture or surface"};
 }
 
@@ -59,7 +73,8 @@ void FunctionCodegen::store_input(const Fetch& fetch, uint32_t at, const Operand
 }
 
 // Stores as many numbers as the texture has dimensions; the vector may be longer.
-void FunctionCodegen::store_inputs(Decoded& i, const Fetch& fetch, uint32_t at, const Operand& operand, Type type) {
+void FunctionCodegen::store_inputs(Decoded& i, const Fetch& fetch, uint32_t at, const Operand& operand,
+                                   Type type) {
   if (operand.kind != Operand::Kind::vector) {
     if (fetch.dimensions != 1) i.fail("expected a vector");
     return store_input(fetch, at, operand, type);
@@ -69,7 +84,8 @@ void FunctionCodegen::store_inputs(Decoded& i, const Fetch& fetch, uint32_t at, 
   for (uint32_t n = 0; n < fetch.dimensions; ++n) store_input(fetch, at + n, elements[n], type);
 }
 
-FunctionCodegen::Fetch FunctionCodegen::take_fetch(Decoded& i, size_t operand, std::string_view geometry, Type coordinates) {
+FunctionCodegen::Fetch FunctionCodegen::take_fetch(Decoded& i, size_t operand, std::string_view geometry,
+                                                   Type coordinates) {
   const Operand& place = i.operand(operand);
   if (place.kind != Operand::Kind::fetch) i.fail("expected a texture and coordinates");
   const auto parts = i.elements(place);
@@ -115,7 +131,8 @@ void FunctionCodegen::finish_fetch(Decoded& i, Fetch& fetch, size_t next, Type r
   if (target->kind == Operand::Kind::vector) targets = i.elements(*target);
   if (targets.size() > (half ? 2 : 4)) i.fail("the vector's width is wrong");
   llvm::AllocaInst* out = temporary(llvm::ArrayType::get(b_.getInt32Ty(), 4));
-  call_runtime("softgpu_texture_fetch", b_.getVoidTy(), {thread_, fetch.texture, i32(fetch.flags), fetch.in, out});
+  call_runtime("softgpu_texture_fetch", b_.getVoidTy(),
+               {thread_, fetch.texture, i32(fetch.flags), fetch.in, out});
   for (uint32_t n = 0; n < targets.size(); ++n) {
     llvm::Value* value = b_.CreateLoad(b_.getInt32Ty(), b_.CreateConstGEP1_64(b_.getInt32Ty(), out, n));
     write(targets[n], convert_bits(value, m_.ir_type(result), false), result);
@@ -153,9 +170,11 @@ void FunctionCodegen::tld4(Decoded& i) {
   i.take("v4");
   const Type result = i.type(), coordinates = i.type();
   i.done();
-  if (ptx::bits_of(result) != 32 || ptx::is_half(result) || coordinates != Type::f32) i.fail("these types are not supported");
+  if (ptx::bits_of(result) != 32 || ptx::is_half(result) || coordinates != Type::f32)
+    i.fail("these types are not supported");
   Fetch fetch = take_fetch(i, 1, geometry, coordinates);
-  fetch.flags |= flag::kGather | static_cast<uint32_t>(std::string_view("rgba").find(component)) << flag::kComponentShift;
+  fetch.flags |= flag::kGather | static_cast<uint32_t>(std::string_view("rgba").find(component))
+                                     << flag::kComponentShift;
   finish_fetch(i, fetch, 2, result);
 }
 
@@ -170,8 +189,9 @@ void FunctionCodegen::texture_query(Decoded& i) {
   const Operand& place = i.operand(1);
   if (place.kind != Operand::Kind::address) i.fail("expected a texture or surface");
   llvm::Value* lod = level ? read(i, 2, Type::u32) : i32(0);
-  llvm::Value* answer = call_runtime("softgpu_texture_query", b_.getInt32Ty(),
-                                     {thread_, texture_value(f_.base(place)), i32(query), lod, i32(i.opcode() == "suq")});
+  llvm::Value* answer =
+      call_runtime("softgpu_texture_query", b_.getInt32Ty(),
+                   {thread_, texture_value(f_.base(place)), i32(query), lod, i32(i.opcode() == "suq")});
   write(i.operand(0), convert_bits(answer, m_.ir_type(type), false), type);
 }
 
@@ -196,9 +216,14 @@ void FunctionCodegen::suld(Decoded& i) {
   if (targets.size() != width) i.fail("the vector's width is wrong");
   llvm::AllocaInst* out = temporary(llvm::ArrayType::get(b_.getInt64Ty(), 2));
   call_runtime("softgpu_surface_load", b_.getVoidTy(),
-               {thread_, fetch.texture, i32(fetch.flags | outside | bytes * width << flag::kBytesShift), fetch.in, out});
+               {thread_, fetch.texture, i32(fetch.flags | outside | bytes * width << flag::kBytesShift),
+                fetch.in, out});
   for (uint32_t n = 0; n < width; ++n)
-    write(targets[n], b_.CreateAlignedLoad(m_.ir_type(type), b_.CreateConstGEP1_64(b_.getInt8Ty(), out, uint64_t{n} * bytes), llvm::Align(1)), type);
+    write(
+        targets[n],
+        b_.CreateAlignedLoad(m_.ir_type(type),
+                             b_.CreateConstGEP1_64(b_.getInt8Ty(), out, uint64_t{n} * bytes), llvm::Align(1)),
+        type);
 }
 
 void FunctionCodegen::sust(Decoded& i) {
@@ -220,8 +245,10 @@ void FunctionCodegen::sust(Decoded& i) {
   for (uint32_t n = 0; n < width; ++n)
     b_.CreateAlignedStore(convert_bits(read(sources[n], type), m_.int_type(bytes * 8), false),
                           b_.CreateConstGEP1_64(b_.getInt8Ty(), value, uint64_t{n} * bytes), llvm::Align(1));
-  const uint32_t flags = fetch.flags | outside | bytes * width << flag::kBytesShift | (formatted ? flag::kFormatted : 0);
-  call_runtime("softgpu_surface_store", b_.getVoidTy(), {thread_, fetch.texture, i32(flags), fetch.in, value});
+  const uint32_t flags =
+      fetch.flags | outside | bytes * width << flag::kBytesShift | (formatted ? flag::kFormatted : 0);
+  call_runtime("softgpu_surface_store", b_.getVoidTy(),
+               {thread_, fetch.texture, i32(flags), fetch.in, value});
 }
 
 void FunctionCodegen::sured(Decoded& i) {
@@ -230,7 +257,8 @@ void FunctionCodegen::sured(Decoded& i) {
   constexpr std::string_view kOperations[] = {"add", "min", "max", "and", "or"};
   const std::string_view name = i.take_one({"add", "min", "max", "and", "or"});
   if (name.empty()) i.fail("the operation is missing");
-  const auto operation = static_cast<uint32_t>(std::find(std::begin(kOperations), std::end(kOperations), name) - std::begin(kOperations));
+  const auto operation = static_cast<uint32_t>(
+      std::find(std::begin(kOperations), std::end(kOperations), name) - std::begin(kOperations));
   const std::string_view geometry = take_geometry(i);
   const uint32_t outside = take_outside(i);
   const Type type = i.type();
@@ -244,9 +272,11 @@ void FunctionCodegen::sured(Decoded& i) {
     source = &i.elements(*source)[0];
   }
   llvm::Value* value = convert_bits(read(*source, type), b_.getInt64Ty(), false);
-  const uint32_t flags = fetch.flags | outside | bytes << flag::kBytesShift | operation << flag::kOperationShift |
-                        (ptx::is_signed(type) ? flag::kSigned : 0) | (formatted ? flag::kFormatted : 0);
-  call_runtime("softgpu_surface_reduce", b_.getVoidTy(), {thread_, fetch.texture, i32(flags), fetch.in, value});
+  const uint32_t flags = fetch.flags | outside | bytes << flag::kBytesShift |
+                         operation << flag::kOperationShift | (ptx::is_signed(type) ? flag::kSigned : 0) |
+                         (formatted ? flag::kFormatted : 0);
+  call_runtime("softgpu_surface_reduce", b_.getVoidTy(),
+               {thread_, fetch.texture, i32(flags), fetch.in, value});
 }
 
 void FunctionCodegen::istypep(Decoded& i) {

@@ -57,12 +57,14 @@ llvm::Value* FunctionCodegen::video_operand(Decoded& i, size_t index, Type type,
 }
 
 // `value` must be wide enough for the result before saturation.
-void FunctionCodegen::finish_video(Decoded& i, llvm::Value* value, Type to, bool saturate, std::string_view second) {
+void FunctionCodegen::finish_video(Decoded& i, llvm::Value* value, Type to, bool saturate,
+                                   std::string_view second) {
   const Operand& target = i.operand(0);
   const Part part = part_of(i, target.part);
   const bool merges = !target.part.empty();
   i.done(second.empty() && !merges ? 3 : 4);
-  if (merges && !second.empty()) i.fail("a partial destination cannot be combined with a secondary operation");
+  if (merges && !second.empty())
+    i.fail("a partial destination cannot be combined with a secondary operation");
   if (saturate) value = clamp(value, part.bits, ptx::is_signed(to));
   value = b_.CreateTrunc(value, b_.getInt32Ty());
   if (merges) {
@@ -109,7 +111,8 @@ void FunctionCodegen::video(Decoded& i) {
   const std::string_view second = i.take_one({"add", "min", "max"});
   const Type to = compares ? Type::u32 : i.type(), left = i.type(), right = i.type();
   expect_words(i, {to, left, right});
-  if ((compares && comparison.empty()) || (shifts && mode.empty())) i.fail("the comparison or the mode is missing");
+  if ((compares && comparison.empty()) || (shifts && mode.empty()))
+    i.fail("the comparison or the mode is missing");
   for (const size_t n : {1, 2})
     if (i.operand(n).is_minus) i.fail("only vmad takes negative operands");
   llvm::Value* a = video_operand(i, 1, left, wide);
@@ -147,16 +150,20 @@ void FunctionCodegen::video_lanes(Decoded& i) {
   if (compares && comparison.empty()) i.fail("the comparison is missing");
   const std::string_view mask = i.operand(0).part;  // "h10", "b20": the lanes to write
   if (!mask.empty() && (mask.size() < 2 || mask[0] != (lanes == 2 ? 'h' : 'b') ||
-                        mask.find_first_not_of("0123", 1) != std::string_view::npos || mask[1] - '0' >= static_cast<int>(lanes)))
+                        mask.find_first_not_of("0123", 1) != std::string_view::npos ||
+                        mask[1] - '0' >= static_cast<int>(lanes)))
     i.fail("invalid lane mask");
-  llvm::Value* sources[] = {read(without_part(i.operand(1)), Type::u32), read(without_part(i.operand(2)), Type::u32)};
+  llvm::Value* sources[] = {read(without_part(i.operand(1)), Type::u32),
+                            read(without_part(i.operand(2)), Type::u32)};
   llvm::Value* before = read(i, 3, Type::u32);
   llvm::Value* result = before;
   // The selectors number the lanes of both registers consecutively.
   auto lane = [&](std::string_view selector, Type type, uint32_t n, uint32_t otherwise) {
     const uint32_t from = selected(i, selector, lanes, n, otherwise);
-    llvm::Value* value = b_.CreateTrunc(b_.CreateLShr(sources[from / lanes], from % lanes * bits), m_.int_type(bits));
-    return ptx::is_signed(type) ? b_.CreateSExt(value, b_.getInt32Ty()) : b_.CreateZExt(value, b_.getInt32Ty());
+    llvm::Value* value =
+        b_.CreateTrunc(b_.CreateLShr(sources[from / lanes], from % lanes * bits), m_.int_type(bits));
+    return ptx::is_signed(type) ? b_.CreateSExt(value, b_.getInt32Ty())
+                                : b_.CreateZExt(value, b_.getInt32Ty());
   };
   for (uint32_t n = 0; n < lanes; ++n) {
     if (!mask.empty() && mask.find(static_cast<char>('0' + n), 1) == std::string_view::npos) continue;
@@ -183,7 +190,8 @@ void FunctionCodegen::video_lanes(Decoded& i) {
       continue;
     }
     const uint32_t place = (lanes == 4 ? 0xFFu : 0xFFFFu) << n * bits;
-    result = b_.CreateOr(b_.CreateAnd(result, i32(~place)), b_.CreateAnd(b_.CreateShl(value, n * bits), i32(place)));
+    result = b_.CreateOr(b_.CreateAnd(result, i32(~place)),
+                         b_.CreateAnd(b_.CreateShl(value, n * bits), i32(place)));
   }
   write(without_part(i.operand(0)), result, Type::u32);
 }

@@ -24,8 +24,9 @@ bool is_warp_barrier(const Function& f, const Instruction& i) {
   const std::string_view op = i.opcode;
   if (i.is_predicated) return false;
   if (op == "bar" || op == "barrier") return !f.has(i, "arrive");
-  return op == "shfl" || op == "vote" || op == "match" || op == "redux" || op == "elect" || op == "activemask" || op == "mma" ||
-         op == "wmma" || op == "ldmatrix" || op == "stmatrix" || op == "movmatrix";
+  return op == "shfl" || op == "vote" || op == "match" || op == "redux" || op == "elect" ||
+         op == "activemask" || op == "mma" || op == "wmma" || op == "ldmatrix" || op == "stmatrix" ||
+         op == "movmatrix";
 }
 
 // A set of accesses, one bit each.
@@ -85,7 +86,8 @@ class Finder {
     while (more) {
       more = false;
       flow();
-      for (uint32_t b = 0; b < graph_.blocks.size() && !(more && work_ < kMaxAnalysisWork); ++b) more |= add_points(b);
+      for (uint32_t b = 0; b < graph_.blocks.size() && !(more && work_ < kMaxAnalysisWork); ++b)
+        more |= add_points(b);
     }
     return found_exchange_ ? points_ : std::vector<bool>();
   }
@@ -108,16 +110,16 @@ class Finder {
   AddressForms forms_;
   FlowGraph graph_;
   std::vector<SharedAccess> accesses_;
-  std::vector<uint32_t> access_at_;  // per instruction: index into accesses_, or UINT32_MAX
-  std::vector<bool> changes_;        // per register: value may differ between iterations
-  std::vector<Bits> users_;          // per register: accesses whose form contains it
-  std::vector<Bits> of_block_;       // per block: its accesses
-  std::vector<bool> diverges_;       // per block: lanes of a warp may leave it for different blocks
+  std::vector<uint32_t> access_at_;    // per instruction: index into accesses_, or UINT32_MAX
+  std::vector<bool> changes_;          // per register: value may differ between iterations
+  std::vector<Bits> users_;            // per register: accesses whose form contains it
+  std::vector<Bits> of_block_;         // per block: its accesses
+  std::vector<bool> diverges_;         // per block: lanes of a warp may leave it for different blocks
   std::vector<bool> diverged_target_;  // per block: target of a divergent branch
   std::vector<bool> partial_;          // per block: only some lanes of a warp may execute it
   std::vector<bool> warp_barriers_, points_;
-  std::vector<Pending> at_start_;    // per block
-  bool found_exchange_ = false;      // a lane may load data that another has stored
+  std::vector<Pending> at_start_;  // per block
+  bool found_exchange_ = false;    // a lane may load data that another has stored
   uint64_t work_ = 0;
 };
 
@@ -183,7 +185,8 @@ bool Finder::conflicts(uint32_t earlier, uint32_t now, bool stale) const {
   // A single lane that works alone makes both accesses under one condition that is false in the other lanes;
   // the other lanes read its results under another condition.
   const Instruction &first = f_.code[a.instruction], &second = f_.code[b.instruction];
-  const bool all_lanes = !partial_[a.block] && (!first.is_predicated || forms_.variation(first.predicate) == Variation::uniform);
+  const bool all_lanes =
+      !partial_[a.block] && (!first.is_predicated || forms_.variation(first.predicate) == Variation::uniform);
   const bool one_condition = a.block == b.block && first.is_predicated == second.is_predicated &&
                              (!first.is_predicated || (first.predicate == second.predicate &&
                                                        first.predicate_negated == second.predicate_negated));
@@ -210,7 +213,8 @@ void Finder::walk(uint32_t block, Pending& pending, Visit before_access) {
     if (access_at_[i] != UINT32_MAX) before_access(i, access_at_[i]);
     if (warp_barriers_[i] || points_[i]) pending.clear();
     if (access_at_[i] != UINT32_MAX) pending.fresh.set(access_at_[i]);
-    for_each_definition(f_, f_.code[i], [&](uint32_t reg) { pending.fresh.move_to(pending.stale, users_[reg]); });
+    for_each_definition(f_, f_.code[i],
+                        [&](uint32_t reg) { pending.fresh.move_to(pending.stale, users_[reg]); });
   }
 }
 
@@ -251,7 +255,8 @@ void Finder::find_divergence() {
   for (uint32_t b = 0; b < graph_.blocks.size(); ++b) {
     const Instruction& last = f_.code[graph_.blocks[b].end - 1];
     if (graph_.blocks[b].successors.size() < 2) continue;
-    diverges_[b] = last.opcode == "brx" || (last.is_predicated && forms_.variation(last.predicate) != Variation::uniform);
+    diverges_[b] = last.opcode == "brx" ||
+                   (last.is_predicated && forms_.variation(last.predicate) != Variation::uniform);
     for (uint32_t s : graph_.blocks[b].successors) diverged_target_[s] = diverged_target_[s] || diverges_[b];
   }
   find_partial_blocks();
@@ -288,7 +293,8 @@ bool Finder::add_points(uint32_t block) {
 
 }  // namespace
 
-std::vector<bool> find_convergence_points(const Function& f, const std::vector<uint32_t>& definitions, bool synchronises) {
+std::vector<bool> find_convergence_points(const Function& f, const std::vector<uint32_t>& definitions,
+                                          bool synchronises) {
   const auto stores = [&](const Instruction& i) {
     return i.opcode == "st" && (f.has(i, "shared") || f.has(i, "shared::cta") || f.has(i, "volatile"));
   };
@@ -299,7 +305,8 @@ std::vector<bool> find_convergence_points(const Function& f, const std::vector<u
 std::vector<bool> all_memory_accesses(const Function& f) {
   const auto shared_by_lanes = [&](const Instruction& i) {
     if (i.opcode == "atom" || i.opcode == "red") return true;
-    return (i.opcode == "ld" || i.opcode == "st") && !f.has(i, "param") && !f.has(i, "param::func") && !f.has(i, "param::entry") && !f.has(i, "const");
+    return (i.opcode == "ld" || i.opcode == "st") && !f.has(i, "param") && !f.has(i, "param::func") &&
+           !f.has(i, "param::entry") && !f.has(i, "const");
   };
   std::vector<bool> points(f.code.size());
   std::transform(f.code.begin(), f.code.end(), points.begin(), shared_by_lanes);

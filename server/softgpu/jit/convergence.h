@@ -23,8 +23,8 @@ enum class Convergence : uint8_t { none, found, everywhere };
 // barriers or other operations in which threads meet; a function without them needs stronger evidence, since
 // converging rules out running its threads in plain loops. Returns per instruction whether the lanes converge
 // before it; empty: nowhere.
-std::vector<bool> find_convergence_points(const ptx::Function& function, const std::vector<uint32_t>& definitions,
-                                          bool synchronises);
+std::vector<bool> find_convergence_points(const ptx::Function& function,
+                                          const std::vector<uint32_t>& definitions, bool synchronises);
 
 std::vector<bool> all_memory_accesses(const ptx::Function& function);
 

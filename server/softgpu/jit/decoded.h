@@ -18,7 +18,9 @@ struct CodegenFailure {
 
 enum class Rounding : uint8_t { none, nearest, zero, down, up, nearest_away };
 
-inline bool is_directed(Rounding rounding) { return rounding != Rounding::none && rounding != Rounding::nearest; }
+inline bool is_directed(Rounding rounding) {
+  return rounding != Rounding::none && rounding != Rounding::nearest;
+}
 
 class Decoded {
  public:

@@ -54,7 +54,8 @@ void initialise_llvm() {
 
 // The default linking layer of LLVM 15 and 16. Newer versions default to JITLink, which looks up its helper
 // functions among the process's symbols; LLVM's are not there if the program opened this library with dlopen.
-std::unique_ptr<llvm::orc::ObjectLayer> linking_layer(llvm::orc::ExecutionSession& session, const llvm::Triple&) {
+std::unique_ptr<llvm::orc::ObjectLayer> linking_layer(llvm::orc::ExecutionSession& session,
+                                                      const llvm::Triple&) {
   return std::make_unique<llvm::orc::RTDyldObjectLinkingLayer>(
       session, [] { return std::make_unique<llvm::SectionMemoryManager>(); });
 }
@@ -133,7 +134,8 @@ std::variant<std::vector<char>, std::string> Engine::compile(llvm::Module& modul
   return std::vector<char>((*object)->getBufferStart(), (*object)->getBufferEnd());
 }
 
-std::variant<KernelCode, std::string> Engine::load(const std::string& name, std::span<const char> object, bool has_loop) {
+std::variant<KernelCode, std::string> Engine::load(const std::string& name, std::span<const char> object,
+                                                   bool has_loop) {
   llvm::orc::JITDylib& library = state_->jit->getExecutionSession().createBareJITDylib(name);
   library.addToLinkOrder(*state_->runtime);
   auto copy = llvm::MemoryBuffer::getMemBufferCopy(llvm::StringRef(object.data(), object.size()), name);

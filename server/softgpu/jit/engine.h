@@ -23,7 +23,8 @@ class Engine {
   // Returns an object file, which any process with the same processor may load, or LLVM's error message.
   std::variant<std::vector<char>, std::string> compile(llvm::Module& module);
   // `name` must be unique. Returns the entry points (has_loop: loop_entry as well) or LLVM's error message.
-  std::variant<KernelCode, std::string> load(const std::string& name, std::span<const char> object, bool has_loop);
+  std::variant<KernelCode, std::string> load(const std::string& name, std::span<const char> object,
+                                             bool has_loop);
 
  private:
   struct State;

@@ -19,7 +19,7 @@ constexpr uint64_t kMaxLocalBytes = 512 * 1024;   // per thread; CUDA's limit
 constexpr uint64_t kMaxParameterBytes = 32764;    // PTX ISA 8.1 and later
 constexpr uint64_t kMaxReached = 10'000'000;      // functions reached by kernels, summed over the kernels
 constexpr uint32_t kDynamicSharedAlignment = 16;
-constexpr uint64_t kMaxRegisters = 255;           // per thread
+constexpr uint64_t kMaxRegisters = 255;  // per thread
 constexpr uint64_t kRegistersPerBlock = 64 * 1024;
 constexpr uint64_t kExtraRegisters = 6;  // estimate of ptxas's own registers for addresses and counters
 
@@ -33,7 +33,8 @@ std::string name_for_message(std::string_view function, bool is_kernel) {
 uint32_t line_of_call(const ptx::Function& f, std::string_view callee) {
   for (const ptx::Instruction& i : f.code)
     for (const ptx::Operand& operand : f.operands(i))
-      if (i.opcode == "call" && operand.kind == ptx::Operand::Kind::symbol && operand.name == callee) return i.line;
+      if (i.opcode == "call" && operand.kind == ptx::Operand::Kind::symbol && operand.name == callee)
+        return i.line;
   return f.line;
 }
 bool is_static_storage(Space space) {
@@ -64,7 +65,9 @@ class Linker {
     throw CompileError{code, std::move(message)};
   }
   std::string at(uint32_t file, uint32_t line) { return " (" + image_.where(file, line) + ")"; }
-  std::string at(const LinkedFunction& function, uint32_t line) { return " (" + image_.where(function, line) + ")"; }
+  std::string at(const LinkedFunction& function, uint32_t line) {
+    return " (" + image_.where(function, line) + ")";
+  }
 
   void parse_file(uint32_t index) {
     auto result = ptx::parse(image_.texts[index]);
@@ -111,7 +114,8 @@ class Linker {
   // it.
   static bool is_device_runtime(const ptx::File& file) {
     return std::any_of(file.functions.begin(), file.functions.end(), [](const ptx::Function& f) {
-      return f.has_body && f.linkage == Linkage::visible && is_device_runtime_name(f.name) && find_builtin(f.name);
+      return f.has_body && f.linkage == Linkage::visible && is_device_runtime_name(f.name) &&
+             find_builtin(f.name);
     });
   }
 
@@ -227,11 +231,13 @@ class Linker {
         Symbol symbol = image_.resolve(function.file, name);
         if (symbol.kind == Symbol::Kind::undefined)
           fail(CompileErrorCode::unresolved_symbol,
-               (is_device_runtime_name(name) ? "the device runtime's " + std::string(name.substr(0, 200)) + " is not supported"
-                                           : "function '" + std::string(name.substr(0, 200)) + "' is undefined") +
+               (is_device_runtime_name(name)
+                    ? "the device runtime's " + std::string(name.substr(0, 200)) + " is not supported"
+                    : "function '" + std::string(name.substr(0, 200)) + "' is undefined") +
                    at(function, line_of_call(*function.tree, name)));
         if (symbol.kind == Symbol::Kind::function) add(symbol.index);
-        if (symbol.kind == Symbol::Kind::builtin) image_.uses_device_runtime |= is_device_runtime_name(builtins()[symbol.index].name);
+        if (symbol.kind == Symbol::Kind::builtin)
+          image_.uses_device_runtime |= is_device_runtime_name(builtins()[symbol.index].name);
       }
       if (function.facts.has_indirect_call && !indirect) {
         indirect = true;
@@ -285,7 +291,8 @@ class Linker {
       offset += variable.size;
       if (offset > kMaxSharedBytes)
         fail(CompileErrorCode::invalid_ptx,
-             "too much shared memory" + at(image_.functions[kernel.function], image_.functions[kernel.function].tree->line));
+             "too much shared memory" +
+                 at(image_.functions[kernel.function], image_.functions[kernel.function].tree->line));
     }
     for (uint32_t index : kernel.functions)
       if (image_.functions[index].facts.uses_reserved_shared && !kernel.reserved_shared) {
@@ -303,7 +310,8 @@ class Linker {
     for (const ptx::Variable& v : f.parameters) {
       offset = align_up(offset, v.alignment);
       if (v.size > kMaxParameterBytes || offset + v.size > kMaxParameterBytes)
-        fail(CompileErrorCode::invalid_ptx, "too many parameters" + at(image_.functions[kernel.function], v.line));
+        fail(CompileErrorCode::invalid_ptx,
+             "too many parameters" + at(image_.functions[kernel.function], v.line));
       kernel.info.parameters.push_back(
           {static_cast<uint32_t>(offset), static_cast<uint32_t>(v.size), v.alignment});
       offset += v.size;
@@ -351,10 +359,12 @@ class Linker {
   void estimate_registers(LinkedKernel& kernel, const ptx::Function& f, uint32_t file_limit, uint64_t live) {
     uint64_t most = kMaxRegisters;
     if (f.max_block[0] || f.required_block[0])
-      most = std::clamp<uint64_t>(kRegistersPerBlock / std::max(kernel.info.max_threads, 1u) / 8 * 8, 16, most);
+      most =
+          std::clamp<uint64_t>(kRegistersPerBlock / std::max(kernel.info.max_threads, 1u) / 8 * 8, 16, most);
     for (const uint32_t limit : {f.max_registers, file_limit})
       if (limit) most = std::min<uint64_t>(most, limit);
-    kernel.info.registers = static_cast<uint32_t>(std::clamp<uint64_t>(live + kExtraRegisters, 1, std::max<uint64_t>(most, 1)));
+    kernel.info.registers =
+        static_cast<uint32_t>(std::clamp<uint64_t>(live + kExtraRegisters, 1, std::max<uint64_t>(most, 1)));
   }
 
   Image& image_;

@@ -79,7 +79,7 @@ class Image {
   // names.
   std::optional<uint64_t> address_of(uint32_t file, std::string_view name, uint64_t address) const;
   void write_data(std::span<std::byte> image, uint64_t address) const;
-  std::string where(uint32_t file, uint32_t line) const;  // "line 12" or "file 2, line 12"
+  std::string where(uint32_t file, uint32_t line) const;                   // "line 12" or "file 2, line 12"
   std::string where(const LinkedFunction& function, uint32_t line) const;  // "kernel k, line 12"
 
  private:

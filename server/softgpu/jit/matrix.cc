@@ -29,17 +29,23 @@ struct ShapeRow {
   bool wmma;
 };
 constexpr ShapeRow kMatrixShapes[] = {
-    {16, 8, 8, 16, false},  {16, 8, 16, 16, false},  {16, 8, 4, 32, false},  {16, 8, 8, 32, false},
-    {8, 8, 4, 64, false},   {16, 8, 4, 64, false},   {16, 8, 8, 64, false},  {16, 8, 16, 64, false},
-    {8, 8, 16, 8, false},   {16, 8, 16, 8, false},   {16, 8, 32, 8, false},  {8, 8, 32, 4, false},
-    {16, 8, 32, 4, false},  {16, 8, 64, 4, false},   {8, 8, 128, 1, false},  {16, 8, 128, 1, false},
-    {16, 8, 256, 1, false}, {16, 16, 16, 16, true},  {32, 8, 16, 16, true},  {8, 32, 16, 16, true},
-    {16, 16, 8, 32, true},  {8, 8, 4, 64, true},     {16, 16, 16, 8, true},  {32, 8, 16, 8, true},
-    {8, 32, 16, 8, true},   {8, 8, 32, 4, true},     {8, 8, 128, 1, true}};
+    {16, 8, 8, 16, false},  {16, 8, 16, 16, false}, {16, 8, 4, 32, false}, {16, 8, 8, 32, false},
+    {8, 8, 4, 64, false},   {16, 8, 4, 64, false},  {16, 8, 8, 64, false}, {16, 8, 16, 64, false},
+    {8, 8, 16, 8, false},   {16, 8, 16, 8, false},  {16, 8, 32, 8, false}, {8, 8, 32, 4, false},
+    {16, 8, 32, 4, false},  {16, 8, 64, 4, false},  {8, 8, 128, 1, false}, {16, 8, 128, 1, false},
+    {16, 8, 256, 1, false}, {16, 16, 16, 16, true}, {32, 8, 16, 16, true}, {8, 32, 16, 16, true},
+    {16, 16, 8, 32, true},  {8, 8, 4, 64, true},    {16, 16, 16, 8, true}, {32, 8, 16, 8, true},
+    {8, 32, 16, 8, true},   {8, 8, 32, 4, true},    {8, 8, 128, 1, true}};
 
-bool is_fp8(MatrixElement e) { return e == MatrixElement::e4m3 || e == MatrixElement::e5m2; }
-bool is_byte(MatrixElement e) { return e == MatrixElement::s8 || e == MatrixElement::u8; }
-bool is_nibble(MatrixElement e) { return e == MatrixElement::s4 || e == MatrixElement::u4; }
+bool is_fp8(MatrixElement e) {
+  return e == MatrixElement::e4m3 || e == MatrixElement::e5m2;
+}
+bool is_byte(MatrixElement e) {
+  return e == MatrixElement::s8 || e == MatrixElement::u8;
+}
+bool is_nibble(MatrixElement e) {
+  return e == MatrixElement::s4 || e == MatrixElement::u4;
+}
 
 // The position of an element in the fragments: the lane and the index within the lane's elements.
 struct FragmentPosition {
@@ -49,16 +55,18 @@ struct FragmentPosition {
 // Fragments of mma: groups of four lanes share a row (for b: a column), and each lane has words of
 // consecutive elements.
 FragmentPosition position_in_mma(const MatrixOperation& o, MatrixPart part, uint32_t row, uint32_t column) {
-  if (part == MatrixPart::c)
-    return {(row % 8) * 4 + column % 8 / 2, (row / 8) * 2 + column % 2};
-  const uint32_t each = std::max(32 / bits_of(o.element(part)), 1u), along = part == MatrixPart::a ? column : row;
-  const uint32_t group = part == MatrixPart::a ? row % 8 : column, halves = part == MatrixPart::a ? o.m / 8 : 1;
+  if (part == MatrixPart::c) return {(row % 8) * 4 + column % 8 / 2, (row / 8) * 2 + column % 2};
+  const uint32_t each = std::max(32 / bits_of(o.element(part)), 1u),
+                 along = part == MatrixPart::a ? column : row;
+  const uint32_t group = part == MatrixPart::a ? row % 8 : column,
+                 halves = part == MatrixPart::a ? o.m / 8 : 1;
   const uint32_t word = along / (4 * each) * halves + (part == MatrixPart::a ? row / 8 : 0);
   return {group * 4 + along / each % 4, word * each + along % each};
 }
 
 // m8n8k4: lanes 4q to 4q + 3 and 16 + 4q to 16 + 4q + 3 compute a separate product.
-FragmentPosition position_in_quad(const MatrixOperation& o, uint32_t quad, MatrixPart part, uint32_t row, uint32_t column) {
+FragmentPosition position_in_quad(const MatrixOperation& o, uint32_t quad, MatrixPart part, uint32_t row,
+                                  uint32_t column) {
   const auto lane = [&](uint32_t of_eight) { return quad * 4 + of_eight % 4 + (of_eight < 4 ? 0 : 16); };
   if (part == MatrixPart::a) {
     if (!o.a_by_column) return {lane(row), column};
@@ -72,7 +80,8 @@ FragmentPosition position_in_quad(const MatrixOperation& o, uint32_t quad, Matri
   return {lane((row & 1) | (column & 2) | (row & 4)), (row & 2) | (column & 4) | (column & 1)};
 }
 
-FragmentPosition position_of(const MatrixOperation& o, uint32_t quad, MatrixPart part, uint32_t row, uint32_t column) {
+FragmentPosition position_of(const MatrixOperation& o, uint32_t quad, MatrixPart part, uint32_t row,
+                             uint32_t column) {
   if (o.layout == MatrixLayout::mma) return position_in_mma(o, part, row, column);
   if (o.layout == MatrixLayout::quads) return position_in_quad(o, quad, part, row, column);
   const uint32_t each = o.rows(part) * o.columns(part) / kWarpSize, index = row * o.columns(part) + column;
@@ -192,8 +201,9 @@ void compute_mma(void* const* lanes) {
       const MmaLane* lane = lane_of(lanes, position.lane, operation);
       if (!lane) return 0;
       const MatrixElement element = o.element(part);
-      return number(element_bits(lane->in + before[static_cast<size_t>(part)], position.index, bits_of(element)),
-                    element);
+      return number(
+          element_bits(lane->in + before[static_cast<size_t>(part)], position.index, bits_of(element)),
+          element);
     };
     for (uint32_t row = 0; row < o.m; ++row)
       for (uint32_t k = 0; k < o.k; ++k) scratch.a[row * o.k + k] = read(MatrixPart::a, row, k);
@@ -209,15 +219,18 @@ void compute_mma(void* const* lanes) {
       for (uint32_t column = 0; column < o.n; ++column) {
         const FragmentPosition position = position_of(result, quad, MatrixPart::c, row, column);
         if (const MmaLane* lane = lane_of(lanes, position.lane, operation))
-          set_element_bits(lane->out, position.index, bits_of(o.d), rounded(scratch.c[row * o.n + column], o));
+          set_element_bits(lane->out, position.index, bits_of(o.d),
+                           rounded(scratch.c[row * o.n + column], o));
       }
   }
 }
 
 // Ends the grid with a fault if the access is not allowed.
-void check(ThreadContext* thread, uint64_t address, uint32_t bytes, uint64_t low, uint64_t high, bool is_store) {
+void check(ThreadContext* thread, uint64_t address, uint32_t bytes, uint64_t low, uint64_t high,
+           bool is_store) {
   if (low == high) {
-    if (!in_range(address, bytes) || address % bytes != 0) softgpu_check_access(thread, address, bytes, is_store);
+    if (!in_range(address, bytes) || address % bytes != 0)
+      softgpu_check_access(thread, address, bytes, is_store);
     return;
   }
   if (address < low || address > high || high - address < bytes)
@@ -313,7 +326,9 @@ std::optional<MatrixElement> find_matrix_element(std::string_view name) {
   return std::nullopt;
 }
 
-uint32_t bits_of(MatrixElement element) { return kElements[static_cast<size_t>(element)].bits; }
+uint32_t bits_of(MatrixElement element) {
+  return kElements[static_cast<size_t>(element)].bits;
+}
 
 uint64_t MatrixOperation::pack() const {
   uint64_t bits = 0;
@@ -346,7 +361,7 @@ MatrixOperation MatrixOperation::unpack(uint64_t bits) {
 bool MatrixOperation::is_known() const {
   using E = MatrixElement;
   const auto both = [&](E x, E y) { return (c == x || c == y) && (d == x || d == y); };
-  const bool same = a == b, by_type = a == E::f16    ? same && both(E::f16, E::f32)
+  const bool same = a == b, by_type = a == E::f16                    ? same && both(E::f16, E::f32)
                                       : a == E::bf16 || a == E::tf32 ? same && both(E::f32, E::f32)
                                       : is_fp8(a)    ? is_fp8(b) && c == d && both(E::f32, E::f16)
                                       : is_byte(a)   ? is_byte(b) && both(E::s32, E::s32)
@@ -388,31 +403,33 @@ void softgpu_wmma_load(ThreadContext* thread, uint64_t operation, MatrixPart par
   const MatrixOperation o = MatrixOperation::unpack(operation);
   const uint32_t bits = bits_of(o.element(part)), bytes = std::max(bits / 8, 1u);
   synchronise_warp(thread);
-  for_each_element(thread, o, part, by_column, address, stride, [&](uint32_t index, uint64_t at, uint32_t bit) {
-    check(thread, at, bytes, low, high, false);
-    uint64_t value = 0;
-    std::memcpy(&value, reinterpret_cast<const void*>(at), bytes);
-    set_element_bits(out, index, bits, value >> bit);
-  });
+  for_each_element(thread, o, part, by_column, address, stride,
+                   [&](uint32_t index, uint64_t at, uint32_t bit) {
+                     check(thread, at, bytes, low, high, false);
+                     uint64_t value = 0;
+                     std::memcpy(&value, reinterpret_cast<const void*>(at), bytes);
+                     set_element_bits(out, index, bits, value >> bit);
+                   });
   synchronise_warp(thread);
 }
 
-void softgpu_wmma_store(ThreadContext* thread, uint64_t operation, uint32_t by_column, uint64_t address, uint64_t low,
-                        uint64_t high, uint32_t stride, const uint32_t* in) {
+void softgpu_wmma_store(ThreadContext* thread, uint64_t operation, uint32_t by_column, uint64_t address,
+                        uint64_t low, uint64_t high, uint32_t stride, const uint32_t* in) {
   // The stored matrix is c, with elements of at least 16 bits.
   const MatrixOperation o = MatrixOperation::unpack(operation);
   const uint32_t bits = bits_of(o.c);
   synchronise_warp(thread);
-  for_each_element(thread, o, MatrixPart::c, by_column, address, stride, [&](uint32_t index, uint64_t at, uint32_t) {
-    check(thread, at, bits / 8, low, high, true);
-    const uint64_t value = element_bits(in, index, bits);
-    std::memcpy(reinterpret_cast<void*>(at), &value, bits / 8);
-  });
+  for_each_element(thread, o, MatrixPart::c, by_column, address, stride,
+                   [&](uint32_t index, uint64_t at, uint32_t) {
+                     check(thread, at, bits / 8, low, high, true);
+                     const uint64_t value = element_bits(in, index, bits);
+                     std::memcpy(reinterpret_cast<void*>(at), &value, bits / 8);
+                   });
   synchronise_warp(thread);
 }
 
-void softgpu_ldmatrix(ThreadContext* thread, uint32_t count, uint32_t transposes, uint64_t address, uint64_t low,
-                      uint64_t high, uint32_t* out) {
+void softgpu_ldmatrix(ThreadContext* thread, uint32_t count, uint32_t transposes, uint64_t address,
+                      uint64_t low, uint64_t high, uint32_t* out) {
   RowsLane lane{count, transposes, {}, {}};
   if (thread->lane < 8 * count) {
     check(thread, address, kRowBytes, low, high, false);
@@ -422,8 +439,8 @@ void softgpu_ldmatrix(ThreadContext* thread, uint32_t count, uint32_t transposes
   std::copy_n(lane.out, count, out);
 }
 
-void softgpu_stmatrix(ThreadContext* thread, uint32_t count, uint32_t transposes, uint64_t address, uint64_t low,
-                      uint64_t high, const uint32_t* in) {
+void softgpu_stmatrix(ThreadContext* thread, uint32_t count, uint32_t transposes, uint64_t address,
+                      uint64_t low, uint64_t high, const uint32_t* in) {
   RowsLane lane{count, transposes, {}, {}};
   std::copy_n(in, count, lane.words);
   if (thread->lane < 8 * count) {

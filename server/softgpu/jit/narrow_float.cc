@@ -13,13 +13,10 @@ struct NarrowShape {
   int fraction_bits, bias;
   uint32_t sign, largest, nan;  // bit patterns; nan 0: the format has none
 };
-constexpr NarrowShape kNarrowShapes[] = {{3, 7, 0x80, 0x7E, 0x7F},
-                             {2, 15, 0x80, 0x7B, 0x7F},
-                             {3, 1, 0x20, 0x1F, 0},
-                             {2, 3, 0x20, 0x1F, 0},
-                             {1, 1, 0x8, 0x7, 0},
-                             {10, 15, 0x8000, 0x7BFF, 0x7FFF},
-                             {7, 127, 0x8000, 0x7F7F, 0x7FFF}};
+constexpr NarrowShape kNarrowShapes[] = {
+    {3, 7, 0x80, 0x7E, 0x7F},        {2, 15, 0x80, 0x7B, 0x7F}, {3, 1, 0x20, 0x1F, 0},
+    {2, 3, 0x20, 0x1F, 0},           {1, 1, 0x8, 0x7, 0},       {10, 15, 0x8000, 0x7BFF, 0x7FFF},
+    {7, 127, 0x8000, 0x7F7F, 0x7FFF}};
 constexpr uint32_t kFloatMagnitude = 0x7FFFFFFF, kFloatInfinity = 0x7F800000, kFloatLargest = 0x7F7FFFFF;
 
 uint32_t to_power_of_two(float value, bool up) {
@@ -51,7 +48,8 @@ uint32_t softgpu_float_to_narrow(float value, NarrowFormat format, uint32_t up) 
   return sign | (bits > shape.largest ? shape.largest : bits);
 }
 
-uint32_t softgpu_float_to_narrow_stochastic(float value, NarrowFormat format, uint32_t random, uint32_t random_bits) {
+uint32_t softgpu_float_to_narrow_stochastic(float value, NarrowFormat format, uint32_t random,
+                                            uint32_t random_bits) {
   const NarrowShape& shape = kNarrowShapes[static_cast<size_t>(format)];
   if (std::isnan(value)) return shape.nan ? shape.nan : shape.largest;
   const uint32_t sign = std::signbit(value) ? shape.sign : 0;
@@ -71,7 +69,8 @@ uint32_t softgpu_float_to_narrow_stochastic(float value, NarrowFormat format, ui
 }
 
 float softgpu_narrow_to_float(uint32_t bits, NarrowFormat format) {
-  if (format == NarrowFormat::ue8m0) return bits == 0xFF ? NAN : std::ldexp(1.0f, static_cast<int>(bits) - 127);
+  if (format == NarrowFormat::ue8m0)
+    return bits == 0xFF ? NAN : std::ldexp(1.0f, static_cast<int>(bits) - 127);
   const NarrowShape& shape = kNarrowShapes[static_cast<size_t>(format)];
   const uint32_t magnitude = bits & (shape.sign - 1);
   float value;

@@ -21,7 +21,8 @@ extern "C" {
 uint32_t softgpu_float_to_narrow(float value, NarrowFormat format, uint32_t up);
 // Stochastic rounding (.rs): adds `random`, in units of 2^-random_bits of the last kept place, and truncates.
 // f16 and bf16 overflow to infinity.
-uint32_t softgpu_float_to_narrow_stochastic(float value, NarrowFormat format, uint32_t random, uint32_t random_bits);
+uint32_t softgpu_float_to_narrow_stochastic(float value, NarrowFormat format, uint32_t random,
+                                            uint32_t random_bits);
 float softgpu_narrow_to_float(uint32_t bits, NarrowFormat format);
 // `rounding` is a Rounding: nearest, nearest_away or zero. The 13 low bits of the result are zero.
 uint32_t softgpu_float_to_tf32(float value, uint32_t rounding, uint32_t saturate);

@@ -24,7 +24,8 @@ CompileError one_line(CompileError error) {
 
 class LinkedProgram final : public Program {
  public:
-  LinkedProgram(std::shared_ptr<const Image> image, bool optimise, std::shared_ptr<CodeFile> code_file, const CodeKey& key)
+  LinkedProgram(std::shared_ptr<const Image> image, bool optimise, std::shared_ptr<CodeFile> code_file,
+                const CodeKey& key)
       : image_(std::move(image)), optimise_(optimise), code_file_(std::move(code_file)), key_(key) {
     for (const LinkedKernel& kernel : image_->kernels) {
       kernel_index_.emplace(image_->functions[kernel.function].tree->name,
@@ -34,7 +35,8 @@ class LinkedProgram final : public Program {
     for (const DataVariable& data : image_->data) {
       if (data.tree->name.empty()) continue;
       if (data.tree->opaque != ptx::Opaque::none) {
-        references_.push_back({std::string(data.tree->name), data.offset, data.tree->opaque == ptx::Opaque::surface});
+        references_.push_back(
+            {std::string(data.tree->name), data.offset, data.tree->opaque == ptx::Opaque::surface});
         continue;
       }
       global_index_.emplace(data.tree->name, globals_.size());

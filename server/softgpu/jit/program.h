@@ -30,16 +30,16 @@ struct KernelInfo {
   std::vector<KernelParameter> parameters;
   uint32_t parameter_bytes = 0;
   uint32_t static_shared_bytes = 0;
-  uint32_t constant_bytes = 0;                  // total size of the .const variables that it uses
-  uint32_t ptx_target = 0;  // .target of the PTX file that contains the kernel: major * 10 + minor
-  uint32_t local_bytes = 0;                     // per thread, as CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES reports it
-  uint32_t registers = 0;                       // estimate, for occupancy; at least 1
-  uint32_t max_threads = kMaxThreadsPerBlock;   // from .maxntid or .reqntid, else 1024
-  std::array<uint32_t, 3> required_block{};     // .reqntid, zeros when absent
-  std::array<uint32_t, 3> required_cluster{};   // .reqnctapercluster, zeros when absent
-  bool needs_cluster = false;                   // .explicitcluster: a launch must give the cluster's size
-  bool blocks_are_clusters = false;             // the grid of a launch is counted in clusters
-  bool synchronises = false;                    // needs one fiber per thread
+  uint32_t constant_bytes = 0;  // total size of the .const variables that it uses
+  uint32_t ptx_target = 0;      // .target of the PTX file that contains the kernel: major * 10 + minor
+  uint32_t local_bytes = 0;     // per thread, as CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES reports it
+  uint32_t registers = 0;       // estimate, for occupancy; at least 1
+  uint32_t max_threads = kMaxThreadsPerBlock;  // from .maxntid or .reqntid, else 1024
+  std::array<uint32_t, 3> required_block{};    // .reqntid, zeros when absent
+  std::array<uint32_t, 3> required_cluster{};  // .reqnctapercluster, zeros when absent
+  bool needs_cluster = false;                  // .explicitcluster: a launch must give the cluster's size
+  bool blocks_are_clusters = false;            // the grid of a launch is counted in clusters
+  bool synchronises = false;                   // needs one fiber per thread
 };
 
 struct GlobalInfo {
@@ -62,7 +62,7 @@ enum class CompileErrorCode {
   invalid_ptx,              // CUDA_ERROR_INVALID_PTX: syntax, unknown instruction or operand
   unsupported_ptx_version,  // CUDA_ERROR_UNSUPPORTED_PTX_VERSION: .version or .target too new
   unresolved_symbol,        // CUDA_ERROR_INVALID_IMAGE: a name is undefined after linking
-  internal,                 // CUDA_ERROR_JIT_COMPILER_NOT_FOUND: LLVM rejected the generated code, or out of memory
+  internal,  // CUDA_ERROR_JIT_COMPILER_NOT_FOUND: LLVM rejected the generated code, or out of memory
 };
 struct CompileError {
   CompileErrorCode code;
@@ -104,7 +104,7 @@ class Program {
 
 // Parses, checks, links and prepares one or several PTX texts (several: the parts of an -rdc=true image).
 // Unsupported code is rejected here, not at launch.
-std::variant<std::shared_ptr<const Program>, CompileError> compile(std::span<const std::string_view> ptx_texts,
-                                                                   const CompileOptions& options);
+std::variant<std::shared_ptr<const Program>, CompileError> compile(
+    std::span<const std::string_view> ptx_texts, const CompileOptions& options);
 
 }  // namespace gpupool::softgpu

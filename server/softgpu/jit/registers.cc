@@ -11,8 +11,8 @@ namespace {
 constexpr uint32_t kNowhere = UINT32_MAX;
 
 struct LoopRange {
-  uint32_t begin, end;          // instructions, both inclusive
-  uint32_t outer = kNowhere;    // the next larger loop around it
+  uint32_t begin, end;        // instructions, both inclusive
+  uint32_t outer = kNowhere;  // the next larger loop around it
 };
 
 template <typename Visit>
@@ -56,8 +56,10 @@ void for_each_register(const ptx::Function& f, const ptx::Instruction& i, Visit 
   if (i.is_predicated) visit(i.predicate);
   auto operand = [&](const ptx::Operand& o, auto& self) -> void {
     using Kind = ptx::Operand::Kind;
-    if (o.kind == Kind::reg) visit(o.index);
-    else if (o.kind == Kind::address) self(f.base(o), self);
+    if (o.kind == Kind::reg)
+      visit(o.index);
+    else if (o.kind == Kind::address)
+      self(f.base(o), self);
     else if (o.kind == Kind::vector || o.kind == Kind::list || o.kind == Kind::pair || o.kind == Kind::fetch)
       for (const ptx::Operand& element : f.elements(o)) self(element, self);
   };
@@ -82,7 +84,8 @@ uint32_t live_registers(const ptx::Function& f) {
   for (size_t reg = 0; reg < first.size(); ++reg) {
     if (first[reg] == kNowhere || f.registers[reg].type == ptx::Type::pred) continue;
     uint32_t end = last[reg];
-    for (uint32_t loop = innermost[end]; loop != kNowhere && loops[loop].begin > first[reg]; loop = loops[loop].outer)
+    for (uint32_t loop = innermost[end]; loop != kNowhere && loops[loop].begin > first[reg];
+         loop = loops[loop].outer)
       end = std::max(end, loops[loop].end);
     const int64_t words = std::max<int64_t>(ptx::bits_of(f.registers[reg].type) / 32, 1);
     change[first[reg]] += words;

@@ -16,6 +16,6 @@ namespace gpupool::softgpu {
 // `definitions`: per register, the number of instructions that write it. Returns per instruction whether it
 // is a branch that yields.
 std::vector<bool> find_yielding_branches(const ptx::Function& function,
-                                        const std::vector<uint32_t>& definitions);
+                                         const std::vector<uint32_t>& definitions);
 
 }  // namespace gpupool::softgpu

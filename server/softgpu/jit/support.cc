@@ -25,18 +25,10 @@ class RoundingScope {
  public:
   explicit RoundingScope(uint32_t rounding) : before_(std::fegetround()) {
     switch (static_cast<Rounding>(rounding)) {
-      case Rounding::zero:
-        std::fesetround(FE_TOWARDZERO);
-        break;
-      case Rounding::down:
-        std::fesetround(FE_DOWNWARD);
-        break;
-      case Rounding::up:
-        std::fesetround(FE_UPWARD);
-        break;
-      default:
-        std::fesetround(FE_TONEAREST);
-        break;
+      case Rounding::zero: std::fesetround(FE_TOWARDZERO); break;
+      case Rounding::down: std::fesetround(FE_DOWNWARD); break;
+      case Rounding::up: std::fesetround(FE_UPWARD); break;
+      default: std::fesetround(FE_TONEAREST); break;
     }
   }
   ~RoundingScope() { std::fesetround(before_); }
@@ -52,24 +44,12 @@ Real directed(uint32_t operation, uint32_t rounding, Real a_value, Real b_value,
   RoundingScope scope(rounding);
   volatile Real result;
   switch (operation) {
-    case kAdd:
-      result = a + b;
-      break;
-    case kSubtract:
-      result = a - b;
-      break;
-    case kMultiply:
-      result = a * b;
-      break;
-    case kFma:
-      result = std::fma(a, b, c);
-      break;
-    case kDivide:
-      result = a / b;
-      break;
-    default:
-      result = std::sqrt(a);
-      break;
+    case kAdd: result = a + b; break;
+    case kSubtract: result = a - b; break;
+    case kMultiply: result = a * b; break;
+    case kFma: result = std::fma(a, b, c); break;
+    case kDivide: result = a / b; break;
+    default: result = std::sqrt(a); break;
   }
   return result;
 }
@@ -282,14 +262,15 @@ static void softgpu_bulk_copy(ThreadContext* thread, uint64_t to, uint64_t from,
   for (uint64_t value : {to, from, bytes})
     if (value % kAlignment != 0) softgpu_fault(thread, FaultKind::misaligned_address, value);
   for (uint64_t address : {to, from})
-    if (!in_range(address, bytes)) softgpu_check_access(thread, address, static_cast<uint32_t>(bytes), address == to);
+    if (!in_range(address, bytes))
+      softgpu_check_access(thread, address, static_cast<uint32_t>(bytes), address == to);
   std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
 }
 
 // Copies to the same offset in the window of every block of the mask and signals the mbarrier at the same
 // offset there.
-static void softgpu_bulk_multicast(ThreadContext* thread, uint64_t to, uint64_t from, uint64_t bytes, uint64_t barrier,
-                                   uint16_t ranks) {
+static void softgpu_bulk_multicast(ThreadContext* thread, uint64_t to, uint64_t from, uint64_t bytes,
+                                   uint64_t barrier, uint16_t ranks) {
   constexpr uint64_t kOffset = (1u << kClusterAddressBits) - 1;
   for (uint64_t rank = 0; rank < kMaxClusterBlocks; ++rank) {
     if (!(ranks >> rank & 1)) continue;
@@ -305,7 +286,8 @@ static void softgpu_bulk_multicast(ThreadContext* thread, uint64_t to, uint64_t 
 // clusterlaunchcontrol.try_cancel: every block is started, so the response (zeros) is always that none was
 // cancelled. The addresses are in shared::cluster space; to_all: the same offsets in each block of the
 // cluster.
-static void softgpu_cancel_nothing(ThreadContext* thread, uint64_t answer, uint64_t barrier, uint32_t to_all) {
+static void softgpu_cancel_nothing(ThreadContext* thread, uint64_t answer, uint64_t barrier,
+                                   uint32_t to_all) {
   constexpr uint64_t kOffset = (1u << kClusterAddressBits) - 1, kAnswerBytes = 16;
   const BlockContext& block = *thread->block;
   const uint64_t blocks = uint64_t{block.cluster_dim[0]} * block.cluster_dim[1] * block.cluster_dim[2];
@@ -326,7 +308,8 @@ bool host_converts_half() {
 #if defined(__x86_64__)
   static const bool yes = [] {  // clang's __builtin_cpu_supports lacks "f16c"; F16C also requires AVX
     unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-    return __builtin_cpu_supports("avx") && __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+    return __builtin_cpu_supports("avx") && __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 &&
+           (ecx & bit_F16C) != 0;
   }();
   return yes;
 #elif defined(__aarch64__)
@@ -338,9 +321,9 @@ bool host_converts_half() {
 
 std::span<const RuntimeSymbol> runtime_symbols() {
 #define SYMBOL(name) \
-  { #name, reinterpret_cast < void*>(&name) }
+  { #name, reinterpret_cast<void*>(&name) }
 #define MATHS(name, type) \
-  { #name, reinterpret_cast < void*>(static_cast <type>(&std::name)) }
+  { #name, reinterpret_cast<void*>(static_cast<type>(&std::name)) }
   using F1 = float (*)(float);
   using D1 = double (*)(double);
   static const RuntimeSymbol kSymbols[] = {

@@ -17,7 +17,22 @@ namespace {
 
 // Values of CUtensorMapDataType, which headers before CUDA 12 lack.
 enum ElementType : uint8_t {
-  kU8, kU16, kU32, kS32, kU64, kS64, kF16, kF32, kF64, kBf16, kF32Ftz, kTf32, kTf32Ftz, kU4, kU4WithGaps, kU6WithGaps
+  kU8,
+  kU16,
+  kU32,
+  kS32,
+  kU64,
+  kS64,
+  kF16,
+  kF32,
+  kF64,
+  kBf16,
+  kF32Ftz,
+  kTf32,
+  kTf32Ftz,
+  kU4,
+  kU4WithGaps,
+  kU6WithGaps
 };
 constexpr uint32_t kMaxBox = 256, kMaxRowBytes = kMaxBox * 8, kChunk = 16;
 constexpr uint64_t kWindowOffset = (1u << kClusterAddressBits) - 1;
@@ -58,10 +73,13 @@ uint32_t swizzled(uint32_t offset, uint8_t mode) {
     default: return offset;
   }
 }
-uint32_t swizzle_span(uint8_t mode) { return mode == 0 ? 0 : mode == 1 ? 32 : mode == 2 ? 64 : 128; }
+uint32_t swizzle_span(uint8_t mode) {
+  return mode == 0 ? 0 : mode == 1 ? 32 : mode == 2 ? 64 : 128;
+}
 
 void check_memory(ThreadContext* thread, uint64_t address, uint64_t bytes, bool is_store) {
-  if (!in_range(address, bytes)) softgpu_check_access(thread, address, static_cast<uint32_t>(bytes), is_store);
+  if (!in_range(address, bytes))
+    softgpu_check_access(thread, address, static_cast<uint32_t>(bytes), is_store);
 }
 
 template <typename T, typename Update>
@@ -78,7 +96,9 @@ void reduce_integer(void* at, const void* from, Reduction reduction) {
   std::memcpy(&value, from, sizeof value);
   update_atomically<T>(at, [&](T before) -> T {
     switch (reduction) {
-      case Reduction::add: return static_cast<T>(static_cast<std::make_unsigned_t<T>>(before) + static_cast<std::make_unsigned_t<T>>(value));
+      case Reduction::add:
+        return static_cast<T>(static_cast<std::make_unsigned_t<T>>(before) +
+                              static_cast<std::make_unsigned_t<T>>(value));
       case Reduction::minimum: return std::min(before, value);
       case Reduction::maximum: return std::max(before, value);
       case Reduction::increment: return before >= value ? 0 : before + 1;
@@ -101,17 +121,22 @@ template <typename Real, typename Bits>
 void reduce_real(void* at, const void* from, Reduction reduction) {
   Real value;
   std::memcpy(&value, from, sizeof value);
-  update_atomically<Bits>(at, [&](Bits before) { return std::bit_cast<Bits>(combined(std::bit_cast<Real>(before), value, reduction)); });
+  update_atomically<Bits>(at, [&](Bits before) {
+    return std::bit_cast<Bits>(combined(std::bit_cast<Real>(before), value, reduction));
+  });
 }
 
 void reduce_half(void* at, const void* from, Reduction reduction, bool is_bfloat) {
   uint16_t value;
   std::memcpy(&value, from, sizeof value);
-  const auto widen = [&](uint16_t bits) { return is_bfloat ? std::bit_cast<float>(uint32_t{bits} << 16) : softgpu_half_to_float(bits); };
+  const auto widen = [&](uint16_t bits) {
+    return is_bfloat ? std::bit_cast<float>(uint32_t{bits} << 16) : softgpu_half_to_float(bits);
+  };
   update_atomically<uint16_t>(at, [&](uint16_t before) {
     const float result = combined(widen(before), widen(value), reduction);
     const auto nearest = static_cast<uint32_t>(Rounding::nearest);
-    return static_cast<uint16_t>(is_bfloat ? softgpu_float_to_bf16(result, nearest) : softgpu_float_to_half(result, nearest));
+    return static_cast<uint16_t>(is_bfloat ? softgpu_float_to_bf16(result, nearest)
+                                           : softgpu_float_to_half(result, nearest));
   });
 }
 
@@ -161,14 +186,16 @@ class Box {
     if (address % 64 != 0) softgpu_fault(thread, FaultKind::misaligned_address, address);
     check_memory(thread, address, kTensorMapBytes, false);
     std::memcpy(&map_, reinterpret_cast<const void*>(address), sizeof map_);
-    const bool known = map_.form == TensorForm::tiled && map_.rank == rank && rank >= 1 && rank <= kMaxTensorRank &&
-                       map_.interleave == 0 && map_.type <= kU4 && map_.swizzle <= 4;
+    const bool known = map_.form == TensorForm::tiled && map_.rank == rank && rank >= 1 &&
+                       rank <= kMaxTensorRank && map_.interleave == 0 && map_.type <= kU4 &&
+                       map_.swizzle <= 4;
     if (!known) softgpu_fault(thread, FaultKind::illegal_instruction, address);
     four_ = rows == TensorRows::four;
     if (four_ && rank != 2) softgpu_fault(thread, FaultKind::illegal_instruction, address);
     for (uint32_t n = 0; n < rank; ++n) {
       const uint32_t stride = n == 0 ? 1 : map_.element_strides[n];
-      if (stride == 0 || map_.box[n] == 0 || map_.box[n] > kMaxBox) softgpu_fault(thread, FaultKind::illegal_instruction, address);
+      if (stride == 0 || map_.box[n] == 0 || map_.box[n] > kMaxBox)
+        softgpu_fault(thread, FaultKind::illegal_instruction, address);
       counts_[n] = (map_.box[n] + stride - 1) / stride;
       if (n > 0) row_count_ *= counts_[n];
     }
@@ -189,18 +216,21 @@ class Box {
   void for_each_row(const int32_t* coordinates, Visit visit) const {
     const uint32_t bits = bits_of_element(map_.type);
     const int64_t first = coordinates[0], size = int64_t{map_.sizes[0]} + 1;
-    const int64_t low = std::clamp<int64_t>(-first, 0, counts_[0]), high = std::clamp<int64_t>(size - first, 0, counts_[0]);
+    const int64_t low = std::clamp<int64_t>(-first, 0, counts_[0]),
+                  high = std::clamp<int64_t>(size - first, 0, counts_[0]);
     for (uint64_t row = 0; row < row_count_; ++row) {
       uint64_t rest = row, address = map_.address + static_cast<uint64_t>(first * bits / 8);
       bool inside = low < high;
       for (uint32_t n = 1; n < map_.rank; ++n) {
-        const int64_t at = four_ ? coordinates[1 + row]
-                                 : coordinates[n] + static_cast<int64_t>(rest % counts_[n]) * map_.element_strides[n];
+        const int64_t at =
+            four_ ? coordinates[1 + row]
+                  : coordinates[n] + static_cast<int64_t>(rest % counts_[n]) * map_.element_strides[n];
         rest /= counts_[n];
         inside = inside && at >= 0 && at <= int64_t{map_.sizes[n]};
         address += static_cast<uint64_t>(at) * map_.strides[n - 1];
       }
-      visit(row * pitch_, address, inside ? static_cast<uint32_t>(low * bits / 8) : 0, inside ? static_cast<uint32_t>(high * bits / 8) : 0);
+      visit(row * pitch_, address, inside ? static_cast<uint32_t>(low * bits / 8) : 0,
+            inside ? static_cast<uint32_t>(high * bits / 8) : 0);
     }
   }
 
@@ -210,7 +240,8 @@ class Box {
       std::memcpy(place(window, at + done), row + done, kChunk);
   }
   void get(uint64_t window, uint64_t at, std::byte* row) const {
-    for (uint32_t done = 0; done < row_bytes_; done += kChunk) std::memcpy(row + done, place(window, at + done), kChunk);
+    for (uint32_t done = 0; done < row_bytes_; done += kChunk)
+      std::memcpy(row + done, place(window, at + done), kChunk);
   }
 
  private:
@@ -241,11 +272,13 @@ uint64_t window_of(ThreadContext* thread, uint64_t address, const Box& box) {
   if (offset % 128 != 0) softgpu_fault(thread, FaultKind::misaligned_address, address);
   if (box.window_bytes() > kWindowOffset) softgpu_fault(thread, FaultKind::illegal_address, address);
   const Extent all = extent(offset, box.window_bytes(), box.map().swizzle);
-  const uint64_t low = softgpu_cluster_to_generic(thread, (address & ~kWindowOffset) | all.low, static_cast<uint32_t>(all.high - all.low));
+  const uint64_t low = softgpu_cluster_to_generic(thread, (address & ~kWindowOffset) | all.low,
+                                                  static_cast<uint32_t>(all.high - all.low));
   return low - all.low;
 }
 
-void load_into(ThreadContext* thread, const Box& box, const int32_t* coordinates, uint64_t to, uint64_t barrier) {
+void load_into(ThreadContext* thread, const Box& box, const int32_t* coordinates, uint64_t to,
+               uint64_t barrier) {
   const uint64_t window = window_of(thread, to, box), offset = to & kWindowOffset;
   const TensorMap& map = box.map();
   const uint64_t fill = outside(map);
@@ -281,15 +314,16 @@ std::optional<Reduction> find_reduction(std::string_view name) {
 }
 
 std::optional<TensorField> find_tensor_field(std::string_view name) {
-  static constexpr std::string_view kNames[] = {"global_address", "rank",     "box_dim",           "global_dim",   "global_stride",
-                                                "element_stride", "elemtype", "interleave_layout", "swizzle_mode", "fill_mode"};
+  static constexpr std::string_view kNames[] = {
+      "global_address", "rank",     "box_dim",           "global_dim",   "global_stride",
+      "element_stride", "elemtype", "interleave_layout", "swizzle_mode", "fill_mode"};
   for (uint32_t n = 0; n < std::size(kNames); ++n)
     if (kNames[n] == name) return static_cast<TensorField>(n);
   return std::nullopt;
 }
 
-void softgpu_tensor_load(ThreadContext* thread, uint64_t map, const int32_t* coordinates, uint32_t rank, TensorRows rows,
-                         uint64_t to, uint64_t barrier, uint32_t ranks) {
+void softgpu_tensor_load(ThreadContext* thread, uint64_t map, const int32_t* coordinates, uint32_t rank,
+                         TensorRows rows, uint64_t to, uint64_t barrier, uint32_t ranks) {
   const Box box(thread, map, rank, rows);
   if (ranks == 0) return load_into(thread, box, coordinates, to, barrier);
   for (uint64_t block = 0; block < kMaxClusterBlocks; ++block) {
@@ -299,8 +333,8 @@ void softgpu_tensor_load(ThreadContext* thread, uint64_t map, const int32_t* coo
   }
 }
 
-void softgpu_tensor_store(ThreadContext* thread, uint64_t map_address, const int32_t* coordinates, uint32_t rank,
-                          TensorRows rows, uint64_t from, Reduction reduction) {
+void softgpu_tensor_store(ThreadContext* thread, uint64_t map_address, const int32_t* coordinates,
+                          uint32_t rank, TensorRows rows, uint64_t from, Reduction reduction) {
   const Box box(thread, map_address, rank, rows);
   const TensorMap& map = box.map();
   const auto type = reduced_type(map.type);
@@ -324,29 +358,34 @@ void softgpu_tensor_store(ThreadContext* thread, uint64_t map_address, const int
   });
 }
 
-void softgpu_bulk_reduce(ThreadContext* thread, uint64_t to, uint64_t from, uint64_t bytes, Reduction reduction, ReducedType type) {
+void softgpu_bulk_reduce(ThreadContext* thread, uint64_t to, uint64_t from, uint64_t bytes,
+                         Reduction reduction, ReducedType type) {
   for (uint64_t value : {to, from, bytes})
     if (value % kChunk != 0) softgpu_fault(thread, FaultKind::misaligned_address, value);
   check_memory(thread, to, bytes, true);
   check_memory(thread, from, bytes, false);
   for (uint64_t n = 0; n < bytes; n += bytes_of(type))
-    reduce(reinterpret_cast<std::byte*>(to) + n, reinterpret_cast<const std::byte*>(from) + n, reduction, type);
+    reduce(reinterpret_cast<std::byte*>(to) + n, reinterpret_cast<const std::byte*>(from) + n, reduction,
+           type);
 }
 
-void softgpu_bulk_copy_masked(ThreadContext* thread, uint64_t to, uint64_t from, uint64_t bytes, uint16_t mask) {
+void softgpu_bulk_copy_masked(ThreadContext* thread, uint64_t to, uint64_t from, uint64_t bytes,
+                              uint16_t mask) {
   for (uint64_t value : {to, from, bytes})
     if (value % kChunk != 0) softgpu_fault(thread, FaultKind::misaligned_address, value);
   check_memory(thread, to, bytes, true);
   check_memory(thread, from, bytes, false);
   for (uint64_t n = 0; n < bytes; ++n)
-    if (mask >> n % kChunk & 1) reinterpret_cast<std::byte*>(to)[n] = reinterpret_cast<const std::byte*>(from)[n];
+    if (mask >> n % kChunk & 1)
+      reinterpret_cast<std::byte*>(to)[n] = reinterpret_cast<const std::byte*>(from)[n];
 }
 
-void softgpu_tensormap_replace(ThreadContext* thread, uint64_t address, TensorField field, uint32_t ordinal, uint64_t value) {
+void softgpu_tensormap_replace(ThreadContext* thread, uint64_t address, TensorField field, uint32_t ordinal,
+                               uint64_t value) {
   if (address % kTensorMapBytes != 0) softgpu_fault(thread, FaultKind::misaligned_address, address);
   check_memory(thread, address, kTensorMapBytes, true);
   // Element types in the numbering of the instruction.
-  static constexpr uint8_t kTypes[] = {kU8,  kU16, kU32, kS32, kU64,  kS64,     kF16, kF32,
+  static constexpr uint8_t kTypes[] = {kU8,     kU16, kU32,  kS32,  kU64,     kS64, kF16,        kF32,
                                        kF32Ftz, kF64, kBf16, kTf32, kTf32Ftz, kU4,  kU4WithGaps, kU6WithGaps};
   TensorMap map;
   std::memcpy(&map, reinterpret_cast<const void*>(address), sizeof map);

@@ -33,7 +33,17 @@ constexpr uint32_t kTensorMapBytes = 128;
 static_assert(sizeof(TensorMap) <= kTensorMapBytes);
 
 // The operation applied to each element in memory; copy: overwrite.
-enum class Reduction : uint32_t { copy, add, minimum, maximum, increment, decrement, conjunction, disjunction, difference };
+enum class Reduction : uint32_t {
+  copy,
+  add,
+  minimum,
+  maximum,
+  increment,
+  decrement,
+  conjunction,
+  disjunction,
+  difference
+};
 enum class ReducedType : uint32_t { u32, s32, u64, s64, f16, bf16, f32, f64 };
 std::optional<Reduction> find_reduction(std::string_view name);  // "add", "min", ...
 
@@ -41,20 +51,31 @@ std::optional<Reduction> find_reduction(std::string_view name);  // "add", "min"
 // .tile::scatter4).
 enum class TensorRows : uint32_t { box, four };
 enum class TensorField : uint32_t {
-  global_address, rank, box_dim, global_dim, global_stride, element_stride, elemtype, interleave_layout, swizzle_mode, fill_mode
+  global_address,
+  rank,
+  box_dim,
+  global_dim,
+  global_stride,
+  element_stride,
+  elemtype,
+  interleave_layout,
+  swizzle_mode,
+  fill_mode
 };
 std::optional<TensorField> find_tensor_field(std::string_view name);
 
 extern "C" {
 // `to` and `barrier` are addresses in shared::cluster space. ranks: mask of the blocks of the cluster that
 // receive the data; 0: the block that `to` names.
-void softgpu_tensor_load(ThreadContext*, uint64_t map, const int32_t* coordinates, uint32_t rank, TensorRows rows,
-                         uint64_t to, uint64_t barrier, uint32_t ranks);
-void softgpu_tensor_store(ThreadContext*, uint64_t map, const int32_t* coordinates, uint32_t rank, TensorRows rows,
-                          uint64_t from, Reduction reduction);
-void softgpu_tensormap_replace(ThreadContext*, uint64_t map, TensorField field, uint32_t ordinal, uint64_t value);
+void softgpu_tensor_load(ThreadContext*, uint64_t map, const int32_t* coordinates, uint32_t rank,
+                         TensorRows rows, uint64_t to, uint64_t barrier, uint32_t ranks);
+void softgpu_tensor_store(ThreadContext*, uint64_t map, const int32_t* coordinates, uint32_t rank,
+                          TensorRows rows, uint64_t from, Reduction reduction);
+void softgpu_tensormap_replace(ThreadContext*, uint64_t map, TensorField field, uint32_t ordinal,
+                               uint64_t value);
 // Both addresses are generic; ranges in shared memory have been checked to lie in their window.
-void softgpu_bulk_reduce(ThreadContext*, uint64_t to, uint64_t from, uint64_t bytes, Reduction reduction, ReducedType type);
+void softgpu_bulk_reduce(ThreadContext*, uint64_t to, uint64_t from, uint64_t bytes, Reduction reduction,
+                         ReducedType type);
 // Copies bytes; bit n of `mask` selects byte n of each 16 bytes.
 void softgpu_bulk_copy_masked(ThreadContext*, uint64_t to, uint64_t from, uint64_t bytes, uint16_t mask);
 }

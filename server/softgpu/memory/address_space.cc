@@ -115,7 +115,7 @@ class AddressAllocator {
 
   std::mutex mutex_;
   bool ready_ = false;
-  Pieces free_, used_;                             // address -> size
+  Pieces free_, used_;                               // address -> size
   std::set<std::pair<uint64_t, uint64_t>> by_size_;  // size, address of the free pieces
 };
 
@@ -148,7 +148,8 @@ bool reserve_range() {
 }
 
 std::optional<uint64_t> allocate_addresses(uint64_t size, uint64_t alignment, uint64_t hint) {
-  if (size == 0 || size > kRangeSize || (alignment & (alignment - 1)) != 0 || alignment > kRangeSize) return std::nullopt;
+  if (size == 0 || size > kRangeSize || (alignment & (alignment - 1)) != 0 || alignment > kRangeSize)
+    return std::nullopt;
   if (!reserve_range()) return std::nullopt;
   return allocator().allocate(round_up(size, page_bytes()), std::max(alignment, page_bytes()), hint);
 }
@@ -160,13 +161,19 @@ bool free_addresses(uint64_t address, uint64_t size) {
   return allocator().release(address, size);
 }
 
-void release_addresses(uint64_t address, uint64_t size) { allocator().release(address, size); }
+void release_addresses(uint64_t address, uint64_t size) {
+  allocator().release(address, size);
+}
 
-bool addresses_allocated(uint64_t address, uint64_t size) { return allocator().covers(address, size); }
+bool addresses_allocated(uint64_t address, uint64_t size) {
+  return allocator().covers(address, size);
+}
 
 bool map_fresh_pages(uint64_t address, uint64_t size, int protection, bool huge_pages) {
   void* wished = reinterpret_cast<void*>(address);
-  if (mmap(wished, size, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != wished) return false;
+  if (mmap(wished, size, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) !=
+      wished)
+    return false;
   if (huge_pages && size >= kGranule) madvise(wished, size, MADV_HUGEPAGE);
   return true;
 }

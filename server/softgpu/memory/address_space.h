@@ -20,13 +20,14 @@ namespace gpupool::softgpu {
 
 // Chosen so that neither the kernel's default mmap placement nor the shadow memory of ASan or TSan uses it.
 #if defined(GPUPOOL_TSAN)
-constexpr uint64_t kRangeBase = 0x10'0000'0000;   // TSan's low application range ends at 512 GiB
-constexpr uint64_t kRangeSize = 0x40'0000'0000;   // 256 GiB
+constexpr uint64_t kRangeBase = 0x10'0000'0000;  // TSan's low application range ends at 512 GiB
+constexpr uint64_t kRangeSize = 0x40'0000'0000;  // 256 GiB
 #else
-constexpr uint64_t kRangeBase = 0x2000'0000'0000; // 32 TiB
-constexpr uint64_t kRangeSize = 0x0400'0000'0000; // 4 TiB
+constexpr uint64_t kRangeBase = 0x2000'0000'0000;  // 32 TiB
+constexpr uint64_t kRangeSize = 0x0400'0000'0000;  // 4 TiB
 #endif
-constexpr uint64_t kGranule = 2ull << 20;  // bytes: granularity of VMM allocations and mappings, as on NVIDIA GPUs
+constexpr uint64_t kGranule =
+    2ull << 20;  // bytes: granularity of VMM allocations and mappings, as on NVIDIA GPUs
 
 // Reserves the range. Returns false if its addresses are in use (softgpu then offers no device). Idempotent.
 bool reserve_range();
@@ -36,7 +37,9 @@ inline bool in_range(uint64_t address, uint64_t bytes) {
 }
 
 uint64_t page_bytes();  // page size of the host
-inline uint64_t round_up(uint64_t value, uint64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+inline uint64_t round_up(uint64_t value, uint64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
 
 // --- Virtual addresses (no memory behind them yet) ---
 // size: bytes, rounded up to pages. alignment: a power of two; less than a page means a page. hint: a

@@ -54,8 +54,8 @@ class DeviceHeap {
   std::shared_ptr<SharedDevice> device_;
   mutable std::mutex mutex_;
   std::map<uint64_t, Live> live_;
-  std::map<uint64_t, uint64_t> free_by_address_;              // address -> size; never spans two granules
-  std::set<std::pair<uint64_t, uint64_t>> free_by_size_;      // size, address
+  std::map<uint64_t, uint64_t> free_by_address_;          // address -> size; never spans two granules
+  std::set<std::pair<uint64_t, uint64_t>> free_by_size_;  // size, address
 };
 
 }  // namespace gpupool::softgpu

@@ -23,11 +23,14 @@ uint64_t now() {
 }
 
 void wait_on(std::atomic<uint32_t>& word, uint32_t seen, uint64_t nanoseconds) {
-  const timespec limit{static_cast<time_t>(nanoseconds / 1'000'000'000), static_cast<long>(nanoseconds % 1'000'000'000)};
+  const timespec limit{static_cast<time_t>(nanoseconds / 1'000'000'000),
+                       static_cast<long>(nanoseconds % 1'000'000'000)};
   syscall(SYS_futex, &word, FUTEX_WAIT, seen, &limit, nullptr, 0);
 }
 
-void wake(std::atomic<uint32_t>& word) { syscall(SYS_futex, &word, FUTEX_WAKE, 1, nullptr, nullptr, 0); }
+void wake(std::atomic<uint32_t>& word) {
+  syscall(SYS_futex, &word, FUTEX_WAKE, 1, nullptr, nullptr, 0);
+}
 
 class Turns final : public DeviceTurns {
  public:
@@ -101,7 +104,8 @@ class Turns final : public DeviceTurns {
         watched_since = time;
       }
       // Take over from a holder that has died or is stuck in one endless block.
-      if (holder != 0 && (!file_.is_slot_alive(holder - 1) || time - watched_since > kTurnTimeoutNanoseconds)) {
+      if (holder != 0 &&
+          (!file_.is_slot_alive(holder - 1) || time - watched_since > kTurnTimeoutNanoseconds)) {
         if (try_take_turn(holder)) break;
         continue;
       }
@@ -152,14 +156,16 @@ class Turns final : public DeviceTurns {
   const uint32_t me_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  uint32_t held_ = 0;        // acquires of this process that are not released
-  bool negotiating_ = false;   // one thread negotiates with the other processes, the rest wait for it
+  uint32_t held_ = 0;         // acquires of this process that are not released
+  bool negotiating_ = false;  // one thread negotiates with the other processes, the rest wait for it
   std::atomic<bool> expired_{false};
   std::atomic<uint64_t> slice_end_{0};
 };
 
 }  // namespace
 
-std::unique_ptr<DeviceTurns> make_turns(SharedFile& file) { return std::make_unique<Turns>(file); }
+std::unique_ptr<DeviceTurns> make_turns(SharedFile& file) {
+  return std::make_unique<Turns>(file);
+}
 
 }  // namespace gpupool::softgpu

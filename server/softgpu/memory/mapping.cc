@@ -43,7 +43,9 @@ void make_dirty(uint64_t address, uint64_t size, Access access) {
 constexpr uint64_t kLabel = 0x4d45'4d4f'5259'5301;
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;  // prevents truncation under a mapping
 
-bool page_multiple(uint64_t value) { return value % page_bytes() == 0; }
+bool page_multiple(uint64_t value) {
+  return value % page_bytes() == 0;
+}
 
 // The current and the last move of a Memory to a memfd, for the SIGSEGV handler.
 std::atomic<uint64_t> moving_begin{0}, moving_end{0}, moves_done{0};
@@ -74,9 +76,9 @@ class MappedMemory final : public Memory {
   const uint64_t size_;
   std::function<void()> released_;
   State state_ = State::fresh;
-  uint64_t home_ = 0;                   // at_home, parked: address of the private pages
-  Access home_access_ = Access::none;   // at_home
-  int file_ = -1;                       // shared
+  uint64_t home_ = 0;                  // at_home, parked: address of the private pages
+  Access home_access_ = Access::none;  // at_home
+  int file_ = -1;                      // shared
   friend struct Table;
 };
 
@@ -127,7 +129,8 @@ bool move_pages(uint64_t from, uint64_t to, uint64_t size) {
   if (mprotect(source, size, PROT_READ | PROT_WRITE) != 0) return false;
   void* moved = MAP_FAILED;
 #ifdef MREMAP_DONTUNMAP
-  moved = mremap(source, size, size, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, reinterpret_cast<void*>(to));
+  moved = mremap(source, size, size, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP,
+                 reinterpret_cast<void*>(to));
 #endif
   if (moved == MAP_FAILED) {
     moved = mremap(source, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, reinterpret_cast<void*>(to));
@@ -196,7 +199,9 @@ bool MappedMemory::move_to_file() {
     const int protection = state_ == State::at_home ? protection_of(home_access_) : PROT_NONE;
     // The raw system call: for ThreadSanitizer, mmap() writes the mapped range, but here the bytes do not
     // change for readers.
-    if (ok && state_ == State::at_home) ok = syscall(SYS_mmap, home, size, protection, MAP_SHARED | MAP_FIXED, file, 0) == static_cast<long>(home_);
+    if (ok && state_ == State::at_home)
+      ok = syscall(SYS_mmap, home, size, protection, MAP_SHARED | MAP_FIXED, file, 0) ==
+           static_cast<long>(home_);
     if (!ok) mprotect(home, size, protection);
     moves_done.fetch_add(1);
     moving = false;
@@ -239,7 +244,8 @@ bool MappedMemory::map_at(uint64_t offset, uint64_t address, uint64_t size, Acce
   } else {
     if (!move_to_file()) return false;
     void* wished = reinterpret_cast<void*>(address);
-    return mmap(wished, size, protection_of(access), MAP_SHARED | MAP_FIXED, file_, static_cast<off_t>(offset)) == wished;
+    return mmap(wished, size, protection_of(access), MAP_SHARED | MAP_FIXED, file_,
+                static_cast<off_t>(offset)) == wished;
   }
   state_ = State::at_home;
   home_ = address;
@@ -267,8 +273,12 @@ bool MappedMemory::unmap_at(uint64_t address, uint64_t size, bool last_reference
 
 }  // namespace
 
-void make_memory_dirty() { dirty = true; }
-bool memory_is_dirty() { return dirty; }
+void make_memory_dirty() {
+  dirty = true;
+}
+bool memory_is_dirty() {
+  return dirty;
+}
 
 std::shared_ptr<Memory> create_memory(uint64_t size, std::function<void()> released) {
   if (size == 0 || size > kRangeSize || !reserve_range()) return nullptr;
@@ -285,14 +295,17 @@ int export_memory(const std::shared_ptr<Memory>& memory, MemoryLabel label, int*
 }
 
 std::optional<MemoryLabel> read_label(int descriptor) {
-  struct stat info{};
-  if (fstat(descriptor, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size < static_cast<off_t>(page_bytes())) return std::nullopt;
+  struct stat info {};
+  if (fstat(descriptor, &info) != 0 || !S_ISREG(info.st_mode) ||
+      info.st_size < static_cast<off_t>(page_bytes()))
+    return std::nullopt;
   const int seals = fcntl(descriptor, F_GET_SEALS);
   if (seals < 0 || (seals & kSeals) != kSeals) return std::nullopt;
   MemoryLabel label;
   const auto size = static_cast<uint64_t>(info.st_size) - page_bytes();
   if (pread(descriptor, &label, sizeof label, static_cast<off_t>(size)) != sizeof label) return std::nullopt;
-  const bool good = label.magic == kLabel && label.id != 0 && label.size != 0 && label.size <= size && round_up(label.size, page_bytes()) == size;
+  const bool good = label.magic == kLabel && label.id != 0 && label.size != 0 && label.size <= size &&
+                    round_up(label.size, page_bytes()) == size;
   return good ? std::optional(label) : std::nullopt;
 }
 
@@ -303,10 +316,13 @@ std::shared_ptr<Memory> import_memory(int descriptor, std::function<void()> rele
   return own < 0 ? nullptr : std::make_shared<MappedMemory>(label->size, std::move(released), own);
 }
 
-bool map_memory(const std::shared_ptr<Memory>& memory, uint64_t offset, uint64_t address, uint64_t size, Access access) {
+bool map_memory(const std::shared_ptr<Memory>& memory, uint64_t offset, uint64_t address, uint64_t size,
+                Access access) {
   auto mapped = std::dynamic_pointer_cast<MappedMemory>(memory);
-  if (!mapped || size == 0 || !page_multiple(offset) || !page_multiple(address) || !page_multiple(size)) return false;
-  if (offset > mapped->mapped_size() || size > mapped->mapped_size() - offset || !in_range(address, size)) return false;
+  if (!mapped || size == 0 || !page_multiple(offset) || !page_multiple(address) || !page_multiple(size))
+    return false;
+  if (offset > mapped->mapped_size() || size > mapped->mapped_size() - offset || !in_range(address, size))
+    return false;
   if (!addresses_allocated(address, size)) return false;
   auto& t = table();
   std::lock_guard lock(t.mutex);

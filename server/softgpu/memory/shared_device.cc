@@ -19,7 +19,8 @@ namespace {
 
 bool valid_instance(const std::string& name) {
   if (name.empty() || name.size() > 64 || name[0] == '.') return false;
-  return name.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-") == std::string::npos;
+  return name.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-") ==
+         std::string::npos;
 }
 
 class OpenDevice final : public SharedDevice, public std::enable_shared_from_this<OpenDevice> {
@@ -49,8 +50,10 @@ class OpenDevice final : public SharedDevice, public std::enable_shared_from_thi
     }
     const auto charge = std::make_shared<Charge>(shared_from_this(), size);
     auto memory = create_memory(size, [charge] { charge->end(); });
-    if (!memory) uncharge(size);
-    else remember(memory, charge);
+    if (!memory)
+      uncharge(size);
+    else
+      remember(memory, charge);
     return memory;
   }
 
@@ -62,7 +65,8 @@ class OpenDevice final : public SharedDevice, public std::enable_shared_from_thi
       if (known == charges_.end()) return -1;  // memory of another device
       charge = known->second.lock();
     }
-    const int descriptor = softgpu::export_memory(memory, {.device = key(), .handle_types = handle_types}, kept);
+    const int descriptor =
+        softgpu::export_memory(memory, {.device = key(), .handle_types = handle_types}, kept);
     const auto label = descriptor < 0 ? std::nullopt : read_label(descriptor);
     if (label && charge && share(*charge, label->id)) return descriptor;
     if (descriptor >= 0) close(descriptor);
@@ -80,8 +84,10 @@ class OpenDevice final : public SharedDevice, public std::enable_shared_from_thi
     }
     charge->id = label->id;
     auto memory = softgpu::import_memory(descriptor, [charge] { charge->end(); });
-    if (!memory) charge->end();
-    else remember(memory, charge);
+    if (!memory)
+      charge->end();
+    else
+      remember(memory, charge);
     return memory;
   }
 
@@ -117,8 +123,10 @@ class OpenDevice final : public SharedDevice, public std::enable_shared_from_thi
     Charge(std::shared_ptr<OpenDevice> device, uint64_t size) : device(std::move(device)), size(size) {}
     void end() {
       device->forget(memory);
-      if (id != 0) device->drop_reference(id);
-      else device->uncharge(size);
+      if (id != 0)
+        device->drop_reference(id);
+      else
+        device->uncharge(size);
     }
     const std::shared_ptr<OpenDevice> device;
     const uint64_t size;
@@ -181,8 +189,10 @@ class OpenDevice final : public SharedDevice, public std::enable_shared_from_thi
   void uncharge(uint64_t size) {
     if (!file_.in_owner_process()) return;
     const std::lock_guard lock(parked_mutex_);
-    if (parked_ >= size) parked_ -= size;
-    else file_.state().slots[file_.slot()].charged -= size;
+    if (parked_ >= size)
+      parked_ -= size;
+    else
+      file_.state().slots[file_.slot()].charged -= size;
   }
 
   mutable SharedFile file_;
@@ -204,7 +214,7 @@ struct Registry {
     std::weak_ptr<OpenDevice> device;
     int owner;  // process id: a forked child opens the device anew
   };
-  std::map<std::string, Entry> entries;  // until the device is closed
+  std::map<std::string, Entry> entries;             // until the device is closed
   std::vector<std::shared_ptr<SharedDevice>> kept;  // by at_exit()
   int prepared_in = 0;  // process id in which at_exit is registered and abandoned files are removed
 };
@@ -219,7 +229,8 @@ void close_device(const std::string& path, OpenDevice* device) {
   std::lock_guard lock(r.mutex);
   delete device;
   const auto entry = r.entries.find(path);
-  if (entry != r.entries.end() && entry->second.owner == getpid() && entry->second.device.expired()) r.entries.erase(entry);
+  if (entry != r.entries.end() && entry->second.owner == getpid() && entry->second.device.expired())
+    r.entries.erase(entry);
   r.closed.notify_all();
 }
 

@@ -25,7 +25,7 @@ class DeviceTurns {
   static constexpr uint64_t kTurnTimeoutNanoseconds = 50'000'000;
 
   virtual ~DeviceTurns() = default;
-  virtual void acquire() = 0;        // blocks until this process has the turn; calls nest
+  virtual void acquire() = 0;  // blocks until this process has the turn; calls nest
   virtual void release() = 0;
   // Returns false if the slice (kSliceNanoseconds) is over and another process waits, or if the turn was
   // taken away; the caller then calls release() and acquire(). Costs a few loads if no process waits.
@@ -41,7 +41,7 @@ class SharedDevice {
   static std::shared_ptr<SharedDevice> open(int ordinal, uint64_t memory_bytes, std::string* error = nullptr);
   virtual ~SharedDevice() = default;
   virtual uint64_t total_bytes() const = 0;
-  virtual uint64_t free_bytes() const = 0;  // total minus the charges of all living processes
+  virtual uint64_t free_bytes() const = 0;     // total minus the charges of all living processes
   virtual uint64_t process_bytes() const = 0;  // charged by this process and not shared with others
   // Charges `size` bytes and returns zeroed memory, which is uncharged when destroyed; null if the device has
   // too little free memory. VMM allocations need multiples of kGranule; use DeviceHeap for plain allocations.
@@ -58,7 +58,8 @@ class SharedDevice {
   // releases it. If import_memory() returns null, *refused tells whether the device has too little free
   // memory to charge it again (no other process holds it any more); else the descriptor is not memory of this
   // device.
-  virtual int export_memory(const std::shared_ptr<Memory>& memory, uint64_t handle_types, int* kept = nullptr) = 0;
+  virtual int export_memory(const std::shared_ptr<Memory>& memory, uint64_t handle_types,
+                            int* kept = nullptr) = 0;
   virtual std::shared_ptr<Memory> import_memory(int descriptor, bool* refused) = 0;
   // Return null if all kMaxSharedEvents are in use, or (open_event) if there is no event of that name.
   virtual std::shared_ptr<SharedEvent> make_event() = 0;

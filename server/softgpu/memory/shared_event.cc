@@ -11,12 +11,15 @@ using EventSlot = SharedEvents::EventSlot;
 
 class OpenEvent final : public SharedEvent {
  public:
-  OpenEvent(SharedFile& file, uint32_t index, std::shared_ptr<void> owner) : owner_(std::move(owner)), file_(file), index_(index) {}
+  OpenEvent(SharedFile& file, uint32_t index, std::shared_ptr<void> owner)
+      : owner_(std::move(owner)), file_(file), index_(index) {}
   ~OpenEvent() override {
     if (file_.in_owner_process()) file_.remove_event_user(index_);
   }
 
-  SharedEventName name() const override { return {index_, {event_slot().id[0].load(), event_slot().id[1].load()}}; }
+  SharedEventName name() const override {
+    return {index_, {event_slot().id[0].load(), event_slot().id[1].load()}};
+  }
 
   // The recorder is stored before the number becomes visible: the old value may name a dead process.
   uint64_t record() override {
@@ -44,7 +47,9 @@ class OpenEvent final : public SharedEvent {
 
  private:
   EventSlot& event_slot() const { return file_.state().events.event_slots[index_]; }
-  SharedEvents::RecordState& record_state(uint64_t number) const { return event_slot().records[number % SharedEvents::kTrackedRecords]; }
+  SharedEvents::RecordState& record_state(uint64_t number) const {
+    return event_slot().records[number % SharedEvents::kTrackedRecords];
+  }
 
   const std::shared_ptr<void> owner_;  // keeps the file alive
   SharedFile& file_;
@@ -73,7 +78,8 @@ std::shared_ptr<SharedEvent> make_shared_event(SharedFile& file, std::shared_ptr
   return file.exclusively(taken);
 }
 
-std::shared_ptr<SharedEvent> open_shared_event(SharedFile& file, const SharedEventName& name, std::shared_ptr<void> owner) {
+std::shared_ptr<SharedEvent> open_shared_event(SharedFile& file, const SharedEventName& name,
+                                               std::shared_ptr<void> owner) {
   if (name.index >= kMaxSharedEvents) return nullptr;
   EventSlot& slot = file.state().events.event_slots[name.index];
   const auto opened = [&]() -> std::shared_ptr<SharedEvent> {

@@ -62,6 +62,7 @@ class SharedFile;
 // Return null if all slots are in use, or (open) if there is no event of that name. `owner` keeps the file
 // alive.
 std::shared_ptr<SharedEvent> make_shared_event(SharedFile& file, std::shared_ptr<void> owner);
-std::shared_ptr<SharedEvent> open_shared_event(SharedFile& file, const SharedEventName& name, std::shared_ptr<void> owner);
+std::shared_ptr<SharedEvent> open_shared_event(SharedFile& file, const SharedEventName& name,
+                                               std::shared_ptr<void> owner);
 
 }  // namespace gpupool::softgpu

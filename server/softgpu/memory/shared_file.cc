@@ -17,7 +17,7 @@ constexpr uint64_t kMagic = 0x5550'4754'464f'5301;  // changes with the layout
 constexpr uint32_t kVersion = 3;
 
 struct flock record(int64_t byte, short type) {
-  struct flock lock{};
+  struct flock lock {};
   lock.l_type = type;
   lock.l_whence = SEEK_SET;
   lock.l_start = byte;
@@ -53,7 +53,9 @@ bool SharedFile::locked_elsewhere(int64_t byte) const {
   return fcntl(file_, F_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 
-bool SharedFile::is_slot_alive(uint32_t slot) const { return slot == slot_ || locked_elsewhere(kFirstSlotByte + slot); }
+bool SharedFile::is_slot_alive(uint32_t slot) const {
+  return slot == slot_ || locked_elsewhere(kFirstSlotByte + slot);
+}
 
 bool SharedFile::is_process_alive(uint64_t process) const {
   const auto slot = static_cast<uint32_t>(process & 0xffff);
@@ -84,7 +86,7 @@ bool SharedFile::join(const std::string& path, uint64_t total_bytes, std::string
 }
 
 bool SharedFile::join_locked(const std::string& path, uint64_t total_bytes, bool* retry, std::string* error) {
-  struct stat info{};
+  struct stat info {};
   if (fstat(file_, &info) != 0) {
     *error = system_error("cannot stat", path);
     return false;
@@ -98,7 +100,9 @@ bool SharedFile::join_locked(const std::string& path, uint64_t total_bytes, bool
     return false;
   }
   if (info.st_size != 0 && info.st_size != static_cast<off_t>(sizeof(SharedState))) {
-    *error = path + " is not the state of a softgpu device (wrong size); remove it or set SOFTGPU_INSTANCE to another name";
+    *error = path +
+             " is not the state of a softgpu device (wrong size); remove it or set SOFTGPU_INSTANCE to "
+             "another name";
     return false;
   }
   if (info.st_size == 0 && ftruncate(file_, sizeof(SharedState)) != 0) {
@@ -113,7 +117,9 @@ bool SharedFile::join_locked(const std::string& path, uint64_t total_bytes, bool
   state_ = static_cast<SharedState*>(mapped);
   if (state_->magic != 0 &&
       (state_->magic != kMagic || state_->version != kVersion || state_->slot_count != kMaxProcesses)) {
-    *error = path + " is not the state of a softgpu device of this version; remove it or set SOFTGPU_INSTANCE to another name";
+    *error = path +
+             " is not the state of a softgpu device of this version; remove it or set SOFTGPU_INSTANCE to "
+             "another name";
     return false;
   }
   auto all_slots = record(kFirstSlotByte, F_WRLCK);
@@ -136,7 +142,8 @@ bool SharedFile::join_locked(const std::string& path, uint64_t total_bytes, bool
     state_->slots[i].pid = static_cast<uint64_t>(owner_);
     return true;
   }
-  *error = path + ": " + std::to_string(kMaxProcesses) + " processes (the maximum) already use this softgpu device";
+  *error = path + ": " + std::to_string(kMaxProcesses) +
+           " processes (the maximum) already use this softgpu device";
   return false;
 }
 
@@ -178,7 +185,9 @@ void SharedFile::remove_event_user(uint32_t index) {
   state_->events.leave(index, slot_);
 }
 
-bool SharedFile::in_owner_process() const { return getpid() == owner_; }
+bool SharedFile::in_owner_process() const {
+  return getpid() == owner_;
+}
 
 // Processes about to end have cleared the process id in their slot, but hold its lock until the very end.
 bool SharedFile::has_other_processes() const {
@@ -216,12 +225,13 @@ void SharedFile::remove_if_abandoned(const std::string& path) {
   SharedFile file;
   file.file_ = open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   if (file.file_ < 0) return;
-  struct stat info{};
+  struct stat info {};
   uint64_t magic = 0;
   auto lock = record(kLifecycleByte, F_WRLCK);
   // A process that holds any lock uses the file, so this function never waits for locks.
-  bool abandoned = fcntl(file.file_, F_SETLK, &lock) == 0 && fstat(file.file_, &info) == 0 && S_ISREG(info.st_mode) &&
-                   info.st_uid == geteuid() && info.st_size == static_cast<off_t>(sizeof(SharedState)) &&
+  bool abandoned = fcntl(file.file_, F_SETLK, &lock) == 0 && fstat(file.file_, &info) == 0 &&
+                   S_ISREG(info.st_mode) && info.st_uid == geteuid() &&
+                   info.st_size == static_cast<off_t>(sizeof(SharedState)) &&
                    pread(file.file_, &magic, sizeof magic, 0) == sizeof magic && magic == kMagic;
   if (abandoned) {
     auto slots = record(kFirstSlotByte, F_WRLCK);

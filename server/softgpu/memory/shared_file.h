@@ -33,8 +33,8 @@ struct SharedState {
   uint32_t version;
   uint32_t slot_count;
   uint64_t total_bytes;
-  alignas(64) std::atomic<uint32_t> holder;        // slot of the turn's holder + 1; 0: none
-  std::atomic<uint32_t> turn;                      // counts changes of the holder
+  alignas(64) std::atomic<uint32_t> holder;           // slot of the turn's holder + 1; 0: none
+  std::atomic<uint32_t> turn;                         // counts changes of the holder
   std::atomic<uint64_t> waiting[kMaxProcesses / 64];  // one bit per slot waiting for the turn
   ProcessSlot slots[kMaxProcesses];
   quota::SharedAllocations<kMaxProcesses, kMaxSharedMemories> shared;  // charged besides ProcessSlot::charged

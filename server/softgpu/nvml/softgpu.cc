@@ -18,8 +18,8 @@ hello::Device describe(const softgpu::Config& config, int ordinal) {
   const CUuuid uuid = softgpu::device_uuid(config, ordinal);
   const softgpu::PciAddress pci = softgpu::device_pci(config, ordinal);
   char bus_id[32];
-  std::snprintf(bus_id, sizeof bus_id, "%04x:%02x:%02x.0", static_cast<unsigned>(pci.domain), static_cast<unsigned>(pci.bus),
-                static_cast<unsigned>(pci.slot));
+  std::snprintf(bus_id, sizeof bus_id, "%04x:%02x:%02x.0", static_cast<unsigned>(pci.domain),
+                static_cast<unsigned>(pci.bus), static_cast<unsigned>(pci.slot));
   hello::Device device;
   device.name = softgpu::kDeviceName;
   device.uuid.assign(uuid.bytes, sizeof uuid.bytes);

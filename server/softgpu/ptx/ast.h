@@ -80,8 +80,8 @@ struct Operand {
   uint32_t count = 0;
   int64_t value = 0;
   std::string_view name;
-  std::string_view part;  // part of a register in a video instruction: "b0", "h10", ...
-  bool is_minus = false;  // -%r1 in a video instruction
+  std::string_view part;    // part of a register in a video instruction: "b0", "h10", ...
+  bool is_minus = false;    // -%r1 in a video instruction
   bool is_element = false;  // variable or symbol: array[3]; value is the element's offset in bytes
 };
 
@@ -111,10 +111,10 @@ struct Function {
   std::vector<Variable> results,
       parameters;                       // declarations; if there is a body, also the first of `variables`
   std::array<uint32_t, 3> max_block{};  // .maxntid, zeros if absent
-  std::array<uint32_t, 3> required_block{};  // .reqntid
-  uint32_t max_registers = 0;                // .maxnreg, 0 if absent
+  std::array<uint32_t, 3> required_block{};    // .reqntid
+  uint32_t max_registers = 0;                  // .maxnreg, 0 if absent
   std::array<uint32_t, 3> required_cluster{};  // .reqnctapercluster
-  bool needs_cluster = false;                // .explicitcluster
+  bool needs_cluster = false;                  // .explicitcluster
   bool blocks_are_clusters = false;
 
   std::vector<Register> registers;
@@ -129,7 +129,9 @@ struct Function {
   std::span<const std::string_view> modifiers(const Instruction& i) const {
     return {modifier_pool.data() + i.first_modifier, i.modifier_count};
   }
-  bool has(const Instruction& i, std::string_view modifier) const { return std::ranges::find(modifiers(i), modifier) != modifiers(i).end(); }
+  bool has(const Instruction& i, std::string_view modifier) const {
+    return std::ranges::find(modifiers(i), modifier) != modifiers(i).end();
+  }
   std::span<const Operand> operands(const Instruction& i) const {
     return {operand_pool.data() + i.first_operand, i.operand_count};
   }
@@ -145,7 +147,7 @@ struct Alias {
 
 struct File {
   uint32_t version_major = 0, version_minor = 0;
-  uint32_t target = 0;  // 75, 90, 103, ...
+  uint32_t target = 0;         // 75, 90, 103, ...
   uint32_t max_registers = 0;  // per thread, from register_limit_pragma(); 0: no limit
   std::vector<Variable> variables;
   std::vector<Function> functions;  // declarations and definitions, in order

@@ -88,21 +88,11 @@ Operand Parser::parse_name_operand(std::string_view name) {
   } else {
     operand.index = found.index;
     switch (found.kind) {
-      case Name::Kind::reg:
-        operand.kind = Operand::Kind::reg;
-        break;
-      case Name::Kind::variable:
-        operand.kind = Operand::Kind::variable;
-        break;
-      case Name::Kind::label:
-        operand.kind = Operand::Kind::label;
-        break;
-      case Name::Kind::prototype:
-        operand.kind = Operand::Kind::prototype;
-        break;
-      case Name::Kind::targets:
-        operand.kind = Operand::Kind::targets;
-        break;
+      case Name::Kind::reg: operand.kind = Operand::Kind::reg; break;
+      case Name::Kind::variable: operand.kind = Operand::Kind::variable; break;
+      case Name::Kind::label: operand.kind = Operand::Kind::label; break;
+      case Name::Kind::prototype: operand.kind = Operand::Kind::prototype; break;
+      case Name::Kind::targets: operand.kind = Operand::Kind::targets; break;
     }
     operand.name = name;
     if (found.kind == Name::Kind::reg && token_.kind == TokenKind::dotted) {

@@ -283,10 +283,12 @@ void Parser::parse_declarations(std::vector<Variable>& out, Linkage linkage, Spa
   do {
     Variable variable = parse_type_and_name(linkage, shape);
     if (variable.opaque == Opaque::sampler || (variable.opaque != Opaque::none && space != Space::global)) {
-      fail("independent samplers are not supported; textures and surfaces must be global variables", variable.line);
+      fail("independent samplers are not supported; textures and surfaces must be global variables",
+           variable.line);
     }
     if (accept('=')) {
-      if (variable.opaque != Opaque::none) fail("textures and surfaces with initial values are not supported");
+      if (variable.opaque != Opaque::none)
+        fail("textures and surfaces with initial values are not supported");
       parse_initialisers(variable, 0);
       uint64_t bytes = bytes_of(variable.type);
       if (variable.is_unsized) {

@@ -12,7 +12,8 @@ namespace {
 
 constexpr uint64_t kLevelAlignment = 512;
 constexpr unsigned kKnownFlags = CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_SURFACE_LDST | CUDA_ARRAY3D_CUBEMAP |
-                                 CUDA_ARRAY3D_TEXTURE_GATHER | CUDA_ARRAY3D_DEPTH_TEXTURE | CUDA_ARRAY3D_COLOR_ATTACHMENT;
+                                 CUDA_ARRAY3D_TEXTURE_GATHER | CUDA_ARRAY3D_DEPTH_TEXTURE |
+                                 CUDA_ARRAY3D_COLOR_ATTACHMENT;
 
 struct Extent {
   uint64_t width, height, depth;
@@ -21,11 +22,13 @@ bool fits(const CUDA_ARRAY3D_DESCRIPTOR& a, Extent most) {
   return a.Width <= most.width && a.Height <= most.height && a.Depth <= most.depth;
 }
 
-uint64_t slices_of(const CUDA_ARRAY3D_DESCRIPTOR& shape) { return std::max<uint64_t>(shape.Depth, 1); }
+uint64_t slices_of(const CUDA_ARRAY3D_DESCRIPTOR& shape) {
+  return std::max<uint64_t>(shape.Depth, 1);
+}
 
 uint64_t bytes_of(const CUDA_ARRAY3D_DESCRIPTOR& shape) {
-  return shape.Width * texel_format(shape.Format, shape.NumChannels)->bytes() * std::max<uint64_t>(shape.Height, 1) *
-         slices_of(shape);
+  return shape.Width * texel_format(shape.Format, shape.NumChannels)->bytes() *
+         std::max<uint64_t>(shape.Height, 1) * slices_of(shape);
 }
 
 CUDA_ARRAY3D_DESCRIPTOR level_of(CUDA_ARRAY3D_DESCRIPTOR shape, unsigned level) {
@@ -56,7 +59,8 @@ CUresult allocate(Context& context, uint64_t bytes, uint64_t* address) {
 
 void free_memory(Context& context, uint64_t address) {
   context.synchronize();
-  const auto taken = runtime().memory().take(address, [](const MemoryRange& range) { return range.kind == MemoryKind::array; });
+  const auto taken = runtime().memory().take(
+      address, [](const MemoryRange& range) { return range.kind == MemoryKind::array; });
   if (taken) runtime().release(*taken);
 }
 
@@ -92,28 +96,38 @@ std::optional<TexelFormat> texel_format(CUarray_format format, unsigned channels
 
 CUresult check_array(const CUDA_ARRAY3D_DESCRIPTOR& a, bool mipmapped) {
   if (cuda::is_unsupported_format(a.Format)) return CUDA_ERROR_NOT_SUPPORTED;
-  if ((a.Flags & ~kKnownFlags) != 0 || a.Width == 0 || !texel_format(a.Format, a.NumChannels)) return CUDA_ERROR_INVALID_VALUE;
-  const bool layered = (a.Flags & CUDA_ARRAY3D_LAYERED) != 0, surface = (a.Flags & CUDA_ARRAY3D_SURFACE_LDST) != 0;
+  if ((a.Flags & ~kKnownFlags) != 0 || a.Width == 0 || !texel_format(a.Format, a.NumChannels))
+    return CUDA_ERROR_INVALID_VALUE;
+  const bool layered = (a.Flags & CUDA_ARRAY3D_LAYERED) != 0,
+             surface = (a.Flags & CUDA_ARRAY3D_SURFACE_LDST) != 0;
   const auto bad = [](bool right) { return right ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; };
   using namespace limits;
   if ((a.Flags & CUDA_ARRAY3D_CUBEMAP) != 0) {
     const bool faces = layered ? a.Depth != 0 && a.Depth % 6 == 0 : a.Depth == 6;
-    return bad(faces && a.Width == a.Height && a.Width <= kCubeWidth && a.Depth <= static_cast<size_t>(layered ? kCubeLayers : 6));
+    return bad(faces && a.Width == a.Height && a.Width <= kCubeWidth &&
+               a.Depth <= static_cast<size_t>(layered ? kCubeLayers : 6));
   }
-  if ((a.Flags & CUDA_ARRAY3D_TEXTURE_GATHER) != 0 && (a.Height == 0 || (a.Depth != 0 && !layered) || !fits(a, {kGather, kGather, kLayers}))) {
+  if ((a.Flags & CUDA_ARRAY3D_TEXTURE_GATHER) != 0 &&
+      (a.Height == 0 || (a.Depth != 0 && !layered) || !fits(a, {kGather, kGather, kLayers}))) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (layered) return bad(a.Depth != 0 && fits(a, {kLayeredWidth, kLayeredWidth, kLayers}));
   if (a.Depth != 0) {
-    const Extent most{kTexture3d, kTexture3d, kTexture3d}, other{kTexture3dOther, kTexture3dOther, kTexture3dOtherDepth};
+    const Extent most{kTexture3d, kTexture3d, kTexture3d},
+        other{kTexture3dOther, kTexture3dOther, kTexture3dOtherDepth};
     return bad(a.Height != 0 && (fits(a, most) || (!surface && fits(a, other))));
   }
-  if (a.Height != 0) return bad(mipmapped ? fits(a, {kMipmappedWidth, kMipmappedWidth, 0}) : fits(a, {kTexture2dWidth, kTexture2dHeight, 0}));
+  if (a.Height != 0)
+    return bad(mipmapped ? fits(a, {kMipmappedWidth, kMipmappedWidth, 0})
+                         : fits(a, {kTexture2dWidth, kTexture2dHeight, 0}));
   return bad(a.Width <= static_cast<size_t>(mipmapped ? kMipmappedWidth : surface ? kSurface1d : kTexture1d));
 }
 
 Array::Array(const CUDA_ARRAY3D_DESCRIPTOR& shape, uint64_t address, Ref<Context> context, bool is_level)
-    : shape_(shape), format_(*texel_format(shape.Format, shape.NumChannels)), context_(std::move(context)), is_level_(is_level) {
+    : shape_(shape),
+      format_(*texel_format(shape.Format, shape.NumChannels)),
+      context_(std::move(context)),
+      is_level_(is_level) {
   level_.address = address;
   level_.width = static_cast<uint32_t>(shape.Width);
   level_.height = static_cast<uint32_t>(std::max<size_t>(shape.Height, 1));
@@ -132,7 +146,8 @@ bool Array::make_handle() {
 CUresult Array::create(Context& context, const CUDA_ARRAY3D_DESCRIPTOR& wanted, Ref<Array>* array) {
   if (const CUresult result = check_array(wanted, false); result != CUDA_SUCCESS) return result;
   uint64_t address = 0;
-  if (const CUresult result = allocate(context, bytes_of(wanted), &address); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = allocate(context, bytes_of(wanted), &address); result != CUDA_SUCCESS)
+    return result;
   Ref<Array> made = make_ref<Array>(wanted, address, Ref<Context>::share(&context.root()), false);
   if (!made->make_handle()) {
     made->destroy();
@@ -147,24 +162,29 @@ void Array::destroy() {
   if (!is_level_) free_memory(*context_, level_.address);
 }
 
-CUresult MipmappedArray::create(Context& context, const CUDA_ARRAY3D_DESCRIPTOR& wanted, unsigned levels, Ref<MipmappedArray>* array) {
+CUresult MipmappedArray::create(Context& context, const CUDA_ARRAY3D_DESCRIPTOR& wanted, unsigned levels,
+                                Ref<MipmappedArray>* array) {
   if (const CUresult result = check_array(wanted, true); result != CUDA_SUCCESS) return result;
   const bool layered = (wanted.Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP)) != 0;
   const size_t longest = std::max({wanted.Width, wanted.Height, layered ? size_t{1} : wanted.Depth});
   const auto most = std::min<unsigned>(static_cast<unsigned>(std::bit_width(longest)), kMaxTextureLevels);
   levels = std::clamp(levels, 1u, most);
-  Ref<MipmappedArray> made = Ref<MipmappedArray>::adopt(new MipmappedArray(wanted, Ref<Context>::share(&context.root())));
+  Ref<MipmappedArray> made =
+      Ref<MipmappedArray>::adopt(new MipmappedArray(wanted, Ref<Context>::share(&context.root())));
   std::vector<uint64_t> places;
   for (unsigned level = 0; level < levels; ++level) {
     places.push_back(made->bytes_);
-    made->bytes_ += (bytes_of(level_of(wanted, level)) + kLevelAlignment - 1) / kLevelAlignment * kLevelAlignment;
+    made->bytes_ +=
+        (bytes_of(level_of(wanted, level)) + kLevelAlignment - 1) / kLevelAlignment * kLevelAlignment;
   }
-  if (const CUresult result = allocate(context, made->bytes_, &made->address_); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = allocate(context, made->bytes_, &made->address_); result != CUDA_SUCCESS)
+    return result;
   made->handle_ = runtime().handles().add(made);
   bool full = made->handle_ == 0;
   if (!full) context.root().add_child(made->handle_);
   for (unsigned level = 0; level < levels && !full; ++level) {
-    made->levels_.push_back(make_ref<Array>(level_of(wanted, level), made->address_ + places[level], made->context_, true));
+    made->levels_.push_back(
+        make_ref<Array>(level_of(wanted, level), made->address_ + places[level], made->context_, true));
     full = !made->levels_.back()->make_handle();
   }
   if (full) {

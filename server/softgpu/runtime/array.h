@@ -53,7 +53,8 @@ class Array final : public Object {
 class MipmappedArray final : public Object {
  public:
   static constexpr HandleKind kKind = HandleKind::mipmapped_array;
-  static CUresult create(Context& context, const CUDA_ARRAY3D_DESCRIPTOR& wanted, unsigned levels, Ref<MipmappedArray>* array);
+  static CUresult create(Context& context, const CUDA_ARRAY3D_DESCRIPTOR& wanted, unsigned levels,
+                         Ref<MipmappedArray>* array);
 
   const CUDA_ARRAY3D_DESCRIPTOR& shape() const { return shape_; }
   const std::vector<Ref<Array>>& levels() const { return levels_; }
@@ -63,7 +64,8 @@ class MipmappedArray final : public Object {
   void destroy();
 
  private:
-  MipmappedArray(const CUDA_ARRAY3D_DESCRIPTOR& shape, Ref<Context> context) : shape_(shape), context_(std::move(context)) {}
+  MipmappedArray(const CUDA_ARRAY3D_DESCRIPTOR& shape, Ref<Context> context)
+      : shape_(shape), context_(std::move(context)) {}
   const CUDA_ARRAY3D_DESCRIPTOR shape_;
   const Ref<Context> context_;
   std::vector<Ref<Array>> levels_;

@@ -40,7 +40,8 @@ CUstreamCaptureMode& thread_capture_mode() {
 }
 
 CUresult refuse_unsafe() {
-  if (captures_in_progress.load(std::memory_order_relaxed) == 0) [[likely]] return CUDA_SUCCESS;
+  if (captures_in_progress.load(std::memory_order_relaxed) == 0) [[likely]]
+    return CUDA_SUCCESS;
   const CUstreamCaptureMode mine = thread_capture_mode();
   if (mine == CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_SUCCESS;
   std::lock_guard guard(graph_mutex());
@@ -49,7 +50,8 @@ CUresult refuse_unsafe() {
   for (Capture* const capture : captures().all) {
     if (capture->mode == CU_STREAM_CAPTURE_MODE_RELAXED) continue;
     const bool own = capture->thread == std::this_thread::get_id();
-    const bool global = mine == CU_STREAM_CAPTURE_MODE_GLOBAL && capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
+    const bool global =
+        mine == CU_STREAM_CAPTURE_MODE_GLOBAL && capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
     if (!own && !global) continue;
     capture->invalid = true;
     result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
@@ -83,7 +85,8 @@ CUresult Capture::add_op(const Stream& stream, const Ref<Op>& op) {
 
 Ref<GraphNode> Capture::append(const Stream& stream, CUgraphNodeType type) {
   Ref<GraphNode> node = graph->add(type, {});
-  for (const CapturedDependency& before : frontier[&stream]) Graph::connect(*before.node, *node, cuda::captured_edge(before, type));
+  for (const CapturedDependency& before : frontier[&stream])
+    Graph::connect(*before.node, *node, cuda::captured_edge(before, type));
   frontier[&stream] = {{node.get(), {}, true}};
   return node;
 }

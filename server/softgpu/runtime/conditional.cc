@@ -21,8 +21,12 @@ void Condition::publish(uint64_t handle) {
   add_condition(handle, initial);
 }
 
-uint32_t Condition::value() const { return condition_value(handle_); }
-void Condition::assign_initial() const { set_condition(handle_, initial); }
+uint32_t Condition::value() const {
+  return condition_value(handle_);
+}
+void Condition::assign_initial() const {
+  set_condition(handle_, initial);
+}
 
 int next_body(uint32_t type, size_t bodies, uint32_t value) {
   if (type == kIf && value == 0) return bodies > 1 ? 1 : -1;
@@ -39,8 +43,10 @@ class ConditionalOp::BodyEnd final : public Op {
   void start() override {
     const Ref<ConditionalOp> node = node_;
     complete();
-    if (node->type_ == kWhile && !node->context()->failed() && !node->context()->ending()) node->start();
-    else node->complete();
+    if (node->type_ == kWhile && !node->context()->failed() && !node->context()->ending())
+      node->start();
+    else
+      node->complete();
   }
   void skip() override { start(); }
   const Ref<ConditionalOp> node_;

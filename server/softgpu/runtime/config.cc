@@ -74,7 +74,8 @@ std::optional<std::string> read_queues(Config& config) {
   config.queue_entries = std::max(config.queue_entries, 1u);
   if (const auto text = variable("CUDA_DEVICE_MAX_CONNECTIONS"); !text.empty()) {
     const auto count = parse_number(text, rest);
-    if (count && rest.empty()) config.connections = static_cast<unsigned>(std::clamp<uint64_t>(*count, 1, kMaxConnections));
+    if (count && rest.empty())
+      config.connections = static_cast<unsigned>(std::clamp<uint64_t>(*count, 1, kMaxConnections));
   }
   return std::nullopt;
 }
@@ -95,7 +96,8 @@ std::variant<Config, std::string> read_config() {
   if (const auto text = variable("SOFTGPU_MEMORY"); !text.empty()) {
     const auto bytes = parse_bytes(text);
     if (!bytes || *bytes < kMinMemoryBytes || *bytes > kRangeSize / 4) {
-      return invalid_setting("SOFTGPU_MEMORY", text, "bytes, or a number with KiB, MiB or GiB, at least 16MiB");
+      return invalid_setting("SOFTGPU_MEMORY", text,
+                             "bytes, or a number with KiB, MiB or GiB, at least 16MiB");
     }
     config.memory_bytes = *bytes / kGranule * kGranule;
   }
@@ -105,12 +107,14 @@ std::variant<Config, std::string> read_config() {
     std::string_view end = rest;
     if (major && rest.starts_with('.')) minor = parse_number(rest.substr(1), end);
     if (!major || !minor || !end.empty() || *major < 3 || *major > 99 || *minor > 9) {
-      return invalid_setting("SOFTGPU_COMPUTE_CAPABILITY", text, "a compute capability from 3.0 to 99.9, for example 9.0");
+      return invalid_setting("SOFTGPU_COMPUTE_CAPABILITY", text,
+                             "a compute capability from 3.0 to 99.9, for example 9.0");
     }
     config.capability_major = static_cast<int>(*major);
     config.capability_minor = static_cast<int>(*minor);
   }
-  if (const auto text = variable("SOFTGPU_DRIVER_VERSION"); !text.empty() && !cuda::parse_driver_version(text)) {
+  if (const auto text = variable("SOFTGPU_DRIVER_VERSION");
+      !text.empty() && !cuda::parse_driver_version(text)) {
     return invalid_setting("SOFTGPU_DRIVER_VERSION", text, cuda::driver_version_wanted());
   }
   if (const auto text = variable("SOFTGPU_THREADS"); !text.empty()) {
@@ -123,21 +127,26 @@ std::variant<Config, std::string> read_config() {
   if (const auto text = variable("SOFTGPU_CACHE_SIZE"); !text.empty()) {
     const auto bytes = parse_bytes(text);
     if (!bytes || *bytes < kMinCacheBytes) {
-      return invalid_setting("SOFTGPU_CACHE_SIZE", text, "bytes, or a number with KiB, MiB or GiB, at least 1MiB");
+      return invalid_setting("SOFTGPU_CACHE_SIZE", text,
+                             "bytes, or a number with KiB, MiB or GiB, at least 1MiB");
     }
     config.cache_bytes = *bytes;
   }
   if (const auto text = variable("SOFTGPU_CONTEXT_MEMORY"); !text.empty()) {
     const auto bytes = parse_bytes(text);
-    if (!bytes || *bytes == 0) return invalid_setting("SOFTGPU_CONTEXT_MEMORY", text, "bytes, or a number with KiB, MiB or GiB");
+    if (!bytes || *bytes == 0)
+      return invalid_setting("SOFTGPU_CONTEXT_MEMORY", text, "bytes, or a number with KiB, MiB or GiB");
     config.context_bytes = *bytes;
   }
   config.cache = std::string(variable("SOFTGPU_CACHE"));
   config.instance = std::string(variable("SOFTGPU_INSTANCE"));
   config.log = variable("SOFTGPU_LOG") == "1";
   if (const auto text = variable("SOFTGPU_CONVERGED_WARPS"); !text.empty()) {
-    if (text != "0" && text != "1" && text != "all") return invalid_setting("SOFTGPU_CONVERGED_WARPS", text, "0, 1 or all");
-    config.converge_warps = text == "0" ? Convergence::none : text == "1" ? Convergence::found : Convergence::everywhere;
+    if (text != "0" && text != "1" && text != "all")
+      return invalid_setting("SOFTGPU_CONVERGED_WARPS", text, "0, 1 or all");
+    config.converge_warps = text == "0"   ? Convergence::none
+                            : text == "1" ? Convergence::found
+                                          : Convergence::everywhere;
   }
   auto rules = Rules::parse(variable("SOFTGPU_RULES"));
   if (const std::string* unknown = std::get_if<std::string>(&rules)) return *unknown;

@@ -16,20 +16,20 @@ struct Config {
   uint64_t memory_bytes = 0;  // SOFTGPU_MEMORY, per device; default: half of the host's memory, at most 4 GiB
   int capability_major = 9;   // SOFTGPU_COMPUTE_CAPABILITY
   int capability_minor = 0;
-  unsigned threads = 0;       // SOFTGPU_THREADS, per device and process; 0: one per core
+  unsigned threads = 0;  // SOFTGPU_THREADS, per device and process; 0: one per core
   std::string instance;  // SOFTGPU_INSTANCE; processes of one instance share its devices
   bool log = false;      // SOFTGPU_LOG=1
   Convergence converge_warps = Convergence::found;  // SOFTGPU_CONVERGED_WARPS: 0, 1 or all
-  std::string cache;           // SOFTGPU_CACHE: a folder, "off", or "fd:N"; empty: the user's cache folder
+  std::string cache;  // SOFTGPU_CACHE: a folder, "off", or "fd:N"; empty: the user's cache folder
   uint64_t cache_bytes = 512ull << 20;  // SOFTGPU_CACHE_SIZE
-  Rules rules;                 // SOFTGPU_RULES
-  Costs costs;                 // SOFTGPU_COSTS
+  Rules rules;                          // SOFTGPU_RULES
+  Costs costs;                          // SOFTGPU_COSTS
   uint32_t queue_entries = 1024;  // per hardware queue: SOFTGPU_QUEUE_ENTRIES times CUDA_SCALE_LAUNCH_QUEUES
-  unsigned connections = 8;    // hardware queues per context: CUDA_DEVICE_MAX_CONNECTIONS
+  unsigned connections = 8;       // hardware queues per context: CUDA_DEVICE_MAX_CONNECTIONS
   uint64_t context_bytes = 0;  // per context: SOFTGPU_CONTEXT_MEMORY; 0: in proportion to the device's memory
   bool launch_blocking = false;  // CUDA_LAUNCH_BLOCKING=1
-  bool eager_loading = false;  // CUDA_MODULE_LOADING=EAGER
-  bool dirty_memory = false;  // SOFTGPU_DIRTY_MEMORY=1: fills new memory with garbage
+  bool eager_loading = false;    // CUDA_MODULE_LOADING=EAGER
+  bool dirty_memory = false;     // SOFTGPU_DIRTY_MEMORY=1: fills new memory with garbage
 };
 
 constexpr int kMaxDevices = 64;

@@ -75,7 +75,9 @@ int Context::multiprocessor_count() const {
 CUresult Context::activate() {
   if (!green() && runtime().config().rules.enforces(Rule::context_memory)) {
     std::shared_ptr<Memory> own;
-    if (const CUresult result = device_.create_physical(device_.context_bytes(), &own); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = device_.create_physical(device_.context_bytes(), &own);
+        result != CUDA_SUCCESS)
+      return result;
     std::lock_guard guard(mutex_);
     own_memory_ = std::move(own);
   }
@@ -103,7 +105,8 @@ void Context::tear_down() {
   std::vector<Ref<Context>> greens;
   {
     std::lock_guard guard(root_->context_mutex_);
-    if (green()) std::erase_if(root_->greens_, [this](const Ref<Context>& other) { return other.get() == this; });
+    if (green())
+      std::erase_if(root_->greens_, [this](const Ref<Context>& other) { return other.get() == this; });
     greens.swap(greens_);  // empty for a green context
   }
   for (const Ref<Context>& green : greens) green->tear_down();
@@ -153,8 +156,8 @@ void Context::fail(CUresult error) {
 }
 
 CUresult Context::create_stream(unsigned flags, int priority, CUstream* stream) {
-  Ref<Stream> created =
-      make_ref<Stream>(Ref<Context>::share(this), assign_queue(), flags, priority, false, next_id.fetch_add(1));
+  Ref<Stream> created = make_ref<Stream>(Ref<Context>::share(this), assign_queue(), flags, priority, false,
+                                         next_id.fetch_add(1));
   created->handle = runtime().handles().add(created);
   if (created->handle == 0) return CUDA_ERROR_OUT_OF_MEMORY;
   add_child(created->handle);
@@ -226,7 +229,8 @@ Ref<Stream> Context::per_thread_stream() {
   Mine& mine = (*cache)[this];
   if (!mine.stream || mine.epoch != epoch()) {
     mine.epoch = epoch();
-    mine.stream = make_ref<Stream>(Ref<Context>::share(this), assign_queue(), 0u, 0, false, next_id.fetch_add(1));
+    mine.stream =
+        make_ref<Stream>(Ref<Context>::share(this), assign_queue(), 0u, 0, false, next_id.fetch_add(1));
     std::lock_guard guard(context_mutex_);
     costs().charge(Cost::stream_create);
     streams_.push_back(mine.stream);
@@ -238,7 +242,9 @@ void Context::drop_per_thread_stream(Stream& stream) {
   forget_stream(stream);
 }
 
-HardwareQueue& Context::assign_queue() { return queues_[streams_made_.fetch_add(1, std::memory_order_relaxed) % queues_.size()]; }
+HardwareQueue& Context::assign_queue() {
+  return queues_[streams_made_.fetch_add(1, std::memory_order_relaxed) % queues_.size()];
+}
 
 // Blocks while the queue is full. Consecutive operations of one stream need no issue order, since each waits
 // for the one before.
@@ -297,7 +303,8 @@ CUresult Context::enqueue(Stream& stream, const Ref<Op>& op, Op* also_after) {
   return result;
 }
 
-CUresult Context::enqueue_graph_launch(Stream& stream, const Ref<Op>& begin, const Ref<Op>& end, uint64_t price) {
+CUresult Context::enqueue_graph_launch(Stream& stream, const Ref<Op>& begin, const Ref<Op>& end,
+                                       uint64_t price) {
   if (stream.legacy() && invalidate_captures(true)) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
   begin->set_context(this);
   return order(stream, *begin, end, price);
@@ -346,7 +353,8 @@ void Context::push_last(Stream& stream, std::vector<Ref<Op>>& ops) {
 }
 
 bool Context::invalidate_captures(bool blocking_only) {
-  if (captures_in_progress.load(std::memory_order_relaxed) == 0) [[likely]] return false;
+  if (captures_in_progress.load(std::memory_order_relaxed) == 0) [[likely]]
+    return false;
   std::vector<Ref<Stream>> capturing;
   {
     std::lock_guard guard(context_mutex_);
@@ -388,7 +396,9 @@ void Context::wait_for(std::span<const Ref<Op>> ops, bool blocking) const {
   if (waited) charge_wakeup(spin);
 }
 
-void Context::charge_wakeup(bool spun) const { costs().charge(spun ? Cost::wakeup_spin : Cost::wakeup_interrupt); }
+void Context::charge_wakeup(bool spun) const {
+  costs().charge(spun ? Cost::wakeup_spin : Cost::wakeup_interrupt);
+}
 
 CUresult Context::wait_all(const std::vector<Ref<Op>>& ops) {
   wait_for(ops);

@@ -42,7 +42,9 @@ class Context final : public Object {
   // The owner of modules, memory and settings: the primary context of a green one, else this context.
   Context& root() { return *root_; }
   const Context& root() const { return *root_; }
-  const std::shared_ptr<const Multiprocessors>& multiprocessors() const { return multiprocessors_; }  // null: all
+  const std::shared_ptr<const Multiprocessors>& multiprocessors() const {
+    return multiprocessors_;
+  }  // null: all
   int multiprocessor_count() const;
   std::atomic<uint64_t> green_handle{0};  // handle from cuGreenCtxCreate; 0: not a green context
   uint64_t handle() const { return handle_; }
@@ -68,7 +70,8 @@ class Context final : public Object {
   // --- The sticky error ---
   CUresult error() const {
     const int own = error_.load(std::memory_order_acquire);
-    return static_cast<CUresult>(own != CUDA_SUCCESS || root_ == this ? own : root_->error_.load(std::memory_order_acquire));
+    return static_cast<CUresult>(
+        own != CUDA_SUCCESS || root_ == this ? own : root_->error_.load(std::memory_order_acquire));
   }
   bool failed() const { return error() != CUDA_SUCCESS; }
   void fail(CUresult error);  // keeps the first error
@@ -85,8 +88,8 @@ class Context final : public Object {
   void drop_per_thread_stream(Stream& stream);
 
   // Submits the operation to the stream, ordered behind the stream's last one, behind those that the legacy
-  // default stream's rules require, and behind `also_after` if given. Blocks while the stream's hardware queue is
-  // full. While the stream is captured, adds a node to the graph instead.
+  // default stream's rules require, and behind `also_after` if given. Blocks while the stream's hardware
+  // queue is full. While the stream is captured, adds a node to the graph instead.
   CUresult enqueue(Stream& stream, const Ref<Op>& op, Op* also_after = nullptr);
   // Orders a graph launch like enqueue(): `begin` follows earlier work, later work follows `end`. The caller
   // submits both. `price` in nanoseconds is charged to the calling thread.
@@ -184,7 +187,7 @@ class Context final : public Object {
     bool blocking;
   };
   std::vector<Orphan> orphans_;
-  Ref<Op> barrier_;  // precedes all later operations
+  Ref<Op> barrier_;                   // precedes all later operations
   std::vector<Ref<Context>> greens_;  // active green contexts; their locks are taken after this one
 
   mutable std::mutex mutex_;  // guards the members below
@@ -192,7 +195,7 @@ class Context final : public Object {
   std::array<size_t, CU_LIMIT_MAX> limits_{};
   std::atomic<uint32_t> stack_bytes_{0};
   std::atomic<uint32_t> local_bytes_{0};  // reserved local memory per thread
-  std::set<uint64_t> peers_;  // handles of contexts with peer access enabled
+  std::set<uint64_t> peers_;              // handles of contexts with peer access enabled
   // Device memory reserved for the context itself, for local memory, and for raised limits; null if none, or
   // if rule context_memory is off.
   std::shared_ptr<Memory> own_memory_, local_memory_, printf_memory_, heap_memory_;

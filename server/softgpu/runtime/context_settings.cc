@@ -49,19 +49,20 @@ CUresult Context::set_limit(CUlimit limit, size_t value) {
     case CU_LIMIT_MALLOC_HEAP_SIZE:
     case CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH:
     case CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT:
-    case CU_LIMIT_PERSISTING_L2_CACHE_SIZE:
-      break;
-    default:
-      return CUDA_ERROR_UNSUPPORTED_LIMIT;
+    case CU_LIMIT_PERSISTING_L2_CACHE_SIZE: break;
+    default: return CUDA_ERROR_UNSUPPORTED_LIMIT;
   }
   if (limit == CU_LIMIT_STACK_SIZE) {
-    if (const CUresult result = take_local_memory(static_cast<uint32_t>(value)); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = take_local_memory(static_cast<uint32_t>(value)); result != CUDA_SUCCESS)
+      return result;
     stack_bytes_ = static_cast<uint32_t>(value);
   }
   if (limit == CU_LIMIT_PRINTF_FIFO_SIZE || limit == CU_LIMIT_MALLOC_HEAP_SIZE) {
     const bool is_heap = limit == CU_LIMIT_MALLOC_HEAP_SIZE;
     std::shared_ptr<Memory> memory;
-    if (const CUresult result = take_for_limit(value, is_heap ? kHeapBytes : kPrintfBytes, &memory); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = take_for_limit(value, is_heap ? kHeapBytes : kPrintfBytes, &memory);
+        result != CUDA_SUCCESS)
+      return result;
     if (is_heap && !set_kernel_heap_bytes(value)) return CUDA_ERROR_INVALID_VALUE;
     if (!is_heap) set_printf_fifo_bytes(value);
     (is_heap ? heap_memory_ : printf_memory_) = std::move(memory);
@@ -78,7 +79,8 @@ CUresult Context::take_for_limit(size_t value, size_t at_first, std::shared_ptr<
 
 CUresult Context::reserve_local_memory(uint32_t bytes) {
   if (root_ != this) return root_->reserve_local_memory(bytes);
-  if (bytes <= local_bytes_.load(std::memory_order_relaxed)) [[likely]] return CUDA_SUCCESS;
+  if (bytes <= local_bytes_.load(std::memory_order_relaxed)) [[likely]]
+    return CUDA_SUCCESS;
   if (runtime().config().rules.enforces(Rule::lazy_loading)) synchronize_locked();
   std::lock_guard guard(mutex_);
   return take_local_memory(bytes);
@@ -88,7 +90,9 @@ CUresult Context::take_local_memory(uint32_t bytes) {
   if (bytes <= local_bytes_) return CUDA_SUCCESS;
   if (runtime().config().rules.enforces(Rule::context_memory)) {
     local_memory_.reset();
-    if (const CUresult result = device_.create_physical(device_.local_memory_bytes(bytes), &local_memory_); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = device_.create_physical(device_.local_memory_bytes(bytes), &local_memory_);
+        result != CUDA_SUCCESS)
+      return result;
   }
   local_bytes_ = bytes;
   return CUDA_SUCCESS;
@@ -97,7 +101,8 @@ CUresult Context::take_local_memory(uint32_t bytes) {
 CUresult Context::enable_peer(Context& peer) {
   if (&peer.device() == &device_) return CUDA_ERROR_INVALID_DEVICE;
   std::lock_guard guard(root_->mutex_);
-  return root_->peers_.insert(peer.root().handle()).second ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
+  return root_->peers_.insert(peer.root().handle()).second ? CUDA_SUCCESS
+                                                           : CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
 }
 
 CUresult Context::disable_peer(Context& peer) {

@@ -36,20 +36,24 @@ std::string unknown_cost(std::string_view name) {
 
 }  // namespace
 
-std::span<const CostRow> cost_rows() { return kCosts; }
+std::span<const CostRow> cost_rows() {
+  return kCosts;
+}
 
 void occupy_thread(uint64_t nanoseconds) {
   const uint64_t end = clock_nanoseconds() + nanoseconds;
   if (nanoseconds > kSpunNanoseconds) {
     const uint64_t wake = end - kSpunNanoseconds;
     const timespec until{static_cast<time_t>(wake / kSecond), static_cast<long>(wake % kSecond)};
-    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, nullptr) == EINTR) {}
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, nullptr) == EINTR) {
+    }
   }
   while (clock_nanoseconds() < end) pause_cpu();
 }
 
 uint64_t Costs::price(Cost cost, Cost per_unit, uint64_t amount) const {
-  const double units = static_cast<double>(amount) / (kCosts[static_cast<size_t>(per_unit)].unit == CostUnit::mib ? 1 << 20 : 1);
+  const double units = static_cast<double>(amount) /
+                       (kCosts[static_cast<size_t>(per_unit)].unit == CostUnit::mib ? 1 << 20 : 1);
   return price(cost) + static_cast<uint64_t>(static_cast<double>(price(per_unit)) * units + 0.5);
 }
 
@@ -57,7 +61,8 @@ std::string Costs::read(const std::string& path) {
   try {
     for (const auto& [key, value] : toml::parse_file(path)) {
       const auto where = ", line " + std::to_string(key.source().begin.line) + ": ";
-      const auto row = std::find_if(std::begin(kCosts), std::end(kCosts), [&](const CostRow& one) { return one.name == key.str(); });
+      const auto row = std::find_if(std::begin(kCosts), std::end(kCosts),
+                                    [&](const CostRow& one) { return one.name == key.str(); });
       if (row == std::end(kCosts)) return where + unknown_cost(key.str());
       const auto microseconds = value.is_number() ? value.value<double>() : std::nullopt;
       if (!microseconds || !(*microseconds >= 0 && *microseconds <= kMaxMicroseconds)) {
@@ -80,7 +85,8 @@ std::variant<Costs, std::string> Costs::parse(std::string_view setting, Occupy o
     for (size_t i = 0; i < std::size(kCosts); ++i) costs.set(i, kCosts[i].h100);
   } else if (costs.on_) {
     const std::string path(setting);
-    if (const std::string wrong = costs.read(path); !wrong.empty()) return "softgpu: SOFTGPU_COSTS=" + path + wrong;
+    if (const std::string wrong = costs.read(path); !wrong.empty())
+      return "softgpu: SOFTGPU_COSTS=" + path + wrong;
   }
   return costs;
 }

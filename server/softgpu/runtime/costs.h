@@ -53,16 +53,20 @@ class Costs {
 
   // Occupies the calling thread for this time.
   void occupy_for(uint64_t nanoseconds) const {
-    if (nanoseconds != 0) [[unlikely]] occupy_(nanoseconds);
+    if (nanoseconds != 0) [[unlikely]]
+      occupy_(nanoseconds);
   }
   void charge(Cost cost) const { occupy_for(price(cost)); }
   void charge(Cost cost, Cost per_unit, uint64_t amount) const {
-    if (on_) [[unlikely]] occupy_for(price(cost, per_unit, amount));
+    if (on_) [[unlikely]]
+      occupy_for(price(cost, per_unit, amount));
   }
 
  private:
   explicit Costs(Occupy occupy) : occupy_(occupy) {}
-  void set(size_t row, double microseconds) { prices_[row] = static_cast<uint64_t>(microseconds * 1000 + 0.5); }
+  void set(size_t row, double microseconds) {
+    prices_[row] = static_cast<uint64_t>(microseconds * 1000 + 0.5);
+  }
   std::string read(const std::string& path);  // returns an error message, empty if the file is valid
 
   bool on_ = false;

@@ -16,9 +16,9 @@ namespace {
 constexpr uint64_t kMaxVariableBytes = uint64_t{256} << 20;
 
 bool is_identifier(std::string_view name) {
-  return !name.empty() && std::isdigit(static_cast<unsigned char>(name[0])) == 0 && std::ranges::all_of(name, [](unsigned char c) {
-    return std::isalnum(c) != 0 || c == '_' || c == '$';
-  });
+  return !name.empty() && std::isdigit(static_cast<unsigned char>(name[0])) == 0 &&
+         std::ranges::all_of(name,
+                             [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == '$'; });
 }
 
 // Declares the cubin's variables: the data symbols of its symbol tables.
@@ -31,12 +31,15 @@ std::string variables_of(cuda::ByteSpan cubin, const std::set<std::string_view>&
   for (uint64_t i = 0; elf.section(i, &table); ++i) {
     if (table.sh_type != SHT_SYMTAB || !elf.section(table.sh_link, &strings)) continue;
     Elf64_Sym symbol{};
-    for (uint64_t at = 0; at + sizeof symbol <= table.sh_size && elf.read(table.sh_offset + at, &symbol); at += sizeof symbol) {
+    for (uint64_t at = 0; at + sizeof symbol <= table.sh_size && elf.read(table.sh_offset + at, &symbol);
+         at += sizeof symbol) {
       const std::string_view name = elf.text(strings, symbol.st_name);
-      if (ELF64_ST_TYPE(symbol.st_info) != STT_OBJECT || symbol.st_size == 0 || symbol.st_size > left) continue;
+      if (ELF64_ST_TYPE(symbol.st_info) != STT_OBJECT || symbol.st_size == 0 || symbol.st_size > left)
+        continue;
       if (!is_identifier(name) || !known.insert(name).second) continue;
       left -= symbol.st_size;
-      ptx += ".visible .global .align 16 .b8 " + std::string(name) + '[' + std::to_string(symbol.st_size) + "];\n";
+      ptx += ".visible .global .align 16 .b8 " + std::string(name) + '[' + std::to_string(symbol.st_size) +
+             "];\n";
     }
   }
   return ptx;
@@ -64,12 +67,13 @@ std::string stub_ptx_of_cubin(cuda::ByteSpan cubin, uint32_t arch) {
       const auto [offset, size] = kernel.params[i];
       // PTX computes offsets from sizes and alignments; this alignment reproduces the cubin's offset.
       const uint32_t alignment = offset == 0 ? 16 : std::min<uint32_t>(offset & (~offset + 1), 128);
-      entries += (i == 0 ? "" : ", ") + (".param .align " + std::to_string(alignment)) + " .b8 p" + std::to_string(i) + '[' +
-                 std::to_string(std::max<uint32_t>(size, 1)) + ']';
+      entries += (i == 0 ? "" : ", ") + (".param .align " + std::to_string(alignment)) + " .b8 p" +
+                 std::to_string(i) + '[' + std::to_string(std::max<uint32_t>(size, 1)) + ']';
     }
     entries += ") { ret; }\n";
   }
-  return ".version 8.0\n.target sm_" + std::to_string(arch) + "\n.address_size 64\n" + variables_of(cubin, names) + entries;
+  return ".version 8.0\n.target sm_" + std::to_string(arch) + "\n.address_size 64\n" +
+         variables_of(cubin, names) + entries;
 }
 
 }  // namespace gpupool::softgpu

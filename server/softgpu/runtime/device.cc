@@ -25,7 +25,8 @@ Device::Device(const Config& config, int index, int ordinal, std::shared_ptr<Sha
 }
 
 GridExecutor& Device::executor() {
-  std::call_once(executor_once_, [this] { executor_ = GridExecutor::create(config_.threads, &shared_->turns()); });
+  std::call_once(executor_once_,
+                 [this] { executor_ = GridExecutor::create(config_.threads, &shared_->turns()); });
   return *executor_;
 }
 
@@ -48,18 +49,22 @@ constexpr uint64_t kScaleBytes = 80ull << 30;
 constexpr uint64_t kScaleContextBytes = 512ull << 20, kScaleThreads = 132 * limits::kThreadsPerMultiprocessor;
 
 uint64_t scaled(uint64_t bytes, uint64_t memory_bytes) {
-  return round_up(static_cast<uint64_t>(static_cast<double>(bytes) * static_cast<double>(memory_bytes) / static_cast<double>(kScaleBytes)), page_bytes());
+  return round_up(static_cast<uint64_t>(static_cast<double>(bytes) * static_cast<double>(memory_bytes) /
+                                        static_cast<double>(kScaleBytes)),
+                  page_bytes());
 }
 
 }  // namespace
 
 uint64_t Device::context_bytes() const {
-  return config_.context_bytes != 0 ? config_.context_bytes : scaled(kScaleContextBytes, shared_->total_bytes());
+  return config_.context_bytes != 0 ? config_.context_bytes
+                                    : scaled(kScaleContextBytes, shared_->total_bytes());
 }
 
 uint64_t Device::local_memory_bytes(uint32_t bytes_per_thread) const {
   const uint64_t threads = static_cast<uint64_t>(multiprocessors_) * limits::kThreadsPerMultiprocessor;
-  return std::min(scaled(kScaleThreads * bytes_per_thread, shared_->total_bytes()), round_up(threads * bytes_per_thread, page_bytes()));
+  return std::min(scaled(kScaleThreads * bytes_per_thread, shared_->total_bytes()),
+                  round_up(threads * bytes_per_thread, page_bytes()));
 }
 
 Ref<MemoryPool> Device::pool() const {

@@ -12,23 +12,21 @@ namespace {
 bool reaches(const Context& context, const MemoryRange& range) {
   const int device = context.device().index();
   switch (range.kind) {
-    case MemoryKind::mapped:
-      return range.grants(device, false);
+    case MemoryKind::mapped: return range.grants(device, false);
     case MemoryKind::pool:
       return static_cast<const MemoryPool&>(*range.owner).access(device) != CU_MEM_ACCESS_FLAGS_PROT_NONE;
     case MemoryKind::device:
     case MemoryKind::module_data:
-    case MemoryKind::opened:
-      return range.device == device || context.has_peer(range.context);
-    default:
-      return true;
+    case MemoryKind::opened: return range.device == device || context.has_peer(range.context);
+    default: return true;
   }
 }
 
 }  // namespace
 
 std::optional<uint64_t> unreachable_parameter(const Context& context, const PackedParameters& parameters) {
-  if (runtime().devices().size() == 1 || !runtime().config().rules.enforces(Rule::device_access)) return std::nullopt;
+  if (runtime().devices().size() == 1 || !runtime().config().rules.enforces(Rule::device_access))
+    return std::nullopt;
   for (size_t at = 0; at + sizeof(uint64_t) <= parameters.size(); at += sizeof(uint64_t)) {
     uint64_t address = 0;
     std::memcpy(&address, parameters.data() + at, sizeof address);

@@ -21,11 +21,15 @@ class ElfFile {
   }
   bool section(uint64_t index, Elf64_Shdr* found) const {
     Elf64_Ehdr header;
-    return read(0, &header) && index < header.e_shnum && read(header.e_shoff + index * sizeof(Elf64_Shdr), found);
+    return read(0, &header) && index < header.e_shnum &&
+           read(header.e_shoff + index * sizeof(Elf64_Shdr), found);
   }
   std::string_view text(const Elf64_Shdr& strings, uint64_t at) const {
-    if (strings.sh_offset > bytes_.size() || strings.sh_size > bytes_.size() - strings.sh_offset || at >= strings.sh_size) return {};
-    const std::string_view rest(reinterpret_cast<const char*>(bytes_.data()) + strings.sh_offset + at, strings.sh_size - at);
+    if (strings.sh_offset > bytes_.size() || strings.sh_size > bytes_.size() - strings.sh_offset ||
+        at >= strings.sh_size)
+      return {};
+    const std::string_view rest(reinterpret_cast<const char*>(bytes_.data()) + strings.sh_offset + at,
+                                strings.sh_size - at);
     return rest.substr(0, rest.find('\0'));
   }
 

@@ -66,7 +66,8 @@ bool Graph::has_memory() const {
 }
 
 bool Graph::has_conditions() const {
-  return !conditions.empty() || std::any_of(nodes.begin(), nodes.end(), [](const auto& node) { return node->conditional != nullptr; });
+  return !conditions.empty() || std::any_of(nodes.begin(), nodes.end(),
+                                            [](const auto& node) { return node->conditional != nullptr; });
 }
 
 Ref<Graph> Graph::clone() const {
@@ -85,7 +86,8 @@ Ref<Graph> Graph::clone() const {
     twins[node.get()] = twin.get();
   }
   for (const Ref<GraphNode>& node : nodes) {
-    for (const GraphNode* dependency : node->dependencies) connect(*twins[dependency], *twins[node.get()], node->edges.of(*dependency));
+    for (const GraphNode* dependency : node->dependencies)
+      connect(*twins[dependency], *twins[node.get()], node->edges.of(*dependency));
   }
   return copy;
 }
@@ -140,7 +142,8 @@ bool GraphExec::append(const Graph& graph, const std::vector<uint32_t>& roots,
         entry.condition_type = node->conditional->type;
         for (const Ref<Graph>& body : node->conditional->bodies) {
           entry.bodies.push_back(make_ref<GraphExec>(0));
-          if (entry.bodies.back()->build(*body) != CUDA_SUCCESS || !entry.bodies.back()->may_be_body()) return false;
+          if (entry.bodies.back()->build(*body) != CUDA_SUCCESS || !entry.bodies.back()->may_be_body())
+            return false;
         }
       }
       for (const uint32_t dependency : dependencies) entries_[dependency].leaf = false;
@@ -180,8 +183,9 @@ CUresult GraphExec::build(const Graph& graph) {
 
 bool GraphExec::may_be_body() const {
   return std::all_of(entries_.begin(), entries_.end(), [](const Entry& entry) {
-    return entry.type == CU_GRAPH_NODE_TYPE_KERNEL || entry.type == CU_GRAPH_NODE_TYPE_MEMCPY || entry.type == CU_GRAPH_NODE_TYPE_MEMSET ||
-           entry.type == CU_GRAPH_NODE_TYPE_EMPTY || entry.condition;
+    return entry.type == CU_GRAPH_NODE_TYPE_KERNEL || entry.type == CU_GRAPH_NODE_TYPE_MEMCPY ||
+           entry.type == CU_GRAPH_NODE_TYPE_MEMSET || entry.type == CU_GRAPH_NODE_TYPE_EMPTY ||
+           entry.condition;
   });
 }
 
@@ -196,8 +200,8 @@ bool GraphExec::same_shape(const GraphExec& other, uint64_t* mismatch) const {
   if (other.entries_.size() != entries_.size()) return false;
   for (size_t i = 0; i < entries_.size(); ++i) {
     const Entry &mine = entries_[i], &its = other.entries_[i];
-    bool same = its.type == mine.type && its.dependencies == mine.dependencies && its.edges == mine.edges && its.condition_type == mine.condition_type &&
-                its.bodies.size() == mine.bodies.size();
+    bool same = its.type == mine.type && its.dependencies == mine.dependencies && its.edges == mine.edges &&
+                its.condition_type == mine.condition_type && its.bodies.size() == mine.bodies.size();
     for (size_t body = 0; same && body < mine.bodies.size(); ++body) {
       uint64_t inner = 0;
       same = mine.bodies[body]->same_shape(*its.bodies[body], &inner);
@@ -297,7 +301,8 @@ std::vector<Ref<Op>> GraphExec::make_ops(Context& context, Op& begin, Op& end) c
       op = make_ref<ConditionalOp>(entry.condition, entry.condition_type, entry.bodies);
     } else {
       if (entry.type == CU_GRAPH_NODE_TYPE_WAIT_EVENT) {
-        if (const Ref<Event> event = runtime().handles().find<Event>(entry.event)) waited = event->wait_operation();
+        if (const Ref<Event> event = runtime().handles().find<Event>(entry.event))
+          waited = event->wait_operation();
       }
       op = entry.enabled && entry.prototype ? entry.prototype->clone() : Ref<Op>(make_ref<MarkerOp>());
     }
@@ -332,19 +337,22 @@ class AssignOp final : public Op {
 CUresult GraphExec::launch(Stream& stream) {
   std::lock_guard guard(mutex);
   Context& context = stream.context();
-  const Ref<Op> begin = assigned_at_launch_.empty() ? Ref<Op>(make_ref<MarkerOp>()) : Ref<Op>(make_ref<AssignOp>(assigned_at_launch_));
+  const Ref<Op> begin = assigned_at_launch_.empty() ? Ref<Op>(make_ref<MarkerOp>())
+                                                    : Ref<Op>(make_ref<AssignOp>(assigned_at_launch_));
   std::vector<cuda::graph_memory::Shared> used(allocated);
   used.insert(used.end(), freed.begin(), freed.end());
   if (!used.empty()) {
     const bool again = (flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0;
-    if (const CUresult refused = cuda::graph_memory::check_launch(allocated, again); refused != CUDA_SUCCESS) return refused;
+    if (const CUresult refused = cuda::graph_memory::check_launch(allocated, again); refused != CUDA_SUCCESS)
+      return refused;
   }
   const Ref<Op> end = make_ref<LaunchEnd>(user_objects, std::move(used));
   const std::vector<Ref<Op>> ops = make_ops(context, *begin, *end);
   end->set_context(&context);
   if (last_) begin->after(*last_);
   const uint64_t price = costs().price(Cost::graph_launch, Cost::graph_launch_node, nodes());
-  if (const CUresult result = context.enqueue_graph_launch(stream, begin, end, price); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = context.enqueue_graph_launch(stream, begin, end, price); result != CUDA_SUCCESS)
+    return result;
   cuda::graph_memory::commit_launch(allocated, freed);
   last_ = end;
   for (const Ref<Op>& op : ops) op->submit();

@@ -35,11 +35,11 @@ class GraphNode final : public Object {
   Graph* graph;  // null once the node is destroyed
   const CUgraphNodeType type;
   uint64_t handle = 0;
-  Ref<Op> prototype;     // of kernels, copies, fills, host functions and batches of memory operations
-  uint64_t event = 0;    // handle, for event nodes
-  Ref<Graph> child;      // for child graph nodes
+  Ref<Op> prototype;   // of kernels, copies, fills, host functions and batches of memory operations
+  uint64_t event = 0;  // handle, for event nodes
+  Ref<Graph> child;    // for child graph nodes
   std::unique_ptr<Conditional> conditional;  // for conditional nodes
-  CUDA_MEMCPY3D copy{};  // for copies: the program's parameters
+  CUDA_MEMCPY3D copy{};                      // for copies: the program's parameters
   CUDA_MEMSET_NODE_PARAMS fill{};
   std::vector<CUstreamBatchMemOpParams> batch;
   cuda::graph_memory::Shared memory;  // for memory nodes
@@ -51,7 +51,7 @@ class GraphNode final : public Object {
     std::vector<void*> addresses;
   };
   std::vector<std::unique_ptr<ReturnedParameters>> returned_parameters;
-  uint64_t original = 0;          // handle of the node that this one was cloned from; 0: none
+  uint64_t original = 0;  // handle of the node that this one was cloned from; 0: none
   std::vector<GraphNode*> dependencies;
   cuda::EdgesFrom<GraphNode> edges;  // edge data of the dependencies
   std::vector<GraphNode*> dependents;
@@ -109,7 +109,7 @@ class GraphExec final : public Object {
     uint64_t event = 0;
     uint64_t node = 0;  // handle of the node that the entry was made from
     bool enabled = true;
-    Ref<Condition> condition;             // for conditional nodes
+    Ref<Condition> condition;  // for conditional nodes
     uint32_t condition_type = 0;
     std::vector<Ref<GraphExec>> bodies;
     std::vector<uint32_t> dependencies;  // indices of earlier entries, which must be complete
@@ -136,7 +136,7 @@ class GraphExec final : public Object {
   void collect_references(const Graph& graph);
   std::vector<Entry> entries_;
   std::vector<Ref<Condition>> assigned_at_launch_;  // including those of bodies
-  Ref<Op> last_;  // end of the previous launch; launches do not overlap
+  Ref<Op> last_;                                    // end of the previous launch; launches do not overlap
 };
 
 // Sets the parameters that cuGraphMemcpyNodeGetParams or cuGraphMemsetNodeGetParams returns for a captured
@@ -156,7 +156,12 @@ CUresult refuse_unsafe();
 class Capture final : public Object {
  public:
   Capture(Ref<Graph> graph, CUstreamCaptureMode mode, uint64_t id, const Stream* origin, bool owns_graph)
-      : graph(std::move(graph)), mode(mode), id(id), origin(origin), owns_graph(owns_graph), thread(std::this_thread::get_id()) {
+      : graph(std::move(graph)),
+        mode(mode),
+        id(id),
+        origin(origin),
+        owns_graph(owns_graph),
+        thread(std::this_thread::get_id()) {
     add_to_list();
   }
 

@@ -14,7 +14,8 @@ class NodeMemory final : public cuda::GraphMemory {
   ~NodeMemory() override {
     if (!forget()) return;
     // The range may have been freed with its context, and the address reused: compare the ids.
-    const auto range = runtime().memory().take(address, [&](const MemoryRange& found) { return found.id == id_; });
+    const auto range =
+        runtime().memory().take(address, [&](const MemoryRange& found) { return found.id == id_; });
     if (range) runtime().release(*range);
   }
 
@@ -39,7 +40,8 @@ CUresult allocate_graph_memory(Context& context, uint64_t bytes, cuda::graph_mem
     return CUDA_ERROR_UNKNOWN;
   }
   const auto added = runtime().memory().find(*address);
-  *memory = std::make_shared<NodeMemory>(*address, bytes, device.index(), range.context, added ? added->id : 0);
+  *memory =
+      std::make_shared<NodeMemory>(*address, bytes, device.index(), range.context, added ? added->id : 0);
   cuda::graph_memory::add(*memory);
   return CUDA_SUCCESS;
 }

@@ -8,12 +8,14 @@ namespace gpupool::softgpu {
 
 Ref<MultiprocessorSet> MultiprocessorSet::of(Device& device, const Multiprocessors& multiprocessors) {
   static std::mutex mutex;
-  static auto& known = *new std::vector<Ref<MultiprocessorSet>>;  // never destroyed: exit handlers call the driver
+  static auto& known =
+      *new std::vector<Ref<MultiprocessorSet>>;  // never destroyed: exit handlers call the driver
   std::lock_guard guard(mutex);
   for (const Ref<MultiprocessorSet>& one : known) {
     if (&one->device_ == &device && *one->multiprocessors_ == multiprocessors) return one;
   }
-  const Ref<MultiprocessorSet> made = Ref<MultiprocessorSet>::adopt(new MultiprocessorSet(device, multiprocessors));
+  const Ref<MultiprocessorSet> made =
+      Ref<MultiprocessorSet>::adopt(new MultiprocessorSet(device, multiprocessors));
   made->handle_ = runtime().handles().add(made);
   if (made->handle_ == 0) return nullptr;
   known.push_back(made);

@@ -11,8 +11,8 @@
 #include <mutex>
 #include <vector>
 
-#include "server/softgpu/runtime/object.h"
 #include "server/softgpu/exec/spin_lock.h"
+#include "server/softgpu/runtime/object.h"
 
 namespace gpupool::softgpu {
 

@@ -19,6 +19,8 @@ void HardwareQueue::wait_for_space(uint32_t limit) {
   blocked_.store(false, std::memory_order_relaxed);
 }
 
-void HardwareQueue::wake() { futex_wake_all(removed_); }
+void HardwareQueue::wake() {
+  futex_wake_all(removed_);
+}
 
 }  // namespace gpupool::softgpu

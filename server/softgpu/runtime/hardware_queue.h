@@ -19,13 +19,15 @@ class HardwareQueue {
   ~HardwareQueue();
   // Adds an operation; blocks while the queue holds `limit` operations. With the context's lock held.
   void add_operation(uint32_t limit) {
-    if (added_ - known_removed_ >= limit) [[unlikely]] wait_for_space(limit);
+    if (added_ - known_removed_ >= limit) [[unlikely]]
+      wait_for_space(limit);
     ++added_;
   }
   // Removes a completed operation. Any thread.
   void remove_operation() {
     removed_.fetch_add(1, std::memory_order_seq_cst);
-    if (blocked_.load(std::memory_order_seq_cst)) [[unlikely]] wake();
+    if (blocked_.load(std::memory_order_seq_cst)) [[unlikely]]
+      wake();
   }
 
   Ref<Stream> last_stream;  // stream of the last operation; guarded by the context's lock

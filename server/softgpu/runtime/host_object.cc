@@ -23,7 +23,9 @@ void add_containers(cuda::ByteSpan section, std::vector<cuda::ByteSpan>& found) 
       section = section.subspan(kAlignment);
       continue;
     }
-    if (header.magic != kContainerMagic || header.header_size < sizeof header || header.header_size > section.size()) return;
+    if (header.magic != kContainerMagic || header.header_size < sizeof header ||
+        header.header_size > section.size())
+      return;
     if (header.size > section.size() - header.header_size) return;
     const uint64_t bytes = header.header_size + header.size;
     found.push_back(section.first(bytes));
@@ -35,7 +37,9 @@ void add_object(cuda::ByteSpan object, std::vector<cuda::ByteSpan>& found) {
   const ElfFile elf(object);
   Elf64_Ehdr header;
   Elf64_Shdr names, section;
-  if (!elf.read(0, &header) || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || !elf.section(header.e_shstrndx, &names)) return;
+  if (!elf.read(0, &header) || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 ||
+      !elf.section(header.e_shstrndx, &names))
+    return;
   for (uint64_t i = 0; elf.section(i, &section); ++i) {
     const std::string_view name = elf.text(names, section.sh_name);
     if (name != ".nv_fatbin" && name != "__nv_relfatbin") continue;  // the latter: compiled with -rdc=true
@@ -46,7 +50,9 @@ void add_object(cuda::ByteSpan object, std::vector<cuda::ByteSpan>& found) {
 
 }  // namespace
 
-bool is_archive(cuda::ByteSpan bytes) { return bytes.size() >= SARMAG && std::memcmp(bytes.data(), ARMAG, SARMAG) == 0; }
+bool is_archive(cuda::ByteSpan bytes) {
+  return bytes.size() >= SARMAG && std::memcmp(bytes.data(), ARMAG, SARMAG) == 0;
+}
 
 std::vector<cuda::ByteSpan> fat_binaries_of(cuda::ByteSpan bytes) {
   std::vector<cuda::ByteSpan> found;

@@ -43,11 +43,13 @@ CUuuid device_uuid(const Config& config, int ordinal) {
 }
 
 PciAddress device_pci(const Config& config, int ordinal) {
-  return {config.instance.empty() ? 0 : static_cast<int>(stable_hash(config.instance, 3) & 0xffff), ordinal + 1, 0};
+  return {config.instance.empty() ? 0 : static_cast<int>(stable_hash(config.instance, 3) & 0xffff),
+          ordinal + 1, 0};
 }
 
 int multiprocessors(const Config& config) {
-  return static_cast<int>(config.threads != 0 ? config.threads : std::max(std::thread::hardware_concurrency(), 1u));
+  return static_cast<int>(config.threads != 0 ? config.threads
+                                              : std::max(std::thread::hardware_concurrency(), 1u));
 }
 
 int driver_version() {

@@ -14,8 +14,8 @@ PciAddress device_pci(const Config& config, int ordinal);
 
 int multiprocessors(const Config& config);
 
-// The number that cuDriverGetVersion reports: SOFTGPU_DRIVER_VERSION, or cuda::kNewestSupportedVersion. An invalid
-// setting makes cuInit fail (read_config).
+// The number that cuDriverGetVersion reports: SOFTGPU_DRIVER_VERSION, or cuda::kNewestSupportedVersion. An
+// invalid setting makes cuInit fail (read_config).
 int driver_version();
 
 }  // namespace gpupool::softgpu

@@ -19,31 +19,34 @@ namespace {
 
 CUresult code_of(CompileErrorCode code) {
   switch (code) {
-    case CompileErrorCode::invalid_ptx:
-      return CUDA_ERROR_INVALID_PTX;
-    case CompileErrorCode::unsupported_ptx_version:
-      return CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
-    case CompileErrorCode::unresolved_symbol:
-      return CUDA_ERROR_INVALID_IMAGE;
-    case CompileErrorCode::internal:
-      break;
+    case CompileErrorCode::invalid_ptx: return CUDA_ERROR_INVALID_PTX;
+    case CompileErrorCode::unsupported_ptx_version: return CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
+    case CompileErrorCode::unresolved_symbol: return CUDA_ERROR_INVALID_IMAGE;
+    case CompileErrorCode::internal: break;
   }
   return CUDA_ERROR_JIT_COMPILER_NOT_FOUND;
 }
 
 long milliseconds_since(std::chrono::steady_clock::time_point begin) {
   return static_cast<long>(
-      std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - begin).count());
+      std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - begin)
+          .count());
 }
 
 // Returns PTX with empty kernels in place of the image's machine code for the device; empty if it has none.
 std::string stub_for_machine_code(const cuda::Image& image, const Device& device) {
-  const cuda::ImageEntry* const cubin = cuda::select_entry(image.entries, {device.capability_major(), device.capability_minor(), false});
+  const cuda::ImageEntry* const cubin =
+      cuda::select_entry(image.entries, {device.capability_major(), device.capability_minor(), false});
   cuda::Bytes bytes;
-  if (cubin == nullptr || cubin->kind != cuda::CodeKind::elf || cuda::unpack_entry(*cubin, bytes) != CUDA_SUCCESS) return {};
+  if (cubin == nullptr || cubin->kind != cuda::CodeKind::elf ||
+      cuda::unpack_entry(*cubin, bytes) != CUDA_SUCCESS)
+    return {};
   static std::once_flag said;
   std::call_once(said, [] {
-    fputs("softgpu: SOFTGPU_SKIP_MACHINE_CODE=1: kernels that have machine code DO NOTHING; their results are missing\n", stderr);
+    fputs(
+        "softgpu: SOFTGPU_SKIP_MACHINE_CODE=1: kernels that have machine code DO NOTHING; their results are "
+        "missing\n",
+        stderr);
   });
   return stub_ptx_of_cubin(bytes.view(), cubin->arch);
 }
@@ -52,12 +55,15 @@ std::string stub_for_machine_code(const cuda::Image& image, const Device& device
 bool has_machine_code(const cuda::ImageSpans& spans, const Device& device) {
   cuda::Image image;
   if (cuda::parse_image(spans, image) != CUDA_SUCCESS) return false;
-  const cuda::ImageEntry* const entry = cuda::select_entry(image.entries, {device.capability_major(), device.capability_minor(), false});
+  const cuda::ImageEntry* const entry =
+      cuda::select_entry(image.entries, {device.capability_major(), device.capability_minor(), false});
   return entry != nullptr && entry->kind == cuda::CodeKind::elf;
 }
 
-void charge_load(const cuda::ImageSpans& spans, const Device& device, std::span<const std::string_view> texts) {
-  if (!costs().on()) [[likely]] return;
+void charge_load(const cuda::ImageSpans& spans, const Device& device,
+                 std::span<const std::string_view> texts) {
+  if (!costs().on()) [[likely]]
+    return;
   costs().charge(Cost::module_load, Cost::module_load_mib, spans.image.size());
   if (!has_machine_code(spans, device)) charge_jit(texts);
 }
@@ -83,8 +89,9 @@ CUresult load_texts(std::span<const std::string_view> texts, const Device& devic
     if (runtime().config().log) {
       size_t bytes = 0;
       for (const std::string_view text : texts) bytes += text.size();
-      runtime().log("loaded module: " + std::to_string(bytes) + " bytes of PTX, " + std::to_string((*program)->kernels().size()) +
-                    " kernels, " + std::to_string(milliseconds_since(begin)) + " ms");
+      runtime().log("loaded module: " + std::to_string(bytes) + " bytes of PTX, " +
+                    std::to_string((*program)->kernels().size()) + " kernels, " +
+                    std::to_string(milliseconds_since(begin)) + " ms");
     }
     return CUDA_SUCCESS;
   }
@@ -99,7 +106,8 @@ CUresult unpack_image(const cuda::ImageSpans& spans, const Device& device, std::
   CUresult result = cuda::parse_image(spans, image);
   if (result == CUDA_SUCCESS && image.linked.empty()) {
     // An image made by cuLinkComplete holds PTX texts.
-    const cuda::ImageEntry* const cubin = cuda::select_entry(image.entries, {device.capability_major(), device.capability_minor(), false});
+    const cuda::ImageEntry* const cubin =
+        cuda::select_entry(image.entries, {device.capability_major(), device.capability_minor(), false});
     if (cubin != nullptr && cubin->kind == cuda::CodeKind::elf && cubin->record.empty()) {
       const auto linked = cuda::texts_of_linked_cubin(cubin->payload);
       texts->assign(linked.begin(), linked.end());
@@ -147,8 +155,8 @@ void limit_registers(uint32_t max_registers, std::vector<std::string>* texts) {
   }
 }
 
-CUresult load_image(const void* image, const Device& device, uint32_t max_registers, std::shared_ptr<const Program>* program,
-                    std::string* message) {
+CUresult load_image(const void* image, const Device& device, uint32_t max_registers,
+                    std::shared_ptr<const Program>* program, std::string* message) {
   if (image == nullptr) return CUDA_ERROR_INVALID_VALUE;
   cuda::ImageSpans spans;
   if (const CUresult result = cuda::locate_image(image, spans); result != CUDA_SUCCESS) {

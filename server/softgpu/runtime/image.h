@@ -17,8 +17,8 @@ class Device;
 
 // Selects, unpacks and compiles the code that the device can run. On failure, `message` gets one line for
 // JitOptions to report. max_registers: per thread; 0: no limit.
-CUresult load_image(const void* image, const Device& device, uint32_t max_registers, std::shared_ptr<const Program>* program,
-                    std::string* message);
+CUresult load_image(const void* image, const Device& device, uint32_t max_registers,
+                    std::shared_ptr<const Program>* program, std::string* message);
 CUresult load_texts(std::span<const std::string_view> texts, const Device& device,
                     std::shared_ptr<const Program>* program, std::string* message);
 

@@ -21,7 +21,8 @@ bool Function::fits(uint64_t kernel, const GridRequest& request) const {
   if (threads == 0 || threads > info->max_threads || request.dynamic_shared_bytes > most_shared) return false;
   for (size_t d = 0; d < 3; ++d) {
     if (request.grid_dim[d] == 0 || request.grid_dim[d] > (d == 0 ? INT32_MAX : 65535)) return false;
-    if (info->required_block[0] != 0 && std::max(info->required_block[d], 1u) != request.block_dim[d]) return false;
+    if (info->required_block[0] != 0 && std::max(info->required_block[d], 1u) != request.block_dim[d])
+      return false;
     if (info->required_cluster[d] != 0 && request.grid_dim[d] % info->required_cluster[d] != 0) return false;
   }
   return true;
@@ -45,25 +46,32 @@ bool Function::prepare(uint64_t kernel, GridRequest& request) const {
 std::optional<int> Function::kernel_attribute(uint64_t kernel, int attribute) const {
   const KernelInfo* const info = program_->kernel_at(kernel);
   int value = 0;
-  if (info == nullptr || softgpu::kernel_attribute(*info, FunctionSettings(), context_->device().compute_capability(),
-                                                   static_cast<CUfunction_attribute>(attribute), &value) != CUDA_SUCCESS) {
+  if (info == nullptr ||
+      softgpu::kernel_attribute(*info, FunctionSettings(), context_->device().compute_capability(),
+                                static_cast<CUfunction_attribute>(attribute), &value) != CUDA_SUCCESS) {
     return std::nullopt;
   }
   return value;
 }
 
-std::optional<int> Function::blocks_per_multiprocessor(uint64_t kernel, int threads, uint64_t dynamic_shared) const {
+std::optional<int> Function::blocks_per_multiprocessor(uint64_t kernel, int threads,
+                                                       uint64_t dynamic_shared) const {
   const KernelInfo* const info = program_->kernel_at(kernel);
   if (info == nullptr) return std::nullopt;
   return softgpu::blocks_per_multiprocessor(*info, FunctionSettings(), threads, dynamic_shared);
 }
 
-int Function::device() const { return context_->device().index(); }
+int Function::device() const {
+  return context_->device().index();
+}
 
-int Function::device_count() const { return static_cast<int>(runtime().devices().size()); }
+int Function::device_count() const {
+  return static_cast<int>(runtime().devices().size());
+}
 
 std::optional<int> Function::device_attribute(int device, int attribute) const {
-  return runtime().devices()[static_cast<size_t>(device)]->attribute(static_cast<CUdevice_attribute>(attribute));
+  return runtime().devices()[static_cast<size_t>(device)]->attribute(
+      static_cast<CUdevice_attribute>(attribute));
 }
 
 std::optional<uint64_t> Function::limit(int limit) const {
@@ -72,6 +80,8 @@ std::optional<uint64_t> Function::limit(int limit) const {
   return value;
 }
 
-int Function::version() const { return CUDA_VERSION; }
+int Function::version() const {
+  return CUDA_VERSION;
+}
 
 }  // namespace gpupool::softgpu

@@ -17,12 +17,14 @@ struct SettingsRequest {
 
 }  // namespace
 
-CUresult Library::create(std::shared_ptr<const Program> program, std::string why_no_code, Ref<Library>* library) {
+CUresult Library::create(std::shared_ptr<const Program> program, std::string why_no_code,
+                         Ref<Library>* library) {
   Ref<Library> made = Ref<Library>::adopt(new Library(std::move(program)));
   made->no_code_reason_ = std::move(why_no_code);
   made->handle_ = runtime().handles().add(made);
   bool full = made->handle_ == 0;
-  for (const KernelInfo& info : made->has_code() ? made->program_->kernels() : std::span<const KernelInfo>()) {
+  for (const KernelInfo& info :
+       made->has_code() ? made->program_->kernels() : std::span<const KernelInfo>()) {
     Ref<Kernel> kernel = make_ref<Kernel>(made, info, runtime().devices().size());
     kernel->handle = runtime().handles().add(kernel);
     full = full || kernel->handle == 0;
@@ -68,8 +70,9 @@ std::vector<Ref<Kernel>> Library::kernels() {
 std::shared_ptr<FunctionSettings> Library::settings_of(void* user, const KernelInfo& info) {
   const auto& request = *static_cast<SettingsRequest*>(user);
   const auto it = request.library->kernels_.find(info.name);
-  return it == request.library->kernels_.end() ? std::make_shared<FunctionSettings>()
-                                               : std::make_shared<FunctionSettings>(it->second->shared_settings(request.device));
+  return it == request.library->kernels_.end()
+             ? std::make_shared<FunctionSettings>()
+             : std::make_shared<FunctionSettings>(it->second->shared_settings(request.device));
 }
 
 CUresult Library::module(Context& current, Ref<Module>* module) {

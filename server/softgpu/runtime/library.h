@@ -22,7 +22,8 @@ class Library final : public Object {
  public:
   static constexpr HandleKind kKind = HandleKind::library;
   // `program` is null if the image has no code for the devices; the first use then prints why_no_code.
-  static CUresult create(std::shared_ptr<const Program> program, std::string why_no_code, Ref<Library>* library);
+  static CUresult create(std::shared_ptr<const Program> program, std::string why_no_code,
+                         Ref<Library>* library);
 
   uint64_t handle() const { return handle_; }
   bool has_code() const { return program_ != nullptr; }

@@ -115,32 +115,15 @@ CUresult MemoryPool::attribute(CUmemPool_attribute attribute, void* value) const
   const auto put_int = [&](int number) { *static_cast<int*>(value) = number; };
   const auto put_u64 = [&](uint64_t number) { *static_cast<cuuint64_t*>(value) = number; };
   switch (attribute) {
-    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
-      put_int(reuse_event_);
-      break;
-    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
-      put_int(reuse_opportunistic_);
-      break;
-    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
-      put_int(reuse_internal_);
-      break;
-    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
-      put_u64(threshold_);
-      break;
-    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
-      put_u64(reserved_bytes_);
-      break;
-    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
-      put_u64(reserved_high_);
-      break;
-    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
-      put_u64(used_bytes_);
-      break;
-    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
-      put_u64(used_high_);
-      break;
-    default:
-      return CUDA_ERROR_INVALID_VALUE;
+    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES: put_int(reuse_event_); break;
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC: put_int(reuse_opportunistic_); break;
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES: put_int(reuse_internal_); break;
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: put_u64(threshold_); break;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: put_u64(reserved_bytes_); break;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: put_u64(reserved_high_); break;
+    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT: put_u64(used_bytes_); break;
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH: put_u64(used_high_); break;
+    default: return CUDA_ERROR_INVALID_VALUE;
   }
   return CUDA_SUCCESS;
 }
@@ -150,18 +133,10 @@ CUresult MemoryPool::set_attribute(CUmemPool_attribute attribute, const void* va
   const auto flag = [&] { return *static_cast<const int*>(value) != 0; };
   const auto number = [&] { return static_cast<uint64_t>(*static_cast<const cuuint64_t*>(value)); };
   switch (attribute) {
-    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
-      reuse_event_ = flag();
-      break;
-    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
-      reuse_opportunistic_ = flag();
-      break;
-    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
-      reuse_internal_ = flag();
-      break;
-    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
-      threshold_ = number();
-      break;
+    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES: reuse_event_ = flag(); break;
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC: reuse_opportunistic_ = flag(); break;
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES: reuse_internal_ = flag(); break;
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: threshold_ = number(); break;
     case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
       if (number() != 0) return CUDA_ERROR_INVALID_VALUE;
       reserved_high_ = reserved_bytes_;
@@ -170,8 +145,7 @@ CUresult MemoryPool::set_attribute(CUmemPool_attribute attribute, const void* va
       if (number() != 0) return CUDA_ERROR_INVALID_VALUE;
       used_high_ = used_bytes_;
       break;
-    default:
-      return CUDA_ERROR_INVALID_VALUE;
+    default: return CUDA_ERROR_INVALID_VALUE;
   }
   return CUDA_SUCCESS;
 }

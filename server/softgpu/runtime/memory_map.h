@@ -51,7 +51,9 @@ struct MemoryRange {
   bool free_queued = false;  // cuMemFreeAsync has been called
 
   // For mappings: true if cuMemSetAccess granted the device this access.
-  bool grants(int device, bool write) const { return ((write ? writing_devices : reading_devices) >> device & 1) != 0; }
+  bool grants(int device, bool write) const {
+    return ((write ? writing_devices : reading_devices) >> device & 1) != 0;
+  }
   bool is_host() const { return kind == MemoryKind::pinned || kind == MemoryKind::registered; }
   bool is_module() const { return kind == MemoryKind::module_data || kind == MemoryKind::module_managed; }
   bool is_managed() const { return kind == MemoryKind::managed || kind == MemoryKind::module_managed; }
@@ -112,7 +114,8 @@ class MemoryMap {
 
   // True if all bytes are accessible, inside one range or across adjacent mappings: by `device` if given,
   // else by any location.
-  bool accessible(uint64_t address, uint64_t size, bool write, std::optional<int> device = std::nullopt) const;
+  bool accessible(uint64_t address, uint64_t size, bool write,
+                  std::optional<int> device = std::nullopt) const;
   // True if any byte belongs to a range.
   bool overlaps(uint64_t address, uint64_t size) const;
 

@@ -15,22 +15,14 @@ namespace {
 
 CUresult code_of(FaultKind fault) {
   switch (fault) {
-    case FaultKind::illegal_address:
-      return CUDA_ERROR_ILLEGAL_ADDRESS;
-    case FaultKind::misaligned_address:
-      return CUDA_ERROR_MISALIGNED_ADDRESS;
-    case FaultKind::invalid_address_space:
-      return CUDA_ERROR_INVALID_ADDRESS_SPACE;
-    case FaultKind::illegal_instruction:
-      return CUDA_ERROR_ILLEGAL_INSTRUCTION;
-    case FaultKind::invalid_pc:
-      return CUDA_ERROR_INVALID_PC;
-    case FaultKind::hardware_stack:
-      return CUDA_ERROR_HARDWARE_STACK_ERROR;
-    case FaultKind::assertion:
-      return CUDA_ERROR_ASSERT;
-    default:
-      return CUDA_ERROR_LAUNCH_FAILED;
+    case FaultKind::illegal_address: return CUDA_ERROR_ILLEGAL_ADDRESS;
+    case FaultKind::misaligned_address: return CUDA_ERROR_MISALIGNED_ADDRESS;
+    case FaultKind::invalid_address_space: return CUDA_ERROR_INVALID_ADDRESS_SPACE;
+    case FaultKind::illegal_instruction: return CUDA_ERROR_ILLEGAL_INSTRUCTION;
+    case FaultKind::invalid_pc: return CUDA_ERROR_INVALID_PC;
+    case FaultKind::hardware_stack: return CUDA_ERROR_HARDWARE_STACK_ERROR;
+    case FaultKind::assertion: return CUDA_ERROR_ASSERT;
+    default: return CUDA_ERROR_LAUNCH_FAILED;
   }
 }
 
@@ -72,8 +64,10 @@ CUresult Function::code(KernelCode* code) {
       compiled_.store(true, std::memory_order_release);
       if (runtime().config().log) {
         const auto took = std::chrono::steady_clock::now() - begin;
-        runtime().log("kernel " + kernel_.name + (program_->came_from_cache(kernel_) ? " loaded from the cache in " : " compiled in ") +
-                      std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(took).count()) + " ms");
+        runtime().log("kernel " + kernel_.name +
+                      (program_->came_from_cache(kernel_) ? " loaded from the cache in " : " compiled in ") +
+                      std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(took).count()) +
+                      " ms");
       }
     }
   }
@@ -136,7 +130,8 @@ CUresult Module::create(Ref<Context> context, std::shared_ptr<const Program> pro
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   context->add_child(made->handle_);
-  if (runtime().config().eager_loading) costs().occupy_for(costs().price(Cost::kernel_load) * made->functions_.size());
+  if (runtime().config().eager_loading)
+    costs().occupy_for(costs().price(Cost::kernel_load) * made->functions_.size());
   *module = std::move(made);
   return CUDA_SUCCESS;
 }
@@ -156,8 +151,8 @@ CUresult Module::global(std::string_view name, uint64_t* address, uint64_t* size
 }
 
 template <class Reference>
-CUresult Module::reference(std::map<std::string, Ref<Reference>, std::less<>>& references, bool surface, std::string_view name,
-                           Ref<Reference>* found) {
+CUresult Module::reference(std::map<std::string, Ref<Reference>, std::less<>>& references, bool surface,
+                           std::string_view name, Ref<Reference>* found) {
   std::lock_guard guard(mutex_);
   if (unloaded_) return CUDA_ERROR_INVALID_HANDLE;
   if (const auto known = references.find(name); known != references.end()) {
@@ -176,8 +171,12 @@ CUresult Module::reference(std::map<std::string, Ref<Reference>, std::less<>>& r
   return CUDA_ERROR_NOT_FOUND;
 }
 
-CUresult Module::reference(std::string_view name, Ref<TextureReference>* found) { return reference(textures_, false, name, found); }
-CUresult Module::reference(std::string_view name, Ref<SurfaceReference>* found) { return reference(surfaces_, true, name, found); }
+CUresult Module::reference(std::string_view name, Ref<TextureReference>* found) {
+  return reference(textures_, false, name, found);
+}
+CUresult Module::reference(std::string_view name, Ref<SurfaceReference>* found) {
+  return reference(surfaces_, true, name, found);
+}
 
 void Module::unload() {
   std::map<std::string, Ref<Function>, std::less<>> functions;
@@ -209,7 +208,8 @@ void GridOp::start() {
     fault.fault = FaultKind::illegal_address;
     char text[24];
     std::snprintf(text, sizeof text, "0x%llx", static_cast<unsigned long long>(*address));
-    fault.detail = "kernel " + function_->kernel().name + ": parameter " + text + " is an address that its device cannot access";
+    fault.detail = "kernel " + function_->kernel().name + ": parameter " + text +
+                   " is an address that its device cannot access";
     return finished(fault);
   }
   // Capture a raw pointer that owns a reference, small enough for std::function to hold without an

@@ -29,7 +29,8 @@ namespace gpupool::softgpu {
 // cuKernelSetAttribute calls.
 class FunctionSettings {
  public:
-  explicit FunctionSettings(std::shared_ptr<const FunctionSettings> of_kernel = nullptr) : of_kernel_(std::move(of_kernel)) {
+  explicit FunctionSettings(std::shared_ptr<const FunctionSettings> of_kernel = nullptr)
+      : of_kernel_(std::move(of_kernel)) {
     for (auto& value : values_) value = kUnset;
   }
   void set(int attribute, int value) { values_[attribute] = value; }
@@ -51,9 +52,11 @@ CUresult kernel_attribute(const KernelInfo& kernel, const FunctionSettings& sett
 CUresult set_kernel_attribute(const KernelInfo& kernel, FunctionSettings& settings,
                               CUfunction_attribute attribute, int value);
 int max_dynamic_shared(const KernelInfo& kernel, const FunctionSettings& settings);
-std::array<int, 3> required_cluster(const KernelInfo& kernel, const FunctionSettings& settings);  // zeros: none
+std::array<int, 3> required_cluster(const KernelInfo& kernel,
+                                    const FunctionSettings& settings);  // zeros: none
 // The number of blocks of `block_size` threads that a multiprocessor holds at once, by the device's limits.
-int blocks_per_multiprocessor(const KernelInfo& kernel, const FunctionSettings& settings, int block_size, size_t dynamic_shared);
+int blocks_per_multiprocessor(const KernelInfo& kernel, const FunctionSettings& settings, int block_size,
+                              size_t dynamic_shared);
 
 class Function final : public Object, public KernelServices {
  public:
@@ -78,14 +81,15 @@ class Function final : public Object, public KernelServices {
   bool fits(uint64_t kernel, const GridRequest& request) const override;
   bool prepare(uint64_t kernel, GridRequest& request) const override;
   std::optional<int> kernel_attribute(uint64_t kernel, int attribute) const override;
-  std::optional<int> blocks_per_multiprocessor(uint64_t kernel, int threads, uint64_t dynamic_shared) const override;
+  std::optional<int> blocks_per_multiprocessor(uint64_t kernel, int threads,
+                                               uint64_t dynamic_shared) const override;
   int device() const override;
   int device_count() const override;
   std::optional<int> device_attribute(int device, int attribute) const override;
   std::optional<uint64_t> limit(int limit) const override;
   int version() const override;
   bool loaded() const { return loaded_.load(std::memory_order_acquire); }
-  uint64_t handle = 0;  // set before the function is published
+  uint64_t handle = 0;                      // set before the function is published
   std::atomic<uint64_t> library_kernel{0};  // handle of the library kernel behind it; 0: unknown
 
   // Launch state of the deprecated calls cuParamSet*, cuFuncSetBlockShape and cuFuncSetSharedSize.
@@ -147,8 +151,8 @@ class Module final : public Object {
   std::map<std::string, Ref<SurfaceReference>, std::less<>> surfaces_;
 
   template <class Reference>
-  CUresult reference(std::map<std::string, Ref<Reference>, std::less<>>& references, bool surface, std::string_view name,
-                     Ref<Reference>* found);
+  CUresult reference(std::map<std::string, Ref<Reference>, std::less<>>& references, bool surface,
+                     std::string_view name, Ref<Reference>* found);
 };
 
 // Allocates and initialises a program's globals on a device, and adds them to the memory map as those of a

@@ -92,7 +92,8 @@ void Op::follow_in_queue(Op& front) {
 
 void Op::leave_queue_head() {
   if (queue_follower_.load(std::memory_order_relaxed) == left_queue_head()) return;
-  if (Op* const next = queue_follower_.exchange(left_queue_head(), std::memory_order_acq_rel)) Ref<Op>::adopt(next)->predecessor_done();
+  if (Op* const next = queue_follower_.exchange(left_queue_head(), std::memory_order_acq_rel))
+    Ref<Op>::adopt(next)->predecessor_done();
 }
 
 void Op::submit() {

@@ -13,9 +13,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "server/softgpu/exec/spin_lock.h"
 #include "server/softgpu/runtime/costs.h"
 #include "server/softgpu/runtime/object.h"
-#include "server/softgpu/exec/spin_lock.h"
 
 namespace gpupool::softgpu {
 

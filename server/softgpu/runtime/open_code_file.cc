@@ -28,13 +28,16 @@ std::string default_folder() {
   return {};
 }
 
-std::string not_examined(int error) { return "cannot be examined (fstat): " + std::generic_category().message(error); }
+std::string not_examined(int error) {
+  return "cannot be examined (fstat): " + std::generic_category().message(error);
+}
 
 // Returns why other users could write there; empty if they cannot.
 std::string why_accessible_to_others(const struct stat& status) {
   if (status.st_uid != ::geteuid()) return "belongs to another user";
   if ((status.st_mode & 077) != 0)
-    return std::string("is accessible to other users; set its mode to ") + (S_ISDIR(status.st_mode) ? "0700" : "0600");
+    return std::string("is accessible to other users; set its mode to ") +
+           (S_ISDIR(status.st_mode) ? "0700" : "0600");
   return {};
 }
 
@@ -46,16 +49,18 @@ OpenedCodeFile open_in_folder(const std::string& folder, uint64_t limit) {
   const int directory = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   if (directory < 0) return failed("cannot open " + folder, errno);
   struct stat status {};
-  std::string problem = ::fstat(directory, &status) == 0 ? why_accessible_to_others(status) : not_examined(errno);
-  const int file = problem.empty() ? ::openat(directory, kFileName, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600) : -1;
+  std::string problem =
+      ::fstat(directory, &status) == 0 ? why_accessible_to_others(status) : not_examined(errno);
+  const int file =
+      problem.empty() ? ::openat(directory, kFileName, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600) : -1;
   const int failure = errno;
   ::close(directory);
   if (!problem.empty()) return {nullptr, folder + " " + problem};
   if (file < 0) return failed("cannot open " + folder + '/' + kFileName, failure);
-  problem = ::fstat(file, &status) != 0     ? not_examined(errno)
-            : !S_ISREG(status.st_mode)      ? "is not a regular file"
-            : status.st_nlink != 1          ? "has more than one hard link"
-                                            : why_accessible_to_others(status);
+  problem = ::fstat(file, &status) != 0 ? not_examined(errno)
+            : !S_ISREG(status.st_mode)  ? "is not a regular file"
+            : status.st_nlink != 1      ? "has more than one hard link"
+                                        : why_accessible_to_others(status);
   if (!problem.empty()) {
     ::close(file);
     return {nullptr, folder + '/' + kFileName + ' ' + problem};

@@ -34,7 +34,8 @@ CUresult ProcessState::lock(unsigned timeout_ms) {
   const auto stop = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
   locked_out_.store(true, std::memory_order_release);
   while (!all_idle()) {
-    if (timeout_ms != 0 && std::chrono::steady_clock::now() >= stop) return admit_calls(), CUDA_ERROR_NOT_READY;
+    if (timeout_ms != 0 && std::chrono::steady_clock::now() >= stop)
+      return admit_calls(), CUDA_ERROR_NOT_READY;
     ::nanosleep(&kPollInterval, nullptr);
   }
   state_.store(kLocked, std::memory_order_release);

@@ -13,11 +13,16 @@ namespace gpupool::softgpu {
 
 class ProcessState {
  public:
-  enum : int { kRunning = 0, kLocked = 1, kCheckpointed = 2 };  // as CUprocessState, which headers before CUDA 12.8 do not have
+  enum : int {
+    kRunning = 0,
+    kLocked = 1,
+    kCheckpointed = 2
+  };  // as CUprocessState, which headers before CUDA 12.8 do not have
 
   // Blocks while the process is locked. Called at the beginning of each call.
   void wait_while_locked() const {
-    while (locked_out_.load(std::memory_order_acquire)) [[unlikely]] locked_out_.wait(true, std::memory_order_acquire);
+    while (locked_out_.load(std::memory_order_acquire)) [[unlikely]]
+      locked_out_.wait(true, std::memory_order_acquire);
   }
   int get() const { return state_.load(std::memory_order_acquire); }
 

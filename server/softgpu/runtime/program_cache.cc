@@ -43,7 +43,9 @@ ProgramCache::Key ProgramCache::key_of(std::span<const std::string_view> texts,
     hash.add_word(text.size());
     bytes += text.size();
   }
-  return {hash.low, hash.high, bytes, options.compute_capability * 8ull + static_cast<uint64_t>(options.converge_warps) * 2 + (options.optimise ? 1 : 0)};
+  return {hash.low, hash.high, bytes,
+          options.compute_capability * 8ull + static_cast<uint64_t>(options.converge_warps) * 2 +
+              (options.optimise ? 1 : 0)};
 }
 
 void ProgramCache::keep(std::shared_ptr<const Program> program) {

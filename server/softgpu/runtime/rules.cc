@@ -27,8 +27,12 @@ std::string unknown_rule(std::string_view setting, std::string_view word) {
 
 }  // namespace
 
-std::span<const RuleRow> rule_rows() { return kRows; }
-std::span<const FixedRule> fixed_rules() { return kFixed; }
+std::span<const RuleRow> rule_rows() {
+  return kRows;
+}
+std::span<const FixedRule> fixed_rules() {
+  return kFixed;
+}
 
 Rules::Rules() {
   for (size_t i = 0; i < std::size(kRows); ++i) enforced_[i] = kRows[i].on;
@@ -44,7 +48,8 @@ std::variant<Rules, std::string> Rules::parse(std::string_view setting) {
       continue;
     }
     const bool sign = word.starts_with('-') || word.starts_with('+');
-    const auto row = std::find_if(std::begin(kRows), std::end(kRows), [&](const RuleRow& one) { return sign && one.name == word.substr(1); });
+    const auto row = std::find_if(std::begin(kRows), std::end(kRows),
+                                  [&](const RuleRow& one) { return sign && one.name == word.substr(1); });
     if (row == std::end(kRows)) return unknown_rule(setting, word);
     rules.enforced_[static_cast<size_t>(row - kRows)] = word.starts_with('+');
   }

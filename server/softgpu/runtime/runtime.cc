@@ -99,9 +99,11 @@ void warn_of_other_memory(const Config& config, int ordinal, uint64_t bytes) {
   const char* const wished = std::getenv("SOFTGPU_MEMORY");
   if (wished == nullptr || *wished == '\0' || bytes == config.memory_bytes) return;
   fprintf(stderr,
-          "softgpu: SOFTGPU_MEMORY=%s: ignored, device %d of instance \"%s\" is in use by another process and has %llu MiB; "
+          "softgpu: SOFTGPU_MEMORY=%s: ignored, device %d of instance \"%s\" is in use by another process "
+          "and has %llu MiB; "
           "set SOFTGPU_INSTANCE to another name to get separate devices\n",
-          wished, ordinal, config.instance.empty() ? "default" : config.instance.c_str(), static_cast<unsigned long long>(bytes >> 20));
+          wished, ordinal, config.instance.empty() ? "default" : config.instance.c_str(),
+          static_cast<unsigned long long>(bytes >> 20));
 }
 
 }  // namespace
@@ -116,7 +118,8 @@ CUresult Runtime::open_devices() {
   if (config_.dirty_memory) make_memory_dirty();
   if (!reserve_range()) {
     fprintf(stderr,
-            "softgpu: cannot reserve the address range for device memory: another mapping of this process overlaps it\n");
+            "softgpu: cannot reserve the address range for device memory: another mapping of this process "
+            "overlaps it\n");
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   std::vector<std::string> uuids;
@@ -144,14 +147,9 @@ Device* Runtime::device(CUdevice index) const {
 
 void Runtime::release(const MemoryRange& range) {
   switch (range.kind) {
-    case MemoryKind::pool:
-      static_cast<MemoryPool*>(range.owner.get())->free_block(range.address);
-      return;
-    case MemoryKind::registered:
-      unregister_host(range.address);
-      return;
-    default:
-      break;
+    case MemoryKind::pool: static_cast<MemoryPool*>(range.owner.get())->free_block(range.address); return;
+    case MemoryKind::registered: unregister_host(range.address); return;
+    default: break;
   }
   std::lock_guard access(memory_.access_lock());
   switch (range.kind) {
@@ -161,12 +159,8 @@ void Runtime::release(const MemoryRange& range) {
     case MemoryKind::graph:
       if (Device* owner = device(range.device)) owner->heap().free(range.address);
       break;
-    case MemoryKind::pinned:
-      free_host(range.address, range.size);
-      break;
-    case MemoryKind::mapped:
-      unmap_memory(range.address, range.size);
-      break;
+    case MemoryKind::pinned: free_host(range.address, range.size); break;
+    case MemoryKind::mapped: unmap_memory(range.address, range.size); break;
     case MemoryKind::opened: {
       // Unmap the whole imported memory, of which the range is a part.
       const uint64_t start = range.address - range.offset;
@@ -175,8 +169,7 @@ void Runtime::release(const MemoryRange& range) {
       if (unmap_memory(start, size)) free_addresses(start, size);
       break;
     }
-    default:
-      break;
+    default: break;
   }
 }
 
@@ -220,8 +213,10 @@ std::shared_ptr<CodeFile> Runtime::code_file() {
     OpenedCodeFile opened = open_code_file(config_.cache, config_.cache_bytes);
     if (!opened.problem.empty()) {
       const std::string line = "compiled code is not cached: " + opened.problem;
-      if (config_.cache.empty()) log(line);
-      else fprintf(stderr, "softgpu: SOFTGPU_CACHE: %s\n", line.c_str());
+      if (config_.cache.empty())
+        log(line);
+      else
+        fprintf(stderr, "softgpu: SOFTGPU_CACHE: %s\n", line.c_str());
     }
     code_file_ = std::move(opened.file);
   });

@@ -55,7 +55,8 @@ class Runtime {
   void trim_pools(Device& device);
   // Frees everything that the device's pools cache; false if there was nothing.
   bool free_cached_memory(Device& device);
-  // Registers a pool for trim_pools() and free_cached_memory(), which always include the device's default pool.
+  // Registers a pool for trim_pools() and free_cached_memory(), which always include the device's default
+  // pool.
   void add_pool(const Ref<Object>& pool);
   void remove_pool(const Object* pool);
 
@@ -89,6 +90,8 @@ class Runtime {
 };
 
 Runtime& runtime();
-inline const Costs& costs() { return runtime().config().costs; }
+inline const Costs& costs() {
+  return runtime().config().costs;
+}
 
 }  // namespace gpupool::softgpu

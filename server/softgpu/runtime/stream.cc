@@ -7,7 +7,8 @@
 
 namespace gpupool::softgpu {
 
-Stream::Stream(Ref<Context> context, HardwareQueue& queue, unsigned flags, int priority, bool legacy, uint64_t id)
+Stream::Stream(Ref<Context> context, HardwareQueue& queue, unsigned flags, int priority, bool legacy,
+               uint64_t id)
     : context_(std::move(context)),
       flags_(flags),
       priority_(priority),

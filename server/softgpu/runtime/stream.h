@@ -77,7 +77,9 @@ class EventOp final : public Op {
  public:
   explicit EventOp(std::shared_ptr<SharedEvent> shared = nullptr, bool timed = false)
       : shared_(std::move(shared)), number_(shared_ ? shared_->record() : 0), timed_(timed) {}
-  ~EventOp() override { publish_completion(); }  // completed() must follow record(), also if the operation was never queued
+  ~EventOp() override {
+    publish_completion();
+  }  // completed() must follow record(), also if the operation was never queued
   Cost cost() const override { return timed_ ? Cost::event_record_timed : Cost::event_record; }
   uint64_t number() const { return number_; }
   // CLOCK_MONOTONIC in nanoseconds; 0 until complete.

@@ -12,10 +12,12 @@ constexpr int kDomain = 10;
 
 bool valid(const CUaccessPolicyWindow& window) {
   const auto known = [](CUaccessProperty property) {
-    return property == CU_ACCESS_PROPERTY_NORMAL || property == CU_ACCESS_PROPERTY_STREAMING || property == CU_ACCESS_PROPERTY_PERSISTING;
+    return property == CU_ACCESS_PROPERTY_NORMAL || property == CU_ACCESS_PROPERTY_STREAMING ||
+           property == CU_ACCESS_PROPERTY_PERSISTING;
   };
-  return window.num_bytes == 0 /* the largest window of this device */ && window.hitRatio >= 0 && window.hitRatio <= 1 &&
-         known(window.hitProp) && known(window.missProp) && window.missProp != CU_ACCESS_PROPERTY_PERSISTING;
+  return window.num_bytes == 0 /* the largest window of this device */ && window.hitRatio >= 0 &&
+         window.hitRatio <= 1 && known(window.hitProp) && known(window.missProp) &&
+         window.missProp != CU_ACCESS_PROPERTY_PERSISTING;
 }
 
 }  // namespace
@@ -24,25 +26,14 @@ CUresult Stream::attribute(CUstreamAttrID attribute, CUstreamAttrValue* value) c
   std::lock_guard guard(attributes_mutex_);
   CUstreamAttrValue found{};
   switch (static_cast<int>(attribute)) {
-    case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW:
-      found.accessPolicyWindow = attributes_.window;
-      break;
-    case CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY:
-      found.syncPolicy = attributes_.synchronization;
-      break;
-    case CU_LAUNCH_ATTRIBUTE_PRIORITY:
-      found.priority = priority();
-      break;
+    case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW: found.accessPolicyWindow = attributes_.window; break;
+    case CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY: found.syncPolicy = attributes_.synchronization; break;
+    case CU_LAUNCH_ATTRIBUTE_PRIORITY: found.priority = priority(); break;
 #if CUDA_VERSION >= 12000
-    case kDomainMap:
-      found.memSyncDomainMap = {attributes_.default_domain, attributes_.remote_domain};
-      break;
-    case kDomain:
-      found.memSyncDomain = static_cast<CUlaunchMemSyncDomain>(attributes_.domain);
-      break;
+    case kDomainMap: found.memSyncDomainMap = {attributes_.default_domain, attributes_.remote_domain}; break;
+    case kDomain: found.memSyncDomain = static_cast<CUlaunchMemSyncDomain>(attributes_.domain); break;
 #endif
-    default:
-      return CUDA_ERROR_INVALID_VALUE;
+    default: return CUDA_ERROR_INVALID_VALUE;
   }
   *value = found;
   return CUDA_SUCCESS;
@@ -56,7 +47,8 @@ CUresult Stream::set_attribute(CUstreamAttrID attribute, const CUstreamAttrValue
       attributes_.window = value.accessPolicyWindow;
       return CUDA_SUCCESS;
     case CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY:
-      if (value.syncPolicy < CU_SYNC_POLICY_AUTO || value.syncPolicy > CU_SYNC_POLICY_BLOCKING_SYNC) return CUDA_ERROR_INVALID_VALUE;
+      if (value.syncPolicy < CU_SYNC_POLICY_AUTO || value.syncPolicy > CU_SYNC_POLICY_BLOCKING_SYNC)
+        return CUDA_ERROR_INVALID_VALUE;
       attributes_.synchronization = value.syncPolicy;
       return CUDA_SUCCESS;
     case CU_LAUNCH_ATTRIBUTE_PRIORITY:
@@ -64,17 +56,18 @@ CUresult Stream::set_attribute(CUstreamAttrID attribute, const CUstreamAttrValue
       return CUDA_SUCCESS;
 #if CUDA_VERSION >= 12000
     case kDomainMap:  // one domain: CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT
-      if (value.memSyncDomainMap.default_ != 0 || value.memSyncDomainMap.remote != 0) return CUDA_ERROR_INVALID_VALUE;
+      if (value.memSyncDomainMap.default_ != 0 || value.memSyncDomainMap.remote != 0)
+        return CUDA_ERROR_INVALID_VALUE;
       return CUDA_SUCCESS;
     case kDomain:
-      if (value.memSyncDomain != CU_LAUNCH_MEM_SYNC_DOMAIN_DEFAULT && value.memSyncDomain != CU_LAUNCH_MEM_SYNC_DOMAIN_REMOTE) {
+      if (value.memSyncDomain != CU_LAUNCH_MEM_SYNC_DOMAIN_DEFAULT &&
+          value.memSyncDomain != CU_LAUNCH_MEM_SYNC_DOMAIN_REMOTE) {
         return CUDA_ERROR_INVALID_VALUE;
       }
       attributes_.domain = value.memSyncDomain;
       return CUDA_SUCCESS;
 #endif
-    default:
-      return CUDA_ERROR_INVALID_VALUE;
+    default: return CUDA_ERROR_INVALID_VALUE;
   }
 }
 

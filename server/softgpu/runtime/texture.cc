@@ -11,7 +11,8 @@
 namespace gpupool::softgpu {
 namespace {
 
-constexpr unsigned kReadAsInteger = 1, kNormalized = 2, kSrgb = 0x10, kTrilinear = 0x20, kSeamless = 0x40;  // CU_TRSF_*
+constexpr unsigned kReadAsInteger = 1, kNormalized = 2, kSrgb = 0x10, kTrilinear = 0x20,
+                   kSeamless = 0x40;  // CU_TRSF_*
 
 // Handles of the objects, by CUtexObject or CUsurfObject.
 struct Known {
@@ -44,8 +45,9 @@ std::optional<TexelFormat> view_format(CUresourceViewFormat format) {
   constexpr struct {
     TexelKind kind;
     uint8_t bits;
-  } kKinds[] = {{TexelKind::unsigned_integer, 8},  {TexelKind::signed_integer, 8},  {TexelKind::unsigned_integer, 16},
-                {TexelKind::signed_integer, 16},   {TexelKind::unsigned_integer, 32}, {TexelKind::signed_integer, 32},
+  } kKinds[] = {{TexelKind::unsigned_integer, 8},  {TexelKind::signed_integer, 8},
+                {TexelKind::unsigned_integer, 16}, {TexelKind::signed_integer, 16},
+                {TexelKind::unsigned_integer, 32}, {TexelKind::signed_integer, 32},
                 {TexelKind::floating, 16},         {TexelKind::floating, 32}};
   constexpr uint8_t kChannels[] = {1, 2, 4};
   return TexelFormat{kKinds[place / 3].kind, kKinds[place / 3].bits, kChannels[place % 3]};
@@ -53,12 +55,15 @@ std::optional<TexelFormat> view_format(CUresourceViewFormat format) {
 
 // Applies a resource view: a part of the levels and layers, or another format with texels of the same size.
 CUresult apply_view(const CUDA_RESOURCE_VIEW_DESC& view, TextureState* state) {
-  const auto format = view.format == CU_RES_VIEW_FORMAT_NONE ? std::optional(state->format) : view_format(view.format);
+  const auto format =
+      view.format == CU_RES_VIEW_FORMAT_NONE ? std::optional(state->format) : view_format(view.format);
   if (!format || format->bytes() != state->format.bytes()) return CUDA_ERROR_INVALID_VALUE;
-  if (view.firstMipmapLevel > view.lastMipmapLevel || view.lastMipmapLevel >= state->level_count) return CUDA_ERROR_INVALID_VALUE;
+  if (view.firstMipmapLevel > view.lastMipmapLevel || view.lastMipmapLevel >= state->level_count)
+    return CUDA_ERROR_INVALID_VALUE;
   if (view.firstLayer > view.lastLayer || view.lastLayer >= state->layers) return CUDA_ERROR_INVALID_VALUE;
   const TextureLevel& first = state->levels[0];
-  if (view.width != first.width || std::max<size_t>(view.height, 1) != first.height) return CUDA_ERROR_INVALID_VALUE;
+  if (view.width != first.width || std::max<size_t>(view.height, 1) != first.height)
+    return CUDA_ERROR_INVALID_VALUE;
   state->format = *format;
   std::copy(state->levels + view.firstMipmapLevel, state->levels + view.lastMipmapLevel + 1, state->levels);
   state->level_count = view.lastMipmapLevel - view.firstMipmapLevel + 1;
@@ -98,7 +103,8 @@ CUresult make_of(const CUDA_RESOURCE_DESC& resource, bool surface, TextureState*
     case CU_RESOURCE_TYPE_PITCH2D: {
       const auto format = texel_format(res.pitch2D.format, res.pitch2D.numChannels);
       if (surface || !format) return CUDA_ERROR_INVALID_VALUE;
-      return set_pitch_linear_memory(res.pitch2D.devPtr, *format, res.pitch2D.width, res.pitch2D.height, res.pitch2D.pitchInBytes, state);
+      return set_pitch_linear_memory(res.pitch2D.devPtr, *format, res.pitch2D.width, res.pitch2D.height,
+                                     res.pitch2D.pitchInBytes, state);
     }
     default: return CUDA_ERROR_INVALID_VALUE;
   }
@@ -118,12 +124,14 @@ void set_resource(const Array& array, TextureState* state) {
 void set_resource(const MipmappedArray& array, TextureState* state) {
   set_resource(*array.levels().front(), state);
   state->level_count = static_cast<uint32_t>(array.levels().size());
-  for (uint32_t level = 0; level < state->level_count; ++level) state->levels[level] = array.levels()[level]->level();
+  for (uint32_t level = 0; level < state->level_count; ++level)
+    state->levels[level] = array.levels()[level]->level();
 }
 
 CUresult set_linear_memory(CUdeviceptr address, TexelFormat format, uint64_t bytes, TextureState* state) {
   const uint64_t width = bytes / format.bytes();
-  if (address == 0 || address % limits::kTextureAlignment != 0 || width == 0 || width > limits::kLinear1d) return CUDA_ERROR_INVALID_VALUE;
+  if (address == 0 || address % limits::kTextureAlignment != 0 || width == 0 || width > limits::kLinear1d)
+    return CUDA_ERROR_INVALID_VALUE;
   // As in NVIDIA's driver, the texture may be longer than its memory; fetching beyond that is an illegal
   // access.
   if (!runtime().memory().accessible(address, format.bytes(), false)) return CUDA_ERROR_INVALID_VALUE;
@@ -134,24 +142,30 @@ CUresult set_linear_memory(CUdeviceptr address, TexelFormat format, uint64_t byt
   return CUDA_SUCCESS;
 }
 
-CUresult set_pitch_linear_memory(CUdeviceptr address, TexelFormat format, uint64_t width, uint64_t height, uint64_t pitch,
-                                 TextureState* state) {
-  if (address == 0 || address % limits::kTextureAlignment != 0 || pitch % limits::kTexturePitchAlignment != 0) return CUDA_ERROR_INVALID_VALUE;
+CUresult set_pitch_linear_memory(CUdeviceptr address, TexelFormat format, uint64_t width, uint64_t height,
+                                 uint64_t pitch, TextureState* state) {
+  if (address == 0 || address % limits::kTextureAlignment != 0 || pitch % limits::kTexturePitchAlignment != 0)
+    return CUDA_ERROR_INVALID_VALUE;
   if (width == 0 || height == 0 || width > limits::kLinear2dWidth || height > limits::kLinear2dHeight ||
       pitch > limits::kLinear2dPitch || pitch < width * format.bytes()) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (!runtime().memory().accessible(address, pitch * (height - 1) + width * format.bytes(), false)) return CUDA_ERROR_INVALID_VALUE;
+  if (!runtime().memory().accessible(address, pitch * (height - 1) + width * format.bytes(), false))
+    return CUDA_ERROR_INVALID_VALUE;
   state->format = format;
   state->is_linear = false;
   state->layers = state->level_count = 1;
-  state->levels[0] = TextureLevel{address, pitch, pitch * height, static_cast<uint32_t>(width), static_cast<uint32_t>(height), 1};
+  state->levels[0] = TextureLevel{
+      address, pitch, pitch * height, static_cast<uint32_t>(width), static_cast<uint32_t>(height), 1};
   return CUDA_SUCCESS;
 }
 
 CUresult set_sampling(const SamplingSettings& sampling, TextureState* state) {
-  if ((sampling.flags & ~(kReadAsInteger | kNormalized | kSrgb | kTrilinear | kSeamless)) != 0) return CUDA_ERROR_INVALID_VALUE;
-  const auto known_filter = [](CUfilter_mode mode) { return mode == CU_TR_FILTER_MODE_POINT || mode == CU_TR_FILTER_MODE_LINEAR; };
+  if ((sampling.flags & ~(kReadAsInteger | kNormalized | kSrgb | kTrilinear | kSeamless)) != 0)
+    return CUDA_ERROR_INVALID_VALUE;
+  const auto known_filter = [](CUfilter_mode mode) {
+    return mode == CU_TR_FILTER_MODE_POINT || mode == CU_TR_FILTER_MODE_LINEAR;
+  };
   if (!known_filter(sampling.filter) || !known_filter(sampling.level_filter)) return CUDA_ERROR_INVALID_VALUE;
   for (int axis = 0; axis < 3; ++axis) {
     const auto mode = static_cast<unsigned>(sampling.address_mode[axis]);
@@ -165,7 +179,8 @@ CUresult set_sampling(const SamplingSettings& sampling, TextureState* state) {
   state->seamless = (sampling.flags & kSeamless) != 0;
   const TexelKind kind = state->format.kind;
   const bool integer = kind == TexelKind::unsigned_integer || kind == TexelKind::signed_integer;
-  state->to_float = kind != TexelKind::floating && (!integer || (state->format.bits < 32 && (sampling.flags & kReadAsInteger) == 0));
+  state->to_float = kind != TexelKind::floating &&
+                    (!integer || (state->format.bits < 32 && (sampling.flags & kReadAsInteger) == 0));
   state->bias = sampling.bias;
   state->min_level = sampling.min_level;
   state->max_level = sampling.max_level;
@@ -173,12 +188,15 @@ CUresult set_sampling(const SamplingSettings& sampling, TextureState* state) {
   return CUDA_SUCCESS;
 }
 
-CUresult TextureObject::create(Context& context, const CUDA_RESOURCE_DESC& resource, const CUDA_TEXTURE_DESC* texture,
-                               const CUDA_RESOURCE_VIEW_DESC* view, uint64_t* value) {
+CUresult TextureObject::create(Context& context, const CUDA_RESOURCE_DESC& resource,
+                               const CUDA_TEXTURE_DESC* texture, const CUDA_RESOURCE_VIEW_DESC* view,
+                               uint64_t* value) {
   TextureState state;
   state.is_surface = texture == nullptr;
-  if (const CUresult result = make_of(resource, state.is_surface, &state); result != CUDA_SUCCESS) return result;
-  const bool of_array = resource.resType == CU_RESOURCE_TYPE_ARRAY || resource.resType == CU_RESOURCE_TYPE_MIPMAPPED_ARRAY;
+  if (const CUresult result = make_of(resource, state.is_surface, &state); result != CUDA_SUCCESS)
+    return result;
+  const bool of_array =
+      resource.resType == CU_RESOURCE_TYPE_ARRAY || resource.resType == CU_RESOURCE_TYPE_MIPMAPPED_ARRAY;
   if (view != nullptr) {
     if (!of_array) return CUDA_ERROR_INVALID_VALUE;
     if (const CUresult result = apply_view(*view, &state); result != CUDA_SUCCESS) return result;
@@ -196,7 +214,8 @@ CUresult TextureObject::create(Context& context, const CUDA_RESOURCE_DESC& resou
     if (texture->maxAnisotropy > 16) return CUDA_ERROR_INVALID_VALUE;
     if (const CUresult result = set_sampling(sampling, &state); result != CUDA_SUCCESS) return result;
   }
-  const Ref<TextureObject> made = Ref<TextureObject>::adopt(new TextureObject(resource, Ref<Context>::share(&context.root())));
+  const Ref<TextureObject> made =
+      Ref<TextureObject>::adopt(new TextureObject(resource, Ref<Context>::share(&context.root())));
   if (texture != nullptr) made->texture_ = *texture;
   if (view != nullptr) made->view_ = *view;
   made->value_ = add_texture(state);

@@ -8,7 +8,9 @@ namespace gpupool::softgpu {
 namespace {
 
 // Atomic, because kernels may read it at any time.
-void put(uint64_t* place, uint64_t value) { std::atomic_ref<uint64_t>(*place).store(value, std::memory_order_release); }
+void put(uint64_t* place, uint64_t value) {
+  std::atomic_ref<uint64_t>(*place).store(value, std::memory_order_release);
+}
 
 // Replaces the texture at `place`, or removes it if `state` is null.
 CUresult replace(uint64_t* place, uint64_t& value, const TextureState* state) {
@@ -43,9 +45,12 @@ CUresult TextureReference::apply(const Settings& wanted) {
       bound = static_cast<bool>(array);
       break;
     }
-    case Binding::Kind::linear: result = set_linear_memory(binding.address, *format, binding.bytes, &state); break;
+    case Binding::Kind::linear:
+      result = set_linear_memory(binding.address, *format, binding.bytes, &state);
+      break;
     case Binding::Kind::pitch2d:
-      result = set_pitch_linear_memory(binding.address, *format, binding.width, binding.height, binding.pitch, &state);
+      result = set_pitch_linear_memory(binding.address, *format, binding.width, binding.height, binding.pitch,
+                                       &state);
       break;
   }
   if (result == CUDA_SUCCESS) result = set_sampling(wanted.sampling, &state);
@@ -61,7 +66,8 @@ void TextureReference::detach_module() {
 }
 
 CUresult SurfaceReference::bind(const Array& array) {
-  if ((array.shape().Flags & CUDA_ARRAY3D_SURFACE_LDST) == 0 || array.format().bits == 10) return CUDA_ERROR_INVALID_VALUE;
+  if ((array.shape().Flags & CUDA_ARRAY3D_SURFACE_LDST) == 0 || array.format().bits == 10)
+    return CUDA_ERROR_INVALID_VALUE;
   TextureState state;
   state.is_surface = true;
   set_resource(array, &state);

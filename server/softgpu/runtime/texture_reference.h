@@ -22,7 +22,7 @@ class TextureReference final : public Object {
     enum class Kind { none, array, mipmapped_array, linear, pitch2d } kind = Kind::none;
     uint64_t handle = 0;  // of an array
     CUdeviceptr address = 0;
-    uint64_t bytes = 0;   // of linear memory
+    uint64_t bytes = 0;  // of linear memory
     uint64_t width = 0, height = 0, pitch = 0;
   };
   struct Settings {

@@ -20,15 +20,9 @@ uint64_t extent(const Transfer& transfer, uint64_t pitch, uint64_t slice) {
 
 void fill_bytes(void* destination, uint32_t value, uint32_t value_width, uint64_t bytes) {
   switch (value_width) {
-    case 1:
-      std::memset(destination, static_cast<int>(value & 0xff), bytes);
-      break;
-    case 2:
-      std::fill_n(static_cast<uint16_t*>(destination), bytes / 2, static_cast<uint16_t>(value));
-      break;
-    default:
-      std::fill_n(static_cast<uint32_t*>(destination), bytes / 4, value);
-      break;
+    case 1: std::memset(destination, static_cast<int>(value & 0xff), bytes); break;
+    case 2: std::fill_n(static_cast<uint16_t*>(destination), bytes / 2, static_cast<uint16_t>(value)); break;
+    default: std::fill_n(static_cast<uint32_t*>(destination), bytes / 4, value); break;
   }
 }
 
@@ -56,7 +50,8 @@ void copy_past_cache(std::byte* to, const std::byte* from, uint64_t bytes) {
   // Several pages at a time, because one sequential stream does not saturate the memory.
   for (; bytes >= kPages * kPage; to += kPages * kPage, from += kPages * kPage, bytes -= kPages * kPage) {
     for (uint64_t line = 0; line < kPage; line += kLine) {
-      for (uint64_t page = 0; page < kPages * kPage; page += kPage) stream_line(to + page + line, from + page + line);
+      for (uint64_t page = 0; page < kPages * kPage; page += kPage)
+        stream_line(to + page + line, from + page + line);
     }
   }
   _mm_sfence();
@@ -123,8 +118,10 @@ TransferStep TransferCursor::advance(const Transfer& transfer, const MemoryMap& 
     } else {
       const auto* source = reinterpret_cast<const std::byte*>(
           transfer.source + slice * transfer.source_slice + row * transfer.source_pitch + column_);
-      if (streamed) copy_past_cache(destination, source, bytes);
-      else std::memmove(destination, source, bytes);
+      if (streamed)
+        copy_past_cache(destination, source, bytes);
+      else
+        std::memmove(destination, source, bytes);
     }
     column_ += bytes;
     left -= bytes;

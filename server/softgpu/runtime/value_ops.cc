@@ -24,10 +24,8 @@ bool holds(ValueCondition condition, uint64_t memory, uint64_t value, bool wide)
                   : static_cast<int32_t>(static_cast<uint32_t>(memory) - static_cast<uint32_t>(value)) >= 0;
     case ValueCondition::equal:
       return wide ? memory == value : static_cast<uint32_t>(memory) == static_cast<uint32_t>(value);
-    case ValueCondition::any_bit:
-      return ((memory & value) & (wide ? ~0ull : 0xffffffffull)) != 0;
-    case ValueCondition::any_bit_clear:
-      return (~(memory | value) & (wide ? ~0ull : 0xffffffffull)) != 0;
+    case ValueCondition::any_bit: return ((memory & value) & (wide ? ~0ull : 0xffffffffull)) != 0;
+    case ValueCondition::any_bit_clear: return (~(memory | value) & (wide ? ~0ull : 0xffffffffull)) != 0;
   }
   return true;
 }

@@ -49,7 +49,8 @@ class ValueWaitOp final : public PolledOp {
 // Waits for another process's record of an interprocess event.
 class SharedEventWaitOp final : public PolledOp {
  public:
-  SharedEventWaitOp(std::shared_ptr<SharedEvent> event, uint64_t number) : event_(std::move(event)), number_(number) {}
+  SharedEventWaitOp(std::shared_ptr<SharedEvent> event, uint64_t number)
+      : event_(std::move(event)), number_(number) {}
 
  private:
   bool poll() override;

@@ -16,9 +16,10 @@ Outcome destroy_array(Executor& session, Command& command) {
   if (!array || session.table.owner_of(body->array) != 0) return CUDA_ERROR_INVALID_HANDLE;
   const bool wants_reply = command.wants_reply();
   const CUresult deferred = wants_reply ? session.take_deferred() : CUDA_SUCCESS;
-  const bool begun = session.arrays.destroy(*array, [&session, wants_reply, deferred, sequence = command.header.sequence](CUresult result) {
-    if (wants_reply) session.answer(sequence, result == CUDA_SUCCESS ? deferred : result);
-  });
+  const bool begun = session.arrays.destroy(
+      *array, [&session, wants_reply, deferred, sequence = command.header.sequence](CUresult result) {
+        if (wants_reply) session.answer(sequence, result == CUDA_SUCCESS ? deferred : result);
+      });
   if (!begun) {
     session.defer(deferred);
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -36,8 +37,9 @@ Outcome array_part(Executor& session, Command& command) {
   if (const auto levels = session.table.resolve(Kind::mipmapped_array, body->whole)) {
     result = session.arrays.level(&part, static_cast<CUmipmappedArray>(*levels), body->number);
   } else if (const auto planes = session.table.resolve(Kind::array, body->whole)) {
-    result = session.api.cuArrayGetPlane ? session.api.cuArrayGetPlane(&part, static_cast<CUarray>(*planes), body->number)
-                                         : CUDA_ERROR_NOT_SUPPORTED;
+    result = session.api.cuArrayGetPlane
+                 ? session.api.cuArrayGetPlane(&part, static_cast<CUarray>(*planes), body->number)
+                 : CUDA_ERROR_NOT_SUPPORTED;
   }
   if (result != CUDA_SUCCESS) return result;
   session.table.bind_owned(Kind::array, body->handle, part, body->whole);
@@ -48,7 +50,8 @@ Outcome get_reference(Executor& session, Command& command) {
   const auto body = command.body.get<wire::GetReference>();
   const std::string name(command.body.get_text());
   const Kind kind = cuda::kind_of(body.handle);
-  if (!command.body.finished() || (kind != Kind::texture_reference && kind != Kind::surface_reference)) return bad_body();
+  if (!command.body.finished() || (kind != Kind::texture_reference && kind != Kind::surface_reference))
+    return bad_body();
   if (name.find('\0') != std::string::npos) return CUDA_ERROR_NOT_FOUND;
   if (!session.enter(command)) return CUDA_ERROR_INVALID_CONTEXT;
   const auto module = session.table.resolve(Kind::module, body.module);

@@ -5,9 +5,10 @@
 namespace gpupool::worker::guards {
 
 CUresult create_array(CUarray* array, const CUDA_ARRAY3D_DESCRIPTOR* shape);
-CUresult create_mipmapped_array(CUmipmappedArray* array, const CUDA_ARRAY3D_DESCRIPTOR* shape, unsigned levels);
-CUresult create_texture(CUtexObject* object, const CUDA_RESOURCE_DESC* resource, const CUDA_TEXTURE_DESC* texture,
-                        const CUDA_RESOURCE_VIEW_DESC* view);
+CUresult create_mipmapped_array(CUmipmappedArray* array, const CUDA_ARRAY3D_DESCRIPTOR* shape,
+                                unsigned levels);
+CUresult create_texture(CUtexObject* object, const CUDA_RESOURCE_DESC* resource,
+                        const CUDA_TEXTURE_DESC* texture, const CUDA_RESOURCE_VIEW_DESC* view);
 CUresult destroy_texture(CUtexObject object);
 CUresult create_surface(CUsurfObject* object, const CUDA_RESOURCE_DESC* resource);
 CUresult destroy_surface(CUsurfObject object);

@@ -21,6 +21,8 @@ std::optional<T> read_exact_body(Command& command) {
   return body;
 }
 
-inline Outcome bad_body() { return Outcome::malformed("a command's body has the wrong length"); }
+inline Outcome bad_body() {
+  return Outcome::malformed("a command's body has the wrong length");
+}
 
 }  // namespace gpupool::worker::commands

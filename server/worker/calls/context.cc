@@ -12,9 +12,13 @@ std::optional<Body> with_device(Executor& session, Command& command) {
   return body;
 }
 
-bool is_context_handle(uint64_t handle) { return cuda::kind_of(handle) == cuda::Kind::context; }
+bool is_context_handle(uint64_t handle) {
+  return cuda::kind_of(handle) == cuda::Kind::context;
+}
 
-Outcome context_wait_failed() { return Outcome::malformed("work in a destroyed context did not end within 10 s"); }
+Outcome context_wait_failed() {
+  return Outcome::malformed("work in a destroyed context did not end within 10 s");
+}
 
 // Retires the command's sequence number in any case: the client may reuse the context's addresses afterwards.
 class Retire {
@@ -58,7 +62,9 @@ CUresult make_green(Executor& session, int device, CUcontext* object, Create&& c
 // Creates a green context on the session's multiprocessors, for a session that does not have the whole
 // device.
 CUresult make_green(Executor& session, int device, GreenContext* green, CUcontext* object) {
-  return make_green(session, device, object, [&] { return session.partition.create(device, session.groups_of(device), green, object); });
+  return make_green(session, device, object, [&] {
+    return session.partition.create(device, session.groups_of(device), green, object);
+  });
 }
 
 // Destroys the client's green contexts of a primary context that is about to be destroyed. Returns false if a
@@ -92,7 +98,8 @@ Outcome create_green(Executor& session, const wire::CreateContext& body, uint64_
   CUcontext object = nullptr;
   GreenContext green = nullptr;
   CUresult result = make_green(session, body.device, &object, [&] {
-    return session.partition.create(body.device, static_cast<CUdevResourceDesc>(*description), &green, &object);
+    return session.partition.create(body.device, static_cast<CUdevResourceDesc>(*description), &green,
+                                    &object);
   });
   if (result != CUDA_SUCCESS) return result;
   result = pending.measure(object);
@@ -106,7 +113,9 @@ Outcome create_green(Executor& session, const wire::CreateContext& body, uint64_
   return CUDA_SUCCESS;
 }
 #else
-Outcome create_green(Executor&, const wire::CreateContext&, uint64_t) { return CUDA_ERROR_NOT_SUPPORTED; }
+Outcome create_green(Executor&, const wire::CreateContext&, uint64_t) {
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
 #endif
 
 }  // namespace
@@ -182,7 +191,8 @@ Outcome reset_primary_context(Executor& session, Command& command) {
   CUresult result = session.destroy(object, true, green);
   // A reset would destroy other green contexts of the primary context. Where the session uses one, the
   // primary context is only released.
-  if (!green && session.api.cuDevicePrimaryCtxReset_v2) result = session.api.cuDevicePrimaryCtxReset_v2(body->device);
+  if (!green && session.api.cuDevicePrimaryCtxReset_v2)
+    result = session.api.cuDevicePrimaryCtxReset_v2(body->device);
   for (unsigned i = 0; i < retained; ++i) session.api.cuDevicePrimaryCtxRelease_v2(body->device);
   return result;
 }
@@ -203,8 +213,9 @@ Outcome create_context(Executor& session, Command& command) {
   if (pending.result() != CUDA_SUCCESS) return pending.result();
   CUcontext object = nullptr;
   GreenContext green = nullptr;
-  CUresult result = session.groups_of(body.device) != 0 ? make_green(session, body.device, &green, &object)
-                                                         : session.api.cuCtxCreate_v2(&object, body.flags, body.device);
+  CUresult result = session.groups_of(body.device) != 0
+                        ? make_green(session, body.device, &green, &object)
+                        : session.api.cuCtxCreate_v2(&object, body.flags, body.device);
   invalidate_current_context();  // creating a context makes it current
   if (result != CUDA_SUCCESS) return result;
   result = pending.measure(object);

@@ -15,7 +15,8 @@ namespace {
 // longer.
 constexpr size_t kQuickBytes = 64u << 10;
 
-CUresult copy_rows_in(const DeviceApi& api, const wire::CopyToDevice& copy, std::byte* from, CUstream stream) {
+CUresult copy_rows_in(const DeviceApi& api, const wire::CopyToDevice& copy, std::byte* from,
+                      CUstream stream) {
   if (copy.rows == 1) return api.cuMemcpyHtoDAsync_v2(copy.destination, from, copy.width, stream);
   CUDA_MEMCPY2D rows{};
   rows.srcMemoryType = CU_MEMORYTYPE_HOST;
@@ -46,7 +47,8 @@ struct Rectangle {
   uint64_t rows;
 };
 
-CUresult copy_rows_out(const DeviceApi& api, const Rectangle& piece, uint64_t pitch, std::byte* to, CUstream stream) {
+CUresult copy_rows_out(const DeviceApi& api, const Rectangle& piece, uint64_t pitch, std::byte* to,
+                       CUstream stream) {
   if (piece.rows == 1) return api.cuMemcpyDtoHAsync_v2(to, piece.source, piece.width, stream);
   CUDA_MEMCPY2D rows{};
   rows.srcMemoryType = CU_MEMORYTYPE_DEVICE;
@@ -61,7 +63,8 @@ CUresult copy_rows_out(const DeviceApi& api, const Rectangle& piece, uint64_t pi
 }
 
 // Enqueues one piece: a copy from the device to staging memory, and an event that reports its completion.
-CUresult enqueue(Executor& session, StreamState& stream, const Rectangle& rectangle, uint64_t pitch, CopyPiece piece) {
+CUresult enqueue(Executor& session, StreamState& stream, const Rectangle& rectangle, uint64_t pitch,
+                 CopyPiece piece) {
   ContextState& context = *stream.context;
   piece.size = static_cast<uint32_t>(rectangle.width * rectangle.rows);
   piece.chunk = session.staging.acquire(context, piece.size);
@@ -86,9 +89,11 @@ CUresult enqueue(Executor& session, StreamState& stream, const Rectangle& rectan
 }
 
 // Sends directly from device memory that the CPU can access, if the stream is idle. Returns whether it did.
-bool send_at_once(Executor& session, StreamState& stream, const wire::CopyFromDevice& copy, uint64_t sequence) {
+bool send_at_once(Executor& session, StreamState& stream, const wire::CopyFromDevice& copy,
+                  uint64_t sequence) {
   const uint64_t bytes = copy.width * copy.rows;
-  if (copy.rows != 1 || bytes > kLargePiece || !session.memory.is_cpu_accessible(copy.source, bytes)) return false;
+  if (copy.rows != 1 || bytes > kLargePiece || !session.memory.is_cpu_accessible(copy.source, bytes))
+    return false;
   if (!session.is_idle(stream)) return false;
   const wire::DeviceData where{0};
   session.outbox.send(wire::MessageKind::device_data, 0, sequence, std::as_bytes(std::span(&where, 1)),
@@ -98,14 +103,16 @@ bool send_at_once(Executor& session, StreamState& stream, const wire::CopyFromDe
   return true;
 }
 
-CUresult enqueue_all(Executor& session, StreamState& stream, const wire::CopyFromDevice& copy, uint64_t sequence) {
+CUresult enqueue_all(Executor& session, StreamState& stream, const wire::CopyFromDevice& copy,
+                     uint64_t sequence) {
   uint64_t offset = 0;
   if (copy.width > kLargePiece) {
     for (uint64_t row = 0; row < copy.rows; ++row) {
       for (uint64_t start = 0; start < copy.width; start += kLargePiece) {
         const uint64_t part = std::min<uint64_t>(kLargePiece, copy.width - start);
         const Rectangle rectangle{copy.source + row * copy.pitch + start, part, 1};
-        const CUresult result = enqueue(session, stream, rectangle, copy.pitch, {.sequence = sequence, .offset = offset});
+        const CUresult result =
+            enqueue(session, stream, rectangle, copy.pitch, {.sequence = sequence, .offset = offset});
         if (result != CUDA_SUCCESS) return result;
         offset += part;
         session.small_copies.serve(stream);
@@ -115,8 +122,10 @@ CUresult enqueue_all(Executor& session, StreamState& stream, const wire::CopyFro
   }
   const uint64_t rows_per_piece = kLargePiece / copy.width;
   for (uint64_t row = 0; row < copy.rows; row += rows_per_piece) {
-    const Rectangle rectangle{copy.source + row * copy.pitch, copy.width, std::min(rows_per_piece, copy.rows - row)};
-    const CUresult result = enqueue(session, stream, rectangle, copy.pitch, {.sequence = sequence, .offset = offset});
+    const Rectangle rectangle{copy.source + row * copy.pitch, copy.width,
+                              std::min(rows_per_piece, copy.rows - row)};
+    const CUresult result =
+        enqueue(session, stream, rectangle, copy.pitch, {.sequence = sequence, .offset = offset});
     if (result != CUDA_SUCCESS) return result;
     offset += rectangle.width * rectangle.rows;
     if (copy.rows > rows_per_piece) session.small_copies.serve(stream);
@@ -140,21 +149,26 @@ Outcome copy_to_device(Executor& session, Command& command) {
   const auto touched = extent(copy.pitch, copy.width, copy.rows);
   session.enter(command);
   const bool passes = (copy.flags & wire::kCopyPassesOthers) != 0;
-  StreamState* const stream = passes ? session.table.find_stream(copy.stream) : session.table.use_stream(copy.stream);
+  StreamState* const stream =
+      passes ? session.table.find_stream(copy.stream) : session.table.use_stream(copy.stream);
   if (stream && passes) session.contexts.note_use_unordered(*stream);
   if (!stream) {
-    return refuse(session, session.contexts.current() ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT);
+    return refuse(session,
+                  session.contexts.current() ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT);
   }
-  if (!touched || !session.memory.owns(copy.destination, *touched)) return refuse(session, CUDA_ERROR_INVALID_VALUE);
+  if (!touched || !session.memory.owns(copy.destination, *touched))
+    return refuse(session, CUDA_ERROR_INVALID_VALUE);
   session.contexts.enter(stream->context);
   const auto enqueued = [&](CUresult result) {
-    if (result == CUDA_SUCCESS && (copy.flags & wire::kCopyOrdersStreams) != 0) session.contexts.order_all_after(*stream);
+    if (result == CUDA_SUCCESS && (copy.flags & wire::kCopyOrdersStreams) != 0)
+      session.contexts.order_all_after(*stream);
     return result;
   };
   if (bytes > Staging::kSlabPart && copy.rows == 1 &&
       session.memory.is_cpu_accessible(copy.destination, bytes) && session.is_idle(*stream)) {
     // The stream is idle, and the copy ends before any other command is executed.
-    if (!session.inbox.read_into({reinterpret_cast<std::byte*>(copy.destination), bytes})) return Outcome::lost();
+    if (!session.inbox.read_into({reinterpret_cast<std::byte*>(copy.destination), bytes}))
+      return Outcome::lost();
     return CUDA_SUCCESS;
   }
   if (bytes <= Staging::kSlabPart) {
@@ -170,8 +184,10 @@ Outcome copy_to_device(Executor& session, Command& command) {
     return Outcome::lost();
   }
   const CUresult result = copy_rows_in(session.api, copy, chunk->data, stream->stream);
-  if (result == CUDA_SUCCESS) session.staging.keep_until(chunk, *stream);
-  else session.staging.give_back(chunk);
+  if (result == CUDA_SUCCESS)
+    session.staging.keep_until(chunk, *stream);
+  else
+    session.staging.give_back(chunk);
   return enqueued(result);
 }
 
@@ -188,7 +204,8 @@ Outcome copy_from_device(Executor& session, Command& command) {
     return why;
   };
   StreamState* const stream = session.table.use_stream(copy->stream);
-  if (!stream) return fail(session.contexts.current() ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT);
+  if (!stream)
+    return fail(session.contexts.current() ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT);
   const auto touched = extent(copy->pitch, copy->width, copy->rows);
   if (!touched || !session.memory.owns(copy->source, *touched)) return fail(CUDA_ERROR_INVALID_VALUE);
   if (*touched == 0) return fail(CUDA_SUCCESS);
@@ -206,7 +223,8 @@ Outcome copy_from_device(Executor& session, Command& command) {
   if (copy->width * copy->rows > kLargePiece && in_pieces) {
     const DeviceRows rows{copy->source, copy->pitch, copy->width, copy->rows};
     const CUresult deferred = command.wants_reply() ? session.take_deferred() : CUDA_SUCCESS;
-    const CUresult result = OutgoingCopy::start(session, {OutgoingCopy::Way::messages}, *stream, rows, sequence, deferred);
+    const CUresult result =
+        OutgoingCopy::start(session, {OutgoingCopy::Way::messages}, *stream, rows, sequence, deferred);
     return result == CUDA_SUCCESS ? Outcome::parked() : fail(result);
   }
   CopyPiece reply{.sequence = sequence};

@@ -62,11 +62,15 @@ Outcome enable_graph_node(Executor& session, Command& command) {
 }
 
 Outcome launch_graph(Executor& session, Command& command) {
-  return on_stream(session, command, [&](uint64_t executable, StreamState& stream) { return session.graphs.launch(executable, stream, command.header.sequence); });
+  return on_stream(session, command, [&](uint64_t executable, StreamState& stream) {
+    return session.graphs.launch(executable, stream, command.header.sequence);
+  });
 }
 
 Outcome upload_graph(Executor& session, Command& command) {
-  return on_stream(session, command, [&](uint64_t executable, StreamState& stream) { return session.graphs.upload(executable, stream); });
+  return on_stream(session, command, [&](uint64_t executable, StreamState& stream) {
+    return session.graphs.upload(executable, stream);
+  });
 }
 
 Outcome destroy_graph(Executor& session, Command& command) {

@@ -15,13 +15,16 @@ namespace {
 
 #define REAL(name) t_executor->guarded.name
 
-bool owns(CUdeviceptr address, uint64_t size) { return t_executor->memory.owns(address, size); }
+bool owns(CUdeviceptr address, uint64_t size) {
+  return t_executor->memory.owns(address, size);
+}
 
 // Checks `rows` of `width` bytes, `pitch` bytes apart; false also on overflow.
 bool owns_rows(CUdeviceptr address, uint64_t pitch, uint64_t width, uint64_t rows) {
   if (width == 0 || rows == 0) return true;
   uint64_t extent = 0;
-  if (__builtin_mul_overflow(pitch, rows - 1, &extent) || __builtin_add_overflow(extent, width, &extent)) return false;
+  if (__builtin_mul_overflow(pitch, rows - 1, &extent) || __builtin_add_overflow(extent, width, &extent))
+    return false;
   return owns(address, extent);
 }
 
@@ -32,11 +35,13 @@ bool owns_items(CUdeviceptr address, uint64_t count, uint64_t item) {
 CUresult unload_module(CUmodule module) {
   // The module's context, whichever context is current.
   const ContextState* const context = t_executor->table.resolved_in();
-  return unload_after_kept_commands(context ? context->object : nullptr, 0, [module, real = REAL(cuModuleUnload)] { return real(module); });
+  return unload_after_kept_commands(context ? context->object : nullptr, 0,
+                                    [module, real = REAL(cuModuleUnload)] { return real(module); });
 }
 #if CUDA_VERSION >= 12000
 CUresult unload_library(CUlibrary library) {
-  return unload_after_kept_commands(nullptr, 0, [library, real = REAL(cuLibraryUnload)] { return real(library); });
+  return unload_after_kept_commands(nullptr, 0,
+                                    [library, real = REAL(cuLibraryUnload)] { return real(library); });
 }
 #endif
 
@@ -62,25 +67,34 @@ CUresult set_d32(CUdeviceptr address, unsigned value, size_t count, CUstream str
 bool owns_rows_of(CUdeviceptr address, size_t pitch, size_t width, size_t rows, size_t item) {
   return width <= ~size_t{0} / item && owns_rows(address, pitch, width * item, rows);
 }
-CUresult set_2d8(CUdeviceptr address, size_t pitch, unsigned char value, size_t width, size_t rows, CUstream stream) {
+CUresult set_2d8(CUdeviceptr address, size_t pitch, unsigned char value, size_t width, size_t rows,
+                 CUstream stream) {
   if (!owns_rows_of(address, pitch, width, rows, 1)) return CUDA_ERROR_INVALID_VALUE;
-  return work(stream, width * rows, [&] { return REAL(cuMemsetD2D8Async)(address, pitch, value, width, rows, stream); });
+  return work(stream, width * rows,
+              [&] { return REAL(cuMemsetD2D8Async)(address, pitch, value, width, rows, stream); });
 }
-CUresult set_2d16(CUdeviceptr address, size_t pitch, unsigned short value, size_t width, size_t rows, CUstream stream) {
+CUresult set_2d16(CUdeviceptr address, size_t pitch, unsigned short value, size_t width, size_t rows,
+                  CUstream stream) {
   if (!owns_rows_of(address, pitch, width, rows, 2)) return CUDA_ERROR_INVALID_VALUE;
-  return work(stream, width * rows * 2, [&] { return REAL(cuMemsetD2D16Async)(address, pitch, value, width, rows, stream); });
+  return work(stream, width * rows * 2,
+              [&] { return REAL(cuMemsetD2D16Async)(address, pitch, value, width, rows, stream); });
 }
-CUresult set_2d32(CUdeviceptr address, size_t pitch, unsigned value, size_t width, size_t rows, CUstream stream) {
+CUresult set_2d32(CUdeviceptr address, size_t pitch, unsigned value, size_t width, size_t rows,
+                  CUstream stream) {
   if (!owns_rows_of(address, pitch, width, rows, 4)) return CUDA_ERROR_INVALID_VALUE;
-  return work(stream, width * rows * 4, [&] { return REAL(cuMemsetD2D32Async)(address, pitch, value, width, rows, stream); });
+  return work(stream, width * rows * 4,
+              [&] { return REAL(cuMemsetD2D32Async)(address, pitch, value, width, rows, stream); });
 }
 
 // Returns contexts on the devices of both sides, because a copy must not depend on peer access. Returns false
 // if both sides are on the stream's device, or if a device is unknown.
-bool contexts_of(CUstream stream, CUdeviceptr to, CUdeviceptr from, CUcontext* to_context, CUcontext* from_context) {
+bool contexts_of(CUstream stream, CUdeviceptr to, CUdeviceptr from, CUcontext* to_context,
+                 CUcontext* from_context) {
   const int to_device = t_executor->memory.device_of(to), from_device = t_executor->memory.device_of(from);
   const StreamState* const state = t_executor->contexts.find_stream(stream);
-  if (!state || to_device < 0 || from_device < 0 || (to_device == from_device && to_device == state->context->device)) return false;
+  if (!state || to_device < 0 || from_device < 0 ||
+      (to_device == from_device && to_device == state->context->device))
+    return false;
   const ContextState* const there = t_executor->contexts.find_on(to_device);
   const ContextState* const here = t_executor->contexts.find_on(from_device);
   if (!there || !here) return false;
@@ -93,7 +107,8 @@ CUresult copy(CUdeviceptr to, CUdeviceptr from, size_t size, CUstream stream) {
   if (!owns(to, size) || !owns(from, size)) return CUDA_ERROR_INVALID_VALUE;
   return work(stream, size, [&] {
     CUcontext there = nullptr, here = nullptr;
-    if (!REAL(cuMemcpyPeerAsync) || !contexts_of(stream, to, from, &there, &here)) return REAL(cuMemcpyDtoDAsync_v2)(to, from, size, stream);
+    if (!REAL(cuMemcpyPeerAsync) || !contexts_of(stream, to, from, &there, &here))
+      return REAL(cuMemcpyDtoDAsync_v2)(to, from, size, stream);
     return REAL(cuMemcpyPeerAsync)(to, there, from, here, size, stream);
   });
 }
@@ -118,27 +133,32 @@ CUresult disable_peer(CUcontext peer) {
   const CUresult result = REAL(cuCtxDisablePeerAccess)(peer);
   ContextState* const accessed = find_context(peer);
   ContextState* const accessing = t_executor->contexts.current();
-  if (result == CUDA_SUCCESS && accessing && accessed) t_executor->memory.forbid_access(accessing->owner(), accessed->owner());
+  if (result == CUDA_SUCCESS && accessing && accessed)
+    t_executor->memory.forbid_access(accessing->owner(), accessed->owner());
   return result;
 }
 
-CUresult copy_peer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t size,
-                   CUstream stream) {
+CUresult copy_peer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context,
+                   size_t size, CUstream stream) {
   if (!owns(to, size) || !owns(from, size)) return CUDA_ERROR_INVALID_VALUE;
-  return work(stream, size, [&] { return REAL(cuMemcpyPeerAsync)(to, to_context, from, from_context, size, stream); });
+  return work(stream, size,
+              [&] { return REAL(cuMemcpyPeerAsync)(to, to_context, from, from_context, size, stream); });
 }
 
-bool is_device_side(CUmemorytype type) { return type == CU_MEMORYTYPE_DEVICE || type == CU_MEMORYTYPE_UNIFIED; }
+bool is_device_side(CUmemorytype type) {
+  return type == CU_MEMORYTYPE_DEVICE || type == CU_MEMORYTYPE_UNIFIED;
+}
 
 // Checks the extent of one side of a 2D or 3D copy, which starts at `x` bytes, `y` rows and `z` planes.
-bool owns_box(CUdeviceptr address, uint64_t pitch, uint64_t height, uint64_t x, uint64_t y, uint64_t z, uint64_t width,
-              uint64_t rows, uint64_t planes) {
+bool owns_box(CUdeviceptr address, uint64_t pitch, uint64_t height, uint64_t x, uint64_t y, uint64_t z,
+              uint64_t width, uint64_t rows, uint64_t planes) {
   if (width == 0 || rows == 0 || planes == 0) return true;
   uint64_t plane = 0;
   uint64_t last = 0;
   uint64_t part = 0;
   if (__builtin_mul_overflow(pitch, height, &plane)) return false;
-  if (__builtin_add_overflow(z, planes - 1, &last) || __builtin_mul_overflow(last, plane, &part)) return false;
+  if (__builtin_add_overflow(z, planes - 1, &last) || __builtin_mul_overflow(last, plane, &part))
+    return false;
   uint64_t extent = part;
   if (__builtin_add_overflow(y, rows - 1, &last) || __builtin_mul_overflow(last, pitch, &part)) return false;
   if (__builtin_add_overflow(extent, part, &extent) || __builtin_add_overflow(extent, x, &extent) ||
@@ -167,8 +187,8 @@ CUresult check_end(const BoxEnd& end, const Copy& copy, uint64_t depth) {
   end.type = CU_MEMORYTYPE_DEVICE;
   end.array = nullptr;
   // Pitch 0 is allowed for a single row.
-  const bool owned = owns_box(end.device, end.pitch ? end.pitch : copy.WidthInBytes, end.height, end.x, end.y, end.z,
-                              copy.WidthInBytes, copy.Height, depth);
+  const bool owned = owns_box(end.device, end.pitch ? end.pitch : copy.WidthInBytes, end.height, end.x, end.y,
+                              end.z, copy.WidthInBytes, copy.Height, depth);
   return owned ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -176,8 +196,11 @@ CUresult check_end(const BoxEnd& end, const Copy& copy, uint64_t depth) {
 // does not, or if an array is involved.
 std::optional<CUDA_MEMCPY3D_PEER> between_devices(CUstream stream, const CUDA_MEMCPY3D& copy) {
   CUDA_MEMCPY3D_PEER peers{};
-  const bool memory = copy.dstMemoryType == CU_MEMORYTYPE_DEVICE && copy.srcMemoryType == CU_MEMORYTYPE_DEVICE;
-  if (!memory || !REAL(cuMemcpy3DPeerAsync) || !contexts_of(stream, copy.dstDevice, copy.srcDevice, &peers.dstContext, &peers.srcContext)) return std::nullopt;
+  const bool memory =
+      copy.dstMemoryType == CU_MEMORYTYPE_DEVICE && copy.srcMemoryType == CU_MEMORYTYPE_DEVICE;
+  if (!memory || !REAL(cuMemcpy3DPeerAsync) ||
+      !contexts_of(stream, copy.dstDevice, copy.srcDevice, &peers.dstContext, &peers.srcContext))
+    return std::nullopt;
   cuda::set_box(peers, copy);
   return peers;
 }
@@ -219,14 +242,16 @@ CUresult find_device(CUmemLocation& location) {
   location.id = *device;
   return CUDA_SUCCESS;
 }
-CUresult create_memory(CUmemGenericAllocationHandle* handle, size_t size, const CUmemAllocationProp* properties,
-                       unsigned long long flags) {
+CUresult create_memory(CUmemGenericAllocationHandle* handle, size_t size,
+                       const CUmemAllocationProp* properties, unsigned long long flags) {
   if (!plain_properties(properties)) return CUDA_ERROR_NOT_SUPPORTED;
   CUmemAllocationProp found = *properties;
   if (const CUresult result = find_device(found.location); result != CUDA_SUCCESS) return result;
   return t_executor->virtual_memory.create(handle, size, found, flags);
 }
-CUresult release_memory(CUmemGenericAllocationHandle handle) { return t_executor->virtual_memory.release(handle); }
+CUresult release_memory(CUmemGenericAllocationHandle handle) {
+  return t_executor->virtual_memory.release(handle);
+}
 // Reports the memory of the device, but no more than the tenant's quota.
 CUresult memory_info(size_t* free, size_t* total) {
   if (!free || !total) return CUDA_ERROR_INVALID_VALUE;
@@ -243,8 +268,11 @@ CUresult memory_info(size_t* free, size_t* total) {
   }
   return result;
 }
-CUresult set_limit(CUlimit limit, size_t value) { return t_executor->memory_charges.set_limit(limit, value); }
-CUresult granularity(size_t* size, const CUmemAllocationProp* properties, CUmemAllocationGranularity_flags option) {
+CUresult set_limit(CUlimit limit, size_t value) {
+  return t_executor->memory_charges.set_limit(limit, value);
+}
+CUresult granularity(size_t* size, const CUmemAllocationProp* properties,
+                     CUmemAllocationGranularity_flags option) {
   if (!plain_properties(properties)) return CUDA_ERROR_NOT_SUPPORTED;
   CUmemAllocationProp found = *properties;
   if (const CUresult result = find_device(found.location); result != CUDA_SUCCESS) return result;
@@ -285,45 +313,58 @@ CUresult get_access(unsigned long long* flags, const CUmemLocation* location, CU
 bool all_there(cuuint32_t rank, std::initializer_list<const void*> arrays) {
   return rank != 0 && std::find(arrays.begin(), arrays.end(), nullptr) == arrays.end();
 }
-CUresult encode_tiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address, const cuuint64_t* dim, const cuuint64_t* strides,
-                      const cuuint32_t* box, const cuuint32_t* element_strides, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
-                      CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
-  if (!map || !all_there(rank, {dim, box, element_strides}) || (rank > 1 && !strides)) return CUDA_ERROR_INVALID_VALUE;
-  return REAL(cuTensorMapEncodeTiled)(map, type, rank, address, dim, strides, box, element_strides, interleave, swizzle, promotion, fill);
+CUresult encode_tiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address,
+                      const cuuint64_t* dim, const cuuint64_t* strides, const cuuint32_t* box,
+                      const cuuint32_t* element_strides, CUtensorMapInterleave interleave,
+                      CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion,
+                      CUtensorMapFloatOOBfill fill) {
+  if (!map || !all_there(rank, {dim, box, element_strides}) || (rank > 1 && !strides))
+    return CUDA_ERROR_INVALID_VALUE;
+  return REAL(cuTensorMapEncodeTiled)(map, type, rank, address, dim, strides, box, element_strides,
+                                      interleave, swizzle, promotion, fill);
 }
-CUresult encode_im2col(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address, const cuuint64_t* dim, const cuuint64_t* strides,
-                       const int* lower, const int* upper, cuuint32_t channels, cuuint32_t pixels, const cuuint32_t* element_strides,
-                       CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
-  if (!map || !all_there(rank, {dim, strides, lower, upper, element_strides})) return CUDA_ERROR_INVALID_VALUE;
-  return REAL(cuTensorMapEncodeIm2col)(map, type, rank, address, dim, strides, lower, upper, channels, pixels, element_strides, interleave, swizzle,
-                                       promotion, fill);
+CUresult encode_im2col(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address,
+                       const cuuint64_t* dim, const cuuint64_t* strides, const int* lower, const int* upper,
+                       cuuint32_t channels, cuuint32_t pixels, const cuuint32_t* element_strides,
+                       CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
+                       CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
+  if (!map || !all_there(rank, {dim, strides, lower, upper, element_strides}))
+    return CUDA_ERROR_INVALID_VALUE;
+  return REAL(cuTensorMapEncodeIm2col)(map, type, rank, address, dim, strides, lower, upper, channels, pixels,
+                                       element_strides, interleave, swizzle, promotion, fill);
 }
 #endif
 
 #if CUDA_VERSION >= 12080
-CUresult encode_im2col_wide(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address, const cuuint64_t* dim, const cuuint64_t* strides,
-                            int lower, int upper, cuuint32_t channels, cuuint32_t pixels, const cuuint32_t* element_strides,
-                            CUtensorMapInterleave interleave, CUtensorMapIm2ColWideMode mode, CUtensorMapSwizzle swizzle,
-                            CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
+CUresult encode_im2col_wide(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address,
+                            const cuuint64_t* dim, const cuuint64_t* strides, int lower, int upper,
+                            cuuint32_t channels, cuuint32_t pixels, const cuuint32_t* element_strides,
+                            CUtensorMapInterleave interleave, CUtensorMapIm2ColWideMode mode,
+                            CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion,
+                            CUtensorMapFloatOOBfill fill) {
   if (!map || !all_there(rank, {dim, strides, element_strides})) return CUDA_ERROR_INVALID_VALUE;
-  return REAL(cuTensorMapEncodeIm2colWide)(map, type, rank, address, dim, strides, lower, upper, channels, pixels, element_strides, interleave, mode,
-                                           swizzle, promotion, fill);
+  return REAL(cuTensorMapEncodeIm2colWide)(map, type, rank, address, dim, strides, lower, upper, channels,
+                                           pixels, element_strides, interleave, mode, swizzle, promotion,
+                                           fill);
 }
 
 // The decompression engine writes as many bytes as the input yields, within the address space of this
 // session's contexts, as a kernel could.
-CUresult decompress(CUmemDecompressParams* operations, size_t count, unsigned flags, size_t* failed, CUstream stream) {
+CUresult decompress(CUmemDecompressParams* operations, size_t count, unsigned flags, size_t* failed,
+                    CUstream stream) {
   if (!operations) return CUDA_ERROR_INVALID_VALUE;
   uint64_t bytes = 0;
   for (const CUmemDecompressParams& one : std::span(operations, count)) {
     const auto at = [](const void* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); };
-    if (!owns(at(one.src), one.srcNumBytes) || !owns(at(one.dst), std::max<uint64_t>(one.dstNumBytes, 1)) || !owns(at(one.dstActBytes), sizeof *one.dstActBytes)) {
+    if (!owns(at(one.src), one.srcNumBytes) || !owns(at(one.dst), std::max<uint64_t>(one.dstNumBytes, 1)) ||
+        !owns(at(one.dstActBytes), sizeof *one.dstActBytes)) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     // Each is within the session's memory, so the sum cannot overflow.
     bytes += one.srcNumBytes + one.dstNumBytes;
   }
-  return work(stream, bytes, [&] { return REAL(cuMemBatchDecompressAsync)(operations, count, flags, failed, stream); });
+  return work(stream, bytes,
+              [&] { return REAL(cuMemBatchDecompressAsync)(operations, count, flags, failed, stream); });
 }
 #endif
 
@@ -331,7 +372,8 @@ struct Wrapper {
   std::string_view name;
   void* function;
 };
-#define WRAP(name, wrapper) {#name, reinterpret_cast<void*>(static_cast<decltype(&::name)>(&wrapper))}
+#define WRAP(name, wrapper) \
+  { #name, reinterpret_cast<void*>(static_cast<decltype(&::name)>(&wrapper)) }
 const Wrapper kWrappers[] = {
     WRAP(cuMemsetD8Async, set_d8),
     WRAP(cuMemsetD16Async, set_d16),
@@ -407,7 +449,8 @@ const Wrapper kWrappers[] = {
 
 CUresult unload_after_kept_commands(CUcontext context, uint64_t handle, PostponedUnloads::Unload unload) {
   Executor& session = *t_executor;
-  if (session.postponed_unloads.full() || (!session.graphs.launching() && session.backlog.empty())) return unload();
+  if (session.postponed_unloads.full() || (!session.graphs.launching() && session.backlog.empty()))
+    return unload();
   session.postponed_unloads.add(context, handle, std::move(unload));
   return CUDA_SUCCESS;
 }
@@ -416,12 +459,15 @@ CUresult check_copy(CUDA_MEMCPY3D& copy) {
   if (copy.srcLOD != 0 || copy.dstLOD != 0) return CUDA_ERROR_INVALID_VALUE;
   copy.reserved0 = copy.reserved1 = nullptr;
   const void* host = nullptr;
-  const CUresult result = check_end({copy.srcMemoryType, &copy.srcHost, copy.srcDevice, copy.srcArray, copy.srcPitch,
-                                     copy.srcHeight ? copy.srcHeight : copy.Height, copy.srcXInBytes, copy.srcY, copy.srcZ}, copy, copy.Depth);
+  const CUresult result =
+      check_end({copy.srcMemoryType, &copy.srcHost, copy.srcDevice, copy.srcArray, copy.srcPitch,
+                 copy.srcHeight ? copy.srcHeight : copy.Height, copy.srcXInBytes, copy.srcY, copy.srcZ},
+                copy, copy.Depth);
   copy.dstHost = nullptr;
   if (result != CUDA_SUCCESS) return result;
   return check_end({copy.dstMemoryType, &host, copy.dstDevice, copy.dstArray, copy.dstPitch,
-                    copy.dstHeight ? copy.dstHeight : copy.Height, copy.dstXInBytes, copy.dstY, copy.dstZ}, copy, copy.Depth);
+                    copy.dstHeight ? copy.dstHeight : copy.Height, copy.dstXInBytes, copy.dstY, copy.dstZ},
+                   copy, copy.Depth);
 }
 
 void Calls::load(const SymbolLookup& symbol) {

@@ -11,6 +11,7 @@
 #include "server/worker/session.h"
 #include "server/worker/thread_activity.h"
 
+// clang-format off
 #define GPUPOOL_GUARDED_CALLS(X)                                                                                   \
   X(cuMemsetD8Async) X(cuMemsetD16Async) X(cuMemsetD32Async) X(cuMemsetD2D8Async) X(cuMemsetD2D16Async)            \
   X(cuMemsetD2D32Async) X(cuMemcpyDtoDAsync_v2) X(cuMemcpy2DAsync_v2) X(cuMemcpy3DAsync_v2) X(cuMemcpyPeerAsync) X(cuMemcpy3DPeerAsync) \
@@ -39,6 +40,7 @@
 #else
 #define GPUPOOL_GUARDED_CALLS_12_8(X)
 #endif
+// clang-format on
 
 namespace gpupool::worker {
 class DeviceMemory;

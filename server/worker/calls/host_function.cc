@@ -7,29 +7,34 @@
 
 namespace gpupool::worker::commands {
 
-CUresult call_back_when_done(Executor& session, StreamState& stream, uint64_t command, std::vector<uint64_t> callbacks, std::function<void()> failed) {
+CUresult call_back_when_done(Executor& session, StreamState& stream, uint64_t command,
+                             std::vector<uint64_t> callbacks, std::function<void()> failed) {
   // Earlier output and data of the stream must reach the client before it calls the function.
   const auto tell = [&session, command, callbacks = std::move(callbacks)] {
     session.publish();
-    for (const uint64_t callback : callbacks) session.outbox.send(wire::MessageKind::host_callback, 0, command, std::as_bytes(std::span(&callback, 1)));
+    for (const uint64_t callback : callbacks)
+      session.outbox.send(wire::MessageKind::host_callback, 0, command,
+                          std::as_bytes(std::span(&callback, 1)));
   };
   if (session.is_idle(stream)) {
     session.fetch_output(stream);
     tell();
     return CUDA_SUCCESS;
   }
-  const bool parked = session.when_done(stream, "the stream to reach a host function", [&session, command, tell, failed](CUresult result) {
-    if (result == CUDA_SUCCESS) return tell();
-    report_not_called(session, command, result);
-    failed();
-  });
+  const bool parked = session.when_done(stream, "the stream to reach a host function",
+                                        [&session, command, tell, failed](CUresult result) {
+                                          if (result == CUDA_SUCCESS) return tell();
+                                          report_not_called(session, command, result);
+                                          failed();
+                                        });
   if (parked) return CUDA_SUCCESS;
   failed();
   return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 bool has_host_functions(uint16_t command) {
-  return command == static_cast<uint16_t>(wire::Command::host_function) || command == static_cast<uint16_t>(wire::Command::launch_graph);
+  return command == static_cast<uint16_t>(wire::Command::host_function) ||
+         command == static_cast<uint16_t>(wire::Command::launch_graph);
 }
 
 void report_not_called(Executor& session, uint64_t command, CUresult why) {
@@ -44,9 +49,11 @@ Outcome host_function(Executor& session, Command& command) {
   StreamState* const stream = session.table.use_stream(body->stream);
   if (!stream) return session.contexts.current() ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT;
   session.contexts.enter(stream->context);
-  const auto gate = session.gates.close_by_number(*stream, command.header.sequence, "a host function", body->callback);
+  const auto gate =
+      session.gates.close_by_number(*stream, command.header.sequence, "a host function", body->callback);
   if (!gate) return CUDA_ERROR_INVALID_VALUE;
-  return call_back_when_done(session, *stream, command.header.sequence, {body->callback}, [gate] { gate->open(); });
+  return call_back_when_done(session, *stream, command.header.sequence, {body->callback},
+                             [gate] { gate->open(); });
 }
 
 Outcome host_function_done(Executor& session, Command& command) {

@@ -13,7 +13,8 @@ namespace gpupool::worker::commands {
 // work. If that work fails, no function is called, as in CUDA: tells the client so and calls `failed`, on any
 // thread. Also calls `failed` before returning an error. `command`: sequence number of the command with these
 // functions.
-CUresult call_back_when_done(Executor& session, StreamState& stream, uint64_t command, std::vector<uint64_t> callbacks, std::function<void()> failed);
+CUresult call_back_when_done(Executor& session, StreamState& stream, uint64_t command,
+                             std::vector<uint64_t> callbacks, std::function<void()> failed);
 
 // True for commands with functions that the client expects to be told about.
 bool has_host_functions(uint16_t command);

@@ -28,7 +28,8 @@ enum LaunchAttribute : unsigned {
 
 // Launches a kernel after charging its local memory to the quota.
 template <class F>
-CUresult launch_in_quota(Executor& session, StreamState& stream, const HandleTable::Launchable& kernel, const WorkKind& kind, F&& launch) {
+CUresult launch_in_quota(Executor& session, StreamState& stream, const HandleTable::Launchable& kernel,
+                         const WorkKind& kind, F&& launch) {
   ContextState& context = kernel.context ? *kernel.context : stream.context->owner();
   const ContextState::LocalMemory before = context.local;
   CUresult result = session.memory_charges.charge_local_memory(context, kernel);
@@ -62,8 +63,7 @@ CUresult translate(Executor& session, CUlaunchAttribute& attribute) {
     case kMemSyncDomain:
     case kPreferredClusterDimension:
     case kPreferredSharedMemoryCarveout:
-    case kNvlinkCentricScheduling:
-      return CUDA_SUCCESS;
+    case kNvlinkCentricScheduling: return CUDA_SUCCESS;
     case kAccessPolicyWindow: {
       const auto& window = attribute.value.accessPolicyWindow;
       const auto base = reinterpret_cast<uintptr_t>(window.base_ptr);
@@ -78,15 +78,15 @@ CUresult translate(Executor& session, CUlaunchAttribute& attribute) {
       std::memcpy(&attribute.value, &*event, sizeof(void*));
       return CUDA_SUCCESS;
     }
-    default:
-      return CUDA_ERROR_NOT_SUPPORTED;
+    default: return CUDA_ERROR_NOT_SUPPORTED;
   }
 }
 
 std::optional<LaunchBody> read_launch(wire::Reader& body) {
   LaunchBody read{.launch = body.get<wire::Launch>()};
   const wire::Launch& launch = read.launch;
-  if (launch.attribute_count > wire::kMaxLaunchAttributes || launch.parameter_bytes > wire::kMaxParameterBytes ||
+  if (launch.attribute_count > wire::kMaxLaunchAttributes ||
+      launch.parameter_bytes > wire::kMaxParameterBytes ||
       (launch.flags & ~(wire::kLaunchCooperative | wire::kLaunchExtended)) != 0) {
     return std::nullopt;
   }
@@ -111,16 +111,17 @@ Outcome launch(Executor& session, Command& command) {
   alignas(64) static thread_local std::byte parameters[wire::kMaxParameterBytes + 4];
   if (!parameter_bytes.empty()) std::memcpy(parameters, parameter_bytes.data(), parameter_bytes.size());
   size_t size = parameter_bytes.size();
-  void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, parameters, CU_LAUNCH_PARAM_BUFFER_SIZE, &size, CU_LAUNCH_PARAM_END};
+  void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, parameters, CU_LAUNCH_PARAM_BUFFER_SIZE, &size,
+                   CU_LAUNCH_PARAM_END};
   void** const packed = size != 0 ? extra : nullptr;
 
   const WorkKind kind = kernel_kind(function, uint64_t{launch.grid[0]} * launch.grid[1] * launch.grid[2],
                                     uint64_t{launch.block[0]} * launch.block[1] * launch.block[2]);
   if ((launch.flags & (wire::kLaunchCooperative | wire::kLaunchExtended)) == 0) {
     return launch_in_quota(session, *stream, *kernel, kind, [&] {
-      return session.api.cuLaunchKernel(function, launch.grid[0], launch.grid[1], launch.grid[2], launch.block[0],
-                                        launch.block[1], launch.block[2], launch.shared_bytes, stream->stream, nullptr,
-                                        packed);
+      return session.api.cuLaunchKernel(function, launch.grid[0], launch.grid[1], launch.grid[2],
+                                        launch.block[0], launch.block[1], launch.block[2],
+                                        launch.shared_bytes, stream->stream, nullptr, packed);
     });
   }
   if (!session.api.cuLaunchKernelEx) return CUDA_ERROR_NOT_SUPPORTED;
@@ -147,7 +148,8 @@ Outcome launch(Executor& session, Command& command) {
   config.hStream = stream->stream;
   config.attrs = attributes;
   config.numAttrs = count;
-  return launch_in_quota(session, *stream, *kernel, kind, [&] { return session.api.cuLaunchKernelEx(&config, function, nullptr, packed); });
+  return launch_in_quota(session, *stream, *kernel, kind,
+                         [&] { return session.api.cuLaunchKernelEx(&config, function, nullptr, packed); });
 }
 
 }  // namespace gpupool::worker::commands

@@ -16,7 +16,8 @@ Outcome map_memory(Executor& session, Command& command) {
     const auto peer = (body->peers >> number & 1) != 0 ? session.start.visible.find(number) : std::nullopt;
     if (peer && *peer < 32) peers |= 1u << *peer;
   }
-  const CUresult result = session.memory.map(body->address, body->size, *device, granularity[static_cast<size_t>(*device)], peers);
+  const CUresult result = session.memory.map(body->address, body->size, *device,
+                                             granularity[static_cast<size_t>(*device)], peers);
   if (result == CUDA_SUCCESS) wire::Writer(session.reply_body).put(body->address);
   return result;
 }
@@ -42,8 +43,8 @@ Outcome free_memory(Executor& session, Command& command) {
     for (StreamState* const stream : streams) stream->used = false;
     events.swap(context->destroyed_stream_events);
   }
-  const CUresult result =
-      session.memory.free(body->address, body->size, command.header.sequence, context, streams, std::move(events));
+  const CUresult result = session.memory.free(body->address, body->size, command.header.sequence, context,
+                                              streams, std::move(events));
   // The client may reuse the addresses in any case.
   if (result != CUDA_SUCCESS) session.memory.retire(command.header.sequence);
   return result;

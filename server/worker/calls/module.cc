@@ -36,10 +36,12 @@ Outcome describe(Executor& session, wire::FunctionInfo& info, std::vector<wire::
 // Returns the parameters in order, from the image if it was kept, else from the driver (`ask`:
 // cu*GetParamInfo of one parameter).
 template <class Ask>
-std::vector<wire::ParameterInfo> parameters_of(Executor& session, uint64_t owner, const std::string& name, Ask&& ask) {
+std::vector<wire::ParameterInfo> parameters_of(Executor& session, uint64_t owner, const std::string& name,
+                                               Ask&& ask) {
   std::vector<wire::ParameterInfo> parameters;
   if (const auto* const layout = session.images.layout(owner, name)) {
-    for (const cuda::KernelParam& parameter : *layout) parameters.push_back({parameter.offset, parameter.size});
+    for (const cuda::KernelParam& parameter : *layout)
+      parameters.push_back({parameter.offset, parameter.size});
     return parameters;
   }
   size_t offset = 0;
@@ -55,7 +57,8 @@ std::vector<wire::ParameterInfo> parameters_of(Executor& session, uint64_t owner
 template <class Owner, class Object>
 CUresult all_names(Owner owner, const DeviceCall<CUresult (*)(unsigned*, Owner)>& count_of,
                    const DeviceCall<CUresult (*)(Object*, unsigned, Owner)>& enumerate,
-                   const DeviceCall<CUresult (*)(const char**, Object)>& name_of, std::vector<const char*>& names) {
+                   const DeviceCall<CUresult (*)(const char**, Object)>& name_of,
+                   std::vector<const char*>& names) {
   if (!count_of || !enumerate || !name_of) return CUDA_ERROR_NOT_SUPPORTED;
   unsigned count = 0;
   if (const CUresult result = count_of(&count, owner); result != CUDA_SUCCESS || count == 0) return result;
@@ -90,12 +93,15 @@ RequestedImage take_image(Executor& session, Command& command, Kind kind) {
   wanted.body = command.body.get<wire::LoadImage>();
   if (wanted.body.upload == 0) wanted.name = command.body.get<wire::ImageName>();
   const size_t bytes = command.body.remaining(), count = bytes / sizeof(wire::JitOption);
-  wanted.malformed = !command.body.ok() || cuda::kind_of(wanted.body.handle) != kind || count > wire::kMaxJitOptions || bytes % sizeof(wire::JitOption) != 0;
+  wanted.malformed = !command.body.ok() || cuda::kind_of(wanted.body.handle) != kind ||
+                     count > wire::kMaxJitOptions || bytes % sizeof(wire::JitOption) != 0;
   if (wanted.malformed) return wanted;
   wanted.options.resize(count);
   if (count != 0) std::memcpy(wanted.options.data(), command.body.get_bytes(bytes).data(), bytes);
   // The values of other options are pointers.
-  wanted.malformed = !std::all_of(wanted.options.begin(), wanted.options.end(), [](const auto& option) { return wire::is_numeric_jit_option(option.option); });
+  wanted.malformed = !std::all_of(wanted.options.begin(), wanted.options.end(), [](const auto& option) {
+    return wire::is_numeric_jit_option(option.option);
+  });
   if (wanted.malformed) return wanted;
   if (wanted.name) {
     if (auto cached = session.cached_images.take(*wanted.name)) wanted.cached.emplace(std::move(*cached));
@@ -109,7 +115,8 @@ Outcome image_missing(const RequestedImage& wanted) {
   return wanted.name ? static_cast<CUresult>(wire::kImageMissing) : CUDA_ERROR_INVALID_IMAGE;
 }
 
-Outcome finish_load(Executor& session, const RequestedImage& wanted, Kind kind, const Images::Loaded& loaded) {
+Outcome finish_load(Executor& session, const RequestedImage& wanted, Kind kind,
+                    const Images::Loaded& loaded) {
   if (loaded.result == CUDA_SUCCESS) {
     session.table.bind(kind, wanted.body.handle, loaded.object);
     if (wanted.uploaded) session.cached_images.deposit(wanted.bundle());
@@ -139,7 +146,8 @@ Outcome upload_part(Executor& session, Command& command) {
 }
 
 bool may_load(const Executor& session) {
-  return session.start.usage.allows(&quota::Account::modules, session.counters.modules.load(std::memory_order_relaxed));
+  return session.start.usage.allows(&quota::Account::modules,
+                                    session.counters.modules.load(std::memory_order_relaxed));
 }
 
 Outcome load_module(Executor& session, Command& command) {
@@ -150,9 +158,10 @@ Outcome load_module(Executor& session, Command& command) {
   if (!wanted.available()) return image_missing(wanted);
   const uint64_t handle = wanted.body.handle;
   return finish_load(session, wanted, Kind::module,
-                     session.images.load_module(handle, device_of(session), wanted.bundle(), wanted.options, [&](const cuda::Image& image) {
-                       return session.memory_charges.add_module(handle, image);
-                     }));
+                     session.images.load_module(handle, device_of(session), wanted.bundle(), wanted.options,
+                                                [&](const cuda::Image& image) {
+                                                  return session.memory_charges.add_module(handle, image);
+                                                }));
 }
 
 Outcome load_library(Executor& session, Command& command) {
@@ -163,9 +172,10 @@ Outcome load_library(Executor& session, Command& command) {
   if (!wanted.available()) return image_missing(wanted);
   const uint64_t handle = wanted.body.handle;
   return finish_load(session, wanted, Kind::library,
-                     session.images.load_library(handle, device_of(session), wanted.bundle(), wanted.options, [&](const cuda::Image& image) {
-                       return session.memory_charges.add_library(handle, image);
-                     }));
+                     session.images.load_library(handle, device_of(session), wanted.bundle(), wanted.options,
+                                                 [&](const cuda::Image& image) {
+                                                   return session.memory_charges.add_library(handle, image);
+                                                 }));
 }
 
 Outcome get_function(Executor& session, Command& command) {
@@ -176,14 +186,16 @@ Outcome get_function(Executor& session, Command& command) {
   const auto module = session.table.resolve(Kind::module, body.owner);
   if (!module) return CUDA_ERROR_INVALID_HANDLE;
   CUfunction function = nullptr;
-  const CUresult result = session.api.cuModuleGetFunction(&function, static_cast<CUmodule>(*module), name.c_str());
+  const CUresult result =
+      session.api.cuModuleGetFunction(&function, static_cast<CUmodule>(*module), name.c_str());
   if (result != CUDA_SUCCESS) return result;
   session.table.bind_owned(Kind::function, body.handle, function, body.owner);
   if (session.table.broken()) return Outcome::malformed("an invalid new handle");
   wire::FunctionInfo info{};
   for (uint32_t i = 0; i < wire::kFunctionAttributes; ++i) {
     int value = 0;
-    if (session.api.cuFuncGetAttribute(&value, static_cast<CUfunction_attribute>(i), function) == CUDA_SUCCESS) {
+    if (session.api.cuFuncGetAttribute(&value, static_cast<CUfunction_attribute>(i), function) ==
+        CUDA_SUCCESS) {
       info.attributes[i] = value;
     }
   }
@@ -207,21 +219,23 @@ Outcome get_kernel(Executor& session, Command& command) {
   if (!library) return CUDA_ERROR_INVALID_HANDLE;
   if (!session.api.cuLibraryGetKernel) return CUDA_ERROR_NOT_SUPPORTED;
   CUkernel kernel = nullptr;
-  const CUresult result = session.api.cuLibraryGetKernel(&kernel, static_cast<CUlibrary>(*library), name.c_str());
+  const CUresult result =
+      session.api.cuLibraryGetKernel(&kernel, static_cast<CUlibrary>(*library), name.c_str());
   if (result != CUDA_SUCCESS) return result;
   session.table.bind_owned(Kind::kernel, body.handle, kernel, body.owner);
   if (session.table.broken()) return Outcome::malformed("an invalid new handle");
   wire::FunctionInfo info{};
   for (uint32_t i = 0; i < wire::kFunctionAttributes && session.api.cuKernelGetAttribute; ++i) {
     int value = 0;
-    if (session.api.cuKernelGetAttribute(&value, static_cast<CUfunction_attribute>(i), kernel, device_of(session)) ==
-        CUDA_SUCCESS) {
+    if (session.api.cuKernelGetAttribute(&value, static_cast<CUfunction_attribute>(i), kernel,
+                                         device_of(session)) == CUDA_SUCCESS) {
       info.attributes[i] = value;
     }
   }
   auto parameters = parameters_of(session, body.owner, name, [&](size_t index, size_t* offset, size_t* size) {
 #if CUDA_VERSION >= 12040
-    if (session.api.cuKernelGetParamInfo) return session.api.cuKernelGetParamInfo(kernel, index, offset, size);
+    if (session.api.cuKernelGetParamInfo)
+      return session.api.cuKernelGetParamInfo(kernel, index, offset, size);
 #endif
     return CUDA_ERROR_NOT_SUPPORTED;
   });
@@ -245,8 +259,12 @@ Outcome kernel_function(Executor& session, Command& command) {
 
 #else
 
-Outcome get_kernel(Executor&, Command&) { return CUDA_ERROR_NOT_SUPPORTED; }
-Outcome kernel_function(Executor&, Command&) { return CUDA_ERROR_NOT_SUPPORTED; }
+Outcome get_kernel(Executor&, Command&) {
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+Outcome kernel_function(Executor&, Command&) {
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
 
 #endif
 
@@ -259,11 +277,11 @@ Outcome kernel_names(Executor& session, Command& command) {
   CUresult result = CUDA_ERROR_INVALID_HANDLE;
   if (const auto module = session.table.resolve(Kind::module, body->owner)) {
     if (!session.contexts.current()) return CUDA_ERROR_INVALID_CONTEXT;
-    result = all_names(static_cast<CUmodule>(*module), session.api.cuModuleGetFunctionCount, session.api.cuModuleEnumerateFunctions,
-                       session.api.cuFuncGetName, names);
+    result = all_names(static_cast<CUmodule>(*module), session.api.cuModuleGetFunctionCount,
+                       session.api.cuModuleEnumerateFunctions, session.api.cuFuncGetName, names);
   } else if (const auto library = session.table.resolve(Kind::library, body->owner)) {
-    result = all_names(static_cast<CUlibrary>(*library), session.api.cuLibraryGetKernelCount, session.api.cuLibraryEnumerateKernels,
-                       session.api.cuKernelGetName, names);
+    result = all_names(static_cast<CUlibrary>(*library), session.api.cuLibraryGetKernelCount,
+                       session.api.cuLibraryEnumerateKernels, session.api.cuKernelGetName, names);
   }
   if (result != CUDA_SUCCESS) return result;
   wire::Writer writer(session.reply_body);
@@ -294,21 +312,26 @@ Outcome get_global(Executor& session, Command& command) {
 #if CUDA_VERSION >= 12000
     const auto library = session.table.resolve(Kind::library, body.owner);
     managed = command.header.context == 0 && library && session.api.cuLibraryGetManaged;
-    if (managed) result = session.api.cuLibraryGetManaged(&address, &size, static_cast<CUlibrary>(*library), name.c_str());
+    if (managed)
+      result =
+          session.api.cuLibraryGetManaged(&address, &size, static_cast<CUlibrary>(*library), name.c_str());
 #endif
   } else if (const auto module = session.table.resolve(Kind::module, body.owner)) {
     result = session.api.cuModuleGetGlobal_v2(&address, &size, static_cast<CUmodule>(*module), name.c_str());
 #if CUDA_VERSION >= 12000
   } else if (const auto library = session.table.resolve(Kind::library, body.owner)) {
-    result = session.api.cuLibraryGetGlobal
-                 ? session.api.cuLibraryGetGlobal(&address, &size, static_cast<CUlibrary>(*library), name.c_str())
-                 : CUDA_ERROR_NOT_SUPPORTED;
+    result =
+        session.api.cuLibraryGetGlobal
+            ? session.api.cuLibraryGetGlobal(&address, &size, static_cast<CUlibrary>(*library), name.c_str())
+            : CUDA_ERROR_NOT_SUPPORTED;
 #endif
   }
   if (result != CUDA_SUCCESS) return result;
   if (!session.memory.add_variable(body.owner, address, size)) return CUDA_ERROR_OUT_OF_MEMORY;
   if (int of_host = 0; !managed && session.api.cuPointerGetAttribute) {
-    managed = session.api.cuPointerGetAttribute(&of_host, CU_POINTER_ATTRIBUTE_IS_MANAGED, address) == CUDA_SUCCESS && of_host != 0;
+    managed = session.api.cuPointerGetAttribute(&of_host, CU_POINTER_ATTRIBUTE_IS_MANAGED, address) ==
+                  CUDA_SUCCESS &&
+              of_host != 0;
   }
   wire::Writer(session.reply_body).put(wire::GlobalInfo{address, size, managed ? 1u : 0u, 0});
   return CUDA_SUCCESS;

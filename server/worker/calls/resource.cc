@@ -36,7 +36,8 @@ Outcome device_resource(Executor& session, Command& command) {
     if (!context) return CUDA_ERROR_INVALID_CONTEXT;
   }
   CUdevResource resource{};
-  const CUresult result = session.resources.get(*device, context ? context->object : nullptr, CU_DEV_RESOURCE_TYPE_SM, &resource);
+  const CUresult result =
+      session.resources.get(*device, context ? context->object : nullptr, CU_DEV_RESOURCE_TYPE_SM, &resource);
   if (result == CUDA_SUCCESS) wire::Writer(session.reply_body).put(describe(session, resource));
   return result;
 }
@@ -50,7 +51,8 @@ Outcome split_resource(Executor& session, Command& command) {
   unsigned groups = body->groups;
   std::vector<CUdevResource> parts;
   CUdevResource remaining{};
-  const CUresult result = session.resources.split(whole, &groups, body->flags, body->least, body->only_count ? nullptr : &parts, &remaining);
+  const CUresult result = session.resources.split(whole, &groups, body->flags, body->least,
+                                                  body->only_count ? nullptr : &parts, &remaining);
   if (result != CUDA_SUCCESS) return result;
   wire::Writer writer(session.reply_body);
   writer.put(wire::ResourceGroups{groups, static_cast<uint32_t>(parts.size())});
@@ -76,15 +78,22 @@ Outcome describe_resources(Executor& session, Command& command) {
   if (!known) return CUDA_ERROR_INVALID_VALUE;
   CUdevResourceDesc description = nullptr;
   const CUresult result = session.resources.describe(resources, &description);
-  if (result == CUDA_SUCCESS) session.table.bind(cuda::Kind::resource_description, head.description, description);
+  if (result == CUDA_SUCCESS)
+    session.table.bind(cuda::Kind::resource_description, head.description, description);
   return session.table.broken() ? Outcome::malformed("an invalid new handle") : Outcome(result);
 }
 
 #else
 
-Outcome device_resource(Executor&, Command&) { return CUDA_ERROR_NOT_SUPPORTED; }
-Outcome split_resource(Executor&, Command&) { return CUDA_ERROR_NOT_SUPPORTED; }
-Outcome describe_resources(Executor&, Command&) { return CUDA_ERROR_NOT_SUPPORTED; }
+Outcome device_resource(Executor&, Command&) {
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+Outcome split_resource(Executor&, Command&) {
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+Outcome describe_resources(Executor&, Command&) {
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
 
 #endif
 

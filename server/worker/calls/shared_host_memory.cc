@@ -20,12 +20,14 @@ Outcome share_host_memory(Executor& session, Command& command) {
   if (!descriptor) return Outcome::malformed("share_host_memory without a file descriptor");
   ContextState* const context = session.enter(command);
   uint64_t device = 0;
-  const CUresult result = context ? session.shared_memory.add(*context, body->memory, *descriptor, body->size, body->address, &device)
+  const CUresult result = context ? session.shared_memory.add(*context, body->memory, *descriptor, body->size,
+                                                              body->address, &device)
                                   : CUDA_ERROR_INVALID_CONTEXT;
   ::close(*descriptor);
   // The reply's result may be a deferred error of an earlier command; a body shows that this command
   // succeeded.
-  if (result == CUDA_SUCCESS) wire::Writer(session.reply_body).put(wire::SharedHostMemoryAt{body->memory, device});
+  if (result == CUDA_SUCCESS)
+    wire::Writer(session.reply_body).put(wire::SharedHostMemoryAt{body->memory, device});
   return result;
 }
 
@@ -44,7 +46,8 @@ Outcome copy_shared(Executor& session, Command& command) {
   if (!stream) return session.contexts.current() ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT;
   const auto on_device = extent(copy->device_pitch, copy->width, copy->rows);
   const auto on_host = extent(copy->host_pitch, copy->width, copy->rows);
-  if (!on_device || !on_host || !session.memory.owns(copy->device, *on_device)) return CUDA_ERROR_INVALID_VALUE;
+  if (!on_device || !on_host || !session.memory.owns(copy->device, *on_device))
+    return CUDA_ERROR_INVALID_VALUE;
   std::byte* const host = session.shared_memory.find(*stream->context, copy->memory, copy->offset, *on_host);
   if (!host) return CUDA_ERROR_INVALID_VALUE;
   if (*on_host == 0) return CUDA_SUCCESS;
@@ -58,8 +61,9 @@ Outcome copy_shared(Executor& session, Command& command) {
   }
   wire::join_rows(copy->width, copy->rows, copy->device_pitch, copy->host_pitch);
   if (copy->rows == 1) {
-    return copy->to_device ? session.api.cuMemcpyHtoDAsync_v2(copy->device, host, copy->width, stream->stream)
-                           : session.api.cuMemcpyDtoHAsync_v2(host, copy->device, copy->width, stream->stream);
+    return copy->to_device
+               ? session.api.cuMemcpyHtoDAsync_v2(copy->device, host, copy->width, stream->stream)
+               : session.api.cuMemcpyDtoHAsync_v2(host, copy->device, copy->width, stream->stream);
   }
   CUDA_MEMCPY2D rows{};
   rows.srcMemoryType = copy->to_device ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;

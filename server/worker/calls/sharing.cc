@@ -1,7 +1,8 @@
 // Handlers for memory and events that the client shares with other processes of its tenant.
+#include "protocol/wire/sharing.h"
+
 #include <algorithm>
 
-#include "protocol/wire/sharing.h"
 #include "server/worker/calls/commands.h"
 
 namespace gpupool::worker::commands {
@@ -49,10 +50,13 @@ Outcome import_memory(Executor& session, Command& command) {
   CUmemGenericAllocationHandle handle = 0;
   result = session.virtual_memory.import(fetched.descriptor, *fetched.memory, &handle);
   if (result != CUDA_SUCCESS) return result;
-  session.table.bind(cuda::Kind::memory, body->memory, reinterpret_cast<void*>(static_cast<uintptr_t>(handle)));
+  session.table.bind(cuda::Kind::memory, body->memory,
+                     reinterpret_cast<void*>(static_cast<uintptr_t>(handle)));
   wire::Writer(session.reply_body)
-      .put(wire::ImportedMemory{fetched.memory->size, fetched.memory->handle_types,
-                                fetched.memory->is_multicast() ? wire::kNoDevice : static_cast<int32_t>(device - visible.begin()), 0});
+      .put(wire::ImportedMemory{
+          fetched.memory->size, fetched.memory->handle_types,
+          fetched.memory->is_multicast() ? wire::kNoDevice : static_cast<int32_t>(device - visible.begin()),
+          0});
   return CUDA_SUCCESS;
 }
 

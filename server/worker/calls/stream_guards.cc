@@ -11,14 +11,18 @@ namespace {
 
 #define REAL(name) t_executor->guarded.name
 
-bool owns(CUdeviceptr address, uint64_t size) { return t_executor->memory.owns(address, size); }
+bool owns(CUdeviceptr address, uint64_t size) {
+  return t_executor->memory.owns(address, size);
+}
 
 bool may_create_stream() {
-  return t_executor->start.usage.allows(&quota::Account::streams, t_executor->counters.streams.load(std::memory_order_relaxed));
+  return t_executor->start.usage.allows(&quota::Account::streams,
+                                        t_executor->counters.streams.load(std::memory_order_relaxed));
 }
 
 bool is_wait(const CUstreamBatchMemOpParams& operation) {
-  return operation.operation == CU_STREAM_MEM_OP_WAIT_VALUE_32 || operation.operation == CU_STREAM_MEM_OP_WAIT_VALUE_64;
+  return operation.operation == CU_STREAM_MEM_OP_WAIT_VALUE_32 ||
+         operation.operation == CU_STREAM_MEM_OP_WAIT_VALUE_64;
 }
 
 // Call before the stream may wait for other work or another session.
@@ -40,10 +44,8 @@ CUresult check_operations(const DeviceMemory& memory, std::span<const CUstreamBa
         if (!memory.owns(operation.waitValue.address, 8)) return CUDA_ERROR_INVALID_VALUE;
         break;
       case CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES:
-      case CU_STREAM_MEM_OP_BARRIER:
-        break;
-      default:
-        return CUDA_ERROR_INVALID_VALUE;
+      case CU_STREAM_MEM_OP_BARRIER: break;
+      default: return CUDA_ERROR_INVALID_VALUE;
     }
   }
   return CUDA_SUCCESS;
@@ -82,7 +84,8 @@ CUresult set_stream_attribute(CUstream stream, CUstreamAttrID attribute, const C
   if (id >= 32 || (kOfStreams >> id & 1) == 0) return CUDA_ERROR_INVALID_VALUE;
   if (value && attribute == CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW) {
     const CUaccessPolicyWindow& window = value->accessPolicyWindow;
-    if (window.num_bytes != 0 && !owns(reinterpret_cast<CUdeviceptr>(window.base_ptr), window.num_bytes)) return CUDA_ERROR_INVALID_VALUE;
+    if (window.num_bytes != 0 && !owns(reinterpret_cast<CUdeviceptr>(window.base_ptr), window.num_bytes))
+      return CUDA_ERROR_INVALID_VALUE;
   }
   return REAL(cuStreamSetAttribute)(stream, attribute, value);
 }
@@ -91,7 +94,8 @@ CUresult create_stream(CUstream* stream, unsigned flags) {
   return may_create_stream() ? REAL(cuStreamCreate)(stream, flags) : CUDA_ERROR_OUT_OF_MEMORY;
 }
 CUresult create_stream_with_priority(CUstream* stream, unsigned flags, int priority) {
-  return may_create_stream() ? REAL(cuStreamCreateWithPriority)(stream, flags, priority) : CUDA_ERROR_OUT_OF_MEMORY;
+  return may_create_stream() ? REAL(cuStreamCreateWithPriority)(stream, flags, priority)
+                             : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult destroy_stream(CUstream stream) {

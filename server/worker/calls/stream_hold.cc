@@ -10,7 +10,9 @@ Outcome hold_stream(Executor& session, Command& command) {
   StreamState* const stream = session.table.use_stream(body->stream);
   if (!stream) return session.contexts.current() ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT;
   if (session.gates.take_early_open(body->hold)) return CUDA_SUCCESS;
-  return session.gates.close_by_number(*stream, command.header.sequence, "another server", body->hold) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  return session.gates.close_by_number(*stream, command.header.sequence, "another server", body->hold)
+             ? CUDA_SUCCESS
+             : CUDA_ERROR_INVALID_VALUE;
 }
 
 Outcome own_stream(Executor& session, Command& command) {

@@ -50,7 +50,8 @@ Outcome completed(Executor& session, CUresult result) {
 
 // Waits for the present work of `streams`, which belong to `context` (which must be current) or to its green
 // contexts.
-Outcome wait_for(Executor& session, Command& command, ContextState& context, std::span<StreamState* const> streams) {
+Outcome wait_for(Executor& session, Command& command, ContextState& context,
+                 std::span<StreamState* const> streams) {
   Marks marks{context.events, session.contexts.uses(), {}, {}};
   CUresult result = CUDA_SUCCESS;
   for (StreamState* const stream : streams) {
@@ -81,7 +82,8 @@ Outcome wait_for(Executor& session, Command& command, ContextState& context, std
     if (result == CUDA_SUCCESS) {
       marks.done();
       for (StreamState* const stream : streams) {
-        if (stream->dirty && session.api.cuStreamQuery(stream->stream) == CUDA_SUCCESS) session.fetch_output(*stream);
+        if (stream->dirty && session.api.cuStreamQuery(stream->stream) == CUDA_SUCCESS)
+          session.fetch_output(*stream);
       }
     }
     return completed(session, result);
@@ -93,21 +95,23 @@ Outcome wait_for(Executor& session, Command& command, ContextState& context, std
   const uint64_t sequence = command.header.sequence;
   const CUcontext object = context.object;
   const CUresult deferred = session.take_deferred();
-  const WaitPool::Purpose purpose("a synchronize call", streams.size() == 1 ? streams.front()->handle : CurrentCommand::kNoStream);
-  const bool parked = session.waits.submit(object, purpose, [&session, marks, sequence, object, deferred, begin] {
-    make_current(session.api, object);
-    CUresult result = CUDA_SUCCESS;
-    for (const CUevent event : marks.events) {
-      const CUresult state = session.api.cuEventSynchronize(event);
-      if (result == CUDA_SUCCESS) result = state;
-      marks.pool->give(event);
-    }
-    session.spin_time.note_wait(SpinTime::Clock::now() - begin);
-    if (result == CUDA_SUCCESS) marks.done();
-    if (deferred != CUDA_SUCCESS) result = deferred;
-    session.answer(sequence, result);
-    make_current(session.api, nullptr);
-  });
+  const WaitPool::Purpose purpose("a synchronize call",
+                                  streams.size() == 1 ? streams.front()->handle : CurrentCommand::kNoStream);
+  const bool parked =
+      session.waits.submit(object, purpose, [&session, marks, sequence, object, deferred, begin] {
+        make_current(session.api, object);
+        CUresult result = CUDA_SUCCESS;
+        for (const CUevent event : marks.events) {
+          const CUresult state = session.api.cuEventSynchronize(event);
+          if (result == CUDA_SUCCESS) result = state;
+          marks.pool->give(event);
+        }
+        session.spin_time.note_wait(SpinTime::Clock::now() - begin);
+        if (result == CUDA_SUCCESS) marks.done();
+        if (deferred != CUDA_SUCCESS) result = deferred;
+        session.answer(sequence, result);
+        make_current(session.api, nullptr);
+      });
   if (parked) return Outcome::parked();
   for (const CUevent event : marks.events) marks.pool->give(event);
   return deferred != CUDA_SUCCESS ? deferred : CUDA_ERROR_OUT_OF_MEMORY;
@@ -147,7 +151,9 @@ Outcome await_record(Executor&, Command& command) {
 }
 
 // The backlog executes this command after earlier barriers.
-Outcome await_barriers(Executor&, Command& command) { return command.body.finished() ? Outcome(CUDA_SUCCESS) : bad_body(); }
+Outcome await_barriers(Executor&, Command& command) {
+  return command.body.finished() ? Outcome(CUDA_SUCCESS) : bad_body();
+}
 
 Outcome synchronize_event(Executor& session, Command& command) {
   const auto body = read_exact_body<wire::SynchronizeEvent>(command);
@@ -163,7 +169,8 @@ Outcome synchronize_event(Executor& session, Command& command) {
   CUresult result = CUDA_SUCCESS;
   bool done = passed(session.api, event, result);
   const bool at_once = done;
-  while (!done && !session.inbox.has_input() && SpinTime::Clock::now() < stop) done = passed(session.api, event, result);
+  while (!done && !session.inbox.has_input() && SpinTime::Clock::now() < stop)
+    done = passed(session.api, event, result);
   if (done) {
     if (!at_once) session.spin_time.note_wait(SpinTime::Clock::now() - begin);
     if (result == CUDA_SUCCESS && recorded) recorded->passed();

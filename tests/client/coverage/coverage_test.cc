@@ -1,4 +1,5 @@
-// Each driver function is declared as what it is, the built library defines what is declared to be there, and docs/coverage.md says so.
+// Each driver function is declared as what it is, the built library defines what is declared to be there, and
+// docs/coverage.md says so.
 #include <algorithm>
 #include <fstream>
 #include <iterator>

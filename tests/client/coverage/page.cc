@@ -27,7 +27,9 @@ struct Named {
   const char* name;
   const char* text;
 };
-constexpr const char* mode_text(std::string_view mode) { return mode.starts_with("async") ? "row, queued" : "row, waits for the answer"; }
+constexpr const char* mode_text(std::string_view mode) {
+  return mode.starts_with("async") ? "row, queued" : "row, waits for the answer";
+}
 constexpr Named kRows[] = {
 #define CUDA_CALL(id, name, mode, ...) {#name, mode_text(#mode)},
 #define CUDA_CALL_PTSZ CUDA_CALL
@@ -60,21 +62,50 @@ constexpr Limit kLimits[] = {
 // "Mem" of cuMemcpyBatchAsync, "Stream" of cuStreamQuery: what it is about.
 std::string object_of(const std::string& name) {
   static constexpr std::pair<const char*, const char*> kObjects[] = {
-      {"cuArray", "Arrays"}, {"cuCheckpoint", "Checkpoints"}, {"cuCoredump", "Core dumps"}, {"cuCtx", "Contexts"}, {"cuDev", "Devices"},
-      {"cuEvent", "Events"}, {"cuFunc", "Functions"}, {"cuGraphics", "Graphics"}, {"cuGraph", "Graphs"}, {"cuGreenCtx", "Green contexts"},
-      {"cuIpc", "Memory and events of other processes"}, {"cuKernel", "Libraries"}, {"cuLaunch", "Launches"}, {"cuLibrary", "Libraries"}, {"cuLink", "Linking"},
-      {"cuLogs", "Logs"}, {"cuMem", "Memory"}, {"cuMipmapped", "Arrays"}, {"cuModule", "Modules"}, {"cuMulticast", "Multicast"},
-      {"cuOccupancy", "Functions"}, {"cuParam", "Launches"}, {"cuPointer", "Memory"}, {"cuProfiler", "Profiler"}, {"cuStream", "Streams"},
-      {"cuSurf", "Textures and surfaces"}, {"cuTensor", "Tensor maps"}, {"cuTex", "Textures and surfaces"}, {"cuUserObject", "Graphs"},
-      {"cuThread", "Streams"}, {"cuExternal", "Graphics"}, {"cuImport", "Graphics"}, {"cuDestroyExternal", "Graphics"},
-      {"cuSignal", "Graphics"}, {"cuWait", "Graphics"}};
+      {"cuArray", "Arrays"},
+      {"cuCheckpoint", "Checkpoints"},
+      {"cuCoredump", "Core dumps"},
+      {"cuCtx", "Contexts"},
+      {"cuDev", "Devices"},
+      {"cuEvent", "Events"},
+      {"cuFunc", "Functions"},
+      {"cuGraphics", "Graphics"},
+      {"cuGraph", "Graphs"},
+      {"cuGreenCtx", "Green contexts"},
+      {"cuIpc", "Memory and events of other processes"},
+      {"cuKernel", "Libraries"},
+      {"cuLaunch", "Launches"},
+      {"cuLibrary", "Libraries"},
+      {"cuLink", "Linking"},
+      {"cuLogs", "Logs"},
+      {"cuMem", "Memory"},
+      {"cuMipmapped", "Arrays"},
+      {"cuModule", "Modules"},
+      {"cuMulticast", "Multicast"},
+      {"cuOccupancy", "Functions"},
+      {"cuParam", "Launches"},
+      {"cuPointer", "Memory"},
+      {"cuProfiler", "Profiler"},
+      {"cuStream", "Streams"},
+      {"cuSurf", "Textures and surfaces"},
+      {"cuTensor", "Tensor maps"},
+      {"cuTex", "Textures and surfaces"},
+      {"cuUserObject", "Graphs"},
+      {"cuThread", "Streams"},
+      {"cuExternal", "Graphics"},
+      {"cuImport", "Graphics"},
+      {"cuDestroyExternal", "Graphics"},
+      {"cuSignal", "Graphics"},
+      {"cuWait", "Graphics"}};
   for (const auto& [prefix, object] : kObjects) {
     if (name.starts_with(prefix)) return object;
   }
   return "Start-up and errors";
 }
 
-std::string version_text(int version) { return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10); }
+std::string version_text(int version) {
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
 
 const char* word_of(State state) {
   switch (state) {
@@ -100,15 +131,23 @@ std::string row_text(const Coverage::Function& function) {
 
 constexpr char kHead[] =
     "# Driver functions\n\n"
-    "Generated from `protocol/cuda/calls.def`, `symbols.def`, `limits.def`, `unsupported.def` and the built client library:\n"
-    "`cmake --build --preset ci --target coverage`. Correct mistakes there, not here. The names are those of cuda.h 13.0 without `_v2`, `_ptds`,\n"
+    "Generated from `protocol/cuda/calls.def`, `symbols.def`, `limits.def`, `unsupported.def` and the built "
+    "client library:\n"
+    "`cmake --build --preset ci --target coverage`. Correct mistakes there, not here. The names are those of "
+    "cuda.h 13.0 without `_v2`, `_ptds`,\n"
     "`_ptsz`: a row holds for all versions of a function, unless it names versions that are missing.\n\n"
     "| Works | Meaning |\n| --- | --- |\n"
-    "| yes | The function behaves as documented. tests/parity calls it on softgpu directly and through the pool and compares the results; for the main calls it also checks the documented results, because the two share code (`protocol/cuda/common_calls`). [untested.def](../tests/parity/untested.def) lists the functions that other tests cover. The last column says how the call is sent ([life of a call](life-of-a-call.md)) |\n"
+    "| yes | The function behaves as documented. tests/parity calls it on softgpu directly and through the "
+    "pool and compares the results; for the main calls it also checks the documented results, because the "
+    "two share code (`protocol/cuda/common_calls`). [untested.def](../tests/parity/untested.def) lists the "
+    "functions that other tests cover. The last column says how the call is sent ([life of a "
+    "call](life-of-a-call.md)) |\n"
     "| in part | The same, with the exceptions in the last column |\n"
     "| no effect | The function checks its arguments and succeeds, without further effect |\n"
-    "| no | The function returns `CUDA_ERROR_NOT_SUPPORTED`, or fails as on a device without the feature |\n\n"
-    "For all functions: GPUs of several servers do not share streams, graphs, arrays and mappings, and their kernels do not reach one another's memory\n"
+    "| no | The function returns `CUDA_ERROR_NOT_SUPPORTED`, or fails as on a device without the feature "
+    "|\n\n"
+    "For all functions: GPUs of several servers do not share streams, graphs, arrays and mappings, and their "
+    "kernels do not reach one another's memory\n"
     "([ADR 0009](adr/0009-several-servers.md)).\n\n";
 
 }  // namespace
@@ -124,7 +163,8 @@ std::vector<DeclaredFunction> declared_functions() {
   }
   const auto find = [&](const char* table, std::string_view name) -> DeclaredFunction& {
     const auto found = functions.find(std::string(cuda::base_name(name)));
-    if (found == functions.end()) throw std::runtime_error(std::string(table) + " names an unknown function: " + std::string(name));
+    if (found == functions.end())
+      throw std::runtime_error(std::string(table) + " names an unknown function: " + std::string(name));
     return found->second;
   };
   for (const Named& row : kRows) {
@@ -136,7 +176,8 @@ std::vector<DeclaredFunction> declared_functions() {
     DeclaredFunction& function = find("limits.def or unsupported.def", limit.name);
     if (!function.reason.empty()) function.mistakes.push_back("it is in two tables, or twice in one");
     if ((limit.state == State::unsupported) != function.how.empty()) {
-      function.mistakes.push_back(function.how.empty() ? "limits.def has it, and calls.def does not" : "calls.def and unsupported.def have it");
+      function.mistakes.push_back(function.how.empty() ? "limits.def has it, and calls.def does not"
+                                                       : "calls.def and unsupported.def have it");
     }
     function.state = limit.state;
     function.reason = limit.reason;
@@ -158,8 +199,10 @@ Coverage read_coverage(const std::string& library) {
     Coverage::Function function{std::move(declared), {}, false};
     for (const Symbol& symbol : kSymbols) {
       if (cuda::base_name(symbol.name) != function.name) continue;
-      if (defined.contains(symbol.name)) function.defined = true;
-      else function.missing.push_back(symbol.name);
+      if (defined.contains(symbol.name))
+        function.defined = true;
+      else
+        function.missing.push_back(symbol.name);
     }
     coverage.functions.push_back(std::move(function));
   }
@@ -171,13 +214,16 @@ std::string coverage_page(const Coverage& coverage) {
   std::map<std::string, std::string> tables;
   for (const auto& function : coverage.functions) {
     ++count[function.state];
-    tables[object_of(function.name)] += "| `" + function.name + "` | " + function.since + " | " + row_text(function) + " |\n";
+    tables[object_of(function.name)] +=
+        "| `" + function.name + "` | " + function.since + " | " + row_text(function) + " |\n";
   }
   std::string page = kHead;
-  page += "Of " + std::to_string(coverage.functions.size()) + " functions " + std::to_string(count[State::works]) + " work, " +
-          std::to_string(count[State::partly]) + " work in part, " + std::to_string(count[State::no_effect]) + " are accepted without effect, and " +
+  page += "Of " + std::to_string(coverage.functions.size()) + " functions " +
+          std::to_string(count[State::works]) + " work, " + std::to_string(count[State::partly]) +
+          " work in part, " + std::to_string(count[State::no_effect]) + " are accepted without effect, and " +
           std::to_string(count[State::refused] + count[State::unsupported]) + " are not supported.\n";
-  for (const auto& [object, rows] : tables) page += "\n## " + object + "\n\n| Function | Since CUDA | Works | |\n| --- | --- | --- | --- |\n" + rows;
+  for (const auto& [object, rows] : tables)
+    page += "\n## " + object + "\n\n| Function | Since CUDA | Works | |\n| --- | --- | --- | --- |\n" + rows;
   return page;
 }
 

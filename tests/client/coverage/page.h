@@ -17,8 +17,8 @@ struct DeclaredFunction {
   std::string name;   // without _vN, _ptds and _ptsz
   std::string since;  // CUDA version
   State state = State::unsupported;
-  std::string how;     // it is sent; empty: it has no row in calls.def
-  std::string reason;  // of limits.def or unsupported.def
+  std::string how;                    // it is sent; empty: it has no row in calls.def
+  std::string reason;                 // of limits.def or unsupported.def
   std::vector<std::string> mistakes;  // of the tables, about this function
 };
 
@@ -28,7 +28,7 @@ std::vector<DeclaredFunction> declared_functions();
 struct Coverage {
   struct Function : DeclaredFunction {
     std::vector<std::string> missing;  // versions of it that the library does not define
-    bool defined = false;             // the library defines at least one version
+    bool defined = false;              // the library defines at least one version
   };
   std::vector<Function> functions;  // by name
 };

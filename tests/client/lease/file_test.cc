@@ -24,7 +24,9 @@ namespace {
 
 constexpr uid_t kNobody = 65534;
 
-std::vector<LeasedServer> servers(const std::string& token) { return {{transport::Endpoint{"tcp", "192.0.2.1", 7}, token}}; }
+std::vector<LeasedServer> servers(const std::string& token) {
+  return {{transport::Endpoint{"tcp", "192.0.2.1", 7}, token}};
+}
 
 // A folder that pool-lease has made, in a runtime folder of the test's.
 struct Leased {
@@ -145,7 +147,8 @@ TEST_CASE("refuses a lease file or folder that another user owns") {
 TEST_CASE("refuses tokens that would add servers to the lease file") {
   const Leased leased;
   for (const char* const token : {"x\ntcp://198.51.100.1:9 y", "two words", "\x1b[2J"}) {
-    CHECK_THAT(write_lease_file(leased.file, servers(token)).error().message, ContainsSubstring("spaces or control characters"));
+    CHECK_THAT(write_lease_file(leased.file, servers(token)).error().message,
+               ContainsSubstring("spaces or control characters"));
   }
   CHECK_FALSE(fs::exists(leased.file));
 }

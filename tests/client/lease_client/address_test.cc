@@ -11,7 +11,9 @@ std::string refusal(const std::string& text) {
   const auto read = parse_pool_address(text);
   return read ? "" : read.error().message;
 }
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 }  // namespace
 
@@ -29,7 +31,9 @@ TEST_CASE("an address without options requests one whole GPU") {
 
 TEST_CASE("reads all request options") {
   const auto read = parse_pool_address(
-      "pool://a:1,[::1]:2?gpus=2&memory=8GiB&compute=12.5&model=NVIDIA%20A100&model=H100&one-host=1&cpus=1.5&host-memory=1MiB&mode=hard"
+      "pool://"
+      "a:1,[::1]:2?gpus=2&memory=8GiB&compute=12.5&model=NVIDIA%20A100&model=H100&one-host=1&cpus=1.5&host-"
+      "memory=1MiB&mode=hard"
       "&priority=low&near=x&apart=y&apart=z&label=w&tenant=team&insecure=1");
   REQUIRE(read);
   REQUIRE(read->schedulers.size() == 2);
@@ -55,12 +59,17 @@ TEST_CASE("reads all request options") {
 
 TEST_CASE("names malformed request options") {
   CHECK(has(refusal("tcp://a:1"), "pool://"));
-  for (const char* const text : {"pool://", "pool://?gpus=1", "pool://a:0", "pool://a:65536", "pool://a:x", "pool://a,", "pool://u@a:1", "pool://[a"}) {
+  for (const char* const text : {"pool://", "pool://?gpus=1", "pool://a:0", "pool://a:65536", "pool://a:x",
+                                 "pool://a,", "pool://u@a:1", "pool://[a"}) {
     INFO(text);
     CHECK_FALSE(refusal(text).empty());
   }
-  for (const char* const query : {"gpus=0", "gpus=-1", "gpus=1025", "gpus=", "gpus", "compute=0", "compute=101", "compute=nan", "compute=0.01", "memory=0", "memory=8GX",
-                                  "model=", "one-host=yes", "cpus=0", "mode=soft", "priority=highest", "near=", "insecure=2", "gpus=1&gpus=2", "model=%4", "model=%zz"}) {
+  for (const char* const query :
+       {"gpus=0",           "gpus=-1",     "gpus=1025",    "gpus=",         "gpus",
+        "compute=0",        "compute=101", "compute=nan",  "compute=0.01",  "memory=0",
+        "memory=8GX",       "model=",      "one-host=yes", "cpus=0",        "mode=soft",
+        "priority=highest", "near=",       "insecure=2",   "gpus=1&gpus=2", "model=%4",
+        "model=%zz"}) {
     INFO(query);
     const std::string text = query, name = text.substr(0, text.find('='));
     CHECK(has(refusal("pool://a?" + text), text.find('%') == std::string::npos ? name : "hexadecimal"));

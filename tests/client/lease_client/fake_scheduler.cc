@@ -14,7 +14,9 @@ FakeScheduler::FakeScheduler(Serve serve, int port) : serve_(std::move(serve)), 
   if (!server_ || port_ == 0) throw std::runtime_error("the fake scheduler gets no port");
 }
 
-FakeScheduler::~FakeScheduler() { server_->Shutdown(std::chrono::system_clock::now()); }
+FakeScheduler::~FakeScheduler() {
+  server_->Shutdown(std::chrono::system_clock::now());
+}
 
 std::vector<pool::AcquireCall> FakeScheduler::calls() const {
   const std::lock_guard lock(mutex_);

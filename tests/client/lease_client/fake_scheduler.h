@@ -17,7 +17,8 @@ class FakeScheduler : private pool::Leases::Service {
  public:
   using Stream = grpc::ServerReaderWriter<pool::AcquireEvent, pool::AcquireCall>;
   // What to do with a stream whose first call this is; it ends when this returns.
-  using Serve = std::function<grpc::Status(const pool::AcquireCall& first, Stream& stream, grpc::ServerContext& context)>;
+  using Serve = std::function<grpc::Status(const pool::AcquireCall& first, Stream& stream,
+                                           grpc::ServerContext& context)>;
 
   // Port 0: any.
   explicit FakeScheduler(Serve serve, int port = 0);
@@ -32,7 +33,8 @@ class FakeScheduler : private pool::Leases::Service {
   // For `serve`: reads until the holder gives back (true) or is gone.
   bool await_release(Stream& stream);
   static pool::AcquireEvent queued(uint32_t place, uint32_t waiting, const std::string& why);
-  static pool::AcquireEvent granted(const std::vector<std::pair<std::string, std::string>>& servers);  // addresses and tokens
+  static pool::AcquireEvent granted(
+      const std::vector<std::pair<std::string, std::string>>& servers);  // addresses and tokens
 
  private:
   grpc::Status Acquire(grpc::ServerContext* context, Stream* stream) override;

@@ -22,8 +22,12 @@ namespace {
 using Stream = FakeScheduler::Stream;
 using Calls = std::vector<pool::AcquireCall>;
 
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-std::string url(const FakeScheduler& scheduler) { return "pool://" + scheduler.address(); }
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+std::string url(const FakeScheduler& scheduler) {
+  return "pool://" + scheduler.address();
+}
 
 // Grants at once, and takes it back.
 FakeScheduler::Serve grants(const std::vector<std::pair<std::string, std::string>>& servers) {
@@ -62,7 +66,8 @@ TEST_CASE("a program gets the servers of its lease and returns the lease when it
   std::unique_ptr<FakeScheduler> scheduler;
   std::string shown;
   std::mutex mutex;
-  scheduler = std::make_unique<FakeScheduler>([&](const pool::AcquireCall&, Stream& stream, grpc::ServerContext& context) {
+  scheduler = std::make_unique<FakeScheduler>([&](const pool::AcquireCall&, Stream& stream,
+                                                  grpc::ServerContext& context) {
     {
       const std::lock_guard lock(mutex);
       const auto header = context.client_metadata().find("authorization");
@@ -72,9 +77,11 @@ TEST_CASE("a program gets the servers of its lease and returns the lease when it
     stream.Write(FakeScheduler::granted({{"tcp://192.0.2.1:7", "lease:one"}, {"tls://host:8", "lease:two"}}));
     return scheduler->await_release(stream) ? grpc::Status::OK : grpc::Status::CANCELLED;
   });
-  const Finished app = run_to_end({program_path("pool-run"), "--server", url(*scheduler), "--gpus", "2", "--memory=8GiB", "--compute", "50", "--priority", "low", "--model",
-                                   "A 100&x", "--one-host", "--", "sh", "-c", "cat ${GPUPOOL#lease:}; stat -c %a ${GPUPOOL#lease:}; exit 5"},
-                                  home.with());
+  const Finished app =
+      run_to_end({program_path("pool-run"), "--server", url(*scheduler), "--gpus", "2", "--memory=8GiB",
+                  "--compute", "50", "--priority", "low", "--model", "A 100&x", "--one-host", "--", "sh",
+                  "-c", "cat ${GPUPOOL#lease:}; stat -c %a ${GPUPOOL#lease:}; exit 5"},
+                 home.with());
   INFO(app.output);
   CHECK(app.status == 5);
   CHECK(has(app.output, "waiting for 2 GPUs: position 2 of 3 in the queue; 4 GPUs are taken\n"));
@@ -98,11 +105,12 @@ TEST_CASE("a program gets the servers of its lease and returns the lease when it
 
 TEST_CASE("does not wait long for a scheduler that does not take the lease back and leaves no files") {
   const Home home;
-  const auto scheduler = std::make_unique<FakeScheduler>([](const pool::AcquireCall&, Stream& stream, grpc::ServerContext& context) {
-    stream.Write(FakeScheduler::granted({{"tcp://192.0.2.1:7", "token"}}));
-    while (!context.IsCancelled()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    return grpc::Status::CANCELLED;
-  });
+  const auto scheduler = std::make_unique<FakeScheduler>(
+      [](const pool::AcquireCall&, Stream& stream, grpc::ServerContext& context) {
+        stream.Write(FakeScheduler::granted({{"tcp://192.0.2.1:7", "token"}}));
+        while (!context.IsCancelled()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        return grpc::Status::CANCELLED;
+      });
   Process app({program_path("pool-run"), "--server", url(*scheduler), "--", "true"}, home.with());
   CHECK(app.wait() == 0);
   CHECK(app.await_end_of_output());  // pool-lease has gone
@@ -126,10 +134,11 @@ TEST_CASE("requests no lease if the program exited before pool-lease started") {
 TEST_CASE("an interrupted program leaves the queue") {
   const Home home;
   std::unique_ptr<FakeScheduler> scheduler;
-  scheduler = std::make_unique<FakeScheduler>([&](const pool::AcquireCall&, Stream& stream, grpc::ServerContext&) {
-    stream.Write(FakeScheduler::queued(1, 1, ""));
-    return scheduler->await_release(stream) ? grpc::Status::OK : grpc::Status::CANCELLED;
-  });
+  scheduler =
+      std::make_unique<FakeScheduler>([&](const pool::AcquireCall&, Stream& stream, grpc::ServerContext&) {
+        stream.Write(FakeScheduler::queued(1, 1, ""));
+        return scheduler->await_release(stream) ? grpc::Status::OK : grpc::Status::CANCELLED;
+      });
   for (const int signal : {SIGINT, SIGKILL}) {
     const size_t before = scheduler->calls().size();
     Process waiting({program_path("pool-run"), "--server", url(*scheduler), "--", "true"}, home.with());
@@ -148,15 +157,18 @@ TEST_CASE("a refusal by the scheduler and a malformed address end with the reaso
   FakeScheduler scheduler([](const pool::AcquireCall&, Stream&, grpc::ServerContext&) {
     return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "no GPU here has 900 GiB");
   });
-  const Finished refused = run_to_end({program_path("pool-run"), "--server", url(scheduler), "--", "true"}, home.with());
+  const Finished refused =
+      run_to_end({program_path("pool-run"), "--server", url(scheduler), "--", "true"}, home.with());
   CHECK(refused.status == 125);
   CHECK(has(refused.output, "no GPU here has 900 GiB"));
   CHECK(scheduler.calls().size() == 1);
 
-  const Finished wrong = run_to_end({program_path("pool-run"), "--server", url(scheduler), "--gpus", "none", "true"}, home.with());
+  const Finished wrong = run_to_end(
+      {program_path("pool-run"), "--server", url(scheduler), "--gpus", "none", "true"}, home.with());
   CHECK(wrong.status == 2);
   CHECK(has(wrong.output, "gpus must be"));
-  const Finished no_pool = run_to_end({program_path("pool-run"), "--server", "tcp://h:1", "--gpus", "2", "true"}, home.with());
+  const Finished no_pool =
+      run_to_end({program_path("pool-run"), "--server", "tcp://h:1", "--gpus", "2", "true"}, home.with());
   CHECK(no_pool.status == 2);
   CHECK(has(no_pool.output, "--gpus requires a pool"));
   CHECK(run_to_end({program_path("pool-run"), "--gpus"}, home.with()).status == 2);
@@ -167,13 +179,17 @@ TEST_CASE("names a scheduler that cannot be reached") {
   const Home home;
   uint16_t port = 0;
   {
-    const FakeScheduler gone([](const pool::AcquireCall&, Stream&, grpc::ServerContext&) { return grpc::Status::OK; });
+    const FakeScheduler gone(
+        [](const pool::AcquireCall&, Stream&, grpc::ServerContext&) { return grpc::Status::OK; });
     port = static_cast<uint16_t>(gone.port());
   }
-  const Finished refused = run_to_end({program_path("pool-run"), "--server", "pool://127.0.0.1:" + std::to_string(port), "true"}, home.with());
+  const Finished refused =
+      run_to_end({program_path("pool-run"), "--server", "pool://127.0.0.1:" + std::to_string(port), "true"},
+                 home.with());
   CHECK(refused.status == 125);
-  CHECK(has(refused.output, "cannot reach any scheduler: cannot reach pool-scheduler at 127.0.0.1:" + std::to_string(port) +
-                                " (Connection refused): check host and port, and that pool-scheduler is running"));
+  CHECK(has(refused.output,
+            "cannot reach any scheduler: cannot reach pool-scheduler at 127.0.0.1:" + std::to_string(port) +
+                " (Connection refused): check host and port, and that pool-scheduler is running"));
   CHECK_FALSE(has(refused.output, "failed to connect to all addresses"));
 }
 
@@ -181,24 +197,29 @@ TEST_CASE("names a wrong service at a scheduler's address") {
   const Home home;
   PooldProcess poold("softgpu");
   const std::string port = std::to_string(poold.endpoint().port);
-  const Finished refused = run_to_end({program_path("pool-run"), "--server", "pool://127.0.0.1:" + port, "true"}, home.with());
+  const Finished refused =
+      run_to_end({program_path("pool-run"), "--server", "pool://127.0.0.1:" + port, "true"}, home.with());
   INFO(refused.output);
   CHECK(refused.status == 125);
   CHECK(has(refused.output, "cannot reach pool-scheduler at 127.0.0.1:" + port +
-                                " (the server there does not speak gRPC, or requires TLS): check host and port: poold addresses are tcp://HOST:PORT"));
+                                " (the server there does not speak gRPC, or requires TLS): check host and "
+                                "port: poold addresses are tcp://HOST:PORT"));
   CHECK_FALSE(has(refused.output, "recvmsg"));
 }
 
 TEST_CASE("a lease survives the scheduler's death and gets renewed tokens and reports its end") {
   const Home home;
   std::atomic<int> step{0};
-  auto scheduler = std::make_unique<FakeScheduler>([&](const pool::AcquireCall&, Stream& stream, grpc::ServerContext& context) {
-    stream.Write(FakeScheduler::granted({{"tcp://192.0.2.1:7", "old"}}));
-    while (step == 0 && !context.IsCancelled()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    return grpc::Status(grpc::StatusCode::UNAVAILABLE, "shutting down");
-  });
+  auto scheduler = std::make_unique<FakeScheduler>(
+      [&](const pool::AcquireCall&, Stream& stream, grpc::ServerContext& context) {
+        stream.Write(FakeScheduler::granted({{"tcp://192.0.2.1:7", "old"}}));
+        while (step == 0 && !context.IsCancelled()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        return grpc::Status(grpc::StatusCode::UNAVAILABLE, "shutting down");
+      });
   const int port = scheduler->port();
-  const std::string script = "until grep -q NEW ${GPUPOOL#lease:}; do sleep 0.05; done; echo renewed; until grep -qv . ${GPUPOOL#lease:} || [ $(wc -l <${GPUPOOL#lease:}) = 1 ]; do sleep 0.05; done; echo over";
+  const std::string script =
+      "until grep -q NEW ${GPUPOOL#lease:}; do sleep 0.05; done; echo renewed; until grep -qv . "
+      "${GPUPOOL#lease:} || [ $(wc -l <${GPUPOOL#lease:}) = 1 ]; do sleep 0.05; done; echo over";
   Process app({program_path("pool-run"), "--server", url(*scheduler), "--", "sh", "-c", script}, home.with());
   REQUIRE(scheduler->await_calls(1));
   step = 1;
@@ -206,7 +227,8 @@ TEST_CASE("a lease survives the scheduler's death and gets renewed tokens and re
   scheduler.reset();
   scheduler = std::make_unique<FakeScheduler>(
       [&](const pool::AcquireCall& first, Stream& stream, grpc::ServerContext& context) {
-        if (first.resume().lease() != "the lease" || first.resume().secret() != "the secret") return grpc::Status(grpc::StatusCode::NOT_FOUND, "who?");
+        if (first.resume().lease() != "the lease" || first.resume().secret() != "the secret")
+          return grpc::Status(grpc::StatusCode::NOT_FOUND, "who?");
         stream.Write(FakeScheduler::granted({{"tcp://192.0.2.1:7", "NEW"}}));
         while (step == 1 && !context.IsCancelled()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
         pool::AcquireEvent ended;
@@ -232,21 +254,27 @@ TEST_CASE("another user cannot prepare the file that the next tokens are written
   fs::permissions(shared.path(), fs::perms(0777));
   std::atomic<bool> renew{false};
   std::unique_ptr<FakeScheduler> scheduler;
-  scheduler = std::make_unique<FakeScheduler>([&](const pool::AcquireCall&, Stream& stream, grpc::ServerContext& context) {
-    stream.Write(FakeScheduler::granted({{"tcp://192.0.2.1:7", "old"}}));
-    while (!renew && !context.IsCancelled()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    stream.Write(FakeScheduler::granted({{"tcp://192.0.2.1:7", "NEW"}}));
-    return scheduler->await_release(stream) ? grpc::Status::OK : grpc::Status::CANCELLED;
-  });
-  const std::string script = "echo file ${GPUPOOL#lease:} .; until grep -q NEW ${GPUPOOL#lease:}; do sleep 0.05; done; echo renewed";
-  Process app({program_path("pool-run"), "--server", url(*scheduler), "--", "sh", "-c", script}, {{"XDG_RUNTIME_DIR", shared.path()}});
+  scheduler = std::make_unique<FakeScheduler>(
+      [&](const pool::AcquireCall&, Stream& stream, grpc::ServerContext& context) {
+        stream.Write(FakeScheduler::granted({{"tcp://192.0.2.1:7", "old"}}));
+        while (!renew && !context.IsCancelled()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        stream.Write(FakeScheduler::granted({{"tcp://192.0.2.1:7", "NEW"}}));
+        return scheduler->await_release(stream) ? grpc::Status::OK : grpc::Status::CANCELLED;
+      });
+  const std::string script =
+      "echo file ${GPUPOOL#lease:} .; until grep -q NEW ${GPUPOOL#lease:}; do sleep 0.05; done; echo renewed";
+  Process app({program_path("pool-run"), "--server", url(*scheduler), "--", "sh", "-c", script},
+              {{"XDG_RUNTIME_DIR", shared.path()}});
   REQUIRE(app.await_output(" .\n"));
   const std::string output = app.output();
   const size_t begin = output.find("file ") + 5;
   const std::string file = output.substr(begin, output.find(" .\n") - begin);
 
-  const std::string attack = "umask 0; if ( : >\"$0.new\" ) 2>/dev/null; then exec 3<\"$0.new\"; echo tried; until grep -q NEW /proc/$$/fd/3; do sleep 0.05; done; exit 0; fi; echo tried; exit 7";
-  Process attacker({"setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "sh", "-c", attack, file}, {});
+  const std::string attack =
+      "umask 0; if ( : >\"$0.new\" ) 2>/dev/null; then exec 3<\"$0.new\"; echo tried; until grep -q NEW "
+      "/proc/$$/fd/3; do sleep 0.05; done; exit 0; fi; echo tried; exit 7";
+  Process attacker(
+      {"setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "sh", "-c", attack, file}, {});
   REQUIRE(attacker.await_output("tried"));
   renew = true;
   CHECK(app.await_output("renewed"));
@@ -262,11 +290,14 @@ TEST_CASE("pool-lease and pool-admin refuse a private key that others can read")
   FakeScheduler scheduler(grants({{"tcp://192.0.2.1:7", "x"}}));
   const std::string key = folder.write("client.key", "key");
   fs::permissions(key, fs::perms(0644));
-  const std::string why = "GPUPOOL_TLS_KEY: refusing to use '" + key + "': other users can read it; chmod 600 it";
-  const Finished run = run_to_end({program_path("pool-run"), "--server", url(scheduler), "--", "true"}, home.with({{"GPUPOOL_TLS_KEY", key}}));
+  const std::string why =
+      "GPUPOOL_TLS_KEY: refusing to use '" + key + "': other users can read it; chmod 600 it";
+  const Finished run = run_to_end({program_path("pool-run"), "--server", url(scheduler), "--", "true"},
+                                  home.with({{"GPUPOOL_TLS_KEY", key}}));
   CHECK(run.status == 125);
   CHECK(has(run.output, why));
-  const Finished admin = run_to_end({program_path("pool-admin"), "--scheduler", scheduler.address(), "health"}, {{"GPUPOOL_TLS_KEY", key}});
+  const Finished admin = run_to_end(
+      {program_path("pool-admin"), "--scheduler", scheduler.address(), "health"}, {{"GPUPOOL_TLS_KEY", key}});
   CHECK(admin.status == 2);
   CHECK(has(admin.output, why));
   CHECK(scheduler.calls().empty());
@@ -289,7 +320,8 @@ TEST_CASE("a scheduler's texts are printed without control characters and with a
   FakeScheduler lying(grants({{"tcp://" + kHostileText, "token"}}));
   FakeScheduler forging(grants({{"tcp://192.0.2.1:7", "token\ntcp://198.51.100.1:9 " + kHostileText}}));
   for (const FakeScheduler* const scheduler : {&refusing, &ending, &lying, &forging}) {
-    const Finished run = run_to_end({program_path("pool-run"), "--server", url(*scheduler), "--", "true"}, home.with());
+    const Finished run =
+        run_to_end({program_path("pool-run"), "--server", url(*scheduler), "--", "true"}, home.with());
     INFO(run.output);
     CHECK(run.status == 125);
     CHECK(is_harmless(run.output));
@@ -321,9 +353,10 @@ TEST_CASE("uses a token replaced in its file on the next connection to the sched
     stream.Write(ended);
     return grpc::Status::OK;
   });
-  Process app({program_path("pool-run"), "--server", url(scheduler), "--token-file", token_file, "--", "sh", "-c",
-               "until grep -qv . ${GPUPOOL#lease:} || [ $(wc -l <${GPUPOOL#lease:}) = 1 ]; do sleep 0.05; done"},
-              home.with());
+  Process app(
+      {program_path("pool-run"), "--server", url(scheduler), "--token-file", token_file, "--", "sh", "-c",
+       "until grep -qv . ${GPUPOOL#lease:} || [ $(wc -l <${GPUPOOL#lease:}) = 1 ]; do sleep 0.05; done"},
+      home.with());
   REQUIRE(scheduler.await_calls(1));
   folder.write("token", "the-new-token\n");
   step = 1;
@@ -341,7 +374,9 @@ TEST_CASE("tries another scheduler of the pool if one is down or not the leader"
   });
   CHECK(run_to_end({program_path("pool-run"), "--server", url(other), "true"}, home.with()).status == 0);
   CHECK(leader.calls().size() == 1);
-  CHECK(run_to_end({program_path("pool-run"), "--server", "pool://127.0.0.1:1," + leader.address(), "true"}, home.with()).status == 0);
+  CHECK(run_to_end({program_path("pool-run"), "--server", "pool://127.0.0.1:1," + leader.address(), "true"},
+                   home.with())
+            .status == 0);
   CHECK(leader.calls().size() == 2);
 }
 
@@ -349,7 +384,9 @@ TEST_CASE("the library requests a lease itself and fails with the reason") {
   const Home home;
   PooldProcess poold("softgpu");
   FakeScheduler scheduler(grants({{poold.url(), "x"}}));
-  const Environment environment = home.with({{"LD_LIBRARY_PATH", fs::path(program_path("pool-run")).parent_path().parent_path() / "lib" / "client"}, {"GPUPOOL", url(scheduler) + "?gpus=1"}});
+  const Environment environment = home.with(
+      {{"LD_LIBRARY_PATH", fs::path(program_path("pool-run")).parent_path().parent_path() / "lib" / "client"},
+       {"GPUPOOL", url(scheduler) + "?gpus=1"}});
   const Finished app = run_to_end({DEVICE_COUNT_APP}, environment);
   INFO(app.output);
   CHECK(app.status == 0);

@@ -76,7 +76,11 @@ TEST_CASE("sets NCCL's variables unless the user has set them") {
   const Installation pool;
   for (const char* name : {"NCCL_SHM_DISABLE", "NCCL_P2P_LEVEL", "NCCL_HOSTID"}) ::unsetenv(name);
   const auto told = [&](const std::string& server, const Environment& more) {
-    return pool.run({"--server", server, "sh", "-c", "echo \"${NCCL_SHM_DISABLE-none}|${NCCL_P2P_LEVEL-none}|${NCCL_HOSTID-none}\""}, more).output;
+    return pool
+        .run({"--server", server, "sh", "-c",
+              "echo \"${NCCL_SHM_DISABLE-none}|${NCCL_P2P_LEVEL-none}|${NCCL_HOSTID-none}\""},
+             more)
+        .output;
   };
   const std::string here = told("tcp://h:5", {}), there = told("tcp://i:5", {});
   CHECK(here.starts_with("1|SYS|"));
@@ -84,7 +88,8 @@ TEST_CASE("sets NCCL's variables unless the user has set them") {
   CHECK(here == told("tcp://h:5", {}));
   CHECK(here != there);  // no two servers are one host
   CHECK(told("tcp://h:5,tcp://i:5", {}) == "1|none|none\n");
-  CHECK(told("tcp://h:5", {{"NCCL_SHM_DISABLE", "0"}, {"NCCL_P2P_LEVEL", "LOC"}, {"NCCL_HOSTID", "x"}}) == "0|LOC|x\n");
+  CHECK(told("tcp://h:5", {{"NCCL_SHM_DISABLE", "0"}, {"NCCL_P2P_LEVEL", "LOC"}, {"NCCL_HOSTID", "x"}}) ==
+        "0|LOC|x\n");
   const std::string lease = pool.folder().write("lease", "gpupool lease 1\ntcp://h:5 token\n");
   CHECK(told("lease:" + lease, {}) == here);
 }
@@ -92,7 +97,9 @@ TEST_CASE("sets NCCL's variables unless the user has set them") {
 TEST_CASE("adds the JAX plugin to PYTHONPATH before the user's folders") {
   const Installation pool;
   ::unsetenv("PYTHONPATH");
-  const auto path = [&](const Environment& more) { return pool.run({"--server", "tcp://h:5", "sh", "-c", "echo \"${PYTHONPATH-none}\""}, more).output; };
+  const auto path = [&](const Environment& more) {
+    return pool.run({"--server", "tcp://h:5", "sh", "-c", "echo \"${PYTHONPATH-none}\""}, more).output;
+  };
   CHECK(path({}) == "none\n");  // this installation has no plugin
   const std::string modules = fs::path(pool.library()).parent_path() / "python";
   fs::create_directories(modules + "/jax_plugins/gpupool");

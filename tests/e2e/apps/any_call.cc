@@ -26,30 +26,36 @@ constexpr const char* kSymbols[] = {
 };
 
 using Words = uint64_t[12];
-using AnyCall = CUresult (*)(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t,
-                             uint64_t, uint64_t, uint64_t);
+using AnyCall = CUresult (*)(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t,
+                             uint64_t, uint64_t, uint64_t, uint64_t);
 
 CUresult call(void* function, const Words& words) {
-  return reinterpret_cast<AnyCall>(function)(words[0], words[1], words[2], words[3], words[4], words[5], words[6], words[7],
-                                             words[8], words[9], words[10], words[11]);
+  return reinterpret_cast<AnyCall>(function)(words[0], words[1], words[2], words[3], words[4], words[5],
+                                             words[6], words[7], words[8], words[9], words[10], words[11]);
 }
 
-// Addresses that are no device's are the host's to these: they may crash, as any memcpy. And what is registered is called later.
+// Addresses that are no device's are the host's to these: they may crash, as any memcpy. And what is
+// registered is called later.
 bool takes_numbers_for_host_memory(const std::string& name) {
-  return name == "cuLogsRegisterCallback" || name == "cuMemcpy" || name == "cuMemcpy_ptds" || name == "cuMemcpyAsync" || name == "cuMemcpyAsync_ptsz";
+  return name == "cuLogsRegisterCallback" || name == "cuMemcpy" || name == "cuMemcpy_ptds" ||
+         name == "cuMemcpyAsync" || name == "cuMemcpyAsync_ptsz";
 }
 
 void tell_crash(const char* name, int status) {
-  std::printf("%s crashed: %s %d\n", name, WIFSIGNALED(status) ? "signal" : "status", WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+  std::printf("%s crashed: %s %d\n", name, WIFSIGNALED(status) ? "signal" : "status",
+              WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
 }
 
 // They read from memory where to write: they may crash there.
-bool writes_where_memory_says(const std::string& name) { return name == "cuPointerGetAttributes" || name == "cuMemRangeGetAttributes"; }
+bool writes_where_memory_says(const std::string& name) {
+  return name == "cuPointerGetAttributes" || name == "cuMemRangeGetAttributes";
+}
 
 }  // namespace
 
-// Each symbol in a child and a session of its own, so that what a call leaves behind (contexts, sticky errors) does not hide
-// the next one. Arguments: "nothing" (zeros), "scratch" (a writable block of zeros for every argument).
+// Each symbol in a child and a session of its own, so that what a call leaves behind (contexts, sticky
+// errors) does not hide the next one. Arguments: "nothing" (zeros), "scratch" (a writable block of zeros for
+// every argument).
 SCENARIO(any_call) {
   const std::string kind = arguments.at(0);
   unsigned crashed = 0, called = 0;
@@ -93,7 +99,8 @@ concept Complete = requires { sizeof(T); };
 
 const DestroyedObjects* stale = nullptr;  // handed out instead of numbers
 
-// Opaque handles never given out or destroyed, numbers as given, and writable memory where a function wants to read or write.
+// Opaque handles never given out or destroyed, numbers as given, and writable memory where a function wants
+// to read or write.
 template <class T>
 T make_argument(uint64_t number, std::byte*& scratch) {
   if constexpr (!std::is_const_v<T> && (std::is_pointer_v<T> || std::is_integral_v<T>)) {
@@ -120,7 +127,8 @@ T make_argument(uint64_t number, std::byte*& scratch) {
 }
 
 template <class... A>
-CUresult call_by_type(CUresult (*function)(A...), [[maybe_unused]] uint64_t number, [[maybe_unused]] std::byte* scratch) {
+CUresult call_by_type(CUresult (*function)(A...), [[maybe_unused]] uint64_t number,
+                      [[maybe_unused]] std::byte* scratch) {
   return std::apply(function, std::tuple<A...>{make_argument<A>(number, scratch)...});
 }
 
@@ -129,14 +137,16 @@ void fill_with(const DestroyedObjects& destroyed, std::byte* scratch, size_t siz
   constexpr size_t kWords = sizeof destroyed / sizeof(uint64_t);
   uint64_t words[kWords];
   std::memcpy(words, &destroyed, sizeof words);
-  for (size_t at = 0; at < size / sizeof(uint64_t); ++at) std::memcpy(scratch + at * sizeof(uint64_t), &words[at % kWords], sizeof(uint64_t));
+  for (size_t at = 0; at < size / sizeof(uint64_t); ++at)
+    std::memcpy(scratch + at * sizeof(uint64_t), &words[at % kWords], sizeof(uint64_t));
 }
 
 struct Row {
   const char* name;
   CUresult (*call)(uint64_t number, std::byte* scratch);
 };
-#define ROW(name) {#name, [](uint64_t number, std::byte* scratch) { return call_by_type(&::name, number, scratch); }},
+#define ROW(name) \
+  {#name, [](uint64_t number, std::byte* scratch) { return call_by_type(&::name, number, scratch); }},
 #define CUDA_CALL(id, name, ...) ROW(name)
 #define CUDA_CALL_PTSZ CUDA_CALL
 #define CUDA_CALL_CUSTOM_EXPORT CUDA_CALL
@@ -154,8 +164,9 @@ constexpr int kUsedAtExit = 100;  // apart from what other ends of a program giv
 
 constexpr uint64_t kNumbers[] = {0, 1, 3, 0x7fffffff, 0xffffffff, 0x00007fffdeadbee0, 1ull << 62, ~0ull};
 
-// Calls a row with the numbers from `first` on, in a child and a session of its own, until a call leaves an error there, with which later
-// calls would fail. The child exits with kUsedAtExit and the count of the numbers that have been used.
+// Calls a row with the numbers from `first` on, in a child and a session of its own, until a call leaves an
+// error there, with which later calls would fail. The child exits with kUsedAtExit and the count of the
+// numbers that have been used.
 int call_with_numbers(const Row& row, size_t first, bool with_stale, bool in_memory) {
   std::fflush(stdout);
   const pid_t child = fork();
@@ -184,13 +195,15 @@ int call_with_numbers(const Row& row, size_t first, bool with_stale, bool in_mem
 
 }  // namespace
 
-// "stale" and "stale_in_memory": handles are those of destroyed objects, given as they are, or wherever a function reads.
+// "stale" and "stale_in_memory": handles are those of destroyed objects, given as they are, or wherever a
+// function reads.
 SCENARIO(any_row) {
   const bool with_stale = !arguments.empty();
   const bool in_memory = with_stale && arguments[0] == "stale_in_memory";
   unsigned crashed = 0;
   for (const Row& row : kRows) {
-    if (takes_numbers_for_host_memory(row.name) || (in_memory && writes_where_memory_says(row.name))) continue;
+    if (takes_numbers_for_host_memory(row.name) || (in_memory && writes_where_memory_says(row.name)))
+      continue;
     for (size_t used = 0; used < std::size(kNumbers);) {
       const int status = call_with_numbers(row, used, with_stale, in_memory);
       const bool told = WIFEXITED(status) && WEXITSTATUS(status) > kUsedAtExit;

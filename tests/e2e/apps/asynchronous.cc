@@ -25,8 +25,9 @@ SCENARIO(asynchronous_calls) {
     alignas(64) CUtensorMap map;
     const cuuint64_t sizes[] = {64, 64}, strides[] = {256};
     const cuuint32_t box[] = {16, 16}, steps[] = {1, 1};
-    OK(cuTensorMapEncodeTiled(&map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, reinterpret_cast<void*>(values), sizes, strides, box, steps,
-                              CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_NONE,
+    OK(cuTensorMapEncodeTiled(&map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, reinterpret_cast<void*>(values),
+                              sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                              CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_NONE,
                               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
 #endif
   };
@@ -145,7 +146,8 @@ SCENARIO(synchronous_copies_behind_writers_of_host_memory) {
   OK(cuMemFreeHost(pinned));
 }
 
-// A graph whose launch the server refuses, since a context that it uses is gone. Its host function does not count as outstanding then.
+// A graph whose launch the server refuses, since a context that it uses is gone. Its host function does not
+// count as outstanding then.
 SCENARIO(copies_behind_a_refused_launch) {
   Device device;
   const unsigned copies = static_cast<unsigned>(std::stoul(arguments.at(0)));

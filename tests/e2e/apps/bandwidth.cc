@@ -12,7 +12,8 @@ namespace {
 // Four letters in random order: half of it can be saved.
 void fill_with_text(std::vector<uint8_t>& bytes) {
   const auto random = pattern(bytes.size(), 5);
-  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = (i / 16) % 2 != 0 ? 'a' : static_cast<uint8_t>("acgt"[random[i] & 3]);
+  for (size_t i = 0; i < bytes.size(); ++i)
+    bytes[i] = (i / 16) % 2 != 0 ? 'a' : static_cast<uint8_t>("acgt"[random[i] & 3]);
 }
 
 template <class Copy>

@@ -1,4 +1,5 @@
-// Programs that are locked and checkpointed while they compute, and one that does it to others (as NVIDIA's cuda-checkpoint does).
+// Programs that are locked and checkpointed while they compute, and one that does it to others (as NVIDIA's
+// cuda-checkpoint does).
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,7 +19,9 @@ namespace {
 
 constexpr size_t kPiece = size_t{8} << 20;
 
-bool is_there(const std::string& file) { return ::access(file.c_str(), F_OK) == 0; }
+bool is_there(const std::string& file) {
+  return ::access(file.c_str(), F_OK) == 0;
+}
 // A thread of this program.
 bool is_asleep(pid_t thread) {
   std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
@@ -64,12 +67,14 @@ SCENARIO(change_state_of) {
     const CUresult result = act(action, pid, timeout);
     CUprocessState state{};
     const CUresult asked = cuCheckpointProcessGetState(pid, &state);
-    std::printf("%s: %s, %s\n", action.c_str(), name_of(result), asked == CUDA_SUCCESS ? text_of(state) : name_of(asked));
+    std::printf("%s: %s, %s\n", action.c_str(), name_of(result),
+                asked == CUDA_SUCCESS ? text_of(state) : name_of(asked));
     std::fflush(stdout);
   }
 }
 
-// [file, pieces of 8 MiB, devices]: computes until the file is there and says every so often that it does; then all it has must be right.
+// [file, pieces of 8 MiB, devices]: computes until the file is there and says every so often that it does;
+// then all it has must be right.
 SCENARIO(computes_until) {
   OK(cuInit(0));
   const size_t pieces = std::stoul(arguments.at(1));
@@ -95,7 +100,8 @@ SCENARIO(computes_until) {
     last = is_there(arguments.at(0));
     for (Part& part : parts) {
       OK(cuCtxSetCurrent(part.device->context));
-      for (const CUdeviceptr memory : part.memory) OK(part.kernels->launch("add", (count + 255) / 256, 256, nullptr, memory, 3u, count));
+      for (const CUdeviceptr memory : part.memory)
+        OK(part.kernels->launch("add", (count + 255) / 256, 256, nullptr, memory, 3u, count));
       OK(cuCtxSynchronize());
     }
     std::printf("round %u\n", rounds);
@@ -120,7 +126,8 @@ SCENARIO(busy_until) {
   OK(cuMemAlloc(&memory, 4096));
   static std::string file;
   file = arguments.at(0);
-  OK(cuLaunchHostFunc(nullptr, [](void*) { await_file(file); }, nullptr));
+  OK(cuLaunchHostFunc(
+      nullptr, [](void*) { await_file(file); }, nullptr));
   OK(kernels.launch("fill", 1, 256, nullptr, memory, 5u, 256u));
   std::printf("working\n");
   std::fflush(stdout);
@@ -209,7 +216,8 @@ CUmemAllocationProp on_device(CUmemAllocationHandleType types) {
   return properties;
 }
 
-void map(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle memory, CUmemAccess_flags flags) {
+void map(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle memory,
+         CUmemAccess_flags flags) {
   const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, 0}, flags};
   OK(cuMemMap(address, size, offset, memory, 0));
   OK(cuMemSetAccess(address, size, &access, 1));
@@ -217,15 +225,16 @@ void map(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocation
 
 }  // namespace
 
-// [file]: computes until the file is there on memory that it maps by itself and on an array, and has offered some to others, who do not take
-// it: FILE.name.
+// [file]: computes until the file is there on memory that it maps by itself and on an array, and has offered
+// some to others, who do not take it: FILE.name.
 SCENARIO(computes_on_all_kinds_until) {
   Device device;
   Kernels kernels;
   constexpr unsigned kCount = kPiece / 4, kBlocks = kCount / 256, kWidth = 256, kTexels = kWidth * 64;
   // Mapped as a whole and its second half once more, to be read; and one that is mapped only in the end.
   CUmemGenericAllocationHandle memory = 0, aside = 0;
-  const CUmemAllocationProp shareable = on_device(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR), plain = on_device(CU_MEM_HANDLE_TYPE_NONE);
+  const CUmemAllocationProp shareable = on_device(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+                            plain = on_device(CU_MEM_HANDLE_TYPE_NONE);
   OK(cuMemCreate(&memory, 2 * kPiece, &shareable, 0));
   OK(cuMemCreate(&aside, kPiece, &plain, 0));
   CUdeviceptr range = 0;
@@ -246,7 +255,8 @@ SCENARIO(computes_on_all_kinds_until) {
   OK(cuIpcGetMemHandle(&name, offered));
 
   CUarray array = nullptr;
-  const CUDA_ARRAY3D_DESCRIPTOR shape{kWidth, kTexels / kWidth, 0, CU_AD_FORMAT_UNSIGNED_INT32, 1, CUDA_ARRAY3D_SURFACE_LDST};
+  const CUDA_ARRAY3D_DESCRIPTOR shape{kWidth, kTexels / kWidth,         0, CU_AD_FORMAT_UNSIGNED_INT32,
+                                      1,      CUDA_ARRAY3D_SURFACE_LDST};
   OK(cuArray3DCreate(&array, &shape));
   CUDA_RESOURCE_DESC resource{};
   resource.resType = CU_RESOURCE_TYPE_ARRAY;
@@ -270,7 +280,8 @@ SCENARIO(computes_on_all_kinds_until) {
     std::printf("round %u\n", rounds);
     std::fflush(stdout);
   }
-  const auto once = download<uint32_t>(range, 2 * kCount), again = download<uint32_t>(range + 2 * kPiece, kCount);
+  const auto once = download<uint32_t>(range, 2 * kCount),
+             again = download<uint32_t>(range + 2 * kPiece, kCount);
   for (unsigned i = 0; i < 2 * kCount; ++i) EXPECT(once[i] == 7 + i + 3 * rounds);
   EXPECT(std::equal(again.begin(), again.end(), once.begin() + kCount));
   const CUmemLocation place{CU_MEM_LOCATION_TYPE_DEVICE, 0};

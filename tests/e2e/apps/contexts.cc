@@ -12,7 +12,9 @@ using namespace app;
 
 // A forked child lacks the parent's threads, so that LeakSanitizer takes what only they hold for leaked.
 static bool in_forked_child = false;
-extern "C" __attribute__((visibility("default"))) int __lsan_is_turned_off() { return in_forked_child; }
+extern "C" __attribute__((visibility("default"))) int __lsan_is_turned_off() {
+  return in_forked_child;
+}
 
 namespace {
 
@@ -96,7 +98,8 @@ SCENARIO(reset_and_use_again) {
   unsigned flags = 0;
   int active = 0;
   OK(cuDevicePrimaryCtxGetState(device.device, &flags, &active));
-  std::printf("after a reset: active %d flags %u, alloc %s\n", active, flags, name_of(cuMemAlloc(&values, 64)));
+  std::printf("after a reset: active %d flags %u, alloc %s\n", active, flags,
+              name_of(cuMemAlloc(&values, 64)));
   CUcontext same = nullptr;
   OK(cuDevicePrimaryCtxRetain(&same, device.device));
   EXPECT(same == device.context);
@@ -214,9 +217,9 @@ SCENARIO(no_visible_devices) {
 SCENARIO(fork_before_use) {
   for (int i = 0; i < 2; ++i) {
     EXPECT(in_child([] {
-      Device device;
-      use_device();
-    }) == 0);
+             Device device;
+             use_device();
+           }) == 0);
   }
   Device device;
   use_device();
@@ -232,7 +235,8 @@ SCENARIO(fork_after_use) {
     std::printf(", synchronise %s\n", name_of(cuCtxSynchronize()));
   });
   EXPECT(status == 0);
-  // A child that leaves by exit() and not _exit() runs exit handlers; the parent's session must survive those too.
+  // A child that leaves by exit() and not _exit() runs exit handlers; the parent's session must survive those
+  // too.
   std::fflush(stdout);
   const pid_t child = fork();
   if (child == 0) {

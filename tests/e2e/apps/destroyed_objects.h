@@ -31,8 +31,9 @@ struct DestroyedObjects {
 
   template <class T>
   bool give(T& out) const {
-    return (is(out, context) || is(out, module) || is(out, function) || is(out, stream) || is(out, event) || is(out, graph) || is(out, node) ||
-            is(out, executable) || is(out, pool) || is(out, linker) || is(out, array) || is(out, mipmap) || is(out, address)
+    return (is(out, context) || is(out, module) || is(out, function) || is(out, stream) || is(out, event) ||
+            is(out, graph) || is(out, node) || is(out, executable) || is(out, pool) || is(out, linker) ||
+            is(out, array) || is(out, mipmap) || is(out, address)
 #if CUDA_VERSION >= 12000
             || is(out, library) || is(out, kernel)
 #endif

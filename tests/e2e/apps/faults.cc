@@ -15,7 +15,8 @@ void report(const char* what, CUcontext context) {
   CUdeviceptr address = 0;
   CUstream stream = nullptr;
   const CUresult then[] = {cuCtxSynchronize(), cuMemAlloc(&address, 64), cuStreamCreate(&stream, 0)};
-  std::printf("%s: %s, then %s %s %s\n", what, name_of(first), name_of(then[0]), name_of(then[1]), name_of(then[2]));
+  std::printf("%s: %s, then %s %s %s\n", what, name_of(first), name_of(then[0]), name_of(then[1]),
+              name_of(then[2]));
   EXPECT(first != CUDA_SUCCESS);
 }
 
@@ -54,17 +55,22 @@ SCENARIO(assertion) {
   report("assert", device.context);
 }
 
-// After an error of the device CUDA calls a stream's callbacks with the error, and its host functions not at all.
+// After an error of the device CUDA calls a stream's callbacks with the error, and its host functions not at
+// all.
 SCENARIO(callbacks_behind_a_trap) {
   Device device;
   Kernels kernels;
   static std::atomic<int> status{-1}, calls{0};
   OK(kernels.launch("stop_with_trap", 1, 1, nullptr));
-  OK(cuStreamAddCallback(nullptr, [](CUstream, CUresult result, void*) {
-    status = result;
-    status.notify_all();
-  }, nullptr, 0));
-  OK(cuLaunchHostFunc(nullptr, [](void*) { ++calls; }, nullptr));
+  OK(cuStreamAddCallback(
+      nullptr,
+      [](CUstream, CUresult result, void*) {
+        status = result;
+        status.notify_all();
+      },
+      nullptr, 0));
+  OK(cuLaunchHostFunc(
+      nullptr, [](void*) { ++calls; }, nullptr));
   GIVES(CUDA_ERROR_LAUNCH_FAILED, cuCtxSynchronize());
   status.wait(-1);
   EXPECT(status != CUDA_SUCCESS);
@@ -143,7 +149,8 @@ SCENARIO(texture_destroyed_behind_a_host_function) {
   OK(kernels.launch("read_texture", 1, kTexels, stream, texture, out, kTextureWidth, kTexels));
   OK(cuTexObjectDestroy(texture));
   GIVES(CUDA_ERROR_INVALID_VALUE, cuTexObjectDestroy(texture));
-  const CUtexObject next = make_texture(std::vector<unsigned>(kTexels, 7));  // which may get the number of the first
+  const CUtexObject next =
+      make_texture(std::vector<unsigned>(kTexels, 7));  // which may get the number of the first
   gate.let_go();
   OK(cuStreamSynchronize(stream));
   EXPECT(download<unsigned>(out, kTexels) == texels);
@@ -188,7 +195,12 @@ SCENARIO(library_without_code) {
   namespace format = gpupool::cuda::fatbin_format;
   struct {
     format::ContainerHeader head{format::kContainerMagic, 1, sizeof head, sizeof entry + sizeof payload};
-    format::EntryHeader entry{.kind = format::kKindElf, .version = 0x101, .header_size = sizeof entry, .padded_payload = sizeof payload, .arch = 70, .flags = 0x11};
+    format::EntryHeader entry{.kind = format::kKindElf,
+                              .version = 0x101,
+                              .header_size = sizeof entry,
+                              .padded_payload = sizeof payload,
+                              .arch = 70,
+                              .flags = 0x11};
     char payload[8] = {};
   } image;
   CUmodule module = nullptr;
@@ -197,7 +209,8 @@ SCENARIO(library_without_code) {
   CUlibrary library = nullptr;
   CUkernel kernel = nullptr;
   OK(cuLibraryLoadData(&library, &image, nullptr, nullptr, 0, nullptr, nullptr, 0));
-  for (int again = 0; again < 2; ++again) GIVES(CUDA_ERROR_NO_BINARY_FOR_GPU, cuLibraryGetKernel(&kernel, library, "k"));
+  for (int again = 0; again < 2; ++again)
+    GIVES(CUDA_ERROR_NO_BINARY_FOR_GPU, cuLibraryGetKernel(&kernel, library, "k"));
 #endif
 }
 
@@ -210,14 +223,17 @@ SCENARIO(images_that_cannot_run) {
   load("no PTX at all", "this is no PTX");
   load("empty", "");
   load("version", ".version 99.0\n.target sm_70\n.address_size 64\n.visible .entry k()\n{\n ret;\n}\n");
-  load("instruction", ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry k()\n{\n frobnicate.b32 1;\n ret;\n}\n");
+  load("instruction",
+       ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry k()\n{\n frobnicate.b32 1;\n "
+       "ret;\n}\n");
   load("unfinished", ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry k()\n{\n ret;\n");
   char log[512] = "";
   CUjit_option options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
   void* values[] = {log, reinterpret_cast<void*>(sizeof log)};
   const CUresult result = cuModuleLoadDataEx(
-      &module, ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry k()\n{\n frobnicate.b32 1;\n ret;\n}\n", 2,
-      options, values);
+      &module,
+      ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry k()\n{\n frobnicate.b32 1;\n ret;\n}\n",
+      2, options, values);
   EXPECT(result == CUDA_ERROR_INVALID_PTX);
   EXPECT(std::string(log).find("frobnicate") != std::string::npos);
   OK(cuCtxSynchronize());

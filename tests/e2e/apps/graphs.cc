@@ -1,12 +1,12 @@
 // CUDA graphs, as frameworks use them: captured, with host memory and host functions in them.
+#include "tests/e2e/apps/graphs.h"
+
 #include <sys/mman.h>
 
 #include <chrono>
 #include <climits>
 #include <cstring>
 #include <thread>
-
-#include "tests/e2e/apps/graphs.h"
 
 using namespace app;
 using namespace app::graphs;
@@ -36,7 +36,8 @@ SCENARIO(captured_graph) {
   const CUgraphExec exec = executable(graph);
   run(exec, s.one, 20);
   auto a = download<unsigned>(s.a, kCount), b = download<unsigned>(s.b, kCount);
-  EXPECT(a[0] == 20 && a[99] == 20 && a[100] == 7 && a[109] == 7 && a[110] == 20 && b[0] == 30 && b[100] == 18 && b[999] == 30);
+  EXPECT(a[0] == 20 && a[99] == 20 && a[100] == 7 && a[109] == 7 && a[110] == 20 && b[0] == 30 &&
+         b[100] == 18 && b[999] == 30);
   // In another stream, with other work around it.
   OK(kernels.launch("add", 4, 256, s.two, s.a, 100u, kCount));
   OK(cuGraphUpload(exec, s.two));
@@ -63,7 +64,8 @@ SCENARIO(captured_launch_attributes) {
   OK(cuLaunchCooperativeKernel(kernels.function("add"), 4, 1, 1, 256, 1, 1, 0, s.one, parameters));
   CUlaunchAttribute attributes[2] = {};
   attributes[0].id = CU_LAUNCH_ATTRIBUTE_PRIORITY;
-  attributes[1].id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;  // libraries launch so; no node has it
+  attributes[1].id =
+      CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;  // libraries launch so; no node has it
   attributes[1].value.programmaticStreamSerializationAllowed = 1;
   CUlaunchConfig config{};
   config.gridDimX = 4;
@@ -82,7 +84,8 @@ SCENARIO(captured_launch_attributes) {
   EXPECT(cooperative.cooperative == 1);
   OK(cuGraphKernelNodeGetAttribute(nodes[1], CU_LAUNCH_ATTRIBUTE_COOPERATIVE, &cooperative));
   EXPECT(cooperative.cooperative == 0);
-  GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphKernelNodeSetAttribute(nodes[1], attributes[1].id, &attributes[1].value));
+  GIVES(CUDA_ERROR_INVALID_VALUE,
+        cuGraphKernelNodeSetAttribute(nodes[1], attributes[1].id, &attributes[1].value));
   run(executable(graph), s.one, 5);
   EXPECT(download<unsigned>(s.a, kCount)[999] == 30);
 }
@@ -167,7 +170,8 @@ SCENARIO(graph_with_host_memory) {
     OK(cuGraphLaunch(exec, round == 2 ? s.two : s.one));
     OK(cuCtxSynchronize());
     EXPECT(calls == static_cast<int>(round));
-    for (unsigned i = 0; i < count; ++i) EXPECT(down[i] == i * round + 5 && pageable_down[i] == i + round + 7);
+    for (unsigned i = 0; i < count; ++i)
+      EXPECT(down[i] == i * round + 5 && pageable_down[i] == i + round + 7);
   }
   // Launches in a row, beside a stream that is busy with copies of its own.
   for (int i = 0; i < 20; ++i) {
@@ -196,18 +200,24 @@ SCENARIO(graph_host_functions_in_order) {
   } shared;
   OK(cuMemAllocHost(reinterpret_cast<void**>(&shared.pinned), kCount * 4));
   OK(cuStreamBeginCapture(s.one, CU_STREAM_CAPTURE_MODE_GLOBAL));
-  OK(cuLaunchHostFunc(s.one, [](void* user) {
-    auto& shared = *static_cast<Shared*>(user);
-    ++shared.next;
-    for (unsigned i = 0; i < kCount; ++i) shared.pinned[i] = shared.next * 100;
-  }, &shared));
+  OK(cuLaunchHostFunc(
+      s.one,
+      [](void* user) {
+        auto& shared = *static_cast<Shared*>(user);
+        ++shared.next;
+        for (unsigned i = 0; i < kCount; ++i) shared.pinned[i] = shared.next * 100;
+      },
+      &shared));
   OK(cuMemcpyHtoDAsync(s.a, shared.pinned, kCount * 4, s.one));
   OK(kernels.launch("add", 4, 256, s.one, s.a, 1u, kCount));
   OK(cuMemcpyDtoHAsync(shared.pinned, s.a, kCount * 4, s.one));
-  OK(cuLaunchHostFunc(s.one, [](void* user) {
-    auto& shared = *static_cast<Shared*>(user);
-    shared.seen.push_back(shared.pinned[kCount - 1]);
-  }, &shared));
+  OK(cuLaunchHostFunc(
+      s.one,
+      [](void* user) {
+        auto& shared = *static_cast<Shared*>(user);
+        shared.seen.push_back(shared.pinned[kCount - 1]);
+      },
+      &shared));
   const CUgraphExec exec = executable(end_capture(s.one));
   run(exec, s.one, 10);
   EXPECT(shared.seen.size() == 10);
@@ -298,8 +308,8 @@ SCENARIO(graph_stream_memory_operations) {
   EXPECT(download<unsigned>(s.a, 2)[1] == 6);
 }
 
-// Launches in a row that each call the host between two kernels, for so many milliseconds (first argument) with kernels of so many rounds
-// (second), or until so many were done (third); says how many were.
+// Launches in a row that each call the host between two kernels, for so many milliseconds (first argument)
+// with kernels of so many rounds (second), or until so many were done (third); says how many were.
 SCENARIO(keep_busy_with_graphs) {
   Device device;
   Kernels kernels;
@@ -320,7 +330,8 @@ SCENARIO(keep_busy_with_graphs) {
   std::printf("done %d\n", calls.load());
 }
 
-// The node was made while the memory was there; a copy from or to memory that is gone fails, and nothing else does.
+// The node was made while the memory was there; a copy from or to memory that is gone fails, and nothing else
+// does.
 SCENARIO(graph_copies_memory_that_is_gone) {
   Device device;
   CUstream stream = nullptr;
@@ -335,8 +346,10 @@ SCENARIO(graph_copies_memory_that_is_gone) {
     CUgraph graph = nullptr;
     CUgraphExec exec = nullptr;
     OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
-    if (up) OK(cuMemcpyHtoDAsync(words, memory, kBytes, stream));
-    else OK(cuMemcpyDtoHAsync(memory, words, kBytes, stream));
+    if (up)
+      OK(cuMemcpyHtoDAsync(words, memory, kBytes, stream));
+    else
+      OK(cuMemcpyDtoHAsync(memory, words, kBytes, stream));
     OK(cuStreamEndCapture(stream, &graph));
     OK(cuGraphInstantiate(&exec, graph, 0));
     OK(cuGraphLaunch(exec, stream));

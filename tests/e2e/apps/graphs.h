@@ -49,6 +49,8 @@ inline void run(CUgraphExec exec, CUstream stream, int times = 1) {
   OK(cuStreamSynchronize(stream));
 }
 
-inline void CUDA_CB add_one(void* counter) { static_cast<std::atomic<int>*>(counter)->fetch_add(1); }
+inline void CUDA_CB add_one(void* counter) {
+  static_cast<std::atomic<int>*>(counter)->fetch_add(1);
+}
 
 }  // namespace app::graphs

@@ -21,7 +21,8 @@ SCENARIO(graph_by_hand) {
   kernel.gridDimY = kernel.gridDimZ = kernel.blockDimY = kernel.blockDimZ = 1;
   kernel.blockDimX = 256;
   kernel.kernelParams = parameters;
-  CUgraphNode inner = nullptr, inner_copy = nullptr, fill = nullptr, middle = nullptr, last = nullptr, host = nullptr, empty = nullptr;
+  CUgraphNode inner = nullptr, inner_copy = nullptr, fill = nullptr, middle = nullptr, last = nullptr,
+              host = nullptr, empty = nullptr;
   OK(cuGraphAddKernelNode(&inner, child, nullptr, 0, &kernel));
   CUDA_MEMCPY3D copy{};
   copy.srcMemoryType = copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
@@ -58,7 +59,8 @@ SCENARIO(graph_by_hand) {
   CUgraphExec exec = nullptr;
   OK(cuGraphInstantiate(&exec, graph, 0));
   run(exec, s.one);
-  EXPECT(calls == 1 && seen[0] == 42 && seen[9] == 42 && seen[10] == 0 && seen[20] == 42 && seen[100] == 0 && seen[200] == 42 && seen[300] == 0);
+  EXPECT(calls == 1 && seen[0] == 42 && seen[9] == 42 && seen[10] == 0 && seen[20] == 42 && seen[100] == 0 &&
+         seen[200] == 42 && seen[300] == 0);
 
   // Changes to what is executable: it keeps what the graph was otherwise.
   value = 5;
@@ -142,7 +144,8 @@ SCENARIO(graph_update) {
   OK(cuGraphDestroy(first));
 }
 
-// A host function of a graph waits for a thread that calls CUDA about graphs, its own among them: none of these calls waits for the launch.
+// A host function of a graph waits for a thread that calls CUDA about graphs, its own among them: none of
+// these calls waits for the launch.
 SCENARIO(graph_calls_beside_a_host_function) {
   Device device;
   Streams s;
@@ -151,12 +154,13 @@ SCENARIO(graph_calls_beside_a_host_function) {
     std::atomic<int> calls{0};
   } latch;
   const CUDA_HOST_NODE_PARAMS waiting{[](void* user) {
-    auto& latch = *static_cast<Latch*>(user);
-    latch.entered = true;
-    latch.entered.notify_all();
-    latch.open.wait(false);
-    ++latch.calls;
-  }, &latch};
+                                        auto& latch = *static_cast<Latch*>(user);
+                                        latch.entered = true;
+                                        latch.entered.notify_all();
+                                        latch.open.wait(false);
+                                        ++latch.calls;
+                                      },
+                                      &latch};
   CUgraph graph = nullptr, other = nullptr;
   CUgraphNode host = nullptr, fill = nullptr;
   CUDA_MEMSET_NODE_PARAMS params{};
@@ -305,8 +309,12 @@ SCENARIO(calls_beside_a_capture) {
   CUdeviceptr memory = 0;
   CUstream blocking = nullptr;
   OK(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
-  const auto begin = [&](CUstream stream, CUstreamCaptureMode mode) { OK(cuStreamBeginCapture(stream, mode)); };
-  const auto is_invalid = [&](CUstream stream) { GIVES(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(stream, &graph)); };
+  const auto begin = [&](CUstream stream, CUstreamCaptureMode mode) {
+    OK(cuStreamBeginCapture(stream, mode));
+  };
+  const auto is_invalid = [&](CUstream stream) {
+    GIVES(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(stream, &graph));
+  };
   begin(s.one, CU_STREAM_CAPTURE_MODE_GLOBAL);
   GIVES(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuMemAlloc(&memory, 64));
   is_invalid(s.one);
@@ -363,7 +371,8 @@ SCENARIO(graph_with_programmatic_edges) {
   edge.type = CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC;
   edge.from_port = CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC;
   for (amount = 1; amount <= 8; ++amount) {
-    OK(cuGraphAddNode_v2(&before, graph, before ? &before : nullptr, before ? &edge : nullptr, before ? 1 : 0, &params));
+    OK(cuGraphAddNode_v2(&before, graph, before ? &before : nullptr, before ? &edge : nullptr, before ? 1 : 0,
+                         &params));
   }
   EXPECT(node_count(graph) == 8);
   CUgraphNode from = nullptr;

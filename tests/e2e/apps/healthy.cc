@@ -11,8 +11,8 @@ volatile std::sig_atomic_t g_enough = 0;
 
 }  // namespace
 
-// Computes, copies both ways, takes and gives back memory, streams and events, and checks every result, until SIGUSR1.
-// [seed]
+// Computes, copies both ways, takes and gives back memory, streams and events, and checks every result, until
+// SIGUSR1. [seed]
 SCENARIO(healthy) {
   std::signal(SIGUSR1, [](int) { g_enough = 1; });
   Device device;

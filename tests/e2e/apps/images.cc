@@ -31,18 +31,25 @@ std::string big_ptx(size_t bytes) {
 std::string fat_entry(uint16_t kind, uint32_t arch, std::string payload) {
   namespace format = gpupool::cuda::fatbin_format;
   payload.resize((payload.size() + 8) / 8 * 8);
-  const format::EntryHeader header{.kind = kind, .version = 0x101, .header_size = sizeof header, .padded_payload = payload.size(), .arch = arch, .flags = 0x11};
+  const format::EntryHeader header{.kind = kind,
+                                   .version = 0x101,
+                                   .header_size = sizeof header,
+                                   .padded_payload = payload.size(),
+                                   .arch = arch,
+                                   .flags = 0x11};
   return std::string(reinterpret_cast<const char*>(&header), sizeof header) + payload;
 }
 
 }  // namespace
 
-// [bytes]: a fat binary with code for several devices, of which all but a little is for others. As a module and as a library.
+// [bytes]: a fat binary with code for several devices, of which all but a little is for others. As a module
+// and as a library.
 SCENARIO(load_fat) {
   Device device;
   namespace format = gpupool::cuda::fatbin_format;
   const size_t bytes = argument(arguments, 0, 3 << 20);
-  const std::string entries = fat_entry(format::kKindElf, 70, std::string(bytes / 2, 'x')) + fat_entry(format::kKindPtx, 50, big_ptx(100)) +
+  const std::string entries = fat_entry(format::kKindElf, 70, std::string(bytes / 2, 'x')) +
+                              fat_entry(format::kKindPtx, 50, big_ptx(100)) +
                               fat_entry(format::kKindPtx, 120, big_ptx(bytes / 2));
   const format::ContainerHeader header{format::kContainerMagic, 1, sizeof header, entries.size()};
   const std::string image = std::string(reinterpret_cast<const char*>(&header), sizeof header) + entries;
@@ -60,7 +67,8 @@ SCENARIO(load_fat) {
   CUkernel of_library = nullptr;
   OK(cuLibraryLoadData(&library, image.data(), nullptr, nullptr, 0, nullptr, nullptr, 0));
   OK(cuLibraryGetKernel(&of_library, library, "kernel_0"));
-  OK(cuLaunchKernel(reinterpret_cast<CUfunction>(of_library), 1, 1, 1, 1, 1, 1, 0, nullptr, parameters, nullptr));
+  OK(cuLaunchKernel(reinterpret_cast<CUfunction>(of_library), 1, 1, 1, 1, 1, 1, 0, nullptr, parameters,
+                    nullptr));
 #else
   OK(cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, nullptr, parameters, nullptr));
 #endif
@@ -106,7 +114,8 @@ SCENARIO(load_broken) {
   Device device;
   for (int i = 0; i < 2; ++i) {
     CUmodule module = nullptr;
-    GIVES(CUDA_ERROR_INVALID_PTX, cuModuleLoadData(&module, ".version 7.0\n.target sm_50\n.address_size 64\nnonsense\n"));
+    GIVES(CUDA_ERROR_INVALID_PTX,
+          cuModuleLoadData(&module, ".version 7.0\n.target sm_50\n.address_size 64\nnonsense\n"));
   }
   Kernels();
 }

@@ -39,7 +39,8 @@ SCENARIO(interprocess_memory) {
   OK(cuIpcGetMemHandle(&of_large, large));
   OK(cuIpcGetMemHandle(&again, large + 4096));  // of the allocation, wherever in it
   EXPECT(std::memcmp(&again, &of_large, sizeof again) == 0);
-  GIVES(CUDA_ERROR_INVALID_CONTEXT, cuIpcOpenMemHandle(&large_again, of_large, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+  GIVES(CUDA_ERROR_INVALID_CONTEXT,
+        cuIpcOpenMemHandle(&large_again, of_large, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
   OK(cuCtxSynchronize());
   expect_values(small, 7);  // as before
   other.send(of_small);
@@ -117,7 +118,8 @@ SCENARIO(interprocess_descriptors) {
   none.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
   OK(cuMemCreate(&private_one, kGranule, &none, 0));
   int descriptor = -1;
-  GIVES(CUDA_ERROR_INVALID_VALUE, cuMemExportToShareableHandle(&descriptor, private_one, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+  GIVES(CUDA_ERROR_INVALID_VALUE,
+        cuMemExportToShareableHandle(&descriptor, private_one, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
   OK(cuMemRelease(private_one));
   CUdeviceptr address = map(memory, 2 * kGranule);
   OK(kernels.launch("fill", blocks(kCount), 256, nullptr, address, 3u, kCount));
@@ -162,8 +164,9 @@ SCENARIO(interprocess_descriptors_other) {
   (void)other.receive<char>(&descriptor);
   void* const shared = reinterpret_cast<void*>(static_cast<intptr_t>(descriptor));
   CUmemGenericAllocationHandle memory = 0, again = 0;
-  GIVES(CUDA_ERROR_INVALID_VALUE, cuMemImportFromShareableHandle(&memory, reinterpret_cast<void*>(intptr_t{kOther}),
-                                                                 CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+  GIVES(CUDA_ERROR_INVALID_VALUE,
+        cuMemImportFromShareableHandle(&memory, reinterpret_cast<void*>(intptr_t{kOther}),
+                                       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
   OK(cuMemImportFromShareableHandle(&memory, shared, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
   OK(cuMemImportFromShareableHandle(&again, shared, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
   ::close(descriptor);
@@ -206,7 +209,8 @@ SCENARIO(interprocess_pools) {
   OK(kernels.launch("fill", blocks(kCount), 256, nullptr, address, 9u, kCount));
   CUmemFabricHandle fabric{};
   OK(cuMemExportToShareableHandle(&fabric, memory, CU_MEM_HANDLE_TYPE_FABRIC, 0));
-  GIVES(CUDA_ERROR_INVALID_VALUE, cuMemExportToShareableHandle(&fabric, memory, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+  GIVES(CUDA_ERROR_INVALID_VALUE,
+        cuMemExportToShareableHandle(&fabric, memory, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
 
   CUmemPoolProps props{};
   props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -234,7 +238,8 @@ SCENARIO(interprocess_pools) {
   GIVES(CUDA_ERROR_INVALID_VALUE, cuIpcGetMemHandle(&legacy, first));
   int descriptor = -1;
   OK(cuMemPoolExportToShareableHandle(&descriptor, pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
-  GIVES(CUDA_ERROR_INVALID_VALUE, cuMemPoolExportToShareableHandle(&descriptor, standard, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+  GIVES(CUDA_ERROR_INVALID_VALUE,
+        cuMemPoolExportToShareableHandle(&descriptor, standard, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
   other.send(fabric, descriptor);
   other.send(pointers);
   other.await('1');

@@ -1,5 +1,5 @@
-// Two programs that share device memory or events. A scenario starts its other half, `SCENARIO_other`, with one end of a socket as
-// descriptor 3, over which handles go.
+// Two programs that share device memory or events. A scenario starts its other half, `SCENARIO_other`, with
+// one end of a socket as descriptor 3, over which handles go.
 #pragma once
 #include <spawn.h>
 #include <sys/socket.h>
@@ -31,7 +31,8 @@ struct Peer {
     if (descriptor >= 0) {
       message.msg_control = space, message.msg_controllen = sizeof space;
       cmsghdr* const control = CMSG_FIRSTHDR(&message);
-      control->cmsg_level = SOL_SOCKET, control->cmsg_type = SCM_RIGHTS, control->cmsg_len = CMSG_LEN(sizeof(int));
+      control->cmsg_level = SOL_SOCKET, control->cmsg_type = SCM_RIGHTS,
+      control->cmsg_len = CMSG_LEN(sizeof(int));
       std::memcpy(CMSG_DATA(control), &descriptor, sizeof descriptor);
     }
     EXPECT(::sendmsg(socket, &message, 0) == static_cast<ssize_t>(sizeof value));
@@ -76,7 +77,9 @@ inline Peer start(const char* scenario) {
   return peer;
 }
 
-inline unsigned blocks(unsigned count) { return (count + 255) / 256; }
+inline unsigned blocks(unsigned count) {
+  return (count + 255) / 256;
+}
 
 inline void expect_values(CUdeviceptr from, unsigned first, unsigned count = kCount) {
   const auto values = download<uint32_t>(from, count);

@@ -1,4 +1,5 @@
-// Processes that share device memory: whose quota it counts to, what dies with whom, and that other tenants get none of it.
+// Processes that share device memory: whose quota it counts to, what dies with whom, and that other tenants
+// get none of it.
 #include <signal.h>
 
 #include <fstream>
@@ -33,8 +34,9 @@ SCENARIO(interprocess_survivor) {
   for (const uint8_t value : download<uint8_t>(opened, 3 * kGranule)) EXPECT(value == 0x77);
   CUdeviceptr none = 0;
   GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc(&none, all - 4 * kGranule));
-  GIVES(CUDA_ERROR_INVALID_VALUE, cuMemImportFromShareableHandle(&imported, reinterpret_cast<void*>(static_cast<intptr_t>(descriptor)),
-                                                                 CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+  GIVES(CUDA_ERROR_INVALID_VALUE,
+        cuMemImportFromShareableHandle(&imported, reinterpret_cast<void*>(static_cast<intptr_t>(descriptor)),
+                                       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
   OK(cuIpcCloseMemHandle(opened));
   EXPECT(free_bytes() == all - 2 * kGranule);
   OK(cuMemRelease(imported));
@@ -64,7 +66,8 @@ SCENARIO(interprocess_survivor_other) {
   (void)other.receive<char>();  // until the end
 }
 
-// Who has opened memory dies with work on it under way: its maker keeps the memory, and it is free once that lets go.
+// Who has opened memory dies with work on it under way: its maker keeps the memory, and it is free once that
+// lets go.
 SCENARIO(interprocess_visitor) {
   Peer other = start("interprocess_visitor_other");
   Device device;
@@ -143,7 +146,8 @@ SCENARIO(interprocess_take) {
   CUdeviceptr memory = 0;
   CUevent event = nullptr;
   if (arguments.at(1) == "no") {
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuIpcOpenMemHandle(&memory, of_memory, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    GIVES(CUDA_ERROR_INVALID_VALUE,
+          cuIpcOpenMemHandle(&memory, of_memory, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
     GIVES(CUDA_ERROR_INVALID_VALUE, cuIpcOpenEventHandle(&event, of_event));
     return;
   }

@@ -27,7 +27,8 @@ __global__ void add_to_surface(unsigned long long surface, unsigned value, unsig
 }
 __global__ void read_texture(unsigned long long texture, unsigned* out, unsigned width, unsigned count) {
   const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i < count) out[i] = tex2D<unsigned>(texture, static_cast<float>(i % width), static_cast<float>(i / width));
+  if (i < count)
+    out[i] = tex2D<unsigned>(texture, static_cast<float>(i % width), static_cast<float>(i / width));
 }
 
 // out[i] = table[i % 16] + counter; also counts its threads in `counter`.
@@ -49,9 +50,15 @@ __global__ void burn_forever(volatile unsigned* flag) {
   }
 }
 
-__global__ void store_at(unsigned* address) { *address = 1; }
-__global__ void stop_with_trap() { __trap(); }
-__global__ void stop_with_assert(unsigned value) { assert(value == 1); }
+__global__ void store_at(unsigned* address) {
+  *address = 1;
+}
+__global__ void stop_with_trap() {
+  __trap();
+}
+__global__ void stop_with_assert(unsigned value) {
+  assert(value == 1);
+}
 
 __global__ void say(unsigned number) {
   if (threadIdx.x == 0) printf("kernel %u says %s and %.2f\n", number, "hello", number * 0.5);

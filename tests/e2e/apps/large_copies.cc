@@ -50,7 +50,8 @@ SCENARIO(large_copies) {
     OK(cuMemcpyDtoH(back.data(), there, kLarge));
     EXPECT(back == sent);
   }
-  // The memory may be reused as soon as a synchronous copy, or an asynchronous one from pageable memory, has returned.
+  // The memory may be reused as soon as a synchronous copy, or an asynchronous one from pageable memory, has
+  // returned.
   std::vector<uint8_t> reused = data;
   OK(cuMemcpyHtoDAsync(there, reused.data(), kLarge, nullptr));
   std::memset(reused.data(), 0, kLarge);
@@ -82,7 +83,8 @@ SCENARIO(large_asynchronous_copies) {
   for (int round = 0; round < kRounds; ++round) {
     for (int i = 0; i < kStreams; ++i) {
       OK(cuMemcpyHtoDAsync(memory[i], up[i], kLarge, streams[i]));
-      OK(kernels.launch("add", words / 256 + 1, 256, streams[i], memory[i], static_cast<unsigned>(round + 1), words));
+      OK(kernels.launch("add", words / 256 + 1, 256, streams[i], memory[i], static_cast<unsigned>(round + 1),
+                        words));
       OK(cuMemcpyDtoHAsync(down[i] + round * kLarge, memory[i], kLarge, streams[i]));
     }
   }
@@ -120,8 +122,9 @@ SCENARIO(large_boxes) {
   struct Shape {
     size_t width, count, device_pitch, host_pitch;
   };
-  for (const Shape& shape : {Shape{1000, 5000, 1024, 1000}, Shape{3, 700'000, 8, 5}, Shape{70'000, 60, 70'016, 90'000},
-                             Shape{3u << 20, 3, (3u << 20) + 512, 4u << 20}, Shape{4096, 1024, 4096, 4096}}) {
+  for (const Shape& shape :
+       {Shape{1000, 5000, 1024, 1000}, Shape{3, 700'000, 8, 5}, Shape{70'000, 60, 70'016, 90'000},
+        Shape{3u << 20, 3, (3u << 20) + 512, 4u << 20}, Shape{4096, 1024, 4096, 4096}}) {
     const size_t host_bytes = shape.host_pitch * shape.count;
     const CUdeviceptr there = device_memory(shape.device_pitch * shape.count);
     uint8_t* const up = pinned(host_bytes);
@@ -157,7 +160,8 @@ SCENARIO(large_boxes) {
       for (size_t row = 0; row < shape.count; ++row) {
         const size_t at = row * shape.host_pitch;
         EXPECT(std::memcmp(down + at, up + at, shape.width) == 0);
-        if (shape.host_pitch > shape.width) EXPECT(down[at + shape.width] == 0xee);  // between the rows nothing changes
+        if (shape.host_pitch > shape.width)
+          EXPECT(down[at + shape.width] == 0xee);  // between the rows nothing changes
       }
     }
     OK(cuMemFree(there));
@@ -166,7 +170,8 @@ SCENARIO(large_boxes) {
   }
 }
 
-// Copies of a stream that does not move hold up nobody: not the other streams' copies, not their kernels, not the program.
+// Copies of a stream that does not move hold up nobody: not the other streams' copies, not their kernels, not
+// the program.
 SCENARIO(large_copies_behind_a_stuck_stream) {
   Device device;
   Kernels kernels;
@@ -180,7 +185,8 @@ SCENARIO(large_copies_behind_a_stuck_stream) {
   OK(cuMemsetD32(flag, 0, 1));
   OK(cuCtxSynchronize());
   OK(cuStreamWaitValue32(stuck, flag, 1, CU_STREAM_WAIT_VALUE_EQ));
-  for (int i = 0; i < 20; ++i) OK(cuMemcpyHtoDAsync(first, up, kLarge, stuck));  // more than is staged at a time
+  for (int i = 0; i < 20; ++i)
+    OK(cuMemcpyHtoDAsync(first, up, kLarge, stuck));  // more than is staged at a time
   OK(cuMemcpyDtoHAsync(down, first, kLarge, stuck));
   OK(kernels.launch("fill", 4, 256, other, second, 1u, 1000u));
   OK(cuStreamSynchronize(other));
@@ -216,7 +222,8 @@ SCENARIO(pinned_memory_comes_and_goes) {
   }
   void* place = nullptr;
   for (uint32_t round = 0; round < 4; ++round) {  // other pages at the same address, for sure
-    void* const memory = mmap(place, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | (place ? MAP_FIXED : 0), -1, 0);
+    void* const memory = mmap(place, kBytes, PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | (place ? MAP_FIXED : 0), -1, 0);
     EXPECT(memory != MAP_FAILED);
     place = memory;
     OK(cuMemHostRegister(memory, kBytes, 0));
@@ -252,7 +259,8 @@ SCENARIO(pinned_copies_of_every_shape) {
   }
 }
 
-// Argument: bytes, a multiple of 8. Pageable memory first; then the same memory pinned, so that there is room for it.
+// Argument: bytes, a multiple of 8. Pageable memory first; then the same memory pinned, so that there is room
+// for it.
 SCENARIO(copies_of_one_size) {
   const size_t bytes = std::stoull(arguments.at(0)), words = bytes / 8;
   Device device;

@@ -1,4 +1,5 @@
-// Programs of a pool in which things go wrong: what they compute is right, or they fail with an error of CUDA's.
+// Programs of a pool in which things go wrong: what they compute is right, or they fail with an error of
+// CUDA's.
 #include <ctime>
 
 #include "tests/e2e/apps/scenario.h"
@@ -54,9 +55,8 @@ struct Place {
 
 }  // namespace
 
-// Takes so much of the memory of all its devices, computes and copies on each, and looks at everything that comes back. Says "working" when
-// it has what it was promised.
-// ROUNDS PAUSE_MS SEED PERCENT
+// Takes so much of the memory of all its devices, computes and copies on each, and looks at everything that
+// comes back. Says "working" when it has what it was promised. ROUNDS PAUSE_MS SEED PERCENT
 SCENARIO(leased_work) {
   const auto rounds = static_cast<unsigned>(std::stoul(arguments.at(0)));
   const long pause = std::stol(arguments.at(1)) * 1'000'000;

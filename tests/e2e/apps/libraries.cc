@@ -58,5 +58,7 @@ SCENARIO(library_modules) {
   GIVES(CUDA_ERROR_INVALID_HANDLE, cuLibraryGetModule(&module, library));
 }
 #else
-SCENARIO(library_modules) { std::puts("CUDA 11 has no libraries"); }
+SCENARIO(library_modules) {
+  std::puts("CUDA 11 has no libraries");
+}
 #endif

@@ -9,7 +9,8 @@
 
 using namespace app;
 
-// [number]: how many of them work. Streams are created without waiting for the answer, so that the refusal comes with a later call.
+// [number]: how many of them work. Streams are created without waiting for the answer, so that the refusal
+// comes with a later call.
 SCENARIO(many_streams) {
   Device device;
   const int wanted = std::stoi(arguments.at(0));
@@ -29,13 +30,15 @@ SCENARIO(many_streams) {
   OK(cuStreamSynchronize(again));
 }
 
-// A thread queues 160 MB of copies behind a host function, which waits until another thread has had work done in another stream.
+// A thread queues 160 MB of copies behind a host function, which waits until another thread has had work done
+// in another stream.
 SCENARIO(much_behind_a_host_function) {
   const Device device;
   const Kernels kernels;
   kernels.load({"add"});
   CUstream held = nullptr, other = nullptr, captured = nullptr;
-  for (CUstream* const stream : {&held, &other, &captured}) OK(cuStreamCreate(stream, CU_STREAM_NON_BLOCKING));
+  for (CUstream* const stream : {&held, &other, &captured})
+    OK(cuStreamCreate(stream, CU_STREAM_NON_BLOCKING));
   constexpr size_t kSmall = 8'000, kLarge = 10'000'000;
   const std::vector<uint8_t> data = pattern(150'000'000 + kLarge, 5);
   CUdeviceptr memory = 0, counter = 0;
@@ -79,14 +82,17 @@ SCENARIO(many_modules) {
   std::vector<CUmodule> modules;
   CUresult refused = CUDA_SUCCESS;
   for (int i = 0; i < wanted && refused == CUDA_SUCCESS; ++i) {
-    const std::string image = ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry k" + std::to_string(i) + "()\n{\n ret;\n}\n";
+    const std::string image = ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry k" +
+                              std::to_string(i) + "()\n{\n ret;\n}\n";
     CUmodule module = nullptr;
     refused = cuModuleLoadData(&module, image.c_str());
     if (refused == CUDA_SUCCESS) modules.push_back(module);
   }
   std::printf("%zu of %d modules, then %s\n", modules.size(), wanted, name_of(refused));
   OK(cuModuleUnload(modules.back()));
-  OK(cuModuleLoadData(&modules.back(), ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry last()\n{\n ret;\n}\n"));
+  OK(cuModuleLoadData(
+      &modules.back(),
+      ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry last()\n{\n ret;\n}\n"));
 }
 
 // Pinned memory that the server shares is a file, which must not be longer than the program's files may be.

@@ -11,7 +11,9 @@ namespace {
 Scenario* first = nullptr;
 }
 
-Scenario::Scenario(const char* name, void (*body)(const Arguments&)) : name(name), body(body), next(first) { first = this; }
+Scenario::Scenario(const char* name, void (*body)(const Arguments&)) : name(name), body(body), next(first) {
+  first = this;
+}
 
 const char* name_of(CUresult result) {
   const char* name = nullptr;
@@ -46,7 +48,9 @@ CUcontext create_context(CUdevice device, unsigned flags) {
   return context;
 }
 
-Kernels::Kernels() { OK(cuModuleLoadData(&module, kernels_ptx)); }
+Kernels::Kernels() {
+  OK(cuModuleLoadData(&module, kernels_ptx));
+}
 
 CUfunction Kernels::function(const char* name) const {
   CUfunction found = nullptr;
@@ -68,11 +72,12 @@ std::vector<uint8_t> pattern(size_t bytes, uint32_t seed) {
 
 int main(int count, char** words) {
   if (count == 2 && !std::strcmp(words[1], "--list")) {
-    for (const app::Scenario* scenario = app::first; scenario; scenario = scenario->next) std::puts(scenario->name);
+    for (const app::Scenario* scenario = app::first; scenario; scenario = scenario->next)
+      std::puts(scenario->name);
     return 0;
   }
-  // A kernel's first launch may wait for all work of its context, and here some work waits for what the program does after the launch. The
-  // server loads its functions lazily all the same.
+  // A kernel's first launch may wait for all work of its context, and here some work waits for what the
+  // program does after the launch. The server loads its functions lazily all the same.
   ::setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   for (const app::Scenario* scenario = app::first; scenario && count > 1; scenario = scenario->next) {
     if (std::strcmp(scenario->name, words[1])) continue;

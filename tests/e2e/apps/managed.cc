@@ -23,10 +23,13 @@ unsigned* managed(size_t count, unsigned flags = CU_MEM_ATTACH_GLOBAL) {
   OK(cuMemAllocManaged(&address, count * sizeof(unsigned), flags));
   return reinterpret_cast<unsigned*>(address);
 }
-CUdeviceptr on_device(const void* memory) { return reinterpret_cast<CUdeviceptr>(memory); }
+CUdeviceptr on_device(const void* memory) {
+  return reinterpret_cast<CUdeviceptr>(memory);
+}
 
 void add(const Kernels& kernels, unsigned* values, unsigned value, size_t count, CUstream stream = nullptr) {
-  OK(kernels.launch("add", static_cast<unsigned>((count + 255) / 256), 256, stream, values, value, static_cast<unsigned>(count)));
+  OK(kernels.launch("add", static_cast<unsigned>((count + 255) / 256), 256, stream, values, value,
+                    static_cast<unsigned>(count)));
 }
 
 bool counts_from(const unsigned* values, size_t count, unsigned first) {
@@ -122,7 +125,8 @@ SCENARIO(managed_large_arrays) {
   EXPECT(wrong == 0);
   add(kernels, values, 1, kCount);
   OK(cuCtxSynchronize());
-  for (size_t i = kCount; i > 40'000; i -= 40'000) wrong += values[i - 1] != ((i - 1) % 1024 == 0 ? i + 3 : 4);
+  for (size_t i = kCount; i > 40'000; i -= 40'000)
+    wrong += values[i - 1] != ((i - 1) % 1024 == 0 ? i + 3 : 4);
   EXPECT(wrong == 0);
   OK(cuMemFree(on_device(values)));
 }
@@ -221,7 +225,8 @@ SCENARIO(managed_memory_of_streams) {
   EXPECT(counts_from(one, kCount, 2) && counts_from(two, kCount, 4));
 }
 
-// Attaching is an operation of its stream: the call returns while another stream is at work, which the program lets go on later.
+// Attaching is an operation of its stream: the call returns while another stream is at work, which the
+// program lets go on later.
 SCENARIO(managed_memory_attached_while_the_device_is_at_it) {
   const Device device;
   const Kernels kernels;
@@ -328,10 +333,12 @@ SCENARIO(managed_memory_in_system_calls) {
   std::iota(plain.begin(), plain.end(), 0u);
   EXPECT(pwrite(file, plain.data(), kBytes, 0) == static_cast<ssize_t>(kBytes));
   unsigned* const values = managed(kCount);
-  EXPECT(pread(file, values, kBytes, 0) == static_cast<ssize_t>(kBytes));  // into memory that no kernel has had
+  EXPECT(pread(file, values, kBytes, 0) ==
+         static_cast<ssize_t>(kBytes));  // into memory that no kernel has had
   add(kernels, values, 1, kCount);
 #if CUDA_VERSION >= 13000
-  OK(cuMemPrefetchAsync(on_device(values), kBytes, CUmemLocation{CU_MEM_LOCATION_TYPE_HOST, {0}}, 0, nullptr));
+  OK(cuMemPrefetchAsync(on_device(values), kBytes, CUmemLocation{CU_MEM_LOCATION_TYPE_HOST, {0}}, 0,
+                        nullptr));
 #else
   OK(cuMemPrefetchAsync(on_device(values), kBytes, CU_DEVICE_CPU, nullptr));
 #endif
@@ -360,10 +367,13 @@ SCENARIO(managed_memory_in_graphs) {
     const unsigned* values;
     unsigned first;
   } seen{result, 0};
-  OK(cuLaunchHostFunc(stream, [](void* user) {
-    auto* const what = static_cast<Seen*>(user);
-    what->first = what->values[0];
-  }, &seen));
+  OK(cuLaunchHostFunc(
+      stream,
+      [](void* user) {
+        auto* const what = static_cast<Seen*>(user);
+        what->first = what->values[0];
+      },
+      &seen));
   CUgraph graph = nullptr;
   OK(cuStreamEndCapture(stream, &graph));
   CUgraphExec exec = nullptr;
@@ -390,9 +400,11 @@ SCENARIO(managed_memory_says_what_it_is) {
   OK(cuPointerGetAttribute(&address, CU_POINTER_ATTRIBUTE_DEVICE_POINTER, on_device(values + 5)));
   OK(cuPointerGetAttribute(&host, CU_POINTER_ATTRIBUTE_HOST_POINTER, on_device(values + 5)));
   OK(cuDeviceGetAttribute(&supported, CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY, device.device));
-  EXPECT(is_managed == 1 && type == CU_MEMORYTYPE_DEVICE && address == on_device(values + 5) && host == values + 5 && supported == 1);
+  EXPECT(is_managed == 1 && type == CU_MEMORYTYPE_DEVICE && address == on_device(values + 5) &&
+         host == values + 5 && supported == 1);
   OK(cuMemFree(on_device(values)));
-  GIVES(CUDA_ERROR_INVALID_VALUE, cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, on_device(values)));
+  GIVES(CUDA_ERROR_INVALID_VALUE,
+        cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, on_device(values)));
 }
 
 SCENARIO(mapped_pinned_memory) {

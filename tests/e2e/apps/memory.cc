@@ -10,7 +10,8 @@ using namespace app;
 
 SCENARIO(copies) {
   Device device;
-  for (const size_t bytes : {size_t{1}, size_t{4095}, size_t{16384}, size_t{16385}, size_t{1} << 20, (size_t{3} << 20) + 7}) {
+  for (const size_t bytes :
+       {size_t{1}, size_t{4095}, size_t{16384}, size_t{16385}, size_t{1} << 20, (size_t{3} << 20) + 7}) {
     const auto source = pattern(bytes, static_cast<uint32_t>(bytes));
     CUdeviceptr a = 0, b = 0;
     OK(cuMemAlloc(&a, bytes));
@@ -95,11 +96,15 @@ void copy_box(bool from_device, bool to_device, bool three, bool asynchronous, C
   box.dstXInBytes = 29, box.dstY = 3, box.dstZ = three ? 1 : 0;
   box.srcMemoryType = from_device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
   box.dstMemoryType = to_device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
-  box.srcHost = from.bytes.data(), box.srcDevice = from.address, box.srcPitch = from.pitch, box.srcHeight = from.height;
-  box.dstHost = to.bytes.data(), box.dstDevice = to.address, box.dstPitch = to.pitch, box.dstHeight = to.height;
+  box.srcHost = from.bytes.data(), box.srcDevice = from.address, box.srcPitch = from.pitch,
+  box.srcHeight = from.height;
+  box.dstHost = to.bytes.data(), box.dstDevice = to.address, box.dstPitch = to.pitch,
+  box.dstHeight = to.height;
   box.WidthInBytes = width, box.Height = height, box.Depth = depth;
   auto expected = to.bytes;
-  const auto at = [](const Place& place, size_t x, size_t y, size_t z) { return (z * place.height + y) * place.pitch + x; };
+  const auto at = [](const Place& place, size_t x, size_t y, size_t z) {
+    return (z * place.height + y) * place.pitch + x;
+  };
   for (size_t z = 0; z < depth; ++z) {
     for (size_t y = 0; y < height; ++y) {
       std::memcpy(&expected[at(to, box.dstXInBytes, box.dstY + y, box.dstZ + z)],
@@ -110,7 +115,8 @@ void copy_box(bool from_device, bool to_device, bool three, bool asynchronous, C
     OK(asynchronous ? cuMemcpy3DAsync(&box, stream) : cuMemcpy3D(&box));
   } else {
     CUDA_MEMCPY2D flat{};
-    flat.srcXInBytes = box.srcXInBytes, flat.srcY = box.srcY, flat.dstXInBytes = box.dstXInBytes, flat.dstY = box.dstY;
+    flat.srcXInBytes = box.srcXInBytes, flat.srcY = box.srcY, flat.dstXInBytes = box.dstXInBytes,
+    flat.dstY = box.dstY;
     flat.srcMemoryType = box.srcMemoryType, flat.dstMemoryType = box.dstMemoryType;
     flat.srcHost = box.srcHost, flat.srcDevice = box.srcDevice, flat.srcPitch = box.srcPitch;
     flat.dstHost = box.dstHost, flat.dstDevice = box.dstDevice, flat.dstPitch = box.dstPitch;
@@ -119,7 +125,8 @@ void copy_box(bool from_device, bool to_device, bool three, bool asynchronous, C
   }
   if (asynchronous) OK(cuStreamSynchronize(stream));
   if (to.now() == expected) return;
-  std::printf("from device %d, to device %d, 3D %d, asynchronous %d\n", from_device, to_device, three, asynchronous);
+  std::printf("from device %d, to device %d, 3D %d, asynchronous %d\n", from_device, to_device, three,
+              asynchronous);
   EXPECT(!"the copy is wrong");
 }
 
@@ -245,9 +252,11 @@ SCENARIO(shared_pinned_memory) {
   std::string mapping;
   for (std::string line; std::getline(maps, line);) {
     char* dash = nullptr;
-    const uintptr_t begin = std::strtoull(line.c_str(), &dash, 16), end = std::strtoull(dash + 1, nullptr, 16);
+    const uintptr_t begin = std::strtoull(line.c_str(), &dash, 16),
+                    end = std::strtoull(dash + 1, nullptr, 16);
     if (begin <= address && address < end) mapping = line;
   }
-  std::printf("pinned memory is %s\n", mapping.find("gpupool-pinned") != std::string::npos ? "shared" : "private");
+  std::printf("pinned memory is %s\n",
+              mapping.find("gpupool-pinned") != std::string::npos ? "shared" : "private");
   OK(cuMemFreeHost(memory));
 }

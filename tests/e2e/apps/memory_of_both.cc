@@ -1,4 +1,5 @@
-// Memory that the host and kernels both use, where host functions use it too, and where data for it is on its way.
+// Memory that the host and kernels both use, where host functions use it too, and where data for it is on its
+// way.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -12,7 +13,9 @@ namespace {
 
 constexpr size_t kCount = 60'000, kBytes = kCount * sizeof(unsigned);
 
-CUdeviceptr on_device(const void* memory) { return reinterpret_cast<CUdeviceptr>(memory); }
+CUdeviceptr on_device(const void* memory) {
+  return reinterpret_cast<CUdeviceptr>(memory);
+}
 
 unsigned* managed(size_t bytes = kBytes) {
   CUdeviceptr address = 0;
@@ -26,7 +29,8 @@ CUstream new_stream() {
   return stream;
 }
 
-void add(const Kernels& kernels, CUdeviceptr values, unsigned value, CUstream stream, unsigned count = kCount) {
+void add(const Kernels& kernels, CUdeviceptr values, unsigned value, CUstream stream,
+         unsigned count = kCount) {
   OK(kernels.launch("add", (count + 255) / 256, 256, stream, values, value, count));
 }
 
@@ -41,7 +45,8 @@ bool counts_from(const unsigned* values, unsigned first, size_t count = kCount) 
 struct Door {
   void hold(CUstream stream) {
     open = false;
-    OK(cuLaunchHostFunc(stream, [](void* door) { static_cast<Door*>(door)->open.wait(false); }, this));
+    OK(cuLaunchHostFunc(
+        stream, [](void* door) { static_cast<Door*>(door)->open.wait(false); }, this));
   }
   void release() {
     open = true;
@@ -78,10 +83,13 @@ SCENARIO(managed_memory_in_host_functions_beside_late_copies) {
   std::iota(buffers.values, buffers.values + kCount, 0u);
   for (unsigned round = 1; round <= 5; ++round) {
     add(kernels, on_device(buffers.values), 1, stream);
-    OK(cuLaunchHostFunc(stream, [](void* user) {
-      const auto& [values, pinned] = *static_cast<Buffers*>(user);
-      std::copy_n(values, kCount, pinned);
-    }, &buffers));
+    OK(cuLaunchHostFunc(
+        stream,
+        [](void* user) {
+          const auto& [values, pinned] = *static_cast<Buffers*>(user);
+          std::copy_n(values, kCount, pinned);
+        },
+        &buffers));
     OK(cuMemcpyHtoDAsync(memory, buffers.pinned, kBytes, stream));
     OK(cuStreamSynchronize(stream));
     EXPECT(counts_from(download<unsigned>(memory, kCount).data(), round));
@@ -136,11 +144,14 @@ SCENARIO(managed_memory_read_by_host_functions) {
   for (unsigned round = 0; round < 3; ++round) {
     reader.door.open = false;
     add(kernels, on_device(values), 1, stream);
-    OK(cuLaunchHostFunc(stream, [](void* user) {
-      auto& self = *static_cast<Reader*>(user);
-      self.door.open.wait(false);
-      self.sum = self.values[0] + self.values[kCount - 1];
-    }, &reader));
+    OK(cuLaunchHostFunc(
+        stream,
+        [](void* user) {
+          auto& self = *static_cast<Reader*>(user);
+          self.door.open.wait(false);
+          self.sum = self.values[0] + self.values[kCount - 1];
+        },
+        &reader));
     add(kernels, on_device(values), 1, stream);
     reader.door.release();
     OK(cuStreamSynchronize(stream));
@@ -188,7 +199,8 @@ SCENARIO(managed_memory_written_after_a_synchronous_copy) {
   OK(cuMemAlloc(&memory, kBytes));
   std::iota(values, values + kCount, 1u);
   // The copy is behind it, and waits.
-  OK(cuLaunchHostFunc(nullptr, [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(20)); }, nullptr));
+  OK(cuLaunchHostFunc(
+      nullptr, [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(20)); }, nullptr));
   OK(cuMemcpyHtoD(memory, values, kBytes));
   std::iota(values, values + kCount, 1000u);
   add(kernels, on_device(values), 1, stream);
@@ -197,7 +209,8 @@ SCENARIO(managed_memory_written_after_a_synchronous_copy) {
   EXPECT(counts_from(values, 1001));
 }
 
-// Data of a synchronous copy is on its way when memory is prefetched to the host in a stream that does not wait for the null stream.
+// Data of a synchronous copy is on its way when memory is prefetched to the host in a stream that does not
+// wait for the null stream.
 SCENARIO(managed_memory_prefetched_behind_a_copy) {
   const Device device;
   CUstream const stream = new_stream();
@@ -208,7 +221,8 @@ SCENARIO(managed_memory_prefetched_behind_a_copy) {
     std::iota(source.begin(), source.end(), round);
     OK(cuMemcpyHtoD(on_device(values), source.data(), kLargeBytes));
 #if CUDA_VERSION >= 13000
-    OK(cuMemPrefetchAsync(on_device(values), kLargeBytes, CUmemLocation{CU_MEM_LOCATION_TYPE_HOST, {0}}, 0, stream));
+    OK(cuMemPrefetchAsync(on_device(values), kLargeBytes, CUmemLocation{CU_MEM_LOCATION_TYPE_HOST, {0}}, 0,
+                          stream));
 #else
     OK(cuMemPrefetchAsync(on_device(values), kLargeBytes, CU_DEVICE_CPU, stream));
 #endif
@@ -232,8 +246,10 @@ SCENARIO(managed_memory_copied_beside_a_thread_that_waits) {
   for (unsigned round = 1; round <= 5; ++round) {
     std::iota(source.begin(), source.end(), round);
     CUDA_MEMCPY3D copy{};  // in slices, which are queued one after the other
-    copy.srcMemoryType = CU_MEMORYTYPE_HOST, copy.srcHost = source.data(), copy.srcPitch = kSlice, copy.srcHeight = 1;
-    copy.dstMemoryType = CU_MEMORYTYPE_DEVICE, copy.dstDevice = on_device(values), copy.dstPitch = kSlice, copy.dstHeight = 2;
+    copy.srcMemoryType = CU_MEMORYTYPE_HOST, copy.srcHost = source.data(), copy.srcPitch = kSlice,
+    copy.srcHeight = 1;
+    copy.dstMemoryType = CU_MEMORYTYPE_DEVICE, copy.dstDevice = on_device(values), copy.dstPitch = kSlice,
+    copy.dstHeight = 2;
     copy.WidthInBytes = kSlice, copy.Height = 1, copy.Depth = kSlices;
     OK(cuMemcpy3D(&copy));
     waits.wait(waits.load());
@@ -275,7 +291,8 @@ CUevent done_event() {
 
 }  // namespace
 
-// What the program has written goes to the device in front of a kernel whose stream does not get on. It stays there whatever is waited for.
+// What the program has written goes to the device in front of a kernel whose stream does not get on. It stays
+// there whatever is waited for.
 SCENARIO(registered_memory_in_front_of_a_kernel_that_waits) {
   const Device device;
   const Kernels kernels;
@@ -338,8 +355,10 @@ SCENARIO(registered_memory_written_by_host_functions) {
   OK(cuGraphInstantiate(&executable, graph, 0));
   for (unsigned round = 0; round < 4; ++round) {
     increment.door.open = false;
-    if (round % 2 == 0) give();
-    else OK(cuGraphLaunch(executable, stream));
+    if (round % 2 == 0)
+      give();
+    else
+      OK(cuGraphLaunch(executable, stream));
     increment.door.release();
     OK(cuStreamSynchronize(stream));
     EXPECT(counts_from(memory.values, 1 + 111 * (round + 1)));

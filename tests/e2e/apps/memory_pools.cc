@@ -9,8 +9,12 @@ using namespace app;
 
 namespace {
 
-void set_threshold(CUmemoryPool pool, cuuint64_t bytes) { OK(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &bytes)); }
-void set_reuse(CUmemoryPool pool, CUmemPool_attribute attribute, int on) { OK(cuMemPoolSetAttribute(pool, attribute, &on)); }
+void set_threshold(CUmemoryPool pool, cuuint64_t bytes) {
+  OK(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &bytes));
+}
+void set_reuse(CUmemoryPool pool, CUmemPool_attribute attribute, int on) {
+  OK(cuMemPoolSetAttribute(pool, attribute, &on));
+}
 size_t reserved(CUmemoryPool pool) {
   cuuint64_t bytes = 0;
   OK(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &bytes));
@@ -26,7 +30,8 @@ CUmemoryPool default_pool() {
 struct StuckStream {
   StuckStream() {
     OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    OK(cuLaunchHostFunc(stream, [](void* self) { static_cast<StuckStream*>(self)->go.wait(false); }, this));
+    OK(cuLaunchHostFunc(
+        stream, [](void* self) { static_cast<StuckStream*>(self)->go.wait(false); }, this));
   }
   void let_go() {
     go = true;
@@ -38,8 +43,8 @@ struct StuckStream {
 
 }  // namespace
 
-// Nobody sees in a block what another stream writes: each writes its own number, and reads it before it frees the block, often in a stream
-// that has waited for it.
+// Nobody sees in a block what another stream writes: each writes its own number, and reads it before it frees
+// the block, often in a stream that has waited for it.
 SCENARIO(pooled_memory_of_many_streams) {
   constexpr size_t kStreams = 4, kRounds = 600;
   Device device;
@@ -74,7 +79,8 @@ SCENARIO(pooled_memory_of_many_streams) {
   };
   for (size_t round = 0; round < kRounds; ++round) {
     if (round == kRounds / 2) set_threshold(default_pool(), ~cuuint64_t{0});
-    const size_t stream = random() % kStreams, words = random() % 2 ? 1 + random() % 4096 : 1 + random() % (1u << 20);
+    const size_t stream = random() % kStreams,
+                 words = random() % 2 ? 1 + random() % 4096 : 1 + random() % (1u << 20);
     CUdeviceptr address = 0;
     OK(cuMemAllocAsync(&address, 4 * words, streams[stream]));
     OK(cuMemsetD32Async(address, static_cast<unsigned>(round), words, streams[stream]));
@@ -135,7 +141,8 @@ SCENARIO(pooled_memory_in_threads) {
   EXPECT(reserved(default_pool()) == 0);
 }
 
-// When another stream gets a block that a stream has freed, by the pool's attributes. Through poold only: softgpu has no such rules.
+// When another stream gets a block that a stream has freed, by the pool's attributes. Through poold only:
+// softgpu has no such rules.
 SCENARIO(pooled_memory_passes_between_streams) {
   constexpr size_t kBytes = 64u << 20;
   Device device;
@@ -177,7 +184,8 @@ SCENARIO(pooled_memory_passes_between_streams) {
   CUdeviceptr mark = 0;
   OK(cuMemAlloc(&mark, 1));
   bool reused = false;
-  for (unsigned char attempt = 1; !reused && attempt < 100; ++attempt) {  // its last operation is seen a moment before it is done
+  for (unsigned char attempt = 1; !reused && attempt < 100;
+       ++attempt) {  // its last operation is seen a moment before it is done
     freed_in(first);
     OK(cuMemsetD8Async(mark, attempt, 1, first));
     while (download<unsigned char>(mark, 1)[0] != attempt) {
@@ -275,7 +283,8 @@ SCENARIO(pooled_memory_is_given_back) {
   EXPECT(free >= all);
 }
 
-// Through the pool a context frees such memory when it is destroyed (limits.def); with CUDA only the program does.
+// Through the pool a context frees such memory when it is destroyed (limits.def); with CUDA only the program
+// does.
 SCENARIO(pooled_memory_of_a_destroyed_context) {
   Device device;
   size_t before = 0, after = 0, total = 0;

@@ -34,30 +34,38 @@ CUmemAllocationProp properties() {
 
 std::vector<Way> ways() {
   return {{"cuMemAlloc", [](Taken* taken, size_t bytes) { return cuMemAlloc(&taken->address, bytes); }},
-          {"cuMemAllocPitch", [](Taken* taken, size_t bytes) {
+          {"cuMemAllocPitch",
+           [](Taken* taken, size_t bytes) {
              size_t pitch = 0;
              return cuMemAllocPitch(&taken->address, &pitch, 1024, bytes / 1024, 4);
            }},
-          {"cuMemAllocAsync", [](Taken* taken, size_t bytes) { return cuMemAllocAsync(&taken->address, bytes, nullptr); },
+          {"cuMemAllocAsync",
+           [](Taken* taken, size_t bytes) { return cuMemAllocAsync(&taken->address, bytes, nullptr); },
            [](const Taken& taken) { return cuMemFreeAsync(taken.address, nullptr); }},
-          {"cuMemAllocFromPoolAsync", [](Taken* taken, size_t bytes) {
+          {"cuMemAllocFromPoolAsync",
+           [](Taken* taken, size_t bytes) {
              CUmemoryPool pool = nullptr;
              OK(cuDeviceGetDefaultMemPool(&pool, 0));
              return cuMemAllocFromPoolAsync(&taken->address, bytes, pool, nullptr);
            }},
-          {"cuMemCreate", [](Taken* taken, size_t bytes) {
+          {"cuMemCreate",
+           [](Taken* taken, size_t bytes) {
              const auto wanted = properties();
              return cuMemCreate(&taken->memory, bytes, &wanted, 0);
-           }, [](const Taken& taken) { return cuMemRelease(taken.memory); }},
-          {"cuArray3DCreate", [](Taken* taken, size_t bytes) {
+           },
+           [](const Taken& taken) { return cuMemRelease(taken.memory); }},
+          {"cuArray3DCreate",
+           [](Taken* taken, size_t bytes) {
              // A granule is 128 rows: with as many the worker reckons (server/worker/arrays.cc).
              const CUDA_ARRAY3D_DESCRIPTOR wanted{4096, bytes / 16384, 0, CU_AD_FORMAT_FLOAT, 1, 0};
              return cuArray3DCreate(&taken->array, &wanted);
-           }, [](const Taken& taken) { return cuArrayDestroy(taken.array); }}};
+           },
+           [](const Taken& taken) { return cuArrayDestroy(taken.array); }}};
 }
 
 std::string module_of(size_t bytes) {
-  return ".version 7.0\n.target sm_70\n.address_size 64\n.visible .global .align 8 .b8 block[" + std::to_string(bytes) + "];\n";
+  return ".version 7.0\n.target sm_70\n.address_size 64\n.visible .global .align 8 .b8 block[" +
+         std::to_string(bytes) + "];\n";
 }
 
 size_t free_bytes() {
@@ -160,7 +168,8 @@ SCENARIO(quota_of_modules_and_limits) {
   EXPECT(free_bytes() == 1024);
   GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuModuleLoadData(&more, module_of(1025).c_str()));
   CUlibrary library = nullptr;
-  GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuLibraryLoadData(&library, module_of(1025).c_str(), nullptr, nullptr, 0, nullptr, nullptr, 0));
+  GIVES(CUDA_ERROR_OUT_OF_MEMORY,
+        cuLibraryLoadData(&library, module_of(1025).c_str(), nullptr, nullptr, 0, nullptr, nullptr, 0));
   CUdeviceptr address = 0;
   GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc(&address, 1));
   OK(cuModuleUnload(module));
@@ -232,17 +241,19 @@ std::string module_of_kernels(const std::vector<size_t>& local_bytes) {
   std::string text = ".version 7.0\n.target sm_70\n.address_size 64\n";
   for (const size_t bytes : local_bytes) {
     const std::string number = std::to_string(bytes);
-    text += ".visible .entry local" + number + "(.param .u64 out) {\n.local .align 4 .b8 room[" + number +
-            "];\n.reg .u64 %a;\n.reg .u32 %v;\nmov.u64 %a, room;\nst.local.u32 [%a], 7;\nld.local.u32 %v, [%a];\n"
-            "ld.param.u64 %a, [out];\nst.global.u32 [%a], %v;\nret;\n}\n";
+    text +=
+        ".visible .entry local" + number + "(.param .u64 out) {\n.local .align 4 .b8 room[" + number +
+        "];\n.reg .u64 %a;\n.reg .u32 %v;\nmov.u64 %a, room;\nst.local.u32 [%a], 7;\nld.local.u32 %v, [%a];\n"
+        "ld.param.u64 %a, [out];\nst.global.u32 [%a], %v;\nret;\n}\n";
   }
   return text;
 }
 
 }  // namespace
 
-// [quota: MiB, file]: reports what it is charged after each step that makes the device take memory by itself, and goes on when the file, with
-// the number of the step behind its name, is there. The device holds 4,096 threads.
+// [quota: MiB, file]: reports what it is charged after each step that makes the device take memory by itself,
+// and goes on when the file, with the number of the step behind its name, is there. The device holds 4,096
+// threads.
 SCENARIO(quota_of_local_memory) {
   Device device;
   const size_t quota = std::stoul(arguments.at(0)) << 20;
@@ -271,7 +282,8 @@ SCENARIO(quota_of_local_memory) {
   EXPECT(free_bytes() <= quota - (32u << 20));
   report();
   // Told by the launch itself, and nothing else fails.
-  for (const char* const large : {"local65536", "local131072"}) GIVES(CUDA_ERROR_OUT_OF_MEMORY, launch(large));
+  for (const char* const large : {"local65536", "local131072"})
+    GIVES(CUDA_ERROR_OUT_OF_MEMORY, launch(large));
   OK(cuCtxSynchronize());
   OK(launch("local4096"));
   OK(launch("local8192"));
@@ -293,7 +305,8 @@ SCENARIO(show_free_memory) {
   std::printf("free %zu\n", free_bytes());
 }
 
-// [file, which way]: takes granules as fast as it can as soon as the file is there, and keeps them until it is ended.
+// [file, which way]: takes granules as fast as it can as soon as the file is there, and keeps them until it
+// is ended.
 SCENARIO(quota_race) {
   Device device;
   const Way way = ways().at(std::stoul(arguments.at(1)));
@@ -321,7 +334,8 @@ SCENARIO(quota_follows) {
     OK(cuMemGetInfo(&free, &total));
     CUdeviceptr address = 0;
     const CUresult result = cuMemAlloc(&address, 4 * kGranule);
-    std::printf("round %d: %zu of %zu granules, %s\n", round, free / kGranule, total / kGranule, name_of(result));
+    std::printf("round %d: %zu of %zu granules, %s\n", round, free / kGranule, total / kGranule,
+                name_of(result));
     std::fflush(stdout);
     if (result == CUDA_SUCCESS) OK(cuMemFree(address));
     const std::string next = arguments.at(0) + std::to_string(round);

@@ -19,7 +19,8 @@ SCENARIO(multicast_objects) {
   properties.size = 4 * best;
   OK(cuMulticastCreate(&object, &properties));
   OK(cuMemCreate(&memory, 4 * best, &prop, 0));
-  GIVES(CUDA_ERROR_INVALID_DEVICE, cuMulticastBindMem(object, 0, memory, 0, best, 0));  // the object has no device yet
+  GIVES(CUDA_ERROR_INVALID_DEVICE,
+        cuMulticastBindMem(object, 0, memory, 0, best, 0));  // the object has no device yet
   OK(cuMulticastAddDevice(object, device.device));
   OK(cuMulticastBindMem(object, best, memory, 2 * best, 2 * best, 0));
   GIVES(CUDA_ERROR_INVALID_VALUE, cuMulticastBindMem(object, 3 * best, memory, 0, 2 * best, 0));
@@ -29,7 +30,8 @@ SCENARIO(multicast_objects) {
   OK(cuMemMap(place, 4 * best, 0, memory, 0));
   OK(cuMulticastBindAddr(object, 0, place + best, best, 0));
   OK(cuMulticastUnbind(object, device.device, best, 2 * best));
-  GIVES(CUDA_ERROR_INVALID_VALUE, cuMulticastUnbind(object, device.device, best, 2 * best));  // is bound no more
+  GIVES(CUDA_ERROR_INVALID_VALUE,
+        cuMulticastUnbind(object, device.device, best, 2 * best));  // is bound no more
   OK(cuMulticastUnbind(object, device.device, 0, best));
   OK(cuMemUnmap(place, 4 * best));
   OK(cuMemAddressFree(place, 4 * best));
@@ -55,7 +57,8 @@ SCENARIO(decompression) {
     made.algo = CU_MEM_DECOMPRESS_ALGORITHM_LZ4;
     return made;
   };
-  CUmemDecompressParams both[] = {operation(0, 100'000, kBytes, 300'000), operation(1000, 200'000, 2000, 300'004)};
+  CUmemDecompressParams both[] = {operation(0, 100'000, kBytes, 300'000),
+                                  operation(1000, 200'000, 2000, 300'004)};
   size_t failed = 7;
   CUstream stream = nullptr;
   OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
@@ -63,7 +66,8 @@ SCENARIO(decompression) {
   OK(cuStreamSynchronize(stream));
   EXPECT(failed == SIZE_MAX);
   EXPECT(download<uint8_t>(memory + 100'000, kBytes) == packed);
-  EXPECT(download<uint8_t>(memory + 200'000, 2000) == std::vector<uint8_t>(packed.begin() + 1000, packed.begin() + 3000));
+  EXPECT(download<uint8_t>(memory + 200'000, 2000) ==
+         std::vector<uint8_t>(packed.begin() + 1000, packed.begin() + 3000));
   EXPECT(download<uint32_t>(memory + 300'000, 2) == (std::vector<uint32_t>{kBytes, 2000}));
   both[1].dst = reinterpret_cast<void*>(memory + (1u << 30));
   GIVES(CUDA_ERROR_INVALID_VALUE, cuMemBatchDecompressAsync(both, 2, 0, &failed, stream));

@@ -61,7 +61,8 @@ long long own_memory(nvmlDevice_t device) {
   unsigned count = std::size(infos);
   GOOD(nvmlDeviceGetComputeRunningProcesses_v3, device, &count, infos);
   for (unsigned i = 0; i < count; ++i) {
-    if (infos[i].pid == static_cast<unsigned>(getpid())) return static_cast<long long>(infos[i].usedGpuMemory);
+    if (infos[i].pid == static_cast<unsigned>(getpid()))
+      return static_cast<long long>(infos[i].usedGpuMemory);
   }
   return -1;
 }
@@ -107,7 +108,8 @@ void same_identity(CUdevice ordinal, nvmlDevice_t device) {
   EXPECT(minor == attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, ordinal));
   unsigned cores = 0;
   GOOD(nvmlDeviceGetNumGpuCores, device, &cores);
-  EXPECT(cores != 0 && cores % static_cast<unsigned>(attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, ordinal)) == 0);
+  EXPECT(cores != 0 &&
+         cores % static_cast<unsigned>(attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, ordinal)) == 0);
 }
 
 void same_memory(CUdevice ordinal, nvmlDevice_t device) {
@@ -121,7 +123,8 @@ void same_memory(CUdevice ordinal, nvmlDevice_t device) {
   const auto settled = [&] {  // NVML's answers are a moment old
     OK(cuMemGetInfo(&free, &total));
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-    while (memory_of(device).free != free && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+    while (memory_of(device).free != free && std::chrono::steady_clock::now() < end)
+      std::this_thread::yield();
   };
   settled();
   const auto before = memory_of(device);
@@ -266,7 +269,8 @@ void call_with(const char* name, const Words& w) {
 
 }  // namespace
 
-// Each function with zeros, with blocks of zeros and of ones, and with a good device and wild numbers for what is no pointer.
+// Each function with zeros, with blocks of zeros and of ones, and with a good device and wild numbers for
+// what is no pointer.
 SCENARIO(nvml_any_call) {
   constexpr size_t kBlock = 65536;
   unsigned crashed = 0;
@@ -276,7 +280,8 @@ SCENARIO(nvml_any_call) {
     const pid_t child = fork();
     if (child == 0) {
       alarm(60);
-      auto* const scratch = static_cast<unsigned char*>(mmap(nullptr, 8 * kBlock, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+      auto* const scratch = static_cast<unsigned char*>(
+          mmap(nullptr, 8 * kBlock, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
       EXPECT(scratch != MAP_FAILED);
       dprintf(STDERR_FILENO, "%s\n", name);
       for (const bool initialised : {false, true}) {
@@ -284,13 +289,17 @@ SCENARIO(nvml_any_call) {
         for (int kind = 0; kind < 5; ++kind) {
           Words words = {};
           std::memset(scratch, kind == 2 ? 0xff : 0, 8 * kBlock);
-          for (size_t i = 0; i < std::size(words) && kind > 0; ++i) words[i] = reinterpret_cast<uint64_t>(scratch) + i * kBlock;
-          if (kind == 2) for (size_t i = 1; i <= 8; ++i) scratch[i * kBlock - 1] = 0;  // texts end somewhere
-          if (std::strcmp(name, "nvmlDeviceGetFieldValues") == 0 && kind > 0) words[1] = 4;  // of so many values, whatever they are
+          for (size_t i = 0; i < std::size(words) && kind > 0; ++i)
+            words[i] = reinterpret_cast<uint64_t>(scratch) + i * kBlock;
+          if (kind == 2)
+            for (size_t i = 1; i <= 8; ++i) scratch[i * kBlock - 1] = 0;  // texts end somewhere
+          if (std::strcmp(name, "nvmlDeviceGetFieldValues") == 0 && kind > 0)
+            words[1] = 4;  // of so many values, whatever they are
           if (kind == 3) words[0] = initialised ? reinterpret_cast<uint64_t>(device_at(0)) : 0x67700010;
           if (kind == 4) words[0] = 0xdeadbeefdeadbeef;
           const std::string text = name;
-          if (kind >= 3 && (text.find("GetHandleBy") != text.npos || text.starts_with("nvmlSystem") || text.starts_with("nvmlUnit") || text.starts_with("nvmlGet") ||
+          if (kind >= 3 && (text.find("GetHandleBy") != text.npos || text.starts_with("nvmlSystem") ||
+                            text.starts_with("nvmlUnit") || text.starts_with("nvmlGet") ||
                             text == "nvmlDeviceGetCount" || text == "nvmlDeviceGetCount_v2")) {
             continue;  // its first argument is where it writes or reads
           }

@@ -23,11 +23,14 @@ void expect_filled(CUdeviceptr at, unsigned value) {
   for (unsigned i = 0; i < kItems; ++i) EXPECT(seen[i] == value + i);
 }
 
-void wait_a_little(void*) { std::this_thread::sleep_for(std::chrono::milliseconds(20)); }
+void wait_a_little(void*) {
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+}
 
 }  // namespace
 
-// A stream is told to wait for an event of the other device that is over, before the stream has got to the wait.
+// A stream is told to wait for an event of the other device that is over, before the stream has got to the
+// wait.
 SCENARIO(finished_events_behind_a_host_function) {
   const Side a(0), b(1);
   CUevent first = nullptr, second = nullptr;

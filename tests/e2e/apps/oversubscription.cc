@@ -15,8 +15,8 @@ void wait_for(const std::string& file) {
 
 }  // namespace
 
-// [folder/prefix, pieces, rounds]: takes so many pieces of 8 MiB and writes into them; in each round, when the file is there, checks
-// and changes them all.
+// [folder/prefix, pieces, rounds]: takes so many pieces of 8 MiB and writes into them; in each round, when
+// the file is there, checks and changes them all.
 SCENARIO(oversubscribed) {
   Device device;
   Kernels kernels;
@@ -27,7 +27,8 @@ SCENARIO(oversubscribed) {
   const unsigned seed = static_cast<unsigned>(::getpid()) * 1000;
   for (size_t i = 0; i < pieces; ++i) {
     OK(cuMemAlloc(&memory[i], kPiece));
-    OK(kernels.launch("fill", (count + 255) / 256, 256, nullptr, memory[i], static_cast<unsigned>(seed + i), count));
+    OK(kernels.launch("fill", (count + 255) / 256, 256, nullptr, memory[i], static_cast<unsigned>(seed + i),
+                      count));
   }
   OK(cuCtxSynchronize());
   for (unsigned round = 0;; ++round) {
@@ -38,7 +39,8 @@ SCENARIO(oversubscribed) {
     for (size_t i = 0; i < pieces; ++i) {
       const auto values = download<uint32_t>(memory[i], count);
       for (unsigned k = 0; k < count; ++k) EXPECT(values[k] == seed + i + round + k);
-      OK(kernels.launch("fill", (count + 255) / 256, 256, nullptr, memory[i], static_cast<unsigned>(seed + i + round + 1), count));
+      OK(kernels.launch("fill", (count + 255) / 256, 256, nullptr, memory[i],
+                        static_cast<unsigned>(seed + i + round + 1), count));
     }
     OK(cuCtxSynchronize());
   }
@@ -50,6 +52,7 @@ SCENARIO(takes_until_refused) {
   Device device;
   size_t taken = 0;
   CUresult result = CUDA_SUCCESS;
-  for (CUdeviceptr address = 0; result == CUDA_SUCCESS && taken < 100; taken += result == CUDA_SUCCESS) result = cuMemAlloc(&address, kPiece);
+  for (CUdeviceptr address = 0; result == CUDA_SUCCESS && taken < 100; taken += result == CUDA_SUCCESS)
+    result = cuMemAlloc(&address, kPiece);
   std::printf("took %zu, then %s\n", taken, name_of(result));
 }

@@ -1,4 +1,5 @@
-// What processes do: programs within programs, many threads, handlers at the end, signals in the middle of calls.
+// What processes do: programs within programs, many threads, handlers at the end, signals in the middle of
+// calls.
 #include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
@@ -89,7 +90,8 @@ SCENARIO(exec_after_use) {
   fail(__FILE__, __LINE__, "exec failed");
 }
 
-// Beside threads in the middle of calls: the children of posix_spawn, and a forked child that executes a program.
+// Beside threads in the middle of calls: the children of posix_spawn, and a forked child that executes a
+// program.
 SCENARIO(programs_started_by_one_at_work) {
   Device device;
   Kernels kernels;
@@ -101,7 +103,8 @@ SCENARIO(programs_started_by_one_at_work) {
   EXPECT(status_of(child) == 0);
 }
 
-// A child forked while other threads are in the middle of calls is told what CUDA tells it, in every call, and ends.
+// A child forked while other threads are in the middle of calls is told what CUDA tells it, in every call,
+// and ends.
 SCENARIO(forked_beside_threads_at_work) {
   Device device;
   Kernels kernels;
@@ -113,8 +116,10 @@ SCENARIO(forked_beside_threads_at_work) {
       alarm(30);
       CUdeviceptr memory = 0;
       int count = 0;
-      const bool told = cuInit(0) == CUDA_ERROR_NOT_INITIALIZED && cuDeviceGetCount(&count) == CUDA_ERROR_NOT_INITIALIZED &&
-                        cuMemAlloc(&memory, 64) == CUDA_ERROR_NOT_INITIALIZED && cuCtxSynchronize() == CUDA_ERROR_NOT_INITIALIZED;
+      const bool told = cuInit(0) == CUDA_ERROR_NOT_INITIALIZED &&
+                        cuDeviceGetCount(&count) == CUDA_ERROR_NOT_INITIALIZED &&
+                        cuMemAlloc(&memory, 64) == CUDA_ERROR_NOT_INITIALIZED &&
+                        cuCtxSynchronize() == CUDA_ERROR_NOT_INITIALIZED;
       _exit(told ? 0 : 1);
     }
     EXPECT(status_of(child) == 0);
@@ -130,7 +135,8 @@ SCENARIO(many_threads) {
       OK(cuCtxSetCurrent(device.context));
       CUstream stream = nullptr;
       OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-      for (uint32_t round = 0; round < 5; ++round) compute(kernels, i % 2 ? stream : CU_STREAM_PER_THREAD, i + round);
+      for (uint32_t round = 0; round < 5; ++round)
+        compute(kernels, i % 2 ? stream : CU_STREAM_PER_THREAD, i + round);
       OK(cuStreamDestroy(stream));
       if (i % 8 == 0) pthread_exit(nullptr);  // as a thread of C code may end
     });
@@ -141,7 +147,7 @@ SCENARIO(many_threads) {
 // Signals every millisecond, without SA_RESTART: whatever waits is interrupted all the time.
 SCENARIO(interrupted_calls) {
   static std::atomic<int> interruptions{0};
-  struct sigaction action{};
+  struct sigaction action {};
   action.sa_handler = [](int) { ++interruptions; };
   EXPECT(sigaction(SIGALRM, &action, nullptr) == 0);
   const itimerval every{{0, 1000}, {0, 1000}};
@@ -213,8 +219,10 @@ SCENARIO(exit_beside_threads_at_work) {
       // What the driver says once the process is ending does not matter, as long as it says something.
       for (std::vector<uint8_t> bytes(4096);;) {
         CUdeviceptr memory = 0;
-        const bool good = cuMemAlloc(&memory, 4096) == CUDA_SUCCESS && cuMemsetD8Async(memory, 1, 4096, CU_STREAM_PER_THREAD) == CUDA_SUCCESS &&
-                          cuMemcpyDtoH(bytes.data(), memory, 4096) == CUDA_SUCCESS && cuMemFree(memory) == CUDA_SUCCESS;
+        const bool good = cuMemAlloc(&memory, 4096) == CUDA_SUCCESS &&
+                          cuMemsetD8Async(memory, 1, 4096, CU_STREAM_PER_THREAD) == CUDA_SUCCESS &&
+                          cuMemcpyDtoH(bytes.data(), memory, 4096) == CUDA_SUCCESS &&
+                          cuMemFree(memory) == CUDA_SUCCESS;
         rounds += good;
       }
     }).detach();

@@ -1,5 +1,6 @@
-// More work than a queue of the driver holds, behind what only the client can let go on: nothing hangs, and other streams go on meanwhile.
-// On a device directly these would block in the launch that finds the queue full; through poold they must not.
+// More work than a queue of the driver holds, behind what only the client can let go on: nothing hangs, and
+// other streams go on meanwhile. On a device directly these would block in the launch that finds the queue
+// full; through poold they must not.
 #include <cuda.h>
 
 #include <atomic>
@@ -27,13 +28,15 @@ void launch_many(const Kernels& kernels, CUstream stream, CUdeviceptr counter, u
   const CUfunction function = kernels.function("add");
   unsigned one = 1, items = 1;
   void* parameters[] = {&counter, &one, &items};
-  for (unsigned i = 0; i < count; ++i) OK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr));
+  for (unsigned i = 0; i < count; ++i)
+    OK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr));
 }
 
 // A host function that returns once the program lets it.
 struct Latch {
   void hold(CUstream stream) {
-    OK(cuLaunchHostFunc(stream, [](void* flag) { static_cast<std::atomic<bool>*>(flag)->wait(false); }, &open));
+    OK(cuLaunchHostFunc(
+        stream, [](void* flag) { static_cast<std::atomic<bool>*>(flag)->wait(false); }, &open));
   }
   void release() {
     open = true;
@@ -89,7 +92,8 @@ SCENARIO(launches_behind_a_host_function) {
   CUstream stream = nullptr;
   OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
   std::atomic<bool> open{false};
-  OK(cuLaunchHostFunc(stream, [](void* flag) { static_cast<std::atomic<bool>*>(flag)->wait(false); }, &open));
+  OK(cuLaunchHostFunc(
+      stream, [](void* flag) { static_cast<std::atomic<bool>*>(flag)->wait(false); }, &open));
   launch_many(kernels, stream, counters.at, kLaunches);
   GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(stream));
   use_another_stream(kernels, counters.at + 4);
@@ -146,8 +150,10 @@ SCENARIO(copies_behind_a_host_function) {
   const auto data = pattern((kCopies + 1) * kBytes, 6);
   std::memcpy(pinned, data.data(), data.size());
   std::atomic<bool> open{false};
-  OK(cuLaunchHostFunc(held, [](void* flag) { static_cast<std::atomic<bool>*>(flag)->wait(false); }, &open));
-  for (size_t i = 0; i < kCopies; ++i) OK(cuMemcpyHtoDAsync(memory + i * kBytes, pinned + i * kBytes, kBytes, held));
+  OK(cuLaunchHostFunc(
+      held, [](void* flag) { static_cast<std::atomic<bool>*>(flag)->wait(false); }, &open));
+  for (size_t i = 0; i < kCopies; ++i)
+    OK(cuMemcpyHtoDAsync(memory + i * kBytes, pinned + i * kBytes, kBytes, held));
   OK(cuMemcpyHtoDAsync(memory + kCopies * kBytes, pinned + kCopies * kBytes, kBytes, other));
   OK(cuStreamSynchronize(other));
   GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(held));
@@ -166,7 +172,8 @@ SCENARIO(one_of_64_streams_waits) {
   std::vector<CUstream> streams(64);
   for (CUstream& stream : streams) OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
   std::atomic<bool> open{false};
-  OK(cuLaunchHostFunc(streams[0], [](void* flag) { static_cast<std::atomic<bool>*>(flag)->wait(false); }, &open));
+  OK(cuLaunchHostFunc(
+      streams[0], [](void* flag) { static_cast<std::atomic<bool>*>(flag)->wait(false); }, &open));
   for (unsigned round = 0; round < 20; ++round) {
     for (const CUstream stream : streams) launch_many(kernels, stream, counters.at, 1);
     for (size_t i = 1; i < streams.size(); ++i) OK(cuStreamSynchronize(streams[i]));
@@ -180,7 +187,8 @@ SCENARIO(one_of_64_streams_waits) {
   for (const CUstream stream : streams) OK(cuStreamDestroy(stream));
 }
 
-// The device waits for a value that another stream writes behind a copy of its own, whose data comes behind that of the waiting stream.
+// The device waits for a value that another stream writes behind a copy of its own, whose data comes behind
+// that of the waiting stream.
 SCENARIO(copies_of_a_stream_that_waits_for_a_value) {
   Device device;
   Counters counters;
@@ -195,7 +203,8 @@ SCENARIO(copies_of_a_stream_that_waits_for_a_value) {
   EXPECT(large.arrived() && small.arrived());
 }
 
-// A copy that is sent late, since its pinned memory is written by one before it, and behind it in another stream more data than the server keeps.
+// A copy that is sent late, since its pinned memory is written by one before it, and behind it in another
+// stream more data than the server keeps.
 SCENARIO(copies_behind_a_late_copy) {
   Device device;
   Streams streams;
@@ -214,7 +223,8 @@ SCENARIO(copies_behind_a_late_copy) {
   OK(cuEventDestroy(event));
 }
 
-// A graph that records an event comes behind everything that is kept, and must not keep the copy that lets the kept go on.
+// A graph that records an event comes behind everything that is kept, and must not keep the copy that lets
+// the kept go on.
 SCENARIO(a_graph_with_an_event_behind_a_late_copy) {
   Device device;
   Streams streams;
@@ -250,14 +260,17 @@ SCENARIO(attributes_of_a_function_whose_launch_waits) {
   Latch latch;
   latch.hold(streams.first);
   launch_many(kernels, streams.first, counters.at, 1);
-  for (const int percent : {10, 50}) OK(cuFuncSetAttribute(kernels.function("add"), CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, percent));
+  for (const int percent : {10, 50})
+    OK(cuFuncSetAttribute(kernels.function("add"), CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
+                          percent));
   latch.release();
   OK(cuStreamSynchronize(streams.first));
   EXPECT(download<unsigned>(counters.at, 1)[0] == 1);
 }
 
 extern "C" CUresult cuMemcpyHtoD_v2_ptds(CUdeviceptr to, const void* from, size_t bytes);
-extern "C" CUresult cuStreamWaitValue32_v2_ptsz(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags);
+extern "C" CUresult cuStreamWaitValue32_v2_ptsz(CUstream stream, CUdeviceptr address, cuuint32_t value,
+                                                unsigned flags);
 
 // A synchronous copy on one thread's stream holds up that thread only.
 SCENARIO(a_synchronous_copy_on_a_stream_that_waits_for_a_value) {
@@ -282,7 +295,8 @@ SCENARIO(a_synchronous_copy_on_a_stream_that_waits_for_a_value) {
   EXPECT(buffers.arrived());
 }
 
-// The graph waits in its host function for what the program does behind another stream's wait for an event of the graph.
+// The graph waits in its host function for what the program does behind another stream's wait for an event of
+// the graph.
 SCENARIO(launches_behind_an_event_of_a_graph) {
   constexpr unsigned kBehind = 2'000;
   Device device;

@@ -12,7 +12,8 @@ constexpr unsigned kCount = 30'000;
 
 // In the middle of something else, at no page's start.
 struct Registered {
-  explicit Registered(unsigned flags = CU_MEMHOSTREGISTER_DEVICEMAP) : all(kCount + 2000, 77u), values(all.data() + 1001) {
+  explicit Registered(unsigned flags = CU_MEMHOSTREGISTER_DEVICEMAP)
+      : all(kCount + 2000, 77u), values(all.data() + 1001) {
     std::iota(values, values + kCount, 0u);
     OK(cuMemHostRegister(values, kCount * sizeof(unsigned), flags));
     OK(cuMemHostGetDevicePointer(&device, values, 0));
@@ -35,7 +36,8 @@ struct Registered {
   CUdeviceptr device = 0;
 };
 
-void add(const Kernels& kernels, CUdeviceptr values, unsigned value, unsigned count, CUstream stream = nullptr) {
+void add(const Kernels& kernels, CUdeviceptr values, unsigned value, unsigned count,
+         CUstream stream = nullptr) {
   OK(kernels.launch("add", (count + 255) / 256, 256, stream, values, value, count));
 }
 
@@ -66,9 +68,11 @@ SCENARIO(registered_memory) {
   OK(cuEventSynchronize(event));
   next();
   OK(cuEventRecord(event, stream));
-  while (cuEventQuery(event) == CUDA_ERROR_NOT_READY) {}
+  while (cuEventQuery(event) == CUDA_ERROR_NOT_READY) {
+  }
   next();
-  while (cuStreamQuery(stream) == CUDA_ERROR_NOT_READY) {}
+  while (cuStreamQuery(stream) == CUDA_ERROR_NOT_READY) {
+  }
   next();
   // A copy that is waited for.
   CUdeviceptr word = 0;
@@ -95,7 +99,8 @@ SCENARIO(registered_memory) {
   static unsigned* first;
   first = memory.values;
   add(kernels, memory.device, 1, kCount, stream);
-  OK(cuLaunchHostFunc(stream, [](void*) { seen = *first; }, nullptr));
+  OK(cuLaunchHostFunc(
+      stream, [](void*) { seen = *first; }, nullptr));
   OK(cuStreamSynchronize(stream));
   EXPECT(seen == ++added);
   // Copies to and from either address.
@@ -133,7 +138,8 @@ SCENARIO(registered_memory_used_by_both) {
   for (unsigned round = 1; round <= 20; ++round) {
     for (CUstream const stream : streams) {
       const unsigned quarter = kCount / 4;
-      add(kernels, memory.device + (stream == streams[1] ? quarter * sizeof(unsigned) : 0), 1, quarter, stream);
+      add(kernels, memory.device + (stream == streams[1] ? quarter * sizeof(unsigned) : 0), 1, quarter,
+          stream);
       for (unsigned i = kCount / 2; i < kCount; ++i) ++memory.values[i];
     }
     OK(cuStreamSynchronize(streams[round % 2]));
@@ -157,7 +163,8 @@ SCENARIO(registered_memory_and_its_address) {
   EXPECT(type == CU_MEMORYTYPE_HOST);
   OK(cuPointerGetAttribute(&host, CU_POINTER_ATTRIBUTE_HOST_POINTER, inside));
   EXPECT(host == memory.values + 100);
-  OK(cuPointerGetAttribute(&result, CU_POINTER_ATTRIBUTE_DEVICE_POINTER, reinterpret_cast<CUdeviceptr>(memory.values + 100)));
+  OK(cuPointerGetAttribute(&result, CU_POINTER_ATTRIBUTE_DEVICE_POINTER,
+                           reinterpret_cast<CUdeviceptr>(memory.values + 100)));
   EXPECT(result == inside);
   GIVES(CUDA_ERROR_INVALID_VALUE, cuMemFree(memory.device));
   // Kernels read what the program has written.

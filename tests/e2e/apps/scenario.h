@@ -1,6 +1,6 @@
-// driver_app: CUDA driver-API programs in one, as a user would write them. `driver_app NAME` runs one scenario; it checks
-// its own results, and what it prints does not depend on where the device is. tests/e2e/ runs each on softgpu directly
-// and through poold, and compares.
+// driver_app: CUDA driver-API programs in one, as a user would write them. `driver_app NAME` runs one
+// scenario; it checks its own results, and what it prints does not depend on where the device is. tests/e2e/
+// runs each on softgpu directly and through poold, and compares.
 #pragma once
 #include <cuda.h>
 
@@ -22,8 +22,8 @@ struct Scenario {
   Scenario* next;
 };
 
-#define SCENARIO(name)                                        \
-  static void name##_body(const ::app::Arguments& arguments); \
+#define SCENARIO(name)                                         \
+  static void name##_body(const ::app::Arguments& arguments);  \
   static ::app::Scenario name##_scenario(#name, &name##_body); \
   static void name##_body([[maybe_unused]] const ::app::Arguments& arguments)
 
@@ -49,13 +49,14 @@ CUcontext create_context(CUdevice device, unsigned flags = 0);
 struct Kernels {
   Kernels();
   CUfunction function(const char* name) const;
-  // Looks kernels up, which loads them on the server, too. That may wait for all work of the context, so it comes before work that waits for
-  // what the program does later.
+  // Looks kernels up, which loads them on the server, too. That may wait for all work of the context, so it
+  // comes before work that waits for what the program does later.
   void load(std::initializer_list<const char*> names) const {
     for (const char* name : names) function(name);
   }
   template <class... A>
-  CUresult launch(const char* name, unsigned blocks, unsigned threads, CUstream stream, A... arguments) const {
+  CUresult launch(const char* name, unsigned blocks, unsigned threads, CUstream stream,
+                  A... arguments) const {
     void* pointers[sizeof...(A) + 1] = {&arguments..., nullptr};
     return cuLaunchKernel(function(name), blocks, 1, 1, threads, 1, 1, 0, stream, pointers, nullptr);
   }
@@ -74,7 +75,8 @@ std::vector<uint8_t> pattern(size_t bytes, uint32_t seed);
 // A host function that holds its stream until it is let go.
 struct Gate {
   void put_into(CUstream stream) {
-    OK(cuLaunchHostFunc(stream, [](void* self) { static_cast<Gate*>(self)->open.wait(false); }, this));
+    OK(cuLaunchHostFunc(
+        stream, [](void* self) { static_cast<Gate*>(self)->open.wait(false); }, this));
   }
   void let_go() {
     open = true;

@@ -45,7 +45,8 @@ SCENARIO(devices_numbered_through) {
     OK(cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, memory));
     OK(cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, memory));
     EXPECT(ordinal == i && owner == contexts[i]);
-    CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_HOST_POINTER};
+    CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                                        CU_POINTER_ATTRIBUTE_HOST_POINTER};
     void* host = &device;
     void* answers[] = {&ordinal, &host};
     OK(cuPointerGetAttributes(2, attributes, answers, memory));
@@ -97,7 +98,9 @@ SCENARIO(what_belongs_to_another_device) {
   OK(cuEventCreate(&event, CU_EVENT_DEFAULT));
   OK(cuEventRecord(event, here.stream));
   // At once, or with the next call that waits.
-  const auto outcome = [](CUresult result) { return name_of(result != CUDA_SUCCESS ? result : cuCtxSynchronize()); };
+  const auto outcome = [](CUresult result) {
+    return name_of(result != CUDA_SUCCESS ? result : cuCtxSynchronize());
+  };
   std::printf("an event on another device's stream: %s\n", outcome(cuEventRecord(event, there.stream)));
   std::printf("another device's event on a stream: %s\n", outcome(cuEventRecord(other, here.stream)));
   OK(cuEventSynchronize(other));
@@ -116,8 +119,10 @@ SCENARIO(what_belongs_to_another_device) {
   OK(cuDeviceGetP2PAttribute(&can, CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED, 0, 1));
   OK(cuDeviceCanAccessPeer(&can, 0, 1));
   // What the attribute says holds.
-  if (can) OK(cuCtxEnablePeerAccess(there.device.context, 0));
-  else GIVES(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, cuCtxEnablePeerAccess(there.device.context, 0));
+  if (can)
+    OK(cuCtxEnablePeerAccess(there.device.context, 0));
+  else
+    GIVES(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, cuCtxEnablePeerAccess(there.device.context, 0));
 }
 
 // A function in a graph runs in its own context, whichever is current.
@@ -203,13 +208,18 @@ SCENARIO(a_chain_over_two_devices) {
   std::atomic<bool> go{false};
   a.use();
   // Nothing can be done yet, and nobody may wait for it.
-  OK(cuLaunchHostFunc(a.stream, [](void* user) {
-    while (!static_cast<std::atomic<bool>*>(user)->load()) std::this_thread::yield();
-  }, &go));
+  OK(cuLaunchHostFunc(
+      a.stream,
+      [](void* user) {
+        while (!static_cast<std::atomic<bool>*>(user)->load()) std::this_thread::yield();
+      },
+      &go));
   for (unsigned round = 0; round < kRounds; ++round) {
     a.use();
-    if (round) OK(cuStreamWaitEvent(a.stream, counted, 0));
-    else OK(a.kernels.launch("fill", (kCount + 255) / 256, 256, a.stream, a.memory, 1u, kCount));
+    if (round)
+      OK(cuStreamWaitEvent(a.stream, counted, 0));
+    else
+      OK(a.kernels.launch("fill", (kCount + 255) / 256, 256, a.stream, a.memory, 1u, kCount));
     OK(a.kernels.launch("add", (kCount + 255) / 256, 256, a.stream, a.memory, 1u, kCount));
     OK(cuEventRecord(filled, a.stream));
     b.use();
@@ -226,7 +236,8 @@ SCENARIO(a_chain_over_two_devices) {
   for (unsigned i = 0; i < kCount; ++i) EXPECT(values[i] == 1 + i + kRounds * 101);
 }
 
-// Host functions of either device run while streams wait for the other, and what they write is seen in the right order.
+// Host functions of either device run while streams wait for the other, and what they write is seen in the
+// right order.
 SCENARIO(host_functions_between_devices) {
   const Side a(0, 4096), b(1, 4096);
   unsigned* pinned = nullptr;
@@ -378,7 +389,8 @@ SCENARIO(list_devices) {
     OK(cuDeviceGetUuid(&uuid, i));
     std::printf("GPU-");
     for (int byte = 0; byte < 16; ++byte) {
-      std::printf("%s%02x", byte == 4 || byte == 6 || byte == 8 || byte == 10 ? "-" : "", static_cast<unsigned char>(uuid.bytes[byte]));
+      std::printf("%s%02x", byte == 4 || byte == 6 || byte == 8 || byte == 10 ? "-" : "",
+                  static_cast<unsigned char>(uuid.bytes[byte]));
     }
     std::printf("\n");
   }
@@ -409,7 +421,8 @@ SCENARIO(one_of_two_fails) {
   kept.use();
   std::printf("here, for what waited: %s\n", name_of(cuStreamSynchronize(kept.stream)));
   std::printf("across: %s %s\n", name_of(cuMemcpyDtoD(kept.memory, lost.memory, 64)),
-              name_of(cuMemcpyPeerAsync(kept.memory, kept.device.context, lost.memory, lost.device.context, 64, kept.stream)));
+              name_of(cuMemcpyPeerAsync(kept.memory, kept.device.context, lost.memory, lost.device.context,
+                                        64, kept.stream)));
   std::printf("an event: %s\n", name_of(cuStreamWaitEvent(kept.stream, never, 0)));
   for (const CUstream stream : {kept.stream, other}) {
     OK(kept.kernels.launch("fill", 16, 256, stream, kept.memory, 3u, 4096u));

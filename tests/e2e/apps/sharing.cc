@@ -8,8 +8,9 @@
 
 using namespace app;
 
-// Keeps the device busy for so many milliseconds (first argument) with kernels of so many rounds (second), eight queued;
-// says when it begins and how many it has done. With a third argument it begins when there is a file of that name.
+// Keeps the device busy for so many milliseconds (first argument) with kernels of so many rounds (second),
+// eight queued; says when it begins and how many it has done. With a third argument it begins when there is a
+// file of that name.
 SCENARIO(keep_busy) {
   Device device;
   Kernels kernels;
@@ -44,8 +45,8 @@ SCENARIO(keep_busy) {
   std::printf("done %u\n", done);
 }
 
-// As many blocks as the device runs at once and more, for so many milliseconds; says how many multiprocessors there are, and
-// how many blocks the driver thinks that a grid needs.
+// As many blocks as the device runs at once and more, for so many milliseconds; says how many multiprocessors
+// there are, and how many blocks the driver thinks that a grid needs.
 SCENARIO(fill_the_device) {
   Device device;
   Kernels kernels;
@@ -127,7 +128,8 @@ SCENARIO(endless) {
   while (true) ::pause();
 }
 
-// Behind a kernel that never ends, the first use of another kernel waits in the driver, which holds the context's lock.
+// Behind a kernel that never ends, the first use of another kernel waits in the driver, which holds the
+// context's lock.
 SCENARIO(load_behind_an_endless_kernel) {
   Device device;
   Kernels kernels;
@@ -136,7 +138,8 @@ SCENARIO(load_behind_an_endless_kernel) {
   OK(cuMemsetD32(flag, 0, 1));
   OK(kernels.launch("burn_forever", 1, 1, nullptr, flag));
   EXPECT(cuStreamQuery(nullptr) == CUDA_ERROR_NOT_READY);
-  ::usleep(100'000);  // the worker's executor sleeps meanwhile, so that its other threads have the kernel to watch
+  ::usleep(
+      100'000);  // the worker's executor sleeps meanwhile, so that its other threads have the kernel to watch
   std::printf("working\n");
   std::fflush(stdout);
   OK(kernels.launch("nothing", 1, 1, nullptr));

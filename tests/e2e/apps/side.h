@@ -21,14 +21,18 @@ struct Side {
   CUdeviceptr memory = 0;
 };
 
-inline void expect_at(CUdeviceptr address, const std::vector<uint8_t>& expected, std::source_location caller = std::source_location::current()) {
+inline void expect_at(CUdeviceptr address, const std::vector<uint8_t>& expected,
+                      std::source_location caller = std::source_location::current()) {
   const auto found = download<uint8_t>(address, expected.size());
   const auto differ = std::mismatch(found.begin(), found.end(), expected.begin());
   if (differ.first == found.end()) return;
-  const auto text = std::to_string(found.size()) + " bytes differ from byte " + std::to_string(differ.first - found.begin());
+  const auto text = std::to_string(found.size()) + " bytes differ from byte " +
+                    std::to_string(differ.first - found.begin());
   fail(caller.file_name(), static_cast<int>(caller.line()), text.c_str());
 }
 
-inline void put(CUdeviceptr address, const std::vector<uint8_t>& bytes) { OK(cuMemcpyHtoD(address, bytes.data(), bytes.size())); }
+inline void put(CUdeviceptr address, const std::vector<uint8_t>& bytes) {
+  OK(cuMemcpyHtoD(address, bytes.data(), bytes.size()));
+}
 
 }  // namespace app

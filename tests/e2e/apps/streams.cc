@@ -97,9 +97,9 @@ SCENARIO(null_stream_waits_for_blocking_streams) {
   Gate gate;
   gate.put_into(blocking);
   OK(kernels.launch("fill", 4, 256, blocking, values, 5u, 1024u));
-  OK(kernels.launch("add", 4, 256, nullptr, values, 10u, 1024u));     // behind `blocking`
-  OK(kernels.launch("add", 4, 256, blocking, values, 100u, 1024u));   // behind the null stream
-  OK(cuStreamSynchronize(apart));                                     // waits for neither
+  OK(kernels.launch("add", 4, 256, nullptr, values, 10u, 1024u));    // behind `blocking`
+  OK(kernels.launch("add", 4, 256, blocking, values, 100u, 1024u));  // behind the null stream
+  OK(cuStreamSynchronize(apart));                                    // waits for neither
   GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(nullptr));
   gate.let_go();
   OK(cuStreamSynchronize(blocking));
@@ -125,7 +125,8 @@ SCENARIO(memory_freed_in_the_null_stream) {
   OK(cuMemsetD32Async(values, 1, 1, first));
   OK(cuMemFreeAsync(pooled, nullptr));
   OK(cuMemsetD32Async(values, 2, 1, second));
-  for (int i = 0; i < 100 && cuStreamQuery(second) == CUDA_ERROR_NOT_READY; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  for (int i = 0; i < 100 && cuStreamQuery(second) == CUDA_ERROR_NOT_READY; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
   gate.let_go();
   OK(cuStreamSynchronize(first));
   OK(cuStreamSynchronize(second));
@@ -147,10 +148,14 @@ SCENARIO(pinned_memory_is_read_in_stream_order) {
   OK(cuMemAlloc(&second, kCount * 4));
   OK(cuMemAllocHost(reinterpret_cast<void**>(&source), kCount * 4));
   OK(cuMemAllocHost(reinterpret_cast<void**>(&bounce), kCount * 4));
-  OK(kernels.launch("burn", 8, 64, stream, second, 20000u));  // so that nothing below has run when it is queued
-  OK(cuLaunchHostFunc(stream, [](void* user) {
-    for (unsigned i = 0; i < kCount; ++i) static_cast<unsigned*>(user)[i] = 3 * i;
-  }, source));
+  OK(kernels.launch("burn", 8, 64, stream, second,
+                    20000u));  // so that nothing below has run when it is queued
+  OK(cuLaunchHostFunc(
+      stream,
+      [](void* user) {
+        for (unsigned i = 0; i < kCount; ++i) static_cast<unsigned*>(user)[i] = 3 * i;
+      },
+      source));
   OK(cuMemcpyHtoDAsync(first, source, kCount * 4, stream));
   OK(kernels.launch("add", kCount / 250 + 1, 250, stream, first, 5u, kCount));
   OK(cuMemcpyDtoHAsync(bounce, first, kCount * 4, stream));
@@ -166,7 +171,8 @@ SCENARIO(pinned_memory_is_read_in_stream_order) {
   OK(cuStreamDestroy(stream));
 }
 
-// Unloading waits for what is queued, and what is queued waits for this program: other threads' calls go on meanwhile.
+// Unloading waits for what is queued, and what is queued waits for this program: other threads' calls go on
+// meanwhile.
 SCENARIO(unload_behind_a_host_function) {
   Device device;
   for (int round = 0; round < 10; ++round) {
@@ -228,15 +234,21 @@ SCENARIO(host_functions_run_in_order) {
   for (Round& round : rounds) {
     OK(kernels.launch("add", 1, 1, stream, values, 1u, 1u));
     if (round.number % 2) {
-      OK(cuLaunchHostFunc(stream, [](void* user) {
-        const auto* self = static_cast<Round*>(user);
-        self->seen->push_back(self->number);
-      }, &round));
+      OK(cuLaunchHostFunc(
+          stream,
+          [](void* user) {
+            const auto* self = static_cast<Round*>(user);
+            self->seen->push_back(self->number);
+          },
+          &round));
     } else {
-      OK(cuStreamAddCallback(stream, [](CUstream, CUresult status, void* user) {
-        const auto* self = static_cast<Round*>(user);
-        self->seen->push_back(status == CUDA_SUCCESS ? self->number : 1000);
-      }, &round, 0));
+      OK(cuStreamAddCallback(
+          stream,
+          [](CUstream, CUresult status, void* user) {
+            const auto* self = static_cast<Round*>(user);
+            self->seen->push_back(status == CUDA_SUCCESS ? self->number : 1000);
+          },
+          &round, 0));
     }
   }
   OK(cuMemcpyDtoHAsync(pinned, values, 4, stream));
@@ -387,8 +399,8 @@ SCENARIO(kernel_prints_in_order) {
   OK(cuStreamDestroy(stream));
 }
 
-// The null stream waits for a copy that is still to be read from pinned memory, and a synchronous copy waits for the null
-// stream: neither may wait for the other.
+// The null stream waits for a copy that is still to be read from pinned memory, and a synchronous copy waits
+// for the null stream: neither may wait for the other.
 SCENARIO(synchronous_copies_behind_late_ones) {
   Device device;
   constexpr size_t kBytes = 200'000;

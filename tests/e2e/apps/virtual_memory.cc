@@ -38,7 +38,8 @@ SCENARIO(virtual_memory) {
   EXPECT(download<uint32_t>(across + granularity, given.size()) == given);
   OK(cuMemsetD32(across, 5, granularity / 4));
   EXPECT(download<uint32_t>(across, given.size()) == std::vector<uint32_t>(given.size(), 5));
-  GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpyHtoD(across, given.data(), 4 * granularity));  // beyond the reservation
+  GIVES(CUDA_ERROR_INVALID_VALUE,
+        cuMemcpyHtoD(across, given.data(), 4 * granularity));  // beyond the reservation
   const unsigned count = static_cast<unsigned>(2 * granularity / 4);
   OK(kernels.launch("fill", (count + 255) / 256, 256, nullptr, range, 3u, count));
   const auto twin = download<uint32_t>(range + 2 * granularity, granularity / 4);

@@ -1,5 +1,5 @@
-// What the programs of this folder share: each runs its cases one after the other, compares every result with one
-// computed on the CPU, prints one line per case and PASSED at the end.
+// What the programs of this folder share: each runs its cases one after the other, compares every result with
+// one computed on the CPU, prints one line per case and PASSED at the end.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -17,13 +17,13 @@ inline void check(bool good, const char* what, int line) {
   ++failures;
 }
 #define CHECK(condition) check((condition), #condition, __LINE__)
-#define OK(call)                                                                                    \
-  do {                                                                                              \
-    const cudaError_t error_ = (call);                                                              \
-    if (error_ != cudaSuccess) {                                                                    \
-      std::printf("line %d: %s: %s\n", __LINE__, #call, cudaGetErrorString(error_));                \
-      std::exit(1);                                                                                 \
-    }                                                                                               \
+#define OK(call)                                                                     \
+  do {                                                                               \
+    const cudaError_t error_ = (call);                                               \
+    if (error_ != cudaSuccess) {                                                     \
+      std::printf("line %d: %s: %s\n", __LINE__, #call, cudaGetErrorString(error_)); \
+      std::exit(1);                                                                  \
+    }                                                                                \
   } while (0)
 
 // Numbers that are the same everywhere and in every run.

@@ -1,10 +1,10 @@
-// Thread block clusters: blocks that start together, meet at a barrier, and read, write and count in each other's shared
-// memory; asynchronous copies that an mbarrier waits for.
+// Thread block clusters: blocks that start together, meet at a barrier, and read, write and count in each
+// other's shared memory; asynchronous copies that an mbarrier waits for.
 #include <cooperative_groups.h>
-#include <cuda/barrier>
-#include <cuda/ptx>
 
 #include <algorithm>
+#include <cuda/barrier>
+#include <cuda/ptx>
 #include <numeric>
 
 #include "check.h"
@@ -18,7 +18,8 @@ __global__ void histogram_kernel(const uint32_t* in, int count, uint32_t bins_pe
   const auto cluster = cg::this_cluster();
   for (uint32_t i = threadIdx.x; i < bins_per_block; i += blockDim.x) bins[i] = 0;
   cluster.sync();
-  for (int i = static_cast<int>(cg::this_grid().thread_rank()); i < count; i += static_cast<int>(gridDim.x * blockDim.x)) {
+  for (int i = static_cast<int>(cg::this_grid().thread_rank()); i < count;
+       i += static_cast<int>(gridDim.x * blockDim.x)) {
     const uint32_t value = in[i] % (bins_per_block * cluster.num_blocks());
     uint32_t* other = cluster.map_shared_rank(bins, static_cast<int>(value / bins_per_block));
     atomicAdd(other + value % bins_per_block, 1u);
@@ -69,7 +70,8 @@ __global__ void __cluster_dims__(2, 2, 1) places(uint32_t* out) {
     out[block * 4] = rank;
     out[block * 4 + 1] = index.y * 2 + index.x;
     out[block * 4 + 2] = *cluster.map_shared_rank(&mine, rank ^ 3);
-    out[block * 4 + 3] = cluster.query_shared_rank(cluster.map_shared_rank(&mine, rank ^ 1)) * 16 + cluster.num_blocks();
+    out[block * 4 + 3] =
+        cluster.query_shared_rank(cluster.map_shared_rank(&mine, rank ^ 1)) * 16 + cluster.num_blocks();
   }
   cluster.barrier_wait(cluster.barrier_arrive());  // nobody leaves while others read
 }
@@ -81,7 +83,7 @@ void two_dimensions() {
   bool good = true;
   for (uint32_t y = 0; y < 4; ++y)
     for (uint32_t x = 0; x < 6; ++x) {
-      const uint32_t* at = got.data() + (y * 6 + x) * 4, rank = y % 2 * 2 + x % 2;
+      const uint32_t *at = got.data() + (y * 6 + x) * 4, rank = y % 2 * 2 + x % 2;
       good &= at[0] == rank && at[1] == rank;
       good &= at[2] == 1000 + (y ^ 1) * 6 + (x ^ 1);
       good &= at[3] == (rank ^ 1) * 16 + 4;
@@ -89,7 +91,8 @@ void two_dimensions() {
   CHECK(good);
 }
 
-// A ring: each block sends its numbers to the next one with an asynchronous copy, which the other one's barrier counts.
+// A ring: each block sends its numbers to the next one with an asynchronous copy, which the other one's
+// barrier counts.
 __global__ void __cluster_dims__(4, 1, 1) ring(const int* in, int* out) {
   __shared__ alignas(16) int mine[128], received[128];
   __shared__ alignas(8) uint64_t barrier;
@@ -99,14 +102,16 @@ __global__ void __cluster_dims__(4, 1, 1) ring(const int* in, int* out) {
   if (threadIdx.x == 0) {
     cuda::ptx::mbarrier_init(&barrier, 1);
     cuda::ptx::fence_mbarrier_init(cuda::ptx::sem_release, cuda::ptx::scope_cluster);
-    cuda::ptx::mbarrier_arrive_expect_tx(cuda::ptx::sem_release, cuda::ptx::scope_cluster, cuda::ptx::space_shared,
-                                         &barrier, sizeof mine);
+    cuda::ptx::mbarrier_arrive_expect_tx(cuda::ptx::sem_release, cuda::ptx::scope_cluster,
+                                         cuda::ptx::space_shared, &barrier, sizeof mine);
   }
   cluster.sync();
   if (threadIdx.x == 0)
-    cuda::ptx::cp_async_bulk(cuda::ptx::space_cluster, cuda::ptx::space_shared, cluster.map_shared_rank(received, next),
-                             mine, sizeof mine, cluster.map_shared_rank(&barrier, next));
-  while (!cuda::ptx::mbarrier_try_wait_parity(&barrier, 0)) {}
+    cuda::ptx::cp_async_bulk(cuda::ptx::space_cluster, cuda::ptx::space_shared,
+                             cluster.map_shared_rank(received, next), mine, sizeof mine,
+                             cluster.map_shared_rank(&barrier, next));
+  while (!cuda::ptx::mbarrier_try_wait_parity(&barrier, 0)) {
+  }
   out[blockIdx.x * 128 + threadIdx.x] = received[threadIdx.x];
   cluster.sync();
 }
@@ -135,7 +140,8 @@ __global__ void pipeline(const int* in, int* out, int tiles) {
   __syncthreads();
   const auto fetch = [&](int tile) {
     if (threadIdx.x == 0) {
-      cuda::memcpy_async(stage[tile % 2], in + tile * 256, cuda::aligned_size_t<16>(sizeof stage[0]), ready[tile % 2]);
+      cuda::memcpy_async(stage[tile % 2], in + tile * 256, cuda::aligned_size_t<16>(sizeof stage[0]),
+                         ready[tile % 2]);
     }
     return ready[tile % 2].arrive();
   };

@@ -1,4 +1,5 @@
 // CUB's device-wide, block-wide and warp-wide algorithms.
+#include <algorithm>
 #include <cub/block/block_radix_sort.cuh>
 #include <cub/block/block_reduce.cuh>
 #include <cub/block/block_scan.cuh>
@@ -11,8 +12,6 @@
 #include <cub/device/device_select.cuh>
 #include <cub/warp/warp_reduce.cuh>
 #include <cub/warp/warp_scan.cuh>
-
-#include <algorithm>
 #include <numeric>
 
 #include "check.h"
@@ -145,8 +144,8 @@ void run_lengths() {
   Device<uint32_t> in(host), values(kCount);
   Device<int> lengths(kCount), count(1);
   with_scratch([&](void* scratch, size_t& bytes) {
-    return cub::DeviceRunLengthEncode::Encode(scratch, bytes, in.get(), values.get(), lengths.get(), count.get(),
-                                              kCount);
+    return cub::DeviceRunLengthEncode::Encode(scratch, bytes, in.get(), values.get(), lengths.get(),
+                                              count.get(), kCount);
   });
   std::vector<uint32_t> decoded;
   const auto v = values.read();
@@ -233,13 +232,9 @@ void block_algorithms() {
 }  // namespace
 
 int main() {
-  const Case cases[] = {{"DeviceRadixSort", radix_sort},
-                        {"DeviceScan", scan},
-                        {"DeviceReduce", reduce},
-                        {"DeviceSegmentedReduce", segmented_reduce},
-                        {"DeviceSelect", select},
-                        {"DeviceRunLengthEncode", run_lengths},
-                        {"DeviceHistogram", histogram},
-                        {"block and warp algorithms", block_algorithms}};
+  const Case cases[] = {{"DeviceRadixSort", radix_sort}, {"DeviceScan", scan},
+                        {"DeviceReduce", reduce},        {"DeviceSegmentedReduce", segmented_reduce},
+                        {"DeviceSelect", select},        {"DeviceRunLengthEncode", run_lengths},
+                        {"DeviceHistogram", histogram},  {"block and warp algorithms", block_algorithms}};
   return run_cases(cases);
 }

@@ -1,5 +1,5 @@
-// What kernels call of the device runtime beside launches: questions, errors, streams and events, copies and fills, memory,
-// launches by hand, and groups by their handles.
+// What kernels call of the device runtime beside launches: questions, errors, streams and events, copies and
+// fills, memory, launches by hand, and groups by their handles.
 #include <cstring>
 #include <string>
 
@@ -25,22 +25,27 @@ struct Answers {
 
 template <class Answers>
 __host__ __device__ cudaError_t ask(Answers* to) {
-  constexpr cudaDeviceAttr kAttributes[kAttributeCount] = {cudaDevAttrMaxThreadsPerBlock, cudaDevAttrMultiProcessorCount,
-                                                           cudaDevAttrComputeCapabilityMajor, cudaDevAttrMaxSharedMemoryPerBlock,
-                                                           cudaDevAttrWarpSize};
-  constexpr cudaLimit kLimits[kLimitCount] = {cudaLimitStackSize, cudaLimitMallocHeapSize, cudaLimitDevRuntimePendingLaunchCount};
+  constexpr cudaDeviceAttr kAttributes[kAttributeCount] = {
+      cudaDevAttrMaxThreadsPerBlock, cudaDevAttrMultiProcessorCount, cudaDevAttrComputeCapabilityMajor,
+      cudaDevAttrMaxSharedMemoryPerBlock, cudaDevAttrWarpSize};
+  constexpr cudaLimit kLimits[kLimitCount] = {cudaLimitStackSize, cudaLimitMallocHeapSize,
+                                              cudaLimitDevRuntimePendingLaunchCount};
   cudaError_t error = cudaGetDevice(&to->device);
   if (error == cudaSuccess) error = cudaGetDeviceCount(&to->count);
   for (size_t i = 0; i < kAttributeCount && error == cudaSuccess; ++i)
     error = cudaDeviceGetAttribute(&to->attributes[i], kAttributes[i], to->device);
-  for (size_t i = 0; i < kLimitCount && error == cudaSuccess; ++i) error = cudaDeviceGetLimit(&to->limits[i], kLimits[i]);
+  for (size_t i = 0; i < kLimitCount && error == cudaSuccess; ++i)
+    error = cudaDeviceGetLimit(&to->limits[i], kLimits[i]);
   if (error == cudaSuccess) error = cudaRuntimeGetVersion(&to->version);
   if (error == cudaSuccess) error = cudaFuncGetAttributes(&to->kernel, measured);
-  if (error == cudaSuccess) error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&to->blocks, measured, 256, 1000);
+  if (error == cudaSuccess)
+    error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&to->blocks, measured, 256, 1000);
   return error;
 }
 
-__global__ void questions_in_kernel(Answers* to) { to->error = ask(to); }
+__global__ void questions_in_kernel(Answers* to) {
+  to->error = ask(to);
+}
 
 // A kernel is told what the host is told.
 void questions() {
@@ -53,10 +58,12 @@ void questions() {
   CHECK(std::memcmp(got.attributes, expected.attributes, sizeof got.attributes) == 0);
   CHECK(std::memcmp(got.limits, expected.limits, sizeof got.limits) == 0);
   CHECK(got.device == expected.device && got.count == expected.count);
-  CHECK(got.version == expected.version || CUDART_VERSION < 13000);  // softgpu's device runtime is that of CUDA 13.0
+  CHECK(got.version == expected.version ||
+        CUDART_VERSION < 13000);  // softgpu's device runtime is that of CUDA 13.0
   CHECK(got.blocks == expected.blocks && got.blocks > 0);
   CHECK(got.kernel.sharedSizeBytes == 1200 && got.kernel.maxThreadsPerBlock == 512);
-  CHECK(got.kernel.numRegs == expected.kernel.numRegs && got.kernel.binaryVersion == expected.kernel.binaryVersion);
+  CHECK(got.kernel.numRegs == expected.kernel.numRegs &&
+        got.kernel.binaryVersion == expected.kernel.binaryVersion);
 }
 
 __global__ void nothing() {}
@@ -74,7 +81,8 @@ __global__ void errors_in_kernel(int* codes, char* texts) {
   cudaDeviceGetAttribute(&value, cudaDevAttrWarpSize, 99);  // and an error that nobody asks for
   if (i == 0) {
     int at = 0;
-    for (const char* text : {cudaGetErrorName(cudaErrorIllegalAddress), cudaGetErrorString(cudaErrorIllegalAddress)})
+    for (const char* text :
+         {cudaGetErrorName(cudaErrorIllegalAddress), cudaGetErrorString(cudaErrorIllegalAddress)})
       while ((texts[at++] = *text++) != 0) {
       }
   }
@@ -97,7 +105,8 @@ void errors() {
   }
   const auto said = texts.read();
   CHECK(std::string(said.data()) == "cudaErrorIllegalAddress");
-  CHECK(std::string(said.data() + sizeof "cudaErrorIllegalAddress") == cudaGetErrorString(cudaErrorIllegalAddress));
+  CHECK(std::string(said.data() + sizeof "cudaErrorIllegalAddress") ==
+        cudaGetErrorString(cudaErrorIllegalAddress));
 }
 
 __global__ void deeper(int* depth, int level) {
@@ -108,7 +117,8 @@ __global__ void deeper(int* depth, int level) {
 
 __global__ void too_many(int* out, int* memory) {
   out[1] = 0;
-  for (out[0] = 0; out[1] == cudaSuccess && out[0] < 10000; ++out[0]) out[1] = cudaMemsetAsync(memory, 1, 4, cudaStreamFireAndForget);
+  for (out[0] = 0; out[1] == cudaSuccess && out[0] < 10000; ++out[0])
+    out[1] = cudaMemsetAsync(memory, 1, 4, cudaStreamFireAndForget);
 }
 
 void bounds() {
@@ -120,7 +130,9 @@ void bounds() {
   CHECK(memory.read()[0] == 0x01010101);
 }
 
-__global__ void append(int* list, int value) { list[++list[0]] = value; }
+__global__ void append(int* list, int value) {
+  list[++list[0]] = value;
+}
 
 __global__ void streams_in_kernel(int* list, int* codes) {
   cudaStream_t first, second;
@@ -149,8 +161,10 @@ void streams() {
   Device<int> list(8), codes(14);
   streams_in_kernel<<<1, 1>>>(list.get(), codes.get());
   CHECK(list.read() == std::vector<int>({2, 1, 2, 0, 0, 0, 0, 0}));
-  CHECK(codes.read() == std::vector<int>({0, 0, 0, 0, 0, 0, 0, 0, cudaErrorInvalidValue, cudaErrorInvalidValue, cudaErrorInvalidResourceHandle,
-                                          cudaErrorInvalidResourceHandle, 0, cudaErrorInvalidResourceHandle}));
+  CHECK(codes.read() ==
+        std::vector<int>({0, 0, 0, 0, 0, 0, 0, 0, cudaErrorInvalidValue, cudaErrorInvalidValue,
+                          cudaErrorInvalidResourceHandle, cudaErrorInvalidResourceHandle, 0,
+                          cudaErrorInvalidResourceHandle}));
 }
 
 __global__ void double_all(uint32_t* data, size_t count) {
@@ -210,7 +224,8 @@ void boxes() {
   for (size_t y = 0; y < 4; ++y) std::memset(&b_expected[3 + y * kPitch], 0xAB, 2);
   for (size_t z = 0; z < 2; ++z)
     for (size_t y = 0; y < 5; ++y)
-      std::memcpy(&c_expected[((z + 1) * kHeight + y) * kPitch + 4], &a[((z + 3) * kHeight + y + 2) * kPitch + 1], 7);
+      std::memcpy(&c_expected[((z + 1) * kHeight + y) * kPitch + 4],
+                  &a[((z + 3) * kHeight + y + 2) * kPitch + 1], 7);
   for (size_t z = 0; z < 6; ++z)
     for (size_t y = 0; y < 2; ++y) std::memset(&c_expected[16 + (z * kHeight + y) * kPitch], 0xCD, 3);
   CHECK(b.read() == b_expected);
@@ -245,10 +260,12 @@ __global__ void by_hand(int* list, int* codes) {
     int* list;
     int value;
   };
-  auto* const parameters = static_cast<Parameters*>(cudaGetParameterBuffer(alignof(Parameters), sizeof(Parameters)));
+  auto* const parameters =
+      static_cast<Parameters*>(cudaGetParameterBuffer(alignof(Parameters), sizeof(Parameters)));
   *parameters = {list, 42};
   codes[0] = cudaLaunchDevice(reinterpret_cast<void*>(append), parameters, dim3(1), dim3(1), 0, nullptr);
-  codes[1] = cudaLaunchDevice(reinterpret_cast<void*>(append), parameters, dim3(1), dim3(1), 0, nullptr);  // it is used up
+  codes[1] = cudaLaunchDevice(reinterpret_cast<void*>(append), parameters, dim3(1), dim3(1), 0,
+                              nullptr);  // it is used up
 }
 
 void old_launches() {
@@ -286,15 +303,19 @@ void groups() {
   int* memory = rows.get();
   unsigned* out = facts.get();
   void* parameters[] = {&memory, &count, &out};
-  OK(cudaLaunchCooperativeKernel(reinterpret_cast<void*>(group_in_kernel), dim3(2), dim3(32, 3), parameters, 0, nullptr));
+  OK(cudaLaunchCooperativeKernel(reinterpret_cast<void*>(group_in_kernel), dim3(2), dim3(32, 3), parameters,
+                                 0, nullptr));
   no_group<<<1, 1>>>(out);
   for (int row = 1; row < kRows; ++row)
-    for (int i = 0; i < kThreads; ++i) host[row * kThreads + i] = host[(row - 1) * kThreads + kThreads - i - 1] + 1;
+    for (int i = 0; i < kThreads; ++i)
+      host[row * kThreads + i] = host[(row - 1) * kThreads + kThreads - i - 1] + 1;
   CHECK(rows.read() == host);
   CHECK(facts.read() == std::vector<unsigned>({kThreads, 1, 0, 1, cudaErrorInvalidValue}));
 }
 
-__global__ void wrong_fill(char* memory) { cudaMemsetAsync(memory, 1, 100, 0); }
+__global__ void wrong_fill(char* memory) {
+  cudaMemsetAsync(memory, 1, 100, 0);
+}
 
 // The last, since the context is lost.
 bool faults() {
@@ -306,9 +327,9 @@ bool faults() {
 }  // namespace
 
 int main() {
-  const Case cases[] = {{"questions", questions}, {"errors", errors}, {"bounds", bounds},
-                        {"streams", streams},     {"copies", copies}, {"boxes", boxes},
-                        {"memory", memory},       {"launches by hand", old_launches},
-                        {"groups", groups}};
+  const Case cases[] = {
+      {"questions", questions}, {"errors", errors}, {"bounds", bounds}, {"streams", streams},
+      {"copies", copies},       {"boxes", boxes},   {"memory", memory}, {"launches by hand", old_launches},
+      {"groups", groups}};
   return run_cases(cases) == 0 && faults() ? 0 : 1;
 }

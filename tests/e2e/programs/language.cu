@@ -1,4 +1,5 @@
-// What the language offers: barriers of the whole grid, function pointers, recursion, local arrays, arithmetic on bits; each checked against the CPU.
+// What the language offers: barriers of the whole grid, function pointers, recursion, local arrays,
+// arithmetic on bits; each checked against the CPU.
 #include <cooperative_groups.h>
 #include <cooperative_groups/reduce.h>
 
@@ -12,7 +13,8 @@ namespace {
 
 // --- Cooperative groups: one kernel, a barrier of the whole grid between its phases ---
 
-__global__ void grid_reduce(const uint32_t* in, int count, unsigned long long* partial, unsigned long long* result) {
+__global__ void grid_reduce(const uint32_t* in, int count, unsigned long long* partial,
+                            unsigned long long* result) {
   const auto grid = cg::this_grid();
   const auto block = cg::this_thread_block();
   const auto warp = cg::tiled_partition<32>(block);
@@ -36,7 +38,8 @@ __global__ void grid_reduce(const uint32_t* in, int count, unsigned long long* p
   grid.sync();
   // Everybody sees it now.
   const auto tile = cg::tiled_partition<8>(block);
-  const unsigned long long largest = cg::reduce(tile, result[0] + tile.thread_rank(), cg::greater<unsigned long long>());
+  const unsigned long long largest =
+      cg::reduce(tile, result[0] + tile.thread_rank(), cg::greater<unsigned long long>());
   if (tile.any(largest != result[0] + 7)) result[1] = 1;
 }
 
@@ -59,8 +62,12 @@ void grid_sync() {
 
 // --- Function pointers, recursion, local arrays ---
 
-__device__ uint32_t twice(uint32_t x) { return 2 * x; }
-__device__ uint32_t square(uint32_t x) { return x * x; }
+__device__ uint32_t twice(uint32_t x) {
+  return 2 * x;
+}
+__device__ uint32_t square(uint32_t x) {
+  return x * x;
+}
 using Step = uint32_t (*)(uint32_t);
 __device__ Step steps[] = {twice, square};
 
@@ -134,8 +141,7 @@ void integer_bits() {
 }  // namespace
 
 int main() {
-  const Case cases[] = {{"grid synchronisation", grid_sync},
-                        {"calls", calls},
-                        {"bits of integers", integer_bits}};
+  const Case cases[] = {
+      {"grid synchronisation", grid_sync}, {"calls", calls}, {"bits of integers", integer_bits}};
   return run_cases(cases);
 }

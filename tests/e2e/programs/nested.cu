@@ -1,11 +1,14 @@
-// Dynamic parallelism: kernels that launch kernels, recursively, in order, and after their grid (the tail stream).
+// Dynamic parallelism: kernels that launch kernels, recursively, in order, and after their grid (the tail
+// stream).
 #include <algorithm>
 
 #include "check.h"
 
 namespace {
 
-__global__ void fill(int* out, int base) { out[base + threadIdx.x] = base + static_cast<int>(threadIdx.x); }
+__global__ void fill(int* out, int base) {
+  out[base + threadIdx.x] = base + static_cast<int>(threadIdx.x);
+}
 
 __global__ void parent(int* out) {
   if (threadIdx.x < 4) fill<<<1, 8>>>(out, static_cast<int>(threadIdx.x) * 8);
@@ -54,7 +57,9 @@ void recursion() {
   CHECK(data.read() == host);
 }
 
-__global__ void append(int* list, int value) { list[++list[0]] = value; }
+__global__ void append(int* list, int value) {
+  list[++list[0]] = value;
+}
 
 // What one thread launches into one stream runs in order; the tail comes after all.
 __global__ void in_order(int* list) {
@@ -100,6 +105,7 @@ void shapes() {
 }  // namespace
 
 int main() {
-  const Case cases[] = {{"children", children}, {"recursion", recursion}, {"order", order}, {"shapes", shapes}};
+  const Case cases[] = {
+      {"children", children}, {"recursion", recursion}, {"order", order}, {"shapes", shapes}};
   return run_cases(cases);
 }

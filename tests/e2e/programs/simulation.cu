@@ -61,12 +61,13 @@ __global__ void heat(const float* in, float* out, int width, int height) {
     return __ldg(in + py * width + px);
   };
   for (int i = threadIdx.y * 16 + threadIdx.x; i < 18 * 18; i += 256)
-    tile[i / 18][i % 18] = at(static_cast<int>(blockIdx.x * 16) + i % 18 - 1, static_cast<int>(blockIdx.y * 16) + i / 18 - 1);
+    tile[i / 18][i % 18] =
+        at(static_cast<int>(blockIdx.x * 16) + i % 18 - 1, static_cast<int>(blockIdx.y * 16) + i / 18 - 1);
   __syncthreads();
   const int tx = threadIdx.x + 1, ty = threadIdx.y + 1;
   if (x < width && y < height)
-    out[y * width + x] = weights[0] * tile[ty][tx] +
-                         weights[1] * (tile[ty - 1][tx] + tile[ty + 1][tx] + tile[ty][tx - 1] + tile[ty][tx + 1]);
+    out[y * width + x] = weights[0] * tile[ty][tx] + weights[1] * (tile[ty - 1][tx] + tile[ty + 1][tx] +
+                                                                   tile[ty][tx - 1] + tile[ty][tx + 1]);
 }
 
 void stencil() {
@@ -173,7 +174,8 @@ __global__ void forces(const float4* bodies, float3* out, int count) {
 #pragma unroll 4
     for (int j = 0; j < 128; ++j) {
       const float x = tile[j].x - me.x, y = tile[j].y - me.y, z = tile[j].z - me.z;
-      const float inverse = rsqrtf(x * x + y * y + z * z + 0.01f), pull = tile[j].w * inverse * inverse * inverse;
+      const float inverse = rsqrtf(x * x + y * y + z * z + 0.01f),
+                  pull = tile[j].w * inverse * inverse * inverse;
       sum.x += x * pull;
       sum.y += y * pull;
       sum.z += z * pull;
@@ -208,9 +210,7 @@ void n_body() {
 }  // namespace
 
 int main() {
-  const Case cases[] = {{"FFT", fft},
-                        {"stencil", stencil},
-                        {"ray marching", ray_marching},
-                        {"n-body", n_body}};
+  const Case cases[] = {
+      {"FFT", fft}, {"stencil", stencil}, {"ray marching", ray_marching}, {"n-body", n_body}};
   return run_cases(cases);
 }

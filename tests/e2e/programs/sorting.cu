@@ -1,4 +1,5 @@
-// Sorting, scanning, counting, hash tables, graph search and sparse products, as courses and samples do them, each checked against the CPU.
+// Sorting, scanning, counting, hash tables, graph search and sparse products, as courses and samples do them,
+// each checked against the CPU.
 #include <cooperative_groups.h>
 
 #include <algorithm>
@@ -104,7 +105,8 @@ __global__ void chained_scan(const uint32_t* in, uint32_t* out, volatile unsigne
   if (threadIdx.x == 255) {
     unsigned long long sum = 0;
     if (block > 0) {
-      while (((sum = sums[block - 1]) >> 32) == 0) {}
+      while (((sum = sums[block - 1]) >> 32) == 0) {
+      }
     }
     before = static_cast<uint32_t>(sum);
     __threadfence();
@@ -161,8 +163,8 @@ struct Graph {
   }
 };
 
-__global__ void expand(const int* offsets, const int* targets, int* levels, int level, const int* frontier, int size,
-                       int* next, int* next_size) {
+__global__ void expand(const int* offsets, const int* targets, int* levels, int level, const int* frontier,
+                       int size, int* next, int* next_size) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= size) return;
   for (int edge = offsets[frontier[i]]; edge < offsets[frontier[i] + 1]; ++edge) {
@@ -192,12 +194,13 @@ void graph_search() {
   }
   std::vector<int> start(static_cast<size_t>(nodes), -1);
   start[0] = 0;
-  Device<int> offsets(graph.offsets), targets(graph.targets), levels(start), a(std::vector<int>(static_cast<size_t>(nodes))), b(static_cast<size_t>(nodes)), size(1);
+  Device<int> offsets(graph.offsets), targets(graph.targets), levels(start),
+      a(std::vector<int>(static_cast<size_t>(nodes))), b(static_cast<size_t>(nodes)), size(1);
   int *frontier = a.get(), *next = b.get(), count = 1;
   for (int level = 0; count > 0; ++level) {
     OK(cudaMemset(size.get(), 0, sizeof(int)));
-    expand<<<(count + 127) / 128, 128>>>(offsets.get(), targets.get(), levels.get(), level, frontier, count, next,
-                                         size.get());
+    expand<<<(count + 127) / 128, 128>>>(offsets.get(), targets.get(), levels.get(), level, frontier, count,
+                                         next, size.get());
     std::swap(frontier, next);
     count = size.read()[0];
   }
@@ -205,8 +208,8 @@ void graph_search() {
 }
 
 // A warp per row.
-__global__ void sparse_product(const int* offsets, const int* columns, const double* values, const double* x, double* y,
-                               int rows) {
+__global__ void sparse_product(const int* offsets, const int* columns, const double* values, const double* x,
+                               double* y, int rows) {
   const int row = (blockIdx.x * blockDim.x + threadIdx.x) / 32, lane = threadIdx.x % 32;
   if (row >= rows) return;
   double sum = 0;
@@ -227,7 +230,8 @@ void sparse_matrix() {
   bool good = true;
   for (size_t row = 0; row < static_cast<size_t>(rows); ++row) {
     double sum = 0;
-    for (auto i = static_cast<size_t>(graph.offsets[row]); i < static_cast<size_t>(graph.offsets[row + 1]); ++i)
+    for (auto i = static_cast<size_t>(graph.offsets[row]); i < static_cast<size_t>(graph.offsets[row + 1]);
+         ++i)
       sum += values[i] * x[static_cast<size_t>(graph.targets[i])];
     good &= close(got[row], sum, 1e-12);
   }

@@ -1,5 +1,5 @@
-// Products of matrices on tensor cores: wmma in its types, mma with ldmatrix and asynchronous copies, and the arithmetic
-// in few bits that goes with them.
+// Products of matrices on tensor cores: wmma in its types, mma with ldmatrix and asynchronous copies, and the
+// arithmetic in few bits that goes with them.
 #include <cooperative_groups.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -19,7 +19,8 @@ std::vector<T> small_numbers(size_t count, uint32_t seed, int from, int to) {
   Random random(seed);
   std::vector<T> values(count);
   for (T& value : values)
-    value = static_cast<T>(static_cast<float>(from + static_cast<int>(random.below(static_cast<uint32_t>(to - from + 1)))));
+    value = static_cast<T>(
+        static_cast<float>(from + static_cast<int>(random.below(static_cast<uint32_t>(to - from + 1)))));
   return values;
 }
 template <typename T>
@@ -88,7 +89,8 @@ void wmma_types() {
   check_wmma<8, 8, 4, double, double, double, col_major>("f64");
 }
 
-// A tile of 16 x 8 of d = a * b: a and b travel to shared memory in 16-byte copies and to registers by ldmatrix.
+// A tile of 16 x 8 of d = a * b: a and b travel to shared memory in 16-byte copies and to registers by
+// ldmatrix.
 __global__ void mma_product(const __half* a, const __half* b, float* d) {
   __shared__ alignas(16) __half sa[16 * kK], sb[kK * 8];
   const int lane = threadIdx.x, row = blockIdx.y * 16, column = blockIdx.x * 8;
@@ -101,7 +103,8 @@ __global__ void mma_product(const __half* a, const __half* b, float* d) {
   float c[4] = {};
   for (int k = 0; k < kK; k += 16) {
     uint32_t fa[4], fb[2];
-    const auto at_a = static_cast<uint32_t>(__cvta_generic_to_shared(sa + lane % 16 * kK + k + lane / 16 * 8));
+    const auto at_a =
+        static_cast<uint32_t>(__cvta_generic_to_shared(sa + lane % 16 * kK + k + lane / 16 * 8));
     const auto at_b = static_cast<uint32_t>(__cvta_generic_to_shared(sb + (k + lane % 16) * 8));
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(fa[0]), "=r"(fa[1]), "=r"(fa[2]), "=r"(fa[3])
@@ -134,7 +137,8 @@ __global__ void packed_halves(const __half2* a, const __half2* b, __half2* out, 
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i < count) out[i] = __hmax2(__hfma2_relu(a[i], b[i], __float2half2_rn(-1)), __hadd2(a[i], b[i]));
 }
-__global__ void packed_bf16(const __nv_bfloat162* a, const __nv_bfloat162* b, __nv_bfloat162* out, int count) {
+__global__ void packed_bf16(const __nv_bfloat162* a, const __nv_bfloat162* b, __nv_bfloat162* out,
+                            int count) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i < count) out[i] = __hsub2(__hmul2(a[i], b[i]), __habs2(b[i]));
 }
@@ -143,8 +147,9 @@ void few_bits() {
   const size_t count = 1000;
   const auto a = small_numbers<__half>(2 * count, 5, -9, 9), b = small_numbers<__half>(2 * count, 6, -9, 9);
   Device<__half> da(a), db(b), d(2 * count);
-  packed_halves<<<8, 128>>>(reinterpret_cast<const __half2*>(da.get()), reinterpret_cast<const __half2*>(db.get()),
-                            reinterpret_cast<__half2*>(d.get()), count);
+  packed_halves<<<8, 128>>>(reinterpret_cast<const __half2*>(da.get()),
+                            reinterpret_cast<const __half2*>(db.get()), reinterpret_cast<__half2*>(d.get()),
+                            count);
   bool good = true;
   const auto out = d.read();
   for (size_t i = 0; i < 2 * count; ++i) {
@@ -152,7 +157,8 @@ void few_bits() {
     good &= static_cast<float>(out[i]) == std::fmax(std::fmax(x * y - 1, 0.0f), x + y);
   }
   CHECK(good);
-  const auto p = small_numbers<__nv_bfloat16>(2 * count, 7, -9, 9), q = small_numbers<__nv_bfloat16>(2 * count, 8, -9, 9);
+  const auto p = small_numbers<__nv_bfloat16>(2 * count, 7, -9, 9),
+             q = small_numbers<__nv_bfloat16>(2 * count, 8, -9, 9);
   Device<__nv_bfloat16> dp(p), dq(q), dr(2 * count);
   packed_bf16<<<8, 128>>>(reinterpret_cast<const __nv_bfloat162*>(dp.get()),
                           reinterpret_cast<const __nv_bfloat162*>(dq.get()),
@@ -175,7 +181,8 @@ __global__ void quantise(const float* in, __nv_fp8_e4m3* small, __nv_fp8_e5m2* w
 }
 
 void fp8() {
-  std::vector<float> in = {0, -0.0f, 1, -1.5f, 448, 449, 1e9f, -1e9f, 57344, 1e-3f, 0.0019531f, -0.3f, 17, 18, 19};
+  std::vector<float> in = {0,     -0.0f, 1,          -1.5f, 448, 449, 1e9f, -1e9f,
+                           57344, 1e-3f, 0.0019531f, -0.3f, 17,  18,  19};
   Random random(9);
   while (in.size() < 2000) in.push_back((random.unit() - 0.5f) * static_cast<float>(1u << random.below(12)));
   Device<float> device(in), back(in.size());

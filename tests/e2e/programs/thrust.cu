@@ -81,8 +81,8 @@ void stable_sort_by_key() {
 void reduce_by_key() {
   auto keys = numbers(3, 300), values = numbers(4, 1000);
   std::sort(keys.begin(), keys.end());
-  thrust::device_vector<uint32_t> k(keys.begin(), keys.end()), v(values.begin(), values.end()), keys_out(kCount),
-      sums(kCount);
+  thrust::device_vector<uint32_t> k(keys.begin(), keys.end()), v(values.begin(), values.end()),
+      keys_out(kCount), sums(kCount);
   auto end = thrust::reduce_by_key(k.begin(), k.end(), v.begin(), keys_out.begin(), sums.begin());
   std::vector<uint32_t> expected_keys, expected_sums;
   for (size_t i = 0; i < kCount; ++i) {
@@ -118,7 +118,8 @@ void scans() {
 void reductions() {
   auto host = numbers(6, 60'000);  // squares fit into 32 bits
   thrust::device_vector<uint32_t> in(host.begin(), host.end());
-  CHECK(thrust::reduce(in.begin(), in.end(), uint64_t{0}) == std::accumulate(host.begin(), host.end(), uint64_t{0}));
+  CHECK(thrust::reduce(in.begin(), in.end(), uint64_t{0}) ==
+        std::accumulate(host.begin(), host.end(), uint64_t{0}));
   CHECK(thrust::transform_reduce(in.begin(), in.end(), Square(), uint64_t{0}, thrust::plus<uint64_t>()) ==
         std::inner_product(host.begin(), host.end(), host.begin(), uint64_t{0}));
   CHECK(thrust::inner_product(in.begin(), in.end(), in.begin(), uint64_t{0}) ==
@@ -183,7 +184,8 @@ void fancy_iterators() {
   std::sort(expected.begin(), expected.end());
   const auto first = to_host(a), second = to_host(b);
   bool same = true;
-  for (size_t i = 0; i < kCount; ++i) same &= first[i] == expected[i].first && second[i] == expected[i].second;
+  for (size_t i = 0; i < kCount; ++i)
+    same &= first[i] == expected[i].first && second[i] == expected[i].second;
   CHECK(same);
   thrust::adjacent_difference(a.begin(), a.end(), differences.begin());
   std::vector<uint32_t> steps(kCount);

@@ -1,11 +1,11 @@
-// Copies by tensor maps (TMA): boxes of tensors of one to five dimensions, beyond their edges, swizzled, stored and reduced;
-// maps changed on the device; bulk reductions.
+// Copies by tensor maps (TMA): boxes of tensors of one to five dimensions, beyond their edges, swizzled,
+// stored and reduced; maps changed on the device; bulk reductions.
 #include <cuda.h>
-#include <cuda/barrier>
-#include <cuda/ptx>
 
 #include <algorithm>
 #include <cstring>
+#include <cuda/barrier>
+#include <cuda/ptx>
 
 #include "check.h"
 
@@ -15,7 +15,8 @@ namespace {
 using Barrier = cuda::barrier<cuda::thread_scope_block>;
 
 // The driver's function, as programs get it that are linked with the runtime alone.
-CUtensorMap encode(CUtensorMapDataType type, std::vector<uint64_t> sizes, std::vector<uint64_t> strides, std::vector<uint32_t> box, void* memory,
+CUtensorMap encode(CUtensorMapDataType type, std::vector<uint64_t> sizes, std::vector<uint64_t> strides,
+                   std::vector<uint32_t> box, void* memory,
                    CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_NONE, std::vector<uint32_t> steps = {},
                    CUtensorMapFloatOOBfill fill = CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) {
   static const auto function = [] {
@@ -26,8 +27,9 @@ CUtensorMap encode(CUtensorMapDataType type, std::vector<uint64_t> sizes, std::v
   }();
   steps.resize(sizes.size(), 1);
   CUtensorMap map;
-  const CUresult result = function(&map, type, static_cast<uint32_t>(sizes.size()), memory, sizes.data(), strides.data(), box.data(), steps.data(),
-                                   CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_NONE, fill);
+  const CUresult result = function(&map, type, static_cast<uint32_t>(sizes.size()), memory, sizes.data(),
+                                   strides.data(), box.data(), steps.data(), CU_TENSOR_MAP_INTERLEAVE_NONE,
+                                   swizzle, CU_TENSOR_MAP_L2_PROMOTION_NONE, fill);
   CHECK(result == CUDA_SUCCESS);
   return map;
 }
@@ -44,7 +46,8 @@ __device__ void begin(uint64_t* barrier, uint32_t bytes) {
 }
 
 // What a box holds, byte by byte, wherever it lies.
-__global__ void load_matrix(const __grid_constant__ CUtensorMap map, int x, int y, uint32_t bytes, uint8_t* out) {
+__global__ void load_matrix(const __grid_constant__ CUtensorMap map, int x, int y, uint32_t bytes,
+                            uint8_t* out) {
   extern __shared__ __align__(1024) uint8_t box[];
   __shared__ uint64_t barrier;
   if (threadIdx.x == 0) {
@@ -69,7 +72,8 @@ void boxes_of_a_matrix() {
   const auto host = matrix();
   Device<float> tensor(host);
   constexpr uint32_t kX = 16, kY = 4, kBytes = kX * kY * 4;
-  const auto map = encode(CU_TENSOR_MAP_DATA_TYPE_FLOAT32, {kWidth, kHeight}, {kWidth * 4}, {kX, kY}, tensor.get());
+  const auto map =
+      encode(CU_TENSOR_MAP_DATA_TYPE_FLOAT32, {kWidth, kHeight}, {kWidth * 4}, {kX, kY}, tensor.get());
   for (const auto& [x, y] : {std::pair{0, 0}, {8, 3}, {-3, -2}, {33, 10}, {100, 0}, {0, -4}}) {
     Device<uint8_t> out(kBytes);
     load_matrix<<<1, 32, kBytes>>>(map, x, y, kBytes, out.get());
@@ -84,8 +88,9 @@ void boxes_of_a_matrix() {
     CHECK(got == expected);
   }
   // Every second row; NaNs beyond the edge.
-  const auto every_second = encode(CU_TENSOR_MAP_DATA_TYPE_FLOAT32, {kWidth, kHeight}, {kWidth * 4}, {kX, kY}, tensor.get(),
-                                   CU_TENSOR_MAP_SWIZZLE_NONE, {1, 2}, CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA);
+  const auto every_second =
+      encode(CU_TENSOR_MAP_DATA_TYPE_FLOAT32, {kWidth, kHeight}, {kWidth * 4}, {kX, kY}, tensor.get(),
+             CU_TENSOR_MAP_SWIZZLE_NONE, {1, 2}, CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA);
   Device<uint8_t> out(kBytes / 2);
   load_matrix<<<1, 32, kBytes>>>(every_second, 32, 1, kBytes / 2, out.get());
   std::vector<float> got(kX * kY / 2);
@@ -103,9 +108,12 @@ void swizzles() {
     CUtensorMapSwizzle mode;
     uint32_t elements, mask;  // chunks of 16 bytes change places by what stands three bits above
   };
-  for (const Mode& mode : {Mode{CU_TENSOR_MAP_SWIZZLE_32B, 16, 0x10}, Mode{CU_TENSOR_MAP_SWIZZLE_64B, 32, 0x30}, Mode{CU_TENSOR_MAP_SWIZZLE_128B, 64, 0x70}}) {
+  for (const Mode& mode :
+       {Mode{CU_TENSOR_MAP_SWIZZLE_32B, 16, 0x10}, Mode{CU_TENSOR_MAP_SWIZZLE_64B, 32, 0x30},
+        Mode{CU_TENSOR_MAP_SWIZZLE_128B, 64, 0x70}}) {
     const uint32_t bytes = mode.elements * 16 * 2;
-    const auto map = encode(CU_TENSOR_MAP_DATA_TYPE_UINT16, {64, 16}, {128}, {mode.elements, 16}, tensor.get(), mode.mode);
+    const auto map =
+        encode(CU_TENSOR_MAP_DATA_TYPE_UINT16, {64, 16}, {128}, {mode.elements, 16}, tensor.get(), mode.mode);
     Device<uint8_t> out(bytes);
     load_matrix<<<1, 32, bytes>>>(map, 0, 0, bytes, out.get());
     const auto got = out.read();
@@ -149,9 +157,11 @@ void transposed() {
   std::vector<uint32_t> host(kRows * kColumns), expected(host.size());
   for (uint32_t n = 0; n < host.size(); ++n) host[n] = n * 7 + 1;
   for (uint32_t row = 0; row < kRows; ++row)
-    for (uint32_t column = 0; column < kColumns; ++column) expected[column * kRows + row] = host[row * kColumns + column];
+    for (uint32_t column = 0; column < kColumns; ++column)
+      expected[column * kRows + row] = host[row * kColumns + column];
   Device<uint32_t> in(host), out(host.size());
-  const auto from = encode(CU_TENSOR_MAP_DATA_TYPE_UINT32, {kColumns, kRows}, {kColumns * 4}, {16, 16}, in.get());
+  const auto from =
+      encode(CU_TENSOR_MAP_DATA_TYPE_UINT32, {kColumns, kRows}, {kColumns * 4}, {16, 16}, in.get());
   const auto to = encode(CU_TENSOR_MAP_DATA_TYPE_UINT32, {kRows, kColumns}, {kRows * 4}, {16, 16}, out.get());
   transpose<<<dim3(4, 3), dim3(16, 16)>>>(from, to);
   CHECK(out.read() == expected);
@@ -213,7 +223,8 @@ void maps_changed_on_the_device() {
   for (uint32_t n = 0; n < 128; ++n) host[n] = n * 3;
   for (uint32_t n = 0; n < 32; ++n) wanted[n] = (n + 16) * 3;
   Device<uint32_t> zeros(128), values(host), out(32);
-  Device<CUtensorMap> maps(std::vector<CUtensorMap>(2, encode(CU_TENSOR_MAP_DATA_TYPE_UINT32, {128}, {}, {32}, zeros.get())));
+  Device<CUtensorMap> maps(
+      std::vector<CUtensorMap>(2, encode(CU_TENSOR_MAP_DATA_TYPE_UINT32, {128}, {}, {32}, zeros.get())));
   move_map<<<1, 32>>>(maps.get(), maps.get() + 1, values.get());
   load_through<<<1, 1>>>(maps.get() + 1, out.get());
   CHECK(out.read() == wanted);
@@ -228,7 +239,8 @@ __global__ void sum_rows(const float* rows, float* sum) {
   ptx::fence_proxy_async(ptx::space_shared);
   __syncthreads();
   if (threadIdx.x != 0) return;
-  ptx::cp_reduce_async_bulk(ptx::space_global, ptx::space_shared, ptx::op_add, sum, row, uint32_t{sizeof row});
+  ptx::cp_reduce_async_bulk(ptx::space_global, ptx::space_shared, ptx::op_add, sum, row,
+                            uint32_t{sizeof row});
   ptx::cp_async_bulk_commit_group();
   ptx::cp_async_bulk_wait_group(ptx::n32_t<0>());
 }

@@ -66,7 +66,9 @@ PROBE(event_cost) {
   const CUfunction function = kernels.function("nothing");
   CUdeviceptr data = 0;
   void* parameters[] = {&data};
-  const auto launch = [&] { CHECK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr)); };
+  const auto launch = [&] {
+    CHECK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr));
+  };
   launch();
   CHECK(cuStreamSynchronize(stream));
   constexpr int kMany = 500;  // fewer than a queue holds
@@ -74,8 +76,9 @@ PROBE(event_cost) {
     std::vector<double> times;
     for (int round = 0; round < 10; ++round) {
       times.push_back(time_of([&] {
-        for (int i = 0; i < kMany; ++i) body();
-      }) / kMany);
+                        for (int i = 0; i < kMany; ++i) body();
+                      }) /
+                      kMany);
       CHECK(cuStreamSynchronize(stream));
     }
     return median(times);
@@ -90,10 +93,10 @@ PROBE(event_cost) {
     see(name + "query_us", each([&] { CHECK(cuEventQuery(event)); }));
   }
   see("create_destroy_us", each([] {
-    CUevent event = nullptr;
-    CHECK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
-    CHECK(cuEventDestroy(event));
-  }));
+        CUevent event = nullptr;
+        CHECK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+        CHECK(cuEventDestroy(event));
+      }));
 }
 
 PROBE(wake_up) {

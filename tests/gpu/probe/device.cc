@@ -96,7 +96,9 @@ size_t Device::free() const {
   return free;
 }
 
-Kernels::Kernels() { CHECK(cuModuleLoadData(&module, kKernels)); }
+Kernels::Kernels() {
+  CHECK(cuModuleLoadData(&module, kKernels));
+}
 
 CUfunction Kernels::function(const char* name) const {
   CUfunction found = nullptr;
@@ -109,8 +111,12 @@ Word::Word() {
   CHECK(cuMemHostGetDevicePointer(&device, host, 0));
   store(0);
 }
-void Word::store(uint32_t value) const { std::atomic_ref(*host).store(value, std::memory_order_release); }
-uint32_t Word::load() const { return std::atomic_ref(*host).load(std::memory_order_acquire); }
+void Word::store(uint32_t value) const {
+  std::atomic_ref(*host).store(value, std::memory_order_release);
+}
+uint32_t Word::load() const {
+  return std::atomic_ref(*host).load(std::memory_order_acquire);
+}
 
 Parked::Parked() {
   CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
@@ -189,11 +195,13 @@ std::optional<double> used_bytes() {
   void* const nvml = dlopen("libnvidia-ml.so.1", RTLD_NOW);
   if (!nvml) return std::nullopt;
   const auto init = reinterpret_cast<int (*)()>(dlsym(nvml, "nvmlInit_v2"));
-  const auto handle = reinterpret_cast<int (*)(unsigned, void**)>(dlsym(nvml, "nvmlDeviceGetHandleByIndex_v2"));
+  const auto handle =
+      reinterpret_cast<int (*)(unsigned, void**)>(dlsym(nvml, "nvmlDeviceGetHandleByIndex_v2"));
   const auto memory = reinterpret_cast<int (*)(void*, Memory*)>(dlsym(nvml, "nvmlDeviceGetMemoryInfo"));
   void* device = nullptr;
   Memory info{};
-  if (!init || !handle || !memory || init() || handle(0, &device) || memory(device, &info)) return std::nullopt;
+  if (!init || !handle || !memory || init() || handle(0, &device) || memory(device, &info))
+    return std::nullopt;
   return static_cast<double>(info.used);
 }
 

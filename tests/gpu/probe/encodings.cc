@@ -15,7 +15,8 @@ namespace {
 std::string bytes_that_differ(const CUtensorMap& one, const CUtensorMap& other) {
   std::string offsets;
   for (size_t i = 0; i < sizeof one; ++i) {
-    const int a = reinterpret_cast<const unsigned char*>(&one)[i], b = reinterpret_cast<const unsigned char*>(&other)[i];
+    const int a = reinterpret_cast<const unsigned char*>(&one)[i],
+              b = reinterpret_cast<const unsigned char*>(&other)[i];
     char text[40];
     std::snprintf(text, sizeof text, "%s%zu: %02x/%02x", offsets.empty() ? "" : ", ", i, a, b);
     if (a != b) offsets += text;
@@ -27,13 +28,15 @@ CUtensorMap encode(CUdeviceptr address) {
   alignas(128) CUtensorMap map{};
   const cuuint64_t sizes[3] = {64, 32, 8}, strides[2] = {128, 4096};
   const cuuint32_t box[3] = {32, 8, 1}, steps[3] = {1, 1, 1};
-  CHECK(cuTensorMapEncodeTiled(&map, CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 3, reinterpret_cast<void*>(address), sizes, strides, box, steps,
-                               CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_NONE,
+  CHECK(cuTensorMapEncodeTiled(&map, CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 3, reinterpret_cast<void*>(address),
+                               sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                               CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_NONE,
                                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
   return map;
 }
 
-// The multiprocessors on which a green context of the first of two equal parts runs, one character for each of the device.
+// The multiprocessors on which a green context of the first of two equal parts runs, one character for each
+// of the device.
 std::string multiprocessors_of_a_part(const Device& device) {
   CUdevResource all{}, parts[2]{}, rest{};
   CUdevResourceDesc description = nullptr;
@@ -89,7 +92,8 @@ Part start_part() {
 std::string read_all(int file) {
   std::string text;
   char buffer[2048];
-  for (ssize_t count = 0; (count = ::read(file, buffer, sizeof buffer)) > 0;) text.append(buffer, static_cast<size_t>(count));
+  for (ssize_t count = 0; (count = ::read(file, buffer, sizeof buffer)) > 0;)
+    text.append(buffer, static_cast<size_t>(count));
   return text;
 }
 
@@ -151,7 +155,8 @@ PROBE(tensor_maps) {
   for (int i = 0; i < 1000; ++i) times.push_back(time_of([&] { encode(tensor); }));
   see("encode_us", median(times));
   CUtensorMap patched = one;
-  see("replace_address", name_of(cuTensorMapReplaceAddress(&patched, reinterpret_cast<void*>(tensor + 4096))));
+  see("replace_address",
+      name_of(cuTensorMapReplaceAddress(&patched, reinterpret_cast<void*>(tensor + 4096))));
   see("replaced_is_encoded", std::memcmp(&patched, &near, sizeof near) == 0);
 }
 
@@ -192,5 +197,6 @@ PROBE(grid_of_no_blocks) {
   see("instantiate", name_of(instantiated));
   if (instantiated == CUDA_SUCCESS) see("launch_graph", name_of(cuGraphLaunch(executable, nullptr)));
   node.gridDimX = 1;
-  if (instantiated == CUDA_SUCCESS) see("set_size", name_of(cuGraphExecKernelNodeSetParams(executable, added, &node)));
+  if (instantiated == CUDA_SUCCESS)
+    see("set_size", name_of(cuGraphExecKernelNodeSetParams(executable, added, &node)));
 }

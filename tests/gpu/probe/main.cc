@@ -55,7 +55,8 @@ int run(const Registered& probe, double limit) {
     std::unique_lock lock(mutex);
     const std::string at = current_step;
     lock.unlock();
-    finish(probe.name, seconds(), "error", "not done after " + std::to_string(static_cast<int>(limit)) + " s, in: " + at);
+    finish(probe.name, seconds(), "error",
+           "not done after " + std::to_string(static_cast<int>(limit)) + " s, in: " + at);
   }).detach();
   try {
     probe.body();
@@ -75,12 +76,19 @@ Object& Object::member(const std::string& name, const std::string& json) {
 }
 Object& Object::add(const std::string& name, double value) {
   char text[40];
-  std::snprintf(text, sizeof text, std::abs(value) < 1e15 && value == std::floor(value) ? "%.0f" : "%.6g", value);
+  std::snprintf(text, sizeof text, std::abs(value) < 1e15 && value == std::floor(value) ? "%.0f" : "%.6g",
+                value);
   return member(name, std::isfinite(value) ? text : "null");
 }
-Object& Object::add(const std::string& name, bool value) { return member(name, value ? "true" : "false"); }
-Object& Object::add(const std::string& name, const std::string& value) { return member(name, quoted(value)); }
-Object& Object::add(const std::string& name, const Object& value) { return member(name, value.text()); }
+Object& Object::add(const std::string& name, bool value) {
+  return member(name, value ? "true" : "false");
+}
+Object& Object::add(const std::string& name, const std::string& value) {
+  return member(name, quoted(value));
+}
+Object& Object::add(const std::string& name, const Object& value) {
+  return member(name, value.text());
+}
 
 void see(const std::string& name, double value) {
   const std::lock_guard lock(mutex);
@@ -104,7 +112,9 @@ void step(const std::string& what) {
   current_step = what;
 }
 
-Probe::Probe(std::string name, std::function<void()> body) { probes().push_back({std::move(name), std::move(body)}); }
+Probe::Probe(std::string name, std::function<void()> body) {
+  probes().push_back({std::move(name), std::move(body)});
+}
 
 }  // namespace probe
 
@@ -116,7 +126,8 @@ int main(int count, char** words) {
   }
   const bool limited = count == 4 && std::strcmp(words[2], "--limit") == 0;
   for (const auto& each : probes()) {
-    if ((count == 2 || limited) && each.name == words[1]) return run(each, limited ? std::atof(words[3]) : kLimit);
+    if ((count == 2 || limited) && each.name == words[1])
+      return run(each, limited ? std::atof(words[3]) : kLimit);
   }
   std::fprintf(stderr, "usage: %s LIST | NAME [--limit SECONDS]\n", words[0]);
   return 2;

@@ -19,13 +19,16 @@ std::string hex(unsigned long long value) {
 }
 
 std::string sized(size_t bytes) {
-  return bytes >= kTiB ? std::to_string(bytes / kTiB) + " TiB" : bytes >= kGiB ? std::to_string(bytes / kGiB) + " GiB" : std::to_string(bytes / kMiB) + " MiB";
+  return bytes >= kTiB   ? std::to_string(bytes / kTiB) + " TiB"
+         : bytes >= kGiB ? std::to_string(bytes / kGiB) + " GiB"
+                         : std::to_string(bytes / kMiB) + " MiB";
 }
 
 // Large ranges at the bases that a client could agree on with its server.
 void reserve_ranges() {
   for (const size_t bytes : {kTiB, 16 * kTiB}) {
-    for (const unsigned long long hint : {0ull, 0x100000000000ull, 0x200000000000ull, 0x300000000000ull, 0x600000000000ull}) {
+    for (const unsigned long long hint :
+         {0ull, 0x100000000000ull, 0x200000000000ull, 0x300000000000ull, 0x600000000000ull}) {
       const std::string name = sized(bytes) + (hint ? " at " + hex(hint) : " anywhere");
       step("reserve " + name);
       CUdeviceptr address = 0;
@@ -34,7 +37,9 @@ void reserve_ranges() {
       Object seen;
       seen.add("result", name_of(result)).add("us", took);
       if (result == CUDA_SUCCESS) {
-        seen.add("address", hex(address)).add("as_wished", !hint || address == hint).add("below_2_47", address + bytes <= 1ull << 47);
+        seen.add("address", hex(address))
+            .add("as_wished", !hint || address == hint)
+            .add("below_2_47", address + bytes <= 1ull << 47);
         seen.add("free_us", time_of([&] { CHECK(cuMemAddressFree(address, bytes)); }));
       }
       see(name, seen);
@@ -50,7 +55,9 @@ CUmemAllocationProp properties(bool exportable) {
   return wanted;
 }
 
-CUmemAccessDesc access_of(CUmemLocationType type) { return {{type, 0}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE}; }
+CUmemAccessDesc access_of(CUmemLocationType type) {
+  return {{type, 0}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+}
 
 struct MapTimes {
   std::vector<double> create, map, access, unmap, release, share, open;
@@ -64,9 +71,12 @@ void map_once(const CUmemAllocationProp& wanted, CUdeviceptr address, size_t byt
   times.access.push_back(time_of([&] { CHECK(cuMemSetAccess(address, bytes, &access, 1)); }));
   if (wanted.requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE) {
     int file = -1;
-    times.share.push_back(time_of([&] { CHECK(cuMemExportToShareableHandle(&file, memory, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0)); }));
+    times.share.push_back(time_of([&] {
+      CHECK(cuMemExportToShareableHandle(&file, memory, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    }));
     times.open.push_back(time_of([&] {
-      CHECK(cuMemImportFromShareableHandle(&opened, reinterpret_cast<void*>(static_cast<intptr_t>(file)), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+      CHECK(cuMemImportFromShareableHandle(&opened, reinterpret_cast<void*>(static_cast<intptr_t>(file)),
+                                           CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
     }));
     CHECK(cuMemRelease(opened));
     ::close(file);
@@ -89,11 +99,16 @@ void map_sizes(bool exportable) {
     CUdeviceptr address = 0;
     CHECK(cuMemAddressReserve(&address, bytes, 0, 0, 0));
     MapTimes times;
-    for (int i = bytes > kGiB ? 2 : bytes > 20 * kMiB ? 5 : 20; i > 0; --i) map_once(wanted, address, bytes, times);
+    for (int i = bytes > kGiB ? 2 : bytes > 20 * kMiB ? 5 : 20; i > 0; --i)
+      map_once(wanted, address, bytes, times);
     CHECK(cuMemAddressFree(address, bytes));
     Object seen;
-    seen.add("create_us", median(times.create)).add("first_create_us", times.create.front()).add("map_us", median(times.map));
-    seen.add("access_us", median(times.access)).add("unmap_us", median(times.unmap)).add("release_us", median(times.release));
+    seen.add("create_us", median(times.create))
+        .add("first_create_us", times.create.front())
+        .add("map_us", median(times.map));
+    seen.add("access_us", median(times.access))
+        .add("unmap_us", median(times.unmap))
+        .add("release_us", median(times.release));
     if (exportable) seen.add("export_us", median(times.share)).add("import_us", median(times.open));
     see(sized(bytes), seen);
   }
@@ -114,7 +129,8 @@ double time_allocations(size_t bytes, double* freed, bool ordered, CUstream stre
   std::vector<double> taken, given;
   for (int i = 0; i < 20; ++i) {
     CUdeviceptr address = 0;
-    taken.push_back(time_of([&] { CHECK(ordered ? cuMemAllocAsync(&address, bytes, stream) : cuMemAlloc(&address, bytes)); }));
+    taken.push_back(time_of(
+        [&] { CHECK(ordered ? cuMemAllocAsync(&address, bytes, stream) : cuMemAlloc(&address, bytes)); }));
     given.push_back(time_of([&] { CHECK(ordered ? cuMemFreeAsync(address, stream) : cuMemFree(address)); }));
     CHECK(cuStreamSynchronize(stream));
   }
@@ -139,9 +155,11 @@ PROBE(reserve_with_context) {
 
 PROBE(host_access) {
   const Device device;
-  see("direct_managed_access_from_host", device.attribute(CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST) == 1);
+  see("direct_managed_access_from_host",
+      device.attribute(CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST) == 1);
   see("pageable_memory_access", device.attribute(CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS) == 1);
-  see("host_numa_virtual_memory", device.attribute(CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) == 1);
+  see("host_numa_virtual_memory",
+      device.attribute(CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) == 1);
   CUdeviceptr plain = 0, mapped = 0;
   CHECK(cuMemAlloc(&plain, 2 * kMiB));
   see("cpu_reads_cuMemAlloc", read_by_kernel(plain));
@@ -150,7 +168,8 @@ PROBE(host_access) {
   CHECK(cuMemCreate(&memory, 2 * kMiB, &wanted, 0));
   CHECK(cuMemAddressReserve(&mapped, 2 * kMiB, 0, 0, 0));
   CHECK(cuMemMap(mapped, 2 * kMiB, 0, memory, 0));
-  const CUmemAccessDesc both[] = {access_of(CU_MEM_LOCATION_TYPE_DEVICE), access_of(CU_MEM_LOCATION_TYPE_HOST)};
+  const CUmemAccessDesc both[] = {access_of(CU_MEM_LOCATION_TYPE_DEVICE),
+                                  access_of(CU_MEM_LOCATION_TYPE_HOST)};
   step("cuMemSetAccess for the host");
   see("cuMemSetAccess_device_and_host", name_of(cuMemSetAccess(mapped, 2 * kMiB, both, 2)));
   see("cpu_reads_mapping", read_by_kernel(mapped));
@@ -176,7 +195,8 @@ PROBE(allocation_cost) {
       cuuint64_t threshold = kept;
       CHECK(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold));
       const std::string suffix = kept ? "_kept_us" : "_us";
-      seen.add("cuMemAllocAsync" + suffix, time_allocations(bytes, &freed, true, stream)).add("cuMemFreeAsync" + suffix, freed);
+      seen.add("cuMemAllocAsync" + suffix, time_allocations(bytes, &freed, true, stream))
+          .add("cuMemFreeAsync" + suffix, freed);
     }
     CHECK(cuMemPoolTrimTo(pool, 0));
     see(name, seen);
@@ -195,11 +215,15 @@ PROBE(pool_after_context) {
     CUmemoryPool pool = nullptr;
     CUstream stream = nullptr;
     CUdeviceptr freed = 0, left = 0;
-    const auto free = [&] { return CHECK(cuCtxSetCurrent(device.context)), static_cast<double>(device.free()); };
+    const auto free = [&] {
+      return CHECK(cuCtxSetCurrent(device.context)), static_cast<double>(device.free());
+    };
     const double before = free();
     CHECK(cuCtxCreate(&context, nullptr, 0, device.device));
-    if (own) CHECK(cuMemPoolCreate(&pool, &wanted));
-    else CHECK(cuDeviceGetDefaultMemPool(&pool, device.device));
+    if (own)
+      CHECK(cuMemPoolCreate(&pool, &wanted));
+    else
+      CHECK(cuDeviceGetDefaultMemPool(&pool, device.device));
     cuuint64_t keep = ~cuuint64_t{0};
     CHECK(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep));
     CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
@@ -214,7 +238,8 @@ PROBE(pool_after_context) {
     seen.add("still_taken", before - free());
     seen.add("trimmed", name_of(cuMemPoolTrimTo(pool, 0))).add("taken_after_trim", before - free());
     seen.add("freed_by_cuMemFree", name_of(cuMemFree(left))).add("taken_after_free", before - free());
-    if (own) seen.add("pool_destroyed", name_of(cuMemPoolDestroy(pool))).add("taken_after_pool", before - free());
+    if (own)
+      seen.add("pool_destroyed", name_of(cuMemPoolDestroy(pool))).add("taken_after_pool", before - free());
     see(own ? "own_pool" : "default_pool", seen);
   }
 }

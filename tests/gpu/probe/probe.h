@@ -1,11 +1,12 @@
-// probe: finds out what the CUDA driver of this machine does where NVIDIA's documentation leaves it open and gpupool depends on it.
-// An ordinary driver-API program that knows nothing of gpupool. It builds anywhere, also without this tree:
+// probe: finds out what the CUDA driver of this machine does where NVIDIA's documentation leaves it open and
+// gpupool depends on it. An ordinary driver-API program that knows nothing of gpupool. It builds anywhere,
+// also without this tree:
 //
 //     g++ -std=c++20 -O1 -I CUDA/include *.cc -lcuda -lpthread -ldl -o probe
 //
-// `probe LIST` prints the probes' names, `probe NAME` runs one and prints one line of JSON with what it saw. A probe is free to hang: the
-// watchdog then prints what was seen so far and which step did not end. A probe throws Failure where a call fails that it needs, and Skip
-// where this device cannot answer the question.
+// `probe LIST` prints the probes' names, `probe NAME` runs one and prints one line of JSON with what it saw.
+// A probe is free to hang: the watchdog then prints what was seen so far and which step did not end. A probe
+// throws Failure where a call fails that it needs, and Skip where this device cannot answer the question.
 #pragma once
 #include <cuda.h>
 
@@ -55,16 +56,19 @@ void see(const std::string& name, double value);
 void see(const std::string& name, bool value);
 void see(const std::string& name, const std::string& value);
 void see(const std::string& name, const Object& value);
-inline void see(const std::string& name, const char* value) { see(name, std::string(value)); }
+inline void see(const std::string& name, const char* value) {
+  see(name, std::string(value));
+}
 // Names the step under way, for the watchdog's line.
 void step(const std::string& what);
 
-// Registers a probe, by static initialisation. It runs in a process of its own, before any call of the driver.
+// Registers a probe, by static initialisation. It runs in a process of its own, before any call of the
+// driver.
 struct Probe {
   Probe(std::string name, std::function<void()> body);
 };
-#define PROBE(name)                                   \
-  static void name##_body();                          \
+#define PROBE(name)                                        \
+  static void name##_body();                               \
   static ::probe::Probe name##_probe(#name, &name##_body); \
   static void name##_body()
 
@@ -83,7 +87,8 @@ struct Kernels {
   CUfunction function(const char* name) const;
   CUmodule module = nullptr;
 };
-extern const char* const kKernels;   // `nothing`, `big_local` (16 KiB of local memory per thread), `where` (notes multiprocessors)
+extern const char* const
+    kKernels;  // `nothing`, `big_local` (16 KiB of local memory per thread), `where` (notes multiprocessors)
 extern const char* const kLateKernel;  // a module of one kernel, `late`
 
 // A word of pinned memory that host and device see.
@@ -103,7 +108,8 @@ struct Parked {
   CUstream stream = nullptr;
 };
 
-// A thread for calls that may never return. It is made, and its context set, before anything blocks; it is never joined.
+// A thread for calls that may never return. It is made, and its context set, before anything blocks; it is
+// never joined.
 class Caller {
  public:
   explicit Caller(CUcontext context);  // null: the thread has no current context

@@ -1,16 +1,18 @@
 // How much work fits into a queue of the driver whose stream waits, and which other streams stand behind it.
+#include "queues.h"
+
 #include <atomic>
 #include <cstdlib>
 #include <thread>
 
 #include "probe.h"
-#include "queues.h"
 
 using namespace probe;
 
 namespace probe {
 
-Filler::Filler(CUcontext context, std::function<CUresult()> operation) : progress_(std::make_shared<Progress>()) {
+Filler::Filler(CUcontext context, std::function<CUresult()> operation)
+    : progress_(std::make_shared<Progress>()) {
   std::thread([context, operation = std::move(operation), progress = progress_] {
     CUresult result = cuCtxSetCurrent(context);
     for (int i = 0; result == CUDA_SUCCESS && !progress->stop && i < kMostOperations; ++i) {
@@ -46,22 +48,29 @@ struct Kind {
   std::function<CUresult()> (*make)(const Kernels& kernels, const Parked& parked);
 };
 const Kind kKinds[] = {
-    {"launches", [](const Kernels& kernels, const Parked& parked) -> std::function<CUresult()> {
+    {"launches",
+     [](const Kernels& kernels, const Parked& parked) -> std::function<CUresult()> {
        return [function = kernels.function("nothing"), stream = parked.stream] {
          CUdeviceptr data = 0;
          void* parameters[] = {&data};
          return cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr);
        };
      }},
-    {"event_records", [](const Kernels&, const Parked& parked) -> std::function<CUresult()> {
+    {"event_records",
+     [](const Kernels&, const Parked& parked) -> std::function<CUresult()> {
        CUevent event = nullptr;
        CHECK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
        return [event, stream = parked.stream] { return cuEventRecord(event, stream); };
      }},
-    {"host_functions", [](const Kernels&, const Parked& parked) -> std::function<CUresult()> {
-       return [stream = parked.stream] { return cuLaunchHostFunc(stream, [](void*) {}, nullptr); };
+    {"host_functions",
+     [](const Kernels&, const Parked& parked) -> std::function<CUresult()> {
+       return [stream = parked.stream] {
+         return cuLaunchHostFunc(
+             stream, [](void*) {}, nullptr);
+       };
      }},
-    {"waits_and_copies", [](const Kernels&, const Parked& parked) -> std::function<CUresult()> {
+    {"waits_and_copies",
+     [](const Kernels&, const Parked& parked) -> std::function<CUresult()> {
        const Word from;
        CUdeviceptr to = 0;
        CHECK(cuMemAlloc(&to, 4096));
@@ -77,7 +86,8 @@ void fill_queue(const Kind& kind) {
   const Kernels kernels;
   CUdeviceptr data = 0;
   void* parameters[] = {&data};
-  CHECK(cuLaunchKernel(kernels.function("nothing"), 1, 1, 1, 1, 1, 1, 0, nullptr, parameters, nullptr));  // loaded before a stream waits
+  CHECK(cuLaunchKernel(kernels.function("nothing"), 1, 1, 1, 1, 1, 1, 0, nullptr, parameters,
+                       nullptr));  // loaded before a stream waits
   CHECK(cuCtxSynchronize());
   const Parked parked;
   Filler filler(device.context, kind.make(kernels, parked));
@@ -89,15 +99,19 @@ void fill_queue(const Kind& kind) {
   step("release by a store of the CPU");
   const int filled = filler.operations();
   parked.release();
-  const bool goes_on = !blocked || eventually([&] { return filler.operations() > filled || filler.ended(); }, milliseconds(5000));
+  const bool goes_on = !blocked || eventually([&] { return filler.operations() > filled || filler.ended(); },
+                                              milliseconds(5000));
   if (blocked) see("goes_on_after_cpu_store", goes_on);
-  if (!goes_on) throw Failure("the blocked call does not return after the CPU's store to the word that the stream waits for");
+  if (!goes_on)
+    throw Failure(
+        "the blocked call does not return after the CPU's store to the word that the stream waits for");
   filler.stop();
   step("synchronise after the release");
   CHECK(cuStreamSynchronize(parked.stream));
 }
 
-// Parks the first of 64 streams and gives each of the others a kernel: those of its hardware queue stand behind it.
+// Parks the first of 64 streams and gives each of the others a kernel: those of its hardware queue stand
+// behind it.
 void use_64_streams(const char* connections, bool by_host_function) {
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", connections, 1);
   constexpr size_t kStreams = 64;
@@ -114,10 +128,14 @@ void use_64_streams(const char* connections, bool by_host_function) {
   const Word word;
   CUdeviceptr data = 0;
   void* parameters[] = {&data};
-  CHECK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, streams[1], parameters, nullptr));  // loaded before the stream is parked
+  CHECK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, streams[1], parameters,
+                       nullptr));  // loaded before the stream is parked
   CHECK(cuCtxSynchronize());
-  if (by_host_function) CHECK(cuLaunchHostFunc(streams[0], [](void*) { open.wait(false); }, nullptr));
-  else CHECK(cuStreamWaitValue32(streams[0], word.device, 1, CU_STREAM_WAIT_VALUE_GEQ));
+  if (by_host_function)
+    CHECK(cuLaunchHostFunc(
+        streams[0], [](void*) { open.wait(false); }, nullptr));
+  else
+    CHECK(cuStreamWaitValue32(streams[0], word.device, 1, CU_STREAM_WAIT_VALUE_GEQ));
   CHECK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, streams[0], parameters, nullptr));
   step("launch in the other streams");
   for (size_t i = 1; i < kStreams; ++i) {
@@ -126,16 +144,20 @@ void use_64_streams(const char* connections, bool by_host_function) {
   }
   step("query the other streams");
   const auto done = [&](size_t i) { return cuEventQuery(events[i]) == CUDA_SUCCESS; };
-  eventually([&] {
-    size_t moved = 0;
-    for (size_t i = 1; i < kStreams; ++i) moved += done(i);
-    return moved == kStreams - 1;
-  }, milliseconds(1000));
+  eventually(
+      [&] {
+        size_t moved = 0;
+        for (size_t i = 1; i < kStreams; ++i) moved += done(i);
+        return moved == kStreams - 1;
+      },
+      milliseconds(1000));
   std::string stuck;
   size_t moved = 0;
   for (size_t i = 1; i < kStreams; ++i) {
-    if (done(i)) ++moved;
-    else stuck += (stuck.empty() ? "" : " ") + std::to_string(i);
+    if (done(i))
+      ++moved;
+    else
+      stuck += (stuck.empty() ? "" : " ") + std::to_string(i);
   }
   see("moved_of_63", static_cast<double>(moved));
   see("stuck", stuck);
@@ -155,8 +177,10 @@ const bool registered = [] {
     });
   }
   for (const char* const connections : {"8", "32"}) {
-    Probe(std::string("streams_wait_value_") + connections, [connections] { use_64_streams(connections, false); });
-    Probe(std::string("streams_host_function_") + connections, [connections] { use_64_streams(connections, true); });
+    Probe(std::string("streams_wait_value_") + connections,
+          [connections] { use_64_streams(connections, false); });
+    Probe(std::string("streams_host_function_") + connections,
+          [connections] { use_64_streams(connections, true); });
   }
   return true;
 }();

@@ -13,7 +13,8 @@ __global__ void gather(cudaTextureObject_t t, const float2* at, float4* out, int
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i < n) out[i] = tex2Dgather<float4>(t, at[i].x, at[i].y, 1);
 }
-__global__ void read_bytes(cudaTextureObject_t t, float4* as_numbers, uchar4* as_bytes, cudaTextureObject_t raw, int width, int height) {
+__global__ void read_bytes(cudaTextureObject_t t, float4* as_numbers, uchar4* as_bytes,
+                           cudaTextureObject_t raw, int width, int height) {
   const int x = blockIdx.x * blockDim.x + threadIdx.x, y = blockIdx.y;
   if (x >= width) return;
   as_numbers[y * width + x] = tex2D<float4>(t, x + 0.5f, y + 0.5f);
@@ -26,7 +27,8 @@ void bytes_as_numbers() {
   for (int i = 0; i < kWidth * kHeight; ++i) pixels.push_back(make_uchar4(i, 255 - i % 256, i * 3, i * 5));
   cudaArray_t array = nullptr;
   MUST(cudaMallocArray(&array, &format, kWidth, kHeight));
-  MUST(cudaMemcpy2DToArray(array, 0, 0, pixels.data(), kWidth * 4, kWidth * 4, kHeight, cudaMemcpyHostToDevice));
+  MUST(cudaMemcpy2DToArray(array, 0, 0, pixels.data(), kWidth * 4, kWidth * 4, kHeight,
+                           cudaMemcpyHostToDevice));
   cudaResourceDesc resource{};
   resource.resType = cudaResourceTypeArray;
   resource.res.array.array = array;
@@ -50,13 +52,16 @@ void bytes_as_numbers() {
       const unsigned char channels[4] = {v.x, v.y, v.z, v.w};
       for (int c = 0; c < 4; ++c) {
         const double u = channels[c] / 255.0;
-        want.push_back(texture == numbers || c == 3 ? u : u <= 0.04045 ? u / 12.92 : std::pow((u + 0.055) / 1.055, 2.4));
+        want.push_back(texture == numbers || c == 3 ? u
+                       : u <= 0.04045               ? u / 12.92
+                                                    : std::pow((u + 0.055) / 1.055, 2.4));
       }
     }
     compare(texture == srgb ? "bytes as sRGB" : "bytes as numbers", have, want, 1e-3f);
   }
   const auto same = download(as_bytes, count);
-  std::printf("bytes as they are: %s\n", std::memcmp(same.data(), pixels.data(), count * 4) ? "wrong" : "right");
+  std::printf("bytes as they are: %s\n",
+              std::memcmp(same.data(), pixels.data(), count * 4) ? "wrong" : "right");
   failures += std::memcmp(same.data(), pixels.data(), count * 4) != 0;
   for (const auto texture : {raw, numbers, srgb}) MUST(cudaDestroyTextureObject(texture));
   MUST(cudaFreeArray(array));
@@ -67,10 +72,12 @@ void bytes_as_numbers() {
 void gathers() {
   const auto format = cudaCreateChannelDesc<float2>();
   std::vector<float2> values;
-  for (int y = 0; y < kHeight; ++y) for (int x = 0; x < kWidth; ++x) values.push_back(make_float2(-1, value_at(x, y, 0)));
+  for (int y = 0; y < kHeight; ++y)
+    for (int x = 0; x < kWidth; ++x) values.push_back(make_float2(-1, value_at(x, y, 0)));
   cudaArray_t array = nullptr;
   MUST(cudaMallocArray(&array, &format, kWidth, kHeight, cudaArrayTextureGather));
-  MUST(cudaMemcpy2DToArray(array, 0, 0, values.data(), kWidth * 8, kWidth * 8, kHeight, cudaMemcpyHostToDevice));
+  MUST(cudaMemcpy2DToArray(array, 0, 0, values.data(), kWidth * 8, kWidth * 8, kHeight,
+                           cudaMemcpyHostToDevice));
   cudaResourceDesc resource{};
   resource.resType = cudaResourceTypeArray;
   resource.res.array.array = array;
@@ -78,7 +85,8 @@ void gathers() {
   cudaTextureObject_t texture = 0;
   MUST(cudaCreateTextureObject(&texture, &resource, &how, nullptr));
   std::vector<float2> at;
-  for (int i = 0; i < kReads; ++i) at.push_back(make_float2((i * 37 % 200) / 8.0f - 2, (i * 11 % 120) / 8.0f - 2));
+  for (int i = 0; i < kReads; ++i)
+    at.push_back(make_float2((i * 37 % 200) / 8.0f - 2, (i * 11 % 120) / 8.0f - 2));
   float2* places = upload(at);
   float4* out = nullptr;
   cudaMalloc(&out, kReads * sizeof(float4));
@@ -103,7 +111,8 @@ void cubes_and_levels() {
   const auto format = cudaCreateChannelDesc<float>();
   constexpr int kSide = 8;
   std::vector<float> faces;
-  for (int face = 0; face < 6; ++face) for (int i = 0; i < kSide * kSide; ++i) faces.push_back(face * 100 + i);
+  for (int face = 0; face < 6; ++face)
+    for (int i = 0; i < kSide * kSide; ++i) faces.push_back(face * 100 + i);
   cudaArray_t array = nullptr;
   MUST(cudaMalloc3DArray(&array, &format, make_cudaExtent(kSide, kSide, 6), cudaArrayCubemap));
   cudaMemcpy3DParms copy = whole(array, faces, kSide, kSide, 6);
@@ -120,7 +129,8 @@ void cubes_and_levels() {
   for (int face = 0; face < 6; ++face) {
     for (int i = 0; i < kSide * kSide; ++i) {
       const float s = (i % kSide + 0.5f) / kSide * 2 - 1, t = (i / kSide + 0.5f) / kSide * 2 - 1;
-      const float4 table[6] = {{1, -t, -s, 0}, {-1, -t, s, 0}, {s, 1, t, 0}, {s, -1, -t, 0}, {s, -t, 1, 0}, {-s, -t, -1, 0}};
+      const float4 table[6] = {{1, -t, -s, 0}, {-1, -t, s, 0}, {s, 1, t, 0},
+                               {s, -1, -t, 0}, {s, -t, 1, 0},  {-s, -t, -1, 0}};
       directions.push_back({table[face].x * 3, table[face].y * 3, table[face].z * 3, 0});
       want.push_back(face * 100 + i);
     }

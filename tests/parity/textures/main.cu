@@ -13,8 +13,8 @@ static void refused() {
   SHOW(cudaFreeArray(nullptr));
   cudaDeviceProp properties{};
   MUST(cudaGetDeviceProperties(&properties, 0));
-  std::printf("limits %d %d %d %d %d\n", properties.maxTexture1D, properties.maxTexture2D[0], properties.maxTexture3D[2],
-              properties.maxTextureCubemap, properties.maxSurface2DLayered[2]);
+  std::printf("limits %d %d %d %d %d\n", properties.maxTexture1D, properties.maxTexture2D[0],
+              properties.maxTexture3D[2], properties.maxTextureCubemap, properties.maxSurface2DLayered[2]);
 }
 
 int main(int count, char** words) {

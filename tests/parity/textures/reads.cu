@@ -38,7 +38,8 @@ static void each_way(const char* what, int dimensions, cudaArray_t array, const 
   resource.res.array.array = array;
   float* out = nullptr;
   cudaMalloc(&out, kReads * sizeof(float));
-  for (const auto mode : {cudaAddressModeWrap, cudaAddressModeClamp, cudaAddressModeMirror, cudaAddressModeBorder}) {
+  for (const auto mode :
+       {cudaAddressModeWrap, cudaAddressModeClamp, cudaAddressModeMirror, cudaAddressModeBorder}) {
     for (int kind = 0; kind < 4; ++kind) {
       const bool linear = kind & 1, normalized = kind & 2;
       const cudaTextureDesc how = reading(mode, linear, normalized);
@@ -58,8 +59,10 @@ static void each_way(const char* what, int dimensions, cudaArray_t array, const 
         std::vector<float2> pairs(kReads);
         for (int i = 0; i < kReads; ++i) pairs[i] = make_float2(parts[0][i], parts[1][i]);
         float2* at = upload(pairs);
-        if (layers > 1) read_layers<<<5, 128>>>(texture, at, out, kReads, layers);
-        else read_2d<<<5, 128>>>(texture, at, out, kReads);
+        if (layers > 1)
+          read_layers<<<5, 128>>>(texture, at, out, kReads, layers);
+        else
+          read_2d<<<5, 128>>>(texture, at, out, kReads);
         cudaFree(at);
       } else {
         std::vector<float4> places(kReads);
@@ -99,20 +102,24 @@ void shapes() {
   each_way("1D", 1, array, size, 1);
   MUST(cudaFreeArray(array));
   MUST(cudaMallocArray(&array, &format, kWidth, kHeight));
-  MUST(cudaMemcpy2DToArray(array, 0, 0, plane.data(), kWidth * 4, kWidth * 4, kHeight, cudaMemcpyHostToDevice));
+  MUST(cudaMemcpy2DToArray(array, 0, 0, plane.data(), kWidth * 4, kWidth * 4, kHeight,
+                           cudaMemcpyHostToDevice));
   each_way("2D", 2, array, size, 1);
   std::vector<float> back(plane.size());
-  MUST(cudaMemcpy2DFromArray(back.data(), kWidth * 4, array, 0, 0, kWidth * 4, kHeight, cudaMemcpyDeviceToHost));
+  MUST(cudaMemcpy2DFromArray(back.data(), kWidth * 4, array, 0, 0, kWidth * 4, kHeight,
+                             cudaMemcpyDeviceToHost));
   compare("2D array, read back", back, plane);
   cudaArray_t other = nullptr;
   MUST(cudaMallocArray(&other, &format, kWidth, kHeight));
   MUST(cudaMemcpy2DArrayToArray(other, 4, 2, array, 0, 0, 10 * 4, 5, cudaMemcpyDeviceToDevice));
   MUST(cudaMemcpy2DFromArray(back.data(), 10 * 4, other, 4, 2, 10 * 4, 5, cudaMemcpyDeviceToHost));
   std::vector<float> part;
-  for (int y = 0; y < 5; ++y) part.insert(part.end(), plane.begin() + y * kWidth, plane.begin() + y * kWidth + 10);
+  for (int y = 0; y < 5; ++y)
+    part.insert(part.end(), plane.begin() + y * kWidth, plane.begin() + y * kWidth + 10);
   back.resize(50);
   compare("a part, from array to array", back, part);
-  SHOW(cudaMemcpy2DToArray(array, 0, 0, plane.data(), kWidth * 4, kWidth * 4 + 4, kHeight, cudaMemcpyHostToDevice));
+  SHOW(cudaMemcpy2DToArray(array, 0, 0, plane.data(), kWidth * 4, kWidth * 4 + 4, kHeight,
+                           cudaMemcpyHostToDevice));
   SHOW(cudaMemcpy2DToArray(array, 2, 0, plane.data(), kWidth * 4, 8, 1, cudaMemcpyHostToDevice));
   MUST(cudaFreeArray(other));
   MUST(cudaFreeArray(array));
@@ -166,7 +173,8 @@ void memory_as_texture() {
   size_t pitch = 0;
   MUST(cudaMallocPitch(&rows, &pitch, kWidth * 4, kHeight));
   std::vector<float> plane;
-  for (int y = 0; y < kHeight; ++y) for (int x = 0; x < kWidth; ++x) plane.push_back(value_at(x, y, 0));
+  for (int y = 0; y < kHeight; ++y)
+    for (int x = 0; x < kWidth; ++x) plane.push_back(value_at(x, y, 0));
   MUST(cudaMemcpy2D(rows, pitch, plane.data(), kWidth * 4, kWidth * 4, kHeight, cudaMemcpyHostToDevice));
   resource = {};
   resource.resType = cudaResourceTypePitch2D;
@@ -184,7 +192,8 @@ void memory_as_texture() {
   for (int i = 0; i < kReads; ++i) {
     at[i] = make_float2(xs[i], ys[i]);
     const float p[3] = {xs[i], ys[i], 0};
-    expected.push_back(reference([](int x, int y, int) { return value_at(x, y, 0); }, 2, p, size, cudaAddressModeClamp, true, false));
+    expected.push_back(reference([](int x, int y, int) { return value_at(x, y, 0); }, 2, p, size,
+                                 cudaAddressModeClamp, true, false));
   }
   float2* places = upload(at);
   read_2d<<<5, 128>>>(texture, places, out, kReads);

@@ -15,13 +15,22 @@ __global__ void copy_surface(cudaSurfaceObject_t from, cudaSurfaceObject_t to, i
 }
 __global__ void write_volume(cudaSurfaceObject_t s, int width) {
   const int x = threadIdx.x;
-  if (x < width) surf3Dwrite<short>(short(x + blockIdx.x * 100 + blockIdx.y * 1000), s, x * 2, blockIdx.x, blockIdx.y);
+  if (x < width)
+    surf3Dwrite<short>(short(x + blockIdx.x * 100 + blockIdx.y * 1000), s, x * 2, blockIdx.x, blockIdx.y);
 }
-__global__ void beyond(cudaSurfaceObject_t s) { surf2Dwrite(1.0f, s, 4000, 0); }
-__global__ void use_bad_texture(cudaTextureObject_t t, float* out) { *out = tex2D<float>(t, 0, 0); }
+__global__ void beyond(cudaSurfaceObject_t s) {
+  surf2Dwrite(1.0f, s, 4000, 0);
+}
+__global__ void use_bad_texture(cudaTextureObject_t t, float* out) {
+  *out = tex2D<float>(t, 0, 0);
+}
 
-void write_outside(cudaSurfaceObject_t surface) { beyond<<<1, 1>>>(surface); }
-void read_wild(cudaTextureObject_t texture, float* out) { use_bad_texture<<<1, 1>>>(texture, out); }
+void write_outside(cudaSurfaceObject_t surface) {
+  beyond<<<1, 1>>>(surface);
+}
+void read_wild(cudaTextureObject_t texture, float* out) {
+  use_bad_texture<<<1, 1>>>(texture, out);
+}
 
 void surfaces() {
   const auto format = cudaCreateChannelDesc<float2>();
@@ -39,7 +48,8 @@ void surfaces() {
   copy_surface<<<dim3(1, kHeight), 32>>>(source, target, kWidth);
   std::vector<float> have(2 * kWidth * kHeight), want;
   MUST(cudaMemcpy2DFromArray(have.data(), kWidth * 8, to, 0, 0, kWidth * 8, kHeight, cudaMemcpyDeviceToHost));
-  for (int y = 0; y < kHeight; ++y) for (int x = 0; x < kWidth; ++x) want.insert(want.end(), {x * 10.0f + y, x + 4.0f});
+  for (int y = 0; y < kHeight; ++y)
+    for (int x = 0; x < kWidth; ++x) want.insert(want.end(), {x * 10.0f + y, x + 4.0f});
   compare("surfaces", have, want);
   MUST(cudaDestroySurfaceObject(source));
   MUST(cudaDestroySurfaceObject(target));
@@ -59,7 +69,9 @@ void surfaces() {
   MUST(cudaMemcpy3D(&copy));
   have.assign(volume.begin(), volume.end());
   want.clear();
-  for (int z = 0; z < 3; ++z) for (int y = 0; y < 4; ++y) for (int x = 0; x < 8; ++x) want.push_back(x + y * 100 + z * 1000);
+  for (int z = 0; z < 3; ++z)
+    for (int y = 0; y < 4; ++y)
+      for (int x = 0; x < 8; ++x) want.push_back(x + y * 100 + z * 1000);
   compare("a volume as surface", have, want);
   MUST(cudaDestroySurfaceObject(source));
   MUST(cudaFreeArray(from));

@@ -1,5 +1,6 @@
-// A CUDA runtime program that reads and writes textures and surfaces of every kind, with each result compared with what plain
-// code on the CPU makes of the programming guide's formulas. Prints every call's result and how many values are wrong, which is 0.
+// A CUDA runtime program that reads and writes textures and surfaces of every kind, with each result compared
+// with what plain code on the CPU makes of the programming guide's formulas. Prints every call's result and
+// how many values are wrong, which is 0.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -22,7 +23,8 @@ inline cudaError_t show(cudaError_t result, const char* call) {
 #define SHOW(call) show((call), #call)
 #define MUST(call) failures += show((call), #call) != cudaSuccess
 
-inline void compare(const char* what, const std::vector<float>& have, const std::vector<float>& want, float tolerance = 0) {
+inline void compare(const char* what, const std::vector<float>& have, const std::vector<float>& want,
+                    float tolerance = 0) {
   size_t wrong = have.size() != want.size(), first = 0;
   for (size_t i = 0; i < std::min(have.size(), want.size()); ++i) {
     if (std::fabs(have[i] - want[i]) <= tolerance) continue;
@@ -44,9 +46,10 @@ inline int place(int i, int n, cudaTextureAddressMode mode) {
   return std::min(std::max(i, 0), n - 1);
 }
 using Texels = std::function<float(int, int, int)>;  // -1: the border
-inline float reference(const Texels& texel, int dimensions, const float* at, const int* size, cudaTextureAddressMode mode,
-                       bool linear, bool normalized) {
-  if (!normalized && (mode == cudaAddressModeWrap || mode == cudaAddressModeMirror)) mode = cudaAddressModeClamp;
+inline float reference(const Texels& texel, int dimensions, const float* at, const int* size,
+                       cudaTextureAddressMode mode, bool linear, bool normalized) {
+  if (!normalized && (mode == cudaAddressModeWrap || mode == cudaAddressModeMirror))
+    mode = cudaAddressModeClamp;
   int first[3] = {0, 0, 0};
   float share[3] = {0, 0, 0};
   for (int d = 0; d < dimensions; ++d) {
@@ -92,13 +95,19 @@ inline cudaTextureDesc reading(cudaTextureAddressMode mode, bool linear, bool no
   return how;
 }
 inline const char* name_of(cudaTextureAddressMode mode) {
-  return mode == cudaAddressModeWrap ? "wrap" : mode == cudaAddressModeClamp ? "clamp" : mode == cudaAddressModeMirror ? "mirror" : "border";
+  return mode == cudaAddressModeWrap     ? "wrap"
+         : mode == cudaAddressModeClamp  ? "clamp"
+         : mode == cudaAddressModeMirror ? "mirror"
+                                         : "border";
 }
 
 constexpr int kWidth = 19, kHeight = 11, kDepth = 5, kReads = 640;
 
-inline float value_at(int x, int y, int z) { return float((x * 7 + y * 13 + z * 29) % 101) / 4; }
-inline cudaMemcpy3DParms whole(cudaArray_t array, std::vector<float>& host, int width, int height, int depth) {
+inline float value_at(int x, int y, int z) {
+  return float((x * 7 + y * 13 + z * 29) % 101) / 4;
+}
+inline cudaMemcpy3DParms whole(cudaArray_t array, std::vector<float>& host, int width, int height,
+                               int depth) {
   cudaMemcpy3DParms copy{};
   copy.srcPtr = make_cudaPitchedPtr(host.data(), width * sizeof(float), width, height);
   copy.dstArray = array;

@@ -116,10 +116,18 @@ TEST_CASE("an invalid header is malformed and an end between pieces is not") {
   Ends ends;
   wire::BulkHeader header = header_of(100);
   bool closed = false;
-  SECTION("no bytes") { header.length = 0; }
-  SECTION("too many") { header.length = wire::kBulkChunkBytes + 1; }
-  SECTION("a flag of the future") { header.flags = 2; }
-  SECTION("the end") { closed = true; }
+  SECTION("no bytes") {
+    header.length = 0;
+  }
+  SECTION("too many") {
+    header.length = wire::kBulkChunkBytes + 1;
+  }
+  SECTION("a flag of the future") {
+    header.flags = 2;
+  }
+  SECTION("the end") {
+    closed = true;
+  }
   if (closed) {
     ends.client->close();
   } else {

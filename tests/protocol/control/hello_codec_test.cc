@@ -198,7 +198,8 @@ TEST_CASE("a message cut at any byte is judged as libprotobuf judges it") {
 
 TEST_CASE("reads nothing beyond a message that ends with the tag of a flag") {
   const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
-  auto* const pages = static_cast<char*>(::mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  auto* const pages = static_cast<char*>(
+      ::mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   REQUIRE(pages != MAP_FAILED);
   REQUIRE(::mprotect(pages + page, page, PROT_NONE) == 0);
   pages[page - 1] = 13 << 3;  // Hello.from_peer

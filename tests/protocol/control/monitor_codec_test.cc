@@ -96,7 +96,8 @@ TEST_CASE("cut and damaged states are read or refused and never more") {
   std::mt19937 random(7);
   for (int i = 0; i < 3000; ++i) {
     std::string damaged = bytes;
-    for (int change = 0; change < 3; ++change) damaged[random() % damaged.size()] = static_cast<char>(random());
+    for (int change = 0; change < 3; ++change)
+      damaged[random() % damaged.size()] = static_cast<char>(random());
     const auto state = monitor::decode_state(damaged);
     if (!state) CHECK(state.error().code == ErrorCode::malformed);
   }

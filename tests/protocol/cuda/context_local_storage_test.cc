@@ -110,9 +110,7 @@ TEST_CASE("a long sequence of operations leaves the same contents as a map") {
         model[{owner, key}] = step;
         break;
       case 3:
-      case 4:
-        CHECK(storage.remove(context(owner), pointer(key)) == (model.erase({owner, key}) == 1));
-        break;
+      case 4: CHECK(storage.remove(context(owner), pointer(key)) == (model.erase({owner, key}) == 1)); break;
       default: {
         void* value = nullptr;
         const auto at = model.find({owner, key});

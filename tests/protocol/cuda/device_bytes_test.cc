@@ -1,8 +1,8 @@
 #include "protocol/cuda/device_bytes.h"
-#include "protocol/cuda/linked_cubin.h"
 
 #include <string>
 
+#include "protocol/cuda/linked_cubin.h"
 #include "tests/protocol/cuda/images.h"
 #include "tests/support/catch.h"
 #include "tests/support/skip.h"
@@ -43,8 +43,10 @@ TEST_CASE("counts the text of PTX functions as size of their code") {
   const std::string head = ".version 8.0\n.target sm_80\n.address_size 64\n";
   const std::string body = "{ .local .b8 l[64]; { ld.global.u32 %r1, [%rd1]; } ret; ";
   CHECK(of_ptx(head + ".visible .entry k(.param .u64 .ptr .global .align 4 p) " + body + "}") == body.size());
-  CHECK(of_ptx(head + ".entry k() .pragma \"nounroll\"; " + body + "}\n.func f() " + body + "}") == 2 * body.size());
-  CHECK(of_ptx(head + ".func f();\n.section .debug_str { .b8 1, 2, 3 }\n.entry k() " + body + "}") == body.size());
+  CHECK(of_ptx(head + ".entry k() .pragma \"nounroll\"; " + body + "}\n.func f() " + body + "}") ==
+        2 * body.size());
+  CHECK(of_ptx(head + ".func f();\n.section .debug_str { .b8 1, 2, 3 }\n.entry k() " + body + "}") ==
+        body.size());
   CHECK(of_ptx(head + ".global .u32 v[2] = {1, 2};\n.entry k() " + body + "}") == 8 + body.size());
 }
 
@@ -58,7 +60,8 @@ TEST_CASE("recognises code that launches kernels by the device runtime's functio
   };
   const std::string head = ".version 8.0\n.target sm_80\n.address_size 64\n";
   CHECK_FALSE(use_of(head + ".entry k() { ret; }").launches_kernels);
-  CHECK(use_of(head + ".extern .func (.param .b32 r) cudaLaunchDeviceV2(.param .b64 p, .param .b64 s);").launches_kernels);
+  CHECK(use_of(head + ".extern .func (.param .b32 r) cudaLaunchDeviceV2(.param .b64 p, .param .b64 s);")
+            .launches_kernels);
 }
 
 TEST_CASE("reads nothing outside a cubin for its size") {
@@ -69,7 +72,8 @@ TEST_CASE("reads nothing outside a cubin for its size") {
 }
 
 TEST_CASE("counts a cubin's sections and survives truncated or damaged ones") {
-  if (!images::have_compiled()) return gpupool::testing::report_skip("built without nvcc, so there are no compiled images");
+  if (!images::have_compiled())
+    return gpupool::testing::report_skip("built without nvcc, so there are no compiled images");
   const images::Buffer cubin = images::compiled("kernels.cubin");
   const uint64_t whole = cuda::device_bytes(cuda::CodeKind::elf, cubin);
   CHECK(whole > 100);
@@ -86,7 +90,8 @@ TEST_CASE("counts a cubin's sections and survives truncated or damaged ones") {
 }
 
 TEST_CASE("counts variables of code linked by softgpu and survives truncation") {
-  const std::vector<std::string> texts{".version 7.0\n.target sm_70\n.global .u32 a[10];\n", ".version 7.0\n.target sm_70\n.const .u64 b;\n"};
+  const std::vector<std::string> texts{".version 7.0\n.target sm_70\n.global .u32 a[10];\n",
+                                       ".version 7.0\n.target sm_70\n.const .u64 b;\n"};
   const std::string cubin = cuda::make_linked_cubin(texts, 86);
   const auto bytes = std::as_bytes(std::span(cubin));
   CHECK(cuda::texts_of_linked_cubin(bytes) == std::vector<std::string_view>(texts.begin(), texts.end()));

@@ -10,7 +10,10 @@
 #include <string>
 #include <vector>
 
-enum class Stubs { taken, left_out };  // left_out: only what a library defines itself, not what exports.S does
+enum class Stubs {
+  taken,
+  left_out
+};  // left_out: only what a library defines itself, not what exports.S does
 
 inline std::set<std::string> elf_exports(const std::string& path, Stubs stubs = Stubs::taken) {
   std::ifstream in(path, std::ios::binary);
@@ -24,7 +27,9 @@ inline std::set<std::string> elf_exports(const std::string& path, Stubs stubs = 
     const char* strings = file.data() + sections[sections[i].sh_link].sh_offset;
     const auto* symbols = reinterpret_cast<const Elf64_Sym*>(file.data() + sections[i].sh_offset);
     for (size_t s = 0; s < sections[i].sh_size / sizeof(Elf64_Sym); ++s) {
-      if (symbols[s].st_shndx == SHN_UNDEF || (stubs == Stubs::left_out && ELF64_ST_BIND(symbols[s].st_info) == STB_WEAK)) continue;
+      if (symbols[s].st_shndx == SHN_UNDEF ||
+          (stubs == Stubs::left_out && ELF64_ST_BIND(symbols[s].st_info) == STB_WEAK))
+        continue;
       names.insert(strings + symbols[s].st_name);
     }
   }

@@ -114,8 +114,8 @@ TEST_CASE("the runtime's own tables") {
   CUmodule module = nullptr;
   const void* const image = reinterpret_cast<const void*>(0x3000);
   const auto load = [cudart](CUmodule* loaded, const void* wrapper) {
-    return call<CUmodule*, const void*, const void*, const void*, uint32_t>(cudart, 6, loaded, wrapper, nullptr,
-                                                                            nullptr, 0);
+    return call<CUmodule*, const void*, const void*, const void*, uint32_t>(cudart, 6, loaded, wrapper,
+                                                                            nullptr, nullptr, 0);
   };
   CHECK(load(&module, image) == CUDA_SUCCESS);
   CHECK(module == reinterpret_cast<CUmodule>(0x3001));
@@ -203,7 +203,8 @@ TEST_CASE("the libraries' tables") {
   const Callback collect = [](void* user, CUfunction function, uint64_t) {
     static_cast<std::vector<CUfunction>*>(user)->push_back(function);
   };
-  CHECK(call<CUcontext, CUmodule, Callback, void*>(module_tools, 7, kPrimary, nullptr, collect, &functions) == 2);  // how many
+  CHECK(call<CUcontext, CUmodule, Callback, void*>(module_tools, 7, kPrimary, nullptr, collect, &functions) ==
+        2);  // how many
   REQUIRE(functions.size() == 2);
   CHECK(functions[1] == reinterpret_cast<CUfunction>(0x20));
 

@@ -85,7 +85,8 @@ bool read_all(cuda::ByteSpan bytes) {
 }  // namespace
 
 TEST_CASE("reads the entries of nvcc's images") {
-  if (!have_compiled()) return gpupool::testing::report_skip("built without nvcc, so there are no compiled images");
+  if (!have_compiled())
+    return gpupool::testing::report_skip("built without nvcc, so there are no compiled images");
   for (const auto& [name, expected] : kExpected) {
     Buffer bytes = compiled(name);
     INFO(name);
@@ -120,7 +121,8 @@ TEST_CASE("reads the entries of nvcc's images") {
 }
 
 TEST_CASE("reads nvcc's flags and options") {
-  if (!have_compiled()) return gpupool::testing::report_skip("built without nvcc, so there are no compiled images");
+  if (!have_compiled())
+    return gpupool::testing::report_skip("built without nvcc, so there are no compiled images");
   const auto ptx_of = [](const std::string& name, const Buffer& bytes) {
     std::vector<cuda::ImageEntry> entries;
     REQUIRE(cuda::parse_image(bytes, entries) == CUDA_SUCCESS);

@@ -30,8 +30,10 @@ std::string text_of(const cuda::ImageEntry& entry) {
 }
 
 std::string name_of(const cuda::ImageEntry& entry) {
-  return (entry.kind == CodeKind::elf ? "sm_" : entry.kind == CodeKind::ptx ? "ptx " : "other ") + std::to_string(entry.arch) +
-         (entry.exact_arch ? "a" : "") + (entry.family_arch ? "f" : "");
+  return (entry.kind == CodeKind::elf   ? "sm_"
+          : entry.kind == CodeKind::ptx ? "ptx "
+                                        : "other ") +
+         std::to_string(entry.arch) + (entry.exact_arch ? "a" : "") + (entry.family_arch ? "f" : "");
 }
 
 // The entry that would be loaded, as "sm_86" or "ptx 90a"; "-" where none fits.
@@ -83,10 +85,23 @@ std::string kept(const Buffer& image, const std::vector<cuda::CodeTarget>& targe
 }  // namespace
 
 TEST_CASE("sends only entries that a device can run") {
-  const auto elf = [](uint32_t arch, uint64_t flags = 0) { return Part{format::kKindElf, arch, 0x11 | flags, "x", ""}; };
-  const auto ptx = [](uint32_t arch, uint64_t flags = 0) { return Part{format::kKindPtx, arch, 0x11 | flags, kPtx, "-O1"}; };
-  const Buffer image = container({elf(75), elf(80), elf(86), elf(90), elf(90, format::kFlagExactArch), elf(100, format::kFlagFamilyArch),
-                                  elf(103, format::kFlagExactArch), ptx(75, format::kFlagZstd), ptx(90, format::kFlagExactArch), ptx(120), {8, 80, 0x11, "other", ""}});
+  const auto elf = [](uint32_t arch, uint64_t flags = 0) {
+    return Part{format::kKindElf, arch, 0x11 | flags, "x", ""};
+  };
+  const auto ptx = [](uint32_t arch, uint64_t flags = 0) {
+    return Part{format::kKindPtx, arch, 0x11 | flags, kPtx, "-O1"};
+  };
+  const Buffer image = container({elf(75),
+                                  elf(80),
+                                  elf(86),
+                                  elf(90),
+                                  elf(90, format::kFlagExactArch),
+                                  elf(100, format::kFlagFamilyArch),
+                                  elf(103, format::kFlagExactArch),
+                                  ptx(75, format::kFlagZstd),
+                                  ptx(90, format::kFlagExactArch),
+                                  ptx(120),
+                                  {8, 80, 0x11, "other", ""}});
   CHECK(kept(image, {{8, 0}}) == "sm_80, ptx 75, other 80");
   CHECK(kept(image, {{8, 9}}) == "sm_80, sm_86, ptx 75, other 80");
   CHECK(kept(image, {{9, 0}}) == "sm_90, sm_90a, ptx 75, ptx 90a, other 80");
@@ -102,7 +117,9 @@ TEST_CASE("sends only entries that a device can run") {
 }
 
 TEST_CASE("a kept entry is unchanged") {
-  const Buffer bytes = container({{format::kKindPtx, 120, 0x11, kPtx, ""}, {format::kKindPtx, 80, 0x11 | format::kFlagZstd, kPtx, "-maxrregcount=32"}});
+  const Buffer bytes =
+      container({{format::kKindPtx, 120, 0x11, kPtx, ""},
+                 {format::kKindPtx, 80, 0x11 | format::kFlagZstd, kPtx, "-maxrregcount=32"}});
   cuda::ImageSpans spans{bytes, {}};
   cuda::Bytes kept;
   REQUIRE(cuda::keep_runnable({{8, 0}}, spans, kept) == CUDA_SUCCESS);
@@ -116,10 +133,12 @@ TEST_CASE("a kept entry is unchanged") {
 }
 
 TEST_CASE("images that are not plain containers are sent unchanged") {
-  const Buffer text = to_buffer(kPtx + '\0'), image = container({{format::kKindPtx, 50, 0x11, kPtx, ""}, {format::kKindPtx, 120, 0x11, kPtx, ""}});
+  const Buffer text = to_buffer(kPtx + '\0'), image = container({{format::kKindPtx, 50, 0x11, kPtx, ""},
+                                                                 {format::kKindPtx, 120, 0x11, kPtx, ""}});
   const Buffer broken(image.begin(), image.end() - 8);
   cuda::Bytes bytes;
-  for (const cuda::ImageSpans& given : {cuda::ImageSpans{text, {}}, cuda::ImageSpans{broken, {}}, cuda::ImageSpans{image, {image}}}) {
+  for (const cuda::ImageSpans& given :
+       {cuda::ImageSpans{text, {}}, cuda::ImageSpans{broken, {}}, cuda::ImageSpans{image, {image}}}) {
     cuda::ImageSpans spans = given;
     CHECK(cuda::keep_runnable({{9, 0}}, spans, bytes) == CUDA_SUCCESS);
     CHECK(spans.image.data() == given.image.data());
@@ -203,10 +222,12 @@ TEST_CASE("an image without code for the device is described with what the devic
   };
   const Part cubin{format::kKindElf, 80, 0x11, "x", ""};
   CHECK(why({cubin, {format::kKindElf, 90, 0x11 | format::kFlagExactArch, "x", ""}, cubin}, {9, 0, true}) ==
-        "the image holds machine code for sm_80, sm_90a and no PTX; the device, of compute capability 9.0, needs PTX for compute_90 or older: "
+        "the image holds machine code for sm_80, sm_90a and no PTX; the device, of compute capability 9.0, "
+        "needs PTX for compute_90 or older: "
         "compile with -gencode arch=compute_90,code=compute_90");
   CHECK(why({{format::kKindPtx, 120, 0x11, kPtx, ""}}, {8, 6, false}) ==
-        "the image holds no machine code and PTX for compute_120; the device, of compute capability 8.6, needs PTX for compute_86 or older, or "
+        "the image holds no machine code and PTX for compute_120; the device, of compute capability 8.6, "
+        "needs PTX for compute_86 or older, or "
         "machine code for sm_86: compile with -gencode arch=compute_86,code=compute_86");
   std::vector<Part> many;
   for (uint32_t arch = 100; arch < 1000; ++arch) many.push_back({format::kKindElf, arch, 0x11, "x", ""});

@@ -44,7 +44,8 @@ TEST_CASE("graph memory is freed with its context and its address can be reused"
   cuda::graph_memory::forget_context(kContext);
   CHECK(in_use() == 0);
   Shared gone;
-  CHECK(cuda::graph_memory::free(kAddress, &gone) == std::nullopt);  // no memory node's: cuMemFree frees what is there now
+  CHECK(cuda::graph_memory::free(kAddress, &gone) ==
+        std::nullopt);  // no memory node's: cuMemFree frees what is there now
   CHECK(cuda::graph_memory::check_launch({old}, true) == CUDA_ERROR_INVALID_VALUE);
   const Shared next = make(kOther, &freed);
   old.reset();

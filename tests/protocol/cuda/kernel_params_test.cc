@@ -40,7 +40,8 @@ struct StringMaker<KernelParam> {
 }  // namespace Catch
 
 TEST_CASE("reads the parameter layouts of nvcc's kernels from cubin and PTX") {
-  if (!images::have_compiled()) return gpupool::testing::report_skip("built without nvcc, so there are no compiled images");
+  if (!images::have_compiled())
+    return gpupool::testing::report_skip("built without nvcc, so there are no compiled images");
   for (const char* name : {"kernels.cubin", "kernels.ptx", "large.cubin", "large.ptx"}) {
     INFO(name);
     const images::Buffer code = images::compiled(name);

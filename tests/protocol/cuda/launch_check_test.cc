@@ -7,13 +7,16 @@ using namespace gpupool::cuda;
 
 namespace {
 
-LaunchShape blocks_of(uint32_t x, uint32_t y = 1, uint32_t z = 1) { return {{1, 1, 1}, {x, y, z}, 0}; }
+LaunchShape blocks_of(uint32_t x, uint32_t y = 1, uint32_t z = 1) {
+  return {{1, 1, 1}, {x, y, z}, 0};
+}
 
 }  // namespace
 
 TEST_CASE("accepts a launch within all limits") {
   const LaunchLimits limits;
-  for (const auto& shape : {blocks_of(1), blocks_of(1024), blocks_of(1, 1024), blocks_of(16, 1, 64)}) CHECK(check_launch(shape, limits) == CUDA_SUCCESS);
+  for (const auto& shape : {blocks_of(1), blocks_of(1024), blocks_of(1, 1024), blocks_of(16, 1, 64)})
+    CHECK(check_launch(shape, limits) == CUDA_SUCCESS);
   CHECK(check_launch({{0x7fffffff, 65535, 65535}, {1, 1, 1}, 48 * 1024}, limits) == CUDA_SUCCESS);
 }
 
@@ -42,7 +45,7 @@ TEST_CASE("more threads than a kernel may have is out of resources only where it
   CHECK(check_launch(blocks_of(513), limits) == CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES);
   CHECK(check_launch(blocks_of(1024), limits) == CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES);
   CHECK(check_launch(blocks_of(1025), limits) == CUDA_ERROR_INVALID_VALUE);  // of no kernel
-  limits.function_registers = 0xffffffff;  // no overflow
+  limits.function_registers = 0xffffffff;                                    // no overflow
   CHECK(check_launch(blocks_of(257), limits) == CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES);
 }
 

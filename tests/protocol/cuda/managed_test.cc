@@ -8,7 +8,8 @@ namespace {
 
 constexpr uint64_t kBase = 0x2000'0000'0000;
 constexpr uint64_t kMiB = 1 << 20;
-constexpr ManagedLocation kFirst{ManagedLocation::kDevice, 0}, kSecond{ManagedLocation::kDevice, 1}, kHost{ManagedLocation::kHost, 0};
+constexpr ManagedLocation kFirst{ManagedLocation::kDevice, 0}, kSecond{ManagedLocation::kDevice, 1},
+    kHost{ManagedLocation::kHost, 0};
 
 int get(const ManagedAdvice& advice, CUmem_range_attribute attribute, uint64_t address, uint64_t bytes) {
   int value = 99;
@@ -51,19 +52,23 @@ TEST_CASE("reports the devices that have access to the whole range") {
   int devices[3] = {};
   CHECK(advice.get(devices, sizeof devices, CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY, kBase, kMiB) == CUDA_SUCCESS);
   CHECK((devices[0] == 0 && devices[1] == CU_DEVICE_INVALID && devices[2] == CU_DEVICE_INVALID));
-  CHECK(advice.get(devices, sizeof devices, CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY, kBase + 4096, 4096) == CUDA_SUCCESS);
+  CHECK(advice.get(devices, sizeof devices, CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY, kBase + 4096, 4096) ==
+        CUDA_SUCCESS);
   CHECK((devices[0] == CU_DEVICE_CPU && devices[1] == 0));
 }
 
 TEST_CASE("rejects invalid advice and locations") {
   ManagedAdvice advice;
-  CHECK(advice.advise(kBase, 1, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, {ManagedLocation::kDevice, 2}, 2) == CUDA_ERROR_INVALID_DEVICE);
-  CHECK(advice.advise(kBase, 1, CU_MEM_ADVISE_SET_ACCESSED_BY, {ManagedLocation::kHostNode, 0}, 2) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(advice.advise(kBase, 1, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, {ManagedLocation::kDevice, 2}, 2) ==
+        CUDA_ERROR_INVALID_DEVICE);
+  CHECK(advice.advise(kBase, 1, CU_MEM_ADVISE_SET_ACCESSED_BY, {ManagedLocation::kHostNode, 0}, 2) ==
+        CUDA_ERROR_INVALID_VALUE);
   CHECK(advice.advise(kBase, 1, static_cast<CUmem_advise>(7), kFirst, 2) == CUDA_ERROR_INVALID_VALUE);
   int value = 0;
   CHECK(advice.get(&value, 3, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, kBase, 1) == CUDA_ERROR_INVALID_VALUE);
   CHECK(advice.get(&value, 4, static_cast<CUmem_range_attribute>(9), kBase, 1) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(advice.get(&value, 4, CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION, kBase, UINT64_MAX) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(advice.get(&value, 4, CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION, kBase, UINT64_MAX) ==
+        CUDA_ERROR_INVALID_VALUE);
   CHECK(check_location({ManagedLocation::kHostNode, -1}, 1) == CUDA_ERROR_INVALID_VALUE);
   CHECK(check_location({99, 0}, 1) == CUDA_ERROR_INVALID_VALUE);
   const size_t firsts[] = {0, 2, 2};

@@ -18,7 +18,8 @@ TEST_CASE("an address without a domain is in domain 0") {
 }
 
 TEST_CASE("rejects text that is not a PCI address") {
-  for (const char* const text : {"", ":", "01", "01:", ":01:00", "no bus", "0000:01:", "0000::00", "-1:01:00", "01 :00", "0x1:02:03"}) {
+  for (const char* const text : {"", ":", "01", "01:", ":01:00", "no bus", "0000:01:", "0000::00", "-1:01:00",
+                                 "01 :00", "0x1:02:03"}) {
     INFO(text);
     CHECK_FALSE(parse_pci_address(text));
   }

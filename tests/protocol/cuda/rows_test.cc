@@ -1,5 +1,6 @@
-// Every row of the call table, derived like everything else about it: arguments that the client writes arrive at the worker's
-// function as they were, the reply arrives where the caller wants it, and a request cut at any byte is refused.
+// Every row of the call table, derived like everything else about it: arguments that the client writes arrive
+// at the worker's function as they were, the reply arrives where the caller wants it, and a request cut at
+// any byte is refused.
 #include <cstring>
 #include <memory>
 #include <set>
@@ -27,7 +28,9 @@ struct Ends {
 
 // The worker's part: the object behind a handle is the handle's bits, so that arguments can be compared.
 struct Table {
-  std::optional<void*> resolve(Kind, uint64_t handle) { return reinterpret_cast<void*>(static_cast<uintptr_t>(handle)); }
+  std::optional<void*> resolve(Kind, uint64_t handle) {
+    return reinterpret_cast<void*>(static_cast<uintptr_t>(handle));
+  }
   void bind(Kind, uint64_t handle, void*) { bound.insert(handle); }
   void unbind(uint64_t handle) { unbound.insert(handle); }
   std::optional<CUstream> stream(uint64_t handle) { return handle_from_bits<CUstream>(handle); }
@@ -116,7 +119,8 @@ A sample(Arena& arena, uint8_t seed) {
   }
 }
 
-// The driver's side of the test: notes the bytes of what it is called with, and writes a pattern into what it may write.
+// The driver's side of the test: notes the bytes of what it is called with, and writes a pattern into what it
+// may write.
 thread_local std::vector<std::string> seen;
 
 template <class Role, class A>
@@ -127,12 +131,13 @@ void note(A argument) {
     seen.emplace_back(reinterpret_cast<const char*>(argument), offsetof(CUlaunchConfig, attrs));
     const CUlaunchAttribute& last = argument->attrs[argument->numAttrs - 1];
     seen.emplace_back(reinterpret_cast<const char*>(&last), sizeof last);
-  } else if constexpr (!std::is_pointer_v<A> || std::is_same_v<Role, role::address> || kIsHandle<Role, A> || std::is_same_v<Role, role::stream>) {
+  } else if constexpr (!std::is_pointer_v<A> || std::is_same_v<Role, role::address> || kIsHandle<Role, A> ||
+                       std::is_same_v<Role, role::stream>) {
     seen.emplace_back(reinterpret_cast<const char*>(&argument), sizeof argument);
   } else if constexpr (std::is_same_v<Role, role::in>) {
     seen.emplace_back(reinterpret_cast<const char*>(argument), sizeof *argument);
   } else if constexpr (kIsInArray<Role>) {
-    seen.emplace_back(reinterpret_cast<const char*>(argument), (kItems - kLess<Role>) * sizeof *argument);
+    seen.emplace_back(reinterpret_cast<const char*>(argument), (kItems - kLess<Role>)*sizeof *argument);
   } else {
     seen.emplace_back();  // an output
     std::memset(static_cast<void*>(argument), 0x5a, sizeof *argument);
@@ -173,7 +178,8 @@ struct Check<CUresult (*)(A...), Roles...> {
     wire::Buffer reply;
     wire::Writer reply_writer(reply);
     wire::Reader reader(request);
-    const auto result = Row::execute(&Recorder<CUresult (*)(A...), Roles...>::call, reader, reply_writer, table);
+    const auto result =
+        Row::execute(&Recorder<CUresult (*)(A...), Roles...>::call, reader, reply_writer, table);
     REQUIRE(result.has_value());
     CHECK(*result == CUDA_SUCCESS);
     CHECK(seen == sent);
@@ -187,13 +193,15 @@ struct Check<CUresult (*)(A...), Roles...> {
       wire::Buffer ignored;
       wire::Writer ignored_writer(ignored);
       seen.clear();
-      const auto outcome = Row::execute(&Recorder<CUresult (*)(A...), Roles...>::call, partial, ignored_writer, table);
+      const auto outcome =
+          Row::execute(&Recorder<CUresult (*)(A...), Roles...>::call, partial, ignored_writer, table);
       CHECK_FALSE(outcome.has_value());
       CHECK(seen.empty());  // the driver is not reached
     }
     request.push_back(std::byte{0});
     wire::Reader longer(request);
-    CHECK_FALSE(Row::execute(&Recorder<CUresult (*)(A...), Roles...>::call, longer, reply_writer, table).has_value());
+    CHECK_FALSE(
+        Row::execute(&Recorder<CUresult (*)(A...), Roles...>::call, longer, reply_writer, table).has_value());
     // Whatever the server sends for a reply, a wrong length is noticed.
     reply.push_back(std::byte{0});
     wire::Reader long_reply(reply);
@@ -205,11 +213,11 @@ struct Check<CUresult (*)(A...), Roles...> {
 
 TEST_CASE("every call carries its arguments and results and rejects truncated messages") {
   size_t rows = 0;
-#define CUDA_CALL(id, name, mode, ...)                             \
-  {                                                                \
-    INFO(#name);                                                   \
-    Check<decltype(&::name) __VA_OPT__(, ) __VA_ARGS__>::run();    \
-    ++rows;                                                        \
+#define CUDA_CALL(id, name, mode, ...)                          \
+  {                                                             \
+    INFO(#name);                                                \
+    Check<decltype(&::name) __VA_OPT__(, ) __VA_ARGS__>::run(); \
+    ++rows;                                                     \
   }
 #define CUDA_CALL_PTSZ CUDA_CALL
 #define CUDA_CALL_CUSTOM_EXPORT CUDA_CALL

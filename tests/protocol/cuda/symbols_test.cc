@@ -81,7 +81,8 @@ TEST_CASE("every export of the toolkit's stub library is a row of symbols.def") 
     CHECK(missing_from_rows(exports) == std::set<std::string>{});
     return;
   }
-  gpupool::testing::report_skip("no stub libcuda.so beside " + include.string() + ": its exports are not compared");
+  gpupool::testing::report_skip("no stub libcuda.so beside " + include.string() +
+                                ": its exports are not compared");
 }
 
 TEST_CASE("the rows' versions are those of the PFN_ types") {
@@ -138,7 +139,8 @@ TEST_CASE("an error is sticky if cuda.h says that nothing works after it") {
     const bool documented = comment.find("process must be terminated") != std::string::npos ||
                             comment.find("context cannot be used anymore") != std::string::npos;
     // Uncorrectable hardware errors: cuda.h does not say what follows, the driver repeats them.
-    const bool hardware = code[1] == "CUDA_ERROR_ECC_UNCORRECTABLE" || code[1] == "CUDA_ERROR_NVLINK_UNCORRECTABLE";
+    const bool hardware =
+        code[1] == "CUDA_ERROR_ECC_UNCORRECTABLE" || code[1] == "CUDA_ERROR_NVLINK_UNCORRECTABLE";
     INFO(code[1].str());
     CHECK(cuda::is_sticky(std::stoi(code[2])) == (documented || hardware));
     sticky += documented;

@@ -90,7 +90,8 @@ TEST_CASE("parses a driver version setting") {
   CHECK(cuda::parse_driver_version("13.4") == 13040);
   CHECK(cuda::parse_driver_version("11.7") == 11070);
   CHECK(cuda::parse_driver_version("13.5") == cuda::newest_symbol_version());
-  for (const char* wrong : {"", "13", "13.", ".4", "13.40", "13.4x", "13.4.1", " 13.4", "-13.4", "11.6", "13.6", "99.9", "4294967309.4"}) {
+  for (const char* wrong : {"", "13", "13.", ".4", "13.40", "13.4x", "13.4.1", " 13.4", "-13.4", "11.6",
+                            "13.6", "99.9", "4294967309.4"}) {
     INFO(wrong);
     CHECK(cuda::parse_driver_version(wrong) == std::nullopt);
   }

@@ -38,10 +38,13 @@ struct Case {
 
 TEST_CASE("group read access is allowed only on files of root with a group of root or the process") {
   const gid_t own = ::getegid();
-  for (const Case& one : {Case{kSomebody, own, 0600, false, false}, Case{kSomebody, own, 0400, false, false}, Case{kSomebody, own, 0640, true, false},
-                          Case{kSomebody, kTheirs, 0604, true, false}, Case{kSomebody, own, 0620, false, true}, Case{kSomebody, own, 0602, false, true},
-                          Case{kSomebody, own, 0666, true, true}, Case{kRoot, own, 0640, false, false}, Case{kRoot, kRootsGroup, 0440, false, false},
-                          Case{kRoot, kTheirs, 0640, true, false}, Case{kRoot, own, 0644, true, false}, Case{kRoot, own, 0660, false, true}}) {
+  for (const Case& one :
+       {Case{kSomebody, own, 0600, false, false}, Case{kSomebody, own, 0400, false, false},
+        Case{kSomebody, own, 0640, true, false}, Case{kSomebody, kTheirs, 0604, true, false},
+        Case{kSomebody, own, 0620, false, true}, Case{kSomebody, own, 0602, false, true},
+        Case{kSomebody, own, 0666, true, true}, Case{kRoot, own, 0640, false, false},
+        Case{kRoot, kRootsGroup, 0440, false, false}, Case{kRoot, kTheirs, 0640, true, false},
+        Case{kRoot, own, 0644, true, false}, Case{kRoot, own, 0660, false, true}}) {
     INFO("user " << one.user << ", group " << one.group << ", mode " << std::oct << one.mode);
     const OthersAccess exposure = access_of_others(file_of(one.user, one.group, one.mode));
     CHECK(exposure.readable == one.readable);
@@ -54,11 +57,16 @@ TEST_CASE("an unsafe file is rejected with its path and the chmod to run") {
   const std::string file = folder.write_secret("server.key", "secret");
   CHECK(check_secret(file));
   std::filesystem::permissions(file, std::filesystem::perms(0644));
-  CHECK_THAT(check_secret(file).error().message, Catch::Matchers::ContainsSubstring("refusing to use '" + file + "': other users can read it; run chmod 600"));
+  CHECK_THAT(check_secret(file).error().message,
+             Catch::Matchers::ContainsSubstring("refusing to use '" + file +
+                                                "': other users can read it; run chmod 600"));
   CHECK(check_not_writable(file));
   std::filesystem::permissions(file, std::filesystem::perms(0622));
-  CHECK_THAT(check_secret(file).error().message, Catch::Matchers::ContainsSubstring("other users can write it") && Catch::Matchers::ContainsSubstring("chmod go-w"));
-  CHECK_THAT(check_not_writable(file).error().message, Catch::Matchers::ContainsSubstring("other users can write it"));
+  CHECK_THAT(check_secret(file).error().message,
+             Catch::Matchers::ContainsSubstring("other users can write it") &&
+                 Catch::Matchers::ContainsSubstring("chmod go-w"));
+  CHECK_THAT(check_not_writable(file).error().message,
+             Catch::Matchers::ContainsSubstring("other users can write it"));
 }
 
 TEST_CASE("checks the target of a symbolic link and of an open file") {

@@ -19,13 +19,16 @@ std::string hex(const wire::ImageDigest& digest) {
   return out;
 }
 
-std::span<const std::byte> bytes(const std::string& text) { return std::as_bytes(std::span(text)); }
+std::span<const std::byte> bytes(const std::string& text) {
+  return std::as_bytes(std::span(text));
+}
 
 }  // namespace
 
 TEST_CASE("an image's name is the SHA-256 of its bytes") {
   CHECK(hex(image::digest({})) == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
-  CHECK(hex(image::digest(bytes("abc"))) == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  CHECK(hex(image::digest(bytes("abc"))) ==
+        "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
 }
 
 TEST_CASE("a proof is the SHA-256 of the nonce and the bytes behind it") {

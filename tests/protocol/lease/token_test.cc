@@ -42,7 +42,8 @@ std::string sign_anything(const Lease& lease, const SigningKey& with = key()) {
   return encode_token(out);
 }
 
-gpupool::Result<Lease> check(const std::string& token, milliseconds now = kNow, const std::string& node = "gpu-1") {
+gpupool::Result<Lease> check(const std::string& token, milliseconds now = kNow,
+                             const std::string& node = "gpu-1") {
   const PublicKey keys[] = {key().public_key()};
   return check_lease(token, keys, node, now);
 }
@@ -67,7 +68,8 @@ TEST_CASE("a token carries its lease", "[lease]") {
   const auto token = make_token(a_lease(), key());
   REQUIRE(token);
   CHECK(is_token(*token));
-  CHECK(token->find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_:") == std::string::npos);
+  CHECK(token->find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_:") ==
+        std::string::npos);
   const auto lease = check(*token);
   REQUIRE(lease);
   CHECK(lease->SerializeAsString() == a_lease().SerializeAsString());
@@ -77,9 +79,11 @@ TEST_CASE("a token is valid only on its node and in its lifetime and with a know
   const std::string token = *make_token(a_lease(), key());
   CHECK_THAT(why(token, kNow, "gpu-2"), Catch::Matchers::ContainsSubstring("'gpu-1'"));
   CHECK(check(token, kNow + kMinute + kClockSkew));
-  CHECK_THAT(why(token, kNow + kMinute + kClockSkew + milliseconds(1)), Catch::Matchers::ContainsSubstring("expired 30 s ago"));
+  CHECK_THAT(why(token, kNow + kMinute + kClockSkew + milliseconds(1)),
+             Catch::Matchers::ContainsSubstring("expired 30 s ago"));
   CHECK(check(token, kNow - kClockSkew));
-  CHECK_THAT(why(token, kNow - kClockSkew - milliseconds(1)), Catch::Matchers::ContainsSubstring("in the future"));
+  CHECK_THAT(why(token, kNow - kClockSkew - milliseconds(1)),
+             Catch::Matchers::ContainsSubstring("in the future"));
   CHECK_FALSE(check(token, milliseconds(0)));
 
   const auto other = SigningKey::make();
@@ -120,7 +124,8 @@ TEST_CASE("rejects a truncated or extended token", "[lease]") {
   CHECK_FALSE(check(token + "A"));
   CHECK_FALSE(check(token + "AAAA"));
   CHECK_FALSE(check(token + "\n"));
-  CHECK_THAT(why(std::string(kTokenPrefix) + std::string(kMostTokenBytes, 'A')), Catch::Matchers::ContainsSubstring("too long"));
+  CHECK_THAT(why(std::string(kTokenPrefix) + std::string(kMostTokenBytes, 'A')),
+             Catch::Matchers::ContainsSubstring("too long"));
   CHECK_THAT(why("secret"), Catch::Matchers::ContainsSubstring("does not begin"));
   CHECK_THAT(why("lease:"), Catch::Matchers::ContainsSubstring("damaged"));
 }
@@ -138,19 +143,29 @@ TEST_CASE("rejects a signed lease with invalid contents", "[lease]") {
   CHECK_THAT(why([](Lease& lease) { lease.set_node(""); }), ContainsSubstring("node"));
   CHECK_THAT(why([](Lease& lease) { lease.set_expires_ms(lease.issued_ms()); }), ContainsSubstring("times"));
   CHECK_THAT(why([](Lease& lease) { lease.set_expires_ms(INT64_MAX); }), ContainsSubstring("times"));
-  CHECK_THAT(why([](Lease& lease) { lease.set_expires_ms(lease.issued_ms() + kLongestLife.count() + 1); }), ContainsSubstring("more than a day"));
+  CHECK_THAT(why([](Lease& lease) { lease.set_expires_ms(lease.issued_ms() + kLongestLife.count() + 1); }),
+             ContainsSubstring("more than a day"));
   CHECK_THAT(why([](Lease& lease) { lease.set_issued_ms(-1); }), ContainsSubstring("times"));
   CHECK_THAT(why([](Lease& lease) { lease.set_mode(static_cast<Mode>(7)); }), ContainsSubstring("mode"));
-  CHECK_THAT(why([](Lease& lease) { lease.set_priority(static_cast<Priority>(7)); }), ContainsSubstring("priority"));
-  CHECK_THAT(why([](Lease& lease) { lease.set_to_host_bytes_per_second(UINT64_MAX); }), ContainsSubstring("bandwidth"));
+  CHECK_THAT(why([](Lease& lease) { lease.set_priority(static_cast<Priority>(7)); }),
+             ContainsSubstring("priority"));
+  CHECK_THAT(why([](Lease& lease) { lease.set_to_host_bytes_per_second(UINT64_MAX); }),
+             ContainsSubstring("bandwidth"));
   CHECK_THAT(why([](Lease& lease) { lease.set_sessions(UINT32_MAX); }), ContainsSubstring("sessions"));
   CHECK_THAT(why([](Lease& lease) { lease.clear_shares(); }), ContainsSubstring("no GPU"));
   CHECK_THAT(why([](Lease& lease) { *lease.add_shares() = lease.shares(0); }), ContainsSubstring("twice"));
-  CHECK_THAT(why([](Lease& lease) { lease.mutable_shares(0)->set_compute_milli(0); }), ContainsSubstring("1 to 1000"));
-  CHECK_THAT(why([](Lease& lease) { lease.mutable_shares(0)->set_compute_milli(1001); }), ContainsSubstring("1 to 1000"));
-  CHECK_THAT(why([](Lease& lease) { lease.mutable_shares(0)->set_memory_bytes(UINT64_MAX); }), ContainsSubstring("memory"));
-  CHECK_THAT(why([](Lease& lease) { lease.mutable_shares(0)->set_gpu_uuid("GPU-00112233-4455-6677-8899-aabbccddeefg"); }), ContainsSubstring("invalid GPU UUID"));
-  CHECK_THAT(why([](Lease& lease) { lease.mutable_shares(0)->set_gpu_uuid("0"); }), ContainsSubstring("invalid GPU UUID"));
+  CHECK_THAT(why([](Lease& lease) { lease.mutable_shares(0)->set_compute_milli(0); }),
+             ContainsSubstring("1 to 1000"));
+  CHECK_THAT(why([](Lease& lease) { lease.mutable_shares(0)->set_compute_milli(1001); }),
+             ContainsSubstring("1 to 1000"));
+  CHECK_THAT(why([](Lease& lease) { lease.mutable_shares(0)->set_memory_bytes(UINT64_MAX); }),
+             ContainsSubstring("memory"));
+  CHECK_THAT(why([](Lease& lease) {
+               lease.mutable_shares(0)->set_gpu_uuid("GPU-00112233-4455-6677-8899-aabbccddeefg");
+             }),
+             ContainsSubstring("invalid GPU UUID"));
+  CHECK_THAT(why([](Lease& lease) { lease.mutable_shares(0)->set_gpu_uuid("0"); }),
+             ContainsSubstring("invalid GPU UUID"));
 }
 
 TEST_CASE("accepts a lease of 64 GPUs and rejects one of 65", "[lease]") {

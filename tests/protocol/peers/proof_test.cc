@@ -1,4 +1,5 @@
-// Keys of copies and proofs of holding one: each is good for one copy, one connection and one side, and names nothing to those who do not know it.
+// Keys of copies and proofs of holding one: each is good for one copy, one connection and one side, and names
+// nothing to those who do not know it.
 #include "protocol/peers/proof.h"
 
 #include <cstring>
@@ -35,8 +36,10 @@ TEST_CASE("keys and proofs are the HMACs that docs/wire-format.md defines") {
   // By Python: hmac.new(b"t" * 32, b"gpupool copy to the device 2" + struct.pack("<Q", 7), "sha256")
   const wire::CopyKey key = peers::copy_key(kToken, 7);
   CHECK(hex(key) == "c4f51d1a665b1a03ca2c8aa1f45af79e53b15983e0753a93f7c2f20de00b6af5");
-  CHECK(hex(peers::prove(key, peers::Side::connecting, nonce(1), nonce(2))) == "f2b848f473c9a9bb1f24e2bdd8ddce9c6947248f06406a378781a91dd53352cd");
-  CHECK(hex(peers::prove(key, peers::Side::accepting, nonce(1), nonce(2))) == "a9770a027cf31f6a995681bfdc806dcd9e44cebee3ce2c0cd459614ffe16e90f");
+  CHECK(hex(peers::prove(key, peers::Side::connecting, nonce(1), nonce(2))) ==
+        "f2b848f473c9a9bb1f24e2bdd8ddce9c6947248f06406a378781a91dd53352cd");
+  CHECK(hex(peers::prove(key, peers::Side::accepting, nonce(1), nonce(2))) ==
+        "a9770a027cf31f6a995681bfdc806dcd9e44cebee3ce2c0cd459614ffe16e90f");
 }
 
 TEST_CASE("each copy of each session has a different key") {
@@ -54,7 +57,8 @@ TEST_CASE("a proof is valid for one key and one side and one connection") {
   for (const auto& of : {key, other}) {
     for (const auto side : {connecting, accepting}) {
       for (const auto& [first, second] : {std::pair{1, 2}, {2, 1}, {1, 3}, {3, 2}}) {
-        proofs.insert(peers::prove(of, side, nonce(static_cast<uint8_t>(first)), nonce(static_cast<uint8_t>(second))));
+        proofs.insert(
+            peers::prove(of, side, nonce(static_cast<uint8_t>(first)), nonce(static_cast<uint8_t>(second))));
       }
     }
   }

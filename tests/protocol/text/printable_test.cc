@@ -9,11 +9,12 @@ TEST_CASE("control characters, malformed UTF-8 and changes of direction become q
   CHECK(printable("größe 数 🙂") == "größe 数 🙂");
   CHECK(printable("\x1b[2J\n\x7f") == "?[2J??");
   CHECK(printable("a\xc3") == "a?");
-  CHECK(printable("\xff\xfe" "b") == "??b");
-  CHECK(printable("\xc0\xaf") == "??");          // overlong
-  CHECK(printable("\xed\xa0\x80") == "???");     // a surrogate
-  CHECK(printable("\xc2\x9b") == "??");          // C1, which terminals take for an escape
-  CHECK(printable("\xe2\x80\xae") == "???");     // writes backwards
+  CHECK(printable("\xff\xfe"
+                  "b") == "??b");
+  CHECK(printable("\xc0\xaf") == "??");       // overlong
+  CHECK(printable("\xed\xa0\x80") == "???");  // a surrogate
+  CHECK(printable("\xc2\x9b") == "??");       // C1, which terminals take for an escape
+  CHECK(printable("\xe2\x80\xae") == "???");  // writes backwards
   CHECK(printable("\xf5\x80\x80\x80") == "????");
   CHECK(printable("") == "");
 }

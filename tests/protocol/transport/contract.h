@@ -40,10 +40,12 @@ inline Endpoint unused_name() {
   return {"shm", "@gpupool-test-" + std::to_string(::getpid()) + "-" + std::to_string(++count), 0};
 }
 
-// Where there is no device (the usual test machine), tests/softroce runs this in a virtual machine that has two.
+// Where there is no device (the usual test machine), tests/softroce runs this in a virtual machine that has
+// two.
 inline bool has_rdma() {
   std::error_code none;
-  return std::filesystem::directory_iterator("/sys/class/infiniband", none) != std::filesystem::directory_iterator();
+  return std::filesystem::directory_iterator("/sys/class/infiniband", none) !=
+         std::filesystem::directory_iterator();
 }
 
 // The address to listen on decides which device the server uses.
@@ -53,13 +55,21 @@ inline Endpoint rdma_endpoint(uint16_t port) {
 }
 
 inline BackendUnderTest at_address(const std::string& scheme, const std::string& host, bool upgraded = true) {
-  return {scheme, [=] { return Endpoint{scheme, host, 0}; }, [=] { return Endpoint{scheme, host, 1}; }, upgraded};
+  return {scheme,
+          [=] {
+            return Endpoint{scheme, host, 0};
+          },
+          [=] {
+            return Endpoint{scheme, host, 1};
+          },
+          upgraded};
 }
 
-// With GPUPOOL_TEST_TRANSPORT=rdma: over queue pairs, from one device to itself, and from one to the other (if there are two)
-// that has the first of GPUPOOL_TEST_RDMA_ADDRESSES.
+// With GPUPOOL_TEST_TRANSPORT=rdma: over queue pairs, from one device to itself, and from one to the other
+// (if there are two) that has the first of GPUPOOL_TEST_RDMA_ADDRESSES.
 inline std::vector<BackendUnderTest> backends() {
-  if (const char* wished = std::getenv("GPUPOOL_TEST_TRANSPORT"); !wished || std::string_view(wished) != "rdma") {
+  if (const char* wished = std::getenv("GPUPOOL_TEST_TRANSPORT");
+      !wished || std::string_view(wished) != "rdma") {
     return {at_address("tcp", "127.0.0.1"),
             at_address("tls", "127.0.0.1"),
             {"shm", unused_name, unused_name},
@@ -90,15 +100,20 @@ inline void wait_until_asleep(pid_t thread) {
   while (Clock::now() < deadline) {
     std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
     const std::string text{std::istreambuf_iterator<char>(file), {}};
-    if (const size_t name_ends = text.rfind(") "); name_ends != std::string::npos && text[name_ends + 2] == 'S') return;
+    if (const size_t name_ends = text.rfind(") ");
+        name_ends != std::string::npos && text[name_ends + 2] == 'S')
+      return;
     std::this_thread::yield();
   }
 }
 
-// What poold does between accepting a tls connection and handing it to a worker. The caller's connection is gone.
-inline Result<std::unique_ptr<Connection>> hand_over_tls(Connection& accepted, Options options, const testing::Authority::Files& files) {
+// What poold does between accepting a tls connection and handing it to a worker. The caller's connection is
+// gone.
+inline Result<std::unique_ptr<Connection>> hand_over_tls(Connection& accepted, Options options,
+                                                         const testing::Authority::Files& files) {
   const int socket = accepted.release_descriptor();
-  auto context = tls::Context::server({.ca = {}, .certificate = files.certificate, .key = files.key, .secret = {}});
+  auto context =
+      tls::Context::server({.ca = {}, .certificate = files.certificate, .key = files.key, .secret = {}});
   if (!context) return context.error();
   auto stream = tls::Stream::server(*context, socket);
   if (!stream) return stream.error();
@@ -120,7 +135,8 @@ inline const testing::Authority& test_authority() {
   return authority;
 }
 inline const testing::Authority::Files& test_certificate() {
-  static const testing::Authority::Files files = test_authority().sign("server", "IP:127.0.0.1,DNS:localhost");
+  static const testing::Authority::Files files =
+      test_authority().sign("server", "IP:127.0.0.1,DNS:localhost");
   return files;
 }
 

@@ -48,18 +48,21 @@ TEST_CASE("an invalid value leaves a setting unchanged") {
     const char* name;
     std::vector<std::string> wrong;
   };
-  const auto setting = GENERATE(Case{"device", {"", "a b", "a/b", "mlx\n", std::string(64, 'x')}},
-                                Case{"port", {"", "0", "256", "-1", "1 ", " 1", "+1", "one"}}, Case{"gid-index", {"-1", "256", "1x"}},
-                                Case{"mtu", {"0", "128", "1500", "8192", "4096.0"}}, Case{"traffic-class", {"256", "0x", "0x100"}},
-                                Case{"service-level", {"16", "99999999999999999999"}}, Case{"partition-key", {"0", "0x10000", "8g"}},
-                                Case{"timeout", {"0", "23"}}, Case{"setup", {"", "magic"}});
+  const auto setting = GENERATE(
+      Case{"device", {"", "a b", "a/b", "mlx\n", std::string(64, 'x')}},
+      Case{"port", {"", "0", "256", "-1", "1 ", " 1", "+1", "one"}}, Case{"gid-index", {"-1", "256", "1x"}},
+      Case{"mtu", {"0", "128", "1500", "8192", "4096.0"}}, Case{"traffic-class", {"256", "0x", "0x100"}},
+      Case{"service-level", {"16", "99999999999999999999"}}, Case{"partition-key", {"0", "0x10000", "8g"}},
+      Case{"timeout", {"0", "23"}}, Case{"setup", {"", "magic"}});
   for (const std::string& text : setting.wrong) {
     INFO(setting.name << "=" << text);
     RdmaOptions options;
     options.gid_index = 7;
     CHECK_FALSE(reads(setting.name, text, options));
     CHECK(options.device.empty());
-    CHECK(options.port + options.mtu + options.traffic_class + options.service_level + options.partition_key == 0);
+    CHECK(options.port + options.mtu + options.traffic_class + options.service_level +
+              options.partition_key ==
+          0);
     CHECK(options.gid_index == 7);
     CHECK(options.setup == RdmaOptions::Setup::automatic);
     CHECK(options.timeout_exponent == 16);
@@ -70,7 +73,8 @@ TEST_CASE("the environment changes the settings that it names and each mistake i
   for (const auto& setting : transport::rdma_settings()) ::unsetenv(setting.variable);
   std::vector<std::string> mistakes;
   const auto read = [&] {
-    return transport::rdma_options_from_environment([&](const std::string& mistake) { mistakes.push_back(mistake); });
+    return transport::rdma_options_from_environment(
+        [&](const std::string& mistake) { mistakes.push_back(mistake); });
   };
   CHECK(read().device.empty());
   ::setenv("GPUPOOL_RDMA_DEVICE", "rxe0", 1);

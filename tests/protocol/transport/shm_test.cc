@@ -1,4 +1,5 @@
-// What only shm has: memory that a hostile peer writes, descriptors beside the bytes, sockets in the file system.
+// What only shm has: memory that a hostile peer writes, descriptors beside the bytes, sockets in the file
+// system.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -84,7 +85,8 @@ struct Hostile {
 }  // namespace
 
 TEST_CASE("impossible ring indices end only the connection") {
-  const uint64_t nonsense = GENERATE(as<uint64_t>(), ~0ull >> 1, 1ull << 63, shm::kRingBytes + 1, ~0ull - shm::kRingBytes);
+  const uint64_t nonsense =
+      GENERATE(as<uint64_t>(), ~0ull >> 1, 1ull << 63, shm::kRingBytes + 1, ~0ull - shm::kRingBytes);
   std::byte bytes[64]{};
   const iovec buffer{bytes, sizeof bytes};
   {
@@ -306,7 +308,8 @@ TEST_CASE("a stale socket file is replaced and one in use is kept and removed at
 
 TEST_CASE("rejects a path that is too long or not a socket with the reason") {
   const Endpoint longest{"shm", "/" + std::string(107, 'x'), 0};
-  for (const std::string& message : {connect(longest, {}).error().message, listen(longest, {}).error().message}) {
+  for (const std::string& message :
+       {connect(longest, {}).error().message, listen(longest, {}).error().message}) {
     CHECK(message.find("too long") != std::string::npos);
     CHECK(message.find("107") != std::string::npos);
   }

@@ -27,7 +27,8 @@ BackendUnderTest tcp_backend() {
   return backends().front();
 }
 
-// From now on this side drops every packet that comes in, as if its machine were gone. False: some kernels allow that to root alone.
+// From now on this side drops every packet that comes in, as if its machine were gone. False: some kernels
+// allow that to root alone.
 bool play_dead(int socket) {
   sock_filter drop{BPF_RET | BPF_K, 0, 0, 0};
   const sock_fprog program{1, &drop};
@@ -35,7 +36,8 @@ bool play_dead(int socket) {
   if (errno != EPERM) std::perror("SO_ATTACH_FILTER"), std::abort();
   return false;
 }
-constexpr const char* kNeedsFilters = "this kernel lets this user attach no filter to a socket (SO_ATTACH_FILTER)";
+constexpr const char* kNeedsFilters =
+    "this kernel lets this user attach no filter to a socket (SO_ATTACH_FILTER)";
 
 // How many SYN packets the kernel has sent again in this thread's network namespace.
 long resent_syns() {
@@ -86,7 +88,8 @@ TEST_CASE("connecting ends at its time limit") {
   ::close(listener);
 }
 
-TEST_CASE("connects to a server that is reachable after 3 s without waiting for the kernel's retry after 7 s") {
+TEST_CASE(
+    "connects to a server that is reachable after 3 s without waiting for the kernel's retry after 7 s") {
   bool connected = false;
   std::string missing;
   // A thread in a network of its own, whose timers can be set to those of kernels before 6.5.

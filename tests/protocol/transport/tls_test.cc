@@ -50,7 +50,9 @@ Result<void> open_both(Stream& client, Stream& server) {
   return Error{ErrorCode::unavailable, "they never came to an end"};
 }
 
-std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
+std::span<const std::byte> bytes_of(const std::string& text) {
+  return std::as_bytes(std::span(text));
+}
 
 }  // namespace
 
@@ -89,13 +91,16 @@ TEST_CASE("rejects a certificate in place of the worker's secret and a client wi
   const auto files = authority.sign("server", "IP:127.0.0.1");
   const Sockets sockets;
   const auto client = made(Stream::with_psk(Side::client, sockets.ends[0], secret_of('a')));
-  const auto impostor = made(Stream::server(*Context::server({.ca = {}, .certificate = files.certificate, .key = files.key, .secret = {}}), sockets.ends[1]));
+  const auto impostor = made(Stream::server(
+      *Context::server({.ca = {}, .certificate = files.certificate, .key = files.key, .secret = {}}),
+      sockets.ends[1]));
   CHECK_FALSE(open_both(*client, *impostor));
   CHECK_FALSE(client->is_open());
 
   const Sockets others;
-  const auto stranger =
-      made(Stream::client(*Context::client({.ca = authority.certificate(), .certificate = {}, .key = {}, .secret = {}}), others.ends[0], "127.0.0.1"));
+  const auto stranger = made(Stream::client(
+      *Context::client({.ca = authority.certificate(), .certificate = {}, .key = {}, .secret = {}}),
+      others.ends[0], "127.0.0.1"));
   const auto server = made(Stream::with_psk(Side::server, others.ends[1], secret_of('a')));
   CHECK_FALSE(open_both(*stranger, *server));
   CHECK_FALSE(server->is_open());

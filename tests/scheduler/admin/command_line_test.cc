@@ -36,7 +36,9 @@ Json json_of(const PooldProcess& poold, std::vector<std::string> words) {
   return Json::parse(finished.output);
 }
 
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 }  // namespace
 
@@ -46,7 +48,8 @@ TEST_CASE("pool-admin prints its version and its help") {
   CHECK(version.output.starts_with("pool-admin "));
   const Finished help = pool_admin({"--help"});
   CHECK(help.status == 0);
-  for (const char* word : {"gpus", "sessions", "tenants", "quota", "kill", "dump", "top", "health", "--poold", "--json", "Exit status"}) {
+  for (const char* word : {"gpus", "sessions", "tenants", "quota", "kill", "dump", "top", "health", "--poold",
+                           "--json", "Exit status"}) {
     INFO(word);
     CHECK(has(help.output, word));
   }
@@ -58,13 +61,17 @@ TEST_CASE("pool-admin exits with status 2 and names an invalid argument") {
     std::vector<std::string> words;
     const char* named;
   };
-  const auto wrong = GENERATE(
-      Case{{}, "tenants"}, Case{{"bogus"}, "bogus"}, Case{{"gpus", "extra"}, "extra"}, Case{{"--nonsense", "gpus"}, "--nonsense"},
-      Case{{"quota"}, "show"}, Case{{"quota", "set"}, "TENANT"}, Case{{"quota", "set", "default"}, "SETTING"}, Case{{"kill"}, "SESSION"},
-      Case{{"kill", "--resaon", "x"}, "unknown option '--resaon'"}, Case{{"quota", "set", "--unknown"}, "unknown option '--unknown'"},
-      Case{{"kill", "x"}, "'x'"}, Case{{"kill", "99999999999999999999"}, "'99999999999999999999'"}, Case{{"kill", "-1"}, "-1"}, Case{{"dump"}, "SESSION"}, Case{{"dump", "x"}, "'x'"}, Case{{"dump", "1", "2"}, "2"}, Case{{"top", "--interval", "0.01"}, "--interval"},
-      Case{{"top", "--count", "x"}, "--count"}, Case{{"--poold", "name", "gpus"}, "'name'"}, Case{{"--poold", "0", "gpus"}, "'0'"},
-      Case{{"--poold", "unix:", "gpus"}, "unix:PATH"});
+  const auto wrong =
+      GENERATE(Case{{}, "tenants"}, Case{{"bogus"}, "bogus"}, Case{{"gpus", "extra"}, "extra"},
+               Case{{"--nonsense", "gpus"}, "--nonsense"}, Case{{"quota"}, "show"},
+               Case{{"quota", "set"}, "TENANT"}, Case{{"quota", "set", "default"}, "SETTING"},
+               Case{{"kill"}, "SESSION"}, Case{{"kill", "--resaon", "x"}, "unknown option '--resaon'"},
+               Case{{"quota", "set", "--unknown"}, "unknown option '--unknown'"}, Case{{"kill", "x"}, "'x'"},
+               Case{{"kill", "99999999999999999999"}, "'99999999999999999999'"}, Case{{"kill", "-1"}, "-1"},
+               Case{{"dump"}, "SESSION"}, Case{{"dump", "x"}, "'x'"}, Case{{"dump", "1", "2"}, "2"},
+               Case{{"top", "--interval", "0.01"}, "--interval"}, Case{{"top", "--count", "x"}, "--count"},
+               Case{{"--poold", "name", "gpus"}, "'name'"}, Case{{"--poold", "0", "gpus"}, "'0'"},
+               Case{{"--poold", "unix:", "gpus"}, "unix:PATH"});
   const Finished finished = pool_admin(wrong.words);
   INFO(finished.output);
   CHECK(finished.status == 2);
@@ -74,8 +81,18 @@ TEST_CASE("pool-admin exits with status 2 and names an invalid argument") {
 
 TEST_CASE("pool-admin distinguishes a scheduler command without a scheduler from an unknown command") {
   const Environment none{{"GPUPOOL_SCHEDULER", ""}};
-  for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
-           {"leases"}, {"queue"}, {"nodes"}, {"nodes", "--json"}, {"--token-file", "x", "nodes"}, {"drain", "n1"}, {"undrain", "n1"}, {"policy", "show"}, {"evict", "1"}, {"why", "q1"}, {"quota", "clear", "a"}}) {
+  for (const std::vector<std::string>& words :
+       std::vector<std::vector<std::string>>{{"leases"},
+                                             {"queue"},
+                                             {"nodes"},
+                                             {"nodes", "--json"},
+                                             {"--token-file", "x", "nodes"},
+                                             {"drain", "n1"},
+                                             {"undrain", "n1"},
+                                             {"policy", "show"},
+                                             {"evict", "1"},
+                                             {"why", "q1"},
+                                             {"quota", "clear", "a"}}) {
     const Finished finished = pool_admin(words, none);
     INFO(finished.output);
     CHECK(finished.status == 2);
@@ -83,17 +100,21 @@ TEST_CASE("pool-admin distinguishes a scheduler command without a scheduler from
   }
   CHECK(has(pool_admin({"bogus"}, none).output, "unknown command 'bogus'"));
   for (const char* const word : {"sessions", "kill"}) {
-    CHECK(has(pool_admin({"--scheduler", "127.0.0.1:1", word}, none).output, "is a command for a poold on this host"));
+    CHECK(has(pool_admin({"--scheduler", "127.0.0.1:1", word}, none).output,
+              "is a command for a poold on this host"));
   }
   // Every command that only a scheduler has is covered by the hint.
-  const std::string of_pool = pool_admin({"--scheduler", "127.0.0.1:1", "--help"}, none).output, of_poold = pool_admin({"--help"}, none).output;
+  const std::string of_pool = pool_admin({"--scheduler", "127.0.0.1:1", "--help"}, none).output,
+                    of_poold = pool_admin({"--help"}, none).output;
   const auto commands = [](const std::string& help) {
     std::set<std::string> all;
     std::istringstream lines(help);
     bool there = false;
     for (std::string line; std::getline(lines, line);) {
-      if (line.starts_with("Subcommands:") || line.starts_with("SUBCOMMANDS:")) there = true;
-      else if (there && line.starts_with("  ") && line[2] != ' ') all.insert(line.substr(2, line.find(' ', 2) - 2));
+      if (line.starts_with("Subcommands:") || line.starts_with("SUBCOMMANDS:"))
+        there = true;
+      else if (there && line.starts_with("  ") && line[2] != ' ')
+        all.insert(line.substr(2, line.find(' ', 2) - 2));
     }
     return all;
   };
@@ -105,7 +126,8 @@ TEST_CASE("pool-admin distinguishes a scheduler command without a scheduler from
 
 TEST_CASE("pool-admin exits with status 3 and gives advice if poold is unreachable") {
   const TemporaryFolder folder;
-  const Finished nowhere = pool_admin({"--poold", "unix:" + std::string(folder.path() / "none.sock"), "gpus"});
+  const Finished nowhere =
+      pool_admin({"--poold", "unix:" + std::string(folder.path() / "none.sock"), "gpus"});
   CHECK(nowhere.status == 3);
   CHECK(has(nowhere.output, "none.sock"));
   const Finished port = pool_admin({"--poold", "1", "gpus"});
@@ -160,7 +182,8 @@ TEST_CASE("program names are escaped and truncated") {
   hello.program = kHostileText + std::string(20'000, 'p');
   hello.host = kHostileText + std::string(20'000, 'h');
   program.open(hello);
-  for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{{"sessions"}, {"dump", "1"}, {"top", "--count", "2", "--interval", "0.1"}}) {
+  for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
+           {"sessions"}, {"dump", "1"}, {"top", "--count", "2", "--interval", "0.1"}}) {
     const Finished shown = pool_admin(poold, command);
     INFO(shown.output);
     CHECK(shown.status == 0);
@@ -175,7 +198,8 @@ TEST_CASE("program names are escaped and truncated") {
 
 TEST_CASE("quotas are shown and changed and an invalid change is explained") {
   PooldProcess poold(kDevice);
-  const Finished set = pool_admin(poold, {"quota", "set", "default", "memory=8GiB", "compute=25", "mode=hard"});
+  const Finished set =
+      pool_admin(poold, {"quota", "set", "default", "memory=8GiB", "compute=25", "mode=hard"});
   CHECK(set.status == 0);
   CHECK(has(set.output, "8.0 GiB"));
   CHECK(json_of(poold, {"sessions", "--tenant", "default"}).empty());
@@ -191,7 +215,8 @@ TEST_CASE("quotas are shown and changed and an invalid change is explained") {
 
   const Finished large = pool_admin(poold, {"quota", "set", "default", "memory=100TiB"});
   CHECK(large.status == 0);
-  CHECK(has(large.output, "pool-admin: warning: memory=100TiB has no effect: no GPU of this poold has more than "));
+  CHECK(has(large.output,
+            "pool-admin: warning: memory=100TiB has no effect: no GPU of this poold has more than "));
   CHECK(poold.await_log("quota_without_effect tenant=default quota_memory=109951162777600 "));
   CHECK_FALSE(has(pool_admin(poold, {"quota", "set", "default", "memory=1MiB"}).output, "warning"));
 
@@ -215,11 +240,13 @@ TEST_CASE("the share of a GPU is set by index or UUID and reset") {
   CHECK(set["gpus"][0]["gpu"] == 1);
   CHECK(set["gpus"][0]["compute_percent"] == 12.5);
   CHECK(set["gpus"][0]["memory_bytes"] == 8ull << 30);  // inherited from the limit of every GPU
-  CHECK(json_of(poold, {"quota", "set", "default", "memory=4GiB"})["default"]["gpus"][0]["memory_bytes"] == 4ull << 30);
+  CHECK(json_of(poold, {"quota", "set", "default", "memory=4GiB"})["default"]["gpus"][0]["memory_bytes"] ==
+        4ull << 30);
   CHECK(json_of(poold, {"gpus"})[0]["compute_sold_percent"] == 50);
   CHECK(json_of(poold, {"gpus"})[1]["compute_sold_percent"] == 12.5);
   CHECK(has(pool_admin(poold, {"quota", "show"}).output, "  GPU 1"));
-  CHECK(json_of(poold, {"quota", "set", "default", "--gpu", "1", "default", "memory=1GiB"})["default"]["gpus"][0]["compute_percent"] == 50);
+  CHECK(json_of(poold, {"quota", "set", "default", "--gpu", "1", "default",
+                        "memory=1GiB"})["default"]["gpus"][0]["compute_percent"] == 50);
   CHECK(json_of(poold, {"quota", "set", "default", "--gpu", "1", "default"})["default"]["gpus"].empty());
 
   CHECK(pool_admin(poold, {"quota", "set", "default", "default"}).status == 2);
@@ -276,7 +303,8 @@ TEST_CASE("a session is dumped as text and as JSON and an unknown session is an 
 TEST_CASE("pool-admin finds a single poold by itself and requires a choice between two") {
   const TemporaryFolder folder;
   const auto socket = [&](const char* port) {
-    return std::vector<std::string>{"--admin-socket", folder.path() / (std::string("poold-") + port + ".sock")};
+    return std::vector<std::string>{"--admin-socket",
+                                    folder.path() / (std::string("poold-") + port + ".sock")};
   };
   const Environment here{{"RUNTIME_DIRECTORY", folder.path()}};
   CHECK(pool_admin({"health"}, here).status == 3);
@@ -292,7 +320,8 @@ TEST_CASE("pool-admin finds a single poold by itself and requires a choice betwe
 TEST_CASE("the stale admin socket of a killed poold is ignored") {
   const TemporaryFolder folder;
   const auto socket = [&](const char* port) {
-    return std::vector<std::string>{"--admin-socket", folder.path() / (std::string("poold-") + port + ".sock")};
+    return std::vector<std::string>{"--admin-socket",
+                                    folder.path() / (std::string("poold-") + port + ".sock")};
   };
   const Environment here{{"RUNTIME_DIRECTORY", folder.path()}};
   PooldProcess killed(kDevice, socket("9700"));

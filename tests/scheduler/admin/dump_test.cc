@@ -42,16 +42,21 @@ SessionDump stuck_session() {
   return dump;
 }
 
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 }  // namespace
 
 TEST_CASE("a dump shows the executor's command and why streams are blocked") {
   const std::string text = dump_text(stuck_session(), 0);
   INFO(text);
-  CHECK(has(text, "session 3 of tenant research: train.py, process 11 on node; worker process 22; running\n"));
+  CHECK(
+      has(text, "session 3 of tenant research: train.py, process 11 on node; worker process 22; running\n"));
   CHECK(has(text, "turn on GPU 1: closed, the session waits for it\n"));
-  CHECK(has(text, "executor: executing load_module for 12.3 s, context 0x10, inside the driver: cuModuleLoadDataEx\n"));
+  CHECK(has(
+      text,
+      "executor: executing load_module for 12.3 s, context 0x10, inside the driver: cuModuleLoadDataEx\n"));
   CHECK(has(text, "commands: 7 received, 4 executed, 30 in the backlog"));
   CHECK(has(text, "locks in use: device memory\n"));
   CHECK(has(text, "backlog: 30, the first 1:\n"));

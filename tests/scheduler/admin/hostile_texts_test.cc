@@ -17,7 +17,7 @@ using grpc::ServerContext;
 using grpc::Status;
 
 constexpr int kMany = 8'000;
-constexpr size_t kUsualLimit = 4 << 20;  // gRPC's default limit for a message
+constexpr size_t kUsualLimit = 4 << 20;                                  // gRPC's default limit for a message
 const std::string kLongText = kHostileText + std::string(3 << 20, 'x');  // for a single field
 const std::string kName = kHostileText + std::string(200, 'n');
 const Status kRefusal(grpc::StatusCode::INVALID_ARGUMENT, kHostileText + std::string(3000, 'x'));
@@ -44,13 +44,19 @@ void fill(admin::Gpu& gpu) {
 }
 
 class HostilePoold final : public admin::Admin::Service {
-  Status Health(ServerContext*, const admin::HealthRequest*, admin::Poold* reply) override { return fill(*reply), Status::OK; }
-  Status ListGpus(ServerContext*, const admin::ListGpusRequest*, admin::ListGpusReply* reply) override { return fill(*reply->add_gpus()), Status::OK; }
-  Status ListSessions(ServerContext*, const admin::ListSessionsRequest*, admin::ListSessionsReply* reply) override {
+  Status Health(ServerContext*, const admin::HealthRequest*, admin::Poold* reply) override {
+    return fill(*reply), Status::OK;
+  }
+  Status ListGpus(ServerContext*, const admin::ListGpusRequest*, admin::ListGpusReply* reply) override {
+    return fill(*reply->add_gpus()), Status::OK;
+  }
+  Status ListSessions(ServerContext*, const admin::ListSessionsRequest*,
+                      admin::ListSessionsReply* reply) override {
     for (int i = 0; i < kMany; ++i) fill(*reply->add_sessions(), i);
     return reply->ByteSizeLong() > kUsualLimit ? Status::OK : Status(grpc::StatusCode::INTERNAL, "too few");
   }
-  Status ListTenants(ServerContext*, const admin::ListTenantsRequest*, admin::ListTenantsReply* reply) override {
+  Status ListTenants(ServerContext*, const admin::ListTenantsRequest*,
+                     admin::ListTenantsReply* reply) override {
     for (const bool configured : {true, false}) {
       admin::Tenant& tenant = *reply->add_tenants();
       tenant.set_name(kName + std::to_string(configured));
@@ -58,7 +64,9 @@ class HostilePoold final : public admin::Admin::Service {
     }
     return Status::OK;
   }
-  Status KillSession(ServerContext*, const admin::KillSessionRequest*, admin::KillSessionReply*) override { return kRefusal; }
+  Status KillSession(ServerContext*, const admin::KillSessionRequest*, admin::KillSessionReply*) override {
+    return kRefusal;
+  }
   Status DumpSession(ServerContext*, const admin::DumpSessionRequest*, admin::SessionDump* reply) override {
     reply->set_tenant(kName);
     reply->set_program(kName);
@@ -66,7 +74,8 @@ class HostilePoold final : public admin::Admin::Service {
     reply->set_no_answer_because(kLongText);
     return Status::OK;
   }
-  Status Watch(ServerContext*, const admin::WatchRequest*, grpc::ServerWriter<admin::Snapshot>* stream) override {
+  Status Watch(ServerContext*, const admin::WatchRequest*,
+               grpc::ServerWriter<admin::Snapshot>* stream) override {
     admin::Snapshot snapshot;
     fill(*snapshot.mutable_poold());
     fill(*snapshot.add_gpus());
@@ -110,7 +119,9 @@ class HostileScheduler final : public pool::PoolAdmin::Service {
     reply->set_store(kLongText);
     return Status::OK;
   }
-  Status ListNodes(ServerContext*, const pool::ListNodesRequest*, pool::ListNodesReply* reply) override { return fill(*reply->add_nodes()), Status::OK; }
+  Status ListNodes(ServerContext*, const pool::ListNodesRequest*, pool::ListNodesReply* reply) override {
+    return fill(*reply->add_nodes()), Status::OK;
+  }
   Status ListGpus(ServerContext*, const pool::ListGpusRequest*, pool::ListPoolGpusReply* reply) override {
     pool::PoolGpu& gpu = *reply->add_gpus();
     gpu.set_node(kName);
@@ -122,19 +133,31 @@ class HostileScheduler final : public pool::PoolAdmin::Service {
     for (int i = 0; i < kMany; ++i) fill(*reply->add_leases());
     return reply->ByteSizeLong() > kUsualLimit ? Status::OK : Status(grpc::StatusCode::INTERNAL, "too few");
   }
-  Status ListQueue(ServerContext*, const pool::ListQueueRequest*, pool::ListQueueReply* reply) override { return fill(*reply->add_waiting()), Status::OK; }
-  Status ListTenants(ServerContext*, const pool::ListPoolTenantsRequest*, pool::ListPoolTenantsReply* reply) override {
+  Status ListQueue(ServerContext*, const pool::ListQueueRequest*, pool::ListQueueReply* reply) override {
+    return fill(*reply->add_waiting()), Status::OK;
+  }
+  Status ListTenants(ServerContext*, const pool::ListPoolTenantsRequest*,
+                     pool::ListPoolTenantsReply* reply) override {
     pool::TenantState& tenant = *reply->add_tenants();
     tenant.set_name(kName);
     tenant.set_configured(true);
     return Status::OK;
   }
-  Status GetPolicy(ServerContext*, const pool::GetPolicyRequest*, pool::Policy* reply) override { return reply->set_placement(kName), Status::OK; }
+  Status GetPolicy(ServerContext*, const pool::GetPolicyRequest*, pool::Policy* reply) override {
+    return reply->set_placement(kName), Status::OK;
+  }
   Status Drain(ServerContext*, const pool::DrainRequest*, pool::NodeState*) override { return kRefusal; }
-  Status Undrain(ServerContext*, const pool::UndrainRequest*, pool::NodeState* reply) override { return fill(*reply), Status::OK; }
-  Status Evict(ServerContext*, const pool::EvictRequest*, pool::LeaseState* reply) override { return fill(*reply), Status::OK; }
-  Status Why(ServerContext*, const pool::WhyRequest*, pool::WhyReply* reply) override { return reply->add_lines(kLongText), Status::OK; }
-  Status Watch(ServerContext*, const pool::PoolWatchRequest*, grpc::ServerWriter<pool::PoolSnapshot>* stream) override {
+  Status Undrain(ServerContext*, const pool::UndrainRequest*, pool::NodeState* reply) override {
+    return fill(*reply), Status::OK;
+  }
+  Status Evict(ServerContext*, const pool::EvictRequest*, pool::LeaseState* reply) override {
+    return fill(*reply), Status::OK;
+  }
+  Status Why(ServerContext*, const pool::WhyRequest*, pool::WhyReply* reply) override {
+    return reply->add_lines(kLongText), Status::OK;
+  }
+  Status Watch(ServerContext*, const pool::PoolWatchRequest*,
+               grpc::ServerWriter<pool::PoolSnapshot>* stream) override {
     pool::PoolSnapshot snapshot;
     snapshot.mutable_pool()->set_version(kName);
     fill(*snapshot.add_nodes());
@@ -180,8 +203,15 @@ TEST_CASE("control characters in texts from poold are never printed") {
   const std::string socket = folder.path() / "admin.sock";
   HostilePoold poold;
   const auto server = serve(poold, "unix:" + socket);
-  for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
-           {"health"}, {"gpus"}, {"sessions"}, {"tenants"}, {"quota", "show"}, {"kill", "1"}, {"dump", "1"}, {"top", "--count", "2", "--interval", "0.1"}}) {
+  for (const std::vector<std::string>& command :
+       std::vector<std::vector<std::string>>{{"health"},
+                                             {"gpus"},
+                                             {"sessions"},
+                                             {"tenants"},
+                                             {"quota", "show"},
+                                             {"kill", "1"},
+                                             {"dump", "1"},
+                                             {"top", "--count", "2", "--interval", "0.1"}}) {
     check_harmless({"--poold", "unix:" + socket}, command);
   }
   server->Shutdown(std::chrono::system_clock::now());
@@ -191,9 +221,20 @@ TEST_CASE("control characters in texts from the scheduler are never printed") {
   HostileScheduler scheduler;
   int port = 0;
   const auto server = serve(scheduler, "127.0.0.1:0", &port);
-  for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
-           {"health"}, {"nodes"}, {"gpus"}, {"leases"}, {"queue"}, {"tenants"}, {"quota", "show"}, {"policy", "show"}, {"drain", "n"}, {"undrain", "n"}, {"evict", "1"}, {"why", "q1"},
-           {"top", "--count", "2", "--interval", "0.1"}}) {
+  for (const std::vector<std::string>& command :
+       std::vector<std::vector<std::string>>{{"health"},
+                                             {"nodes"},
+                                             {"gpus"},
+                                             {"leases"},
+                                             {"queue"},
+                                             {"tenants"},
+                                             {"quota", "show"},
+                                             {"policy", "show"},
+                                             {"drain", "n"},
+                                             {"undrain", "n"},
+                                             {"evict", "1"},
+                                             {"why", "q1"},
+                                             {"top", "--count", "2", "--interval", "0.1"}}) {
     check_harmless({"--scheduler", "127.0.0.1:" + std::to_string(port)}, command);
   }
   server->Shutdown(std::chrono::system_clock::now());

@@ -18,8 +18,9 @@ std::string error_of(const std::vector<std::string>& words) {
 }  // namespace
 
 TEST_CASE("quota arguments change only the limits that they name") {
-  const auto quota = read_quota_words({"memory=8GiB", "compute=12.5%", "mode=hard", "priority=best-effort", "bandwidth-to-device=1GB/s",
-                                       "bandwidth_to_host=unlimited", "sessions=4", "queued-bytes=64MiB", "streams=unlimited"});
+  const auto quota = read_quota_words({"memory=8GiB", "compute=12.5%", "mode=hard", "priority=best-effort",
+                                       "bandwidth-to-device=1GB/s", "bandwidth_to_host=unlimited",
+                                       "sessions=4", "queued-bytes=64MiB", "streams=unlimited"});
   REQUIRE(quota);
   CHECK(quota->memory_bytes() == 8ull << 30);
   CHECK(quota->compute_milli() == 125);
@@ -37,8 +38,10 @@ TEST_CASE("quota arguments change only the limits that they name") {
 }
 
 TEST_CASE("an invalid quota argument is an error that names it") {
-  for (const char* word : {"memory", "memory=", "memory=many", "memory=-1", "compute=0", "compute=100.1", "compute=ten", "compute=1.25", "compute=1.", "compute=-1", "mode=soft",
-                           "priority=high", "sessions=-1", "sessions=1.5", "sessions=99999999999", "bandwidth-to-host=fast", "=5"}) {
+  for (const char* word :
+       {"memory", "memory=", "memory=many", "memory=-1", "compute=0", "compute=100.1", "compute=ten",
+        "compute=1.25", "compute=1.", "compute=-1", "mode=soft", "priority=high", "sessions=-1",
+        "sessions=1.5", "sessions=99999999999", "bandwidth-to-host=fast", "=5"}) {
     INFO(word);
     const std::string key = std::string(word).substr(0, std::string(word).find('='));
     const std::string error = error_of({word});
@@ -52,7 +55,8 @@ TEST_CASE("an invalid quota argument is an error that names it") {
   CHECK(error_of({"color=red"}).find("memory") != std::string::npos);  // lists the keys
   CHECK(error_of({"mode=hard", "mode=elastic"}).find("twice") != std::string::npos);
   CHECK(error_of({"garanteed_memory=1GiB"}).find("did you mean 'guaranteed-memory'?") != std::string::npos);
-  CHECK(error_of({"highest_priority=low"}).find("is a quota of a pool: use --scheduler HOST:PORT") != std::string::npos);
+  CHECK(error_of({"highest_priority=low"}).find("is a quota of a pool: use --scheduler HOST:PORT") !=
+        std::string::npos);
 }
 
 TEST_CASE("a table is fitted by truncating cells and then dropping low-priority columns") {
@@ -135,7 +139,8 @@ TEST_CASE("shares of single GPUs are shown beside those of each") {
   CHECK(tenants_text(tenants, 0).find("50 %, GPU 1: 25.5 %") != std::string::npos);
   CHECK(tenants_text(tenants, 0).find("4.0 GiB, GPU 1: -") != std::string::npos);
   CHECK(quotas_text(tenants, 0).find("  GPU 1") != std::string::npos);
-  CHECK(json_of(quota)["gpus"].dump() == R"([{"gpu":1,"memory_bytes":null,"guaranteed_memory_bytes":0,"compute_percent":25.5}])");
+  CHECK(json_of(quota)["gpus"].dump() ==
+        R"([{"gpu":1,"memory_bytes":null,"guaranteed_memory_bytes":0,"compute_percent":25.5}])");
 }
 
 TEST_CASE("a tenant's partition is shown with its multiprocessors, or that it has none") {

@@ -14,7 +14,9 @@ using Json = nlohmann::json;
 
 namespace {
 
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 Finished pool_admin(const SchedulerProcess& scheduler, std::vector<std::string> words) {
   words.insert(words.begin(), {program_path("pool-admin"), "--scheduler", scheduler.address()});
@@ -30,9 +32,10 @@ Json json_of(const SchedulerProcess& scheduler, std::vector<std::string> words) 
 
 // Starts a program that holds a lease of `gpus` GPUs until it is killed.
 std::unique_ptr<Process> program(const SchedulerProcess& scheduler, const std::string& gpus) {
-  return std::make_unique<Process>(std::vector<std::string>{program_path("pool-run"), "--server", "pool://" + scheduler.address(), "--gpus", gpus, "--", "sh", "-c",
-                                                            "echo has its GPUs; exec sleep 600"},
-                                   Environment{});
+  return std::make_unique<Process>(
+      std::vector<std::string>{program_path("pool-run"), "--server", "pool://" + scheduler.address(),
+                               "--gpus", gpus, "--", "sh", "-c", "echo has its GPUs; exec sleep 600"},
+      Environment{});
 }
 
 }  // namespace
@@ -60,7 +63,8 @@ TEST_CASE("an operator lists leases and the queue and evicts") {
     const Finished shown = pool_admin(scheduler, {command});
     INFO(command << shown.output);
     CHECK(shown.status == 0);
-    CHECK(has(shown.output, "default") == (command != std::string("nodes") && command != std::string("gpus")));
+    CHECK(has(shown.output, "default") ==
+          (command != std::string("nodes") && command != std::string("gpus")));
   }
   const Finished top = pool_admin(scheduler, {"top", "--count", "2", "--interval", "0.1"});
   CHECK(top.status == 0);
@@ -75,7 +79,8 @@ TEST_CASE("an operator lists leases and the queue and evicts") {
   CHECK(drawn["history"].size() == 1);
 
   const std::string id = leases[0]["id"];
-  const Finished evicted = pool_admin(scheduler, {"evict", id.substr(0, 8), "--reason", "maintenance", "--grace", "0"});
+  const Finished evicted =
+      pool_admin(scheduler, {"evict", id.substr(0, 8), "--reason", "maintenance", "--grace", "0"});
   INFO(evicted.output);
   CHECK(evicted.status == 0);
   CHECK(first->await_output("maintenance"));
@@ -100,7 +105,8 @@ TEST_CASE("names of leased programs are escaped and truncated") {
   REQUIRE(holder.granted());
   LeaseClient waiting(channel, wish);
   REQUIRE(waiting.queued(1));
-  for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{{"leases"}, {"queue"}, {"top", "--count", "2", "--interval", "0.1"}}) {
+  for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
+           {"leases"}, {"queue"}, {"top", "--count", "2", "--interval", "0.1"}}) {
     const Finished shown = pool_admin(scheduler, command);
     INFO(shown.output);
     CHECK(shown.status == 0);
@@ -108,7 +114,8 @@ TEST_CASE("names of leased programs are escaped and truncated") {
     CHECK(is_harmless(shown.output));
     CHECK(shown.output.size() < 16 * 1024);
   }
-  const std::string queue = json_of(scheduler, {"queue"}).dump(), leases = json_of(scheduler, {"leases"}).dump();
+  const std::string queue = json_of(scheduler, {"queue"}).dump(),
+                    leases = json_of(scheduler, {"leases"}).dump();
   CHECK(is_harmless(queue));
   CHECK(is_harmless(leases));
   CHECK(has(queue, "?]0;owned?"));
@@ -118,14 +125,17 @@ TEST_CASE("quotas, the policy and drained nodes are changed and kept") {
   SchedulerProcess scheduler;
   SimulatedPoolds poolds(scheduler.address(), 2, 2);
   REQUIRE(poolds.await());
-  CHECK(json_of(scheduler, {"quota", "set", "default", "gpus=1.5", "weight=7"})["default"]["compute_milli"] == 1500);
+  CHECK(json_of(scheduler, {"quota", "set", "default", "gpus=1.5", "weight=7"})["default"]["compute_milli"] ==
+        1500);
   CHECK(json_of(scheduler, {"policy", "set", "placement=spread", "grace=3"})["grace_ms"] == 3000);
-  CHECK(has(pool_admin(scheduler, {"policy", "set", "placement=best"}).output, "unknown placement 'best'; valid: fragmentation, "));
+  CHECK(has(pool_admin(scheduler, {"policy", "set", "placement=best"}).output,
+            "unknown placement 'best'; valid: fragmentation, "));
   CHECK(pool_admin(scheduler, {"quota", "show", "nobody"}).status == 1);
   const std::string node = json_of(scheduler, {"nodes"})[0]["name"];
   CHECK(json_of(scheduler, {"drain", node, "--reason", "new fans"})["condition"] == "drained");
   CHECK(pool_admin(scheduler, {"drain", "nowhere"}).status == 1);
-  const Finished refused = run_to_end({program_path("pool-run"), "--server", "pool://" + scheduler.address(), "--gpus", "2", "true"});
+  const Finished refused = run_to_end(
+      {program_path("pool-run"), "--server", "pool://" + scheduler.address(), "--gpus", "2", "true"});
   CHECK(refused.status == 125);
   INFO(refused.output);
 

@@ -14,7 +14,9 @@ using namespace gpupool::testing;
 
 namespace {
 
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 // Returns a snapshot with one node, two GPUs, a lease of half of the first one, and a waiting request.
 pool::PoolSnapshot snapshot(int64_t taken_ms, uint64_t busy) {
@@ -62,8 +64,9 @@ pool::PoolSnapshot snapshot(int64_t taken_ms, uint64_t busy) {
 TEST_CASE("the pool view shows leased and busy GPUs and the queue") {
   const auto before = snapshot(1'000'000, 0), now = snapshot(1'002'000, 500'000'000);
   const std::string picture = render_snapshot(now, &before, 0);
-  for (const char* const part : {"pool-scheduler 1.2, leader", "0.5 of 2 leased (25 %)", "drained", "H100", "50 %", "01234567", "train.py", "1m 05s", "held", "q7", "4 x 1",
-                                 "needs 4 GPUs on one host"}) {
+  for (const char* const part :
+       {"pool-scheduler 1.2, leader", "0.5 of 2 leased (25 %)", "drained", "H100", "50 %", "01234567",
+        "train.py", "1m 05s", "held", "q7", "4 x 1", "needs 4 GPUs on one host"}) {
     INFO(part << " in\n" << picture);
     CHECK(has(picture, part));
   }
@@ -73,7 +76,9 @@ TEST_CASE("the pool view shows leased and busy GPUs and the queue") {
 
 TEST_CASE("queue reasons are not truncated on a narrow terminal") {
   pool::PoolSnapshot now = snapshot(1'000'000, 0);
-  now.mutable_waiting(0)->set_why("waits for 4 GPUs: 2 can be leased now; gpu-1 is drained (new disks), gpu-2 is lost (no heartbeat for too long)");
+  now.mutable_waiting(0)->set_why(
+      "waits for 4 GPUs: 2 can be leased now; gpu-1 is drained (new disks), gpu-2 is lost (no heartbeat for "
+      "too long)");
   std::string words = queue_text(now.waiting(), 1'000'000, 80), whole;
   CHECK_FALSE(has(words, "…"));
   std::istringstream lines(words);
@@ -113,7 +118,8 @@ TEST_CASE("thousandths of GPUs are parsed and printed as decimal numbers") {
   CHECK(gpus_of(500) == "0.5");
   CHECK(gpus_of(2000) == "2");
   CHECK(gpus_of(1125) == "1.125");
-  const auto quota = read_tenant_quota({"gpus=2.5", "memory=64GiB", "weight=3", "highest_priority=high", "leases=unlimited", "bandwidth-to-host=1GB/s"});
+  const auto quota = read_tenant_quota({"gpus=2.5", "memory=64GiB", "weight=3", "highest_priority=high",
+                                        "leases=unlimited", "bandwidth-to-host=1GB/s"});
   REQUIRE(quota);
   CHECK(quota->compute_milli() == 2500);
   CHECK(quota->memory_bytes() == 64ull << 30);
@@ -133,7 +139,8 @@ TEST_CASE("thousandths of GPUs are parsed and printed as decimal numbers") {
 }
 
 TEST_CASE("an invalid argument is named") {
-  for (const std::string word : {"gpus", "gpus=", "gpus=-1", "gpus=x", "memory=8GX", "weight=1.5", "weight=-1", "highest-priority=top", "colour=red"}) {
+  for (const std::string word : {"gpus", "gpus=", "gpus=-1", "gpus=x", "memory=8GX", "weight=1.5",
+                                 "weight=-1", "highest-priority=top", "colour=red"}) {
     INFO(word);
     const auto read = read_tenant_quota({word});
     REQUIRE_FALSE(read);
@@ -149,8 +156,10 @@ TEST_CASE("an invalid argument is named") {
   CHECK(has(read_policy({"placment=spread"}).error().message, "did you mean 'placement'?"));
   CHECK(has(read_tenant_quota({"wieght=2"}).error().message, "did you mean 'weight'?"));
   CHECK(has(read_tenant_quota({"priority=low"}).error().message, "did you mean 'highest-priority'?"));
-  CHECK(has(read_tenant_quota({"compute=50"}).error().message, "a tenant's quota: unknown key 'compute'; valid keys: "));
-  CHECK(has(read_tenant_quota({"compute=50"}).error().message, "a pool's quota is a number of GPUs: 50 percent of one is gpus=0.5"));
+  CHECK(has(read_tenant_quota({"compute=50"}).error().message,
+            "a tenant's quota: unknown key 'compute'; valid keys: "));
+  CHECK(has(read_tenant_quota({"compute=50"}).error().message,
+            "a pool's quota is a number of GPUs: 50 percent of one is gpus=0.5"));
   CHECK(has(read_tenant_quota({"compute=12.5%"}).error().message, "12.5 percent of one is gpus=0.125"));
   CHECK(has(read_tenant_quota({"compute=half"}).error().message, "like gpus=0.5"));
 }
@@ -166,8 +175,11 @@ TEST_CASE("pool-admin completes arguments for a shell") {
   CHECK(has(complete({"--scheduler", "h:1", ""}), "drain\n"));
   CHECK(complete({"--scheduler", "h:1", "drain", "--e"}) == "--evict\n");
   for (const std::string shell : {"bash", "zsh", "fish"}) CHECK(has(completion_script(shell), "--complete"));
-  CHECK(run_to_end({program_path("pool-admin"), "completion", "bash"}, {{"GPUPOOL_SCHEDULER", ""}}).output == completion_script("bash"));
-  CHECK(run_to_end({"bash", "-c", completion_script("bash") + "COMP_WORDS=(" + program_path("pool-admin") + " quo); COMP_CWORD=1; _pool_admin; echo ${COMPREPLY[@]}"},
+  CHECK(run_to_end({program_path("pool-admin"), "completion", "bash"}, {{"GPUPOOL_SCHEDULER", ""}}).output ==
+        completion_script("bash"));
+  CHECK(run_to_end({"bash", "-c",
+                    completion_script("bash") + "COMP_WORDS=(" + program_path("pool-admin") +
+                        " quo); COMP_CWORD=1; _pool_admin; echo ${COMPREPLY[@]}"},
                    {{"GPUPOOL_SCHEDULER", ""}})
             .output == "quota\n");
 }
@@ -188,5 +200,6 @@ TEST_CASE("pool-admin names an invalid argument and an unreachable scheduler") {
   CHECK(pool_admin({"--scheduler", "h:x", "nodes"}).status == 2);
   const Finished away = pool_admin({"nodes"});
   CHECK(away.status == 3);
-  CHECK(has(away.output, "cannot reach pool-scheduler at 127.0.0.1:1 (Connection refused): check host and port"));
+  CHECK(has(away.output,
+            "cannot reach pool-scheduler at 127.0.0.1:1 (Connection refused): check host and port"));
 }

@@ -6,8 +6,8 @@
 #include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <termios.h>
-#include <utmp.h>
 #include <unistd.h>
+#include <utmp.h>
 
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -23,7 +23,9 @@ namespace {
 
 const std::string kDevice = FAKE_DEVICE_LIBRARY;
 
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 // Runs `pool-admin top` on a pseudo terminal.
 class OnTerminal {
@@ -56,7 +58,9 @@ class OnTerminal {
     while (!has(seen, text) && std::chrono::steady_clock::now() < end) read_some();
     return has(seen, text);
   }
-  void press(const std::string& keys) { REQUIRE(::write(master_, keys.data(), keys.size()) == static_cast<ssize_t>(keys.size())); }
+  void press(const std::string& keys) {
+    REQUIRE(::write(master_, keys.data(), keys.size()) == static_cast<ssize_t>(keys.size()));
+  }
   void resize(unsigned short columns) {
     winsize size{.ws_row = 24, .ws_col = columns, .ws_xpixel = 0, .ws_ypixel = 0};
     REQUIRE(::ioctl(master_, TIOCSWINSZ, &size) == 0);
@@ -144,7 +148,8 @@ TEST_CASE("top restores the terminal after SIGINT or SIGTERM or the end of poold
 
 TEST_CASE("top prints snapshots where there is no terminal") {
   PooldProcess poold(kDevice);
-  const std::vector<std::string> top{program_path("pool-admin"), "--poold", "unix:" + poold.admin_socket(), "top", "--interval", "0.1"};
+  const std::vector<std::string> top{
+      program_path("pool-admin"), "--poold", "unix:" + poold.admin_socket(), "top", "--interval", "0.1"};
   const auto with = [&](std::vector<std::string> more) {
     more.insert(more.begin(), top.begin(), top.end());
     return more;

@@ -20,8 +20,12 @@ Stream attend_squatter(TestPool& pool, uint64_t boot = 2) {
   return pool.streams;
 }
 
-pool::NodeState node(const TestPool& pool, const std::string& name) { return *pool.core->view_node(name); }
-bool is_open(const TestPool& pool, const std::string& name) { return node(pool, name).condition() == pool::NodeState::OPEN; }
+pool::NodeState node(const TestPool& pool, const std::string& name) {
+  return *pool.core->view_node(name);
+}
+bool is_open(const TestPool& pool, const std::string& name) {
+  return node(pool, name).condition() == pool::NodeState::OPEN;
+}
 // Returns withheld_because of gpu_uuid(1, 0) on a node.
 std::string withheld(const TestPool& pool, const std::string& name) {
   const pool::NodeState state = node(pool, name);
@@ -31,7 +35,9 @@ std::string withheld(const TestPool& pool, const std::string& name) {
   return "not reported";
 }
 bool noted(const TestPool& pool, const std::string& event, const std::string& name) {
-  return std::any_of(pool.published.notes.begin(), pool.published.notes.end(), [&](const Note& note) { return note.event == event && note.fields.front().second == name; });
+  return std::any_of(pool.published.notes.begin(), pool.published.notes.end(), [&](const Note& note) {
+    return note.event == event && note.fields.front().second == name;
+  });
 }
 
 // Requests leases until one is not granted; returns the granted nodes and GPUs.
@@ -45,7 +51,9 @@ std::vector<std::string> grants(TestPool& pool) {
       pool.settle();
       return all;
     }
-    all.push_back(grant->servers[0].lease.node() + ":" + (grant->servers[0].lease.shares(0).gpu_uuid() == gpu_uuid(1, 0) ? "the disputed GPU" : "another"));
+    all.push_back(
+        grant->servers[0].lease.node() + ":" +
+        (grant->servers[0].lease.shares(0).gpu_uuid() == gpu_uuid(1, 0) ? "the disputed GPU" : "another"));
   }
   return all;
 }
@@ -62,8 +70,10 @@ TEST_CASE("a false claim of a GPU withholds only that GPU until an operator deci
     const Stream honest = pool.register_node(1, 1, 2);
     CHECK(is_open(pool, "n1"));
     CHECK(is_open(pool, "n2"));
-    CHECK(withheld(pool, "n1").starts_with(gpu_uuid(1, 0) + " gets no leases: node 'n2' reports it as well; "));
-    CHECK(withheld(pool, "n2").starts_with(gpu_uuid(1, 0) + " gets no leases: node 'n1' reports it as well; "));
+    CHECK(
+        withheld(pool, "n1").starts_with(gpu_uuid(1, 0) + " gets no leases: node 'n2' reports it as well; "));
+    CHECK(
+        withheld(pool, "n2").starts_with(gpu_uuid(1, 0) + " gets no leases: node 'n1' reports it as well; "));
     CHECK(node(pool, "n1").because() == withheld(pool, "n1"));
     CHECK(noted(pool, "gpu_withheld", "n1"));
     CHECK(noted(pool, "gpu_withheld", "n2"));
@@ -78,7 +88,8 @@ TEST_CASE("a false claim of a GPU withholds only that GPU until an operator deci
     pool.settle();
     CHECK(withheld(pool, "n1").empty());
     CHECK(node(pool, "n1").because().empty());
-    CHECK(withheld(pool, "n2") == gpu_uuid(1, 0) + " gets no leases on this node: an operator assigned it to node 'n1'");
+    CHECK(withheld(pool, "n2") ==
+          gpu_uuid(1, 0) + " gets no leases on this node: an operator assigned it to node 'n1'");
     CHECK(pool.core->view_pool().gpus_withheld() == 1);
     CHECK(grants(pool) == Words{"n1:the disputed GPU"});
 
@@ -99,7 +110,8 @@ TEST_CASE("a GPU claim older than an hour wins over a later claim") {
   pool.register_node(1, 2, 1);  // the claim keeps its age
   attend_squatter(pool);
   CHECK(withheld(pool, "n1").empty());
-  CHECK(withheld(pool, "n2").starts_with(gpu_uuid(1, 0) + " gets no leases on this node: node 'n1' reported it earlier; "));
+  CHECK(withheld(pool, "n2")
+            .starts_with(gpu_uuid(1, 0) + " gets no leases on this node: node 'n1' reported it earlier; "));
   CHECK(is_open(pool, "n2"));
   CHECK(grants(pool) == Words{"n1:the disputed GPU", "n2:another"});
   SECTION("also to the next scheduler, whichever it hears first") {
@@ -171,9 +183,12 @@ TEST_CASE("a request for a disputed GPU waits and its reason names the dispute")
   report.mutable_inventory()->mutable_gpus(0)->set_uuid(gpu_uuid(1, 0));
   const Stream squatter = ++pool.streams;
   pool.core->register_node(squatter, report, pool.now);
-  for (int i = 0; i < 12; ++i) pool.pass(1000), pool.report(honest, {{pool.grant(holder)->lease, 1}}), pool.report(squatter);
+  for (int i = 0; i < 12; ++i)
+    pool.pass(1000), pool.report(honest, {{pool.grant(holder)->lease, 1}}), pool.report(squatter);
   CHECK(!pool.last_message<Refusal>(waits));
-  CHECK(pool.core->why("q2", pool.now)->at(2) == "waits for 1 GPU: 0 can be leased now; n1 has a GPU that another node reports as well, n2 has a GPU that another node reports as well");
+  CHECK(pool.core->why("q2", pool.now)->at(2) ==
+        "waits for 1 GPU: 0 can be leased now; n1 has a GPU that another node reports as well, n2 has a GPU "
+        "that another node reports as well");
 }
 
 TEST_CASE("claims stored without a time count as the oldest") {

@@ -40,7 +40,9 @@ TEST_CASE("a grant reaches client and node only after it is stored") {
 TEST_CASE("memory defaults to the same share as compute and a whole GPU includes all of its memory") {
   TestPool pool;
   pool.register_node(1, 1, 2, 16 * kGiB);
-  const auto memory_of = [&](const pool::Request& request) { return pool.grant(pool.request(request))->servers[0].lease.shares(0).memory_bytes(); };
+  const auto memory_of = [&](const pool::Request& request) {
+    return pool.grant(pool.request(request))->servers[0].lease.shares(0).memory_bytes();
+  };
   CHECK(memory_of(ask(1, 250)) == 4 * kGiB);
   CHECK(memory_of(ask(1, 1000, kGiB)) == 16 * kGiB);
 }
@@ -220,7 +222,8 @@ TEST_CASE("an inconsistent store is rejected") {
   pool.register_node(1, 1, 1);
   pool.request(ask(1));
   const auto refused = [&](const std::map<std::string, std::string>& stored) {
-    Core core([] { return LeaseId(16, 'x'); }, [](Nodes& nodes) { return std::make_unique<FirstFit>(nodes); }, pool.now);
+    Core core([] { return LeaseId(16, 'x'); }, [](Nodes& nodes) { return std::make_unique<FirstFit>(nodes); },
+              pool.now);
     return !core.restore({stored.begin(), stored.end()}, pool.now);
   };
   CHECK(!refused(pool.store));

@@ -152,9 +152,12 @@ TEST_CASE("a node whose poold was stopped is shown as stopped, not as silent, un
   pool.settle();
   CHECK(condition(pool) == pool::NodeState::STOPPED);
   CHECK(pool.core->view_node("n1")->because() == "poold was shut down");
-  CHECK(std::none_of(pool.published.notes.begin(), pool.published.notes.end(), [](const Note& note) { return note.event == std::string("node_cut"); }));
+  CHECK(std::none_of(pool.published.notes.begin(), pool.published.notes.end(),
+                     [](const Note& note) { return note.event == std::string("node_cut"); }));
   pool.request(ask(1));
-  CHECK(pool.core->why("q2", pool.now)->at(2).ends_with("0 can be leased now; n1 is stopped (poold was shut down)"));
+  CHECK(pool.core->why("q2", pool.now)
+            ->at(2)
+            .ends_with("0 can be leased now; n1 is stopped (poold was shut down)"));
   pool.pass(31'000);  // its leases end as on any lost node
   CHECK(pool.last_message<pool::Ended>(holder)->why() == pool::Ended::NODE_LOST);
   CHECK(pool.last_message<pool::Ended>(holder)->reason() == "node 'n1' was stopped");
@@ -249,7 +252,8 @@ TEST_CASE("sessions of an unknown lease fence a node and are ordered to end") {
   CHECK(condition(pool) == pool::NodeState::OPEN);
 }
 
-TEST_CASE("a node that reports an impossible serial is fenced and does not affect the leases of other nodes") {
+TEST_CASE(
+    "a node that reports an impossible serial is fenced and does not affect the leases of other nodes") {
   TestPool pool;
   pool.register_node(1, 1, 1);
   const Stream liar = pool.register_node(2, 2, 1);
@@ -312,7 +316,9 @@ TEST_CASE("a suspended scheduler does not count the lost time against nodes and 
   const Stream away = pool.request(ask(1)), here = pool.request(ask(1));
   pool.core->client_disconnected(away, pool.now);
   pool.settle();
-  SECTION("it sees the time first") { pool.suspend_for(3'600'000); }
+  SECTION("it sees the time first") {
+    pool.suspend_for(3'600'000);
+  }
   SECTION("it sees first that its node has given it up") {
     pool.now += 3'600'000;
     pool.core->node_disconnected(node, pool.now);

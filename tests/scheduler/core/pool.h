@@ -70,7 +70,8 @@ struct TestPool {
 
   // Creates a new core from the store, as after a crash.
   void start() {
-    core = std::make_unique<Core>([this] { return next_id(); }, [this](Nodes& nodes) { return make_placer(nodes); }, now);
+    core = std::make_unique<Core>([this] { return next_id(); },
+                                  [this](Nodes& nodes) { return make_placer(nodes); }, now);
     const auto good = core->restore({store.begin(), store.end()}, now);
     if (!good) throw std::runtime_error(good.error().message);
     core->configure(tenants, now);
@@ -91,8 +92,10 @@ struct TestPool {
 
   void write(const Effects& effects) {
     for (const Write& write : effects.writes) {
-      if (write.value) store[write.key] = *write.value;
-      else store.erase(write.key);
+      if (write.value)
+        store[write.key] = *write.value;
+      else
+        store.erase(write.key);
     }
   }
 
@@ -134,7 +137,8 @@ struct TestPool {
     core->report(node, report, now);
     settle();
   }
-  Stream request(const pool::Request& request, const std::string& tenant = "a", std::optional<Time> arrived = {}) {
+  Stream request(const pool::Request& request, const std::string& tenant = "a",
+                 std::optional<Time> arrived = {}) {
     core->request(++streams, tenant, request, arrived, now);
     settle();
     return streams;
@@ -166,7 +170,8 @@ struct TestPool {
       for (int i = 0; i < server.lease.shares_size(); ++i) {
         const uint64_t node = std::stoull(server.lease.node().substr(1));
         for (uint64_t gpu = 0; gpu < 16; ++gpu) {
-          if (server.lease.shares(i).gpu_uuid() == gpu_uuid(node, gpu)) text += (i == 0 ? "" : ",") + std::to_string(gpu);
+          if (server.lease.shares(i).gpu_uuid() == gpu_uuid(node, gpu))
+            text += (i == 0 ? "" : ",") + std::to_string(gpu);
         }
       }
     }

@@ -118,7 +118,8 @@ TEST_CASE("a temporarily closed host costs no request its place in the queue") {
     pool::PoolSnapshot seen;
     pool.core->view_queue(*seen.mutable_waiting());
     std::string text;
-    for (const pool::Waiting& waiting : seen.waiting()) text += (text.empty() ? "" : " ") + waiting.id() + (waiting.head() ? " (head)" : "");
+    for (const pool::Waiting& waiting : seen.waiting())
+      text += (text.empty() ? "" : " ") + waiting.id() + (waiting.head() ? " (head)" : "");
     return text;
   };
   REQUIRE(line() == "q3 (head) q4");
@@ -212,8 +213,12 @@ TEST_CASE("no preemption without effect or by best-effort requests or against th
   const Stream low = pool.request(with(ask(1), lease::BEST_EFFORT));
   CHECK(pool.grant(normal));
   CHECK(pool.grant(low));
-  SECTION("in vain") { pool.request(ask(2)); }
-  SECTION("by its like") { pool.request(with(ask(1), lease::BEST_EFFORT)); }
+  SECTION("in vain") {
+    pool.request(ask(2));
+  }
+  SECTION("by its like") {
+    pool.request(with(ask(1), lease::BEST_EFFORT));
+  }
   SECTION("policy") {
     pool::Policy policy;
     policy.set_preemption(false);
@@ -246,15 +251,20 @@ TEST_CASE("quotas limit leases and compute and memory and queue length and prior
     const auto refusal = pool.last_message<Refusal>(pool.request(ask(2)));
     REQUIRE(refusal);
     CHECK(refusal->kind == Refusal::Kind::invalid);
-    CHECK(refusal->reason == "the request for 2 GPUs exceeds the quota of tenant 'a', gpus=1.5: ask for less (--gpus, --compute, --memory, --priority), or ask an operator to raise the quota");
+    CHECK(refusal->reason ==
+          "the request for 2 GPUs exceeds the quota of tenant 'a', gpus=1.5: ask for less (--gpus, "
+          "--compute, --memory, --priority), or ask an operator to raise the quota");
   }
   SECTION("memory") {
     quota.set_memory_bytes(20 * kGiB);
     configure();
     const auto refusal = pool.last_message<Refusal>(pool.request(ask(1, 500, 21 * kGiB)));
     REQUIRE(refusal);
-    CHECK(refusal->reason == "the request for 21GiB of GPU memory exceeds the quota of tenant 'a', memory=20GiB: ask for less (--gpus, --compute, --memory, --priority), or ask an operator to raise the quota");
-    CHECK(pool.last_message<Refusal>(pool.request(ask(3, 500, 7 * kGiB)))->reason.starts_with("the request for 3 x 7GiB of GPU memory exceeds"));
+    CHECK(refusal->reason ==
+          "the request for 21GiB of GPU memory exceeds the quota of tenant 'a', memory=20GiB: ask for less "
+          "(--gpus, --compute, --memory, --priority), or ask an operator to raise the quota");
+    CHECK(pool.last_message<Refusal>(pool.request(ask(3, 500, 7 * kGiB)))
+              ->reason.starts_with("the request for 3 x 7GiB of GPU memory exceeds"));
     const auto implied = pool.last_message<Refusal>(pool.request(ask(2)));  // implies 16 GiB per GPU
     REQUIRE(implied);
     CHECK(implied->kind == Refusal::Kind::invalid);
@@ -263,7 +273,8 @@ TEST_CASE("quotas limit leases and compute and memory and queue length and prior
     const Stream waits = pool.request(ask(1, 500, 9 * kGiB));
     CHECK(!pool.grant(waits));
     pool.pass(1000);
-    CHECK(pool.last_message<QueuePlace>(waits)->why == "waits for quota of tenant 'a', in use: 1 lease, 0.5 GPU, 12.0 GiB of 20.0 GiB of GPU memory");
+    CHECK(pool.last_message<QueuePlace>(waits)->why ==
+          "waits for quota of tenant 'a', in use: 1 lease, 0.5 GPU, 12.0 GiB of 20.0 GiB of GPU memory");
   }
   SECTION("leases") {
     quota.set_leases(1);
@@ -286,7 +297,9 @@ TEST_CASE("quotas limit leases and compute and memory and queue length and prior
     configure();
     const auto refusal = pool.last_message<Refusal>(pool.request(ask(1, 10)));
     REQUIRE(refusal);
-    CHECK(refusal->reason == "the request for priority normal exceeds the quota of tenant 'a', highest-priority=low: ask for less (--gpus, --compute, --memory, --priority), or ask an operator to raise the quota");
+    CHECK(refusal->reason ==
+          "the request for priority normal exceeds the quota of tenant 'a', highest-priority=low: ask for "
+          "less (--gpus, --compute, --memory, --priority), or ask an operator to raise the quota");
     CHECK(pool.grant(pool.request(with(ask(1, 10), lease::BEST_EFFORT))));
   }
 }
@@ -361,7 +374,9 @@ TEST_CASE("a GPU larger than the tenant's memory quota is neither reserved for i
   CHECK(!pool.grant(head));
   pass();
   REQUIRE(pool.last_message<QueuePlace>(head));
-  CHECK(pool.last_message<QueuePlace>(head)->why == "waits for 1 GPU: 0 of 1 suitable GPUs are free; it is first in the queue, and 1 is reserved for it on n1");
+  CHECK(pool.last_message<QueuePlace>(head)->why ==
+        "waits for 1 GPU: 0 of 1 suitable GPUs are free; it is first in the queue, and 1 is reserved for it "
+        "on n1");
   CHECK(pool.grant(pool.request(ask(1), "b")));  // on the other node
   finish(pool, first, small);
   pass();
@@ -372,7 +387,8 @@ TEST_CASE("a GPU larger than the tenant's memory quota is neither reserved for i
   REQUIRE(pool.core->drain("n1", "", false, {}, pool.now));
   pass(), pass();
   REQUIRE(pool.last_message<QueuePlace>(next));
-  CHECK(pool.last_message<QueuePlace>(next)->why.ends_with("; on other GPUs it would exceed the quota of tenant 'a', in use: 16.0 GiB of memory=40GiB"));
+  CHECK(pool.last_message<QueuePlace>(next)->why.ends_with(
+      "; on other GPUs it would exceed the quota of tenant 'a', in use: 16.0 GiB of memory=40GiB"));
 }
 
 TEST_CASE("several GPUs of several sizes are chosen so that their memory together is within the quota") {
@@ -398,6 +414,7 @@ TEST_CASE("several GPUs of several sizes are chosen so that their memory togethe
     const Stream waits = pool.request(two);
     for (int i = 0; i < 2; ++i) pool.pass(1000), pool.report(large), pool.report(small);
     REQUIRE(pool.last_message<QueuePlace>(waits));
-    CHECK(pool.last_message<QueuePlace>(waits)->why.ends_with("it is first in the queue, and 2 are reserved for it on n2"));
+    CHECK(pool.last_message<QueuePlace>(waits)->why.ends_with(
+        "it is first in the queue, and 2 are reserved for it on n2"));
   }
 }

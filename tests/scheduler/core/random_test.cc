@@ -53,11 +53,16 @@ class Simulation {
   void step() {
     SimulatedNode& node = any_node();
     switch (pick(16)) {
-      case 0: case 1: case 2: return new_holder();
-      case 3: case 4: return leave();
+      case 0:
+      case 1:
+      case 2: return new_holder();
+      case 3:
+      case 4: return leave();
       case 5: return cut_holder();
       case 6: return come_back();
-      case 7: case 8: case 9: return node_step(node);
+      case 7:
+      case 8:
+      case 9: return node_step(node);
       case 10: return cut_node(node, pick(4) == 0);
       case 11: return register_node(node);
       case 12: {
@@ -78,7 +83,8 @@ class Simulation {
     SimulatedHolder& holder = holders_.emplace_back();
     holder.tenant = pick(2) ? "a" : "b";
     constexpr uint32_t kMilli[] = {1000, 1000, 500, 250, 333, 1};
-    holder.request = ask(static_cast<uint32_t>(pick(4) == 0 ? 1 + pick(5) : 1), kMilli[pick(6)], pick(3) == 0 ? pick(16) * kGiB : 0);
+    holder.request = ask(static_cast<uint32_t>(pick(4) == 0 ? 1 + pick(5) : 1), kMilli[pick(6)],
+                         pick(3) == 0 ? pick(16) * kGiB : 0);
     holder.request.set_priority(static_cast<lease::Priority>(pick(3)));
     holder.request.set_one_host(pick(3) == 0);
     holder.request.set_cpu_milli(static_cast<uint32_t>(pick(3) == 0 ? pick(12'000) : 0));
@@ -94,8 +100,10 @@ class Simulation {
   void come_back(SimulatedHolder& holder) {
     holder.stream = ++pool_.streams;
     holder.connected = false;
-    if (holder.lease.empty()) pool_.core->request(holder.stream, holder.tenant, holder.request, {}, pool_.now);
-    else pool_.core->resume(holder.stream, holder.tenant, holder.lease, pool_.now);
+    if (holder.lease.empty())
+      pool_.core->request(holder.stream, holder.tenant, holder.request, {}, pool_.now);
+    else
+      pool_.core->resume(holder.stream, holder.tenant, holder.lease, pool_.now);
   }
   SimulatedHolder* connected() {
     std::vector<SimulatedHolder*> all;
@@ -177,8 +185,11 @@ class Simulation {
   void operate(SimulatedNode& node) {
     const std::string name = "n" + std::to_string(node.number);
     switch (pick(5)) {
-      case 0: (void)pool_.core->drain(name, "", pick(2), pick(2) ? std::optional(0u) : std::nullopt, pool_.now); break;
-      case 1: case 2: (void)pool_.core->undrain(name, pool_.now); break;
+      case 0:
+        (void)pool_.core->drain(name, "", pick(2), pick(2) ? std::optional(0u) : std::nullopt, pool_.now);
+        break;
+      case 1:
+      case 2: (void)pool_.core->undrain(name, pool_.now); break;
       case 3:
         if (node.alive) break;  // operators remove dead nodes only
         (void)pool_.core->remove_node(name, pool_.now);
@@ -186,7 +197,10 @@ class Simulation {
       default: {
         pool::PoolSnapshot seen;
         pool_.core->view_leases(*seen.mutable_leases());
-        if (seen.leases_size() > 0) (void)pool_.core->evict(seen.leases(static_cast<int>(pick(static_cast<uint64_t>(seen.leases_size())))).id(), "", 0, pool_.now);
+        if (seen.leases_size() > 0)
+          (void)pool_.core->evict(
+              seen.leases(static_cast<int>(pick(static_cast<uint64_t>(seen.leases_size())))).id(), "", 0,
+              pool_.now);
       }
     }
   }
@@ -202,8 +216,10 @@ class Simulation {
     for (const NodeMessage& received : effects.nodes) {
       for (auto& node : nodes_) {
         if (node.stream != received.stream) continue;
-        if (received.refusal) node.stream = 0;
-        else node.inbox.push_back(received.orders);
+        if (received.refusal)
+          node.stream = 0;
+        else
+          node.inbox.push_back(received.orders);
       }
     }
     check();
@@ -225,7 +241,8 @@ class Simulation {
   }
 
   void receive(const ClientMessage& received) {
-    const auto holder = std::find_if(holders_.begin(), holders_.end(), [&](const auto& one) { return one.stream == received.stream; });
+    const auto holder = std::find_if(holders_.begin(), holders_.end(),
+                                     [&](const auto& one) { return one.stream == received.stream; });
     if (holder == holders_.end()) return;
     if (const auto* const grant = std::get_if<Grant>(&received.message)) {
       REQUIRE((holder->lease.empty() || holder->lease == grant->lease));
@@ -236,12 +253,14 @@ class Simulation {
       for (const GrantedServer& server : grant->servers) {
         SimulatedNode& node = nodes_[std::stoull(server.lease.node().substr(1)) - 1];
         gpus += static_cast<uint32_t>(server.lease.shares_size());
-        if (node.alive && server.lease.boot() == boot_id(node.boot) && !node.ended.contains(grant->lease)) node.usable[grant->lease] = server.lease;
+        if (node.alive && server.lease.boot() == boot_id(node.boot) && !node.ended.contains(grant->lease))
+          node.usable[grant->lease] = server.lease;
       }
       REQUIRE(gpus == holder->request.gpus());
     }
     if (const auto* const ended = std::get_if<pool::Ended>(&received.message)) {
-      if (ended->why() == pool::Ended::EXPIRED && ended->reason().starts_with("the client was disconnected")) REQUIRE(pool_.now >= holder->seen + 30'000);
+      if (ended->why() == pool::Ended::EXPIRED && ended->reason().starts_with("the client was disconnected"))
+        REQUIRE(pool_.now >= holder->seen + 30'000);
     }
     if (received.last) holders_.erase(holder);
   }
@@ -252,7 +271,8 @@ class Simulation {
     for (const SimulatedNode& node : nodes_) {
       std::map<std::string, Amount> used;
       for (const auto& [id, token] : node.usable) {
-        for (const auto& share : token.shares()) used[share.gpu_uuid()] += {share.compute_milli(), share.memory_bytes()};
+        for (const auto& share : token.shares())
+          used[share.gpu_uuid()] += {share.compute_milli(), share.memory_bytes()};
       }
       for (const auto& [uuid, amount] : used) REQUIRE(amount.within({1000, 16 * kGiB}));
       for (const auto& state : seen.nodes()) {
@@ -270,7 +290,8 @@ class Simulation {
   void finish() {
     for (int round = 0; round < 200 && (!holders_.empty() || pool_.core->view_pool().leases() > 0); ++round) {
       pool_.now += 2'000;
-      while (std::any_of(holders_.begin(), holders_.end(), [](const auto& one) { return one.stream == 0; })) come_back();
+      while (std::any_of(holders_.begin(), holders_.end(), [](const auto& one) { return one.stream == 0; }))
+        come_back();
       for (auto& holder : holders_) pool_.core->release(holder.stream, pool_.now);
       for (auto& node : nodes_) {
         register_node(node);

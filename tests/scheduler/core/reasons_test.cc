@@ -11,21 +11,26 @@ TEST_CASE("an impossible request is refused with a reason after the nodes had ti
   CHECK(!pool.last_message<Refusal>(early));
   pool.pass(1000);
   REQUIRE(pool.last_message<QueuePlace>(early));
-  CHECK(pool.last_message<QueuePlace>(early)->why == "cannot place 3 GPUs: no GPU fits; the pool has no GPUs: start poold with --pool-scheduler on a GPU host; the scheduler "
-                                             "has just started and waits 10 s for more nodes to register before it refuses the request");
+  CHECK(pool.last_message<QueuePlace>(early)->why ==
+        "cannot place 3 GPUs: no GPU fits; the pool has no GPUs: start poold with --pool-scheduler on a GPU "
+        "host; the scheduler "
+        "has just started and waits 10 s for more nodes to register before it refuses the request");
   const Stream node = pool.register_node(1, 1, 2);
   for (int i = 0; i < 11; ++i) pool.pass(1000), pool.report(node);
   REQUIRE(pool.last_message<Refusal>(early));
   CHECK(pool.last_message<Refusal>(early)->kind == Refusal::Kind::invalid);
-  CHECK(pool.last_message<Refusal>(early)->reason == "cannot place 3 GPUs: at most 2 GPUs fit; the pool has 2 GPUs on 1 host: 2 x A100 16.0 GiB");
+  CHECK(pool.last_message<Refusal>(early)->reason ==
+        "cannot place 3 GPUs: at most 2 GPUs fit; the pool has 2 GPUs on 1 host: 2 x A100 16.0 GiB");
   pool::Request model = ask(1);
   model.add_models("B200");
-  CHECK(pool.last_message<Refusal>(pool.request(model))->reason == "cannot place 1 GPU of model B200: no GPU fits; the pool has 2 GPUs on 1 host: 2 x A100 16.0 GiB");
+  CHECK(pool.last_message<Refusal>(pool.request(model))->reason ==
+        "cannot place 1 GPU of model B200: no GPU fits; the pool has 2 GPUs on 1 host: 2 x A100 16.0 GiB");
   CHECK(pool.last_message<Refusal>(pool.request(ask(1, 10, 17 * kGiB))));
   pool::Request processors = ask(1);
   processors.set_cpu_milli(17'000);
   CHECK(pool.last_message<Refusal>(pool.request(processors))->reason ==
-        "cannot place 1 GPU and 17 CPUs: the hosts with suitable GPUs do not offer these CPUs or this memory (poold --pool-cpu-milli, --pool-host-memory)");
+        "cannot place 1 GPU and 17 CPUs: the hosts with suitable GPUs do not offer these CPUs or this memory "
+        "(poold --pool-cpu-milli, --pool-host-memory)");
   CHECK(pool.last_message<Refusal>(pool.request(ask(0))));
   CHECK(pool.last_message<Refusal>(pool.request(ask(1, 1001))));
   // Requests wait for GPUs that are leased or drained.
@@ -37,7 +42,8 @@ TEST_CASE("an impossible request is refused with a reason after the nodes had ti
   CHECK(pool.grant(waits));
 }
 
-TEST_CASE("a waiting request is refused like a new one once its node is removed, not while the node is lost") {
+TEST_CASE(
+    "a waiting request is refused like a new one once its node is removed, not while the node is lost") {
   TestPool pool;
   const Stream one = pool.register_node(1, 1, 1);
   const Stream two = pool.register_node(2, 2, 1);
@@ -55,9 +61,12 @@ TEST_CASE("a waiting request is refused like a new one once its node is removed,
   pool.pass(1000);
   REQUIRE(pool.last_message<Refusal>(large));
   CHECK(pool.last_message<Refusal>(large)->kind == Refusal::Kind::invalid);
-  CHECK(pool.last_message<Refusal>(large)->reason == "cannot place 2 GPUs: at most 1 GPU fits; the pool has 1 GPU on 1 host: 1 x A100 16.0 GiB");
-  CHECK(std::count_if(pool.published.notes.begin(), pool.published.notes.end(), [](const Note& note) { return note.event == std::string("request_refused"); }) == 1);
-  CHECK(pool.last_message<Refusal>(large)->reason == pool.last_message<Refusal>(pool.request(ask(2)))->reason);
+  CHECK(pool.last_message<Refusal>(large)->reason ==
+        "cannot place 2 GPUs: at most 1 GPU fits; the pool has 1 GPU on 1 host: 1 x A100 16.0 GiB");
+  CHECK(std::count_if(pool.published.notes.begin(), pool.published.notes.end(),
+                      [](const Note& note) { return note.event == std::string("request_refused"); }) == 1);
+  CHECK(pool.last_message<Refusal>(large)->reason ==
+        pool.last_message<Refusal>(pool.request(ask(2)))->reason);
   CHECK(!pool.last_message<Refusal>(small));
   CHECK(pool.core->tenants().at("a").waiting == 1);
   finish(pool, runs, one);
@@ -89,7 +98,8 @@ TEST_CASE("a waiting request that a new quota forbids is refused and does not bl
   REQUIRE(pool.core->set_quota("a", changes, pool.now));
   pool.pass(1000), pool.report(node);
   REQUIRE(pool.last_message<Refusal>(large));
-  CHECK(pool.last_message<Refusal>(large)->reason == pool.last_message<Refusal>(pool.request(ask(4)))->reason);
+  CHECK(pool.last_message<Refusal>(large)->reason ==
+        pool.last_message<Refusal>(pool.request(ask(4)))->reason);
   CHECK(!pool.last_message<Refusal>(small));
   finish(pool, runs, node);
   CHECK(pool.grant(small));
@@ -103,7 +113,8 @@ TEST_CASE("a request keeps waiting for a host that registered under a new name")
   const Stream both = pool.request(ask(2));
   pool.core->node_disconnected(two, pool.now);
   pool::NodeReport again = first_report(9, 9, 1, 16 * kGiB);
-  again.mutable_inventory()->mutable_gpus(0)->set_uuid(first_report(2, 2, 1, 16 * kGiB).inventory().gpus(0).uuid());
+  again.mutable_inventory()->mutable_gpus(0)->set_uuid(
+      first_report(2, 2, 1, 16 * kGiB).inventory().gpus(0).uuid());
   const Stream nine = ++pool.streams;
   pool.core->register_node(nine, again, pool.now);
   pool.settle();
@@ -135,7 +146,8 @@ TEST_CASE("a refusal lists the most frequent kinds of GPUs that the pool has") {
   for (uint64_t node = 1; node <= 6; ++node) pool.register_node(node, node, node == 3 ? 2 : 1, node * kGiB);
   pool.pass(11'000);
   CHECK(pool.last_message<Refusal>(pool.request(ask(8)))->reason ==
-        "cannot place 8 GPUs: at most 7 GPUs fit; the pool has 7 GPUs on 6 hosts: 2 x A100 3.0 GiB, 1 x A100 1.0 GiB, 1 x A100 2.0 GiB, 1 x A100 4.0 GiB and 2 more kinds");
+        "cannot place 8 GPUs: at most 7 GPUs fit; the pool has 7 GPUs on 6 hosts: 2 x A100 3.0 GiB, 1 x A100 "
+        "1.0 GiB, 1 x A100 2.0 GiB, 1 x A100 4.0 GiB and 2 more kinds");
 }
 
 TEST_CASE("a request behind another one of its tenant names that one") {
@@ -147,10 +159,12 @@ TEST_CASE("a request behind another one of its tenant names that one") {
   const Stream first = pool.request(ask(1));
   const Stream second = pool.request(ask(1));
   pool.request(ask(1));
-  CHECK(pool.core->why("q2", pool.now)->at(2) == "waits for quota of tenant 'a', in use: 1 of 1 lease, 1 GPU, 16.0 GiB of GPU memory");
+  CHECK(pool.core->why("q2", pool.now)->at(2) ==
+        "waits for quota of tenant 'a', in use: 1 of 1 lease, 1 GPU, 16.0 GiB of GPU memory");
   for (const std::string id : {"q3", "q4"}) {
     CHECK(pool.core->why(id, pool.now)->at(2) ==
-          "waits behind request q2 of the same tenant, which waits for quota of tenant 'a', in use: 1 of 1 lease, 1 GPU, 16.0 GiB of GPU memory");
+          "waits behind request q2 of the same tenant, which waits for quota of tenant 'a', in use: 1 of 1 "
+          "lease, 1 GPU, 16.0 GiB of GPU memory");
   }
   pool.core->client_disconnected(first, pool.now);
   pool.settle();
@@ -166,7 +180,9 @@ TEST_CASE("the reason names the request that GPUs are reserved for") {
   CHECK(pool.grant(pool.request(ask(1))));
   pool.request(ask(2));
   pool.request(ask(1));
-  CHECK(pool.core->why("q3", pool.now)->at(2) == "waits for 1 GPU: 0 of 2 suitable GPUs are free; 1 is reserved for request q2, which is ahead in the queue");
+  CHECK(pool.core->why("q3", pool.now)->at(2) ==
+        "waits for 1 GPU: 0 of 2 suitable GPUs are free; 1 is reserved for request q2, which is ahead in the "
+        "queue");
 }
 
 TEST_CASE("a request that closed hosts keep waiting names each and its cause") {
@@ -178,11 +194,15 @@ TEST_CASE("a request that closed hosts keep waiting names each and its cause") {
   pool.pass(7'000);  // all nodes are silent
   const auto why = [&] { return pool.core->why("q1", pool.now)->at(2); };
   pool.request(ask(1));
-  CHECK(why() == "waits for 1 GPU: 0 can be leased now; n1 is silent (heartbeats missing), n2 is silent (heartbeats missing), "
-                 "n3 is silent (heartbeats missing), n4 is silent (heartbeats missing)");
+  CHECK(why() ==
+        "waits for 1 GPU: 0 can be leased now; n1 is silent (heartbeats missing), n2 is silent (heartbeats "
+        "missing), "
+        "n3 is silent (heartbeats missing), n4 is silent (heartbeats missing)");
   pool.pass(30'000);
   const Stream drained = pool.register_node(1, 21, 1);
-  CHECK(why().starts_with("waits for 1 GPU: 0 can be leased now; n1 is drained (new disks), n2 is lost (no heartbeat for too long), n3 is lost"));
+  CHECK(
+      why().starts_with("waits for 1 GPU: 0 can be leased now; n1 is drained (new disks), n2 is lost (no "
+                        "heartbeat for too long), n3 is lost"));
   pool::NodeReport not_ready;
   not_ready.set_not_ready_because("its GPU has failed");
   not_ready.set_now_ms(pool.now);
@@ -249,9 +269,12 @@ TEST_CASE("a changed reason is sent to the waiting client and to the queue view"
 TEST_CASE("more closed hosts than fit a line are counted") {
   TestPool pool;
   for (uint64_t node = 1; node <= 7; ++node) pool.register_node(node, node, 1);
-  for (uint64_t node = 1; node <= 7; ++node) REQUIRE(pool.core->drain("n" + std::to_string(node), "", false, {}, pool.now));
+  for (uint64_t node = 1; node <= 7; ++node)
+    REQUIRE(pool.core->drain("n" + std::to_string(node), "", false, {}, pool.now));
   pool.request(ask(1));
-  CHECK(pool.core->why("q1", pool.now)->at(2) == "waits for 1 GPU: 0 can be leased now; n1 is drained, n2 is drained, n3 is drained, n4 is drained and 3 more");
+  CHECK(pool.core->why("q1", pool.now)->at(2) ==
+        "waits for 1 GPU: 0 can be leased now; n1 is drained, n2 is drained, n3 is drained, n4 is drained "
+        "and 3 more");
 }
 
 TEST_CASE("the reason names a host that anti-affinity excludes") {
@@ -262,7 +285,8 @@ TEST_CASE("the reason names a host that anti-affinity excludes") {
   request.add_apart_from("db");
   CHECK(pool.grant(pool.request(request)));
   pool.request(request);
-  CHECK(pool.core->why("q2", pool.now)->at(2) == "waits for 1 GPU: 0 can be leased now; n1 has a lease that the request must not share a host with");
+  CHECK(pool.core->why("q2", pool.now)->at(2) ==
+        "waits for 1 GPU: 0 can be leased now; n1 has a lease that the request must not share a host with");
 }
 
 TEST_CASE("explain finds a granted request by its id and shows its lease") {
@@ -280,7 +304,8 @@ TEST_CASE("explain finds a granted request by its id and shows its lease") {
   CHECK(by_request->at(0) == "granted: lease " + lease);
   CHECK(by_request->at(1) == held[0]);
   pool.core->client_disconnected(holder, pool.now);
-  CHECK(pool.core->why(lease, pool.now)->at(0) == "train on ws-7 is disconnected from the scheduler; the lease is held for another 30 s");
+  CHECK(pool.core->why(lease, pool.now)->at(0) ==
+        "train on ws-7 is disconnected from the scheduler; the lease is held for another 30 s");
   CHECK(pool.core->why("q2", pool.now).error().message.starts_with("no request 'q2' is waiting"));
 }
 
@@ -311,7 +336,8 @@ TEST_CASE("explain finds an ended lease by its id or request and shows the reaso
   const std::string lease = lease::hexadecimal(pool.grant(holder)->lease);
   finish(pool, holder, node);
   pool.pass(3000);
-  const std::vector<std::string> over{"lease " + lease + " has ended: RELEASED, released by the client", "it ended 3 s ago"};
+  const std::vector<std::string> over{"lease " + lease + " has ended: RELEASED, released by the client",
+                                      "it ended 3 s ago"};
   for (const std::string& id : {lease, lease.substr(0, 8), std::string("q1")}) {
     const auto why = pool.core->why(id, pool.now);
     REQUIRE(why);
@@ -320,7 +346,8 @@ TEST_CASE("explain finds an ended lease by its id or request and shows the reaso
   CHECK(!pool.core->why("", pool.now));
   // Ended leases are not stored.
   pool.start();
-  CHECK(pool.core->why(lease, pool.now).error().message == "unknown lease '" + lease + "': it was never granted, or has ended");
+  CHECK(pool.core->why(lease, pool.now).error().message ==
+        "unknown lease '" + lease + "': it was never granted, or has ended");
 }
 
 TEST_CASE("waiting clients get their place and reason and a ticket keeps the place") {
@@ -334,7 +361,9 @@ TEST_CASE("waiting clients get their place and reason and a ticket keeps the pla
   REQUIRE(pool.last_message<QueuePlace>(two));
   CHECK(pool.last_message<QueuePlace>(two)->place == 1);
   CHECK(pool.last_message<QueuePlace>(two)->waiting == 2);
-  CHECK(pool.last_message<QueuePlace>(two)->why == "waits for 1 GPU: 0 of 1 suitable GPUs are free; it is first in the queue, and 1 is reserved for it on n1");
+  CHECK(pool.last_message<QueuePlace>(two)->why ==
+        "waits for 1 GPU: 0 of 1 suitable GPUs are free; it is first in the queue, and 1 is reserved for it "
+        "on n1");
   CHECK(pool.last_message<QueuePlace>(three)->place == 2);
   const Time arrived = pool.last_message<QueuePlace>(two)->arrived;
   pool.core->client_disconnected(two, pool.now);

@@ -1,5 +1,6 @@
 // Tests of the inventory: allocation, release, draining, removal, the log of changes.
 #include "scheduler/placement/cluster.h"
+
 #include "tests/scheduler/placement/nodes.h"
 #include "tests/support/catch.h"
 
@@ -9,7 +10,12 @@ TEST_CASE("a placement allocates and releases exactly its parts") {
   Cluster cluster;
   const NodeId a = *cluster.add(node("a", 2, "A", 64'000, 16 * kGib)), b = *cluster.add(node("b", 4));
   CHECK(cluster.total_milli() == 6000);
-  const Placement placement{{{.node = a, .gpu_mask = 0b10, .milli = 470, .memory_bytes = 5 * kGib, .cpu_milli = 12'000, .host_memory = 7},
+  const Placement placement{{{.node = a,
+                              .gpu_mask = 0b10,
+                              .milli = 470,
+                              .memory_bytes = 5 * kGib,
+                              .cpu_milli = 12'000,
+                              .host_memory = 7},
                              {.node = b, .gpu_mask = 0b0101, .milli = 1000}},
                             ""};
   REQUIRE(cluster.allocate(placement));
@@ -32,7 +38,9 @@ TEST_CASE("a placement that does not fit changes nothing") {
   const NodeId a = *cluster.add(node("a", 1, "A", 8'000, 16 * kGib));
   const NodeState empty = cluster.state(a.slot);
   const auto refused = [&](Part second) {
-    const Placement placement{{{.node = a, .gpu_mask = 1, .milli = 500, .memory_bytes = 8 * kGib, .cpu_milli = 4'000}, second}, "g"};
+    const Placement placement{
+        {{.node = a, .gpu_mask = 1, .milli = 500, .memory_bytes = 8 * kGib, .cpu_milli = 4'000}, second},
+        "g"};
     const auto done = cluster.allocate(placement);
     CHECK(cluster.state(a.slot) == empty);
     CHECK(cluster.free_milli() == 1000);
@@ -40,20 +48,24 @@ TEST_CASE("a placement that does not fit changes nothing") {
     return done ? "" : done.error().message;
   };
   CHECK(refused({.node = a, .gpu_mask = 1, .milli = 501}) == "GPU 0 of node 'a' has too little free");
-  CHECK(refused({.node = a, .gpu_mask = 1, .milli = 1, .memory_bytes = 8 * kGib + 1}) == "GPU 0 of node 'a' has too little free");
+  CHECK(refused({.node = a, .gpu_mask = 1, .milli = 1, .memory_bytes = 8 * kGib + 1}) ==
+        "GPU 0 of node 'a' has too little free");
   CHECK(refused({.node = a, .cpu_milli = 4'001}) == "node 'a' has too few processors free");
-  CHECK(refused({.node = a, .host_memory = static_cast<int64_t>(256 * kGib) + 1}) == "node 'a' has too little memory free");
+  CHECK(refused({.node = a, .host_memory = static_cast<int64_t>(256 * kGib) + 1}) ==
+        "node 'a' has too little memory free");
   CHECK(refused({.node = a, .gpu_mask = 2, .milli = 1}) == "node 'a': invalid placement part");
   CHECK(refused({.node = a, .gpu_mask = 1, .milli = 0}) == "node 'a': invalid placement part");
   CHECK(refused({.node = a, .cpu_milli = -1}) == "node 'a': invalid placement part");
-  CHECK(refused({.node = {a.slot, a.generation + 1}, .gpu_mask = 1, .milli = 1}) == "a node of the placement was removed");
+  CHECK(refused({.node = {a.slot, a.generation + 1}, .gpu_mask = 1, .milli = 1}) ==
+        "a node of the placement was removed");
   CHECK(refused({.node = {7, 0}, .gpu_mask = 1, .milli = 1}) == "a node of the placement was removed");
 }
 
 TEST_CASE("releasing a placement twice fails") {
   Cluster cluster;
   const NodeId a = *cluster.add(node("a", 2));
-  const Placement first{{{.node = a, .gpu_mask = 1, .milli = 600}}, ""}, second{{{.node = a, .gpu_mask = 2, .milli = 600}}, ""};
+  const Placement first{{{.node = a, .gpu_mask = 1, .milli = 600}}, ""},
+      second{{{.node = a, .gpu_mask = 2, .milli = 600}}, ""};
   REQUIRE(cluster.allocate(first));
   REQUIRE(cluster.allocate(second));
   REQUIRE(cluster.release(first));
@@ -83,7 +95,8 @@ TEST_CASE("a drained node keeps its placements and gets no new ones") {
 TEST_CASE("placements of a removed node can be released after its slot is reused") {
   Cluster cluster;
   const NodeId a = *cluster.add(node("a", 1)), b = *cluster.add(node("b", 2));
-  const Placement both{{{.node = a, .gpu_mask = 1, .milli = 500}, {.node = b, .gpu_mask = 1, .milli = 500}}, "g"};
+  const Placement both{{{.node = a, .gpu_mask = 1, .milli = 500}, {.node = b, .gpu_mask = 1, .milli = 500}},
+                       "g"};
   REQUIRE(cluster.allocate(both));
   REQUIRE(cluster.remove(a));
   CHECK(cluster.total_milli() == 2000);
@@ -104,7 +117,8 @@ TEST_CASE("bad nodes are refused") {
   CHECK(cluster.add(node("a", 1)).error().message == "duplicate node 'a'");
   CHECK(cluster.add(node("b", 17)).error().message == "node 'b' has 17 GPUs; must be from 0 to 16");
   CHECK_FALSE(cluster.add(node("c", 1, "A", -1)));
-  for (int i = 0; i < kMaxModels - 1; ++i) REQUIRE(cluster.add(node("n" + std::to_string(i), 1, "M" + std::to_string(i))));
+  for (int i = 0; i < kMaxModels - 1; ++i)
+    REQUIRE(cluster.add(node("n" + std::to_string(i), 1, "M" + std::to_string(i))));
   CHECK_FALSE(cluster.add(node("d", 1, "one too many")));
   CHECK(cluster.size() == kMaxModels);
 }

@@ -1,5 +1,6 @@
 // Tests of share prices and hole worths against dual prices computed by hand.
 #include "scheduler/placement/packing.h"
+
 #include "tests/support/catch.h"
 
 using namespace gpupool::placement;
@@ -30,7 +31,7 @@ TEST_CASE("of two complementary sizes the rarer is free") {
 TEST_CASE("the value of a free share is that of the requests that fit it") {
   const HoleWorth worth = hole_worth({{470, 10}, {810, 10}});
   CHECK(worth[0] == 0);
-  CHECK(worth[190] == 0);   // nothing fits
+  CHECK(worth[190] == 0);  // nothing fits
   CHECK(worth[469] == 0);
   CHECK(worth[470] == 0.5f);
   CHECK(worth[530] == 0.5f);
@@ -46,8 +47,9 @@ TEST_CASE("without share requests only whole GPUs have a value") {
 
 TEST_CASE("requests that fit one GPU never cost more than one GPU") {
   // Check the constraints of the dual for the sizes of a real trace.
-  const std::vector<ShareSize> sizes = {{50, 18}, {110, 30}, {160, 96}, {220, 79}, {230, 163}, {320, 414}, {370, 52},
-                                        {460, 177}, {470, 952}, {480, 20}, {550, 101}, {590, 113}, {650, 361}, {810, 1393}};
+  const std::vector<ShareSize> sizes = {{50, 18},   {110, 30},  {160, 96},  {220, 79},  {230, 163},
+                                        {320, 414}, {370, 52},  {460, 177}, {470, 952}, {480, 20},
+                                        {550, 101}, {590, 113}, {650, 361}, {810, 1393}};
   const std::vector<double> prices = share_prices(sizes);
   double gpus = 0;
   for (size_t i = 0; i < sizes.size(); ++i) gpus += prices[i] * sizes[i].frequency;

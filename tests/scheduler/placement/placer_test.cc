@@ -1,5 +1,6 @@
 // Tests of Placer: several nodes, groups, impossible requests.
 #include "scheduler/placement/placer.h"
+
 #include "tests/scheduler/placement/nodes.h"
 #include "tests/support/catch.h"
 
@@ -11,7 +12,8 @@ std::string names(const Cluster& cluster, const std::optional<Placement>& placem
   if (!placement) return "nowhere";
   std::string text;
   for (const Part& part : placement->parts) {
-    text += (text.empty() ? "" : " ") + cluster.spec(part.node).name + ":" + std::to_string(std::popcount(part.gpu_mask));
+    text += (text.empty() ? "" : " ") + cluster.spec(part.node).name + ":" +
+            std::to_string(std::popcount(part.gpu_mask));
   }
   return text;
 }
@@ -31,7 +33,9 @@ TEST_CASE("several GPUs come from one node or else from the nearest nodes") {
   REQUIRE(cluster.add(node_at("c", "z1", "r2", 2)));
   REQUIRE(cluster.add(node_at("d", "z2", "r1", 4)));
   Placer placer(cluster, {});
-  const auto decide = [&](int gpus, Distance distance) { return names(cluster, placer.decide(spread_over(gpus, distance))); };
+  const auto decide = [&](int gpus, Distance distance) {
+    return names(cluster, placer.decide(spread_over(gpus, distance)));
+  };
   CHECK(decide(2, Distance::any) == "a:2");
   CHECK(decide(4, Distance::any) == "d:4");
   CHECK(decide(5, Distance::host) == "nowhere");

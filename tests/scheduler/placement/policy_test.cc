@@ -12,7 +12,8 @@ namespace {
 struct Three {
   Three() {
     for (const char* name : {"a", "b", "c"}) REQUIRE(cluster.add(node(name, 2)));
-    REQUIRE(cluster.allocate({{{.node = *cluster.find("b"), .gpu_mask = 0b10, .milli = 250, .cpu_milli = 60'000}}, ""}));
+    REQUIRE(cluster.allocate(
+        {{{.node = *cluster.find("b"), .gpu_mask = 0b10, .milli = 250, .cpu_milli = 60'000}}, ""}));
     REQUIRE(cluster.allocate({{{.node = *cluster.find("c"), .gpu_mask = 0b01, .milli = 1000}}, ""}));
   }
   // Returns the node and GPUs of the placement, e.g. "b1" for GPU 1 of node b.
@@ -45,7 +46,8 @@ TEST_CASE("the simple policies") {
   // Dot product: c has the least GPU free; b has the fewest CPUs, which matters for requests with CPUs.
   CHECK(three.decide(PolicyKind::dot_product, share(500)) == "c1");
   CHECK(three.decide(PolicyKind::dot_product, share(100, 4'000)) == "b1");
-  for (const PolicyKind policy : {PolicyKind::binpack, PolicyKind::spread, PolicyKind::best_fit, PolicyKind::dot_product, PolicyKind::random, PolicyKind::fragmentation}) {
+  for (const PolicyKind policy : {PolicyKind::binpack, PolicyKind::spread, PolicyKind::best_fit,
+                                  PolicyKind::dot_product, PolicyKind::random, PolicyKind::fragmentation}) {
     CHECK(three.decide(policy, whole(3)).empty());
     CHECK(three.decide(policy, share(1, 65'000)).empty());
   }
@@ -97,7 +99,9 @@ TEST_CASE("fragmentation places CPU-heavy requests where CPUs are left over") {
   REQUIRE(cluster.add(node("many", 2, "A", 64'000)));
   Placer placer(cluster, {});
   for (int i = 0; i < 100; ++i) placer.observe(whole(1, i % 2 == 0 ? 4'000 : 8'000));
-  const auto where = [&](const Request& request) { return cluster.spec(placer.decide(request)->parts[0].node).name; };
+  const auto where = [&](const Request& request) {
+    return cluster.spec(placer.decide(request)->parts[0].node).name;
+  };
   CHECK(where(whole(1, 8'000)) == "many");
   // A request for CPUs only goes to the node whose GPUs do not starve.
   CHECK(where({.gpus = 0, .milli = 0, .cpu_milli = 6'000}) == "many");

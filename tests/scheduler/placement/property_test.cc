@@ -22,8 +22,9 @@ class Dice {
 };
 
 NodeSpec some_node(Dice& dice, int number) {
-  NodeSpec spec = node("n" + std::to_string(number), dice.of({0, 1, 2, 4, 8, 16}), std::string(1, static_cast<char>('A' + dice.below(3))),
-                       dice.of({8, 32, 96}) * 1000, static_cast<uint64_t>(dice.of({0, 16, 80})) * kGib);
+  NodeSpec spec = node("n" + std::to_string(number), dice.of({0, 1, 2, 4, 8, 16}),
+                       std::string(1, static_cast<char>('A' + dice.below(3))), dice.of({8, 32, 96}) * 1000,
+                       static_cast<uint64_t>(dice.of({0, 16, 80})) * kGib);
   spec.zone = "z" + std::to_string(dice.below(2));
   spec.rack = "r" + std::to_string(dice.below(3));
   return spec;
@@ -32,11 +33,15 @@ NodeSpec some_node(Dice& dice, int number) {
 Request some_request(Dice& dice) {
   Request request;
   request.gpus = dice.of({0, 1, 1, 1, 1, 2, 4, 8});
-  request.milli = request.gpus == 0 ? 0 : request.gpus == 1 ? dice.of({1000, 810, 470, 320, 190, 1}) : dice.of({1000, 1000, 500});
+  request.milli = request.gpus == 0   ? 0
+                  : request.gpus == 1 ? dice.of({1000, 810, 470, 320, 190, 1})
+                                      : dice.of({1000, 1000, 500});
   request.cpu_milli = dice.of({0, 500, 4000, 12'000}) + (request.gpus == 0 ? 100 : 0);
   request.host_memory = static_cast<int64_t>(dice.of({0, 1, 60})) << 30;
-  if (request.gpus > 0 && request.milli < kWholeGpu) request.memory_bytes = static_cast<uint64_t>(dice.of({0, 0, 3, 9})) * kGib;
-  if (request.gpus > 0 && dice.below(4) == 0) request.models = {std::string(1, static_cast<char>('A' + dice.below(4)))};
+  if (request.gpus > 0 && request.milli < kWholeGpu)
+    request.memory_bytes = static_cast<uint64_t>(dice.of({0, 0, 3, 9})) * kGib;
+  if (request.gpus > 0 && dice.below(4) == 0)
+    request.models = {std::string(1, static_cast<char>('A' + dice.below(4)))};
   return request;
 }
 
@@ -58,14 +63,16 @@ std::optional<uint32_t> scan(const Cluster& cluster, const Shape& shape, const P
 }  // namespace
 
 TEST_CASE("the score index agrees with a full scan after random changes") {
-  for (const PolicyKind kind : {PolicyKind::fragmentation, PolicyKind::fgd, PolicyKind::best_fit, PolicyKind::dot_product, PolicyKind::gpu_packing, PolicyKind::spread}) {
+  for (const PolicyKind kind : {PolicyKind::fragmentation, PolicyKind::fgd, PolicyKind::best_fit,
+                                PolicyKind::dot_product, PolicyKind::gpu_packing, PolicyKind::spread}) {
     Dice dice(static_cast<uint64_t>(kind) + 11);
     Cluster cluster;
     int nodes = 0;
     while (nodes < 150) REQUIRE(cluster.add(some_node(dice, nodes++)));
     Workload workload;
     for (int i = 0; i < 400; ++i) workload.observe(cluster.shape_of(some_request(dice)));
-    const auto policy = make_policy(kind, {workload.kinds(), cluster.models(), cluster.extremes(), cluster.families()});
+    const auto policy =
+        make_policy(kind, {workload.kinds(), cluster.models(), cluster.extremes(), cluster.families()});
     ScoreIndex index(cluster, 60 * 150 * sizeof(float));  // too small for all shapes
     std::vector<Placement> placed;
     for (int step = 0; step < 3000; ++step) {
@@ -87,9 +94,13 @@ TEST_CASE("the score index agrees with a full scan after random changes") {
       const auto odd = [](uint32_t slot) { return slot % 2 == 1; };
       if (const auto other = index.best(shape, *policy, odd)) CHECK(odd(*other));
       if (!found) continue;
-      Part part{.node = cluster.id(*found), .gpu_mask = policy->choose(cluster.state(*found), shape).gpu_mask, .milli = shape.milli,
-                .memory_bytes = shape.milli == kWholeGpu ? cluster.state(*found).gpu_memory : shape.memory_bytes,
-                .cpu_milli = shape.cpu_milli, .host_memory = shape.host_memory};
+      Part part{
+          .node = cluster.id(*found),
+          .gpu_mask = policy->choose(cluster.state(*found), shape).gpu_mask,
+          .milli = shape.milli,
+          .memory_bytes = shape.milli == kWholeGpu ? cluster.state(*found).gpu_memory : shape.memory_bytes,
+          .cpu_milli = shape.cpu_milli,
+          .host_memory = shape.host_memory};
       CHECK(std::popcount(part.gpu_mask) == shape.gpus);
       placed.push_back({{part}, ""});
       REQUIRE(cluster.allocate(placed.back()));
@@ -132,7 +143,8 @@ TEST_CASE("a request is placed if it fits anywhere and releases restore the clus
     Dice dice(seed);
     Cluster cluster;
     for (int i = 0; i < 12; ++i) REQUIRE(cluster.add(some_node(dice, i)));
-    Placer placer(cluster, {.policy = seed % 3 == 0 ? PolicyKind::random : PolicyKind::fragmentation, .seed = seed});
+    Placer placer(cluster,
+                  {.policy = seed % 3 == 0 ? PolicyKind::random : PolicyKind::fragmentation, .seed = seed});
     std::vector<Placement> placed;
     for (int step = 0; step < 1500; ++step) {
       if (dice.below(3) == 0 && !placed.empty()) {
@@ -172,6 +184,7 @@ TEST_CASE("a request is placed if it fits anywhere and releases restore the clus
     }
     for (const Placement& placement : placed) REQUIRE(cluster.release(placement));
     CHECK(cluster.free_milli() == cluster.total_milli());
-    for (uint32_t slot = 0; slot < cluster.slots(); ++slot) CHECK(cluster.state(slot) == cluster.empty_state(slot));
+    for (uint32_t slot = 0; slot < cluster.slots(); ++slot)
+      CHECK(cluster.state(slot) == cluster.empty_state(slot));
   }
 }

@@ -1,8 +1,7 @@
 // Tests of the gRPC service PoolAdmin with a real pool-scheduler and simulated poolds.
-#include "protocol/control/pool_admin.grpc.pb.h"
-
 #include <fstream>
 
+#include "protocol/control/pool_admin.grpc.pb.h"
 #include "tests/scheduler/service/clients.h"
 #include "tests/scheduler/service/scheduler_process.h"
 #include "tests/support/catch.h"
@@ -20,7 +19,9 @@ class Operator {
   explicit Operator(const std::string& address) : stub_(pool::PoolAdmin::NewStub(connect(address))) {}
 
   template <class Request, class Reply>
-  grpc::Status call(grpc::Status (pool::PoolAdmin::Stub::*method)(grpc::ClientContext*, const Request&, Reply*), const std::type_identity_t<Request>& request, Reply& reply) {
+  grpc::Status call(grpc::Status (pool::PoolAdmin::Stub::*method)(grpc::ClientContext*, const Request&,
+                                                                  Reply*),
+                    const std::type_identity_t<Request>& request, Reply& reply) {
     grpc::ClientContext context;
     return (stub_.get()->*method)(&context, request, &reply);
   }
@@ -87,7 +88,9 @@ TEST_CASE("operators see the pool and change it") {
     pool::WhyReply why;
     REQUIRE(admin.call(&Stub::Why, which, why).ok());
     CHECK(why.lines(0) == "place 1 of 1");
-    CHECK(why.lines(2) == "waits for 25 % of 1 GPU: 0 of 4 suitable GPUs are free; it is first in the queue, and 1 is reserved for it on n0");
+    CHECK(why.lines(2) ==
+          "waits for 25 % of 1 GPU: 0 of 4 suitable GPUs are free; it is first in the queue, and 1 is "
+          "reserved for it on n0");
     which.set_id("nonsense");
     CHECK(admin.call(&Stub::Why, which, why).error_code() == StatusCode::NOT_FOUND);
   }
@@ -106,7 +109,8 @@ TEST_CASE("operators see the pool and change it") {
     CHECK(admin.call(&Stub::Evict, evict, state).error_code() == StatusCode::NOT_FOUND);
     std::ifstream audit(scheduler.audit_file());
     const std::string lines{std::istreambuf_iterator<char>(audit), {}};
-    CHECK(lines.find("\"event\":\"operator\",\"operator\":\"operator\",\"does\":\"evict\"") != std::string::npos);
+    CHECK(lines.find("\"event\":\"operator\",\"operator\":\"operator\",\"does\":\"evict\"") !=
+          std::string::npos);
   }
   SECTION("drain and remove") {
     pool::DrainRequest drain;
@@ -167,7 +171,8 @@ TEST_CASE("operators see the pool and change it") {
 
 TEST_CASE("an operator decides a GPU dispute between two nodes") {
   SchedulerProcess scheduler({"--metrics", "127.0.0.1:0"});
-  SimulatedPoold one(connect(scheduler.address()), {"n1", 7, 1, ""}), two(connect(scheduler.address()), {"n2", 7, 1, ""});
+  SimulatedPoold one(connect(scheduler.address()), {"n1", 7, 1, ""}),
+      two(connect(scheduler.address()), {"n2", 7, 1, ""});
   Operator admin(scheduler.address());
   const auto withheld = [&] {
     one.send_heartbeat();
@@ -176,7 +181,8 @@ TEST_CASE("an operator decides a GPU dispute between two nodes") {
   };
   REQUIRE(eventually([&] { return withheld() == 2; }));
   CHECK(scheduler.await_log(" gpu_withheld "));
-  CHECK(http_get(metrics_port(scheduler.log()), "/metrics").find("gpupool_pool_gpus_withheld 2\n") != std::string::npos);
+  CHECK(http_get(metrics_port(scheduler.log()), "/metrics").find("gpupool_pool_gpus_withheld 2\n") !=
+        std::string::npos);
   pool::TrustGpuRequest request;
   request.set_node("n1");
   request.set_gpu("GPU-no");
@@ -190,5 +196,6 @@ TEST_CASE("an operator decides a GPU dispute between two nodes") {
   REQUIRE(granted);
   CHECK(granted->servers(0).node() == "n1");
   std::ifstream audit(scheduler.audit_file());
-  CHECK(std::string(std::istreambuf_iterator<char>(audit), {}).find("\"does\":\"trust_gpu\"") != std::string::npos);
+  CHECK(std::string(std::istreambuf_iterator<char>(audit), {}).find("\"does\":\"trust_gpu\"") !=
+        std::string::npos);
 }

@@ -9,7 +9,9 @@ namespace gpupool::testing {
 namespace {
 
 int64_t time_of_day() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
 }
 
 }  // namespace
@@ -66,7 +68,8 @@ size_t Usage::leases() const {
 
 class SimulatedPoold::NodeConnection : public grpc::ClientBidiReactor<pool::NodeReport, pool::NodeOrders> {
  public:
-  explicit NodeConnection(SimulatedPoold& poold) : poold_(poold), stub_(pool::Nodes::NewStub(poold.channel_)) {}
+  explicit NodeConnection(SimulatedPoold& poold)
+      : poold_(poold), stub_(pool::Nodes::NewStub(poold.channel_)) {}
   // Requires the poold's lock.
   void start() {
     if (!poold_.has_.token.empty()) context_.AddMetadata("authorization", "Bearer " + poold_.has_.token);
@@ -130,9 +133,12 @@ class SimulatedPoold::NodeConnection : public grpc::ClientBidiReactor<pool::Node
   bool writing_ = false, again_ = false, over_ = false, done_ = false;
 };
 
-SimulatedPoold::SimulatedPoold(std::shared_ptr<grpc::Channel> channel, Has has, Usage* usage) : channel_(std::move(channel)), has_(std::move(has)), usage_(usage) {}
+SimulatedPoold::SimulatedPoold(std::shared_ptr<grpc::Channel> channel, Has has, Usage* usage)
+    : channel_(std::move(channel)), has_(std::move(has)), usage_(usage) {}
 
-SimulatedPoold::~SimulatedPoold() { cut(); }
+SimulatedPoold::~SimulatedPoold() {
+  cut();
+}
 
 // Waits for the end of the stream: the last reference to a channel must not be dropped on a thread of gRPC.
 void SimulatedPoold::cut() {
@@ -195,9 +201,12 @@ pool::NodeReport SimulatedPoold::report(bool first) const {
   return report;
 }
 
-SimulatedPoolds::SimulatedPoolds(const std::string& address, int count, int gpus, Usage* usage, std::chrono::milliseconds every) {
+SimulatedPoolds::SimulatedPoolds(const std::string& address, int count, int gpus, Usage* usage,
+                                 std::chrono::milliseconds every) {
   for (int i = 0; i < count; ++i) {
-    poolds_.push_back(std::make_unique<SimulatedPoold>(connect(address), SimulatedPoold::Has{"n" + std::to_string(i), static_cast<uint64_t>(i), gpus, ""}, usage));
+    poolds_.push_back(std::make_unique<SimulatedPoold>(
+        connect(address), SimulatedPoold::Has{"n" + std::to_string(i), static_cast<uint64_t>(i), gpus, ""},
+        usage));
     poolds_.back()->send_heartbeat();
   }
   heartbeats_ = std::thread([this, every] {
@@ -218,7 +227,10 @@ SimulatedPoolds::~SimulatedPoolds() {
 }
 
 bool SimulatedPoolds::await() const {
-  return eventually([this] { return std::all_of(poolds_.begin(), poolds_.end(), [](const auto& poold) { return poold->is_registered(); }); });
+  return eventually([this] {
+    return std::all_of(poolds_.begin(), poolds_.end(),
+                       [](const auto& poold) { return poold->is_registered(); });
+  });
 }
 
 struct LeaseClient::Call : grpc::ClientBidiReactor<pool::AcquireCall, pool::AcquireEvent> {
@@ -301,7 +313,8 @@ struct LeaseClient::Call : grpc::ClientBidiReactor<pool::AcquireCall, pool::Acqu
   }
 };
 
-LeaseClient::LeaseClient(const std::shared_ptr<grpc::Channel>& channel, const pool::AcquireCall& first, const std::string& token, OnEvent on_event, OnEnd on_end)
+LeaseClient::LeaseClient(const std::shared_ptr<grpc::Channel>& channel, const pool::AcquireCall& first,
+                         const std::string& token, OnEvent on_event, OnEnd on_end)
     : call_(std::make_unique<Call>()) {
   call_->stub = pool::Leases::NewStub(channel);
   if (!token.empty()) call_->context.AddMetadata("authorization", "Bearer " + token);
@@ -318,7 +331,9 @@ LeaseClient::~LeaseClient() {
   call_->changed.wait(lock, [this] { return call_->finished; });
 }
 
-void LeaseClient::release() { call_->release(); }
+void LeaseClient::release() {
+  call_->release();
+}
 void LeaseClient::cut() {
   call_->context.TryCancel();
   call_->await([] { return false; });
@@ -328,7 +343,8 @@ std::shared_ptr<const pool::Granted> LeaseClient::granted(uint64_t least) {
   return call_->await([&] { return call_->grants >= least; }) ? call_->granted : nullptr;
 }
 std::shared_ptr<const pool::Queued> LeaseClient::queued(uint32_t place) {
-  return call_->await([&] { return call_->queued && call_->queued->place() == place; }) ? call_->queued : nullptr;
+  return call_->await([&] { return call_->queued && call_->queued->place() == place; }) ? call_->queued
+                                                                                        : nullptr;
 }
 std::shared_ptr<const pool::Ended> LeaseClient::ended() {
   return call_->await([&] { return call_->ended != nullptr; }) ? call_->ended : nullptr;
@@ -339,7 +355,9 @@ grpc::Status LeaseClient::status() {
 }
 std::string LeaseClient::leader() const {
   const auto found = call_->context.GetServerTrailingMetadata().find("leader");
-  return found == call_->context.GetServerTrailingMetadata().end() ? "" : std::string(found->second.data(), found->second.size());
+  return found == call_->context.GetServerTrailingMetadata().end()
+             ? ""
+             : std::string(found->second.data(), found->second.size());
 }
 
 pool::AcquireCall request_call(uint32_t gpus, uint32_t milli) {

@@ -34,8 +34,9 @@ class Usage {
  private:
   mutable std::mutex mutex_;
   std::map<std::pair<std::string, std::string>, std::vector<lease::Share>> by_lease_;  // (node, lease)
-  std::map<std::string, uint32_t> milli_;               // by GPU UUID
-  std::set<std::pair<std::string, std::string>> ended_leases_;  // ended, possibly before the grant was received
+  std::map<std::string, uint32_t> milli_;                                              // by GPU UUID
+  std::set<std::pair<std::string, std::string>>
+      ended_leases_;  // ended, possibly before the grant was received
   std::set<std::string> double_grants_;
 };
 
@@ -80,7 +81,8 @@ class SimulatedPoold {
 // Several simulated poolds, with a thread that sends their heartbeats.
 class SimulatedPoolds {
  public:
-  SimulatedPoolds(const std::string& address, int count, int gpus, Usage* usage = nullptr, std::chrono::milliseconds every = std::chrono::milliseconds(500));
+  SimulatedPoolds(const std::string& address, int count, int gpus, Usage* usage = nullptr,
+                  std::chrono::milliseconds every = std::chrono::milliseconds(500));
   ~SimulatedPoolds();
   bool await() const;  // waits until all are registered
   SimulatedPoold& operator[](size_t i) { return *poolds_[i]; }
@@ -99,7 +101,8 @@ class LeaseClient {
   using OnEvent = std::function<void(const pool::AcquireEvent&)>;  // called on a thread of gRPC
   using OnEnd = std::function<void(const grpc::Status&)>;
 
-  LeaseClient(const std::shared_ptr<grpc::Channel>& channel, const pool::AcquireCall& first, const std::string& token = "", OnEvent on_event = {}, OnEnd on_end = {});
+  LeaseClient(const std::shared_ptr<grpc::Channel>& channel, const pool::AcquireCall& first,
+              const std::string& token = "", OnEvent on_event = {}, OnEnd on_end = {});
   ~LeaseClient();  // cancels the stream if it has not ended
   void release();
   void cut();
@@ -108,7 +111,7 @@ class LeaseClient {
   std::shared_ptr<const pool::Granted> granted(uint64_t least_serials = 1);
   std::shared_ptr<const pool::Queued> queued(uint32_t place);
   std::shared_ptr<const pool::Ended> ended();
-  grpc::Status status();  // waits for the end of the stream
+  grpc::Status status();       // waits for the end of the stream
   std::string leader() const;  // from the trailing metadata, after the end
 
  private:

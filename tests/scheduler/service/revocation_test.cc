@@ -16,25 +16,32 @@ using namespace gpupool::testing;
 
 namespace {
 
-const std::string kOld(64, 'o'), kNew(64, 'n'), kOther(64, 't'), kNodeOld(64, 'p'), kNodeNew(64, 'q'), kOperator(64, 'r');
+const std::string kOld(64, 'o'), kNew(64, 'n'), kOther(64, 't'), kNodeOld(64, 'p'), kNodeNew(64, 'q'),
+    kOperator(64, 'r');
 
 std::string hashes(const std::vector<std::string>& tokens) {
   std::string text = "[";
   for (const std::string& token : tokens) {
-    text += "\"sha256:" + run_to_end({"sh", "-c", "printf %s " + token + " | sha256sum | cut -c1-64"}).output.substr(0, 64) + "\", ";
+    text +=
+        "\"sha256:" +
+        run_to_end({"sh", "-c", "printf %s " + token + " | sha256sum | cut -c1-64"}).output.substr(0, 64) +
+        "\", ";
   }
   return text + "]\n";
 }
 
-std::string tenant(const std::string& name, const std::vector<std::string>& tokens, const std::vector<std::string>& retired = {}) {
-  return "[[tenant]]\nname = \"" + name + "\"\ntokens = " + hashes(tokens) + (retired.empty() ? "" : "retired_tokens = " + hashes(retired));
+std::string tenant(const std::string& name, const std::vector<std::string>& tokens,
+                   const std::vector<std::string>& retired = {}) {
+  return "[[tenant]]\nname = \"" + name + "\"\ntokens = " + hashes(tokens) +
+         (retired.empty() ? "" : "retired_tokens = " + hashes(retired));
 }
 
 class Configured {
  public:
   explicit Configured(const std::string& tenants) {
     scheduler_.emplace(std::vector<std::string>{"--config", write(tenants)});
-    poold_ = std::make_unique<SimulatedPoold>(connect(scheduler_->address()), SimulatedPoold::Has{"n0", 0, 4, kNodeOld});
+    poold_ = std::make_unique<SimulatedPoold>(connect(scheduler_->address()),
+                                              SimulatedPoold::Has{"n0", 0, 4, kNodeOld});
     heartbeats_ = std::jthread([this](std::stop_token stop) {
       while (!stop.stop_requested()) {
         poold_->send_heartbeat();
@@ -56,7 +63,9 @@ class Configured {
 
  private:
   std::string write(const std::string& tenants) const {
-    return folder_.write("pool.toml", tenants + "[[node]]\nname = \"n0\"\ntokens = " + hashes(node_tokens_) + "[[operator]]\nname = \"root\"\ntokens = " + hashes(operator_tokens_));
+    return folder_.write("pool.toml",
+                         tenants + "[[node]]\nname = \"n0\"\ntokens = " + hashes(node_tokens_) +
+                             "[[operator]]\nname = \"root\"\ntokens = " + hashes(operator_tokens_));
   }
 
   const TemporaryFolder folder_;
@@ -84,7 +93,8 @@ TEST_CASE("a tenant's token is rotated without losing leases and a removed token
   REQUIRE(waits.queued(1));
 
   pool.reload(tenant("a", {kNew}, {kOld}));
-  CHECK(LeaseClient(channel, request_call(1, 1000), kOld).status().error_message() == "this token is retired: use the tenant's current token");
+  CHECK(LeaseClient(channel, request_call(1, 1000), kOld).status().error_message() ==
+        "this token is retired: use the tenant's current token");
   first->cut();
   // A retired token may resume an existing lease.
   first = std::make_unique<LeaseClient>(channel, resume_call(*granted), kOld);
@@ -99,7 +109,8 @@ TEST_CASE("a tenant's token is rotated without losing leases and a removed token
     CHECK(lost->ended()->at_ms() == 0);
   }
   CHECK(waits.status().error_code() == grpc::StatusCode::PERMISSION_DENIED);
-  CHECK(LeaseClient(channel, resume_call(*granted), kOld).status().error_code() == grpc::StatusCode::UNAUTHENTICATED);
+  CHECK(LeaseClient(channel, resume_call(*granted), kOld).status().error_code() ==
+        grpc::StatusCode::UNAUTHENTICATED);
   second.release();
   REQUIRE(second.ended());
   CHECK(second.ended()->why() == pool::Ended::RELEASED);  // it was not affected
@@ -121,7 +132,8 @@ TEST_CASE("a tenant that is removed loses its leases and its places in the queue
   CHECK(waits.status().error_code() == grpc::StatusCode::PERMISSION_DENIED);
   CHECK(eventually([&] { return pool.poold().has_ended(away->lease()); }));
   CHECK(next.granted());
-  CHECK(pool.scheduler().log().find("tenant 'a' was removed from the scheduler's configuration") != std::string::npos);
+  CHECK(pool.scheduler().log().find("tenant 'a' was removed from the scheduler's configuration") !=
+        std::string::npos);
   stays.release();
   REQUIRE(stays.ended());
   CHECK(stays.ended()->why() == pool::Ended::RELEASED);
@@ -134,7 +146,10 @@ TEST_CASE("removing a node's token ends its connection and another token is acce
   CHECK(pool.poold().is_registered());
   pool.set_node_tokens({kNodeNew});
   pool.reload(tenant("a", {kOld}));
-  CHECK(eventually([&] { return !pool.poold().is_registered() && pool.poold().last_error().starts_with("authentication failed: unknown token"); }));
+  CHECK(eventually([&] {
+    return !pool.poold().is_registered() &&
+           pool.poold().last_error().starts_with("authentication failed: unknown token");
+  }));
   SimulatedPoold again(connect(pool.scheduler().address()), {"n0", 0, 4, kNodeNew});
   CHECK(eventually([&] {
     again.send_heartbeat();

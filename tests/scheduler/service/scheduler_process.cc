@@ -12,13 +12,24 @@ namespace gpupool::testing {
 void SchedulerProcess::start() {
   const std::string port_file = folder_.path() / "port";
   std::filesystem::remove(port_file);
-  std::vector<std::string> words{program_path("pool-scheduler"), "--listen", address(),   "--port-file", port_file,
-                                 "--store", store_.empty() ? "sqlite:" + (folder_.path() / "pool.db").string() : store_, "--key", key_file(), "--audit-file", audit_file()};
+  std::vector<std::string> words{program_path("pool-scheduler"),
+                                 "--listen",
+                                 address(),
+                                 "--port-file",
+                                 port_file,
+                                 "--store",
+                                 store_.empty() ? "sqlite:" + (folder_.path() / "pool.db").string() : store_,
+                                 "--key",
+                                 key_file(),
+                                 "--audit-file",
+                                 audit_file()};
   words.insert(words.end(), options_.begin(), options_.end());
   process_ = std::make_unique<Process>(words, Environment{});
-  const bool up = eventually([&] { return std::filesystem::exists(port_file) || is_zombie(process_->pid()); });
+  const bool up =
+      eventually([&] { return std::filesystem::exists(port_file) || is_zombie(process_->pid()); });
   std::ifstream(port_file) >> port_;
-  if (!up || port_ == 0 || (store_.empty() && !await_log(" leads "))) throw std::runtime_error("pool-scheduler did not come up:\n" + log());
+  if (!up || port_ == 0 || (store_.empty() && !await_log(" leads ")))
+    throw std::runtime_error("pool-scheduler did not come up:\n" + log());
 }
 
 void SchedulerProcess::kill() {

@@ -11,9 +11,12 @@ namespace gpupool::testing {
 
 class SchedulerProcess {
  public:
-  explicit SchedulerProcess(std::vector<std::string> more_options = {}) : SchedulerProcess(std::move(more_options), "", "") {}
+  explicit SchedulerProcess(std::vector<std::string> more_options = {})
+      : SchedulerProcess(std::move(more_options), "", "") {}
   // Starts one of several schedulers with a common store and key.
-  static std::unique_ptr<SchedulerProcess> one_of_several(const std::string& store, const std::string& key_file, std::vector<std::string> more_options = {}) {
+  static std::unique_ptr<SchedulerProcess> one_of_several(const std::string& store,
+                                                          const std::string& key_file,
+                                                          std::vector<std::string> more_options = {}) {
     return std::unique_ptr<SchedulerProcess>(new SchedulerProcess(std::move(more_options), store, key_file));
   }
   // Starts it again with the same store, key and port. Throws std::runtime_error with its output if it does
@@ -23,7 +26,9 @@ class SchedulerProcess {
   int stop();   // sends SIGTERM and returns the exit status
 
   std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
-  std::string key_file() const { return key_file_.empty() ? std::string(folder_.path() / "key.pem") : key_file_; }
+  std::string key_file() const {
+    return key_file_.empty() ? std::string(folder_.path() / "key.pem") : key_file_;
+  }
   std::string public_key_file() const;  // for poold --pool-public-key
   std::string audit_file() const { return folder_.path() / "audit.json"; }
   const TemporaryFolder& folder() const { return folder_; }

@@ -28,20 +28,25 @@ std::string with_tokens() {
     const Finished done = run_to_end({"sh", "-c", "printf %s " + token + " | sha256sum | cut -c1-64"});
     return done.output.substr(0, 64);
   };
-  return "[[tenant]]\nname = \"a\"\ntokens = [\"sha256:" + hash(kTenantToken) + "\"]\nquota = { gpus = 4, memory = \"1TiB\", weight = 2 }\n" +
+  return "[[tenant]]\nname = \"a\"\ntokens = [\"sha256:" + hash(kTenantToken) +
+         "\"]\nquota = { gpus = 4, memory = \"1TiB\", weight = 2 }\n" +
          "[[node]]\nname = \"n0\"\ntokens = [\"sha256:" + hash(kNodeToken) + "\"]\n" +
          "[[operator]]\nname = \"root\"\ntokens = [\"sha256:" + hash(kOperatorToken) + "\"]\n";
 }
 
-lease::PublicKey public_key(const SchedulerProcess& scheduler) { return *lease::PublicKey::read(scheduler.public_key_file()); }
+lease::PublicKey public_key(const SchedulerProcess& scheduler) {
+  return *lease::PublicKey::read(scheduler.public_key_file());
+}
 
 asio::ip::tcp::endpoint endpoint_of(const SchedulerProcess& scheduler) {
   const std::string address = scheduler.address();
-  return {asio::ip::make_address("127.0.0.1"), static_cast<uint16_t>(std::stoul(address.substr(address.rfind(':') + 1)))};
+  return {asio::ip::make_address("127.0.0.1"),
+          static_cast<uint16_t>(std::stoul(address.substr(address.rfind(':') + 1)))};
 }
 
 std::chrono::milliseconds time_of_day() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch());
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+      std::chrono::system_clock::now().time_since_epoch());
 }
 
 }  // namespace
@@ -133,18 +138,21 @@ TEST_CASE("an invalid request is refused with a reason") {
   SimulatedPoolds poolds(scheduler.address(), 1, 1);
   REQUIRE(poolds.await());
   const auto channel = connect(scheduler.address());
-  CHECK(LeaseClient(channel, request_call(0, 1000)).status().error_code() == grpc::StatusCode::INVALID_ARGUMENT);
+  CHECK(LeaseClient(channel, request_call(0, 1000)).status().error_code() ==
+        grpc::StatusCode::INVALID_ARGUMENT);
   pool::AcquireCall release;
   release.mutable_release();
   CHECK(LeaseClient(channel, release).status().error_code() == grpc::StatusCode::INVALID_ARGUMENT);
-  CHECK(LeaseClient(channel, pool::AcquireCall()).status().error_code() == grpc::StatusCode::INVALID_ARGUMENT);
+  CHECK(LeaseClient(channel, pool::AcquireCall()).status().error_code() ==
+        grpc::StatusCode::INVALID_ARGUMENT);
   pool::AcquireCall unknown = request_call(1, 1);
   unknown.mutable_request()->set_tenant("nobody");
   CHECK(LeaseClient(channel, unknown).status().error_code() == grpc::StatusCode::PERMISSION_DENIED);
   // Refused after the nodes have had ten seconds to register.
   const auto impossible = LeaseClient(channel, request_call(2, 1000)).status();
   CHECK(impossible.error_code() == grpc::StatusCode::INVALID_ARGUMENT);
-  CHECK(impossible.error_message() == "cannot place 2 GPUs: at most 1 GPU fits; the pool has 1 GPU on 1 host: 1 x pretended 16.0 GiB");
+  CHECK(impossible.error_message() ==
+        "cannot place 2 GPUs: at most 1 GPU fits; the pool has 1 GPU on 1 host: 1 x pretended 16.0 GiB");
 }
 
 TEST_CASE("each kind of token allows only the calls of its role") {
@@ -152,17 +160,23 @@ TEST_CASE("each kind of token allows only the calls of its role") {
   const std::string config = folder.write("pool.toml", with_tokens());
   SchedulerProcess scheduler({"--config", config});
   const auto channel = connect(scheduler.address());
-  CHECK(LeaseClient(channel, request_call(1, 1000)).status().error_code() == grpc::StatusCode::UNAUTHENTICATED);
-  CHECK(LeaseClient(channel, request_call(1, 1000), std::string(64, 'x')).status().error_code() == grpc::StatusCode::UNAUTHENTICATED);
+  CHECK(LeaseClient(channel, request_call(1, 1000)).status().error_code() ==
+        grpc::StatusCode::UNAUTHENTICATED);
+  CHECK(LeaseClient(channel, request_call(1, 1000), std::string(64, 'x')).status().error_code() ==
+        grpc::StatusCode::UNAUTHENTICATED);
   const grpc::Status of_node = LeaseClient(channel, request_call(1, 1000), kNodeToken).status();
   CHECK(of_node.error_code() == grpc::StatusCode::PERMISSION_DENIED);
-  CHECK(of_node.error_message() == "this token is a node's: use a tenant's token (pool-run --token-file, GPUPOOL_TOKEN_FILE); create one with pool-scheduler --make-token "
-                                   "and put its hash into [[tenant]] of the scheduler's configuration");
+  CHECK(of_node.error_message() ==
+        "this token is a node's: use a tenant's token (pool-run --token-file, GPUPOOL_TOKEN_FILE); create "
+        "one with pool-scheduler --make-token "
+        "and put its hash into [[tenant]] of the scheduler's configuration");
   // The request exceeds the tenant's quota.
-  CHECK(LeaseClient(channel, request_call(5, 1000), kTenantToken).status().error_code() == grpc::StatusCode::INVALID_ARGUMENT);
+  CHECK(LeaseClient(channel, request_call(5, 1000), kTenantToken).status().error_code() ==
+        grpc::StatusCode::INVALID_ARGUMENT);
   SimulatedPoold wrong(connect(scheduler.address()), {"n1", 1, 1, kNodeToken});
   wrong.send_heartbeat();
-  CHECK(eventually([&] { return wrong.last_error().starts_with("this token belongs to node 'n0', not to 'n1': "); }));
+  CHECK(eventually(
+      [&] { return wrong.last_error().starts_with("this token belongs to node 'n0', not to 'n1': "); }));
   SimulatedPoold right(connect(scheduler.address()), {"n0", 0, 1, kNodeToken});
   right.send_heartbeat();
   CHECK(eventually([&] { return right.is_registered(); }));
@@ -196,7 +210,8 @@ TEST_CASE("a token is checked before a message is read") {
       context->set_deadline(std::chrono::system_clock::now() + kPatience);
       if (!token.empty()) context->AddMetadata("authorization", "Bearer " + token);
     }
-    const auto expected = token == kOperatorToken ? grpc::StatusCode::PERMISSION_DENIED : grpc::StatusCode::UNAUTHENTICATED;
+    const auto expected =
+        token == kOperatorToken ? grpc::StatusCode::PERMISSION_DENIED : grpc::StatusCode::UNAUTHENTICATED;
     const auto holder = holders->Acquire(&holder_context);  // without sending a message
     pool::AcquireEvent event;
     CHECK(!holder->Read(&event));
@@ -226,7 +241,8 @@ TEST_CASE("a connection has a bounded number of streams") {
   speaks.connect(endpoint_of(scheduler));
   // Send HTTP/2's preface and empty SETTINGS. The server's SETTINGS frame has a header of 9 bytes and 6 bytes
   // per setting.
-  asio::write(speaks, asio::buffer(std::string("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n") + std::string("\0\0\0\4\0\0\0\0\0", 9)));
+  asio::write(speaks, asio::buffer(std::string("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n") +
+                                   std::string("\0\0\0\4\0\0\0\0\0", 9)));
   const auto receive = [&](size_t size) {
     std::vector<unsigned char> bytes(size);
     asio::read(speaks, asio::buffer(bytes));
@@ -239,7 +255,8 @@ TEST_CASE("a connection has a bounded number of streams") {
   uint32_t streams = UINT32_MAX;
   for (size_t at = 0; at + 6 <= settings.size(); at += 6) {
     if ((settings[at] << 8 | settings[at + 1]) != kMaxConcurrentStreams) continue;
-    streams = uint32_t{settings[at + 2]} << 24 | settings[at + 3] << 16 | settings[at + 4] << 8 | settings[at + 5];
+    streams =
+        uint32_t{settings[at + 2]} << 24 | settings[at + 3] << 16 | settings[at + 4] << 8 | settings[at + 5];
   }
   CHECK(streams <= 4096);
 }
@@ -260,7 +277,8 @@ TEST_CASE("a connection that never finishes its TLS handshake is closed") {
 
 TEST_CASE("failed authentications are counted and logged with rate limiting") {
   TemporaryFolder folder;
-  SchedulerProcess scheduler({"--config", folder.write("pool.toml", with_tokens()), "--metrics", "127.0.0.1:0"});
+  SchedulerProcess scheduler(
+      {"--config", folder.write("pool.toml", with_tokens()), "--metrics", "127.0.0.1:0"});
   REQUIRE(scheduler.await_log(" leads"));
   const auto channel = connect(scheduler.address());
   constexpr size_t kStreams = 40, kCalls = 20;
@@ -272,11 +290,14 @@ TEST_CASE("failed authentications are counted and logged with rate limiting") {
   for (size_t i = 0; i < kCalls; ++i) {
     grpc::ClientContext context;
     pool::PoolState state;
-    CHECK(admin->GetPool(&context, pool::GetPoolRequest(), &state).error_code() == grpc::StatusCode::UNAUTHENTICATED);
+    CHECK(admin->GetPool(&context, pool::GetPoolRequest(), &state).error_code() ==
+          grpc::StatusCode::UNAUTHENTICATED);
   }
-  const std::string counted = "gpupool_pool_callers_refused_total " + std::to_string(kStreams + kCalls) + "\n";
+  const std::string counted =
+      "gpupool_pool_callers_refused_total " + std::to_string(kStreams + kCalls) + "\n";
   CHECK(http_get(metrics_port(scheduler.log()), "/metrics").find(counted) != std::string::npos);
-  const auto sum = [](const std::string& text, const std::string& line, const std::string& summary, const std::string& key) {
+  const auto sum = [](const std::string& text, const std::string& line, const std::string& summary,
+                      const std::string& key) {
     size_t all = occurrences(text, line);
     for (size_t at = 0; (at = text.find(summary, at)) != std::string::npos;) {
       at = text.find(key, at) + key.size();
@@ -288,8 +309,12 @@ TEST_CASE("failed authentications are counted and logged with rate limiting") {
     std::ifstream file(scheduler.audit_file());
     return std::string(std::istreambuf_iterator<char>(file), {});
   };
-  CHECK(eventually([&] { return sum(audit(), "\"caller_refused\"", "\"callers_refused_too\"", "\"count\":") == kStreams + kCalls; }));
-  CHECK(eventually([&] { return sum(scheduler.log(), " caller_refused ", " callers_refused_too ", "count=") == kStreams + kCalls; }));
+  CHECK(eventually([&] {
+    return sum(audit(), "\"caller_refused\"", "\"callers_refused_too\"", "\"count\":") == kStreams + kCalls;
+  }));
+  CHECK(eventually([&] {
+    return sum(scheduler.log(), " caller_refused ", " callers_refused_too ", "count=") == kStreams + kCalls;
+  }));
   CHECK(occurrences(audit(), "\"caller_refused\"") < kStreams + kCalls);
   CHECK(audit().find("\"peer\":\"127.0.0.1\"") != std::string::npos);
 }
@@ -316,14 +341,21 @@ TEST_CASE("a scheduler killed at random loses no lease and grants nothing twice"
       // gRPC waits before it reconnects, and calls fail until then.
       REQUIRE(channel->WaitForConnected(std::chrono::system_clock::now() + kPatience));
       std::vector<std::unique_ptr<LeaseClient>> acquisitions;
-      for (const auto& lease : held) acquisitions.push_back(std::make_unique<LeaseClient>(channel, resume_call(*lease), "", heard));
+      for (const auto& lease : held)
+        acquisitions.push_back(std::make_unique<LeaseClient>(channel, resume_call(*lease), "", heard));
       for (const auto& one : acquisitions) {
         if (!one->granted()) FAIL("a lease was lost: " << one->status().error_message());
       }
-      for (int i = 0; i < 60; ++i) acquisitions.push_back(std::make_unique<LeaseClient>(channel, request_call(i % 7 == 0 ? 3 : 1, i % 2 ? 1000 : 300), "", heard));
+      for (int i = 0; i < 60; ++i)
+        acquisitions.push_back(std::make_unique<LeaseClient>(
+            channel, request_call(i % 7 == 0 ? 3 : 1, i % 2 ? 1000 : 300), "", heard));
       for (size_t i = 0; i < held.size(); i += 3) acquisitions[i]->release();
       // A new leader first waits for returning clients.
-      if (round % 2 == 0) CHECK(eventually([&] { const std::lock_guard lock(mutex); return granted.size() > held.size(); }));
+      if (round % 2 == 0)
+        CHECK(eventually([&] {
+          const std::lock_guard lock(mutex);
+          return granted.size() > held.size();
+        }));
       std::this_thread::sleep_for(std::chrono::milliseconds(7 * round));
       scheduler.kill();
       for (size_t i = 0; i < held.size(); i += 3) {
@@ -333,7 +365,8 @@ TEST_CASE("a scheduler killed at random loses no lease and grants nothing twice"
     }
     for (const auto& lease : held) {
       const std::lock_guard lock(mutex);
-      if (&lease - held.data() != 0 && (&lease - held.data()) % 3 != 0) CHECK(granted.contains(lease->lease()));
+      if (&lease - held.data() != 0 && (&lease - held.data()) % 3 != 0)
+        CHECK(granted.contains(lease->lease()));
     }
     held.clear();
     for (auto& [id, lease] : granted) held.push_back(lease);
@@ -351,7 +384,8 @@ TEST_CASE("a scheduler killed at random loses no lease and grants nothing twice"
   }
   for (const auto& lease : held) {
     for (const auto& server : lease->servers()) {
-      CHECK(eventually([&] { return poolds[std::stoul(server.node().substr(1))].has_ended(lease->lease()); }));
+      CHECK(
+          eventually([&] { return poolds[std::stoul(server.node().substr(1))].has_ended(lease->lease()); }));
     }
   }
   CHECK(usage.double_grants().empty());
@@ -432,22 +466,26 @@ TEST_CASE("pool-scheduler starts and reports invalid options and exits cleanly")
   CHECK(unknown.output == "pool-scheduler: unknown option '--nonsense'; see pool-scheduler --help\n");
   const Finished printed = run_to_end({program, "--key", key, "--print-public-key"});
   CHECK(printed.output.starts_with("pool-scheduler: created a new key in '" + key + "'"));
-  struct stat info{};
+  struct stat info {};
   REQUIRE(::stat(key.c_str(), &info) == 0);
   CHECK((info.st_mode & 0777) == 0600);
   const Finished again = run_to_end({program, "--key", key, "--print-public-key"});
   CHECK(again.output.starts_with("-----BEGIN PUBLIC KEY-----"));
   CHECK(printed.output.ends_with("\n" + again.output));
   CHECK(printed.output.find("; start pool-scheduler with --key " + key + "\n") != std::string::npos);
-  const std::string other = folder.path() / "other.pem", config = folder.write("key.toml", "key = '" + other + "'\n");
+  const std::string other = folder.path() / "other.pem",
+                    config = folder.write("key.toml", "key = '" + other + "'\n");
   const Finished named = run_to_end({program, "--config", config, "--print-public-key"});
-  CHECK(named.output.starts_with("pool-scheduler: created a new key in '" + other + "'; start pool-scheduler with --config " + config + ", which names it\n"));
+  CHECK(named.output.starts_with("pool-scheduler: created a new key in '" + other +
+                                 "'; start pool-scheduler with --config " + config + ", which names it\n"));
   const Finished open = run_to_end({program, "--key", key, "--store", store, "--listen", "0.0.0.0:0"});
   CHECK(open.status == 1);
   CHECK(open.output.find("other machines can reach it") != std::string::npos);
   CHECK(run_to_end({program, "--key", key, "--store", "sqlite:/nowhere/x"}).status == 1);
   CHECK(run_to_end({program, "--key", key, "--store", store, "--listen", "nonsense"}).status == 1);
-  CHECK(run_to_end({program, "--key", key, "--store", store, "--config", folder.write("bad.toml", "[[tenant]]\nname = \"a b\"\n")}).status == 2);
+  CHECK(run_to_end({program, "--key", key, "--store", store, "--config",
+                    folder.write("bad.toml", "[[tenant]]\nname = \"a b\"\n")})
+            .status == 2);
 
   SchedulerProcess scheduler;
   SimulatedPoolds poolds(scheduler.address(), 1, 1);
@@ -458,55 +496,79 @@ TEST_CASE("pool-scheduler starts and reports invalid options and exits cleanly")
   CHECK(holder.status().error_code() == grpc::StatusCode::UNAVAILABLE);
 }
 
-TEST_CASE("pool-scheduler refuses keys that others can read, a configuration that they can write, and plaintext to another host's etcd") {
+TEST_CASE(
+    "pool-scheduler refuses keys that others can read, a configuration that they can write, and plaintext to "
+    "another host's etcd") {
   TemporaryFolder folder;
   const Authority authority("authority");
   const Authority::Files files = authority.sign("scheduler", "IP:127.0.0.1");
-  const std::string key = folder.path() / "key.pem", sqlite = "sqlite:" + (folder.path() / "pool.db").string(), config = folder.write("pool.toml", "");
-  const auto permit = [](const std::string& file, unsigned mode) { std::filesystem::permissions(file, std::filesystem::perms(mode)); };
+  const std::string key = folder.path() / "key.pem",
+                    sqlite = "sqlite:" + (folder.path() / "pool.db").string(),
+                    config = folder.write("pool.toml", "");
+  const auto permit = [](const std::string& file, unsigned mode) {
+    std::filesystem::permissions(file, std::filesystem::perms(mode));
+  };
   const auto refusal = [&](std::vector<std::string> options) {
-    options.insert(options.begin(), {program_path("pool-scheduler"), "--listen", "127.0.0.1:0", "--key", key});
+    options.insert(options.begin(),
+                   {program_path("pool-scheduler"), "--listen", "127.0.0.1:0", "--key", key});
     const Finished finished = run_to_end(options);
     CHECK((finished.status == 1 || finished.status == 2));
     return finished.output;
   };
   const std::string plaintext = refusal({"--store", "etcd://127.0.0.1:1,192.0.2.1:2379/pool"});
-  CHECK_THAT(plaintext, Catch::Matchers::ContainsSubstring("refusing to use the store etcd://127.0.0.1:1,192.0.2.1:2379/pool: 192.0.2.1:2379 is on another host"));
-  CHECK_THAT(plaintext, Catch::Matchers::ContainsSubstring("etcds://") && Catch::Matchers::ContainsSubstring("--insecure"));
+  CHECK_THAT(plaintext, Catch::Matchers::ContainsSubstring(
+                            "refusing to use the store etcd://127.0.0.1:1,192.0.2.1:2379/pool: "
+                            "192.0.2.1:2379 is on another host"));
+  CHECK_THAT(plaintext, Catch::Matchers::ContainsSubstring("etcds://") &&
+                            Catch::Matchers::ContainsSubstring("--insecure"));
   CHECK_FALSE(std::filesystem::exists(key));
 
   permit(files.key, 0644);
   const std::string unsafe = "refusing to use '" + files.key + "': other users can read it; chmod 600 it";
-  CHECK_THAT(refusal({"--store", sqlite, "--tls-certificate", files.certificate, "--tls-key", files.key}), Catch::Matchers::ContainsSubstring(unsafe));
-  CHECK_THAT(refusal({"--store", "etcds://127.0.0.1:1", "--store-certificate", files.certificate, "--store-key", files.key}), Catch::Matchers::ContainsSubstring(unsafe));
+  CHECK_THAT(refusal({"--store", sqlite, "--tls-certificate", files.certificate, "--tls-key", files.key}),
+             Catch::Matchers::ContainsSubstring(unsafe));
+  CHECK_THAT(refusal({"--store", "etcds://127.0.0.1:1", "--store-certificate", files.certificate,
+                      "--store-key", files.key}),
+             Catch::Matchers::ContainsSubstring(unsafe));
   permit(config, 0646);
-  CHECK_THAT(refusal({"--store", sqlite, "--config", config}), Catch::Matchers::ContainsSubstring("refusing to use '" + config + "': other users can write it"));
+  CHECK_THAT(
+      refusal({"--store", sqlite, "--config", config}),
+      Catch::Matchers::ContainsSubstring("refusing to use '" + config + "': other users can write it"));
 }
 
 TEST_CASE("a configuration error names the tenant and the valid form") {
   const std::pair<std::string, std::string> mistakes[] = {
       {"[tenant]\nname = 'a'", "tenant: must be an array of tables; write [[tenant]], not [tenant]"},
-      {"[[tenant]]\nname = 'a'\n[[tenant]]\nname = 'b'\nquota = { gpus = 'x' }", "tenant 'b': quota.gpus: must be a number of GPUs, like 2 or 0.5"},
-      {"[[tenant]]\nname = 'b'\nquota = { highest_priority = 'urgent' }", "tenant 'b': quota.highest_priority: must be low, normal or high"},
-      {"[[tenant]]\nname = 'b'\nquota = { compute = 50 }", "tenant 'b': quota.compute: use gpus instead: gpus = 0.5 is half of a GPU"},
+      {"[[tenant]]\nname = 'a'\n[[tenant]]\nname = 'b'\nquota = { gpus = 'x' }",
+       "tenant 'b': quota.gpus: must be a number of GPUs, like 2 or 0.5"},
+      {"[[tenant]]\nname = 'b'\nquota = { highest_priority = 'urgent' }",
+       "tenant 'b': quota.highest_priority: must be low, normal or high"},
+      {"[[tenant]]\nname = 'b'\nquota = { compute = 50 }",
+       "tenant 'b': quota.compute: use gpus instead: gpus = 0.5 is half of a GPU"},
       {"[[tenant]]\nname = 'b'\nquota = { highest-priorty = 'low' }", "; did you mean 'highest_priority'?"},
-      {"[[tenant]]\nname = 'b'\nquota = { highest-priority = 'urgent' }", "tenant 'b': quota.highest-priority: must be low, normal or high"},
+      {"[[tenant]]\nname = 'b'\nquota = { highest-priority = 'urgent' }",
+       "tenant 'b': quota.highest-priority: must be low, normal or high"},
       {"[[tenant]]\nquota = { gpus = 0.5 }", "tenant at line 1: name: missing"},
       {"[[node]]\nname = 'n'\ntokens = 'x'", "node 'n': tokens: must be an array"},
       {"store = sqlite:pool.db", "; strings need quotes: store = \"sqlite:pool.db\""},
-      {"[[tenant]]\nname = 'b'\nquota = { memory = '8' }", "tenant 'b': quota.memory: '8' is 8 bytes: did you mean 8GiB?"},
-      {"[[tenant]]\nname = 'b'\nquota = { memory = 8 }", "tenant 'b': quota.memory: '8' is 8 bytes: did you mean 8GiB?"},
+      {"[[tenant]]\nname = 'b'\nquota = { memory = '8' }",
+       "tenant 'b': quota.memory: '8' is 8 bytes: did you mean 8GiB?"},
+      {"[[tenant]]\nname = 'b'\nquota = { memory = 8 }",
+       "tenant 'b': quota.memory: '8' is 8 bytes: did you mean 8GiB?"},
       {"[[tenant]]\nname = 'b'\nquota = { gpus = 2, memory = 8GiB }", "line 3: "},
-      {"[[tenant]]\nname = 'b'\nquota = { gpus = 2, memory = 8GiB }", "; strings need quotes: memory = \"8GiB\""},
+      {"[[tenant]]\nname = 'b'\nquota = { gpus = 2, memory = 8GiB }",
+       "; strings need quotes: memory = \"8GiB\""},
       {"[[tenant]]\nname = b", "; strings need quotes: name = \"b\""},
       {"policy = 'spread'", "policy: not a key of this file; change the policy with `pool-admin policy set"},
-      {"listen = 'tcp://127.0.0.1:0'", "cannot listen on 'tcp://127.0.0.1:0': must be HOST:PORT, like 127.0.0.1:9800"},
+      {"listen = 'tcp://127.0.0.1:0'",
+       "cannot listen on 'tcp://127.0.0.1:0': must be HOST:PORT, like 127.0.0.1:9800"},
       {"address = 'tcp://127.0.0.1:9800'", "--address: 'tcp://127.0.0.1:9800' is not HOST:PORT"},
   };
   TemporaryFolder folder;
   const std::string key = folder.path() / "key.pem", store = "sqlite:" + (folder.path() / "pool.db").string();
   for (const auto& [text, said] : mistakes) {
-    const Finished refused = run_to_end({program_path("pool-scheduler"), "--key", key, "--store", store, "--config", folder.write("pool.toml", text + "\n")});
+    const Finished refused = run_to_end({program_path("pool-scheduler"), "--key", key, "--store", store,
+                                         "--config", folder.write("pool.toml", text + "\n")});
     INFO(text << "\n" << refused.output);
     CHECK(refused.status != 0);
     CHECK(refused.output.find(said) != std::string::npos);
@@ -522,15 +584,18 @@ TEST_CASE("a standby scheduler waits and names the leader") {
   const auto granted = holder->granted();
   REQUIRE(granted);
   const std::string port_file = scheduler.folder().path() / "second";
-  Process second({program_path("pool-scheduler"), "--listen", "127.0.0.1:0", "--port-file", port_file, "--key", scheduler.key_file(),
-                  "--store", "sqlite:" + (scheduler.folder().path() / "pool.db").string()}, {});
+  Process second(
+      {program_path("pool-scheduler"), "--listen", "127.0.0.1:0", "--port-file", port_file, "--key",
+       scheduler.key_file(), "--store", "sqlite:" + (scheduler.folder().path() / "pool.db").string()},
+      {});
   REQUIRE(eventually([&] { return std::filesystem::exists(port_file); }));
   int port = 0;
   std::ifstream(port_file) >> port;
   const auto channel = connect("127.0.0.1:" + std::to_string(port));
   CHECK(eventually([&] {
     LeaseClient refused(channel, request_call(1, 1));
-    return refused.status().error_code() == grpc::StatusCode::UNAVAILABLE && refused.leader() == scheduler.address();
+    return refused.status().error_code() == grpc::StatusCode::UNAVAILABLE &&
+           refused.leader() == scheduler.address();
   }));
   scheduler.kill();
   REQUIRE(second.await_output(" leads "));
@@ -549,15 +614,19 @@ TEST_CASE("leases are granted over TLS") {
   options.pem_root_certs = {std::istreambuf_iterator<char>(file), {}};
   const auto channel = grpc::CreateChannel(scheduler.address(), grpc::SslCredentials(options));
   CHECK(LeaseClient(channel, request_call(0, 1)).status().error_code() == grpc::StatusCode::INVALID_ARGUMENT);
-  CHECK(LeaseClient(connect(scheduler.address()), request_call(0, 1)).status().error_code() == grpc::StatusCode::UNAVAILABLE);
+  CHECK(LeaseClient(connect(scheduler.address()), request_call(0, 1)).status().error_code() ==
+        grpc::StatusCode::UNAVAILABLE);
 }
 
 TEST_CASE("a renewed certificate is loaded while running and an incomplete one is ignored") {
   const Authority authority("before"), renewed("after");
   const TemporaryFolder folder;
   const Authority::Files files{folder.path() / "scheduler.pem", folder.path() / "scheduler.key"};
-  const auto install = [](const std::string& from, const std::string& to) { std::filesystem::copy_file(from, to, std::filesystem::copy_options::overwrite_existing); };
-  const auto first = authority.sign("scheduler", "IP:127.0.0.1"), second = renewed.sign("scheduler", "IP:127.0.0.1");
+  const auto install = [](const std::string& from, const std::string& to) {
+    std::filesystem::copy_file(from, to, std::filesystem::copy_options::overwrite_existing);
+  };
+  const auto first = authority.sign("scheduler", "IP:127.0.0.1"),
+             second = renewed.sign("scheduler", "IP:127.0.0.1");
   install(first.certificate, files.certificate);
   install(first.key, files.key);
   SchedulerProcess scheduler({"--tls-certificate", files.certificate, "--tls-key", files.key});
@@ -569,13 +638,18 @@ TEST_CASE("a renewed certificate is loaded while running and an incomplete one i
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     return grpc::CreateCustomChannel(scheduler.address(), grpc::SslCredentials(options), arguments);
   };
-  const auto answers = [&](const Authority& whom) { return LeaseClient(trusting(whom), request_call(0, 1)).status().error_code() == grpc::StatusCode::INVALID_ARGUMENT; };
+  const auto answers = [&](const Authority& whom) {
+    return LeaseClient(trusting(whom), request_call(0, 1)).status().error_code() ==
+           grpc::StatusCode::INVALID_ARGUMENT;
+  };
   const auto connected = trusting(authority);
-  CHECK(LeaseClient(connected, request_call(0, 1)).status().error_code() == grpc::StatusCode::INVALID_ARGUMENT);
+  CHECK(LeaseClient(connected, request_call(0, 1)).status().error_code() ==
+        grpc::StatusCode::INVALID_ARGUMENT);
   install(second.certificate, files.certificate);
   CHECK(scheduler.await_log("certificate_not_renewed"));
   // gRPC polls its files every second.
-  for (const auto end = std::chrono::steady_clock::now() + 3s; std::chrono::steady_clock::now() < end;) CHECK(answers(authority));
+  for (const auto end = std::chrono::steady_clock::now() + 3s; std::chrono::steady_clock::now() < end;)
+    CHECK(answers(authority));
   std::filesystem::remove(files.key);
   CHECK(eventually([&] { return occurrences(scheduler.log(), "certificate_not_renewed") >= 2; }));
   CHECK(answers(authority));
@@ -584,7 +658,8 @@ TEST_CASE("a renewed certificate is loaded while running and an incomplete one i
   CHECK(eventually([&] { return answers(renewed); }));
   CHECK_FALSE(answers(authority));
   // The connection from before the renewal still works.
-  CHECK(LeaseClient(connected, request_call(0, 1)).status().error_code() == grpc::StatusCode::INVALID_ARGUMENT);
+  CHECK(LeaseClient(connected, request_call(0, 1)).status().error_code() ==
+        grpc::StatusCode::INVALID_ARGUMENT);
   install(first.certificate, files.certificate);
   install(first.key, files.key);
   scheduler.process().signal(SIGHUP);
@@ -601,8 +676,10 @@ TEST_CASE("metrics, health and the audit") {
   REQUIRE(scheduler.await_log("url=http"));
   const uint16_t port = metrics_port(scheduler.log());
   const std::string page = http_get(port, "/metrics");
-  for (const char* line : {"gpupool_pool_leader 1", "gpupool_pool_granted_total 1", "gpupool_pool_gpus_capacity 4", "gpupool_pool_gpus_leased 0.5",
-                           "gpupool_pool_nodes{condition=\"open\"} 2", "gpupool_pool_tenant_leases{tenant=\"default\"} 1"}) {
+  for (const char* line :
+       {"gpupool_pool_leader 1", "gpupool_pool_granted_total 1", "gpupool_pool_gpus_capacity 4",
+        "gpupool_pool_gpus_leased 0.5", "gpupool_pool_nodes{condition=\"open\"} 2",
+        "gpupool_pool_tenant_leases{tenant=\"default\"} 1"}) {
     INFO(page);
     CHECK(page.find(std::string("\n") + line + "\n") != std::string::npos);
   }

@@ -16,7 +16,8 @@ namespace {
 class Several {
  public:
   explicit Several(size_t count) {
-    for (size_t i = 0; i < count; ++i) all_.push_back(SchedulerProcess::one_of_several(etcd_.store(), folder_.path() / "key.pem"));
+    for (size_t i = 0; i < count; ++i)
+      all_.push_back(SchedulerProcess::one_of_several(etcd_.store(), folder_.path() / "key.pem"));
   }
   SchedulerProcess& operator[](size_t i) { return *all_[i]; }
   size_t size() const { return all_.size(); }
@@ -113,7 +114,9 @@ TEST_CASE("the next leader returns a stored grant whose answer was lost") {
 TEST_CASE("pool-admin top continues with the next leader") {
   Several schedulers(2);
   const size_t first = schedulers.leader();
-  Process top({program_path("pool-admin"), "--scheduler", schedulers.addresses(), "--json", "top", "--interval", "0.1"}, {});
+  Process top({program_path("pool-admin"), "--scheduler", schedulers.addresses(), "--json", "top",
+               "--interval", "0.1"},
+              {});
   const auto pictures = [&] { return occurrences(top.output(), "\"taken_ms\""); };
   REQUIRE(eventually([&] { return pictures() > 0; }));
   schedulers[first].kill();
@@ -123,7 +126,9 @@ TEST_CASE("pool-admin top continues with the next leader") {
     INFO(top.output());
     CHECK(eventually([&] { return pictures() > before; }));
   };
-  SECTION("the other scheduler leads") { goes_on(1); }
+  SECTION("the other scheduler leads") {
+    goes_on(1);
+  }
   SECTION("for a while there is no scheduler") {
     schedulers[1 - first].kill();
     CHECK(top.await_output("retrying until a scheduler becomes the leader"));

@@ -52,7 +52,9 @@ class Folder {
 
 TEST_CASE("the experiment from files, as text, JSON and picture") {
   const Folder folder;
-  const auto ended = folder.run("--nodes nodes.csv --tasks tasks.csv --policy fragmentation,random --seeds 3 --json out.json --plot out.svg");
+  const auto ended = folder.run(
+      "--nodes nodes.csv --tasks tasks.csv --policy fragmentation,random --seeds 3 --json out.json --plot "
+      "out.svg");
   CHECK(ended.text.find("4 nodes, 8 GPUs (nodes.csv), 11 tasks (tasks.csv), mode local") == 0);
   CHECK(ended.status == 0);
   const auto json = nlohmann::json::parse(folder.read("out.json"));
@@ -93,35 +95,45 @@ TEST_CASE("pool-sim rejects invalid options and files") {
 }
 
 TEST_CASE("the script of docs/placement.md prints its tables from the traces of a folder") {
-  if (std::string(PYTHON).find("NOTFOUND") != std::string::npos) return gpupool::testing::report_skip("there is no python3");
+  if (std::string(PYTHON).find("NOTFOUND") != std::string::npos)
+    return gpupool::testing::report_skip("there is no python3");
   const Folder folder;  // its trace gives different results for the policies and modes
   folder.write("openb_node_list_gpu_node.csv",
-               "sn,cpu_milli,memory_mib,gpu,model\nn0,32000,65536,2,A\nn1,32000,65536,2,A\nn2,4000,65536,2,A\nn3,32000,65536,2,B\n");
+               "sn,cpu_milli,memory_mib,gpu,model\nn0,32000,65536,2,A\nn1,32000,65536,2,A\nn2,4000,65536,2,"
+               "A\nn3,32000,65536,2,B\n");
   folder.write("openb_pod_list_tiny.csv",
-               "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\na,1000,1024,1,700,\nb,3000,1024,1,700,\nc,1000,1024,1,650,\n"
-               "e,1000,1024,1,300,\nf,6000,1024,1,330,\ng,1000,1024,1,270,\ni,1000,1024,1,1000,B\nk,1000,1024,2,1000,\n");
-  folder.write("published-allocation.csv", "trace,policy,allocated_percent_at_100,allocated_percent_at_130\ntiny,FGD,98.5,99.25\n");
+               "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\na,1000,1024,1,700,\nb,3000,1024,1,700,"
+               "\nc,1000,1024,1,650,\n"
+               "e,1000,1024,1,300,\nf,6000,1024,1,330,\ng,1000,1024,1,270,\ni,1000,1024,1,1000,B\nk,1000,"
+               "1024,2,1000,\n");
+  folder.write("published-allocation.csv",
+               "trace,policy,allocated_percent_at_100,allocated_percent_at_130\ntiny,FGD,98.5,99.25\n");
   const auto allocated = [&](const std::string& mode, const std::string& policy) {
-    const auto ended = folder.call(POOL_SIM " --nodes openb_node_list_gpu_node.csv --tasks openb_pod_list_tiny.csv --seeds 7 --json - --mode " +
-                                   mode + " --policy " + policy);
+    const auto ended = folder.call(
+        POOL_SIM
+        " --nodes openb_node_list_gpu_node.csv --tasks openb_pod_list_tiny.csv --seeds 7 --json - --mode " +
+        mode + " --policy " + policy);
     INFO(ended.text);
     REQUIRE(ended.status == 0);
     const auto run = nlohmann::json::parse(ended.text)["runs"][0];
     char both[64];
-    std::snprintf(both, sizeof both, "%.2f / %.2f", run["allocated_percent_at_100"].get<double>(), run["allocated_percent_at_130"].get<double>());
+    std::snprintf(both, sizeof both, "%.2f / %.2f", run["allocated_percent_at_100"].get<double>(),
+                  run["allocated_percent_at_130"].get<double>());
     return std::string(both);
   };
   const auto ended = folder.call(PYTHON " " PLACEMENT_TABLE " . --seeds 7 --pool-sim " POOL_SIM);
   INFO(ended.text);
   CHECK(ended.status == 0);
   const std::string fgd = allocated("local", "fgd");
-  CHECK(ended.text.find("| tiny | 98.50 / 99.25 | " + fgd + " | " + allocated("local", "fragmentation") + " | " + allocated("pool", "bestfit") +
-                        " | " + allocated("pool", "fragmentation") + " | ") != std::string::npos);
+  CHECK(ended.text.find("| tiny | 98.50 / 99.25 | " + fgd + " | " + allocated("local", "fragmentation") +
+                        " | " + allocated("pool", "bestfit") + " | " + allocated("pool", "fragmentation") +
+                        " | ") != std::string::npos);
   CHECK(ended.text.find(" | " + fgd.substr(0, fgd.find(' ')) + " (98.50) |\n") != std::string::npos);
 }
 
 TEST_CASE("the script of docs/placement.md names a folder without traces") {
-  if (std::string(PYTHON).find("NOTFOUND") != std::string::npos) return gpupool::testing::report_skip("there is no python3");
+  if (std::string(PYTHON).find("NOTFOUND") != std::string::npos)
+    return gpupool::testing::report_skip("there is no python3");
   const Folder folder;
   const auto ended = folder.call(PYTHON " " PLACEMENT_TABLE " .");
   CHECK(ended.status == 1);

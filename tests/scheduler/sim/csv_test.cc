@@ -1,5 +1,6 @@
 // Tests of the CSV parser and of the positions in its error messages.
 #include "scheduler/sim/csv.h"
+
 #include "tests/support/catch.h"
 
 using gpupool::sim::Csv;
@@ -25,7 +26,10 @@ TEST_CASE("fields, quotes and line ends") {
   CHECK(csv->text(1, 0) == "2,\"3\n4");
   CHECK(csv->text(1, 2).empty());
   CHECK(csv->text(1, -1).empty());
-  CHECK(Csv::parse("f", "\xef\xbb\xbf" "a\n1")->column("a") == 0);
+  CHECK(Csv::parse("f",
+                   "\xef\xbb\xbf"
+                   "a\n1")
+            ->column("a") == 0);
 }
 
 TEST_CASE("numbers are parsed and out-of-range numbers rejected") {

@@ -1,6 +1,8 @@
 // Tests of the experiment, on a trace whose optimum is known, and of its parts.
-#include <set>
 #include "scheduler/sim/experiment.h"
+
+#include <set>
+
 #include "scheduler/sim/report.h"
 #include "scheduler/sim/synthetic.h"
 #include "tests/scheduler/sim/traces.h"
@@ -36,11 +38,11 @@ TEST_CASE("offline best-fit-decreasing") {
     for (const Task& task : tasks) all.push_back(&task);
     return offline_best_fit(nodes, all);
   };
-  CHECK(place("a,1,1,8,1000\nb,1,1,1,1\n") == 8000);                 // GPUs on several hosts
+  CHECK(place("a,1,1,8,1000\nb,1,1,1,1\n") == 8000);  // GPUs on several hosts
   CHECK(place("a,1,1,1,400\nb,1,1,7,1000\nc,1,1,1,600\n") == 8000);
   CHECK(place("a,1,1,7,1000\nb,1,1,1,600\nc,1,1,1,500\nd,1,1,1,400\n") == 8000);  // 600 and 400 share a GPU
   CHECK(place("a,1,1,9,1000\nb,1,1,1,600\n") == 600);
-  CHECK(place("a,90000,1,1,1000\nb,1,1,0,0\n") == 1000);             // processors are ignored
+  CHECK(place("a,90000,1,1,1000\nb,1,1,0,0\n") == 1000);  // processors are ignored
 }
 
 TEST_CASE("a small trace comes close to its optimum") {
@@ -87,7 +89,8 @@ TEST_CASE("the report as JSON") {
   const auto nodes = read_nodes(kFourNodes);
   const auto tasks = read_tasks(kEightGpus);
   Run one{.policy = PolicyKind::binpack, .outcomes = {}, .replayed = {}};
-  for (const uint64_t seed : {1, 2}) one.outcomes.push_back(run({&nodes, &tasks, Mode::local, PolicyKind::binpack}, seed));
+  for (const uint64_t seed : {1, 2})
+    one.outcomes.push_back(run({&nodes, &tasks, Mode::local, PolicyKind::binpack}, seed));
   const Subject subject{.nodes = "n", .tasks = "t", .node_count = 4, .gpu_count = 8, .task_count = 11};
   const auto json = json_of(subject, {one});
   CHECK(json["mode"] == "local");

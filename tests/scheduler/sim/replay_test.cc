@@ -1,5 +1,6 @@
 // Tests of the replay against waiting times computed by hand.
 #include "scheduler/sim/replay.h"
+
 #include "tests/scheduler/sim/traces.h"
 #include "tests/support/catch.h"
 
@@ -39,7 +40,8 @@ TEST_CASE("tasks that fit are backfilled") {
 TEST_CASE("a higher load brings tasks closer together") {
   const auto nodes = read_nodes("sn,cpu_milli,memory_mib,gpu,model\nx,8000,1024,1,A\n");
   const auto tasks = read_tasks(
-      "name,cpu_milli,memory_mib,num_gpu,gpu_milli,creation_time,deletion_time,scheduled_time\na,1,1,1,1000,0,100,0\nb,1,1,1,1000,100,200,100\n");
+      "name,cpu_milli,memory_mib,num_gpu,gpu_milli,creation_time,deletion_time,scheduled_time\na,1,1,1,1000,"
+      "0,100,0\nb,1,1,1,1000,100,200,100\n");
   CHECK(replay({&nodes, &tasks, Mode::pool, PolicyKind::fragmentation}, 1, 1).waiting.most == 0);
   CHECK(replay({&nodes, &tasks, Mode::pool, PolicyKind::fragmentation}, 2, 1).waiting.most == 50);
 }
@@ -51,7 +53,8 @@ TEST_CASE("waiting and fairness, each tenant with its own mean") {
   // half of the GPU and gets c's half at 15.
   const auto tasks = read_tasks(
       "name,cpu_milli,memory_mib,num_gpu,gpu_milli,qos,creation_time,deletion_time,scheduled_time\n"
-      "a,1,1,1,1000,t,0,10,0\nb,1,1,1,500,t,5,25,5\nc,1,1,1,500,u,5,10,5\nd,1,1,1,1000,u,6,46,6\ne,1,1,1,500,v,12,22,12\n");
+      "a,1,1,1,1000,t,0,10,0\nb,1,1,1,500,t,5,25,5\nc,1,1,1,500,u,5,10,5\nd,1,1,1,1000,u,6,46,6\ne,1,1,1,500,"
+      "v,12,22,12\n");
   for (const PolicyKind policy : {PolicyKind::fragmentation, PolicyKind::spread}) {
     const Replayed out = replay({&nodes, &tasks, Mode::local, policy}, 1, 1);
     CHECK(out.placed == 5);

@@ -18,7 +18,8 @@ TEST_CASE("addresses of etcd clusters are read") {
   CHECK(three->prefix == "pools/a");
   CHECK(three->tls);
   CHECK(parse_address("etcd://a/")->prefix == "gpupool");
-  for (const char* text : {"etcd://", "etcd://a,", "etcd://,a", "etcd://a:", "etcd://a:0", "etcd://a:70000", "etcd://a:1x", "etcd://u@a", "etcd://[::1", "etcd://::1", "etcd://a//b"}) {
+  for (const char* text : {"etcd://", "etcd://a,", "etcd://,a", "etcd://a:", "etcd://a:0", "etcd://a:70000",
+                           "etcd://a:1x", "etcd://u@a", "etcd://[::1", "etcd://::1", "etcd://a//b"}) {
     INFO(text);
     CHECK(!parse_address(text));
   }

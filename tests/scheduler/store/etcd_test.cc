@@ -1,4 +1,6 @@
 // Tests of failures specific to the etcd store: dead members, a suspended leader, lost replies.
+#include "tests/support/etcd.h"
+
 #include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -12,7 +14,6 @@
 #include "server/log/log.h"
 #include "tests/support/catch.h"
 #include "tests/support/certificates.h"
-#include "tests/support/etcd.h"
 #include "tests/support/poold_process.h"
 
 using namespace gpupool;
@@ -31,7 +32,9 @@ std::unique_ptr<Store> open(const EtcdCluster& etcd, const transport::TlsOptions
 // Captures this process's log while the object exists.
 class Log {
  public:
-  Log() : file_(::memfd_create("log", MFD_CLOEXEC)) { log::start(file_, log::Level::debug, log::Format::text, "test"); }
+  Log() : file_(::memfd_create("log", MFD_CLOEXEC)) {
+    log::start(file_, log::Level::debug, log::Format::text, "test");
+  }
   ~Log() {
     log::start(STDERR_FILENO, log::Level::off, log::Format::text, "test");
     ::close(file_);
@@ -49,7 +52,8 @@ class Log {
 bool has_fresh_lead(const EtcdCluster& etcd) {
   std::istringstream listed(etcd.etcdctl({"lease", "list"}));  // "found 1 leases", then the lease id
   std::string lease;
-  while (listed >> lease) {}
+  while (listed >> lease) {
+  }
   return etcd.etcdctl({"lease", "timetolive", lease}).find("remaining(2s)") != std::string::npos;
 }
 
@@ -198,7 +202,8 @@ TEST_CASE("large writes of a killed leader are atomic") {
     const auto check = [&] {
       const auto entries = *store->all("all/");
       REQUIRE(entries.size() == 400);
-      CHECK(std::all_of(entries.begin(), entries.end(), [&](const Entry& entry) { return entry.second == entries[0].second; }));
+      CHECK(std::all_of(entries.begin(), entries.end(),
+                        [&](const Entry& entry) { return entry.second == entries[0].second; }));
     };
     check();  // reading does not need the leadership
     lead(*store, "next");
@@ -214,7 +219,8 @@ TEST_CASE("writes at etcd's limits") {
   size_t entries = 0;
   for (const size_t count : {127, 128, 129, 1000}) {
     std::vector<Write> writes;
-    for (size_t i = 0; i < count; ++i) writes.push_back({std::to_string(count) + "/" + std::to_string(i), "x"});
+    for (size_t i = 0; i < count; ++i)
+      writes.push_back({std::to_string(count) + "/" + std::to_string(i), "x"});
     write_at_last(*store, writes, term);
     entries += count;
     CHECK(store->all("")->size() == entries);
@@ -224,9 +230,14 @@ TEST_CASE("writes at etcd's limits") {
     write_at_last(*store, {{"large", value}}, term);
     CHECK(store->all("large")->at(0).second == value);
   }
-  write_at_last(*store, {{"large/1", std::string(900'000, '1')}, {"large/2", std::string(900'000, '2')}, {"large/3", std::string(900'000, '3')}}, term);
+  write_at_last(*store,
+                {{"large/1", std::string(900'000, '1')},
+                 {"large/2", std::string(900'000, '2')},
+                 {"large/3", std::string(900'000, '3')}},
+                term);
   CHECK(store->all("large/")->size() == 3);
-  CHECK(store->write({{"a", "1"}, {"larger", std::string(2'000'000, 'v')}}, term).error().code == ErrorCode::limit);
+  CHECK(store->write({{"a", "1"}, {"larger", std::string(2'000'000, 'v')}}, term).error().code ==
+        ErrorCode::limit);
   CHECK(store->all("a")->empty());
   CHECK(store->leads());
 }
@@ -245,15 +256,21 @@ TEST_CASE("etcd with TLS") {
   const Authority authority("etcd"), other("other");
   const auto server = authority.sign("etcd", "IP:127.0.0.1");
   const auto client = authority.sign("scheduler");
-  EtcdCluster etcd({.tls = true, .certificate = server.certificate, .key = server.key, .ca = authority.certificate()});
-  const transport::TlsOptions good{.ca = authority.certificate(), .certificate = client.certificate, .key = client.key, .secret = ""};
+  EtcdCluster etcd(
+      {.tls = true, .certificate = server.certificate, .key = server.key, .ca = authority.certificate()});
+  const transport::TlsOptions good{
+      .ca = authority.certificate(), .certificate = client.certificate, .key = client.key, .secret = ""};
   const auto store = open(etcd, good);
   const uint64_t term = lead(*store, "one");
   CHECK(store->write({{"a", "1"}}, term));
-  for (const auto& tls : {transport::TlsOptions{.ca = authority.certificate(), .certificate = "", .key = "", .secret = ""},
-                          transport::TlsOptions{.ca = other.certificate(), .certificate = client.certificate, .key = client.key, .secret = ""}}) {
+  for (const auto& tls :
+       {transport::TlsOptions{.ca = authority.certificate(), .certificate = "", .key = "", .secret = ""},
+        transport::TlsOptions{
+            .ca = other.certificate(), .certificate = client.certificate, .key = client.key, .secret = ""}}) {
     CHECK(open(etcd, tls)->campaign("two", 100ms).error().code == ErrorCode::unavailable);
   }
   CHECK(open_store("etcd://127.0.0.1:1", good).error().message.find("etcds://") != std::string::npos);
-  CHECK(open_store("etcds://127.0.0.1:1", {.ca = "/nowhere", .certificate = "", .key = "", .secret = ""}).error().code == ErrorCode::invalid);
+  CHECK(open_store("etcds://127.0.0.1:1", {.ca = "/nowhere", .certificate = "", .key = "", .secret = ""})
+            .error()
+            .code == ErrorCode::invalid);
 }

@@ -23,7 +23,9 @@ class Etcd : public StoreKind {
 
 }  // namespace
 
-std::vector<std::string> store_kinds() { return {"sqlite", "etcd"}; }
+std::vector<std::string> store_kinds() {
+  return {"sqlite", "etcd"};
+}
 
 std::unique_ptr<StoreKind> make_store_kind(const std::string& name) {
   if (name == "etcd") return std::make_unique<Etcd>();

@@ -21,8 +21,10 @@ int main(int count, char** words) {
   say("leads " + std::to_string(*term));
   for (unsigned long i = 0;; ++i) {
     std::vector<Write> writes;
-    for (int k = 0; k < 400; ++k) writes.push_back({"all/" + std::to_string(k), words[2] + std::to_string(i) + std::string(100, '.')});
-    if (const auto written = (*store)->write(writes, *term); !written) return say("lost " + written.error().message), 0;
+    for (int k = 0; k < 400; ++k)
+      writes.push_back({"all/" + std::to_string(k), words[2] + std::to_string(i) + std::string(100, '.')});
+    if (const auto written = (*store)->write(writes, *term); !written)
+      return say("lost " + written.error().message), 0;
     if (i == 0) say("written");
   }
 }

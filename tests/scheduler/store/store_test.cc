@@ -33,8 +33,10 @@ TEST_CASE("every store keeps the contract") {
   CHECK(one->leader() == "one:1");
 
   SECTION("entries are put, changed and deleted together, and come by key") {
-    REQUIRE(one->write({{"b/2", "two"}, {"a/1", "one"}, {"b/1", std::string("\0\xff", 2)}, {"c", ""}}, *term));
-    CHECK(*one->all("") == std::vector<Entry>{{"a/1", "one"}, {"b/1", std::string("\0\xff", 2)}, {"b/2", "two"}, {"c", ""}});
+    REQUIRE(
+        one->write({{"b/2", "two"}, {"a/1", "one"}, {"b/1", std::string("\0\xff", 2)}, {"c", ""}}, *term));
+    CHECK(*one->all("") ==
+          std::vector<Entry>{{"a/1", "one"}, {"b/1", std::string("\0\xff", 2)}, {"b/2", "two"}, {"c", ""}});
     CHECK(*one->all("b/") == std::vector<Entry>{{"b/1", std::string("\0\xff", 2)}, {"b/2", "two"}});
     CHECK(one->all("d")->empty());
     REQUIRE(one->write({{"b/2", "again"}, {"a/1", std::nullopt}, {"nothing", std::nullopt}}, *term));
@@ -72,7 +74,9 @@ TEST_CASE("every store keeps the contract") {
     CHECK(*next > *term);
     CHECK(two->write({{"x", "y"}}, *next));
   }
-  SECTION("a leader that is gone without a word is followed, and what it was writing is there as a whole or not at all") {
+  SECTION(
+      "a leader that is gone without a word is followed, and what it was writing is there as a whole or not "
+      "at all") {
     one->resign();
     Process other({program_path("store_leader"), kind->address(), "other"}, {});
     REQUIRE(other.await_output("written"));
@@ -83,7 +87,8 @@ TEST_CASE("every store keeps the contract") {
     CHECK(*next > *term + 1);
     const auto entries = *one->all("all/");
     REQUIRE(entries.size() == 400);
-    CHECK(std::all_of(entries.begin(), entries.end(), [&](const Entry& entry) { return entry.second == entries[0].second; }));
+    CHECK(std::all_of(entries.begin(), entries.end(),
+                      [&](const Entry& entry) { return entry.second == entries[0].second; }));
   }
   SECTION("a thousand entries at once, all or none") {
     std::vector<Write> many;
@@ -92,13 +97,16 @@ TEST_CASE("every store keeps the contract") {
     CHECK(one->all("lease/")->size() == 1000);
   }
   SECTION("of two changes of one entry in one write the later one counts") {
-    REQUIRE(one->write({{"a", "1"}, {"a", "2"}, {"b", "1"}, {"b", std::nullopt}, {"c", std::nullopt}, {"c", "1"}}, *term));
+    REQUIRE(one->write(
+        {{"a", "1"}, {"a", "2"}, {"b", "1"}, {"b", std::nullopt}, {"c", std::nullopt}, {"c", "1"}}, *term));
     CHECK(*one->all("") == std::vector<Entry>{{"a", "2"}, {"c", "1"}});
   }
 }
 
 TEST_CASE("plaintext etcd on another host requires permission") {
-  for (const char* const text : {"etcd://192.0.2.1", "etcd://127.0.0.1:2379,db-1:2379", "etcd://127.evil.example", "etcd://[fe80::1]:2379/pool", "etcd://localhost.example"}) {
+  for (const char* const text :
+       {"etcd://192.0.2.1", "etcd://127.0.0.1:2379,db-1:2379", "etcd://127.evil.example",
+        "etcd://[fe80::1]:2379/pool", "etcd://localhost.example"}) {
     INFO(text);
     const auto refused = open_store(text);
     REQUIRE_FALSE(refused);
@@ -106,7 +114,8 @@ TEST_CASE("plaintext etcd on another host requires permission") {
     CHECK(refused.error().message.find("use --insecure in a trusted network") != std::string::npos);
     CHECK(open_store(text, {}, true));
   }
-  for (const char* const text : {"etcd://127.0.0.1", "etcd://[::1]:2379,localhost:1,127.1.2.3", "etcds://db-1,db-2"}) {
+  for (const char* const text :
+       {"etcd://127.0.0.1", "etcd://[::1]:2379,localhost:1,127.1.2.3", "etcds://db-1,db-2"}) {
     INFO(text);
     CHECK(open_store(text));
   }

@@ -26,7 +26,8 @@ TEST_CASE("program names are inserted as text") {
 
 TEST_CASE("the history has a point per ten seconds of the last hour") {
   History history;
-  for (int64_t at = 0; at <= 2 * History::kKeptMs; at += 2'500) history.note({at, static_cast<uint64_t>(at), 1000, 3});
+  for (int64_t at = 0; at <= 2 * History::kKeptMs; at += 2'500)
+    history.note({at, static_cast<uint64_t>(at), 1000, 3});
   REQUIRE(history.points().size() == 361);
   CHECK(history.points().front().at_ms == History::kKeptMs);
   const auto json = nlohmann::json::parse(page_json({}, history));

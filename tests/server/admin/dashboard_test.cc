@@ -1,10 +1,10 @@
-// What the dashboard and the alerts ask for, and docs/operations.md explains, is what poold exports: no more and no less.
+// What the dashboard and the alerts ask for, and docs/operations.md explains, is what poold exports: no more
+// and no less.
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <regex>
 #include <set>
 #include <sstream>
-
-#include <nlohmann/json.hpp>
 
 #include "server/admin/metrics.h"
 #include "tests/support/catch.h"
@@ -23,7 +23,8 @@ std::string content_of(const std::string& file) {
 std::set<std::string> names_in(const std::string& text) {
   static const std::regex name("\\bgpupool_[a-z0-9_]+");
   std::set<std::string> names;
-  for (auto at = std::sregex_iterator(text.begin(), text.end(), name); at != std::sregex_iterator(); ++at) names.insert(at->str());
+  for (auto at = std::sregex_iterator(text.begin(), text.end(), name); at != std::sregex_iterator(); ++at)
+    names.insert(at->str());
   return names;
 }
 
@@ -69,7 +70,8 @@ TEST_CASE("each metric of the dashboard and of the alerts is exported") {
   const auto asked = names_in(expressions(dashboard));
   CHECK(asked.size() > 30);
   CHECK(without(asked, exported()) == std::set<std::string>());
-  CHECK(without(names_in(content_of("examples/monitoring/alerts.yml")), exported()) == std::set<std::string>());
+  CHECK(without(names_in(content_of("examples/monitoring/alerts.yml")), exported()) ==
+        std::set<std::string>());
 }
 
 TEST_CASE("docs/operations.md explains all existing metrics and no others") {

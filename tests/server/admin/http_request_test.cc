@@ -35,12 +35,15 @@ TEST_CASE("the host is read without the spaces around it") {
 }
 
 TEST_CASE("local hosts are localhost and numeric addresses, with or without a port") {
-  for (const char* local : {"localhost", "LocalHost:9701", "127.0.0.1", "127.0.0.1:9701", "10.0.0.1", "[::1]", "[::1]:9701", "[fe80::1]:1"}) {
+  for (const char* local : {"localhost", "LocalHost:9701", "127.0.0.1", "127.0.0.1:9701", "10.0.0.1", "[::1]",
+                            "[::1]:9701", "[fe80::1]:1"}) {
     INFO(local);
     CHECK(is_local_host(local));
   }
-  for (const char* other : {"", ":", "evil.example", "evil.example:9701", "localhost.evil.example", "127.0.0.1.evil.example:9701", "127.1", "2130706433", "::1", "[::1", "[evil]",
-                            "[]", "localhost:evil", "127.0.0.1:80:80", "localhost@evil.example", "evil.example:80]"}) {
+  for (const char* other :
+       {"", ":", "evil.example", "evil.example:9701", "localhost.evil.example", "127.0.0.1.evil.example:9701",
+        "127.1", "2130706433", "::1", "[::1", "[evil]", "[]", "localhost:evil", "127.0.0.1:80:80",
+        "localhost@evil.example", "evil.example:80]"}) {
     INFO(other);
     CHECK_FALSE(is_local_host(other));
   }

@@ -24,16 +24,17 @@ namespace {
 class Endpoint {
  public:
   explicit Endpoint(milliseconds patience = milliseconds(20'000)) {
-    auto made = HttpServer::listen(context_, "127.0.0.1:0",
-                                   [this](const std::string& path) {
-                                     if (path == "/slow") {
-                                       std::this_thread::sleep_for(milliseconds(50));
-                                       return HttpResponse{200, std::to_string(++made_)};
-                                     }
-                                     if (path == "/large") return HttpResponse{200, std::string(8u << 20, 'x')};
-                                     return path == "/here" ? HttpResponse{200, "found\n"} : HttpResponse{404, "no\n"};
-                                   },
-                                   patience);
+    auto made = HttpServer::listen(
+        context_, "127.0.0.1:0",
+        [this](const std::string& path) {
+          if (path == "/slow") {
+            std::this_thread::sleep_for(milliseconds(50));
+            return HttpResponse{200, std::to_string(++made_)};
+          }
+          if (path == "/large") return HttpResponse{200, std::string(8u << 20, 'x')};
+          return path == "/here" ? HttpResponse{200, "found\n"} : HttpResponse{404, "no\n"};
+        },
+        patience);
     REQUIRE(made);
     server_ = std::move(*made);
     where_ = server_->endpoint();
@@ -94,7 +95,9 @@ TEST_CASE("requests are answered, one per connection") {
   CHECK(found.ends_with("\r\n\r\nfound\n"));
   CHECK(get(endpoint, "HEAD /here HTTP/1.1\r\nHost: localhost\r\n\r\n").ends_with("\r\n\r\n"));
   CHECK(get(endpoint, "GET /elsewhere HTTP/1.1\r\nHost: localhost\r\n\r\n").starts_with("HTTP/1.1 404 "));
-  CHECK(get(endpoint, "GET /here HTTP/1.1\r\nHost: localhost\r\n\r\nGET /here HTTP/1.1\r\nHost: localhost\r\n\r\n").ends_with("\r\n\r\nfound\n"));
+  CHECK(get(endpoint,
+            "GET /here HTTP/1.1\r\nHost: localhost\r\n\r\nGET /here HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            .ends_with("\r\n\r\nfound\n"));
   CHECK(get(endpoint, "DELETE /here HTTP/1.1\r\nHost: localhost\r\n\r\n").starts_with("HTTP/1.1 405 "));
   CHECK(get(endpoint, "nonsense\r\n\r\n").starts_with("HTTP/1.1 400 "));
   CHECK(get(endpoint, "GET / HTTP/1.1\r\nX: " + std::string(100'000, 'a')).starts_with("HTTP/1.1 431 "));
@@ -105,12 +108,14 @@ TEST_CASE("requests are answered, one per connection") {
 TEST_CASE("a loopback server refuses names in Host with 421 against DNS rebinding") {
   Endpoint endpoint;
   for (const char* host : {"evil.example", "evil.example:9701", "localhost.evil.example"}) {
-    const std::string refused = get(endpoint, std::string("GET /here HTTP/1.1\r\nHost: ") + host + "\r\n\r\n");
+    const std::string refused =
+        get(endpoint, std::string("GET /here HTTP/1.1\r\nHost: ") + host + "\r\n\r\n");
     CHECK(refused.starts_with("HTTP/1.1 421 "));
     CHECK(refused.find("found") == refused.npos);
   }
   for (const char* host : {"localhost:1", "127.0.0.1:1", "[::1]"}) {
-    CHECK(get(endpoint, std::string("GET /here HTTP/1.1\r\nHost: ") + host + "\r\n\r\n").ends_with("found\n"));
+    CHECK(
+        get(endpoint, std::string("GET /here HTTP/1.1\r\nHost: ") + host + "\r\n\r\n").ends_with("found\n"));
   }
   CHECK(get(endpoint, "GET /here HTTP/1.0\r\n\r\n").ends_with("found\n"));
 }
@@ -125,7 +130,9 @@ TEST_CASE("responses forbid framing by other pages") {
 TEST_CASE("a slow answer is computed once for all waiting requests and after each of them arrived") {
   Endpoint endpoint;
   const std::string request = "GET /slow HTTP/1.1\r\nHost: localhost\r\n\r\n";
-  const auto number_of = [](const std::string& answer) { return std::stoi(answer.substr(answer.rfind('\n') + 1)); };
+  const auto number_of = [](const std::string& answer) {
+    return std::stoi(answer.substr(answer.rfind('\n') + 1));
+  };
   CHECK(number_of(get(endpoint, request)) == 1);
   std::vector<tcp::socket> waiting;
   for (int i = 0; i < 20; ++i) {
@@ -145,7 +152,8 @@ TEST_CASE("a slow answer is computed once for all waiting requests and after eac
 TEST_CASE("a request that arrives byte by byte is answered") {
   Endpoint endpoint;
   tcp::socket socket = endpoint.connect();
-  for (const char byte : std::string("GET /here HTTP/1.1\r\nHost: localhost\r\n\r\n")) send(socket, std::string(1, byte));
+  for (const char byte : std::string("GET /here HTTP/1.1\r\nHost: localhost\r\n\r\n"))
+    send(socket, std::string(1, byte));
   CHECK(rest(socket).ends_with("found\n"));
 }
 
@@ -191,7 +199,8 @@ TEST_CASE("open connections do not keep other clients out") {
 
 TEST_CASE("an address that cannot be listened on is an error that names it") {
   asio::io_context context;
-  for (const std::string address : {"", "9701", ":9701", "127.0.0.1:", "127.0.0.1:99999", "256.0.0.1:0", "nowhere.invalid:0", "http://127.0.0.1:0"}) {
+  for (const std::string address : {"", "9701", ":9701", "127.0.0.1:", "127.0.0.1:99999", "256.0.0.1:0",
+                                    "nowhere.invalid:0", "http://127.0.0.1:0"}) {
     const auto made = HttpServer::listen(context, address, [](const std::string&) { return HttpResponse(); });
     REQUIRE_FALSE(made);
     CHECK(made.error().message.find("'" + address + "'") != std::string::npos);

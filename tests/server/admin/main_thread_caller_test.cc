@@ -68,7 +68,8 @@ TEST_CASE("a late answer reaches the caller or is dropped after its timeout") {
   Owner owner;
   std::function<void(int)> answer;
   std::thread later([&] {
-    while (!owner.main_thread.ask([&] { return answer != nullptr; }, kLong).value_or(true)) std::this_thread::yield();
+    while (!owner.main_thread.ask([&] { return answer != nullptr; }, kLong).value_or(true))
+      std::this_thread::yield();
     owner.main_thread.ask([&] { return answer(7), 0; }, kLong);
   });
   CHECK(owner.main_thread.ask_for<int>([&](auto reply) { answer = reply; }, kLong) == 7);

@@ -45,17 +45,21 @@ TEST_CASE("a snapshot becomes text for Prometheus, in its units") {
   const std::string text = metrics_text(snapshot());
   INFO(text);
   for (const char* line :
-       {"gpupool_build_info{version=\"1.2.3\"} 1", "gpupool_ready 1", "gpupool_gpu_memory_bytes{gpu=\"0\"} 8589934592",
-        "gpupool_gpu_info{gpu=\"0\",name=\"a \\\"GPU\\\"\\\\\",uuid=\"\"} 1", "gpupool_gpu_busy_seconds_total{gpu=\"0\"} 1.5",
-        "gpupool_gpu_compute_sold_ratio{gpu=\"0\"} 1.5", "gpupool_session_calls_total{session=\"7\",tenant=\"research\"} 42",
+       {"gpupool_build_info{version=\"1.2.3\"} 1", "gpupool_ready 1",
+        "gpupool_gpu_memory_bytes{gpu=\"0\"} 8589934592",
+        "gpupool_gpu_info{gpu=\"0\",name=\"a \\\"GPU\\\"\\\\\",uuid=\"\"} 1",
+        "gpupool_gpu_busy_seconds_total{gpu=\"0\"} 1.5", "gpupool_gpu_compute_sold_ratio{gpu=\"0\"} 1.5",
+        "gpupool_session_calls_total{session=\"7\",tenant=\"research\"} 42",
         "gpupool_session_memory_used_bytes{session=\"7\",tenant=\"research\",gpu=\"0\"} 4096",
         "gpupool_session_memory_in_host_bytes{session=\"7\",tenant=\"research\",gpu=\"0\"} 1024",
         "gpupool_session_throttled_seconds_total{session=\"7\",tenant=\"research\",gpu=\"0\"} 0.25",
         "gpupool_tenant_memory_used_bytes{tenant=\"research\",gpu=\"0\"} 4096",
         "gpupool_tenant_memory_quota_bytes{tenant=\"research\",gpu=\"0\"} 1073741824",
-        "gpupool_tenant_partition_multiprocessors{tenant=\"research\",gpu=\"0\"} 32", "gpupool_gpu_partitioned_multiprocessors{gpu=\"0\"} 0",
-        "gpupool_tenant_compute_share_ratio{tenant=\"research\",gpu=\"0\"} 0.125", "gpupool_tenant_errors_total{tenant=\"research\"} 3",
-        "# TYPE gpupool_session_calls_total counter", "# TYPE gpupool_sessions gauge"}) {
+        "gpupool_tenant_partition_multiprocessors{tenant=\"research\",gpu=\"0\"} 32",
+        "gpupool_gpu_partitioned_multiprocessors{gpu=\"0\"} 0",
+        "gpupool_tenant_compute_share_ratio{tenant=\"research\",gpu=\"0\"} 0.125",
+        "gpupool_tenant_errors_total{tenant=\"research\"} 3", "# TYPE gpupool_session_calls_total counter",
+        "# TYPE gpupool_sessions gauge"}) {
     INFO(line);
     CHECK(has_line(text, line));
   }

@@ -44,7 +44,8 @@ void stop(pid_t process) {
 class AdminClient {
  public:
   explicit AdminClient(const std::string& socket)
-      : stub_(admin::Admin::NewStub(grpc::CreateChannel("unix:" + socket, grpc::InsecureChannelCredentials()))) {}
+      : stub_(admin::Admin::NewStub(
+            grpc::CreateChannel("unix:" + socket, grpc::InsecureChannelCredentials()))) {}
   explicit AdminClient(const PooldProcess& poold) : AdminClient(poold.admin_socket()) {}
 
   template <class Request, class Reply>
@@ -56,7 +57,8 @@ class AdminClient {
   }
   // Must be granted.
   template <class Request, class Reply>
-  Reply get(grpc::Status (admin::Admin::Stub::*method)(grpc::ClientContext*, const Request&, Reply*), const Request& request) {
+  Reply get(grpc::Status (admin::Admin::Stub::*method)(grpc::ClientContext*, const Request&, Reply*),
+            const Request& request) {
     Reply reply;
     const grpc::Status status = call(method, request, reply);
     INFO(status.error_message());
@@ -113,7 +115,9 @@ hello::Hello hello_of(const std::string& program) {
   return hello;
 }
 
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 }  // namespace
 
@@ -166,11 +170,13 @@ TEST_CASE("a session is listed while it runs and its usage stays with its tenant
     CHECK(sessions[0].errors() == 0);
     CHECK(sessions[0].bytes_from_client() >= 5 * sizeof(wire::CommandHeader));
     // Counted when it has been sent, so perhaps after it has come.
-    CHECK(eventually([&] { return client.sessions()[0].bytes_to_client() >= 5 * sizeof(wire::MessageHeader); }));
+    CHECK(eventually(
+        [&] { return client.sessions()[0].bytes_to_client() >= 5 * sizeof(wire::MessageHeader); }));
     CHECK_FALSE(sessions[0].ending());
     const auto workers = poold.workers();
     CHECK(std::find(workers.begin(), workers.end(), sessions[0].worker_pid()) != workers.end());
-    const auto now = std::chrono::duration_cast<milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+    const auto now =
+        std::chrono::duration_cast<milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
     CHECK(std::abs(now - sessions[0].started_ms()) < 60'000);
     CHECK(client.sessions("default").size() == 1);
     CHECK(client.sessions("others").empty());
@@ -191,7 +197,8 @@ TEST_CASE("calls that fail are counted as errors") {
   RawClient program(poold.endpoint());
   program.open();
   for (int i = 0; i < 3; ++i) {  // rows that do not exist
-    CHECK(program.receive_reply_to(program.send_command(0x0fff, {}, 0, wire::kWantsReply)).header.result == 801);
+    CHECK(program.receive_reply_to(program.send_command(0x0fff, {}, 0, wire::kWantsReply)).header.result ==
+          801);
   }
   CHECK(client.sessions()[0].errors() == 3);
 }
@@ -429,8 +436,10 @@ TEST_CASE("the admin socket refuses other users and tolerates peers without gRPC
     poold.admin_socket().copy(address.sun_path, sizeof address.sun_path - 1);
     strangers.push_back(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
     REQUIRE(::connect(strangers.back(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
-    const std::string nonsense = i % 2 == 0 ? std::string(5000, static_cast<char>(i)) : "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-    [[maybe_unused]] const ssize_t sent = ::send(strangers.back(), nonsense.data(), nonsense.size(), MSG_NOSIGNAL);
+    const std::string nonsense =
+        i % 2 == 0 ? std::string(5000, static_cast<char>(i)) : "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    [[maybe_unused]] const ssize_t sent =
+        ::send(strangers.back(), nonsense.data(), nonsense.size(), MSG_NOSIGNAL);
   }
   CHECK(AdminClient(poold).health().ready());
   for (const int stranger : strangers) ::close(stranger);
@@ -443,7 +452,8 @@ TEST_CASE("two poold do not share an admin socket; a dead one's is taken over") 
   const TemporaryFolder folder;
   const std::string path = folder.path() / "shared.sock";
   auto first = std::make_unique<PooldProcess>(kDevice, std::vector<std::string>{"--admin-socket", path});
-  const Finished second = run_to_end({program_path("poold"), "--device", kDevice, "--listen", "tcp://127.0.0.1:0", "--admin-socket", path});
+  const Finished second = run_to_end(
+      {program_path("poold"), "--device", kDevice, "--listen", "tcp://127.0.0.1:0", "--admin-socket", path});
   CHECK(second.status == 1);
   CHECK(has(second.output, "another poold uses the admin socket '" + path + "'"));
   CHECK(AdminClient(path).health().pid() == first->pid());
@@ -458,7 +468,8 @@ TEST_CASE("poold runs without an admin socket with --admin-socket none") {
   PooldProcess poold(kDevice, {"--admin-socket", "none"});
   CHECK_FALSE(has(poold.log(), "admin_socket"));
   CHECK_FALSE(std::filesystem::exists(poold.admin_socket()));
-  const Finished wrong = run_to_end({program_path("poold"), "--device", kDevice, "--listen", "tcp://127.0.0.1:0", "--admin-socket", "/proc/x/y"});
+  const Finished wrong = run_to_end({program_path("poold"), "--device", kDevice, "--listen",
+                                     "tcp://127.0.0.1:0", "--admin-socket", "/proc/x/y"});
   CHECK(wrong.status == 1);
   CHECK(has(wrong.output, "/proc/x/y"));
 }
@@ -474,7 +485,8 @@ TEST_CASE("poold answers Prometheus and health checks over HTTP") {
     RawClient program(poold.endpoint());
     program.open();
     program.ping();
-    CHECK(has(http_get(port, "/metrics"), "\ngpupool_session_calls_total{session=\"1\",tenant=\"default\"} 1\n"));
+    CHECK(has(http_get(port, "/metrics"),
+              "\ngpupool_session_calls_total{session=\"1\",tenant=\"default\"} 1\n"));
     const std::string full = http_get(port, "/readyz");
     CHECK(full.starts_with("HTTP/1.1 503 "));
     CHECK(has(full, "all session slots are in use"));
@@ -485,8 +497,9 @@ TEST_CASE("poold answers Prometheus and health checks over HTTP") {
   CHECK_FALSE(has(after, "session=\"1\""));
   CHECK(has(after, "\ngpupool_tenant_calls_total{tenant=\"default\"} 1\n"));
   CHECK(has(after, "\ngpupool_tenant_sessions_started_total{tenant=\"default\"} 1\n"));
-  const Finished wrong = run_to_end({program_path("poold"), "--device", kDevice, "--listen", "tcp://127.0.0.1:0", "--admin-socket",
-                                     "none", "--metrics", "127.0.0.1:" + std::to_string(port)});
+  const Finished wrong =
+      run_to_end({program_path("poold"), "--device", kDevice, "--listen", "tcp://127.0.0.1:0",
+                  "--admin-socket", "none", "--metrics", "127.0.0.1:" + std::to_string(port)});
   CHECK(wrong.status == 1);
   CHECK(has(wrong.output, "for metrics"));
 }
@@ -494,7 +507,8 @@ TEST_CASE("poold answers Prometheus and health checks over HTTP") {
 TEST_CASE("poold is not ready while no worker can start") {
   const TemporaryFolder folder;
   const std::string flag = folder.path() / "broken";
-  PooldProcess poold(kDevice, {"--metrics", "127.0.0.1:0", "--idle-workers", "1"}, {{"FAKE_DEVICE", "flag:" + flag}});
+  PooldProcess poold(kDevice, {"--metrics", "127.0.0.1:0", "--idle-workers", "1"},
+                     {{"FAKE_DEVICE", "flag:" + flag}});
   const uint16_t port = metrics_port(poold.log());
   CHECK(http_get(port, "/readyz").ends_with("ready\n"));
   folder.write("broken", "");

@@ -25,8 +25,8 @@ TEST_CASE("texts of a worker's dump are made printable and truncated and its lis
   CHECK(dump->executor().command() == "cuMem?[2JAlloc?");
   CHECK(dump->executor().driver_function() == std::string(128, 'f'));
   CHECK(dump->executor().age_ms() == 7);
-  for (const int size : {dump->kept_size(), dump->gates_size(), dump->copies_size(), dump->waits_size(), dump->bulk_connections_size(),
-                         dump->work_size(), dump->busy_locks_size()}) {
+  for (const int size : {dump->kept_size(), dump->gates_size(), dump->copies_size(), dump->waits_size(),
+                         dump->bulk_connections_size(), dump->work_size(), dump->busy_locks_size()}) {
     CHECK(size == 64);
   }
   CHECK(dump->kept(63).waits_for() == "?");

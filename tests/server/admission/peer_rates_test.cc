@@ -34,7 +34,8 @@ TEST_CASE("the number of remembered peers is bounded") {
 TEST_CASE("an active peer is remembered while others come and are forgotten") {
   PeerRates rates({.burst = 10, .per_second = 1});
   const auto now = PeerRates::Clock::now();
-  while (rates.take("192.0.2.1", now)) {}
+  while (rates.take("192.0.2.1", now)) {
+  }
   for (size_t i = 0; i < 3 * PeerRates::kMostPeers; ++i) {
     rates.take("10.0." + std::to_string(i), now);
     if (i % 1000 == 0) CHECK_FALSE(rates.take("192.0.2.1", now));

@@ -28,7 +28,9 @@ TEST_CASE("the new entry of a peer with entries counts towards its number") {
   CHECK(things.oldest_of_busiest_peer("c") == 1);
 }
 
-TEST_CASE("among peers with equally many entries the oldest entry is chosen and peers without entries are forgotten") {
+TEST_CASE(
+    "among peers with equally many entries the oldest entry is chosen and peers without entries are "
+    "forgotten") {
   PerPeer<int> things;
   const auto first = things.add("z", 1);
   things.add("a", 2);

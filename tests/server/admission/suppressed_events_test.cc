@@ -6,7 +6,8 @@
 
 using gpupool::server::SuppressedEvents;
 
-TEST_CASE("the count of suppressed events is reported one second after the first one even if no other follows") {
+TEST_CASE(
+    "the count of suppressed events is reported one second after the first one even if no other follows") {
   asio::io_context context;
   std::vector<uint64_t> reported;
   SuppressedEvents suppressed(context, [&](uint64_t count) { reported.push_back(count); });

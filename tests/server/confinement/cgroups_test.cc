@@ -1,5 +1,7 @@
-// Workers' control groups, in a group that the test makes as a host delegates one. Needs root and a mount of cgroup2; what needs controllers runs in the guest
-// of tests/softroce where this machine's are version 1's.
+// Workers' control groups, in a group that the test makes as a host delegates one. Needs root and a mount of
+// cgroup2; what needs controllers runs in the guest of tests/softroce where this machine's are version 1's.
+#include "server/confinement/cgroups.h"
+
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/stat.h>
@@ -13,7 +15,6 @@
 #include <set>
 #include <sstream>
 
-#include "server/confinement/cgroups.h"
 #include "tests/server/worker/confined_children.h"
 #include "tests/support/catch.h"
 #include "tests/support/poold_process.h"
@@ -104,7 +105,9 @@ struct Delegated {
     if (folder.empty()) report_skip("only root makes a cgroup, of version 2, for poold");
     return !folder.empty();
   }
-  bool has(const std::string& controller) const { return (" " + text_of(folder + "/cgroup.controllers")).find(" " + controller) != std::string::npos; }
+  bool has(const std::string& controller) const {
+    return (" " + text_of(folder + "/cgroup.controllers")).find(" " + controller) != std::string::npos;
+  }
   // False, and says so, where version 1 has the controller, or the host keeps it from this group.
   bool limits(const std::string& controller) const {
     if (!has(controller)) report_skip("cgroups of version 2 have no controller '" + controller + "' here");
@@ -112,12 +115,18 @@ struct Delegated {
   }
   bool enter() const { return put(folder + "/cgroup.procs", "0"); }
   // For PooldProcess.
-  std::vector<std::string> launcher() const { return {"sh", "-c", "echo 0 >\"$0\"/cgroup.procs && exec \"$@\"", folder}; }
+  std::vector<std::string> launcher() const {
+    return {"sh", "-c", "echo 0 >\"$0\"/cgroup.procs && exec \"$@\"", folder};
+  }
 };
 
-bool become_nobody() { return ::setresgid(kNobody, kNobody, kNobody) == 0 && ::setresuid(kNobody, kNobody, kNobody) == 0; }
+bool become_nobody() {
+  return ::setresgid(kNobody, kNobody, kNobody) == 0 && ::setresuid(kNobody, kNobody, kNobody) == 0;
+}
 
-bool is_gone(const std::string& folder) { return ::access(folder.c_str(), F_OK) != 0; }
+bool is_gone(const std::string& folder) {
+  return ::access(folder.c_str(), F_OK) != 0;
+}
 
 // Starts children that do nothing. How many it could.
 unsigned fork_children(unsigned most, int& error) {
@@ -160,7 +169,8 @@ TEST_CASE("a cgroup counts as delegated if poold can write to it and is alone in
 TEST_CASE("poold moves into its own child cgroup and removes cgroups of an earlier poold") {
   const Delegated group;
   if (!group.possible()) return;
-  for (const char* const name : {"/worker-3", "/worker-7"}) REQUIRE(::mkdir((group.folder + name).c_str(), 0755) == 0);
+  for (const char* const name : {"/worker-3", "/worker-7"})
+    REQUIRE(::mkdir((group.folder + name).c_str(), 0755) == 0);
   const Victim left([&] { return put(group.folder + "/worker-7/cgroup.procs", "0"); });
   CHECK(in_child([&](Checks& check) {
           check(group.enter());
@@ -198,7 +208,8 @@ TEST_CASE("the cgroup of a worker is removed together with processes left in it"
           if (!cgroups) return;
           const std::string folder = (*cgroups)->next_folder();
           check(in_child([&](Checks& within) {
-                  within(enter_cgroup(folder, (*cgroups)->settings()).ok() && group_of(::getpid()).ends_with("/worker-1"));
+                  within(enter_cgroup(folder, (*cgroups)->settings()).ok() &&
+                         group_of(::getpid()).ends_with("/worker-1"));
                   int error = 0;
                   within(fork_children(2, error) == 2);
                 }) == 0);
@@ -241,7 +252,9 @@ TEST_CASE("a worker can neither leave its cgroup nor change its limits") {
           const std::string folder = (*cgroups)->next_folder();
           check(in_child([&](Checks& within) {
                   within(enter_cgroup(folder, (*cgroups)->settings()).ok() && become_nobody());
-                  for (const std::string& file : {group.folder + "/cgroup.procs", group.folder + "/poold/cgroup.procs", folder + "/cgroup.procs", folder + "/cgroup.subtree_control"}) {
+                  for (const std::string& file :
+                       {group.folder + "/cgroup.procs", group.folder + "/poold/cgroup.procs",
+                        folder + "/cgroup.procs", folder + "/cgroup.subtree_control"}) {
                     within(refused(::open(file.c_str(), O_WRONLY), EACCES));
                   }
                   within(refused(::mkdir((folder + "/sub").c_str(), 0755), EACCES));
@@ -255,14 +268,16 @@ TEST_CASE("each worker runs in its own cgroup which is removed afterwards") {
   if (!group.possible()) return;
   PooldProcess poold(kDevice, kTellsOfWorkers, {}, group.launcher());
   RawClient first(poold.endpoint()), second(poold.endpoint());
-  const auto one = static_cast<pid_t>(first.open().worker_pid), other = static_cast<pid_t>(second.open().worker_pid);
+  const auto one = static_cast<pid_t>(first.open().worker_pid),
+             other = static_cast<pid_t>(second.open().worker_pid);
   const std::string path = group_of(one), folder = group.folder + "/" + fs::path(path).filename().string();
   CHECK(fs::path(path).filename().string().starts_with("worker-"));
   CHECK(path != group_of(other));
   CHECK(group_of(poold.pid()) == fs::path(path).parent_path() / "poold");
   CHECK_FALSE(is_gone(folder));
   if (group.has("pids")) CHECK(text_of(folder + "/pids.max") == "4096\n");
-  if (group.has("memory")) CHECK(text_of(folder + "/memory.max") == "max\n");  // softgpu's device memory is host memory
+  if (group.has("memory"))
+    CHECK(text_of(folder + "/memory.max") == "max\n");  // softgpu's device memory is host memory
   first.send_command(wire::Command::goodbye);
   CHECK(eventually([&] { return is_gone(folder); }));
   second.ping();
@@ -290,12 +305,15 @@ TEST_CASE("poold's options become the limits of the workers' cgroups") {
   const Delegated group;
   if (!group.possible() || !group.limits("memory") || !group.limits("pids") || !group.limits("cpu")) return;
   const TemporaryFolder folder;
-  const std::string config = folder.write("poold.toml", "worker-memory-mib = 300\nworker-threads = 100\nworker-cpus = 1\n");
+  const std::string config =
+      folder.write("poold.toml", "worker-memory-mib = 300\nworker-threads = 100\nworker-cpus = 1\n");
   ::chmod(config.c_str(), 0600);
   PooldProcess poold(kDevice, {"--config", config, "--worker-cpus", "3"}, {}, group.launcher());
   RawClient client(poold.endpoint());
   const auto worker = static_cast<pid_t>(client.open().worker_pid);
-  const auto value = [&](const char* file) { return text_of(group.folder + "/" + fs::path(group_of(worker)).filename().string() + "/" + file); };
+  const auto value = [&](const char* file) {
+    return text_of(group.folder + "/" + fs::path(group_of(worker)).filename().string() + "/" + file);
+  };
   CHECK(value("memory.max") == "314572800\n");
   CHECK(value("memory.oom.group") == "1\n");
   CHECK(value("pids.max") == "100\n");
@@ -306,7 +324,8 @@ TEST_CASE("poold's options become the limits of the workers' cgroups") {
 TEST_CASE("only the worker that exceeds its host memory limit is killed and poold logs the reason") {
   const Delegated group;
   if (!group.possible() || !group.limits("memory")) return;
-  PooldProcess poold(kDevice, {"--worker-memory-mib", "200"}, {{"FAKE_DEVICE", "hostile:memory"}}, group.launcher());
+  PooldProcess poold(kDevice, {"--worker-memory-mib", "200"}, {{"FAKE_DEVICE", "hostile:memory"}},
+                     group.launcher());
   RawClient victim(poold.endpoint()), other(poold.endpoint());
   const auto worker = static_cast<pid_t>(victim.open().worker_pid);
   other.open();
@@ -317,7 +336,8 @@ TEST_CASE("only the worker that exceeds its host memory limit is killed and pool
   const std::string line = log.substr(log.find("session_ended"));
   INFO(line);
   CHECK(line.find("session=1") != std::string::npos);
-  CHECK(line.find("killed: exceeded its limit of 200 MiB of host memory; raise --worker-memory-mib") != std::string::npos);
+  CHECK(line.find("killed: exceeded its limit of 200 MiB of host memory; raise --worker-memory-mib") !=
+        std::string::npos);
   CHECK(log.find("fake_took_memory") == std::string::npos);
   other.ping();
   CHECK(poold.stop() == 0);
@@ -359,7 +379,8 @@ TEST_CASE("--check-host reports whether workers' cgroups have the needed control
   INFO(usual);
   if (group.has("pids")) {
     CHECK(usual.find(" yes ") != std::string::npos);
-    CHECK(usual.find("at most 4096 threads, no limit of host memory, no limit of processors") != std::string::npos);
+    CHECK(usual.find("at most 4096 threads, no limit of host memory, no limit of processors") !=
+          std::string::npos);
   } else {
     CHECK(usual.find(" no ") != std::string::npos);
     CHECK(usual.find(group.folder + " has no controller for pids") != std::string::npos);

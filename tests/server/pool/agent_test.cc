@@ -1,4 +1,5 @@
-// A real poold as a node of a pool, with a scheduler that is a gRPC server in this program and clients that show its leases.
+// A real poold as a node of a pool, with a scheduler that is a gRPC server in this program and clients that
+// show its leases.
 #include <signal.h>
 
 #include <fstream>
@@ -17,14 +18,17 @@ namespace {
 
 const std::string kDevice = FAKE_DEVICE_LIBRARY;  // has two GPUs
 
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 struct Files {
   TemporaryFolder folder;
   const std::string token = folder.write_secret("token", "node-secret\n");
 };
 
-std::vector<std::string> attending(const LeaseMaker& maker, const Files& files, const std::vector<std::string>& schedulers,
+std::vector<std::string> attending(const LeaseMaker& maker, const Files& files,
+                                   const std::vector<std::string>& schedulers,
                                    const std::vector<std::string>& more = {}) {
   std::vector<std::string> options = maker.options();
   for (const std::string& scheduler : schedulers) {
@@ -57,9 +61,10 @@ TEST_CASE("poold reports its identity and its devices to the scheduler") {
   FakeScheduler scheduler;
   LeaseMaker maker;
   const Files files;
-  PooldProcess poold(kDevice, attending(maker, files, {scheduler.address()},
-                                        {"--pool-insecure", "--pool-rack", "r1", "--pool-zone", "z1", "--pool-cpu-milli", "8000",
-                                         "--pool-host-memory", "64GiB", "--pool-address", "tls://gpu-1:9700"}));
+  PooldProcess poold(
+      kDevice, attending(maker, files, {scheduler.address()},
+                         {"--pool-insecure", "--pool-rack", "r1", "--pool-zone", "z1", "--pool-cpu-milli",
+                          "8000", "--pool-host-memory", "64GiB", "--pool-address", "tls://gpu-1:9700"}));
   REQUIRE(scheduler.await_report());
   CHECK(scheduler.authorization() == "Bearer node-secret");
   const pool::Inventory inventory = scheduler.inventory();
@@ -77,9 +82,11 @@ TEST_CASE("poold reports its identity and its devices to the scheduler") {
   REQUIRE(inventory.addresses_size() == 1);
   CHECK(inventory.addresses(0) == "tls://gpu-1:9700");
   CHECK(scheduler.await([](const pool::NodeReport& report) {
-    return !report.has_inventory() && report.ready() && report.gpus_size() == 2 && report.now_ms() > 0 && report.key_ids_size() == 1;
+    return !report.has_inventory() && report.ready() && report.gpus_size() == 2 && report.now_ms() > 0 &&
+           report.key_ids_size() == 1;
   }));
-  CHECK(scheduler.await([&](const pool::NodeReport& report) { return report.key_ids(0) == maker.public_key().id(); }));
+  CHECK(scheduler.await(
+      [&](const pool::NodeReport& report) { return report.key_ids(0) == maker.public_key().id(); }));
   CHECK(poold.await_log("scheduler_attends"));
   CHECK(has(health(poold), "registered with " + scheduler.address()));
   CHECK(poold.stop() == 0);
@@ -93,7 +100,8 @@ TEST_CASE("poold reports its shutdown to the scheduler") {
   REQUIRE(poold.await_log("scheduler_attends"));
   CHECK(scheduler.await([](const pool::NodeReport& report) { return !report.leaving(); }));
   CHECK(poold.stop() == 0);
-  CHECK(scheduler.await([](const pool::NodeReport& report) { return report.leaving() && report.now_ms() > 0; }));
+  CHECK(scheduler.await(
+      [](const pool::NodeReport& report) { return report.leaving() && report.now_ms() > 0; }));
 }
 
 TEST_CASE("leases in use are reported and ended as ordered and their end is acknowledged") {
@@ -247,7 +255,8 @@ TEST_CASE("poold connects over TLS and only to a scheduler with a valid certific
     return grpc::SslServerCredentials(options);
   };
   FakeScheduler good({.credentials = signed_by(authority)}), bad({.credentials = signed_by(stranger)});
-  PooldProcess poold(kDevice, attending(maker, files, {bad.address(), good.address()}, {"--pool-ca", authority.certificate()}));
+  PooldProcess poold(kDevice, attending(maker, files, {bad.address(), good.address()},
+                                        {"--pool-ca", authority.certificate()}));
   CHECK(good.await_report());
   CHECK(bad.streams() == 0);
   CHECK(poold.stop() == 0);
@@ -284,22 +293,30 @@ TEST_CASE("invalid settings of the pool are refused at start") {
     return finished.output;
   };
   CHECK(has(why({"--pool-scheduler", "a:1", "--pool-token-file", files.token}), "public_keys"));
-  CHECK(has(why({"--pool-scheduler", "a", "--pool-public-key", maker.public_key_file(), "--pool-token-file", files.token}), "HOST:PORT"));
+  CHECK(has(why({"--pool-scheduler", "a", "--pool-public-key", maker.public_key_file(), "--pool-token-file",
+                 files.token}),
+            "HOST:PORT"));
   CHECK(has(why({"--pool-name", "a b", "--pool-public-key", maker.public_key_file()}), "letters, digits"));
   CHECK(has(why({"--pool-public-key", files.token}), "not an Ed25519 public key"));
   std::filesystem::permissions(files.token, std::filesystem::perms(0644));
-  const std::string read_by_all = why({"--pool-scheduler", "127.0.0.1:1", "--pool-public-key", maker.public_key_file(), "--pool-token-file", files.token});
+  const std::string read_by_all = why({"--pool-scheduler", "127.0.0.1:1", "--pool-public-key",
+                                       maker.public_key_file(), "--pool-token-file", files.token});
   CHECK(has(read_by_all, "refusing to use '" + files.token + "': other users can read it; chmod 600 it"));
   const std::string forged = files.folder.write("forged.pem", "");
-  std::filesystem::copy_file(maker.public_key_file(), forged, std::filesystem::copy_options::overwrite_existing);
+  std::filesystem::copy_file(maker.public_key_file(), forged,
+                             std::filesystem::copy_options::overwrite_existing);
   std::filesystem::permissions(forged, std::filesystem::perms(0646));
-  CHECK(has(why({"--pool-public-key", forged}), "refusing to use '" + forged + "': other users can write it"));
+  CHECK(
+      has(why({"--pool-public-key", forged}), "refusing to use '" + forged + "': other users can write it"));
   const std::string key = files.folder.path() / "key.pem";
   REQUIRE(lease::SigningKey::make()->write(key));
   CHECK(has(why({"--pool-scheduler", "a:1", "--pool-public-key", key}), "it is the private key"));
-  CHECK(has(why({"--pool-scheduler", "a:1", "--pool-public-key", key}), "`pool-scheduler --key " + key + " --print-public-key > FILE`"));
-  CHECK(has(why({"--config", files.folder.write("bad.toml", "[pool]\nname = 'a'\ncolour = 'red'\n")}), "unknown key"));
-  CHECK(has(why({"--config", files.folder.write("alone.toml", "[pool]\nname = 'a'\n")}), "[pool] schedulers: missing"));
+  CHECK(has(why({"--pool-scheduler", "a:1", "--pool-public-key", key}),
+            "`pool-scheduler --key " + key + " --print-public-key > FILE`"));
+  CHECK(has(why({"--config", files.folder.write("bad.toml", "[pool]\nname = 'a'\ncolour = 'red'\n")}),
+            "unknown key"));
+  CHECK(has(why({"--config", files.folder.write("alone.toml", "[pool]\nname = 'a'\n")}),
+            "[pool] schedulers: missing"));
   CHECK(has(why({"--config", files.folder.write("worse.toml", "[pool]\ncpu_milli = -1\n")}), "cpu_milli"));
   CHECK(has(why({"--pool-host-memory", "64"}), "--pool-host-memory: '64' is 64 bytes: did you mean 64GiB?"));
   CHECK(has(why({"--config", files.folder.write("small.toml", "[pool]\nhost_memory = 64\n")}),
@@ -311,8 +328,9 @@ TEST_CASE("the configuration file names the pool, and its keys are read again") 
   const Files files;
   FakeScheduler scheduler;
   const auto config = [&](const std::string& key) {
-    return files.folder.write("poold.toml", "[pool]\nname = 'gpu-1'\nschedulers = ['" + scheduler.address() + "']\ninsecure = true\ntoken_file = '" +
-                                                files.token + "'\npublic_keys = ['" + key + "']\nhost_memory = '1GiB'\n");
+    return files.folder.write("poold.toml", "[pool]\nname = 'gpu-1'\nschedulers = ['" + scheduler.address() +
+                                                "']\ninsecure = true\ntoken_file = '" + files.token +
+                                                "'\npublic_keys = ['" + key + "']\nhost_memory = '1GiB'\n");
   };
   PooldProcess poold(kDevice, {"--config", config(maker.public_key_file())});
   REQUIRE(scheduler.await_report());

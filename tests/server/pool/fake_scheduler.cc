@@ -13,7 +13,8 @@ class FakeScheduler::Service final : public pool::Nodes::Service {
  public:
   explicit Service(const Settings& settings) : settings_(settings) {}
 
-  grpc::Status Attend(grpc::ServerContext* context, grpc::ServerReaderWriter<pool::NodeOrders, pool::NodeReport>* stream) override {
+  grpc::Status Attend(grpc::ServerContext* context,
+                      grpc::ServerReaderWriter<pool::NodeOrders, pool::NodeReport>* stream) override {
     if (!settings_.leader.empty()) {
       context->AddTrailingMetadata("leader", settings_.leader);
       return {grpc::StatusCode::UNAVAILABLE, "not the leader"};
@@ -42,7 +43,8 @@ class FakeScheduler::Service final : public pool::Nodes::Service {
     const auto shown = context.client_metadata().find("authorization");
     const std::lock_guard lock(mutex);
     ++streams;
-    if (shown != context.client_metadata().end()) authorization.assign(shown->second.data(), shown->second.size());
+    if (shown != context.client_metadata().end())
+      authorization.assign(shown->second.data(), shown->second.size());
   }
 
   pool::NodeOrders answer(const pool::NodeReport& report) {
@@ -57,7 +59,9 @@ class FakeScheduler::Service final : public pool::Nodes::Service {
     changed.notify_all();
     pool::NodeOrders orders;
     orders.set_heartbeat_ms(100);
-    orders.set_now_ms(std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count() +
+    orders.set_now_ms(std::chrono::duration_cast<std::chrono::milliseconds>(
+                          std::chrono::system_clock::now().time_since_epoch())
+                          .count() +
                       settings_.clock_ms);
     orders.set_fenced_because(fenced);
     for (const auto& [id, end] : ends) *orders.add_end() = end;
@@ -71,10 +75,13 @@ FakeScheduler::FakeScheduler(Settings settings) : service_(std::make_unique<Serv
   builder.AddListeningPort(settings.address, settings.credentials, &port_);
   builder.RegisterService(service_.get());
   server_ = builder.BuildAndStart();
-  if (!server_ || port_ == 0) throw std::runtime_error("the fake scheduler cannot listen on " + settings.address);
+  if (!server_ || port_ == 0)
+    throw std::runtime_error("the fake scheduler cannot listen on " + settings.address);
 }
 
-FakeScheduler::~FakeScheduler() { server_->Shutdown(std::chrono::system_clock::now()); }
+FakeScheduler::~FakeScheduler() {
+  server_->Shutdown(std::chrono::system_clock::now());
+}
 
 void FakeScheduler::end(const std::string& lease, const std::string& reason, uint32_t grace_ms) {
   const std::lock_guard lock(service_->mutex);
@@ -91,7 +98,8 @@ void FakeScheduler::fence(const std::string& why) {
 
 bool FakeScheduler::await(const std::function<bool(const pool::NodeReport&)>& enough) {
   std::unique_lock lock(service_->mutex);
-  return service_->changed.wait_for(lock, kPatience, [&] { return service_->latest && enough(*service_->latest); });
+  return service_->changed.wait_for(lock, kPatience,
+                                    [&] { return service_->latest && enough(*service_->latest); });
 }
 
 bool FakeScheduler::await_sessions(const std::string& lease, int sessions) {

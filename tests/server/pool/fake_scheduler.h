@@ -1,4 +1,5 @@
-// A scheduler as a node sees it: a real gRPC server whose Nodes service says what a test wants, and keeps what it hears.
+// A scheduler as a node sees it: a real gRPC server whose Nodes service says what a test wants, and keeps
+// what it hears.
 #pragma once
 #include <grpcpp/grpcpp.h>
 
@@ -17,8 +18,8 @@ class FakeScheduler {
  public:
   struct Settings {
     std::string address = "127.0.0.1:0";
-    std::string leader;       // not empty: UNAVAILABLE, and who is
-    int64_t clock_ms = 0;     // added to the clock that it tells
+    std::string leader;    // not empty: UNAVAILABLE, and who is
+    int64_t clock_ms = 0;  // added to the clock that it tells
     std::shared_ptr<grpc::ServerCredentials> credentials = grpc::InsecureServerCredentials();
   };
   FakeScheduler() : FakeScheduler(Settings()) {}
@@ -26,7 +27,8 @@ class FakeScheduler {
   ~FakeScheduler();
 
   std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
-  // Said with the answer to each report from now on; an order to end until that lease is reported with no session.
+  // Said with the answer to each report from now on; an order to end until that lease is reported with no
+  // session.
   void end(const std::string& lease, const std::string& reason, uint32_t grace_ms = 0);
   void fence(const std::string& why);
   // Waits until `enough` holds of the latest report; false: it never did.

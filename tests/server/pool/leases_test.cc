@@ -19,8 +19,12 @@ namespace {
 constexpr milliseconds kTenMinutes{600'000};
 const std::string kBoot(lease::kBootBytes, 'b');
 
-std::string gpu_bytes(int index) { return std::string(15, 'g') + static_cast<char>(index); }
-std::string gpu(int index) { return lease::gpu_uuid_text(gpu_bytes(index)); }
+std::string gpu_bytes(int index) {
+  return std::string(15, 'g') + static_cast<char>(index);
+}
+std::string gpu(int index) {
+  return lease::gpu_uuid_text(gpu_bytes(index));
+}
 
 // A poold with four GPUs whose sessions are numbers.
 struct Node {
@@ -69,10 +73,15 @@ struct Node {
   std::string last_lease;
   milliseconds now = time_now();
   int told = 0;
-  Leases leases{context, tenants, "gpu-1", kBoot, {maker.public_key()},
+  Leases leases{context,
+                tenants,
+                "gpu-1",
+                kBoot,
+                {maker.public_key()},
                 {.devices = [this]() -> const std::vector<control::Device>& { return devices; },
                  .sessions = [this](const std::string& tenant) { return sessions[tenant]; },
-                 .end_sessions = [this](const std::string& tenant, const std::string& reason) { ended[tenant] = reason; },
+                 .end_sessions = [this](const std::string& tenant,
+                                        const std::string& reason) { ended[tenant] = reason; },
                  .now = [this] { return now; }}};
 };
 
@@ -103,7 +112,8 @@ TEST_CASE("a lease is a tenant of its own with the limits that it says", "[lease
   CHECK(node.admit(node.maker.lease({gpu(0)})) != name);
   CHECK(node.admit(lease) == name);  // a second session of it
 
-  // The tenants of the configuration come and go without it, and nobody is let in as the lease without its token.
+  // The tenants of the configuration come and go without it, and nobody is let in as the lease without its
+  // token.
   node.tenants.replace({});
   CHECK(node.tenants.find(name));
   CHECK_FALSE(server::authenticate(node.tenants, {.tenant = name}));
@@ -142,7 +152,8 @@ TEST_CASE("tokens that are not valid for this node are refused", "[leases]") {
   CHECK_THAT(node.admit_token("lease:AAAA"), ContainsSubstring("damaged"));
   CHECK_THAT(node.admit(LeaseMaker("gpu-2").lease({gpu(0)})), ContainsSubstring("'gpu-2'"));
   LeaseMaker stranger;
-  CHECK_THAT(node.admit_token(stranger.token(stranger.lease({gpu(0)}))), ContainsSubstring("is not configured"));
+  CHECK_THAT(node.admit_token(stranger.token(stranger.lease({gpu(0)}))),
+             ContainsSubstring("is not configured"));
   CHECK_THAT(node.admit(node.maker.lease({gpu(4)})), ContainsSubstring("does not have"));
   lease::Lease booted = node.maker.lease({gpu(0)});
   booted.set_boot(kBoot);

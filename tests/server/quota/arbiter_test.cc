@@ -47,7 +47,8 @@ class Device {
   double percent(Arbiter::Session session, Time time) {
     const Time before = clients_.at(session).used;
     run(time);
-    return 100.0 * static_cast<double>((clients_.at(session).used - before).count()) / static_cast<double>(time.count());
+    return 100.0 * static_cast<double>((clients_.at(session).used - before).count()) /
+           static_cast<double>(time.count());
   }
   Time now() const { return now_; }
 
@@ -96,16 +97,25 @@ class Device {
   Time now_{1s};
 };
 
-Arbiter::Share elastic(double percent) { return {static_cast<uint32_t>(std::lround(10 * percent)), Mode::elastic, Priority::normal}; }
-Arbiter::Share hard(double percent) { return {static_cast<uint32_t>(std::lround(10 * percent)), Mode::hard, Priority::normal}; }
-Arbiter::Share of(Priority priority) { return {kWholeGpu, Mode::elastic, priority}; }
+Arbiter::Share elastic(double percent) {
+  return {static_cast<uint32_t>(std::lround(10 * percent)), Mode::elastic, Priority::normal};
+}
+Arbiter::Share hard(double percent) {
+  return {static_cast<uint32_t>(std::lround(10 * percent)), Mode::hard, Priority::normal};
+}
+Arbiter::Share of(Priority priority) {
+  return {kWholeGpu, Mode::elastic, priority};
+}
 
-auto near(double wanted, double off = 1) { return Approx(wanted).margin(off).epsilon(0); }
+auto near(double wanted, double off = 1) {
+  return Approx(wanted).margin(off).epsilon(0);
+}
 
 }  // namespace
 
 TEST_CASE("busy tenants get their shares") {
-  const auto weights = GENERATE(as<std::vector<double>>{}, std::vector<double>{10, 90}, std::vector<double>{25, 75}, std::vector<double>{50, 50},
+  const auto weights = GENERATE(as<std::vector<double>>{}, std::vector<double>{10, 90},
+                                std::vector<double>{25, 75}, std::vector<double>{50, 50},
                                 std::vector<double>{10, 20, 30, 40}, std::vector<double>{0.5, 12.5, 87});
   const Time kernel = GENERATE(Time(100us), Time(1ms), Time(7ms));
   Arbiter arbiter;
@@ -148,7 +158,8 @@ TEST_CASE("a hard limit holds in every second for a session that is alone") {
   const Time kernel = GENERATE(Time(100us), Time(1ms), Time(4ms));
   arbiter.set_share("a", hard(limit), device.now());
   device.add(1, "a", kernel);
-  const double late = 100.0 * static_cast<double>(kernel.count()) / 1e9;  // one that goes on beyond the second
+  const double late =
+      100.0 * static_cast<double>(kernel.count()) / 1e9;  // one that goes on beyond the second
   device.run(1s);
   for (int second = 0; second < 10; ++second) {
     const double percent = device.percent(1, 1s);

@@ -1,4 +1,5 @@
-// A process of ledger_test.cc that stands for one worker: `ledger_racer ACCOUNT SLOT WHAT BYTES`. ACCOUNT: a file to open.
+// A process of ledger_test.cc that stands for one worker: `ledger_racer ACCOUNT SLOT WHAT BYTES`. ACCOUNT: a
+// file to open.
 #include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>

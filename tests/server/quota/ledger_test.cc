@@ -39,8 +39,10 @@ struct Tenant {
 struct Racer {
   Racer(Tenant& tenant, const std::string& what, uint64_t bytes = kGranule)
       : place(tenant.place()),
-        process({LEDGER_RACER, "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(place->descriptor()),
-                 std::to_string(place->slot()), what, std::to_string(bytes)}, {}) {}
+        process({LEDGER_RACER,
+                 "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(place->descriptor()),
+                 std::to_string(place->slot()), what, std::to_string(bytes)},
+                {}) {}
   // As poold does it: the place goes after the worker's end.
   void kill() {
     process.signal(SIGKILL);
@@ -67,14 +69,16 @@ TEST_CASE("a memory limit implies default limits of streams and modules and sess
   Tenant tenant(0);
   const auto counts = [&](const Quota& quota) {
     REQUIRE(tenant.accounts.set("t", quota));
-    return std::array<uint32_t, 3>{(*tenant.page())->streams.load(), (*tenant.page())->modules.load(), quota.most_sessions()};
+    return std::array<uint32_t, 3>{(*tenant.page())->streams.load(), (*tenant.page())->modules.load(),
+                                   quota.most_sessions()};
   };
   const std::array<uint32_t, 3> none{0, 0, 0}, usual{kUsualStreams, kUsualModules, kUsualSessions};
   CHECK(counts({}) == none);
   CHECK(counts({.each = {.memory_bytes = 1 << 30}}) == usual);
   CHECK(counts({.gpus = {{3, {.memory_bytes = 1 << 30}}}}) == usual);
   CHECK(counts({.gpus = {{3, {.memory_bytes = 0}}}}) == none);
-  CHECK(counts({.each = {.memory_bytes = 1 << 30}, .sessions = 100, .streams = 5, .modules = 20'000}) == std::array<uint32_t, 3>{5, 20'000, 100});
+  CHECK(counts({.each = {.memory_bytes = 1 << 30}, .sessions = 100, .streams = 5, .modules = 20'000}) ==
+        std::array<uint32_t, 3>{5, 20'000, 100});
   CHECK(counts({.streams = 5}) == std::array<uint32_t, 3>{5, 0, 0});
 }
 

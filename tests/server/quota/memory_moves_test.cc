@@ -20,13 +20,18 @@ struct Gpu {
   uint64_t host = 1000;
 
   MemoryUse& add(uint64_t resident, std::optional<MoveTime> idle_for = {}) {
-    MemoryUse use{.session = uses.size() + 1, .tenant = std::string(1, static_cast<char>('a' + uses.size())), .resident = resident, .movable = resident};
+    MemoryUse use{.session = uses.size() + 1,
+                  .tenant = std::string(1, static_cast<char>('a' + uses.size())),
+                  .resident = resident,
+                  .movable = resident};
     if (idle_for) use.idle_since = kNow - *idle_for;
     return uses.emplace_back(use);
   }
   MoveChoice choose(uint64_t session, uint64_t bytes, bool returns = false, MoveTime since = kNow) {
-    return choose_moves({session, bytes, returns, since}, uses,
-                        [&](const std::string& tenant) { return guaranteed.contains(tenant) ? guaranteed[tenant] : 0; }, kDevice, host, kNow);
+    return choose_moves(
+        {session, bytes, returns, since}, uses,
+        [&](const std::string& tenant) { return guaranteed.contains(tenant) ? guaranteed[tenant] : 0; },
+        kDevice, host, kNow);
   }
 };
 
@@ -129,7 +134,9 @@ TEST_CASE("the guaranteed memory of all sessions of a tenant together is not mov
   CHECK(gpu.choose(1, 10).hopeless);
 }
 
-TEST_CASE("a tenant below its guaranteed memory gets it at once even from active sessions and before longer waiting ones") {
+TEST_CASE(
+    "a tenant below its guaranteed memory gets it at once even from active sessions and before longer "
+    "waiting ones") {
   Gpu gpu;
   gpu.add(10);
   gpu.add(40).stays_until = kNow + 1s;

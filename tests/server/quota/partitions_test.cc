@@ -30,14 +30,14 @@ Partitions of(std::vector<Partitions::Gpu> gpus, std::map<std::string, Partition
 }  // namespace
 
 TEST_CASE("thousandths are rounded to the nearest number of groups and to one at least") {
-  CHECK(kLarge.groups_for(250) == 4);   // 33 multiprocessors
-  CHECK(kLarge.groups_for(500) == 8);   // 66
-  CHECK(kLarge.groups_for(100) == 2);   // 13.2
+  CHECK(kLarge.groups_for(250) == 4);  // 33 multiprocessors
+  CHECK(kLarge.groups_for(500) == 8);  // 66
+  CHECK(kLarge.groups_for(100) == 2);  // 13.2
   CHECK(kLarge.groups_for(10) == 1);
   CHECK(kLarge.groups_for(1000) == 16);
   CHECK(kSmall.groups_for(250) == 1);
-  CHECK(kLarge.groups_for(90) == 1);   // 11.88: nearer to 8 than to 16
-  CHECK(kLarge.groups_for(91) == 2);   // 12.012
+  CHECK(kLarge.groups_for(90) == 1);  // 11.88: nearer to 8 than to 16
+  CHECK(kLarge.groups_for(91) == 2);  // 12.012
   CHECK(kSmall.groups_for(749) == 1);
   CHECK(kSmall.groups_for(750) == 2);
   CHECK(kWhole.groups_for(500) == 0);
@@ -79,14 +79,16 @@ TEST_CASE("GPUs are whole without partitions even if they cannot be partitioned"
   const auto refused = partitions.take(2, "b");
   REQUIRE(!refused);
   CHECK(refused.error().message ==
-        "cannot place the tenant's partition: GPU 1 cannot be partitioned (its driver does not support green contexts)");
+        "cannot place the tenant's partition: GPU 1 cannot be partitioned (its driver does not support green "
+        "contexts)");
   CHECK(partitions.unplaced_reason("b") == refused.error().message);
   // Nobody is kept away from what nobody has.
   CHECK(*partitions.take(3, "a") == PerGpu{0, 0});
 }
 
 TEST_CASE("a partition that does not fit is placed once there is room") {
-  Partitions partitions = of({kSmall}, {{"a", each(250)}, {"b", each(250)}, {"c", each(250)}});  // each rounded up to one of two
+  Partitions partitions =
+      of({kSmall}, {{"a", each(250)}, {"b", each(250)}, {"c", each(250)}});  // each rounded up to one of two
   CHECK(partitions.groups_of("b") == PerGpu{0b10});
   CHECK(partitions.groups_of("c").empty());
   const auto refused = partitions.take(1, "c");
@@ -99,7 +101,8 @@ TEST_CASE("a partition that does not fit is placed once there is room") {
   CHECK(partitions.unplaced_reason("c").empty());
 }
 
-TEST_CASE("a changed partition applies to new sessions and its old groups stay reserved until old sessions end") {
+TEST_CASE(
+    "a changed partition applies to new sessions and its old groups stay reserved until old sessions end") {
   Partitions partitions = of({kLarge}, {{"a", each(500)}});
   CHECK(*partitions.take(1, "a") == PerGpu{0x00ff});
   partitions.set_tenants({{"a", each(250)}, {"b", each(750)}});

@@ -76,7 +76,9 @@ TEST_CASE("a refusal does not say what was wrong") {
 TEST_CASE("the credential of an admitted client is kept and its revocation is detected") {
   Tenants tenants(three());
   const auto admitted = [&](const Credentials& shown) { return authenticate(tenants, shown)->by; };
-  const Credential token = admitted({.token = kTokenOfA}), certificate = admitted({.certificate_names = {"x", "b.example"}}), user = admitted({.user = 1000});
+  const Credential token = admitted({.token = kTokenOfA}),
+                   certificate = admitted({.certificate_names = {"x", "b.example"}}),
+                   user = admitted({.user = 1000});
   CHECK(token.text() == "token " + hash_text(hash_token(kTokenOfA)).substr(7, 8));
   CHECK(certificate.text() == "certificate b.example");
   CHECK(user.text() == "user 1000");

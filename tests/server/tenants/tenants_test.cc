@@ -28,7 +28,8 @@ TEST_CASE("without configuration there is one tenant without limits") {
 TEST_CASE("listeners are called for every tenant first and for every later change") {
   Tenants tenants({tenant("a", 1), tenant("b", 2)});
   std::vector<std::pair<std::string, uint64_t>> heard;
-  tenants.on_change([&](const Tenant& changed) { heard.emplace_back(changed.name, changed.quota.each.memory_bytes); });
+  tenants.on_change(
+      [&](const Tenant& changed) { heard.emplace_back(changed.name, changed.quota.each.memory_bytes); });
   CHECK(heard == std::vector<std::pair<std::string, uint64_t>>{{"a", 1}, {"b", 2}});
   heard.clear();
 
@@ -50,19 +51,27 @@ TEST_CASE("partitions never exceed the GPU") {
   Tenants tenants({tenant("a"), tenant("b"), tenant("c")});
   CHECK(server::partitions_of(tenants.all()).empty());
   REQUIRE(tenants.set_quota("a", {.each = {.compute_milli = 600}, .mode = quota::Mode::partition}));
-  REQUIRE(tenants.set_quota("b", {.each = {.compute_milli = 600}}));  // of the time that is left, not of the GPU
-  const auto refused = tenants.set_quota("b", {.each = {.compute_milli = 600}, .mode = quota::Mode::partition});
+  REQUIRE(
+      tenants.set_quota("b", {.each = {.compute_milli = 600}}));  // of the time that is left, not of the GPU
+  const auto refused =
+      tenants.set_quota("b", {.each = {.compute_milli = 600}, .mode = quota::Mode::partition});
   CHECK(refused.error().message == "compute: the tenants' partitions would use 120 % of each GPU");
   CHECK(tenants.find("b")->quota.mode == quota::Mode::elastic);
-  REQUIRE(tenants.set_quota("a", {.each = {.compute_milli = 1000}, .mode = quota::Mode::partition}));  // its own does not count twice
+  REQUIRE(tenants.set_quota("a", {.each = {.compute_milli = 1000},
+                                  .mode = quota::Mode::partition}));  // its own does not count twice
   REQUIRE(server::partitions_of(tenants.all()).size() == 1);
   CHECK(server::partitions_of(tenants.all()).at("a")[7] == 1000);
 
   // Of one GPU alone there is another sum.
-  REQUIRE(tenants.set_quota("a", {.each = {.compute_milli = 400}, .gpus = {{2, {.compute_milli = 900}}}, .mode = quota::Mode::partition}));
-  const auto of_one = tenants.set_quota("b", {.each = {.compute_milli = 125}, .mode = quota::Mode::partition});
+  REQUIRE(tenants.set_quota("a", {.each = {.compute_milli = 400},
+                                  .gpus = {{2, {.compute_milli = 900}}},
+                                  .mode = quota::Mode::partition}));
+  const auto of_one =
+      tenants.set_quota("b", {.each = {.compute_milli = 125}, .mode = quota::Mode::partition});
   CHECK(of_one.error().message == "compute: the tenants' partitions would use 102.5 % of GPU 2");
-  REQUIRE(tenants.set_quota("b", {.each = {.compute_milli = 125}, .gpus = {{2, {.compute_milli = 100}}}, .mode = quota::Mode::partition}));
+  REQUIRE(tenants.set_quota("b", {.each = {.compute_milli = 125},
+                                  .gpus = {{2, {.compute_milli = 100}}},
+                                  .mode = quota::Mode::partition}));
   CHECK(server::partitions_of(tenants.all()).at("b")[1] == 125);
   CHECK(server::partitions_of(tenants.all()).at("b")[2] == 100);
 }
@@ -70,7 +79,9 @@ TEST_CASE("partitions never exceed the GPU") {
 TEST_CASE("limits by UUID apply once the GPUs are known") {
   const std::string uuid = server::gpu_uuid("gpu-00112233-4455-6677-8899-AABBCCDDEEFF");
   CHECK(uuid == "GPU-00112233-4455-6677-8899-aabbccddeeff");
-  for (const char* const other : {"", "GPU-00112233-4455-6677-8899-aabbccddeef", "GPU-00112233-4455-6677-8899-aabbccddeefg", "MIG-00112233-4455-6677-8899-aabbccddeeff"}) {
+  for (const char* const other :
+       {"", "GPU-00112233-4455-6677-8899-aabbccddeef", "GPU-00112233-4455-6677-8899-aabbccddeefg",
+        "MIG-00112233-4455-6677-8899-aabbccddeeff"}) {
     CHECK(server::gpu_uuid(other) == "");
   }
   Tenant one = tenant("a", 8);

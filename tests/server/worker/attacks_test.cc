@@ -1,4 +1,5 @@
-// One confined child attacks another one, or the test itself. Each attack must fail, and its victim must live on.
+// One confined child attacks another one, or the test itself. Each attack must fail, and its victim must live
+// on.
 #include <fcntl.h>
 #include <grp.h>
 #include <linux/netlink.h>
@@ -35,8 +36,10 @@ namespace {
 // A victim's memory, as seen by a process of the same user that has made itself nothing but unprivileged.
 bool memory_is_hidden(pid_t victim) {
   const std::string folder = "/proc/" + std::to_string(victim);
-  return refused(::open((folder + "/mem").c_str(), O_RDWR), EACCES) && refused(::open((folder + "/environ").c_str(), O_RDONLY), EACCES) &&
-         ::open((folder + "/fd/0").c_str(), O_RDONLY) < 0 && refused(::ptrace(PTRACE_SEIZE, victim, nullptr, nullptr));
+  return refused(::open((folder + "/mem").c_str(), O_RDWR), EACCES) &&
+         refused(::open((folder + "/environ").c_str(), O_RDONLY), EACCES) &&
+         ::open((folder + "/fd/0").c_str(), O_RDONLY) < 0 &&
+         refused(::ptrace(PTRACE_SEIZE, victim, nullptr, nullptr));
 }
 
 }  // namespace
@@ -44,7 +47,9 @@ bool memory_is_hidden(pid_t victim) {
 TEST_CASE("a worker's memory is hidden from processes of its user, also without Landlock") {
   // As a program that a user has started: root gives way to nobody, and nothing is hidden.
   const auto ordinary = [] {
-    const bool other = ::geteuid() != 0 || (::setgroups(0, nullptr) == 0 && ::setresgid(65534, 65534, 65534) == 0 && ::setresuid(65534, 65534, 65534) == 0);
+    const bool other =
+        ::geteuid() != 0 || (::setgroups(0, nullptr) == 0 && ::setresgid(65534, 65534, 65534) == 0 &&
+                             ::setresuid(65534, 65534, 65534) == 0);
     return other && ::prctl(PR_SET_DUMPABLE, 1) == 0;
   };
   const Victim victim([&] { return ordinary() && sandbox::drop_user("").ok(); });
@@ -75,7 +80,8 @@ TEST_CASE("workers with separate users cannot signal each other or read each oth
           check(refused(::sched_setaffinity(victim.pid(), sizeof all, &all)));
           int ends[2];
           check(::pipe(ends) == 0);
-          check(::fcntl(ends[0], F_SETSIG, SIGKILL) == 0 && ::fcntl(ends[0], F_SETOWN, victim.pid()) == 0 && ::fcntl(ends[0], F_SETFL, O_ASYNC) == 0);
+          check(::fcntl(ends[0], F_SETSIG, SIGKILL) == 0 && ::fcntl(ends[0], F_SETOWN, victim.pid()) == 0 &&
+                ::fcntl(ends[0], F_SETFL, O_ASYNC) == 0);
           check(::write(ends[1], "x", 1) == 1);  // the kernel sends nothing to another user
           check(memory_is_hidden(victim.pid()));
           check(refused(::open(shared.c_str(), O_RDONLY), EACCES));
@@ -89,11 +95,14 @@ TEST_CASE("a session's user has no other process and no files of an earlier sess
   if (::geteuid() != 0) return gpupool::testing::report_skip("only root's workers become other users");
   const std::string shared = "/dev/shm/gpupool-leftover-test-" + std::to_string(::getpid());
   {
-    const Victim before([&] { return sandbox::drop_user("61003").ok() && ::open(shared.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600) >= 0; });
+    const Victim before([&] {
+      return sandbox::drop_user("61003").ok() && ::open(shared.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600) >= 0;
+    });
     CHECK(in_child([&](Checks& check) {
             check(sandbox::drop_user("61003").ok());
             const auto taken = sandbox::claim_user(::open("/proc", O_RDONLY | O_DIRECTORY));
-            check(!taken.ok() && taken.error().message.find(std::to_string(before.pid())) != std::string::npos);
+            check(!taken.ok() &&
+                  taken.error().message.find(std::to_string(before.pid())) != std::string::npos);
           }) == 0);
     CHECK(::access(shared.c_str(), F_OK) == 0);
   }
@@ -115,22 +124,28 @@ TEST_CASE("a worker sees no processes, no shared memory and no network of the ho
   sockaddr_un name{};
   name.sun_family = AF_UNIX;
   socklen_t size = sizeof name;
-  REQUIRE((::bind(host, reinterpret_cast<const sockaddr*>(&name), sizeof name.sun_family) == 0 && ::getsockname(host, reinterpret_cast<sockaddr*>(&name), &size) == 0));
-  const std::string other = "/proc/" + std::to_string(victim.pid()), parent = "/proc/" + std::to_string(::getpid());
+  REQUIRE((::bind(host, reinterpret_cast<const sockaddr*>(&name), sizeof name.sun_family) == 0 &&
+           ::getsockname(host, reinterpret_cast<sockaddr*>(&name), &size) == 0));
+  const std::string other = "/proc/" + std::to_string(victim.pid()),
+                    parent = "/proc/" + std::to_string(::getpid());
   const int status = in_child([&](Checks& check) {
     const sandbox::Namespaces made = sandbox::separate({.processes = true, .ipc = true, .network = true});
     if (!made.processes || !made.ipc || !made.network) ::_exit(77);
     check(sandbox::drop_user("nobody").ok());
-    for (const std::string& folder : {other, parent, std::string("/proc/1")}) check(refused(::access(folder.c_str(), F_OK), ENOENT));  // the first one has its user, too
-    check(::access(("/proc/" + std::to_string(::getpid()) + "/maps").c_str(), R_OK) == 0 && ::access("/proc/meminfo", R_OK) == 0);
+    for (const std::string& folder : {other, parent, std::string("/proc/1")})
+      check(refused(::access(folder.c_str(), F_OK), ENOENT));  // the first one has its user, too
+    check(::access(("/proc/" + std::to_string(::getpid()) + "/maps").c_str(), R_OK) == 0 &&
+          ::access("/proc/meminfo", R_OK) == 0);
     struct shmid_ds state {};
     check(refused(::shmctl(memory, IPC_STAT, &state), EINVAL));
     const int datagrams = ::socket(AF_UNIX, SOCK_DGRAM, 0);
-    check(refused(::sendto(datagrams, "x", 1, 0, reinterpret_cast<const sockaddr*>(&name), size), ECONNREFUSED));
+    check(refused(::sendto(datagrams, "x", 1, 0, reinterpret_cast<const sockaddr*>(&name), size),
+                  ECONNREFUSED));
     check(::write(ends[1], "x", 1) == 1);
     ifreq loopback{};
     std::strcpy(loopback.ifr_name, "lo");
-    check(refused(::ioctl(::socket(AF_INET, SOCK_DGRAM, 0), SIOCGIFADDR, &loopback), EADDRNOTAVAIL));  // not even loopback has an address
+    check(refused(::ioctl(::socket(AF_INET, SOCK_DGRAM, 0), SIOCGIFADDR, &loopback),
+                  EADDRNOTAVAIL));  // not even loopback has an address
   });
   char byte = 0;
   const bool came = ::recv(ends[0], &byte, 1, MSG_DONTWAIT) == 1, nobody_came = ::recv(host, &byte, 1, 0) < 0;
@@ -145,16 +160,20 @@ TEST_CASE("a worker sees no processes, no shared memory and no network of the ho
 TEST_CASE("continues without namespaces in an unprivileged process") {
   CHECK(in_child([](Checks& check) {
           if (::geteuid() == 0) check(sandbox::drop_user("nobody").ok());
-          const sandbox::Namespaces made = sandbox::separate({.processes = true, .ipc = true, .network = true});
+          const sandbox::Namespaces made =
+              sandbox::separate({.processes = true, .ipc = true, .network = true});
           check(!made.processes && !made.ipc && !made.network);
           check(::access("/proc/1", F_OK) == 0);
         }) == 0);
 }
 
-TEST_CASE("Landlock keeps workers from TCP, abstract sockets and other processes' signals without the filter") {
-  if (sandbox::landlock_version() < sandbox::kLandlockScopes) return gpupool::testing::report_skip("this kernel's Landlock has no scopes (Linux 6.12)");
+TEST_CASE(
+    "Landlock keeps workers from TCP, abstract sockets and other processes' signals without the filter") {
+  if (sandbox::landlock_version() < sandbox::kLandlockScopes)
+    return gpupool::testing::report_skip("this kernel's Landlock has no scopes (Linux 6.12)");
   const Victim victim([] { return sandbox::drop_user("nobody").ok(); });
-  const int datagrams = ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), port = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int datagrams = ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0),
+            port = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_un name{};
   name.sun_family = AF_UNIX;
   socklen_t size = sizeof name.sun_family;
@@ -166,16 +185,19 @@ TEST_CASE("Landlock keeps workers from TCP, abstract sockets and other processes
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t address_size = sizeof address;
   REQUIRE(::bind(port, reinterpret_cast<const sockaddr*>(&address), address_size) == 0);
-  REQUIRE((::listen(port, 4) == 0 && ::getsockname(port, reinterpret_cast<sockaddr*>(&address), &address_size) == 0));
+  REQUIRE((::listen(port, 4) == 0 &&
+           ::getsockname(port, reinterpret_cast<sockaddr*>(&address), &address_size) == 0));
   CHECK(in_child([&](Checks& check) {
           check(sandbox::drop_user("nobody").ok());
           check(sandbox::restrict_files({}).ok());
           check(refused(::kill(victim.pid(), SIGKILL)));
           check(::raise(SIGURG) == 0);
           int ends[2];
-          check(::pipe(ends) == 0 && ::fcntl(ends[0], F_SETSIG, SIGKILL) == 0 && ::fcntl(ends[0], F_SETOWN, victim.pid()) == 0);
+          check(::pipe(ends) == 0 && ::fcntl(ends[0], F_SETSIG, SIGKILL) == 0 &&
+                ::fcntl(ends[0], F_SETOWN, victim.pid()) == 0);
           check(::fcntl(ends[0], F_SETFL, O_ASYNC) == 0 && ::write(ends[1], "x", 1) == 1);
-          const int unix_socket = ::socket(AF_UNIX, SOCK_DGRAM, 0), tcp = ::socket(AF_INET, SOCK_STREAM, 0), other = ::socket(AF_INET, SOCK_STREAM, 0);
+          const int unix_socket = ::socket(AF_UNIX, SOCK_DGRAM, 0), tcp = ::socket(AF_INET, SOCK_STREAM, 0),
+                    other = ::socket(AF_INET, SOCK_STREAM, 0);
           check(refused(::sendto(unix_socket, "x", 1, 0, reinterpret_cast<const sockaddr*>(&name), size)));
           check(refused(::connect(unix_socket, reinterpret_cast<const sockaddr*>(&name), size)));
           check(refused(::connect(tcp, reinterpret_cast<const sockaddr*>(&address), sizeof address), EACCES));
@@ -188,17 +210,23 @@ TEST_CASE("Landlock keeps workers from TCP, abstract sockets and other processes
 }
 
 #if defined(GPUPOOL_ASAN) || defined(GPUPOOL_TSAN)
-TEST_CASE("attacks of one worker on another") { gpupool::testing::report_skip("the sanitizers' run-time needs system calls that a worker may not make"); }
+TEST_CASE("attacks of one worker on another") {
+  gpupool::testing::report_skip("the sanitizers' run-time needs system calls that a worker may not make");
+}
 #else
 namespace {
 
-bool confine() { return sandbox::drop_user("nobody").ok() && sandbox::restrict_calls().ok(); }
+bool confine() {
+  return sandbox::drop_user("nobody").ok() && sandbox::restrict_calls().ok();
+}
 
-constexpr uint64_t kIgnoredByTheKernel = uint64_t{1} << 32;  // above an int, which a filter must not be misled by
+constexpr uint64_t kIgnoredByTheKernel = uint64_t{1}
+                                         << 32;  // above an int, which a filter must not be misled by
 
 bool command_refused(int descriptor, int command, long argument) {
   return refused(::syscall(SYS_fcntl, descriptor, command, argument)) &&
-         refused(::syscall(SYS_fcntl, descriptor, static_cast<uint64_t>(command) | kIgnoredByTheKernel, argument));
+         refused(::syscall(SYS_fcntl, descriptor, static_cast<uint64_t>(command) | kIgnoredByTheKernel,
+                           argument));
 }
 
 bool request_refused(int descriptor, unsigned request, int argument) {
@@ -248,7 +276,8 @@ TEST_CASE("no descriptor of a worker signals another worker") {
           check(request_refused(sockets[0], 0x8902, victim.pid()));  // SIOCSPGRP
           check(request_refused(sockets[0], FIOASYNC, 1));
           check(request_refused(sockets[0], 0x8936, 0));  // another one of the type
-          for (const int end : {ends[1], sockets[1]}) check(::write(end, "x", 1) == 1);  // sends what was asked for
+          for (const int end : {ends[1], sockets[1]})
+            check(::write(end, "x", 1) == 1);  // sends what was asked for
         }) == 0);
   CHECK(victim.lives());
 }
@@ -263,13 +292,16 @@ TEST_CASE("a worker has the descriptor commands that it needs") {
           check(::fcntl(ends[0], F_DUPFD_CLOEXEC, 3) >= 0 && ::fcntl(ends[0], F_DUPFD, 3) >= 0);
           check(::fcntl(ends[0], F_SETPIPE_SZ, 8192) >= 8192);
           const int file = ::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-          struct flock lock{};
+          struct flock lock {};
           lock.l_type = F_WRLCK;
-          check(::fcntl(file, F_SETLK, &lock) == 0 && ::fcntl(file, F_SETLKW, &lock) == 0 && ::fcntl(file, F_GETLK, &lock) == 0);
+          check(::fcntl(file, F_SETLK, &lock) == 0 && ::fcntl(file, F_SETLKW, &lock) == 0 &&
+                ::fcntl(file, F_GETLK, &lock) == 0);
           check(::fcntl(file, F_ADD_SEALS, F_SEAL_GROW) == 0 && ::fcntl(file, F_GET_SEALS) == F_SEAL_GROW);
-          for (unsigned type = 0; type < 0x100; ++type) {  // device drivers': refused by the pipe, not by the filter
+          for (unsigned type = 0; type < 0x100;
+               ++type) {  // device drivers': refused by the pipe, not by the filter
             const bool device = type != 'T' && type != 0x89;
-            const bool filtered = ::ioctl(ends[0], uint64_t{0xc0de0001} | type << 8, nullptr) < 0 && errno == EPERM;
+            const bool filtered =
+                ::ioctl(ends[0], uint64_t{0xc0de0001} | type << 8, nullptr) < 0 && errno == EPERM;
             check(filtered != device);
           }
         }) == 0);
@@ -280,7 +312,8 @@ TEST_CASE("a worker sends no datagram to another socket of the host") {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   socklen_t size = sizeof address.sun_family;
-  REQUIRE(::bind(socket, reinterpret_cast<const sockaddr*>(&address), size) == 0);  // under a free abstract name
+  REQUIRE(::bind(socket, reinterpret_cast<const sockaddr*>(&address), size) ==
+          0);  // under a free abstract name
   size = sizeof address;
   REQUIRE(::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size) == 0);
   int inherited[2];
@@ -312,7 +345,8 @@ TEST_CASE("a worker can neither reconnect its client's socket nor listen") {
           check(confine());
           const sockaddr nowhere{AF_UNSPEC, {}};
           check(refused(::connect(connection, &nowhere, sizeof nowhere)));
-          check(refused(::connect(connection, reinterpret_cast<const sockaddr*>(&other.address), sizeof other.address)));
+          check(refused(::connect(connection, reinterpret_cast<const sockaddr*>(&other.address),
+                                  sizeof other.address)));
           check(refused(::listen(connection, 1)));
           check(refused(::accept(client.socket, nullptr, nullptr)));
           check(refused(::accept4(client.socket, nullptr, nullptr, SOCK_CLOEXEC)));
@@ -337,7 +371,8 @@ TEST_CASE("a worker can bind neither ports nor abstract socket names") {
           const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + abstract.size());
           check(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
           check(refused(::bind(ends[0], reinterpret_cast<const sockaddr*>(&name), size)));
-          check(refused(::bind(ends[0], reinterpret_cast<const sockaddr*>(&name), sizeof name.sun_family)));  // any free name
+          check(refused(::bind(ends[0], reinterpret_cast<const sockaddr*>(&name),
+                               sizeof name.sun_family)));  // any free name
           check(refused(::syscall(SYS_bind, ends[0], &name, kIgnoredByTheKernel | size)));
           const int netlink = ::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE);
           sockaddr_nl own{};
@@ -355,8 +390,10 @@ TEST_CASE("a worker cannot delay the close of its connection") {
           const linger slowly{1, 60};
           const int on = 1;
           check(refused(::setsockopt(connection, SOL_SOCKET, SO_LINGER, &slowly, sizeof slowly)));
-          check(refused(::syscall(SYS_setsockopt, connection, SOL_SOCKET | kIgnoredByTheKernel, SO_LINGER, &slowly, sizeof slowly)));
-          check(refused(::syscall(SYS_setsockopt, connection, SOL_SOCKET, SO_LINGER | kIgnoredByTheKernel, &slowly, sizeof slowly)));
+          check(refused(::syscall(SYS_setsockopt, connection, SOL_SOCKET | kIgnoredByTheKernel, SO_LINGER,
+                                  &slowly, sizeof slowly)));
+          check(refused(::syscall(SYS_setsockopt, connection, SOL_SOCKET, SO_LINGER | kIgnoredByTheKernel,
+                                  &slowly, sizeof slowly)));
           check(::setsockopt(connection, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on) == 0);
           check(::setsockopt(connection, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) == 0);
         }) == 0);
@@ -380,7 +417,8 @@ TEST_CASE("a worker cannot change another worker's scheduling or memory or signa
           check(refused(::sched_setaffinity(victim.pid(), sizeof one, &one)));
           check(refused(::sched_setscheduler(victim.pid(), SCHED_IDLE, &parameter)));
           check(refused(::setpriority(PRIO_PROCESS, static_cast<id_t>(victim.pid()), 19)));
-          check(refused(::syscall(SYS_move_pages, 0x3fffffff, 0, nullptr, nullptr, nullptr, 0)));  // not ESRCH: the filter refuses it
+          check(refused(::syscall(SYS_move_pages, 0x3fffffff, 0, nullptr, nullptr, nullptr,
+                                  0)));  // not ESRCH: the filter refuses it
           check(refused(::syscall(SYS_get_robust_list, victim.pid(), nullptr, nullptr)));
           check(refused(::kill(victim.pid(), SIGKILL)));
           check(refused(::kill(-1, SIGTERM)));

@@ -1,10 +1,10 @@
-// Commands of a stream that waits for the client are kept in their order, with what depends on them; all others pass.
+// Commands of a stream that waits for the client are kept in their order, with what depends on them; all
+// others pass.
+#include <set>
+
 #include "protocol/wire/commands.h"
 #include "protocol/wire/copies.h"
 #include "tests/server/worker/test_client.h"
-
-#include <set>
-
 #include "tests/support/catch.h"
 
 using namespace gpupool;
@@ -30,8 +30,12 @@ struct Held {
     client.call("cuMemsetD8Async", bytes_of(client.address(offset), value, uint64_t{16}, stream));
   }
   void resume() { client.send(Command::resume_stream, bytes_of(wire::ResumeStream{kHold})); }
-  uint64_t synchronize(uint64_t stream) { return client.send(Command::synchronize_stream, bytes_of(stream), true); }
-  std::byte read(uint64_t stream, uint64_t offset) { return client.data(client.copy_out(stream, offset, 1))[0]; }
+  uint64_t synchronize(uint64_t stream) {
+    return client.send(Command::synchronize_stream, bytes_of(stream), true);
+  }
+  std::byte read(uint64_t stream, uint64_t offset) {
+    return client.data(client.copy_out(stream, offset, 1))[0];
+  }
 
   TestClient client;
 };
@@ -148,7 +152,9 @@ TEST_CASE("tells a client that its backlog is full and when it has room again") 
   usage.account = *quota::SharedPage<quota::Account>::create("test");
   (*usage.account)->queued_bytes = 1u << 20;
   Held held(CU_STREAM_NON_BLOCKING, usage);
-  const auto ask = [&](uint64_t stream) { return held.client.send(Command::await_room, bytes_of(wire::AwaitRoom{stream}), true); };
+  const auto ask = [&](uint64_t stream) {
+    return held.client.send(Command::await_room, bytes_of(wire::AwaitRoom{stream}), true);
+  };
   const auto flags = [&](uint64_t command) {
     Message message = held.client.receive();
     while (message.header.kind == wire::MessageKind::pong) message = held.client.receive();
@@ -159,14 +165,15 @@ TEST_CASE("tells a client that its backlog is full and when it has room again") 
   CHECK(flags(ask(kFirst)) == 0);
   const std::vector<std::byte> data(60'000, std::byte{3});
   for (int copies = 0; copies < 10; ++copies) held.client.copy_in(kFirst, 100, data);
-  CHECK(held.client.receive().header.flags == wire::kSendAwaitRoom);  // unasked
+  CHECK(held.client.receive().header.flags == wire::kSendAwaitRoom);                             // unasked
   held.client.call("cuMemsetD8Async", bytes_of(uint64_t{1}, uint8_t{1}, uint64_t{16}, kFirst));  // fails
   const uint64_t waits = ask(kFirst);
   CHECK(flags(ask(kSecond)) == wire::kSendAwaitRoom);
   CHECK(held.client.silent());
   held.resume();
   CHECK(flags(waits) == 0);
-  CHECK(held.client.result(held.synchronize(kFirst)) == CUDA_ERROR_INVALID_VALUE);  // not told by the answer before
+  CHECK(held.client.result(held.synchronize(kFirst)) ==
+        CUDA_ERROR_INVALID_VALUE);  // not told by the answer before
   CHECK(held.read(kFirst, 100) == std::byte{3});
 }
 
@@ -187,7 +194,8 @@ TEST_CASE("a copy that other streams wait for passes commands that order all str
   constexpr uint64_t kOwn = stream_handle(2);
   held.client.create_stream(2);
   std::vector<std::byte> data(16, std::byte{3});
-  wire::Buffer copy = bytes_of(wire::CopyToDevice{kFirst, held.client.address(0), 16, 16, 1, wire::kCopyOrdersStreams, 0});
+  wire::Buffer copy =
+      bytes_of(wire::CopyToDevice{kFirst, held.client.address(0), 16, 16, 1, wire::kCopyOrdersStreams, 0});
   wire::Writer(copy).put_bytes(data.data(), data.size());
   held.client.send(Command::copy_to_device, copy);
   held.client.send(Command::own_stream, bytes_of(wire::OwnStream{kOwn}));
@@ -201,7 +209,8 @@ TEST_CASE("a copy that other streams wait for passes commands that order all str
 TEST_CASE("a wait covers an earlier barrier but no later command") {
   Held held;
   const auto copy = [&](uint64_t stream) {
-    wire::Buffer body = bytes_of(wire::CopyToDevice{stream, held.client.address(0), 16, 16, 1, wire::kCopyOrdersStreams, 0});
+    wire::Buffer body =
+        bytes_of(wire::CopyToDevice{stream, held.client.address(0), 16, 16, 1, wire::kCopyOrdersStreams, 0});
     body.insert(body.end(), 16, std::byte{3});
     held.client.send(Command::copy_to_device, body);
   };
@@ -231,7 +240,8 @@ TEST_CASE("a free in a blocking stream comes behind the legacy stream") {
   held.client.map(FakeDriver::kGranularity, FakeDriver::kGranularity);
   held.client.create_stream(2, CU_STREAM_DEFAULT);
   held.fill(0, FakeDriver::kGranularity, 8);  // in the legacy stream, behind the held one
-  const wire::FreeMemory free{held.client.address(FakeDriver::kGranularity), FakeDriver::kGranularity, stream_handle(2)};
+  const wire::FreeMemory free{held.client.address(FakeDriver::kGranularity), FakeDriver::kGranularity,
+                              stream_handle(2)};
   const uint64_t freed = held.client.send(Command::free_memory, bytes_of(free));
   CHECK(held.client.reply(held.client.send(Command::await_barriers, {}, true)).header.retired < freed);
   held.resume();
@@ -249,7 +259,8 @@ TEST_CASE("destroys an object after the kept commands that name it and allows ea
   held.client.call("cuEventCreate", bytes_of(kNext, uint32_t{2}));
   CHECK(held.client.ask("cuEventQuery", bytes_of(kNext)) == CUDA_SUCCESS);
   held.client.call("cuStreamDestroy_v2", bytes_of(kFirst));
-  held.client.call("cuStreamCreateWithPriority", bytes_of(kNextStream, uint32_t{CU_STREAM_NON_BLOCKING}, int32_t{0}));
+  held.client.call("cuStreamCreateWithPriority",
+                   bytes_of(kNextStream, uint32_t{CU_STREAM_NON_BLOCKING}, int32_t{0}));
   held.fill(kNextStream, 100, 7);
   CHECK(held.read(kNextStream, 100) == std::byte{7});
   CHECK(held.client.fake.streams_alive() == 3);
@@ -280,7 +291,8 @@ TEST_CASE("the legacy stream and blocking streams wait for each other, non-block
 TEST_CASE("a copy that orders all streams delays later work of every stream") {
   Held held;
   std::vector<std::byte> data(64, std::byte{11});
-  auto body = bytes_of(wire::CopyToDevice{kFirst, held.client.address(0), 64, 64, 1, wire::kCopyOrdersStreams, 0});
+  auto body =
+      bytes_of(wire::CopyToDevice{kFirst, held.client.address(0), 64, 64, 1, wire::kCopyOrdersStreams, 0});
   body.insert(body.end(), data.begin(), data.end());
   held.client.send(Command::copy_to_device, body);
   const uint64_t read = held.client.copy_out(kSecond, 0, 1);
@@ -291,10 +303,12 @@ TEST_CASE("a copy that orders all streams delays later work of every stream") {
 
 TEST_CASE("a client that waits for every call does not wait for commands that CUDA executes later") {
   Held held;
-  CHECK(held.client.ask("cuMemsetD8Async", bytes_of(held.client.address(0), uint8_t{13}, uint64_t{16}, kFirst)) == CUDA_SUCCESS);
+  CHECK(held.client.ask("cuMemsetD8Async",
+                        bytes_of(held.client.address(0), uint8_t{13}, uint64_t{16}, kFirst)) == CUDA_SUCCESS);
   CHECK(held.client.ask("cuEventRecord", bytes_of(event_handle(0), kFirst)) == CUDA_SUCCESS);
   // What is wrong is told later.
-  CHECK(held.client.ask("cuMemsetD8Async", bytes_of(uint64_t{8}, uint8_t{13}, uint64_t{16}, kFirst)) == CUDA_SUCCESS);
+  CHECK(held.client.ask("cuMemsetD8Async", bytes_of(uint64_t{8}, uint8_t{13}, uint64_t{16}, kFirst)) ==
+        CUDA_SUCCESS);
   held.resume();
   CHECK(held.client.result(held.synchronize(kFirst)) == CUDA_ERROR_INVALID_VALUE);
   CHECK(held.read(kFirst, 0) == std::byte{13});
@@ -303,11 +317,13 @@ TEST_CASE("a client that waits for every call does not wait for commands that CU
 TEST_CASE("frees count as retired in their order") {
   Held held;
   held.client.map(FakeDriver::kGranularity, FakeDriver::kGranularity);
-  const uint64_t late =
-      held.client.send(Command::free_memory, bytes_of(wire::FreeMemory{held.client.address(FakeDriver::kGranularity), FakeDriver::kGranularity, kFirst}));
+  const uint64_t late = held.client.send(
+      Command::free_memory, bytes_of(wire::FreeMemory{held.client.address(FakeDriver::kGranularity),
+                                                      FakeDriver::kGranularity, kFirst}));
   constexpr uint64_t kOther = cuda::make_handle(cuda::Kind::context, 1, 2);
   held.client.send(Command::create_context, bytes_of(wire::CreateContext{kOther, 0, 0}));
-  const uint64_t destroy = held.client.send(Command::destroy_context, bytes_of(kOther), true);  // its addresses retire as well
+  const uint64_t destroy =
+      held.client.send(Command::destroy_context, bytes_of(kOther), true);  // its addresses retire as well
   CHECK(held.client.reply(destroy).header.retired < late);
   held.resume();
   held.client.ask(Command::synchronize_context, {});
@@ -319,7 +335,8 @@ TEST_CASE("destroys a context together with its kept commands") {
   Held held;
   held.fill(kFirst, 0, 12);
   const uint64_t wait = held.synchronize(kFirst);
-  const uint64_t reset = held.client.send(Command::reset_primary_context, bytes_of(wire::PrimaryContext{kContext, 0, 0}), true, 0);
+  const uint64_t reset = held.client.send(Command::reset_primary_context,
+                                          bytes_of(wire::PrimaryContext{kContext, 0, 0}), true, 0);
   CHECK(held.client.reply(wait).header.sequence == wait);
   CHECK(held.client.result(reset) == CUDA_SUCCESS);
   CHECK(held.client.finish() == 0);

@@ -53,7 +53,8 @@ struct Poold {
     REQUIRE(server::send_control(ends[0], answer, "", descriptor));
     if (descriptor >= 0) ::close(descriptor);
   }
-  // Awaits the offer of an image; answers with a file for it, or that it is not wanted. The file stays the caller's.
+  // Awaits the offer of an image; answers with a file for it, or that it is not wanted. The file stays the
+  // caller's.
   int give_space(const wire::ImageName& name, bool wanted) {
     const auto offered = receive();
     REQUIRE(offered.header.kind == ControlKind::image_offered);
@@ -76,8 +77,8 @@ struct Poold {
 };
 
 std::vector<std::byte> bundle_of(const std::string& comment) {
-  const std::string ptx =
-      ".version 7.0\n.target sm_50\n.address_size 64\n//" + comment + "\n.visible .entry kernel()\n{\nret;\n}\n";
+  const std::string ptx = ".version 7.0\n.target sm_50\n.address_size 64\n//" + comment +
+                          "\n.visible .entry kernel()\n{\nret;\n}\n";
   cuda::ImageSpans spans;
   spans.image = std::as_bytes(std::span(ptx.c_str(), ptx.size() + 1));
   cuda::Bytes bytes;
@@ -164,8 +165,12 @@ TEST_CASE("loads an image that poold declines without depositing it") {
 TEST_CASE("reveals nothing to a client that knows an image's name but not its bytes") {
   Session session;
   wire::ImageName guess = kName;
-  SECTION("no proof") { guess.proof = {}; }
-  SECTION("the name itself") { guess.proof = kName.digest; }
+  SECTION("no proof") {
+    guess.proof = {};
+  }
+  SECTION("the name itself") {
+    guess.proof = kName.digest;
+  }
   SECTION("the proof of another session") {
     image::Nonce other = kImageNonce;
     other[0] = std::byte{9};
@@ -203,7 +208,9 @@ TEST_CASE("bytes that do not match their name are never loaded, and are reported
     REQUIRE(::pwrite(file, longer.data(), longer.size(), 0) == static_cast<ssize_t>(longer.size()));
     REQUIRE(::fcntl(file, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW) == 0);
   }
-  SECTION("no file at all") { file = ::dup(0); }
+  SECTION("no file at all") {
+    file = ::dup(0);
+  }
   const uint64_t load = session.load(kName);
   session.poold.give(kName, file);
   session.must_miss(load);
@@ -243,7 +250,8 @@ TEST_CASE("an upload that is cut off half way, or an image the driver refuses, i
     auto part = bytes_of(wire::UploadPart{kUpload, junk.size()});
     part.insert(part.end(), junk.begin(), junk.end());
     session.client.send(Command::upload_part, part);
-    CHECK(session.client.ask(Command::load_module, bytes_of(wire::LoadImage{kModule, kUpload})) != CUDA_SUCCESS);
+    CHECK(session.client.ask(Command::load_module, bytes_of(wire::LoadImage{kModule, kUpload})) !=
+          CUDA_SUCCESS);
   }
   CHECK(session.client.finish() == 0);
   CHECK(session.poold.silent());
@@ -260,7 +268,8 @@ TEST_CASE("does not ask poold for images of sizes that it does not cache") {
 TEST_CASE("misses every name without a cache") {
   TestClient client;
   client.retain();
-  const auto reply = client.reply(client.send(Command::load_module, bytes_of(wire::LoadImage{kModule, 0}, kName), true));
+  const auto reply =
+      client.reply(client.send(Command::load_module, bytes_of(wire::LoadImage{kModule, 0}, kName), true));
   CHECK(reply.header.result == wire::kImageMissing);
   CHECK(reply.body.empty());
 }
@@ -268,9 +277,15 @@ TEST_CASE("misses every name without a cache") {
 TEST_CASE("a load with half a name, or with a name and an upload, ends the session") {
   Session session;
   auto body = bytes_of(wire::LoadImage{kModule, 0}, kName);
-  SECTION("half a name") { body.resize(body.size() - 1 - GENERATE(0u, 30u, 70u)); }
-  SECTION("more than a name") { body.push_back(std::byte{0}); }
-  SECTION("both") { body = bytes_of(wire::LoadImage{kModule, kUpload}, kName); }
+  SECTION("half a name") {
+    body.resize(body.size() - 1 - GENERATE(0u, 30u, 70u));
+  }
+  SECTION("more than a name") {
+    body.push_back(std::byte{0});
+  }
+  SECTION("both") {
+    body = bytes_of(wire::LoadImage{kModule, kUpload}, kName);
+  }
   session.client.send(Command::load_module, body, true);
   CHECK(session.client.finish() == 1);
   CHECK(session.client.end_reason.find("malformed") != std::string::npos);

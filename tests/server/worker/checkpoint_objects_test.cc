@@ -1,4 +1,5 @@
-// What a checkpoint takes and brings back of a session that maps memory by itself and has arrays. The test plays poold.
+// What a checkpoint takes and brings back of a session that maps memory by itself and has arrays. The test
+// plays poold.
 #include <unistd.h>
 
 #include <cstring>
@@ -20,13 +21,16 @@ namespace {
 
 constexpr uint64_t kWhole = make_handle(Kind::memory, 1, 300), kUnmapped = make_handle(Kind::memory, 1, 301),
                    kReleased = make_handle(Kind::memory, 1, 302);
-constexpr uint64_t kArray = make_handle(Kind::array, 1, 310), kLevels = make_handle(Kind::mipmapped_array, 1, 311),
-                   kLevel = make_handle(Kind::array, 1, 312), kReference = make_handle(Kind::texture_reference, 1, 313);
+constexpr uint64_t kArray = make_handle(Kind::array, 1, 310),
+                   kLevels = make_handle(Kind::mipmapped_array, 1, 311),
+                   kLevel = make_handle(Kind::array, 1, 312),
+                   kReference = make_handle(Kind::texture_reference, 1, 313);
 constexpr uint8_t kThere = 1;
 constexpr CUDA_ARRAY3D_DESCRIPTOR kShape{64, 32, 3, CU_AD_FORMAT_FLOAT, 2, CUDA_ARRAY3D_SURFACE_LDST};
 constexpr uint64_t kRow = kShape.Width * 8;
 
-// Memory of the client's own: two pages that are mapped twice, one that is mapped nowhere, one whose handle is gone.
+// Memory of the client's own: two pages that are mapped twice, one that is mapped nowhere, one whose handle
+// is gone.
 struct Mapped : CheckpointedSession {
   Mapped() {
     create(kWhole, 2);
@@ -36,7 +40,8 @@ struct Mapped : CheckpointedSession {
     map(12, 1, 1, kWhole, CU_MEM_ACCESS_FLAGS_PROT_READ);
     map(14, 1, 0, kUnmapped, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
     map(16, 1, 0, kReleased, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
-    for (const uint64_t page : {8, 9, 14, 16}) REQUIRE(client->result(client->copy_in(0, page * kPage, content(page), true)) == CUDA_SUCCESS);
+    for (const uint64_t page : {8, 9, 14, 16})
+      REQUIRE(client->result(client->copy_in(0, page * kPage, content(page), true)) == CUDA_SUCCESS);
     unmap(14, 1);
     set_access(16, 1, CU_MEM_ACCESS_FLAGS_PROT_NONE);
     REQUIRE(client->ask("cuMemRelease", bytes_of(kReleased)) == CUDA_SUCCESS);
@@ -46,19 +51,23 @@ struct Mapped : CheckpointedSession {
     CUmemAllocationProp properties{};
     properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
-    REQUIRE(client->ask("cuMemCreate", bytes_of(handle, uint64_t{pages * kPage}, kThere, properties, uint64_t{0})) == CUDA_SUCCESS);
+    REQUIRE(client->ask("cuMemCreate", bytes_of(handle, uint64_t{pages * kPage}, kThere, properties,
+                                                uint64_t{0})) == CUDA_SUCCESS);
   }
   void map(uint64_t page, uint64_t pages, uint64_t first, uint64_t handle, CUmemAccess_flags flags) {
-    REQUIRE(client->ask("cuMemMap", bytes_of(client->address(page * kPage), pages * kPage, first * kPage, handle, uint64_t{0})) == CUDA_SUCCESS);
+    REQUIRE(client->ask("cuMemMap", bytes_of(client->address(page * kPage), pages * kPage, first * kPage,
+                                             handle, uint64_t{0})) == CUDA_SUCCESS);
     set_access(page, pages, flags);
   }
   void set_access(uint64_t page, uint64_t pages, CUmemAccess_flags flags) {
     const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, 0}, flags};
-    const auto body = bytes_of(client->address(page * kPage), pages * kPage, kThere, uint64_t{1}, access, uint64_t{1});
+    const auto body =
+        bytes_of(client->address(page * kPage), pages * kPage, kThere, uint64_t{1}, access, uint64_t{1});
     REQUIRE(client->ask("cuMemSetAccess", body) == CUDA_SUCCESS);
   }
   void unmap(uint64_t page, uint64_t pages) {
-    REQUIRE(client->ask("cuMemUnmap", bytes_of(client->address(page * kPage), pages * kPage)) == CUDA_SUCCESS);
+    REQUIRE(client->ask("cuMemUnmap", bytes_of(client->address(page * kPage), pages * kPage)) ==
+            CUDA_SUCCESS);
   }
   int access(uint64_t page) {
     return client->fake.locked([&] {
@@ -66,7 +75,9 @@ struct Mapped : CheckpointedSession {
       return known == client->fake.mapped.end() ? -1 : known->second.access[0];
     });
   }
-  std::vector<std::byte> read(uint64_t page) { return client->data(client->copy_out(stream_handle(0), page * kPage, kPage)); }
+  std::vector<std::byte> read(uint64_t page) {
+    return client->data(client->copy_out(stream_handle(0), page * kPage, kPage));
+  }
   // As it was made.
   void check_all() {
     CHECK(charged() == before);
@@ -96,18 +107,22 @@ struct WithArrays : CheckpointedSession {
   WithArrays() {
     REQUIRE(client->ask("cuArray3DCreate_v2", bytes_of(kArray, kThere, kShape)) == CUDA_SUCCESS);
     REQUIRE(client->ask("cuMipmappedArrayCreate", bytes_of(kLevels, kThere, kShape, 3u)) == CUDA_SUCCESS);
-    REQUIRE(client->ask(Command::array_part, bytes_of(wire::ArrayPart{kLevel, kLevels, 1, 0})) == CUDA_SUCCESS);
+    REQUIRE(client->ask(Command::array_part, bytes_of(wire::ArrayPart{kLevel, kLevels, 1, 0})) ==
+            CUDA_SUCCESS);
     copy(kArray, 0, true, kShape.Width, kShape.Height, kShape.Depth);
     copy(kLevel, 1, true, kShape.Width / 2, kShape.Height / 2, 1);
     resource.resType = CU_RESOURCE_TYPE_ARRAY;
     resource.res.array.hArray = reinterpret_cast<CUarray>(kArray);
-    numbers.push_back(made("cuTexObjectCreate", bytes_of(kThere, kThere, resource, kThere, CUDA_TEXTURE_DESC{}, uint8_t{0})));
-    numbers.push_back(made("cuTexObjectCreate", bytes_of(kThere, kThere, resource, kThere, CUDA_TEXTURE_DESC{}, uint8_t{0})));
+    numbers.push_back(made("cuTexObjectCreate",
+                           bytes_of(kThere, kThere, resource, kThere, CUDA_TEXTURE_DESC{}, uint8_t{0})));
+    numbers.push_back(made("cuTexObjectCreate",
+                           bytes_of(kThere, kThere, resource, kThere, CUDA_TEXTURE_DESC{}, uint8_t{0})));
     resource.res.array.hArray = reinterpret_cast<CUarray>(kLevel);
     numbers.push_back(made("cuSurfObjectCreate", bytes_of(kThere, kThere, resource)));
     resource.resType = CU_RESOURCE_TYPE_MIPMAPPED_ARRAY;
     resource.res.mipmap.hMipmappedArray = reinterpret_cast<CUmipmappedArray>(kLevels);
-    numbers.push_back(made("cuTexObjectCreate", bytes_of(kThere, kThere, resource, kThere, CUDA_TEXTURE_DESC{}, uint8_t{0})));
+    numbers.push_back(made("cuTexObjectCreate",
+                           bytes_of(kThere, kThere, resource, kThere, CUDA_TEXTURE_DESC{}, uint8_t{0})));
     before = charged();
     used = own();
     // A hole among the numbers, which the driver gives first.
@@ -144,7 +159,8 @@ struct WithArrays : CheckpointedSession {
     CHECK(charged() == before);
     CHECK(own() == used);
     CHECK(intact());
-    CHECK(read(kArray, kShape.Width, kShape.Height, kShape.Depth) == first(0, kRow * kShape.Height * kShape.Depth));
+    CHECK(read(kArray, kShape.Width, kShape.Height, kShape.Depth) ==
+          first(0, kRow * kShape.Height * kShape.Depth));
     CHECK(read(kLevel, kShape.Width / 2, kShape.Height / 2, 1) == first(1, kRow * kShape.Height / 4));
     const auto textures = client->fake.locked([&] { return client->fake.textures; });
     REQUIRE(textures.size() == numbers.size());
@@ -154,7 +170,10 @@ struct WithArrays : CheckpointedSession {
       named.insert(textures.at(number));
     }
     CHECK(named.size() == 3);
-    CHECK(client->fake.locked([&] { return std::includes(client->fake.arrays.begin(), client->fake.arrays.end(), named.begin(), named.end()); }));
+    CHECK(client->fake.locked([&] {
+      return std::includes(client->fake.arrays.begin(), client->fake.arrays.end(), named.begin(),
+                           named.end());
+    }));
     CHECK(client->fake.misused == 0);
   }
 
@@ -179,7 +198,8 @@ TEMPLATE_TEST_CASE("checkpoints and restores all kinds of objects and their quot
   session.check_all();
 }
 
-TEMPLATE_TEST_CASE("a restore of all kinds of objects that fails for lack of memory can be repeated", "", Mapped, WithArrays) {
+TEMPLATE_TEST_CASE("a restore of all kinds of objects that fails for lack of memory can be repeated", "",
+                   Mapped, WithArrays) {
   TestType session;
   session.change_all({CheckpointAction::lock, CheckpointAction::checkpoint});
   const uint64_t all = session.before;
@@ -202,7 +222,9 @@ TEMPLATE_TEST_CASE("a restore of all kinds of objects that fails for lack of mem
 TEMPLATE_TEST_CASE("a failed checkpoint of all kinds of objects changes nothing", "", Mapped, WithArrays) {
   TestType session;
   session.change_all({CheckpointAction::lock});
-  SECTION("host memory") { CHECK(session.change(CheckpointAction::checkpoint, 4 * kPage) == CUDA_ERROR_OUT_OF_MEMORY); }
+  SECTION("host memory") {
+    CHECK(session.change(CheckpointAction::checkpoint, 4 * kPage) == CUDA_ERROR_OUT_OF_MEMORY);
+  }
   SECTION("the last to go stays") {
     session.client->fake.locked([&] { session.client->fake.stuck = session.client->address(3 * kPage); });
     CHECK(session.change(CheckpointAction::checkpoint) == CUDA_ERROR_INVALID_VALUE);
@@ -212,7 +234,8 @@ TEMPLATE_TEST_CASE("a failed checkpoint of all kinds of objects changes nothing"
   session.check_all();
 }
 
-TEMPLATE_TEST_CASE("releases everything once when a session ends while it is checkpointed", "", Mapped, WithArrays) {
+TEMPLATE_TEST_CASE("releases everything once when a session ends while it is checkpointed", "", Mapped,
+                   WithArrays) {
   TestType session;
   session.change_all({CheckpointAction::lock, CheckpointAction::checkpoint});
   session.client->cut();
@@ -230,7 +253,8 @@ TEST_CASE("frees memory after the restore that the client freed while it was che
   session.change_all({CheckpointAction::lock, CheckpointAction::checkpoint});
   session.client->call("cuMemRelease", bytes_of(kUnmapped));
   session.client->call("cuMemRelease", bytes_of(kWhole));
-  const uint64_t unmapped = session.client->call("cuMemUnmap", bytes_of(session.client->address(8 * kPage), 2 * kPage), true);
+  const uint64_t unmapped =
+      session.client->call("cuMemUnmap", bytes_of(session.client->address(8 * kPage), 2 * kPage), true);
   session.client->call("cuMemUnmap", bytes_of(session.client->address(12 * kPage), kPage));
   session.change_all({CheckpointAction::restore, CheckpointAction::unlock});
   CHECK(session.client->result(unmapped) == CUDA_SUCCESS);
@@ -244,10 +268,12 @@ TEST_CASE("destroys arrays after the restore that the client destroyed while the
   WithArrays session;
   session.change_all({CheckpointAction::lock, CheckpointAction::checkpoint});
   for (const uint64_t number : session.numbers) {
-    session.client->call(number == session.numbers[1] ? "cuSurfObjectDestroy" : "cuTexObjectDestroy", bytes_of(number));
+    session.client->call(number == session.numbers[1] ? "cuSurfObjectDestroy" : "cuTexObjectDestroy",
+                         bytes_of(number));
   }
   session.client->send(Command::destroy_array, bytes_of(wire::DestroyArray{kArray}));
-  const uint64_t destroyed = session.client->send(Command::destroy_array, bytes_of(wire::DestroyArray{kLevels}), true);
+  const uint64_t destroyed =
+      session.client->send(Command::destroy_array, bytes_of(wire::DestroyArray{kLevels}), true);
   session.change_all({CheckpointAction::restore, CheckpointAction::unlock});
   CHECK(session.client->result(destroyed) == CUDA_SUCCESS);
   session.client->finish();
@@ -275,8 +301,10 @@ TEST_CASE("refuses to checkpoint arrays whose objects cannot be created again") 
     REQUIRE(session.client->ask("cuTexRefCreate", bytes_of(kReference)) == CUDA_SUCCESS);
     REQUIRE(session.client->ask("cuTexRefSetArray", bytes_of(kReference, kBound, 1u)) == CUDA_SUCCESS);
     refused();
-    REQUIRE(session.client->ask(Command::destroy_array, bytes_of(wire::DestroyArray{kBound})) == CUDA_SUCCESS);
+    REQUIRE(session.client->ask(Command::destroy_array, bytes_of(wire::DestroyArray{kBound})) ==
+            CUDA_SUCCESS);
   }
-  session.change_all({CheckpointAction::lock, CheckpointAction::checkpoint, CheckpointAction::restore, CheckpointAction::unlock});
+  session.change_all({CheckpointAction::lock, CheckpointAction::checkpoint, CheckpointAction::restore,
+                      CheckpointAction::unlock});
   session.check_all();
 }

@@ -1,15 +1,16 @@
 // What commands do, one by one: rows, handles, deferred errors, modules, launches, host functions, contexts.
 #include "protocol/wire/commands.h"
-#include "protocol/wire/copies.h"
-#include "protocol/wire/images.h"
-#include "tests/server/worker/test_client.h"
+
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstring>
-#include <unistd.h>
 
 #include "protocol/cuda/fatbin.h"
 #include "protocol/cuda/fatbin_format.h"
+#include "protocol/wire/copies.h"
+#include "protocol/wire/images.h"
+#include "tests/server/worker/test_client.h"
 #include "tests/support/catch.h"
 
 using namespace gpupool;
@@ -27,12 +28,14 @@ constexpr uint64_t kUpload = make_handle(Kind::upload, 1, 302);
 // A bundle around PTX text, or around a fat binary.
 wire::Buffer bundle(const std::string& content) {
   cuda::ImageSpans spans;
-  spans.image = std::as_bytes(std::span(content.c_str(), content.size() + (content.starts_with('.') ? 1 : 0)));
+  spans.image =
+      std::as_bytes(std::span(content.c_str(), content.size() + (content.starts_with('.') ? 1 : 0)));
   cuda::Bytes bytes;
   REQUIRE(cuda::bundle(spans, bytes) == CUDA_SUCCESS);
   return {bytes.view().begin(), bytes.view().end()};
 }
-const std::string kPtx = ".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry kernel()\n{\nret;\n}\n";
+const std::string kPtx =
+    ".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry kernel()\n{\nret;\n}\n";
 
 wire::Buffer named(const auto& fixed, const std::string& name) {
   auto body = bytes_of(fixed);
@@ -75,8 +78,10 @@ TEST_CASE("reports the first deferred error once with the next reply") {
   TestClient client;
   client.retain();
   client.call("cuStreamWaitEvent", bytes_of(uint64_t{0}, event_handle(7), uint32_t{0}));  // INVALID_HANDLE
-  client.send(Command::map_memory, bytes_of(wire::MapMemory{1, 1, 0, 0}));                // INVALID_VALUE, the second
-  SECTION("of a wait") { CHECK(client.ask(Command::synchronize_context, {}) == CUDA_ERROR_INVALID_HANDLE); }
+  client.send(Command::map_memory, bytes_of(wire::MapMemory{1, 1, 0, 0}));  // INVALID_VALUE, the second
+  SECTION("of a wait") {
+    CHECK(client.ask(Command::synchronize_context, {}) == CUDA_ERROR_INVALID_HANDLE);
+  }
   SECTION("of a call that failed itself: later") {
     CHECK(client.ask("cuEventQuery", bytes_of(event_handle(8))) == CUDA_ERROR_INVALID_HANDLE);
     CHECK(client.ask("cuCtxGetCacheConfig", bytes_of(uint8_t{1})) == CUDA_ERROR_INVALID_HANDLE);
@@ -161,9 +166,11 @@ TEST_CASE("assembles and loads a module and finds its functions") {
   REQUIRE(info.parameter_count == 2);
   CHECK(found.as<wire::ParameterInfo>(sizeof info + 8).offset == 8);
   CHECK(found.as<wire::ParameterInfo>(sizeof info + 8).size == 4);
-  CHECK(client.ask(Command::get_function, named(wire::GetFunction{kFunction, kModule}, "missing")) == CUDA_ERROR_NOT_FOUND);
+  CHECK(client.ask(Command::get_function, named(wire::GetFunction{kFunction, kModule}, "missing")) ==
+        CUDA_ERROR_NOT_FOUND);
 
-  const Message global = client.reply(client.send(Command::get_global, named(wire::GetGlobal{kModule}, "g"), true));
+  const Message global =
+      client.reply(client.send(Command::get_global, named(wire::GetGlobal{kModule}, "g"), true));
   const auto where = global.as<wire::GlobalInfo>();
   CHECK(where.size == client.fake.global.size());
   auto body = bytes_of(wire::CopyToDevice{0, where.address, 0, 4, 1}, uint32_t{77});
@@ -179,16 +186,19 @@ TEST_CASE("assembles and loads a module and finds its functions") {
 TEST_CASE("rejects malformed images before the driver sees them") {
   TestClient client;
   client.retain();
-  CHECK(client.ask(Command::load_module, bytes_of(wire::LoadImage{kModule, kUpload})) == CUDA_ERROR_INVALID_IMAGE);
+  CHECK(client.ask(Command::load_module, bytes_of(wire::LoadImage{kModule, kUpload})) ==
+        CUDA_ERROR_INVALID_IMAGE);
   auto image = bundle(kPtx);
   image.resize(image.size() - 16);  // the text's end and its NUL
   auto part = bytes_of(wire::UploadPart{kUpload, image.size()});
   part.insert(part.end(), image.begin(), image.end());
   client.send(Command::upload_part, part);
   CHECK(client.ask(Command::load_module, bytes_of(wire::LoadImage{kModule, kUpload})) != CUDA_SUCCESS);
-  part = bytes_of(wire::UploadPart{kUpload, uint64_t{100}}, uint64_t{0x464c457f});  // an ELF magic, incomplete
+  part =
+      bytes_of(wire::UploadPart{kUpload, uint64_t{100}}, uint64_t{0x464c457f});  // an ELF magic, incomplete
   client.send(Command::upload_part, part);
-  CHECK(client.ask(Command::load_module, bytes_of(wire::LoadImage{kModule, kUpload})) == CUDA_ERROR_INVALID_IMAGE);
+  CHECK(client.ask(Command::load_module, bytes_of(wire::LoadImage{kModule, kUpload})) ==
+        CUDA_ERROR_INVALID_IMAGE);
   CHECK(client.fake.images.empty());
   const Message broken = client.reply(load(client, kPtx + "// broken"));
   CHECK(broken.header.result == CUDA_ERROR_INVALID_PTX);
@@ -199,13 +209,20 @@ TEST_CASE("an image without code for the device is refused with the reason where
   TestClient client;
   client.retain();
   namespace format = cuda::fatbin_format;
-  format::EntryHeader entry{.kind = format::kKindElf, .version = 0x101, .header_size = sizeof entry, .padded_payload = 8, .arch = 80, .flags = 0x11};
+  format::EntryHeader entry{.kind = format::kKindElf,
+                            .version = 0x101,
+                            .header_size = sizeof entry,
+                            .padded_payload = 8,
+                            .arch = 80,
+                            .flags = 0x11};
   const format::ContainerHeader head{format::kContainerMagic, 1, sizeof head, sizeof entry + 8};
   std::string image(reinterpret_cast<const char*>(&head), sizeof head);
   image.append(reinterpret_cast<const char*>(&entry), sizeof entry).append(8, 'x');
   const Message refused = client.reply(load(client, image));
   CHECK(refused.header.result == CUDA_ERROR_NO_BINARY_FOR_GPU);
-  CHECK(refused.text().find("machine code for sm_80 and no PTX; the device, of compute capability 9.0, needs") != std::string::npos);
+  CHECK(refused.text().find(
+            "machine code for sm_80 and no PTX; the device, of compute capability 9.0, needs") !=
+        std::string::npos);
 }
 
 TEST_CASE("uploads above the limit fail, parts that do not fit end the session") {
@@ -213,7 +230,8 @@ TEST_CASE("uploads above the limit fail, parts that do not fit end the session")
   client.retain();
   client.send(Command::upload_part, bytes_of(wire::UploadPart{kUpload, uint64_t{5} << 30}, uint32_t{0}));
   CHECK(client.ask(Command::synchronize_context, {}) == CUDA_ERROR_OUT_OF_MEMORY);
-  CHECK(client.ask(Command::load_module, bytes_of(wire::LoadImage{kModule, kUpload})) == CUDA_ERROR_INVALID_IMAGE);
+  CHECK(client.ask(Command::load_module, bytes_of(wire::LoadImage{kModule, kUpload})) ==
+        CUDA_ERROR_INVALID_IMAGE);
   client.send(Command::upload_part, bytes_of(wire::UploadPart{kUpload, 10}, uint32_t{0}));
   client.send(Command::upload_part, bytes_of(wire::UploadPart{kUpload, 11}, uint32_t{0}));
   CHECK(client.finish() == 1);
@@ -236,7 +254,8 @@ TEST_CASE("launches reach the device with their parameters") {
   CHECK(client.fake.launches[1].extended);
   CHECK(client.fake.launches[1].attributes == 1);
   CHECK(client.ask(Command::launch, client.launch_body(kModule, 0, {})) == CUDA_ERROR_INVALID_HANDLE);
-  CHECK(client.ask(Command::launch, client.launch_body(kFunction, stream_handle(9), {})) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(client.ask(Command::launch, client.launch_body(kFunction, stream_handle(9), {})) ==
+        CUDA_ERROR_INVALID_HANDLE);
 }
 
 TEST_CASE("launch attributes that hold pointers are checked") {
@@ -296,8 +315,10 @@ TEST_CASE("a held stream waits until the client resumes it and other streams con
   client.create_stream(0);
   client.create_stream(1);
   client.send(Command::hold_stream, bytes_of(wire::HoldStream{stream_handle(0), 77}));
-  CHECK(client.ask(Command::hold_stream, bytes_of(wire::HoldStream{stream_handle(1), 77})) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(client.ask(Command::hold_stream, bytes_of(wire::HoldStream{stream_handle(7), 78})) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(client.ask(Command::hold_stream, bytes_of(wire::HoldStream{stream_handle(1), 77})) ==
+        CUDA_ERROR_INVALID_VALUE);
+  CHECK(client.ask(Command::hold_stream, bytes_of(wire::HoldStream{stream_handle(7), 78})) ==
+        CUDA_ERROR_INVALID_HANDLE);
   const uint64_t wait = client.send(Command::synchronize_stream, bytes_of(stream_handle(0)), true);
   CHECK(client.ask(Command::synchronize_stream, bytes_of(stream_handle(1))) == CUDA_SUCCESS);
   client.send(Command::resume_stream, bytes_of(wire::ResumeStream{78}));  // nothing is held by that
@@ -312,7 +333,8 @@ TEST_CASE("contexts and sessions end although a stream is held") {
   client.create_stream(0);
   client.send(Command::hold_stream, bytes_of(wire::HoldStream{stream_handle(0), 1}));
   client.send(Command::hold_stream, bytes_of(wire::HoldStream{0, 2}));
-  const uint64_t reset = client.send(Command::reset_primary_context, bytes_of(wire::PrimaryContext{kContext, 0, 0}), true, 0);
+  const uint64_t reset =
+      client.send(Command::reset_primary_context, bytes_of(wire::PrimaryContext{kContext, 0, 0}), true, 0);
   Message answer;
   do answer = client.receive();
   while (answer.header.kind == wire::MessageKind::host_callback);
@@ -329,7 +351,8 @@ TEST_CASE("destroys a context together with its objects") {
   client.retain();
   constexpr uint64_t kOther = make_handle(Kind::context, 1, 2);
   CHECK(client.ask(Command::create_context, bytes_of(wire::CreateContext{kOther, 0, 0})) == CUDA_SUCCESS);
-  CHECK(client.ask(Command::create_context, bytes_of(wire::CreateContext{kOther, 0, 0})) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(client.ask(Command::create_context, bytes_of(wire::CreateContext{kOther, 0, 0})) ==
+        CUDA_ERROR_INVALID_VALUE);
   client.call("cuEventCreate", bytes_of(event_handle(1), uint32_t{2}), false, kOther);
   CHECK(client.ask("cuEventQuery", bytes_of(event_handle(1))) == CUDA_SUCCESS);
   CHECK(client.ask(Command::destroy_context, bytes_of(kOther)) == CUDA_SUCCESS);
@@ -338,16 +361,19 @@ TEST_CASE("destroys a context together with its objects") {
 
   client.create_stream(5);
   client.map(0, FakeDriver::kGranularity);
-  CHECK(client.ask(Command::reset_primary_context, bytes_of(wire::PrimaryContext{kContext, 0, 0})) == CUDA_SUCCESS);
+  CHECK(client.ask(Command::reset_primary_context, bytes_of(wire::PrimaryContext{kContext, 0, 0})) ==
+        CUDA_SUCCESS);
   CHECK(client.fake.used() == 0);
   CHECK(client.ask("cuStreamQuery", bytes_of(uint64_t{0})) == CUDA_ERROR_INVALID_CONTEXT);
   client.retain();
   CHECK(client.ask("cuStreamQuery", bytes_of(stream_handle(5))) == CUDA_ERROR_INVALID_HANDLE);
   CHECK(client.ask("cuStreamQuery", bytes_of(uint64_t{0})) == CUDA_SUCCESS);
   client.retain();
-  CHECK(client.ask(Command::release_primary_context, bytes_of(wire::PrimaryContext{kContext, 0, 0})) == CUDA_SUCCESS);
+  CHECK(client.ask(Command::release_primary_context, bytes_of(wire::PrimaryContext{kContext, 0, 0})) ==
+        CUDA_SUCCESS);
   CHECK(client.ask("cuStreamQuery", bytes_of(uint64_t{0})) == CUDA_SUCCESS);
-  CHECK(client.ask(Command::release_primary_context, bytes_of(wire::PrimaryContext{kContext, 0, 0})) == CUDA_SUCCESS);
+  CHECK(client.ask(Command::release_primary_context, bytes_of(wire::PrimaryContext{kContext, 0, 0})) ==
+        CUDA_SUCCESS);
   CHECK(client.ask(Command::release_primary_context, bytes_of(wire::PrimaryContext{kContext, 0, 0})) ==
         CUDA_ERROR_INVALID_CONTEXT);
   CHECK(client.fake.locked([&] { return client.fake.primary; }) == 0);

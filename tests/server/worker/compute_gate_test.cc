@@ -1,13 +1,13 @@
-// The gate before work for the device: against a device of which the test says how far it has got, and a session page that
-// the test writes as poold would.
+// The gate before work for the device: against a device of which the test says how far it has got, and a
+// session page that the test writes as poold would.
 #include "server/worker/compute_gate.h"
-#include "server/worker/stream_gates.h"
 
 #include <algorithm>
 #include <atomic>
 #include <future>
 #include <thread>
 
+#include "server/worker/stream_gates.h"
 #include "tests/support/catch.h"
 
 using namespace gpupool;
@@ -42,7 +42,9 @@ Device* g_device = nullptr;
 struct Event {
   uint64_t number = 0;
 };
-Event& event_of(CUevent event) { return *reinterpret_cast<Event*>(event); }
+Event& event_of(CUevent event) {
+  return *reinterpret_cast<Event*>(event);
+}
 
 DeviceApi fake_api() {
   DeviceApi api;
@@ -83,7 +85,8 @@ DeviceApi fake_api() {
 }
 
 CUresult elapsed(float* milliseconds, CUevent start, CUevent end) {
-  *milliseconds = (static_cast<float>(event_of(end).number) - static_cast<float>(event_of(start).number)) * g_device->event_milliseconds;
+  *milliseconds = (static_cast<float>(event_of(end).number) - static_cast<float>(event_of(start).number)) *
+                  g_device->event_milliseconds;
   return CUDA_SUCCESS;
 }
 
@@ -97,7 +100,8 @@ struct Session {
   Session() {
     g_device = &device;
     page = *quota::SharedPage<quota::SessionPage>::create("test");
-    gate = std::make_unique<ComputeGate>(api, Usage{page, nullptr, 0}, waits, [this] { ++rings; }, [this] { ++wakes; });
+    gate = std::make_unique<ComputeGate>(
+        api, Usage{page, nullptr, 0}, waits, [this] { ++rings; }, [this] { ++wakes; });
     gate->load([](const char*) { return reinterpret_cast<void*>(&elapsed); });
     context = contexts.add(1, reinterpret_cast<CUcontext>(1), 0, true);
     contexts.enter(context);
@@ -118,7 +122,9 @@ struct Session {
     quota::wake_worker((*page)->bell);
   }
   TurnWord word() const { return {(*page)->turns[0].load()}; }
-  CUresult work(StreamState& stream, const WorkKind& kind = kernel_kind(nullptr, 100, 32)) { return gate->run(stream, kind, [&] { return ++done, CUDA_SUCCESS; }); }
+  CUresult work(StreamState& stream, const WorkKind& kind = kernel_kind(nullptr, 100, 32)) {
+    return gate->run(stream, kind, [&] { return ++done, CUDA_SUCCESS; });
+  }
   CUresult work() { return work(context->legacy); }
   std::future<CUresult> work_elsewhere() {
     return std::async(std::launch::async, [this] { return work(); });
@@ -133,7 +139,9 @@ struct Session {
     device.pass(device.recorded);
     gate->before_sleep();
   }
-  std::chrono::nanoseconds gpu_time() const { return std::chrono::nanoseconds((*page)->gpus[0].gpu_nanoseconds.load()); }
+  std::chrono::nanoseconds gpu_time() const {
+    return std::chrono::nanoseconds((*page)->gpus[0].gpu_nanoseconds.load());
+  }
   bool blocks(std::future<CUresult>& result) { return result.wait_for(30ms) == std::future_status::timeout; }
 
   Device device;
@@ -206,7 +214,8 @@ TEST_CASE("the GPU time of work without events is sampled") {
     session.gate->before_sleep();
     std::this_thread::sleep_for(300us);
   }
-  const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin, counted = session.gpu_time() - before;
+  const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin,
+                                      counted = session.gpu_time() - before;
   const double expected = passed.count() * busy / 10;
   CHECK(counted.count() >= expected * (busy == 10 ? 0.85 : 0.5));
   CHECK(counted.count() <= expected * (busy == 10 ? 1.15 : 1.5));
@@ -363,7 +372,8 @@ TEST_CASE("a turn that others want is given up when there is no work") {
   REQUIRE(session.work() == CUDA_SUCCESS);
   session.gate->before_sleep();
   session.device.pass(2);
-  CHECK(eventually([&] { return (*session.page)->gpus[0].launches == 1; }));  // the gate has seen that the work is done
+  CHECK(eventually(
+      [&] { return (*session.page)->gpus[0].launches == 1; }));  // the gate has seen that the work is done
   CHECK(session.word().open());
   session.turn(State::open, true, false, true);
   CHECK(eventually([&] { return session.word().closed(); }));
@@ -390,7 +400,8 @@ TEST_CASE("keeps little work on a shared device") {
   session.device.pass(2);
   CHECK(second.get() == CUDA_SUCCESS);
   session.device.pass(4);
-  session.turn(State::open, true);  // each of them takes a millisecond: two fit behind one that should be done
+  session.turn(State::open,
+               true);  // each of them takes a millisecond: two fit behind one that should be done
   REQUIRE(session.work() == CUDA_SUCCESS);
   session.device.pass(5);
   REQUIRE(session.work() == CUDA_SUCCESS);
@@ -477,7 +488,8 @@ TEST_CASE("the end of a session wakes waiters and gives up the turn") {
 
 TEST_CASE("the time in which a stream waits for the client is not counted") {
   Session session;
-  StreamGates gates(session.contexts, [] {}, [&](StreamState& stream) { session.gate->pause(stream); });
+  StreamGates gates(
+      session.contexts, [] {}, [&](StreamState& stream) { session.gate->pause(stream); });
   session.turn(State::open, false);
   REQUIRE(session.work() == CUDA_SUCCESS);
   const auto gate = gates.close(session.context->legacy, 1, "the test");

@@ -1,5 +1,5 @@
-// Child processes that confine themselves as a worker does: one tells by its exit status which of its checks failed, another one (Victim)
-// only answers, so that a test sees whether it lives.
+// Child processes that confine themselves as a worker does: one tells by its exit status which of its checks
+// failed, another one (Victim) only answers, so that a test sees whether it lives.
 #pragma once
 #include <poll.h>
 #include <sys/socket.h>
@@ -43,7 +43,9 @@ int in_child(const Body& body) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
 }
 
-inline bool refused(long result, int error = EPERM) { return result < 0 && errno == error; }
+inline bool refused(long result, int error = EPERM) {
+  return result < 0 && errno == error;
+}
 
 class Victim {
  public:
@@ -71,13 +73,15 @@ class Victim {
   bool lives() const {
     char byte = 'x';
     pollfd answer{.fd = socket_, .events = POLLIN, .revents = 0};
-    return ::send(socket_, &byte, 1, MSG_NOSIGNAL) == 1 && ::poll(&answer, 1, static_cast<int>(kPatience.count())) == 1 && ::recv(socket_, &byte, 1, 0) == 1;
+    return ::send(socket_, &byte, 1, MSG_NOSIGNAL) == 1 &&
+           ::poll(&answer, 1, static_cast<int>(kPatience.count())) == 1 && ::recv(socket_, &byte, 1, 0) == 1;
   }
 
  private:
   static int answer(int socket) {
     char byte = 0;
-    while (::recv(socket, &byte, 1, 0) == 1 && ::send(socket, &byte, 1, MSG_NOSIGNAL) == 1) {}
+    while (::recv(socket, &byte, 1, 0) == 1 && ::send(socket, &byte, 1, MSG_NOSIGNAL) == 1) {
+    }
     return 0;
   }
 

@@ -1,4 +1,5 @@
-// The worker's end of the control socket: each message to its handler, also those that come early; the end of poold.
+// The worker's end of the control socket: each message to its handler, also those that come early; the end of
+// poold.
 #include "server/worker/control.h"
 
 #include <fcntl.h>

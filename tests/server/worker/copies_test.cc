@@ -1,12 +1,12 @@
 // Copies in both directions, the order between their data and answers, device memory and its way back.
-#include "protocol/wire/commands.h"
 #include "protocol/wire/copies.h"
-#include "tests/server/worker/test_client.h"
 
 #include <sys/mman.h>
 
 #include <cstring>
 
+#include "protocol/wire/commands.h"
+#include "tests/server/worker/test_client.h"
 #include "tests/support/catch.h"
 #include "tests/support/skip.h"
 
@@ -32,7 +32,8 @@ TEST_CASE("copies bytes of every size to the device and back") {
   const auto data = pattern(size, 7);
   for (uint64_t at = 0; at < size; at += wire::kBulkChunkBytes) {
     const uint64_t part = std::min<uint64_t>(wire::kBulkChunkBytes, size - at);
-    client.copy_in(0, at, {data.begin() + static_cast<ptrdiff_t>(at), data.begin() + static_cast<ptrdiff_t>(at + part)});
+    client.copy_in(
+        0, at, {data.begin() + static_cast<ptrdiff_t>(at), data.begin() + static_cast<ptrdiff_t>(at + part)});
   }
   CHECK(client.data(client.copy_out(0, 0, size)) == data);
 }
@@ -40,13 +41,15 @@ TEST_CASE("copies bytes of every size to the device and back") {
 TEST_CASE("uses CPU access to device memory only where it is supported and works") {
   using HostAccess = FakeDriver::HostAccess;
   const HostAccess access = GENERATE(HostAccess::works, HostAccess::unsupported, HostAccess::faults);
-  TestClient client{false, nullptr, 0, false, nullptr, false, {}, [=](FakeDriver& fake) { fake.host_access = access; }};
+  TestClient client{false,   nullptr, 0,  false,
+                    nullptr, false,   {}, [=](FakeDriver& fake) { fake.host_access = access; }};
   client.retain();
   client.map(0, kPage);
   const auto data = pattern(1000, 3);
   client.copy_in(0, 0, data);
   CHECK(client.data(client.copy_out(0, 0, data.size())) == data);
-  CHECK(client.fake.locked([&] { return client.fake.mapped.at(client.address(0)).host; }) == (access == HostAccess::works));
+  CHECK(client.fake.locked([&] { return client.fake.mapped.at(client.address(0)).host; }) ==
+        (access == HostAccess::works));
 }
 
 TEST_CASE("rows with a pitch") {
@@ -65,14 +68,16 @@ TEST_CASE("rows with a pitch") {
     }
   }
   const uint64_t back =
-      client.send(Command::copy_from_device, bytes_of(wire::CopyFromDevice{0, client.address(0), pitch, width, rows}), true);
+      client.send(Command::copy_from_device,
+                  bytes_of(wire::CopyFromDevice{0, client.address(0), pitch, width, rows}), true);
   CHECK(client.data(back) == data);
   if (width * rows > wire::kBulkChunkBytes) return;
   auto body = bytes_of(wire::CopyToDevice{0, client.address(kPage), pitch, static_cast<uint32_t>(width), 3});
   body.insert(body.end(), data.begin(), data.end());
   CHECK(client.ask(Command::copy_to_device, body) == CUDA_SUCCESS);
   CHECK(client.data(client.copy_out(0, kPage + pitch, width)) ==
-        std::vector(data.begin() + static_cast<ptrdiff_t>(width), data.begin() + static_cast<ptrdiff_t>(2 * width)));
+        std::vector(data.begin() + static_cast<ptrdiff_t>(width),
+                    data.begin() + static_cast<ptrdiff_t>(2 * width)));
 }
 
 TEST_CASE("a copy with a foreign address fails and the session goes on") {
@@ -81,15 +86,18 @@ TEST_CASE("a copy with a foreign address fails and the session goes on") {
   client.map(0, kPage);
   const auto data = pattern(64, 1);
   const uint64_t address = GENERATE(0ull, 8ull, ~0ull - 63);
-  CHECK(client.result(client.copy_in(0, address - client.fake.range_base, data, true)) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(client.result(client.copy_in(0, address - client.fake.range_base, data, true)) ==
+        CUDA_ERROR_INVALID_VALUE);
   CHECK(client.result(client.copy_out(0, address - client.fake.range_base, 64)) == CUDA_ERROR_INVALID_VALUE);
   // The worker's own memory is not device memory.
   const auto own = reinterpret_cast<uint64_t>(data.data());
-  CHECK(client.result(client.copy_in(0, own - client.fake.range_base, data, true)) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(client.ask("cuMemsetD8Async", bytes_of(own, uint8_t{0}, uint64_t{64}, uint64_t{0})) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(client.result(client.copy_in(0, own - client.fake.range_base, data, true)) ==
+        CUDA_ERROR_INVALID_VALUE);
+  CHECK(client.ask("cuMemsetD8Async", bytes_of(own, uint8_t{0}, uint64_t{64}, uint64_t{0})) ==
+        CUDA_ERROR_INVALID_VALUE);
   // Numbers that wrap around.
-  CHECK(client.ask(Command::copy_from_device,
-                   bytes_of(wire::CopyFromDevice{0, client.address(0), ~0ull, 2, 3})) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(client.ask(Command::copy_from_device, bytes_of(wire::CopyFromDevice{0, client.address(0), ~0ull, 2,
+                                                                            3})) == CUDA_ERROR_INVALID_VALUE);
   CHECK(client.result(client.copy_in(0, 0, data, true)) == CUDA_SUCCESS);
 }
 
@@ -202,10 +210,12 @@ TEST_CASE("frees take effect after earlier work and in order and are reported") 
   CHECK(client.ask(Command::synchronize_context, {}) == CUDA_SUCCESS);
   client.fake.hold(0);
   client.call("cuMemsetD8Async", bytes_of(client.address(0), uint8_t{1}, uint64_t{16}, stream_handle(0)));
-  const uint64_t first = client.send(Command::free_memory, bytes_of(wire::FreeMemory{client.address(0), kPage, wire::kAllStreams}));
-  const uint64_t second =
-      client.send(Command::free_memory, bytes_of(wire::FreeMemory{client.address(kPage), kPage, stream_handle(1)}));
-  const uint64_t third = client.send(Command::free_memory, bytes_of(wire::FreeMemory{0, 0, wire::kAllStreams}));
+  const uint64_t first = client.send(Command::free_memory,
+                                     bytes_of(wire::FreeMemory{client.address(0), kPage, wire::kAllStreams}));
+  const uint64_t second = client.send(
+      Command::free_memory, bytes_of(wire::FreeMemory{client.address(kPage), kPage, stream_handle(1)}));
+  const uint64_t third =
+      client.send(Command::free_memory, bytes_of(wire::FreeMemory{0, 0, wire::kAllStreams}));
   Message reply = client.reply(synchronize(client, stream_handle(1)));
   CHECK(reply.header.result == CUDA_SUCCESS);
   CHECK(reply.header.retired < first);
@@ -219,7 +229,8 @@ TEST_CASE("frees take effect after earlier work and in order and are reported") 
   CHECK(reply.header.retired == refused);  // also of a free that failed: its addresses are the client's again
   CHECK(second < third);
   CHECK(client.fake.used() == 0);
-  CHECK(client.ask(Command::free_memory, bytes_of(wire::FreeMemory{client.address(0), kPage, 0})) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(client.ask(Command::free_memory, bytes_of(wire::FreeMemory{client.address(0), kPage, 0})) ==
+        CUDA_ERROR_INVALID_VALUE);
 }
 
 TEST_CASE("a free waits for a stream that was destroyed with work in it") {
@@ -248,7 +259,8 @@ TEST_CASE("many frees share their events") {
   client.fake.hold(0);
   client.call("cuMemsetD8Async", bytes_of(client.address(0), uint8_t{1}, uint64_t{16}, stream_handle(0)));
   for (uint64_t i = 0; i < 100; ++i) {
-    client.send(Command::free_memory, bytes_of(wire::FreeMemory{client.address(i * kPage), kPage, wire::kAllStreams}));
+    client.send(Command::free_memory,
+                bytes_of(wire::FreeMemory{client.address(i * kPage), kPage, wire::kAllStreams}));
   }
   CHECK(client.ask("cuCtxGetCacheConfig", bytes_of(uint8_t{1})) == CUDA_SUCCESS);
   CHECK(client.fake.event_count() <= 2);
@@ -272,15 +284,18 @@ TEST_CASE("memory that is being freed counts as free when more is asked for") {
   client.retain();
   client.map(0, FakeDriver::kMemory);
   client.call("cuMemsetD8Async", bytes_of(client.address(0), uint8_t{1}, uint64_t{16}, uint64_t{0}));
-  client.send(Command::free_memory, bytes_of(wire::FreeMemory{client.address(0), FakeDriver::kMemory, wire::kAllStreams}));
+  client.send(Command::free_memory,
+              bytes_of(wire::FreeMemory{client.address(0), FakeDriver::kMemory, wire::kAllStreams}));
   client.map(FakeDriver::kMemory, FakeDriver::kMemory);
   CHECK(client.ask(Command::synchronize_context, {}) == CUDA_SUCCESS);
   client.create_stream(0);
   client.fake.hold(0);
-  client.call("cuMemsetD8Async", bytes_of(client.address(FakeDriver::kMemory), uint8_t{1}, uint64_t{16}, stream_handle(0)));
-  client.send(Command::free_memory,
-              bytes_of(wire::FreeMemory{client.address(FakeDriver::kMemory), FakeDriver::kMemory, wire::kAllStreams}));
-  const uint64_t late = client.send(Command::map_memory, bytes_of(wire::MapMemory{client.address(0), kPage, 0, 0}), true);
+  client.call("cuMemsetD8Async",
+              bytes_of(client.address(FakeDriver::kMemory), uint8_t{1}, uint64_t{16}, stream_handle(0)));
+  client.send(Command::free_memory, bytes_of(wire::FreeMemory{client.address(FakeDriver::kMemory),
+                                                              FakeDriver::kMemory, wire::kAllStreams}));
+  const uint64_t late =
+      client.send(Command::map_memory, bytes_of(wire::MapMemory{client.address(0), kPage, 0, 0}), true);
   CHECK(client.silent());
   client.fake.let_go(0);
   CHECK(client.result(late) == CUDA_SUCCESS);
@@ -295,7 +310,8 @@ TEST_CASE("the range can be moved while nothing is mapped") {
   CHECK(range.base != client.fake.range_base);
   client.retain();
   CHECK(client.ask(Command::map_memory, bytes_of(wire::MapMemory{range.base, kPage, 0, 0})) == CUDA_SUCCESS);
-  CHECK(client.ask(Command::move_addresses, bytes_of(wire::MoveAddresses{0, 1 << 20})) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(client.ask(Command::move_addresses, bytes_of(wire::MoveAddresses{0, 1 << 20})) ==
+        CUDA_ERROR_INVALID_VALUE);
 }
 
 TEST_CASE("reserves the addresses that the client asks to avoid") {
@@ -304,7 +320,8 @@ TEST_CASE("reserves the addresses that the client asks to avoid") {
 #endif
   constexpr uint64_t kBase = 0x1000'0000'0000, kGiB = 1u << 30;
   void* const busy = reinterpret_cast<void*>(kBase + 5 * kGiB);
-  REQUIRE(::mmap(busy, kGiB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0) == busy);
+  REQUIRE(::mmap(busy, kGiB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1,
+                 0) == busy);
   {
     TestClient client;
     client.retain();

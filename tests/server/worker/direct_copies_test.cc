@@ -1,11 +1,11 @@
-// Copies straight from and to memory that the client has registered, by a DirectMemory that does what the test says.
-#include "protocol/wire/commands.h"
-#include "protocol/wire/copies.h"
-#include "tests/server/worker/test_client.h"
-
+// Copies straight from and to memory that the client has registered, by a DirectMemory that does what the
+// test says.
 #include <cstring>
 
+#include "protocol/wire/commands.h"
+#include "protocol/wire/copies.h"
 #include "server/worker/device_windows.h"
+#include "tests/server/worker/test_client.h"
 #include "tests/support/catch.h"
 
 using namespace gpupool;
@@ -20,7 +20,8 @@ constexpr uint64_t kPage = FakeDriver::kGranularity;
 
 // A session, and its client's registered memory.
 struct Fixture {
-  explicit Fixture(bool staged = false, uint64_t bytes = 16 << 20) : client(false, nullptr, 0, false, &direct, staged), memory(bytes) {
+  explicit Fixture(bool staged = false, uint64_t bytes = 16 << 20)
+      : client(false, nullptr, 0, false, &direct, staged), memory(bytes) {
     region = *direct.add(memory.data(), memory.size(), DirectMemory::Access::remote);
     client.retain();
     client.create_stream(0);
@@ -45,9 +46,13 @@ struct Fixture {
     finished = true;
     return status;
   }
-  wire::Buffer body(uint64_t stream, uint64_t offset, uint64_t at, uint64_t width, uint64_t rows = 1, uint64_t pitch = 0) {
-    return bytes_of(wire::DirectCopy{{stream, client.address(start + offset), rows == 1 ? width : pitch, width, rows, 0, 0},
-                                     reinterpret_cast<uint64_t>(memory.data() + at), region.remote_key, 0});
+  wire::Buffer body(uint64_t stream, uint64_t offset, uint64_t at, uint64_t width, uint64_t rows = 1,
+                    uint64_t pitch = 0) {
+    return bytes_of(wire::DirectCopy{
+        {stream, client.address(start + offset), rows == 1 ? width : pitch, width, rows, 0, 0},
+        reinterpret_cast<uint64_t>(memory.data() + at),
+        region.remote_key,
+        0});
   }
   uint64_t up(uint64_t stream, uint64_t offset, uint64_t at, uint64_t bytes) {
     return client.send(Command::direct_to_device, body(stream, offset, at, bytes));
@@ -55,8 +60,12 @@ struct Fixture {
   uint64_t down(uint64_t stream, uint64_t offset, uint64_t at, uint64_t bytes) {
     return client.send(Command::direct_from_device, body(stream, offset, at, bytes));
   }
-  uint64_t synchronize(uint64_t stream) { return client.send(Command::synchronize_stream, bytes_of(stream), true); }
-  void fill(uint64_t at, const std::vector<std::byte>& data) { std::memcpy(memory.data() + at, data.data(), data.size()); }
+  uint64_t synchronize(uint64_t stream) {
+    return client.send(Command::synchronize_stream, bytes_of(stream), true);
+  }
+  void fill(uint64_t at, const std::vector<std::byte>& data) {
+    std::memcpy(memory.data() + at, data.data(), data.size());
+  }
   bool holds(uint64_t at, const std::vector<std::byte>& data) {
     return std::memcmp(memory.data() + at, data.data(), data.size()) == 0;
   }
@@ -78,8 +87,9 @@ TEST_CASE("copies bytes of every size directly and through staging") {
   const bool staged = GENERATE(false, true);
   Fixture fixture(staged);
   const uint64_t size = GENERATE(1u, 65537u, 1u << 20, (3u << 20) + 5);
-  const uint64_t offset = GENERATE(0u, (7u << 20) + 3, (10u << 20) + 3);  // across the end of a window, and of a mapping
-  if (staged && offset > (8 << 20)) return;  // which CUDA's own copies do not
+  const uint64_t offset =
+      GENERATE(0u, (7u << 20) + 3, (10u << 20) + 3);  // across the end of a window, and of a mapping
+  if (staged && offset > (8 << 20)) return;           // which CUDA's own copies do not
   const auto data = pattern(size, 7);
   fixture.fill(1, data);
   CHECK(fixture.client.result(fixture.up(stream_handle(0), offset, 1, size)) == CUDA_SUCCESS);
@@ -93,13 +103,13 @@ TEST_CASE("copies more pitched rows than the ring holds") {
   constexpr uint64_t kWidth = 600'000, kRows = 19, kPitch = 610'000;  // a piece each
   const auto data = pattern(kWidth * kRows, 9);
   fixture.fill(0, data);
-  CHECK(fixture.client.result(fixture.client.send(Command::direct_to_device, fixture.body(0, 0, 0, kWidth, kRows, kPitch))) ==
-        CUDA_SUCCESS);
+  CHECK(fixture.client.result(fixture.client.send(
+            Command::direct_to_device, fixture.body(0, 0, 0, kWidth, kRows, kPitch))) == CUDA_SUCCESS);
   CHECK(fixture.client.data(fixture.client.copy_out(0, fixture.start + 3 * kPitch, kWidth)) ==
         std::vector(data.begin() + 3 * kWidth, data.begin() + 4 * kWidth));
   fixture.fill(0, pattern(data.size(), 1));
-  CHECK(fixture.client.result(fixture.client.send(Command::direct_from_device, fixture.body(0, 0, 0, kWidth, kRows, kPitch))) ==
-        CUDA_SUCCESS);
+  CHECK(fixture.client.result(fixture.client.send(
+            Command::direct_from_device, fixture.body(0, 0, 0, kWidth, kRows, kPitch))) == CUDA_SUCCESS);
   CHECK(fixture.holds(0, data));
 }
 
@@ -129,7 +139,8 @@ TEST_CASE("many copies behind a host function leave a thread for it") {
   fixture.client.send(Command::host_function, bytes_of(wire::HostFunction{stream_handle(0), 7}));
   std::vector<uint64_t> copies;
   for (int i = 0; i < kCopies; ++i) {
-    copies.push_back(!staged && i % 2 == 0 ? fixture.up(stream_handle(0), 0, 0, 4096) : fixture.down(stream_handle(0), 0, 0, 4096));
+    copies.push_back(!staged && i % 2 == 0 ? fixture.up(stream_handle(0), 0, 0, 4096)
+                                           : fixture.down(stream_handle(0), 0, 0, 4096));
   }
   fixture.client.send(Command::ping, {});
   CHECK(fixture.client.receive().header.kind == wire::MessageKind::pong);  // all of them are waited for
@@ -144,7 +155,8 @@ TEST_CASE("replies after the last piece and then resumes the stream") {
   const bool to_device = GENERATE(true, false);
   const uint64_t bytes = to_device ? 2 << 20 : 1 << 20;  // with the flush as many as are under way at a time
   fixture.direct.hold();
-  const uint64_t copy = to_device ? fixture.up(stream_handle(0), 0, 0, bytes) : fixture.down(stream_handle(0), 0, 0, bytes);
+  const uint64_t copy =
+      to_device ? fixture.up(stream_handle(0), 0, 0, bytes) : fixture.down(stream_handle(0), 0, 0, bytes);
   const uint64_t wait = fixture.synchronize(stream_handle(0));
   REQUIRE(fixture.direct.await_posted(kUnderWay));
   fixture.direct.let_go(kUnderWay - 1);
@@ -174,10 +186,14 @@ TEST_CASE("copies take turns, a few pieces at a time") {
 TEST_CASE("ends the session with a reason for an unregistered key or address") {
   Fixture fixture;
   auto copy = wire::DirectCopy{{0, fixture.client.address(fixture.start), 1 << 20, 1 << 20, 1, 0, 0},
-                               reinterpret_cast<uint64_t>(fixture.memory.data()), fixture.region.remote_key, 0};
+                               reinterpret_cast<uint64_t>(fixture.memory.data()),
+                               fixture.region.remote_key,
+                               0};
   const bool wrong_key = GENERATE(true, false);
-  if (wrong_key) ++copy.key;
-  else copy.memory += fixture.memory.size() - 1;
+  if (wrong_key)
+    ++copy.key;
+  else
+    copy.memory += fixture.memory.size() - 1;
   fixture.client.send(GENERATE(Command::direct_to_device, Command::direct_from_device), bytes_of(copy));
   const Message end = fixture.client.receive();
   CHECK(end.header.kind == wire::MessageKind::end);
@@ -187,7 +203,8 @@ TEST_CASE("ends the session with a reason for an unregistered key or address") {
 TEST_CASE("rejects invalid sizes and the session continues") {
   Fixture fixture;
   const auto refused = [&](wire::DirectCopy copy) {
-    CHECK(fixture.client.result(fixture.client.send(Command::direct_to_device, bytes_of(copy))) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(fixture.client.result(fixture.client.send(Command::direct_to_device, bytes_of(copy))) ==
+          CUDA_ERROR_INVALID_VALUE);
   };
   const wire::BulkCopy rows{0, fixture.client.address(fixture.start), 4096, 4096, 1, 0, 0};
   refused({rows, ~uint64_t{0} - 4000, 1, 0});
@@ -197,7 +214,8 @@ TEST_CASE("rejects invalid sizes and the session continues") {
   outside = rows;
   outside.device = fixture.client.fake.range_base + fixture.client.fake.range_size - 1;
   refused({outside, 4096, 1, 0});
-  CHECK(fixture.client.result(fixture.client.send(Command::direct_to_device, bytes_of(wire::DirectCopy{{7, 0, 0, 1, 1, 0, 0}, 0, 0, 0}))) ==
+  CHECK(fixture.client.result(fixture.client.send(
+            Command::direct_to_device, bytes_of(wire::DirectCopy{{7, 0, 0, 1, 1, 0, 0}, 0, 0, 0}))) ==
         CUDA_ERROR_INVALID_HANDLE);
   CHECK(fixture.client.result(fixture.up(0, 0, 0, 4096)) == CUDA_SUCCESS);
 }
@@ -222,8 +240,10 @@ TEST_CASE("destroying a context waits for its copies") {
   constexpr uint64_t kOther = cuda::make_handle(cuda::Kind::context, 1, 2);
   fixture.client.send(Command::create_context, bytes_of(wire::CreateContext{kOther, 0, 0}), false, 0);
   fixture.direct.hold();
-  const uint64_t copy = fixture.client.send(Command::direct_to_device, fixture.body(0, 0, 0, 11 << 20), false, kOther);
-  const uint64_t gone = fixture.client.send(Command::destroy_context, bytes_of(wire::DestroyContext{kOther}), true, 0);
+  const uint64_t copy =
+      fixture.client.send(Command::direct_to_device, fixture.body(0, 0, 0, 11 << 20), false, kOther);
+  const uint64_t gone =
+      fixture.client.send(Command::destroy_context, bytes_of(wire::DestroyContext{kOther}), true, 0);
   REQUIRE(fixture.direct.await_posted(kUnderWay));
   CHECK(fixture.client.silent());
   fixture.direct.let_go();
@@ -235,7 +255,8 @@ TEST_CASE("device memory is registered once, and no longer than it is mapped") {
   Fixture fixture;
   for (int i = 0; i < 3; ++i) CHECK(fixture.client.result(fixture.up(0, 0, 0, 1 << 20)) == CUDA_SUCCESS);
   CHECK(fixture.direct.regions() == 2);
-  fixture.client.send(Command::free_memory, bytes_of(wire::FreeMemory{fixture.client.address(fixture.start), 12 << 20, wire::kAllStreams}));
+  fixture.client.send(Command::free_memory, bytes_of(wire::FreeMemory{fixture.client.address(fixture.start),
+                                                                      12 << 20, wire::kAllStreams}));
   CHECK(fixture.client.ask(Command::synchronize_context, {}) == CUDA_SUCCESS);
   CHECK(fixture.direct.regions() == 1);
   fixture.client.map(fixture.start, 12 << 20);
@@ -259,7 +280,8 @@ TEST_CASE("reports a deferred error with a copy's reply only if the flag is set"
   Fixture fixture;
   fixture.client.call("cuMemsetD8Async", bytes_of(uint64_t{8}, uint8_t{0}, uint64_t{64}, uint64_t{0}));
   CHECK(fixture.client.result(fixture.up(0, 0, 0, 4096)) == CUDA_SUCCESS);
-  CHECK(fixture.client.ask(Command::direct_to_device, fixture.body(0, 0, 0, 4096)) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(fixture.client.ask(Command::direct_to_device, fixture.body(0, 0, 0, 4096)) ==
+        CUDA_ERROR_INVALID_VALUE);
   CHECK(fixture.client.ask(Command::direct_to_device, fixture.body(0, 0, 0, 4096)) == CUDA_SUCCESS);
 }
 

@@ -1,4 +1,6 @@
 // What a session tells poold of itself, also while its executor is stuck.
+#include "server/worker/dump.h"
+
 #include <chrono>
 #include <future>
 
@@ -7,7 +9,6 @@
 #include "protocol/wire/copies.h"
 #include "protocol/wire/images.h"
 #include "server/quota/turn_word.h"
-#include "server/worker/dump.h"
 #include "tests/server/worker/pooled_session.h"
 #include "tests/support/catch.h"
 
@@ -49,9 +50,13 @@ struct Dumped : PooledSession {
   }
   // When every command has been executed, or is in the backlog.
   admin::WorkerDump settled_dump() {
-    return await_dump([this](const admin::WorkerDump& dump) { return dump.received() + 1 == client->next_sequence && dump.executor().command().empty(); });
+    return await_dump([this](const admin::WorkerDump& dump) {
+      return dump.received() + 1 == client->next_sequence && dump.executor().command().empty();
+    });
   }
-  void fill(uint64_t stream, uint64_t offset = 0) { client->call("cuMemsetD8Async", bytes_of(client->address(offset), uint8_t{1}, uint64_t{16}, stream)); }
+  void fill(uint64_t stream, uint64_t offset = 0) {
+    client->call("cuMemsetD8Async", bytes_of(client->address(offset), uint8_t{1}, uint64_t{16}, stream));
+  }
   void turn(quota::Arbiter::Turn::State state, uint32_t number) {
     (*page)->turns[0] = quota::TurnWord::of({.state = state, .bounded = true}, number).word;
     quota::wake_worker((*page)->bell);
@@ -73,9 +78,12 @@ TEST_CASE("a dump is answered while the executor is stuck in a driver call and n
   wire::Buffer part = bytes_of(wire::UploadPart{kUpload, bundle.view().size()});
   part.insert(part.end(), bundle.view().begin(), bundle.view().end());
   session.client->send(Command::upload_part, part);
-  const uint64_t load = session.client->send(Command::load_module, bytes_of(wire::LoadImage{cuda::make_handle(cuda::Kind::module, 1, 301), kUpload}), true);
+  const uint64_t load = session.client->send(
+      Command::load_module, bytes_of(wire::LoadImage{cuda::make_handle(cuda::Kind::module, 1, 301), kUpload}),
+      true);
 
-  const admin::WorkerDump stuck = session.await_dump([](const auto& dump) { return dump.executor().driver_function() == "cuModuleLoadDataEx"; });
+  const admin::WorkerDump stuck = session.await_dump(
+      [](const auto& dump) { return dump.executor().driver_function() == "cuModuleLoadDataEx"; });
   CHECK(stuck.executor().command() == "load_module");
   CHECK(stuck.executor().driver_function() == "cuModuleLoadDataEx");
   CHECK(stuck.executor().waits_for().empty());
@@ -83,7 +91,9 @@ TEST_CASE("a dump is answered while the executor is stuck in a driver call and n
   CHECK_FALSE(stuck.executor().has_stream());
   CHECK(stuck.received() == load);
   CHECK(stuck.executed() == load - 1);
-  CHECK(session.await_dump([](const auto& dump) { return dump.executor().age_ms() >= 50; }).executor().age_ms() >= 50);
+  CHECK(session.await_dump([](const auto& dump) { return dump.executor().age_ms() >= 50; })
+            .executor()
+            .age_ms() >= 50);
   back.set_value();
   CHECK(session.client->result(load) == CUDA_SUCCESS);
   const admin::WorkerDump after = session.settled_dump();
@@ -124,7 +134,8 @@ TEST_CASE("a dump names the closed gates and what the backlog waits for") {
   CHECK(dump.kept(2).waits_for() == "an earlier command that uses the same object");
 
   session.client->send(Command::resume_stream, bytes_of(wire::ResumeStream{kHold}));
-  const admin::WorkerDump after = session.await_dump([](const auto& dump) { return dump.backlog() == 0 && dump.closed_gates() == 1; });
+  const admin::WorkerDump after =
+      session.await_dump([](const auto& dump) { return dump.backlog() == 0 && dump.closed_gates() == 1; });
   CHECK(after.backlog_bytes() == 0);
   CHECK(after.kept_size() == 0);
   CHECK(after.gates(0).reason() == "a host function");
@@ -135,7 +146,8 @@ TEST_CASE("a dump names copies under way and what wait threads are in") {
   session.client->fake.hold(0);
   session.fill(kFirst);
   const uint64_t wait = session.client->send(Command::synchronize_stream, bytes_of(kFirst), true);
-  session.client->send(Command::bulk_to_device, bytes_of(wire::BulkCopy{kSecond, session.client->address(0), kPage, kPage, 1, 0, 0}));
+  session.client->send(Command::bulk_to_device,
+                       bytes_of(wire::BulkCopy{kSecond, session.client->address(0), kPage, kPage, 1, 0, 0}));
   const admin::WorkerDump dump = session.await_dump([](const auto& dump) {
     return dump.copies_under_way() == 1 && dump.waits_size() == 1 && !dump.waits(0).driver_function().empty();
   });
@@ -160,7 +172,8 @@ TEST_CASE("a dump distinguishes waiting for a turn from being inside the driver"
   Dumped session;
   session.turn(State::closed, 1);
   session.fill(kSecond);
-  const admin::WorkerDump dump = session.await_dump([](const auto& dump) { return !dump.executor().waits_for().empty() && dump.executor().has_stream(); });
+  const admin::WorkerDump dump = session.await_dump(
+      [](const auto& dump) { return !dump.executor().waits_for().empty() && dump.executor().has_stream(); });
   CHECK(dump.executor().command() == "cuMemsetD8Async");
   CHECK(dump.executor().stream() == kSecond);
   CHECK(dump.executor().waits_for() == "its turn on the GPU");

@@ -1,5 +1,5 @@
-// What a session exports to others and gets from them. The test plays poold, which is honest, and the other worker, which need not be.
-#include "protocol/wire/sharing.h"
+// What a session exports to others and gets from them. The test plays poold, which is honest, and the other
+// worker, which need not be.
 #include "server/worker/exported_handles.h"
 
 #include <fcntl.h>
@@ -10,6 +10,7 @@
 #include <cstring>
 #include <thread>
 
+#include "protocol/wire/sharing.h"
 #include "tests/support/catch.h"
 
 using namespace gpupool;
@@ -19,7 +20,8 @@ using server::ControlKind;
 namespace {
 
 int exported = 0;  // how often the driver was asked for a descriptor
-CUresult export_memory(void* shareable, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType, unsigned long long) {
+CUresult export_memory(void* shareable, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType,
+                       unsigned long long) {
   ++exported;
   const int file = ::memfd_create("memory", MFD_CLOEXEC);
   (void)!::pwrite(file, &handle, sizeof handle, 0);
@@ -75,7 +77,8 @@ TEST_CASE("suspends unfetched memory and resumes it with a new handle under the 
   constexpr ExportedHandles::Memory kOther{18, 4096, 2, 8, 100};
   REQUIRE(owner.handles->export_handle(kMemory, &name) == CUDA_SUCCESS);
   REQUIRE(owner.handles->export_handle(kOther, &other) == CUDA_SUCCESS);
-  auto held = owner.handles->suspend(17), held_too = owner.handles->suspend(18), not_offered = owner.handles->suspend(19);
+  auto held = owner.handles->suspend(17), held_too = owner.handles->suspend(18),
+       not_offered = owner.handles->suspend(19);
   REQUIRE((held && held_too && not_offered));
   CHECK_FALSE(*not_offered);
   ExportedHandles::Fetched none;
@@ -122,8 +125,10 @@ TEST_CASE("another session fetches a shared object through poold until it is wit
     auto answer = owner.receive();
     CHECK(answer.header.share_requester == 2);
     CHECK(answer.descriptor == -1);  // poold takes none
-    if (answer.header.share_is_memory != 0) answer.descriptor = pair.ends[0];
-    else ::close(pair.ends[0]);
+    if (answer.header.share_is_memory != 0)
+      answer.descriptor = pair.ends[0];
+    else
+      ::close(pair.ends[0]);
     taker.send(answer);
     thread.join();
     return result;
@@ -195,7 +200,8 @@ TEST_CASE("gives up a fetch without a matching answer") {
 
 TEST_CASE("rejects an inconsistent answer of another worker") {
   enum class Sends { no_socket, nothing, memory_without_size, memory_called_event, no_message };
-  const auto sends = GENERATE(Sends::no_socket, Sends::nothing, Sends::memory_without_size, Sends::memory_called_event, Sends::no_message);
+  const auto sends = GENERATE(Sends::no_socket, Sends::nothing, Sends::memory_without_size,
+                              Sends::memory_called_event, Sends::no_message);
   Side taker;
   taker.start(2);
   const wire::SharedName name{.magic = wire::kSharedName, .server = 5, .session = 1};

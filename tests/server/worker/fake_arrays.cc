@@ -1,5 +1,5 @@
-// The fake driver's arrays, textures, attributes of streams, tensor maps and resources: nothing but what is alive, and a count of
-// what a driver that checks nothing would have crashed on.
+// The fake driver's arrays, textures, attributes of streams, tensor maps and resources: nothing but what is
+// alive, and a count of what a driver that checks nothing would have crashed on.
 #include <cstring>
 #include <memory>
 #include <string_view>
@@ -34,7 +34,9 @@ FakeArray* find(Object array) {
   return driver().arrays.contains(array) ? reinterpret_cast<FakeArray*>(array) : nullptr;
 }
 
-size_t row_of(const CUDA_ARRAY3D_DESCRIPTOR& shape) { return shape.Width * cuda::texel_bytes(shape.Format, shape.NumChannels); }
+size_t row_of(const CUDA_ARRAY3D_DESCRIPTOR& shape) {
+  return shape.Width * cuda::texel_bytes(shape.Format, shape.NumChannels);
+}
 
 // Its memory is the device's.
 CUresult take_texels(FakeArray& array) {
@@ -51,7 +53,8 @@ void drop_texels(FakeArray& array) {
 }
 CUresult create(CUarray* array, const CUDA_ARRAY3D_DESCRIPTOR* shape) {
   const Lock lock(driver().mutex);
-  if (row_of(*shape) == 0 || row_of(*shape) * std::max<size_t>(shape->Height, 1) > FakeDriver::kMemory || shape->Depth > 1000) {
+  if (row_of(*shape) == 0 || row_of(*shape) * std::max<size_t>(shape->Height, 1) > FakeDriver::kMemory ||
+      shape->Depth > 1000) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   auto made = std::make_unique<FakeArray>(FakeArray{*shape});
@@ -116,17 +119,21 @@ bool is_there(const CUDA_RESOURCE_DESC& resource) {
     case CU_RESOURCE_TYPE_LINEAR: return belongs(resource.res.linear.devPtr, resource.res.linear.sizeInBytes);
     case CU_RESOURCE_TYPE_PITCH2D: {
       const auto& rows = resource.res.pitch2D;
-      return rows.height != 0 && belongs(rows.devPtr, (rows.height - 1) * rows.pitchInBytes + rows.width * cuda::texel_bytes(rows.format, rows.numChannels));
+      return rows.height != 0 &&
+             belongs(rows.devPtr, (rows.height - 1) * rows.pitchInBytes +
+                                      rows.width * cuda::texel_bytes(rows.format, rows.numChannels));
     }
     default: return false;
   }
 }
 void* array_of(const CUDA_RESOURCE_DESC& resource) {
-  return resource.resType == CU_RESOURCE_TYPE_ARRAY             ? resource.res.array.hArray
-         : resource.resType == CU_RESOURCE_TYPE_MIPMAPPED_ARRAY ? static_cast<void*>(resource.res.mipmap.hMipmappedArray)
-                                                                : nullptr;
+  return resource.resType == CU_RESOURCE_TYPE_ARRAY ? resource.res.array.hArray
+         : resource.resType == CU_RESOURCE_TYPE_MIPMAPPED_ARRAY
+             ? static_cast<void*>(resource.res.mipmap.hMipmappedArray)
+             : nullptr;
 }
-CUresult create_texture(CUtexObject* object, const CUDA_RESOURCE_DESC* resource, const CUDA_TEXTURE_DESC*, const CUDA_RESOURCE_VIEW_DESC*) {
+CUresult create_texture(CUtexObject* object, const CUDA_RESOURCE_DESC* resource, const CUDA_TEXTURE_DESC*,
+                        const CUDA_RESOURCE_VIEW_DESC*) {
   const Lock lock(driver().mutex);
   if (!is_there(*resource)) return misuse();
   constexpr unsigned long long kFirst = 0x7e0000;
@@ -135,19 +142,22 @@ CUresult create_texture(CUtexObject* object, const CUDA_RESOURCE_DESC* resource,
   driver().textures[*object] = array_of(*resource);
   return CUDA_SUCCESS;
 }
-CUresult create_surface(CUsurfObject* object, const CUDA_RESOURCE_DESC* resource) { return create_texture(object, resource, nullptr, nullptr); }
+CUresult create_surface(CUsurfObject* object, const CUDA_RESOURCE_DESC* resource) {
+  return create_texture(object, resource, nullptr, nullptr);
+}
 CUresult destroy_texture(CUtexObject object) {
   const Lock lock(driver().mutex);
   return driver().textures.erase(object) == 1 ? CUDA_SUCCESS : misuse();
 }
 
-// One end of a copy: where its first byte is, and how far rows and slices are apart. Null: there is nothing to be read or written.
+// One end of a copy: where its first byte is, and how far rows and slices are apart. Null: there is nothing
+// to be read or written.
 struct End {
   std::byte* at = nullptr;
   size_t pitch = 0, slice = 0;
 };
-bool find_end(CUmemorytype type, CUarray array, uint64_t address, size_t x, size_t y, size_t z, size_t pitch, size_t height, const CUDA_MEMCPY3D& c,
-              End* end) {
+bool find_end(CUmemorytype type, CUarray array, uint64_t address, size_t x, size_t y, size_t z, size_t pitch,
+              size_t height, const CUDA_MEMCPY3D& c, End* end) {
   if (type == CU_MEMORYTYPE_ARRAY) {
     FakeArray* const known = find(array);
     if (!known) return false;
@@ -158,23 +168,32 @@ bool find_end(CUmemorytype type, CUarray array, uint64_t address, size_t x, size
     if (fits) end->at = known->texels.data() + z * end->slice + y * end->pitch + x;
     return true;
   }
-  const uint64_t first = (z * height + y) * pitch + x, span = ((z + c.Depth - 1) * height + y + c.Height - 1) * pitch + x + c.WidthInBytes;
+  const uint64_t first = (z * height + y) * pitch + x,
+                 span = ((z + c.Depth - 1) * height + y + c.Height - 1) * pitch + x + c.WidthInBytes;
   end->pitch = pitch;
   end->slice = pitch * height;
-  if (type == CU_MEMORYTYPE_HOST || is_mapped(address, span)) end->at = reinterpret_cast<std::byte*>(address + first);
+  if (type == CU_MEMORYTYPE_HOST || is_mapped(address, span))
+    end->at = reinterpret_cast<std::byte*>(address + first);
   return type == CU_MEMORYTYPE_HOST ? address != 0 : type == CU_MEMORYTYPE_DEVICE && belongs(address, span);
 }
 // Between host memory, which only the worker itself names, and arrays; and whatever the client names.
 CUresult copy(const CUDA_MEMCPY3D* c, CUstream stream) {
   Lock lock(driver().mutex);
-  const bool from_host = c->srcMemoryType == CU_MEMORYTYPE_HOST, to_host = c->dstMemoryType == CU_MEMORYTYPE_HOST;
-  if ((from_host && c->dstMemoryType != CU_MEMORYTYPE_ARRAY) || (to_host && c->srcMemoryType != CU_MEMORYTYPE_ARRAY)) return misuse();
-  if (from_host != (c->srcHost != nullptr) || to_host != (c->dstHost != nullptr) || c->reserved0 || c->reserved1) return misuse();
+  const bool from_host = c->srcMemoryType == CU_MEMORYTYPE_HOST,
+             to_host = c->dstMemoryType == CU_MEMORYTYPE_HOST;
+  if ((from_host && c->dstMemoryType != CU_MEMORYTYPE_ARRAY) ||
+      (to_host && c->srcMemoryType != CU_MEMORYTYPE_ARRAY))
+    return misuse();
+  if (from_host != (c->srcHost != nullptr) || to_host != (c->dstHost != nullptr) || c->reserved0 ||
+      c->reserved1)
+    return misuse();
   End from, to;
   const uint64_t source = from_host ? reinterpret_cast<uint64_t>(c->srcHost) : c->srcDevice;
   const uint64_t target = to_host ? reinterpret_cast<uint64_t>(c->dstHost) : c->dstDevice;
-  if (!find_end(c->srcMemoryType, c->srcArray, source, c->srcXInBytes, c->srcY, c->srcZ, c->srcPitch, c->srcHeight, *c, &from) ||
-      !find_end(c->dstMemoryType, c->dstArray, target, c->dstXInBytes, c->dstY, c->dstZ, c->dstPitch, c->dstHeight, *c, &to)) {
+  if (!find_end(c->srcMemoryType, c->srcArray, source, c->srcXInBytes, c->srcY, c->srcZ, c->srcPitch,
+                c->srcHeight, *c, &from) ||
+      !find_end(c->dstMemoryType, c->dstArray, target, c->dstXInBytes, c->dstY, c->dstZ, c->dstPitch,
+                c->dstHeight, *c, &to)) {
     return misuse();
   }
   lock.unlock();
@@ -196,7 +215,9 @@ CUresult create_reference(CUtexref* reference) {
 CUresult destroy_reference(CUtexref reference) {
   const Lock lock(driver().mutex);
   // Ones that modules have are not for programs to destroy.
-  return reinterpret_cast<uintptr_t>(reference) < 0xf00000 && driver().references.erase(reference) == 1 ? CUDA_SUCCESS : misuse();
+  return reinterpret_cast<uintptr_t>(reference) < 0xf00000 && driver().references.erase(reference) == 1
+             ? CUDA_SUCCESS
+             : misuse();
 }
 CUresult module_reference(CUtexref* reference, CUmodule module, const char*) {
   const Lock lock(driver().mutex);
@@ -211,7 +232,8 @@ CUresult set_array(CUtexref reference, CUarray array, unsigned) {
 }
 CUresult set_address(size_t*, CUtexref reference, CUdeviceptr address, size_t bytes) {
   const Lock lock(driver().mutex);
-  return driver().references.contains(reference) && (address == 0 || belongs(address, bytes)) ? CUDA_SUCCESS : misuse();
+  return driver().references.contains(reference) && (address == 0 || belongs(address, bytes)) ? CUDA_SUCCESS
+                                                                                              : misuse();
 }
 CUresult set_rows(CUtexref reference, const CUDA_ARRAY_DESCRIPTOR* shape, CUdeviceptr address, size_t pitch) {
   const Lock lock(driver().mutex);
@@ -230,7 +252,9 @@ CUresult set_attribute(CUstream, CUstreamAttrID attribute, const CUstreamAttrVal
   switch (static_cast<unsigned>(attribute)) {
     case 1: {
       const auto& window = value->accessPolicyWindow;
-      return window.num_bytes == 0 || belongs(reinterpret_cast<uintptr_t>(window.base_ptr), window.num_bytes) ? CUDA_SUCCESS : misuse();
+      return window.num_bytes == 0 || belongs(reinterpret_cast<uintptr_t>(window.base_ptr), window.num_bytes)
+                 ? CUDA_SUCCESS
+                 : misuse();
     }
     case 3:
     case 8:
@@ -241,12 +265,14 @@ CUresult set_attribute(CUstream, CUstreamAttrID attribute, const CUstreamAttrVal
 }
 
 #if CUDA_VERSION >= 12000
-CUresult encode_tiled(CUtensorMap* map, CUtensorMapDataType, cuuint32_t rank, void*, const cuuint64_t* dim, const cuuint64_t* strides,
-                      const cuuint32_t* box, const cuuint32_t* element_strides, CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
+CUresult encode_tiled(CUtensorMap* map, CUtensorMapDataType, cuuint32_t rank, void*, const cuuint64_t* dim,
+                      const cuuint64_t* strides, const cuuint32_t* box, const cuuint32_t* element_strides,
+                      CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
                       CUtensorMapFloatOOBfill) {
   if (!map || !dim || (!strides && rank > 1) || !box || !element_strides || rank == 0) return misuse();
   uint64_t sum = 0;  // reads what there should be
-  for (cuuint32_t i = 0; i < rank; ++i) sum += dim[i] + box[i] + element_strides[i] + (i + 1 < rank ? strides[i] : 0);
+  for (cuuint32_t i = 0; i < rank; ++i)
+    sum += dim[i] + box[i] + element_strides[i] + (i + 1 < rank ? strides[i] : 0);
   map->opaque[0] = sum;
   return CUDA_SUCCESS;
 }
@@ -258,8 +284,11 @@ CUresult device_resource(CUdevice, CUdevResource* resource, CUdevResourceType ty
   resource->sm.smCount = 8;
   return CUDA_SUCCESS;
 }
-CUresult context_resource(CUcontext, CUdevResource* resource, CUdevResourceType type) { return device_resource(0, resource, type); }
-CUresult split(CUdevResource* parts, unsigned* count, const CUdevResource* whole, CUdevResource* remaining, unsigned, unsigned least) {
+CUresult context_resource(CUcontext, CUdevResource* resource, CUdevResourceType type) {
+  return device_resource(0, resource, type);
+}
+CUresult split(CUdevResource* parts, unsigned* count, const CUdevResource* whole, CUdevResource* remaining,
+               unsigned, unsigned least) {
   if (whole->type != CU_DEV_RESOURCE_TYPE_SM || whole->sm.smCount > 8) return misuse();
   *count = std::min(*count, whole->sm.smCount / std::max(least, 1u));
   for (unsigned i = 0; parts && i < *count; ++i) parts[i] = *whole, parts[i].sm.smCount = std::max(least, 1u);

@@ -29,7 +29,9 @@ CUresult enqueue(CUstream stream, std::function<bool()> work) {
   return CUDA_SUCCESS;
 }
 
-CUcontext current_context() { return t_current; }
+CUcontext current_context() {
+  return t_current;
+}
 
 namespace {
 
@@ -65,7 +67,9 @@ CUresult release(CUdevice) {
   }
   return CUDA_SUCCESS;
 }
-CUresult reset(CUdevice) { return CUDA_SUCCESS; }
+CUresult reset(CUdevice) {
+  return CUDA_SUCCESS;
+}
 CUresult create_context(CUcontext* context, unsigned, CUdevice) {
   const Lock lock(driver().mutex);
   t_current = *context = add_context();
@@ -81,7 +85,8 @@ CUresult destroy_context(CUcontext context) {
 // Succeeds without giving access to any mapping, as NVIDIA's driver does for virtual memory.
 CUresult enable_peer(CUcontext peer, unsigned) {
   const Lock lock(driver().mutex);
-  return driver().peers.emplace(t_current, peer).second ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
+  return driver().peers.emplace(t_current, peer).second ? CUDA_SUCCESS
+                                                        : CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
 }
 CUresult disable_peer(CUcontext peer) {
   const Lock lock(driver().mutex);
@@ -90,7 +95,8 @@ CUresult disable_peer(CUcontext peer) {
 bool all_idle() {
   const auto idle = [](const auto& stream) { return !stream || stream->work.empty(); };
   return std::all_of(driver().streams.begin(), driver().streams.end(), idle) &&
-         std::all_of(driver().contexts.begin(), driver().contexts.end(), [&](const auto& c) { return idle(c.second); });
+         std::all_of(driver().contexts.begin(), driver().contexts.end(),
+                     [&](const auto& c) { return idle(c.second); });
 }
 CUresult synchronize_context() {
   Lock lock(driver().mutex);
@@ -174,7 +180,9 @@ CUresult write_value(CUstream stream, CUdeviceptr address, cuuint32_t value, uns
   driver().pump_locked();  // who waits for it may be in front of it
   return result;
 }
-CUresult create_plain_stream(CUstream* stream, unsigned flags) { return create_stream(stream, flags, 0); }
+CUresult create_plain_stream(CUstream* stream, unsigned flags) {
+  return create_stream(stream, flags, 0);
+}
 CUresult create_event(CUevent* event, unsigned) {
   const Lock lock(driver().mutex);
   if (!t_current) return CUDA_ERROR_INVALID_CONTEXT;
@@ -288,7 +296,9 @@ const std::unordered_map<std::string_view, void*> kSymbols = {
 
 }  // namespace
 
-FakeDriver& driver() { return *g_driver; }
+FakeDriver& driver() {
+  return *g_driver;
+}
 
 FakeDriver::FakeDriver() {
   g_driver = this;
@@ -304,7 +314,8 @@ FakeDriver::~FakeDriver() {
 }
 
 void* FakeDriver::symbol(const char* name) const {
-  if (!stream_memory_operations && std::string_view(name).find("Value32") != std::string_view::npos) return nullptr;
+  if (!stream_memory_operations && std::string_view(name).find("Value32") != std::string_view::npos)
+    return nullptr;
   const auto found = kSymbols.find(name);
   if (found != kSymbols.end()) return found->second;
   for (const auto more : {fake_memory_symbol, fake_module_symbol, fake_graph_symbol, fake_array_symbol}) {
@@ -346,8 +357,9 @@ void FakeDriver::pump_locked() {
 void FakeDriver::hold(int index) {
   Lock lock(mutex);
   // The command that makes it may still be on its way.
-  changed.wait_for(lock, std::chrono::seconds(10),
-                   [&] { return index < 0 ? !contexts.empty() : streams.size() > static_cast<size_t>(index); });
+  changed.wait_for(lock, std::chrono::seconds(10), [&] {
+    return index < 0 ? !contexts.empty() : streams.size() > static_cast<size_t>(index);
+  });
   (index < 0 ? *contexts.begin()->second : *streams.at(static_cast<size_t>(index))).held = true;
 }
 

@@ -33,8 +33,12 @@ template <class T>
 T real(const char* name) {
   return reinterpret_cast<T>(driver().symbol(name));
 }
-FakeGraph& graph_of(CUgraph graph) { return *reinterpret_cast<FakeGraph*>(graph); }
-FakeExecutable& executable_of(CUgraphExec executable) { return *reinterpret_cast<FakeExecutable*>(executable); }
+FakeGraph& graph_of(CUgraph graph) {
+  return *reinterpret_cast<FakeGraph*>(graph);
+}
+FakeExecutable& executable_of(CUgraphExec executable) {
+  return *reinterpret_cast<FakeExecutable*>(executable);
+}
 
 CUresult create(CUgraph* graph, unsigned) {
   auto* const made = new FakeGraph;
@@ -52,7 +56,9 @@ CUresult add(CUgraphNode* node, CUgraph graph, const CUgraphNode* before, size_t
   auto& nodes = graph_of(graph).nodes;
   driver().locked([&] { return driver().node_dependencies.push_back(count), 0; });
   for (size_t i = 0; i < count; ++i) {
-    const bool known = std::any_of(nodes.begin(), nodes.end(), [&](const auto& own) { return reinterpret_cast<CUgraphNode>(own.get()) == before[i]; });
+    const bool known = std::any_of(nodes.begin(), nodes.end(), [&](const auto& own) {
+      return reinterpret_cast<CUgraphNode>(own.get()) == before[i];
+    });
     driver().misused += !known;
   }
   nodes.push_back(std::make_unique<FakeNode>());
@@ -64,16 +70,22 @@ CUresult add(CUgraphNode* node, CUgraph graph, const CUgraphNode* before, size_t
 Work kernel_work(const CUDA_KERNEL_NODE_PARAMS* params) {
   const auto* const extra = params->extra;
   std::vector<std::byte> bytes;
-  if (extra) bytes.assign(static_cast<std::byte*>(extra[1]), static_cast<std::byte*>(extra[1]) + *static_cast<size_t*>(extra[3]));
-  return [function = params->func ? params->func : reinterpret_cast<CUfunction>(params->kern), grid = params->gridDimX, bytes](CUstream stream) mutable {
+  if (extra)
+    bytes.assign(static_cast<std::byte*>(extra[1]),
+                 static_cast<std::byte*>(extra[1]) + *static_cast<size_t*>(extra[3]));
+  return [function = params->func ? params->func : reinterpret_cast<CUfunction>(params->kern),
+          grid = params->gridDimX, bytes](CUstream stream) mutable {
     size_t size = bytes.size();
-    void* packed[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, bytes.data(), CU_LAUNCH_PARAM_BUFFER_SIZE, &size, CU_LAUNCH_PARAM_END};
-    return real<decltype(&cuLaunchKernel)>("cuLaunchKernel")(function, grid, 1, 1, 1, 1, 1, 0, stream, nullptr, size ? packed : nullptr);
+    void* packed[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, bytes.data(), CU_LAUNCH_PARAM_BUFFER_SIZE, &size,
+                      CU_LAUNCH_PARAM_END};
+    return real<decltype(&cuLaunchKernel)>("cuLaunchKernel")(function, grid, 1, 1, 1, 1, 1, 0, stream,
+                                                             nullptr, size ? packed : nullptr);
   };
 }
 Work fill_work(const CUDA_MEMSET_NODE_PARAMS* params) {
   return [params = *params](CUstream stream) {
-    return real<decltype(&cuMemsetD8Async)>("cuMemsetD8Async")(params.dst, static_cast<unsigned char>(params.value), params.width, stream);
+    return real<decltype(&cuMemsetD8Async)>("cuMemsetD8Async")(
+        params.dst, static_cast<unsigned char>(params.value), params.width, stream);
   };
 }
 Work host_work(const CUDA_HOST_NODE_PARAMS* params) {
@@ -86,25 +98,32 @@ Work record_work(CUevent event) {
   return [event](CUstream stream) { return real<decltype(&cuEventRecord)>("cuEventRecord")(event, stream); };
 }
 Work wait_work(CUevent event) {
-  return [event](CUstream stream) { return real<decltype(&cuStreamWaitEvent)>("cuStreamWaitEvent")(stream, event, 0); };
+  return [event](CUstream stream) {
+    return real<decltype(&cuStreamWaitEvent)>("cuStreamWaitEvent")(stream, event, 0);
+  };
 }
 
-CUresult add_kernel(CUgraphNode* node, CUgraph graph, const CUgraphNode* before, size_t count, const CUDA_KERNEL_NODE_PARAMS* params) {
+CUresult add_kernel(CUgraphNode* node, CUgraph graph, const CUgraphNode* before, size_t count,
+                    const CUDA_KERNEL_NODE_PARAMS* params) {
   return add(node, graph, before, count, kernel_work(params));
 }
-CUresult add_fill(CUgraphNode* node, CUgraph graph, const CUgraphNode* before, size_t count, const CUDA_MEMSET_NODE_PARAMS* params, CUcontext) {
+CUresult add_fill(CUgraphNode* node, CUgraph graph, const CUgraphNode* before, size_t count,
+                  const CUDA_MEMSET_NODE_PARAMS* params, CUcontext) {
   return add(node, graph, before, count, fill_work(params));
 }
-CUresult add_copy(CUgraphNode* node, CUgraph graph, const CUgraphNode* before, size_t count, const CUDA_MEMCPY3D*, CUcontext) {
+CUresult add_copy(CUgraphNode* node, CUgraph graph, const CUgraphNode* before, size_t count,
+                  const CUDA_MEMCPY3D*, CUcontext) {
   return add(node, graph, before, count, [](CUstream) { return CUDA_SUCCESS; });
 }
-CUresult add_host(CUgraphNode* node, CUgraph graph, const CUgraphNode* before, size_t count, const CUDA_HOST_NODE_PARAMS* params) {
+CUresult add_host(CUgraphNode* node, CUgraph graph, const CUgraphNode* before, size_t count,
+                  const CUDA_HOST_NODE_PARAMS* params) {
   return add(node, graph, before, count, host_work(params));
 }
 CUresult add_empty(CUgraphNode* node, CUgraph graph, const CUgraphNode* before, size_t count) {
   return add(node, graph, before, count, [](CUstream) { return CUDA_SUCCESS; });
 }
-CUresult add_record(CUgraphNode* node, CUgraph graph, const CUgraphNode* before, size_t count, CUevent event) {
+CUresult add_record(CUgraphNode* node, CUgraph graph, const CUgraphNode* before, size_t count,
+                    CUevent event) {
   return add(node, graph, before, count, record_work(event));
 }
 CUresult add_wait(CUgraphNode* node, CUgraph graph, const CUgraphNode* before, size_t count, CUevent event) {
@@ -113,17 +132,23 @@ CUresult add_wait(CUgraphNode* node, CUgraph graph, const CUgraphNode* before, s
 CUresult create_condition(CUgraphConditionalHandle* handle, CUgraph, CUcontext, unsigned, unsigned) {
   return *handle = kFakeCondition, CUDA_SUCCESS;
 }
-CUresult connect(CUgraph, const CUgraphNode* from, const CUgraphNode* to, const CUgraphEdgeData* data, size_t count) {
+CUresult connect(CUgraph, const CUgraphNode* from, const CUgraphNode* to, const CUgraphEdgeData* data,
+                 size_t count) {
   return driver().locked([&] {
     if (data && driver().refuses_edge_data) return CUDA_ERROR_INVALID_VALUE;
-    for (size_t i = 0; i < count; ++i) driver().graph_edges.push_back({from[i], to[i], data ? data[i] : CUgraphEdgeData{}});
+    for (size_t i = 0; i < count; ++i)
+      driver().graph_edges.push_back({from[i], to[i], data ? data[i] : CUgraphEdgeData{}});
     return CUDA_SUCCESS;
   });
 }
-CUresult connect_fully(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to, size_t count) { return connect(graph, from, to, nullptr, count); }
+CUresult connect_fully(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to, size_t count) {
+  return connect(graph, from, to, nullptr, count);
+}
 // Conditional ones: nothing in them is executed.
-CUresult add_node(CUgraphNode* node, CUgraph graph, const CUgraphNode* before, const CUgraphEdgeData*, size_t count, CUgraphNodeParams* params) {
-  if (params->type != CU_GRAPH_NODE_TYPE_CONDITIONAL || params->conditional.handle != kFakeCondition) return CUDA_ERROR_INVALID_VALUE;
+CUresult add_node(CUgraphNode* node, CUgraph graph, const CUgraphNode* before, const CUgraphEdgeData*,
+                  size_t count, CUgraphNodeParams* params) {
+  if (params->type != CU_GRAPH_NODE_TYPE_CONDITIONAL || params->conditional.handle != kFakeCondition)
+    return CUDA_ERROR_INVALID_VALUE;
   (void)add(node, graph, before, count, [](CUstream) { return CUDA_SUCCESS; });
   FakeNode& made = *graph_of(graph).nodes.back();
   for (unsigned i = 0; i < params->conditional.size; ++i) {
@@ -135,7 +160,8 @@ CUresult add_node(CUgraphNode* node, CUgraph graph, const CUgraphNode* before, c
 }
 CUresult instantiate(CUgraphExec* executable, CUgraph graph, unsigned long long) {
   auto* const made = new FakeExecutable;
-  for (const auto& node : graph_of(graph).nodes) made->nodes.emplace_back(reinterpret_cast<CUgraphNode>(node.get()), node->work);
+  for (const auto& node : graph_of(graph).nodes)
+    made->nodes.emplace_back(reinterpret_cast<CUgraphNode>(node.get()), node->work);
   *executable = reinterpret_cast<CUgraphExec>(made);
   return driver().locked([&] { return driver().executables.insert(made), CUDA_SUCCESS; });
 }
@@ -164,18 +190,24 @@ CUresult set(CUgraphExec handle, CUgraphNode node, Work work) {
   }
   return CUDA_SUCCESS;
 }
-CUresult set_kernel(CUgraphExec executable, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS* params) { return set(executable, node, kernel_work(params)); }
-CUresult set_fill(CUgraphExec executable, CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS* params, CUcontext) {
+CUresult set_kernel(CUgraphExec executable, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS* params) {
+  return set(executable, node, kernel_work(params));
+}
+CUresult set_fill(CUgraphExec executable, CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS* params,
+                  CUcontext) {
   return set(executable, node, fill_work(params));
 }
-CUresult set_host(CUgraphExec executable, CUgraphNode node, const CUDA_HOST_NODE_PARAMS* params) { return set(executable, node, host_work(params)); }
+CUresult set_host(CUgraphExec executable, CUgraphNode node, const CUDA_HOST_NODE_PARAMS* params) {
+  return set(executable, node, host_work(params));
+}
 CUresult enable(CUgraphExec executable, CUgraphNode node, unsigned enabled) {
   executable_of(executable).disabled[node] = enabled == 0;
   return CUDA_SUCCESS;
 }
 CUresult update(CUgraphExec handle, CUgraph graph, CUgraphExecUpdateResultInfo* info) {
   auto& nodes = executable_of(handle).nodes;
-  if (nodes.size() != graph_of(graph).nodes.size() || driver().locked([&] { return driver().refused_updates.contains(nodes.size()); })) {
+  if (nodes.size() != graph_of(graph).nodes.size() ||
+      driver().locked([&] { return driver().refused_updates.contains(nodes.size()); })) {
     info->result = CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
     return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
   }

@@ -63,11 +63,11 @@ CUresult copy_out(void* to, CUdeviceptr from, size_t size, CUstream stream) {
 CUresult copy_2d(const CUDA_MEMCPY2D* copy, CUstream stream) {
   const bool in = copy->srcMemoryType == CU_MEMORYTYPE_HOST;
   for (size_t row = 0; row < copy->Height; ++row) {
-    const CUresult result =
-        in ? copy_in(copy->dstDevice + row * copy->dstPitch,
-                     static_cast<const std::byte*>(copy->srcHost) + row * copy->srcPitch, copy->WidthInBytes, stream)
-           : copy_out(static_cast<std::byte*>(copy->dstHost) + row * copy->dstPitch,
-                      copy->srcDevice + row * copy->srcPitch, copy->WidthInBytes, stream);
+    const CUresult result = in ? copy_in(copy->dstDevice + row * copy->dstPitch,
+                                         static_cast<const std::byte*>(copy->srcHost) + row * copy->srcPitch,
+                                         copy->WidthInBytes, stream)
+                               : copy_out(static_cast<std::byte*>(copy->dstHost) + row * copy->dstPitch,
+                                          copy->srcDevice + row * copy->srcPitch, copy->WidthInBytes, stream);
     if (result != CUDA_SUCCESS) return result;
   }
   return CUDA_SUCCESS;
@@ -91,13 +91,15 @@ void let_go(uint64_t handle) {
   ::close(known->second.file);
   driver().physical.erase(known);
 }
-CUresult create_memory(CUmemGenericAllocationHandle* handle, size_t size, const CUmemAllocationProp*, unsigned long long) {
+CUresult create_memory(CUmemGenericAllocationHandle* handle, size_t size, const CUmemAllocationProp*,
+                       unsigned long long) {
   const Lock lock(driver().mutex);
   if (driver().memory_used + size > FakeDriver::kMemory) return CUDA_ERROR_OUT_OF_MEMORY;
   const int file = ::memfd_create("physical", MFD_CLOEXEC);
   if (::ftruncate(file, static_cast<off_t>(size)) != 0) return CUDA_ERROR_OUT_OF_MEMORY;
   const std::vector<std::byte> dirt(driver().zeroes_memory ? 0 : size, FakeDriver::kDirt);
-  if (::pwrite(file, dirt.data(), dirt.size(), 0) != static_cast<ssize_t>(dirt.size())) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (::pwrite(file, dirt.data(), dirt.size(), 0) != static_cast<ssize_t>(dirt.size()))
+    return CUDA_ERROR_OUT_OF_MEMORY;
   driver().memory_used += size;
   *handle = driver().next_handle++;
   driver().physical[*handle] = {size, file};
@@ -106,7 +108,8 @@ CUresult create_memory(CUmemGenericAllocationHandle* handle, size_t size, const 
 CUresult release_memory(CUmemGenericAllocationHandle handle) {
   const Lock lock(driver().mutex);
   if (const auto object = driver().multicasts.find(handle); object != driver().multicasts.end()) {
-    if (!object->second.bound.empty()) ++driver().misused;  // what it holds of memory would not be told to anybody
+    if (!object->second.bound.empty())
+      ++driver().misused;  // what it holds of memory would not be told to anybody
     driver().multicasts.erase(object);
     return CUDA_SUCCESS;
   }
@@ -116,12 +119,15 @@ CUresult release_memory(CUmemGenericAllocationHandle handle) {
   let_go(handle);
   return CUDA_SUCCESS;
 }
-CUresult map_memory(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long) {
+CUresult map_memory(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
+                    unsigned long long) {
   const Lock lock(driver().mutex);
   const auto known = driver().physical.find(handle);
-  if (known == driver().physical.end() || known->second.released || driver().mapped.contains(address)) return CUDA_ERROR_INVALID_VALUE;
+  if (known == driver().physical.end() || known->second.released || driver().mapped.contains(address))
+    return CUDA_ERROR_INVALID_VALUE;
   if (offset > known->second.size || size > known->second.size - offset) return CUDA_ERROR_INVALID_VALUE;
-  ::mmap(reinterpret_cast<void*>(address), size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, known->second.file, static_cast<off_t>(offset));
+  ::mmap(reinterpret_cast<void*>(address), size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
+         known->second.file, static_cast<off_t>(offset));
   driver().mapped[address] = {size, handle, {}, false};
   ++known->second.uses;
   return CUDA_SUCCESS;
@@ -129,10 +135,12 @@ CUresult map_memory(CUdeviceptr address, size_t size, size_t offset, CUmemGeneri
 CUresult unmap_memory(CUdeviceptr address, size_t size) {
   const Lock lock(driver().mutex);
   const auto known = driver().mapped.find(address);
-  if (known == driver().mapped.end() || known->second.size != size || address == driver().stuck) return CUDA_ERROR_INVALID_VALUE;
+  if (known == driver().mapped.end() || known->second.size != size || address == driver().stuck)
+    return CUDA_ERROR_INVALID_VALUE;
   let_go(known->second.handle);
   driver().mapped.erase(known);
-  ::mmap(reinterpret_cast<void*>(address), size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
+  ::mmap(reinterpret_cast<void*>(address), size, PROT_NONE,
+         MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
   return CUDA_SUCCESS;
 }
 CUresult set_access(CUdeviceptr address, size_t size, const CUmemAccessDesc* access, size_t count) {
@@ -141,11 +149,14 @@ CUresult set_access(CUdeviceptr address, size_t size, const CUmemAccessDesc* acc
   if (known == driver().mapped.end() || known->second.size != size) return CUDA_ERROR_INVALID_VALUE;
   bool host = false;
   for (const CUmemAccessDesc& one : std::span(access, count)) {
-    if (one.location.type == CU_MEM_LOCATION_TYPE_DEVICE) known->second.access[one.location.id] = one.flags;
-    else host = true;
+    if (one.location.type == CU_MEM_LOCATION_TYPE_DEVICE)
+      known->second.access[one.location.id] = one.flags;
+    else
+      host = true;
   }
   known->second.host = host;
-  if (driver().host_access == FakeDriver::HostAccess::faults) {  // the device's own access comes back when the CPU's is withdrawn
+  if (driver().host_access ==
+      FakeDriver::HostAccess::faults) {  // the device's own access comes back when the CPU's is withdrawn
     ::mprotect(reinterpret_cast<void*>(address), size, host ? PROT_NONE : PROT_READ | PROT_WRITE);
   }
   return CUDA_SUCCESS;
@@ -172,7 +183,8 @@ bool check(bool good) {
 }
 CUresult create_multicast(CUmemGenericAllocationHandle* handle, const CUmulticastObjectProp* properties) {
   const Lock lock(driver().mutex);
-  if (!check(properties->handleTypes <= CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR && properties->flags == 0)) return CUDA_ERROR_INVALID_VALUE;
+  if (!check(properties->handleTypes <= CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR && properties->flags == 0))
+    return CUDA_ERROR_INVALID_VALUE;
   *handle = driver().next_handle++;
   driver().multicasts[*handle] = {properties->size, {}, {}};
   return CUDA_SUCCESS;
@@ -183,13 +195,16 @@ CUresult add_multicast_device(CUmemGenericAllocationHandle handle, CUdevice devi
   if (!check(known != driver().multicasts.end() && device == 0)) return CUDA_ERROR_INVALID_VALUE;
   return known->second.devices.insert(device).second ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
-CUresult bind_multicast(CUmemGenericAllocationHandle handle, size_t offset, CUmemGenericAllocationHandle memory, size_t memory_offset, size_t size,
+CUresult bind_multicast(CUmemGenericAllocationHandle handle, size_t offset,
+                        CUmemGenericAllocationHandle memory, size_t memory_offset, size_t size,
                         unsigned long long) {
   const Lock lock(driver().mutex);
   const auto known = driver().multicasts.find(handle);
   const auto bound = driver().physical.find(memory);
-  if (!check(known != driver().multicasts.end() && bound != driver().physical.end())) return CUDA_ERROR_INVALID_VALUE;
-  const bool inside = offset + size <= known->second.size && memory_offset + size <= bound->second.size && offset + size >= size && memory_offset + size >= size;
+  if (!check(known != driver().multicasts.end() && bound != driver().physical.end()))
+    return CUDA_ERROR_INVALID_VALUE;
+  const bool inside = offset + size <= known->second.size && memory_offset + size <= bound->second.size &&
+                      offset + size >= size && memory_offset + size >= size;
   if (!check(inside)) return CUDA_ERROR_INVALID_VALUE;
   if (known->second.devices.empty()) return CUDA_ERROR_INVALID_DEVICE;
   known->second.bound.push_back({memory, offset, size});
@@ -201,7 +216,8 @@ CUresult unbind_multicast(CUmemGenericAllocationHandle handle, CUdevice, size_t 
   const auto known = driver().multicasts.find(handle);
   if (!check(known != driver().multicasts.end())) return CUDA_ERROR_INVALID_VALUE;
   auto& all = known->second.bound;
-  const auto bound = std::find_if(all.begin(), all.end(), [&](const auto& one) { return one.offset == offset && one.size == size; });
+  const auto bound = std::find_if(all.begin(), all.end(),
+                                  [&](const auto& one) { return one.offset == offset && one.size == size; });
   if (!check(bound != all.end())) return CUDA_ERROR_INVALID_VALUE;
   let_go(bound->memory);
   all.erase(bound);
@@ -212,10 +228,13 @@ CUresult bind_address(CUmemGenericAllocationHandle, size_t, CUdeviceptr, size_t,
   check(false);  // by the memory behind the address, which the worker keeps as long as it is bound
   return CUDA_ERROR_INVALID_VALUE;
 }
-CUresult multicast_granularity(size_t* granularity, const CUmulticastObjectProp* properties, CUmulticastGranularity_flags) {
+CUresult multicast_granularity(size_t* granularity, const CUmulticastObjectProp* properties,
+                               CUmulticastGranularity_flags) {
   const Lock lock(driver().mutex);
   *granularity = FakeDriver::kGranularity;
-  return check(properties->handleTypes <= CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+  return check(properties->handleTypes <= CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+             ? CUDA_SUCCESS
+             : CUDA_ERROR_NOT_SUPPORTED;
 }
 #endif
 
@@ -223,22 +242,27 @@ CUresult multicast_granularity(size_t* granularity, const CUmulticastObjectProp*
 CUresult decompress(CUmemDecompressParams* operations, size_t count, unsigned, size_t*, CUstream) {
   const Lock lock(driver().mutex);
   for (const CUmemDecompressParams& one : std::span(operations, count)) {
-    const auto from = reinterpret_cast<uint64_t>(one.src), to = reinterpret_cast<uint64_t>(one.dst), written = reinterpret_cast<uint64_t>(one.dstActBytes);
+    const auto from = reinterpret_cast<uint64_t>(one.src), to = reinterpret_cast<uint64_t>(one.dst),
+               written = reinterpret_cast<uint64_t>(one.dstActBytes);
     const uint64_t most = std::max<uint64_t>(one.dstNumBytes, 1);
     // In the session's range the device sees for itself whether memory is there.
     const auto belongs = [](uint64_t address, uint64_t size) {
       const uint64_t offset = address - driver().range_base;
       return offset <= driver().range_size && size <= driver().range_size - offset;
     };
-    if (!check(belongs(from, one.srcNumBytes) && belongs(to, most) && belongs(written, 4))) return CUDA_ERROR_INVALID_VALUE;
-    if (!is_mapped(from, one.srcNumBytes) || !is_mapped(to, most) || !is_mapped(written, 4)) return CUDA_ERROR_INVALID_VALUE;
+    if (!check(belongs(from, one.srcNumBytes) && belongs(to, most) && belongs(written, 4)))
+      return CUDA_ERROR_INVALID_VALUE;
+    if (!is_mapped(from, one.srcNumBytes) || !is_mapped(to, most) || !is_mapped(written, 4))
+      return CUDA_ERROR_INVALID_VALUE;
     driver().decompressed.emplace_back(from, to);
   }
   return CUDA_SUCCESS;
 }
 #endif
 
-int zeroes_memory() { return driver().zeroes_memory; }
+int zeroes_memory() {
+  return driver().zeroes_memory;
+}
 CUresult memory_info(size_t* free, size_t* total) {
   const Lock lock(driver().mutex);
   *total = FakeDriver::kMemory;
@@ -284,7 +308,8 @@ bool is_mapped(uint64_t address, size_t size) {
   auto place = driver().mapped.upper_bound(address);
   if (place == driver().mapped.begin()) return false;
   --place;
-  return address + size <= place->first + place->second.size && place->second.access[0] != CU_MEM_ACCESS_FLAGS_PROT_NONE;
+  return address + size <= place->first + place->second.size &&
+         place->second.access[0] != CU_MEM_ACCESS_FLAGS_PROT_NONE;
 }
 
 void* fake_memory_symbol(std::string_view name) {

@@ -12,11 +12,14 @@ namespace {
 
 using Lock = std::unique_lock<std::mutex>;
 
-CUresult load_module(CUmodule* module, const void* image, unsigned count, CUjit_option* options, void** values) {
+CUresult load_module(CUmodule* module, const void* image, unsigned count, CUjit_option* options,
+                     void** values) {
   if (driver().in_module_load) driver().in_module_load();
   const Lock lock(driver().mutex);
   driver().images.emplace_back(static_cast<const char*>(image));
-  if (cuda::is_fat_binary(image)) return CUDA_ERROR_NO_BINARY_FOR_GPU;  // whose code is for other devices; NVIDIA's driver leaves the log empty
+  if (cuda::is_fat_binary(image))
+    return CUDA_ERROR_NO_BINARY_FOR_GPU;  // whose code is for other devices; NVIDIA's driver leaves the log
+                                          // empty
   for (unsigned i = 0; i < count; ++i) {
     if (options[i] == CU_JIT_INFO_LOG_BUFFER) std::strcpy(static_cast<char*>(values[i]), "compiled");
   }
@@ -47,9 +50,11 @@ CUresult function_attribute(int* value, CUfunction_attribute attribute, CUfuncti
   *value = 100 + attribute;
   const Lock lock(driver().mutex);
   ++driver().attribute_questions;
-  if (const CUresult refusal = std::exchange(driver().next_attribute, CUDA_SUCCESS); refusal != CUDA_SUCCESS) return refusal;
+  if (const CUresult refusal = std::exchange(driver().next_attribute, CUDA_SUCCESS); refusal != CUDA_SUCCESS)
+    return refusal;
   const auto local = driver().local_bytes.find(*reinterpret_cast<std::string*>(function));
-  if (attribute == CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES && local != driver().local_bytes.end()) *value = local->second;
+  if (attribute == CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES && local != driver().local_bytes.end())
+    *value = local->second;
   return attribute == 5 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 #if CUDA_VERSION >= 12040
@@ -80,7 +85,8 @@ CUresult enumerate_functions(CUfunction* functions, unsigned count, CUmodule) {
 }
 #endif
 CUresult note_launch(CUfunction function, CUstream stream, FakeLaunch launch, void** extra) {
-  const CUresult refusal = driver().locked([] { return std::exchange(driver().next_kernel_launch, CUDA_SUCCESS); });
+  const CUresult refusal =
+      driver().locked([] { return std::exchange(driver().next_kernel_launch, CUDA_SUCCESS); });
   if (refusal != CUDA_SUCCESS) return refusal;
   launch.function = *reinterpret_cast<std::string*>(function);
   if (extra) {
@@ -93,13 +99,14 @@ CUresult note_launch(CUfunction function, CUstream stream, FakeLaunch launch, vo
     return true;
   });
 }
-CUresult launch(CUfunction function, unsigned x, unsigned y, unsigned z, unsigned, unsigned, unsigned, unsigned,
-                CUstream stream, void**, void** extra) {
+CUresult launch(CUfunction function, unsigned x, unsigned y, unsigned z, unsigned, unsigned, unsigned,
+                unsigned, CUstream stream, void**, void** extra) {
   return note_launch(function, stream, {.grid = {x, y, z}}, extra);
 }
 CUresult launch_extended(const CUlaunchConfig* config, CUfunction function, void**, void** extra) {
   return note_launch(function, config->hStream,
-                     {.grid = {config->gridDimX, config->gridDimY, config->gridDimZ}, .extended = true,
+                     {.grid = {config->gridDimX, config->gridDimY, config->gridDimZ},
+                      .extended = true,
                       .attributes = config->numAttrs},
                      extra);
 }

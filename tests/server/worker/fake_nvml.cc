@@ -1,5 +1,5 @@
-// The part of NVML that poold's workers ask, for the devices of fake_device.cc. FAKE_NVML: "stranger" does not list this process, "none" lists
-// no processes at all.
+// The part of NVML that poold's workers ask, for the devices of fake_device.cc. FAKE_NVML: "stranger" does
+// not list this process, "none" lists no processes at all.
 #include <unistd.h>
 
 #include <cstdint>
@@ -19,19 +19,25 @@ bool says(const char* word) {
 
 }  // namespace
 
-FAKE nvmlInit_v2() { return NVML_SUCCESS; }
+FAKE nvmlInit_v2() {
+  return NVML_SUCCESS;
+}
 FAKE nvmlDeviceGetHandleByUUID(const char* uuid, nvmlDevice_t* device) {
   // The first device of fake_device.cc; the second one as an instance of a divided GPU.
-  if (std::strcmp(uuid, "GPU-61616161-6161-6161-6161-616161616161") == 0) *device = reinterpret_cast<nvmlDevice_t>(1);
-  else if (std::strcmp(uuid, "MIG-62626262-6262-6262-6262-626262626262") == 0) *device = reinterpret_cast<nvmlDevice_t>(2);
-  else return NVML_ERROR_NOT_FOUND;
+  if (std::strcmp(uuid, "GPU-61616161-6161-6161-6161-616161616161") == 0)
+    *device = reinterpret_cast<nvmlDevice_t>(1);
+  else if (std::strcmp(uuid, "MIG-62626262-6262-6262-6262-626262626262") == 0)
+    *device = reinterpret_cast<nvmlDevice_t>(2);
+  else
+    return NVML_ERROR_NOT_FOUND;
   return NVML_SUCCESS;
 }
 FAKE nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t* memory) {
   *memory = {.total = 1000, .free = 300, .used = 700 + reinterpret_cast<uintptr_t>(device)};
   return NVML_SUCCESS;
 }
-FAKE nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int* count, nvmlProcessInfo_t* infos) {
+FAKE nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int* count,
+                                             nvmlProcessInfo_t* infos) {
   constexpr unsigned kStrangers = 100;  // more than a caller has room for at first
   if (says("none")) return NVML_ERROR_NOT_SUPPORTED;
   const unsigned all = kStrangers + (says("stranger") ? 0 : 1), room = *count;

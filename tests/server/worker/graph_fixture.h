@@ -22,11 +22,12 @@ constexpr uint64_t kPage = FakeDriver::kGranularity;
 struct Nodes {
   uint32_t count = 0;
   wire::Buffer bytes;
-  Nodes& add(NodeKind kind, const wire::Buffer& body, const std::vector<uint32_t>& dependencies = {}, uint64_t context = kContext,
-             const std::vector<wire::GraphEdge>& edges = {}) {
+  Nodes& add(NodeKind kind, const wire::Buffer& body, const std::vector<uint32_t>& dependencies = {},
+             uint64_t context = kContext, const std::vector<wire::GraphEdge>& edges = {}) {
     wire::Writer writer(bytes);
-    writer.put(wire::GraphNode{kind, static_cast<uint32_t>(dependencies.size()), static_cast<uint32_t>(body.size()),
-                               static_cast<uint32_t>(edges.size()), context});
+    writer.put(wire::GraphNode{kind, static_cast<uint32_t>(dependencies.size()),
+                               static_cast<uint32_t>(body.size()), static_cast<uint32_t>(edges.size()),
+                               context});
     writer.put_bytes(dependencies.data(), dependencies.size() * sizeof(uint32_t));
     writer.put_bytes(edges.data(), edges.size() * sizeof(wire::GraphEdge));
     writer.put_bytes(body.data(), body.size());
@@ -60,11 +61,14 @@ struct GraphFixture {
   }
   void describe(uint64_t graph, const Nodes& nodes) { client.send(Command::graph_nodes, nodes.of(graph)); }
   CUresult instantiate(uint64_t graph = kGraph, wire::GraphResult* result = nullptr) {
-    const Message reply = client.reply(client.send(Command::instantiate_graph, bytes_of(wire::InstantiateGraph{graph, kExecutable, 0}), true));
+    const Message reply = client.reply(client.send(
+        Command::instantiate_graph, bytes_of(wire::InstantiateGraph{graph, kExecutable, 0}), true));
     if (result) *result = reply.as<wire::GraphResult>();
     return static_cast<CUresult>(reply.header.result);
   }
-  CUresult launch() { return client.ask(Command::launch_graph, bytes_of(wire::LaunchGraph{kExecutable, stream_handle(0)})); }
+  CUresult launch() {
+    return client.ask(Command::launch_graph, bytes_of(wire::LaunchGraph{kExecutable, stream_handle(0)}));
+  }
   std::byte at(uint64_t offset) {
     const auto data = client.data(client.copy_out(stream_handle(0), offset, 1));
     return data.at(0);
@@ -74,7 +78,8 @@ struct GraphFixture {
 };
 
 inline wire::Buffer set_node(uint32_t number, NodeKind kind, const wire::Buffer& body) {
-  auto made = bytes_of(wire::SetGraphNode{kExecutable, number, 0}, wire::GraphNode{kind, 0, static_cast<uint32_t>(body.size()), 0, kContext});
+  auto made = bytes_of(wire::SetGraphNode{kExecutable, number, 0},
+                       wire::GraphNode{kind, 0, static_cast<uint32_t>(body.size()), 0, kContext});
   made.insert(made.end(), body.begin(), body.end());
   return made;
 }

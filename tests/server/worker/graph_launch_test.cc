@@ -1,4 +1,5 @@
-// Graphs that need the client in the middle: their parts get to the driver one after the other, and no node that waits for the client does.
+// Graphs that need the client in the middle: their parts get to the driver one after the other, and no node
+// that waits for the client does.
 #include "tests/server/worker/graph_fixture.h"
 
 using namespace gpupool;
@@ -8,8 +9,12 @@ namespace {
 
 constexpr uint64_t kFirst = stream_handle(0), kSecond = stream_handle(1);
 
-wire::Buffer host(uint64_t callback) { return bytes_of(wire::GraphHost{callback}); }
-wire::Buffer event(uint32_t index) { return bytes_of(wire::GraphEvent{event_handle(index)}); }
+wire::Buffer host(uint64_t callback) {
+  return bytes_of(wire::GraphHost{callback});
+}
+wire::Buffer event(uint32_t index) {
+  return bytes_of(wire::GraphEvent{event_handle(index)});
+}
 
 struct Parts : GraphFixture {
   Parts() { client.create_stream(1); }
@@ -20,7 +25,9 @@ struct Parts : GraphFixture {
   uint64_t launch_in(uint64_t stream = kFirst, uint64_t executable = kExecutable) {
     return client.send(Command::launch_graph, bytes_of(wire::LaunchGraph{executable, stream}));
   }
-  void answer(uint64_t callback, uint64_t copies = 0) { client.send(Command::host_function_done, bytes_of(wire::HostFunctionDone{callback, copies})); }
+  void answer(uint64_t callback, uint64_t copies = 0) {
+    client.send(Command::host_function_done, bytes_of(wire::HostFunctionDone{callback, copies}));
+  }
   // The next message tells the client of this node.
   void is_told(uint64_t callback) {
     const Message told = client.receive();
@@ -35,7 +42,9 @@ struct Parts : GraphFixture {
     CHECK(told.header.result == static_cast<int32_t>(why));
     CHECK(told.as<uint64_t>() == 0);
   }
-  CUresult synchronize(uint64_t stream = kFirst) { return client.ask(Command::synchronize_stream, bytes_of(stream)); }
+  CUresult synchronize(uint64_t stream = kFirst) {
+    return client.ask(Command::synchronize_stream, bytes_of(stream));
+  }
   // By the second stream, which waits for nothing.
   std::byte beside(uint64_t offset) { return client.data(client.copy_out(kSecond, offset, 1)).at(0); }
   std::vector<size_t> launches() {
@@ -45,13 +54,19 @@ struct Parts : GraphFixture {
 
 // A fill, the client, a fill.
 Nodes sandwich(const Parts& parts) {
-  return Nodes().add(NodeKind::fill, parts.fill(0, 1, 1)).add(NodeKind::host, host(7), {0}).add(NodeKind::fill, parts.fill(1, 1, 2), {1});
+  return Nodes()
+      .add(NodeKind::fill, parts.fill(0, 1, 1))
+      .add(NodeKind::host, host(7), {0})
+      .add(NodeKind::fill, parts.fill(1, 1, 2), {1});
 }
 
 }  // namespace
 
 TEST_CASE_METHOD(Parts, "the parts of a graph are launched one after the other") {
-  instantiate_nodes(sandwich(*this).add(NodeKind::empty, {}, {2}, 0).add(NodeKind::host, host(8), {3}).add(NodeKind::fill, fill(2, 1, 3), {0, 4}));
+  instantiate_nodes(sandwich(*this)
+                        .add(NodeKind::empty, {}, {2}, 0)
+                        .add(NodeKind::host, host(8), {3})
+                        .add(NodeKind::fill, fill(2, 1, 3), {0, 4}));
   launch_in();
   client.call("cuMemsetD8Async", bytes_of(client.address(3), uint8_t{4}, uint64_t{1}, kFirst));
   is_told(7);
@@ -71,10 +86,15 @@ TEST_CASE_METHOD(Parts, "the parts of a graph are launched one after the other")
   CHECK(at(3) == std::byte{4});
 }
 
-TEST_CASE_METHOD(Parts, "announces both client nodes of a diamond together and launches the next part after both") {
+TEST_CASE_METHOD(Parts,
+                 "announces both client nodes of a diamond together and launches the next part after both") {
   Nodes nodes;
-  nodes.add(NodeKind::fill, fill(0, 1, 1)).add(NodeKind::host, host(7), {0}).add(NodeKind::host, host(8), {0});
-  nodes.add(NodeKind::fill, fill(1, 1, 2), {1}).add(NodeKind::fill, fill(2, 1, 3), {2}).add(NodeKind::fill, fill(3, 1, 4), {0, 3, 4});
+  nodes.add(NodeKind::fill, fill(0, 1, 1))
+      .add(NodeKind::host, host(7), {0})
+      .add(NodeKind::host, host(8), {0});
+  nodes.add(NodeKind::fill, fill(1, 1, 2), {1})
+      .add(NodeKind::fill, fill(2, 1, 3), {2})
+      .add(NodeKind::fill, fill(3, 1, 4), {0, 3, 4});
   instantiate_nodes(nodes.add(NodeKind::host, host(9), {5}));
   launch_in();
   is_told(7);
@@ -91,7 +111,10 @@ TEST_CASE_METHOD(Parts, "announces both client nodes of a diamond together and l
 }
 
 TEST_CASE_METHOD(Parts, "a client node does not wait for independent work of its part") {
-  instantiate_nodes(Nodes().add(NodeKind::fill, fill(0, 1, 1)).add(NodeKind::host, host(7)).add(NodeKind::host, host(8), {0}));
+  instantiate_nodes(Nodes()
+                        .add(NodeKind::fill, fill(0, 1, 1))
+                        .add(NodeKind::host, host(7))
+                        .add(NodeKind::host, host(8), {0}));
   client.fake.hold(0);
   launch_in();
   CHECK(synchronize(kSecond) == CUDA_SUCCESS);
@@ -134,22 +157,31 @@ TEST_CASE_METHOD(Parts, "nodes are changed in their parts") {
   };
   run(8);
   CHECK(at(1) == std::byte{5});
-  describe(kOther, Nodes().add(NodeKind::fill, fill(0, 1, 6)).add(NodeKind::host, host(7), {0}).add(NodeKind::fill, fill(1, 1, 7), {1}));
+  describe(kOther, Nodes()
+                       .add(NodeKind::fill, fill(0, 1, 6))
+                       .add(NodeKind::host, host(7), {0})
+                       .add(NodeKind::fill, fill(1, 1, 7), {1}));
   CHECK(client.ask(Command::update_graph, bytes_of(wire::UpdateGraph{kExecutable, kOther})) == CUDA_SUCCESS);
   run(7);
   CHECK(at(0) == std::byte{6});
   CHECK(at(1) == std::byte{7});
-  CHECK(client.ask(Command::enable_graph_node, bytes_of(wire::SetGraphNode{kExecutable, 2, 0})) == CUDA_SUCCESS);
+  CHECK(client.ask(Command::enable_graph_node, bytes_of(wire::SetGraphNode{kExecutable, 2, 0})) ==
+        CUDA_SUCCESS);
   client.call("cuMemsetD8Async", bytes_of(client.address(1), uint8_t{8}, uint64_t{1}, kFirst));
   run(7);
   CHECK(at(1) == std::byte{8});
   // Of another shape: the client node is elsewhere.
-  describe(kOther, Nodes().add(NodeKind::host, host(9)).add(NodeKind::fill, fill(0, 1, 6), {0}).add(NodeKind::fill, fill(1, 1, 7), {1}));
-  CHECK(client.ask(Command::update_graph, bytes_of(wire::UpdateGraph{kExecutable, kOther})) == CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
+  describe(kOther, Nodes()
+                       .add(NodeKind::host, host(9))
+                       .add(NodeKind::fill, fill(0, 1, 6), {0})
+                       .add(NodeKind::fill, fill(1, 1, 7), {1}));
+  CHECK(client.ask(Command::update_graph, bytes_of(wire::UpdateGraph{kExecutable, kOther})) ==
+        CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
   run(7);
 }
 
-TEST_CASE_METHOD(Parts, "an update that is refused for a later part leaves the parts before it as they were") {
+TEST_CASE_METHOD(Parts,
+                 "an update that is refused for a later part leaves the parts before it as they were") {
   const auto three = [&](uint64_t callback, uint32_t value) {
     Nodes nodes;
     nodes.add(NodeKind::fill, fill(0, 1, value)).add(NodeKind::host, host(callback), {0});
@@ -166,7 +198,9 @@ TEST_CASE_METHOD(Parts, "an update that is refused for a later part leaves the p
     CHECK(synchronize() == CUDA_SUCCESS);
     for (const uint64_t offset : {0, 1, 2}) CHECK(at(offset) == std::byte(value));
   };
-  const auto refuse = [&](const std::set<size_t>& sizes) { client.fake.locked([&] { return client.fake.refused_updates = sizes, 0; }); };
+  const auto refuse = [&](const std::set<size_t>& sizes) {
+    client.fake.locked([&] { return client.fake.refused_updates = sizes, 0; });
+  };
   instantiate_nodes(three(7, 1));
   refuse({2});
   CHECK(update(8, 2) == CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
@@ -190,7 +224,8 @@ TEST_CASE_METHOD(Parts, "replies to a node change during a launch and applies it
   instantiate_nodes(sandwich(*this));
   launch_in();
   is_told(7);
-  CHECK(client.ask(Command::set_graph_node, set_node(2, NodeKind::fill, fill(1, 1, 5))) == CUDA_SUCCESS);  // as CUDA answers at once
+  CHECK(client.ask(Command::set_graph_node, set_node(2, NodeKind::fill, fill(1, 1, 5))) ==
+        CUDA_SUCCESS);  // as CUDA answers at once
   answer(7);
   CHECK(synchronize() == CUDA_SUCCESS);
   CHECK(at(1) == std::byte{2});
@@ -198,8 +233,12 @@ TEST_CASE_METHOD(Parts, "replies to a node change during a launch and applies it
 
 TEST_CASE_METHOD(Parts, "replies to an update during a launch and applies it to the next launch") {
   const auto update = [&](uint64_t callback) {
-    describe(kOther, Nodes().add(NodeKind::fill, fill(0, 1, 6)).add(NodeKind::host, host(callback), {0}).add(NodeKind::fill, fill(1, 1, 7), {1}));
-    return client.reply(client.send(Command::update_graph, bytes_of(wire::UpdateGraph{kExecutable, kOther}), true));
+    describe(kOther, Nodes()
+                         .add(NodeKind::fill, fill(0, 1, 6))
+                         .add(NodeKind::host, host(callback), {0})
+                         .add(NodeKind::fill, fill(1, 1, 7), {1}));
+    return client.reply(
+        client.send(Command::update_graph, bytes_of(wire::UpdateGraph{kExecutable, kOther}), true));
   };
   instantiate_nodes(sandwich(*this));
   launch_in();
@@ -271,7 +310,8 @@ TEST_CASE_METHOD(Parts, "a context that is destroyed in a launch does not wait f
   launch_in();
   const uint64_t third = launch_in();
   is_told(7);
-  const uint64_t reset = client.send(Command::reset_primary_context, bytes_of(wire::PrimaryContext{kContext, 0, 0}), true);
+  const uint64_t reset =
+      client.send(Command::reset_primary_context, bytes_of(wire::PrimaryContext{kContext, 0, 0}), true);
   std::vector<uint64_t> not_called;
   Message message = client.receive();
   for (; message.header.kind == wire::MessageKind::host_callback; message = client.receive()) {
@@ -309,7 +349,8 @@ TEST_CASE_METHOD(Parts, "the client is told that functions of a refused launch a
   CHECK(synchronize() == CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES);
   is_told_not_called(launch_in(stream_handle(9)), CUDA_ERROR_INVALID_HANDLE);
   is_told_not_called(launch_in(kFirst, kOther), CUDA_ERROR_INVALID_HANDLE);
-  is_told_not_called(client.send(Command::host_function, bytes_of(wire::HostFunction{stream_handle(9), 8})), CUDA_ERROR_INVALID_HANDLE);
+  is_told_not_called(client.send(Command::host_function, bytes_of(wire::HostFunction{stream_handle(9), 8})),
+                     CUDA_ERROR_INVALID_HANDLE);
   CHECK(synchronize() == CUDA_ERROR_INVALID_HANDLE);
   launch_in();
   is_told(7);
@@ -323,11 +364,14 @@ TEST_CASE("the client is told that a node behind work that has failed is not cal
   client.create_stream(0);
   client.map(0, kPage);
   Nodes nodes;
-  nodes.add(NodeKind::fill, bytes_of(wire::GraphFill{client.address(0), 1, 1, 1, 1, 1})).add(NodeKind::host, host(7), {0});
+  nodes.add(NodeKind::fill, bytes_of(wire::GraphFill{client.address(0), 1, 1, 1, 1, 1}))
+      .add(NodeKind::host, host(7), {0});
   client.send(Command::graph_nodes, nodes.of(kGraph));
-  CHECK(client.ask(Command::instantiate_graph, bytes_of(wire::InstantiateGraph{kGraph, kExecutable, 0})) == CUDA_SUCCESS);
+  CHECK(client.ask(Command::instantiate_graph, bytes_of(wire::InstantiateGraph{kGraph, kExecutable, 0})) ==
+        CUDA_SUCCESS);
   client.fake.hold(0);
-  const uint64_t launch = client.send(Command::launch_graph, bytes_of(wire::LaunchGraph{kExecutable, kFirst}));
+  const uint64_t launch =
+      client.send(Command::launch_graph, bytes_of(wire::LaunchGraph{kExecutable, kFirst}));
   client.fake.await_blocked(1);
   client.fake.locked([&] { return client.fake.sticky = CUDA_ERROR_LAUNCH_FAILED; });
   client.fake.let_go(0);
@@ -344,14 +388,19 @@ TEST_CASE("the client is told that a node behind work that has failed is not cal
 TEST_CASE_METHOD(Parts, "an event wait ends with the graph part that records the event") {
   for (const uint32_t one : {0u, 1u}) client.call("cuEventCreate", bytes_of(event_handle(one), uint32_t{2}));
   Nodes nodes;
-  nodes.add(NodeKind::event_record, event(0)).add(NodeKind::host, host(7), {0}).add(NodeKind::fill, fill(0, 1, 1), {1});
-  instantiate_nodes(nodes.add(NodeKind::event_record, event(1), {2}).add(NodeKind::host, host(8), {3}).add(NodeKind::empty, {}, {4}, 0));
+  nodes.add(NodeKind::event_record, event(0))
+      .add(NodeKind::host, host(7), {0})
+      .add(NodeKind::fill, fill(0, 1, 1), {1});
+  instantiate_nodes(nodes.add(NodeKind::event_record, event(1), {2})
+                        .add(NodeKind::host, host(8), {3})
+                        .add(NodeKind::empty, {}, {4}, 0));
   launch_in();
   is_told(7);
   client.create_stream(2);
   for (const uint32_t one : {0u, 1u}) {
     client.call("cuStreamWaitEvent", bytes_of(stream_handle(1 + one), event_handle(one), uint32_t{0}));
-    client.call("cuMemsetD8Async", bytes_of(client.address(one + 1), uint8_t{2}, uint64_t{1}, stream_handle(1 + one)));
+    client.call("cuMemsetD8Async",
+                bytes_of(client.address(one + 1), uint8_t{2}, uint64_t{1}, stream_handle(1 + one)));
   }
   CHECK(client.ask("cuEventQuery", bytes_of(event_handle(0))) == CUDA_SUCCESS);
   CHECK(client.ask("cuEventQuery", bytes_of(event_handle(1))) == CUDA_ERROR_NOT_READY);
@@ -369,7 +418,9 @@ TEST_CASE_METHOD(Parts, "an event wait ends with the graph part that records the
 TEST_CASE_METHOD(Parts, "does not record an event again before a later part has waited for it") {
   client.call("cuEventCreate", bytes_of(event_handle(0), uint32_t{2}));
   Nodes nodes;
-  instantiate_nodes(nodes.add(NodeKind::host, host(7)).add(NodeKind::event_wait, event(0), {0}).add(NodeKind::fill, fill(0, 1, 1), {1}));
+  instantiate_nodes(nodes.add(NodeKind::host, host(7))
+                        .add(NodeKind::event_wait, event(0), {0})
+                        .add(NodeKind::fill, fill(0, 1, 1), {1}));
   launch_in();
   is_told(7);
   client.record(0, stream_handle(1));
@@ -380,9 +431,14 @@ TEST_CASE_METHOD(Parts, "does not record an event again before a later part has 
   CHECK(synchronize() == CUDA_SUCCESS);
 }
 
-TEST_CASE_METHOD(Parts, "a launch waits for kept records of its events and for earlier waiters of the events that it records") {
+TEST_CASE_METHOD(
+    Parts,
+    "a launch waits for kept records of its events and for earlier waiters of the events that it records") {
   for (const uint32_t one : {0u, 1u}) client.call("cuEventCreate", bytes_of(event_handle(one), uint32_t{2}));
-  instantiate_nodes(Nodes().add(NodeKind::event_wait, event(0)).add(NodeKind::fill, fill(0, 1, 1), {0}).add(NodeKind::event_record, event(1), {1}));
+  instantiate_nodes(Nodes()
+                        .add(NodeKind::event_wait, event(0))
+                        .add(NodeKind::fill, fill(0, 1, 1), {0})
+                        .add(NodeKind::event_record, event(1), {1}));
   client.send(Command::hold_stream, bytes_of(wire::HoldStream{kSecond, 77}));
   client.record(0, kSecond);
   launch_in();
@@ -395,10 +451,15 @@ TEST_CASE_METHOD(Parts, "a launch waits for kept records of its events and for e
 }
 
 TEST_CASE_METHOD(Parts, "rejects client nodes between the setter of a condition and its conditional node") {
-  constexpr uint64_t kCondition = make_handle(Kind::graph_condition, 1, 510), kBody = make_handle(Kind::graph, 1, 511);
-  const auto conditional = [&](uint64_t body) { return bytes_of(wire::GraphConditional{kCondition, 1, 1}, body); };
+  constexpr uint64_t kCondition = make_handle(Kind::graph_condition, 1, 510),
+                     kBody = make_handle(Kind::graph, 1, 511);
+  const auto conditional = [&](uint64_t body) {
+    return bytes_of(wire::GraphConditional{kCondition, 1, 1}, body);
+  };
   Nodes nodes;
-  nodes.add(NodeKind::condition, bytes_of(wire::GraphCondition{kCondition, 1, 1})).add(NodeKind::host, host(7)).add(NodeKind::conditional, conditional(kBody), {1});
+  nodes.add(NodeKind::condition, bytes_of(wire::GraphCondition{kCondition, 1, 1}))
+      .add(NodeKind::host, host(7))
+      .add(NodeKind::conditional, conditional(kBody), {1});
   SECTION("alone behind one it works") {
     describe(kGraph, nodes);
     describe(kBody, Nodes().add(NodeKind::fill, fill(0, 1, 1)));

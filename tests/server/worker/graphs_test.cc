@@ -1,4 +1,5 @@
-// Graphs in the worker: what a client describes is built, checked and executed; what it should not is refused; nothing is left.
+// Graphs in the worker: what a client describes is built, checked and executed; what it should not is
+// refused; nothing is left.
 #include "server/worker/graphs.h"
 
 #include "protocol/cuda/fatbin.h"
@@ -20,10 +21,14 @@ TEST_CASE_METHOD(Fixture, "uploads a graph in several commands then launches and
   CHECK(client.ask(Command::set_graph_node, set_node(2, NodeKind::fill, fill(0, 16, 3))) == CUDA_SUCCESS);
   CHECK(launch() == CUDA_SUCCESS);
   CHECK(at(0) == std::byte{3});
-  CHECK(client.ask(Command::enable_graph_node, bytes_of(wire::SetGraphNode{kExecutable, 2, 0})) == CUDA_SUCCESS);
+  CHECK(client.ask(Command::enable_graph_node, bytes_of(wire::SetGraphNode{kExecutable, 2, 0})) ==
+        CUDA_SUCCESS);
   CHECK(launch() == CUDA_SUCCESS);
   CHECK(at(0) == std::byte{1});
-  describe(kOther, Nodes().add(NodeKind::empty, {}, {}, 0).add(NodeKind::fill, fill(0, 16, 9), {0}).add(NodeKind::fill, fill(8, 16, 2), {0, 1}));
+  describe(kOther, Nodes()
+                       .add(NodeKind::empty, {}, {}, 0)
+                       .add(NodeKind::fill, fill(0, 16, 9), {0})
+                       .add(NodeKind::fill, fill(8, 16, 2), {0, 1}));
   CHECK(client.ask(Command::update_graph, bytes_of(wire::UpdateGraph{kExecutable, kOther})) == CUDA_SUCCESS);
   CHECK(client.fake.locked([&] { return client.fake.graphs.size(); }) == 1);
   CHECK(launch() == CUDA_SUCCESS);
@@ -33,9 +38,13 @@ TEST_CASE_METHOD(Fixture, "uploads a graph in several commands then launches and
 }
 
 TEST_CASE_METHOD(Fixture, "runs a client node once per launch and in order") {
-  describe(kGraph, Nodes().add(NodeKind::host, bytes_of(wire::GraphHost{7})).add(NodeKind::fill, fill(0, 1, 5), {0}).add(NodeKind::host, bytes_of(wire::GraphHost{8}), {1}));
+  describe(kGraph, Nodes()
+                       .add(NodeKind::host, bytes_of(wire::GraphHost{7}))
+                       .add(NodeKind::fill, fill(0, 1, 5), {0})
+                       .add(NodeKind::host, bytes_of(wire::GraphHost{8}), {1}));
   REQUIRE(instantiate() == CUDA_SUCCESS);
-  for (int i = 0; i < 3; ++i) client.send(Command::launch_graph, bytes_of(wire::LaunchGraph{kExecutable, stream_handle(0)}));
+  for (int i = 0; i < 3; ++i)
+    client.send(Command::launch_graph, bytes_of(wire::LaunchGraph{kExecutable, stream_handle(0)}));
   for (int i = 0; i < 3; ++i) {
     for (const uint64_t callback : {7, 8}) {
       const Message told = client.receive();
@@ -43,7 +52,8 @@ TEST_CASE_METHOD(Fixture, "runs a client node once per launch and in order") {
       CHECK(told.as<uint64_t>() == callback);
       CHECK(client.silent());
       // The executable is gone while two launches are under way.
-      if (i == 1 && callback == 7) client.send(Command::destroy_graph, bytes_of(wire::DestroyGraph{kExecutable}));
+      if (i == 1 && callback == 7)
+        client.send(Command::destroy_graph, bytes_of(wire::DestroyGraph{kExecutable}));
       client.send(Command::host_function_done, bytes_of(wire::HostFunctionDone{callback, 0}));
     }
   }
@@ -62,8 +72,12 @@ TEST_CASE_METHOD(Fixture, "releases everything when a session ends during a grap
 }
 
 TEST_CASE_METHOD(Fixture, "reports a node's error in the command that uses the graph") {
-  const auto is_refused = [&](const wire::Buffer& body, NodeKind kind, CUresult expected, uint64_t context = kContext) {
-    describe(kGraph, Nodes().add(NodeKind::empty, {}, {}, 0).add(kind, body, {0}, context).add(NodeKind::empty, {}, {0, 1}, 0));
+  const auto is_refused = [&](const wire::Buffer& body, NodeKind kind, CUresult expected,
+                              uint64_t context = kContext) {
+    describe(kGraph, Nodes()
+                         .add(NodeKind::empty, {}, {}, 0)
+                         .add(kind, body, {0}, context)
+                         .add(NodeKind::empty, {}, {0, 1}, 0));
     wire::GraphResult result{};
     CHECK(instantiate(kGraph, &result) == expected);
     CHECK(result.result == wire::kGraphInstantiateError);
@@ -71,13 +85,20 @@ TEST_CASE_METHOD(Fixture, "reports a node's error in the command that uses the g
   };
   is_refused(fill(client.fake.range_size - 4, 16, 1), NodeKind::fill, CUDA_ERROR_INVALID_VALUE);
   is_refused(bytes_of(wire::GraphFill{0x1000, 16, 0, 1, 16, 1}), NodeKind::fill, CUDA_ERROR_INVALID_VALUE);
-  is_refused(bytes_of(wire::GraphFill{client.address(0), ~0ull, 0, 4, ~0ull / 2, ~0ull}), NodeKind::fill, CUDA_ERROR_INVALID_VALUE);
-  is_refused(bytes_of(wire::GraphFill{client.address(0), 16, 0, 3, 4, 1}), NodeKind::fill, CUDA_ERROR_INVALID_VALUE);
+  is_refused(bytes_of(wire::GraphFill{client.address(0), ~0ull, 0, 4, ~0ull / 2, ~0ull}), NodeKind::fill,
+             CUDA_ERROR_INVALID_VALUE);
+  is_refused(bytes_of(wire::GraphFill{client.address(0), 16, 0, 3, 4, 1}), NodeKind::fill,
+             CUDA_ERROR_INVALID_VALUE);
   is_refused(fill(0, 4, 1), NodeKind::fill, CUDA_ERROR_INVALID_CONTEXT, kContext + 16);
-  is_refused(bytes_of(wire::GraphCopy{client.address(0), 8, 1, client.address(client.fake.range_size - 8), 8, 1, 16, 1, 1}), NodeKind::copy, CUDA_ERROR_INVALID_VALUE);
-  is_refused(bytes_of(wire::GraphCopy{client.address(0), 8, ~0ull, client.address(16), 8, ~0ull, 8, 2, ~0ull}), NodeKind::copy, CUDA_ERROR_INVALID_VALUE);
+  is_refused(bytes_of(wire::GraphCopy{client.address(0), 8, 1, client.address(client.fake.range_size - 8), 8,
+                                      1, 16, 1, 1}),
+             NodeKind::copy, CUDA_ERROR_INVALID_VALUE);
+  is_refused(
+      bytes_of(wire::GraphCopy{client.address(0), 8, ~0ull, client.address(16), 8, ~0ull, 8, 2, ~0ull}),
+      NodeKind::copy, CUDA_ERROR_INVALID_VALUE);
   is_refused(bytes_of(wire::GraphEvent{event_handle(0)}), NodeKind::event_wait, CUDA_ERROR_INVALID_HANDLE);
-  is_refused(client.launch_body(make_handle(Kind::function, 1, 9), 0, {}), NodeKind::kernel, CUDA_ERROR_INVALID_HANDLE);
+  is_refused(client.launch_body(make_handle(Kind::function, 1, 9), 0, {}), NodeKind::kernel,
+             CUDA_ERROR_INVALID_HANDLE);
   // An event that a graph names stays while the graph does.
   client.call("cuEventCreate", bytes_of(event_handle(0), uint32_t{2}));
   describe(kGraph, Nodes().add(NodeKind::event_record, bytes_of(wire::GraphEvent{event_handle(0)})));
@@ -91,31 +112,46 @@ TEST_CASE_METHOD(Fixture, "rejects unknown handles and numbers") {
   CHECK(launch() == CUDA_ERROR_INVALID_HANDLE);
   CHECK(instantiate() == CUDA_ERROR_INVALID_HANDLE);
   describe(kGraph, Nodes().add(NodeKind::fill, fill(0, 1, 1)));
-  CHECK(client.ask(Command::launch_graph, bytes_of(wire::LaunchGraph{kGraph, stream_handle(0)})) == CUDA_ERROR_INVALID_HANDLE);
-  CHECK(client.ask(Command::update_graph, bytes_of(wire::UpdateGraph{kGraph, kGraph})) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(client.ask(Command::launch_graph, bytes_of(wire::LaunchGraph{kGraph, stream_handle(0)})) ==
+        CUDA_ERROR_INVALID_HANDLE);
+  CHECK(client.ask(Command::update_graph, bytes_of(wire::UpdateGraph{kGraph, kGraph})) ==
+        CUDA_ERROR_INVALID_HANDLE);
   describe(kGraph, Nodes().add(NodeKind::fill, fill(0, 1, 1)));
   REQUIRE(instantiate() == CUDA_SUCCESS);
-  CHECK(client.ask(Command::launch_graph, bytes_of(wire::LaunchGraph{kExecutable, stream_handle(9)})) == CUDA_ERROR_INVALID_HANDLE);
-  CHECK(client.ask(Command::set_graph_node, set_node(1, NodeKind::fill, fill(0, 1, 1))) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(client.ask(Command::set_graph_node, set_node(0, NodeKind::host, bytes_of(wire::GraphHost{3}))) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(client.ask(Command::enable_graph_node, bytes_of(wire::SetGraphNode{kExecutable, 1, 1})) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(client.ask(Command::launch_graph, bytes_of(wire::LaunchGraph{kExecutable, stream_handle(9)})) ==
+        CUDA_ERROR_INVALID_HANDLE);
+  CHECK(client.ask(Command::set_graph_node, set_node(1, NodeKind::fill, fill(0, 1, 1))) ==
+        CUDA_ERROR_INVALID_VALUE);
+  CHECK(client.ask(Command::set_graph_node, set_node(0, NodeKind::host, bytes_of(wire::GraphHost{3}))) ==
+        CUDA_ERROR_INVALID_VALUE);
+  CHECK(client.ask(Command::enable_graph_node, bytes_of(wire::SetGraphNode{kExecutable, 1, 1})) ==
+        CUDA_ERROR_INVALID_VALUE);
   CHECK(instantiate(kOther) == CUDA_ERROR_INVALID_HANDLE);
   // The context's end is the end of what uses it.
-  CHECK(client.ask(Command::reset_primary_context, bytes_of(wire::PrimaryContext{kContext, 0, 0})) == CUDA_SUCCESS);
+  CHECK(client.ask(Command::reset_primary_context, bytes_of(wire::PrimaryContext{kContext, 0, 0})) ==
+        CUDA_SUCCESS);
 }
 
 namespace {
 
-constexpr uint64_t kCondition = make_handle(Kind::graph_condition, 1, 510), kBody = make_handle(Kind::graph, 1, 511);
+constexpr uint64_t kCondition = make_handle(Kind::graph_condition, 1, 510),
+                   kBody = make_handle(Kind::graph, 1, 511);
 
-wire::Buffer condition() { return bytes_of(wire::GraphCondition{kCondition, 1, 1}); }
-wire::Buffer conditional(uint64_t which = kCondition, uint64_t body = kBody) { return bytes_of(wire::GraphConditional{which, 1, 1}, body); }
+wire::Buffer condition() {
+  return bytes_of(wire::GraphCondition{kCondition, 1, 1});
+}
+wire::Buffer conditional(uint64_t which = kCondition, uint64_t body = kBody) {
+  return bytes_of(wire::GraphConditional{which, 1, 1}, body);
+}
 
 }  // namespace
 
 TEST_CASE_METHOD(Fixture, "bodies of conditional nodes are parts of their graph") {
-  describe(kGraph, Nodes().add(NodeKind::condition, condition()).add(NodeKind::conditional, conditional(), {0}));
-  describe(kBody, Nodes().add(NodeKind::fill, fill(0, 16, 1)).add(NodeKind::conditional, conditional(kCondition, kBody + 16), {0}));
+  describe(kGraph,
+           Nodes().add(NodeKind::condition, condition()).add(NodeKind::conditional, conditional(), {0}));
+  describe(kBody, Nodes()
+                      .add(NodeKind::fill, fill(0, 16, 1))
+                      .add(NodeKind::conditional, conditional(kCondition, kBody + 16), {0}));
   describe(kBody + 16, Nodes().add(NodeKind::empty, {}, {}, 0));
   SECTION("and end with it") {
     CHECK(client.ask(Command::destroy_graph, bytes_of(wire::DestroyGraph{kGraph})) == CUDA_SUCCESS);
@@ -123,21 +159,26 @@ TEST_CASE_METHOD(Fixture, "bodies of conditional nodes are parts of their graph"
   SECTION("also at the session's end") {}
   SECTION("and nothing by themselves") {
     CHECK(instantiate(kBody) == CUDA_ERROR_INVALID_HANDLE);
-    CHECK(client.ask(Command::destroy_graph, bytes_of(wire::DestroyGraph{kBody})) == CUDA_ERROR_INVALID_HANDLE);
+    CHECK(client.ask(Command::destroy_graph, bytes_of(wire::DestroyGraph{kBody})) ==
+          CUDA_ERROR_INVALID_HANDLE);
     REQUIRE(instantiate() == CUDA_SUCCESS);
     CHECK(launch() == CUDA_SUCCESS);
-    CHECK(client.ask(Command::set_graph_node, set_node(1, NodeKind::conditional, conditional())) != CUDA_SUCCESS);
+    CHECK(client.ask(Command::set_graph_node, set_node(1, NodeKind::conditional, conditional())) !=
+          CUDA_SUCCESS);
     // The numbers are free again.
     describe(kBody, Nodes().add(NodeKind::fill, fill(0, 16, 1)));
-    const Message reply = client.reply(client.send(Command::instantiate_graph, bytes_of(wire::InstantiateGraph{kBody, kExecutable + 16, 0}), true));
+    const Message reply = client.reply(client.send(
+        Command::instantiate_graph, bytes_of(wire::InstantiateGraph{kBody, kExecutable + 16, 0}), true));
     CHECK(static_cast<CUresult>(reply.header.result) == CUDA_SUCCESS);
-    CHECK(client.ask(Command::reset_primary_context, bytes_of(wire::PrimaryContext{kContext, 0, 0})) == CUDA_SUCCESS);
+    CHECK(client.ask(Command::reset_primary_context, bytes_of(wire::PrimaryContext{kContext, 0, 0})) ==
+          CUDA_SUCCESS);
   }
 }
 
 TEST_CASE_METHOD(Fixture, "reports an error in a body as an error of its graph") {
   wire::GraphResult result{};
-  describe(kGraph, Nodes().add(NodeKind::condition, condition()).add(NodeKind::conditional, conditional(), {0}));
+  describe(kGraph,
+           Nodes().add(NodeKind::condition, condition()).add(NodeKind::conditional, conditional(), {0}));
   describe(kBody, Nodes().add(NodeKind::fill, bytes_of(wire::GraphFill{0x1000, 16, 0, 1, 16, 1})));
   CHECK(instantiate(kGraph, &result) == CUDA_ERROR_INVALID_VALUE);
   // A condition that there is not; the body belongs to nothing.
@@ -150,19 +191,32 @@ TEST_CASE_METHOD(Fixture, "reports an error in a body as an error of its graph")
 
 TEST_CASE_METHOD(Fixture, "ends the session for invalid bodies") {
   ends_well = false;
-  describe(kGraph, Nodes().add(NodeKind::condition, condition()).add(NodeKind::conditional, conditional(), {0}));
+  describe(kGraph,
+           Nodes().add(NodeKind::condition, condition()).add(NodeKind::conditional, conditional(), {0}));
   switch (GENERATE(0, 1, 2, 3, 4)) {
     case 0: describe(kBody, Nodes().add(NodeKind::host, bytes_of(wire::GraphHost{7}))); break;
-    case 1: describe(kBody, Nodes().add(NodeKind::condition, bytes_of(wire::GraphCondition{kCondition + 16, 1, 0}))); break;
-    case 2: describe(kBody, Nodes().add(NodeKind::conditional, bytes_of(wire::GraphConditional{kCondition, 1, 2}, uint64_t{1}))); break;
-    case 3: describe(kBody, Nodes().add(NodeKind::conditional, bytes_of(wire::GraphConditional{kCondition, 3, 1}, uint64_t{1}))); break;
-    case 4: describe(kBody, Nodes().add(NodeKind::conditional, bytes_of(wire::GraphConditional{kCondition, 1, 0}))); break;
+    case 1:
+      describe(kBody,
+               Nodes().add(NodeKind::condition, bytes_of(wire::GraphCondition{kCondition + 16, 1, 0})));
+      break;
+    case 2:
+      describe(kBody, Nodes().add(NodeKind::conditional,
+                                  bytes_of(wire::GraphConditional{kCondition, 1, 2}, uint64_t{1})));
+      break;
+    case 3:
+      describe(kBody, Nodes().add(NodeKind::conditional,
+                                  bytes_of(wire::GraphConditional{kCondition, 3, 1}, uint64_t{1})));
+      break;
+    case 4:
+      describe(kBody, Nodes().add(NodeKind::conditional, bytes_of(wire::GraphConditional{kCondition, 1, 0})));
+      break;
   }
 }
 
 TEST_CASE_METHOD(Fixture, "ends the session for invalid graphs") {
   ends_well = false;
-  const auto dependencies = GENERATE(std::vector<uint32_t>{1}, std::vector<uint32_t>{0, 0}, std::vector<uint32_t>{~0u});
+  const auto dependencies =
+      GENERATE(std::vector<uint32_t>{1}, std::vector<uint32_t>{0, 0}, std::vector<uint32_t>{~0u});
   describe(kGraph, Nodes().add(NodeKind::empty, {}, {}, 0).add(NodeKind::empty, {}, dependencies, 0));
 }
 
@@ -172,19 +226,27 @@ TEST_CASE_METHOD(Fixture, "ends the session for bodies of the wrong length") {
     case 0: describe(kGraph, Nodes().add(NodeKind::fill, bytes_of(uint64_t{1}))); break;
     case 1: describe(kGraph, Nodes().add(static_cast<NodeKind>(99), {})); break;
     case 2: client.send(Command::graph_nodes, bytes_of(wire::GraphNodes{kGraph, 3, 0})); break;
-    case 3: client.send(Command::graph_nodes, bytes_of(wire::GraphNodes{kGraph, 1, 0}, wire::GraphNode{NodeKind::empty, ~0u, ~0u, 0, 0})); break;
+    case 3:
+      client.send(Command::graph_nodes,
+                  bytes_of(wire::GraphNodes{kGraph, 1, 0}, wire::GraphNode{NodeKind::empty, ~0u, ~0u, 0, 0}));
+      break;
     case 4: describe(kGraph, Nodes().add(NodeKind::memory_operations, bytes_of(uint64_t{1}))); break;
   }
 }
 
 namespace {
 
-wire::GraphEdge programmatic(uint32_t from) { return {from, CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC, CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC, 0}; }
+wire::GraphEdge programmatic(uint32_t from) {
+  return {from, CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC, CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC, 0};
+}
 
 struct KernelFixture : GraphFixture {
   KernelFixture() {
-    constexpr uint64_t kModule = make_handle(Kind::module, 1, 520), kFunction = make_handle(Kind::function, 1, 521), kUpload = make_handle(Kind::upload, 1, 522);
-    static constexpr char kPtx[] = ".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry kernel()\n{\nret;\n}\n";
+    constexpr uint64_t kModule = make_handle(Kind::module, 1, 520),
+                       kFunction = make_handle(Kind::function, 1, 521),
+                       kUpload = make_handle(Kind::upload, 1, 522);
+    static constexpr char kPtx[] =
+        ".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry kernel()\n{\nret;\n}\n";
     cuda::Bytes bundle;
     REQUIRE(cuda::bundle({.image = std::as_bytes(std::span(kPtx))}, bundle) == CUDA_SUCCESS);
     auto part = bytes_of(wire::UploadPart{kUpload, bundle.view().size()});
@@ -211,7 +273,8 @@ TEST_CASE_METHOD(KernelFixture, "passes edges with data to the driver after thei
     CHECK(edges[0].data.type == CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC);
     CHECK(edges[0].data.from_port == CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC);
     CHECK(edges[0].from != edges[0].to);
-    CHECK(client.fake.locked([&] { return client.fake.node_dependencies; }) == std::vector<size_t>{0, 0, 1});  // the fill
+    CHECK(client.fake.locked([&] { return client.fake.node_dependencies; }) ==
+          std::vector<size_t>{0, 0, 1});  // the fill
   }
   SECTION("as full dependencies, if the driver refuses the data") {
     client.fake.locked([&] { return client.fake.refuses_edge_data = true; });
@@ -225,7 +288,8 @@ TEST_CASE_METHOD(KernelFixture, "passes edges with data to the driver after thei
 }
 
 TEST_CASE_METHOD(KernelFixture, "turns an edge with data between two parts into the order of the parts") {
-  describe(kGraph, Nodes().add(NodeKind::kernel, kernel).add(NodeKind::host, bytes_of(wire::GraphHost{7}), {0}));
+  describe(kGraph,
+           Nodes().add(NodeKind::kernel, kernel).add(NodeKind::host, bytes_of(wire::GraphHost{7}), {0}));
   describe(kGraph, Nodes().add(NodeKind::kernel, kernel, {0, 1}, kContext, {programmatic(0)}));
   CHECK(instantiate() == CUDA_SUCCESS);
   CHECK(client.fake.locked([&] { return client.fake.graph_edges.empty(); }));
@@ -235,16 +299,20 @@ TEST_CASE_METHOD(KernelFixture, "ends the session for invalid edges") {
   ends_well = false;
   describe(kGraph, Nodes().add(NodeKind::kernel, kernel).add(NodeKind::fill, fill(0, 16, 1)));
   const auto add = [&](std::vector<wire::GraphEdge> edges, NodeKind kind = NodeKind::kernel) {
-    describe(kGraph, Nodes().add(kind, kind == NodeKind::kernel ? kernel : fill(0, 16, 1), {0, 1}, kContext, edges));
+    describe(kGraph,
+             Nodes().add(kind, kind == NodeKind::kernel ? kernel : fill(0, 16, 1), {0, 1}, kContext, edges));
   };
   switch (GENERATE(0, 1, 2, 3, 4, 5, 6)) {
-    case 0: add({programmatic(2)}); break;                         // of no dependency
-    case 1: add({programmatic(1)}); break;                         // from a fill
-    case 2: add({programmatic(0)}, NodeKind::fill); break;         // to a fill
+    case 0: add({programmatic(2)}); break;                  // of no dependency
+    case 1: add({programmatic(1)}); break;                  // from a fill
+    case 2: add({programmatic(0)}, NodeKind::fill); break;  // to a fill
     case 3: add({programmatic(0), programmatic(0)}); break;
     case 4: add({{0, 3, 1, 0}}); break;
     case 5: add({{0, 1, 1, 1}}); break;
-    case 6: client.send(Command::graph_nodes, bytes_of(wire::GraphNodes{kGraph, 1, 0}, wire::GraphNode{NodeKind::empty, 0, 0, ~0u, 0})); break;
+    case 6:
+      client.send(Command::graph_nodes,
+                  bytes_of(wire::GraphNodes{kGraph, 1, 0}, wire::GraphNode{NodeKind::empty, 0, 0, ~0u, 0}));
+      break;
   }
 }
 
@@ -253,7 +321,8 @@ TEST_CASE_METHOD(KernelFixture, "rejects launch-only attributes in kernel nodes"
   std::memcpy(&launched, kernel.data(), sizeof launched);
   launched.attribute_count = 1;
   CUlaunchAttribute attribute{};
-  attribute.id = GENERATE(CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT);
+  attribute.id =
+      GENERATE(CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT);
   describe(kGraph, Nodes().add(NodeKind::kernel, bytes_of(launched, attribute)));
   CHECK(instantiate() == CUDA_ERROR_INVALID_VALUE);
 }

@@ -1,4 +1,5 @@
-// Clients that break the protocol: the session ends, in good order and with everything freed, or answers with an error.
+// Clients that break the protocol: the session ends, in good order and with everything freed, or answers with
+// an error.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -36,7 +37,8 @@ constexpr uint64_t kShared = 4096;
 struct Registered {
   testing::FakeDirectMemory direct;
   std::vector<std::byte> memory = std::vector<std::byte>(kShared);
-  const transport::DirectMemory::Region region = *direct.add(memory.data(), memory.size(), transport::DirectMemory::Access::remote);
+  const transport::DirectMemory::Region region =
+      *direct.add(memory.data(), memory.size(), transport::DirectMemory::Access::remote);
 };
 
 // A session whose connection shares memory and reaches the client's, so that every command does something.
@@ -63,11 +65,14 @@ uint16_t row(const char* name) {
   return 0;
 }
 
-uint16_t id(Command command) { return static_cast<uint16_t>(command); }
+uint16_t id(Command command) {
+  return static_cast<uint16_t>(command);
+}
 
 // A frame of each kind, valid in this order after a session's begin.
 std::vector<Frame> frames(const Client& client) {
-  const std::string ptx = ".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry kernel()\n{\nret;\n}\n";
+  const std::string ptx =
+      ".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry kernel()\n{\nret;\n}\n";
   cuda::ImageSpans spans;
   spans.image = std::as_bytes(std::span(ptx.c_str(), ptx.size() + 1));
   cuda::Bytes image;
@@ -84,119 +89,142 @@ std::vector<Frame> frames(const Client& client) {
   const uint64_t here = client.address(0);
   const uint64_t linker = make_handle(Kind::linker, 1, 500);
   const uint64_t graph = make_handle(Kind::graph, 1, 400), executable = make_handle(Kind::graph_exec, 1, 401);
-  const wire::GraphNode fill{wire::GraphNodeKind::fill, 1, sizeof(wire::GraphFill), 0, kContext}, empty{wire::GraphNodeKind::empty, 0, 0, 0, 0};
+  const wire::GraphNode fill{wire::GraphNodeKind::fill, 1, sizeof(wire::GraphFill), 0, kContext},
+      empty{wire::GraphNodeKind::empty, 0, 0, 0, 0};
   const uint64_t bodies = make_handle(Kind::graph, 1, 402);
-  const uint64_t array = make_handle(Kind::array, 1, 600), mipmapped = make_handle(Kind::mipmapped_array, 1, 601);
+  const uint64_t array = make_handle(Kind::array, 1, 600),
+                 mipmapped = make_handle(Kind::mipmapped_array, 1, 601);
   const uint64_t reference = make_handle(Kind::texture_reference, 1, 603);
   const CUDA_ARRAY3D_DESCRIPTOR shape{16, 16, 0, CU_AD_FORMAT_FLOAT, 1, 0};
   CUDA_RESOURCE_DESC resource{};
   resource.resType = CU_RESOURCE_TYPE_ARRAY;
   std::memcpy(&resource.res.array.hArray, &array, sizeof array);
   const wire::BulkCopy rows{0, here, 8, 4, 2, 0, 0};
-  const wire::DirectCopy direct{rows, reinterpret_cast<uint64_t>(client.memory.data()), client.region.remote_key, 0};
+  const wire::DirectCopy direct{rows, reinterpret_cast<uint64_t>(client.memory.data()),
+                                client.region.remote_key, 0};
   auto to_peer = bytes_of(wire::PeerCopy{rows, 1});
-  for (const char* const text : {"tcp://127.0.0.1:1", "session", "token"}) wire::Writer(to_peer).put_text(text);
+  for (const char* const text : {"tcp://127.0.0.1:1", "session", "token"})
+    wire::Writer(to_peer).put_text(text);
   wire::SharedName name{};
   name.magic = wire::kSharedName;
-  std::vector<Frame> all{
-      {id(Command::ping), {}},
-      {id(Command::move_addresses), bytes_of(wire::MoveAddresses{0, uint64_t{1} << 20})},
-      {id(Command::avoid_addresses), bytes_of(wire::AddressRange{uint64_t{1} << 44, uint64_t{1} << 20})},
-      {id(Command::retain_primary_context), bytes_of(wire::PrimaryContext{kContext, 0, 0})},
-      {id(Command::release_primary_context), bytes_of(wire::PrimaryContext{kContext, 0, 0})},
-      {id(Command::create_context), bytes_of(wire::CreateContext{make_handle(Kind::context, 1, 9), 0, 0})},
-      {id(Command::create_context), bytes_of(wire::CreateContext{make_handle(Kind::context, 1, 10), 0, wire::kGreenContext}, make_handle(Kind::resource_description, 1, 11))},
-      {id(Command::destroy_context), bytes_of(make_handle(Kind::context, 1, 9))},
-      {id(Command::device_resource), bytes_of(wire::DeviceResource{0, 0, 1})},
-      {id(Command::split_resource), bytes_of(wire::SplitResource{1, 2, 0, 1, 0})},
-      {id(Command::describe_resources), bytes_of(wire::DescribeResources{make_handle(Kind::resource_description, 1, 11), 1, 0}, uint64_t{1})},
-      {id(Command::map_memory), bytes_of(wire::MapMemory{here + 4 * kPage, kPage, 0, 0})},
-      {id(Command::copy_to_device), bytes_of(wire::CopyToDevice{0, here, 4, 4, 2}, uint64_t{1})},
-      {id(Command::copy_from_device), bytes_of(wire::CopyFromDevice{0, here, 8, 4, 2})},
-      {id(Command::bulk_to_device), bytes_of(rows)},
-      {id(Command::cancel_bulk), bytes_of(wire::CancelBulk{0})},
-      {id(Command::bulk_from_device), bytes_of(rows)},
-      {id(Command::bulk_to_peer), to_peer},
-      {id(Command::copy_to_peer), bytes_of(wire::CopyToPeer{rows, {}})},
-      {id(Command::direct_to_device), bytes_of(direct)},
-      {id(Command::direct_from_device), bytes_of(direct)},
-      {id(Command::share_host_memory), bytes_of(wire::ShareHostMemory{1, kShared, 0})},
-      {id(Command::copy_shared), bytes_of(wire::CopyShared{0, here, 8, 1, 0, 8, 4, 2, 1, 0})},
-      {id(Command::release_host_memory), bytes_of(wire::ReleaseHostMemory{1})},
-      {id(Command::export_memory), bytes_of(wire::ExportMemory{0, here})},
-      {id(Command::import_memory), bytes_of(wire::ImportMemory{make_handle(Kind::memory, 1, 700), name, 0, 0})},
-      {id(Command::export_event), bytes_of(wire::ExportEvent{event_handle(0)})},
-      {id(Command::import_event), bytes_of(wire::ImportEvent{event_handle(1), name})},
-      {id(Command::upload_part), upload},
-      {id(Command::load_module), bytes_of(wire::LoadImage{kModule, kUpload})},
-      {id(Command::load_library), bytes_of(wire::LoadImage{make_handle(Kind::library, 1, 3), kUpload})},
-      {id(Command::get_function), named(wire::GetFunction{kFunction, kModule}, "kernel")},
-      {id(Command::get_kernel), named(wire::GetFunction{make_handle(Kind::kernel, 1, 4), kModule}, "kernel")},
-      {id(Command::kernel_function), bytes_of(wire::KernelFunction{kFunction, kFunction})},
-      {id(Command::get_global), named(wire::GetGlobal{kModule}, "variable")},
-      {id(Command::launch), bytes_of(launch, attribute, uint64_t{3})},
-      {id(Command::host_function), bytes_of(wire::HostFunction{0, 1})},
-      {id(Command::host_function_done), bytes_of(wire::HostFunctionDone{1, 0})},
-      {id(Command::hold_stream), bytes_of(wire::HoldStream{0, 2})},
-      {id(Command::await_barriers), {}},
-      {id(Command::await_room), bytes_of(wire::AwaitRoom{stream_handle(0)})},
-      {id(Command::own_stream), bytes_of(wire::OwnStream{stream_handle(0)})},
-      {id(Command::resume_stream), bytes_of(wire::ResumeStream{2})},
-      {id(Command::synchronize_stream), bytes_of(uint64_t{0})},
-      {id(Command::synchronize_event), bytes_of(event_handle(0))},
-      {id(Command::await_record), bytes_of(event_handle(0))},
-      {id(Command::synchronize_context), {}},
-      {row("cuStreamWaitEvent"), bytes_of(uint64_t{0}, event_handle(0), uint32_t{0})},
-      {row("cuMemsetD8Async"), bytes_of(here, uint8_t{1}, uint64_t{16}, uint64_t{0})},
-      {row("cuMemSetAccess"), bytes_of(here, kPage, uint8_t{1}, uint64_t{1}, CUmemAccessDesc{}, uint64_t{1})},
-      {row("cuCtxGetCacheConfig"), bytes_of(uint8_t{1})},
-      {id(Command::graph_nodes), bytes_of(wire::GraphNodes{graph, 2, 0}, empty, fill, uint32_t{0}, wire::GraphFill{here, 8, 1, 1, 8, 1})},
-      {id(Command::instantiate_graph), bytes_of(wire::InstantiateGraph{graph, executable, 0})},
-      {id(Command::set_graph_node), bytes_of(wire::SetGraphNode{executable, 1, 0}, wire::GraphNode{fill.kind, 0, fill.body_bytes, 0, kContext},
-                                             wire::GraphFill{here, 8, 1, 1, 8, 1})},
-      {id(Command::enable_graph_node), bytes_of(wire::SetGraphNode{executable, 1, 0})},
-      {id(Command::launch_graph), bytes_of(wire::LaunchGraph{executable, 0})},
-      {id(Command::upload_graph), bytes_of(wire::LaunchGraph{executable, 0})},
-      {id(Command::update_graph), bytes_of(wire::UpdateGraph{executable, graph})},
-      {id(Command::destroy_graph), bytes_of(wire::DestroyGraph{executable})},
-      {id(Command::graph_nodes), bytes_of(wire::GraphNodes{bodies, 2, 0}, wire::GraphNode{wire::GraphNodeKind::condition, 0, sizeof(wire::GraphCondition), 0, kContext},
-                                          wire::GraphCondition{77, 0, 1}, wire::GraphNode{wire::GraphNodeKind::conditional, 1, 24, 0, kContext}, uint32_t{0},
-                                          wire::GraphConditional{77, 0, 1}, make_handle(Kind::graph, 1, 404))},
-      {id(Command::instantiate_graph), bytes_of(wire::InstantiateGraph{bodies, make_handle(Kind::graph_exec, 1, 403), 0})},
-      {row("cuArray3DCreate_v2"), bytes_of(array, uint8_t{1}, shape)},
-      {row("cuMipmappedArrayCreate"), bytes_of(mipmapped, uint8_t{1}, shape, uint32_t{3})},
-      {id(Command::array_part), bytes_of(wire::ArrayPart{make_handle(Kind::array, 1, 602), mipmapped, 1, 0})},
-      {row("cuMemcpy3DAsync_v2"), bytes_of(uint8_t{1}, CUDA_MEMCPY3D{}, uint64_t{0})},
-      {row("cuTexObjectCreate"), bytes_of(uint8_t{1}, uint8_t{1}, resource, uint8_t{1}, CUDA_TEXTURE_DESC{}, uint8_t{1}, CUDA_RESOURCE_VIEW_DESC{})},
-      {row("cuSurfObjectCreate"), bytes_of(uint8_t{1}, uint8_t{1}, resource)},
-      {row("cuTexObjectDestroy"), bytes_of(uint64_t{1})},
-      {row("cuTexRefCreate"), bytes_of(reference)},
-      {row("cuTexRefSetArray"), bytes_of(reference, array, uint32_t{1})},
-      {row("cuTexRefSetAddress_v2"), bytes_of(uint8_t{1}, reference, here, uint64_t{64})},
-      {row("cuTexRefSetAddress2D_v3"), bytes_of(reference, uint8_t{1}, CUDA_ARRAY_DESCRIPTOR{4, 4, CU_AD_FORMAT_FLOAT, 1}, here, uint64_t{64})},
-      {id(Command::get_reference), named(wire::GetReference{make_handle(Kind::texture_reference, 1, 604), kModule}, "texture")},
-      {id(Command::set_border_color), bytes_of(wire::SetBorderColor{reference, {}})},
-      {row("cuTexRefDestroy"), bytes_of(reference)},
-      {id(Command::destroy_array), bytes_of(wire::DestroyArray{mipmapped})},
-      {row("cuStreamSetAttribute"), bytes_of(uint64_t{0}, uint32_t{3}, uint8_t{1}, CUstreamAttrValue{})},
+  std::vector<Frame> all {
+    {id(Command::ping), {}},
+        {id(Command::move_addresses), bytes_of(wire::MoveAddresses{0, uint64_t{1} << 20})},
+        {id(Command::avoid_addresses), bytes_of(wire::AddressRange{uint64_t{1} << 44, uint64_t{1} << 20})},
+        {id(Command::retain_primary_context), bytes_of(wire::PrimaryContext{kContext, 0, 0})},
+        {id(Command::release_primary_context), bytes_of(wire::PrimaryContext{kContext, 0, 0})},
+        {id(Command::create_context), bytes_of(wire::CreateContext{make_handle(Kind::context, 1, 9), 0, 0})},
+        {id(Command::create_context),
+         bytes_of(wire::CreateContext{make_handle(Kind::context, 1, 10), 0, wire::kGreenContext},
+                  make_handle(Kind::resource_description, 1, 11))},
+        {id(Command::destroy_context), bytes_of(make_handle(Kind::context, 1, 9))},
+        {id(Command::device_resource), bytes_of(wire::DeviceResource{0, 0, 1})},
+        {id(Command::split_resource), bytes_of(wire::SplitResource{1, 2, 0, 1, 0})},
+        {id(Command::describe_resources),
+         bytes_of(wire::DescribeResources{make_handle(Kind::resource_description, 1, 11), 1, 0},
+                  uint64_t{1})},
+        {id(Command::map_memory), bytes_of(wire::MapMemory{here + 4 * kPage, kPage, 0, 0})},
+        {id(Command::copy_to_device), bytes_of(wire::CopyToDevice{0, here, 4, 4, 2}, uint64_t{1})},
+        {id(Command::copy_from_device), bytes_of(wire::CopyFromDevice{0, here, 8, 4, 2})},
+        {id(Command::bulk_to_device), bytes_of(rows)},
+        {id(Command::cancel_bulk), bytes_of(wire::CancelBulk{0})},
+        {id(Command::bulk_from_device), bytes_of(rows)}, {id(Command::bulk_to_peer), to_peer},
+        {id(Command::copy_to_peer), bytes_of(wire::CopyToPeer{rows, {}})},
+        {id(Command::direct_to_device), bytes_of(direct)},
+        {id(Command::direct_from_device), bytes_of(direct)},
+        {id(Command::share_host_memory), bytes_of(wire::ShareHostMemory{1, kShared, 0})},
+        {id(Command::copy_shared), bytes_of(wire::CopyShared{0, here, 8, 1, 0, 8, 4, 2, 1, 0})},
+        {id(Command::release_host_memory), bytes_of(wire::ReleaseHostMemory{1})},
+        {id(Command::export_memory), bytes_of(wire::ExportMemory{0, here})},
+        {id(Command::import_memory),
+         bytes_of(wire::ImportMemory{make_handle(Kind::memory, 1, 700), name, 0, 0})},
+        {id(Command::export_event), bytes_of(wire::ExportEvent{event_handle(0)})},
+        {id(Command::import_event), bytes_of(wire::ImportEvent{event_handle(1), name})},
+        {id(Command::upload_part), upload},
+        {id(Command::load_module), bytes_of(wire::LoadImage{kModule, kUpload})},
+        {id(Command::load_library), bytes_of(wire::LoadImage{make_handle(Kind::library, 1, 3), kUpload})},
+        {id(Command::get_function), named(wire::GetFunction{kFunction, kModule}, "kernel")},
+        {id(Command::get_kernel),
+         named(wire::GetFunction{make_handle(Kind::kernel, 1, 4), kModule}, "kernel")},
+        {id(Command::kernel_function), bytes_of(wire::KernelFunction{kFunction, kFunction})},
+        {id(Command::get_global), named(wire::GetGlobal{kModule}, "variable")},
+        {id(Command::launch), bytes_of(launch, attribute, uint64_t{3})},
+        {id(Command::host_function), bytes_of(wire::HostFunction{0, 1})},
+        {id(Command::host_function_done), bytes_of(wire::HostFunctionDone{1, 0})},
+        {id(Command::hold_stream), bytes_of(wire::HoldStream{0, 2})}, {id(Command::await_barriers), {}},
+        {id(Command::await_room), bytes_of(wire::AwaitRoom{stream_handle(0)})},
+        {id(Command::own_stream), bytes_of(wire::OwnStream{stream_handle(0)})},
+        {id(Command::resume_stream), bytes_of(wire::ResumeStream{2})},
+        {id(Command::synchronize_stream), bytes_of(uint64_t{0})},
+        {id(Command::synchronize_event), bytes_of(event_handle(0))},
+        {id(Command::await_record), bytes_of(event_handle(0))}, {id(Command::synchronize_context), {}},
+        {row("cuStreamWaitEvent"), bytes_of(uint64_t{0}, event_handle(0), uint32_t{0})},
+        {row("cuMemsetD8Async"), bytes_of(here, uint8_t{1}, uint64_t{16}, uint64_t{0})},
+        {row("cuMemSetAccess"),
+         bytes_of(here, kPage, uint8_t{1}, uint64_t{1}, CUmemAccessDesc{}, uint64_t{1})},
+        {row("cuCtxGetCacheConfig"), bytes_of(uint8_t{1})},
+        {id(Command::graph_nodes), bytes_of(wire::GraphNodes{graph, 2, 0}, empty, fill, uint32_t{0},
+                                            wire::GraphFill{here, 8, 1, 1, 8, 1})},
+        {id(Command::instantiate_graph), bytes_of(wire::InstantiateGraph{graph, executable, 0})},
+        {id(Command::set_graph_node), bytes_of(wire::SetGraphNode{executable, 1, 0},
+                                               wire::GraphNode{fill.kind, 0, fill.body_bytes, 0, kContext},
+                                               wire::GraphFill{here, 8, 1, 1, 8, 1})},
+        {id(Command::enable_graph_node), bytes_of(wire::SetGraphNode{executable, 1, 0})},
+        {id(Command::launch_graph), bytes_of(wire::LaunchGraph{executable, 0})},
+        {id(Command::upload_graph), bytes_of(wire::LaunchGraph{executable, 0})},
+        {id(Command::update_graph), bytes_of(wire::UpdateGraph{executable, graph})},
+        {id(Command::destroy_graph), bytes_of(wire::DestroyGraph{executable})},
+        {id(Command::graph_nodes),
+         bytes_of(
+             wire::GraphNodes{bodies, 2, 0},
+             wire::GraphNode{wire::GraphNodeKind::condition, 0, sizeof(wire::GraphCondition), 0, kContext},
+             wire::GraphCondition{77, 0, 1},
+             wire::GraphNode{wire::GraphNodeKind::conditional, 1, 24, 0, kContext}, uint32_t{0},
+             wire::GraphConditional{77, 0, 1}, make_handle(Kind::graph, 1, 404))},
+        {id(Command::instantiate_graph),
+         bytes_of(wire::InstantiateGraph{bodies, make_handle(Kind::graph_exec, 1, 403), 0})},
+        {row("cuArray3DCreate_v2"), bytes_of(array, uint8_t{1}, shape)},
+        {row("cuMipmappedArrayCreate"), bytes_of(mipmapped, uint8_t{1}, shape, uint32_t{3})},
+        {id(Command::array_part),
+         bytes_of(wire::ArrayPart{make_handle(Kind::array, 1, 602), mipmapped, 1, 0})},
+        {row("cuMemcpy3DAsync_v2"), bytes_of(uint8_t{1}, CUDA_MEMCPY3D{}, uint64_t{0})},
+        {row("cuTexObjectCreate"), bytes_of(uint8_t{1}, uint8_t{1}, resource, uint8_t{1}, CUDA_TEXTURE_DESC{},
+                                            uint8_t{1}, CUDA_RESOURCE_VIEW_DESC{})},
+        {row("cuSurfObjectCreate"), bytes_of(uint8_t{1}, uint8_t{1}, resource)},
+        {row("cuTexObjectDestroy"), bytes_of(uint64_t{1})}, {row("cuTexRefCreate"), bytes_of(reference)},
+        {row("cuTexRefSetArray"), bytes_of(reference, array, uint32_t{1})},
+        {row("cuTexRefSetAddress_v2"), bytes_of(uint8_t{1}, reference, here, uint64_t{64})},
+        {row("cuTexRefSetAddress2D_v3"),
+         bytes_of(reference, uint8_t{1}, CUDA_ARRAY_DESCRIPTOR{4, 4, CU_AD_FORMAT_FLOAT, 1}, here,
+                  uint64_t{64})},
+        {id(Command::get_reference),
+         named(wire::GetReference{make_handle(Kind::texture_reference, 1, 604), kModule}, "texture")},
+        {id(Command::set_border_color), bytes_of(wire::SetBorderColor{reference, {}})},
+        {row("cuTexRefDestroy"), bytes_of(reference)},
+        {id(Command::destroy_array), bytes_of(wire::DestroyArray{mipmapped})},
+        {row("cuStreamSetAttribute"), bytes_of(uint64_t{0}, uint32_t{3}, uint8_t{1}, CUstreamAttrValue{})},
 #if CUDA_VERSION >= 12000
-      {row("cuTensorMapEncodeTiled"), bytes_of(uint8_t{1}, uint32_t{7}, uint32_t{1}, here, uint8_t{1}, uint64_t{1}, uint64_t{4}, uint8_t{1}, uint64_t{0},
-                                               uint8_t{1}, uint64_t{1}, uint32_t{4}, uint8_t{1}, uint64_t{1}, uint32_t{1}, uint32_t{0}, uint32_t{0},
-                                               uint32_t{0}, uint32_t{0})},
+        {row("cuTensorMapEncodeTiled"),
+         bytes_of(uint8_t{1}, uint32_t{7}, uint32_t{1}, here, uint8_t{1}, uint64_t{1}, uint64_t{4},
+                  uint8_t{1}, uint64_t{0}, uint8_t{1}, uint64_t{1}, uint32_t{4}, uint8_t{1}, uint64_t{1},
+                  uint32_t{1}, uint32_t{0}, uint32_t{0}, uint32_t{0}, uint32_t{0})},
 #endif
-      {id(Command::kernel_names), bytes_of(wire::GetKernelNames{kModule, 0})},
-      {id(Command::create_linker), bytes_of(wire::CreateLinker{linker, 1}, wire::JitOption{CU_JIT_MAX_REGISTERS, 0, 32})},
-      {id(Command::add_link_input), named(wire::AddLinkInput{linker, kUpload, CU_JIT_INPUT_PTX, 0}, "input")},
-      {id(Command::complete_link), bytes_of(wire::CompleteLink{linker})},
-      {id(Command::linked_image), bytes_of(wire::GetLinkedImage{linker, 0})},
-      {id(Command::destroy_linker), bytes_of(wire::DestroyLinker{linker})},
-      {id(Command::free_memory), bytes_of(wire::FreeMemory{here, kPage, wire::kAllStreams})},
-      {id(Command::reset_primary_context), bytes_of(wire::PrimaryContext{kContext, 0, 0})},
-      {id(Command::goodbye), {}},
+        {id(Command::kernel_names), bytes_of(wire::GetKernelNames{kModule, 0})},
+        {id(Command::create_linker),
+         bytes_of(wire::CreateLinker{linker, 1}, wire::JitOption{CU_JIT_MAX_REGISTERS, 0, 32})},
+        {id(Command::add_link_input),
+         named(wire::AddLinkInput{linker, kUpload, CU_JIT_INPUT_PTX, 0}, "input")},
+        {id(Command::complete_link), bytes_of(wire::CompleteLink{linker})},
+        {id(Command::linked_image), bytes_of(wire::GetLinkedImage{linker, 0})},
+        {id(Command::destroy_linker), bytes_of(wire::DestroyLinker{linker})},
+        {id(Command::free_memory), bytes_of(wire::FreeMemory{here, kPage, wire::kAllStreams})},
+        {id(Command::reset_primary_context), bytes_of(wire::PrimaryContext{kContext, 0, 0})},
+        {id(Command::goodbye), {}},
   };
   // The copy that is cancelled is named by its command's sequence number.
   for (size_t i = 1; i < all.size(); ++i) {
-    if (all[i].id == id(Command::cancel_bulk)) all[i].body = bytes_of(wire::CancelBulk{client.next_sequence + i - 1});
+    if (all[i].id == id(Command::cancel_bulk))
+      all[i].body = bytes_of(wire::CancelBulk{client.next_sequence + i - 1});
   }
   return all;
 }
@@ -304,7 +332,8 @@ TEST_CASE("a connection cut at any byte ends the session") {
     for (const Frame& frame : frames(client)) {
       if (frame.id == id(Command::goodbye)) continue;
       wire::CommandHeader header;
-      if (frame.id == id(Command::bulk_to_peer) || frame.id == id(Command::copy_to_peer)) header.flags = wire::kWantsReply;  // it must
+      if (frame.id == id(Command::bulk_to_peer) || frame.id == id(Command::copy_to_peer))
+        header.flags = wire::kWantsReply;  // it must
       header.length = static_cast<uint32_t>(frame.body.size());
       header.id = frame.id;
       header.context = kContext;
@@ -380,7 +409,9 @@ TEST_CASE("unknown commands and invalid lengths end the session") {
   TestClient client;
   wire::CommandHeader header;
   header.sequence = 1;
-  SECTION("unknown command") { header.id = 0x9000; }
+  SECTION("unknown command") {
+    header.id = 0x9000;
+  }
   SECTION("length above the limit") {
     header.id = id(Command::ping);
     header.length = GENERATE(wire::kMaxBodyBytes + 1, ~0u);
@@ -396,11 +427,18 @@ TEST_CASE("ends the session for handles that gpupool's client never creates") {
   SECTION("an index above the limit") {
     client.call("cuEventCreate", bytes_of(make_handle(Kind::event, 1, worker::kMaxHandles), uint32_t{0}));
   }
-  SECTION("low bits") { client.call("cuEventCreate", bytes_of(event_handle(1) | 1, uint32_t{0})); }
-  SECTION("the top bit") { client.call("cuEventCreate", bytes_of(event_handle(1) | 1ull << 63, uint32_t{0})); }
-  SECTION("another kind") { client.call("cuEventCreate", bytes_of(stream_handle(1), uint32_t{0})); }
+  SECTION("low bits") {
+    client.call("cuEventCreate", bytes_of(event_handle(1) | 1, uint32_t{0}));
+  }
+  SECTION("the top bit") {
+    client.call("cuEventCreate", bytes_of(event_handle(1) | 1ull << 63, uint32_t{0}));
+  }
+  SECTION("another kind") {
+    client.call("cuEventCreate", bytes_of(stream_handle(1), uint32_t{0}));
+  }
   SECTION("a context's place") {
-    client.call("cuEventCreate", bytes_of(make_handle(Kind::event, 1, cuda::index_of(kContext)), uint32_t{0}));
+    client.call("cuEventCreate",
+                bytes_of(make_handle(Kind::event, 1, cuda::index_of(kContext)), uint32_t{0}));
   }
   CHECK(client.finish() == 1);
   CHECK_FALSE(client.end_reason.empty());
@@ -412,7 +450,8 @@ TEST_CASE("frees an object whose handle index is reused") {
   client.retain();
   for (uint32_t i = 0; i < 2000; ++i) {
     client.call("cuEventCreate", bytes_of(make_handle(Kind::event, i, 7), uint32_t{0}));
-    client.call("cuStreamCreateWithPriority", bytes_of(make_handle(Kind::stream, i, 8), uint32_t{0}, int32_t{0}));
+    client.call("cuStreamCreateWithPriority",
+                bytes_of(make_handle(Kind::stream, i, 8), uint32_t{0}, int32_t{0}));
   }
   CHECK(client.ask(Command::synchronize_context, {}) == CUDA_SUCCESS);
   CHECK(client.fake.event_count() < 10);

@@ -41,7 +41,8 @@ class LogReader {
       }
       pollfd polled{ends_[0], POLLIN, 0};
       char bytes[4096];
-      if (::poll(&polled, 1, 100) == 1) read_.append(bytes, static_cast<size_t>(::read(ends_[0], bytes, sizeof bytes)));
+      if (::poll(&polled, 1, 100) == 1)
+        read_.append(bytes, static_cast<size_t>(::read(ends_[0], bytes, sizeof bytes)));
     } while (std::chrono::steady_clock::now() < stop);
     return {};
   }
@@ -56,7 +57,9 @@ std::string hexadecimal(uint64_t value) {
   std::snprintf(text, sizeof text, "0x%llx", static_cast<unsigned long long>(value));
   return text;
 }
-bool has(const std::string& line, const std::string& part) { return line.find(part) != std::string::npos; }
+bool has(const std::string& line, const std::string& part) {
+  return line.find(part) != std::string::npos;
+}
 
 }  // namespace
 
@@ -64,9 +67,8 @@ TEST_CASE("logs a command that is stuck in the driver and its end") {
   LogReader log;
   std::promise<void> back;
   const auto come_back = back.get_future().share();
-  TestClient client(false, nullptr, 0, false, nullptr, false, {}, [&](FakeDriver& fake) {
-    fake.in_module_load = [come_back] { come_back.wait(); };
-  });
+  TestClient client(false, nullptr, 0, false, nullptr, false, {},
+                    [&](FakeDriver& fake) { fake.in_module_load = [come_back] { come_back.wait(); }; });
   client.retain();
   const std::string ptx = ".version 8.0\n.target sm_80\n.address_size 64\n";
   cuda::Bytes bundle;
@@ -75,7 +77,9 @@ TEST_CASE("logs a command that is stuck in the driver and its end") {
   wire::Buffer part = bytes_of(wire::UploadPart{kUpload, bundle.view().size()});
   part.insert(part.end(), bundle.view().begin(), bundle.view().end());
   client.send(Command::upload_part, part);
-  const uint64_t load = client.send(Command::load_module, bytes_of(wire::LoadImage{cuda::make_handle(cuda::Kind::module, 1, 301), kUpload}), true);
+  const uint64_t load =
+      client.send(Command::load_module,
+                  bytes_of(wire::LoadImage{cuda::make_handle(cuda::Kind::module, 1, 301), kUpload}), true);
 
   const std::string line = log.await("command_takes_long");
   back.set_value();
@@ -102,7 +106,8 @@ TEST_CASE("logs a command that waits for its turn as info and does not log kept 
     quota::wake_worker((*session.page)->bell);
   };
   const auto fill = [&](uint64_t stream) {
-    session.client->call("cuMemsetD8Async", bytes_of(session.client->address(0), uint8_t{1}, uint64_t{16}, stream));
+    session.client->call("cuMemsetD8Async",
+                         bytes_of(session.client->address(0), uint8_t{1}, uint64_t{16}, stream));
   };
   LogReader log;
   session.client->send(Command::hold_stream, bytes_of(wire::HoldStream{stream_handle(0), 7}));

@@ -1,11 +1,12 @@
-// A session's memory goes to host memory when poold says so and the session does nothing, and is back before anything can see
-// that. The test plays poold.
+// A session's memory goes to host memory when poold says so and the session does nothing, and is back before
+// anything can see that. The test plays poold.
+#include "server/quota/memory_moves.h"
+
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "protocol/wire/commands.h"
 #include "protocol/wire/copies.h"
-#include "server/quota/memory_moves.h"
 #include "tests/server/worker/pooled_session.h"
 #include "tests/support/catch.h"
 #include "tests/support/processes.h"
@@ -47,7 +48,8 @@ struct Session : PooledSession {
   bool idles() {
     return testing::eventually([&] {
       const std::chrono::nanoseconds since((*page)->idle_since.load());
-      return since.count() != 0 && std::chrono::steady_clock::now().time_since_epoch() - since >= quota::kIdleAfter;
+      return since.count() != 0 &&
+             std::chrono::steady_clock::now().time_since_epoch() - since >= quota::kIdleAfter;
     });
   }
   // The session has executed what it was sent.
@@ -104,24 +106,42 @@ TEST_CASE("moves all memory back before any command that may access it") {
     CHECK(session.gpu().memory_in_host == 0);
   };
   TestClient& client = *session.client;
-  comes_back([&] { CHECK(client.ask("cuMemsetD8Async", fill_body(session, stream_handle(0), std::to_integer<unsigned char>(session.content(0)[0]), 1)) == CUDA_SUCCESS); });
-  comes_back([&] { CHECK(client.result(client.copy_in(stream_handle(0), kPage, session.content(1), true)) == CUDA_SUCCESS); });
-  comes_back([&] { CHECK(client.data(client.copy_out(stream_handle(0), 2 * kPage, kPage)) == session.content(2)); });
-  comes_back([&] { CHECK(client.ask(Command::synchronize_stream, bytes_of(wire::SynchronizeStream{stream_handle(0)})) == CUDA_SUCCESS); });
-  comes_back([&] { client.call("cuEventCreate", bytes_of(event_handle(0), uint32_t{2})), client.record(0, stream_handle(0)), client.ask(Command::synchronize_context, {}); });
+  comes_back([&] {
+    CHECK(client.ask("cuMemsetD8Async",
+                     fill_body(session, stream_handle(0),
+                               std::to_integer<unsigned char>(session.content(0)[0]), 1)) == CUDA_SUCCESS);
+  });
+  comes_back([&] {
+    CHECK(client.result(client.copy_in(stream_handle(0), kPage, session.content(1), true)) == CUDA_SUCCESS);
+  });
+  comes_back(
+      [&] { CHECK(client.data(client.copy_out(stream_handle(0), 2 * kPage, kPage)) == session.content(2)); });
+  comes_back([&] {
+    CHECK(client.ask(Command::synchronize_stream, bytes_of(wire::SynchronizeStream{stream_handle(0)})) ==
+          CUDA_SUCCESS);
+  });
+  comes_back([&] {
+    client.call("cuEventCreate", bytes_of(event_handle(0), uint32_t{2})), client.record(0, stream_handle(0)),
+        client.ask(Command::synchronize_context, {});
+  });
   comes_back([&] { client.create_stream(2), client.ask(Command::synchronize_context, {}); });
-  comes_back([&] { CHECK(client.ask(Command::map_memory, bytes_of(wire::MapMemory{client.address(9 * kPage), kPage, 0, 0})) == CUDA_SUCCESS); });
+  comes_back([&] {
+    CHECK(client.ask(Command::map_memory,
+                     bytes_of(wire::MapMemory{client.address(9 * kPage), kPage, 0, 0})) == CUDA_SUCCESS);
+  });
   CHECK(session.intact());
 }
 
 TEST_CASE("frees memory that is in host memory and its quota") {
   Session session;
   REQUIRE(session.move(4 * kPage) == 4 * kPage);
-  session.client->send(Command::free_memory, bytes_of(wire::FreeMemory{session.client->address(0), 3 * kPage, wire::kAllStreams}));
+  session.client->send(Command::free_memory,
+                       bytes_of(wire::FreeMemory{session.client->address(0), 3 * kPage, wire::kAllStreams}));
   CHECK(testing::eventually([&] { return session.charged() == kPage; }));
   CHECK(session.gpu().memory_in_host == kPage);
   CHECK(session.own() == 0);
-  CHECK(session.client->data(session.client->copy_out(stream_handle(0), 3 * kPage, kPage)) == session.content(3));
+  CHECK(session.client->data(session.client->copy_out(stream_handle(0), 3 * kPage, kPage)) ==
+        session.content(3));
 }
 
 TEST_CASE("moves a session's memory only after its device work is done") {
@@ -233,7 +253,10 @@ TEST_CASE("an allocation on a full device waits for memory unless it cannot succ
   Session session;
   TestClient& client = *session.client;
   session.leave_free(0);
-  const auto map = [&] { return client.send(Command::map_memory, bytes_of(wire::MapMemory{client.address(20 * kPage), kPage, 0, 0}), true); };
+  const auto map = [&] {
+    return client.send(Command::map_memory,
+                       bytes_of(wire::MapMemory{client.address(20 * kPage), kPage, 0, 0}), true);
+  };
   const auto start = std::chrono::steady_clock::now();
   const uint64_t refused = map();
   ControlHeader answer{.kind = ControlKind::room_patience};
@@ -259,8 +282,12 @@ TEST_CASE("unregisters moved memory from direct copies and registers it again on
     std::vector<std::byte> memory(kPage);
     const auto region = *direct.add(memory.data(), memory.size(), transport::DirectMemory::Access::remote);
     const auto down = [&](uint64_t i) {
-      client.reply(client.send(Command::direct_from_device, bytes_of(wire::DirectCopy{
-          {stream_handle(0), client.address(i * kPage), kPage, kPage, 1, 0, 0}, reinterpret_cast<uint64_t>(memory.data()), region.remote_key, 0})));
+      client.reply(client.send(
+          Command::direct_from_device,
+          bytes_of(wire::DirectCopy{{stream_handle(0), client.address(i * kPage), kPage, kPage, 1, 0, 0},
+                                    reinterpret_cast<uint64_t>(memory.data()),
+                                    region.remote_key,
+                                    0})));
       return memory == session.content(i);
     };
     CHECK(down(1));

@@ -29,7 +29,8 @@ TEST_CASE("grants mappings up to the last granule of the quota") {
   CHECK(tenant.client->fake.used() == 4 * kPage);
   CHECK(tenant.refused() == 2);
   // Refused, and nothing else: what was there works, and what is given back can be had.
-  CHECK(tenant.client->ask("cuMemsetD8Async", bytes_of(tenant.client->address(0), uint8_t{1}, uint64_t{16}, uint64_t{0})) == CUDA_SUCCESS);
+  CHECK(tenant.client->ask("cuMemsetD8Async", bytes_of(tenant.client->address(0), uint8_t{1}, uint64_t{16},
+                                                       uint64_t{0})) == CUDA_SUCCESS);
   tenant.free(0, 3);
   CHECK(tenant.map(30, 3) == CUDA_SUCCESS);
   CHECK(tenant.used() == 4 * kPage);
@@ -41,9 +42,12 @@ TEST_CASE("an allocation waits for pending frees") {
   CHECK(tenant.map(0, 2) == CUDA_SUCCESS);
   tenant.client->create_stream(0);
   tenant.client->fake.hold(0);
-  tenant.client->call("cuMemsetD8Async", bytes_of(tenant.client->address(0), uint8_t{1}, uint64_t{16}, stream_handle(0)));
+  tenant.client->call("cuMemsetD8Async",
+                      bytes_of(tenant.client->address(0), uint8_t{1}, uint64_t{16}, stream_handle(0)));
   tenant.free(0, 2);
-  const auto asked = tenant.client->send(Command::map_memory, bytes_of(wire::MapMemory{tenant.client->address(10 * kPage), 2 * kPage, 0, 0}), true);
+  const auto asked = tenant.client->send(
+      Command::map_memory, bytes_of(wire::MapMemory{tenant.client->address(10 * kPage), 2 * kPage, 0, 0}),
+      true);
   CHECK(tenant.client->silent());
   CHECK(tenant.used() == 2 * kPage);
   tenant.client->fake.let_go(0);
@@ -62,14 +66,14 @@ TEST_CASE("does not charge a mapping that the device refuses") {
 TEST_CASE("the reply to a mapping reports its own result despite an earlier error") {
   Limited tenant(kPage);
   tenant.client->call("cuMemsetD8Async", bytes_of(uint64_t{1}, uint8_t{1}, uint64_t{16}, uint64_t{0}));
-  const Message reply = tenant.client->reply(
-      tenant.client->send(Command::map_memory, bytes_of(wire::MapMemory{tenant.client->address(0), kPage, 0, 0}), true));
+  const Message reply = tenant.client->reply(tenant.client->send(
+      Command::map_memory, bytes_of(wire::MapMemory{tenant.client->address(0), kPage, 0, 0}), true));
   CHECK(reply.header.result == CUDA_ERROR_INVALID_VALUE);
   CHECK(reply.as<uint64_t>() == tenant.client->address(0));
   CHECK((reply.header.flags & wire::kMemoryLimited) != 0);
   REQUIRE(tenant.accounts.set("t", {}));
-  const Message later = tenant.client->reply(
-      tenant.client->send(Command::map_memory, bytes_of(wire::MapMemory{tenant.client->address(0), kPage, 0, 0}), true));
+  const Message later = tenant.client->reply(tenant.client->send(
+      Command::map_memory, bytes_of(wire::MapMemory{tenant.client->address(0), kPage, 0, 0}), true));
   CHECK(later.header.result == CUDA_ERROR_INVALID_VALUE);  // is mapped
   CHECK(later.body.empty());
   CHECK((later.header.flags & wire::kMemoryLimited) == 0);
@@ -81,7 +85,8 @@ TEST_CASE("charges memory of cuMemCreate until it is released and unmapped") {
   CHECK(tenant.create(kMemory, 3) == CUDA_SUCCESS);
   CHECK(tenant.map(0, 1) == CUDA_ERROR_OUT_OF_MEMORY);
   const uint64_t at = tenant.client->address(20 * kPage);
-  CHECK(tenant.client->ask("cuMemMap", bytes_of(at, uint64_t{3 * kPage}, uint64_t{0}, kMemory, uint64_t{0})) == CUDA_SUCCESS);
+  CHECK(tenant.client->ask("cuMemMap", bytes_of(at, uint64_t{3 * kPage}, uint64_t{0}, kMemory,
+                                                uint64_t{0})) == CUDA_SUCCESS);
   CHECK(tenant.client->ask("cuMemRelease", bytes_of(kMemory)) == CUDA_SUCCESS);
   CHECK(tenant.used() == 3 * kPage);
   CHECK(tenant.client->ask("cuMemUnmap", bytes_of(at, uint64_t{3 * kPage})) == CUDA_SUCCESS);
@@ -123,7 +128,8 @@ TEST_CASE("charges the increase of a context's limits") {
   CHECK(tenant.used() == 0);
   CHECK(tenant.set_limit(CU_LIMIT_PRINTF_FIFO_SIZE, (1u << 20) + 100'001) == CUDA_SUCCESS);
   CHECK(tenant.used() == 100'001);
-  tenant.client->send(Command::release_primary_context, bytes_of(wire::PrimaryContext{kContext, 0, 0}), false, 0);
+  tenant.client->send(Command::release_primary_context, bytes_of(wire::PrimaryContext{kContext, 0, 0}), false,
+                      0);
   tenant.client->retain();
   CHECK(tenant.set_limit(CU_LIMIT_MALLOC_HEAP_SIZE, 5000) == CUDA_SUCCESS);
   CHECK(tenant.used() <= 1000);  // nothing of the first context's
@@ -139,7 +145,8 @@ TEST_CASE("charges a context by the decrease of free device memory") {
   CHECK(create(make_handle(Kind::context, 1, 3)) == CUDA_ERROR_OUT_OF_MEMORY);
   CHECK(tenant.client->fake.used() == 3 * kPage / 2);
   CHECK(tenant.map(0, 1) == CUDA_ERROR_OUT_OF_MEMORY);
-  CHECK(tenant.client->ask(Command::destroy_context, bytes_of(wire::DestroyContext{kSecond})) == CUDA_SUCCESS);
+  CHECK(tenant.client->ask(Command::destroy_context, bytes_of(wire::DestroyContext{kSecond})) ==
+        CUDA_SUCCESS);
   CHECK(tenant.used() == 0);
   CHECK(tenant.map(0, 2) == CUDA_SUCCESS);
 }
@@ -151,16 +158,23 @@ TEST_CASE("charges the first context where the driver reports its size") {
     fake.context_bytes = kPage / 2;
     fake.tells_use = told;
   });
-  const auto again = [&] { return tenant.client->reply(tenant.client->send(Command::retain_primary_context, bytes_of(wire::PrimaryContext{kContext, 0, 0}), true, 0)); };
+  const auto again = [&] {
+    return tenant.client->reply(tenant.client->send(Command::retain_primary_context,
+                                                    bytes_of(wire::PrimaryContext{kContext, 0, 0}), true, 0));
+  };
   CHECK(again().header.result == CUDA_SUCCESS);  // one more retain
   CHECK(tenant.used() == 3 * kPage);
   CHECK(tenant.map(0, 2) == CUDA_ERROR_OUT_OF_MEMORY);
   CHECK(tenant.map(0, 1) == CUDA_SUCCESS);
   tenant.free(0, 1);
-  CHECK(tenant.client->ask(Command::create_context, bytes_of(wire::CreateContext{kSecond, 0, 0})) == CUDA_SUCCESS);
+  CHECK(tenant.client->ask(Command::create_context, bytes_of(wire::CreateContext{kSecond, 0, 0})) ==
+        CUDA_SUCCESS);
   CHECK(tenant.used() == 3 * kPage + kPage / 2);
-  CHECK(tenant.client->ask(Command::destroy_context, bytes_of(wire::DestroyContext{kSecond})) == CUDA_SUCCESS);
-  for (int i = 0; i < 2; ++i) tenant.client->send(Command::release_primary_context, bytes_of(wire::PrimaryContext{kContext, 0, 0}), false, 0);
+  CHECK(tenant.client->ask(Command::destroy_context, bytes_of(wire::DestroyContext{kSecond})) ==
+        CUDA_SUCCESS);
+  for (int i = 0; i < 2; ++i)
+    tenant.client->send(Command::release_primary_context, bytes_of(wire::PrimaryContext{kContext, 0, 0}),
+                        false, 0);
   const Message made = again();
   CHECK(made.header.result == CUDA_SUCCESS);
   CHECK(made.as<uint64_t>() == kContext);  // whatever went wrong before
@@ -175,10 +189,13 @@ TEST_CASE("charges the first context with all memory in use where no earlier mea
   });
   CHECK(tenant.map(0, 4) == CUDA_ERROR_OUT_OF_MEMORY);
   CHECK(tenant.used() == 5 * kPage);
-  CHECK(tenant.client->ask(Command::create_context, bytes_of(wire::CreateContext{kSecond, 0, 0})) == CUDA_SUCCESS);
+  CHECK(tenant.client->ask(Command::create_context, bytes_of(wire::CreateContext{kSecond, 0, 0})) ==
+        CUDA_SUCCESS);
   CHECK(tenant.used() == 6 * kPage);  // what it took, since the first one could be asked
-  tenant.client->send(Command::release_primary_context, bytes_of(wire::PrimaryContext{kContext, 0, 0}), false, 0);
-  CHECK(tenant.client->ask(Command::destroy_context, bytes_of(wire::DestroyContext{kSecond})) == CUDA_SUCCESS);
+  tenant.client->send(Command::release_primary_context, bytes_of(wire::PrimaryContext{kContext, 0, 0}), false,
+                      0);
+  CHECK(tenant.client->ask(Command::destroy_context, bytes_of(wire::DestroyContext{kSecond})) ==
+        CUDA_SUCCESS);
   CHECK(tenant.used() == 0);
 }
 
@@ -187,7 +204,10 @@ TEST_CASE("refuses a first context that exceeds the quota and the session contin
     fake.primary_bytes = 3 * kPage;
     fake.tells_use = FakeDriver::TellsUse::of_process;
   });
-  const auto retain = [&] { return tenant.client->reply(tenant.client->send(Command::retain_primary_context, bytes_of(wire::PrimaryContext{kContext, 0, 0}), true, 0)); };
+  const auto retain = [&] {
+    return tenant.client->reply(tenant.client->send(Command::retain_primary_context,
+                                                    bytes_of(wire::PrimaryContext{kContext, 0, 0}), true, 0));
+  };
   const Message refused = retain();
   CHECK(refused.header.result == CUDA_ERROR_OUT_OF_MEMORY);
   CHECK(refused.body.empty());
@@ -204,7 +224,8 @@ TEST_CASE("reports free memory according to the quota") {
   Limited tenant(5 * kPage);
   CHECK(tenant.map(0, 2) == CUDA_SUCCESS);
   const auto info = [&] {
-    const Message reply = tenant.client->reply(tenant.client->call("cuMemGetInfo_v2", bytes_of(uint8_t{1}, uint8_t{1}), true));
+    const Message reply =
+        tenant.client->reply(tenant.client->call("cuMemGetInfo_v2", bytes_of(uint8_t{1}, uint8_t{1}), true));
     return std::pair(reply.as<uint64_t>(0), reply.as<uint64_t>(8));
   };
   CHECK(info() == std::pair(3 * kPage, 5 * kPage));
@@ -219,7 +240,8 @@ TEST_CASE("reports free memory according to the quota") {
   CHECK(info() == std::pair(FakeDriver::kMemory - 3 * kPage, uint64_t{FakeDriver::kMemory}));
 }
 
-// The worker's own stream is the first that the fake driver makes: it comes with the first memory to be zeroed.
+// The worker's own stream is the first that the fake driver makes: it comes with the first memory to be
+// zeroed.
 TEST_CASE("zeroing new memory delays only commands that may access memory") {
   Limited tenant(0, [](FakeDriver& fake) { fake.zeroes_memory = false; });
   TestClient& client = *tenant.client;
@@ -240,8 +262,10 @@ TEST_CASE("zeroing new memory delays only commands that may access memory") {
     CHECK(is_zero(client.data(read)));
   }
   SECTION("the null stream, too, and copies that pass others") {
-    client.call("cuMemsetD8Async", bytes_of(client.address(2 * kPage), uint8_t{7}, uint64_t{kPage}, uint64_t{0}));
-    auto copy = bytes_of(wire::CopyToDevice{stream_handle(0), client.address(3 * kPage), 0, 1, 1, wire::kCopyPassesOthers, 0});
+    client.call("cuMemsetD8Async",
+                bytes_of(client.address(2 * kPage), uint8_t{7}, uint64_t{kPage}, uint64_t{0}));
+    auto copy = bytes_of(
+        wire::CopyToDevice{stream_handle(0), client.address(3 * kPage), 0, 1, 1, wire::kCopyPassesOthers, 0});
     copy.push_back(std::byte{8});
     client.send(Command::copy_to_device, copy);
     const auto copied = client.send(Command::synchronize_context, {}, true);
@@ -254,12 +278,14 @@ TEST_CASE("zeroing new memory delays only commands that may access memory") {
     CHECK(is_zero({bytes.begin() + kPage + 1, bytes.end()}));
   }
   SECTION("another context is made when it is done, since nothing there would wait") {
-    const auto made = client.send(Command::create_context, bytes_of(wire::CreateContext{kSecond, 0, 0}), true);
+    const auto made =
+        client.send(Command::create_context, bytes_of(wire::CreateContext{kSecond, 0, 0}), true);
     CHECK(client.silent());
     client.fake.let_go(0);
     CHECK(client.result(made) == CUDA_SUCCESS);
     client.fake.hold(0);
-    const auto next = client.send(Command::map_memory, bytes_of(wire::MapMemory{client.address(10 * kPage), kPage, 0, 0}), true);
+    const auto next = client.send(Command::map_memory,
+                                  bytes_of(wire::MapMemory{client.address(10 * kPage), kPage, 0, 0}), true);
     CHECK(client.silent());  // and from then on new memory is waited for
     client.fake.let_go(0);
     CHECK(client.result(next) == CUDA_SUCCESS);
@@ -286,7 +312,8 @@ TEST_CASE("counts memory that could not be zeroed in the peak") {
   CHECK(client.ask(Command::create_context, bytes_of(wire::CreateContext{kSecond, 0, 0})) == CUDA_SUCCESS);
   client.fake.hold(0);
   const auto map = [&](uint64_t at, uint64_t pages) {
-    return client.send(Command::map_memory, bytes_of(wire::MapMemory{client.address(at * kPage), pages * kPage, 0, 0}), true);
+    return client.send(Command::map_memory,
+                       bytes_of(wire::MapMemory{client.address(at * kPage), pages * kPage, 0, 0}), true);
   };
   map(10, 2);
   map(20, 3);
@@ -308,7 +335,8 @@ TEST_CASE("memory is zero when a client gets it") {
   CHECK(tenant.map(0, 2) == CUDA_SUCCESS);
   CHECK(tenant.create(kMemory, 2) == CUDA_SUCCESS);
   const uint64_t at = tenant.client->address(20 * kPage);
-  CHECK(tenant.client->ask("cuMemMap", bytes_of(at, uint64_t{2 * kPage}, uint64_t{0}, kMemory, uint64_t{0})) == CUDA_SUCCESS);
+  CHECK(tenant.client->ask("cuMemMap", bytes_of(at, uint64_t{2 * kPage}, uint64_t{0}, kMemory,
+                                                uint64_t{0})) == CUDA_SUCCESS);
   const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ACCESS_FLAGS_PROT_READ};
   const auto allow = bytes_of(at, uint64_t{2 * kPage}, uint8_t{1}, uint64_t{1}, access, uint64_t{1});
   CHECK(tenant.client->ask("cuMemSetAccess", allow) == CUDA_SUCCESS);

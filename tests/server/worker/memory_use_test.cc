@@ -16,7 +16,9 @@ namespace {
 
 std::function<MemoryUse(int device)> open_beside(bool nvml) {
   const testing::TemporaryFolder folder;
-  std::filesystem::copy_file(FAKE_DEVICE_LIBRARY, folder.path() / "libcuda.so.1");  // a file that is loaded already keeps its first path
+  std::filesystem::copy_file(
+      FAKE_DEVICE_LIBRARY,
+      folder.path() / "libcuda.so.1");  // a file that is loaded already keeps its first path
   if (nvml) std::filesystem::create_symlink(FAKE_NVML_LIBRARY, folder.path() / "libnvidia-ml.so.1");
   const auto library = DeviceLibrary::load(folder.path() / "libcuda.so.1");
   REQUIRE(library.ok());
@@ -27,7 +29,9 @@ std::function<MemoryUse(int device)> open_beside(bool nvml) {
 
 }  // namespace
 
-TEST_CASE("reports nothing without NVML beside the device library") { CHECK(open_beside(false) == nullptr); }
+TEST_CASE("reports nothing without NVML beside the device library") {
+  CHECK(open_beside(false) == nullptr);
+}
 
 TEST_CASE("reports the memory of this process and of all processes from NVML") {
   const auto use = open_beside(true);

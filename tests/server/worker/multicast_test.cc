@@ -1,4 +1,5 @@
-// Multicast objects and the decompression engine, which softgpu lacks: forwarded to a driver that has them, within the session's own memory.
+// Multicast objects and the decompression engine, which softgpu lacks: forwarded to a driver that has them,
+// within the session's own memory.
 #include "protocol/wire/commands.h"
 #include "server/worker/virtual_memory.h"
 #include "tests/server/worker/test_client.h"
@@ -37,26 +38,32 @@ class Session : public TestClient {
     return ask("cuMulticastCreate", bytes_of(handle, kThere, properties));
   }
   CUresult add(uint64_t handle, int device) { return ask("cuMulticastAddDevice", bytes_of(handle, device)); }
-  CUresult bind(uint64_t handle, uint64_t offset, uint64_t memory, uint64_t memory_offset, uint64_t size, uint64_t flags = 0) {
+  CUresult bind(uint64_t handle, uint64_t offset, uint64_t memory, uint64_t memory_offset, uint64_t size,
+                uint64_t flags = 0) {
     return ask("cuMulticastBindMem", bytes_of(handle, offset, memory, memory_offset, size, flags));
   }
   CUresult bind_at(uint64_t handle, uint64_t offset, uint64_t place, uint64_t size) {
     return ask("cuMulticastBindAddr", bytes_of(handle, offset, place, size, uint64_t{0}));
   }
-  CUresult unbind(uint64_t handle, int device, uint64_t offset, uint64_t size) { return ask("cuMulticastUnbind", bytes_of(handle, device, offset, size)); }
+  CUresult unbind(uint64_t handle, int device, uint64_t offset, uint64_t size) {
+    return ask("cuMulticastUnbind", bytes_of(handle, device, offset, size));
+  }
   CUresult release(uint64_t handle) { return ask("cuMemRelease", bytes_of(handle)); }
   void make_memory(uint64_t pages) {
     CUmemAllocationProp properties{};
     properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-    REQUIRE(ask("cuMemCreate", bytes_of(kMemory, pages * kPage, kThere, properties, uint64_t{0})) == CUDA_SUCCESS);
+    REQUIRE(ask("cuMemCreate", bytes_of(kMemory, pages * kPage, kThere, properties, uint64_t{0})) ==
+            CUDA_SUCCESS);
   }
   size_t bound() {
-    return fake.locked([&] { return fake.multicasts.empty() ? 0 : fake.multicasts.begin()->second.bound.size(); });
+    return fake.locked(
+        [&] { return fake.multicasts.empty() ? 0 : fake.multicasts.begin()->second.bound.size(); });
   }
 };
 
-CUmemDecompressParams operation(uint64_t from, uint64_t from_bytes, uint64_t to, uint64_t to_bytes, uint64_t count) {
+CUmemDecompressParams operation(uint64_t from, uint64_t from_bytes, uint64_t to, uint64_t to_bytes,
+                                uint64_t count) {
   CUmemDecompressParams made{};
   made.src = reinterpret_cast<const void*>(from), made.srcNumBytes = from_bytes;
   made.dst = reinterpret_cast<void*>(to), made.dstNumBytes = to_bytes;
@@ -72,13 +79,16 @@ TEST_CASE("adds devices and memory to multicast objects and releases them") {
   client.make_memory(4);
   CUmulticastObjectProp properties{};
   properties.numDevices = 2, properties.size = 4 * kPage, properties.handleTypes = 8;  // a fabric handle
-  const uint64_t asked = client.call("cuMulticastGetGranularity", bytes_of(kThere, kThere, properties, uint32_t{0}), true);
+  const uint64_t asked =
+      client.call("cuMulticastGetGranularity", bytes_of(kThere, kThere, properties, uint32_t{0}), true);
   CHECK(client.reply(asked).as<uint64_t>() == kPage);
   REQUIRE(client.create(kObject, 4 * kPage, 8, 2) == CUDA_SUCCESS);
-  CHECK(client.bind(kObject, 0, kMemory, 0, kPage) == CUDA_ERROR_INVALID_DEVICE);  // the driver's answer: no device yet
+  CHECK(client.bind(kObject, 0, kMemory, 0, kPage) ==
+        CUDA_ERROR_INVALID_DEVICE);  // the driver's answer: no device yet
   REQUIRE(client.add(kObject, 0) == CUDA_SUCCESS);
   REQUIRE(client.bind(kObject, kPage, kMemory, 2 * kPage, 2 * kPage) == CUDA_SUCCESS);
-  REQUIRE(client.ask("cuMemMap", bytes_of(client.address(8 * kPage), 2 * kPage, 2 * kPage, kMemory, uint64_t{0})) == CUDA_SUCCESS);
+  REQUIRE(client.ask("cuMemMap", bytes_of(client.address(8 * kPage), 2 * kPage, 2 * kPage, kMemory,
+                                          uint64_t{0})) == CUDA_SUCCESS);
   REQUIRE(client.bind_at(kObject, 0, client.address(9 * kPage), kPage) == CUDA_SUCCESS);
   CHECK(client.bound() == 2);
   CHECK(client.unbind(kObject, 0, kPage, 2 * kPage) == CUDA_SUCCESS);
@@ -117,11 +127,14 @@ TEST_CASE("rejects unknown or foreign memory for multicast objects") {
     CHECK(client.bind(kObject, offset, kMemory, 0, 2 * kPage) == CUDA_ERROR_INVALID_VALUE);
     CHECK(client.bind(kObject, 0, kMemory, offset, 2 * kPage) == CUDA_ERROR_INVALID_VALUE);
   }
-  for (const uint64_t size : {uint64_t{0}, 3 * kPage, ~uint64_t{0}}) CHECK(client.bind(kObject, 0, kMemory, 0, size) == CUDA_ERROR_INVALID_VALUE);
-  REQUIRE(client.ask("cuMemMap", bytes_of(client.address(8 * kPage), 2 * kPage, uint64_t{0}, kMemory, uint64_t{0})) == CUDA_SUCCESS);
+  for (const uint64_t size : {uint64_t{0}, 3 * kPage, ~uint64_t{0}})
+    CHECK(client.bind(kObject, 0, kMemory, 0, size) == CUDA_ERROR_INVALID_VALUE);
+  REQUIRE(client.ask("cuMemMap", bytes_of(client.address(8 * kPage), 2 * kPage, uint64_t{0}, kMemory,
+                                          uint64_t{0})) == CUDA_SUCCESS);
   // Addresses of memory that may be moved, of none, beyond a mapping's end, and of the worker's own.
-  for (const uint64_t place : {client.address(0), client.address(7 * kPage), client.address(9 * kPage), client.address(10 * kPage), uint64_t{0}, uint64_t{0x1000},
-                               reinterpret_cast<uint64_t>(&client), ~uint64_t{0}}) {
+  for (const uint64_t place :
+       {client.address(0), client.address(7 * kPage), client.address(9 * kPage), client.address(10 * kPage),
+        uint64_t{0}, uint64_t{0x1000}, reinterpret_cast<uint64_t>(&client), ~uint64_t{0}}) {
     CHECK(client.bind_at(kObject, 0, place, 2 * kPage) == CUDA_ERROR_INVALID_VALUE);
   }
   REQUIRE(client.bind(kObject, 0, kMemory, 0, kPage) == CUDA_SUCCESS);
@@ -133,22 +146,26 @@ TEST_CASE("rejects unknown or foreign memory for multicast objects") {
   CHECK(client.unbind(kObject, 0, 0, kPage) == CUDA_ERROR_INVALID_VALUE);
   // A session has so many and no more.
   uint64_t made = 2;
-  while (client.create(make_handle(Kind::memory, 1, static_cast<uint32_t>(1000 + made)), kPage) == CUDA_SUCCESS) ++made;
+  while (client.create(make_handle(Kind::memory, 1, static_cast<uint32_t>(1000 + made)), kPage) ==
+         CUDA_SUCCESS)
+    ++made;
   CHECK(made == worker::VirtualMemory::kMaxMulticasts);
 }
 
 TEST_CASE("confines the decompression engine to the session's memory") {
   Session client;
   const auto decompress = [&](auto... operations) {
-    return client.ask("cuMemBatchDecompressAsync", bytes_of(kThere, uint64_t{sizeof...(operations)}, operations..., uint64_t{sizeof...(operations)}, uint32_t{0},
-                                                            uint8_t{0}, stream_handle(0)));
+    return client.ask("cuMemBatchDecompressAsync",
+                      bytes_of(kThere, uint64_t{sizeof...(operations)}, operations...,
+                               uint64_t{sizeof...(operations)}, uint32_t{0}, uint8_t{0}, stream_handle(0)));
   };
   const uint64_t here = client.address(0), half = client.address(kPage / 2), end = client.address(kPage);
   const auto good = operation(here, 100, half, 1000, end - 4);
   REQUIRE(decompress(good) == CUDA_SUCCESS);
   REQUIRE(decompress(good, operation(here, 8, half, 0, here)) == CUDA_SUCCESS);
   CHECK(client.fake.locked([&] { return client.fake.decompressed.size(); }) == 3);
-  for (const uint64_t place : {uint64_t{0}, end, here - 1, client.fake.range_base + client.fake.range_size, reinterpret_cast<uint64_t>(&client), ~uint64_t{0}}) {
+  for (const uint64_t place : {uint64_t{0}, end, here - 1, client.fake.range_base + client.fake.range_size,
+                               reinterpret_cast<uint64_t>(&client), ~uint64_t{0}}) {
     CHECK(decompress(operation(place, 100, half, 100, here), good) == CUDA_ERROR_INVALID_VALUE);
     CHECK(decompress(operation(here, 100, place, 100, here), good) == CUDA_ERROR_INVALID_VALUE);
     CHECK(decompress(operation(here, 100, place, 0, here)) == CUDA_ERROR_INVALID_VALUE);
@@ -158,7 +175,8 @@ TEST_CASE("confines the decompression engine to the session's memory") {
   CHECK(decompress(operation(here, ~uint64_t{0}, half, 1, here)) == CUDA_ERROR_INVALID_VALUE);
   CHECK(decompress(operation(here, 1, half, kPage, here)) == CUDA_ERROR_INVALID_VALUE);
   CHECK(decompress(operation(here, 1, half, 1, end - 3)) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(client.ask("cuMemBatchDecompressAsync", bytes_of(uint8_t{0}, uint64_t{0}, uint64_t{1}, uint32_t{0}, uint8_t{0}, stream_handle(0))) ==
+  CHECK(client.ask("cuMemBatchDecompressAsync", bytes_of(uint8_t{0}, uint64_t{0}, uint64_t{1}, uint32_t{0},
+                                                         uint8_t{0}, stream_handle(0))) ==
         CUDA_ERROR_INVALID_VALUE);
   CHECK(client.fake.locked([&] { return client.fake.decompressed.size(); }) == 3);
 }

@@ -10,7 +10,7 @@ using wire::Command;
 namespace {
 
 constexpr uint64_t kPage = FakeDriver::kGranularity;
-constexpr uint64_t kPeer = cuda::make_handle(cuda::Kind::context, 1, 2);     // on device 1
+constexpr uint64_t kPeer = cuda::make_handle(cuda::Kind::context, 1, 2);    // on device 1
 constexpr uint64_t kSecond = cuda::make_handle(cuda::Kind::context, 1, 3);  // likewise
 
 // A context on each of two devices, and a page of the first.
@@ -23,7 +23,9 @@ struct TwoDevices {
   CUresult enable(uint64_t who, uint64_t whose = kContext) {
     return client.result(client.call("cuCtxEnablePeerAccess", bytes_of(whose, 0u), true, who));
   }
-  CUresult disable(uint64_t who) { return client.result(client.call("cuCtxDisablePeerAccess", bytes_of(kContext), true, who)); }
+  CUresult disable(uint64_t who) {
+    return client.result(client.call("cuCtxDisablePeerAccess", bytes_of(kContext), true, who));
+  }
   bool settle() { return client.ask(Command::synchronize_context, {}) == CUDA_SUCCESS; }
   bool reaches(int device, uint64_t offset) {
     REQUIRE(settle());
@@ -72,7 +74,8 @@ TEST_CASE("peer access lasts while any context of the device has it") {
 
 TEST_CASE("devices access pool memory according to the pool and not to the contexts") {
   TwoDevices two;
-  two.client.send(Command::map_memory, bytes_of(wire::MapMemory{two.client.address(kPage), kPage, 0, 1u << 1}));
+  two.client.send(Command::map_memory,
+                  bytes_of(wire::MapMemory{two.client.address(kPage), kPage, 0, 1u << 1}));
   CHECK(two.reaches(1, kPage));
   CHECK_FALSE(two.reaches(1, 0));
   REQUIRE(two.enable(kPeer) == CUDA_SUCCESS);
@@ -81,7 +84,8 @@ TEST_CASE("devices access pool memory according to the pool and not to the conte
   CHECK_FALSE(two.reaches(1, 0));
   const auto set_access = [&](CUmemAccess_flags flags) {
     const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, 1}, flags};
-    return two.client.ask("cuMemSetAccess", bytes_of(two.client.address(0), uint64_t{kPage}, uint8_t{1}, uint64_t{1}, access, uint64_t{1}));
+    return two.client.ask("cuMemSetAccess", bytes_of(two.client.address(0), uint64_t{kPage}, uint8_t{1},
+                                                     uint64_t{1}, access, uint64_t{1}));
   };
   REQUIRE(set_access(CU_MEM_ACCESS_FLAGS_PROT_READWRITE) == CUDA_SUCCESS);
   REQUIRE(two.enable(kPeer) == CUDA_SUCCESS);

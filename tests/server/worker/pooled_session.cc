@@ -19,9 +19,10 @@ PooledSession::PooledSession(testing::FakeDirectMemory* direct, bool staged) {
   place = std::move(*accounts.take("t"));
   page = *quota::SharedPage<quota::SessionPage>::create("session");
   (*page)->turns[0] = quota::TurnWord::of({.state = quota::Arbiter::Turn::State::open}, 1).word;
-  client.emplace(false, control.get(), 0, false, direct, staged, Usage{page, *accounts.of("t"), place->slot()}, [](FakeDriver& fake) {
-    fake.zeroes_memory = false;  // so that what is not brought back is not there
-  });
+  client.emplace(false, control.get(), 0, false, direct, staged,
+                 Usage{page, *accounts.of("t"), place->slot()}, [](FakeDriver& fake) {
+                   fake.zeroes_memory = false;  // so that what is not brought back is not there
+                 });
   client->retain();
   client->create_stream(0);
   client->create_stream(1);
@@ -46,14 +47,18 @@ bool PooledSession::intact() {
 }
 
 void PooledSession::leave_free(uint64_t bytes) {
-  client->fake.locked([&] { others = FakeDriver::kMemory - client->fake.memory_used - bytes, client->fake.memory_used += others; });
+  client->fake.locked([&] {
+    others = FakeDriver::kMemory - client->fake.memory_used - bytes, client->fake.memory_used += others;
+  });
 }
 
 void PooledSession::others_go() {
   client->fake.locked([&] { client->fake.memory_used -= std::exchange(others, 0); });
 }
 
-void PooledSession::say(const server::ControlHeader& header) { REQUIRE(server::send_control(ends[0], header, "", -1)); }
+void PooledSession::say(const server::ControlHeader& header) {
+  REQUIRE(server::send_control(ends[0], header, "", -1));
+}
 
 bool PooledSession::silent(int milliseconds) {
   pollfd polled{ends[0], POLLIN, 0};

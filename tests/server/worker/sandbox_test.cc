@@ -1,4 +1,5 @@
-// A child is confined as a worker is, tries what it must not and what it needs, and tells by its exit status what came of it.
+// A child is confined as a worker is, tries what it must not and what it needs, and tells by its exit status
+// what came of it.
 #include "server/worker/sandbox.h"
 
 #include <fcntl.h>
@@ -6,8 +7,8 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/ioctl.h>
-#include <sys/mount.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>
@@ -31,7 +32,9 @@ namespace sandbox = gpupool::worker::sandbox;
 
 namespace {
 
-bool has_landlock(int version = sandbox::kLandlockFiles) { return sandbox::landlock_version() >= version; }
+bool has_landlock(int version = sandbox::kLandlockFiles) {
+  return sandbox::landlock_version() >= version;
+}
 
 bool readable(const std::string& path) {
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -96,7 +99,8 @@ TEST_CASE("a worker reads only the files of /etc that loaders and name resolutio
           if (ssl) check(refused(::open("/etc/ssl/private", O_RDONLY | O_DIRECTORY), EACCES));
           if (shadow) check(refused(::open("/etc/shadow", O_RDONLY), EACCES));
           check(refused(::open("/etc", O_RDONLY | O_DIRECTORY), EACCES));
-          for (const char* const needed : {"/etc/passwd", "/etc/nsswitch.conf", "/etc/ld.so.cache"}) check(::access(needed, F_OK) != 0 || readable(needed));
+          for (const char* const needed : {"/etc/passwd", "/etc/nsswitch.conf", "/etc/ld.so.cache"})
+            check(::access(needed, F_OK) != 0 || readable(needed));
         }) == 0);
 }
 
@@ -107,15 +111,20 @@ TEST_CASE("a worker opens the devices of GPUs and no others") {
           check(sandbox::restrict_files({}).ok());
           for (const char* const device : {"/dev/null", "/dev/zero", "/dev/urandom"}) check(readable(device));
           const std::string shared = "/dev/shm/gpupool-sandbox-test-" + std::to_string(::getpid());
-          check(::open(shared.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600) >= 0 && ::unlink(shared.c_str()) == 0);
-          for (const char* const other : {"/dev", "/dev/tty", "/dev/ptmx", "/dev/kmsg", "/dev/kvm", "/dev/fuse", "/dev/net/tun", "/dev/mqueue", "/dev/pts"}) check(!readable(other));
+          check(::open(shared.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600) >= 0 &&
+                ::unlink(shared.c_str()) == 0);
+          for (const char* const other : {"/dev", "/dev/tty", "/dev/ptmx", "/dev/kmsg", "/dev/kvm",
+                                          "/dev/fuse", "/dev/net/tun", "/dev/mqueue", "/dev/pts"})
+            check(!readable(other));
         }) == 0);
   if (::geteuid() != 0) return gpupool::testing::report_skip("only root can make a folder /dev of its own");
   const int status = in_child([](Checks& check) {
     if (::unshare(CLONE_NEWNS) != 0) ::_exit(77);
-    check(::mount("", "/", "", MS_REC | MS_PRIVATE, nullptr) == 0 && ::mount("test", "/dev", "tmpfs", 0, nullptr) == 0);
+    check(::mount("", "/", "", MS_REC | MS_PRIVATE, nullptr) == 0 &&
+          ::mount("test", "/dev", "tmpfs", 0, nullptr) == 0);
     check(::mkdir("/dev/nvidia-caps", 0755) == 0);
-    for (const char* const made : {"/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap1", "/dev/nvram"}) check(::open(made, O_RDWR | O_CREAT | O_CLOEXEC, 0666) >= 0);
+    for (const char* const made : {"/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap1", "/dev/nvram"})
+      check(::open(made, O_RDWR | O_CREAT | O_CLOEXEC, 0666) >= 0);
     check(sandbox::drop_user("").ok());
     check(sandbox::restrict_files({}).ok());
     check(::open("/dev/nvidia0", O_RDWR) >= 0 && ::open("/dev/nvidia-caps/nvidia-cap1", O_RDWR) >= 0);
@@ -153,7 +162,8 @@ TEST_CASE("a worker cannot start or access processes or change the host") {
           check(sandbox::restrict_calls().ok());
           const char* const words[] = {"true", nullptr};
           check(refused(::execve("/bin/true", const_cast<char* const*>(words), nullptr)));
-          check(refused(::syscall(SYS_execveat, ::memfd_create("program", 0), "", words, nullptr, AT_EMPTY_PATH)));
+          check(refused(
+              ::syscall(SYS_execveat, ::memfd_create("program", 0), "", words, nullptr, AT_EMPTY_PATH)));
           check(refused(::syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr)));
           check(refused(::syscall(SYS_clone3, nullptr, 0), ENOSYS));
           check(refused(::kill(parent, 0)));
@@ -169,7 +179,9 @@ TEST_CASE("a worker cannot start or access processes or change the host") {
           check(refused(::syscall(SYS_io_uring_setup, 1, nullptr)));
           check(refused(::syscall(SYS_userfaultfd, 0)));
           check(refused(::syscall(SYS_unshare, 0)));
-          for (const long call : {SYS_keyctl, SYS_add_key, SYS_request_key, SYS_mount, SYS_setns, SYS_semget, SYS_msgget, SYS_setsid}) check(refused(::syscall(call, 0, 0, 0, 0, 0)));
+          for (const long call : {SYS_keyctl, SYS_add_key, SYS_request_key, SYS_mount, SYS_setns, SYS_semget,
+                                  SYS_msgget, SYS_setsid})
+            check(refused(::syscall(call, 0, 0, 0, 0, 0)));
           check(refused(::chmod("/tmp", 0700)));
           check(refused(::rename("/nowhere", "/nowhere-else")));
           check(refused(::setuid(::getuid())));
@@ -209,14 +221,17 @@ TEST_CASE("allows the system calls that drivers and connections need") {
           bool ran = false;
           std::thread([&] { ran = true; }).join();
           check(ran);
-          check(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) != MAP_FAILED);
+          check(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+                       0) != MAP_FAILED);
           check(::memfd_create("test", MFD_CLOEXEC) >= 0);
           int ends[2];
           check(::socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) == 0);
-          check(::setsockopt(ends[0], SOL_SOCKET, transport::kPassRights, &ends[0], sizeof ends[0]) == 0 || errno == ENOPROTOOPT);  // Linux 6.16
+          check(::setsockopt(ends[0], SOL_SOCKET, transport::kPassRights, &ends[0], sizeof ends[0]) == 0 ||
+                errno == ENOPROTOOPT);  // Linux 6.16
           int pending = 0;
           check(::ioctl(ends[0], FIONREAD, &pending) == 0);
-          check(::ioctl(ends[0], 0xc0de4601, &pending) < 0 && errno != EPERM);  // of type 'F', as NVIDIA's are
+          check(::ioctl(ends[0], 0xc0de4601, &pending) < 0 &&
+                errno != EPERM);  // of type 'F', as NVIDIA's are
           check(::kill(::getpid(), 0) == 0);
           check(::raise(SIGURG) == 0);
         }) == 0);

@@ -1,5 +1,5 @@
-// Host memory that the client shares: copies straight to and from it, in stream order; nothing that a client can do with it
-// reaches beyond it or outlives its session.
+// Host memory that the client shares: copies straight to and from it, in stream order; nothing that a client
+// can do with it reaches beyond it or outlives its session.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -88,7 +88,8 @@ TEST_CASE("copies bytes and rows directly between shared memory and the device")
   CHECK(client.copy({0, client.address(0), 100, 7, 0, 16, 10, 3, 1, 0}) == CUDA_SUCCESS);
   CHECK(client.copy({0, client.address(0), 100, 7, 30'000, 10, 10, 3, 0, 0}) == CUDA_SUCCESS);
   CHECK(client.synchronize(0) == CUDA_SUCCESS);
-  for (int row = 0; row < 3; ++row) CHECK(std::memcmp(memory.bytes() + 30'000 + row * 10, data.data() + row * 16, 10) == 0);
+  for (int row = 0; row < 3; ++row)
+    CHECK(std::memcmp(memory.bytes() + 30'000 + row * 10, data.data() + row * 16, 10) == 0);
 }
 
 TEST_CASE("reads shared memory when the stream reaches the copy") {
@@ -122,7 +123,8 @@ TEST_CASE("rejects memory that could fault during a device access") {
   CHECK(client.share(good, 4, kSize - 4096) == CUDA_ERROR_INVALID_VALUE);
   CHECK(client.share(good, 4, 0) == CUDA_ERROR_INVALID_VALUE);
   client.give_descriptor(::open("/dev/null", O_RDWR | O_CLOEXEC));
-  CHECK(client.ask(Command::share_host_memory, bytes_of(wire::ShareHostMemory{5, 0})) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(client.ask(Command::share_host_memory, bytes_of(wire::ShareHostMemory{5, 0})) ==
+        CUDA_ERROR_INVALID_VALUE);
   CHECK(client.fake.registered_count() == 0);
   CHECK(client.share(good, 4) == CUDA_SUCCESS);
   CHECK(client.share(good, 4) == CUDA_ERROR_INVALID_VALUE);
@@ -137,7 +139,9 @@ TEST_CASE("maps shared memory at the program's address if it is free") {
   const uint64_t wished = reinterpret_cast<uintptr_t>(free) + 4 * kSize;  // this process is the worker, too
   const auto share_at = [&](uint64_t id, uint64_t address) {
     client.give_descriptor(memory.copy());
-    return client.reply(client.send(Command::share_host_memory, bytes_of(wire::ShareHostMemory{id, kSize, address}), true))
+    return client
+        .reply(client.send(Command::share_host_memory, bytes_of(wire::ShareHostMemory{id, kSize, address}),
+                           true))
         .as<wire::SharedHostMemoryAt>();
   };
   const auto first = share_at(1, wished);
@@ -146,8 +150,9 @@ TEST_CASE("maps shared memory at the program's address if it is free") {
   CHECK(*reinterpret_cast<std::byte*>(wished + 9) == std::byte{5});
   // What is there stays: the memory is somewhere else.
   std::vector<std::byte> own(kSize, std::byte{8});
-  for (const uint64_t address : {wished, wished - 4096, reinterpret_cast<uintptr_t>(own.data()) / 4096 * 4096, uint64_t{4096}, wished + 1,
-                                 (uint64_t{1} << 47) - 4096, ~uint64_t{0} - 4095}) {
+  for (const uint64_t address :
+       {wished, wished - 4096, reinterpret_cast<uintptr_t>(own.data()) / 4096 * 4096, uint64_t{4096},
+        wished + 1, (uint64_t{1} << 47) - 4096, ~uint64_t{0} - 4095}) {
     const auto other = share_at(address, address);
     CHECK(other.memory == address);
     CHECK(other.device != address);
@@ -204,7 +209,8 @@ TEST_CASE("a session's end and a context's leave nothing registered") {
   REQUIRE(client.share(memory, 2) == CUDA_SUCCESS);
   client.send(Command::release_host_memory, bytes_of(wire::ReleaseHostMemory{2}));
   if (GENERATE(true, false)) {
-    CHECK(client.ask(Command::reset_primary_context, bytes_of(wire::PrimaryContext{kContext, 0, 0})) == CUDA_SUCCESS);
+    CHECK(client.ask(Command::reset_primary_context, bytes_of(wire::PrimaryContext{kContext, 0, 0})) ==
+          CUDA_SUCCESS);
     CHECK(client.fake.registered_count() == 0);
   }
   client.finish();
@@ -224,7 +230,8 @@ TEST_CASE("rejects shared memory of another context") {
 TEST_CASE("limits the number of shared memory blocks") {
   Memory memory(4096);
   Sharing client;
-  for (uint64_t id = 1; id <= worker::kMaxSharedHostMemory; ++id) REQUIRE(client.share(memory, id, 4096) == CUDA_SUCCESS);
+  for (uint64_t id = 1; id <= worker::kMaxSharedHostMemory; ++id)
+    REQUIRE(client.share(memory, id, 4096) == CUDA_SUCCESS);
   CHECK(client.share(memory, 9999, 4096) == CUDA_ERROR_OUT_OF_MEMORY);
 }
 
@@ -237,5 +244,6 @@ TEST_CASE("a command without its descriptor ends the session; without shared mem
   }
   TestClient client;
   client.retain();
-  CHECK(client.ask(Command::share_host_memory, bytes_of(wire::ShareHostMemory{1, kSize})) == CUDA_ERROR_NOT_SUPPORTED);
+  CHECK(client.ask(Command::share_host_memory, bytes_of(wire::ShareHostMemory{1, kSize})) ==
+        CUDA_ERROR_NOT_SUPPORTED);
 }

@@ -1,4 +1,5 @@
-// How long the executor looks at the device itself: learnt from the session's waits, and only where cores are free.
+// How long the executor looks at the device itself: learnt from the session's waits, and only where cores are
+// free.
 #include "server/worker/spin_time.h"
 
 #include "tests/support/catch.h"
@@ -8,8 +9,12 @@ using std::chrono::microseconds;
 
 namespace {
 
-int many_cores() { return 8; }
-int few_cores() { return SpinTime::kFreeCores - 1; }
+int many_cores() {
+  return 8;
+}
+int few_cores() {
+  return SpinTime::kFreeCores - 1;
+}
 
 void take(SpinTime& spin, microseconds each, int waits) {
   for (int i = 0; i < waits; ++i) spin.note_wait(each);

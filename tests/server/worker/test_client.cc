@@ -118,10 +118,8 @@ TestClient::TestClient(bool capture_output, Control* control, uint64_t largest_i
     switch (fake.tells_use) {
       case FakeDriver::TellsUse::of_process:
         return {.process = fake.contexts.empty() ? std::nullopt : std::optional(fake.used())};
-      case FakeDriver::TellsUse::of_device:
-        return {.device = fake.used()};
-      default:
-        return {};
+      case FakeDriver::TellsUse::of_device: return {.device = fake.used()};
+      default: return {};
     }
   };
   start.visible = worker::VisibleDevices::all(fake.devices);
@@ -134,7 +132,8 @@ TestClient::TestClient(bool capture_output, Control* control, uint64_t largest_i
   start.usage = std::move(usage);
   start.image_nonce = kImageNonce;
   start.largest_image = largest_image;
-  session_ = std::async(std::launch::async, [start = std::move(start)]() mutable { return run_session(std::move(start)); });
+  session_ = std::async(std::launch::async,
+                        [start = std::move(start)]() mutable { return run_session(std::move(start)); });
 }
 
 TestClient::~TestClient() {
@@ -179,8 +178,12 @@ uint64_t TestClient::call(const char* name, const wire::Buffer& body, bool wants
   throw std::runtime_error(std::string("no row ") + name);
 }
 
-void TestClient::cut() { ::shutdown(socket_, SHUT_RDWR); }
-void TestClient::hang_up() { ::shutdown(socket_, SHUT_WR); }
+void TestClient::cut() {
+  ::shutdown(socket_, SHUT_RDWR);
+}
+void TestClient::hang_up() {
+  ::shutdown(socket_, SHUT_WR);
+}
 
 // False: nothing comes within that time. Signals, as a fuzzer's alarms, do not end it.
 bool TestClient::await_bytes(std::chrono::milliseconds time) {
@@ -218,10 +221,12 @@ Message TestClient::receive() {
 
 Message TestClient::reply(uint64_t sequence) {
   Message message = receive();
-  while (message.header.kind == wire::MessageKind::host_callback && message.header.result != CUDA_SUCCESS) message = receive();
+  while (message.header.kind == wire::MessageKind::host_callback && message.header.result != CUDA_SUCCESS)
+    message = receive();
   must(message.header.kind == wire::MessageKind::reply && message.header.sequence == sequence,
        "awaited the reply to " + std::to_string(sequence) + ", got kind " +
-           std::to_string(static_cast<int>(message.header.kind)) + " of " + std::to_string(message.header.sequence));
+           std::to_string(static_cast<int>(message.header.kind)) + " of " +
+           std::to_string(message.header.sequence));
   return message;
 }
 
@@ -243,16 +248,21 @@ void TestClient::create_stream(uint32_t index, uint32_t flags) {
   call("cuStreamCreateWithPriority", bytes_of(stream_handle(index), flags, int32_t{0}));
 }
 
-void TestClient::record(uint32_t event, uint64_t stream) { call("cuEventRecord", bytes_of(event_handle(event), stream)); }
+void TestClient::record(uint32_t event, uint64_t stream) {
+  call("cuEventRecord", bytes_of(event_handle(event), stream));
+}
 
-uint64_t TestClient::copy_in(uint64_t stream, uint64_t offset, const std::vector<std::byte>& bytes, bool wants_reply) {
-  auto body = bytes_of(wire::CopyToDevice{stream, address(offset), 0, static_cast<uint32_t>(bytes.size()), 1});
+uint64_t TestClient::copy_in(uint64_t stream, uint64_t offset, const std::vector<std::byte>& bytes,
+                             bool wants_reply) {
+  auto body =
+      bytes_of(wire::CopyToDevice{stream, address(offset), 0, static_cast<uint32_t>(bytes.size()), 1});
   body.insert(body.end(), bytes.begin(), bytes.end());
   return send(wire::Command::copy_to_device, body, wants_reply);
 }
 
 uint64_t TestClient::copy_out(uint64_t stream, uint64_t offset, uint64_t size) {
-  return send(wire::Command::copy_from_device, bytes_of(wire::CopyFromDevice{stream, address(offset), 0, size, 1}), true);
+  return send(wire::Command::copy_from_device,
+              bytes_of(wire::CopyFromDevice{stream, address(offset), 0, size, 1}), true);
 }
 
 std::vector<std::byte> TestClient::data(uint64_t sequence, CUresult expected) {
@@ -270,7 +280,8 @@ std::vector<std::byte> TestClient::data(uint64_t sequence, CUresult expected) {
   }
 }
 
-wire::Buffer TestClient::launch_body(uint64_t function, uint64_t stream, const wire::Buffer& parameters, uint32_t flags) {
+wire::Buffer TestClient::launch_body(uint64_t function, uint64_t stream, const wire::Buffer& parameters,
+                                     uint32_t flags) {
   wire::Launch launch{};
   launch.function = function;
   launch.stream = stream;

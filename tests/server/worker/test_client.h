@@ -45,33 +45,42 @@ wire::Buffer bytes_of(const T&... values) {
 }
 
 constexpr uint64_t kContext = cuda::make_handle(cuda::Kind::context, 1, 1);
-constexpr uint64_t stream_handle(uint32_t index) { return cuda::make_handle(cuda::Kind::stream, 1, 100 + index); }
-constexpr uint64_t event_handle(uint32_t index) { return cuda::make_handle(cuda::Kind::event, 1, 200 + index); }
+constexpr uint64_t stream_handle(uint32_t index) {
+  return cuda::make_handle(cuda::Kind::stream, 1, 100 + index);
+}
+constexpr uint64_t event_handle(uint32_t index) {
+  return cuda::make_handle(cuda::Kind::event, 1, 200 + index);
+}
 
 constexpr image::Nonce kImageNonce{std::byte{1}, std::byte{2}, std::byte{3}};
 
 class TestClient {
  public:
   explicit TestClient(bool capture_output = false, Control* control = nullptr, uint64_t largest_image = 0,
-                      bool shares_memory = false, testing::FakeDirectMemory* direct = nullptr, bool staged = false,
-                      Usage usage = {}, const std::function<void(FakeDriver&)>& prepare = {});
+                      bool shares_memory = false, testing::FakeDirectMemory* direct = nullptr,
+                      bool staged = false, Usage usage = {},
+                      const std::function<void(FakeDriver&)>& prepare = {});
   ~TestClient();  // hangs up, and waits for the session's end
 
   // Sends a command; its sequence number.
   uint64_t send(uint16_t id, const wire::Buffer& body, bool wants_reply = false, uint64_t context = kContext);
-  uint64_t send(wire::Command id, const wire::Buffer& body, bool wants_reply = false, uint64_t context = kContext) {
+  uint64_t send(wire::Command id, const wire::Buffer& body, bool wants_reply = false,
+                uint64_t context = kContext) {
     return send(static_cast<uint16_t>(id), body, wants_reply, context);
   }
   // The row of this name.
-  uint64_t call(const char* name, const wire::Buffer& body, bool wants_reply = false, uint64_t context = kContext);
+  uint64_t call(const char* name, const wire::Buffer& body, bool wants_reply = false,
+                uint64_t context = kContext);
   // As if it had come beside the bytes; the session closes it. With `shares_memory` below.
   void give_descriptor(int descriptor);
   void send_raw(const void* bytes, size_t size);
   void hang_up();  // no more sending; what the session still sends can be received
 
-  // The next message of any kind; fails the test after kPatience, which is for busy machines. At the connection's end: kind 0.
+  // The next message of any kind; fails the test after kPatience, which is for busy machines. At the
+  // connection's end: kind 0.
   Message receive();
-  // The next message, which must be the reply to this command. Leaves out what says that functions of a refused command are not called.
+  // The next message, which must be the reply to this command. Leaves out what says that functions of a
+  // refused command are not called.
   Message reply(uint64_t sequence);
   CUresult result(uint64_t sequence) { return static_cast<CUresult>(reply(sequence).header.result); }
   // Sends with kWantsReply and gives the result.
@@ -83,18 +92,22 @@ class TestClient {
   int finish();
   void cut();  // as if the client's process had died
 
-  void retain() { send(wire::Command::retain_primary_context, bytes_of(wire::PrimaryContext{kContext, 0, 0}), false, 0); }
+  void retain() {
+    send(wire::Command::retain_primary_context, bytes_of(wire::PrimaryContext{kContext, 0, 0}), false, 0);
+  }
   void create_stream(uint32_t index, uint32_t flags = CU_STREAM_NON_BLOCKING);
   void record(uint32_t event, uint64_t stream);
   uint64_t address(uint64_t offset) const { return fake.range_base + offset; }
   void map(uint64_t offset, uint64_t size) {
     send(wire::Command::map_memory, bytes_of(wire::MapMemory{address(offset), size, 0, 0}));
   }
-  uint64_t copy_in(uint64_t stream, uint64_t offset, const std::vector<std::byte>& data, bool wants_reply = false);
+  uint64_t copy_in(uint64_t stream, uint64_t offset, const std::vector<std::byte>& data,
+                   bool wants_reply = false);
   uint64_t copy_out(uint64_t stream, uint64_t offset, uint64_t size);
   // Data of one copy, up to its reply. Other messages must not come.
   std::vector<std::byte> data(uint64_t sequence, CUresult expected = CUDA_SUCCESS);
-  wire::Buffer launch_body(uint64_t function, uint64_t stream, const wire::Buffer& parameters, uint32_t flags = 0);
+  wire::Buffer launch_body(uint64_t function, uint64_t stream, const wire::Buffer& parameters,
+                           uint32_t flags = 0);
 
   FakeDriver fake;
   uint64_t next_sequence = 1;

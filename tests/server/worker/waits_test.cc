@@ -5,7 +5,6 @@
 #include "protocol/wire/commands.h"
 #include "protocol/wire/graphs.h"
 #include "tests/server/worker/test_client.h"
-
 #include "tests/support/catch.h"
 
 using namespace gpupool;
@@ -156,9 +155,12 @@ void fill(TestClient& client, uint64_t stream) {
 // Puts an event of the worker's behind the work of every stream that had some.
 void free_something(TestClient& client) {
   client.map(FakeDriver::kGranularity, FakeDriver::kGranularity);
-  client.send(Command::free_memory, bytes_of(wire::FreeMemory{client.address(FakeDriver::kGranularity), FakeDriver::kGranularity, wire::kAllStreams}));
+  client.send(Command::free_memory, bytes_of(wire::FreeMemory{client.address(FakeDriver::kGranularity),
+                                                              FakeDriver::kGranularity, wire::kAllStreams}));
 }
-CUresult query(TestClient& client, uint64_t stream) { return client.ask("cuStreamQuery", bytes_of(stream)); }
+CUresult query(TestClient& client, uint64_t stream) {
+  return client.ask("cuStreamQuery", bytes_of(stream));
+}
 
 // Stream 0 is held with the client's work in it.
 void begin_work(TestClient& client, uint32_t flags = CU_STREAM_NON_BLOCKING) {
@@ -177,8 +179,12 @@ TEST_CASE("a finished wait makes a stream idle despite internal work behind it")
   begin_work(client);
   uint64_t wait = 0;
   int steps = 2;  // the work, and the event of the wait
-  SECTION("a stream") { wait = client.send(Command::synchronize_stream, bytes_of(stream_handle(0)), true); }
-  SECTION("a context") { wait = client.send(Command::synchronize_context, {}, true); }
+  SECTION("a stream") {
+    wait = client.send(Command::synchronize_stream, bytes_of(stream_handle(0)), true);
+  }
+  SECTION("a context") {
+    wait = client.send(Command::synchronize_context, {}, true);
+  }
   SECTION("an event") {
     client.record(0, stream_handle(0));
     wait = client.send(Command::synchronize_event, bytes_of(event_handle(0)), true);
@@ -219,7 +225,9 @@ TEST_CASE("a wait for the legacy stream covers the work of every blocking stream
   client.fake.hold(-1);
   fill(client, 0);
   uint64_t wait = 0;
-  SECTION("the stream") { wait = client.send(Command::synchronize_stream, bytes_of(uint64_t{0}), true); }
+  SECTION("the stream") {
+    wait = client.send(Command::synchronize_stream, bytes_of(uint64_t{0}), true);
+  }
   SECTION("an event") {
     client.record(0, 0);
     wait = client.send(Command::synchronize_event, bytes_of(event_handle(0)), true);
@@ -230,7 +238,8 @@ TEST_CASE("a wait for the legacy stream covers the work of every blocking stream
   client.fake.step(0, 1);
   client.fake.step(-1, 2);
   CHECK(client.result(wait) == CUDA_SUCCESS);
-  CHECK(client.fake.locked([&] { return client.fake.streams[0]->work.size(); }) != 0);  // the event of the free
+  CHECK(client.fake.locked([&] { return client.fake.streams[0]->work.size(); }) !=
+        0);  // the event of the free
   CHECK(query(client, stream_handle(0)) == (flags == 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY));
   CHECK(query(client, 0) == CUDA_SUCCESS);
   fill(client, stream_handle(0));
@@ -245,8 +254,12 @@ TEST_CASE("an idle legacy stream implies idle blocking streams") {
   begin_work(client, 0);
   CUresult seen = CUDA_SUCCESS;
   client.fake.step(0, 1);
-  SECTION("when it was waited for") { seen = client.ask(Command::synchronize_stream, bytes_of(uint64_t{0})); }
-  SECTION("when it was asked") { seen = query(client, 0); }
+  SECTION("when it was waited for") {
+    seen = client.ask(Command::synchronize_stream, bytes_of(uint64_t{0}));
+  }
+  SECTION("when it was asked") {
+    seen = query(client, 0);
+  }
   CHECK(seen == CUDA_SUCCESS);
   free_something(client);
   CHECK(query(client, stream_handle(0)) == CUDA_SUCCESS);
@@ -287,10 +300,14 @@ TEST_CASE("a re-recorded event implies nothing about the stream of its earlier r
     CHECK(client.result(wait) == CUDA_SUCCESS);
   }
   SECTION("by a graph") {
-    const uint64_t graph = cuda::make_handle(cuda::Kind::graph, 1, 400), executable = cuda::make_handle(cuda::Kind::graph_exec, 1, 401);
-    client.send(Command::graph_nodes, bytes_of(wire::GraphNodes{graph, 1, 0}, wire::GraphNode{wire::GraphNodeKind::event_record, 0, sizeof(wire::GraphEvent), 0, kContext},
+    const uint64_t graph = cuda::make_handle(cuda::Kind::graph, 1, 400),
+                   executable = cuda::make_handle(cuda::Kind::graph_exec, 1, 401);
+    client.send(Command::graph_nodes, bytes_of(wire::GraphNodes{graph, 1, 0},
+                                               wire::GraphNode{wire::GraphNodeKind::event_record, 0,
+                                                               sizeof(wire::GraphEvent), 0, kContext},
                                                wire::GraphEvent{event_handle(0)}));
-    CHECK(client.ask(Command::instantiate_graph, bytes_of(wire::InstantiateGraph{graph, executable, 0})) == CUDA_SUCCESS);
+    CHECK(client.ask(Command::instantiate_graph, bytes_of(wire::InstantiateGraph{graph, executable, 0})) ==
+          CUDA_SUCCESS);
     client.fake.step(0, 2);
     CHECK(client.ask(Command::synchronize_event, bytes_of(event_handle(0))) == CUDA_SUCCESS);
     fill(client, stream_handle(0));
@@ -301,7 +318,8 @@ TEST_CASE("a re-recorded event implies nothing about the stream of its earlier r
 
 // As libFuzzer's alarm does.
 TEST_CASE("a signal does not end a test client's wait for the session") {
-  struct sigaction action {}, before {};
+  struct sigaction action {
+  }, before{};
   action.sa_handler = [](int) {};
   REQUIRE(::sigaction(SIGALRM, &action, &before) == 0);
   TestClient client;

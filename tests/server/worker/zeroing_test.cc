@@ -1,4 +1,5 @@
-// New memory is zeroed while the session goes on: the command that asked for it is answered when it is zero, and it has no name before.
+// New memory is zeroed while the session goes on: the command that asked for it is answered when it is zero,
+// and it has no name before.
 #include <algorithm>
 #include <map>
 
@@ -26,28 +27,42 @@ constexpr uint8_t kThere = 1;
 constexpr CUDA_ARRAY3D_DESCRIPTOR kShape{16, 8, 4, CU_AD_FORMAT_FLOAT, 2, 0};
 constexpr uint64_t kRow = 16 * 8, kTexels = kRow * 8 * 4;
 
-// The worker's own stream is the first that the fake driver makes: it comes with the first memory to be zeroed. It is held, as if a kernel kept
-// the device busy.
+// The worker's own stream is the first that the fake driver makes: it comes with the first memory to be
+// zeroed. It is held, as if a kernel kept the device busy.
 struct Busy {
   Busy() {
     client.retain();
-    CHECK(client.ask(Command::map_memory, bytes_of(wire::MapMemory{client.address(0), 2 * kPage, 0, 0})) == CUDA_SUCCESS);
+    CHECK(client.ask(Command::map_memory, bytes_of(wire::MapMemory{client.address(0), 2 * kPage, 0, 0})) ==
+          CUDA_SUCCESS);
     REQUIRE(client.fake.streams_alive() == 1);
     client.create_stream(0);
   }
   void hold() { client.fake.hold(0); }
   void let_go() { client.fake.let_go(0); }
-  uint64_t map(uint64_t at) { return client.send(Command::map_memory, bytes_of(wire::MapMemory{client.address(at * kPage), 2 * kPage, 0, 0}), true); }
+  uint64_t map(uint64_t at) {
+    return client.send(Command::map_memory,
+                       bytes_of(wire::MapMemory{client.address(at * kPage), 2 * kPage, 0, 0}), true);
+  }
   uint64_t create_memory() {
     CUmemAllocationProp properties{};
     properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
-    return client.call("cuMemCreate", bytes_of(kMemory, uint64_t{2 * kPage}, kThere, properties, uint64_t{0}), true);
+    return client.call("cuMemCreate", bytes_of(kMemory, uint64_t{2 * kPage}, kThere, properties, uint64_t{0}),
+                       true);
   }
-  CUresult map_created() { return client.ask("cuMemMap", bytes_of(client.address(20 * kPage), uint64_t{2 * kPage}, uint64_t{0}, kMemory, uint64_t{0})); }
-  uint64_t create_array() { return client.call("cuArray3DCreate_v2", bytes_of(kArray, kThere, kShape), true); }
-  uint64_t create_levels() { return client.call("cuMipmappedArrayCreate", bytes_of(kLevels, kThere, kShape, 3u), true); }
-  CUresult part_of_levels() { return client.ask(Command::array_part, bytes_of(wire::ArrayPart{kLevel, kLevels, 1, 0})); }
+  CUresult map_created() {
+    return client.ask("cuMemMap", bytes_of(client.address(20 * kPage), uint64_t{2 * kPage}, uint64_t{0},
+                                           kMemory, uint64_t{0}));
+  }
+  uint64_t create_array() {
+    return client.call("cuArray3DCreate_v2", bytes_of(kArray, kThere, kShape), true);
+  }
+  uint64_t create_levels() {
+    return client.call("cuMipmappedArrayCreate", bytes_of(kLevels, kThere, kShape, 3u), true);
+  }
+  CUresult part_of_levels() {
+    return client.ask(Command::array_part, bytes_of(wire::ArrayPart{kLevel, kLevels, 1, 0}));
+  }
   // To the memory that is mapped first.
   CUresult read_array(uint64_t array, uint64_t width, uint64_t height, uint64_t depth) {
     CUDA_MEMCPY3D copy{};
@@ -68,7 +83,8 @@ struct Busy {
   }
   bool is_zero(uint64_t at, uint64_t size) {
     const auto bytes = client.data(client.copy_out(stream_handle(0), at * kPage, size));
-    return bytes.size() == size && std::all_of(bytes.begin(), bytes.end(), [](std::byte byte) { return byte == std::byte{0}; });
+    return bytes.size() == size &&
+           std::all_of(bytes.begin(), bytes.end(), [](std::byte byte) { return byte == std::byte{0}; });
   }
   // Of the next `count` replies, which come in any order.
   std::map<uint64_t, CUresult> results(int count) {
@@ -79,9 +95,12 @@ struct Busy {
     }
     return found;
   }
-  void create_context() { CHECK(client.ask(Command::create_context, bytes_of(wire::CreateContext{kSecond, 0, 0})) == CUDA_SUCCESS); }
+  void create_context() {
+    CHECK(client.ask(Command::create_context, bytes_of(wire::CreateContext{kSecond, 0, 0})) == CUDA_SUCCESS);
+  }
 
-  TestClient client{false, nullptr, 0, false, nullptr, false, {}, [](FakeDriver& fake) { fake.zeroes_memory = false; }};
+  TestClient client{false,   nullptr, 0,  false,
+                    nullptr, false,   {}, [](FakeDriver& fake) { fake.zeroes_memory = false; }};
 };
 
 }  // namespace
@@ -99,10 +118,13 @@ TEST_CASE("zeroing memory of cuMemCreate holds up only the call that makes it") 
   CHECK(busy.client.result(asked) == CUDA_SUCCESS);
   REQUIRE(busy.map_created() == CUDA_SUCCESS);
   const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-  CHECK(busy.client.ask("cuMemSetAccess", bytes_of(busy.client.address(20 * kPage), uint64_t{2 * kPage}, kThere, uint64_t{1}, access, uint64_t{1})) == CUDA_SUCCESS);
+  CHECK(busy.client.ask("cuMemSetAccess", bytes_of(busy.client.address(20 * kPage), uint64_t{2 * kPage},
+                                                   kThere, uint64_t{1}, access, uint64_t{1})) ==
+        CUDA_SUCCESS);
   CHECK(busy.is_zero(20, 2 * kPage));
   CHECK(busy.client.fake.used() == 4 * kPage);
-  CHECK(busy.client.fake.locked([&] { return busy.client.fake.mapped.size(); }) == 2);  // where it was zeroed it is mapped no more
+  CHECK(busy.client.fake.locked([&] { return busy.client.fake.mapped.size(); }) ==
+        2);  // where it was zeroed it is mapped no more
 }
 
 TEST_CASE("zeroing arrays holds up only the call that makes them") {
@@ -114,7 +136,8 @@ TEST_CASE("zeroing arrays holds up only the call that makes them") {
   CHECK(busy.others_go_on());
   CHECK(busy.read_array(kArray, kRow, 8, 4) == CUDA_ERROR_INVALID_HANDLE);
   CHECK(busy.part_of_levels() == CUDA_ERROR_INVALID_HANDLE);
-  CHECK(busy.client.ask(Command::destroy_array, bytes_of(wire::DestroyArray{kArray})) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(busy.client.ask(Command::destroy_array, bytes_of(wire::DestroyArray{kArray})) ==
+        CUDA_ERROR_INVALID_HANDLE);
   CHECK(busy.client.silent());
   busy.let_go();
   CHECK(busy.results(2) == std::map<uint64_t, CUresult>{{array, CUDA_SUCCESS}, {levels, CUDA_SUCCESS}});
@@ -133,7 +156,8 @@ TEST_CASE("with several contexts, zeroing a mapping holds up only the call that 
   busy.hold();
   const uint64_t first = busy.map(10), same = busy.map(10);
   CHECK(busy.others_go_on());
-  CHECK(busy.client.ask("cuMemsetD8Async", bytes_of(busy.client.address(10 * kPage), uint8_t{1}, uint64_t{16}, stream_handle(0))) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(busy.client.ask("cuMemsetD8Async", bytes_of(busy.client.address(10 * kPage), uint8_t{1}, uint64_t{16},
+                                                    stream_handle(0))) == CUDA_ERROR_INVALID_VALUE);
   CHECK(busy.client.silent());
   busy.let_go();
   int refused = 0;  // something is there when the other one is done
@@ -165,7 +189,8 @@ TEST_CASE("does not bind a handle to memory that could not be zeroed") {
   busy.client.fake.locked([&] { busy.client.fake.sticky = CUDA_SUCCESS; });
   CHECK(busy.map_created() == CUDA_ERROR_INVALID_VALUE);
   CHECK(busy.read_array(kArray, kRow, 8, 4) == CUDA_ERROR_INVALID_HANDLE);
-  CHECK(busy.client.ask("cuMemsetD8Async", bytes_of(busy.client.address(10 * kPage), uint8_t{1}, uint64_t{16}, stream_handle(0))) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(busy.client.ask("cuMemsetD8Async", bytes_of(busy.client.address(10 * kPage), uint8_t{1}, uint64_t{16},
+                                                    stream_handle(0))) == CUDA_ERROR_INVALID_VALUE);
   busy.let_go();
 }
 
@@ -177,9 +202,12 @@ TEST_CASE("finishes zeroing before the session ends") {
   busy.create_array();
   busy.map(10);
   CHECK(busy.others_go_on());
-  SECTION("when the client leaves") { busy.client.hang_up(); }
+  SECTION("when the client leaves") {
+    busy.client.hang_up();
+  }
   SECTION("and before a context is destroyed") {
-    const uint64_t destroyed = busy.client.send(Command::destroy_context, bytes_of(wire::DestroyContext{kSecond}), true);
+    const uint64_t destroyed =
+        busy.client.send(Command::destroy_context, bytes_of(wire::DestroyContext{kSecond}), true);
     busy.let_go();
     while (busy.client.receive().header.sequence != destroyed) {
     }

@@ -82,10 +82,18 @@ CUDA_EXPORT CUresult cuArray3DCreate_v2(CUarray* array, const CUDA_ARRAY3D_DESCR
   return create(array, *wanted);
 }
 
-CUDA_EXPORT CUresult cuArrayGetDescriptor(CUDA_ARRAY_DESCRIPTOR_v1* descriptor, CUarray array) { return describe(descriptor, array); }
-CUDA_EXPORT CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR* descriptor, CUarray array) { return describe(descriptor, array); }
-CUDA_EXPORT CUresult cuArray3DGetDescriptor(CUDA_ARRAY3D_DESCRIPTOR_v1* descriptor, CUarray array) { return describe(descriptor, array); }
-CUDA_EXPORT CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR* descriptor, CUarray array) { return describe(descriptor, array); }
+CUDA_EXPORT CUresult cuArrayGetDescriptor(CUDA_ARRAY_DESCRIPTOR_v1* descriptor, CUarray array) {
+  return describe(descriptor, array);
+}
+CUDA_EXPORT CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR* descriptor, CUarray array) {
+  return describe(descriptor, array);
+}
+CUDA_EXPORT CUresult cuArray3DGetDescriptor(CUDA_ARRAY3D_DESCRIPTOR_v1* descriptor, CUarray array) {
+  return describe(descriptor, array);
+}
+CUDA_EXPORT CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR* descriptor, CUarray array) {
+  return describe(descriptor, array);
+}
 
 CUDA_EXPORT CUresult cuArrayDestroy(CUarray handle) {
   Ref<Array> array = find<Array>(handle);
@@ -99,28 +107,35 @@ CUDA_EXPORT CUresult cuArrayDestroy(CUarray handle) {
   });
 }
 
-CUDA_EXPORT CUresult cuArrayGetPlane(CUarray* plane, CUarray array, unsigned int) { return no_answer<Array>(plane, array); }
+CUDA_EXPORT CUresult cuArrayGetPlane(CUarray* plane, CUarray array, unsigned int) {
+  return no_answer<Array>(plane, array);
+}
 #if CUDA_VERSION >= 11010
 CUDA_EXPORT CUresult cuArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES* properties, CUarray array) {
   return no_answer<Array>(properties, array);
 }
-CUDA_EXPORT CUresult cuMipmappedArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES* properties, CUmipmappedArray array) {
+CUDA_EXPORT CUresult cuMipmappedArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES* properties,
+                                                         CUmipmappedArray array) {
   return no_answer<MipmappedArray>(properties, array);
 }
 #endif
 #if CUDA_VERSION >= 11060
-CUDA_EXPORT CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS* requirements, CUarray array, CUdevice device) {
-  return runtime().state() == CUDA_SUCCESS && !runtime().device(device) ? CUDA_ERROR_INVALID_DEVICE
-                                                                       : no_answer<Array>(requirements, array);
+CUDA_EXPORT CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS* requirements, CUarray array,
+                                                  CUdevice device) {
+  return runtime().state() == CUDA_SUCCESS && !runtime().device(device)
+             ? CUDA_ERROR_INVALID_DEVICE
+             : no_answer<Array>(requirements, array);
 }
-CUDA_EXPORT CUresult cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS* requirements, CUmipmappedArray array,
-                                                           CUdevice device) {
-  return runtime().state() == CUDA_SUCCESS && !runtime().device(device) ? CUDA_ERROR_INVALID_DEVICE
-                                                                       : no_answer<MipmappedArray>(requirements, array);
+CUDA_EXPORT CUresult cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS* requirements,
+                                                           CUmipmappedArray array, CUdevice device) {
+  return runtime().state() == CUDA_SUCCESS && !runtime().device(device)
+             ? CUDA_ERROR_INVALID_DEVICE
+             : no_answer<MipmappedArray>(requirements, array);
 }
 #endif
 
-CUDA_EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray* handle, const CUDA_ARRAY3D_DESCRIPTOR* wanted, unsigned int levels) {
+CUDA_EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray* handle, const CUDA_ARRAY3D_DESCRIPTOR* wanted,
+                                            unsigned int levels) {
   return call_in_context([&](Context& context) {
     if (handle == nullptr || wanted == nullptr) return CUDA_ERROR_INVALID_VALUE;
     Ref<MipmappedArray> array;

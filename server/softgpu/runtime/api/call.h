@@ -19,7 +19,8 @@ namespace gpupool::softgpu::api {
 template <class Body>
 CUresult call(const Body& body) noexcept {
   if (const CUresult state = runtime().state(); state != CUDA_SUCCESS) return state;
-  if (calls_forbidden) [[unlikely]] return CUDA_ERROR_NOT_PERMITTED;
+  if (calls_forbidden) [[unlikely]]
+    return CUDA_ERROR_NOT_PERMITTED;
   runtime().process_state().wait_while_locked();
   try {
     return body();
@@ -59,8 +60,12 @@ Ref<T> find(Handle handle) {
 }
 
 // Charges the cost of a call that has succeeded, and returns CUDA_SUCCESS.
-inline CUresult charged(Cost cost) { return costs().charge(cost), CUDA_SUCCESS; }
-inline CUresult charged(Cost cost, Cost per_unit, uint64_t amount) { return costs().charge(cost, per_unit, amount), CUDA_SUCCESS; }
+inline CUresult charged(Cost cost) {
+  return costs().charge(cost), CUDA_SUCCESS;
+}
+inline CUresult charged(Cost cost, Cost per_unit, uint64_t amount) {
+  return costs().charge(cost, per_unit, amount), CUDA_SUCCESS;
+}
 
 inline bool valid_context_flags(unsigned flags) {
   constexpr unsigned kKnown = CU_CTX_SCHED_MASK | CU_CTX_MAP_HOST | CU_CTX_LMEM_RESIZE_TO_MAX | 0xe0u;

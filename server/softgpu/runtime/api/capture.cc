@@ -37,7 +37,8 @@ CUresult begin(Stream& stream, Ref<Graph> graph, std::vector<CapturedDependency>
                CUstreamCaptureMode mode, bool owns_graph) {
   if (stream.legacy()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   if (stream.capture()) return CUDA_ERROR_ILLEGAL_STATE;
-  const Ref<Capture> capture = make_ref<Capture>(std::move(graph), mode, next_capture.fetch_add(1), &stream, owns_graph);
+  const Ref<Capture> capture =
+      make_ref<Capture>(std::move(graph), mode, next_capture.fetch_add(1), &stream, owns_graph);
   capture->frontier[&stream] = std::move(dependencies);
   capture->streams.push_back(Ref<Stream>::share(&stream));
   stream.set_capture(capture);
@@ -48,8 +49,8 @@ bool valid_mode(CUstreamCaptureMode mode) {
   return static_cast<unsigned>(mode) <= CU_STREAM_CAPTURE_MODE_RELAXED;
 }
 
-CUresult add_dependencies(const Graph& graph, const CUgraphNode* handles, const CUgraphEdgeData* edges, size_t count,
-                          std::vector<CapturedDependency>& dependencies) {
+CUresult add_dependencies(const Graph& graph, const CUgraphNode* handles, const CUgraphEdgeData* edges,
+                          size_t count, std::vector<CapturedDependency>& dependencies) {
   if (count != 0 && handles == nullptr) return CUDA_ERROR_INVALID_VALUE;
   for (size_t i = 0; i < count; ++i) {
     const Ref<GraphNode> node = find<GraphNode>(handles[i]);
@@ -61,8 +62,9 @@ CUresult add_dependencies(const Graph& graph, const CUgraphNode* handles, const 
   return CUDA_SUCCESS;
 }
 
-CUresult capture_info(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id = nullptr, CUgraph* graph = nullptr,
-                      const CUgraphNode** dependencies = nullptr, const CUgraphEdgeData** edges = nullptr, size_t* count = nullptr) {
+CUresult capture_info(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id = nullptr,
+                      CUgraph* graph = nullptr, const CUgraphNode** dependencies = nullptr,
+                      const CUgraphEdgeData** edges = nullptr, size_t* count = nullptr) {
   return call_on_stream(handle, [&](Stream& stream) {
     if (status == nullptr || (edges != nullptr && dependencies == nullptr)) return CUDA_ERROR_INVALID_VALUE;
     std::lock_guard guard(graph_mutex());
@@ -90,7 +92,8 @@ CUresult capture_info(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t
   });
 }
 
-CUresult update_dependencies(CUstream handle, CUgraphNode* handles, const CUgraphEdgeData* edges, size_t count, unsigned flags) {
+CUresult update_dependencies(CUstream handle, CUgraphNode* handles, const CUgraphEdgeData* edges,
+                             size_t count, unsigned flags) {
   return call_on_stream(handle, [&](Stream& stream) {
     std::lock_guard guard(graph_mutex());
     const Ref<Capture> capture = stream.capture();
@@ -125,8 +128,9 @@ CUDA_EXPORT CUresult cuStreamBeginCapture(CUstream stream) {
 
 #if CUDA_VERSION >= 12030
 CUDA_EXPORT CUresult cuStreamBeginCaptureToGraph(CUstream handle, CUgraph graph_handle,
-                                                 const CUgraphNode* dependencies, const CUgraphEdgeData* edges,
-                                                 size_t count, CUstreamCaptureMode mode) {
+                                                 const CUgraphNode* dependencies,
+                                                 const CUgraphEdgeData* edges, size_t count,
+                                                 CUstreamCaptureMode mode) {
   return call_on_stream(handle, [&](Stream& stream) {
     std::lock_guard guard(graph_mutex());
     const Ref<Graph> graph = find<Graph>(graph_handle);

@@ -22,7 +22,8 @@ template <class Body>
 CUresult with_process(int pid, bool fits, const Body& body) noexcept {
   if (const CUresult state = runtime().state(); state != CUDA_SUCCESS) return state;
   if (!fits || pid <= 0) return CUDA_ERROR_INVALID_VALUE;
-  if (pid != ::getpid()) return ::kill(pid, 0) == 0 || errno == EPERM ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
+  if (pid != ::getpid())
+    return ::kill(pid, 0) == 0 || errno == EPERM ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
   try {
     return body(runtime().process_state());
   } catch (...) {
@@ -33,7 +34,8 @@ CUresult with_process(int pid, bool fits, const Body& body) noexcept {
 }  // namespace
 
 CUDA_EXPORT CUresult cuCheckpointProcessLock(int pid, CUcheckpointLockArgs* args) {
-  return with_process(pid, cuda::fits(args), [&](ProcessState& state) { return state.lock(args ? args->timeoutMs : 0); });
+  return with_process(pid, cuda::fits(args),
+                      [&](ProcessState& state) { return state.lock(args ? args->timeoutMs : 0); });
 }
 
 CUDA_EXPORT CUresult cuCheckpointProcessCheckpoint(int pid, CUcheckpointCheckpointArgs* args) {

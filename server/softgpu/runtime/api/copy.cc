@@ -28,13 +28,15 @@ bool is_pageable(uint64_t address) {
 }  // namespace
 
 std::optional<int> accessing_device(const Context& context) {
-  return runtime().config().rules.enforces(Rule::copy_access) ? std::optional(context.device().index()) : std::nullopt;
+  return runtime().config().rules.enforces(Rule::copy_access) ? std::optional(context.device().index())
+                                                              : std::nullopt;
 }
 
-CUresult check_transfer(const Transfer& transfer, Side destination, Side source, std::optional<int> destination_device,
-                        std::optional<int> source_device) {
+CUresult check_transfer(const Transfer& transfer, Side destination, Side source,
+                        std::optional<int> destination_device, std::optional<int> source_device) {
   const MemoryMap& memory = runtime().memory();
-  const auto valid = [&](uint64_t address, uint64_t extent, Side side, bool write, std::optional<int> device) {
+  const auto valid = [&](uint64_t address, uint64_t extent, Side side, bool write,
+                         std::optional<int> device) {
     if (address + extent < address) return false;
     // Addresses in softgpu's reserved range are valid only where something is mapped, also for the host.
     if (side == Side::host && !in_range(address, 1)) return address != 0;
@@ -45,7 +47,8 @@ CUresult check_transfer(const Transfer& transfer, Side destination, Side source,
   if (transfer.bytes() == 0) return CUDA_SUCCESS;
   if (!valid(transfer.destination, transfer.destination_extent(), destination, true, destination_device))
     return CUDA_ERROR_INVALID_VALUE;
-  if (!transfer.is_fill() && !valid(transfer.source, transfer.source_extent(), source, false, source_device)) {
+  if (!transfer.is_fill() &&
+      !valid(transfer.source, transfer.source_extent(), source, false, source_device)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   return CUDA_SUCCESS;
@@ -94,8 +97,10 @@ CUresult transfer_now(Stream& stream, const Transfer& transfer) {
 
 bool is_between_devices(const Transfer& transfer) {
   if (transfer.is_fill()) return false;
-  const auto to = runtime().memory().find(transfer.destination), from = runtime().memory().find(transfer.source);
-  return to && from && !to->is_host() && !from->is_host() && to->context != 0 && from->context != 0 && to->device != from->device;
+  const auto to = runtime().memory().find(transfer.destination),
+             from = runtime().memory().find(transfer.source);
+  return to && from && !to->is_host() && !from->is_host() && to->context != 0 && from->context != 0 &&
+         to->device != from->device;
 }
 
 CUresult transfer_synchronously(Stream& stream, const Transfer& transfer) {
@@ -118,7 +123,8 @@ CUresult copy_now(uint64_t destination, Side destination_side, uint64_t source, 
                   uint64_t bytes) {
   return call_on_stream(nullptr, [&](Stream& stream) {
     const Transfer transfer = Transfer::copy(destination, source, bytes);
-    const CUresult result = check_transfer(transfer, destination_side, source_side, accessing_device(stream.context()));
+    const CUresult result =
+        check_transfer(transfer, destination_side, source_side, accessing_device(stream.context()));
     return result != CUDA_SUCCESS ? result : transfer_synchronously(stream, transfer);
   });
 }
@@ -127,22 +133,26 @@ CUresult copy_async(uint64_t destination, Side destination_side, uint64_t source
                     uint64_t bytes, CUstream handle) {
   return call_on_stream(handle, [&](Stream& stream) {
     const Transfer transfer = Transfer::copy(destination, source, bytes);
-    const CUresult result = check_transfer(transfer, destination_side, source_side, accessing_device(stream.context()));
+    const CUresult result =
+        check_transfer(transfer, destination_side, source_side, accessing_device(stream.context()));
     return result != CUDA_SUCCESS ? result : transfer_async(stream, transfer);
   });
 }
 
 // Checks each side against the device of its own context.
-CUresult copy_between(Context& to, uint64_t destination, Context& from, uint64_t source, uint64_t bytes, CUstream handle) {
+CUresult copy_between(Context& to, uint64_t destination, Context& from, uint64_t source, uint64_t bytes,
+                      CUstream handle) {
   return call_on_stream(handle, [&](Stream& stream) {
     const Transfer transfer = Transfer::copy(destination, source, bytes);
-    const CUresult result = check_transfer(transfer, Side::device, Side::device, accessing_device(to), accessing_device(from));
+    const CUresult result =
+        check_transfer(transfer, Side::device, Side::device, accessing_device(to), accessing_device(from));
     return result != CUDA_SUCCESS ? result : transfer_async(stream, transfer);
   });
 }
 
 struct PeerContexts {
-  PeerContexts(CUcontext destination, CUcontext source) : to(find<Context>(destination)), from(find<Context>(source)) {}
+  PeerContexts(CUcontext destination, CUcontext source)
+      : to(find<Context>(destination)), from(find<Context>(source)) {}
   CUresult check() const {
     if (!to || !from) return CUDA_ERROR_INVALID_CONTEXT;
     const CUresult result = to->check();
@@ -164,7 +174,8 @@ CUDA_EXPORT CUresult cuMemcpyDtoH_v2(void* destination, CUdeviceptr source, size
 }
 CUDA_EXPORT CUresult cuMemcpyDtoD_v2(CUdeviceptr destination, CUdeviceptr source, size_t bytes) {
   // A copy within one device is only ordered in the stream; the host does not wait.
-  if (is_between_devices(Transfer::copy(destination, source, bytes))) return copy_now(destination, Side::device, source, Side::device, bytes);
+  if (is_between_devices(Transfer::copy(destination, source, bytes)))
+    return copy_now(destination, Side::device, source, Side::device, bytes);
   return copy_async(destination, Side::device, source, Side::device, bytes, nullptr);
 }
 
@@ -194,7 +205,8 @@ CUDA_EXPORT CUresult cuMemcpyPeer(CUdeviceptr destination, CUcontext destination
     if (result == CUDA_SUCCESS) result = peers.to->synchronize();
     if (result == CUDA_SUCCESS) result = peers.from->synchronize();
     if (result == CUDA_SUCCESS) result = current.synchronize();
-    if (result == CUDA_SUCCESS) result = copy_between(*peers.to, destination, *peers.from, source, bytes, nullptr);
+    if (result == CUDA_SUCCESS)
+      result = copy_between(*peers.to, destination, *peers.from, source, bytes, nullptr);
     return result == CUDA_SUCCESS ? current.synchronize() : result;
   });
 }
@@ -204,6 +216,7 @@ CUDA_EXPORT CUresult cuMemcpyPeerAsync(CUdeviceptr destination, CUcontext destin
   return call([&] {
     const PeerContexts peers(destination_context, source_context);
     const CUresult result = peers.check();
-    return result != CUDA_SUCCESS ? result : copy_between(*peers.to, destination, *peers.from, source, bytes, stream);
+    return result != CUDA_SUCCESS ? result
+                                  : copy_between(*peers.to, destination, *peers.from, source, bytes, stream);
   });
 }

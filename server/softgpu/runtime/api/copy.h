@@ -16,9 +16,10 @@ enum class Side { host, device, any };
 std::optional<int> accessing_device(const Context& context);
 // Returns CUDA_ERROR_INVALID_VALUE unless all bytes of each side are accessible. A mapping must be accessible
 // to the given device, or to any location if none is given.
-CUresult check_transfer(const Transfer& transfer, Side destination, Side source, std::optional<int> destination_device,
-                        std::optional<int> source_device);
-inline CUresult check_transfer(const Transfer& transfer, Side destination, Side source, std::optional<int> device) {
+CUresult check_transfer(const Transfer& transfer, Side destination, Side source,
+                        std::optional<int> destination_device, std::optional<int> source_device);
+inline CUresult check_transfer(const Transfer& transfer, Side destination, Side source,
+                               std::optional<int> device) {
   return check_transfer(transfer, destination, source, device, device);
 }
 

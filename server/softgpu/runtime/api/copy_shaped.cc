@@ -21,28 +21,26 @@ CUresult resolve(CUmemorytype type, const void* host, CUdeviceptr device, CUarra
     case CU_MEMORYTYPE_HOST:
       end = {reinterpret_cast<uint64_t>(host), Side::host, nullptr};
       return CUDA_SUCCESS;
-    case CU_MEMORYTYPE_DEVICE:
-      end = {device, Side::device, nullptr};
-      return CUDA_SUCCESS;
-    case CU_MEMORYTYPE_UNIFIED:
-      end = {device, Side::any, nullptr};
-      return CUDA_SUCCESS;
+    case CU_MEMORYTYPE_DEVICE: end = {device, Side::device, nullptr}; return CUDA_SUCCESS;
+    case CU_MEMORYTYPE_UNIFIED: end = {device, Side::any, nullptr}; return CUDA_SUCCESS;
     case CU_MEMORYTYPE_ARRAY:
       end = {0, Side::device, find<Array>(array)};
       if (!end.array) return CUDA_ERROR_INVALID_HANDLE;
       end.address = end.array->level().address;
       return CUDA_SUCCESS;
-    default:
-      return CUDA_ERROR_INVALID_VALUE;
+    default: return CUDA_ERROR_INVALID_VALUE;
   }
 }
 
 // True if the box consists of whole texels and lies in the array.
-bool inside(const Array& array, uint64_t x, uint64_t y, uint64_t z, uint64_t width, uint64_t height, uint64_t depth) {
-  const auto part = [](uint64_t first, uint64_t count, uint64_t of) { return first <= of && count <= of - first; };
+bool inside(const Array& array, uint64_t x, uint64_t y, uint64_t z, uint64_t width, uint64_t height,
+            uint64_t depth) {
+  const auto part = [](uint64_t first, uint64_t count, uint64_t of) {
+    return first <= of && count <= of - first;
+  };
   const uint32_t texel = array.format().bytes();
-  return x % texel == 0 && width % texel == 0 && part(x, width, array.level().pitch) && part(y, height, array.level().height) &&
-         part(z, depth, array.slices());
+  return x % texel == 0 && width % texel == 0 && part(x, width, array.level().pitch) &&
+         part(y, height, array.level().height) && part(z, depth, array.slices());
 }
 
 // Offsets and pitches come from the program: values that could overflow in computations are rejected.
@@ -52,8 +50,8 @@ bool below_limit(uint64_t value) {
 
 bool place(uint64_t base, uint64_t x, uint64_t y, uint64_t z, uint64_t pitch, uint64_t slice, uint64_t width,
            uint64_t height, uint64_t depth, uint64_t& address) {
-  if (!below_limit(x) || !below_limit(y) || !below_limit(z) || !below_limit(pitch) || !below_limit(slice) || !below_limit(height) ||
-      !below_limit(depth))
+  if (!below_limit(x) || !below_limit(y) || !below_limit(z) || !below_limit(pitch) || !below_limit(slice) ||
+      !below_limit(height) || !below_limit(depth))
     return false;
   uint64_t rows, slices, extent;
   if (__builtin_mul_overflow(y + height, pitch, &rows) || __builtin_mul_overflow(z + depth, slice, &slices) ||
@@ -76,11 +74,15 @@ struct AccessingContexts {
   Ref<Context> destination, source;
 };
 
-CUresult run(const Transfer& transfer, Side destination, Side source, CUstream handle, bool wait, const AccessingContexts& accessing) {
+CUresult run(const Transfer& transfer, Side destination, Side source, CUstream handle, bool wait,
+             const AccessingContexts& accessing) {
   if (!size_fits(transfer)) return CUDA_ERROR_INVALID_VALUE;
   return call_on_stream(handle, [&](Stream& stream) {
-    const auto device_of = [&](const Ref<Context>& copier) { return accessing_device(copier ? *copier : stream.context()); };
-    const CUresult result = check_transfer(transfer, destination, source, device_of(accessing.destination), device_of(accessing.source));
+    const auto device_of = [&](const Ref<Context>& copier) {
+      return accessing_device(copier ? *copier : stream.context());
+    };
+    const CUresult result = check_transfer(transfer, destination, source, device_of(accessing.destination),
+                                           device_of(accessing.source));
     if (result != CUDA_SUCCESS) return result;
     return wait ? transfer_synchronously(stream, transfer) : transfer_async(stream, transfer);
   });
@@ -95,7 +97,8 @@ CUresult describe_copy(const CUDA_MEMCPY3D* copy, Transfer* described, Side* des
   if (copy == nullptr || copy->srcLOD != 0 || copy->dstLOD != 0) return CUDA_ERROR_INVALID_VALUE;
   End source, destination;
   CUresult result = resolve(copy->srcMemoryType, copy->srcHost, copy->srcDevice, copy->srcArray, source);
-  if (result == CUDA_SUCCESS) result = resolve(copy->dstMemoryType, copy->dstHost, copy->dstDevice, copy->dstArray, destination);
+  if (result == CUDA_SUCCESS)
+    result = resolve(copy->dstMemoryType, copy->dstHost, copy->dstDevice, copy->dstArray, destination);
   if (result != CUDA_SUCCESS) return result;
   if (!below_limit(copy->WidthInBytes)) return CUDA_ERROR_INVALID_VALUE;
   Transfer transfer;
@@ -113,12 +116,16 @@ CUresult describe_copy(const CUDA_MEMCPY3D* copy, Transfer* described, Side* des
   transfer.destination_pitch = pitch_of(copy->dstPitch, copy->dstXInBytes);
   transfer.destination_slice = slice_of(copy->dstHeight, copy->dstY, transfer.destination_pitch);
   if (source.array) {
-    if (!inside(*source.array, copy->srcXInBytes, copy->srcY, copy->srcZ, copy->WidthInBytes, copy->Height, copy->Depth)) return CUDA_ERROR_INVALID_VALUE;
+    if (!inside(*source.array, copy->srcXInBytes, copy->srcY, copy->srcZ, copy->WidthInBytes, copy->Height,
+                copy->Depth))
+      return CUDA_ERROR_INVALID_VALUE;
     transfer.source_pitch = source.array->level().pitch;
     transfer.source_slice = source.array->level().slice;
   }
   if (destination.array) {
-    if (!inside(*destination.array, copy->dstXInBytes, copy->dstY, copy->dstZ, copy->WidthInBytes, copy->Height, copy->Depth)) return CUDA_ERROR_INVALID_VALUE;
+    if (!inside(*destination.array, copy->dstXInBytes, copy->dstY, copy->dstZ, copy->WidthInBytes,
+                copy->Height, copy->Depth))
+      return CUDA_ERROR_INVALID_VALUE;
     transfer.destination_pitch = destination.array->level().pitch;
     transfer.destination_slice = destination.array->level().slice;
   }
@@ -140,7 +147,8 @@ CUresult describe_copy(const CUDA_MEMCPY3D* copy, Transfer* described, Side* des
 
 namespace {
 
-CUresult copy_3d(const CUDA_MEMCPY3D* copy, CUstream stream, bool wait, const AccessingContexts& accessing = {}) {
+CUresult copy_3d(const CUDA_MEMCPY3D* copy, CUstream stream, bool wait,
+                 const AccessingContexts& accessing = {}) {
   Transfer transfer;
   Side destination, source;
   const CUresult result = describe_copy(copy, &transfer, &destination, &source);
@@ -155,7 +163,8 @@ CUresult copy_2d(const CUDA_MEMCPY2D* copy, CUstream stream, bool wait) {
 
 }  // namespace
 
-CUresult gpupool::cuda::copy_box_between(const CUDA_MEMCPY3D& copy, CUcontext to, CUcontext from, CUstream stream, bool wait) {
+CUresult gpupool::cuda::copy_box_between(const CUDA_MEMCPY3D& copy, CUcontext to, CUcontext from,
+                                         CUstream stream, bool wait) {
   return copy_3d(&copy, stream, wait, {find<Context>(to), find<Context>(from)});
 }
 

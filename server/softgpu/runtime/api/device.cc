@@ -123,7 +123,8 @@ CUDA_EXPORT CUresult cuDeviceGetByPCIBusId(CUdevice* device, const char* text) {
     if (!address) return CUDA_ERROR_INVALID_VALUE;
     for (const auto& candidate : runtime().devices()) {
       const Device::PciId pci = candidate->pci();
-      if (static_cast<unsigned>(pci.domain) == address->domain && static_cast<unsigned>(pci.bus) == address->bus &&
+      if (static_cast<unsigned>(pci.domain) == address->domain &&
+          static_cast<unsigned>(pci.bus) == address->bus &&
           static_cast<unsigned>(pci.device) == address->device) {
         *device = candidate->index();
         return CUDA_SUCCESS;
@@ -153,15 +154,10 @@ CUDA_EXPORT CUresult cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute a
     }
     switch (attribute) {
       case CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK:
-      case CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED:
-        *value = 0;
-        return CUDA_SUCCESS;
+      case CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED: *value = 0; return CUDA_SUCCESS;
       case CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED:
-      case CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED:
-        *value = 1;
-        return CUDA_SUCCESS;
-      default:
-        return CUDA_ERROR_INVALID_VALUE;
+      case CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED: *value = 1; return CUDA_SUCCESS;
+      default: return CUDA_ERROR_INVALID_VALUE;
     }
   });
 }
@@ -192,8 +188,8 @@ CUDA_EXPORT CUresult cuDeviceGetP2PAtomicCapabilities(unsigned int* capabilities
 }
 #endif
 
-CUDA_EXPORT CUresult cuDeviceGetTexture1DLinearMaxWidth(size_t* width, CUarray_format format, unsigned channels,
-                                                        CUdevice index) {
+CUDA_EXPORT CUresult cuDeviceGetTexture1DLinearMaxWidth(size_t* width, CUarray_format format,
+                                                        unsigned channels, CUdevice index) {
   return call_on_device(index, [&](Device&) {
     if (width == nullptr || !texel_format(format, channels)) return CUDA_ERROR_INVALID_VALUE;
     *width = limits::kLinear1d;

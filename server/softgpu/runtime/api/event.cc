@@ -42,7 +42,8 @@ CUDA_EXPORT CUresult cuEventCreate(CUevent* event, unsigned int flags) {
     constexpr unsigned kKnown = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
     if (event == nullptr || (flags & ~kKnown) != 0) return CUDA_ERROR_INVALID_VALUE;
     // Interprocess events cannot have timing.
-    if ((flags & CU_EVENT_INTERPROCESS) != 0 && (flags & CU_EVENT_DISABLE_TIMING) == 0) return CUDA_ERROR_INVALID_VALUE;
+    if ((flags & CU_EVENT_INTERPROCESS) != 0 && (flags & CU_EVENT_DISABLE_TIMING) == 0)
+      return CUDA_ERROR_INVALID_VALUE;
     return context.create_event(flags, event);
   });
 }
@@ -97,7 +98,8 @@ CUDA_EXPORT CUresult cuEventSynchronize(CUevent handle) {
   return call_on_event(handle, [](Event& event) {
     if (event.captured()) return CUDA_ERROR_CAPTURED_EVENT;
     event.context().charge_event_query();
-    if (const Ref<Op> record = event.wait_operation()) event.context().wait_for({&record, 1}, event.blocking_sync());
+    if (const Ref<Op> record = event.wait_operation())
+      event.context().wait_for({&record, 1}, event.blocking_sync());
     event.context().write_device_output();
     runtime().trim_pools(event.context().device());
     return event.context().error();

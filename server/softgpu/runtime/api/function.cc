@@ -30,7 +30,9 @@ CUresult call_on_loaded_function(CUfunction handle, const Body& body) noexcept {
 }
 
 // Multiprocessors of the current context; a green one has a subset of the device's.
-int current_multiprocessors() { return current_context()->multiprocessor_count(); }
+int current_multiprocessors() {
+  return current_context()->multiprocessor_count();
+}
 
 CUresult potential_block(int* grid, int* block, CUfunction handle, CUoccupancyB2DSize shared_of,
                          size_t shared, int limit) {
@@ -191,13 +193,15 @@ CUDA_EXPORT CUresult cuOccupancyMaxActiveClusters(int* clusters, CUfunction hand
     const uint64_t threads = uint64_t{config->blockDimX} * config->blockDimY * config->blockDimZ;
     if (threads == 0 || threads > static_cast<uint64_t>(limits::kMaxThreads)) return CUDA_ERROR_INVALID_VALUE;
     LaunchShape shape{};
-    if (const CUresult result = read_launch_attributes(config->attrs, config->numAttrs, &shape); result != CUDA_SUCCESS)
+    if (const CUresult result = read_launch_attributes(config->attrs, config->numAttrs, &shape);
+        result != CUDA_SUCCESS)
       return result;
     GridRequest request;
     request.grid_dim[0] = config->gridDimX;
     request.grid_dim[1] = config->gridDimY;
     request.grid_dim[2] = config->gridDimZ;
-    if (const CUresult result = choose_cluster(function, shape.cluster, &request); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = choose_cluster(function, shape.cluster, &request); result != CUDA_SUCCESS)
+      return result;
     const uint32_t* size = request.cluster_dim;
     *clusters = blocks_per_multiprocessor(function.kernel(), function.settings(), static_cast<int>(threads),
                                           config->sharedMemBytes) *

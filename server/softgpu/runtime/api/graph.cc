@@ -32,7 +32,8 @@ struct Edge {
 
 // The same for edges. `to` is null for a node's dependencies, `from` for its dependents, both are null to
 // query the count.
-CUresult return_edges(const std::vector<Edge>& edges, CUgraphNode* from, CUgraphNode* to, CUgraphEdgeData* data, size_t* count) {
+CUresult return_edges(const std::vector<Edge>& edges, CUgraphNode* from, CUgraphNode* to,
+                      CUgraphEdgeData* data, size_t* count) {
   if (count == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (from == nullptr && to == nullptr) {
     if (data != nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -80,7 +81,8 @@ CUresult get_edges(CUgraph handle, CUgraphNode* from, CUgraphNode* to, CUgraphEd
   });
 }
 
-CUresult change_edges(CUgraph handle, const CUgraphNode* from, const CUgraphNode* to, const CUgraphEdgeData* edges, size_t count,
+CUresult change_edges(CUgraph handle, const CUgraphNode* from, const CUgraphNode* to,
+                      const CUgraphEdgeData* edges, size_t count,
                       bool (*change)(GraphNode&, GraphNode&, cuda::EdgeData)) {
   return call_on_graph<Graph>(handle, [&](Graph& graph) {
     if (count != 0 && (from == nullptr || to == nullptr)) return CUDA_ERROR_INVALID_VALUE;
@@ -187,33 +189,41 @@ CUDA_EXPORT CUresult cuGraphNodeGetDependentNodes(CUgraphNode node, CUgraphNode*
 CUDA_EXPORT CUresult cuGraphGetEdges(CUgraph graph, CUgraphNode* from, CUgraphNode* to, size_t* count) {
   return get_edges(graph, from, to, nullptr, count);
 }
-CUDA_EXPORT CUresult cuGraphAddDependencies(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to, size_t count) {
+CUDA_EXPORT CUresult cuGraphAddDependencies(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to,
+                                            size_t count) {
   return change_edges(graph, from, to, nullptr, count, Graph::connect);
 }
-CUDA_EXPORT CUresult cuGraphRemoveDependencies(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to, size_t count) {
+CUDA_EXPORT CUresult cuGraphRemoveDependencies(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to,
+                                               size_t count) {
   return change_edges(graph, from, to, nullptr, count, disconnect);
 }
 
 #if CUDA_VERSION >= 12030
-CUDA_EXPORT CUresult cuGraphNodeGetDependencies_v2(CUgraphNode node, CUgraphNode* nodes, CUgraphEdgeData* edges, size_t* count) {
+CUDA_EXPORT CUresult cuGraphNodeGetDependencies_v2(CUgraphNode node, CUgraphNode* nodes,
+                                                   CUgraphEdgeData* edges, size_t* count) {
   return get_dependencies(node, nodes, edges, count);
 }
-CUDA_EXPORT CUresult cuGraphNodeGetDependentNodes_v2(CUgraphNode node, CUgraphNode* nodes, CUgraphEdgeData* edges, size_t* count) {
+CUDA_EXPORT CUresult cuGraphNodeGetDependentNodes_v2(CUgraphNode node, CUgraphNode* nodes,
+                                                     CUgraphEdgeData* edges, size_t* count) {
   return get_dependents(node, nodes, edges, count);
 }
-CUDA_EXPORT CUresult cuGraphGetEdges_v2(CUgraph graph, CUgraphNode* from, CUgraphNode* to, CUgraphEdgeData* edges, size_t* count) {
+CUDA_EXPORT CUresult cuGraphGetEdges_v2(CUgraph graph, CUgraphNode* from, CUgraphNode* to,
+                                        CUgraphEdgeData* edges, size_t* count) {
   return get_edges(graph, from, to, edges, count);
 }
-CUDA_EXPORT CUresult cuGraphAddDependencies_v2(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to, const CUgraphEdgeData* edges, size_t count) {
+CUDA_EXPORT CUresult cuGraphAddDependencies_v2(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to,
+                                               const CUgraphEdgeData* edges, size_t count) {
   return change_edges(graph, from, to, edges, count, Graph::connect);
 }
-CUDA_EXPORT CUresult cuGraphRemoveDependencies_v2(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to, const CUgraphEdgeData* edges,
+CUDA_EXPORT CUresult cuGraphRemoveDependencies_v2(CUgraph graph, const CUgraphNode* from,
+                                                  const CUgraphNode* to, const CUgraphEdgeData* edges,
                                                   size_t count) {
   return change_edges(graph, from, to, edges, count, disconnect);
 }
 #endif
 
-CUDA_EXPORT CUresult cuGraphRetainUserObject(CUgraph handle, CUuserObject object, unsigned int count, unsigned int flags) {
+CUDA_EXPORT CUresult cuGraphRetainUserObject(CUgraph handle, CUuserObject object, unsigned int count,
+                                             unsigned int flags) {
   return call_on_graph<Graph>(handle, [&](Graph& graph) {
     if (flags > CU_GRAPH_USER_OBJECT_MOVE) return CUDA_ERROR_INVALID_VALUE;
     return graph.user_objects.add(object, count, flags == CU_GRAPH_USER_OBJECT_MOVE);

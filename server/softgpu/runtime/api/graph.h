@@ -50,8 +50,8 @@ CUresult add_node(CUgraphNode* out, CUgraph handle, const CUgraphNode* dependenc
 CUresult make_kernel_op(const CUDA_KERNEL_NODE_PARAMS_v1* kernel, uint64_t handle, Ref<Op>* op);
 // Returns a copy of a kernel's operation with the cooperative attribute set or cleared.
 Ref<Op> with_cooperation(const Ref<Op>& kernel, bool cooperative);
-// Replaces *kernel, a kernel's operation, by a copy with the attributes of `from`: cooperative launch, and the
-// cluster size if it differs from that of `from`'s function. CUDA_ERROR_INVALID_CLUSTER_SIZE.
+// Replaces *kernel, a kernel's operation, by a copy with the attributes of `from`: cooperative launch, and
+// the cluster size if it differs from that of `from`'s function. CUDA_ERROR_INVALID_CLUSTER_SIZE.
 CUresult copy_kernel_attributes(const Op& from, Ref<Op>* kernel);
 CUresult make_copy_op(const CUDA_MEMCPY3D* copy, Ref<Op>* op);
 CUresult make_fill_op(const CUDA_MEMSET_NODE_PARAMS* fill, Ref<Op>* op);

@@ -16,7 +16,8 @@ namespace gpupool::softgpu::api {
 
 CUresult set_conditional(GraphNode& node, CUDA_CONDITIONAL_NODE_PARAMS& params) {
   const Ref<Condition> condition = runtime().handles().find<Condition>(params.handle);
-  if (!condition || !gpupool::cuda::may_have_bodies(static_cast<unsigned>(params.type), params.size) || params.size > kMaxBodies)
+  if (!condition || !gpupool::cuda::may_have_bodies(static_cast<unsigned>(params.type), params.size) ||
+      params.size > kMaxBodies)
     return CUDA_ERROR_INVALID_VALUE;
   node.conditional = std::make_unique<Conditional>();
   node.conditional->condition = condition;
@@ -34,13 +35,15 @@ CUresult set_conditional(GraphNode& node, CUDA_CONDITIONAL_NODE_PARAMS& params) 
 
 }  // namespace gpupool::softgpu::api
 
-CUDA_EXPORT CUresult cuGraphConditionalHandleCreate(CUgraphConditionalHandle* handle, CUgraph graph_handle, CUcontext context, unsigned initial,
-                                                    unsigned flags) {
-  if (handle == nullptr || (flags & ~unsigned{CU_GRAPH_COND_ASSIGN_DEFAULT}) != 0) return CUDA_ERROR_INVALID_VALUE;
+CUDA_EXPORT CUresult cuGraphConditionalHandleCreate(CUgraphConditionalHandle* handle, CUgraph graph_handle,
+                                                    CUcontext context, unsigned initial, unsigned flags) {
+  if (handle == nullptr || (flags & ~unsigned{CU_GRAPH_COND_ASSIGN_DEFAULT}) != 0)
+    return CUDA_ERROR_INVALID_VALUE;
   return call_in_context([&](Context&) {
     if (context != nullptr && !find<Context>(context)) return CUDA_ERROR_INVALID_CONTEXT;
     return call_on_graph<Graph>(graph_handle, [&](Graph& graph) {
-      const Ref<Condition> condition = make_ref<Condition>(initial, (flags & CU_GRAPH_COND_ASSIGN_DEFAULT) != 0);
+      const Ref<Condition> condition =
+          make_ref<Condition>(initial, (flags & CU_GRAPH_COND_ASSIGN_DEFAULT) != 0);
       const uint64_t value = runtime().handles().add(condition);
       if (value == 0) return CUDA_ERROR_OUT_OF_MEMORY;
       condition->publish(value);

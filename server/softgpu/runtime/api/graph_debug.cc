@@ -30,9 +30,11 @@ const char* name_of(CUgraphNodeType type) {
 void print(std::ofstream& out, const Graph& graph) {
   for (const Ref<GraphNode>& node : graph.nodes) {
     out << "  n" << node->handle << " [label=\"" << name_of(node->type);
-    if (const auto* const grid = dynamic_cast<const GridOp*>(node->prototype.get())) out << "\\n" << grid->function().kernel().name;
+    if (const auto* const grid = dynamic_cast<const GridOp*>(node->prototype.get()))
+      out << "\\n" << grid->function().kernel().name;
     out << "\"];\n";
-    for (const GraphNode* const dependent : node->dependents) out << "  n" << node->handle << " -> n" << dependent->handle << ";\n";
+    for (const GraphNode* const dependent : node->dependents)
+      out << "  n" << node->handle << " -> n" << dependent->handle << ";\n";
     if (node->child) print(out, *node->child);
     if (!node->conditional) continue;
     for (const Ref<Graph>& body : node->conditional->bodies) print(out, *body);

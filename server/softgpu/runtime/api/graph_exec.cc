@@ -111,7 +111,8 @@ CUDA_EXPORT CUresult cuGraphExecGetFlags(CUgraphExec handle, cuuint64_t* flags) 
 CUDA_EXPORT CUresult cuGraphExecKernelNodeSetParams(CUgraphExec exec, CUgraphNode node,
                                                     const CUDA_KERNEL_NODE_PARAMS_v1* params) {
   return change_entry(exec, node, CU_GRAPH_NODE_TYPE_KERNEL, [&](GraphExec::Entry& entry) {
-    return params == nullptr ? CUDA_ERROR_INVALID_VALUE : change_kernel(entry, *params, handle_value(params->func));
+    return params == nullptr ? CUDA_ERROR_INVALID_VALUE
+                             : change_kernel(entry, *params, handle_value(params->func));
   });
 }
 #if CUDA_VERSION >= 12000
@@ -122,7 +123,8 @@ CUDA_EXPORT CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec exec, CUgraph
     const CUDA_KERNEL_NODE_PARAMS_v1 first{
         params->func,      params->gridDimX,  params->gridDimY,       params->gridDimZ,     params->blockDimX,
         params->blockDimY, params->blockDimZ, params->sharedMemBytes, params->kernelParams, params->extra};
-    return change_kernel(entry, first, params->func != nullptr ? handle_value(params->func) : handle_value(params->kern));
+    return change_kernel(entry, first,
+                         params->func != nullptr ? handle_value(params->func) : handle_value(params->kern));
   });
 }
 #endif
@@ -146,7 +148,8 @@ CUDA_EXPORT CUresult cuGraphExecBatchMemOpNodeSetParams(CUgraphExec exec, CUgrap
   return change_entry(exec, node, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP,
                       [&](GraphExec::Entry& entry) { return make_batch_op(batch, &entry.prototype); });
 }
-CUDA_EXPORT CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec handle, CUgraphNode node, CUgraph child_handle) {
+CUDA_EXPORT CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec handle, CUgraphNode node,
+                                                        CUgraph child_handle) {
   return call_on_graph<GraphNode>(node, [&](GraphNode& embedding) {
     const Ref<GraphExec> exec = find<GraphExec>(handle);
     const Ref<Graph> child = find<Graph>(child_handle);

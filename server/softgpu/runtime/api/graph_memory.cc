@@ -10,13 +10,18 @@ using namespace gpupool::softgpu::api;
 namespace gpupool::softgpu::api {
 
 CUresult set_alloc(GraphNode& node, CUDA_MEM_ALLOC_NODE_PARAMS* params, Context* context) {
-  if (params == nullptr || params->bytesize == 0 || params->poolProps.allocType != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
-  if (params->poolProps.handleTypes != CU_MEM_HANDLE_TYPE_NONE || params->poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
+  if (params == nullptr || params->bytesize == 0 ||
+      params->poolProps.allocType != CU_MEM_ALLOCATION_TYPE_PINNED)
+    return CUDA_ERROR_INVALID_VALUE;
+  if (params->poolProps.handleTypes != CU_MEM_HANDLE_TYPE_NONE ||
+      params->poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
     return CUDA_ERROR_NOT_SUPPORTED;
   }
   if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   if (params->poolProps.location.id != context->device().index()) return CUDA_ERROR_NOT_SUPPORTED;
-  if (const CUresult result = allocate_graph_memory(*context, params->bytesize, &node.memory); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = allocate_graph_memory(*context, params->bytesize, &node.memory);
+      result != CUDA_SUCCESS)
+    return result;
   params->dptr = node.memory->address;
   node.alloc = *params;
   node.alloc.accessDescs = nullptr;

@@ -62,9 +62,11 @@ CUresult set_child(GraphNode& node, CUgraph handle) {
 
 // Returns the node's current parameters. The addresses stay the same for parameters of the same number and
 // total size.
-void** lend_parameters(GraphNode& node, const GridRequest& request, const std::vector<KernelParameter>& parameters) {
+void** lend_parameters(GraphNode& node, const GridRequest& request,
+                       const std::vector<KernelParameter>& parameters) {
   const auto same_layout = [&](const auto& returned) {
-    return returned->values.size() == request.params.size() && returned->addresses.size() == parameters.size();
+    return returned->values.size() == request.params.size() &&
+           returned->addresses.size() == parameters.size();
   };
   auto found = std::find_if(node.returned_parameters.begin(), node.returned_parameters.end(), same_layout);
   if (found == node.returned_parameters.end()) {
@@ -75,7 +77,8 @@ void** lend_parameters(GraphNode& node, const GridRequest& request, const std::v
   }
   GraphNode::ReturnedParameters& returned = **found;
   std::copy_n(request.params.data(), returned.values.size(), returned.values.begin());
-  for (size_t i = 0; i < parameters.size(); ++i) returned.addresses[i] = returned.values.data() + parameters[i].offset;
+  for (size_t i = 0; i < parameters.size(); ++i)
+    returned.addresses[i] = returned.values.data() + parameters[i].offset;
   return returned.addresses.data();
 }
 
@@ -141,32 +144,40 @@ CUDA_EXPORT CUresult cuGraphAddEventWaitNode(CUgraphNode* node, CUgraph graph,
   return add_node(node, graph, dependencies, count, CU_GRAPH_NODE_TYPE_WAIT_EVENT,
                   [&](GraphNode& made) { return set_event(made, event); });
 }
-CUDA_EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count,
-                                            CUDA_MEM_ALLOC_NODE_PARAMS* params) {
-  return add_node(node, graph, dependencies, count, CU_GRAPH_NODE_TYPE_MEM_ALLOC, [&](GraphNode& made) { return set_alloc(made, params, current_context().get()); });
+CUDA_EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
+                                            size_t count, CUDA_MEM_ALLOC_NODE_PARAMS* params) {
+  return add_node(node, graph, dependencies, count, CU_GRAPH_NODE_TYPE_MEM_ALLOC,
+                  [&](GraphNode& made) { return set_alloc(made, params, current_context().get()); });
 }
-CUDA_EXPORT CUresult cuGraphAddMemFreeNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count, CUdeviceptr address) {
-  return add_node(node, graph, dependencies, count, CU_GRAPH_NODE_TYPE_MEM_FREE, [&](GraphNode& made) { return set_free(made, address); });
+CUDA_EXPORT CUresult cuGraphAddMemFreeNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
+                                           size_t count, CUdeviceptr address) {
+  return add_node(node, graph, dependencies, count, CU_GRAPH_NODE_TYPE_MEM_FREE,
+                  [&](GraphNode& made) { return set_free(made, address); });
 }
 
-CUDA_EXPORT CUresult cuGraphAddBatchMemOpNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
-                                              size_t count, const CUDA_BATCH_MEM_OP_NODE_PARAMS* batch) {
+CUDA_EXPORT CUresult cuGraphAddBatchMemOpNode(CUgraphNode* node, CUgraph graph,
+                                              const CUgraphNode* dependencies, size_t count,
+                                              const CUDA_BATCH_MEM_OP_NODE_PARAMS* batch) {
   return add_node(node, graph, dependencies, count, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP,
                   [&](GraphNode& made) { return set_batch(made, batch); });
 }
 
 // --- Getting and setting parameters ---
 
-CUDA_EXPORT CUresult cuGraphBatchMemOpNodeGetParams(CUgraphNode handle, CUDA_BATCH_MEM_OP_NODE_PARAMS* batch) {
+CUDA_EXPORT CUresult cuGraphBatchMemOpNodeGetParams(CUgraphNode handle,
+                                                    CUDA_BATCH_MEM_OP_NODE_PARAMS* batch) {
   return call_on_node(handle, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, [&](GraphNode& node) {
     if (batch == nullptr) return CUDA_ERROR_INVALID_VALUE;
     const Ref<Context> context = current_context();
-    *batch = {make_handle<CUcontext>(context ? context->handle() : 0), static_cast<unsigned>(node.batch.size()), node.batch.data(), 0};
+    *batch = {make_handle<CUcontext>(context ? context->handle() : 0),
+              static_cast<unsigned>(node.batch.size()), node.batch.data(), 0};
     return CUDA_SUCCESS;
   });
 }
-CUDA_EXPORT CUresult cuGraphBatchMemOpNodeSetParams(CUgraphNode handle, const CUDA_BATCH_MEM_OP_NODE_PARAMS* batch) {
-  return call_on_node(handle, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, [&](GraphNode& node) { return set_batch(node, batch); });
+CUDA_EXPORT CUresult cuGraphBatchMemOpNodeSetParams(CUgraphNode handle,
+                                                    const CUDA_BATCH_MEM_OP_NODE_PARAMS* batch) {
+  return call_on_node(handle, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP,
+                      [&](GraphNode& node) { return set_batch(node, batch); });
 }
 
 CUDA_EXPORT CUresult cuGraphKernelNodeGetParams(CUgraphNode handle, CUDA_KERNEL_NODE_PARAMS_v1* params) {
@@ -279,7 +290,8 @@ CUDA_EXPORT CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode handle, CUDA_KERN
     params->kern = make_handle<CUkernel>(grid.kernel());
     if (params->kern != nullptr) params->func = nullptr;
     // cudart finds the program's symbol of the kernel by this handle.
-    else params->kern = make_handle<CUkernel>(grid.function().library_kernel.load(std::memory_order_relaxed));
+    else
+      params->kern = make_handle<CUkernel>(grid.function().library_kernel.load(std::memory_order_relaxed));
     params->ctx = make_handle<CUcontext>(grid.function().context().handle());
     return CUDA_SUCCESS;
   });
@@ -306,7 +318,8 @@ CUDA_EXPORT CUresult cuGraphKernelNodeSetAttribute(CUgraphNode handle, CUkernelN
     LaunchShape shape{};
     if (const CUresult result = read_launch_attributes(&attribute, 1, &shape); result != CUDA_SUCCESS)
       return result;
-    if (id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE) node.prototype = with_cooperation(node.prototype, shape.cooperative);
+    if (id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE)
+      node.prototype = with_cooperation(node.prototype, shape.cooperative);
     if (id != CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) return CUDA_SUCCESS;
     const auto& grid = static_cast<const GridOp&>(*node.prototype);
     GridRequest request = grid.request();

@@ -12,7 +12,8 @@ CUresult make_kernel_op(const CUDA_KERNEL_NODE_PARAMS_v1* kernel, uint64_t handl
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
   // A function runs in its own context, whichever context is current (CUDA_KERNEL_NODE_PARAMS: "ctx is
   // ignored if func is set").
-  if (const Ref<Function> function = runtime().handles().find<Function>(handle); function && &function->context() != &context->root()) {
+  if (const Ref<Function> function = runtime().handles().find<Function>(handle);
+      function && &function->context() != &context->root()) {
     context = Ref<Context>::share(&function->context());
   }
   const LaunchShape shape{{kernel->gridDimX, kernel->gridDimY, kernel->gridDimZ},
@@ -59,7 +60,8 @@ Ref<Op> with_cooperation(const Ref<Op>& kernel, bool cooperative) {
   const auto& grid = static_cast<const GridOp&>(*kernel);
   GridRequest request = grid.request();
   request.cooperative = cooperative;
-  return make_ref<GridOp>(Ref<Function>::share(const_cast<Function*>(&grid.function())), std::move(request), grid.kernel());
+  return make_ref<GridOp>(Ref<Function>::share(const_cast<Function*>(&grid.function())), std::move(request),
+                          grid.kernel());
 }
 
 CUresult copy_kernel_attributes(const Op& from, Ref<Op>* kernel) {
@@ -74,8 +76,10 @@ CUresult copy_kernel_attributes(const Op& from, Ref<Op>* kernel) {
     if (size != static_cast<uint32_t>(own[d])) std::copy_n(source.request().cluster_dim, 3, cluster);
     request.cluster_dim[d] = 0;
   }
-  if (const CUresult result = choose_cluster(grid.function(), cluster, &request); result != CUDA_SUCCESS) return result;
-  *kernel = make_ref<GridOp>(Ref<Function>::share(const_cast<Function*>(&grid.function())), std::move(request), grid.kernel());
+  if (const CUresult result = choose_cluster(grid.function(), cluster, &request); result != CUDA_SUCCESS)
+    return result;
+  *kernel = make_ref<GridOp>(Ref<Function>::share(const_cast<Function*>(&grid.function())),
+                             std::move(request), grid.kernel());
   return CUDA_SUCCESS;
 }
 

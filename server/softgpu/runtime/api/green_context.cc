@@ -34,7 +34,8 @@ void describe(const MultiprocessorSet& resources, uint64_t split, CUdevResource*
 #endif
 }
 
-CUresult describe(Device& device, const Multiprocessors& multiprocessors, uint64_t split, CUdevResource* out) {
+CUresult describe(Device& device, const Multiprocessors& multiprocessors, uint64_t split,
+                  CUdevResource* out) {
   const Ref<MultiprocessorSet> resources = MultiprocessorSet::of(device, multiprocessors);
   if (!resources) return CUDA_ERROR_OUT_OF_MEMORY;
   describe(*resources, split, out);
@@ -54,7 +55,8 @@ CUresult read(const CUdevResource& resource, Ref<MultiprocessorSet>* resources, 
 CUresult get(Device& device, const Context* context, CUdevResource* resource, CUdevResourceType type) {
   if (resource == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (type != CU_DEV_RESOURCE_TYPE_SM) return CUDA_ERROR_INVALID_RESOURCE_TYPE;
-  if (context != nullptr && context->multiprocessors()) return describe(device, *context->multiprocessors(), 0, resource);
+  if (context != nullptr && context->multiprocessors())
+    return describe(device, *context->multiprocessors(), 0, resource);
   Multiprocessors all;
   for (int i = 0; i < device.multiprocessors(); ++i) all.set(static_cast<size_t>(i));
   return describe(device, all, 0, resource);
@@ -97,15 +99,17 @@ CUDA_EXPORT CUresult cuCtxGetDevResource(CUcontext handle, CUdevResource* resour
   });
 }
 
-CUDA_EXPORT CUresult cuGreenCtxGetDevResource(CUgreenCtx handle, CUdevResource* resource, CUdevResourceType type) {
+CUDA_EXPORT CUresult cuGreenCtxGetDevResource(CUgreenCtx handle, CUdevResource* resource,
+                                              CUdevResourceType type) {
   return call_on_green(handle, [&](GreenContext& green) {
     return get(green.context().device(), &green.context(), resource, type);
   });
 }
 
 // Makes groups of equal size in ascending order, so that they are the same in every process.
-CUDA_EXPORT CUresult cuDevSmResourceSplitByCount(CUdevResource* result, unsigned int* groups, const CUdevResource* input,
-                                                 CUdevResource* remaining, unsigned int flags, unsigned int least) {
+CUDA_EXPORT CUresult cuDevSmResourceSplitByCount(CUdevResource* result, unsigned int* groups,
+                                                 const CUdevResource* input, CUdevResource* remaining,
+                                                 unsigned int flags, unsigned int least) {
   return call([&] {
     constexpr unsigned kKnown = 3;  // hints about cluster scheduling, which are ignored
     if (groups == nullptr || input == nullptr || (flags & ~kKnown) != 0) return CUDA_ERROR_INVALID_VALUE;
@@ -132,7 +136,8 @@ CUDA_EXPORT CUresult cuDevSmResourceSplitByCount(CUdevResource* result, unsigned
   });
 }
 
-CUDA_EXPORT CUresult cuDevResourceGenerateDesc(CUdevResourceDesc* descriptor, CUdevResource* resources, unsigned int count) {
+CUDA_EXPORT CUresult cuDevResourceGenerateDesc(CUdevResourceDesc* descriptor, CUdevResource* resources,
+                                               unsigned int count) {
   return call([&] {
     if (descriptor == nullptr || resources == nullptr || count == 0) return CUDA_ERROR_INVALID_VALUE;
     Ref<MultiprocessorSet> first, other;
@@ -141,7 +146,8 @@ CUDA_EXPORT CUresult cuDevResourceGenerateDesc(CUdevResourceDesc* descriptor, CU
     Multiprocessors all = *first->multiprocessors();
     for (unsigned i = 1; i < count; ++i) {
       if (const CUresult valid = read(resources[i], &other, &its); valid != CUDA_SUCCESS) return valid;
-      if (&other->device() != &first->device() || its != split || its == 0) return CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
+      if (&other->device() != &first->device() || its != split || its == 0)
+        return CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
       all |= *other->multiprocessors();
     }
     const Ref<MultiprocessorSet> together = MultiprocessorSet::of(first->device(), all);
@@ -151,7 +157,8 @@ CUDA_EXPORT CUresult cuDevResourceGenerateDesc(CUdevResourceDesc* descriptor, CU
   });
 }
 
-CUDA_EXPORT CUresult cuGreenCtxCreate(CUgreenCtx* handle, CUdevResourceDesc descriptor, CUdevice index, unsigned int flags) {
+CUDA_EXPORT CUresult cuGreenCtxCreate(CUgreenCtx* handle, CUdevResourceDesc descriptor, CUdevice index,
+                                      unsigned int flags) {
   return call([&] {
     if (handle == nullptr || flags != CU_GREEN_CTX_DEFAULT_STREAM) return CUDA_ERROR_INVALID_VALUE;
     Device* const device = runtime().device(index);
@@ -198,7 +205,8 @@ CUDA_EXPORT CUresult cuGreenCtxWaitEvent(CUgreenCtx handle, CUevent event_handle
 #endif
 
 #if CUDA_VERSION >= 12050
-CUDA_EXPORT CUresult cuGreenCtxStreamCreate(CUstream* stream, CUgreenCtx handle, unsigned int flags, int priority) {
+CUDA_EXPORT CUresult cuGreenCtxStreamCreate(CUstream* stream, CUgreenCtx handle, unsigned int flags,
+                                            int priority) {
   return call_on_green(handle, [&](GreenContext& green) {
     if (stream == nullptr || flags != CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
     if (const CUresult result = green.context().check(); result != CUDA_SUCCESS) return result;

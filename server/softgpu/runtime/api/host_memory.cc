@@ -54,17 +54,21 @@ Ref<Context> owner_of(const void* pointer) {
 }  // namespace
 
 CUDA_EXPORT CUresult cuMemFreeHost(void* pointer) {
-  return call_in_context_or([&] { return owner_of(pointer); }, [&](Context& context) {
-    const auto pinned = [](const MemoryRange& range) { return range.kind == MemoryKind::pinned; };
-    const auto range = runtime().memory().find(address_of(pointer));
-    if (!range || range->address != address_of(pointer) || !pinned(*range)) return CUDA_ERROR_INVALID_VALUE;
-    context.root().synchronize();
-    const auto taken = runtime().memory().take(address_of(pointer), pinned);
-    if (!taken) return CUDA_ERROR_INVALID_VALUE;
-    runtime().release(*taken);
-    costs().charge(Cost::host_free, Cost::host_free_mib, taken->size);
-    return context.error();
-  });
+  return call_in_context_or([&] { return owner_of(pointer); },
+                            [&](Context& context) {
+                              const auto pinned = [](const MemoryRange& range) {
+                                return range.kind == MemoryKind::pinned;
+                              };
+                              const auto range = runtime().memory().find(address_of(pointer));
+                              if (!range || range->address != address_of(pointer) || !pinned(*range))
+                                return CUDA_ERROR_INVALID_VALUE;
+                              context.root().synchronize();
+                              const auto taken = runtime().memory().take(address_of(pointer), pinned);
+                              if (!taken) return CUDA_ERROR_INVALID_VALUE;
+                              runtime().release(*taken);
+                              costs().charge(Cost::host_free, Cost::host_free_mib, taken->size);
+                              return context.error();
+                            });
 }
 
 CUDA_EXPORT CUresult cuMemHostRegister_v2(void* pointer, size_t size, unsigned int flags) {
@@ -95,20 +99,25 @@ CUDA_EXPORT CUresult cuMemHostRegister_v2(void* pointer, size_t size, unsigned i
 }
 
 CUDA_EXPORT CUresult cuMemHostUnregister(void* pointer) {
-  return call_in_context_or([&] { return owner_of(pointer); }, [&](Context& context) {
-    if (pointer == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    const auto registered = [](const MemoryRange& range) { return range.kind == MemoryKind::registered; };
-    const auto range = runtime().memory().find(address_of(pointer));
-    if (!range) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
-    // Pinned memory, or an address inside registered memory, is known but is not the start of a registration.
-    if (range->address != address_of(pointer) || !registered(*range)) return CUDA_ERROR_INVALID_VALUE;
-    context.root().synchronize();
-    const auto taken = runtime().memory().take(address_of(pointer), registered);
-    if (!taken) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
-    runtime().release(*taken);
-    costs().charge(Cost::host_unregister, Cost::host_unregister_mib, taken->size);
-    return context.error();
-  });
+  return call_in_context_or([&] { return owner_of(pointer); },
+                            [&](Context& context) {
+                              if (pointer == nullptr) return CUDA_ERROR_INVALID_VALUE;
+                              const auto registered = [](const MemoryRange& range) {
+                                return range.kind == MemoryKind::registered;
+                              };
+                              const auto range = runtime().memory().find(address_of(pointer));
+                              if (!range) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+                              // Pinned memory, or an address inside registered memory, is known but is not
+                              // the start of a registration.
+                              if (range->address != address_of(pointer) || !registered(*range))
+                                return CUDA_ERROR_INVALID_VALUE;
+                              context.root().synchronize();
+                              const auto taken = runtime().memory().take(address_of(pointer), registered);
+                              if (!taken) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+                              runtime().release(*taken);
+                              costs().charge(Cost::host_unregister, Cost::host_unregister_mib, taken->size);
+                              return context.error();
+                            });
 }
 
 CUDA_EXPORT CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* address, void* pointer, unsigned int flags) {

@@ -16,7 +16,9 @@ CUDA_EXPORT CUresult cuInit(unsigned int flags) {
 }
 
 // Not part of CUDA, for poold's workers: 1 if new memory is zeroed, 0 if it is not.
-CUDA_EXPORT int softgpu_zeroes_memory() { return memory_is_dirty() ? 0 : 1; }
+CUDA_EXPORT int softgpu_zeroes_memory() {
+  return memory_is_dirty() ? 0 : 1;
+}
 
 // Not part of CUDA, for poold's workers: bytes that this process has of a device's memory. Needs no context.
 CUDA_EXPORT int softgpu_process_memory(int index, unsigned long long* bytes) {

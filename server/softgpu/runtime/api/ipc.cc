@@ -71,7 +71,8 @@ AllOpened& opened() {
 CUresult open_memory(Context& context, const Handle& handle, uint64_t* address) {
   Device* const device = device_of(handle.device);
   if (device == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const std::string path = "/proc/" + std::to_string(handle.process) + "/fd/" + std::to_string(handle.memory.descriptor);
+  const std::string path =
+      "/proc/" + std::to_string(handle.process) + "/fd/" + std::to_string(handle.memory.descriptor);
   const int descriptor = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (descriptor < 0) return CUDA_ERROR_INVALID_VALUE;
   const auto label = read_label(descriptor);
@@ -135,7 +136,8 @@ CUDA_EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle 
     std::lock_guard lock(opened().mutex);
     const std::pair key(handle.memory.id, handle.memory.offset);
     if (const auto known = opened().by_memory.find(key); known != opened().by_memory.end()) {
-      if (const auto range = runtime().memory().find(known->second.address); range && range->kind == MemoryKind::opened) {
+      if (const auto range = runtime().memory().find(known->second.address);
+          range && range->kind == MemoryKind::opened) {
         ++known->second.times;
         *address = known->second.address;
         return CUDA_SUCCESS;
@@ -158,12 +160,14 @@ CUDA_EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
   return call_in_context([&](Context& context) {
     std::lock_guard lock(opened().mutex);
     auto& all = opened().by_memory;
-    const auto known = std::find_if(all.begin(), all.end(), [&](const auto& one) { return one.second.address == address; });
+    const auto known =
+        std::find_if(all.begin(), all.end(), [&](const auto& one) { return one.second.address == address; });
     if (known == all.end()) return CUDA_ERROR_INVALID_VALUE;
     if (--known->second.times != 0) return CUDA_SUCCESS;
     all.erase(known);
     context.synchronize();
-    const auto range = runtime().memory().take(address, [](const MemoryRange& one) { return one.kind == MemoryKind::opened; });
+    const auto range = runtime().memory().take(
+        address, [](const MemoryRange& one) { return one.kind == MemoryKind::opened; });
     if (!range) return CUDA_ERROR_INVALID_VALUE;
     runtime().release(*range);
     return context.error();

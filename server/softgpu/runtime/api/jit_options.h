@@ -18,7 +18,10 @@ class JitOptions {
  public:
   static constexpr unsigned kMaxOptions = 64;  // more than exist; a greater count is invalid
   JitOptions(unsigned count, const CUjit_option* options, void** values)
-      : count_(count), options_(options), values_(values), info_room_(room(CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES)),
+      : count_(count),
+        options_(options),
+        values_(values),
+        info_room_(room(CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES)),
         error_room_(room(CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES)) {}
 
   CUresult check() const {
@@ -31,7 +34,9 @@ class JitOptions {
     }
     return CUDA_SUCCESS;
   }
-  bool valid() const { return count_ == 0 || (count_ <= kMaxOptions && options_ != nullptr && values_ != nullptr); }
+  bool valid() const {
+    return count_ == 0 || (count_ <= kMaxOptions && options_ != nullptr && values_ != nullptr);
+  }
 
   // Per thread; 0: no limit.
   uint32_t max_registers() const { return number(CU_JIT_MAX_REGISTERS); }
@@ -41,7 +46,8 @@ class JitOptions {
     put_time();
     if (why.empty()) return;
     cuda::log_for_program(cuda::Severity::error, why);
-    if (!write(CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, error_room_, why)) std::fprintf(stderr, "softgpu: %s\n", why.c_str());
+    if (!write(CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, error_room_, why))
+      std::fprintf(stderr, "softgpu: %s\n", why.c_str());
   }
   // Writes the info log of a compiled program: its kernels' properties, if CU_JIT_LOG_VERBOSE is set.
   bool report_success(const Program& program) const {
@@ -73,16 +79,20 @@ class JitOptions {
   }
   // In the format of NVIDIA's driver.
   static std::string properties(const KernelInfo& kernel) {
-    return "info    : Function properties for '" + kernel.name + "':\ninfo    : used " + std::to_string(kernel.registers) + " registers, 0 stack, " +
-           std::to_string(kernel.static_shared_bytes) + " bytes smem, " + std::to_string(kernel.parameter_bytes) + " bytes cmem[0], " +
-           std::to_string(kernel.local_bytes) + " bytes lmem\n";
+    return "info    : Function properties for '" + kernel.name + "':\ninfo    : used " +
+           std::to_string(kernel.registers) + " registers, 0 stack, " +
+           std::to_string(kernel.static_shared_bytes) + " bytes smem, " +
+           std::to_string(kernel.parameter_bytes) + " bytes cmem[0], " + std::to_string(kernel.local_bytes) +
+           " bytes lmem\n";
   }
   void put_time() const {
     void** const time = valid() ? value(CU_JIT_WALL_TIME) : nullptr;
-    const float milliseconds = std::chrono::duration<float, std::milli>(std::chrono::steady_clock::now() - begin_).count();
+    const float milliseconds =
+        std::chrono::duration<float, std::milli>(std::chrono::steady_clock::now() - begin_).count();
     if (time != nullptr) std::memcpy(time, &milliseconds, sizeof milliseconds);
   }
-  bool write(CUjit_option buffer_option, CUjit_option size_option, size_t room, const std::string& text) const {
+  bool write(CUjit_option buffer_option, CUjit_option size_option, size_t room,
+             const std::string& text) const {
     void** buffer = value(buffer_option);
     void** size = value(size_option);
     if (buffer == nullptr || *buffer == nullptr || room == 0) return false;

@@ -17,19 +17,24 @@ using namespace gpupool::softgpu::api;
 namespace {
 
 CUresult check_shape(const LaunchShape& shape, const KernelInfo& kernel, const FunctionSettings& settings) {
-  const cuda::LaunchShape asked{{shape.grid[0], shape.grid[1], shape.grid[2]}, {shape.block[0], shape.block[1], shape.block[2]}, shape.shared_bytes};
+  const cuda::LaunchShape asked{{shape.grid[0], shape.grid[1], shape.grid[2]},
+                                {shape.block[0], shape.block[1], shape.block[2]},
+                                shape.shared_bytes};
   cuda::LaunchLimits most;
   most.max_threads_per_block = kMaxThreadsPerBlock;
-  most.max_block[0] = limits::kMaxBlockX, most.max_block[1] = limits::kMaxBlockY, most.max_block[2] = limits::kMaxBlockZ;
-  most.max_grid[0] = limits::kMaxGridX, most.max_grid[1] = limits::kMaxGridY, most.max_grid[2] = limits::kMaxGridZ;
+  most.max_block[0] = limits::kMaxBlockX, most.max_block[1] = limits::kMaxBlockY,
+  most.max_block[2] = limits::kMaxBlockZ;
+  most.max_grid[0] = limits::kMaxGridX, most.max_grid[1] = limits::kMaxGridY,
+  most.max_grid[2] = limits::kMaxGridZ;
   most.registers_per_block = limits::kRegisters;
   most.function_registers = kernel.registers;
   most.function_max_threads = kernel.max_threads;
   most.max_dynamic_shared_bytes = static_cast<uint64_t>(max_dynamic_shared(kernel, settings));
   if (const CUresult result = cuda::check_launch(asked, most); result != CUDA_SUCCESS) return result;
   const auto& required = kernel.required_block;
-  const bool fits = required[0] == 0 || (shape.block[0] == required[0] && shape.block[1] == std::max(required[1], 1u) &&
-                                         shape.block[2] == std::max(required[2], 1u));
+  const bool fits =
+      required[0] == 0 || (shape.block[0] == required[0] && shape.block[1] == std::max(required[1], 1u) &&
+                           shape.block[2] == std::max(required[2], 1u));
   return fits ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -95,7 +100,8 @@ CUresult record_events(Stream& stream, CUstream handle, std::span<const CUlaunch
     std::lock_guard guard(graph_mutex());
     const Ref<Capture> capture = stream.capture();
     if (!capture || !stream.context().device().has_programmatic_edges()) continue;
-    find<Event>(recorded->event)->set_capture(capture, {{capture->frontier[&stream].back().node, recorded->edge}});
+    find<Event>(recorded->event)
+        ->set_capture(capture, {{capture->frontier[&stream].back().node, recorded->edge}});
   }
   return CUDA_SUCCESS;
 }
@@ -104,7 +110,8 @@ void serialize_captured(Stream& stream, std::span<const CUlaunchAttribute> attri
   if (!std::any_of(attributes.begin(), attributes.end(), cuda::serializes_programmatically)) return;
   std::lock_guard guard(graph_mutex());
   const Ref<Capture> capture = stream.capture();
-  if (capture && stream.context().device().has_programmatic_edges()) cuda::serialize_programmatically(capture->frontier[&stream]);
+  if (capture && stream.context().device().has_programmatic_edges())
+    cuda::serialize_programmatically(capture->frontier[&stream]);
 }
 
 CUresult launch(CUfunction handle, const LaunchShape& shape, CUstream stream_handle, void** parameters,
@@ -112,7 +119,8 @@ CUresult launch(CUfunction handle, const LaunchShape& shape, CUstream stream_han
   return call_on_stream(stream_handle, [&](Stream& stream) {
     Ref<Op> op;
     CUresult result = check_events(stream, attributes);
-    if (result == CUDA_SUCCESS) result = make_launch(stream.context(), handle_value(handle), shape, parameters, extra, &op);
+    if (result == CUDA_SUCCESS)
+      result = make_launch(stream.context(), handle_value(handle), shape, parameters, extra, &op);
     if (result == CUDA_SUCCESS) {
       serialize_captured(stream, attributes);
       result = stream.context().enqueue(stream, op);
@@ -140,11 +148,14 @@ CUresult choose_cluster(const Function& function, const uint32_t (&cluster)[3], 
     } else if (kernel.required_cluster[0] != 0 && kernel.required_cluster[d] != size) {
       return CUDA_ERROR_INVALID_CLUSTER_SIZE;
     }
-    if (size == 0 || size > kMaxClusterBlocks || request->grid_dim[d] % size != 0) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
+    if (size == 0 || size > kMaxClusterBlocks || request->grid_dim[d] % size != 0)
+      return CUDA_ERROR_INVALID_CLUSTER_SIZE;
     request->cluster_dim[d] = size;
     blocks *= size;
   }
-  const uint64_t most = function.settings().get(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 0) != 0 ? kMaxClusterBlocks : kPortableBlocks;
+  const uint64_t most = function.settings().get(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 0) != 0
+                            ? kMaxClusterBlocks
+                            : kPortableBlocks;
   return blocks <= most ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CLUSTER_SIZE;
 }
 
@@ -155,10 +166,10 @@ CUresult make_launch(Context& context, uint64_t handle, const LaunchShape& shape
     return result;
   if (&function->context() != &context.root()) return CUDA_ERROR_INVALID_HANDLE;
   const KernelInfo& kernel = function->kernel();
-  if (const CUresult result = check_shape(shape, kernel, function->settings()); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = check_shape(shape, kernel, function->settings()); result != CUDA_SUCCESS)
+    return result;
   if (parameters != nullptr && extra != nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (shape.cooperative && !fits_at_once(shape, context))
-    return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
+  if (shape.cooperative && !fits_at_once(shape, context)) return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
 
   GridRequest request;
   request.params.resize(kernel.parameter_bytes);
@@ -166,12 +177,14 @@ CUresult make_launch(Context& context, uint64_t handle, const LaunchShape& shape
                                        : pack_each(kernel, parameters, request.params);
   if (!packed) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult result = function->code(&request.code); result != CUDA_SUCCESS) return result;
-  if (const CUresult result = context.reserve_local_memory(kernel.local_bytes); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = context.reserve_local_memory(kernel.local_bytes); result != CUDA_SUCCESS)
+    return result;
   request.kernel_name = kernel.name;
   std::copy(std::begin(shape.grid), std::end(shape.grid), request.grid_dim);
   if (kernel.blocks_are_clusters)
     for (size_t d = 0; d < 3; ++d) request.grid_dim[d] *= kernel.required_cluster[d];
-  if (const CUresult result = choose_cluster(*function, shape.cluster, &request); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = choose_cluster(*function, shape.cluster, &request); result != CUDA_SUCCESS)
+    return result;
   std::copy(std::begin(shape.block), std::end(shape.block), request.block_dim);
   request.static_shared_bytes = kernel.static_shared_bytes;
   request.dynamic_shared_bytes = shape.shared_bytes;
@@ -190,9 +203,7 @@ CUresult read_launch_attributes(const CUlaunchAttribute* attributes, unsigned co
   if (count != 0 && attributes == nullptr) return CUDA_ERROR_INVALID_VALUE;
   for (unsigned i = 0; i < count; ++i) {
     switch (static_cast<int>(attributes[i].id)) {
-      case CU_LAUNCH_ATTRIBUTE_COOPERATIVE:
-        shape->cooperative = attributes[i].value.cooperative != 0;
-        break;
+      case CU_LAUNCH_ATTRIBUTE_COOPERATIVE: shape->cooperative = attributes[i].value.cooperative != 0; break;
       case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION: {
         const auto& cluster = attributes[i].value.clusterDim;
         if (cluster.x == 0 || cluster.y == 0 || cluster.z == 0) return CUDA_ERROR_INVALID_VALUE;
@@ -237,7 +248,9 @@ CUDA_EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction f
                     config->sharedMemBytes,
                     false};
   const CUresult result = read_launch_attributes(config->attrs, config->numAttrs, &shape);
-  return result != CUDA_SUCCESS ? result : launch(function, shape, config->hStream, parameters, extra, {config->attrs, config->numAttrs});
+  return result != CUDA_SUCCESS
+             ? result
+             : launch(function, shape, config->hStream, parameters, extra, {config->attrs, config->numAttrs});
 }
 
 // --- Deprecated launch calls: parameters and shape are set on the function first ---

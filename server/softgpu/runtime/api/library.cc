@@ -19,7 +19,8 @@ CUresult load(CUlibrary* handle, const void* image, const JitOptions& options) {
     if (const CUresult result = options.check(); result != CUDA_SUCCESS) return result;
     std::shared_ptr<const Program> program;
     std::string message;
-    const CUresult loaded = load_image(image, *runtime().devices().front(), options.max_registers(), &program, &message);
+    const CUresult loaded =
+        load_image(image, *runtime().devices().front(), options.max_registers(), &program, &message);
     // Loading a fat binary without code for the devices succeeds, and calls that need the code fail: CUDA
     // 12's runtimes load a fat binary once, and look up kernels in it even if that failed.
     const bool deferred = loaded == CUDA_ERROR_NO_BINARY_FOR_GPU && gpupool::cuda::is_fat_binary(image);
@@ -77,7 +78,8 @@ CUDA_EXPORT CUresult cuLibraryGetKernel(CUkernel* handle, CUlibrary library_hand
   return call([&] {
     if (handle == nullptr || name == nullptr) return CUDA_ERROR_INVALID_VALUE;
     Ref<Library> library;
-    if (const CUresult result = find_library(handle_value(library_handle), &library); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = find_library(handle_value(library_handle), &library); result != CUDA_SUCCESS)
+      return result;
     const Ref<Kernel> kernel = library->kernel(name);
     if (!kernel) return CUDA_ERROR_NOT_FOUND;
     *handle = make_handle<CUkernel>(kernel->handle);
@@ -89,7 +91,8 @@ CUDA_EXPORT CUresult cuLibraryGetModule(CUmodule* handle, CUlibrary library_hand
   return call_in_context([&](Context& context) {
     if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
     Ref<Library> library;
-    if (const CUresult result = find_library(handle_value(library_handle), &library); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = find_library(handle_value(library_handle), &library); result != CUDA_SUCCESS)
+      return result;
     Ref<Module> module;
     const CUresult result = library->module(context, &module);
     if (result == CUDA_SUCCESS) *handle = make_handle<CUmodule>(module->handle());
@@ -102,7 +105,8 @@ CUDA_EXPORT CUresult cuLibraryGetGlobal(CUdeviceptr* address, size_t* size, CUli
   return call_in_context([&](Context& context) {
     if (name == nullptr || (address == nullptr && size == nullptr)) return CUDA_ERROR_INVALID_VALUE;
     Ref<Library> library;
-    if (const CUresult result = find_library(handle_value(handle), &library); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = find_library(handle_value(handle), &library); result != CUDA_SUCCESS)
+      return result;
     Ref<Module> module;
     if (const CUresult result = library->module(context, &module); result != CUDA_SUCCESS) return result;
     uint64_t found = 0, bytes = 0;
@@ -119,7 +123,8 @@ CUDA_EXPORT CUresult cuLibraryGetManaged(CUdeviceptr* address, size_t* size, CUl
   return call([&] {
     if (name == nullptr || (address == nullptr && size == nullptr)) return CUDA_ERROR_INVALID_VALUE;
     Ref<Library> library;
-    if (const CUresult result = find_library(handle_value(handle), &library); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = find_library(handle_value(handle), &library); result != CUDA_SUCCESS)
+      return result;
     uint64_t found = 0, bytes = 0;
     const CUresult result = library->managed(name, &found, &bytes);
     if (result != CUDA_SUCCESS) return result;
@@ -192,7 +197,8 @@ CUDA_EXPORT CUresult cuLibraryGetKernelCount(unsigned int* count, CUlibrary hand
   return call([&] {
     if (count == nullptr) return CUDA_ERROR_INVALID_VALUE;
     Ref<Library> library;
-    if (const CUresult result = find_library(handle_value(handle), &library); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = find_library(handle_value(handle), &library); result != CUDA_SUCCESS)
+      return result;
     *count = static_cast<unsigned>(library->program().kernels().size());
     return CUDA_SUCCESS;
   });
@@ -202,7 +208,8 @@ CUDA_EXPORT CUresult cuLibraryEnumerateKernels(CUkernel* kernels, unsigned int c
   return call([&] {
     if (kernels == nullptr || count == 0) return CUDA_ERROR_INVALID_VALUE;
     Ref<Library> library;
-    if (const CUresult result = find_library(handle_value(handle), &library); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = find_library(handle_value(handle), &library); result != CUDA_SUCCESS)
+      return result;
     const std::vector<Ref<Kernel>> all = library->kernels();
     for (unsigned i = 0; i < count && i < all.size(); ++i) kernels[i] = make_handle<CUkernel>(all[i]->handle);
     return CUDA_SUCCESS;

@@ -61,14 +61,13 @@ CUresult add(Linker& linker, const Device& device, CUjitInputType type, const vo
       const auto parts = fat_binaries_of(bytes);
       if (parts.empty() && !is_archive(bytes)) return add_image(linker, device, bytes);
       for (const ByteSpan part : parts)
-        if (const CUresult result = add_image(linker, device, part, true); result != CUDA_SUCCESS) return result;
+        if (const CUresult result = add_image(linker, device, part, true); result != CUDA_SUCCESS)
+          return result;
       return CUDA_SUCCESS;
     }
     case CU_JIT_INPUT_FATBINARY:
-    case CU_JIT_INPUT_CUBIN:
-      return add_image(linker, device, {static_cast<const std::byte*>(data), size});
-    default:
-      return CUDA_ERROR_NOT_SUPPORTED;
+    case CU_JIT_INPUT_CUBIN: return add_image(linker, device, {static_cast<const std::byte*>(data), size});
+    default: return CUDA_ERROR_NOT_SUPPORTED;
   }
 }
 

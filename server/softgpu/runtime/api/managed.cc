@@ -1,7 +1,8 @@
 // Managed memory. Host and devices share it: advice and prefetches are checked and stored, and move nothing.
+#include "protocol/cuda/managed.h"
+
 #include <mutex>
 
-#include "protocol/cuda/managed.h"
 #include "server/softgpu/runtime/api/call.h"
 #include "server/softgpu/runtime/api/memory.h"
 #include "server/softgpu/runtime/graph.h"
@@ -23,7 +24,9 @@ Advice& advice() {
   return *only;
 }
 
-int device_count() { return static_cast<int>(runtime().devices().size()); }
+int device_count() {
+  return static_cast<int>(runtime().devices().size());
+}
 
 CUresult check_managed(CUdeviceptr address, size_t size) {
   const auto range = runtime().memory().find(address);
@@ -39,10 +42,12 @@ CUresult advise(CUdeviceptr address, size_t size, CUmem_advise what, const Manag
   });
 }
 
-CUresult prefetch(CUdeviceptr address, size_t size, const ManagedLocation& place, unsigned flags, CUstream stream) {
+CUresult prefetch(CUdeviceptr address, size_t size, const ManagedLocation& place, unsigned flags,
+                  CUstream stream) {
   return call_on_stream(stream, [&](Stream&) {
     if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
-    if (const CUresult result = cuda::check_location(place, device_count()); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = cuda::check_location(place, device_count()); result != CUDA_SUCCESS)
+      return result;
     if (const CUresult result = check_managed(address, size); result != CUDA_SUCCESS) return result;
     const std::lock_guard lock(advice().mutex);
     advice().given.prefetched(address, size, place);
@@ -51,7 +56,9 @@ CUresult prefetch(CUdeviceptr address, size_t size, const ManagedLocation& place
 }
 
 #if CUDA_VERSION >= 12020
-ManagedLocation place_of(const CUmemLocation& location) { return {static_cast<int>(location.type), location.id}; }
+ManagedLocation place_of(const CUmemLocation& location) {
+  return {static_cast<int>(location.type), location.id};
+}
 #endif
 
 #if CUDA_VERSION >= 13000
@@ -63,17 +70,22 @@ struct Batch {
   CUstream stream;
 };
 
-CUresult run_batch(const Batch& batch, const CUmemLocation* places, const size_t* firsts, size_t places_count, bool prefetches) {
+CUresult run_batch(const Batch& batch, const CUmemLocation* places, const size_t* firsts, size_t places_count,
+                   bool prefetches) {
   return call([&] {
     CUresult result = cuda::check_batch(batch.addresses, batch.sizes, batch.count, batch.flags, batch.stream);
-    if (result == CUDA_SUCCESS && prefetches) result = cuda::check_batch_locations(firsts, places, places_count, batch.count);
+    if (result == CUDA_SUCCESS && prefetches)
+      result = cuda::check_batch_locations(firsts, places, places_count, batch.count);
     if (result != CUDA_SUCCESS) return result;
     return call_on_stream(batch.stream, [&](Stream&) {
       for (size_t i = 0; prefetches && i < places_count; ++i) {
-        if (const CUresult bad = cuda::check_location(place_of(places[i]), device_count()); bad != CUDA_SUCCESS) return bad;
+        if (const CUresult bad = cuda::check_location(place_of(places[i]), device_count());
+            bad != CUDA_SUCCESS)
+          return bad;
       }
       for (size_t i = 0; i < batch.count; ++i) {
-        if (const CUresult bad = check_managed(batch.addresses[i], batch.sizes[i]); bad != CUDA_SUCCESS) return bad;
+        if (const CUresult bad = check_managed(batch.addresses[i], batch.sizes[i]); bad != CUDA_SUCCESS)
+          return bad;
       }
       const std::lock_guard lock(advice().mutex);
       for (size_t i = 0, place = 0; prefetches && i < batch.count; ++i) {
@@ -110,7 +122,8 @@ CUDA_EXPORT CUresult cuMemPrefetchAsync(CUdeviceptr address, size_t size, CUdevi
   return prefetch(address, size, ManagedLocation::of_device(device), 0, stream);
 }
 #if CUDA_VERSION >= 12020
-CUDA_EXPORT CUresult cuMemAdvise_v2(CUdeviceptr address, size_t size, CUmem_advise what, CUmemLocation location) {
+CUDA_EXPORT CUresult cuMemAdvise_v2(CUdeviceptr address, size_t size, CUmem_advise what,
+                                    CUmemLocation location) {
   return advise(address, size, what, place_of(location));
 }
 CUDA_EXPORT CUresult cuMemPrefetchAsync_v2(CUdeviceptr address, size_t size, CUmemLocation location,
@@ -120,23 +133,25 @@ CUDA_EXPORT CUresult cuMemPrefetchAsync_v2(CUdeviceptr address, size_t size, CUm
 #endif
 
 #if CUDA_VERSION >= 13000
-CUDA_EXPORT CUresult cuMemPrefetchBatchAsync(CUdeviceptr* addresses, size_t* sizes, size_t count, CUmemLocation* places,
-                                             size_t* firsts, size_t places_count, unsigned long long flags, CUstream stream) {
+CUDA_EXPORT CUresult cuMemPrefetchBatchAsync(CUdeviceptr* addresses, size_t* sizes, size_t count,
+                                             CUmemLocation* places, size_t* firsts, size_t places_count,
+                                             unsigned long long flags, CUstream stream) {
   return run_batch({addresses, sizes, count, flags, stream}, places, firsts, places_count, true);
 }
-CUDA_EXPORT CUresult cuMemDiscardBatchAsync(CUdeviceptr* addresses, size_t* sizes, size_t count, unsigned long long flags,
-                                            CUstream stream) {
+CUDA_EXPORT CUresult cuMemDiscardBatchAsync(CUdeviceptr* addresses, size_t* sizes, size_t count,
+                                            unsigned long long flags, CUstream stream) {
   return run_batch({addresses, sizes, count, flags, stream}, nullptr, nullptr, 0, false);
 }
 CUDA_EXPORT CUresult cuMemDiscardAndPrefetchBatchAsync(CUdeviceptr* addresses, size_t* sizes, size_t count,
-                                                       CUmemLocation* places, size_t* firsts, size_t places_count,
-                                                       unsigned long long flags, CUstream stream) {
+                                                       CUmemLocation* places, size_t* firsts,
+                                                       size_t places_count, unsigned long long flags,
+                                                       CUstream stream) {
   return run_batch({addresses, sizes, count, flags, stream}, places, firsts, places_count, true);
 }
 #endif
 
-CUDA_EXPORT CUresult cuMemRangeGetAttribute(void* data, size_t data_size, CUmem_range_attribute attribute, CUdeviceptr address,
-                                            size_t size) {
+CUDA_EXPORT CUresult cuMemRangeGetAttribute(void* data, size_t data_size, CUmem_range_attribute attribute,
+                                            CUdeviceptr address, size_t size) {
   return call([&] {
     if (const CUresult result = check_managed(address, size); result != CUDA_SUCCESS) return result;
     const std::lock_guard lock(advice().mutex);
@@ -144,10 +159,12 @@ CUDA_EXPORT CUresult cuMemRangeGetAttribute(void* data, size_t data_size, CUmem_
   });
 }
 
-CUDA_EXPORT CUresult cuMemRangeGetAttributes(void** data, size_t* data_sizes, CUmem_range_attribute* attributes, size_t count,
+CUDA_EXPORT CUresult cuMemRangeGetAttributes(void** data, size_t* data_sizes,
+                                             CUmem_range_attribute* attributes, size_t count,
                                              CUdeviceptr address, size_t size) {
   return call([&] {
-    if (data == nullptr || data_sizes == nullptr || attributes == nullptr || count == 0) return CUDA_ERROR_INVALID_VALUE;
+    if (data == nullptr || data_sizes == nullptr || attributes == nullptr || count == 0)
+      return CUDA_ERROR_INVALID_VALUE;
     for (size_t i = 0; i < count; ++i) {
       const CUresult result = cuMemRangeGetAttribute(data[i], data_sizes[i], attributes[i], address, size);
       if (result != CUDA_SUCCESS) return result;
@@ -156,12 +173,14 @@ CUDA_EXPORT CUresult cuMemRangeGetAttributes(void** data, size_t* data_sizes, CU
   });
 }
 
-CUDA_EXPORT CUresult cuStreamAttachMemAsync(CUstream stream, CUdeviceptr address, size_t size, unsigned int flags) {
+CUDA_EXPORT CUresult cuStreamAttachMemAsync(CUstream stream, CUdeviceptr address, size_t size,
+                                            unsigned int flags) {
   return call_on_stream(stream, [&](Stream&) {
     if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST && flags != CU_MEM_ATTACH_SINGLE) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    if (flags == CU_MEM_ATTACH_SINGLE && (stream == nullptr || stream == CU_STREAM_LEGACY)) return CUDA_ERROR_INVALID_VALUE;
+    if (flags == CU_MEM_ATTACH_SINGLE && (stream == nullptr || stream == CU_STREAM_LEGACY))
+      return CUDA_ERROR_INVALID_VALUE;
     const auto range = runtime().memory().find(address);
     if (!range || !range->is_managed() || range->address != address) return CUDA_ERROR_INVALID_VALUE;
     return size == 0 || size == range->size ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;

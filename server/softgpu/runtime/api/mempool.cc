@@ -70,7 +70,8 @@ CUresult call_on_pool(CUmemoryPool handle, const Body& body) noexcept {
 }
 
 bool is_access(CUmemAccess_flags flags) {
-  return flags == CU_MEM_ACCESS_FLAGS_PROT_NONE || flags == CU_MEM_ACCESS_FLAGS_PROT_READ || flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  return flags == CU_MEM_ACCESS_FLAGS_PROT_NONE || flags == CU_MEM_ACCESS_FLAGS_PROT_READ ||
+         flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
 }
 
 }  // namespace
@@ -91,12 +92,15 @@ CUDA_EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t size, 
 
 CUDA_EXPORT CUresult cuMemFreeAsync(CUdeviceptr address, CUstream handle) {
   return call_on_stream(handle, [&](Stream& stream) {
-    const auto captured = capture_node(stream, CU_GRAPH_NODE_TYPE_MEM_FREE, [&](GraphNode& node) { return set_free(node, address); });
+    const auto captured = capture_node(stream, CU_GRAPH_NODE_TYPE_MEM_FREE,
+                                       [&](GraphNode& node) { return set_free(node, address); });
     if (captured) return *captured;
     if (address == 0) return CUDA_SUCCESS;
     cuda::graph_memory::Shared gone;
     if (const auto of_graph = cuda::graph_memory::free(address, &gone)) {
-      return *of_graph == CUDA_SUCCESS ? stream.context().enqueue(stream, make_ref<ReleaseMemoryOp>(std::move(gone))) : *of_graph;
+      return *of_graph == CUDA_SUCCESS
+                 ? stream.context().enqueue(stream, make_ref<ReleaseMemoryOp>(std::move(gone)))
+                 : *of_graph;
     }
     // Mark the range now, to detect a second free; the memory stays until the stream reaches the operation.
     bool queued = false;
@@ -169,7 +173,8 @@ CUDA_EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDe
   return call_on_pool(handle, [&](MemoryPool& pool) {
     if (map == nullptr && count != 0) return CUDA_ERROR_INVALID_VALUE;
     for (size_t i = 0; i < count; ++i) {
-      if (map[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE || !is_access(map[i].flags)) return CUDA_ERROR_INVALID_VALUE;
+      if (map[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE || !is_access(map[i].flags))
+        return CUDA_ERROR_INVALID_VALUE;
       if (runtime().device(map[i].location.id) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
       // A device's access to its own pool cannot be revoked.
       if (map[i].location.id == pool.device().index() && map[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {

@@ -11,7 +11,8 @@ namespace {
 CUresult set(CUstream handle, bool wait, const Transfer& transfer) {
   return call_on_stream(handle, [&](Stream& stream) {
     if (transfer.destination % transfer.fill_width != 0) return CUDA_ERROR_INVALID_VALUE;
-    const CUresult result = check_transfer(transfer, Side::device, Side::device, accessing_device(stream.context()));
+    const CUresult result =
+        check_transfer(transfer, Side::device, Side::device, accessing_device(stream.context()));
     if (result != CUDA_SUCCESS) return result;
     return wait ? transfer_now(stream, transfer) : transfer_async(stream, transfer);
   });

@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "server/softgpu/runtime/api/owner_call.h"
 #include "server/softgpu/runtime/api/jit_options.h"
+#include "server/softgpu/runtime/api/owner_call.h"
 #include "server/softgpu/runtime/image.h"
 
 using namespace gpupool::softgpu;
@@ -25,8 +25,8 @@ CUresult load(CUmodule* handle, const void* image, const JitOptions& options) {
     }
     options.report_success(*program);
     Ref<Module> module;
-    const CUresult result =
-        Module::create(Ref<Context>::share(&context.root()), std::move(program), 0, nullptr, nullptr, &module);
+    const CUresult result = Module::create(Ref<Context>::share(&context.root()), std::move(program), 0,
+                                           nullptr, nullptr, &module);
     if (result == CUDA_SUCCESS) *handle = make_handle<CUmodule>(module->handle());
     return result;
   });

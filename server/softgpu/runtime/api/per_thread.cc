@@ -312,19 +312,22 @@ CUDA_EXPORT CUresult cuStreamGetDevice_ptsz(CUstream hStream, CUdevice* device) 
 }
 #endif
 #if CUDA_VERSION >= 13000
-CUDA_EXPORT CUresult cuMemPrefetchBatchAsync_ptsz(CUdeviceptr* dptrs, size_t* sizes, size_t count, CUmemLocation* prefetchLocs,
-                                                  size_t* prefetchLocIdxs, size_t numPrefetchLocs, unsigned long long flags,
+CUDA_EXPORT CUresult cuMemPrefetchBatchAsync_ptsz(CUdeviceptr* dptrs, size_t* sizes, size_t count,
+                                                  CUmemLocation* prefetchLocs, size_t* prefetchLocIdxs,
+                                                  size_t numPrefetchLocs, unsigned long long flags,
                                                   CUstream hStream) {
-  return cuMemPrefetchBatchAsync(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, or_per_thread(hStream));
+  return cuMemPrefetchBatchAsync(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags,
+                                 or_per_thread(hStream));
 }
-CUDA_EXPORT CUresult cuMemDiscardBatchAsync_ptsz(CUdeviceptr* dptrs, size_t* sizes, size_t count, unsigned long long flags,
-                                                 CUstream hStream) {
+CUDA_EXPORT CUresult cuMemDiscardBatchAsync_ptsz(CUdeviceptr* dptrs, size_t* sizes, size_t count,
+                                                 unsigned long long flags, CUstream hStream) {
   return cuMemDiscardBatchAsync(dptrs, sizes, count, flags, or_per_thread(hStream));
 }
 CUDA_EXPORT CUresult cuMemDiscardAndPrefetchBatchAsync_ptsz(CUdeviceptr* dptrs, size_t* sizes, size_t count,
-                                                            CUmemLocation* prefetchLocs, size_t* prefetchLocIdxs,
-                                                            size_t numPrefetchLocs, unsigned long long flags, CUstream hStream) {
-  return cuMemDiscardAndPrefetchBatchAsync(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags,
-                                           or_per_thread(hStream));
+                                                            CUmemLocation* prefetchLocs,
+                                                            size_t* prefetchLocIdxs, size_t numPrefetchLocs,
+                                                            unsigned long long flags, CUstream hStream) {
+  return cuMemDiscardAndPrefetchBatchAsync(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs,
+                                           numPrefetchLocs, flags, or_per_thread(hStream));
 }
 #endif

@@ -91,7 +91,7 @@ CUDA_EXPORT CUresult cuStreamQuery(CUstream handle) {
 CUDA_EXPORT CUresult cuStreamSynchronize(CUstream handle) {
   return call_on_stream(handle, [](Stream& stream) {
     return invalidate_capture(stream) ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
-                                 : stream.context().synchronize(stream);
+                                      : stream.context().synchronize(stream);
   });
 }
 
@@ -205,13 +205,15 @@ CUDA_EXPORT CUresult cuStreamGetDevice(CUstream handle, CUdevice* device) {
 }
 #endif
 
-CUDA_EXPORT CUresult cuStreamSetAttribute(CUstream handle, CUstreamAttrID attribute, const CUstreamAttrValue* value) {
+CUDA_EXPORT CUresult cuStreamSetAttribute(CUstream handle, CUstreamAttrID attribute,
+                                          const CUstreamAttrValue* value) {
   return call_on_stream(handle, [&](Stream& stream) {
     return value == nullptr ? CUDA_ERROR_INVALID_VALUE : stream.set_attribute(attribute, *value);
   });
 }
 
-CUDA_EXPORT CUresult cuStreamGetAttribute(CUstream handle, CUstreamAttrID attribute, CUstreamAttrValue* value) {
+CUDA_EXPORT CUresult cuStreamGetAttribute(CUstream handle, CUstreamAttrID attribute,
+                                          CUstreamAttrValue* value) {
   return call_about_stream(handle, [&](Stream& stream) {
     return value == nullptr ? CUDA_ERROR_INVALID_VALUE : stream.attribute(attribute, value);
   });

@@ -13,20 +13,11 @@ namespace {
 Ref<Op> make_wait(uint64_t address, uint64_t value, bool wide, unsigned flags) {
   ValueCondition condition;
   switch (flags & ~static_cast<unsigned>(CU_STREAM_WAIT_VALUE_FLUSH)) {
-    case CU_STREAM_WAIT_VALUE_GEQ:
-      condition = ValueCondition::at_least;
-      break;
-    case CU_STREAM_WAIT_VALUE_EQ:
-      condition = ValueCondition::equal;
-      break;
-    case CU_STREAM_WAIT_VALUE_AND:
-      condition = ValueCondition::any_bit;
-      break;
-    case CU_STREAM_WAIT_VALUE_NOR:
-      condition = ValueCondition::any_bit_clear;
-      break;
-    default:
-      return nullptr;
+    case CU_STREAM_WAIT_VALUE_GEQ: condition = ValueCondition::at_least; break;
+    case CU_STREAM_WAIT_VALUE_EQ: condition = ValueCondition::equal; break;
+    case CU_STREAM_WAIT_VALUE_AND: condition = ValueCondition::any_bit; break;
+    case CU_STREAM_WAIT_VALUE_NOR: condition = ValueCondition::any_bit_clear; break;
+    default: return nullptr;
   }
   return make_ref<ValueWaitOp>(address, value, wide, condition);
 }
@@ -44,7 +35,8 @@ bool valid_word(uint64_t address, bool wide, bool write, std::optional<int> devi
 CUresult enqueue_word(CUstream handle, uint64_t address, uint64_t value, bool wide, unsigned flags,
                       bool write) {
   return call_on_stream(handle, [&](Stream& stream) {
-    if (!valid_word(address, wide, write, accessing_device(stream.context()))) return CUDA_ERROR_INVALID_VALUE;
+    if (!valid_word(address, wide, write, accessing_device(stream.context())))
+      return CUDA_ERROR_INVALID_VALUE;
     const Ref<Op> op =
         write ? make_write(address, value, wide, flags) : make_wait(address, value, wide, flags);
     return op ? stream.context().enqueue(stream, op) : CUDA_ERROR_INVALID_VALUE;
@@ -69,14 +61,13 @@ Ref<Op> make_batched(const CUstreamBatchMemOpParams& parameters, std::optional<i
       return make_write(write.address, wide ? write.value64 : write.value, wide, write.flags);
     }
     case CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES:
-    case CU_STREAM_MEM_OP_BARRIER:
-      return make_ref<MarkerOp>();
-    default:
-      return nullptr;
+    case CU_STREAM_MEM_OP_BARRIER: return make_ref<MarkerOp>();
+    default: return nullptr;
   }
 }
 
-CUresult make_batch(unsigned count, const CUstreamBatchMemOpParams* parameters, std::optional<int> device, std::vector<Ref<Op>>& ops) {
+CUresult make_batch(unsigned count, const CUstreamBatchMemOpParams* parameters, std::optional<int> device,
+                    std::vector<Ref<Op>>& ops) {
   constexpr unsigned kMaxCount = 256;
   if (count == 0 || count > kMaxCount || parameters == nullptr) return CUDA_ERROR_INVALID_VALUE;
   for (unsigned i = 0; i < count; ++i) {
@@ -91,7 +82,9 @@ CUresult enqueue_batch(CUstream handle, unsigned count, const CUstreamBatchMemOp
   return call_on_stream(handle, [&](Stream& stream) {
     if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
     std::vector<Ref<Op>> ops;
-    if (const CUresult result = make_batch(count, parameters, accessing_device(stream.context()), ops); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = make_batch(count, parameters, accessing_device(stream.context()), ops);
+        result != CUDA_SUCCESS)
+      return result;
     if (stream.capturing()) ops = {make_ref<BatchOp>(std::move(ops))};  // captured as one node
     for (const Ref<Op>& op : ops) {
       if (const CUresult result = stream.context().enqueue(stream, op); result != CUDA_SUCCESS) return result;

@@ -20,7 +20,8 @@ CUresult ask(Answer* answer, uint64_t value, bool surface, const Describe& descr
 
 }  // namespace
 
-CUDA_EXPORT CUresult cuTexObjectCreate(CUtexObject* object, const CUDA_RESOURCE_DESC* resource, const CUDA_TEXTURE_DESC* texture,
+CUDA_EXPORT CUresult cuTexObjectCreate(CUtexObject* object, const CUDA_RESOURCE_DESC* resource,
+                                       const CUDA_TEXTURE_DESC* texture,
                                        const CUDA_RESOURCE_VIEW_DESC* view) {
   return call_in_context([&](Context& context) {
     if (object == nullptr || resource == nullptr || texture == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -32,15 +33,19 @@ CUDA_EXPORT CUresult cuTexObjectCreate(CUtexObject* object, const CUDA_RESOURCE_
 }
 // Not part of CUDA, for poold's workers: sets the value of the calling thread's next object, to recreate
 // objects of a checkpoint.
-CUDA_EXPORT void softgpu_wish_texture(unsigned long long object) { set_next_texture(object); }
+CUDA_EXPORT void softgpu_wish_texture(unsigned long long object) {
+  set_next_texture(object);
+}
 CUDA_EXPORT CUresult cuTexObjectDestroy(CUtexObject object) {
   return call_in_context([&](Context&) { return TextureObject::destroy(object, false); });
 }
 CUDA_EXPORT CUresult cuTexObjectGetResourceDesc(CUDA_RESOURCE_DESC* resource, CUtexObject object) {
-  return ask(resource, object, false, [&](const TextureObject& found) { return *resource = found.resource(), CUDA_SUCCESS; });
+  return ask(resource, object, false,
+             [&](const TextureObject& found) { return *resource = found.resource(), CUDA_SUCCESS; });
 }
 CUDA_EXPORT CUresult cuTexObjectGetTextureDesc(CUDA_TEXTURE_DESC* texture, CUtexObject object) {
-  return ask(texture, object, false, [&](const TextureObject& found) { return *texture = found.texture(), CUDA_SUCCESS; });
+  return ask(texture, object, false,
+             [&](const TextureObject& found) { return *texture = found.texture(), CUDA_SUCCESS; });
 }
 CUDA_EXPORT CUresult cuTexObjectGetResourceViewDesc(CUDA_RESOURCE_VIEW_DESC* view, CUtexObject object) {
   return ask(view, object, false, [&](const TextureObject& found) {
@@ -63,5 +68,6 @@ CUDA_EXPORT CUresult cuSurfObjectDestroy(CUsurfObject object) {
   return call_in_context([&](Context&) { return TextureObject::destroy(object, true); });
 }
 CUDA_EXPORT CUresult cuSurfObjectGetResourceDesc(CUDA_RESOURCE_DESC* resource, CUsurfObject object) {
-  return ask(resource, object, true, [&](const TextureObject& found) { return *resource = found.resource(), CUDA_SUCCESS; });
+  return ask(resource, object, true,
+             [&](const TextureObject& found) { return *resource = found.resource(), CUDA_SUCCESS; });
 }

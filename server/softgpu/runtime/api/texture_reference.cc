@@ -22,7 +22,9 @@ CUresult with(CUtexref handle, const Body& body) {
 }
 template <class Change>
 CUresult change(CUtexref handle, bool valid, const Change& apply) {
-  return with(handle, [&](TextureReference& reference) { return valid ? reference.set(apply) : CUDA_ERROR_INVALID_VALUE; });
+  return with(handle, [&](TextureReference& reference) {
+    return valid ? reference.set(apply) : CUDA_ERROR_INVALID_VALUE;
+  });
 }
 template <class Answer, class Get>
 CUresult ask(Answer* answer, CUtexref handle, const Get& get) {
@@ -33,7 +35,9 @@ CUresult ask(Answer* answer, CUtexref handle, const Get& get) {
   });
 }
 
-bool filter(CUfilter_mode mode) { return mode == CU_TR_FILTER_MODE_POINT || mode == CU_TR_FILTER_MODE_LINEAR; }
+bool filter(CUfilter_mode mode) {
+  return mode == CU_TR_FILTER_MODE_POINT || mode == CU_TR_FILTER_MODE_LINEAR;
+}
 
 CUresult bind_memory(size_t* offset, CUtexref handle, CUdeviceptr address, size_t bytes) {
   return with(handle, [&](TextureReference& reference) {
@@ -124,7 +128,8 @@ CUDA_EXPORT CUresult cuTexRefSetArray(CUtexref reference, CUarray handle, unsign
     s.channels = static_cast<int>(array->shape().NumChannels);
   });
 }
-CUDA_EXPORT CUresult cuTexRefSetMipmappedArray(CUtexref reference, CUmipmappedArray handle, unsigned int flags) {
+CUDA_EXPORT CUresult cuTexRefSetMipmappedArray(CUtexref reference, CUmipmappedArray handle,
+                                               unsigned int flags) {
   const Ref<MipmappedArray> array = find<MipmappedArray>(handle);
   if (!array) return with(reference, [](TextureReference&) { return CUDA_ERROR_INVALID_HANDLE; });
   return change(reference, flags == CU_TRSA_OVERRIDE_FORMAT, [&](Settings& s) {
@@ -135,29 +140,35 @@ CUDA_EXPORT CUresult cuTexRefSetMipmappedArray(CUtexref reference, CUmipmappedAr
     s.channels = static_cast<int>(array->shape().NumChannels);
   });
 }
-CUDA_EXPORT CUresult cuTexRefSetAddress(unsigned int* offset, CUtexref reference, CUdeviceptr_v1 address, unsigned int bytes) {
+CUDA_EXPORT CUresult cuTexRefSetAddress(unsigned int* offset, CUtexref reference, CUdeviceptr_v1 address,
+                                        unsigned int bytes) {
   size_t wide = 0;
   const CUresult result = bind_memory(offset ? &wide : nullptr, reference, address, bytes);
   if (result == CUDA_SUCCESS && offset) *offset = static_cast<unsigned>(wide);
   return result;
 }
-CUDA_EXPORT CUresult cuTexRefSetAddress_v2(size_t* offset, CUtexref reference, CUdeviceptr address, size_t bytes) {
+CUDA_EXPORT CUresult cuTexRefSetAddress_v2(size_t* offset, CUtexref reference, CUdeviceptr address,
+                                           size_t bytes) {
   return bind_memory(offset, reference, address, bytes);
 }
-CUDA_EXPORT CUresult cuTexRefSetAddress2D(CUtexref reference, const CUDA_ARRAY_DESCRIPTOR_v1* shape, CUdeviceptr_v1 address, unsigned int pitch) {
+CUDA_EXPORT CUresult cuTexRefSetAddress2D(CUtexref reference, const CUDA_ARRAY_DESCRIPTOR_v1* shape,
+                                          CUdeviceptr_v1 address, unsigned int pitch) {
   return bind_rows(reference, shape, address, pitch);
 }
-CUDA_EXPORT CUresult cuTexRefSetAddress2D_v2(CUtexref reference, const CUDA_ARRAY_DESCRIPTOR* shape, CUdeviceptr address, size_t pitch) {
+CUDA_EXPORT CUresult cuTexRefSetAddress2D_v2(CUtexref reference, const CUDA_ARRAY_DESCRIPTOR* shape,
+                                             CUdeviceptr address, size_t pitch) {
   return bind_rows(reference, shape, address, pitch);
 }
-CUDA_EXPORT CUresult cuTexRefSetAddress2D_v3(CUtexref reference, const CUDA_ARRAY_DESCRIPTOR* shape, CUdeviceptr address, size_t pitch) {
+CUDA_EXPORT CUresult cuTexRefSetAddress2D_v3(CUtexref reference, const CUDA_ARRAY_DESCRIPTOR* shape,
+                                             CUdeviceptr address, size_t pitch) {
   return bind_rows(reference, shape, address, pitch);
 }
 CUDA_EXPORT CUresult cuTexRefSetFormat(CUtexref reference, CUarray_format format, int channels) {
-  return change(reference, texel_format(format, static_cast<unsigned>(channels)).has_value(), [&](Settings& s) {
-    s.format = format;
-    s.channels = channels;
-  });
+  return change(reference, texel_format(format, static_cast<unsigned>(channels)).has_value(),
+                [&](Settings& s) {
+                  s.format = format;
+                  s.channels = channels;
+                });
 }
 CUDA_EXPORT CUresult cuTexRefSetAddressMode(CUtexref reference, int axis, CUaddress_mode mode) {
   const bool valid = axis >= 0 && axis < 3 && static_cast<unsigned>(mode) <= CU_TR_ADDRESS_MODE_BORDER;
@@ -173,7 +184,8 @@ CUDA_EXPORT CUresult cuTexRefSetMipmapLevelBias(CUtexref reference, float bias) 
   return change(reference, true, [&](Settings& s) { s.sampling.bias = bias; });
 }
 CUDA_EXPORT CUresult cuTexRefSetMipmapLevelClamp(CUtexref reference, float least, float most) {
-  return change(reference, true, [&](Settings& s) { s.sampling.min_level = least, s.sampling.max_level = most; });
+  return change(reference, true,
+                [&](Settings& s) { s.sampling.min_level = least, s.sampling.max_level = most; });
 }
 CUDA_EXPORT CUresult cuTexRefSetMaxAnisotropy(CUtexref reference, unsigned int most) {
   return change(reference, true, [&](Settings& s) { s.anisotropy = most; });

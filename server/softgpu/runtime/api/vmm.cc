@@ -29,7 +29,8 @@ Ref<PhysicalMemory> find_physical(CUmemGenericAllocationHandle handle) {
 
 // Sets the access of one location; the other locations keep theirs.
 void grant(MemoryRange& range, const CUmemAccessDesc& access) {
-  const bool reads = access.flags != CU_MEM_ACCESS_FLAGS_PROT_NONE, writes = access.flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  const bool reads = access.flags != CU_MEM_ACCESS_FLAGS_PROT_NONE,
+             writes = access.flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
   if (access.location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
     const uint64_t bit = uint64_t{1} << access.location.id;
     range.reading_devices = reads ? range.reading_devices | bit : range.reading_devices & ~bit;
@@ -50,7 +51,8 @@ CUDA_EXPORT CUresult cuMemAddressReserve(CUdeviceptr* address, size_t size, size
     if (address == nullptr || size == 0 || !granular(size) || flags != 0) return CUDA_ERROR_INVALID_VALUE;
     if ((alignment & (alignment - 1)) != 0) return CUDA_ERROR_INVALID_VALUE;
     const uint64_t aligned = alignment > kGranule ? alignment : kGranule;
-    const auto reserved = allocate_addresses(size, aligned, runtime().config().rules.enforces(Rule::ignored_hints) ? 0 : wish);
+    const auto reserved =
+        allocate_addresses(size, aligned, runtime().config().rules.enforces(Rule::ignored_hints) ? 0 : wish);
     if (!reserved) return CUDA_ERROR_OUT_OF_MEMORY;
     runtime().reservations().add(*reserved, size);
     *address = *reserved;
@@ -82,7 +84,8 @@ CUDA_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t si
   return call([&] {
     if (handle == nullptr || size == 0 || !granular(size) || flags != 0) return CUDA_ERROR_INVALID_VALUE;
     if (const CUresult result = check_properties(properties); result != CUDA_SUCCESS) return result;
-    if ((properties->requestedHandleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0) return CUDA_ERROR_NOT_SUPPORTED;
+    if ((properties->requestedHandleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0)
+      return CUDA_ERROR_NOT_SUPPORTED;
     std::shared_ptr<Memory> memory;
     const CUresult result = runtime().device(properties->location.id)->create_physical(size, &memory);
     if (result != CUDA_SUCCESS) return result;
@@ -152,10 +155,13 @@ CUDA_EXPORT CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUme
     if (descriptors == nullptr || count == 0 || size == 0) return CUDA_ERROR_INVALID_VALUE;
     const std::span<const CUmemAccessDesc> granted(descriptors, count);
     for (const CUmemAccessDesc& one : granted) {
-      if (one.location.type == CU_MEM_LOCATION_TYPE_DEVICE && runtime().device(one.location.id) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
-      if (one.location.type != CU_MEM_LOCATION_TYPE_DEVICE && runtime().config().rules.enforces(Rule::no_host_access))
+      if (one.location.type == CU_MEM_LOCATION_TYPE_DEVICE && runtime().device(one.location.id) == nullptr)
+        return CUDA_ERROR_INVALID_DEVICE;
+      if (one.location.type != CU_MEM_LOCATION_TYPE_DEVICE &&
+          runtime().config().rules.enforces(Rule::no_host_access))
         return CUDA_ERROR_INVALID_VALUE;
-      const bool known = one.flags == CU_MEM_ACCESS_FLAGS_PROT_NONE || one.flags == CU_MEM_ACCESS_FLAGS_PROT_READ ||
+      const bool known = one.flags == CU_MEM_ACCESS_FLAGS_PROT_NONE ||
+                         one.flags == CU_MEM_ACCESS_FLAGS_PROT_READ ||
                          one.flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
       if (!known) return CUDA_ERROR_INVALID_VALUE;
     }
@@ -187,7 +193,9 @@ CUDA_EXPORT CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocati
     const uint64_t bit = of_device ? uint64_t{1} << location->id : 0;
     const bool reads = of_device ? (range->reading_devices & bit) != 0 : range->host_reads;
     const bool writes = of_device ? (range->writing_devices & bit) != 0 : range->host_writes;
-    *flags = writes ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : reads ? CU_MEM_ACCESS_FLAGS_PROT_READ : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    *flags = writes  ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+             : reads ? CU_MEM_ACCESS_FLAGS_PROT_READ
+                     : CU_MEM_ACCESS_FLAGS_PROT_NONE;
     return CUDA_SUCCESS;
   });
 }
@@ -223,8 +231,8 @@ CUDA_EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp*
   });
 }
 
-CUDA_EXPORT CUresult cuMemExportToShareableHandle(void* shareable, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
-                                                  unsigned long long flags) {
+CUDA_EXPORT CUresult cuMemExportToShareableHandle(void* shareable, CUmemGenericAllocationHandle handle,
+                                                  CUmemAllocationHandleType type, unsigned long long flags) {
   return call([&] {
     if (shareable == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
     const Ref<PhysicalMemory> physical = find_physical(handle);

@@ -10,7 +10,8 @@ extern "C" __global__ void vector_add(const float* a, const float* b, float* c, 
   if (i < n) c[i] = a[i] + b[i];
 }
 
-extern "C" __global__ void mixed(char a, short b, Mixed s, float4 v, long long l, const __grid_constant__ Mixed t) {
+extern "C" __global__ void mixed(char a, short b, Mixed s, float4 v, long long l,
+                                 const __grid_constant__ Mixed t) {
   if (a == b && s.a == t.a && v.x > l) asm volatile("trap;");
 }
 

@@ -15,7 +15,9 @@ using namespace gpupool::softgpu;
 namespace {
 
 uint64_t occupied = 0;  // nanoseconds
-void remember(uint64_t nanoseconds) { occupied += nanoseconds; }
+void remember(uint64_t nanoseconds) {
+  occupied += nanoseconds;
+}
 
 class CostsFile {
  public:
@@ -59,7 +61,9 @@ TEST_CASE("a cost per MiB or node follows the cost per call whose name it contin
   for (size_t i = 0; i < cost_rows().size(); ++i) {
     const CostRow& row = cost_rows()[i];
     INFO(row.name);
-    const std::string_view suffix = row.unit == CostUnit::mib ? "_mib" : row.unit == CostUnit::node ? "_node" : "";
+    const std::string_view suffix = row.unit == CostUnit::mib    ? "_mib"
+                                    : row.unit == CostUnit::node ? "_node"
+                                                                 : "";
     CHECK(row.name.ends_with(suffix));
     if (!suffix.empty()) CHECK(row.name == std::string(cost_rows()[i - 1].name) + std::string(suffix));
   }
@@ -92,7 +96,8 @@ TEST_CASE("h100 has the table's values") {
 }
 
 TEST_CASE("a file sets the costs that it names and all others are 0") {
-  const CostsFile file("# measured today\nmem_create = 20\nmem_create_mib = 0.5  # us\ngraph_launch_node = 0.25\n");
+  const CostsFile file(
+      "# measured today\nmem_create = 20\nmem_create_mib = 0.5  # us\ngraph_launch_node = 0.25\n");
   const Costs costs = file.costs();
   CHECK(costs.price(Cost::mem_create) == 20'000);
   CHECK(costs.price(Cost::launch) == 0);
@@ -119,14 +124,16 @@ TEST_CASE("rejects a cost that is not a number of microseconds") {
   for (const char* value : {"-1", "\"20\"", "true", "inf", "nan", "60000001", "[20]", "{us = 20}"}) {
     const CostsFile file("\nlaunch = " + std::string(value) + "\n");
     INFO(value << ": " << file.message());
-    CHECK(file.message() == "softgpu: SOFTGPU_COSTS=" + file.path + ", line 2: launch must be a number of microseconds from 0 to 60000000");
+    CHECK(file.message() == "softgpu: SOFTGPU_COSTS=" + file.path +
+                                ", line 2: launch must be a number of microseconds from 0 to 60000000");
   }
 }
 
 TEST_CASE("rejects a file that is missing or not TOML and says what is expected") {
   const CostsFile words("launch 20\n");
   CHECK(words.message().starts_with("softgpu: SOFTGPU_COSTS=" + words.path + ", line 1: "));
-  CHECK(words.message().ends_with("expected \"h100\" or the path of a TOML file with lines \"name = microseconds\""));
+  CHECK(words.message().ends_with(
+      "expected \"h100\" or the path of a TOML file with lines \"name = microseconds\""));
   const auto parsed = Costs::parse("a100");
   REQUIRE(std::holds_alternative<std::string>(parsed));
   const std::string missing = std::get<std::string>(parsed);

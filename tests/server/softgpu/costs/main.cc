@@ -3,4 +3,6 @@
 
 #include "tests/server/softgpu/costs/page.h"
 
-int main() { return std::fputs(gpupool::testing::costs_page().c_str(), stdout) < 0; }
+int main() {
+  return std::fputs(gpupool::testing::costs_page().c_str(), stdout) < 0;
+}

@@ -40,7 +40,13 @@ std::string costs_page() {
   for (const softgpu::CostRow& row : softgpu::cost_rows()) {
     char number[32];
     std::snprintf(number, sizeof number, "%.10g", row.h100);
-    page.append("| `").append(row.name).append("` | ").append(name_of(row.unit)).append(" | ").append(number).append(" | ");
+    page.append("| `")
+        .append(row.name)
+        .append("` | ")
+        .append(name_of(row.unit))
+        .append(" | ")
+        .append(number)
+        .append(" | ");
     page.append(row.meaning).append(" | ").append(row.source).append(" |\n");
   }
   return page;

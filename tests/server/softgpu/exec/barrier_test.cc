@@ -83,7 +83,9 @@ void deadlock_kernel(ThreadContext* t) {
   }
 }
 
-void bad_barrier_kernel(ThreadContext* t) { sync(t, 16); }
+void bad_barrier_kernel(ThreadContext* t) {
+  sync(t, 16);
+}
 
 GridResult run_shared(ThreadEntry kernel, uint32_t blocks, uint32_t threads, Params p) {
   auto r = request(kernel, blocks, threads, p);

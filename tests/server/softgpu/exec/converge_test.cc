@@ -9,7 +9,9 @@ struct Params {
   uint32_t* out;
 };
 
-uint32_t volatile_load(const uint32_t* from) { return *const_cast<const volatile uint32_t*>(from); }
+uint32_t volatile_load(const uint32_t* from) {
+  return *const_cast<const volatile uint32_t*>(from);
+}
 
 // A sum over the warp in shared memory, without any barrier.
 void reduce_kernel(ThreadContext* t) {

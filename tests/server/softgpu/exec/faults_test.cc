@@ -1,6 +1,5 @@
-#include <sys/mman.h>
-
 #include <dirent.h>
+#include <sys/mman.h>
 
 #include "server/softgpu/exec/block_run.h"
 #include "tests/server/softgpu/exec/run_grid.h"
@@ -15,7 +14,9 @@ struct Params {
 };
 
 // What a kernel must not do; the sanitizers would say so before the processor does.
-__attribute__((no_sanitize("undefined", "address", "thread"))) void store(uint64_t address) { *reinterpret_cast<volatile uint32_t*>(address) = 1; }
+__attribute__((no_sanitize("undefined", "address", "thread"))) void store(uint64_t address) {
+  *reinterpret_cast<volatile uint32_t*>(address) = 1;
+}
 
 // As generated code does it: a check first when the address is not inside the range.
 void access_kernel(ThreadContext* t) {
@@ -58,14 +59,18 @@ void trap_kernel(ThreadContext* t) {
   params<Params>(t).after->fetch_add(1);
 }
 
-void invalid_instruction_kernel(ThreadContext*) { __builtin_trap(); }
+void invalid_instruction_kernel(ThreadContext*) {
+  __builtin_trap();
+}
 
 void fine_kernel(ThreadContext* t) {
   softgpu_barrier(t, 0, 0, BarrierReduction::none, 0);
   params<Params>(t).after->fetch_add(1);
 }
 
-void shared_overrun_kernel(ThreadContext* t) { store(t->block->shared_base + t->block->total_shared_bytes); }
+void shared_overrun_kernel(ThreadContext* t) {
+  store(t->block->shared_base + t->block->total_shared_bytes);
+}
 
 void assert_kernel(ThreadContext* t) {
   const auto text = [](const char* s) { return reinterpret_cast<uint64_t>(s); };
@@ -79,7 +84,8 @@ void assert_kernel(ThreadContext* t) {
 void several_asserts_kernel(ThreadContext* t) {
   const auto text = [](const char* s) { return reinterpret_cast<uint64_t>(s); };
   auto* strings = reinterpret_cast<char*>(params<Params>(t).address);
-  if (t->linear_tid % 3 == 2) softgpu_assertfail(t, text(strings), text(strings + 32), 7, text(strings + 64), 1);
+  if (t->linear_tid % 3 == 2)
+    softgpu_assertfail(t, text(strings), text(strings + 32), 7, text(strings + 64), 1);
   params<Params>(t).after->fetch_add(1);
   if (!BlockRun::of(t).in_loops()) softgpu_barrier(t, 0, 0, BarrierReduction::none, 0);
 }
@@ -232,8 +238,8 @@ TEST_CASE("each thread of a block that fails an assertion prints its line") {
   CHECK(result.fault == FaultKind::assertion);
   std::string expected;
   for (int tid = 2; tid < 80; tid += 3) {
-    expected += "a.cu:7: void f(int): block: [0,0,0], thread: [" + std::to_string(tid % 40) + "," + std::to_string(tid / 40) +
-                ",0] Assertion `x > 0` failed.\n";
+    expected += "a.cu:7: void f(int): block: [0,0,0], thread: [" + std::to_string(tid % 40) + "," +
+                std::to_string(tid / 40) + ",0] Assertion `x > 0` failed.\n";
   }
   CHECK(take_assert_output() == expected);
   CHECK(result.detail + "\n" == expected.substr(0, expected.find('\n') + 1));

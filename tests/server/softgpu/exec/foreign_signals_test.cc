@@ -87,7 +87,8 @@ TEST_CASE("an earlier signal handler gets signals that are not faults of kernels
     use_softgpu();
     for (int round = 0; round < 3; ++round) {
       if (sigsetjmp(jump, 1) == 0) *reinterpret_cast<volatile int*>(uintptr_t{24}) = 1;
-      if (seen_signal != SIGSEGV || seen_code != SEGV_MAPERR || seen_address != reinterpret_cast<void*>(24)) _exit(1);
+      if (seen_signal != SIGSEGV || seen_code != SEGV_MAPERR || seen_address != reinterpret_cast<void*>(24))
+        _exit(1);
       seen_signal = 0;
     }
     if (sigsetjmp(jump, 1) == 0) raise(SIGFPE);
@@ -99,7 +100,8 @@ TEST_CASE("an earlier signal handler gets signals that are not faults of kernels
 
 namespace {
 
-// A handler that a program installs after softgpu, as crash reporters do: reports, restores what it found, goes again.
+// A handler that a program installs after softgpu, as crash reporters do: reports, restores what it found,
+// goes again.
 struct sigaction found;
 void report_and_restore(int number, siginfo_t*, void*) {
   (void)!write(report_pipe, "!", 1);
@@ -107,7 +109,9 @@ void report_and_restore(int number, siginfo_t*, void*) {
   raise(number);
 }
 // Its stores are what is tested; to ThreadSanitizer those of two grids would be a race.
-__attribute__((no_sanitize("undefined", "address", "thread"))) void null_kernel(ThreadContext*) { *reinterpret_cast<volatile int*>(uintptr_t{16}) = 1; }
+__attribute__((no_sanitize("undefined", "address", "thread"))) void null_kernel(ThreadContext*) {
+  *reinterpret_cast<volatile int*>(uintptr_t{16}) = 1;
+}
 
 }  // namespace
 

@@ -55,10 +55,11 @@ void spin(ThreadContext* t) {
 
 TEST_CASE("every thread of every block runs exactly once, with its indices") {
   const bool loops = GENERATE(false, true);
-  const auto [gx, gy, gz, bx, by, bz] = GENERATE(std::tuple<uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t>{1, 1, 1, 1, 1, 1},
-                                                 std::tuple<uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t>{7, 3, 2, 5, 3, 4},
-                                                 std::tuple<uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t>{1000, 1, 1, 33, 1, 1},
-                                                 std::tuple<uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t>{2, 1, 3, 1024, 1, 1});
+  const auto [gx, gy, gz, bx, by, bz] =
+      GENERATE(std::tuple<uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t>{1, 1, 1, 1, 1, 1},
+               std::tuple<uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t>{7, 3, 2, 5, 3, 4},
+               std::tuple<uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t>{1000, 1, 1, 33, 1, 1},
+               std::tuple<uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t>{2, 1, 3, 1024, 1, 1});
   Buffer<std::atomic<uint32_t>> hits(size_t{gx} * gy * gz * bx * by * bz);
   auto r = request(count_kernel, 1, 1, CountParams{hits.data()});
   if (loops) r.code.loop_entry = in_loops<count_kernel>;
@@ -124,7 +125,8 @@ TEST_CASE("large parameter blocks are passed completely") {
   std::iota(std::begin(big->words), std::end(big->words), 1u);
   const auto kernel = [](ThreadContext* t) {
     const auto& p = params<Big>(t);
-    if (std::accumulate(std::begin(p.words), std::end(p.words), uint64_t{0}) == 8000ull * 8001 / 2) p.hit->fetch_add(1);
+    if (std::accumulate(std::begin(p.words), std::end(p.words), uint64_t{0}) == 8000ull * 8001 / 2)
+      p.hit->fetch_add(1);
   };
   CHECK(run(kernel, 1, 1, *big).fault == FaultKind::none);
   CHECK(hit[0] == 1);

@@ -49,7 +49,8 @@ TEST_CASE("malloc and free in kernels") {
 
   // Everything was given back: one piece of the whole heap fits; it outlives its kernel.
   Buffer<uint64_t> addresses(32);
-  REQUIRE(run(allocate_kernel, 1, 1, Params{nullptr, addresses.data(), kernel_heap_bytes()}).fault == FaultKind::none);
+  REQUIRE(run(allocate_kernel, 1, 1, Params{nullptr, addresses.data(), kernel_heap_bytes()}).fault ==
+          FaultKind::none);
   CHECK(addresses[0] != 0);
   REQUIRE(run(allocate_kernel, 1, 2, Params{nullptr, addresses.data() + 1, 16}).fault == FaultKind::none);
   CHECK(addresses[1] == 0);

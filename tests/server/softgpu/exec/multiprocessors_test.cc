@@ -111,7 +111,8 @@ TEST_CASE("blocks of a cooperative grid synchronise on one multiprocessor") {
   CHECK(words[0] == 20);
 }
 
-// More threads than a futex has bits; each grid is started by the end of another, on a thread that may not run it.
+// More threads than a futex has bits; each grid is started by the end of another, on a thread that may not
+// run it.
 TEST_CASE("submitting a grid wakes a worker that may run it") {
   constexpr unsigned kThreads = 40;
   auto own = GridExecutor::create(kThreads, nullptr);

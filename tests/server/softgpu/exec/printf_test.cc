@@ -51,7 +51,8 @@ struct Printed {
 Printed print(Packed& packed, const char* format) {
   Buffer<int32_t> returned(1);
   take_printf_output();
-  const GridResult result = run(printf_kernel, 1, 1, Params{packed.string(format), packed.address(), returned.data()});
+  const GridResult result =
+      run(printf_kernel, 1, 1, Params{packed.string(format), packed.address(), returned.data()});
   return {take_printf_output(), returned[0], result.fault};
 }
 
@@ -68,7 +69,8 @@ TEST_CASE("printf formats as C does") {
   CHECK(text_of("plain\n") == "plain\n");
   CHECK(text_of("100%%") == "100%");
   CHECK(text_of("%d %i %u %x %X %o", -5, 7, 4000000000u, 255, 255, 8) == "-5 7 4000000000 ff FF 10");
-  CHECK(text_of("%5d|%-5d|%05d|%+d|% d|%.3d|%#x", 42, 42, 42, 42, 42, 7, 255) == "   42|42   |00042|+42| 42|007|0xff");
+  CHECK(text_of("%5d|%-5d|%05d|%+d|% d|%.3d|%#x", 42, 42, 42, 42, 42, 7, 255) ==
+        "   42|42   |00042|+42| 42|007|0xff");
   CHECK(text_of("%hd %hhu %c", 70000, 257, 'A') == "4464 1 A");
   CHECK(text_of("%d %lld %d", 1, int64_t{-1234567890123}, 2) == "1 -1234567890123 2");
   CHECK(text_of("%d %ld %zu %llx %jd %td", 1, int64_t{2}, uint64_t{3}, UINT64_MAX, int64_t{4}, int64_t{5}) ==
@@ -146,7 +148,8 @@ TEST_CASE("printf faults with illegal address if its format or arguments are unr
   packed.add(uint64_t{8});
   CHECK(print(packed, "%s").fault == FaultKind::illegal_address);
   CHECK(run(printf_kernel, 1, 1, Params{16, packed.address(), nullptr}).fault == FaultKind::illegal_address);
-  CHECK(run(printf_kernel, 1, 1, Params{packed.string("%d"), 16, nullptr}).fault == FaultKind::illegal_address);
+  CHECK(run(printf_kernel, 1, 1, Params{packed.string("%d"), 16, nullptr}).fault ==
+        FaultKind::illegal_address);
   const auto hole = *allocate_addresses(4096, 1, 0);
   const GridResult result = run(printf_kernel, 1, 1, Params{packed.string("%d"), hole, nullptr});
   CHECK(result.fault == FaultKind::illegal_address);

@@ -69,7 +69,9 @@ inline std::future<GridResult> submit(GridExecutor& executor, GridRequest r) {
   return future;
 }
 
-inline GridResult run(GridExecutor& executor, GridRequest r) { return submit(executor, std::move(r)).get(); }
+inline GridResult run(GridExecutor& executor, GridRequest r) {
+  return submit(executor, std::move(r)).get();
+}
 
 // One executor for the tests that need no other.
 inline GridExecutor& executor() {

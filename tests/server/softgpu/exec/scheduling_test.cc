@@ -92,7 +92,9 @@ void look_ahead_kernel(ThreadContext* t) {
 void wait_kernel(ThreadContext* t) {
   while (params<Params>(t).words[0].load() == 0) softgpu_yield(t);
 }
-void signal_kernel(ThreadContext* t) { params<Params>(t).words[0].store(1); }
+void signal_kernel(ThreadContext* t) {
+  params<Params>(t).words[0].store(1);
+}
 
 template <ThreadEntry kernel>
 GridRequest looped(uint32_t blocks, Params p) {

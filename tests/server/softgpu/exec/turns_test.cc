@@ -73,7 +73,8 @@ TEST_CASE("two busy processes of one device both make progress") {
     std::atomic<bool> go, stop;
     std::atomic<uint64_t> busy[2];
   };
-  auto* board = new (mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) Board{};
+  auto* board =
+      new (mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) Board{};
   std::vector<std::unique_ptr<Child>> children;
   for (int i = 0; i < 2; ++i) {
     children.push_back(std::make_unique<Child>([&, i](Child::Side& side) {
@@ -105,7 +106,8 @@ TEST_CASE("blocks run only while the process holds the turn, and an idle executo
   {
     auto own = GridExecutor::create(2, &turns);
     for (int i = 0; i < 20; ++i) {
-      REQUIRE(run(*own, request(look_kernel, 50, 1, Params{&turns, without.data()})).fault == FaultKind::none);
+      REQUIRE(run(*own, request(look_kernel, 50, 1, Params{&turns, without.data()})).fault ==
+              FaultKind::none);
     }
   }
   CHECK(without[0] == 0);

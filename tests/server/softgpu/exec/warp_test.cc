@@ -29,10 +29,22 @@ std::pair<int, bool> reference(ShuffleMode mode, int lane, int b, int c) {
   int j = 0;
   bool p = false;
   switch (mode) {
-    case ShuffleMode::up: j = lane - bval; p = j >= max_lane; break;
-    case ShuffleMode::down: j = lane + bval; p = j <= max_lane; break;
-    case ShuffleMode::butterfly: j = lane ^ bval; p = j <= max_lane; break;
-    case ShuffleMode::index: j = min_lane | (bval & ~segment); p = j <= max_lane; break;
+    case ShuffleMode::up:
+      j = lane - bval;
+      p = j >= max_lane;
+      break;
+    case ShuffleMode::down:
+      j = lane + bval;
+      p = j <= max_lane;
+      break;
+    case ShuffleMode::butterfly:
+      j = lane ^ bval;
+      p = j <= max_lane;
+      break;
+    case ShuffleMode::index:
+      j = min_lane | (bval & ~segment);
+      p = j <= max_lane;
+      break;
   }
   return {p ? j : lane, p};
 }
@@ -51,7 +63,8 @@ void diverged_kernel(ThreadContext* t) {
   const bool low = t->lane < 16;
   const uint32_t mask = low ? 0x0000ffff : 0xffff0000;
   uint32_t value = t->lane;
-  for (int i = 0; i < (low ? 5 : 2); ++i) value = softgpu_shuffle(t, ShuffleMode::butterfly, value, 1, 31, mask, nullptr);
+  for (int i = 0; i < (low ? 5 : 2); ++i)
+    value = softgpu_shuffle(t, ShuffleMode::butterfly, value, 1, 31, mask, nullptr);
   softgpu_warp_sync(t, kFull);
   p.out[t->linear_tid] = softgpu_vote(t, VoteMode::ballot, value == (low ? (t->lane ^ 1) : t->lane), kFull);
 }
@@ -104,7 +117,8 @@ void aggregate_kernel(ThreadContext* t) {
     const auto leader = static_cast<uint32_t>(std::countr_zero(mask));
     uint32_t base = 0;
     if (t->lane == leader) {
-      base = reinterpret_cast<std::atomic<uint32_t>*>(p.out)->fetch_add(static_cast<uint32_t>(std::popcount(mask)));
+      base = reinterpret_cast<std::atomic<uint32_t>*>(p.out)->fetch_add(
+          static_cast<uint32_t>(std::popcount(mask)));
     }
     base = softgpu_shuffle(t, ShuffleMode::index, base, leader, 31, mask, nullptr);
     const uint32_t slot = base + static_cast<uint32_t>(std::popcount(mask & ((1u << t->lane) - 1)));
@@ -136,7 +150,9 @@ void spinning_lane_kernel(ThreadContext* t) {
   }
 }
 
-void vote_once(ThreadContext* t) { softgpu_vote(t, VoteMode::any, 1, kFull); }
+void vote_once(ThreadContext* t) {
+  softgpu_vote(t, VoteMode::any, 1, kFull);
+}
 
 void mismatch_kernel(ThreadContext* t) {
   if (t->lane == 0) {
@@ -165,17 +181,20 @@ TEST_CASE("shuffles follow the PTX ISA for every mode, offset, width and clamp")
     }
   }
   // A clamp that is neither 0 nor 31, as hand-written PTX has.
-  REQUIRE(run(shuffle_kernel, 1, 32, Params{out.data(), ShuffleMode::down, 2, 20, kFull}).fault == FaultKind::none);
+  REQUIRE(run(shuffle_kernel, 1, 32, Params{out.data(), ShuffleMode::down, 2, 20, kFull}).fault ==
+          FaultKind::none);
   CHECK(out[2 * 18] == 1020);
   CHECK(out[2 * 19] == 1019);
 }
 
 TEST_CASE("a shuffle waits only for the lanes of its mask") {
   Buffer<uint32_t> out(64);
-  REQUIRE(run(shuffle_kernel, 1, 32, Params{out.data(), ShuffleMode::butterfly, 4, 31, 0x00f0f0f0}).fault == FaultKind::none);
+  REQUIRE(run(shuffle_kernel, 1, 32, Params{out.data(), ShuffleMode::butterfly, 4, 31, 0x00f0f0f0}).fault ==
+          FaultKind::none);
   CHECK(out[2 * 4] == 1004);  // its partner takes no part: its own value
   CHECK(out[0] == 0);
-  REQUIRE(run(shuffle_kernel, 1, 32, Params{out.data(), ShuffleMode::butterfly, 1, 31, 0x00f0f0f0}).fault == FaultKind::none);
+  REQUIRE(run(shuffle_kernel, 1, 32, Params{out.data(), ShuffleMode::butterfly, 1, 31, 0x00f0f0f0}).fault ==
+          FaultKind::none);
   CHECK(out[2 * 4] == 1005);
   CHECK(out[2 * 23] == 1022);
 }

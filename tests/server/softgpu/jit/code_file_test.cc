@@ -64,7 +64,8 @@ std::vector<char> content(uint32_t number, size_t size = 3000) {
 }
 
 const std::string kKernels =
-    ".version 8.0\n.target sm_75\n.address_size 64\n.visible .entry k(.param .u64 p) { .reg .b64 %d; .reg .b32 %r;\n"
+    ".version 8.0\n.target sm_75\n.address_size 64\n.visible .entry k(.param .u64 p) { .reg .b64 %d; .reg "
+    ".b32 %r;\n"
     "ld.param.u64 %d, [p]; mov.u32 %r, 4711; st.global.u32 [%d], %r; ret; }\n";
 
 // Runs k, whose result is always the same; true: its code was kept.
@@ -203,5 +204,6 @@ TEST_CASE("invalid code is rejected again despite the cache") {
   CompileOptions options;
   options.code_file = std::make_shared<CodeFile>(scratch.open(), kLimit);
   for (int n = 0; n < 2; ++n)
-    CHECK(compile_error(".version 8.0\n.target sm_75\n.address_size 64\n.entry k() { frobnicate; }", options) != "");
+    CHECK(compile_error(".version 8.0\n.target sm_75\n.address_size 64\n.entry k() { frobnicate; }",
+                        options) != "");
 }

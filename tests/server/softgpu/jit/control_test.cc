@@ -193,11 +193,13 @@ TEST_CASE("links weak functions and local names and common variables of several 
 
 TEST_CASE("a function without a result is called where its declaration in another file promises one") {
   const std::string caller = kernel(
-      "{ .param .b64 a; .param .b32 r; st.param.b64 [a], %o; call (r), quiet, (a); ld.param.b32 %r3, [r]; } ld.global.u32 %r0, [%o]; "
+      "{ .param .b64 a; .param .b32 r; st.param.b64 [a], %o; call (r), quiet, (a); ld.param.b32 %r3, [r]; } "
+      "ld.global.u32 %r0, [%o]; "
       "add.u32 %r0, %r0, 1;",
       ".extern .func (.param .b32 r) quiet(.param .b64 a);\n");
-  const std::string callee =
-      kHead + ".visible .func quiet(.param .b64 a) { .reg .b64 %o; ld.param.u64 %o, [a]; st.global.u32 [%o], 41; ret; }";
+  const std::string callee = kHead +
+                             ".visible .func quiet(.param .b64 a) { .reg .b64 %o; ld.param.u64 %o, [a]; "
+                             "st.global.u32 [%o], 41; ret; }";
   Loaded loaded({caller, callee});
   auto* out = device_array(Words{0});
   CHECK(loaded.run("k", {}, out, 0u).fault == FaultKind::none);

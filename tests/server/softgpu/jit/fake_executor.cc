@@ -121,7 +121,9 @@ uint64_t softgpu_global_timer(ThreadContext*) {
 }
 }
 
-DeviceRuntime device_runtime_of(const ThreadContext*) { return {}; }
+DeviceRuntime device_runtime_of(const ThreadContext*) {
+  return {};
+}
 
 std::string printed() {
   return std::exchange(running.printed, {});

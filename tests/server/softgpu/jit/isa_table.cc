@@ -18,7 +18,8 @@ uint64_t half_of(double value, int exponent_bits, int fraction_bits) {  // exact
   const double fraction = std::frexp(std::fabs(value), &exponent);
   const int bias = (1 << (exponent_bits - 1)) - 1, least = 1 - bias;
   const int field = std::max(exponent - 1, least);
-  const auto units = static_cast<uint64_t>(std::llround(std::ldexp(fraction, exponent - field + fraction_bits)));
+  const auto units =
+      static_cast<uint64_t>(std::llround(std::ldexp(fraction, exponent - field + fraction_bits)));
   const uint64_t bits = (static_cast<uint64_t>(field + bias - 1) << fraction_bits) + units;
   return (value < 0 ? 0x8000u : 0u) | bits;
 }
@@ -57,7 +58,8 @@ Value read_value(std::string text) {
     return value;
   }
   const auto integer = [](const std::string& digits) {
-    return digits[0] == '-' ? static_cast<uint64_t>(std::stoll(digits, nullptr, 0)) : std::stoull(digits, nullptr, 0);
+    return digits[0] == '-' ? static_cast<uint64_t>(std::stoll(digits, nullptr, 0))
+                            : std::stoull(digits, nullptr, 0);
   };
   const size_t colon = text.find(':');
   value.low = integer(text.substr(0, colon));
@@ -144,7 +146,8 @@ Form read_form(const std::string& text) {
     } else if (word == "refused") {
       std::getline(words, form.refused);
       form.refused = trimmed(form.refused);
-      if (form.refused.empty()) throw std::runtime_error("expected a part of the error message after refused");
+      if (form.refused.empty())
+        throw std::runtime_error("expected a part of the error message after refused");
     } else {
       (results ? form.after : form.before).push_back(read_place(word));
     }
@@ -165,11 +168,14 @@ uint32_t Place::bytes() const {
   throw std::runtime_error("no such place: " + space);
 }
 
-std::string Place::text() const { return "%" + space + std::to_string(index); }
+std::string Place::text() const {
+  return "%" + space + std::to_string(index);
+}
 
 std::vector<std::string> section_files() {
   std::vector<std::string> files;
-  for (const auto& entry : std::filesystem::directory_iterator(ISA_FOLDER)) files.push_back(entry.path().string());
+  for (const auto& entry : std::filesystem::directory_iterator(ISA_FOLDER))
+    files.push_back(entry.path().string());
   std::sort(files.begin(), files.end());
   return files;
 }
@@ -215,13 +221,15 @@ Section read_section(const std::string& path) {
 }
 
 std::string kernel_text(const Form& form, const std::string& name) {
-  std::string text = ".visible .entry " + name +
-                     "(.param .u64 out, .param .u64 memory) {\n"
-                     "  .reg .pred %p<8>; .reg .b8 %b<4>; .reg .b16 %h<8>; .reg .b32 %r<32>; .reg .b64 %x<32>;\n"
-                     "  .reg .b64 %g, %sx, %l, %out; .reg .b32 %s, %lane; .reg .b32 %word;\n"
-                     "  .shared .align 1024 .b8 shared_bytes[4096]; .local .align 16 .b8 local_bytes[64];\n"
-                     "  ld.param.u64 %g, [memory]; ld.param.u64 %out, [out]; mov.u32 %s, shared_bytes; mov.u64 %sx, shared_bytes;\n"
-                     "  mov.u64 %l, local_bytes; mov.u32 %lane, %laneid; mad.wide.u32 %out, %lane, 256, %out;\n";
+  std::string text =
+      ".visible .entry " + name +
+      "(.param .u64 out, .param .u64 memory) {\n"
+      "  .reg .pred %p<8>; .reg .b8 %b<4>; .reg .b16 %h<8>; .reg .b32 %r<32>; .reg .b64 %x<32>;\n"
+      "  .reg .b64 %g, %sx, %l, %out; .reg .b32 %s, %lane; .reg .b32 %word;\n"
+      "  .shared .align 1024 .b8 shared_bytes[4096]; .local .align 16 .b8 local_bytes[64];\n"
+      "  ld.param.u64 %g, [memory]; ld.param.u64 %out, [out]; mov.u32 %s, shared_bytes; mov.u64 %sx, "
+      "shared_bytes;\n"
+      "  mov.u64 %l, local_bytes; mov.u32 %lane, %laneid; mad.wide.u32 %out, %lane, 256, %out;\n";
   const bool wide = form.code.find("%q") != std::string::npos;
   if (wide) text += "  .reg .b128 %q<4>; .reg .b64 %low, %high;\n";
   for (const Place& place : form.before) {
@@ -230,17 +238,23 @@ std::string kernel_text(const Form& form, const std::string& name) {
     if (place.space == "p")
       text += "  setp.ne.u32 " + place.text() + ", " + value + ", 0;\n";
     else if (place.space == "r")
-      text += "  mov.b32 " + place.text() + ", " + (lane ? "%lane" : std::to_string(static_cast<uint32_t>(place.value.low))) + ";\n";
+      text += "  mov.b32 " + place.text() + ", " +
+              (lane ? "%lane" : std::to_string(static_cast<uint32_t>(place.value.low))) + ";\n";
     else if (place.space == "h")
-      text += "  mov.b16 " + place.text() + ", " + std::to_string(static_cast<uint16_t>(place.value.low)) + ";\n";
+      text +=
+          "  mov.b16 " + place.text() + ", " + std::to_string(static_cast<uint16_t>(place.value.low)) + ";\n";
     else if (place.space == "b")
-      text += "  cvt.u8.u32 " + place.text() + ", " + std::to_string(static_cast<uint8_t>(place.value.low)) + ";\n";
+      text += "  cvt.u8.u32 " + place.text() + ", " + std::to_string(static_cast<uint8_t>(place.value.low)) +
+              ";\n";
     else if (place.space == "x")
-      text += lane ? "  cvt.u64.u32 " + place.text() + ", %lane;\n" : "  mov.b64 " + place.text() + ", " + value + ";\n";
+      text += lane ? "  cvt.u64.u32 " + place.text() + ", %lane;\n"
+                   : "  mov.b64 " + place.text() + ", " + value + ";\n";
     else if (place.space == "q")
-      text += "  mov.b64 %low, " + value + "; mov.b64 %high, " + high + "; mov.b128 " + place.text() + ", {%low, %high};\n";
+      text += "  mov.b64 %low, " + value + "; mov.b64 %high, " + high + "; mov.b128 " + place.text() +
+              ", {%low, %high};\n";
     else if (place.space[0] == 's')
-      text += "  st.shared.b" + std::to_string(place.bytes() * 8) + " [shared_bytes+" + std::to_string(place.index) + "], " + value + ";\n";
+      text += "  st.shared.b" + std::to_string(place.bytes() * 8) + " [shared_bytes+" +
+              std::to_string(place.index) + "], " + value + ";\n";
   }
   if (form.warp) text += "  bar.warp.sync -1;\n";
   text += "  " + form.code + (form.code.find("; }") + 3 == form.code.size() ? "\n" : ";\n");
@@ -253,8 +267,10 @@ std::string kernel_text(const Form& form, const std::string& name) {
     else if (place.space == "q")
       text += "  mov.b128 {%low, %high}, " + place.text() + "; st.global.v2.b64 " + at + ", {%low, %high};\n";
     else if (place.space[0] == 's')
-      text += "  ld.shared.b64 %out, [shared_bytes+" + std::to_string(place.index / 8 * 8) + "]; shr.u64 %out, %out, " +
-              std::to_string(place.index % 8 * 8) + "; { .reg .b64 %to; ld.param.u64 %to, [out]; mad.wide.u32 %to, %lane, 256, %to; st.global.b64 [%to+" +
+      text += "  ld.shared.b64 %out, [shared_bytes+" + std::to_string(place.index / 8 * 8) +
+              "]; shr.u64 %out, %out, " + std::to_string(place.index % 8 * 8) +
+              "; { .reg .b64 %to; ld.param.u64 %to, [out]; mad.wide.u32 %to, %lane, 256, %to; st.global.b64 "
+              "[%to+" +
               std::to_string(kSlotBytes * (slot - 1)) + "], %out; mov.b64 %out, %to; }\n";
     else if (!place.is_memory())
       text += "  st.global.b" + std::to_string(place.bytes() * 8) + " " + at + ", " + place.text() + ";\n";

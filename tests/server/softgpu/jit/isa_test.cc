@@ -1,5 +1,8 @@
-// Every form of isa/*.txt: assembled by ptxas, where there is one, to know that it is PTX; compiled here and run against what
-// it must give, or refused with the message that stands in the table; and docs/softgpu-ptx.md, which is made from the table.
+// Every form of isa/*.txt: assembled by ptxas, where there is one, to know that it is PTX; compiled here and
+// run against what it must give, or refused with the message that stands in the table; and
+// docs/softgpu-ptx.md, which is made from the table.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -9,8 +12,6 @@
 #include <memory>
 #include <set>
 #include <sstream>
-
-#include <unistd.h>
 
 #include "server/softgpu/exec/grid.h"
 #include "server/softgpu/jit/program.h"
@@ -40,7 +41,8 @@ std::string try_form(const isa::Section& section, const isa::Form& form) {
   auto compiled = compile({&view, 1}, {.compute_capability = 130});
   if (auto* error = std::get_if<CompileError>(&compiled)) {
     if (form.refused.empty()) return "does not compile: " + error->message;
-    if (error->message.find(form.refused) == std::string::npos) return "is refused with another message: " + error->message;
+    if (error->message.find(form.refused) == std::string::npos)
+      return "is refused with another message: " + error->message;
     const std::string opcode = form.code.substr(0, form.code.find_first_of(". "));
     if (error->message.find("line ") == std::string::npos || error->message.find(opcode) == std::string::npos)
       return "the message names no instruction or no line: " + error->message;
@@ -72,7 +74,8 @@ std::string try_form(const isa::Section& section, const isa::Form& form) {
   const GridResult result = done.get_future().get();
   free_host(reinterpret_cast<uint64_t>(data), (program->data_bytes() + 4096) / 4096 * 4096);
   if (form.faults) return result.fault == FaultKind::none ? "does not fault" : "";
-  if (result.fault != FaultKind::none) return "ends with fault " + std::to_string(static_cast<uint32_t>(result.fault));
+  if (result.fault != FaultKind::none)
+    return "ends with fault " + std::to_string(static_cast<uint32_t>(result.fault));
   std::string wrong;
   uint32_t slot = 0;
   for (const isa::Place& place : form.after) {
@@ -121,13 +124,17 @@ constexpr char kWarps[] =
     "\n"
     "## Lanes of a warp\n"
     "\n"
-    "Lanes of a warp do not run in lock step. Code that orders them with `__syncwarp`, votes or shuffles computes the same as on a GPU. Old code\n"
-    "without `__syncwarp` does so only where an analysis of its PTX detects that lanes exchange data through shared memory (docs/adr/0033). It does not detect\n"
-    "the following, which **give wrong values without an error** unless a `__syncwarp` separates the accesses (`SOFTGPU_CONVERGED_WARPS=all` handles all but the\n"
+    "Lanes of a warp do not run in lock step. Code that orders them with `__syncwarp`, votes or shuffles "
+    "computes the same as on a GPU. Old code\n"
+    "without `__syncwarp` does so only where an analysis of its PTX detects that lanes exchange data through "
+    "shared memory (docs/adr/0033). It does not detect\n"
+    "the following, which **give wrong values without an error** unless a `__syncwarp` separates the "
+    "accesses (`SOFTGPU_CONVERGED_WARPS=all` handles all but the\n"
     "fifth, and is slow):\n"
     "\n"
     "- exchange through shared memory at an index from memory (`s[table[t]]`) that is not `volatile`;\n"
-    "- exchange through shared memory at a computed index (`s[t + d]`, `s[t ^ 8]`) or at the same index for all lanes, if it is not `volatile`, in a kernel that never synchronises;\n"
+    "- exchange through shared memory at a computed index (`s[t + d]`, `s[t ^ 8]`) or at the same index for "
+    "all lanes, if it is not `volatile`, in a kernel that never synchronises;\n"
     "- exchange through global or local memory, `volatile` or not, and through atomics;\n"
     "- exchange by generic addresses that are not `volatile`;\n"
     "- two stores to one address whose order matters;\n"
@@ -136,19 +143,27 @@ constexpr char kWarps[] =
 std::string page() {
   std::stringstream out;
   out << "# PTX on softgpu\n\n"
-         "softgpu, the device without a GPU, compiles PTX (docs/adr/0007, 0027). This page is generated from the table of instruction forms in\n"
-         "`tests/server/softgpu/jit/isa/`, and a test compares both (`UPDATE_PAGES=1 build/ci/tests/softgpu_jit_isa_test` writes the\n"
-         "page). That test compiles and runs every form counted under \"run\" and checks its result. It compiles a form under \"compiled\"\n"
-         "to machine code without running it: the form needs a texture, a surface or a tensor map, which other tests provide; differs\n"
-         "from a form that is run only in shape, layout, type or state space; or has no result to check. NVIDIA's `ptxas`, where\n"
-         "installed, must accept each form, except forms that only older versions accept. A module with a refused form fails to load\n"
-         "with `CUDA_ERROR_INVALID_PTX`, and the log names the instruction, the kernel, the line and the reason. Forms that are not\n"
+         "softgpu, the device without a GPU, compiles PTX (docs/adr/0007, 0027). This page is generated from "
+         "the table of instruction forms in\n"
+         "`tests/server/softgpu/jit/isa/`, and a test compares both (`UPDATE_PAGES=1 "
+         "build/ci/tests/softgpu_jit_isa_test` writes the\n"
+         "page). That test compiles and runs every form counted under \"run\" and checks its result. It "
+         "compiles a form under \"compiled\"\n"
+         "to machine code without running it: the form needs a texture, a surface or a tensor map, which "
+         "other tests provide; differs\n"
+         "from a form that is run only in shape, layout, type or state space; or has no result to check. "
+         "NVIDIA's `ptxas`, where\n"
+         "installed, must accept each form, except forms that only older versions accept. A module with a "
+         "refused form fails to load\n"
+         "with `CUDA_ERROR_INVALID_PTX`, and the log names the instruction, the kernel, the line and the "
+         "reason. Forms that are not\n"
          "listed here are refused, too.\n";
   size_t run = 0, compiled = 0, old = 0, refused = 0, instructions = 0, never_run = 0;
   std::stringstream tables;
   for (const std::string& path : isa::section_files()) {
     const isa::Section section = isa::read_section(path);
-    tables << "\n## " << section.title << "\n\n| Instruction | Forms run | Compiled | Refused |\n|---|---:|---:|---|\n";
+    tables << "\n## " << section.title
+           << "\n\n| Instruction | Forms run | Compiled | Refused |\n|---|---:|---:|---|\n";
     for (const isa::Instruction& instruction : section.instructions) {
       size_t run_here = 0, compiled_here = 0;
       std::string no;
@@ -167,11 +182,15 @@ std::string page() {
       compiled += compiled_here;
       never_run += run_here == 0 && compiled_here != 0;
       ++instructions;
-      tables << "| `" << instruction.name << "` | " << run_here << " | " << compiled_here << " | " << no << " |\n";
+      tables << "| `" << instruction.name << "` | " << run_here << " | " << compiled_here << " | " << no
+             << " |\n";
     }
   }
-  out << "\n" << instructions << " instructions. Forms: " << run << " run, " << compiled << " compiled (all forms of " << never_run
-      << " instructions), " << old << " of both unknown to today's ptxas, " << refused << " kinds refused.\n" << kWarps << tables.str();
+  out << "\n"
+      << instructions << " instructions. Forms: " << run << " run, " << compiled << " compiled (all forms of "
+      << never_run << " instructions), " << old << " of both unknown to today's ptxas, " << refused
+      << " kinds refused.\n"
+      << kWarps << tables.str();
   return out.str();
 }
 
@@ -199,10 +218,12 @@ TEST_CASE("each form is accepted by ptxas") {
       names[form.target].push_back(where(section, form));
     });
     for (const auto& [target, text] : by_target) {
-      const std::string path = "/tmp/gpupool-isa-" + std::to_string(getpid()) + "-" + section.file + "-" + target;
+      const std::string path =
+          "/tmp/gpupool-isa-" + std::to_string(getpid()) + "-" + section.file + "-" + target;
       const std::string head = module_text(section, target, "");
       std::ofstream(path + ".ptx") << head << text;
-      const std::string command = std::string(PTXAS) + " -O0 -w -arch=sm_" + target + " " + path + ".ptx -o /dev/null > " + path + ".log 2>&1";
+      const std::string command = std::string(PTXAS) + " -O0 -w -arch=sm_" + target + " " + path +
+                                  ".ptx -o /dev/null > " + path + ".log 2>&1";
       const int status = std::system(command.c_str());
       std::ifstream log(path + ".log");
       const auto head_lines = std::count(head.begin(), head.end(), '\n');
@@ -211,7 +232,8 @@ TEST_CASE("each form is accepted by ptxas") {
         const size_t at = line.find(", line ");
         std::string form;
         if (at != std::string::npos) {
-          const auto index = static_cast<size_t>(std::stoul(line.substr(at + 7)) - static_cast<size_t>(head_lines) - 1);
+          const auto index =
+              static_cast<size_t>(std::stoul(line.substr(at + 7)) - static_cast<size_t>(head_lines) - 1);
           if (index < names[target].size()) form = names[target][index];
         }
         if (seen.insert(form).second) UNSCOPED_INFO(form << "  " << line);
@@ -223,7 +245,9 @@ TEST_CASE("each form is accepted by ptxas") {
   }
 }
 #else
-TEST_CASE("each form is accepted by ptxas") { gpupool::testing::report_skip("needs ptxas of CUDA 13.0 or newer"); }
+TEST_CASE("each form is accepted by ptxas") {
+  gpupool::testing::report_skip("needs ptxas of CUDA 13.0 or newer");
+}
 #endif
 
 TEST_CASE("the page matches the table") {

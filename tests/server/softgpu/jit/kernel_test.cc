@@ -282,13 +282,15 @@ void run_lock_step(const std::string& variant) {
   for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<int>(i * 7919 % 101);
   auto* sums = device(std::vector<int>(4));
   CHECK_RUNS(module.launch("warp_sum", {4, 1, 1}, {128, 1, 1}, 0, device(values), sums));
-  for (int b = 0; b < 4; ++b) CHECK(sums[b] == std::accumulate(values.begin() + b * 128, values.begin() + b * 128 + 128, 0));
+  for (int b = 0; b < 4; ++b)
+    CHECK(sums[b] == std::accumulate(values.begin() + b * 128, values.begin() + b * 128 + 128, 0));
 
   auto* scanned = device(values);
   CHECK_RUNS(module.launch("warp_scan", {1, 1, 1}, {128, 1, 1}, 512, scanned, 5));
   for (int t = 0; t < 128; ++t) {
     const auto first = values.begin() + t / 32 * 32;
-    CHECK(scanned[t] == std::accumulate(first, values.begin() + t + 1, 0) + 1000 * std::accumulate(values.begin() + t, first + 32, 0));
+    CHECK(scanned[t] == std::accumulate(first, values.begin() + t + 1, 0) +
+                            1000 * std::accumulate(values.begin() + t, first + 32, 0));
   }
 }
 
@@ -349,11 +351,13 @@ TEST_CASE("warp-synchronous code computes the same as on a GPU") {
 
 TEST_CASE("kernels without communication inside a warp have no points of convergence") {
   auto points = points_of("plain");
-  for (const char* none : {"vector_add", "multiply", "reduce", "scan", "groups", "own_columns", "own_rows", "counters"}) {
+  for (const char* none :
+       {"vector_add", "multiply", "reduce", "scan", "groups", "own_columns", "own_rows", "counters"}) {
     INFO(none);
     CHECK(points.at(none) == 0);
   }
-  for (const char* some : {"warp_sum", "warp_scan", "butterfly", "hand_out", "sort_by_votes", "walk_together"}) {
+  for (const char* some :
+       {"warp_sum", "warp_scan", "butterfly", "hand_out", "sort_by_votes", "walk_together"}) {
     INFO(some);
     CHECK(points.at(some) > 0);
   }

@@ -28,9 +28,15 @@ struct Box {
 
 __constant__ float table[4] = {1, 2, 4, 8};
 __device__ int calls;
-__device__ __noinline__ int ackermann(int m, int n) { return m == 0 ? n + 1 : n == 0 ? ackermann(m - 1, 1) : ackermann(m - 1, ackermann(m, n - 1)); }
-__device__ __noinline__ int plus_one(int x) { return x + 1; }
-__device__ __noinline__ int times_two(int x) { return x * 2; }
+__device__ __noinline__ int ackermann(int m, int n) {
+  return m == 0 ? n + 1 : n == 0 ? ackermann(m - 1, 1) : ackermann(m - 1, ackermann(m, n - 1));
+}
+__device__ __noinline__ int plus_one(int x) {
+  return x + 1;
+}
+__device__ __noinline__ int times_two(int x) {
+  return x * 2;
+}
 __device__ int (*operations[2])(int) = {plus_one, times_two};
 
 extern "C" __global__ void vector_add(const float* a, const float* b, float* c, int n) {
@@ -100,7 +106,8 @@ extern "C" __global__ void language(int* out, Box box, const __grid_constant__ B
     case 5: result ^= 77; break;
     default: result -= 1; break;
   }
-  result += static_cast<int>(box.weight[i % 5] * table[i % 4]) + fixed.count + static_cast<int>(fixed.weight[(i + 1) % 5]);
+  result += static_cast<int>(box.weight[i % 5] * table[i % 4]) + fixed.count +
+            static_cast<int>(fixed.weight[(i + 1) % 5]);
   long long wide = static_cast<long long>(result) * 1000000007 / (i + 3) % 1000003;
   out[i] = static_cast<int>(wide);
   atomicAdd(&calls, 1);
@@ -110,13 +117,18 @@ extern "C" __global__ void mathematics(const double* in, double* out) {
   int i = threadIdx.x;
   double x = in[i];
   float f = static_cast<float>(x);
-  double values[] = {sin(x), cos(x), exp(x), log(x), pow(x, 1.5), sqrt(x), tan(x), atan2(x, 2.0), fmod(x, 0.7), cbrt(x), erf(x), tgamma(x),
-                     sinf(f), expf(f), logf(f), powf(f, 2.5f), tanhf(f), rsqrtf(f), fmaf(f, f, 1.0f), __half2float(__float2half(f)), hypot(x, 3.0), floor(x), rint(x), 1 / x};
+  double values[] = {sin(x),        cos(x),    exp(x),           log(x),
+                     pow(x, 1.5),   sqrt(x),   tan(x),           atan2(x, 2.0),
+                     fmod(x, 0.7),  cbrt(x),   erf(x),           tgamma(x),
+                     sinf(f),       expf(f),   logf(f),          powf(f, 2.5f),
+                     tanhf(f),      rsqrtf(f), fmaf(f, f, 1.0f), __half2float(__float2half(f)),
+                     hypot(x, 3.0), floor(x),  rint(x),          1 / x};
   for (int j = 0; j < 24; ++j) out[i * 24 + j] = values[j];
 }
 
 extern "C" __global__ void spin_lock(int* lock, int* counter) {
-  while (atomicCAS(lock, 0, 1) != 0) {}
+  while (atomicCAS(lock, 0, 1) != 0) {
+  }
   __threadfence();
   int seen = *(volatile int*)counter;
   *(volatile int*)counter = seen + 1;
@@ -126,7 +138,8 @@ extern "C" __global__ void spin_lock(int* lock, int* counter) {
 
 extern "C" __global__ void signal(volatile int* flag, int* out) {
   if (threadIdx.x == 0) {
-    while (flag[0] == 0) {}
+    while (flag[0] == 0) {
+    }
     *out = flag[1];
   } else if (threadIdx.x == blockDim.x - 1) {
     flag[1] = 42;
@@ -157,12 +170,18 @@ extern "C" __global__ void groups(int* out) {
   }
   out[threadIdx.x] = sum + static_cast<int>(__popc(odd)) * 100;
   block.sync();
-  if (threadIdx.x == 0) out[blockDim.x] = __syncthreads_count(1);
-  else __syncthreads_count(threadIdx.x % 2);
+  if (threadIdx.x == 0)
+    out[blockDim.x] = __syncthreads_count(1);
+  else
+    __syncthreads_count(threadIdx.x % 2);
 }
 
-extern "C" __global__ void print(int n, const char* text) { printf("%d %s %.2f\n", n + static_cast<int>(threadIdx.x), "words", 2.5); }
-extern "C" __global__ void fails(int n) { assert(n > static_cast<int>(threadIdx.x)); }
+extern "C" __global__ void print(int n, const char* text) {
+  printf("%d %s %.2f\n", n + static_cast<int>(threadIdx.x), "words", 2.5);
+}
+extern "C" __global__ void fails(int n) {
+  assert(n > static_cast<int>(threadIdx.x));
+}
 extern "C" __global__ void heap(int* out) {
   int* memory = static_cast<int*>(malloc(sizeof(int) * (threadIdx.x + 1)));
   for (int i = 0; i <= threadIdx.x; ++i) memory[i] = i;
@@ -172,7 +191,8 @@ extern "C" __global__ void heap(int* out) {
   free(memory);
 }
 
-extern "C" __global__ void modular_power(const unsigned* base, unsigned exponent, const unsigned long long* modulus, unsigned long long* out) {
+extern "C" __global__ void modular_power(const unsigned* base, unsigned exponent,
+                                         const unsigned long long* modulus, unsigned long long* out) {
   int i = threadIdx.x;
   unsigned long long result = 1, b = base[i], m = modulus[i];
   for (unsigned e = exponent; e; e >>= 1) {
@@ -203,8 +223,8 @@ extern "C" __global__ void warp_sum(const int* values, int* sums) {
   if (t == 0) sums[blockIdx.x] = s[0];
 }
 
-// A scan in a loop, from the low lanes to the high ones and back: in one of these directions lanes that run one after
-// another go wrong.
+// A scan in a loop, from the low lanes to the high ones and back: in one of these directions lanes that run
+// one after another go wrong.
 extern "C" __global__ void warp_scan(int* values, int steps) {
   extern __shared__ volatile int window[];
   const int t = threadIdx.x, lane = t & 31;
@@ -218,7 +238,8 @@ extern "C" __global__ void warp_scan(int* values, int steps) {
   values[t] = up + 1000 * window[t];
 }
 
-// A butterfly in place: all lanes load before any stores. There are barriers between the steps, and none within.
+// A butterfly in place: all lanes load before any stores. There are barriers between the steps, and none
+// within.
 extern "C" __global__ void butterfly(float* values) {
   __shared__ float3 s[32];
   const int t = threadIdx.x;
@@ -242,7 +263,8 @@ extern "C" __global__ void hand_out(int* values) {
   __syncthreads();
 }
 
-// The last lane of each warp counts what the lanes before it have seen; as in cooperative groups, all dimensions of the block are read.
+// The last lane of each warp counts what the lanes before it have seen; as in cooperative groups, all
+// dimensions of the block are read.
 extern "C" __global__ void count_by_warp(int* seen, int rounds) {
   __shared__ volatile int used[4];
   const int t = threadIdx.x, warp = t / 32;
@@ -272,7 +294,8 @@ extern "C" __global__ void sort_by_votes(const float* keys, int* order) {
     for (int i = 0; i < 31; ++i) {
       int least = i;
       const float own = key[t];
-      for (unsigned less; (less = __ballot_sync(~0u, t > i && own < key[least])) != 0;) least = __ffs(less) - 1;
+      for (unsigned less; (less = __ballot_sync(~0u, t > i && own < key[least])) != 0;)
+        least = __ffs(less) - 1;
       if (least == i) continue;
       const float low = key[least], high = key[i];
       key[i] = low;

@@ -198,14 +198,16 @@ TEST_CASE("parameters: structs, alignment and addresses of them") {
 }
 
 TEST_CASE("isspacep.param recognises exactly the bytes of a kernel's parameters") {
-  Loaded loaded(kHead +
-                ".visible .entry k(.param .align 8 .b8 block[8192], .param .u64 out) { .reg .b64 %d<6>; .reg .b32 %r<4>; "
-                ".reg .pred %p<4>;\n"
-                "ld.param.u64 %d0, [out]; mov.b64 %d1, block; cvta.param.u64 %d2, %d1; add.s64 %d3, %d2, 8199; "
-                "add.s64 %d4, %d2, 8200;\n"
-                "isspacep.param %p0, %d2; isspacep.param %p1, %d3; isspacep.param %p2, %d4;\n"
-                "selp.u32 %r0, 1, 0, %p0; selp.u32 %r1, 1, 0, %p1; selp.u32 %r2, 1, 0, %p2;\n"
-                "st.global.v2.u32 [%d0], {%r0, %r1}; st.global.u32 [%d0+8], %r2; ret; }");
+  Loaded loaded(
+      kHead +
+      ".visible .entry k(.param .align 8 .b8 block[8192], .param .u64 out) { .reg .b64 %d<6>; .reg .b32 "
+      "%r<4>; "
+      ".reg .pred %p<4>;\n"
+      "ld.param.u64 %d0, [out]; mov.b64 %d1, block; cvta.param.u64 %d2, %d1; add.s64 %d3, %d2, 8199; "
+      "add.s64 %d4, %d2, 8200;\n"
+      "isspacep.param %p0, %d2; isspacep.param %p1, %d3; isspacep.param %p2, %d4;\n"
+      "selp.u32 %r0, 1, 0, %p0; selp.u32 %r1, 1, 0, %p1; selp.u32 %r2, 1, 0, %p2;\n"
+      "st.global.v2.u32 [%d0], {%r0, %r1}; st.global.u32 [%d0+8], %r2; ret; }");
   struct alignas(8) Block {
     uint32_t words[2048];
   };

@@ -1,5 +1,5 @@
-// A forked child process for tests of what processes share. The child runs `body` and leaves with its result; parent and
-// child signal each other through pipes. A child that still runs when its object goes is killed.
+// A forked child process for tests of what processes share. The child runs `body` and leaves with its result;
+// parent and child signal each other through pipes. A child that still runs when its object goes is killed.
 #pragma once
 #include <signal.h>
 #include <sys/wait.h>

@@ -18,12 +18,15 @@ namespace {
 // Counters that parent and children see.
 struct Board {
   std::atomic<uint64_t> held;  // nanoseconds for which anyone held the turn
-  std::atomic<uint64_t> turns, had[4], waited[4];  // in turns: all, each process's, and how many of others' it waited for
+  std::atomic<uint64_t> turns, had[4],
+      waited[4];  // in turns: all, each process's, and how many of others' it waited for
   std::atomic<bool> go, stop;
 };
 
 struct SharedBoard {
-  SharedBoard() : board(new(mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) Board{}) {}
+  SharedBoard()
+      : board(new(mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))
+                  Board{}) {}
   ~SharedBoard() { munmap(board, sizeof(Board)); }
   Board* operator->() const { return board; }
   Board* board;
@@ -89,13 +92,15 @@ TEST_CASE("busy processes take turns and share the device evenly") {
   // Enough turns for a slow moment of the machine not to matter.
   constexpr uint64_t kTurns = 30;
   for (const uint64_t begin = now(); now() - begin < 30'000'000'000;) {
-    if (board->held >= 1'500'000'000 && std::all_of(board->had, board->had + 3, [](const auto& had) { return had > kTurns; })) break;
+    if (board->held >= 1'500'000'000 &&
+        std::all_of(board->had, board->had + 3, [](const auto& had) { return had > kTurns; }))
+      break;
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   board->stop = true;
   for (auto& child : children) CHECK(child->wait() == 0);
-  // Two others have their turns between two of one's own. A loaded machine makes turns long, and may hold a process up for
-  // longer than its turn, which is then passed over.
+  // Two others have their turns between two of one's own. A loaded machine makes turns long, and may hold a
+  // process up for longer than its turn, which is then passed over.
   for (int i = 0; i < 3; ++i) {
     CHECK(board->had[i] > kTurns);
     CHECK(board->waited[i] <= 3 * board->had[i]);

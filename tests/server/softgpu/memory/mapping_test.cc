@@ -128,7 +128,8 @@ TEST_CASE("access rights survive the move of a Memory to a second mapping") {
   CHECK(first[0] == 'q');
 }
 
-// Stands in for a kernel's code, which ThreadSanitizer does not see either; the move orders it by page protection.
+// Stands in for a kernel's code, which ThreadSanitizer does not see either; the move orders it by page
+// protection.
 __attribute__((no_sanitize("thread"))) static void add_one(uint64_t address) {
   __atomic_fetch_add(reinterpret_cast<uint64_t*>(address), 1, __ATOMIC_SEQ_CST);
 }
@@ -155,7 +156,9 @@ TEST_CASE("the move of a Memory to a second mapping does not disturb writers") {
     stop = true;
     writer.join();
     for (uint64_t i = 0; i < kCounters; ++i) {
-      REQUIRE(reinterpret_cast<std::atomic<uint64_t>*>(second.address + i * (second.size / kCounters))->load() == rounds);
+      REQUIRE(
+          reinterpret_cast<std::atomic<uint64_t>*>(second.address + i * (second.size / kCounters))->load() ==
+          rounds);
     }
   }
   sigaction(SIGSEGV, &previous_action, nullptr);

@@ -83,7 +83,9 @@ TEST_CASE("processes share one device's memory and a killed process returns its 
     child.tell('.');
     CHECK(child.wait() == 0);
   }
-  SECTION("it is killed") { child.kill_now(); }
+  SECTION("it is killed") {
+    child.kill_now();
+  }
   CHECK(device->allocate(4 * kGranule));
   CHECK(device->free_bytes() == 4 * kGranule);
   device.reset();

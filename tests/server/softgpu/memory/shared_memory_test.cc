@@ -25,7 +25,8 @@ void send_descriptor(int socket, int descriptor) {
   message.msg_iov = &part, message.msg_iovlen = 1;
   message.msg_control = space, message.msg_controllen = sizeof space;
   cmsghdr* const control = CMSG_FIRSTHDR(&message);
-  control->cmsg_level = SOL_SOCKET, control->cmsg_type = SCM_RIGHTS, control->cmsg_len = CMSG_LEN(sizeof(int));
+  control->cmsg_level = SOL_SOCKET, control->cmsg_type = SCM_RIGHTS,
+  control->cmsg_len = CMSG_LEN(sizeof(int));
   std::memcpy(CMSG_DATA(control), &descriptor, sizeof descriptor);
   (void)!sendmsg(socket, &message, 0);
 }
@@ -84,7 +85,8 @@ TEST_CASE("memory shared by two processes is charged once and freed by the last 
   REQUIRE(device);
   CHECK(device->free_bytes() == kTotal - 3 * kGranule);
   bool refused = false;
-  auto memory = device->import_memory(descriptor, &refused), again = device->import_memory(descriptor, &refused);
+  auto memory = device->import_memory(descriptor, &refused),
+       again = device->import_memory(descriptor, &refused);
   REQUIRE(memory);
   REQUIRE(again);
   CHECK(device->free_bytes() == kTotal - 3 * kGranule);
@@ -227,7 +229,8 @@ TEST_CASE("a live process's record is never mistaken for a dead process's") {
     std::vector<uint64_t> before;
     for (const auto& event : events) before.push_back(event->latest());
     living.tell('r');
-    while (events[static_cast<size_t>(round)]->latest() == before[static_cast<size_t>(round)]) std::this_thread::yield();
+    while (events[static_cast<size_t>(round)]->latest() == before[static_cast<size_t>(round)])
+      std::this_thread::yield();
     living.stop();
     for (size_t i = 0; i < events.size(); ++i) {
       const uint64_t latest = events[i]->latest();

@@ -107,8 +107,10 @@ TEST_CASE("debugging sections are skipped") {
 
 TEST_CASE("elements of arrays are operands, counted in elements") {
   File file = parsed(
-      ".version 8.0\n.target sm_75\n.global .b32 g[16];\n.global .b16 m[10][10];\n.entry k() { .reg .b64 %d; .reg .b32 %r;\n"
-      ".shared .v4 .b32 s[8];\nmov.u64 %d, s[3];\nmov.u64 %d, g[2 + 1];\nmov.u64 %d, m[33];\nld.global.u32 %r, g[5];\n"
+      ".version 8.0\n.target sm_75\n.global .b32 g[16];\n.global .b16 m[10][10];\n.entry k() { .reg .b64 %d; "
+      ".reg .b32 %r;\n"
+      ".shared .v4 .b32 s[8];\nmov.u64 %d, s[3];\nmov.u64 %d, g[2 + 1];\nmov.u64 %d, m[33];\nld.global.u32 "
+      "%r, g[5];\n"
       "mov.u64 %d, s+3;\n}");
   const Function& k = file.functions[0];
   const auto offset = [&](size_t instruction) { return k.operands(k.code[instruction])[1].value; };
@@ -120,7 +122,9 @@ TEST_CASE("elements of arrays are operands, counted in elements") {
   CHECK(k.operands(k.code[0])[1].kind == Operand::Kind::variable);
   CHECK(k.operands(k.code[1])[1].kind == Operand::Kind::symbol);
   const auto refusal = [](const std::string& instruction) {
-    return refused(".version 8.0\n.target sm_75\n.global .b32 g[16], one;\n.entry k() { .reg .b64 %d; .reg .b32 %r;\n" + instruction + "\n}");
+    return refused(
+        ".version 8.0\n.target sm_75\n.global .b32 g[16], one;\n.entry k() { .reg .b64 %d; .reg .b32 %r;\n" +
+        instruction + "\n}");
   };
   CHECK(refusal("mov.u64 %d, one[1];").message.find("'one' is not an array") == 0);
   CHECK(refusal("mov.u64 %d, g[%r];").message.find("the element of 'g' must be a constant") == 0);

@@ -3,4 +3,6 @@
 
 #include "tests/server/softgpu/rules/page.h"
 
-int main() { return std::fputs(gpupool::testing::rules_page().c_str(), stdout) < 0; }
+int main() {
+  return std::fputs(gpupool::testing::rules_page().c_str(), stdout) < 0;
+}

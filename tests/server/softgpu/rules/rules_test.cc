@@ -1,9 +1,10 @@
 // docs/softgpu-rules.md is the page made from the table of rules.
+#include "server/softgpu/runtime/rules.h"
+
 #include <fstream>
 #include <iterator>
 #include <set>
 
-#include "server/softgpu/runtime/rules.h"
 #include "tests/server/softgpu/rules/page.h"
 #include "tests/support/catch.h"
 

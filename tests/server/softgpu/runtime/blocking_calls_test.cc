@@ -63,7 +63,9 @@ TEST_CASE_METHOD(BlockingCallsFixture, "calls that need a loaded kernel load it"
   int value = 0;
   CUfunction fill = function("fill"), count = function("count"), bounded = function("bounded");
   check_waits([&] { return cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_NUM_REGS, fill); }, true);
-  check_waits([&] { return cuFuncSetAttribute(count, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 10); }, true);
+  check_waits(
+      [&] { return cuFuncSetAttribute(count, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 10); },
+      true);
   check_waits([&] { return cuOccupancyMaxActiveBlocksPerMultiprocessor(&value, bounded, 32, 0); }, true);
   check_does_not_wait([&] { return launch(fill, second); });
   check_does_not_wait([&] { return cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_NUM_REGS, count); });
@@ -72,7 +74,8 @@ TEST_CASE_METHOD(BlockingCallsFixture, "calls that need a loaded kernel load it"
   CHECK(state == CU_FUNCTION_LOADING_STATE_LOADED);
 }
 
-TEST_CASE_METHOD(BlockingCallsFixture, "a kernel that needs more local memory than all before it waits for its context") {
+TEST_CASE_METHOD(BlockingCallsFixture,
+                 "a kernel that needs more local memory than all before it waits for its context") {
   CUfunction deep = function("deep");
   REQUIRE_OK(cuFuncLoad(deep));
   check_waits([&] { return launch(deep, second); }, true);

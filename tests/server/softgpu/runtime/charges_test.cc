@@ -1,4 +1,5 @@
-// Driver calls are charged the costs of SOFTGPU_COSTS. Every cost is well above the time that the call itself takes; only lower bounds are checked.
+// Driver calls are charged the costs of SOFTGPU_COSTS. Every cost is well above the time that the call itself
+// takes; only lower bounds are checked.
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -26,13 +27,15 @@ constexpr uint64_t kMiB = 1 << 20;
 struct CostsFile {
   CostsFile() {
     std::ofstream out(path);
-#define SOFTGPU_COST(name, unit, ...) out << #name " = " << 1000 * (std::string_view(#unit) == "call" ? kCall : kUnit).count() << "\n";
+#define SOFTGPU_COST(name, unit, ...) \
+  out << #name " = " << 1000 * (std::string_view(#unit) == "call" ? kCall : kUnit).count() << "\n";
 #include "server/softgpu/runtime/costs.def"
 #undef SOFTGPU_COST
     setenv("SOFTGPU_COSTS", path.c_str(), 1);
   }
   ~CostsFile() { std::filesystem::remove(path); }
-  const std::string path = std::filesystem::temp_directory_path() / ("softgpu-costs-" + std::to_string(getpid()) + ".toml");
+  const std::string path =
+      std::filesystem::temp_directory_path() / ("softgpu-costs-" + std::to_string(getpid()) + ".toml");
 } file;
 
 template <class Call>
@@ -73,7 +76,8 @@ TEST_CASE_METHOD(ContextFixture, "device memory is charged per call and per MiB"
   CHECK_COST(kCall + 2 * kUnit, cuMemFree_v2(memory));
 }
 
-TEST_CASE_METHOD(ContextFixture, "virtual memory management is charged per call, and per MiB except for mappings") {
+TEST_CASE_METHOD(ContextFixture,
+                 "virtual memory management is charged per call, and per MiB except for mappings") {
   constexpr uint64_t kSize = 4 * kMiB;
   const CUmemAllocationProp properties = on_device();
   const CUmemAccessDesc access{properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
@@ -108,7 +112,8 @@ TEST_CASE_METHOD(ContextFixture, "loading and compiling code is charged, and eac
   REQUIRE_OK(cuModuleGetFunction(&count, before, "count"));
   REQUIRE_OK(cuLaunchKernel(count, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr));  // compiles it
   REQUIRE_OK(cuModuleGetFunction(&count, module, "count"));
-  CHECK_COST(2 * kCall, cuLaunchKernel(count, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr));  // kernel_load and launch
+  CHECK_COST(2 * kCall, cuLaunchKernel(count, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr,
+                                       nullptr));  // kernel_load and launch
   CHECK_COST(kCall, cuLaunchKernel(count, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr));
 }
 
@@ -130,7 +135,8 @@ TEST_CASE_METHOD(QueueFixture, "streams, events and enqueued operations are char
   release();
   CHECK_COST(kCall, cuMemcpyDtoDAsync_v2(memory, memory + 64, 64, stream));
   CHECK_COST(kCall, cuMemsetD8Async(memory, 0, 64, stream));
-  CHECK_COST(kCall, cuLaunchHostFunc(stream, [](void*) {}, nullptr));
+  CHECK_COST(kCall, cuLaunchHostFunc(
+                        stream, [](void*) {}, nullptr));
   CHECK_COST(kCall, cuCtxRecordEvent(context, plain));
 }
 
@@ -147,14 +153,16 @@ TEST_CASE_METHOD(QueueFixture, "a thread that waited is charged a wake-up") {
   CHECK_COST(2 * kCall, cuMemcpyDtoH_v2(bytes, memory, sizeof bytes));
 }
 
-TEST_CASE_METHOD(QueueFixture, "enqueueing is charged with the context's lock held, so that other threads block") {
+TEST_CASE_METHOD(QueueFixture,
+                 "enqueueing is charged with the context's lock held, so that other threads block") {
   // 4 threads enqueue into streams of their own: one after the other.
   std::vector<CUstream> streams(4);
   for (CUstream& stream : streams) REQUIRE_OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
   const auto begin = Clock::now();
   std::vector<std::unique_ptr<BlockedCall>> calls;
   for (CUstream stream : streams) {
-    calls.push_back(std::make_unique<BlockedCall>(context, [this, stream] { return cuMemsetD8Async(memory, 0, 1, stream); }));
+    calls.push_back(std::make_unique<BlockedCall>(
+        context, [this, stream] { return cuMemsetD8Async(memory, 0, 1, stream); }));
   }
   for (auto& call : calls) CHECK(call->result() == CUDA_SUCCESS);
   CHECK(Clock::now() - begin >= 4 * kCall);

@@ -31,7 +31,8 @@ std::string error_message() {
 
 TEST_CASE("queues have 1024 entries scaled by CUDA_SCALE_LAUNCH_QUEUES") {
   CHECK(config().queue_entries == 1024);
-  const std::pair<const char*, uint32_t> scales[] = {{"0.25x", 256}, {"0.5x", 512}, {"2x", 2048}, {"4x", 4096}, {"3x", 1024}};
+  const std::pair<const char*, uint32_t> scales[] = {
+      {"0.25x", 256}, {"0.5x", 512}, {"2x", 2048}, {"4x", 4096}, {"3x", 1024}};
   for (const auto& [scale, entries] : scales) {
     const Variable set("CUDA_SCALE_LAUNCH_QUEUES", scale);
     CHECK(config().queue_entries == entries);
@@ -49,7 +50,8 @@ TEST_CASE("rejects an invalid SOFTGPU_QUEUE_ENTRIES") {
 
 TEST_CASE("a context has 8 queues or 1 to 32 with CUDA_DEVICE_MAX_CONNECTIONS") {
   CHECK(config().connections == 8);
-  const std::pair<const char*, unsigned> settings[] = {{"1", 1}, {"32", 32}, {"0", 1}, {"100", 32}, {"some", 8}};
+  const std::pair<const char*, unsigned> settings[] = {
+      {"1", 1}, {"32", 32}, {"0", 1}, {"100", 32}, {"some", 8}};
   for (const auto& [value, connections] : settings) {
     const Variable set("CUDA_DEVICE_MAX_CONNECTIONS", value);
     CHECK(config().connections == connections);

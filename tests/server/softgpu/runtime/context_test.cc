@@ -125,7 +125,8 @@ TEST_CASE_METHOD(ContextFixture, "cuMemcpyPeer waits for streams that do not blo
   std::atomic<bool> copying = false;
   const auto wait_until_copying = [](void* flag) {
     while (!static_cast<std::atomic<bool>*>(flag)->load()) std::this_thread::yield();
-    for (int look = 0; look < 20'000; ++look) std::this_thread::yield();  // a copy that does not wait would be done by now
+    for (int look = 0; look < 20'000; ++look)
+      std::this_thread::yield();  // a copy that does not wait would be done by now
   };
   REQUIRE_OK(cuLaunchHostFunc(stream, wait_until_copying, &copying));
   REQUIRE_OK(cuMemsetD8Async(here, 0x5a, 4096, stream));
@@ -166,7 +167,8 @@ TEST_CASE_METHOD(ContextFixture, "creating a context fails without memory for it
   CUcontext another = nullptr;
   std::vector<CUcontext> more;
   CUresult result = CUDA_SUCCESS;
-  while (more.size() < 4 && (result = cuCtxCreate_v2(&another, 0, device)) == CUDA_SUCCESS) more.push_back(another);
+  while (more.size() < 4 && (result = cuCtxCreate_v2(&another, 0, device)) == CUDA_SUCCESS)
+    more.push_back(another);
   CHECK(result == CUDA_ERROR_OUT_OF_MEMORY);
   for (const CUcontext made : more) REQUIRE_OK(cuCtxDestroy_v2(made));
   for (const CUdeviceptr memory : all) REQUIRE_OK(cuMemFree_v2(memory));

@@ -1,5 +1,5 @@
-// An ordinary program on NVIDIA's runtime: everything that the runtime does with the driver in its ordinary life. Run with
-// softgpu's libcuda.so.1 in the library path; exits with 0 when all is well.
+// An ordinary program on NVIDIA's runtime: everything that the runtime does with the driver in its ordinary
+// life. Run with softgpu's libcuda.so.1 in the library path; exits with 0 when all is well.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -18,8 +18,12 @@ __global__ void advance() {
   counter += step;
   managed += step;
 }
-__global__ void speak(int who) { printf("thread %d of %d\n", threadIdx.x, who); }
-__global__ void stray(int* out) { out[1ll << 40] = 1; }
+__global__ void speak(int who) {
+  printf("thread %d of %d\n", threadIdx.x, who);
+}
+__global__ void stray(int* out) {
+  out[1ll << 40] = 1;
+}
 
 namespace {
 
@@ -91,7 +95,7 @@ void streams_and_graphs() {
   fill<<<40, 256, 0, stream>>>(memory, 2, kCount);
   OK(cudaMemcpyAsync(pinned, memory, kCount * sizeof(int), cudaMemcpyDeviceToHost, stream));
   OK(cudaStreamEndCapture(stream, &graph));
-  #if CUDART_VERSION >= 12000
+#if CUDART_VERSION >= 12000
   OK(cudaGraphInstantiate(&exec, graph, 0));
 #else
   OK(cudaGraphInstantiate(&exec, graph, nullptr, nullptr, 0));
@@ -115,7 +119,8 @@ void threads() {
       OK(cudaMalloc(&memory, kCount * sizeof(int)));
       for (int i = 0; i < 20; ++i) {
         fill<<<40, 256, 0, cudaStreamPerThread>>>(memory, t * 100 + i, kCount);
-        OK(cudaMemcpyAsync(host.data(), memory, kCount * sizeof(int), cudaMemcpyDeviceToHost, cudaStreamPerThread));
+        OK(cudaMemcpyAsync(host.data(), memory, kCount * sizeof(int), cudaMemcpyDeviceToHost,
+                           cudaStreamPerThread));
         OK(cudaStreamSynchronize(cudaStreamPerThread));
         CHECK(host[1] == t * 100 + i + 1);
       }

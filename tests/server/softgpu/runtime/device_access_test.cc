@@ -45,7 +45,8 @@ struct TwoDevices : ContextFixture {
     set_access(address, 0);
     return address;
   }
-  void set_access(CUdeviceptr address, int of_device, CUmemAccess_flags flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
+  void set_access(CUdeviceptr address, int of_device,
+                  CUmemAccess_flags flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
     const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, of_device}, flags};
     REQUIRE_OK(cuMemSetAccess(address, kGranule, &access, 1));
   }
@@ -61,10 +62,13 @@ TEST_CASE_METHOD(TwoDevices, "a copy needs its device's access to a mapping") {
   const CUdeviceptr memory = map_on_first();
   unsigned word = 5;
   const auto attempts = [&] {
-    return std::vector<CUresult>{cuMemcpyHtoD_v2(memory, &word, 4), cuMemcpyDtoD_v2(memory, own, 4), cuMemsetD32_v2(memory, 1, 1),
-                                 cuStreamWriteValue32_v2(nullptr, memory, 1, 0), cuMemcpyAsync(memory, own, 4, nullptr)};
+    return std::vector<CUresult>{cuMemcpyHtoD_v2(memory, &word, 4), cuMemcpyDtoD_v2(memory, own, 4),
+                                 cuMemsetD32_v2(memory, 1, 1), cuStreamWriteValue32_v2(nullptr, memory, 1, 0),
+                                 cuMemcpyAsync(memory, own, 4, nullptr)};
   };
-  const auto reads = [&] { return std::vector<CUresult>{cuMemcpyDtoH_v2(&word, memory, 4), cuMemcpyDtoD_v2(own, memory, 4)}; };
+  const auto reads = [&] {
+    return std::vector<CUresult>{cuMemcpyDtoH_v2(&word, memory, 4), cuMemcpyDtoD_v2(own, memory, 4)};
+  };
   for (const CUresult result : attempts()) CHECK(result == CUDA_ERROR_INVALID_VALUE);
   for (const CUresult result : reads()) CHECK(result == CUDA_ERROR_INVALID_VALUE);
   REQUIRE_OK(cuCtxEnablePeerAccess(context, 0));  // is not about mappings

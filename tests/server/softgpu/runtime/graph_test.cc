@@ -71,7 +71,8 @@ TEST_CASE_METHOD(GraphFixture, "captures the work of two streams and launches it
   CHECK(cuGraphLaunch(exec, stream) == CUDA_ERROR_INVALID_VALUE);
 }
 
-TEST_CASE_METHOD(GraphFixture, "a captured stream's dependency list stays valid when another stream is queried") {
+TEST_CASE_METHOD(GraphFixture,
+                 "a captured stream's dependency list stays valid when another stream is queried") {
   CUevent fork = nullptr, join = nullptr;
   REQUIRE_OK(cuEventCreate(&fork, CU_EVENT_DISABLE_TIMING));
   REQUIRE_OK(cuEventCreate(&join, CU_EVENT_DISABLE_TIMING));
@@ -148,7 +149,9 @@ TEST_CASE_METHOD(GraphFixture, "cuEventQuery is rejected during a capture in glo
   CHECK(cuStreamEndCapture(stream, &graph) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 }
 
-TEST_CASE_METHOD(GraphFixture, "a kernel node keeps its cluster size when its parameters are set and passes it on when copied") {
+TEST_CASE_METHOD(
+    GraphFixture,
+    "a kernel node keeps its cluster size when its parameters are set and passes it on when copied") {
   CUgraph graph = nullptr;
   REQUIRE_OK(cuGraphCreate(&graph, 0));
   CUDA_KERNEL_NODE_PARAMS kernel{};

@@ -124,9 +124,11 @@ TEST_CASE_METHOD(GreenFixture, "splits a device's multiprocessors into equal gro
   CHECK(cuDevSmResourceSplitByCount(&pair, &groups, &all, nullptr, 0, 4) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuDevSmResourceSplitByCount(&pair, nullptr, &all, nullptr, 0, 1) == CUDA_ERROR_INVALID_VALUE);
   // What a split has made is no input of another one.
-  CHECK(cuDevSmResourceSplitByCount(&pair, &groups, &each[0], nullptr, 0, 1) == CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION);
+  CHECK(cuDevSmResourceSplitByCount(&pair, &groups, &each[0], nullptr, 0, 1) ==
+        CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION);
   CUdevResource nothing{};
-  CHECK(cuDevSmResourceSplitByCount(&pair, &groups, &nothing, nullptr, 0, 1) == CUDA_ERROR_INVALID_RESOURCE_TYPE);
+  CHECK(cuDevSmResourceSplitByCount(&pair, &groups, &nothing, nullptr, 0, 1) ==
+        CUDA_ERROR_INVALID_RESOURCE_TYPE);
   CUdevResource made_up = all;
   std::memset(made_up._internal_padding, 0x5a, sizeof made_up._internal_padding);
   CHECK(cuDevSmResourceSplitByCount(&pair, &groups, &made_up, nullptr, 0, 1) == CUDA_ERROR_INVALID_VALUE);
@@ -227,7 +229,8 @@ TEST_CASE_METHOD(GreenFixture, "a green context's kernels run on its multiproces
   REQUIRE_OK(cuMemFree_v2(out));
 }
 
-TEST_CASE_METHOD(GreenFixture, "a green context has its own streams and shares everything else with the primary context") {
+TEST_CASE_METHOD(GreenFixture,
+                 "a green context has its own streams and shares everything else with the primary context") {
   const CUfunction fill = load(kKernels, "fill");
   const Green green(each.data(), 1);
   CUcontext context = nullptr;

@@ -102,7 +102,8 @@ TEST_CASE_METHOD(KernelFixture, "a kernel's PTX version is its .target, its bina
   REQUIRE_OK(cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device));
   REQUIRE_OK(cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device));
   for (const int target : {50, 75}) {
-    const std::string text = ".version 8.0\n.target sm_" + std::to_string(target) + "\n.address_size 64\n.visible .entry k() { ret; }\n";
+    const std::string text = ".version 8.0\n.target sm_" + std::to_string(target) +
+                             "\n.address_size 64\n.visible .entry k() { ret; }\n";
     CUmodule older = nullptr;
     CUfunction kernel = nullptr;
     REQUIRE_OK(cuModuleLoadData(&older, text.c_str()));
@@ -116,7 +117,9 @@ TEST_CASE_METHOD(KernelFixture, "a kernel's PTX version is its .target, its bina
   }
 }
 
-TEST_CASE_METHOD(KernelFixture, "a kernel's register count is its number of simultaneously live values within the limits of the PTX") {
+TEST_CASE_METHOD(
+    KernelFixture,
+    "a kernel's register count is its number of simultaneously live values within the limits of the PTX") {
   // 40 double sums over a loop: 80 words at least.
   std::string sums, start, loop, end;
   for (int n = 0; n < 40; ++n) {
@@ -126,8 +129,10 @@ TEST_CASE_METHOD(KernelFixture, "a kernel's register count is its number of simu
     end += "st.global.f64 [%p], " + reg + ";\n";
   }
   const auto registers = [&](const std::string& directives, const std::string& body, uintptr_t limit = 0) {
-    const std::string text = ".version 8.0\n.target sm_75\n.address_size 64\n.visible .entry k(.param .u64 p, .param .u32 n) " + directives +
-                             " {\n.reg .b64 %p; .reg .f64 %x, %e<40>; .reg .b32 %n, %unused<500>; .reg .pred %q;\n" + body + "ret; }\n";
+    const std::string text =
+        ".version 8.0\n.target sm_75\n.address_size 64\n.visible .entry k(.param .u64 p, .param .u32 n) " +
+        directives + " {\n.reg .b64 %p; .reg .f64 %x, %e<40>; .reg .b32 %n, %unused<500>; .reg .pred %q;\n" +
+        body + "ret; }\n";
     CUmodule one = nullptr;
     CUfunction kernel = nullptr;
     CUjit_option option = CU_JIT_MAX_REGISTERS;
@@ -142,8 +147,9 @@ TEST_CASE_METHOD(KernelFixture, "a kernel's register count is its number of simu
     REQUIRE_OK(cuModuleUnload(one));
     return value;
   };
-  const std::string many = "ld.param.u64 %p, [p]; ld.param.u32 %n, [n]; mov.f64 %x, 0d3FF0000000000000;\n" + start + "L:\n" + loop +
-                           "sub.u32 %n, %n, 1; setp.ne.u32 %q, %n, 0; @%q bra L;\n" + end;
+  const std::string many = "ld.param.u64 %p, [p]; ld.param.u32 %n, [n]; mov.f64 %x, 0d3FF0000000000000;\n" +
+                           start + "L:\n" + loop + "sub.u32 %n, %n, 1; setp.ne.u32 %q, %n, 0; @%q bra L;\n" +
+                           end;
   CHECK(registers("", many) > 80);
   CHECK(registers("", many) <= 255);
   CHECK(registers(".maxnreg 57", many) == 57);
@@ -155,9 +161,11 @@ TEST_CASE_METHOD(KernelFixture, "a kernel's register count is its number of simu
 
 TEST_CASE_METHOD(KernelFixture, "a kernel's constant memory size counts what it and its callees use") {
   const char* const text =
-      ".version 8.0\n.target sm_75\n.address_size 64\n.const .align 4 .b32 a[25];\n.const .align 8 .b64 b[3];\n.const .b8 unused[999];\n"
+      ".version 8.0\n.target sm_75\n.address_size 64\n.const .align 4 .b32 a[25];\n.const .align 8 .b64 "
+      "b[3];\n.const .b8 unused[999];\n"
       ".func f(.param .b32 x) { .reg .b32 %r; ld.const.u32 %r, [a]; ret; }\n"
-      ".visible .entry both() { .reg .b64 %d; ld.const.u64 %d, [b]; { .param .b32 x; st.param.b32 [x], 1; call f, (x); } ret; }\n"
+      ".visible .entry both() { .reg .b64 %d; ld.const.u64 %d, [b]; { .param .b32 x; st.param.b32 [x], 1; "
+      "call f, (x); } ret; }\n"
       ".visible .entry none() { ret; }\n";
   CUmodule constants = nullptr;
   REQUIRE_OK(cuModuleLoadData(&constants, text));
@@ -305,7 +313,8 @@ TEST_CASE("a library is usable in every context and survives their reset") {
   CHECK(cuKernelGetName(&name, kernel) == CUDA_ERROR_INVALID_HANDLE);
 }
 
-TEST_CASE_METHOD(ContextFixture, "loads a fat binary without code for the device and rejects each use of it") {
+TEST_CASE_METHOD(ContextFixture,
+                 "loads a fat binary without code for the device and rejects each use of it") {
   // A container with one entry: PTX for compute capability 12.0.
   const std::string text = ".version 8.7\n.target sm_120\n.address_size 64\n.visible .entry add() { ret; }\n";
   struct {
@@ -325,7 +334,8 @@ TEST_CASE_METHOD(ContextFixture, "loads a fat binary without code for the device
   std::memcpy(image.payload, text.data(), text.size());
   image.bytes = sizeof image - 16;
 
-  const std::string why = "the image holds no machine code and PTX for compute_120; the device, of compute capability ";
+  const std::string why =
+      "the image holds no machine code and PTX for compute_120; the device, of compute capability ";
   char log[512] = "";
   CUjit_option options[] = {CU_JIT_INFO_LOG_BUFFER, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES};
   void* values[] = {log, reinterpret_cast<void*>(sizeof log)};
@@ -429,8 +439,10 @@ const char* const kCaller =
 int run_with(CUjitInputType type, const void* library, size_t bytes) {
   CUlinkState state = nullptr;
   REQUIRE_OK(cuLinkCreate_v2(0, nullptr, nullptr, &state));
-  REQUIRE_OK(cuLinkAddData_v2(state, CU_JIT_INPUT_PTX, const_cast<char*>(kCaller), std::strlen(kCaller) + 1, "caller", 0, nullptr, nullptr));
-  REQUIRE_OK(cuLinkAddData_v2(state, type, const_cast<void*>(library), bytes, "library", 0, nullptr, nullptr));
+  REQUIRE_OK(cuLinkAddData_v2(state, CU_JIT_INPUT_PTX, const_cast<char*>(kCaller), std::strlen(kCaller) + 1,
+                              "caller", 0, nullptr, nullptr));
+  REQUIRE_OK(
+      cuLinkAddData_v2(state, type, const_cast<void*>(library), bytes, "library", 0, nullptr, nullptr));
   void* image = nullptr;
   size_t size = 0;
   REQUIRE_OK(cuLinkComplete(state, &image, &size));
@@ -481,8 +493,11 @@ TEST_CASE_METHOD(ContextFixture, "the linker takes object files and archives") {
   CHECK(cuLinkDestroy(state) == CUDA_SUCCESS);
 }
 
-TEST_CASE_METHOD(ContextFixture, "the linker's register limit applies to the linked image when it is loaded") {
-  std::string text = ".version 8.0\n.target sm_75\n.address_size 64\n.visible .entry k(.param .u64 p) {\n.reg .b64 %p; .reg .f64 %e<40>;\nld.param.u64 %p, [p];\n";
+TEST_CASE_METHOD(ContextFixture,
+                 "the linker's register limit applies to the linked image when it is loaded") {
+  std::string text =
+      ".version 8.0\n.target sm_75\n.address_size 64\n.visible .entry k(.param .u64 p) {\n.reg .b64 %p; .reg "
+      ".f64 %e<40>;\nld.param.u64 %p, [p];\n";
   for (int n = 0; n < 40; ++n) text += "ld.global.f64 %e" + std::to_string(n) + ", [%p];\n";
   for (int n = 0; n < 40; ++n) text += "st.global.f64 [%p], %e" + std::to_string(n) + ";\n";
   text += "ret; }\n";
@@ -508,7 +523,9 @@ TEST_CASE_METHOD(ContextFixture, "the linker's register limit applies to the lin
 
 TEST_CASE_METHOD(ContextFixture, "linking against an archive without code for this device fails") {
   const std::string newer = linked_file("libnewer.a");
-  if (newer.empty()) return gpupool::testing::report_skip("the toolkit knows no architecture that is newer than the test's device");
+  if (newer.empty())
+    return gpupool::testing::report_skip(
+        "the toolkit knows no architecture that is newer than the test's device");
   CUlinkState state = nullptr;
   REQUIRE_OK(cuLinkCreate_v2(0, nullptr, nullptr, &state));
   CHECK(add_to_link(state, newer, CU_JIT_INPUT_LIBRARY) == CUDA_SUCCESS);

@@ -78,7 +78,8 @@ struct SharedQueueFixture : QueueFixture {
   SharedQueueFixture() {
     for (int i = 0; i < kQueues - 1; ++i) REQUIRE_OK(cuStreamCreate(&shares_first, CU_STREAM_NON_BLOCKING));
   }
-  // Whether an operation of the stream that shares the queue of `first` completes at once, as that of another stream does.
+  // Whether an operation of the stream that shares the queue of `first` completes at once, as that of another
+  // stream does.
   bool passes() {
     REQUIRE_OK(cuMemsetD32Async(memory, 4, 1, second));
     CHECK(cuStreamQuery(second) == CUDA_SUCCESS);
@@ -94,12 +95,14 @@ struct SharedQueueFixture : QueueFixture {
 
 }  // namespace
 
-TEST_CASE_METHOD(SharedQueueFixture, "a stream that waits for a value blocks a stream that shares its queue") {
+TEST_CASE_METHOD(SharedQueueFixture,
+                 "a stream that waits for a value blocks a stream that shares its queue") {
   park_first();
   CHECK(!passes());
 }
 
-TEST_CASE_METHOD(SharedQueueFixture, "an operation that waits for its stream blocks the operations behind it in the queue") {
+TEST_CASE_METHOD(SharedQueueFixture,
+                 "an operation that waits for its stream blocks the operations behind it in the queue") {
   CUmodule module = nullptr;
   CUfunction spin = nullptr;
   REQUIRE_OK(cuModuleLoadData(&module, kKernels));
@@ -122,7 +125,8 @@ TEST_CASE_METHOD(SharedQueueFixture, "a host function blocks a stream that share
   CHECK(!passes());
 }
 
-TEST_CASE_METHOD(SharedQueueFixture, "a stream that waits for an event blocks a stream that shares its queue") {
+TEST_CASE_METHOD(SharedQueueFixture,
+                 "a stream that waits for an event blocks a stream that shares its queue") {
   CUstream third = nullptr;
   CUevent event = nullptr;
   REQUIRE_OK(cuStreamCreate(&third, CU_STREAM_NON_BLOCKING));  // shares the queue of `second`
@@ -134,13 +138,15 @@ TEST_CASE_METHOD(SharedQueueFixture, "a stream that waits for an event blocks a 
   CHECK(!passes());
 }
 
-TEST_CASE_METHOD(SharedQueueFixture, "a destroyed stream blocks its queue until its operations are complete") {
+TEST_CASE_METHOD(SharedQueueFixture,
+                 "a destroyed stream blocks its queue until its operations are complete") {
   park_first();
   REQUIRE_OK(cuStreamDestroy_v2(first));
   CHECK(!passes());
 }
 
-TEST_CASE_METHOD(SharedQueueFixture, "a stream cannot release a waiting operation before it in a shared queue") {
+TEST_CASE_METHOD(SharedQueueFixture,
+                 "a stream cannot release a waiting operation before it in a shared queue") {
   park_first();
   REQUIRE_OK(cuStreamWriteValue32_v2(shares_first, wait_address(), 1, 0));
   CHECK(std::atomic_ref(*word).load() == 0);

@@ -12,7 +12,8 @@ namespace {
 
 }  // namespace
 
-TEST_CASE_METHOD(ContextFixture, "an unbounded queue accepts a long chain of operations without deep recursion") {
+TEST_CASE_METHOD(ContextFixture,
+                 "an unbounded queue accepts a long chain of operations without deep recursion") {
   void* word = nullptr;
   REQUIRE_OK(cuMemHostAlloc(&word, 4096, 0));
   *static_cast<uint32_t*>(word) = 0;
@@ -47,7 +48,8 @@ TEST_CASE_METHOD(ContextFixture, "streams that share a queue do not block each o
 
 TEST_CASE_METHOD(ContextFixture, "host functions may call CUDA") {
   CUresult result = CUDA_ERROR_UNKNOWN;
-  REQUIRE_OK(cuLaunchHostFunc(nullptr, [](void* to) { *static_cast<CUresult*>(to) = cuCtxSetCurrent(nullptr); }, &result));
+  REQUIRE_OK(cuLaunchHostFunc(
+      nullptr, [](void* to) { *static_cast<CUresult*>(to) = cuCtxSetCurrent(nullptr); }, &result));
   REQUIRE_OK(cuCtxSynchronize());
   CHECK(result == CUDA_SUCCESS);
 }

@@ -196,12 +196,14 @@ TEST_CASE_METHOD(StreamFixture, "host functions and callbacks must not call CUDA
     static void make(void* self) {
       size_t bytes = 0;
       CUdeviceptr memory = 0;
-      static_cast<Calls*>(self)->results = {cuMemGetInfo_v2(&bytes, &bytes), cuMemAlloc_v2(&memory, 16), cuStreamSynchronize(nullptr), cuCtxSetCurrent(nullptr)};
+      static_cast<Calls*>(self)->results = {cuMemGetInfo_v2(&bytes, &bytes), cuMemAlloc_v2(&memory, 16),
+                                            cuStreamSynchronize(nullptr), cuCtxSetCurrent(nullptr)};
     }
     std::vector<CUresult> results;
   } function, callback;
   REQUIRE_OK(cuLaunchHostFunc(nullptr, Calls::make, &function));
-  REQUIRE_OK(cuStreamAddCallback(nullptr, [](CUstream, CUresult, void* calls) { Calls::make(calls); }, &callback, 0));
+  REQUIRE_OK(cuStreamAddCallback(
+      nullptr, [](CUstream, CUresult, void* calls) { Calls::make(calls); }, &callback, 0));
   REQUIRE_OK(cuCtxSynchronize());
   const std::vector<CUresult> refused(4, CUDA_ERROR_NOT_PERMITTED);
   CHECK(function.results == refused);

@@ -10,7 +10,8 @@ extern "C" void softgpu_wish_texture(unsigned long long object);
 
 namespace {
 
-// What nvcc does not write any more, or not in every form: references, questions, reductions, formatted stores.
+// What nvcc does not write any more, or not in every form: references, questions, reductions, formatted
+// stores.
 const char kModule[] = R"(
 .version 8.0
 .target sm_75
@@ -105,7 +106,8 @@ struct TextureFixture : ContextFixture {
   CUresult run(const char* name, std::vector<void*> parameters, unsigned threads = 1) {
     CUfunction function = nullptr;
     REQUIRE_OK(cuModuleGetFunction(&function, module, name));
-    const CUresult result = cuLaunchKernel(function, 1, 1, 1, threads, 1, 1, 0, nullptr, parameters.data(), nullptr);
+    const CUresult result =
+        cuLaunchKernel(function, 1, 1, 1, threads, 1, 1, 0, nullptr, parameters.data(), nullptr);
     return result != CUDA_SUCCESS ? result : cuCtxSynchronize();
   }
   template <class T>
@@ -118,7 +120,8 @@ struct TextureFixture : ContextFixture {
   CUdeviceptr out = 0;
 };
 
-CUarray make_array(size_t width, size_t height, CUarray_format format, unsigned channels, unsigned flags = 0) {
+CUarray make_array(size_t width, size_t height, CUarray_format format, unsigned channels,
+                   unsigned flags = 0) {
   const CUDA_ARRAY3D_DESCRIPTOR wanted{width, height, 0, format, channels, flags};
   CUarray array = nullptr;
   REQUIRE_OK(cuArray3DCreate_v2(&array, &wanted));
@@ -219,7 +222,8 @@ TEST_CASE_METHOD(TextureFixture, "surfaces support reductions and formatted writ
   CHECK(values[16 + 2] == 99);
   CHECK(values[24 + 3] == 1);
 
-  const CUarray numbers = make_array(4, 1, static_cast<CUarray_format>(0xc8), 4, CUDA_ARRAY3D_SURFACE_LDST);  // SNORM_INT8X4
+  const CUarray numbers =
+      make_array(4, 1, static_cast<CUarray_format>(0xc8), 4, CUDA_ARRAY3D_SURFACE_LDST);  // SNORM_INT8X4
   CUsurfObject surface = 0;
   CUDA_RESOURCE_DESC resource = of(numbers);
   REQUIRE_OK(cuSurfObjectCreate(&surface, &resource));
@@ -296,13 +300,15 @@ TEST_CASE_METHOD(TextureFixture, "mirrored coordinates keep their precision howe
     return results<float>(1)[0];
   };
   // Three times 7000000.5 is no float.
-  for (const float x : {0.5f, 7000000.5f}) CHECK(at(x) == 5);   // row 1, and column 1 with an offset of 1
-  for (const float x : {-0.5f, -7000000.5f}) CHECK(at(x) == 3);  // in a mirrored period the offset leads to column 0
+  for (const float x : {0.5f, 7000000.5f}) CHECK(at(x) == 5);  // row 1, and column 1 with an offset of 1
+  for (const float x : {-0.5f, -7000000.5f})
+    CHECK(at(x) == 3);  // in a mirrored period the offset leads to column 0
 }
 
 TEST_CASE_METHOD(TextureFixture, "kernels launched before can use destroyed textures and surfaces") {
-  const CUarray array = make_array(4, 4, CU_AD_FORMAT_FLOAT, 1), 
-                board = make_array(4, 1, static_cast<CUarray_format>(0xc8), 4, CUDA_ARRAY3D_SURFACE_LDST);  // SNORM_INT8X4
+  const CUarray array = make_array(4, 4, CU_AD_FORMAT_FLOAT, 1),
+                board = make_array(4, 1, static_cast<CUarray_format>(0xc8), 4,
+                                   CUDA_ARRAY3D_SURFACE_LDST);  // SNORM_INT8X4
   std::vector<float> values(16, 6);
   fill(array, values, 4, 4);
   const CUDA_RESOURCE_DESC picture = of(array), canvas = of(board);
@@ -321,7 +327,8 @@ TEST_CASE_METHOD(TextureFixture, "kernels launched before can use destroyed text
   };
   CUfunction edges = loaded("edges"), paint = loaded("paint");
   std::promise<void> gate;
-  REQUIRE_OK(cuLaunchHostFunc(stream, [](void* waits) { static_cast<std::promise<void>*>(waits)->get_future().wait(); }, &gate));
+  REQUIRE_OK(cuLaunchHostFunc(
+      stream, [](void* waits) { static_cast<std::promise<void>*>(waits)->get_future().wait(); }, &gate));
   float x = 1.5f;
   const auto launch = [&](CUfunction function, std::vector<void*> parameters) {
     REQUIRE_OK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, parameters.data(), nullptr));

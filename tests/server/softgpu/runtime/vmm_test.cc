@@ -102,7 +102,9 @@ TEST_CASE_METHOD(ContextFixture, "the CPU gets no access to device memory") {
   REQUIRE_OK(cuMemCreate(&memory, kGranule, &prop, 0));
   REQUIRE_OK(cuMemAddressReserve(&address, kGranule, 0, 0, 0));
   REQUIRE_OK(cuMemMap(address, kGranule, 0, memory, 0));
-  const CUmemAccessDesc both[] = {kReadWrite, {{static_cast<CUmemLocationType>(2) /* CU_MEM_LOCATION_TYPE_HOST */, 0}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE}};
+  const CUmemAccessDesc both[] = {kReadWrite,
+                                  {{static_cast<CUmemLocationType>(2) /* CU_MEM_LOCATION_TYPE_HOST */, 0},
+                                   CU_MEM_ACCESS_FLAGS_PROT_READWRITE}};
   CHECK(cuMemSetAccess(address, kGranule, both, 2) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuMemsetD8_v2(address, 1, 16) == CUDA_ERROR_INVALID_VALUE);  // nothing was set
   CHECK(cuMemSetAccess(address, kGranule, both, 1) == CUDA_SUCCESS);
