@@ -144,6 +144,7 @@ need_for_tests() {
   need '/usr/include/catch2/catch*.hpp' catch2
   need '/usr/*bin/ip' iproute2  # tests/chaos
   need zstd zstd  # archives of fuzzers' inputs
+  need clang-format-16 clang-format-16  # scripts/format.sh
   need clang-tidy clang-tidy  # this and the next: scripts/lint.sh
   need shellcheck shellcheck
   need_python
@@ -176,6 +177,10 @@ if ((${#missing[@]})); then
       read -ra clang < <(clang_packages) || true
       ((${#clang[@]})) || note "this release has no clang 16 or newer: the fuzzers will not be guided by coverage"
       packages+=("${clang[@]}")
+      continue
+    fi
+    if [[ $package == clang-format-16 ]] && ! installable "$package"; then
+      note "this release has no clang-format-16: the format of the sources will not be checked"
       continue
     fi
     installable "$package" || die "this release has no package '$package'"
