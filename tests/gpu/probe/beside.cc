@@ -56,100 +56,63 @@ struct Call {
   CUresult (*body)(Things&, const Device&, const Word&);
   bool context = true;  // the thread has one already
 };
-#define CALL                                                        \
-  []([[maybe_unused]] Things & t, [[maybe_unused]] const Device& d, \
-     [[maybe_unused]] const Word& w) -> CUresult
-const Call kCalls[] = {{"write_value", CALL{return cuStreamWriteValue32(t.other, w.device + 64, 1,
-                                                                        CU_STREAM_WRITE_VALUE_DEFAULT);
-}  // namespace
-}
-, {"launch", CALL{return t.launch(t.loaded);
-}
-}
-, {"first_launch", CALL{return t.launch(t.late);
-}
-}
-, {"first_launch_with_local_memory", CALL{return t.launch(t.big_local);
-}
-}
-, {"copy", CALL{return cuMemcpyHtoDAsync(t.memory, t.pinned, 4096, t.other);
-}
-}
-, {"event_record", CALL{return cuEventRecord(t.event, t.other);
-}
-}
-, {"event_query", CALL{return cuEventQuery(t.done);
-}
-}
-, {"event_synchronize", CALL{return cuEventSynchronize(t.done);
-}
-}
-, {"event_create_destroy", CALL{CUevent event = nullptr;
-const CUresult result = cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
-return result == CUDA_SUCCESS ? cuEventDestroy(event) : result;
-}
-}
-, {"stream_query", CALL{return cuStreamQuery(t.other);
-}
-}
-, {"stream_synchronize", CALL{return cuStreamSynchronize(t.other);
-}
-}
-, {"stream_create", CALL{return cuStreamCreate(&t.spare, CU_STREAM_NON_BLOCKING);
-}
-}
-, {"stream_destroy", CALL{return cuStreamDestroy(t.spare);
-}
-}
-, {"ctx_set_current", CALL{return cuCtxSetCurrent(d.context);
-}
-, false
-}
-, {"host_alloc", CALL{void* pinned = nullptr;
-return cuMemHostAlloc(&pinned, kMiB, 0);
-}
-}
-, {"free_host", CALL{return cuMemFreeHost(t.pinned_freed);
-}
-}
-, {"host_register", CALL{return cuMemHostRegister(Things::register_now, sizeof Things::register_now, 0);
-}
-}
-, {"host_unregister", CALL{return cuMemHostUnregister(Things::registered);
-}
-}
-, {"mem_alloc", CALL{CUdeviceptr address = 0;
-return cuMemAlloc(&address, 64 * kMiB);
-}
-}
-, {"mem_free", CALL{return cuMemFree(t.freed);
-}
-}
-, {"mem_alloc_async", CALL{CUdeviceptr address = 0;
-return cuMemAllocAsync(&address, 64 * kMiB, t.other);
-}
-}
-, {"mem_get_info", CALL{size_t free = 0, total = 0;
-return cuMemGetInfo(&free, &total);
-}
-}
-, {"module_load", CALL{return cuModuleLoadData(&t.late_module, kKernels);
-}
-}
-, {"module_unload", CALL{return cuModuleUnload(t.unloaded);
-}
-}
-, {"kernel_get_attribute", CALL{int value = 0;
-return cuKernelGetAttribute(&value, CU_FUNC_ATTRIBUTE_NUM_REGS, t.kernel, d.device);
-}
-}
-, {"function_get_attribute", CALL{int value = 0;
-return cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_NUM_REGS, t.late);
-}
-}
-,
-}
-;
+// clang-format 16 does not understand lambdas behind a macro.
+// clang-format off
+#define CALL \
+  []([[maybe_unused]] Things& t, [[maybe_unused]] const Device& d, [[maybe_unused]] const Word& w) -> CUresult
+const Call kCalls[] = {
+    {"write_value", CALL {
+       return cuStreamWriteValue32(t.other, w.device + 64, 1, CU_STREAM_WRITE_VALUE_DEFAULT);
+     }},
+    {"launch", CALL { return t.launch(t.loaded); }},
+    {"first_launch", CALL { return t.launch(t.late); }},
+    {"first_launch_with_local_memory", CALL { return t.launch(t.big_local); }},
+    {"copy", CALL { return cuMemcpyHtoDAsync(t.memory, t.pinned, 4096, t.other); }},
+    {"event_record", CALL { return cuEventRecord(t.event, t.other); }},
+    {"event_query", CALL { return cuEventQuery(t.done); }},
+    {"event_synchronize", CALL { return cuEventSynchronize(t.done); }},
+    {"event_create_destroy", CALL {
+       CUevent event = nullptr;
+       const CUresult result = cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
+       return result == CUDA_SUCCESS ? cuEventDestroy(event) : result;
+     }},
+    {"stream_query", CALL { return cuStreamQuery(t.other); }},
+    {"stream_synchronize", CALL { return cuStreamSynchronize(t.other); }},
+    {"stream_create", CALL { return cuStreamCreate(&t.spare, CU_STREAM_NON_BLOCKING); }},
+    {"stream_destroy", CALL { return cuStreamDestroy(t.spare); }},
+    {"ctx_set_current", CALL { return cuCtxSetCurrent(d.context); }, false},
+    {"host_alloc", CALL {
+       void* pinned = nullptr;
+       return cuMemHostAlloc(&pinned, kMiB, 0);
+     }},
+    {"free_host", CALL { return cuMemFreeHost(t.pinned_freed); }},
+    {"host_register", CALL { return cuMemHostRegister(Things::register_now, sizeof Things::register_now, 0); }},
+    {"host_unregister", CALL { return cuMemHostUnregister(Things::registered); }},
+    {"mem_alloc", CALL {
+       CUdeviceptr address = 0;
+       return cuMemAlloc(&address, 64 * kMiB);
+     }},
+    {"mem_free", CALL { return cuMemFree(t.freed); }},
+    {"mem_alloc_async", CALL {
+       CUdeviceptr address = 0;
+       return cuMemAllocAsync(&address, 64 * kMiB, t.other);
+     }},
+    {"mem_get_info", CALL {
+       size_t free = 0, total = 0;
+       return cuMemGetInfo(&free, &total);
+     }},
+    {"module_load", CALL { return cuModuleLoadData(&t.late_module, kKernels); }},
+    {"module_unload", CALL { return cuModuleUnload(t.unloaded); }},
+    {"kernel_get_attribute", CALL {
+       int value = 0;
+       return cuKernelGetAttribute(&value, CU_FUNC_ATTRIBUTE_NUM_REGS, t.kernel, d.device);
+     }},
+    {"function_get_attribute", CALL {
+       int value = 0;
+       return cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_NUM_REGS, t.late);
+     }},
+};
+// clang-format on
 
 void call_beside(const Call& call, bool full) {
   setenv("CUDA_MODULE_LOADING", "LAZY", 1);

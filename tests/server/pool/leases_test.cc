@@ -65,7 +65,7 @@ struct Node {
 
   asio::io_context context;
   LeaseMaker maker;
-  Tenants tenants{{}, Tenants::Without::nobody};
+  Tenants tenants{{}, Tenants::Anonymous::refused};
   std::vector<control::Device> devices;
   std::map<std::string, size_t> sessions;
   std::map<std::string, std::string> ended;  // reasons, by tenant
