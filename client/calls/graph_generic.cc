@@ -203,32 +203,44 @@ const char* name_of(CUgraphNodeType type) {
   return found == kNames.end() ? "OTHER" : found->second;
 }
 
-void print(std::ofstream& out, const Graph& graph) {
+constexpr unsigned kShowKernelParameters =
+    CU_GRAPH_DEBUG_DOT_FLAGS_VERBOSE | CU_GRAPH_DEBUG_DOT_FLAGS_KERNEL_NODE_PARAMS;
+
+void print_launch(std::ofstream& out, const wire::Launch& launch) {
+  const auto [grid_x, grid_y, grid_z] = launch.grid;
+  const auto [block_x, block_y, block_z] = launch.block;
+  out << "\\ngrid " << grid_x << ' ' << grid_y << ' ' << grid_z;
+  out << "\\nblock " << block_x << ' ' << block_y << ' ' << block_z;
+  out << "\\nshared memory " << launch.shared_bytes;
+}
+
+void print(std::ofstream& out, const Graph& graph, unsigned flags) {
   for (const auto& node : graph.nodes) {
     out << "  n" << node->handle << " [label=\"" << name_of(node->type);
     if (const auto* const kernel = std::get_if<KernelWork>(&node->work)) {
       const Function* const function =
           find_function(cuda::handle_from_bits<CUfunction>(kernel->launch.function));
       if (function) out << "\\n" << function->name;
+      if (flags & kShowKernelParameters) print_launch(out, kernel->launch);
     }
     out << "\"];\n";
     for (const GraphNode* const dependent : node->dependents)
       out << "  n" << node->handle << " -> n" << dependent->handle << ";\n";
-    if (const auto* const child = std::get_if<ChildWork>(&node->work)) print(out, *child->graph);
+    if (const auto* const child = std::get_if<ChildWork>(&node->work)) print(out, *child->graph, flags);
     if (const auto* const conditional = std::get_if<ConditionalWork>(&node->work)) {
-      for (const auto& body : conditional->bodies) print(out, *body);
+      for (const auto& body : conditional->bodies) print(out, *body, flags);
     }
   }
 }
 
 }  // namespace
 
-CUDA_EXPORT CUresult cuGraphDebugDotPrint(CUgraph handle, const char* path, unsigned int) {
+CUDA_EXPORT CUresult cuGraphDebugDotPrint(CUgraph handle, const char* path, unsigned int flags) {
   return on_graph(handle, [&](Graph& graph) -> CUresult {
     if (!path) return CUDA_ERROR_INVALID_VALUE;
     std::ofstream out(path);
     out << "digraph {\n";
-    print(out, graph);
+    print(out, graph, flags);
     out << "}\n";
     out.flush();
     return out ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;

@@ -149,6 +149,8 @@ void picture() {
   const std::string path = temporary_file("graph.dot");
   SHOW(cuGraphDebugDotPrint(graph, path.c_str(), 0));
   const std::string text = content_of(path);
+  SHOW(cuGraphDebugDotPrint(graph, path.c_str(), CU_GRAPH_DEBUG_DOT_FLAGS_KERNEL_NODE_PARAMS));
+  std::printf("more about a kernel: %d\n", content_of(path).size() > text.size());
   std::printf("a graph: %d, an edge: %d, a kernel's name: %d\n", text.find("digraph") != std::string::npos,
               text.find("->") != std::string::npos, text.find("add") != std::string::npos);
   SHOW(cuGraphDebugDotPrint(graph, "/no/such/folder/graph.dot", 0));

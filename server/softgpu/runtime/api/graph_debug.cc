@@ -27,28 +27,41 @@ const char* name_of(CUgraphNodeType type) {
   }
 }
 
-void print(std::ofstream& out, const Graph& graph) {
+constexpr unsigned kShowKernelParameters =
+    CU_GRAPH_DEBUG_DOT_FLAGS_VERBOSE | CU_GRAPH_DEBUG_DOT_FLAGS_KERNEL_NODE_PARAMS;
+
+void print_launch(std::ofstream& out, const GridRequest& request) {
+  const auto [grid_x, grid_y, grid_z] = request.grid_dim;
+  const auto [block_x, block_y, block_z] = request.block_dim;
+  out << "\\ngrid " << grid_x << ' ' << grid_y << ' ' << grid_z;
+  out << "\\nblock " << block_x << ' ' << block_y << ' ' << block_z;
+  out << "\\nshared memory " << request.dynamic_shared_bytes;
+}
+
+void print(std::ofstream& out, const Graph& graph, unsigned flags) {
   for (const Ref<GraphNode>& node : graph.nodes) {
     out << "  n" << node->handle << " [label=\"" << name_of(node->type);
-    if (const auto* const grid = dynamic_cast<const GridOp*>(node->prototype.get()))
+    if (const auto* const grid = dynamic_cast<const GridOp*>(node->prototype.get())) {
       out << "\\n" << grid->function().kernel().name;
+      if (flags & kShowKernelParameters) print_launch(out, grid->request());
+    }
     out << "\"];\n";
     for (const GraphNode* const dependent : node->dependents)
       out << "  n" << node->handle << " -> n" << dependent->handle << ";\n";
-    if (node->child) print(out, *node->child);
+    if (node->child) print(out, *node->child, flags);
     if (!node->conditional) continue;
-    for (const Ref<Graph>& body : node->conditional->bodies) print(out, *body);
+    for (const Ref<Graph>& body : node->conditional->bodies) print(out, *body, flags);
   }
 }
 
 }  // namespace
 
-CUDA_EXPORT CUresult cuGraphDebugDotPrint(CUgraph handle, const char* path, unsigned int) {
+CUDA_EXPORT CUresult cuGraphDebugDotPrint(CUgraph handle, const char* path, unsigned int flags) {
   return call_on_graph<Graph>(handle, [&](Graph& graph) {
     if (path == nullptr) return CUDA_ERROR_INVALID_VALUE;
     std::ofstream out(path);
     out << "digraph {\n";
-    print(out, graph);
+    print(out, graph, flags);
     out << "}\n";
     out.flush();
     return out ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
