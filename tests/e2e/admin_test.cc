@@ -1,4 +1,4 @@
-// What pool-admin and Prometheus are told of real programs, and what an administrator can do to them.
+// Tests pool-admin and Prometheus metrics with real programs: sessions, quotas, kill, dump.
 #include <signal.h>
 
 #include <nlohmann/json.hpp>
@@ -39,7 +39,7 @@ TEST_CASE("a session is ended while its kernel runs") {
   CHECK(before[0]["pid"] == program.pid());
   const auto start = std::chrono::steady_clock::now();
   pool_admin(pool, {"kill", "1", "--reason", "another needs it"});
-  CHECK(program.wait() == 0);  // it expects to fail
+  CHECK(program.wait() == 0);  // the program expects its calls to fail
   CHECK(program.await_end_of_output());
   CHECK(has(program.output(), "another needs it"));
   CHECK(eventually([&] { return pool_admin(pool, {"sessions"}).size() == 1; }));
@@ -128,7 +128,7 @@ TEST_CASE("a dump shows why the streams of a session do not go on") {
   Json dump;
   const bool kept = eventually([&] {
     dump = pool_admin(pool, {"dump", "1"});
-    return dump["worker"]["backlog"] == 6;  // and the wait
+    return dump["worker"]["backlog"] == 6;  // five launches and the synchronize_stream
   });
   INFO(dump.dump());
   REQUIRE(kept);

@@ -1,5 +1,5 @@
-// Whatever a program calls, with whatever arguments: neither its client library nor a worker crashes, and
-// poold serves on.
+// Calls every exported function with arbitrary arguments. Neither the client library nor a worker may crash,
+// and poold must keep serving.
 #include <filesystem>
 
 #include "tests/e2e/pool.h"
@@ -12,7 +12,7 @@ namespace {
 constexpr std::chrono::minutes kHundredsOfSessions{14};
 
 void calls_everything(const std::vector<std::string>& scenario) {
-  // Calls that write files (cuGraphDebugDotPrint, core dumps) take any bytes for a name.
+  // Calls that write files (cuGraphDebugDotPrint, core dumps) get arbitrary bytes as a file name.
   const TemporaryFolder folder;
   std::filesystem::current_path(folder.path());
   Pool pool;

@@ -1,5 +1,5 @@
-// Bulk connections spoken by hand, well and badly: who may open one, and what a client that breaks their
-// rules, stops in the middle or reads nothing does to itself and to nobody else.
+// Speaks the protocol of bulk connections by hand: authentication, and clients that violate the protocol,
+// stop in the middle or do not read. None of these may affect other sessions.
 #include <algorithm>
 #include <span>
 
@@ -97,7 +97,7 @@ TEST_CASE("a bulk connection without the session's token is refused") {
     CHECK(stranger.receive_reply().status == hello::Status::denied);
     CHECK(stranger.await_end());
   }
-  session.client.ping();  // the session has not noticed
+  session.client.ping();  // the session is unaffected
 }
 
 TEST_CASE("pieces may come on any connection and in any order") {
@@ -108,7 +108,7 @@ TEST_CASE("pieces may come on any connection and in any order") {
   second.send_piece(copy, 3 * kPiece, piece('d'));
   first.send_piece(copy, kPiece, piece('b'));
   second.send_piece(copy, 0, piece('a'));
-  // The stream is not past the copy as long as a piece is missing.
+  // The stream must not pass the copy while a piece is missing.
   const uint64_t wait =
       session.send(Command::synchronize_stream, wire::SynchronizeStream{0}, wire::kWantsReply);
   session.client.ping();
@@ -164,10 +164,10 @@ TEST_CASE("pieces that break the rules end their session with the reason") {
     link.send_header(session.announce(), 0, 100, wire::kBulkCompressed);
     link.send(std::string(100, 'j'));
   });
-  ends("invalid offset or length",
-       [](Session& session, Link& link) {  // as long as the piece itself, and more than the last one
-         link.send_header(session.announce(), 0, kPiece, wire::kBulkCompressed);
-       });
+  ends("invalid offset or length", [](Session& session, Link& link) {  // correct offset, but not smaller than
+                                                                       // the piece that it stands for
+    link.send_header(session.announce(), 0, kPiece, wire::kBulkCompressed);
+  });
   ends("invalid offset or length", [](Session& session, Link& link) {
     link.send_header(session.announce(kPiece + 10), kPiece, 10, wire::kBulkCompressed);
   });
@@ -211,9 +211,9 @@ TEST_CASE(
     CHECK(session.ask(Command::synchronize_stream, wire::SynchronizeStream{0}) == CUDA_SUCCESS);
   };
   const uint64_t memory = session.memory();
-  refused({0, 4096, kSize, kSize, 1, 0, 0}, kContext, CUDA_ERROR_INVALID_VALUE);  // not the session's
+  refused({0, 4096, kSize, kSize, 1, 0, 0}, kContext, CUDA_ERROR_INVALID_VALUE);  // not mapped
   refused({0, memory, ~0ull / 2, 1000, 1000, 0, 0}, kContext,
-          CUDA_ERROR_INVALID_VALUE);  // past the end of the world
+          CUDA_ERROR_INVALID_VALUE);  // the last row would end beyond 2^64
   refused({0x123450, memory, kSize, kSize, 1, 0, 0}, kContext, CUDA_ERROR_INVALID_HANDLE);  // no stream
   refused({0, memory, kSize, kSize, 1, 0, 0}, kContext + 16, CUDA_ERROR_INVALID_CONTEXT);   // no context
   const wire::BulkCopy outside{0, 4096, kSize, kSize, 1, 0, 0};
@@ -227,7 +227,7 @@ TEST_CASE("a copy whose data does not come holds up its stream alone") {
   const uint64_t stream = cuda::make_handle(cuda::Kind::stream, 1, 50),
                  other = cuda::make_handle(cuda::Kind::stream, 1, 51);
   for (const uint64_t handle : {stream, other}) {
-    // cuStreamCreateWithPriority, a row of the call table: the new stream's handle, its flags, its priority.
+    // cuStreamCreateWithPriority (a row of the call table): the new stream's handle, its flags, its priority.
     struct {
       uint64_t handle;
       uint32_t flags = CU_STREAM_NON_BLOCKING;
@@ -253,7 +253,7 @@ TEST_CASE("a client that does not read its bulk connection holds up that copy al
   Pool pool;
   Session session(pool);
   Link link(session);
-  constexpr uint64_t kMuch = 64 << 20;  // more than fits into any socket
+  constexpr uint64_t kMuch = 64 << 20;  // more than socket buffers hold
   session.send(Command::map_memory, wire::MapMemory{session.memory() + kMuch, kMuch, 0, 0});
   session.send(Command::bulk_from_device, wire::BulkCopy{0, session.memory() + kMuch, kMuch, kMuch, 1, 0, 0});
   session.client.ping();

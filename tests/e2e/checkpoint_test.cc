@@ -1,5 +1,5 @@
-// Programs that are locked, checkpointed, restored and unlocked by others (cuCheckpointProcess...), and do
-// not notice but for the time.
+// Checkpoints of running programs (cuCheckpointProcess...): lock, checkpoint, restore and unlock, by other
+// processes.
 #include <signal.h>
 
 #include <fstream>
@@ -13,7 +13,7 @@ using Json = nlohmann::json;
 
 namespace {
 
-// A device of 128 MiB.
+// A pool whose device has 128 MiB, and helpers that change the checkpoint state of its programs.
 class SmallPool {
  public:
   explicit SmallPool(const std::vector<std::string>& options = {}, Environment environment = {})
@@ -25,7 +25,7 @@ class SmallPool {
     scenario.insert(scenario.begin(), driver_app());
     return std::make_unique<Process>(scenario, pool_.through(std::move(environment)));
   }
-  // What it said of each action.
+  // Runs change_state_of of driver_app and returns its line for each action.
   std::string act(const Process& target, const std::string& actions, const std::string& timeout = "0") {
     return act(target.pid(), actions, pool_.through(), timeout);
   }
@@ -38,6 +38,7 @@ class SmallPool {
     for (const std::string& line : lines_with(done.output, ": CUDA_")) said += line + "\n";
     return said;
   }
+  // Returns how much memory a new client can allocate until it is refused ("took N", in blocks of 8 MiB).
   std::string taken() {
     const size_t ended = occurrences(pool_.poold().log(), "session_ended");
     const std::string said = run_patiently({driver_app(), "takes_until_refused"}, pool_.through()).output;
@@ -49,7 +50,7 @@ class SmallPool {
                  {program_path("pool-admin"), "--poold", "unix:" + pool_.poold().admin_socket(), "--json"});
     return Json::parse(run_to_end(words).output);
   }
-  // What poold says of its only session once `locker` waits for a lock of it.
+  // Waits until `locker` waits for a lock of the only session, and returns poold's dump of that session.
   Json await_lock_by(const Process& locker) {
     Json dump;
     REQUIRE(eventually([&] {
@@ -83,7 +84,7 @@ bool ends_well(Process& program) {
   return good && program.output().find("all right") != std::string::npos;
 }
 
-// It goes on computing.
+// Waits until the program has printed more rounds.
 bool makes_progress(Process& program) {
   const size_t before = occurrences(program.output(), "round");
   return program.await_output([&](const std::string& now) { return occurrences(now, "round") > before + 2; });
@@ -110,7 +111,7 @@ TEST_CASE("a program that is checkpointed makes room and computes on when it is 
   CHECK(checkpointed["state"] == "checkpointed");
   CHECK(checkpointed["gpus"][0]["memory_checkpointed_bytes"] >= (80u << 20));
   CHECK(checkpointed["gpus"][0]["memory_used_bytes"] < (80u << 20));
-  // Ten pieces of 8 MiB more than beside it.
+  // The checkpoint frees ten blocks of 8 MiB.
   const std::string alone = pool.taken();
   INFO("beside it: " << beside << "alone: " << alone);
   CHECK(std::atoi(alone.c_str() + 5) == std::atoi(beside.c_str() + 5) + 10);
@@ -123,7 +124,7 @@ TEST_CASE("a program that is checkpointed makes room and computes on when it is 
     CHECK(ends_well(*other));
   }
   REQUIRE(eventually([&] { return pool.act(*target, "restore") == "restore: CUDA_SUCCESS, locked\n"; }));
-  CHECK(occurrences(target->output(), "round") <= rounds + 1);  // one may have been on its way to the test
+  CHECK(occurrences(target->output(), "round") <= rounds + 1);  // one more line may have been in the pipe
   CHECK(pool.act(*target, "unlock") == "unlock: CUDA_SUCCESS, running\n");
   CHECK(pool.session(*target)["state"] == "running");
   CHECK(makes_progress(*target));
@@ -132,7 +133,7 @@ TEST_CASE("a program that is checkpointed makes room and computes on when it is 
   CHECK(ends_well(*target));
   CHECK(eventually([&] {
     return std::atoi(pool.taken().c_str() + 5) >= std::atoi(alone.c_str() + 5);
-  }));  // its code's memory, too
+  }));  // the memory of its code is free, too
 }
 
 TEST_CASE("a program can be checkpointed again and again") {
@@ -248,9 +249,9 @@ TEST_CASE("a caller that is killed while it waits for a lock takes it back") {
   const auto target = pool.start({"long_kernel_until", pool.file("end")});
   REQUIRE(target->await_output("working"));
   const auto locker = pool.start({"change_state_of", std::to_string(target->pid()), "lock", "0"});
-  pool.await_lock_by(*locker);  // else the lock below might come before it
+  pool.await_lock_by(*locker);  // the lock below must come second
   CHECK(pool.act(*target, "lock", "50") ==
-        "lock: CUDA_ERROR_ILLEGAL_STATE, running\n");  // another one is under way
+        "lock: CUDA_ERROR_ILLEGAL_STATE, running\n");  // another lock is pending
   locker->signal(SIGKILL);
   locker->wait();
   REQUIRE(pool->poold().await_log("action=lock result=600"));
@@ -297,8 +298,8 @@ TEST_CASE("memory that a program maps by itself and arrays leave the GPU and are
   for (int i = 0; i < 2; ++i) {
     CHECK(pool.act(*target, "lock,checkpoint") ==
           "lock: CUDA_SUCCESS, locked\ncheckpoint: CUDA_SUCCESS, checkpointed\n");
-    CHECK(std::atoi(pool.taken().c_str() + 5) >= std::atoi(beside.c_str() + 5) + 4);        // of 8 MiB each
-    CHECK_FALSE(ends_well(*pool.start({"takes_what_is_offered", pool.file("end.name")})));  // it is not there
+    CHECK(std::atoi(pool.taken().c_str() + 5) >= std::atoi(beside.c_str() + 5) + 4);        // blocks of 8 MiB
+    CHECK_FALSE(ends_well(*pool.start({"takes_what_is_offered", pool.file("end.name")})));  // not available
     {
       const auto other = pool.start({"computes_until", pool.file("other_end" + std::to_string(i)), "12"});
       REQUIRE(makes_progress(*other));
@@ -311,7 +312,8 @@ TEST_CASE("memory that a program maps by itself and arrays leave the GPU and are
     CHECK(makes_progress(*target));
     CHECK(eventually([&] { return pool.taken() == beside; }));
   }
-  // Offered still, under the name of before; whoever has it keeps the program where it is.
+  // The memory is exported again, under the same name. A program that imports it prevents a further
+  // checkpoint.
   const auto other = pool.start({"takes_what_is_offered", pool.file("end.name"), pool.file("other")});
   REQUIRE(other->await_output("working"));
   CHECK(pool.act(*target, "lock,checkpoint,unlock") ==

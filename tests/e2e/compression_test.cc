@@ -1,4 +1,4 @@
-// Large copies over a slow link: compressed where that saves time, and only there.
+// Large copies over a slow link: compressed only where that saves time.
 #include "tests/e2e/pool.h"
 #include "tests/support/catch.h"
 #include "tests/support/slow_link.h"
@@ -7,7 +7,7 @@ using namespace gpupool::testing;
 
 namespace {
 
-// Three rounds: in the first one the connections that compress may still be opening.
+// The connections that compress may still be opening in the first of the three rounds.
 constexpr uint64_t kRound = 24 << 20;
 constexpr uint64_t kBytes = 3 * kRound;
 

@@ -1,5 +1,4 @@
-// Every example passes on softgpu directly and through poold, with the same result; however the client
-// library gets in.
+// Every example gives the same result on softgpu directly, through poold, with pool-run and with LD_PRELOAD.
 #include <filesystem>
 
 #include "tests/e2e/pool.h"
@@ -12,8 +11,8 @@ namespace {
 
 using Arguments = std::map<std::string, std::vector<std::string>>;
 
-// Smaller than the defaults, so that several tests at once stay quick; smaller still for the guest, where
-// rdma is.
+// Smaller than the defaults to keep parallel tests fast, and smaller still over rdma, which usually runs in
+// the slow guest.
 Arguments arguments() {
   if (over_rdma()) {
     return {{"paillier", {"--size", "1"}},
@@ -42,7 +41,7 @@ void expect_same(const Finished& direct, const Finished& pooled) {
   CHECK(without_timings(pooled.output) == without_timings(direct.output));
 }
 
-// ctest gives each example an entry of its own (CMakeLists.txt).
+// ctest runs each example as a separate entry with the variable EXAMPLE (CMakeLists.txt).
 std::string example_under_test() {
   const char* name = std::getenv("EXAMPLE");
   REQUIRE(name != nullptr);

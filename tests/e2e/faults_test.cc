@@ -1,4 +1,5 @@
-// Kernels and images that go wrong in one client: CUDA's code there, nothing at all elsewhere.
+// Kernels and images that fail in one client: that client gets CUDA's error code, and other clients are not
+// affected.
 #include <signal.h>
 
 #include "tests/e2e/pool.h"
@@ -58,8 +59,8 @@ TEST_CASE("images that cannot run") {
     CHECK(app.output.find("version: CUDA_ERROR_UNSUPPORTED_PTX_VERSION") != std::string::npos);
     CHECK(app.output.find("instruction: CUDA_ERROR_INVALID_PTX") != std::string::npos);
     CHECK(app.output.find("unfinished: CUDA_ERROR_INVALID_PTX") != std::string::npos);
-    // The program's user sees which instruction it was, and sees it once: by softgpu itself, which leaves it
-    // to the program's log where there is one, or by the client.
+    // The instruction's error message appears once besides the log that the program itself prints: from
+    // softgpu (which prints nothing if the program asked for a log), or from the client library.
     const bool direct = environment == pool.directly();
     CHECK(lines_with(app.output, "frobnicate").size() == (direct ? 1 : 2));
     CHECK(lines_with(app.output, "(kernel k, line 6)").size() == (direct ? 1 : 2));
@@ -78,13 +79,13 @@ TEST_CASE(
     CHECK(app.status == 0);
     const auto said = lines_with(
         app.output, "the image holds machine code for sm_70 and no PTX; the device, of compute capability ");
-    CHECK(said.size() == 2);  // the module, and the library at its first use
+    CHECK(said.size() == 2);  // one for the module, one for the library at its first use
     for (const auto& line : said)
       CHECK(line.find("compile with -gencode arch=compute_") != std::string::npos);
   }
 }
 
-// These programs are to die as they would without a sanitizer.
+// Disables the sanitizers' signal handlers, so that these programs die of the signals as usual.
 static const Environment kPlainDeaths{{"ASAN_OPTIONS", "handle_segv=0:handle_sigbus=0:detect_leaks=0"},
                                       {"TSAN_OPTIONS", "handle_segv=0:handle_sigbus=0"}};
 
@@ -102,7 +103,7 @@ TEST_CASE("managed memory of a lost server") {
              .empty());
 }
 
-// Where the device is elsewhere a forked child has none of it, as with CUDA.
+// With a remote device, a forked child cannot use managed memory, as with CUDA.
 TEST_CASE("managed memory and fork") {
   Pool pool;
   const Finished app = run_patiently({driver_app(), "managed_memory_and_fork"}, pool.through(kPlainDeaths));

@@ -1,4 +1,4 @@
-// Module images travel to a server once: counted between client and poold.
+// Module images are uploaded to a server once: counts uploads and bytes between client and poold.
 #include <filesystem>
 
 #include "tests/e2e/pool.h"
@@ -31,8 +31,8 @@ Traffic traffic_of(Pool& pool, const std::vector<std::string>& scenario,
 constexpr uint64_t kBig = 3 << 20;
 const std::vector<std::string> kLoadBig = {"load_big", std::to_string(kBig)};
 
-// Whether softgpu compiled the one kernel of a program, as it says there (SOFTGPU_LOG=1), or had its code
-// from an earlier process.
+// True if softgpu compiled the program's only kernel, false if it loaded the code from its cache, according
+// to softgpu's log (SOFTGPU_LOG=1).
 bool compiles(const Environment& environment) {
   const Finished app = run_patiently({driver_app(), "load_in_contexts", "1"}, environment);
   INFO(app.output);
@@ -54,7 +54,7 @@ TEST_CASE("the second process of a program uploads nothing") {
   const Traffic second = traffic_of(pool, kLoadBig);
   CHECK(second.uploads == 0);
   CHECK(second.bytes < 4096);
-  CHECK(second.round_trips == first.round_trips - 1);  // it is told at once, with the load's result
+  CHECK(second.round_trips == first.round_trips - 1);  // the load's first reply contains its result
   CHECK(pool.poold().await_log("image_cache_miss"));
   CHECK(pool.poold().await_log("image_cache_hit"));
 }
@@ -66,13 +66,13 @@ TEST_CASE("code of a fat binary that no GPU of the server can run does not trave
   const Traffic needed = traffic_of(pool, load_fat);
   CHECK(needed.uploads == 1);  // the module's and the library's image is the same
   CHECK(needed.bytes < 64 * 1024);
-  CHECK(traffic_of(newer, load_fat).bytes > kBig / 2);  // whose GPU can run the large PTX, too
+  CHECK(traffic_of(newer, load_fat).bytes > kBig / 2);  // its GPU can run the large PTX, too
   CHECK(traffic_of(without, load_fat).uploads == 2);
 }
 
 TEST_CASE("a session uses what softgpu compiled for its tenant and for no other") {
   SharedPool pool({"", ""}, {{"SOFTGPU_LOG", "1"}});
-  // What softgpu says of the program's kernel, which it does on the program's standard error.
+  // softgpu logs to the program's standard error.
   const auto first_word = [&](size_t tenant) {
     const auto app = pool.start(tenant, {"reset_and_use_again"});
     CHECK(app->wait(kLongPatience) == 0);
@@ -95,7 +95,8 @@ TEST_CASE("a program compiles nothing that an earlier process of its user compil
   CHECK(compiles(pool.through()));
   CHECK_FALSE(compiles(pool.through()));
   for (int run = 0; run < 2; ++run) CHECK(compiles(without.through()));
-  CHECK(!std::filesystem::exists(cache));  // poold's workers serve several tenants, and use no folder
+  CHECK(!std::filesystem::exists(cache));  // poold's workers serve several tenants and never use a cache
+                                           // folder
   CHECK(compiles(pool.directly()));
   CHECK_FALSE(compiles(pool.directly()));
   for (int run = 0; run < 2; ++run) CHECK(compiles(pool.directly({{"SOFTGPU_CACHE", "off"}})));

@@ -1,5 +1,5 @@
-// Two hundred faults of every kind in one pool, beside clients that do everything right: those notice
-// nothing, and nothing is left behind.
+// Injects two hundred faults of ten kinds into a pool beside healthy clients, which must not be affected.
+// Afterwards no process, memory or file may be left.
 #include <signal.h>
 
 #include <random>
@@ -43,9 +43,9 @@ class Saboteur {
       case 9: return half_a_command();
     }
   }
-  // Those that poold knows of.
+  // Number of sessions that poold has started for faults.
   size_t sessions() const { return sessions_; }
-  // Clients that stay, saying and reading nothing more, leave.
+  // Disconnects the clients that stay connected but neither send nor read.
   void leave() { lurking_.clear(); }
 
  private:
@@ -78,7 +78,7 @@ class Saboteur {
     return client;
   }
 
-  // What a dying connection refuses to take is as good as sent.
+  // Ignores failed sends: the server may have closed the connection already.
   template <class Body>
   static void perhaps(const Body& body) {
     try {
@@ -109,7 +109,7 @@ class Saboteur {
     perhaps([&] { client.send(random_bytes(1 + random_() % 3000)); });
   }
 
-  // As fast as it can, all wanting answers, reading none.
+  // Sends pings that want replies and never reads.
   void flood() {
     const auto client = session();
     const std::string pings = [] {
@@ -126,7 +126,7 @@ class Saboteur {
     perhaps([&] { client->send(pings); });
   }
 
-  // Asks for more than the connection holds, and does not read it, but stays.
+  // Requests more bytes than the connection buffers, does not read them, and stays connected.
   void slow_reader() {
     auto client = session();
     constexpr uint64_t kBytes = 16u << 20;
@@ -167,7 +167,7 @@ class Saboteur {
 
 TEST_CASE("injected faults beside healthy clients") {
   Pool pool({{"SOFTGPU_MEMORY", "1GiB"}},
-            kTellsOfWorkers);  // the silent and the killed ones hold some of it for a while
+            kTellsOfWorkers);  // silent and killed clients hold some of the memory for a while
   size_t sessions = 1;
   const uint64_t free_before = free_bytes(pool);
   REQUIRE(pool.poold().await_rest(sessions));
@@ -200,5 +200,6 @@ TEST_CASE("injected faults beside healthy clients") {
   CHECK(eventually([&] { return free_bytes(pool) == free_before; }));
   const std::string instance = pool.instance();
   CHECK(pool.poold().stop() == 0);
-  CHECK(shared_files(instance) == std::vector<std::string>());  // so that a failure names them
+  CHECK(shared_files(instance) == std::vector<std::string>());  // a comparison, so that a failure prints the
+                                                                // names
 }

@@ -1,5 +1,5 @@
-// Device memory and events of several client processes: of one tenant, and not of another; and when one of
-// them is killed.
+// Device memory and events shared by client processes of one tenant, isolation from other tenants, and
+// processes that are killed.
 #include <signal.h>
 
 #include "tests/e2e/shared_pool.h"
@@ -20,7 +20,7 @@ void passes_both_ways(const std::string& scenario, const Environment& softgpu = 
 
 void passes_through_poold(const std::string& scenario, const std::vector<std::string>& options = {}) {
   Pool pool(Environment{{"SOFTGPU_RULES", "-context_memory"}},
-            options);  // quotas are counted in whole granules
+            options);  // quotas count whole granules
   const Finished pooled = run_patiently({driver_app(), scenario}, pool.through());
   INFO(pooled.output);
   CHECK(pooled.status == 0);
@@ -79,5 +79,5 @@ TEST_CASE("another tenant gets nothing and a forged handle opens nothing") {
   run(1, "yes");
   owner->signal(SIGKILL);
   owner->wait();
-  run(1, "no");  // a session that is over
+  run(1, "no");  // the exporting session has ended
 }

@@ -1,4 +1,5 @@
-// Many clients, and clients that are killed, leave nothing behind: no process, descriptor, file or byte.
+// Sequences of many clients, and clients that are killed, leave no process, descriptor, file or memory
+// behind.
 #include <signal.h>
 
 #include <ostream>
@@ -20,7 +21,7 @@ constexpr int kClients = 1000;  // programs on the client library; every other o
 constexpr size_t kAllowedGrowth = 1u << 20;
 #endif
 
-// What poold holds while nobody is connected.
+// Resources of poold while no client is connected.
 struct Holdings {
   size_t workers, descriptors, files;
   bool operator==(const Holdings&) const = default;
@@ -33,8 +34,7 @@ Holdings holdings(Pool& pool) {
   return {pool.poold().workers().size(), pool.poold().descriptors(), shared_files(pool.instance()).size()};
 }
 
-// What poold holds after so many sessions, once it has done with the last one and its workers wait for
-// clients.
+// Returns poold's resources after `sessions` sessions have ended and all workers are idle.
 Holdings holdings_after(Pool& pool, size_t sessions) {
   REQUIRE(pool.poold().await_rest(sessions));
   return holdings(pool);
@@ -76,7 +76,7 @@ TEST_CASE("many clients at once") {
   Pool pool({}, kTellsOfWorkers);
   const uint64_t free_before = free_bytes(pool);
   REQUIRE(run_to_end({driver_app(), "bystander", "1"}, pool.through()).status ==
-          0);  // its module stays in the cache
+          0);  // its module remains in the image cache
   const Holdings before = holdings_after(pool, 2);
   std::vector<std::unique_ptr<Process>> programs;
   for (int i = 0; i < 32; ++i) start(programs, pool, {"bystander", "20"});
@@ -116,7 +116,7 @@ TEST_CASE("a killed client's children do not hold its session") {
   REQUIRE(children.size() == 1);
   app.signal(SIGKILL);
   CHECK(eventually([&] { return free_bytes(pool) == free_before; }));
-  REQUIRE(::kill(children[0], SIGKILL) == 0);  // it was still there
+  REQUIRE(::kill(children[0], SIGKILL) == 0);  // the child still existed
 }
 
 TEST_CASE("a worker that is killed gives its memory back") {

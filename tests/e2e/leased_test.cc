@@ -1,4 +1,4 @@
-// A whole pool: programs that ask for GPUs, and what happens to them when something of it goes away.
+// Programs that lease GPUs of a whole pool, and failures of the scheduler or of a GPU host.
 #include <signal.h>
 
 #include "tests/e2e/whole_pool.h"
@@ -45,7 +45,7 @@ TEST_CASE("what runs goes on without a scheduler and the next one knows of it") 
   CHECK(has(pool.pool_admin({"leases"}), "driver_app"));
 
   Process next(pool.command({"--gpus", "1"}, {driver_app(), "list_devices"}), {});
-  CHECK(next.await_output("waiting for 1 GPU"));  // nothing is granted twice
+  CHECK(next.await_output("waiting for 1 GPU"));  // the GPUs in use are not granted again
   app.signal(SIGKILL);
   CHECK(next.wait(kLongPatience) == 0);
   CHECK(pool.is_idle());
@@ -73,7 +73,7 @@ TEST_CASE("a host that dies takes its lease along and no other") {
                    ? pool.first()
                    : pool.second();
   dies.poold().process().signal(SIGKILL);
-  CHECK(one.wait(kLongPatience) == 0);  // it expects to fail
+  CHECK(one.wait(kLongPatience) == 0);  // the program expects its calls to fail
   CHECK(eventually([&] { return has(pool.pool_admin({"health"}), "1 open"); }));
   CHECK(has(pool.pool_admin({"leases"}), "held"));
   CHECK(run_to_end({"kill", "-0", std::to_string(other.pid())}).status == 0);

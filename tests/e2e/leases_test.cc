@@ -1,4 +1,4 @@
-// Programs that show a lease: they see its GPUs and no others, within its limits.
+// Programs with a lease see only its GPUs, within its limits.
 #include "protocol/cuda/handles.h"
 #include "protocol/wire/commands.h"
 #include "tests/e2e/shared_pool.h"
@@ -15,7 +15,7 @@ using Lines = std::vector<std::string>;
 namespace {
 
 const Environment kFourDevices{{"SOFTGPU_MEMORY", "128MiB"}, {"SOFTGPU_DEVICES", "4"}};
-// Where whole granules of the lease are counted.
+// For tests that count whole granules: contexts take no memory.
 const Environment kWithoutContextMemory{
     {"SOFTGPU_MEMORY", "128MiB"}, {"SOFTGPU_DEVICES", "4"}, {"SOFTGPU_RULES", "-context_memory"}};
 
@@ -34,6 +34,7 @@ Lines gpus_of(Pool& pool) {
   return uuids;
 }
 
+// Returns the UUIDs of the devices that a program with this token sees.
 Lines seen(const Pool& pool, const std::string& token, Environment more = {}) {
   more["GPUPOOL_TOKEN"] = token;
   const Finished app = run_patiently({driver_app(), "list_devices"}, pool.through(more));
@@ -84,7 +85,7 @@ TEST_CASE("a leased host that does not answer at once is asked again") {
   app.await_end_of_output();
   INFO(app.output());
   CHECK(status == 0);
-  // Without a lease the address may be wrong: that is said at once.
+  // Without a lease the address may be wrong, so the failure is reported at once.
   const Finished unleased =
       run_patiently({driver_app(), "list_devices"},
                     pool.through({{"GPUPOOL", "tcp://127.0.0.1:" + std::to_string(free_port())},
@@ -154,7 +155,7 @@ TEST_CASE("a lease may have another share of each GPU") {
   };
   bool by_share = false;
   for (int runs = 0; runs < 4 && !by_share; ++runs)
-    by_share = works_by_share();  // a busy machine may slow either down
+    by_share = works_by_share();  // a busy machine may slow down either run
   CHECK(by_share);
 
   const Finished shown =

@@ -1,4 +1,4 @@
-// A tenant's limits of bandwidth, streams, modules and queued bytes, as its programs feel them.
+// A tenant's limits on bandwidth, streams, modules and queued bytes, as seen by its programs.
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -30,10 +30,10 @@ double rate_in(const std::string& output, const std::string& way) {
 
 }  // namespace
 
-// Quotas that any machine can move, so that it is the quota that holds the copies back.
+// Any machine can exceed these rates, so only the quota limits the copies.
 TEST_CASE("bandwidth is limited in each direction") {
   LimitedPool pool("bandwidth_to_device = \"12MB/s\"\nbandwidth_to_host = \"8MB/s\"");
-  // A busy machine may slow any copy down, so only the best of several runs must come near the quota; none
+  // A busy machine may slow down any copy, so only the best of several runs must come near the quota; no run
   // may exceed it.
   double to_device = 0, from_device = 0;
   for (int runs = 0; runs < 6 && (to_device <= 0.75 * 12 || from_device <= 0.75 * 8); ++runs) {
@@ -58,7 +58,7 @@ TEST_CASE("two programs of a tenant share its bandwidth") {
   CHECK(two.wait(kLongPatience) == 0);
   INFO(one.output() << two.output());
   CHECK(std::chrono::steady_clock::now() - start >
-        std::chrono::milliseconds(780));  // 16 MB, less what may come at once
+        std::chrono::milliseconds(780));  // 16 MB less the initial burst
 }
 
 TEST_CASE("a client that is held back for long is not taken for dead") {

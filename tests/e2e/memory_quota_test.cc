@@ -1,4 +1,5 @@
-// A tenant's memory quota, as its programs feel it; and that nobody sees what another left in memory.
+// A tenant's memory quota, as seen by its programs; and no program sees data that another program left in
+// memory.
 #include <signal.h>
 
 #include <cstdio>
@@ -10,14 +11,15 @@ using namespace gpupool::testing;
 
 namespace {
 
-// A pool whose only tenant may have so many granules of a device of 1 GiB.
+// A pool whose only tenant may use this number of granules (2 MiB each) of a device of 1 GiB.
 class LimitedPool {
  public:
   explicit LimitedPool(unsigned granules, Environment environment = {})
       : pool_(
             [&] {
               environment.emplace("SOFTGPU_MEMORY", "1GiB");
-              environment.emplace("SOFTGPU_RULES", "-context_memory");  // whole granules are left
+              environment.emplace("SOFTGPU_RULES", "-context_memory");  // contexts take no memory, so the
+                                                                        // quota is in whole granules
               return environment;
             }(),
             options(granules)) {}
@@ -52,7 +54,7 @@ void passes(LimitedPool& pool, const std::vector<std::string>& scenario, Environ
 TEST_CASE("every way to get memory stops at the quota") {
   LimitedPool pool(32);
   passes(pool, {"quota_every_way", "32"});
-  passes(pool, {"quota_every_way", "32"});  // the first left nothing charged
+  passes(pool, {"quota_every_way", "32"});  // the first run has released all charges
 }
 
 TEST_CASE("small allocations fill the last granule of the quota") {
@@ -85,7 +87,7 @@ TEST_CASE("a quota without room for a context is told by the call that makes it"
   CHECK(pool->poold().await_log("context_exceeds_quota", 2));
 }
 
-// The device's own word, as another tenant hears it, is held against the account.
+// The device's free memory, measured by another tenant, is compared with the tenant's account.
 TEST_CASE("what the device takes by itself for kernels and limits is never more than what is charged") {
   constexpr uint64_t kQuota = 96;
   TemporaryFolder folder;
@@ -146,7 +148,7 @@ TEST_CASE("32 programs that race for a quota get all of it and nothing over") {
   for (auto& racer : racers) racer->signal(SIGKILL);
   racers.clear();
   REQUIRE(pool->poold().await_rest(32));
-  passes(pool, {"quota_every_way", std::to_string(kGranules)});  // what they had can be had again
+  passes(pool, {"quota_every_way", std::to_string(kGranules)});  // all of the memory is available again
 }
 
 TEST_CASE("a quota that changes is seen by who runs") {

@@ -1,4 +1,4 @@
-// libnvidia-ml.so.1 and pool-smi: a program's GPUs as NVML shows them, with real poolds on softgpu.
+// libnvidia-ml.so.1 and pool-smi with real poolds on softgpu.
 #include <signal.h>
 
 #include <cstdio>
@@ -61,7 +61,7 @@ TEST_CASE("nvml and cuda say the same of two servers") {
   Environment both = one.through();
   both["GPUPOOL"] += "," + other.poold().url();
   passes({"nvml_agrees_with_cuda"}, both, "2 agree");
-  both["CUDA_VISIBLE_DEVICES"] = "1,0";  // NVML knows nothing of it, and yet the addresses are CUDA's
+  both["CUDA_VISIBLE_DEVICES"] = "1,0";  // NVML ignores it, but its PCI addresses must match CUDA's
   const Finished cuda = run_patiently({driver_app(), "list_devices"}, both);
   INFO(cuda.output);
   for (const std::string& id : {query("uuid", both)}) {
@@ -82,8 +82,7 @@ TEST_CASE("nvml shows memory and processes of the own tenant alone") {
   CHECK(std::stoi(query("memory.used", pool.of(1))) >= 128);
   CHECK(smi({"--query-compute-apps=pid", "--format=csv,noheader"}, pool.of(2)).output.empty());
   CHECK(query("memory.used,memory.free,memory.total", pool.of(2)) == "0, 64, 64\n");
-  // Somebody without a token sees nothing at all, and the answer does not tell why in more words than a
-  // session's.
+  // A client with a wrong token sees nothing, and the error reveals no more than that of a session.
   Environment nobody = pool.of(1);
   nobody["GPUPOOL_TOKEN"] = std::string(64, 'x');
   const Finished refused = smi({"-L"}, nobody);
@@ -101,7 +100,7 @@ TEST_CASE("a GPU's use is the own tenant's") {
   constexpr std::chrono::seconds kShown{100};
   SharedPool pool({"", ""});
   passes({"nvml_utilization", "500"}, pool.of(1), "from 0 to 0 percent");
-  // Kernels of 10 ms, beside which the round trips between them take no time.
+  // Kernels of 10 ms, compared with which the round trips between them are short.
   const auto busy = pool.start_working(1, {"keep_busy", "600000", "3000000"});
   const auto own_use_is_shown = [&] {
     const Finished own = run_patiently({driver_app(), "nvml_utilization", "500"}, pool.of(1));
@@ -110,7 +109,7 @@ TEST_CASE("a GPU's use is the own tenant's") {
   };
   CHECK(eventually(own_use_is_shown, kShown));
   passes({"nvml_utilization", "500"}, pool.of(2), "from 0 to 0 percent");
-  CHECK(eventually(own_use_is_shown, kShown));  // the program was still at work when the other tenant looked
+  CHECK(eventually(own_use_is_shown, kShown));  // the program was still busy during the other tenant's query
   busy->signal(SIGKILL);
 }
 

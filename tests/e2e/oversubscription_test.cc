@@ -1,5 +1,5 @@
-// Memory that is oversubscribed: idle programs' memory goes to host memory and comes back, and they do not
-// notice.
+// Oversubscribed device memory: the memory of idle programs moves to host memory and back, unnoticed by the
+// programs.
 #include <signal.h>
 
 #include <fstream>
@@ -11,7 +11,7 @@ using namespace gpupool::testing;
 
 namespace {
 
-// A device of 128 MiB. Without credentials all programs are one tenant's: the quota is for them together.
+// A pool whose device has 128 MiB. Programs use no credentials, so they share one tenant's quota.
 class CrampedPool {
  public:
   explicit CrampedPool(const std::string& quota, const std::string& host_memory_mib = "1024")
@@ -51,7 +51,7 @@ TEST_CASE("programs that have more than the device together alternate and keep w
     pool.touch("two" + std::to_string(round));
     REQUIRE(two->await_output(done));
   }
-  // And at once.
+  // Now both at the same time.
   pool.touch("one3");
   pool.touch("two3");
   CHECK(one->wait(kLongPatience) == 0);
@@ -128,7 +128,7 @@ TEST_CASE("a program that is killed while its memory is in host memory or comes 
   for (int round = 0; round < 9; ++round) pool.touch("two" + std::to_string(round));
   CHECK(two->wait(kLongPatience) == 0);
   INFO(two->output());
-  // All of the device is there for others.
+  // The whole device is available again.
   const auto last = pool.start("one", "14", "0");
   CHECK(last->wait(kLongPatience) == 0);
 }

@@ -1,5 +1,5 @@
-// Tenants with multiprocessors of their own, on a softgpu of four threads: a worker's kernels run on its
-// session's alone.
+// Tenants with a partition of the multiprocessors, on a softgpu of four threads: a worker's kernels run only
+// on the threads of its session's partition.
 #include <dirent.h>
 
 #include <csignal>
@@ -18,7 +18,7 @@ const Environment kFour{{"SOFTGPU_THREADS", "4"}};
 const std::string kHalf = "mode = \"partition\"\ncompute = 50",
                   kQuarter = "mode = \"partition\"\ncompute = 25";
 
-// CPU time of the threads on which a worker's kernels run.
+// Returns the CPU time in nanoseconds of each thread that runs a worker's kernels, by thread id.
 std::map<std::string, uint64_t> executor_time(pid_t worker) {
   std::map<std::string, uint64_t> times;
   const std::string tasks = "/proc/" + std::to_string(worker) + "/task/";
@@ -36,11 +36,11 @@ std::map<std::string, uint64_t> executor_time(pid_t worker) {
 }
 
 struct Seen {
-  std::string said;    // how many multiprocessors the program has
-  size_t threads = 0;  // that did a noticeable part of its work
+  std::string said;    // number of multiprocessors and grid size that the program printed
+  size_t threads = 0;  // threads that did at least a twentieth of the work
 };
 
-// Starts a program and looks at what it does until it has done something.
+// Starts a program, waits until its kernels have used 0.3 s of CPU time, and kills it.
 Seen look_at(SharedPool& pool, size_t tenant) {
   const auto program = pool.start_working(tenant, {"fill_the_device", "60000"});
   const pid_t worker = pool->worker_of(*program);
@@ -80,7 +80,7 @@ TEST_CASE("programs run on the multiprocessors of their tenants") {
   CHECK(half.threads <= 2);
   CHECK(quarter.said == "multiprocessors 1 grid 2");
   CHECK(quarter.threads == 1);
-  CHECK(rest.said == "multiprocessors 1 grid 2");  // what nobody owns
+  CHECK(rest.said == "multiprocessors 1 grid 2");  // the unassigned multiprocessor
   CHECK(rest.threads == 1);
 }
 

@@ -1,5 +1,5 @@
-// Copies between servers, with one of the two played by the test: where a poold connects to and what it says
-// before the other side has proved itself, and what another server can do with the key of one copy.
+// Copies between servers, where the test plays one of the servers: to which addresses poold connects, what it
+// sends before the peer has authenticated, and what a peer can do with the key of one copy.
 #include <chrono>
 #include <fstream>
 #include <iterator>
@@ -23,7 +23,7 @@ constexpr uint64_t kContext = cuda::make_handle(cuda::Kind::context, 1, 1);
 constexpr uint64_t kSize = 2 * wire::kBulkChunkBytes;
 constexpr uint64_t kHalf = wire::kBulkChunkBytes;
 
-// A session with a primary context and kSize bytes of device memory, of which the test is the client.
+// A session with a primary context and kSize bytes of device memory; the test is its client.
 struct Session {
   explicit Session(PooldProcess& poold) : endpoint(poold.endpoint()), client(endpoint) {
     reply = client.open();
@@ -60,7 +60,7 @@ struct Session {
   hello::HelloReply reply;
 };
 
-// Another server's connection for the copy, accepted by the session's worker.
+// A peer's connection for the copy, accepted by the session's worker.
 struct PeerLink : RawPeer {
   PeerLink(const Session& session, uint64_t copy) : RawPeer(session.endpoint) {
     const auto said = open(session.reply.session_id, copy, session.key(copy));
@@ -78,7 +78,7 @@ struct PeerLink : RawPeer {
   bool is_ended() { return await_end().has_value(); }
 };
 
-// Text where a tenant could once have put a command for another service, and what poold connects to.
+// A target at 127.0.0.1:port whose fields contain text commands for other services.
 wire::PeerTarget tempting_target(uint16_t port) {
   wire::PeerTarget target{};
   target.address = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1};
@@ -113,7 +113,7 @@ TEST_CASE("a server connects for its clients nowhere that its operator has not n
     target.address = {};
     target.address[15] = 1;  // ::1
     CHECK(session.copy_to(target) == CUDA_ERROR_NOT_SUPPORTED);
-    target.address = {};  // ::, which the kernel takes for loopback
+    target.address = {};  // ::, which the kernel treats as loopback
     CHECK(session.copy_to(target) == CUDA_ERROR_NOT_SUPPORTED);
     CHECK(service.untouched());
     session.client.ping();
@@ -151,7 +151,7 @@ TEST_CASE("a client does not learn from a copy to another server what listens wh
   Pool pool({}, kLoopback);
   Session session(pool.poold());
   constexpr std::chrono::milliseconds kLeast{
-      2'900};  // server::PeerConnections::kPatience, but for a clock's rounding
+      2'900};  // server::PeerConnections::kPatience, less the clock's rounding
   const auto takes_its_time = [&](uint16_t port) {
     const auto begun = std::chrono::steady_clock::now();
     CHECK(session.copy_to(tempting_target(port)) == CUDA_ERROR_NOT_SUPPORTED);
@@ -163,7 +163,7 @@ TEST_CASE("a client does not learn from a copy to another server what listens wh
     closed = gone.port();
   }
   takes_its_time(closed);
-  takes_its_time(pool.poold().port());  // a poold, which has no such session
+  takes_its_time(pool.poold().port());  // a poold without this session
   const OtherService silent(OtherService::Manner::silent);
   takes_its_time(silent.port());
   session.client.ping();
@@ -197,7 +197,7 @@ TEST_CASE("another server sends the copy whose key it has and no other one") {
     }
     CHECK((session.read(0, kSize) == std::string(kHalf, '1') + std::string(kHalf, '3')));
   };
-  // The server ends the connection when it has seen enough.
+  // The server may have closed the connection already.
   const auto try_piece = [&] {
     try {
       link.send_piece(second, 0, 'x');
@@ -254,7 +254,7 @@ TEST_CASE("no session is joined with the key of a copy or with what another conn
     (void)second.receive_answer();
     second.send(RawClient::bytes_of(proof));
     denied(second.receive_reply());
-    first.send(RawClient::bytes_of(proof));  // it was good where it was made
+    first.send(RawClient::bytes_of(proof));  // the proof is valid on the connection that it was made for
     CHECK(first.receive_reply().status == hello::Status::ok);
   }
   SECTION("the server's own proof, sent back") {
@@ -300,7 +300,7 @@ TEST_CASE("servers that ask for copies that there are not are recorded and bound
     hello::HelloReply reply;
     try {
       reply = peer.receive_reply();
-    } catch (const std::runtime_error&) {  // closed without a word
+    } catch (const std::runtime_error&) {  // closed without a reply
       continue;
     }
     CHECK(reply.status == hello::Status::denied);

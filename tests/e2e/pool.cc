@@ -29,8 +29,8 @@ bool transport_is(std::string_view name) {
   return transport && transport == name;
 }
 
-// RDMA connections live through pauses of 7 s (4.096 us times 2^18, seven times): a busy machine stops the
-// guest for that long.
+// RDMA connections survive pauses of 7 s (4.096 us times 2^18, seven times): a busy machine stops the guest
+// for that long.
 constexpr const char* kRdmaTimeout = "18";
 
 std::vector<std::string> with_rdma_timeout(std::vector<std::string> options) {
@@ -90,7 +90,7 @@ Environment Pool::through(Environment more) const {
 
 Environment Pool::directly(Environment more) const {
   if (!on_softgpu()) {
-    // NVIDIA's library is where the dynamic linker looks by itself.
+    // The dynamic linker finds NVIDIA's library by itself.
     if (test_device() != "nvidia")
       more.emplace("LD_LIBRARY_PATH", std::filesystem::path(test_device()).parent_path().string());
     return more;
@@ -141,7 +141,7 @@ std::vector<std::string> shared_files(const std::string& instance) {
 
 uint64_t free_bytes(Pool& pool) {
   constexpr uint64_t kContext = cuda::make_handle(cuda::Kind::context, 1, 1);
-  constexpr uint16_t kMemGetInfo = 0x0200;  // protocol/cuda/memory.def: two pointers, both of which are there
+  constexpr uint16_t kMemGetInfo = 0x0200;  // protocol/cuda/memory.def: two out pointers, both non-null
   RawClient client(pool.poold().endpoint());
   client.open();
   client.send_command(wire::Command::retain_primary_context,

@@ -1,5 +1,5 @@
-// poold on a device for end-to-end tests, and the environments in which a program runs through it, or on the
-// device directly.
+// Pool: one poold for an end-to-end test, and the environments in which a program runs through it or directly
+// on the device. Included by the tests of this folder. Not thread-safe; a failed start throws.
 #pragma once
 #include <string>
 #include <vector>
@@ -8,40 +8,39 @@
 
 namespace gpupool::testing {
 
-// GPUPOOL_TEST_TRANSPORT: tcp (the default) and rdma hold programs to that; with shm they find poold's shared
-// memory by themselves, as users' do.
+// True if GPUPOOL_TEST_TRANSPORT is shm: programs then detect poold's shared memory themselves, as in
+// production. tcp (the default) and rdma force that transport.
 bool over_shared_memory();
 bool over_rdma();
 
-// GPUPOOL_TEST_DEVICE, as in poold's --device: softgpu (the default), nvidia, or the path of a device
-// library. Only tests/parity and scenarios_test are meant to pass on other devices than softgpu.
+// Device for poold's --device, from GPUPOOL_TEST_DEVICE: softgpu (the default), nvidia, or the path of a
+// device library. Only tests/parity and scenarios_test must pass on devices other than softgpu.
 std::string test_device();
 bool on_softgpu();
 
-// Where programs of the tree are: driver_app, the examples, the libraries.
+// Paths in the build folder.
 std::string driver_app();
 std::string client_folder();
 std::string softgpu_folder();
 
 constexpr std::chrono::milliseconds kLongPatience{240'000};  // for programs that compute, on a busy machine
 
-// One poold on the test's device; a softgpu is one that nobody else uses.
+// One poold on the test's device. Each Pool has a softgpu instance of its own.
 class Pool {
  public:
-  // `softgpu`: SOFTGPU_* for the device, on both ways to it; other devices ignore them.
+  // `softgpu`: SOFTGPU_* variables for poold and for programs that run directly; other devices ignore them.
   explicit Pool(Environment softgpu = {}, const std::vector<std::string>& options = {},
                 const std::string& device = test_device());
 
-  // Ends poold as its users do; what killed workers have left goes too (else the next softgpu's start removes
-  // it).
+  // Stops poold with SIGTERM and removes shared files that killed workers have left behind.
   ~Pool();
 
   PooldProcess& poold() { return poold_; }
   const std::string& instance() const { return softgpu_.at("SOFTGPU_INSTANCE"); }
-  // The worker that serves a program (which was started directly, not by a launcher).
+  // Returns the pid of the worker that serves `program`, which must have been started without a launcher.
   pid_t worker_of(const Process& program) const;
-  // The environment of a program that runs through poold, and of one that runs on the device directly (on a
-  // softgpu of its own).
+  // Environments of programs: through() uses poold, directly() loads the device library (a softgpu with its
+  // own instance name).
   Environment through(Environment more = {}) const;
   Environment directly(Environment more = {}) const;
 
@@ -50,18 +49,18 @@ class Pool {
   PooldProcess poold_;
 };
 
-// Waits longer than run_to_end() does.
+// Like run_to_end(), with kLongPatience as the time limit.
 Finished run_patiently(const std::vector<std::string>& words, const Environment& environment);
 
-// Devices that a program sees without the pool.
+// Returns the number of devices that a program sees without the pool.
 int count_devices(const Pool& pool);
 
-// What a program printed, without the numbers that differ from run to run: times and rates.
+// Returns a program's output without times and rates, which differ between runs.
 std::string without_timings(const std::string& output);
-// The lines that contain `text`.
+// Returns the lines that contain `text`.
 std::vector<std::string> lines_with(const std::string& output, const std::string& text);
 
-// Files that softgpu shares between processes, of this instance.
+// Returns the files of this softgpu instance that its processes share.
 std::vector<std::string> shared_files(const std::string& instance);
 
 // Returns the free memory of the first device in bytes, as cuMemGetInfo reports it to a new client.

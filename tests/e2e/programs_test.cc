@@ -1,4 +1,4 @@
-// The programs of programs/ compute through poold what the CPU computes.
+// The programs of programs/ compute the same through poold as on the CPU.
 #include "tests/e2e/pool.h"
 #include "tests/support/catch.h"
 
@@ -6,7 +6,7 @@ using namespace gpupool::testing;
 
 namespace {
 
-// ctest gives each program an entry of its own (CMakeLists.txt).
+// ctest runs each program as a separate entry with the variable PROGRAM (CMakeLists.txt).
 std::string program_under_test() {
   const char* name = std::getenv("PROGRAM");
   REQUIRE(name != nullptr);

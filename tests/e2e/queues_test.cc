@@ -1,4 +1,4 @@
-// Copies and queues at the limits of the device's hardware queues, alone and beside another client.
+// Copies and launches at the limits of the device's hardware queues, alone and beside another client.
 #include <signal.h>
 
 #include "tests/e2e/pool.h"
@@ -29,7 +29,7 @@ TEST_CASE("copies of 64 MiB with queues of 64 entries") {
   copies_of(uint64_t{64} << 20, "64");
 }
 
-// Each of them queues more behind a wait than a hardware queue holds.
+// Each of these programs queues more behind a wait than a hardware queue holds.
 TEST_CASE("a client is served beside full queues of others") {
   Pool pool(Environment{{"SOFTGPU_MEMORY", "2GiB"}});
   SlowLink link(pool.poold().endpoint(), {.bytes_per_second = 100e6});

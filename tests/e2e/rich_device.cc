@@ -1,6 +1,6 @@
-// A device library for tests: softgpu, and what it lacks: multicast objects, of which it keeps what is bound,
-// and a decompression engine that takes stored blocks, which is a copy. It prints the data of edges that are
-// added to graphs, which has no effect on softgpu.
+// A device library for tests: softgpu with features that it lacks. Adds multicast objects (it only records
+// bindings) and a decompression engine that supports only stored blocks, that is, copies. Prints the data of
+// edges that are added to graphs, which has no effect on softgpu.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -17,9 +17,9 @@
 namespace {
 
 constexpr size_t kGranularity = 2u << 20;
-constexpr CUmemGenericAllocationHandle kFirst = 0x4d43000000000000ull;  // unlike softgpu's
+constexpr CUmemGenericAllocationHandle kFirst = 0x4d43000000000000ull;  // differs from softgpu's handles
 
-// softgpu's own, where this library has one of the same name.
+// Returns softgpu's function, also if this library overrides it.
 template <class Function>
 Function* softgpu(const char* name) {
   static void* const library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);

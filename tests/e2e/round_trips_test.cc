@@ -1,4 +1,4 @@
-// What waits for the server and what does not, counted between client and poold.
+// Counts the round trips between client and poold, to show which calls wait for the server.
 #include "tests/e2e/pool.h"
 #include "tests/support/catch.h"
 #include "tests/support/proxy.h"
@@ -21,26 +21,26 @@ uint64_t round_trips(Pool& pool, const std::string& scenario, const std::string&
 
 TEST_CASE("asynchronous calls cost no round trip") {
   Pool pool;
-  round_trips(pool, "asynchronous_calls", "0");  // from now on the server has its module
+  round_trips(pool, "asynchronous_calls", "0");  // afterwards the server has cached the module
   const uint64_t none = round_trips(pool, "asynchronous_calls", "0");
   CHECK(none > 0);
-  CHECK(none < 16);  // the module, two functions, three questions, an attribute, two waits, two mappings for
-                     // the memory pool
+  CHECK(none < 16);  // module, two functions, three queries, an attribute, two waits, two mappings for the
+                     // memory pool
   CHECK(round_trips(pool, "asynchronous_calls", "60") == none);
 }
 
 TEST_CASE("copies behind a refused launch of a graph cost no round trip") {
   Pool pool;
   const uint64_t few = round_trips(pool, "copies_behind_a_refused_launch", "1");
-  // Each would be one more. Some wait on a busy machine: those before the client's thread has seen that the
-  // host function will not be called.
+  // Each copy could add one round trip. On a busy machine, copies wait until the client's thread has seen
+  // that the host function will not be called.
   CHECK(round_trips(pool, "copies_behind_a_refused_launch", "600") < few + 300);
 }
 
 TEST_CASE("contexts come and go without a round trip but for their memory") {
   Pool pool;
   CHECK(round_trips(pool, "contexts_without_waiting", "10") ==
-        11);  // for the memory of each, and its last call waits
+        11);  // one for each context's memory, one for the last call, which waits
 }
 
 TEST_CASE("a program that only looks at its devices costs no round trip") {
@@ -57,7 +57,7 @@ TEST_CASE("a session on eight GPUs creates one context if its program uses one G
   INFO(app.output);
   CHECK(app.status == 0);
   REQUIRE(pool.poold().await_rest(1));
-  // Of the session on its program's standard error, of workers that wait for clients in poold's log.
+  // The program's standard error has the log of its session, poold's log that of idle workers.
   const auto created = lines_with(app.output + pool.poold().log(), "softgpu: context created on device ");
   REQUIRE(created.size() == 1);
   CHECK(created.front() == "softgpu: context created on device 0");

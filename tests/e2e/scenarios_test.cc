@@ -1,5 +1,5 @@
-// Every scenario of driver_app passes on the device directly and through poold, and prints the same. The
-// device is softgpu, or what GPUPOOL_TEST_DEVICE says (tests/e2e/pool.h).
+// Every scenario of driver_app passes directly on the device and through poold, with the same output. The
+// device is softgpu or that of GPUPOOL_TEST_DEVICE (tests/e2e/pool.h).
 #include <signal.h>
 
 #include "protocol/cuda/cuda_header.h"
@@ -30,7 +30,7 @@ void passes_both_ways(const std::vector<std::string>& scenario, const Environmen
   CHECK(pooled.output == direct.output);
 }
 
-// What ends a program on softgpu directly.
+// For scenarios that cannot run directly on softgpu.
 std::string passes_through_poold(const std::vector<std::string>& scenario,
                                  const std::string& device = test_device()) {
   Pool pool({}, {}, device);
@@ -42,12 +42,13 @@ std::string passes_through_poold(const std::vector<std::string>& scenario,
   return pooled.output;
 }
 
-// From the first copy on: without the setting the connection is opened beside it.
+// Bulk connections are used from the first copy on. Without the setting the client opens them in parallel to
+// the first copy.
 void passes_with_a_bulk_connection(const std::string& scenario) {
   passes_both_ways({scenario}, {}, {{"GPUPOOL_BULK_CONNECTIONS", "1"}});
 }
 
-// Data is on its way for a while, and commands overtake it.
+// With a bandwidth limit, data stays in flight for a while and commands overtake it.
 void passes_on_a_slow_link(const std::string& scenario) {
   Pool pool;
   SlowLink link(pool.poold().endpoint(), {.bytes_per_second = 100e6, .first_unlimited = true});
@@ -65,7 +66,7 @@ void large_copies(const std::string& connections, const Environment& server = {}
                   const std::string& compression = "auto") {
   std::vector<std::string> scenarios{"large_copies", "large_copies_behind_a_stuck_stream",
                                      "pinned_copies_of_every_shape"};
-  if (!over_rdma()) {  // the guest, where rdma is, is slow
+  if (!over_rdma()) {  // rdma usually runs in the slow guest
     scenarios.insert(scenarios.end(),
                      {"large_asynchronous_copies", "large_boxes", "pinned_memory_comes_and_goes"});
   }
@@ -98,7 +99,8 @@ PASSES(launches_behind_a_large_copy)
 PASSES(a_graph_with_an_event_behind_a_late_copy)
 PASSES(attributes_of_a_function_whose_launch_waits)
 PASSES(a_synchronous_copy_on_a_stream_that_waits_for_a_value)
-// A device with bounded queues blocks the program that has to let it go on.
+// These launches would block on the bounded queues of a local device, and the program could then not release
+// the host function.
 TEST_CASE("launches_behind_a_host_function") {
   passes_through_poold({"launches_behind_a_host_function"});
 }
@@ -192,7 +194,7 @@ PASSES(frees_behind_the_legacy_stream)
 PASSES(visible_devices, {{"SOFTGPU_DEVICES", "2"}}, {{"CUDA_VISIBLE_DEVICES", "1"}})
 PASSES(no_visible_devices, {}, {{"CUDA_VISIBLE_DEVICES", ""}})
 PASSES(fork_before_use)
-// A forked child sees none of the stacks from which the driver's threads hold their objects.
+// A forked child has no stacks of the driver's threads, which hold pointers to their objects.
 PASSES(fork_after_use, {}, {{"ASAN_OPTIONS", "detect_leaks=0"}})
 PASSES(exec_after_use)
 PASSES(programs_started_by_one_at_work)
@@ -233,8 +235,8 @@ TEST_CASE("a device gets the edges that captured launches make") {
   if (CUDA_VERSION < 12080) return report_skip("needs the headers of CUDA 12.8");
   const std::string output = passes_through_poold({"captured_programmatic_launches"}, RICH_DEVICE);
   CHECK(lines_with(output, "an edge of port 1 and type 1").size() == 14);
-  CHECK(lines_with(output, "an edge of port 2 and type 1").size() == 1);  // of a programmatic event
-  CHECK(lines_with(output, "an edge of port 2 and type 0").size() == 1);  // of a launch completion event
+  CHECK(lines_with(output, "an edge of port 2 and type 1").size() == 1);  // from a programmatic event
+  CHECK(lines_with(output, "an edge of port 2 and type 0").size() == 1);  // from a launch completion event
 }
 TEST_CASE("decompression by a device that has the engine") {
   if (CUDA_VERSION < 12080) return report_skip("needs the headers of CUDA 12.8");

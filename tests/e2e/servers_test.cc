@@ -1,5 +1,5 @@
-// No server, the wrong server, a server that goes away: the program gets CUDA's error codes, stderr one line
-// that names the server and the reason, and nothing hangs.
+// Missing, wrong and failing servers: the program gets CUDA error codes, stderr one line with the server and
+// the reason, and nothing hangs.
 #include <signal.h>
 
 #include <atomic>
@@ -30,10 +30,10 @@ Environment timeouts(const std::string& milliseconds) {
 }
 const Environment kImpatient = timeouts("700");  // for servers that never answer
 const Environment kPatient =
-    timeouts("600000");  // for servers that do: no timeout ends what should have ended by itself
+    timeouts("600000");  // for servers that answer: no timeout hides a missing answer
 const Environment kAttentive =
-    timeouts("8000");  // for servers that fall silent at work, and must not seem to on a busy machine
-// Over rdma a worker that was killed falls silent.
+    timeouts("8000");  // for servers that stop answering: long enough for a busy machine
+// Over rdma, only the timeout detects that a worker was killed.
 const Environment kUsual = over_rdma() ? timeouts("5000") : Environment{};
 
 Environment with(Environment environment, const Environment& more) {
@@ -41,7 +41,7 @@ Environment with(Environment environment, const Environment& more) {
   return environment;
 }
 
-// Accepts one client at a time and answers each as `serve` says.
+// Accepts one client at a time and calls `serve` for it.
 class FakeServer {
  public:
   explicit FakeServer(std::function<void(transport::Connection&)> serve) {
@@ -68,7 +68,7 @@ void send_text(transport::Connection& connection, std::string text) {
   (void)transport::send_all(connection, {&part, 1}, transport::Clock::now() + kSoon);
 }
 
-// Until the client hangs up.
+// Reads until the client closes the connection.
 void read_all(transport::Connection& connection) {
   std::byte bytes[4096];
   while (const auto received = connection.receive_some(bytes)) {
@@ -98,7 +98,7 @@ void expect_no_device(const std::string& server, const std::string& reason,
   CHECK(lines[0].find(reason) != std::string::npos);
 }
 
-// A program at work, which ends by itself, with an error that stays, once it has lost its server.
+// A busy program that exits with status 0 after it has lost its server and got the same error repeatedly.
 class Victim {
  public:
   Victim(Pool& pool, const std::string& activity, const Environment& more = {})
@@ -132,7 +132,7 @@ class Victim {
   pid_t worker_ = -1;
 };
 
-// A program at work when `happens` does.
+// Starts a busy program, calls `happens` and expects the program to lose its server.
 void expect_loss(Pool& pool, const std::string& activity, const std::function<void(pid_t worker)>& happens,
                  const std::string& reason, const Environment& more = {}) {
   Victim victim(pool, activity, more);
@@ -327,7 +327,7 @@ TEST_CASE("a bulk connection is cut in the middle of a copy") {
     SlowLink link(pool.poold().endpoint(), {});
     expect_loss(pool, activity,
                 [&](pid_t worker) {
-                  link.cut(1);  // the first one beside the commands'
+                  link.cut(1);  // the first bulk connection
                   CHECK(await_gone(worker));
                 },
                 "bulk connection", {{"GPUPOOL", link.url()}, {"GPUPOOL_BULK_CONNECTIONS", "2"}});
@@ -337,7 +337,7 @@ TEST_CASE("a bulk connection is cut in the middle of a copy") {
 
 TEST_CASE("a stopped worker is noticed") {
   Pool pool(Environment{{"SOFTGPU_MEMORY", "512MiB"}});
-  std::vector<std::unique_ptr<Victim>> victims;  // at once, since each takes as long as its timeout
+  std::vector<std::unique_ptr<Victim>> victims;  // in parallel, since each takes as long as its timeout
   for (const char* activity : {"wait", "read", "write", "launch", "kernel"}) {
     victims.push_back(std::make_unique<Victim>(pool, activity, kAttentive));
   }
@@ -355,7 +355,7 @@ TEST_CASE("the connection is cut in the middle of a message") {
     CHECK(run_to_end({driver_app(), "initialise"}, pool.through({{"GPUPOOL", proxy.url()}})).status == 0);
     hello_bytes = proxy.from_server();
   }
-  // In the first reply's header, in a body, in the data of a copy.
+  // Cuts in the first reply's header, in a body, and in the data of a copy.
   for (const uint64_t more : {1, 31, 33, 100'000, 1'000'003, 5'000'001}) {
     Proxy proxy(pool.poold().endpoint(), hello_bytes + more);
     const Finished app = run_to_end({driver_app(), "until_it_fails", "read"},

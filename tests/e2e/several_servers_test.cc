@@ -1,5 +1,4 @@
-// Several servers in one program: their devices are numbered through, work together as those of one machine
-// do, and fail apart from each other.
+// Several servers in one program: consecutive device numbers, work across servers, and independent failures.
 #include <signal.h>
 
 #include "tests/e2e/pool.h"
@@ -19,10 +18,11 @@ std::string both(const Pool& one, const Pool& other) {
   return const_cast<Pool&>(one).poold().url() + "," + const_cast<Pool&>(other).poold().url();
 }
 
-// Slow enough that data is on its way for a while, and commands overtake it.
+// With a bandwidth limit, data stays in flight for a while and commands overtake it.
 const SlowLink::Quality kSlow{.bytes_per_second = 100e6, .first_unlimited = true};
 
-// On one softgpu with two devices, through one poold, through two: the same.
+// Runs the scenario directly on a softgpu with two devices, through one poold, and through two; all outputs
+// must be equal.
 void passes_everywhere(const std::string& scenario, const Environment& environment = {}) {
   Pool both_devices(kTwoDevices), first(kOneDevice, kPeers), second(kOneDevice, kPeers);
   const std::vector<std::string> words{driver_app(), scenario};
@@ -146,9 +146,9 @@ TEST_CASE("the data of copies between servers does not pass through the program"
   INFO(app.output);
   CHECK(app.status == 0);
   constexpr uint64_t kOnce = 16u << 20;
-  CHECK(one.bytes_down() + other.bytes_down() < kOnce + kOnce / 2);  // the last look
+  CHECK(one.bytes_down() + other.bytes_down() < kOnce + kOnce / 2);  // only the final check reads data back
   CHECK(one.bytes_up() + other.bytes_up() <
-        9 * kOnce + kOnce / 2);  // the first data, and from each server to the other
+        9 * kOnce + kOnce / 2);  // the first data, and the copies between the servers
   CHECK(one.bytes_up() + other.bytes_up() > 9 * kOnce);
 }
 
@@ -172,7 +172,7 @@ TEST_CASE("copies between servers take another way when their connection breaks"
         {driver_app(), "large_copies_between_devices", "40"},
         first.through({{"GPUPOOL", one.url() + "," + other.url()}, {"GPUPOOL_BULK_CONNECTIONS", "0"}}));
     REQUIRE(app.await_output("copying"));
-    (broken == 0 ? one : other).cut(1);  // the first is the program's
+    (broken == 0 ? one : other).cut(1);  // connection 0 is the program's
     const int status = app.wait(kLongPatience);
     app.signal(SIGKILL);
     app.await_end_of_output();

@@ -1,4 +1,5 @@
-// A pool whose tenants have quotas, and programs of theirs.
+// A pool whose tenants have quotas, and helpers that start programs for a tenant. Used by the tests of quotas
+// and sharing.
 #pragma once
 #include <cstdlib>
 #include <memory>
@@ -11,7 +12,7 @@
 
 namespace gpupool::testing {
 
-// A pool with tenants t1, t2 ... of these quotas.
+// A pool with tenants t1, t2, ... that have these quotas (TOML lines of [tenant.quota]).
 class SharedPool {
  public:
   explicit SharedPool(const std::vector<std::string>& quotas, const Environment& softgpu = {}) {
@@ -32,7 +33,7 @@ class SharedPool {
     words.insert(words.end(), scenario.begin(), scenario.end());
     return std::make_unique<Process>(words, of(tenant));
   }
-  // One that has begun to work.
+  // Also waits until the program has printed "working".
   std::unique_ptr<Process> start_working(size_t tenant, const std::vector<std::string>& scenario) const {
     auto process = start(tenant, scenario);
     INFO(process->output());
@@ -46,6 +47,7 @@ class SharedPool {
   std::unique_ptr<Pool> pool_;
 };
 
+// Waits for the program to succeed and returns the number that it printed after "done ".
 inline double done(Process& process) {
   CHECK(process.wait(kLongPatience) == 0);
   process.await_end_of_output();
@@ -55,6 +57,7 @@ inline double done(Process& process) {
   return std::strtod(process.output().c_str() + at + 5, nullptr);
 }
 
+// Runs the scenarios of driver_app one after another and checks that each succeeds.
 inline void scenarios_pass(const SharedPool& pool, size_t tenant, const std::vector<std::string>& scenarios) {
   for (const std::string& scenario : scenarios) {
     const auto process = pool.start(tenant, {scenario});

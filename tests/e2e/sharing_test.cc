@@ -1,6 +1,6 @@
-// Programs that share a GPU: turns are taken, given back and taken away, and no program waits for work that
-// cannot come. Shares are those of the time in poold's books, not of the clock; one test counts what the
-// programs got done, as gpupool-bench --suite sharing does.
+// Programs that share a GPU: turns are taken, returned and revoked, and no program waits for work that cannot
+// come. Shares are measured as GPU time accounted by poold, not as elapsed time; one test counts completed
+// kernels, as gpupool-bench --suite sharing does.
 #include <chrono>
 #include <csignal>
 #include <functional>
@@ -30,8 +30,8 @@ Finished ask_poold(SharedPool& pool, std::vector<std::string> words) {
   return finished;
 }
 
-// What poold's books say of each tenant so far, in seconds: how long its work had to wait for its turn, and
-// what it used.
+// poold's accounting for each tenant so far, in seconds: how long its work waited for its turn, and the GPU
+// time that it used.
 struct Books {
   struct Entry {
     double throttled, used;
@@ -54,12 +54,11 @@ Books read_books(SharedPool& pool) {
   return books;
 }
 
-// Parts of the time that passed while so many seconds of GPU time were used.
+// Fractions of the elapsed time while the tenants used a given number of seconds of GPU time.
 struct Parts {
-  std::vector<double> granted;  // for each tenant: in which it had the turn. The tenants have work all the
-                                // time, so it is what they did not wait
-  double used =
-      0;  // of all tenants: in which the GPU did their work; less than granted where the host is busy
+  std::vector<double> granted;  // per tenant: time with the turn. The tenants are always busy, so this is the
+                                // time that they did not wait.
+  double used = 0;  // all tenants: time in which the GPU worked; less than granted if the host is busy
 };
 Parts parts_during(SharedPool& pool, double used) {
   const Books before = read_books(pool);
@@ -77,9 +76,9 @@ Parts parts_during(SharedPool& pool, double used) {
   return parts;
 }
 
-// Whether the parts are as `fits` says in one of a few windows, each of so many used seconds. On a busy
-// machine a program may be late with its work in any of them, which looks like less than its share or more
-// than its limit grants.
+// True if `fits` accepts one of up to six windows, each of `used` seconds of GPU time. On a busy machine a
+// program may submit its work late in any window, which looks like less than its share or more than its
+// limit.
 bool in_some_window(SharedPool& pool, double used, const std::function<bool(const Parts&)>& fits) {
   for (int windows = 0; windows < 6; ++windows) {
     if (fits(parts_during(pool, used))) return true;
@@ -102,7 +101,7 @@ TEST_CASE("programs with every kind of wait go on beside a busy one") {
 TEST_CASE("programs with every kind of wait go on behind a hard limit") {
   SharedPool pool(
       {"compute = 30\nmode = \"hard\"\npriority = \"best-effort\"", "priority = \"latency-critical\""});
-  const auto other = pool.start_working(2, {"idle_session"});  // one piece of work at a time
+  const auto other = pool.start_working(2, {"idle_session"});  // one command at a time
   scenarios_pass(pool, 1,
                  {"kernels_wait_for_each_other", "kernels_behind_a_wait_for_a_value",
                   "host_functions_run_in_order", "pinned_memory_is_read_in_stream_order",
@@ -116,7 +115,7 @@ TEST_CASE("two busy programs get their shares of the GPU's time") {
   CHECK(in_some_window(pool, 4, [](const Parts& parts) {
     const double part = parts.granted[0] / (parts.granted[0] + parts.granted[1]);
     return part > 0.02 &&
-           part < 0.15;  // on a busy host the small one is late for its turns, which the large one then has
+           part < 0.15;  // on a busy host the small one is late for its turns, and the large one uses them
   }));
 }
 
@@ -124,15 +123,16 @@ TEST_CASE("two busy programs get as much done as their shares say") {
   SharedPool pool({"compute = 10", "compute = 90"});
   const TemporaryFolder folder;
   const auto as_shared = [&](const std::string& go) {
-    // The same time for both, so that neither is ever alone, and kernels beside which it does not matter when
-    // their programs were late.
+    // Both run for the same time, so neither is ever alone, and their kernels are so long that a late program
+    // hardly changes the result.
     const std::vector<std::string> program{"keep_busy", "12000", kVeryLongKernel, folder.path() / go};
     const auto large = pool.start_working(2, program);
     const auto small = pool.start_working(1, program);
     folder.write(go, "");
     const double of_small = done(*small), of_large = done(*large);
     UNSCOPED_INFO("kernels: " << of_small << " and " << of_large);
-    return of_small > 0 && of_small / (of_small + of_large) < 0.2;  // less than 0.02 on a busy host, as above
+    return of_small > 0 && of_small / (of_small + of_large) < 0.2;  // may be below 0.02 on a busy host, as
+                                                                    // above
   };
   CHECK((as_shared("go1") || as_shared("go2") || as_shared("go3")));
 }
@@ -140,7 +140,7 @@ TEST_CASE("two busy programs get as much done as their shares say") {
 TEST_CASE("graphs that wait for their program take turns with a busy one") {
   SharedPool pool({"compute = 50", "compute = 50"});
   const auto rival = pool.start_working(2, {"keep_busy", kForever, kKernel});
-  // Without giving way while they wait: one or so in a second.
+  // If graphs did not yield their turn while they wait, about one would run per second.
   const auto graphs = pool.start_working(1, {"keep_busy_with_graphs", "30000", kKernel, "41"});
   CHECK(done(*graphs) >= 41);
   scenarios_pass(pool, 1,
@@ -173,7 +173,7 @@ TEST_CASE("a hard limit of one GPU alone holds there and is lifted while a progr
     const auto program = work_on("0");
     CHECK(in_some_window(pool, 2, has_80_percent));
   }
-  REQUIRE(pool->poold().await_log("session_ended"));  // until then its last kernel counts
+  REQUIRE(pool->poold().await_log("session_ended"));  // its last kernel counts until then
   const auto program = work_on("1");
   CHECK(in_some_window(
       pool, 0.25, [](const Parts& limited) { return limited.used < 0.06 && limited.granted[0] < 0.075; }));
@@ -185,7 +185,7 @@ TEST_CASE("a limit that is lifted lets go of a program that waits for its turn")
   SharedPool pool({"compute = 1\nmode = \"hard\""});
   const auto limited = pool.start(1, {"keep_busy", kForever, kLongKernel});
   REQUIRE(limited->await_output("working", kLongPatience));
-  // Each kernel is worth a second and more of its share: it waits now.
+  // Each kernel uses up more than a second of its share, so the program waits now.
   ask_poold(pool, {"quota", "set", "t1", "compute=100", "mode=elastic"});
   CHECK(in_some_window(pool, 1, [](const Parts& lifted) { return lifted.granted[0] > 0.5; }));
   const auto other = pool.start(1, {"keep_busy", "300", kKernel});

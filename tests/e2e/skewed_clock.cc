@@ -1,5 +1,5 @@
-// A preloaded library whose process is SKEW_SECONDS ahead of the machine's clock, as a host with a wrong one
-// is.
+// A library for LD_PRELOAD that shifts the process's real-time clock by SKEW_SECONDS, to simulate a host with
+// a wrong clock.
 #include <sys/syscall.h>
 #include <unistd.h>
 

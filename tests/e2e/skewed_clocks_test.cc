@@ -1,5 +1,5 @@
-// Hosts whose clocks are wrong: a pool works while they are less than half a minute apart, and says that they
-// are.
+// Hosts with wrong clocks: a pool works while the clocks differ by less than half a minute, and reports the
+// difference.
 #include "tests/e2e/whole_pool.h"
 
 using namespace gpupool;
@@ -20,8 +20,7 @@ TEST_CASE("clocks that are 25 s apart are tolerated and reported") {
   CHECK(app.status == 0);
   CHECK(lines_with(app.output, "GPU-").size() == 4);
   CHECK(pool.is_idle());
-  std::string nodes;  // a report that came late on a busy machine seems to be from an earlier clock, until
-                      // the next one
+  std::string nodes;  // a report delayed by a busy machine shows a smaller skew until the next one
   CHECK(eventually([&] {
     nodes = pool.pool_admin({"nodes"});
     return (has(nodes, "+25.") || has(nodes, "+24.")) && (has(nodes, "-25.") || has(nodes, "-24."));

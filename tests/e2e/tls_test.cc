@@ -1,4 +1,4 @@
-// Programs over tls://, with tokens: nothing is different for them, and nobody gets in without.
+// Programs over tls:// with tokens: they work as over tcp://, and clients without a valid token are rejected.
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -13,7 +13,7 @@ namespace {
 
 class SecurePool {
  public:
-  // Servers that take the same token.
+  // `servers`: number of poolds; all accept the same token.
   explicit SecurePool(int servers = 1) : authority_("authority"), token_(make_token()) {
     const Authority::Files files = authority_.sign("server", "IP:127.0.0.1");
     for (int i = 0; i < servers; ++i) {

@@ -1,4 +1,4 @@
-// What the client says about its own calls: GPUPOOL_TRACE and pool-run --stats.
+// The client's statistics about its own calls: GPUPOOL_TRACE and pool-run --stats.
 #include <cstdio>
 #include <fstream>
 #include <sstream>
@@ -17,7 +17,7 @@ std::string content(const std::string& path) {
   return text.str();
 }
 
-// What goes to stdout and stderr, apart.
+// A program's stdout and stderr, separately.
 struct Told {
   int status = -1;
   std::string out, err;
@@ -44,7 +44,7 @@ TEST_CASE("the trace counts what passes on the wire") {
                                             {"GPUPOOL_TRACE_FILE", folder.path() / "trace.%p"}}));
   INFO(told.err);
   REQUIRE(told.status == 0);
-  CHECK(told.err.find("gpupool:") == std::string::npos);  // it is in the file
+  CHECK(told.err.find("gpupool:") == std::string::npos);  // the table goes to the file
   std::string table;
   for (const auto& entry : std::filesystem::directory_iterator(folder.path())) table += content(entry.path());
   INFO(table);

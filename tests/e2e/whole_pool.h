@@ -1,4 +1,4 @@
-// A whole pool for tests: pool-scheduler and two poolds with two software GPUs each.
+// A whole pool for tests: pool-scheduler and two poolds with two softgpu devices each.
 #pragma once
 #include <string>
 #include <vector>
@@ -15,7 +15,7 @@ inline bool has(const std::string& text, const std::string& part) {
 
 class WholePool {
  public:
-  // `first`, `second`: of the poolds' environments.
+  // `first`, `second`: additional environment variables of the two poolds.
   explicit WholePool(const Environment& first = {}, const Environment& second = {})
       : first_(devices(first), member("one")), second_(devices(second), member("two")) {
     REQUIRE(eventually([&] { return has(pool_admin({"health"}), "2 open"); }));

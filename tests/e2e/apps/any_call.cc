@@ -1,4 +1,4 @@
-// Every symbol of the driver, called with arguments that mean nothing.
+// Calls every symbol of the driver with meaningless arguments.
 #include <cudaProfiler.h>
 #include <dlfcn.h>
 #include <sys/mman.h>
@@ -34,8 +34,8 @@ CUresult call(void* function, const Words& words) {
                                              words[6], words[7], words[8], words[9], words[10], words[11]);
 }
 
-// Addresses that are no device's are the host's to these: they may crash, as any memcpy. And what is
-// registered is called later.
+// These calls treat numbers that are no device addresses as host addresses and may crash, like any memcpy.
+// cuLogsRegisterCallback would call its argument later.
 bool takes_numbers_for_host_memory(const std::string& name) {
   return name == "cuLogsRegisterCallback" || name == "cuMemcpy" || name == "cuMemcpy_ptds" ||
          name == "cuMemcpyAsync" || name == "cuMemcpyAsync_ptsz";
@@ -46,16 +46,16 @@ void tell_crash(const char* name, int status) {
               WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
 }
 
-// They read from memory where to write: they may crash there.
+// These calls read output addresses from memory and may crash when they write there.
 bool writes_where_memory_says(const std::string& name) {
   return name == "cuPointerGetAttributes" || name == "cuMemRangeGetAttributes";
 }
 
 }  // namespace
 
-// Each symbol in a child and a session of its own, so that what a call leaves behind (contexts, sticky
-// errors) does not hide the next one. Arguments: "nothing" (zeros), "scratch" (a writable block of zeros for
-// every argument).
+// Calls each symbol in a separate child process with its own session, so that side effects (contexts, sticky
+// errors) do not hide later failures. Arguments: "nothing" (all zero), "scratch" (a writable block of zeros
+// for every argument).
 SCENARIO(any_call) {
   const std::string kind = arguments.at(0);
   unsigned crashed = 0, called = 0;
@@ -64,7 +64,7 @@ SCENARIO(any_call) {
     std::fflush(stdout);
     const pid_t child = fork();
     if (child == 0) {
-      alarm(240);  // some numbers are sizes of gigabytes, which take their time on a busy machine
+      alarm(240);  // some numbers are sizes of gigabytes, which take long on a busy machine
       Device device;
       constexpr size_t kScratch = 1 << 20;
       void* scratch = mmap(nullptr, kScratch, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -76,7 +76,7 @@ SCENARIO(any_call) {
         if (kind == "scratch") words[w] = reinterpret_cast<uint64_t>(scratch) + w * 65536;
       }
       (void)call(function, words);
-      // The session is as alive as before, or ended in an error: it has not taken the server along.
+      // The session works or returns an error; the server must not crash.
       (void)cuCtxSynchronize();
       std::_Exit(0);
     }
@@ -90,17 +90,17 @@ SCENARIO(any_call) {
   std::printf("%s: %u symbols, %u crashed\n", kind.c_str(), called, crashed);
 }
 
-// --- The calls that are served, with arguments made by type ---
+// --- The supported calls, with arguments of the correct types ---
 
 namespace {
 
 template <class T>
 concept Complete = requires { sizeof(T); };
 
-const DestroyedObjects* stale = nullptr;  // handed out instead of numbers
+const DestroyedObjects* stale = nullptr;  // if set, its handles are used instead of numbers
 
-// Opaque handles never given out or destroyed, numbers as given, and writable memory where a function wants
-// to read or write.
+// Makes an argument: invalid opaque handles (or destroyed ones), the number for integers, and writable memory
+// for pointers to data.
 template <class T>
 T make_argument(uint64_t number, std::byte*& scratch) {
   if constexpr (!std::is_const_v<T> && (std::is_pointer_v<T> || std::is_integral_v<T>)) {
@@ -132,7 +132,7 @@ CUresult call_by_type(CUresult (*function)(A...), [[maybe_unused]] uint64_t numb
   return std::apply(function, std::tuple<A...>{make_argument<A>(number, scratch)...});
 }
 
-// Every word of the memory that functions read is a handle or an address that was one, in turn.
+// Fills the memory that functions read with handles and addresses of destroyed objects, in turn.
 void fill_with(const DestroyedObjects& destroyed, std::byte* scratch, size_t size) {
   constexpr size_t kWords = sizeof destroyed / sizeof(uint64_t);
   uint64_t words[kWords];
@@ -160,18 +160,18 @@ constexpr Row kRows[] = {
 #undef CUDA_BY_HAND
 #undef ROW
 
-constexpr int kUsedAtExit = 100;  // apart from what other ends of a program give
+constexpr int kUsedAtExit = 100;  // differs from other exit statuses
 
 constexpr uint64_t kNumbers[] = {0, 1, 3, 0x7fffffff, 0xffffffff, 0x00007fffdeadbee0, 1ull << 62, ~0ull};
 
-// Calls a row with the numbers from `first` on, in a child and a session of its own, until a call leaves an
-// error there, with which later calls would fail. The child exits with kUsedAtExit and the count of the
-// numbers that have been used.
+// Calls a row with the numbers from `first` on, in a child process with its own session, until a call leaves
+// an error that would make later calls fail. The child exits with kUsedAtExit plus the number of used
+// numbers.
 int call_with_numbers(const Row& row, size_t first, bool with_stale, bool in_memory) {
   std::fflush(stdout);
   const pid_t child = fork();
   if (child == 0) {
-    alarm(240);  // some numbers are sizes of gigabytes, which take their time on a busy machine
+    alarm(240);  // some numbers are sizes of gigabytes, which take long on a busy machine
     Device device;
     constexpr size_t kScratch = 1 << 20;
     void* scratch = mmap(nullptr, kScratch, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -195,8 +195,8 @@ int call_with_numbers(const Row& row, size_t first, bool with_stale, bool in_mem
 
 }  // namespace
 
-// "stale" and "stale_in_memory": handles are those of destroyed objects, given as they are, or wherever a
-// function reads.
+// Arguments: "stale" passes handles of destroyed objects; "stale_in_memory" also puts them in all memory that
+// functions read.
 SCENARIO(any_row) {
   const bool with_stale = !arguments.empty();
   const bool in_memory = with_stale && arguments[0] == "stale_in_memory";

@@ -1,4 +1,4 @@
-// Calls that must not wait for the server: tests count the round trips of no rounds and of many.
+// Calls that must not wait for the server: tests compare the round trips with and without rounds.
 #include "tests/e2e/apps/scenario.h"
 
 using namespace app;
@@ -9,7 +9,8 @@ SCENARIO(asynchronous_calls) {
   const unsigned rounds = static_cast<unsigned>(std::stoul(arguments.at(0)));
   constexpr size_t kBytes = 200'000;
   CUstream stream = nullptr;
-  CUdeviceptr values = 0, copy = 0, other_values = 0;  // streams that do not wait for each other share none
+  CUdeviceptr values = 0, copy = 0, other_values = 0;  // streams that do not wait for each other share no
+                                                       // memory
   uint8_t *upload = nullptr, *download = nullptr;
   std::vector<uint8_t> pageable(kBytes);
   OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
@@ -34,7 +35,7 @@ SCENARIO(asynchronous_calls) {
   set_again();
   unsigned value = 1, count = 1000;
   void* parameters[] = {&values, &value, &count};
-  // Freed memory serves again in the same stream, and in another one behind an event.
+  // Freed memory is reused by the same stream, and by another stream after an event.
   constexpr size_t kLarge = 64u << 20;
   CUstream second = nullptr;
   CUevent freed = nullptr;
@@ -87,7 +88,7 @@ SCENARIO(asynchronous_calls) {
     int number = 0;
     OK(cuDeviceGetAttribute(&number, CU_DEVICE_ATTRIBUTE_WARP_SIZE, device.device));
     OK(cuFuncGetAttribute(&number, CU_FUNC_ATTRIBUTE_NUM_REGS, kernels.function("add")));
-    // Asked before: the answers hold until something of a kernel is set.
+    // The answers are cached until an attribute of a kernel is set.
     OK(cuOccupancyMaxActiveBlocksPerMultiprocessor(&number, add, 128, 0));
     EXPECT(number == blocks);
     OK(cuDeviceCanAccessPeer(&number, device.device, device.device));
@@ -118,7 +119,8 @@ SCENARIO(contexts_without_waiting) {
   OK(cuCtxDestroy(last));
 }
 
-// When a synchronous copy returns, what it comes behind is done, and may be read in the program's own memory.
+// A synchronous copy returns only after earlier work of its stream, so the program can read host memory that
+// this work wrote.
 SCENARIO(synchronous_copies_behind_writers_of_host_memory) {
   Device device;
   Kernels kernels;
@@ -139,15 +141,15 @@ SCENARIO(synchronous_copies_behind_writers_of_host_memory) {
     EXPECT(pinned[kItems - 1] == round + kItems - 1);
     OK(kernels.launch("burn", 8, 64, nullptr, other, 100'000u));
     OK(kernels.launch("fill", 1, 1, nullptr, place, round + 100, 1u));
-    OK(cuMemcpyHtoD(values, pinned, 4));  // from what the kernel writes
+    OK(cuMemcpyHtoD(values, pinned, 4));  // reads memory that the kernel writes
     EXPECT(pinned[0] == round + 100);
     EXPECT(download<unsigned>(values, 1)[0] == round + 100);
   }
   OK(cuMemFreeHost(pinned));
 }
 
-// A graph whose launch the server refuses, since a context that it uses is gone. Its host function does not
-// count as outstanding then.
+// The server refuses the graph launch, since a context that the graph uses is destroyed. Its host function
+// must then not count as pending.
 SCENARIO(copies_behind_a_refused_launch) {
   Device device;
   const unsigned copies = static_cast<unsigned>(std::stoul(arguments.at(0)));

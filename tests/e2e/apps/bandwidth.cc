@@ -1,4 +1,4 @@
-// How fast large copies travel, with data that compresses well or not at all. Prints MB/s to stderr.
+// Throughput of large copies, with compressible or random data. Prints MB/s to stderr.
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -9,7 +9,7 @@ using namespace app;
 
 namespace {
 
-// Four letters in random order: half of it can be saved.
+// Alternates constant and random runs of four letters: compresses to less than half.
 void fill_with_text(std::vector<uint8_t>& bytes) {
   const auto random = pattern(bytes.size(), 5);
   for (size_t i = 0; i < bytes.size(); ++i)
@@ -26,7 +26,7 @@ void timed(const char* what, size_t bytes, Copy&& copy) {
 
 }  // namespace
 
-// [bytes] [text or random] [rounds]: to the device and back, pinned.
+// [bytes] [text or random] [rounds]: copies pinned memory to the device and back.
 SCENARIO(bandwidth) {
   Device device;
   const size_t bytes = arguments.empty() ? 32u << 20 : std::strtoull(arguments[0].c_str(), nullptr, 10);
@@ -38,7 +38,7 @@ SCENARIO(bandwidth) {
   OK(cuMemAllocHost(&pinned, bytes));
   std::memcpy(pinned, data.data(), bytes);
   const int rounds = arguments.size() < 3 ? 1 : std::atoi(arguments[2].c_str());
-  for (int i = 0; i < 20; ++i) {  // large enough for connections of their own, which open meanwhile
+  for (int i = 0; i < 20; ++i) {  // large enough to open the bulk connections
     OK(cuMemcpyHtoDAsync(memory, pinned, 256 << 10, nullptr));
     OK(cuStreamSynchronize(nullptr));
   }

@@ -1,5 +1,5 @@
-// Programs that are locked and checkpointed while they compute, and one that does it to others (as NVIDIA's
-// cuda-checkpoint does).
+// Programs that are locked and checkpointed while they compute, and one that does so to other processes (like
+// NVIDIA's cuda-checkpoint).
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,14 +22,14 @@ constexpr size_t kPiece = size_t{8} << 20;
 bool is_there(const std::string& file) {
   return ::access(file.c_str(), F_OK) == 0;
 }
-// A thread of this program.
+// True if this thread of the program sleeps.
 bool is_asleep(pid_t thread) {
   std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
   const std::string stat(std::istreambuf_iterator<char>(file), {});
-  const size_t state = stat.rfind(')') + 2;  // behind the name, which may have any letters
+  const size_t state = stat.rfind(')') + 2;  // after the name, which may contain any character
   return state < stat.size() && stat[state] == 'S';
 }
-// For four minutes, since the test that was to make it may be gone.
+// Waits at most four minutes, since the test that should create the file may have ended.
 void await_file(const std::string& file) {
   for (int i = 0; i < 240'000 && !is_there(file); ++i) ::usleep(1000);
   EXPECT(is_there(file));
@@ -52,7 +52,7 @@ CUresult act(const std::string& action, int pid, unsigned timeout_ms) {
 
 }  // namespace
 
-// [pid, actions separated by commas, timeout in ms]: what each gave, and the state then.
+// [pid, actions separated by commas, timeout in ms]: prints each action's result and the state after it.
 SCENARIO(change_state_of) {
   OK(cuInit(0));
   const int pid = std::atoi(arguments.at(0).c_str());
@@ -73,8 +73,8 @@ SCENARIO(change_state_of) {
   }
 }
 
-// [file, pieces of 8 MiB, devices]: computes until the file is there and says every so often that it does;
-// then all it has must be right.
+// [file, pieces of 8 MiB, devices]: computes until the file exists, printing each round, and then checks all
+// memory.
 SCENARIO(computes_until) {
   OK(cuInit(0));
   const size_t pieces = std::stoul(arguments.at(1));
@@ -118,7 +118,7 @@ SCENARIO(computes_until) {
   std::printf("all right\n");
 }
 
-// [file]: its stream waits for a host function, which waits for the file.
+// [file]: its stream waits for a host function, which waits until the file exists.
 SCENARIO(busy_until) {
   Device device;
   Kernels kernels;
@@ -136,7 +136,7 @@ SCENARIO(busy_until) {
   std::printf("all right\n");
 }
 
-// [file]: a kernel computes until the file is there.
+// [file]: a kernel runs until the file exists.
 SCENARIO(long_kernel_until) {
   Device device;
   Kernels kernels;
@@ -156,7 +156,7 @@ SCENARIO(long_kernel_until) {
   std::printf("all right\n");
 }
 
-// It does it to itself, while another thread computes.
+// The process checkpoints itself while another thread computes.
 SCENARIO(checkpoints_itself) {
   Device device;
   Kernels kernels;
@@ -225,13 +225,14 @@ void map(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocation
 
 }  // namespace
 
-// [file]: computes until the file is there on memory that it maps by itself and on an array, and has offered
-// some to others, who do not take it: FILE.name.
+// [file]: computes on memory mapped with cuMemMap and on an array until the file exists. Also exports memory
+// through the IPC handle FILE.name, which no other program opens.
 SCENARIO(computes_on_all_kinds_until) {
   Device device;
   Kernels kernels;
   constexpr unsigned kCount = kPiece / 4, kBlocks = kCount / 256, kWidth = 256, kTexels = kWidth * 64;
-  // Mapped as a whole and its second half once more, to be read; and one that is mapped only in the end.
+  // `memory` is mapped as a whole, and its second half again read-only. `aside` is unmapped during the
+  // rounds.
   CUmemGenericAllocationHandle memory = 0, aside = 0;
   const CUmemAllocationProp shareable = on_device(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
                             plain = on_device(CU_MEM_HANDLE_TYPE_NONE);
@@ -308,7 +309,8 @@ SCENARIO(computes_on_all_kinds_until) {
   std::printf("all right\n");
 }
 
-// [file of a name, file]: takes what another program offers, and has it until the second file is there.
+// [file with an IPC handle, file]: opens the memory that another program exported, and keeps it until the
+// second file exists.
 SCENARIO(takes_what_is_offered) {
   Device device;
   CUipcMemHandle name{};
@@ -323,7 +325,7 @@ SCENARIO(takes_what_is_offered) {
   std::printf("all right\n");
 }
 
-// [file]: a graph of its copies from an array, until the file is there.
+// [file]: keeps a graph with a copy from an array until the file exists, then launches it.
 SCENARIO(has_graph_of_array_until) {
   Device device;
   CUarray array = nullptr;

@@ -1,4 +1,4 @@
-// Contexts, devices, processes: reset, fork, exit, dlclose.
+// Contexts, devices and processes: reset, fork, exit, dlclose.
 #include <dlfcn.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -10,7 +10,7 @@
 
 using namespace app;
 
-// A forked child lacks the parent's threads, so that LeakSanitizer takes what only they hold for leaked.
+// A forked child lacks the parent's threads, so LeakSanitizer would report memory that only they reference.
 static bool in_forked_child = false;
 extern "C" __attribute__((visibility("default"))) int __lsan_is_turned_off() {
   return in_forked_child;
@@ -18,7 +18,7 @@ extern "C" __attribute__((visibility("default"))) int __lsan_is_turned_off() {
 
 namespace {
 
-// One allocation, one kernel, one result: the current context works.
+// Checks that the current context works: one allocation, one kernel, one result.
 void use_device() {
   Kernels kernels;
   CUdeviceptr values = 0;
@@ -29,7 +29,7 @@ void use_device() {
   OK(cuModuleUnload(kernels.module));
 }
 
-// Runs `body` in a forked child; its exit status.
+// Runs `body` in a forked child and returns its exit status, or 128 plus the signal.
 template <class Body>
 int in_child(Body&& body) {
   std::fflush(stdout);
@@ -55,7 +55,7 @@ SCENARIO(green_contexts) {
   CUgreenCtx green = nullptr;
   CUcontext context = nullptr;
   CUstream stream = nullptr;
-  // As many as the device shows, also where it is a part of one.
+  // All multiprocessors that the device reports, also in a partition.
   OK(cuDeviceGetAttribute(&multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device.device));
   OK(cuDeviceGetDevResource(device.device, &all, CU_DEV_RESOURCE_TYPE_SM));
   EXPECT(all.sm.smCount == static_cast<unsigned>(multiprocessors));
@@ -66,21 +66,21 @@ SCENARIO(green_contexts) {
   OK(cuCtxFromGreenCtx(&context, green));
   OK(cuCtxSetCurrent(context));
   use_device();
-  // Memory is the device's, whichever of its contexts is current.
+  // Memory belongs to the device, whichever of its contexts is current.
   CUdeviceptr values = 0;
   Kernels kernels;
   OK(cuMemAlloc(&values, 4096));
   OK(cuGreenCtxStreamCreate(&stream, green, CU_STREAM_NON_BLOCKING, 0));
   OK(cuCtxSetCurrent(device.context));
   OK(kernels.launch("fill", 4, 256, stream, values, 3u, 1024u));
-  OK(cuCtxSynchronize());  // of the primary context: its green ones too
+  OK(cuCtxSynchronize());  // synchronizing the primary context includes its green contexts
   EXPECT(download<uint32_t>(values, 1024)[1023] == 3 + 1023);
   OK(cuStreamDestroy(stream));
   OK(cuGreenCtxDestroy(green));
   EXPECT(download<uint32_t>(values, 1024)[1023] == 3 + 1023);
   OK(kernels.launch("fill", 4, 256, nullptr, values, 4u, 1024u));
   EXPECT(download<uint32_t>(values, 1024)[1023] == 4 + 1023);
-  // One that is left when the primary context is reset ends with it.
+  // A reset of the primary context also destroys its green contexts.
   OK(cuGreenCtxCreate(&green, description, device.device, CU_GREEN_CTX_DEFAULT_STREAM));
   OK(cuCtxFromGreenCtx(&context, green));
   OK(cuGreenCtxStreamCreate(&stream, green, CU_STREAM_NON_BLOCKING, 0));
@@ -103,7 +103,7 @@ SCENARIO(reset_and_use_again) {
   CUcontext same = nullptr;
   OK(cuDevicePrimaryCtxRetain(&same, device.device));
   EXPECT(same == device.context);
-  use_device();  // it is still current
+  use_device();  // the context is still current
   OK(cuDevicePrimaryCtxRelease(device.device));
   const CUresult second = cuDevicePrimaryCtxRelease(device.device);
   OK(cuDevicePrimaryCtxGetState(device.device, &flags, &active));
@@ -147,7 +147,7 @@ SCENARIO(two_contexts) {
   GIVES(CUDA_ERROR_INVALID_CONTEXT, cuMemAlloc(&of_a, 1));
 }
 
-// SOFTGPU_DEVICES=2
+// Requires SOFTGPU_DEVICES=2.
 SCENARIO(two_devices) {
   OK(cuInit(0));
   int count = 0;
@@ -188,7 +188,7 @@ SCENARIO(two_devices) {
   use_device();
 }
 
-// SOFTGPU_DEVICES=2, CUDA_VISIBLE_DEVICES=1
+// Requires SOFTGPU_DEVICES=2 and CUDA_VISIBLE_DEVICES=1.
 SCENARIO(visible_devices) {
   OK(cuInit(0));
   int count = 0;
@@ -235,8 +235,8 @@ SCENARIO(fork_after_use) {
     std::printf(", synchronise %s\n", name_of(cuCtxSynchronize()));
   });
   EXPECT(status == 0);
-  // A child that leaves by exit() and not _exit() runs exit handlers; the parent's session must survive those
-  // too.
+  // A child that calls exit() instead of _exit() runs exit handlers, which must not affect the parent's
+  // session.
   std::fflush(stdout);
   const pid_t child = fork();
   if (child == 0) {
@@ -257,14 +257,13 @@ SCENARIO(exit_without_cleanup) {
   OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
   OK(kernels.launch("fill", 4, 256, stream, values, 11u, 1024u));
   std::atexit([] {
-    // As cudart does: the driver is still called from exit handlers.
+    // cudart also calls the driver from exit handlers.
     CUcontext current = nullptr;
     OK(cuCtxGetCurrent(&current));
     OK(cuCtxSynchronize());
     std::printf("exit handler ran\n");
   });
   std::thread([] {
-    // A thread that never ends.
     for (;;) pause();
   }).detach();
 }
@@ -288,7 +287,8 @@ SCENARIO(threads_come_and_go) {
   EXPECT(download<uint32_t>(values, 1)[0] == 100);
 }
 
-// Functions that came with CUDA 13.1 and 13.3: they fail, and the program goes on.
+// Functions that were added in CUDA 13.1 and 13.3 fail with CUDA_ERROR_NOT_SUPPORTED, and the context still
+// works.
 SCENARIO(newer_functions) {
   Device device;
   for (const char* const name : {"cuGraphGetId", "cuGraphGetId", "cuLogicalEndpointDestroy"}) {

@@ -1,4 +1,4 @@
-// Copies from device to device: of one server or of two, programs must not see a difference.
+// Copies between devices: programs must not see whether the devices are of one server or of two.
 #include <cstring>
 
 #include "tests/e2e/apps/side.h"
@@ -16,7 +16,7 @@ SCENARIO(copies_between_devices) {
     put(from, data);
     OK(cuMemcpyDtoD(to, from, bytes));
     expect_at(to, data);
-    put(to, other);  // of the other device, from this context
+    put(to, other);  // to the other device's memory, from this context
     expect_at(to, other);
     OK(cuMemcpyDtoD(from, to, bytes));
     expect_at(from, other);
@@ -30,7 +30,8 @@ SCENARIO(copies_between_devices) {
     for (const Side* side : {&a, &b}) {
       side->use();
       OK(cuMemcpyDtoDAsync(from, to, bytes, side->stream));
-      OK(cuMemsetD8Async(to, 0x11, bytes, side->stream));  // in the stream's order, also on the other device
+      OK(cuMemsetD8Async(to, 0x11, bytes, side->stream));  // in the stream's order, although on the other
+                                                           // device
       OK(cuMemcpyDtoDAsync(to, from, bytes, side->stream));
       OK(cuMemcpyPeerAsync(from + 5, a.device.context, to, b.device.context, bytes, side->stream));
       OK(cuStreamSynchronize(side->stream));
@@ -38,7 +39,7 @@ SCENARIO(copies_between_devices) {
       expect_at(from + 5, other);
     }
   }
-  // On one device, from the other's context and stream.
+  // Within one device, but from the other device's context and stream.
   constexpr size_t kPart = 100'000, kPitch = 1000;
   const auto part = pattern(kPart, 9);
   a.use();
@@ -63,7 +64,7 @@ SCENARIO(copies_between_devices) {
   GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoDAsync(to, from, kMost + 4096, b.stream));
 }
 
-// Right behind data that is still on its way to the server when cuMemcpyHtoD returns.
+// Copies directly after data that is still in flight to the server when cuMemcpyHtoD returns.
 SCENARIO(copies_behind_new_data) {
   constexpr size_t kBytes = size_t{8} << 20, kHalf = kBytes / 2;
   const Side a(0, kBytes), b(1, kBytes);
@@ -74,7 +75,7 @@ SCENARIO(copies_behind_new_data) {
   for (uint32_t round = 0; round < 3; ++round) {
     auto data = pattern(kBytes, round);
     put_at(b, data);
-    OK(cuMemcpyDtoDAsync(a.memory, b.memory, kBytes, a.stream));  // out of the other device
+    OK(cuMemcpyDtoDAsync(a.memory, b.memory, kBytes, a.stream));  // from the other device
     OK(cuStreamSynchronize(a.stream));
     expect_at(a.memory, data);
     put_at(b, data);
@@ -85,7 +86,7 @@ SCENARIO(copies_behind_new_data) {
     const auto other = pattern(kBytes, round + 100);
     put_at(a, other);
     put_at(b, data);
-    OK(cuMemcpyDtoDAsync(b.memory, a.memory, kBytes, a.stream));  // into it
+    OK(cuMemcpyDtoDAsync(b.memory, a.memory, kBytes, a.stream));  // to the other device
     OK(cuStreamSynchronize(a.stream));
     expect_at(b.memory, other);
     put_at(a, data);
@@ -94,7 +95,7 @@ SCENARIO(copies_behind_new_data) {
   }
 }
 
-// Back and forth, as often as it is told; looks at little of it, so that the program itself moves little.
+// [rounds]: copies back and forth; checks only small parts, so that little data passes through the program.
 SCENARIO(large_copies_between_devices) {
   constexpr size_t kBytes = size_t{16} << 20, kLooked = 4096;
   const int rounds = std::stoi(arguments.at(0));
@@ -163,7 +164,7 @@ SCENARIO(boxes_between_devices) {
       EXPECT(std::memcmp(&seen[z * kSlice + y * kPitch], &data[z * kSlice + y * kPitch], 100) == 0);
     }
   }
-  // Between the host and the device that the stream is not of.
+  // Between the host and the device to which the stream does not belong.
   std::vector<uint8_t> host(2000 * 700, 0);
   CUDA_MEMCPY2D back{};
   back.srcMemoryType = CU_MEMORYTYPE_DEVICE;
@@ -180,7 +181,7 @@ SCENARIO(boxes_between_devices) {
   for (size_t y = 0; y < back.Height; ++y) EXPECT(std::memcmp(&host[y * 2000], &data[y * kPitch], 1999) == 0);
 }
 
-// The memory is on device 1, and what uses it in a stream of device 0, which has no access to it.
+// Uses memory of device 1 in a stream of device 0, which has no peer access to it.
 SCENARIO(copies_of_another_device) {
   constexpr size_t kBytes = 300'000, kLarge = size_t{5} << 20, kPitch = 1000, kRows = kBytes / kPitch;
   const Side a(0, 4096), b(1, kLarge);
@@ -192,7 +193,7 @@ SCENARIO(copies_of_another_device) {
     const auto sent = pattern(bytes, 3);
     put(b.memory, sent);
     expect_at(b.memory, sent);
-    // In the order of the stream: there, half of it overwritten, and back.
+    // In stream order: upload, overwrite half of it, download.
     std::memcpy(pinned, other.data(), bytes);
     OK(cuMemcpyHtoDAsync(b.memory, pinned, bytes, a.stream));
     OK(cuMemsetD8Async(b.memory, 9, bytes / 2, a.stream));

@@ -1,4 +1,4 @@
-// Handles and addresses that were good once, for calls that must refuse them.
+// Handles and addresses of destroyed objects, for tests of calls that must reject them.
 #pragma once
 #include <cuda.h>
 
@@ -6,9 +6,9 @@
 
 namespace app {
 
-// One object of each kind that has been destroyed, where the device has such objects at all.
+// One destroyed object of each kind that the device supports.
 struct DestroyedObjects {
-  DestroyedObjects();  // in the current context
+  DestroyedObjects();  // creates and destroys the objects in the current context
   CUdeviceptr address = 0;
   void* host = nullptr;
   CUcontext context = nullptr;
@@ -29,6 +29,7 @@ struct DestroyedObjects {
   CUkernel kernel = nullptr;
 #endif
 
+  // Sets `out` if it has the type of one of the handles; else returns false.
   template <class T>
   bool give(T& out) const {
     return (is(out, context) || is(out, module) || is(out, function) || is(out, stream) || is(out, event) ||

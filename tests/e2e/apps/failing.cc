@@ -1,4 +1,4 @@
-// Programs whose server goes away or never was: they report what each call gave, and end.
+// Programs that lose their server, or never find it: they print each call's result and exit.
 #include <signal.h>
 #include <unistd.h>
 
@@ -28,7 +28,7 @@ SCENARIO(initialise) {
   std::printf(", count %s\n", name_of(cuDeviceGetCount(&count)));
 }
 
-// Does one thing again and again until it fails: wait, read, write, launch, kernel (one that never ends).
+// Repeats one activity until it fails: wait, read, write, launch, or kernel (which never ends).
 SCENARIO(until_it_fails) {
   Device device;
   Kernels kernels;
@@ -60,7 +60,7 @@ SCENARIO(until_it_fails) {
   report_rest(result);
 }
 
-// Takes memory, says so, and stays until it is killed.
+// Allocates 128 MiB, prints "holding", and waits until it is killed.
 SCENARIO(hold_memory) {
   Device device;
   CUdeviceptr memory = 0;
@@ -76,7 +76,7 @@ SCENARIO(hold_memory) {
   for (;;) pause();
 }
 
-// The device memory that a new program sees as free.
+// Prints the free device memory that a new program sees.
 SCENARIO(free_memory) {
   Device device;
   size_t free = 0, total = 0;
@@ -84,8 +84,8 @@ SCENARIO(free_memory) {
   std::printf("free %zu\n", free);
 }
 
-// A short life: a context, some memory, a kernel, a result.
-// With an argument it is killed before it says goodbye.
+// A short program: a context, some memory, a fill, a result. With an argument it kills itself without
+// cleanup.
 SCENARIO(short_life) {
   Device device;
   CUdeviceptr memory = 0;

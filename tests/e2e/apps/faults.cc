@@ -1,4 +1,4 @@
-// Kernels that go wrong, images that cannot be run.
+// Kernels that fail, and images that cannot be loaded.
 #include <atomic>
 #include <numeric>
 
@@ -9,7 +9,7 @@ using namespace app;
 
 namespace {
 
-// The code of the failed kernel, and that every further call on the context repeats it.
+// Prints the failed kernel's error code, and that later calls on the context repeat it.
 void report(const char* what, CUcontext context) {
   const CUresult first = cuCtxSynchronize();
   CUdeviceptr address = 0;
@@ -29,7 +29,7 @@ SCENARIO(illegal_address) {
   report("store at 0x1000", device.context);
 }
 
-// With CUDA_LAUNCH_BLOCKING=1.
+// Requires CUDA_LAUNCH_BLOCKING=1.
 SCENARIO(fault_at_the_launch) {
   Device device;
   Kernels kernels;
@@ -55,8 +55,7 @@ SCENARIO(assertion) {
   report("assert", device.context);
 }
 
-// After an error of the device CUDA calls a stream's callbacks with the error, and its host functions not at
-// all.
+// After a device error CUDA calls a stream's callbacks with the error, but does not call its host functions.
 SCENARIO(callbacks_behind_a_trap) {
   Device device;
   Kernels kernels;
@@ -81,7 +80,7 @@ namespace {
 
 constexpr unsigned kTextureWidth = 4, kTexels = 16;
 
-// Texels 100, 101, ... in rows of kTextureWidth, in an array of its own.
+// Makes a texture over a new array with these texels, in rows of kTextureWidth.
 CUtexObject make_texture(const std::vector<unsigned>& texels) {
   CUarray array = nullptr;
   const CUDA_ARRAY_DESCRIPTOR shape{kTextureWidth, kTexels / kTextureWidth, CU_AD_FORMAT_UNSIGNED_INT32, 1};
@@ -106,7 +105,7 @@ CUtexObject make_texture(const std::vector<unsigned>& texels) {
 
 }  // namespace
 
-// A texture that is destroyed serves the kernels that were launched before, and no later one.
+// Kernels launched before a texture is destroyed can still use it; later kernels cannot.
 SCENARIO(destroyed_texture) {
   Device device;
   Kernels kernels;
@@ -133,7 +132,7 @@ SCENARIO(destroyed_texture) {
   GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuStreamSynchronize(stream));
 }
 
-// The driver has the launch only when the host function has returned.
+// The driver gets the launch only after the host function has returned.
 SCENARIO(texture_destroyed_behind_a_host_function) {
   Device device;
   Kernels kernels;
@@ -150,14 +149,14 @@ SCENARIO(texture_destroyed_behind_a_host_function) {
   OK(cuTexObjectDestroy(texture));
   GIVES(CUDA_ERROR_INVALID_VALUE, cuTexObjectDestroy(texture));
   const CUtexObject next =
-      make_texture(std::vector<unsigned>(kTexels, 7));  // which may get the number of the first
+      make_texture(std::vector<unsigned>(kTexels, 7));  // may get the first texture's number
   gate.let_go();
   OK(cuStreamSynchronize(stream));
   EXPECT(download<unsigned>(out, kTexels) == texels);
   OK(cuTexObjectDestroy(next));
 }
 
-// The context is lost, the process is not: a reset gives a new one.
+// The context is lost; after a reset the process can use a new one.
 SCENARIO(fault_then_reset) {
   Device device;
   {
@@ -174,7 +173,7 @@ SCENARIO(fault_then_reset) {
   EXPECT(download<uint32_t>(values, 1024)[1023] == 1024);
 }
 
-// A healthy program that works for as long as the first argument says (in milliseconds).
+// A healthy program that runs the given number of rounds.
 SCENARIO(bystander) {
   Device device;
   Kernels kernels;
@@ -189,7 +188,7 @@ SCENARIO(bystander) {
   }
 }
 
-// A fat binary with machine code for another device alone.
+// A fat binary that has only machine code for another device.
 SCENARIO(library_without_code) {
   Device device;
   namespace format = gpupool::cuda::fatbin_format;
@@ -237,7 +236,7 @@ SCENARIO(images_that_cannot_run) {
   EXPECT(result == CUDA_ERROR_INVALID_PTX);
   EXPECT(std::string(log).find("frobnicate") != std::string::npos);
   OK(cuCtxSynchronize());
-  Kernels kernels;  // the context is as good as before
+  Kernels kernels;  // the context still works
   OK(kernels.launch("nothing", 1, 1, nullptr));
   OK(cuCtxSynchronize());
 }

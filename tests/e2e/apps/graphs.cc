@@ -1,4 +1,4 @@
-// CUDA graphs, as frameworks use them: captured, with host memory and host functions in them.
+// CUDA graphs as frameworks use them: captured, with host memory and host functions.
 #include "tests/e2e/apps/graphs.h"
 
 #include <sys/mman.h>
@@ -32,13 +32,13 @@ SCENARIO(captured_graph) {
   size_t edges = 0;
   OK(cuGraphGetEdges(graph, nullptr, nullptr, nullptr, &edges));
   EXPECT(edges == 3);
-  EXPECT(download<unsigned>(s.a, 1)[0] == 0);  // nothing has run
+  EXPECT(download<unsigned>(s.a, 1)[0] == 0);  // the graph has not run
   const CUgraphExec exec = executable(graph);
   run(exec, s.one, 20);
   auto a = download<unsigned>(s.a, kCount), b = download<unsigned>(s.b, kCount);
   EXPECT(a[0] == 20 && a[99] == 20 && a[100] == 7 && a[109] == 7 && a[110] == 20 && b[0] == 30 &&
          b[100] == 18 && b[999] == 30);
-  // In another stream, with other work around it.
+  // In another stream, between other work.
   OK(kernels.launch("add", 4, 256, s.two, s.a, 100u, kCount));
   OK(cuGraphUpload(exec, s.two));
   OK(cuGraphLaunch(exec, s.two));
@@ -46,7 +46,7 @@ SCENARIO(captured_graph) {
   OK(cuStreamSynchronize(s.two));
   a = download<unsigned>(s.a, kCount), b = download<unsigned>(s.b, kCount);
   EXPECT(a[0] == 121 && a[100] == 7 && b[0] == 1131 && b[100] == 1118);
-  // The null stream, and many launches that nobody waits for.
+  // In the null stream, and many launches without waiting.
   for (int i = 0; i < 300; ++i) OK(cuGraphLaunch(exec, nullptr));
   OK(cuCtxSynchronize());
   EXPECT(download<unsigned>(s.a, 1)[0] == 421);
@@ -64,8 +64,8 @@ SCENARIO(captured_launch_attributes) {
   OK(cuLaunchCooperativeKernel(kernels.function("add"), 4, 1, 1, 256, 1, 1, 0, s.one, parameters));
   CUlaunchAttribute attributes[2] = {};
   attributes[0].id = CU_LAUNCH_ATTRIBUTE_PRIORITY;
-  attributes[1].id =
-      CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;  // libraries launch so; no node has it
+  attributes[1].id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;  // libraries launch with it, but
+                                                                             // nodes cannot have it
   attributes[1].value.programmaticStreamSerializationAllowed = 1;
   CUlaunchConfig config{};
   config.gridDimX = 4;
@@ -90,7 +90,7 @@ SCENARIO(captured_launch_attributes) {
   EXPECT(download<unsigned>(s.a, kCount)[999] == 30);
 }
 
-// Decoders launch so: kernels that may begin before the one ahead of them ends, also in another stream.
+// LLM decoders launch kernels that may start before the previous one ends, also in another stream.
 SCENARIO(captured_programmatic_launches) {
   Device device;
   Kernels kernels;
@@ -122,7 +122,7 @@ SCENARIO(captured_programmatic_launches) {
     for (unsigned value = 1; value <= 8; ++value) launch(s.one, s.a, value, serialized);
     launch(s.one, s.a, 9, by_completion ? completes : starts);
     OK(cuStreamWaitEvent(s.two, s.fork, 0));
-    launch(s.two, s.b, 10, serialized);  // the two may run side by side
+    launch(s.two, s.b, 10, serialized);  // may run concurrently with the previous kernel
     OK(cuEventRecord(s.join, s.two));
     OK(cuStreamWaitEvent(s.one, s.join, 0));
     const CUgraphExec exec = executable(end_capture(s.one));
@@ -134,7 +134,7 @@ SCENARIO(captured_programmatic_launches) {
   }
 }
 
-// Memory of the host is read and written when a launch gets there, whatever it holds then.
+// A launch reads and writes host memory when the graph's copy executes, with the contents of that time.
 SCENARIO(graph_with_host_memory) {
   Device device;
   Kernels kernels;
@@ -173,7 +173,7 @@ SCENARIO(graph_with_host_memory) {
     for (unsigned i = 0; i < count; ++i)
       EXPECT(down[i] == i * round + 5 && pageable_down[i] == i + round + 7);
   }
-  // Launches in a row, beside a stream that is busy with copies of its own.
+  // Consecutive launches, concurrent with a stream's copies.
   for (int i = 0; i < 20; ++i) {
     OK(cuGraphLaunch(exec, s.one));
     OK(cuMemcpyHtoDAsync(s.b, beside, kCount * 4, s.two));
@@ -181,14 +181,14 @@ SCENARIO(graph_with_host_memory) {
   }
   OK(cuCtxSynchronize());
   EXPECT(calls == 23);
-  // Gone while launches are under way: they end as if it were not.
+  // Destroying the executable graph does not affect launches that are in progress.
   for (int i = 0; i < 5; ++i) OK(cuGraphLaunch(exec, s.one));
   OK(cuGraphExecDestroy(exec));
   OK(cuCtxSynchronize());
   EXPECT(calls == 28);
 }
 
-// What a host function writes is what the copy behind it takes.
+// A copy takes the data that the host function before it wrote.
 SCENARIO(graph_host_functions_in_order) {
   Device device;
   Kernels kernels;
@@ -224,7 +224,7 @@ SCENARIO(graph_host_functions_in_order) {
   for (unsigned i = 0; i < 10; ++i) EXPECT(shared.seen[i] == (i + 1) * 100 + 1);
 }
 
-// Two executable graphs of one graph, each with its own turn in the host, at the same time.
+// Two executable graphs run concurrently, each with its own host functions.
 SCENARIO(graphs_beside_each_other) {
   Device device;
   Kernels kernels;
@@ -308,8 +308,8 @@ SCENARIO(graph_stream_memory_operations) {
   EXPECT(download<unsigned>(s.a, 2)[1] == 6);
 }
 
-// Launches in a row that each call the host between two kernels, for so many milliseconds (first argument)
-// with kernels of so many rounds (second), or until so many were done (third); says how many were.
+// [milliseconds, kernel rounds, launches]: repeatedly launches a graph that calls a host function between two
+// kernels, until the time has passed or enough launches are done; prints their number.
 SCENARIO(keep_busy_with_graphs) {
   Device device;
   Kernels kernels;
@@ -330,8 +330,7 @@ SCENARIO(keep_busy_with_graphs) {
   std::printf("done %d\n", calls.load());
 }
 
-// The node was made while the memory was there; a copy from or to memory that is gone fails, and nothing else
-// does.
+// The memory was unmapped after the node was made: only that copy fails.
 SCENARIO(graph_copies_memory_that_is_gone) {
   Device device;
   CUstream stream = nullptr;

@@ -1,4 +1,4 @@
-// What the programs with graphs have in common.
+// Helpers shared by the graph scenarios.
 #pragma once
 #include <atomic>
 

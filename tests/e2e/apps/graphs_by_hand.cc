@@ -1,4 +1,4 @@
-// CUDA graphs built by hand, changed and updated; their memory; captures that cannot be.
+// CUDA graphs built node by node, modified and updated; their memory nodes; captures that must fail.
 #include <thread>
 
 #include "tests/e2e/apps/graphs.h"
@@ -62,7 +62,7 @@ SCENARIO(graph_by_hand) {
   EXPECT(calls == 1 && seen[0] == 42 && seen[9] == 42 && seen[10] == 0 && seen[20] == 42 && seen[100] == 0 &&
          seen[200] == 42 && seen[300] == 0);
 
-  // Changes to what is executable: it keeps what the graph was otherwise.
+  // Changes of the executable graph; all other nodes keep their parameters.
   value = 5;
   CUgraph embedded = nullptr;
   OK(cuGraphChildGraphNodeGetGraph(middle, &embedded));
@@ -91,7 +91,7 @@ SCENARIO(graph_by_hand) {
   run(exec, s.one);
   EXPECT(elsewhere[0] == 110 && download<unsigned>(s.b, 1)[0] == 115 && other_calls == 3);
 
-  // The graph itself is still what it was, and so is a clone of it.
+  // The graph itself has not changed, and neither has its clone.
   CUgraph clone = nullptr;
   OK(cuGraphClone(&clone, graph));
   CUgraphNode twin = nullptr;
@@ -144,8 +144,8 @@ SCENARIO(graph_update) {
   OK(cuGraphDestroy(first));
 }
 
-// A host function of a graph waits for a thread that calls CUDA about graphs, its own among them: none of
-// these calls waits for the launch.
+// A graph's host function waits for a thread that calls graph functions, also on that graph: none of these
+// calls may wait for the launch.
 SCENARIO(graph_calls_beside_a_host_function) {
   Device device;
   Streams s;
@@ -205,7 +205,7 @@ SCENARIO(captures_that_fail) {
   CUstreamCaptureStatus status{};
   GIVES(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuStreamBeginCapture(nullptr, CU_STREAM_CAPTURE_MODE_GLOBAL));
   GIVES(CUDA_ERROR_ILLEGAL_STATE, cuStreamEndCapture(s.one, &graph));
-  // Waited for.
+  // Synchronizing a capturing stream.
   OK(cuStreamBeginCapture(s.one, CU_STREAM_CAPTURE_MODE_GLOBAL));
   GIVES(CUDA_ERROR_ILLEGAL_STATE, cuStreamBeginCapture(s.one, CU_STREAM_CAPTURE_MODE_GLOBAL));
   GIVES(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuStreamSynchronize(s.one));
@@ -216,18 +216,18 @@ SCENARIO(captures_that_fail) {
   EXPECT(graph == nullptr);
   OK(cuStreamIsCapturing(s.one, &status));
   EXPECT(status == CU_STREAM_CAPTURE_STATUS_NONE);
-  // Looked at.
+  // Querying an event that was recorded in a capture.
   OK(cuStreamBeginCapture(s.one, CU_STREAM_CAPTURE_MODE_GLOBAL));
   OK(cuEventRecord(s.fork, s.one));
   GIVES(CUDA_ERROR_CAPTURED_EVENT, cuEventQuery(s.fork));
   GIVES(CUDA_ERROR_CAPTURED_EVENT, cuEventSynchronize(s.fork));
-  // A stream that took part and did not come back.
+  // A forked stream that did not join again.
   OK(cuStreamWaitEvent(s.two, s.fork, 0));
   OK(cuMemsetD32Async(s.a, 0, 1, s.two));
   GIVES(CUDA_ERROR_STREAM_CAPTURE_UNJOINED, cuStreamEndCapture(s.one, &graph));
   OK(cuStreamSynchronize(s.one));
   OK(cuStreamSynchronize(s.two));
-  // By another stream than it began with; with work from outside.
+  // Ending the capture in another stream than its origin, and waiting for an event from outside.
   OK(cuStreamBeginCapture(s.one, CU_STREAM_CAPTURE_MODE_GLOBAL));
   OK(cuEventRecord(s.fork, s.one));
   OK(cuStreamWaitEvent(s.two, s.fork, 0));
@@ -238,14 +238,14 @@ SCENARIO(captures_that_fail) {
   OK(cuStreamBeginCapture(s.one, CU_STREAM_CAPTURE_MODE_GLOBAL));
   GIVES(CUDA_ERROR_STREAM_CAPTURE_ISOLATION, cuStreamWaitEvent(s.one, ordinary, 0));
   GIVES(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(s.one, &graph));
-  // By another thread.
+  // Ending the capture in another thread.
   OK(cuStreamBeginCapture(s.one, CU_STREAM_CAPTURE_MODE_GLOBAL));
   std::thread([&] {
     OK(cuCtxSetCurrent(device.context));
     GIVES(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, cuStreamEndCapture(s.one, &graph));
   }).join();
   OK(cuGraphDestroy(end_capture(s.one)));
-  // The stream is gone; what was recorded in it is nothing any more.
+  // Destroying the stream; the event recorded in it is then invalid.
   OK(cuStreamBeginCapture(s.one, CU_STREAM_CAPTURE_MODE_GLOBAL));
   OK(cuStreamDestroy(s.one));
   OK(cuEventRecord(s.fork, s.two));
@@ -285,7 +285,7 @@ SCENARIO(graph_memory_nodes) {
   cuuint64_t used = 0;
   OK(cuDeviceGetGraphMemAttribute(device.device, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, &used));
   EXPECT(used >= kBytes);
-  // What the program has it must free before the next launch.
+  // The program must free the memory before the next launch.
   GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphLaunch(exec, s.one));
   OK(cuMemFreeAsync(kept, s.one));
   GIVES(CUDA_ERROR_INVALID_VALUE, cuMemFree(kept));
@@ -300,7 +300,7 @@ SCENARIO(graph_memory_nodes) {
   EXPECT(after == before);
 }
 
-// Calls that are not captured and are not allowed beside a capture.
+// Calls that are not captured and are not allowed during a capture.
 SCENARIO(calls_beside_a_capture) {
   Device device;
   Kernels kernels;
@@ -332,7 +332,7 @@ SCENARIO(calls_beside_a_capture) {
   begin(s.one, CU_STREAM_CAPTURE_MODE_RELAXED);
   GIVES(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuCtxSynchronize());
   is_invalid(s.one);
-  // The null stream would have to wait for what is captured.
+  // The null stream would have to wait for the captured work.
   begin(blocking, CU_STREAM_CAPTURE_MODE_RELAXED);
   GIVES(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, kernels.launch("add", 4, 256, nullptr, s.a, 1u, kCount));
   is_invalid(blocking);
@@ -349,7 +349,7 @@ SCENARIO(calls_beside_a_capture) {
   OK(cuCtxSynchronize());
 }
 
-// XLA connects the kernels of its command buffers by programmatic edges.
+// XLA connects the kernels of its command buffers with programmatic edges.
 SCENARIO(graph_with_programmatic_edges) {
 #if CUDA_VERSION >= 12030
   Device device;

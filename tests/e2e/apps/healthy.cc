@@ -1,4 +1,4 @@
-// A program that must not notice what others do to the pool.
+// A program that must not be affected by other programs' faults.
 #include <csignal>
 
 #include "tests/e2e/apps/scenario.h"
@@ -11,8 +11,8 @@ volatile std::sig_atomic_t g_enough = 0;
 
 }  // namespace
 
-// Computes, copies both ways, takes and gives back memory, streams and events, and checks every result, until
-// SIGUSR1. [seed]
+// [seed]: until SIGUSR1, computes, copies both ways, allocates and frees memory, streams and events, and
+// checks every result.
 SCENARIO(healthy) {
   std::signal(SIGUSR1, [](int) { g_enough = 1; });
   Device device;

@@ -1,4 +1,4 @@
-// Loading module images, over and over and big ones: what of it travels is counted outside.
+// Loads module images repeatedly and large ones; the test counts the transferred bytes.
 #include <chrono>
 #include <cstdlib>
 
@@ -13,7 +13,7 @@ size_t argument(const Arguments& arguments, size_t index, size_t otherwise) {
   return index < arguments.size() ? std::strtoull(arguments[index].c_str(), nullptr, 10) : otherwise;
 }
 
-// PTX of at least `bytes`: kernels of which each adds another number.
+// Returns PTX of at least `bytes`, with kernels that each add different numbers.
 std::string big_ptx(size_t bytes) {
   std::string ptx = ".version 7.0\n.target sm_50\n.address_size 64\n";
   ptx.reserve(bytes + 64 * 1024);
@@ -27,7 +27,7 @@ std::string big_ptx(size_t bytes) {
   return ptx;
 }
 
-// An entry of a fat binary, padded to the next one's place.
+// Returns an entry of a fat binary, padded to the alignment of the next entry.
 std::string fat_entry(uint16_t kind, uint32_t arch, std::string payload) {
   namespace format = gpupool::cuda::fatbin_format;
   payload.resize((payload.size() + 8) / 8 * 8);
@@ -42,8 +42,7 @@ std::string fat_entry(uint16_t kind, uint32_t arch, std::string payload) {
 
 }  // namespace
 
-// [bytes]: a fat binary with code for several devices, of which all but a little is for others. As a module
-// and as a library.
+// [bytes]: loads a fat binary whose code is mostly for other devices, as a module and as a library.
 SCENARIO(load_fat) {
   Device device;
   namespace format = gpupool::cuda::fatbin_format;
@@ -75,7 +74,7 @@ SCENARIO(load_fat) {
   EXPECT(download<unsigned>(value, 1)[0] == 7 + 2 * 99 * 100 / 2);
 }
 
-// [contexts]: the same module in that many contexts, and its kernel in each.
+// [contexts]: loads the same module in this many contexts and runs its kernel in each.
 SCENARIO(load_in_contexts) {
   Device device;
   for (size_t i = argument(arguments, 0, 2); i-- > 0;) {
@@ -90,7 +89,7 @@ SCENARIO(load_in_contexts) {
   }
 }
 
-// [bytes]: a big module; one of its kernels. Prints the time of the load to stderr.
+// [bytes]: loads a large module and runs one of its kernels. Prints the load time to stderr.
 SCENARIO(load_big) {
   Device device;
   const std::string ptx = big_ptx(argument(arguments, 0, 2 << 20));
@@ -109,7 +108,7 @@ SCENARIO(load_big) {
   EXPECT(download<unsigned>(value, 1)[0] == 7 + 100 * 100 + 99 * 100 / 2);
 }
 
-// The same broken image twice, then a good one: errors and the JIT's words come through.
+// Loads the same broken image twice, then a valid one.
 SCENARIO(load_broken) {
   Device device;
   for (int i = 0; i < 2; ++i) {

@@ -1,4 +1,4 @@
-// Processes that share device memory: IPC handles, descriptors, fabric handles, pools.
+// Processes that share device memory: IPC handles, descriptors, fabric handles, memory pools.
 #include "tests/e2e/apps/interprocess.h"
 
 using namespace app;
@@ -30,25 +30,25 @@ SCENARIO(interprocess_memory) {
   Kernels kernels;
   CUdeviceptr large = 0, small = 0, large_again = 0;
   OK(cuMemAlloc(&small, 100));
-  OK(cuMemAlloc(&small, kCount * 4));  // not at the beginning of anything
+  OK(cuMemAlloc(&small, kCount * 4));  // not at the start of its block
   OK(cuMemAlloc(&large, 20 << 20));
   OK(kernels.launch("fill", blocks(kCount), 256, nullptr, small, 7u, kCount));
   OK(kernels.launch("fill", blocks(kCount), 256, nullptr, large, 100u, kCount));
   CUipcMemHandle of_small{}, of_large{}, again{};
   OK(cuIpcGetMemHandle(&of_small, small));
   OK(cuIpcGetMemHandle(&of_large, large));
-  OK(cuIpcGetMemHandle(&again, large + 4096));  // of the allocation, wherever in it
+  OK(cuIpcGetMemHandle(&again, large + 4096));  // any address in the allocation gives the same handle
   EXPECT(std::memcmp(&again, &of_large, sizeof again) == 0);
   GIVES(CUDA_ERROR_INVALID_CONTEXT,
         cuIpcOpenMemHandle(&large_again, of_large, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
   OK(cuCtxSynchronize());
-  expect_values(small, 7);  // as before
+  expect_values(small, 7);  // the failed call changed nothing
   other.send(of_small);
   other.send(of_large);
   other.await('1');
   expect_values(small, 8);
   expect_values(large, 105);
-  // Freed here: nobody can open it any more, who has it keeps it.
+  // After the free no process can open the memory, but processes that have opened it keep it.
   OK(cuMemFree(large));
   CUdeviceptr next = 0;
   OK(cuMemAlloc(&next, 20 << 20));
@@ -76,7 +76,7 @@ SCENARIO(interprocess_memory_other) {
   OK(cuIpcOpenMemHandle(&large, of_large, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
   OK(cuIpcOpenMemHandle(&large_again, of_large, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
   EXPECT(large == large_again);
-  EXPECT(free_bytes() == before);  // it counts once
+  EXPECT(free_bytes() == before);  // the memory is charged once
   CUdeviceptr base = 0;
   size_t size = 0;
   OK(cuMemGetAddressRange(&base, &size, large + 1000));
@@ -95,7 +95,7 @@ SCENARIO(interprocess_memory_other) {
   expect_values(large, 105);
   OK(cuIpcCloseMemHandle(small));
   OK(cuIpcCloseMemHandle(large));
-  expect_values(large, 105);  // opened twice
+  expect_values(large, 105);  // it was opened twice
   OK(cuIpcCloseMemHandle(large));
   GIVES(CUDA_ERROR_INVALID_VALUE, cuIpcCloseMemHandle(large));
   GIVES(CUDA_ERROR_INVALID_VALUE, cuIpcCloseMemHandle(large + 100));
@@ -124,7 +124,7 @@ SCENARIO(interprocess_descriptors) {
   CUdeviceptr address = map(memory, 2 * kGranule);
   OK(kernels.launch("fill", blocks(kCount), 256, nullptr, address, 3u, kCount));
   OK(cuMemExportToShareableHandle(&descriptor, memory, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
-  // In the same process, too: another handle of the same memory.
+  // An import in the same process gives another handle of the same memory.
   const size_t before = free_bytes();
   OK(cuMemImportFromShareableHandle(&twin, reinterpret_cast<void*>(static_cast<intptr_t>(descriptor)),
                                     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
@@ -138,7 +138,7 @@ SCENARIO(interprocess_descriptors) {
   ::close(descriptor);
   other.await('1');
   expect_values(address, 13);
-  // A handle that was released comes back from what is mapped.
+  // The handle of mapped memory can be obtained again after its release.
   OK(cuMemRelease(memory));
   CUmemGenericAllocationHandle back = 0;
   OK(cuMemRetainAllocationHandle(&back, reinterpret_cast<void*>(address + 100)));
@@ -150,7 +150,7 @@ SCENARIO(interprocess_descriptors) {
   other.say('3');
   other.await('4');
   other.ends_well();
-  OK(cuMemCreate(&memory, 2 * kGranule, &prop, 0));  // and nobody sees what was there
+  OK(cuMemCreate(&memory, 2 * kGranule, &prop, 0));  // new memory must not contain the old data
   address = map(memory, 2 * kGranule);
   for (const uint32_t value : download<uint32_t>(address, kCount)) EXPECT(value == 0);
   std::printf("descriptors were shared\n");
@@ -186,7 +186,7 @@ SCENARIO(interprocess_descriptors_other) {
   ::close(descriptor);
   other.say('2');
   other.await('3');
-  expect_values(address, 13);  // its maker has let go of it
+  expect_values(address, 13);  // the exporting process has released it
   const size_t before = free_bytes();
   unmap(address, 2 * kGranule);
   EXPECT(free_bytes() == before);
@@ -195,7 +195,7 @@ SCENARIO(interprocess_descriptors_other) {
   other.say('4');
 }
 
-// --- Fabric handles and memory pools, which softgpu by itself does not offer ---
+// --- Fabric handles and memory pools, which softgpu alone does not support ---
 
 #if CUDA_VERSION >= 12030
 SCENARIO(interprocess_pools) {

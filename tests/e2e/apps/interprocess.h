@@ -1,5 +1,5 @@
-// Two programs that share device memory or events. A scenario starts its other half, `SCENARIO_other`, with
-// one end of a socket as descriptor 3, over which handles go.
+// Pairs of programs that share device memory or events. A scenario SCENARIO starts its peer `SCENARIO_other`,
+// which inherits one end of a socket as descriptor 3; both pass handles and descriptors over it.
 #pragma once
 #include <spawn.h>
 #include <sys/socket.h>
@@ -61,7 +61,7 @@ struct Peer {
   }
 };
 
-// Before the driver is used: the other half is a program of its own.
+// Starts the peer. Call before the first driver call.
 inline Peer start(const char* scenario) {
   int ends[2];
   EXPECT(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0);
@@ -97,7 +97,7 @@ inline void pause_briefly() {
   ::nanosleep(&pause, nullptr);
 }
 
-// What another process gives back is there soon.
+// Waits until another process has freed its memory.
 inline void await_free(size_t bytes) {
   for (int i = 0; i < 4000 && free_bytes() < bytes; ++i) pause_briefly();
   EXPECT(free_bytes() == bytes);

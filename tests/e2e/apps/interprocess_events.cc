@@ -7,7 +7,7 @@ using namespace app;
 
 namespace {
 
-// Opens it with a green context current, as what it belongs to is the device's primary one.
+// Opens the event while a green context is current; the event belongs to the device's primary context.
 CUevent open_in_green_context(const CUipcEventHandle& handle, Device& device) {
   CUevent event = nullptr;
 #if CUDA_VERSION >= 12040
@@ -52,7 +52,7 @@ SCENARIO(interprocess_events) {
   OK(cuIpcGetMemHandle(&memory, values));
   other.send(memory);
   for (unsigned round = 0; round < 10; ++round) {
-    // Nothing waits for the work here: the other's stream has to.
+    // This process does not wait for the work; the peer's stream must.
     OK(kernels.launch("burn", 1, 32, stream, scratch, 400'000u));
     OK(kernels.launch("fill", blocks(kCount), 256, stream, values, round, kCount));
     OK(cuEventRecord(event, stream));
@@ -63,7 +63,7 @@ SCENARIO(interprocess_events) {
       other.say('r');
     }
     other.await('a');
-    // And the other way round: it has recorded behind work of its own.
+    // In the other direction: the peer has recorded the event after its own work.
     OK(cuStreamWaitEvent(stream, event, 0));
     OK(kernels.launch("add", blocks(kCount), 256, stream, values, 1000u, kCount));
     OK(cuStreamSynchronize(stream));
@@ -117,7 +117,7 @@ SCENARIO(interprocess_events_other) {
   OK(cuIpcCloseMemHandle(values));
 }
 
-// Who dies with work before a record holds nobody up.
+// If a process dies with work before an event record, waiters for the event continue.
 SCENARIO(interprocess_event_of_the_dead) {
   Peer other = start("interprocess_event_of_the_dead_other");
   Device device;
@@ -147,10 +147,10 @@ SCENARIO(interprocess_event_of_the_dead_other) {
   CUipcEventHandle handle{};
   OK(cuIpcGetEventHandle(&handle, event));
   other.send(handle);
-  (void)other.receive<char>();  // until the end
+  (void)other.receive<char>();  // until it is killed
 }
 
-// A process on one device opens the events of processes on other devices, with its own device current.
+// A process opens events of processes on other devices while its own device is current.
 SCENARIO(interprocess_events_of_two_devices) {
   Peer other = start("interprocess_events_of_two_devices_other");
   for (int ordinal = 0; ordinal < 2; ++ordinal) {

@@ -1,5 +1,4 @@
-// Processes that share device memory: whose quota it counts to, what dies with whom, and that other tenants
-// get none of it.
+// Processes that share device memory: quota charges, death of one process, and isolation between tenants.
 #include <signal.h>
 
 #include <fstream>
@@ -8,7 +7,7 @@
 
 using namespace app;
 
-// --- Quotas: 8 granules for both ---
+// --- Quotas: 8 granules for both programs ---
 
 SCENARIO(interprocess_survivor) {
   Peer other = start("interprocess_survivor_other");
@@ -25,7 +24,7 @@ SCENARIO(interprocess_survivor) {
                                     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
   EXPECT(free_bytes() == all - 6 * kGranule);
   EXPECT(::kill(other.process, SIGKILL) == 0 && ::waitpid(other.process, nullptr, 0) == other.process);
-  // One granule was the other's alone. The rest stays, and stays charged.
+  // One granule was not shared. The others remain, and remain charged.
   await_free(all - 5 * kGranule);
   for (int i = 0; i < 20; ++i) {
     EXPECT(free_bytes() == all - 5 * kGranule);
@@ -63,11 +62,11 @@ SCENARIO(interprocess_survivor_other) {
   OK(cuMemExportToShareableHandle(&descriptor, memory, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
   other.send(handle);
   other.send(all, descriptor);
-  (void)other.receive<char>();  // until the end
+  (void)other.receive<char>();  // until it is killed
 }
 
-// Who has opened memory dies with work on it under way: its maker keeps the memory, and it is free once that
-// lets go.
+// A process dies while it uses memory that it has opened: the exporting process keeps the memory, and its
+// free releases it.
 SCENARIO(interprocess_visitor) {
   Peer other = start("interprocess_visitor_other");
   Device device;
@@ -81,7 +80,7 @@ SCENARIO(interprocess_visitor) {
   other.send(handle);
   other.await('w');
   EXPECT(::kill(other.process, SIGKILL) == 0 && ::waitpid(other.process, nullptr, 0) == other.process);
-  await_free(all - 3 * kGranule);  // what was the other's own is back
+  await_free(all - 3 * kGranule);  // the peer's own memory is free again
   for (int i = 0; i < 20; ++i) {
     EXPECT(free_bytes() == all - 3 * kGranule);
     pause_briefly();
@@ -107,12 +106,12 @@ SCENARIO(interprocess_visitor_other) {
   OK(kernels.launch("burn_forever", 1, 1, nullptr, opened));
   GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(nullptr));
   other.say('w');
-  (void)other.receive<char>();  // until the end
+  (void)other.receive<char>();  // until it is killed
 }
 
 // --- Tenants ---
 
-// Writes handles to a file (first argument) and keeps what they are of until its input ends.
+// [file]: writes handles of memory and an event to the file and keeps both until it is killed.
 SCENARIO(interprocess_offer) {
   Device device;
   CUdeviceptr memory = 0;
@@ -134,7 +133,7 @@ SCENARIO(interprocess_offer) {
   for (;;) ::pause();
 }
 
-// Opens them: it must work, or (second argument "no") not.
+// [file, "yes" or "no"]: opens the handles, which must succeed or fail.
 SCENARIO(interprocess_take) {
   Device device;
   CUipcMemHandle of_memory{};
@@ -151,17 +150,17 @@ SCENARIO(interprocess_take) {
     GIVES(CUDA_ERROR_INVALID_VALUE, cuIpcOpenEventHandle(&event, of_event));
     return;
   }
-  // Forged: any bit of the secret, or another session.
+  // Forged handles: a bit of the secret, the offset, or the server changed.
   for (size_t at = 16; at < 40; ++at) {
     CUipcMemHandle forged = of_memory;
     reinterpret_cast<char*>(&forged)[at] ^= 1;
     GIVES(CUDA_ERROR_INVALID_VALUE, cuIpcOpenMemHandle(&memory, forged, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
   }
   CUipcMemHandle beyond = of_memory;
-  reinterpret_cast<char*>(&beyond)[44] ^= 1;  // the offset
+  reinterpret_cast<char*>(&beyond)[44] ^= 1;  // offset
   GIVES(CUDA_ERROR_INVALID_VALUE, cuIpcOpenMemHandle(&memory, beyond, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
   CUipcMemHandle elsewhere = of_memory;
-  reinterpret_cast<char*>(&elsewhere)[8] ^= 1;  // the server
+  reinterpret_cast<char*>(&elsewhere)[8] ^= 1;  // server
   GIVES(CUDA_ERROR_NOT_SUPPORTED, cuIpcOpenMemHandle(&memory, elsewhere, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
   OK(cuIpcOpenMemHandle(&memory, of_memory, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
   OK(cuIpcOpenEventHandle(&event, of_event));

@@ -17,7 +17,7 @@ __global__ void add(unsigned* values, unsigned value, unsigned count) {
   if (i < count) values[i] += value;
 }
 
-// An array's texels, of rows of `width`.
+// Adds to the texels of an array with rows of `width`.
 __global__ void add_to_surface(unsigned long long surface, unsigned value, unsigned width, unsigned count) {
   const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= count) return;
@@ -31,14 +31,14 @@ __global__ void read_texture(unsigned long long texture, unsigned* out, unsigned
     out[i] = tex2D<unsigned>(texture, static_cast<float>(i % width), static_cast<float>(i / width));
 }
 
-// out[i] = table[i % 16] + counter; also counts its threads in `counter`.
+// out[i] = table[i % 16] + i; also adds the number of threads to `counter`.
 __global__ void use_symbols(unsigned* out, unsigned count) {
   const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i < count) out[i] = table[i % 16] + i;
   if (i < count) atomicAdd(&counter, 1u);
 }
 
-// Rounds that depend on each other and cannot be left out.
+// Each round depends on the previous one, so the compiler cannot remove any.
 __global__ void burn(unsigned* out, unsigned rounds) {
   unsigned value = threadIdx.x + 1;
   for (unsigned i = 0; i < rounds; ++i) value = value * 1664525u + (value >> 16) + i;

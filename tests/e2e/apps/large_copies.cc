@@ -1,4 +1,4 @@
-// Copies that are large enough for connections of their own, in every shape, direction and order.
+// Copies large enough for bulk connections, in every shape, direction and order.
 #include <sys/mman.h>
 
 #include <cstring>
@@ -56,7 +56,7 @@ SCENARIO(large_copies) {
   OK(cuMemcpyHtoDAsync(there, reused.data(), kLarge, nullptr));
   std::memset(reused.data(), 0, kLarge);
   EXPECT(download<uint8_t>(there, kLarge) == data);
-  // Parts of it, at odd places.
+  // Parts of the memory at unaligned offsets.
   OK(cuMemcpyHtoD(there + 77, data.data() + 1000, 3u << 20));
   std::vector<uint8_t> part(3u << 20);
   OK(cuMemcpyDtoH(part.data(), there + 77, part.size()));
@@ -78,7 +78,7 @@ SCENARIO(large_asynchronous_copies) {
     const auto data = pattern(kLarge, i);
     std::memcpy(up.back(), data.data(), kLarge);
   }
-  // Up, changed on the device, down; again and again, in each stream, with nobody waiting in between.
+  // Repeated uploads, kernels and downloads in each stream without waiting.
   const unsigned words = kLarge / 4;
   for (int round = 0; round < kRounds; ++round) {
     for (int i = 0; i < kStreams; ++i) {
@@ -99,7 +99,7 @@ SCENARIO(large_asynchronous_copies) {
       }
     }
   }
-  // Waits of other kinds see the data, too.
+  // Other ways to wait also see the data.
   CUevent event = nullptr;
   OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
   OK(cuMemsetD8Async(memory[0], 0x5a, kLarge, streams[0]));
@@ -161,7 +161,7 @@ SCENARIO(large_boxes) {
         const size_t at = row * shape.host_pitch;
         EXPECT(std::memcmp(down + at, up + at, shape.width) == 0);
         if (shape.host_pitch > shape.width)
-          EXPECT(down[at + shape.width] == 0xee);  // between the rows nothing changes
+          EXPECT(down[at + shape.width] == 0xee);  // bytes between the rows do not change
       }
     }
     OK(cuMemFree(there));
@@ -170,8 +170,7 @@ SCENARIO(large_boxes) {
   }
 }
 
-// Copies of a stream that does not move hold up nobody: not the other streams' copies, not their kernels, not
-// the program.
+// Copies in a blocked stream must not delay the copies and kernels of other streams, nor the program.
 SCENARIO(large_copies_behind_a_stuck_stream) {
   Device device;
   Kernels kernels;
@@ -198,7 +197,7 @@ SCENARIO(large_copies_behind_a_stuck_stream) {
   EXPECT(std::memcmp(down, data.data(), kLarge) == 0);
 }
 
-// What is registered under an address must be forgotten with the memory: other memory comes there.
+// A registration must end with its memory, since other memory may get the same address.
 SCENARIO(pinned_memory_comes_and_goes) {
   Device device;
   constexpr size_t kBytes = 2u << 20;
@@ -213,15 +212,15 @@ SCENARIO(pinned_memory_comes_and_goes) {
     OK(cuMemcpyDtoH(memory, there, kBytes));
     EXPECT(std::memcmp(memory, data.data(), kBytes) == 0);
   };
-  for (uint32_t round = 0; round < 4; ++round) {  // the same address again and again, as a rule
+  for (uint32_t round = 0; round < 4; ++round) {  // usually the same address each time
     uint8_t* const memory = pinned(kBytes);
     round_trip(memory, 20 + round);
-    // Freed with a copy under way.
+    // Freed while a copy is in progress.
     OK(cuMemcpyDtoHAsync(memory, there, kBytes, nullptr));
     OK(cuMemFreeHost(memory));
   }
   void* place = nullptr;
-  for (uint32_t round = 0; round < 4; ++round) {  // other pages at the same address, for sure
+  for (uint32_t round = 0; round < 4; ++round) {  // always other pages at the same address
     void* const memory = mmap(place, kBytes, PROT_READ | PROT_WRITE,
                               MAP_PRIVATE | MAP_ANONYMOUS | (place ? MAP_FIXED : 0), -1, 0);
     EXPECT(memory != MAP_FAILED);
@@ -234,7 +233,7 @@ SCENARIO(pinned_memory_comes_and_goes) {
   munmap(place, kBytes);
 }
 
-// Copies with a gap on the device's side, and of more than one part of the device's memory.
+// Copies at an unaligned device address, and copies larger than one block of device memory.
 SCENARIO(pinned_copies_of_every_shape) {
   Device device;
   const CUstream own = stream();
@@ -247,7 +246,7 @@ SCENARIO(pinned_copies_of_every_shape) {
     OK(cuMemcpyDtoHAsync(memory + bytes, there + 5, bytes, own));
     OK(cuStreamSynchronize(own));
     EXPECT(std::memcmp(memory + bytes, data.data(), bytes) == 0);
-    // Down and up again from the same place, with nobody waiting.
+    // Download and upload the same memory without waiting.
     OK(cuMemsetD8Async(there, 0x33, bytes, own));
     OK(cuMemcpyDtoHAsync(memory, there, bytes, own));
     OK(cuMemcpyHtoDAsync(there + 5, memory, bytes, own));
@@ -259,8 +258,7 @@ SCENARIO(pinned_copies_of_every_shape) {
   }
 }
 
-// Argument: bytes, a multiple of 8. Pageable memory first; then the same memory pinned, so that there is room
-// for it.
+// [bytes, a multiple of 8]: copies pageable memory, then the same memory pinned, which needs only one buffer.
 SCENARIO(copies_of_one_size) {
   const size_t bytes = std::stoull(arguments.at(0)), words = bytes / 8;
   Device device;

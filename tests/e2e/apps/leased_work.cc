@@ -1,5 +1,4 @@
-// Programs of a pool in which things go wrong: what they compute is right, or they fail with an error of
-// CUDA's.
+// Programs for pools with injected faults: they compute correct results or fail with a CUDA error.
 #include <ctime>
 
 #include "tests/e2e/apps/scenario.h"
@@ -14,7 +13,7 @@ namespace {
   std::_Exit(1);
 }
 
-// A device, and much of its memory.
+// A device of which a program uses a given percentage of the memory.
 struct Place {
   Place(int ordinal, unsigned seed, size_t percent) : device(ordinal), seed(seed) {
     size_t free = 0, total = 0;
@@ -55,8 +54,8 @@ struct Place {
 
 }  // namespace
 
-// Takes so much of the memory of all its devices, computes and copies on each, and looks at everything that
-// comes back. Says "working" when it has what it was promised. ROUNDS PAUSE_MS SEED PERCENT
+// [rounds, pause in ms, seed, percent]: allocates this percentage of each device's memory, prints "working",
+// computes and copies on each device, and checks all results.
 SCENARIO(leased_work) {
   const auto rounds = static_cast<unsigned>(std::stoul(arguments.at(0)));
   const long pause = std::stol(arguments.at(1)) * 1'000'000;

@@ -1,4 +1,4 @@
-// Context-independent loading: a library, its kernels, and the module that stands for it in a context.
+// Context-independent loading: a library, its kernels, and its module in a context.
 #include "tests/e2e/apps/scenario.h"
 
 using namespace app;
@@ -22,7 +22,7 @@ SCENARIO(library_modules) {
   OK(cuFuncGetModule(&again, add));
   EXPECT(module == again);
 
-  // The kernel, looked up in the library, is the same code and sees the same variables.
+  // The kernel looked up in the library has the same code and uses the same variables.
   CUkernel use_symbols = nullptr;
   CUfunction use_symbols_here = nullptr;
   OK(cuLibraryGetKernel(&use_symbols, library, "use_symbols"));
@@ -45,7 +45,7 @@ SCENARIO(library_modules) {
   for (unsigned i = 0; i < count; ++i) EXPECT(result[i] == i + 5);
   EXPECT(download<unsigned>(counter, 1)[0] == 7 + count);
 
-  // Another context has the library's variables anew, in a module of its own.
+  // Another context has its own module and its own copies of the library's variables.
   CUcontext other = create_context(device.device);
   OK(cuLibraryGetModule(&again, library));
   EXPECT(module != again);

@@ -1,4 +1,4 @@
-// As many streams or modules as there are to be had, as many commands as may wait.
+// Limits on streams, modules and queued commands.
 #include <sys/resource.h>
 
 #include <atomic>
@@ -9,8 +9,8 @@
 
 using namespace app;
 
-// [number]: how many of them work. Streams are created without waiting for the answer, so that the refusal
-// comes with a later call.
+// [number]: prints how many streams work. cuStreamCreate does not wait for the server, so a later call
+// returns the error.
 SCENARIO(many_streams) {
   Device device;
   const int wanted = std::stoi(arguments.at(0));
@@ -30,8 +30,8 @@ SCENARIO(many_streams) {
   OK(cuStreamSynchronize(again));
 }
 
-// A thread queues 160 MB of copies behind a host function, which waits until another thread has had work done
-// in another stream.
+// A thread queues 160 MB of copies behind a host function, which waits until another thread has completed
+// work in another stream.
 SCENARIO(much_behind_a_host_function) {
   const Device device;
   const Kernels kernels;
@@ -64,7 +64,7 @@ SCENARIO(much_behind_a_host_function) {
   }
   EXPECT(download<unsigned>(counter, 1)[0] == 100);
   EXPECT(queued < data.size());
-  // A captured launch is not sent, so it needs no room.
+  // A captured launch is not sent, so it is not blocked.
   CUgraph graph = nullptr;
   OK(cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_RELAXED));
   OK(kernels.launch("add", 1, 1, captured, counter, 1u, 1u));
@@ -95,7 +95,7 @@ SCENARIO(many_modules) {
       ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry last()\n{\n ret;\n}\n"));
 }
 
-// Pinned memory that the server shares is a file, which must not be longer than the program's files may be.
+// Pinned memory shared with the server is a file, to which RLIMIT_FSIZE applies.
 SCENARIO(pinned_memory_with_short_files) {
   Device device;
   const rlimit limit{1 << 20, 1 << 20};

@@ -76,8 +76,8 @@ int main(int count, char** words) {
       std::puts(scenario->name);
     return 0;
   }
-  // A kernel's first launch may wait for all work of its context, and here some work waits for what the
-  // program does after the launch. The server loads its functions lazily all the same.
+  // With lazy loading, a kernel's first launch may wait for all work of its context. Here some of that work
+  // waits for what the program does after the launch. The server loads its kernels lazily nevertheless.
   ::setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   for (const app::Scenario* scenario = app::first; scenario && count > 1; scenario = scenario->next) {
     if (std::strcmp(scenario->name, words[1])) continue;

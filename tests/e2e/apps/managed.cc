@@ -1,4 +1,4 @@
-// Managed memory, and pinned memory that kernels use.
+// Managed memory, and pinned memory used by kernels.
 #include <fcntl.h>
 #include <semaphore.h>
 #include <setjmp.h>
@@ -54,7 +54,7 @@ SCENARIO(managed_memory) {
     EXPECT(counts_from(values, kCount, 10 * round + round - 1));
     for (size_t i = 0; i < kCount; ++i) ++values[i];
   }
-  // A page here and there, for reading and for writing.
+  // Single pages, read and written.
   add(kernels, values, 1, kCount);
   OK(cuStreamSynchronize(nullptr));
   EXPECT(values[kCount - 1] == kCount - 1 + 34);
@@ -63,7 +63,7 @@ SCENARIO(managed_memory) {
   OK(cuCtxSynchronize());
   EXPECT(values[100'000] == 8 && values[100'001] == 100'001 + 35 && values[0] == 35);
   OK(cuMemFree(on_device(values)));
-  // What no kernel has touched stays as it is, and what no host has is a kernel's.
+  // Kernels and the host see each other's writes, also in memory that only one of them has used so far.
   unsigned* const fresh = managed(kCount);
   fresh[3] = 4;
   EXPECT(fresh[3] == 4);
@@ -88,7 +88,7 @@ SCENARIO(managed_copies) {
   two[0] = 77;
   OK(cuMemcpyDtoH(plain.data(), on_device(two), kBytes));
   EXPECT(plain[0] == 77 && plain[1] == 2);
-  OK(cuMemcpyHtoD(memory, two, kBytes));  // the host's side of a copy
+  OK(cuMemcpyHtoD(memory, two, kBytes));  // as the host side of a copy
   OK(cuMemsetD32(on_device(two), 5, 1000));
   EXPECT(two[0] == 5 && two[999] == 5 && two[1000] == 1001);
   OK(cuMemcpyDtoH(one, memory, kBytes));
@@ -168,7 +168,7 @@ SCENARIO(managed_memory_in_threads) {
     std::vector<std::thread> threads;
     std::vector<int> right(kThreads);
     for (size_t t = 0; t < kThreads; ++t) {
-      // All of them in the same blocks, reading what the others only read.
+      // All threads access the same blocks.
       threads.emplace_back([&, t] {
         right[t] = 1;
         for (size_t i = t; i < kCount; i += kThreads) {
@@ -195,7 +195,7 @@ SCENARIO(managed_memory_of_streams) {
   std::iota(two, two + kCount, 0u);
   OK(cuStreamAttachMemAsync(streams[0], on_device(one), 0, CU_MEM_ATTACH_SINGLE));
   OK(cuStreamAttachMemAsync(streams[1], on_device(two), kCount * sizeof(unsigned), CU_MEM_ATTACH_SINGLE));
-  // One stream waits for the host, which uses the other's memory.
+  // One stream waits for the host while the host uses the other stream's memory.
   kernels.load({"add"});
   CUdeviceptr flag = 0;
   OK(cuMemAlloc(&flag, 4));
@@ -208,7 +208,7 @@ SCENARIO(managed_memory_of_streams) {
     OK(cuStreamSynchronize(streams[1]));
     EXPECT(counts_from(two, kCount, round));
   }
-  // As well where it is attached elsewhere before the host uses it.
+  // The same if the memory is attached differently before the host uses it.
   add(kernels, two, 0, kCount, streams[1]);
   OK(cuStreamSynchronize(streams[1]));
   OK(cuStreamAttachMemAsync(streams[1], on_device(two), 0, CU_MEM_ATTACH_HOST));
@@ -218,15 +218,15 @@ SCENARIO(managed_memory_of_streams) {
   OK(cuStreamSynchronize(streams[0]));
   EXPECT(counts_from(one, kCount, 1));
   OK(cuStreamAttachMemAsync(streams[0], on_device(one), 0, CU_MEM_ATTACH_GLOBAL));
-  OK(cuStreamDestroy(streams[1]));  // what was attached to it is everybody's again
+  OK(cuStreamDestroy(streams[1]));  // attached memory becomes global again
   add(kernels, one, 1, kCount);
   add(kernels, two, 1, kCount);
   OK(cuCtxSynchronize());
   EXPECT(counts_from(one, kCount, 2) && counts_from(two, kCount, 4));
 }
 
-// Attaching is an operation of its stream: the call returns while another stream is at work, which the
-// program lets go on later.
+// cuStreamAttachMemAsync is an operation of its stream: the call returns while another stream is busy, which
+// the program lets continue only later.
 SCENARIO(managed_memory_attached_while_the_device_is_at_it) {
   const Device device;
   const Kernels kernels;
@@ -253,7 +253,7 @@ SCENARIO(managed_memory_attached_while_the_device_is_at_it) {
   }
 }
 
-// The null stream waits for the stream that memory is attached to, and its kernels use that memory.
+// The null stream waits for the stream to which memory is attached, and its kernels use that memory.
 SCENARIO(managed_memory_of_a_stream_in_the_null_stream) {
   const Device device;
   const Kernels kernels;
@@ -312,7 +312,7 @@ SCENARIO(managed_memory_and_signal_handlers) {
   OK(cuCtxSynchronize());
   EXPECT(counts_from(values, kCount, 1));
   touch_the_forbidden(2);
-  take_faults();  // and again, in the place of whoever has it now
+  take_faults();  // again, replacing the current handler
   touch_the_forbidden(3);
   add(kernels, values, 1, kCount);
   OK(cuCtxSynchronize());
@@ -334,7 +334,7 @@ SCENARIO(managed_memory_in_system_calls) {
   EXPECT(pwrite(file, plain.data(), kBytes, 0) == static_cast<ssize_t>(kBytes));
   unsigned* const values = managed(kCount);
   EXPECT(pread(file, values, kBytes, 0) ==
-         static_cast<ssize_t>(kBytes));  // into memory that no kernel has had
+         static_cast<ssize_t>(kBytes));  // into memory that no kernel has used
   add(kernels, values, 1, kCount);
 #if CUDA_VERSION >= 13000
   OK(cuMemPrefetchAsync(on_device(values), kBytes, CUmemLocation{CU_MEM_LOCATION_TYPE_HOST, {0}}, 0,
@@ -362,7 +362,7 @@ SCENARIO(managed_memory_in_graphs) {
   OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
   OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
   add(kernels, values, 1, kCount, stream);
-  OK(cuMemcpyHtoDAsync(on_device(result), values, kBytes, stream));  // the host's side of a copy
+  OK(cuMemcpyHtoDAsync(on_device(result), values, kBytes, stream));  // as the host side of a copy
   struct Seen {
     const unsigned* values;
     unsigned first;
@@ -423,7 +423,7 @@ SCENARIO(mapped_pinned_memory) {
       EXPECT(counts_from(values, kCount, 2 * round - 1));
       for (size_t i = 0; i < kCount; ++i) ++values[i];
     }
-    // Copies still know it.
+    // Copies still treat the memory as pinned.
     CUdeviceptr memory = 0;
     OK(cuMemAlloc(&memory, kBytes));
     OK(cuMemcpyHtoDAsync(memory, values, kBytes, nullptr));
@@ -448,7 +448,7 @@ SCENARIO(pinned_memory_given_to_kernels) {
   OK(cuMemcpyHtoDAsync(memory, values, kBytes, nullptr));
   add(kernels, reinterpret_cast<unsigned*>(memory), 5, kCount);
   OK(cuMemcpyDtoHAsync(values, memory, kBytes, nullptr));
-  add(kernels, values, 1, kCount);  // under unified addressing the host's pointer will do
+  add(kernels, values, 1, kCount);  // unified addressing: the host pointer is valid in kernels
   OK(cuCtxSynchronize());
   EXPECT(counts_from(values, kCount, 6));
   add(kernels, values + 1, 1, kCount - 1);
@@ -476,7 +476,7 @@ SCENARIO(managed_memory_and_fork) {
   EXPECT(counts_from(values, kCount, 1));
 }
 
-// For e2e_faults_test: says when its server may go, and when it is told so uses what is there then.
+// Prints "ready" when the test may kill the server, and reads the memory after SIGUSR1.
 SCENARIO(managed_memory_of_a_lost_server) {
   const Device device;
   const Kernels kernels;
@@ -484,7 +484,7 @@ SCENARIO(managed_memory_of_a_lost_server) {
   unsigned* const values = managed(kCount);
   add(kernels, values, 1, kCount);
   OK(cuCtxSynchronize());
-  static sem_t told;  // by a handler, since any thread may get the signal
+  static sem_t told;  // posted by a signal handler, since any thread may get the signal
   sem_init(&told, 0, 0);
   signal(SIGUSR1, [](int) { sem_post(&told); });
   std::printf("ready\n");

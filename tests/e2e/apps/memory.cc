@@ -19,7 +19,7 @@ SCENARIO(copies) {
     OK(cuMemcpyHtoD(a, source.data(), bytes));
     OK(cuMemcpyDtoD(b, a, bytes));
     EXPECT(download<uint8_t>(b, bytes) == source);
-    // From the middle, by the functions that find out by themselves where an address is.
+    // From the middle, with functions that determine the memory's type from the address.
     std::vector<uint8_t> half(bytes - bytes / 2);
     OK(cuMemcpy(reinterpret_cast<CUdeviceptr>(half.data()), b + bytes / 2, half.size()));
     EXPECT(std::equal(half.begin(), half.end(), source.begin() + bytes / 2));
@@ -27,7 +27,7 @@ SCENARIO(copies) {
     OK(cuMemcpy(a, reinterpret_cast<CUdeviceptr>(other.data()), bytes));
     OK(cuMemcpyAsync(b, a, bytes, nullptr));
     EXPECT(download<uint8_t>(b, bytes) == other);
-    // Memory of the device that is named as the host's.
+    // Device memory passed as a host pointer.
     OK(cuMemcpyHtoD(a, source.data(), bytes));
     OK(cuMemcpyDtoHAsync(reinterpret_cast<void*>(b), a, bytes, nullptr));
     EXPECT(download<uint8_t>(b, bytes) == source);
@@ -70,7 +70,7 @@ SCENARIO(fills) {
 
 namespace {
 
-// A box somewhere inside a bigger one, on the host or on the device, written and read as a whole.
+// A box inside a larger one, on the host or on the device.
 struct Place {
   Place(bool on_device, size_t pitch, size_t height, size_t depth, uint32_t seed)
       : on_device(on_device), pitch(pitch), height(height), bytes(pattern(pitch * height * depth, seed)) {
@@ -163,7 +163,6 @@ SCENARIO(symbols) {
   OK(cuModuleUnload(kernels.module));
 }
 
-// The device has 256 MiB (tests/e2e/scenarios_test.cc).
 SCENARIO(exhaustion) {
   Device device;
   size_t total = 0;
@@ -189,7 +188,7 @@ SCENARIO(exhaustion) {
   const auto second = take_all();
   EXPECT(second.size() == first.size());
   OK(cuCtxSynchronize());
-  // Near the limit: whatever is freed can be had again at once.
+  // Near the limit, freed memory is available again immediately.
   for (const CUdeviceptr address : second) OK(cuMemFree(address));
   const size_t most = (first.size() - 1) * piece;
   for (int i = 0; i < 50; ++i) {
@@ -242,7 +241,7 @@ SCENARIO(many_small_allocations) {
   }
 }
 
-// Whether the server has the same pages: only a client whose connection carries descriptors can have that.
+// Prints whether the server maps the same pages, which requires a connection that can pass descriptors.
 SCENARIO(shared_pinned_memory) {
   Device device;
   void* memory = nullptr;

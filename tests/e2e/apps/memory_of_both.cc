@@ -1,5 +1,4 @@
-// Memory that the host and kernels both use, where host functions use it too, and where data for it is on its
-// way.
+// Memory used by the host and by kernels: together with host functions, and with data in flight.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -41,7 +40,7 @@ bool counts_from(const unsigned* values, unsigned first, size_t count = kCount) 
   return true;
 }
 
-// Keeps a host function, and so its stream, until it is opened.
+// Holds a stream with a host function until release() is called.
 struct Door {
   void hold(CUstream stream) {
     open = false;
@@ -55,7 +54,7 @@ struct Door {
   std::atomic<bool> open{false};
 };
 
-// A host function that adds 1 to each of `values`, once the door is open.
+// A host function that adds 1 to each of `values` after the door was opened.
 struct Increment {
   explicit Increment(unsigned* memory) : values(memory) {}
   static void run(void* user) {
@@ -69,7 +68,7 @@ struct Increment {
 
 }  // namespace
 
-// Late copies have a thread of their own, which starts after that of the program's functions.
+// Late copies have their own thread, which starts after the host functions' thread.
 SCENARIO(managed_memory_in_host_functions_beside_late_copies) {
   const Device device;
   const Kernels kernels;
@@ -97,7 +96,7 @@ SCENARIO(managed_memory_in_host_functions_beside_late_copies) {
   EXPECT(counts_from(buffers.values, 5));
 }
 
-// The host writes, a host function adds to that, a kernel behind it adds to both.
+// The host writes, a host function adds to the values, and a later kernel adds to the result.
 SCENARIO(managed_memory_written_by_host_functions) {
   const Device device;
   const Kernels kernels;
@@ -116,7 +115,7 @@ SCENARIO(managed_memory_written_by_host_functions) {
     increment.door.release();
     OK(cuStreamSynchronize(stream));
     EXPECT(counts_from(values, 40 * round + 2));
-    // The copy behind the function reads what it wrote, and the kernel behind that adds to it.
+    // The copy reads what the host function wrote; the kernel after the copy adds to it.
     increment.door.open = false;
     OK(cuLaunchHostFunc(stream, Increment::run, &increment));
     OK(cuMemcpyDtoDAsync(memory, address, kBytes, stream));
@@ -128,7 +127,7 @@ SCENARIO(managed_memory_written_by_host_functions) {
   }
 }
 
-// What a host function has read is a kernel's again behind it.
+// A kernel can use memory again after a host function has read it.
 SCENARIO(managed_memory_read_by_host_functions) {
   const Device device;
   const Kernels kernels;
@@ -160,7 +159,7 @@ SCENARIO(managed_memory_read_by_host_functions) {
   }
 }
 
-// The same in a graph: a function before a kernel, and one behind it.
+// The same in a graph: one host function before a kernel and one after it.
 SCENARIO(managed_memory_of_host_functions_in_graphs) {
   const Device device;
   const Kernels kernels;
@@ -188,7 +187,7 @@ SCENARIO(managed_memory_of_host_functions_in_graphs) {
   OK(cuGraphDestroy(graph));
 }
 
-// When a synchronous copy returns, the program may write what it has read.
+// After a synchronous copy returns, the program may overwrite the source.
 SCENARIO(managed_memory_written_after_a_synchronous_copy) {
   const Device device;
   const Kernels kernels;
@@ -198,7 +197,7 @@ SCENARIO(managed_memory_written_after_a_synchronous_copy) {
   CUdeviceptr memory = 0;
   OK(cuMemAlloc(&memory, kBytes));
   std::iota(values, values + kCount, 1u);
-  // The copy is behind it, and waits.
+  // The copy waits for this host function.
   OK(cuLaunchHostFunc(
       nullptr, [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(20)); }, nullptr));
   OK(cuMemcpyHtoD(memory, values, kBytes));
@@ -209,8 +208,8 @@ SCENARIO(managed_memory_written_after_a_synchronous_copy) {
   EXPECT(counts_from(values, 1001));
 }
 
-// Data of a synchronous copy is on its way when memory is prefetched to the host in a stream that does not
-// wait for the null stream.
+// Prefetches memory to the host, in a stream that does not wait for the null stream, while data of a
+// synchronous copy is in flight.
 SCENARIO(managed_memory_prefetched_behind_a_copy) {
   const Device device;
   CUstream const stream = new_stream();
@@ -231,7 +230,7 @@ SCENARIO(managed_memory_prefetched_behind_a_copy) {
   }
 }
 
-// Another thread's wait that begins while a copy is being queued has not seen all of it done.
+// A wait of another thread that starts while a copy is being queued does not include all of the copy.
 SCENARIO(managed_memory_copied_beside_a_thread_that_waits) {
   const Device device;
   constexpr size_t kSlices = 6, kSlice = 2 << 20, kLarge = kSlices * kSlice / sizeof(unsigned);
@@ -245,7 +244,7 @@ SCENARIO(managed_memory_copied_beside_a_thread_that_waits) {
   });
   for (unsigned round = 1; round <= 5; ++round) {
     std::iota(source.begin(), source.end(), round);
-    CUDA_MEMCPY3D copy{};  // in slices, which are queued one after the other
+    CUDA_MEMCPY3D copy{};  // slices are queued one after the other
     copy.srcMemoryType = CU_MEMORYTYPE_HOST, copy.srcHost = source.data(), copy.srcPitch = kSlice,
     copy.srcHeight = 1;
     copy.dstMemoryType = CU_MEMORYTYPE_DEVICE, copy.dstDevice = on_device(values), copy.dstPitch = kSlice,
@@ -264,7 +263,7 @@ SCENARIO(managed_memory_copied_beside_a_thread_that_waits) {
 
 namespace {
 
-// In the middle of something else, at no page's start.
+// Registered memory that does not start at a page boundary and has other data around it.
 struct Registered {
   Registered() : all(kCount + 2000, 77u), values(all.data() + 1001) {
     std::iota(values, values + kCount, 1u);
@@ -279,7 +278,7 @@ struct Registered {
   unsigned* const values;
 };
 
-// An event that is done, in a stream of its own: a query has it fetched what kernels have changed so far.
+// Returns a completed event. Querying it makes the client fetch what kernels have changed so far.
 CUevent done_event() {
   CUevent event = nullptr;
   CUstream const stream = new_stream();
@@ -291,8 +290,8 @@ CUevent done_event() {
 
 }  // namespace
 
-// What the program has written goes to the device in front of a kernel whose stream does not get on. It stays
-// there whatever is waited for.
+// The program's writes are sent to the device before a kernel whose stream is held, and other waits must not
+// overwrite them.
 SCENARIO(registered_memory_in_front_of_a_kernel_that_waits) {
   const Device device;
   const Kernels kernels;
@@ -314,7 +313,7 @@ SCENARIO(registered_memory_in_front_of_a_kernel_that_waits) {
   }
 }
 
-// The same where kernels are to reach it for the first time.
+// The same when kernels get access to the memory for the first time.
 SCENARIO(registered_memory_shown_to_kernels_behind_a_host_function) {
   const Device device;
   const Kernels kernels;
@@ -333,7 +332,7 @@ SCENARIO(registered_memory_shown_to_kernels_behind_a_host_function) {
   EXPECT(counts_from(memory.values, 2));
 }
 
-// A host function, in a stream and in a graph, between two kernels.
+// A host function between two kernels, in a stream and in a graph.
 SCENARIO(registered_memory_written_by_host_functions) {
   const Device device;
   const Kernels kernels;

@@ -1,4 +1,4 @@
-// Stream-ordered allocations of several streams, and what memory pools keep.
+// Stream-ordered allocations of several streams, and the memory that pools keep.
 #include <atomic>
 #include <random>
 #include <thread>
@@ -26,7 +26,7 @@ CUmemoryPool default_pool() {
   return pool;
 }
 
-// A stream that does not go on before it is told to.
+// A stream that is held until let_go() is called.
 struct StuckStream {
   StuckStream() {
     OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
@@ -43,8 +43,8 @@ struct StuckStream {
 
 }  // namespace
 
-// Nobody sees in a block what another stream writes: each writes its own number, and reads it before it frees
-// the block, often in a stream that has waited for it.
+// No stream may overwrite a block that another stream uses: each writes its own number and reads it before
+// the free, often in a stream that has waited for the writer.
 SCENARIO(pooled_memory_of_many_streams) {
   constexpr size_t kStreams = 4, kRounds = 600;
   Device device;
@@ -89,7 +89,7 @@ SCENARIO(pooled_memory_of_many_streams) {
     if (random() % 16 == 0) OK(cuStreamSynchronize(streams[random() % kStreams]));
     if (random() % 40 == 0) OK(cuEventSynchronize(events[random() % kStreams]));
     if (random() % 40 == 0) OK(cuCtxSynchronize());
-    if (random() % 50 == 0) {  // what a stream has freed outlives it
+    if (random() % 50 == 0) {  // freed memory outlives the stream
       const size_t gone = random() % kStreams;
       OK(cuStreamSynchronize(streams[gone]));
       for (size_t i = live.size(); i-- > 0;) {
@@ -107,7 +107,7 @@ SCENARIO(pooled_memory_of_many_streams) {
   EXPECT(reserved(default_pool()) == 0);
 }
 
-// Threads with streams of their own share a pool.
+// Threads with their own streams share a pool.
 SCENARIO(pooled_memory_in_threads) {
   constexpr uint32_t kThreads = 6, kRounds = 200, kWords = 50'000;
   Device device;
@@ -131,7 +131,7 @@ SCENARIO(pooled_memory_in_threads) {
         OK(cuMemcpyDtoHAsync(&last, other + 4 * (words - 1), 4, stream));
         OK(cuMemFreeAsync(other, stream));
         if (round % 4 == 0) OK(cuStreamSynchronize(stream));
-        EXPECT(first == value && last == value);  // pageable memory: the copies have been waited for
+        EXPECT(first == value && last == value);  // copies to pageable memory have completed
       }
       OK(cuStreamDestroy(stream));
     });
@@ -141,8 +141,8 @@ SCENARIO(pooled_memory_in_threads) {
   EXPECT(reserved(default_pool()) == 0);
 }
 
-// When another stream gets a block that a stream has freed, by the pool's attributes. Through poold only:
-// softgpu has no such rules.
+// By the pool's attributes, when a stream gets a block that another stream has freed. Runs only through
+// poold: softgpu does not implement these rules.
 SCENARIO(pooled_memory_passes_between_streams) {
   constexpr size_t kBytes = 64u << 20;
   Device device;
@@ -172,10 +172,10 @@ SCENARIO(pooled_memory_passes_between_streams) {
   freed_in(first);
   EXPECT(reused_in(first));
   OK(cuStreamSynchronize(first));
-  EXPECT(reused_in(second));  // the host knows that it is done
+  EXPECT(reused_in(second));  // the host has synchronized with the first stream
   start_again();
 
-  // A stream that is done is found out about; unless the pool may not look.
+  // The pool detects that a stream has completed, unless opportunistic reuse is disabled.
   set_reuse(pool, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC, 0);
   freed_in(first);
   EXPECT(!reused_in(second));
@@ -185,7 +185,7 @@ SCENARIO(pooled_memory_passes_between_streams) {
   OK(cuMemAlloc(&mark, 1));
   bool reused = false;
   for (unsigned char attempt = 1; !reused && attempt < 100;
-       ++attempt) {  // its last operation is seen a moment before it is done
+       ++attempt) {  // the program may see the value slightly before the operation completes
     freed_in(first);
     OK(cuMemsetD8Async(mark, attempt, 1, first));
     while (download<unsigned char>(mark, 1)[0] != attempt) {
@@ -201,7 +201,7 @@ SCENARIO(pooled_memory_passes_between_streams) {
   OK(cuEventRecord(event, stuck.stream));
   OK(cuStreamWaitEvent(first, event, 0));
   set_reuse(pool, CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES, 0);
-  OK(cuMemAllocAsync(&other, kBytes, second));  // the one that was freed there
+  OK(cuMemAllocAsync(&other, kBytes, second));  // reuses the block that this stream freed
   CUdeviceptr third = 0;
   OK(cuMemAllocAsync(&third, kBytes, first));
   EXPECT(third != block);
@@ -216,7 +216,7 @@ SCENARIO(pooled_memory_passes_between_streams) {
   start_again();
 }
 
-// [MiB of the device]: one pool's free memory is others' before an allocation fails.
+// [MiB of the device]: a pool's free memory is available to other allocations before they fail.
 SCENARIO(pooled_memory_is_given_back) {
   Device device;
   const size_t all = std::stoul(arguments.at(0)) << 20;
@@ -236,7 +236,7 @@ SCENARIO(pooled_memory_is_given_back) {
   OK(cuMemAlloc(&plain, all));
   EXPECT(reserved(pool) == 0);
   OK(cuMemFree(plain));
-  // Memory that a stream has freed and may still use is waited for.
+  // An allocation waits for freed memory that a stream still uses.
   OK(cuMemAllocAsync(&block, all, first));
   OK(cuMemsetD8Async(block, 3, all, first));
   OK(cuMemFreeAsync(block, first));
@@ -251,7 +251,7 @@ SCENARIO(pooled_memory_is_given_back) {
   CUmemGenericAllocationHandle memory = 0;
   OK(cuMemCreate(&memory, all, &properties, 0));
   OK(cuMemRelease(memory));
-  // Another stream gets memory that a stuck stream has freed by waiting for that stream on the device.
+  // Another stream gets memory that a held stream has freed; it waits for that stream on the device.
   StuckStream stuck;
   OK(cuMemAllocAsync(&block, all, stuck.stream));
   OK(cuMemsetD8Async(block, 4, all, stuck.stream));
@@ -265,7 +265,7 @@ SCENARIO(pooled_memory_is_given_back) {
   OK(cuStreamSynchronize(second));
   EXPECT(download<uint8_t>(other + all - 1, 1)[0] == 5);
   OK(cuMemFreeAsync(other, second));
-  // A pool that is destroyed keeps nothing.
+  // A destroyed pool keeps no memory.
   CUmemPoolProps props{};
   props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
   props.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
@@ -283,8 +283,8 @@ SCENARIO(pooled_memory_is_given_back) {
   EXPECT(free >= all);
 }
 
-// Through the pool a context frees such memory when it is destroyed (limits.def); with CUDA only the program
-// does.
+// Through gpupool, destroying a context frees its stream-ordered memory (limits.def); with CUDA only the
+// program does.
 SCENARIO(pooled_memory_of_a_destroyed_context) {
   Device device;
   size_t before = 0, after = 0, total = 0;
@@ -302,7 +302,7 @@ SCENARIO(pooled_memory_of_a_destroyed_context) {
   OK(cuCtxSynchronize());
   OK(cuMemGetInfo(&after, &total));
   EXPECT(after == before);
-  // The pool itself goes on.
+  // The pool itself remains usable.
   OK(cuMemAllocAsync(&block, 8u << 20, nullptr));
   OK(cuMemsetD8Async(block, 2, 8u << 20, nullptr));
   EXPECT(download<uint8_t>(block, 1)[0] == 2);

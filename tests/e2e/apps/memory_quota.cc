@@ -1,4 +1,4 @@
-// Memory of a tenant that may have only so much: every way to get it, up to the last granule.
+// Memory limited by a tenant's quota: every way to allocate it, up to the last granule.
 #include <unistd.h>
 
 #include <algorithm>
@@ -56,7 +56,8 @@ std::vector<Way> ways() {
            [](const Taken& taken) { return cuMemRelease(taken.memory); }},
           {"cuArray3DCreate",
            [](Taken* taken, size_t bytes) {
-             // A granule is 128 rows: with as many the worker reckons (server/worker/arrays.cc).
+             // A granule is 128 rows. For a multiple of 128 rows the worker computes the size itself
+             // (server/worker/arrays.cc).
              const CUDA_ARRAY3D_DESCRIPTOR wanted{4096, bytes / 16384, 0, CU_AD_FORMAT_FLOAT, 1, 0};
              return cuArray3DCreate(&taken->array, &wanted);
            },
@@ -76,7 +77,7 @@ size_t free_bytes() {
 
 }  // namespace
 
-// [granules of the quota]: the device has more.
+// [granules of the quota]: the device has more memory than the quota.
 SCENARIO(quota_every_way) {
   Device device;
   const size_t granules = std::stoul(arguments.at(0));
@@ -97,7 +98,7 @@ SCENARIO(quota_every_way) {
       }
       Taken none;
       GIVES(CUDA_ERROR_OUT_OF_MEMORY, way.take(&none, (granules % each + 1) * kGranule));
-      OK(cuCtxSynchronize());  // and no call after it is told
+      OK(cuCtxSynchronize());  // later calls do not return the error again
       const size_t left = granules % each;
       EXPECT(free_bytes() == left * kGranule);
       if (left != 0) {
@@ -108,14 +109,14 @@ SCENARIO(quota_every_way) {
         OK(way.give(rest));
       }
       for (const Taken& taken : all) OK(way.give(taken));
-      OK(cuCtxSynchronize());  // memory pools give back what exceeds their threshold
+      OK(cuCtxSynchronize());  // memory pools release what exceeds their threshold
       EXPECT(free_bytes() == granules * kGranule);
     }
     std::printf("%s\n", way.name.c_str());
   }
 }
 
-// [granules of each device's quota]: one after the other is filled, and stays full.
+// [granules of each device's quota...]: fills the devices one after the other.
 SCENARIO(quota_of_each_device) {
   std::vector<CUdeviceptr> full;
   for (size_t ordinal = 0; ordinal < arguments.size(); ++ordinal) {
@@ -137,7 +138,7 @@ SCENARIO(quota_of_each_device) {
   for (const CUdeviceptr memory : full) OK(cuMemFree(memory));
 }
 
-// Small ones share granules, and fill them.
+// Small allocations share granules and can fill them.
 SCENARIO(quota_small_allocations) {
   Device device;
   const size_t granules = std::stoul(arguments.at(0));
@@ -153,7 +154,7 @@ SCENARIO(quota_small_allocations) {
   OK(cuMemAlloc(&small.back(), 512));
   for (const CUdeviceptr address : small) OK(cuMemFree(address));
   EXPECT(free_bytes() == kGranule);
-  OK(cuMemAlloc(&none, kGranule));  // although the granule was kept for small ones
+  OK(cuMemAlloc(&none, kGranule));  // although small allocations used this granule before
   OK(cuMemFree(large));
   OK(cuMemFree(none));
 }
@@ -190,7 +191,7 @@ SCENARIO(quota_of_modules_and_limits) {
   OK(cuMemFree(address));
 }
 
-// [quota, context: MiB]: the first context counts as much as any other.
+// [quota, context: MiB]: the first context is charged like any other.
 SCENARIO(quota_counts_contexts) {
   const size_t quota = std::stoul(arguments.at(0)) << 20, each = std::stoul(arguments.at(1)) << 20;
   CUcontext first = nullptr, second = nullptr;
@@ -214,7 +215,7 @@ SCENARIO(quota_counts_contexts) {
   }
 }
 
-// Where the quota has no room for any: the calls that make contexts say so, and nothing else fails.
+// If the quota has no room for a context, only the calls that create one fail.
 SCENARIO(quota_without_room_for_a_context) {
   CUcontext context = nullptr;
   unsigned flags = 0;
@@ -236,7 +237,7 @@ SCENARIO(quota_without_room_for_a_context) {
 
 namespace {
 
-// Kernels that need so many bytes of local memory for each thread.
+// Returns a module with kernels that use this much local memory per thread.
 std::string module_of_kernels(const std::vector<size_t>& local_bytes) {
   std::string text = ".version 7.0\n.target sm_70\n.address_size 64\n";
   for (const size_t bytes : local_bytes) {
@@ -251,9 +252,8 @@ std::string module_of_kernels(const std::vector<size_t>& local_bytes) {
 
 }  // namespace
 
-// [quota: MiB, file]: reports what it is charged after each step that makes the device take memory by itself,
-// and goes on when the file, with the number of the step behind its name, is there. The device holds 4,096
-// threads.
+// [quota: MiB, file]: makes the device allocate memory by itself, step by step. Prints the charged bytes
+// after each step N and continues when the file FILEN exists. The device runs at most 4,096 threads.
 SCENARIO(quota_of_local_memory) {
   Device device;
   const size_t quota = std::stoul(arguments.at(0)) << 20;
@@ -281,7 +281,7 @@ SCENARIO(quota_of_local_memory) {
   OK(launch("local8192"));
   EXPECT(free_bytes() <= quota - (32u << 20));
   report();
-  // Told by the launch itself, and nothing else fails.
+  // The launch itself fails, and no other call.
   for (const char* const large : {"local65536", "local131072"})
     GIVES(CUDA_ERROR_OUT_OF_MEMORY, launch(large));
   OK(cuCtxSynchronize());
@@ -299,14 +299,14 @@ SCENARIO(quota_of_local_memory) {
   EXPECT(download<uint32_t>(out, 1)[0] == 7);
 }
 
-// Of the device, for a program without a quota.
+// Prints the device's free memory, for a program without a quota.
 SCENARIO(show_free_memory) {
   Device device;
   std::printf("free %zu\n", free_bytes());
 }
 
-// [file, which way]: takes granules as fast as it can as soon as the file is there, and keeps them until it
-// is ended.
+// [file, index into ways()]: when the file exists, allocates granules as fast as possible, and keeps them
+// until it is killed.
 SCENARIO(quota_race) {
   Device device;
   const Way way = ways().at(std::stoul(arguments.at(1)));
@@ -324,7 +324,7 @@ SCENARIO(quota_race) {
   ::pause();
 }
 
-// Prints what it may have whenever the file that is named has grown by a byte, until it is gone.
+// [file]: in each of four rounds N prints the available memory, then waits until the file FILEN exists.
 SCENARIO(quota_follows) {
   Device device;
   CUdeviceptr kept = 0;
@@ -346,7 +346,7 @@ SCENARIO(quota_follows) {
   OK(cuMemFree(kept));
 }
 
-// New memory holds nothing of anybody's.
+// New memory must not contain other programs' data.
 SCENARIO(memory_is_zero) {
   Device device;
   const auto is_zero = [](CUdeviceptr address, size_t bytes) {

@@ -1,4 +1,4 @@
-// What only some devices have: multicast objects and the decompression engine.
+// Features of some devices only: multicast objects and the decompression engine.
 #include "tests/e2e/apps/scenario.h"
 
 using namespace app;
@@ -24,14 +24,14 @@ SCENARIO(multicast_objects) {
   OK(cuMulticastAddDevice(object, device.device));
   OK(cuMulticastBindMem(object, best, memory, 2 * best, 2 * best, 0));
   GIVES(CUDA_ERROR_INVALID_VALUE, cuMulticastBindMem(object, 3 * best, memory, 0, 2 * best, 0));
-  GIVES(CUDA_ERROR_INVALID_VALUE, cuMulticastBindMem(memory, 0, memory, 0, best, 0));  // it is no object
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuMulticastBindMem(memory, 0, memory, 0, best, 0));  // not an object
   CUdeviceptr place = 0;
   OK(cuMemAddressReserve(&place, 4 * best, 0, 0, 0));
   OK(cuMemMap(place, 4 * best, 0, memory, 0));
   OK(cuMulticastBindAddr(object, 0, place + best, best, 0));
   OK(cuMulticastUnbind(object, device.device, best, 2 * best));
   GIVES(CUDA_ERROR_INVALID_VALUE,
-        cuMulticastUnbind(object, device.device, best, 2 * best));  // is bound no more
+        cuMulticastUnbind(object, device.device, best, 2 * best));  // already unbound
   OK(cuMulticastUnbind(object, device.device, 0, best));
   OK(cuMemUnmap(place, 4 * best));
   OK(cuMemAddressFree(place, 4 * best));
@@ -40,7 +40,7 @@ SCENARIO(multicast_objects) {
   GIVES(CUDA_ERROR_INVALID_VALUE, cuMulticastAddDevice(object, device.device));
 }
 
-// The data is stored, not packed, so that any engine's output is known.
+// The data is stored uncompressed, so the output of any engine is known.
 SCENARIO(decompression) {
   constexpr unsigned kBytes = 6000;
   Device device;

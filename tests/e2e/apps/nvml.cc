@@ -1,4 +1,4 @@
-// Programs that ask NVML beside CUDA, as frameworks and monitoring tools do: both must say the same.
+// Programs that use NVML together with CUDA, as frameworks and monitoring tools do: both must agree.
 #include "client/nvml/nvml.h"
 
 #include <dlfcn.h>
@@ -55,7 +55,7 @@ nvmlMemory_v2_t memory_of(nvmlDevice_t device) {
   return memory;
 }
 
-// What this process has of the GPU's memory, as NVML says; -1: it is not among those that use it.
+// Returns the GPU memory that NVML reports for this process, or -1 if NVML does not list the process.
 long long own_memory(nvmlDevice_t device) {
   nvmlProcessInfo_t infos[64];
   unsigned count = std::size(infos);
@@ -120,7 +120,7 @@ void same_memory(CUdevice ordinal, nvmlDevice_t device) {
   OK(cuCtxSetCurrent(context));
   OK(cuDeviceTotalMem(&total, ordinal));
   EXPECT(memory_of(device).total == total);
-  const auto settled = [&] {  // NVML's answers are a moment old
+  const auto settled = [&] {  // NVML's answers may lag behind
     OK(cuMemGetInfo(&free, &total));
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
     while (memory_of(device).free != free && std::chrono::steady_clock::now() < end)
@@ -176,7 +176,7 @@ SCENARIO(nvml_agrees_with_cuda) {
   std::printf("%u agree\n", count);
 }
 
-// [how long, in ms]: how busy GPU 0 was, every now and then.
+// [duration in ms]: samples the utilization of GPU 0 and prints its range.
 SCENARIO(nvml_utilization) {
   GOOD(nvmlInit_v2);
   const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(std::stoi(arguments.at(0)));
@@ -192,7 +192,7 @@ SCENARIO(nvml_utilization) {
   std::printf("from %u to %u percent\n", lowest, highest);
 }
 
-// Until the GPU is lost, and on until it is back.
+// Polls until the GPU is lost and then available again.
 SCENARIO(nvml_loses_its_server) {
   GOOD(nvmlInit_v2);
   std::printf("working\n");
@@ -233,7 +233,7 @@ SCENARIO(nvml_after_fork) {
   std::printf("forked\n");
 }
 
-// Many threads of one program, with init and shutdown in between.
+// Several threads, each calling init and shutdown repeatedly.
 SCENARIO(nvml_threads) {
   GOOD(nvmlInit_v2);
   std::vector<std::thread> threads;
@@ -269,8 +269,8 @@ void call_with(const char* name, const Words& w) {
 
 }  // namespace
 
-// Each function with zeros, with blocks of zeros and of ones, and with a good device and wild numbers for
-// what is no pointer.
+// Calls each function with zeros, with pointers to blocks of zeros and of ones, and with a valid device or an
+// invalid one as the first argument.
 SCENARIO(nvml_any_call) {
   constexpr size_t kBlock = 65536;
   unsigned crashed = 0;
@@ -292,16 +292,16 @@ SCENARIO(nvml_any_call) {
           for (size_t i = 0; i < std::size(words) && kind > 0; ++i)
             words[i] = reinterpret_cast<uint64_t>(scratch) + i * kBlock;
           if (kind == 2)
-            for (size_t i = 1; i <= 8; ++i) scratch[i * kBlock - 1] = 0;  // texts end somewhere
+            for (size_t i = 1; i <= 8; ++i) scratch[i * kBlock - 1] = 0;  // terminates strings
           if (std::strcmp(name, "nvmlDeviceGetFieldValues") == 0 && kind > 0)
-            words[1] = 4;  // of so many values, whatever they are
+            words[1] = 4;  // number of values
           if (kind == 3) words[0] = initialised ? reinterpret_cast<uint64_t>(device_at(0)) : 0x67700010;
           if (kind == 4) words[0] = 0xdeadbeefdeadbeef;
           const std::string text = name;
           if (kind >= 3 && (text.find("GetHandleBy") != text.npos || text.starts_with("nvmlSystem") ||
                             text.starts_with("nvmlUnit") || text.starts_with("nvmlGet") ||
                             text == "nvmlDeviceGetCount" || text == "nvmlDeviceGetCount_v2")) {
-            continue;  // its first argument is where it writes or reads
+            continue;  // the first argument is a pointer
           }
           if (text == "nvmlShutdown" && initialised) GOOD(nvmlInit_v2);
           call_with(name, words);

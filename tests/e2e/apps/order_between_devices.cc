@@ -1,4 +1,4 @@
-// What CUDA's order of work on two devices promises: a program that takes it at its word must be right.
+// CUDA's ordering guarantees for work on two devices.
 #include <chrono>
 #include <thread>
 
@@ -11,7 +11,7 @@ namespace {
 constexpr size_t kBytes = size_t{1} << 20;
 constexpr unsigned kItems = kBytes / 4;
 
-// A kernel that takes a while, and then one that fills memory, all in `stream`.
+// Launches a kernel that takes a while and then one that fills memory, both in `stream`.
 void fill_later(const Side& side, CUdeviceptr to, unsigned value, CUstream stream, CUdeviceptr scratch) {
   side.use();
   OK(side.kernels.launch("burn", 8, 64, stream, scratch, 200'000u));
@@ -29,8 +29,7 @@ void wait_a_little(void*) {
 
 }  // namespace
 
-// A stream is told to wait for an event of the other device that is over, before the stream has got to the
-// wait.
+// A stream is made to wait for a completed event of the other device before it reaches that wait.
 SCENARIO(finished_events_behind_a_host_function) {
   const Side a(0), b(1);
   CUevent first = nullptr, second = nullptr;
@@ -49,7 +48,7 @@ SCENARIO(finished_events_behind_a_host_function) {
   }
 }
 
-// A blocking stream comes behind the legacy stream of its context, also with a copy to the other device.
+// A blocking stream waits for the legacy stream of its context, also with a copy to the other device.
 SCENARIO(copies_to_another_device_behind_the_legacy_stream) {
   const Side a(0, 2 * kBytes), b(1, kBytes);
   a.use();
@@ -64,24 +63,24 @@ SCENARIO(copies_to_another_device_behind_the_legacy_stream) {
   }
 }
 
-// Nothing of either device runs beside a synchronous copy from one to the other.
+// A synchronous copy between two devices does not overlap with other work on either of them.
 SCENARIO(synchronous_copies_between_devices) {
   const Side a(0, 2 * kBytes), b(1, 2 * kBytes);
   for (unsigned round = 0; round < 5; ++round) {
     fill_later(b, b.memory, round, b.stream, b.memory + kBytes);
     a.use();
-    OK(cuMemcpyDtoD(a.memory, b.memory, kBytes));  // behind b.stream
+    OK(cuMemcpyDtoD(a.memory, b.memory, kBytes));  // waits for b.stream
     expect_filled(a.memory, round);
     fill_later(a, a.memory, round + 100, nullptr, a.memory + kBytes);
     OK(cuMemcpyDtoD(b.memory, a.memory, kBytes));
     b.use();
-    OK(b.kernels.launch("add", kItems / 256, 256, b.stream, b.memory, 1000u, kItems));  // behind the copy
+    OK(b.kernels.launch("add", kItems / 256, 256, b.stream, b.memory, 1000u, kItems));  // after the copy
     OK(cuStreamSynchronize(b.stream));
     expect_filled(b.memory, round + 1100);
   }
 }
 
-// What a blocking stream frees, while the legacy stream works with it, is not used again before.
+// Memory freed in a blocking stream while the legacy stream uses it is not reused before that use completes.
 SCENARIO(frees_behind_the_legacy_stream) {
   const Side a(0, kBytes);
   a.use();

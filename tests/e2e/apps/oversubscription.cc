@@ -1,4 +1,4 @@
-// Programs that together have more memory than the device.
+// Programs that together use more memory than the device has.
 #include <unistd.h>
 
 #include "tests/e2e/apps/scenario.h"
@@ -15,8 +15,8 @@ void wait_for(const std::string& file) {
 
 }  // namespace
 
-// [folder/prefix, pieces, rounds]: takes so many pieces of 8 MiB and writes into them; in each round, when
-// the file is there, checks and changes them all.
+// [path prefix, blocks, rounds]: allocates blocks of 8 MiB and fills them. In each round N, once the file
+// PREFIXN exists, checks all values and writes new ones.
 SCENARIO(oversubscribed) {
   Device device;
   Kernels kernels;
@@ -47,7 +47,7 @@ SCENARIO(oversubscribed) {
   for (const CUdeviceptr address : memory) OK(cuMemFree(address));
 }
 
-// [pieces]: what can be had.
+// Allocates blocks of 8 MiB until an allocation fails, and prints their number.
 SCENARIO(takes_until_refused) {
   Device device;
   size_t taken = 0;

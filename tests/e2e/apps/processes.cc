@@ -1,5 +1,4 @@
-// What processes do: programs within programs, many threads, handlers at the end, signals in the middle of
-// calls.
+// Process behaviour: fork, exec and spawn, many threads, exit handlers, signals during calls.
 #include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
@@ -18,7 +17,7 @@ using namespace app;
 
 namespace {
 
-// A kernel, a copy each way, and the right result.
+// Runs a kernel and a copy in each direction, and checks the result.
 void compute(const Kernels& kernels, CUstream stream, uint32_t seed) {
   constexpr uint32_t kCount = 5000;
   std::vector<uint32_t> values(kCount);
@@ -33,7 +32,7 @@ void compute(const Kernels& kernels, CUstream stream, uint32_t seed) {
   OK(cuMemFree(memory));
 }
 
-// Three threads in the middle of calls, as long as it lives.
+// Three threads that call the driver continuously during the object's lifetime.
 class AtWork {
  public:
   AtWork(const Device& device, const Kernels& kernels) {
@@ -78,7 +77,7 @@ SCENARIO(compute_once) {
   std::printf("computed\n");
 }
 
-// Another program in the place of this one, with a session of its own.
+// Replaces the program by another one, which gets its own session.
 SCENARIO(exec_after_use) {
   {
     Device device;
@@ -90,8 +89,7 @@ SCENARIO(exec_after_use) {
   fail(__FILE__, __LINE__, "exec failed");
 }
 
-// Beside threads in the middle of calls: the children of posix_spawn, and a forked child that executes a
-// program.
+// While other threads call the driver: children of posix_spawn, and a forked child that calls exec.
 SCENARIO(programs_started_by_one_at_work) {
   Device device;
   Kernels kernels;
@@ -103,8 +101,8 @@ SCENARIO(programs_started_by_one_at_work) {
   EXPECT(status_of(child) == 0);
 }
 
-// A child forked while other threads are in the middle of calls is told what CUDA tells it, in every call,
-// and ends.
+// In a child forked while other threads call the driver, every call returns CUDA_ERROR_NOT_INITIALIZED, and
+// the child can exit.
 SCENARIO(forked_beside_threads_at_work) {
   Device device;
   Kernels kernels;
@@ -138,20 +136,20 @@ SCENARIO(many_threads) {
       for (uint32_t round = 0; round < 5; ++round)
         compute(kernels, i % 2 ? stream : CU_STREAM_PER_THREAD, i + round);
       OK(cuStreamDestroy(stream));
-      if (i % 8 == 0) pthread_exit(nullptr);  // as a thread of C code may end
+      if (i % 8 == 0) pthread_exit(nullptr);  // C programs may end threads this way
     });
   }
   for (std::thread& thread : threads) thread.join();
 }
 
-// Signals every millisecond, without SA_RESTART: whatever waits is interrupted all the time.
+// Signals every millisecond without SA_RESTART interrupt all waits.
 SCENARIO(interrupted_calls) {
   static std::atomic<int> interruptions{0};
   struct sigaction action {};
   action.sa_handler = [](int) { ++interruptions; };
   EXPECT(sigaction(SIGALRM, &action, nullptr) == 0);
   const itimerval every{{0, 1000}, {0, 1000}};
-  EXPECT(setitimer(ITIMER_REAL, &every, nullptr) == 0);  // also while it connects
+  EXPECT(setitimer(ITIMER_REAL, &every, nullptr) == 0);  // before connecting, too
   Device device;
   Kernels kernels;
   std::vector<std::thread> threads;
@@ -161,7 +159,7 @@ SCENARIO(interrupted_calls) {
       for (uint32_t round = 0; round < 20; ++round) compute(kernels, CU_STREAM_PER_THREAD, i + round);
     });
   }
-  constexpr size_t kLarge = 24 << 20;  // large copies go another way
+  constexpr size_t kLarge = 24 << 20;  // large enough for bulk connections
   const std::vector<uint8_t> out = pattern(kLarge, 1);
   CUdeviceptr memory = 0;
   OK(cuMemAlloc(&memory, kLarge));
@@ -178,7 +176,8 @@ SCENARIO(interrupted_calls) {
   EXPECT(interruptions > 20);
 }
 
-// Memory that static objects and exit handlers free, some of which were there before the driver was.
+// Memory freed by static objects and exit handlers, some of which were registered before the driver was
+// initialized.
 namespace {
 struct Global {
   ~Global() {
@@ -208,7 +207,7 @@ SCENARIO(freed_at_exit) {
   });
 }
 
-// exit() from one thread while others are in the middle of calls.
+// exit() from one thread while others call the driver.
 SCENARIO(exit_beside_threads_at_work) {
   Device device;
   static CUcontext context = device.context;
@@ -216,7 +215,7 @@ SCENARIO(exit_beside_threads_at_work) {
   for (int i = 0; i < 3; ++i) {
     std::thread([] {
       OK(cuCtxSetCurrent(context));
-      // What the driver says once the process is ending does not matter, as long as it says something.
+      // While the process exits, any result is allowed, but calls must return.
       for (std::vector<uint8_t> bytes(4096);;) {
         CUdeviceptr memory = 0;
         const bool good = cuMemAlloc(&memory, 4096) == CUDA_SUCCESS &&

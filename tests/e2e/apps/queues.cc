@@ -1,6 +1,6 @@
-// More work than a queue of the driver holds, behind what only the client can let go on: nothing hangs, and
-// other streams go on meanwhile. On a device directly these would block in the launch that finds the queue
-// full; through poold they must not.
+// More work than a queue of the driver holds, behind work that only the client can let continue: nothing
+// hangs, and other streams proceed. Directly on a device the launch that finds the queue full would block;
+// through poold it must not.
 #include <cuda.h>
 
 #include <atomic>
@@ -32,7 +32,7 @@ void launch_many(const Kernels& kernels, CUstream stream, CUdeviceptr counter, u
     OK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr));
 }
 
-// A host function that returns once the program lets it.
+// A host function that returns after release() was called.
 struct Latch {
   void hold(CUstream stream) {
     OK(cuLaunchHostFunc(
@@ -45,7 +45,7 @@ struct Latch {
   std::atomic<bool> open{false};
 };
 
-// A pinned buffer and as much device memory.
+// A pinned buffer and device memory of the same size.
 struct Buffers {
   explicit Buffers(size_t bytes, unsigned seed = 7) : bytes(bytes), data(pattern(bytes, seed)) {
     OK(cuMemAlloc(&memory, bytes));
@@ -74,7 +74,7 @@ struct Streams {
   CUstream first = nullptr, second = nullptr;
 };
 
-// Another stream's work is done while the first one waits.
+// Completes work in another stream while the first one is held.
 void use_another_stream(const Kernels& kernels, CUdeviceptr counter) {
   CUstream stream = nullptr;
   OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
@@ -105,7 +105,7 @@ SCENARIO(launches_behind_a_host_function) {
   OK(cuStreamDestroy(stream));
 }
 
-// Arguments: bytes of the copy.
+// [bytes of the copy]
 SCENARIO(launches_behind_a_large_copy) {
   const size_t bytes = arguments.empty() ? 64u << 20 : std::stoull(arguments[0]);
   Device device;
@@ -136,7 +136,7 @@ SCENARIO(launches_behind_a_large_copy) {
   OK(cuStreamDestroy(stream));
 }
 
-// More data than staging memory holds, for a stream that waits: other copies on the same connections pass.
+// More data for a held stream than staging memory holds: other copies on the same connections pass it.
 SCENARIO(copies_behind_a_host_function) {
   constexpr size_t kBytes = 24u << 20, kCopies = 6;
   Device device;
@@ -187,8 +187,8 @@ SCENARIO(one_of_64_streams_waits) {
   for (const CUstream stream : streams) OK(cuStreamDestroy(stream));
 }
 
-// The device waits for a value that another stream writes behind a copy of its own, whose data comes behind
-// that of the waiting stream.
+// The device waits for a value that another stream writes after a copy, whose data is sent after that of the
+// waiting stream.
 SCENARIO(copies_of_a_stream_that_waits_for_a_value) {
   Device device;
   Counters counters;
@@ -203,8 +203,8 @@ SCENARIO(copies_of_a_stream_that_waits_for_a_value) {
   EXPECT(large.arrived() && small.arrived());
 }
 
-// A copy that is sent late, since its pinned memory is written by one before it, and behind it in another
-// stream more data than the server keeps.
+// A copy is sent late because an earlier copy writes its pinned memory. Another stream waits for it with more
+// data than the server buffers.
 SCENARIO(copies_behind_a_late_copy) {
   Device device;
   Streams streams;
@@ -223,8 +223,8 @@ SCENARIO(copies_behind_a_late_copy) {
   OK(cuEventDestroy(event));
 }
 
-// A graph that records an event comes behind everything that is kept, and must not keep the copy that lets
-// the kept go on.
+// A graph that records an event is queued behind all held commands, but must not hold the copy that releases
+// them.
 SCENARIO(a_graph_with_an_event_behind_a_late_copy) {
   Device device;
   Streams streams;
@@ -251,7 +251,7 @@ SCENARIO(a_graph_with_an_event_behind_a_late_copy) {
   OK(cuEventDestroy(event));
 }
 
-// CUDA answers at once, so the program may let the function's launch go on afterwards.
+// CUDA returns immediately, so the program may let the function's launch continue afterwards.
 SCENARIO(attributes_of_a_function_whose_launch_waits) {
   Device device;
   Kernels kernels;
@@ -272,7 +272,7 @@ extern "C" CUresult cuMemcpyHtoD_v2_ptds(CUdeviceptr to, const void* from, size_
 extern "C" CUresult cuStreamWaitValue32_v2_ptsz(CUstream stream, CUdeviceptr address, cuuint32_t value,
                                                 unsigned flags);
 
-// A synchronous copy on one thread's stream holds up that thread only.
+// A synchronous copy in a thread's own stream blocks only that thread.
 SCENARIO(a_synchronous_copy_on_a_stream_that_waits_for_a_value) {
   Device device;
   Counters counters;
@@ -295,8 +295,8 @@ SCENARIO(a_synchronous_copy_on_a_stream_that_waits_for_a_value) {
   EXPECT(buffers.arrived());
 }
 
-// The graph waits in its host function for what the program does behind another stream's wait for an event of
-// the graph.
+// The graph's host function waits for calls that the program makes after another stream's wait for an event
+// of the graph.
 SCENARIO(launches_behind_an_event_of_a_graph) {
   constexpr unsigned kBehind = 2'000;
   Device device;
@@ -321,7 +321,7 @@ SCENARIO(launches_behind_an_event_of_a_graph) {
   for (unsigned round = 1; round <= 3; ++round) {
     latch.open = false;
     OK(cuGraphLaunch(exec, one));
-    // What the graph did before its host function is done, and others may go on behind it.
+    // Work before the graph's host function has completed, and other streams can continue after its event.
     OK(cuStreamWaitEvent(two, early, 0));
     launch_many(kernels, two, counters.at + 4, kBehind);
     OK(cuStreamSynchronize(two));
@@ -343,7 +343,7 @@ SCENARIO(launches_behind_an_event_of_a_graph) {
   for (const CUevent event : {early, late}) OK(cuEventDestroy(event));
 }
 
-// Copies of a graph's and synchronous ones of the program, which come behind it in the null stream.
+// Copies in a graph, and the program's synchronous copies, which come after them in the null stream.
 SCENARIO(synchronous_copies_behind_a_graph_that_copies) {
   constexpr unsigned kRounds = 20;
   const std::vector<unsigned> sizes{1'000, 2'000'000};

@@ -1,4 +1,4 @@
-// Memory of the program's own that kernels use (cuMemHostRegister).
+// Kernels that use host memory registered with cuMemHostRegister.
 #include <atomic>
 #include <cstring>
 #include <numeric>
@@ -10,7 +10,7 @@ namespace {
 
 constexpr unsigned kCount = 30'000;
 
-// In the middle of something else, at no page's start.
+// Registered memory that does not start at a page boundary and has other data around it.
 struct Registered {
   explicit Registered(unsigned flags = CU_MEMHOSTREGISTER_DEVICEMAP)
       : all(kCount + 2000, 77u), values(all.data() + 1001) {
@@ -24,7 +24,7 @@ struct Registered {
     }
     return true;
   }
-  // All are larger by `added` than at the start.
+  // True if all values have grown by `added` since the start.
   bool grew_by(unsigned added) const {
     for (unsigned i = 0; i < kCount; ++i) {
       if (values[i] != i + added) return false;
@@ -43,7 +43,8 @@ void add(const Kernels& kernels, CUdeviceptr values, unsigned value, unsigned co
 
 }  // namespace
 
-// After each kind of wait the program sees what kernels wrote, and kernels what the program wrote before.
+// After each kind of wait the program sees what kernels wrote, and kernels see what the program wrote before
+// their launch.
 SCENARIO(registered_memory) {
   const Device device;
   const Kernels kernels;
@@ -74,7 +75,7 @@ SCENARIO(registered_memory) {
   while (cuStreamQuery(stream) == CUDA_ERROR_NOT_READY) {
   }
   next();
-  // A copy that is waited for.
+  // A copy from the memory.
   CUdeviceptr word = 0;
   unsigned there = 0;
   OK(cuMemAlloc(&word, sizeof there));
@@ -82,7 +83,7 @@ SCENARIO(registered_memory) {
   OK(cuMemcpyDtoHAsync(&there, word, sizeof there, stream));
   OK(cuStreamSynchronize(stream));
   EXPECT(there == added);
-  // Work that is launched as a graph.
+  // Work launched as a graph.
   CUgraph graph = nullptr;
   CUgraphExec executable = nullptr;
   OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
@@ -94,7 +95,7 @@ SCENARIO(registered_memory) {
   added += 5;
   OK(cuStreamSynchronize(stream));
   EXPECT(memory.grew_by(added));
-  // A host function sees what came before it.
+  // A host function sees the results of earlier work.
   static std::atomic<unsigned> seen;
   static unsigned* first;
   first = memory.values;
@@ -103,7 +104,7 @@ SCENARIO(registered_memory) {
       stream, [](void*) { seen = *first; }, nullptr));
   OK(cuStreamSynchronize(stream));
   EXPECT(seen == ++added);
-  // Copies to and from either address.
+  // Copies from both the host and the device address.
   add(kernels, memory.device, 1, kCount, stream);
   ++added;
   OK(cuMemcpyHtoDAsync(word, memory.values, sizeof there, stream));
@@ -123,12 +124,12 @@ SCENARIO(registered_memory) {
   OK(cuEventDestroy(event));
   OK(cuStreamDestroy(stream));
   add(kernels, memory.device, 1, 1);
-  OK(cuMemHostUnregister(memory.values));  // waits
+  OK(cuMemHostUnregister(memory.values));  // waits for the kernel
   EXPECT(memory.values[0] == 7);
   EXPECT(memory.others_untouched());
 }
 
-// The program writes one half while kernels write the other: neither undoes what the other has done.
+// The program writes one half while kernels write the other: no write is lost.
 SCENARIO(registered_memory_used_by_both) {
   const Device device;
   const Kernels kernels;
@@ -174,11 +175,11 @@ SCENARIO(registered_memory_and_its_address) {
   EXPECT(download<unsigned>(result, 1)[0] == 12);
   OK(cuMemHostUnregister(memory.values));
   OK(cuMemHostRegister(memory.values, 4096, 0));
-  // Its context takes the device's side with it.
+  // Destroying a context releases the device address.
   CUcontext other = create_context(device.device);
   OK(cuMemHostGetDevicePointer(&inside, memory.values, 0));
   OK(cuCtxDestroy(other));
-  (void)cuMemHostUnregister(memory.values);  // the context may have taken it along
+  (void)cuMemHostUnregister(memory.values);  // the context may have released the registration
   OK(cuMemFree(result));
 }
 

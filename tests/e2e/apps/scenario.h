@@ -1,6 +1,6 @@
-// driver_app: CUDA driver-API programs in one, as a user would write them. `driver_app NAME` runs one
-// scenario; it checks its own results, and what it prints does not depend on where the device is. tests/e2e/
-// runs each on softgpu directly and through poold, and compares.
+// driver_app: many small driver-API programs ("scenarios") in one executable. `driver_app NAME [ARGUMENTS]`
+// runs a scenario, which checks its own results and exits with 1 on an error; its output does not depend on
+// the device's location. The tests of tests/e2e run scenarios directly on the device and through poold.
 #pragma once
 #include <cuda.h>
 
@@ -31,12 +31,12 @@ struct Scenario {
 void check(CUresult result, CUresult expected, const char* file, int line, const char* call);
 const char* name_of(CUresult result);
 
-// Ends the program with a line that says what went wrong where.
+// Each ends the program with an error message if the check fails.
 #define OK(call) ::app::check((call), CUDA_SUCCESS, __FILE__, __LINE__, #call)
 #define GIVES(expected, call) ::app::check((call), (expected), __FILE__, __LINE__, #call)
 #define EXPECT(condition) ((condition) ? void() : ::app::fail(__FILE__, __LINE__, #condition))
 
-// cuInit and a primary context of device 0, current on this thread.
+// Initializes the driver and makes the primary context of the device current on this thread.
 struct Device {
   explicit Device(int ordinal = 0);
   CUdevice device = 0;
@@ -49,8 +49,8 @@ CUcontext create_context(CUdevice device, unsigned flags = 0);
 struct Kernels {
   Kernels();
   CUfunction function(const char* name) const;
-  // Looks kernels up, which loads them on the server, too. That may wait for all work of the context, so it
-  // comes before work that waits for what the program does later.
+  // Looks up kernels, which also loads them on the server. That may wait for all work of the context, so call
+  // it before queueing work that waits for the program.
   void load(std::initializer_list<const char*> names) const {
     for (const char* name : names) function(name);
   }
@@ -63,6 +63,7 @@ struct Kernels {
   CUmodule module = nullptr;
 };
 
+// Copies `count` elements from the device; synchronous.
 template <class T>
 std::vector<T> download(CUdeviceptr from, size_t count) {
   std::vector<T> values(count);
@@ -70,9 +71,10 @@ std::vector<T> download(CUdeviceptr from, size_t count) {
   return values;
 }
 
+// Returns pseudo-random bytes.
 std::vector<uint8_t> pattern(size_t bytes, uint32_t seed);
 
-// A host function that holds its stream until it is let go.
+// Holds a stream with a host function until let_go() is called.
 struct Gate {
   void put_into(CUstream stream) {
     OK(cuLaunchHostFunc(

@@ -1,4 +1,4 @@
-// Programs that use two devices at once: of one server or of two, they must not see a difference.
+// Programs that use two devices: they must not see whether both are of one server or of two.
 #include <atomic>
 #include <cstring>
 #include <thread>
@@ -76,12 +76,12 @@ SCENARIO(kernels_on_two_devices) {
     OK(cuStreamSynchronize(side.stream));
     EXPECT(download<uint32_t>(side.memory, kCount)[kCount - 1] == 19 + 5 + kCount - 1);
   }
-  // Memory is freed whichever context is current.
+  // Memory can be freed whichever context is current.
   OK(cuMemFree(sides[0].memory));
   sides[0].use();
   OK(cuMemFree(sides[1].memory));
   GIVES(CUDA_ERROR_INVALID_VALUE, cuMemFree(sides[1].memory));
-  // So are streams destroyed, and waited for.
+  // Streams can also be destroyed and synchronized.
   OK(cuStreamSynchronize(sides[1].stream));
   OK(cuStreamQuery(sides[1].stream));
   OK(cuStreamDestroy(sides[1].stream));
@@ -97,7 +97,7 @@ SCENARIO(what_belongs_to_another_device) {
   here.use();
   OK(cuEventCreate(&event, CU_EVENT_DEFAULT));
   OK(cuEventRecord(event, here.stream));
-  // At once, or with the next call that waits.
+  // The error may come immediately or with the next call that waits.
   const auto outcome = [](CUresult result) {
     return name_of(result != CUDA_SUCCESS ? result : cuCtxSynchronize());
   };
@@ -118,14 +118,14 @@ SCENARIO(what_belongs_to_another_device) {
   GIVES(CUDA_ERROR_INVALID_DEVICE, cuDeviceCanAccessPeer(&can, 0, 2));
   OK(cuDeviceGetP2PAttribute(&can, CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED, 0, 1));
   OK(cuDeviceCanAccessPeer(&can, 0, 1));
-  // What the attribute says holds.
+  // Peer access agrees with cuDeviceCanAccessPeer.
   if (can)
     OK(cuCtxEnablePeerAccess(there.device.context, 0));
   else
     GIVES(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, cuCtxEnablePeerAccess(there.device.context, 0));
 }
 
-// A function in a graph runs in its own context, whichever is current.
+// A kernel node runs in its function's context, whichever is current.
 SCENARIO(graph_of_two_devices) {
   constexpr unsigned kCount = 4096;
   const Side a(0, kCount * 4), b(1, kCount * 4);
@@ -195,7 +195,8 @@ SCENARIO(capture_over_two_devices) {
   EXPECT(download<uint32_t>(b.memory, kCount)[kCount - 1] == 2 + kCount - 1);
 }
 
-// Each round: fill here, copy there, count there, copy back, all of it queued before any of it is done.
+// Each round fills on device 0, copies to device 1, adds there and copies back; all rounds are queued before
+// the first starts.
 SCENARIO(a_chain_over_two_devices) {
   constexpr unsigned kCount = 300'000;
   const Side a(0, kCount * 4), b(1, kCount * 4);
@@ -207,7 +208,7 @@ SCENARIO(a_chain_over_two_devices) {
   constexpr unsigned kRounds = 12;
   std::atomic<bool> go{false};
   a.use();
-  // Nothing can be done yet, and nobody may wait for it.
+  // Holds the stream; the calls below must not wait for it.
   OK(cuLaunchHostFunc(
       a.stream,
       [](void* user) {
@@ -236,8 +237,8 @@ SCENARIO(a_chain_over_two_devices) {
   for (unsigned i = 0; i < kCount; ++i) EXPECT(values[i] == 1 + i + kRounds * 101);
 }
 
-// Host functions of either device run while streams wait for the other, and what they write is seen in the
-// right order.
+// Host functions of both devices run while streams wait for the other device, and their writes become visible
+// in order.
 SCENARIO(host_functions_between_devices) {
   const Side a(0, 4096), b(1, 4096);
   unsigned* pinned = nullptr;
@@ -253,7 +254,7 @@ SCENARIO(host_functions_between_devices) {
   for (unsigned round = 0; round < 10; ++round) {
     pinned[0] = 0;
     const auto add_one = [](void* user) { ++*static_cast<unsigned*>(user); };
-    // b waits for a, a for b's other stream, whose host function must be able to run while b's first is held.
+    // b.stream waits for a.stream, which waits for b's second stream, whose host function must run meanwhile.
     b.use();
     OK(cuLaunchHostFunc(second, add_one, pinned));
     OK(cuEventRecord(two, second));
@@ -273,14 +274,14 @@ SCENARIO(host_functions_between_devices) {
   OK(cuMemFreeHost(pinned));
 }
 
-// An event that is recorded again, or destroyed, counts as what it was when it was waited for.
+// A wait refers to the event's last record before the wait, even if the event is recorded again or destroyed.
 SCENARIO(events_between_devices) {
   const Side a(0, 4096), b(1, 4096);
   CUevent event = nullptr;
   a.use();
   OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
   b.use();
-  OK(cuStreamWaitEvent(b.stream, event, 0));  // never recorded: nothing to wait for
+  OK(cuStreamWaitEvent(b.stream, event, 0));  // never recorded: no wait
   OK(cuStreamSynchronize(b.stream));
   std::atomic<bool> go{false};
   const auto wait = [](void* user) {
@@ -294,14 +295,14 @@ SCENARIO(events_between_devices) {
   OK(cuLaunchHostFunc(a.stream, wait, &go));
   OK(cuEventRecord(event, a.stream));
   b.use();
-  OK(cuStreamSynchronize(b.stream));  // waits for the first record alone
+  OK(cuStreamSynchronize(b.stream));  // waits for the first record only
   OK(cuStreamWaitEvent(b.stream, event, 0));
   OK(cuEventDestroy(event));
   GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(b.stream));
   go = true;
   OK(cuStreamSynchronize(b.stream));
   GIVES(CUDA_ERROR_INVALID_HANDLE, cuStreamWaitEvent(b.stream, event, 0));
-  // A context that streams of the other device wait for may go.
+  // A context can be destroyed while streams of the other device wait for its events.
   const CUcontext passing = create_context(0);
   CUstream stream = nullptr;
   OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
@@ -333,7 +334,7 @@ SCENARIO(a_library_on_two_devices) {
       OK(cuLaunchKernel(launched, 1, 1, 1, 16, 1, 1, 0, nullptr, parameters, nullptr));
       EXPECT(download<uint32_t>(memory, 16)[15] == 20);
     }
-    // Each device has variables of its own.
+    // Each device has its own copies of the variables.
     size_t bytes = 0;
     OK(cuLibraryGetGlobal(&counter, &bytes, library, "counter"));
     EXPECT(bytes == 4 && download<uint32_t>(counter, 1)[0] == 7);
@@ -348,11 +349,11 @@ SCENARIO(a_library_on_two_devices) {
     CUdeviceptr counter = 0;
     OK(cuLibraryGetGlobal(&counter, nullptr, library, "counter"));
     EXPECT(download<uint32_t>(counter, 1)[0] == 100u + static_cast<unsigned>(side.device.device));
-    other.use();  // an address names one device's variable, whichever is current
+    other.use();  // the address identifies the device, whichever context is current
     EXPECT(download<uint32_t>(counter, 1)[0] == 100u + static_cast<unsigned>(side.device.device));
   }
   OK(cuLibraryUnload(library));
-  // Neither device has placed a variable where the other's memory is.
+  // No variable may overlap with the other device's memory.
   for (const Side& side : sides) {
     (&side == sides ? sides[1] : sides[0]).use();
     OK(cuMemFree(side.memory));
@@ -396,7 +397,7 @@ SCENARIO(list_devices) {
   }
 }
 
-// Device 0 goes away while it is at work and while device 1 waits for it; device 1 goes on.
+// The server of device 0 fails while device 0 is busy and device 1 waits for it; device 1 remains usable.
 SCENARIO(one_of_two_fails) {
   constexpr size_t kBytes = size_t{32} << 20;
   const Side lost(0, kBytes), kept(1, kBytes);

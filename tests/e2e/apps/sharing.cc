@@ -1,4 +1,4 @@
-// Programs that share a GPU with others.
+// Programs that share a GPU with other programs.
 #include <unistd.h>
 
 #include <chrono>
@@ -8,9 +8,8 @@
 
 using namespace app;
 
-// Keeps the device busy for so many milliseconds (first argument) with kernels of so many rounds (second),
-// eight queued; says when it begins and how many it has done. With a third argument it begins when there is a
-// file of that name.
+// [milliseconds, kernel rounds, file]: keeps the device busy with up to eight queued kernels; prints
+// "working" and finally the number of completed kernels. With a file name, starts when that file exists.
 SCENARIO(keep_busy) {
   Device device;
   Kernels kernels;
@@ -45,8 +44,8 @@ SCENARIO(keep_busy) {
   std::printf("done %u\n", done);
 }
 
-// As many blocks as the device runs at once and more, for so many milliseconds; says how many multiprocessors
-// there are, and how many blocks the driver thinks that a grid needs.
+// [milliseconds]: launches more blocks than the device can run at once; prints the number of multiprocessors
+// and the grid size that the driver suggests.
 SCENARIO(fill_the_device) {
   Device device;
   Kernels kernels;
@@ -66,7 +65,7 @@ SCENARIO(fill_the_device) {
   std::printf("done %u\n", done);
 }
 
-// A kernel that ends when one of another stream has run, which is launched after it.
+// A kernel that waits for one of another stream, which is launched later.
 SCENARIO(kernels_wait_for_each_other) {
   Device device;
   Kernels kernels;
@@ -87,7 +86,7 @@ SCENARIO(kernels_wait_for_each_other) {
   std::printf("both ran\n");
 }
 
-// A stream that waits for a value which a kernel of another stream writes later, with copies in between.
+// A stream waits for a value that a kernel of another stream writes later, with copies in between.
 SCENARIO(kernels_behind_a_wait_for_a_value) {
   Device device;
   Kernels kernels;
@@ -114,7 +113,7 @@ SCENARIO(kernels_behind_a_wait_for_a_value) {
   std::printf("all ran\n");
 }
 
-// A kernel that never ends.
+// Launches a kernel that never ends.
 SCENARIO(endless) {
   Device device;
   Kernels kernels;
@@ -128,7 +127,7 @@ SCENARIO(endless) {
   while (true) ::pause();
 }
 
-// Behind a kernel that never ends, the first use of another kernel waits in the driver, which holds the
+// Behind a kernel that never ends, the first launch of another kernel waits in the driver, which holds the
 // context's lock.
 SCENARIO(load_behind_an_endless_kernel) {
   Device device;
@@ -139,14 +138,14 @@ SCENARIO(load_behind_an_endless_kernel) {
   OK(kernels.launch("burn_forever", 1, 1, nullptr, flag));
   EXPECT(cuStreamQuery(nullptr) == CUDA_ERROR_NOT_READY);
   ::usleep(
-      100'000);  // the worker's executor sleeps meanwhile, so that its other threads have the kernel to watch
+      100'000);  // lets the worker's executor fall asleep, so that another worker thread watches the kernel
   std::printf("working\n");
   std::fflush(stdout);
   OK(kernels.launch("nothing", 1, 1, nullptr));
   while (true) ::pause();
 }
 
-// Has used the device, and is there.
+// Uses the device once and then stays idle.
 SCENARIO(idle_session) {
   Device device;
   Kernels kernels;

@@ -1,4 +1,4 @@
-// One of two devices that a program uses at once.
+// Helpers of scenarios that use two devices.
 #pragma once
 #include <algorithm>
 #include <source_location>
@@ -8,7 +8,7 @@
 
 namespace app {
 
-// Devices 0 and 1, each with its primary context, kernels, a stream and memory.
+// A device with its primary context, kernels, a stream and memory.
 struct Side {
   explicit Side(int ordinal, size_t bytes = 0) : device(ordinal) {
     OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));

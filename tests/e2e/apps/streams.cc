@@ -1,4 +1,4 @@
-// Streams, events, host functions and threads: who waits for whom.
+// Streams, events, host functions and threads: the order of their work.
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -9,7 +9,7 @@
 
 using namespace app;
 
-// Until it is killed.
+// Runs until it is killed.
 SCENARIO(stuck_behind_host_function) {
   Device device;
   Kernels kernels;
@@ -63,7 +63,7 @@ SCENARIO(events_tell_progress) {
   OK(cuEventCreate(&before, CU_EVENT_DEFAULT));
   OK(cuEventCreate(&after, CU_EVENT_DEFAULT));
   OK(cuEventCreate(&plain, CU_EVENT_DISABLE_TIMING));
-  OK(cuEventQuery(plain));  // never recorded counts as passed
+  OK(cuEventQuery(plain));  // an event that was never recorded counts as complete
   Gate gate;
   OK(cuEventRecord(before, stream));
   gate.put_into(stream);
@@ -74,7 +74,7 @@ SCENARIO(events_tell_progress) {
   OK(cuStreamQuery(other));
   float milliseconds = -1;
   GIVES(CUDA_ERROR_NOT_READY, cuEventElapsedTime(&milliseconds, before, after));
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the time that is measured
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // measured below
   gate.let_go();
   OK(cuEventSynchronize(after));
   OK(cuEventQuery(after));
@@ -97,8 +97,8 @@ SCENARIO(null_stream_waits_for_blocking_streams) {
   Gate gate;
   gate.put_into(blocking);
   OK(kernels.launch("fill", 4, 256, blocking, values, 5u, 1024u));
-  OK(kernels.launch("add", 4, 256, nullptr, values, 10u, 1024u));    // behind `blocking`
-  OK(kernels.launch("add", 4, 256, blocking, values, 100u, 1024u));  // behind the null stream
+  OK(kernels.launch("add", 4, 256, nullptr, values, 10u, 1024u));    // waits for `blocking`
+  OK(kernels.launch("add", 4, 256, blocking, values, 100u, 1024u));  // waits for the null stream
   OK(cuStreamSynchronize(apart));                                    // waits for neither
   GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(nullptr));
   gate.let_go();
@@ -110,8 +110,8 @@ SCENARIO(null_stream_waits_for_blocking_streams) {
   OK(cuStreamDestroy(apart));
 }
 
-// Pinned memory is read when the stream gets to the copy: what comes before in the stream writes it first.
-// Work of one blocking stream, a free in the null stream, work of another blocking stream: one after another.
+// Work of one blocking stream, a free in the null stream and work of another blocking stream run in this
+// order.
 SCENARIO(memory_freed_in_the_null_stream) {
   Device device;
   CUstream first = nullptr, second = nullptr;
@@ -136,6 +136,7 @@ SCENARIO(memory_freed_in_the_null_stream) {
   OK(cuStreamDestroy(second));
 }
 
+// A copy reads pinned memory when its stream reaches it, after earlier work of the stream has written it.
 SCENARIO(pinned_memory_is_read_in_stream_order) {
   Device device;
   Kernels kernels;
@@ -149,7 +150,7 @@ SCENARIO(pinned_memory_is_read_in_stream_order) {
   OK(cuMemAllocHost(reinterpret_cast<void**>(&source), kCount * 4));
   OK(cuMemAllocHost(reinterpret_cast<void**>(&bounce), kCount * 4));
   OK(kernels.launch("burn", 8, 64, stream, second,
-                    20000u));  // so that nothing below has run when it is queued
+                    20000u));  // keeps everything below queued
   OK(cuLaunchHostFunc(
       stream,
       [](void* user) {
@@ -171,7 +172,7 @@ SCENARIO(pinned_memory_is_read_in_stream_order) {
   OK(cuStreamDestroy(stream));
 }
 
-// Unloading waits for what is queued, and what is queued waits for this program: other threads' calls go on
+// Unloading waits for queued work, which waits for the program: calls of other threads must proceed
 // meanwhile.
 SCENARIO(unload_behind_a_host_function) {
   Device device;
@@ -184,7 +185,7 @@ SCENARIO(unload_behind_a_host_function) {
       OK(cuModuleUnload(kernels.module));
       OK(cuCtxSynchronize());
     });
-    // Enough calls for the other thread to get as far as the unloading.
+    // Enough calls for the other thread to reach the unload.
     size_t free = 0, total = 0;
     for (int call = 0; call < 100; ++call) OK(cuMemGetInfo(&free, &total));
     gate.let_go();
@@ -192,7 +193,7 @@ SCENARIO(unload_behind_a_host_function) {
   }
 }
 
-// The thread that unloads has another context current, and destroys it at once.
+// The unloading thread has another context current and destroys it immediately.
 SCENARIO(unload_behind_a_host_function_in_another_context) {
   Device device;
   for (int round = 0; round < 3; ++round) {
@@ -261,7 +262,7 @@ SCENARIO(host_functions_run_in_order) {
   OK(cuStreamDestroy(stream));
 }
 
-// Asynchronous copies to the host are visible by every way to learn that they are done.
+// Asynchronous copies to the host are visible after every kind of wait.
 SCENARIO(async_readback) {
   Device device;
   Kernels kernels;
@@ -352,7 +353,7 @@ SCENARIO(per_thread_streams) {
   std::thread second([&] {
     OK(cuCtxSetCurrent(device.context));
     OK(kernels.launch("fill", 4, 256, CU_STREAM_PER_THREAD, values + 4096, 2u, 1024u));
-    OK(cuStreamSynchronize(CU_STREAM_PER_THREAD));  // does not wait for the first thread's
+    OK(cuStreamSynchronize(CU_STREAM_PER_THREAD));  // does not wait for the first thread's stream
     second_done = true;
     gate.let_go();
   });
@@ -399,8 +400,8 @@ SCENARIO(kernel_prints_in_order) {
   OK(cuStreamDestroy(stream));
 }
 
-// The null stream waits for a copy that is still to be read from pinned memory, and a synchronous copy waits
-// for the null stream: neither may wait for the other.
+// The null stream waits for a copy that has yet to be read from pinned memory, and a synchronous copy waits
+// for the null stream: this must not deadlock.
 SCENARIO(synchronous_copies_behind_late_ones) {
   Device device;
   constexpr size_t kBytes = 200'000;
@@ -423,7 +424,7 @@ SCENARIO(synchronous_copies_behind_late_ones) {
   OK(cuCtxSynchronize());
 }
 
-// What a copy reads from pinned memory is what an earlier copy on the stream has put there.
+// A copy reads from pinned memory what an earlier copy in the stream wrote there.
 SCENARIO(pinned_memory_both_ways) {
   Device device;
   Kernels kernels;

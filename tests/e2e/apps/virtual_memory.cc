@@ -20,7 +20,7 @@ SCENARIO(virtual_memory) {
   CUmemAccessDesc access{};
   access.location = prop.location;
   access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-  // The same memory at two places: what is written at one is read at the other.
+  // The same memory mapped at two addresses.
   OK(cuMemMap(range, granularity, 0, memory[0], 0));
   OK(cuMemMap(range + granularity, granularity, 0, memory[1], 0));
   OK(cuMemMap(range + 2 * granularity, granularity, 0, memory[0], 0));
@@ -28,7 +28,7 @@ SCENARIO(virtual_memory) {
   unsigned long long flags = 0;
   OK(cuMemGetAccess(&flags, &access.location, range));
   EXPECT(flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
-  // One copy or fill may span several mappings: PyTorch's expandable segments consist of such.
+  // One copy or fill may span several mappings, as in PyTorch's expandable segments.
   const CUdeviceptr across = range + granularity / 2;
   std::vector<uint32_t> given(granularity / 4);
   for (uint32_t i = 0; i < given.size(); ++i) given[i] = 7 * i;
@@ -39,13 +39,13 @@ SCENARIO(virtual_memory) {
   OK(cuMemsetD32(across, 5, granularity / 4));
   EXPECT(download<uint32_t>(across, given.size()) == std::vector<uint32_t>(given.size(), 5));
   GIVES(CUDA_ERROR_INVALID_VALUE,
-        cuMemcpyHtoD(across, given.data(), 4 * granularity));  // beyond the reservation
+        cuMemcpyHtoD(across, given.data(), 4 * granularity));  // beyond the reserved range
   const unsigned count = static_cast<unsigned>(2 * granularity / 4);
   OK(kernels.launch("fill", (count + 255) / 256, 256, nullptr, range, 3u, count));
   const auto twin = download<uint32_t>(range + 2 * granularity, granularity / 4);
   for (uint32_t i = 0; i < twin.size(); ++i) EXPECT(twin[i] == 3 + i);
   OK(cuMemUnmap(range, granularity));
-  // Released, but still mapped at the second place.
+  // The handle is released, but the memory is still mapped at the second address.
   OK(cuMemRelease(memory[0]));
   EXPECT(download<uint32_t>(range + 2 * granularity, 2)[1] == 4);
   OK(cuMemUnmap(range + granularity, 2 * granularity));
@@ -106,7 +106,7 @@ SCENARIO(stream_ordered_memory) {
   EXPECT(current == own);
   OK(cuDeviceSetMemPool(device.device, pool));
   OK(cuMemPoolDestroy(own));
-  // The pool keeps what fits its threshold; freed to the system, nothing is missing.
+  // Trimming releases the memory that the pool kept below its threshold.
   OK(cuMemPoolTrimTo(pool, 0));
   OK(cuStreamDestroy(stream));
 }
