@@ -1,5 +1,5 @@
-// What the programs of this folder share: each runs its cases one after the other, compares every result with
-// one computed on the CPU, prints one line per case and PASSED at the end.
+// Helpers shared by the programs of this folder. Each program runs its cases one after the other, compares
+// every result with one computed on the CPU, prints one line per case, and PASSED at the end.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -26,7 +26,7 @@ inline void check(bool good, const char* what, int line) {
     }                                                                                \
   } while (0)
 
-// Numbers that are the same everywhere and in every run.
+// Pseudo-random numbers (xorshift), the same in every run.
 class Random {
  public:
   explicit Random(uint32_t seed) : state_(seed * 2654435761u + 1) {}
@@ -55,7 +55,7 @@ inline std::vector<float> reals(size_t count, uint32_t seed) {
   return values;
 }
 
-// Device memory that starts as a copy of a vector.
+// Device memory, zeroed or initialized with a copy of a vector.
 template <typename T>
 class Device {
  public:

@@ -1,5 +1,5 @@
-// Thread block clusters: blocks that start together, meet at a barrier, and read, write and count in each
-// other's shared memory; asynchronous copies that an mbarrier waits for.
+// Thread block clusters: cluster barriers, access to the shared memory of other blocks, and asynchronous
+// copies that complete an mbarrier.
 #include <cooperative_groups.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace cg = cooperative_groups;
 namespace {
 
-// Every block has some of the bins; all count in all of them.
+// Each block owns a part of the bins; all blocks increment all bins.
 __global__ void histogram_kernel(const uint32_t* in, int count, uint32_t bins_per_block, uint32_t* out) {
   extern __shared__ uint32_t bins[];
   const auto cluster = cg::this_cluster();
@@ -58,7 +58,7 @@ void histogram() {
   CHECK(out.read() == expected);
 }
 
-// Where everybody is, in two dimensions; and what a neighbour says.
+// Ranks in two dimensions, and reads from a neighbour's shared memory.
 __global__ void __cluster_dims__(2, 2, 1) places(uint32_t* out) {
   __shared__ uint32_t mine;
   const auto cluster = cg::this_cluster();
@@ -73,7 +73,7 @@ __global__ void __cluster_dims__(2, 2, 1) places(uint32_t* out) {
     out[block * 4 + 3] =
         cluster.query_shared_rank(cluster.map_shared_rank(&mine, rank ^ 1)) * 16 + cluster.num_blocks();
   }
-  cluster.barrier_wait(cluster.barrier_arrive());  // nobody leaves while others read
+  cluster.barrier_wait(cluster.barrier_arrive());  // no block may exit while others read its memory
 }
 
 void two_dimensions() {
@@ -91,8 +91,8 @@ void two_dimensions() {
   CHECK(good);
 }
 
-// A ring: each block sends its numbers to the next one with an asynchronous copy, which the other one's
-// barrier counts.
+// A ring: each block sends its numbers to the next one with an asynchronous copy that completes the
+// receiver's mbarrier.
 __global__ void __cluster_dims__(4, 1, 1) ring(const int* in, int* out) {
   __shared__ alignas(16) int mine[128], received[128];
   __shared__ alignas(8) uint64_t barrier;
@@ -128,7 +128,7 @@ void copies_between_blocks() {
   CHECK(out.read() == expected);
 }
 
-// Global to shared memory in bulk and back, as a pipeline of two stages.
+// Bulk copies from global to shared memory in a pipeline of two stages.
 __global__ void pipeline(const int* in, int* out, int tiles) {
   __shared__ alignas(16) int stage[2][256];
 #pragma nv_diag_suppress static_var_with_dynamic_init
@@ -170,13 +170,15 @@ void what_cannot_be_launched() {
   Device<uint32_t> out(64);
   const auto with = [&](dim3 grid, dim3 cluster) {
     cudaError_t error = launch(histogram_kernel, grid, dim3(32), 1024, cluster, out.get(), 0, 8u, out.get());
-    if (error == cudaSuccess) error = cudaDeviceSynchronize();  // the pool hears of it from the server
+    if (error == cudaSuccess)
+      error = cudaDeviceSynchronize();  // through poold, the error comes from the
+                                        // server
     cudaGetLastError();
     return error;
   };
   CHECK(with(dim3(8), dim3(2)) == cudaSuccess);
   CHECK(with(dim3(9), dim3(2)) != cudaSuccess);
-  CHECK(with(dim3(32), dim3(16)) != cudaSuccess);  // larger than every device must offer, without permission
+  CHECK(with(dim3(32), dim3(16)) != cudaSuccess);  // larger than the portable maximum of 8
   OK(cudaFuncSetAttribute(histogram_kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
   CHECK(with(dim3(32), dim3(16)) == cudaSuccess);
 }

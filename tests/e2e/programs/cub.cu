@@ -27,7 +27,7 @@ std::vector<uint32_t> numbers(uint32_t seed, uint32_t below = 0) {
   return values;
 }
 
-// CUB's two calls: how much scratch memory, then the work.
+// Calls a CUB function twice: first for the size of the scratch memory, then for the work.
 template <typename Call>
 void with_scratch(Call call) {
   size_t bytes = 0;

@@ -1,5 +1,5 @@
-// What kernels call of the device runtime beside launches: questions, errors, streams and events, copies and
-// fills, memory, launches by hand, and groups by their handles.
+// Device runtime calls of kernels, other than launches: queries, errors, streams and events, copies and
+// fills, memory, launches with parameter buffers, and cooperative groups by handle.
 #include <cstring>
 #include <string>
 
@@ -47,7 +47,7 @@ __global__ void questions_in_kernel(Answers* to) {
   to->error = ask(to);
 }
 
-// A kernel is told what the host is told.
+// Queries in a kernel return the same values as on the host.
 void questions() {
   Device<Answers> out(1);
   questions_in_kernel<<<1, 1>>>(out.get());
@@ -59,7 +59,7 @@ void questions() {
   CHECK(std::memcmp(got.limits, expected.limits, sizeof got.limits) == 0);
   CHECK(got.device == expected.device && got.count == expected.count);
   CHECK(got.version == expected.version ||
-        CUDART_VERSION < 13000);  // softgpu's device runtime is that of CUDA 13.0
+        CUDART_VERSION < 13000);  // softgpu's device runtime has CUDA 13.0's version
   CHECK(got.blocks == expected.blocks && got.blocks > 0);
   CHECK(got.kernel.sharedSizeBytes == 1200 && got.kernel.maxThreadsPerBlock == 512);
   CHECK(got.kernel.numRegs == expected.kernel.numRegs &&
@@ -73,12 +73,12 @@ __global__ void errors_in_kernel(int* codes, char* texts) {
   int value = 0;
   codes[i * 4] = cudaGetLastError();
   if (i % 2 == 1) cudaDeviceGetAttribute(&value, cudaDevAttrWarpSize, 99);
-  if (i == 2) nothing<<<1, 2048>>>();  // no block has so many threads
+  if (i == 2) nothing<<<1, 2048>>>();  // too many threads per block
   if (i == 4) nothing<<<1, 1, 0, reinterpret_cast<cudaStream_t>(0x7777)>>>();
   codes[i * 4 + 1] = cudaPeekAtLastError();
   codes[i * 4 + 2] = cudaGetLastError();
   codes[i * 4 + 3] = cudaGetLastError();
-  cudaDeviceGetAttribute(&value, cudaDevAttrWarpSize, 99);  // and an error that nobody asks for
+  cudaDeviceGetAttribute(&value, cudaDevAttrWarpSize, 99);  // an error that is never queried
   if (i == 0) {
     int at = 0;
     for (const char* text :
@@ -88,7 +88,7 @@ __global__ void errors_in_kernel(int* codes, char* texts) {
   }
 }
 
-// Each thread has an error of its own, and goes on.
+// Each thread has its own last error, and continues after it.
 void errors() {
   constexpr unsigned kThreads = 8;
   Device<int> codes(kThreads * 4);
@@ -148,7 +148,7 @@ __global__ void streams_in_kernel(int* list, int* codes) {
   codes[n++] = cudaEventDestroy(event);
   codes[n++] = cudaStreamDestroy(first);
   codes[n++] = cudaGetLastError();
-  // What is wrong with these is said.
+  // Errors of invalid calls.
   codes[n++] = cudaStreamCreateWithFlags(&first, cudaStreamDefault);
   codes[n++] = cudaEventCreateWithFlags(&event, cudaEventDefault);
   codes[n++] = cudaEventRecord(event, second);
@@ -171,7 +171,7 @@ __global__ void double_all(uint32_t* data, size_t count) {
   for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x) data[i] *= 2;
 }
 
-// A fill, a kernel and copies, each on what the one before has left.
+// A fill, a copy and a kernel, each on the result of the previous one, and a copy in the tail stream.
 __global__ void copies_in_kernel(uint32_t* a, uint32_t* b, uint32_t* late, size_t count, int* codes) {
   codes[0] = cudaMemcpyAsync(late, b, count * 4, cudaMemcpyDeviceToDevice, cudaStreamTailLaunch);
   codes[1] = cudaMemsetAsync(b, 0x11, count * 4, 0);
@@ -182,7 +182,7 @@ __global__ void copies_in_kernel(uint32_t* a, uint32_t* b, uint32_t* late, size_
 }
 
 void copies() {
-  constexpr size_t kCount = 1'000'001;  // more than one piece of a copy, and not whole ones
+  constexpr size_t kCount = 1'000'001;  // several chunks, the last one partial
   const auto host = numbers(kCount, 3);
   Device<uint32_t> a(host), b(kCount), late(kCount);
   Device<int> codes(5);
@@ -210,7 +210,7 @@ __global__ void boxes_in_kernel(unsigned char* a, unsigned char* b, unsigned cha
   codes[2] = cudaMemcpy3DAsync(&p, 0);
   codes[3] = cudaMemset3DAsync(cudaPitchedPtr{c + 16, kPitch, kWidth, kHeight}, 0xCD, cudaExtent{3, 2, 6}, 0);
   codes[4] = cudaMemcpy2DAsync(b, 10, a, kPitch, 20, kHeight, cudaMemcpyDeviceToDevice, 0);
-  codes[5] = cudaMemset2DAsync(b, 1, 1, 0, 10, 0);  // nothing to do
+  codes[5] = cudaMemset2DAsync(b, 1, 1, 0, 10, 0);  // empty
 }
 
 void boxes() {
@@ -254,7 +254,7 @@ void memory() {
   CHECK(out.read() == std::vector<int>({50 * 4950, 0, cudaErrorMemoryAllocation, cudaErrorMemoryAllocation}));
 }
 
-// As generated code of old launches: the kernel and its shape are named when the parameters are there.
+// Launches like older generated code, which passes kernel and shape after the parameter buffer was filled.
 __global__ void by_hand(int* list, int* codes) {
   struct Parameters {
     int* list;
@@ -265,7 +265,7 @@ __global__ void by_hand(int* list, int* codes) {
   *parameters = {list, 42};
   codes[0] = cudaLaunchDevice(reinterpret_cast<void*>(append), parameters, dim3(1), dim3(1), 0, nullptr);
   codes[1] = cudaLaunchDevice(reinterpret_cast<void*>(append), parameters, dim3(1), dim3(1), 0,
-                              nullptr);  // it is used up
+                              nullptr);  // the buffer was used already
 }
 
 void old_launches() {
@@ -275,7 +275,7 @@ void old_launches() {
   CHECK(codes.read() == std::vector<int>({0, cudaErrorInvalidValue}));
 }
 
-// Each row needs the one before it, whole.
+// Each row needs the complete previous row.
 __global__ void group_in_kernel(int* rows, int count, unsigned* facts) {
   const unsigned long long grid = cudaCGGetIntrinsicHandle(cudaCGScopeGrid);
   unsigned threads = 0, grids = 0, rank = 0, of_grid = 7;
@@ -317,7 +317,7 @@ __global__ void wrong_fill(char* memory) {
   cudaMemsetAsync(memory, 1, 100, 0);
 }
 
-// The last, since the context is lost.
+// Runs last, since it leaves the context in an error state.
 bool faults() {
   wrong_fill<<<1, 1>>>(reinterpret_cast<char*>(0x1234));
   CHECK(cudaDeviceSynchronize() == cudaErrorIllegalAddress);

@@ -1,5 +1,5 @@
-// What the language offers: barriers of the whole grid, function pointers, recursion, local arrays,
-// arithmetic on bits; each checked against the CPU.
+// Language features: grid-wide barriers, function pointers, recursion, local arrays and bit arithmetic, each
+// checked against the CPU.
 #include <cooperative_groups.h>
 #include <cooperative_groups/reduce.h>
 
@@ -11,7 +11,7 @@
 namespace cg = cooperative_groups;
 namespace {
 
-// --- Cooperative groups: one kernel, a barrier of the whole grid between its phases ---
+// --- Cooperative groups: a kernel with grid-wide barriers between its phases ---
 
 __global__ void grid_reduce(const uint32_t* in, int count, unsigned long long* partial,
                             unsigned long long* result) {
@@ -36,7 +36,7 @@ __global__ void grid_reduce(const uint32_t* in, int count, unsigned long long* p
     result[0] = sum;
   }
   grid.sync();
-  // Everybody sees it now.
+  // The result is now visible to all threads.
   const auto tile = cg::tiled_partition<8>(block);
   const unsigned long long largest =
       cg::reduce(tile, result[0] + tile.thread_rank(), cg::greater<unsigned long long>());
@@ -93,7 +93,7 @@ void calls() {
   CHECK(good);
 }
 
-// --- Arithmetic on the bits of integers ---
+// --- Bit arithmetic on integers ---
 
 __global__ void bits(const uint32_t* in, uint32_t* out, int count) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;

@@ -1,5 +1,4 @@
-// Dynamic parallelism: kernels that launch kernels, recursively, in order, and after their grid (the tail
-// stream).
+// Dynamic parallelism: kernels that launch kernels recursively, in stream order, and in the tail stream.
 #include <algorithm>
 
 #include "check.h"
@@ -23,7 +22,7 @@ void children() {
   CHECK(right);
 }
 
-// One thread sorts or splits, and launches itself for both halves.
+// A single thread sorts a short range, or partitions it and launches the kernel for both halves.
 __global__ void quicksort(uint32_t* data, int low, int high) {
   if (high - low < 16) {
     for (int i = low + 1; i <= high; ++i) {
@@ -61,7 +60,7 @@ __global__ void append(int* list, int value) {
   list[++list[0]] = value;
 }
 
-// What one thread launches into one stream runs in order; the tail comes after all.
+// Launches of one thread into one stream run in order; the tail stream comes last.
 __global__ void in_order(int* list) {
   append<<<1, 1, 0, cudaStreamTailLaunch>>>(list, 100);
   for (int n = 1; n <= 5; ++n) append<<<1, 1>>>(list, n);
@@ -70,13 +69,13 @@ __global__ void in_order(int* list) {
 void order() {
   Device<int> list(16);
   in_order<<<1, 1>>>(list.get());
-  append<<<1, 1>>>(list.get(), 200);  // after everything that the grid before has launched
+  append<<<1, 1>>>(list.get(), 200);  // after all grids that the previous one launched
   const auto got = list.read();
   const std::vector<int> expected{7, 1, 2, 3, 4, 5, 100, 200};
   CHECK(std::equal(expected.begin(), expected.end(), got.begin()));
 }
 
-// Shared memory and blocks of the child's own.
+// The child grid has its own block size and shared memory.
 __global__ void sum_blocks(const uint32_t* in, uint32_t* sums) {
   extern __shared__ uint32_t values[];
   values[threadIdx.x] = in[blockIdx.x * blockDim.x + threadIdx.x];

@@ -1,4 +1,4 @@
-// FFT, stencil, ray marching and n-body, as courses and samples do them, each checked against the CPU.
+// FFT, stencil, ray marching and n-body as in courses and samples, each checked against the CPU.
 #include <algorithm>
 #include <complex>
 
@@ -94,7 +94,7 @@ void stencil() {
   CHECK(good);
 }
 
-// --- Ray marching: shapes are virtual, made and destroyed on the device ---
+// --- Ray marching: objects with virtual functions, created and destroyed on the device ---
 
 struct Shape {
   __host__ __device__ virtual float distance(float3 p) const = 0;
@@ -158,7 +158,7 @@ void ray_marching() {
     for (int x = 0; x < size; ++x)
       wrong += !close(got[static_cast<size_t>(y * size + x)],
                       march(host, (x - size / 2.0f) / size, (size / 2.0f - y) / size), 1e-2);
-  CHECK(wrong <= 8);  // rays that graze an edge
+  CHECK(wrong <= 8);  // rays that touch an edge may differ
 }
 
 // --- n-body ---

@@ -1,5 +1,5 @@
-// Sorting, scanning, counting, hash tables, graph search and sparse products, as courses and samples do them,
-// each checked against the CPU.
+// Sorting, scans, histograms, hash tables, graph search and sparse products as in courses and samples, each
+// checked against the CPU.
 #include <cooperative_groups.h>
 
 #include <algorithm>
@@ -43,7 +43,7 @@ void bitonic_sort() {
   CHECK(device.read() == host);
 }
 
-// One block, four bits a pass; places by ballots.
+// One block sorts four bits per pass and computes positions with ballots.
 __global__ void radix(uint32_t* keys, uint32_t* other, int count) {
   __shared__ uint32_t starts[16], counts[16];
   for (int shift = 0; shift < 32; shift += 4) {
@@ -84,7 +84,7 @@ void radix_sort() {
   CHECK(device.read() == host);
 }
 
-// --- Scan in one pass: blocks wait for the sum of those before them ---
+// --- Scan in one pass: each block waits for the sum of the previous blocks ---
 
 __device__ uint32_t ticket;
 
@@ -170,7 +170,7 @@ __global__ void expand(const int* offsets, const int* targets, int* levels, int 
   for (int edge = offsets[frontier[i]]; edge < offsets[frontier[i] + 1]; ++edge) {
     const int target = targets[edge];
     if (atomicCAS(&levels[target], -1, level + 1) != -1) continue;
-    // One addition for all lanes that found a node.
+    // One atomic addition for all lanes that found a node.
     const auto active = cg::coalesced_threads();
     int base;
     if (active.thread_rank() == 0) base = atomicAdd(next_size, static_cast<int>(active.size()));
@@ -207,7 +207,7 @@ void graph_search() {
   CHECK(levels.read() == expected);
 }
 
-// A warp per row.
+// One warp per row.
 __global__ void sparse_product(const int* offsets, const int* columns, const double* values, const double* x,
                                double* y, int rows) {
   const int row = (blockIdx.x * blockDim.x + threadIdx.x) / 32, lane = threadIdx.x % 32;

@@ -1,5 +1,5 @@
-// Products of matrices on tensor cores: wmma in its types, mma with ldmatrix and asynchronous copies, and the
-// arithmetic in few bits that goes with them.
+// Matrix products on tensor cores (wmma types; mma with ldmatrix and asynchronous copies), and arithmetic
+// with the low-precision types.
 #include <cooperative_groups.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -13,7 +13,7 @@ namespace {
 
 using namespace nvcuda;
 
-// Small whole numbers, which every format holds exactly.
+// Small integers, which every format represents exactly.
 template <typename T>
 std::vector<T> small_numbers(size_t count, uint32_t seed, int from, int to) {
   Random random(seed);
@@ -43,7 +43,7 @@ bool is_product(const std::vector<T>& a, const std::vector<T>& b, const std::vec
   return true;
 }
 
-// One warp per tile, as in every tutorial.
+// One warp per tile.
 template <int M, int N, int K, typename T, typename Fragment, typename D, typename Layout>
 __global__ void wmma_product(const T* a, const T* b, D* d) {
   wmma::fragment<wmma::matrix_a, M, N, K, Fragment, wmma::row_major> fa;
@@ -89,8 +89,8 @@ void wmma_types() {
   check_wmma<8, 8, 4, double, double, double, col_major>("f64");
 }
 
-// A tile of 16 x 8 of d = a * b: a and b travel to shared memory in 16-byte copies and to registers by
-// ldmatrix.
+// Computes a tile of 16 x 8 of d = a * b. a and b are copied to shared memory in 16-byte asynchronous copies,
+// and to registers by ldmatrix.
 __global__ void mma_product(const __half* a, const __half* b, float* d) {
   __shared__ alignas(16) __half sa[16 * kK], sb[kK * 8];
   const int lane = threadIdx.x, row = blockIdx.y * 16, column = blockIdx.x * 8;
@@ -194,7 +194,7 @@ void fp8() {
   const auto b = back.read();
   bool good = true;
   for (size_t i = 0; i < in.size(); ++i) {
-    // The header does the same in plain C++ on the CPU.
+    // The header's conversions in plain C++ on the CPU give the expected values.
     good &= s[i].__x == __nv_fp8_e4m3(in[i]).__x && w[i].__x == __nv_fp8_e5m2(in[i]).__x;
     good &= b[i] == static_cast<float>(s[i]) + static_cast<float>(w[i]);
   }

@@ -1,4 +1,4 @@
-// Thrust's algorithms as programs use them.
+// Thrust algorithms, checked against the standard library.
 #include <thrust/adjacent_difference.h>
 #include <thrust/binary_search.h>
 #include <thrust/copy.h>
@@ -54,7 +54,7 @@ struct Square {
 struct IsOdd {
   __host__ __device__ bool operator()(uint32_t x) const { return x & 1; }
 };
-struct ByLastDigit {  // a comparison of its own: merge sort instead of radix sort
+struct ByLastDigit {  // a custom comparison: merge sort instead of radix sort
   __host__ __device__ bool operator()(uint32_t a, uint32_t b) const { return a % 10 < b % 10; }
 };
 

@@ -1,5 +1,5 @@
-// Copies by tensor maps (TMA): boxes of tensors of one to five dimensions, beyond their edges, swizzled,
-// stored and reduced; maps changed on the device; bulk reductions.
+// Copies with tensor maps (TMA): boxes of tensors with one to five dimensions, out-of-bounds elements,
+// swizzling, stores and reductions; maps modified on the device; bulk reductions.
 #include <cuda.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 
 using Barrier = cuda::barrier<cuda::thread_scope_block>;
 
-// The driver's function, as programs get it that are linked with the runtime alone.
+// Encodes a tensor map with the driver's function, obtained like in programs that only link with the runtime.
 CUtensorMap encode(CUtensorMapDataType type, std::vector<uint64_t> sizes, std::vector<uint64_t> strides,
                    std::vector<uint32_t> box, void* memory,
                    CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_NONE, std::vector<uint32_t> steps = {},
@@ -45,7 +45,7 @@ __device__ void begin(uint64_t* barrier, uint32_t bytes) {
   ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, barrier, bytes);
 }
 
-// What a box holds, byte by byte, wherever it lies.
+// Copies a box to global memory byte by byte, without interpreting its layout.
 __global__ void load_matrix(const __grid_constant__ CUtensorMap map, int x, int y, uint32_t bytes,
                             uint8_t* out) {
   extern __shared__ __align__(1024) uint8_t box[];
@@ -87,7 +87,7 @@ void boxes_of_a_matrix() {
       }
     CHECK(got == expected);
   }
-  // Every second row; NaNs beyond the edge.
+  // With element stride 2 in y, and NaN as the out-of-bounds fill.
   const auto every_second =
       encode(CU_TENSOR_MAP_DATA_TYPE_FLOAT32, {kWidth, kHeight}, {kWidth * 4}, {kX, kY}, tensor.get(),
              CU_TENSOR_MAP_SWIZZLE_NONE, {1, 2}, CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA);
@@ -106,7 +106,7 @@ void swizzles() {
   Device<uint16_t> tensor(host);
   struct Mode {
     CUtensorMapSwizzle mode;
-    uint32_t elements, mask;  // chunks of 16 bytes change places by what stands three bits above
+    uint32_t elements, mask;  // address bits 7 to 9 are XORed into bits 4 to 6, as far as the mask allows
   };
   for (const Mode& mode :
        {Mode{CU_TENSOR_MAP_SWIZZLE_32B, 16, 0x10}, Mode{CU_TENSOR_MAP_SWIZZLE_64B, 32, 0x30},
@@ -129,7 +129,7 @@ void swizzles() {
   }
 }
 
-// Blocks transpose tiles of a matrix through shared memory, both ways by tensor maps.
+// Each block transposes a tile through shared memory; loads and stores use tensor maps.
 __global__ void transpose(const __grid_constant__ CUtensorMap from, const __grid_constant__ CUtensorMap to) {
   __shared__ __align__(128) uint32_t in[16][16], out[16][16];
   __shared__ uint64_t barrier;
@@ -153,7 +153,7 @@ __global__ void transpose(const __grid_constant__ CUtensorMap from, const __grid
 }
 
 void transposed() {
-  constexpr uint32_t kRows = 36, kColumns = 52;  // no multiples of the tiles
+  constexpr uint32_t kRows = 36, kColumns = 52;  // not multiples of the tile size
   std::vector<uint32_t> host(kRows * kColumns), expected(host.size());
   for (uint32_t n = 0; n < host.size(); ++n) host[n] = n * 7 + 1;
   for (uint32_t row = 0; row < kRows; ++row)
@@ -167,7 +167,7 @@ void transposed() {
   CHECK(out.read() == expected);
 }
 
-// Five dimensions in, added to five dimensions out, by every block.
+// Each block loads a box of a five-dimensional tensor and adds it to another tensor.
 __global__ void add_box(const __grid_constant__ CUtensorMap from, const __grid_constant__ CUtensorMap to) {
   __shared__ __align__(128) int box[2 * 2 * 2 * 2 * 4];
   __shared__ uint64_t barrier;
@@ -196,7 +196,7 @@ void five_dimensions() {
   CHECK(out.read() == expected);
 }
 
-// A map made on the device of another one: another address.
+// Makes a copy of a map with another global address on the device.
 __global__ void move_map(const CUtensorMap* from, CUtensorMap* to, const uint32_t* memory) {
   __shared__ __align__(128) CUtensorMap map;
   if (threadIdx.x == 0) {
@@ -232,7 +232,7 @@ void maps_changed_on_the_device() {
   CHECK(out.read() == std::vector<uint32_t>(32));
 }
 
-// Every block adds its row to one.
+// Each block adds its row to the sum.
 __global__ void sum_rows(const float* rows, float* sum) {
   __shared__ __align__(16) float row[256];
   row[threadIdx.x] = rows[blockIdx.x * 256 + threadIdx.x];
