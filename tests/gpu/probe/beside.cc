@@ -1,6 +1,6 @@
-// Which calls return on one thread while another stream is parked, or while another thread is blocked in a
-// full queue, and whether a store of the CPU releases that stream. Each call has a process of its own, since
-// one that blocks may hold locks that stop the next.
+// Which calls return on one thread while another stream is held, or while another thread is blocked in a full
+// queue, and whether a store of the CPU releases that stream. Each call is a separate probe with its own
+// process, since a call that blocks may hold locks that block the next one.
 #include <cstdlib>
 
 #include "probe.h"
@@ -10,7 +10,7 @@ using namespace probe;
 
 namespace {
 
-// What the calls need, made before anything waits.
+// Objects that the calls need, created before any stream is held.
 struct Things {
   Things() {
     CHECK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
@@ -54,7 +54,7 @@ struct Things {
 struct Call {
   const char* name;
   CUresult (*body)(Things&, const Device&, const Word&);
-  bool context = true;  // the thread has one already
+  bool context = true;  // the calling thread has a current context
 };
 // clang-format 16 does not understand lambdas behind a macro.
 // clang-format off

@@ -1,4 +1,4 @@
-// What contexts, events and waking up cost.
+// Costs of contexts, events and wake-ups.
 #include <cstdlib>
 #include <thread>
 
@@ -8,7 +8,7 @@ using namespace probe;
 
 namespace {
 
-// The first context of a process, and a second one beside it.
+// Creates the first context of a process, and a second one.
 void make_contexts(const char* connections) {
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", connections, 1);
   const auto before = used_bytes();
@@ -34,7 +34,8 @@ void make_contexts(const char* connections) {
   used("used_after_both_destroyed_MiB");
 }
 
-// From the CPU's store that releases a stream to the return of the call that waits for its event.
+// Returns the microseconds from the CPU's store that releases a stream until the call that waits for its
+// event returns.
 double wake_up(unsigned flags, CUstream stream, const Word& word, uint32_t round) {
   CUevent event = nullptr;
   CHECK(cuEventCreate(&event, flags | CU_EVENT_DISABLE_TIMING));
@@ -42,7 +43,7 @@ double wake_up(unsigned flags, CUstream stream, const Word& word, uint32_t round
   CHECK(cuEventRecord(event, stream));
   Clock::time_point stored;
   std::thread releases([&] {
-    std::this_thread::sleep_for(milliseconds(2));  // the other thread is in its wait by then
+    std::this_thread::sleep_for(milliseconds(2));  // the other thread waits by then
     stored = Clock::now();
     word.store(round);
   });
@@ -71,7 +72,7 @@ PROBE(event_cost) {
   };
   launch();
   CHECK(cuStreamSynchronize(stream));
-  constexpr int kMany = 500;  // fewer than a queue holds
+  constexpr int kMany = 500;  // fits into a queue
   const auto each = [&](const std::function<void()>& body) {
     std::vector<double> times;
     for (int round = 0; round < 10; ++round) {
@@ -113,7 +114,7 @@ PROBE(wake_up) {
   };
   measure("blocking", [&] { return wake_up(CU_EVENT_BLOCKING_SYNC, stream, word, ++round); });
   measure("spinning", [&] { return wake_up(0, stream, word, ++round); });
-  // The same way without the driver: the stream writes a word, which the CPU polls.
+  // The same without the driver's wait: the stream writes a word, which the CPU polls.
   measure("polled_word", [&] {
     const uint32_t now = ++round;
     CHECK(cuStreamWaitValue32(stream, word.device, now, CU_STREAM_WAIT_VALUE_GEQ));

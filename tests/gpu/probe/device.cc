@@ -1,4 +1,4 @@
-// What probes share: a context, kernels, a parked stream, threads for calls that may block.
+// Helpers shared by the probes: a context, kernels, a held stream, threads for calls that may block.
 #include <dlfcn.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The device itself, tensor maps, parts of the device, and grids without blocks.
+// Device attributes, tensor maps, green contexts, and empty grids.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -35,8 +35,8 @@ CUtensorMap encode(CUdeviceptr address) {
   return map;
 }
 
-// The multiprocessors on which a green context of the first of two equal parts runs, one character for each
-// of the device.
+// Returns the multiprocessors that a green context of the first of two equal parts uses: one character per
+// multiprocessor of the device, '#' if used.
 std::string multiprocessors_of_a_part(const Device& device) {
   CUdevResource all{}, parts[2]{}, rest{};
   CUdevResourceDesc description = nullptr;
@@ -64,7 +64,7 @@ std::string multiprocessors_of_a_part(const Device& device) {
   return said;
 }
 
-// The same in a process of its own, which is forked before the driver is used.
+// The same in a child process, which is forked before the driver is used.
 struct Part {
   pid_t process = -1;
   int output = -1;
@@ -83,7 +83,7 @@ Part start_part() {
     const bool written = ::write(ends[1], said.data(), said.size()) == static_cast<ssize_t>(said.size());
     ::close(ends[1]);
     ::alarm(10);
-    if (written) ::pause();  // until the parent has read from both: their contexts are there at once
+    if (written) ::pause();  // keeps the context until the parent has read from both children
     std::_Exit(0);
   }
   ::close(ends[1]);
@@ -177,7 +177,7 @@ PROBE(green_split) {
   see("same_multiprocessors", said[0] == said[1]);
 }
 
-// tinygrad makes graph nodes with a grid of 0 blocks, and gives them their size before it launches the graph.
+// tinygrad makes graph nodes with a grid of 0 blocks and sets their size before it launches the graph.
 PROBE(grid_of_no_blocks) {
   const Device device;
   const Kernels kernels;

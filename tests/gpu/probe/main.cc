@@ -12,7 +12,7 @@
 namespace probe {
 namespace {
 
-constexpr double kLimit = 18;  // seconds; whoever starts probes allows them some more
+constexpr double kLimit = 18;  // seconds; first_hour.py allows some more
 
 struct Registered {
   std::string name;
@@ -36,7 +36,7 @@ std::string quoted(const std::string& text) {
   return out + "\"";
 }
 
-// Prints the probe's line and ends the process at once: threads may be inside the driver.
+// Prints the probe's line and exits immediately, since threads may be inside the driver.
 [[noreturn]] void finish(const std::string& name, double seconds, const char* how, const std::string& why) {
   const std::lock_guard lock(mutex);
   Object line;

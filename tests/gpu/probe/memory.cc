@@ -1,4 +1,4 @@
-// Address ranges, mappings, allocations: what is given, and what each call costs.
+// Address ranges, mappings and allocations: results and costs of each call.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -24,7 +24,7 @@ std::string sized(size_t bytes) {
                          : std::to_string(bytes / kMiB) + " MiB";
 }
 
-// Large ranges at the bases that a client could agree on with its server.
+// Reserves large ranges at addresses that a client could agree on with its server.
 void reserve_ranges() {
   for (const size_t bytes : {kTiB, 16 * kTiB}) {
     for (const unsigned long long hint :
@@ -114,7 +114,7 @@ void map_sizes(bool exportable) {
   }
 }
 
-// Reads one page in the kernel, where an address that the CPU does not reach is EFAULT instead of a signal.
+// Reads one page in the kernel, where an inaccessible address gives EFAULT instead of a signal.
 std::string read_by_kernel(CUdeviceptr address) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return "no pipe";
@@ -203,7 +203,8 @@ PROBE(allocation_cost) {
   }
 }
 
-// Does a context take the memory of a pool with it that was used in it, or of its device's default pool?
+// Tests whether cuCtxDestroy frees memory of a pool, or of the device's default pool, that was allocated in
+// the context.
 PROBE(pool_after_context) {
   const Device device;
   const size_t bytes = std::min(kGiB, device.free() / 4);

@@ -1,12 +1,12 @@
-// probe: finds out what the CUDA driver of this machine does where NVIDIA's documentation leaves it open and
-// gpupool depends on it. An ordinary driver-API program that knows nothing of gpupool. It builds anywhere,
-// also without this tree:
+// probe: an ordinary driver-API program, independent of gpupool, that finds out how this machine's CUDA
+// driver behaves where NVIDIA's documentation leaves it open and gpupool depends on it. It can be built
+// without this tree:
 //
 //     g++ -std=c++20 -O1 -I CUDA/include *.cc -lcuda -lpthread -ldl -o probe
 //
-// `probe LIST` prints the probes' names, `probe NAME` runs one and prints one line of JSON with what it saw.
-// A probe is free to hang: the watchdog then prints what was seen so far and which step did not end. A probe
-// throws Failure where a call fails that it needs, and Skip where this device cannot answer the question.
+// `probe LIST` prints the probes' names; `probe NAME` runs one probe and prints one line of JSON with its
+// results. If a probe hangs, a watchdog prints the results so far and the current step. A probe throws
+// Failure if a required call fails, and Skip if this device cannot answer the question.
 #pragma once
 #include <cuda.h>
 
@@ -36,7 +36,7 @@ std::string name_of(CUresult result);
 void check(CUresult result, const char* call);
 #define CHECK(call) ::probe::check((call), #call)
 
-// One JSON object, built member by member.
+// A JSON object, built member by member.
 class Object {
  public:
   Object& add(const std::string& name, double value);
@@ -51,7 +51,7 @@ class Object {
   std::string members_;
 };
 
-// Adds to the running probe's line; any thread may.
+// Adds a member to the running probe's results. Thread-safe.
 void see(const std::string& name, double value);
 void see(const std::string& name, bool value);
 void see(const std::string& name, const std::string& value);
@@ -59,11 +59,10 @@ void see(const std::string& name, const Object& value);
 inline void see(const std::string& name, const char* value) {
   see(name, std::string(value));
 }
-// Names the step under way, for the watchdog's line.
+// Sets the current step, which the watchdog reports.
 void step(const std::string& what);
 
-// Registers a probe, by static initialisation. It runs in a process of its own, before any call of the
-// driver.
+// Registers a probe during static initialization. Each probe runs in its own process, before any driver call.
 struct Probe {
   Probe(std::string name, std::function<void()> body);
 };
@@ -72,7 +71,7 @@ struct Probe {
   static ::probe::Probe name##_probe(#name, &name##_body); \
   static void name##_body()
 
-// cuInit and a primary context of device 0, current on this thread.
+// Initializes the driver and makes the primary context of device 0 current on this thread.
 struct Device {
   Device();
   int attribute(CUdevice_attribute which) const;
@@ -81,7 +80,7 @@ struct Device {
   CUcontext context = nullptr;
 };
 
-// A module of the kernels below, in the current context.
+// A module of kKernels in the current context.
 struct Kernels {
   Kernels();
   CUfunction function(const char* name) const;
@@ -91,7 +90,7 @@ extern const char* const
     kKernels;  // `nothing`, `big_local` (16 KiB of local memory per thread), `where` (notes multiprocessors)
 extern const char* const kLateKernel;  // a module of one kernel, `late`
 
-// A word of pinned memory that host and device see.
+// A word of pinned memory, accessible to host and device.
 struct Word {
   Word();
   void store(uint32_t value) const;
@@ -100,7 +99,7 @@ struct Word {
   CUdeviceptr device = 0;
 };
 
-// A stream whose work waits until the CPU stores to a word (cuStreamWaitValue32).
+// A stream that is held until the CPU stores to a word (cuStreamWaitValue32).
 struct Parked {
   Parked();
   void release() const { word.store(1); }
@@ -108,13 +107,13 @@ struct Parked {
   CUstream stream = nullptr;
 };
 
-// A thread for calls that may never return. It is made, and its context set, before anything blocks; it is
-// never joined.
+// A thread for calls that may never return. The constructor waits until the thread has set its context,
+// before anything blocks. The thread is never joined.
 class Caller {
  public:
-  explicit Caller(CUcontext context);  // null: the thread has no current context
+  explicit Caller(CUcontext context);  // null: no current context
   void begin(std::function<CUresult()> call);
-  // Microseconds that the call took, or nothing while it has not returned.
+  // Returns the microseconds that the call took, or nothing if it has not returned in time.
   std::optional<double> wait(milliseconds patience);
   CUresult result() const;
 
@@ -133,10 +132,10 @@ double time_of(const F& body) {
   return microseconds(begin);
 }
 double median(std::vector<double> values);
-// Waits until `condition` holds; false when it did not in time.
+// Waits until `condition` holds; returns false on a timeout.
 bool eventually(const std::function<bool()>& condition, milliseconds patience);
 
-// Bytes in use on device 0 as NVML counts them, which needs no context; nothing where there is no NVML.
+// Returns the bytes in use on device 0 according to NVML, which needs no context; nothing without NVML.
 std::optional<double> used_bytes();
 
 }  // namespace probe

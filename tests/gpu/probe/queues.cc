@@ -1,4 +1,4 @@
-// How much work fits into a queue of the driver whose stream waits, and which other streams stand behind it.
+// How much work the driver's queue of a held stream accepts, and which other streams are blocked by it.
 #include "queues.h"
 
 #include <atomic>
@@ -44,7 +44,7 @@ namespace {
 
 struct Kind {
   const char* name;
-  // Makes the operation; the stream waits already.
+  // Makes the operation after the stream is held.
   std::function<CUresult()> (*make)(const Kernels& kernels, const Parked& parked);
 };
 const Kind kKinds[] = {
@@ -87,7 +87,7 @@ void fill_queue(const Kind& kind) {
   CUdeviceptr data = 0;
   void* parameters[] = {&data};
   CHECK(cuLaunchKernel(kernels.function("nothing"), 1, 1, 1, 1, 1, 1, 0, nullptr, parameters,
-                       nullptr));  // loaded before a stream waits
+                       nullptr));  // loads the kernel before the stream is held
   CHECK(cuCtxSynchronize());
   const Parked parked;
   Filler filler(device.context, kind.make(kernels, parked));
@@ -110,8 +110,8 @@ void fill_queue(const Kind& kind) {
   CHECK(cuStreamSynchronize(parked.stream));
 }
 
-// Parks the first of 64 streams and gives each of the others a kernel: those of its hardware queue stand
-// behind it.
+// Holds the first of 64 streams and launches a kernel in each: streams that share its hardware queue cannot
+// proceed.
 void use_64_streams(const char* connections, bool by_host_function) {
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", connections, 1);
   constexpr size_t kStreams = 64;
@@ -129,7 +129,7 @@ void use_64_streams(const char* connections, bool by_host_function) {
   CUdeviceptr data = 0;
   void* parameters[] = {&data};
   CHECK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, streams[1], parameters,
-                       nullptr));  // loaded before the stream is parked
+                       nullptr));  // loads the kernel before the stream is held
   CHECK(cuCtxSynchronize());
   if (by_host_function)
     CHECK(cuLaunchHostFunc(

@@ -1,4 +1,4 @@
-// Fills a stream's queue from a thread of its own, to the call that blocks.
+// Fills a stream's queue on a separate thread until a call blocks. Used by queues.cc and beside.cc.
 #pragma once
 #include <atomic>
 #include <functional>
@@ -13,9 +13,9 @@ class Filler {
   static constexpr int kMostOperations = 50'000;
 
   Filler(CUcontext context, std::function<CUresult()> operation);
-  // True once a call has blocked; false if none did within 8 s or kMostOperations.
+  // Returns true once a call has blocked; false if none did within 8 s or kMostOperations calls.
   bool await_blocked() const;
-  int operations() const { return progress_->operations; }  // calls that have returned
+  int operations() const { return progress_->operations; }  // number of calls that have returned
   bool ended() const { return progress_->ended; }
   CUresult result() const { return progress_->result; }
   void stop() const { progress_->stop = true; }
