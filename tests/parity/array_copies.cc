@@ -1,5 +1,5 @@
 // Copies between arrays and each kind of memory, alone, in batches and as nodes of graphs.
-#define __CUDA_API_VERSION_INTERNAL  // every version under its own name
+#define __CUDA_API_VERSION_INTERNAL  // declares every version under its own name
 #include <cuda.h>
 
 #include <cstring>
@@ -41,7 +41,7 @@ unsigned sum(const unsigned char* bytes) {
   return std::accumulate(bytes, bytes + kBytes, 0u);
 }
 
-// Of bytes of one value but for the last.
+// The sum of kBytes bytes of which all but the last have the same value.
 unsigned sum_of(unsigned char value, unsigned char last) {
   return static_cast<unsigned>(value * (kBytes - 1) + last);
 }
@@ -78,7 +78,7 @@ CUDA_MEMCPY3D from_array(CUarray array, CUmemorytype type, void* memory) {
   return copy;
 }
 
-// Twice, so that what kernels have had last is used by the program and the other way round.
+// Two rounds, so that the program uses memory after the device did, and the device after the program.
 void each_memory(Memories& memories, CUarray array, CUstream stream) {
   for (const CUmemorytype type : {CU_MEMORYTYPE_HOST, CU_MEMORYTYPE_UNIFIED, CU_MEMORYTYPE_DEVICE}) {
     for (const auto& [what, memory] : memories.of_host()) {
@@ -89,7 +89,7 @@ void each_memory(Memories& memories, CUarray array, CUstream stream) {
                       down = from_array(array, CU_MEMORYTYPE_HOST, memories.pageable.data());
         const CUresult sent = cuMemcpy3DAsync_v2(&up, stream), waited = cuStreamSynchronize(stream);
         std::printf("%s to array, type %d -> %s, %s\n", what, type, name_of(sent), name_of(waited));
-        memory[0] = 9;  // the program has it again
+        memory[0] = 9;  // changed by the program after the copy
         memory[kBytes / 2] = 9;
         if (sent != CUDA_SUCCESS) continue;
         std::fill(memories.pageable.begin(), memories.pageable.end(), static_cast<unsigned char>(0));
@@ -103,7 +103,7 @@ void each_memory(Memories& memories, CUarray array, CUstream stream) {
       }
     }
   }
-  // A part of what there is, and more than there is.
+  // A part of the memory, and more than there is.
   CUDA_MEMCPY3D copy = to_array(array, CU_MEMORYTYPE_HOST, reinterpret_cast<void*>(memories.managed));
   copy.srcHeight = 2 * kHeight;
   SHOW(cuMemcpy3D_v2(&copy));
@@ -134,7 +134,7 @@ void batch(Memories& memories, CUstream stream) {
                                                 &attributes, &first, 1, stream));
     SHOW(cuStreamSynchronize(stream));
     for (size_t i = 0; i < of_host.size(); ++i)
-      EXPECT(of_host[i].second[5] == 10 + i);  // back from the device after the second
+      EXPECT(of_host[i].second[5] == 10 + i);  // copied back by the second batch
     for (const auto& memory : of_host) std::memset(memory.second, 99, 500);
     targets.swap(sources);
   }
@@ -182,7 +182,7 @@ void nodes(Memories& memories, CUarray array, CUcontext context, CUstream stream
     std::memset(memory, 200, kBytes);
     SHOW(cuGraphLaunch(executable, stream));
     SHOW(cuStreamSynchronize(stream));
-    EXPECT(sum(back.data()) == sum_of(5, 77));  // what the array had
+    EXPECT(sum(back.data()) == sum_of(5, 77));  // the previous contents of the array
     std::vector<unsigned char> other(kBytes);
     const CUDA_MEMCPY3D elsewhere = from_array(array, CU_MEMORYTYPE_HOST, other.data());
     SHOW(cuGraphExecMemcpyNodeSetParams(executable, second, &elsewhere, context));
@@ -192,7 +192,7 @@ void nodes(Memories& memories, CUarray array, CUcontext context, CUstream stream
     SHOW(cuGraphExecDestroy(executable));
     SHOW(cuGraphDestroy(graph));
   }
-  // Captured.
+  // The same copies captured.
   auto* const pinned = static_cast<unsigned char*>(memories.pinned);
   const CUDA_MEMCPY3D up = to_array(array, CU_MEMORYTYPE_HOST, pinned),
                       down = from_array(array, CU_MEMORYTYPE_HOST, memories.mapped);

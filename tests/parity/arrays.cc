@@ -137,7 +137,7 @@ unsigned checksum(const std::vector<float>& values) {
   return sum;
 }
 
-// Boxes between an array, host memory and device memory, every pair, both ways of waiting.
+// Boxes between arrays, host memory and device memory, synchronously and asynchronously.
 void copies() {
   const CUDA_ARRAY3D_DESCRIPTOR wanted{kWidth, kHeight, kDepth, CU_AD_FORMAT_FLOAT, 1, 0};
   CUarray array = nullptr, second = nullptr, line = nullptr;
@@ -171,7 +171,7 @@ void copies() {
   SHOW(cuMemcpy3DAsync(&box, stream));
   SHOW(cuStreamSynchronize(stream));
   std::printf("there and back: %d, %08x\n", back == values, checksum(back));
-  // Through device memory, and a part of it.
+  // A part of the array, through device memory.
   from_array(array);
   box.dstMemoryType = CU_MEMORYTYPE_DEVICE, box.dstDevice = device, box.dstPitch = 512, box.dstHeight = 64;
   box.srcXInBytes = 8, box.srcY = 2, box.srcZ = 1, box.dstXInBytes = 16, box.dstY = 3, box.dstZ = 2;
@@ -236,7 +236,7 @@ void copies() {
   SHOW(cuMemcpyAtoD(kWildAddress, line, 0, 4));
   SHOW(cuMemcpyAtoHAsync(again.data(), line, 0, 4, wild<CUstream>()));
 
-  // As nodes of a graph.
+  // Copies as nodes of a graph.
   CUgraph graph = nullptr;
   CUgraphExec executable = nullptr;
   CUgraphNode node = nullptr, next = nullptr;
@@ -312,7 +312,7 @@ void textures() {
   SHOW(cuSurfObjectCreate(nullptr, &resource));
   SHOW(cuSurfObjectDestroy(texture));
   SHOW(cuSurfObjectDestroy(surface));
-  // Programs destroy what they never made, and make surfaces of arrays that were not made for them
+  // Programs destroy the null object, and make surfaces of arrays without CUDA_ARRAY3D_SURFACE_LDST
   // (bindlessTexture of NVIDIA's samples).
   REQUIRE(CUDA_SUCCESS, cuTexObjectDestroy(0));
   REQUIRE(CUDA_SUCCESS, cuSurfObjectDestroy(0));
@@ -403,7 +403,7 @@ void textures() {
   SHOW(cuModuleUnload(module));
   SHOW(cuTexRefSetFlags(reference, 0));
   SHOW(cuTexObjectDestroy(texture));
-  // A kernel with a texture that is gone ends the context.
+  // A kernel that uses a destroyed texture leaves the context in an error state.
   SHOW(cuModuleLoadData(&module, kModule));
   SHOW(cuModuleGetFunction(&look, module, "look"));
   SHOW(cuLaunchKernel(look, 1, 1, 1, 1, 1, 1, 0, nullptr, parameters, nullptr));

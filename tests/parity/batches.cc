@@ -1,5 +1,5 @@
-// Copies in batches, memory pools by place, what atomics reach.
-#define __CUDA_API_VERSION_INTERNAL  // every version under its own name
+// Batches of copies, memory pools by location, atomic capabilities.
+#define __CUDA_API_VERSION_INTERNAL  // declares every version under its own name
 #include <cuda.h>
 
 #include <cstring>
@@ -28,7 +28,7 @@ void batches() {
     return cuMemcpyBatchAsync_v2(targets, sources, sizes, count, attributes, indices, kinds, stream);
   };
   REQUIRE(CUDA_SUCCESS, batch(2, 2));
-  std::memset(pinned, 0, 256);  // has been read
+  std::memset(pinned, 0, 256);  // already read
   REQUIRE(CUDA_SUCCESS, cuStreamSynchronize(stream));
   REQUIRE(CUDA_SUCCESS, cuMemcpyDtoH_v2(to, device + 100, 256));
   EXPECT(std::memcmp(to, from + 100, 156) == 0 && std::memcmp(to + 156, from, 100) == 0);
@@ -40,7 +40,7 @@ void batches() {
   REQUIRE(CUDA_ERROR_INVALID_VALUE, batch(2, 2));  // the first index must be 0
   indices[0] = 0;
   indices[1] = 0;
-  REQUIRE(CUDA_ERROR_INVALID_VALUE, batch(2, 2));  // each must be greater than the one before
+  REQUIRE(CUDA_ERROR_INVALID_VALUE, batch(2, 2));  // each index must be greater than the previous one
   indices[1] = 1;
   attributes[1].srcAccessOrder = static_cast<CUmemcpySrcAccessOrder>(9);
   REQUIRE(CUDA_ERROR_INVALID_VALUE, batch(2, 2));
@@ -71,7 +71,8 @@ void batches() {
   REQUIRE(CUDA_SUCCESS, cuMemcpy3DBatchAsync_v2(1, &box, 0, stream));
   REQUIRE(CUDA_SUCCESS, cuStreamSynchronize(stream));
   REQUIRE(CUDA_SUCCESS, cuMemcpyDtoH_v2(to, device, 256));
-  // Rows of 8 and layers of 2 rows there; here rows of 16, and layers that are packed: the extent has 2 rows.
+  // The source has rows of 8 and layers of 2 rows; the destination rows of 16 and packed layers: the extent
+  // has 2 rows.
   EXPECT(to[0] == from[0] && to[17] == from[9] && to[33] == from[17] && to[4] == 0xee);
   SHOW(cuMemcpy3DBatchAsync(1, &box, &failed, 0, stream));
   SHOW(cuMemcpy3DBatchAsync_v2(0, &box, 0, stream));
@@ -80,7 +81,7 @@ void batches() {
   SHOW(cuMemcpy3DBatchAsync_v2(1, &box, 0, nullptr));
   box.src.op.ptr.rowLength = 3;
   REQUIRE(CUDA_ERROR_INVALID_VALUE,
-          cuMemcpy3DBatchAsync_v2(1, &box, 0, stream));  // shorter than the copy is wide
+          cuMemcpy3DBatchAsync_v2(1, &box, 0, stream));  // row length smaller than the width
   box.src.op.ptr.rowLength = 8;
   box.extent.depth = 0;
   REQUIRE(CUDA_ERROR_INVALID_VALUE, cuMemcpy3DBatchAsync_v2(1, &box, 0, stream));

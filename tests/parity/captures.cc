@@ -1,11 +1,10 @@
-// Stream capture and what graphs tell of themselves, where programs are known to depend on the driver's exact
-// behaviour.
+// Stream capture and graph queries for which programs depend on the driver's exact behaviour.
 #include "tests/parity/show.h"
 
 namespace parity {
 namespace {
 
-// A stream forks from `first` and joins it again; its work is in the graph whenever it is destroyed.
+// A stream forks from `first` and is destroyed during the capture: its work is in the graph if it was joined.
 void destroyed_while_capturing(CUstream first, CUdeviceptr words, bool join) {
   CUstream second = nullptr;
   CUevent event = nullptr;
@@ -29,7 +28,7 @@ void destroyed_while_capturing(CUstream first, CUdeviceptr words, bool join) {
   cuEventDestroy(event);
 }
 
-// A capture into a graph that the program has already need not return it.
+// A capture into an existing graph need not return the graph.
 void end_without_a_graph(CUstream stream, CUdeviceptr words) {
   CUgraph graph = nullptr;
   size_t count = 0;
@@ -40,7 +39,7 @@ void end_without_a_graph(CUstream stream, CUdeviceptr words) {
   REQUIRE(CUDA_SUCCESS, cuStreamEndCapture(stream, nullptr));
   REQUIRE(CUDA_ERROR_INVALID_VALUE, cuStreamEndCapture(stream, nullptr));
   SHOW_VALUE(cuGraphGetNodes(graph, nullptr, &count), "%zu", count);
-  // A capture that fails leaves the program's graph to the program.
+  // A failed capture does not destroy the program's graph.
   REQUIRE(CUDA_SUCCESS,
           cuStreamBeginCaptureToGraph(stream, graph, nullptr, nullptr, 0, CU_STREAM_CAPTURE_MODE_RELAXED));
   REQUIRE(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuStreamSynchronize(stream));
@@ -48,7 +47,8 @@ void end_without_a_graph(CUstream stream, CUdeviceptr words) {
   REQUIRE(CUDA_SUCCESS, cuGraphDestroy(graph));
 }
 
-// The list that a node lends is given back to the driver again and again, with other values.
+// Passes the parameter list that cuGraphKernelNodeGetParams returned to cuGraphKernelNodeSetParams
+// repeatedly, with other values.
 void lent_parameters(CUfunction add, CUdeviceptr words, CUstream stream) {
   CUgraph graph = nullptr;
   CUgraphNode node = nullptr;
@@ -83,7 +83,7 @@ void lent_parameters(CUfunction add, CUdeviceptr words, CUstream stream) {
   cuGraphDestroy(graph);
 }
 
-// Without room for a single entry there is nothing to fill in: NVIDIA's driver refuses it.
+// NVIDIA's driver rejects a list with room for no entries.
 void getters_without_room() {
   CUgraph graph = nullptr;
   CUgraphNode a = nullptr, b = nullptr, list[2] = {};

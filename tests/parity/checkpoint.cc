@@ -1,5 +1,5 @@
-// A process that locks, checkpoints, restores and unlocks itself, in right and in wrong order, and what these
-// calls refuse.
+// A process that locks, checkpoints, restores and unlocks itself, in valid and invalid orders, and calls with
+// invalid arguments.
 #include <cuda.h>
 #include <unistd.h>
 
@@ -13,7 +13,7 @@ namespace parity {
 void checkpoints() {
 #if CUDA_VERSION >= 13000
   const int self = ::getpid();
-  constexpr int kNobody = 999'999'999;  // more than a process's number can be
+  constexpr int kNobody = 999'999'999;  // larger than any process id
   CUprocessState state{};
   int thread = 0;
   CUcheckpointLockArgs lock{};
@@ -76,7 +76,7 @@ void checkpoints() {
   SHOW_VALUE(cuMemcpyDtoH(&value, memory + (1 << 20) - 4, 4), "%u", value);
   SHOW(cuMemFree(memory));
 
-  // Back to the GPU that it was on, said in so many words.
+  // Restores to the same GPU, named explicitly.
   SHOW(cuDeviceGetUuid(&pair.oldUuid, 0));
   pair.newUuid = pair.oldUuid;
   restore.gpuPairs = &pair, restore.gpuPairsCount = 1;

@@ -1,4 +1,4 @@
-// Code that is in files, and variables of libraries that host and device share. What is loaded is run.
+// Loads code from files and runs it, and shares a managed variable of a library between host and device.
 #include <cstring>
 
 #include "tests/parity/show.h"
@@ -6,7 +6,7 @@
 namespace parity {
 namespace {
 
-// A kernel and a variable that the host has, too.
+// A kernel and a managed variable.
 const char kShared[] =
     ".version 7.0\n.target sm_70\n.address_size 64\n"
     ".visible .global .align 4 .attribute(.managed) .u32 total = 40;\n"

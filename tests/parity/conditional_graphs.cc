@@ -1,4 +1,4 @@
-// Graphs with conditional nodes: kernels decide what is executed, and how often.
+// Graphs with conditional nodes, whose kernels decide which bodies run and how often.
 #include <cstring>
 #include <vector>
 
@@ -8,8 +8,8 @@ namespace parity {
 #if CUDA_VERSION >= 12080
 namespace {
 
-// count_down: one less, and the condition says whether something is left. put: adds a value. decide: the
-// condition becomes the value.
+// count_down decrements a counter and sets the condition to the new value. put adds a value. decide sets the
+// condition to a value from memory.
 const char kKernels[] =
     ".version 8.0\n.target sm_70\n.address_size 64\n"
     ".extern .func cudaGraphSetConditional(.param .b64 handle, .param .b32 value);\n"
@@ -124,7 +124,7 @@ void decisions(CUdeviceptr at) {
   last = add_kernel(graph, "decide", {node}, second, at + 4);
   SHOW(add_conditional(graph, {last}, second, CU_GRAPH_COND_TYPE_SWITCH, 3, choice, &node));
   for (unsigned i = 0; i < 2; ++i) (void)add_kernel(choice[i], "put", {}, at + 12, 10 * (i + 1));
-  // In the third body another one, with a condition of that body's.
+  // The third body has a nested conditional node, with a condition of that body.
   SHOW(cuGraphConditionalHandleCreate(&third, choice[2], nullptr, 1, CU_GRAPH_COND_ASSIGN_DEFAULT));
   SHOW(add_conditional(choice[2], {}, third, CU_GRAPH_COND_TYPE_WHILE, 1, &nested, &node));
   last = add_kernel(nested, "put", {}, at + 12, 100u);
@@ -139,7 +139,7 @@ void decisions(CUdeviceptr at) {
     launch("updated by itself", exec, at, {1, 1, 0, 0, 0});
     SHOW(cuGraphExecDestroy(exec));
   }
-  // What may not be in a body.
+  // A node type that is not allowed in a body.
   const CUDA_HOST_NODE_PARAMS host{[](void*) {}, nullptr};
   SHOW(cuGraphAddHostNode(&node, either[0], nullptr, 0, &host));
   SHOW(cuGraphInstantiateWithFlags(&exec, graph, 0));

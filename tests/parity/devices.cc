@@ -1,4 +1,4 @@
-// Start-up, devices and contexts.
+// Initialization, devices and contexts.
 #include <cudaProfiler.h>
 
 #include "tests/parity/show.h"
@@ -145,7 +145,7 @@ void contexts() {
   SHOW(cuDevicePrimaryCtxRetain(&context, 9));
   SHOW(cuDevicePrimaryCtxReset(9));
   SHOW(cuDevicePrimaryCtxReset(0));
-  // Nothing is current.
+  // No context is current.
   REQUIRE(CUDA_ERROR_INVALID_CONTEXT, cuProfilerStart());
   SHOW_VALUE(cuCtxGetCurrent(&current), "%d", current != nullptr);
   SHOW(cuCtxGetCurrent(nullptr));
@@ -255,7 +255,8 @@ void contexts() {
   SHOW(cuDevicePrimaryCtxRelease(0));
 }
 
-// The use count of cuCtxAttach and cuCtxDetach: the last detach destroys the context, which must be current.
+// The use count of cuCtxAttach and cuCtxDetach: the last detach destroys the context. Detach requires that
+// the context is current.
 void attached_contexts() {
   CUcontext context = nullptr, attached = nullptr, other = nullptr, current = nullptr, primary = nullptr;
   cuInit(0);
@@ -276,7 +277,7 @@ void attached_contexts() {
   REQUIRE(CUDA_ERROR_INVALID_CONTEXT, cuCtxDetach(context));
   SHOW_VALUE(cuCtxGetCurrent(&current), "%d", current == other);
   REQUIRE(CUDA_ERROR_INVALID_CONTEXT, cuCtxSetCurrent(context));
-  // A primary context ends when it is released.
+  // A detach does not destroy a primary context; only its release does.
   cuCtxSetCurrent(primary);
   REQUIRE(CUDA_ERROR_INVALID_CONTEXT, cuCtxDetach(primary));
   REQUIRE(CUDA_SUCCESS, cuCtxAttach(&attached, 0));

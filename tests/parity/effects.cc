@@ -21,7 +21,7 @@ constexpr Untested kUntested[] = {
 #include "tests/parity/untested.def"
 #undef UNTESTED
 };
-constexpr size_t kMostUntested = 14;  // never more than there are
+constexpr size_t kMostUntested = 14;  // number of entries; may only decrease
 
 bool names(const char* file, const char* function) {
   std::ifstream in(std::string(SOURCE_FOLDER) + "/" + file);
@@ -48,16 +48,17 @@ void expect_effects(const Outcomes& outcomes) {
     const auto listed = untested.find(function.name);
     INFO(function.name);
     if (fails) {
-      CHECK(outcomes.failed.contains(function.name));  // in a part of tests/parity
+      CHECK(outcomes.failed.contains(function.name));  // call it in a part of tests/parity
       CHECK(!outcomes.succeeded.contains(function.name));
       CHECK(listed == untested.end());
       continue;
     }
     if (listed == untested.end()) {
-      CHECK(outcomes.succeeded.contains(function.name));  // by SHOW or SHOW_VALUE in a part of tests/parity
+      CHECK(outcomes.succeeded.contains(function.name));  // call it with SHOW or SHOW_VALUE in a part of
+                                                          // tests/parity
       continue;
     }
-    CHECK(!outcomes.succeeded.contains(function.name));  // take it out of untested.def
+    CHECK(!outcomes.succeeded.contains(function.name));  // remove it from untested.def
     CHECK(names(listed->second->file, listed->second->function));
     untested.erase(listed);
   }

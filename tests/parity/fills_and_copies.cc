@@ -1,5 +1,5 @@
-// Fills of every width and shape, and copies by streams and between contexts. Prints what they left in
-// memory.
+// Fills of every width and shape, and copies in streams and between contexts. Prints checksums of the
+// resulting memory.
 #include <cstring>
 #include <vector>
 
@@ -24,7 +24,7 @@ struct Memory {
     cuMemsetD8(device, 0, kBytes);
     cuCtxSynchronize();
   }
-  // The bytes that are there, as one number, after all work; then they are cleared.
+  // Waits for all work, returns a checksum of the memory, and clears it.
   unsigned take() {
     std::vector<unsigned char> bytes(kBytes);
     cuCtxSynchronize();

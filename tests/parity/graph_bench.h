@@ -1,4 +1,4 @@
-// What the parts about nodes of graphs work on: words on the device, a kernel that adds to them, a stream.
+// Common setup of the parts about graph nodes: words on the device, a kernel that adds to them, a stream.
 #pragma once
 #include "tests/parity/show.h"
 

@@ -1,4 +1,4 @@
-// Edges with data: programmatic ones made by the program, and those that captured launches make.
+// Edges with data: programmatic edges added by the program, and edges made by captured launches.
 #include <vector>
 
 #include "tests/parity/show.h"
@@ -78,7 +78,7 @@ struct Work {
   void* parameters[3] = {&words, &one, &count};
 };
 
-// All edges in the order in which their ends were added.
+// Prints all edges; nodes are numbered in the order in which they were added.
 void show_edges(CUgraph graph) {
   std::vector<CUgraphNode> nodes(16), from(16), to(16);
   std::vector<CUgraphEdgeData> data(16);
@@ -126,7 +126,7 @@ void edges_by_hand(Work& work) {
   count = 4;
   SHOW_VALUE(cuGraphNodeGetDependentNodes(a, list, data, &count), "%zu: %u %u", count, data[0].from_port,
              data[1].from_port);
-  // Data that there is not, or not between such nodes.
+  // Undefined data, or data that is invalid between these nodes.
   REQUIRE(CUDA_SUCCESS, cuGraphAddNode(&plain, graph, &c, nullptr, 1, &empty));
   CUgraphNode refused = nullptr;
   REQUIRE(CUDA_ERROR_INVALID_VALUE, cuGraphAddNode(&refused, graph, &a, &programmatic, 1, &empty));
@@ -137,7 +137,7 @@ void edges_by_hand(Work& work) {
   REQUIRE(CUDA_ERROR_INVALID_VALUE, cuGraphAddNode(&refused, graph, &a, &wrong, 1, &params));
   wrong = edge_data(CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC, CU_GRAPH_DEPENDENCY_TYPE_DEFAULT);
   REQUIRE(CUDA_ERROR_INVALID_VALUE, cuGraphAddNode(&refused, graph, &a, &wrong, 1, &params));
-  // The data stays with a clone, and names the edge that is removed.
+  // A clone keeps the data, and the data identifies the edge to remove.
   REQUIRE(CUDA_SUCCESS, cuGraphClone(&clone, graph));
   show_edges(clone);
   work.run(graph, 3);
@@ -145,7 +145,7 @@ void edges_by_hand(Work& work) {
   REQUIRE(CUDA_SUCCESS, cuGraphRemoveDependencies(graph, &a, &b, &programmatic, 1));
   REQUIRE(CUDA_SUCCESS, cuGraphAddDependencies(graph, &a, &b, nullptr, 1));
   show_edges(graph);
-  // Edges with other data are another shape.
+  // Graphs that differ in edge data differ in topology.
   CUgraphExec exec = nullptr;
   CUgraphExecUpdateResultInfo info{};
   REQUIRE(CUDA_SUCCESS, cuGraphInstantiate(&exec, clone, 0));
@@ -156,7 +156,7 @@ void edges_by_hand(Work& work) {
   cuGraphDestroy(graph);
 }
 
-// Kernels behind kernels, behind something else, and what comes behind them.
+// Kernels after kernels and after another node, and work after them.
 void captured_serialization(Work& work) {
   CUgraph graph = nullptr;
   REQUIRE(CUDA_SUCCESS, cuStreamBeginCapture(work.first, CU_STREAM_CAPTURE_MODE_GLOBAL));
@@ -168,7 +168,7 @@ void captured_serialization(Work& work) {
   REQUIRE(CUDA_SUCCESS, cuEventRecord(work.event, work.first));
   REQUIRE(CUDA_SUCCESS, cuStreamWaitEvent(work.second, work.event, 0));
   REQUIRE(CUDA_SUCCESS,
-          work.launch(work.second, {work.serialized()}));  // behind an event it waits for the whole kernel
+          work.launch(work.second, {work.serialized()}));  // waits for the whole kernel because of the event
   REQUIRE(CUDA_SUCCESS, cuEventRecord(work.event, work.second));
   REQUIRE(CUDA_SUCCESS, cuStreamWaitEvent(work.first, work.event, 0));
   REQUIRE(CUDA_SUCCESS, cuStreamEndCapture(work.first, &graph));
@@ -198,7 +198,7 @@ void captured_event(Work& work, int trigger_at_block_start) {
           cuStreamGetCaptureInfo(work.second, &status, nullptr, nullptr, nullptr, &edges, &count));
   SHOW_VALUE(cuStreamGetCaptureInfo(work.second, &status, nullptr, nullptr, &nodes, &edges, &count),
              "%zu: port %u, type %u", count, edges->from_port, edges->type);
-  REQUIRE(CUDA_SUCCESS, work.launch(work.second, {}, true));  // the two may run side by side
+  REQUIRE(CUDA_SUCCESS, work.launch(work.second, {}, true));  // may run concurrently
   REQUIRE(CUDA_SUCCESS, cuMemsetD32Async(work.others, 0, 1, work.second));
   REQUIRE(CUDA_SUCCESS, cuEventRecord(work.event, work.second));
   REQUIRE(CUDA_SUCCESS, cuStreamWaitEvent(work.first, work.event, 0));
@@ -208,8 +208,8 @@ void captured_event(Work& work, int trigger_at_block_start) {
   cuGraphDestroy(graph);
 }
 
-// Edge data that the program gives a capture; a node that is no kernel takes a programmatic edge for a full
-// dependency.
+// Edge data that the program passes to a capture. A node that is no kernel treats a programmatic edge as a
+// full dependency.
 void given_dependencies(Work& work) {
   CUgraph graph = nullptr;
   CUgraphNode kernel = nullptr;
@@ -246,7 +246,7 @@ void graph_edges() {
   captured_event(work, 0);
   captured_event(work, 1);
   given_dependencies(work);
-  // Without a capture the event comes behind the kernel.
+  // Without a capture, the kernel records the event.
   REQUIRE(CUDA_SUCCESS, work.launch(work.first, {work.records(0, work.event)}));
   REQUIRE(CUDA_SUCCESS, cuEventSynchronize(work.event));
 }

@@ -1,5 +1,5 @@
-// Nodes of graphs whose work is read, changed and run: of the graph, and of what was made of it. Prints what
-// each run computed.
+// Graph nodes whose parameters are read and changed, in the graph and in the executable graph. Prints the
+// results of each run.
 #include "tests/parity/graph_bench.h"
 
 namespace parity {

@@ -1,5 +1,5 @@
-// Nodes changed by the functions for all types, other graphs for child graph nodes, memory of graphs,
-// drawings.
+// Nodes changed by the functions for all node types, child graphs replaced in executable graphs, memory
+// nodes, and DOT output.
 #include <cstdio>
 #include <string>
 
@@ -36,12 +36,12 @@ void any_node() {
   bench.run("changed as an executable", exec);
   EXPECT(bench.word(0) == 63);
   REQUIRE(CUDA_SUCCESS, cuGraphMemsetNodeGetParams(zero, &read_fill));
-  EXPECT(read_fill.value == 50);  // the node in the graph stays
+  EXPECT(read_fill.value == 50);  // the node in the graph is unchanged
   SHOW(cuGraphExecDestroy(exec));
   SHOW(cuGraphDestroy(graph));
 }
 
-// The child graph node as a node of any type.
+// Replaces the child graph with cuGraphExecNodeSetParams.
 void any_of_child(Bench& bench, CUgraphExec exec, CUgraphNode node, CUgraph other) {
   CUgraphNodeParams any{};
   any.type = CU_GRAPH_NODE_TYPE_GRAPH;
@@ -51,7 +51,7 @@ void any_of_child(Bench& bench, CUgraphExec exec, CUgraphNode node, CUgraph othe
   EXPECT(bench.word(0) == 83);
 }
 
-// Refused, since the node would have a copy, which changes through the child's handle do not reach.
+// Rejected: the node would contain a copy, which changes through the child's handle would not reach.
 void moved_child() {
 #if CUDA_VERSION >= 12090
   CUgraph graph = nullptr, child = nullptr, other = nullptr;
@@ -86,13 +86,13 @@ void another_child() {
   REQUIRE(CUDA_SUCCESS, cuGraphExecChildGraphNodeSetParams(exec, node, other));
   REQUIRE(CUDA_ERROR_INVALID_VALUE, cuGraphExecChildGraphNodeSetParams(exec, node, nullptr));
   REQUIRE(CUDA_ERROR_INVALID_VALUE,
-          cuGraphExecChildGraphNodeSetParams(exec, inner, other));  // no child graph node
+          cuGraphExecChildGraphNodeSetParams(exec, inner, other));  // not a child graph node
   bench.run("another child", exec);
   EXPECT(bench.word(0) == 43);
   any_of_child(bench, exec, node, other);
   cuGraphAddEmptyNode(&inner, other, nullptr, 0);
   REQUIRE(CUDA_ERROR_INVALID_VALUE,
-          cuGraphExecChildGraphNodeSetParams(exec, node, other));  // more nodes than there were
+          cuGraphExecChildGraphNodeSetParams(exec, node, other));  // more nodes than before
   SHOW(cuGraphExecDestroy(exec));
   for (const CUgraph one : {graph, child, other}) SHOW(cuGraphDestroy(one));
 }
@@ -138,7 +138,7 @@ void memory_nodes() {
   SHOW(cuDeviceSetGraphMemAttribute(0, CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, &used));
 }
 
-// Each library draws it in its own way: what there is in all of them.
+// Each library draws graphs differently; checks only what all of them print.
 void picture() {
   Bench bench;
   CUgraph graph = nullptr;

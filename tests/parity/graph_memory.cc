@@ -1,4 +1,4 @@
-// Memory nodes of graphs, made by hand and captured, and the drawing of a graph.
+// Memory nodes of graphs, added by hand and captured, and DOT output.
 #include <unistd.h>
 
 #include <fstream>
@@ -64,7 +64,8 @@ void by_hand(CUstream stream) {
   cuGraphDestroy(other);
 }
 
-// The program has what a launch allocates until it frees it, and a launch in between is refused.
+// The program owns the memory that a launch allocated until it frees it; another launch before that is
+// rejected.
 void captured(CUstream stream) {
   CUgraph graph = nullptr;
   CUgraphExec exec = nullptr;
@@ -91,7 +92,7 @@ void captured(CUstream stream) {
   show_use();
 }
 
-// A destroyed context takes the memory along, whatever the program still has of the graph.
+// Destroying the context frees the memory, also while the graph exists.
 void goes_with_its_context() {
   constexpr size_t kBytes = 1 << 20;
   CUcontext before = nullptr, other = nullptr;
@@ -121,7 +122,7 @@ void goes_with_its_context() {
   show_use();
 }
 
-// CUDA's bodies have no memory nodes.
+// CUDA does not allow memory nodes in bodies of conditional nodes.
 void in_a_conditional_body(CUstream stream) {
   CUgraph graph = nullptr;
   CUgraphNode node = nullptr;
@@ -145,7 +146,7 @@ void in_a_conditional_body(CUstream stream) {
   cuGraphDestroy(graph);
 }
 
-// What the drawing says, without the numbers of its nodes.
+// Prints which words the DOT output contains, without the nodes' numbers.
 void drawing(CUfunction add, CUdeviceptr words) {
   CUgraph graph = nullptr;
   CUgraphNode first = nullptr, second = nullptr;

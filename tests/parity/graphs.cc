@@ -1,4 +1,4 @@
-// Graphs: captured, by hand, and with arguments that cannot be.
+// Graphs: captured, built by hand, and with invalid arguments.
 #include "tests/parity/show.h"
 
 namespace parity {
@@ -171,7 +171,7 @@ void graphs() {
   SHOW(cuGraphInstantiate(&exec, graph, 0));
   SHOW(cuGraphLaunch(exec, stream));
   SHOW_VALUE(cuStreamSynchronize(stream), "%u", seen[0]);
-  // Into the same graph, behind what is there.
+  // Captures into the same graph, after existing nodes.
   count = 4;
   cuGraphGetNodes(graph, nodes, &count);
   SHOW(cuStreamBeginCaptureToGraph(stream, nullptr, nullptr, nullptr, 0, CU_STREAM_CAPTURE_MODE_RELAXED));

@@ -1,4 +1,4 @@
-// Green contexts and the resources that they are made of.
+// Green contexts and their resources.
 #include <cuda.h>
 
 #include <vector>
@@ -58,7 +58,7 @@ void green_contexts() {
   std::printf("groups %u\n", groups);
   show_resource("part", part);
   show_resource("rest", rest);
-  SHOW(cuDevSmResourceSplitByCount(&other, &groups, &part, nullptr, 0, 1));  // was split already
+  SHOW(cuDevSmResourceSplitByCount(&other, &groups, &part, nullptr, 0, 1));  // already a result of a split
   SHOW(cuDevResourceGenerateDesc(&description, &part, 1));
   SHOW(cuDevResourceGenerateDesc(nullptr, &part, 1));
   SHOW(cuDevResourceGenerateDesc(&second_description, nullptr, 1));
@@ -101,7 +101,7 @@ void green_contexts() {
   SHOW(cuGreenCtxGetId(green, nullptr));
   SHOW(cuGreenCtxGetId(nullptr, &id));
   SHOW(cuGreenCtxGetId(wild<CUgreenCtx>(), &id));
-  // Memory, modules and events are the primary context's.
+  // Memory, modules and events belong to the primary context.
   SHOW(cuCtxSetCurrent(context));
   SHOW_VALUE(cuGreenCtxGetId(nullptr, &other_id), "%d", id == other_id);
   SHOW(cuMemAlloc(&out, sizeof seen));
@@ -138,7 +138,7 @@ void green_contexts() {
   SHOW(cuGreenCtxDestroy(nullptr));
   SHOW(cuCtxSetCurrent(context));
   SHOW(cuCtxFromGreenCtx(&context, green));
-  // What was made in it stays.
+  // Objects that were created in the green context remain.
   value = 13;
   SHOW(cuCtxSetCurrent(primary));
   SHOW(cuLaunchKernel(fill, 1, 1, 1, 64, 1, 1, 0, nullptr, parameters, nullptr));

@@ -1,4 +1,4 @@
-// What the JIT compiler is told, and what it tells.
+// JIT options and logs.
 #include <cstring>
 #include <vector>
 

@@ -1,4 +1,4 @@
-// Launches that the device refuses for what it knows of kernels: clusters, cooperative grids, attributes.
+// Launches that are rejected because of a kernel's properties: clusters, cooperative grids, attributes.
 #include <initializer_list>
 #include <vector>
 
@@ -71,7 +71,7 @@ void clusters() {
   SHOW(cuFuncSetAttribute(any, CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH, 4));
   SHOW(launch_with(any, {}, 6));
   SHOW(cuCtxSynchronize());
-  // The shape of the grid comes first.
+  // The grid's shape is checked first.
   SHOW(launch_with(plain, {cluster(2, 1, 1)}, 0));
   SHOW(launch_with(plain, {cluster(3, 1, 1)}, 4, 1, 1, 5000));
   CUlaunchAttribute attribute{};
@@ -106,7 +106,7 @@ void cooperative() {
   SHOW(cuModuleUnload(module));
 }
 
-// What a graph's nodes are told is checked as a launch is.
+// Launch attributes of graph nodes are checked like those of launches.
 void unknown_attributes_in_graphs() {
   CUmodule module = nullptr;
   CUfunction plain = nullptr;
@@ -138,7 +138,7 @@ void unknown_attributes_in_graphs() {
   cuModuleUnload(module);
 }
 
-// Launch bounds are a limit like the grid's shape; running out of registers is another.
+// Exceeding the launch bounds is an invalid value, like an invalid block shape.
 void beyond_launch_bounds() {
   CUmodule module = nullptr;
   CUfunction bounded = nullptr;

@@ -1,4 +1,4 @@
-// What a module and a library have, by list; and joining code at run time.
+// Lists of the functions of modules and libraries, and linking at run time.
 #include <cstring>
 #include <initializer_list>
 
@@ -7,7 +7,7 @@
 namespace parity {
 namespace {
 
-// One file calls a function of the other.
+// kCaller calls a function of kCallee.
 const char kCaller[] =
     ".version 7.0\n.target sm_70\n.address_size 64\n"
     ".extern .func (.param .b32 r) twice(.param .b32 x);\n"
@@ -89,7 +89,7 @@ void linker() {
   if (SHOW(cuLinkComplete(state, &image, &size)) == CUDA_SUCCESS) {
     std::printf("an ELF file: %d\n", size > 4 && std::memcmp(image, "\177ELF", 4) == 0);
     run("what was linked", image);
-    // What was linked is an input as any other.
+    // The linker's output is also valid as input.
     SHOW(cuLinkCreate(0, nullptr, nullptr, &second));
     SHOW(cuLinkAddData(second, CU_JIT_INPUT_CUBIN, image, size, "linked", 0, nullptr, nullptr));
     if (SHOW(cuLinkComplete(second, &image, nullptr)) == CUDA_SUCCESS) run("what was linked twice", image);
@@ -109,7 +109,7 @@ void linker() {
   std::printf("said why: %d\n", errors[0] != '\0');
   SHOW(cuLinkDestroy(state));
 
-  // It goes with its context.
+  // A linker ends with its context.
   CUcontext before = nullptr, context = nullptr;
   SHOW(cuCtxGetCurrent(&before));
 #if CUDA_VERSION >= 13000
@@ -146,7 +146,8 @@ void lists() {
   if (SHOW(cuModuleEnumerateFunctions(functions, 64, module)) == CUDA_SUCCESS) {
     for (unsigned i = 0; i < count && i < 64; ++i) SHOW_VALUE(cuFuncGetName(&name, functions[i]), "%s", name);
   }
-  // As NVIDIA's libraries list them: the eighth entry of an export table (protocol/cuda/export_tables.cc).
+  // NVIDIA's libraries list functions with the eighth entry of an export table
+  // (protocol/cuda/export_tables.cc).
   const CUuuid tools_module{{0x6e, 0x16, 0x3f, static_cast<char>(0xbe), static_cast<char>(0xb9), 0x58, 0x44,
                              0x4d, static_cast<char>(0x83), 0x5c, static_cast<char>(0xe1),
                              static_cast<char>(0x82), static_cast<char>(0xaf), static_cast<char>(0xf1),

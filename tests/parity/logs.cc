@@ -1,5 +1,5 @@
 // Logs, core dumps and notifications.
-#define __CUDA_API_VERSION_INTERNAL  // every version under its own name
+#define __CUDA_API_VERSION_INTERNAL  // declares every version under its own name
 #include <cuda.h>
 
 #include <cstdio>
@@ -42,7 +42,7 @@ void logs_and_dumps() {
   REQUIRE(CUDA_SUCCESS, cuLogsDumpToMemory(&iterator, text, &size, 0));
   EXPECT(size > 20 && size == std::strlen(text) && text[size - 1] == '\n');
   EXPECT(calls > 0 && others == calls);
-  EXPECT(iterator != begin);  // it moves past what was read
+  EXPECT(iterator != begin);  // past the messages read
   size = sizeof text;
   REQUIRE(CUDA_SUCCESS, cuLogsDumpToMemory(&iterator, text, &size, 0));
   EXPECT(size == 0);
@@ -78,7 +78,7 @@ void logs_and_dumps() {
   REQUIRE(CUDA_SUCCESS, cuCoredumpGetAttribute(CU_COREDUMP_ENABLE_ON_EXCEPTION, &seen, &size));
   EXPECT(!seen);
   REQUIRE(CUDA_SUCCESS, cuCoredumpGetAttributeGlobal(CU_COREDUMP_ENABLE_ON_EXCEPTION, &seen, &size));
-  EXPECT(seen);  // what was set for the context is its own
+  EXPECT(seen);  // the context's own setting does not change the global one
   SHOW(cuCoredumpSetAttribute(CU_COREDUMP_PIPE, text, &size));
   SHOW(cuCoredumpSetAttribute(CU_COREDUMP_ENABLE_USER_TRIGGER, &yes, &size));
   for (int id = 0; id < 9; ++id) {

@@ -1,5 +1,6 @@
-// A long list of driver calls with good and bad arguments. Prints every result; parity_test.cc runs it on
-// softgpu directly and through poold and compares. --parts prints the parts' names.
+// driver_parity: driver calls with valid and invalid arguments, in parts that run in separate processes.
+// Prints every result; parity_test.cc compares the outputs of softgpu directly and through poold. --parts
+// prints the parts' names.
 #include <cstdlib>
 #include <cstring>
 
@@ -12,7 +13,7 @@ namespace {
 struct Part {
   const char* name;
   void (*run)();
-  bool context;  // needs a current one
+  bool context;  // needs a current context
 };
 constexpr Part kParts[] = {
 #define PART(function, context, ...) {#function, function, context},

@@ -1,4 +1,4 @@
-// Managed memory: what is said of it, and what comes back.
+// Managed memory: advice, prefetches, and their queries.
 #include <cstring>
 #include <vector>
 
@@ -7,7 +7,7 @@
 namespace parity {
 namespace {
 
-#if CUDA_VERSION >= 13000  // before, the same functions took a device
+#if CUDA_VERSION >= 13000  // older versions of these functions take a device
 void advice(CUdeviceptr address, size_t bytes) {
   const CUmemLocation here{CU_MEM_LOCATION_TYPE_DEVICE, {0}}, host{CU_MEM_LOCATION_TYPE_HOST, {0}},
       nowhere{CU_MEM_LOCATION_TYPE_DEVICE, {77}}, unknown{static_cast<CUmemLocationType>(42), {0}},
@@ -179,7 +179,7 @@ void managed_memory() {
   SHOW(cuMemFree(address));
   SHOW(cuMemFree(address));
   SHOW(cuMemFree(plain));
-  // Pinned memory that kernels reach.
+  // Pinned memory that kernels can access.
   void* pinned = nullptr;
   CUdeviceptr device = 0;
   SHOW(cuMemHostAlloc(&pinned, 10'000, CU_MEMHOSTALLOC_DEVICEMAP));

@@ -134,7 +134,6 @@ void device_memory() {
   SHOW_VALUE(cuMemAllocPitch(&base, &pitch, 100, 10, 4), "%zu", pitch);
   SHOW(cuMemFree(base));
   SHOW(cuMemFree(base));
-  // Fills.
   SHOW(cuMemsetD8(address, 1, kBytes));
   SHOW(cuMemsetD8(address, 1, kBytes + 1));
   SHOW(cuMemsetD8(0, 1, 1));
@@ -158,7 +157,6 @@ void device_memory() {
   SHOW(cuMemsetD2D16(address, 255, 1, 10, 10));
   SHOW(cuMemsetD2D32(address, 256, 1, 100, 10));
   SHOW(cuMemsetD2D32(address, 254, 1, 10, 10));
-  // Copies.
   SHOW(cuMemcpyHtoD(address, host, kBytes));
   SHOW(cuMemcpyHtoD(address, host, kBytes + 1));
   SHOW(cuMemcpyHtoD(address, nullptr, 4));

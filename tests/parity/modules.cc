@@ -40,7 +40,7 @@ void launches(CUfunction fill, CUfunction nothing) {
                    CU_LAUNCH_PARAM_END};
   SHOW(launch(fill, 1, 128, 0, nullptr, nullptr, extra));
   SHOW(launch(fill, 1, 128, 0, nullptr, parameters, extra));
-  size = sizeof packed - 1;  // within the last one
+  size = sizeof packed - 1;  // cuts the last parameter
   SHOW(launch(fill, 1, 128, 0, nullptr, nullptr, extra));
   size = 4;
   LATE(launch(fill, 1, 128, 0, nullptr, nullptr, extra));
@@ -81,7 +81,7 @@ void modules() {
   SHOW(cuModuleLoadData(&module, nullptr));
   SHOW(cuModuleLoadData(&module, "garbage"));
   SHOW(cuModuleLoadData(&module, ""));
-  // The driver takes an image's size from its headers, so that those must be there.
+  // The driver takes an image's size from its headers, so the headers must be readable.
   char elf[4096] =
       "\x7f"
       "ELF and nothing more";
@@ -240,14 +240,14 @@ void libraries() {
   cuMemAlloc(&out, 4096);
   void* parameters[] = {&out, &value, &count};
   SHOW(launch(function, 1, 128, 0, nullptr, parameters));
-  SHOW(launch(function, 1, 128, 50'000, nullptr, parameters));  // as the kernel was set
+  SHOW(launch(function, 1, 128, 50'000, nullptr, parameters));  // the kernel's limit
   SHOW(launch(function, 1, 128, 50'001, nullptr, parameters));
   SHOW(launch(reinterpret_cast<CUfunction>(kernel), 1, 128, 0, nullptr, parameters));
   SHOW_VALUE(
       cuOccupancyMaxActiveBlocksPerMultiprocessor(&number, reinterpret_cast<CUfunction>(kernel), 128, 0),
       "%d", number);
   SHOW(cuFuncGetAttribute(&number, CU_FUNC_ATTRIBUTE_NUM_REGS, function));
-  // What is set of a function, by its own handle or its kernel's, holds however the kernel is set afterwards.
+  // Attributes set through the function override later cuKernelSetAttribute calls, whichever handle was used.
   constexpr auto shared = CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
   const auto as_function = reinterpret_cast<CUfunction>(kernel);
   for (const CUfunction set : {function, as_function}) {

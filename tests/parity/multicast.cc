@@ -1,5 +1,5 @@
-// What only some devices have: multicast objects and the decompression engine. softgpu has neither, and the
-// pool says so as it does.
+// Features of some devices only: multicast objects and the decompression engine. softgpu has neither, and the
+// pool returns the same errors.
 #include <cstdint>
 
 #include "tests/parity/show.h"

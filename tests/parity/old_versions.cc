@@ -1,5 +1,5 @@
-// Functions under their first names, and the launch calls of CUDA 2.
-#define __CUDA_API_VERSION_INTERNAL  // every version under its own name
+// First versions of functions, and the launch functions of CUDA 2.
+#define __CUDA_API_VERSION_INTERNAL  // declares every version under its own name
 #include <cuda.h>
 #include <cudaProfiler.h>
 
@@ -52,7 +52,7 @@ void first_versions() {
   flat.srcPitch = flat.dstPitch = 8;
   flat.WidthInBytes = 4, flat.Height = 3;
   REQUIRE(CUDA_SUCCESS, cuMemcpy2D(&flat));
-  EXPECT(to[3] == 3 && to[9] == 9 && to[5] == 0);  // the pitch is 8, the width 4
+  EXPECT(to[3] == 3 && to[9] == 9 && to[5] == 0);  // pitch 8, width 4
   REQUIRE(CUDA_SUCCESS, cuMemcpy2DUnaligned(&flat));
   REQUIRE(CUDA_SUCCESS, cuMemcpy2DAsync(&flat, nullptr));
   REQUIRE(CUDA_ERROR_INVALID_VALUE, cuMemcpy2D(nullptr));
@@ -125,7 +125,7 @@ void old_launches() {
   REQUIRE(CUDA_SUCCESS, cuLaunchGridAsync(fill, 1, 1, stream));
   REQUIRE(CUDA_SUCCESS, cuStreamSynchronize(stream));
   REQUIRE(CUDA_SUCCESS, cuMemcpyDtoH_v2(seen, out, sizeof seen));
-  EXPECT(seen[0] == 0x3f800000 && seen[99] == 0x3f800000 + 99);  // 1.0f
+  EXPECT(seen[0] == 0x3f800000 && seen[99] == 0x3f800000 + 99);  // bits of 1.0f
   unsigned value = 5, count = 100;
   void* parameters[] = {&out, &value, &count};
   CUDA_LAUNCH_PARAMS launch{fill, 1, 1, 1, 128, 1, 1, 0, stream, parameters};

@@ -1,5 +1,6 @@
-// driver_parity prints the same results on a device directly and through poold, but for the differences
-// listed here. The device is softgpu, or what GPUPOOL_TEST_DEVICE says (tests/e2e/pool.h).
+// driver_parity and two runtime programs print the same results directly on a device and through poold,
+// except for the differences listed here. The device is softgpu or that of GPUPOOL_TEST_DEVICE
+// (tests/e2e/pool.h).
 #include <cstdlib>
 #include <sstream>
 
@@ -17,12 +18,12 @@ std::string driver_parity() {
 }
 
 struct Allowed {
-  const char* line;  // how a line begins, in either run
+  const char* line;  // beginning of a line in either run
   const char* reason;
-  bool on_softgpu = true;  // false: the two are the same where softgpu is the device
+  bool on_softgpu = true;  // false: allowed only on other devices than softgpu
 };
 constexpr Allowed kAllowed[] = {
-    // What the device has but the client does not forward is not promised to the program.
+    // Device features that the client does not forward are not reported to programs.
     {"attribute 86 ->", "the host's and the device's atomics are on two machines"},
     {"attribute 89 ->", "host and device do not use managed memory at the same time"},
     {"attribute 91 ->", "memory that the program registers has another address for kernels"},
@@ -57,8 +58,8 @@ constexpr Allowed kAllowed[] = {
 std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;
   std::istringstream stream(text);
-  // What the device says of code it refuses; through poold the client says it, the device in another process.
-  // And the client's reason for a function that it does not have.
+  // Skips the device's messages about rejected code (through poold, the client prints them, and the device
+  // runs in another process), and the client's messages about unsupported functions.
   const auto is_said = [](const std::string& line) {
     return line.rfind("softgpu: ", 0) == 0 || line.rfind("gpupool: cannot load a module: ", 0) == 0 ||
            (line.rfind("gpupool: cu", 0) == 0 && line.find(" is not supported: ") != std::string::npos);
@@ -76,7 +77,7 @@ bool is_allowed(const std::string& line) {
   return false;
 }
 
-// The lines of a run that must end well.
+// Runs a program, which must succeed, and returns its lines.
 std::vector<std::string> run(const std::vector<std::string>& program, const Environment& environment) {
   const Finished finished = run_patiently(program, environment);
   CHECK(finished.status == 0);
@@ -108,8 +109,8 @@ constexpr Part kParts[] = {
 #undef PART
 };
 
-// Both ways of the client: each call waited for, so that its own result comes back from it; and calls queued,
-// as programs run.
+// Compares a part in both modes of the client: with GPUPOOL_SYNC, where each call returns its own result, and
+// with queued calls, the default.
 void compare(const Part& part, Pool& pool, Outcomes& outcomes) {
   INFO(part.name);
   const auto expected = run({driver_parity(), part.name}, pool.directly());
@@ -125,8 +126,8 @@ void compare(const Part& part, Pool& pool, Outcomes& outcomes) {
               run({driver_parity(), part.name}, pool.through(queued)));
 }
 
-// GPUPOOL_TEST_PARTS: the names of the only parts to compare, for machines that are too slow for all of them
-// at once.
+// GPUPOOL_TEST_PARTS limits the test to these parts, for machines that are too slow to run all of them at
+// once.
 bool is_chosen(const Part& part) {
   const char* const only = std::getenv("GPUPOOL_TEST_PARTS");
   return !only ||

@@ -1,5 +1,4 @@
-// Memory pools: how large they may become, which devices reach their memory, and what pointers tell of
-// theirs.
+// Memory pools: maximum size, thresholds, access from devices, and pointer attributes of their memory.
 #include <initializer_list>
 
 #include "tests/parity/show.h"
@@ -27,7 +26,7 @@ void show_access(CUmemoryPool pool, int device) {
   std::printf("access of device %d: %s %d\n", device, name_of(result), flags);
 }
 
-// A kernel of the second device writes to memory of the first one's pool.
+// A kernel of the second device writes to memory of the first device's pool.
 void use_from_the_other_device(CUmemoryPool pool) {
   CUdevice second = 0;
   CUcontext first_context = nullptr, second_context = nullptr;
@@ -68,14 +67,14 @@ void pool_limits() {
   REQUIRE(CUDA_SUCCESS, cuMemFreeAsync(first, nullptr));
   REQUIRE(CUDA_SUCCESS, cuStreamSynchronize(nullptr));
   REQUIRE(CUDA_SUCCESS, cuMemAllocFromPoolAsync(&third, kUnit, pool, nullptr));
-  // Other pools have their own limits.
+  // Other pools are not limited by this pool's size.
   REQUIRE(CUDA_SUCCESS, cuMemAllocAsync(&first, kUnit, nullptr));
   REQUIRE(CUDA_SUCCESS, cuStreamSynchronize(nullptr));
   for (const CUdeviceptr address : {first, second, third}) REQUIRE(CUDA_SUCCESS, cuMemFree(address));
   REQUIRE(CUDA_SUCCESS, cuMemPoolDestroy(pool));
 }
 
-// The memory that stays reserved after a call that waits, by threshold, and the high-water marks.
+// Memory that remains reserved after synchronization, by release threshold, and the high-water marks.
 void pool_thresholds() {
   const CUmemPoolProps properties = on_device(0);
   CUmemoryPool pool = nullptr;
@@ -102,7 +101,7 @@ void pool_thresholds() {
     tell("allocated");
     for (const CUdeviceptr block : blocks) REQUIRE(CUDA_SUCCESS, cuMemFreeAsync(block, stream));
     REQUIRE(CUDA_SUCCESS, cuEventRecord(event, stream));
-    // Each way to wait does it.
+    // All kinds of synchronization release the memory.
     REQUIRE(CUDA_SUCCESS, threshold == 0           ? cuStreamSynchronize(stream)
                           : threshold == 2 * kUnit ? cuEventSynchronize(event)
                                                    : cuCtxSynchronize());
@@ -117,7 +116,7 @@ void pool_thresholds() {
   REQUIRE(CUDA_SUCCESS, cuMemAllocFromPoolAsync(&blocks[0], kUnit, pool, stream));
   tell("allocated again");
   REQUIRE(CUDA_SUCCESS, cuMemPoolDestroy(pool));
-  REQUIRE(CUDA_SUCCESS, cuMemsetD8Async(blocks[0], 1, kUnit, stream));  // lives until it is freed
+  REQUIRE(CUDA_SUCCESS, cuMemsetD8Async(blocks[0], 1, kUnit, stream));  // the allocation outlives the pool
   REQUIRE(CUDA_SUCCESS, cuMemFreeAsync(blocks[0], stream));
   REQUIRE(CUDA_SUCCESS, cuStreamSynchronize(stream));
   REQUIRE(CUDA_SUCCESS, cuEventDestroy(event));

@@ -1,4 +1,4 @@
-// A CUDA runtime program as nvcc builds it: ordinary use, and calls that must fail. Prints every result.
+// A CUDA runtime program built by nvcc, with valid calls and calls that must fail. Prints every result.
 #include <cuda_runtime.h>
 
 #include <cstdio>
@@ -28,7 +28,7 @@ static cudaError_t show(cudaError_t result, const char* call) {
 }
 #define SHOW(call) show((call), #call)
 
-// CUDA 12 changed the parameters of two functions.
+// CUDA 12 changed the parameters of these two functions.
 static cudaError_t instantiate(cudaGraphExec_t* exec, cudaGraph_t graph) {
 #if CUDART_VERSION >= 12000
   return cudaGraphInstantiate(exec, graph, 0);
@@ -48,7 +48,7 @@ static cudaError_t update(cudaGraphExec_t exec, cudaGraph_t graph, cudaGraphExec
 #endif
 }
 
-// Where both sides could be wrong alike.
+// For conditions where both sides could be wrong in the same way.
 static void require(bool holds, const char* what) {
   if (holds) return;
   std::printf("must hold: %s\n", what);
@@ -145,7 +145,7 @@ static void use_streams() {
   SHOW(cudaEventElapsedTime(&milliseconds, start, stop));
   std::printf("called %d, checksum %08x, timed %d\n", called, checksum({pinned, pinned + kCount}),
               milliseconds >= 0);
-  SHOW(cudaStreamSynchronize(stream));  // the free may still be on its way
+  SHOW(cudaStreamSynchronize(stream));  // the free may still be pending
   SHOW(cudaStreamQuery(stream));
   SHOW(cudaFreeHost(pinned));
   SHOW(cudaEventDestroy(start));
@@ -215,7 +215,7 @@ static void use_graphs() {
     SHOW(cudaStreamSynchronize(stream));
     std::printf("calls %d, %08x, %08x\n", calls, checksum({pinned, pinned + kCount}), checksum(pageable));
   }
-  // Its kernel, changed.
+  // Changes the kernel node of the executable graph.
   std::vector<cudaGraphNode_t> nodes(count);
   SHOW(cudaGraphGetNodes(graph, nodes.data(), &count));
   for (const cudaGraphNode_t node : nodes) {
@@ -246,7 +246,7 @@ static void use_graphs() {
   SHOW(cudaGraphLaunch(exec, stream));
   SHOW(cudaStreamSynchronize(stream));
   std::printf("calls %d, %08x\n", calls, checksum({pinned, pinned + kCount}));
-  // By hand.
+  // A graph built by hand.
   SHOW(cudaGraphCreate(&made, 0));
   cudaGraphNode_t clear = nullptr, work = nullptr, out = nullptr, child = nullptr, host = nullptr;
   cudaMemsetParams zero{};
@@ -283,7 +283,7 @@ static void use_graphs() {
   std::printf("calls %d, %08x\n", calls, checksum({pinned, pinned + kCount}));
   SHOW(cudaGraphExecDestroy(exec));
   for (const cudaGraph_t gone : {graph, made, clone}) SHOW(cudaGraphDestroy(gone));
-  // What must not be.
+  // Calls that a capture does not allow.
   for (const cudaStreamCaptureMode mode : {cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed}) {
     const bool unsafe = mode == cudaStreamCaptureModeThreadLocal;
     SHOW(cudaStreamBeginCapture(stream, mode));
@@ -402,7 +402,7 @@ int main() {
   use_managed_memory();
   make_mistakes();
   SHOW(cudaDeviceReset());
-  use_symbols();  // with the values of a fresh module
+  use_symbols();  // a fresh module has the initial values
   use_managed_memory();
   SHOW(cudaDeviceReset());
   print_from_kernels();

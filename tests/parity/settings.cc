@@ -1,5 +1,4 @@
-// Settings of contexts, functions, streams, pools and textures that are read back, and questions about the
-// device.
+// Settings of contexts, functions, streams, pools and textures that are read back, and device queries.
 #include <cudaProfiler.h>
 
 #include <cstring>
@@ -54,7 +53,7 @@ void of_devices() {
   REQUIRE(CUDA_SUCCESS, cuMemPoolDestroy(pool));
   REQUIRE(CUDA_SUCCESS, cuDeviceGetMemPool(&current, 0));
   REQUIRE(CUDA_SUCCESS, cuDeviceGetDefaultMemPool(&standard, 0));
-  EXPECT(current == standard);  // it takes the place of a current pool that is destroyed
+  EXPECT(current == standard);  // the default pool replaces a destroyed current pool
 }
 
 size_t shared_of_block(int threads) {
@@ -205,7 +204,7 @@ void settings() {
   of_textures();
 }
 
-// As a program detaches from a context that it has made.
+// Detaches from a context that the program created.
 void detached_context() {
   CUcontext made = nullptr, attached = nullptr;
 #if CUDA_VERSION >= 13000

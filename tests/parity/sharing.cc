@@ -1,5 +1,5 @@
-// What one process can see of the calls with which several share memory and events. That they do:
-// tests/e2e/interprocess_test.cc.
+// Calls that share memory and events between processes, as far as one process can test them.
+// tests/e2e/interprocess_test.cc tests the sharing itself.
 #include <unistd.h>
 
 #include <cstring>

@@ -1,4 +1,5 @@
-// For programs that print what each driver call gave, so that two runs can be compared.
+// Helpers of the parity programs, which print the result of each driver call so that two runs can be
+// compared.
 #pragma once
 #include <cuda.h>
 #include <unistd.h>
@@ -25,8 +26,8 @@ inline CUresult show(CUresult result, const char* call) {
   return result;
 }
 
-// The same, where both sides could give the same wrong result: ends the program if it is not the expected
-// one.
+// Like show(), but ends the program if the result is not the expected one: both sides could give the same
+// wrong result.
 inline void require(CUresult result, CUresult expected, const char* call) {
   if (show(result, call) == expected) return;
   std::printf("%s must give %s\n", call, name_of(expected));
@@ -39,7 +40,7 @@ inline CUresult launch(CUfunction function, unsigned blocks, unsigned threads, u
   return cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1, shared, stream, parameters, extra);
 }
 
-// The same for an effect: what CUDA's documentation says must hold, whatever the other side prints.
+// Ends the program unless the condition, which CUDA's documentation guarantees, holds.
 inline void expect(bool holds, const char* condition) {
   if (holds) return;
   std::printf("this must hold: %s\n", condition);
@@ -47,7 +48,7 @@ inline void expect(bool holds, const char* condition) {
   std::_Exit(EXIT_FAILURE);
 }
 
-// Handles and addresses that were never given out.
+// Invalid handles and addresses.
 template <class T>
 T wild(unsigned long long bits = 0x00007fffdeadbee0ull) {
   return reinterpret_cast<T>(bits);
@@ -56,7 +57,7 @@ T wild(unsigned long long bits = 0x00007fffdeadbee0ull) {
 constexpr CUdeviceptr kWildAddress = 0x00000000deadb000ull;
 constexpr CUdeviceptr kHighAddress = 0xfffffffffffff000ull;
 
-// A path that no other program uses, in the folder for such files; the caller removes the file.
+// Returns a path in TMPDIR that no other process uses; the caller removes the file.
 inline std::string temporary_file(const char* name) {
   const char* const folder = std::getenv("TMPDIR");
   return std::string(folder ? folder : "/tmp") + "/driver_parity-" + std::to_string(getpid()) + "-" + name;
@@ -66,8 +67,8 @@ inline std::string content_of(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// All that cuPointerGetAttribute says of a place: addresses as distances from the place, handles and ids by
-// what they are equal to.
+// Prints all results of cuPointerGetAttribute for an address: addresses as offsets from it, handles and ids
+// only by comparison.
 inline void show_pointer_attributes(const char* what, CUdeviceptr of) {
   CUcontext current = nullptr;
   cuCtxGetCurrent(&current);
@@ -94,7 +95,7 @@ inline void show_pointer_attributes(const char* what, CUdeviceptr of) {
           std::printf(" %lld\n", static_cast<long long>(value - of));
         break;
       case 18:                                               // MAPPING_SIZE
-        std::printf(" %s\n", value != 0 ? "some" : "none");  // as large as the device maps
+        std::printf(" %s\n", value != 0 ? "some" : "none");  // depends on the device
         break;
       case 19:  // MAPPING_BASE_ADDR
         std::printf(" %s\n", value == 0 ? "null" : value <= of ? "not behind it" : "behind it");
@@ -109,7 +110,7 @@ inline void show_pointer_attributes(const char* what, CUdeviceptr of) {
   }
 }
 
-// The parts of the program.
+// All parts of the program.
 #define PART(function, ...) void function();
 #include "tests/parity/parts.def"
 #undef PART
@@ -117,15 +118,15 @@ inline void show_pointer_attributes(const char* what, CUdeviceptr of) {
 }  // namespace parity
 
 #define SHOW(call) ::parity::show((call), #call)
-// What is refused, by the server where there is one: in the default mode a later call would report it. Left
-// out where PARITY_QUEUED is set.
+// A call that the server may refuse, which a later call reports in the default mode. Skipped if PARITY_QUEUED
+// is set.
 #define LATE(call)                                 \
   do {                                             \
     if (!std::getenv("PARITY_QUEUED")) SHOW(call); \
   } while (false)
 #define REQUIRE(expected, call) ::parity::require((call), (expected), #call)
 #define EXPECT(condition) ::parity::expect((condition), #condition)
-// With a value that the call wrote; only where it succeeded.
+// Also prints a value that the call wrote, if it succeeded.
 #define SHOW_VALUE(call, format, ...)                                                                        \
   do {                                                                                                       \
     if (::parity::show((call), #call) == CUDA_SUCCESS) std::printf("%s = " format "\n", #call, __VA_ARGS__); \

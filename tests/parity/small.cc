@@ -1,5 +1,5 @@
-// Attributes of streams, events of whole contexts, memory operations under their first names.
-#define __CUDA_API_VERSION_INTERNAL  // every version under its own name
+// Stream attributes, events of whole contexts, and the first versions of stream memory operations.
+#define __CUDA_API_VERSION_INTERNAL  // declares every version under its own name
 #include <cuda.h>
 
 #include <initializer_list>
@@ -130,7 +130,7 @@ void first_memory_operations() {
   cuMemFree_v2(words);
 }
 
-// Neither softgpu nor the pool limits a context to some multiprocessors.
+// Neither softgpu nor the pool supports execution affinity.
 void affinity() {
   CUexecAffinityParam one{};
   one.type = CU_EXEC_AFFINITY_TYPE_SM_COUNT;
@@ -163,8 +163,7 @@ void context_events() {
   cuEventCreate(&event, 0);
   SHOW(cuCtxRecordEvent(context, event));
   SHOW(cuEventSynchronize(event));
-  // What comes after a wait of the whole context comes after what the event stands for, in whatever stream it
-  // is.
+  // Work after a context's wait comes after the work that the event captured, in every stream.
   SHOW(cuStreamWaitValue32_v2(stream, word, 1, CU_STREAM_WAIT_VALUE_GEQ));
   SHOW(cuStreamWriteValue32_v2(stream, word + 4, 5, 0));
   SHOW(cuCtxRecordEvent(context, event));

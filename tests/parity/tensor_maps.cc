@@ -1,5 +1,5 @@
 // Tensor maps.
-#define __CUDA_API_VERSION_INTERNAL  // every version under its own name
+#define __CUDA_API_VERSION_INTERNAL  // declares every version under its own name
 #include <cuda.h>
 
 #include <cstring>

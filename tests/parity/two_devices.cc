@@ -1,5 +1,4 @@
-// Two devices under one driver: what each says of the other, copies between them, and access of one to the
-// other's memory.
+// Two devices of one driver: attributes of the pair, copies between them, and peer access.
 #include "tests/parity/show.h"
 
 namespace parity {
@@ -44,7 +43,7 @@ void two_devices() {
   SHOW(cuCtxEnablePeerAccess(contexts[1], 1));
   SHOW(cuCtxEnablePeerAccess(contexts[1], 0));
   SHOW(cuCtxEnablePeerAccess(contexts[1], 0));
-  // A kernel of one in the other's memory.
+  // A kernel of device 0 accesses memory of device 1.
   SHOW(cuModuleLoadData(&module, kernels_ptx));
   SHOW(cuModuleGetFunction(&add, module, "add"));
   unsigned value = 30, count = 2;

@@ -1,5 +1,5 @@
-// Functions that the pool does not have (protocol/cuda/unsupported.def), without an argument that means
-// anything: softgpu has none of them, too.
+// Calls functions that the pool does not support (protocol/cuda/unsupported.def) with all arguments zero;
+// softgpu does not support them either.
 #include "tests/parity/show.h"
 
 namespace parity {

@@ -1,5 +1,5 @@
-// Objects of the program that graphs keep alive.
-#define __CUDA_API_VERSION_INTERNAL  // every version under its own name
+// User objects, which graphs keep alive.
+#define __CUDA_API_VERSION_INTERNAL  // declares every version under its own name
 #include <cuda.h>
 
 #include <atomic>
@@ -45,7 +45,7 @@ void user_objects() {
   REQUIRE(CUDA_SUCCESS, cuUserObjectRelease(object, 2));
   SHOW(cuUserObjectRelease(object, 5));
   EXPECT(destroyed == 0);
-  REQUIRE(CUDA_SUCCESS, cuUserObjectRelease(object, 1));  // the last
+  REQUIRE(CUDA_SUCCESS, cuUserObjectRelease(object, 1));  // the last reference
   EXPECT(becomes(1));
   SHOW(cuUserObjectRelease(object, 1));
   EXPECT(destroyed == 1);
@@ -62,7 +62,7 @@ void user_objects() {
   SHOW(cuGraphClone(&clone, graph));
   REQUIRE(CUDA_SUCCESS, cuGraphDestroy(graph));
   EXPECT(destroyed == 1);  // the clone has a reference
-  // An executable graph holds it until its launches are through.
+  // An executable graph holds its reference until its launches have completed.
   cuMemAlloc_v2(&word, 64);
   cuMemsetD8_v2(word, 0, 64);
   cuCtxSynchronize();
@@ -77,7 +77,7 @@ void user_objects() {
   SHOW(cuStreamWaitValue32_v2(stream, word, 1, CU_STREAM_WAIT_VALUE_GEQ));
   SHOW(cuGraphLaunch(exec, stream));
   REQUIRE(CUDA_SUCCESS, cuGraphExecDestroy(exec));
-  EXPECT(destroyed == 1);  // the launch is not through
+  EXPECT(destroyed == 1);  // the launch has not completed
   SHOW(cuStreamWriteValue32_v2(releasing, word, 1, 0));
   SHOW(cuStreamSynchronize(stream));
   EXPECT(becomes(2));

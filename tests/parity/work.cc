@@ -1,4 +1,4 @@
-// Streams, events, and what is left when things are gone.
+// Streams, events, destroyed objects, and sticky errors.
 #include "tests/parity/show.h"
 
 namespace parity {
@@ -150,7 +150,7 @@ void events() {
   SHOW(cuEventElapsedTime(&milliseconds, a, b));
 }
 
-// Things of a context that is gone.
+// Objects of a destroyed context.
 void destroyed_things() {
   CUcontext context = nullptr, rest = nullptr;
   cuInit(0);
@@ -191,7 +191,7 @@ void destroyed_things() {
   SHOW(cuCtxSynchronize());
 }
 
-// What frees or destroys needs no current context.
+// Calls that free or destroy objects need no current context.
 void without_a_context() {
   CUcontext before = nullptr;
   CUdeviceptr address = 0;

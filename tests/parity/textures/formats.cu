@@ -1,4 +1,4 @@
-// Bytes as numbers, gathers, cubes, levels.
+// Bytes as normalized numbers, gathers, cube maps, mipmap levels.
 #include "textures.h"
 
 __global__ void read_cube(cudaTextureObject_t t, const float4* at, float* out, int n) {
@@ -123,7 +123,7 @@ void cubes_and_levels() {
   cudaTextureDesc how = reading(cudaAddressModeClamp, false, true);
   cudaTextureObject_t texture = 0;
   MUST(cudaCreateTextureObject(&texture, &resource, &how, nullptr));
-  // One direction to each texel's centre, by the table of the programming guide read backwards.
+  // A direction to the centre of each texel: the inverse of the table in CUDA's programming guide.
   std::vector<float4> directions;
   std::vector<float> want;
   for (int face = 0; face < 6; ++face) {

@@ -1,7 +1,7 @@
-// Reads of arrays of each number of dimensions, and of memory, in each way of addressing and filtering.
+// Reads arrays of one to three dimensions and linear memory, with every addressing and filter mode.
 #include "textures.h"
 
-// --- Kernels: each reads at coordinates that it is given ---
+// --- Kernels: each reads at given coordinates ---
 __global__ void read_1d(cudaTextureObject_t t, const float* at, float* out, int n) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i < n) out[i] = tex1D<float>(t, at[i]);
@@ -168,7 +168,7 @@ void memory_as_texture() {
   resource.res.linear.devPtr = memory + 1;
   SHOW(cudaCreateTextureObject(&texture, &resource, &how, nullptr));
 
-  // Rows with a pitch.
+  // Pitched rows.
   float* rows = nullptr;
   size_t pitch = 0;
   MUST(cudaMallocPitch(&rows, &pitch, kWidth * 4, kHeight));

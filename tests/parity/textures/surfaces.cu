@@ -1,4 +1,4 @@
-// Surfaces, and what reads and writes where nothing is.
+// Surfaces, and accesses out of bounds or through an invalid texture.
 #include "textures.h"
 
 __global__ void write_surface(cudaSurfaceObject_t s, int width, int height) {

@@ -1,6 +1,6 @@
-// A CUDA runtime program that reads and writes textures and surfaces of every kind, with each result compared
-// with what plain code on the CPU makes of the programming guide's formulas. Prints every call's result and
-// how many values are wrong, which is 0.
+// Shared by a CUDA runtime program that reads and writes textures and surfaces of every kind, and compares
+// each result with a CPU implementation of the programming guide's formulas. Prints each call's result and
+// the number of wrong values, which must be 0.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -35,7 +35,7 @@ inline void compare(const char* what, const std::vector<float>& have, const std:
   failures += wrong != 0;
 }
 
-// --- The reference: texels by number, weights with eight fractional bits ---
+// --- The CPU reference: filter weights have eight fractional bits ---
 inline int place(int i, int n, cudaTextureAddressMode mode) {
   if (mode == cudaAddressModeWrap) return ((i % n) + n) % n;
   if (mode == cudaAddressModeMirror) {
@@ -45,7 +45,7 @@ inline int place(int i, int n, cudaTextureAddressMode mode) {
   if (mode == cudaAddressModeBorder) return i < 0 || i >= n ? -1 : i;
   return std::min(std::max(i, 0), n - 1);
 }
-using Texels = std::function<float(int, int, int)>;  // -1: the border
+using Texels = std::function<float(int, int, int)>;  // -1: border
 inline float reference(const Texels& texel, int dimensions, const float* at, const int* size,
                        cudaTextureAddressMode mode, bool linear, bool normalized) {
   if (!normalized && (mode == cudaAddressModeWrap || mode == cudaAddressModeMirror))
