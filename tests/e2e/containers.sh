@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A program in network, process, IPC, mount and host-name namespaces of its own, as in a container, uses a poold outside of
-# them over a folder that both see (README, "Share one GPU between local containers").
+# Runs a program in separate network, process, IPC, mount and host-name namespaces, as in a container. It uses a poold outside of
+# them through a shared folder (README, "Share one GPU between local containers").
 #
 #     tests/e2e/containers.sh POOLD CLIENT_FOLDER PROGRAM ARGUMENTS...
 set -euo pipefail
@@ -23,7 +23,7 @@ until [[ -S $folder/pool.sock ]]; do
   sleep 0.05
 done
 
-# Nothing but the folder connects the two: there is not even a loopback in the program's network.
+# Only the folder connects the two: the program's network namespace does not even have a loopback interface.
 status=0
 GPUPOOL="shm://$folder/pool.sock" LD_LIBRARY_PATH="$client" "${namespaces[@]}" "$@" || status=$?
 [[ $status == 0 ]] || cat "$folder/log"

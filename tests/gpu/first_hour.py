@@ -5,10 +5,10 @@
     tests/gpu/first_hour.py --out FOLDER --part probe,starts    # some parts; each takes less than ten minutes
     tests/gpu/first_hour.py --out FOLDER --bundle build/release --device softgpu --quick
 
-Parts: probe (the driver without gpupool), starts, parity, copies, workloads, memory, sharing. What the folder has already is kept, so
-that parts can be run by several commands: a part that has run out of time (--budget) goes on where it stopped. Writes results.jsonl as
-results come, report.md and report.json, and log.txt with the output of what failed. Needs Python's standard library; PyTorch, JAX and
-CuPy are used where they are. Exits with 1 if a step failed, with 2 and the reason if it cannot begin.
+Parts: probe (the driver without gpupool), starts, parity, copies, workloads, memory, sharing. Earlier results in the folder are kept, so
+parts can be run by several commands: a part whose time (--budget) is over continues there the next time. Writes results.jsonl while it
+runs, report.md and report.json, and log.txt with the output of failed programs. Needs only Python's standard library; uses PyTorch, JAX
+and CuPy if they are installed. Exits with 1 if a step failed, with 2 and the reason if it cannot start.
 """
 import argparse
 import os
@@ -28,7 +28,7 @@ STEPS = {"probe": basics.probe, "starts": basics.starts, "parity": basics.parity
          "workloads": loads.workloads, "memory": loads.memory, "sharing": loads.sharing}
 
 
-GRACE = 50  # seconds that a step may take beyond its part's budget, so that a part with one takes less than ten minutes
+GRACE = 50  # seconds that a step may exceed its part's budget; a part then still takes less than ten minutes
 
 
 def run_step(machine, records, part, name, step):
@@ -43,7 +43,7 @@ def run_step(machine, records, part, name, step):
             records.add(part, name, "failed", time.monotonic() - begin, seen, str(failure))
         else:
             records.add(part, name, "not begun", time.monotonic() - begin, seen, f"cut off with its part: {failure}")
-    except Exception as error:  # whatever it is, the other steps are run
+    except Exception as error:  # run the other steps in any case
         records.add(part, name, "failed", time.monotonic() - begin, why=f"{type(error).__name__}: {error}")
     records.write_report()
 
@@ -60,7 +60,7 @@ def run_part(machine, records, part, budget):
                 records.add(part, name, "not begun", why=f"the part's {budget} s are over: run it again to go on")
                 continue
             run_step(machine, records, part, name, step)
-    except Exception as error:  # what all further steps need, poold for example, is not there
+    except Exception as error:  # something that all further steps need is missing, for example poold
         status = "skipped" if isinstance(error, Skip) else "failed"
         records.add(part, "the other steps", status, why=f"{error}")
     finally:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""first_hour.py itself: `first_hour_test.py Records` with a bundle of shell scripts, `first_hour_test.py DryRun BUILD` on softgpu."""
+"""Tests first_hour.py: `first_hour_test.py Records` with shell scripts in place of programs, `first_hour_test.py DryRun BUILD` on softgpu."""
 import json
 import os
 import pathlib
@@ -31,7 +31,7 @@ PROBES = "good crashes hangs refuses garbles leaves".split()
 
 
 def first_hour(out, *words):
-    """(status, what it printed)"""
+    """Returns the exit status and the output."""
     done = subprocess.run([sys.executable, HERE / "first_hour.py", "--out", out, *map(str, words)], stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, text=True)
     return done.returncode, done.stdout
@@ -42,7 +42,7 @@ def steps_of(out, part):
 
 
 class Records(unittest.TestCase):
-    """What is written when, and what is kept."""
+    """When results are written, and which are kept."""
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -143,7 +143,7 @@ class Records(unittest.TestCase):
 
 
 class DryRun(unittest.TestCase):
-    """All parts on softgpu, in small sizes."""
+    """All parts on softgpu, with small sizes."""
 
     NEVER_SKIPPED = {"starts": ["machine", "bare", "no_sandbox_tcp", "sandboxed_shm"],
                      "parity": ["device_memory_tcp", "events_tcp", "graphs_tcp", "e2e_copies_tcp", "e2e_two_devices_tcp"],
@@ -163,7 +163,7 @@ class DryRun(unittest.TestCase):
             steps = steps_of(out, "probe")
             self.assertEqual(set(steps), set(probes))
             for name in probes:
-                # softgpu's queues may have no end; all else it can answer.
+                # softgpu's queues may be unbounded; it can run all other probes.
                 self.assertIn(steps[name]["status"], ("ok", "skipped") if name.startswith("full_") else ("ok",), steps[name])
                 self.assertTrue(steps[name]["seen"] or steps[name]["why"], name)
             for part, names in self.NEVER_SKIPPED.items():

@@ -4,10 +4,10 @@
     tests/gpu/run.py --bundle gpupool-0.1.0-x86_64.tar.gz
     tests/gpu/run.py --bundle build/release --parity      # tests/parity: driver calls, bare and through poold, line by line
 
-needs what scripts/make-bundle.sh made (or a build folder), python3 with the frameworks, and a GPU; nothing of gpupool's build.
-Each workload (workloads.py) runs in processes of its own, bare and through poold in turn. Writes results.md and results.json.
-Exits with 1 if a workload fails through poold but not on the bare driver, gives other results, or never came to poold; with 2,
-and what is missing, if it cannot begin.
+Needs a bundle of scripts/make-bundle.sh (or a build folder), python3 with the frameworks, and a GPU, but not gpupool's sources.
+Each workload (workloads.py) runs in separate processes, alternately bare and through poold. Writes results.md and results.json.
+Exits with 1 if a workload fails only through poold, gives other results there, or did not use poold; with 2 and the reason if
+it cannot start.
 """
 import argparse
 import ctypes
@@ -25,21 +25,21 @@ import tempfile
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "python"))
 import pool as pools  # noqa: E402
-import workloads  # noqa: E402  (its frameworks are imported by the workloads themselves)
+import workloads  # noqa: E402  (the workloads import the frameworks)
 
-TOLERANCE = 1e-3  # relative, where results are not the same bits: atomics add in any order
+TOLERANCE = 1e-3  # relative, if results are not bitwise equal: the order of atomic additions varies
 WAYS = ("bare", "shm", "tcp")
-FRAMEWORKS = {"torch": ("PyTorch", "torch"), "jax": ("JAX", "jax[cuda12]"), "cupy": ("CuPy", "cupy-cuda12x[ctk]")}  # with pip's names
-SOFTGPU = {  # so that CuPy runs on it as well (docs/python.md)
+FRAMEWORKS = {"torch": ("PyTorch", "torch"), "jax": ("JAX", "jax[cuda12]"), "cupy": ("CuPy", "cupy-cuda12x[ctk]")}  # (name, pip's name)
+SOFTGPU = {  # lets CuPy run on softgpu, too (docs/python.md)
     "SOFTGPU_COMPUTE_CAPABILITY": "12.0", "CUPY_COMPILE_WITH_PTX": "1", "CUPY_ACCELERATORS": ""}
 
 
 class NotReady(Exception):
-    """What is missing on this machine, and what to do about it."""
+    """Something is missing on this machine; the message says what to do."""
 
 
 def unpacked(bundle, folder):
-    """Where bin/ and lib/ are."""
+    """Returns the folder with bin/ and lib/, and unpacks an archive for it."""
     if not bundle.exists():
         raise NotReady(f"{bundle} does not exist: make it with scripts/make-bundle.sh, or name a build folder")
     if bundle.is_dir():
@@ -78,7 +78,7 @@ def say_what_there_is(names):
 
 
 def run(name, quick, environment, seconds):
-    """One workload in a process: what it printed last, as JSON, or {"failed": why} or {"skipped": why}."""
+    """Runs a workload in a process. Returns its last line, which is JSON, or {"failed": why} or {"skipped": why}."""
     command = [sys.executable, str(HERE / "workloads.py"), name] + (["--quick"] if quick else [])
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds)
@@ -93,7 +93,7 @@ def run(name, quick, environment, seconds):
 
 
 def run_pooled(pool, name, quick, environment, seconds):
-    """As run(), and the workload was seen by poold: another libcuda.so.1 in its place would give the bare driver's results."""
+    """Like run(), but fails if poold saw no session: with another libcuda.so.1 the results would be the bare driver's."""
     before = pool.said().count("session_started")
     result = run(name, quick, environment, seconds)
     if "seconds" in result and pool.said().count("session_started") == before:
@@ -102,7 +102,7 @@ def run_pooled(pool, name, quick, environment, seconds):
 
 
 def compared(one, other):
-    """(same enough, in words) of two lists of numbers and a digest each."""
+    """Compares two results, each a list of numbers and a digest. Returns whether they are equal, and a description."""
     if one["digest"] == other["digest"] and one["values"] == other["values"]:
         return True, "same bits"
     if len(one["values"]) != len(other["values"]):
@@ -112,7 +112,7 @@ def compared(one, other):
 
 
 def summarised(tries):
-    """The runs of a workload in one way: the fastest of their medians, as noise only ever adds."""
+    """Summarizes several runs of a workload: takes the lowest median, since noise only adds time."""
     for result in tries:
         if "failed" in result or "skipped" in result:
             return result
@@ -156,7 +156,7 @@ def table(rows, about):
 
 
 def environments_of(pool, tree):
-    """By way of running. What is asked of gpupool by the caller's environment is not for the bare driver."""
+    """Returns the environment for each way to run. The bare driver gets none of the caller's GPUPOOL variables."""
     bare = {name: value for name, value in os.environ.items() if not name.startswith("GPUPOOL")}
     if pool.device == "softgpu":
         bare.update(SOFTGPU, SOFTGPU_INSTANCE=pool.settings["SOFTGPU_INSTANCE"] + "-bare",
@@ -166,7 +166,7 @@ def environments_of(pool, tree):
 
 
 def compare_calls(given, ways):
-    """tests/parity on this device; the number of ways that failed."""
+    """Runs tests/parity on this device. Returns the number of ways that failed."""
     program = given.bundle / "tests" / "parity_test"
     if not program.exists() or not (given.bundle / "tests" / "driver_parity").exists():
         raise NotReady(f"{given.bundle} has no tests/parity_test and tests/driver_parity: --parity needs a build folder with tests")
@@ -213,7 +213,7 @@ def measure(given, names, ways):
                         tries[way].append(run(*words) if way == "bare" else run_pooled(pool, *words))
                 rows.append(row_of(name, {way: summarised(tries[way]) for way in ways}))
                 print(f"{name}: {rows[-1]['verdict']}", flush=True)
-                # After each, so that a run which is cut off leaves what it had.
+                # Written after each workload, so that an interrupted run leaves its results.
                 about = f"{platform.node()}, {next((r['results']['bare'].get('device') for r in rows if r['results']['bare'].get('device')), 'no device')}, ratio of times: through poold to bare"
                 (given.output / "results.json").write_text(json.dumps(rows, indent=1))
                 (given.output / "results.md").write_text(table(rows, about))

@@ -1,4 +1,4 @@
-"""What run.py runs: `workloads.py NAME [--quick]` prints a line of JSON: the seconds of each step, and the results."""
+"""The workloads of run.py: `workloads.py NAME [--quick]` prints a line of JSON with the seconds of each step and the results."""
 import ctypes
 import hashlib
 import importlib
@@ -8,7 +8,7 @@ import os
 import sys
 import time
 
-os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS gives the same bits in every run
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # makes cuBLAS deterministic
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 WORKLOADS = {}
@@ -31,7 +31,7 @@ def need(name):
 
 
 def timed(step, wait, steps, warm=3):
-    """Seconds of each step, measured to where the device has done it."""
+    """Returns the seconds of each step, including the wait for the device."""
     for _ in range(warm):
         step()
     wait()
@@ -48,7 +48,7 @@ def digest(*arrays):
     return hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
 
 
-# --- The driver alone ---
+# --- The driver API ---
 
 PTX = b"""
 .version 6.5
@@ -137,7 +137,7 @@ def transformer(torch, quick, dropout=0.0):
 
 
 def resnet50(torch):
-    """As torchvision has it, which need not be there."""
+    """ResNet-50 as in torchvision, which need not be installed."""
     nn = torch.nn
 
     class Block(nn.Module):
@@ -283,7 +283,7 @@ def torch_graph(quick):
 
 
 class Images:
-    """A data set that costs nothing but its size; at module level, so that loaders' processes can have it."""
+    """A data set that takes no time to compute; at module level, so that the loader's processes can import it."""
 
     def __init__(self, count, side):
         self.count, self.side = count, side

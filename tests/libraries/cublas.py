@@ -40,7 +40,7 @@ def vectors(device, blas, handle):
     blas.cublasSasum_v2(handle, count, x, 1, c.byref(result))
     device.same([result.value], [count])
     blas.cublasIsamax_v2(handle, count, y, 1, c.byref(place))
-    device.same([place.value], [count])  # counted from one
+    device.same([place.value], [count])  # the index starts at 1
     blas.cublasSscal_v2(handle, count, c.byref(f(3)), x, 1)
     blas.cublasScopy_v2(handle, count, x, 1, y, 1)
     blas.cublasSrot_v2(handle, count, x, 1, y, 1, c.byref(f(0)), c.byref(f(2)))
@@ -184,7 +184,7 @@ def wrong(device, blas, handle):
 
 
 def alone(device, blas, n):
-    """One thread's work, with a handle and a stream of its own."""
+    """The work of one thread, with its own handle and stream."""
     side = 16
     handle, stream = blas.make("cublasCreate_v2"), device.runtime.make("cudaStreamCreateWithFlags", 1)
     blas.cublasSetStream_v2(handle, stream)

@@ -158,7 +158,7 @@ def transformed(device, lt, handle):
     a = numbers(SIDE * SIDE)
     description = lt.make("cublasLtMatrixTransformDescCreate", R_32F)
     turn = c.c_int32(1)
-    lt.cublasLtMatrixTransformDescSetAttribute(description, 2, c.byref(turn), c.c_size_t(4))  # of a
+    lt.cublasLtMatrixTransformDescSetAttribute(description, 2, c.byref(turn), c.c_size_t(4))  # transposes a
     layout = lt.make("cublasLtMatrixLayoutCreate", R_32F, c.c_uint64(SIDE), c.c_uint64(SIDE), c.c_int64(SIDE))
     out = device.space(4 * SIDE * SIDE)
     lt.cublasLtMatrixTransform(handle, description, ONE, device.floats(a), layout, ZERO, None, None, out, layout, device.stream)

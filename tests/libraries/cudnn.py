@@ -1,4 +1,4 @@
-"""cuDNN: the layers of a network, forward and back, the recurrent ones, reductions, graphs, threads."""
+"""cuDNN: layers forward and backward, recurrent layers, reductions, graphs, threads."""
 import ctypes as c
 import math
 
@@ -34,7 +34,7 @@ def image(dnn, *shape):
 def activations(device, dnn, handle, tensor):
     values = numbers(COUNT)
     x, y, dy, dx = device.floats(values), device.space(4 * COUNT), device.floats([1] * COUNT), device.space(4 * COUNT)
-    slopes = (lambda y: y * (1 - y), lambda y: float(y > 0), lambda y: 1 - y * y)  # in terms of the result
+    slopes = (lambda y: y * (1 - y), lambda y: float(y > 0), lambda y: 1 - y * y)  # as functions of the result
     for mode, function in ((0, lambda v: 1 / (1 + math.exp(-v))), (1, lambda v: max(0, v)), (2, math.tanh)):
         activation = dnn.make("cudnnCreateActivationDescriptor")
         dnn.cudnnSetActivationDescriptor(activation, mode, 0, c.c_double(0))
@@ -99,7 +99,7 @@ def pooling(device, dnn, handle, tensor):
     dy = numbers(len(wanted), 3)
     dnn.cudnnPoolingBackward(handle, window, ONE, out, y, out, device.floats(dy), tensor, x, ZERO, tensor, dx)
     got = device.read(dx, COUNT)
-    # Of several largest values of a window the library may take any.
+    # If a window has several maxima, the library may choose any of them.
     for places, most, slope in zip(windows, wanted, dy):
         device.same([sum(got[at] for at in places)], [slope])
         device.same([got[at] for at in places if values[at] != most], [0 for at in places if values[at] != most])
@@ -213,11 +213,11 @@ def reduction(device, dnn, handle, tensor):
 
 
 def recurrent(device, dnn, handle, _):
-    """An LSTM's inference, against its formulas."""
+    """Compares an LSTM's inference with its formulas."""
     hidden, inputs, steps, batch = 16, 8, 3, 2
     none, cell, data = dnn.make("cudnnCreateDropoutDescriptor"), dnn.make("cudnnCreateRNNDescriptor"), dnn.make("cudnnCreateRNNDataDescriptor")
     dnn.cudnnSetDropoutDescriptor(none, handle, c.c_float(0), None, c.c_size_t(0), c.c_ulonglong(0))
-    dnn.cudnnSetRNNDescriptor_v8(cell, 0, 2, 2, 0, 0, 0, 0, 0, inputs, hidden, hidden, 1, none, 0)  # standard, LSTM, two biases, one way
+    dnn.cudnnSetRNNDescriptor_v8(cell, 0, 2, 2, 0, 0, 0, 0, 0, inputs, hidden, hidden, 1, none, 0)  # standard, LSTM, two biases, unidirectional
     lengths, padding = (c.c_int * batch)(*[steps] * batch), c.c_float(0)
     dnn.cudnnSetRNNDataDescriptor(data, 0, 1, steps, batch, inputs, lengths, c.byref(padding))
     out = dnn.make("cudnnCreateRNNDataDescriptor")
@@ -241,7 +241,7 @@ def recurrent(device, dnn, handle, _):
 
 
 def lstm_gates(dnn, handle, cell, size, there, values, inputs, hidden):
-    """The matrices and biases that the weights hold for the input, forget, cell and output gates: those of the input, then those of the state."""
+    """Returns the matrices and biases of the input, forget, cell and output gates: first those for the input, then those for the state."""
     matrix, vector = dnn.make("cudnnCreateTensorDescriptor"), dnn.make("cudnnCreateTensorDescriptor")
     gates = []
     for gate in range(8):
@@ -256,7 +256,7 @@ def lstm_gates(dnn, handle, cell, size, there, values, inputs, hidden):
 
 
 def lstm(gates, x, steps, batch, inputs, hidden):
-    """The states after each step, of each sequence: x and the result are [step][sequence][element]."""
+    """Computes the state after each step of each sequence: x and the result are [step][sequence][element]."""
     def sigmoid(value):
         return 1 / (1 + math.exp(-value))
 

@@ -9,7 +9,7 @@ R2C, C2R, C2C, D2Z, Z2D, Z2Z = 0x2a, 0x2c, 0x29, 0x6a, 0x6c, 0x69
 FORWARD, INVERSE = -1, 1
 INVALID_PLAN, INVALID_VALUE, INVALID_SIZE = 1, 4, 8
 SMALL = (2, 3, 4, 5, 7, 8, 11, 13, 16, 17, 20, 31, 32, 45, 64)  # compared with the definition
-LARGE = (97, 100, 128, 243, 256, 1000, 1009, 1024, 4096, 6561, 16384)  # there and back; 1009 is prime
+LARGE = (97, 100, 128, 243, 256, 1000, 1009, 1024, 4096, 6561, 16384)  # forward and inverse; 1009 is prime
 
 
 def tour(device):
@@ -38,7 +38,7 @@ def pairs(values):
 
 
 def transform(values, sign=FORWARD):
-    """The definition."""
+    """Computes the transform by its definition."""
     count = len(values)
     roots = [cmath.exp(sign * 2j * math.pi * n / count) for n in range(count)]
     return [sum(value * roots[n * k % count] for n, value in enumerate(values)) for k in range(count)]

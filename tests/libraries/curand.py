@@ -15,7 +15,7 @@ def tour(device):
     assert rand.ask(c.c_int, "curandGetVersion") >= 10000
     for kind in (XORWOW, MRG32K3A, MTGP32, MT19937, PHILOX):
         if kind == MT19937 and device.soft and device.computes:
-            continue  # it computes more than a minute before its first number
+            continue  # on softgpu it takes more than a minute to start
         generator, host = started(rand, "", kind, device), started(rand, "Host", kind, device)
         for one in (generator, host):
             rand.curandSetPseudoRandomGeneratorSeed(one, c.c_ulonglong(7))

@@ -20,7 +20,7 @@ def tour(device):
 
 
 def matrix(seed=1):
-    """One that has an inverse, and the symmetric positive one of it."""
+    """Returns an invertible matrix a, and the symmetric positive definite matrix transposed(a) * a."""
     a = numbers(SIDE * SIDE, seed)
     for n in range(SIDE):
         a[n * SIDE + n] += SIDE
@@ -28,7 +28,7 @@ def matrix(seed=1):
 
 
 def right_side(a):
-    """For the solution 1, 2, 3, ..."""
+    """Returns the right side for which the solution is 1, 2, 3, ..."""
     return product(a, [n + 1 for n in range(SIDE)], SIDE, SIDE, 1)
 
 
@@ -67,7 +67,7 @@ def orthogonal(device, solver, handle):
     device.expect(info, [0], code="i")
     solver.cusolverDnDormqr_bufferSize(handle, 0, T, SIDE, 1, SIDE, there, SIDE, tau, b, SIDE, c.byref(size))
     solver.cusolverDnDormqr(handle, 0, T, SIDE, 1, SIDE, there, SIDE, tau, b, SIDE, device.space(8 * size.value), size, info)
-    if device.computes:  # what is left is a triangle
+    if device.computes:  # the result is triangular
         r, x = device.read(there, SIDE * SIDE, "d"), device.read(b, SIDE, "d")
         for i in reversed(range(SIDE)):
             x[i] = (x[i] - sum(r[j * SIDE + i] * x[j] for j in range(i + 1, SIDE))) / r[i * SIDE + i]
@@ -96,7 +96,7 @@ def eigenvalues(device, solver, handle):
 
 
 def holds(device, a, vectors, values):
-    """a * v = lambda * v"""
+    """Checks that a * v = lambda * v."""
     device.same(product(a, vectors, SIDE, SIDE, SIDE), [values[j] * vectors[j * SIDE + i] for j in range(SIDE) for i in range(SIDE)], 1e-6)
 
 
@@ -131,7 +131,7 @@ def batches(device, solver, handle):
 
 
 def wide(device, solver, handle):
-    """The 64-bit interface, with a workspace on each side."""
+    """The 64-bit interface, with workspaces on the host and on the device."""
     a, _ = matrix()
     parameters = solver.make("cusolverDnCreateParams")
     side = c.c_int64(SIDE)
@@ -160,7 +160,7 @@ def sparse(device, solver, _):
     b = [sum(values[k] * SOLUTION[columns[k]] for k in range(rows[n], rows[n + 1])) for n in range(SIDE)]
     x, singular = device.space(8 * SIDE), c.c_int(-2)
     words = (description, device.doubles(values), device.integers(rows), device.integers(columns), device.doubles(b), c.c_double(1e-12), 0, x, c.byref(singular))
-    for name in ("cusolverSpDcsrlsvqr",) + (("cusolverSpDcsrlsvchol",) if device.computes else ()):  # this one looks at what it computed
+    for name in ("cusolverSpDcsrlsvqr",) + (("cusolverSpDcsrlsvchol",) if device.computes else ()):  # the last one reads its results on the host
         getattr(solver, name)(handle, SIDE, len(values), *words)
         device.same([singular.value], [-1])
         device.expect(x, SOLUTION, 1e-9, "d")
@@ -172,7 +172,7 @@ def wrong(device, solver, handle):
     zeros, info, size = device.doubles([0] * 16), device.integers([-1]), c.c_int()
     solver.cusolverDnDpotrf_bufferSize(handle, LOWER, 4, zeros, 4, c.byref(size))
     solver.cusolverDnDpotrf(handle, LOWER, 4, zeros, 4, device.space(8 * size.value), size, info)
-    device.expect(info, [1], code="i")  # not positive, at the first
+    device.expect(info, [1], code="i")  # the first minor is not positive
 
 
 def alone(device, solver, n):

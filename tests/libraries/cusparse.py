@@ -26,7 +26,7 @@ def tour(device):
 
 
 class Sparse:
-    """A matrix in three layouts, and as the host knows it: dense, row by row."""
+    """A matrix in two sparse layouts on the device (CSR, COO), and dense in row order on the host."""
 
     def __init__(self, device, sparse):
         self.sparse = sparse
@@ -84,7 +84,7 @@ def times_matrix(device, sparse, handle, a):
 
 
 def sampled(device, sparse, handle, a):
-    """Of a dense product, what is not zero in a sparse one."""
+    """Sampled product: computes the dense product where the sparse matrix is not zero."""
     inner = 6
     x, y = numbers(ROWS * inner, 6), numbers(inner * COLUMNS, 7)
     out = device.floats([0] * a.count)
@@ -101,7 +101,7 @@ def sampled(device, sparse, handle, a):
 
 
 def times_sparse(device, sparse, handle, a):
-    """a * 2"""
+    """Multiplies a by a sparse diagonal matrix of twos."""
     twice = sparse.make("cusparseCreateCsr", i64(COLUMNS), i64(COLUMNS), i64(COLUMNS), device.integers(range(COLUMNS + 1)),
                          device.integers(range(COLUMNS)), device.floats([2.0] * COLUMNS), INT32, INT32, BASE0, R_32F)
     starts = device.integers([0] * (ROWS + 1))
@@ -111,7 +111,7 @@ def times_sparse(device, sparse, handle, a):
     size = c.c_size_t()
     sparse.cusparseSpGEMM_workEstimation(*words, c.byref(size), None)
     sparse.cusparseSpGEMM_workEstimation(*words, c.byref(size), device.space(size.value))
-    if device.computes:  # it reads what its kernels counted
+    if device.computes:  # the library reads its kernels' counts on the host
         sparse.cusparseSpGEMM_compute(*words, c.byref(size), None)
         sparse.cusparseSpGEMM_compute(*words, c.byref(size), device.space(size.value))
         rows, columns, count = i64(), i64(), i64()
@@ -127,14 +127,14 @@ def times_sparse(device, sparse, handle, a):
 
 
 def triangular(device, sparse, handle, _):
-    """2 on the diagonal and 1 below: x = 1, ... leads to 2, 3, 3, ..."""
+    """2 on the diagonal and 1 below it: the right side 2, 3, 3, ... gives x = 1, 1, 1, ..."""
     if not device.computes:
-        return  # it divides by what its kernels counted
+        return  # the library divides by its kernels' counts
     count = 10
     entries = [(row, column, 2.0 if row == column else 1.0) for row in range(count) for column in (row - 1, row) if column >= 0]
     matrix = sparse.make("cusparseCreateCsr", i64(count), i64(count), i64(len(entries)), device.integers([max(0, 2 * n - 1) for n in range(count + 1)]),
                          device.integers([column for _, column, _ in entries]), device.floats([value for _, _, value in entries]), INT32, INT32, BASE0, R_32F)
-    for attribute, value in ((0, 0), (1, 0)):  # lower, its diagonal not of ones
+    for attribute, value in ((0, 0), (1, 0)):  # lower triangle, non-unit diagonal
         sparse.cusparseSpMatSetAttribute(matrix, attribute, c.byref(c.c_int(value)), c.c_size_t(4))
     x = device.floats([0] * count)
     left, right = vector(sparse, device.floats([2] + [3] * (count - 1)), count), vector(sparse, x, count)
@@ -205,7 +205,7 @@ def tridiagonal(device, sparse, handle, _):
 
 
 def captured(device, sparse, handle, _):
-    a = Sparse(device, sparse)  # cuSPARSE 12.4 prepares the buffer of a matrix's first product, and reads it in later ones
+    a = Sparse(device, sparse)  # cuSPARSE 12.4 prepares the buffer of a matrix's first product and reads it in later products
     x, y = numbers(COLUMNS, 3), device.floats([0] * ROWS)
     left, right = vector(sparse, device.floats(x), COLUMNS), vector(sparse, y, ROWS)
     words = (handle, N, ONE, a.csr, left, ONE, right, R_32F, 0)

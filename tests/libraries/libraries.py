@@ -1,8 +1,8 @@
-"""NVIDIA's libraries start up and make their calls: `libraries.py NAME`, with the driver that LD_LIBRARY_PATH leads to.
+"""Tests one of NVIDIA's libraries with the driver in LD_LIBRARY_PATH: `libraries.py NAME`.
 
-What each call returns is checked, and what it computes where the device executes the library's kernels: a GPU does, and
-softgpu where it takes their PTX (SOFTGPU_COMPUTE_CAPABILITY=13.0); with SOFTGPU_SKIP_MACHINE_CODE=1 they do nothing.
-Status 77: the library is not installed.
+Checks the status of each call, and the results if the device executes the library's kernels. A GPU does, and so does softgpu if
+the library has PTX for it (SOFTGPU_COMPUTE_CAPABILITY=13.0); with SOFTGPU_SKIP_MACHINE_CODE=1 the kernels do nothing.
+Exit status 77: the library is not installed.
 """
 import importlib
 import os

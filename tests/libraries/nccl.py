@@ -1,6 +1,6 @@
 """NCCL: a communicator of one rank, and one with a rank on each device; collectives, groups, user buffers, graphs.
 
-Ranks on several devices wait for each other's kernels, so collectives of several need kernels that are executed.
+Ranks on several devices wait for each other's kernels, so their collectives run only if the device executes kernels.
 """
 import ctypes as c
 
@@ -94,7 +94,7 @@ def wrong(device, nccl, communicator):
 
 
 def together(device, nccl):
-    """One rank on each device, all in this thread."""
+    """A communicator with one rank on each device, all in this thread."""
     count = device.count()
     ranks, streams, memory = (c.c_void_p * count)(), [], []
     nccl.ncclCommInitAll(ranks, count, None)

@@ -1,5 +1,5 @@
-"""NCCL between two processes with a GPU each, which give each other device memory: `nccl_processes.py`, with the driver that
-LD_LIBRARY_PATH leads to. Status 77: NCCL is not installed, or there is one GPU.
+"""NCCL between two processes, each with one GPU, that share device memory: `nccl_processes.py`, with the driver in LD_LIBRARY_PATH.
+Exit status 77: NCCL is not installed, or there is only one GPU.
 """
 import ctypes as c
 import multiprocessing

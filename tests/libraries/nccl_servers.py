@@ -1,5 +1,5 @@
-"""NCCL between two processes on this machine whose GPUs are two servers', each started by pool-run: it must take them for two hosts and
-use sockets. `nccl_servers.py BUILD`. Status 77: NCCL is not installed.
+"""NCCL between two processes on this machine, started by pool-run, whose GPUs are on two servers: NCCL must treat them as two hosts and
+use sockets. `nccl_servers.py BUILD`. Exit status 77: NCCL is not installed.
 """
 import ctypes as c
 import os
@@ -29,7 +29,7 @@ def rank(number, name):
     values, out = device.floats(range(1000)), device.floats([0] * 1000)
     nccl.ncclAllReduce(values, out, c.c_size_t(1000), FLOAT, SUM, communicator, device.stream)
     device.runtime.cudaStreamSynchronize(device.stream)
-    os._exit(0)  # kernels are skipped, so what the communicator would send has not been sent, and its end would wait for it
+    os._exit(0)  # skipped kernels have sent nothing, and destroying the communicator would wait for the data
 
 
 def main(build):

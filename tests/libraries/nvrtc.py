@@ -1,4 +1,4 @@
-"""NVRTC: programs with headers, templates and faults; what it makes is loaded, linked and run."""
+"""NVRTC: compiles programs with headers, templates and errors; loads, links and runs the results."""
 import ctypes as c
 import math
 
@@ -26,7 +26,7 @@ def tour(device):
     known = (c.c_int * count)()
     compiler.nvrtcGetSupportedArchs(known)
     oldest = min(known)
-    device.computes = True  # it is PTX that is run
+    device.computes = True  # NVRTC generates PTX, which softgpu executes
     ptx, name = compiled(compiler, [f"--gpu-architecture=compute_{oldest}".encode()])
     run(device, ptx, name)
     faulty(compiler)
@@ -38,7 +38,7 @@ def tour(device):
 
 
 def compiled(compiler, options, kind="PTX"):
-    """(the code, g<float>'s name in it)"""
+    """Returns the code, and the mangled name of g<float>."""
     headers, names = (c.c_char_p * 1)(HEADER), (c.c_char_p * 1)(b"twice.h")
     program = compiler.make("nvrtcCreateProgram", SOURCE, b"f.cu", 1, headers, names)
     compiler.nvrtcAddNameExpression(program, b"g<float>")
@@ -80,7 +80,7 @@ def run(device, ptx, name):
 
 
 def linked(device, ptx, name):
-    """By the driver: its linker gives an image, which is loaded."""
+    """Links with the driver and loads the image."""
     driver = device.driver
     state, image, size, module, kernel = c.c_void_p(), c.c_void_p(), c.c_size_t(), c.c_void_p(), c.c_void_p()
     driver.cuLinkCreate_v2(0, None, None, c.byref(state))
@@ -97,7 +97,7 @@ def linked(device, ptx, name):
 
 
 def joined(intermediate, architecture):
-    """By nvJitLink, which needs no driver."""
+    """Links with nvJitLink, which needs no driver."""
     try:
         linker = Library("nvJitLink")
     except Missing:

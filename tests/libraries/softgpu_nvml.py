@@ -1,6 +1,6 @@
-"""libnvidia-ml.so.1 beside softgpu: NVML and CUDA name the same devices, and asking NVML leaves CUDA to a forked child.
+"""softgpu's libnvidia-ml.so.1: NVML and CUDA report the same devices, and CUDA still works in a child forked after NVML calls.
 
-    softgpu_nvml.py DEVICES       with LD_LIBRARY_PATH leading to softgpu
+    softgpu_nvml.py DEVICES       LD_LIBRARY_PATH must have softgpu
 """
 import ctypes as c
 import os
@@ -20,7 +20,7 @@ def text(ask, *words):
 
 
 def identities():
-    """(name, UUID, PCI bus id, compute capability) of each device, as NVML says them, found by bus id."""
+    """Returns NVML's name, UUID, PCI bus id and compute capability of each device, looked up by bus id."""
     nvml = c.CDLL("libnvidia-ml.so.1")
     assert nvml.nvmlInit_v2() == SUCCESS
     count = c.c_uint()
@@ -34,7 +34,7 @@ def identities():
         assert nvml.nvmlDeviceGetHandleByPciBusId_v2(pci.value, c.byref(again)) == SUCCESS and again.value == device.value
         assert nvml.nvmlDeviceGetCudaComputeCapability(device, c.byref(major), c.byref(minor)) == SUCCESS
         found.append((text(nvml.nvmlDeviceGetName, device), text(nvml.nvmlDeviceGetUUID, device), pci.value.decode().lower(), major.value, minor.value))
-        # How it is used is not known here.
+        # This library does not know the memory use and utilization.
         assert nvml.nvmlDeviceGetMemoryInfo(device, c.create_string_buffer(64)) == NOT_SUPPORTED
         assert nvml.nvmlDeviceGetUtilizationRates(device, c.create_string_buffer(64)) == NOT_SUPPORTED
     assert nvml.nvmlDeviceGetHandleByIndex_v2(count.value, c.byref(c.c_void_p())) == INVALID_ARGUMENT

@@ -1,4 +1,4 @@
-"""What the tours of the libraries share: libraries by their names, memory and streams on the device, graphs, threads."""
+"""Helpers of the library tests: loading libraries, device memory and streams, graphs, threads."""
 import ctypes as c
 import ctypes.util
 import glob
@@ -14,7 +14,7 @@ class Missing(Exception):
 
 
 class Library:
-    """A library whose functions raise when they return anything but 0."""
+    """A shared library whose functions raise RuntimeError if they return anything but 0."""
 
     def __init__(self, name):
         paths = [path for folder in FOLDERS for path in sorted(glob.glob(f"{folder}/lib{name}.so.*"))] or [ctypes.util.find_library(name)]
@@ -26,7 +26,7 @@ class Library:
         try:
             function = getattr(self.library, name)
         except AttributeError as missing:
-            raise Missing(str(missing)) from missing  # an older toolkit's
+            raise Missing(str(missing)) from missing  # the toolkit is older
 
         def call(*words):
             status = function(*words)
@@ -35,13 +35,13 @@ class Library:
         return call
 
     def make(self, name, *words):
-        """The handle that a function makes whose first parameter takes it."""
+        """Calls a function whose first parameter receives a handle, and returns the handle."""
         handle = c.c_void_p()
         getattr(self, name)(c.byref(handle), *words)
         return handle
 
     def ask(self, kind, name, *words):
-        """The value that a function writes whose last parameter takes it."""
+        """Calls a function whose last parameter receives a value, and returns the value."""
         value = kind()
         getattr(self, name)(*words, c.byref(value))
         return value.value
@@ -57,7 +57,7 @@ class Driver(Library):
 
 
 class Device:
-    """Memory and a stream, through the runtime. `computes`: the libraries' kernels are executed, so that results are right."""
+    """Device memory and a stream of the CUDA runtime. `computes`: the device executes the libraries' kernels, so results are checked."""
 
     def __init__(self):
         self.runtime = Library("cudart")
@@ -74,7 +74,7 @@ class Device:
             raise Missing("libraries before CUDA 12 go by what their kernels compute, and those are skipped here")
         major = c.c_int()
         self.driver.cuDeviceGetAttribute(c.byref(major), 75, 0)
-        self.newer = major.value >= 13  # than the libraries know: they have PTX for it, and not of everything
+        self.newer = major.value >= 13  # newer than the libraries, which have PTX for it, but not for all kernels
         self.stream = self.runtime.make("cudaStreamCreate")
         self.memory = []
 
@@ -84,7 +84,7 @@ class Device:
         return number.value
 
     def of(self, code, values):
-        """A copy on the device of numbers of a kind of Python's array and struct; "b16": bfloat16."""
+        """Returns a device copy of numbers. `code`: a format character of Python's struct module, or "b16" for bfloat16."""
         data = b"".join(struct.pack("<f", value)[2:] for value in values) if code == "b16" else struct.pack(f"<{len(values)}{code}", *values)
         memory = self.space(len(data))
         self.runtime.cudaMemcpy(memory, data, c.c_size_t(len(data)), 1)
@@ -100,7 +100,7 @@ class Device:
         return self.of("i", list(values))
 
     def addresses(self, base, step, count):
-        """An array on the device of the addresses base, base + step, ..."""
+        """Returns a device array of the addresses base, base + step, ..."""
         return self.of("Q", [base.value + n * step for n in range(count)])
 
     def space(self, size):
@@ -132,7 +132,7 @@ class Device:
             assert abs(have - want) <= tolerance * max(1, abs(want)), f"{n}: {have}, expected {want}"
 
     def captured(self, work, times=2):
-        """What `work` puts into the stream, as a graph that is launched so often."""
+        """Captures the stream's work in a graph and launches it `times` times."""
         self.runtime.cudaStreamBeginCapture(self.stream, 2)  # relaxed
         try:
             work()
@@ -149,13 +149,13 @@ class Device:
 
 
 def threads(count, work):
-    """work(n) in so many threads at once; the first one's exception is raised here."""
+    """Runs work(n) in `count` threads at once, and raises the first exception of a thread."""
     failed = []
 
     def run(n):
         try:
             work(n)
-        except BaseException as failure:  # asserts, too
+        except BaseException as failure:  # includes AssertionError
             failed.append(failure)
 
     running = [threading.Thread(target=run, args=(n,)) for n in range(count)]
@@ -168,7 +168,7 @@ def threads(count, work):
 
 
 def product(a, b, rows, inner, columns):
-    """Matrices column by column, as BLAS has them."""
+    """Multiplies matrices in column order, as in BLAS."""
     return [sum(a[k * rows + i] * b[j * inner + k] for k in range(inner)) for j in range(columns) for i in range(rows)]
 
 
@@ -177,7 +177,7 @@ def transposed(a, rows, columns):
 
 
 def numbers(count, seed=1):
-    """Small numbers that look random, exact in half precision."""
+    """Returns small pseudo-random numbers that half precision represents exactly."""
     state, values = seed, []
     for _ in range(count):
         state = (state * 1103515245 + 12345) % 2**31

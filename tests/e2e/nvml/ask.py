@@ -1,4 +1,5 @@
-# Asks all that tools like nvitop and gpustat ask, through NVIDIA's own binding, of a server with one GPU of 256 MiB and one program on it.
+# Makes the NVML calls of tools like nvitop and gpustat, through NVIDIA's Python binding, for a server with one GPU of 256 MiB that is used by
+# one driver_app. The argument is the process id of that program.
 import re
 import sys
 
@@ -43,7 +44,7 @@ assert n.nvmlSystemGetProcessName(processes[0].pid).endswith("driver_app")
 assert n.nvmlDeviceGetGraphicsRunningProcesses(device) == []
 assert n.nvmlDeviceGetUtilizationRates(device).gpu == 0
 assert n.nvmlDeviceGetComputeMode(device) == n.NVML_COMPUTEMODE_DEFAULT
-# Not known: softgpu invents its clocks and ECC mode, and poold does not read the driver's settings.
+# Not supported: softgpu's clocks and ECC mode are invented, and poold does not read the driver's settings.
 for unknown in (
     lambda: n.nvmlDeviceGetPersistenceMode(device),
     lambda: n.nvmlDeviceGetEccMode(device),

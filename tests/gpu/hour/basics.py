@@ -1,4 +1,4 @@
-"""Parts 1 to 3: the driver without gpupool, poold's start, and the same calls on the driver and through poold."""
+"""Parts 1 to 3: the driver without gpupool, starting poold, and the same calls on the driver and through poold."""
 import functools
 import importlib.metadata
 import json
@@ -13,10 +13,10 @@ import time
 from .machine import public_copy
 from .records import Failure, Skip
 
-PROBE_SECONDS = 18  # its own limit; 2 s later it is killed
+PROBE_SECONDS = 18  # the probe's own limit; it is killed 2 s later
 
 
-# --- 1. The driver, by probes that know nothing of gpupool ---
+# --- 1. Probes of the driver, without gpupool ---
 
 def run_probe(machine, name, seconds):
     try:
@@ -65,7 +65,7 @@ def describe_machine():
 
 
 def start_once(machine, way, options, user=None):
-    """poold with these options, and two runs of vector_add."""
+    """Starts poold with these options and runs vector_add twice."""
     if user and os.getuid() != 0:
         raise Skip("needs root, to start poold as another user")
     example = machine.program("examples/vector_add")
@@ -99,7 +99,7 @@ def starts(machine):
 # --- 3. The same calls on the driver and through poold ---
 
 def differences_in(output):
-    """The lines that say what is wrong, of what a Catch2 program printed: pairs that differ, and checks of driver_app that fail."""
+    """Returns the relevant lines of a Catch2 program's output: pairs of lines that differ, and failed checks of driver_app."""
     lines = [line.strip() for line in output.splitlines()]
     return [line for line in lines if line.startswith(('"directly: ', '"through poold: ')) or re.search(r"\.cc:\d+: (?!FAILED)", line)]
 
@@ -119,7 +119,7 @@ def compare_calls(machine, way, cases, seconds=120, program="parity_test", **set
 
 
 def test_names(machine, program):
-    """Of a Catch2 program, of version 2 or 3; the status of version 2 is their number."""
+    """Returns the test names of a Catch2 program (version 2 or 3; the exit status of version 2 is the number of tests)."""
     for words in (["--list-test-names-only"], ["--list-tests", "--verbosity", "quiet"]):
         listed = subprocess.run([machine.program(program), *words], capture_output=True, text=True, timeout=20)
         if listed.stdout.strip() and "Unrecognised" not in listed.stdout + listed.stderr:

@@ -51,7 +51,7 @@ def copies(machine):
                     yield f"{kind}_{sized(size)}_{way}", functools.partial(copy, machine, pool, way, kind, size)
         behind = 16 * MiB if machine.quick else 512 * MiB
         scenarios = ["launches_behind_a_host_function"] + ([] if machine.quick else ["copies_behind_a_host_function", "one_of_64_streams_waits"])
-        for way in ("tcp", "shm"):  # not bare: there the driver blocks the program that has to let its own work go on
+        for way in ("tcp", "shm"):  # not bare: the driver would block the program, which must release its own work
             yield f"launches_behind_{sized(behind)}_{way}", functools.partial(app, machine, pool, way, "launches_behind_a_large_copy", behind)
             for scenario in scenarios:
                 yield f"{scenario}_{way}", functools.partial(app, machine, pool, way, scenario)
@@ -80,7 +80,7 @@ def workload(machine, pool, name, seconds):
 
 
 def round_trips(machine, pool, name, seconds):
-    """Of a whole run: the count of steps is there to divide by."""
+    """Counts the calls and round trips of a whole run, together with its number of steps."""
     with tempfile.TemporaryDirectory(prefix="gpupool-") as folder:
         environment = machine.pooled(pool, "tcp", GPUPOOL_STATS="1", GPUPOOL_TRACE_FILE=f"{folder}/%p")
         command = [sys.executable, pathlib.Path(framework_workloads.__file__), name] + (["--quick"] if machine.quick else [])
@@ -92,7 +92,7 @@ def round_trips(machine, pool, name, seconds):
 
 
 def one_way(machine, pool, name, seconds):
-    """Beside the same run with accounting, of the steps before."""
+    """Runs a workload without accounting, and adds the earlier result with accounting."""
     seen = comparison.summarised([comparison.run_pooled(pool, name, machine.quick, machine.pooled(pool, "shm"), machine.limit(seconds))])
     if "skipped" in seen:
         raise Skip(seen["skipped"])
@@ -127,7 +127,7 @@ def fill(machine, pool, way, beside=False):
     with Companion(helper(machine, "hold", "25"), machine.pooled(pool, way)) as other:
         held = int(other.line(60))
         seen = machine.run_json(command, on(machine, pool, way), 120)
-        other.ask(seconds=30)  # it works on, and has its memory
+        other.ask(seconds=30)  # the other program continues with its memory
     return {**seen, "other_MiB": held // MiB}
 
 
@@ -137,12 +137,12 @@ def torch_fill(machine, pool, way, setting):
 
 
 def workers_of(pool):
-    """Process ids of the sessions' workers, in the order in which the sessions began."""
+    """Returns the process ids of the sessions' workers, in the order of their start."""
     return [int(number) for number in re.findall(r"session_started.* worker=(\d+)", pool.said())]
 
 
 def worker_memory(machine, pool, clients=4):
-    """What a session takes on the device and of the host before its program allocates anything."""
+    """Measures the device and host memory of a session whose program has allocated nothing."""
     idle = [machine.program("bin/gpupool-bench-workload"), "idle"]
     with Companion(helper(machine, "free"), machine.bare(beside_pool=True)) as watch:
         before = int(watch.line(60))
@@ -179,13 +179,13 @@ def sharing_part(machine, part):
                     machine.bare(), 180)
         figures = json.loads(file.read_text())["results"]
     seen = {}
-    for figure in figures:  # a figure with two limits is there twice
+    for figure in figures:  # a figure with two limits occurs twice
         seen[figure["name"]] = f"{figure['value']} {figure['unit']}" + (f" ({figure['target']})" if figure["target"] else "")
     return seen
 
 
 def kill_worker(machine, pool, percent=80):
-    """From SIGKILL to a worker that holds most of the memory to the memory's return, and to another program that takes it."""
+    """Kills a worker that holds most of the memory. Measures the time until the memory is free, and until another program has allocated it."""
     hold = helper(machine, "hold", str(percent))
     with Companion(helper(machine, "free"), machine.bare(beside_pool=True)) as watch:
         before = int(watch.line(60))

@@ -1,4 +1,4 @@
-"""This machine, gpupool's programs on it, and how steps run them: each with a time limit, whose end ends all of its processes."""
+"""This machine and gpupool's programs on it. Steps run programs with a time limit, after which all of their processes are killed."""
 import glob
 import json
 import os
@@ -27,7 +27,7 @@ class Machine:
         self.probe = probe or tree / "tests" / "probe"
         self.instance = f"hour-{os.getpid()}"
         self.facts = {}
-        self.deadline = float("inf")  # of the part, monotonic: programs are ended then, whatever their limit
+        self.deadline = float("inf")  # end of the part (monotonic clock): limits all programs
 
     @property
     def on_softgpu(self):
@@ -41,18 +41,18 @@ class Machine:
         return min(seconds, max(1.0, self.deadline - time.monotonic()))
 
     def program(self, path):
-        """A program of the bundle or build folder."""
+        """Returns the path of a program in the bundle or build folder; raises Skip if it is missing."""
         program = self.tree / path
         if not program.exists():
             raise Skip(f"{path} is not here: make the bundle with --tests, or build the tests with nvcc")
         return program
 
     def settings(self):
-        """For poold: softgpu's settings."""
+        """Returns softgpu's settings for poold."""
         return {**run.SOFTGPU, "SOFTGPU_INSTANCE": self.instance, "SOFTGPU_MEMORY": SOFTGPU_MEMORY} if self.on_softgpu else {}
 
     def bare(self, beside_pool=False, **more):
-        """The environment of a program on the device itself. `beside_pool`: on softgpu, on the device that poold has."""
+        """Returns the environment of a program that runs directly on the device. `beside_pool`: on softgpu, it uses poold's device."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("GPUPOOL")}
         folder = self.tree / "lib" / "softgpu" if self.on_softgpu else pathlib.Path(self.device).parent if self.device != "nvidia" else None
         if folder:
@@ -63,17 +63,17 @@ class Machine:
         return {**environment, **more}
 
     def pooled(self, pool, way="auto", **more):
-        """The environment of a program on `pool`. `way`: auto finds shared memory, tcp keeps to it."""
+        """Returns the environment of a program that uses `pool`. `way`: shm allows shared memory, tcp forces tcp."""
         return pool.environment(GPUPOOL_TRANSPORT="auto" if way == "shm" else way, **self.settings(), **more)
 
     def pool(self, *options, tree=None, **more):
-        """poold, for `with`. `more`: of its environment; user: whom it runs as."""
+        """Returns a context manager that runs poold. `more`: its environment; `user`: the user that it runs as."""
         tree = tree or self.tree
         user = more.pop("user", None)
         return pools.Pool(tree / "bin", tree / "lib" / "client", self.device, {**self.settings(), **more}, options, user)
 
     def run(self, command, environment, seconds):
-        """The program's standard output. Raises Failure where it fails or takes longer; its processes end with it."""
+        """Returns the program's standard output. Raises Failure if it fails or exceeds the limit; then also kills its child processes."""
         command, seconds = [str(word) for word in command], self.limit(seconds)
         process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                    start_new_session=True, text=True, errors="replace")
@@ -90,7 +90,7 @@ class Machine:
         raise Failure(f"{pathlib.Path(command[0]).name}: {why}" + (f": {last[-1][-300:]}" if last else ""), {"output": output})
 
     def run_json(self, command, environment, seconds):
-        """As run(), for programs whose last line is JSON; {"skipped": why} in it raises Skip."""
+        """Like run(), for programs whose last line is JSON; {"skipped": why} raises Skip."""
         output = self.run(command, environment, seconds)
         try:
             seen = json.loads(output.strip().splitlines()[-1])
@@ -101,11 +101,11 @@ class Machine:
         return seen
 
     def figures(self, command, environment, seconds):
-        """As run(), for programs that print a name and a number in each line."""
+        """Like run(), for programs that print a name and a number in each line."""
         return {name: float(value) for name, value in map(str.split, self.run(command, environment, seconds).strip().splitlines())}
 
     def device_facts(self):
-        """What the probe of this name says: free memory and such; without it, nothing."""
+        """Returns the results of the probe `device`, such as the free memory (0 if the probe fails)."""
         if not self.facts:
             try:
                 self.facts = self.run_json([self.probe, "device"], self.bare(), 20)["seen"]
@@ -118,7 +118,7 @@ class Machine:
 
 
 def kill_group(process):
-    """SIGKILL to the process and its children; what they had printed. Does not wait for one that hangs in the kernel's driver."""
+    """Kills the process and its children and returns their output. Does not wait for a process that hangs in the kernel driver."""
     os.killpg(process.pid, signal.SIGKILL)
     try:
         return process.communicate(timeout=5)
@@ -129,7 +129,7 @@ def kill_group(process):
 
 
 class Companion:
-    """A program that runs beside a step and answers a line to each line that it is sent."""
+    """A program that runs during a step and answers each line with a line."""
 
     def __init__(self, command, environment):
         self.errors = tempfile.TemporaryFile()
@@ -145,7 +145,7 @@ class Companion:
         try:
             self.process.wait(10)
         except subprocess.TimeoutExpired:
-            pass  # it hangs in the kernel's driver
+            pass  # it hangs in the kernel driver
         self.process.stdin.close()
         self.process.stdout.close()
         self.errors.close()
@@ -168,12 +168,12 @@ class Companion:
         try:
             self.process.stdin.write(words.encode() + b"\n")
         except BrokenPipeError:
-            pass  # line() says why
+            pass  # line() reports the reason
         return self.line(seconds)
 
 
 def public_copy(tree, folder):
-    """bin/ and lib/ where any user can read them."""
+    """Copies bin/ and lib/ to a folder that all users can read."""
     os.chmod(folder, 0o755)
     for name in ("bin", "lib"):
         shutil.copytree(tree / name, pathlib.Path(folder) / name)

@@ -1,9 +1,9 @@
-"""Programs of the part `memory` and `sharing`: `programs.py NAME [WORDS...]`, on whatever libcuda.so.1 the environment gives them.
+"""Programs of the parts `memory` and `sharing`: `programs.py NAME [WORDS...]`, using the libcuda.so.1 of the environment.
 
-    fill            takes the memory in pieces until there is none left, twice, and works on
-    hold PERCENT    takes so much of what is free and keeps it; to each line on standard input it writes to all of it and answers
-    free            answers to each line on standard input with the free bytes
-    torch_fill      PyTorch: the same as fill with tensors of eight streams, and a matrix product after it
+    fill            allocates all memory in pieces, twice, and continues to work
+    hold PERCENT    allocates this part of the free memory and keeps it; for each line on standard input it writes to all of it and answers
+    free            answers each line on standard input with the number of free bytes
+    torch_fill      the same as fill with PyTorch tensors of eight streams, and then a matrix product
 """
 import ctypes
 import json
@@ -29,13 +29,13 @@ class Driver:
             raise RuntimeError(f"{name}: error {result}")
 
     def memory(self):
-        """(free, total)"""
+        """Returns the free and the total bytes."""
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
         self.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
         return free.value, total.value
 
     def take(self, size):
-        """The address, or None where there is not so much."""
+        """Returns the address, or None if there is not enough memory."""
         address = ctypes.c_uint64()
         result = self.library.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(size))
         if result == OUT_OF_MEMORY:
@@ -76,7 +76,7 @@ def fill():
         seen["seconds"].append(time.monotonic() - begin)
         for address in taken:
             driver.free(address)
-        address = driver.take(4096)  # a program that has met the limit works on
+        address = driver.take(4096)  # the program can still work after an allocation failed
         driver.write(address, 4096)
         driver.check(address)
         driver.free(address)

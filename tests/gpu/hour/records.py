@@ -1,17 +1,17 @@
-"""What the steps saw: results.jsonl, a line per step as it ends, and the report that is made of it."""
+"""The results of the steps: results.jsonl with a line for each finished step, and the report made from it."""
 import json
 import time
 
 PARTS = ("probe", "starts", "parity", "copies", "workloads", "memory", "sharing")
-FINAL = ("ok", "failed", "skipped")  # a step with one of these is kept; "not begun" is not
+FINAL = ("ok", "failed", "skipped")  # steps with these states are not repeated; "not begun" is repeated
 
 
 class Skip(Exception):
-    """Why this machine or device cannot do a step."""
+    """This machine or device cannot run a step; the message says why."""
 
 
 class Failure(Exception):
-    """Why a step failed, and what it had seen until then."""
+    """A step failed; has the reason and the results until then."""
 
     def __init__(self, why, seen=None):
         super().__init__(why)
@@ -24,14 +24,14 @@ class OtherDevice(Exception):
 
 class Records:
     def __init__(self, folder, device, again=()):
-        """`again`: parts whose earlier results do not count."""
+        """`again`: parts whose earlier results are ignored."""
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.device = device
         self.steps = {}
         self.file = folder / "results.jsonl"
         text = self.file.read_text() if self.file.exists() else ""
-        if text and not text.endswith("\n"):  # a run was killed
+        if text and not text.endswith("\n"):  # an earlier run was killed while it wrote
             self.file.write_text(text + "\n")
         for line in text.splitlines():
             try:
@@ -59,7 +59,7 @@ class Records:
               (f" ({in_words(seen)})" if seen else ""), flush=True)
 
     def log(self, title, text):
-        """Whole output of what failed, for reading later."""
+        """Appends the output of a failed program (its last 20,000 characters) to log.txt."""
         with (self.folder / "log.txt").open("a") as log:
             log.write(f"=== {title}\n{text[-20000:]}\n")
 
@@ -75,7 +75,7 @@ class Records:
 
 
 def in_words(value):
-    """A JSON value in one line, without quotes and outer braces."""
+    """Formats a JSON value in one line, without quotes and outer braces."""
     if isinstance(value, dict):
         return ", ".join(f"{name} ({in_words(one)})" if isinstance(one, dict) else f"{name} {in_words(one)}" for name, one in value.items())
     if isinstance(value, (list, tuple)):
