@@ -164,8 +164,7 @@ TEST_CASE("pieces that break the rules end their session with the reason") {
     link.send_header(session.announce(), 0, 100, wire::kBulkCompressed);
     link.send(std::string(100, 'j'));
   });
-  ends("invalid offset or length", [](Session& session, Link& link) {  // correct offset, but not smaller than
-                                                                       // the piece that it stands for
+  ends("invalid offset or length", [](Session& session, Link& link) {  // no smaller than its piece
     link.send_header(session.announce(), 0, kPiece, wire::kBulkCompressed);
   });
   ends("invalid offset or length", [](Session& session, Link& link) {

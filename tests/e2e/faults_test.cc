@@ -59,8 +59,8 @@ TEST_CASE("images that cannot run") {
     CHECK(app.output.find("version: CUDA_ERROR_UNSUPPORTED_PTX_VERSION") != std::string::npos);
     CHECK(app.output.find("instruction: CUDA_ERROR_INVALID_PTX") != std::string::npos);
     CHECK(app.output.find("unfinished: CUDA_ERROR_INVALID_PTX") != std::string::npos);
-    // The instruction's error message appears once besides the log that the program itself prints: from
-    // softgpu (which prints nothing if the program asked for a log), or from the client library.
+    // The message names the instruction. It is printed once per load: by softgpu, unless the program passed a
+    // log buffer, or by the client library.
     const bool direct = environment == pool.directly();
     CHECK(lines_with(app.output, "frobnicate").size() == (direct ? 1 : 2));
     CHECK(lines_with(app.output, "(kernel k, line 6)").size() == (direct ? 1 : 2));

@@ -101,7 +101,8 @@ TEST_CASE("programs with every kind of wait go on beside a busy one") {
 TEST_CASE("programs with every kind of wait go on behind a hard limit") {
   SharedPool pool(
       {"compute = 30\nmode = \"hard\"\npriority = \"best-effort\"", "priority = \"latency-critical\""});
-  const auto other = pool.start_working(2, {"idle_session"});  // one command at a time
+  // Beside a session of higher priority, the limited programs run one piece of work at a time.
+  const auto other = pool.start_working(2, {"idle_session"});
   scenarios_pass(pool, 1,
                  {"kernels_wait_for_each_other", "kernels_behind_a_wait_for_a_value",
                   "host_functions_run_in_order", "pinned_memory_is_read_in_stream_order",
