@@ -138,7 +138,7 @@ void unknown_attributes_in_graphs() {
   cuModuleUnload(module);
 }
 
-// Exceeding the launch bounds is an invalid value, like an invalid block shape.
+// Blocks that exceed the launch bounds fail with CUDA_ERROR_INVALID_VALUE, like invalid block shapes.
 void beyond_launch_bounds() {
   CUmodule module = nullptr;
   CUfunction bounded = nullptr;

@@ -170,9 +170,7 @@ void what_cannot_be_launched() {
   Device<uint32_t> out(64);
   const auto with = [&](dim3 grid, dim3 cluster) {
     cudaError_t error = launch(histogram_kernel, grid, dim3(32), 1024, cluster, out.get(), 0, 8u, out.get());
-    if (error == cudaSuccess)
-      error = cudaDeviceSynchronize();  // through poold, the error comes from the
-                                        // server
+    if (error == cudaSuccess) error = cudaDeviceSynchronize();  // poold's errors come here
     cudaGetLastError();
     return error;
   };
