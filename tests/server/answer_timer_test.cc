@@ -11,8 +11,7 @@ TEST_CASE("a queued timeout does not fire after the timer is stopped or restarte
   AnswerTimer timer(context);
   asio::steady_timer answer(context);
   int old = 0, later = 0;
-  // Both have expired when the context looks at its timers, so both handlers are queued at once, in this
-  // order.
+  // Both timers have expired before the context runs, so it queues both handlers at once, in this order.
   answer.expires_after(milliseconds(-2));
   answer.async_wait([&](const asio::error_code&) {
     timer.stop();

@@ -1,4 +1,4 @@
-// A poold under attack, which has to answer others meanwhile.
+// A poold for tests that attack it and check that it still answers other clients promptly.
 #pragma once
 #include <sys/socket.h>
 
@@ -20,10 +20,11 @@
 namespace gpupool::testing {
 
 inline const std::string kDevice = FAKE_DEVICE_LIBRARY;
-constexpr auto kSoon =
-    std::chrono::seconds(LingeringSocket::kSeconds / 2);  // for an answer of a poold that does not wait
+constexpr auto kSoon = std::chrono::seconds(LingeringSocket::kSeconds /
+                                            2);  // bound for an answer; a poold blocked in close() exceeds it
 
-// A poold on this kernel, and as on one that accepts descriptors in any case.
+// Each test runs twice: on this kernel, and with `old_kernel` as on a kernel without SO_PASSRIGHTS, which
+// lets senders pass descriptors to poold.
 struct AttackedPoold {
   explicit AttackedPoold(std::vector<std::string> options = {}, const Environment& environment = {},
                          bool old_kernel = GENERATE(false, true))
@@ -37,7 +38,7 @@ struct AttackedPoold {
     REQUIRE(poold->await_log("url=http://"));
     http = metrics_port(poold->log());
   }
-  // A connection to the Unix socket beside the port, which is on by default.
+  // Connects to the Unix socket that poold opens beside its TCP port by default.
   int connect() const {
     const auto address =
         transport::shm::make_address(transport::shm::shm_endpoint_of_tcp("127.0.0.1", poold->port()));
@@ -46,7 +47,8 @@ struct AttackedPoold {
     REQUIRE(::connect(connected, address->get(), address->size) == 0);
     return connected;
   }
-  // Sends them where the kernel lets it; the sender's own copy is closed then.
+  // Sends `bytes` with `count` copies of the descriptor, if the kernel permits that, and then closes this
+  // process's copy. On older kernels the send must succeed or fail with EPIPE.
   void send(int connected, std::string_view bytes, LingeringSocket& lingers, size_t count = 1) const {
     const int error = send_with_descriptors(connected, bytes, std::vector<int>(count, lingers.descriptor()));
     if (error == 0) lingers.close();
@@ -56,7 +58,7 @@ struct AttackedPoold {
     else
       CHECK((error == 0 || error == EPERM || error == EPIPE));
   }
-  // Both a page and a session.
+  // Checks that poold answers an HTTP request and a new session within kSoon.
   void must_answer() const {
     const auto start = std::chrono::steady_clock::now();
     CHECK(http_get(http, "/healthz").find(" 200 ") != std::string::npos);
@@ -65,7 +67,7 @@ struct AttackedPoold {
     client.ping();
     CHECK(std::chrono::steady_clock::now() - start < kSoon);
   }
-  // Until there is this in the log.
+  // Repeats must_answer() until poold's log contains `text`, for at most kSoon.
   void must_answer_until(const std::string& text) const {
     const auto give_up = std::chrono::steady_clock::now() + kSoon;
     do must_answer();

@@ -1,4 +1,5 @@
-// An audit file: each line is there when append() returns, and one that takes no lines holds up nobody.
+// Tests the audit file: append() returns once the line is written, and a file that blocks does not block the
+// caller for ever.
 #include "server/log/audit_file.h"
 
 #include <fcntl.h>
@@ -23,7 +24,7 @@ using namespace gpupool::testing;
 
 namespace {
 
-// The `seq` of each line, in the file's order; 0 for a line that has none.
+// The `seq` of each line in the file's order; 0 for a line without one.
 std::vector<uint64_t> numbers(const std::string& text) {
   std::vector<uint64_t> all;
   std::istringstream lines(text);
@@ -79,7 +80,7 @@ TEST_CASE("a blocked audit file delays one append only and loses no line") {
     const int lines = static_cast<int>(server::AuditFile::kMostWaiting);
     for (int i = 1; i < lines; ++i) file.append("event", {{"number", i}});
     for (int i = 0; i < 10; ++i) file.append_if_room("denied", {{"number", i}});
-    REQUIRE(file.open());  // asks for the file to be opened again, and does not wait either
+    REQUIRE(file.open());  // requests that the file be reopened, without waiting either
     std::string text;
     CHECK(eventually([&] {
       char bytes[64 * 1024];
@@ -93,7 +94,7 @@ TEST_CASE("a blocked audit file delays one append only and loses no line") {
     for (const int number : {0, 1, lines - 1})
       CHECK(text.find("\"event\",\"number\":" + std::to_string(number) + "}") != std::string::npos);
     CHECK(text.find("denied") == std::string::npos);
-    // What was lost shows as a gap in the numbers, too.
+    // Lost records also leave a gap in the numbers.
     const auto seq = numbers(text);
     REQUIRE(seq.size() == server::AuditFile::kMostWaiting + 1);
     CHECK(seq.back() == seq.size() + 10);

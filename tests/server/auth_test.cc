@@ -1,4 +1,4 @@
-// Who poold lets in, as which tenant, how often, and what it writes down of it.
+// Tests authentication in poold: accepted credentials, the resulting tenant, rate limits, and the audit log.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -23,7 +23,7 @@ const std::string kDevice = FAKE_DEVICE_LIBRARY;
 
 struct Token {
   std::string text;
-  std::string line;  // of the configuration
+  std::string line;  // in the configuration file
 };
 
 Token new_token() {
@@ -110,7 +110,7 @@ TEST_CASE("a user of a tenant needs no token over an abstract Unix socket") {
   CHECK(poold.await_log("tenant=local "));
 }
 
-// A container's user 1000 is this host's user 1000 for the kernel.
+// For the kernel, user 1000 of a container without a user namespace is user 1000 of the host.
 TEST_CASE("users authenticate on sockets at paths only with --users-at-paths") {
   const TemporaryFolder folder;
   const Token token = new_token();
@@ -198,7 +198,7 @@ TEST_CASE("an address with too many failed attempts gets no more replies and oth
     client.send_hello(hello_with(wrong.text));
     try {
       answered += client.receive_reply().status == hello::Status::denied;
-    } catch (const std::runtime_error&) {  // hung up
+    } catch (const std::runtime_error&) {  // connection closed
     }
   }
   CHECK(answered >= 10);
@@ -253,7 +253,7 @@ TEST_CASE("wrong tokens of one local user do not suppress replies to another use
       RawClient client(local);
       client.send_hello(hello_with(wrong.text));
       return client.receive_reply().status == hello::Status::denied;
-    } catch (const std::runtime_error&) {  // hung up
+    } catch (const std::runtime_error&) {  // connection closed
       return false;
     }
   };
@@ -269,7 +269,7 @@ TEST_CASE("wrong tokens of one local user do not suppress replies to another use
   int status = -1;
   REQUIRE(::waitpid(child, &status, 0) == child);
   REQUIRE(WIFEXITED(status));
-  REQUIRE(WEXITSTATUS(status) == 0);  // it was not answered any more
+  REQUIRE(WEXITSTATUS(status) == 0);  // poold stopped answering failed attempts
   CHECK(answered());
 }
 
@@ -296,7 +296,7 @@ TEST_CASE("the audit file records starts and ends and denials of sessions and ca
   CHECK(has(text, R"("tenant":"a")"));
   CHECK(has(text, R"("program":"prog\"ram")"));
   CHECK(has(text, R"("quota_memory":1073741824)"));
-  CHECK_FALSE(has(text, R"("quota_gpus")"));  // none differs
+  CHECK_FALSE(has(text, R"("quota_gpus")"));  // no GPU's quota differs
   CHECK(has(text, R"("event":"session_ended","session":1)"));
   CHECK(has(text, R"("bytes_from_client":)"));
   CHECK(has(text, R"("event":"session_denied")"));

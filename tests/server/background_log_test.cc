@@ -1,4 +1,4 @@
-// A log that takes no lines: whoever writes it does not wait for that.
+// Tests that a log which accepts no lines does not block its writers.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -15,7 +15,7 @@ using namespace gpupool::testing;
 
 namespace {
 
-// A pipe that is full until it is read.
+// A pipe that is full until its reading end is read.
 struct FullPipe {
   FullPipe() {
     REQUIRE(::pipe2(ends, O_CLOEXEC | O_NONBLOCK) == 0);

@@ -1,5 +1,5 @@
-// A client that asks poold to lock and checkpoint others (protocol/wire/checkpoint.h), well and badly
-// behaved, over real connections.
+// Tests well-behaved and malicious clients that ask poold to lock and checkpoint processes
+// (protocol/wire/checkpoint.h), over real connections.
 #include <cuda.h>
 
 #include "protocol/control/hello_exchange.h"
@@ -70,7 +70,7 @@ std::string questions(size_t count) {
   return all;
 }
 
-// All of them "no such process", which is no error.
+// All answers must be "no such process", which is not an error.
 void receive_answers(RawClient& client, size_t count) {
   for (size_t i = 0; i < count; ++i) {
     wire::Preamble preamble;
@@ -162,7 +162,7 @@ TEST_CASE("a flood of questions is held back in the client's own socket") {
   RawClient client(poold.endpoint());
   client.open(asking());
   const size_t before = resident_bytes(poold.pid());
-  constexpr size_t kFlood = 96u << 20;  // far more than the sockets' buffers hold
+  constexpr size_t kFlood = 96u << 20;  // far more than the sockets buffer
   const std::string block = questions(4096);
   size_t sent = 0;
   while (sent < kFlood) {
@@ -175,7 +175,7 @@ TEST_CASE("a flood of questions is held back in the client's own socket") {
     const auto ready =
         client.connection().wait(false, true, transport::Clock::now() + std::chrono::seconds(1));
     REQUIRE(ready);
-    if (*ready == transport::Connection::Ready::none) break;  // poold does not read on
+    if (*ready == transport::Connection::Ready::none) break;  // poold has stopped reading
   }
   CHECK(sent < kFlood);
   CHECK(resident_bytes(poold.pid()) < before + (16u << 20));
@@ -205,5 +205,6 @@ TEST_CASE("all connections of a tenant together get at most 500 answers per seco
   for (const auto& client : clients) client->send(questions(kQuestions));
   for (const auto& client : clients) receive_answers(*client, kQuestions);
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-  CHECK(took.count() >= kConnections * (kQuestions - 1) / 500.0);  // the first ones may be answered at once
+  CHECK(took.count() >=
+        kConnections * (kQuestions - 1) / 500.0);  // the first answers of each connection may come at once
 }

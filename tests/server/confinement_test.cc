@@ -1,4 +1,4 @@
-// poold's part of the workers' confinement: their users, its own secrets, and what it says of the host.
+// Tests poold's part of worker confinement: worker users, poold's own secrets, and --check-host.
 #include <fcntl.h>
 #include <grp.h>
 #include <sys/prctl.h>
@@ -27,7 +27,7 @@ namespace {
 const std::string kDevice = FAKE_DEVICE_LIBRARY;
 constexpr uid_t kNobody = 65534;
 
-// As `uid uid uid uid` in /proc/PID/status; empty: the process is gone.
+// The line `Uid:` of /proc/PID/status, four user ids; empty if the process has exited.
 std::string users_of(pid_t process) {
   std::ifstream file("/proc/" + std::to_string(process) + "/status");
   for (std::string line; std::getline(file, line);) {
@@ -43,7 +43,7 @@ uid_t user_of(pid_t process) {
   return real;
 }
 
-// The hard limit of threads of the process's user.
+// The hard limit of RLIMIT_NPROC, from /proc/PID/limits.
 std::string most_threads(pid_t process) {
   std::ifstream file("/proc/" + std::to_string(process) + "/limits");
   std::string soft, hard;
@@ -60,7 +60,7 @@ std::set<uid_t> users_of(const std::vector<pid_t>& processes) {
   return users;
 }
 
-// poold as an ordinary user starts it.
+// Command line of poold run as an ordinary user.
 std::vector<std::string> ordinary_poold(const std::vector<std::string>& more) {
   std::vector<std::string> words;
   if (::geteuid() == 0) words = {"setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"};
@@ -80,7 +80,7 @@ bool can_make_namespaces() {
          }) == 0;
 }
 
-// Whether this host and this user allow all layers.
+// True if this host and this user support all layers.
 bool all_layers() {
   return worker::sandbox::landlock_version() >= worker::sandbox::kLandlockScopes && can_make_namespaces();
 }
@@ -97,7 +97,7 @@ bool has_descriptor_below(pid_t process, const std::string& folder) {
   return false;
 }
 
-// A folder with a device library, to which ordinary users get.
+// A folder with a copy of the device library that ordinary users can read.
 struct DeviceFolder {
   TemporaryFolder folder;
   std::string library = folder.path() / "libdevice.so";
@@ -160,7 +160,9 @@ TEST_CASE("workers have namespaces of their own") {
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   CHECK(text.find("hidepid=invisible") != std::string::npos);
   for (const pid_t one : poold.workers())
-    CHECK(eventually([&] { return !has_descriptor_below(one, "/proc"); }));  // when it has started
+    CHECK(eventually([&] {
+      return !has_descriptor_below(one, "/proc");
+    }));  // closed when the worker has finished starting
   CHECK(poold.log().find("missing=processes") == std::string::npos);
   CHECK(poold.log().find("missing=network") == std::string::npos);
 }
@@ -198,7 +200,7 @@ TEST_CASE("poold does not start where a worker could read its secrets") {
   std::vector<std::string> words = ordinary_poold({"--device", device.library, option, secret});
   const LeaseMaker maker;
   if (option == "--pool-token-file") {
-    const std::string key = device.folder.path() / "public.pem";  // where ordinary users get to it
+    const std::string key = device.folder.path() / "public.pem";  // a copy that ordinary users can read
     std::filesystem::copy_file(maker.public_key_file(), key);
     std::filesystem::permissions(key, std::filesystem::perms(0644));
     words.insert(words.end(), {"--pool-scheduler", "127.0.0.1:1", "--pool-name", "test", "--pool-insecure",
@@ -223,7 +225,7 @@ TEST_CASE("poold starts where Landlock keeps workers from its secrets") {
                 {});
   CHECK(poold.await_output(" listening "));
   CHECK(poold.output().find("secret_within_reach") == std::string::npos);
-  // Nor does it keep them where another process of its user reads them.
+  // Nor can another process of the same user read them from poold's memory or environment.
   CHECK(in_child([&](Checks& check) {
           if (::geteuid() == 0)
             check(::setgroups(0, nullptr) == 0 && ::setresgid(kNobody, kNobody, kNobody) == 0 &&
@@ -269,7 +271,7 @@ TEST_CASE("--check-host lists the effective layers and exits with 0 only if all 
   };
   const Finished usual = check_host({});
   INFO(usual.output);
-  CHECK(usual.status == 1);  // one user for all
+  CHECK(usual.status == 1);  // all workers share one user
   for (const char* const layer : {"other user", "user per session", "system calls", "files", "TCP",
                                   "signals and sockets", "processes", "IPC", "network", "control group"}) {
     CHECK(usual.output.find(std::string("\n") + layer + " ") != std::string::npos);
@@ -285,7 +287,7 @@ TEST_CASE("--check-host lists the effective layers and exits with 0 only if all 
   report_skip("with a sanitizer workers have no filter of system calls");
 #else
   const Finished whole = check_host({"--worker-users", "61100-61199", "--rdma", "no", "--worker-threads",
-                                     "0"});  // a cgroup: cgroups_test.cc
+                                     "0"});  // cgroups_test.cc tests the control group
   INFO(whole.output);
   CHECK(whole.status == (all_layers() ? 0 : 1));
   CHECK(logged.output.find("forbidden system calls are logged, not refused") != std::string::npos);

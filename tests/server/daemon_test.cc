@@ -1,4 +1,4 @@
-// poold as a program: options, configuration, what it says when it cannot start, how it ends.
+// Tests poold's options, configuration file, start-up errors and exit.
 #include <arpa/inet.h>
 #include <signal.h>
 
@@ -186,7 +186,7 @@ TEST_CASE("poold listens on several addresses, and the limit of sessions holds f
   } else {
     options.insert(options.end(), {"--listen", "tcp://127.0.0.1:0", "--listen", socket.text(), "--no-shm"});
   }
-  // A port file asks for one of the addresses only.
+  // With --port-file, only one of the listening addresses may have a port.
   std::vector<std::string> words{program_path("poold"), "--device", kDevice, "--port-file",
                                  folder.path() / "port"};
   words.insert(words.end(), options.begin(), options.end());
@@ -235,7 +235,7 @@ TEST_CASE("RDMA settings reach the workers and the command line overrides the fi
                      {{"GPUPOOL_RDMA_GID_INDEX", "5"}, {"GPUPOOL_RDMA_TIMEOUT", "long"}});
   REQUIRE(poold.workers().size() == 1);
   const std::string process =
-      "/proc/" + std::to_string(poold.workers()[0]);  // whose environment a sandbox would hide
+      "/proc/" + std::to_string(poold.workers()[0]);  // a sandbox would hide this worker's environment
   std::stringstream environment, words;
   environment << std::ifstream(process + "/environ").rdbuf();
   words << std::ifstream(process + "/cmdline").rdbuf();

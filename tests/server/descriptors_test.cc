@@ -1,5 +1,5 @@
-// Clients and workers that send descriptors whose last close() waits for a minute. Whatever they do, poold
-// answers others meanwhile.
+// Tests that poold keeps answering other clients when clients and workers send it descriptors whose last
+// close() takes a minute.
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <signal.h>
@@ -21,7 +21,7 @@ using namespace gpupool::testing;
 
 namespace {
 
-constexpr size_t kMostInMessage = 253;  // the kernel's limit
+constexpr size_t kMostInMessage = 253;  // SCM_MAX_FD of the kernel
 
 std::string whole(const hello::Hello& hello) {
   const std::string body = hello::encode(hello);
@@ -123,7 +123,7 @@ TEST_CASE("descriptors after a refused hello block no other client") {
   const std::string hello = whole(test_hello());
   REQUIRE(::send(connected, hello.data(), hello.size(), 0) == static_cast<ssize_t>(hello.size()));
   char byte = 0;
-  if (knows) CHECK(::recv(connected, &byte, 1, 0) == 1);  // the refusal
+  if (knows) CHECK(::recv(connected, &byte, 1, 0) == 1);  // receives the refusal
   server.send(connected, "more", lingers);
   const auto start = std::chrono::steady_clock::now();
   CHECK(server.poold->await_log("client_refused"));
@@ -136,7 +136,7 @@ TEST_CASE("descriptors after a refused hello block no other client") {
 
 namespace {
 
-// Accepts one connection, which it never reads.
+// Accepts one connection and never reads from it.
 struct Peer {
   Peer() {
     listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -146,7 +146,7 @@ struct Peer {
     REQUIRE(::bind(listener, reinterpret_cast<sockaddr*>(&address), size) == 0);
     REQUIRE(::listen(listener, 1) == 0);
     const timeval patience{30, 0};
-    ::setsockopt(listener, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);  // of accept
+    ::setsockopt(listener, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);  // limits accept()
     REQUIRE(::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size) == 0);
     port = std::to_string(ntohs(address.sin_port));
   }
@@ -164,7 +164,8 @@ struct Peer {
 
 }  // namespace
 
-// The worker fills a connection to this test and sends it to poold.
+// The worker fills the socket of a connection to this test, so that its close() lingers, and sends it to
+// poold.
 TEST_CASE("a worker that sends descriptors is ended and blocks no other client") {
   const std::string how = GENERATE("deposit", "share", "many");
   CAPTURE(how);
@@ -178,7 +179,7 @@ TEST_CASE("a worker that sends descriptors is ended and blocks no other client")
   if (server.old_kernel)
     server.must_answer_until("worker_ended_by_poold");
   else
-    REQUIRE(server.poold->await_log("fake_sent errno=1"));  // the kernel refused it
+    REQUIRE(server.poold->await_log("fake_sent errno=1"));  // the kernel rejected it (EPERM)
   server.must_answer();
   ::kill(worker, SIGKILL);
   CHECK(await_gone(worker));
@@ -217,7 +218,7 @@ TEST_CASE("a file of an unresponsive FUSE file system blocks only the worker tha
   else
     REQUIRE(server.poold->await_log("fake_sent errno=1"));
   ::kill(worker, SIGKILL);
-  CHECK(eventually([&] { return file->holds_up_somebody(); }));  // the worker, which ends with the file open
+  CHECK(eventually([&] { return file->holds_up_somebody(); }));  // the worker blocks in its exit
   server.must_answer();
   CHECK(server.poold->stop() == 0);
 }
@@ -232,7 +233,8 @@ TEST_CASE("messages of an exited worker are read up to a limit") {
   CHECK(eventually([&] { return is_zombie(worker); }));
   REQUIRE(::kill(server.poold->pid(), SIGCONT) == 0);
   REQUIRE(server.poold->await_log("session_ended session=1 "));
-  CHECK(server.poold->log().find("deposited an image") == std::string::npos);  // the last of its messages
+  CHECK(server.poold->log().find("deposited an image") ==
+        std::string::npos);  // its last message was not read
   server.must_answer();
 }
 

@@ -1,9 +1,10 @@
-// The least that a worker needs of a device library: two devices, no memory, no execution. So that poold's
-// own tests depend on no real device. FAKE_DEVICE makes it fail: "init", "none" (no devices), "hang",
-// "crash", "novmm", "high", "large" (GPUs of 141 GiB), and "flag:FILE" (cuInit fails as long as FILE exists).
-// "hostile:HOW" makes it a client's takeover of its worker: at SIGUSR1 it speaks to poold on the worker's
-// control socket. "cache": at SIGUSR1 it uses the driver's cache as NVIDIA's driver does, by the variables as
-// they were in cuInit, tries to reach other tenants' folders, and writes what came of it to poold's log.
+// A minimal device library, so that poold's own tests need no real device: two devices, no memory, no
+// execution. The environment variable FAKE_DEVICE selects how it fails: "init", "none" (no devices), "hang",
+// "crash", "novmm", "high", "large" (GPUs of 141 GiB), "gate" (cuInit waits for the lock of the file
+// FAKE_DEVICE_GATE) and "flag:FILE" (cuInit fails as long as FILE exists). With "hostile:HOW" it acts as a
+// worker that a client has taken over: on SIGUSR1 it misuses its control socket, its log or the admin socket.
+// With "cache" it uses the driver's cache on SIGUSR1 as NVIDIA's driver does, with the environment variables'
+// values at the time of cuInit, tries to access other tenants' folders, and logs the result.
 #include <cuda.h>
 #include <dirent.h>
 #include <fcntl.h>
@@ -44,7 +45,7 @@ std::string mode() {
 }
 int contexts = 0;
 
-// A connection whose last close() takes a minute: its peer, the test, does not read.
+// Returns a socket whose last close() takes a minute (SO_LINGER), because its peer, the test, does not read.
 int lingering_connection() {
   const int connected = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};
@@ -59,7 +60,7 @@ int lingering_connection() {
   return ::setsockopt(connected, SOL_SOCKET, SO_LINGER, &lingers, sizeof lingers) == 0 ? connected : -1;
 }
 
-// 0, or errno.
+// Sends `count` copies of the descriptor. Returns 0 or errno.
 int send_copies(int socket, std::span<const std::byte> bytes, int descriptor, size_t count) {
   iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
   alignas(cmsghdr) char space[CMSG_SPACE(253 * sizeof(int))] = {};
@@ -100,7 +101,7 @@ void speak_to_admin_socket() {
   if (send_copies(connected, std::as_bytes(std::span("x", 1)), lingers, 1) == 0) ::close(lingers);
 }
 
-// Takes a gigabyte of host memory, if it may.
+// Allocates and touches 1 GiB of host memory, if permitted.
 void take_memory() {
   constexpr size_t kBytes = size_t{1} << 30;
   void* const memory =
@@ -108,7 +109,8 @@ void take_memory() {
   ::dprintf(gpupool::server::kLogDescriptor, "info fake_took_memory whole=%d\n", memory != MAP_FAILED);
 }
 
-// Writes what looks like poold's own line, tries to cut the log, and writes a line without end.
+// Writes a line that imitates poold's own, tries to truncate the log, and writes a line longer than poold
+// accepts.
 void spoil_log() {
   for (const int log : {STDOUT_FILENO, STDERR_FILENO, gpupool::server::kLogDescriptor}) {
     (void)!::ftruncate(log, 0);
@@ -118,7 +120,8 @@ void spoil_log() {
   ::dprintf(gpupool::server::kLogDescriptor, "%s\ninfo spoilt\n", filler.c_str());
 }
 
-// Writes from memory that never comes, with enough before it that poold is still reading.
+// Writes enough to keep poold reading, then writes from memory whose page fault is never resolved
+// (userfaultfd), so that the write never ends.
 void write_slowly() {
   using gpupool::server::kLogDescriptor;
   const size_t page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
@@ -145,8 +148,8 @@ char state_of(pid_t process) {
   return end == text.npos ? '?' : text[end + 2];
 }
 
-// Offers an image, and once poold has been stopped, sends more than poold should read of a worker that has
-// ended, an empty image last.
+// Offers an image and waits until poold is stopped. Then sends more messages than poold reads from an exited
+// worker, the last one an image deposit, and exits.
 void say_last_words() {
   using namespace gpupool::server;
   ::alarm(60);
@@ -194,7 +197,7 @@ void speak_to_poold() {
     header.image_bytes = 100;
   }
   if (how == "hostile:dump") header.kind = ControlKind::dump;
-  if (how == "hostile:peers") {  // more connections at once than any client needs
+  if (how == "hostile:peers") {  // more connections than any client needs
     header.kind = ControlKind::peer_wanted;
     header.peer.address = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1};
     header.peer.port = 1;
@@ -203,7 +206,7 @@ void speak_to_poold() {
   (void)send_control(kControlDescriptor, header, "", -1);
 }
 
-std::string cache_path, cache_bytes;  // as of cuInit
+std::string cache_path, cache_bytes;  // values at the time of cuInit
 
 int entries_of(const std::string& path) {
   DIR* const folder = ::opendir(path.c_str());
@@ -232,7 +235,7 @@ FAKE cuInit(unsigned flags) {
   if (how == "init") return CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
   if (how == "crash") std::abort();
   while (how == "hang") ::pause();
-  if (how == "gate") {  // which a test has locked
+  if (how == "gate") {  // locked by a test
     const int gate = ::open(std::getenv("FAKE_DEVICE_GATE"), O_RDONLY | O_CLOEXEC);
     if (gate < 0 || ::flock(gate, LOCK_SH) != 0) return CUDA_ERROR_SYSTEM_NOT_READY;
     ::close(gate);
@@ -301,8 +304,8 @@ FAKE cuMemGetAllocationGranularity(size_t* bytes, const CUmemAllocationProp*,
 }
 FAKE cuMemAddressReserve(CUdeviceptr* base, size_t size, size_t, CUdeviceptr hint, unsigned long long) {
   if (size > 1ull << 38 && mode() != "large")
-    return CUDA_ERROR_OUT_OF_MEMORY;  // the worker must ask for less
-  // "high": the first hint is ignored, and what is given reaches beyond a program's 47 bits of addresses.
+    return CUDA_ERROR_OUT_OF_MEMORY;  // the worker must retry with less
+  // "high" ignores the first hint and returns a range that ends above the 47-bit user address space.
   *base = mode() == "high" && hint == 0x2000'0000'0000 ? 0x7fc0'0000'1000 : hint;
   return CUDA_SUCCESS;
 }

@@ -1,5 +1,5 @@
-// The functions that a session asks for at its start and that poold's tests never call. They are declared
-// without cuda.h, so one form does for all.
+// Stubs of the functions that a session looks up at its start and poold's tests never call. Declared without
+// cuda.h, so that one form fits all.
 #define UNUSED_CALL(name)                                        \
   extern "C" __attribute__((visibility("default"))) int name() { \
     return 801;                                                  \

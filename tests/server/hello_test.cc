@@ -1,4 +1,4 @@
-// What poold does with everything that can arrive before a session begins.
+// Tests poold's handling of everything that may arrive before a session begins.
 #include <unistd.h>
 
 #include <atomic>
@@ -41,7 +41,7 @@ TEST_CASE("a good hello is answered with the devices and the session's addresses
   CHECK(reply.session_id.size() == 16);
   CHECK(reply.resume_token.size() == 32);
   CHECK(reply.addresses.base == 0x2000'0000'0000);
-  CHECK(reply.addresses.size == 1ull << 38);  // as much as the fake device gives
+  CHECK(reply.addresses.size == 1ull << 38);  // the fake device's limit
   const auto workers = poold.workers();
   CHECK(std::count(workers.begin(), workers.end(), static_cast<pid_t>(reply.worker_pid)) == 1);
   REQUIRE(reply.devices.size() == 2);
@@ -188,7 +188,7 @@ TEST_CASE("hundreds of silent connections are bounded and keep no other client o
   std::vector<std::unique_ptr<RawClient>> silent;
   for (int count = 0; count < 700; ++count) silent.push_back(std::make_unique<RawClient>(poold.endpoint()));
   served(poold);
-  CHECK(silent.front()->await_end() == "");  // the oldest made room
+  CHECK(silent.front()->await_end() == "");  // poold closed the oldest connection
   CHECK(poold.descriptors() < 560);
   RawClient& last = *silent.back();
   last.open();
@@ -242,18 +242,18 @@ TEST_CASE("a flood of garbage leaks no resources of poold") {
     RawClient client(poold.endpoint());
     std::string bytes(random() % 2000, '\0');
     for (char& byte : bytes) byte = static_cast<char>(random());
-    if (round % 3 == 0 && bytes.size() > 12) {  // let some get past the first check
+    if (round % 3 == 0 && bytes.size() > 12) {  // a valid preamble passes the first check
       const wire::Preamble preamble{.length = static_cast<uint32_t>(random() % 3000)};
       bytes.replace(0, sizeof preamble, RawClient::bytes_of(preamble));
     }
     try {
       client.send(bytes);
-    } catch (const std::runtime_error&) {  // poold was faster
+    } catch (const std::runtime_error&) {  // poold closed the connection first
     }
   }
   served(poold);
   CHECK(eventually([&] { return poold.descriptors() == descriptors && poold.workers().size() == 2; }));
-  CHECK(occurrences(poold.log(), "client_refused ") < 200);  // the log is bounded too
+  CHECK(occurrences(poold.log(), "client_refused ") < 200);  // log lines are limited as well
 }
 
 TEST_CASE("sessions are limited and an ended session frees its slot") {

@@ -1,4 +1,5 @@
-// poold's image cache: its bound, what goes first, and what a hostile worker cannot put in.
+// Tests poold's image cache: its size limit, its eviction order, and images of hostile workers that it must
+// reject.
 #include "server/image_cache.h"
 
 #include <fcntl.h>

@@ -12,7 +12,7 @@ using namespace gpupool;
 
 namespace {
 
-// The lines that `act` logs.
+// Returns the lines that `act` logs.
 template <class Act>
 std::string logged(log::Format format, log::Level level, Act act) {
   char name[] = "/tmp/gpupool-log-XXXXXX";

@@ -1,4 +1,5 @@
-// The connections of those who only watch: bounded in number, time and pace, whatever their other end does.
+// Tests that the connections of monitoring clients are limited in number, duration and rate, whatever their
+// peers do.
 #include "server/monitors/monitors.h"
 
 #include <sys/socket.h>
@@ -36,7 +37,7 @@ class Watched {
     for (const int end : ends_) ::close(end);
   }
 
-  // The client's end.
+  // Admits a client and returns the client's end of its connection.
   int admit(const std::string& tenant) {
     int pair[2];
     REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0);
@@ -54,7 +55,7 @@ class Watched {
       context_.run_for(std::min<std::chrono::steady_clock::duration>(1ms, time + 1ms));
     } while (std::chrono::steady_clock::now() < end);
   }
-  // For what must happen; false: it did not within kPatience.
+  // Runs until the condition holds; false after kPatience.
   bool run_until(const std::function<bool()>& condition) {
     return gpupool::testing::eventually([&] {
       run(0ms);
@@ -64,7 +65,7 @@ class Watched {
   void ask(int end, const wire::Preamble& question = {}) {
     REQUIRE(::write(end, &question, sizeof question) == sizeof question);
   }
-  // What is there now; false: nothing, or the end.
+  // Reads an answer that has already arrived; false if there is none or the connection is closed.
   bool read_answer(int end) {
     wire::Preamble preamble;
     if (::recv(end, &preamble, sizeof preamble, MSG_DONTWAIT) != sizeof preamble) return false;
@@ -111,10 +112,10 @@ TEST_CASE("a watcher that floods is answered at poold's pace") {
   const int end = watched.admit("a");
   const wire::Preamble question;
   while (::send(end, &question, sizeof question, MSG_DONTWAIT) == sizeof question)
-    continue;  // as many as there is room for
+    continue;  // fills the socket buffer
   const auto start = std::chrono::steady_clock::now();
   CHECK(watched.run_until([&] { return watched.looks() >= 3; }));
-  CHECK(std::chrono::steady_clock::now() - start >= 100ms);  // the first answer may come at once
+  CHECK(std::chrono::steady_clock::now() - start >= 100ms);  // the first answer is not delayed
 }
 
 TEST_CASE("an invalid question closes the connection of a watcher") {
@@ -155,7 +156,7 @@ TEST_CASE(
     "one") {
   Watched watched(kLimits);
   const int first = watched.admit("a"), second = watched.admit("a"), third = watched.admit("a");
-  watched.ask(first);  // so the second has been silent for longest
+  watched.ask(first);  // the second one has then been idle longest
   CHECK(watched.run_until([&] { return watched.looks() == 1; }));
   const int fourth = watched.admit("a");
   CHECK(watched.has_ended(second));
@@ -180,7 +181,7 @@ TEST_CASE("a watcher whose tenant is gone gets no more answers") {
   REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0);
   Client client{.descriptor = pair[0], .tenant = "a"};
   CHECK_FALSE(watched.monitors().admit(client));
-  CHECK(client.descriptor == pair[0]);  // still the caller's, to be told why
+  CHECK(client.descriptor == pair[0]);  // the caller keeps it, to send the reason
   ::close(pair[0]);
   ::close(pair[1]);
 }

@@ -1,4 +1,4 @@
-// Credentials that are replaced and taken away while poold runs.
+// Tests credentials that are replaced or removed while poold runs.
 #include <signal.h>
 
 #include <fstream>
@@ -168,7 +168,7 @@ TEST_CASE("watchers and checkpoint clients are disconnected when their credentia
     keeps.open(hello);
     poold.reload(tenant_text("a", {monitor ? fresh : old}));
     CHECK(loses.await_end());
-    // The other's answers its next question.
+    // The other connection still answers its next question.
     wire::Preamble question;
     std::string bytes(RawClient::bytes_of(question));
     if (!monitor) {

@@ -1,4 +1,4 @@
-// Many sessions, one after another and at once: nothing is left behind.
+// Tests that many sequential and concurrent sessions leave nothing behind.
 #include <atomic>
 #include <thread>
 
@@ -38,7 +38,7 @@ TEST_CASE("a thousand sessions one after another leave no process and no descrip
     client.open();
     if (round % 3 == 0) client.ping();
     if (round % 3 == 1) client.send_command(wire::Command::goodbye);
-    // Workers end behind their clients, slowly under a sanitizer: leave them a slot.
+    // Workers exit after their clients, slowly with a sanitizer: keep a slot free for them.
     if (round % 32 == 31) CHECK(poold.await_log("session_ended", static_cast<size_t>(round) - 30));
   }
   CHECK(poold.await_log("session_ended", kSequential + 1));
@@ -61,7 +61,8 @@ TEST_CASE("32 concurrent sessions are served and leave no process and no descrip
         RawClient client(poold.endpoint());
         client.open();
         ++open;
-        while (open.load() + failed.load() < kClients) client.ping();  // all are open at the same time
+        while (open.load() + failed.load() < kClients)
+          client.ping();  // until all sessions are open at the same time
         client.ping();
       } catch (const std::exception&) {
         ++failed;

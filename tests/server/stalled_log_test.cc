@@ -1,5 +1,5 @@
-// Workers that spoil poold's log, and a log and an audit file that take nothing. Whatever happens, poold
-// answers others meanwhile.
+// Tests that poold keeps answering other clients when workers flood or block its log, and when its log or
+// audit file blocks.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/file.h>
@@ -62,7 +62,7 @@ TEST_CASE("a blocked audit file stops new sessions and nothing else") {
   fill_pipe(reader);
   const AttackedPoold server({"--audit-file", path}, {}, false);
   RawClient first(server.poold->endpoint());
-  first.open();  // nobody knows yet that the file takes nothing
+  first.open();  // poold does not know yet that the file blocks
   std::optional<hello::HelloReply> reply;
   CHECK(eventually([&] {
     RawClient client(server.poold->endpoint());
@@ -146,7 +146,7 @@ TEST_CASE("a worker can neither forge lines of the log nor truncate it") {
 
 namespace {
 
-// Ends a worker that holds up poold, before poold is stopped.
+// Kills the worker that blocks poold, before poold is stopped.
 struct Kill {
   ~Kill() { ::kill(pid, SIGKILL); }
   pid_t pid;

@@ -1,5 +1,5 @@
-// The files and folders in which poold keeps tenants' compiled code: whose they are, and that they are
-// bounded.
+// Tests the files and folders in which poold keeps each tenant's compiled code: their owners and their size
+// limits.
 #include "server/tenant_code.h"
 
 #include <fcntl.h>
@@ -53,7 +53,8 @@ TEST_CASE("a tenant's file can be neither enlarged nor truncated") {
   char byte = 'x';
   CHECK(::pwrite(file, &byte, 1, 64 * kMiB) == -1);
   CHECK(::pwrite(file, &byte, 1, 64 * kMiB - 1) == 1);
-  CHECK(::fcntl(file, F_ADD_SEALS, F_SEAL_WRITE) != 0);  // one session cannot take it from the others
+  CHECK(::fcntl(file, F_ADD_SEALS, F_SEAL_WRITE) !=
+        0);  // one session cannot make the file read-only for the others
 }
 
 TEST_CASE("the capacity limits the number of files and the least recently used one is removed") {
@@ -87,7 +88,7 @@ TEST_CASE("tenants have their own folders in an unreadable parent folder that is
     REQUIRE(::mkdirat(code.folder_of("a"), "1", 0700) == 0);
     const int lost = ::dup(code.folder_of("b"));
     code.folder_of("a");
-    code.folder_of("c");  // in the place of b
+    code.folder_of("c");  // evicts b
     CHECK(gpupool::testing::eventually([&] { return ::fstat(lost, &status) == 0 && status.st_nlink == 0; }));
     ::close(lost);
     CHECK(inode(code.folder_of("a")) == first);
@@ -99,7 +100,7 @@ TEST_CASE("tenants have their own folders in an unreadable parent folder that is
 
 TEST_CASE("poold goes on and keeps the folders if no thread can be started to remove them") {
   CHECK(gpupool::testing::in_child([](gpupool::testing::Checks& check) {
-          constexpr uid_t kUser = 61002;  // root has no limit
+          constexpr uid_t kUser = 61002;  // RLIMIT_NPROC does not apply to root
           check(::geteuid() != 0 || ::setresuid(kUser, kUser, kUser) == 0);
           auto folders = CacheFolders::open("nobody");
           check(folders.ok());
@@ -124,7 +125,7 @@ TEST_CASE(
   constexpr uid_t kEnded = 61000, kRunning = 61001;
   auto folders = CacheFolders::open("61000-61001");
   REQUIRE(folders.ok());
-  TenantCode code(64 * kMiB, std::move(*folders));  // of one tenant
+  TenantCode code(64 * kMiB, std::move(*folders));  // room for one tenant
   const int folder = ::dup(code.folder_of("a"));
   const auto make = [&](uid_t user, const std::string& name, mode_t mode) {  // as the driver does
     const auto before = static_cast<uid_t>(::setfsuid(user));
@@ -136,7 +137,7 @@ TEST_CASE(
     REQUIRE((made && entry >= 0));
     ::close(entry);
   };
-  const auto make_deep = [&](uid_t user) {  // as a worker that wants its folders to stay
+  const auto make_deep = [&](uid_t user) {  // as a worker that tries to keep its folders from being removed
     const auto before = static_cast<uid_t>(::setfsuid(user));
     int inner = ::dup(folder);
     for (int depth = 0; depth < 50 && inner >= 0; ++depth) {
@@ -169,7 +170,7 @@ TEST_CASE(
   ::setfsuid(before);
   CHECK((shared >= 0 && made >= 0));
   for (const int file : {shared, made}) ::close(file);
-  code.folder_of("b");  // in the place of a
+  code.folder_of("b");  // evicts a
   struct stat status {};
   CHECK(gpupool::testing::eventually([&] { return ::fstat(folder, &status) == 0 && status.st_nlink == 0; }));
   ::close(folder);

@@ -1,4 +1,4 @@
-// Order and cancellation of TLS handshake steps.
+// Tests the order and cancellation of TLS handshake steps.
 #include "server/tls_handshake_queue.h"
 
 #include <atomic>
@@ -12,7 +12,7 @@ using gpupool::server::TlsHandshakeQueue;
 
 namespace {
 
-// Holds the thread until it is told to go on, so that what comes next waits.
+// Blocks the queue's thread until open() is called, so that later steps wait.
 class Gate {
  public:
   void pass() { passed_.wait(false); }

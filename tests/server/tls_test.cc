@@ -1,4 +1,4 @@
-// poold behind tls://: whom clients take it for, whom it takes them for, and what is said when that fails.
+// Tests poold with tls://: server and client certificates, and the messages of failures.
 #include <signal.h>
 
 #include <filesystem>
@@ -30,7 +30,7 @@ transport::Endpoint at(const PooldProcess& poold, const std::string& scheme = "t
   return {scheme, host, poold.port()};
 }
 
-// Why a client gets no session; empty: it does.
+// Returns the reason why the client gets no session; empty if it gets one.
 std::string failure(const transport::Endpoint& endpoint, const transport::TlsOptions& tls,
                     const std::string& token = "") {
   transport::Options options;
@@ -47,7 +47,7 @@ transport::TlsOptions trusting(const Authority& authority, const Authority::File
   return {.ca = authority.certificate(), .certificate = own.certificate, .key = own.key, .secret = {}};
 }
 
-// Nanoseconds of processor time of a process's main thread, and of all of its threads.
+// CPU time of a process's main thread and of all of its threads, in nanoseconds.
 struct ProcessorTime {
   uint64_t main = 0, all = 0;
 };
@@ -207,7 +207,7 @@ TEST_CASE(
   options.tls = trusting(authority);
   RawClient session(at(poold), options);
   session.open();
-  install(second.certificate, files.certificate);  // half of the pair
+  install(second.certificate, files.certificate);  // certificate without its key
   CHECK(poold.await_log("certificate_not_renewed"));
   CHECK(failure(at(poold), trusting(authority)) == "");
   install(second.key, files.key);
@@ -217,7 +217,7 @@ TEST_CASE(
   session.ping();
   install(first.certificate, files.certificate);
   install(first.key, files.key);
-  poold.process().signal(SIGHUP);  // without --config, too
+  poold.process().signal(SIGHUP);  // also without --config
   CHECK(poold.await_log("certificate_renewed", 2));
   CHECK(failure(at(poold), trusting(authority)) == "");
 }
@@ -329,7 +329,7 @@ TEST_CASE("TLS handshakes do not block the thread that schedules GPU turns") {
   const ProcessorTime before = processor_time(poold.pid());
   for (int i = 0; i < 50; ++i) {
     RawClient client(at(poold), options);
-    client.send(std::string(sizeof(wire::Preamble), 'x'));  // is no hello
+    client.send(std::string(sizeof(wire::Preamble), 'x'));  // not a hello
     REQUIRE(client.await_end());
   }
   const ProcessorTime after = processor_time(poold.pid());

@@ -1,4 +1,4 @@
-// How poold reads and closes what clients and workers hold as well.
+// Tests how poold reads and closes descriptors that clients and workers also hold.
 #include "server/untrusted_socket.h"
 
 #include <fcntl.h>
@@ -45,7 +45,7 @@ bool is_open(int descriptor) {
   return ::fcntl(descriptor, F_GETFD) >= 0;
 }
 
-// Until the closer has nothing left to do.
+// Runs the context until the closer has no helper thread left.
 void run_to_end(asio::io_context& context, const DescriptorCloser& closer) {
   context.restart();
   const auto give_up = std::chrono::steady_clock::now() + kPatience;

@@ -1,5 +1,4 @@
-// A client that only watches, and what poold makes of it: protocol/control/monitor.proto over real
-// connections.
+// Tests monitoring clients (protocol/control/monitor.proto) over real connections.
 #include <sstream>
 
 #include "protocol/control/hello_exchange.h"
@@ -99,7 +98,7 @@ TEST_CASE("a watcher over TLS is served by poold itself") {
   transport::Options options;
   options.tls = {.ca = authority.certificate(), .certificate = {}, .key = {}, .secret = {}};
   RawClient client({"tls", "127.0.0.1", poold.port()}, options);
-  client.send_hello(watcher());  // and no upgrade(), which would wait for a worker
+  client.send_hello(watcher());  // no upgrade(), which would wait for a worker
   CHECK(client.receive_reply().devices.size() == 2);
   for (int i = 0; i < 10; ++i) CHECK(ask(client.connection()).gpus.size() == 2);
 }

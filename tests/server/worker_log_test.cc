@@ -1,5 +1,5 @@
-// A worker's own lines in poold's log: checked, marked, bounded. The test plays a worker that has been taken
-// over.
+// Tests how poold checks, marks and limits the lines that a worker writes to poold's log. The test acts as a
+// worker that a client has taken over.
 #include "server/worker_log.h"
 
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-// Workers that crash, cannot start, or are killed: their own client notices, nobody else.
+// Tests that a worker that crashes, cannot start or is killed affects only its own client.
 #include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
@@ -24,7 +24,7 @@ const std::string kDevice = FAKE_DEVICE_LIBRARY;
 }  // namespace
 
 TEST_CASE("a crash of a worker ends only its own session") {
-  // The sanitizers' own handlers would turn the signal into an exit status.
+  // Sanitizers' own handlers would turn the signal into an exit status.
   PooldProcess poold(kDevice, {}, {{"ASAN_OPTIONS", "handle_segv=0"}, {"TSAN_OPTIONS", "handle_segv=0"}});
   RawClient victim(poold.endpoint());
   hello::Hello hello = test_hello();
@@ -68,7 +68,7 @@ TEST_CASE("a client is served although the idle worker has just died") {
   for (int i = 0; i < 5; ++i) {
     REQUIRE(eventually([&] { return poold.workers().size() == 1; }));
     const pid_t worker = poold.workers()[0];
-    RawClient before(poold.endpoint());  // connected, so that its hello is there at once
+    RawClient before(poold.endpoint());  // connected, so that its hello follows at once
     REQUIRE(poold.await_log("worker_start_failed", static_cast<size_t>(i)));
     REQUIRE(::kill(worker, SIGKILL) == 0);
     REQUIRE(poold.await_log("worker_start_failed", static_cast<size_t>(i) + 1));
@@ -82,7 +82,7 @@ TEST_CASE("a client is served although the idle worker has just died") {
 TEST_CASE("poold refuses clients with the reason and backs off while no worker can start and then recovers") {
   TemporaryFolder folder;
   const std::string flag = folder.path() / "broken";
-  // Confined workers would not see the file.
+  // Confined workers could not see the file.
   PooldProcess poold(kDevice, {"--idle-workers", "1", "--no-sandbox"}, {{"FAKE_DEVICE", "flag:" + flag}});
   CHECK(eventually([&] { return poold.workers().size() == 1; }));
   folder.write("broken", "");
@@ -129,14 +129,14 @@ TEST_CASE("softgpu without a device ends poold and names the variable") {
 }
 
 TEST_CASE("a worker inherits no descriptors but its own") {
-  const int stray = ::open("/dev/null", O_RDONLY);  // no close-on-exec: poold itself gets it
+  const int stray = ::open("/dev/null", O_RDONLY);  // without close-on-exec, so poold inherits it
   REQUIRE(stray >= 0);
   PooldProcess poold(kDevice);
   ::close(stray);
   CHECK(eventually([&] { return poold.workers().size() == 2; }));
-  RawClient(poold.endpoint()).open();  // both have finished starting by the time one has been used
+  RawClient(poold.endpoint()).open();  // both have finished starting once one has been used
   CHECK(poold.await_log("session_ended"));
-  // 0 to 2, and those that server/handover.h numbers from there on.
+  // Descriptors 0 to 2, and those from 3 on that server/handover.h numbers.
   for (const pid_t worker : poold.workers()) {
     if (!can_count_descriptors(worker))
       return report_skip("before Linux 6.2 only root can count a worker's descriptors");
@@ -163,8 +163,8 @@ TEST_CASE("only the worker that violates the control protocol is ended") {
 
 namespace {
 
-// A session of the tenant whose worker uses the driver's cache once; the line in which it tells of it begins
-// with "fake_cache ".
+// A session of the tenant whose worker uses the driver's cache once and logs a line that begins with
+// "fake_cache ".
 struct CacheUser {
   CacheUser(PooldProcess& poold, const std::string& tenant) : client(poold.endpoint()) {
     hello::Hello hello = test_hello();
@@ -181,8 +181,8 @@ struct CacheUser {
   std::string line;
 };
 
-// The folder with all tenants' folders, as a worker's command line has it once the worker is more than a copy
-// of poold.
+// The folder that contains all tenants' folders, from a worker's command line; waits until the worker has
+// called exec.
 std::string cache_root(const PooldProcess& poold) {
   std::string root;
   eventually([&] {

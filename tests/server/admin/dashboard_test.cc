@@ -1,5 +1,4 @@
-// What the dashboard and the alerts ask for, and docs/operations.md explains, is what poold exports: no more
-// and no less.
+// Checks that the dashboard, the alerts and docs/operations.md name exactly the metrics that poold exports.
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <regex>
@@ -28,7 +27,7 @@ std::set<std::string> names_in(const std::string& text) {
   return names;
 }
 
-// With everything that there can be.
+// The metrics of a snapshot with every optional part set.
 std::string all_metrics() {
   admin::Snapshot snapshot;
   snapshot.mutable_poold()->mutable_pool()->set_node("gpu-1");
@@ -52,7 +51,7 @@ std::set<std::string> without(const std::set<std::string>& all, const std::set<s
   return left;
 }
 
-// Of the expressions alone.
+// The PromQL expressions and variable definitions in the JSON, one per line.
 std::string expressions(const nlohmann::json& node) {
   std::string text;
   if (node.is_object() && node.contains("expr")) text += node["expr"].get<std::string>() + "\n";

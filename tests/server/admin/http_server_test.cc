@@ -1,4 +1,4 @@
-// The HTTP endpoint against clients that are slow, many, or talk nonsense.
+// Tests the HTTP server with slow, numerous and malformed clients.
 #include "server/admin/http_server.h"
 
 #include <asio/connect.hpp>
@@ -71,7 +71,7 @@ void send(tcp::socket& socket, const std::string& text) {
   asio::error_code ignored;
   asio::write(socket, asio::buffer(text), ignored);
 }
-// Everything up to the connection's end.
+// Reads until the server closes the connection.
 std::string rest(tcp::socket& socket) {
   std::string text;
   asio::error_code end;
@@ -142,7 +142,7 @@ TEST_CASE("a slow answer is computed once for all waiting requests and after eac
   int last = 0;
   for (tcp::socket& socket : waiting) {
     const int number = number_of(rest(socket));
-    CHECK(number >= 2);  // not the one that was made before it asked
+    CHECK(number >= 2);  // not the answer computed before this request
     last = std::max(last, number);
   }
   CHECK(last <= 10);
@@ -194,7 +194,7 @@ TEST_CASE("open connections do not keep other clients out") {
   }
   CHECK(get(endpoint, "GET /here HTTP/1.1\r\nHost: localhost\r\n\r\n").ends_with("found\n"));
   CHECK(endpoint.connections() <= HttpServer::kMostConnections);
-  CHECK(rest(held.front()).empty());  // the oldest had to go
+  CHECK(rest(held.front()).empty());  // the server closed the oldest connection
 }
 
 TEST_CASE("an address that cannot be listened on is an error that names it") {

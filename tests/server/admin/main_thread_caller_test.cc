@@ -15,7 +15,7 @@ namespace {
 
 constexpr milliseconds kLong{30'000};
 
-// poold's thread, with something that only it may touch.
+// Runs poold's main thread; `owned` is touched on this thread only.
 struct Owner {
   asio::io_context context{1};
   asio::executor_work_guard<asio::io_context::executor_type> work{context.get_executor()};
@@ -61,7 +61,8 @@ TEST_CASE("a call that times out returns without an answer and later calls work"
   asio::post(owner.context, [&] { go_on.get_future().wait(); });
   CHECK_FALSE(owner.main_thread.ask([&owner] { return ++owner.owned; }, milliseconds(20)));
   go_on.set_value();
-  CHECK(owner.main_thread.ask([&owner] { return owner.owned; }, kLong) == 1);  // it was asked all the same
+  CHECK(owner.main_thread.ask([&owner] { return owner.owned; }, kLong) ==
+        1);  // the call ran after its timeout
 }
 
 TEST_CASE("a late answer reaches the caller or is dropped after its timeout") {
@@ -76,7 +77,7 @@ TEST_CASE("a late answer reaches the caller or is dropped after its timeout") {
   later.join();
   CHECK_FALSE(owner.main_thread.ask_for<int>([&](auto reply) { answer = reply; }, milliseconds(20)));
   owner.close();
-  answer(8);  // nobody waits
+  answer(8);  // no caller waits for this answer
 }
 
 TEST_CASE("shutdown wakes all callers and sleepers and refuses later calls") {

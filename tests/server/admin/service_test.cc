@@ -1,4 +1,4 @@
-// The admin service of a real poold, call by call.
+// Tests each call of the admin service against a running poold.
 #include <grpcpp/grpcpp.h>
 #include <signal.h>
 #include <sys/socket.h>
@@ -28,7 +28,7 @@ namespace {
 
 const std::string kDevice = FAKE_DEVICE_LIBRARY;
 
-// Returns when all threads of the process have stopped.
+// Stops the process with SIGSTOP and returns once all of its threads have stopped.
 void stop(pid_t process) {
   REQUIRE(::kill(process, SIGSTOP) == 0);
   const auto stopped = [](const std::filesystem::directory_entry& thread) {
@@ -55,7 +55,7 @@ class AdminClient {
     context.set_deadline(std::chrono::system_clock::now() + kPatience);
     return (stub_.get()->*method)(&context, request, &reply);
   }
-  // Must be granted.
+  // Calls the method, requires success, and returns the reply.
   template <class Request, class Reply>
   Reply get(grpc::Status (admin::Admin::Stub::*method)(grpc::ClientContext*, const Request&, Reply*),
             const Request& request) {
@@ -169,7 +169,7 @@ TEST_CASE("a session is listed while it runs and its usage stays with its tenant
     CHECK(sessions[0].calls() == 5);
     CHECK(sessions[0].errors() == 0);
     CHECK(sessions[0].bytes_from_client() >= 5 * sizeof(wire::CommandHeader));
-    // Counted when it has been sent, so perhaps after it has come.
+    // The counter is updated after the send, so perhaps after the client has received the bytes.
     CHECK(eventually(
         [&] { return client.sessions()[0].bytes_to_client() >= 5 * sizeof(wire::MessageHeader); }));
     CHECK_FALSE(sessions[0].ending());
@@ -196,7 +196,7 @@ TEST_CASE("calls that fail are counted as errors") {
   AdminClient client(poold);
   RawClient program(poold.endpoint());
   program.open();
-  for (int i = 0; i < 3; ++i) {  // rows that do not exist
+  for (int i = 0; i < 3; ++i) {  // calls with an id outside the call table
     CHECK(program.receive_reply_to(program.send_command(0x0fff, {}, 0, wire::kWantsReply)).header.result ==
           801);
   }
@@ -238,7 +238,7 @@ TEST_CASE("a quota changes only for the requested GPU and only to valid limits")
   admin::Quota none;
   CHECK(client.call(&admin::Admin::Stub::GetQuota, nobody, none).error_code() == StatusCode::NOT_FOUND);
 
-  // It holds from the next session on.
+  // The new limit applies from the next session on.
   RawClient first(poold.endpoint());
   first.open();
   RawClient second(poold.endpoint());
@@ -278,7 +278,7 @@ TEST_CASE("a session with an unresponsive worker is killed after a grace period"
   const auto worker = static_cast<pid_t>(client.sessions()[0].worker_pid());
   stop(worker);
   CHECK(client.kill(1, "it hangs") == StatusCode::OK);
-  CHECK(client.kill(1, "again") == StatusCode::OK);  // no second one
+  CHECK(client.kill(1, "again") == StatusCode::OK);  // starts no second grace period
   CHECK(client.sessions()[0].ending());
   CHECK(await_gone(worker));
   CHECK(poold.await_log("session_ended"));
@@ -351,7 +351,7 @@ TEST_CASE("a dump of a worker that exits meanwhile says that the worker has exit
     program.ping();
     const auto worker = static_cast<pid_t>(client.sessions().rbegin()->worker_pid());
     stop(worker);
-    stop(poold.pid());  // so that it finds the question, the closed socket and SIGCHLD at once, in any order
+    stop(poold.pid());  // poold then finds the request, the closed socket and SIGCHLD at once, in any order
     auto asked = std::async(std::launch::async, [&poold, session] {
       admin::SessionDump dump;
       const StatusCode status = AdminClient(poold).dump(session, dump);
@@ -414,7 +414,7 @@ TEST_CASE("the number of Watch calls is limited and finished calls make room") {
   CHECK(client.health().ready());
   contexts[3]->TryCancel();
   CHECK(eventually([&] { return try_once_more() == StatusCode::OK; }));
-  // SIGTERM ends those who still watch, and poold, at once.
+  // SIGTERM ends the streams of clients that still watch, and poold, at once.
   const auto start = std::chrono::steady_clock::now();
   CHECK(poold.stop() == 0);
   CHECK(std::chrono::steady_clock::now() - start < milliseconds(10'000));

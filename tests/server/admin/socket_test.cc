@@ -65,7 +65,7 @@ TEST_CASE("a dead process's socket is replaced") {
   const pid_t child = ::fork();
   if (child == 0) {
     const auto socket = OwnedSocket::listen(path);
-    ::_exit(socket ? 0 : 1);  // without cleaning up
+    ::_exit(socket ? 0 : 1);  // no clean-up: the socket file remains
   }
   int status = -1;
   REQUIRE(::waitpid(child, &status, 0) == child);
@@ -88,7 +88,7 @@ TEST_CASE("a file that is not a socket is not replaced") {
   CHECK_FALSE(OwnedSocket::listen(""));
   CHECK_FALSE(OwnedSocket::listen("/tmp/" + std::string(200, 'x')));
   CHECK_FALSE(OwnedSocket::listen("/proc/nowhere/poold.sock"));
-  if (::geteuid() == 0) {  // only root can give a folder away
+  if (::geteuid() == 0) {  // only root can change a folder's owner
     const fs::path others = folder.path() / "others";
     fs::create_directory(others);
     REQUIRE(::chown(others.c_str(), 12345, 12345) == 0);

@@ -1,4 +1,4 @@
-// What poold makes of a dump that a worker sends.
+// Tests how poold sanitizes the dump that a worker sends.
 #include "server/admin/worker_dump.h"
 
 #include "tests/support/catch.h"

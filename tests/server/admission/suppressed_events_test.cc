@@ -13,7 +13,7 @@ TEST_CASE(
   SuppressedEvents suppressed(context, [&](uint64_t count) { reported.push_back(count); });
   for (int i = 0; i < 1000; ++i) suppressed.note();
   CHECK(reported.empty());
-  context.run();  // until the timer is over
+  context.run();  // returns when the timer has expired
   CHECK(reported == std::vector<uint64_t>{1000});
   suppressed.note();
   suppressed.finish();

@@ -1,5 +1,6 @@
-// Workers' control groups, in a group that the test makes as a host delegates one. Needs root and a mount of
-// cgroup2; what needs controllers runs in the guest of tests/softroce where this machine's are version 1's.
+// Tests the workers' control groups in a delegated cgroup that the test creates. Needs root and a cgroup2
+// mount. Tests that need controllers run in the guest of tests/softroce if this machine uses cgroup v1
+// controllers.
 #include "server/confinement/cgroups.h"
 
 #include <fcntl.h>
@@ -56,7 +57,7 @@ std::string mount_of_cgroups() {
   return {};
 }
 
-// Of version 2, as /proc tells it: the path below the mount.
+// The process's cgroup v2 path, relative to the mount, from /proc/PID/cgroup.
 std::string group_of(pid_t process) {
   std::istringstream lines(text_of("/proc/" + std::to_string(process) + "/cgroup"));
   for (std::string line; std::getline(lines, line);) {
@@ -73,7 +74,7 @@ std::set<std::string> workers_in(const std::string& folder) {
   return names;
 }
 
-// A group with nobody in it. At the end nothing of it is left.
+// An empty delegated cgroup; removed, with everything below it, on destruction.
 struct Delegated {
   std::string folder;
   Delegated() {
@@ -86,7 +87,8 @@ struct Delegated {
     const std::string made = mount + "/gpupool-test-" + std::to_string(::getpid());
     if (::mkdir(made.c_str(), 0755) != 0) return;
     folder = made;
-    (void)::setxattr(folder.c_str(), "user.delegate", "1", 1, 0);  // as systemd does
+    (void)::setxattr(folder.c_str(), "user.delegate", "1", 1,
+                     0);  // marks the cgroup as delegated, as systemd does
   }
   ~Delegated() {
     if (folder.empty()) return;
@@ -108,13 +110,14 @@ struct Delegated {
   bool has(const std::string& controller) const {
     return (" " + text_of(folder + "/cgroup.controllers")).find(" " + controller) != std::string::npos;
   }
-  // False, and says so, where version 1 has the controller, or the host keeps it from this group.
+  // Returns false and reports a skip if the cgroup lacks the controller: cgroup v1 uses it, or the host does
+  // not delegate it.
   bool limits(const std::string& controller) const {
     if (!has(controller)) report_skip("cgroups of version 2 have no controller '" + controller + "' here");
     return has(controller);
   }
   bool enter() const { return put(folder + "/cgroup.procs", "0"); }
-  // For PooldProcess.
+  // Command prefix that starts a PooldProcess in the cgroup.
   std::vector<std::string> launcher() const {
     return {"sh", "-c", "echo 0 >\"$0\"/cgroup.procs && exec \"$@\"", folder};
   }
@@ -128,7 +131,7 @@ bool is_gone(const std::string& folder) {
   return ::access(folder.c_str(), F_OK) != 0;
 }
 
-// Starts children that do nothing. How many it could.
+// Forks up to `most` children that sleep; returns how many forks succeeded.
 unsigned fork_children(unsigned most, int& error) {
   for (unsigned count = 0; count < most; ++count) {
     const pid_t child = ::fork();
@@ -144,7 +147,7 @@ unsigned fork_children(unsigned most, int& error) {
 }  // namespace
 
 TEST_CASE("a cgroup counts as delegated if poold can write to it and is alone in it") {
-  CHECK_FALSE(find_delegated_cgroup());  // of this process: the root's, or shared with those who started it
+  CHECK_FALSE(find_delegated_cgroup());  // this process is in the root cgroup or shares one with its parent
   const Delegated group;
   if (!group.possible()) return;
   CHECK(in_child([&](Checks& check) {
@@ -213,7 +216,7 @@ TEST_CASE("the cgroup of a worker is removed together with processes left in it"
                   int error = 0;
                   within(fork_children(2, error) == 2);
                 }) == 0);
-          check(!is_gone(folder));  // the children
+          check(!is_gone(folder));  // its children still run in it
           const Cgroups::WorkerExit end = (*cgroups)->finish_worker(folder);
           check(end.killed.empty() && end.refused_threads == 0);
           check(eventually([&] { return is_gone(folder); }));
@@ -277,7 +280,8 @@ TEST_CASE("each worker runs in its own cgroup which is removed afterwards") {
   CHECK_FALSE(is_gone(folder));
   if (group.has("pids")) CHECK(text_of(folder + "/pids.max") == "4096\n");
   if (group.has("memory"))
-    CHECK(text_of(folder + "/memory.max") == "max\n");  // softgpu's device memory is host memory
+    CHECK(text_of(folder + "/memory.max") ==
+          "max\n");  // softgpu's device memory is host memory, so no limit applies
   first.send_command(wire::Command::goodbye);
   CHECK(eventually([&] { return is_gone(folder); }));
   second.ping();
@@ -386,6 +390,6 @@ TEST_CASE("--check-host reports whether workers' cgroups have the needed control
     CHECK(usual.find(group.folder + " has no controller for pids") != std::string::npos);
   }
   CHECK(line_of({"--worker-threads", "0"}).find(" unused ") != std::string::npos);
-  CHECK(text_of(group.folder + "/cgroup.procs").empty());  // it changes nothing
+  CHECK(text_of(group.folder + "/cgroup.procs").empty());  // --check-host moves no process
   CHECK_FALSE(fs::exists(group.folder + "/poold"));
 }

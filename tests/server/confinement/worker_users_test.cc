@@ -1,4 +1,4 @@
-// Which users --worker-users names, and that each is one worker's at a time.
+// Tests that --worker-users selects the right users and that each serves one worker at a time.
 #include "server/confinement/worker_users.h"
 
 #include <memory>
@@ -38,7 +38,7 @@ TEST_CASE("a range gives each worker its own user and reuses users in turn") {
   auto again = users->reserve();
   REQUIRE(again.ok());
   CHECK((*again)->name == "61001");
-  taken.erase(taken.begin() + 1);  // releases nothing: it was released before
+  taken.erase(taken.begin() + 1);  // already released: no effect
   CHECK_FALSE(users->reserve().ok());
   taken.clear();
   auto next = users->reserve();

@@ -1,5 +1,5 @@
-// A real poold as a node of a pool, with a scheduler that is a gRPC server in this program and clients that
-// show its leases.
+// Tests a real poold as a node of a pool, against a gRPC scheduler in this process and clients that present
+// its leases.
 #include <signal.h>
 
 #include <fstream>
@@ -16,7 +16,7 @@ using namespace gpupool::testing;
 
 namespace {
 
-const std::string kDevice = FAKE_DEVICE_LIBRARY;  // has two GPUs
+const std::string kDevice = FAKE_DEVICE_LIBRARY;  // two GPUs
 
 bool has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
@@ -180,7 +180,7 @@ TEST_CASE("sessions of an ended lease have the grace period of the order") {
   REQUIRE(poold.await_log("lease_ends"));
   CHECK(has(answer(poold, maker.token(lease)).reason, "the lease has ended: drained"));
   client.ping();
-  client.close();  // it leaves by itself
+  client.close();  // ends its session within the grace period
   CHECK(scheduler.await_end(lease.id()));
   CHECK(poold.stop() == 0);
 }

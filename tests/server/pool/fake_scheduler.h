@@ -1,5 +1,5 @@
-// A scheduler as a node sees it: a real gRPC server whose Nodes service says what a test wants, and keeps
-// what it hears.
+// A scheduler for tests of poold's pool agent: a gRPC server with the service Nodes, which sends what a test
+// sets and records the nodes' reports. Thread-safe.
 #pragma once
 #include <grpcpp/grpcpp.h>
 
@@ -18,8 +18,8 @@ class FakeScheduler {
  public:
   struct Settings {
     std::string address = "127.0.0.1:0";
-    std::string leader;    // not empty: UNAVAILABLE, and who is
-    int64_t clock_ms = 0;  // added to the clock that it tells
+    std::string leader;    // if not empty: calls fail with UNAVAILABLE and name this leader
+    int64_t clock_ms = 0;  // added to the reported clock
     std::shared_ptr<grpc::ServerCredentials> credentials = grpc::InsecureServerCredentials();
   };
   FakeScheduler() : FakeScheduler(Settings()) {}
@@ -27,18 +27,18 @@ class FakeScheduler {
   ~FakeScheduler();
 
   std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
-  // Said with the answer to each report from now on; an order to end until that lease is reported with no
+  // Adds an order to end the lease to the answer of each report, until a report has the lease with no
   // session.
   void end(const std::string& lease, const std::string& reason, uint32_t grace_ms = 0);
   void fence(const std::string& why);
-  // Waits until `enough` holds of the latest report; false: it never did.
+  // Waits until the latest report satisfies `enough`; false after a timeout.
   bool await(const std::function<bool(const pool::NodeReport&)>& enough);
   bool await_report() {
     return await([](const pool::NodeReport&) { return true; });
   }
-  // Sessions of a lease in the latest report; -1: it is not there.
+  // Waits until the latest report has the lease with this number of sessions; -1: does not have the lease.
   bool await_sessions(const std::string& lease, int sessions);
-  // The lease was reported once as having ended.
+  // Waits until a report has said that the lease ended.
   bool await_end(const std::string& lease);
   pool::Inventory inventory() const;
   std::string authorization() const;

@@ -26,7 +26,7 @@ std::string gpu(int index) {
   return lease::gpu_uuid_text(gpu_bytes(index));
 }
 
-// A poold with four GPUs whose sessions are numbers.
+// The leases of a poold with four GPUs; sessions are counts per tenant.
 struct Node {
   Node() {
     for (int i = 0; i < 4; ++i) {
@@ -37,7 +37,7 @@ struct Node {
     tenants.on_removal([this](const std::string& name) { removed.push_back(name); });
   }
   std::string admit(const lease::Lease& lease) { return admit_token(maker.token(lease)); }
-  // The tenant, or why not.
+  // Returns the tenant's name, or the error's message.
   std::string admit_token(const std::string& token) {
     const auto admitted = leases.admit(token);
     if (!admitted) return admitted.error().message;
@@ -68,7 +68,7 @@ struct Node {
   Tenants tenants{{}, Tenants::Anonymous::refused};
   std::vector<control::Device> devices;
   std::map<std::string, size_t> sessions;
-  std::map<std::string, std::string> ended;  // reasons, by tenant
+  std::map<std::string, std::string> ended;  // reason by tenant
   std::vector<std::string> removed;
   std::string last_lease;
   milliseconds now = time_now();
@@ -110,9 +110,9 @@ TEST_CASE("a lease is a tenant of its own with the limits that it says", "[lease
   CHECK(tenant->quota.to_host_bytes_per_second == 8);
   CHECK(tenant->quota.sessions == 9);
   CHECK(node.admit(node.maker.lease({gpu(0)})) != name);
-  CHECK(node.admit(lease) == name);  // a second session of it
+  CHECK(node.admit(lease) == name);  // a second session of the lease
 
-  // The tenants of the configuration come and go without it, and nobody is let in as the lease without its
+  // Reloading the configuration keeps the lease's tenant, and nobody is authenticated as it without its
   // token.
   node.tenants.replace({});
   CHECK(node.tenants.find(name));
@@ -130,7 +130,7 @@ TEST_CASE("a lease may have another share of each GPU", "[leases]") {
   CHECK(quota.of(3) == quota::GpuShare{.memory_bytes = 4u << 20, .compute_milli = 500});
   CHECK(quota.of(1) == quota::GpuShare{.memory_bytes = 2u << 20, .compute_milli = 251});
   CHECK(quota.of(0) == quota.of(3));
-  lease.set_serial(2);  // renewed with equal ones
+  lease.set_serial(2);  // renewed with equal shares
   *lease.mutable_shares(1) = lease.shares(0);
   lease.mutable_shares(1)->set_gpu_uuid(gpu(1));
   CHECK(node.admit(lease) == name);
@@ -210,13 +210,13 @@ TEST_CASE("an ended lease accepts no new session and is reported once its last s
   CHECK(report.at(lease.id()).sessions() == 0);
   CHECK(report.at(lease.id()).serial() == 1);
   CHECK(report.at(other.id()).sessions() == 1);
-  CHECK_FALSE(node.report().contains(lease.id()));  // once
+  CHECK_FALSE(node.report().contains(lease.id()));  // reported only once
 
   CHECK_THAT(node.admit(lease), ContainsSubstring("has ended"));
   lease::Lease renewed = lease;
   renewed.set_serial(9);
   CHECK_THAT(node.admit(renewed), ContainsSubstring("has ended"));
-  // The order is repeated when the answer was lost.
+  // The scheduler repeats its order if the answer was lost.
   node.leases.end(lease.id(), "preempted", milliseconds(0));
   node.run();
   CHECK(node.told == 2);
@@ -260,6 +260,6 @@ TEST_CASE("expiry ends no running session and forgets leases without sessions", 
   CHECK(node.ended.empty());
   node.session_ends(name);
   CHECK(node.tenants.find(name) == nullptr);
-  CHECK(node.report().empty());  // nobody has ordered its end
+  CHECK(node.report().empty());  // no order to end it
   CHECK(node.told == 0);
 }

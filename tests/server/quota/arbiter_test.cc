@@ -1,4 +1,4 @@
-// The arbiter against a pretended device and a pretended clock: who gets how much of a GPU.
+// Tests the shares of a GPU that the arbiter gives to sessions, with a simulated device and clock.
 #include "server/quota/arbiter.h"
 
 #include <algorithm>
@@ -16,7 +16,8 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// Clients that always, or at times, have kernels of one length, on a device that runs one at a time.
+// Simulated clients, always or sometimes busy, each with kernels of one duration, on a device that runs one
+// kernel at a time.
 struct Client {
   Arbiter::Session session;
   Time kernel = 1ms;
@@ -43,7 +44,7 @@ class Device {
     const Time end = now_ + time;
     while (now_ < end) step(end);
   }
-  // Share of `time` that each had, in percent.
+  // Runs for `time` and returns the session's share of it, in percent.
   double percent(Arbiter::Session session, Time time) {
     const Time before = clients_.at(session).used;
     run(time);
@@ -53,7 +54,7 @@ class Device {
   Time now() const { return now_; }
 
  private:
-  // What the clients do about their turns at this moment.
+  // Lets the clients request and return their turns at the current time.
   void talk() {
     for (auto& [session, client] : clients_) {
       if (arbiter_.turn(session).state == Turn::State::closed) arbiter_.want(session, client.busy, now_);
@@ -159,7 +160,7 @@ TEST_CASE("a hard limit holds in every second for a session that is alone") {
   arbiter.set_share("a", hard(limit), device.now());
   device.add(1, "a", kernel);
   const double late =
-      100.0 * static_cast<double>(kernel.count()) / 1e9;  // one that goes on beyond the second
+      100.0 * static_cast<double>(kernel.count()) / 1e9;  // a kernel that runs past the end of the second
   device.run(1s);
   for (int second = 0; second < 10; ++second) {
     const double percent = device.percent(1, 1s);
@@ -218,7 +219,7 @@ TEST_CASE("an idle share is lent and taken back") {
   device.run(100ms);
   CHECK(device.percent(1, 5s) == near(100));
   b.busy = true;
-  CHECK(device.percent(2, 40ms) > 50);  // no time to settle
+  CHECK(device.percent(2, 40ms) > 50);  // takes effect at once
   CHECK(device.percent(2, 5s) == near(80));
   b.busy = false;
   CHECK(device.percent(1, 1s) == near(100, 0.5));
@@ -236,7 +237,7 @@ TEST_CASE("an idle tenant accumulates no credit") {
   device.run(60s);
   b.busy = true;
   CHECK(device.percent(1, 1s) == near(50, 4));
-  Client& c = device.add(3, "a");  // nor has a session that is new to its tenant
+  Client& c = device.add(3, "a");  // a new session of the tenant has no credit either
   c.busy = true;
   CHECK(device.percent(1, 2s) == near(25, 2));
 }
@@ -279,7 +280,7 @@ TEST_CASE("priorities are strict and preempt at once") {
   CHECK(device.percent(1, 2s) == near(100));
   high.busy = true;
   const Time before = high.used;
-  device.run(3ms);  // one kernel may run, not a quantum
+  device.run(3ms);  // covers one running kernel, but no quantum
   CHECK(high.used - before >= 1900us);
 }
 
@@ -314,7 +315,7 @@ TEST_CASE("a turn that is not given back is revoked") {
   arbiter.tick(now);
   CHECK(arbiter.turn(1).state == Turn::State::closed);
   CHECK(arbiter.turn(2).state == Turn::State::open);
-  // What goes on outside its turn is charged when it is reported: b is far ahead of a then.
+  // Work outside a turn is charged when it is reported; then a has used far more than b.
   now += 10ms;
   arbiter.want(1, true, now);
   now += 1s;
@@ -331,7 +332,7 @@ TEST_CASE("reported use is capped by the elapsed time") {
   device.run(1s);
   arbiter.report(1, Time::max(), device.now());
   arbiter.report(2, Time::min(), device.now());
-  device.run(1200ms);  // about what it said to have had more than the other
+  device.run(1200ms);  // about the difference that was reported
   CHECK(device.percent(1, 1s) == near(50, 2));
 }
 

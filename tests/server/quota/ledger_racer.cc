@@ -1,5 +1,5 @@
-// A process of ledger_test.cc that stands for one worker: `ledger_racer ACCOUNT SLOT WHAT BYTES`. ACCOUNT: a
-// file to open.
+// A process of ledger_test.cc that stands for one worker: `ledger_racer ACCOUNT SLOT ACTION BYTES`. ACCOUNT
+// is the path of the account's memory; ACTION is fill, churn or stop.
 #include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
@@ -16,7 +16,7 @@ using namespace gpupool::quota;
 
 namespace {
 
-// Takes pieces until one is refused, and says how many.
+// Reserves pieces until one is refused, prints their number, and waits for the end of the input.
 int fill(Ledger& ledger, uint64_t bytes) {
   unsigned taken = 0;
   while (ledger.reserve(0, bytes)) ++taken;
@@ -28,7 +28,7 @@ int fill(Ledger& ledger, uint64_t bytes) {
   return 0;
 }
 
-// Takes and gives until it is killed.
+// Reserves and releases memory until the process is killed.
 int churn(Ledger& ledger, uint64_t bytes, unsigned seed) {
   std::vector<uint64_t> held;
   while (true) {
@@ -55,7 +55,7 @@ int main(int count, char** words) {
   Ledger ledger(*account, nullptr, slot);
   if (what == "fill") return fill(ledger, bytes);
   if (what == "churn") return churn(ledger, bytes, slot + 1);
-  const AccountLock lock(***account, slot, std::chrono::milliseconds(10'000));  // "stop": keeps the lock
+  const AccountLock lock(***account, slot, std::chrono::milliseconds(10'000));  // "stop" keeps the lock
   std::printf(lock.held() ? "has it\n" : "has it not\n");
   std::fflush(stdout);
   ::raise(SIGSTOP);

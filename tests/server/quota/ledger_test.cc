@@ -1,4 +1,4 @@
-// The memory of a tenant, asked for by many processes at once that are killed at any moment.
+// Tests concurrent reservations of one tenant's memory by many processes that are killed at random.
 #include "server/quota/ledger.h"
 
 #include <signal.h>
@@ -35,7 +35,7 @@ struct Tenant {
   Accounts accounts;
 };
 
-// A worker that is another process.
+// A worker in another process (ledger_racer).
 struct Racer {
   Racer(Tenant& tenant, const std::string& what, uint64_t bytes = kGranule)
       : place(tenant.place()),
@@ -43,7 +43,7 @@ struct Racer {
                  "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(place->descriptor()),
                  std::to_string(place->slot()), what, std::to_string(bytes)},
                 {}) {}
-  // As poold does it: the place goes after the worker's end.
+  // Releases the place after the process has ended, as poold does.
   void kill() {
     process.signal(SIGKILL);
     CHECK(process.wait() == 128 + SIGKILL);
@@ -53,7 +53,7 @@ struct Racer {
   Process process;
 };
 
-// Once the racers stand still.
+// True if usage has stopped changing and does not exceed the limit.
 bool eventually_at_most(Tenant& tenant, uint64_t limit) {
   for (int i = 0; i < 1000; ++i) {
     const uint64_t used = tenant.used();
@@ -95,7 +95,7 @@ TEST_CASE("a GPU can have a limit of its own") {
   CHECK(ledger.reserve(1, 300));
   REQUIRE(tenant.accounts.set("t", {.each = {.memory_bytes = 1100}, .gpus = {{1, {.memory_bytes = 0}}}}));
   CHECK(ledger.room(0)->free == 100);
-  CHECK_FALSE(ledger.room(1));  // none for this one
+  CHECK_FALSE(ledger.room(1));  // no limit for this GPU
   CHECK_FALSE(ledger.reserve(0, 101));
   CHECK(ledger.reserve(1, 1000));
 }
@@ -121,7 +121,7 @@ TEST_CASE("a limit holds for all sessions of a tenant together, to the byte") {
   CHECK((*page)->gpus[0].memory_peak == 600);
   first.release(0, 500);
   second.release(0, 500);
-  CHECK(first.reserve(0, 800));  // the device does not give it
+  CHECK(first.reserve(0, 800));  // as if the device then failed to allocate it
   first.release(0, 800);
   first.undo_peak(0);
   CHECK((*page)->gpus[0].memory_peak == 600);
@@ -218,7 +218,7 @@ TEST_CASE("a worker stopped while it holds the lock delays others for no longer 
   CHECK_FALSE(ledger.reserve(0, kGranule));
   CHECK(std::chrono::steady_clock::now() - before < std::chrono::seconds(20));
   CHECK(tenant.used() == 0);
-  // Its end gives the turn to who waits.
+  // After the death of the lock's owner, a waiting process gets the lock.
   bool got = false;
   std::thread waiter([&] { got = ledger.reserve(0, kGranule); });
   stopped.kill();
@@ -274,24 +274,24 @@ TEST_CASE("shared memory is charged once until the last session has let go of it
   CHECK(second->used(0) == 600);
   CHECK_FALSE(first->reserve(0, 401));
   first->leave(0, 600, 77);
-  CHECK(free() == 400);  // the second has it
+  CHECK(free() == 400);  // the second session still uses it
   CHECK(first->used(0) == 0);
   CHECK((*page)->gpus[0].memory_used == 0);
   second->leave(0, 600, 77);
-  CHECK(free() == 400);  // twice
+  CHECK(free() == 400);  // the second session has joined twice
   second->leave(0, 600, 77);
   CHECK(free() == 1000);
   second->leave(0, 600, 77);
   CHECK(free() == 1000);
 
-  // What nobody has any more is charged anew, within the limit.
+  // Memory that no session uses any more is charged anew, within the limit.
   CHECK_FALSE(second->join(0, 1001, 78));
   CHECK(second->join(0, 500, 78));
   CHECK_FALSE(first->join(0, 501, 79));
   CHECK(first->join(0, 500, 78));
   CHECK(free() == 500);
 
-  // poold takes away what a worker that was killed had.
+  // poold releases what a killed worker had reserved.
   second.reset();
   b.reset();
   CHECK(first->room(0)->free == 500);

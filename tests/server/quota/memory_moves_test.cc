@@ -1,4 +1,4 @@
-// Whose memory makes room for whom, without processes.
+// Tests the choice of sessions whose memory is moved to host memory, without processes.
 #include "server/quota/memory_moves.h"
 
 #include <map>
@@ -13,7 +13,7 @@ namespace {
 constexpr uint64_t kDevice = 100;
 constexpr MoveTime kNow = 100s;
 
-// Sessions 1, 2, ...; at work, each of its own tenant, all of its memory movable.
+// Sessions numbered from 1: active unless `idle_for` is given, each with its own tenant, all memory movable.
 struct Gpu {
   std::vector<MemoryUse> uses;
   std::map<std::string, uint64_t> guaranteed;
@@ -82,7 +82,7 @@ TEST_CASE("a recent command makes a session active and restored memory stays for
   CHECK(gpu.choose(1, 30).orders.empty());
   other.idle_since = kNow - 100ms;
   CHECK(gpu.choose(1, 30).orders.empty());
-  CHECK_FALSE(gpu.choose(1, 30).hopeless);  // later
+  CHECK_FALSE(gpu.choose(1, 30).hopeless);  // possible later
   other.idle_since = kNow - kSurelyIdleAfter;
   CHECK(asked(gpu.choose(1, 30)) == Sessions{2});
   other.idle_since = kNow - kIdleAfter;
@@ -107,7 +107,7 @@ TEST_CASE("the first of the waiting sessions gets memory from the others") {
   gpu.add(40).waits_since = kNow - 2s;
   CHECK(asked(gpu.choose(1, 40, true, kNow - 3s)) == Sessions{2});
   CHECK(gpu.choose(2, 40, true, kNow - 2s).orders.empty());
-  gpu.uses[1].waits_since = kNow - 3s;  // at the same time: never both
+  gpu.uses[1].waits_since = kNow - 3s;  // equal times: only one of the two may take memory
   CHECK(asked(gpu.choose(1, 40, true, kNow - 3s)) == Sessions{2});
   CHECK(gpu.choose(2, 40, true, kNow - 3s).orders.empty());
 }
@@ -122,7 +122,7 @@ TEST_CASE("the guaranteed memory of all sessions of a tenant together is not mov
   REQUIRE(asked(choice) == Sessions{2});
   CHECK(choice.orders[0].most == 30);
   CHECK(choice.orders[0].keep == 10);
-  // Nor by an order that is on its way.
+  // The same holds while an order is on its way.
   gpu.uses[1].will_keep = 10;
   choice = gpu.choose(1, 80);
   CHECK(choice.orders.empty());

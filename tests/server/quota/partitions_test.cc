@@ -9,7 +9,7 @@ using PerGpu = Partitions::PerGpu;
 
 namespace {
 
-// 16 groups of 8 and 4 more multiprocessors, as a large GPU has them.
+// A large GPU: 16 groups of 8 multiprocessors, and 4 more in the last group.
 constexpr Partitions::Gpu kLarge{16, 8, 132};
 constexpr Partitions::Gpu kSmall{2, 1, 2};
 constexpr Partitions::Gpu kWhole{0, 0, 80};  // cannot be divided
@@ -42,7 +42,7 @@ TEST_CASE("thousandths are rounded to the nearest number of groups and to one at
   CHECK(kSmall.groups_for(750) == 2);
   CHECK(kWhole.groups_for(500) == 0);
   CHECK(kLarge.count(0b11) == 16);
-  CHECK(kLarge.count(Groups{1} << 15) == 12);  // the last one has what is left over
+  CHECK(kLarge.count(Groups{1} << 15) == 12);  // the last group includes the rest
   CHECK(kLarge.count(kLarge.all()) == 132);
   CHECK(Partitions::Gpu{64, 2, 128}.all() == ~Groups{0});
 }
@@ -53,7 +53,7 @@ TEST_CASE("partitions do not overlap and other tenants share the rest") {
   CHECK(*partitions.take(2, "a") == PerGpu{0x000f, 0b01});  // the same for all sessions of a tenant
   CHECK(*partitions.take(3, "b") == PerGpu{0x0ff0, 0b10});
   const auto rest = partitions.take(4, "c");
-  REQUIRE(!rest);  // nothing of the small one is left
+  REQUIRE(!rest);  // no group of the small GPU is left
   CHECK(rest.error().message == "no free multiprocessors: partitions of other tenants occupy GPU 1");
   partitions.set_tenants({{"a", each(250)}});
   partitions.release(3);
@@ -82,13 +82,14 @@ TEST_CASE("GPUs are whole without partitions even if they cannot be partitioned"
         "cannot place the tenant's partition: GPU 1 cannot be partitioned (its driver does not support green "
         "contexts)");
   CHECK(partitions.unplaced_reason("b") == refused.error().message);
-  // Nobody is kept away from what nobody has.
+  // A partition that cannot be placed does not restrict other tenants.
   CHECK(*partitions.take(3, "a") == PerGpu{0, 0});
 }
 
 TEST_CASE("a partition that does not fit is placed once there is room") {
   Partitions partitions =
-      of({kSmall}, {{"a", each(250)}, {"b", each(250)}, {"c", each(250)}});  // each rounded up to one of two
+      of({kSmall},
+         {{"a", each(250)}, {"b", each(250)}, {"c", each(250)}});  // each rounded up to one group of two
   CHECK(partitions.groups_of("b") == PerGpu{0b10});
   CHECK(partitions.groups_of("c").empty());
   const auto refused = partitions.take(1, "c");
@@ -97,7 +98,7 @@ TEST_CASE("a partition that does not fit is placed once there is room") {
         "cannot place the tenant's partition of 1 multiprocessors: only 0 of the 2 of GPU 0 are free");
   partitions.set_tenants({{"b", each(250)}, {"c", each(250)}});
   CHECK(*partitions.take(1, "c") == PerGpu{0b01});
-  CHECK(partitions.groups_of("b") == PerGpu{0b10});  // stayed where it was
+  CHECK(partitions.groups_of("b") == PerGpu{0b10});  // not moved
   CHECK(partitions.unplaced_reason("c").empty());
 }
 
@@ -107,11 +108,11 @@ TEST_CASE(
   CHECK(*partitions.take(1, "a") == PerGpu{0x00ff});
   partitions.set_tenants({{"a", each(250)}, {"b", each(750)}});
   CHECK(*partitions.take(2, "a") == PerGpu{0x000f});
-  REQUIRE(!partitions.take(3, "b"));  // 12 groups, and a session of a's still has 8
+  REQUIRE(!partitions.take(3, "b"));  // 12 groups, while a session of a still uses 8
   CHECK(*partitions.take(4, "c") == PerGpu{0xff00});
   partitions.release(1);
   CHECK(*partitions.take(3, "b") == PerGpu{0xfff0});
-  // Gone from the configuration, at work all the same.
+  // The partition remains while the tenant has sessions, although the configuration no longer has the tenant.
   partitions.set_tenants({{"a", each(250)}});
   CHECK(!partitions.take(5, "c"));
   partitions.release(3);

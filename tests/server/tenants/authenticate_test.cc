@@ -68,7 +68,7 @@ TEST_CASE("a refusal does not say what was wrong") {
   CHECK(who(tenants, {.tenant = "a", .token = kTokenOfB}) == wrong);
   CHECK(who(tenants, {.tenant = "nobody", .token = kTokenOfB}) == wrong);
   CHECK(who(tenants, {.certificate_names = {"c"}}) == wrong);
-  // A wrong token is not made good by being somebody on this host, nor is a guessable one taken.
+  // A wrong token is refused even if the client's local user has a tenant, and so is a guessable one.
   CHECK(who(tenants, {.token = kNobodysToken, .user = 1000}) == wrong);
   CHECK(who(tenants, {.token = "another"}) == wrong);
 }
@@ -86,7 +86,7 @@ TEST_CASE("the credential of an admitted client is kept and its revocation is de
   CHECK(!revoked(tenants, "a", token));
   CHECK(!revoked(tenants, "b", certificate));
   CHECK(!revoked(tenants, "c", user));
-  CHECK(revoked(tenants, "b", token));  // another tenant's now
+  CHECK(revoked(tenants, "b", token));  // now a credential of another tenant
   CHECK(revoked(tenants, "a", {}));
   CHECK(!revoked(tenants, "n/lease", {.kind = Credential::Kind::lease}));
   auto changed = three();

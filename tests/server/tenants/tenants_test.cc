@@ -34,7 +34,7 @@ TEST_CASE("listeners are called for every tenant first and for every later chang
   heard.clear();
 
   REQUIRE(tenants.set_quota("b", {.each = {.memory_bytes = 7}}));
-  REQUIRE(tenants.set_quota("b", {.each = {.memory_bytes = 7}}));  // nothing has changed
+  REQUIRE(tenants.set_quota("b", {.each = {.memory_bytes = 7}}));  // no change
   CHECK(tenants.find("b")->quota.each.memory_bytes == 7);
   CHECK(heard == std::vector<std::pair<std::string, uint64_t>>{{"b", 7}});
   CHECK(tenants.set_quota("c", {}).error().code == ErrorCode::unavailable);
@@ -52,17 +52,17 @@ TEST_CASE("partitions never exceed the GPU") {
   CHECK(server::partitions_of(tenants.all()).empty());
   REQUIRE(tenants.set_quota("a", {.each = {.compute_milli = 600}, .mode = quota::Mode::partition}));
   REQUIRE(
-      tenants.set_quota("b", {.each = {.compute_milli = 600}}));  // of the time that is left, not of the GPU
+      tenants.set_quota("b", {.each = {.compute_milli = 600}}));  // a share of time, not of multiprocessors
   const auto refused =
       tenants.set_quota("b", {.each = {.compute_milli = 600}, .mode = quota::Mode::partition});
   CHECK(refused.error().message == "compute: the tenants' partitions would use 120 % of each GPU");
   CHECK(tenants.find("b")->quota.mode == quota::Mode::elastic);
   REQUIRE(tenants.set_quota("a", {.each = {.compute_milli = 1000},
-                                  .mode = quota::Mode::partition}));  // its own does not count twice
+                                  .mode = quota::Mode::partition}));  // its previous share is not counted
   REQUIRE(server::partitions_of(tenants.all()).size() == 1);
   CHECK(server::partitions_of(tenants.all()).at("a")[7] == 1000);
 
-  // Of one GPU alone there is another sum.
+  // A GPU with shares of its own has its own sum.
   REQUIRE(tenants.set_quota("a", {.each = {.compute_milli = 400},
                                   .gpus = {{2, {.compute_milli = 900}}},
                                   .mode = quota::Mode::partition}));
@@ -94,7 +94,7 @@ TEST_CASE("limits by UUID apply once the GPUs are known") {
   CHECK(heard == std::vector<std::string>{"a"});
   CHECK(tenants.find("a")->quota.of(1) == quota::GpuShare{.memory_bytes = 3});
   CHECK(tenants.find("a")->quota.of(0) == quota::GpuShare{.memory_bytes = 8});
-  // The configuration is read again: nothing has changed.
+  // Reloading an unchanged configuration changes nothing.
   tenants.replace({one, tenant("b", 8)});
   CHECK(heard.size() == 1);
   one.named_gpus[uuid] = {.memory_bytes = 4};
